@@ -1,9 +1,9 @@
 //! An eBPF-accelerated node pressure monitor for Kubernetes.
 //!
-//! Data goes one way: `eviction_node`, `eviction_bpf`, `eviction_kube` and [`source`] → `eviction_core` →
-//! `eviction_kube` and `eviction_kill`. One loop in [`daemon`] owns the engine; what happened comes in as
-//! an `Input` with its own time, what is to be done goes out as data, and what came of it returns as an
-//! `Input`.
+//! Data flows in one direction: `eviction_node`, `eviction_bpf`, `eviction_kube` and [`source`] →
+//! `eviction_core` → `eviction_kube` and `eviction_kill`. One loop in [`daemon`] owns the engine. It
+//! passes each event to the engine as an `Input` with its own time, the engine returns actions as data,
+//! and the results of the actions return as an `Input`.
 
 pub mod cli;
 pub mod daemon;
@@ -16,7 +16,7 @@ pub mod telemetry;
 pub mod top;
 mod zstd_stream;
 
-/// Tests of the path of reaction count what it asks the allocator for.
+/// Counts allocations, so that tests can check that the reaction path does not allocate.
 #[cfg(test)]
 #[global_allocator]
-static ALLOCATOR: ::tests::allocations::Counting = ::tests::allocations::Counting;
+static ALLOCATOR: ::tests::allocations::CountingAllocator = ::tests::allocations::CountingAllocator;

@@ -1,4 +1,4 @@
-//! `eviction-agent`: parse, start the log, dispatch.
+//! The `eviction-agent` binary. The command line is in the library's `cli`.
 
 use std::process::ExitCode;
 

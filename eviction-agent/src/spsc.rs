@@ -1,7 +1,7 @@
-//! A bounded channel from one thread to another on which the sender never waits.
+//! A bounded channel between two threads. The sender never waits.
 //!
-//! No lock and no allocation: the thread that holds a lock may get no CPU. The sender writes to an eventfd, and the
-//! receiver sleeps on that.
+//! The channel takes no lock, because the thread that holds a lock may get no CPU, and it does not allocate. The
+//! sender writes to an eventfd, on which the receiver sleeps.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,35 +11,35 @@ use rtrb::{Consumer, Producer, RingBuffer};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
 
-/// The end of the thread that must not wait.
+/// The sending end, for the thread that must not wait.
 #[derive(Debug)]
 pub(crate) struct Sender<T> {
-    // Dropped before the last notification.
+    // This end of the ring is dropped before the last notification.
     ring: Option<Producer<T>>,
     eventfd: Arc<OwnedFd>,
 }
 
-/// The end of the thread that may sleep.
+/// The receiving end, for the thread that may sleep.
 #[derive(Debug)]
 pub(crate) struct Receiver<T> {
     ring: Consumer<T>,
     eventfd: Arc<OwnedFd>,
 }
 
-/// What the receiver finds.
+/// The result of [`Receiver::next`].
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Next<T> {
     Value(T),
-    /// Nothing at present.
+    /// The channel is empty.
     Empty,
-    /// Nothing any more.
+    /// The channel is empty and the sender was dropped.
     Ended,
 }
 
-/// A channel with room for `capacity` values.
+/// Returns a channel with room for `capacity` values.
 ///
 /// # Errors
-/// If no eventfd can be made.
+/// If the eventfd cannot be created.
 pub(crate) fn channel<T>(capacity: usize) -> io::Result<(Sender<T>, Receiver<T>)> {
     let eventfd = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
     let (producer, consumer) = RingBuffer::new(capacity);
@@ -48,7 +48,7 @@ pub(crate) fn channel<T>(capacity: usize) -> io::Result<(Sender<T>, Receiver<T>)
 }
 
 impl<T> Sender<T> {
-    /// Hands a value over; gives it back if there is no room.
+    /// Sends a value, or returns it if the channel is full.
     pub(crate) fn send(&mut self, value: T) -> Result<(), T> {
         let Some(ring) = &mut self.ring else { return Err(value) };
         ring.push(value).map_err(|rtrb::PushError::Full(value)| value)?;
@@ -56,8 +56,8 @@ impl<T> Sender<T> {
         Ok(())
     }
 
-    /// Touches the memory of the whole channel, so that no page of it is missing when it matters.
-    /// Only before anything was sent.
+    /// Touches the memory of the whole channel, so that later use causes no page faults. Call it only before the
+    /// first value is sent.
     pub(crate) fn touch(&mut self, receiver: &mut Receiver<T>, value: impl Fn() -> T) {
         let Some(ring) = &mut self.ring else { return };
         while ring.push(value()).is_ok() {}
@@ -65,7 +65,7 @@ impl<T> Sender<T> {
     }
 
     fn notify(&self) {
-        // It can only fail because the counter is full, and then the receiver is notified already.
+        // The write can only fail because the counter is full, and then the receiver is notified already.
         let _ = rustix::io::write(&self.eventfd, &1_u64.to_ne_bytes());
     }
 }
@@ -78,9 +78,9 @@ impl<T> Drop for Sender<T> {
 }
 
 impl<T> Receiver<T> {
-    /// Takes what is there without waiting.
+    /// Takes the next value without waiting.
     pub(crate) fn next(&mut self) -> Next<T> {
-        // Read in this order: what was sent before the end is not lost.
+        // In this order, because values sent before the end must not be lost.
         let ended = self.ring.is_abandoned();
         match self.ring.pop() {
             Ok(value) => Next::Value(value),
@@ -89,7 +89,7 @@ impl<T> Receiver<T> {
         }
     }
 
-    /// Sleeps until there is something; `None` when the sender is gone.
+    /// Waits for the next value. Returns `None` when the channel is empty and the sender was dropped.
     pub(crate) fn wait(&mut self) -> Option<T> {
         loop {
             match self.next() {
@@ -97,18 +97,18 @@ impl<T> Receiver<T> {
                 Next::Ended => return None,
                 Next::Empty => {}
             }
-            // Interrupted or not: the channel is read again.
+            // The result of `poll` does not matter: the loop reads the channel again.
             let _ = poll(&mut [PollFd::new(&self.eventfd, PollFlags::IN)], None);
             self.clear();
         }
     }
 
-    /// Clears the notifications so far. Read the channel after it.
+    /// Clears the pending notifications. Read the channel afterwards.
     pub(crate) fn clear(&self) {
         while let Err(Errno::INTR) = rustix::io::read(&self.eventfd, &mut [0; 8]) {}
     }
 
-    /// A copy of the eventfd, readable when something was sent.
+    /// Returns a copy of the eventfd, which is readable while a notification is pending.
     pub(crate) fn eventfd(&self) -> io::Result<OwnedFd> {
         Ok(rustix::io::fcntl_dupfd_cloexec(&self.eventfd, 0)?)
     }
@@ -123,10 +123,10 @@ impl<T> AsFd for Receiver<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ::tests::allocations::counted;
+    use ::tests::allocations::count_allocations;
 
     #[test]
-    fn what_does_not_fit_comes_back() {
+    fn send_returns_the_value_if_the_channel_is_full() {
         let (mut sender, mut receiver) = channel(2).unwrap();
         sender.touch(&mut receiver, || 0);
         assert_eq!((sender.send(1), sender.send(2), sender.send(3)), (Ok(()), Ok(()), Err(3)));
@@ -140,12 +140,13 @@ mod tests {
     #[test]
     fn sending_allocates_nothing() {
         let (mut sender, _receiver) = channel(64).unwrap();
-        let (sent, allocations) = counted(|| (0..100).filter(|value| sender.send(*value).is_ok()).count());
+        let (sent, allocations) =
+            count_allocations(|| (0..100).filter(|value| sender.send(*value).is_ok()).count());
         assert_eq!((sent, allocations), (64, 0));
     }
 
     #[test]
-    fn a_sleeper_is_woken_by_each_value_and_by_the_end() {
+    fn receiver_wakes_for_each_value_and_when_the_sender_is_dropped() {
         let (mut sender, mut receiver) = channel(4).unwrap();
         let sleeper = std::thread::spawn(move || std::iter::from_fn(|| receiver.wait()).collect::<Vec<_>>());
         for value in 0..1000 {

@@ -1,4 +1,4 @@
-//! Reading zstd streams of several frames.
+//! Reads zstd streams of several frames.
 
 use std::io;
 use std::io::{BufRead, Read};
@@ -6,7 +6,7 @@ use std::io::{BufRead, Read};
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
-/// Reads frame by frame to the end.
+/// Reads all frames of a zstd stream to its end.
 pub(crate) struct Frames<R> {
     source: R,
     decoder: FrameDecoder,
@@ -17,7 +17,7 @@ pub(crate) struct Frames<R> {
 enum State {
     Between,
     Within,
-    /// Whatever fails has lost its place: nothing comes after it.
+    /// A read failed. The position in the stream is unknown, so all later reads return nothing.
     Failed,
 }
 
@@ -26,7 +26,7 @@ impl<R: BufRead> Frames<R> {
         Self { source, decoder: FrameDecoder::new(), state: State::Between }
     }
 
-    /// Goes to the next frame that holds something. False at the end.
+    /// Starts the next frame that has content and skips skippable frames. Returns false at the end.
     fn next_frame(&mut self) -> io::Result<bool> {
         while !self.source.fill_buf()?.is_empty() {
             match self.decoder.reset(&mut self.source) {
@@ -46,7 +46,7 @@ impl<R: BufRead> Frames<R> {
         Ok(false)
     }
 
-    /// The decoder leaves it to its user whether what it gave was right.
+    /// Checks the checksum of the frame, because the decoder does not compare it.
     fn check_sum(&self) -> io::Result<()> {
         let wanted = self.decoder.get_checksum_from_data();
         if wanted.is_some() && wanted != self.decoder.get_calculated_checksum() {
@@ -102,7 +102,7 @@ mod tests {
         compress_to_vec(content, CompressionLevel::Fastest)
     }
 
-    /// A frame that says nothing of the content (RFC 8878, 3.1.2).
+    /// A skippable frame, which has no content (RFC 8878, 3.1.2).
     fn skippable(length: u32, content: &[u8]) -> Vec<u8> {
         [&0x184D_2A50_u32.to_le_bytes()[..], &length.to_le_bytes(), content].concat()
     }
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_is_an_error_wherever() {
+    fn a_stream_cut_off_within_a_frame_is_an_error() {
         let content = "a line of a scenario\n".repeat(500);
         let two = [frame(content.as_bytes()), frame(b"two\n")].concat();
         let first = frame(content.as_bytes()).len();
@@ -135,7 +135,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_it_panic_or_read_for_ever(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn arbitrary_bytes_do_not_cause_panics_or_endless_reads(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let damaged = [frame(b"one\n"), bytes].concat();
             let mut all = Vec::new();
             drop(Frames::new(&*damaged).take(1 << 20).read_to_end(&mut all));

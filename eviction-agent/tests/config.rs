@@ -45,7 +45,7 @@ fn good_configurations_are_resolved() {
 }
 
 #[test]
-fn all_that_is_wrong_is_said_at_once() {
+fn all_kubelet_config_errors_are_reported_at_once() {
     let files = files("tests/kubelet/bad");
     assert!(files.len() >= 12, "only {} files", files.len());
     for file in files {
@@ -56,7 +56,7 @@ fn all_that_is_wrong_is_said_at_once() {
 }
 
 #[test]
-fn drop_in_files_are_laid_over_in_their_order() {
+fn drop_in_files_are_merged_in_order() {
     let base = Path::new("tests/kubelet/drop-in/base.yaml");
     let directory = Path::new("tests/kubelet/drop-in/conf.d");
     let both = load_kubelet(Some(base), Some(directory)).expect("both are right");
@@ -69,7 +69,7 @@ fn drop_in_files_are_laid_over_in_their_order() {
 }
 
 #[test]
-fn what_cannot_be_read_is_named() {
+fn unreadable_files_are_named_in_the_error() {
     let errors = |file, directory: Option<&Path>| {
         load_kubelet(Some(Path::new(file)), directory).expect_err(file).to_string()
     };
@@ -95,7 +95,7 @@ fn good_configurations_of_the_agent_are_resolved() {
 }
 
 #[test]
-fn all_that_is_wrong_for_the_agent_is_said_at_once() {
+fn all_agent_config_errors_are_reported_at_once() {
     let files = files("tests/agent/bad");
     assert!(files.len() >= 5, "only {} files", files.len());
     for file in files {
@@ -109,7 +109,7 @@ fn page(name: &str) -> String {
 }
 
 #[test]
-fn what_the_documentation_shows_is_right() {
+fn example_in_the_documentation_is_valid() {
     let page = page("configuration.md");
     let blocks: Vec<&str> = page.split("```yaml\n").skip(1).collect();
     assert_eq!(blocks.len(), 1);

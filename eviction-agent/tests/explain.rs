@@ -41,19 +41,19 @@ explanations! {
     above_request: "memory-rank-1-above-request-first";
     lower_priority: "memory-rank-2-lower-priority-first";
     larger_excess: "memory-rank-3-largest-excess-over-request-first";
-    alike: "memory-equal-pods-any-may-go";
+    equal_pods: "memory-equal-pods-any-may-go";
     without_stats: "memory-pod-without-stats-goes-first";
     critical: "memory-critical-pod-is-passed-over";
     only_critical: "memory-only-critical-pods-nothing-evicted";
     soft_waits: "memory-soft-waits-for-its-grace-period";
     soft_grants_grace: "memory-soft-pod-grace-is-the-smaller-of-two";
     min_reclaim: "memory-min-reclaim-keeps-the-threshold-met";
-    stale: "memory-same-stats-time-no-second-eviction";
+    same_stats_time: "memory-same-stats-time-no-second-eviction";
     transition_period: "memory-condition-outlives-the-pressure-by-the-transition-period";
-    missing_figure: "memory-missing-figure-means-no-observation";
+    missing_value: "memory-missing-figure-means-no-observation";
     reclaim_enough: "disk-shared-reclaim-is-enough";
     reclaim_not_enough: "disk-shared-reclaim-is-not-enough";
-    reclaim_without_second_look: "disk-no-stats-after-reclaim-means-evict";
+    no_stats_after_reclaim: "disk-no-stats-after-reclaim-means-evict";
     inodes: "disk-inodes";
     processes: "pid-rank-by-priority-then-processes";
     above_own_limit: "local-emptydir-above-its-size-limit";
@@ -65,33 +65,33 @@ explanations! {
     pod_that_is_evicted: "memory-rank-3-largest-excess-over-request-first" "--pod" "pod-b";
     pod_that_is_not_evicted: "memory-rank-3-largest-excess-over-request-first" "--pod" "default/pod-a";
     pod_above_own_limit: "local-emptydir-above-its-size-limit" "--pod" "pod-a";
-    sized: "memory-rank-3-largest-excess-over-request-first" "--profile" "enhanced";
-    sized_pod: "memory-rank-3-largest-excess-over-request-first" "--profile" "enhanced" "--pod" "pod-a";
+    enhanced: "memory-rank-3-largest-excess-over-request-first" "--profile" "enhanced";
+    enhanced_pod: "memory-rank-3-largest-excess-over-request-first" "--profile" "enhanced" "--pod" "pod-a";
     json: "memory-hard-threshold-evicts-one-pod" "-o" "jsonl";
 }
 
 explanations! {
     "../enhanced"
-    ours_hurried: "hard-takes-over-and-more-go-for-the-rest";
+    ours_shortened_grace: "hard-takes-over-and-more-go-for-the-rest";
     ours_pod_with_shortened_grace_period: "hard-takes-a-soft-victim-over" "--pod" "hog";
-    ours_on_its_way: "slow-soft-eviction-is-not-doubled";
-    ours_passed_over: "passed-over-page-cache-frees-nothing";
+    ours_eviction_in_flight: "slow-soft-eviction-is-not-doubled";
+    ours_skipped: "passed-over-page-cache-frees-nothing";
     ours_pod_that_is_skipped: "passed-over-page-cache-frees-nothing" "--pod" "cache";
     ours_failed: "failed-eviction-gives-way-at-once";
     ours_expired: "expired-eviction-frees-its-place";
     ours_opted_out: "optout-by-annotation-is-honoured";
     ours_ignored_annotation: "optout-with-a-typing-error-is-named";
     ours_last_resort: "optout-is-overridden-only-as-the-last-resort";
-    ours_never: "table-never-spares-the-database";
-    ours_bare: "bare-pod-is-not-lost-for-a-soft-threshold";
+    ours_protected: "table-never-spares-the-database";
+    ours_bare_pod: "bare-pod-is-not-lost-for-a-soft-threshold";
     ours_limited: "limit-does-not-empty-a-deployment";
     ours_cooling_down: "oom-cool-down-lets-the-autoscaler-learn";
     ours_frees_nothing: "disk-pod-that-holds-nothing-there-stays";
     ours_too_young: "unknown-just-started-pod-is-not-first";
-    ours_not_believed: "absurd-capacity-evicts-nobody";
-    ours_blind: "blind-when-nobody-answers-and-seeing-again";
-    ours_on_trial: "config-change-waits-for-a-hand";
-    ours_nobody_waits: "psi-nobody-waits-nobody-goes";
+    ours_implausible_capacity: "absurd-capacity-evicts-nobody";
+    ours_signals_unavailable: "blind-when-nobody-answers-and-seeing-again";
+    ours_policy_trial: "config-change-waits-for-a-hand";
+    ours_without_psi_stall: "psi-nobody-waits-nobody-goes";
     ours_predicted: "predict-condition-raises-before-the-line-is-crossed";
     ours_killed_and_evicted: "oom-kill-inside-an-eviction-is-both-once";
     ours_group_killed: "oom-group-kill-is-one-story";
@@ -112,7 +112,7 @@ fn every_scenario_can_be_explained_in_every_form() {
 }
 
 #[test]
-fn a_pod_that_nobody_knows_is_an_error_that_names_the_nearest() {
+fn unknown_pod_is_an_error_that_names_the_most_similar_pod() {
     let (code, out, err) = explain(&scenarios().join("disk-inodes.json"), &["--pod", "default/podb"]);
     assert_eq!((code, &*out), (1, ""));
     assert_eq!(
@@ -122,14 +122,14 @@ fn a_pod_that_nobody_knows_is_an_error_that_names_the_nearest() {
 }
 
 #[test]
-fn a_pod_is_looked_for_in_all_scenarios() {
+fn pod_is_searched_in_all_scenarios() {
     let (code, out, err) = explain(&scenarios(), &["--pod", "default/pod-a"]);
     assert_eq!((code, &*err), (0, ""), "{out}");
     assert!(out.matches("\nscenario ").count() > 10, "{out}");
 }
 
 #[test]
-fn usage_errors_are_told() {
+fn usage_errors_have_exit_code_2() {
     let folder = scenarios();
     for wrong in [&["--check"][..], &["-o", "xml"], &["--pod"]] {
         assert_eq!(explain(&folder, wrong).0, 2, "{wrong:?}");

@@ -54,7 +54,7 @@ fn the_reference_has_every_metric_with_its_type_and_no_other() {
 }
 
 #[test]
-fn nothing_of_the_cluster_is_registered_standalone() {
+fn cluster_metrics_are_not_registered_standalone() {
     let standalone = registered(&[]);
     for name in standalone.keys() {
         assert!(!name.contains("_kube_") && !name.contains("node_status"), "{name}");

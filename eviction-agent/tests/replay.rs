@@ -41,7 +41,7 @@ fn written(folder: &tempfile::TempDir, name: &str, text: &str) -> std::path::Pat
 }
 
 #[test]
-fn all_as_expected_is_success() {
+fn matching_outcomes_exit_with_0() {
     let folder = tempfile::tempdir().unwrap();
     let path = written(&folder, "two.jsonl", &format!("{}\n\n{}\n", good("a"), good("b")));
     let (code, out, err) = replay(&path, &["--check"]);
@@ -62,7 +62,7 @@ fn a_divergence_names_scenario_step_and_field() {
 }
 
 #[test]
-fn outcomes_are_printed_one_a_line() {
+fn outcomes_are_printed_one_per_line() {
     let folder = tempfile::tempdir().unwrap();
     written(&folder, "b.json", &good("second"));
     written(&folder, "a.jsonl", &good("first"));
@@ -77,7 +77,7 @@ fn outcomes_are_printed_one_a_line() {
 }
 
 #[test]
-fn malformed_lines_are_errors_with_their_place_and_the_rest_still_runs() {
+fn malformed_lines_are_reported_by_line_and_other_lines_still_run() {
     let folder = tempfile::tempdir().unwrap();
     let lines = [
         &good("a")[..70],
@@ -103,7 +103,7 @@ fn malformed_lines_are_errors_with_their_place_and_the_rest_still_runs() {
 }
 
 #[test]
-fn a_value_over_several_lines_is_named_by_its_own_line() {
+fn error_in_a_multi_line_value_names_its_line() {
     let folder = tempfile::tempdir().unwrap();
     let text = "{\n \"scenario\": {\n  \"name\": \"a\",\n  \"steps\": 7\n }\n}\n";
     let path = written(&folder, "one.json", text);
@@ -113,7 +113,7 @@ fn a_value_over_several_lines_is_named_by_its_own_line() {
 }
 
 #[test]
-fn standard_input_and_compressed_files_are_read_too() {
+fn standard_input_and_compressed_files_are_read() {
     let mut child = Command::new(AGENT)
         .args(["replay", "--scenarios", "-", "--check"])
         .stdin(Stdio::piped())
@@ -155,7 +155,7 @@ fn zstd_raw(content: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn wrong_usage_and_missing_files_are_told_apart() {
+fn wrong_usage_and_missing_files_have_different_exit_codes() {
     let (code, _, err) = replay(Path::new("/nowhere/at/all"), &[]);
     assert_eq!(code, 1);
     assert!(err.starts_with("error: read /nowhere/at/all: "), "{err}");
@@ -174,7 +174,7 @@ fn first_step(out: &str) -> (Option<String>, usize) {
 }
 
 #[test]
-fn a_profile_and_a_configuration_for_all_scenarios() {
+fn profile_and_config_flags_apply_to_all_scenarios() {
     let folder = tempfile::tempdir().unwrap();
     let plain = written(&folder, "plain.json", &good("a"));
     let own = good("a").replace("\"pods\"", r#""agentConfiguration": {"profile": "Enhanced"}, "pods""#);
@@ -200,7 +200,7 @@ fn a_profile_and_a_configuration_for_all_scenarios() {
 }
 
 #[test]
-fn a_bad_configuration_for_all_scenarios_ends_it_with_all_errors() {
+fn invalid_config_flag_ends_replay_with_all_errors() {
     let folder = tempfile::tempdir().unwrap();
     let scenario = written(&folder, "a.json", &good("a"));
     let agent =
@@ -218,7 +218,7 @@ fn a_bad_configuration_for_all_scenarios_ends_it_with_all_errors() {
 }
 
 #[test]
-fn what_a_scenario_tells_of_pods_that_are_not_there_is_an_error() {
+fn scenario_step_about_an_unknown_pod_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let text = good("a").replacen("\"at\"", r#""evicted": [{"uid": "nobody"}], "at""#, 1);
     let path = written(&folder, "a.json", &text);

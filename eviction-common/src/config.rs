@@ -1,21 +1,22 @@
-//! The read-only global that the programs are loaded with.
+//! The read-only global variable with which the programs are loaded.
 
-/// Offset of a member that this kernel has not: what needs it is left out by the verifier,
-/// since the global is frozen before the programs are loaded.
+/// The offset of a member that the running kernel does not have. The global is frozen before the programs are
+/// loaded, so the verifier removes the code that needs the member.
 pub const ABSENT: u32 = u32::MAX;
 
-/// How many levels of the tree a charge is followed upwards.
+/// The maximum number of cgroup levels that a charge is followed upwards.
 pub const MAX_ANCESTORS: usize = 24;
 
-/// How many ancestors of a victim an [`crate::OomKill`] names.
+/// The maximum number of ancestors of a victim that an [`crate::OomKill`] lists.
 pub const MAX_CHAIN: usize = 16;
 
-/// Where the members are that the programs read: bytes from the start of their structure, or
-/// [`ABSENT`]. Resolved from the running kernel's BTF.
+/// The offsets of the members that the programs read, in bytes from the start of their structure, or
+/// [`ABSENT`]. The loader resolves them from the BTF of the running kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Offsets {
-    /// `mem_cgroup.css`: it must be 0, since a css is read as its memory cgroup.
+    /// `mem_cgroup.css`. It must be 0, since the programs use the address of a css as that of its memory
+    /// cgroup.
     pub memcg_css: u32,
     /// `mem_cgroup.memory`.
     pub memcg_memory: u32,
@@ -99,9 +100,9 @@ pub struct Offsets {
     pub cgroup_self: u32,
     /// `inode.i_sb`.
     pub inode_sb: u32,
-    /// `inode.i_wb`; [`ABSENT`] where write-back knows no cgroups.
+    /// `inode.i_wb`; [`ABSENT`] if the kernel does not support cgroup write-back.
     pub inode_wb: u32,
-    /// `bdi_writeback.memcg_css`; as before.
+    /// `bdi_writeback.memcg_css`; [`ABSENT`] in the same case.
     pub wb_memcg_css: u32,
     /// `super_block.s_dev`.
     pub sb_dev: u32,
@@ -130,7 +131,7 @@ pub struct Offsets {
 }
 
 impl Offsets {
-    /// Nothing is known.
+    /// All offsets are [`ABSENT`].
     pub const NONE: Self = Self {
         memcg_css: ABSENT,
         memcg_memory: ABSENT,
@@ -191,34 +192,36 @@ impl Offsets {
     };
 }
 
-/// All that the programs know when they are loaded.
+/// The configuration with which the programs are loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct ProgramConfig {
     /// [`crate::ABI_VERSION`] of the loader.
     pub abi: u32,
-    /// The memory controller's hierarchy, as in /proc/cgroups: 0 is cgroup v2. Changes of
-    /// cgroups elsewhere are not recorded.
+    /// The hierarchy of the memory controller, as in /proc/cgroups; 0 is cgroup v2. Changes of cgroups in
+    /// other hierarchies are not recorded.
     pub hierarchy: i32,
-    /// The bit of `cgroup_subsys_state.flags` that a css has until some time after its cgroup is removed
-    /// (`CSS_ONLINE`: `offline_css` in kernel/cgroup/cgroup.c takes it away, in a worker).
+    /// The bit of `cgroup_subsys_state.flags` that is set until some time after the cgroup is removed
+    /// (`CSS_ONLINE`: a worker clears it in `offline_css`, kernel/cgroup/cgroup.c).
     pub css_online: u32,
-    /// The bit that it has from the removal on (`CSS_DYING`: `kill_css`); 0 if not known.
+    /// The bit of the same flags that is set from the removal on (`CSS_DYING`: `kill_css`); 0 if not known.
     pub css_dying: u32,
-    /// The first of the events that count what reclaim took (`PGSTEAL_KSWAPD` in linux/vm_event_item.h).
+    /// The first of the events that count reclaimed pages (`PGSTEAL_KSWAPD` in linux/vm_event_item.h).
     pub reclaimed_first: u32,
-    /// How many of them follow each other, one for each who reclaims; 0 if that is not known.
+    /// The number of consecutive events of this kind, one for each kind of reclaimer; 0 if not known.
     pub reclaimed_events: u32,
-    /// How many tasks a memory cgroup makes in [`crate::STORM_WINDOW_NS`] before it is told; 0 any number.
+    /// The number of tasks that a memory cgroup may create in [`crate::STORM_WINDOW_NS`] before an alarm is
+    /// sent; 0 means no limit.
     pub storm_forks: u32,
-    /// Whether a kill order may be armed. With 0 the verifier removes the kernel kill with its signal.
+    /// Whether a kill order may be armed. With 0 the verifier removes the code of the kernel kill, including
+    /// its signal.
     pub kernel_kill: u32,
-    /// Where members are.
+    /// The offsets of the members.
     pub offsets: Offsets,
 }
 
 impl ProgramConfig {
-    /// What the object carries until the loader overrides it.
+    /// The value in the object file, which the loader overrides.
     pub const NONE: Self = Self {
         abi: 0,
         hierarchy: 0,

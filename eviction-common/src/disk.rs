@@ -1,53 +1,54 @@
-//! Bytes and inodes of file systems: what is counted per memory cgroup, and the thresholds.
+//! Usage of bytes and inodes of file systems per memory cgroup, and the thresholds on it.
 
 use crate::Header;
 
-/// On how many file systems a threshold can be set at once: nodefs, imagefs and containerfs, and one
-/// that replaces another.
+/// The maximum number of file systems with a threshold: nodefs, imagefs and containerfs, and one that
+/// replaces another.
 pub const DISKS: u32 = 4;
 
-/// A threshold on one file system; an element of map `DISK_THRESHOLDS`, which has it by a load where a hash
-/// map takes a call. The programs count nothing on a device that has none. User space writes it while they read:
-/// whoever sees half of it fires too early, which a sample finds out, or for an earlier generation.
+/// A threshold on one file system; an element of map `DISK_THRESHOLDS`. The map is an array, because an array
+/// lookup is a load, while a hash map lookup is a call. The programs count nothing on a device without a
+/// threshold. User space writes an element while programs read it. A program that reads a half-written
+/// element fires too early, which the next sample detects, or fires for an earlier generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct DiskThreshold {
-    /// Number of this setting; none is used twice, of memory's neither.
+    /// The number of this setting. Each number is used once, for memory thresholds and file systems together.
     pub generation: u64,
-    /// Fires when [`DiskTotal::bytes`] is at least this; `i64::MAX` never.
+    /// Fires when [`DiskTotal::bytes`] is at least this; `i64::MAX` means never.
     pub bytes_limit: i64,
-    /// Fires when [`DiskTotal::inodes`] is at least this; `i64::MAX` never.
+    /// Fires when [`DiskTotal::inodes`] is at least this; `i64::MAX` means never.
     pub inodes_limit: i64,
     /// For each [`DiskResource`] the generation that fired last, as in [`crate::MemcgThreshold::fired`].
     pub fired: [u64; 2],
-    /// The kernel's number of the device (`super_block.s_dev`: major << 20 | minor); 0 is none.
+    /// The kernel's device number (`super_block.s_dev`: major << 20 | minor); 0 means none.
     pub device: u32,
     /// Explicit padding.
     pub pad: u32,
 }
 
-/// What was taken of a file system since its slot was given to it, by whomever; an element of map
+/// The usage of a file system by all tasks since it was assigned to its slot; an element of map
 /// `DISK_TOTALS`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct DiskTotal {
-    /// Bytes that were reserved for delayed allocation and are not allocated yet. A reservation from
-    /// before the hook was attached is not in it.
+    /// Bytes that are reserved for delayed allocation and not yet allocated. Reservations from before the
+    /// hook was attached are not included.
     pub reserved: i64,
-    /// Bytes allocated less bytes freed, without those that were in `reserved` before.
+    /// Bytes allocated minus bytes freed. Write-back moves bytes from `reserved` to this field.
     pub allocated: i64,
-    /// Inodes allocated less inodes freed.
+    /// Inodes allocated minus inodes freed.
     pub inodes: i64,
 }
 
 impl DiskTotal {
-    /// Bytes that are not available any more.
+    /// Returns the number of bytes that are no longer available.
     pub const fn bytes(&self) -> i64 {
         self.reserved.wrapping_add(self.allocated)
     }
 }
 
-/// Whose usage of which file system; the key of map `DISK_USAGE`.
+/// A memory cgroup and a file system that it uses; the key of map `DISK_USAGE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct DiskUser {
@@ -59,18 +60,18 @@ pub struct DiskUser {
     pub pad: u32,
 }
 
-/// What the tasks of a memory cgroup took of a file system less what they gave back; the value of map
-/// `DISK_USAGE`. A cgroup that is removed leaves it to its parent.
+/// What the tasks of a memory cgroup allocated on a file system minus what they freed; the value of map
+/// `DISK_USAGE`. When a cgroup is removed, its usage is added to that of its parent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct DiskUsage {
-    /// Bytes; negative if it freed what another one had taken.
+    /// Bytes; negative if the cgroup freed what another cgroup had allocated.
     pub bytes: i64,
     /// Inodes.
     pub inodes: i64,
 }
 
-/// What there is of a file system.
+/// A resource of a file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum DiskResource {
@@ -81,7 +82,7 @@ pub enum DiskResource {
 }
 
 impl DiskResource {
-    /// The one with this number.
+    /// Returns the resource with this number.
     pub const fn from_raw(raw: u32) -> Option<Self> {
         match raw {
             0 => Some(Self::Bytes),
@@ -91,8 +92,8 @@ impl DiskResource {
     }
 }
 
-/// A threshold on a file system was crossed. Pushed at once and with a wake-up, once for each setting
-/// and resource.
+/// A threshold on a file system was crossed. The record is pushed at once with a wake-up, once for each
+/// setting and resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct DiskThresholdCrossed {
@@ -100,17 +101,17 @@ pub struct DiskThresholdCrossed {
     pub header: Header,
     /// [`DiskThreshold::generation`].
     pub generation: u64,
-    /// The memory cgroup that took what crossed it.
+    /// The memory cgroup that made the allocation.
     pub leaf_id: u64,
-    /// How far the total was then beyond the limit, bytes or inodes.
+    /// By how much the total exceeds the limit, in bytes or inodes.
     pub beyond: u64,
     /// The kernel's device number.
     pub device: u32,
     /// A [`DiskResource`].
     pub resource: u32,
-    /// The task that ran.
+    /// The process of the running task.
     pub tgid: u32,
-    /// Its thread.
+    /// The thread of the running task.
     pub pid: u32,
 }
 

@@ -1,52 +1,53 @@
-//! Kernel kill for writers: a decision that user space makes ahead, and a BPF program carries out at the buffered
-//! write that crosses a threshold of a disk.
+//! Kernel kill for writers: user space makes the decision in advance, and a BPF program carries it out at the
+//! buffered write that crosses a file system threshold.
 
 use crate::Suppressed;
 
-/// The armed order; the value of map `DISK_KILL_ORDER`, which has one.
+/// The armed order; the only value of map `DISK_KILL_ORDER`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct DiskKillOrder {
-    /// Number of this order, from the same numbers as [`crate::KillOrder::generation`]; 0 is no order.
+    /// The number of this order, from the same sequence as [`crate::KillOrder::generation`]; 0 means no
+    /// order.
     pub generation: u64,
     /// The cgroup of the victim. Only processes in it or below it are killed.
     pub victim_id: u64,
     /// The threshold is crossed when [`crate::DiskTotal::bytes`] is at least this.
     pub bytes_limit: i64,
-    /// [`crate::DiskTotal::bytes`] at the sample that the order was made on.
+    /// [`crate::DiskTotal::bytes`] at the sample on which the order is based.
     pub bytes_then: i64,
-    /// From when on it is not carried out any more.
+    /// The time from which the order is no longer carried out.
     pub expires_ns: u64,
-    /// The kernel's number of the device.
+    /// The kernel's device number.
     pub device: u64,
-    /// [`DiskKillOrder::checked`]: user space does not write a map's value in one piece.
+    /// The checksum, see [`DiskKillOrder::checked`]. User space does not write a map value atomically.
     pub check: u64,
 }
 
-/// A buffered write that took blocks, as a program finds it. Each fact is asked for only where it decides.
+/// A buffered write that took blocks, as a program sees it. Each fact is read only when it is needed.
 pub trait Write {
-    /// The kernel's number of the device.
+    /// The kernel's device number.
     fn device(&self) -> u64;
-    /// [`crate::DiskTotal::bytes`] with these blocks.
+    /// [`crate::DiskTotal::bytes`] including the blocks of this write.
     fn taken(&self) -> i64;
-    /// Whether the task that writes is in this memory cgroup or below it.
+    /// Whether the writing task is in this memory cgroup or below it.
     fn is_within(&self, cgroup_id: u64) -> bool;
     /// The process that writes.
     fn tgid(&self) -> u32;
-    /// Whether it has memory: a task of the kernel has none.
+    /// Whether the process has memory. Kernel threads have none.
     fn has_memory(&self) -> bool;
-    /// The time.
+    /// The current time in nanoseconds.
     fn now_ns(&self) -> u64;
 }
 
-/// What is done about a write.
+/// The decision on a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WriteJudgement {
-    /// Nothing: the threshold is not crossed, or no order is armed for it.
+pub enum WriteDecision {
+    /// No action: the threshold is not crossed, or no order is armed for it.
     Pass,
-    /// It is crossed, and the process is not killed for this reason.
+    /// The threshold is crossed, but the process is not killed, for this reason.
     Suppress(Suppressed),
-    /// The process is to be killed, by whoever takes the order's token.
+    /// The process is to be killed by the program that removes the order's token.
     Kill,
 }
 
@@ -62,49 +63,49 @@ impl DiskKillOrder {
         check: 0,
     };
 
-    /// What `check` must be: depends on every other field and on their order.
+    /// Returns the checksum for `check`. It depends on all other fields and on their order.
     #[inline(always)]
     pub fn checked(&self) -> u64 {
         let Self { generation, victim_id, bytes_limit, bytes_then, expires_ns, device, check: _ } = *self;
         let mut sum = FNV_BASIS;
-        sum = mixed(sum, generation);
-        sum = mixed(sum, victim_id);
-        sum = mixed(sum, bytes_limit as u64);
-        sum = mixed(sum, bytes_then as u64);
-        sum = mixed(sum, expires_ns);
-        mixed(sum, device)
+        sum = fnv_step(sum, generation);
+        sum = fnv_step(sum, victim_id);
+        sum = fnv_step(sum, bytes_limit as u64);
+        sum = fnv_step(sum, bytes_then as u64);
+        sum = fnv_step(sum, expires_ns);
+        fnv_step(sum, device)
     }
 
-    /// What is to be done about this write.
+    /// Returns the decision on this write.
     #[inline(always)]
-    pub fn judge(&self, write: &impl Write) -> WriteJudgement {
+    pub fn decide(&self, write: &impl Write) -> WriteDecision {
         if self.generation == 0 || self.device != write.device() || write.taken() < self.bytes_limit {
-            return WriteJudgement::Pass;
+            return WriteDecision::Pass;
         }
         if self.check != self.checked() {
-            return WriteJudgement::Suppress(Suppressed::Torn);
+            return WriteDecision::Suppress(Suppressed::Torn);
         }
         if !write.has_memory() {
-            return WriteJudgement::Suppress(Suppressed::KernelThread);
+            return WriteDecision::Suppress(Suppressed::KernelThread);
         }
         if !write.is_within(self.victim_id) {
-            return WriteJudgement::Suppress(Suppressed::NotTheVictim);
+            return WriteDecision::Suppress(Suppressed::NotTheVictim);
         }
         if write.tgid() == 1 {
-            return WriteJudgement::Suppress(Suppressed::FirstProcess);
+            return WriteDecision::Suppress(Suppressed::FirstProcess);
         }
         if write.now_ns() >= self.expires_ns {
-            return WriteJudgement::Suppress(Suppressed::Expired);
+            return WriteDecision::Suppress(Suppressed::Expired);
         }
-        WriteJudgement::Kill
+        WriteDecision::Kill
     }
 }
 
 pub(crate) const FNV_BASIS: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// One step of FNV-1a, a word at a time.
+/// Returns the checksum after one step of FNV-1a over a 64-bit word.
 #[inline(always)]
-pub(crate) fn mixed(sum: u64, word: u64) -> u64 {
+pub(crate) fn fnv_step(sum: u64, word: u64) -> u64 {
     (sum ^ word).wrapping_mul(0x0100_0000_01b3)
 }
 
@@ -114,19 +115,25 @@ const _: () = assert!(size_of::<DiskKillOrder>() == 56);
 mod tests {
     use super::*;
 
-    /// A process of the victim whose write crosses the threshold.
+    /// A process of the victim that makes a write which crosses the threshold.
     #[derive(Clone, Copy)]
     struct Facts {
         device: u64,
         taken: i64,
-        of_victim: bool,
+        is_within_victim: bool,
         tgid: u32,
         has_memory: bool,
         now_ns: u64,
     }
 
-    const WRITER: Facts =
-        Facts { device: 7, taken: 5_000, of_victim: true, tgid: 4711, has_memory: true, now_ns: 1_000 };
+    const WRITER: Facts = Facts {
+        device: 7,
+        taken: 5_000,
+        is_within_victim: true,
+        tgid: 4711,
+        has_memory: true,
+        now_ns: 1_000,
+    };
 
     impl Write for Facts {
         fn device(&self) -> u64 {
@@ -137,7 +144,7 @@ mod tests {
         }
         fn is_within(&self, cgroup_id: u64) -> bool {
             assert_eq!(cgroup_id, 9);
-            self.of_victim
+            self.is_within_victim
         }
         fn tgid(&self) -> u32 {
             self.tgid
@@ -164,27 +171,27 @@ mod tests {
     }
 
     #[test]
-    fn the_writer_of_the_victim_that_crosses_is_killed() {
-        assert_eq!(order().judge(&WRITER), WriteJudgement::Kill);
-        assert_eq!(DiskKillOrder::NONE.judge(&WRITER), WriteJudgement::Pass);
+    fn writer_of_the_victim_is_killed_when_it_crosses_the_threshold() {
+        assert_eq!(order().decide(&WRITER), WriteDecision::Kill);
+        assert_eq!(DiskKillOrder::NONE.decide(&WRITER), WriteDecision::Pass);
     }
 
     #[test]
-    fn nothing_is_done_before_the_threshold_or_on_another_device() {
+    fn writes_below_the_threshold_or_on_other_devices_pass() {
         for write in [Facts { taken: 4_999, ..WRITER }, Facts { device: 8, ..WRITER }] {
-            assert_eq!(order().judge(&write), WriteJudgement::Pass);
+            assert_eq!(order().decide(&write), WriteDecision::Pass);
         }
     }
 
     #[test]
-    fn each_other_fact_suppresses_the_kill_with_its_reason() {
+    fn each_failed_condition_suppresses_the_kill_with_its_reason() {
         for (write, reason) in [
             (Facts { has_memory: false, ..WRITER }, Suppressed::KernelThread),
-            (Facts { of_victim: false, ..WRITER }, Suppressed::NotTheVictim),
+            (Facts { is_within_victim: false, ..WRITER }, Suppressed::NotTheVictim),
             (Facts { tgid: 1, ..WRITER }, Suppressed::FirstProcess),
             (Facts { now_ns: 2_000, ..WRITER }, Suppressed::Expired),
         ] {
-            assert_eq!(order().judge(&write), WriteJudgement::Suppress(reason));
+            assert_eq!(order().decide(&write), WriteDecision::Suppress(reason));
         }
     }
 
@@ -201,7 +208,7 @@ mod tests {
         for change in torn {
             let mut order = order();
             change(&mut order);
-            assert_eq!(order.judge(&WRITER), WriteJudgement::Suppress(Suppressed::Torn), "{order:?}");
+            assert_eq!(order.decide(&WRITER), WriteDecision::Suppress(Suppressed::Torn), "{order:?}");
         }
     }
 }

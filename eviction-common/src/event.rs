@@ -1,28 +1,28 @@
-//! What the programs push into the ring buffer.
+//! Records that the programs push into the ring buffer.
 
 use crate::MAX_CHAIN;
 
-/// Bytes of a cgroup's own name that an [`OomKill`] has room for, the closing zero included: those
-/// of pods and containers have up to 90.
+/// The size of a cgroup's name in an [`OomKill`], in bytes, including the terminating zero. The names of pod
+/// and container cgroups have up to 90 bytes.
 pub const NAME_BYTES: usize = 128;
 
-/// A limit of at least so many bytes is none: the kernel's own greatest value is its
-/// greatest `long`, rounded to pages (`PAGE_COUNTER_MAX` in linux/page_counter.h).
+/// A limit of at least this many bytes means no limit: the kernel's own maximum is the largest `long`,
+/// rounded to pages (`PAGE_COUNTER_MAX` in linux/page_counter.h).
 pub const UNLIMITED_BYTES: u64 = i64::MAX as u64 - 0xffff;
 
-/// What a record tells.
+/// The kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u16)]
 pub enum Kind {
-    /// An armed level was crossed: [`ThresholdCrossed`].
+    /// A memory threshold was crossed: [`ThresholdCrossed`].
     ThresholdCrossed = 1,
     /// The kernel chose an out-of-memory victim: [`OomKill`].
     OomKill = 2,
-    /// A cgroup was made: [`CgroupChange`].
+    /// A cgroup was created: [`CgroupChange`].
     CgroupCreated = 3,
     /// A cgroup was removed: [`CgroupChange`].
     CgroupRemoved = 4,
-    /// There are, or come, too many tasks: [`crate::TaskAlarm`].
+    /// A task limit is reached or near, or a cgroup forks too fast: [`crate::TaskAlarm`].
     TaskAlarm = 5,
     /// A program carried out the armed kill order: [`crate::KernelKill`].
     KernelKill = 6,
@@ -42,7 +42,7 @@ impl Kind {
         Self::DiskThresholdCrossed,
     ];
 
-    /// The kind with this number.
+    /// Returns the kind with this number.
     pub const fn from_raw(raw: u16) -> Option<Self> {
         match raw {
             1 => Some(Self::ThresholdCrossed),
@@ -56,7 +56,7 @@ impl Kind {
         }
     }
 
-    /// How it is called in logs and metrics.
+    /// Returns the name that logs and metrics use.
     pub const fn name(self) -> &'static str {
         match self {
             Self::ThresholdCrossed => "threshold_crossed",
@@ -70,7 +70,7 @@ impl Kind {
     }
 }
 
-/// How every record begins.
+/// The header of each record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Header {
@@ -78,28 +78,28 @@ pub struct Header {
     pub kind: u16,
     /// [`crate::ABI_VERSION`] of the program that wrote it.
     pub abi: u16,
-    /// Bytes of the whole record.
+    /// The size of the whole record in bytes.
     pub len: u32,
-    /// The CPU that wrote it.
+    /// The CPU that wrote the record.
     pub cpu: u32,
     /// Explicit padding.
     pub pad: u32,
-    /// The how-manieth record of this CPU it is, those that did not fit counted. Two records
-    /// of a CPU may come in the wrong order when an interrupt's program ran in between.
+    /// The sequence number of the record on this CPU; records that did not fit are counted too. Two records
+    /// of a CPU may arrive in the wrong order if a program ran in an interrupt in between.
     pub seq: u64,
-    /// When the program ran.
+    /// The time at which the program ran.
     pub ktime_ns: u64,
 }
 
-/// Which condition of an armed level was met.
+/// The condition of a memory threshold that was met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum Edge {
-    /// Usage rose to the armed value or over it.
+    /// Usage reached or exceeded the threshold.
     UsageAbove = 0,
-    /// Gross charges since the arming reached the armed sum.
+    /// Gross charges since the threshold was set reached the limit.
     Gross = 1,
-    /// Usage sank under the armed value.
+    /// Usage fell below the threshold.
     UsageBelow = 2,
 }
 
@@ -107,7 +107,7 @@ impl Edge {
     /// Every edge.
     pub const ALL: [Self; 3] = [Self::UsageAbove, Self::Gross, Self::UsageBelow];
 
-    /// The edge with this number.
+    /// Returns the edge with this number.
     pub const fn from_raw(raw: u32) -> Option<Self> {
         match raw {
             0 => Some(Self::UsageAbove),
@@ -118,25 +118,26 @@ impl Edge {
     }
 }
 
-/// An armed level was crossed. Pushed at once and with a wake-up, once for each arming and edge.
+/// A memory threshold was crossed. The record is pushed at once with a wake-up, once for each setting and
+/// edge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct ThresholdCrossed {
     /// [`Kind::ThresholdCrossed`].
     pub header: Header,
-    /// The cgroup whose level it is.
+    /// The cgroup on which the threshold is set.
     pub cgroup_id: u64,
-    /// The cgroup that was charged: the level's own or one below it.
+    /// The cgroup that was charged: the same one or one below it.
     pub leaf_id: u64,
-    /// Which arming this was ([`crate::MemcgThreshold::generation`]).
+    /// The setting of the threshold ([`crate::MemcgThreshold::generation`]).
     pub generation: u64,
-    /// Usage of the level's cgroup then, pages.
+    /// Usage of the threshold's cgroup at that time, in pages.
     pub usage: u64,
-    /// Gross charges since the arming, pages; 0 on backends that do not see every charge.
+    /// Gross charges since the threshold was set, in pages; 0 on backends that do not see every charge.
     pub gross: u64,
-    /// The task that ran: the one that charged, mostly.
+    /// The process of the running task, which usually is the task that charged.
     pub tgid: u32,
-    /// Its thread.
+    /// The thread of the running task.
     pub pid: u32,
     /// An [`Edge`].
     pub edge: u32,
@@ -144,7 +145,7 @@ pub struct ThresholdCrossed {
     pub pad: u32,
 }
 
-/// Bits of [`OomKill::flags`]: which of its figures were to be had.
+/// Bits of [`OomKill::flags`]: which fields of the record are valid.
 pub mod oom_flag {
     /// `uid`.
     pub const UID: u32 = 1;
@@ -152,12 +153,13 @@ pub mod oom_flag {
     pub const SCORE: u32 = 1 << 1;
     /// `anon`, `file`, `shmem`, `swap`.
     pub const RSS: u32 = 1 << 2;
-    /// The chain ends before the root of the hierarchy: the tree is deeper than the record.
+    /// `chain` ends before the root of the hierarchy: the tree is deeper than the record.
     pub const CUT: u32 = 1 << 3;
-    /// The kernel gave only the victim's pid; comm is missing and the chain is of the task that
-    /// ran into the limit.
+    /// The kernel provided only the pid of the victim. `comm` is missing, and `chain` is that of the task
+    /// that reached the limit.
     pub const PID_ONLY: u32 = 1 << 4;
-    /// The kernel itself said whose limit it was: `owner_id`, `owner_usage`, `owner_max`, `episode`.
+    /// The kernel provided the cgroup that reached its limit: `owner_id`, `owner_usage`, `owner_max`,
+    /// `episode`.
     pub const OWNER: u32 = 1 << 5;
 }
 
@@ -165,7 +167,7 @@ pub mod oom_flag {
 pub mod ancestor_flag {
     /// `oom_before` is known.
     pub const OOM_SEEN: u32 = 1;
-    /// `oom` and `oom_kill` were to be had.
+    /// `oom` and `oom_kill` are valid.
     pub const EVENTS: u32 = 1 << 1;
     /// `oom_kill_before` is known.
     pub const KILL_SEEN: u32 = 1 << 2;
@@ -173,23 +175,24 @@ pub mod ancestor_flag {
     pub const GROUP: u32 = 1 << 3;
 }
 
-/// One memory cgroup on the way from a victim up to the root, as it was at the kill.
+/// One memory cgroup on the path from a victim up to the root, as it was at the kill.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Ancestor {
-    /// Its id.
+    /// The id of the cgroup.
     pub id: u64,
     /// Usage, pages.
     pub usage: u64,
     /// Limit, pages; see [`UNLIMITED_BYTES`].
     pub max: u64,
-    /// How often it ran out of memory by its own limit (`MEMCG_OOM` of `memory_events_local`).
+    /// How often the cgroup ran out of memory because of its own limit (`MEMCG_OOM` of
+    /// `memory_events_local`).
     pub oom: u64,
-    /// The same when the programs last looked at it.
+    /// `oom` when a program last read it.
     pub oom_before: u64,
-    /// How many of its own processes were killed (`MEMCG_OOM_KILL` of `memory_events_local`).
+    /// How many processes of this cgroup itself were killed (`MEMCG_OOM_KILL` of `memory_events_local`).
     pub oom_kill: u64,
-    /// The same when the programs last looked at it.
+    /// `oom_kill` when a program last read it.
     pub oom_kill_before: u64,
     /// Bits of [`ancestor_flag`].
     pub flags: u32,
@@ -197,64 +200,65 @@ pub struct Ancestor {
     pub pad: u32,
 }
 
-/// The kernel chose a victim and is about to kill it. Pushed at once and with a wake-up.
+/// The kernel chose a victim and is about to kill it. The record is pushed at once with a wake-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct OomKill {
     /// [`Kind::OomKill`].
     pub header: Header,
-    /// The victim's name, zero-padded.
+    /// The name of the victim, zero-padded.
     pub comm: [u8; 16],
-    /// The name of the task in whose context the kernel killed.
+    /// The name of the task in whose context the kernel kills.
     pub trigger_comm: [u8; 16],
     /// The victim's thread.
     pub pid: u32,
     /// The victim's process.
     pub tgid: u32,
-    /// Its owner.
+    /// The user id of the victim.
     pub uid: u32,
-    /// What user space asked the kernel to think of it.
+    /// `oom_score_adj` of the victim.
     pub oom_score_adj: i32,
-    /// Anonymous pages, as the kernel's own log line has them: less what CPUs still hold back.
+    /// Anonymous pages of the victim, as in the kernel's log line: without the counts that CPUs have not
+    /// flushed yet.
     pub anon: u64,
-    /// Pages of files.
+    /// File pages of the victim.
     pub file: u64,
-    /// Pages of shared memory.
+    /// Shared memory pages of the victim.
     pub shmem: u64,
-    /// Pages swapped out.
+    /// Swapped-out pages of the victim.
     pub swap: u64,
-    /// The process in whose context the kernel killed: who asked for the page too many.
+    /// The process in whose context the kernel kills: its allocation exceeded the limit.
     pub trigger_tgid: u32,
-    /// Its thread.
+    /// The thread of that process.
     pub trigger_pid: u32,
-    /// The memory cgroup of that task; 0 while it has none.
+    /// The memory cgroup of that task; 0 if it has none.
     pub trigger_memcg: u64,
-    /// The memory cgroup whose limit it was; 0 is the machine itself.
+    /// The memory cgroup that reached its limit; 0 is the whole machine.
     pub owner_id: u64,
-    /// Its usage when the kernel had chosen a victim, pages.
+    /// The usage of that cgroup after the kernel had chosen a victim, in pages.
     pub owner_usage: u64,
-    /// Its limit, pages.
+    /// The limit of that cgroup, in pages.
     pub owner_max: u64,
-    /// When the kernel had chosen: the same for all that it killed at once.
+    /// The time at which the kernel had chosen; the same for all processes that it kills together.
     pub episode: u64,
     /// Bits of [`oom_flag`].
     pub flags: u32,
-    /// How many of `chain` and `names` count.
+    /// The number of valid elements of `chain` and `names`.
     pub chain_len: u32,
-    /// From the victim's own memory cgroup up to the root of the hierarchy.
+    /// The memory cgroups from the victim's own one up to the root of the hierarchy.
     pub chain: [Ancestor; MAX_CHAIN],
-    /// The names of their directories, closed with a zero unless they are longer: a cgroup may be
-    /// gone when the record is read.
+    /// The directory names of these cgroups, zero-terminated unless they are longer. A cgroup may be removed
+    /// before the record is read.
     pub names: [[u8; NAME_BYTES]; MAX_CHAIN],
 }
 
-/// A cgroup of the memory controller's hierarchy was made or removed.
+/// A cgroup of the memory controller's hierarchy was created or removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct CgroupChange {
     /// [`Kind::CgroupCreated`] or [`Kind::CgroupRemoved`].
     pub header: Header,
-    /// Its id.
+    /// The id of the cgroup.
     pub id: u64,
 }
 
@@ -263,7 +267,7 @@ const _: () = {
     assert!(size_of::<ThresholdCrossed>() == 88);
     assert!(size_of::<Ancestor>() == 64);
     assert!(size_of::<OomKill>() == 168 + (64 + NAME_BYTES) * MAX_CHAIN);
-    // It has to fit into the smallest ring, a page.
+    // The record must fit into the smallest ring, which is one page.
     assert!(size_of::<OomKill>() < 4096 - 8);
     assert!(size_of::<CgroupChange>() == 40);
     assert!(align_of::<OomKill>() == 8 && align_of::<CgroupChange>() == 8);

@@ -1,41 +1,42 @@
-//! Kernel kill: a decision that user space makes ahead and a BPF program carries out.
+//! Kernel kill: user space makes a decision in advance, and a BPF program carries it out.
 //!
-//! User space marks each sample with an epoch, and arms a [`KillOrder`] that refers to it. The charge
-//! program kills the process that charges, if that process alone has grown by all that was left to the
-//! threshold when the sample was taken, and everything else that the kill order asks for holds as well.
+//! User space assigns an epoch to each sample and arms a [`KillOrder`] that refers to it. The charge program
+//! kills the charging process if this process alone has grown by the headroom that was left to the threshold
+//! at the sample, and all other conditions of the kill order hold.
 
 use crate::{
     Header,
-    disk_kill::{FNV_BASIS, mixed},
+    disk_kill::{FNV_BASIS, fnv_step},
 };
 
-/// The armed kill order; the value of map `KILL_ORDER`, which has one. Figures of memory are in pages.
+/// The armed kill order; the only value of map `KILL_ORDER`. Memory values are in pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct KillOrder {
-    /// Number of this kill order; none is used twice, and 0 is no kill order.
+    /// The number of this kill order. Each number is used once; 0 means no kill order.
     pub generation: u64,
-    /// The sample that it was made on: what a process has grown is counted from its mark.
+    /// The epoch of the sample on which the order is based. Growth of a process is counted from this epoch.
     pub epoch: u64,
     /// The cgroup of the victim. Only processes in it or below it are killed.
     pub victim_id: u64,
-    /// The cgroup whose threshold it is: the victim's is below it.
+    /// The cgroup that has the threshold. The victim is below it.
     pub level_id: u64,
-    /// From when on it is not carried out any more.
+    /// The time from which the order is no longer carried out.
     pub expires_ns: u64,
-    /// The threshold, where usage is what the level's page counter says: it is never less than the working
-    /// set, so with less the threshold is not crossed. 0 at the root, whose counter has not all of it.
+    /// The threshold as a usage of the level's page counter. That counter is never below the working set, so
+    /// with a lower usage the threshold is not crossed. 0 at the root, because the root's counter does not
+    /// include all memory.
     pub usage_least: u64,
-    /// The distance to the threshold at the sample. The process must have grown by as much, and usage as
-    /// well unless page cache makes room.
+    /// The headroom to the threshold at the sample. The process must have grown by this amount. Usage must
+    /// have grown by it as well, unless page cache is reclaimed.
     pub growth: u64,
-    /// What can be taken from the sample on until page cache must make room, where the level has no
-    /// limit at which its usage would stand; `u64::MAX` where that is not known.
+    /// The pages that can be charged after the sample before page cache must be reclaimed, for a level
+    /// without a limit that would stop its usage; `u64::MAX` if not known.
     pub room: u64,
-    /// Until when usage that stands at the level's limit, or there, is taken for page cache that makes room.
-    /// Later something else may have been freed as well.
+    /// Until this time, usage that stays at the level's limit or at the end of `room` is attributed to
+    /// reclaim of page cache. Later, other memory may have been freed as well.
     pub still_until_ns: u64,
-    /// [`KillOrder::checked`]: user space does not write a map's value in one piece.
+    /// The checksum, see [`KillOrder::checked`]. User space does not write a map value atomically.
     pub check: u64,
 }
 
@@ -54,7 +55,7 @@ impl KillOrder {
         check: 0,
     };
 
-    /// What `check` must be: depends on every other field and on their order.
+    /// Returns the checksum for `check`. It depends on all other fields and on their order.
     #[inline(always)]
     pub fn checked(&self) -> u64 {
         let Self {
@@ -70,78 +71,78 @@ impl KillOrder {
             check: _,
         } = *self;
         let mut sum = FNV_BASIS;
-        sum = mixed(sum, generation);
-        sum = mixed(sum, epoch);
-        sum = mixed(sum, victim_id);
-        sum = mixed(sum, level_id);
-        sum = mixed(sum, expires_ns);
-        sum = mixed(sum, usage_least);
-        sum = mixed(sum, growth);
-        sum = mixed(sum, room);
-        mixed(sum, still_until_ns)
+        sum = fnv_step(sum, generation);
+        sum = fnv_step(sum, epoch);
+        sum = fnv_step(sum, victim_id);
+        sum = fnv_step(sum, level_id);
+        sum = fnv_step(sum, expires_ns);
+        sum = fnv_step(sum, usage_least);
+        sum = fnv_step(sum, growth);
+        sum = fnv_step(sum, room);
+        fnv_step(sum, still_until_ns)
     }
 }
 
-/// Indices into map `SAMPLE_EPOCH`: the number of the last sample, 0 while no threshold is near.
+/// Index into map `SAMPLE_EPOCH`: the epoch of the last sample; 0 while no threshold is near.
 pub const MARK_EPOCH: u32 = 0;
 
-/// The cgroup whose threshold is near.
+/// Index into map `SAMPLE_EPOCH`: the cgroup that has the near threshold.
 pub const MARK_LEVEL: u32 = 1;
 
-/// How many there are.
+/// The number of elements of map `SAMPLE_EPOCH`.
 pub const MARKS: u32 = 2;
 
-/// What a process or the level had when it was first seen after a mark; the value of map `GROWTH_BASELINE`,
-/// whose key is the process, and of map `USAGE_BASELINE`, which has one.
+/// The pages of a process or of the level when a program first saw it after an epoch began; the value of map
+/// `GROWTH_BASELINE`, whose key is the process, and the only value of map `USAGE_BASELINE`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct GrowthBaseline {
-    /// Whose it is: the address of the process's memory, another one after an exec; or the id of the
-    /// level's cgroup.
+    /// The owner of the baseline: the address of the process's `mm_struct`, which changes at an exec, or the
+    /// id of the level's cgroup.
     pub of: u64,
-    /// Which mark; 0 while it is being written.
+    /// The epoch of the baseline; 0 while it is being written.
     pub epoch: u64,
-    /// Anonymous pages of the process then, or usage of the level.
+    /// Anonymous pages of the process, or usage of the level, in that epoch.
     pub pages: u64,
-    /// The mark before, which a kill order still may refer to.
+    /// The previous epoch, to which a kill order may still refer.
     pub before_epoch: u64,
-    /// Pages then.
+    /// Pages in the previous epoch.
     pub before_pages: u64,
 }
 
-/// Why a crossing was not answered with SIGKILL; the index into map `SUPPRESSED`.
+/// Why a threshold crossing did not lead to SIGKILL; the index into map `SUPPRESSED`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum Suppressed {
     /// The kill order was being written.
     Torn = 0,
-    /// The task is one of the kernel's, which has no memory of its own.
+    /// The task is a kernel thread, which has no memory of its own.
     KernelThread = 1,
-    /// The task is the first process, which must never die.
+    /// The task is process 1, which must not be killed.
     FirstProcess = 2,
-    /// The task is not of the victim.
+    /// The task does not belong to the victim.
     NotTheVictim = 3,
-    /// The task charges to another cgroup than its own.
+    /// The task charges a cgroup other than its own.
     Remote = 4,
-    /// The kill order is too old.
+    /// The kill order has expired.
     Expired = 5,
-    /// The process has not grown by the distance: others did, or it fills the page cache.
+    /// The process has not grown by the headroom: others did, or it fills the page cache.
     NotGrown = 6,
-    /// The process has grown by the distance, but usage has not: something else was freed.
+    /// The process has grown by the headroom, but usage has not: other memory was freed.
     UsageStill = 7,
-    /// The kill order was carried out already, or withdrawn.
+    /// The kill order was already carried out or withdrawn.
     Spent = 8,
-    /// The record did not fit into the ring: nobody is killed without a record.
+    /// The record did not fit into the ring. No process is killed without a record.
     NoRoom = 9,
-    /// The kernel refused the signal.
+    /// The kernel rejected the signal.
     Refused = 10,
 }
 
 impl Suppressed {
-    /// How many there are.
+    /// The number of reasons.
     pub const COUNT: u32 = 11;
 
-    /// All, in their order.
+    /// All reasons in numeric order.
     pub const ALL: [Self; Self::COUNT as usize] = [
         Self::Torn,
         Self::KernelThread,
@@ -156,7 +157,7 @@ impl Suppressed {
         Self::Refused,
     ];
 
-    /// How it is called in metrics.
+    /// Returns the name that metrics use.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Torn => "partial_write",
@@ -174,17 +175,17 @@ impl Suppressed {
     }
 }
 
-/// How often, on one CPU; the value of map `SUPPRESSED`.
+/// How often a reason applied on one CPU; the value of map `SUPPRESSED`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct SuppressedCount {
-    /// The kill order for which it was counted last: once for each is enough.
+    /// The kill order for which the reason was last counted. Each order is counted once.
     pub generation: u64,
-    /// For how many kill orders.
+    /// The number of kill orders.
     pub count: u64,
 }
 
-/// A program carried out the armed kill order. Pushed at once and with a wake-up.
+/// A program carried out the armed kill order. The record is pushed at once with a wake-up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct KernelKill {
@@ -192,38 +193,39 @@ pub struct KernelKill {
     pub header: Header,
     /// [`KillOrder::generation`].
     pub generation: u64,
-    /// The victim's cgroup.
+    /// The cgroup of the victim.
     pub victim_id: u64,
-    /// The cgroup that was charged: the victim's or one below it.
+    /// The charged cgroup: the victim's or one below it.
     pub leaf_id: u64,
-    /// Usage of the level then, pages. For a disk 0.
+    /// Usage of the level at the kill, in pages; 0 for a file system.
     pub usage: u64,
-    /// By how many pages the process had grown since the sample. For a disk: bytes that were taken of it since then.
+    /// The growth of the process since the sample, in pages. For a file system: the bytes taken since the
+    /// sample.
     pub grown: u64,
-    /// The process that was sent SIGKILL.
+    /// The process that received SIGKILL.
     pub tgid: u32,
-    /// Its thread that charged.
+    /// The thread of that process that made the charge or write.
     pub pid: u32,
-    /// 0, or the error with which the kernel refused the signal (a negative errno).
+    /// 0, or the negative errno with which the kernel rejected the signal.
     pub error: i32,
     /// A [`KernelKillCause`].
     pub cause: u32,
-    /// Its name, zero-padded.
+    /// The name of the process, zero-padded.
     pub comm: [u8; 16],
 }
 
-/// Which order was carried out.
+/// The kind of order that was carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum KernelKillCause {
-    /// A [`KillOrder`], at a charge of memory.
+    /// A [`KillOrder`], at a memory charge.
     Memory = 0,
     /// A [`crate::DiskKillOrder`], at a buffered write.
     Disk = 1,
 }
 
 impl KernelKillCause {
-    /// The one with this number.
+    /// Returns the cause with this number.
     pub const fn from_raw(raw: u32) -> Option<Self> {
         match raw {
             0 => Some(Self::Memory),

@@ -1,47 +1,48 @@
 //! Keys and values of the maps.
 
-/// What is armed on one cgroup; the value of map `THRESHOLDS`, whose key is the cgroup's id.
+/// The threshold on one cgroup; the value of map `THRESHOLDS`, whose key is the cgroup's id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct MemcgThreshold {
-    /// Number of this arming; none is used twice.
+    /// The number of this setting. Each number is used once.
     pub generation: u64,
-    /// Fires when usage, and what reclaim took since the arming, are at least so many pages; `u64::MAX` never.
+    /// Fires when usage, plus the pages reclaimed since the setting, is at least this many pages; `u64::MAX`
+    /// means never.
     pub usage_above: u64,
-    /// Fires when usage is less than so many pages; 0 never.
+    /// Fires when usage is below this many pages; 0 means never.
     pub usage_below: u64,
-    /// Fires when so many pages were charged since the arming; `u64::MAX` never.
+    /// Fires when at least this many pages were charged since the setting; `u64::MAX` means never.
     pub gross_limit: u64,
-    /// Pages charged since the arming, whatever was uncharged meanwhile.
+    /// Pages charged since the setting, regardless of uncharges.
     pub gross: u64,
-    /// Pages that reclaim took since the arming, where a hook tells that: so much can be charged anew, and usage
-    /// stands still.
+    /// Pages reclaimed since the setting, if a hook reports them: as many can be charged again without a
+    /// change of usage.
     pub reclaimed: u64,
-    /// For each [`crate::Edge`] the generation that fired last. It only saves the look at
-    /// `FIRE_TOKENS`, which decides: this element may be reused for another cgroup under a program
-    /// that still holds it, and a foreign generation does no harm.
+    /// For each [`crate::Edge`] the generation that fired last. It only saves the lookup in `FIRE_TOKENS`,
+    /// which decides. The kernel may reuse this element for another cgroup while a program still holds it; a
+    /// generation of another cgroup does no harm.
     pub fired: [u64; 3],
 }
 
-/// Words of map `THRESHOLD_BITS`.
+/// The number of words of map `THRESHOLD_BITS`.
 pub const THRESHOLD_WORDS: u32 = 1024;
 
-/// Where in map `THRESHOLD_BITS` it stands that something is armed on the cgroup with this id: the
-/// word, and the bit in it. Ids are given one after the other, so that hardly two share a place;
-/// where they do, one is looked up in vain.
+/// Returns the position of a cgroup's bit in map `THRESHOLD_BITS`: the index of the word, and the bit in it.
+/// The bit is set while a threshold is set on the cgroup. The kernel assigns ids in sequence, so two cgroups
+/// rarely share a bit; if they do, a charge makes one unnecessary lookup.
 pub const fn threshold_bit(id: u64) -> (u32, u64) {
     ((id >> 6) as u32 % THRESHOLD_WORDS, 1 << (id & 63))
 }
 
-/// The right to fire once; the key of map `FIRE_TOKENS`. User space puts one in for each edge that
-/// it arms, and of all the CPUs that see the crossing the one that takes it out pushes the
-/// record. (Kernels before 5.12 have no compare-and-exchange for programs.)
+/// The token for firing once; the key of map `FIRE_TOKENS`. User space inserts one for each edge that it
+/// sets. Of all CPUs that see the crossing, the one that removes the token pushes the record. (Kernels before
+/// 5.12 have no compare-and-exchange for programs.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct FireToken {
     /// The cgroup, or the device of a [`crate::DiskThreshold`].
     pub id: u64,
-    /// [`MemcgThreshold::generation`], or that of the other.
+    /// [`MemcgThreshold::generation`] or [`crate::DiskThreshold::generation`].
     pub generation: u64,
     /// An [`crate::Edge`], or a [`crate::DiskResource`].
     pub edge: u32,
@@ -49,53 +50,53 @@ pub struct FireToken {
     pub pad: u32,
 }
 
-/// A memory cgroup that charged since the last look; the value of map `CHARGED_CGROUPS`, whose key is its id.
+/// A memory cgroup that was charged since the last sample; the value of map `CHARGED_CGROUPS`, whose key is
+/// its id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct ChargedCgroup {
-    /// Pages charged since; 0 on backends that do not see every charge.
+    /// Pages charged since the last sample; 0 on backends that do not see every charge.
     pub gross: u64,
-    /// How often the hook fired for it.
+    /// How often the hook fired for this cgroup.
     pub fired: u64,
     /// Usage at the first firing, pages.
     pub usage_first: u64,
-    /// Usage at the last one, pages.
+    /// Usage at the last firing, pages.
     pub usage_last: u64,
 }
 
-/// Indices into map `LAST_SEEN`: the hook that is always there.
+/// Index into map `LAST_SEEN` for the hook that is always attached.
 pub const LAST_SEEN_CHARGE: u32 = 0;
 
-/// The dense one, near a line.
+/// Index into map `LAST_SEEN` for the frequent hook that is attached near a threshold.
 pub const LAST_SEEN_NEAR: u32 = 1;
 
-/// How many there are.
+/// The number of elements of map `LAST_SEEN`.
 pub const LAST_SEEN_SLOTS: u32 = 2;
 
-/// The most pages that a CPU charges ahead of what is touched (`MEMCG_CHARGE_BATCH` in
-/// linux/memcontrol.h).
+/// The maximum number of pages that a CPU charges in advance (`MEMCG_CHARGE_BATCH` in linux/memcontrol.h).
 pub const BATCH_PAGES: u64 = 64;
 
-/// What a huge page takes at once where a page has 4 KiB (`HPAGE_PMD_NR`, include/linux/huge_mm.h).
+/// The pages of a huge page, for a page size of 4 KiB (`HPAGE_PMD_NR`, include/linux/huge_mm.h).
 pub const HUGE_PAGES: u64 = 512;
 
-/// Where a CPU looked last; the value of map `LAST_SEEN`.
+/// The memory cgroup that a CPU inspected last; the value of map `LAST_SEEN`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct LastSeen {
     /// Address of the memory cgroup.
     pub memcg: u64,
-    /// Its usage, pages.
+    /// Its usage at that time, pages.
     pub usage: u64,
 }
 
-/// A hook that fires for each kernel page (64 times for a fork with an exec) and does not see every
-/// charge passes over a memory cgroup whose usage moved by less than so many pages since
-/// this CPU last looked at it: little beside the grain of such a hook.
+/// The minimum change of usage, in pages, since this CPU last inspected a memory cgroup. A hook that fires
+/// for each kernel page (64 times for a fork with an exec) and does not see every charge ignores smaller
+/// changes. They are small compared to the granularity of such a hook.
 pub const MIN_CHANGE_PAGES: u64 = 2 * BATCH_PAGES;
 
-/// Event counts of a memory cgroup when a program last looked at it; the value of map
-/// `OOM_COUNTS`, whose key is its id.
+/// The event counts of a memory cgroup when a program last read them; the value of map `OOM_COUNTS`, whose
+/// key is its id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct OomCounts {
@@ -103,82 +104,82 @@ pub struct OomCounts {
     pub oom: u64,
     /// `MEMCG_OOM_KILL`.
     pub oom_kill: u64,
-    /// When it was, if it was at a charge; 0 if it was when nothing can have been under way: at the
-    /// cgroup's making or at an earlier kill.
+    /// The time of the reading if it was made at a charge. 0 if no kill can have been in progress at the
+    /// reading: when the cgroup was created, or at an earlier kill.
     pub ktime_ns: u64,
 }
 
 impl OomCounts {
-    /// A look at a charge that is not older than this may have fallen between the kernel's
-    /// count and its kill, and says nothing about that kill.
+    /// A reading at a charge that is younger than this may have been made between the kernel's count and its
+    /// kill. Such a reading is not used for that kill.
     pub const MIN_AGE_NS: u64 = 10_000_000;
 }
 
-/// What the kernel is about while it kills for want of memory; the one value of map `OOM_CONTEXT`.
+/// The state of an out-of-memory kill in progress; the only value of map `OOM_CONTEXT`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct OomContext {
-    /// The task in whose context it kills, process and thread; 0 while nobody is killed.
+    /// The process and thread in whose context the kernel kills; 0 while no kill is in progress.
     pub trigger: u64,
-    /// When it had chosen.
+    /// The time at which the kernel had chosen a victim.
     pub ktime_ns: u64,
-    /// Address of the task that it is about to kill.
+    /// The address of the task that is about to be killed.
     pub victim: u64,
-    /// The memory cgroup whose limit it is; 0 is the machine itself.
+    /// The memory cgroup that reached its limit; 0 is the whole machine.
     pub owner_id: u64,
-    /// Its usage, pages.
+    /// The usage of that cgroup, pages.
     pub owner_usage: u64,
-    /// Its limit, pages.
+    /// The limit of that cgroup, pages.
     pub owner_max: u64,
-    /// The memory cgroup of the victim; 0 where its counts are not to be had.
+    /// The memory cgroup of the victim; 0 if its counts are not available.
     pub memcg_id: u64,
-    /// How many of its processes had been killed before (`MEMCG_OOM_KILL`).
+    /// How many processes of the victim's cgroup had been killed before (`MEMCG_OOM_KILL`).
     pub oom_kill: u64,
 }
 
-/// What the programs count per CPU; the index into map `COUNTERS`.
+/// A counter that the programs keep per CPU; the index into map `COUNTERS`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum Counter {
-    /// Records written or lost, which is the next record's sequence number.
+    /// Records written or lost. The value is the next record's sequence number.
     Records = 0,
     /// `ThresholdCrossed` records that did not fit into the ring.
     LostThresholdCrossed = 1,
     /// `OomKill` records that did not fit.
     LostOomKill = 2,
-    /// `CgroupMade` records that did not fit.
+    /// `CgroupCreated` records that did not fit.
     LostCgroupCreated = 3,
-    /// `CgroupGone` records that did not fit.
+    /// `CgroupRemoved` records that did not fit.
     LostCgroupRemoved = 4,
-    /// Charging cgroups that found no room in `CHARGED_CGROUPS`.
+    /// Charged cgroups for which `CHARGED_CGROUPS` had no free entry.
     ChargedCgroupsFull = 5,
-    /// Cgroups that found no room in `OOM_COUNTS`.
+    /// Cgroups for which `OOM_COUNTS` had no free entry.
     OomCountsFull = 6,
-    /// Cgroups that found no room in `TASK_STATS`, and places in it that could not be given back.
+    /// Cgroups for which `TASK_STATS` had no free entry, and entries of it that could not be returned.
     TaskStatsFull = 7,
-    /// Walks that ended before the root: the tree is too deep, or an interrupt ran the same program.
+    /// Paths that ended before the root: the tree is too deep, or an interrupt ran the same program.
     PathTruncated = 8,
-    /// How often the charge hook looked at a memory cgroup.
+    /// How often the charge hook inspected a memory cgroup.
     Charges = 9,
     /// `TaskAlarm` records that did not fit.
     LostTaskAlarm = 10,
-    /// Alarms that found no room in `ALARMS_SENT`, and were not told.
+    /// Alarms for which `ALARMS_SENT` had no free entry. They were not sent.
     AlarmsSentFull = 11,
-    /// Cgroups that found no room in `RECLAIM_TIME`.
+    /// Cgroups for which `RECLAIM_TIME` had no free entry.
     ReclaimTimeFull = 12,
-    /// Tasks that found no room in `RECLAIM_START`.
+    /// Tasks for which `RECLAIM_START` had no free entry.
     ReclaimStartFull = 13,
-    /// Reclaims that began twice or ended without a beginning, as those that were under way when the
+    /// Reclaims with two begins or with an end only, for example those that were in progress when the
     /// programs were attached.
     ReclaimUnpaired = 14,
     /// `DiskThresholdCrossed` records that did not fit.
     LostDiskThresholdCrossed = 15,
-    /// Cgroups that found no room in `DISK_USAGE`.
+    /// Cgroups for which `DISK_USAGE` had no free entry.
     DiskUsageFull = 16,
 }
 
 impl Counter {
-    /// How many there are.
+    /// The number of counters.
     pub const COUNT: u32 = 17;
 }
 

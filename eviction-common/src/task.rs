@@ -1,28 +1,28 @@
-//! Tasks and time spent in reclaim: keys and values of their maps, and the record that tells of too
-//! many tasks.
+//! Tasks and time spent in reclaim: keys and values of their maps, and the record for alarms about tasks.
 
 use crate::Header;
 
-/// What a memory cgroup's tasks did since the programs were attached: map `TASK_STATS`, by the cgroup's id.
+/// The task counters of a memory cgroup since the programs were attached; the value of map `TASK_STATS`,
+/// whose key is the cgroup's id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct TaskCount {
-    /// Tasks (threads included) made.
+    /// Tasks created, including threads.
     pub forks: u64,
-    /// Tasks ended.
+    /// Tasks that ended.
     pub exits: u64,
-    /// Processes made.
+    /// Processes created.
     pub process_forks: u64,
-    /// Processes whose first thread ended.
+    /// Processes that ended: the exits of their main threads.
     pub process_exits: u64,
     /// Programs started in a process (`execve`).
     pub execs: u64,
-    /// How fast it forks.
+    /// The rate at which the cgroup forks.
     pub rate: ForkRate,
 }
 
 impl TaskCount {
-    /// Nothing yet.
+    /// All counters are 0.
     pub const NONE: Self = Self {
         forks: 0,
         exits: 0,
@@ -33,77 +33,78 @@ impl TaskCount {
     };
 }
 
-/// Over how long the rate of forks is taken.
+/// The window for the fork rate, in nanoseconds.
 pub const STORM_WINDOW_NS: u64 = 100_000_000;
 
-/// Forks of a memory cgroup in a window of time, on all CPUs. Two CPUs may begin a window at once, and a
-/// few forks are in neither then.
+/// The forks of a memory cgroup in a time window, on all CPUs. Two CPUs may start a window at the same time.
+/// Then neither window contains a few of the forks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct ForkRate {
-    /// When the window began.
+    /// The start of the window.
     pub since_ns: u64,
-    /// Tasks made since.
+    /// Tasks created since the start of the window.
     pub forks: u64,
 }
 
-/// Tasks of the whole machine since the programs were attached; the one value of array `HOST_TASKS`.
+/// The tasks of the whole machine since the programs were attached; the only value of array `HOST_TASKS`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct HostTasks {
-    /// Made.
+    /// Tasks created.
     pub forks: u64,
-    /// Ended.
+    /// Tasks that ended.
     pub exits: u64,
 }
 
 impl HostTasks {
-    /// How many more there are than when the programs were attached.
+    /// Returns the number of tasks minus the number when the programs were attached.
     pub const fn net(self) -> i64 {
         self.forks.wrapping_sub(self.exits) as i64
     }
 }
 
-/// Where a fork on this CPU last went up the groups of the pids controller; the one value of map `PIDS_CACHE`.
-/// The next one from the same group needs not while it cannot have come near a limit.
+/// The result of the last walk of a fork on this CPU up the pids cgroups; the only value of map `PIDS_CACHE`.
+/// The next fork from the same cgroup skips the walk while it cannot be near a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct PidsCache {
-    /// Address of the lowest group.
+    /// The address of the lowest pids cgroup.
     pub group: u64,
-    /// [`HostTasks::forks`] from which on one of the groups may be near its limit, or at the node's line.
+    /// [`HostTasks::forks`] from which on one of the cgroups may be near its limit, or the node at its
+    /// threshold.
     pub until_forks: u64,
-    /// When it is looked at again however few were made, by `CLOCK_MONOTONIC`: a limit may be set, and tasks
-    /// may be moved.
+    /// The time (`CLOCK_MONOTONIC`) from which on the next fork walks again, however few tasks were created:
+    /// a limit may have been set, or tasks may have been moved.
     pub until_ns: u64,
-    /// [`PidThreshold::generation`] then.
+    /// [`PidThreshold::generation`] at the time of the walk.
     pub generation: u64,
 }
 
-/// For how long [`PidsCache`] holds.
+/// How long a [`PidsCache`] entry is valid, in nanoseconds.
 pub const PIDS_CACHE_NS: u64 = 10_000_000;
 
-/// A limit of the pids controller above this is none: its `max` is the greatest number of process
-/// ids that a machine can have, and one (`PIDS_MAX` in kernel/cgroup/pids.c).
+/// A pids limit above this value means no limit: the value of `max` is the maximum number of process ids of a
+/// machine plus one (`PIDS_MAX` in kernel/cgroup/pids.c).
 pub const PIDS_LIMIT_MAX: u64 = 4 << 20;
 
-/// Tasks are near a limit when less than one in so many is left.
+/// The tasks are near a limit when less than this fraction of it (one in 8) is left.
 pub const PIDS_NEAR_FRACTION: u64 = 8;
 
-/// What about tasks is told at once.
+/// A condition of tasks that the programs report at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum Alarm {
-    /// A memory cgroup made more tasks in [`STORM_WINDOW_NS`] than the bound.
+    /// A memory cgroup created more tasks in [`STORM_WINDOW_NS`] than the bound.
     ForkStorm = 0,
-    /// A group of the pids controller is near its limit ([`PIDS_NEAR_FRACTION`]).
+    /// A cgroup of the pids controller is near its limit ([`PIDS_NEAR_FRACTION`]).
     PidsLimit = 1,
-    /// The node has as many tasks as were armed ([`PidThreshold`]).
+    /// The number of tasks on the node reached its threshold ([`PidThreshold`]).
     NodeTasks = 2,
 }
 
 impl Alarm {
-    /// How it is called in events.
+    /// Returns the name that events use.
     pub const fn name(self) -> &'static str {
         match self {
             Self::ForkStorm => "fork_storm",
@@ -112,7 +113,7 @@ impl Alarm {
         }
     }
 
-    /// The alarm with this number.
+    /// Returns the alarm with this number.
     pub const fn from_raw(raw: u32) -> Option<Self> {
         match raw {
             0 => Some(Self::ForkStorm),
@@ -123,13 +124,13 @@ impl Alarm {
     }
 }
 
-/// What was told already; the key of map `ALARMS_SENT`. The program that puts it in pushes the record,
-/// and nobody tells it again until user space takes it out.
+/// An alarm that was already sent; the key of map `ALARMS_SENT`. The program that inserts the key pushes the
+/// record. No program sends the alarm again until user space removes the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct AlarmKey {
-    /// [`Alarm::ForkStorm`]: the memory cgroup. [`Alarm::PidsLimit`]: the group of the pids
-    /// controller, whose id is another on cgroup v1. [`Alarm::NodeTasks`]: the number of the arming.
+    /// [`Alarm::ForkStorm`]: the memory cgroup. [`Alarm::PidsLimit`]: the pids cgroup, which has another id
+    /// on cgroup v1. [`Alarm::NodeTasks`]: [`PidThreshold::generation`].
     pub id: u64,
     /// An [`Alarm`].
     pub alarm: u32,
@@ -137,45 +138,46 @@ pub struct AlarmKey {
     pub pad: u32,
 }
 
-/// How many tasks the node may have before it is told; the one value of array `PID_THRESHOLD`.
+/// The number of tasks on the node at which an alarm is sent; the only value of array `PID_THRESHOLD`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct PidThreshold {
-    /// Number of the arming.
+    /// The number of this setting.
     pub generation: u64,
-    /// Of the whole machine: [`HostTasks::net`]; `i64::MAX` never.
+    /// The threshold for the whole machine, compared with [`HostTasks::net`]; `i64::MAX` means never.
     pub host_threshold: i64,
-    /// Of a node that is a group: its id in the pids controller's hierarchy, else 0.
+    /// The id of the node's cgroup in the pids controller's hierarchy, if the node is a cgroup; else 0.
     pub cgroup_id: u64,
-    /// How many tasks that group may have; `u64::MAX` any number.
+    /// The threshold for the tasks of that cgroup; `u64::MAX` means never.
     pub cgroup_threshold: u64,
 }
 
 impl PidThreshold {
-    /// Nothing is armed.
+    /// No threshold is set.
     pub const NONE: Self =
         Self { generation: 0, host_threshold: i64::MAX, cgroup_id: 0, cgroup_threshold: u64::MAX };
 }
 
-/// There are, or come, too many tasks. Pushed at once and with a wake-up, once for each
-/// [`AlarmKey`] until it is taken out.
+/// A task limit is reached or near, or a cgroup forks too fast. The record is pushed at once with a wake-up,
+/// once for each [`AlarmKey`] until user space removes the key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct TaskAlarm {
     /// [`crate::Kind::TaskAlarm`].
     pub header: Header,
-    /// The memory cgroup of the task that was made.
+    /// The memory cgroup of the created task.
     pub memcg_id: u64,
     /// [`AlarmKey::id`].
     pub key_id: u64,
-    /// [`Alarm::ForkStorm`]: tasks made in the window so far. Else how many tasks there are; of
-    /// the whole machine forks less exits since the programs were attached.
+    /// [`Alarm::ForkStorm`]: the tasks created in the window so far. Else the number of tasks; for the whole
+    /// machine, forks minus exits since the programs were attached.
     pub tasks: u64,
-    /// What `tasks` reached: the bound, the group's limit (of which it came near), the line.
+    /// The value that `tasks` reached or came near: the bound for forks, the limit of the pids cgroup, or the
+    /// threshold of the node.
     pub bound: u64,
     /// The process that forked.
     pub tgid: u32,
-    /// [`Alarm::PidsLimit`]: how deep the limited group is below the root of its hierarchy.
+    /// [`Alarm::PidsLimit`]: the depth of the limited cgroup below the root of its hierarchy.
     pub depth: u32,
     /// An [`Alarm`].
     pub alarm: u32,
@@ -187,20 +189,20 @@ pub struct TaskAlarm {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct ReclaimStart {
-    /// When it began.
+    /// The time at which the reclaim began.
     pub ktime_ns: u64,
-    /// The memory cgroup that the task was in then.
+    /// The memory cgroup of the task at that time.
     pub memcg_id: u64,
 }
 
-/// What the tasks of a memory cgroup spent in memcg direct reclaim since the programs were attached;
-/// the value of map `RECLAIM_TIME`, whose key is its id.
+/// The reclaim statistics of a memory cgroup's tasks (memcg direct reclaim) since the programs were attached;
+/// the value of map `RECLAIM_TIME`, whose key is the cgroup's id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct ReclaimTime {
-    /// How often a task reclaimed.
+    /// The number of reclaims.
     pub count: u64,
-    /// For how long, all tasks together.
+    /// The time spent in reclaim, the sum over all tasks, in nanoseconds.
     pub ns: u64,
     /// Pages that were reclaimed.
     pub reclaimed: u64,

@@ -1,6 +1,7 @@
-//! Bytes and inodes of file systems: counted per memory cgroup and device, and compared with the
-//! thresholds, once each. Counted is what a task took less what it gave back, on devices that have a
-//! threshold; all others are left at the first lookup. The hooks are in `disk_ext4.rs` and `disk_xfs.rs`.
+//! Bytes and inodes of file systems: counts them per memory cgroup and device, and compares them with the
+//! thresholds, each of which fires once. The count is what a task allocated minus what it freed, on devices
+//! that have a threshold. For all other devices the programs stop after the first lookup. The hooks are in
+//! `disk_ext4.rs` and `disk_xfs.rs`.
 
 use aya_ebpf::{
     bindings::BPF_NOEXIST,
@@ -12,7 +13,7 @@ use eviction_common::{
 };
 
 use crate::{
-    config::{is_ours, offset},
+    config::{abi_matches, offset},
     events::{URGENT, header, lost},
     maps::{DISK_THRESHOLDS, DISK_TOTALS, DISK_USAGE, EVENTS, FIRE_TOKENS, add, count},
     memcg::{id_of_css, id_of_task},
@@ -28,15 +29,15 @@ pub(crate) struct Disk {
     pub(crate) total: *mut DiskTotal,
 }
 
-/// What a task takes of it; less than 0 is given back.
-pub(crate) struct Taken {
+/// An allocation of a task; negative values are freed.
+pub(crate) struct Allocation {
     pub(crate) reserved: i64,
     pub(crate) allocated: i64,
     pub(crate) inodes: i64,
 }
 
 impl Disk {
-    /// The file system of an inode, if there is a threshold on it.
+    /// Returns the file system of an inode, if it has a threshold.
     ///
     /// # Safety
     /// `inode` is a pointer to an `inode`.
@@ -49,13 +50,13 @@ impl Disk {
         unsafe { Self::of_super_block::<Direct>(Direct::at(inode, offset!(inode_sb))) }
     }
 
-    /// The same by its super block.
+    /// Returns the file system of a super block, if it has a threshold.
     ///
     /// # Safety
     /// `super_block` is the address of a `super_block`, or 0.
     #[inline(always)]
     pub(crate) unsafe fn of_super_block<R: Read>(super_block: usize) -> Option<Self> {
-        if !is_ours() || super_block == 0 {
+        if !abi_matches() || super_block == 0 {
             return None;
         }
         let super_block = super_block as *const u8;
@@ -79,10 +80,11 @@ impl Disk {
         blocks << self.block_bits
     }
 
-    /// Adds to the totals and to what the cgroup took, and compares.
+    /// Adds the allocation to the totals and to the cgroup's usage, and compares the totals with the
+    /// threshold.
     #[inline(always)]
-    pub(crate) fn take(&self, id: u64, taken: Taken) {
-        let Taken { reserved, allocated, inodes } = taken;
+    pub(crate) fn record(&self, id: u64, allocation: Allocation) {
+        let Allocation { reserved, allocated, inodes } = allocation;
         // SAFETY: the map's value.
         unsafe {
             add_signed(&raw mut (*self.total).reserved, reserved);
@@ -95,7 +97,7 @@ impl Disk {
         self.compare(id, reserved + allocated > 0, inodes > 0);
     }
 
-    /// Bytes that were taken of it so far.
+    /// Returns the bytes taken from the file system so far.
     #[inline(always)]
     pub(crate) fn taken(&self) -> i64 {
         // SAFETY: the map's value; volatile, since other CPUs add to it.
@@ -127,8 +129,8 @@ impl Disk {
         }
     }
 
-    /// Pushes the record if nobody did for this setting. When it does not fit, the next that is taken tries
-    /// again.
+    /// Pushes the record if no program has done so for this setting. If the record does not fit into the
+    /// ring, the next allocation tries again.
     #[inline(always)]
     fn fire(&self, resource: DiskResource, beyond: u64, leaf_id: u64) {
         // SAFETY: the map's value; the index is below 2. Volatile, since other CPUs write it.
@@ -164,15 +166,15 @@ impl Disk {
     }
 }
 
-/// The running task's memory cgroup.
+/// Returns the id of the running task's memory cgroup.
 #[inline(always)]
 pub(crate) fn current_id() -> u64 {
     // SAFETY: the helper gives the running task.
     unsafe { id_of_task::<Probe>(bpf_get_current_task() as *const u8) }
 }
 
-/// Adds to what the cgroup took. It is made with nothing in it, so that no CPU that comes at the same
-/// time has anything to lose.
+/// Adds to the usage of a cgroup. A new entry is created empty, so that concurrent additions of other CPUs
+/// are not lost.
 #[inline(always)]
 fn add_usage(user: DiskUser, bytes: i64, inodes: i64) {
     let found = DISK_USAGE.get_ptr_mut(user).or_else(|| {
@@ -190,13 +192,13 @@ fn add_usage(user: DiskUser, bytes: i64, inodes: i64) {
     }
 }
 
-/// The cgroup with this id is removed: what it took is its parent's from now on, as the pod's is what a
-/// container left in its volumes.
+/// Moves the usage of a cgroup that is removed to its parent. For example, the files that a container left in
+/// its volumes then count for the pod.
 ///
 /// # Safety
 /// `cgroup` is a pointer to a `cgroup`.
 #[inline(always)]
-pub(crate) unsafe fn leave_to_parent(cgroup: *const u8, id: u64) {
+pub(crate) unsafe fn move_usage_to_parent(cgroup: *const u8, id: u64) {
     if offset!(cgroup_self) == ABSENT {
         return;
     }
@@ -217,8 +219,8 @@ pub(crate) unsafe fn leave_to_parent(cgroup: *const u8, id: u64) {
     }
 }
 
-/// Adds to a word that others add to as well. An addition of 0 is never made: it would become an
-/// instruction that old kernels have not.
+/// Adds to a value that other CPUs add to as well. It never adds 0, since the compiler would turn that into
+/// an instruction that old kernels do not have.
 ///
 /// # Safety
 /// `word` points to an aligned i64 inside a map's value.

@@ -1,7 +1,7 @@
-//! ext4 takes blocks in two steps. A buffered write reserves them, and write-back allocates what was
-//! reserved, in a worker of the kernel up to 30 s later. The hooks on reservations are dense and so attached
-//! near a threshold only. What write-back allocates beyond the reservations that were seen counts then, for
-//! the owner of the write-back where the kernel knows it (cgroup v2).
+//! ext4 allocates blocks in two steps. A buffered write reserves them, and write-back allocates the reserved
+//! blocks in a kernel worker up to 30 s later. The hooks on reservations fire often, so they are attached
+//! only near a threshold. When write-back allocates more than the observed reservations, the difference is
+//! counted, for the owner of the write-back if the kernel knows it (cgroup v2).
 
 use aya_ebpf::{
     helpers::{bpf_get_current_task, generated::bpf_get_current_task_btf},
@@ -12,13 +12,13 @@ use eviction_common::ABSENT;
 
 use crate::{
     config::{hierarchy, is_online, offset},
-    disk::{Disk, Taken, add_signed, current_id},
+    disk::{Allocation, Disk, add_signed, current_id},
     disk_kill,
     memcg::{id_of_css, id_of_task},
     probe_read::{Direct, Probe, Read},
 };
 
-/// Blocks are reserved for a buffered write or a fault; the second argument says how many.
+/// Blocks are reserved for a buffered write or a page fault. The second argument is their number.
 #[btf_tracepoint(function = "ext4_da_reserve_space")]
 pub(crate) fn disk_ext4_reserve(ctx: BtfTracePointContext) -> i32 {
     // SAFETY: an `inode`, which the loader checks in BTF.
@@ -26,7 +26,7 @@ pub(crate) fn disk_ext4_reserve(ctx: BtfTracePointContext) -> i32 {
     0
 }
 
-/// The same where it is always one block: up to 6.1.
+/// The variant for kernels up to 6.1, where it is always one block.
 #[btf_tracepoint(function = "ext4_da_reserve_space")]
 pub(crate) fn disk_ext4_reserve_one(ctx: BtfTracePointContext) -> i32 {
     // SAFETY: an `inode`, which the loader checks in BTF.
@@ -34,7 +34,7 @@ pub(crate) fn disk_ext4_reserve_one(ctx: BtfTracePointContext) -> i32 {
     0
 }
 
-/// Reserved blocks are given back, that were never written.
+/// Reserved blocks that were never written are released.
 #[btf_tracepoint(function = "ext4_da_release_space")]
 pub(crate) fn disk_ext4_release(ctx: BtfTracePointContext) -> i32 {
     // SAFETY: an `inode`, which the loader checks in BTF.
@@ -42,8 +42,9 @@ pub(crate) fn disk_ext4_release(ctx: BtfTracePointContext) -> i32 {
     0
 }
 
-/// Reserved blocks were allocated, as many as the second argument says. Older kernels allocate what `fallocate` finds
-/// reserved as if it were not (the third argument is 0), so it was counted with the allocation as well.
+/// Reserved blocks were allocated. The second argument is their number. With a third argument of 0, an older
+/// kernel allocated reserved blocks in `fallocate` as if they were not reserved, so they were counted again
+/// at the allocation.
 #[btf_tracepoint(function = "ext4_da_update_reserve_space")]
 pub(crate) fn disk_ext4_reservation_used(ctx: BtfTracePointContext) -> i32 {
     if ctx.arg::<i32>(2) == 0 {
@@ -61,7 +62,7 @@ pub(crate) fn disk_ext4_allocate(ctx: BtfTracePointContext) -> i32 {
     0
 }
 
-/// Blocks are freed; the third argument says how many.
+/// Blocks are freed. The third argument is their number.
 #[btf_tracepoint(function = "ext4_free_blocks")]
 pub(crate) fn disk_ext4_free(ctx: BtfTracePointContext) -> i32 {
     // SAFETY: an `inode`, which the loader checks in BTF.
@@ -69,7 +70,7 @@ pub(crate) fn disk_ext4_free(ctx: BtfTracePointContext) -> i32 {
     let bytes = disk.bytes(-ctx.arg::<i64>(2));
     // SAFETY: the same.
     let id = unsafe { owner_of(ctx.arg(0)) };
-    disk.take(id, Taken { reserved: 0, allocated: bytes, inodes: 0 });
+    disk.record(id, Allocation { reserved: 0, allocated: bytes, inodes: 0 });
     0
 }
 
@@ -97,9 +98,9 @@ unsafe fn on_reserve(inode: *const u8, blocks: i64) {
     if let Some(disk) = unsafe { Disk::of_inode(inode) } {
         // SAFETY: the helper gives the running task, with its type: loads instead of calls, for each block.
         let id = unsafe { id_of_task::<Direct>(bpf_get_current_task_btf() as *const u8) };
-        disk.take(id, Taken { reserved: disk.bytes(blocks), allocated: 0, inodes: 0 });
+        disk.record(id, Allocation { reserved: disk.bytes(blocks), allocated: 0, inodes: 0 });
         if blocks > 0 {
-            disk_kill::judge_write(disk.device, disk.taken(), id);
+            disk_kill::apply_kill_order(disk.device, disk.taken(), id);
         }
     }
 }
@@ -110,15 +111,15 @@ unsafe fn on_reserve(inode: *const u8, blocks: i64) {
 unsafe fn on_inode(inode: *const u8, inodes: i64) {
     // SAFETY: the caller's promise.
     if let Some(disk) = unsafe { Disk::of_inode(inode) } {
-        disk.take(current_id(), Taken { reserved: 0, allocated: 0, inodes });
+        disk.record(current_id(), Allocation { reserved: 0, allocated: 0, inodes });
     }
 }
 
-/// What is allocated are a file's data (`EXT4_MB_HINT_DATA` in fs/ext4/ext4.h).
+/// The allocation is for file data (`EXT4_MB_HINT_DATA` in fs/ext4/ext4.h).
 const DATA: u32 = 0x20;
 
-/// It is allocated by write-back (`EXT4_MB_DELALLOC_RESERVED`): data were reserved before, the map of a file in many
-/// pieces was not.
+/// The allocation is made by write-back (`EXT4_MB_DELALLOC_RESERVED`). Data blocks were reserved before;
+/// blocks for the extent tree of a fragmented file were not.
 const DELAYED: u32 = 0x400;
 
 /// # Safety
@@ -143,7 +144,7 @@ unsafe fn on_allocate(request: *const u8) {
     if flags & (DELAYED | DATA) != DELAYED | DATA {
         // SAFETY: an inode.
         let id = unsafe { owner_of(inode) };
-        disk.take(id, Taken { reserved: 0, allocated: bytes, inodes: 0 });
+        disk.record(id, Allocation { reserved: 0, allocated: bytes, inodes: 0 });
         return;
     }
     // SAFETY: the map's value; volatile, since other CPUs add to it.
@@ -157,12 +158,12 @@ unsafe fn on_allocate(request: *const u8) {
     if counted < bytes {
         // SAFETY: an inode.
         let owner = unsafe { write_back_owner(inode) };
-        disk.take(owner, Taken { reserved: 0, allocated: bytes - counted, inodes: 0 });
+        disk.record(owner, Allocation { reserved: 0, allocated: bytes - counted, inodes: 0 });
     }
 }
 
-/// Whose blocks of an inode are taken or given back: the running task's, or the write-back's where a worker of the
-/// kernel does it, as for the map of a file in many pieces.
+/// Returns the memory cgroup for which blocks of an inode are allocated or freed: that of the running task,
+/// or of the write-back if a kernel worker does it, for example for the extent tree of a fragmented file.
 ///
 /// # Safety
 /// `inode` is a pointer to an `inode`.
@@ -174,8 +175,8 @@ unsafe fn owner_of(inode: *const u8) -> u64 {
     if mm == 0 { unsafe { write_back_owner(inode) } } else { current_id() }
 }
 
-/// The memory cgroup that an inode's write-back is of; 0 where it is removed. Where the kernel knows none, that
-/// of the running task.
+/// Returns the memory cgroup of an inode's write-back; 0 if it is removed. If the kernel does not know it,
+/// returns that of the running task.
 ///
 /// # Safety
 /// `inode` is a pointer to an `inode`.

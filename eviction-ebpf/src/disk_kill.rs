@@ -1,12 +1,13 @@
-//! Kernel kill for writers: carries out the armed order on the process whose buffered write takes the block that
-//! crosses the threshold. Such a write looks for a fatal signal page by page, so the process writes no more.
+//! Kernel kill for writers: carries out the armed order on the process that makes the buffered write whose
+//! block crosses the threshold. Such a write checks for fatal signals before each page, so the process stops
+//! writing.
 
 use aya_ebpf::{helpers::bpf_ktime_get_ns, macros::map, maps::Array};
-use eviction_common::{ABSENT, DiskKillOrder, KernelKillCause, MAX_ANCESTORS, Write, WriteJudgement};
+use eviction_common::{ABSENT, DiskKillOrder, KernelKillCause, MAX_ANCESTORS, Write, WriteDecision};
 
 use crate::{
     config::{has_kernel_kill, offset},
-    kernel_kill::{CarriedOut, Running, count_suppressed, running, send_kill},
+    kernel_kill::{ExecutedOrder, Running, count_suppressed, running, send_kill},
     memcg::{css_of_task, id_of_css},
     probe_read::{Probe, Read},
 };
@@ -15,9 +16,10 @@ use crate::{
 #[map]
 static DISK_KILL_ORDER: Array<DiskKillOrder> = Array::with_max_entries(1, 0);
 
-/// The running task, of the memory cgroup `leaf_id`, took blocks of a device: so many bytes are taken of it now.
+/// Applies the armed order to a write of the running task, which is in the memory cgroup `leaf_id`. `taken`
+/// is the number of bytes taken from the device, including this write.
 #[inline(always)]
-pub(crate) fn judge_write(device: u32, taken: i64, leaf_id: u64) {
+pub(crate) fn apply_kill_order(device: u32, taken: i64, leaf_id: u64) {
     if !has_kernel_kill() || offset!(task_mm) == ABSENT || offset!(mm_anon) == ABSENT {
         return;
     }
@@ -28,13 +30,13 @@ pub(crate) fn judge_write(device: u32, taken: i64, leaf_id: u64) {
         return;
     }
     let running = running();
-    let why = match order.judge(&WriteFacts { device, taken, running: &running }) {
-        WriteJudgement::Pass => return,
-        WriteJudgement::Suppress(why) => Some(why),
-        WriteJudgement::Kill => {
+    let why = match order.decide(&WriteFacts { device, taken, running: &running }) {
+        WriteDecision::Pass => return,
+        WriteDecision::Suppress(why) => Some(why),
+        WriteDecision::Kill => {
             let DiskKillOrder { generation, victim_id, bytes_then, .. } = order;
             let (cause, grown) = (KernelKillCause::Disk, taken.wrapping_sub(bytes_then) as u64);
-            send_kill(&CarriedOut { cause, generation, victim_id, leaf_id, usage: 0, grown }, &running)
+            send_kill(&ExecutedOrder { cause, generation, victim_id, leaf_id, usage: 0, grown }, &running)
         }
     };
     if let Some(why) = why {
@@ -67,7 +69,7 @@ impl Write for WriteFacts<'_> {
             if css.is_null() {
                 return false;
             }
-            // SAFETY: a css; any address goes.
+            // SAFETY: a css; any address can be read.
             unsafe {
                 if id_of_css::<Probe>(css) == cgroup_id {
                     return true;

@@ -1,19 +1,19 @@
-//! xfs takes blocks from the writer at once, many ahead of what is written. What it frees is freed by workers of
-//! the kernel, for no cgroup in particular, and not counted: its sums are upper bounds.
+//! xfs allocates blocks from the writer at once, many ahead of what is written. Kernel workers free them, for
+//! no particular cgroup. Freed blocks are not counted, so the sums are upper bounds.
 //!
-//! The hooks are raw tracepoints, which those of a module can be attached to as well. They say nothing of the types
-//! of their arguments, so that all is read by the helper; they run once per extent or inode.
+//! The hooks are raw tracepoints, because these can also be attached to a module. They do not give the types
+//! of their arguments, so the programs read everything with the helper. They run once per extent or inode.
 
 use aya_ebpf::{macros::raw_tracepoint, programs::RawTracePointContext};
 
 use crate::{
     config::offset,
-    disk::{Disk, Taken, current_id},
+    disk::{Allocation, Disk, current_id},
     probe_read::{Probe, Read},
 };
 
-/// Blocks of a file are reserved for a buffered write, with more ahead (the fifth argument says how many), or were
-/// allocated.
+/// Blocks of a file are reserved for a buffered write, with more blocks ahead (the fifth argument is the
+/// extent), or were allocated.
 #[raw_tracepoint(tracepoint = "xfs_iomap_alloc")]
 pub(crate) fn disk_xfs_iomap_alloc(ctx: RawTracePointContext) -> i32 {
     let (file, extent): (*const u8, *const u8) = (ctx.arg(0), ctx.arg(4));
@@ -24,11 +24,11 @@ pub(crate) fn disk_xfs_iomap_alloc(ctx: RawTracePointContext) -> i32 {
             on_allocate(super_block_of(file), Probe::at(extent, offset!(xfs_irec_count)));
         }
     }
-    // Else counted when it was allocated.
+    // Otherwise it was counted when it was allocated.
     0
 }
 
-/// An extent that is reserved only has these bits in its first block's number (`STARTBLOCKMASK` in
+/// The bits that are set in the first block number of an extent that is only reserved (`STARTBLOCKMASK` in
 /// fs/xfs/libxfs/xfs_bmap_btree.h).
 const NO_BLOCK_YET: u64 = ((1 << 35) - 1) << 17;
 
@@ -49,17 +49,17 @@ pub(crate) fn disk_xfs_allocate(ctx: RawTracePointContext) -> i32 {
     0
 }
 
-/// A file or a directory is created in the directory that is the first argument.
+/// A file or a directory is created. The first argument is its parent directory.
 #[raw_tracepoint(tracepoint = "xfs_create")]
 pub(crate) fn disk_xfs_create(ctx: RawTracePointContext) -> i32 {
     // SAFETY: an `xfs_inode`, which the loader checks in BTF.
     if let Some(disk) = unsafe { Disk::of_super_block::<Probe>(super_block_of(ctx.arg(0))) } {
-        disk.take(current_id(), Taken { reserved: 0, allocated: 0, inodes: 1 });
+        disk.record(current_id(), Allocation { reserved: 0, allocated: 0, inodes: 1 });
     }
     0
 }
 
-/// The super block of a file.
+/// Returns the super block of a file.
 ///
 /// # Safety
 /// `file` is a pointer to an `xfs_inode`.
@@ -75,6 +75,6 @@ unsafe fn super_block_of(file: *const u8) -> usize {
 unsafe fn on_allocate(super_block: usize, blocks: i64) {
     // SAFETY: the caller's promise.
     if let Some(disk) = unsafe { Disk::of_super_block::<Probe>(super_block) } {
-        disk.take(current_id(), Taken { reserved: 0, allocated: disk.bytes(blocks), inodes: 0 });
+        disk.record(current_id(), Allocation { reserved: 0, allocated: disk.bytes(blocks), inodes: 0 });
     }
 }

@@ -1,4 +1,4 @@
-//! How a record gets into the ring.
+//! Writes records into the ring.
 
 use aya_ebpf::{
     bindings::{BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP, BPF_RB_RING_SIZE},
@@ -6,12 +6,12 @@ use aya_ebpf::{
 };
 use eviction_common::{ABI_VERSION, Counter, Header, Kind};
 
-use crate::maps::{EVENTS, count, counted};
+use crate::maps::{EVENTS, count, counter_value};
 
-/// Wakes the reader: for what must not wait.
+/// The flag for urgent records: wakes the reader.
 pub(crate) const URGENT: u64 = BPF_RB_FORCE_WAKEUP as u64;
 
-/// The header of the next record of this CPU, and counts it.
+/// Returns the header of the next record of this CPU, and counts the record.
 #[inline(always)]
 pub(crate) fn header<T>(kind: Kind) -> Header {
     // SAFETY: helpers without arguments.
@@ -22,7 +22,7 @@ pub(crate) fn header<T>(kind: Kind) -> Header {
         len: size_of::<T>() as u32,
         cpu,
         pad: 0,
-        seq: counted(Counter::Records),
+        seq: counter_value(Counter::Records),
         ktime_ns,
     };
     count(Counter::Records);
@@ -36,8 +36,8 @@ pub(crate) fn lost(counter: Counter) {
     count(counter);
 }
 
-/// For what can wait until the reader comes by: it is woken only when the ring is half full,
-/// since a ring that is full of such records would have no room for the others.
+/// Returns the flag for records that can wait until the next time the reader runs. The reader is woken only
+/// when the ring is half full, since such records must not take the space of the urgent ones.
 #[inline(always)]
 pub(crate) fn routine() -> u64 {
     match EVENTS.query(BPF_RB_AVAIL_DATA as u64) > EVENTS.query(BPF_RB_RING_SIZE as u64) / 2 {

@@ -1,12 +1,12 @@
-//! Kernel kill: carries out the armed kill order on the process that charges.
+//! Kernel kill: carries out the armed kill order on the charging process.
 //!
-//! Nothing here looks for a process. What runs is the task that charges, in its own context, and all
-//! conditions ([`Verdict::judge`]) are on that very task: its cgroup, its memory, its growth. A signal sent to it is
-//! taken before it touches another page. An interrupt's charge finds the interrupted task; then too
-//! the conditions are on the one that would be signalled.
+//! The programs do not search for a process. They run in the context of the charging task, and all conditions
+//! ([`KillOrder::decide`]) apply to that task: its cgroup, its memory, its growth. The task handles the
+//! signal before it touches another page. A charge in an interrupt sees the interrupted task; the conditions
+//! then apply to that task, which would also receive the signal.
 //!
-//! Cost while no threshold is near: one lookup in an array; while one is near: a few reads and the way up
-//! to the level, for each inspected charge.
+//! Cost while no threshold is near: one array lookup. Cost near a threshold: a few reads and the ancestor
+//! path up to the level, for each inspected charge.
 
 use aya_ebpf::{
     bindings::{BPF_NOEXIST, BPF_RB_NO_WAKEUP},
@@ -18,7 +18,7 @@ use aya_ebpf::{
     maps::{Array, HashMap, LruHashMap, PerCpuArray},
 };
 use eviction_common::{
-    ABSENT, Charge, GrowthBaseline, Judgement, KernelKill, KernelKillCause, KillOrder, Kind, MARK_EPOCH,
+    ABSENT, Charge, ChargeDecision, GrowthBaseline, KernelKill, KernelKillCause, KillOrder, Kind, MARK_EPOCH,
     MARK_LEVEL, MARKS, MAX_ANCESTORS, Suppressed, SuppressedCount,
 };
 
@@ -27,8 +27,8 @@ use crate::{
     config::{has_kernel_kill, offset},
     events::{URGENT, header},
     maps::{EVENTS, add},
-    memcg::{Memcg, counter_above, id_of_task, max_of, usage_of},
-    probe_read::{Means, Probe, Read},
+    memcg::{Memcg, id_of_task, max_of, parent_counter, usage_of},
+    probe_read::{Probe, Read, ReadStrategy},
 };
 
 const SIGKILL: u32 = 9;
@@ -41,15 +41,15 @@ static SAMPLE_EPOCH: Array<u64> = Array::with_max_entries(MARKS, 0);
 #[map]
 static KILL_ORDER: Array<KillOrder> = Array::with_max_entries(1, 0);
 
-/// Numbers of armed kill orders: whoever takes one out carries it out.
+/// The generations of armed kill orders. The program that removes one carries out the order.
 #[map]
 pub(crate) static KILL_ORDER_TOKEN: HashMap<u64, u8> = HashMap::with_max_entries(8, 0);
 
-/// What processes had at the last two marks; the least recently seen makes room.
+/// The pages of processes in the last two epochs. The least recently used entry is replaced.
 #[map]
 static GROWTH_BASELINE: LruHashMap<u32, GrowthBaseline> = LruHashMap::with_max_entries(4096, 0);
 
-/// What the level's page counter said at the last two marks.
+/// The level's page counter in the last two epochs.
 #[map]
 static USAGE_BASELINE: Array<GrowthBaseline> = Array::with_max_entries(1, 0);
 
@@ -62,48 +62,48 @@ pub(crate) struct Running {
     pub(crate) task: *const u8,
     pub(crate) tgid: u32,
     pub(crate) pid: u32,
-    /// 0 for a task of the kernel.
+    /// The address of the `mm_struct`; 0 for a kernel thread.
     pub(crate) mm: u64,
-    /// Its anonymous pages.
+    /// Anonymous pages of the process.
     anon: u64,
 }
 
-/// The level of the kill order, above the memory cgroup that was charged.
+/// The level of the kill order, an ancestor of the charged memory cgroup or that cgroup itself.
 struct GuardedLevel {
     usage: u64,
     max: u64,
-    /// The victim is on the way to it.
+    /// Whether the victim is on the path to the level.
     through_victim: bool,
 }
 
-/// `memcg`, whose id is `leaf_id`, was charged; `way` leads up from it.
+/// Applies the kill order to a charge of `memcg`, whose id is `leaf_id`; `path` is its ancestor path.
 #[inline(always)]
-pub(crate) fn judge_charge<M: Means>(memcg: &Memcg, way: &AncestorPath, leaf_id: u64) {
+pub(crate) fn apply_kill_order<M: ReadStrategy>(memcg: &Memcg, path: &AncestorPath, leaf_id: u64) {
     if !has_kernel_kill() || offset!(task_mm) == ABSENT || offset!(mm_anon) == ABSENT {
         return;
     }
-    let (epoch, level_id) = (marked(MARK_EPOCH), marked(MARK_LEVEL));
+    let (epoch, level_id) = (sample_epoch_element(MARK_EPOCH), sample_epoch_element(MARK_LEVEL));
     if epoch == 0 {
         return;
     }
     let Some(order) = KILL_ORDER.get(0) else { return };
     // SAFETY: the map's value; volatile, since user space writes it.
     let order = unsafe { core::ptr::read_volatile(order) };
-    let Some(level) = level::<M>(memcg, way, level_id, order.victim_id) else { return };
+    let Some(level) = find_level::<M>(memcg, path, level_id, order.victim_id) else { return };
     let running = running();
     if running.mm != 0 {
-        mark(&running, epoch);
+        store_growth_baseline(&running, epoch);
     }
-    if let Some(rise) = USAGE_BASELINE.get_ptr_mut(0) {
-        note(rise, level_id, epoch, level.usage);
+    if let Some(baseline) = USAGE_BASELINE.get_ptr_mut(0) {
+        store_baseline(baseline, level_id, epoch, level.usage);
     }
-    let why = match order.judge(&ChargeFacts { level_id, level: &level, leaf_id, running: &running }) {
-        Judgement::Pass => return,
-        Judgement::Suppress(why) => Some(why),
-        Judgement::Kill(grown) => {
+    let why = match order.decide(&ChargeFacts { level_id, level: &level, leaf_id, running: &running }) {
+        ChargeDecision::Pass => return,
+        ChargeDecision::Suppress(why) => Some(why),
+        ChargeDecision::Kill(grown) => {
             let KillOrder { generation, victim_id, .. } = order;
             let (cause, usage) = (KernelKillCause::Memory, level.usage);
-            send_kill(&CarriedOut { cause, generation, victim_id, leaf_id, usage, grown }, &running)
+            send_kill(&ExecutedOrder { cause, generation, victim_id, leaf_id, usage, grown }, &running)
         }
     };
     if let Some(why) = why {
@@ -111,17 +111,17 @@ pub(crate) fn judge_charge<M: Means>(memcg: &Memcg, way: &AncestorPath, leaf_id:
     }
 }
 
-/// A word of user space's marks.
+/// Reads an element of map `SAMPLE_EPOCH`.
 #[inline(always)]
-fn marked(index: u32) -> u64 {
+fn sample_epoch_element(index: u32) -> u64 {
     match SAMPLE_EPOCH.get(index) {
         // SAFETY: the map's value; volatile, since user space writes it.
-        Some(mark) => unsafe { core::ptr::read_volatile(mark) },
+        Some(value) => unsafe { core::ptr::read_volatile(value) },
         None => 0,
     }
 }
 
-/// A charge near the threshold; each fact is looked up when the kill order asks for it.
+/// A charge near the threshold. Each fact is read when the kill order needs it.
 struct ChargeFacts<'a> {
     level_id: u64,
     level: &'a GuardedLevel,
@@ -146,11 +146,11 @@ impl Charge for ChargeFacts<'_> {
     }
 
     #[inline(always)]
-    fn usage_then(&self, epoch: u64) -> Option<u64> {
-        at_mark(USAGE_BASELINE.get_ptr_mut(0)?, self.level_id, epoch)
+    fn usage_at_epoch(&self, epoch: u64) -> Option<u64> {
+        baseline_at(USAGE_BASELINE.get_ptr_mut(0)?, self.level_id, epoch)
     }
 
-    /// Asked of the victim alone, which was looked for on the way up.
+    /// The argument is always the victim, which was searched for on the path up.
     #[inline(always)]
     fn is_within(&self, _victim_id: u64) -> bool {
         self.level.through_victim
@@ -170,13 +170,15 @@ impl Charge for ChargeFacts<'_> {
     fn grown(&self, epoch: u64) -> u64 {
         let Running { tgid, mm, anon, .. } = *self.running;
         match GROWTH_BASELINE.get_ptr_mut(tgid) {
-            Some(growth) if mm != 0 => at_mark(growth, mm, epoch).map_or(0, |then| anon.saturating_sub(then)),
+            Some(baseline) if mm != 0 => {
+                baseline_at(baseline, mm, epoch).map_or(0, |then| anon.saturating_sub(then))
+            }
             _ => 0,
         }
     }
 
     #[inline(always)]
-    fn is_in_what_is_charged(&self) -> bool {
+    fn is_in_charged_cgroup(&self) -> bool {
         // SAFETY: the running task.
         unsafe { id_of_task::<Probe>(self.running.task) == self.leaf_id }
     }
@@ -188,8 +190,8 @@ impl Charge for ChargeFacts<'_> {
     }
 }
 
-/// An order that is carried out.
-pub(crate) struct CarriedOut {
+/// An order that is being carried out.
+pub(crate) struct ExecutedOrder {
     pub(crate) cause: KernelKillCause,
     pub(crate) generation: u64,
     pub(crate) victim_id: u64,
@@ -198,9 +200,9 @@ pub(crate) struct CarriedOut {
     pub(crate) grown: u64,
 }
 
-/// Sends the signal to the running process, if this order was not carried out before.
+/// Sends the signal to the running process, if the order was not carried out before.
 #[inline(always)]
-pub(crate) fn send_kill(order: &CarriedOut, running: &Running) -> Option<Suppressed> {
+pub(crate) fn send_kill(order: &ExecutedOrder, running: &Running) -> Option<Suppressed> {
     let Some(mut entry) = EVENTS.reserve::<KernelKill>(0) else {
         return Some(Suppressed::NoRoom);
     };
@@ -228,13 +230,13 @@ pub(crate) fn send_kill(order: &CarriedOut, running: &Running) -> Option<Suppres
     (error != 0).then_some(Suppressed::Refused)
 }
 
-/// Who runs.
+/// Returns the running task.
 #[inline(always)]
 pub(crate) fn running() -> Running {
     let ids = bpf_get_current_pid_tgid();
     // SAFETY: a helper without arguments.
     let task = unsafe { bpf_get_current_task() } as *const u8;
-    // SAFETY: the running task and its memory; any address goes.
+    // SAFETY: the running task and its memory; any address can be read.
     let (mm, anon) = unsafe {
         let mm: u64 = Probe::at(task, offset!(task_mm));
         match mm {
@@ -242,63 +244,63 @@ pub(crate) fn running() -> Running {
             mm => (mm, Probe::at(mm as *const u8, offset!(mm_anon))),
         }
     };
-    // The count is below zero for a moment where CPUs hold back what they counted.
+    // The count can be negative for a moment, while CPUs have not flushed their own counts.
     let anon = if (anon as i64) < 0 { 0 } else { anon };
     Running { task, tgid: (ids >> 32) as u32, pid: ids as u32, mm, anon }
 }
 
-/// Notes what the process has, if it was not seen since the mark.
+/// Stores the pages of the process, if it was not seen in this epoch.
 #[inline(always)]
-fn mark(running: &Running, epoch: u64) {
+fn store_growth_baseline(running: &Running, epoch: u64) {
     match GROWTH_BASELINE.get_ptr_mut(running.tgid) {
-        Some(growth) => note(growth, running.mm, epoch, running.anon),
+        Some(baseline) => store_baseline(baseline, running.mm, epoch, running.anon),
         None => {
             let Running { mm, anon, .. } = *running;
             let first = GrowthBaseline { of: mm, epoch, pages: anon, before_epoch: 0, before_pages: 0 };
-            // Another thread may be first; where there is no room, it has not grown.
+            // Another thread may insert it first. If the map is full, the process counts as not grown.
             let _ = GROWTH_BASELINE.insert(running.tgid, first, BPF_NOEXIST as u64);
         }
     }
 }
 
-/// Notes what somebody has, if that was not done since the mark.
+/// Stores the pages of an owner, if that was not done in this epoch.
 #[inline(always)]
-fn note(growth: *mut GrowthBaseline, of: u64, epoch: u64, pages: u64) {
-    // SAFETY: the map's value. Other CPUs may write it at the same time, for the same owner: then
-    // each notes what there was after the mark, and the mark before may be lost.
+fn store_baseline(baseline: *mut GrowthBaseline, of: u64, epoch: u64, pages: u64) {
+    // SAFETY: the map's value. Other CPUs may write it at the same time, for the same owner. Then each stores
+    // the pages of this epoch, and the previous epoch may be lost.
     unsafe {
-        let last = core::ptr::read_volatile(&raw const (*growth).epoch);
-        let is_same = core::ptr::read_volatile(&raw const (*growth).of) == of;
+        let last = core::ptr::read_volatile(&raw const (*baseline).epoch);
+        let is_same = core::ptr::read_volatile(&raw const (*baseline).of) == of;
         if is_same && last == epoch {
             return;
         }
         let (before, before_pages) = match is_same {
-            true => (last, core::ptr::read_volatile(&raw const (*growth).pages)),
+            true => (last, core::ptr::read_volatile(&raw const (*baseline).pages)),
             false => (0, 0),
         };
-        core::ptr::write_volatile(&raw mut (*growth).epoch, 0);
-        core::ptr::write_volatile(&raw mut (*growth).before_epoch, before);
-        core::ptr::write_volatile(&raw mut (*growth).before_pages, before_pages);
-        core::ptr::write_volatile(&raw mut (*growth).of, of);
-        core::ptr::write_volatile(&raw mut (*growth).pages, pages);
-        core::ptr::write_volatile(&raw mut (*growth).epoch, epoch);
+        core::ptr::write_volatile(&raw mut (*baseline).epoch, 0);
+        core::ptr::write_volatile(&raw mut (*baseline).before_epoch, before);
+        core::ptr::write_volatile(&raw mut (*baseline).before_pages, before_pages);
+        core::ptr::write_volatile(&raw mut (*baseline).of, of);
+        core::ptr::write_volatile(&raw mut (*baseline).pages, pages);
+        core::ptr::write_volatile(&raw mut (*baseline).epoch, epoch);
     }
 }
 
-/// What somebody had at a mark; nothing if that was not seen.
+/// Returns the pages of an owner in an epoch; `None` if they were not stored.
 #[inline(always)]
-fn at_mark(growth: *const GrowthBaseline, of: u64, epoch: u64) -> Option<u64> {
+fn baseline_at(baseline: *const GrowthBaseline, of: u64, epoch: u64) -> Option<u64> {
     // SAFETY: the map's value, which other CPUs may write.
-    let (whose, at, then, before, before_then) = unsafe {
+    let (owner, at, then, before, before_then) = unsafe {
         (
-            core::ptr::read_volatile(&raw const (*growth).of),
-            core::ptr::read_volatile(&raw const (*growth).epoch),
-            core::ptr::read_volatile(&raw const (*growth).pages),
-            core::ptr::read_volatile(&raw const (*growth).before_epoch),
-            core::ptr::read_volatile(&raw const (*growth).before_pages),
+            core::ptr::read_volatile(&raw const (*baseline).of),
+            core::ptr::read_volatile(&raw const (*baseline).epoch),
+            core::ptr::read_volatile(&raw const (*baseline).pages),
+            core::ptr::read_volatile(&raw const (*baseline).before_epoch),
+            core::ptr::read_volatile(&raw const (*baseline).before_pages),
         )
     };
-    if whose != of {
+    if owner != of {
         return None;
     }
     if at == epoch {
@@ -310,13 +312,18 @@ fn at_mark(growth: *const GrowthBaseline, of: u64, epoch: u64) -> Option<u64> {
     None
 }
 
-/// The level with this id; nothing if it is not on the way up.
+/// Returns the level with this id; `None` if it is not on the path up.
 #[inline(always)]
-fn level<M: Means>(memcg: &Memcg, way: &AncestorPath, level_id: u64, victim_id: u64) -> Option<GuardedLevel> {
+fn find_level<M: ReadStrategy>(
+    memcg: &Memcg,
+    path: &AncestorPath,
+    level_id: u64,
+    victim_id: u64,
+) -> Option<GuardedLevel> {
     let mut counter = memcg.counter();
     let mut through_victim = false;
-    for place in 0..MAX_ANCESTORS {
-        let id = way.id(place)?;
+    for depth in 0..MAX_ANCESTORS {
+        let id = path.id(depth)?;
         through_victim |= id == victim_id;
         if id == level_id {
             // SAFETY: a page counter.
@@ -324,12 +331,12 @@ fn level<M: Means>(memcg: &Memcg, way: &AncestorPath, level_id: u64, victim_id: 
             return Some(GuardedLevel { usage, max, through_victim });
         }
         // SAFETY: a page counter.
-        counter = unsafe { counter_above::<M>(counter) };
+        counter = unsafe { parent_counter::<M>(counter) };
     }
     None
 }
 
-/// Counts it, once for each kill order and CPU.
+/// Counts the reason, once for each kill order and CPU.
 #[inline(always)]
 pub(crate) fn count_suppressed(why: Suppressed, generation: u64) {
     let Some(count) = SUPPRESSED.get_ptr_mut(why as u32) else { return };

@@ -1,2 +1,2 @@
-//! The programs are in the binary target; this one lets other packages depend on the source.
+//! The programs are in the binary target. This target lets other packages depend on the source.
 #![no_std]

@@ -1,8 +1,8 @@
-//! The BPF programs: one file per family of hooks, one for the maps.
+//! The BPF programs: one file per event class, and one for the maps.
 //!
-//! Each program is thin; what it does is in a function that takes what the hook gave, so that
-//! another hook for the same family is another thin program. A program that is not attached
-//! costs nothing, and whatever this kernel lacks is left out by the verifier ([`config`]).
+//! Each program is thin and calls a function with the hook's arguments, so that another hook of the same
+//! event class only needs another thin program. A program that is not attached costs nothing. The verifier
+//! removes the code for members that the kernel does not have ([`config`]).
 #![no_std]
 #![no_main]
 #![feature(core_intrinsics)]
@@ -38,7 +38,7 @@ fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {
     loop {}
 }
 
-/// The kernel lends its helpers to programs under a licence compatible with its own only.
+/// The kernel allows its GPL-only helpers only to programs with a compatible license.
 #[unsafe(link_section = "license")]
 #[unsafe(no_mangle)]
 static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";

@@ -1,4 +1,4 @@
-//! All maps. Their sizes are those of the loader's defaults; it overrides them.
+//! All maps. Their sizes are the loader's defaults, which it overrides.
 
 use core::intrinsics::{AtomicOrdering, atomic_xadd};
 
@@ -13,31 +13,31 @@ use eviction_common::{
     ReclaimStart, ReclaimTime, THRESHOLD_WORDS, TaskCount,
 };
 
-/// Everything that is told to user space.
+/// All records for user space.
 #[map]
 pub(crate) static EVENTS: RingBuf = RingBuf::with_byte_size(256 * 1024, 0);
 
-/// What is armed, by the id of the cgroup.
+/// The thresholds, by cgroup id.
 #[map]
 pub(crate) static THRESHOLDS: HashMap<u64, MemcgThreshold> = HashMap::with_max_entries(1024, 0);
 
-/// On which cgroups something is armed, so that a charge looks up no others: by [`threshold_bit`]. A
-/// word of an array is had without a call.
+/// A bit per cgroup on which a threshold is set ([`threshold_bit`]), so that a charge looks up no other
+/// cgroups. Reading an array element needs no call.
 ///
 /// [`threshold_bit`]: eviction_common::threshold_bit
 #[map]
 pub(crate) static THRESHOLD_BITS: Array<u64> = Array::with_max_entries(THRESHOLD_WORDS, 0);
 
-/// Who takes a ticket out fires.
+/// The program that removes a token fires.
 #[map]
 pub(crate) static FIRE_TOKENS: HashMap<FireToken, u8> = HashMap::with_max_entries(8192, 0);
 
-/// Tries to charge that have not returned yet, by the address of the task. No more can be under
-/// way than there are CPUs, but for tasks that lost theirs in the middle of it.
+/// Charge attempts that have not returned yet, by the address of the task. There are no more of them than
+/// CPUs, except for tasks that were preempted during an attempt.
 #[map]
 pub(crate) static PENDING_CHARGES: HashMap<u64, PendingCharge> = HashMap::with_max_entries(1024, 0);
 
-/// What a task tries to charge.
+/// A charge attempt of a task.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct PendingCharge {
@@ -46,27 +46,27 @@ pub(crate) struct PendingCharge {
     pub(crate) pages: u64,
 }
 
-/// Memory cgroups that charged since user space last took them out.
+/// Memory cgroups that were charged since user space last removed them.
 #[map]
 pub(crate) static CHARGED_CGROUPS: HashMap<u64, ChargedCgroup> = HashMap::with_max_entries(4096, 0);
 
-/// Where each CPU looked last, for each hook.
+/// The memory cgroup that each CPU inspected last, for each hook.
 #[map]
 pub(crate) static LAST_SEEN: PerCpuArray<LastSeen> = PerCpuArray::with_max_entries(LAST_SEEN_SLOTS, 0);
 
-/// Event counts of memory cgroups as they were last seen.
+/// The event counts of memory cgroups when a program last read them.
 #[map]
 pub(crate) static OOM_COUNTS: HashMap<u64, OomCounts> = HashMap::with_max_entries(4096, 0);
 
-/// What the kernel is about while it kills.
+/// The out-of-memory kill in progress.
 #[map]
 pub(crate) static OOM_CONTEXT: Array<OomContext> = Array::with_max_entries(1, 0);
 
-/// What the tasks of memory cgroups did, by the id of the cgroup.
+/// The task counters of memory cgroups, by the cgroup's id.
 #[map]
 pub(crate) static TASK_STATS: HashMap<u64, TaskCount> = HashMap::with_max_entries(4096, BPF_F_NO_PREALLOC);
 
-/// What was told of tasks and when, so that it is told once.
+/// The alarms that were sent, with their time, so that each is sent once.
 #[map]
 pub(crate) static ALARMS_SENT: HashMap<AlarmKey, u64> = HashMap::with_max_entries(1024, 0);
 
@@ -78,19 +78,20 @@ pub(crate) static HOST_TASKS: Array<HostTasks> = Array::with_max_entries(1, 0);
 #[map]
 pub(crate) static PIDS_CACHE: PerCpuArray<PidsCache> = PerCpuArray::with_max_entries(1, 0);
 
-/// What the node is told of its tasks.
+/// The thresholds for the number of tasks on the node.
 #[map]
 pub(crate) static PID_THRESHOLD: Array<PidThreshold> = Array::with_max_entries(1, 0);
 
-/// Tasks in reclaim, by thread id. Allocated ahead: memory is short where it is used.
+/// Tasks in reclaim, by thread id. Preallocated, since memory is short when it is used.
 #[map]
 pub(crate) static RECLAIM_START: HashMap<u32, ReclaimStart> = HashMap::with_max_entries(2048, 0);
 
-/// How many there are in [`RECLAIM_START`], so that a task's end looks for none where there is none.
+/// The number of entries in [`RECLAIM_START`]. While it is 0, the exit of a task needs no lookup.
 #[map]
 pub(crate) static RECLAIM_ACTIVE: Array<u64> = Array::with_max_entries(1, 0);
 
-/// Time spent in reclaim, by the id of the memory cgroup. Memory is taken at its first reclaim's end.
+/// Time spent in reclaim, by the id of the memory cgroup. An entry is allocated at the end of its first
+/// reclaim.
 #[map]
 pub(crate) static RECLAIM_TIME: HashMap<u64, ReclaimTime> =
     HashMap::with_max_entries(4096, BPF_F_NO_PREALLOC);
@@ -103,7 +104,7 @@ pub(crate) static DISK_THRESHOLDS: Array<DiskThreshold> = Array::with_max_entrie
 #[map]
 pub(crate) static DISK_TOTALS: Array<DiskTotal> = Array::with_max_entries(DISKS, 0);
 
-/// What memory cgroups took of those file systems. Memory is taken at the first of it.
+/// The usage of those file systems by memory cgroups. An entry is allocated at the first use.
 #[map]
 pub(crate) static DISK_USAGE: HashMap<DiskUser, DiskUsage> =
     HashMap::with_max_entries(8192, BPF_F_NO_PREALLOC);
@@ -112,8 +113,8 @@ pub(crate) static DISK_USAGE: HashMap<DiskUser, DiskUsage> =
 #[map]
 pub(crate) static COUNTERS: PerCpuArray<u64> = PerCpuArray::with_max_entries(Counter::COUNT, 0);
 
-/// Adds to a word that others add to as well. The result is not asked for, and the order does
-/// not matter: so it is the one atomic instruction that kernels before 5.12 have.
+/// Adds to a value that other CPUs add to as well. The result is not used, and the order does not matter.
+/// This is the one atomic instruction of kernels before 5.12.
 ///
 /// # Safety
 /// `word` points to an aligned u64 inside a map's value or the ring.
@@ -123,7 +124,7 @@ pub(crate) unsafe fn add(word: *mut u64, amount: u64) {
     unsafe { atomic_xadd::<u64, u64, { AtomicOrdering::Relaxed }>(word, amount) };
 }
 
-/// Counts one more.
+/// Increments a counter.
 #[inline(always)]
 pub(crate) fn count(counter: Counter) {
     if let Some(word) = COUNTERS.get_ptr_mut(counter as u32) {
@@ -132,9 +133,9 @@ pub(crate) fn count(counter: Counter) {
     }
 }
 
-/// How often it was counted on this CPU.
+/// Returns the value of a counter on this CPU.
 #[inline(always)]
-pub(crate) fn counted(counter: Counter) -> u64 {
+pub(crate) fn counter_value(counter: Counter) -> u64 {
     match COUNTERS.get(counter as u32) {
         Some(count) => *count,
         None => 0,

@@ -1,16 +1,16 @@
-//! Memory cgroups: their ids, their figures, and the way up to the root.
+//! Memory cgroups: their ids, their usage and limits, and the path up to the root.
 
 use aya_ebpf::helpers::bpf_get_current_task;
 use eviction_common::ABSENT;
 
 use crate::{
     config::{is_online, offset},
-    probe_read::{Means, Probe, Read},
+    probe_read::{Probe, Read, ReadStrategy},
 };
 
-/// A memory cgroup on the way up. The css chain has the ids and the counter chain the figures;
-/// they are walked side by side, since neither pointer can be turned into the other where the
-/// verifier keeps their types.
+/// A memory cgroup on the path up. The css chain has the ids, and the page counter chain has usage and
+/// limits. The programs walk both side by side, since neither pointer can be converted into the other while
+/// the verifier tracks their types.
 #[derive(Clone, Copy)]
 pub(crate) struct Memcg {
     css: *const u8,
@@ -18,10 +18,10 @@ pub(crate) struct Memcg {
 }
 
 impl Memcg {
-    /// From a pointer to a `mem_cgroup`.
+    /// Creates it from a pointer to a `mem_cgroup`.
     ///
     /// # Safety
-    /// It is one.
+    /// `memcg` is such a pointer.
     #[inline(always)]
     pub(crate) unsafe fn new(memcg: *const u8) -> Self {
         // SAFETY: the offsets are of members of `mem_cgroup`; `css` is its first.
@@ -33,112 +33,112 @@ impl Memcg {
         }
     }
 
-    /// From a page counter that [`is_of_memory`]. Its address is given twice: as the hook gave it,
-    /// which the verifier may know the type of, and as the plain number that it is, since one
-    /// cannot step back from such a pointer to what is around it.
+    /// Creates it from a page counter that [`is_memory_counter`]. The address is passed twice: as the hook's
+    /// pointer, of which the verifier may know the type, and as a plain number, since the verifier does not
+    /// allow to step back from a typed pointer to the enclosing structure.
     ///
     /// # Safety
-    /// Both are the address of such a counter.
+    /// Both are the address of such a page counter.
     #[inline(always)]
     pub(crate) unsafe fn of_counter(counter: *const u8, address: u64) -> Self {
         Self { css: css_of_counter(address), counter }
     }
 
-    /// The memory cgroup of a task; null while it has none. (An `Option` of it would leave
-    /// registers unset that the verifier wants set.)
+    /// Returns the memory cgroup of a task; null if it has none. (With an `Option`, registers would stay
+    /// unset that the verifier requires to be set.)
     ///
     /// # Safety
     /// `task` is a pointer to a `task_struct`.
     #[inline(always)]
     pub(crate) unsafe fn of_task(task: *const u8) -> Self {
-        // SAFETY: as the caller promises; any address goes.
+        // SAFETY: as the caller promises; any address can be read.
         let css = unsafe { css_of_task::<Probe>(task) };
         // A css is the first member of its memory cgroup (the loader checks it).
         Self { css, counter: css.wrapping_add(offset!(memcg_memory) as usize) }
     }
 
-    /// Whether there is none.
+    /// Whether there is no memory cgroup.
     #[inline(always)]
     pub(crate) fn is_null(&self) -> bool {
         self.css.is_null()
     }
 
-    /// Its address, by which it is known as long as it lives.
+    /// Returns its address, which identifies it while it exists.
     #[inline(always)]
     pub(crate) fn address(&self) -> u64 {
         self.css as u64
     }
 
-    /// Its page counter.
+    /// Returns its page counter.
     #[inline(always)]
     pub(crate) fn counter(&self) -> *const u8 {
         self.counter
     }
 
-    /// Its id.
+    /// Returns its id.
     #[inline(always)]
-    pub(crate) fn id<M: Means>(&self) -> u64 {
+    pub(crate) fn id<M: ReadStrategy>(&self) -> u64 {
         // SAFETY: `css` is a css.
         unsafe { id_of_css::<M::Css>(self.css) }
     }
 
-    /// Its usage, pages.
+    /// Returns its usage, in pages.
     #[inline(always)]
-    pub(crate) fn usage<M: Means>(&self) -> u64 {
+    pub(crate) fn usage<M: ReadStrategy>(&self) -> u64 {
         // SAFETY: `counter` is a page counter.
         unsafe { usage_of::<M>(self.counter) }
     }
 
-    /// Its limit, pages.
+    /// Returns its limit, in pages.
     #[inline(always)]
-    pub(crate) fn max<M: Means>(&self) -> u64 {
+    pub(crate) fn max<M: ReadStrategy>(&self) -> u64 {
         // SAFETY: `counter` is a page counter.
         unsafe { max_of::<M>(self.counter) }
     }
 
-    /// What tells it from others, and whether it is there.
+    /// Returns its serial number and whether it is online.
     #[inline(always)]
-    pub(crate) fn mark<M: Means>(&self) -> Mark {
+    pub(crate) fn css_state<M: ReadStrategy>(&self) -> CssState {
         let (flags, serial) = (offset!(css_flags), offset!(css_serial));
         if flags == ABSENT || serial == ABSENT {
-            return Mark { serial: 0, is_online: true };
+            return CssState { serial: 0, is_online: true };
         }
         // SAFETY: `css` is a css.
         unsafe {
-            let (flags, serial) = if M::Css::AT_ONCE && serial.wrapping_sub(flags) == 4 {
-                let Side { flags, low, high } = M::Css::at(self.css, flags);
+            let (flags, serial) = if M::Css::COMBINES_READS && serial.wrapping_sub(flags) == 4 {
+                let FlagsAndSerial { flags, low, high } = M::Css::at(self.css, flags);
                 (flags, u64::from(high) << 32 | u64::from(low))
             } else {
                 (M::Css::at(self.css, flags), M::Css::at(self.css, serial))
             };
-            Mark { serial, is_online: is_online(flags) }
+            CssState { serial, is_online: is_online(flags) }
         }
     }
 
-    /// How often it ran out of memory by its own limit, and how many of its own processes were
-    /// killed; nothing where the kernel does not count it.
+    /// Returns how often it ran out of memory because of its own limit, and how many of its own processes
+    /// were killed; `None` if the kernel does not count them.
     #[inline(always)]
     pub(crate) fn oom_events(&self) -> Option<(u64, u64)> {
         if offset!(memcg_oom) == ABSENT || offset!(memcg_oom_kill) == ABSENT {
             return None;
         }
-        // SAFETY: `css` is the first member of its memory cgroup; any address goes.
+        // SAFETY: `css` is the first member of its memory cgroup; any address can be read.
         unsafe {
             Some((Probe::at(self.css, offset!(memcg_oom)), Probe::at(self.css, offset!(memcg_oom_kill))))
         }
     }
 
-    /// Whether the kernel kills all of its processes together.
+    /// Whether the kernel kills all processes of the cgroup together (`memory.oom.group`).
     #[inline(always)]
-    pub(crate) fn dies_together(&self) -> bool {
+    pub(crate) fn has_oom_group(&self) -> bool {
         if offset!(memcg_oom_group) == ABSENT {
             return false;
         }
-        // SAFETY: `css` is the first member of its memory cgroup; any address goes.
+        // SAFETY: `css` is the first member of its memory cgroup; any address can be read.
         unsafe { Probe::at::<u8>(self.css, offset!(memcg_oom_group)) != 0 }
     }
 
-    /// The name of its directory; null where it cannot be found.
+    /// Returns the name of its directory; null if it cannot be found.
     #[inline(always)]
     pub(crate) fn name(&self) -> *const u8 {
         if offset!(kn_name) == ABSENT {
@@ -153,9 +153,9 @@ impl Memcg {
         name as *const u8
     }
 
-    /// The next one up, or nothing at the root.
+    /// Returns its parent; `None` at the root.
     #[inline(always)]
-    pub(crate) fn parent<M: Means>(&self) -> Option<Self> {
+    pub(crate) fn parent<M: ReadStrategy>(&self) -> Option<Self> {
         // SAFETY: `css` is a css and `counter` a page counter.
         let (css, counter): (usize, usize) = unsafe {
             (M::Css::at(self.css, offset!(css_parent)), M::Counter::at(self.counter, offset!(counter_parent)))
@@ -167,62 +167,62 @@ impl Memcg {
     }
 }
 
-/// See [`Memcg::mark`].
+/// The identity and state of a memory cgroup, see [`Memcg::css_state`].
 #[derive(Clone, Copy)]
-pub(crate) struct Mark {
-    /// The number of its css, which no other ever gets; 0 where it is not known.
+pub(crate) struct CssState {
+    /// The serial number of its css, which is never reused; 0 if not known.
     pub(crate) serial: u64,
-    /// Whether its cgroup is not removed yet; what is removed still gives back, and must not be taken into maps
-    /// that are cleaned when it goes.
+    /// Whether its cgroup is not removed yet. A removed cgroup still uncharges memory. It must not be added
+    /// to maps whose entries are deleted at the removal.
     pub(crate) is_online: bool,
 }
 
-/// A css' flags and its number, behind them.
+/// The flags of a css and the serial number behind them.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
-struct Side {
+struct FlagsAndSerial {
     flags: u32,
     low: u32,
     high: u32,
 }
 
-/// The usage that a page counter says, pages.
+/// Returns the usage of a page counter, in pages.
 ///
 /// # Safety
 /// `counter` is a pointer to one.
 #[inline(always)]
-pub(crate) unsafe fn usage_of<M: Means>(counter: *const u8) -> u64 {
+pub(crate) unsafe fn usage_of<M: ReadStrategy>(counter: *const u8) -> u64 {
     // SAFETY: the caller's promise.
     unsafe { M::Counter::at(counter, offset!(counter_usage)) }
 }
 
-/// The limit that a page counter has, pages.
+/// Returns the limit of a page counter, in pages.
 ///
 /// # Safety
 /// `counter` is a pointer to one.
 #[inline(always)]
-pub(crate) unsafe fn max_of<M: Means>(counter: *const u8) -> u64 {
+pub(crate) unsafe fn max_of<M: ReadStrategy>(counter: *const u8) -> u64 {
     // SAFETY: the caller's promise.
     unsafe { M::Counter::at(counter, offset!(counter_max)) }
 }
 
-/// The page counter of the next one up; null above the root's.
+/// Returns the page counter of the parent; null for that of the root.
 ///
 /// # Safety
 /// `counter` is a pointer to one, or null.
 #[inline(always)]
-pub(crate) unsafe fn counter_above<M: Means>(counter: *const u8) -> *const u8 {
-    // SAFETY: the caller's promise; of null it reads 0.
-    let above: usize = unsafe { M::Counter::at(counter, offset!(counter_parent)) };
-    above as *const u8
+pub(crate) unsafe fn parent_counter<M: ReadStrategy>(counter: *const u8) -> *const u8 {
+    // SAFETY: the caller's promise; a null pointer reads 0.
+    let parent: usize = unsafe { M::Counter::at(counter, offset!(counter_parent)) };
+    parent as *const u8
 }
 
-/// Whether the page counter at this address counts the memory of a memory cgroup. Others are its
-/// memory with swap, kernel memory and TCP buffers, and those of other controllers: what would be
-/// the css then does not belong to the memory controller, as that of any task does.
+/// Whether the page counter at this address counts the memory of a memory cgroup. Other page counters count
+/// memory+swap, kernel memory, TCP buffers, or belong to other controllers. For them, the address computed
+/// for the css is not a css of the memory controller, whereas that of the running task is.
 #[inline(always)]
-pub(crate) fn is_of_memory(counter: u64) -> bool {
-    // SAFETY: any address goes; the helper gives the running task.
+pub(crate) fn is_memory_counter(counter: u64) -> bool {
+    // SAFETY: any address can be read; the helper gives the running task.
     unsafe {
         let controller: usize = Probe::at(css_of_counter(counter), offset!(css_ss));
         let css = css_of_task::<Probe>(bpf_get_current_task() as *const u8);
@@ -230,14 +230,14 @@ pub(crate) fn is_of_memory(counter: u64) -> bool {
     }
 }
 
-/// The css of the memory cgroup whose counter of memory is at this address.
+/// Returns the css of the memory cgroup whose memory page counter is at this address.
 #[inline(always)]
 fn css_of_counter(counter: u64) -> *const u8 {
     let memcg = counter.wrapping_sub(offset!(memcg_memory) as u64);
     memcg.wrapping_add(offset!(memcg_css) as u64) as *const u8
 }
 
-/// The css of the memory controller that a task belongs to.
+/// Returns the memory controller's css of a task.
 ///
 /// # Safety
 /// `task` is a pointer to a `task_struct`.
@@ -254,7 +254,7 @@ pub(crate) unsafe fn css_of_task<R: Read>(task: *const u8) -> *const u8 {
     }
 }
 
-/// The id of the memory cgroup that a task belongs to; 0 while it has none.
+/// Returns the id of a task's memory cgroup; 0 if it has none.
 ///
 /// # Safety
 /// `task` is a pointer to a `task_struct`.
@@ -264,7 +264,7 @@ pub(crate) unsafe fn id_of_task<R: Read>(task: *const u8) -> u64 {
     unsafe { id_or_none::<R>(css_of_task::<R>(task)) }
 }
 
-/// The id of a css' cgroup; 0 of no css.
+/// Returns the id of a css' cgroup; 0 if `css` is null.
 ///
 /// # Safety
 /// `css` is a pointer to a `cgroup_subsys_state`, or null.
@@ -277,7 +277,7 @@ pub(crate) unsafe fn id_or_none<R: Read>(css: *const u8) -> u64 {
     }
 }
 
-/// The id of a css' cgroup.
+/// Returns the id of a css' cgroup.
 ///
 /// # Safety
 /// `css` is a pointer to a `cgroup_subsys_state`.
@@ -293,7 +293,7 @@ pub(crate) unsafe fn id_of_css<R: Read>(css: *const u8) -> u64 {
     }
 }
 
-/// The id of a cgroup.
+/// Returns the id of a cgroup.
 ///
 /// # Safety
 /// `cgroup` is a pointer to a `cgroup`.

@@ -1,4 +1,4 @@
-//! Charges of memory cgroups: armed levels and the dirty set.
+//! Charges of memory cgroups: thresholds and the set of charged cgroups.
 
 use core::ffi::c_void;
 
@@ -16,92 +16,93 @@ use eviction_common::{
 
 use crate::{
     ancestors::{AncestorPath, CacheUser},
-    config::{is_ours, is_reclaim},
+    config::{abi_matches, is_reclaim},
     kernel_kill,
     maps::{CHARGED_CGROUPS, LAST_SEEN, OOM_COUNTS, add, count},
     memcg::Memcg,
-    probe_read::{Direct, Means, Probe},
-    threshold::{LevelUsage, compare, each_armed},
+    probe_read::{Direct, Probe, ReadStrategy},
+    threshold::{LevelUsage, compare, for_each_threshold},
 };
 
-/// Fires when pages of the kernel itself are accounted to a memory cgroup: page tables above
-/// all, and so once for each 2 MiB of fresh memory. It sees usage, not charges, and nothing where
-/// the page tables are there already.
+/// Fires when the kernel accounts its own pages to a memory cgroup. These are mostly page tables, so it fires
+/// once for each 2 MiB of new memory. It sees usage, not charges, and it sees nothing if the page tables
+/// already exist.
 #[btf_tracepoint(function = "mod_memcg_state")]
 pub(crate) fn charge_mod_memcg_state(ctx: BtfTracePointContext) -> i32 {
     // SAFETY: the first argument is a `mem_cgroup`, which the loader checks in BTF.
     let memcg = unsafe { Memcg::new(ctx.arg(0)) };
-    if has_moved(LAST_SEEN_CHARGE, ctx.arg(0), memcg.usage::<Direct>(), MIN_CHANGE_PAGES) {
-        on_moved(ctx.as_ptr(), ctx.arg(0), CacheUser::Charge);
+    if has_usage_changed(LAST_SEEN_CHARGE, ctx.arg(0), memcg.usage::<Direct>(), MIN_CHANGE_PAGES) {
+        on_usage_change(ctx.as_ptr(), ctx.arg(0), CacheUser::Charge);
     }
     0
 }
 
-/// Fires when a thread's counts of resident pages are added to those of its process: on kernels
-/// where that is done once for 64 page faults. Sees no page cache; the running task stands for the
-/// one that grew, as it does in all but reclaim.
+/// Fires when a thread's counts of resident pages are added to those of its process, on kernels that do this
+/// once per 64 page faults. It does not see page cache. The program takes the running task as the one that
+/// grew, which is wrong only in reclaim.
 #[btf_tracepoint(function = "rss_stat")]
 pub(crate) fn charge_rss_stat(ctx: BtfTracePointContext) -> i32 {
     // SAFETY: the helper gives the running task.
     let memcg = unsafe { Memcg::of_task(bpf_get_current_task() as *const u8) };
-    if !memcg.is_null() && has_moved(LAST_SEEN_CHARGE, memcg.address(), memcg.usage::<Probe>(), 0) {
-        on_charge_somewhere::<Probe, _>(&ctx, memcg, CacheUser::Charge);
+    if !memcg.is_null() && has_usage_changed(LAST_SEEN_CHARGE, memcg.address(), memcg.usage::<Probe>(), 0) {
+        on_charge_of_unknown_size::<Probe, _>(&ctx, memcg, CacheUser::Charge);
     }
     0
 }
 
-/// Fires at each page fault, and so also where page tables are there already, and when reclaim has taken pages; too often
-/// to be attached but near a line. A CPU charges in batches, so most faults leave usage as it is.
+/// Fires at each page fault, also if the page tables already exist, and when reclaim has freed pages. It
+/// fires too often to be attached except near a threshold. A CPU charges in batches, so most faults do not
+/// change usage.
 #[btf_tracepoint(function = "count_memcg_events")]
 pub(crate) fn near_count_memcg_events(ctx: BtfTracePointContext) -> i32 {
     // SAFETY: the first argument is a `mem_cgroup`, which the loader checks in BTF.
     let memcg = unsafe { Memcg::new(ctx.arg(0)) };
     if is_reclaim(ctx.arg::<i32>(1) as u32) {
         on_reclaimed(ctx.arg(0), ctx.arg(2));
-    } else if has_moved(LAST_SEEN_NEAR, ctx.arg(0), memcg.usage::<Direct>(), 0) {
-        on_moved(ctx.as_ptr(), ctx.arg(0), CacheUser::Near);
+    } else if has_usage_changed(LAST_SEEN_NEAR, ctx.arg(0), memcg.usage::<Direct>(), 0) {
+        on_usage_change(ctx.as_ptr(), ctx.arg(0), CacheUser::Near);
     }
     0
 }
 
-/// Something was charged to `memcg`, a `mem_cgroup`; how much is not known. Apart from the hooks, nearly all of whose
-/// looks find nothing new: what they are then is all in two or three lines of the processor's cache, where the kernel
-/// leaves nothing of a program from one firing to the next.
+/// Handles a charge of unknown size to `memcg`, a `mem_cgroup`. It is a separate function because most
+/// firings find nothing new. The hooks then need only two or three cache lines, and between two firings the
+/// kernel evicts the program from the cache.
 #[inline(never)]
-fn on_moved(ctx: *mut c_void, memcg: *const u8, keeper: CacheUser) {
+fn on_usage_change(ctx: *mut c_void, memcg: *const u8, user: CacheUser) {
     // SAFETY: the hooks' promise.
     let memcg = unsafe { Memcg::new(memcg) };
-    on_charge_somewhere::<Direct, _>(&BtfTracePointContext::new(ctx), memcg, keeper);
+    on_charge_of_unknown_size::<Direct, _>(&BtfTracePointContext::new(ctx), memcg, user);
 }
 
-/// Reclaim took so many pages of `memcg`, a `mem_cgroup`: where page cache makes room for what is charged, usage stands
-/// still, and this is all that tells.
+/// Handles the reclaim of `pages` pages from `memcg`, a `mem_cgroup`. While page cache is reclaimed for new
+/// charges, usage does not change, so this is the only sign of them.
 #[inline(never)]
 fn on_reclaimed(memcg: *const u8, pages: u64) {
-    if !is_ours() {
+    if !abi_matches() {
         return;
     }
     // SAFETY: the hook's promise.
     let memcg = unsafe { Memcg::new(memcg) };
-    let Some(way) = AncestorPath::of::<Direct>(&memcg, CacheUser::Near) else { return };
-    let Some(leaf_id) = way.id(0) else { return };
-    each_armed::<Direct>(&memcg, &way, |armed, cgroup_id, usage| {
-        compare(armed, &LevelUsage { cgroup_id, leaf_id, usage, charged: None, reclaimed: Some(pages) });
+    let Some(path) = AncestorPath::of::<Direct>(&memcg, CacheUser::Near) else { return };
+    let Some(leaf_id) = path.id(0) else { return };
+    for_each_threshold::<Direct>(&memcg, &path, |threshold, cgroup_id, usage| {
+        compare(threshold, &LevelUsage { cgroup_id, leaf_id, usage, charged: None, reclaimed: Some(pages) });
     });
 }
 
-/// Whether this CPU has not looked at the memory cgroup at this address, by this hook, since its
-/// usage moved by more than `still` pages.
+/// Whether the usage of the memory cgroup at this address moved by more than `tolerance` pages since this CPU
+/// last inspected it for this hook. Also true if the CPU last inspected another memory cgroup.
 #[inline(always)]
-fn has_moved(hook: u32, memcg: u64, usage: u64, still: u64) -> bool {
+fn has_usage_changed(hook: u32, memcg: u64, usage: u64, tolerance: u64) -> bool {
     let Some(last) = LAST_SEEN.get_ptr_mut(hook) else {
         return true;
     };
-    // SAFETY: the map's value, of this CPU. An interrupt's program may write it in between: then
-    // one look is made too many, or one is left to the next firing.
+    // SAFETY: the map's value, of this CPU. A program in an interrupt may write it in between. Then one
+    // inspection is unnecessary, or is left to the next firing.
     unsafe {
-        let moved = usage.wrapping_sub((*last).usage).wrapping_add(still) > 2 * still;
-        if (*last).memcg == memcg && !moved {
+        let changed = usage.wrapping_sub((*last).usage).wrapping_add(tolerance) > 2 * tolerance;
+        if (*last).memcg == memcg && !changed {
             return false;
         }
         (*last).memcg = memcg;
@@ -110,63 +111,64 @@ fn has_moved(hook: u32, memcg: u64, usage: u64, still: u64) -> bool {
     true
 }
 
-/// Something was charged to `memcg`; how much is not known.
+/// Handles a charge of unknown size to `memcg`.
 #[inline(always)]
-fn on_charge_somewhere<M: Means, C: EbpfContext>(ctx: &C, memcg: Memcg, keeper: CacheUser) {
-    if !is_ours() {
+fn on_charge_of_unknown_size<M: ReadStrategy, C: EbpfContext>(ctx: &C, memcg: Memcg, user: CacheUser) {
+    if !abi_matches() {
         return;
     }
-    if let Some(way) = AncestorPath::of::<M>(&memcg, keeper) {
-        on_charge::<M, _>(ctx, memcg, &way, None);
+    if let Some(path) = AncestorPath::of::<M>(&memcg, user) {
+        on_charge::<M, _>(ctx, memcg, &path, None);
     }
 }
 
-/// Something was charged to `memcg`, from which that is the way up: how many pages, where the hook sees every charge.
+/// Handles a charge to `memcg`, whose ancestor path is `path`. `charged` is the number of pages, if the hook
+/// sees every charge.
 #[inline(always)]
-pub(crate) fn on_charge<M: Means, C: EbpfContext>(
+pub(crate) fn on_charge<M: ReadStrategy, C: EbpfContext>(
     ctx: &C,
     memcg: Memcg,
-    way: &AncestorPath,
+    path: &AncestorPath,
     charged: Option<u64>,
 ) {
     count(Counter::Charges);
-    let Some(leaf_id) = way.id(0) else {
+    let Some(leaf_id) = path.id(0) else {
         count(Counter::PathTruncated);
         return;
     };
-    kernel_kill::judge_charge::<M>(&memcg, way, leaf_id);
-    if way.is_online && mark_dirty(leaf_id, memcg.usage::<M>(), charged) {
-        remember_events::<M>(memcg, way);
+    kernel_kill::apply_kill_order::<M>(&memcg, path, leaf_id);
+    if path.is_online && add_charged_cgroup(leaf_id, memcg.usage::<M>(), charged) {
+        store_event_counts::<M>(memcg, path);
     }
-    each_armed::<M>(&memcg, way, |armed, cgroup_id, usage| {
-        if compare(armed, &LevelUsage { cgroup_id, leaf_id, usage, charged, reclaimed: None }) {
+    for_each_threshold::<M>(&memcg, path, |threshold, cgroup_id, usage| {
+        if compare(threshold, &LevelUsage { cgroup_id, leaf_id, usage, charged, reclaimed: None }) {
             debug!(ctx, "crossed the level of cgroup {}", cgroup_id);
         }
     });
-    if !way.is_whole() {
+    if !path.is_whole() {
         count(Counter::PathTruncated);
         warn!(ctx, "cgroup {}: its upper ancestors are not seen", leaf_id);
     }
 }
 
-/// Puts the cgroup into the dirty set; says whether it was not in it.
+/// Adds the cgroup to the charged cgroups. Returns whether it is new there.
 #[inline(always)]
-fn mark_dirty(id: u64, usage: u64, charged: Option<u64>) -> bool {
-    if let Some(dirty) = CHARGED_CGROUPS.get_ptr_mut(id) {
+fn add_charged_cgroup(id: u64, usage: u64, charged: Option<u64>) -> bool {
+    if let Some(entry) = CHARGED_CGROUPS.get_ptr_mut(id) {
         // SAFETY: the map's value.
         unsafe {
             if let Some(pages) = charged {
-                add(&raw mut (*dirty).gross, pages);
+                add(&raw mut (*entry).gross, pages);
             }
-            add(&raw mut (*dirty).fired, 1);
-            core::ptr::write_volatile(&raw mut (*dirty).usage_last, usage);
+            add(&raw mut (*entry).fired, 1);
+            core::ptr::write_volatile(&raw mut (*entry).usage_last, usage);
         }
         return false;
     }
     let first =
         ChargedCgroup { gross: charged.unwrap_or(0), fired: 1, usage_first: usage, usage_last: usage };
     if CHARGED_CGROUPS.insert(id, first, BPF_NOEXIST as u64).is_err() {
-        // Another CPU's was first, or there is no room.
+        // Another CPU was first, or the map is full.
         if CHARGED_CGROUPS.get_ptr(id).is_none() {
             count(Counter::ChargedCgroupsFull);
         }
@@ -175,13 +177,13 @@ fn mark_dirty(id: u64, usage: u64, charged: Option<u64>) -> bool {
     true
 }
 
-/// Notes the event counts of cgroups on that way that were not looked at before.
+/// Stores the event counts of the cgroups on the path that have none stored.
 #[inline(always)]
-fn remember_events<M: Means>(memcg: Memcg, way: &AncestorPath) {
+fn store_event_counts<M: ReadStrategy>(memcg: Memcg, path: &AncestorPath) {
     let mut memcg = memcg;
     for level in 0..MAX_ANCESTORS {
-        let Some(id) = way.id(level) else { return };
-        remember_events_of(id, &memcg);
+        let Some(id) = path.id(level) else { return };
+        store_event_counts_of(id, &memcg);
         match memcg.parent::<M>() {
             Some(parent) => memcg = parent,
             None => return,
@@ -189,11 +191,11 @@ fn remember_events<M: Means>(memcg: Memcg, way: &AncestorPath) {
     }
 }
 
-/// Notes the event counts of a cgroup that was not looked at before, so that it shows at an
-/// out-of-memory kill whether they moved. Never of one that was: between the kernel's count and its
-/// kill another CPU may come by here.
+/// Stores the event counts of a cgroup that has none stored, so that an out-of-memory kill shows whether they
+/// changed. It does not update stored counts, since another CPU may get here between the kernel's count and
+/// its kill.
 #[inline(always)]
-fn remember_events_of(id: u64, memcg: &Memcg) {
+fn store_event_counts_of(id: u64, memcg: &Memcg) {
     if OOM_COUNTS.get_ptr(id).is_some() {
         return;
     }
@@ -202,8 +204,8 @@ fn remember_events_of(id: u64, memcg: &Memcg) {
     };
     // SAFETY: a helper without arguments.
     let ktime_ns = unsafe { bpf_ktime_get_ns() };
-    let seen = OomCounts { oom, oom_kill, ktime_ns };
-    if OOM_COUNTS.insert(id, seen, BPF_NOEXIST as u64).is_err() && OOM_COUNTS.get_ptr(id).is_none() {
+    let counts = OomCounts { oom, oom_kill, ktime_ns };
+    if OOM_COUNTS.insert(id, counts, BPF_NOEXIST as u64).is_err() && OOM_COUNTS.get_ptr(id).is_none() {
         count(Counter::OomCountsFull);
     }
 }

@@ -1,4 +1,4 @@
-//! Out-of-memory kills, taken down before the victim dies.
+//! Out-of-memory kills, recorded before the victim is killed.
 
 use aya_ebpf::{
     EbpfContext as _,
@@ -15,7 +15,7 @@ use eviction_common::{
 };
 
 use crate::{
-    config::{hierarchy, is_ours, offset},
+    config::{abi_matches, hierarchy, offset},
     events::{URGENT, header, lost},
     maps::{EVENTS, OOM_COUNTS, count},
     memcg::Memcg,
@@ -23,7 +23,7 @@ use crate::{
     probe_read::{Probe, Read},
 };
 
-/// `mark_victim` where the kernel gives the victim itself.
+/// `mark_victim` on kernels that pass the victim itself.
 #[btf_tracepoint(function = "mark_victim")]
 pub(crate) fn oom_mark_victim(ctx: BtfTracePointContext) -> i32 {
     // SAFETY: the first argument is a `task_struct`, which the loader checks in BTF.
@@ -31,21 +31,21 @@ pub(crate) fn oom_mark_victim(ctx: BtfTracePointContext) -> i32 {
     0
 }
 
-/// `mark_victim` where the kernel gives the victim's pid alone. It is the running task, or the one
-/// that `oom_kill_process` is about. Else the memory cgroups are taken of the task that asked for a
-/// page too many: it is below the limit's owner as well.
+/// `mark_victim` on kernels that pass only the pid of the victim. The victim is the running task, or the task
+/// that `oom_kill_process` handles. If it is neither, the memory cgroups are those of the task that exceeded
+/// the limit, which is below the limit's owner as well.
 #[btf_tracepoint(function = "mark_victim")]
 pub(crate) fn oom_mark_victim_pid(ctx: BtfTracePointContext) -> i32 {
-    // By the helper: where a kernel gives a task here after all, the verifier lets nobody compare it.
+    // Read by the helper: if a kernel passes a task here after all, the verifier does not allow a comparison.
     // SAFETY: the first argument is an int, which the loader checks in BTF.
     let pid: u32 = unsafe { Probe::at(ctx.as_ptr().cast(), 0) };
-    let choice = oom_context::current();
+    let context = oom_context::current();
     let victim = match pid == bpf_get_current_pid_tgid() as u32 {
         // SAFETY: a helper without arguments.
         true => unsafe { bpf_get_current_task() as *const u8 },
-        false if choice.is_null() => core::ptr::null(),
+        false if context.is_null() => core::ptr::null(),
         // SAFETY: the map's value.
-        false => unsafe { (*choice).victim as *const u8 },
+        false => unsafe { (*context).victim as *const u8 },
     };
     // SAFETY: the running task or the one that the kernel holds while it kills it.
     unsafe { on_kill(&ctx, victim, pid) };
@@ -56,7 +56,7 @@ pub(crate) fn oom_mark_victim_pid(ctx: BtfTracePointContext) -> i32 {
 /// `victim` is null or a pointer to a `task_struct`.
 #[inline(always)]
 unsafe fn on_kill(ctx: &BtfTracePointContext, victim: *const u8, pid: u32) {
-    if !is_ours() {
+    if !abi_matches() {
         return;
     }
     // SAFETY: the caller's promise, or the running task.
@@ -66,16 +66,16 @@ unsafe fn on_kill(ctx: &BtfTracePointContext, victim: *const u8, pid: u32) {
     };
     let Some(mut entry) = EVENTS.reserve::<OomKill>(0) else {
         lost(Counter::LostOomKill);
-        // The next kill is not to be compared with what was before this one.
+        // The next kill must not be compared with counts from before this one.
         if !memcg.is_null() {
-            pass(memcg);
+            store_event_counts(memcg);
         }
         return;
     };
     let record = entry.as_mut_ptr();
     let trigger = bpf_get_current_pid_tgid();
-    // SAFETY: `record` points to a record inside the ring, whose every figure is written here
-    // but for those of the chain behind `chain_len`; tasks are read by a helper that takes any address.
+    // SAFETY: `record` points to a record inside the ring. All its fields are written here, except the elements
+    // of the chain behind `chain_len`. Tasks are read by a helper that takes any address.
     let tgid = unsafe {
         (*record).header = header::<OomKill>(Kind::OomKill);
         (*record).trigger_tgid = (trigger >> 32) as u32;
@@ -87,59 +87,59 @@ unsafe fn on_kill(ctx: &BtfTracePointContext, victim: *const u8, pid: u32) {
         };
         (*record).flags = match victim.is_null() {
             true => {
-                describe_pid(record, pid);
+                write_victim_pid(record, pid);
                 oom_flag::PID_ONLY
             }
-            false => describe(record, victim),
+            false => write_victim(record, victim),
         };
         (*record).chain_len = 0;
         if !memcg.is_null() {
-            climb(record, memcg);
+            write_chain(record, memcg);
         }
-        put_choice(record);
+        write_limit_owner(record);
         (*record).tgid
     };
     entry.submit(URGENT);
     debug!(ctx, "the kernel chose process {} as its victim", tgid);
 }
 
-/// Writes whose limit it is, where the kernel says so.
+/// Writes the owner of the limit, if the kernel provided it.
 ///
 /// # Safety
 /// `record` points to a record whose chain is written.
 #[inline(always)]
-unsafe fn put_choice(record: *mut OomKill) {
-    let choice = oom_context::current();
+unsafe fn write_limit_owner(record: *mut OomKill) {
+    let context = oom_context::current();
     // SAFETY: the caller's promise, and the map's value.
     unsafe {
-        if choice.is_null() {
+        if context.is_null() {
             (*record).owner_id = 0;
             (*record).owner_usage = 0;
             (*record).owner_max = 0;
             (*record).episode = 0;
             return;
         }
-        (*record).owner_id = (*choice).owner_id;
-        (*record).owner_usage = (*choice).owner_usage;
-        (*record).owner_max = (*choice).owner_max;
-        (*record).episode = (*choice).ktime_ns;
+        (*record).owner_id = (*context).owner_id;
+        (*record).owner_usage = (*context).owner_usage;
+        (*record).owner_max = (*context).owner_max;
+        (*record).episode = (*context).ktime_ns;
         (*record).flags |= oom_flag::OWNER;
         let own = &raw mut (*record).chain[0];
-        if (*record).chain_len > 0 && (*own).id == (*choice).memcg_id {
-            (*own).oom_kill_before = (*choice).oom_kill;
+        if (*record).chain_len > 0 && (*own).id == (*context).memcg_id {
+            (*own).oom_kill_before = (*context).oom_kill;
             (*own).flags |= ancestor_flag::KILL_SEEN;
-            // Of those that die together another one may be in the same group.
-            (*choice).oom_kill = (*own).oom_kill;
+            // If the kernel kills a whole group, another victim may be in the same cgroup.
+            (*context).oom_kill = (*own).oom_kill;
         }
     }
 }
 
-/// Writes what is known of the victim; gives the flags of what is.
+/// Writes the fields of the victim. Returns the flags of those that are valid.
 ///
 /// # Safety
 /// `record` points to a record, and `task` to a `task_struct`.
 #[inline(always)]
-unsafe fn describe(record: *mut OomKill, task: *const u8) -> u32 {
+unsafe fn write_victim(record: *mut OomKill, task: *const u8) -> u32 {
     let mut flags = 0;
     // SAFETY: the caller's promise, and the types of the members.
     unsafe {
@@ -185,7 +185,7 @@ unsafe fn describe(record: *mut OomKill, task: *const u8) -> u32 {
 /// # Safety
 /// `record` points to a record.
 #[inline(always)]
-unsafe fn describe_pid(record: *mut OomKill, pid: u32) {
+unsafe fn write_victim_pid(record: *mut OomKill, pid: u32) {
     // SAFETY: the caller's promise.
     unsafe {
         (*record).pid = pid;
@@ -205,16 +205,16 @@ unsafe fn describe_pid(record: *mut OomKill, pid: u32) {
 /// # Safety
 /// `record` points to a record.
 #[inline(always)]
-unsafe fn climb(record: *mut OomKill, memcg: Memcg) {
+unsafe fn write_chain(record: *mut OomKill, memcg: Memcg) {
     let mut memcg = memcg;
     // SAFETY: a helper without arguments.
     let now_ns = unsafe { bpf_ktime_get_ns() };
-    for place in 0..MAX_CHAIN {
-        // SAFETY: the caller's promise; `place` is inside the chain.
+    for index in 0..MAX_CHAIN {
+        // SAFETY: the caller's promise; `index` is inside the chain.
         unsafe {
-            (*record).chain[place] = read_ancestor(&memcg, now_ns);
-            put_name(&raw mut (*record).names[place], &memcg);
-            (*record).chain_len = place as u32 + 1;
+            (*record).chain[index] = read_ancestor(&memcg, now_ns);
+            write_name(&raw mut (*record).names[index], &memcg);
+            (*record).chain_len = index as u32 + 1;
         }
         match memcg.parent::<Probe>() {
             Some(parent) => memcg = parent,
@@ -228,7 +228,7 @@ unsafe fn climb(record: *mut OomKill, memcg: Memcg) {
 /// # Safety
 /// `name` points to room inside a record.
 #[inline(always)]
-unsafe fn put_name(name: *mut [u8; NAME_BYTES], memcg: &Memcg) {
+unsafe fn write_name(name: *mut [u8; NAME_BYTES], memcg: &Memcg) {
     let from = memcg.name();
     // SAFETY: the caller's promise; the helper checks the address that it reads.
     unsafe {
@@ -238,9 +238,9 @@ unsafe fn put_name(name: *mut [u8; NAME_BYTES], memcg: &Memcg) {
     }
 }
 
-/// Looks at every memory cgroup from `memcg` up to the root, for the next kill's sake.
+/// Reads every memory cgroup from `memcg` up to the root, which stores their event counts for the next kill.
 #[inline(always)]
-fn pass(memcg: Memcg) {
+fn store_event_counts(memcg: Memcg) {
     let mut memcg = memcg;
     for _ in 0..MAX_CHAIN {
         read_ancestor(&memcg, 0);
@@ -251,7 +251,7 @@ fn pass(memcg: Memcg) {
     }
 }
 
-/// The figures of one memory cgroup, beside its event counts as they were last seen.
+/// Reads one memory cgroup, together with the event counts of the last reading.
 #[inline(always)]
 fn read_ancestor(memcg: &Memcg, now_ns: u64) -> Ancestor {
     let mut ancestor = Ancestor {
@@ -265,8 +265,8 @@ fn read_ancestor(memcg: &Memcg, now_ns: u64) -> Ancestor {
         flags: 0,
         pad: 0,
     };
-    // Version 1 has the member, but no such thing.
-    if hierarchy() == 0 && memcg.dies_together() {
+    // On cgroup v1 the member exists, but not the feature.
+    if hierarchy() == 0 && memcg.has_oom_group() {
         ancestor.flags |= ancestor_flag::GROUP;
     }
     let Some((oom, oom_kill)) = memcg.oom_events() else {
@@ -275,8 +275,8 @@ fn read_ancestor(memcg: &Memcg, now_ns: u64) -> Ancestor {
     ancestor.oom = oom;
     ancestor.oom_kill = oom_kill;
     ancestor.flags |= ancestor_flag::EVENTS;
-    // SAFETY: kills are made one at a time, so nobody writes it meanwhile but a charge, which puts
-    // it in once and never changes it.
+    // SAFETY: the kernel makes one kill at a time, so only a charge can write it at the same time. A charge
+    // inserts it once and never changes it.
     if let Some(before) = unsafe { OOM_COUNTS.get(ancestor.id) }
         && before.ktime_ns + OomCounts::MIN_AGE_NS < now_ns
     {
@@ -284,8 +284,8 @@ fn read_ancestor(memcg: &Memcg, now_ns: u64) -> Ancestor {
         ancestor.oom_kill_before = before.oom_kill;
         ancestor.flags |= ancestor_flag::OOM_SEEN | ancestor_flag::KILL_SEEN;
     }
-    let seen = OomCounts { oom, oom_kill, ktime_ns: 0 };
-    if OOM_COUNTS.insert(ancestor.id, seen, 0).is_err() {
+    let counts = OomCounts { oom, oom_kill, ktime_ns: 0 };
+    if OOM_COUNTS.insert(ancestor.id, counts, 0).is_err() {
         count(Counter::OomCountsFull);
     }
     ancestor

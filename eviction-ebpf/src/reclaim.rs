@@ -1,11 +1,11 @@
-//! Time spent in memcg direct reclaim: a task that charges over a limit has to give memory back
-//! itself before it goes on.
+//! Time spent in memcg direct reclaim: a task that charges over a limit must reclaim memory itself before it
+//! continues.
 //!
-//! It is told by task, since a task that reclaims may sleep and wake on another CPU. The kernel
-//! never begins it twice (`set_task_reclaim_state` in mm/vmscan.c warns of it, and what is charged
-//! meanwhile does not reclaim), and leaves it in one way only; so a beginning that is found is one
-//! whose end was missed, and is overwritten. Each of the two costs some hundred nanoseconds, beside
-//! the tens of microseconds of the shortest reclaim.
+//! The start is stored per task, since a task in reclaim may sleep and wake up on another CPU. The kernel
+//! never nests these reclaims (`set_task_reclaim_state` in mm/vmscan.c warns about it, and charges during
+//! reclaim do not reclaim), and each has one exit. So if a start already exists, its end was missed, and the
+//! start is overwritten. Each of the two programs costs about a hundred nanoseconds, while the shortest
+//! reclaim takes tens of microseconds.
 
 use aya_ebpf::{
     bindings::BPF_NOEXIST,
@@ -16,17 +16,17 @@ use aya_ebpf::{
 use eviction_common::{Counter, ReclaimStart, ReclaimTime};
 
 use crate::{
-    config::is_ours,
+    config::abi_matches,
     maps::{RECLAIM_ACTIVE, RECLAIM_START, RECLAIM_TIME, add, count},
     memcg::id_of_task,
     probe_read::Probe,
 };
 
-/// The running task begins to reclaim. What the arguments are differs between kernels; who waits is
-/// the same in all.
+/// The running task begins to reclaim. The arguments differ between kernels, but the running task is the
+/// reclaiming one on all of them.
 #[btf_tracepoint(function = "mm_vmscan_memcg_reclaim_begin")]
 pub(crate) fn reclaim_begin(_ctx: BtfTracePointContext) -> i32 {
-    if !is_ours() {
+    if !abi_matches() {
         return 0;
     }
     // SAFETY: helpers without arguments, and the running task.
@@ -42,43 +42,44 @@ pub(crate) fn reclaim_begin(_ctx: BtfTracePointContext) -> i32 {
         count(Counter::ReclaimUnpaired);
     }
     match RECLAIM_START.insert(tid, start, 0) {
-        Ok(()) if is_new => reclaimers(1),
+        Ok(()) if is_new => add_active(1),
         Ok(()) => {}
         Err(_) => count(Counter::ReclaimStartFull),
     }
     0
 }
 
-/// The thread with this id ends. Whoever ends is not in reclaim: if its end was missed, its beginning must not stay.
+/// The thread with this id ends. An exiting thread is not in reclaim. If the end of its reclaim was missed,
+/// the stored start must be removed.
 #[inline(always)]
 pub(crate) fn on_exit(tid: u32) {
     let Some(count) = RECLAIM_ACTIVE.get_ptr(0) else { return };
-    // SAFETY: the map's value; volatile, since others write it. What this thread added to it is in it.
+    // SAFETY: the map's value; volatile, since other CPUs write it. It includes what this thread added.
     if unsafe { core::ptr::read_volatile(count) } != 0 && RECLAIM_START.get_ptr(tid).is_some() {
-        forget(tid);
+        remove_start(tid);
     }
 }
 
 #[inline(always)]
-fn forget(tid: u32) {
+fn remove_start(tid: u32) {
     if RECLAIM_START.remove(tid).is_ok() {
-        // One less, as two's complement has it.
-        reclaimers(u64::MAX);
+        // Subtracts one, in two's complement.
+        add_active(u64::MAX);
     }
 }
 
 #[inline(always)]
-fn reclaimers(more: u64) {
+fn add_active(more: u64) {
     if let Some(count) = RECLAIM_ACTIVE.get_ptr_mut(0) {
         // SAFETY: the map's value.
         unsafe { add(count, more) };
     }
 }
 
-/// It goes on; the first argument is how many pages it got.
+/// The reclaim ends. The first argument is the number of reclaimed pages.
 #[btf_tracepoint(function = "mm_vmscan_memcg_reclaim_end")]
 pub(crate) fn reclaim_end(ctx: BtfTracePointContext) -> i32 {
-    if !is_ours() {
+    if !abi_matches() {
         return 0;
     }
     let pages: u64 = ctx.arg(0);
@@ -87,31 +88,31 @@ pub(crate) fn reclaim_end(ctx: BtfTracePointContext) -> i32 {
         count(Counter::ReclaimUnpaired);
         return 0;
     };
-    // SAFETY: the map's value, which nobody but this task's own programs writes; a helper.
+    // SAFETY: the map's value, which only this task's own programs write; a helper.
     let (start, now_ns) = unsafe { (*start, bpf_ktime_get_ns()) };
-    forget(tid);
+    remove_start(tid);
     if start.memcg_id != 0 {
-        add_stall(start.memcg_id, now_ns.saturating_sub(start.ktime_ns), pages);
+        add_reclaim_time(start.memcg_id, now_ns.saturating_sub(start.ktime_ns), pages);
     }
     0
 }
 
-/// Adds to what the memory cgroup has spent. It is made with nothing in it, so that no CPU that
-/// comes at the same time has anything to lose.
+/// Adds to the reclaim time of the memory cgroup. A new entry is created empty, so that concurrent additions
+/// of other CPUs are not lost.
 #[inline(always)]
-fn add_stall(id: u64, ns: u64, pages: u64) {
+fn add_reclaim_time(id: u64, ns: u64, pages: u64) {
     let found = RECLAIM_TIME.get_ptr_mut(id).or_else(|| {
         let _ = RECLAIM_TIME.insert(id, ReclaimTime { count: 0, ns: 0, reclaimed: 0 }, BPF_NOEXIST as u64);
         RECLAIM_TIME.get_ptr_mut(id)
     });
-    let Some(stall) = found else {
+    let Some(entry) = found else {
         count(Counter::ReclaimTimeFull);
         return;
     };
     // SAFETY: the map's value.
     unsafe {
-        add(&raw mut (*stall).count, 1);
-        add(&raw mut (*stall).ns, ns);
-        add(&raw mut (*stall).reclaimed, pages);
+        add(&raw mut (*entry).count, 1);
+        add(&raw mut (*entry).ns, ns);
+        add(&raw mut (*entry).reclaimed, pages);
     }
 }

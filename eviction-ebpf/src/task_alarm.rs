@@ -1,5 +1,5 @@
-//! Too many tasks: a cgroup that forks too fast, a group of the pids controller near its limit, a
-//! node near its own. Looked at in each fork; told once, with a wake-up.
+//! Task alarms: a cgroup that forks too fast, a pids cgroup near its limit, or a node at its threshold.
+//! Checked at each fork; each alarm is sent once, with a wake-up.
 
 use aya_ebpf::{
     bindings::BPF_NOEXIST,
@@ -18,10 +18,11 @@ use crate::{
     probe_read::{Direct, Probe, Read},
 };
 
-/// What the kernel answers when the key is there (EEXIST in asm-generic/errno-base.h).
+/// The error for an existing key (EEXIST in asm-generic/errno-base.h).
 const EXISTS: i32 = -17;
 
-/// `task` was made, in the memory cgroup `memcg_id`, whose rate that is in a map's value, if there was room.
+/// Handles the creation of `task` in the memory cgroup `memcg_id`. `rate` is the fork rate of that cgroup in
+/// a map's value, if the map had a free entry.
 ///
 /// # Safety
 /// `task` is a pointer to a `task_struct`.
@@ -30,24 +31,24 @@ pub(crate) unsafe fn on_fork(task: *const u8, memcg_id: u64, rate: Option<*mut F
     // SAFETY: a helper without arguments.
     let now_ns = unsafe { bpf_ktime_get_ns() };
     if let Some(rate) = rate {
-        watch_rate(rate, memcg_id, now_ns);
+        check_fork_rate(rate, memcg_id, now_ns);
     }
-    let forks = watch_machine(memcg_id, now_ns);
+    let forks = check_host_threshold(memcg_id, now_ns);
     // SAFETY: the caller's promise.
-    unsafe { watch_limits(task, memcg_id, forks, now_ns) };
+    unsafe { check_pids_limits(task, memcg_id, forks, now_ns) };
 }
 
-/// A task ends.
+/// Counts the exit of a task.
 #[inline(always)]
 pub(crate) fn on_exit() {
-    if let Some(machine) = HOST_TASKS.get_ptr_mut(0) {
+    if let Some(host) = HOST_TASKS.get_ptr_mut(0) {
         // SAFETY: the map's value.
-        unsafe { add(&raw mut (*machine).exits, 1) };
+        unsafe { add(&raw mut (*host).exits, 1) };
     }
 }
 
 #[inline(always)]
-fn watch_rate(rate: *mut ForkRate, memcg_id: u64, now_ns: u64) {
+fn check_fork_rate(rate: *mut ForkRate, memcg_id: u64, now_ns: u64) {
     let bound = storm_forks() as u64;
     if bound == 0 {
         return;
@@ -55,7 +56,7 @@ fn watch_rate(rate: *mut ForkRate, memcg_id: u64, now_ns: u64) {
     // SAFETY: the map's value; volatile, since other CPUs write it.
     let forks = unsafe {
         let since_ns = core::ptr::read_volatile(&raw const (*rate).since_ns);
-        // Another CPU may have begun the window a moment after this one read the time.
+        // Another CPU may have started the window just after this CPU read the time.
         if now_ns.wrapping_sub(since_ns) as i64 >= STORM_WINDOW_NS as i64 {
             core::ptr::write_volatile(&raw mut (*rate).since_ns, now_ns);
             core::ptr::write_volatile(&raw mut (*rate).forks, 1);
@@ -66,56 +67,59 @@ fn watch_rate(rate: *mut ForkRate, memcg_id: u64, now_ns: u64) {
     };
     if forks >= bound {
         let key = AlarmKey { id: memcg_id, alarm: Alarm::ForkStorm as u32, pad: 0 };
-        tell(&key, &AlarmContext { memcg_id, tasks: forks, bound, depth: 0, now_ns });
+        send_alarm(&key, &AlarmContext { memcg_id, tasks: forks, bound, depth: 0, now_ns });
     }
 }
 
-/// Gives how many forks there were.
+/// Counts the fork and checks the threshold for the machine. Returns the number of forks.
 #[inline(always)]
-fn watch_machine(memcg_id: u64, now_ns: u64) -> u64 {
-    let (Some(machine), Some(armed)) = (HOST_TASKS.get_ptr_mut(0), PID_THRESHOLD.get_ptr(0)) else {
+fn check_host_threshold(memcg_id: u64, now_ns: u64) -> u64 {
+    let (Some(host), Some(setting)) = (HOST_TASKS.get_ptr_mut(0), PID_THRESHOLD.get_ptr(0)) else {
         return 0;
     };
-    // SAFETY: values of maps; volatile, since others write them.
-    let (tasks, line, generation) = unsafe {
-        add(&raw mut (*machine).forks, 1);
+    // SAFETY: values of maps; volatile, since other CPUs and user space write them.
+    let (tasks, threshold, generation) = unsafe {
+        add(&raw mut (*host).forks, 1);
         (
-            core::ptr::read_volatile(machine),
-            core::ptr::read_volatile(&raw const (*armed).host_threshold),
-            core::ptr::read_volatile(&raw const (*armed).generation),
+            core::ptr::read_volatile(host),
+            core::ptr::read_volatile(&raw const (*setting).host_threshold),
+            core::ptr::read_volatile(&raw const (*setting).generation),
         )
     };
     let net = tasks.net();
-    if generation != 0 && net >= line {
+    if generation != 0 && net >= threshold {
         let key = AlarmKey { id: generation, alarm: Alarm::NodeTasks as u32, pad: 0 };
-        tell(&key, &AlarmContext { memcg_id, tasks: net as u64, bound: line as u64, depth: 0, now_ns });
+        send_alarm(
+            &key,
+            &AlarmContext { memcg_id, tasks: net as u64, bound: threshold as u64, depth: 0, now_ns },
+        );
     }
     tasks.forks
 }
 
-/// Looks at every group of the pids controller that the task is in, unless so few were made since this CPU last did
-/// that none can have come near its limit. Their counts are the kernel's own, and the new task is in them; those of
-/// forks that a limit refused never come here. A task is in them before it is one of `forks`, which was read first: so
-/// no group has got more since than there were forks.
+/// Checks every pids cgroup of the task, unless so few tasks were created since this CPU last did so that
+/// none can be near its limit. The task counts are the kernel's own and include the new task. Forks that a
+/// limit rejected do not get here. The kernel adds a task to these counts before the task is added to
+/// `forks`, which was read first. So no cgroup can have grown by more than the number of forks since then.
 ///
 /// # Safety
 /// `task` is a pointer to a `task_struct`.
 #[inline(always)]
-unsafe fn watch_limits(task: *const u8, memcg_id: u64, forks: u64, now_ns: u64) {
+unsafe fn check_pids_limits(task: *const u8, memcg_id: u64, forks: u64, now_ns: u64) {
     if offset!(cset_pids) == ABSENT || offset!(pids_counter) == ABSENT || offset!(pids_limit) == ABSENT {
         return;
     }
-    let (Some(armed), Some(last)) = (PID_THRESHOLD.get_ptr(0), PIDS_CACHE.get_ptr_mut(0)) else {
+    let (Some(setting), Some(last)) = (PID_THRESHOLD.get_ptr(0), PIDS_CACHE.get_ptr_mut(0)) else {
         return;
     };
-    // SAFETY: the caller's promise, and the types of the members; values of maps, of which user space writes the one.
+    // SAFETY: the caller's promise, and the types of the members; values of maps, one of which user space writes.
     unsafe {
         let set: usize = Direct::at(task, offset!(task_cgroups));
         if set == 0 {
             return;
         }
         let css: usize = Direct::at(set as *const u8, offset!(cset_pids));
-        let now = core::ptr::read_volatile(&raw const (*armed).generation);
+        let now = core::ptr::read_volatile(&raw const (*setting).generation);
         let PidsCache { group, until_forks, until_ns, generation } = *last;
         if group != css as u64 || generation != now || forks >= until_forks || now_ns >= until_ns {
             compare_with_limits(css as *const u8, memcg_id, forks, now_ns);
@@ -123,27 +127,27 @@ unsafe fn watch_limits(task: *const u8, memcg_id: u64, forks: u64, now_ns: u64) 
     }
 }
 
-/// Looks at this group of the pids controller and those above it. Apart, as all that is seldom ([`crate::task`]).
+/// Checks this pids cgroup and its ancestors. A separate function, as it is called rarely.
 #[inline(never)]
 fn compare_with_limits(css: *const u8, memcg_id: u64, forks: u64, now_ns: u64) {
-    let (Some(armed), Some(last)) = (PID_THRESHOLD.get_ptr(0), PIDS_CACHE.get_ptr_mut(0)) else {
+    let (Some(setting), Some(last)) = (PID_THRESHOLD.get_ptr(0), PIDS_CACHE.get_ptr_mut(0)) else {
         return;
     };
     // SAFETY: the map's value; volatile, since user space writes it.
-    let (cgroup_id, line, generation) = unsafe {
+    let (cgroup_id, threshold, generation) = unsafe {
         (
-            core::ptr::read_volatile(&raw const (*armed).cgroup_id),
-            core::ptr::read_volatile(&raw const (*armed).cgroup_threshold),
-            core::ptr::read_volatile(&raw const (*armed).generation),
+            core::ptr::read_volatile(&raw const (*setting).cgroup_id),
+            core::ptr::read_volatile(&raw const (*setting).cgroup_threshold),
+            core::ptr::read_volatile(&raw const (*setting).generation),
         )
     };
-    let has_line = cgroup_id != 0 && generation != 0;
+    let has_threshold = cgroup_id != 0 && generation != 0;
     let lowest = css as u64;
     let mut css = css as usize;
-    // SAFETY: the types of the members. A css is the first member of its `pids_cgroup` (the loader checks it), and the
-    // helper takes any address.
+    // SAFETY: the types of the members. A css is the first member of its `pids_cgroup` (the loader checks
+    // it), and the helper takes any address.
     unsafe {
-        // How many tasks more may bring one of them near.
+        // The number of further tasks that bring one of them near its limit.
         let mut left = u64::MAX;
         for _ in 0..MAX_ANCESTORS {
             if css == 0 {
@@ -152,19 +156,19 @@ fn compare_with_limits(css: *const u8, memcg_id: u64, forks: u64, now_ns: u64) {
             let group = css as *const u8;
             css = Direct::at(group, offset!(css_parent));
             if css == 0 {
-                // The root is not counted.
+                // The kernel does not count the tasks of the root.
                 break;
             }
             let PidsUsage { tasks, limit } = read_pids(group);
             let near = if limit <= PIDS_LIMIT_MAX { limit - limit / PIDS_NEAR_FRACTION } else { u64::MAX };
-            let (is_near, may_be_over) = (tasks >= near, has_line && tasks >= line);
+            let (is_near, may_be_over) = (tasks >= near, has_threshold && tasks >= threshold);
             if !is_near {
-                left = least(left, near - tasks);
+                left = min(left, near - tasks);
             }
-            if has_line && !may_be_over {
-                left = least(left, line - tasks);
+            if has_threshold && !may_be_over {
+                left = min(left, threshold - tasks);
             }
-            // Whose counts they are takes three reads more, of memory that nothing else here touches.
+            // Reading the id takes three more reads, of memory that is not used otherwise here.
             if !is_near && !may_be_over {
                 continue;
             }
@@ -174,11 +178,11 @@ fn compare_with_limits(css: *const u8, memcg_id: u64, forks: u64, now_ns: u64) {
                 let cgroup: usize = Direct::at(group, offset!(css_cgroup));
                 let depth: u32 = Probe::at(cgroup as *const u8, offset!(cgroup_level));
                 let key = AlarmKey { id, alarm: Alarm::PidsLimit as u32, pad: 0 };
-                tell(&key, &AlarmContext { memcg_id, tasks, bound: limit, depth, now_ns });
+                send_alarm(&key, &AlarmContext { memcg_id, tasks, bound: limit, depth, now_ns });
             }
             if may_be_over && id == cgroup_id {
                 let key = AlarmKey { id: generation, alarm: Alarm::NodeTasks as u32, pad: 0 };
-                tell(&key, &AlarmContext { memcg_id, tasks, bound: line, depth: 0, now_ns });
+                send_alarm(&key, &AlarmContext { memcg_id, tasks, bound: threshold, depth: 0, now_ns });
             }
         }
         let until_forks = forks.saturating_add(left);
@@ -187,11 +191,11 @@ fn compare_with_limits(css: *const u8, memcg_id: u64, forks: u64, now_ns: u64) {
 }
 
 #[inline(always)]
-fn least(one: u64, other: u64) -> u64 {
+fn min(one: u64, other: u64) -> u64 {
     if one < other { one } else { other }
 }
 
-/// Of a group of the pids controller.
+/// The task count and the limit of a pids cgroup.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 struct PidsUsage {
@@ -199,14 +203,14 @@ struct PidsUsage {
     limit: u64,
 }
 
-/// One call fetches both, which lie side by side in `pids_cgroup`; two calls where they do not.
+/// Reads count and limit with one call if they are adjacent in `pids_cgroup`, else with two calls.
 ///
 /// # Safety
 /// `group` is a pointer to a `pids_cgroup`.
 #[inline(always)]
 unsafe fn read_pids(group: *const u8) -> PidsUsage {
     let (counter, limit) = (offset!(pids_counter), offset!(pids_limit));
-    // SAFETY: any address goes.
+    // SAFETY: any address can be read.
     unsafe {
         match limit.wrapping_sub(counter) {
             8 => Probe::at(group, counter),
@@ -215,7 +219,7 @@ unsafe fn read_pids(group: *const u8) -> PidsUsage {
     }
 }
 
-/// What an alarm is about.
+/// The values of an alarm.
 struct AlarmContext {
     memcg_id: u64,
     tasks: u64,
@@ -224,15 +228,15 @@ struct AlarmContext {
     now_ns: u64,
 }
 
-/// Pushes the record if nobody did yet. When it does not fit, the next fork tries again.
+/// Pushes the record if no program has done so yet. If the record does not fit, the next fork tries again.
 #[inline(never)]
-fn tell(key: &AlarmKey, seen: &AlarmContext) {
+fn send_alarm(key: &AlarmKey, context: &AlarmContext) {
     let key = *key;
     if ALARMS_SENT.get_ptr(key).is_some() {
         return;
     }
-    // Of all the CPUs that see it, one puts the key in.
-    match ALARMS_SENT.insert(key, seen.now_ns, BPF_NOEXIST as u64) {
+    // Of all CPUs that see the condition, one inserts the key.
+    match ALARMS_SENT.insert(key, context.now_ns, BPF_NOEXIST as u64) {
         Ok(()) => {}
         Err(EXISTS) => return,
         Err(_) => {
@@ -247,12 +251,12 @@ fn tell(key: &AlarmKey, seen: &AlarmContext) {
     };
     entry.write(TaskAlarm {
         header: header::<TaskAlarm>(Kind::TaskAlarm),
-        memcg_id: seen.memcg_id,
+        memcg_id: context.memcg_id,
         key_id: key.id,
-        tasks: seen.tasks,
-        bound: seen.bound,
+        tasks: context.tasks,
+        bound: context.bound,
         tgid: (bpf_get_current_pid_tgid() >> 32) as u32,
-        depth: seen.depth,
+        depth: context.depth,
         alarm: key.alarm,
         pad: 0,
     });

@@ -1,4 +1,4 @@
-//! Armed levels: compared at each charge, fired once.
+//! Memory thresholds: compared at each charge, and each fires once.
 
 use aya_ebpf::helpers::bpf_get_current_pid_tgid;
 use eviction_common::{
@@ -9,46 +9,47 @@ use crate::{
     ancestors::AncestorPath,
     events::{URGENT, header, lost},
     maps::{EVENTS, FIRE_TOKENS, THRESHOLD_BITS, THRESHOLDS, add},
-    memcg::{Memcg, counter_above, usage_of},
-    probe_read::Means,
+    memcg::{Memcg, parent_counter, usage_of},
+    probe_read::ReadStrategy,
 };
 
-/// What a hook knows when it looks at a level.
+/// The usage of a level as a hook sees it.
 pub(crate) struct LevelUsage {
-    /// The level's cgroup.
+    /// The cgroup of the level.
     pub(crate) cgroup_id: u64,
-    /// The one that was charged.
+    /// The charged cgroup.
     pub(crate) leaf_id: u64,
-    /// The level's usage, pages.
+    /// The usage of the level, in pages.
     pub(crate) usage: u64,
-    /// Pages of this charge, where the hook sees every charge.
+    /// The pages of this charge, if the hook sees every charge.
     pub(crate) charged: Option<u64>,
-    /// Pages that reclaim just took of it, where that is what the hook is told.
+    /// The pages that were just reclaimed, if the hook reports reclaim.
     pub(crate) reclaimed: Option<u64>,
 }
 
-/// Meets what is armed on the way up from `memcg`: itself, whose it is, and the usage there in pages.
+/// Calls `visit` for each threshold on the path up from `memcg`, with the threshold, the id of its cgroup and
+/// that cgroup's usage in pages.
 #[inline(always)]
-pub(crate) fn each_armed<M: Means>(
+pub(crate) fn for_each_threshold<M: ReadStrategy>(
     memcg: &Memcg,
-    way: &AncestorPath,
-    mut meet: impl FnMut(*mut MemcgThreshold, u64, u64),
+    path: &AncestorPath,
+    mut visit: impl FnMut(*mut MemcgThreshold, u64, u64),
 ) {
     let mut counter = memcg.counter();
     for level in 0..MAX_ANCESTORS {
-        let Some(cgroup_id) = way.id(level) else { return };
-        if let Some(armed) = armed(cgroup_id) {
+        let Some(cgroup_id) = path.id(level) else { return };
+        if let Some(threshold) = threshold_on(cgroup_id) {
             // SAFETY: a page counter.
-            meet(armed, cgroup_id, unsafe { usage_of::<M>(counter) });
+            visit(threshold, cgroup_id, unsafe { usage_of::<M>(counter) });
         }
         // SAFETY: a page counter; null beyond the root, and not read.
-        counter = unsafe { counter_above::<M>(counter) };
+        counter = unsafe { parent_counter::<M>(counter) };
     }
 }
 
-/// What is armed on the cgroup with this id.
+/// Returns the threshold on the cgroup with this id.
 #[inline(always)]
-fn armed(id: u64) -> Option<*mut MemcgThreshold> {
+fn threshold_on(id: u64) -> Option<*mut MemcgThreshold> {
     let (word, bit) = threshold_bit(id);
     // SAFETY: the map's value; volatile, since user space writes it.
     let bits = unsafe { core::ptr::read_volatile(THRESHOLD_BITS.get_ptr(word)?) };
@@ -58,50 +59,50 @@ fn armed(id: u64) -> Option<*mut MemcgThreshold> {
     THRESHOLDS.get_ptr_mut(id)
 }
 
-/// Compares with what is armed and fires what was crossed; says whether anything was.
+/// Compares usage with the threshold and fires the edges that were crossed. Returns whether one fired.
 #[inline(always)]
-pub(crate) fn compare(armed: *mut MemcgThreshold, seen: &LevelUsage) -> bool {
-    // SAFETY: `armed` is the map's value. User space replaces it as a whole, never in place,
-    // so that its fields belong together. It may be reused for another cgroup under us: then
-    // its generation is another, and its ticket decides.
+pub(crate) fn compare(threshold: *mut MemcgThreshold, level_usage: &LevelUsage) -> bool {
+    // SAFETY: `threshold` is the map's value. User space replaces it as a whole, never in place, so its
+    // fields are consistent. The kernel may reuse it for another cgroup at the same time. Then its generation
+    // is another one, and the token of that generation decides.
     let (generation, above, below, limit, reclaimed) = unsafe {
-        if let Some(pages) = seen.charged {
-            add(&raw mut (*armed).gross, pages);
+        if let Some(pages) = level_usage.charged {
+            add(&raw mut (*threshold).gross, pages);
         }
-        if let Some(pages) = seen.reclaimed {
-            add(&raw mut (*armed).reclaimed, pages);
+        if let Some(pages) = level_usage.reclaimed {
+            add(&raw mut (*threshold).reclaimed, pages);
         }
         (
-            (*armed).generation,
-            (*armed).usage_above,
-            (*armed).usage_below,
-            (*armed).gross_limit,
-            core::ptr::read_volatile(&raw const (*armed).reclaimed),
+            (*threshold).generation,
+            (*threshold).usage_above,
+            (*threshold).usage_below,
+            (*threshold).gross_limit,
+            core::ptr::read_volatile(&raw const (*threshold).reclaimed),
         )
     };
     let mut fired = false;
-    if seen.usage.saturating_add(reclaimed) >= above {
-        fired |= fire(armed, generation, Edge::UsageAbove, seen);
+    if level_usage.usage.saturating_add(reclaimed) >= above {
+        fired |= fire(threshold, generation, Edge::UsageAbove, level_usage);
     }
-    if seen.usage < below {
-        fired |= fire(armed, generation, Edge::UsageBelow, seen);
+    if level_usage.usage < below {
+        fired |= fire(threshold, generation, Edge::UsageBelow, level_usage);
     }
-    if seen.charged.is_some() {
+    if level_usage.charged.is_some() {
         // SAFETY: the map's value; volatile, since other CPUs add to it.
-        let gross = unsafe { core::ptr::read_volatile(&raw const (*armed).gross) };
+        let gross = unsafe { core::ptr::read_volatile(&raw const (*threshold).gross) };
         if gross >= limit {
-            fired |= fire(armed, generation, Edge::Gross, seen);
+            fired |= fire(threshold, generation, Edge::Gross, level_usage);
         }
     }
     fired
 }
 
-/// Pushes the record if nobody did for this arming. When it does not fit, the level stays
-/// armed, and the next charge tries again.
+/// Pushes the record if no program has done so for this setting. If the record does not fit, the threshold
+/// stays set, and the next charge tries again.
 #[inline(always)]
-fn fire(armed: *mut MemcgThreshold, generation: u64, edge: Edge, seen: &LevelUsage) -> bool {
+fn fire(threshold: *mut MemcgThreshold, generation: u64, edge: Edge, level_usage: &LevelUsage) -> bool {
     // SAFETY: the map's value; the index is below 3.
-    let fired = unsafe { &raw mut (*armed).fired[edge as usize] };
+    let fired = unsafe { &raw mut (*threshold).fired[edge as usize] };
     // SAFETY: the map's value; volatile, since other CPUs write it.
     if unsafe { core::ptr::read_volatile(fired) } == generation {
         return false;
@@ -110,23 +111,24 @@ fn fire(armed: *mut MemcgThreshold, generation: u64, edge: Edge, seen: &LevelUsa
         lost(Counter::LostThresholdCrossed);
         return false;
     };
-    let ticket = FireToken { id: seen.cgroup_id, generation, edge: edge as u32, pad: 0 };
-    if FIRE_TOKENS.remove(ticket).is_err() {
+    let token = FireToken { id: level_usage.cgroup_id, generation, edge: edge as u32, pad: 0 };
+    if FIRE_TOKENS.remove(token).is_err() {
         record.discard(aya_ebpf::bindings::BPF_RB_NO_WAKEUP as u64);
         return false;
     }
-    // Only by whom the ticket was for: the element may be another level's by now, and this its generation.
+    // Written only by the program that took the token, as the element may have been reused for another
+    // cgroup, with that cgroup's generation.
     // SAFETY: as above.
     unsafe { core::ptr::write_volatile(fired, generation) };
     let task = bpf_get_current_pid_tgid();
     // SAFETY: the map's value.
-    let gross = unsafe { core::ptr::read_volatile(&raw const (*armed).gross) };
+    let gross = unsafe { core::ptr::read_volatile(&raw const (*threshold).gross) };
     record.write(ThresholdCrossed {
         header: header::<ThresholdCrossed>(Kind::ThresholdCrossed),
-        cgroup_id: seen.cgroup_id,
-        leaf_id: seen.leaf_id,
+        cgroup_id: level_usage.cgroup_id,
+        leaf_id: level_usage.leaf_id,
         generation,
-        usage: seen.usage,
+        usage: level_usage.usage,
         gross,
         tgid: (task >> 32) as u32,
         pid: task as u32,

@@ -1,3 +1,3 @@
-//! What is fuzzed. The programs in `targets/` only hand their input on.
+//! Fuzz targets. The programs in `targets/` only pass their input on.
 
 pub mod targets;

@@ -1,6 +1,6 @@
-//! One function for each kind of input: whatever the bytes are, it comes back, and what it took for true
-//! was said in them. Each tells whether it understood any of it; `tests/tests/corpus.rs` runs them over the
-//! corpus with every change.
+//! One function for each kind of input. Each takes any bytes, must not panic, asserts that what it parsed is in
+//! the input, and returns whether it could parse any of it. `tests/tests/corpus.rs` runs them over the corpus
+//! with every change.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -28,10 +28,10 @@ use eviction_node::proc::pressure::parse_pressure;
 use eviction_node::proc::process::parse_procs;
 use eviction_node::proc::tasks::parse_task_count;
 use eviction_node::proc::vmstat::parse_oom_kills;
-use eviction_node::proc::watermarks::parse_kept_free;
+use eviction_node::proc::watermarks::parse_zoneinfo_reserve;
 
-/// A record of the ring buffer. The first byte says how large the machine's pages are, and whether the
-/// record is left as another version's; else it is given ours, so that the corpus stays of use.
+/// Decodes a record of the ring buffer. The first byte selects the page size. Below 128 it also sets the
+/// record's version to the current one, so that the corpus stays useful.
 pub fn record(input: &[u8]) -> bool {
     let Some((&first, record)) = input.split_first() else { return false };
     let (page_bytes, mut record) = (4096 << (2 * (first % 3)), record.to_vec());
@@ -50,7 +50,8 @@ pub fn record(input: &[u8]) -> bool {
     true
 }
 
-/// The kernel's type information, with all that is looked for in it; also as that of its own module.
+/// Parses the kernel's type information (BTF) and resolves all that is wanted from it; also parses it as its
+/// own module.
 pub fn btf(input: &[u8]) -> bool {
     let Ok(btf) = Btf::parse(input, &WANTED) else { return false };
     let module = btf.parse_module(input, &WANTED).ok();
@@ -66,25 +67,25 @@ pub fn btf(input: &[u8]) -> bool {
     true
 }
 
-/// A file of a cgroup; the first byte says which.
+/// Parses a file of a cgroup; the first byte selects which.
 pub fn cgroup_files(input: &[u8]) -> bool {
-    let Some((&which, text)) = input.split_first() else { return false };
-    let is_said = |figure: Reading<u64>, key: &str| {
-        let known = figure.known().is_some();
-        assert!(!known || has(text, key), "{key} is not in the text");
+    let Some((&selector, text)) = input.split_first() else { return false };
+    let is_in_text = |value: Reading<u64>, key: &str| {
+        let known = value.known().is_some();
+        assert!(!known || contains_text(text, key), "{key} is not in the text");
         known
     };
-    match which % 9 {
+    match selector % 9 {
         version @ 0..=1 => {
             let version = [Version::V1, Version::V2][usize::from(version)];
             let stat = parse_memory_stat(version, text);
-            is_said(stat.inactive_file, "inactive_file")
-                & is_said(stat.active_file, "active_file")
-                & is_said(stat.anon, if version == Version::V1 { "total_rss" } else { "anon" })
+            is_in_text(stat.inactive_file, "inactive_file")
+                & is_in_text(stat.active_file, "active_file")
+                & is_in_text(stat.anon, if version == Version::V1 { "total_rss" } else { "anon" })
         }
-        2 => is_said(parse_memory_events(text).oom_kill, "oom_kill"),
-        3 => is_said(parse_oom_control(text), "oom_kill"),
-        4 => is_said(parse_pids_events(text), "max"),
+        2 => is_in_text(parse_memory_events(text).oom_kill, "oom_kill"),
+        3 => is_in_text(parse_oom_control(text), "oom_kill"),
+        4 => is_in_text(parse_pids_events(text), "max"),
         5 => parse_procs(text).is_ok(),
         6 => parse_usage(text).is_ok(),
         7 => parse_limit(text).is_ok(),
@@ -98,18 +99,18 @@ pub fn cgroup_files(input: &[u8]) -> bool {
     }
 }
 
-/// A file of `/proc`; the first byte says which.
+/// Parses a file of `/proc`; the first byte selects which.
 pub fn proc_files(input: &[u8]) -> bool {
-    let Some((&which, text)) = input.split_first() else { return false };
-    match which % 8 {
+    let Some((&selector, text)) = input.split_first() else { return false };
+    match selector % 8 {
         0 => {
             let total = parse_meminfo(text).total.known().is_some();
-            assert!(!total || has(text, "MemTotal"));
+            assert!(!total || contains_text(text, "MemTotal"));
             total
         }
         1 => {
             let some = parse_pressure(text).some.avg10.known().is_some();
-            assert!(!some || has(text, "some"));
+            assert!(!some || contains_text(text, "some"));
             some
         }
         2 => parse_task_count(text).is_ok_and(|count| {
@@ -117,11 +118,11 @@ pub fn proc_files(input: &[u8]) -> bool {
             true
         }),
         3 => parse_oom_kills(text).is_ok_and(|_| {
-            assert!(has(text, "oom_kill "));
+            assert!(contains_text(text, "oom_kill "));
             true
         }),
-        6 => parse_kept_free(text).is_ok_and(|_| {
-            assert!(has(text, "Node"));
+        6 => parse_zoneinfo_reserve(text).is_ok_and(|_| {
+            assert!(contains_text(text, "Node"));
             true
         }),
         _ => !parse_mounts(text).is_empty(),
@@ -133,17 +134,17 @@ fn is_below_1000_e(quantity: &Quantity) -> bool {
     matches!(bounds, [Ok(low), Ok(high)] if low < *quantity && *quantity < high)
 }
 
-/// Quantities, durations, limits and percentages as Kubernetes writes them.
+/// Parses quantities, durations, limits and percentages as Kubernetes writes them.
 pub fn quantity(input: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(input) else { return false };
     let quantity = Quantity::parse(text);
     if let Ok(quantity) = &quantity {
         let canonical = quantity.to_string();
-        // There is no suffix beyond E, and Go then writes none: `70000E` is written `70`, here as there.
-        let is_written = quantity.format() != Format::DecimalSi || is_below_1000_e(quantity);
+        // There is no suffix beyond E, and Go then writes none: both Go and the agent write `70000E` as `70`.
+        let round_trips = quantity.format() != Format::DecimalSi || is_below_1000_e(quantity);
         match Quantity::parse(&canonical) {
-            Ok(again) if is_written => {
-                assert_eq!(again.as_nanos(), quantity.as_nanos(), "{text} is written {canonical}")
+            Ok(reparsed) if round_trips => {
+                assert_eq!(reparsed.as_nanos(), quantity.as_nanos(), "{text} is written {canonical}")
             }
             Ok(_) => {}
             Err(error) => panic!("{text} is written {canonical}, which is refused: {error}"),
@@ -153,17 +154,19 @@ pub fn quantity(input: &[u8]) -> bool {
     quantity.is_ok() | duration | Limit::parse(text).is_ok() | parse_percentage(text).is_ok()
 }
 
-/// The file of a `KubeletConfiguration`.
+/// Loads the file of a `KubeletConfiguration`.
 pub fn kubelet_configuration(input: &[u8]) -> bool {
-    in_file(input, |file| load_kubelet(Some(file), None).map_err(|problems| explained(&problems)).is_ok())
+    with_file(input, |file| {
+        load_kubelet(Some(file), None).map_err(|problems| assert_explained(&problems)).is_ok()
+    })
 }
 
-/// The file of an `AgentConfiguration`.
+/// Loads the file of an `AgentConfiguration`.
 pub fn agent_configuration(input: &[u8]) -> bool {
-    in_file(input, |file| load_agent(Some(file)).map_err(|problems| explained(&problems)).is_ok())
+    with_file(input, |file| load_agent(Some(file)).map_err(|problems| assert_explained(&problems)).is_ok())
 }
 
-/// A `PodList`, and what follows from its pods.
+/// Parses a `PodList`, and derives the policy's view of its pods.
 pub fn pod_list(input: &[u8]) -> bool {
     let Ok(pods) = parse_pod_list(input) else { return false };
     let Ok(policy) = kubelet_policy(&serde_json::Value::Null) else { panic!("the defaults are refused") };
@@ -174,15 +177,15 @@ pub fn pod_list(input: &[u8]) -> bool {
     true
 }
 
-/// Who wrote it must be told where and why.
-fn explained(problems: &Problems) {
+/// Asserts that each problem has a cause.
+fn assert_explained(problems: &Problems) {
     assert!(!problems.0.is_empty(), "refused without a reason");
     for problem in &problems.0 {
         assert!(!problem.cause.is_empty(), "{problem:?}");
     }
 }
 
-fn in_file(content: &[u8], read: impl FnOnce(&Path) -> bool) -> bool {
+fn with_file(content: &[u8], read: impl FnOnce(&Path) -> bool) -> bool {
     let file = tempfile::NamedTempFile::new().and_then(|mut file| {
         file.write_all(content)?;
         Ok(file)
@@ -193,12 +196,12 @@ fn in_file(content: &[u8], read: impl FnOnce(&Path) -> bool) -> bool {
     }
 }
 
-fn has(text: &[u8], word: &str) -> bool {
+fn contains_text(text: &[u8], word: &str) -> bool {
     text.windows(word.len()).any(|window| window == word.as_bytes())
 }
 
-/// A recording: the bytes as they are, and as frames with the right checksums, a line each that begins with
-/// the digit of its kind.
+/// Reads a recording: first the bytes as they are, then as frames with valid checksums. Each line makes one
+/// frame; its first digit is the frame's kind.
 pub fn recording(input: &[u8]) -> bool {
     let frames = input.split(|byte| *byte == b'\n').filter_map(|line| line.split_first());
     let frames = frames.flat_map(|(kind, payload)| frame_of(kind.wrapping_sub(b'0'), payload));

@@ -1,4 +1,4 @@
-//! The agent as a program: started as a user starts it, listened to line by line, and ended.
+//! The agent as a process: starts it as a user does, reads its events line by line, and ends it.
 
 use std::collections::VecDeque;
 use std::io::{BufRead as _, BufReader, Read};
@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
 use crate::clock;
-use crate::interrupt::{Interrupt, LOOK};
+use crate::interrupt::{Interrupt, POLL_INTERVAL};
 use crate::metrics::Metrics;
 use crate::node::Node;
 use crate::process::HANG;
@@ -26,7 +26,7 @@ mod recording;
 pub use options::Options;
 pub use recording::Recording;
 
-/// Finds the agent's binary: where the test task says, or beside the running program.
+/// Finds the agent's binary: at the path that the test task sets, or beside the running program.
 ///
 /// # Errors
 /// If there is none.
@@ -34,12 +34,12 @@ pub fn binary() -> Result<PathBuf> {
     crate::binary::find("eviction-agent")
 }
 
-/// A configuration with which the agent acts at the kubelet's own threshold, so that figures are those
-/// that a story set.
+/// Writes a configuration with which the agent acts at the kubelet's own threshold, so that values are those
+/// that a scenario sets.
 ///
 /// # Errors
 /// If it cannot be written.
-pub fn at_the_line(node: &Node) -> Result<PathBuf> {
+pub fn config_without_margin(node: &Node) -> Result<PathBuf> {
     let file = node.file("agent.yaml");
     let text =
         "apiVersion: eviction-agent.io/v1alpha1\nkind: AgentConfiguration\nthresholdMargin: {mode: Never}\n";
@@ -47,38 +47,38 @@ pub fn at_the_line(node: &Node) -> Result<PathBuf> {
     Ok(file)
 }
 
-/// A line that the agent printed.
+/// An event that the agent printed as a JSON line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
-    /// When the line arrived, nanoseconds of `CLOCK_MONOTONIC`.
-    pub heard_ns: u64,
-    /// What it says.
+    /// When the line was read, nanoseconds of `CLOCK_MONOTONIC`.
+    pub read_ns: u64,
+    /// The JSON object.
     pub value: Value,
 }
 
 impl Event {
-    /// Its kind.
+    /// Returns the kind of the event.
     pub fn kind(&self) -> &str {
         self.text("event")
     }
 
-    /// A field that is a text; empty where there is none.
+    /// Returns a field that is a string; empty if there is none.
     pub fn text(&self, field: &str) -> &str {
         self.value.get(field).and_then(Value::as_str).unwrap_or_default()
     }
 
-    /// The pod as `namespace/name`; empty where there is none.
+    /// Returns the pod as `namespace/name`; empty if there is none.
     pub fn pod(&self) -> String {
         full_name(&self.value)
     }
 
-    /// A field that is a whole number, none below zero.
+    /// Returns a field that is a non-negative integer.
     pub fn number(&self, field: &str) -> Option<u64> {
         self.value.get(field).and_then(Value::as_u64)
     }
 }
 
-/// The pod of an event, or of an entry of a list, as `namespace/name`; empty where there is none.
+/// Returns the pod of an event, or of an entry of a list, as `namespace/name`; empty if there is none.
 pub fn full_name(value: &Value) -> String {
     let text = |field| value.get(field).and_then(Value::as_str);
     text("namespace")
@@ -86,38 +86,39 @@ pub fn full_name(value: &Value) -> String {
         .map_or_else(String::new, |(namespace, pod)| format!("{namespace}/{pod}"))
 }
 
-/// A running agent; ended, the hard way if need be, when it goes out of scope.
+/// A running agent. Dropping it ends it, with SIGKILL if necessary.
 #[derive(Debug)]
 pub struct Agent {
     child: Child,
-    lines: Receiver<Line>,
-    heard: Vec<Event>,
+    lines: Receiver<EventLine>,
+    events: Vec<Event>,
     ended: bool,
     log: Log,
     interrupt: Interrupt,
     recording: Option<Recording>,
 }
 
-type Line = Result<Event, String>;
+type EventLine = Result<Event, String>;
 
-/// A guard against an agent that hangs, no measure of its speed.
+/// The timeout for an agent that hangs. It does not measure the agent's speed.
 pub const GUARD: Duration = HANG;
 
 impl Agent {
-    /// Starts the agent and waits until it says that it has.
+    /// Starts the agent and waits for its `started` event.
     ///
     /// # Errors
-    /// If it cannot be started, or ends at once: then with what it printed.
+    /// If it cannot be started, or exits at once; the error then contains the end of its log.
     pub fn start(options: &Options, interrupt: &Interrupt) -> Result<Self> {
         let mut agent = Self::spawn(options, interrupt)?;
         agent.wait_for("its `started` event", GUARD, |event| event.kind() == "started")?;
         Ok(agent)
     }
 
-    /// The same. What it records is decided again when it has ended: a difference is a panic.
+    /// Starts the agent as [`Self::start`] does, with a recording. When the agent has ended, the recording is
+    /// replayed: a difference is a panic.
     ///
     /// # Errors
-    /// As above, or if its configuration cannot be changed.
+    /// As for [`Self::start`], or if its configuration cannot be changed.
     pub fn start_recorded(options: &Options, interrupt: &Interrupt) -> Result<Self> {
         let (recording, options) = Recording::begin(options)?;
         let mut agent = Self::start(&options, interrupt)?;
@@ -160,15 +161,15 @@ impl Agent {
         let mut child = command.spawn().with_context(|| format!("start {}", binary.display()))?;
         let stdout = child.stdout.take().context("the agent's output")?;
         let stderr = child.stderr.take().context("the agent's log")?;
-        let (to, lines) = mpsc::channel();
-        std::thread::spawn(move || listen(stdout, &to));
+        let (sender, lines) = mpsc::channel();
+        std::thread::spawn(move || read_events(stdout, &sender));
         let log = Log::default();
-        let kept = log.clone();
-        std::thread::spawn(move || kept.keep(stderr));
+        let log_reader = log.clone();
+        std::thread::spawn(move || log_reader.read_lines(stderr));
         Ok(Self {
             child,
             lines,
-            heard: Vec::new(),
+            events: Vec::new(),
             ended: false,
             log,
             interrupt: interrupt.clone(),
@@ -176,100 +177,108 @@ impl Agent {
         })
     }
 
-    /// Its process id.
+    /// Returns the process ID of the agent.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// All that it has said until now.
+    /// Returns all events that the agent has printed until now.
     ///
     /// # Errors
-    /// If it said what is not an event, or has ended.
-    pub fn heard(&mut self) -> Result<&[Event]> {
+    /// If it printed something that is not an event, or has ended.
+    pub fn events(&mut self) -> Result<&[Event]> {
         loop {
             match self.lines.try_recv() {
-                Ok(line) => self.hear(line)?,
-                Err(TryRecvError::Empty) => return Ok(&self.heard),
+                Ok(line) => self.store(line)?,
+                Err(TryRecvError::Empty) => return Ok(&self.events),
                 Err(TryRecvError::Disconnected) => {
-                    bail!("the agent ended by itself ({}){}", self.how_it_ended()?, self.log.tail());
+                    bail!(
+                        "the agent ended by itself ({}){}",
+                        self.wait_and_describe_exit()?,
+                        self.log.tail()
+                    );
                 }
             }
         }
     }
 
-    /// Whether the agent knows that so many victims are gone, and that the last pressure is over.
-    pub fn is_settled(&mut self, evictions: usize) -> Result<bool> {
-        let heard = self.heard()?;
+    /// Returns whether the agent has reported the end of so many victims and of the last pressure.
+    pub fn has_reported_recovery(&mut self, evictions: usize) -> Result<bool> {
+        let events = self.events()?;
         let is_end =
             |event: &&Event| event.kind() == "eviction_progress" && event.text("result") == "terminated";
-        let gone = heard.iter().filter(is_end).count();
-        let threshold = heard.iter().rev().find(|event| event.kind() == "threshold");
+        let terminated = events.iter().filter(is_end).count();
+        let threshold = events.iter().rev().find(|event| event.kind() == "threshold");
         let is_over = threshold.is_none_or(|event| event.text("state") == "cleared");
-        Ok(gone >= evictions && is_over)
+        Ok(terminated >= evictions && is_over)
     }
 
-    /// The first event, of those said already and those to come, that `fits`.
+    /// Waits for the first event that `fits`, among those already read and those to come.
     ///
     /// # Errors
-    /// If the agent ends, says what is not an event, or none comes for so long that it must hang.
+    /// If the agent ends, prints something that is not an event, or no event fits within `guard`.
     pub fn wait_for(&mut self, what: &str, guard: Duration, fits: impl Fn(&Event) -> bool) -> Result<Event> {
         let end = Instant::now() + guard;
-        let mut seen = 0;
+        let mut checked = 0;
         loop {
-            while let Some(event) = self.heard.get(seen) {
+            while let Some(event) = self.events.get(checked) {
                 if fits(event) {
                     return Ok(event.clone());
                 }
-                seen += 1;
+                checked += 1;
             }
             self.interrupt.check()?;
             if self.ended {
-                bail!("the agent ended ({}) before {what}{}", self.how_it_ended()?, self.log.tail());
+                bail!(
+                    "the agent ended ({}) before {what}{}",
+                    self.wait_and_describe_exit()?,
+                    self.log.tail()
+                );
             }
             if Instant::now() >= end {
                 bail!("the agent did not say {what} for {} s{}", guard.as_secs(), self.log.tail());
             }
-            match self.lines.recv_timeout(LOOK) {
-                Ok(line) => self.hear(line)?,
+            match self.lines.recv_timeout(POLL_INTERVAL) {
+                Ok(line) => self.store(line)?,
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => self.ended = true,
             }
         }
     }
 
-    fn hear(&mut self, line: Line) -> Result<()> {
+    fn store(&mut self, line: EventLine) -> Result<()> {
         match line {
-            Ok(event) => self.heard.push(event),
+            Ok(event) => self.events.push(event),
             Err(error) => bail!("the agent printed {error}"),
         }
         Ok(())
     }
 
-    /// Asks its endpoint.
+    /// Reads the metrics of the agent from its endpoint.
     ///
     /// # Errors
-    /// If it has none or does not answer.
+    /// If it has no endpoint, or the endpoint does not answer.
     pub fn metrics(&self) -> Result<Metrics> {
-        let started = self.heard.iter().find(|event| event.kind() == "started");
+        let started = self.events.iter().find(|event| event.kind() == "started");
         let listen = started.map_or("", |event| event.text("listen_address"));
         let address: SocketAddr =
             listen.parse().with_context(|| format!("the agent's address `{listen}`"))?;
         Metrics::read(address)
     }
 
-    /// The backend that a source uses, and why.
+    /// Returns the backend that a source uses, and the reason.
     pub fn backend(&self, source: &str) -> Option<(String, String)> {
-        let started = self.heard.iter().find(|event| event.kind() == "started")?;
+        let started = self.events.iter().find(|event| event.kind() == "started")?;
         let sources = started.value.get("sources")?.as_array()?;
         let found = sources.iter().find(|s| s.get("source").and_then(Value::as_str) == Some(source))?;
         let text = |field| found.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
         Some((text("backend"), text("reason")))
     }
 
-    /// Ends it as an operator does, with SIGTERM, and says how it ended.
+    /// Ends the agent with SIGTERM, as an operator does, and returns its exit status.
     ///
     /// # Errors
-    /// If it does not end, or ended by itself before.
+    /// If it does not end, or has ended by itself before.
     pub fn stop(mut self) -> Result<ExitStatus> {
         if let Some(status) = self.child.try_wait().context("look at the agent")? {
             bail!("the agent had ended by itself: {}{}", describe(status), self.log.tail());
@@ -280,38 +289,38 @@ impl Agent {
             .until("the agent ends on SIGTERM", GUARD, || child.try_wait().context("wait for the agent"))
     }
 
-    /// Ends it at this very instant, with SIGKILL. All that it has said.
+    /// Ends the agent with SIGKILL and returns all events that it has printed.
     ///
     /// # Errors
-    /// If it said what is not an event, or had ended before.
+    /// If it has ended before.
     pub fn kill(mut self) -> Result<Vec<Event>> {
         if let Some(status) = self.child.try_wait().context("look at the agent")? {
             bail!("the agent had ended by itself: {}{}", describe(status), self.log.tail());
         }
         self.child.kill().context("kill the agent")?;
         self.child.wait().context("wait for the killed agent")?;
-        // What was being written is cut off.
+        // The line that was being written is cut off, so it is ignored.
         while let Ok(line) = self.lines.recv() {
             if let Ok(event) = line {
-                self.heard.push(event);
+                self.events.push(event);
             }
         }
-        Ok(std::mem::take(&mut self.heard))
+        Ok(std::mem::take(&mut self.events))
     }
 
-    /// For who reads why a test failed.
-    fn say_what_it_said(&mut self) {
+    /// Prints the last events and the end of the log, for the reader of a failed test.
+    fn print_last_events(&mut self) {
         const LAST: usize = 60;
         while let Ok(Ok(event)) = self.lines.try_recv() {
-            self.heard.push(event);
+            self.events.push(event);
         }
         eprintln!("the last that the agent said{}", self.log.tail());
-        for event in &self.heard[self.heard.len().saturating_sub(LAST)..] {
+        for event in &self.events[self.events.len().saturating_sub(LAST)..] {
             eprintln!("{}", event.value);
         }
     }
 
-    fn how_it_ended(&mut self) -> Result<String> {
+    fn wait_and_describe_exit(&mut self) -> Result<String> {
         let child = &mut self.child;
         let status = self.interrupt.until("the agent's end, its output having ended", GUARD, || {
             child.try_wait().context("wait for the agent")
@@ -322,23 +331,24 @@ impl Agent {
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        // Time to detach and to thaw what it may have frozen; what it leaves, others clear away.
+        // Gives the agent time to detach and to thaw what it may have frozen. What it leaves behind is removed
+        // elsewhere.
         let end = Instant::now() + Duration::from_secs(2);
-        let mut asked = false;
+        let mut signalled = false;
         while let Ok(None) = self.child.try_wait() {
-            if !asked {
-                asked = signal(&self.child, rustix::process::Signal::TERM).is_ok();
+            if !signalled {
+                signalled = signal(&self.child, rustix::process::Signal::TERM).is_ok();
             }
-            if !asked || Instant::now() >= end {
+            if !signalled || Instant::now() >= end {
                 break;
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
         // Both fail only for a process that has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {
-            self.say_what_it_said();
+            self.print_last_events();
         } else if let Some(Err(error)) = self.recording.as_ref().map(Recording::verify) {
             panic!("{error:#}");
         }
@@ -350,7 +360,7 @@ fn signal(child: &Child, signal: rustix::process::Signal) -> Result<()> {
         .with_context(|| format!("send {signal:?} to the agent"))
 }
 
-/// An end as people say it.
+/// Describes an exit status: its code or its signal.
 pub fn describe(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("exit code {code}"),
@@ -359,17 +369,17 @@ pub fn describe(status: ExitStatus) -> String {
     }
 }
 
-fn listen(stdout: impl Read, to: &mpsc::Sender<Line>) {
+fn read_events(stdout: impl Read, sender: &mpsc::Sender<EventLine>) {
     for line in BufReader::new(stdout).lines() {
-        let heard_ns = clock::now();
+        let read_ns = clock::now();
         let event = match line {
             Ok(line) => match serde_json::from_str(&line) {
-                Ok(value @ Value::Object(_)) => Ok(Event { heard_ns, value }),
+                Ok(value @ Value::Object(_)) => Ok(Event { read_ns, value }),
                 _ => Err(format!("what is not an event: `{line}`")),
             },
             Err(error) => Err(format!("what cannot be read: {error}")),
         };
-        if to.send(event).is_err() {
+        if sender.send(event).is_err() {
             return;
         }
     }
@@ -380,12 +390,12 @@ fn listen(stdout: impl Read, to: &mpsc::Sender<Line>) {
 struct Log(Arc<Mutex<VecDeque<String>>>);
 
 impl Log {
-    const KEPT: usize = 12;
+    const MAX_LINES: usize = 12;
 
-    fn keep(&self, stderr: impl Read) {
+    fn read_lines(&self, stderr: impl Read) {
         for line in BufReader::new(stderr).lines().map_while(Result::ok) {
             let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            if kept.len() == Self::KEPT {
+            if kept.len() == Self::MAX_LINES {
                 kept.pop_front();
             }
             kept.push_back(line);

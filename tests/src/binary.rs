@@ -4,9 +4,8 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 
-/// Finds a program of this workspace: where the test task says, or beside the running one. That
-/// holds on other machines as well, where `env!("CARGO_BIN_EXE_…")` names a path of the machine that
-/// has built it.
+/// Finds a program of this workspace: at the path that the test task sets, or beside the running program. This
+/// works on other machines as well, where `env!("CARGO_BIN_EXE_…")` is a path of the machine that has built it.
 ///
 /// # Errors
 /// If there is none.

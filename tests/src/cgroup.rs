@@ -1,7 +1,7 @@
-//! A private cgroup subtree that stands for a node, with groups named as the kubelet names them.
+//! A private cgroup subtree that represents a node, with cgroups named as the kubelet names them.
 //!
-//! On v1 the same relative path exists in the memory, pids and freezer hierarchies and, on a
-//! hybrid machine, in the unified one, as container runtimes lay it out.
+//! On v1 the same relative path exists in the memory, pids and freezer hierarchies and, on a hybrid machine, in
+//! the unified one, as container runtimes create it.
 
 mod names;
 
@@ -21,35 +21,35 @@ use crate::process;
 
 const PREFIX: &str = "eviction-test";
 
-/// Subtrees that this process has made.
-static MADE: AtomicU64 = AtomicU64::new(0);
+/// The number of subtrees that this process has created.
+static CREATED: AtomicU64 = AtomicU64::new(0);
 
-/// Controllers that groups below the subtree need, where the unified hierarchy has them.
+/// The controllers that cgroups below the subtree need, where the unified hierarchy has them.
 const CONTROLLERS: [&str; 2] = ["memory", "pids"];
 
-/// The subtree. Everything in it is killed and removed when it is dropped.
+/// A subtree. Dropping it kills everything in it and removes it.
 #[derive(Debug)]
 pub struct Subtree {
     root: Group,
 }
 
 impl Subtree {
-    /// Makes one, after removing what crashed runs have left behind. The name carries the owner's
-    /// process id and start time, so a live run is never touched.
+    /// Creates a subtree, after removing those that crashed runs have left behind. The name contains the
+    /// owner's process ID and start time, so that the subtree of a live run is never removed.
     pub fn new(label: &str) -> Result<Self> {
         Self::sweep()?;
         let mounts = Mounts::discover()?;
         let pid = std::process::id();
         let (_, start) = process::stat(pid).context("read own start time")?;
-        // Tests of one program make subtrees with the same label at the same moment.
-        let serial = MADE.fetch_add(1, Ordering::Relaxed);
+        // Tests of one program create subtrees with the same label at the same moment.
+        let serial = CREATED.fetch_add(1, Ordering::Relaxed);
         let name = format!("{PREFIX}-{label}-{serial}-{pid}-{start}");
         let root = Group::create(mounts, Path::new(&name))?;
-        root.never_swap()?;
+        root.disable_swap()?;
         Ok(Self { root })
     }
 
-    /// Removes the subtrees of processes that are gone.
+    /// Removes the subtrees of processes that have ended.
     pub fn sweep() -> Result<()> {
         let mounts = Mounts::discover()?;
         let mut abandoned = BTreeSet::new();
@@ -76,28 +76,28 @@ impl Subtree {
         Ok(())
     }
 
-    /// Relative to the mount point of each hierarchy, with a leading slash: what the agent calls
-    /// the cgroup root.
+    /// Returns the path relative to the mount point of each hierarchy, with a leading slash, as the agent's
+    /// cgroup root.
     pub fn path(&self) -> PathBuf {
         Path::new("/").join(&self.root.path)
     }
 
-    /// The group at the top.
+    /// Returns the cgroup at the top.
     pub fn root(&self) -> &Group {
         &self.root
     }
 
-    /// Makes a group and those above it, in every hierarchy.
+    /// Creates a cgroup and its parents, in every hierarchy.
     pub fn group(&self, path: impl AsRef<Path>) -> Result<Group> {
         self.root.group(path)
     }
 
-    /// The group of a pod, as the kubelet's cgroup driver names it.
+    /// Creates the cgroup of a pod, as the kubelet's cgroup driver names it.
     pub fn pod(&self, driver: Driver, qos: Qos, uid: &str) -> Result<Group> {
         self.root.group(driver.pod(qos, uid))
     }
 
-    /// Kills and removes everything; an error names what would not go.
+    /// Kills and removes everything; an error names what could not be removed.
     pub fn remove(self) -> Result<()> {
         self.root.destroy()
     }
@@ -111,7 +111,7 @@ impl Drop for Subtree {
     }
 }
 
-/// One group, present at the same path in every hierarchy.
+/// A cgroup, which has the same path in every hierarchy.
 #[derive(Clone, Debug)]
 pub struct Group {
     mounts: Mounts,
@@ -123,7 +123,7 @@ impl Group {
         Self { mounts, path: path.to_owned() }
     }
 
-    /// One that is there already, by its path relative to the mount points.
+    /// Returns an existing cgroup, by its path relative to the mount points.
     ///
     /// # Errors
     /// If cgroups are not mounted, or there is no such group.
@@ -154,28 +154,28 @@ impl Group {
         Ok(Self::open(mounts, path))
     }
 
-    /// Makes a group below this one, and those between.
+    /// Creates a cgroup below this one, and those between.
     pub fn group(&self, path: impl AsRef<Path>) -> Result<Self> {
         Self::create(self.mounts.clone(), &self.path.join(path))
     }
 
-    /// Relative to the mount points, without a leading slash.
+    /// Returns the path relative to the mount points, without a leading slash.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The directory in one hierarchy, if that is mounted.
+    /// Returns the directory in one hierarchy, if that is mounted.
     pub fn dir(&self, hierarchy: Hierarchy) -> Option<PathBuf> {
         Some(self.mounts.get(hierarchy)?.join(&self.path))
     }
 
-    /// The directory in each hierarchy.
+    /// Returns the directory in each hierarchy.
     pub fn dirs(&self) -> Vec<PathBuf> {
         let points = self.mounts.iter();
         points.map(|(_, point)| point.join(&self.path)).collect()
     }
 
-    /// The directory where a controller's files are, and whether it is a v1 one.
+    /// Returns the directory of a controller's files, and whether it is a v1 one.
     fn controller(&self, v1: Hierarchy) -> Result<(PathBuf, bool)> {
         if let Some(dir) = self.dir(v1) {
             return Ok((dir, true));
@@ -184,7 +184,8 @@ impl Group {
         Ok((unified.with_context(|| format!("no hierarchy has {v1:?}"))?, false))
     }
 
-    /// A file of the controller that version 1 has in a hierarchy of its own, by its names there and in version 2.
+    /// Returns a file of a controller, which has its own hierarchy in version 1, by its names in version 1 and
+    /// version 2.
     pub fn file(&self, v1: Hierarchy, files: (&str, &str)) -> Result<PathBuf> {
         let (dir, is_v1) = self.controller(v1)?;
         Ok(dir.join(if is_v1 { files.0 } else { files.1 }))
@@ -205,7 +206,7 @@ impl Group {
         write(&self.file(v1, files)?, value)
     }
 
-    /// Moves a process into the group, in every hierarchy.
+    /// Moves a process into the cgroup, in every hierarchy.
     pub fn add(&self, pid: u32) -> Result<()> {
         for dir in self.dirs() {
             write(&dir.join("cgroup.procs"), &pid.to_string())?;
@@ -213,44 +214,44 @@ impl Group {
         Ok(())
     }
 
-    /// What is charged here stays in memory, where the machine has swap: so it is on nodes, and a limit kills. Groups
-    /// that are made below are as this one.
-    fn never_swap(&self) -> Result<()> {
+    /// Keeps charged memory out of swap: as on nodes, a limit then leads to kills. Cgroups that are created
+    /// below inherit this.
+    fn disable_swap(&self) -> Result<()> {
         let file = self.file(Hierarchy::Memory, ("memory.swappiness", "memory.swap.max"))?;
-        // A kernel without swap has no such file.
+        // A kernel without swap does not have this file.
         if file.exists() { write(&file, "0") } else { Ok(()) }
     }
 
-    /// Bounds the memory in bytes.
+    /// Limits the memory, bytes.
     pub fn limit_memory(&self, bytes: u64) -> Result<()> {
         let files = ("memory.limit_in_bytes", "memory.max");
         self.write(Hierarchy::Memory, files, &bytes.to_string())
     }
 
-    /// Bounds the number of tasks.
+    /// Limits the number of tasks.
     pub fn limit_pids(&self, tasks: u64) -> Result<()> {
         let files = ("pids.max", "pids.max");
         self.write(Hierarchy::Pids, files, &tasks.to_string())
     }
 
-    /// The bound on the number of tasks as the file says it, a number or `max`.
+    /// Returns the limit of the number of tasks as the file contains it: a number or `max`.
     pub fn pids_limit(&self) -> Result<String> {
         let text = self.read(Hierarchy::Pids, ("pids.max", "pids.max"))?;
         Ok(text.trim().to_owned())
     }
 
-    /// Tasks in the group and below it, zombies included.
+    /// Returns the number of tasks in the cgroup and below it, zombies included.
     pub fn pids(&self) -> Result<u64> {
         self.read_number(Hierarchy::Pids, ("pids.current", "pids.current"))
     }
 
-    /// Charged memory of the group and those below it, in bytes.
+    /// Returns the charged memory of the cgroup and those below it, bytes.
     pub fn memory(&self) -> Result<u64> {
         let files = ("memory.usage_in_bytes", "memory.current");
         self.read_number(Hierarchy::Memory, files)
     }
 
-    /// One line of memory.stat, for the group and those below it, in bytes. `name` is the v2 one.
+    /// Returns one value of memory.stat, for the cgroup and those below it, bytes. `name` is the v2 name.
     pub fn memory_stat(&self, name: &str) -> Result<u64> {
         let text = self.read(Hierarchy::Memory, ("memory.stat", "memory.stat"))?;
         let (_, is_v1) = self.controller(Hierarchy::Memory)?;
@@ -267,7 +268,7 @@ impl Group {
         value.parse().with_context(|| format!("memory.stat {key}: {value:?}"))
     }
 
-    /// How many times the kernel has killed in this group for want of memory.
+    /// Returns the number of OOM kills in this cgroup.
     pub fn oom_kills(&self) -> Result<u64> {
         let text = self.read(Hierarchy::Memory, ("memory.oom_control", "memory.events"))?;
         let mut lines = text.lines().filter_map(|line| line.strip_prefix("oom_kill "));
@@ -275,7 +276,7 @@ impl Group {
         value.parse().with_context(|| format!("oom_kill {value:?}"))
     }
 
-    /// Stops or resumes all tasks in the group and waits until the kernel says so.
+    /// Freezes or thaws all tasks in the cgroup, and waits until the kernel reports it.
     pub fn freeze(&self, frozen: bool) -> Result<()> {
         let (dir, is_v1) = self.controller(Hierarchy::Freezer)?;
         if is_v1 {
@@ -293,31 +294,31 @@ impl Group {
         })
     }
 
-    /// Whether the group is to be frozen.
+    /// Returns whether the cgroup is frozen or being frozen.
     pub fn is_frozen(&self) -> Result<bool> {
         let text = self.read(Hierarchy::Freezer, ("freezer.state", "cgroup.freeze"))?;
         Ok(["FROZEN", "FREEZING", "1"].contains(&text.trim()))
     }
 
-    /// Processes in the group itself or below it, in any hierarchy.
+    /// Returns the processes in the cgroup and below it, in any hierarchy.
     pub fn processes(&self) -> Vec<u32> {
         let mut pids = BTreeSet::new();
         for dir in self.dirs() {
-            for group in below(&dir) {
+            for group in descendants(&dir) {
                 pids.extend(read_procs(&group));
             }
         }
         pids.into_iter().collect()
     }
 
-    /// Kills everything in the group and below it and removes it from every hierarchy.
+    /// Kills everything in the cgroup and below it, and removes it from every hierarchy.
     pub fn destroy(&self) -> Result<()> {
         let start = Instant::now();
         loop {
             let mut last = None;
             for dir in self.dirs() {
-                for group in below(&dir).into_iter().rev() {
-                    empty(&group);
+                for group in descendants(&dir).into_iter().rev() {
+                    kill_processes(&group);
                     match fs::remove_dir(&group) {
                         Err(error) if error.kind() != ErrorKind::NotFound => {
                             last = Some((group, error));
@@ -341,8 +342,8 @@ impl Group {
 
 fn enable_controllers(dir: &Path) -> Result<()> {
     let file = dir.join("cgroup.controllers");
-    let have = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
-    for controller in have.split_ascii_whitespace() {
+    let available = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
+    for controller in available.split_ascii_whitespace() {
         if CONTROLLERS.contains(&controller) {
             write(&dir.join("cgroup.subtree_control"), &format!("+{controller}"))?;
         }
@@ -354,8 +355,8 @@ fn write(file: &Path, value: &str) -> Result<()> {
     fs::write(file, value).with_context(|| format!("write {value:?} to {}", file.display()))
 }
 
-/// The directory and all below it, parents first; nothing if it is gone.
-fn below(dir: &Path) -> Vec<PathBuf> {
+/// Returns the directory and all below it, parents first; empty if the directory does not exist.
+fn descendants(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut queue = vec![dir.to_owned()];
     while let Some(dir) = queue.pop() {
@@ -378,8 +379,8 @@ fn read_procs(dir: &Path) -> Vec<u32> {
     text.lines().filter_map(|line| line.parse().ok()).filter(|&pid| pid != 0).collect()
 }
 
-/// Stops forking, thaws and kills: whichever of these the hierarchy knows.
-fn empty(dir: &Path) {
+/// Prevents forks, thaws and kills, as far as the hierarchy supports it.
+fn kill_processes(dir: &Path) {
     let file = |name: &str| Some(dir.join(name)).filter(|file| file.exists());
     for (name, value) in
         [("pids.max", "0"), ("freezer.state", "THAWED"), ("cgroup.freeze", "0"), ("cgroup.kill", "1")]

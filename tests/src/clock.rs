@@ -5,18 +5,18 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use rustix::time::{ClockId, clock_gettime};
 
-/// CLOCK_MONOTONIC in nanoseconds.
+/// Returns CLOCK_MONOTONIC in nanoseconds.
 pub fn now() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Time on a processor of all threads of a process, also of those that have ended: the
-/// scheduler's own account, exact to the nanosecond.
+/// Returns the processor time of all threads of a process, including those that have ended, as the scheduler
+/// counts it, exact to the nanosecond.
 ///
 /// # Errors
 /// If there is no such process.
-pub fn spent_by(pid: u32) -> Result<Duration> {
+pub fn cpu_time(pid: u32) -> Result<Duration> {
     let pid = libc::pid_t::try_from(pid).context("a process id")?;
     let (mut clock, mut time) = (0, libc::timespec { tv_sec: 0, tv_nsec: 0 });
     // SAFETY: writes the number of a clock, which outlives the call.

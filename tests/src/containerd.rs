@@ -1,4 +1,4 @@
-//! A containerd of a test's own: its root, state, socket and runtime below a folder of the test.
+//! A containerd for a test: its root, state, socket and runtime are below a folder of the test.
 
 use std::fs;
 use std::io::Read as _;
@@ -13,13 +13,13 @@ use crate::cluster::program::Program;
 use crate::folder::Folder;
 use crate::process;
 
-/// The parent of the cgroups of containers whose pod names none.
+/// The parent of the cgroups of containers, if their pod names none.
 const GROUP: &str = "k8s.io";
 
-/// Where shims keep their sockets, whatever containerd's settings say.
+/// The folder of the shims' sockets, whatever containerd's settings are.
 const SHIM_SOCKETS: &str = "/run/containerd";
 
-/// A running containerd; killed with its shims when this is dropped.
+/// A running containerd. Dropping it kills it and its shims.
 #[derive(Debug)]
 pub struct Containerd {
     // Ended in this order.
@@ -27,28 +27,28 @@ pub struct Containerd {
     runtime: Runtime,
     root: PathBuf,
     folder: Folder,
-    made_sockets: bool,
-    made_groups: Vec<PathBuf>,
+    created_sockets: bool,
+    created_groups: Vec<PathBuf>,
 }
 
 impl Containerd {
-    /// Starts one that keeps its images in `root`.
+    /// Starts a containerd that keeps its images in `root`.
     ///
     /// # Errors
-    /// If its programs are not here or it does not come up.
+    /// If its programs are missing, or it does not come up.
     pub fn start(root: &Path) -> Result<Self> {
         let runtime = Runtime::find().map_err(anyhow::Error::msg)?;
         let folder = Folder::below(Path::new("/var/tmp"), "eviction-containerd")?;
         let config = config(root, folder.path());
         fs::write(folder.path().join("containerd.toml"), config).context("write containerd.toml")?;
         let groups = crate::cluster::node::hierarchies()?.into_iter().map(|it| it.join(GROUP));
-        let made_groups = groups.filter(|group| !group.exists()).collect();
-        let made_sockets = !Path::new(SHIM_SOCKETS).exists();
+        let created_groups = groups.filter(|group| !group.exists()).collect();
+        let created_sockets = !Path::new(SHIM_SOCKETS).exists();
         let mut command = Command::new(runtime.containerd());
         command.arg("--config=containerd.toml").env("PATH", runtime.path());
         let program = Program::start("containerd", &mut command, folder.path())?;
         let mut containerd =
-            Self { program, runtime, root: root.to_owned(), folder, made_sockets, made_groups };
+            Self { program, runtime, root: root.to_owned(), folder, created_sockets, created_groups };
         let mut serves = Ok(());
         process::wait_until("containerd serves", || {
             serves = containerd.program.check();
@@ -58,25 +58,25 @@ impl Containerd {
         serves.map(|()| containerd)
     }
 
-    /// Its socket.
+    /// Returns its socket.
     pub fn socket(&self) -> PathBuf {
         self.folder.path().join("containerd.sock")
     }
 
-    /// Makes an image known.
+    /// Imports an image.
     ///
     /// # Errors
-    /// If it cannot be packed or is refused.
+    /// If it cannot be packed, or containerd refuses it.
     pub fn import(&self, image: &Image) -> Result<()> {
         let folder = Folder::below(Path::new("/var/tmp"), "eviction-image")?;
         let archive = image.pack(folder.path())?;
         run(self.ctr(&["--namespace=k8s.io", "images", "import"]).arg(archive))
     }
 
-    /// Makes an image known that has a file of so many MiB that do not compress. The folder keeps the file.
+    /// Imports an image with a file of so many MiB that do not compress. The file stays in the folder.
     ///
     /// # Errors
-    /// If it cannot be made or is refused.
+    /// If it cannot be created, or containerd refuses it.
     pub fn import_random(&self, name: &'static str, mib: u64, folder: &Path) -> Result<()> {
         let file = folder.join(name);
         let mut random = fs::File::open("/dev/urandom").context("open /dev/urandom")?.take(mib << 20);
@@ -85,7 +85,7 @@ impl Containerd {
         self.import(&Image::of(name, &file))
     }
 
-    /// The names of the images that it has, by its own tool.
+    /// Returns the names of its images, as `ctr` lists them.
     ///
     /// # Errors
     /// If it does not answer.
@@ -96,10 +96,10 @@ impl Containerd {
         Ok(names.collect())
     }
 
-    /// Stops it, continues it or kills it.
+    /// Sends it a signal, to stop, continue or kill it.
     ///
     /// # Errors
-    /// If it is gone.
+    /// If it has ended.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         self.program.signal(signal)
     }
@@ -112,12 +112,12 @@ impl Containerd {
 }
 
 impl Containerd {
-    /// Its shims, and the processes whose root is one of its containers.
-    fn leftovers(&self) -> Vec<u32> {
+    /// Returns its shims, and the processes with the root of one of its containers.
+    fn remaining_processes(&self) -> Vec<u32> {
         let (socket, root) = (self.socket().display().to_string(), self.root.display().to_string());
         let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
         let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        let is_left = |pid: &u32| {
+        let is_remaining = |pid: &u32| {
             let read = |name: &str| fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
             let command = String::from_utf8_lossy(&read("cmdline")).into_owned();
             let mounts = String::from_utf8_lossy(&read("mountinfo")).into_owned();
@@ -125,16 +125,16 @@ impl Containerd {
             command.contains("containerd-shim") && command.contains(&socket)
                 || own_root.is_some_and(|line| line.contains(&root))
         };
-        pids.filter(is_left).collect()
+        pids.filter(is_remaining).collect()
     }
 
     fn clear(&mut self) -> Result<()> {
         self.program.kill()?;
         // Shims outlive containerd, and containers outlive shims.
         process::wait_until("shims and containers end", || {
-            let left = self.leftovers();
-            left.iter().for_each(|pid| drop(process::signal(*pid, Signal::KILL)));
-            left.is_empty()
+            let remaining = self.remaining_processes();
+            remaining.iter().for_each(|pid| drop(process::signal(*pid, Signal::KILL)));
+            remaining.is_empty()
         })?;
         let mounts = fs::read_to_string("/proc/self/mountinfo").context("read /proc/self/mountinfo")?;
         let points = mounts.lines().filter_map(|line| line.split(' ').nth(4)).map(Path::new);
@@ -144,8 +144,8 @@ impl Containerd {
         for point in points.into_iter().rev() {
             run(Command::new("umount").arg("--lazy").arg(point))?;
         }
-        self.made_groups.iter().for_each(|group| crate::cluster::node::remove_groups(group));
-        if self.made_sockets && Path::new(SHIM_SOCKETS).exists() {
+        self.created_groups.iter().for_each(|group| crate::cluster::node::remove_groups(group));
+        if self.created_sockets && Path::new(SHIM_SOCKETS).exists() {
             fs::remove_dir_all(SHIM_SOCKETS).context("remove the sockets of shims")?;
         }
         Ok(())

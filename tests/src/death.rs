@@ -1,4 +1,4 @@
-//! When the last process of a group died, by a look from outside.
+//! The time at which the last process of a cgroup died, as seen from outside.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -13,58 +13,58 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use crate::cgroup::Group;
 use crate::clock;
 use crate::interrupt::Interrupt;
-use crate::process::run_first;
+use crate::process::set_fifo_priority;
 
-/// Waits in a thread of its own, asleep until the first process ends; so it costs the machine
-/// nothing while the reaction is measured. It runs before every ordinary thread where that is
-/// allowed, so that it does not tell of a death late because the machine has other things to do.
+/// Waits in its own thread, which sleeps until the first process ends, so that it costs the machine nothing
+/// while the reaction is measured. The thread runs before every ordinary thread where that is allowed, so that
+/// other load on the machine does not delay it.
 #[derive(Debug)]
-pub struct Death {
+pub struct DeathWatcher {
     thread: Option<JoinHandle<Result<u64>>>,
     given_up: Arc<AtomicBool>,
 }
 
-/// Between two looks at a group whose first process has ended.
-const LOOK: Duration = Duration::from_micros(500);
+/// The interval between two reads of a cgroup after its first process has ended.
+const POLL_INTERVAL: Duration = Duration::from_micros(500);
 
-impl Death {
-    /// Waits for the end of `first`, and then for that of all others in `group`.
+impl DeathWatcher {
+    /// Starts a thread that waits for the end of `first`, and then for that of all others in `group`.
     ///
     /// # Errors
     /// If there is no such process.
-    pub fn of(group: &Group, first: u32) -> Result<Self> {
+    pub fn start(group: &Group, first: u32) -> Result<Self> {
         let pid = i32::try_from(first).ok().and_then(Pid::from_raw).context("a process id")?;
         let fd = pidfd_open(pid, PidfdFlags::empty()).with_context(|| format!("open a pidfd of {first}"))?;
         let given_up = Arc::new(AtomicBool::new(false));
         let (group, flag) = (group.clone(), Arc::clone(&given_up));
-        let thread = std::thread::spawn(move || wait(&fd, &group, &flag));
+        let thread = std::thread::spawn(move || wait_for_deaths(&fd, &group, &flag));
         Ok(Self { thread: Some(thread), given_up })
     }
 
-    /// When the last one died, nanoseconds of `CLOCK_MONOTONIC`.
+    /// Waits for the last death, and returns its time in nanoseconds of `CLOCK_MONOTONIC`.
     ///
     /// # Errors
-    /// If they live on for so long that they never will die, or the wait is broken off.
-    pub fn at(mut self, interrupt: &Interrupt, guard: Duration) -> Result<u64> {
+    /// If a process is still alive after `guard`, or the wait is interrupted.
+    pub fn wait(mut self, interrupt: &Interrupt, guard: Duration) -> Result<u64> {
         interrupt.until("the last process of the victim dies", guard, || {
             Ok(self.thread.as_ref().is_none_or(JoinHandle::is_finished).then_some(()))
         })?;
         match self.thread.take().map(JoinHandle::join) {
-            Some(Ok(at)) => at,
+            Some(Ok(died_ns)) => died_ns,
             _ => bail!("the thread that waits for a death has panicked"),
         }
     }
 }
 
-impl Drop for Death {
+impl Drop for DeathWatcher {
     fn drop(&mut self) {
         self.given_up.store(true, Ordering::Relaxed);
     }
 }
 
-fn wait(first: &OwnedFd, group: &Group, given_up: &AtomicBool) -> Result<u64> {
-    // Without the right to it, it is as late as others let it be.
-    let _ = run_first();
+fn wait_for_deaths(first: &OwnedFd, group: &Group, given_up: &AtomicBool) -> Result<u64> {
+    // Without the right to this, other threads may delay this one.
+    let _ = set_fifo_priority();
     let timeout = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
     let mut last = loop {
         let ended = poll(&mut [PollFd::new(first, PollFlags::IN)], Some(&timeout)).unwrap_or(0);
@@ -76,7 +76,7 @@ fn wait(first: &OwnedFd, group: &Group, given_up: &AtomicBool) -> Result<u64> {
     };
     while !group.processes().is_empty() {
         check(given_up)?;
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
         last = clock::now();
     }
     Ok(last)

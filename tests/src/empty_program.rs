@@ -1,4 +1,4 @@
-//! A BPF program that does nothing: what the kernel says that it takes is the reading of the kernel's clock.
+//! A BPF program that does nothing: the run time that the kernel measures is the time to read its clock.
 
 use std::ffi::CStr;
 use std::fs;
@@ -10,21 +10,21 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use crate::fdinfo::FdInfo;
 use crate::program::bpf_fd;
 
-/// The charge hook of kernels that show no page counters. Where it is there it fires as often as the agent's own
-/// programs, so that the caches are as warm.
+/// The charge hook of kernels that do not expose page counters. Where it exists, it fires as often as the
+/// agent's own programs, so that the caches are as warm.
 const CHARGES: &CStr = c"mod_memcg_state";
 
 /// A hook that every kernel has, and that fires often.
 const ALWAYS: &CStr = c"sys_enter";
 
-const SWITCH: &str = "/proc/sys/kernel/bpf_stats_enabled";
+const STATS_FILE: &str = "/proc/sys/kernel/bpf_stats_enabled";
 
 const BPF_PROG_LOAD: libc::c_long = 5;
 const BPF_RAW_TRACEPOINT_OPEN: libc::c_long = 17;
 const BPF_PROG_TYPE_RAW_TRACEPOINT: u32 = 17;
 
 /// `r0 = 0; exit` (linux/bpf.h: code, registers, offset, immediate).
-const NOTHING: [u64; 2] = [0xb7, 0x95];
+const RETURN_ZERO: [u64; 2] = [0xb7, 0x95];
 
 /// The part of `union bpf_attr` that loading a program uses.
 #[repr(C)]
@@ -41,7 +41,7 @@ struct LoadAttr {
     name: [u8; 16],
 }
 
-/// The part that attaching to a raw tracepoint uses.
+/// The part of `union bpf_attr` that attaching to a raw tracepoint uses.
 #[repr(C)]
 struct OpenAttr {
     name: u64,
@@ -49,35 +49,35 @@ struct OpenAttr {
     pad: u32,
 }
 
-/// The kernel measures programs while this lives. That makes each run of one some dozens of nanoseconds longer, so
-/// nothing else may be timed meanwhile.
+/// The kernel measures programs until this is dropped. That makes each run some dozens of nanoseconds longer,
+/// so nothing else may be timed meanwhile.
 #[derive(Debug)]
-pub struct Measured {
+pub struct BpfStats {
     before: String,
 }
 
-impl Measured {
-    /// Begins with it.
+impl BpfStats {
+    /// Starts the measurement.
     ///
     /// # Errors
-    /// If this process may not, or the kernel cannot.
-    pub fn begin() -> io::Result<Self> {
-        let named = |error: io::Error| io::Error::new(error.kind(), format!("{SWITCH}: {error}"));
-        let before = fs::read_to_string(SWITCH).map_err(named)?;
-        fs::write(SWITCH, "1").map_err(named)?;
+    /// If this process lacks the right, or the kernel does not support it.
+    pub fn enable() -> io::Result<Self> {
+        let named = |error: io::Error| io::Error::new(error.kind(), format!("{STATS_FILE}: {error}"));
+        let before = fs::read_to_string(STATS_FILE).map_err(named)?;
+        fs::write(STATS_FILE, "1").map_err(named)?;
         Ok(Self { before })
     }
 }
 
-impl Drop for Measured {
+impl Drop for BpfStats {
     fn drop(&mut self) {
-        if let Err(error) = fs::write(SWITCH, self.before.trim()) {
-            eprintln!("write {SWITCH}: {error}");
+        if let Err(error) = fs::write(STATS_FILE, self.before.trim()) {
+            eprintln!("write {STATS_FILE}: {error}");
         }
     }
 }
 
-/// Attached as long as it lives.
+/// An empty program, attached until this is dropped.
 #[derive(Debug)]
 pub struct EmptyProgram {
     program: OwnedFd,
@@ -85,23 +85,23 @@ pub struct EmptyProgram {
 }
 
 impl EmptyProgram {
-    /// Attaches one.
+    /// Attaches a program.
     ///
     /// # Errors
-    /// What the kernel says, for instance that this process may not.
+    /// The kernel's error, for instance a missing right.
     pub fn attach() -> io::Result<Self> {
         Self::attach_to_charges().or_else(|_| Self::attach_to(ALWAYS))
     }
 
     fn attach_to(hook: &CStr) -> io::Result<Self> {
-        // Before 5.11 the kernel charges programs to the limit of locked memory. Where it cannot be raised and is too
-        // low, loading says so.
+        // Before 5.11 the kernel charges programs to the limit of locked memory. If it cannot be raised and is
+        // too low, loading fails.
         let _ = setrlimit(Resource::Memlock, Rlimit { current: None, maximum: None });
         let license = c"GPL";
         let attr = LoadAttr {
             prog_type: BPF_PROG_TYPE_RAW_TRACEPOINT,
-            insn_cnt: NOTHING.len() as u32,
-            insns: NOTHING.as_ptr() as u64,
+            insn_cnt: RETURN_ZERO.len() as u32,
+            insns: RETURN_ZERO.as_ptr() as u64,
             license: license.as_ptr() as u64,
             log_level: 0,
             log_size: 0,
@@ -118,36 +118,36 @@ impl EmptyProgram {
         Ok(Self { program, _link: link })
     }
 
-    /// Attaches one to the charge hook of kernels that show no page counters, if this one has it.
+    /// Attaches a program to the charge hook of kernels that do not expose page counters, if this one has it.
     ///
     /// # Errors
-    /// What the kernel says, for instance that there is no such tracepoint.
+    /// The kernel's error, for instance that there is no such tracepoint.
     pub fn attach_to_charges() -> io::Result<Self> {
         Self::attach_to(CHARGES)
     }
 
-    /// How often it ran so far while programs were [`Measured`], and for how many nanoseconds.
+    /// Returns how often it has run so far while programs were measured ([`BpfStats`]), and for how many nanoseconds.
     ///
     /// # Errors
-    /// If the kernel does not tell.
+    /// If the kernel does not report it.
     pub fn run(&self) -> io::Result<(u64, u64)> {
         let runs = |info: &FdInfo| Some((info.field("run_cnt")?, info.field("run_time_ns")?));
-        self.reported("how long a program ran", runs)
+        self.read_info("how long a program ran", runs)
     }
 
-    /// The kernel's number of it.
+    /// Returns the kernel's ID of the program.
     ///
     /// # Errors
-    /// If the kernel does not tell.
+    /// If the kernel does not report it.
     pub fn id(&self) -> io::Result<u32> {
-        self.reported("the id of a program", |info| u32::try_from(info.field("prog_id")?).ok())
+        self.read_info("the id of a program", |info| u32::try_from(info.field("prog_id")?).ok())
     }
 
-    fn reported<T>(&self, what: &str, reported: impl Fn(&FdInfo) -> Option<T>) -> io::Result<T> {
+    fn read_info<T>(&self, what: &str, read: impl Fn(&FdInfo) -> Option<T>) -> io::Result<T> {
         let number = self.program.as_raw_fd().unsigned_abs();
         let all = FdInfo::all(std::process::id())?;
-        let reported = all.iter().find(|info| info.number == number).and_then(reported);
-        reported.ok_or_else(|| io::Error::other(format!("the kernel does not tell {what}")))
+        let value = all.iter().find(|info| info.number == number).and_then(read);
+        value.ok_or_else(|| io::Error::other(format!("the kernel does not tell {what}")))
     }
 }
 
@@ -156,13 +156,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_runs_where_there_is_something_to_measure() {
+    fn attached_program_runs_and_its_run_time_is_measured() {
         let program = match EmptyProgram::attach() {
             Ok(program) => program,
             Err(why) => crate::skip!("no program can be attached: {why}"),
         };
-        let _measured = match Measured::begin() {
-            Ok(measured) => measured,
+        let _stats = match BpfStats::enable() {
+            Ok(stats) => stats,
             Err(why) => crate::skip!("{why}"),
         };
         for _ in 0..20 {

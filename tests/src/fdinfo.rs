@@ -1,9 +1,9 @@
-//! What the kernel says of the descriptors of a process (`/proc/PID/fdinfo`).
+//! The kernel's information about the descriptors of a process (`/proc/PID/fdinfo`).
 
 use std::fs;
 use std::io;
 
-/// What it says of one of them.
+/// The kernel's information about one descriptor.
 #[derive(Clone, Debug)]
 pub struct FdInfo {
     /// The descriptor.
@@ -12,10 +12,10 @@ pub struct FdInfo {
 }
 
 impl FdInfo {
-    /// All that a process has; not those that it closes meanwhile.
+    /// Returns the information about all descriptors of a process, except those that it closes meanwhile.
     ///
     /// # Errors
-    /// If they cannot be listed, as those of a process that is gone.
+    /// If they cannot be listed, for instance because the process has ended.
     pub fn all(pid: u32) -> io::Result<Vec<Self>> {
         let mut all = Vec::new();
         for entry in fs::read_dir(format!("/proc/{pid}/fdinfo"))? {
@@ -28,7 +28,7 @@ impl FdInfo {
         Ok(all)
     }
 
-    /// A number that it tells under this name.
+    /// Returns the number in the field of this name.
     #[must_use]
     pub fn field(&self, name: &str) -> Option<u64> {
         let mut fields = self.text.lines().filter_map(|line| line.split_once(':'));
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn the_own_ones_are_there() {
+    fn own_descriptors_are_listed() {
         let file = fs::File::open("/proc/self/stat").unwrap();
         let number = std::os::fd::AsRawFd::as_raw_fd(&file).unsigned_abs();
         let all = FdInfo::all(std::process::id()).unwrap();

@@ -11,12 +11,12 @@ use rustix::mount::{UnmountFlags, unmount};
 use crate::folder::{self, Folder};
 use crate::process::wait_until;
 
-/// What it is.
+/// The kind of a file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// On a loop device.
     Ext4,
-    /// The same with project quotas in force.
+    /// On a loop device, with active project quotas.
     Ext4WithQuotas,
     /// On a loop device, 300 MiB at least.
     Xfs,
@@ -27,7 +27,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// As mount(8) calls it.
+    /// Returns its name for mount(8).
     pub fn name(self) -> &'static str {
         match self {
             Self::Ext4 | Self::Ext4WithQuotas => "ext4",
@@ -37,9 +37,9 @@ impl Kind {
         }
     }
 
-    fn make(self) -> Option<(&'static str, &'static [&'static str])> {
+    fn mkfs_command(self) -> Option<(&'static str, &'static [&'static str])> {
         match self {
-            // No blocks for root alone: what is free is available.
+            // No blocks are reserved for root, so that all free blocks are available.
             Self::Ext4 => Some(("mkfs.ext4", &["-q", "-F", "-m", "0"])),
             Self::Ext4WithQuotas => Some((
                 "mkfs.ext4",
@@ -62,7 +62,7 @@ pub struct FileSystem {
 }
 
 impl FileSystem {
-    /// Makes and mounts one of so many bytes.
+    /// Creates and mounts a file system of so many bytes.
     ///
     /// # Errors
     /// If this machine lacks the program or the privilege for it.
@@ -70,21 +70,21 @@ impl FileSystem {
         let folder = Folder::below(&folder::on_disk()?, prefix)?;
         let point = folder.path().join("mounted");
         std::fs::create_dir(&point).with_context(|| format!("make {}", point.display()))?;
-        let made = Self { kind, bytes, point, folder };
-        if let Some((program, options)) = kind.make() {
-            let image = made.image();
+        let created = Self { kind, bytes, point, folder };
+        if let Some((program, options)) = kind.mkfs_command() {
+            let image = created.image();
             let file = std::fs::File::create(&image);
             file.and_then(|file| file.set_len(bytes)).with_context(|| format!("make {}", image.display()))?;
             run(Command::new(program).args(options).arg(&image))?;
         }
-        made.mount()?;
-        Ok(made)
+        created.mount()?;
+        Ok(created)
     }
 
     /// Mounts it again after it was unmounted; a tmpfs is a new one then.
     ///
     /// # Errors
-    /// If that cannot be done.
+    /// If it cannot be mounted.
     pub fn mount(&self) -> Result<()> {
         let mut mount = Command::new("mount");
         mount.args(["-t", self.kind.name()]);
@@ -99,9 +99,9 @@ impl FileSystem {
     /// Unmounts it; [`Self::mount`] mounts it again.
     ///
     /// # Errors
-    /// If somebody uses it.
+    /// If it is in use.
     pub fn unmount(&self) -> Result<()> {
-        // A process that another test has just started may have a descriptor, until it executes its program.
+        // A process that another test has just started may have a descriptor until it executes its program.
         let mut unmounted = Err(Errno::BUSY);
         wait_until("the file system is not in use", || {
             unmounted = unmount(&self.point, UnmountFlags::empty());
@@ -114,15 +114,15 @@ impl FileSystem {
         self.folder.path().join("image")
     }
 
-    /// What it is.
+    /// Returns its kind.
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// The block device that it is on.
+    /// Returns its block device.
     ///
     /// # Errors
-    /// If there is none, or it is not known.
+    /// If it has none, or the device cannot be found.
     pub fn device(&self) -> std::io::Result<PathBuf> {
         let number = std::fs::metadata(&self.point)?.dev();
         let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
@@ -131,12 +131,12 @@ impl FileSystem {
         name.map(|name| Path::new("/dev").join(name)).ok_or_else(|| std::io::Error::other("no DEVNAME"))
     }
 
-    /// Where it is mounted.
+    /// Returns its mount point.
     pub fn path(&self) -> &Path {
         &self.point
     }
 
-    /// A folder beside it, on another file system.
+    /// Returns a folder that is on another file system.
     pub fn outside(&self) -> &Path {
         self.folder.path()
     }
@@ -144,7 +144,7 @@ impl FileSystem {
 
 impl Drop for FileSystem {
     fn drop(&mut self) {
-        // Whoever still uses it keeps it for himself. A test may have unmounted it.
+        // A lazy unmount: processes that still use it keep it. A test may have unmounted it before.
         if let Err(error) = unmount(&self.point, UnmountFlags::DETACH)
             && error != Errno::INVAL
         {
@@ -156,7 +156,7 @@ impl Drop for FileSystem {
 /// Runs a program to its end.
 ///
 /// # Errors
-/// If there is no such program, or it fails; with what it said.
+/// If there is no such program, or it fails; the error contains its error output.
 pub fn run(command: &mut Command) -> Result<()> {
     let program = command.get_program().display().to_string();
     let output = command.output().with_context(|| format!("run {program}"))?;

@@ -1,4 +1,4 @@
-//! A folder for the files of one run, removed with it, or by a later run if that crashed.
+//! A folder for the files of one run, removed at its end, or by a later run if it crashed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,21 +12,22 @@ use crate::process;
 pub struct Folder(PathBuf);
 
 impl Folder {
-    /// Makes one in memory, where writing a file never waits for a disk.
+    /// Creates a folder in memory, where writing a file never waits for a disk.
     ///
     /// # Errors
-    /// If it cannot be made.
+    /// If it cannot be created.
     pub fn in_memory(prefix: &str) -> Result<Self> {
         let memory = Path::new("/dev/shm");
         Self::below(if memory.is_dir() { memory } else { Path::new("/tmp") }, prefix)
     }
 
-    /// Makes one below that folder, after removing those of processes that are gone.
+    /// Creates a folder below that one, after removing those of processes that have ended.
     ///
     /// # Errors
-    /// If it cannot be made.
+    /// If it cannot be created.
     pub fn below(parent: &Path, prefix: &str) -> Result<Self> {
-        sweep(parent, prefix).with_context(|| format!("clear {} of earlier runs", parent.display()))?;
+        remove_abandoned(parent, prefix)
+            .with_context(|| format!("clear {} of earlier runs", parent.display()))?;
         let pid = std::process::id();
         let (_, start) = process::stat(pid).context("read own start time")?;
         let mut serial = 0;
@@ -42,7 +43,7 @@ impl Folder {
         }
     }
 
-    /// Where it is.
+    /// Returns its path.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -56,11 +57,11 @@ impl Drop for Folder {
     }
 }
 
-/// A folder on a disk, for files whose pages the kernel can take back: the temporary one, or the current one
-/// where that is in memory.
+/// Returns a folder on a disk, for files with pages that the kernel can reclaim: the temporary one, or the
+/// current one if that is in memory.
 ///
 /// # Errors
-/// If they cannot be looked at.
+/// If the file system cannot be read.
 pub fn on_disk() -> Result<PathBuf> {
     let temporary = std::env::temp_dir();
     match is_in_memory(&temporary)? {
@@ -69,10 +70,10 @@ pub fn on_disk() -> Result<PathBuf> {
     }
 }
 
-/// Whether a file or folder is in a tmpfs, whose pages are nowhere else.
+/// Returns whether a file or folder is in a tmpfs, so that its pages exist only in memory.
 ///
 /// # Errors
-/// If it cannot be looked at.
+/// If the file system cannot be read.
 pub fn is_in_memory(path: &Path) -> Result<bool> {
     // linux/magic.h
     const TMPFS_MAGIC: i64 = 0x0102_1994;
@@ -80,11 +81,11 @@ pub fn is_in_memory(path: &Path) -> Result<bool> {
     Ok(kind.f_type == TMPFS_MAGIC)
 }
 
-fn sweep(parent: &Path, prefix: &str) -> Result<()> {
+fn remove_abandoned(parent: &Path, prefix: &str) -> Result<()> {
     abandoned(parent, prefix)?.into_iter().try_for_each(|folder| Ok(fs::remove_dir_all(folder)?))
 }
 
-/// The folders that processes have left behind which are gone.
+/// Returns the folders that were left behind by processes that have ended.
 ///
 /// # Errors
 /// If the parent cannot be listed.
@@ -99,7 +100,7 @@ pub fn abandoned(parent: &Path, prefix: &str) -> Result<Vec<PathBuf>> {
     Ok(folders)
 }
 
-/// Whether a name is `<prefix>-<serial>-<pid>-<start>` of a process that is gone.
+/// Returns whether a name is `<prefix>-<serial>-<pid>-<start>` of a process that has ended.
 fn is_abandoned(name: &str, prefix: &str) -> bool {
     let Some(rest) = name.strip_prefix(prefix).and_then(|rest| rest.strip_prefix('-')) else {
         return false;
@@ -115,18 +116,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_goes_with_its_owner() {
+    fn folder_is_removed_when_its_owner_is_dropped() {
         let parent = tempfile::tempdir().expect("a folder");
         let one = Folder::below(parent.path(), "x").expect("one");
         let two = Folder::below(parent.path(), "x").expect("another");
         assert_ne!(one.path(), two.path());
-        let gone = one.path().to_owned();
+        let removed = one.path().to_owned();
         drop(one);
-        assert!(!gone.exists() && two.path().exists());
+        assert!(!removed.exists() && two.path().exists());
     }
 
     #[test]
-    fn only_what_a_dead_process_left_is_cleared_away() {
+    fn only_folders_of_ended_processes_are_removed() {
         let parent = tempfile::tempdir().expect("a folder");
         let own = std::process::id();
         let dead = format!("x-0-{own}-1");

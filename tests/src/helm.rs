@@ -3,22 +3,22 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Tells where Helm is; `cargo xtask` installs it.
+/// The environment variable with the path of Helm, which `cargo xtask` installs.
 const HELM: &str = "EVICTION_AGENT_HELM";
 
-/// The folder of the chart.
+/// Returns the folder of the chart.
 pub fn chart() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/charts/eviction-agent")
 }
 
-/// The program that this variable names, else that of this machine.
+/// Returns the program that this variable names, else that of this machine.
 pub fn program(variable: &str, name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).map(|folder| folder.join(name)).find(|it| it.is_file());
     std::env::var_os(variable).map(PathBuf::from).or(found)
 }
 
-/// Helm with its settings in a folder of its own.
+/// Helm, with its settings in its own folder.
 #[derive(Debug)]
 pub struct Helm {
     program: PathBuf,
@@ -27,7 +27,7 @@ pub struct Helm {
 }
 
 impl Helm {
-    /// One that reaches no cluster; nothing where there is no Helm, and says so.
+    /// Returns a Helm without a cluster. Where Helm is not installed, prints that and returns `None`.
     pub fn find() -> Option<Self> {
         let (program, home) = (program(HELM, "helm"), tempfile::tempdir().ok());
         if program.is_none() {
@@ -36,16 +36,16 @@ impl Helm {
         Some(Self { program: program?, home: home?, kubeconfig: "/dev/null".into() })
     }
 
-    /// The same for the cluster of that kubeconfig.
+    /// Uses the cluster of that kubeconfig.
     #[must_use]
     pub fn of_cluster(self, kubeconfig: PathBuf) -> Self {
         Self { kubeconfig, ..self }
     }
 
-    /// Returns what it prints on standard output.
+    /// Runs Helm, and returns its standard output.
     ///
     /// # Errors
-    /// What it prints on standard error, if it fails.
+    /// Its standard error, if it fails.
     pub fn run(&self, arguments: &[&str]) -> Result<String, String> {
         let output = Command::new(&self.program)
             .args(arguments)

@@ -1,5 +1,5 @@
-//! Takes a descriptor away from another process, as if it were lost: what was open there is closed
-//! for good, and something else has its number.
+//! Replaces a descriptor of another process, as if it were lost: what was open there is closed, and its number
+//! refers to something else.
 
 use std::fs::File;
 use std::io;
@@ -10,17 +10,17 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::interrupt::Interrupt;
 
-/// `syscall`, as x86-64 has it.
+/// The `syscall` instruction of x86-64.
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
 
-/// For so long a process that is at work is asked again.
+/// How long a process that does not wait in a system call is tried again.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Has the process put a copy of its descriptor `with` in place of `lost`. Its first thread is made
-/// to do it, as soon as that waits in a system call.
+/// Makes the process put a copy of its descriptor `with` in place of `lost`. Its first thread executes the
+/// call, as soon as it waits in a system call.
 ///
 /// # Errors
-/// If it cannot be traced, waits in none for ten seconds, or the kernel refuses.
+/// If it cannot be traced, does not wait in a system call for ten seconds, or the kernel refuses.
 pub fn replace_descriptor(pid: u32, lost: u32, with: u32) -> Result<()> {
     let thread = libc::pid_t::try_from(pid).context("a process id")?;
     Interrupt::default().until("the process waits in a system call", PATIENCE, || {
@@ -31,7 +31,7 @@ pub fn replace_descriptor(pid: u32, lost: u32, with: u32) -> Result<()> {
     })
 }
 
-/// Whether it could be done: not while the process is at work.
+/// Returns whether the call was made. It cannot be made while the process does not wait in a system call.
 fn dup(thread: libc::pid_t, lost: u32, with: u32) -> Result<bool> {
     let before = registers(thread)?;
     let memory = File::open(format!("/proc/{thread}/mem")).context("open the process's memory")?;
@@ -58,14 +58,14 @@ fn dup(thread: libc::pid_t, lost: u32, with: u32) -> Result<bool> {
 
 fn wait(thread: libc::pid_t) -> Result<()> {
     let mut status = 0;
-    // SAFETY: the kernel writes an int, which is there.
+    // SAFETY: the kernel writes an int, which outlives the call.
     let waited = unsafe { libc::waitpid(thread, &raw mut status, libc::__WALL) };
     ensure!(waited == thread && libc::WIFSTOPPED(status), "the process did not stop: {status:#x}");
     Ok(())
 }
 
 fn registers(thread: libc::pid_t) -> Result<libc::user_regs_struct> {
-    // SAFETY: integers alone, for which zero is valid.
+    // SAFETY: the structure has only integers, for which zero is valid.
     let mut registers: libc::user_regs_struct = unsafe { std::mem::zeroed() };
     request(libc::PTRACE_GETREGS, thread, (&raw mut registers) as usize).context("read its registers")?;
     Ok(registers)
@@ -75,7 +75,7 @@ fn set_registers(thread: libc::pid_t, registers: &libc::user_regs_struct) -> Res
     request(libc::PTRACE_SETREGS, thread, (&raw const *registers) as usize).context("set its registers")
 }
 
-/// What the C library takes a request for.
+/// The type of a request in the C library.
 #[cfg(target_env = "musl")]
 type Request = libc::c_int;
 #[cfg(not(target_env = "musl"))]

@@ -1,4 +1,4 @@
-//! Ctrl-C: whoever waits gives up, so that everything is cleared away on the way out.
+//! Ctrl-C: it interrupts every wait, so that everything is removed before the program ends.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 
-/// Whether the program was asked to end.
+/// A flag that is set when the program is asked to end.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupt(Arc<AtomicBool>);
 
-/// The error of a wait that was broken off.
+/// The error of a wait that was interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interrupted;
 
@@ -23,10 +23,10 @@ impl std::fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
-/// As a shell reports what was ended by SIGINT.
+/// The exit code that a shell reports after SIGINT.
 const INTERRUPTED: u8 = 130;
 
-/// How a program ends whose work came out well, or not, or came to an error, which is reported.
+/// Returns the exit code of a program for success, failure or an error, which is printed.
 pub fn exit(program: &str, result: Result<bool>) -> ExitCode {
     match result {
         Ok(true) => ExitCode::SUCCESS,
@@ -42,11 +42,12 @@ pub fn exit(program: &str, result: Result<bool>) -> ExitCode {
     }
 }
 
-/// How long a wait goes without a look.
-pub const LOOK: Duration = Duration::from_millis(10);
+/// The interval at which a wait checks its condition.
+pub const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 impl Interrupt {
-    /// From now on SIGINT, SIGTERM and SIGHUP break off every wait instead of ending the program.
+    /// Installs handlers: from now on SIGINT, SIGTERM and SIGHUP interrupt every wait instead of ending the
+    /// program.
     ///
     /// # Errors
     /// If a handler cannot be set.
@@ -68,7 +69,7 @@ impl Interrupt {
         if self.0.load(Ordering::Relaxed) { Err(Interrupted) } else { Ok(()) }
     }
 
-    /// Sleeps.
+    /// Sleeps, until it is interrupted.
     ///
     /// # Errors
     /// [`Interrupted`].
@@ -80,31 +81,31 @@ impl Interrupt {
             if left.is_zero() {
                 return Ok(());
             }
-            std::thread::sleep(left.min(LOOK));
+            std::thread::sleep(left.min(POLL_INTERVAL));
         }
     }
 
-    /// Looks again and again until there is something, at most for `guard`: a bound for a
-    /// program that hangs, not a measure.
+    /// Calls `poll` repeatedly until it returns a value, at most for `guard`: a timeout for a program that
+    /// hangs, which does not measure speed.
     ///
     /// # Errors
-    /// [`Interrupted`], what `look` fails with, or `what` did not come about.
+    /// [`Interrupted`], the error of `poll`, or a timeout, which names `what`.
     pub fn until<T>(
         &self,
         what: &str,
         guard: Duration,
-        mut look: impl FnMut() -> Result<Option<T>>,
+        mut poll: impl FnMut() -> Result<Option<T>>,
     ) -> Result<T> {
         let end = Instant::now() + guard;
         loop {
             self.check()?;
-            if let Some(found) = look()? {
+            if let Some(found) = poll()? {
                 return Ok(found);
             }
             if Instant::now() >= end {
                 anyhow::bail!("waited {} s in vain: {what}", guard.as_secs());
             }
-            std::thread::sleep(LOOK.min(guard));
+            std::thread::sleep(POLL_INTERVAL.min(guard));
         }
     }
 }
@@ -114,17 +115,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wait_ends_with_what_was_found() {
-        let mut looks = 0;
-        let found = Interrupt::default().until("three looks", Duration::from_secs(60), || {
-            looks += 1;
-            Ok((looks == 3).then_some(looks))
+    fn wait_returns_the_found_value() {
+        let mut polls = 0;
+        let found = Interrupt::default().until("three polls", Duration::from_secs(60), || {
+            polls += 1;
+            Ok((polls == 3).then_some(polls))
         });
         assert_eq!(found.ok(), Some(3));
     }
 
     #[test]
-    fn a_wait_in_vain_says_what_for() {
+    fn timeout_error_names_the_awaited_condition() {
         let error = Interrupt::default()
             .until("a miracle", Duration::ZERO, || Ok(None::<()>))
             .expect_err("there is none");
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_breaks_off_every_wait() {
+    fn interrupt_ends_every_wait() {
         let interrupt = Interrupt::default();
         interrupt.0.store(true, Ordering::Relaxed);
         assert_eq!(interrupt.sleep(Duration::from_secs(3600)), Err(Interrupted));

@@ -1,6 +1,6 @@
 //! Helpers of the test programs in this package: cgroup subtrees, processes, workloads.
 //!
-//! Nothing here uses the agent's own code, so that what checks it cannot share its faults.
+//! Nothing here uses the agent's own code, so that checks of the agent do not share its faults.
 
 pub mod agent;
 pub mod allocations;
@@ -28,12 +28,12 @@ pub mod privileges;
 pub mod process;
 pub mod program;
 pub mod prometheus;
+pub mod simulated_node;
 mod skip;
 pub mod stamps;
 pub mod storm;
 pub mod story;
 pub mod terminal;
 pub mod workload;
-pub mod world;
 
 pub use skip::{report as report_skip, report_finding};

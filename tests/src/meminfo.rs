@@ -1,9 +1,9 @@
-//! What the machine says of its memory.
+//! The memory of the machine.
 
 use anyhow::{Context as _, Result};
 use procfs::{Current as _, Meminfo};
 
-/// All memory of the machine, bytes.
+/// Returns the memory of the machine, bytes.
 ///
 /// # Errors
 /// If /proc cannot be read.
@@ -11,10 +11,10 @@ pub fn total() -> Result<u64> {
     Ok(read()?.mem_total)
 }
 
-/// What can be had without swapping, bytes.
+/// Returns the memory that is available without swapping, bytes.
 ///
 /// # Errors
-/// If /proc cannot be read, or does not say.
+/// If /proc cannot be read, or has no such value.
 pub fn available() -> Result<u64> {
     read()?.mem_available.context("/proc/meminfo has no MemAvailable")
 }

@@ -1,4 +1,4 @@
-//! The agent's /metrics as a monitoring system reads them: over the wire, by name and labels.
+//! The agent's /metrics as a monitoring system reads them: over HTTP, by name and labels.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -21,11 +21,11 @@ struct Sample {
     value: f64,
 }
 
-/// A guard against an endpoint that hangs.
+/// The timeout for an endpoint that hangs.
 const GUARD: Duration = HANG;
 
 impl Metrics {
-    /// Asks the endpoint at that address.
+    /// Reads the endpoint at that address.
     ///
     /// # Errors
     /// If it does not answer with a page of metrics.
@@ -34,21 +34,20 @@ impl Metrics {
         Self::parse(&text)
     }
 
-    /// Reads the text format, exemplars and timestamps left aside.
+    /// Parses the text format. Exemplars and timestamps are ignored.
     ///
     /// # Errors
-    /// If a line is not of that format.
+    /// If a line does not have that format.
     pub fn parse(text: &str) -> Result<Self> {
         let samples = text
             .lines()
             .filter(|line| !line.is_empty() && !line.starts_with('#'))
-            .map(|line| sample(line).with_context(|| format!("metrics line `{line}`")))
+            .map(|line| parse_sample(line).with_context(|| format!("metrics line `{line}`")))
             .collect::<Result<_>>()?;
         Ok(Self { samples })
     }
 
-    /// The sum of all series of that name that carry these labels; a series that does not exist
-    /// has counted nothing.
+    /// Returns the sum of all series of that name with these labels; 0 if there is none.
     pub fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         self.samples
             .iter()
@@ -62,8 +61,8 @@ impl Metrics {
             .sum()
     }
 
-    /// The series whose names begin so and that are not zero, as people read them.
-    pub fn said(&self, prefix: &str) -> String {
+    /// Returns the series with names that begin like this and values that are not zero, as text.
+    pub fn nonzero_series(&self, prefix: &str) -> String {
         let samples =
             self.samples.iter().filter(|sample| sample.name.starts_with(prefix) && sample.value != 0.0);
         let lines = samples.map(|Sample { name, labels, value }| {
@@ -73,7 +72,7 @@ impl Metrics {
         lines.collect::<Vec<_>>().join(", ")
     }
 
-    /// Whether there is a series of that name with these labels.
+    /// Returns whether there is a series of that name with these labels.
     pub fn has_series(&self, name: &str, labels: &[(&str, &str)]) -> bool {
         let is_one = |(key, value): &(&str, &str), sample: &Sample| {
             sample.labels.iter().any(|(k, v)| k == key && v == value)
@@ -83,20 +82,20 @@ impl Metrics {
             .any(|sample| sample.name == name && labels.iter().all(|label| is_one(label, sample)))
     }
 
-    /// What that label is in the series of that name.
+    /// Returns the values of that label in the series of that name.
     pub fn values<'a>(&'a self, name: &'a str, label: &'a str) -> impl Iterator<Item = &'a str> {
         let of_name = self.samples.iter().filter(move |sample| sample.name == name);
         let labels = of_name.flat_map(|sample| &sample.labels);
         labels.filter(move |(key, _)| key == label).map(|(_, value)| value.as_str())
     }
 
-    /// Whether there is any series of that name.
+    /// Returns whether there is any series of that name.
     pub fn has(&self, name: &str) -> bool {
         self.samples.iter().any(|sample| sample.name == name)
     }
 }
 
-/// What a server answers to GET.
+/// Returns the body of a server's response to a GET.
 ///
 /// # Errors
 /// If it does not answer, or not with status 200.
@@ -104,7 +103,7 @@ pub fn get(address: SocketAddr, path: &str) -> Result<String> {
     let mut stream = TcpStream::connect_timeout(&address, GUARD).context("connect")?;
     stream.set_read_timeout(Some(GUARD))?;
     stream.set_write_timeout(Some(GUARD))?;
-    // HTTP/1.0: the answer comes in one piece and ends with the connection.
+    // HTTP/1.0: the response comes in one piece and ends with the connection.
     write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).context("read the answer")?;
@@ -114,20 +113,20 @@ pub fn get(address: SocketAddr, path: &str) -> Result<String> {
     Ok(body.to_owned())
 }
 
-fn sample(line: &str) -> Result<Sample> {
+fn parse_sample(line: &str) -> Result<Sample> {
     let (name, rest) = match line.split_once('{') {
         Some((name, rest)) if !name.contains(' ') => (name, rest),
         _ => {
             let (name, value) = line.split_once(' ').context("no value")?;
-            return Ok(Sample { name: name.to_owned(), labels: Vec::new(), value: number(value)? });
+            return Ok(Sample { name: name.to_owned(), labels: Vec::new(), value: parse_value(value)? });
         }
     };
-    let (labels, rest) = labels(rest)?;
-    Ok(Sample { name: name.to_owned(), labels, value: number(rest)? })
+    let (labels, rest) = parse_labels(rest)?;
+    Ok(Sample { name: name.to_owned(), labels, value: parse_value(rest)? })
 }
 
-/// Reads `key="value",…}` and hands back what follows.
-fn labels(mut rest: &str) -> Result<(Vec<(String, String)>, &str)> {
+/// Parses `key="value",…}`, and returns the labels and what follows.
+fn parse_labels(mut rest: &str) -> Result<(Vec<(String, String)>, &str)> {
     let mut labels = Vec::new();
     loop {
         rest = rest.trim_start_matches(',');
@@ -154,7 +153,7 @@ fn labels(mut rest: &str) -> Result<(Vec<(String, String)>, &str)> {
     }
 }
 
-fn number(text: &str) -> Result<f64> {
+fn parse_value(text: &str) -> Result<f64> {
     let first = text.split_whitespace().next().context("no value")?;
     first.parse().with_context(|| format!("value `{first}`"))
 }
@@ -191,7 +190,7 @@ eviction_agent_odd{text=\"a \\\"quoted\\\" } brace, and\\nmore\"} 1e3
     }
 
     #[test]
-    fn what_is_no_page_of_metrics_is_refused() {
+    fn malformed_metrics_are_refused() {
         for line in ["eviction_agent_pods_known", "a{b=\"c} 1", "a{b} 1", "a{b=\"c\"}", "a many"] {
             assert!(Metrics::parse(line).is_err(), "{line}");
         }

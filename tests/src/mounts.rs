@@ -1,11 +1,11 @@
-//! Where the cgroup hierarchies are mounted.
+//! The mount points of the cgroup hierarchies.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 
-/// A cgroup hierarchy that the agent looks at.
+/// A cgroup hierarchy that the agent reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Hierarchy {
     /// v1 memory controller.
@@ -23,7 +23,7 @@ pub enum Hierarchy {
 pub struct Mounts(BTreeMap<Hierarchy, PathBuf>);
 
 impl Mounts {
-    /// Finds them in /proc/self/mountinfo.
+    /// Finds the mount points in /proc/self/mountinfo.
     pub fn discover() -> Result<Self> {
         let text = std::fs::read_to_string("/proc/self/mountinfo").context("read /proc/self/mountinfo")?;
         let mounts = Self::parse(&text);
@@ -66,12 +66,12 @@ impl Mounts {
         Self(found)
     }
 
-    /// The mount point, if the hierarchy is mounted.
+    /// Returns the mount point, if the hierarchy is mounted.
     pub fn get(&self, hierarchy: Hierarchy) -> Option<&Path> {
         self.0.get(&hierarchy).map(PathBuf::as_path)
     }
 
-    /// All of them.
+    /// Returns all mount points.
     pub fn iter(&self) -> impl Iterator<Item = (Hierarchy, &Path)> {
         self.0.iter().map(|(&hierarchy, path)| (hierarchy, path.as_path()))
     }
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn v1_hybrid_and_v2() {
+    fn mount_points_of_hybrid_and_unified_hierarchies_are_found() {
         let hybrid = Mounts::parse(
             "30 23 0:26 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu\n\
              31 23 0:27 / /sys/fs/cgroup/memory rw,relatime shared:3 - cgroup cgroup rw,memory\n\

@@ -1,5 +1,5 @@
-//! A node in small: a cgroup subtree with pods in it as the kubelet lays them out, and the two
-//! files that tell the agent about them.
+//! A small node: a cgroup subtree with pods as the kubelet lays them out, and the two files that describe them
+//! to the agent.
 
 use std::fs;
 use std::path::PathBuf;
@@ -13,33 +13,33 @@ use crate::folder::Folder;
 /// Bytes in a MiB.
 pub const MIB: u64 = 1 << 20;
 
-/// What a pod's manifest says.
+/// The contents of a pod's manifest.
 #[derive(Clone, Debug)]
 pub struct PodSpec {
-    /// Namespace.
+    /// The namespace.
     pub namespace: &'static str,
-    /// Name.
+    /// The name.
     pub name: String,
-    /// Names of its containers.
+    /// The names of its containers.
     pub containers: &'static [&'static str],
-    /// Memory that each container asks for, MiB.
+    /// The memory request of each container, MiB.
     pub request_mib: u64,
-    /// Ephemeral storage that each container asks for, MiB; 0 for none.
+    /// The ephemeral storage request of each container, MiB; 0 for none.
     pub storage_request_mib: u64,
-    /// Name of its emptyDir volume, if it has one.
+    /// The name of its emptyDir volume, if it has one.
     pub volume: Option<&'static str>,
     /// `sizeLimit` of that volume, MiB.
     pub volume_limit_mib: Option<u64>,
-    /// Memory that each container may have, MiB.
+    /// The memory limit of each container, MiB.
     pub limit_mib: Option<u64>,
-    /// Priority; absent counts as 0.
+    /// The priority; absent counts as 0.
     pub priority: Option<i32>,
-    /// Whether the node itself starts it, from a manifest file: such a pod is critical.
+    /// Whether it is a static pod, which the node itself starts from a manifest file: such a pod is critical.
     pub is_static: bool,
 }
 
 impl PodSpec {
-    /// A pod without a limit or a priority, made through the API server.
+    /// Creates a pod without a limit or a priority, which is not static.
     pub fn new(
         namespace: &'static str,
         name: impl Into<String>,
@@ -62,13 +62,13 @@ impl PodSpec {
     }
 }
 
-/// A pod, its cgroups made.
+/// A pod, with its cgroups.
 #[derive(Debug)]
 pub struct Pod {
     spec: PodSpec,
     uid: String,
     hash: Option<String>,
-    /// Its group.
+    /// Its cgroup.
     pub group: Group,
     /// Its containers, in the order of the manifest.
     pub containers: Vec<Container>,
@@ -79,39 +79,39 @@ pub struct Pod {
 pub struct Container {
     /// Its name in the manifest.
     pub name: &'static str,
-    /// The runtime's id.
+    /// The runtime's ID.
     pub id: String,
-    /// Its group.
+    /// Its cgroup.
     pub group: Group,
 }
 
 impl Pod {
-    /// `namespace/name`.
+    /// Returns `namespace/name`.
     pub fn full_name(&self) -> String {
         format!("{}/{}", self.spec.namespace, self.spec.name)
     }
 
-    /// The namespace.
+    /// Returns the namespace.
     pub fn namespace(&self) -> &'static str {
         self.spec.namespace
     }
 
-    /// The uid that the API shows.
+    /// Returns the UID in the API.
     pub fn uid(&self) -> &str {
         &self.uid
     }
 
-    /// What the manifest says.
+    /// Returns the contents of the manifest.
     pub fn spec(&self) -> &PodSpec {
         &self.spec
     }
 
-    /// Its uid in paths: for a static pod that of its manifest.
+    /// Returns its UID in paths: for a static pod that of its manifest.
     pub fn uid_in_path(&self) -> &str {
         self.hash.as_deref().unwrap_or(&self.uid)
     }
 
-    /// The group of its first container.
+    /// Returns the cgroup of its first container.
     ///
     /// # Errors
     /// If it has none.
@@ -121,8 +121,8 @@ impl Pod {
         Ok(&container.group)
     }
 
-    /// Working set: usage of the pod less its inactive file pages, each container's figure read
-    /// from its own group, since that of an ancestor may be two seconds old.
+    /// Returns the working set: the usage of the pod less its inactive file pages. The value of each container
+    /// is read from its own cgroup, since that of an ancestor may be two seconds old.
     ///
     /// # Errors
     /// If a file of the kernel cannot be read.
@@ -135,7 +135,7 @@ impl Pod {
         self.containers.iter().map(|container| container.group.memory_stat("inactive_file")).sum()
     }
 
-    /// OOM kills that the kernel has counted in any of its groups.
+    /// Returns the OOM kills that the kernel has counted in all of its cgroups.
     ///
     /// # Errors
     /// If a file of the kernel cannot be read.
@@ -206,59 +206,59 @@ impl Pod {
     }
 }
 
-/// `emptyDir` of a volume with this limit.
+/// Returns `emptyDir` of a volume with this limit.
 pub(crate) fn empty_dir(limit_mib: Option<u64>) -> Value {
     limit_mib.map_or_else(|| json!({}), |limit| json!({"sizeLimit": format!("{limit}Mi")}))
 }
 
-/// The node.
+/// A small node.
 #[derive(Debug)]
 pub struct Node {
-    // Dropped first: what runs in the groups has files in the folder.
+    // Dropped first: processes in the cgroups have open files in the folder.
     tree: Subtree,
     folder: Folder,
     /// Its pods.
     pub pods: Vec<Pod>,
-    /// How many pods it has had: no two containers have one id, whoever is gone.
-    had: u64,
+    /// The number of pods that were ever added, so that no two containers have the same ID.
+    added: u64,
     memory: u64,
     pids: u64,
 }
 
 impl Node {
-    /// Makes a node that has so much memory and so many process ids, and can have no more: both
-    /// are limits of the subtree, so that nothing in it endangers the machine.
+    /// Creates a node with so much memory and so many process IDs. Both are limits of the subtree, so that
+    /// nothing in it endangers the machine.
     ///
     /// # Errors
-    /// If cgroups cannot be made or bounded here.
+    /// If cgroups cannot be created or limited here.
     pub fn new(label: &str, memory: u64, pids: u64) -> Result<Self> {
         let tree = Subtree::new(label)?;
         tree.root().limit_memory(memory)?;
         tree.root().limit_pids(pids)?;
         let folder = Folder::in_memory(&format!("eviction-{label}"))?;
-        Ok(Self { tree, folder, pods: Vec::new(), had: 0, memory, pids })
+        Ok(Self { tree, folder, pods: Vec::new(), added: 0, memory, pids })
     }
 
-    /// Adds a pod with its groups, and hands back its index.
+    /// Adds a pod with its cgroups, and returns its index.
     ///
     /// # Errors
-    /// If a group cannot be made or bounded.
+    /// If a cgroup cannot be created or limited.
     pub fn add(&mut self, spec: PodSpec) -> Result<usize> {
-        self.add_as(spec, pod_uid(self.had))
+        self.add_with_uid(spec, pod_uid(self.added))
     }
 
-    /// What stands for a uid in the path of a static pod that is added as that one.
+    /// Returns the hash that replaces the UID in the path of a static pod that is added at this index.
     pub fn config_hash(index: usize) -> String {
         format!("{:032x}", 0x00c0_ffee_usize + index)
     }
 
-    /// The same for a pod that has its uid from an API server.
+    /// Adds a pod with the UID that an API server has assigned, and returns its index.
     ///
     /// # Errors
-    /// If a group cannot be made or bounded.
-    pub fn add_as(&mut self, spec: PodSpec, uid: String) -> Result<usize> {
-        let serial = self.had;
-        self.had += 1;
+    /// If a cgroup cannot be created or limited.
+    pub fn add_with_uid(&mut self, spec: PodSpec, uid: String) -> Result<usize> {
+        let serial = self.added;
+        self.added += 1;
         let hash = spec.is_static.then(|| Self::config_hash(self.pods.len()));
         let in_path = hash.as_deref().unwrap_or(&uid);
         let group = self.tree.pod(Driver::Cgroupfs, Qos::Burstable, in_path)?;
@@ -272,40 +272,40 @@ impl Node {
             containers.push(Container { name, id, group: container });
         }
         if let Some(limit) = spec.limit_mib {
-            // The kubelet bounds a pod by the sum, once each container has a limit.
+            // The kubelet limits a pod to the sum, once each container has a limit.
             group.limit_memory(limit * MIB * u64::try_from(containers.len()).context("containers")?)?;
         }
         self.pods.push(Pod { spec, uid, hash, group, containers });
         Ok(self.pods.len() - 1)
     }
 
-    /// Memory of the node, bytes.
+    /// Returns the memory of the node, bytes.
     pub fn memory_capacity(&self) -> u64 {
         self.memory
     }
 
-    /// Process ids of the node.
+    /// Returns the number of process IDs of the node.
     pub fn pid_capacity(&self) -> u64 {
         self.pids
     }
 
-    /// The group that stands for the node.
+    /// Returns the cgroup that represents the node.
     pub fn root(&self) -> &Group {
         self.tree.root()
     }
 
-    /// What the agent calls the cgroup root.
+    /// Returns the agent's cgroup root.
     pub fn cgroup_root(&self) -> String {
         self.tree.path().display().to_string()
     }
 
-    /// A file in the folder of this node.
+    /// Returns a file in the folder of this node.
     pub fn file(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// Working set of the node as it is now, and not as its own memory.stat was up to two
-    /// seconds ago: all its charges are in the containers, whose own figures are fresh.
+    /// Returns the current working set of the node. Its own memory.stat may be two seconds old, but all charges
+    /// are in the containers, which have current values.
     ///
     /// # Errors
     /// If a file of the kernel cannot be read.
@@ -315,7 +315,7 @@ impl Node {
         Ok(usage.saturating_sub(inactive))
     }
 
-    /// OOM kills that the kernel has counted anywhere in the node.
+    /// Returns the OOM kills that the kernel has counted anywhere in the node.
     ///
     /// # Errors
     /// If a file of the kernel cannot be read.
@@ -324,7 +324,7 @@ impl Node {
         Ok(pods + self.root().oom_kills()?)
     }
 
-    /// Writes the pods file, whole or not at all.
+    /// Writes the pods file atomically, and returns it.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -333,7 +333,7 @@ impl Node {
         self.write("pods.json", &json!({"apiVersion": "v1", "kind": "PodList", "items": items}))
     }
 
-    /// Writes the kubelet's configuration with these fields.
+    /// Writes the kubelet's configuration with these fields, and returns the file.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -341,7 +341,7 @@ impl Node {
         let mut config = json!({
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
             "kind": "KubeletConfiguration",
-            // A node in small has no pods' root of its own to hold against a limit.
+            // A small node has no separate cgroup of all pods to which a limit could apply.
             "enforceNodeAllocatable": [],
         });
         for (key, value) in fields.as_object().context("fields of a configuration")? {

@@ -1,4 +1,4 @@
-//! Giving up privileges: an ordinary user with a few capabilities.
+//! Drops privileges: becomes an ordinary user with a few capabilities.
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
@@ -14,21 +14,21 @@ use rustix::thread::{
 /// The user `nobody`.
 const NOBODY: u32 = 65534;
 
-/// The capability of that name, without `CAP_`.
-fn named(name: &str) -> Result<CapabilitySet> {
+/// Returns the capability of that name, without `CAP_`.
+fn capability(name: &str) -> Result<CapabilitySet> {
     CapabilitySet::from_name(name).with_context(|| format!("there is no capability {name}"))
 }
 
-/// Whether this process has it, so that it can hand it on.
+/// Returns whether this process has the capability, so that it can pass it on.
 ///
 /// # Errors
-/// If there is no such capability, or the kernel does not say.
+/// If there is no such capability, or capabilities cannot be read.
 pub fn has(name: &str) -> Result<bool> {
-    Ok(capabilities(None).context("read capabilities")?.permitted.contains(named(name)?))
+    Ok(capabilities(None).context("read capabilities")?.permitted.contains(capability(name)?))
 }
 
-/// Makes this thread that of an ordinary user who has exactly these capabilities, and hands them on
-/// to what it executes.
+/// Turns this thread into that of an ordinary user with exactly these capabilities, which the programs that it
+/// executes inherit.
 ///
 /// # Errors
 /// If this process does not have them, or may not change its user.
@@ -38,10 +38,10 @@ pub fn keep_only(names: &[&str]) -> Result<()> {
         if !has(name)? {
             bail!("this process has no capability {name} to hand on");
         }
-        kept |= named(name)?;
+        kept |= capability(name)?;
     }
     for (name, capability) in CapabilitySet::all().iter_names() {
-        // What the kernel does not know cannot be removed, and what is removed need not be.
+        // A capability that the kernel does not support cannot be removed, and one that is missing need not be.
         if !kept.contains(capability) && has(name)? {
             remove_capability_from_bounding_set(capability).with_context(|| format!("give up {name}"))?;
         }
@@ -59,11 +59,11 @@ pub fn keep_only(names: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Writes a script that runs `program` as such a user, with whatever arguments it is given.
+/// Writes a script that runs `program` as such a user, with the arguments of the script.
 ///
 /// # Errors
 /// If it cannot be written, or the launcher is not beside this program.
-pub fn script(file: &Path, program: &Path, names: &[&str]) -> Result<PathBuf> {
+pub fn write_script(file: &Path, program: &Path, names: &[&str]) -> Result<PathBuf> {
     use std::os::unix::fs::PermissionsExt as _;
     let own = std::env::current_exe().context("find this program")?;
     let mut folders = own.ancestors().skip(1).take(2).map(|folder| folder.join("unprivileged"));

@@ -1,4 +1,4 @@
-//! Processes that tests start, and what /proc says about any process.
+//! Processes that tests start, and what /proc contains about any process.
 
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, ExitStatus};
@@ -9,11 +9,11 @@ use rustix::process::{
     Pid, PidfdFlags, Signal, getpid, getppid, pidfd_open, pidfd_send_signal, set_parent_process_death_signal,
 };
 
-/// How long anything may take before a test counts as hung. Never a statement about speed: an emulated
-/// machine that is out of memory may need minutes, on a host that has other things to do.
+/// The time after which a test counts as hung. It never measures speed: an emulated machine that is out of
+/// memory may need minutes, on a host with other load.
 pub const HANG: Duration = Duration::from_secs(300);
 
-/// Waits until `condition` holds; an error that names `what` after [`HANG`].
+/// Waits until `condition` holds. After [`HANG`] it fails with an error that names `what`.
 pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) -> Result<()> {
     let start = Instant::now();
     while !condition() {
@@ -25,22 +25,22 @@ pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) -> Result<()>
     Ok(())
 }
 
-/// The state letter and start time (clock ticks since boot) of a process.
+/// Returns the state letter and start time (clock ticks since boot) of a process.
 pub fn stat(pid: u32) -> Option<(char, u64)> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The command may hold spaces and parentheses; the fields start after the last one.
+    // The command may contain spaces and parentheses; the fields start after the last one.
     let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace();
     let state = fields.next()?.chars().next()?;
     let start = fields.nth(18)?.parse().ok()?;
     Some((state, start))
 }
 
-/// Whether the process runs: it exists and is no zombie.
+/// Returns whether the process runs: it exists and is no zombie.
 pub fn is_alive(pid: u32) -> bool {
     stat(pid).is_some_and(|(state, _)| !matches!(state, 'Z' | 'X'))
 }
 
-/// Sends a signal through a pidfd; a process that is gone already is no error.
+/// Sends a signal through a pidfd; a process that has ended already is no error.
 pub fn signal(pid: u32, signal: Signal) -> Result<()> {
     let Some(raw) = i32::try_from(pid).ok().and_then(Pid::from_raw) else {
         bail!("signal pid {pid}: not a process id");
@@ -63,17 +63,17 @@ impl Process {
         Ok(Self(child))
     }
 
-    /// Its process id.
+    /// Returns its process ID.
     pub fn pid(&self) -> u32 {
         self.0.id()
     }
 
-    /// The child, for its pipes.
+    /// Returns the child, for its pipes.
     pub fn child(&mut self) -> &mut Child {
         &mut self.0
     }
 
-    /// Whether it has not exited yet.
+    /// Returns whether it has not exited yet.
     pub fn is_running(&mut self) -> Result<bool> {
         Ok(self.0.try_wait().context("wait for a child")?.is_none())
     }
@@ -92,7 +92,7 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         let _ = self.0.kill();
-        // A killed child in a frozen cgroup would never be reaped; its group's owner thaws it.
+        // A killed child in a frozen cgroup is not reaped until the owner of the cgroup thaws it.
         for _ in 0..500 {
             if !matches!(self.0.try_wait(), Ok(None)) {
                 return;
@@ -102,7 +102,7 @@ impl Drop for Process {
     }
 }
 
-/// The process to be started is killed when the thread that starts it ends.
+/// Makes the kernel kill the process to be started when the thread that starts it ends.
 pub fn die_with_parent(command: &mut Command) {
     let parent = getpid();
     let bind = move || {
@@ -118,7 +118,7 @@ pub fn die_with_parent(command: &mut Command) {
 ///
 /// # Errors
 /// If the kernel refuses it.
-pub fn run_first() -> Result<()> {
+pub fn set_fifo_priority() -> Result<()> {
     let priority: libc::c_int = 1;
     // SAFETY: the kernel reads an int, which outlives the call; 0 is the calling thread.
     let result =

@@ -1,4 +1,4 @@
-//! BPF programs of the kernel, whoever loaded them.
+//! BPF programs in the kernel, of any process.
 
 use std::ffi::CStr;
 use std::io;
@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 const BPF_PROG_GET_FD_BY_ID: libc::c_long = 13;
 const BPF_OBJ_GET_INFO_BY_FD: libc::c_long = 15;
 
-/// The part that asking about a program uses.
+/// The part of `union bpf_attr` that querying a program uses.
 #[repr(C)]
 struct InfoAttr {
     fd: u32,
@@ -23,12 +23,12 @@ struct Info {
     name: [u8; 16],
 }
 
-/// The name of a program by its id, of which the kernel keeps 15 bytes.
+/// Returns the name of a program by its ID. The kernel keeps 15 bytes of it.
 ///
 /// # Errors
-/// What the kernel says, for instance that there is no such program or that this process may not ask.
+/// The kernel's error, for instance that there is no such program, or a missing right.
 pub fn name(id: u32) -> io::Result<String> {
-    // SAFETY: of `bpf_attr` this command uses the id alone.
+    // SAFETY: this command uses only the ID of `bpf_attr`.
     let program = unsafe { bpf_fd(BPF_PROG_GET_FD_BY_ID, &id) }?;
     let mut info = Info::default();
     let attr = InfoAttr {
@@ -42,23 +42,23 @@ pub fn name(id: u32) -> io::Result<String> {
     Ok(name.to_string_lossy().into_owned())
 }
 
-/// A call of bpf(2).
+/// Calls bpf(2).
 ///
 /// # Safety
 /// `attr` begins as `union bpf_attr` does for this command.
 unsafe fn bpf<T>(command: libc::c_long, attr: &T) -> io::Result<i32> {
     // SAFETY: as the caller promises; the size is given.
     let answer = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attr), size_of::<T>()) };
-    // It fits into an int.
+    // The result fits into an int.
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer as i32) }
 }
 
-/// A call of bpf(2) that answers with a descriptor.
+/// Calls bpf(2) with a command that returns a descriptor.
 ///
 /// # Safety
 /// As for [`bpf`].
 pub(crate) unsafe fn bpf_fd<T>(command: libc::c_long, attr: &T) -> io::Result<OwnedFd> {
-    // SAFETY: as the caller promises; the kernel has just made this descriptor for us.
+    // SAFETY: as the caller promises; the kernel has just created this descriptor for this process.
     unsafe { bpf(command, attr).map(|fd| OwnedFd::from_raw_fd(fd)) }
 }
 

@@ -1,11 +1,12 @@
-//! Prometheus' programs: promtool, and a server that scrapes agents.
+//! Finds promtool of Prometheus.
 
 use std::path::PathBuf;
 
-/// Says where promtool is; `cargo xtask test` unpacks it.
+/// The environment variable with the path of promtool, which `cargo xtask test` unpacks.
 const PROMTOOL: &str = "EVICTION_AGENT_PROMTOOL";
 
-/// promtool as the environment names it, else that of this machine, else what an earlier `cargo xtask test` unpacked.
+/// Returns promtool as the environment names it, else that of this machine, else the one that an earlier `cargo
+/// xtask test` has unpacked.
 pub fn promtool() -> Option<PathBuf> {
     if let Some(program) = std::env::var_os(PROMTOOL) {
         return Some(PathBuf::from(program));

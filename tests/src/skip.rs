@@ -1,9 +1,9 @@
-//! How a test says that this machine cannot run it.
+//! Reports that this machine cannot run a test.
 
 use std::io::Write as _;
 
-/// Ends the test and prints `SKIPPED <test>: <reason>` as one line on standard error, past the
-/// test harness's capture. The test task counts these lines, so a skip never looks like a pass.
+/// Ends the test and prints `SKIPPED <test>: <reason>` as one line on standard error, which the test harness
+/// does not capture. The test task counts these lines, so that a skip is never taken for a pass.
 ///
 /// ```no_run
 /// if !std::path::Path::new("/sys/kernel/btf/vmlinux").exists() {
@@ -24,14 +24,14 @@ pub fn report(reason: &str) {
     print(&format!("SKIPPED {}: {}\n", thread.name().unwrap_or("unnamed"), reason.replace('\n', " ")));
 }
 
-/// Prints what a test found out of this machine, as one line on standard error, past the harness's capture: a row of the
-/// table of `cargo xtask vm`. Neither may contain a colon followed by a space.
+/// Prints what a test has found out about this machine, as one line on standard error, which the harness does
+/// not capture: a row of the table of `cargo xtask vm`. Neither text may contain a colon followed by a space.
 pub fn report_finding(what: &str, found: &str) {
     print(&format!("FOUND {what}: {found}\n"));
 }
 
-/// The harness captures print macros only; a write to the handle always comes through. Nothing can be done where
-/// that fails.
+/// Prints a line that the harness does not capture: it captures print macros only, and not writes to the
+/// handle. Errors are ignored.
 fn print(line: &str) {
     let _ = std::io::stderr().write_all(line.as_bytes());
 }

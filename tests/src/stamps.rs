@@ -1,7 +1,7 @@
-//! What a growing process had touched at which moment, readable also after its SIGKILL.
+//! How much a growing process had touched at which time, readable also after its SIGKILL.
 //!
-//! A file mapped shared by the workload: a header, then a ring of (nanoseconds, bytes) pairs,
-//! one pair for each [`STEP`] touched. Times are CLOCK_MONOTONIC.
+//! The workload maps a shared file: a header, then a ring of (nanoseconds, bytes) pairs, one pair for each
+//! [`STEP`] touched. Times are CLOCK_MONOTONIC.
 
 use std::fs::File;
 use std::path::Path;
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anyhow::{Context as _, Result, bail};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 
-/// Bytes between two stamps: 64 pages of 4 KiB.
+/// The bytes between two stamps: 64 pages of 4 KiB.
 pub const STEP: u64 = 256 * 1024;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"evstamp1");
@@ -28,20 +28,20 @@ enum Field {
     Pid = 5,
 }
 
-/// The workload's side. Safe to use from several threads, forked children and signal handlers.
+/// The side of the workload. Safe to use from several threads, forked children and signal handlers.
 #[derive(Clone, Copy)]
 pub struct Writer(&'static [AtomicU64]);
 
 impl Writer {
-    /// Makes the file, maps it and touches all of it, so that stamping charges nothing later.
+    /// Creates the file, maps it and touches all of it, so that stamping charges nothing later.
     pub fn create(path: &Path) -> Result<Self> {
         let file = File::create_new(path).with_context(|| format!("create {}", path.display()))?;
         file.set_len(LEN as u64).with_context(|| format!("size {}", path.display()))?;
         Self::map(&file, MapFlags::SHARED).with_context(|| format!("map {}", path.display()))
     }
 
-    /// Stamps that nobody reads.
-    pub fn nowhere() -> Result<Self> {
+    /// Creates a writer of stamps that are not read.
+    pub fn discarding() -> Result<Self> {
         let file = tempfile::tempfile().context("create a temporary file")?;
         file.set_len(LEN as u64).context("size a temporary file")?;
         Self::map(&file, MapFlags::SHARED).context("map a temporary file")
@@ -66,17 +66,17 @@ impl Writer {
         &self.0[field as usize]
     }
 
-    /// Growth begins now.
+    /// Stamps that growth begins now.
     pub fn go(&self) {
         self.field(Field::Go).store(crate::clock::now(), Ordering::Release);
     }
 
-    /// Growth has ended by itself.
+    /// Stamps that growth has ended by itself.
     pub fn done(&self) {
         self.field(Field::Done).store(crate::clock::now(), Ordering::Release);
     }
 
-    /// A SIGTERM has come; the first one counts. For signal handlers.
+    /// Stamps a SIGTERM; the first one counts. For signal handlers.
     pub fn term(&self) {
         let _ = self.field(Field::Term).compare_exchange(
             0,
@@ -86,7 +86,7 @@ impl Writer {
         );
     }
 
-    /// By now `bytes` have been touched.
+    /// Stamps that `bytes` have been touched by now.
     pub fn stamp(&self, bytes: u64) {
         let index = self.field(Field::Count).fetch_add(1, Ordering::Relaxed) % CAPACITY;
         let at = HEADER / 8 + index as usize * 2;
@@ -96,16 +96,16 @@ impl Writer {
     }
 }
 
-/// By `ns`, `bytes` had been touched, and fewer than [`STEP`] more per thread.
+/// A stamp: by `ns`, `bytes` had been touched, and fewer than [`STEP`] more per thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
-    /// CLOCK_MONOTONIC.
+    /// Nanoseconds of CLOCK_MONOTONIC.
     pub ns: u64,
-    /// Bytes touched since the go.
+    /// Bytes touched since the start of the growth.
     pub bytes: u64,
 }
 
-/// What the workload has stamped so far.
+/// The stamps of a workload until now.
 #[derive(Clone, Debug, Default)]
 pub struct Record {
     /// When growth began.
@@ -114,11 +114,11 @@ pub struct Record {
     pub term: Option<u64>,
     /// When growth ended by itself.
     pub done: Option<u64>,
-    /// Process id of the workload.
+    /// The process ID of the workload.
     pub pid: u32,
-    /// Stamps that the ring has lost.
+    /// The number of stamps that the ring has overwritten.
     pub lost: u64,
-    /// In order of time.
+    /// The stamps, in order of time.
     pub stamps: Vec<Stamp>,
 }
 
@@ -160,18 +160,18 @@ impl Record {
         })
     }
 
-    /// Bytes that had certainly been touched at `ns`.
+    /// Returns the bytes that had certainly been touched at `ns`.
     pub fn bytes_at(&self, ns: u64) -> u64 {
         let stamps = self.stamps.iter().filter(|stamp| stamp.ns <= ns);
         stamps.map(|stamp| stamp.bytes).max().unwrap_or(0)
     }
 
-    /// When at least `bytes` had been touched.
+    /// Returns when at least `bytes` had been touched.
     pub fn reached(&self, bytes: u64) -> Option<u64> {
         self.stamps.iter().find(|stamp| stamp.bytes >= bytes).map(|stamp| stamp.ns)
     }
 
-    /// The last stamp: nothing beyond it plus one [`STEP`] per thread was ever touched.
+    /// Returns the last stamp: no more than it plus one [`STEP`] per thread was ever touched.
     pub fn last(&self) -> Option<Stamp> {
         self.stamps.last().copied()
     }
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ring_keeps_the_newest() {
+    fn ring_keeps_the_newest_stamps() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("stamps");
         let writer = Writer::create(&path).unwrap();
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_foreign_file_is_refused() {
+    fn file_without_stamps_is_refused() {
         assert!(Record::parse(b"short").is_err());
         assert!(Record::parse(&vec![0; LEN]).is_err());
     }

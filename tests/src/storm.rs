@@ -6,12 +6,12 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 
-/// How much the process of the group with this number holds, bytes.
+/// Returns how much memory the process of the cgroup with this number holds, bytes.
 pub fn held_bytes(group: usize) -> usize {
     (1 + group % 16) * (64 << 10)
 }
 
-/// The storm; dropping it ends every process of it.
+/// A running storm. Dropping it ends all of its processes.
 #[derive(Debug)]
 pub struct Storm {
     child: Child,
@@ -20,10 +20,10 @@ pub struct Storm {
 }
 
 impl Storm {
-    /// Starts a process in each of these groups of the memory controller; they wait.
+    /// Starts a process in each of these cgroups of the memory controller; the processes wait.
     ///
     /// # Errors
-    /// If the program cannot be started or a group not be joined.
+    /// If the program cannot be started, or a process cannot join its cgroup.
     pub fn start(program: &Path, groups: &[PathBuf]) -> Result<Self> {
         let mut child = Command::new(program)
             .stdin(Stdio::piped())
@@ -41,7 +41,7 @@ impl Storm {
         Ok(storm)
     }
 
-    /// Lets them loose.
+    /// Lets the processes run.
     ///
     /// # Errors
     /// If the storm has ended.
@@ -49,7 +49,7 @@ impl Storm {
         self.send("go")
     }
 
-    /// Stops them where they are; they keep what they hold, and some a little more.
+    /// Stops the processes. They keep the memory that they hold, and some hold a little more.
     ///
     /// # Errors
     /// If the storm has ended.
@@ -73,7 +73,7 @@ impl Storm {
 
 impl Drop for Storm {
     fn drop(&mut self) {
-        // It ends with its input, and its processes with it.
+        // The program ends with its input, and its processes with it.
         drop(self.input.take());
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! What a story of `cargo xtask e2e` has measured, reported as a line that the task reads.
+//! The measurements of a story of `cargo xtask e2e`, printed as a line that the task parses.
 
 use std::io::Write as _;
 
@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::clock;
 
-/// Figures of a running story. They are printed when it ends, also when it fails.
+/// The measurements of a running story. They are printed when it ends, also when it fails.
 #[derive(Debug, Default)]
 pub struct Story {
     /// Moments, nanoseconds of `CLOCK_MONOTONIC`.
@@ -15,29 +15,29 @@ pub struct Story {
 }
 
 impl Story {
-    /// One that has measured nothing yet.
+    /// Begins a story without measurements.
     pub fn begin() -> Self {
         Self::default()
     }
 
-    /// Something happens now. The first moment is the one that all others are counted from.
+    /// Records that something happens now. All other moments are counted from the first one.
     pub fn mark(&mut self, what: &'static str) {
         self.mark_at(what, clock::now());
     }
 
-    /// Something happened then, nanoseconds of `CLOCK_MONOTONIC`.
+    /// Records when something happened, nanoseconds of `CLOCK_MONOTONIC`.
     pub fn mark_at(&mut self, what: &'static str, ns: u64) {
         self.moments.push((what, ns));
     }
 
-    /// A figure.
+    /// Records a value.
     pub fn value(&mut self, name: &str, value: impl Into<Value>) {
         self.values.insert(name.to_owned(), value.into());
     }
 
     fn line(&self) -> Value {
         let zero = self.moments.first().map_or(0, |&(_, ns)| ns);
-        // A moment may lie before the first one.
+        // A moment may be before the first one.
         let us = |ns: u64| (i128::from(ns) - i128::from(zero)) / 1000;
         let timeline: Map<String, Value> = self
             .moments
@@ -50,7 +50,7 @@ impl Story {
 
 impl Drop for Story {
     fn drop(&mut self) {
-        // Past the test harness's capture, and in one piece.
+        // The test harness does not capture this. The line is written in one piece.
         let line = format!("STORY {}\n", self.line());
         let _ = std::io::stderr().write_all(line.as_bytes());
     }
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn moments_are_counted_from_the_first() {
+    fn timeline_is_relative_to_the_first_moment() {
         let mut story = Story::begin();
         story.mark_at("crossed", 5_000_000);
         story.mark_at("dead", 7_500_000);

@@ -1,4 +1,4 @@
-//! Starting the `workload` program of this package.
+//! Starts the `workload` program of this package.
 
 use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::cgroup::Group;
 use crate::process::Process;
 
-/// Where the program is.
+/// Finds the program.
 ///
 /// # Errors
 /// If there is none.
@@ -19,7 +19,7 @@ pub fn binary() -> Result<PathBuf> {
     crate::binary::find("workload")
 }
 
-/// A running workload that has joined its group and waits for the go. Killed when dropped.
+/// A running workload that has joined its cgroup and waits for the go. It is killed when it is dropped.
 #[derive(Debug)]
 pub struct Workload {
     process: Process,
@@ -52,7 +52,7 @@ impl Workload {
         Ok(workload)
     }
 
-    /// Starts it and lets it go at once.
+    /// Starts a workload and lets it go at once.
     pub fn run<S: AsRef<OsStr>>(
         binary: &Path,
         group: &Group,
@@ -68,8 +68,8 @@ impl Workload {
         self.input.write_all(b"go\n").context("send the go to a workload")
     }
 
-    /// Reads its lines until one tells of `event`, and returns that one. Blocks as long as the
-    /// workload lives and says nothing.
+    /// Reads its lines until one has the event `event`, and returns that one. Blocks while the workload runs
+    /// and prints nothing.
     pub fn wait_event(&mut self, event: &str) -> Result<Value> {
         let mut line = String::new();
         loop {
@@ -86,12 +86,12 @@ impl Workload {
         }
     }
 
-    /// Its process id.
+    /// Returns its process ID.
     pub fn pid(&self) -> u32 {
         self.process.pid()
     }
 
-    /// The process.
+    /// Returns the process.
     pub fn process(&mut self) -> &mut Process {
         &mut self.process
     }

@@ -1,6 +1,6 @@
-//! Inputs that nobody should send, as scenarios: cut off, in another order, repeated, huge, under
-//! the profile that they were not written for. None may panic, none may evict a pod that must
-//! stay, and the same input must give the same bytes.
+//! Invalid and extreme inputs as scenarios: truncated, in another order, repeated, huge, under the profile that they
+//! were not written for. None may panic, none may evict a pod that must stay, and the same input must give the same
+//! bytes.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 const PROFILES: [Profile; 2] = [Profile::Kubelet, Profile::Enhanced];
 
-/// Every scenario of the repository, as JSON.
+/// Returns every scenario of the repository, as JSON.
 fn scenarios() -> Vec<Value> {
     let mut scenarios = Vec::new();
     for folder in ["kubelet", "enhanced"] {
@@ -36,8 +36,8 @@ fn outcome(scenario: &Value, profile: Profile) -> Outcome {
     run(scenario, &overrides).unwrap_or_else(|error| panic!("{name}: {error}")).outcome
 }
 
-/// Uids of pods that no eviction may ever name: static pods, mirrors of them, and those of
-/// system priority.
+/// Returns the UIDs of pods that no eviction may ever name: static pods, their mirror pods, and pods with a system
+/// priority.
 fn critical(scenario: &Value) -> HashSet<String> {
     let pods = scenario["pods"].as_array().into_iter().flatten();
     let is_critical = |pod: &&Value| {
@@ -52,8 +52,8 @@ fn critical(scenario: &Value) -> HashSet<String> {
         .collect()
 }
 
-/// What holds whatever the input: the same bytes again, no critical pod evicted, nobody evicted
-/// twice in one pass.
+/// Asserts what holds for every input: the same bytes again, no critical pod evicted, no pod evicted twice in one
+/// evaluation.
 fn assert_sane(scenario: &Value) {
     let critical = critical(scenario);
     for profile in PROFILES {
@@ -76,7 +76,7 @@ fn every_scenario_runs_under_both_profiles() {
 }
 
 #[test]
-fn steps_in_another_order_repeated_and_left_out() {
+fn scenarios_with_reordered_repeated_or_missing_steps_are_handled() {
     for scenario in scenarios() {
         let Some(steps) = scenario["steps"].as_array().filter(|steps| !steps.is_empty()).cloned() else {
             continue;
@@ -94,7 +94,7 @@ fn steps_in_another_order_repeated_and_left_out() {
 }
 
 #[test]
-fn a_scenario_that_is_cut_off_is_none() {
+fn a_truncated_scenario_is_a_parse_error() {
     let text =
         include_str!("../scenarios/kubelet/memory-min-reclaim-keeps-the-threshold-met.json").trim_end();
     assert!(serde_json::from_str::<Case>(text).is_ok());
@@ -103,8 +103,8 @@ fn a_scenario_that_is_cut_off_is_none() {
     }
 }
 
-/// A node with 10,000 pods of three containers, of which every second one has no statistics.
-/// Pods that exceed their request have statistics; some of those without ask for nothing.
+/// Returns a node with 10,000 pods of three containers; every second pod has no statistics. Pods that exceed their
+/// request have statistics; some of those without have no request.
 fn crowded(critical: bool) -> Value {
     let (mut pods, mut stats) = (Vec::new(), Vec::new());
     for place in 0..10_000_u64 {
@@ -135,14 +135,14 @@ fn crowded(critical: bool) -> Value {
 }
 
 #[test]
-fn of_ten_thousand_pods_half_have_no_statistics() {
+fn ten_thousand_pods_are_ranked_when_half_have_no_statistics() {
     let scenario = crowded(false);
     let evicted = |profile| -> Vec<u64> {
         let outcome = outcome(&scenario, profile);
         let evictions = outcome.steps[0].evictions.iter();
         evictions.map(|it| it.uid.trim_start_matches("pod-").parse().unwrap()).collect()
     };
-    // The kubelet's ranking takes those that it knows nothing of first: the lowest priority.
+    // The kubelet's ranking takes pods without statistics first: of these the one with the lowest priority.
     let by_kubelet = evicted(Profile::Kubelet);
     assert_eq!(by_kubelet.len(), 1);
     assert_eq!((by_kubelet[0] % 2, by_kubelet[0] % 7), (0, 0), "{by_kubelet:?}");
@@ -154,7 +154,7 @@ fn of_ten_thousand_pods_half_have_no_statistics() {
 }
 
 #[test]
-fn ten_thousand_critical_pods_all_stay() {
+fn ten_thousand_critical_pods_are_not_evicted() {
     let scenario = crowded(true);
     assert_sane(&scenario);
     for profile in PROFILES {

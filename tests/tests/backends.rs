@@ -1,4 +1,4 @@
-//! Choosing backends on the command line.
+//! The selection of backends on the command line.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -19,7 +19,7 @@ fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// What `check` finds with these options.
+/// Returns the findings of `check` with these options.
 fn findings(options: &[&str]) -> Value {
     let output = run(&[&["check", "-o", "json"], options].concat());
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", stderr(&output)))
@@ -31,7 +31,7 @@ fn source<'f>(findings: &'f Value, name: &str) -> &'f Value {
 }
 
 #[test]
-fn an_unknown_backend_is_answered_with_the_known_ones() {
+fn an_unknown_backend_is_an_error_that_lists_the_known_ones() {
     for verb in ["run", "check"] {
         for option in ["--backend", "--disable-backend"] {
             let output = run(&[verb, option, "tp_btf mod_memcg"]);
@@ -52,7 +52,7 @@ fn the_timer_cannot_be_disabled() {
 }
 
 #[test]
-fn each_backend_is_used_when_it_is_asked_for_or_the_start_fails_with_the_reason() {
+fn a_requested_backend_is_used_or_the_start_fails_with_the_reason() {
     let mut used = 0;
     for backend in ATTACH_METHODS.iter().filter(|backend| backend.class == EventClass::Charge) {
         let found = findings(&["--backend", backend.name]);
@@ -76,7 +76,7 @@ fn each_backend_is_used_when_it_is_asked_for_or_the_start_fails_with_the_reason(
 }
 
 #[test]
-fn with_the_timer_alone_no_other_source_has_charges_and_kills_are_reported_as_before() {
+fn selecting_the_timer_disables_charge_backends_and_keeps_oom_backends() {
     let (found, all) = (findings(&["--backend", "timerfd"]), findings(&[]));
     assert_eq!(found["would_start"], true, "{found}");
     for name in ["charge", "charge near"] {

@@ -1,5 +1,4 @@
-//! A changed configuration as it is lived: the agent as it is shipped, by SIGHUP or by its file,
-//! and started anew with other files.
+//! Changes of the configuration of the shipped agent: by SIGHUP, by its file, and by a restart with other files.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -21,7 +20,7 @@ use tests::workload::Workload;
 /// A guard against an agent that hangs.
 const GUARD: Duration = Duration::from_secs(60);
 
-/// A node whose one pod holds 48 MiB, with the agent's files.
+/// A node with one pod that holds 48 MiB, and the agent's files.
 struct Testbed {
     node: Node,
     options: Options,
@@ -37,21 +36,21 @@ impl Testbed {
         let workload = Path::new(env!("CARGO_BIN_EXE_workload"));
         let mut quiet = Workload::start(workload, group, ["hold", "--size", "48M"]).unwrap();
         quiet.go().unwrap();
-        let own = node.file("agent.yaml");
+        let agent_config = node.file("agent.yaml");
         let policy = json!({
             "apiVersion": "eviction-agent.io/v1alpha1", "kind": "AgentConfiguration", "profile": "Enhanced",
         });
-        fs::write(&own, policy.to_string()).unwrap();
+        fs::write(&agent_config, policy.to_string()).unwrap();
         let state = node.file("state").display().to_string();
-        let mut options = Options::of(&agent::binary().unwrap(), &node, &hard("64Mi")).unwrap();
-        options.config = Some(own);
+        let mut options = Options::of(&agent::binary().unwrap(), &node, &hard_threshold("64Mi")).unwrap();
+        options.config = Some(agent_config);
         options.more = vec!["--state-dir".to_owned(), state];
         Some(Self { node, options, _quiet: quiet })
     }
 
-    /// From now on the files ask for more than there is.
-    fn change(&self) {
-        self.node.write_config(&hard("380Mi")).unwrap();
+    /// Changes the files to a threshold above the available memory.
+    fn raise_threshold(&self) {
+        self.node.write_config(&hard_threshold("380Mi")).unwrap();
     }
 
     fn start(&self, more: &[&str]) -> Agent {
@@ -61,7 +60,7 @@ impl Testbed {
     }
 }
 
-fn hard(memory: &str) -> Value {
+fn hard_threshold(memory: &str) -> Value {
     json!({"evictionHard": {"memory.available": memory}})
 }
 
@@ -70,27 +69,27 @@ fn send_signal(agent: &Agent, signal: Signal) {
     kill_process(pid, signal).unwrap();
 }
 
-/// What is said of a change in that state.
-fn change(agent: &mut Agent, state: &str) -> Event {
-    let is_it = |event: &Event| event.kind() == "config_change" && event.text("state") == state;
-    agent.wait_for(&format!("that the change {state}"), GUARD, is_it).unwrap()
+/// Waits for the event about a change in that state.
+fn wait_for_change(agent: &mut Agent, state: &str) -> Event {
+    let is_match = |event: &Event| event.kind() == "config_change" && event.text("state") == state;
+    agent.wait_for(&format!("that the change {state}"), GUARD, is_match).unwrap()
 }
 
-fn decision(agent: &mut Agent) {
-    let is_it = |event: &Event| event.kind() == "eviction_decision" && event.pod() == "shop/quiet";
-    agent.wait_for("the decision on shop/quiet", GUARD, is_it).unwrap();
+fn wait_for_decision(agent: &mut Agent) {
+    let is_match = |event: &Event| event.kind() == "eviction_decision" && event.pod() == "shop/quiet";
+    agent.wait_for("the decision on shop/quiet", GUARD, is_match).unwrap();
 }
 
-fn nobody_goes(agent: &mut Agent) {
+fn assert_no_decision(agent: &mut Agent) {
     assert!(
-        agent.heard().unwrap().iter().all(|event| event.kind() != "eviction_decision"),
+        agent.events().unwrap().iter().all(|event| event.kind() != "eviction_decision"),
         "{:?}",
-        agent.heard()
+        agent.events()
     );
 }
 
-/// Waits until this is saved as in force.
-fn is_saved(testbed: &Testbed, text: &str) {
+/// Waits until the saved configuration in force has this text.
+fn wait_until_saved(testbed: &Testbed, text: &str) {
     let saved = testbed.node.file("state").join("config.json");
     let end = std::time::Instant::now() + GUARD;
     while !fs::read_to_string(&saved).is_ok_and(|saved| saved.contains(text)) {
@@ -100,54 +99,54 @@ fn is_saved(testbed: &Testbed, text: &str) {
 }
 
 #[test]
-fn a_change_that_would_evict_waits_and_is_accepted_by_hand() {
+fn a_change_that_would_evict_is_pending_until_sigusr1() {
     let Some(testbed) = Testbed::new("change-by-hand") else { skip!("no cgroups can be made here") };
     let mut agent = testbed.start(&[]);
-    testbed.change();
+    testbed.raise_threshold();
     send_signal(&agent, Signal::HUP);
     assert_eq!(
-        change(&mut agent, "pending").value["would_evict"],
+        wait_for_change(&mut agent, "pending").value["would_evict"],
         json!([{"namespace": "shop", "pod": "quiet"}])
     );
-    nobody_goes(&mut agent);
-    is_saved(&testbed, "64Mi");
+    assert_no_decision(&mut agent);
+    wait_until_saved(&testbed, "64Mi");
     send_signal(&agent, Signal::USR1);
-    change(&mut agent, "applied");
-    decision(&mut agent);
-    is_saved(&testbed, "380Mi");
+    wait_for_change(&mut agent, "applied");
+    wait_for_decision(&mut agent);
+    wait_until_saved(&testbed, "380Mi");
     agent.stop().unwrap();
 }
 
 #[test]
-fn a_change_that_came_with_a_restart_waits_as_well_unless_it_is_accepted() {
+fn a_change_at_restart_is_pending_unless_apply_config_now_is_set() {
     let Some(testbed) = Testbed::new("change-restart") else { skip!("no cgroups can be made here") };
     testbed.start(&[]).stop().unwrap();
-    testbed.change();
+    testbed.raise_threshold();
     let mut agent = testbed.start(&[]);
     assert_eq!(
-        change(&mut agent, "pending").value["would_evict"],
+        wait_for_change(&mut agent, "pending").value["would_evict"],
         json!([{"namespace": "shop", "pod": "quiet"}])
     );
-    nobody_goes(&mut agent);
+    assert_no_decision(&mut agent);
     agent.stop().unwrap();
     let mut agent = testbed.start(&["--apply-config-now"]);
-    decision(&mut agent);
+    wait_for_decision(&mut agent);
     agent.stop().unwrap();
-    is_saved(&testbed, "380Mi");
+    wait_until_saved(&testbed, "380Mi");
 }
 
 #[test]
-fn a_saved_configuration_that_was_spoiled_keeps_no_agent_from_starting() {
+fn the_agent_starts_with_a_corrupt_saved_configuration() {
     let Some(testbed) = Testbed::new("change-spoiled") else { skip!("no cgroups can be made here") };
     testbed.start(&[]).stop().unwrap();
     fs::write(testbed.node.file("state").join("config.json"), "{").unwrap();
-    testbed.change();
+    testbed.raise_threshold();
     let mut agent = testbed.start(&[]);
-    decision(&mut agent);
+    wait_for_decision(&mut agent);
     agent.stop().unwrap();
 }
 
-/// A ConfigMap as the kubelet mounts it, and replaces it: `AtomicWriter`.
+/// Writes a ConfigMap as the kubelet mounts and replaces it: `AtomicWriter`.
 fn publish(volume: &Path, version: u32, policy: &Value) {
     let data = format!("..version_{version}");
     fs::create_dir_all(volume.join(&data)).unwrap();
@@ -165,40 +164,40 @@ fn publish(volume: &Path, version: u32, policy: &Value) {
 }
 
 #[test]
-fn a_config_map_that_the_kubelet_replaces_is_held_against_the_present() {
+fn a_config_map_update_is_reported_as_pending_invalid_or_applied() {
     let Some(mut testbed) = Testbed::new("change-map") else { skip!("no cgroups can be made here") };
     let volume = testbed.node.file("volume");
-    let own = |hard: &str| json!({"signals": [{"signal": "memory.available", "hard": hard}]});
+    let with_threshold = |value: &str| json!({"signals": [{"signal": "memory.available", "hard": value}]});
     publish(&volume, 1, &json!({}));
     testbed.options.config = Some(volume.join("agent.yaml"));
     let mut agent = testbed.start(&[]);
-    publish(&volume, 2, &own("380Mi"));
+    publish(&volume, 2, &with_threshold("380Mi"));
     assert_eq!(
-        change(&mut agent, "pending").value["would_evict"],
+        wait_for_change(&mut agent, "pending").value["would_evict"],
         json!([{"namespace": "shop", "pod": "quiet"}])
     );
-    publish(&volume, 3, &own("much"));
-    let errors = change(&mut agent, "invalid").value["errors"].to_string();
+    publish(&volume, 3, &with_threshold("much"));
+    let errors = wait_for_change(&mut agent, "invalid").value["errors"].to_string();
     assert!(errors.contains("volume/agent.yaml: policy.signals[0].hard: "), "{errors}");
-    publish(&volume, 4, &own("32Mi"));
-    change(&mut agent, "applied");
-    nobody_goes(&mut agent);
+    publish(&volume, 4, &with_threshold("32Mi"));
+    wait_for_change(&mut agent, "applied");
+    assert_no_decision(&mut agent);
     agent.stop().unwrap();
 }
 
-/// The file is read first, and much is done before the agent says that it has started.
+/// The agent reads its file first, and does much before it reports that it has started.
 #[test]
-fn a_change_while_the_agent_starts_is_noticed() {
+fn a_change_while_the_agent_starts_is_detected() {
     let Some(mut testbed) = Testbed::new("change-start") else { skip!("no cgroups can be made here") };
     let volume = testbed.node.file("volume");
     publish(&volume, 1, &json!({}));
     testbed.options.config = Some(volume.join("agent.yaml"));
-    // The kubelet's file, read after the agent's own, comes when the test gives it.
+    // The agent reads the kubelet's file after its own, and only when the test writes it.
     let kubelet = testbed.node.file("kubelet.yaml");
     let text = fs::read(&kubelet).unwrap();
     fs::remove_file(&kubelet).unwrap();
     mkfifoat(CWD, &kubelet, Mode::RUSR | Mode::WUSR).unwrap();
-    let giver = std::thread::spawn(move || {
+    let writer = std::thread::spawn(move || {
         let mut pipe = fs::OpenOptions::new().write(true).open(&kubelet).unwrap();
         publish(&volume, 2, &json!({"signals": [{"signal": "memory.available", "hard": "380Mi"}]}));
         fs::remove_file(&kubelet).unwrap();
@@ -206,11 +205,11 @@ fn a_change_while_the_agent_starts_is_noticed() {
         pipe.write_all(&text).unwrap();
     });
     let mut agent = testbed.start(&[]);
-    giver.join().unwrap();
+    writer.join().unwrap();
     assert_eq!(
-        change(&mut agent, "pending").value["would_evict"],
+        wait_for_change(&mut agent, "pending").value["would_evict"],
         json!([{"namespace": "shop", "pod": "quiet"}])
     );
-    nobody_goes(&mut agent);
+    assert_no_decision(&mut agent);
     agent.stop().unwrap();
 }

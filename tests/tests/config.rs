@@ -1,4 +1,4 @@
-//! `eviction-agent config`: what would be decided by, and who says so.
+//! `eviction-agent config`: the settings by which the agent would decide, and the origin of each.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -37,7 +37,7 @@ impl Files {
         self.0.path().join(name).to_str().unwrap().to_owned()
     }
 
-    /// `config` with these files.
+    /// Runs `config` with these files.
     fn config(&self, more: &[&str]) -> Output {
         let [kubelet, drop_ins, own] = ["kubelet.yaml", "drop-ins", "agent.yaml"].map(|name| self.path(name));
         Command::new(agent::binary().unwrap())
@@ -72,15 +72,16 @@ fn setting<'a>(resolved: &'a Value, path: &str) -> (&'a str, &'a Value) {
     (found["value"].as_str().unwrap(), &found["origin"])
 }
 
-fn below(resolved: &Value) -> Vec<String> {
+fn threshold_values(resolved: &Value) -> Vec<String> {
     let all = resolved["thresholds"].as_array().unwrap().iter();
     all.map(|it| format!("{} {}", it["signal"].as_str().unwrap(), it["below"].as_str().unwrap())).collect()
 }
 
-const ALONE: [&str; 3] = ["memory.available 1Gi", "pid.available 1k", "allocatableMemory.available 1Gi"];
+const STANDALONE_THRESHOLDS: [&str; 3] =
+    ["memory.available 1Gi", "pid.available 1k", "allocatableMemory.available 1Gi"];
 
 #[test]
-fn every_value_has_its_origin() {
+fn every_setting_shows_its_origin() {
     let files = Files::new();
     let resolved = files.resolved(&["--action", "kill", "--listen-address", "[::1]:1"]);
     let [kubelet, drop_in, own] =
@@ -91,11 +92,11 @@ fn every_value_has_its_origin() {
     assert_eq!(setting(&resolved, "thresholdMargin.minimum"), ("32Mi", &json!("default")));
     assert_eq!(setting(&resolved, "action"), ("Kill", &json!("commandLine")));
     assert_eq!(setting(&resolved, "server.listenAddress"), ("[::1]:1", &json!("commandLine")));
-    assert_eq!(below(&resolved), ALONE);
+    assert_eq!(threshold_values(&resolved), STANDALONE_THRESHOLDS);
 }
 
 #[test]
-fn beside_a_kubelet_thresholds_are_raised_and_alone_they_are_not() {
+fn thresholds_have_a_margin_beside_a_kubelet_and_none_standalone() {
     let files = Files::new();
     // A tenth of 1Gi is 102.4Mi.
     let raised = ["memory.available 1127Mi", "pid.available 1100", "allocatableMemory.available 1127Mi"];
@@ -105,24 +106,27 @@ fn beside_a_kubelet_thresholds_are_raised_and_alone_they_are_not() {
         &["--action", "evict", "--dry-run=server"],
         &["--action", "evict", "--dry-run"],
     ] {
-        assert_eq!(below(&files.resolved(beside)), raised, "{beside:?}");
+        assert_eq!(threshold_values(&files.resolved(beside)), raised, "{beside:?}");
     }
     for alone in
         [&["--action", "kill"][..], &["--kubeconfig", "k", "--pods-file", "p", "--action", "kill"], &[]]
     {
-        assert_eq!(below(&files.resolved(alone)), ALONE, "{alone:?}");
+        assert_eq!(threshold_values(&files.resolved(alone)), STANDALONE_THRESHOLDS, "{alone:?}");
     }
     files.write("agent.yaml", &format!("{AGENT}thresholdMargin: {{mode: Never}}\n"));
-    assert_eq!(below(&files.resolved(&["--node-name", "n1", "--action", "evict"])), ALONE);
+    assert_eq!(
+        threshold_values(&files.resolved(&["--node-name", "n1", "--action", "evict"])),
+        STANDALONE_THRESHOLDS
+    );
     files.write(
         "agent.yaml",
         &format!("{AGENT}thresholdMargin: {{mode: Always, value: 1Mi, minimum: 1Mi}}\n"),
     );
-    assert_eq!(below(&files.resolved(&[]))[0], "memory.available 1025Mi");
+    assert_eq!(threshold_values(&files.resolved(&[]))[0], "memory.available 1025Mi");
 }
 
 #[test]
-fn people_and_yaml_get_the_same() {
+fn text_and_yaml_output_show_the_same_settings() {
     let files = Files::new();
     let table = String::from_utf8(files.config(&["--node-name", "n1"]).stdout).unwrap();
     let line = |start: &str| {
@@ -137,7 +141,7 @@ fn people_and_yaml_get_the_same() {
 }
 
 #[test]
-fn what_is_wrong_is_said_at_once_and_nothing_is_printed() {
+fn all_configuration_errors_are_reported_and_nothing_is_printed() {
     let files = Files::new();
     files.write("agent.yaml", &format!("{AGENT}thresholdMargins: {{}}\nthresholdMargin: {{value: 200%}}\n"));
     let output = files.config(&[]);

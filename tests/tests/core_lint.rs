@@ -6,7 +6,7 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-/// Whether the lint accepts a function with this body, and what it said.
+/// Returns whether the lint accepts a function with this body, and its output.
 fn lint(body: &str) -> std::io::Result<(bool, String)> {
     let folder = TempDir::new()?;
     let file = folder.path().join("lib.rs");
@@ -20,8 +20,8 @@ fn lint(body: &str) -> std::io::Result<(bool, String)> {
 }
 
 #[test]
-fn refuses_a_clock_io_and_maps_without_an_order() {
-    for (body, says) in [
+fn the_core_lint_refuses_clocks_io_and_unordered_maps() {
+    for (body, message) in [
         ("let _ = std::time::SystemTime::now();", "time arrives with each input"),
         ("let _ = std::time::Instant::now();", "time arrives with each input"),
         ("let _ = std::fs::read(\"/proc/meminfo\");", "the core has no IO"),
@@ -29,12 +29,12 @@ fn refuses_a_clock_io_and_maps_without_an_order() {
         ("let _ = std::collections::HashMap::<u8, u8>::new();", "its order differs from run to run"),
     ] {
         let (accepted, output) = lint(body).unwrap();
-        assert!(!accepted && output.contains(says), "{body}: {output}");
+        assert!(!accepted && output.contains(message), "{body}: {output}");
     }
 }
 
 #[test]
-fn accepts_what_only_computes() {
+fn the_core_lint_accepts_pure_computation() {
     let (accepted, output) = lint("let _ = std::collections::BTreeMap::<u8, u8>::new();").unwrap();
     assert!(accepted, "{output}");
 }

@@ -1,5 +1,5 @@
-//! The corpus of the fuzz targets (`cargo xtask fuzz`) passes with every change: what once was found stays
-//! found.
+//! The corpus of the fuzz targets (`cargo xtask fuzz`) passes with every change, so that old findings do not come
+//! back.
 
 #[path = "../../fuzz/src/targets.rs"]
 #[expect(unreachable_pub, reason = "the fuzz targets are programs of another package")]
@@ -28,7 +28,7 @@ fn corpus() -> std::path::PathBuf {
 }
 
 #[test]
-fn every_target_survives_its_corpus() -> Result<()> {
+fn every_fuzz_target_passes_its_corpus() -> Result<()> {
     for (name, target) in TARGETS {
         let folder = corpus().join(name);
         let mut understood = 0;
@@ -42,9 +42,9 @@ fn every_target_survives_its_corpus() -> Result<()> {
     Ok(())
 }
 
-/// Also cut off at every place, and with each of its bytes gone.
+/// Every target also survives inputs that are truncated at every place, and inputs with one byte removed.
 #[test]
-fn and_what_is_left_of_it_after_a_cut() -> Result<()> {
+fn every_fuzz_target_handles_truncated_and_shortened_inputs() -> Result<()> {
     const LONGEST: u64 = 2048;
     for (name, target) in TARGETS {
         for entry in std::fs::read_dir(corpus().join(name))? {
@@ -65,7 +65,7 @@ fn and_what_is_left_of_it_after_a_cut() -> Result<()> {
 }
 
 #[test]
-fn every_folder_of_the_corpus_has_a_target() -> Result<()> {
+fn every_folder_of_the_corpus_has_a_fuzz_target() -> Result<()> {
     for entry in std::fs::read_dir(corpus())? {
         let name = entry?.file_name();
         ensure!(TARGETS.iter().any(|(target, _)| name == *target), "{} has no target", name.display());

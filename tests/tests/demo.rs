@@ -1,4 +1,4 @@
-//! The demo's verdicts can fail, and whatever ends it in the middle, nothing is left behind.
+//! The demo can report a failure, and leaves nothing behind when it is ended in the middle.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -39,8 +39,8 @@ impl Demo {
         process::signal(self.child.id(), signal).unwrap();
     }
 
-    /// What of it is in the cgroup hierarchies and among the files in memory.
-    fn traces(&self) -> Vec<PathBuf> {
+    /// Returns the demo's entries in the cgroup hierarchies and among the files in memory.
+    fn leftovers(&self) -> Vec<PathBuf> {
         let id = format!("-{}-", self.child.id());
         let mounts = Mounts::discover().unwrap();
         let mut folders: Vec<PathBuf> = mounts.iter().map(|(_, point)| point.to_owned()).collect();
@@ -55,9 +55,9 @@ impl Demo {
             .collect()
     }
 
-    /// Every process in its groups.
+    /// Returns every process in the demo's cgroups.
     fn processes(&self) -> BTreeSet<u32> {
-        let mut folders = self.traces();
+        let mut folders = self.leftovers();
         let mut found = BTreeSet::new();
         while let Some(folder) = folders.pop() {
             let procs = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
@@ -68,7 +68,7 @@ impl Demo {
         found
     }
 
-    /// The agent that it has started, once there is one.
+    /// Returns the agent that the demo has started, once there is one.
     fn agent(&self, file: &Path) -> Option<u32> {
         let pid = self.child.id();
         let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
@@ -77,18 +77,18 @@ impl Demo {
         children.find(|pid| fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == file))
     }
 
-    /// Waits until the story is in its middle: the agent watches, and a process is about to grow
-    /// or grows. Hands back the agent and all processes.
-    fn middle(&self, file: &Path) -> (u32, BTreeSet<u32>) {
-        let mut middle = None;
+    /// Waits until the scenario is in its middle: the agent watches, and a process is about to grow or grows. Returns
+    /// the agent and all processes.
+    fn wait_until_running(&self, file: &Path) -> (u32, BTreeSet<u32>) {
+        let mut running = None;
         wait_until("the middle of the story", || {
             let processes = self.processes();
-            // Two bystanders and the one that grows.
-            middle = self.agent(file).filter(|_| processes.len() >= 3).map(|agent| (agent, processes));
-            middle.is_some()
+            // Two bystanders and the process that grows.
+            running = self.agent(file).filter(|_| processes.len() >= 3).map(|agent| (agent, processes));
+            running.is_some()
         })
         .unwrap();
-        middle.unwrap()
+        running.unwrap()
     }
 
     fn end(self) -> Output {
@@ -99,12 +99,12 @@ impl Demo {
 
     fn assert_nothing_is_left(&self, processes: &BTreeSet<u32>) {
         let alive: Vec<&u32> = processes.iter().filter(|pid| is_alive(**pid)).collect();
-        assert_eq!((self.traces(), alive), (vec![], vec![]));
+        assert_eq!((self.leftovers(), alive), (vec![], vec![]));
     }
 }
 
-/// The JSON lines that it printed.
-fn lines(output: &Output) -> Vec<Value> {
+/// Returns the JSON lines that the demo printed.
+fn json_lines(output: &Output) -> Vec<Value> {
     String::from_utf8(output.stdout.clone())
         .unwrap()
         .lines()
@@ -112,7 +112,7 @@ fn lines(output: &Output) -> Vec<Value> {
         .collect()
 }
 
-/// Whether cgroups can be made here.
+/// Returns whether cgroups can be made here.
 fn cgroups_work() -> bool {
     Subtree::new("demo-probe").and_then(Subtree::remove).is_ok()
 }
@@ -126,58 +126,58 @@ macro_rules! need_cgroups {
 }
 
 #[test]
-fn an_agent_that_dies_fails_the_story_and_leaves_nothing() {
+fn a_killed_agent_fails_the_scenario_and_leaves_nothing_behind() {
     need_cgroups!();
     let file = agent::binary().unwrap();
     let mut demo = Demo::start(&file, "hard");
-    let (agent, processes) = demo.middle(&file);
+    let (agent, processes) = demo.wait_until_running(&file);
     process::signal(agent, Signal::KILL).unwrap();
     wait_until("the end of the demo", || demo.child.try_wait().unwrap().is_some()).unwrap();
     demo.assert_nothing_is_left(&processes);
     let output = demo.end();
     assert_eq!(output.status.code(), Some(1));
-    let [story, total] = &lines(&output)[..] else { panic!("{output:?}") };
+    let [story, total] = &json_lines(&output)[..] else { panic!("{output:?}") };
     assert_eq!((&story["story"], &story["ok"]), (&"hard".into(), &false.into()));
     assert!(story["why"].as_str().unwrap().contains("signal 9"), "{story}");
     assert_eq!(total["failed"], 1);
 }
 
 #[test]
-fn ctrl_c_clears_everything_away() {
+fn ctrl_c_removes_all_processes_and_cgroups_of_the_demo() {
     need_cgroups!();
     let file = agent::binary().unwrap();
     let mut demo = Demo::start(&file, "hard");
-    let (agent, mut processes) = demo.middle(&file);
+    let (agent, mut processes) = demo.wait_until_running(&file);
     processes.insert(agent);
     demo.signal(Signal::INT);
     wait_until("the end of the demo", || demo.child.try_wait().unwrap().is_some()).unwrap();
     demo.assert_nothing_is_left(&processes);
     let output = demo.end();
     assert_eq!(output.status.code(), Some(130));
-    assert_eq!(lines(&output), Vec::<Value>::new());
+    assert_eq!(json_lines(&output), Vec::<Value>::new());
 }
 
 #[test]
-fn what_a_killed_demo_leaves_the_next_one_clears_away() {
+fn the_next_demo_removes_what_a_killed_demo_left_behind() {
     need_cgroups!();
     let file = agent::binary().unwrap();
     let mut demo = Demo::start(&file, "hard");
-    let (agent, mut processes) = demo.middle(&file);
+    let (agent, mut processes) = demo.wait_until_running(&file);
     processes.insert(agent);
     demo.signal(Signal::KILL);
     wait_until("the end of the demo", || demo.child.try_wait().unwrap().is_some()).unwrap();
-    // Its processes die with it; groups and files cannot.
+    // Its processes end with it; cgroups and files cannot.
     wait_until("the end of its processes", || !processes.iter().any(|pid| is_alive(*pid))).unwrap();
-    assert!(!demo.traces().is_empty());
+    assert!(!demo.leftovers().is_empty());
 
-    // Fails at once, but only after it has cleared away what it found.
+    // This demo fails at once, but only after it has removed what it found.
     let output = Demo::start(Path::new("/bin/false"), "hard").end();
     demo.assert_nothing_is_left(&processes);
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(demo.end().status.signal(), Some(9));
 }
 
-/// An agent that reacts at the crossing, names the right pod, and kills everything there is.
+/// Writes an agent that reacts at the crossing, names the right pod, and kills every process.
 fn reckless_agent(folder: &Path) -> PathBuf {
     let mounts = Mounts::discover().unwrap();
     let (memory, usage) = match mounts.get(Hierarchy::Memory) {
@@ -206,12 +206,12 @@ exec sleep 60
 }
 
 #[test]
-fn an_agent_that_kills_too_many_does_not_pass() {
+fn the_demo_fails_if_the_agent_kills_too_many_processes() {
     need_cgroups!();
     let folder = tempfile::tempdir().unwrap();
     let output = Demo::start(&reckless_agent(folder.path()), "hard").end();
     assert_eq!(output.status.code(), Some(1));
-    let [story, total] = &lines(&output)[..] else { panic!("{output:?}") };
+    let [story, total] = &json_lines(&output)[..] else { panic!("{output:?}") };
     assert_eq!(story["ok"], false);
     let why = story["why"].as_str().unwrap();
     for part in ["shop/checkout lives", "kube-system/etcd lives"] {
@@ -221,8 +221,8 @@ fn an_agent_that_kills_too_many_does_not_pass() {
 }
 
 #[test]
-fn a_story_that_does_not_exist_is_an_error() {
+fn an_unknown_scenario_name_is_an_error() {
     let output = Demo::start(Path::new("/bin/false"), "harder").end();
     assert_eq!(output.status.code(), Some(1));
-    assert_eq!(lines(&output), Vec::<Value>::new());
+    assert_eq!(json_lines(&output), Vec::<Value>::new());
 }

@@ -1,4 +1,4 @@
-//! The enhanced profile as it is lived: the agent as it is shipped, real cgroups, real processes.
+//! The Enhanced profile: the agent as it is shipped, real cgroups, real processes.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -27,7 +27,7 @@ fn start(node: &Node) -> Agent {
         "evictionSoft": {"memory.available": "192Mi"},
         "evictionSoftGracePeriod": {"memory.available": "1s"},
     });
-    // Nobody owns the pods of this node.
+    // The pods of this node have no owner.
     let config = node.file("agent.yaml");
     let policy = json!({
         "apiVersion": "eviction-agent.io/v1alpha1",
@@ -46,25 +46,25 @@ fn workload(node: &Node, pod: usize, arguments: &[&str]) -> Workload {
     Workload::start(&workload::binary().unwrap(), group, arguments).unwrap()
 }
 
-fn decision(agent: &mut Agent, pod: &str, signal: &str, kind: &str) -> Event {
-    let is_it = |event: &Event| {
+fn wait_for_decision(agent: &mut Agent, pod: &str, signal: &str, kind: &str) -> Event {
+    let is_match = |event: &Event| {
         event.kind() == "eviction_decision"
             && event.pod() == pod
             && event.text("signal") == signal
             && event.text("threshold") == kind
     };
-    agent.wait_for(&format!("a {kind} decision on {pod} for {signal}"), GUARD, is_it).unwrap()
+    agent.wait_for(&format!("a {kind} decision on {pod} for {signal}"), GUARD, is_match).unwrap()
 }
 
-fn gone(agent: &mut Agent, pod: &str) -> Event {
-    let is_it = |event: &Event| {
+fn wait_for_termination(agent: &mut Agent, pod: &str) -> Event {
+    let is_match = |event: &Event| {
         event.kind() == "eviction_progress" && event.text("result") == "terminated" && event.pod() == pod
     };
-    agent.wait_for(&format!("the end of {pod}"), GUARD, is_it).unwrap()
+    agent.wait_for(&format!("the end of {pod}"), GUARD, is_match).unwrap()
 }
 
-/// A node where `slow` was chosen for the soft line of memory, and does not care for SIGTERM.
-fn with_a_slow_victim() -> Option<(Node, Agent, [Workload; 2])> {
+/// Creates a node where the agent selected `slow` for the soft memory threshold, and `slow` ignores SIGTERM.
+fn node_with_slow_victim() -> Option<(Node, Agent, [Workload; 2])> {
     let mut node = Node::new("enhanced", MEMORY, PIDS).ok()?;
     for name in ["slow", "quiet", "bomb"] {
         node.add(pod(name)).unwrap();
@@ -74,7 +74,7 @@ fn with_a_slow_victim() -> Option<(Node, Agent, [Workload; 2])> {
     let mut agent = start(&node);
     let mut slow = workload(&node, SLOW, &["grow", "--size", "190M", "--on-term", "ignore"]);
     slow.go().unwrap();
-    let soft = decision(&mut agent, "shop/slow", "memory.available", "soft");
+    let soft = wait_for_decision(&mut agent, "shop/slow", "memory.available", "soft");
     assert_eq!(soft.number("grace_seconds"), Some(30), "the API server's default: the pod says nothing");
     Some((node, agent, [quiet, slow]))
 }
@@ -88,32 +88,32 @@ fn is_empty(node: &Node, pod: usize) -> bool {
 }
 
 #[test]
-fn a_slow_soft_victim_is_taken_over_when_the_hard_line_is_met() {
-    let Some((node, mut agent, [mut quiet, _slow])) = with_a_slow_victim() else {
+fn a_slow_soft_eviction_becomes_hard_when_the_hard_threshold_is_met() {
+    let Some((node, mut agent, [mut quiet, _slow])) = node_with_slow_victim() else {
         skip!("no cgroups can be made here")
     };
     let mut more = workload(&node, SLOW, &["grow", "--size", "110M", "--on-term", "ignore"]);
     more.go().unwrap();
-    decision(&mut agent, "shop/slow", "memory.available", "hard");
-    gone(&mut agent, "shop/slow");
+    wait_for_decision(&mut agent, "shop/slow", "memory.available", "hard");
+    wait_for_termination(&mut agent, "shop/slow");
     assert!(is_empty(&node, SLOW));
     assert!(quiet.process().is_running().unwrap(), "there is no second victim for one deficit");
-    let decisions = agent.heard().unwrap().iter().filter(|event| event.kind() == "eviction_decision");
+    let decisions = agent.events().unwrap().iter().filter(|event| event.kind() == "eviction_decision");
     assert!(decisions.into_iter().all(|event| event.pod() == "shop/slow"));
     agent.stop().unwrap();
 }
 
 #[test]
-fn a_slow_victim_keeps_nobody_from_being_evicted_for_something_else() {
-    let Some((node, mut agent, [mut quiet, _slow])) = with_a_slow_victim() else {
+fn a_slow_victim_does_not_delay_evictions_for_other_signals() {
+    let Some((node, mut agent, [mut quiet, _slow])) = node_with_slow_victim() else {
         skip!("no cgroups can be made here")
     };
     let mut forks = workload(&node, BOMB, &["forks", "--max", "170", "--rate", "1000"]);
     forks.go().unwrap();
-    let bomb = decision(&mut agent, "shop/bomb", "pid.available", "hard");
-    gone(&mut agent, "shop/bomb");
+    let bomb = wait_for_decision(&mut agent, "shop/bomb", "pid.available", "hard");
+    wait_for_termination(&mut agent, "shop/bomb");
     assert!(is_empty(&node, BOMB));
-    let before = agent.heard().unwrap().iter().filter(|event| event.heard_ns < bomb.heard_ns);
+    let before = agent.events().unwrap().iter().filter(|event| event.read_ns < bomb.read_ns);
     let ended = before
         .filter(|event| event.kind() == "eviction_progress" && event.text("result") == "terminated")
         .count();

@@ -1,5 +1,5 @@
-//! An agent whose backend for charges is taken away while it runs moves to the next, says so, and goes
-//! on deciding.
+//! An agent that loses its backend for charges while it runs switches to the next one, reports that, and continues to
+//! decide.
 
 #![cfg(target_arch = "x86_64")]
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
@@ -18,27 +18,28 @@ use tests::node::{MIB, Node, PodSpec};
 use tests::skip;
 use tests::workload::{self, Workload};
 
-/// A guard against an agent that hangs: backends are looked at each ten seconds while all is calm.
+/// A guard against an agent that hangs: without pressure the agent checks its backends every ten seconds.
 const GUARD: Duration = Duration::from_secs(90);
 
-/// The descriptor in this process behind which a program of that name is attached.
+/// Returns the descriptor in this process by which a program of that name is attached.
 fn link_of(pid: u32, program: &str) -> Option<u32> {
-    // As the kernel has it: cut off.
+    // The kernel truncates the names of programs.
     let name = &program[..program.len().min(15)];
     let loaded = aya::programs::loaded_programs().filter_map(Result::ok);
     let ids: Vec<_> =
         loaded.filter(|info| info.name() == name.as_bytes()).map(|info| u64::from(info.id())).collect();
     let is_link = |info: &FdInfo| {
-        fs::read_link(format!("/proc/{pid}/fd/{}", info.number)).is_ok_and(|what| {
-            what.to_string_lossy().contains("bpf_link") || what.to_string_lossy().contains("bpf-link")
+        fs::read_link(format!("/proc/{pid}/fd/{}", info.number)).is_ok_and(|target| {
+            target.to_string_lossy().contains("bpf_link") || target.to_string_lossy().contains("bpf-link")
         })
     };
-    let is_its = |info: &FdInfo| is_link(info) && info.field("prog_id").is_some_and(|id| ids.contains(&id));
-    FdInfo::all(pid).unwrap().into_iter().find(is_its).map(|info| info.number)
+    let is_link_of_program =
+        |info: &FdInfo| is_link(info) && info.field("prog_id").is_some_and(|id| ids.contains(&id));
+    FdInfo::all(pid).unwrap().into_iter().find(is_link_of_program).map(|info| info.number)
 }
 
 #[test]
-fn a_lost_link_moves_the_agent_to_the_next_backend() {
+fn the_agent_switches_to_the_next_backend_when_a_bpf_link_is_lost() {
     let Ok(mut node) = Node::new("backend-lost", 256 * MIB, 200) else {
         skip!("no cgroups can be made here")
     };
@@ -51,8 +52,8 @@ fn a_lost_link_moves_the_agent_to_the_next_backend() {
     let options = Options::of(&agent::binary().unwrap(), &node, &kubelet).unwrap();
     let options = Options { action: "none", ..options };
     let mut agent = Agent::start(&options, &Interrupt::default()).unwrap();
-    let (lost, _) = agent.backend("charge").unwrap();
-    let Some(backend) = ATTACH_METHODS.iter().find(|backend| backend.name == lost) else {
+    let (first_backend, _) = agent.backend("charge").unwrap();
+    let Some(backend) = ATTACH_METHODS.iter().find(|backend| backend.name == first_backend) else {
         skip!("no BPF program for charges can be used here")
     };
     let program = backend.hooks[0].program;
@@ -62,15 +63,18 @@ fn a_lost_link_moves_the_agent_to_the_next_backend() {
 
     replace_descriptor(agent.pid(), link, 0).unwrap();
     assert_eq!(link_of(agent.pid(), program), None, "it is detached");
-    let now = agent
+    let switched = agent
         .wait_for("another backend", GUARD, |event| {
             event.kind() == "backend" && event.text("source") == "charge"
         })
         .unwrap();
-    assert_ne!(now.text("backend"), lost);
-    assert!(now.text("reason").contains(&format!("{lost}: failed while running")), "{now:?}");
+    assert_ne!(switched.text("backend"), first_backend);
+    assert!(
+        switched.text("reason").contains(&format!("{first_backend}: failed while running")),
+        "{switched:?}"
+    );
     let metrics = agent.metrics().unwrap();
-    let [_, backend] = backend_labels("charge", &lost);
+    let [_, backend] = backend_labels("charge", &first_backend);
     let labels = [("source", "charge"), ("backend", &*backend)];
     assert_eq!(metrics.sum("eviction_agent_backend_failures_total", &labels), 1.0);
     assert_eq!(metrics.sum("eviction_agent_backend_info", &labels), 0.0);

@@ -1,5 +1,5 @@
-//! Kernel kill with the agent as a program: what the kernel does by a kill order while the agent cannot
-//! run, and what it does not do by an old one or after the agent's death.
+//! Kernel kills with a running agent: the kernel carries out a kill order while the agent cannot run, but not an
+//! expired order, and none after the agent's exit.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -17,23 +17,23 @@ use tests::process::{is_alive, signal, wait_until};
 use tests::skip;
 use tests::workload::{self, Workload};
 
-/// A guard against what hangs.
+/// A guard against a process that hangs.
 const GUARD: Duration = agent::GUARD;
 
-/// The line is at 256 MiB, all of which is near.
+/// The capacity of the node. The threshold is at 256 MiB, and all usage below it is near.
 const MEMORY: u64 = 320 * MIB;
 const CONFIG: &str =
     "apiVersion: eviction-agent.io/v1alpha1\nkind: AgentConfiguration\nkernelKill: HardMemory\n";
 
-/// How old a choice may be.
-const GOOD: Duration = Duration::from_secs(2);
+/// The maximum age of a kill order.
+const ORDER_MAX_AGE: Duration = Duration::from_secs(2);
 
 fn pod(name: &str, request_mib: u64) -> PodSpec {
     PodSpec::new("default", name, &["app"], request_mib)
 }
 
-/// A node with a pod that has little and uses much, whose last process has not begun to grow, and
-/// one that keeps to what it asked for. The agent has its order on the first.
+/// A node with two pods. The first has a small request and uses much, and its last process has not begun to grow; the
+/// second keeps to its request. The agent has its kill order on the first.
 struct Testbed {
     node: Node,
     hog: usize,
@@ -44,7 +44,7 @@ struct Testbed {
     agent: Agent,
 }
 
-/// A testbed, or the test is skipped.
+/// Returns a testbed, or skips the test.
 macro_rules! testbed {
     ($testbed:expr) => {
         match $testbed {
@@ -55,12 +55,12 @@ macro_rules! testbed {
 }
 
 impl Testbed {
-    /// Or why there is none here.
+    /// Creates a testbed, or returns why there can be none here.
     fn new(label: &str) -> Result<Self, String> {
         Self::with(label, &[])
     }
 
-    /// Also sent to the pod with the kill order.
+    /// Creates a testbed; the processes of the pod with the kill order get the arguments `more` as well.
     fn with(label: &str, more: &[&str]) -> Result<Self, String> {
         if capabilities::facts().lockdown == Lockdown::Confidentiality {
             return Err("lockdown=confidentiality withholds what a kernel kill reads".to_owned());
@@ -68,8 +68,8 @@ impl Testbed {
         let mut node = Node::new(label, MEMORY, 200).map_err(|error| format!("no cgroups: {error:#}"))?;
         let hog = node.add(pod("hog", 8)).unwrap();
         let other = node.add(pod("bystander", 64)).unwrap();
-        let idle = held(&node, hog, "160M", more);
-        let bystander = held(&node, other, "16M", &[]);
+        let idle = start_holding(&node, hog, "160M", more);
+        let bystander = start_holding(&node, other, "16M", &[]);
         let runaway = workload(&node, hog, &[&["grow", "--size", "120M"], more].concat());
         let config = node.file("agent.yaml");
         std::fs::write(&config, CONFIG).unwrap();
@@ -90,8 +90,8 @@ impl Testbed {
         self.agent.metrics().unwrap().sum(name, &[])
     }
 
-    /// The runaway grows as far as it is let. Whether it was stopped.
-    fn run_away(&mut self) -> bool {
+    /// Lets the runaway grow as far as it can. Returns whether it was killed.
+    fn let_runaway_grow(&mut self) -> bool {
         self.runaway.go().unwrap();
         let stopped = self.runaway.wait_event("grown").is_err();
         if stopped {
@@ -100,21 +100,22 @@ impl Testbed {
         stopped
     }
 
-    /// The rest of the victim goes as well, which the agent says; and nobody else.
-    fn see_the_end(&mut self) {
-        wait_until("the rest of the pod to be gone", || self.is_hog_gone()).unwrap();
-        let gone = |event: &agent::Event| {
+    /// Waits until the rest of the victim has ended and the agent reports that. Asserts that the other pod still
+    /// runs.
+    fn wait_for_eviction_end(&mut self) {
+        wait_until("the rest of the pod to be gone", || self.is_hog_terminated()).unwrap();
+        let is_terminated = |event: &agent::Event| {
             event.kind() == "eviction_progress" && event.text("result") == "terminated"
         };
-        self.agent.wait_for("the end of the eviction", GUARD, gone).unwrap();
+        self.agent.wait_for("the end of the eviction", GUARD, is_terminated).unwrap();
         assert!(self.bystander.process().is_running().unwrap());
     }
 
     fn decisions(&mut self) -> usize {
-        self.agent.heard().unwrap().iter().filter(|event| event.kind() == "eviction_decision").count()
+        self.agent.events().unwrap().iter().filter(|event| event.kind() == "eviction_decision").count()
     }
 
-    fn is_hog_gone(&self) -> bool {
+    fn is_hog_terminated(&self) -> bool {
         self.node.pods[self.hog].first().unwrap().processes().is_empty()
     }
 }
@@ -124,7 +125,7 @@ fn workload(node: &Node, pod: usize, arguments: &[&str]) -> Workload {
     Workload::start(&workload::binary().unwrap(), group, arguments).unwrap()
 }
 
-fn held(node: &Node, pod: usize, size: &str, more: &[&str]) -> Workload {
+fn start_holding(node: &Node, pod: usize, size: &str, more: &[&str]) -> Workload {
     let mut workload = workload(node, pod, &[&["hold", "--size", size], more].concat());
     workload.go().unwrap();
     workload.wait_event("holding").unwrap();
@@ -132,19 +133,22 @@ fn held(node: &Node, pod: usize, size: &str, more: &[&str]) -> Workload {
 }
 
 #[test]
-fn the_kernel_carries_it_out_while_the_agent_cannot_run() {
-    // A machine that gives the runaway less than 100 MB in two seconds lets the kill order expire.
+fn the_kernel_kills_the_runaway_while_the_agent_is_stopped() {
+    // On a machine that gives the runaway less than 100 MB in two seconds the kill order expires.
     for _ in 0..5 {
         let mut testbed = testbed!(Testbed::new("kernel-kill"));
         signal(testbed.agent.pid(), Signal::STOP).unwrap();
         let stopped = Instant::now();
-        let hit = testbed.run_away();
-        let took = stopped.elapsed();
+        let is_killed = testbed.let_runaway_grow();
+        let elapsed = stopped.elapsed();
         assert!(testbed.idle.process().is_running().unwrap(), "only who crossed the line");
         signal(testbed.agent.pid(), Signal::CONT).unwrap();
-        if !hit {
+        if !is_killed {
             let why = testbed.agent.metrics().unwrap();
-            assert!(took > GOOD / 2, "the order was good, and the runaway passed the line: {why:?}");
+            assert!(
+                elapsed > ORDER_MAX_AGE / 2,
+                "the order was good, and the runaway passed the line: {why:?}"
+            );
             continue;
         }
         let reported =
@@ -164,7 +168,7 @@ fn the_kernel_carries_it_out_while_the_agent_cannot_run() {
         assert_eq!(reported.text("decision_id"), decided.text("decision_id"));
         assert!(reported.number("armed_mono_ns") < reported.number("killed_mono_ns"), "{reported:?}");
         assert!(reported.number("killed_mono_ns") < decided.number("decided_mono_ns"), "{reported:?}");
-        testbed.see_the_end();
+        testbed.wait_for_eviction_end();
         assert_eq!(testbed.metric("eviction_agent_kernel_kills_total"), 1.0);
         assert_eq!(testbed.decisions(), 1);
         testbed.agent.stop().unwrap();
@@ -174,11 +178,12 @@ fn the_kernel_carries_it_out_while_the_agent_cannot_run() {
 }
 
 #[test]
-fn a_victim_that_grows_on_after_the_ordinary_decision_is_still_stopped() {
-    // A machine that takes the grace period of a second until the runaway has grown has it killed by that.
+fn the_kernel_kills_a_victim_that_still_grows_after_the_decision() {
+    // On a machine that needs the grace period of a second until the runaway has grown, the end of that period kills
+    // it.
     for _ in 0..5 {
         let mut testbed = testbed!(Testbed::with("kernel-kill-grace", &["--on-term", "ignore"]));
-        // Somebody else crosses the line, whom the kill order is not on.
+        // Another pod crosses the threshold, which the kill order is not on.
         let mut crossing =
             workload(&testbed.node, testbed.bystander_pod, &["grow", "--size", "90M", "--rate", "200M"]);
         crossing.go().unwrap();
@@ -186,8 +191,8 @@ fn a_victim_that_grows_on_after_the_ordinary_decision_is_still_stopped() {
             testbed.agent.wait_for("a decision", GUARD, |event| event.kind() == "eviction_decision").unwrap();
         assert_eq!(decided.pod(), "default/hog", "{decided:?}");
         assert_ne!(decided.text("detected_by"), "kernel_kill", "{decided:?}");
-        assert!(testbed.run_away(), "it had grown to its end");
-        testbed.see_the_end();
+        assert!(testbed.let_runaway_grow(), "it had grown to its end");
+        testbed.wait_for_eviction_end();
         assert!(crossing.process().is_running().unwrap(), "it has crossed the line, and goes not for that");
         if testbed.metric("eviction_agent_kernel_kills_total") == 0.0 {
             testbed.agent.stop().unwrap();
@@ -206,43 +211,43 @@ fn a_victim_that_grows_on_after_the_ordinary_decision_is_still_stopped() {
 }
 
 #[test]
-fn an_old_verdict_is_not_carried_out() {
+fn an_expired_kill_order_is_not_carried_out() {
     let mut testbed = testbed!(Testbed::new("kernel-kill-old"));
     signal(testbed.agent.pid(), Signal::STOP).unwrap();
-    std::thread::sleep(GOOD + Duration::from_secs(1));
-    assert!(!testbed.run_away(), "nobody has decided this lately");
+    std::thread::sleep(ORDER_MAX_AGE + Duration::from_secs(1));
+    assert!(!testbed.let_runaway_grow(), "nobody has decided this lately");
     signal(testbed.agent.pid(), Signal::CONT).unwrap();
-    // The ordinary way then.
+    // The agent evicts in the ordinary way then.
     let decided =
         testbed.agent.wait_for("a decision", GUARD, |event| event.kind() == "eviction_decision").unwrap();
     assert_eq!(decided.pod(), "default/hog", "{decided:?}");
     assert_ne!(decided.text("detected_by"), "kernel_kill", "{decided:?}");
-    wait_until("the pod to be gone", || testbed.is_hog_gone()).unwrap();
+    wait_until("the pod to be gone", || testbed.is_hog_terminated()).unwrap();
     assert_eq!(testbed.metric("eviction_agent_kernel_kills_total"), 0.0);
     assert!(testbed.bystander.process().is_running().unwrap());
     testbed.agent.stop().unwrap();
 }
 
-/// The ids of the BPF programs that a process holds.
+/// Returns the ids of the BPF programs that a process holds.
 fn programs_of(pid: u32) -> Vec<u64> {
     FdInfo::all(pid).unwrap().iter().filter_map(|info| info.field("prog_id")).collect()
 }
 
 #[test]
-fn the_verdict_dies_with_the_agent() {
+fn a_kill_order_ends_with_the_agent() {
     let mut testbed = testbed!(Testbed::new("kernel-kill-dead"));
     let agent = testbed.agent.pid();
     let programs = programs_of(agent);
     assert!(!programs.is_empty());
     signal(agent, Signal::KILL).unwrap();
     wait_until("the agent's end", || !is_alive(agent)).unwrap();
-    // The kernel detaches them a little later, from a queue of its own (`bpf_link_put`).
+    // The kernel detaches the programs a little later, from a queue of its own (`bpf_link_put`).
     wait_until("the end of its programs", || {
         let mut loaded = aya::programs::loaded_programs().filter_map(Result::ok);
         !loaded.any(|program| programs.contains(&program.id().into()))
     })
     .unwrap();
-    assert!(!testbed.run_away());
+    assert!(!testbed.let_runaway_grow());
     for workload in [&mut testbed.runaway, &mut testbed.idle, &mut testbed.bystander] {
         assert!(workload.process().is_running().unwrap(), "nothing is killed by a program that is gone");
     }

@@ -1,5 +1,5 @@
-//! Memory limits as they are reported from outside: who comes near one, who is away from it again, for how
-//! long it was near when the kernel killed; and what all pods may have together, at which is decided.
+//! Reports about memory limits: which container comes near one, which is away from it again, and how long it was near
+//! when the kernel killed. The agent also decides at the limit of all pods together.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -13,8 +13,8 @@ use tests::process::wait_until;
 use tests::skip;
 use tests::workload::{self, Workload};
 
-/// A guard against an agent that hangs. Where nothing is charged any more a full sample, each ten
-/// seconds, finds that a limit is near no longer; a changed limit may take twelve of them.
+/// A guard against an agent that hangs. Where nothing more is charged, only a full sample, every ten seconds, finds
+/// that a limit is no longer near; a changed limit may take twelve full samples.
 const GUARD: Duration = agent::GUARD;
 
 const CONTAINERS: &[&str] = &["main", "side"];
@@ -29,27 +29,27 @@ fn start(node: &Node, config: &Value) -> Agent {
     Agent::start(&options, &Interrupt::default()).unwrap()
 }
 
-fn calm() -> Value {
+fn config_without_pressure() -> Value {
     json!({"evictionHard": {"memory.available": "16Mi", "pid.available": "20"}})
 }
 
-/// A process in a container of a pod that has so much, all at once or at a rate.
+/// Starts a process in a container of a pod with these arguments.
 fn run(node: &Node, pod: usize, container: usize, arguments: &[&str]) -> Workload {
     let group = &node.pods[pod].containers[container].group;
     Workload::run(&workload::binary().unwrap(), group, arguments).unwrap()
 }
 
-fn holds(node: &Node, pod: usize, container: usize, size: &str) -> Workload {
+fn start_holding(node: &Node, pod: usize, container: usize, size: &str) -> Workload {
     let mut process = run(node, pod, container, &["hold", "--size", size]);
     process.wait_event("holding").unwrap();
     process
 }
 
-fn is(event: &Event, state: &str, owner: &str) -> bool {
+fn is_limit_event(event: &Event, state: &str, owner: &str) -> bool {
     event.kind() == "memory_limit" && (event.text("state"), event.text("limit_scope")) == (state, owner)
 }
 
-/// Groups of that kind of which this is so, once it is so many.
+/// Waits until so many limits of this level are in this state.
 fn wait_for_limits(agent: &Agent, owner: &str, state: &str, expected: f64) {
     let start = Instant::now();
     loop {
@@ -64,13 +64,13 @@ fn wait_for_limits(agent: &Agent, owner: &str, state: &str, expected: f64) {
 }
 
 #[test]
-fn a_container_near_its_limit_is_reported_up_and_down_and_what_led_to_its_kill() {
+fn a_container_is_reported_near_and_away_from_its_limit_and_at_its_kill() {
     let Ok(mut node) = Node::new("limits", 512 * MIB, 400) else { skip!("no cgroups can be made here") };
     let web = node.add(pod("web", Some(100))).unwrap();
     let free = node.add(pod("free", None)).unwrap();
-    let beside = holds(&node, free, 0, "100M");
-    let base = holds(&node, web, 0, "60M");
-    let mut agent = start(&node, &calm());
+    let other_usage = start_holding(&node, free, 0, "100M");
+    let base = start_holding(&node, web, 0, "60M");
+    let mut agent = start(&node, &config_without_pressure());
     wait_for_limits(&agent, "container", "watched", 2.0);
     wait_for_limits(&agent, "pod", "watched", 1.0);
     let (backend, _) = agent.backend("charge").unwrap();
@@ -78,11 +78,12 @@ fn a_container_near_its_limit_is_reported_up_and_down_and_what_led_to_its_kill()
         wait_for_limits(&agent, "container", "armed", 2.0);
         wait_for_limits(&agent, "pod", "armed", 1.0);
     }
-    assert!(agent.heard().unwrap().iter().all(|event| event.kind() != "memory_limit"), "nobody is near");
+    assert!(agent.events().unwrap().iter().all(|event| event.kind() != "memory_limit"), "nobody is near");
 
-    let more = holds(&node, web, 0, "33M");
-    let near =
-        agent.wait_for("that the limit is near", GUARD, |event| is(event, "near", "container")).unwrap();
+    let more = start_holding(&node, web, 0, "33M");
+    let near = agent
+        .wait_for("that the limit is near", GUARD, |event| is_limit_event(event, "near", "container"))
+        .unwrap();
     assert_eq!((&*near.pod(), near.text("container")), ("shop/web", "main"), "{near:?}");
     assert_eq!(
         (near.text("pod_uid"), near.number("limit")),
@@ -92,71 +93,75 @@ fn a_container_near_its_limit_is_reported_up_and_down_and_what_led_to_its_kill()
     assert!(near.number("working_set").is_some_and(|bytes| bytes >= 90 * MIB), "{near:?}");
     assert!(near.number("usage").is_some_and(|bytes| bytes <= 100 * MIB), "{near:?}");
     if backend != "none" {
-        // The growth is over in some milliseconds, the next full sample is far: a hook reported it.
+        // The growth is over in some milliseconds, and the next full sample is far away: a BPF program reported it.
         assert_eq!(near.text("detected_by"), backend, "{near:?}");
         assert!(near.number("crossed_mono_ns").unwrap() <= near.number("mono_ns").unwrap(), "{near:?}");
     }
     wait_for_limits(&agent, "container", "near", 1.0);
 
     drop(more);
-    let away =
-        agent.wait_for("that it is so no more", GUARD, |event| is(event, "away", "container")).unwrap();
+    let away = agent
+        .wait_for("that it is so no more", GUARD, |event| is_limit_event(event, "away", "container"))
+        .unwrap();
     assert_eq!((&*away.pod(), away.text("container")), ("shop/web", "main"), "{away:?}");
     assert!(away.number("working_set").is_some_and(|bytes| bytes < 85 * MIB), "{away:?}");
     assert!(away.number("near_limit_us").is_some_and(|us| us > 0), "{away:?}");
     wait_for_limits(&agent, "container", "near", 0.0);
 
     let mut grower = run(&node, web, 1, &["grow", "--size", "200M", "--rate", "60M"]);
-    let of = |event: &Event| event.kind() == "oom_kill" && event.text("container") == "side";
+    let is_oom_kill = |event: &Event| event.kind() == "oom_kill" && event.text("container") == "side";
     if agent.backend("oom").is_some_and(|(backend, _)| backend != "none") {
-        let kill = agent.wait_for("the kill", GUARD, of).unwrap();
+        let kill = agent.wait_for("the kill", GUARD, is_oom_kill).unwrap();
         assert_eq!((kill.text("limit_scope"), &*kill.pod()), ("container", "shop/web"), "{kill:?}");
         if backend != "none" {
             assert!(kill.number("near_limit_us").is_some_and(|us| us > 0), "{kill:?}");
         }
     }
     grower.process().wait().unwrap();
-    let crossings = |agent: &Agent, state| {
+    let transitions = |agent: &Agent, state| {
         let labels = [("level", "container"), ("state", state)];
         agent.metrics().unwrap().sum("eviction_agent_memory_limit_transitions_total", &labels)
     };
     if backend != "none" {
-        assert_eq!(crossings(&agent, "near"), 2.0);
+        assert_eq!(transitions(&agent, "near"), 2.0);
     }
-    assert!(crossings(&agent, "away") >= 1.0);
-    let reported = agent.heard().unwrap().iter().filter(|event| event.kind() == "memory_limit");
+    assert!(transitions(&agent, "away") >= 1.0);
+    let reported = agent.events().unwrap().iter().filter(|event| event.kind() == "memory_limit");
     assert!(reported.clone().all(|event| event.pod() == "shop/web"), "{:?}", reported.collect::<Vec<_>>());
-    let decided = agent.heard().unwrap().iter().filter(|event| event.kind() == "eviction_decision").count();
+    let decided = agent.events().unwrap().iter().filter(|event| event.kind() == "eviction_decision").count();
     assert_eq!(decided, 0, "nothing is decided by it");
-    drop((beside, base));
+    drop((other_usage, base));
     agent.stop().unwrap();
 }
 
 #[test]
-fn a_limit_that_is_changed_is_seen_and_a_group_that_is_removed_is_forgotten() {
+fn changed_limits_are_detected_and_removed_cgroups_are_no_longer_watched() {
     let Ok(mut node) = Node::new("limits", 512 * MIB, 400) else { skip!("no cgroups can be made here") };
     let web = node.add(pod("web", Some(100))).unwrap();
-    let gone = node.add(pod("gone", Some(64))).unwrap();
-    let base = holds(&node, web, 0, "60M");
-    let full = holds(&node, gone, 0, "60M");
-    let mut agent = start(&node, &calm());
-    let of_gone = |event: &Event| is(event, "near", "container") && event.pod() == "shop/gone";
-    agent.wait_for("who is near at the start", GUARD, of_gone).unwrap();
+    let removed = node.add(pod("gone", Some(64))).unwrap();
+    let base = start_holding(&node, web, 0, "60M");
+    let full = start_holding(&node, removed, 0, "60M");
+    let mut agent = start(&node, &config_without_pressure());
+    let is_near_removed =
+        |event: &Event| is_limit_event(event, "near", "container") && event.pod() == "shop/gone";
+    agent.wait_for("who is near at the start", GUARD, is_near_removed).unwrap();
 
     // As when a pod is resized in place.
     let container = &node.pods[web].containers[0].group;
     container.limit_memory(64 * MIB).unwrap();
-    let of_web = |event: &Event| event.pod() == "shop/web" && event.text("container") == "main";
-    let near =
-        agent.wait_for("the lower limit", GUARD, |event| is(event, "near", "container") && of_web(event));
+    let is_of_web = |event: &Event| event.pod() == "shop/web" && event.text("container") == "main";
+    let near = agent.wait_for("the lower limit", GUARD, |event| {
+        is_limit_event(event, "near", "container") && is_of_web(event)
+    });
     assert_eq!(near.unwrap().number("limit"), Some(64 * MIB));
     container.limit_memory(160 * MIB).unwrap();
-    let away =
-        agent.wait_for("the higher limit", GUARD, |event| is(event, "away", "container") && of_web(event));
+    let away = agent.wait_for("the higher limit", GUARD, |event| {
+        is_limit_event(event, "away", "container") && is_of_web(event)
+    });
     assert_eq!(away.unwrap().number("limit"), Some(160 * MIB));
 
     drop(full);
-    node.pods[gone].group.destroy().unwrap();
+    node.pods[removed].group.destroy().unwrap();
     wait_for_limits(&agent, "container", "watched", 2.0);
     wait_for_limits(&agent, "container", "near", 0.0);
     wait_for_limits(&agent, "pod", "watched", 1.0);
@@ -165,13 +170,13 @@ fn a_limit_that_is_changed_is_seen_and_a_group_that_is_removed_is_forgotten() {
 }
 
 #[test]
-fn what_all_pods_may_have_is_decided_at() {
+fn the_agent_decides_at_the_node_allocatable_limit() {
     let Ok(mut node) = Node::new("limits", 512 * MIB, 400) else { skip!("no cgroups can be made here") };
     let web = node.add(pod("web", None)).unwrap();
     let pods = node.root().group("kubepods").unwrap();
     pods.limit_memory(200 * MIB).unwrap();
-    let base = holds(&node, web, 1, "80M");
-    let mut config = calm();
+    let base = start_holding(&node, web, 1, "80M");
+    let mut config = config_without_pressure();
     config["evictionHard"]["memory.available"] = json!("40Mi");
     config["enforceNodeAllocatable"] = json!(["pods"]);
     let mut agent = start(&node, &config);
@@ -187,15 +192,16 @@ fn what_all_pods_may_have_is_decided_at() {
             "{decision:?}"
         );
     }
-    let met = |event: &Event| event.kind() == "threshold" && event.text("signal") == "memory.available";
-    assert!(!agent.heard().unwrap().iter().any(met), "the node itself has enough");
+    let is_met = |event: &Event| event.kind() == "threshold" && event.text("signal") == "memory.available";
+    assert!(!agent.events().unwrap().iter().any(is_met), "the node itself has enough");
     let signal = [("eviction_signal", "allocatableMemory.available")];
     let metrics = agent.metrics().unwrap();
     assert_eq!(metrics.sum("eviction_agent_signal_capacity_bytes", &signal), 200.0 * MIB as f64);
     assert!(metrics.sum("eviction_agent_signal_available_bytes", &signal) < 40.0 * MIB as f64);
-    // Under a tenth of the limit is left: that is reported as well.
-    let near =
-        agent.wait_for("that the limit is near", GUARD, |event| is(event, "near", "kubepods")).unwrap();
+    // Less than a tenth of the limit is left: the agent reports that as well.
+    let near = agent
+        .wait_for("that the limit is near", GUARD, |event| is_limit_event(event, "near", "kubepods"))
+        .unwrap();
     assert_eq!((near.number("limit"), &*near.pod()), (Some(200 * MIB), ""));
     drop((base, grower));
     let cleared = |event: &Event| {
@@ -208,7 +214,7 @@ fn what_all_pods_may_have_is_decided_at() {
 }
 
 #[test]
-fn charges_in_a_group_that_lies_too_deep_are_counted_and_its_pod_is_evicted_all_the_same() {
+fn truncated_cgroup_paths_are_counted_and_the_pod_is_still_selected() {
     let Ok(mut node) = Node::new("deep", 256 * MIB, 400) else { skip!("no cgroups can be made here") };
     let web = node.add(pod("web", None)).unwrap();
     let deep = node.pods[web].containers[0].group.group(["g"; 30].join("/")).unwrap();

@@ -34,8 +34,8 @@ fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// What a verb prints, once it succeeds: the pods must have been sampled.
-fn said(verb: &[&str], socket: &Path) -> String {
+/// Returns what a verb prints once it succeeds: the pods must have been sampled.
+fn successful_output(verb: &[&str], socket: &Path) -> String {
     let start = Instant::now();
     loop {
         let output = run(verb, socket);
@@ -55,7 +55,7 @@ fn hold(node: &Node, pod: usize, size: &str) -> Workload {
 }
 
 #[test]
-fn verbs_show_what_a_running_agent_knows() {
+fn verbs_show_the_state_of_a_running_agent() {
     let Ok(mut node) = Node::new("api", 512 * MIB, 400) else { skip!("no cgroups can be made here") };
     let large = node.add(PodSpec::new("shop", "large", &["main"], 8)).unwrap();
     node.add(PodSpec::new("shop", "small", &["main"], 8)).unwrap();
@@ -64,26 +64,27 @@ fn verbs_show_what_a_running_agent_knows() {
     let metadata = std::fs::metadata(&socket).unwrap();
     assert!(metadata.file_type().is_socket() && metadata.permissions().mode() & 0o777 == 0o600);
 
-    let first = said(&["explain"], &socket);
+    let first = successful_output(&["explain"], &socket);
     assert!(first.starts_with("shop/large is evicted first for memory.available: rank 1 of 2\n"), "{first}");
-    let second: Value = serde_json::from_str(&said(&["explain", "small", "-o", "jsonl"], &socket)).unwrap();
+    let second: Value =
+        serde_json::from_str(&successful_output(&["explain", "small", "-o", "jsonl"], &socket)).unwrap();
     assert_eq!((&second["rank"], &second["candidate"]["pod"]["name"]), (&json!(2), &json!("small")));
     let output = run(&["explain", "shop/smal"], &socket);
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(text(&output), "error: ask the agent: no such pod; the nearest is shop/small\n");
 
-    let events = said(&["watch", "--once", "-o", "jsonl"], &socket);
+    let events = successful_output(&["watch", "--once", "-o", "jsonl"], &socket);
     let events: Vec<Value> = events.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert!(events.iter().any(|event| event["event"] == "started"), "{events:?}");
     assert!(events.windows(2).all(|two| two[0]["seq"].as_u64() < two[1]["seq"].as_u64()));
-    let screen = said(&["top", "--once"], &socket);
+    let screen = successful_output(&["top", "--once"], &socket);
     let ranks: Vec<_> = screen.lines().filter(|line| line.contains("shop/")).take(2).collect();
     assert!(ranks[0].starts_with(">   1 shop/large") && ranks[1].starts_with("    2 shop/small"), "{screen}");
     assert!(
         screen.contains("memory ") && screen.contains("hard <64Mi") && screen.contains("evicted first"),
         "{screen}"
     );
-    let started = said(&["watch", "--exit-on", "started", "--event", "started"], &socket);
+    let started = successful_output(&["watch", "--exit-on", "started", "--event", "started"], &socket);
     assert_eq!(started.lines().count(), 1, "{started}");
 
     assert!(agent.stop().unwrap().success());
@@ -93,38 +94,38 @@ fn verbs_show_what_a_running_agent_knows() {
 }
 
 #[test]
-fn hostile_clients_delay_no_decision() {
+fn hostile_clients_do_not_delay_decisions() {
     let Ok(mut node) = Node::new("hostile", 512 * MIB, 400) else { skip!("no cgroups can be made here") };
     let large = node.add(PodSpec::new("shop", "large", &["main"], 8)).unwrap();
     let (mut agent, socket) = start(&node);
-    said(&["explain"], &socket);
-    let ends = AtomicBool::new(false);
+    successful_output(&["explain"], &socket);
+    let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for kind in 0..3 {
-            let (ends, socket) = (&ends, &socket);
+            let (stop, socket) = (&stop, &socket);
             scope.spawn(move || {
-                let mut kept = Vec::new();
-                while !ends.load(Ordering::Relaxed) {
+                let mut open_streams = Vec::new();
+                while !stop.load(Ordering::Relaxed) {
                     let Ok(mut stream) = UnixStream::connect(socket) else { continue };
                     drop(stream.set_write_timeout(Some(Duration::from_millis(100))));
                     let _refused = match kind {
-                        // It asks and never reads.
+                        // This client sends a request and never reads.
                         0 => stream.write_all(b"GET /v1/state HTTP/1.1\r\nhost: a\r\n\r\n"),
-                        // It sends and never asks.
+                        // This client sends data and never a request.
                         1 => stream.write_all(&vec![b'x'; 4 << 20]),
-                        // It asks as fast as it can.
+                        // This client sends requests as fast as it can.
                         _ => stream.write_all(b"GET /v1/explain HTTP/1.0\r\n\r\n"),
                     };
                     if kind == 0 {
-                        kept.push(stream);
-                        kept.truncate(64);
+                        open_streams.push(stream);
+                        open_streams.truncate(64);
                     }
                 }
             });
         }
         let _process = hold(&node, large, "460MiB");
         let decided = agent.wait_for("a decision", GUARD, |event| event.kind() == "eviction_decision");
-        ends.store(true, Ordering::Relaxed);
+        stop.store(true, Ordering::Relaxed);
         assert_eq!(decided.unwrap().pod(), "shop/large");
     });
     let stalls = agent.metrics().unwrap().sum("eviction_agent_control_loop_stalls_total", &[]);

@@ -1,7 +1,7 @@
-//! No import circle between the top-level modules of a crate of the agent.
+//! Checks that the top-level modules of a crate of the agent do not import each other in a cycle.
 //!
-//! Imports are found in the text: paths that begin with `crate::`, and chains of `super::` that leave a top-level module.
-//! Unit tests may import anything.
+//! Imports are found in the text: paths that begin with `crate::`, and chains of `super::` that leave a top-level
+//! module. Unit tests may import anything.
 
 #![expect(clippy::unwrap_used, reason = "for tests alone")]
 
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 type Imports = BTreeMap<String, BTreeSet<String>>;
 
 #[test]
-fn no_crate_has_an_import_circle() {
+fn no_crate_has_an_import_cycle() {
     let agent = Path::new(env!("CARGO_MANIFEST_DIR")).join("../eviction-agent");
     let crates = fs::read_dir(agent.join("crates")).unwrap().map(|entry| entry.unwrap().path());
     let sources: Vec<PathBuf> = crates.chain([agent]).map(|folder| folder.join("src")).collect();
@@ -21,12 +21,12 @@ fn no_crate_has_an_import_circle() {
     for source in sources {
         let imports = read_imports(&source);
         assert!(imports.len() > 1, "{}: no modules", source.display());
-        assert_eq!(find_circle(&imports), None, "{}", source.display());
+        assert_eq!(find_cycle(&imports), None, "{}", source.display());
     }
 }
 
 #[test]
-fn a_circle_is_found() {
+fn an_import_cycle_is_found() {
     let folder = tempfile::tempdir().unwrap();
     let write = |path: &str, text: &str| {
         let file = folder.path().join(path);
@@ -39,17 +39,17 @@ fn a_circle_is_found() {
     write("b/inner.rs", "use super::super::c::Thing;\nuse super::tests;\n");
     write("b/tests.rs", "use crate::a;\n");
     write("c.rs", "fn f() {}\n#[cfg(test)]\nmod tests {\n    use crate::a;\n}\n");
-    assert_eq!(find_circle(&read_imports(folder.path())), None);
+    assert_eq!(find_cycle(&read_imports(folder.path())), None);
     for import in ["use super::a::A;", "fn f() -> crate::a::A {}", "use crate::{\n    b::X,\n    d,\n};"] {
         write("c.rs", import);
-        let circle = find_circle(&read_imports(folder.path())).expect(import);
-        assert!(circle.ends_with(&["c".to_owned()]) || circle.contains(&"c".to_owned()), "{circle:?}");
+        let cycle = find_cycle(&read_imports(folder.path())).expect(import);
+        assert!(cycle.ends_with(&["c".to_owned()]) || cycle.contains(&"c".to_owned()), "{cycle:?}");
     }
     write("c.rs", "");
     write("d.rs", "use crate::Other;");
     write("c/deep.rs", "use crate::d;");
-    let circle = find_circle(&read_imports(folder.path()));
-    assert_eq!(circle, Some(["c", "d", "c"].map(str::to_owned).to_vec()), "a re-export of the root counts");
+    let cycle = find_cycle(&read_imports(folder.path()));
+    assert_eq!(cycle, Some(["c", "d", "c"].map(str::to_owned).to_vec()), "a re-export of the root counts");
 }
 
 fn read_imports(source: &Path) -> Imports {
@@ -66,18 +66,18 @@ fn read_imports(source: &Path) -> Imports {
     let mut imports: Imports = modules.iter().map(|module| (module.clone(), BTreeSet::new())).collect();
     for file in &files {
         let path = module(file);
-        let Some(of) = path.first().and_then(|top| imports.get_mut(top)) else { continue };
+        let Some(imported) = path.first().and_then(|top| imports.get_mut(top)) else { continue };
         for name in names_at_root(&without_tests(&fs::read_to_string(file).unwrap()), path.len()) {
             let name = exports.get(&name).unwrap_or(&name);
             if modules.contains(name) && Some(name) != path.first() {
-                of.insert(name.clone());
+                imported.insert(name.clone());
             }
         }
     }
     imports
 }
 
-/// All source files below the folder, but those of unit tests.
+/// Finds all source files below the folder, except those of unit tests.
 fn find_files(folder: &Path, files: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -94,13 +94,13 @@ fn find_files(folder: &Path, files: &mut Vec<PathBuf>) {
     files.sort();
 }
 
-/// The text without comments and without the unit tests, which are last.
+/// Returns the text without comments and without the unit tests, which are last.
 fn without_tests(text: &str) -> String {
     let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
     text.lines().filter(|line| !line.trim_start().starts_with("//")).map(|line| format!("{line}\n")).collect()
 }
 
-/// The first names of all paths that begin at the root, in a module that is `depth` modules below it.
+/// Returns the first names of all paths that begin at the root, in a module that is `depth` modules below it.
 fn names_at_root(text: &str, depth: usize) -> BTreeSet<String> {
     let to_root = "super::".repeat(depth);
     let starts = ["crate::", to_root.as_str()].into_iter().flat_map(|start| {
@@ -113,7 +113,7 @@ fn names_at_root(text: &str, depth: usize) -> BTreeSet<String> {
     starts.flat_map(first_names).filter(|name| !name.is_empty()).collect()
 }
 
-/// `a::{b, c}` → `a`; `{a, b::{c, d}}` → `a`, `b`.
+/// Returns the first names of a path: `a::{b, c}` → `a`; `{a, b::{c, d}}` → `a`, `b`.
 fn first_names(path: &str) -> Vec<String> {
     let name = |text: &str| -> String {
         text.trim_start().chars().take_while(|letter| letter.is_alphanumeric() || *letter == '_').collect()
@@ -134,7 +134,7 @@ fn first_names(path: &str) -> Vec<String> {
     names
 }
 
-/// The module of each name that the root re-exports.
+/// Returns the module of each name that the root re-exports.
 fn exports(lib: &str) -> BTreeMap<String, String> {
     let mut exports = BTreeMap::new();
     for statement in lib.split("pub use ").skip(1).filter_map(|text| text.split(';').next()) {
@@ -145,8 +145,8 @@ fn exports(lib: &str) -> BTreeMap<String, String> {
     exports
 }
 
-/// A circle as the modules on it, the first one again at its end.
-fn find_circle(imports: &Imports) -> Option<Vec<String>> {
+/// Returns a cycle as the modules on it, with the first one again at its end.
+fn find_cycle(imports: &Imports) -> Option<Vec<String>> {
     fn visit(imports: &Imports, path: &mut Vec<String>, done: &mut BTreeSet<String>) -> bool {
         let module = path.last().unwrap().clone();
         for next in imports.get(&module).into_iter().flatten() {

@@ -1,5 +1,5 @@
-//! Kills by the kernel as the agent tells of them: each one, with the right victim and the right
-//! owner of the limit; and those that no program saw.
+//! OOM kills as the agent reports them: each one, with the right victim and the right owner of the limit; and those
+//! that no program saw.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -30,8 +30,8 @@ fn start(node: &Node, more: &[String]) -> Agent {
     Agent::start(&options, &Interrupt::default()).unwrap()
 }
 
-/// A process in the container `app` that the kernel kills at the container's limit.
-fn kill(node: &Node) -> u32 {
+/// Runs a process in the container `app` until the kernel kills it at the container's limit. Returns its pid.
+fn cause_oom_kill(node: &Node) -> u32 {
     let group = &node.pods[0].containers[0].group;
     let before = group.oom_kills().unwrap();
     let arguments = ["grow", "--size", "64M"];
@@ -41,22 +41,23 @@ fn kill(node: &Node) -> u32 {
     process.pid()
 }
 
-/// The backend by which an agent sees them here, `none` where no program can: a lockdown withholds what it takes.
-fn backend(node: &Node) -> String {
+/// Returns the backend by which an agent sees OOM kills here, `none` where no program can: a lockdown withholds what
+/// the programs need.
+fn oom_backend(node: &Node) -> String {
     let agent = start(node, &[]);
     let (backend, _) = agent.backend("oom").unwrap();
     agent.stop().unwrap();
     backend
 }
 
-fn of_kills(event: &Event) -> bool {
+fn is_oom_kill(event: &Event) -> bool {
     event.kind() == "oom_kill"
 }
 
 #[test]
-fn many_kills_at_containers_and_pods_are_each_reported_once_and_right() {
+fn each_oom_kill_at_a_container_or_pod_limit_is_reported_once() {
     let Some(node) = node() else { skip!("no cgroups can be made here") };
-    if backend(&node) == "none" {
+    if oom_backend(&node) == "none" {
         skip!("no source of OOM kills can be used here");
     }
     drop(node);
@@ -78,20 +79,20 @@ fn many_kills_at_containers_and_pods_are_each_reported_once_and_right() {
 }
 
 #[test]
-fn a_kill_that_no_program_saw_is_counted_and_named_by_the_kernels_own_counts() {
+fn an_oom_kill_missed_by_bpf_is_reported_from_kernel_counters() {
     let Some(node) = node() else { skip!("no cgroups can be made here") };
-    // Whatever backends there are, none of them is to be left.
-    let mut backend = backend(&node);
-    let mut denied = Vec::new();
-    let mut agent = start(&node, &denied);
+    // Disables all backends that there are.
+    let mut backend = oom_backend(&node);
+    let mut disabled = Vec::new();
+    let mut agent = start(&node, &disabled);
     while backend != "none" {
-        denied.extend(["--disable-backend".to_owned(), backend]);
+        disabled.extend(["--disable-backend".to_owned(), backend]);
         agent.stop().unwrap();
-        agent = start(&node, &denied);
+        agent = start(&node, &disabled);
         backend = agent.backend("oom").unwrap().0;
     }
-    kill(&node);
-    let reported = agent.wait_for("of the kill", GUARD, of_kills).unwrap();
+    cause_oom_kill(&node);
+    let reported = agent.wait_for("of the kill", GUARD, is_oom_kill).unwrap();
     assert_eq!(reported.number("unattributed"), Some(1), "{reported:?}");
     assert_eq!((&*reported.pod(), reported.text("container")), ("shop/web", "app"));
     assert_eq!(reported.value.get("pid"), None, "nobody saw whom: {reported:?}");
@@ -107,14 +108,14 @@ fn a_kill_that_no_program_saw_is_counted_and_named_by_the_kernels_own_counts() {
 }
 
 #[test]
-fn a_kill_that_a_program_saw_is_counted_once() {
+fn an_oom_kill_reported_by_bpf_is_counted_once() {
     let Some(node) = node() else { skip!("no cgroups can be made here") };
-    if backend(&node) == "none" {
+    if oom_backend(&node) == "none" {
         skip!("no source of OOM kills can be used here");
     }
     let mut agent = start(&node, &[]);
-    let pid = kill(&node);
-    let reported = agent.wait_for("of the kill", GUARD, of_kills).unwrap();
+    let pid = cause_oom_kill(&node);
+    let reported = agent.wait_for("of the kill", GUARD, is_oom_kill).unwrap();
     assert_eq!(reported.number("pid"), Some(pid.into()));
     assert_eq!(reported.text("limit_scope"), "container");
     assert_eq!(reported.number("trigger_pid"), Some(pid.into()));
@@ -122,9 +123,9 @@ fn a_kill_that_a_program_saw_is_counted_once() {
         !reported.text("detected_by").is_empty() && reported.number("unattributed").is_none(),
         "{reported:?}"
     );
-    // Longer than from one full sample to the next.
+    // Longer than the time from one full sample to the next.
     std::thread::sleep(Duration::from_secs(13));
-    let kills = agent.heard().unwrap().iter().filter(|event| of_kills(event)).count();
+    let kills = agent.events().unwrap().iter().filter(|event| is_oom_kill(event)).count();
     assert_eq!(kills, 1);
     let counted = agent.metrics().unwrap().sum("eviction_agent_vmstat_oom_kills", &[]);
     assert!(counted > 0.5, "the kernel has counted it as well: {counted}");

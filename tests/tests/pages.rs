@@ -1,5 +1,5 @@
-//! Code that nobody has needed since the start: when the first pod has to go, none of it may have to come from
-//! the disk.
+//! Code that has not run since the start: when the first pod must be evicted, none of it may have to come from the
+//! disk.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -22,17 +22,20 @@ use tests::workload::{self, Workload};
 const GUARD: Duration = Duration::from_secs(60);
 
 /// The threads that decide and end a pod.
-const HANDS: [&str; 3] = ["control-loop", "killer", "mrelease"];
+const EVICTION_THREADS: [&str; 3] = ["control-loop", "killer", "mrelease"];
 
-/// Faults of each thread of the hands that had to wait for a disk.
-fn waited(agent: &Agent) -> BTreeMap<String, u64> {
+/// Returns the faults of each of these threads that had to wait for a disk.
+fn major_faults(agent: &Agent) -> BTreeMap<String, u64> {
     let process = Process::new(agent.pid().try_into().unwrap()).unwrap();
     let tasks = process.tasks().unwrap().flatten().filter_map(|task| task.stat().ok());
-    tasks.filter(|stat| HANDS.contains(&stat.comm.as_str())).map(|stat| (stat.comm, stat.majflt)).collect()
+    tasks
+        .filter(|stat| EVICTION_THREADS.contains(&stat.comm.as_str()))
+        .map(|stat| (stat.comm, stat.majflt))
+        .collect()
 }
 
-/// How many pages of the agent's code are in memory, and how many there are.
-fn code(agent: &Agent, binary: &Path) -> (usize, usize) {
+/// Returns how many pages of the agent's code are in memory, and how many there are.
+fn resident_code_pages(agent: &Agent, binary: &Path) -> (usize, usize) {
     let process = Process::new(agent.pid().try_into().unwrap()).unwrap();
     let is_code = |map: &MemoryMap| {
         map.perms.contains(MMPermissions::EXECUTE) && map.pathname == MMapPath::Path(binary.to_owned())
@@ -43,16 +46,16 @@ fn code(agent: &Agent, binary: &Path) -> (usize, usize) {
         let page = |address: u64| usize::try_from(address / procfs::page_size()).unwrap();
         pages.extend(pagemap.get_range_info(page(map.address.0)..page(map.address.1)).unwrap());
     }
-    let is_there = |page: &&PageInfo| matches!(page, PageInfo::MemoryPage(flags) if flags.contains(MemoryPageFlags::PRESENT));
-    (pages.iter().filter(is_there).count(), pages.len())
+    let is_present = |page: &&PageInfo| matches!(page, PageInfo::MemoryPage(flags) if flags.contains(MemoryPageFlags::PRESENT));
+    (pages.iter().filter(is_present).count(), pages.len())
 }
 
-fn looks(agent: &Agent) -> f64 {
+fn syncs(agent: &Agent) -> f64 {
     agent.metrics().unwrap().sum("eviction_agent_syncs_total", &[])
 }
 
 #[test]
-fn the_first_pod_to_go_waits_for_no_disk() {
+fn the_first_eviction_causes_no_major_page_faults() {
     let Ok(mut node) = Node::new("pages", 256 * MIB, 200) else { skip!("no cgroups can be made here") };
     let spec = PodSpec::new("shop", "hog", &["main"], 8);
     let pod = node.add(spec).unwrap();
@@ -66,23 +69,24 @@ fn the_first_pod_to_go_waits_for_no_disk() {
     let group = &node.pods[pod].containers[0].group;
     let mut hog = Workload::start(&workload::binary().unwrap(), group, ["hold", "--size", "224M"]).unwrap();
     let mut agent = Agent::start(&options, &interrupt).unwrap();
-    let first = looks(&agent);
+    let first = syncs(&agent);
     interrupt
-        .until("some looks at leisure", GUARD, || Ok((looks(&agent) > first + 2.0).then_some(())))
+        .until("some syncs without pressure", GUARD, || Ok((syncs(&agent) > first + 2.0).then_some(())))
         .unwrap();
 
-    // What of its file nobody has mapped is in memory no more; written out first, or it would stay.
+    // Drops the pages of the agent's file that no process has mapped. The file is written out first, because dirty
+    // pages would stay.
     let file = File::open(&binary).unwrap();
     file.sync_all().unwrap();
     fadvise(&file, 0, None, Advice::DontNeed).unwrap();
-    let before = waited(&agent);
-    assert_eq!(before.len(), HANDS.len(), "{before:?}");
-    let (there, pages) = code(&agent, &binary);
-    assert!(pages > 100 && there == pages, "{there} of {pages} pages of code are in memory");
+    let before = major_faults(&agent);
+    assert_eq!(before.len(), EVICTION_THREADS.len(), "{before:?}");
+    let (resident, pages) = resident_code_pages(&agent, &binary);
+    assert!(pages > 100 && resident == pages, "{resident} of {pages} pages of code are in memory");
     hog.go().unwrap();
-    let gone =
+    let is_terminated =
         |event: &agent::Event| event.kind() == "eviction_progress" && event.text("result") == "terminated";
-    agent.wait_for("the pod's end", GUARD, gone).unwrap();
-    assert_eq!(before, waited(&agent));
+    agent.wait_for("the pod's end", GUARD, is_terminated).unwrap();
+    assert_eq!(before, major_faults(&agent));
     assert!(agent.stop().unwrap().success());
 }

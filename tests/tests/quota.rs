@@ -1,4 +1,4 @@
-//! What statfs says of a directory with a project quota, on a kernel that has them.
+//! The statfs of a directory with a project quota, on a kernel that has them.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -25,8 +25,8 @@ const FSXATTR_WORDS: usize = 7;
 /// FS_XFLAG_PROJINHERIT.
 const INHERIT: u32 = 0x200;
 
-/// Makes a directory that is a project of its own, with a limit.
-fn project(mounted: &FileSystem, id: u32, limit: u64) -> std::io::Result<PathBuf> {
+/// Makes a directory that is a project of its own, with a limit in bytes.
+fn create_project_directory(mounted: &FileSystem, id: u32, limit: u64) -> std::io::Result<PathBuf> {
     let directory = mounted.path().join("project");
     std::fs::create_dir(&directory)?;
     let attributes: [u32; FSXATTR_WORDS] = [INHERIT, 0, 0, id, 0, 0, 0];
@@ -37,7 +37,7 @@ fn project(mounted: &FileSystem, id: u32, limit: u64) -> std::io::Result<PathBuf
     };
     // SAFETY: the kernel reads as many bytes as the array has.
     checked(unsafe { libc::ioctl(file.as_raw_fd(), SET_PROJECT as _, attributes.as_ptr()) })?;
-    // SAFETY: all of it are numbers.
+    // SAFETY: all fields are numbers.
     let mut quota: libc::dqblk = unsafe { std::mem::zeroed() };
     // In blocks of 1 KiB.
     quota.dqb_bhardlimit = limit >> 10;
@@ -45,21 +45,21 @@ fn project(mounted: &FileSystem, id: u32, limit: u64) -> std::io::Result<PathBuf
     let device = CString::new(mounted.device()?.into_os_string().into_vec())?;
     const PROJECT: libc::c_int = 2;
     let command = (libc::Q_SETQUOTA << 8) | PROJECT;
-    // SAFETY: a path with its end, and a quota that outlives the call.
+    // SAFETY: the path has its final zero byte, and the quota outlives the call.
     checked(unsafe {
         libc::quotactl(command, device.as_ptr(), id.cast_signed(), (&raw mut quota).cast::<libc::c_char>())
     })?;
     Ok(directory)
 }
 
-/// Its statfs says the limit of the project and not the size of the file system.
+/// Its statfs returns the limit of the project, not the size of the file system.
 #[test]
-fn a_directory_with_a_project_quota_is_not_known() {
+fn statfs_of_a_directory_with_a_project_quota_is_implausible() {
     let mounted = match FileSystem::new(Kind::Ext4WithQuotas, 320 * MIB, "eviction-quota-test") {
         Ok(mounted) => mounted,
         Err(why) => tests::skip!("no ext4 with project quotas can be mounted here: {why:#}"),
     };
-    let directory = project(&mounted, 7, 10 * MIB).unwrap();
+    let directory = create_project_directory(&mounted, 7, 10 * MIB).unwrap();
     let stat = rustix::fs::statvfs(&directory).unwrap();
     assert_eq!(stat.f_blocks * stat.f_frsize, 10 * MIB);
     assert_eq!(read(&directory), Reading::Unknown(UnknownReason::Implausible));

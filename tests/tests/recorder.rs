@@ -1,4 +1,4 @@
-//! Recordings of an agent that evicts and is killed at any instant, decided again.
+//! Recordings of an agent that evicts and is killed at any instant: a replay decides the same.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -58,16 +58,17 @@ impl Testbed {
 
     fn add(&mut self, name: &str, size: &str) -> Workload {
         self.pods += 1;
-        let place = self.node.add_as(PodSpec::new("shop", name, &["main"], 8), pod_uid(self.pods)).unwrap();
+        let index =
+            self.node.add_with_uid(PodSpec::new("shop", name, &["main"], 8), pod_uid(self.pods)).unwrap();
         self.node.write_pods().unwrap();
-        let group = &self.node.pods[place].containers[0].group;
+        let group = &self.node.pods[index].containers[0].group;
         let arguments = ["--on-term", "ignore", "hold", "--size", size];
         let mut workload = Workload::start(&workload::binary().unwrap(), group, arguments).unwrap();
         workload.go().unwrap();
         workload
     }
 
-    /// A hog comes and is evicted.
+    /// Adds a hog, and waits until it is evicted.
     fn evict_hog(&mut self, agent: &mut Agent, name: &str) {
         let mut hog = self.add(name, "210M");
         agent.wait_for("a decision", GUARD, |event| event.kind() == "eviction_decision").unwrap();
@@ -81,7 +82,7 @@ impl Testbed {
         self.directory.clone()
     }
 
-    /// Waits until the recorder writes, or until it does not.
+    /// Waits until the recorder can write, or until it cannot.
     fn wait_for_recorder(&self, agent: &Agent, is_up: bool) {
         let what = if is_up { "the recorder writes" } else { "the recorder cannot write" };
         let wanted = if is_up { 1.0 } else { 0.0 };
@@ -97,8 +98,8 @@ fn run(verb: &str, path: &Path, more: &[&str]) -> Output {
     Command::new(agent::binary().unwrap()).arg(verb).arg(path).args(more).output().unwrap()
 }
 
-/// The decisions that were made again as they were.
-fn verified(path: &Path) -> usize {
+/// Returns the number of decisions that a replay repeats as they were.
+fn count_verified_decisions(path: &Path) -> usize {
     let output = run("replay", path, &["--verify"]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -108,7 +109,7 @@ fn verified(path: &Path) -> usize {
 }
 
 #[test]
-fn what_a_killed_agent_recorded_is_decided_again_as_it_was() {
+fn replaying_the_recording_of_a_killed_agent_repeats_its_decisions() {
     for profile in ["Kubelet", "Enhanced"] {
         let Some(mut testbed) = Testbed::new("recorder", profile) else {
             skip!("no cgroups can be made here")
@@ -118,28 +119,28 @@ fn what_a_killed_agent_recorded_is_decided_again_as_it_was() {
         for round in 0..3 {
             let mut agent = Agent::start(&testbed.options, &testbed.interrupt).unwrap();
             testbed.evict_hog(&mut agent, &format!("hog-{round}"));
-            // At another instant each time.
+            // Each round kills the agent at another instant.
             millis = millis * 31 % 97;
             testbed.interrupt.sleep(Duration::from_millis(millis)).unwrap();
             agent.kill().unwrap();
-            // A recorder without CPU time may have lost the last one.
-            assert!(verified(&testbed.recording()) >= round, "{profile} {round}");
+            // A recorder without CPU time may have lost the last decision.
+            assert!(count_verified_decisions(&testbed.recording()) >= round, "{profile} {round}");
         }
         let mut agent = Agent::start(&testbed.options, &testbed.interrupt).unwrap();
         testbed.evict_hog(&mut agent, "last");
         assert!(agent.stop().unwrap().success());
-        assert!(verified(&testbed.recording()) > 4, "{profile}");
+        assert!(count_verified_decisions(&testbed.recording()) > 4, "{profile}");
         let table = run("replay", &testbed.recording(), &[]);
         let table = String::from_utf8_lossy(&table.stdout).into_owned();
         assert!(table.contains("shop/last") && table.contains("shop/hog-0"), "{table}");
-        explained_and_exported(&testbed.recording());
-        copied(&testbed.recording(), &testbed.node.file("copy.rec.zst"));
+        assert_explain_export_and_what_if(&testbed.recording());
+        assert_snapshot_is_a_recording(&testbed.recording(), &testbed.node.file("copy.rec.zst"));
         drop(bystander);
     }
 }
 
-/// The other verbs take the same recording.
-fn explained_and_exported(recording: &Path) {
+/// Asserts that the other verbs accept the same recording.
+fn assert_explain_export_and_what_if(recording: &Path) {
     let text = |verb: &str, more: &[&str]| {
         let output = run(verb, recording, more);
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -173,8 +174,8 @@ fn explained_and_exported(recording: &Path) {
     assert_eq!(failed.status.code(), Some(1));
 }
 
-/// A copy of the end is a recording, too.
-fn copied(recording: &Path, copy: &Path) {
+/// Asserts that a copy of the end is a recording, too.
+fn assert_snapshot_is_a_recording(recording: &Path, copy: &Path) {
     let to = copy.to_str().unwrap();
     let snapshot = |file: &str| {
         let mut command = Command::new(agent::binary().unwrap());
@@ -183,36 +184,40 @@ fn copied(recording: &Path, copy: &Path) {
     };
     let output = snapshot(to);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(verified(copy), verified(recording));
+    assert_eq!(count_verified_decisions(copy), count_verified_decisions(recording));
     assert!(String::from_utf8(run("report", copy, &["-o", "md"]).stdout).unwrap().contains("shop/last"));
     assert_eq!(run("export", copy, &["-o", "csv"]).stdout, run("export", recording, &["-o", "csv"]).stdout);
     assert_eq!(snapshot("-").stdout, fs::read(copy).unwrap());
     assert_eq!(snapshot("copy.txt").status.code(), Some(2));
 }
 
-/// Evicts while the recorder cannot write, and again when it can.
-fn evicts_without_a_recorder(file_system: &FileSystem, break_it: impl FnOnce(), mend_it: impl FnOnce()) {
+/// Evicts a pod while the recorder cannot write, and another one when it can again.
+fn assert_evicts_without_recorder(
+    file_system: &FileSystem,
+    break_disk: impl FnOnce(),
+    repair_disk: impl FnOnce(),
+) {
     let Ok(node) = Node::new("recorder-disk", MEMORY, 200) else { skip!("no cgroups can be made here") };
     let mut testbed = Testbed::recording_in(file_system.path(), node, "Kubelet");
     let _bystander = testbed.add("bystander", "60M");
     let mut agent = Agent::start(&testbed.options, &testbed.interrupt).unwrap();
     testbed.wait_for_recorder(&agent, true);
-    break_it();
+    break_disk();
     testbed.evict_hog(&mut agent, "unrecorded");
     testbed.wait_for_recorder(&agent, false);
     let errors = agent.metrics().unwrap().sum("eviction_agent_recorder_write_errors_total", &[]);
     assert!(errors > 0.0, "{errors}");
-    mend_it();
+    repair_disk();
     testbed.wait_for_recorder(&agent, true);
     testbed.evict_hog(&mut agent, "recorded");
     assert!(agent.stop().unwrap().success());
-    assert!(verified(&testbed.recording()) > 0);
+    assert!(count_verified_decisions(&testbed.recording()) > 0);
     let table = String::from_utf8(run("replay", &testbed.recording(), &[]).stdout).unwrap();
     assert!(table.contains("shop/recorded"), "{table}");
 }
 
 #[test]
-fn a_full_disk_stops_the_recorder_alone_until_there_is_room() {
+fn a_full_disk_stops_only_the_recorder_until_space_is_freed() {
     let file_system = match FileSystem::new(Kind::Tmpfs, 4 * MIB, "eviction-recorder-") {
         Ok(file_system) => file_system,
         Err(error) => skip!("no file system can be mounted here: {error:#}"),
@@ -223,11 +228,11 @@ fn a_full_disk_stops_the_recorder_alone_until_there_is_room() {
         let error = std::io::copy(&mut std::io::repeat(1), &mut file).unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::StorageFull);
     };
-    evicts_without_a_recorder(&file_system, fill, || fs::remove_file(&filler).unwrap());
+    assert_evicts_without_recorder(&file_system, fill, || fs::remove_file(&filler).unwrap());
 }
 
 #[test]
-fn a_disk_that_became_read_only_stops_the_recorder_alone_until_another_is_mounted() {
+fn a_read_only_disk_stops_only_the_recorder_until_it_is_replaced() {
     let file_system = match FileSystem::new(Kind::Ext4, 32 * MIB, "eviction-recorder-") {
         Ok(file_system) => file_system,
         Err(error) => skip!("no file system can be mounted here: {error:#}"),
@@ -240,12 +245,12 @@ fn a_disk_that_became_read_only_stops_the_recorder_alone_until_another_is_mounte
         assert!(fs::write(point.join("probe"), "x").is_err(), "it can still be written");
     };
     let replace = || mount(&["-t", "tmpfs", "tmpfs"]);
-    evicts_without_a_recorder(&file_system, abort, replace);
+    assert_evicts_without_recorder(&file_system, abort, replace);
     run_program(Command::new("umount").arg("--lazy").arg(point)).unwrap();
 }
 
 #[test]
-fn two_agents_do_not_record_in_one_directory() {
+fn a_second_agent_cannot_record_in_the_same_directory() {
     let Some(testbed) = Testbed::new("recorder-two", "Kubelet") else { skip!("no cgroups can be made here") };
     let agent = Agent::start(&testbed.options, &testbed.interrupt).unwrap();
     let more = vec!["--state-dir".to_owned(), testbed.node.file("other").display().to_string()];

@@ -1,5 +1,5 @@
-//! The agent's own end, and what comes after it: killed at any instant, it is started anew and
-//! goes on, evicts nobody else, and forgets nothing.
+//! Restarts of the agent: killed at any instant and started again, it continues, evicts no other pod, and forgets
+//! nothing.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -20,14 +20,14 @@ const GUARD: Duration = Duration::from_secs(90);
 
 const MEMORY: u64 = 320 * MIB;
 
-/// How often the agent is killed, unless `EVICTION_AGENT_KILLS` says otherwise.
+/// How often the agent is killed, unless `EVICTION_AGENT_KILLS` sets another number.
 const KILLS: usize = 3;
 
-/// After a hog was let go, the agent is killed within this time: it crosses the line in the first
-/// half, and is on its way out for a second after that.
-const WITHIN: Duration = Duration::from_millis(1_500);
+/// The agent is killed within this time after a hog was started: the hog crosses the threshold in the first half, and
+/// is terminating for a second after that.
+const KILL_WITHIN: Duration = Duration::from_millis(1_500);
 
-/// Numbers that look random, the same in each run.
+/// A pseudo-random generator with the same numbers in each run.
 struct Random(u64);
 
 impl Random {
@@ -41,27 +41,28 @@ struct Testbed {
     node: Node,
     options: Options,
     interrupt: Interrupt,
-    /// So many were added so far.
+    /// The number of pods that were added so far.
     pods: u64,
 }
 
 impl Testbed {
-    /// A node without pods, a hard threshold, and the agent's state in a file of its own.
+    /// Creates a node without pods, with a hard threshold and a state directory of its own for the agent.
     fn new(label: &str) -> Option<Self> {
         Self::with(label, &json!({"evictionHard": {"memory.available": "64Mi"}}))
     }
 
     fn with(label: &str, kubelet: &Value) -> Option<Self> {
         let node = Node::new(label, MEMORY, 200).ok()?;
-        let own = node.file("agent.yaml");
+        let agent_config = node.file("agent.yaml");
         let policy = json!({
             "apiVersion": "eviction-agent.io/v1alpha1", "kind": "AgentConfiguration", "profile": "Enhanced",
             "policy": {"soft": {"evictPodsWithoutController": true}},
         });
-        fs::write(&own, policy.to_string()).unwrap();
+        fs::write(&agent_config, policy.to_string()).unwrap();
         let options = Options::of(&agent::binary().unwrap(), &node, kubelet).unwrap();
         let state = node.file("run").display().to_string();
-        let options = Options { config: Some(own), more: vec!["--state-dir".to_owned(), state], ..options };
+        let options =
+            Options { config: Some(agent_config), more: vec!["--state-dir".to_owned(), state], ..options };
         Some(Self { node, options, interrupt: Interrupt::default(), pods: 0 })
     }
 
@@ -72,13 +73,13 @@ impl Testbed {
     fn add(&mut self, name: &str) -> usize {
         self.pods += 1;
         let spec = PodSpec::new("shop", name, &["main"], 8);
-        // Never one that a former pod had.
-        let place = self.node.add_as(spec, pod_uid(self.pods)).unwrap();
+        // The UID is never that of a former pod.
+        let index = self.node.add_with_uid(spec, pod_uid(self.pods)).unwrap();
         self.node.write_pods().unwrap();
-        place
+        index
     }
 
-    /// It holds so much, and does not end on SIGTERM.
+    /// Starts a process that holds `size` and ignores SIGTERM.
     fn hold(&self, pod: usize, size: &str) -> Workload {
         let group = &self.node.pods[pod].containers[0].group;
         let arguments = ["--on-term", "ignore", "hold", "--size", size];
@@ -97,16 +98,16 @@ impl Testbed {
     }
 }
 
-fn outcome(agent: &mut Agent, outcome: &str) -> Event {
-    let is_it = |event: &Event| event.kind() == "eviction_progress" && event.text("result") == outcome;
-    agent.wait_for(&format!("the outcome {outcome}"), GUARD, is_it).unwrap()
+fn wait_for_result(agent: &mut Agent, result: &str) -> Event {
+    let is_match = |event: &Event| event.kind() == "eviction_progress" && event.text("result") == result;
+    agent.wait_for(&format!("the result {result}"), GUARD, is_match).unwrap()
 }
 
-fn decided(said: &[Event]) -> Vec<String> {
-    said.iter().filter(|event| event.kind() == "eviction_decision").map(|event| event.pod()).collect()
+fn decided_pods(events: &[Event]) -> Vec<String> {
+    events.iter().filter(|event| event.kind() == "eviction_decision").map(|event| event.pod()).collect()
 }
 
-fn holds(agent: &Agent) -> bool {
+fn has_memory_pressure(agent: &Agent) -> bool {
     agent.metrics().unwrap().sum("eviction_agent_node_condition", &[("condition", "MemoryPressure")]) > 0.0
 }
 
@@ -115,7 +116,7 @@ fn kills() -> usize {
 }
 
 #[test]
-fn killed_at_any_instant_it_evicts_nobody_else_and_forgets_nothing() {
+fn an_agent_killed_at_any_time_evicts_no_other_pod_after_restart() {
     let Some(mut testbed) = Testbed::new("restart") else { skip!("no cgroups can be made here") };
     let next = testbed.add("next");
     let mut bystander = testbed.hold(next, "60M");
@@ -125,31 +126,38 @@ fn killed_at_any_instant_it_evicts_nobody_else_and_forgets_nothing() {
         let hog = testbed.add(&format!("hog-{round}"));
         let name = testbed.node.pods[hog].full_name();
         let mut process = testbed.hold(hog, "210M");
-        testbed.interrupt.sleep(random.below(WITHIN)).unwrap();
-        let mut said = agent.kill().unwrap();
+        testbed.interrupt.sleep(random.below(KILL_WITHIN)).unwrap();
+        let mut events = agent.kill().unwrap();
         agent = testbed.start();
-        // Whichever of the two it was.
+        // Either of the two agents may have evicted the hog.
         let ended = || Ok((!process.process().is_running()?).then_some(()));
         testbed.interrupt.until("the hog's end", GUARD, ended).unwrap();
-        let relieved = || Ok((testbed.node.working_set()? < MEMORY - 64 * MIB).then_some(()));
-        testbed.interrupt.until("that memory is back", GUARD, relieved).unwrap();
-        testbed.interrupt.until("the condition", GUARD, || Ok(holds(&agent).then_some(()))).unwrap();
-        said.extend(agent.kill().unwrap());
-        assert!(self::decided(&said).iter().all(|pod| *pod == name), "round {round}: {said:?}");
+        let is_relieved = || Ok((testbed.node.working_set()? < MEMORY - 64 * MIB).then_some(()));
+        testbed.interrupt.until("that memory is back", GUARD, is_relieved).unwrap();
+        testbed
+            .interrupt
+            .until("the condition", GUARD, || Ok(has_memory_pressure(&agent).then_some(())))
+            .unwrap();
+        events.extend(agent.kill().unwrap());
+        assert!(self::decided_pods(&events).iter().all(|pod| *pod == name), "round {round}: {events:?}");
         assert!(bystander.process().is_running().unwrap(), "round {round}");
-        // There is no pressure any more; the condition outlives it, and the agent.
+        // There is no pressure any more; the condition lasts longer than the pressure, also over a restart of the
+        // agent.
         agent = testbed.start();
-        let still = || Ok(holds(&agent).then_some(()));
-        testbed.interrupt.until("the condition that was raised before", GUARD, still).unwrap();
+        let is_raised = || Ok(has_memory_pressure(&agent).then_some(()));
+        testbed.interrupt.until("the condition that was raised before", GUARD, is_raised).unwrap();
         testbed.node.pods.remove(hog);
         testbed.node.write_pods().unwrap();
     }
     assert!(agent.stop().unwrap().success());
-    assert!(!aside(&testbed.state()).exists(), "every start could read what the one before has left");
+    assert!(
+        !set_aside_path(&testbed.state()).exists(),
+        "every start could read what the one before has left"
+    );
 }
 
 #[test]
-fn whose_object_is_gone_is_on_its_way_until_its_memory_is_back() {
+fn a_deleted_pod_counts_as_terminating_until_its_processes_end() {
     let soft = json!({
         "evictionHard": {"memory.available": "8Mi"},
         "evictionSoft": {"memory.available": "64Mi"},
@@ -162,54 +170,54 @@ fn whose_object_is_gone_is_on_its_way_until_its_memory_is_back() {
     let mut bystander = testbed.hold(next, "60M");
     let hog = testbed.add("hog");
     let mut agent = testbed.start();
-    // It is asked to end, and does not for the half minute that it is given.
+    // The process gets SIGTERM and ignores it for the whole grace period of half a minute.
     let mut process = testbed.hold(hog, "205M");
-    outcome(&mut agent, "signalled");
+    wait_for_result(&mut agent, "signalled");
     let hog = testbed.node.pods.remove(hog);
     testbed.node.write_pods().unwrap();
-    let is_strange = |event: &Event| {
+    let is_unknown_cgroup = |event: &Event| {
         event.kind() == "pods" && event.value["unknown_cgroups"].to_string().contains(hog.uid())
     };
-    agent.wait_for("that the object is gone", GUARD, is_strange).unwrap();
-    // Looks at a threshold that is met come more than once a second.
+    agent.wait_for("that the object is gone", GUARD, is_unknown_cgroup).unwrap();
+    // The agent samples more than once a second while a threshold is met.
     testbed.interrupt.sleep(Duration::from_secs(2)).unwrap();
-    assert_eq!(decided(&agent.kill().unwrap()), ["shop/hog"]);
+    assert_eq!(decided_pods(&agent.kill().unwrap()), ["shop/hog"]);
     let mut agent = testbed.start();
     testbed.interrupt.sleep(Duration::from_secs(2)).unwrap();
     assert!(process.process().is_running().unwrap() && bystander.process().is_running().unwrap());
-    assert!(decided(agent.heard().unwrap()).is_empty(), "{:?}", agent.heard().unwrap());
+    assert!(decided_pods(agent.events().unwrap()).is_empty(), "{:?}", agent.events().unwrap());
     process.process().child().kill().unwrap();
     process.process().wait().unwrap();
-    assert_eq!(outcome(&mut agent, "terminated").text("pod_uid"), hog.uid());
+    assert_eq!(wait_for_result(&mut agent, "terminated").text("pod_uid"), hog.uid());
     assert!(agent.stop().unwrap().success());
 }
 
 #[test]
-fn the_pace_goes_on() {
+fn kill_rate_limits_persist_across_a_restart() {
     let Some(mut testbed) = Testbed::new("restart-pace") else { skip!("no cgroups can be made here") };
     let mut agent = testbed.start();
     let hog = testbed.add("hog");
     let mut process = testbed.hold(hog, "270M");
-    outcome(&mut agent, "terminated");
+    wait_for_result(&mut agent, "terminated");
     process.process().wait().unwrap();
     testbed.node.pods.remove(hog);
     agent.kill().unwrap();
-    // Somebody makes it anew, and it has learned nothing.
+    // The pod is created again, and grows as before.
     let mut agent = testbed.start();
     let hog = testbed.add("hog");
     let mut process = testbed.hold(hog, "270M");
-    let refused = outcome(&mut agent, "rejected");
+    let refused = wait_for_result(&mut agent, "rejected");
     assert_eq!(refused.text("reason"), "the pod was killed a moment ago");
     assert!(process.process().is_running().unwrap());
     assert!(agent.stop().unwrap().success());
 }
 
-fn aside(state: &Path) -> std::path::PathBuf {
+fn set_aside_path(state: &Path) -> std::path::PathBuf {
     state.with_file_name("state.json.set-aside")
 }
 
 #[test]
-fn what_is_of_no_use_is_set_aside_and_the_agent_starts_all_the_same() {
+fn an_invalid_state_file_is_set_aside_and_the_agent_starts() {
     let Some(testbed) = Testbed::new("restart-foreign") else { skip!("no cgroups can be made here") };
     let agent = testbed.start();
     testbed.wait_for_state();
@@ -221,33 +229,33 @@ fn what_is_of_no_use_is_set_aside_and_the_agent_starts_all_the_same() {
         all.to_string()
     };
     let whole = good.to_string();
-    // Each reason there is has its own test, beside what reads the file.
+    // Each reason has its own test, beside the code that reads the file.
     for text in
         [whole[..whole.len() / 2].to_owned(), with("boot_id", json!("00000000-0000-0000-0000-000000000000"))]
     {
         fs::write(testbed.state(), &text).unwrap();
         let agent = testbed.start();
-        assert_eq!(fs::read_to_string(aside(&testbed.state())).unwrap(), text);
+        assert_eq!(fs::read_to_string(set_aside_path(&testbed.state())).unwrap(), text);
         testbed.wait_for_state();
         assert!(agent.stop().unwrap().success());
         let written: Value = serde_json::from_slice(&fs::read(testbed.state()).unwrap()).unwrap();
         assert_eq!((&written["boot_id"], &written["version"]), (&good["boot_id"], &good["version"]));
     }
-    // Its own is not.
-    fs::remove_file(aside(&testbed.state())).unwrap();
+    // The agent's own file is not set aside.
+    fs::remove_file(set_aside_path(&testbed.state())).unwrap();
     assert!(testbed.start().stop().unwrap().success());
-    assert!(!aside(&testbed.state()).exists());
+    assert!(!set_aside_path(&testbed.state()).exists());
 }
 
 #[test]
-fn decisions_go_on_where_nothing_can_be_written() {
+fn the_agent_evicts_when_its_state_cannot_be_written() {
     let Some(mut testbed) = Testbed::new("restart-unwritable") else { skip!("no cgroups can be made here") };
-    // A file is where the folder should be.
+    // A file is in the place of the folder.
     fs::write(testbed.node.file("run"), "").unwrap();
     let hog = testbed.add("hog");
     let mut agent = testbed.start();
     let mut process = testbed.hold(hog, "270M");
-    outcome(&mut agent, "terminated");
+    wait_for_result(&mut agent, "terminated");
     process.process().wait().unwrap();
     let failed = agent.metrics().unwrap().sum("eviction_agent_state_writes_total", &[("result", "failed")]);
     assert!(failed > 0.0);

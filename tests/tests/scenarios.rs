@@ -1,6 +1,5 @@
-//! Every scenario of `tests/scenarios`: what the engine makes of it must be one of the outcomes
-//! that are expected. Those of `kubelet/` are what the kubelet's own eviction manager was seen
-//! to do, those of `enhanced/` are ours.
+//! Every scenario of `tests/scenarios`: the engine's result must be one of the expected outcomes. Those of `kubelet/`
+//! were observed in the kubelet's own eviction manager, those of `enhanced/` are the project's own.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -12,16 +11,16 @@ use eviction_agent::scenario::read;
 use eviction_agent::scenario::run::{Overrides, run};
 use serde_json::Value;
 
-/// Fewer would mean that files were lost.
-const AT_LEAST_OF_THE_KUBELET: usize = 85;
-const AT_LEAST_OF_OURS: usize = 60;
+/// The minimum number of scenarios. Fewer would mean that files were lost.
+const MIN_KUBELET_SCENARIOS: usize = 85;
+const MIN_ENHANCED_SCENARIOS: usize = 60;
 
 fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios").join(name)
 }
 
-/// Runs a folder; how many scenarios there are, all of which came out as expected.
-fn passed(folder_name: &str) -> usize {
+/// Runs the scenarios of a folder, and asserts that all have an expected outcome. Returns their number.
+fn count_passed(folder_name: &str) -> usize {
     let (mut passed, mut failures) = (0, Vec::new());
     read::each(&folder(folder_name), &mut |found| {
         let case = match found {
@@ -44,21 +43,21 @@ fn passed(folder_name: &str) -> usize {
 }
 
 #[test]
-fn the_kubelet_profile_decides_as_the_kubelet_did() {
-    let passed = passed("kubelet");
-    assert!(passed >= AT_LEAST_OF_THE_KUBELET, "only {passed} scenarios found");
+fn the_kubelet_profile_decides_as_the_kubelet_does() {
+    let passed = count_passed("kubelet");
+    assert!(passed >= MIN_KUBELET_SCENARIOS, "only {passed} scenarios found");
 }
 
 #[test]
-fn the_enhanced_profile_decides_as_operators_want() {
-    let passed = passed("enhanced");
-    assert!(passed >= AT_LEAST_OF_OURS, "only {passed} scenarios found");
+fn the_enhanced_profile_has_the_expected_outcomes() {
+    let passed = count_passed("enhanced");
+    assert!(passed >= MIN_ENHANCED_SCENARIOS, "only {passed} scenarios found");
 }
 
-/// Everything that a scenario of ours may say. A misspelt field would say nothing.
-const OF_A_SCENARIO: [&str; 7] =
+/// Every field that a scenario of `enhanced/` may have. A misspelt field would have no effect.
+const SCENARIO_FIELDS: [&str; 7] =
     ["name", "description", "kubeletConfiguration", "agentConfiguration", "filesystems", "pods", "steps"];
-const OF_A_STEP: [&str; 18] = [
+const STEP_FIELDS: [&str; 18] = [
     "at",
     "evicted",
     "memory",
@@ -80,30 +79,30 @@ const OF_A_STEP: [&str; 18] = [
 ];
 
 #[test]
-fn scenarios_of_ours_are_named_after_their_pain_and_say_why() {
+fn enhanced_scenarios_have_unique_descriptions_and_known_fields() {
     let mut names = HashMap::new();
     for entry in std::fs::read_dir(folder("enhanced")).unwrap() {
         let file = entry.unwrap().path();
-        let place = file.display().to_string();
+        let path = file.display().to_string();
         let case: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
         let scenario = &case["scenario"];
-        let name = scenario["name"].as_str().unwrap_or_else(|| panic!("{place} has no name")).to_owned();
-        assert_eq!(file.file_name().unwrap().to_str(), Some(&*format!("{name}.json")), "{place}");
+        let name = scenario["name"].as_str().unwrap_or_else(|| panic!("{path} has no name")).to_owned();
+        assert_eq!(file.file_name().unwrap().to_str(), Some(&*format!("{name}.json")), "{path}");
         let description = scenario["description"].as_str().unwrap_or_default();
-        assert!(description.len() >= 80, "{place}: the description says neither pain nor reason");
-        assert!(!scenario["agentConfiguration"].is_null(), "{place} is none of ours: no agentConfiguration");
-        known(scenario, &OF_A_SCENARIO, &place);
+        assert!(description.len() >= 80, "{path}: the description says neither pain nor reason");
+        assert!(!scenario["agentConfiguration"].is_null(), "{path} is none of ours: no agentConfiguration");
+        assert_known_fields(scenario, &SCENARIO_FIELDS, &path);
         for step in scenario["steps"].as_array().unwrap() {
-            known(step, &OF_A_STEP, &place);
+            assert_known_fields(step, &STEP_FIELDS, &path);
         }
-        let other = names.insert(description.to_owned(), place.clone());
-        assert_eq!(other, None, "{place} is described like another");
+        let other = names.insert(description.to_owned(), path.clone());
+        assert_eq!(other, None, "{path} is described like another");
     }
     assert!(!names.is_empty());
 }
 
-fn known(object: &Value, fields: &[&str], place: &str) {
+fn assert_known_fields(object: &Value, fields: &[&str], path: &str) {
     for key in object.as_object().unwrap().keys() {
-        assert!(fields.contains(&key.as_str()), "{place}: nothing reads the field {key}");
+        assert!(fields.contains(&key.as_str()), "{path}: nothing reads the field {key}");
     }
 }

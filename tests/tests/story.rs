@@ -1,5 +1,5 @@
-//! The OOM story as it is reported from outside: who was killed by the kernel, and why each container
-//! ended, by real kills in real cgroups.
+//! Reports about OOM kills and container terminations: which process the kernel killed, and why each container ended,
+//! by real kills in real cgroups.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -12,8 +12,8 @@ use tests::node::{MIB, Node, PodSpec};
 use tests::skip;
 use tests::workload::{self, Workload};
 
-/// A guard against an agent that hangs. A verdict takes up to ten seconds until the end is seen,
-/// and ten more for records that may be late.
+/// A guard against an agent that hangs. A termination cause takes up to ten seconds until the end is detected, and
+/// ten more for records that may be late.
 const GUARD: Duration = Duration::from_secs(90);
 
 const MEMORY: u64 = 320 * MIB;
@@ -39,16 +39,16 @@ fn workload(node: &Node, pod: usize, container: usize, arguments: &[&str]) -> Wo
     Workload::start(&workload::binary().unwrap(), group, arguments).unwrap()
 }
 
-fn kill_of(agent: &mut Agent, pid: u32) -> Event {
-    let of_it = |event: &Event| event.kind() == "oom_kill" && event.number("pid") == Some(pid.into());
-    agent.wait_for("the OOM kill", GUARD, of_it).unwrap()
+fn wait_for_oom_kill(agent: &mut Agent, pid: u32) -> Event {
+    let is_match = |event: &Event| event.kind() == "oom_kill" && event.number("pid") == Some(pid.into());
+    agent.wait_for("the OOM kill", GUARD, is_match).unwrap()
 }
 
-fn end_of(agent: &mut Agent, pod: &str, container: &str) -> Event {
-    let of_it = |event: &Event| {
+fn wait_for_termination(agent: &mut Agent, pod: &str, container: &str) -> Event {
+    let is_match = |event: &Event| {
         event.kind() == "container_terminated" && event.pod() == pod && event.text("container") == container
     };
-    agent.wait_for("the verdict on a container", GUARD, of_it).unwrap()
+    agent.wait_for("the termination cause of a container", GUARD, is_match).unwrap()
 }
 
 /// Writes into the pods file how the first container of a pod ended, as a kubelet does: in whole seconds.
@@ -65,7 +65,7 @@ fn write_status(node: &Node, pod: usize, killed: &Event, terminated: &Value) {
 }
 
 #[test]
-fn kills_and_ends_are_attributed_as_they_were() {
+fn oom_kills_and_container_terminations_are_attributed_correctly() {
     let Ok(mut node) = Node::new("story", MEMORY, 200) else { skip!("no cgroups can be made here") };
     let web = node.add(pod("shop", "web", &["app"])).unwrap();
     let batch = node.add(pod("batch", "crunch", &["job"])).unwrap();
@@ -82,10 +82,10 @@ fn kills_and_ends_are_attributed_as_they_were() {
         skip!("no source of OOM kills can be used here");
     }
 
-    // A child is killed: the container goes on.
+    // The kernel kills a child: the container continues.
     parent.go().unwrap();
     let child = parent.wait_event("child").unwrap()["child"].as_u64().unwrap();
-    let reported = kill_of(&mut agent, u32::try_from(child).unwrap());
+    let reported = wait_for_oom_kill(&mut agent, u32::try_from(child).unwrap());
     assert_eq!(
         (reported.text("victim"), reported.text("limit_scope")),
         ("child", "container"),
@@ -94,33 +94,34 @@ fn kills_and_ends_are_attributed_as_they_were() {
     assert_eq!((&*reported.pod(), reported.text("container")), ("batch/crunch", "job"));
     assert!(parent.process().is_running().unwrap());
 
-    // The main process is killed: the container ended by it, and the kubelet says so too.
+    // The kernel kills the main process: the container ended by it, and the kubelet's status has the same reason.
     main.go().unwrap();
-    let reported = kill_of(&mut agent, main.pid());
+    let reported = wait_for_oom_kill(&mut agent, main.pid());
     assert_eq!(
         (reported.text("victim"), reported.text("limit_scope")),
         ("init", "container"),
         "{reported:?}"
     );
     write_status(&node, web, &reported, &json!({"exitCode": 137, "reason": "OOMKilled"}));
-    let end = end_of(&mut agent, "shop/web", "app");
+    let end = wait_for_termination(&mut agent, "shop/web", "app");
     assert_eq!((end.text("cause"), end.text("limit_scope")), ("oom_killed", "container"), "{end:?}");
     assert_eq!(end.value["inferred"], false, "{end:?}");
     assert_eq!((&end.value["exit_code"], end.text("reason")), (&json!(137), "OOMKilled"), "{end:?}");
     assert_eq!(end.value.get("contributing"), None, "{end:?}");
 
-    // The kernel kills inside a pod that is being evicted: both, in order, once in each.
+    // The kernel kills inside a pod that is being evicted: the killed container has both causes, in order, the other
+    // one only the eviction.
     hog.go().unwrap();
     let decided = agent.wait_for("a decision", GUARD, |event| event.kind() == "eviction_decision").unwrap();
     assert_eq!(decided.pod(), "batch/report");
     job.go().unwrap();
-    let reported = kill_of(&mut agent, job.pid());
+    let reported = wait_for_oom_kill(&mut agent, job.pid());
     assert_eq!(
         (reported.text("victim"), reported.number("during_eviction")),
         ("init", decided.number("id")),
         "{reported:?}"
     );
-    let end = end_of(&mut agent, "batch/report", "job");
+    let end = wait_for_termination(&mut agent, "batch/report", "job");
     assert_eq!(end.text("cause"), "evicted_by_agent", "{end:?}");
     assert_eq!(
         (&end.value["contributing"], end.text("limit_scope")),
@@ -134,12 +135,12 @@ fn kills_and_ends_are_attributed_as_they_were() {
         .flat_map(|it| it.as_object().unwrap().keys())
         .collect();
     assert_eq!(evidence[..2], ["agent_evicts", "kernel_kills"], "in order");
-    let end = end_of(&mut agent, "batch/report", "hog");
+    let end = wait_for_termination(&mut agent, "batch/report", "hog");
     assert_eq!((end.text("cause"), end.value.get("contributing")), ("evicted_by_agent", None), "{end:?}");
 
     let metrics = agent.metrics().unwrap();
-    let ended = |verdict, also| {
-        let labels = [("cause", verdict), ("contributing", also)];
+    let ended = |cause, contributing| {
+        let labels = [("cause", cause), ("contributing", contributing)];
         metrics.sum("eviction_agent_container_terminations_total", &labels)
     };
     assert_eq!(ended("oom_killed", ""), 1.0);

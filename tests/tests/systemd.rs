@@ -1,5 +1,5 @@
-//! The unit of deploy/systemd, by systemd's own checks; and an agent that is started by its command line and notifies a
-//! socket as systemd has it.
+//! The unit of deploy/systemd, checked by systemd itself; and an agent that is started with the unit's command line
+//! and notifies a socket as under systemd.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use std::fs;
@@ -11,7 +11,7 @@ use tests::agent::{self, GUARD};
 use tests::node::{MIB, Node};
 use tests::skip;
 
-/// The most that `systemd-analyze security` may find, in tenths: 100 is a service without any limits.
+/// The highest exposure that `systemd-analyze security` may report, in tenths: 100 is a service without any limits.
 const MAX_EXPOSURE: &str = "40";
 
 fn deploy(name: &str) -> PathBuf {
@@ -22,13 +22,13 @@ fn unit() -> String {
     fs::read_to_string(deploy("eviction-agent.service")).unwrap()
 }
 
-/// The value of a key of the unit.
+/// Returns the value of a key of the unit.
 fn value(key: &str) -> String {
     unit().lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=')).unwrap().to_owned()
 }
 
 #[test]
-fn systemd_finds_nothing_wrong_with_the_unit() {
+fn systemd_analyze_reports_no_problem_in_the_unit() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("eviction-agent.service");
     fs::write(&file, unit().replace("ExecStart=/usr/bin/eviction-agent", "ExecStart=/bin/true")).unwrap();
@@ -44,7 +44,7 @@ fn systemd_finds_nothing_wrong_with_the_unit() {
     assert!(is_safe && text.contains("Overall exposure level"), "{text}");
 }
 
-/// Ended with the test.
+/// An agent that is killed when the test ends.
 struct Agent(Child);
 
 impl Drop for Agent {
@@ -55,12 +55,12 @@ impl Drop for Agent {
 }
 
 #[test]
-fn an_agent_that_is_started_as_the_unit_says_notifies_systemd() {
+fn an_agent_with_the_command_line_of_the_unit_notifies_systemd() {
     let Ok(node) = Node::new("systemd", 512 * MIB, 400) else { skip!("no cgroups can be made here") };
     let path = node.file("notify");
     let socket = UnixDatagram::bind(&path).unwrap();
     socket.set_read_timeout(Some(GUARD)).unwrap();
-    let heard = || {
+    let receive = || {
         let mut buffer = [0; 64];
         let length = socket.recv(&mut buffer).unwrap();
         String::from_utf8(buffer[..length].to_vec()).unwrap()
@@ -76,13 +76,13 @@ fn an_agent_that_is_started_as_the_unit_says_notifies_systemd() {
     let mut command = Command::new(words.next().unwrap());
     command.args(words).env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "1000000");
     let mut agent = Agent(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap());
-    assert_eq!(heard(), "READY=1");
+    assert_eq!(receive(), "READY=1");
     for _ in 0..3 {
-        assert_eq!(heard(), "WATCHDOG=1");
+        assert_eq!(receive(), "WATCHDOG=1");
     }
     let pid = rustix::process::Pid::from_child(&agent.0);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-    let last = std::iter::repeat_with(heard).find(|text| text != "WATCHDOG=1");
+    let last = std::iter::repeat_with(receive).find(|text| text != "WATCHDOG=1");
     assert_eq!(last.as_deref(), Some("STOPPING=1"));
     assert!(agent.0.wait().unwrap().success());
 }

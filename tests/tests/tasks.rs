@@ -1,5 +1,5 @@
-//! Tasks and time in reclaim as they are reported from outside: which pod comes near its limit of tasks, who
-//! forked, who waits in reclaim; and no pod is named for what another one did.
+//! Reports about tasks and time in reclaim: which pod comes near its limit of tasks, which forked, and which waits in
+//! reclaim. No pod may be named for what another one did.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -12,7 +12,7 @@ use tests::node::{MIB, Node, PodSpec};
 use tests::skip;
 use tests::workload::{self, Workload};
 
-/// A guard against an agent that hangs. What tasks did is reported every ten seconds.
+/// A guard against an agent that hangs. The agent reports task counts every ten seconds.
 const GUARD: Duration = agent::GUARD;
 
 fn pod(name: &str) -> PodSpec {
@@ -33,8 +33,8 @@ fn workload(node: &Node, pod: usize, arguments: &[&str]) -> Workload {
 
 #[test]
 fn tasks_and_reclaim_are_reported_with_their_pod() {
-    // Of the strangers who die below many may wait to be reaped, as long as the machine likes: they count still,
-    // and must not bring the node near its own limit.
+    // Many of the unknown processes that are killed below may wait to be reaped, for any time: they still count, and
+    // must not bring the node near its own limit.
     let Ok(mut node) = Node::new("tasks", 400 * MIB, 4000) else { skip!("no cgroups can be made here") };
     let [forker, reader, idler] = ["forker", "reader", "idler"].map(|name| node.add(pod(name)).unwrap());
     node.pods[forker].group.limit_pids(64).unwrap();
@@ -66,9 +66,9 @@ fn tasks_and_reclaim_are_reported_with_their_pod() {
     assert_eq!(reported.number("forks_rejected"), Some(0), "reported before a fork fails: {reported:?}");
 
     reads.go().unwrap();
-    // Pods that nobody knows come, fork and go meanwhile; nothing of it is any known pod's.
+    // Unknown pods are created, fork and are removed meanwhile; none of this may count for a known pod.
     let start = Instant::now();
-    let of = |pod: &'static str| [("namespace", "default"), ("pod", pod)];
+    let pod_labels = |pod: &'static str| [("namespace", "default"), ("pod", pod)];
     let (metrics, churned) = {
         let mut churned = 0_u64;
         loop {
@@ -76,13 +76,14 @@ fn tasks_and_reclaim_are_reported_with_their_pod() {
                 node.root().group(format!("kubepods/pod{}", tests::cgroup::pod_uid(900 + churned))).unwrap();
             let container = group.group(tests::cgroup::container_id(900 + churned)).unwrap();
             let program = workload::binary().unwrap();
-            let stranger = Workload::run(&program, &container, ["forks", "--max", "3"]);
-            stranger.unwrap().wait_event("forked").unwrap();
+            let unknown = Workload::run(&program, &container, ["forks", "--max", "3"]);
+            unknown.unwrap().wait_event("forked").unwrap();
             group.destroy().unwrap();
             churned += 1;
             let metrics = agent.metrics().unwrap();
-            let stalled = metrics.sum("eviction_agent_pod_reclaim_stall_seconds_total", &of("reader"));
-            let forked = metrics.sum("eviction_agent_pod_forks_total", &of("forker"));
+            let stalled =
+                metrics.sum("eviction_agent_pod_reclaim_stall_seconds_total", &pod_labels("reader"));
+            let forked = metrics.sum("eviction_agent_pod_forks_total", &pod_labels("forker"));
             if stalled > 0.0 && forked >= 60.0 {
                 break (metrics, churned);
             }
@@ -90,15 +91,15 @@ fn tasks_and_reclaim_are_reported_with_their_pod() {
         }
     };
     println!("{churned} pods made and removed meanwhile");
-    assert_eq!(metrics.sum("eviction_agent_pod_forks_total", &of("forker")), 60.0);
-    let idle_pod = of("idler");
+    assert_eq!(metrics.sum("eviction_agent_pod_forks_total", &pod_labels("forker")), 60.0);
+    let idle_pod = pod_labels("idler");
     for name in ["eviction_agent_pod_reclaim_stall_seconds_total", "eviction_agent_pod_forks_total"] {
         assert_eq!(metrics.sum(name, &idle_pod), 0.0, "{name}");
     }
-    assert_eq!(metrics.sum("eviction_agent_pod_reclaim_stall_seconds_total", &of("forker")), 0.0);
+    assert_eq!(metrics.sum("eviction_agent_pod_reclaim_stall_seconds_total", &pod_labels("forker")), 0.0);
     assert_eq!(metrics.sum("eviction_agent_bpf_events_lost_total", &[]), 0.0);
     assert_eq!(metrics.sum("eviction_agent_task_alarms_total", &[("alarm", "pids_limit")]), 1.0);
-    let others = agent.heard().unwrap().iter().filter(|event| event.kind() == "task_alarm");
+    let others = agent.events().unwrap().iter().filter(|event| event.kind() == "task_alarm");
     assert!(others.clone().all(|event| event.pod() == "default/forker"), "{:?}", others.collect::<Vec<_>>());
     drop((forks, reads, idle));
     assert!(agent.stop().unwrap().success());

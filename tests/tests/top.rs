@@ -1,5 +1,5 @@
-//! `top` on a terminal: without an agent it samples the node itself, and however it ends, the terminal and the
-//! machine are as before.
+//! `top` on a terminal: without an agent it samples the node itself. However it ends, the terminal and the machine
+//! are as before.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use std::fs::File;
@@ -19,7 +19,7 @@ use tests::process;
 use tests::skip;
 use tests::terminal::{Terminal, resize};
 
-const MOMENT: Duration = Duration::from_millis(20);
+const READ_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// `top` on a terminal of its own.
 struct Screen {
@@ -28,7 +28,7 @@ struct Screen {
     master: Option<File>,
     terminal: OwnedFd,
     before: Termios,
-    seen: String,
+    output: String,
 }
 
 impl Screen {
@@ -44,36 +44,36 @@ impl Screen {
         command.args(["--memory-capacity", &options.memory_capacity.to_string()]);
         let child = command.spawn().unwrap();
         let Terminal { master, terminal } = terminal;
-        Self { child, master: Some(master), terminal, before, seen: String::new() }
+        Self { child, master: Some(master), terminal, before, output: String::new() }
     }
 
-    /// Reads what the terminal has to show, for a moment.
+    /// Reads the output of the terminal for up to [`READ_TIMEOUT`].
     fn read(&mut self) {
-        let Some(master) = &mut self.master else { return std::thread::sleep(MOMENT) };
+        let Some(master) = &mut self.master else { return std::thread::sleep(READ_TIMEOUT) };
         let mut fds = [PollFd::new(master, PollFlags::IN)];
-        let moment = Timespec::try_from(MOMENT).unwrap();
-        if poll(&mut fds, Some(&moment)).unwrap() > 0 {
+        let timeout = Timespec::try_from(READ_TIMEOUT).unwrap();
+        if poll(&mut fds, Some(&timeout)).unwrap() > 0 {
             let mut bytes = [0; 4096];
             let read = master.read(&mut bytes).unwrap_or(0);
-            self.seen.push_str(&String::from_utf8_lossy(&bytes[..read]));
+            self.output.push_str(&String::from_utf8_lossy(&bytes[..read]));
         }
     }
 
-    /// Waits until the terminal had to show this, since it was waited last.
+    /// Waits until the terminal has shown this text since the last wait.
     fn wait_for(&mut self, text: &str) {
         let begin = Instant::now();
-        while !plain(&self.seen).contains(text) {
-            assert!(begin.elapsed() < GUARD, "no {text} in {}", plain(&self.seen));
+        while !without_escape_sequences(&self.output).contains(text) {
+            assert!(begin.elapsed() < GUARD, "no {text} in {}", without_escape_sequences(&self.output));
             self.read();
         }
-        self.seen.clear();
+        self.output.clear();
     }
 
     fn press(&mut self, keys: &str) {
         self.master.as_mut().unwrap().write_all(keys.as_bytes()).unwrap();
     }
 
-    /// Its end, and that it left nothing behind.
+    /// Waits for the end of `top`, and asserts that it left nothing behind.
     fn end(mut self) -> ExitStatus {
         let begin = Instant::now();
         let pid = self.child.id();
@@ -81,7 +81,11 @@ impl Screen {
             if let Some(status) = self.child.try_wait().unwrap() {
                 break status;
             }
-            assert!(begin.elapsed() < GUARD, "it does not end after {}", plain(&self.seen));
+            assert!(
+                begin.elapsed() < GUARD,
+                "it does not end after {}",
+                without_escape_sequences(&self.output)
+            );
             self.read();
         };
         assert!(!std::env::temp_dir().join(format!("eviction-agent-top-{pid}")).exists());
@@ -89,16 +93,16 @@ impl Screen {
             let after = tcgetattr(&self.terminal).unwrap();
             let modes = |it: &Termios| (it.local_modes, it.input_modes, it.output_modes);
             assert_eq!(modes(&after), modes(&self.before), "the terminal is as before");
-            // The screen from before is shown again, and the cursor.
+            // The previous screen is shown again, and the cursor.
             self.read();
-            assert!(self.seen.contains("\u{1b}[?1049l"), "{:?}", self.seen);
+            assert!(self.output.contains("\u{1b}[?1049l"), "{:?}", self.output);
         }
         status
     }
 }
 
-/// A text without the sequences that move the cursor, each of which ends in a letter.
-fn plain(text: &str) -> String {
+/// Returns a text without the sequences that move the cursor, each of which ends in a letter.
+fn without_escape_sequences(text: &str) -> String {
     let mut parts = text.split('\u{1b}');
     let begin = parts.next().unwrap_or_default().to_owned();
     let ends = |c: char| c.is_ascii_alphabetic();
@@ -113,7 +117,7 @@ fn node(label: &str) -> Option<Node> {
 }
 
 #[test]
-fn without_an_agent_the_node_is_sampled_until_a_key_ends_it() {
+fn top_samples_the_node_without_an_agent_until_q_is_pressed() {
     let Some(node) = node("top") else { skip!("no cgroups can be made here") };
     let mut screen = Screen::start(&node);
     screen.wait_for("shop/cart");
@@ -129,7 +133,7 @@ fn without_an_agent_the_node_is_sampled_until_a_key_ends_it() {
 }
 
 #[test]
-fn a_key_pressed_while_the_size_changes_is_not_lost() {
+fn a_key_pressed_during_a_resize_is_not_lost() {
     let Some(node) = node("top-resize") else { skip!("no cgroups can be made here") };
     let mut screen = Screen::start(&node);
     screen.wait_for("shop/cart");
@@ -147,7 +151,7 @@ fn a_key_pressed_while_the_size_changes_is_not_lost() {
 }
 
 #[test]
-fn a_signal_or_the_end_of_the_terminal_leaves_nothing_behind() {
+fn top_cleans_up_after_a_signal_or_terminal_hangup() {
     let Some(node) = node("top-ends") else { skip!("no cgroups can be made here") };
     for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
         let mut screen = Screen::start(&node);
@@ -163,7 +167,7 @@ fn a_signal_or_the_end_of_the_terminal_leaves_nothing_behind() {
 }
 
 #[test]
-fn an_agent_that_cannot_start_says_why() {
+fn top_reports_why_its_agent_cannot_start() {
     let output = Command::new(agent::binary().unwrap())
         .args(["top", "--once", "--", "--pods-file", "/nowhere"])
         .stdin(Stdio::null())

@@ -1,5 +1,5 @@
-//! The workloads do what the other tests take them for: touch what they stamp, stay inside their
-//! bounds and their cgroup, end with whoever started them.
+//! The workloads do what the other tests expect of them: touch what they stamp, stay inside their bounds and their
+//! cgroup, and end with the process that started them.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -22,7 +22,7 @@ fn binary() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_workload"))
 }
 
-/// A subtree with one container, bounded.
+/// Creates a subtree with one container and limits.
 fn node(label: &str) -> (Subtree, Group) {
     let subtree = Subtree::new(label).unwrap();
     subtree.root().limit_memory(256 * MIB).unwrap();
@@ -56,11 +56,11 @@ fn grow(kind: &str, extra: &[&str]) -> (Record, u64, u64) {
 fn assert_grown(kind: &str, extra: &[&str]) {
     let (record, charged, _) = grow(kind, &[&["--size", "32M"], extra].concat());
     assert_eq!(record.stamps.len() as u64, 32 * MIB / STEP, "{kind}");
-    // Of several threads the last to stamp need not be the one that counted last.
+    // With several threads the last one to stamp need not be the one that counted last.
     assert_eq!(record.bytes_at(u64::MAX), 32 * MIB, "{kind}");
     assert!(record.go.unwrap() <= record.stamps[0].ns, "{kind}");
     assert!(record.done.is_some(), "{kind}");
-    // Page tables and the process's own come on top, a charge not yet flushed may be missing.
+    // Page tables and the process's own memory come on top; a charge that is not yet flushed may be missing.
     assert!((31 * MIB..40 * MIB).contains(&charged), "{kind}: {charged} bytes charged");
 }
 
@@ -87,19 +87,19 @@ fn files_are_charged_as_stamped() {
 }
 
 #[test]
-fn stops_below_its_size() {
+fn growth_stops_at_the_given_limit_below_its_size() {
     let (record, ..) = grow("fresh", &["--size", "64M", "--stop-at", "32M"]);
     assert_eq!(record.last().unwrap().bytes, 32 * MIB);
     let mut refused = Command::new(binary());
     refused.args(["grow", "--size", "1M", "--stop-at", "2M"]);
     let output = refused.output().unwrap();
     assert_eq!(output.status.code(), Some(1));
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("--stop-at 2097152 is beyond --size 1048576"), "{said}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.contains("--stop-at 2097152 is beyond --size 1048576"), "{stderr}");
 }
 
 #[test]
-fn a_spike_frees_what_it_took() {
+fn a_spike_frees_its_memory() {
     let (subtree, container) = node("spike");
     let arguments = ["spike", "--size", "32M", "--hold", "1"];
     let mut workload = Workload::run(binary(), &container, arguments).unwrap();
@@ -123,7 +123,7 @@ fn the_cache_workload_fills_its_limit_with_clean_pages() {
 }
 
 #[test]
-fn the_kernel_kills_the_child_and_the_parent_stays() {
+fn the_kernel_kills_the_child_and_the_parent_keeps_running() {
     let (subtree, container) = node("child");
     container.limit_memory(24 * MIB).unwrap();
     let arguments = ["child", "--size", "64M", "--rate", "500M"];
@@ -136,7 +136,7 @@ fn the_kernel_kills_the_child_and_the_parent_stays() {
 }
 
 #[test]
-fn a_fork_bomb_stays_in_its_bounds_and_ends_with_its_starter() {
+fn a_fork_bomb_keeps_to_its_pids_limit_and_ends_when_dropped() {
     let (subtree, container) = node("forks");
     container.limit_pids(40).unwrap();
     let arguments = ["--on-term", "ignore", "forks", "--max", "1000"];
@@ -149,7 +149,7 @@ fn a_fork_bomb_stays_in_its_bounds_and_ends_with_its_starter() {
 }
 
 #[test]
-fn forks_stop_at_their_own_bound() {
+fn forks_stop_at_the_given_maximum() {
     let (subtree, container) = node("few");
     let arguments = ["forks", "--max", "20", "--rate", "10000"];
     let mut workload = Workload::run(binary(), &container, arguments).unwrap();
@@ -159,7 +159,7 @@ fn forks_stop_at_their_own_bound() {
 }
 
 #[test]
-fn sigterm_is_stamped_and_obeyed() {
+fn the_workload_stamps_sigterm_and_exits() {
     let folder = tempfile::tempdir().unwrap();
     let stamps = folder.path().join("stamps");
     let (subtree, container) = node("term");
@@ -176,7 +176,7 @@ fn sigterm_is_stamped_and_obeyed() {
 }
 
 #[test]
-fn everything_ends_with_the_one_who_started_it() {
+fn workloads_end_when_the_process_that_started_them_is_killed() {
     let (subtree, container) = node("orphans");
     // A shell that starts two workloads and is killed stands for a crashed test.
     let join: Vec<_> = container.dirs().iter().map(|dir| dir.display().to_string()).collect();
@@ -195,11 +195,11 @@ fn everything_ends_with_the_one_who_started_it() {
 }
 
 #[test]
-fn a_subtree_that_a_crash_left_is_swept_away_and_a_live_one_is_not() {
+fn sweep_removes_subtrees_left_by_a_crash_and_no_live_ones() {
     let live = Subtree::new("live").unwrap();
     let memory = live.root().dir(Hierarchy::Memory);
     let dir = memory.or_else(|| live.root().dir(Hierarchy::Unified)).unwrap();
-    // Pid 1 with a start time that is not its own: an owner that is gone, its pid reused.
+    // Pid 1 with another start time: the owner has exited, and its pid was reused.
     let left = dir.parent().unwrap().join("eviction-test-left-0-1-99999999999");
     std::fs::create_dir_all(left.join("kubepods")).unwrap();
     Subtree::sweep().unwrap();
@@ -210,16 +210,16 @@ fn a_subtree_that_a_crash_left_is_swept_away_and_a_live_one_is_not() {
 }
 
 #[test]
-fn subtrees_made_at_the_same_moment_are_apart() {
-    let at_once = Barrier::new(8);
-    let make = || {
-        at_once.wait();
+fn subtrees_created_at_the_same_time_have_different_paths() {
+    let barrier = Barrier::new(8);
+    let create = || {
+        barrier.wait();
         Subtree::new("twin").unwrap()
     };
-    let made: Vec<Subtree> = thread::scope(|scope| {
-        let makers: Vec<_> = (0..8).map(|_| scope.spawn(make)).collect();
+    let created: Vec<Subtree> = thread::scope(|scope| {
+        let makers: Vec<_> = (0..8).map(|_| scope.spawn(create)).collect();
         makers.into_iter().map(|maker| maker.join().unwrap()).collect()
     });
-    let paths: BTreeSet<_> = made.iter().map(Subtree::path).collect();
-    assert_eq!(paths.len(), made.len());
+    let paths: BTreeSet<_> = created.iter().map(Subtree::path).collect();
+    assert_eq!(paths.len(), created.len());
 }

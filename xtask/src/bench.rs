@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: what is measured, on the agent as it is shipped.
+//! `cargo xtask bench`: the benches of the agent as it is shipped.
 
 mod core;
 mod node;
@@ -69,7 +69,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
 }
 
-/// What is measured; empty outside a clone.
+/// Returns the commit that is measured; empty outside a clone.
 fn commit() -> String {
     let mut git = Command::new("git");
     git.args(["describe", "--always", "--dirty"]).current_dir(shell::root());

@@ -24,10 +24,10 @@ pub(crate) enum Platform {
 }
 
 impl Platform {
-    /// This machine's.
+    /// The platform of this machine.
     pub(crate) const HOST: Self = if cfg!(target_arch = "aarch64") { Self::Arm64 } else { Self::Amd64 };
 
-    /// The target of Rust's.
+    /// Returns the Rust target.
     pub(crate) fn target(self) -> &'static str {
         match self {
             Self::Amd64 => TARGET,
@@ -35,7 +35,7 @@ impl Platform {
         }
     }
 
-    /// The architecture as OCI and Debian call it.
+    /// Returns the architecture as OCI and Debian name it.
     pub(crate) fn arch(self) -> &'static str {
         match self {
             Self::Amd64 => "amd64",
@@ -43,7 +43,7 @@ impl Platform {
         }
     }
 
-    /// The architecture as rpm and the kernel call it.
+    /// Returns the architecture as rpm and the kernel name it.
     pub(crate) fn rpm_arch(self) -> &'static str {
         match self {
             Self::Amd64 => "x86_64",
@@ -51,7 +51,7 @@ impl Platform {
         }
     }
 
-    /// Starts a program of this platform; on another machine by QEMU.
+    /// Returns a command that runs a program of this platform, on another machine with QEMU.
     pub(crate) fn command(self, program: &Path) -> Command {
         if self == Self::HOST {
             return Command::new(program);
@@ -61,7 +61,7 @@ impl Platform {
         command
     }
 
-    /// What programs of this platform are built with.
+    /// Returns what is needed to build programs of this platform.
     pub(crate) fn needs(self) -> &'static [Need] {
         match self {
             Self::Amd64 => &[Need::Bpf, Need::Musl],
@@ -69,7 +69,7 @@ impl Platform {
         }
     }
 
-    /// The program that removes symbols from programs of this platform.
+    /// Returns the program that removes symbols from programs of this platform.
     pub(crate) fn strip(self) -> &'static str {
         match self {
             Self::Amd64 => "strip",
@@ -78,7 +78,7 @@ impl Platform {
     }
 }
 
-/// The profile that is shipped.
+/// The Cargo profile of the agent that is shipped.
 const SHIPPED: &str = "shipped";
 
 /// Arguments of the task.
@@ -96,12 +96,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Builds the agent and says where it is.
+/// Builds the agent, and returns its path.
 pub(crate) fn agent(release: bool) -> Result<PathBuf> {
     agent_for(Platform::Amd64, release)
 }
 
-/// The same for a platform.
+/// Builds the agent for a platform, and returns its path.
 pub(crate) fn agent_for(platform: Platform, release: bool) -> Result<PathBuf> {
     let tools = setup::ensure(platform.needs())?;
     let target = platform.target();
@@ -117,8 +117,7 @@ pub(crate) fn agent_for(platform: Platform, release: bool) -> Result<PathBuf> {
     Ok(Metadata::read()?.target_directory.join(target).join(profile).join("eviction-agent"))
 }
 
-/// Builds the programs of these packages for the machine at hand, unoptimised, and says in which
-/// folder they are.
+/// Builds the programs of these packages for this machine, unoptimised, and returns their folder.
 pub(crate) fn programs(packages: &[&str], tools: &Tools) -> Result<PathBuf> {
     let mut cargo = shell::cargo();
     cargo.args(["build", "--bins"]);
@@ -128,8 +127,7 @@ pub(crate) fn programs(packages: &[&str], tools: &Tools) -> Result<PathBuf> {
     Ok(Metadata::read()?.target_directory.join("debug"))
 }
 
-/// Builds the programs of these packages for a platform as static files, optimised like the agent as it is shipped,
-/// and says in which folder they are.
+/// Builds the programs of these packages for a platform as static files, optimised, and returns their folder.
 pub(crate) fn static_programs(packages: &[&str], platform: Platform, tools: &Tools) -> Result<PathBuf> {
     let mut cargo = shell::cargo();
     cargo.args(["build", "--release", "--bins", "--target", platform.target()]);
@@ -139,14 +137,14 @@ pub(crate) fn static_programs(packages: &[&str], platform: Platform, tools: &Too
     Ok(Metadata::read()?.target_directory.join(platform.target()).join("release"))
 }
 
-/// Whether a program runs without a dynamic loader.
+/// Returns whether a program runs without a dynamic loader.
 pub(crate) fn is_static(program: &[u8]) -> Result<bool> {
     let file = ElfFile64::<Endianness>::parse(program).context("not a 64-bit ELF file")?;
     let mut headers = file.elf_program_headers().iter();
     Ok(headers.all(|header| header.p_type.get(file.endian()) != PT_INTERP))
 }
 
-/// A size as people read it, rounded up.
+/// Formats a size in MiB, rounded up.
 pub(crate) fn mib(bytes: u64) -> String {
     let tenths = (bytes * 10).div_ceil(1 << 20);
     format!("{}.{} MiB", tenths / 10, tenths % 10)

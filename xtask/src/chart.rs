@@ -1,4 +1,4 @@
-//! `cargo xtask chart`: the Helm chart, by the tests of `tests/tests/chart`.
+//! `cargo xtask chart`: checks the Helm chart with the tests of `tests/tests/chart`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -9,10 +9,11 @@ use crate::setup::{self, Need, Tools};
 use crate::shell;
 use crate::test;
 
-/// Name the tests the programs; as in `tests/src/helm.rs` and `tests/tests/chart/main.rs`.
+/// The environment variables with the paths of programs for the tests; as in `tests/src/helm.rs` and
+/// `tests/tests/chart/main.rs`.
 const HELM: &str = "EVICTION_AGENT_HELM";
 const VALIDATE: &str = "EVICTION_AGENT_KUBERNETES_VALIDATE";
-/// Tells the tests to write what is made from the chart; as in the latter.
+/// The environment variable that makes the tests write what is generated from the chart; as in the latter.
 const UPDATE: &str = "EVICTION_AGENT_UPDATE";
 
 /// Arguments of the task.
@@ -29,20 +30,20 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let Some(program) = built.tests.first() else { bail!("the tests of the chart were not built") };
     let start = |arguments: &[&str]| {
         let mut command = program.start(&built.programs);
-        command.args(arguments).envs(programs(&tools));
+        command.args(arguments).envs(program_variables(&tools));
         command
     };
     if args.update {
-        // What is rendered is checked by the schema, so that goes first.
-        shell::run(start(&["generated::the_schema"]).env(UPDATE, "1"))?;
+        // The schema goes first, since it checks what is rendered.
+        shell::run(start(&["generated::the_values_schema_includes_the_agents_schema"]).env(UPDATE, "1"))?;
         shell::run(start(&["generated", "--test-threads=1"]).env(UPDATE, "1"))?;
     }
     shell::run(&mut start(&[]))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Helm and kubernetes-validate, as the tests get them.
-pub(crate) fn programs(tools: &Tools) -> impl Iterator<Item = (&'static str, &PathBuf)> {
+/// Returns the paths of Helm and kubernetes-validate as environment variables for the tests.
+pub(crate) fn program_variables(tools: &Tools) -> impl Iterator<Item = (&'static str, &PathBuf)> {
     let all = [(HELM, &tools.helm), (VALIDATE, &tools.kubernetes_validate)];
     all.into_iter().filter_map(|(name, program)| Some((name, program.as_ref()?)))
 }

@@ -1,5 +1,5 @@
-//! `cargo xtask dashboards`: the dashboards, drawn by Grafana's own components in Chromium from what a real Prometheus
-//! answered. Not part of CI: npm brings 420 MB.
+//! `cargo xtask dashboards`: draws the dashboards with Grafana's own components in Chromium, from the answers
+//! of a real Prometheus. Not part of CI: npm downloads 420 MB.
 
 use std::fs;
 use std::path::Path;
@@ -11,9 +11,9 @@ use crate::build;
 use crate::setup::{self, Need};
 use crate::shell::{self, Metadata};
 
-/// Says where the answers are to be kept; as in `tests/tests/mixin/queries.rs`.
+/// The environment variable with the file for the answers; as in `tests/tests/mixin/queries.rs`.
 const ANSWERS: &str = "EVICTION_AGENT_ANSWERS";
-/// As in `tests/src/prometheus.rs`.
+/// The environment variable with the path of promtool; as in `tests/src/prometheus.rs`.
 const PROMTOOL: &str = "EVICTION_AGENT_PROMTOOL";
 
 pub(crate) fn run() -> Result<ExitCode> {
@@ -38,7 +38,8 @@ pub(crate) fn run() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Copies the files of `source` to where npm's packages are, and installs those if they are others than the last time.
+/// Copies the files of `source` to the folder of npm's packages, and installs the packages if they have changed
+/// since the last time.
 pub(crate) fn install(folder: &Path, source: &str, files: &[&str]) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
     let wanted = shell::root().join(source);
@@ -49,7 +50,7 @@ pub(crate) fn install(folder: &Path, source: &str, files: &[&str]) -> Result<()>
         fs::copy(wanted.join(file), folder.join(file)).with_context(|| format!("copy {file}"))?;
     }
     if !is_installed {
-        // @grafana/ui asks for packages that contradict each other.
+        // @grafana/ui requires packages that contradict each other.
         let options = ["install", "--legacy-peer-deps", "--ignore-scripts", "--no-audit", "--no-fund"];
         shell::run(Command::new("npm").current_dir(folder).args(options))?;
         fs::copy(folder.join("package.json"), installed).context("note what is installed")?;

@@ -31,8 +31,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let Args { json, deny_skips, cluster, stories } = args;
     let tools = setup::ensure(&[Need::Bpf])?;
     let kubernetes = cluster.then(kubernetes::ensure).transpose()?;
-    // Not optimised: a newcomer waits for the build much longer than for the reaction, and the
-    // tests need the same one.
+    // Not optimised: for a new user the build takes much longer than the reaction, and the tests need the same
+    // build.
     let programs = build::programs(&["eviction-agent", "tests"], &tools)?;
     let mut demo = std::process::Command::new(programs.join("demo"));
     demo.arg("--agent").arg(programs.join("eviction-agent"));

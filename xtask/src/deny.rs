@@ -27,8 +27,8 @@ pub(crate) fn run(tools: &Tools) -> Result<()> {
     Ok(())
 }
 
-/// Whether someone has fetched the advisory database: lint does not, so that it says the same
-/// with and without a network.
+/// Returns whether the advisory database has been fetched. Lint does not fetch it, so that its result is the
+/// same with and without a network.
 fn has_advisories() -> bool {
     let home = std::env::var_os("CARGO_HOME")
         .map(std::path::PathBuf::from)
@@ -45,7 +45,7 @@ mod tests {
     use super::has_folder;
 
     #[test]
-    fn a_lock_file_is_no_database() {
+    fn lock_file_is_not_taken_for_an_advisory_database() {
         let home = tempfile::tempdir().unwrap();
         assert!(!has_folder(&home.path().join("absent")));
         std::fs::write(home.path().join("db.lock"), "").unwrap();

@@ -1,4 +1,4 @@
-//! `cargo xtask dist`: what is handed to others, in target/dist.
+//! `cargo xtask dist`: builds the files of a release, in target/dist.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -11,10 +11,10 @@ use crate::setup::{self, Need};
 use crate::shell::{self, Metadata};
 use crate::{image, packages, plugin, sbom};
 
-/// The most that the binary may weigh. It has 15.3 MiB on amd64 and 12.8 MiB on arm64, most of it code of crates (kube,
-/// ring, ratatui).
-const LIMIT: u64 = 16 << 20;
-/// The agent, and the BPF programs inside it, have different licences.
+/// The maximum size of the binary. It has 15.3 MiB on amd64 and 12.8 MiB on arm64, most of it code of crates
+/// (kube, ring, ratatui).
+const MAX_BINARY_BYTES: u64 = 16 << 20;
+/// The licence files: the agent, and the BPF programs inside it, have different licences.
 pub(crate) const LICENCES: &[&str] = &["LICENSE", "eviction-ebpf/LICENSE-MIT", "eviction-ebpf/LICENSE-GPL2"];
 
 /// Arguments of the task.
@@ -38,7 +38,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let (mut names, mut agents) = (Vec::new(), Vec::new());
     for &platform in &args.platform {
         let binary = build::agent_for(platform, true)?;
-        names.extend(agent(&binary, platform, &dist)?);
+        names.extend(write_agent(&binary, platform, &dist)?);
         agents.push((platform, binary));
     }
     image::pack(&agents, &dist.join(image::ARCHIVE))?;
@@ -58,26 +58,27 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The binary for a platform, its SBOM and its packages; says their names.
-fn agent(binary: &Path, platform: Platform, dist: &Path) -> Result<Vec<String>> {
+/// Writes the binary for a platform, its SBOM and its packages, and returns their names.
+fn write_agent(binary: &Path, platform: Platform, dist: &Path) -> Result<Vec<String>> {
     let bytes = std::fs::read(binary).with_context(|| format!("read {}", binary.display()))?;
     check(&bytes).with_context(|| format!("check {}", binary.display()))?;
     if platform != Platform::HOST {
-        emulated(&build::agent_for(Platform::HOST, true)?, binary, platform)?;
+        check_emulated_output(&build::agent_for(Platform::HOST, true)?, binary, platform)?;
     }
     let name = format!("eviction-agent-linux-{}", platform.arch());
     copy(binary, &dist.join(&name))?;
     let bill = format!("{name}.cdx.json");
-    std::fs::write(dist.join(&bill), sbom::of(&bytes, platform)?).with_context(|| format!("write {bill}"))?;
+    std::fs::write(dist.join(&bill), sbom::generate(&bytes, platform)?)
+        .with_context(|| format!("write {bill}"))?;
     let packages = packages::pack(binary, platform, dist)?;
     packages::check(binary, platform, dist, &packages)?;
     eprintln!("{name}: {}, static", build::mib(bytes.len() as u64));
     Ok([vec![name, bill], packages].concat())
 }
 
-/// Compares what an agent for another platform prints, run by QEMU, with what this machine's own does: the resolved
-/// configuration, and the decisions of all scenarios.
-fn emulated(own: &Path, binary: &Path, platform: Platform) -> Result<()> {
+/// Compares what an agent for another platform prints, run by QEMU, with what this machine's own agent prints:
+/// the resolved configuration, and the decisions of all scenarios.
+fn check_emulated_output(own: &Path, binary: &Path, platform: Platform) -> Result<()> {
     let run = |platform: Platform, binary: &Path, verb: &[&str]| {
         let output = platform.command(binary).args(verb).current_dir(shell::root()).output();
         output.with_context(|| format!("run {}", binary.display()))
@@ -91,7 +92,7 @@ fn emulated(own: &Path, binary: &Path, platform: Platform) -> Result<()> {
         let (what, error) = (verb.join(" "), String::from_utf8_lossy(&found.stderr));
         ensure!(is_same && found.status.success(), "`{what}` differs on linux/{}: {error}", platform.arch());
     }
-    // QEMU has no bpf(2), so the findings differ; but it comes to a verdict.
+    // QEMU has no bpf(2), so the findings differ, but `check` still prints a result.
     let found = run(platform, binary, &["check"])?.stdout;
     let found = String::from_utf8_lossy(&found);
     ensure!(found.starts_with("run would"), "`check` on linux/{}: {found}", platform.arch());
@@ -99,12 +100,17 @@ fn emulated(own: &Path, binary: &Path, platform: Platform) -> Result<()> {
     Ok(())
 }
 
-/// What makes the file fit to be handed out.
+/// Checks that the file can be released: it is static, stripped and not too large.
 fn check(bytes: &[u8]) -> Result<()> {
     ensure!(build::is_static(bytes)?, "it is not static: it asks for a dynamic loader");
     ensure!(object::File::parse(bytes)?.symbol_table().is_none(), "it is not stripped");
     let size = bytes.len() as u64;
-    ensure!(size <= LIMIT, "it is {}, more than {}", build::mib(size), build::mib(LIMIT));
+    ensure!(
+        size <= MAX_BINARY_BYTES,
+        "it is {}, more than {}",
+        build::mib(size),
+        build::mib(MAX_BINARY_BYTES)
+    );
     Ok(())
 }
 
@@ -126,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_program_is_refused() {
+    fn file_that_is_not_elf_is_refused() {
         assert_eq!(check(b"#!/bin/sh\n").unwrap_err().to_string(), "not a 64-bit ELF file");
         assert!(check(b"\x7fELF\x02\x01").is_err());
     }

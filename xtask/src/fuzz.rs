@@ -1,7 +1,7 @@
-//! `cargo xtask fuzz`: everything that comes from outside, made up by libFuzzer.
+//! `cargo xtask fuzz`: fuzzes everything that comes from outside, with libFuzzer.
 //!
-//! The corpus in the repository is where it begins; what is found beside it stays under `target/fuzz`, and an
-//! input that makes a target fail is named at the end. Put into the corpus, it is tried with every change.
+//! It begins with the corpus in the repository. New inputs stay under `target/fuzz`, and an input that makes a
+//! target fail is named at the end. Once it is in the corpus, it is tried with every change.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -32,9 +32,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let work = Metadata::read()?.target_directory.join("fuzz");
     let mut failed = Vec::new();
     for target in chosen {
-        let found = work.join(target);
-        std::fs::create_dir_all(&found).with_context(|| format!("make {}", found.display()))?;
-        if shell::run(&mut command(&tools, target, &found, *seconds)?).is_err() {
+        let new_inputs = work.join(target);
+        std::fs::create_dir_all(&new_inputs).with_context(|| format!("make {}", new_inputs.display()))?;
+        if shell::run(&mut command(&tools, target, &new_inputs, *seconds)?).is_err() {
             failed.push(target.as_str());
         }
     }
@@ -42,20 +42,20 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn command(tools: &Tools, target: &str, found: &Path, seconds: u32) -> Result<Command> {
+fn command(tools: &Tools, target: &str, new_inputs: &Path, seconds: u32) -> Result<Command> {
     let program = tools.cargo_fuzz.as_deref().context("cargo-fuzz was not set up")?;
     let mut fuzz = Command::new(program);
     fuzz.current_dir(shell::root()).env("RUSTUP_TOOLCHAIN", &tools.bpf_toolchain);
     fuzz.args(["fuzz", "run", "--fuzz-dir", "fuzz", target]);
-    fuzz.arg(found).arg(Path::new("fuzz/corpus").join(target));
-    // A target that hangs or grows is as good as one that panics.
+    fuzz.arg(new_inputs).arg(Path::new("fuzz/corpus").join(target));
+    // A target that hangs or uses too much memory fails, like one that panics.
     fuzz.arg("--").arg(format!("-max_total_time={seconds}"));
     fuzz.args(["-timeout=10", "-rss_limit_mb=2048", "-print_final_stats=1"]);
     tools.apply(&mut fuzz);
     Ok(fuzz)
 }
 
-/// The targets, by their files.
+/// Returns the targets, by their files.
 fn targets_of(folder: &Path) -> Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in std::fs::read_dir(folder).with_context(|| format!("list {}", folder.display()))? {

@@ -1,6 +1,6 @@
-//! `cargo xtask image`: an OCI image of the static binary and nothing else, as an archive that
-//! `ctr images import`, `podman load` and `skopeo copy oci-archive:` take. No docker is needed, and
-//! the same files give the same bytes.
+//! `cargo xtask image`: packs an OCI image of the static binary and its licences, as an archive for `ctr images
+//! import`, `podman load` and `skopeo copy oci-archive:`. Docker is not needed, and the same files give the
+//! same bytes.
 //!
 //! The archive is an image layout (image-spec v1.1, image-layout.md) in a tar file.
 
@@ -30,12 +30,12 @@ pub(crate) struct Args {
     output: Option<PathBuf>,
 }
 
-/// As deploy/manifests/40-daemonset.yaml names it, and as containerd knows that name.
+/// The name in deploy/manifests/40-daemonset.yaml, in the form that containerd uses.
 const NAME: &str = "docker.io/library/eviction-agent";
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// The archive's name.
+/// The name of the archive.
 pub(crate) const ARCHIVE: &str = concat!("eviction-agent-", env!("CARGO_PKG_VERSION"), ".oci.tar");
-/// The one file that is run.
+/// The program that is run.
 const ENTRYPOINT: &str = "/eviction-agent";
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
@@ -69,7 +69,7 @@ pub(crate) fn pack(agents: &[(Platform, PathBuf)], archive: &Path) -> Result<()>
     let mut images = Vec::new();
     for (platform, agent) in agents {
         let bytes = read(agent)?;
-        let bill = sbom::of(&bytes, *platform)?;
+        let bill = sbom::generate(&bytes, *platform)?;
         let mut files = vec![File { path: ENTRYPOINT[1..].to_owned(), mode: 0o755, bytes }];
         for licence in dist::LICENCES {
             let name = licence.rsplit('/').next().unwrap_or(licence);
@@ -82,12 +82,12 @@ pub(crate) fn pack(agents: &[(Platform, PathBuf)], archive: &Path) -> Result<()>
     std::fs::write(archive, bytes).with_context(|| format!("write {}", archive.display()))
 }
 
-/// What the image of a platform has.
+/// The contents of the image of a platform.
 struct Image {
     platform: Platform,
-    /// The first of them is run.
+    /// The files; the first one is run.
     files: Vec<File>,
-    /// CycloneDX.
+    /// The SBOM, in the format of CycloneDX.
     bill: Vec<u8>,
 }
 
@@ -98,8 +98,8 @@ struct File {
     bytes: Vec<u8>,
 }
 
-/// The archive of these images: an index of them by platform has the name, and each SBOM refers to its image
-/// (image-spec v1.1, manifest.md, `subject`).
+/// Returns the archive of these images. An index of them by platform has the name, and each SBOM refers to its
+/// image (image-spec v1.1, manifest.md, `subject`).
 fn pack_images(images: &[Image]) -> Result<Vec<u8>> {
     let mut blobs = Vec::new();
     let (mut manifests, mut referrers) = (Vec::new(), Vec::new());
@@ -122,7 +122,7 @@ fn pack_images(images: &[Image]) -> Result<Vec<u8>> {
             "annotations": labels,
         });
         let manifest = manifest.to_string().into_bytes();
-        let mut of_platform = descriptor(MANIFEST, &manifest);
+        let mut image_descriptor = descriptor(MANIFEST, &manifest);
         let empty = b"{}".to_vec();
         let referrer = json!({
             "schemaVersion": 2,
@@ -130,27 +130,27 @@ fn pack_images(images: &[Image]) -> Result<Vec<u8>> {
             "artifactType": sbom::MEDIA_TYPE,
             "config": descriptor("application/vnd.oci.empty.v1+json", &empty),
             "layers": [descriptor(sbom::MEDIA_TYPE, bill)],
-            "subject": of_platform,
+            "subject": image_descriptor,
         });
         let referrer = referrer.to_string().into_bytes();
-        let mut of_bill = descriptor(MANIFEST, &referrer);
-        of_bill["artifactType"] = json!(sbom::MEDIA_TYPE);
-        referrers.push(of_bill);
-        of_platform["platform"] = json!({"architecture": architecture, "os": "linux"});
-        manifests.push(of_platform);
+        let mut sbom_descriptor = descriptor(MANIFEST, &referrer);
+        sbom_descriptor["artifactType"] = json!(sbom::MEDIA_TYPE);
+        referrers.push(sbom_descriptor);
+        image_descriptor["platform"] = json!({"architecture": architecture, "os": "linux"});
+        manifests.push(image_descriptor);
         blobs.extend([manifest, config, layer, referrer, empty, bill.clone()]);
     }
     let index = json!({
         "schemaVersion": 2, "mediaType": INDEX, "manifests": manifests, "annotations": annotations(),
     });
     let index = index.to_string().into_bytes();
-    let mut named = descriptor(INDEX, &index);
-    named["annotations"] = json!({
+    let mut index_descriptor = descriptor(INDEX, &index);
+    index_descriptor["annotations"] = json!({
         "io.containerd.image.name": format!("{NAME}:{VERSION}"),
         "org.opencontainers.image.ref.name": VERSION,
     });
     blobs.push(index);
-    let all = [vec![named], referrers].concat();
+    let all = [vec![index_descriptor], referrers].concat();
     let layout = json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": all});
     let mut members = vec![
         File::of("oci-layout", json!({"imageLayoutVersion": "1.0.0"}).to_string().into_bytes()),
@@ -161,7 +161,7 @@ fn pack_images(images: &[Image]) -> Result<Vec<u8>> {
     tar(&members).context("pack the image")
 }
 
-/// What registries show of an image (image-spec v1.1, annotations.md).
+/// Returns the annotations of an image that registries show (image-spec v1.1, annotations.md).
 fn annotations() -> Value {
     json!({
         "org.opencontainers.image.title": "eviction-agent",
@@ -185,7 +185,7 @@ fn descriptor(media_type: &str, bytes: &[u8]) -> Value {
     json!({"mediaType": media_type, "digest": format!("sha256:{}", sha256(bytes)), "size": bytes.len()})
 }
 
-/// Files of root's, of no time, with the folders that they are in.
+/// Packs files with their folders, owned by root and without times.
 fn tar(files: &[File]) -> Result<Vec<u8>> {
     let mut archive = tar::Builder::new(Vec::new());
     let mut folders: Vec<&str> = Vec::new();
@@ -215,7 +215,7 @@ fn header(kind: tar::EntryType, mode: u32, size: u64) -> tar::Header {
     header
 }
 
-/// The digest in hexadecimal.
+/// Returns the digest in hexadecimal.
 pub(crate) fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -226,7 +226,7 @@ mod tests {
 
     use super::*;
 
-    /// What an archive has: mode and content by path.
+    /// Returns the contents of an archive: mode and content by path.
     fn unpacked(archive: &[u8]) -> BTreeMap<String, (u32, Vec<u8>)> {
         let mut archive = tar::Archive::new(archive);
         let entries = archive.entries().unwrap().map(|entry| {
@@ -243,7 +243,7 @@ mod tests {
         serde_json::from_slice(&files[path].1).unwrap()
     }
 
-    /// The blob that a descriptor means, which has the size and the digest that it says.
+    /// Returns the blob of a descriptor, after checking its size and its digest.
     fn blob<'a>(files: &'a BTreeMap<String, (u32, Vec<u8>)>, descriptor: &Value) -> &'a [u8] {
         let digest = descriptor["digest"].as_str().unwrap().strip_prefix("sha256:").unwrap();
         let bytes = &files[&format!("blobs/sha256/{digest}")].1;
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_has_the_binary_of_each_platform_and_says_how_it_is_run() {
+    fn image_contains_the_binary_and_entrypoint_of_each_platform() {
         let folder = tempfile::tempdir().unwrap();
         let agents = [(Platform::Amd64, "amd64"), (Platform::Arm64, "arm64")].map(|(platform, text)| {
             let agent = folder.path().join(text);
@@ -267,11 +267,11 @@ mod tests {
         let files = unpacked(&std::fs::read(archive).unwrap());
         assert_eq!(json(&files, "oci-layout")["imageLayoutVersion"], "1.0.0");
         let layout = json(&files, "index.json");
-        let named = &layout["manifests"][0];
-        assert_eq!(named["annotations"]["io.containerd.image.name"], format!("{NAME}:{VERSION}"));
+        let index_descriptor = &layout["manifests"][0];
+        assert_eq!(index_descriptor["annotations"]["io.containerd.image.name"], format!("{NAME}:{VERSION}"));
         let parse =
             |descriptor: &Value| -> Value { serde_json::from_slice(blob(&files, descriptor)).unwrap() };
-        let index = parse(named);
+        let index = parse(index_descriptor);
         for (number, architecture) in ["amd64", "arm64"].into_iter().enumerate() {
             let descriptor = &index["manifests"][number];
             assert_eq!(descriptor["platform"], json!({"architecture": architecture, "os": "linux"}));
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_files_give_the_same_bytes() {
+    fn same_files_give_identical_archives() {
         let images = |byte| {
             let files = vec![File { path: "bin/x".to_owned(), mode: 0o755, bytes: vec![byte; 1000] }];
             [Image { platform: Platform::Amd64, files, bill: b"{}".to_vec() }]
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_named() {
+    fn error_names_the_missing_agent() {
         let error =
             pack(&[(Platform::Amd64, "/nowhere/agent".into())], Path::new("/nowhere/image")).unwrap_err();
         assert_eq!(error.to_string(), "read /nowhere/agent");

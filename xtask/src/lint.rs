@@ -1,4 +1,4 @@
-//! `cargo xtask lint`: everything that can be said about the code without running it.
+//! `cargo xtask lint`: all checks of the code that do not run it.
 
 use std::process::{Command, ExitCode};
 use std::time::Instant;
@@ -11,7 +11,7 @@ use crate::shell::{self, EBPF};
 
 pub(crate) fn run() -> Result<ExitCode> {
     let tools = setup::ensure(&[Need::Bpf, Need::Lints, Need::Deny])?;
-    // The quick ones first; all of them, since each may have something to say.
+    // The quick ones first. All of them run, since each may find something.
     let steps: [(&str, &dyn Fn() -> Result<()>); 6] = [
         ("format", &|| shell::run(shell::cargo().args(["fmt", "--all", "--check"]))),
         ("dependencies", &|| deny::run(&tools)),
@@ -44,8 +44,7 @@ fn clippy(tools: &Tools) -> Command {
     cargo
 }
 
-/// A target that plain tests leave out (`test = false` in tests/Cargo.toml) is left out by
-/// `--all-targets` as well.
+/// `--all-targets` leaves out a target that plain tests leave out (`test = false` in tests/Cargo.toml).
 fn clippy_of_nodes(tools: &Tools) -> Command {
     let mut cargo = shell::cargo();
     cargo.args(["clippy", "--package", "tests", "--test", "kubelet", "--", "-Dwarnings"]);
@@ -53,7 +52,7 @@ fn clippy_of_nodes(tools: &Tools) -> Command {
     cargo
 }
 
-/// The BPF programs as they are built: by the nightly toolchain, for their own target.
+/// The BPF programs as they are built: with the nightly toolchain, for their own target.
 fn bpf_clippy(tools: &Tools) -> Command {
     let mut cargo = Command::new("rustup");
     cargo

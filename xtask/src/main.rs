@@ -1,7 +1,7 @@
 //! The project's tasks: `cargo xtask help` lists them.
 //!
-//! A task installs what it lacks before it starts ([`setup`]), prints what people read on
-//! standard error or as plain lines, and ends with a status that a script can trust.
+//! A task installs what it lacks before it starts ([`setup`]), prints text on standard error or as plain lines,
+//! and exits with a status that a script can rely on.
 #![forbid(unsafe_code)]
 
 mod bench;

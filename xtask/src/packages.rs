@@ -1,4 +1,5 @@
-//! The agent as a .deb and as an .rpm, with the systemd unit: built by dpkg-deb and rpmbuild from the same files.
+//! The agent as a .deb and as an .rpm, with the systemd unit: built by dpkg-deb and rpmbuild from the same
+//! files.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -12,11 +13,11 @@ use crate::dist::LICENCES;
 use crate::shell;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// Kept if an administrator has changed it.
+/// The configuration, which is kept if an administrator has changed it.
 const CONFIG: &str = "etc/eviction-agent/agent.yaml";
 const UNIT: &str = "usr/lib/systemd/system/eviction-agent.service";
 
-/// Writes both packages of that agent into a folder, and says their names.
+/// Writes both packages of that agent into a folder, and returns their names.
 pub(crate) fn pack(agent: &Path, platform: Platform, dist: &Path) -> Result<Vec<String>> {
     let work = dist.join("work");
     let root = work.join("root");
@@ -26,7 +27,7 @@ pub(crate) fn pack(agent: &Path, platform: Platform, dist: &Path) -> Result<Vec<
     Ok(packages)
 }
 
-/// Puts the files where they are installed, below `root`.
+/// Copies the files to where they are installed, below `root`.
 fn stage(agent: &Path, platform: Platform, root: &Path) -> Result<()> {
     let source = shell::root();
     let mut files = vec![
@@ -69,8 +70,8 @@ fn template(name: &str) -> Result<String> {
     fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))
 }
 
-/// Times in a package are at most that of the commit, so that the same commit gives the same bytes.
-fn dated(command: &mut Command) -> &mut Command {
+/// Limits the times in a package to that of the commit, so that the same commit gives the same bytes.
+fn with_commit_time(command: &mut Command) -> &mut Command {
     let time =
         shell::read(Command::new("git").args(["log", "-1", "--format=%ct"]).current_dir(shell::root()));
     command.env("SOURCE_DATE_EPOCH", time.as_deref().map_or("0", str::trim))
@@ -92,7 +93,7 @@ fn deb(root: &Path, platform: Platform, dist: &Path, version: &str) -> Result<St
     let name = format!("eviction-agent_{version}-1_{}.deb", platform.arch());
     let mut build = Command::new("dpkg-deb");
     build.args(["--root-owner-group", "--build"]).arg(root).arg(dist.join(&name));
-    shell::read(dated(&mut build))?;
+    shell::read(with_commit_time(&mut build))?;
     fs::remove_dir_all(&control).with_context(|| format!("remove {}", control.display()))?;
     Ok(name)
 }
@@ -119,12 +120,12 @@ fn rpm(work: &Path, platform: Platform, dist: &Path) -> Result<String> {
     ] {
         build.args(["--define", &format!("{name} {value}")]);
     }
-    shell::read(dated(&mut build).arg(&file))?;
+    shell::read(with_commit_time(&mut build).arg(&file))?;
     Ok(format!("eviction-agent-{VERSION}-1.{}.rpm", platform.rpm_arch()))
 }
 
-/// Installs the .deb of that name into a folder, changes its configuration, upgrades it to one with another default, and
-/// removes it; and asks rpm what is in the .rpm.
+/// Installs the .deb of that name into a folder, changes its configuration, upgrades it to one with another
+/// default, and removes it. Checks the contents of the .rpm with rpm.
 pub(crate) fn check(agent: &Path, platform: Platform, dist: &Path, names: &[String]) -> Result<()> {
     let [deb_name, rpm_name] = names else { anyhow::bail!("a .deb and an .rpm are checked") };
     let work = dist.join("work");
@@ -137,7 +138,7 @@ pub(crate) fn check(agent: &Path, platform: Platform, dist: &Path, names: &[Stri
     {
         ensure!(listed.lines().any(|line| line == format!("/{file}")), "{rpm_name} has no {file}: {listed}");
     }
-    // Configuration, and not replaced once it was changed.
+    // The file is configuration, and is not replaced once it was changed.
     let flags = query(&["-qp", "--queryformat", "[%{FILEFLAGS:fflags} %{FILENAMES}\n]"])?;
     ensure!(
         flags.lines().any(|line| line == format!("cn /{CONFIG}")),
@@ -158,7 +159,7 @@ fn check_deb(agent: &Path, platform: Platform, deb: &Path, work: &Path) -> Resul
     let dpkg = |arguments: &[&str], file: &Path| {
         let mut command = Command::new("dpkg");
         command.arg("--root").arg(&target).args(["--force-script-chrootless", "--force-architecture"]);
-        // Nothing of what a package of this machine would change is asked of a person.
+        // A changed configuration is kept without a question.
         command.args(["--force-confold", "--log=/dev/null"]).args(arguments).arg(file);
         shell::read(&mut command)
     };
@@ -168,11 +169,11 @@ fn check_deb(agent: &Path, platform: Platform, deb: &Path, work: &Path) -> Resul
     let installed = target.join("usr/bin/eviction-agent");
     let version = shell::read(platform.command(&installed).arg("--version"))?;
     ensure!(version.contains(VERSION), "the installed agent says {version}");
-    let given = read()?;
+    let default_config = read()?;
     write(&config, b"changed: by hand\n", 0o644)?;
 
     stage(agent, platform, &next)?;
-    write(&next.join(CONFIG), format!("{given}# another default\n").as_bytes(), 0o644)?;
+    write(&next.join(CONFIG), format!("{default_config}# another default\n").as_bytes(), 0o644)?;
     let later = self::deb(&next, platform, work, "999.0.0")?;
     dpkg(&["--install"], &work.join(later))?;
     ensure!(read()? == "changed: by hand\n", "an upgrade has replaced a changed {CONFIG}");
@@ -188,7 +189,7 @@ fn check_deb(agent: &Path, platform: Platform, deb: &Path, work: &Path) -> Resul
 mod tests {
     use super::*;
 
-    /// Answers what is asked of an agent while it is packed.
+    /// A script that answers the commands that are run while an agent is packed.
     const AGENT: &str = "#!/bin/sh\ncase $1 in\nman) echo page > \"$2/eviction-agent-run.1\" ;;\n\
         completion) echo \"for $2\" ;;\n*) echo eviction-agent 0.1.0 ;;\nesac\n";
 

@@ -1,4 +1,4 @@
-//! The kubectl plugin as krew installs it: an archive, and a manifest that names it with its checksum.
+//! The kubectl plugin for krew: an archive, and a manifest that contains its name and its checksum.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,11 +10,11 @@ use crate::shell;
 
 const SCRIPT: &str = "deploy/kubectl-plugin/kubectl-eviction_agent";
 const MANIFEST: &str = "deploy/kubectl-plugin/eviction-agent.yaml";
-/// Their names in target/dist. krew wants the manifest to be called after the plugin.
+/// The names of the files in target/dist. krew requires that the manifest is named after the plugin.
 pub(crate) const ARCHIVE: &str = "kubectl-eviction_agent.tar.gz";
 pub(crate) const NAME: &str = "eviction-agent.yaml";
 
-/// Writes both into a folder, and lets krew install them.
+/// Writes both files into a folder, and lets krew install them.
 pub(crate) fn pack(dist: &Path, url: &str) -> Result<()> {
     write(dist, url)?;
     check(dist)
@@ -48,7 +48,7 @@ fn write(dist: &Path, url: &str) -> Result<()> {
     std::fs::write(dist.join(NAME), manifest).with_context(|| format!("write {NAME}"))
 }
 
-/// By krew's rules for manifests, and by an installation into a folder that is removed again.
+/// Checks the manifest against krew's rules, and installs the plugin into a folder that is removed again.
 fn check(dist: &Path) -> Result<()> {
     let krew = setup::ensure(&[Need::Krew])?.krew.context("krew is installed")?;
     let mut validate = Command::new(krew.join("validate-krew-manifest"));
@@ -68,10 +68,10 @@ mod tests {
 
     use super::*;
 
-    /// krew.sigs.k8s.io/docs/developer-guide/develop/plugins and plugins/naming-guide; what krew itself says of it,
-    /// `cargo xtask dist` asks.
+    /// The rules are those of krew.sigs.k8s.io/docs/developer-guide/develop/plugins and plugins/naming-guide.
+    /// `cargo xtask dist` runs the checks of krew itself.
     #[test]
-    fn the_manifest_keeps_the_rules_of_krew() {
+    fn manifest_follows_the_rules_of_krew() {
         let folder = tempfile::tempdir().unwrap();
         write(folder.path(), "https://a.example/v1/").unwrap();
         let text = std::fs::read_to_string(folder.path().join(NAME)).unwrap();

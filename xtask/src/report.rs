@@ -1,4 +1,4 @@
-//! `cargo xtask report`: the page of `eviction-agent report`, opened in Chromium. Not part of CI.
+//! `cargo xtask report`: opens the page of `eviction-agent report` in Chromium. Not part of CI.
 
 use std::fs;
 use std::process::{Command, ExitCode};
@@ -9,7 +9,7 @@ use crate::setup::{self, Need};
 use crate::shell::{self, Metadata};
 use crate::{build, dashboards};
 
-/// Says where the recording is to be kept; as in `eviction-agent/src/report/tests.rs`.
+/// The environment variable with the folder for the recording; as in `eviction-agent/src/report/tests.rs`.
 const RECORDING: &str = "EVICTION_AGENT_RECORDING";
 
 pub(crate) fn run() -> Result<ExitCode> {
@@ -23,11 +23,17 @@ pub(crate) fn run() -> Result<ExitCode> {
     }
     let agent = build::programs(&["eviction-agent"], &tools)?.join("eviction-agent");
     let mut cargo = shell::cargo();
-    cargo.args(["test", "--quiet", "--package=eviction-agent", "--lib", "a_report_is_bounded"]);
+    cargo.args([
+        "test",
+        "--quiet",
+        "--package=eviction-agent",
+        "--lib",
+        "report_size_is_bounded_for_a_long_recording",
+    ]);
     tools.apply(cargo.env(RECORDING, &recording));
     shell::run(&mut cargo)?;
 
-    // The page has the recording's path as it is given.
+    // The page contains the recording's path as it is passed.
     let mut node = Command::new("node");
     node.current_dir(&folder).arg("check.mjs").arg(agent).args(["recording", "pictures"]);
     shell::run(&mut node)?;

@@ -1,5 +1,5 @@
-//! The software bill of materials of an agent, as CycloneDX 1.5: every crate that is in the binary, the BPF programs' among
-//! them. The same sources give the same bytes.
+//! The software bill of materials (SBOM) of an agent, as CycloneDX 1.5: every crate in the binary, including
+//! those of the BPF programs. The same sources give the same bytes.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,8 @@ use crate::shell;
 
 pub(crate) const MEDIA_TYPE: &str = "application/vnd.cyclonedx+json";
 
-/// That of an agent with these bytes.
-pub(crate) fn of(agent: &[u8], platform: Platform) -> Result<Vec<u8>> {
+/// Returns the SBOM of an agent with these bytes.
+pub(crate) fn generate(agent: &[u8], platform: Platform) -> Result<Vec<u8>> {
     let mut cargo = shell::cargo();
     cargo.args([
         "tree",
@@ -47,7 +47,7 @@ pub(crate) fn of(agent: &[u8], platform: Platform) -> Result<Vec<u8>> {
     Ok(serde_json::to_vec_pretty(&document)?)
 }
 
-/// The checksums of Cargo.lock, by name and version. The workspace's own packages have none.
+/// Returns the checksums of Cargo.lock, by name and version. The workspace's own packages have none.
 fn checksums(lock: &str) -> BTreeMap<(&str, &str), &str> {
     let packages = lock.split("[[package]]").skip(1).filter_map(|package| {
         let value = |key: &str| {
@@ -59,7 +59,8 @@ fn checksums(lock: &str) -> BTreeMap<(&str, &str), &str> {
     packages.collect()
 }
 
-/// A line of `cargo tree`: `serde v1.0.228|MIT OR Apache-2.0`, for one of the workspace's own with its folder.
+/// Parses a line of `cargo tree`: `serde v1.0.228|MIT OR Apache-2.0`, with the folder for one of the
+/// workspace's own packages.
 fn component(line: &str, sums: &BTreeMap<(&str, &str), &str>) -> Option<(String, Value)> {
     let (package, licence) = line.split_once('|')?;
     let mut words = package.split(' ');
@@ -68,7 +69,7 @@ fn component(line: &str, sums: &BTreeMap<(&str, &str), &str>) -> Option<(String,
     let mut component = json!({
         "type": "library", "bom-ref": purl, "name": name, "version": version, "scope": "required",
     });
-    // A `(*)` after a package that was listed already is behind the licence.
+    // For a package that was listed already, `(*)` follows the licence.
     let licence = licence.trim_end_matches(" (*)").replace('/', " OR ");
     if !licence.is_empty() {
         component["licenses"] = json!([{"expression": licence}]);
@@ -85,8 +86,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_lists_what_is_in_the_agent_with_licence_and_checksum() {
-        let text = of(b"agent", Platform::Amd64).unwrap();
+    fn sbom_lists_crates_of_the_agent_with_licence_and_checksum() {
+        let text = generate(b"agent", Platform::Amd64).unwrap();
         let document: Value = serde_json::from_slice(&text).unwrap();
         assert_eq!(document["metadata"]["component"]["hashes"][0]["content"], sha256(b"agent"));
         let components = document["components"].as_array().unwrap();
@@ -100,7 +101,7 @@ mod tests {
                 "{name}"
             );
         }
-        // Used for building and testing, and by macros, only.
+        // These are used only for building and testing, and by macros.
         for name in ["aya-build", "proptest", "syn", "xtask", "tests"] {
             assert!(of_name(name).is_none(), "{name}");
         }
@@ -108,6 +109,6 @@ mod tests {
             let licence = component["licenses"][0]["expression"].as_str().unwrap_or_default();
             assert!(!licence.is_empty() && !licence.contains('/') && !licence.contains('*'), "{component}");
         }
-        assert_eq!(of(b"agent", Platform::Amd64).unwrap(), text, "the same bytes each time");
+        assert_eq!(generate(b"agent", Platform::Amd64).unwrap(), text, "the same bytes each time");
     }
 }

@@ -1,7 +1,7 @@
-//! `cargo xtask setup`: what the tasks need and this machine lacks.
+//! `cargo xtask setup`: installs what the tasks need and this machine lacks.
 //!
-//! Every task calls [`ensure`] first. Where nothing is missing that is a handful of file
-//! look-ups; where something is, it is said in a line and installed, once.
+//! Every task calls [`ensure`] first. If nothing is missing, that is a handful of file look-ups. If something
+//! is missing, it is printed in a line and installed, once.
 
 mod machine;
 
@@ -14,24 +14,24 @@ use crate::build::Platform;
 use crate::shell;
 use machine::{Machine, Nightly};
 
-/// The linker of the BPF target. 0.10.3 is the last one for LLVM 22, which is what rustc 1.95
-/// and the nightlies up to [`DATED_NIGHTLY`] carry; later ones want LLVM 23.
+/// The linker of the BPF target. 0.10.3 is the last one for LLVM 22, which rustc 1.95 and the nightlies up to
+/// [`DATED_NIGHTLY`] contain; later ones need LLVM 23.
 const BPF_LINKER: &str = "0.10.3";
-/// The major version of LLVM that [`BPF_LINKER`] understands.
+/// The major version of LLVM that [`BPF_LINKER`] supports.
 const LLVM: u32 = 22;
-/// Taken when the machine's own `nightly` carries another LLVM, or when there is none.
+/// The toolchain that is used if the machine's own `nightly` contains another LLVM, or if there is none.
 const DATED_NIGHTLY: &str = "nightly-2026-05-20";
 /// Built without optimisation: it runs for a second, and compiles in 1.5 minutes instead of 4.
 const CARGO_DENY: &str = "0.20.2";
-/// Renders the chart. Reads schemas of 2020-12, as 3.18 and later do.
+/// Renders the chart. Supports schemas of 2020-12, as 3.18 and later do.
 const HELM: &str = "v3.22.0";
 /// Has the schemas of Kubernetes 1.25 to 1.37.
 const KUBERNETES_VALIDATE: &str = "1.37.0";
 /// Installs plugins of kubectl.
 const KREW: &str = "v0.4.3";
-/// Hands targets to libFuzzer.
+/// Runs targets with libFuzzer.
 const CARGO_FUZZ: &str = "0.13.1";
-/// The first cargo-deny that reads our deny.toml.
+/// The first cargo-deny that supports the project's deny.toml.
 const CARGO_DENY_MIN: (u32, u32) = (0, 20);
 
 /// Something that a task needs.
@@ -43,7 +43,7 @@ pub(crate) enum Need {
     Musl,
     /// The static target, a C compiler and an emulator of arm64.
     Arm64,
-    /// What makes packages of Debian and Red Hat.
+    /// The programs that build packages of Debian and Red Hat.
     Packages,
     /// rustfmt and clippy, also for the BPF programs.
     Lints,
@@ -51,44 +51,44 @@ pub(crate) enum Need {
     Deny,
     /// cargo-fuzz.
     Fuzz,
-    /// QEMU, and what a guest is packed with.
+    /// QEMU, and the programs that pack a guest.
     Guests,
     /// QEMU for a guest of arm64.
     Arm64Guests,
-    /// The programs that are measured beside the agent.
+    /// The programs that are compared with the agent.
     Competitors,
-    /// Programs that grow, to be ended.
+    /// Programs that grow until they are ended.
     Stressors,
-    /// What runs the pods of a node.
+    /// The programs that run the pods of a node.
     Node,
     /// Prometheus and promtool, which check metrics, alerts and dashboards.
     Promtool,
-    /// Helm, and what validates the objects that it renders.
+    /// Helm, and the validator of the objects that it renders.
     Helm,
     /// krew, which installs plugins of kubectl.
     Krew,
-    /// What makes the file systems of the tests.
+    /// The programs that create the file systems of the tests.
     FileSystems,
-    /// What draws the dashboards.
+    /// The programs that draw the dashboards.
     Browser,
 }
 
-/// What a task works with once nothing is missing.
+/// The tools of a task, once nothing is missing.
 #[derive(Debug, Default)]
 pub(crate) struct Tools {
     /// The toolchain that builds the BPF programs.
     pub(crate) bpf_toolchain: String,
-    /// The BPF linker, where it is not the one that a plain `cargo build` finds.
+    /// The BPF linker, if it is not the one that a plain `cargo build` finds.
     bpf_linker: Option<PathBuf>,
     /// cargo-deny.
     pub(crate) cargo_deny: Option<PathBuf>,
     /// cargo-fuzz.
     pub(crate) cargo_fuzz: Option<PathBuf>,
-    /// A folder with the programs that are measured beside the agent, as `/` would have them.
+    /// A folder, laid out like `/`, with the programs that are compared with the agent.
     pub(crate) competitors: Option<PathBuf>,
-    /// A folder with containerd, runc and the network plugins, as `/` would have them.
+    /// A folder, laid out like `/`, with containerd, runc and the network plugins.
     pub(crate) node: Option<PathBuf>,
-    /// A folder with Prometheus and promtool, as `/` would have it.
+    /// A folder, laid out like `/`, with Prometheus and promtool.
     pub(crate) prometheus: Option<PathBuf>,
     /// Helm.
     pub(crate) helm: Option<PathBuf>,
@@ -99,8 +99,8 @@ pub(crate) struct Tools {
 }
 
 impl Tools {
-    /// Tells a cargo that builds the agent which tools to take, where they are not the default
-    /// ones: on most machines this changes nothing, so that plain cargo reuses the build.
+    /// Sets the tools for a cargo that builds the agent, if they are not the default ones. On most machines
+    /// this changes nothing, so that plain cargo reuses the build.
     pub(crate) fn apply(&self, cargo: &mut Command) {
         if self.bpf_toolchain != "nightly" {
             cargo.env("EVICTION_EBPF_TOOLCHAIN", &self.bpf_toolchain);
@@ -111,7 +111,7 @@ impl Tools {
     }
 }
 
-/// One thing to be done, and why.
+/// An installation, and what it is for.
 #[derive(Debug, PartialEq, Eq)]
 struct Step {
     missing: String,
@@ -132,7 +132,7 @@ impl Step {
 
     fn run(&self) -> Result<()> {
         let mut command = Command::new(self.program);
-        // A private target folder or flags of this build are not meant for a tool.
+        // A private target folder or flags of this build must not affect a tool.
         command
             .args(&self.args)
             .current_dir(std::env::temp_dir())
@@ -141,9 +141,9 @@ impl Step {
             .env_remove("CARGO_BUILD_TARGET")
             .env_remove("RUSTFLAGS")
             .env_remove("CARGO_ENCODED_RUSTFLAGS");
-        let patience = if self.program == "cargo" { ", which takes minutes" } else { "" };
-        eprintln!("setup: {} is missing: {}{patience}", self.missing, shell::show(&command));
-        shell::run_unseen(shell::aside(&mut command)).with_context(|| {
+        let duration = if self.program == "cargo" { ", which takes minutes" } else { "" };
+        eprintln!("setup: {} is missing: {}{duration}", self.missing, shell::command_line(&command));
+        shell::run_without_printing(shell::stdout_to_stderr(&mut command)).with_context(|| {
             let rustup = if self.program == "rustup" { "rustup, https://rustup.rs, and " } else { "" };
             format!("setup: install {} ({rustup}the network is needed)", self.missing)
         })
@@ -183,32 +183,33 @@ enum Plan {
     Do(Step),
 }
 
-/// The first thing that is missing. Every step is found anew after the one before it: a
-/// toolchain just installed may lack a component.
+/// Returns the first installation that is missing. Each one is determined after the one before it: a toolchain
+/// just installed may lack a component.
 fn next_step(machine: &Machine, needs: &[Need]) -> Plan {
     let mut tools = Tools::default();
     for need in needs {
         let step = match need {
             Need::Bpf => bpf(machine, &mut tools),
             Need::Musl => target(machine, crate::build::TARGET),
-            Need::Arm64 => target(machine, Platform::Arm64.target()).or_else(|| installed(machine, &ARM64)),
-            Need::Packages => installed(machine, &PACKAGES),
+            Need::Arm64 => {
+                target(machine, Platform::Arm64.target()).or_else(|| install_packages(machine, &ARM64))
+            }
+            Need::Packages => install_packages(machine, &PACKAGES),
             Need::Lints => lints(machine),
             Need::Deny => deny(machine, &mut tools),
             Need::Fuzz => fuzz(machine, &mut tools),
-            Need::Guests => installed(machine, &GUESTS),
-            Need::Arm64Guests => installed(machine, &ARM64_GUESTS),
-            Need::Competitors => installed(machine, &LANGUAGES)
-                .or_else(|| unpacked(machine, "competitors", &COMPETITORS, &mut tools.competitors)),
-            Need::Stressors => installed(machine, &STRESSORS),
-            Need::Node => {
-                installed(machine, &IMAGES).or_else(|| unpacked(machine, "node", &NODE, &mut tools.node))
-            }
-            Need::FileSystems => installed(machine, &FILE_SYSTEMS),
+            Need::Guests => install_packages(machine, &GUESTS),
+            Need::Arm64Guests => install_packages(machine, &ARM64_GUESTS),
+            Need::Competitors => install_packages(machine, &LANGUAGES)
+                .or_else(|| unpack_packages(machine, "competitors", &COMPETITORS, &mut tools.competitors)),
+            Need::Stressors => install_packages(machine, &STRESSORS),
+            Need::Node => install_packages(machine, &IMAGES)
+                .or_else(|| unpack_packages(machine, "node", &NODE, &mut tools.node)),
+            Need::FileSystems => install_packages(machine, &FILE_SYSTEMS),
             Need::Helm => helm(machine, &mut tools).or_else(|| kubernetes_validate(machine, &mut tools)),
             Need::Krew => krew(machine, &mut tools),
-            Need::Browser => installed(machine, &BROWSER),
-            Need::Promtool => unpacked(machine, "prometheus", &PROMETHEUS, &mut tools.prometheus),
+            Need::Browser => install_packages(machine, &BROWSER),
+            Need::Promtool => unpack_packages(machine, "prometheus", &PROMETHEUS, &mut tools.prometheus),
         };
         if let Some(step) = step {
             return Plan::Do(step);
@@ -217,8 +218,8 @@ fn next_step(machine: &Machine, needs: &[Need]) -> Plan {
     Plan::Ready(tools)
 }
 
-/// The nightly that builds the BPF programs: the machine's own if the linker understands its
-/// LLVM, else one that is known to fit.
+/// Returns the nightly that builds the BPF programs: the machine's own if the linker supports its LLVM, else
+/// one that is known to fit.
 fn bpf_toolchain(machine: &Machine) -> &'static str {
     match machine.nightly("nightly") {
         Nightly::Llvm(LLVM) => "nightly",
@@ -257,9 +258,10 @@ fn bpf(machine: &Machine, tools: &mut Tools) -> Option<Step> {
             tools.bpf_linker = own.map(|(path, _)| path);
             None
         }
-        // Another project on this machine may need the version it has, so ours goes beside it.
-        Some(_) => Some(install(machine, "bpf-linker", BPF_LINKER, Place::Own)),
-        None => Some(install(machine, "bpf-linker", BPF_LINKER, Place::Cargo)),
+        // Another project on this machine may need the version that is there, so the project's own is installed
+        // beside it.
+        Some(_) => Some(install(machine, "bpf-linker", BPF_LINKER, InstallFolder::Own)),
+        None => Some(install(machine, "bpf-linker", BPF_LINKER, InstallFolder::Cargo)),
     }
 }
 
@@ -294,7 +296,7 @@ fn deny(machine: &Machine, tools: &mut Tools) -> Option<Step> {
             tools.cargo_deny = Some(path);
             None
         }
-        None => Some(install(machine, "cargo-deny", CARGO_DENY, Place::Own)),
+        None => Some(install(machine, "cargo-deny", CARGO_DENY, InstallFolder::Own)),
     }
 }
 
@@ -302,19 +304,19 @@ fn fuzz(machine: &Machine, tools: &mut Tools) -> Option<Step> {
     let found =
         [machine.tool_on_path("cargo-fuzz"), machine.own_tool("cargo-fuzz")].into_iter().flatten().next();
     tools.cargo_fuzz = found.map(|(path, _)| path);
-    tools.cargo_fuzz.is_none().then(|| install(machine, "cargo-fuzz", CARGO_FUZZ, Place::Own))
+    tools.cargo_fuzz.is_none().then(|| install(machine, "cargo-fuzz", CARGO_FUZZ, InstallFolder::Own))
 }
 
-/// Helm of the version that the chart is tested with.
+/// Finds Helm, in the version that the chart is tested with.
 fn helm(machine: &Machine, tools: &mut Tools) -> Option<Step> {
-    let folder = machine.own_root().join(format!("helm-{HELM}"));
+    let folder = machine.own_tools_folder().join(format!("helm-{HELM}"));
     tools.helm = Some(folder.join("helm"));
     let is_missing = !folder.join("helm").is_file();
     is_missing.then(|| go(&format!("helm {HELM}"), &folder, &[&format!("helm.sh/helm/v3/cmd/helm@{HELM}")]))
 }
 
 fn krew(machine: &Machine, tools: &mut Tools) -> Option<Step> {
-    let folder = machine.own_root().join(format!("krew-{KREW}"));
+    let folder = machine.own_tools_folder().join(format!("krew-{KREW}"));
     tools.krew = Some(folder.clone());
     let programs = ["krew", "validate-krew-manifest"];
     let packages = programs.map(|program| format!("sigs.k8s.io/krew/cmd/{program}@{KREW}"));
@@ -322,15 +324,15 @@ fn krew(machine: &Machine, tools: &mut Tools) -> Option<Step> {
     is_missing.then(|| go(&format!("krew {KREW}"), &folder, &packages.each_ref().map(String::as_str)))
 }
 
-/// Programs that Go builds into a folder.
+/// Returns a step in which Go builds programs into a folder.
 fn go(missing: &str, folder: &Path, packages: &[&str]) -> Step {
     let line = format!("GOBIN='{}' CGO_ENABLED=0 go install {}", folder.display(), packages.join(" "));
     Step { missing: missing.to_owned(), program: "sh", args: vec!["-ec".to_owned(), line], env: &[] }
 }
 
-/// kubernetes-validate in an environment of Python's of its own.
+/// Finds kubernetes-validate in its own Python environment.
 fn kubernetes_validate(machine: &Machine, tools: &mut Tools) -> Option<Step> {
-    let folder = machine.own_root().join(format!("kubernetes-validate-{KUBERNETES_VALIDATE}"));
+    let folder = machine.own_tools_folder().join(format!("kubernetes-validate-{KUBERNETES_VALIDATE}"));
     let program = folder.join("bin/kubernetes-validate");
     tools.kubernetes_validate = Some(program.clone());
     (!program.is_file()).then(|| Step {
@@ -347,7 +349,7 @@ fn kubernetes_validate(machine: &Machine, tools: &mut Tools) -> Option<Step> {
     })
 }
 
-/// Programs by the Debian package that has them.
+/// Programs, and the Debian packages that contain them.
 const GUESTS: [(&str, &str); 4] = [
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("busybox", "busybox-static"),
@@ -357,7 +359,7 @@ const GUESTS: [(&str, &str); 4] = [
 
 const ARM64_GUESTS: [(&str, &str); 1] = [("qemu-system-aarch64", "qemu-system-arm")];
 
-/// The compiler's headers are in a package of their own.
+/// The compiler's headers are in a separate package.
 const ARM64: [(&str, &str); 2] = [
     ("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu libc6-dev-arm64-cross"),
     ("qemu-aarch64-static", "qemu-user-static"),
@@ -365,23 +367,23 @@ const ARM64: [(&str, &str); 2] = [
 
 const PACKAGES: [(&str, &str); 2] = [("dpkg-deb", "dpkg"), ("rpmbuild", "rpm")];
 
-/// What the images of a node's pods are made of.
+/// The program of the images of a node's pods.
 const IMAGES: [(&str, &str); 1] = [("busybox", "busybox-static")];
 
-/// Draws the dashboards.
+/// The programs that draw the dashboards.
 const BROWSER: [(&str, &str); 3] = [("chromium", "chromium"), ("node", "nodejs"), ("npm", "npm")];
 
-/// On loop devices.
+/// The programs that create file systems on loop devices.
 const FILE_SYSTEMS: [(&str, &str); 3] =
     [("mkfs.ext4", "e2fsprogs"), ("mkfs.xfs", "xfsprogs"), ("mkfs.btrfs", "btrfs-progs")];
 
-fn installed(machine: &Machine, wanted: &[(&str, &str)]) -> Option<Step> {
-    let is_there = |(program, package): &(&str, &str)| match *package {
-        // A guest has no library for one that is not.
+fn install_packages(machine: &Machine, wanted: &[(&str, &str)]) -> Option<Step> {
+    let is_installed = |(program, package): &(&str, &str)| match *package {
+        // A guest does not have the libraries of a dynamic program.
         "busybox-static" => machine.is_static(program),
         _ => machine.is_on_path(program),
     };
-    let missing: Vec<_> = wanted.iter().filter(|it| !is_there(it)).collect();
+    let missing: Vec<_> = wanted.iter().filter(|it| !is_installed(it)).collect();
     let packages: Vec<_> = missing.iter().map(|(_, package)| *package).collect();
     (!missing.is_empty()).then(|| Step {
         missing: packages.join(", "),
@@ -397,38 +399,38 @@ fn installed(machine: &Machine, wanted: &[(&str, &str)]) -> Option<Step> {
     })
 }
 
-/// What nohang is written in.
+/// The interpreter of nohang.
 const LANGUAGES: [(&str, &str); 1] = [("python3", "python3")];
 
-/// Debian's packages, each with a file by which it is known.
+/// Debian's packages, each with a file that shows that it is there.
 const COMPETITORS: [(&str, &str); 3] = [
     ("earlyoom", "usr/bin/earlyoom"),
     ("nohang", "usr/sbin/nohang"),
     ("prometheus-node-exporter", "usr/bin/prometheus-node-exporter"),
 ];
 
-/// It has no daemon, so it can be installed.
+/// stress-ng has no daemon, so it can be installed.
 const STRESSORS: [(&str, &str); 1] = [("stress-ng", "stress-ng")];
 
-/// What runs the pods of a node.
+/// The programs that run the pods of a node.
 const NODE: [(&str, &str); 3] = [
     ("containerd", "usr/bin/containerd"),
     ("runc", "usr/sbin/runc"),
     ("containernetworking-plugins", "usr/lib/cni/ptp"),
 ];
 
-/// Has the server and promtool.
+/// The package has the server and promtool.
 const PROMETHEUS: [(&str, &str); 1] = [("prometheus", "usr/bin/promtool")];
 
-/// Unpacked and not installed: a package that is installed starts its daemon, and this machine
-/// need not want one that kills, or that runs containers.
-fn unpacked(
+/// Unpacks packages instead of installing them: an installed package starts its daemon, and a daemon that kills
+/// processes or runs containers may not be wanted on this machine.
+fn unpack_packages(
     machine: &Machine,
     name: &str,
     packages: &[(&str, &str)],
     found: &mut Option<PathBuf>,
 ) -> Option<Step> {
-    let folder = machine.own_root().join(name);
+    let folder = machine.own_tools_folder().join(name);
     let missing: Vec<_> = packages
         .iter()
         .filter(|(_, file)| !folder.join(file).is_file())
@@ -453,15 +455,15 @@ fn unpacked(
     })
 }
 
-/// Where a tool goes.
-enum Place {
-    /// Where cargo puts tools, so that a plain `cargo build` finds it.
+/// The folder of a tool.
+enum InstallFolder {
+    /// Cargo's own folder for tools, so that a plain `cargo build` finds it.
     Cargo,
     /// The project's own folder.
     Own,
 }
 
-fn install(machine: &Machine, tool: &str, version: &str, place: Place) -> Step {
+fn install(machine: &Machine, tool: &str, version: &str, folder: InstallFolder) -> Step {
     let tool_version = format!("{tool}@{version}");
     let mut args = ["install", &tool_version, "--locked", "--quiet"].map(str::to_owned).to_vec();
     let mut env: &[_] = &[];
@@ -469,8 +471,8 @@ fn install(machine: &Machine, tool: &str, version: &str, place: Place) -> Step {
         args.push("--debug".to_owned());
         env = &[("CARGO_PROFILE_DEV_DEBUG", "0")];
     }
-    if let Place::Own = place {
-        args.push(format!("--root={}", machine.own_root().display()));
+    if let InstallFolder::Own = folder {
+        args.push(format!("--root={}", machine.own_tools_folder().display()));
     }
     Step { missing: format!("{tool} {version}"), program: "cargo", args, env }
 }

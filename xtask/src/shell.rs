@@ -1,4 +1,4 @@
-//! Running other programs, and where the workspace is.
+//! Runs other programs, and finds the workspace.
 
 use std::ffi::OsStr;
 use std::os::unix::process::CommandExt as _;
@@ -8,31 +8,31 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, Error, Result, bail};
 use serde::Deserialize;
 
-/// The BPF programs are built for their own target; every other package takes part in a
-/// build for the machine at hand.
+/// The package of the BPF programs, which are built for their own target. Every other package is part of a
+/// build for this machine.
 pub(crate) const EBPF: &str = "eviction-ebpf";
 
-/// The root of the workspace.
+/// Returns the root of the workspace.
 pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
 }
 
-/// The cargo that runs this task, so that a task never changes the toolchain midway.
+/// Returns the cargo that runs this task, so that a task never changes the toolchain midway.
 pub(crate) fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());
     command
 }
 
-/// Shows the command, runs it with the caller's output, and fails if it fails.
+/// Prints the command, runs it with the caller's output, and fails if it fails.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
-    eprintln!("$ {}", show(command));
-    run_unseen(command)
+    eprintln!("$ {}", command_line(command));
+    run_without_printing(command)
 }
 
-/// The same for a command that was shown already.
-pub(crate) fn run_unseen(command: &mut Command) -> Result<()> {
-    let shown = show(command);
+/// Does the same for a command that was printed already.
+pub(crate) fn run_without_printing(command: &mut Command) -> Result<()> {
+    let shown = command_line(command);
     let status = command.stdin(Stdio::null()).status().with_context(|| format!("run `{shown}`"))?;
     if !status.success() {
         bail!("`{shown}` ended with {status}");
@@ -40,21 +40,23 @@ pub(crate) fn run_unseen(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// What the command prints is for people: standard output is a task's own, which may be read by a machine.
-pub(crate) fn aside(command: &mut Command) -> &mut Command {
+/// Redirects a command's standard output to standard error: standard output belongs to the task, and a program
+/// may parse it.
+pub(crate) fn stdout_to_stderr(command: &mut Command) -> &mut Command {
     command.stdout(std::io::stderr())
 }
 
-/// Becomes that program, so that Ctrl-C and its exit code are its own; hands back why it could not.
+/// Replaces this process by that program, so that Ctrl-C and the exit code are those of the program. Returns
+/// the error if that fails.
 pub(crate) fn become_program(command: &mut Command) -> Error {
-    let shown = show(command);
+    let shown = command_line(command);
     eprintln!("$ {shown}");
     Error::new(command.exec()).context(format!("run `{shown}`"))
 }
 
-/// Runs the command silently and hands back what it printed on standard output.
+/// Runs the command silently, and returns its standard output.
 pub(crate) fn read(command: &mut Command) -> Result<String> {
-    let shown = show(command);
+    let shown = command_line(command);
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("run `{shown}`"))?;
     if !output.status.success() {
         bail!(
@@ -66,8 +68,8 @@ pub(crate) fn read(command: &mut Command) -> Result<String> {
     String::from_utf8(output.stdout).with_context(|| format!("the output of `{shown}` is not UTF-8"))
 }
 
-/// The command as one would type it; the program by its name alone.
-pub(crate) fn show(command: &Command) -> String {
+/// Formats the command as a user would type it, with only the name of the program.
+pub(crate) fn command_line(command: &Command) -> String {
     let program = Path::new(command.get_program());
     let name = program.file_name().unwrap_or(OsStr::new("?"));
     std::iter::once(name)
@@ -80,12 +82,12 @@ pub(crate) fn show(command: &Command) -> String {
         .join(" ")
 }
 
-/// What `cargo metadata` says of the workspace itself.
+/// The output of `cargo metadata` about the workspace itself.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Metadata {
     /// The workspace's own packages.
     pub(crate) packages: Vec<Package>,
-    /// Where cargo builds.
+    /// The folder in which cargo builds.
     pub(crate) target_directory: PathBuf,
 }
 
@@ -97,7 +99,7 @@ pub(crate) struct Package {
 }
 
 impl Metadata {
-    /// Asks cargo, without the network.
+    /// Runs `cargo metadata`, without the network.
     pub(crate) fn read() -> Result<Self> {
         let text = read(cargo().args(["metadata", "--format-version=1", "--no-deps", "--offline"]))?;
         serde_json::from_str(&text).context("the output of `cargo metadata`")
@@ -109,10 +111,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_an_installer_prints_is_not_the_tasks_own_output() {
+    fn redirected_command_prints_nothing_on_standard_output() {
         let mut command = Command::new("sh");
         command.args(["-c", "echo to people"]);
         assert_eq!(command.output().unwrap().stdout, b"to people\n");
-        assert_eq!(aside(&mut command).output().unwrap().stdout, b"");
+        assert_eq!(stdout_to_stderr(&mut command).output().unwrap().stdout, b"");
     }
 }

@@ -1,8 +1,7 @@
-//! `cargo xtask test`: every test of the workspace, counted.
+//! `cargo xtask test`: runs and counts every test of the workspace.
 //!
-//! The test programs are built once and then started one after the other. A test that finds
-//! that it cannot run here prints `SKIPPED <name>: <reason>` and passes; it is counted and
-//! shown as skipped, never as passed.
+//! The test programs are built once and then started one after the other. A test that cannot run here prints
+//! `SKIPPED <name>: <reason>` and passes; it is counted and shown as skipped, never as passed.
 
 pub(crate) mod report;
 
@@ -21,19 +20,19 @@ use crate::setup::{self, Need, Tools};
 use crate::shell::{self, EBPF, Metadata};
 use report::Report;
 
-/// Packages whose tests load programs into the kernel or make cgroups, which is shared.
+/// Packages with tests that load programs into the kernel or create cgroups, which are shared.
 const ONE_AT_A_TIME: &[&str] = &["tests"];
-/// Of these the stories with a cluster, which have a node and a cluster of their own each and wait most
-/// of the time: so many are run at once.
+/// The target with the stories of a cluster. Each story has its own node and cluster and waits most of the
+/// time, so that several run at once.
 const STORIES: &str = "e2e";
 const STORIES_AT_ONCE: usize = 3;
-/// The task's own package: built apart, so that its dependencies have the features that
-/// `cargo xtask` itself is built with.
+/// The task's own package. It is built separately, so that its dependencies have the features with which `cargo
+/// xtask` itself is built.
 const XTASK: &str = "xtask";
-/// Names the tests promtool; as in `tests/src/prometheus.rs`.
+/// The environment variable with the path of promtool for the tests; as in `tests/src/prometheus.rs`.
 const PROMTOOL: &str = "EVICTION_AGENT_PROMTOOL";
-/// A guard against a test that never ends, no measure of speed.
-const HANG: Duration = Duration::from_secs(20 * 60);
+/// The timeout for a test that never ends. It does not measure speed.
+const TIMEOUT: Duration = Duration::from_secs(20 * 60);
 
 /// Arguments of the task.
 #[derive(clap::Args)]
@@ -56,17 +55,17 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         .collect();
 
     let mut built = build(&packages, &["--bins", "--tests"], &tools)?;
-    let own = build(&[XTASK], &["--tests"], &tools)?;
-    built.tests.extend(own.tests);
+    let xtask = build(&[XTASK], &["--tests"], &tools)?;
+    built.tests.extend(xtask.tests);
     // The quick ones first.
     built.tests.sort_by_key(|test| (ONE_AT_A_TIME.contains(&test.package.as_str()), test.title()));
 
     let logs = metadata.target_directory.join("xtask/tests");
     std::fs::create_dir_all(&logs).with_context(|| format!("create {}", logs.display()))?;
     let mut total = Report::default();
-    let kubernetes = kubernetes(args);
+    let kubernetes = kubernetes_folder(args);
     let promtool = promtool();
-    // The tests that lack them say so.
+    // Tests without these programs report that.
     let helm = setup::ensure(&[Need::Helm]).inspect_err(|error| eprintln!("{error:#}")).unwrap_or_default();
     for need in [Need::FileSystems, Need::Node] {
         if let Err(error) = setup::ensure(&[need]) {
@@ -78,18 +77,18 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         let mut command = test.command(args, &built.programs);
         command.envs(kubernetes.iter().map(|folder| (kubernetes::FOLDER, folder)));
         command.envs(promtool.iter().map(|program| (PROMTOOL, program)));
-        command.envs(chart::programs(&helm));
+        command.envs(chart::program_variables(&helm));
         total.add(run_one(&test.title(), command, &log)?);
     }
     let log = logs.join("doc.log");
     total.add(run_one("documentation", doc_tests(&packages, args, &tools), &log)?);
 
-    finish(&total, args)
+    print_summary(&total, args)
 }
 
-/// Kubernetes' programs, built unless a filter asks for tests that most likely do without. The tests
-/// that lack them say so.
-fn kubernetes(args: &Args) -> Option<PathBuf> {
+/// Returns the folder of Kubernetes' programs. Builds them, unless a filter selects tests that most likely do
+/// not need them. Tests without them report that.
+fn kubernetes_folder(args: &Args) -> Option<PathBuf> {
     let found = if args.filter.is_some() { kubernetes::cached() } else { kubernetes::ensure().map(Some) };
     found.unwrap_or_else(|error| {
         eprintln!("{error:#}");
@@ -97,7 +96,7 @@ fn kubernetes(args: &Args) -> Option<PathBuf> {
     })
 }
 
-/// promtool, if it can be had. The test that lacks it says so.
+/// Returns promtool, if it is available. The test without it reports that.
 fn promtool() -> Option<PathBuf> {
     match setup::ensure(&[Need::Promtool]) {
         Ok(tools) => Some(tools.prometheus?.join("usr/bin/promtool")),
@@ -109,7 +108,7 @@ fn promtool() -> Option<PathBuf> {
 }
 
 /// Prints what was skipped and what failed, and the closing line.
-fn finish(total: &Report, args: &Args) -> Result<ExitCode> {
+fn print_summary(total: &Report, args: &Args) -> Result<ExitCode> {
     println!();
     for skip in &total.skipped {
         println!("SKIPPED {skip}");
@@ -131,7 +130,7 @@ fn finish(total: &Report, args: &Args) -> Result<ExitCode> {
     Ok(if total.failed.is_empty() && !denied { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What a build left.
+/// The results of a build.
 #[derive(Default)]
 pub(crate) struct Built {
     pub(crate) tests: Vec<TestProgram>,
@@ -141,7 +140,7 @@ pub(crate) struct Built {
 
 pub(crate) struct TestProgram {
     package: String,
-    /// Empty for the tests inside a library.
+    /// The name of the target; empty for the tests inside a library.
     target: String,
     folder: PathBuf,
     program: PathBuf,
@@ -158,8 +157,8 @@ impl TestProgram {
 
     fn command(&self, args: &Args, programs: &[(String, PathBuf)]) -> Command {
         let mut command = self.start(programs);
-        let whole = args.filter.as_ref() == Some(&self.target);
-        command.args(args.filter.as_ref().filter(|_| !whole)).arg("--show-output");
+        let is_whole_target = args.filter.as_ref() == Some(&self.target);
+        command.args(args.filter.as_ref().filter(|_| !is_whole_target)).arg("--show-output");
         if ONE_AT_A_TIME.contains(&self.package.as_str()) {
             let threads = if self.target == STORIES { STORIES_AT_ONCE } else { 1 };
             command.arg(format!("--test-threads={threads}"));
@@ -167,7 +166,7 @@ impl TestProgram {
         command
     }
 
-    /// As `cargo test` would start it.
+    /// Returns the command with which `cargo test` would start it.
     pub(crate) fn start(&self, programs: &[(String, PathBuf)]) -> Command {
         let mut command = Command::new(&self.program);
         command
@@ -180,7 +179,7 @@ impl TestProgram {
     }
 }
 
-/// A line of cargo's messages.
+/// A line of cargo's JSON messages.
 #[derive(Deserialize)]
 struct Message {
     reason: String,
@@ -209,7 +208,7 @@ pub(crate) fn build(packages: &[&str], targets: &[&str], tools: &Tools) -> Resul
         .args(targets)
         .args(packages.iter().flat_map(|package| ["--package", package]));
     tools.apply(&mut cargo);
-    eprintln!("$ {}", shell::show(&cargo));
+    eprintln!("$ {}", shell::command_line(&cargo));
     let output = cargo.stdin(Stdio::null()).stderr(Stdio::inherit()).output().context("run cargo build")?;
     if !output.status.success() {
         bail!("the tests do not build");
@@ -255,16 +254,16 @@ impl Built {
 /// The profile of tests in guests.
 const GUEST: &str = "guest";
 
-/// Builds integration tests of the package `tests` as static files, and hands back a copy of each
-/// that has the name of its target.
+/// Builds integration tests of the package `tests` as static files, and returns a copy of each with the name of
+/// its target.
 pub(crate) fn static_tests(names: &[&str], platform: Platform, tools: &Tools) -> Result<Vec<PathBuf>> {
     let for_guests = ["--target", platform.target(), "--profile", GUEST];
     let targets: Vec<&str> = names.iter().flat_map(|&name| ["--test", name]).chain(for_guests).collect();
     let built = build(&["tests"], &targets, tools)?;
     let copy = |test: TestProgram| {
-        let named = test.program.with_file_name(&test.target);
-        std::fs::copy(&test.program, &named).with_context(|| format!("copy {}", test.program.display()))?;
-        Ok(named)
+        let copied = test.program.with_file_name(&test.target);
+        std::fs::copy(&test.program, &copied).with_context(|| format!("copy {}", test.program.display()))?;
+        Ok(copied)
     };
     built.tests.into_iter().map(copy).collect()
 }
@@ -278,7 +277,7 @@ fn doc_tests(packages: &[&str], args: &Args, tools: &Tools) -> Command {
     cargo
 }
 
-/// Runs a test program and reads its results.
+/// Runs a test program and prints its results.
 fn run_one(title: &str, command: Command, log: &Path) -> Result<Report> {
     let started = Instant::now();
     let (report, output) = run_to_end(title, command, log)?;
@@ -291,8 +290,8 @@ fn run_one(title: &str, command: Command, log: &Path) -> Result<Report> {
     Ok(report)
 }
 
-/// Runs a test program to its end and reads what it says. All it prints goes to a file, where
-/// it can be followed and read afterwards, and is handed back.
+/// Runs a test program to its end and parses its output. The output is written to a file, where it can be
+/// followed and read afterwards, and is returned.
 pub(crate) fn run_to_end(title: &str, mut command: Command, log: &Path) -> Result<(Report, String)> {
     let file = File::create(log).with_context(|| format!("create {}", log.display()))?;
     let started = Instant::now();
@@ -306,7 +305,7 @@ pub(crate) fn run_to_end(title: &str, mut command: Command, log: &Path) -> Resul
         if let Some(status) = child.try_wait().context("wait for a test program")? {
             break Some(status);
         }
-        if started.elapsed() > HANG {
+        if started.elapsed() > TIMEOUT {
             child.kill().context("end a test program that hangs")?;
             child.wait().context("wait for a test program")?;
             break None;
@@ -320,7 +319,7 @@ pub(crate) fn run_to_end(title: &str, mut command: Command, log: &Path) -> Resul
     let end = match status {
         Some(status) if status.success() => None,
         Some(status) => Some(format!("ended with {status}")),
-        None => Some(format!("did not end within {} minutes", HANG.as_secs() / 60)),
+        None => Some(format!("did not end within {} minutes", TIMEOUT.as_secs() / 60)),
     };
     if let Some(end) = &end
         && report.failed.is_empty()

@@ -1,4 +1,4 @@
-//! Builds the BPF programs for their own target; their object becomes part of this crate.
+//! Builds the BPF programs for their own target; the object becomes part of this crate.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use object::elf::SHT_STRTAB;
 const TOOLCHAIN: &str = "EVICTION_EBPF_TOOLCHAIN";
 
 fn main() -> anyhow::Result<()> {
-    // aya-build looks at the programs' own folder only.
+    // aya-build watches the programs' own folder only.
     println!("cargo::rerun-if-changed=../../../eviction-common");
     let package = aya_build::Package {
         name: "eviction-ebpf",
@@ -28,8 +28,8 @@ fn main() -> anyhow::Result<()> {
     strip(&programs).with_context(|| format!("strip {}", programs.display()))
 }
 
-/// Takes out what only debuggers read, four fifths of the object: it would be part of the agent's file,
-/// and of its memory while the rest is loaded. The kernel reads BTF, which stays.
+/// Removes the sections that only debuggers read, four fifths of the object. They would be part of the agent's
+/// executable, and of its memory while the programs are loaded. The kernel reads BTF, which stays.
 fn strip(programs: &Path) -> anyhow::Result<()> {
     let object = std::fs::read(programs)?;
     let mut builder = Builder::read(&*object)?;

@@ -1,4 +1,4 @@
-//! What the program says of itself: `version`, `completion`, `man`.
+//! `version`, `completion` and `man`: information about the program.
 
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::{Args, Command, ValueEnum};
 use serde::Serialize;
 
-use super::output::{Ended, Format, Out, table};
+use super::output::{Format, Out, VerbError, table};
 use crate::daemon::{BPF_ABI, COMMIT, Failure};
 
 const NAME: &str = "eviction-agent";
@@ -27,7 +27,7 @@ struct Version {
     bpf_abi: &'static str,
 }
 
-pub(super) fn version(args: &VersionArgs, out: &mut Out) -> Result<ExitCode, Ended> {
+pub(super) fn version(args: &VersionArgs, out: &mut Out) -> Result<ExitCode, VerbError> {
     let version = Version { version: env!("CARGO_PKG_VERSION"), commit: COMMIT, bpf_abi: BPF_ABI };
     args.output.write(out, "the version", &version, |Version { version, commit, bpf_abi }, _| {
         let row = [(*version).to_owned(), (*commit).to_owned(), (*bpf_abi).to_owned()];
@@ -58,9 +58,9 @@ pub(super) fn completion(
     args: &CompletionArgs,
     mut command: Command,
     out: &mut Out,
-) -> Result<ExitCode, Ended> {
+) -> Result<ExitCode, VerbError> {
     use clap_complete::{Shell as Complete, generate};
-    // Into memory: the generators panic where they cannot write.
+    // Written into memory, because the generators panic if they cannot write.
     let mut script = Vec::new();
     match args.shell {
         Shell::Bash => generate(Complete::Bash, &mut command, NAME, &mut script),
@@ -81,7 +81,7 @@ pub(super) struct ManArgs {
     dir: Option<PathBuf>,
 }
 
-pub(super) fn man(args: &ManArgs, mut command: Command, out: &mut Out) -> Result<ExitCode, Ended> {
+pub(super) fn man(args: &ManArgs, mut command: Command, out: &mut Out) -> Result<ExitCode, VerbError> {
     command.build();
     let Some(dir) = &args.dir else {
         let mut page = Vec::new();

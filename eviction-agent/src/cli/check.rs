@@ -1,4 +1,4 @@
-//! `check`: what this node supports, which backends would be used, and what is missing.
+//! `check`: reports what this node supports, which backends would be used, and what is missing.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -10,15 +10,15 @@ use eviction_config::Setting;
 use eviction_kube::DaemonSetName;
 
 use crate::cli::configuration::{CapacityArgs, ClusterArgs, ConfigurationArgs, DiskArgs, ServiceArgs};
-use crate::cli::output::{Ended, Format, Out, columns, complain, table, wrap};
+use crate::cli::output::{Format, Out, VerbError, columns, table, wrap, write_stderr};
 use crate::daemon;
 use crate::daemon::{EffectiveConfig, Failure, Findings, NO_BACKEND, NodeFacts};
 use crate::telemetry::event_log::Backend;
 
-/// How long a DaemonSet is waited for.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// The timeout of the wait for a DaemonSet.
+const READY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The width of the table where there is no terminal.
+/// The width of the table if there is no terminal.
 const COLUMNS: u16 = 80;
 
 /// Check what this node supports, and what is missing. Exit code 1 if `run` with the same options would not
@@ -51,7 +51,7 @@ pub(super) struct CheckArgs {
     backends: BackendArgs,
 }
 
-pub(super) fn check(args: CheckArgs, out: &mut Out) -> Result<ExitCode, Ended> {
+pub(super) fn check(args: CheckArgs, out: &mut Out) -> Result<ExitCode, VerbError> {
     let CheckArgs {
         output,
         configuration,
@@ -66,7 +66,7 @@ pub(super) fn check(args: CheckArgs, out: &mut Out) -> Result<ExitCode, Ended> {
     } = args;
     if let Some(name) = daemon_set {
         let kubeconfig = cluster.kubeconfig();
-        let ready = daemon::await_daemon_set(kubeconfig.as_deref(), &name, PATIENCE)?;
+        let ready = daemon::await_daemon_set(kubeconfig.as_deref(), &name, READY_TIMEOUT)?;
         if ready == 0 {
             let failure = Failure::failed(format!("DaemonSet {name}: no node is to have a pod of it"));
             return Err(failure.help("its nodeSelector and affinity say which nodes do").into());
@@ -82,16 +82,16 @@ pub(super) fn check(args: CheckArgs, out: &mut Out) -> Result<ExitCode, Ended> {
         daemon::check(&files, pods_file.as_deref(), &cgroup_root, &disks.into(), &backends.into())?;
     output.write(out, "findings", &findings, report)?;
     if matches!(output, Format::Table | Format::Wide) {
-        complain(&complaints(&findings, output == Format::Wide || !findings.would_start));
+        write_stderr(&errors_and_help(&findings, output == Format::Wide || !findings.would_start));
     }
     Ok(if findings.would_start { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// How good the backend of a source is.
+/// The status of a source's backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Status {
     Ok,
-    /// A better backend is not available.
+    /// The preferred backend is not available.
     Degraded,
     Missing,
 }
@@ -106,7 +106,7 @@ impl Status {
     }
 }
 
-/// The status of a source's backend, with a reason of a few words.
+/// Returns the status of a source's backend, with a short reason.
 fn status(source: &Backend) -> (Status, String) {
     let Backend { source: _, backend, reason } = source;
     if backend == NO_BACKEND {
@@ -132,23 +132,23 @@ fn report(findings: &Findings, is_wide: bool) -> String {
         return format!("{summary}\n\n{}", details(findings, configuration.as_ref()));
     }
     let width = columns().unwrap_or(COLUMNS);
-    format!("{}\n{}", wrap(&summary, Some(width)), short(sources, width))
+    format!("{}\n{}", wrap(&summary, Some(width)), short_table(sources, width))
 }
 
-/// One line a source, cut to 80 columns; on a narrower terminal cells are wrapped.
-fn short(sources: &[Backend], width: u16) -> String {
+/// Returns one line per source, cut to 80 columns. On a narrower terminal cells are wrapped.
+fn short_table(sources: &[Backend], width: u16) -> String {
     let longest = sources.iter().map(|source| source.source.len()).max().unwrap_or(0).max("SOURCE".len());
     // Two columns of padding after each cell.
     let rest = usize::from(COLUMNS).saturating_sub(longest + "degraded".len() + 3 * 2);
     let rows = sources.iter().map(|source| {
         let (status, reason) = status(source);
-        [source.source.clone(), status.name().to_owned(), cut(&reason, rest)]
+        [source.source.clone(), status.name().to_owned(), truncate(&reason, rest)]
     });
     table(["SOURCE", "STATUS", "REASON"], rows, Some(width.min(COLUMNS)))
 }
 
-/// A text of at most so many characters, with an ellipsis where it was longer.
-fn cut(text: &str, limit: usize) -> String {
+/// Cuts a text to at most `limit` characters, with an ellipsis if it was longer.
+fn truncate(text: &str, limit: usize) -> String {
     if text.chars().count() <= limit {
         return text.to_owned();
     }
@@ -156,7 +156,7 @@ fn cut(text: &str, limit: usize) -> String {
     format!("{}…", kept.trim_end())
 }
 
-/// Everything that was found: for `-o wide`.
+/// Returns all findings, for `-o wide`.
 fn details(findings: &Findings, configuration: Option<&EffectiveConfig>) -> String {
     let Findings { sources, facts, .. } = findings;
     let columns = columns();
@@ -182,7 +182,7 @@ fn details(findings: &Findings, configuration: Option<&EffectiveConfig>) -> Stri
     text
 }
 
-/// The profile, and the settings that do not have their defaults.
+/// Returns the profile, and the settings that differ from their defaults.
 fn settings(configured: &EffectiveConfig, columns: Option<u16>) -> String {
     let EffectiveConfig { profile, thresholds: _, settings, notes } = configured;
     let chosen = settings.iter().filter(|setting| !setting.origin.is_default());
@@ -200,8 +200,8 @@ fn settings(configured: &EffectiveConfig, columns: Option<u16>) -> String {
     text
 }
 
-/// What is wrong, and what can be done about it: for standard error.
-fn complaints(findings: &Findings, has_help: bool) -> String {
+/// Returns the errors and what to do about them, for standard error.
+fn errors_and_help(findings: &Findings, has_help: bool) -> String {
     let Findings { facts, problems, .. } = findings;
     let columns = columns();
     let errors = problems.iter().map(|problem| wrap(&format!("error: {problem}"), columns));
@@ -215,7 +215,7 @@ fn complaints(findings: &Findings, has_help: bool) -> String {
 pub(super) struct BackendArgs {
     /// Use only this backend for its source, for example "kprobe page_counter_try_charge";
     /// repeatable. `check -o wide` lists the backends.
-    #[arg(long = "backend", value_name = "NAME", value_parser = known)]
+    #[arg(long = "backend", value_name = "NAME", value_parser = known_backend)]
     only: Vec<String>,
     /// Do not use this backend; repeatable.
     #[arg(long = "disable-backend", value_name = "NAME", value_parser = can_be_disabled)]
@@ -229,7 +229,7 @@ impl From<BackendArgs> for daemon::BackendSelection {
     }
 }
 
-fn known(name: &str) -> Result<String, String> {
+fn known_backend(name: &str) -> Result<String, String> {
     match daemon::backend_names().any(|known| known == name) {
         true => Ok(name.to_owned()),
         false => {
@@ -240,7 +240,7 @@ fn known(name: &str) -> Result<String, String> {
 }
 
 fn can_be_disabled(name: &str) -> Result<String, String> {
-    match known(name)? {
+    match known_backend(name)? {
         name if name == daemon::TIMER => {
             Err("the timer cannot be disabled: every other backend falls back to it".to_owned())
         }
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fallback_is_degraded_and_no_backend_is_missing() {
+    fn source_with_a_fallback_is_degraded_and_without_backend_missing() {
         let better = "fexit page_counter_try_charge: the kernel refuses it; kprobe x: too";
         let (degraded, reason) = status(&source("charge", "tp_btf mod_memcg_state", better));
         assert_eq!(
@@ -271,13 +271,13 @@ mod tests {
     }
 
     #[test]
-    fn a_source_has_one_line_of_at_most_80_columns_and_40_are_enough() {
+    fn sources_have_one_line_in_80_columns_and_fit_into_40() {
         let long = "set oom_score_adj: Permission denied (os error 13), and so on, and so on, and so on";
         let sources = [source("oom protection", "none", long), source("task", &"tp ".repeat(40), "")];
-        let text = short(&sources, 80);
+        let text = short_table(&sources, 80);
         assert_eq!(text.lines().count(), 3, "{text}");
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
-        let text = short(&sources, 40);
+        let text = short_table(&sources, 40);
         assert!(text.lines().all(|line| line.chars().count() <= 40), "{text}");
         assert!(text.contains("missing"), "{text}");
     }

@@ -1,4 +1,4 @@
-//! `cleanup`: removes what the agent has written into Node objects, and its files on a node.
+//! `cleanup`: removes the agent's conditions and taints from Node objects, and its files on a node.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -8,12 +8,12 @@ use std::time::Duration;
 use clap::Args;
 
 use super::configuration::DryRunArg;
-use super::output::{Ended, Out, complain};
+use super::output::{Out, VerbError, write_stderr};
 use crate::daemon::{self, CleanOptions, CleanedDir, DryRun};
 use eviction_kube::{Clean, DaemonSetName};
 
-/// How long the DaemonSet is waited for. Helm gives a hook 5 minutes.
-const PATIENCE: Duration = Duration::from_secs(180);
+/// The timeout of the wait for the DaemonSet. Helm gives a hook 5 minutes.
+const READY_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// Remove the agent's conditions and taints from nodes on which it no longer runs, or its files from this machine;
 /// those of others stay. Exit code 1 if anything is left
@@ -40,7 +40,7 @@ pub(super) struct CleanupArgs {
     dry_run: Option<DryRunArg>,
 }
 
-pub(super) fn run(args: CleanupArgs, out: &mut Out) -> Result<ExitCode, Ended> {
+pub(super) fn run(args: CleanupArgs, out: &mut Out) -> Result<ExitCode, VerbError> {
     let CleanupArgs { nodes, all, state_dir, after, kubeconfig, dry_run } = args;
     if let Some(dir) = state_dir {
         out.write_all(dir_text(&dir, &daemon::clean_state_dir(&dir)?).as_bytes())?;
@@ -50,10 +50,10 @@ pub(super) fn run(args: CleanupArgs, out: &mut Out) -> Result<ExitCode, Ended> {
     let dry_run = dry_run.map_or(DryRun::None, Into::into);
     let mut code = ExitCode::SUCCESS;
     if let Some(failure) =
-        after.and_then(|set| daemon::await_daemon_set(kubeconfig.as_deref(), &set, PATIENCE).err())
+        after.and_then(|set| daemon::await_daemon_set(kubeconfig.as_deref(), &set, READY_TIMEOUT).err())
     {
         let (text, failed) = failure.report();
-        complain(&text);
+        write_stderr(&text);
         code = failed;
     }
     for (node, result) in daemon::clean_nodes(&CleanOptions { kubeconfig, nodes, dry_run })? {
@@ -61,7 +61,7 @@ pub(super) fn run(args: CleanupArgs, out: &mut Out) -> Result<ExitCode, Ended> {
             Ok(clean) => write!(out, "{}", text(&node, &clean, dry_run))?,
             Err(failure) => {
                 let (text, failed) = failure.report();
-                complain(&text);
+                write_stderr(&text);
                 code = failed;
             }
         }
@@ -69,7 +69,7 @@ pub(super) fn run(args: CleanupArgs, out: &mut Out) -> Result<ExitCode, Ended> {
     Ok(code)
 }
 
-/// A line for each file of a state directory.
+/// Returns a line for each file of a state directory.
 fn dir_text(dir: &Path, cleaned: &CleanedDir) -> String {
     let CleanedDir { undone, removed, foreign } = cleaned;
     let undone = (*undone > 0).then(|| format!("control files of pods written back: {undone}\n"));
@@ -79,7 +79,7 @@ fn dir_text(dir: &Path, cleaned: &CleanedDir) -> String {
     if lines.is_empty() { format!("{}: nothing to remove\n", dir.display()) } else { lines }
 }
 
-/// A line for each thing that was removed, as kubectl writes it.
+/// Returns a line for each removed condition and taint, in the format of kubectl.
 fn text(name: &str, clean: &Clean, dry_run: DryRun) -> String {
     let Clean { taints, conditions } = clean;
     let dry = match dry_run {
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_removed_thing_has_a_line() {
+    fn each_removed_object_has_a_line() {
         let clean = Clean { taints: vec!["k:NoSchedule".into()], conditions: vec!["C".into()] };
         assert_eq!(
             text("n1", &clean, DryRun::None),

@@ -7,7 +7,7 @@ use clap::Args;
 use eviction_config::Setting;
 
 use super::configuration::{CapacityArgs, ConfigurationArgs, ServiceArgs};
-use super::output::{Ended, Format, Out, columns, table, wrap};
+use super::output::{Format, Out, VerbError, columns, table, wrap};
 use crate::cli::configuration::ClusterArgs;
 use crate::daemon::{self, EffectiveConfig, EffectiveThreshold, NodeFacts};
 
@@ -30,7 +30,7 @@ pub(super) struct ConfigArgs {
     service: ServiceArgs,
 }
 
-pub(super) fn config(args: ConfigArgs, out: &mut Out) -> Result<ExitCode, Ended> {
+pub(super) fn config(args: ConfigArgs, out: &mut Out) -> Result<ExitCode, VerbError> {
     let ConfigArgs { output, configuration, pods_file, cluster, capacity, service } = args;
     let CapacityArgs { memory_capacity, pid_capacity } = capacity;
     let (options, caller) = (cluster.settings(), cluster.caller());
@@ -42,7 +42,7 @@ pub(super) fn config(args: ConfigArgs, out: &mut Out) -> Result<ExitCode, Ended>
     Ok(ExitCode::SUCCESS)
 }
 
-/// A terminal with fewer columns gets a list in place of a table.
+/// The minimum number of columns for a table. Narrower terminals get a list.
 const NARROW: u16 = 80;
 
 fn report(configured: &EffectiveConfig, _is_wide: bool) -> String {
@@ -52,7 +52,7 @@ fn report(configured: &EffectiveConfig, _is_wide: bool) -> String {
         .iter()
         .map(|Setting { path, value, origin }| [path.clone(), value.clone(), origin.to_string()]);
     let mut text = match columns.filter(|columns| *columns < NARROW) {
-        // Columns of a few letters cannot be read.
+        // Columns of a few letters are not readable.
         Some(_) => {
             values.map(|[path, value, from]| wrap(&format!("{path}: {value} ({from})"), columns)).collect()
         }

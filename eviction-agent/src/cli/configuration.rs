@@ -1,4 +1,4 @@
-//! The options that name the configuration.
+//! The options that select and override the configuration.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -157,7 +157,7 @@ impl From<DryRunArg> for DryRun {
 }
 
 impl ServiceArgs {
-    /// For an agent that acts on nothing, beside another one.
+    /// Sets the options of an agent that takes no action and may run beside another one.
     pub(super) fn observe_only(&mut self) -> Result<(), Failure> {
         if let Some(action @ (ActionArg::Kill | ActionArg::Evict)) = self.action {
             let name = Action::from(action).lower_name();
@@ -171,7 +171,7 @@ impl ServiceArgs {
 }
 
 impl ConfigurationArgs {
-    /// Where the configuration of this node is, and the settings of the command line in its place.
+    /// Returns the location of this node's configuration, and the overrides of the command line.
     ///
     /// # Errors
     /// If options contradict each other.
@@ -257,12 +257,12 @@ pub(super) struct ClusterArgs {
 }
 
 impl ClusterArgs {
-    /// The kubeconfig, if one is given.
+    /// Returns the kubeconfig, if one is given.
     pub(super) fn kubeconfig(&self) -> Option<PathBuf> {
         self.kubeconfig.clone()
     }
 
-    /// The credentials for requests to the kubelet.
+    /// Returns the credentials for requests to the kubelet.
     pub(super) fn caller(&self) -> Caller {
         Caller {
             kubeconfig: self.kubeconfig(),
@@ -276,7 +276,7 @@ impl ClusterArgs {
         given.or_else(|| Some((variable(NODE_NAME)?, Origin::Environment(NODE_NAME.to_owned()))))
     }
 
-    /// The options that are no part of an AgentConfiguration, each with its origin.
+    /// Returns the options that are not part of an AgentConfiguration, each with its origin.
     pub(super) fn settings(&self) -> Vec<Setting> {
         let setting = |path: &str, value: String, origin| Setting { path: path.to_owned(), value, origin };
         let kubeconfig = self
@@ -287,7 +287,8 @@ impl ClusterArgs {
         kubeconfig.into_iter().chain(name).collect()
     }
 
-    /// Whether pods come from a cluster: there is no file of them, and one is named, or this runs in a pod.
+    /// Returns whether pods come from a cluster: there is no pods file, and a cluster is named or the agent
+    /// runs in a pod.
     pub(super) fn has_pods(&self, pods_file: Option<&Path>) -> bool {
         let Self { kubeconfig, node_name } = self;
         let is_named = kubeconfig.is_some() || node_name.is_some();
@@ -295,7 +296,7 @@ impl ClusterArgs {
     }
 }
 
-/// A variable of the environment that is set to something.
+/// Returns an environment variable that is set and not empty.
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }

@@ -1,4 +1,4 @@
-//! `cri-proxy`: the container that has the runtime's socket in place of the agent.
+//! `cri-proxy`: runs in the container that has access to the runtime's socket in place of the agent.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -8,7 +8,7 @@ use eviction_cri::Endpoint;
 use eviction_cri::proxy::serve;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::output::Ended;
+use super::output::VerbError;
 use crate::daemon::Failure;
 use crate::telemetry::http::local::LocalSocket;
 
@@ -28,7 +28,7 @@ fn endpoint(text: &str) -> Result<Endpoint, String> {
 }
 
 /// Runs the verb until SIGTERM or SIGINT.
-pub(super) fn run(args: &CriProxyArgs) -> Result<ExitCode, Ended> {
+pub(super) fn run(args: &CriProxyArgs) -> Result<ExitCode, VerbError> {
     let CriProxyArgs { cri_socket, socket } = args;
     let failed = |error: std::io::Error| Failure::because(format!("serve at {}", socket.display()), &error);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;

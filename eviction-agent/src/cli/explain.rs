@@ -1,4 +1,4 @@
-//! `explain`: every decision of a recording, with its reasons.
+//! `explain`: the rank of a pod, or every decision of a recording with its reasons.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -16,13 +16,13 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::client::SocketArgs;
-use super::output::{Ended, Out, StreamFormat, complain, complain_unread, is_coloured};
+use super::output::{Out, StreamFormat, VerbError, is_coloured, report_unreadable, write_stderr};
 use super::replay;
 use crate::cli::configuration::ProfileArg;
 use crate::daemon::Failure;
 use crate::scenario::read;
-use crate::scenario::recording::{self, Unread};
-use crate::scenario::run::{self, Explained};
+use crate::scenario::recording::{self, SegmentError};
+use crate::scenario::run::{self, ExplainedScenario};
 use crate::telemetry::live::nearest_name;
 use crate::telemetry::recording::reader::is_recording;
 
@@ -61,8 +61,8 @@ fn known_signal(name: &str) -> Result<Signal, String> {
     Signal::from_name(name).ok_or_else(|| "no such eviction signal".to_owned())
 }
 
-/// Runs the verb: 1 if a scenario is invalid or none has the pod.
-pub(super) fn run(args: &ExplainArgs, out: &mut Out) -> Result<ExitCode, Ended> {
+/// Runs the verb. Exit code 1 if a scenario is invalid or no scenario has the pod.
+pub(super) fn run(args: &ExplainArgs, out: &mut Out) -> Result<ExitCode, VerbError> {
     let is_file = |subject: &PathBuf| subject.as_os_str() == "-" || subject.exists();
     match &*args.subjects {
         [] => explain_now(args, args.pod.as_deref(), out),
@@ -73,8 +73,8 @@ pub(super) fn run(args: &ExplainArgs, out: &mut Out) -> Result<ExitCode, Ended> 
     }
 }
 
-/// Why a pod has its rank now, by the running agent.
-fn explain_now(args: &ExplainArgs, pod: Option<&str>, out: &mut Out) -> Result<ExitCode, Ended> {
+/// Explains the rank of a pod now, with data of the running agent.
+fn explain_now(args: &ExplainArgs, pod: Option<&str>, out: &mut Out) -> Result<ExitCode, VerbError> {
     if args.config.is_some() || args.profile.is_some() {
         let error = "explain: --config and --profile are for recordings; a running agent has its own policy";
         return Err(Failure::usage(error).into());
@@ -94,18 +94,18 @@ fn explain_now(args: &ExplainArgs, pod: Option<&str>, out: &mut Out) -> Result<E
     Ok(ExitCode::SUCCESS)
 }
 
-fn explain_recordings(args: &ExplainArgs, out: &mut Out) -> Result<ExitCode, Ended> {
+fn explain_recordings(args: &ExplainArgs, out: &mut Out) -> Result<ExitCode, VerbError> {
     let overrides = replay::overrides(args.config.as_deref(), args.profile)?;
     let mut explanations = Explanations::new(args);
-    let (mut code, mut broken) = (ExitCode::SUCCESS, None);
+    let (mut code, mut write_error) = (ExitCode::SUCCESS, None);
     for file in &args.subjects {
         if is_recording(file) {
-            let explained = explained(args, file, &mut code)?;
+            let explained = selected_decisions(args, file, &mut code)?;
             explanations.write(&explained, out)?;
             continue;
         }
         read::each(file, &mut |found| {
-            if broken.is_some() {
+            if write_error.is_some() {
                 return;
             }
             let explained = found.and_then(|case| {
@@ -117,27 +117,31 @@ fn explain_recordings(args: &ExplainArgs, out: &mut Out) -> Result<ExitCode, End
                     if let Some(signal) = args.signal {
                         explained.reports.retain(|report| is_of_signal(report, signal));
                     }
-                    broken = explanations.write(&explained, out).err();
+                    write_error = explanations.write(&explained, out).err();
                 }
                 Err(cause) => {
                     code = ExitCode::FAILURE;
-                    complain(&format!("error: {cause}\n"));
+                    write_stderr(&format!("error: {cause}\n"));
                 }
             }
         });
     }
-    if let Some(error) = broken {
+    if let Some(error) = write_error {
         return Err(error.into());
     }
-    if let Some(complaint) = explanations.complaint() {
+    if let Some(error) = explanations.unknown_pod_error() {
         code = ExitCode::FAILURE;
-        complain(&format!("error: {complaint}\n"));
+        write_stderr(&format!("error: {error}\n"));
     }
     Ok(code)
 }
 
-/// The decisions of a recording that the options select.
-fn explained(args: &ExplainArgs, file: &Path, code: &mut ExitCode) -> Result<Explained, Failure> {
+/// Returns the decisions of a recording that the options select.
+fn selected_decisions(
+    args: &ExplainArgs,
+    file: &Path,
+    code: &mut ExitCode,
+) -> Result<ExplainedScenario, Failure> {
     if args.config.is_some() || args.profile.is_some() {
         let error = "explain: --config and --profile do not change a recording";
         return Err(Failure::usage(error).help("use `what-if`"));
@@ -146,8 +150,8 @@ fn explained(args: &ExplainArgs, file: &Path, code: &mut ExitCode) -> Result<Exp
     let within = args.at.map_or((Timestamp::MIN, Timestamp::MAX), |at| {
         (at.checked_sub(minute).unwrap_or(Timestamp::MIN), at.checked_add(minute).unwrap_or(Timestamp::MAX))
     });
-    let mut error = |unread: Unread| {
-        if !complain_unread(&unread) {
+    let mut error = |cause: SegmentError| {
+        if !report_unreadable(&cause) {
             *code = ExitCode::FAILURE;
         }
     };
@@ -159,7 +163,7 @@ fn explained(args: &ExplainArgs, file: &Path, code: &mut ExitCode) -> Result<Exp
     Ok(explained)
 }
 
-/// Whether a decision is about a threshold of that signal.
+/// Returns whether a decision is about a threshold of this signal.
 fn is_of_signal(report: &DecisionRecord, signal: Signal) -> bool {
     match &report.subject {
         RecordSubject::Evaluated(evaluation) => {
@@ -173,7 +177,7 @@ fn is_of_signal(report: &DecisionRecord, signal: Signal) -> bool {
     }
 }
 
-/// Explains scenarios, and remembers whether the pod was ever found.
+/// Explains scenarios, and records whether any of them has the pod.
 struct Explanations<'a> {
     args: &'a ExplainArgs,
     style: Style,
@@ -181,9 +185,9 @@ struct Explanations<'a> {
     names: BTreeSet<String>,
 }
 
-/// A report with the scenario that it belongs to.
+/// A decision record with its scenario.
 #[derive(Serialize)]
-struct Line<'a> {
+struct ExplainLine<'a> {
     scenario: &'a str,
     #[serde(flatten)]
     report: &'a DecisionRecord,
@@ -200,39 +204,39 @@ impl<'a> Explanations<'a> {
         }
     }
 
-    /// Explains one scenario, unless it is about other pods only.
-    fn write(&mut self, explained: &Explained, out: &mut impl Write) -> io::Result<()> {
-        let Explained { outcome, pods, reports } = explained;
-        let Some(asked) = self.args.pod.as_deref() else {
-            return self.about(&outcome.name, None, explained, out);
+    /// Explains one scenario, unless it has only other pods.
+    fn write(&mut self, explained: &ExplainedScenario, out: &mut impl Write) -> io::Result<()> {
+        let ExplainedScenario { outcome, pods, reports } = explained;
+        let Some(wanted) = self.args.pod.as_deref() else {
+            return self.write_explanation(&outcome.name, None, explained, out);
         };
-        let meant: Vec<&PodName> = pods.iter().filter(|pod| pod.matches(asked)).collect();
-        if meant.is_empty() {
+        let matching: Vec<&PodName> = pods.iter().filter(|pod| pod.matches(wanted)).collect();
+        if matching.is_empty() {
             self.names.extend(pods.iter().map(ToString::to_string));
         }
-        for pod in meant {
+        for pod in matching {
             self.found = true;
             match self.args.output {
-                StreamFormat::Table => self.about(&outcome.name, Some(pod), explained, out)?,
+                StreamFormat::Table => self.write_explanation(&outcome.name, Some(pod), explained, out)?,
                 StreamFormat::Jsonl => {
                     let reports = reports.iter().filter(|report| concerns(report, pod));
-                    lines(&outcome.name, reports, out)?;
+                    write_lines(&outcome.name, reports, out)?;
                 }
             }
         }
         Ok(())
     }
 
-    fn about(
+    fn write_explanation(
         &self,
         name: &str,
         pod: Option<&PodName>,
-        explained: &Explained,
+        explained: &ExplainedScenario,
         out: &mut impl Write,
     ) -> io::Result<()> {
-        let Explained { outcome, pods: _, reports } = explained;
+        let ExplainedScenario { outcome, pods: _, reports } = explained;
         if self.args.output == StreamFormat::Jsonl {
-            return lines(name, reports, out);
+            return write_lines(name, reports, out);
         }
         writeln!(out, "scenario {}\n", name.escape_debug())?;
         if let Some(error) = &outcome.config_error {
@@ -250,16 +254,16 @@ impl<'a> Explanations<'a> {
         if pod.is_some() { writeln!(out) } else { Ok(()) }
     }
 
-    /// The error about the pod of the options, if no scenario has it.
-    fn complaint(&self) -> Option<String> {
-        let asked = self.args.pod.as_deref().filter(|_| !self.found)?;
-        let hint = nearest_name(asked, self.names.iter().cloned())
+    /// Returns the error about the pod of the options, if no scenario has it.
+    fn unknown_pod_error(&self) -> Option<String> {
+        let wanted = self.args.pod.as_deref().filter(|_| !self.found)?;
+        let hint = nearest_name(wanted, self.names.iter().cloned())
             .map_or_else(String::new, |name| format!("\nhelp: the nearest is {}", name.escape_debug()));
-        Some(format!("explain pod {}: no such pod in the recording{hint}", asked.escape_debug()))
+        Some(format!("explain pod {}: no such pod in the recording{hint}", wanted.escape_debug()))
     }
 }
 
-/// Whether a report has something to say about a pod.
+/// Returns whether a decision record concerns a pod.
 fn concerns(report: &DecisionRecord, pod: &PodName) -> bool {
     if report.ended.iter().any(|ended| ended.container.pod_uid == pod.uid) {
         return true;
@@ -270,20 +274,20 @@ fn concerns(report: &DecisionRecord, pod: &PodName) -> bool {
                 || evaluation.evictions.iter().any(|eviction| eviction.pod == *pod)
                 || evaluation.critical_pods.contains(pod)
         }
-        RecordSubject::Admission { pod: asked, .. } => asked == pod,
+        RecordSubject::Admission { pod: other, .. } => other == pod,
         RecordSubject::Oom(OomUpdate::Kill(kill)) => kill.pod_uid.as_deref() == Some(&*pod.uid),
         RecordSubject::Oom(OomUpdate::End(end)) => end.uid == pod.uid,
         RecordSubject::Nothing | RecordSubject::NotEvaluated(_) => false,
     }
 }
 
-fn lines<'a>(
+fn write_lines<'a>(
     scenario: &str,
     reports: impl IntoIterator<Item = &'a DecisionRecord>,
     out: &mut impl Write,
 ) -> io::Result<()> {
     for report in reports {
-        serde_json::to_writer(&mut *out, &Line { scenario, report })?;
+        serde_json::to_writer(&mut *out, &ExplainLine { scenario, report })?;
         out.write_all(b"\n")?;
     }
     Ok(())

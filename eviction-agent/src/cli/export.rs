@@ -1,4 +1,4 @@
-//! `export`: a recording in the formats of others.
+//! `export`: prints a recording in other formats.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -17,9 +17,9 @@ use eviction_core::snapshot::{
 use eviction_core::time::Timestamp;
 use serde_json::{Value, json};
 
-use super::output::{Ended, Out, complain_unread};
+use super::output::{Out, VerbError, report_unreadable};
 use crate::daemon::Failure;
-use crate::scenario::recording::each;
+use crate::scenario::recording::for_each_item;
 use crate::telemetry::recording::pods;
 use crate::telemetry::recording::reader::Item;
 
@@ -45,9 +45,9 @@ enum ExportFormat {
     Openmetrics,
 }
 
-pub(super) fn run(args: &ExportArgs, out: &mut Out) -> Result<ExitCode, Ended> {
+pub(super) fn run(args: &ExportArgs, out: &mut Out) -> Result<ExitCode, VerbError> {
     let errors = match args.output {
-        ExportFormat::Jsonl => read(&args.file, &mut |times, item| writeln!(out, "{}", line(times, item)))?,
+        ExportFormat::Jsonl => read(&args.file, &mut |offset, item| writeln!(out, "{}", line(offset, item)))?,
         ExportFormat::Csv => {
             writeln!(out, "time,metric,eviction_signal,namespace,pod,value")?;
             write_points(&args.file, &mut |point| {
@@ -57,10 +57,10 @@ pub(super) fn run(args: &ExportArgs, out: &mut Out) -> Result<ExitCode, Ended> {
         }
         ExportFormat::Openmetrics => {
             let mut errors = 0;
-            // The samples of a metric come together.
+            // The samples of a metric must be consecutive.
             for (family, help) in FAMILIES {
                 writeln!(out, "# TYPE {family} gauge\n# HELP {family} {help}")?;
-                // Samples of a series differ by milliseconds.
+                // The timestamps of a series have a precision of milliseconds and must increase.
                 let mut last: BTreeMap<String, i64> = BTreeMap::new();
                 errors = write_points(&args.file, &mut |point| {
                     let Point { at, family: of, signal, namespace, pod, value } = point;
@@ -87,36 +87,40 @@ pub(super) fn run(args: &ExportArgs, out: &mut Out) -> Result<ExitCode, Ended> {
     Ok(if errors == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// From the times of a recording to those of the system's clock.
+/// The offset in nanoseconds from the times of a recording to those of the system clock.
 #[derive(Clone, Copy, Debug, Default)]
-struct Times(i64);
+struct ClockOffset(i64);
 
-impl Times {
+impl ClockOffset {
     fn shown(self, at: Timestamp) -> Timestamp {
         at.checked_add(jiff::SignedDuration::from_nanos(self.0)).unwrap_or(at)
     }
 }
 
-/// Hands over all items; returns how many segments are damaged. One that is cut off is none.
-fn read(file: &Path, use_one: &mut dyn FnMut(Times, &Item) -> io::Result<()>) -> Result<usize, Ended> {
-    let (mut times, mut errors, mut broken) = (Times::default(), 0, None);
-    let read = each(file, &mut |item| match item {
-        Ok(Item::Clock(offset)) => times = Times(*offset),
-        Ok(item) if broken.is_none() => broken = use_one(times, item).err(),
+/// Passes all items to `on_item`. Returns the number of damaged segments. A segment that is cut off
+/// does not count as damaged.
+fn read(
+    file: &Path,
+    on_item: &mut dyn FnMut(ClockOffset, &Item) -> io::Result<()>,
+) -> Result<usize, VerbError> {
+    let (mut offset, mut errors, mut write_error) = (ClockOffset::default(), 0, None);
+    let read = for_each_item(file, &mut |item| match item {
+        Ok(Item::Clock(nanos)) => offset = ClockOffset(*nanos),
+        Ok(item) if write_error.is_none() => write_error = on_item(offset, item).err(),
         Ok(_) => {}
         Err(error) => {
-            errors += usize::from(!complain_unread(&error));
+            errors += usize::from(!report_unreadable(&error));
         }
     });
     read.map_err(|error| Failure::because(format!("read {}", file.display()), &error))?;
-    match broken {
+    match write_error {
         Some(error) => Err(error.into()),
         None => Ok(errors),
     }
 }
 
-fn line(times: Times, item: &Item) -> Value {
-    let at = |at: &Timestamp| times.shown(*at);
+fn line(offset: ClockOffset, item: &Item) -> Value {
+    let at = |at: &Timestamp| offset.shown(*at);
     let sampled = |kind: &str, when: &Timestamp, snapshot: &Snapshot| {
         let memory = memory(&snapshot.node.memory_detail);
         json!({"at": at(when), "kind": kind, "summary": summary(snapshot), "memory": memory})
@@ -143,7 +147,7 @@ fn line(times: Times, item: &Item) -> Value {
     }
 }
 
-/// The values of the node and of its pods, as the kubelet's Summary has them.
+/// Returns the values of the node and its pods in the format of the kubelet's Summary.
 fn summary(snapshot: &Snapshot) -> Value {
     let NodeStats {
         memory,
@@ -174,7 +178,7 @@ fn summary(snapshot: &Snapshot) -> Value {
     summary
 }
 
-/// The node's memory by measures that the Summary does not have.
+/// Returns the values of the node's memory that the Summary does not have.
 fn memory(detail: &MemoryDetail) -> Value {
     let &MemoryDetail { mem_available, active_file, some_avg10, full_avg10, stalled, swap_used, swap_total } =
         detail;
@@ -254,41 +258,44 @@ struct Point<'a> {
     value: i64,
 }
 
-fn write_points(file: &Path, use_one: &mut dyn FnMut(Point<'_>) -> io::Result<()>) -> Result<usize, Ended> {
+fn write_points(
+    file: &Path,
+    on_point: &mut dyn FnMut(Point<'_>) -> io::Result<()>,
+) -> Result<usize, VerbError> {
     let mut names: BTreeMap<Box<str>, (Box<str>, Box<str>)> = BTreeMap::new();
-    read(file, &mut |times, item| {
+    read(file, &mut |offset, item| {
         let (at, snapshot, is_usage) = match item {
             Item::Pods(_, pods) => {
                 let pods = pods.iter().map(|it| (it.uid.clone(), (it.namespace.clone(), it.name.clone())));
                 names = pods.collect();
                 return Ok(());
             }
-            Item::Usage(at, snapshot) => (times.shown(*at), snapshot, true),
-            Item::Input(Input { at, event: Event::Sample(snapshot) }) => (times.shown(*at), snapshot, false),
+            Item::Usage(at, snapshot) => (offset.shown(*at), snapshot, true),
+            Item::Input(Input { at, event: Event::Sample(snapshot) }) => (offset.shown(*at), snapshot, false),
             _ => return Ok(()),
         };
         let observations = Observations::of(&snapshot.node);
         for signal in Signal::ALL.into_iter().filter(|_| !is_usage) {
-            let Some(seen) = observations.get(signal) else { continue };
+            let Some(observation) = observations.get(signal) else { continue };
             let family = match signal.resource() {
                 Resource::Inodes => FAMILIES[1].0,
                 Resource::Pids => FAMILIES[2].0,
                 Resource::Memory | Resource::EphemeralStorage => FAMILIES[0].0,
             };
             let signal = signal.name();
-            use_one(Point { at, family, signal, namespace: "", pod: "", value: seen.available })?;
+            on_point(Point { at, family, signal, namespace: "", pod: "", value: observation.available })?;
         }
         for stats in snapshot.pods() {
             let Some(value) = stats.values().memory_working_set else { continue };
             let Some((namespace, pod)) = names.get(stats.uid()) else { continue };
             let value = i64::try_from(value).unwrap_or(i64::MAX);
-            use_one(Point { at, family: MEMORY, signal: "", namespace, pod, value })?;
+            on_point(Point { at, family: MEMORY, signal: "", namespace, pod, value })?;
         }
         Ok(())
     })
 }
 
-/// In quotes where it has to be.
+/// Quotes a text for CSV if necessary.
 fn csv(text: &str) -> String {
     match text.contains([',', '"', '\n', '\r']) {
         true => format!("\"{}\"", text.replace('"', "\"\"")),

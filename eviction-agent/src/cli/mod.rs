@@ -23,7 +23,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand, ValueEnum};
-use output::{complain, is_coloured};
+use output::{is_coloured, write_stderr};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
@@ -72,11 +72,11 @@ enum LogFormat {
     Json,
 }
 
-/// Parses the arguments, starts the log, runs the verb. Exit codes: 0 done, 1 failed, 2 wrong usage.
+/// Parses the arguments, starts the log and runs the verb. Exit codes: 0 done, 1 failed, 2 wrong usage.
 pub fn main() -> ExitCode {
     let Cli { log_format, verb } = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return refused(&error),
+        Err(error) => return print_help_or_errors(&error),
     };
     let is_daemon = match &verb {
         Verb::Run(_) => true,
@@ -85,13 +85,13 @@ pub fn main() -> ExitCode {
     };
     if !is_daemon {
         start_log(log_format, None);
-        return short_lived(verb);
+        return run_short_lived(verb);
     }
     // A slow reader of the log must not block the daemon.
     let writer = match LineWriter::start_log() {
         Ok(writer) => writer,
         Err(error) => {
-            complain(&format!("error: start the log: {error}\n"));
+            write_stderr(&format!("error: start the log: {error}\n"));
             return ExitCode::FAILURE;
         }
     };
@@ -101,14 +101,15 @@ pub fn main() -> ExitCode {
         Verb::Run(args) => run::run(args),
         _ => Ok(ExitCode::SUCCESS),
     };
-    // What is still to be logged comes before the last word.
+    // Log lines are written before the final error.
     writer.finish_log();
-    // Standard output may be locked for ever by the thread that writes it, if its reader does not read.
+    // `report` does not lock standard output: the thread that writes it may hold the lock for ever if
+    // the reader does not read.
     output::report(result)
 }
 
-/// A verb that ends by itself.
-fn short_lived(verb: Verb) -> ExitCode {
+/// Runs a verb that ends by itself.
+fn run_short_lived(verb: Verb) -> ExitCode {
     let mut out = output::out();
     let result = match verb {
         Verb::Run(args) => run::run(args),
@@ -135,8 +136,8 @@ fn short_lived(verb: Verb) -> ExitCode {
     output::end(out, result)
 }
 
-/// Prints help, or what is wrong with the arguments. Old names are reported with the new ones.
-fn refused(error: &clap::Error) -> ExitCode {
+/// Prints the help, or the errors of the arguments. Errors about old names contain the new ones.
+fn print_help_or_errors(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
         let text = error.render();
         let is_coloured = is_coloured(&std::io::stdout());
@@ -147,19 +148,19 @@ fn refused(error: &clap::Error) -> ExitCode {
     }
     let arguments: Vec<String> =
         std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
-    let retired = errors(&arguments);
+    let retired = retired_errors(&arguments);
     match retired.is_empty() {
-        // Fails only without a reader.
+        // Printing fails only without a reader.
         true => drop(error.print()),
-        false => retired.iter().for_each(|error| complain(&format!("error: {error}\n"))),
+        false => retired.iter().for_each(|error| write_stderr(&format!("error: {error}\n"))),
     }
     ExitCode::from(2)
 }
 
 fn start_log(format: LogFormat, queue: Option<LineQueue>) {
-    let (filter, wrong) = filter(std::env::var_os(EnvFilter::DEFAULT_ENV));
-    if let Some(wrong) = wrong {
-        complain(&format!("warning: RUST_LOG: {wrong}; logging at level info\n"));
+    let (filter, error) = filter(std::env::var_os(EnvFilter::DEFAULT_ENV));
+    if let Some(error) = error {
+        write_stderr(&format!("warning: RUST_LOG: {error}; logging at level info\n"));
     }
     let writer = match queue {
         Some(queue) => BoxMakeWriter::new(queue),
@@ -173,13 +174,14 @@ fn start_log(format: LogFormat, queue: Option<LineQueue>) {
     }
 }
 
-/// kube logs a list that it cannot decode as a whole, and failures that the agent reports itself.
+/// kube logs the whole text of a list that it cannot decode, and failures that the agent reports
+/// itself.
 const KUBE: [&str; 2] = ["kube_client=error", "kube_runtime=error"];
 
-/// The filter of RUST_LOG, `info` without one, and what is wrong with it.
+/// Returns the filter of RUST_LOG, or `info` if it is not set, and the error in RUST_LOG.
 fn filter(given: Option<std::ffi::OsString>) -> (EnvFilter, Option<String>) {
     let default = || EnvFilter::new("info");
-    let (filter, wrong) = match given.filter(|given| !given.is_empty()) {
+    let (filter, error) = match given.filter(|given| !given.is_empty()) {
         None => (default(), None),
         Some(given) => match given.to_str().map(EnvFilter::try_new) {
             Some(Ok(filter)) => (filter, None),
@@ -188,14 +190,14 @@ fn filter(given: Option<std::ffi::OsString>) -> (EnvFilter, Option<String>) {
         },
     };
     if filter.to_string().contains("kube_") {
-        return (filter, wrong);
+        return (filter, error);
     }
     let filter = KUBE.iter().filter_map(|text| text.parse().ok()).fold(filter, EnvFilter::add_directive);
-    (filter, wrong)
+    (filter, error)
 }
 
-/// A flag of an earlier version: the name, what is used now, and whether it took a value.
-const FLAGS: [(&str, &str); 10] = [
+/// Flags of earlier versions, each with its replacement.
+const RETIRED_FLAGS: [(&str, &str); 10] = [
     ("--act", "--action none|kill|evict"),
     ("--rung", "--backend NAME"),
     ("--deny-rung", "--disable-backend NAME"),
@@ -208,12 +210,13 @@ const FLAGS: [(&str, &str); 10] = [
     ("--record", "recorder.directory in the AgentConfiguration"),
 ];
 
-/// Values of `--act` that have other names now.
-const ACTS: [(&str, &str); 2] =
+/// Values of `--act` whose replacement differs from that of the flag.
+const RETIRED_ACTIONS: [(&str, &str); 2] =
     [("dry-run", "--action none"), ("evict-dry-run", "--action evict --dry-run=server")];
 
-/// One error for each old flag or verb among these arguments, which are without the program's name.
-fn errors(arguments: &[String]) -> Vec<String> {
+/// Returns one error for each old flag or verb in these arguments, which do not include the program's
+/// name.
+fn retired_errors(arguments: &[String]) -> Vec<String> {
     let mut errors = Vec::new();
     let mut words = arguments.iter().map(String::as_str).take_while(|word| *word != "--").peekable();
     let mut verb = None;
@@ -227,9 +230,9 @@ fn errors(arguments: &[String]) -> Vec<String> {
             continue;
         }
         let (flag, value) = word.split_once('=').map_or((word, None), |(flag, value)| (flag, Some(value)));
-        let Some((_, new)) = FLAGS.iter().find(|(old, _)| *old == flag) else { continue };
+        let Some((_, new)) = RETIRED_FLAGS.iter().find(|(old, _)| *old == flag) else { continue };
         let value = value.or_else(|| words.peek().copied());
-        let of_value = ACTS.iter().find(|(act, _)| flag == "--act" && value == Some(act));
+        let of_value = RETIRED_ACTIONS.iter().find(|(act, _)| flag == "--act" && value == Some(act));
         let new = of_value.map_or(new, |(_, new)| new);
         errors.push(format!("parse arguments: {flag}: use {new}"));
     }
@@ -249,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn kube_logs_errors_alone_unless_it_is_asked_for_more() {
+    fn kube_logs_only_errors_unless_rust_log_names_it() {
         for given in [None, Some("debug".into()), Some("eviction_agent=trace".into())] {
             let (filter, _) = filter(given);
             assert!(KUBE.iter().all(|directive| filter.to_string().contains(directive)), "{filter}");
@@ -269,12 +272,12 @@ mod retired_tests {
     use super::*;
 
     fn errors_of(line: &str) -> Vec<String> {
-        errors(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+        retired_errors(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
     }
 
     #[test]
     fn each_old_flag_is_named_with_the_new_one() {
-        for (old, new) in FLAGS {
+        for (old, new) in RETIRED_FLAGS {
             for line in [format!("run {old} x"), format!("run {old}=x")] {
                 let expected = format!("parse arguments: {old}: use {new}");
                 assert_eq!(errors_of(&line), [expected], "{line}");
@@ -300,7 +303,7 @@ mod retired_tests {
     }
 
     #[test]
-    fn what_follows_two_dashes_is_no_flag() {
+    fn arguments_after_two_dashes_are_not_flags() {
         assert_eq!(errors_of("run -- --act kill"), [""; 0]);
         assert_eq!(errors_of("run --action kill --pods-file x"), [""; 0]);
     }

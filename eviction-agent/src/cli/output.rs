@@ -8,69 +8,69 @@ use comfy_table::{ColumnConstraint, ContentArrangement, Table, presets};
 use serde::Serialize;
 
 use crate::daemon::Failure;
-use crate::scenario::recording::Unread;
+use crate::scenario::recording::SegmentError;
 use crate::top::text;
 
 /// Standard output. What is written to it must be flushed.
 pub(super) type Out = BufWriter<StdoutLock<'static>>;
 
-/// Why a verb ended early.
-pub(super) enum Ended {
-    /// It could not do its work.
+/// The reason why a verb ended early.
+pub(super) enum VerbError {
+    /// The verb failed.
     Failure(Failure),
     /// Standard output could not be written.
     Output(io::Error),
 }
 
-impl From<Failure> for Ended {
+impl From<Failure> for VerbError {
     fn from(failure: Failure) -> Self {
         Self::Failure(failure)
     }
 }
 
-impl From<io::Error> for Ended {
+impl From<io::Error> for VerbError {
     fn from(error: io::Error) -> Self {
         Self::Output(error)
     }
 }
 
-/// Standard output, locked.
+/// Locks standard output.
 pub(super) fn out() -> Out {
     BufWriter::new(io::stdout().lock())
 }
 
-/// Writes to standard error. A closed one is ignored.
-pub(super) fn complain(text: &str) {
+/// Writes to standard error. Errors, such as a closed standard error, are ignored.
+pub(super) fn write_stderr(text: &str) {
     let _ignored = io::stderr().write_all(text.as_bytes());
 }
 
-/// Says which segment of a recording cannot be read to its end. True if that is no fault: a killed agent
-/// leaves one that is cut off.
-pub(super) fn complain_unread(Unread { text, is_cut }: &Unread) -> bool {
-    complain(&format!("{}: {text}\n", if *is_cut { "warning" } else { "error" }));
+/// Reports which segment of a recording cannot be read to its end. Returns true if that is not an error: a
+/// killed agent leaves a segment that is cut off.
+pub(super) fn report_unreadable(SegmentError { text, is_cut }: &SegmentError) -> bool {
+    write_stderr(&format!("{}: {text}\n", if *is_cut { "warning" } else { "error" }));
     *is_cut
 }
 
-/// Flushes standard output, and ends a verb.
-pub(super) fn end(mut out: Out, result: Result<ExitCode, Ended>) -> ExitCode {
-    let result = result.and_then(|code| out.flush().map(|()| code).map_err(Ended::Output));
-    // What is left in the buffer cannot be written either.
+/// Flushes standard output and ends a verb.
+pub(super) fn end(mut out: Out, result: Result<ExitCode, VerbError>) -> ExitCode {
+    let result = result.and_then(|code| out.flush().map(|()| code).map_err(VerbError::Output));
+    // The rest of the buffer cannot be written either.
     let _parts = out.into_parts();
     report(result)
 }
 
-/// Ends a verb: reports errors, and returns the exit code. A closed pipe is success.
-pub(super) fn report(result: Result<ExitCode, Ended>) -> ExitCode {
+/// Reports errors of a verb and returns the exit code. A closed pipe counts as success.
+pub(super) fn report(result: Result<ExitCode, VerbError>) -> ExitCode {
     match result {
         Ok(code) => code,
-        Err(Ended::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
-        Err(Ended::Output(error)) => {
-            complain(&format!("error: write standard output: {error}\n"));
+        Err(VerbError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(VerbError::Output(error)) => {
+            write_stderr(&format!("error: write standard output: {error}\n"));
             ExitCode::FAILURE
         }
-        Err(Ended::Failure(failure)) => {
+        Err(VerbError::Failure(failure)) => {
             let (text, code) = failure.report();
-            complain(&text);
+            write_stderr(&text);
             code
         }
     }
@@ -102,14 +102,15 @@ pub(super) enum StreamFormat {
 }
 
 impl Format {
-    /// Writes `what`, called `name` in an error; `table` is for people, and gets whether the table is wide.
+    /// Writes `what`, which errors call `name`. `table` returns the text for users; its argument is whether
+    /// the table is wide.
     pub(super) fn write<T: Serialize>(
         self,
         out: &mut Out,
         name: &str,
         what: &T,
         table: impl FnOnce(&T, bool) -> String,
-    ) -> Result<(), Ended> {
+    ) -> Result<(), VerbError> {
         let failed = |error: &dyn std::error::Error| Failure::because(format!("write {name}"), error);
         let text = match self {
             Self::Table => table(what, false),
@@ -124,12 +125,13 @@ impl Format {
     }
 }
 
-/// Whether standard output may have colours: a terminal, and no NO_COLOR that says something.
+/// Returns whether the stream may have colours: it is a terminal, and NO_COLOR is unset or empty.
 pub(super) fn is_coloured(stream: &impl io::IsTerminal) -> bool {
     stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// The columns of the terminal: those of $COLUMNS, else those of the terminal that standard output is.
+/// Returns the columns of the terminal: $COLUMNS if set, else those of the terminal that standard output
+/// is.
 pub(super) fn columns() -> Option<u16> {
     let given =
         std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok()).filter(|columns| *columns > 0);
@@ -140,7 +142,7 @@ pub(super) fn columns() -> Option<u16> {
     })
 }
 
-/// A table without lines, wrapped to so many columns.
+/// Returns a table without lines, wrapped to `columns` columns.
 pub(super) fn table<const N: usize>(
     heading: [&str; N],
     rows: impl IntoIterator<Item = [String; N]>,
@@ -171,7 +173,7 @@ pub(super) fn table<const N: usize>(
     lines.collect()
 }
 
-/// A text wrapped at blanks to so many columns; the lines after the first are indented.
+/// Wraps a text at blanks to `columns` columns. Lines after the first are indented.
 pub(super) fn wrap(text: &str, columns: Option<u16>) -> String {
     let columns = columns.map_or(usize::MAX, |columns| usize::from(columns.max(20)));
     text::wrap(text, columns).iter().map(|line| format!("{line}\n")).collect()
@@ -196,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_terminal_nothing_is_wrapped() {
+    fn table_is_not_wrapped_without_a_terminal() {
         let wide = table(["SETTING", "VALUE"], rows(), None);
         let expected = "SETTING        VALUE\npolicy.memory  a rather long value that has many words in it\n";
         assert_eq!(wide, expected);

@@ -1,4 +1,5 @@
-//! `record`: a recording without an agent that acts. `record snapshot`: a copy of the end of one.
+//! `record`: runs an agent that records and takes no action. `record snapshot`: copies the end of a
+//! recording.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -8,7 +9,7 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 use jiff::SignedDuration;
 
-use super::output::{Ended, Out, complain};
+use super::output::{Out, VerbError, write_stderr};
 use super::report::duration;
 use super::run::{self, RunArgs};
 use crate::daemon::Failure;
@@ -48,18 +49,18 @@ struct SnapshotArgs {
 }
 
 impl RecordArgs {
-    /// Whether it ends by itself.
+    /// Returns whether the verb is `record snapshot`, which ends by itself.
     pub(super) fn is_copy(&self) -> bool {
         self.copy.is_some()
     }
 }
 
-pub(super) fn record(args: RecordArgs) -> Result<ExitCode, Ended> {
+pub(super) fn record(args: RecordArgs) -> Result<ExitCode, VerbError> {
     run::record(args.run, args.directory.unwrap_or_default())
 }
 
 /// Copies the end of a recording.
-pub(super) fn copy(args: &RecordArgs, out: &mut Out) -> Result<ExitCode, Ended> {
+pub(super) fn copy(args: &RecordArgs, out: &mut Out) -> Result<ExitCode, VerbError> {
     let Some(RecordVerb::Snapshot(SnapshotArgs { directory, file, last })) = &args.copy else {
         return Ok(ExitCode::FAILURE);
     };
@@ -77,7 +78,7 @@ pub(super) fn copy(args: &RecordArgs, out: &mut Out) -> Result<ExitCode, Ended> 
         return Err(Failure::usage(error).into());
     };
     for why in excerpt.map_err(failed)?.left_out {
-        complain(&format!("warning: left out {why}\n"));
+        write_stderr(&format!("warning: left out {why}\n"));
     }
     Ok(ExitCode::SUCCESS)
 }

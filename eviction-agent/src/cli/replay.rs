@@ -1,4 +1,4 @@
-//! `replay`: recordings and scenarios, decided again by this version.
+//! `replay`: replays recordings and scenarios with this version.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -8,13 +8,13 @@ use clap::Args;
 use eviction_config::load_agent;
 use eviction_core::record::DecisionRecord;
 
-use super::output::{Ended, Out, StreamFormat, columns, complain, complain_unread, table};
+use super::output::{Out, StreamFormat, VerbError, columns, report_unreadable, table, write_stderr};
 use crate::cli::configuration::ProfileArg;
 use crate::daemon::Failure;
 use crate::scenario::expected::compare;
 use crate::scenario::format::{Case, Outcome};
-use crate::scenario::read::{self, Found};
-use crate::scenario::recording::{self, Replay, Unread, Verified};
+use crate::scenario::read::{self, CaseResult};
+use crate::scenario::recording::{self, Replay, SegmentError, Verification};
 use crate::scenario::run::{self, Overrides};
 use crate::telemetry::recording::reader::is_recording;
 
@@ -49,7 +49,7 @@ struct Tally {
     errors: usize,
 }
 
-/// What is decided by in place of what recordings say.
+/// Returns the overrides of the agent configuration.
 pub(super) fn overrides(config: Option<&Path>, profile: Option<ProfileArg>) -> Result<Overrides, Failure> {
     let agent = config.map(|file| load_agent(Some(file))).transpose().map_err(|problems| {
         let problems = problems.0.into_iter();
@@ -58,14 +58,14 @@ pub(super) fn overrides(config: Option<&Path>, profile: Option<ProfileArg>) -> R
     Ok(Overrides { agent, profile: profile.map(Into::into) })
 }
 
-/// Runs the verb: 0 if all went well, 1 if a scenario failed or is none.
-pub(super) fn run(args: &ReplayArgs, out: &mut Out) -> Result<ExitCode, Ended> {
+/// Runs the verb. Exit code 0 on success, 1 if a scenario failed or is invalid.
+pub(super) fn run(args: &ReplayArgs, out: &mut Out) -> Result<ExitCode, VerbError> {
     let ReplayArgs { files, scenarios, verify, config, profile, output } = args;
     let overrides = overrides(config.as_deref(), *profile)?;
     let default = if scenarios.is_some() { StreamFormat::Jsonl } else { StreamFormat::Table };
     let format = output.unwrap_or(default);
     let mut tally = Tally::default();
-    let (mut broken, mut rows) = (None, Vec::new());
+    let (mut write_error, mut rows) = (None, Vec::new());
     for file in files.iter().chain(scenarios) {
         if is_recording(file) {
             if config.is_some() || profile.is_some() {
@@ -79,12 +79,12 @@ pub(super) fn run(args: &ReplayArgs, out: &mut Out) -> Result<ExitCode, Ended> {
             continue;
         }
         read::each(file, &mut |found| {
-            if broken.is_some() {
+            if write_error.is_some() {
                 return;
             }
             let written = outcome(found, &overrides).map(|(outcome, expected)| match (verify, format) {
-                (true, _) => judge(&outcome, &expected, &mut tally, out),
-                (false, StreamFormat::Jsonl) => print(&outcome, &mut tally, out),
+                (true, _) => check_outcome(&outcome, &expected, &mut tally, out),
+                (false, StreamFormat::Jsonl) => print_outcome(&outcome, &mut tally, out),
                 (false, StreamFormat::Table) => {
                     tally.passed += 1;
                     rows.extend(decisions(&outcome));
@@ -93,13 +93,13 @@ pub(super) fn run(args: &ReplayArgs, out: &mut Out) -> Result<ExitCode, Ended> {
             });
             let written = written.unwrap_or_else(|cause| {
                 tally.errors += 1;
-                complain(&format!("error: {cause}\n"));
+                write_stderr(&format!("error: {cause}\n"));
                 Ok(())
             });
-            broken = written.err();
+            write_error = written.err();
         });
     }
-    if let Some(error) = broken {
+    if let Some(error) = write_error {
         return Err(error.into());
     }
     match (verify, format) {
@@ -116,7 +116,7 @@ pub(super) fn run(args: &ReplayArgs, out: &mut Out) -> Result<ExitCode, Ended> {
     })
 }
 
-/// A row for each eviction of a scenario, or one that says that there is none.
+/// Returns a row for each eviction of a scenario, or one row that reports that there is none.
 fn decisions(outcome: &Outcome) -> Vec<[String; 5]> {
     let Outcome { name, config_error, config_error_stage: _, steps } = outcome;
     let name = name.escape_debug().to_string();
@@ -141,13 +141,13 @@ fn decisions(outcome: &Outcome) -> Vec<[String; 5]> {
     if rows.is_empty() { vec![[name, none(), none(), none(), "no eviction".to_owned()]] } else { rows }
 }
 
-/// Decides a recording again and compares each decision.
-fn verify_recording(file: &Path, tally: &mut Tally, out: &mut Out) -> Result<(), Ended> {
-    let Verified { same, different, lost, errors } = match recording::verify(file) {
+/// Replays a recording and compares each decision.
+fn verify_recording(file: &Path, tally: &mut Tally, out: &mut Out) -> Result<(), VerbError> {
+    let Verification { same, different, lost, errors } = match recording::verify(file) {
         Ok(verified) => verified,
         Err(error) => {
             let text = format!("read {}: {error}", file.display());
-            Verified { errors: vec![Unread { text, is_cut: false }], ..Verified::default() }
+            Verification { errors: vec![SegmentError { text, is_cut: false }], ..Verification::default() }
         }
     };
     tally.passed += same;
@@ -155,17 +155,17 @@ fn verify_recording(file: &Path, tally: &mut Tally, out: &mut Out) -> Result<(),
     for text in different {
         writeln!(out, "{}: {text}", file.display())?;
     }
-    tally.errors += errors.iter().filter(|error| !complain_unread(error)).count();
+    tally.errors += errors.iter().filter(|error| !report_unreadable(error)).count();
     if lost > 0 {
-        complain(&format!("warning: {}: the inputs of {lost} decisions are lost\n", file.display()));
+        write_stderr(&format!("warning: {}: the inputs of {lost} decisions are lost\n", file.display()));
     }
     Ok(())
 }
 
-/// A row for each eviction that a recording comes to.
+/// Returns a row for each eviction in the replay of a recording.
 fn recorded_evictions(file: &Path, tally: &mut Tally) -> Vec<[String; 5]> {
     let (mut replay, mut rows) = (Replay::default(), Vec::new());
-    let read = recording::each(file, &mut |item| match item {
+    let read = recording::for_each_item(file, &mut |item| match item {
         Ok(item) => {
             let Some(decision) = replay.take(item).filter(recording::evicts) else { return };
             let record = DecisionRecord::of(&decision);
@@ -182,36 +182,41 @@ fn recorded_evictions(file: &Path, tally: &mut Tally) -> Vec<[String; 5]> {
                 ]);
             }
         }
-        Err(unread) => {
+        Err(error) => {
             replay.interrupt();
-            tally.errors += usize::from(!complain_unread(&unread));
+            tally.errors += usize::from(!report_unreadable(&error));
         }
     });
     if let Err(cause) = read {
         tally.errors += 1;
-        complain(&format!("error: read {}: {cause}\n", file.display()));
+        write_stderr(&format!("error: read {}: {cause}\n", file.display()));
     }
     rows
 }
 
-/// What comes of a scenario, and the outcomes that are right.
-fn outcome(found: Found, overrides: &Overrides) -> Result<(Outcome, Vec<Outcome>), String> {
+/// Runs a scenario. Returns its outcome and the expected outcomes.
+fn outcome(found: CaseResult, overrides: &Overrides) -> Result<(Outcome, Vec<Outcome>), String> {
     let Case { scenario, expected } = found?;
     let name = scenario.name.clone();
     let explained = run::run(scenario, overrides).map_err(|error| format!("replay {name}: {error}"))?;
     Ok((explained.outcome, expected))
 }
 
-fn print(outcome: &Outcome, tally: &mut Tally, out: &mut impl Write) -> io::Result<()> {
+fn print_outcome(outcome: &Outcome, tally: &mut Tally, out: &mut impl Write) -> io::Result<()> {
     tally.passed += 1;
     serde_json::to_writer(&mut *out, outcome)?;
     out.write_all(b"\n")
 }
 
-fn judge(outcome: &Outcome, expected: &[Outcome], tally: &mut Tally, out: &mut impl Write) -> io::Result<()> {
+fn check_outcome(
+    outcome: &Outcome,
+    expected: &[Outcome],
+    tally: &mut Tally,
+    out: &mut impl Write,
+) -> io::Result<()> {
     if expected.is_empty() {
         tally.errors += 1;
-        complain(&format!("error: check {}: no outcome is expected\n", outcome.name));
+        write_stderr(&format!("error: check {}: no outcome is expected\n", outcome.name));
         return Ok(());
     }
     match compare(outcome, expected) {

@@ -1,4 +1,4 @@
-//! `report`: a recording on one page.
+//! `report`: writes a recording as one page.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use eviction_core::time::Timestamp;
 use eviction_core::units::GoDuration;
 use jiff::SignedDuration;
 
-use super::output::{Ended, Out, complain};
+use super::output::{Out, VerbError, write_stderr};
 use crate::daemon::Failure;
 use crate::report::Report;
 use crate::report::recording::{Window, read};
@@ -67,7 +67,7 @@ pub(super) fn duration(text: &str) -> Result<SignedDuration, String> {
 }
 
 impl WindowArgs {
-    /// The report of this part of a recording. What is missing in it is said.
+    /// Returns the report of this part of a recording. Its warnings are printed on standard error.
     pub(super) fn read(&self, file: &std::path::Path) -> Result<Report, Failure> {
         if let (Some(from), Some(to)) = (self.from, self.to)
             && from > to
@@ -76,7 +76,7 @@ impl WindowArgs {
         }
         let report = read(file, |all| self.within(all));
         let report = report.map_err(|error| Failure::failed(format!("report: {error}")))?;
-        report.warnings().for_each(|warning| complain(&format!("warning: {warning}\n")));
+        report.warnings().for_each(|warning| write_stderr(&format!("warning: {warning}\n")));
         Ok(report)
     }
 
@@ -90,7 +90,7 @@ impl WindowArgs {
     }
 }
 
-pub(super) fn run(args: &ReportArgs, out: &mut Out) -> Result<ExitCode, Ended> {
+pub(super) fn run(args: &ReportArgs, out: &mut Out) -> Result<ExitCode, VerbError> {
     let report = args.window.read(&args.file)?;
     let text = match args.output {
         ReportFormat::Html => {

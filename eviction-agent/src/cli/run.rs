@@ -6,12 +6,12 @@ use std::process::ExitCode;
 use clap::Args;
 
 use super::configuration::{CapacityArgs, ConfigurationArgs, DiskArgs, ServiceArgs};
-use super::output::{Ended, StreamFormat};
+use super::output::{StreamFormat, VerbError};
 use crate::cli::check::BackendArgs;
 use crate::cli::configuration::ClusterArgs;
 use crate::daemon::{self, ConfigurationFiles, NodeFacts, Options};
 
-/// Run the agent: watch the node's memory and process IDs, and evict pods when an eviction threshold is met
+/// Run the agent: watch the node's memory, disks and process IDs, and evict pods when an eviction threshold is met
 #[derive(Debug, Args)]
 pub(super) struct RunArgs {
     #[command(flatten)]
@@ -52,17 +52,17 @@ pub(super) struct RunArgs {
     bpf_debug_log: bool,
 }
 
-pub(super) fn run(args: RunArgs) -> Result<ExitCode, Ended> {
+pub(super) fn run(args: RunArgs) -> Result<ExitCode, VerbError> {
     run_recording(args, None)
 }
 
-/// Runs the agent without acting, and records.
-pub(super) fn record(mut args: RunArgs, directory: PathBuf) -> Result<ExitCode, Ended> {
+/// Runs the agent without actions, and records.
+pub(super) fn record(mut args: RunArgs, directory: PathBuf) -> Result<ExitCode, VerbError> {
     args.service.observe_only()?;
     run_recording(args, Some(directory))
 }
 
-fn run_recording(args: RunArgs, recorder_directory: Option<PathBuf>) -> Result<ExitCode, Ended> {
+fn run_recording(args: RunArgs, recorder_directory: Option<PathBuf>) -> Result<ExitCode, VerbError> {
     let RunArgs {
         configuration,
         state_dir,

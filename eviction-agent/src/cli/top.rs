@@ -1,4 +1,4 @@
-//! `top`: a screen of a running agent, of one that runs for it, or of a recording.
+//! `top`: the screen of a running agent, of an agent that is started for the screen, or of a recording.
 
 mod standalone;
 
@@ -26,7 +26,7 @@ use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::client::SocketArgs;
-use super::output::{Ended, Out, columns, complain};
+use super::output::{Out, VerbError, columns, write_stderr};
 use super::watch;
 use crate::daemon::Failure;
 use crate::report;
@@ -36,16 +36,16 @@ use crate::top::timeline::Timeline;
 use crate::top::{Screen, Sort};
 use standalone::Standalone;
 
-/// How soon a signal ends it.
+/// The maximum time until a signal ends the verb.
 const POLL: Duration = Duration::from_millis(200);
 
-/// How long a key that was pressed is waited for: crossterm reads none with no time at all.
-const KEY: Duration = Duration::from_millis(1);
+/// The timeout of the wait for a pressed key: crossterm reads no key with a timeout of zero.
+const KEY_TIMEOUT: Duration = Duration::from_millis(1);
 
-/// How long after a signal it ends in any case.
-const STOP: Duration = Duration::from_secs(3);
+/// The time after a signal at which the process exits in any case.
+const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How long the first sample of the pods may take for `--once`.
+/// The timeout of the first sample of the pods for `--once`.
 const FIRST_SAMPLE: Duration = Duration::from_secs(15);
 
 /// Show the node, its pods in the order of eviction and what happens: live from the running agent, without
@@ -77,7 +77,7 @@ pub(super) struct TopArgs {
 fn delay(text: &str) -> Result<Duration, String> {
     let delay = GoDuration::parse(text).map_err(|error| error.to_string())?;
     let delay = Duration::from_nanos(u64::try_from(delay.as_nanos()).unwrap_or_default());
-    // The agent makes a new answer no sooner.
+    // The agent caches a response for this time.
     if delay < Duration::from_millis(250) { Err("must be at least 250ms".to_owned()) } else { Ok(delay) }
 }
 
@@ -87,7 +87,7 @@ fn sort(name: &str) -> Result<Sort, String> {
 }
 
 /// Runs the verb until a key or a signal ends it.
-pub(super) fn run(args: &TopArgs, out: &mut Out) -> Result<ExitCode, Ended> {
+pub(super) fn run(args: &TopArgs, out: &mut Out) -> Result<ExitCode, VerbError> {
     let is_once = args.once || !std::io::stdout().is_terminal();
     let screen = Screen::new(args.sort, !is_utf8(|name| std::env::var(name).ok()));
     if let Some(file) = &args.file {
@@ -95,10 +95,10 @@ pub(super) fn run(args: &TopArgs, out: &mut Out) -> Result<ExitCode, Ended> {
         return show(args, source, screen, is_once, out);
     }
     let socket = &args.socket;
-    let is_alone = !args.run.is_empty() || (socket.is_default() && !socket.has_agent());
-    let agent = is_alone.then(|| Standalone::start(&args.run)).transpose()?;
+    let is_standalone = !args.run.is_empty() || (socket.is_default() && !socket.has_agent());
+    let agent = is_standalone.then(|| Standalone::start(&args.run)).transpose()?;
     let socket = agent.as_ref().map_or(socket, |(_, socket)| socket).clone();
-    show(args, Source::Agent { socket, seq: 0, is_alone }, screen, is_once, out)
+    show(args, Source::Agent { socket, seq: 0, is_standalone }, screen, is_once, out)
 }
 
 fn show(
@@ -107,47 +107,47 @@ fn show(
     mut screen: Screen,
     is_once: bool,
     out: &mut Out,
-) -> Result<ExitCode, Ended> {
-    // Without an agent there is nothing to show: said before the screen is taken.
+) -> Result<ExitCode, VerbError> {
+    // Without an agent the verb fails here, before the screen is drawn.
     source.refresh(&mut screen)?;
     let begin = Instant::now();
-    while is_once && source.is_alone() && !screen.has_pods() && begin.elapsed() < FIRST_SAMPLE {
+    while is_once && source.is_standalone() && !screen.has_pods() && begin.elapsed() < FIRST_SAMPLE {
         std::thread::sleep(POLL);
         source.refresh(&mut screen)?;
     }
     if is_once {
-        return once(&screen, out);
+        return print_once(&screen, out);
     }
     let failed = |error: std::io::Error| Failure::because("draw on the terminal", &error);
     let is_stopped = stop_on_signals()?;
-    // The lock of standard output is held by this thread, which may take it again.
+    // This thread holds the lock of standard output, and may take it again.
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         let _unshown = execute!(std::io::stdout(), Show);
         before(panic);
     }));
-    // At its end it would print an error, and panic, where the terminal is gone.
+    // Dropping the terminal would print an error, and panic, if the terminal was closed.
     let mut terminal = ManuallyDrop::new(ratatui::try_init().map_err(failed)?);
-    let end = follow(&mut terminal, &mut screen, &mut source, args.delay, &is_stopped);
+    let end = run_screen(&mut terminal, &mut screen, &mut source, args.delay, &is_stopped);
     let restored = terminal.show_cursor().and(ratatui::try_restore());
     end.and(restored).map_err(failed)?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn follow(
+fn run_screen(
     terminal: &mut ratatui::DefaultTerminal,
     screen: &mut Screen,
     source: &mut Source,
     delay: Duration,
     is_stopped: &AtomicBool,
 ) -> std::io::Result<()> {
-    let mut asked = Instant::now();
+    let mut refreshed_at = Instant::now();
     while !screen.is_ended() && !is_stopped.load(Ordering::Relaxed) {
         terminal.draw(|frame| screen.draw(frame))?;
-        if !is_terminal_open(delay.saturating_sub(asked.elapsed()).min(POLL)) {
+        if !is_terminal_open(delay.saturating_sub(refreshed_at.elapsed()).min(POLL)) {
             break;
         }
-        while event::poll(KEY)? {
+        while event::poll(KEY_TIMEOUT)? {
             if let Event::Key(key) = event::read()? {
                 let before = screen.selected().map(|pod| pod.pod_uid.clone());
                 screen.key(key);
@@ -157,50 +157,50 @@ fn follow(
                 }
             }
         }
-        if asked.elapsed() < delay {
+        if refreshed_at.elapsed() < delay {
             continue;
         }
-        asked = Instant::now();
+        refreshed_at = Instant::now();
         screen.play(SignedDuration::try_from(delay).unwrap_or_default());
         source.seek(screen);
         if !screen.is_paused()
             && let Err(failure) = source.refresh(screen)
         {
-            screen.fail(failure.report().0.lines().next().unwrap_or_default().to_owned());
+            screen.show_error(failure.report().0.lines().next().unwrap_or_default().to_owned());
         }
     }
     Ok(())
 }
 
-/// Waits for a key. False if the terminal is gone, which crossterm would read for ever.
+/// Waits for a key. Returns false if the terminal was closed, because crossterm would read it for ever.
 fn is_terminal_open(timeout: Duration) -> bool {
     let stdout = std::io::stdout();
     let mut fds = [PollFd::new(&stdout, PollFlags::IN)];
     let timeout = Timespec::try_from(timeout).unwrap_or_default();
-    // A signal ends the wait: it is checked next.
+    // A signal ends the wait. The caller checks for signals next.
     let _interrupted = poll(&mut fds, Some(&timeout));
     !fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
 }
 
-/// What is shown.
+/// The source of the shown state.
 enum Source {
     Agent {
         socket: SocketArgs,
-        /// The last event line that was shown.
+        /// The number of the last event line that was shown.
         seq: u64,
-        /// It runs for this screen only.
-        is_alone: bool,
+        /// Whether the agent runs only for this screen.
+        is_standalone: bool,
     },
     Recording(Box<Playback>),
 }
 
-/// A recording at a time.
+/// Opens a recording at a time.
 fn recording(file: &Path, at: Option<Timestamp>, screen: Screen) -> Result<(Source, Screen), Failure> {
     let failed = |error: String| Failure::failed(format!("top: {error}"));
     let (mut playback, samples) =
         Playback::open(file).map_err(|error| Failure::because(format!("read {}", file.display()), &error))?;
     let (events, warnings) = report::recording::events(file).map_err(failed)?;
-    warnings.iter().for_each(|warning| complain(&format!("warning: {warning}\n")));
+    warnings.iter().for_each(|warning| write_stderr(&format!("warning: {warning}\n")));
     let timeline = Timeline { name: file.display().to_string(), samples, events };
     let (first, last) = timeline.ends();
     playback.seek(at.unwrap_or(last).clamp(first, last));
@@ -210,7 +210,7 @@ fn recording(file: &Path, at: Option<Timestamp>, screen: Screen) -> Result<(Sour
 impl Source {
     fn refresh(&mut self, screen: &mut Screen) -> Result<(), Failure> {
         match self {
-            Self::Agent { socket, seq, is_alone: _ } => {
+            Self::Agent { socket, seq, is_standalone: _ } => {
                 screen.update(socket.get_json::<NodeState>("/v1/state")?);
                 let lines = socket.get(&format!("/v1/events?since={seq}"))?;
                 for line in lines.lines() {
@@ -236,7 +236,7 @@ impl Source {
         }
     }
 
-    /// A pod may be gone by now.
+    /// Shows the explanation of the selected pod, or nothing if the pod no longer exists.
     fn explain(&self, screen: &mut Screen) {
         let Some(pod) = screen.selected() else { return screen.explain(Vec::new()) };
         let lines = match self {
@@ -252,13 +252,13 @@ impl Source {
         screen.explain(lines);
     }
 
-    fn is_alone(&self) -> bool {
-        matches!(self, Self::Agent { is_alone: true, .. })
+    fn is_standalone(&self) -> bool {
+        matches!(self, Self::Agent { is_standalone: true, .. })
     }
 }
 
 /// Prints a screen that is high enough for all pods.
-fn once(screen: &Screen, out: &mut Out) -> Result<ExitCode, Ended> {
+fn print_once(screen: &Screen, out: &mut Out) -> Result<ExitCode, VerbError> {
     let width = columns().unwrap_or(160).clamp(60, 500);
     let height = u16::try_from(screen.pods() * 2 + 40).unwrap_or(u16::MAX).min(3000);
     let mut terminal = Terminal::new(TestBackend::new(width, height)).map_err(std::io::Error::other)?;
@@ -282,7 +282,7 @@ fn once(screen: &Screen, out: &mut Out) -> Result<ExitCode, Ended> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// By the first of the variables that say so (locale(7)).
+/// Returns whether the locale uses UTF-8, by the first variable that is set (locale(7)).
 fn is_utf8(variable: impl Fn(&str) -> Option<String>) -> bool {
     let set = ["LC_ALL", "LC_CTYPE", "LANG"]
         .into_iter()
@@ -290,7 +290,7 @@ fn is_utf8(variable: impl Fn(&str) -> Option<String>) -> bool {
     set.is_some_and(|locale| locale.to_uppercase().replace('-', "").contains("UTF8"))
 }
 
-/// Becomes true at a signal that ends it: the terminal is to be restored first.
+/// Returns a flag that becomes true at a signal, so that the terminal is restored before the end.
 fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
     let failed = |error: std::io::Error| Failure::because("watch for signals", &error);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
@@ -300,14 +300,14 @@ fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
         (watch(SignalKind::terminate())?, watch(SignalKind::hangup())?, watch(SignalKind::interrupt())?)
     };
     let is_stopped = Arc::new(AtomicBool::new(false));
-    let seen = Arc::clone(&is_stopped);
+    let flag = Arc::clone(&is_stopped);
     std::thread::spawn(move || {
         runtime.block_on(async {
             tokio::select! { _ = terminate.recv() => {}, _ = hangup.recv() => {}, _ = interrupt.recv() => {} }
         });
-        seen.store(true, Ordering::Relaxed);
-        // An agent may take long to answer, and a terminal may be gone.
-        std::thread::sleep(STOP);
+        flag.store(true, Ordering::Relaxed);
+        // The agent may take long to answer, and the terminal may be closed.
+        std::thread::sleep(STOP_TIMEOUT);
         ratatui::restore();
         std::process::exit(1);
     });

@@ -1,4 +1,4 @@
-//! `ui`: the page of `report`, served to a browser of this machine.
+//! `ui`: serves the page of `report` to a browser on this machine.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -9,16 +9,16 @@ use std::time::Duration;
 use clap::Args;
 
 use super::client::SocketArgs;
-use super::output::{Ended, Out};
+use super::output::{Out, VerbError};
 use super::report::WindowArgs;
 use crate::daemon::Failure;
 use crate::report::live::LiveReport;
-use crate::report::{Report, random};
+use crate::report::{Report, random_hex};
 use crate::telemetry::http::page::{PageRequest, serve};
 use crate::telemetry::live::state::NodeState;
 use std::io::Write as _;
 
-/// How often requests are sent to the agent.
+/// The interval of requests to the agent.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Serve the page of `report` on loopback: live from the running agent, or from a recording
@@ -36,26 +36,26 @@ pub(super) struct UiArgs {
     listen_address: SocketAddr,
 }
 
-/// The report now, or why there is none.
-type Source = Arc<dyn Fn() -> Result<Report, String> + Send + Sync>;
+/// Returns the current report, or the error because of which there is none.
+type ReportSource = Arc<dyn Fn() -> Result<Report, String> + Send + Sync>;
 
 /// Runs the verb until a signal ends it.
-pub(super) fn run(args: UiArgs, out: &mut Out) -> Result<ExitCode, Ended> {
+pub(super) fn run(args: UiArgs, out: &mut Out) -> Result<ExitCode, VerbError> {
     let address = args.listen_address;
     if !address.ip().is_loopback() {
         let error = format!("ui: --listen-address {address} is not a loopback address");
         return Err(Failure::usage(error).help("reach it through `ssh -L` or `kubectl port-forward`").into());
     }
-    let source: Source = match &args.file {
+    let source: ReportSource = match &args.file {
         Some(file) => {
             let report = args.window.read(file)?;
             Arc::new(move || Ok(report.clone()))
         }
-        None => follow(args.socket)?,
+        None => poll_agent(args.socket)?,
     };
     let failed = |error: std::io::Error| Failure::because(format!("serve at {address}"), &error);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
-    let token = random().map_err(failed)?;
+    let token = random_hex().map_err(failed)?;
     let listener = runtime.block_on(tokio::net::TcpListener::bind(address)).map_err(failed)?;
     let bound = listener.local_addr().map_err(failed)?;
     writeln!(out, "http://{bound}/{token}/")?;
@@ -71,14 +71,14 @@ pub(super) fn run(args: UiArgs, out: &mut Out) -> Result<ExitCode, Ended> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Sends requests to the agent every second, on a thread of its own.
-fn follow(socket: SocketArgs) -> Result<Source, Failure> {
-    let ask = move |since: u64| -> Result<(NodeState, String), Failure> {
+/// Sends requests to the agent every second, on a separate thread.
+fn poll_agent(socket: SocketArgs) -> Result<ReportSource, Failure> {
+    let request = move |since: u64| -> Result<(NodeState, String), Failure> {
         let state = socket.get_json("/v1/state")?;
         Ok((state, socket.get(&format!("/v1/events?since={since}"))?))
     };
-    // Without an agent there is nothing to show.
-    let (state, events) = ask(0)?;
+    // Without an agent, the verb fails here.
+    let (state, events) = request(0)?;
     let mut live = LiveReport::new(&state);
     live.take(&state, &events);
     let newest = Arc::new(Mutex::new(Ok(live.report())));
@@ -86,14 +86,14 @@ fn follow(socket: SocketArgs) -> Result<Source, Failure> {
     std::thread::spawn(move || {
         loop {
             std::thread::sleep(INTERVAL);
-            let answer = match ask(live.seq()) {
+            let report = match request(live.seq()) {
                 Ok((state, events)) => {
                     live.take(&state, &events);
                     Ok(live.report())
                 }
                 Err(failure) => Err(failure.report().0),
             };
-            *newest.lock().unwrap_or_else(PoisonError::into_inner) = answer;
+            *newest.lock().unwrap_or_else(PoisonError::into_inner) = report;
         }
     });
     Ok(Arc::new(move || shared.lock().unwrap_or_else(PoisonError::into_inner).clone()))

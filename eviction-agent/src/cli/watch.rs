@@ -11,9 +11,9 @@ use jiff::SignedDuration;
 use serde_json::Value;
 
 use super::client::SocketArgs;
-use super::output::{Ended, Out, StreamFormat, complain};
+use super::output::{Out, StreamFormat, VerbError, write_stderr};
 
-/// How often requests are sent to the agent.
+/// The interval of requests to the agent.
 const INTERVAL: Duration = Duration::from_millis(500);
 
 /// Follow the events of a running agent: thresholds, evictions, OOM kills and all else that it reports
@@ -45,22 +45,22 @@ fn duration(text: &str) -> Result<GoDuration, String> {
     GoDuration::parse(text).map_err(|error| error.to_string())
 }
 
-/// Runs the verb until its reader is gone, or one of the options ends it.
-pub(super) fn run(args: &WatchArgs, out: &mut Out) -> Result<ExitCode, Ended> {
+/// Runs the verb until its reader closes standard output, or one of the options ends it.
+pub(super) fn run(args: &WatchArgs, out: &mut Out) -> Result<ExitCode, VerbError> {
     let begin = args.since.map(|since| {
         let since = SignedDuration::from_nanos(since.as_nanos());
         Timestamp::now().checked_sub(since).unwrap_or(Timestamp::MIN).to_string()
     });
-    let (mut since, mut seen) = (begin.unwrap_or_else(|| "0".to_owned()), None);
-    let mut is_lost = false;
+    let (mut since, mut last_seq) = (begin.unwrap_or_else(|| "0".to_owned()), None);
+    let mut is_unreachable = false;
     loop {
         match args.socket.get(&format!("/v1/events?since={since}")) {
             Ok(lines) => {
-                is_lost = false;
+                is_unreachable = false;
                 for line in lines.lines() {
                     let event: Value = serde_json::from_str(line).unwrap_or_default();
                     let seq = event["seq"].as_u64().unwrap_or_default();
-                    report_gap(seen.replace(seq), seq);
+                    report_gap(last_seq.replace(seq), seq);
                     since = seq.to_string();
                     if args.wants(&event) {
                         args.print(line, &event, out)?;
@@ -70,21 +70,21 @@ pub(super) fn run(args: &WatchArgs, out: &mut Out) -> Result<ExitCode, Ended> {
                     }
                 }
             }
-            Err(failure) if args.once || seen.is_none() => return Err(failure.into()),
-            // The next agent counts its events anew.
+            Err(failure) if args.once || last_seq.is_none() => return Err(failure.into()),
+            // The next agent starts to count its events from the beginning.
             Err(_) => {
-                if !std::mem::replace(&mut is_lost, true) {
-                    complain("warning: the agent does not answer; waiting for it\n");
+                if !std::mem::replace(&mut is_unreachable, true) {
+                    write_stderr("warning: the agent does not answer; waiting for it\n");
                 }
                 "0".clone_into(&mut since);
-                seen = Some(0);
+                last_seq = Some(0);
             }
         }
         out.flush()?;
         if args.once {
             return Ok(ExitCode::SUCCESS);
         }
-        // A closed pipe is noticed without an event, too.
+        // Without events, a closed pipe is detected here.
         if is_closed() {
             return Ok(ExitCode::SUCCESS);
         }
@@ -92,17 +92,17 @@ pub(super) fn run(args: &WatchArgs, out: &mut Out) -> Result<ExitCode, Ended> {
     }
 }
 
-/// Events that the agent no longer had.
+/// Warns about events that the agent no longer had.
 fn report_gap(before: Option<u64>, seq: u64) {
     let missed = before.filter(|before| *before > 0).map_or(0, |before| seq.saturating_sub(before + 1));
     if missed > 0 {
-        complain(&format!(
+        write_stderr(&format!(
             "warning: {missed} events are missing: the agent reports faster than they are read\n"
         ));
     }
 }
 
-/// Whether standard output has no reader any more.
+/// Returns whether standard output has no reader any more.
 fn is_closed() -> bool {
     use rustix::event::{PollFd, PollFlags, poll};
     let stdout = std::io::stdout();
@@ -114,9 +114,9 @@ fn is_closed() -> bool {
 impl WatchArgs {
     fn wants(&self, event: &Value) -> bool {
         let is_of_kind = self.event.is_empty() || self.event.iter().any(|kind| event["event"] == **kind);
-        let is_of_pod = self.pod.as_deref().is_none_or(|asked| match asked.split_once('/') {
+        let is_of_pod = self.pod.as_deref().is_none_or(|wanted| match wanted.split_once('/') {
             Some((namespace, name)) => event["namespace"] == *namespace && event["pod"] == *name,
-            None => event["pod"] == *asked,
+            None => event["pod"] == *wanted,
         });
         is_of_kind && is_of_pod
     }
@@ -129,12 +129,12 @@ impl WatchArgs {
     }
 }
 
-/// An event as a line of text, as `run` prints it.
+/// Returns an event as a line of text, as `run` prints it.
 pub(super) fn text(event: &Value) -> String {
     let field = |name: &str| event[name].as_str().unwrap_or_default();
     let at =
         field("at").parse::<Timestamp>().map_or_else(|_| field("at").to_owned(), |at| format!("{at:.3}"));
-    // A terminal would obey a control character.
+    // A terminal would interpret control characters.
     format!("{at} {}", field("message").replace(char::is_control, " "))
 }
 

@@ -1,4 +1,4 @@
-//! `what-if`: a recording with something changed.
+//! `what-if`: replays a recording under changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -12,11 +12,11 @@ use eviction_core::signal::Signal;
 use eviction_core::units::{Format as QuantityFormat, Quantity, display_bytes};
 
 use super::configuration::ProfileArg;
-use super::output::{Ended, Out, StreamFormat, columns, complain, table};
+use super::output::{Out, StreamFormat, VerbError, columns, table, write_stderr};
 use crate::daemon::Failure;
 use crate::scenario::what_if::{Changes, Comparison, compare, summary};
 
-/// Thresholds of a sweep.
+/// The number of thresholds of a sweep.
 const STEPS: i64 = 10;
 
 /// Decide a recording again with something changed: which pods would have been evicted
@@ -57,13 +57,13 @@ pub(super) struct WhatIfArgs {
     output: StreamFormat,
 }
 
-pub(super) fn run(args: &WhatIfArgs, out: &mut Out) -> Result<ExitCode, Ended> {
+pub(super) fn run(args: &WhatIfArgs, out: &mut Out) -> Result<ExitCode, VerbError> {
     let changes = changes(args)?;
     if let Some(sweep) = &args.sweep {
         return run_sweep(args, &changes, sweep, out);
     }
     let conditions: Vec<Condition> = args.expect.iter().map(|it| it.parse()).collect::<Result<_, _>>()?;
-    let comparison = compared(args, &changes)?;
+    let comparison = compare_recording(args, &changes)?;
     match args.output {
         StreamFormat::Jsonl => {
             writeln!(out, "{}", serde_json::to_string(&comparison).map_err(std::io::Error::other)?)?
@@ -80,26 +80,31 @@ pub(super) fn run(args: &WhatIfArgs, out: &mut Out) -> Result<ExitCode, Ended> {
     }
     let failed: Vec<_> = conditions.iter().filter(|it| !it.holds(&comparison)).collect();
     for condition in &failed {
-        complain(&format!("error: expected {condition}\n"));
+        write_stderr(&format!("error: expected {condition}\n"));
     }
     Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn compared(args: &WhatIfArgs, changes: &Changes) -> Result<Comparison, Failure> {
+fn compare_recording(args: &WhatIfArgs, changes: &Changes) -> Result<Comparison, Failure> {
     let comparison =
         compare(&args.file, changes).map_err(|error| Failure::failed(format!("what-if: {error}")))?;
-    comparison.errors.iter().for_each(|error| complain(&format!("warning: {error}\n")));
+    comparison.errors.iter().for_each(|error| write_stderr(&format!("warning: {error}\n")));
     Ok(comparison)
 }
 
-fn run_sweep(args: &WhatIfArgs, changes: &Changes, sweep: &str, out: &mut Out) -> Result<ExitCode, Ended> {
-    let wrong = || Failure::usage(format!("--sweep {sweep}: must be SIGNAL=FROM..TO with quantities"));
-    let (signal, range) = sweep.split_once('=').ok_or_else(wrong)?;
-    let (from, to) = range.split_once("..").ok_or_else(wrong)?;
-    let bytes = |text| Quantity::parse(text).map(|it| it.value()).map_err(|_| wrong());
+fn run_sweep(
+    args: &WhatIfArgs,
+    changes: &Changes,
+    sweep: &str,
+    out: &mut Out,
+) -> Result<ExitCode, VerbError> {
+    let usage_error = || Failure::usage(format!("--sweep {sweep}: must be SIGNAL=FROM..TO with quantities"));
+    let (signal, range) = sweep.split_once('=').ok_or_else(usage_error)?;
+    let (from, to) = range.split_once("..").ok_or_else(usage_error)?;
+    let bytes = |text| Quantity::parse(text).map(|it| it.value()).map_err(|_| usage_error());
     let (from, to) = (bytes(from)?, bytes(to)?);
     if Signal::from_name(signal).is_none() || from > to || from < 0 {
-        return Err(wrong().into());
+        return Err(usage_error().into());
     }
     let field = format!("evictionHard.{signal}");
     if changes.kubelet.contains_key(&field) {
@@ -111,17 +116,17 @@ fn run_sweep(args: &WhatIfArgs, changes: &Changes, sweep: &str, out: &mut Out) -
         let value = Quantity::from_i64(value, QuantityFormat::BinarySi).to_string();
         let mut changes = changes.clone();
         changes.kubelet.insert(field.clone(), value.clone());
-        let world = compared(args, &changes)?.what_if;
+        let result = compare_recording(args, &changes)?.what_if;
         if args.output == StreamFormat::Jsonl {
-            let line = serde_json::json!({"signal": signal, "threshold": value, "whatIf": world});
+            let line = serde_json::json!({"signal": signal, "threshold": value, "whatIf": result});
             writeln!(out, "{line}")?;
         }
         let bytes = |it: Option<i64>| it.map_or_else(|| "-".to_owned(), |it| display_bytes(it.into()));
         rows.push([
             value,
-            world.evictions.to_string(),
-            bytes(world.least_available),
-            bytes(world.least_headroom),
+            result.evictions.to_string(),
+            bytes(result.least_available),
+            bytes(result.least_headroom),
         ]);
     }
     if args.output == StreamFormat::Table {
@@ -131,7 +136,7 @@ fn run_sweep(args: &WhatIfArgs, changes: &Changes, sweep: &str, out: &mut Out) -
     Ok(ExitCode::SUCCESS)
 }
 
-/// The changes, none of which contradicts another one.
+/// Returns the changes. Contradictory changes are an error.
 fn changes(args: &WhatIfArgs) -> Result<Changes, Failure> {
     let WhatIfArgs { kubelet, set, profile, request, priority, protect, without, .. } = args;
     let mut agent: BTreeMap<String, String> = pairs("--set", set)?;
@@ -160,7 +165,7 @@ fn changes(args: &WhatIfArgs) -> Result<Changes, Failure> {
     Ok(changes)
 }
 
-/// `KEY=VALUE`, each key once or with the same value.
+/// Parses `KEY=VALUE` texts. A key may be repeated only with the same value.
 fn pairs<T: FromStr>(flag: &str, texts: &[String]) -> Result<BTreeMap<String, T>, Failure>
 where
     T::Err: Display,
@@ -181,7 +186,7 @@ where
     Ok(pairs)
 }
 
-/// What scripts expect.
+/// A condition of `--expect`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Condition {
     Same,
@@ -194,20 +199,20 @@ impl FromStr for Condition {
     type Err = Failure;
 
     fn from_str(text: &str) -> Result<Self, Failure> {
-        let wrong = || {
+        let usage_error = || {
             let error = "must be evictions=N, evictions<=N, evictions>=N or same";
             Failure::usage(format!("--expect {text}: {error}"))
         };
         if text == "same" {
             return Ok(Self::Same);
         }
-        let rest = text.strip_prefix("evictions").ok_or_else(wrong)?;
-        let number = |text: &str| text.parse().map_err(|_| wrong());
+        let rest = text.strip_prefix("evictions").ok_or_else(usage_error)?;
+        let number = |text: &str| text.parse().map_err(|_| usage_error());
         match (rest.strip_prefix("<="), rest.strip_prefix(">="), rest.strip_prefix('=')) {
             (Some(most), _, _) => number(most).map(Self::AtMost),
             (_, Some(least), _) => number(least).map(Self::AtLeast),
             (_, _, Some(exactly)) => number(exactly).map(Self::Exactly),
-            _ => Err(wrong()),
+            _ => Err(usage_error()),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What `check` finds: the same steps as a start, each with what came of it.
+//! The command `check`: runs the steps of a start and reports the result of each.
 
 use std::path::Path;
 
@@ -26,27 +26,27 @@ use crate::error::{Failure, chain};
 use crate::source::pods::parse_pod_list;
 use crate::telemetry::event_log::Backend;
 
-/// What was found.
+/// The result of `check`.
 #[derive(Debug, Serialize)]
 pub struct Findings {
-    /// What `run` would decide by, if nothing is wrong with it.
+    /// The configuration that `run` would use, if it is valid.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub configuration: Option<EffectiveConfig>,
     /// Whether `run` would start with the same arguments.
     pub would_start: bool,
     /// The backend that each source would use, and why.
     pub sources: Vec<Backend>,
-    /// What the machine offers.
+    /// The probed features of the machine.
     pub facts: Vec<Fact>,
-    /// What would keep `run` from starting.
+    /// The problems that would keep `run` from starting.
     pub problems: Vec<String>,
 }
 
-/// Finds out, by trying, what a start would find. Everything that is attached for it is
-/// detached before this returns.
+/// Runs the steps of a start and returns what they find. Everything that is attached for this is detached
+/// before it returns.
 ///
 /// # Errors
-/// If the runtime that the timer needs cannot be made.
+/// If the runtime that the timer needs cannot be created.
 pub fn check(
     files: &ConfigurationFiles,
     pods: Option<&Path>,
@@ -66,7 +66,7 @@ pub fn check(
                 }
             }
             summary = configuration.service.stats_summary.clone();
-            // In a cluster it is checked below.
+            // In a cluster the connection is checked below.
             if !files.node.in_cluster && configuration.service.action.asks_server() {
                 let connected = cluster::connect(files.caller.kubeconfig.as_deref(), Observer::default());
                 problems.extend(connected.err().into_iter().flat_map(Failure::into_causes));
@@ -115,7 +115,7 @@ pub fn check(
         sources(selection, file_systems.hooked_types(), root.as_ref(), values)
     };
     problems.extend(
-        startup::missing_backend(selection, &sources).err().into_iter().flat_map(Failure::into_causes),
+        startup::require_backends(selection, &sources).err().into_iter().flat_map(Failure::into_causes),
     );
     Ok(Findings {
         configuration,
@@ -129,7 +129,7 @@ pub fn check(
     })
 }
 
-/// The backend of each source, by loading and attaching them.
+/// Returns the backend of each source. Loads and attaches the backends to find out.
 fn sources(
     choice: &BackendSelection,
     disks: Vec<String>,
@@ -138,7 +138,7 @@ fn sources(
 ) -> Vec<BackendInfo> {
     let options = LoadOptions { choice: choice.clone(), disks, ..LoadOptions::default() };
     let mut sources = MemoryNotifier::probe(&options, root);
-    // On a thread of its own, since an ordinary user cannot undo it.
+    // On a separate thread, since an unprivileged user cannot undo what `realtime::prepare` sets.
     sources
         .extend(std::thread::spawn(move || realtime::prepare(&options.choice)).join().into_iter().flatten());
     sources.extend(values);
@@ -153,7 +153,8 @@ fn pods_problem(path: &Path) -> Option<String> {
     }
 }
 
-/// Reads the tree as a start does. Returns the sources of values, and what is wrong with the tree.
+/// Reads the cgroup tree as a start does. Returns the sources of values, and the problem of the tree if there
+/// is one.
 fn read_tree(root: &NodeRoot) -> (Vec<BackendInfo>, Option<String>) {
     let options = SamplerOptions { max_descriptors: 0, ..SamplerOptions::default() };
     match Sampler::new(root.clone(), &options, |_| false) {
@@ -167,20 +168,20 @@ fn read_tree(root: &NodeRoot) -> (Vec<BackendInfo>, Option<String>) {
 
 const PROC: &str = "/proc";
 
-/// What is known of the node before anything is measured.
+/// Facts about the node that are known before anything is measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeFacts {
-    /// Pods come from the API server: a kubelet acts on the same thresholds.
+    /// Whether pods come from the API server: then a kubelet acts on the same thresholds.
     pub in_cluster: bool,
-    /// What the node has in all.
+    /// The capacities of the node.
     pub capacities: Capacities,
 }
 
 impl NodeFacts {
-    /// With capacities as they are given, else as the machine says. `memory` is a quantity.
+    /// Returns the facts with the given capacities, else with those of the machine. `memory` is a quantity.
     ///
     /// # Errors
-    /// If it is none, or not positive.
+    /// If `memory` is not a quantity, or not positive.
     pub fn find(in_cluster: bool, memory: Option<&str>, pids: Option<u64>) -> Result<Self, Failure> {
         let memory = match memory.map(memory_quantity).transpose()? {
             Some(memory) => Some(memory),
@@ -200,7 +201,7 @@ fn read_mem_total() -> Option<u64> {
     }
 }
 
-/// `--memory-capacity` in bytes.
+/// Returns the value of `--memory-capacity` in bytes.
 pub(crate) fn memory_quantity(text: &str) -> Result<u64, Failure> {
     let usage = |why: String| Failure::usage(format!("--memory-capacity {text}: {why}"));
     let quantity = Quantity::parse(text).map_err(|error| usage(error.to_string()))?;
@@ -210,7 +211,7 @@ pub(crate) fn memory_quantity(text: &str) -> Result<u64, Failure> {
     }
 }
 
-/// What the node has: as given, else as its group or the machine says.
+/// Returns the capacity of the node: as given, else as its cgroup or the machine reports it.
 pub(crate) fn capacity(
     mut sampler: Sampler,
     host: &Host,

@@ -1,5 +1,5 @@
-//! Reads the configuration again at SIGHUP, when its file changes, and now and then from the kubelet; and saves it once it is
-//! in force.
+//! Reloads the configuration at SIGHUP, when its file changes, and periodically from the kubelet. Saves it once
+//! it is in force.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,44 +14,44 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
 use crate::daemon::configuration::{Configuration, ConfigurationFiles, KubeletSource, Service};
-use crate::daemon::kubelet_api::{KubeletAnswer, KubeletClient};
+use crate::daemon::kubelet_api::{KubeletClient, KubeletResponse};
 use crate::daemon::state::StateFile;
 use crate::error::{Failure, chain};
 use eviction_node::file_watch::FileWatch;
 
-/// Why the configuration is read again.
+/// The reason for a reload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReloadReason {
     /// SIGHUP.
     Signal,
-    /// Its file was changed.
+    /// The configuration file was changed.
     Changed,
     /// The configuration of the kubelet may have changed.
     Kubelet,
 }
 
-/// How often the configuration of the kubelet is requested: it changes only when the kubelet is restarted.
-const ASK_AGAIN: Duration = Duration::from_secs(600);
-/// How often while the kubelet does not respond.
-const TRY_AGAIN: Duration = Duration::from_secs(30);
+/// How often the configuration of the kubelet is requested. It changes only when the kubelet is restarted.
+const CONFIGZ_INTERVAL: Duration = Duration::from_secs(600);
+/// How often it is requested while the kubelet does not respond.
+const CONFIGZ_RETRY_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The parts of the last configuration that the next one is compared with.
+/// Returns the parts of a configuration that the next one is compared with.
 fn baseline(configuration: &Configuration) -> (Policy, Profile, Service) {
     let Configuration { policy, profile, service, kubelet: _, settings: _, notes: _ } = configuration;
     (policy.clone(), *profile, service.clone())
 }
 
-/// When the configuration of the kubelet is requested again, if it is at all.
-fn ask_again(kubelet: &KubeletSource) -> Option<Instant> {
-    let pause = if kubelet.is_stand_in { TRY_AGAIN } else { ASK_AGAIN };
-    kubelet.is_asked.then(|| Instant::now() + pause)
+/// Returns when the configuration of the kubelet is requested again; `None` if it is not the source.
+fn next_request(kubelet: &KubeletSource) -> Option<Instant> {
+    let pause = if kubelet.is_fallback { CONFIGZ_RETRY_INTERVAL } else { CONFIGZ_INTERVAL };
+    kubelet.is_configz.then(|| Instant::now() + pause)
 }
 
-/// The file in a state directory.
+/// The name of the file in the state directory.
 pub(crate) const CONFIG_FILE: &str = "config.json";
 
-/// The configuration in force, persisted over a restart: a start may bring a change as well, and one that reaches every node
-/// at the same time. Unlike the state it outlives the boot.
+/// The configuration in force, persisted across restarts: a start may bring a change as well, and one that
+/// reaches every node at the same time. Unlike the state, it is kept across reboots.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct SavedConfig {
@@ -68,7 +68,7 @@ impl SavedConfig {
         Self { profile: *profile, policy: policy.clone(), configz: kubelet.effective.clone() }
     }
 
-    /// Reads the file of the agent before; `None` without one.
+    /// Reads the file of the previous agent; `None` if there is none.
     ///
     /// # Errors
     /// The file and the cause, if it cannot be used.
@@ -76,35 +76,36 @@ impl SavedConfig {
         StateFile::at(state_dir.join(CONFIG_FILE)).read_json()
     }
 
-    /// A disk that is full or read-only costs this and nothing else.
+    /// Writes the file. If the disk is full or read-only, nothing else is affected.
     fn write(&self, state_dir: &Path) -> std::io::Result<()> {
         StateFile::at(state_dir.join(CONFIG_FILE)).write_json(self)
     }
 }
 
-/// Reads the configuration again, on a thread for blocking work.
+/// Reloads the configuration on a blocking thread.
 pub(crate) struct Reload {
     files: ConfigurationFiles,
     hangup: Signal,
     watch: FileWatch,
     reading: Option<(ReloadReason, JoinHandle<Result<Configuration, Failure>>)>,
-    /// The last configuration; `None` after an invalid one.
+    /// The baseline of the last configuration; `None` after an invalid one.
     known: Option<(Policy, Profile, Service)>,
-    ask_again: Option<Instant>,
-    /// The kubelet did not respond to the last request.
-    is_silent: bool,
+    next_request: Option<Instant>,
+    /// Whether the kubelet did not respond to the last request.
+    is_unavailable: bool,
     state_dir: Option<PathBuf>,
-    /// What takes effect at a start alone, as it was then.
+    /// The settings that take effect only at a start, as of the start.
     service: Service,
-    /// The configuration of the files at the start, which is to be proposed.
-    unsaid: Option<Configuration>,
-    /// What was proposed last.
+    /// The configuration of the files at the start, if it is still to be proposed.
+    unproposed: Option<Configuration>,
+    /// The configuration that was proposed last.
     proposed: Option<Configuration>,
 }
 
 impl Reload {
-    /// The configuration to start with, and what finds its changes: the first may be what the files are since the
-    /// agent before ended. The watch was begun before the files were read. Needs a tokio runtime.
+    /// Returns the configuration to start with and the `Reload` that finds its changes. If the files changed
+    /// since the previous agent ended, they are the first change. The watch was begun before the files were
+    /// read. Needs a tokio runtime.
     ///
     /// # Errors
     /// If SIGHUP cannot be watched.
@@ -123,32 +124,32 @@ impl Reload {
             watch,
             reading: None,
             known: Some(baseline(&configured)),
-            ask_again: None,
-            is_silent: false,
+            next_request: None,
+            is_unavailable: false,
             state_dir,
             service: configured.service.clone(),
-            unsaid: None,
+            unproposed: None,
             proposed: None,
         };
-        it.note_source(&configured.kubelet);
-        Ok(match it.former(&configured, accept) {
-            Some(former) => {
-                it.unsaid = Some(configured);
-                (former, it)
+        it.record_source(&configured.kubelet);
+        Ok(match it.previous(&configured, accept) {
+            Some(previous) => {
+                it.unproposed = Some(configured);
+                (previous, it)
             }
             None => (configured, it),
         })
     }
 
-    /// The configuration that was in force when the agent before ended, if the files say something else now. Where
-    /// nothing is saved, there is nothing to hold them against.
-    fn former(&self, configured: &Configuration, accept: bool) -> Option<Configuration> {
+    /// Returns the configuration that was in force when the previous agent ended, if the files differ from it
+    /// now. Without a saved configuration there is nothing to compare the files with.
+    fn previous(&self, configured: &Configuration, accept: bool) -> Option<Configuration> {
         let dir = self.state_dir.as_deref()?;
-        let former = SavedConfig::read(dir).unwrap_or_else(|cause| {
+        let previous = SavedConfig::read(dir).unwrap_or_else(|cause| {
             tracing::warn!(cause, "the saved configuration cannot be used; the files count at once");
             None
         });
-        let Some(SavedConfig { profile, policy, configz: _ }) = former.filter(|_| !accept) else {
+        let Some(SavedConfig { profile, policy, configz: _ }) = previous.filter(|_| !accept) else {
             save(dir, configured);
             return None;
         };
@@ -161,11 +162,11 @@ impl Reload {
         Some(Configuration { policy, profile, service, kubelet, settings, notes })
     }
 
-    /// Waits for the next change; what the configuration is then, or everything that is wrong with it.
+    /// Waits for the next change. Returns the new policy, or everything that is wrong with the configuration.
     /// May be cancelled.
     pub(crate) async fn changed(&mut self) -> Result<Policy, Vec<String>> {
         loop {
-            if let Some(configuration) = self.unsaid.take() {
+            if let Some(configuration) = self.unproposed.take() {
                 return Ok(self.propose(configuration));
             }
             let Some((why, reading)) = &mut self.reading else {
@@ -178,22 +179,25 @@ impl Reload {
             self.reading = None;
             match read {
                 Ok(Ok(configuration)) => {
-                    let was_silent = self.is_silent;
-                    self.note_source(&configuration.kubelet);
+                    let was_unavailable = self.is_unavailable;
+                    self.record_source(&configuration.kubelet);
                     let known = Some(baseline(&configuration));
-                    let is_news = std::mem::replace(&mut self.known, known) != self.known;
+                    let is_changed = std::mem::replace(&mut self.known, known) != self.known;
                     // After SIGHUP the result is reported in any case.
-                    if is_news || why == ReloadReason::Signal {
+                    if is_changed || why == ReloadReason::Signal {
                         return Ok(self.propose(configuration));
                     }
-                    if self.is_silent && !was_silent {
+                    if self.is_unavailable && !was_unavailable {
                         configuration.notes.iter().for_each(|note| tracing::warn!(note, "configuration"));
                     }
                 }
                 Ok(Err(failure)) if why == ReloadReason::Kubelet => {
-                    self.ask_again = Some(Instant::now() + TRY_AGAIN);
+                    self.next_request = Some(Instant::now() + CONFIGZ_RETRY_INTERVAL);
                     for cause in failure.into_causes() {
-                        tracing::warn!(cause, "the kubelet's configuration stays as it was");
+                        tracing::warn!(
+                            cause,
+                            "cannot read the kubelet's configuration: the previous one stays in force"
+                        );
                     }
                 }
                 Ok(Err(failure)) => {
@@ -205,20 +209,21 @@ impl Reload {
         }
     }
 
-    /// Notes the source of the settings of the kubelet. Its last response counts until there is another one.
-    fn note_source(&mut self, kubelet: &KubeletSource) {
-        self.ask_again = ask_again(kubelet);
-        self.is_silent = kubelet.is_stand_in;
+    /// Records the source of the kubelet's settings. The last response of the kubelet counts until there is
+    /// another one.
+    fn record_source(&mut self, kubelet: &KubeletSource) {
+        self.next_request = next_request(kubelet);
+        self.is_unavailable = kubelet.is_fallback;
         if let Some(effective) = &kubelet.effective {
             self.files.last_heard = Some(effective.clone());
         }
     }
 
-    /// Waits for a reason to read it.
+    /// Waits for a reason to reload.
     async fn next(&mut self) -> ReloadReason {
-        let Self { hangup, watch, ask_again, .. } = self;
-        let asked = async {
-            match ask_again {
+        let Self { hangup, watch, next_request, .. } = self;
+        let request_due = async {
+            match next_request {
                 Some(at) => sleep_until(*at).await,
                 None => std::future::pending().await,
             }
@@ -226,12 +231,12 @@ impl Reload {
         tokio::select! {
             Some(()) = hangup.recv() => ReloadReason::Signal,
             () = watch.changed() => ReloadReason::Changed,
-            () = asked => ReloadReason::Kubelet,
+            () = request_due => ReloadReason::Kubelet,
             else => std::future::pending().await,
         }
     }
 
-    /// What was proposed last is in force.
+    /// Saves the configuration that was proposed last, which is in force now.
     pub(crate) fn save(&mut self) {
         if let (Some(dir), Some(in_force)) = (self.state_dir.clone(), self.proposed.take()) {
             tokio::task::spawn_blocking(move || save(&dir, &in_force));
@@ -243,7 +248,7 @@ impl Reload {
         let waiting = self.service.changed(&configuration.service);
         if !waiting.is_empty() {
             let fields = waiting.join(", ");
-            tracing::warn!(fields, "what was changed there takes effect when the agent is started again");
+            tracing::warn!(fields, "these changes take effect when the agent is restarted");
         }
         let policy = configuration.policy.clone();
         self.proposed = Some(configuration);
@@ -260,10 +265,10 @@ fn save(state_dir: &Path, in_force: &Configuration) {
 /// Requests the configuration of the kubelet. Blocks; not to be called on a runtime's thread.
 ///
 /// # Errors
-/// Why there is none, with what can be done about it.
+/// Why there is no response, with advice.
 pub(crate) fn read(kubelet: &KubeletClient) -> Result<Effective, Failure> {
     let runtime = crate::daemon::start_runtime()?;
-    let KubeletAnswer { operation, url, body } = runtime.block_on(kubelet.get(KubeletEndpoint::Configz))?;
+    let KubeletResponse { operation, url, body } = runtime.block_on(kubelet.get(KubeletEndpoint::Configz))?;
     Effective::parse(&body, &url).map_err(|why| Failure::failed(format!("{operation}: {why}")))
 }
 
@@ -310,7 +315,7 @@ policy:
     }
 
     #[test]
-    fn what_was_in_force_is_read_again() {
+    fn a_saved_configuration_is_read_back() {
         let folder = tempfile::tempdir().unwrap();
         let state = folder.path().join("state");
         assert_eq!(SavedConfig::read(&state), Ok(None));
@@ -324,7 +329,7 @@ policy:
     }
 
     #[test]
-    fn what_was_spoiled_is_an_error_with_its_file() {
+    fn a_corrupt_saved_configuration_is_an_error_that_names_the_file() {
         let folder = tempfile::tempdir().unwrap();
         for text in ["{", "[]", r#"{"profile": "Fast"}"#] {
             fs::write(folder.path().join("config.json"), text).unwrap();

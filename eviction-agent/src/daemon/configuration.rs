@@ -1,4 +1,4 @@
-//! What the agent is configured with: the kubelet's settings, its own file, and the command line.
+//! The configuration of the agent: the kubelet's settings, the agent's file and the command line.
 
 mod kubelet;
 
@@ -24,66 +24,66 @@ use crate::daemon::config_reload::SavedConfig;
 use crate::daemon::kubelet_api::{Caller, KubeletClient};
 use crate::error::Failure;
 
-/// Where the configuration is, and what the command line says in its place.
+/// The files of the configuration, and the command line options that override them.
 #[derive(Clone, Debug, Default)]
 pub struct ConfigurationFiles {
-    /// KubeletConfiguration; absent: what the AgentConfiguration says, else the kubelet's defaults.
+    /// KubeletConfiguration file; absent: the settings of the AgentConfiguration, else the kubelet's defaults.
     pub kubelet: Option<PathBuf>,
-    /// Folder with drop-in files over it.
+    /// Folder with drop-in files for the KubeletConfiguration.
     pub kubelet_drop_ins: Option<PathBuf>,
-    /// How `/configz` of the kubelet is requested, in the place of that of the AgentConfiguration.
+    /// How `/configz` of the kubelet is requested; overrides the AgentConfiguration.
     pub configz: AskConfigz,
-    /// The credentials for it.
+    /// The credentials for the kubelet.
     pub caller: Caller,
-    /// Its last response, to this agent or the one before.
+    /// The last response of `/configz`, to this agent or the previous one.
     pub last_heard: Option<Effective>,
-    /// AgentConfiguration; absent: the agent's defaults.
+    /// AgentConfiguration file; absent: the agent's defaults.
     pub agent: Option<PathBuf>,
-    /// Profile in the place of that of the AgentConfiguration.
+    /// Profile; overrides that of the AgentConfiguration.
     pub profile: Option<Profile>,
-    /// Action in the place of that of the AgentConfiguration.
+    /// Action; overrides that of the AgentConfiguration.
     pub action: Option<Action>,
-    /// Dry run in the place of that of the AgentConfiguration.
+    /// Dry run; overrides that of the AgentConfiguration.
     pub dry_run: Option<DryRun>,
-    /// Where HTTP is served, in the place of what it says.
+    /// Address of the HTTP server; overrides that of the AgentConfiguration.
     pub listen_address: Option<SocketAddr>,
-    /// Socket of the container runtime in the place of that of the AgentConfiguration.
+    /// Socket of the container runtime; overrides that of the AgentConfiguration.
     pub cri_socket: Option<String>,
-    /// Directory of recordings in the place of that of the AgentConfiguration.
+    /// Directory of recordings; overrides that of the AgentConfiguration.
     pub recorder_directory: Option<PathBuf>,
-    /// What the node has, and whether a kubelet acts on it as well.
+    /// The capacities of the node, and whether a kubelet acts on the same thresholds.
     pub node: NodeFacts,
 }
 
 /// The options about `/configz` of the kubelet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AskConfigz {
-    /// It is the source of thresholds, whatever the file has.
+    /// Whether `/configz` is the source of thresholds, whatever the file has.
     pub ask: bool,
-    /// File with the CA certificates of its serving certificate.
+    /// File with the CA certificates for the kubelet's serving certificate.
     pub certificate_authority: Option<PathBuf>,
-    /// Any certificate will do.
+    /// Whether any serving certificate is accepted.
     pub insecure: bool,
 }
 
-/// A configuration without errors.
+/// A valid configuration.
 #[derive(Clone, Debug)]
 pub(crate) struct Configuration {
-    /// What the engine decides by.
+    /// The policy of the engine.
     pub(crate) policy: Policy,
-    /// Whose decisions.
+    /// The profile of the decisions.
     pub(crate) profile: Profile,
-    /// What takes effect at a start alone.
+    /// The settings that take effect only at a start.
     pub(crate) service: Service,
-    /// Where the kubelet's settings were found.
+    /// The source of the kubelet's settings.
     pub(crate) kubelet: KubeletSource,
     /// Every value of the agent's configuration, then of the kubelet's.
     pub(crate) settings: Vec<Setting>,
-    /// What is accepted but will surprise, each with its file.
+    /// Warnings: settings that are accepted but may surprise, each with its file.
     pub(crate) notes: Vec<String>,
 }
 
-/// What takes effect at a start alone.
+/// The settings that take effect only at a start.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Service {
     pub(crate) action: ActionSettings,
@@ -93,24 +93,24 @@ pub(crate) struct Service {
     pub(crate) server: Server,
     pub(crate) probes: Probes,
     pub(crate) reclaim: Reclaim,
-    /// The kubelet, if it is asked what pods use of the disks.
+    /// The kubelet, if it is the source of the pods' disk usage.
     pub(crate) stats_summary: Option<KubeletClient>,
     pub(crate) recorder: RecorderSettings,
 }
 
-/// How node reclaim asks the container runtime.
+/// The settings of node reclaim for the container runtime.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Reclaim {
-    /// The socket: the agent's setting, else the kubelet's.
+    /// The CRI socket: the agent's setting, else the kubelet's.
     pub(crate) socket: Option<String>,
-    /// Patterns of images that stay.
+    /// Patterns of images that are not removed.
     pub(crate) keep_images: Vec<String>,
     /// The kubelet's `imageMinimumGCAge`.
     pub(crate) min_image_age: GoDuration,
 }
 
 impl Service {
-    /// The fields of the AgentConfiguration in which another one differs.
+    /// Returns the fields of the AgentConfiguration in which `other` differs.
     pub(crate) fn changed(&self, other: &Self) -> Vec<&'static str> {
         let Self {
             action: ActionSettings { action, dry_run },
@@ -140,29 +140,31 @@ impl Service {
 }
 
 impl ConfigurationFiles {
-    /// Reads all of it, and asks the kubelet if that is wanted. Blocks; not to be called on a runtime's
-    /// thread.
+    /// Reads all files, and requests the configuration of the kubelet if that is the source. Blocks; not to be
+    /// called on a runtime's thread.
     ///
     /// # Errors
-    /// Everything that is wrong with any of it.
+    /// Everything that is wrong with the configuration.
     pub(crate) fn load(&self) -> Result<Configuration, Failure> {
-        let agent = load_agent(self.agent.as_deref()).map(|agent| self.over(agent)).and_then(|agent| {
-            let checked = agent.action().check().map_err(|problem| problem.in_file(agent.file.as_deref()));
-            checked.map_err(Problems::from).map(|()| agent)
-        });
+        let agent =
+            load_agent(self.agent.as_deref()).map(|agent| self.with_overrides(agent)).and_then(|agent| {
+                let checked =
+                    agent.action().check().map_err(|problem| problem.in_file(agent.file.as_deref()));
+                checked.map_err(Problems::from).map(|()| agent)
+            });
         let (agent, kubelet) = match agent {
             Ok(agent) => {
                 let kubelet = Kubelet::find(self, &agent)?;
                 (agent, kubelet)
             }
             Err(wrong) => {
-                // What is wrong with the other files is reported with it.
+                // Problems of the other files are reported as well.
                 let mut causes = kubelet::problems_of_files(self);
                 causes.extend(problems("agent", wrong));
                 return Err(Failure::all(causes));
             }
         };
-        let Kubelet { configuration, source, notes: asked } = kubelet;
+        let Kubelet { configuration, source, notes: source_notes } = kubelet;
         let KubeletConfiguration {
             mut policy,
             container_runtime_endpoint,
@@ -173,7 +175,7 @@ impl ConfigurationFiles {
         if agent.thresholds.source != ThresholdSource::Inline {
             policy.kubelet_thresholds = policy.thresholds.clone();
         }
-        if acts_ahead(&agent, &self.node) {
+        if raises_thresholds(&agent, &self.node) {
             let raised = agent.threshold_margin.apply(policy.thresholds, self.node.capacities).map_err(
                 |Problems(wrong)| {
                     let wrong = wrong.into_iter().map(|problem| problem.in_file(agent.file.as_deref()));
@@ -207,15 +209,15 @@ impl ConfigurationFiles {
             },
             kubelet: source,
             settings: agent.settings.into_iter().chain(settings).collect(),
-            notes: asked
+            notes: source_notes
                 .into_iter()
                 .chain(agent.notes.iter().chain(&notes).map(ToString::to_string))
                 .collect(),
         })
     }
 
-    /// The AgentConfiguration with what the command line says in its place.
-    fn over(&self, mut agent: AgentConfiguration) -> AgentConfiguration {
+    /// Returns the AgentConfiguration with the overrides of the command line.
+    fn with_overrides(&self, mut agent: AgentConfiguration) -> AgentConfiguration {
         let AskConfigz { ask, certificate_authority, insecure } = &self.configz;
         if *ask {
             let source = ThresholdSource::Configz;
@@ -263,8 +265,8 @@ impl ConfigurationFiles {
     }
 }
 
-/// Whether the thresholds are raised: where a kubelet acts on them itself, the agent is to be first.
-fn acts_ahead(agent: &AgentConfiguration, node: &NodeFacts) -> bool {
+/// Returns whether the thresholds are raised: where a kubelet acts on them as well, the agent must act first.
+fn raises_thresholds(agent: &AgentConfiguration, node: &NodeFacts) -> bool {
     match agent.threshold_margin.mode {
         MarginMode::Always => true,
         MarginMode::Never => false,
@@ -276,7 +278,7 @@ fn acts_ahead(agent: &AgentConfiguration, node: &NodeFacts) -> bool {
 }
 
 impl Configuration {
-    /// Logs what counts, and what may surprise.
+    /// Logs the settings in effect and the warnings.
     pub(crate) fn log(&self) {
         let Self { policy: _, profile, service: _, kubelet: _, settings, notes } = self;
         tracing::info!(profile = profile.name(), "configuration");
@@ -292,21 +294,21 @@ impl Configuration {
     }
 }
 
-fn problems(whose: &str, Problems(problems): Problems) -> impl Iterator<Item = String> {
-    let start = format!("read {whose} configuration");
+fn problems(subject: &str, Problems(problems): Problems) -> impl Iterator<Item = String> {
+    let start = format!("read {subject} configuration");
     problems.into_iter().map(move |problem| format!("{start}: {problem}"))
 }
 
-/// What is decided by.
+/// The effective configuration.
 #[derive(Debug, Serialize)]
 pub struct EffectiveConfig {
-    /// Whose decisions.
+    /// The profile of the decisions.
     pub profile: Profile,
-    /// When the agent acts: the thresholds after all of the settings.
+    /// The thresholds of the agent after all settings are applied.
     pub thresholds: Vec<EffectiveThreshold>,
     /// Every value, and where it came from.
     pub settings: Vec<Setting>,
-    /// What is accepted but will surprise.
+    /// Warnings: settings that are accepted but may surprise.
     pub notes: Vec<String>,
 }
 
@@ -314,21 +316,21 @@ pub struct EffectiveConfig {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EffectiveThreshold {
-    /// What is measured.
+    /// The name of the signal.
     pub signal: &'static str,
-    /// Whether `run` watches it.
+    /// Whether `run` watches the signal.
     pub watched: bool,
-    /// Less than this is too little: a quantity, or a percentage.
+    /// The threshold value, a quantity or a percentage. The threshold is met when less is available.
     pub below: String,
-    /// For how long it must be met; nothing where it acts at once.
+    /// How long the threshold must be met; absent for a hard threshold.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grace_period: Option<String>,
-    /// How much more must be available before it counts as resolved.
+    /// How much more must be available before the threshold counts as resolved.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_reclaim: Option<String>,
 }
 
-/// Reads the configuration, and says what it comes to.
+/// Reads the configuration and returns its effective values.
 ///
 /// # Errors
 /// Everything that is wrong with it.
@@ -339,26 +341,26 @@ pub fn configured(files: &ConfigurationFiles) -> Result<EffectiveConfig, Failure
 impl EffectiveConfig {
     pub(super) fn of(configuration: Configuration) -> Self {
         let Configuration { policy, profile, service: _, kubelet: _, settings, notes } = configuration;
-        let thresholds = policy.thresholds.iter().map(acts_below).collect();
+        let thresholds = policy.thresholds.iter().map(effective_threshold).collect();
         Self { profile, thresholds, settings, notes }
     }
 }
 
-fn acts_below(threshold: &Threshold) -> EffectiveThreshold {
+fn effective_threshold(threshold: &Threshold) -> EffectiveThreshold {
     let Threshold { signal, value, grace_period, min_reclaim } = threshold;
     EffectiveThreshold {
         signal: signal.name(),
         watched: true,
-        below: written(value),
+        below: format_value(value),
         grace_period: (!threshold.is_hard()).then(|| grace_period.to_string()),
-        min_reclaim: min_reclaim.as_ref().map(written),
+        min_reclaim: min_reclaim.as_ref().map(format_value),
     }
 }
 
-fn written(value: &ThresholdValue) -> String {
+fn format_value(value: &ThresholdValue) -> String {
     match value {
         ThresholdValue::Quantity(quantity) => quantity.to_string(),
-        // As short as a share of 32 bits allows.
+        // Rounded to the precision of a 32-bit share.
         ThresholdValue::Percentage(share) => format!("{}%", (f64::from(*share) * 1e6).round() / 1e4),
     }
 }
@@ -372,40 +374,40 @@ pub struct Options {
     pub state_dir: Option<PathBuf>,
     /// Unix socket of the local API.
     pub socket: Option<PathBuf>,
-    /// Changes of the configuration take effect at once.
+    /// Whether changes of the configuration take effect at once.
     pub apply_config_now: bool,
     /// PodList file.
     pub pods_file: Option<PathBuf>,
-    /// The cgroup that stands for the node.
+    /// The cgroup that represents the node.
     pub cgroup_root: PathBuf,
-    /// Memory that the node has, a quantity.
+    /// The memory of the node, a quantity.
     pub memory_capacity: Option<String>,
-    /// Process ids that the node has.
+    /// The number of process ids of the node.
     pub pid_capacity: Option<u64>,
-    /// Where the node's disks are.
+    /// The paths of the node's disks.
     pub disks: FsPaths,
-    /// Whether event lines are JSON, in place of text.
+    /// Whether event lines are JSON instead of text.
     pub json_lines: bool,
     /// Backends that are selected or disabled.
     pub choice: BackendSelection,
-    /// Log the debug messages of the BPF programs.
+    /// Whether the debug messages of the BPF programs are logged.
     pub bpf_debug_log: bool,
 }
 
-/// The default state directory of an agent in a pod. It should be in memory: eviction requests wait until the state is
-/// written.
+/// The default state directory of an agent in a pod. It should be in memory: eviction requests wait until the
+/// state is written.
 const STATE_DIR: &str = "/run/eviction-agent";
 
 impl Options {
-    /// The state directory of an agent with this action; none if no state is kept.
+    /// Returns the state directory of an agent with this action; `None` if no state is persisted.
     pub(super) fn state_dir(&self, action: ActionSettings) -> Option<PathBuf> {
         let asks_server = self.configuration.node.in_cluster || action.asks_server();
         let in_pod = self.configuration.caller.kubeconfig.is_none() && asks_server;
         self.state_dir.clone().or_else(|| (in_pod && !action.is_dry()).then(|| STATE_DIR.into()))
     }
 
-    /// The configuration that the kubelet reported to the agent before. The action is part of the configuration, and
-    /// so not known yet.
+    /// Returns the configuration that the kubelet reported to the previous agent. The action is part of the
+    /// configuration, and therefore not known yet.
     pub(super) fn saved_kubelet_config(&self) -> Option<Effective> {
         let ConfigurationFiles { caller, node, .. } = &self.configuration;
         let in_pod = caller.kubeconfig.is_none() && node.in_cluster;

@@ -1,4 +1,4 @@
-//! Terminations of containers as the pods' statuses report them.
+//! Terminations of containers that the pods' statuses report.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ const EVICTED: &str = "Evicted";
 const DISRUPTION_TARGET: &str = "DisruptionTarget";
 const TERMINATION_BY_KUBELET: &str = "TerminationByKubelet";
 
-/// The terminations that were reported.
+/// Tracks which terminations were reported.
 #[derive(Debug)]
 pub(crate) struct ContainerStatusTracker {
     /// Terminations before the start of the agent are not reported.
@@ -28,12 +28,12 @@ type Key = (Box<str>, Box<str>, bool);
 
 impl ContainerStatusTracker {
     pub(crate) fn new(now: Timestamp) -> Self {
-        // The API keeps whole seconds.
+        // Times of the API have whole seconds.
         let since = Timestamp::from_second(now.as_second()).unwrap_or(now);
         Self { since, reported: BTreeSet::new() }
     }
 
-    /// The terminations in the statuses of these pods that were not reported before.
+    /// Returns the terminations in the statuses of these pods that were not reported before.
     pub(crate) fn update(&mut self, pod_index: &PodIndex, clock: &Clock) -> Vec<ContainerEnded> {
         let before = std::mem::take(&mut self.reported);
         let mut ends = Vec::new();
@@ -72,7 +72,7 @@ fn record(pod: &Pod, end: &ContainerEnd, evicted: Option<Option<Timestamp>>) -> 
     }
 }
 
-/// When the kubelet began to evict the pod.
+/// Returns when the kubelet began to evict the pod.
 fn evicted_at(pod: &Pod) -> Option<Timestamp> {
     let by_kubelet =
         |it: &&PodCondition| &*it.kind == DISRUPTION_TARGET && &*it.reason == TERMINATION_BY_KUBELET;
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn each_end_is_told_once_and_none_of_before() {
+    fn terminations_are_reported_once_and_only_since_the_start() {
         let mut statuses = ContainerStatusTracker::new(Timestamp::new(100, 900_000_000).unwrap());
         let first = update(&mut statuses, &pod_index("", &[("old", 99), ("i1", 100)]));
         assert_eq!(first.len(), 1);
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn an_eviction_that_shows_later_is_told() {
+    fn an_eviction_that_the_status_shows_later_is_reported() {
         let mut statuses = ContainerStatusTracker::new(second(5));
         assert_eq!(update(&mut statuses, &pod_index("", &[("i1", 8)]))[0].evicted_by, None);
         let evicted = update(&mut statuses, &pod_index(EVICTED, &[("i1", 8)]));

@@ -1,8 +1,8 @@
-//! The kill orders as the loop keeps them: who was chosen, on which sample, until when.
+//! The kill orders of the control loop: the victim, the sample it was chosen on, and when the choice expires.
 //!
-//! For memory: the choice needs the usage of all pods and is made again when a tenth of a second has
-//! passed or a quarter of the headroom is used; the distance is that of each sample. A choice that is
-//! older than two full samples near a threshold is not carried out.
+//! For memory: the choice needs the usage of all pods. It is made again after 100 ms or when a quarter of the
+//! headroom is used. The headroom of an order is that of the latest sample. A choice that is older than two
+//! full samples near a threshold is not carried out.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,43 +20,44 @@ use eviction_node::sampler::MemoryUsage;
 
 use super::memory_notifier::{BpfBackend, NotArmed};
 
-/// Kill orders are made within this part of the node's memory before a threshold.
-const SHARE: u64 = 8;
+/// Kill orders are armed when the headroom is at most the node's memory divided by this.
+const HEADROOM_DIVISOR: u64 = 8;
 
-/// And within this at least: the agent must get to run before it is used up.
-const LEAST_BYTES: u64 = 256 << 20;
+/// Kill orders are armed at least within this headroom: the agent must get to run before it is used up.
+const MIN_HEADROOM_BYTES: u64 = 256 << 20;
 
-/// A choice is made anew after this time.
-const CHOICE: Duration = Duration::from_millis(100);
+/// A pod is chosen again after this time.
+const CHOICE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// So long a choice is good.
-const GOOD: Duration = sample_interval::FULL_NEAR.saturating_mul(2);
+/// How long a choice is valid.
+const CHOICE_VALIDITY: Duration = sample_interval::FULL_NEAR.saturating_mul(2);
 
-/// So long after a sample usage that stands still is taken for page cache that makes room.
-const STILL: Duration = Duration::from_millis(100);
+/// How long after a sample usage at the limit is attributed to page cache that is being reclaimed.
+const RECLAIM_WINDOW: Duration = Duration::from_millis(100);
 
-/// By how much a pod that is evicted already may grow within a tenth of a second, in order to end in good order.
-const BEYOND: u64 = 1 << 20;
+/// By how much a pod that is being evicted already may grow within 100 ms, so that it can terminate gracefully.
+const EXTRA_GROWTH_BYTES: u64 = 1 << 20;
 
-/// How many choices are remembered: the event of one that was replaced may come yet.
-const REMEMBERED: usize = 4;
+/// How many choices are kept: the event of one that was replaced may still arrive.
+const MAX_CHOICES: usize = 4;
 
-/// How long the event of a kill order that was carried out is waited for. No pod is chosen meanwhile: one crossing costs
-/// one pod.
+/// How long the agent waits for the event of a kill order that was carried out. No pod is chosen meanwhile: one
+/// crossing kills one pod.
 const EVENT_WAIT: Duration = Duration::from_secs(1);
 
-/// So long pods' storage may be ranked by a reading of it, from its begin: as for an ordinary eviction.
-pub(crate) const GOOD_STORAGE: Duration = Duration::from_secs(1);
+/// How long a reading of pods' storage may be used for ranking, from its start. It is as for an ordinary
+/// eviction.
+pub(crate) const STORAGE_VALIDITY: Duration = Duration::from_secs(1);
 
 /// Why no kill order is armed, besides the reasons of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KernelKillIdle {
-    /// The engine has none.
+    /// The engine has no kill order.
     NoOrder(NotArmedReason),
-    /// An eviction is under way, or a kill order was just carried out.
-    UnderWay,
-    /// The executor would refuse: too soon, too often, or not a cgroup to be killed.
-    KillerRefuses,
+    /// An eviction is in flight, or a kill order was just carried out.
+    InFlight,
+    /// The killer would refuse: too soon, too often, or the cgroup must not be killed.
+    KillerRejects,
     /// The pod has no cgroup, or several.
     SeveralCgroups,
     /// A BPF map could not be written.
@@ -66,18 +67,18 @@ pub(crate) enum KernelKillIdle {
 }
 
 impl KernelKillIdle {
-    /// Each of them.
+    /// Returns all reasons.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         let ours =
-            [Self::UnderWay, Self::KillerRefuses, Self::SeveralCgroups, Self::NotSet, Self::ReclaimFirst];
+            [Self::InFlight, Self::KillerRejects, Self::SeveralCgroups, Self::NotSet, Self::ReclaimFirst];
         NotArmedReason::ALL.map(Self::NoOrder).into_iter().chain(ours)
     }
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::NoOrder(why) => why.name(),
-            Self::UnderWay => "just_carried_out",
-            Self::KillerRefuses => "kill_refused",
+            Self::InFlight => "just_carried_out",
+            Self::KillerRejects => "kill_refused",
             Self::SeveralCgroups => "no_single_cgroup",
             Self::NotSet => "map_write_failed",
             Self::ReclaimFirst => "reclaim_first",
@@ -85,17 +86,17 @@ impl KernelKillIdle {
     }
 }
 
-/// A choice, and the kill orders that were made of it.
+/// A chosen victim, and the numbers of the kill orders that were made for it.
 #[derive(Debug)]
 pub(crate) struct VictimChoice {
     pub(crate) order: ArmedKillOrder,
     pub(crate) victim_id: u64,
-    /// When it was chosen.
+    /// When the victim was chosen.
     pub(crate) chosen: Instant,
-    /// Until when it is good.
+    /// When the choice expires, in nanoseconds of `CLOCK_MONOTONIC`.
     expires_ns: u64,
-    /// The ordinary decision by which the victim goes meanwhile.
-    pub(crate) goes_by: Option<u64>,
+    /// The ordinary decision by which the victim is being evicted already.
+    pub(crate) evicting_decision: Option<u64>,
     numbers: Option<(u64, u64)>,
 }
 
@@ -103,10 +104,10 @@ pub(crate) struct VictimChoice {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GuardedLevel {
     pub(crate) id: u64,
-    /// Its page counter has all that counts as used.
+    /// Whether its page counter has all usage that counts.
     pub(crate) is_all: bool,
-    /// What can be taken until page cache must make room, where the level is the machine: it has no
-    /// limit at which its usage would stand.
+    /// The bytes that can be taken until page cache must be reclaimed, if the level is the machine: it has no
+    /// limit at which its usage would stop.
     pub(crate) room: Option<u64>,
 }
 
@@ -114,21 +115,22 @@ pub(crate) struct GuardedLevel {
 #[derive(Debug)]
 pub(crate) struct KillOrders {
     cause: KernelKillCause,
-    /// The mark of the last sample, for memory.
+    /// The epoch of the last sample, for memory.
     epoch: Option<SampleEpoch>,
-    /// The last one is the present one, if `stands`.
+    /// The last choice is the present one if `is_chosen`.
     choices: VecDeque<Arc<VictimChoice>>,
     is_chosen: bool,
-    /// When the last order was armed.
+    /// When the last order was armed, in nanoseconds of `CLOCK_MONOTONIC`.
     armed_mono_ns: u64,
-    /// Until then the event of a kill order that was carried out while it was withdrawn may come.
+    /// Until when the event of an order that was carried out while it was withdrawn may arrive, in nanoseconds
+    /// of `CLOCK_MONOTONIC`.
     event_awaited_until_ns: u64,
     idle: Option<KernelKillIdle>,
 }
 
-/// How near a threshold must be for a kill order to be armed.
-pub(crate) fn reach(memory_capacity: u64) -> u64 {
-    (memory_capacity / SHARE).max(LEAST_BYTES)
+/// Returns the headroom, in bytes, within which kill orders are armed.
+pub(crate) fn arming_headroom(memory_capacity: u64) -> u64 {
+    (memory_capacity / HEADROOM_DIVISOR).max(MIN_HEADROOM_BYTES)
 }
 
 impl KillOrders {
@@ -144,7 +146,7 @@ impl KillOrders {
         }
     }
 
-    /// Marks the sample that was just taken of a level that is near its threshold, or ends the marks where it is far.
+    /// Marks the sample that was just taken of a level near its threshold. Ends the marks if no level is near.
     pub(crate) fn mark(&mut self, bpf: &mut BpfBackend, near: Option<u64>) {
         self.epoch = match near {
             Some(level_id) => bpf.mark_sample(level_id),
@@ -156,51 +158,51 @@ impl KillOrders {
         };
     }
 
-    /// Whether the armed order counts from a sample of this moment.
-    pub(crate) fn is_young(&self, mono_ns: u64) -> bool {
-        mono_ns.saturating_sub(self.armed_mono_ns) < nanos(STILL)
+    /// Returns whether the armed order counts from a sample of the last 100 ms.
+    pub(crate) fn is_recent(&self, mono_ns: u64) -> bool {
+        mono_ns.saturating_sub(self.armed_mono_ns) < nanos(RECLAIM_WINDOW)
     }
 
-    /// Leaves the armed order as it is: growth is to count from the sample that it was made on.
-    pub(crate) fn keep(&mut self) {
+    /// Leaves the armed order as it is, so that growth counts from the sample that it was made on.
+    pub(crate) fn keep_armed(&mut self) {
         self.epoch = None;
     }
 
-    /// The victim of the armed kill order, while it is good.
+    /// Returns the victim of the armed kill order while the choice is valid.
     pub(crate) fn victim(&self, mono_ns: u64) -> Option<&KnownPod> {
-        let choice = self.present()?;
+        let choice = self.current_choice()?;
         (mono_ns < choice.expires_ns).then_some(&*choice.order.victim)
     }
 
-    /// Whether the last sample was marked.
+    /// Returns whether the last sample was marked.
     pub(crate) fn is_marked(&self) -> bool {
         self.epoch.is_some()
     }
 
-    /// Whether a pod must be chosen anew, with so much left to the threshold.
-    pub(crate) fn wants_choice(&self, now: Instant, distance: u64) -> bool {
-        let Some(choice) = self.present() else { return true };
+    /// Returns whether a pod must be chosen again. `distance` is the headroom in bytes.
+    pub(crate) fn needs_choice(&self, now: Instant, distance: u64) -> bool {
+        let Some(choice) = self.current_choice() else { return true };
         let age = now.mono_ns.saturating_sub(choice.chosen.mono_ns);
-        u128::from(age) >= CHOICE.as_nanos() || distance < choice.order.headroom() / 4 * 3
+        u128::from(age) >= CHOICE_INTERVAL.as_nanos() || distance < choice.order.headroom() / 4 * 3
     }
 
-    /// Whether a pod is chosen.
+    /// Returns whether a pod is chosen.
     pub(crate) fn is_chosen(&self) -> bool {
         self.is_chosen
     }
 
-    /// Whether the pod was chosen on a reading of pods' storage that began then.
+    /// Returns whether the pod was chosen on the reading of pods' storage that began at `read_ns`.
     pub(crate) fn is_chosen_on(&self, read_ns: u64) -> bool {
-        let expires_ns = read_ns.saturating_add(nanos(GOOD_STORAGE));
-        self.present().is_some_and(|choice| choice.expires_ns == expires_ns)
+        let expires_ns = read_ns.saturating_add(nanos(STORAGE_VALIDITY));
+        self.current_choice().is_some_and(|choice| choice.expires_ns == expires_ns)
     }
 
     /// Sets the pod that was chosen for memory.
     pub(crate) fn choose(&mut self, order: ArmedKillOrder, victim_id: u64, chosen: Instant) {
-        self.choose_until(order, victim_id, chosen, after(chosen, GOOD));
+        self.choose_until(order, victim_id, chosen, after(chosen, CHOICE_VALIDITY));
     }
 
-    /// Sets the pod that was chosen for a disk, on a reading of pods' storage that began then.
+    /// Sets the pod that was chosen for a disk, on the reading of pods' storage that began at `read_ns`.
     pub(crate) fn choose_writer(
         &mut self,
         order: ArmedKillOrder,
@@ -208,11 +210,11 @@ impl KillOrders {
         chosen: Instant,
         read_ns: u64,
     ) {
-        self.choose_until(order, victim_id, chosen, read_ns.saturating_add(nanos(GOOD_STORAGE)));
+        self.choose_until(order, victim_id, chosen, read_ns.saturating_add(nanos(STORAGE_VALIDITY)));
     }
 
     fn choose_until(&mut self, order: ArmedKillOrder, victim_id: u64, chosen: Instant, expires_ns: u64) {
-        if self.choices.len() == REMEMBERED {
+        if self.choices.len() == MAX_CHOICES {
             self.choices.pop_front();
         }
         self.choices.push_back(Arc::new(VictimChoice {
@@ -220,14 +222,14 @@ impl KillOrders {
             victim_id,
             chosen,
             expires_ns,
-            goes_by: None,
+            evicting_decision: None,
             numbers: None,
         }));
         self.is_chosen = true;
     }
 
-    /// No pod may be chosen, or no order armed.
-    pub(crate) fn stay_idle(&mut self, idle: KernelKillIdle, bpf: &mut BpfBackend, metrics: &Metrics) {
+    /// Withdraws the order for a reason, and counts the reason when it changes.
+    pub(crate) fn withdraw_because(&mut self, idle: KernelKillIdle, bpf: &mut BpfBackend, metrics: &Metrics) {
         self.withdraw(bpf);
         if self.idle != Some(idle) {
             self.idle = Some(idle);
@@ -235,7 +237,7 @@ impl KillOrders {
         }
     }
 
-    /// Disarms the order; whether it was carried out before.
+    /// Disarms the order. Returns whether it was carried out before.
     pub(crate) fn withdraw(&mut self, bpf: &mut BpfBackend) -> bool {
         self.is_chosen = false;
         let is_carried_out = bpf.disarm_kill(self.cause);
@@ -245,28 +247,29 @@ impl KillOrders {
         is_carried_out
     }
 
-    /// A kill order was carried out, and its event has not come yet.
+    /// Starts to wait for the event of a kill order that was carried out.
     fn await_event(&mut self) {
         self.event_awaited_until_ns = mono_ns().saturating_add(nanos(EVENT_WAIT));
     }
 
-    /// Arms the present choice at the distance of this sample, and a little beyond it if the victim is evicted by an
-    /// ordinary decision already.
+    /// Arms the present choice with the headroom of this sample, and a little more if the victim is being
+    /// evicted by an ordinary decision already.
     pub(crate) fn arm(
         &mut self,
         bpf: &mut BpfBackend,
         level: GuardedLevel,
         seen: MemoryUsage,
         at: Instant,
-        goes_by: Option<u64>,
+        evicting_decision: Option<u64>,
     ) -> Result<(), KernelKillIdle> {
         let (Some(epoch), true) = (self.epoch, self.is_chosen) else { return Err(KernelKillIdle::NotSet) };
         if at.mono_ns < self.event_awaited_until_ns {
-            return Err(KernelKillIdle::UnderWay);
+            return Err(KernelKillIdle::InFlight);
         }
         let Some(choice) = self.choices.back() else { return Err(KernelKillIdle::NotSet) };
         let most = choice.order.max_working_set();
-        let distance = most.saturating_sub(seen.working_set) + if goes_by.is_some() { BEYOND } else { 0 };
+        let distance = most.saturating_sub(seen.working_set)
+            + if evicting_decision.is_some() { EXTRA_GROWTH_BYTES } else { 0 };
         if distance == 0 {
             return Err(KernelKillIdle::NoOrder(NotArmedReason::AtThreshold));
         }
@@ -278,13 +281,13 @@ impl KillOrders {
             room: level.room,
             distance,
             expires_ns: choice.expires_ns,
-            still_until_ns: after(at, STILL),
+            still_until_ns: after(at, RECLAIM_WINDOW),
         };
         let armed = bpf.arm_kill(&order);
-        self.note_armed(armed, at, goes_by)
+        self.record_armed(armed, at, evicting_decision)
     }
 
-    /// Arms the present choice for writers to a file system. `available` reads what is available on it.
+    /// Arms the present choice against writers to a file system. `available` reads what is available on it.
     pub(crate) fn arm_for_writers(
         &mut self,
         bpf: &mut BpfBackend,
@@ -293,42 +296,42 @@ impl KillOrders {
         available: impl FnOnce() -> Option<u64>,
     ) -> Result<(), KernelKillIdle> {
         if at.mono_ns < self.event_awaited_until_ns {
-            return Err(KernelKillIdle::UnderWay);
+            return Err(KernelKillIdle::InFlight);
         }
-        let Some(choice) = self.present() else { return Err(KernelKillIdle::NotSet) };
+        let Some(choice) = self.current_choice() else { return Err(KernelKillIdle::NotSet) };
         let &VictimChoice { victim_id, expires_ns, .. } = choice;
         let threshold = choice.order.threshold;
         let order = ArmedDiskOrder { victim_id, device, expires_ns };
         let armed = bpf.arm_disk_kill(&order, || available()?.checked_sub(threshold));
-        self.note_armed(armed, at, None)
+        self.record_armed(armed, at, None)
     }
 
-    fn note_armed(
+    fn record_armed(
         &mut self,
         armed: Result<OrderNumber, NotArmed>,
         at: Instant,
-        goes_by: Option<u64>,
+        evicting_decision: Option<u64>,
     ) -> Result<(), KernelKillIdle> {
         let OrderNumber(number) = match armed {
             Ok(number) => number,
             Err(NotArmed::CarriedOut) => {
                 self.await_event();
-                return Err(KernelKillIdle::UnderWay);
+                return Err(KernelKillIdle::InFlight);
             }
             Err(NotArmed::Refused) => return Err(KernelKillIdle::NotSet),
         };
-        // Only an event that is being handled holds the present one too.
+        // The choice is shared, and not changed, only while an event of it is being handled.
         if let Some(choice) = self.choices.back_mut().and_then(Arc::get_mut) {
             let first = choice.numbers.map_or(number, |(first, _)| first);
             choice.numbers = Some((first, number));
-            choice.goes_by = goes_by;
+            choice.evicting_decision = evicting_decision;
         }
         self.idle = None;
         self.armed_mono_ns = at.mono_ns;
         Ok(())
     }
 
-    /// The choice that a kill order was made of.
+    /// Returns the choice that a kill order was made for.
     pub(crate) fn choice_of(&self, order: u64) -> Option<Arc<VictimChoice>> {
         let made = |choice: &&Arc<VictimChoice>| {
             choice.numbers.is_some_and(|(first, last)| (first..=last).contains(&order))
@@ -336,13 +339,13 @@ impl KillOrders {
         self.choices.iter().rev().find(made).map(Arc::clone)
     }
 
-    /// The present choice is used up.
-    pub(crate) fn forget(&mut self) {
+    /// Discards the present choice, which is used up.
+    pub(crate) fn discard_choice(&mut self) {
         self.event_awaited_until_ns = 0;
         self.is_chosen = false;
     }
 
-    fn present(&self) -> Option<&VictimChoice> {
+    fn current_choice(&self) -> Option<&VictimChoice> {
         self.choices.back().filter(|_| self.is_chosen).map(|choice| &**choice)
     }
 }

@@ -8,7 +8,7 @@ use eviction_kube::{Access, KubeletAddress, KubeletEndpoint, RequestError, Respo
 
 use crate::error::Failure;
 
-/// Where an agent on the host's network finds the kubelet.
+/// The address of the kubelet for an agent on the host's network.
 const LOOPBACK: &str = "127.0.0.1";
 
 /// The credentials and the node of the requests to the kubelet.
@@ -22,16 +22,16 @@ pub struct Caller {
     pub node_ip: Option<String>,
 }
 
-/// What the kubelet answered.
+/// The response of the kubelet.
 #[derive(Debug)]
-pub(crate) struct KubeletAnswer {
-    /// What was done, for errors about the body.
+pub(crate) struct KubeletResponse {
+    /// The operation, for errors about the body.
     pub(crate) operation: String,
     pub(crate) url: String,
     pub(crate) body: Bytes,
 }
 
-/// The kubelet of the node, at the address where its configuration is.
+/// A client for the kubelet of the node.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct KubeletClient {
     pub(crate) caller: Caller,
@@ -42,8 +42,8 @@ impl KubeletClient {
     /// Sends a request.
     ///
     /// # Errors
-    /// Why there is no answer, with what can be done about it.
-    pub(crate) async fn get(&self, endpoint: KubeletEndpoint) -> Result<KubeletAnswer, Failure> {
+    /// Why there is no response, with advice.
+    pub(crate) async fn get(&self, endpoint: KubeletEndpoint) -> Result<KubeletResponse, Failure> {
         let Caller { kubeconfig, node_name, node_ip } = &self.caller;
         let Configz { address, port, certificate_authority, server_name, insecure_skip_tls_verify } =
             &self.configz;
@@ -66,7 +66,7 @@ impl KubeletClient {
         match ask_kubelet(&access, &kubelet, node_name.as_deref(), endpoint).await {
             Ok(answer) => {
                 let url = format!("https://{place}{}", endpoint.path());
-                body(answer, &operation, endpoint).map(|body| KubeletAnswer { operation, url, body })
+                body(answer, &operation, endpoint).map(|body| KubeletResponse { operation, url, body })
             }
             Err(error @ RequestError::Certificate { .. }) => Err(Failure::because(operation, &error).help(
                 "name who vouches for its serving certificate in thresholds.configz.certificateAuthority; \
@@ -78,12 +78,12 @@ impl KubeletClient {
 }
 
 fn body(answer: Response, operation: &str, endpoint: KubeletEndpoint) -> Result<Bytes, Failure> {
-    let said = || String::from_utf8_lossy(&answer.body).trim().chars().take(300).collect::<String>();
+    let message = || String::from_utf8_lossy(&answer.body).trim().chars().take(300).collect::<String>();
     match answer.status {
         200 => Ok(answer.body),
-        401 => Err(Failure::failed(format!("{operation}: it does not accept who asks: {}", said()))
+        401 => Err(Failure::failed(format!("{operation}: it rejects the credentials: {}", message()))
             .help("the kubelet has to ask the API server about tokens: authentication.webhook.enabled")),
-        403 => Err(Failure::failed(format!("{operation}: a permission is missing: {}", said())).help(
+        403 => Err(Failure::failed(format!("{operation}: a permission is missing: {}", message())).help(
             match endpoint {
                 KubeletEndpoint::Configz => {
                     "the agent needs get for nodes/configz, or for nodes/proxy with kubelets before 1.33"
@@ -93,6 +93,6 @@ fn body(answer: Response, operation: &str, endpoint: KubeletEndpoint) -> Result<
         )),
         404 => Err(Failure::failed(format!("{operation}: it serves no {}", endpoint.path()))
             .help("enableDebuggingHandlers of the kubelet must be on")),
-        status => Err(Failure::failed(format!("{operation}: it answers {status}: {}", said()))),
+        status => Err(Failure::failed(format!("{operation}: it answers {status}: {}", message()))),
     }
 }

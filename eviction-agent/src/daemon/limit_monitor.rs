@@ -1,6 +1,6 @@
 //! Cgroups with a memory limit: the kernel thresholds on them, and which of them are near their limit.
 //!
-//! Nothing is decided by it. The kernel kills at a limit; the agent reports beforehand that the limit is near.
+//! No eviction depends on it. The kernel kills at a limit; the agent reports beforehand that the limit is near.
 
 mod watch;
 
@@ -17,53 +17,56 @@ use eviction_node::sampler::MemoryUsage;
 use super::memory_notifier::TokenBucket;
 pub(crate) use watch::{LimitChange, LimitWatch};
 
-/// Whose limits are watched.
+/// The scopes whose limits are watched.
 pub(crate) const OWNERS: [LimitScope; 4] =
     [LimitScope::Kubepods, LimitScope::Qos, LimitScope::Pod, LimitScope::Container];
 
-/// For each of [`OWNERS`]: how many limits are watched, on how many cgroups a threshold is set, and how many are near.
+/// For each of [`OWNERS`]: the numbers of watched limits, of cgroups with a threshold, and of limits that are
+/// near.
 pub(crate) type LimitCounts = [[i64; 3]; OWNERS.len()];
 
-/// The cgroups, by their ids.
+/// The watched cgroups, sorted by their ids.
 #[derive(Debug)]
 pub(crate) struct Limits {
     /// How near a limit is reported, in percent of it.
     near_percent: u8,
     watches: Vec<LimitWatch>,
-    spare: Vec<LimitWatch>,
-    /// Each takes a wakeup and a read of one cgroup; many may come to their limits together. The others are sampled later.
-    wakes: TokenBucket<20, 64>,
-    /// An upper bound of how many are to be sampled.
+    buffer: Vec<LimitWatch>,
+    /// The rate limit of samples: each takes a wakeup and a read of one cgroup, and many cgroups may reach
+    /// their limits together. The others are sampled later.
+    sample_rate: TokenBucket<20, 64>,
+    /// An upper bound of the number of cgroups to be sampled.
     fired: usize,
-    /// How many there are whose usage does not show that the limit comes near.
-    blind: usize,
-    /// The programs in which thresholds are set.
+    /// The number of cgroups whose usage does not show that the limit comes near.
+    polled: usize,
+    /// The number of the programs in which thresholds are set.
     programs: u32,
 }
 
 impl Limits {
-    /// None yet.
+    /// Creates a monitor without cgroups.
     pub(crate) fn new(near_percent: u8) -> Self {
         Self {
             near_percent,
             watches: Vec::new(),
-            spare: Vec::new(),
-            wakes: TokenBucket::default(),
+            buffer: Vec::new(),
+            sample_rate: TokenBucket::default(),
             fired: 0,
-            blind: 0,
+            polled: 0,
             programs: 0,
         }
     }
 
-    /// Follows a tree that was just read. Cgroups that are gone, or have no limit any more, are passed to `disarm`; new
-    /// ones are to be sampled. The limit of the node's own cgroup is not watched, nor one above the node's memory.
+    /// Updates the cgroups from a tree that was just read. Cgroups that were removed, or have no limit any
+    /// more, are passed to `disarm`. New ones are to be sampled. The limit of the node's own cgroup is not
+    /// watched, nor one above the node's memory.
     pub(crate) fn adopt(&mut self, sampler: &Sampler, memory: u64, mut disarm: impl FnMut(u64)) {
         let node = sampler.tree().groups().first().map(|group| group.id);
         let limit = |id| match sampler.group(id)?.hard_limit {
             Limit::At(limit) if limit > 0 && limit <= memory => Some(limit),
             Limit::At(_) | Limit::Unlimited => None,
         };
-        let mut before = std::mem::replace(&mut self.watches, std::mem::take(&mut self.spare));
+        let mut before = std::mem::replace(&mut self.watches, std::mem::take(&mut self.buffer));
         for (id, owner) in groups(sampler.pods()).filter(|(id, _)| Some(*id) != node) {
             let Some(limit) = limit(id) else { continue };
             let known = before.binary_search_by_key(&id, |watch| watch.id).ok();
@@ -72,36 +75,37 @@ impl Limits {
             );
         }
         self.watches.sort_unstable_by_key(|watch| watch.id);
-        // There are two of them while the kubelet's driver is being changed, but never with one id.
+        // While the kubelet's cgroup driver is being changed there are two of each, but never with one id.
         self.watches.dedup_by_key(|watch| watch.id);
         for watch in &before {
-            // Also one that has fired: its fire token is kept until the threshold is set again.
+            // Also one whose threshold has fired: its fire token is kept until the threshold is set again.
             if self.find(watch.id).is_none() {
                 disarm(watch.id);
             }
         }
         before.clear();
-        self.spare = before;
+        self.buffer = before;
         self.recount();
     }
 
-    /// Other programs are loaded, in which no threshold is set.
-    pub(crate) fn follow(&mut self, programs: u32) {
+    /// Forgets all thresholds if other programs are loaded, in which none is set.
+    pub(crate) fn set_programs(&mut self, programs: u32) {
         if std::mem::replace(&mut self.programs, programs) != programs {
-            self.watches.iter_mut().for_each(LimitWatch::is_disarmed);
+            self.watches.iter_mut().for_each(LimitWatch::clear_armed);
         }
     }
 
-    /// The kernel reported a crossing. False if it is not of a present threshold.
+    /// Handles a crossing that the kernel reported. Returns false if it is not of a present threshold.
     pub(crate) fn fire(&mut self, crossed: &ThresholdCrossed) -> bool {
         let fired = self.find_mut(crossed.cgroup_id).is_some_and(|watch| watch.fire(crossed));
         self.fired += usize::from(fired);
         fired
     }
 
-    /// A cgroup that is to be sampled now, within the rate limit; with the kernel's timestamp, if it reported the crossing.
-    pub(crate) fn next(&mut self, now_ns: u64) -> Option<(u64, Option<u64>)> {
-        if self.fired == 0 && self.blind == 0 {
+    /// Returns a cgroup that is to be sampled now, within the rate limit, and the kernel's timestamp if the
+    /// kernel reported the crossing.
+    pub(crate) fn next_due(&mut self, now_ns: u64) -> Option<(u64, Option<u64>)> {
+        if self.fired == 0 && self.polled == 0 {
             return None;
         }
         let due = self.watches.iter().position(|watch| watch.due_ns().is_some_and(|due| due <= now_ns));
@@ -109,19 +113,19 @@ impl Limits {
             self.recount();
             return None;
         };
-        self.wakes.take(now_ns).then(|| (watch.id, watch.note_sample(now_ns)))
+        self.sample_rate.take(now_ns).then(|| (watch.id, watch.record_sample(now_ns)))
     }
 
-    /// In how many nanoseconds there is one.
+    /// Returns in how many nanoseconds a cgroup is to be sampled.
     pub(crate) fn due_ns(&self, now_ns: u64) -> Option<u64> {
-        if self.fired == 0 && self.blind == 0 {
+        if self.fired == 0 && self.polled == 0 {
             return None;
         }
         let due = self.watches.iter().filter_map(LimitWatch::due_ns).min()?;
-        Some(due.max(self.wakes.next_ns(now_ns)).saturating_sub(now_ns))
+        Some(due.max(self.sample_rate.next_ns(now_ns)).saturating_sub(now_ns))
     }
 
-    /// The cgroup with this id.
+    /// Returns the cgroup with this id.
     pub(crate) fn find(&self, id: u64) -> Option<&LimitWatch> {
         let at = self.watches.binary_search_by_key(&id, |watch| watch.id).ok()?;
         self.watches.get(at)
@@ -132,7 +136,7 @@ impl Limits {
         self.watches.get_mut(at)
     }
 
-    /// The id of the n-th cgroup.
+    /// Returns the id of the n-th cgroup.
     pub(crate) fn nth(&self, nth: usize) -> Option<u64> {
         self.watches.get(nth).map(|watch| watch.id)
     }
@@ -149,14 +153,14 @@ impl Limits {
         counts
     }
 
-    /// Counts those that are to be sampled.
+    /// Counts the cgroups that are to be sampled.
     pub(crate) fn recount(&mut self) {
         self.fired = self.watches.iter().filter(|watch| watch.has_fired()).count();
-        self.blind = self.watches.iter().filter(|watch| watch.is_blind).count();
+        self.polled = self.watches.iter().filter(|watch| watch.needs_polling).count();
     }
 }
 
-/// All cgroups that may have a limit, each with its scope.
+/// Returns all cgroups that may have a limit, each with its scope.
 fn groups(pods: &Pods) -> impl Iterator<Item = (u64, LimitScope)> + '_ {
     let above = pods.pods_root.map(|id| (id, LimitScope::Kubepods)).into_iter();
     let classes = pods.qos.iter().map(|(_, id)| (*id, LimitScope::Qos));
@@ -167,7 +171,7 @@ fn groups(pods: &Pods) -> impl Iterator<Item = (u64, LimitScope)> + '_ {
     above.chain(classes).chain(of_pods)
 }
 
-/// Usage and working set of a sample, and the limit; `None` where one of them is not known.
+/// Returns usage, working set and limit of a sample; `None` if one of them is not known.
 pub(crate) fn usage_and_limit(sample: &GroupSample) -> Option<(MemoryUsage, u64)> {
     let (Reading::Known(usage), Reading::Known(working_set), Limit::At(limit)) =
         (sample.usage, sample.working_set, sample.hard_limit)

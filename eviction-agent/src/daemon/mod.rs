@@ -1,4 +1,4 @@
-//! Wiring: the loop that owns the engine, supervision, shutdown.
+//! The daemon: the control loop that owns the engine, its supervision and the shutdown.
 //!
 //! ```text
 //! control loop:     memory notifier ─► sampler ─► engine ─► executor   
@@ -10,8 +10,7 @@
 //!                                                  ▼
 //! printer, log:                               standard output and error
 //! ```
-//! Nothing on the main thread can delay the control loop, and whoever reads the output can
-//! delay neither.
+//! Nothing on the main thread can delay the control loop. A slow reader of the output can delay neither thread.
 
 pub(crate) mod check;
 pub(crate) mod cluster;
@@ -53,7 +52,7 @@ pub use crate::error::Failure;
 pub use crate::telemetry::event_log::NO_BACKEND;
 pub use crate::telemetry::line_writer::{LineQueue, LineWriter};
 
-/// Version, commit and the layout of the kernel side's records.
+/// The version, the commit and the version of the BPF ABI.
 pub const VERSION: &str = concat!(
     env!("CARGO_PKG_VERSION"),
     " (commit ",
@@ -63,21 +62,21 @@ pub const VERSION: &str = concat!(
     ")"
 );
 
-/// The commit that this was built from.
+/// The commit that this binary was built from.
 pub const COMMIT: &str = env!("EVICTION_AGENT_COMMIT");
 
 /// The version of the layout of BPF records and maps.
 pub const BPF_ABI: &str = env!("EVICTION_AGENT_ABI");
 
-/// Every backend that an option can name.
+/// Returns the names of all backends that an option can select or disable.
 pub fn backend_names() -> impl Iterator<Item = &'static str> {
     eviction_bpf::attach_methods::names().chain(realtime::BACKENDS)
 }
 
-/// A runtime for the calling thread.
+/// Returns a tokio runtime for the calling thread.
 ///
 /// # Errors
-/// If the kernel refuses what it needs.
+/// If the kernel refuses a resource that the runtime needs.
 pub(crate) fn start_runtime() -> Result<tokio::runtime::Runtime, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(|error| Failure::because("start a runtime", &error))

@@ -13,28 +13,28 @@ use crate::telemetry::event_log::{CgroupOwner, PodRef};
 use eviction_node::container_init::ContainerInitTracker;
 use eviction_node::pod_index::PodIndex;
 
-/// The cgroups that a kill is about, and which of them are pods' and containers'.
+/// The cgroups that concern a kill, and which of them belong to pods and containers.
 pub(crate) struct KillCgroups<'a> {
     tree: Cow<'a, Tree>,
     pods: Cow<'a, Pods>,
 }
 
 impl<'a> KillCgroups<'a> {
-    /// Those of the tree as it was last read; or, where that has not the victim's group, as the
-    /// kernel itself named them at the kill: it may have come a moment ago, and be gone again.
+    /// Returns the cgroups of the tree as it was last read. If the victim's cgroup is not in it, returns those
+    /// that the kernel itself named at the kill: the cgroup may have existed only for a moment.
     pub(crate) fn of(kill: &eviction_bpf::OomKill, sampler: &'a Sampler, index: &PodIndex) -> Self {
         let read = Self::read(sampler);
         let known = kill.chain.first().is_none_or(|group| read.position(group.id).is_some());
         let named = || {
             let root = root_id(sampler)?;
             let tree = Tree::branch(sampler.tree().root(), root, kill.path_below(root)?);
-            let pods = Pods::find(&tree, |uid| index.knows(uid));
+            let pods = Pods::find(&tree, |uid| index.contains(uid));
             Some(Self { tree: Cow::Owned(tree), pods: Cow::Owned(pods) })
         };
         if known { read } else { named().unwrap_or(read) }
     }
 
-    /// Those of the tree as it was last read.
+    /// Returns the cgroups of the tree as it was last read.
     pub(crate) fn read(sampler: &'a Sampler) -> Self {
         Self { tree: Cow::Borrowed(sampler.tree()), pods: Cow::Borrowed(sampler.pods()) }
     }
@@ -43,19 +43,19 @@ impl<'a> KillCgroups<'a> {
         self.tree.groups().iter().position(|group| group.id == id)
     }
 
-    /// The path of a cgroup below the node's.
+    /// Returns the path of a cgroup below the node's.
     pub(crate) fn path(&self, id: u64) -> Option<Box<str>> {
         self.position(id).map(|index| format!("/{}", self.tree.relative_path(index).display()).into())
     }
 
-    /// A cgroup and its ancestors up to the node's.
+    /// Returns a cgroup and its ancestors up to the node's.
     pub(crate) fn ancestors(&self, id: u64) -> impl Iterator<Item = u64> + '_ {
         let groups = self.tree.groups();
         let start = self.position(id).and_then(|index| groups.get(index));
         std::iter::successors(start, |group| groups.get(group.parent?)).map(|group| group.id)
     }
 
-    /// The scope of a cgroup's limit.
+    /// Returns the scope of a cgroup's limit.
     fn scope(&self, id: u64) -> LimitScope {
         let pods = &self.pods;
         if self.tree.groups().first().is_some_and(|root| root.id == id) {
@@ -74,14 +74,14 @@ impl<'a> KillCgroups<'a> {
         }
     }
 
-    /// The pod and the container of a cgroup.
+    /// Returns the pod and the container of a cgroup.
     fn owner(&self, id: u64) -> Option<(&Pod, Option<&Container>)> {
         let owner = self.pods.owner(id)?;
         let pod = self.pods.pods.get(owner.pod)?;
         Some((pod, owner.container.and_then(|container| pod.containers.get(container))))
     }
 
-    /// The same by their names, with the cgroup's path.
+    /// Returns the names of the pod and the container of a cgroup, with the cgroup's path.
     pub(crate) fn named(&self, id: u64, index: &PodIndex) -> CgroupOwner {
         let cgroup = self.path(id);
         let Some((pod, container)) = self.owner(id) else {
@@ -96,7 +96,7 @@ impl<'a> KillCgroups<'a> {
         }
     }
 
-    /// Sets the pod and the container of the victim's cgroup, and what the victim was to the container.
+    /// Sets the pod and the container of the victim's cgroup, and the role of the victim in the container.
     pub(crate) fn name_victim(
         &self,
         kill: &mut OomKill,
@@ -113,14 +113,14 @@ impl<'a> KillCgroups<'a> {
         }
     }
 
-    /// Sets whose limit it was.
+    /// Sets the cgroup whose limit caused the kill, and the scope of the limit.
     pub(crate) fn name_limit(&self, kill: &mut OomKill, cgroup: u64) {
         kill.limit_cgroup = self.path(cgroup);
         kill.limit_scope = self.scope(cgroup);
     }
 }
 
-/// Describes a kill by the names that the node had at that time.
+/// Describes a kill with the names that the node had at that time.
 pub(crate) fn describe(
     kill: &eviction_bpf::OomKill,
     at: Timestamp,
@@ -162,9 +162,8 @@ pub(crate) fn describe(
     described
 }
 
-/// The group all of whose processes die with the victim: the topmost of those between the victim
-/// and the limit's owner that have `memory.oom.group` set (`mm/memcontrol.c:
-/// mem_cgroup_get_oom_group`).
+/// Returns the cgroup whose processes are all killed with the victim: the topmost of those between the victim
+/// and the limit's owner that have `memory.oom.group` set (`mm/memcontrol.c: mem_cgroup_get_oom_group`).
 pub(crate) fn killed_group(kill: &eviction_bpf::OomKill, owner: OomLimitOwner) -> Option<u64> {
     if kill.pid_only {
         return None;

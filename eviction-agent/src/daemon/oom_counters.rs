@@ -1,7 +1,7 @@
 //! The kernel's counters of OOM kills, for kernels on which no BPF program reports them.
 //!
-//! The machine's counter (`oom_kill` of /proc/vmstat) says that there were kills, those of the cgroups say where. The
-//! remainder was in a cgroup that is gone, or outside of the node.
+//! The machine's counter (`oom_kill` of /proc/vmstat) shows that there were kills, those of the cgroups show
+//! where. The remainder was in a removed cgroup, or outside of the node.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,20 +12,21 @@ use eviction_node::cgroup::tree::Tree;
 use eviction_node::file::read_once;
 use eviction_node::proc::vmstat::OomKillCounter;
 
-/// From a notice that a cgroup is out of memory to the read of the counters: the notice comes before the kill.
-const SETTLE_NS: u64 = 100_000_000;
+/// The time from a notice that a cgroup is out of memory to the read of the counters: the notice comes before
+/// the kill.
+const READ_DELAY_NS: u64 = 100_000_000;
 
 /// The counters of a cgroup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counts {
-    /// Processes of it that were killed.
+    /// How many processes of the cgroup were killed.
     kills: u64,
-    /// How often its own limit was hit, where the kernel counts that.
+    /// How often the limit of the cgroup was hit, if the kernel counts that.
     ooms: Option<u64>,
 }
 
 impl Counts {
-    /// Reads those of the cgroup itself, without its descendants.
+    /// Reads the counters of the cgroup itself, without its descendants.
     fn read(folder: &Path, version: Version) -> Option<Self> {
         match version {
             Version::V1 => {
@@ -53,22 +54,22 @@ struct AllCounts {
 pub(crate) struct GroupKills {
     /// The cgroup's id.
     pub(crate) cgroup: u64,
-    /// How many.
+    /// The number of kills.
     pub(crate) kills: u64,
 }
 
-/// Kills since the counters were read before.
+/// Kills since the counters were last read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CountedKills {
-    /// In cgroups that exist.
+    /// Kills in cgroups that exist.
     pub(crate) groups: Vec<GroupKills>,
-    /// In cgroups that are gone, or outside of the node.
+    /// Kills in removed cgroups, or outside of the node.
     pub(crate) elsewhere: u64,
-    /// The cgroups whose own limit was hit meanwhile, where the kernel counts that.
+    /// The cgroups whose own limit was hit meanwhile, if the kernel counts that.
     pub(crate) limited: Vec<u64>,
 }
 
-/// Reads the counters and returns what is new.
+/// Reads the counters and returns new kills.
 #[derive(Debug)]
 pub(crate) struct OomCounters {
     vmstat: OomKillCounter,
@@ -79,14 +80,14 @@ pub(crate) struct OomCounters {
 }
 
 impl OomCounters {
-    /// Kills that were counted until now are not new.
+    /// Creates the counters. Kills that were counted until now are not new.
     pub(crate) fn new(proc: &Path, version: Version, tree: &Tree) -> Self {
         let mut counters = Self { vmstat: OomKillCounter::open(proc), version, last: None, due_ns: None };
         counters.read(tree, 0);
         counters
     }
 
-    /// The file in which the kernel counts the kills of a cgroup.
+    /// Returns the file in which the kernel counts the kills of a cgroup.
     pub(crate) fn group_file(&self) -> &'static str {
         match self.version {
             Version::V1 => "memory.oom_control",
@@ -94,7 +95,7 @@ impl OomCounters {
         }
     }
 
-    /// Kills on the machine since it booted.
+    /// Returns the kills on the machine since it booted.
     pub(crate) fn read_machine(&mut self) -> Reading<u64> {
         self.vmstat.read()
     }
@@ -104,9 +105,9 @@ impl OomCounters {
         (self.last, self.due_ns) = (None, None);
     }
 
-    /// The kernel gave notice that a cgroup is out of memory.
-    pub(crate) fn note_notice(&mut self, now_ns: u64) {
-        self.due_ns = Some(now_ns.saturating_add(SETTLE_NS));
+    /// Handles a notice of the kernel that a cgroup is out of memory.
+    pub(crate) fn schedule_read(&mut self, now_ns: u64) {
+        self.due_ns = Some(now_ns.saturating_add(READ_DELAY_NS));
     }
 
     /// Makes the next read due at once.
@@ -114,12 +115,12 @@ impl OomCounters {
         self.due_ns = Some(0);
     }
 
-    /// In how many nanoseconds the counters are to be read, if they are.
+    /// Returns in how many nanoseconds the counters are to be read, if they are.
     pub(crate) fn due_in_ns(&self, now_ns: u64) -> Option<u64> {
         self.due_ns.map(|due_ns| due_ns.saturating_sub(now_ns))
     }
 
-    /// Reads the counters if they are due, and returns the kills that are new. Files of cgroups are read only if the
+    /// Reads the counters if they are due, and returns the new kills. Files of cgroups are read only if the
     /// machine's counter has changed.
     pub(crate) fn read(&mut self, tree: &Tree, now_ns: u64) -> Option<CountedKills> {
         if self.last.is_some() && self.due_in_ns(now_ns) != Some(0) {
@@ -136,8 +137,8 @@ impl OomCounters {
     }
 }
 
-/// The machine's counter bounds those of the cgroups: what a cgroup counted before it was in the tree was reported as
-/// elsewhere.
+/// Returns the new kills. The machine's counter bounds those of the cgroups: kills that a cgroup counted before
+/// it was in the tree were reported as elsewhere.
 fn new_kills(before: &AllCounts, now: &AllCounts) -> CountedKills {
     let machine = before.machine.zip(now.machine).map(|(before, now)| now.saturating_sub(before));
     let mut left = machine.unwrap_or(u64::MAX);
@@ -174,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn new_kills_are_where_counters_have_changed() {
+    fn new_kills_are_found_by_changed_counters() {
         let before = counts(Some(5), &[(1, 4, 0), (2, 1, 1), (3, 0, 0)]);
         assert_eq!(new_kills(&before, &before), CountedKills::default());
         let now = counts(Some(10), &[(1, 6, 0), (2, 1, 2), (4, 1, 0)]);
@@ -204,12 +205,12 @@ mod tests {
         let mut counters = OomCounters::new(folder.path(), Version::V1, &tree);
         kill(4);
         assert_eq!(counters.read(&tree, 0), None, "no read was requested");
-        counters.note_notice(5);
-        assert_eq!(counters.due_in_ns(5), Some(SETTLE_NS));
+        counters.schedule_read(5);
+        assert_eq!(counters.due_in_ns(5), Some(READ_DELAY_NS));
         assert_eq!(counters.read(&tree, 5), None, "the kernel may not have killed yet");
         let groups = vec![GroupKills { cgroup: tree.groups()[0].id, kills: 1 }];
         let expected = CountedKills { groups, ..CountedKills::default() };
-        assert_eq!(counters.read(&tree, 5 + SETTLE_NS), Some(expected));
+        assert_eq!(counters.read(&tree, 5 + READ_DELAY_NS), Some(expected));
         counters.request_read();
         assert_eq!(counters.read(&tree, 6), None, "nothing is new");
         counters.reset();

@@ -18,9 +18,9 @@ use eviction_node::pods_file::{FileChange, PodsFile};
 
 use eviction_node::pod_index::PodIndex;
 
-/// Where the pods of the node come from.
+/// The source of the node's pods.
 pub(crate) enum PodSource {
-    /// Nothing: pods are not known.
+    /// No source: pods are not known.
     Nothing,
     /// A file.
     File(Box<File>),
@@ -35,7 +35,7 @@ pub(crate) struct File {
 }
 
 impl PodSource {
-    /// Reads the file, if there is one, for the first time: it must be good.
+    /// Reads the file, if there is one, for the first time. It must be valid.
     pub(crate) fn open(path: Option<&Path>, policy: &Policy) -> Result<(Self, PodIndex), Failure> {
         let Some(path) = path else { return Ok((Self::Nothing, PodIndex::default())) };
         let (file, pods) =
@@ -43,14 +43,14 @@ impl PodSource {
         Ok((Self::File(Box::new(File { file, policy: policy.clone() })), pod_index(pods, policy)))
     }
 
-    /// What the API server has sent so far.
+    /// Returns the pods that the API server has sent so far.
     pub(crate) fn watched(mut pods: Receiver<Arc<StoreView<WatchedPod>>>) -> (Self, PodIndex) {
         let index = index(&pods.borrow_and_update());
         (Self::Watch(WatchedPods { pods, pending: false, announce: true }), index)
     }
 
-    /// Waits for the next change: a new index, or why there is none, which is counted and logged.
-    /// For ever without a source.
+    /// Waits for the next change. Returns a new index, or why there is none, which is counted and logged. Waits
+    /// forever without a source.
     pub(crate) async fn changed(&mut self, metrics: &Metrics) -> Result<PodIndex, String> {
         match self {
             Self::Nothing => std::future::pending().await,
@@ -63,12 +63,12 @@ impl PodSource {
                     Err(error)
                 }
             },
-            // The watch has logged and counted it.
+            // The watch has logged and counted the error.
             Self::Watch(watch) => watch.changed().await,
         }
     }
 
-    /// Whether the pods are known.
+    /// Returns whether the pods are known.
     pub(crate) fn are_known(&self) -> bool {
         match self {
             Self::Nothing => false,
@@ -82,21 +82,21 @@ fn pod_index(pods: Vec<Pod>, policy: &Policy) -> PodIndex {
     PodIndex::new(pods.into_iter().map(|pod| Arc::new(KnownPod::new(pod, policy))).collect())
 }
 
-/// Changes come in groups: a pod that starts is updated three times within moments.
-const SETTLE: Duration = Duration::from_millis(20);
+/// How long to wait for further changes: a pod that starts is updated three times within moments.
+const DEBOUNCE: Duration = Duration::from_millis(20);
 
 /// The pods of the node, whenever they change.
 pub(crate) struct WatchedPods {
     pods: Receiver<Arc<StoreView<WatchedPod>>>,
-    /// A change was not returned yet.
+    /// Whether a change was not returned yet.
     pending: bool,
-    /// Whether the next index is to be published, even if it is as before.
+    /// Whether the next index is to be published even if it is the same.
     announce: bool,
 }
 
 impl WatchedPods {
-    /// Waits for the next change: another index, or why the API server does not respond. May be cancelled
-    /// at any time. For ever when the watch has ended, which the agent does not survive.
+    /// Waits for the next change. Returns another index, or why the API server does not respond. May be
+    /// cancelled at any time. Waits forever when the watch has ended; the agent ends then.
     async fn changed(&mut self) -> Result<PodIndex, String> {
         if !self.pending {
             if self.pods.changed().await.is_err() {
@@ -104,7 +104,7 @@ impl WatchedPods {
             }
             self.pending = true;
         }
-        sleep(SETTLE).await;
+        sleep(DEBOUNCE).await;
         self.pending = false;
         let view = Arc::clone(&self.pods.borrow_and_update());
         if let Some(error) = &view.error {
@@ -112,7 +112,7 @@ impl WatchedPods {
             return Err(error.clone());
         }
         let index = index(&view);
-        Ok(if std::mem::take(&mut self.announce) { index } else { index.quietly() })
+        Ok(if std::mem::take(&mut self.announce) { index } else { index.reported_on_change() })
     }
 }
 

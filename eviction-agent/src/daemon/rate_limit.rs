@@ -1,5 +1,4 @@
-//! How fast pods may be evicted one after the other, by the API server or by signals. Pure: time is an
-//! argument.
+//! The rate limit of evictions by the API server or by signals. Pure: time is an argument.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,25 +14,26 @@ use eviction_core::time::nanos;
 use eviction_kill::KillTarget;
 use eviction_node::clock::Clock;
 
-/// How long the next victim for the same pressure waits for the last one to go, by the kubelet's rules. The kubelet waits
-/// as long for a pod's resources to come back (`eviction_manager.go: podCleanupTimeout`). Where evictions are sized,
-/// the engine waits for what each of them frees.
+/// How long the next victim for the same pressure waits for the last one to terminate, by the kubelet's rules.
+/// The kubelet waits as long for a pod's resources to be released (`eviction_manager.go: podCleanupTimeout`).
+/// Under the agent's rules the engine waits for what each eviction releases.
 const VICTIM_WAIT: Duration = Duration::from_secs(30);
 
-/// A pod that was evicted is not evicted again for so long, so that one that is restarted at once is not evicted in a
-/// loop. A restart within a minute has most often not yet grown again.
+/// How long a pod that was evicted is not evicted again, so that one that is restarted at once is not evicted
+/// in a loop. Within a minute of a restart a pod has usually not grown again.
 const COOL_DOWN: Duration = Duration::from_secs(60);
 
-/// Evictions of one pod within a time: one that comes back a fourth time will come back always, and needs a person.
+/// The limit of evictions of one pod within a window. A pod that returns a fourth time will always return, and
+/// needs an operator.
 const POD_LIMIT: u32 = 3;
 const POD_WINDOW: Duration = Duration::from_secs(600);
 
-/// Evictions on the node within a time. Ten a minute empty a full node of 110 pods in eleven minutes: slow enough to be
-/// noticed, fast enough for any real shortage.
+/// The limit of evictions on the node within a window. Ten per minute empty a full node of 110 pods in eleven
+/// minutes: slow enough to be noticed, fast enough for any real shortage.
 const NODE_LIMIT: u32 = 10;
 const NODE_WINDOW: Duration = Duration::from_secs(60);
 
-/// Evictions in flight at the same time, for all pressures.
+/// The limit of evictions in flight at the same time, for all pressures.
 const IN_FLIGHT_LIMIT: u32 = 16;
 
 /// A decision older than this is not begun.
@@ -43,60 +43,60 @@ const STALE_AFTER: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct CountedKill {
-    /// Of which pod.
+    /// The evicted pod.
     pub(crate) pod: Arc<PodName>,
-    /// When it began or, once the pod is gone, when that was.
+    /// When the eviction began or, once it has ended, when it ended.
     pub(crate) at_ns: u64,
-    /// By which decision.
+    /// The decision of the eviction.
     pub(crate) decision: u64,
 }
 
-/// What may be done with a target.
+/// The result of admission for a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Admission {
-    /// Evict it.
+    /// The pod may be evicted.
     Begin,
     /// The pod is terminating for a soft threshold, and now a hard one is met: its grace period is shortened.
     Shorten {
-        /// The decision that it goes by.
+        /// The decision that terminates the pod.
         decision: u64,
     },
 }
 
-/// Decides whether an eviction may begin. One for all executors.
+/// Decides whether an eviction may begin. One instance serves all executors.
 #[derive(Clone, Debug)]
 pub(crate) struct RateLimit {
     /// Whether the next victim waits for the last one.
     waits_for_victims: bool,
-    /// In order of beginning, none older than both windows and the cool-down.
+    /// The counted evictions, ordered by begin. None is older than both windows and the cool-down.
     kills: VecDeque<CountedKill>,
 }
 
 impl RateLimit {
-    /// Nothing evicted so far.
+    /// Creates a rate limit without evictions.
     pub(crate) fn new(rules: &Rules) -> Self {
         Self { waits_for_victims: rules.are_kubelets(), kills: VecDeque::with_capacity(64) }
     }
 
-    /// The evictions that count, in order of beginning.
+    /// Returns the evictions that count, ordered by begin.
     pub(crate) fn kills(&self) -> impl Iterator<Item = &CountedKill> {
         self.kills.iter()
     }
 
-    /// Follows other rules from now on.
-    pub(crate) fn follow(&mut self, rules: &Rules) {
+    /// Applies other rules from now on.
+    pub(crate) fn set_rules(&mut self, rules: &Rules) {
         self.waits_for_victims = rules.are_kubelets();
     }
 
-    /// Counts the evictions of a former agent. Before all others.
+    /// Counts the evictions of the previous agent. Runs before all others.
     pub(crate) fn restore(&mut self, kills: Vec<CountedKill>) {
         self.kills.extend(kills);
     }
 
-    /// Whether the target may be evicted now, while executors are at those in flight. Changes nothing.
+    /// Returns whether the target may be evicted now, given the evictions in flight. Changes nothing.
     ///
     /// # Errors
-    /// Why it may not.
+    /// The reason why it may not.
     pub(crate) fn admit<'a>(
         &self,
         target: &KillTarget,
@@ -109,14 +109,14 @@ impl RateLimit {
             return Err(KillRejection::Stale { age_ns });
         }
         let numbered = in_flight.filter_map(|it| Some((it.decision?, it)));
-        if let Some((decision, it)) = numbered.clone().find(|(_, it)| is_same(&it.pod, &target.pod)) {
+        if let Some((decision, it)) = numbered.clone().find(|(_, it)| is_same_pod(&it.pod, &target.pod)) {
             return if target.hard && !it.hard {
                 Ok(Admission::Shorten { decision })
             } else {
                 Err(KillRejection::AlreadyTerminating { decision })
             };
         }
-        // A soft victim with a long grace period must not hold up a hard one.
+        // A soft victim with a long grace period must not delay a hard one.
         let is_pending = |it: &InFlightEviction| {
             self.waits_for_victims && it.resource() == target.resource && (it.hard || !target.hard)
         };
@@ -134,10 +134,11 @@ impl RateLimit {
         Ok(Admission::Begin)
     }
 
-    /// An eviction of a former agent that is continued does not count twice.
+    /// Checks the target against the counted evictions. An eviction of the previous agent that is continued
+    /// does not count twice.
     fn admit_by_history(&self, target: &KillTarget, now_ns: u64) -> Result<(), KillRejection> {
         let others = || self.kills.iter().filter(|kill| kill.decision != target.decision);
-        let own = |kill: &&CountedKill| is_same(&kill.pod, &target.pod);
+        let own = |kill: &&CountedKill| is_same_pod(&kill.pod, &target.pod);
         if let Some(last) = others().filter(own).map(|kill| kill.at_ns).max() {
             let until_ns = last.saturating_add(nanos(COOL_DOWN));
             if now_ns < until_ns {
@@ -160,9 +161,9 @@ impl RateLimit {
         Ok(())
     }
 
-    /// The target's eviction has begun, or is continued after a restart. It counts from now on.
-    pub(crate) fn begun(&mut self, target: &KillTarget, now_ns: u64) {
-        self.forget(now_ns);
+    /// Counts the target's eviction from now on. It has begun, or is continued after a restart.
+    pub(crate) fn record_begin(&mut self, target: &KillTarget, now_ns: u64) {
+        self.remove_expired(now_ns);
         self.kills.retain(|kill| kill.decision != target.decision);
         self.kills.push_back(CountedKill {
             pod: Arc::clone(&target.pod),
@@ -171,34 +172,34 @@ impl RateLimit {
         });
     }
 
-    /// The eviction of `decision` has ended, well or not. The cool-down begins now.
-    pub(crate) fn ended(&mut self, decision: u64, now_ns: u64) {
+    /// Notes that the eviction of `decision` has ended, successfully or not. The cool-down begins now.
+    pub(crate) fn record_end(&mut self, decision: u64, now_ns: u64) {
         for kill in &mut self.kills {
             if kill.decision == decision {
                 kill.at_ns = kill.at_ns.max(now_ns);
             }
         }
-        self.forget(now_ns);
+        self.remove_expired(now_ns);
     }
 
-    /// Nothing of the eviction of `decision` was done: it does not count.
-    pub(crate) fn not_done(&mut self, decision: u64) {
+    /// Removes the eviction of `decision`, of which nothing was done: it does not count.
+    pub(crate) fn discard(&mut self, decision: u64) {
         self.kills.retain(|kill| kill.decision != decision);
     }
 
-    fn forget(&mut self, now_ns: u64) {
+    fn remove_expired(&mut self, now_ns: u64) {
         let kept = nanos(POD_WINDOW.max(NODE_WINDOW).max(COOL_DOWN));
         self.kills.retain(|kill| now_ns.saturating_sub(kill.at_ns) <= kept);
     }
 }
 
-/// Whether this is one pod, or one that was made anew under the same name.
-fn is_same(one: &PodName, other: &PodName) -> bool {
+/// Returns whether both names mean one pod, or a pod that was recreated under the same name.
+fn is_same_pod(one: &PodName, other: &PodName) -> bool {
     let same_name = one.namespace == other.namespace && one.name == other.name;
     one.uid == other.uid || (same_name && !one.name.is_empty())
 }
 
-/// The number of kills and when the oldest that counts leaves the window, if the limit is reached.
+/// Returns the number of kills, and when the oldest that counts leaves the window, if the limit is reached.
 fn limit<'a>(
     kills: impl Iterator<Item = &'a CountedKill> + Clone,
     limit: u32,
@@ -208,7 +209,7 @@ fn limit<'a>(
     if count < limit {
         return None;
     }
-    // When so many have left that one more fits.
+    // The time when enough have left the window that one more fits.
     let excess = (count - limit) as usize;
     let mut times: Vec<u64> = kills.map(|kill| kill.at_ns).collect();
     times.sort_unstable();

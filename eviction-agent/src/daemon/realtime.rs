@@ -1,6 +1,7 @@
-//! Real-time priority, locked memory and OOM protection for the control loop, so that it runs while the node does not.
+//! Real-time priority, locked memory and OOM protection for the control loop, so that it runs while the node is
+//! short of CPU time or memory.
 //!
-//! Each of them may be refused; the result is reported like the backend of a source.
+//! Each of them may be refused. The result is reported like the backend of a source.
 
 use std::io;
 use std::path::Path;
@@ -13,40 +14,41 @@ use rustix::thread::{Pid, gettid};
 use eviction_node::backend::BackendInfo;
 use eviction_node::backend::BackendSelection;
 
-/// Above every ordinary thread, below every other that asks for real time.
+/// Above every ordinary thread, below every other real-time thread.
 const FIFO_PRIORITY: libc::c_int = 1;
 
-/// A real-time thread that runs away would take a CPU from the node: after so long without waiting the kernel sends SIGXCPU
-/// (RLIMIT_RTTIME), and it becomes an ordinary one. A sample of 50,000 cgroups takes a good part of it.
-const LONGEST_RUN_US: u64 = 1_000_000;
+/// A real-time thread that runs away would take a CPU from the node. After this time without a wait the kernel
+/// sends SIGXCPU (RLIMIT_RTTIME), and the thread becomes an ordinary one. A sample of 50,000 cgroups takes a
+/// good part of it.
+const MAX_RUN_US: u64 = 1_000_000;
 
-/// The value that the kubelet has for itself.
+/// The value that the kubelet sets for itself.
 const OOM_SCORE_ADJ: &str = "-999";
 
 /// Backends of the control loop thread, the best first.
 const FIFO: &str = "SCHED_FIFO";
 const NICE: &str = "nice -20";
-/// Both.
+/// The names of both backends.
 pub(crate) const BACKENDS: [&str; 2] = [FIFO, NICE];
 
-/// Drops programs or triggers on an ordinary thread: the kernel waits until no CPU uses them any more, for tenths of a
-/// second at worst (`synchronize_rcu`), and the control loop must not wait.
-pub(crate) fn let_go(of: impl Send + 'static) {
+/// Drops programs or triggers on an ordinary thread: the kernel waits until no CPU uses them any more, for tenths
+/// of a second at worst (`synchronize_rcu`), and the control loop must not wait.
+pub(crate) fn drop_on_thread(of: impl Send + 'static) {
     let thread = std::thread::Builder::new().name("detach".to_owned());
     if let Err(error) = thread.spawn(move || drop(of)) {
-        tracing::debug!(%error, "detached in place: no thread for it");
+        tracing::debug!(%error, "cannot start a thread: programs are detached in the control loop");
     }
 }
 
-/// Requests all of it for the calling thread and its process, by the backends that may be used. Threads that it spawns are
-/// ordinary ones.
+/// Requests all of them for the calling thread and its process, with the backends that may be used. Threads
+/// that it spawns are ordinary ones.
 pub(crate) fn prepare(choice: &BackendSelection) -> [BackendInfo; 3] {
-    let mut locked = lock();
+    let mut memory_lock = lock_memory();
     if let Err(error) = touch_code() {
-        locked.reason += &format!("; code is read from the disk as it runs: /proc/self/maps: {error}");
+        memory_lock.reason += &format!("; code is read from the disk as it runs: /proc/self/maps: {error}");
     }
     touch_stack();
-    [schedule(choice), locked, protect()]
+    [schedule(choice), memory_lock, set_oom_score()]
 }
 
 /// Touches each page of the program's code. Code that decides and kills may run for the first time when the node is
@@ -66,7 +68,7 @@ fn touch_code() -> procfs::ProcResult<()> {
     Ok(())
 }
 
-/// Touches as much of the stack as an iteration takes, so that no page of it is missing when it matters.
+/// Touches as much of the stack as an iteration uses, so that no page of it is missing later.
 #[inline(never)]
 fn touch_stack() {
     const DEEP: usize = 256 << 10;
@@ -77,17 +79,17 @@ fn touch_stack() {
     std::hint::black_box(&mut stack);
 }
 
-/// The calling thread.
-pub(crate) fn this() -> Pid {
+/// Returns the id of the calling thread.
+pub(crate) fn current_thread() -> Pid {
     gettid()
 }
 
-/// Takes real time from a thread of this process that ran away with it; it stays ahead of
-/// ordinary ones, if that is allowed.
-pub(crate) fn step_down(thread: Pid) -> BackendInfo {
+/// Takes real-time priority from a thread of this process that ran too long. The thread stays ahead of ordinary
+/// ones, if that is allowed.
+pub(crate) fn drop_real_time_priority(thread: Pid) -> BackendInfo {
     let why = "it ran too long without waiting".to_owned();
     match set_scheduler(thread, libc::SCHED_OTHER, 0) {
-        Ok(()) => next(thread, why, None),
+        Ok(()) => set_nice(thread, why, None),
         Err(error) => BackendInfo::plain(SOURCE, FIFO, format!("{why}, but cannot be stepped down: {error}")),
     }
 }
@@ -99,7 +101,7 @@ fn schedule(choice: &BackendSelection) -> BackendInfo {
     let refused = if let Some(why) = denied(FIFO) {
         format!("{FIFO}: {why}")
     } else {
-        match set_limit().and_then(|()| set_scheduler(this(), libc::SCHED_FIFO, FIFO_PRIORITY)) {
+        match set_limit().and_then(|()| set_scheduler(current_thread(), libc::SCHED_FIFO, FIFO_PRIORITY)) {
             Ok(()) => {
                 return BackendInfo::plain(
                     SOURCE,
@@ -110,11 +112,11 @@ fn schedule(choice: &BackendSelection) -> BackendInfo {
             Err(error) => format!("{FIFO}: {error}{}", refusal(&error)),
         }
     };
-    next(this(), refused, denied(NICE))
+    set_nice(current_thread(), refused, denied(NICE))
 }
 
-/// What is left without real time.
-fn next(thread: Pid, refused: String, denied: Option<&str>) -> BackendInfo {
+/// Applies the next backend without real-time priority.
+fn set_nice(thread: Pid, refused: String, denied: Option<&str>) -> BackendInfo {
     if let Some(why) = denied {
         return BackendInfo::plain(SOURCE, "", format!("{refused}; {NICE}: {why}"));
     }
@@ -128,8 +130,8 @@ fn next(thread: Pid, refused: String, denied: Option<&str>) -> BackendInfo {
     }
 }
 
-/// The reason of a refusal. With RT_GROUP_SCHED a cgroup of the v1 cpu controller has no real time unless it is configured,
-/// and pods have none.
+/// Returns the reason of a refusal. With RT_GROUP_SCHED a cgroup of the v1 cpu controller has no real-time
+/// budget unless it is configured, and pods have none.
 fn refusal(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EPERM) if group_has_no_real_time() => {
@@ -147,7 +149,7 @@ fn group_has_no_real_time() -> bool {
         controllers.split(',').any(|name| name == "cpu").then_some(path)
     });
     let Some(group) = group else { return false };
-    // In a container the path may be one that only the host sees; then its own root is the group.
+    // In a container the path may be one that only the host has; then the container's own root is the cgroup.
     [group.trim_start_matches('/'), ""].iter().any(|group| {
         ["cpu", "cpu,cpuacct"].iter().any(|mount| {
             let file = Path::new("/sys/fs/cgroup").join(mount).join(group).join("cpu.rt_runtime_us");
@@ -158,15 +160,15 @@ fn group_has_no_real_time() -> bool {
 
 fn set_limit() -> io::Result<()> {
     let Rlimit { current: _, maximum } = getrlimit(Resource::Rttime);
-    let current = maximum.map_or(LONGEST_RUN_US, |maximum| maximum.min(LONGEST_RUN_US));
+    let current = maximum.map_or(MAX_RUN_US, |maximum| maximum.min(MAX_RUN_US));
     Ok(setrlimit(Resource::Rttime, Rlimit { current: Some(current), maximum })?)
 }
 
 fn set_scheduler(thread: Pid, policy: libc::c_int, priority: libc::c_int) -> io::Result<()> {
-    // Threads for blocking work are made by this one, and must not be like it.
+    // Threads for blocking work are created by this one, and must not inherit its policy.
     let policy = policy | libc::SCHED_RESET_ON_FORK;
-    // By its number: musl's function of that name refuses to work, and its structure is longer
-    // than the kernel's `sched_param`, which is this one number.
+    // By its number: musl's function of that name refuses to work, and its structure is longer than the
+    // kernel's `sched_param`, which is this one number.
     // SAFETY: the kernel reads an int, which outlives the call.
     let result = unsafe {
         libc::syscall(
@@ -179,9 +181,9 @@ fn set_scheduler(thread: Pid, policy: libc::c_int, priority: libc::c_int) -> io:
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Keeps the program's pages from being written out or dropped, as they are touched: whole stacks
-/// would be locked otherwise.
-fn lock() -> BackendInfo {
+/// Keeps the program's pages from being written out or dropped, once they are touched: whole stacks would be
+/// locked otherwise.
+fn lock_memory() -> BackendInfo {
     let source = "memory lock";
     match mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT) {
         Ok(()) => {
@@ -191,7 +193,7 @@ fn lock() -> BackendInfo {
     }
 }
 
-fn protect() -> BackendInfo {
+fn set_oom_score() -> BackendInfo {
     let source = "oom protection";
     match std::fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJ) {
         Ok(()) => BackendInfo::plain(source, "oom_score_adj -999", "the kernel kills it last"),
@@ -206,43 +208,45 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_is_refused_has_its_reason_and_what_is_spawned_is_ordinary() {
-        let told = std::thread::spawn(|| {
-            let told = prepare(&BackendSelection::default());
+    fn refused_settings_have_reasons_and_spawned_threads_are_ordinary() {
+        let infos = std::thread::spawn(|| {
+            let infos = prepare(&BackendSelection::default());
             let child = std::thread::spawn(|| policy(gettid())).join().unwrap();
             assert_eq!(child, libc::SCHED_OTHER, "a thread that it spawns");
-            let down = step_down(this());
+            let down = drop_real_time_priority(current_thread());
             assert_eq!(policy(gettid()) & !libc::SCHED_RESET_ON_FORK, libc::SCHED_OTHER);
             assert!(down.reason.starts_with("it ran too long"), "{down:?}");
-            told
+            infos
         });
-        for info in told.join().unwrap() {
+        for info in infos.join().unwrap() {
             assert!(!info.reason.is_empty(), "{info:?}");
         }
     }
 
     #[test]
-    fn backends_can_be_denied() {
-        let told = |deny: &[&str]| {
+    fn backends_can_be_disabled() {
+        let schedule_without = |deny: &[&str]| {
             let deny = deny.iter().map(|&name| name.to_owned()).collect();
             let choice = BackendSelection { deny, ..BackendSelection::default() };
-            let told = move || (schedule(&choice), policy(gettid()) & !libc::SCHED_RESET_ON_FORK);
-            std::thread::spawn(told).join().unwrap()
+            let run = move || (schedule(&choice), policy(gettid()) & !libc::SCHED_RESET_ON_FORK);
+            std::thread::spawn(run).join().unwrap()
         };
-        let (info, class) = told(&[FIFO, NICE]);
+        let (info, class) = schedule_without(&[FIFO, NICE]);
         assert_eq!((info.backend, class), ("", policy(gettid())), "left as it was: {info:?}");
-        let (info, class) = told(&[FIFO]);
+        let (info, class) = schedule_without(&[FIFO]);
         assert_ne!(class, libc::SCHED_FIFO);
         assert!(info.reason.starts_with("SCHED_FIFO: disabled by --disable-backend"), "{info:?}");
-        // Without CAP_SYS_NICE there is nothing left.
+        // Without CAP_SYS_NICE there is no other backend.
         assert!(info.backend == NICE || info.reason.contains("; nice -20: "), "{info:?}");
     }
 
     #[test]
-    fn a_group_without_real_time_is_named() {
+    fn a_cgroup_without_real_time_budget_is_named() {
         let group = Path::new("/sys/fs/cgroup/cpu").join(format!("no-real-time-{}", std::process::id()));
         if std::fs::create_dir(&group).is_err() || !group.join("cpu.rt_runtime_us").exists() {
-            println!("SKIPPED a_group_without_real_time_is_named: no cpu controller with RT_GROUP_SCHED");
+            println!(
+                "SKIPPED a_cgroup_without_real_time_budget_is_named: no cpu controller with RT_GROUP_SCHED"
+            );
             drop(std::fs::remove_dir(&group));
             return;
         }

@@ -21,15 +21,15 @@ use eviction_cri::{
     RuntimeInfo, Space, read_runtime,
 };
 use eviction_node::clock::mono_ns;
-use eviction_node::file::InWords;
+use eviction_node::file::ReasonText;
 use eviction_node::fs::NodeFileSystems;
 use eviction_node::pod_index::PodIndex;
 
-/// The longest that an attempt may take.
-pub(crate) const WITHIN: Duration = Duration::from_secs(10);
+/// The maximum duration of an attempt.
+pub(crate) const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often the images in use are observed.
-const OBSERVE: Duration = Duration::from_secs(30);
-/// Nothing it does is deep.
+const OBSERVE_INTERVAL: Duration = Duration::from_secs(30);
+/// The stack size of the thread, which makes no deep calls.
 const STACK: usize = 512 << 10;
 
 /// The pods, or why they are not known.
@@ -44,12 +44,12 @@ pub(crate) enum ShortFs {
     Image,
 }
 
-/// What the executor is made of.
+/// The parts that the executor is made of.
 #[derive(Debug)]
 pub(crate) struct ReclaimParts {
     /// How images and containers are removed, if the agent does so.
     pub(crate) config: Option<ReclaimConfig>,
-    /// Where the history of images is kept, if it is.
+    /// The file for the history of images, if it is persisted.
     pub(crate) history: Option<ImageHistoryFile>,
     /// The pods, once they are watched.
     pub(crate) pods: Option<watch::Receiver<PodsOfNode>>,
@@ -59,7 +59,7 @@ impl ReclaimParts {
     /// Starts the executor, if the agent removes images and containers.
     ///
     /// # Errors
-    /// If there can be no thread.
+    /// If the thread cannot be created.
     pub(crate) fn open(
         self,
         find_file_systems: impl FnOnce() -> NodeFileSystems,
@@ -69,13 +69,13 @@ impl ReclaimParts {
     }
 }
 
-/// The file in a state directory.
+/// The name of the file in the state directory.
 pub(crate) const IMAGES_FILE: &str = "images.json";
 
-/// What node reclaim knows of the images of the node, kept over a restart of the agent: without it all of them were too
-/// young to be removed, and none was used before another.
+/// The history of the node's images, persisted across restarts of the agent. Without it all images would be too
+/// young to be removed, and there would be no order of their last use.
 ///
-/// Times are those of `CLOCK_MONOTONIC`, so the file is of use in the same boot only.
+/// Times are those of `CLOCK_MONOTONIC`, so the file can be used in the same boot only.
 #[derive(Clone, Debug)]
 pub(crate) struct ImageHistoryFile {
     file: StateFile,
@@ -90,41 +90,41 @@ struct ImageHistoryDocument {
 }
 
 impl ImageHistoryFile {
-    /// The file in that directory.
+    /// Returns the file in this directory.
     pub(crate) fn new(state_dir: &Path, boot_id: String) -> Self {
         Self { file: StateFile::at(state_dir.join(IMAGES_FILE)), boot_id }
     }
 
-    /// What the former agent knew; nothing, with a warning, if the file cannot be used.
+    /// Returns the history of the previous agent; an empty one, with a warning, if the file cannot be used.
     fn read(&self) -> ImageHistory {
         let read = self.file.read_json::<ImageHistoryDocument>().unwrap_or_else(|error| {
-            tracing::warn!(error, "when images were used is not known any more");
+            tracing::warn!(error, "the last use of each image is no longer known");
             None
         });
         read.filter(|read| read.boot_id == self.boot_id).map(|read| read.history).unwrap_or_default()
     }
 
-    /// Keeps it for the next agent.
+    /// Persists the history for the next agent.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If the file cannot be written.
     fn write(&self, history: &ImageHistory) -> io::Result<()> {
         let (boot_id, history) = (self.boot_id.clone(), history.clone());
         self.file.write_json(&ImageHistoryDocument { boot_id, history })
     }
 }
 
-/// The control loop's end: one attempt at a time.
+/// The control loop's handle of the executor thread: one attempt at a time.
 #[derive(Debug)]
 pub(crate) struct ReclaimExecutor {
     orders: mpsc::Sender<(ReclaimOrder, ShortFs)>,
     reports: mpsc::Receiver<ReclaimReport>,
 }
 
-/// How to reclaim.
+/// Returns the configuration of reclaim.
 ///
 /// # Errors
-/// If it is not known where the runtime listens, or that is no socket.
+/// If the socket of the runtime is not known or not valid.
 pub(crate) fn config(reclaim: &Reclaim, dry_run: bool) -> Result<ReclaimConfig, Failure> {
     let Reclaim { socket, keep_images, min_image_age } = reclaim;
     let socket = socket.as_deref().ok_or_else(|| {
@@ -136,16 +136,22 @@ pub(crate) fn config(reclaim: &Reclaim, dry_run: bool) -> Result<ReclaimConfig, 
     let endpoint =
         Endpoint::parse(socket).map_err(|error| Failure::because("find the container runtime", &error))?;
     let min_image_age = nanos(*min_image_age);
-    Ok(ReclaimConfig { endpoint, keep_images: keep_images.clone(), min_image_age, within: WITHIN, dry_run })
+    Ok(ReclaimConfig {
+        endpoint,
+        keep_images: keep_images.clone(),
+        min_image_age,
+        within: ATTEMPT_TIMEOUT,
+        dry_run,
+    })
 }
 
 fn nanos(duration: GoDuration) -> Duration {
     Duration::from_nanos(u64::try_from(duration.as_nanos()).unwrap_or_default())
 }
 
-/// Which runtime answers there, as a source of `check`.
+/// Returns the runtime that answers at the socket, as a source of `check`.
 pub(crate) async fn probe(config: &ReclaimConfig) -> Backend {
-    let (backend, reason) = match read_runtime(&config.endpoint, WITHIN).await {
+    let (backend, reason) = match read_runtime(&config.endpoint, ATTEMPT_TIMEOUT).await {
         Ok(RuntimeInfo { name, version, image_file_systems, container_file_systems: _ }) => {
             let images = image_file_systems.iter().map(|path| path.display().to_string());
             let images = images.collect::<Vec<_>>().join(", ");
@@ -157,7 +163,7 @@ pub(crate) async fn probe(config: &ReclaimConfig) -> Backend {
     Backend { source: "cri".to_owned(), backend, reason }
 }
 
-/// The pods of an index as reclaim needs them.
+/// Returns the pods of an index in the form that reclaim needs.
 pub(crate) fn pods_of(index: &PodIndex) -> PodsOfNode {
     if let Some(unreadable) = index.unreadable().first() {
         return Err(format!("a pod is not understood: {unreadable}"));
@@ -165,7 +171,7 @@ pub(crate) fn pods_of(index: &PodIndex) -> PodsOfNode {
     let mut pods = NodePods::default();
     for known in index.known().iter().filter(|known| !known.pod.finished) {
         pods.uids.insert(known.pod.uid.to_string());
-        // The runtime knows a static pod by the uid that the kubelet gave it.
+        // The runtime identifies a static pod by the UID that the kubelet gave it.
         pods.uids.extend(mirrored_uid(&known.pod).map(str::to_owned));
         pods.images.extend(known.pod.images.iter().map(ToString::to_string));
     }
@@ -176,7 +182,7 @@ impl ReclaimExecutor {
     /// Starts the thread.
     ///
     /// # Errors
-    /// If there can be none.
+    /// If the thread cannot be created.
     pub(crate) fn start(
         config: ReclaimConfig,
         history: Option<ImageHistoryFile>,
@@ -192,7 +198,7 @@ impl ReclaimExecutor {
                 let reclaimer = Reclaimer::with_history(config, known, Duration::from_nanos(mono_ns()));
                 runtime.block_on(run(reclaimer, history, node, receiver, sender));
             }
-            Err(error) => tracing::error!(%error, "start node reclaim"),
+            Err(error) => tracing::error!(%error, "cannot start node reclaim"),
         };
         std::thread::Builder::new()
             .name("reclaim".to_owned())
@@ -202,7 +208,7 @@ impl ReclaimExecutor {
         Ok(Self { orders, reports })
     }
 
-    /// One whose thread is a test.
+    /// Returns an executor whose thread is a test.
     #[cfg(test)]
     pub(crate) fn of_test() -> (Self, mpsc::Receiver<(ReclaimOrder, ShortFs)>, mpsc::Sender<ReclaimReport>) {
         let (orders, receiver) = mpsc::channel(1);
@@ -210,12 +216,12 @@ impl ReclaimExecutor {
         (Self { orders, reports }, receiver, sender)
     }
 
-    /// Begins an attempt; false if there can be none. Never waits.
+    /// Begins an attempt. Returns false if that is not possible. Never waits.
     pub(crate) fn begin(&self, order: ReclaimOrder, short: ShortFs) -> bool {
         self.orders.try_send((order, short)).is_ok()
     }
 
-    /// Waits for what came of an attempt; nothing if the thread has ended. May be cancelled.
+    /// Waits for the report of an attempt; `None` if the thread has ended. May be cancelled.
     pub(crate) async fn report(&mut self) -> Option<ReclaimReport> {
         self.reports.recv().await
     }
@@ -228,14 +234,14 @@ async fn run(
     mut orders: mpsc::Receiver<(ReclaimOrder, ShortFs)>,
     reports: mpsc::Sender<ReclaimReport>,
 ) {
-    let (mut fails, mut is_kept) = (false, true);
+    let (mut fails, mut is_written) = (false, true);
     let mut next = Instant::now();
     loop {
         let observe = async {
             sleep_until(next).await;
             reclaimer.observe_images().await
         };
-        // A runtime that hangs keeps no order waiting.
+        // A runtime that hangs must not delay an order.
         tokio::select! {
             biased;
             order = orders.recv() => {
@@ -247,24 +253,24 @@ async fn run(
                 }
             }
             observed = observe => {
-                next = Instant::now() + OBSERVE;
+                next = Instant::now() + OBSERVE_INTERVAL;
                 if let (Err(error), false) = (&observed, fails) {
                     tracing::warn!(%error, "the images of the node are not known: none can be removed");
                 }
                 fails = observed.is_err();
                 if let (Some(file), Ok(())) = (&history, observed) {
                     let written = file.write(reclaimer.history());
-                    if let (Err(error), true) = (&written, is_kept) {
-                        tracing::warn!(%error, "write the history of images");
+                    if let (Err(error), true) = (&written, is_written) {
+                        tracing::warn!(%error, "cannot write the history of images");
                     }
-                    is_kept = written.is_ok();
+                    is_written = written.is_ok();
                 }
             }
         }
     }
 }
 
-/// The node as the thread sees it.
+/// The view of the node for the thread.
 struct Node {
     pods: watch::Receiver<PodsOfNode>,
     file_systems: NodeFileSystems,
@@ -287,7 +293,7 @@ impl NodeView for Node {
                 bytes: stats.available.ok_or_else(|| io::Error::other("no available bytes"))?,
                 inodes: stats.inodes_free.unwrap_or_default(),
             }),
-            Reading::Unknown(why) => Err(io::Error::other(InWords(why).to_string())),
+            Reading::Unknown(why) => Err(io::Error::other(ReasonText(why).to_string())),
         }
     }
 }
@@ -305,7 +311,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pods_that_have_finished_keep_no_image() {
+    fn images_of_finished_pods_are_not_in_use() {
         let pod = |name: &str, more: serde_json::Value| {
             let mut pod = json!({
                 "metadata": {"name": name, "uid": name},
@@ -335,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_is_needed() {
+    fn reclaim_needs_a_valid_cri_socket() {
         let reclaim = |socket: Option<&str>| Reclaim {
             socket: socket.map(str::to_owned),
             keep_images: Vec::new(),
@@ -357,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read_in_the_same_boot_alone() {
+    fn image_history_is_read_only_in_the_same_boot() {
         let folder = tempfile::tempdir().unwrap();
         let file = ImageHistoryFile::new(folder.path(), "boot-1".to_owned());
         assert_eq!(file.read(), ImageHistory::default());
@@ -369,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spoiled_file_is_as_good_as_none_and_is_replaced() {
+    fn a_corrupt_image_history_counts_as_empty_and_is_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let file = ImageHistoryFile::new(folder.path(), "boot-1".to_owned());
         for text in ["", "{", "[]", r#"{"bootId":"boot-1","history":{"images":{"a":{"first":{"secs":-1}}}}}"#]

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
-/// What a notification says.
+/// A notification to systemd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Notification {
     /// The control loop runs.
@@ -18,7 +18,7 @@ pub(crate) enum Notification {
     Stopping,
 }
 
-/// The socket of the service manager. Without one, notifications go nowhere.
+/// The socket of the service manager. Without one, notifications are dropped.
 #[derive(Debug, Default)]
 pub(crate) struct ServiceManager {
     socket: Option<UnixDatagram>,
@@ -26,9 +26,9 @@ pub(crate) struct ServiceManager {
 }
 
 impl ServiceManager {
-    /// The one that the environment names, by `NOTIFY_SOCKET`, `WATCHDOG_USEC` and `WATCHDOG_PID`. A socket that cannot
-    /// be reached is logged: systemd would end the agent after `TimeoutStartSec`.
-    pub(crate) fn of_this_process() -> Self {
+    /// Returns the manager of the environment: `NOTIFY_SOCKET`, `WATCHDOG_USEC` and `WATCHDOG_PID`. A socket
+    /// that cannot be reached is logged: systemd would end the agent after `TimeoutStartSec`.
+    pub(crate) fn from_env() -> Self {
         let Some(address) = std::env::var_os("NOTIFY_SOCKET") else { return Self::default() };
         let text = |name| std::env::var(name).ok();
         let watchdog = watchdog(text("WATCHDOG_USEC"), text("WATCHDOG_PID"), std::process::id());
@@ -38,12 +38,12 @@ impl ServiceManager {
         })
     }
 
-    /// The one at that address, which expects a notification within `watchdog`.
+    /// Returns the manager at this address, which expects a notification within `watchdog`.
     pub(crate) fn at(address: &OsStr, watchdog: Option<Duration>) -> io::Result<Self> {
         Ok(Self { socket: Some(connect(address)?), watchdog })
     }
 
-    /// Sends it. A socket that is full or gone is not waited for.
+    /// Sends a notification. Does not wait for a socket that is full or closed.
     pub(crate) fn notify(&self, notification: Notification) {
         let Some(socket) = &self.socket else { return };
         let text = match notification {
@@ -56,13 +56,14 @@ impl ServiceManager {
         }
     }
 
-    /// How often it expects [`Notification::Watchdog`] at least: twice in the unit's `WatchdogSec`.
+    /// Returns how often systemd expects [`Notification::Watchdog`] at least: twice in the unit's
+    /// `WatchdogSec`.
     pub(crate) fn watchdog_interval(&self) -> Option<Duration> {
         self.watchdog.map(|limit| limit / 2)
     }
 }
 
-/// Takes a path, or with `@` an abstract name.
+/// Connects to a path, or with `@` to an abstract name.
 fn connect(address: &OsStr) -> io::Result<UnixDatagram> {
     let address = match address.as_bytes() {
         [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
@@ -75,7 +76,7 @@ fn connect(address: &OsStr) -> io::Result<UnixDatagram> {
     Ok(socket)
 }
 
-/// The unit's `WatchdogSec`, if it is meant for this process.
+/// Returns the unit's `WatchdogSec`, if it is meant for this process.
 fn watchdog(usec: Option<String>, pid: Option<String>, own: u32) -> Option<Duration> {
     let is_own = pid.is_none_or(|pid| pid.parse() == Ok(own));
     let usec: u64 = usec.filter(|_| is_own)?.parse().ok()?;
@@ -123,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_manager_that_does_not_read_or_is_gone_delays_nothing() {
+    fn notify_does_not_wait_for_a_manager_that_is_busy_or_has_ended() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("notify");
         let socket = UnixDatagram::bind(&path).unwrap();
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn the_watchdog_counts_for_its_process_only() {
+    fn the_watchdog_interval_applies_only_to_its_process() {
         let text = |text: &str| Some(text.to_owned());
         assert_eq!(watchdog(text("30000000"), None, 7), Some(Duration::from_secs(30)));
         assert_eq!(watchdog(text("30000000"), text("7"), 7), Some(Duration::from_secs(30)));

@@ -1,4 +1,4 @@
-//! From options to a running loop: everything that can keep the agent from starting.
+//! The start of the agent, from options to a running loop: everything that can keep it from starting.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -56,13 +56,13 @@ use crate::telemetry::queue::TelemetryQueue;
 use crate::telemetry::recording::recorder::RecordingQueue;
 use crate::telemetry::{event_log, line_writer};
 
-/// Steps of evictions that wait for the control loop, which takes them at once.
+/// The capacity of the channel for steps of evictions. The control loop takes them at once.
 const RESULTS: usize = 64;
 
-/// A configuration is written in several steps, and nothing waits for it.
-const CONFIGURATION_SETTLE: Duration = Duration::from_millis(200);
+/// A configuration file is written in several steps, and nothing waits for it.
+const CONFIGURATION_DEBOUNCE: Duration = Duration::from_millis(200);
 
-/// What is needed to start the loop. All that users can get wrong was checked.
+/// Everything that is needed to start the loop. All user input was checked.
 pub(crate) struct Plan {
     pub(crate) policy: Policy,
     pub(crate) profile: Profile,
@@ -74,18 +74,18 @@ pub(crate) struct Plan {
     disks: FsPaths,
     executor: Killer,
     eviction_results: mpsc::Receiver<KillUpdate>,
-    /// For the main thread.
+    /// Passed to the main thread.
     pub(crate) cluster: Option<Cluster>,
     node: Option<NodeStatusSender>,
     evictions: Option<EvictionSender>,
-    /// For the slow side, as well.
-    pub(crate) kept: PersistedState,
+    /// Passed to the main thread as well.
+    pub(crate) persisted_state: PersistedState,
     state_sender: StateSender,
-    /// What decisions are called.
+    /// The ids of decisions.
     pub(crate) names: DecisionIds,
-    /// What the agent before has left.
-    former: Option<Document>,
-    /// Takes the engine's inputs, where they are recorded.
+    /// The state of the previous agent.
+    previous: Option<Document>,
+    /// Receives the engine's inputs if they are recorded.
     pub(crate) recorder: Option<RecordingQueue>,
     load: LoadOptions,
     dry_run: bool,
@@ -93,18 +93,18 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// What the node's signals are read from.
+    /// Returns the files that the node's signals are read from.
     pub(crate) fn signal_files(&self) -> SignalFiles {
         SignalFiles::of(&self.root, &self.host.proc)
     }
 
-    /// Where to read the watermarks of the machine, if kernel kill needs them: `/proc` of the host.
-    pub(crate) fn kept_free_at(&self) -> Option<PathBuf> {
+    /// Returns where to read the watermarks of the machine, if kernel kill needs them: `/proc` of the host.
+    pub(crate) fn watermarks_path(&self) -> Option<PathBuf> {
         (self.load.kernel_kill && self.root.whole_machine).then(|| self.host.proc.clone())
     }
 }
 
-/// What the loop started with.
+/// The facts that the loop started with.
 #[derive(Debug)]
 pub(crate) struct Ready {
     pub(crate) sources: Vec<event_log::Backend>,
@@ -113,9 +113,9 @@ pub(crate) struct Ready {
     pub(crate) thread: rustix::thread::Pid,
 }
 
-/// Checks everything that users give, and takes the right to act. Needs a runtime.
+/// Checks all user input, and takes the lock of the node. Needs a runtime.
 pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan, Reload), Failure> {
-    let watch = FileWatch::of(options.configuration.agent.as_deref(), CONFIGURATION_SETTLE);
+    let watch = FileWatch::of(options.configuration.agent.as_deref(), CONFIGURATION_DEBOUNCE);
     let configuration = options.configuration.load()?;
     // The saved configuration has the policy; the service settings are those of the files.
     let service = configuration.service.clone();
@@ -142,19 +142,20 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
             tracing::info!(server = %access.server(), by = %access.origin(), "API server");
             evictions = Some(cluster.evictions(eviction_requests, action, results.clone())?);
         }
-        // Only an agent that acts writes to the node's object.
+        // Only an agent that is not in a dry run writes to the node's object.
         if facts.in_cluster && !action.is_dry() {
             node = Some(cluster.node_status()?);
         }
     }
     let executor = killer(&root, action, results, metrics)?;
-    // Two descriptors a cgroup are kept open; with fewer the agent works, but slower.
+    // Two descriptors are kept open for each cgroup. With fewer the agent works, but slower.
     if let Err(error) = raise_descriptor_limit() {
-        tracing::warn!(%error, "raising the limit of open files");
+        tracing::warn!(%error, "cannot raise the limit of open files");
     }
     let log = if options.bpf_debug_log { ProgramLog::Debug } else { ProgramLog::Off };
-    let (state_sender, kept, names, former) = state::open(options, state_dir.as_deref(), action, metrics)?;
-    // Without it the programs cannot send a signal at all.
+    let (state_sender, persisted_state, names, previous) =
+        state::open(options, state_dir.as_deref(), action, metrics)?;
+    // Without kernel kill the programs cannot send a signal at all.
     let kernel_kill = policy.kernel_kill != KernelKillMode::Off && action.kills();
     let reclaims = policy.eviction.node_reclaim == NodeReclaim::Cri;
     let reclaim = reclaims.then(|| reclaim::config(&service.reclaim, action.is_dry())).transpose()?;
@@ -175,10 +176,10 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
         cluster,
         node,
         evictions,
-        kept,
+        persisted_state,
         state_sender,
         names,
-        former,
+        previous,
         recorder: None,
         dry_run: action.is_dry(),
         reclaim,
@@ -187,7 +188,7 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
     Ok((plan, reload))
 }
 
-/// The cgroup of the node, which must exist.
+/// Returns the cgroup of the node, which must exist.
 pub(crate) fn resolve_root(host: &Host, cgroup_root: &Path) -> Result<NodeRoot, Failure> {
     let hierarchies = Hierarchies::discover(host)
         .map_err(|error| Failure::because("find the cgroup hierarchies", &error))?;
@@ -195,7 +196,7 @@ pub(crate) fn resolve_root(host: &Host, cgroup_root: &Path) -> Result<NodeRoot, 
         .map_err(|error| Failure::because("find the node's cgroup", &error).help(error.help()))
 }
 
-/// Where the control loop publishes what it does.
+/// The outputs of the control loop.
 pub(crate) struct TelemetryOutputs {
     pub(crate) telemetry: TelemetryQueue,
     pub(crate) metrics: Arc<Metrics>,
@@ -203,42 +204,42 @@ pub(crate) struct TelemetryOutputs {
     pub(crate) watermarks: Watermarks,
 }
 
-/// The thread of the control loop: loads the BPF programs, reports which backends are in use, and runs the loop.
+/// Runs the thread of the control loop: loads the BPF programs, reports the backends in use, and runs the loop.
 pub(crate) fn run_control_loop(
     plan: Plan,
     pod_index: PodIndex,
-    outlets: TelemetryOutputs,
+    outputs: TelemetryOutputs,
     commands: mpsc::Receiver<Command>,
     ready: oneshot::Sender<Ready>,
 ) -> Result<(), Failure> {
     let runtime = crate::daemon::start_runtime()?;
     let choice = plan.load.choice.clone();
     let ended = runtime.block_on(async {
-        let (control_loop, mut sources) = build(plan, pod_index, outlets)?;
-        line_writer::hurry();
-        // Last of all: loading programs and reading a great tree take long, and need not be quick.
+        let (control_loop, mut sources) = build(plan, pod_index, outputs)?;
+        line_writer::never_wait();
+        // Last of all: loading programs and reading a large tree take long, and need not be fast.
         sources.extend(realtime::prepare(&choice));
-        missing_backend(&choice, &sources)?;
+        require_backends(&choice, &sources)?;
         let sources = sources.into_iter().map(source_event).collect();
-        // From here on the watchdog watches; the time until now is no iteration.
-        control_loop.heartbeat.turn(mono_ns());
-        // The receiver is gone when the main thread is ending already.
+        // The watchdog checks the loop from here on. The time until now is not an iteration.
+        control_loop.heartbeat.begin_iteration(mono_ns());
+        // The receiver is closed if the main thread is ending already.
         let capacity = control_loop.node_sampler.capacity();
-        drop(ready.send(Ready { sources, capacity, thread: realtime::this() }));
+        drop(ready.send(Ready { sources, capacity, thread: realtime::current_thread() }));
         control_loop.run(commands).await
     });
-    // A registration under way holds nothing that the end of the process does not give back.
+    // The end of the process releases everything that a registration in progress holds.
     runtime.shutdown_background();
     ended
 }
 
-/// Puts the loop together, and returns the backends that it uses. Needs the runtime that it is to run on.
+/// Builds the loop, and returns the backends that it uses. Needs the runtime that the loop will run on.
 pub(crate) fn build(
     mut plan: Plan,
     pod_index: PodIndex,
-    outlets: TelemetryOutputs,
+    outputs: TelemetryOutputs,
 ) -> Result<(ControlLoop, Vec<BackendInfo>), Failure> {
-    let TelemetryOutputs { telemetry, metrics, heartbeat, watermarks } = outlets;
+    let TelemetryOutputs { telemetry, metrics, heartbeat, watermarks } = outputs;
     let file_systems = NodeFileSystems::find(&plan.host, &plan.disks, plan.root.whole_machine);
     plan.load.disks = file_systems.hooked_types();
     let (notifier, mut sources) =
@@ -255,7 +256,7 @@ pub(crate) fn build(
     let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
     let clock = Clock::start();
     let mut gauges = Gauges::new(&metrics);
-    gauges.follow(&plan.policy, &metrics);
+    gauges.set_policy(&plan.policy, &metrics);
     let rate_limit = RateLimit::new(&plan.policy.rules);
     let mut control_loop = ControlLoop {
         clock,
@@ -293,17 +294,17 @@ pub(crate) fn build(
         recorder: plan.recorder,
     };
     control_loop.record_key();
-    if let Some(former) = plan.former {
-        control_loop.recall(former);
+    if let Some(previous) = plan.previous {
+        control_loop.restore_state(previous);
     }
-    // What of it takes long is done before the first iteration.
+    // The slow part of this is done before the first iteration.
     control_loop.watch_containers();
     Ok((control_loop, sources))
 }
 
-/// The cgroup tree as it is now; an error if pods are hidden from this cgroup namespace.
+/// Reads the cgroup tree. Fails if pods are hidden from this cgroup namespace.
 fn open_sampler(root: NodeRoot, pod_index: &PodIndex) -> Result<Sampler, Failure> {
-    let sampler = Sampler::new(root, &SamplerOptions::default(), |uid| pod_index.knows(uid))
+    let sampler = Sampler::new(root, &SamplerOptions::default(), |uid| pod_index.contains(uid))
         .map_err(|error| Failure::because("read the cgroup tree", &error))?;
     sampler
         .root()
@@ -321,10 +322,10 @@ fn node_sampler(
 ) -> NodeSampler {
     let whole_machine = sampler.root().whole_machine;
     let mut node_sampler = NodeSampler::new(sampler, capacity, &host.proc, whole_machine);
-    node_sampler.follow(&policy.rules);
-    node_sampler.allocatable.follow(policy);
+    node_sampler.apply_rules(&policy.rules);
+    node_sampler.allocatable.apply_policy(policy);
     node_sampler.disks = DiskMonitor::new(file_systems, online_cpus());
-    node_sampler.disks.follow(policy);
+    node_sampler.disks.apply_policy(policy);
     node_sampler
 }
 
@@ -336,8 +337,8 @@ fn engine(policy: Policy, dry_run: bool) -> Engine {
     engine
 }
 
-/// An error if a backend of `--backend` is not in use: the agent does not start.
-pub(crate) fn missing_backend(choice: &BackendSelection, sources: &[BackendInfo]) -> Result<(), Failure> {
+/// Fails if a backend of `--backend` is not in use: the agent does not start then.
+pub(crate) fn require_backends(choice: &BackendSelection, sources: &[BackendInfo]) -> Result<(), Failure> {
     let used = |name: &str| name == timer::NAME || sources.iter().any(|info| info.backend == name);
     let Some(missing) = choice.only.iter().find(|name| !used(name)) else { return Ok(()) };
     let begin = format!("{missing}: ");
@@ -352,14 +353,14 @@ pub(crate) fn source_event(info: BackendInfo) -> event_log::Backend {
     event_log::Backend { source: source.to_owned(), backend: backend.to_owned(), reason }
 }
 
-/// The killer. One that acts takes the lock of this node.
+/// Creates the killer. Outside a dry run it takes the lock of this node.
 pub(super) fn killer(
     root: &NodeRoot,
     action: ActionSettings,
     updates: mpsc::Sender<KillUpdate>,
     metrics: &Arc<Metrics>,
 ) -> Result<Killer, Failure> {
-    // It takes the lock also where only some policies have it act.
+    // It takes the lock also if only some policies let it act.
     let mode = if action.is_dry() { KillMode::DryRun } else { KillMode::Kill };
     let NodeRoot { memory, pids, freezer, unified, version: _, whole_machine: _, partial: _ } = root.clone();
     let roots = CgroupDirs { id: None, memory: Some(memory), pids, freezer, unified };

@@ -1,4 +1,4 @@
-//! Removes the files of an agent that is gone.
+//! Removes the files of an agent that does not run any more.
 
 use std::fs;
 use std::io;
@@ -15,18 +15,19 @@ use super::state::{STATE_FILE, SUFFIXES};
 use super::supervise::SOCKET;
 use crate::error::{Failure, chain};
 
-/// What became of a state directory.
+/// The result of cleaning a state directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CleanedDir {
-    /// Control files of pods that got back what they had before an agent was killed.
+    /// The number of pods' control files that were restored to their values from before an agent was killed.
     pub undone: u32,
-    /// Files, and the directory if nothing was left in it.
+    /// The removed files, and the directory if it was empty then.
     pub removed: Vec<PathBuf>,
-    /// What is not the agent's, and stays.
+    /// Files that are not the agent's, and stay.
     pub foreign: Vec<PathBuf>,
 }
 
-/// Undoes what a killed agent has left stopped, and removes the agent's files, and the directory if it is empty then.
+/// Undoes temporary writes of a killed agent, such as a freeze, and removes the agent's files, and the
+/// directory if it is empty then.
 ///
 /// # Errors
 /// If an agent runs on this node, or anything cannot be undone or removed.
@@ -34,7 +35,7 @@ pub fn clean_state_dir(dir: &Path) -> Result<CleanedDir, Failure> {
     clean(dir, &resolve_root(&Host::default(), Path::new("/"))?.memory)
 }
 
-/// `root` is the directory of the node's root cgroup, which agents lock.
+/// Cleans a directory. `root` is the directory of the node's root cgroup, which agents lock.
 fn clean(dir: &Path, root: &Path) -> Result<CleanedDir, Failure> {
     let failed = |operation: &str, path: &Path, error| {
         Failure::because(format!("{operation} {}", path.display()), &error)
@@ -47,7 +48,7 @@ fn clean(dir: &Path, root: &Path) -> Result<CleanedDir, Failure> {
     let help = "remove its DaemonSet or stop its service first";
     let _lock = NodeLock::acquire(root)
         .map_err(|error| Failure::failed(format!("clean {}: {}", dir.display(), chain(&error))).help(help))?;
-    // In a dry run an agent takes no lock.
+    // An agent in a dry run takes no lock.
     if UnixStream::connect(dir.join(SOCKET)).is_ok() {
         let what = format!("clean {}: an agent runs: it answers at {SOCKET}", dir.display());
         return Err(Failure::failed(what).help(help));
@@ -75,9 +76,9 @@ fn clean(dir: &Path, root: &Path) -> Result<CleanedDir, Failure> {
     Ok(cleaned)
 }
 
-/// Whether the agent makes files of this name.
+/// Returns whether the agent creates files with this name.
 fn is_own(name: &str) -> bool {
-    // While the socket is made it has the suffix in place of its own.
+    // While the socket is created its file has the extension `new` instead of its own.
     let new = Path::new(SOCKET).with_extension("new");
     let is_log = name.strip_prefix(UNDO_LOG).is_some_and(|id| id.parse::<u64>().is_ok());
     let is_state = [STATE_FILE, CONFIG_FILE, IMAGES_FILE].into_iter().any(|file| {
@@ -90,9 +91,9 @@ fn is_own(name: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// A state directory, a group with a value of an agent that was killed, and a directory that stands for the
-    /// node's root cgroup.
-    fn left() -> (tempfile::TempDir, PathBuf, PathBuf) {
+    /// Returns a state directory, a cgroup with a value of an agent that was killed, and a directory that
+    /// represents the node's root cgroup.
+    fn killed_agent_dir() -> (tempfile::TempDir, PathBuf, PathBuf) {
         use std::os::unix::fs::MetadataExt as _;
         let folder = tempfile::tempdir().unwrap();
         let [dir, root] = ["run", "root"].map(|name| folder.path().join(name));
@@ -106,14 +107,14 @@ mod tests {
         for name in ["state.json", "state.json.set-aside", "config.json", "images.json.new", "agent.new"] {
             fs::write(dir.join(name), "x").unwrap();
         }
-        // Its process is gone.
+        // A socket whose process has ended.
         drop(std::os::unix::net::UnixListener::bind(dir.join("agent.sock")).unwrap());
         (folder, dir, root)
     }
 
     #[test]
-    fn everything_is_undone_and_removed() {
-        let (_folder, dir, root) = left();
+    fn clean_undoes_writes_and_removes_all_files() {
+        let (_folder, dir, root) = killed_agent_dir();
         let cleaned = clean(&dir, &root).unwrap();
         assert_eq!((cleaned.undone, cleaned.foreign), (1, vec![]));
         assert_eq!((cleaned.removed.len(), cleaned.removed.last()), (8, Some(&dir)));
@@ -123,8 +124,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_the_agents_stays_and_is_named() {
-        let (_folder, dir, root) = left();
+    fn clean_keeps_and_lists_foreign_files() {
+        let (_folder, dir, root) = killed_agent_dir();
         let foreign = ["config.json.bak", "holds-x", "recordings"].map(|name| dir.join(name));
         fs::create_dir(&foreign[2]).unwrap();
         foreign[..2].iter().for_each(|path| fs::write(path, "x").unwrap());
@@ -134,11 +135,11 @@ mod tests {
     }
 
     #[test]
-    fn refused_while_an_agent_runs() {
-        let (_folder, dir, root) = left();
+    fn clean_is_refused_while_an_agent_runs() {
+        let (_folder, dir, root) = killed_agent_dir();
         let lock = NodeLock::acquire(&root).unwrap();
         let (text, _) = clean(&dir, &root).unwrap_err().report();
-        assert!(text.contains("another agent does") && text.contains("help: "), "{text}");
+        assert!(text.contains("another agent has it") && text.contains("help: "), "{text}");
         drop(lock);
         fs::remove_file(dir.join("agent.sock")).unwrap();
         let listening = std::os::unix::net::UnixListener::bind(dir.join("agent.sock")).unwrap();
@@ -150,13 +151,13 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_cannot_be_carried_out_stays() {
-        let (_folder, dir, root) = left();
-        // Nobody can write to a directory.
+    fn an_undo_log_that_cannot_be_undone_is_kept() {
+        let (_folder, dir, root) = killed_agent_dir();
+        // Nothing can be written to a directory.
         fs::remove_file(root.join("pod1/pids.max")).unwrap();
         fs::create_dir(root.join("pod1/pids.max")).unwrap();
         let (text, _) = clean(&dir, &root).unwrap_err().report();
-        assert!(text.contains("holds-1: what it lists cannot all be undone"), "{text}");
+        assert!(text.contains("holds-1: not every change in it can be undone"), "{text}");
         assert!(fs::metadata(dir.join("holds-1")).unwrap().len() > 0);
     }
 }

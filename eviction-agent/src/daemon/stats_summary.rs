@@ -1,4 +1,4 @@
-//! What pods use of the disks, by the kubelet: for an agent that sees no directories of pods.
+//! The pods' disk usage from the kubelet's stats summary, for an agent that sees no directories of pods.
 
 use std::time::Duration;
 
@@ -7,19 +7,19 @@ use eviction_node::clock::mono_ns;
 use eviction_node::fs::{StorageReader, StorageRequest, StorageSample};
 use tokio::sync::mpsc::Sender;
 
-use super::kubelet_api::{KubeletAnswer, KubeletClient};
+use super::kubelet_api::{KubeletClient, KubeletResponse};
 use crate::error::Failure;
 use crate::source::summary::Summary;
 use crate::telemetry::event_log::{Backend, NO_BACKEND};
 
-/// How often it is requested at most: for each, the kubelet asks the container runtime for all containers and reads
-/// all logs.
-pub(crate) const EVERY: Duration = Duration::from_secs(60);
+/// The minimum interval between requests: for each, the kubelet asks the container runtime for all containers
+/// and reads all logs.
+pub(crate) const MIN_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Starts the thread that requests it.
+/// Starts the thread that requests the summary.
 ///
 /// # Errors
-/// If there can be none.
+/// If the thread cannot be created.
 pub(crate) fn start(
     kubelet: KubeletClient,
     samples: Sender<StorageSample>,
@@ -29,7 +29,7 @@ pub(crate) fn start(
         let began_ns = mono_ns();
         let sample = runtime.block_on(request(&kubelet)).map(|summary| summary.pod_storage(&pods));
         let sample = sample.unwrap_or_else(|failure| {
-            tracing::warn!(error = causes(failure), "it is not known what pods use of the disks");
+            tracing::warn!(error = causes(failure), "the disk usage of pods is unknown");
             StorageSample::unknown()
         });
         StorageSample { began_ns, took_ns: mono_ns().saturating_sub(began_ns), ..sample }
@@ -37,7 +37,7 @@ pub(crate) fn start(
     StorageReader::start(read, samples)
 }
 
-/// Whether the kubelet answers, as a source of `check`.
+/// Returns whether the kubelet answers, as a source of `check`.
 pub(crate) async fn probe(kubelet: &KubeletClient) -> Backend {
     let (backend, reason) = match request(kubelet).await {
         Ok(_) => ("stats summary".to_owned(), "of the kubelet, when a threshold is met".to_owned()),
@@ -46,12 +46,12 @@ pub(crate) async fn probe(kubelet: &KubeletClient) -> Backend {
     Backend { source: "pod storage".to_owned(), backend, reason }
 }
 
-/// On one line.
+/// Returns the causes on one line.
 fn causes(failure: Failure) -> String {
     failure.into_causes().join("; ")
 }
 
 async fn request(kubelet: &KubeletClient) -> Result<Summary, Failure> {
-    let KubeletAnswer { operation, url: _, body } = kubelet.get(KubeletEndpoint::StatsSummary).await?;
+    let KubeletResponse { operation, url: _, body } = kubelet.get(KubeletEndpoint::StatsSummary).await?;
     Summary::parse(&body).map_err(|error| Failure::because(operation, &error))
 }

@@ -1,7 +1,7 @@
-//! Watches the control loop from the main thread, and reports a loop that has stopped.
+//! Monitors the control loop from the main thread, and reports a loop that has stopped.
 //!
-//! In each iteration the loop stores by when the next one begins. The watchdog only reads that: a loop that has stopped
-//! could not respond.
+//! In each iteration the loop stores by when the next one begins. The watchdog only reads that value: a loop
+//! that has stopped could not respond.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,57 +18,57 @@ use eviction_node::clock::mono_ns;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// How long one iteration may take: a sample of 50,000 cgroups takes a good part of a second.
-const LONGEST_TURN_NS: u64 = 2 * SECOND_NS;
+/// The maximum duration of one iteration: a sample of 50,000 cgroups takes a good part of a second.
+const MAX_ITERATION_NS: u64 = 2 * SECOND_NS;
 
-/// How late it may be on a node without a free CPU.
+/// How late an iteration may begin on a node without a free CPU.
 const ALLOWANCE_NS: u64 = 2 * SECOND_NS;
 
-/// How often it is checked while all is well, at most and at least.
-const SOONEST: Duration = Duration::from_secs(5);
-const LATEST: Duration = Duration::from_secs(10);
+/// The minimum and the maximum interval between checks while the loop runs.
+const MIN_CHECK_INTERVAL: Duration = Duration::from_secs(5);
+const MAX_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
-/// By when the next iteration of the loop begins, nanoseconds of CLOCK_MONOTONIC. Written by the loop alone.
+/// By when the next iteration of the loop begins, in nanoseconds of `CLOCK_MONOTONIC`. Only the loop writes it.
 #[derive(Clone, Debug)]
 pub(crate) struct Heartbeat(Arc<AtomicU64>);
 
 impl Heartbeat {
-    /// That of a loop that is about to start.
+    /// Creates the heartbeat of a loop that is about to start.
     pub(crate) fn new() -> Self {
-        Self(Arc::new(AtomicU64::new(mono_ns().saturating_add(LONGEST_TURN_NS))))
+        Self(Arc::new(AtomicU64::new(mono_ns().saturating_add(MAX_ITERATION_NS))))
     }
 
-    /// An iteration begins.
-    pub(crate) fn turn(&self, now_ns: u64) {
-        self.0.store(now_ns.saturating_add(LONGEST_TURN_NS), Ordering::Relaxed);
+    /// Notes that an iteration begins.
+    pub(crate) fn begin_iteration(&self, now_ns: u64) {
+        self.0.store(now_ns.saturating_add(MAX_ITERATION_NS), Ordering::Relaxed);
     }
 
-    /// An iteration has ended; the timer is set for the next.
-    pub(crate) fn rest(&self, due_ns: u64) {
+    /// Notes that an iteration has ended. The timer is set for the next one.
+    pub(crate) fn end_iteration(&self, due_ns: u64) {
         self.0.store(due_ns, Ordering::Relaxed);
     }
 
-    /// How late the loop is, once that is more than it may be.
-    pub(crate) fn missing_ns(&self, now_ns: u64) -> Option<u64> {
+    /// Returns how late the loop is, if that is more than the allowance.
+    pub(crate) fn late_by_ns(&self, now_ns: u64) -> Option<u64> {
         let missing = now_ns.saturating_sub(self.0.load(Ordering::Relaxed));
         (missing > ALLOWANCE_NS).then_some(missing)
     }
 
-    /// In what time to check again.
+    /// Returns the time until the next check.
     fn next_check(&self, now_ns: u64) -> Duration {
         let expected = self.0.load(Ordering::Relaxed).saturating_add(ALLOWANCE_NS);
-        Duration::from_nanos(expected.saturating_sub(now_ns)).clamp(SOONEST, LATEST)
+        Duration::from_nanos(expected.saturating_sub(now_ns)).clamp(MIN_CHECK_INTERVAL, MAX_CHECK_INTERVAL)
     }
 }
 
-/// What there is to report.
+/// A change to report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StallChange {
-    Stalled { missing_ns: u64 },
-    Resumed { missed_ns: u64 },
+    Stalled { late_by_ns: u64 },
+    Resumed { stalled_ns: u64 },
 }
 
-/// What was reported.
+/// The stall that was reported, and when the next check is due.
 #[derive(Debug, Default)]
 struct Watchdog {
     due_ns: u64,
@@ -76,28 +76,28 @@ struct Watchdog {
 }
 
 impl Watchdog {
-    /// Checks once. A watchdog that was itself held up (a process that was stopped, a machine that was frozen) reports no
+    /// Checks once. If the watchdog itself was held up (a stopped process, a frozen machine), it reports no
     /// stall before its next check.
-    fn check(&mut self, now_ns: u64, missing_ns: Option<u64>, next: Duration) -> Option<StallChange> {
+    fn check(&mut self, now_ns: u64, late_by_ns: Option<u64>, next: Duration) -> Option<StallChange> {
         let held_up = self.due_ns != 0 && now_ns > self.due_ns.saturating_add(SECOND_NS);
         self.due_ns = now_ns.saturating_add(nanos(next));
-        match (missing_ns, self.stalled_since_ns) {
+        match (late_by_ns, self.stalled_since_ns) {
             (Some(_), None) if held_up => None,
-            (Some(missing_ns), None) => {
-                self.stalled_since_ns = Some(now_ns.saturating_sub(missing_ns));
-                Some(StallChange::Stalled { missing_ns })
+            (Some(late_by_ns), None) => {
+                self.stalled_since_ns = Some(now_ns.saturating_sub(late_by_ns));
+                Some(StallChange::Stalled { late_by_ns })
             }
             (None, Some(since_ns)) => {
                 self.stalled_since_ns = None;
-                Some(StallChange::Resumed { missed_ns: now_ns.saturating_sub(since_ns) })
+                Some(StallChange::Resumed { stalled_ns: now_ns.saturating_sub(since_ns) })
             }
             (Some(_), Some(_)) | (None, None) => None,
         }
     }
 }
 
-/// Watches until dropped, by a timer of the kernel: tokio's own wakes up several times for one that is
-/// seconds away. Feeds the watchdog of systemd while `/healthz` would answer 200.
+/// Runs the watchdog until it is dropped, with a timer of the kernel: tokio's own timer wakes up several times
+/// for a deadline that is seconds away. Feeds the watchdog of systemd while `/healthz` would return 200.
 pub(crate) async fn watch(
     heartbeat: Heartbeat,
     thread: Pid,
@@ -110,16 +110,16 @@ pub(crate) async fn watch(
         let now_ns = mono_ns();
         let next = heartbeat.next_check(now_ns);
         let next = manager.watchdog_interval().map_or(next, |interval| next.min(interval));
-        let missing_ns = heartbeat.missing_ns(now_ns);
-        if missing_ns.is_none() {
+        let late_by_ns = heartbeat.late_by_ns(now_ns);
+        if late_by_ns.is_none() {
             manager.notify(Notification::Watchdog);
         }
-        match watchdog.check(now_ns, missing_ns, next) {
-            Some(StallChange::Stalled { missing_ns }) => {
+        match watchdog.check(now_ns, late_by_ns, next) {
+            Some(StallChange::Stalled { late_by_ns }) => {
                 metrics.loop_stalled.set(1);
                 metrics.loop_stalls.inc();
-                let seconds = missing_ns / SECOND_NS;
-                let (state, waits_in) = doing(thread);
+                let seconds = late_by_ns / SECOND_NS;
+                let (state, waits_in) = thread_state(thread);
                 tracing::error!(
                     seconds,
                     state,
@@ -127,9 +127,9 @@ pub(crate) async fn watch(
                     "the control loop has stopped: this node is not watched"
                 );
             }
-            Some(StallChange::Resumed { missed_ns }) => {
+            Some(StallChange::Resumed { stalled_ns }) => {
                 metrics.loop_stalled.set(0);
-                tracing::warn!(seconds = missed_ns / SECOND_NS, "the control loop runs again");
+                tracing::warn!(seconds = stalled_ns / SECOND_NS, "the control loop runs again");
             }
             None => {}
         }
@@ -138,17 +138,17 @@ pub(crate) async fn watch(
             Err(error) => Err(error),
         };
         if let Err(error) = waited {
-            tracing::error!(%error, "the watchdog's timer: the control loop is not watched any more");
+            tracing::error!(%error, "the watchdog's timer failed: the control loop is no longer watched");
             return;
         }
     }
 }
 
-/// What the kernel says the thread is doing: its state, and where in the kernel it waits.
-fn doing(thread: Pid) -> (String, String) {
+/// Returns the state of the thread, and where in the kernel it waits.
+fn thread_state(thread: Pid) -> (String, String) {
     let read = |name| std::fs::read_to_string(format!("/proc/self/task/{thread}/{name}"));
     let stat = read("stat").unwrap_or_default();
-    // After the name, which may hold anything.
+    // The state follows the name, which may contain any character.
     let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').next()).unwrap_or("?").to_owned();
     let waits_in = read("wchan").ok().filter(|name| !name.is_empty()).unwrap_or_else(|| "?".to_owned());
     (state, waits_in)
@@ -159,28 +159,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_loop_that_is_late_is_missed_after_the_allowance() {
+    fn a_loop_is_late_only_after_the_allowance() {
         let heartbeat = Heartbeat::new();
-        let missing = |now| heartbeat.missing_ns(now);
-        heartbeat.rest(110 * SECOND_NS);
+        let missing = |now| heartbeat.late_by_ns(now);
+        heartbeat.end_iteration(110 * SECOND_NS);
         assert_eq!(missing(0), None, "a clock that runs backwards");
         assert_eq!(missing(112 * SECOND_NS), None);
         assert_eq!(missing(113 * SECOND_NS), Some(3 * SECOND_NS));
-        heartbeat.turn(113 * SECOND_NS);
-        assert_eq!(missing(117 * SECOND_NS), None, "a long turn");
+        heartbeat.begin_iteration(113 * SECOND_NS);
+        assert_eq!(missing(117 * SECOND_NS), None, "a long iteration");
         assert_eq!(missing(118 * SECOND_NS), Some(3 * SECOND_NS));
-        heartbeat.rest(u64::MAX);
+        heartbeat.end_iteration(u64::MAX);
         assert_eq!(missing(u64::MAX), None);
     }
 
     #[test]
-    fn it_is_looked_at_when_it_could_be_missed_first_within_bounds() {
+    fn the_next_check_is_when_the_loop_could_be_late_within_bounds() {
         let heartbeat = Heartbeat::new();
-        heartbeat.rest(100 * SECOND_NS + 1);
+        heartbeat.end_iteration(100 * SECOND_NS + 1);
         assert_eq!(heartbeat.next_check(96 * SECOND_NS), Duration::from_nanos(6_000_000_001));
-        assert_eq!(heartbeat.next_check(200 * SECOND_NS), SOONEST);
-        heartbeat.rest(110 * SECOND_NS);
-        assert_eq!(heartbeat.next_check(100 * SECOND_NS), LATEST);
+        assert_eq!(heartbeat.next_check(200 * SECOND_NS), MIN_CHECK_INTERVAL);
+        heartbeat.end_iteration(110 * SECOND_NS);
+        assert_eq!(heartbeat.next_check(100 * SECOND_NS), MAX_CHECK_INTERVAL);
     }
 
     #[test]
@@ -190,14 +190,14 @@ mod tests {
             watchdog.check(second * SECOND_NS, missing.map(|it| it * SECOND_NS), Duration::from_secs(1))
         };
         assert_eq!(check(10, None), None);
-        assert_eq!(check(11, Some(3)), Some(StallChange::Stalled { missing_ns: 3 * SECOND_NS }));
+        assert_eq!(check(11, Some(3)), Some(StallChange::Stalled { late_by_ns: 3 * SECOND_NS }));
         assert_eq!(check(12, Some(4)), None);
-        assert_eq!(check(13, None), Some(StallChange::Resumed { missed_ns: 5 * SECOND_NS }));
+        assert_eq!(check(13, None), Some(StallChange::Resumed { stalled_ns: 5 * SECOND_NS }));
         assert_eq!(check(14, None), None);
     }
 
     #[test]
-    fn who_was_held_up_himself_looks_twice() {
+    fn a_watchdog_that_was_held_up_checks_again_before_it_reports() {
         let mut watchdog = Watchdog::default();
         let mut check = |second: u64, missing: Option<u64>| {
             watchdog.check(second * SECOND_NS, missing.map(|it| it * SECOND_NS), Duration::from_secs(1))
@@ -206,7 +206,7 @@ mod tests {
         assert_eq!(check(500, Some(480)), None, "the whole process was stopped");
         assert_eq!(check(501, None), None);
         assert_eq!(check(900, Some(380)), None);
-        assert_eq!(check(901, Some(381)), Some(StallChange::Stalled { missing_ns: 381 * SECOND_NS }));
+        assert_eq!(check(901, Some(381)), Some(StallChange::Stalled { late_by_ns: 381 * SECOND_NS }));
     }
 
     #[tokio::test]
@@ -217,7 +217,7 @@ mod tests {
         let interval = Duration::from_millis(20);
         let manager = Arc::new(ServiceManager::at(path.as_os_str(), Some(interval)).unwrap());
         let (metrics, heartbeat) = (Arc::new(Metrics::new("0", "0")), Heartbeat::new());
-        heartbeat.rest(0);
+        heartbeat.end_iteration(0);
         let (thread, timer) = (rustix::thread::gettid(), Timer::new().unwrap());
         tokio::spawn(watch(heartbeat.clone(), thread, Arc::clone(&metrics), manager, timer));
         while metrics.loop_stalled.get() == 0 {
@@ -225,7 +225,7 @@ mod tests {
         }
         let mut buffer = [0; 64];
         assert!(socket.try_recv(&mut buffer).is_err(), "a loop that has stopped feeds nothing");
-        heartbeat.rest(u64::MAX);
+        heartbeat.end_iteration(u64::MAX);
         for _ in 0..2 {
             let length = socket.recv(&mut buffer).await.unwrap();
             assert_eq!(&buffer[..length], b"WATCHDOG=1");
@@ -233,8 +233,8 @@ mod tests {
     }
 
     #[test]
-    fn what_a_thread_does_is_told_in_the_kernel_s_words() {
-        let (state, waits_in) = doing(rustix::thread::gettid());
+    fn the_state_of_a_thread_is_read_from_proc() {
+        let (state, waits_in) = thread_state(rustix::thread::gettid());
         assert_eq!(state, "R");
         assert!(!waits_in.is_empty());
     }

@@ -11,28 +11,28 @@ const SCRIPT: &str = include_str!("page.js");
 const UPLOT: &str = include_str!("uplot/uPlot.iife.min.js");
 const UPLOT_CSS: &str = include_str!("uplot/uPlot.min.css");
 
-/// The page. Only scripts and styles with its nonce, which cannot be guessed, take effect.
+/// Returns the page. Only scripts and styles with its nonce, which cannot be guessed, take effect.
 ///
 /// # Errors
 /// If the kernel has no random numbers.
 pub(super) fn page(report: &Report) -> io::Result<String> {
-    // Without `<` no text can end the element or begin another one.
+    // Without `<`, no text can close the element or open another one.
     let data = report.json().replace('<', "\\u003c");
     let page = PAGE
-        .replace("{{NONCE}}", &random()?)
+        .replace("{{NONCE}}", &random_hex()?)
         .replace("{{CONNECT}}", if report.live { "'self'" } else { "'none'" })
         .replace("{{UPLOT_CSS}}", UPLOT_CSS)
         .replace("{{UPLOT_JS}}", UPLOT)
         .replace("{{SCRIPT}}", SCRIPT);
-    // Last, and once: what is in it is replaced no more.
+    // The data is inserted last, so that its content is not replaced.
     Ok(page.replacen("{{DATA}}", &data, 1))
 }
 
-/// 128 random bits in hexadecimal digits.
+/// Returns 128 random bits in hexadecimal digits.
 ///
 /// # Errors
-/// If the kernel has none.
-pub(crate) fn random() -> io::Result<String> {
+/// If the kernel has no random numbers.
+pub(crate) fn random_hex() -> io::Result<String> {
     let mut bytes = [0; 16];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     Ok(bytes.iter().fold(String::new(), |mut text, byte| {

@@ -1,4 +1,4 @@
-//! A report of the last minutes of a running agent, from the answers of its local API.
+//! A report of the last minutes of a running agent, from the responses of its local API.
 
 use std::collections::BTreeMap;
 
@@ -7,13 +7,13 @@ use eviction_core::time::Timestamp;
 use jiff::SignedDuration;
 use serde_json::Value;
 
-use super::series::Keep;
+use super::series::Extreme;
 use super::{CandidateReport, DecisionReport, EventReport, PodReport, Report, SignalReport, Signals};
 use crate::telemetry::live::state::{NodeState, PodState};
 
-/// How long points are kept.
+/// The time for which points are kept.
 const WINDOW: SignedDuration = SignedDuration::from_mins(10);
-/// Intervals of the points of signals and pods.
+/// The intervals of the points of signals and pods, in milliseconds.
 const SIGNAL_MS: i64 = 2000;
 const POD_MS: i64 = 4000;
 
@@ -27,19 +27,19 @@ pub struct LiveReport {
 }
 
 impl LiveReport {
-    /// Begins with an answer of `/v1/state`.
+    /// Starts a report with a response of `/v1/state`.
     pub fn new(state: &NodeState) -> Self {
         let source = state.node.clone().unwrap_or_else(|| "this node".to_owned());
         let report = Report { live: true, ..Report::new(source, state.at, state.at) };
         Self { report, signals: Signals::new(), pods: BTreeMap::new(), seq: 0 }
     }
 
-    /// The number of the last event line that was seen.
+    /// Returns the number of the last received event line.
     pub fn seq(&self) -> u64 {
         self.seq
     }
 
-    /// Takes answers of `/v1/state` and `/v1/events`.
+    /// Adds responses of `/v1/state` and `/v1/events`.
     pub fn take(&mut self, state: &NodeState, events: &str) {
         let begin = state.at.checked_sub(WINDOW).unwrap_or(Timestamp::MIN);
         self.report.to = state.at;
@@ -52,8 +52,8 @@ impl LiveReport {
             let new = || SignalReport::new(signal, capacity, available);
             let report = self.signals.entry(signal as usize).or_insert_with(new);
             report.capacity = capacity;
-            report.available.push(state.at, available, SIGNAL_MS, Keep::Least);
-            report.available.forget_before(begin);
+            report.available.push(state.at, available, SIGNAL_MS, Extreme::Least);
+            report.available.remove_before(begin);
             report.least = report.available.least().unwrap_or(available);
             for threshold in &it.thresholds {
                 report.threshold(&threshold.threshold, &threshold.source).step(state.at, threshold.value);
@@ -61,7 +61,7 @@ impl LiveReport {
         }
         state.pods.iter().for_each(|pod| self.pod(state.pods_at.unwrap_or(state.at), pod));
         for pod in self.pods.values_mut() {
-            pod.usage.forget_before(begin);
+            pod.usage.remove_before(begin);
             pod.peak = pod.usage.most().unwrap_or_default();
         }
         self.pods.retain(|_, pod| !pod.usage.is_empty());
@@ -77,7 +77,7 @@ impl LiveReport {
         (report.pod_uid, report.qos) = (pod.pod_uid.clone(), pod.qos.clone());
         (report.priority, report.request) = (pod.priority, pod.request);
         if let Some(usage) = pod.usage {
-            report.usage.push(at, usage, POD_MS, Keep::Most);
+            report.usage.push(at, usage, POD_MS, Extreme::Most);
             report.last = usage;
         }
     }
@@ -97,7 +97,7 @@ impl LiveReport {
         self.report.event(event);
     }
 
-    /// As it is now.
+    /// Returns the current report.
     pub fn report(&self) -> Report {
         let mut report = self.report.clone();
         report.signals = self.signals.values().cloned().collect();
@@ -106,7 +106,7 @@ impl LiveReport {
     }
 }
 
-/// An event line of a decision: it has the first pods of the order.
+/// Returns a decision from its event line, which lists the first pods of the eviction order.
 fn decision(at: Timestamp, line: &Value) -> DecisionReport {
     let text = |of: &Value, name: &str| of[name].as_str().unwrap_or_default().to_owned();
     let candidates = line["candidates"].as_array().into_iter().flatten().map(|it| {

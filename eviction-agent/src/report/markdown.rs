@@ -64,7 +64,7 @@ fn try_write(report: &Report, out: &mut String) -> fmt::Result {
     writeln!(out, "\n## Decisions")?;
     for decision in &report.decisions {
         writeln!(out, "\n### {} {}\n", decision.at, escaped(&decision.title))?;
-        // Indented text ends only where the indent does.
+        // An indented code block ends only where the indentation ends.
         for line in decision.explanation.trim_end().lines() {
             writeln!(out, "{}", format!("    {line}").trim_end())?;
         }
@@ -105,7 +105,7 @@ fn amount(unit: &str, value: i64) -> String {
     if unit == "bytes" { display_bytes(value.into()) } else { value.to_string() }
 }
 
-/// Text that is neither markup nor the end of a cell.
+/// Escapes a text, so that it is neither markup nor the end of a table cell.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.trim_end().chars() {

@@ -1,4 +1,5 @@
-//! Reports: what a node, its pods and the agent did in some minutes, on one page.
+//! Reports: the state of a node and its pods and the actions of the agent over some minutes, on one
+//! page.
 
 mod html;
 pub mod live;
@@ -12,72 +13,75 @@ use std::collections::BTreeMap;
 
 use eviction_core::signal::{Resource, Signal};
 use eviction_core::time::Timestamp;
-pub(crate) use html::random;
+pub(crate) use html::random_hex;
 use serde::Serialize;
 use series::Series;
 
 use crate::telemetry::live::state::PodState;
 
-/// It rises when a field is renamed, removed or changes its meaning.
+/// The version of the JSON format. It is increased when a field is renamed or removed, or changes
+/// its meaning.
 const SCHEMA_VERSION: u32 = 1;
 
-/// Points of a series, at most: a report of many hours is as long as one of ten minutes.
+/// The maximum number of points of a series: the report of many hours has the size of one of ten
+/// minutes.
 const SIGNAL_POINTS: u32 = 300;
 const POD_POINTS: u32 = 150;
-/// Items of a list, at most. What is left out is counted.
+/// The maximum number of items of lists. Omitted items are counted.
 const PODS: usize = 12;
 const RANKS: usize = 20;
 const CANDIDATES: usize = 8;
 const EVENTS: usize = 200;
 const DECISIONS: usize = 30;
 
-/// All that a page shows. Times of series are milliseconds since 1970 (UTC), memory is in bytes.
+/// The content of a page. Times of series are milliseconds since 1970 (UTC), memory is in bytes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     schema_version: u32,
-    /// Of the program that made it.
+    /// The version of the program that made the report.
     version: &'static str,
     /// The recording, or the node.
     source: String,
-    /// The first and the last time that it is about.
+    /// The first and the last time of the report.
     pub(crate) from: Timestamp,
     pub(crate) to: Timestamp,
     signals: Vec<SignalReport>,
-    /// Those that were evicted, and those that used most memory, by their greatest use.
+    /// The pods that were evicted and the pods that used most memory, sorted by their greatest
+    /// usage.
     pods: Vec<PodReport>,
     pods_omitted: usize,
-    /// The order of eviction at the end.
+    /// The eviction order at the end.
     ranking: Vec<RankReport>,
     ranking_omitted: usize,
     events: Vec<EventReport>,
     events_omitted: usize,
     decisions: Vec<DecisionReport>,
     decisions_omitted: usize,
-    /// What is missing or not as it should be.
+    /// Warnings about missing or inconsistent data.
     warnings: Vec<String>,
-    /// So many events are kept.
+    /// The maximum number of events.
     #[serde(skip)]
-    most_events: usize,
-    /// The page asks for what is new.
+    max_events: usize,
+    /// Whether the page requests new data.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     live: bool,
 }
 
-/// An eviction signal over time: of each interval the least that was available.
+/// An eviction signal over time: the least available amount of each interval.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct SignalReport {
     signal: &'static str,
     /// `bytes`, `inodes` or `pids`.
     unit: &'static str,
     capacity: i64,
-    /// Over the whole time.
+    /// The least available amount over the whole time.
     least: i64,
     #[serde(flatten)]
     available: Series,
     thresholds: Vec<ThresholdReport>,
 }
 
-/// A threshold: its values, each with the time from which on it holds.
+/// A threshold: its values, each with the time from which it holds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct ThresholdReport {
     threshold: String,
@@ -87,7 +91,7 @@ struct ThresholdReport {
     values: Series,
 }
 
-/// What a pod used: of each interval the most.
+/// The memory usage of a pod: the greatest of each interval.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 struct PodReport {
     namespace: String,
@@ -96,17 +100,17 @@ struct PodReport {
     qos: String,
     priority: i32,
     request: i64,
-    /// When its eviction was decided.
+    /// The time at which its eviction was decided.
     #[serde(skip_serializing_if = "Option::is_none")]
     evicted: Option<Timestamp>,
-    /// The most and the last.
+    /// The greatest and the last usage.
     peak: i64,
     last: i64,
     #[serde(flatten)]
     usage: Series,
 }
 
-/// A pod in the order of eviction.
+/// A pod in the eviction order.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 struct RankReport {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -138,14 +142,14 @@ struct DecisionReport {
     title: String,
     /// Pods that are evicted: namespace and name.
     evicted: Vec<String>,
-    /// The pods in their order.
+    /// The candidates in the eviction order.
     candidates: Vec<CandidateReport>,
     candidates_omitted: usize,
     /// The text of `explain`.
     explanation: String,
 }
 
-/// A pod that was ranked in a decision, by the amounts of what was short.
+/// A candidate of a decision, with the amounts of the starved resource.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct CandidateReport {
     namespace: String,
@@ -155,12 +159,12 @@ struct CandidateReport {
     usage: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     request: Option<String>,
-    /// `goes`, or why not.
+    /// `goes`, or the reason why the pod was skipped.
     result: String,
 }
 
 impl Report {
-    /// Without anything.
+    /// Returns an empty report.
     fn new(source: String, from: Timestamp, to: Timestamp) -> Self {
         Self {
             schema_version: SCHEMA_VERSION,
@@ -178,22 +182,22 @@ impl Report {
             decisions: Vec::new(),
             decisions_omitted: 0,
             warnings: Vec::new(),
-            most_events: EVENTS,
+            max_events: EVENTS,
             live: false,
         }
     }
 
-    /// As a JSON document.
+    /// Returns the report as a JSON document.
     pub(crate) fn json(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// What is missing or not as it should be.
+    /// Warnings about missing or inconsistent data.
     pub(crate) fn warnings(&self) -> impl Iterator<Item = &str> {
         self.warnings.iter().map(String::as_str)
     }
 
-    /// As an HTML page.
+    /// Returns the report as an HTML page.
     ///
     /// # Errors
     /// If the kernel has no random numbers.
@@ -201,26 +205,26 @@ impl Report {
         html::page(self)
     }
 
-    /// As Markdown, for a ticket.
+    /// Returns the report as Markdown, for a ticket.
     pub(crate) fn markdown(&self) -> String {
         markdown::write(self)
     }
 
     fn event(&mut self, event: EventReport) {
         self.events.push(event);
-        if self.events.len() > 2 * self.most_events {
+        if self.events.len() > 2 * self.max_events {
             self.bound_events();
         }
     }
 
     /// Keeps the last events.
     fn bound_events(&mut self) {
-        let more = self.events.len().saturating_sub(self.most_events);
+        let more = self.events.len().saturating_sub(self.max_events);
         self.events.drain(..more);
         self.events_omitted += more;
     }
 
-    /// Keeps decisions that evict rather than others, and late ones rather than early ones.
+    /// Limits the decisions. Decisions that evict are preferred, then late ones.
     fn bound_decisions(&mut self) {
         let more = self.decisions.len().saturating_sub(DECISIONS);
         self.decisions.sort_by_key(|it| std::cmp::Reverse((!it.evicted.is_empty(), it.at)));
@@ -229,7 +233,7 @@ impl Report {
         self.decisions_omitted += more;
     }
 
-    /// Sets the order of eviction. `omitted`: pods after these.
+    /// Sets the eviction order. `omitted`: the number of pods after these.
     fn set_ranking(&mut self, pods: &[PodState], omitted: usize) {
         let ranked = pods.iter().take(RANKS).map(|it| RankReport {
             rank: it.rank,
@@ -245,7 +249,7 @@ impl Report {
         self.ranking_omitted = pods.len().saturating_sub(RANKS) + omitted;
     }
 
-    /// Sorts and bounds the pods.
+    /// Sets the pods, sorted and limited.
     fn set_pods(&mut self, pods: impl IntoIterator<Item = PodReport>) {
         let by_peak =
             |a: &PodReport, b: &PodReport| b.peak.cmp(&a.peak).then_with(|| a.pod_uid.cmp(&b.pod_uid));
@@ -259,7 +263,7 @@ impl Report {
 }
 
 impl SignalReport {
-    /// Without points.
+    /// Returns a report without points.
     fn new(signal: Signal, capacity: i64, available: i64) -> Self {
         let unit = match signal.resource() {
             Resource::Memory | Resource::EphemeralStorage => "bytes",
@@ -276,17 +280,17 @@ impl SignalReport {
         }
     }
 
-    /// The values of a threshold, which is added if it is not there.
+    /// Returns the values of a threshold, which is added if it does not exist.
     fn threshold(&mut self, threshold: &str, source: &str) -> &mut Series {
         let is_it = |it: &ThresholdReport| it.threshold == threshold && it.source == source;
-        let place = self.thresholds.iter().position(is_it).unwrap_or_else(|| {
+        let index = self.thresholds.iter().position(is_it).unwrap_or_else(|| {
             let (threshold, source) = (threshold.to_owned(), source.to_owned());
             self.thresholds.push(ThresholdReport { threshold, source, values: Series::default() });
             self.thresholds.len() - 1
         });
-        &mut self.thresholds[place].values
+        &mut self.thresholds[index].values
     }
 }
 
-/// Signals by their place, each with its points.
+/// The reports of signals by the position of the signal.
 type Signals = BTreeMap<usize, SignalReport>;

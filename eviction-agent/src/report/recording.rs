@@ -1,4 +1,4 @@
-//! A report from a recording, decided again by the engine.
+//! A report from a recording, whose inputs are replayed by the engine.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -16,20 +16,21 @@ use eviction_core::signal_filter::observe;
 use eviction_core::snapshot::{NodeStats, Snapshot};
 use eviction_core::time::Timestamp;
 
-use super::series::Keep;
+use super::series::Extreme;
 use super::{
     CANDIDATES, CandidateReport, DecisionReport, EVENTS, EventReport, POD_POINTS, PodReport, Report,
     SIGNAL_POINTS, SignalReport, Signals,
 };
-use crate::scenario::recording::{Replay, each, evicts, pod_sample};
+use crate::scenario::recording::{Replay, evicts, for_each_item, pod_sample};
 use crate::telemetry::event_log::{self, Event as LogEvent, Line};
 use crate::telemetry::live::state::PodHistory;
 use crate::telemetry::recording::reader::Item;
 
-/// Which part of a recording is wanted: from, to. Both ends belong to it.
+/// The first and the last time of the selected part of a recording. Both are included.
 pub type Window = (Timestamp, Timestamp);
 
-/// Makes the report. `window` gets the first and the last time of the recording.
+/// Reads a recording and returns its report. `window` gets the first and the last time of the
+/// recording and returns the part to report.
 ///
 /// # Errors
 /// If the recording cannot be found, or has no sample in that time.
@@ -37,13 +38,13 @@ pub fn read(path: &Path, window: impl FnOnce(Window) -> Window) -> Result<Report
     read_with(path, window, EVENTS)
 }
 
-/// Lines, each with its time.
+/// Event lines with their times.
 pub type EventLines = Vec<(Timestamp, String)>;
 
-/// The events of a whole recording as lines, each with its time, and what is missing.
+/// Returns the events of a whole recording as lines, and the warnings about missing data.
 ///
 /// # Errors
-/// As above.
+/// In the same cases as [`read`].
 pub fn events(path: &Path) -> Result<(EventLines, Vec<String>), String> {
     let Report { events, warnings, .. } = read_with(path, |all| all, 100 * EVENTS)?;
     let line = |it: EventReport| (it.at, format!("{:.3} {}", it.at, it.message));
@@ -53,11 +54,11 @@ pub fn events(path: &Path) -> Result<(EventLines, Vec<String>), String> {
 fn read_with(
     path: &Path,
     window: impl FnOnce(Window) -> Window,
-    most_events: usize,
+    max_events: usize,
 ) -> Result<Report, String> {
     let failed = |error: io::Error| format!("read {}: {error}", path.display());
     let (mut recorded, mut all) = (BTreeSet::new(), None);
-    each(path, &mut |item| match item {
+    for_each_item(path, &mut |item| match item {
         Ok(Item::Decision(record)) => {
             recorded.extend(record["at"].as_str().and_then(|at| at.parse::<Timestamp>().ok()));
         }
@@ -74,14 +75,14 @@ fn read_with(
     if from > to {
         return Err(format!("nothing was recorded then: the recording goes from {} to {}", all.0, all.1));
     }
-    let report = Report { most_events, ..Report::new(path.display().to_string(), from, to) };
+    let report = Report { max_events, ..Report::new(path.display().to_string(), from, to) };
     let mut builder = Builder::new(report, recorded);
     let mut replay = Replay::default();
-    each(path, &mut |item| match item {
+    for_each_item(path, &mut |item| match item {
         Ok(item) => builder.take(item, &mut replay),
-        Err(unread) => {
+        Err(error) => {
             replay.interrupt();
-            builder.report.warnings.push(unread.text);
+            builder.report.warnings.push(error.text);
         }
     })
     .map_err(failed)?;
@@ -90,11 +91,11 @@ fn read_with(
 
 struct Builder {
     report: Report,
-    /// Times of recorded decisions.
+    /// The times of recorded decisions.
     recorded: BTreeSet<Timestamp>,
     signals: Signals,
     pods: BTreeMap<Box<str>, PodReport>,
-    /// Thresholds that are met: signal, hard.
+    /// The thresholds that are met: the signal, and whether the threshold is hard.
     met: BTreeSet<(Signal, bool)>,
     conditions: Vec<NodeCondition>,
     /// The last sample of the pods.
@@ -132,7 +133,7 @@ impl Builder {
                 let lost = key.lost;
                 self.report.warnings.push(format!("{lost} inputs before {} were not recorded", key.at));
             }
-            Item::Pods(..) => self.name_pods(engine),
+            Item::Pods(..) => self.add_pods(engine),
             Item::Usage(at, snapshot) if self.is_within(*at) => self.usage(*at, snapshot, engine),
             Item::Clock(offset) if offset.unsigned_abs() > 1_000_000_000 => {
                 let set = jiff::SignedDuration::from_nanos(*offset);
@@ -152,8 +153,8 @@ impl Builder {
         }
     }
 
-    /// Pods that come to be known, by the engine's own view of their requests.
-    fn name_pods(&mut self, engine: &Engine) {
+    /// Adds new pods, with the requests that the engine uses.
+    fn add_pods(&mut self, engine: &Engine) {
         for known in engine.pods().pods() {
             let pod = &known.pod;
             self.pods.entry(pod.uid.clone()).or_insert_with(|| PodReport {
@@ -200,18 +201,18 @@ impl Builder {
 
     fn signals(&mut self, at: Timestamp, node: &NodeStats, engine: &Engine) {
         let policy = engine.policy();
-        let seen = observe(node, policy.rules.memory().measure);
+        let observations = observe(node, policy.rules.memory().measure);
         for signal in Signal::ALL {
-            let Some(seen) = seen.get(signal) else { continue };
-            let new = || SignalReport::new(signal, seen.capacity, seen.available);
+            let Some(observation) = observations.get(signal) else { continue };
+            let new = || SignalReport::new(signal, observation.capacity, observation.available);
             let report = self.signals.entry(signal as usize).or_insert_with(new);
-            report.capacity = seen.capacity;
-            report.least = report.least.min(seen.available);
-            report.available.push(at, seen.available, self.signal_ms, Keep::Least);
+            report.capacity = observation.capacity;
+            report.least = report.least.min(observation.available);
+            report.available.push(at, observation.available, self.signal_ms, Extreme::Least);
             let of_agent = policy.thresholds.iter().map(|it| ("agent", it));
             let of_kubelet = policy.kubelet_thresholds.iter().map(|it| ("kubelet", it));
             for (source, threshold) in of_agent.chain(of_kubelet).filter(|(_, it)| it.signal == signal) {
-                let value = threshold.value.quantity(seen.capacity).value();
+                let value = threshold.value.quantity(observation.capacity).value();
                 report.threshold(threshold.kind(), source).step(at, value);
             }
         }
@@ -223,7 +224,7 @@ impl Builder {
             let Some(pod) = self.pods.get_mut(stats.uid()) else { continue };
             let used = i64::try_from(used).unwrap_or(i64::MAX);
             (pod.peak, pod.last) = (pod.peak.max(used), used);
-            pod.usage.push(at, used, self.pod_ms, Keep::Most);
+            pod.usage.push(at, used, self.pod_ms, Extreme::Most);
         }
         self.sample = Some(pod_sample(at, snapshot, engine));
     }
@@ -290,7 +291,7 @@ impl Builder {
         }
     }
 
-    /// An event in the words of the event lines.
+    /// Adds an event with the text of its event line.
     fn log(&mut self, at: Timestamp, event: LogEvent) {
         let line = serde_json::to_value(Line { at, node: None, event }).unwrap_or_default();
         let text = |name: &str| line[name].as_str().unwrap_or_default().to_owned();

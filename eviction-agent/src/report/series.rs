@@ -1,26 +1,26 @@
-//! Points over time, one for each interval.
+//! Points over time, one per interval.
 
 use eviction_core::time::Timestamp;
 use serde::Serialize;
 
-/// Values with their times in milliseconds since 1970, which rise.
+/// Values with their times in milliseconds since 1970, in ascending order.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Series {
     times_ms: Vec<i64>,
     values: Vec<i64>,
 }
 
-/// Which value an interval keeps.
+/// The value that is kept of an interval.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Keep {
+pub(super) enum Extreme {
     Least,
     Most,
 }
 
 impl Series {
-    /// Takes a value. Of those within the same interval of so many milliseconds one is kept, as it was
-    /// and when it was. A time that is not after the one before is left out.
-    pub(super) fn push(&mut self, at: Timestamp, value: i64, interval_ms: i64, keep: Keep) {
+    /// Adds a value. Of the values in the same interval of `interval_ms`, the least or the greatest is
+    /// kept, with its time. A value with a time before the last one is ignored.
+    pub(super) fn push(&mut self, at: Timestamp, value: i64, interval_ms: i64, extreme: Extreme) {
         let at = at.as_millisecond();
         let interval = |time: i64| time.div_euclid(interval_ms.max(1));
         if let (Some(time), Some(kept)) = (self.times_ms.last_mut(), self.values.last_mut()) {
@@ -28,9 +28,9 @@ impl Series {
                 return;
             }
             if interval(at) == interval(*time) {
-                let is_better = match keep {
-                    Keep::Least => value < *kept,
-                    Keep::Most => value > *kept,
+                let is_better = match extreme {
+                    Extreme::Least => value < *kept,
+                    Extreme::Most => value > *kept,
                 };
                 if is_better {
                     (*time, *kept) = (at, value);
@@ -42,10 +42,10 @@ impl Series {
         self.values.push(value);
     }
 
-    /// Takes a value from which on it holds; one that is the same is nothing new.
+    /// Adds a value that holds from this time on. A value equal to the last one is ignored.
     pub(super) fn step(&mut self, at: Timestamp, value: i64) {
         if self.values.last() != Some(&value) {
-            self.push(at, value, 1, Keep::Most);
+            self.push(at, value, 1, Extreme::Most);
         }
     }
 
@@ -70,8 +70,8 @@ impl Series {
         self.values.iter().copied().max()
     }
 
-    /// Forgets what is older.
-    pub(super) fn forget_before(&mut self, at: Timestamp) {
+    /// Removes points before this time.
+    pub(super) fn remove_before(&mut self, at: Timestamp) {
         let old = self.times_ms.partition_point(|time| *time < at.as_millisecond());
         self.times_ms.drain(..old);
         self.values.drain(..old);
@@ -83,11 +83,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_interval_keeps_its_extreme_with_its_time() {
+    fn series_keeps_the_least_value_of_each_interval_with_its_time() {
         let mut series = Series::default();
         let times = [0, 400, 900, 1000, 700, 2500];
         for (time, value) in times.into_iter().zip([5, 3, 4, 9, 1, 2]) {
-            series.push(Timestamp::from_millisecond(time).unwrap(), value, 1000, Keep::Least);
+            series.push(Timestamp::from_millisecond(time).unwrap(), value, 1000, Extreme::Least);
         }
         assert_eq!((series.times_ms, series.values), (vec![400, 1000, 2500], vec![3, 9, 2]));
     }

@@ -47,7 +47,7 @@ fn a_part_of_a_recording_is_reported() {
 }
 
 #[test]
-fn a_recording_that_is_cut_off_is_reported_up_to_there() {
+fn cut_off_recording_is_reported_up_to_the_cut() {
     let folder = golden_recording();
     let file = folder.path().join("00000000-golden.rec");
     let bytes = std::fs::read(&file).unwrap();
@@ -65,12 +65,13 @@ fn a_recording_that_is_cut_off_is_reported_up_to_there() {
     assert_eq!(report.warnings.len(), 1, "{:?}", report.warnings);
 }
 
-/// A name that no API server accepts, and that would be markup anywhere.
+/// A name that no API server accepts, with markup for each output format.
 const HOSTILE: &str = "</script><script>alert(1)</script>|`<!--\u{2028}*x*";
 
 const MI: u64 = 1 << 20;
 
-/// A recording of so many seconds and pods. In every 200 s a pod comes, grows and is evicted; the first is [`HOSTILE`].
+/// Writes a recording of `seconds` seconds and `pods` pods. Every 200 s a pod starts, grows and is evicted. The first
+/// one is [`HOSTILE`].
 fn record(directory: &Path, seconds: i64, pods: usize) {
     let limits = Limits {
         directory: directory.to_owned(),
@@ -99,41 +100,41 @@ fn record(directory: &Path, seconds: i64, pods: usize) {
     };
     let mut engine = crate::scenario::recording::engine(&key);
     write(Recorded::Key(Box::new(key)));
-    let mut tell = |engine: &mut eviction_core::engine::Engine, second, event: Event| {
+    let mut apply = |engine: &mut eviction_core::engine::Engine, second, event: Event| {
         let input = Input { at: at(second), event };
         write(Recorded::Input(input.clone()));
         evicts(&engine.step(input))
     };
-    let (mut hog, mut goes_at) = (None, None);
+    let (mut hog, mut terminates_at) = (None, None);
     for second in 1..seconds {
-        let tooth = second % 200;
+        let phase = second % 200;
         let before = hog.clone();
-        if tooth == 1 {
-            (hog, goes_at) = (Some(format!("hog-{second}")), None);
-        } else if goes_at == Some(second) {
+        if phase == 1 {
+            (hog, terminates_at) = (Some(format!("hog-{second}")), None);
+        } else if terminates_at == Some(second) {
             let uid: Box<str> = hog.take().unwrap_or_default().into();
-            tell(&mut engine, second, Event::Evicted(EvictionResult { uid, result: Ok(()) }));
+            apply(&mut engine, second, Event::Evicted(EvictionResult { uid, result: Ok(()) }));
         }
         if hog != before {
             let name = |uid: &str| if uid == "hog-1" { HOSTILE.into() } else { uid.into() };
             let of_hog = hog.iter().map(|uid| Pod { name: name(uid), ..pod(uid, "100Mi") });
             let all = set_by(&policy, workers.iter().cloned().chain(of_hog).collect());
-            tell(&mut engine, second, Event::Pods(all));
+            apply(&mut engine, second, Event::Pods(all));
         }
-        let grown = hog.as_ref().map_or(0, |_| u64::try_from(tooth * 16).unwrap() * MI);
+        let grown = hog.as_ref().map_or(0, |_| u64::try_from(phase * 16).unwrap() * MI);
         let wave = |number: u64| (second.unsigned_abs() * number) % 37;
         let used = workers.iter().zip(1..);
         let used = used.map(|(pod, number)| memory_of(&pod.uid, (100 + wave(number)) * MI + number * 4096));
         let used: Vec<_> = used.chain(hog.iter().map(|uid| memory_of(uid, 50 * MI + grown))).collect();
         let sample = snapshot(node_with(3000 * MI - grown + wave(3) * MI, second), &used);
-        if tell(&mut engine, second, Event::Sample(sample)) {
-            goes_at.get_or_insert(second + 3);
+        if apply(&mut engine, second, Event::Sample(sample)) {
+            terminates_at.get_or_insert(second + 3);
         }
     }
     writer.flush().unwrap();
 }
 
-/// A node of 16Gi with a disk of 64Gi.
+/// Returns the stats of a node of 16Gi with a disk of 64Gi.
 fn node_with(available: u64, second: i64) -> NodeStats {
     let mut node = node(available, 20 << 30, at(second));
     if let Reading::Known(memory) = &mut node.memory {
@@ -146,7 +147,7 @@ fn node_with(available: u64, second: i64) -> NodeStats {
 }
 
 #[test]
-fn hostile_names_stay_text() {
+fn hostile_names_are_not_markup_in_markdown() {
     let folder = tempfile::tempdir().unwrap();
     record(folder.path(), 400, 5);
     let report = read(folder.path(), |all| all).unwrap();
@@ -158,7 +159,7 @@ fn hostile_names_stay_text() {
 }
 
 #[test]
-fn names_are_no_markup_in_the_page() {
+fn hostile_names_are_not_markup_in_the_html_page() {
     let folder = tempfile::tempdir().unwrap();
     record(folder.path(), 400, 5);
     let page = read(folder.path(), |all| all).unwrap().html().unwrap();
@@ -173,11 +174,11 @@ fn names_are_no_markup_in_the_page() {
 }
 
 #[test]
-fn a_report_is_bounded_however_long_the_recording() {
+fn report_size_is_bounded_for_a_long_recording() {
     let folder = tempfile::tempdir().unwrap();
     // `cargo xtask report` opens the page of this recording.
-    let kept = std::env::var_os("EVICTION_AGENT_RECORDING").map(std::path::PathBuf::from);
-    let folder = kept.as_deref().unwrap_or(folder.path());
+    let recording_dir = std::env::var_os("EVICTION_AGENT_RECORDING").map(std::path::PathBuf::from);
+    let folder = recording_dir.as_deref().unwrap_or(folder.path());
     record(folder, 600, 110);
     let report = read(folder, |all| all).unwrap();
     let series = &report.signals[0].available;
@@ -191,7 +192,7 @@ fn a_report_is_bounded_however_long_the_recording() {
 }
 
 #[test]
-fn a_running_agent_is_reported_from_its_answers() {
+fn running_agent_is_reported_from_its_api_responses() {
     use crate::telemetry::live::state::{NodeState, PodState, SignalState, ThresholdState};
     let state = |second: i64, available: i64| NodeState {
         at: at(second),

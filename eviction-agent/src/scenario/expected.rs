@@ -1,4 +1,4 @@
-//! What an outcome says of the engine's reasons: a [`DecisionRecord`] in brief.
+//! The reasons of the engine in an outcome: a short form of a [`DecisionRecord`].
 
 use eviction_core::decision::{Decision, DecisionKind};
 use eviction_core::oom::{
@@ -12,11 +12,11 @@ use serde_json::{Value, json};
 
 use crate::scenario::format::Outcome;
 
-/// A step's report in brief. A field that says nothing is left out.
+/// The short form of a step's report. Empty fields are omitted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ExpectedStep {
-    /// How the evaluation ended, or why there was none.
+    /// The end of the evaluation, or the reason why there was none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub end: String,
     /// The deficit of the driving signal, in whole units.
@@ -25,32 +25,33 @@ pub struct ExpectedStep {
     /// UIDs of the critical pods that would have been evicted.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub spared: Vec<String>,
-    /// What the kernel says of memory, and whether that lets thresholds of memory be met.
+    /// The kernel's values of memory, and whether they allow thresholds of memory to be met.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<Value>,
     /// Rejected readings, each with its reason.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub refused: Vec<String>,
-    /// Signals that have been unknown for long.
+    /// Signals that have been unknown for a long time.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub blind: Vec<String>,
     /// Conditions whose status is unknown.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unknown_conditions: Vec<String>,
-    /// Thresholds that are about to be met: `SIGNAL < QUANTITY in TIME`, or `now` if that is
-    /// acted on.
+    /// Thresholds that are about to be met: `SIGNAL < QUANTITY in TIME`, or `SIGNAL < QUANTITY now`
+    /// if the prediction is acted on.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub imminent: Vec<String>,
-    /// What becomes of a changed configuration.
+    /// The state of a changed configuration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub proposal: Option<String>,
-    /// Pods that would have been evicted, but are protected: `uid`, `reason`, and what goes with it.
+    /// Pods that would have been evicted, but are protected: `uid`, `reason`, and the fields of the
+    /// reason.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub refused_pods: Vec<Value>,
-    /// Uids of pods of which nothing is known, and which are too young for it.
+    /// UIDs of pods without values that started too recently to have a sample.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub too_young: Vec<String>,
-    /// Annotations of pods that say nothing: `uid`, `annotation`, `value`, `mistake`.
+    /// Annotations of pods that are ignored: `uid`, `annotation`, `value`, `mistake`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ignored_annotations: Vec<Value>,
     /// OOM kills since the last step.
@@ -62,7 +63,7 @@ pub struct ExpectedStep {
 }
 
 impl ExpectedStep {
-    /// The report of a decision in brief.
+    /// Returns the short form of a decision's report.
     pub(super) fn of(report: &DecisionRecord) -> Self {
         Self {
             blind: report.unavailable.iter().map(ToString::to_string).collect(),
@@ -132,7 +133,7 @@ fn imminent(threshold: &ThresholdRecord) -> Option<String> {
     }
 }
 
-/// The name of a variant, whatever it holds.
+/// Returns the name of a variant without its content.
 fn kind(variant: &impl Serialize) -> String {
     name(variant).split(": ").next().unwrap_or_default().to_owned()
 }
@@ -154,7 +155,7 @@ fn proposal(state: &ProposalRecord) -> String {
     }
 }
 
-/// The fields of a value about a pod, and its UID.
+/// Returns the fields of a value about a pod, and its UID.
 fn of_pod(pod: &PodName, value: &impl Serialize) -> Value {
     let mut fields = json!({ "uid": pod.uid });
     if let (Some(fields), Ok(Value::Object(more))) = (fields.as_object_mut(), serde_json::to_value(value)) {
@@ -163,7 +164,7 @@ fn of_pod(pod: &PodName, value: &impl Serialize) -> Value {
     fields
 }
 
-/// The name of a variant; one that holds another is `outer: inner`.
+/// Returns the name of a variant, or `outer: inner` if it contains another one.
 pub(super) fn name(variant: &impl Serialize) -> String {
     match serde_json::to_value(variant) {
         Ok(Value::String(name)) => name,
@@ -175,16 +176,16 @@ pub(super) fn name(variant: &impl Serialize) -> String {
     }
 }
 
-/// Where an outcome first differs from the one expected outcome that it follows longest.
+/// The first difference between an outcome and the expected outcome that agrees with it longest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
     /// The field, such as `steps[1].evictions[0].message`.
     pub path: String,
-    /// What was expected there, as JSON; nothing if there is no such field.
+    /// The expected value as JSON. `None` if there is no such field.
     pub expected: Option<String>,
-    /// What came instead.
+    /// The found value as JSON.
     pub found: Option<String>,
-    /// How many outcomes were to choose from.
+    /// The number of expected outcomes.
     pub outcomes: usize,
 }
 
@@ -200,10 +201,10 @@ impl std::fmt::Display for Difference {
     }
 }
 
-/// Nothing if the outcome is one of those expected.
+/// Returns `None` if the outcome is one of those expected.
 ///
-/// Of an error of configuration the text counts at stages `thresholds` and `agent` only: those
-/// of the other stages are those of Go's decoder.
+/// The text of a configuration error is compared only for the stages `thresholds` and `agent`. The
+/// texts of other stages come from Go's decoder.
 pub fn compare(outcome: &Outcome, expected: &[Outcome]) -> Option<Difference> {
     let found = comparable(outcome);
     if expected.iter().any(|one| comparable(one) == found) {
@@ -216,7 +217,7 @@ pub fn compare(outcome: &Outcome, expected: &[Outcome]) -> Option<Difference> {
         diff.values(Some(&one), Some(&found));
         Some((diff.agreed, diff.difference?))
     });
-    // The first of those that agree longest.
+    // The first of the outcomes that agree longest.
     let nearest = differences.reduce(|best, next| if next.0 > best.0 { next } else { best });
     let (path, expected_here, found_here) = nearest.map(|(_, difference)| difference)?;
     Some(Difference { path, expected: expected_here, found: found_here, outcomes: expected.len() })
@@ -241,7 +242,7 @@ pub(super) struct JsonDiff {
 }
 
 impl JsonDiff {
-    /// The path of the first difference, and both values there as JSON.
+    /// Returns the path of the first difference, and both values there as JSON.
     pub(super) fn first(one: &Value, other: &Value) -> Option<(String, Option<String>, Option<String>)> {
         let mut diff = Self::default();
         diff.values(Some(one), Some(other));
@@ -281,32 +282,32 @@ impl JsonDiff {
     }
 }
 
-/// A kill by the kernel, in brief.
+/// An OOM kill, in brief.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct KillBrief {
-    /// The pod; empty if the victim was in none.
+    /// The UID of the pod. Empty if the victim was not in a pod.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub uid: String,
-    /// The container; empty if not known.
+    /// The container. Empty if unknown.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub container: String,
-    /// The victim's process.
+    /// The process ID of the victim.
     pub tgid: u32,
     /// The scope of the limit.
     pub limit_owner: LimitScope,
     /// The role of the victim.
     pub victim: OomVictimRole,
-    /// Since when the agent evicts the pod.
+    /// The time since which the agent evicts the pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evicting_since: Option<Timestamp>,
-    /// Processes of the group that were killed together so far.
+    /// The number of processes of the OOM group that were killed so far.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub together: Option<u64>,
-    /// Kills in the pod so far.
+    /// The number of kills in the pod so far.
     #[serde(default)]
     pub in_pod: u64,
-    /// It was reported before.
+    /// Whether the kill was reported before.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub repeated: bool,
 }
@@ -315,16 +316,16 @@ pub struct KillBrief {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EndBrief {
-    /// The pod.
+    /// The UID of the pod.
     pub uid: String,
     /// The container.
     pub container: String,
-    /// Why it ended.
+    /// The cause of the termination.
     #[serde(rename = "verdict")]
     pub cause: TerminationCause,
-    /// On what ground.
+    /// The explanation of the cause.
     pub ground: Explanation,
-    /// Whose limit it was, if a kill had a part in it.
+    /// The scope of the limit, if a kill contributed to the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit_owner: Option<LimitScope>,
     /// Contributing causes.

@@ -1,7 +1,8 @@
-//! Scenario files as they are written: inputs, and every outcome that may come of them.
+//! The format of scenario files: inputs, and the possible outcomes.
 //!
-//! The form is that of the files in `tests/scenarios/kubelet`, whose outcomes the kubelet's own
-//! eviction manager was seen to give, and more of our own; `tests/scenarios/README.md` has it all.
+//! The format is that of the files in `tests/scenarios/kubelet`, whose outcomes were recorded from
+//! the kubelet's eviction manager, with additional fields. `tests/scenarios/README.md` describes
+//! it.
 
 use std::collections::BTreeMap;
 
@@ -9,53 +10,53 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::expected::ExpectedStep;
-use super::inputs::{Evicted, Memory, Proposed};
+use super::inputs::{EvictedPod, Memory, ProposedConfig};
 use crate::source::summary::Summary;
 use eviction_core::oom::{ContainerEnded, OomKill};
 use eviction_core::time::Timestamp;
 use eviction_kube::pods::Pod;
 
-/// A scenario with the outcomes to expect.
+/// A scenario with its expected outcomes.
 #[derive(Debug, Deserialize)]
 pub struct Case {
-    /// What happens.
+    /// The scenario.
     pub scenario: Scenario,
-    /// What may come of it.
+    /// The possible outcomes.
     #[serde(default)]
     pub expected: Vec<Outcome>,
 }
 
-/// What happens to a node and its pods.
+/// The inputs of a node and its pods.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Scenario {
     /// The name.
     pub name: String,
-    /// The node's own configuration.
+    /// The KubeletConfiguration of the node.
     #[serde(default)]
     pub kubelet_configuration: Value,
-    /// The agent's own configuration; null is the kubelet's profile.
+    /// The AgentConfiguration. Null selects the kubelet's profile.
     #[serde(default)]
     pub agent_configuration: Value,
-    /// How disks are laid out.
+    /// The file systems of the node.
     #[serde(default)]
     pub filesystems: Filesystems,
-    /// Every pod there is.
+    /// All pods.
     #[serde(default, deserialize_with = "nullable")]
     pub pods: Vec<Pod>,
-    /// Syncs, one after the other.
+    /// The syncs, in order.
     #[serde(default, deserialize_with = "nullable")]
     pub steps: Vec<Step>,
 }
 
-/// How disks are laid out.
+/// The file systems of the node.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Filesystems {
-    /// Images are on a file system of their own.
+    /// Whether images are on a separate file system.
     #[serde(default)]
     pub dedicated_image_fs: bool,
-    /// Writable layers are not on the file system of the images.
+    /// Whether writable layers are on another file system than images.
     #[serde(default)]
     pub split_image_fs: bool,
 }
@@ -68,43 +69,43 @@ pub struct Step {
     pub at: Timestamp,
     /// The first sample.
     pub summary: Option<Summary>,
-    /// What came of evictions since the last step; else every pod that was evicted and is not
-    /// named by `active_pods` is gone.
-    pub evicted: Option<Vec<Evicted>>,
-    /// Kills by the kernel since the last step.
+    /// The results of evictions since the last step. If absent, every evicted pod that
+    /// `active_pods` does not name has terminated.
+    pub evicted: Option<Vec<EvictedPod>>,
+    /// OOM kills since the last step.
     #[serde(default, deserialize_with = "nullable")]
     pub oom_kills: Vec<OomKill>,
-    /// Containers that ended since the last step, or of whose end more became known.
+    /// Containers that ended since the last step, or about whose end there is more information.
     #[serde(default, deserialize_with = "nullable")]
     pub containers_ended: Vec<ContainerEnded>,
-    /// Uids of the active pods; else all that are not gone.
+    /// The UIDs of the active pods. If absent, all pods that have not terminated.
     pub active_pods: Option<Vec<Box<str>>>,
-    /// The node's memory in the samples beside the Summary.
+    /// The values of the node's memory that the Summary does not have.
     #[serde(default)]
     pub memory: Memory,
-    /// The configuration was changed.
-    pub propose: Option<Proposed>,
-    /// A pending configuration is applied.
+    /// A changed configuration.
+    pub propose: Option<ProposedConfig>,
+    /// Whether a pending configuration is applied.
     #[serde(default)]
     pub accept: bool,
-    /// The sample after node reclaim, else the first one.
+    /// The sample after node reclaim. If absent, the first one.
     pub summary_after_reclaim: Option<Summary>,
-    /// Why the first sample fails.
+    /// The error of the first sample.
     #[serde(default)]
     pub summary_error: String,
-    /// Why the sample after node reclaim fails.
+    /// The error of the sample after node reclaim.
     #[serde(default)]
     pub summary_after_reclaim_error: String,
-    /// Why it is not known whether images have a file system of their own.
+    /// The error because of which it is unknown whether images have a separate file system.
     #[serde(default)]
     pub disk_info_error: String,
-    /// Why it is not known whether it is split.
+    /// The error because of which it is unknown whether that file system is split.
     #[serde(default)]
     pub container_fs_info_error: String,
-    /// Why each kill fails.
+    /// The error of each kill.
     #[serde(default)]
     pub kill_error: String,
-    /// Uids of the pods that ask for admission after the pass.
+    /// The UIDs of the pods that request admission after the sync.
     #[serde(default, deserialize_with = "nullable")]
     pub admit: Vec<Box<str>>,
 }
@@ -113,17 +114,17 @@ pub struct Step {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Outcome {
-    /// Of which scenario.
+    /// The name of the scenario.
     #[serde(default)]
     pub name: String,
-    /// Why there was no manager at all; then there are no steps.
+    /// The error because of which there was no manager. Then there are no steps.
     #[serde(default)]
     pub config_error: Option<String>,
-    /// When the configuration failed: `decode`, `validate`, `featureGates`, `thresholds`; and
-    /// `agent` for the agent's own.
+    /// The stage at which the configuration failed: `decode`, `validate`, `featureGates`,
+    /// `thresholds`, or `agent` for the AgentConfiguration.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub config_error_stage: String,
-    /// Sync by sync.
+    /// The outcomes of the syncs, in order.
     #[serde(default, deserialize_with = "nullable")]
     pub steps: Vec<StepOutcome>,
 }
@@ -132,25 +133,25 @@ pub struct Outcome {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct StepOutcome {
-    /// When it was.
+    /// The time of the sync.
     #[serde(default)]
     pub at: String,
-    /// The conditions after it, sorted.
+    /// The node conditions after the sync, sorted.
     #[serde(default, deserialize_with = "nullable")]
     pub node_conditions: Vec<String>,
     /// `containers` and `images` in the order of the calls.
     #[serde(default, deserialize_with = "nullable")]
     pub reclaim: Vec<String>,
-    /// In the order of the pods.
+    /// The evictions, in the order of the pods.
     #[serde(default, deserialize_with = "nullable")]
     pub evictions: Vec<EvictionOutcome>,
-    /// The node's, then the pods' in their order.
+    /// The events: those of the node, then those of the pods in their order.
     #[serde(default, deserialize_with = "nullable")]
     pub events: Vec<EventOutcome>,
-    /// Answers to questions for admission.
+    /// The answers to admission requests.
     #[serde(default, deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
     pub admit: Vec<AdmitOutcome>,
-    /// What else the engine has to say, in the enhanced profile.
+    /// The further results of the engine, in the enhanced profile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub report: Option<ExpectedStep>,
 }
@@ -165,7 +166,7 @@ pub struct EvictionOutcome {
     pub name: String,
     /// `metadata.namespace`.
     pub namespace: String,
-    /// How long the pod may take to end.
+    /// The grace period of the pod in seconds.
     pub grace_period_seconds: i64,
     /// `status.phase`.
     pub phase: String,
@@ -173,12 +174,12 @@ pub struct EvictionOutcome {
     pub reason: String,
     /// `status.message`.
     pub message: String,
-    /// Of the event. Null for a pod above its own limits.
+    /// The annotations of the event. Null for a pod above its own limits.
     pub annotations: Option<BTreeMap<String, String>>,
     /// `status.conditions`.
     #[serde(deserialize_with = "nullable")]
     pub conditions: Vec<ConditionOutcome>,
-    /// Why the call failed.
+    /// The error of the call.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub kill_error: String,
 }
@@ -216,17 +217,17 @@ pub struct EventOutcome {
     pub message: String,
 }
 
-/// The answer to one question for admission.
+/// The answer to one admission request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct AdmitOutcome {
     /// The UID of the pod.
     pub uid: String,
-    /// The answer.
+    /// Whether the pod is admitted.
     pub admit: bool,
-    /// Empty if it was yes.
+    /// The reason. Empty if the pod is admitted.
     pub reason: String,
-    /// Empty if it was yes.
+    /// The message. Empty if the pod is admitted.
     pub message: String,
 }
 

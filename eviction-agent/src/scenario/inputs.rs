@@ -23,15 +23,16 @@ use crate::scenario::format::{AdmitOutcome, ConditionOutcome, EventOutcome, Evic
 /// The result of an eviction.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Evicted {
+pub struct EvictedPod {
     /// The UID of the pod.
     pub uid: Box<str>,
-    /// Why the pod is not gone; empty if it is.
+    /// The reason why the pod was not terminated. Empty if it was.
     #[serde(default)]
     pub error: Box<str>,
 }
 
-/// What the kernel says of the node's memory beside the Summary; what is left out is not known.
+/// The kernel's values of the node's memory that the Summary does not have. Omitted values are
+/// unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Memory {
@@ -39,24 +40,24 @@ pub struct Memory {
     pub mem_available: Option<u64>,
     /// Active file pages, bytes.
     pub active_file: Option<u64>,
-    /// Share of the last ten seconds in which some task stalled, in percent.
+    /// The share of the last ten seconds in which some task stalled, in percent.
     pub some_avg10: Option<f64>,
-    /// Share in which all tasks did.
+    /// The share of the last ten seconds in which all tasks stalled, in percent.
     pub full_avg10: Option<f64>,
-    /// Whether tasks stalled as long as the trigger asks for.
+    /// Whether tasks stalled as long as the PSI trigger requires.
     pub stalled: Option<bool>,
     /// Swap in use, bytes.
     pub swap_used: Option<u64>,
-    /// All swap, bytes.
+    /// Total swap, bytes.
     pub swap_total: Option<u64>,
 }
 
 impl Memory {
-    /// As a sample has it.
+    /// Converts the values to those of a sample.
     pub(super) fn detail(self) -> MemoryDetail {
         let Self { mem_available, active_file, some_avg10, full_avg10, stalled, swap_used, swap_total } =
             self;
-        // A conversion of floats ends at the least and the greatest integer.
+        // The conversion of floats saturates at the least and the greatest integer.
         let hundredths =
             |percent: Option<f64>| known(percent.map(|percent| (percent * 100.0).round() as u64));
         MemoryDetail {
@@ -71,41 +72,41 @@ impl Memory {
     }
 }
 
-fn known<T>(figure: Option<T>) -> Reading<T> {
-    figure.map_or(Reading::Unknown(UnknownReason::Absent), Reading::Known)
+fn known<T>(value: Option<T>) -> Reading<T> {
+    value.map_or(Reading::Unknown(UnknownReason::Absent), Reading::Known)
 }
 
-/// A changed configuration. What is left out is that of the scenario.
+/// A changed configuration. Omitted parts are those of the scenario.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub struct Proposed {
-    /// The kubelet's.
+pub struct ProposedConfig {
+    /// The KubeletConfiguration.
     pub kubelet_configuration: Option<Value>,
-    /// The agent's own.
+    /// The AgentConfiguration.
     pub agent_configuration: Option<Value>,
 }
 
 const WARNING: &str = "Warning";
 
 /// Collects the outcome of a step.
-pub(super) struct Record {
+pub(super) struct OutcomeCollector {
     outcome: StepOutcome,
     evictions: Vec<(usize, EvictionOutcome, EventOutcome)>,
-    /// By uid the last place among the active pods.
-    places: HashMap<Box<str>, usize>,
+    /// The last index among the active pods, by UID.
+    indexes: HashMap<Box<str>, usize>,
 }
 
-impl Record {
+impl OutcomeCollector {
     pub(super) fn new(at: Timestamp, active: &[Arc<KnownPod>]) -> Self {
-        let places = active.iter().enumerate();
+        let indexes = active.iter().enumerate();
         Self {
             outcome: StepOutcome { at: at.to_string(), ..StepOutcome::default() },
             evictions: Vec::new(),
-            places: places.map(|(place, known)| (known.pod.uid.clone(), place)).collect(),
+            indexes: indexes.map(|(index, known)| (known.pod.uid.clone(), index)).collect(),
         }
     }
 
-    pub(super) fn announce(&mut self, resource: Resource) {
+    pub(super) fn record_event(&mut self, resource: Resource) {
         self.outcome.events.push(EventOutcome {
             object: "Node/node".to_owned(),
             kind: WARNING.to_owned(),
@@ -141,12 +142,12 @@ impl Record {
             annotations,
             kill_error: kill_error.to_owned(),
         };
-        let place = self.places.get(&pod.uid).copied().unwrap_or(usize::MAX);
-        self.evictions.push((place, outcome, event));
+        let index = self.indexes.get(&pod.uid).copied().unwrap_or(usize::MAX);
+        self.evictions.push((index, outcome, event));
     }
 
-    pub(super) fn answer(&mut self, answer: AdmitOutcome) {
-        self.outcome.admit.push(answer);
+    pub(super) fn admission(&mut self, admission: AdmitOutcome) {
+        self.outcome.admit.push(admission);
     }
 
     pub(super) fn report(&mut self, report: &DecisionRecord, oom: ExpectedStep) {
@@ -155,7 +156,7 @@ impl Record {
     }
 
     pub(super) fn finish(mut self, conditions: &[RaisedCondition]) -> StepOutcome {
-        self.evictions.sort_by_key(|(place, ..)| *place);
+        self.evictions.sort_by_key(|(index, ..)| *index);
         for (_, eviction, event) in self.evictions {
             self.outcome.evictions.push(eviction);
             self.outcome.events.push(event);
@@ -167,8 +168,8 @@ impl Record {
     }
 }
 
-/// The conditions of an evicted pod: its own, and `DisruptionTarget` in the place of an older
-/// one or at the end, if it was evicted for a threshold of the node.
+/// Returns the conditions of an evicted pod: its own, and `DisruptionTarget` if it was evicted for
+/// a threshold of the node. That replaces an older one or is appended.
 fn conditions(pod: &Pod, disruption: Option<&String>) -> Vec<ConditionOutcome> {
     let outcome = |condition: &PodCondition| ConditionOutcome {
         kind: condition.kind.to_string(),

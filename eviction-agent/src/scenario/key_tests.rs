@@ -1,4 +1,4 @@
-//! An engine that begins with the key of a segment decides as the recorded one.
+//! Tests that an engine that starts with the key of a segment decides like the recorded one.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ fn policy(profile: &str) -> Policy {
     parse_agent(&agent).unwrap().over(kubelet_policy(&kubelet).unwrap())
 }
 
-/// Pods that differ in all that has a say.
+/// Returns pods that differ in every field that influences decisions.
 fn pods() -> Vec<Pod> {
     let mut pods: Vec<Pod> = UIDS.iter().map(|uid| pod(uid, "10")).collect();
     let owner = Owner { kind: "ReplicaSet".into(), name: "web".into(), uid: "rs".into() };
@@ -55,89 +55,90 @@ fn pods() -> Vec<Pod> {
 }
 
 #[derive(Clone, Debug)]
-enum Happening {
-    Look {
+enum TestEvent {
+    Sample {
         available: u64,
         usage: [u64; 5],
     },
-    Outcome(usize, Result<(), NotEvicted>),
-    /// Its object is gone.
-    Leaves(usize),
-    Kill(usize),
+    EvictionEnds(usize, Result<(), NotEvicted>),
+    /// The object of the pod is deleted.
+    PodTerminates(usize),
+    OomKills(usize),
 }
 
-fn happenings() -> impl Strategy<Value = Vec<(i64, Happening)>> {
+fn events() -> impl Strategy<Value = Vec<(i64, TestEvent)>> {
     let results = vec![Ok(()), Err("busy".into()), Err(NotEvicted::PdbDenied), Err(NotEvicted::NotAsked)];
-    let happening = prop_oneof![
+    let event = prop_oneof![
     6 => (select(vec![100u64, 300, 350, 900]), any::<[u8; 5]>()).prop_map(|(available, usage)| {
-    Happening::Look { available, usage: usage.map(u64::from) }
+    TestEvent::Sample { available, usage: usage.map(u64::from) }
     }),
-    2 => (0..5usize, select(results)).prop_map(|(pod, result)| Happening::Outcome(pod, result)),
-    1 => (0..5usize).prop_map(Happening::Leaves),
-    1 => (0..5usize).prop_map(Happening::Kill),
+    2 => (0..5usize, select(results)).prop_map(|(pod, result)| TestEvent::EvictionEnds(pod, result)),
+    1 => (0..5usize).prop_map(TestEvent::PodTerminates),
+    1 => (0..5usize).prop_map(TestEvent::OomKills),
     ];
-    proptest::collection::vec((0..8i64, happening), 1..30)
+    proptest::collection::vec((0..8i64, event), 1..30)
 }
 
-/// The pods that are evicted, with their grace periods.
+/// Returns the evicted pods with their grace periods in seconds.
 fn evicted(decision: &Decision) -> Vec<(Box<str>, i64)> {
     let record = DecisionRecord::of(decision);
     let evictions = record.evaluation().into_iter().flat_map(|it| &it.evictions);
     evictions.map(|it| (it.pod.uid.clone(), it.grace_period_seconds)).collect()
 }
 
-/// Lets it all happen, and has each sample decided by a second engine as well. How many evicted.
-fn play(profile: &str, happenings: Vec<(i64, Happening)>) -> Result<usize, TestCaseError> {
+/// Applies all events, and compares the decision on each sample with that of a second engine. Returns the number of
+/// compared decisions with evictions.
+fn replay_and_compare(profile: &str, events: Vec<(i64, TestEvent)>) -> Result<usize, TestCaseError> {
     let policy = policy(profile);
     let mut engine = Engine::new(policy.clone());
     step(&mut engine, 0, Event::DiskLayout(Ok(Default::default())));
-    let (mut here, mut leaving, mut now, mut replayed) = (pods(), Vec::<Box<str>>::new(), 0, 0);
-    let mut looked = 0;
-    step(&mut engine, 0, Event::Pods(set_by(&policy, here.clone())));
-    for (pause, happening) in happenings {
+    let (mut active, mut terminating, mut now, mut replayed) = (pods(), Vec::<Box<str>>::new(), 0, 0);
+    let mut sampled_at = 0;
+    step(&mut engine, 0, Event::Pods(set_by(&policy, active.clone())));
+    for (pause, event) in events {
         now += pause;
-        match happening {
-            Happening::Look { available, usage } => {
-                let used: Vec<_> = here
+        match event {
+            TestEvent::Sample { available, usage } => {
+                let used: Vec<_> = active
                     .iter()
                     .map(|pod| {
                         memory_of(&pod.uid, usage[UIDS.iter().position(|it| **it == *pod.uid).unwrap()])
                     })
                     .collect();
-                let look = snapshot(node(available, 900, at(now)), &used);
-                let mut again = self::engine(&Key {
+                let sample = snapshot(node(available, 900, at(now)), &used);
+                let mut restored = self::engine(&Key {
                     at: at(now),
                     policy: policy.clone(),
                     dry_run: false,
                     state: engine.state(),
                     layout: Some(Default::default()),
-                    terminating: leaving.clone(),
+                    terminating: terminating.clone(),
                     api: ApiReachability::Reachable,
                     lost: 0,
                     pods: Arc::default(),
                 });
-                step(&mut again, now, Event::Pods(set_by(&policy, here.clone())));
-                let decision = step(&mut engine, now, Event::Sample(Arc::clone(&look)));
-                let again = step(&mut again, now, Event::Sample(look));
-                // An agent samples every ten seconds at least; grace periods do not survive a longer gap. A sample that
-                // was decided on before is none to the first engine.
-                let is_seamless = now - std::mem::replace(&mut looked, now) <= 30;
+                step(&mut restored, now, Event::Pods(set_by(&policy, active.clone())));
+                let decision = step(&mut engine, now, Event::Sample(Arc::clone(&sample)));
+                let restored = step(&mut restored, now, Event::Sample(sample));
+                // An agent samples every ten seconds at least; grace periods do not survive a longer gap. The first
+                // engine decides nothing on a sample that it has decided on before.
+                let is_seamless = now - std::mem::replace(&mut sampled_at, now) <= 30;
                 if is_seamless && !evicted(&decision).is_empty() {
-                    prop_assert_eq!(evicted(&again), evicted(&decision));
+                    prop_assert_eq!(evicted(&restored), evicted(&decision));
                     replayed += 1;
                 }
             }
-            Happening::Outcome(pod, result) => {
+            TestEvent::EvictionEnds(pod, result) => {
                 let uid: Box<str> = UIDS[pod].into();
                 step(&mut engine, now, Event::Evicted(EvictionResult { uid, result }));
             }
-            Happening::Leaves(pod) => {
-                here.retain(|it| *it.uid != *UIDS[pod]);
-                leaving.push(UIDS[pod].into());
-                step(&mut engine, now, Event::Terminating(leaving.clone()));
-                step(&mut engine, now, Event::Pods(set_by(&policy, here.clone())));
+            TestEvent::PodTerminates(pod) => {
+                active.retain(|it| *it.uid != *UIDS[pod]);
+                terminating.push(UIDS[pod].into());
+                step(&mut engine, now, Event::Terminating(terminating.clone()));
+                step(&mut engine, now, Event::Pods(set_by(&policy, active.clone())));
             }
-            Happening::Kill(pod) => {
+            TestEvent::OomKills(pod) => {
                 let kill = OomKill { pod_uid: Some(UIDS[pod].into()), ..OomKill::default() };
                 step(&mut engine, now, Event::OomKill(Box::new(kill)));
             }
@@ -150,19 +151,24 @@ proptest! {
 #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
 #[test]
-fn each_decision_is_made_once_more_as_it_was(happenings in happenings()) {
-play("Enhanced", happenings.clone())?;
-play("Kubelet", happenings)?;
+fn engine_from_a_key_makes_the_same_decisions(events in events()) {
+replay_and_compare("Enhanced", events.clone())?;
+replay_and_compare("Kubelet", events)?;
 }
 }
 
 #[test]
 fn there_are_decisions_to_replay() {
-    let look = |available| Happening::Look { available, usage: [200, 150, 100, 250, 250] };
-    let happenings = || {
-        vec![(0, look(100)), (1, Happening::Outcome(0, Ok(()))), (1, Happening::Leaves(0)), (8, look(100))]
+    let sample = |available| TestEvent::Sample { available, usage: [200, 150, 100, 250, 250] };
+    let events = || {
+        vec![
+            (0, sample(100)),
+            (1, TestEvent::EvictionEnds(0, Ok(()))),
+            (1, TestEvent::PodTerminates(0)),
+            (8, sample(100)),
+        ]
     };
-    // The second goes by what is remembered of the first: another of its owner would be beyond the limit.
-    assert_eq!(play("Enhanced", happenings()).unwrap(), 2);
-    assert_eq!(play("Kubelet", happenings()).unwrap(), 2);
+    // The second eviction depends on the stored first one: another pod of the same owner would exceed the rate limit.
+    assert_eq!(replay_and_compare("Enhanced", events()).unwrap(), 2);
+    assert_eq!(replay_and_compare("Kubelet", events()).unwrap(), 2);
 }

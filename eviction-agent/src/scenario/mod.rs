@@ -1,5 +1,5 @@
-//! Scenarios: worlds in a file, run through the same configuration and engine as a live node,
-//! and compared with what is expected of them.
+//! Scenarios: simulated nodes in files. They run through the same configuration and engine as a
+//! live node, and the outcomes are compared with the expected ones.
 
 pub mod expected;
 pub mod format;

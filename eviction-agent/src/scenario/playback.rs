@@ -20,36 +20,36 @@ use crate::telemetry::live::state::{
 };
 use crate::telemetry::recording::reader::{Item, Segment, find};
 
-/// Reads a recording to a time and makes the state of then. Earlier times are read anew from the beginning
-/// of their file.
+/// Reads a recording up to a time and returns the state at that time. For an earlier time, the file is
+/// read again from its beginning.
 #[derive(Default)]
 pub struct Playback {
-    /// Each file with the time at which it begins.
+    /// The files, each with the time at which it begins.
     files: Vec<(Timestamp, PathBuf)>,
     /// The file after the one that is being read.
     next_file: usize,
     segment: Option<Segment<Box<dyn Read>>>,
-    /// Read already, and later than `at`.
+    /// An item that was read already, but is later than `at`.
     pending: Option<Item>,
     at: Timestamp,
     version: String,
     replay: Replay,
     pods: PodHistory,
     node: NodeStats,
-    /// The last that had an evaluation.
+    /// The last decision with an evaluation.
     decision: Option<Decision>,
 }
 
 impl Playback {
-    /// Reads a recording once. Returns the times of its samples, too, the first one first.
+    /// Reads a recording once. Also returns the times of its samples in order.
     ///
     /// # Errors
-    /// If it cannot be found, or has no sample.
+    /// If the recording cannot be found, or has no sample.
     pub fn open(path: &Path) -> io::Result<(Self, Vec<Timestamp>)> {
         let (mut files, mut samples) = (Vec::new(), Vec::new());
         for file in find(path)? {
             let (before, mut begin) = (samples.len(), None);
-            // What is after an error is not read later either.
+            // Items after an error are not read later either.
             let mut segment = Segment::open(&file).ok();
             while let Some(Ok(Some(item))) = segment.as_mut().map(Segment::next_item) {
                 begin = begin.or(time(&item));
@@ -67,7 +67,7 @@ impl Playback {
         }
     }
 
-    /// Goes to a time.
+    /// Moves to a time.
     pub fn seek(&mut self, at: Timestamp) {
         let file = self.files.partition_point(|(begin, _)| *begin <= at).saturating_sub(1);
         if at < self.at || file > self.next_file {
@@ -84,7 +84,7 @@ impl Playback {
         }
     }
 
-    /// The next item of this file or the next one.
+    /// Returns the next item of this file or of the next one.
     fn next_item(&mut self) -> Option<Item> {
         loop {
             match self.segment.as_mut().map(Segment::next_item) {
@@ -119,7 +119,7 @@ impl Playback {
         }
     }
 
-    /// The node and its pods then.
+    /// Returns the state of the node and its pods at the current time.
     pub fn state(&self) -> NodeState {
         let Some(engine) = self.replay.engine() else { return NodeState::default() };
         let policy = engine.policy();
@@ -143,16 +143,16 @@ impl Playback {
         }
     }
 
-    /// Why a pod has its rank then.
+    /// Explains the rank of a pod at the current time.
     pub fn explain(&self, uid: &str) -> Vec<String> {
         let Some(sample) = self.pods.newest() else { return Vec::new() };
         let ranking = sample.ranking(Signal::MemoryAvailable);
-        let place = ranking.candidates.iter().position(|it| *it.pod.uid == *uid);
-        place.map_or_else(Vec::new, |place| explain_rank(&ranking, place))
+        let index = ranking.candidates.iter().position(|it| *it.pod.uid == *uid);
+        index.map_or_else(Vec::new, |index| explain_rank(&ranking, index))
     }
 }
 
-/// When an item was recorded, if that matters.
+/// Returns the time of an item, if playback depends on it.
 fn time(item: &Item) -> Option<Timestamp> {
     match item {
         Item::Key(key) => Some(key.at),
@@ -168,9 +168,9 @@ fn signals(
     policy: &Policy,
     records: &[ThresholdRecord],
 ) -> Vec<SignalState> {
-    let seen = observe(node, policy.rules.memory().measure);
+    let observations = observe(node, policy.rules.memory().measure);
     let state = |signal| {
-        let reading = seen.get(signal)?;
+        let reading = observations.get(signal)?;
         let of_agent = policy.thresholds.iter().map(|it| ("agent", it));
         let of_kubelet = policy.kubelet_thresholds.iter().map(|it| ("kubelet", it));
         let both = of_agent.chain(of_kubelet).filter(|(_, it)| it.signal == signal);

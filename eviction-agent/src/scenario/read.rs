@@ -1,5 +1,5 @@
-//! Finding scenarios: in a file, a folder, a stream with one a line, on standard input, each
-//! also compressed with zstd.
+//! Reads scenarios from files, folders, streams with one scenario per line, and standard input. Each may be
+//! compressed with zstd.
 
 use std::fs::File;
 use std::io;
@@ -11,18 +11,18 @@ use serde::de::IgnoredAny;
 use crate::scenario::format::Case;
 use crate::zstd_stream::Frames;
 
-/// What was found at a place: a scenario, or why it is none.
-pub type Found = Result<Case, String>;
+/// A scenario, or the reason why it cannot be read.
+pub type CaseResult = Result<Case, String>;
 
-/// Passes on everything that is found at a path, `-` being standard input. Directories are searched for `.json` and
-/// `.jsonl`, with `.zst` behind or not, in the order of names.
-pub fn each(path: &Path, use_one: &mut dyn FnMut(Found)) {
+/// Passes each scenario at a path to `on_case`; `-` is standard input. Directories are searched for `.json` and
+/// `.jsonl` files, with or without `.zst`, in the order of names.
+pub fn each(path: &Path, on_case: &mut dyn FnMut(CaseResult)) {
     if path == Path::new("-") {
-        return stream("standard input", &mut io::stdin().lock(), use_one);
+        return stream("standard input", &mut io::stdin().lock(), on_case);
     }
     match files(path) {
-        Ok(files) => files.iter().for_each(|file| each_in_file(file, use_one)),
-        Err(source) => use_one(Err(io_error(path, source))),
+        Ok(files) => files.iter().for_each(|file| each_in_file(file, on_case)),
+        Err(source) => on_case(Err(io_error(path, source))),
     }
 }
 
@@ -30,13 +30,13 @@ fn files(path: &Path) -> io::Result<Vec<PathBuf>> {
     if !path.metadata()?.is_dir() {
         return Ok(vec![path.to_owned()]);
     }
-    let mut inside = Vec::new();
+    let mut entries = Vec::new();
     for entry in path.read_dir()? {
-        inside.push(entry?.path());
+        entries.push(entry?.path());
     }
-    inside.sort();
+    entries.sort();
     let mut found = Vec::new();
-    for path in inside {
+    for path in entries {
         let name = path.to_string_lossy();
         let name = name.strip_suffix(".zst").unwrap_or(&name);
         if path.is_dir() {
@@ -48,16 +48,16 @@ fn files(path: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-fn each_in_file(path: &Path, use_one: &mut dyn FnMut(Found)) {
-    let place = path.display().to_string();
+fn each_in_file(path: &Path, on_case: &mut dyn FnMut(CaseResult)) {
+    let source_name = path.display().to_string();
     let compressed = path.extension().is_some_and(|extension| extension == "zst");
     let opened = File::open(path).map(BufReader::new).map(|file| match compressed {
         true => Box::new(BufReader::new(Frames::new(file))) as Box<dyn BufRead>,
         false => Box::new(file),
     });
     match opened {
-        Ok(mut reader) => stream(&place, &mut *reader, use_one),
-        Err(source) => use_one(Err(io_error(path, source))),
+        Ok(mut reader) => stream(&source_name, &mut *reader, on_case),
+        Err(source) => on_case(Err(io_error(path, source))),
     }
 }
 
@@ -65,39 +65,43 @@ fn io_error(path: &Path, error: io::Error) -> String {
     format!("read {}: {error}", path.display())
 }
 
-/// One value a line, unless the whole is one value over several lines.
-fn stream(place: &str, reader: &mut dyn BufRead, use_one: &mut dyn FnMut(Found)) {
-    let mut lines = Lines { place, number: 0, text: Vec::new() };
+/// Reads one value per line, unless the whole stream is one value over several lines.
+fn stream(source_name: &str, reader: &mut dyn BufRead, on_case: &mut dyn FnMut(CaseResult)) {
+    let mut lines = Lines { source_name, number: 0, text: Vec::new() };
     let mut first = true;
     loop {
         match lines.next(reader) {
             Ok(false) => return,
             Ok(true) if first && !is_value(&lines.text) => {
-                return without_whole_first_line(lines, reader, use_one);
+                return without_whole_first_line(lines, reader, on_case);
             }
-            Ok(true) => use_one(lines.case()),
-            Err(error) => return use_one(Err(error)),
+            Ok(true) => on_case(lines.case()),
+            Err(error) => return on_case(Err(error)),
         }
         first = false;
     }
 }
 
-/// Either a value over several lines, or a stream whose first line is broken.
-fn without_whole_first_line(mut lines: Lines<'_>, reader: &mut dyn BufRead, use_one: &mut dyn FnMut(Found)) {
+/// Reads either a value over several lines, or a stream with an invalid first line.
+fn without_whole_first_line(
+    mut lines: Lines<'_>,
+    reader: &mut dyn BufRead,
+    on_case: &mut dyn FnMut(CaseResult),
+) {
     let mut rest = Vec::new();
     if let Err(source) = reader.read_to_end(&mut rest) {
-        return use_one(Err(lines.io(source)));
+        return on_case(Err(lines.io(source)));
     }
     let is_stream =
         rest.split(|byte| *byte == b'\n').any(|line| line.first() == Some(&b'{') && is_value(line));
     if !is_stream {
         lines.text.append(&mut rest);
-        return use_one(lines.case());
+        return on_case(lines.case());
     }
-    use_one(lines.case());
+    on_case(lines.case());
     let mut rest = rest.as_slice();
     while lines.next(&mut rest).unwrap_or(false) {
-        use_one(lines.case());
+        on_case(lines.case());
     }
 }
 
@@ -107,13 +111,13 @@ fn is_value(text: &[u8]) -> bool {
 
 /// The line that is being read.
 struct Lines<'a> {
-    place: &'a str,
+    source_name: &'a str,
     number: usize,
     text: Vec<u8>,
 }
 
 impl Lines<'_> {
-    /// Goes on to the next line that is not empty, if there is one.
+    /// Reads the next line that is not empty. Returns false at the end.
     fn next(&mut self, reader: &mut dyn BufRead) -> Result<bool, String> {
         loop {
             self.text.clear();
@@ -127,14 +131,14 @@ impl Lines<'_> {
         }
     }
 
-    fn case(&self) -> Found {
+    fn case(&self) -> CaseResult {
         serde_json::from_slice(self.text.trim_ascii_end()).map_err(|error| {
             let line = self.number - 1 + error.line().max(1);
-            format!("parse {}:{line}: {error}", self.place)
+            format!("parse {}:{line}: {error}", self.source_name)
         })
     }
 
     fn io(&self, error: io::Error) -> String {
-        format!("read {}: {error}", self.place)
+        format!("read {}: {error}", self.source_name)
     }
 }

@@ -1,4 +1,4 @@
-//! Recordings, decided again by the same engine.
+//! Replay and verification of recordings.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use super::expected::JsonDiff;
 use super::format::Outcome;
-use super::run::Explained;
+use super::run::ExplainedScenario;
 use crate::telemetry::recording::Key;
 use crate::telemetry::recording::reader::{FormatError, Item, Segment, find};
 
@@ -26,18 +26,18 @@ use crate::telemetry::recording::reader::{FormatError, Item, Segment, find};
 #[derive(Debug, Default)]
 pub struct Replay {
     engine: Option<Engine>,
-    /// The run and the number of the segment that the engine has read to its end.
-    read: Option<(String, u64)>,
-    /// The segment that is being read, and whether it goes on from the one before.
+    /// The run and the number of the last segment. `None` after an error.
+    last_segment: Option<(String, u64)>,
+    /// Whether the current segment continues the previous one.
     follows: bool,
-    /// The pods after a key that are known already.
+    /// Whether to skip the pods after the key, because the engine has them already.
     skip_pods: bool,
     /// Containers whose termination the last item explains.
     ended: Vec<ContainerTerminated>,
 }
 
 impl Replay {
-    /// Takes an item of the recording. Returns what the engine decides, if the item is an input.
+    /// Processes an item of the recording. Returns the decision of the engine if the item is an input.
     pub fn take(&mut self, item: &Item) -> Option<Decision> {
         self.ended.clear();
         match item {
@@ -45,8 +45,8 @@ impl Replay {
                 let follows = |(run, segment): &(String, u64)| {
                     *run == header.run && segment.checked_add(1) == Some(header.segment)
                 };
-                self.follows = self.read.as_ref().is_some_and(follows);
-                self.read = Some((header.run.clone(), header.segment));
+                self.follows = self.last_segment.as_ref().is_some_and(follows);
+                self.last_segment = Some((header.run.clone(), header.segment));
                 None
             }
             Item::Key(key) => {
@@ -62,7 +62,7 @@ impl Replay {
                 if std::mem::take(&mut self.skip_pods) || is_known {
                     return None;
                 }
-                let pods = Event::Pods(known(pods, engine));
+                let pods = Event::Pods(known_pods(pods, engine));
                 self.step(Input { at: *at, event: pods })
             }
             Item::Input(input) => self.step(input.clone()),
@@ -76,38 +76,38 @@ impl Replay {
 
     fn step(&mut self, input: Input) -> Option<Decision> {
         let mut decision = self.engine.as_mut()?.step(input);
-        // The agent reports them on their own.
+        // The agent reports terminated containers separately.
         self.ended = std::mem::take(&mut decision.ended);
         Some(decision)
     }
 
-    /// Containers whose termination was explained by the last item.
+    /// Returns the containers whose termination was explained by the last item.
     pub fn ended(&self) -> &[ContainerTerminated] {
         &self.ended
     }
 
-    /// What follows is not what came next: the engine begins anew with the next key.
+    /// Marks a gap in the items. The engine starts anew with the next key.
     pub fn interrupt(&mut self) {
-        self.read = None;
+        self.last_segment = None;
     }
 
-    /// Whether the last key began an engine.
-    pub fn has_begun(&self) -> bool {
+    /// Returns whether the last key started a new engine.
+    pub fn has_started_engine(&self) -> bool {
         !self.skip_pods
     }
 
-    /// The engine, once there was a key.
+    /// Returns the engine, after the first key.
     pub fn engine(&self) -> Option<&Engine> {
         self.engine.as_ref()
     }
 }
 
-pub(super) fn known(pods: &[Arc<Pod>], engine: &Engine) -> Arc<PodSet> {
+pub(super) fn known_pods(pods: &[Arc<Pod>], engine: &Engine) -> Arc<PodSet> {
     let known = |pod: &Arc<Pod>| Arc::new(KnownPod::new((**pod).clone(), engine.policy()));
     Arc::new(PodSet::new(pods.iter().map(known).collect()))
 }
 
-/// An engine that goes on where the recorded one was.
+/// Returns an engine that continues from the key of a recording.
 pub(crate) fn engine(key: &Key) -> Engine {
     let Key { at, policy, dry_run, state, layout, terminating, api, lost: _, pods: _ } = key.clone();
     let mut engine = Engine::new(policy);
@@ -128,13 +128,14 @@ pub(crate) fn engine(key: &Key) -> Engine {
     engine
 }
 
-/// What pods use, with what else their order for memory depends on. Not indexed.
+/// Returns the usage of pods, with the other data on which their eviction order for memory depends. The
+/// snapshot is not indexed.
 pub(crate) fn pod_sample(at: Timestamp, snapshot: &Arc<Snapshot>, engine: &Engine) -> PodSample {
     PodSample {
         at,
         snapshot: Arc::clone(snapshot),
         pods: Arc::clone(engine.pods()),
-        // The order for memory does not depend on it.
+        // The eviction order for memory does not depend on the layout.
         layout: Default::default(),
         in_flight: engine.in_flight().to_vec(),
         sized: !engine.policy().rules.are_kubelets(),
@@ -143,18 +144,19 @@ pub(crate) fn pod_sample(at: Timestamp, snapshot: &Arc<Snapshot>, engine: &Engin
 
 /// A segment that cannot be read to its end.
 #[derive(Clone, Debug)]
-pub struct Unread {
-    /// Which, where and why.
+pub struct SegmentError {
+    /// The segment, the position and the reason.
     pub text: String,
-    /// It is cut off, as a killed agent leaves it.
+    /// Whether the segment is cut off, as a killed agent leaves it.
     pub is_cut: bool,
 }
 
-/// Hands over the items of all segments, and what is wrong with those that cannot be read to their end.
+/// Passes the items of all segments to `on_item`, and the errors of segments that cannot be read to their
+/// end.
 ///
 /// # Errors
-/// If the recording cannot be found, or holds nothing that can be read.
-pub fn each(path: &Path, use_one: &mut dyn FnMut(Result<&Item, Unread>)) -> io::Result<()> {
+/// If the recording cannot be found, or has no segment.
+pub fn for_each_item(path: &Path, on_item: &mut dyn FnMut(Result<&Item, SegmentError>)) -> io::Result<()> {
     let segments = find(path)?;
     if segments.is_empty() {
         return Err(io::Error::new(io::ErrorKind::NotFound, "no recording"));
@@ -163,36 +165,36 @@ pub fn each(path: &Path, use_one: &mut dyn FnMut(Result<&Item, Unread>)) -> io::
         let mut read = || -> Result<(), FormatError> {
             let mut reader = Segment::open(&segment)?;
             while let Some(item) = reader.next_item()? {
-                use_one(Ok(&item));
+                on_item(Ok(&item));
             }
             Ok(())
         };
         if let Err(error) = read() {
             let is_cut = matches!(error, FormatError::Cut(_));
-            use_one(Err(Unread { text: format!("read {}: {error}", segment.display()), is_cut }));
+            on_item(Err(SegmentError { text: format!("read {}: {error}", segment.display()), is_cut }));
         }
     }
     Ok(())
 }
 
-/// The decisions of a recording within a time, as `explain` takes them: those that were recorded, and those
-/// that evict. What cannot be read is handed to `error`.
+/// Returns the decisions of a recording within a time, for `explain`: those that were recorded, and those
+/// that evict. Errors of segments are passed to `error`.
 ///
 /// # Errors
 /// If the recording cannot be found.
 pub fn explained(
     path: &Path,
     within: (Timestamp, Timestamp),
-    error: &mut dyn FnMut(Unread),
-) -> io::Result<Explained> {
+    error: &mut dyn FnMut(SegmentError),
+) -> io::Result<ExplainedScenario> {
     let mut recorded = BTreeSet::new();
-    each(path, &mut |item| {
+    for_each_item(path, &mut |item| {
         if let Ok(Item::Decision(record)) = item {
             recorded.extend(record["at"].as_str().and_then(|at| at.parse::<Timestamp>().ok()));
         }
     })?;
     let (mut replay, mut reports, mut pods) = (Replay::default(), Vec::new(), BTreeMap::new());
-    each(path, &mut |item| match item {
+    for_each_item(path, &mut |item| match item {
         Ok(item) => {
             if let Item::Pods(_, all) = item {
                 pods.extend(all.iter().map(|pod| (pod.uid.clone(), PodName::of(pod))));
@@ -209,35 +211,36 @@ pub fn explained(
         }
     })?;
     let outcome = Outcome { name: path.display().to_string(), ..Outcome::default() };
-    Ok(Explained { outcome, pods: pods.into_values().collect(), reports })
+    Ok(ExplainedScenario { outcome, pods: pods.into_values().collect(), reports })
 }
 
-/// What came of deciding again.
+/// The result of a verification.
 #[derive(Debug, Default)]
-pub struct Verified {
-    /// Decisions that are as recorded.
+pub struct Verification {
+    /// The number of decisions that are equal to the recorded ones.
     pub same: usize,
-    /// Decisions that differ, each in a text.
+    /// The decisions that differ, each as a text.
     pub different: Vec<String>,
-    /// Decisions whose inputs the recorder lost, or that a segment lacks that cannot be read.
+    /// The number of decisions whose inputs are missing, because the recorder lost them or a segment cannot
+    /// be read.
     pub lost: usize,
-    /// What could not be read.
-    pub errors: Vec<Unread>,
+    /// The segments that could not be read.
+    pub errors: Vec<SegmentError>,
 }
 
-/// Eviction decisions without a record count as different if the recording goes on for so long: a killed
-/// agent loses the last tick.
+/// An eviction decision without a record counts as different if the recording continues for more than this
+/// time in seconds: a killed agent loses the last tick.
 const TICK_SECONDS: i64 = 2;
 
-/// Decides a recording again, and compares each recorded decision.
+/// Replays a recording and compares each recorded decision.
 ///
 /// # Errors
 /// If the recording cannot be found.
-pub fn verify(path: &Path) -> io::Result<Verified> {
-    let mut verified = Verified::default();
-    // A record may come later than what was decided on.
+pub fn verify(path: &Path) -> io::Result<Verification> {
+    let mut verified = Verification::default();
+    // A record may come later than the inputs of its decision.
     let mut records: BTreeMap<Timestamp, Vec<Value>> = BTreeMap::new();
-    each(path, &mut |item| match item {
+    for_each_item(path, &mut |item| match item {
         Ok(Item::Decision(record)) => match record["at"].as_str().and_then(|at| at.parse().ok()) {
             Some(at) => records.entry(at).or_default().push(record.clone()),
             None => verified.different.push("a decision without a time".to_owned()),
@@ -248,16 +251,16 @@ pub fn verify(path: &Path) -> io::Result<Verified> {
     let mut replay = Replay::default();
     let mut found: BTreeMap<Timestamp, Value> = BTreeMap::new();
     let mut unrecorded: Option<Timestamp> = None;
-    // Times from the last input before something was lost to the key after it.
+    // The gaps in the inputs: from the last input before a loss to the next key.
     let (mut last, mut gaps) = (Timestamp::MIN, Vec::new());
-    each(path, &mut |item| {
+    for_each_item(path, &mut |item| {
         let Ok(item) = item else { return replay.interrupt() };
         if let Item::Header(_) = item {
             unrecorded = None;
         }
         let decision = replay.take(item);
         if let Item::Key(key) = item
-            && replay.has_begun()
+            && replay.has_started_engine()
         {
             gaps.push((last, key.at));
         }
@@ -277,25 +280,25 @@ pub fn verify(path: &Path) -> io::Result<Verified> {
             return;
         };
         let is_evaluated = decision.evaluation().is_some();
-        let Some(again) = comparable(&decision) else { return };
-        match recorded.iter().position(|record| without_notes(record.clone()) == again) {
-            Some(place) => {
-                recorded.remove(place);
+        let Some(replayed) = comparable(&decision) else { return };
+        match recorded.iter().position(|record| without_agent_fields(record.clone()) == replayed) {
+            Some(index) => {
+                recorded.remove(index);
                 verified.same += 1;
             }
-            // Other inputs of the same time come to no evaluation.
-            None if is_evaluated || !found.contains_key(&at) => drop(found.insert(at, again)),
+            // Other inputs at the same time lead to no evaluation.
+            None if is_evaluated || !found.contains_key(&at) => drop(found.insert(at, replayed)),
             None => {}
         }
     })?;
     gaps.push((last, Timestamp::MAX));
     for (at, record) in records.into_iter().flat_map(|(at, all)| all.into_iter().map(move |it| (at, it))) {
         let why = match found.get(&at) {
-            Some(again) => {
-                let (path, recorded, again) =
-                    JsonDiff::first(&without_notes(record), again).unwrap_or_default();
+            Some(replayed) => {
+                let (path, recorded, replayed) =
+                    JsonDiff::first(&without_agent_fields(record), replayed).unwrap_or_default();
                 let text = |value: Option<String>| value.unwrap_or_else(|| "nothing".to_owned());
-                format!("{path}: recorded {}, decided again {}", text(recorded), text(again))
+                format!("{path}: recorded {}, decided again {}", text(recorded), text(replayed))
             }
             None if gaps.iter().any(|(from, to)| (*from..=*to).contains(&at)) => {
                 verified.lost += 1;
@@ -308,19 +311,19 @@ pub fn verify(path: &Path) -> io::Result<Verified> {
     Ok(verified)
 }
 
-/// Whether a pod is evicted.
+/// Returns whether a decision evicts a pod.
 pub fn evicts(decision: &Decision) -> bool {
     decision.actions.iter().any(|action| matches!(action, Action::Evict(_)))
 }
 
-/// The record of a decision as it would be read from a recording.
+/// Returns the record of a decision in the form in which it is read from a recording.
 fn comparable(decision: &Decision) -> Option<Value> {
     let text = serde_json::to_string(&DecisionRecord::of(decision)).ok()?;
-    serde_json::from_str(&text).ok().map(without_notes)
+    serde_json::from_str(&text).ok().map(without_agent_fields)
 }
 
-/// Without what the agent notes after the engine has decided.
-fn without_notes(mut record: Value) -> Value {
+/// Removes the fields that the agent adds after the engine has decided.
+fn without_agent_fields(mut record: Value) -> Value {
     if let Some(evaluation) = record.get_mut("pass").and_then(Value::as_object_mut) {
         evaluation.remove("left_to_kubelet");
     }

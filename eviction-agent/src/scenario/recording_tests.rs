@@ -1,4 +1,4 @@
-//! Recordings decided again, as they are and with something changed.
+//! Tests of replays of recordings, unchanged and under changes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,10 +18,10 @@ use super::what_if::{Changes, Comparison, compare};
 use crate::telemetry::recording::writer::{Limits, Writer};
 use crate::telemetry::recording::{Header, Key, Recorded};
 
-/// What is available, second by second; a pod goes when it is below 100.
+/// The available memory, second by second. A pod is evicted when it is below 100.
 const AVAILABLE: [u64; 8] = [900, 500, 350, 200, 90, 206, 400, 800];
 
-/// An engine that decides and is recorded, in two segments.
+/// Runs an engine and records its inputs in two segments.
 fn record(directory: &Path) {
     record_run(directory, "test");
 }
@@ -56,7 +56,7 @@ fn record_run(directory: &Path, boot: &str) {
     };
     write(key(0, &engine));
     engine.step(Input { at: at(0), event: Event::DiskLayout(Ok(Default::default())) });
-    let mut tell = |engine: &mut Engine, second: i64, event: Event| {
+    let mut apply = |engine: &mut Engine, second: i64, event: Event| {
         let input = Input { at: at(second), event };
         write(Recorded::Input(input.clone()));
         let decision = engine.step(input);
@@ -65,16 +65,16 @@ fn record_run(directory: &Path, boot: &str) {
             write(Recorded::Decision(serde_json::to_string(&record).unwrap()));
         }
     };
-    tell(&mut engine, 0, Event::Pods(Arc::clone(&all)));
+    apply(&mut engine, 0, Event::Pods(Arc::clone(&all)));
     for (second, available) in (1..).zip(AVAILABLE) {
         let used: &[_] = &[memory_of("a", 120), memory_of("b", 200)];
         let used = if second > 5 { &used[1..] } else { used };
         let sample = snapshot(node(available, 900, at(second)), used);
-        tell(&mut engine, second, Event::Sample(sample));
+        apply(&mut engine, second, Event::Sample(sample));
         if second == 5 {
             let result = EvictionResult { uid: "a".into(), result: Ok(()) };
-            tell(&mut engine, second, Event::Evicted(result));
-            tell(&mut engine, second, Event::Pods(Arc::clone(&rest)));
+            apply(&mut engine, second, Event::Evicted(result));
+            apply(&mut engine, second, Event::Pods(Arc::clone(&rest)));
         }
     }
     write(key(9, &engine));
@@ -105,16 +105,16 @@ fn threshold(value: &str) -> impl FnOnce(&mut Changes) + use<'_> {
 }
 
 #[test]
-fn a_recording_is_decided_again_as_it_was() {
+fn replay_of_a_recording_makes_the_same_decisions() {
     let verified = verify(recorded().path()).unwrap();
     assert_eq!(verified.same, 1, "{verified:?}");
     assert!(verified.different.is_empty() && verified.errors.is_empty(), "{verified:?}");
 }
 
 #[test]
-fn after_a_boot_the_engine_begins_anew() {
+fn replay_starts_a_new_engine_after_a_boot() {
     let folder = tempfile::tempdir().unwrap();
-    // The clock of the second boot begins where that of the first did.
+    // The clock of the second boot begins at the same time as that of the first.
     record_run(folder.path(), "first boot");
     record_run(folder.path(), "second boot");
     let verified = verify(folder.path()).unwrap();
@@ -127,7 +127,7 @@ fn after_a_boot_the_engine_begins_anew() {
 }
 
 #[test]
-fn a_decision_that_differs_is_told_with_its_place() {
+fn differing_decision_is_reported_with_its_field() {
     let folder = recorded();
     let segment = folder.path().join("00000000-20260105T080000Z.rec");
     let text = fs::read(&segment).unwrap();
@@ -168,7 +168,7 @@ fn a_decision_that_differs_is_told_with_its_place() {
 }
 
 #[test]
-fn without_a_change_both_worlds_are_the_same() {
+fn what_if_without_changes_equals_the_recording() {
     let comparison = changed(|_| {});
     assert!(comparison.is_same());
     assert_eq!(rows(&comparison), [(5, "default/pod-a".into(), "default/pod-a".into(), false)]);
@@ -178,13 +178,13 @@ fn without_a_change_both_worlds_are_the_same() {
 }
 
 #[test]
-fn a_higher_threshold_evicts_earlier_and_gives_back_what_the_pod_used() {
+fn higher_threshold_evicts_earlier_and_frees_the_usage_of_the_pod() {
     let comparison = changed(threshold("250"));
     let expected = [
         (4, String::new(), "default/pod-a".into(), false),
         (5, "default/pod-a".to_owned(), "default/pod-b".into(), true),
     ];
-    // 90 and the 120 of the pod are 210: still short.
+    // 90 and the 120 of the pod are 210, which is still below the threshold.
     assert_eq!(rows(&comparison), expected);
     assert!(!comparison.is_same());
     let gentle = changed(threshold("205"));
@@ -194,16 +194,16 @@ fn a_higher_threshold_evicts_earlier_and_gives_back_what_the_pod_used() {
 }
 
 #[test]
-fn a_lower_threshold_keeps_the_pod_and_what_it_used() {
+fn lower_threshold_keeps_the_pod_and_its_usage() {
     let comparison = changed(threshold("40"));
     assert_eq!(rows(&comparison), [(5, "default/pod-a".into(), String::new(), false)]);
-    // In the next second the recording has 206, of which the pod would have 120.
+    // In the next second the recording has 206, and the pod would use 120 of them.
     assert_eq!(comparison.what_if.least_available, Some(86));
     assert_eq!(comparison.what_if.evictions, 0);
 }
 
 #[test]
-fn requests_and_pods_that_are_not_there_change_who_goes() {
+fn changes_of_requests_and_pods_change_the_evicted_pod() {
     let comparison = changed(|changes| {
         changes.requests.insert("default/pod-a".into(), quantity("500"));
         changes.requests.insert("default/pod-b".into(), quantity("1"));
@@ -222,25 +222,25 @@ fn requests_and_pods_that_are_not_there_change_who_goes() {
 }
 
 #[test]
-fn wrong_changes_are_refused() {
-    let refused = |changes: Changes| compare(recorded().path(), &changes).unwrap_err();
+fn invalid_changes_are_rejected() {
+    let error_of = |changes: Changes| compare(recorded().path(), &changes).unwrap_err();
     let field = |key: &str, value: &str| BTreeMap::from([(key.to_owned(), value.to_owned())]);
     let changes = Changes { kubelet: field("evictionHard.memory.available", "much"), ..Changes::default() };
-    assert!(refused(changes).contains("the changed configuration is refused"));
+    assert!(error_of(changes).contains("the changed configuration is refused"));
     let changes = Changes { kubelet: field("evictionSoft.memory.available", "1Gi"), ..Changes::default() };
-    assert!(refused(changes).contains("grace period"));
+    assert!(error_of(changes).contains("grace period"));
     let changes = Changes { agent: field("policy.nothing", "1"), ..Changes::default() };
-    assert!(refused(changes).contains("policy.nothing"));
+    assert!(error_of(changes).contains("policy.nothing"));
     let changes = Changes { without: ["default/none".into()].into(), ..Changes::default() };
-    assert_eq!(refused(changes), "no such pod in the recording: default/none");
+    assert_eq!(error_of(changes), "no such pod in the recording: default/none");
 }
 
-/// Version 1 of the format as it was written first, in hexadecimal digits.
+/// The file with the first version 1 recording, in hexadecimal digits.
 fn golden() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/recording-v1.hex")
 }
 
-/// The same as a recording.
+/// Returns the golden file as a recording.
 pub(crate) fn golden_recording() -> tempfile::TempDir {
     let text = fs::read_to_string(golden()).unwrap();
     let bytes = text.lines().flat_map(|line| {

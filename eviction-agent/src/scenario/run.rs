@@ -1,4 +1,4 @@
-//! A scenario through the configuration and the engine, to its outcome.
+//! Runs a scenario through the configuration and the engine.
 
 use std::collections::HashSet;
 
@@ -10,26 +10,26 @@ use eviction_core::record::DecisionRecord;
 use serde_json::Value;
 
 use crate::scenario::format::{Outcome, Scenario, Step};
-use crate::scenario::inputs::Proposed;
+use crate::scenario::inputs::ProposedConfig;
 use crate::scenario::simulator::Simulator;
 
-/// What is laid over the configuration that scenarios have of the agent.
+/// Overrides of the agent configuration of scenarios.
 #[derive(Clone, Debug, Default)]
 pub struct Overrides {
-    /// In place of every `agentConfiguration`.
+    /// Replaces every `agentConfiguration`.
     pub agent: Option<AgentConfiguration>,
-    /// In place of its profile.
+    /// Replaces the profile.
     pub profile: Option<Profile>,
 }
 
-/// A scenario's outcome, and how every decision of it came about.
+/// The outcome of a scenario, with the records that explain its decisions.
 #[derive(Clone, Debug)]
-pub struct Explained {
-    /// What came of it.
+pub struct ExplainedScenario {
+    /// The outcome.
     pub outcome: Outcome,
-    /// Every pod there was.
+    /// All pods of the scenario.
     pub pods: Vec<PodName>,
-    /// Of all passes and admissions, in their order.
+    /// The records of all evaluations and admissions, in order.
     pub reports: Vec<DecisionRecord>,
 }
 
@@ -37,7 +37,7 @@ pub struct Explained {
 ///
 /// # Errors
 /// If the scenario contradicts itself. An error of its configuration is an outcome.
-pub fn run(scenario: Scenario, overrides: &Overrides) -> Result<Explained, String> {
+pub fn run(scenario: Scenario, overrides: &Overrides) -> Result<ExplainedScenario, String> {
     let Scenario { name, kubelet_configuration, agent_configuration, filesystems, pods, steps } = scenario;
     let pods: Vec<Pod> = pods.into_iter().map(Pod::from).collect();
     validate(&pods, &steps)?;
@@ -48,26 +48,27 @@ pub fn run(scenario: Scenario, overrides: &Overrides) -> Result<Explained, Strin
         Err((stage, text)) => {
             let outcome =
                 Outcome { config_error: Some(text), config_error_stage: stage.to_owned(), ..outcome };
-            return Ok(Explained { outcome, pods: names, reports: Vec::new() });
+            return Ok(ExplainedScenario { outcome, pods: names, reports: Vec::new() });
         }
     };
-    let proposed = steps.iter().enumerate().map(|(place, step)| {
-        let Some(Proposed { kubelet_configuration: kubelet, agent_configuration: agent }) = &step.propose
+    let proposed = steps.iter().enumerate().map(|(index, step)| {
+        let Some(ProposedConfig { kubelet_configuration: kubelet, agent_configuration: agent }) =
+            &step.propose
         else {
             return Ok(None);
         };
         let kubelet = kubelet.as_ref().unwrap_or(&kubelet_configuration);
         let agent = agent.as_ref().unwrap_or(&agent_configuration);
         let changed = self::policy(kubelet, agent, overrides);
-        changed.map(Some).map_err(|(_, text)| format!("steps[{place}].propose: {text}"))
+        changed.map(Some).map_err(|(_, text)| format!("steps[{index}].propose: {text}"))
     });
     let mut simulator = Simulator::new(policy, filesystems, pods);
     let outcomes = steps.iter().zip(proposed).map(|(step, proposed)| Ok(simulator.step(step, proposed?)));
     let outcome = Outcome { steps: outcomes.collect::<Result<_, String>>()?, ..outcome };
-    Ok(Explained { outcome, pods: names, reports: simulator.into_reports() })
+    Ok(ExplainedScenario { outcome, pods: names, reports: simulator.into_reports() })
 }
 
-/// What the engine decides by, or the stage at which the configuration fails, and why.
+/// Returns the policy, or the stage at which the configuration fails and the error.
 fn policy(kubelet: &Value, agent: &Value, overrides: &Overrides) -> Result<Policy, (&'static str, String)> {
     let kubelet = kubelet_policy(kubelet).map_err(|error| (error.stage, error.text))?;
     let mut agent = match &overrides.agent {
@@ -82,14 +83,14 @@ fn policy(kubelet: &Value, agent: &Value, overrides: &Overrides) -> Result<Polic
 
 fn validate(pods: &[Pod], steps: &[Step]) -> Result<(), String> {
     let mut uids = HashSet::new();
-    for (place, pod) in pods.iter().enumerate() {
+    for (index, pod) in pods.iter().enumerate() {
         if !uids.insert(&*pod.uid) {
-            return Err(format!("pods[{place}]: uid {:?} occurs twice", pod.uid));
+            return Err(format!("pods[{index}]: uid {:?} occurs twice", pod.uid));
         }
     }
-    for (place, step) in steps.iter().enumerate() {
+    for (index, step) in steps.iter().enumerate() {
         if step.summary.is_none() && step.summary_error.is_empty() {
-            return Err(format!("steps[{place}]: neither summary nor summaryError"));
+            return Err(format!("steps[{index}]: neither summary nor summaryError"));
         }
         let active = step.active_pods.iter().flatten();
         let active = active.map(|uid| ("activePods", uid));
@@ -97,7 +98,7 @@ fn validate(pods: &[Pod], steps: &[Step]) -> Result<(), String> {
         let evicted = step.evicted.iter().flatten().map(|evicted| ("evicted", &evicted.uid));
         for (field, uid) in active.chain(admit).chain(evicted) {
             if !uids.contains(&**uid) {
-                return Err(format!("steps[{place}].{field}: no pod has uid {uid:?}"));
+                return Err(format!("steps[{index}].{field}: no pod has uid {uid:?}"));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The policy in force as the configuration that makes it.
+//! Converts the policy in force to the configuration that produces it.
 
 use serde_json::{Map, Value, json};
 
@@ -6,7 +6,7 @@ use eviction_core::policy::preferences::Preferences;
 use eviction_core::policy::{Gates, Policy, Threshold};
 use eviction_core::units::ThresholdValue;
 
-/// The thresholds in force, wherever they come from.
+/// Returns a KubeletConfiguration with the thresholds in force, wherever they come from.
 pub(super) fn kubelet(policy: &Policy) -> Value {
     let copies = copies_in(&policy.thresholds);
     let values = |hard: bool, text: &dyn Fn(&Threshold) -> Option<String>| {
@@ -37,20 +37,21 @@ pub(super) fn kubelet(policy: &Policy) -> Value {
     settings
 }
 
-/// The thresholds of all pods that are left out, since they are derived from those of the node. All that
-/// are derived or none: others were configured by name.
+/// Returns the thresholds of all pods that the configuration omits, because they are derived from
+/// thresholds of the node. If one of the derived thresholds is missing, returns none: then the others
+/// were configured by name.
 fn copies_in(thresholds: &[Threshold]) -> Vec<Threshold> {
     let copies: Vec<_> = thresholds.iter().filter_map(Threshold::copy_for_all_pods).collect();
     if copies.iter().all(|copy| thresholds.contains(copy)) { copies } else { Vec::new() }
 }
 
-/// The profile with its preferences, and how pods are evicted.
+/// Returns an AgentConfiguration with the profile, its preferences, and the eviction settings.
 pub(super) fn agent(policy: &Policy) -> Value {
     let mut agent = json!({
         "profile": "Kubelet", "eviction": policy.eviction, "kernelKill": policy.kernel_kill,
     });
     if let Some(preferences) = &policy.rules.preferences {
-        // The signals are among the thresholds.
+        // The signals are already among the thresholds.
         let preferences = Preferences { signals: Vec::new(), ..preferences.clone() };
         agent["profile"] = "Enhanced".into();
         agent["policy"] = json!(preferences);

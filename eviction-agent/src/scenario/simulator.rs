@@ -1,6 +1,6 @@
-//! The node around the engine in a scenario: samples, failing calls, and the pods that are left.
+//! The simulated node of a scenario: samples, failing calls, and the remaining pods.
 //!
-//! All decisions are the engine's, and all texts those of [`eviction_core::message`].
+//! The engine makes all decisions, and [`eviction_core::message`] has all texts.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -19,9 +19,9 @@ use eviction_core::record::{DecisionRecord, ProposalRecord};
 use eviction_core::snapshot::Snapshot;
 
 use super::format::{AdmitOutcome, Filesystems, Step, StepOutcome};
-use super::inputs::Evicted;
+use super::inputs::EvictedPod;
 use crate::scenario::expected::ExpectedStep;
-use crate::scenario::inputs::Record;
+use crate::scenario::inputs::OutcomeCollector;
 use crate::source::summary::Summary;
 
 /// An engine, and the sources of its inputs.
@@ -30,7 +30,7 @@ pub(super) struct Simulator {
     filesystems: Filesystems,
     pods: Vec<Arc<KnownPod>>,
     states: Vec<PodState>,
-    places: HashMap<Box<str>, usize>,
+    indexes: HashMap<Box<str>, usize>,
     /// The OOM kills and terminated containers since the last step.
     oom: ExpectedStep,
     /// The records of all decisions.
@@ -45,19 +45,19 @@ enum PodState {
     Active,
     /// Evicted, and the engine does not have the result yet.
     Terminating,
-    Gone,
+    Terminated,
 }
 
 impl Simulator {
     pub(super) fn new(policy: Policy, filesystems: Filesystems, pods: Vec<Pod>) -> Self {
         let known = |pod| Arc::new(KnownPod::new(pod, &policy));
         let pods: Vec<_> = pods.into_iter().map(known).collect();
-        let place = |(place, known): (usize, &Arc<KnownPod>)| (known.pod.uid.clone(), place);
+        let index = |(index, known): (usize, &Arc<KnownPod>)| (known.pod.uid.clone(), index);
         Self {
             engine: Engine::new(policy),
             filesystems,
             states: vec![PodState::Active; pods.len()],
-            places: pods.iter().enumerate().map(place).collect(),
+            indexes: pods.iter().enumerate().map(index).collect(),
             pods,
             oom: ExpectedStep::default(),
             reports: Vec::new(),
@@ -65,16 +65,16 @@ impl Simulator {
         }
     }
 
-    /// The records of all decisions.
+    /// Returns the records of all decisions.
     pub(super) fn into_reports(self) -> Vec<DecisionRecord> {
         self.reports
     }
 
     /// One sync, and admissions after it. `proposed`: the policy of the step's changed configuration.
     pub(super) fn step(&mut self, step: &Step, proposed: Option<Policy>) -> StepOutcome {
-        self.settle(step);
+        self.report_results(step);
         let active = self.active(step);
-        let mut record = Record::new(step.at, &active);
+        let mut record = OutcomeCollector::new(step.at, &active);
         self.step_engine(step, Event::Pods(Arc::new(PodSet::new(active))));
         for kill in &step.oom_kills {
             self.step_engine(step, Event::OomKill(Box::new(kill.clone())));
@@ -95,13 +95,13 @@ impl Simulator {
         let first = sample(step, step.summary.as_ref(), &step.summary_error);
         let first = first.map_or_else(Event::SampleFailed, Event::Sample);
         let (mut decision, mut report) = self.step_engine(step, first);
-        self.carry_out(step, &decision, &report, &mut record);
+        self.apply_actions(step, &decision, &report, &mut record);
         if decision.awaits_reclaim() {
-            let again = step.summary_after_reclaim.as_ref();
-            let again = again.or(step.summary.as_ref());
-            let second = sample(step, again, &step.summary_after_reclaim_error);
+            let summary = step.summary_after_reclaim.as_ref();
+            let summary = summary.or(step.summary.as_ref());
+            let second = sample(step, summary, &step.summary_after_reclaim_error);
             (decision, report) = self.step_engine(step, Event::Reclaimed(second));
-            self.carry_out(step, &decision, &report, &mut record);
+            self.apply_actions(step, &decision, &report, &mut record);
         }
         // The kubelet's profile keeps the form of the kubelet's outcomes.
         if self.engine.policy().rules.preferences.is_some() {
@@ -111,7 +111,7 @@ impl Simulator {
         }
         for uid in &step.admit {
             let answer = self.admit(step, uid);
-            record.answer(answer);
+            record.admission(answer);
         }
         record.finish(self.engine.conditions())
     }
@@ -136,26 +136,26 @@ impl Simulator {
     }
 
     /// Reports the results of evictions in flight.
-    fn settle(&mut self, step: &Step) {
+    fn report_results(&mut self, step: &Step) {
         if let Some(results) = &step.evicted {
-            for Evicted { uid, error } in results {
-                let state = if error.is_empty() { PodState::Gone } else { PodState::Active };
-                self.settle_one(step, uid, state, error);
+            for EvictedPod { uid, error } in results {
+                let state = if error.is_empty() { PodState::Terminated } else { PodState::Active };
+                self.report_result(step, uid, state, error);
             }
             return;
         }
         let named: HashSet<&str> = step.active_pods.iter().flatten().map(|uid| &**uid).collect();
-        for place in 0..self.pods.len() {
-            let uid = self.pods[place].pod.uid.clone();
-            if self.states[place] == PodState::Terminating && !named.contains(&*uid) {
-                self.settle_one(step, &uid, PodState::Gone, "");
+        for index in 0..self.pods.len() {
+            let uid = self.pods[index].pod.uid.clone();
+            if self.states[index] == PodState::Terminating && !named.contains(&*uid) {
+                self.report_result(step, &uid, PodState::Terminated, "");
             }
         }
     }
 
-    fn settle_one(&mut self, step: &Step, uid: &str, state: PodState, error: &str) {
-        if let Some(&place) = self.places.get(uid) {
-            self.states[place] = state;
+    fn report_result(&mut self, step: &Step, uid: &str, state: PodState, error: &str) {
+        if let Some(&index) = self.indexes.get(uid) {
+            self.states[index] = state;
         }
         let result = if error.is_empty() { Ok(()) } else { Err(error.into()) };
         self.step_engine(step, Event::Evicted(EvictionResult { uid: uid.into(), result }));
@@ -168,14 +168,14 @@ impl Simulator {
                 .pods
                 .iter()
                 .zip(&self.states)
-                .filter(|(_, state)| **state != PodState::Gone)
+                .filter(|(_, state)| **state != PodState::Terminated)
                 .map(|(known, _)| Arc::clone(known))
                 .collect(),
         }
     }
 
     fn known(&self, uid: &str) -> Option<Arc<KnownPod>> {
-        self.places.get(uid).map(|&place| Arc::clone(&self.pods[place]))
+        self.indexes.get(uid).map(|&index| Arc::clone(&self.pods[index]))
     }
 
     fn layout(&self, step: &Step) -> Result<DiskLayout, UnknownReason> {
@@ -189,11 +189,17 @@ impl Simulator {
         })
     }
 
-    fn carry_out(&mut self, step: &Step, decision: &Decision, report: &DecisionRecord, record: &mut Record) {
+    fn apply_actions(
+        &mut self,
+        step: &Step,
+        decision: &Decision,
+        report: &DecisionRecord,
+        record: &mut OutcomeCollector,
+    ) {
         let Some(evaluation) = report.evaluation() else { return };
         for action in &decision.actions {
             match action {
-                Action::RecordEvent(resource) => record.announce(*resource),
+                Action::RecordEvent(resource) => record.record_event(*resource),
                 Action::Reclaim(reclaim) => record.reclaim(*reclaim),
                 Action::Evict(_) | Action::ShortenGrace(_) => {}
             }
@@ -207,9 +213,9 @@ impl Simulator {
 
     fn kill(&mut self, step: &Step, uid: &str) {
         if !step.kill_error.is_empty() {
-            self.settle_one(step, uid, PodState::Active, &step.kill_error);
-        } else if let Some(&place) = self.places.get(uid) {
-            self.states[place] = PodState::Terminating;
+            self.report_result(step, uid, PodState::Active, &step.kill_error);
+        } else if let Some(&index) = self.indexes.get(uid) {
+            self.states[index] = PodState::Terminating;
         }
     }
 

@@ -23,13 +23,13 @@ fn failed(stage: &str, text: &str) -> Outcome {
 }
 
 #[test]
-fn one_of_the_expected_is_enough() {
+fn one_matching_expected_outcome_is_enough() {
     let expected = [outcome(&["x"]), outcome(&["y"])];
     assert_eq!(compare(&outcome(&["y"]), &expected), None);
 }
 
 #[test]
-fn the_difference_is_told_against_the_nearest() {
+fn difference_is_to_the_most_similar_expected_outcome() {
     let expected = [outcome(&["other", "b"]), outcome(&["a", "b"])];
     let difference = compare(&outcome(&["a", "c"]), &expected).unwrap();
     assert_eq!(difference.path, "steps[0].evictions[1].message");
@@ -40,7 +40,7 @@ fn the_difference_is_told_against_the_nearest() {
 }
 
 #[test]
-fn what_is_too_much_or_missing_is_a_difference() {
+fn extra_or_missing_items_are_a_difference() {
     let difference = |found: &[&str]| compare(&outcome(found), &[outcome(&["a"])]).unwrap();
     assert_eq!(difference(&["a", "b"]).path, "steps[0].evictions[1]");
     assert_eq!(difference(&["a", "b"]).expected, None);
@@ -48,14 +48,14 @@ fn what_is_too_much_or_missing_is_a_difference() {
 }
 
 #[test]
-fn no_annotations_are_not_empty_annotations() {
+fn absent_annotations_differ_from_empty_annotations() {
     let mut empty = outcome(&["a"]);
     empty.steps[0].evictions[0].annotations = Some([].into());
     assert!(compare(&outcome(&["a"]), &[empty]).is_some());
 }
 
 #[test]
-fn of_an_error_of_configuration_the_text_counts_for_thresholds_only() {
+fn config_error_text_is_compared_for_thresholds_and_not_for_decode() {
     let differs = |stage: &str, text: &str| {
         let expected = [failed("thresholds", "bad"), failed("decode", "bad")];
         compare(&failed(stage, text), &expected).is_some()
@@ -67,7 +67,7 @@ fn of_an_error_of_configuration_the_text_counts_for_thresholds_only() {
 }
 
 #[test]
-fn absent_is_zero_and_unknown_is_refused() {
+fn absent_fields_have_defaults_and_unknown_fields_are_rejected() {
     let parsed: Outcome = serde_json::from_str(r#"{"name": "a", "steps": [{}]}"#).unwrap();
     assert_eq!(parsed.steps[0], StepOutcome::default());
     let unknown = serde_json::from_str::<Outcome>(r#"{"name": "a", "colour": "red"}"#);

@@ -1,9 +1,9 @@
-//! A recording with something changed: which pods would have been evicted.
+//! Replays a recording under changes, to find which pods would have been evicted.
 //!
-//! Two engines are given the same inputs, one of them under the changes. Until their evictions differ, all is
-//! fact. After that the world is another one, and what is decided is projected: a pod that goes gives back
-//! what it used, and a pod that stays keeps what it used when it was evicted in the recording. A pod that
-//! would have grown on is so shown too small.
+//! Two engines get the same inputs, one of them under the changes. Until their evictions differ, the results
+//! are facts. From then on the simulated node differs from the recorded one, and the results are projections:
+//! an evicted pod releases the memory that it used, and a pod that is not evicted keeps the usage that it had
+//! when it was evicted in the recording. So the usage of a pod that would have grown further is too small.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt::Write as _;
@@ -29,7 +29,7 @@ use eviction_core::units::Quantity;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::recording::{Replay, each, engine, known};
+use super::recording::{Replay, engine, for_each_item, known_pods};
 use super::settings;
 use crate::telemetry::recording::Key;
 use crate::telemetry::recording::reader::Item;
@@ -47,29 +47,29 @@ pub struct Changes {
     pub priorities: BTreeMap<String, i32>,
     /// Pods that opt out of eviction.
     pub protect: BTreeSet<String>,
-    /// Pods that are not there.
+    /// Pods that do not exist.
     pub without: BTreeSet<String>,
 }
 
-/// An eviction in one of the worlds or in both.
+/// A decision that evicts in the recording, under the changes, or in both.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Row {
-    /// When.
+    /// The time.
     pub at: Timestamp,
     /// Pods that were evicted.
     pub recorded: Vec<String>,
-    /// Pods that would be.
+    /// Pods that would be evicted under the changes.
     pub what_if: Vec<String>,
-    /// The worlds had parted before.
+    /// Whether the simulated node already differed from the recorded one.
     pub projected: bool,
 }
 
-/// What happened in a world.
+/// The results of the recording, or of the replay under changes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct World {
-    /// Evictions.
+pub struct ReplayResult {
+    /// The number of evictions.
     pub evictions: usize,
     /// The least `memory.available`, bytes.
     pub least_available: Option<i64>,
@@ -77,22 +77,22 @@ pub struct World {
     pub least_headroom: Option<i64>,
 }
 
-/// Both worlds.
+/// The comparison of a recording with its replay under changes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Comparison {
-    /// Each decision that evicts.
+    /// The decisions that evict.
     pub rows: Vec<Row>,
-    /// As it was.
-    pub recorded: World,
-    /// As it would have been.
-    pub what_if: World,
+    /// The results of the recording.
+    pub recorded: ReplayResult,
+    /// The results under the changes.
+    pub what_if: ReplayResult,
     /// Parts of the recording that cannot be read.
     pub errors: Vec<String>,
 }
 
 impl Comparison {
-    /// Whether the same pods are evicted at the same time.
+    /// Returns whether the same pods are evicted at the same times.
     pub fn is_same(&self) -> bool {
         self.rows.iter().all(|row| row.recorded == row.what_if)
     }
@@ -101,16 +101,18 @@ impl Comparison {
 /// Compares a recording with itself under changes.
 ///
 /// # Errors
-/// If it cannot be found, the changes make no valid configuration, or name a pod that it does not have.
+/// If the recording cannot be found, the changes make no valid configuration, or name a pod that the
+/// recording does not have.
 pub fn compare(path: &Path, changes: &Changes) -> Result<Comparison, String> {
-    let mut both = Both { changes, projected: !changes.without.is_empty(), ..Both::new(changes) };
+    let mut replays =
+        ParallelReplay { changes, projected: !changes.without.is_empty(), ..ParallelReplay::new(changes) };
     let mut failed = None;
-    let read = each(path, &mut |item| match item {
-        Ok(item) if failed.is_none() => failed = both.take(item).err(),
+    let read = for_each_item(path, &mut |item| match item {
+        Ok(item) if failed.is_none() => failed = replays.take(item).err(),
         Ok(_) => {}
         Err(error) => {
-            both.recorded.interrupt();
-            both.comparison.errors.push(error.text);
+            replays.recorded.interrupt();
+            replays.comparison.errors.push(error.text);
         }
     });
     read.map_err(|error: io::Error| format!("read {}: {error}", path.display()))?;
@@ -119,18 +121,19 @@ pub fn compare(path: &Path, changes: &Changes) -> Result<Comparison, String> {
     }
     let named = changes.requests.keys().chain(changes.priorities.keys());
     let named = named.chain(&changes.protect).chain(&changes.without);
-    let unknown: Vec<_> = named.filter(|name| !both.seen.contains(*name)).map(String::as_str).collect();
+    let unknown: Vec<_> =
+        named.filter(|name| !replays.pod_names.contains(*name)).map(String::as_str).collect();
     if unknown.is_empty() {
-        Ok(both.comparison)
+        Ok(replays.comparison)
     } else {
         Err(format!("no such pod in the recording: {}", unknown.join(", ")))
     }
 }
 
-/// The policy under the changes.
+/// Returns the policy under the changes.
 ///
 /// # Errors
-/// What is wrong with them.
+/// If the changes are invalid.
 pub fn policy(recorded: &Policy, changes: &Changes) -> Result<Policy, String> {
     if changes.kubelet.is_empty() && changes.agent.is_empty() {
         return Ok(recorded.clone());
@@ -145,14 +148,14 @@ pub fn policy(recorded: &Policy, changes: &Changes) -> Result<Policy, String> {
         }
     }
     for (path, value) in &changes.agent {
-        let mut place = &mut agent;
+        let mut target = &mut agent;
         for key in path.split('.') {
-            if !place.is_object() && !place.is_null() {
+            if !target.is_object() && !target.is_null() {
                 return Err(format!("{path}: is no field of an AgentConfiguration"));
             }
-            place = &mut place[key];
+            target = &mut target[key];
         }
-        *place = parsed(value);
+        *target = parsed(value);
     }
     let wrong = |text: &str| format!("the changed configuration is refused: {text}");
     let kubelet = kubelet_policy(&kubelet).map_err(|error| wrong(&error.text))?;
@@ -161,32 +164,33 @@ pub fn policy(recorded: &Policy, changes: &Changes) -> Result<Policy, String> {
     Ok(Policy { kubelet_thresholds, ..agent.over(kubelet) })
 }
 
-/// A value of a configuration: JSON where it is, else a text.
+/// Parses a value of a configuration: JSON if it is valid JSON, else a string.
 fn parsed(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|_| json!(text))
 }
 
-struct Both<'a> {
+struct ParallelReplay<'a> {
     changes: &'a Changes,
     recorded: Replay,
     what_if: Option<Engine>,
     projected: bool,
-    /// The pods of the recording as they are now.
+    /// The current pods of the recording.
     pods: Vec<Arc<Pod>>,
-    /// What pods used last.
+    /// The last usage of pods.
     usage: Arc<Snapshot>,
-    /// Evicted in the changed world alone, and when they have ended there.
-    gone: BTreeMap<Box<str>, Timestamp>,
-    /// Evicted in the recording alone, with what they used then.
-    kept: BTreeMap<Box<str>, (Arc<Pod>, Snapshot)>,
-    /// Pods of the recording that are not there in the changed world at all.
+    /// Pods that were evicted under the changes while the results are projections, with the time at which
+    /// they terminate.
+    termination_times: BTreeMap<Box<str>, Timestamp>,
+    /// Pods that were evicted only in the recording, with their usage at that time.
+    surviving: BTreeMap<Box<str>, (Arc<Pod>, Snapshot)>,
+    /// Pods of the recording that do not exist under the changes.
     without: HashSet<Box<str>>,
-    /// Every pod there was, by its name.
-    seen: BTreeSet<String>,
+    /// The names of all pods of the recording.
+    pod_names: BTreeSet<String>,
     comparison: Comparison,
 }
 
-impl<'a> Both<'a> {
+impl<'a> ParallelReplay<'a> {
     fn new(changes: &'a Changes) -> Self {
         Self {
             changes,
@@ -195,10 +199,10 @@ impl<'a> Both<'a> {
             projected: false,
             pods: Vec::new(),
             usage: Arc::default(),
-            gone: BTreeMap::new(),
-            kept: BTreeMap::new(),
+            termination_times: BTreeMap::new(),
+            surviving: BTreeMap::new(),
             without: HashSet::new(),
-            seen: BTreeSet::new(),
+            pod_names: BTreeSet::new(),
             comparison: Comparison::default(),
         }
     }
@@ -206,17 +210,17 @@ impl<'a> Both<'a> {
     fn take(&mut self, item: &Item) -> Result<(), String> {
         let recorded = self.recorded.take(item);
         match item {
-            Item::Key(key) if self.recorded.has_begun() => {
-                // The world is the recorded one again.
-                self.gone.clear();
-                self.kept.clear();
+            Item::Key(key) if self.recorded.has_started_engine() => {
+                // From this key on, the simulated node is the recorded one again.
+                self.termination_times.clear();
+                self.surviving.clear();
                 self.projected = !self.changes.without.is_empty();
                 let policy = policy(&key.policy, self.changes)?;
                 self.what_if = Some(engine(&Key { policy, ..(**key).clone() }));
             }
             Item::Pods(at, pods) => {
                 self.pods.clone_from(pods);
-                self.seen.extend(pods.iter().map(|pod| name(pod)));
+                self.pod_names.extend(pods.iter().map(|pod| name(pod)));
                 let without = pods.iter().filter(|pod| self.changes.without.contains(&name(pod)));
                 self.without = without.map(|pod| pod.uid.clone()).collect();
                 self.update_pods(*at);
@@ -235,24 +239,24 @@ impl<'a> Both<'a> {
 
     fn take_input(&mut self, input: &Input, recorded: Option<&Decision>) -> Result<(), String> {
         let at = input.at;
-        self.settle(at);
+        self.terminate_due_pods(at);
         let event = match &input.event {
             Event::Sample(sample) => {
                 if !sample.is_empty() {
                     self.usage = Arc::clone(sample);
                 }
-                self.note(true, &sample.node);
-                let sample = self.changed(sample);
-                self.note(false, &sample.node);
+                self.update_minimums(true, &sample.node);
+                let sample = self.changed_sample(sample);
+                self.update_minimums(false, &sample.node);
                 Event::Sample(sample)
             }
-            Event::Reclaimed(Ok(sample)) => Event::Reclaimed(Ok(self.changed(sample))),
+            Event::Reclaimed(Ok(sample)) => Event::Reclaimed(Ok(self.changed_sample(sample))),
             Event::Propose(policy) => match self::policy(policy, self.changes) {
                 Ok(policy) => Event::Propose(Box::new(policy)),
                 Err(_) => return Ok(()),
             },
-            // Results of evictions that did not take place here.
-            Event::Evicted(result) if self.kept.contains_key(&result.uid) => return Ok(()),
+            // Results of evictions that did not happen under the changes.
+            Event::Evicted(result) if self.surviving.contains_key(&result.uid) => return Ok(()),
             Event::Executing { .. } if self.projected => return Ok(()),
             other => other.clone(),
         };
@@ -271,29 +275,35 @@ impl<'a> Both<'a> {
         let row = Row { at, recorded: names(&recorded), what_if: names(&what_if), projected };
         self.comparison.rows.push(row);
         for (pod, _) in &recorded {
-            let is_elsewhere = uids(&what_if).contains(&pod.uid) || self.gone.contains_key(&pod.uid);
+            let is_elsewhere =
+                uids(&what_if).contains(&pod.uid) || self.termination_times.contains_key(&pod.uid);
             if !is_elsewhere && !self.changes.without.contains(&name(pod)) {
-                self.kept.insert(pod.uid.clone(), (Arc::clone(pod), only(&pod.uid, &self.usage)));
+                self.surviving
+                    .insert(pod.uid.clone(), (Arc::clone(pod), usage_of_pod(&pod.uid, &self.usage)));
             }
         }
         for (pod, grace_period_seconds) in what_if {
             if self.projected {
                 let grace = jiff::SignedDuration::from_secs(grace_period_seconds);
-                self.gone.insert(pod.uid.clone(), at.checked_add(grace).unwrap_or(at));
+                self.termination_times.insert(pod.uid.clone(), at.checked_add(grace).unwrap_or(at));
             }
         }
         Ok(())
     }
 
-    /// Ends what takes its grace period in the changed world.
-    fn settle(&mut self, at: Timestamp) {
-        let over: Vec<_> =
-            self.gone.iter().filter(|(_, end)| **end <= at).map(|(uid, _)| uid.clone()).collect();
+    /// Terminates the pods whose grace period under the changes has ended.
+    fn terminate_due_pods(&mut self, at: Timestamp) {
+        let due: Vec<_> = self
+            .termination_times
+            .iter()
+            .filter(|(_, end)| **end <= at)
+            .map(|(uid, _)| uid.clone())
+            .collect();
         let is_active = |engine: &Engine, uid: &str| engine.pods().index_of(uid).is_some();
         let mut has_changed = false;
-        for uid in over {
+        for uid in due {
             let Some(engine) = self.what_if.as_mut().filter(|it| is_active(it, &uid)) else { continue };
-            self.kept.remove(&uid);
+            self.surviving.remove(&uid);
             engine.step(Input { at, event: Event::Evicted(EvictionResult { uid, result: Ok(()) }) });
             has_changed = true;
         }
@@ -302,16 +312,16 @@ impl<'a> Both<'a> {
         }
     }
 
-    /// The pods of the changed world.
+    /// Updates the pods of the engine under the changes.
     fn update_pods(&mut self, at: Timestamp) {
-        let is_gone = |pod: &Pod| self.gone.get(&pod.uid).is_some_and(|end| *end <= at);
-        let here = |pod: &&Arc<Pod>| !is_gone(pod) && !self.without.contains(&pod.uid);
-        let mut pods: Vec<_> = self.pods.iter().filter(here).map(|pod| self.changed_pod(pod)).collect();
-        let kept = self.kept.values().map(|(pod, _)| pod);
+        let has_terminated = |pod: &Pod| self.termination_times.get(&pod.uid).is_some_and(|end| *end <= at);
+        let is_present = |pod: &&Arc<Pod>| !has_terminated(pod) && !self.without.contains(&pod.uid);
+        let mut pods: Vec<_> = self.pods.iter().filter(is_present).map(|pod| self.changed_pod(pod)).collect();
+        let surviving = self.surviving.values().map(|(pod, _)| pod);
         let is_missing = |pod: &&Arc<Pod>| !self.pods.iter().any(|other| other.uid == pod.uid);
-        pods.extend(kept.filter(is_missing).cloned());
+        pods.extend(surviving.filter(is_missing).cloned());
         let Some(engine) = &mut self.what_if else { return };
-        let pods = known(&pods, engine);
+        let pods = known_pods(&pods, engine);
         engine.step(Input { at, event: Event::Pods(pods) });
     }
 
@@ -321,79 +331,82 @@ impl<'a> Both<'a> {
         let mut changed = (**pod).clone();
         if let Some(request) = requests.get(&name) {
             let of_pod = changed.resources.get_or_insert_with(Resources::default);
-            of_pod.requests = with(&of_pod.requests, "memory", request.clone());
+            of_pod.requests = with_entry(&of_pod.requests, "memory", request.clone());
         }
         if let Some(priority) = priorities.get(&name) {
             changed.priority = Some(*priority);
         }
         if protect.contains(&name) {
-            changed.annotations = with(&changed.annotations, EVICT, "false".into());
+            changed.annotations = with_entry(&changed.annotations, EVICT, "false".into());
         }
         if changed == **pod { Arc::clone(pod) } else { Arc::new(changed) }
     }
 
-    /// The sample of the changed world: with the pods where they have to be ranked.
-    fn changed(&self, sample: &Arc<Snapshot>) -> Arc<Snapshot> {
+    /// Returns the sample under the changes. It has the pods if the recorded sample has them or if they must
+    /// be ranked.
+    fn changed_sample(&self, sample: &Arc<Snapshot>) -> Arc<Snapshot> {
         let Some(engine) = &self.what_if else { return Arc::clone(sample) };
-        let is_same = self.gone.is_empty() && self.kept.is_empty() && self.changes.without.is_empty();
+        let is_same =
+            self.termination_times.is_empty() && self.surviving.is_empty() && self.changes.without.is_empty();
         if is_same && (!sample.is_empty() || !engine.needs_pods(&sample.node)) {
             return Arc::clone(sample);
         }
         let stats = if sample.is_empty() { &self.usage } else { sample };
-        let is_here = |pod: &PodStats<'_>| {
+        let exists = |pod: &PodStats<'_>| {
             let uid = pod.uid();
             !self.without.contains(uid)
-                && (!self.gone.contains_key(uid) || engine.pods().index_of(uid).is_some())
+                && (!self.termination_times.contains_key(uid) || engine.pods().index_of(uid).is_some())
         };
         let mut node = sample.node;
-        let (here, gone): (Vec<_>, Vec<_>) = stats.pods().partition(is_here);
-        let kept = self.kept_beside(stats);
-        let sum = |pods: &[PodStats<'_>]| pods.iter().copied().map(used).sum();
-        shift(&mut node, sum(&gone), sum(&kept));
+        let (existing, removed): (Vec<_>, Vec<_>) = stats.pods().partition(exists);
+        let surviving = self.surviving_stats(stats);
+        let sum = |pods: &[PodStats<'_>]| pods.iter().copied().map(memory_used).sum();
+        adjust_memory(&mut node, sum(&removed), sum(&surviving));
         let mut builder = SnapshotBuilder::new();
         if !sample.is_empty() || engine.needs_pods(&node) {
-            here.into_iter().chain(kept).for_each(|pod| copy(pod, &mut builder));
+            existing.into_iter().chain(surviving).for_each(|pod| copy(pod, &mut builder));
         }
         builder.node(node);
         Arc::new(builder.finish())
     }
 
-    /// What those used that were evicted in the recording alone and have ended there.
-    fn kept_beside(&self, stats: &Snapshot) -> Vec<PodStats<'_>> {
-        if self.kept.is_empty() {
+    /// Returns the usage of the pods that were evicted only in the recording and have terminated there.
+    fn surviving_stats(&self, stats: &Snapshot) -> Vec<PodStats<'_>> {
+        if self.surviving.is_empty() {
             return Vec::new();
         }
         let measured: HashSet<&str> = stats.pods().map(PodStats::uid).collect();
-        let kept = self.kept.values().flat_map(|(_, then)| then.pods());
-        kept.filter(|pod| !measured.contains(pod.uid())).collect()
+        let surviving = self.surviving.values().flat_map(|(_, then)| then.pods());
+        surviving.filter(|pod| !measured.contains(pod.uid())).collect()
     }
 
-    fn note(&mut self, is_recorded: bool, node: &NodeStats) {
+    fn update_minimums(&mut self, is_recorded: bool, node: &NodeStats) {
         let engine = if is_recorded { self.recorded.engine() } else { self.what_if.as_ref() };
         let Some(policy) = engine.map(Engine::policy) else { return };
-        let Some(seen) = observe(node, policy.rules.memory().measure).get(Signal::MemoryAvailable) else {
+        let Some(observation) = observe(node, policy.rules.memory().measure).get(Signal::MemoryAvailable)
+        else {
             return;
         };
-        let world = if is_recorded { &mut self.comparison.recorded } else { &mut self.comparison.what_if };
+        let result = if is_recorded { &mut self.comparison.recorded } else { &mut self.comparison.what_if };
         let least =
             |least: &mut Option<i64>, value: i64| *least = Some(least.map_or(value, |it| it.min(value)));
-        least(&mut world.least_available, seen.available);
+        least(&mut result.least_available, observation.available);
         let hard = policy.thresholds.iter().find(|it| it.signal == Signal::MemoryAvailable && it.is_hard());
         if let Some(hard) = hard {
-            let below = hard.value.quantity(seen.capacity).value();
-            least(&mut world.least_headroom, seen.available.saturating_sub(below));
+            let below = hard.value.quantity(observation.capacity).value();
+            least(&mut result.least_headroom, observation.available.saturating_sub(below));
         }
     }
 }
 
-/// A map with another value.
-fn with<V: Clone>(map: &SortedMap<V>, key: &str, value: V) -> SortedMap<V> {
+/// Returns a map with another value.
+fn with_entry<V: Clone>(map: &SortedMap<V>, key: &str, value: V) -> SortedMap<V> {
     let others =
         map.iter().filter(|(other, _)| *other != key).map(|(key, value)| (key.into(), value.clone()));
     others.chain([(key.into(), value)]).collect()
 }
 
-/// The pods that a decision evicts, with their grace periods.
+/// Returns the pods that a decision evicts, with their grace periods in seconds.
 fn evicted(decision: &Decision) -> Vec<(Arc<Pod>, i64)> {
     let Some(evaluation) = decision.evaluation() else { return Vec::new() };
     let pods = decision.actions.iter().filter_map(|action| match action {
@@ -410,7 +423,7 @@ fn name(pod: &Pod) -> String {
     format!("{}/{}", pod.namespace, pod.name)
 }
 
-fn used(pod: PodStats<'_>) -> u64 {
+fn memory_used(pod: PodStats<'_>) -> u64 {
     pod.values().memory_working_set.unwrap_or(0)
 }
 
@@ -424,15 +437,15 @@ fn copy(pod: PodStats<'_>, builder: &mut SnapshotBuilder) {
     }
 }
 
-/// What one of the pods used.
-fn only(uid: &str, usage: &Snapshot) -> Snapshot {
+/// Returns the usage of one pod.
+fn usage_of_pod(uid: &str, usage: &Snapshot) -> Snapshot {
     let mut builder = SnapshotBuilder::new();
     usage.pods().filter(|pod| pod.uid() == uid).for_each(|pod| copy(pod, &mut builder));
     builder.finish()
 }
 
-/// Memory that is free in this world, and memory that is not.
-fn shift(node: &mut NodeStats, freed: u64, held: u64) {
+/// Adjusts the memory of the node: `freed` bytes are free under the changes, and `held` bytes are not.
+fn adjust_memory(node: &mut NodeStats, freed: u64, held: u64) {
     let more = |value: u64| value.saturating_add(freed).saturating_sub(held);
     let less = |value: u64| value.saturating_add(held).saturating_sub(freed);
     for memory in [&mut node.memory, &mut node.allocatable_memory] {
@@ -445,11 +458,11 @@ fn shift(node: &mut NodeStats, freed: u64, held: u64) {
     *available = available.map(more);
 }
 
-/// The comparison as lines of text, a table aside.
+/// Returns the comparison as lines of text, without the table.
 pub fn summary(comparison: &Comparison) -> String {
     let mut text = String::new();
-    for (name, world) in [("recorded", &comparison.recorded), ("what if", &comparison.what_if)] {
-        let World { evictions, least_available, least_headroom } = world;
+    for (name, result) in [("recorded", &comparison.recorded), ("what if", &comparison.what_if)] {
+        let ReplayResult { evictions, least_available, least_headroom } = result;
         let bytes = |bytes: &Option<i64>| {
             bytes.map_or_else(|| "unknown".to_owned(), |it| eviction_core::units::display_bytes(it.into()))
         };

@@ -1,4 +1,4 @@
-//! What `run` prints: one line for each event, as text or JSON. docs/reference/events.md is its contract.
+//! The event lines that `run` prints, as text or JSON. docs/reference/events.md is the contract.
 #![expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
 
 mod cgroups;
@@ -28,10 +28,10 @@ pub(crate) use node_reclaim::RESULTS as RECLAIM_RESULTS;
 pub(crate) use pods::FREEZE_STATES;
 pub use pods::{KernelKill, PodFreeze};
 
-/// At most so many items of a list are printed; the others are counted.
+/// The maximum number of printed items of a list. Further items are only counted.
 pub(crate) const LISTED: usize = eviction_core::oom::LISTED;
 
-/// The first items, and the number of those left out.
+/// Returns the first items and the number of omitted items.
 pub(crate) fn bounded<T>(mut items: impl Iterator<Item = T>) -> (Vec<T>, usize) {
     let listed = items.by_ref().take(LISTED).collect();
     (listed, items.count())
@@ -42,10 +42,10 @@ fn is_zero(count: &usize) -> bool {
     *count == 0
 }
 
-/// The backend of a source that has none.
+/// The backend name of a source without a backend.
 pub const NO_BACKEND: &str = "none";
 
-/// What happened.
+/// An event.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
@@ -67,9 +67,9 @@ pub enum Event {
     KernelKill(KernelKill),
     /// The kernel's OOM killer killed a process.
     OomKill(Box<OomKill>),
-    /// A container terminated, and why.
+    /// A container terminated, with the cause.
     ContainerTerminated(Box<ContainerTerminated>),
-    /// A container's status came late and differs from what was found.
+    /// A container's status came late and differs from the cause of the termination that the agent found.
     ContainerStatusMismatch(Box<ContainerStatusMismatch>),
     /// A signal cannot be read.
     SignalReadError { signal: &'static str, error: String },
@@ -85,13 +85,14 @@ pub enum Event {
     TaskAlarm(TaskAlarm),
     /// A cgroup is near its memory limit, or no longer.
     MemoryLimit(MemoryLimit),
-    /// Images and containers were removed before pods are evicted, or that is left to the kubelet.
+    /// Images and containers were removed before pods are evicted, or the kubelet is expected to remove
+    /// them.
     NodeReclaim(NodeReclaim),
     /// The API server became unreachable, or reachable again.
     KubeApi { state: &'static str },
-    /// A pod was frozen because the API server is unavailable, or runs again.
+    /// A pod was frozen because the API server is unavailable, or was thawed.
     PodFreeze(PodFreeze),
-    /// The agent ends.
+    /// The agent stops.
     Stopped { reason: String },
 }
 
@@ -120,7 +121,7 @@ pub struct Backend {
 }
 
 impl Backend {
-    /// The source's preferred backend, if that is not the one in use.
+    /// Returns the preferred backend of the source, if it is not the one in use.
     pub fn preferred(&self) -> Option<&'static str> {
         let best = ATTACH_METHODS.iter().find(|method| method.class.name() == self.source)?;
         (best.name != self.backend).then_some(best.name)
@@ -149,9 +150,9 @@ pub struct Pods {
 }
 
 impl Pods {
-    /// Counts and lists which pods have no cgroup and which cgroups have no pod.
+    /// Counts and lists pods without a cgroup and cgroups without a pod.
     pub(crate) fn of(index: &PodIndex, tree: &CgroupPods) -> Self {
-        let unknown = tree.pods.iter().filter(|cgroup| !index.knows(&cgroup.uid));
+        let unknown = tree.pods.iter().filter(|cgroup| !index.contains(&cgroup.uid));
         let missing = index.without_cgroup();
         let missing = missing.map(|known| PodRef::from(&known.pod));
         let (without_cgroup, without_cgroup_omitted) = bounded(missing);
@@ -187,7 +188,7 @@ pub struct Threshold {
 }
 
 impl Threshold {
-    /// The new state of a threshold of this evaluation.
+    /// Returns the event for the new state of a threshold of this evaluation.
     pub(crate) fn of(
         threshold: &ThresholdRecord,
         evaluation: &EvaluationRecord,
@@ -199,7 +200,7 @@ impl Threshold {
             signal: threshold.signal.name(),
             threshold: threshold.kind(),
             state,
-            // A percentage of an unknown capacity comes to nothing.
+            // A percentage of an unknown capacity counts as 0.
             value: threshold.quantity.clone().unwrap_or_else(|| "0".to_owned()),
             available: reading.and_then(|reading| reading.available),
             capacity: reading.and_then(|reading| reading.capacity),
@@ -295,7 +296,7 @@ pub struct ConfigChange {
 }
 
 impl ConfigChange {
-    /// A changed configuration that cannot be used, with everything that is wrong with it.
+    /// Returns the event of a changed configuration that cannot be used, with its errors.
     pub(crate) fn invalid(errors: Vec<String>) -> Self {
         let (errors, errors_omitted) = bounded(errors.into_iter());
         Self { state: "invalid", errors, errors_omitted, ..Self::default() }
@@ -311,7 +312,7 @@ pub struct BpfEventsLost {
 }
 
 impl Event {
-    /// The API server became reachable or unreachable.
+    /// Returns the event for the new reachability of the API server.
     pub(crate) fn kube_api(reachability: ApiReachability) -> Self {
         let state = match reachability {
             ApiReachability::Reachable => "reachable",

@@ -1,4 +1,4 @@
-//! Makes event lines, metrics and Kubernetes Events of what comes through the queue.
+//! Turns the events of the telemetry queue into event lines, metrics and Kubernetes Events.
 
 mod decision;
 mod files;
@@ -35,43 +35,43 @@ use eviction_node::clock::Clock;
 pub(crate) use files::SignalFiles;
 pub(crate) use progress::{ENDS, RESULTS};
 
-/// Sources without BPF programs whose backend may fail while running.
+/// Sources without BPF programs whose backend may fail at run time.
 const WITHOUT_PROGRAMS: [&str; 3] = ["usage", "pressure", "limits"];
 
-/// Writes lines and keeps the metrics that need more than an atomic.
+/// Writes event lines and maintains the metrics that are more than an atomic.
 pub(crate) struct TelemetryExporter {
-    /// Whether lines are JSON, in place of text.
+    /// Whether lines are JSON instead of text.
     is_json: bool,
     printer: LineWriter,
-    /// The recording's end for decisions and usages, and its thread.
+    /// The queue for decisions and usage samples of the recording, and the recorder's thread.
     pub(crate) recording: Option<(ReportQueue, JoinHandle<()>)>,
     metrics: Arc<Metrics>,
     decision_ids: DecisionIds,
     clock: Clock,
-    /// What was published last of each threshold, by its signal and whether it is hard.
+    /// The last published state of each threshold, by its signal and whether it is hard.
     thresholds: BTreeMap<(Signal, bool), decision::State>,
-    /// Signals that were known at any time.
+    /// Signals that have been known at any time.
     known: SignalSet,
     conditions: Vec<NodeCondition>,
     unknown_conditions: Vec<NodeCondition>,
-    /// Signals that are unavailable, and those whose last reading was rejected.
+    /// The signals that are unavailable, and in `rejected` those whose last reading was rejected.
     unavailable: Vec<Signal>,
     rejected: Vec<Signal>,
-    /// Notified when another configuration comes into force.
-    took_effect: Arc<Notify>,
+    /// Notified when a changed configuration is applied.
+    config_applied: Arc<Notify>,
     pods: event_log::Pods,
     pod_rates: PodRateExporter,
-    /// Kubernetes Events, where the agent writes them.
+    /// The sink of Kubernetes Events, if the agent writes them.
     events: Option<EventSink>,
-    /// What signals are read from.
+    /// The files from which signals are read.
     pub(crate) files: SignalFiles,
-    /// The name of the node's object, where it is known.
+    /// The name of the node object, if it is known.
     pub(crate) node: Option<String>,
-    /// Of which pods memory is exported.
+    /// The pods whose memory is exported.
     pub(crate) pod_metrics: PodMetrics,
-    /// What the local API answers from.
+    /// The data of the local API.
     pub(crate) live: Option<Live>,
-    /// The steady time of the last line.
+    /// The time of the last line on the steady clock.
     last_at: Cell<Timestamp>,
 }
 
@@ -81,7 +81,7 @@ impl TelemetryExporter {
         printer: LineWriter,
         metrics: Arc<Metrics>,
         decision_ids: DecisionIds,
-        took_effect: Arc<Notify>,
+        config_applied: Arc<Notify>,
         events: Option<EventSink>,
     ) -> Self {
         metrics.telemetry_dropped.add(["log"], LOG_DROPPED.clone());
@@ -98,7 +98,7 @@ impl TelemetryExporter {
             unknown_conditions: Vec::new(),
             unavailable: Vec::new(),
             rejected: Vec::new(),
-            took_effect,
+            config_applied,
             pods: event_log::Pods::default(),
             pod_rates: PodRateExporter::default(),
             events,
@@ -110,14 +110,14 @@ impl TelemetryExporter {
         }
     }
 
-    /// Takes the events of the control loop until it is gone, and those of the main thread.
+    /// Processes the events of the control loop until it ends, and those of the main thread.
     ///
     /// # Errors
     /// If the control loop's queue cannot be watched.
     pub(crate) async fn run(
         mut self,
         mut queue: Receiver<TelemetryEvent>,
-        mut own: mpsc::Receiver<TelemetryEvent>,
+        mut main_events: mpsc::Receiver<TelemetryEvent>,
     ) -> Result<Self, Failure> {
         let failed = |error: std::io::Error| Failure::because("watch the telemetry queue", &error);
         let eventfd = queue.eventfd().and_then(register).map_err(failed)?;
@@ -125,7 +125,7 @@ impl TelemetryExporter {
             match queue.next() {
                 Next::Value(event) => {
                     self.take(event);
-                    // Other tasks on this thread must run, however many events there are.
+                    // Other tasks on this thread must run, even if there are many events.
                     tokio::task::coop::consume_budget().await;
                     continue;
                 }
@@ -134,14 +134,14 @@ impl TelemetryExporter {
             }
             tokio::select! {
                 count = take_count(&eventfd) => drop(count.map_err(failed)?),
-                Some(event) = own.recv() => self.take(event),
+                Some(event) = main_events.recv() => self.take(event),
             }
         }
     }
 
-    /// Prints a line; `at` is steady time. What is learnt late, such as an OOM kill while its group
-    /// was still being killed, is printed with the time of the line before it: lines are in the order of
-    /// their time.
+    /// Prints an event line; `at` is steady time. An event that becomes known late, such as an OOM kill whose
+    /// group was still being killed, gets the time of the previous line, so that lines are in the order of
+    /// their times.
     pub(crate) fn publish(&self, at: Timestamp, event: Event) {
         let at = in_order(&self.last_at, at);
         let line = Line { at: self.clock.shown(at), node: self.node.clone(), event };
@@ -150,7 +150,7 @@ impl TelemetryExporter {
         let json = match json {
             Ok(json) => json,
             Err(error) => {
-                tracing::error!(%error, "an event cannot be written as JSON");
+                tracing::error!(%error, "an event cannot be serialised");
                 return;
             }
         };
@@ -163,7 +163,7 @@ impl TelemetryExporter {
         self.printer.print(json.filter(|_| is_json).unwrap_or_else(|| line.to_string()));
     }
 
-    /// Prints the last line and waits until all are written, as long as the reader takes.
+    /// Prints the last line and waits until all lines are written, however long the reader takes.
     pub(crate) fn finish(self, reason: &str) {
         self.publish(self.clock.now().wall, Event::Stopped { reason: reason.to_owned() });
         self.printer.finish();
@@ -183,8 +183,8 @@ impl TelemetryExporter {
                 self.publish(at, Event::SignalReadError { signal: signal.name(), error });
             }
             TelemetryEvent::Pods { pods, reread, pods_root, at } => {
-                self.files.follow_pods(pods_root.as_deref());
-                // Only a list that was read anew ends the error.
+                self.files.set_pods_folder(pods_root.as_deref());
+                // Only a list that was read again clears the error.
                 let error = self.pods.error.take().filter(|_| !reread);
                 self.pods(event_log::Pods { error, ..pods }, reread, at);
             }
@@ -202,7 +202,7 @@ impl TelemetryExporter {
                 if let Some((recording, _)) = &mut self.recording {
                     recording.usage(&sample);
                 }
-                pod_memory::export(&pod_memory::choose(self.pod_metrics, &sample), &self.metrics);
+                pod_memory::export(&pod_memory::select_pods(self.pod_metrics, &sample), &self.metrics);
                 if let Some(live) = &self.live {
                     live.pods(*sample);
                 }
@@ -210,7 +210,7 @@ impl TelemetryExporter {
         }
     }
 
-    /// Counts and publishes an event that needs no more than its own fields.
+    /// Counts and publishes an event that needs only its own fields.
     fn event(&mut self, mut event: Event, at: Timestamp) {
         match &mut event {
             Event::OomKill(kill) => {
@@ -240,7 +240,7 @@ impl TelemetryExporter {
         self.publish(at, event);
     }
 
-    /// Exports the backend that a source uses, in place of the one that it used before.
+    /// Exports the backend of a source in place of its previous one.
     pub(crate) fn backend(&self, backend: &event_log::Backend) {
         let preferred = backend.preferred();
         let event_log::Backend { source, backend, reason: _ } = backend;
@@ -256,7 +256,7 @@ impl TelemetryExporter {
         }
     }
 
-    /// Counts what node reclaim removed; what a dry run lists is not removed.
+    /// Counts the objects that node reclaim removed. A dry run only lists them.
     fn count_reclaimed(&self, reclaim: &event_log::NodeReclaim) {
         self.metrics.node_reclaims.with([reclaim.result]).inc();
         if reclaim.result == "listed" {
@@ -285,9 +285,10 @@ impl TelemetryExporter {
     }
 }
 
-/// OOM kills and terminated containers.
+/// Methods for OOM kills and terminated containers.
 impl TelemetryExporter {
-    /// The victims of a group kill may be in several pods; those that are not listed count for the first one's.
+    /// Counts OOM kills. The victims of a group kill may be in several pods; victims that are not listed count
+    /// for the pod of the first one.
     fn count_kills(&mut self, kill: &OomKill) {
         let limit_scope = kill.limit_scope.name();
         let count = |pod: Option<&PodRef>, kills: u64| {
@@ -323,7 +324,7 @@ impl TelemetryExporter {
     }
 }
 
-/// The time to print: that of the event, or that of the line before it if that is later.
+/// Returns the time to print: the time of the event, or the time of the previous line if that is later.
 fn in_order(last: &Cell<Timestamp>, at: Timestamp) -> Timestamp {
     let at = at.max(last.get());
     last.set(at);
@@ -335,7 +336,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_of_lines_never_run_backwards() {
+    fn line_times_never_decrease() {
         let last = Cell::new(Timestamp::MIN);
         let second = |second| Timestamp::from_second(second).unwrap();
         let printed = [5, 3, 5, 9, 8].map(|at| in_order(&last, second(at)));

@@ -1,8 +1,8 @@
-//! Standard output and the log, each written by a thread that a slow reader may block.
+//! Writers of standard output and of the log. Each has a thread, because a slow reader may block it.
 //!
-//! The control loop logs like any other thread, but never waits for it: neither for the reader nor for a
-//! thread that is just logging. What it cannot leave at once is lost and counted, as is every line while
-//! the queue is full and what cannot be written.
+//! The control loop logs like any other thread, but waits neither for the reader nor for another thread
+//! that logs. A line that it cannot queue at once is dropped and counted, like every line that comes
+//! while the queue is full and every line that cannot be written.
 
 use std::cell::Cell;
 use std::io::{self, Write};
@@ -15,35 +15,36 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use crate::spsc::{Next, Receiver, Sender, channel};
 
-/// Lines that wait for the reader: with the events before them, a storm of some thousand kills.
+/// The number of lines that can wait for the reader: with the events in the telemetry queue, enough for
+/// some thousand kills.
 const LINES: usize = 2048;
 
-/// Bytes that are written at once.
+/// The size in bytes from which a batch is written.
 const BATCH: usize = 16 << 10;
 
-/// How long the log waits for its reader in the end.
-const PATIENCE: Duration = Duration::from_millis(200);
+/// The time that the log waits for its reader at the end.
+const LOG_FLUSH_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Lines of the log that were lost. The log starts before there are metrics.
+/// The number of dropped log lines. A static, because the log starts before the metrics exist.
 pub(crate) static LOG_DROPPED: LazyLock<Counter> = LazyLock::new(Counter::default);
 
 thread_local! {
-    static IS_HURRIED: Cell<bool> = const { Cell::new(false) };
+    static IS_NONBLOCKING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// From now on the calling thread never waits in order to log.
-pub(crate) fn hurry() {
-    IS_HURRIED.with(|hurried| hurried.set(true));
+/// Makes the calling thread never wait when it logs.
+pub(crate) fn never_wait() {
+    IS_NONBLOCKING.with(|nonblocking| nonblocking.set(true));
 }
 
-/// Takes lines from any thread.
+/// A queue that accepts lines from any thread.
 #[derive(Clone, Debug)]
 pub struct LineQueue {
     sender: Arc<Mutex<Sender<Box<[u8]>>>>,
     dropped: Counter,
 }
 
-/// The thread that writes lines.
+/// A thread that writes lines.
 #[derive(Debug)]
 pub struct LineWriter {
     queue: LineQueue,
@@ -51,10 +52,10 @@ pub struct LineWriter {
 }
 
 impl LineWriter {
-    /// Starts a thread of that name, which counts what is lost.
+    /// Starts a thread with this name. It counts dropped lines in `dropped`.
     ///
     /// # Errors
-    /// If there can be none.
+    /// If the queue or the thread cannot be created.
     pub(crate) fn start(name: &str, out: impl Write + Send + 'static, dropped: Counter) -> io::Result<Self> {
         let (sender, receiver) = channel(LINES)?;
         let lost = dropped.clone();
@@ -66,37 +67,37 @@ impl LineWriter {
     /// Starts the thread of the log.
     ///
     /// # Errors
-    /// If there can be none.
+    /// If the queue or the thread cannot be created.
     pub fn start_log() -> io::Result<Self> {
         Self::start("log", io::stderr(), LOG_DROPPED.clone())
     }
 
-    /// For the subscriber.
+    /// Returns the queue, for the log subscriber.
     pub fn queue(&self) -> LineQueue {
         self.queue.clone()
     }
 
-    /// Has a line written, or loses it.
+    /// Queues a line, or drops and counts it.
     pub(crate) fn print(&self, mut line: String) {
         line.push('\n');
         self.queue.push(line.into_bytes().into());
     }
 
-    /// Waits until all lines are written, as long as the reader takes.
+    /// Waits until all lines are written, however long the reader takes.
     pub(crate) fn finish(self) {
         self.wait_until(None);
     }
 
-    /// Waits a little until all lines are written.
+    /// Waits for a short time until all lines are written.
     pub fn finish_log(self) {
-        self.wait_until(Some(Instant::now() + PATIENCE));
+        self.wait_until(Some(Instant::now() + LOG_FLUSH_TIMEOUT));
     }
 
     fn wait_until(self, end: Option<Instant>) {
-        // The subscriber keeps its end for ever: an empty line is the last.
+        // The log subscriber keeps its end of the queue for ever, so an empty line marks the end.
         let mut is_sent = false;
         while !self.thread.is_finished() && end.is_none_or(|end| Instant::now() < end) {
-            is_sent = is_sent || self.queue.offer(Box::default());
+            is_sent = is_sent || self.queue.try_push(Box::default());
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -104,15 +105,15 @@ impl LineWriter {
 
 impl LineQueue {
     fn push(&self, line: Box<[u8]>) {
-        if !self.offer(line) {
+        if !self.try_push(line) {
             self.dropped.inc();
         }
     }
 
-    fn offer(&self, line: Box<[u8]>) -> bool {
+    fn try_push(&self, line: Box<[u8]>) -> bool {
         match self.sender.try_lock() {
             Ok(mut sender) => sender.send(line).is_ok(),
-            Err(TryLockError::WouldBlock) if IS_HURRIED.with(Cell::get) => false,
+            Err(TryLockError::WouldBlock) if IS_NONBLOCKING.with(Cell::get) => false,
             Err(_) => self.sender.lock().unwrap_or_else(PoisonError::into_inner).send(line).is_ok(),
         }
     }
@@ -140,7 +141,7 @@ impl Write for &LineQueue {
     }
 }
 
-/// Writes lines until an empty one comes, or none can come.
+/// Writes lines until it receives an empty one or the senders were dropped.
 fn write(mut out: impl Write, mut lines: Receiver<Box<[u8]>>, dropped: &Counter) {
     let mut was_lost = false;
     let mut has_ended = false;
@@ -159,10 +160,10 @@ fn write(mut out: impl Write, mut lines: Receiver<Box<[u8]>>, dropped: &Counter)
             was_lost = false;
             continue;
         };
-        // The agent's work does not depend on it; who counts on the lines has to know.
+        // The agent works without this output, but readers of the lines must see that some are missing.
         dropped.inc_by(count);
         if !std::mem::replace(&mut was_lost, true) {
-            tracing::warn!(%error, "lines cannot be written: they are lost, and counted");
+            tracing::warn!(%error, "lines cannot be written: they are dropped, and counted");
         }
     }
 }
@@ -172,15 +173,15 @@ mod tests {
     use super::*;
 
     #[derive(Clone, Default)]
-    struct Page(Arc<Mutex<Vec<u8>>>);
+    struct SharedBuffer(Arc<Mutex<Vec<u8>>>);
 
-    impl Page {
+    impl SharedBuffer {
         fn text(&self) -> String {
             String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
         }
     }
 
-    impl Write for Page {
+    impl Write for SharedBuffer {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().unwrap().extend_from_slice(bytes);
             Ok(bytes.len())
@@ -198,17 +199,17 @@ mod tests {
 
     #[test]
     fn lines_are_written_in_order() {
-        let page = Page::default();
-        let (writer, dropped) = start(page.clone());
+        let buffer = SharedBuffer::default();
+        let (writer, dropped) = start(buffer.clone());
         let lines: Vec<String> = (0..1000).map(|number| format!("{number:0>40}")).collect();
         lines.iter().for_each(|line| writer.print(line.clone()));
         writer.finish();
-        assert_eq!(page.text().lines().collect::<Vec<_>>(), lines);
+        assert_eq!(buffer.text().lines().collect::<Vec<_>>(), lines);
         assert_eq!(dropped.get(), 0);
     }
 
     #[test]
-    fn what_cannot_be_written_is_counted() {
+    fn lines_that_cannot_be_written_are_counted() {
         let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
         let (writer, dropped) = start(full);
         (0..10).for_each(|number| writer.print(number.to_string()));
@@ -217,40 +218,40 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_stopped_costs_lines_and_nothing_else() {
-        let page = Page::default();
-        let stopped = page.0.lock().unwrap();
-        let (writer, dropped) = start(page.clone());
+    fn lines_are_dropped_and_counted_while_the_reader_is_blocked() {
+        let buffer = SharedBuffer::default();
+        let stopped = buffer.0.lock().unwrap();
+        let (writer, dropped) = start(buffer.clone());
         let many = 2 * LINES as u64 + 1000;
         (0..many).for_each(|number| writer.print(number.to_string()));
         let lost = dropped.get();
         assert!(lost > 0 && lost < many, "{lost} of {many}");
         drop(stopped);
         writer.finish();
-        let written = page.text().lines().count() as u64;
+        let written = buffer.text().lines().count() as u64;
         assert_eq!(written + lost, many, "each is written or counted");
     }
 
     #[test]
-    fn a_hurried_thread_waits_neither_for_the_reader_nor_for_another_writer() {
-        let page = Page::default();
-        let (writer, dropped) = start(page.clone());
+    fn nonblocking_thread_waits_for_neither_reader_nor_other_writers() {
+        let buffer = SharedBuffer::default();
+        let (writer, dropped) = start(buffer.clone());
         let log = |text: &'static str| {
             let queue = writer.queue();
             std::thread::spawn(move || {
-                hurry();
+                never_wait();
                 queue.make_writer().write_all(text.as_bytes()).unwrap();
             })
         };
         let another = writer.queue.sender.lock().unwrap();
         log("lost\n").join().unwrap();
         drop(another);
-        let stopped = page.0.lock().unwrap();
+        let stopped = buffer.0.lock().unwrap();
         (0..2 * LINES).for_each(|_| writer.queue().make_writer().write_all(b"some\n").unwrap());
         log("kept or lost\n").join().unwrap();
         drop(stopped);
         writer.finish();
-        let text = page.text();
+        let text = buffer.text();
         let written = text.lines().filter(|line| *line == "some").count();
         assert!(!text.contains("lost\n") || text.contains("kept or lost\n"), "{text}");
         assert!(written >= LINES, "{written}");

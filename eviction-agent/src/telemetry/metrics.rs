@@ -1,7 +1,7 @@
-//! The metrics: one struct of handles, made once, shared by reference.
+//! The metrics: one struct of handles, created once and shared by reference.
 //!
-//! Counters and gauges are atomics, so the control loop may touch them; histograms and families
-//! take a lock and are only touched by the telemetry side.
+//! Counters and gauges are atomics, so the control loop may use them. Histograms and families take a lock, so only
+//! the telemetry threads use them.
 
 mod exposition;
 mod family;
@@ -40,29 +40,29 @@ pub type SecondsCounter = Counter<f64, AtomicU64>;
 
 const PREFIX: &str = "eviction_agent";
 
-/// Which metrics there are: only what runs is exported, since a healthy value of something that
-/// does not run misleads.
+/// A group of metrics. The agent exports only the groups of components that run, because a healthy value of a
+/// component that does not run is misleading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Group {
-    /// Those of every agent.
+    /// Metrics of every agent.
     Node,
-    /// Those of every process, whose names have no prefix.
+    /// Metrics of every process. Their names have no prefix.
     Process,
-    /// Those of an agent that records.
+    /// Metrics of an agent that records.
     Recorder,
-    /// Those of an agent that sends requests to an API server.
+    /// Metrics of an agent that sends requests to an API server.
     Api,
-    /// Those of an agent that watches its pods and its node there.
+    /// Metrics of an agent that watches its pods and its node.
     Watch,
 }
 
-/// A metric, or the family of it if it has labels.
+/// The type of a field: a metric, or a family if the metric has labels.
 macro_rules! type_of {
     ($type:ty) => { $type };
     ($type:ty, $($label:literal),+) => { Family<{ [$($label),+].len() }, $type> };
 }
 
-/// How a metric is made: by its constructor, or with the value 0.
+/// The constructor of a metric, or its default, which is 0.
 macro_rules! constructor {
     () => {
         Default::default
@@ -77,9 +77,9 @@ macro_rules! make {
     ($constructor:expr, $($label:literal),+) => { Family::new([$($label),+], $constructor) };
 }
 
-/// Declares the fields: group, name of the field, type, labels, name, constructor, and the values of the label
-/// whose series exist from the start, since `increase()` does not see a series that begins with 1. The comment is the
-/// help text.
+/// Declares the fields: group, name of the field, type, labels, name, constructor, and the values of the label whose
+/// series exist from the start, because `increase()` does not see a series that starts at 1. The comment is the help
+/// text.
 macro_rules! metrics {
     ($(
         $(#[doc = $doc:literal])+
@@ -122,7 +122,7 @@ macro_rules! metrics {
 }
 
 fn register(registry: &mut Registry, name: &str, help: &str, metric: impl Metric) {
-    // The library adds the full stop, and the unit to the name.
+    // The library adds the full stop to the help text, and the unit to the name.
     let help = help.trim().trim_end_matches('.');
     for (suffix, unit) in [("_seconds", Unit::Seconds), ("_bytes", Unit::Bytes)] {
         if let Some(name) = name.strip_suffix(suffix) {
@@ -132,17 +132,17 @@ fn register(registry: &mut Registry, name: &str, help: &str, metric: impl Metric
     registry.register(name, help, metric);
 }
 
-/// 20 µs to 10 s: the goal is under 0.5 ms, a poll is 10 s late.
+/// Buckets from 20 µs to 10 s: the goal is less than 0.5 ms, and a poll is 10 s late.
 fn reaction_latency() -> Histogram {
     Histogram::new([20e-6, 50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 50e-3, 0.25, 1.0, 10.0])
 }
 
-/// 10 ms to 10 minutes: a kill takes milliseconds, a grace period seconds to minutes.
+/// Buckets from 10 ms to 10 minutes: a kill takes milliseconds, a grace period seconds to minutes.
 fn eviction_duration() -> Histogram {
     Histogram::new([0.01, 0.05, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0])
 }
 
-/// 1 MiB to 1 GiB.
+/// Buckets from 1 MiB to 1 GiB.
 fn overshoot() -> Histogram {
     Histogram::new([1.0, 4.0, 16.0, 64.0, 256.0, 1024.0].map(|mebibytes| mebibytes * 1024.0 * 1024.0))
 }
@@ -330,18 +330,18 @@ metrics! {
     Process process_open_fds: OptionalGauge = "process_open_fds";
 }
 
-/// What is exported of signals of one unit.
+/// The metric families of signals with the same unit.
 #[derive(Clone, Copy, Debug)]
 pub struct SignalFamilies<'a> {
-    /// `signal_available_…`
+    /// The family `signal_available_…`.
     pub available: &'a Family<1, OptionalGauge>,
-    /// `signal_capacity_…`
+    /// The family `signal_capacity_…`.
     pub capacity: &'a Family<1, OptionalGauge>,
-    /// `threshold_…`
+    /// The family `threshold_…`.
     pub thresholds: &'a Family<3, OptionalGauge>,
 }
 
-/// The present, in seconds since the Unix epoch.
+/// Returns the current time in seconds since the Unix epoch.
 pub fn unix_now() -> f64 {
     family::now()
 }
@@ -370,7 +370,7 @@ impl Metrics {
         metrics
     }
 
-    /// What is exported of a signal.
+    /// Returns the metric families of a signal.
     pub fn of_signal(&self, signal: Signal) -> SignalFamilies<'_> {
         let (available, capacity, thresholds) = match signal.resource() {
             Resource::Memory | Resource::EphemeralStorage => {
@@ -393,20 +393,20 @@ impl Metrics {
         self.pod_reclaim_stall.retain(|it| it != pod);
     }
 
-    /// What a scraper gets: all metrics, with those that are read for it.
+    /// Returns the text of all metrics, after it has refreshed the metrics that are read at each scrape.
     ///
     /// # Errors
-    /// Only if a metric cannot write itself.
+    /// Only if a metric cannot be encoded.
     pub fn scrape(&self, form: Form) -> Result<String, fmt::Error> {
         self.read_process();
         self.read_pressure(Path::new("/proc/pressure"));
         self.encode(form)
     }
 
-    /// The metrics as they are, sorted.
+    /// Returns the text of all metrics, sorted, with their current values.
     ///
     /// # Errors
-    /// Only if a metric cannot write itself.
+    /// Only if a metric cannot be encoded.
     pub fn encode(&self, form: Form) -> Result<String, fmt::Error> {
         let mut text = String::with_capacity(32 * 1024);
         let registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,7 +1,7 @@
-//! What the agent reports: metrics, event lines, the log, recordings.
+//! Telemetry of the agent: metrics, event lines, the log and recordings.
 //!
-//! Nothing here is on the path from a kernel event to a decision; `exporter` takes what the control loop
-//! has put into `queue`.
+//! Nothing here is on the path from a kernel event to a decision. The control loop puts events into
+//! `queue`, and `exporter` publishes them.
 
 pub mod event_log;
 pub(crate) mod exporter;

@@ -1,4 +1,4 @@
-//! The memory of pods and their places in the order of eviction, as metrics.
+//! The memory of pods and their rank in the eviction order, as metrics.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,58 +11,58 @@ use eviction_core::pods::{KnownPod, memory_limit};
 use eviction_core::record::PodSample;
 use eviction_core::signal::{Resource, Signal};
 
-/// So many pods have a rank.
+/// The number of pods that have a rank.
 const RANKED: usize = 10;
 
-/// Of so many pods the memory is exported at most.
-const MOST: usize = 512;
+/// The maximum number of pods whose memory is exported.
+const MAX_PODS: usize = 512;
 
-/// What is exported of a pod.
+/// The exported values of a pod.
 #[derive(Clone, Debug)]
 pub(crate) struct PodMemory {
     pod: Arc<KnownPod>,
     working_set: Option<u64>,
-    /// From 1; nothing if it is not among the first, or is never evicted.
+    /// The rank from 1. `None` if the pod is not among the first, or is never evicted.
     rank: Option<usize>,
 }
 
-/// The pods to export.
-pub(crate) fn choose(mode: PodMetrics, sample: &PodSample) -> Vec<PodMemory> {
+/// Selects the pods to export.
+pub(crate) fn select_pods(mode: PodMetrics, sample: &PodSample) -> Vec<PodMemory> {
     if mode == PodMetrics::Off {
         return Vec::new();
     }
     let ranked = sample.ranked(Signal::MemoryAvailable);
     let PodSample { pods, snapshot, .. } = sample;
-    let most = match mode {
-        PodMetrics::All => MOST.min(ranked.len()),
+    let limit = match mode {
+        PodMetrics::All => MAX_PODS.min(ranked.len()),
         PodMetrics::Top => RANKED.min(ranked.len()),
         PodMetrics::Off => return Vec::new(),
     };
-    let mut chosen = Vec::with_capacity(most);
+    let mut selected = Vec::with_capacity(limit);
     let mut ranks = 1..=RANKED;
     for candidate in &ranked {
-        if chosen.len() == most {
+        if selected.len() == limit {
             break;
         }
         let Some(pod) = pods.pods().get(candidate.pod as usize) else { continue };
-        let may_go = !pod.critical && candidate.order != EvictionOrder::Never;
-        let rank = if may_go { ranks.next() } else { None };
+        let is_evictable = !pod.critical && candidate.order != EvictionOrder::Never;
+        let rank = if is_evictable { ranks.next() } else { None };
         if rank.is_none() && mode == PodMetrics::Top {
             continue;
         }
         let stats = snapshot.stats_of(candidate.pod);
         let working_set = stats.and_then(|stats| stats.values().memory_working_set);
-        chosen.push(PodMemory { pod: Arc::clone(pod), working_set, rank });
+        selected.push(PodMemory { pod: Arc::clone(pod), working_set, rank });
     }
-    chosen
+    selected
 }
 
-/// Sets the series of these pods, and removes those of all others.
+/// Sets the series of these pods and removes the series of all others.
 pub(crate) fn export(pods: &[PodMemory], metrics: &Metrics) {
     let mut wanted: BTreeMap<[Label; 2], &PodMemory> = BTreeMap::new();
     for memory in pods {
         let pod = &memory.pod.pod;
-        // Of several pods of one name the first to be evicted counts.
+        // If several pods have the same name, the first one to be evicted counts.
         wanted.entry(pod_labels(&pod.namespace, &pod.name)).or_insert(memory);
     }
     metrics.pod_eviction_rank.retain(|[_, namespace, pod]| {
@@ -96,23 +96,24 @@ mod tests {
     use eviction_core::pod::{Pod, Resources};
     use eviction_core::snapshot::NodeStats;
 
-    fn chosen(mode: PodMetrics, pods: Vec<Pod>) -> Vec<PodMemory> {
+    fn selected(mode: PodMetrics, pods: Vec<Pod>) -> Vec<PodMemory> {
         let uids: Vec<String> = pods.iter().map(|pod| pod.uid.to_string()).collect();
         let usage: Vec<_> = (1..).zip(&uids).map(|(used, uid)| memory_of(uid, used << 20)).collect();
         let pods = set(pods);
         let snapshot = snapshot(NodeStats::default(), &usage).indexed(&pods);
         let (layout, in_flight) = (DiskLayout::default(), Vec::new());
-        choose(mode, &PodSample { at: at(0), pods, snapshot, layout, in_flight, sized: false })
+        select_pods(mode, &PodSample { at: at(0), pods, snapshot, layout, in_flight, sized: false })
     }
 
-    /// The lines of the metrics of pods, without their prefix.
+    /// Returns the metric lines of pods without their prefix.
     fn series(metrics: &Metrics) -> Vec<String> {
         let text = metrics.encode(Form::OpenMetrics).unwrap();
         let lines = text.lines().filter_map(|line| line.strip_prefix("eviction_agent_pod_"));
         lines.map(str::to_owned).collect()
     }
 
-    /// The higher its number, the more a pod exceeds its request; the last one is critical.
+    /// Returns 12 pods, which exceed their request more with a higher number, and then a critical
+    /// pod.
     fn twelve_and_a_critical_one() -> Vec<Pod> {
         let mut pods: Vec<Pod> = (1..=12).map(|number| pod(&format!("{number:02}"), "1Mi")).collect();
         pods.push(Pod { priority: Some(2_000_000_000), ..pod("critical", "1Mi") });
@@ -125,7 +126,7 @@ mod tests {
             [(PodMetrics::All, 13, 10), (PodMetrics::Top, 10, 10), (PodMetrics::Off, 0, 0)]
         {
             let metrics = Metrics::new("0", "0");
-            export(&chosen(mode, twelve_and_a_critical_one()), &metrics);
+            export(&selected(mode, twelve_and_a_critical_one()), &metrics);
             let series = series(&metrics);
             let count = |name: &str| series.iter().filter(|line| line.starts_with(name)).count();
             assert_eq!(count("memory_working_set_bytes"), memories, "{mode:?}: {series:#?}");
@@ -145,18 +146,18 @@ mod tests {
     }
 
     #[test]
-    fn the_series_of_a_pod_end_with_it() {
+    fn series_of_a_pod_are_removed_with_the_pod() {
         let metrics = Metrics::new("0", "0");
         let limited =
             Pod { containers: vec![container("main", limits(&[("memory", "9Mi")]))], ..pod("a", "1") };
-        export(&chosen(PodMetrics::Top, vec![limited, pod("b", "1Mi")]), &metrics);
+        export(&selected(PodMetrics::Top, vec![limited, pod("b", "1Mi")]), &metrics);
         let names = |pod: &str| -> Vec<String> {
             let series = series(&metrics).into_iter().filter(|line| line.contains(pod));
             series.filter_map(|line| line.split('{').next().map(str::to_owned)).collect()
         };
         assert_eq!(names("pod-a"), ["eviction_rank", "memory_limit_bytes", "memory_working_set_bytes"]);
         assert_eq!(names("pod-b"), ["eviction_rank", "memory_request_bytes", "memory_working_set_bytes"]);
-        export(&chosen(PodMetrics::Top, vec![pod("b", "1Mi")]), &metrics);
+        export(&selected(PodMetrics::Top, vec![pod("b", "1Mi")]), &metrics);
         assert!(names("pod-a").is_empty());
         assert_eq!(names("pod-b").len(), 3);
         export(&[], &metrics);

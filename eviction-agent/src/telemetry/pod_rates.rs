@@ -1,4 +1,4 @@
-//! What tasks did, as metrics and as rates of a decision's candidates.
+//! Task activity of pods, as metrics and as rates of the candidates of a decision.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,15 +8,15 @@ use crate::telemetry::metrics::{Label, Metrics};
 use eviction_core::pods::KnownPod;
 use eviction_node::clock::Instant;
 
-/// How long the series of a pod stay after nothing was heard of it: some scrapes.
-const KEPT_NS: u64 = 5 * 60 * 1_000_000_000;
+/// The time that the series of a pod stay after its last activity: some scrapes.
+const RETENTION_NS: u64 = 5 * 60 * 1_000_000_000;
 
-/// The labels of a pod's series.
+/// Returns the labels of a pod's series.
 pub(crate) fn pod_labels(namespace: &str, pod: &str) -> [Label; 2] {
     [namespace.to_owned().into(), pod.to_owned().into()]
 }
 
-/// What the tasks of a pod did.
+/// The activity of the tasks of a pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PodActivity {
     pub(crate) forks: u64,
@@ -28,7 +28,7 @@ pub(crate) struct PodActivity {
 }
 
 impl PodActivity {
-    fn each(self, other: Self, op: impl Fn(u64, u64) -> u64) -> Self {
+    fn zip_with(self, other: Self, op: impl Fn(u64, u64) -> u64) -> Self {
         Self {
             forks: op(self.forks, other.forks),
             execs: op(self.execs, other.execs),
@@ -39,76 +39,79 @@ impl PodActivity {
         }
     }
 
-    /// What was added since; all of it where a count began anew.
+    /// Returns the increase since `before`. For a counter that was reset, this is its whole value.
     pub(crate) fn since(self, before: Self) -> Self {
-        self.each(before, |now, before| if now < before { now } else { now - before })
+        self.zip_with(before, |now, before| if now < before { now } else { now - before })
     }
 
     pub(crate) fn add(&mut self, more: Self) {
-        *self = self.each(more, u64::saturating_add);
+        *self = self.zip_with(more, u64::saturating_add);
     }
 }
 
-/// What the tasks of a pod did between two reads; without a pod, the tasks that belong to no known one.
+/// The activity of the tasks of a pod between two reads. Without a pod: of the tasks that belong to no
+/// known pod.
 #[derive(Clone, Debug)]
 pub(crate) struct PodTaskDelta {
     pub(crate) pod: Option<Arc<KnownPod>>,
     pub(crate) activity: PodActivity,
 }
 
-/// What a pod did in the last interval.
+/// The activity rates of a pod in the last interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Rates {
-    /// Tasks made in a second.
+    /// Created tasks per second.
     pub(crate) forks_per_second: f64,
-    /// Part of the time that its tasks were in memcg direct reclaim, all together: above 1 where
-    /// more than one was.
+    /// The share of the time that the pod's tasks spent in memcg direct reclaim, summed over tasks. It
+    /// exceeds 1 if more than one task was in reclaim.
     pub(crate) reclaim_stall: f64,
 }
 
 #[derive(Debug)]
 struct PodRates {
-    heard_ns: u64,
+    updated_ns: u64,
     rates: Option<Rates>,
 }
 
-/// The pods of which something is exported.
+/// The pods whose activity is exported.
 #[derive(Debug, Default)]
 pub(crate) struct PodRateExporter {
     pods: BTreeMap<[Label; 2], PodRates>,
-    before_ns: Option<u64>,
+    last_update_ns: Option<u64>,
 }
 
 impl PodRateExporter {
     pub(crate) fn take(&mut self, deltas: Vec<PodTaskDelta>, at: Instant, metrics: &Metrics) {
-        let interval_ns = self.before_ns.replace(at.mono_ns).and_then(|then| at.mono_ns.checked_sub(then));
+        let interval_ns =
+            self.last_update_ns.replace(at.mono_ns).and_then(|then| at.mono_ns.checked_sub(then));
         for PodTaskDelta { pod, activity } in deltas {
             let labels =
                 pod.map(|known| pod_labels(&known.pod.namespace, &known.pod.name)).unwrap_or_default();
             export(&labels, activity, metrics);
             let rates = interval_ns.filter(|ns| *ns > 0).map(|ns| Rates::of(activity, ns));
-            self.pods.insert(labels, PodRates { heard_ns: at.mono_ns, rates });
+            self.pods.insert(labels, PodRates { updated_ns: at.mono_ns, rates });
         }
-        self.pods.retain(|labels, kept| {
-            let keep = at.mono_ns.saturating_sub(kept.heard_ns) < KEPT_NS;
-            if !keep {
+        self.pods.retain(|labels, rates| {
+            let is_recent = at.mono_ns.saturating_sub(rates.updated_ns) < RETENTION_NS;
+            if !is_recent {
                 metrics.forget_pod(labels);
             }
-            keep
+            is_recent
         });
     }
 
-    /// Of each pod that was in direct reclaim in the last interval, the part of the time.
+    /// Returns the share of the time in direct reclaim of each pod that was in reclaim in the last
+    /// interval.
     pub(crate) fn stalls(&self) -> BTreeMap<[Label; 2], f64> {
-        let of_now = self.pods.iter().filter(|(_, pod)| self.before_ns == Some(pod.heard_ns));
+        let of_now = self.pods.iter().filter(|(_, pod)| self.last_update_ns == Some(pod.updated_ns));
         let stalls = of_now.filter_map(|(labels, pod)| Some((labels.clone(), pod.rates?.reclaim_stall)));
         stalls.filter(|(_, stall)| *stall > 0.0).collect()
     }
 
-    /// What this pod did in the last interval.
+    /// Returns the rates of a pod in the last interval.
     pub(crate) fn rates(&self, namespace: &str, pod: &str) -> Option<Rates> {
-        let PodRates { heard_ns, rates } = self.pods.get(&pod_labels(namespace, pod))?;
-        (self.before_ns == Some(*heard_ns)).then_some(*rates).flatten()
+        let PodRates { updated_ns, rates } = self.pods.get(&pod_labels(namespace, pod))?;
+        (self.last_update_ns == Some(*updated_ns)).then_some(*rates).flatten()
     }
 }
 
@@ -146,19 +149,19 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    fn tally(name: &str, activity: PodActivity) -> PodTaskDelta {
+    fn delta(name: &str, activity: PodActivity) -> PodTaskDelta {
         PodTaskDelta { pod: Some(Arc::new(KnownPod::new(pod(name, "1Mi"), &policy(Vec::new())))), activity }
     }
 
     #[test]
-    fn a_pod_is_exported_while_it_is_there_and_some_minutes_more() {
+    fn series_of_a_pod_are_kept_for_minutes_after_its_last_activity() {
         let metrics = Metrics::new("0", "0");
         let mut deltas = PodRateExporter::default();
         let clock = Clock::start();
         let activity =
             PodActivity { forks: 30, reclaims: 2, stalled_ns: SECOND / 2, ..PodActivity::default() };
-        deltas.take(vec![tally("web", activity)], clock.at(SECOND), &metrics);
-        deltas.take(vec![tally("web", activity)], clock.at(11 * SECOND), &metrics);
+        deltas.take(vec![delta("web", activity)], clock.at(SECOND), &metrics);
+        deltas.take(vec![delta("web", activity)], clock.at(11 * SECOND), &metrics);
         let text = metrics.encode(Form::OpenMetrics).unwrap();
         let [namespace, pod] = deltas.pods.keys().next().unwrap().clone();
         let series = |name: &str, value: &str| {
@@ -172,7 +175,7 @@ mod tests {
         deltas.take(Vec::new(), clock.at(12 * SECOND), &metrics);
         assert_eq!(deltas.rates(&namespace, &pod), None, "nothing of the last interval");
         assert!(metrics.encode(Form::OpenMetrics).unwrap().contains("pod=\""));
-        deltas.take(Vec::new(), clock.at(11 * SECOND + KEPT_NS), &metrics);
+        deltas.take(Vec::new(), clock.at(11 * SECOND + RETENTION_NS), &metrics);
         assert!(!metrics.encode(Form::OpenMetrics).unwrap().contains("pod=\""));
     }
 }

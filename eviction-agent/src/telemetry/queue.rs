@@ -1,7 +1,6 @@
-//! What the control loop sends to telemetry, through a bounded queue.
+//! The bounded queue through which the control loop sends events to telemetry.
 //!
-//! When the queue is full, an event is dropped and counted: the control loop never waits, neither for room nor for a
-//! lock.
+//! When the queue is full, an event is dropped and counted: the control loop waits neither for space nor for a lock.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,39 +25,39 @@ use crate::telemetry::pod_rates::PodTaskDelta;
 use eviction_node::clock::{Clock, Instant};
 use eviction_node::sampler::MemoryUsage;
 
-/// Some seconds of the busiest node; each is a few hundred bytes.
+/// Capacity of the queue: some seconds of the busiest node. Each entry has a few hundred bytes.
 const QUEUE: usize = 1024;
 
-/// Decisions and samples of pods that wait, at most: each has the values of all pods.
+/// The maximum number of decisions and pod samples that wait. Each has the values of all pods.
 const DECISIONS: usize = 16;
 
-/// What is to be published or counted.
+/// An event to publish or count.
 #[derive(Debug)]
 pub(crate) enum TelemetryEvent {
-    /// A decision in which something changed: thresholds, conditions, or a pod was selected.
+    /// A decision with a change of thresholds or conditions, or with a selected pod.
     Decision(Box<DecisionEvent>),
     /// A step of an eviction.
     Progress(EvictionUpdate),
-    /// An event that is published as it is, with the metrics that belong to it.
+    /// An event that is published unchanged, with its metrics.
     Event(Box<Event>, Timestamp),
-    /// A signal cannot be read, for this reason.
+    /// A signal cannot be read, with the reason.
     Unknown(Signal, UnknownReason, Timestamp),
-    /// Pods and cgroups were joined anew; `reread`: with a list of pods that was read anew.
-    /// `pods_root`: the folder of the group of all pods.
+    /// Pods and cgroups were matched again. `reread`: the list of pods was read again. `pods_root`: the folder of the
+    /// cgroup of all pods.
     Pods { pods: event_log::Pods, reread: bool, pods_root: Option<PathBuf>, at: Timestamp },
-    /// The pods file cannot be used any more, and why.
+    /// The pods file has become unusable, with the reason.
     PodsInvalid(String, Timestamp),
-    /// What the tasks of pods did since the last one.
+    /// The task activity of pods since the previous event.
     PodActivity(Vec<PodTaskDelta>, Instant),
-    /// What all pods use.
+    /// The usage of all pods.
     PodSample(Box<PodSample>, OwnedSemaphorePermit),
 }
 
-/// A decision with the circumstances of its sample.
+/// A decision with the sample that led to it.
 #[derive(Debug)]
 pub(crate) struct DecisionEvent {
     pub(crate) decision: Decision,
-    /// The number of the first eviction in it; the others follow.
+    /// The id of the first eviction of the decision. The other evictions have the next ids.
     pub(crate) first_id: u64,
     /// The node's memory in the sample.
     pub(crate) usage: Option<MemoryUsage>,
@@ -67,13 +66,13 @@ pub(crate) struct DecisionEvent {
     pub(crate) crossed_mono_ns: Option<u64>,
     pub(crate) sampled: Instant,
     pub(crate) decided_mono_ns: u64,
-    /// Bounds how many there are at once.
+    /// Limits the number of queued decisions.
     #[expect(dead_code, reason = "what counts is when it is dropped")]
     pub(crate) permit: OwnedSemaphorePermit,
 }
 
 impl DecisionEvent {
-    /// How long after the threshold was crossed it was made, if a crossing caused it.
+    /// Returns the time from the threshold crossing to the decision, if a crossing caused it.
     pub(crate) fn latency_ns(&self) -> Option<u64> {
         self.crossed_mono_ns.map(|crossed| self.decided_mono_ns.saturating_sub(crossed))
     }
@@ -89,15 +88,15 @@ pub(crate) struct EvictionUpdate {
     pub(crate) step: Step,
 }
 
-/// What the executor reports, or why it refused.
+/// Progress that the executor reports, or the reason why it rejected the action.
 #[derive(Debug)]
 pub(crate) enum Step {
     Progress(KillUpdate),
     Refused(KillRejection),
 }
 
-/// Ids of decisions: the start of the first agent whose numbers were continued, in milliseconds and hexadecimal digits, and
-/// a number. They are unique on a node.
+/// The prefix of decision ids. An id is a start time in milliseconds as hexadecimal digits, and a number; the start
+/// is that of the first agent whose numbers were continued. Ids are unique on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct DecisionIds {
@@ -105,18 +104,18 @@ pub(crate) struct DecisionIds {
 }
 
 impl DecisionIds {
-    /// Those of an agent that continues no other one.
+    /// Returns the ids of an agent that does not continue the numbers of another one.
     pub(crate) fn of_this_start() -> Self {
         Self { first_start_ms: Clock::start().now().wall.as_millisecond() }
     }
 
-    /// The name of the decision of this number.
+    /// Returns the id of the decision with this number.
     pub(crate) fn of(self, decision: u64) -> String {
         format!("{:x}-{decision}", self.first_start_ms)
     }
 }
 
-/// The control loop's end of the queue.
+/// The sending end of the queue, for the control loop.
 #[derive(Debug)]
 pub(crate) struct TelemetryQueue {
     queue: Sender<TelemetryEvent>,
@@ -126,7 +125,7 @@ pub(crate) struct TelemetryQueue {
 
 impl TelemetryQueue {
     /// # Errors
-    /// If there can be no queue.
+    /// If the queue cannot be created.
     pub(crate) fn new(metrics: &Metrics) -> Result<(Self, Receiver<TelemetryEvent>), Failure> {
         let (mut queue, mut receiver) =
             channel(QUEUE).map_err(|error| Failure::because("make the telemetry queue", &error))?;
@@ -137,27 +136,27 @@ impl TelemetryQueue {
         Ok((Self { queue, decisions, dropped: metrics.telemetry_dropped.with(["events"]) }, receiver))
     }
 
-    /// Never waits: what does not fit is dropped and counted.
+    /// Sends an event without waiting. An event that does not fit is dropped and counted.
     pub(crate) fn send(&mut self, event: TelemetryEvent) {
         if self.queue.send(event).is_err() {
-            self.lose();
+            self.count_dropped();
         }
     }
 
-    /// Sends an event that is published as it is.
+    /// Sends an event that is published unchanged.
     pub(crate) fn publish(&mut self, event: Event, at: Timestamp) {
         self.send(TelemetryEvent::Event(Box::new(event), at));
     }
 
-    /// Sends a decision, unless too many wait for their record: then it is dropped and counted.
+    /// Sends a decision, unless too many decisions wait to be recorded. Then the decision is dropped and counted.
     pub(crate) fn send_decision(&mut self, event: impl FnOnce(OwnedSemaphorePermit) -> DecisionEvent) {
         match Arc::clone(&self.decisions).try_acquire_owned() {
             Ok(permit) => self.send(TelemetryEvent::Decision(Box::new(event(permit)))),
-            Err(_) => self.lose(),
+            Err(_) => self.count_dropped(),
         }
     }
 
-    /// Sends a sample of pods, unless too many wait: the next one will do.
+    /// Sends a sample of pods, unless too many samples and decisions wait. The next sample replaces it.
     pub(crate) fn send_pods(&mut self, sample: impl FnOnce() -> PodSample) {
         let has_room = self.decisions.available_permits() > DECISIONS / 2;
         if let (true, Ok(permit)) = (has_room, Arc::clone(&self.decisions).try_acquire_owned()) {
@@ -165,7 +164,7 @@ impl TelemetryQueue {
         }
     }
 
-    fn lose(&self) {
+    fn count_dropped(&self) {
         self.dropped.inc();
     }
 }
@@ -175,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn decisions_of_two_starts_have_two_names() {
+    fn decision_ids_differ_between_agent_starts() {
         let of = |first_start_ms| DecisionIds { first_start_ms }.of(3);
         assert_eq!((of(0x19a8f).as_str(), of(0x19a90).as_str()), ("19a8f-3", "19a90-3"));
     }

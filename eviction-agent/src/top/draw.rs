@@ -10,8 +10,8 @@ use super::text::{bytes, pad, plain, seconds, shorten, width, wrap};
 use super::{Prompt, Screen, View, pods};
 use crate::telemetry::live::state::{ContainerState, SignalState, ThresholdState};
 
-/// On a smaller terminal a line says so.
-const LEAST: (u16, u16) = (60, 12);
+/// The minimum size of the terminal. A smaller one shows only a message.
+const MIN_SIZE: (u16, u16) = (60, 12);
 
 const HELP: [&str; 17] = [
     "q Ctrl-C    quit",
@@ -36,11 +36,12 @@ const HELP: [&str; 17] = [
 type Text = Vec<Line<'static>>;
 
 impl Screen {
-    /// Draws all of it.
+    /// Draws the whole screen.
     pub fn draw(&self, frame: &mut Frame<'_>) {
         let area = frame.area();
-        if area.width < LEAST.0 || area.height < LEAST.1 {
-            let text = format!("top needs {}x{}, this is {}x{}", LEAST.0, LEAST.1, area.width, area.height);
+        if area.width < MIN_SIZE.0 || area.height < MIN_SIZE.1 {
+            let text =
+                format!("top needs {}x{}, this is {}x{}", MIN_SIZE.0, MIN_SIZE.1, area.width, area.height);
             frame.render_widget(Paragraph::new(text), area);
             return;
         }
@@ -68,12 +69,12 @@ impl Screen {
         text.resize(usize::from(area.height) - 1, Line::default());
         text.push(self.footer());
         for (line, y) in text.iter().zip(area.top()..area.bottom()) {
-            // A line at a time, so that what is too long is cut off.
+            // Each line is drawn separately, so that long lines are cut off.
             frame.render_widget(Paragraph::new(line.clone()), Rect { y, height: 1, ..area });
         }
     }
 
-    /// A text that begins with a time, without its date if that is today's.
+    /// Returns a text that begins with a time without the date, if that is the current date.
     fn clock<'a>(&self, text: &'a str) -> &'a str {
         let today = self.state.at.to_string();
         let date = today.split_inclusive('T').next().unwrap_or_default();
@@ -109,12 +110,12 @@ impl Screen {
         Line::from(Span::styled(format!("{left}{}{right}", " ".repeat(gap)), style))
     }
 
-    /// A line for each signal that is known.
+    /// Returns the lines of all known signals.
     fn signals(&self, columns: usize) -> Text {
         self.state.signals.iter().flat_map(|signal| self.signal(signal, columns)).collect()
     }
 
-    /// One line, or two where the thresholds do not fit into the first.
+    /// Returns one line for a signal, or two if the thresholds do not fit into the first.
     fn signal(&self, signal: &SignalState, columns: usize) -> Text {
         let is_bytes = signal.signal.ends_with(".available") && signal.signal != "pid.available";
         let amount = |number: i64| if is_bytes { bytes(number) } else { number.to_string() };
@@ -138,7 +139,7 @@ impl Screen {
         }
         let text: usize = spans.iter().map(Span::width).sum();
         let free = columns.saturating_sub(width(&begin) + 3);
-        // A bar of less than that shows nothing.
+        // A shorter bar is not useful.
         let is_one_line = free >= text + 8;
         let room = if is_one_line { free - text } else { free };
         let mut line = vec![Span::raw(begin)];
@@ -153,7 +154,7 @@ impl Screen {
         vec![Line::from(line), Line::from(spans)]
     }
 
-    /// How much is used, and where the thresholds are: `S` and `H`.
+    /// Returns a bar of the used share, with the thresholds as `S` and `H`.
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
@@ -210,7 +211,7 @@ impl Screen {
 
     fn table(&self, columns: usize, lines: usize) -> Text {
         let (pods, omitted) = (&self.state.pods, self.state.pods_omitted);
-        let mut text = pods::table(pods, self.place(), columns, lines - 1, self.is_ascii);
+        let mut text = pods::table(pods, self.selected_index(), columns, lines - 1, self.is_ascii);
         text.resize(lines - 1, Line::default());
         let shown = lines.saturating_sub(2).min(pods.len());
         let reverse = if self.is_reversed { ", reverse" } else { "" };
@@ -221,7 +222,7 @@ impl Screen {
         text
     }
 
-    /// A heading and lines, exactly so many.
+    /// Returns a heading and the text, exactly `lines` lines.
     fn framed(&self, title: &str, text: Text, columns: usize, lines: usize) -> Text {
         let rule = if self.is_ascii { "-" } else { "─" };
         let title = shorten(&self.plain(title), columns.saturating_sub(4), self.is_ascii);
@@ -232,7 +233,7 @@ impl Screen {
         framed
     }
 
-    /// The last ones, or those from the scrolled line on.
+    /// Returns the last events, or those at the scroll position.
     fn last_events(&self, lines: usize) -> Text {
         let scrolled = if self.view == View::Events { self.scroll } else { 0 };
         let first = self.events.len().saturating_sub(lines).saturating_sub(scrolled);
@@ -267,7 +268,7 @@ impl Screen {
         text.split_off(first)
     }
 
-    /// The pods that use most, and of which nothing is known last.
+    /// Returns the pods by disk usage, the largest first. Pods with unknown usage come last.
     fn disks(&self, lines: usize) -> Text {
         let mut pods: Vec<_> = self.state.pods.iter().collect();
         pods.sort_by_key(|pod| std::cmp::Reverse(pod.disk_usage));
@@ -303,7 +304,7 @@ impl Screen {
     }
 }
 
-/// `soft <1.2Gi MET 24s of 30s`, `hard <512Mi in 11s`.
+/// Returns a threshold as text, such as `soft <1.2Gi MET 24s of 30s` or `hard <512Mi in 11s`.
 fn threshold_text(threshold: &ThresholdState, amount: &impl Fn(i64) -> String) -> String {
     let ThresholdState { threshold, source: _, value, met, met_seconds, grace_seconds, eta_seconds } =
         threshold;

@@ -1,5 +1,4 @@
-//! The screen of `top`: what an agent knows or has recorded, and what the keys do. No key changes anything but
-//! the screen.
+//! The screen of `top`: the state of an agent or a recording, and the keys. Keys change only the screen.
 
 mod draw;
 mod pods;
@@ -16,10 +15,10 @@ use eviction_core::time::Timestamp;
 use crate::telemetry::live::state::{NodeState, PodState};
 use timeline::Timeline;
 
-/// So many event lines can be scrolled through.
+/// The maximum number of event lines to scroll through.
 const EVENTS: usize = 1000;
 
-/// What fills the screen.
+/// The view that fills the screen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum View {
     /// Pods, events and the explanation.
@@ -31,16 +30,16 @@ pub enum View {
     Explain,
     /// The containers of each pod.
     Containers,
-    /// The file systems, and what pods use of them.
+    /// The file systems, and their usage by pods.
     Disks,
     /// The keys.
     Help,
 }
 
-/// By what the pods are sorted, each the largest first.
+/// The sort key of the pods, each with the largest first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sort {
-    /// The order of eviction.
+    /// The eviction order.
     #[default]
     Rank,
     /// Memory in use.
@@ -49,14 +48,14 @@ pub enum Sort {
     Over,
     /// Growth.
     Rate,
-    /// Time to the pod's own limit, the shortest first.
+    /// Time until the pod's limit is reached, the shortest first.
     LimitIn,
     /// The name.
     Name,
 }
 
 impl Sort {
-    /// All of them, in the order of the key `o`.
+    /// All sort keys, in the order of the key `o`.
     pub const ALL: [(Self, &str); 6] = [
         (Self::Rank, "rank"),
         (Self::Usage, "usage"),
@@ -71,12 +70,12 @@ impl Sort {
     }
 }
 
-/// What is typed on the last line.
+/// The meaning of the text that is typed on the last line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Prompt {
-    /// A part of a name to go to.
+    /// A part of the name of a pod to select.
     Find,
-    /// What is shown.
+    /// The filter of the shown pods.
     Filter,
     /// A time of the recording.
     Jump,
@@ -85,43 +84,43 @@ enum Prompt {
 /// The screen.
 #[derive(Debug, Default)]
 pub struct Screen {
-    /// The pods are those that the filter lets through.
+    /// The state. Its pods are those that match the filter.
     state: NodeState,
-    /// All of them.
+    /// All pods.
     pods: Vec<PodState>,
     filter: String,
-    /// Of the recording that is shown.
+    /// The times of the shown recording.
     timeline: Option<Timeline>,
-    /// The time of the recording that is to be shown.
+    /// The time of the recording to show next.
     target: Option<Timestamp>,
     events: VecDeque<String>,
     explanation: Vec<String>,
-    /// Why the last question to the agent had no answer.
+    /// The error of the last request to the agent.
     error: Option<String>,
     view: View,
     sort: Sort,
     is_reversed: bool,
     is_paused: bool,
-    /// The UID of the selected pod, once one was selected.
+    /// The UID of the selected pod, if one was selected.
     selected: Option<String>,
     /// The first line shown of events or containers.
     scroll: usize,
-    /// What is searched for.
+    /// The text to find in pod names.
     find: String,
-    /// What is being typed.
+    /// The prompt and the text that is being typed.
     prompt: Option<(Prompt, String)>,
     is_ended: bool,
-    /// The terminal shows no more than ASCII.
+    /// Whether the terminal shows only ASCII.
     is_ascii: bool,
 }
 
 impl Screen {
-    /// An empty screen.
+    /// Returns an empty screen.
     pub fn new(sort: Sort, is_ascii: bool) -> Self {
         Self { sort, is_ascii, ..Self::default() }
     }
 
-    /// Shows a recording, which does not run by itself.
+    /// Shows a recording, which is paused at first.
     pub fn of_recording(self, timeline: Timeline) -> Self {
         Self { timeline: Some(timeline), is_paused: true, ..self }
     }
@@ -147,42 +146,42 @@ impl Screen {
         }
     }
 
-    /// Shows why the selected pod has its rank.
+    /// Shows the explanation of the selected pod's rank.
     pub fn explain(&mut self, lines: Vec<String>) {
         self.explanation = lines;
     }
 
     /// Shows that the agent does not answer.
-    pub fn fail(&mut self, error: String) {
+    pub fn show_error(&mut self, error: String) {
         self.error = Some(error);
     }
 
-    /// The selected pod, whose explanation is shown.
+    /// Returns the selected pod, whose explanation is shown.
     pub fn selected(&self) -> Option<&PodState> {
-        self.state.pods.get(self.place())
+        self.state.pods.get(self.selected_index())
     }
 
-    /// How many pods are listed.
+    /// Returns the number of listed pods.
     pub fn pods(&self) -> usize {
         self.state.pods.len()
     }
 
-    /// Whether the pods were sampled.
+    /// Returns whether the pods were sampled.
     pub fn has_pods(&self) -> bool {
         self.state.pods_at.is_some()
     }
 
-    /// Whether the state is to stay as it is.
+    /// Returns whether updates are paused.
     pub fn is_paused(&self) -> bool {
         self.is_paused
     }
 
-    /// The time of the recording that a key asked for.
+    /// Takes the time of the recording that a key requested.
     pub fn take_target(&mut self) -> Option<Timestamp> {
         self.target.take()
     }
 
-    /// Goes on in a recording that is not paused; at its end it is.
+    /// Advances a recording that is not paused. At the end, the recording is paused.
     pub fn play(&mut self, by: jiff::SignedDuration) {
         let Some(timeline) = self.timeline.as_ref().filter(|_| !self.is_paused) else { return };
         let to = timeline.later(self.state.at, by);
@@ -190,13 +189,13 @@ impl Screen {
         self.target = Some(to);
     }
 
-    /// Whether a key ended it.
+    /// Returns whether a key has ended the program.
     pub fn is_ended(&self) -> bool {
         self.is_ended
     }
 
-    /// The pods that have each word of the filter in their names, or as their QoS class. `>request` stands for
-    /// usage above the request.
+    /// Selects the pods that have each word of the filter in their name or as their QoS class. `>request`
+    /// selects usage above the request.
     fn filter_pods(&mut self) {
         let fits = |pod: &&PodState| {
             self.filter.split_whitespace().all(|word| match word {
@@ -215,7 +214,7 @@ impl Screen {
         };
         let name = |pod: &PodState| (pod.namespace.clone(), pod.pod.clone());
         match self.sort {
-            // Pods that are not evicted come last, in the order of the agent's answer.
+            // Pods that are not evicted come last, in the order of the agent's response.
             Sort::Rank => pods.sort_by_key(|pod| pod.rank.unwrap_or(usize::MAX)),
             Sort::Usage => pods.sort_by_key(|pod| std::cmp::Reverse(pod.usage)),
             Sort::Over => pods.sort_by_key(|pod| std::cmp::Reverse(pod.over_request)),
@@ -231,40 +230,40 @@ impl Screen {
         }
     }
 
-    /// The place of the selected pod, the first one if it is gone.
-    fn place(&self) -> usize {
+    /// Returns the index of the selected pod, or 0 if that pod no longer exists.
+    fn selected_index(&self) -> usize {
         let selected = self.selected.as_deref();
         self.state.pods.iter().position(|pod| Some(&*pod.pod_uid) == selected).unwrap_or(0)
     }
 
-    fn select(&mut self, place: usize) {
+    fn select(&mut self, index: usize) {
         let pods = &self.state.pods;
-        self.selected = pods.get(place.min(pods.len().saturating_sub(1))).map(|pod| pod.pod_uid.clone());
+        self.selected = pods.get(index.min(pods.len().saturating_sub(1))).map(|pod| pod.pod_uid.clone());
     }
 
-    /// Moves the selection, or scrolls where there is none.
-    fn go(&mut self, down: bool, by: usize) {
+    /// Moves the selection, or scrolls a view that has no selection.
+    fn move_or_scroll(&mut self, down: bool, by: usize) {
         let moved = |from: usize| if down { from.saturating_add(by) } else { from.saturating_sub(by) };
         match self.view {
-            View::Overview | View::Explain | View::Disks => self.select(moved(self.place())),
+            View::Overview | View::Explain | View::Disks => self.select(moved(self.selected_index())),
             View::Events | View::Containers | View::Help => self.scroll = moved(self.scroll),
         }
     }
 
-    /// Selects the next pod whose name has the searched text.
+    /// Selects the next pod whose name contains the searched text.
     fn find_next(&mut self, backwards: bool) {
-        let (count, from) = (self.state.pods.len(), self.place());
-        let fits = |place: &usize| {
-            let pod = &self.state.pods[*place];
+        let (count, from) = (self.state.pods.len(), self.selected_index());
+        let fits = |index: &usize| {
+            let pod = &self.state.pods[*index];
             !self.find.is_empty() && has_name(pod, &self.find)
         };
         let next = |step: usize| (from + if backwards { count - step } else { step }) % count;
-        if let Some(place) = (1..=count).map(next).find(fits) {
-            self.select(place);
+        if let Some(index) = (1..=count).map(next).find(fits) {
+            self.select(index);
         }
     }
 
-    /// Does what a key asks for.
+    /// Handles a key.
     pub fn key(&mut self, key: KeyEvent) {
         if key.kind == KeyEventKind::Release {
             return;
@@ -283,17 +282,17 @@ impl Screen {
 
     fn type_key(&mut self, prompt: Prompt, mut text: String, code: KeyCode) {
         match code {
-            KeyCode::Enter => return self.typed(prompt, text),
+            KeyCode::Enter => return self.submit_prompt(prompt, text),
             KeyCode::Esc => return,
             KeyCode::Backspace => drop(text.pop()),
-            // No name of a pod is longer.
+            // No pod name is longer.
             KeyCode::Char(letter) if text.len() < 512 => text.push(letter),
             _ => {}
         }
         self.prompt = Some((prompt, text));
     }
 
-    fn typed(&mut self, prompt: Prompt, text: String) {
+    fn submit_prompt(&mut self, prompt: Prompt, text: String) {
         match prompt {
             Prompt::Find => {
                 self.find = text;
@@ -328,12 +327,12 @@ impl Screen {
                 View::Containers => View::Disks,
                 View::Disks | View::Help => View::Overview,
             }),
-            KeyCode::Char('j') | KeyCode::Down => self.go(true, 1),
-            KeyCode::Char('k') | KeyCode::Up => self.go(false, 1),
-            KeyCode::PageDown => self.go(true, 10),
-            KeyCode::PageUp => self.go(false, 10),
-            KeyCode::Char('g') | KeyCode::Home => self.go(false, usize::MAX),
-            KeyCode::Char('G') | KeyCode::End => self.go(true, usize::MAX),
+            KeyCode::Char('j') | KeyCode::Down => self.move_or_scroll(true, 1),
+            KeyCode::Char('k') | KeyCode::Up => self.move_or_scroll(false, 1),
+            KeyCode::PageDown => self.move_or_scroll(true, 10),
+            KeyCode::PageUp => self.move_or_scroll(false, 10),
+            KeyCode::Char('g') | KeyCode::Home => self.move_or_scroll(false, usize::MAX),
+            KeyCode::Char('G') | KeyCode::End => self.move_or_scroll(true, usize::MAX),
             KeyCode::Char('/') => self.prompt = Some((Prompt::Find, String::new())),
             KeyCode::Char('f') => self.prompt = Some((Prompt::Filter, self.filter.clone())),
             KeyCode::Char(':') if self.timeline.is_some() => {
@@ -342,8 +341,8 @@ impl Screen {
             KeyCode::Char('n') => self.find_next(false),
             KeyCode::Char('N') => self.find_next(true),
             KeyCode::Char('o') | KeyCode::F(6) => {
-                let place = Sort::ALL.iter().position(|(sort, _)| *sort == self.sort).unwrap_or(0);
-                self.sort = Sort::ALL[(place + 1) % Sort::ALL.len()].0;
+                let index = Sort::ALL.iter().position(|(sort, _)| *sort == self.sort).unwrap_or(0);
+                self.sort = Sort::ALL[(index + 1) % Sort::ALL.len()].0;
                 self.sort_pods();
             }
             KeyCode::Char('r') => {
@@ -361,7 +360,7 @@ impl Screen {
     }
 }
 
-/// Whether a pod has this text in its name.
+/// Returns whether the name of a pod contains this text.
 fn has_name(pod: &PodState, text: &str) -> bool {
     format!("{}/{}", pod.namespace, pod.pod).contains(text)
 }

@@ -1,4 +1,4 @@
-//! The table of pods: its columns, and those that a narrow terminal leaves out.
+//! The table of pods: its columns, and those that are omitted on a narrow terminal.
 
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
@@ -6,7 +6,7 @@ use ratatui::text::{Line, Span};
 use super::text::{bytes, pad, plain, seconds, shorten, signed};
 use crate::telemetry::live::state::PodState;
 
-/// A column: its heading and its width; a name takes what is left.
+/// A column of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Column {
     Rank,
@@ -29,14 +29,14 @@ use Column::{Forecast, Limit, LimitIn, Over, Owner, Pod, Priority, Qos, Rank, Ra
 const ALL: [Column; 13] =
     [Rank, Pod, Owner, Qos, Priority, Usage, Request, Limit, Over, Rate, Stall, LimitIn, Forecast];
 
-/// In this order columns are left out where there is no room.
-const LEFT_OUT: [Column; 8] = [Forecast, Owner, Limit, Stall, Priority, Qos, LimitIn, Rate];
+/// The order in which columns are omitted if there is not enough room.
+const OMIT_ORDER: [Column; 8] = [Forecast, Owner, Limit, Stall, Priority, Qos, LimitIn, Rate];
 
-/// A name of a pod has at least so many columns.
+/// The minimum width of pod names, in columns.
 const NAME: usize = 19;
 
 impl Column {
-    /// The heading, the least width, and whether the cells are numbers.
+    /// Returns the heading, the minimum width, and whether the cells are numbers.
     fn shape(self) -> (&'static str, usize, bool) {
         match self {
             Rank => ("RANK", 5, true),
@@ -83,7 +83,7 @@ impl Column {
             Over => pod.over_request.map_or_else(|| "?".to_owned(), signed),
             #[expect(clippy::cast_possible_truncation, reason = "a rate, shown with three digits")]
             Rate => pod.usage_per_second.map_or_else(none, |rate| {
-                // What is less than a page a second is noise.
+                // Less than a page per second is noise.
                 if rate.abs() < 4096.0 { "0".to_owned() } else { signed(rate as i64) }
             }),
             Stall => pod.reclaim_stall_ratio.map_or_else(none, |ratio| format!("{:.0}%", 100.0 * ratio)),
@@ -93,7 +93,8 @@ impl Column {
     }
 }
 
-/// The table's lines, the heading first: a window of so many around the selected pod.
+/// Returns the lines of the table, the heading first: a window of at most `lines` lines around the
+/// selected pod.
 pub(super) fn table(
     pods: &[PodState],
     selected: usize,
@@ -101,14 +102,14 @@ pub(super) fn table(
     lines: usize,
     is_ascii: bool,
 ) -> Vec<Line<'static>> {
-    let chosen = chosen(columns);
-    let fixed: usize = chosen.iter().map(|it| it.width() + 1).sum();
-    let widths: Vec<usize> = chosen
+    let visible_columns = visible_columns(columns);
+    let fixed: usize = visible_columns.iter().map(|it| it.width() + 1).sum();
+    let widths: Vec<usize> = visible_columns
         .iter()
         .map(|it| it.width() + if *it == Pod { columns.saturating_sub(fixed).min(60) } else { 0 })
         .collect();
     let row = |cell: &dyn Fn(Column) -> String| {
-        let cells = chosen.iter().zip(&widths).map(|(column, width)| {
+        let cells = visible_columns.iter().zip(&widths).map(|(column, width)| {
             let text = shorten(&plain(&cell(*column), is_ascii), *width, is_ascii);
             pad(&text, *width, column.shape().2)
         });
@@ -118,32 +119,32 @@ pub(super) fn table(
     let mut text = vec![Line::from(Span::styled(row(&|column| column.shape().0.to_owned()), bold))];
     let rows = lines.saturating_sub(1);
     let first = selected.saturating_sub(rows / 2).min(pods.len().saturating_sub(rows));
-    for (place, pod) in pods.iter().enumerate().skip(first).take(rows) {
+    for (index, pod) in pods.iter().enumerate().skip(first).take(rows) {
         let mut style = match pod.rank {
             Some(1) => Style::new().fg(Color::Red),
             Some(_) => Style::new(),
             None => Style::new().add_modifier(Modifier::DIM),
         };
-        if place == selected {
+        if index == selected {
             style = style.add_modifier(Modifier::REVERSED);
         }
-        let mark = if place == selected { ">" } else { " " };
+        let mark = if index == selected { ">" } else { " " };
         let line = row(&|column| column.cell(pod));
-        // The mark is in the first column, where no rank is so long.
+        // The mark replaces the first column, which no rank reaches.
         let line = format!("{mark}{}", line.get(1..).unwrap_or_default());
         text.push(Line::from(Span::styled(line, style)));
     }
     text
 }
 
-/// The columns that fit.
-fn chosen(columns: usize) -> Vec<Column> {
-    let mut chosen = ALL.to_vec();
-    for left_out in LEFT_OUT {
-        if chosen.iter().map(|it| it.width() + 1).sum::<usize>() <= columns + 1 {
+/// Returns the columns that fit.
+fn visible_columns(columns: usize) -> Vec<Column> {
+    let mut visible_columns = ALL.to_vec();
+    for omitted in OMIT_ORDER {
+        if visible_columns.iter().map(|it| it.width() + 1).sum::<usize>() <= columns + 1 {
             break;
         }
-        chosen.retain(|it| *it != left_out);
+        visible_columns.retain(|it| *it != omitted);
     }
-    chosen
+    visible_columns
 }

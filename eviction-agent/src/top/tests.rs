@@ -80,7 +80,7 @@ fn calm() -> NodeState {
     }
 }
 
-/// A soft threshold is met, the hard one is near.
+/// Returns a state in which the soft threshold is met and the hard one is near.
 fn soft() -> NodeState {
     let mut state = calm();
     let memory = &mut state.signals[0];
@@ -121,7 +121,7 @@ fn press(screen: &mut Screen, keys: &str) {
     keys.chars().for_each(|key| screen.key(KeyEvent::new(KeyCode::Char(key), KeyModifiers::NONE)));
 }
 
-fn code(screen: &mut Screen, code: KeyCode) {
+fn press_code(screen: &mut Screen, code: KeyCode) {
     screen.key(KeyEvent::new(code, KeyModifiers::NONE));
 }
 
@@ -137,7 +137,7 @@ fn a_large_terminal_shows_all_columns() {
 }
 
 #[test]
-fn a_tiny_terminal_says_so() {
+fn a_terminal_below_the_minimum_size_shows_a_message() {
     insta::assert_snapshot!("tiny_40x10", drawn(&screen_of(soft()), 40, 10));
 }
 
@@ -151,7 +151,7 @@ fn each_view_fills_the_screen() {
 }
 
 #[test]
-fn without_utf_8_everything_is_ascii() {
+fn screen_has_only_ascii_characters_in_ascii_mode() {
     let mut state = soft();
     state.pods[0].pod = "名前-1".into();
     let mut screen = screen_of(state);
@@ -165,7 +165,7 @@ fn without_utf_8_everything_is_ascii() {
 }
 
 #[test]
-fn wide_characters_and_long_names_keep_the_columns() {
+fn columns_stay_aligned_with_wide_characters_and_long_names() {
     let mut state = calm();
     state.pods[0].pod = "名前空間のとても長い名前-1".into();
     state.pods[1].pod = "x".repeat(253);
@@ -173,25 +173,25 @@ fn wide_characters_and_long_names_keep_the_columns() {
     insta::assert_snapshot!("names_80x24", drawn(&screen_of(state), 80, 24));
 }
 
-fn thousand() -> NodeState {
+fn thousand_pods() -> NodeState {
     let pods = (1..=1000)
         .map(|rank| pod(Some(rank), &format!("shop/pod-{rank:04}"), (2000 - rank as i64) * MI, MI, ""));
     NodeState { pods: pods.collect(), pods_omitted: 7, ..calm() }
 }
 
 #[test]
-fn the_selected_one_of_a_thousand_pods_is_on_the_screen() {
-    let mut screen = screen_of(thousand());
+fn selected_pod_is_visible_among_a_thousand_pods() {
+    let mut screen = screen_of(thousand_pods());
     press(&mut screen, "G");
     assert!(drawn(&screen, 80, 24).contains(">1000 shop/pod-1000"));
-    code(&mut screen, KeyCode::PageUp);
+    press_code(&mut screen, KeyCode::PageUp);
     assert!(drawn(&screen, 80, 24).contains("> 990 shop/pod-0990"));
     press(&mut screen, "/0500");
-    code(&mut screen, KeyCode::Enter);
+    press_code(&mut screen, KeyCode::Enter);
     let text = drawn(&screen, 80, 24);
     assert!(text.contains("> 500 shop/pod-0500") && text.contains("of 1007 pods, by rank"), "{text}");
     press(&mut screen, "/nothing");
-    code(&mut screen, KeyCode::Enter);
+    press_code(&mut screen, KeyCode::Enter);
     assert_eq!(screen.selected().unwrap().pod, "pod-0500", "nothing was found");
     press(&mut screen, "gor");
     let text = drawn(&screen, 80, 24);
@@ -199,7 +199,7 @@ fn the_selected_one_of_a_thousand_pods_is_on_the_screen() {
 }
 
 #[test]
-fn a_selection_stays_with_its_pod_until_that_is_gone() {
+fn selection_follows_its_pod_until_the_pod_is_removed() {
     let mut screen = screen_of(calm());
     press(&mut screen, "jj");
     assert_eq!(screen.selected().unwrap().pod, "api-5d7c9-x2");
@@ -214,15 +214,15 @@ fn a_selection_stays_with_its_pod_until_that_is_gone() {
     assert_eq!(screen.selected().unwrap().rank, Some(2), "the first of the others");
     screen.update(NodeState { pods: Vec::new(), ..calm() });
     press(&mut screen, "jkGg/x");
-    code(&mut screen, KeyCode::Enter);
+    press_code(&mut screen, KeyCode::Enter);
     assert_eq!(screen.selected(), None);
 }
 
 #[test]
-fn no_size_and_no_key_is_too_much() {
+fn drawing_does_not_panic_at_any_size_or_after_any_key() {
     let mut empty = Screen::new(Sort::Rank, false);
     empty.update(NodeState::default());
-    let mut wide = thousand();
+    let mut wide = thousand_pods();
     wide.pods.truncate(40);
     wide.pods.iter_mut().for_each(|pod| pod.pod = "名前空間のとても長い名前".repeat(8));
     wide.signals = vec![wide.signals[0].clone(); 9];
@@ -240,22 +240,24 @@ fn no_size_and_no_key_is_too_much() {
     for code_of in
         [KeyCode::Tab, KeyCode::BackTab, KeyCode::Delete, KeyCode::F(1), KeyCode::Esc, KeyCode::Left]
     {
-        code(&mut full, code_of);
+        press_code(&mut full, code_of);
         drawn(&full, 80, 24);
     }
 }
 
 #[test]
-fn an_agent_that_does_not_answer_is_shown_until_it_does() {
+fn request_error_is_shown_until_the_next_state() {
     let mut screen = screen_of(calm());
-    screen.fail("error: ask the agent at /run/eviction-agent/agent.sock: No such file or directory".into());
+    screen.show_error(
+        "error: ask the agent at /run/eviction-agent/agent.sock: No such file or directory".into(),
+    );
     assert!(drawn(&screen, 80, 24).contains("error: ask the agent"));
     screen.update(calm());
     assert!(drawn(&screen, 80, 24).contains("q quit"));
 }
 
 #[test]
-fn keys_end_it_or_pause_it() {
+fn keys_quit_or_pause_the_screen() {
     let mut screen = screen_of(calm());
     press(&mut screen, " ");
     assert!(screen.is_paused() && drawn(&screen, 80, 24).contains("paused"));
@@ -268,7 +270,7 @@ fn keys_end_it_or_pause_it() {
     assert!(screen.is_ended());
 }
 
-/// The golden recording, and a screen of it.
+/// Opens the golden recording with a screen.
 fn recording() -> (tempfile::TempDir, Playback, Screen) {
     let folder = golden_recording();
     let (playback, samples) = Playback::open(folder.path()).unwrap();
@@ -279,8 +281,8 @@ fn recording() -> (tempfile::TempDir, Playback, Screen) {
     (folder, playback, screen)
 }
 
-/// What `top` does after each key.
-fn follow(playback: &mut Playback, screen: &mut Screen) {
+/// Updates the screen like `top` after each key.
+fn seek_playback(playback: &mut Playback, screen: &mut Screen) {
     let to = screen.take_target().unwrap();
     playback.seek(to);
     screen.update(playback.state());
@@ -293,9 +295,9 @@ fn a_recording_is_shown_at_any_time() {
     let mut go = |keys: &str| {
         press(&mut screen, keys);
         if keys.starts_with(':') {
-            code(&mut screen, KeyCode::Enter);
+            press_code(&mut screen, KeyCode::Enter);
         }
-        follow(&mut playback, &mut screen);
+        seek_playback(&mut playback, &mut screen);
         screen.state.clone()
     };
     let end = go("F");
@@ -306,13 +308,13 @@ fn a_recording_is_shown_at_any_time() {
     assert_eq!(go("T").at, at(4));
     assert_eq!(go(":-2s").signals[0].available, Some(500));
     assert_eq!(go("]").at, evicts.at, "the first event");
-    // A time that was read on to is as one that was gone back to.
+    // The state at a time is the same whether playback reads forward or goes back to it.
     assert_eq!(go(":1s").at, at(6));
     assert_eq!(go(":08:00:05"), evicts);
     assert_eq!(go("F"), end);
     go(":-1h");
     press(&mut screen, ":noon");
-    code(&mut screen, KeyCode::Enter);
+    press_code(&mut screen, KeyCode::Enter);
     assert_eq!(screen.take_target(), None);
     assert!(drawn(&screen, 80, 24).contains("no time: noon"));
 }
@@ -321,8 +323,8 @@ fn a_recording_is_shown_at_any_time() {
 fn a_recording_has_a_slider_and_its_own_keys() {
     let (_folder, mut playback, mut screen) = recording();
     press(&mut screen, ":08:00:05");
-    code(&mut screen, KeyCode::Enter);
-    follow(&mut playback, &mut screen);
+    press_code(&mut screen, KeyCode::Enter);
+    seek_playback(&mut playback, &mut screen);
     insta::assert_snapshot!("recording_80x24", drawn(&screen, 80, 24));
     insta::assert_snapshot!("recording_160x50", drawn(&screen, 160, 50));
     screen.is_ascii = true;
@@ -333,28 +335,28 @@ fn a_recording_has_a_slider_and_its_own_keys() {
 fn a_recording_plays_to_its_end() {
     let (_folder, mut playback, mut screen) = recording();
     press(&mut screen, ":-1h");
-    code(&mut screen, KeyCode::Enter);
-    follow(&mut playback, &mut screen);
+    press_code(&mut screen, KeyCode::Enter);
+    seek_playback(&mut playback, &mut screen);
     screen.play(jiff::SignedDuration::from_secs(3));
     assert_eq!(screen.take_target(), None, "it is paused");
     press(&mut screen, " ");
     let mut times = 0;
     while !screen.is_paused() {
         screen.play(jiff::SignedDuration::from_secs(3));
-        follow(&mut playback, &mut screen);
+        seek_playback(&mut playback, &mut screen);
         times += 1;
     }
     assert_eq!((times, screen.state.at), (3, at(8)));
 }
 
 #[test]
-fn a_filter_leaves_pods_out_until_it_is_taken_back() {
+fn filter_selects_pods_and_persists_across_updates() {
     let mut screen = screen_of(calm());
     let mut filtered = |text: &str| {
         press(&mut screen, "f");
-        (0..20).for_each(|_| code(&mut screen, KeyCode::Backspace));
+        (0..20).for_each(|_| press_code(&mut screen, KeyCode::Backspace));
         press(&mut screen, text);
-        code(&mut screen, KeyCode::Enter);
+        press_code(&mut screen, KeyCode::Enter);
         screen.state.pods.iter().map(|pod| pod.pod.clone()).collect::<Vec<_>>()
     };
     assert_eq!(filtered("shop/"), ["checkout-5f6d8-2"]);

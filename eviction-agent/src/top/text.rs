@@ -1,14 +1,15 @@
-//! Amounts, times and names in so many columns.
+//! Text of amounts, times and names with a given width.
 
 use eviction_core::units::display_bytes;
 use ratatui::text::Span;
 
-/// The columns that a text takes: two for a wide character.
+/// Returns the width of a text in columns. A wide character has two.
 pub(super) fn width(text: &str) -> usize {
     Span::raw(text).width()
 }
 
-/// A text as the terminal may show it: nothing that it would obey, and only ASCII if it shows no more.
+/// Returns a text that is safe for the terminal: without control characters, and only with ASCII characters
+/// if `is_ascii` is set.
 pub(super) fn plain(text: &str, is_ascii: bool) -> String {
     let shown = |c: char| match c {
         c if c.is_control() => ' ',
@@ -18,7 +19,7 @@ pub(super) fn plain(text: &str, is_ascii: bool) -> String {
     text.chars().map(shown).collect()
 }
 
-/// The beginning of a text, in at most so many columns.
+/// Returns the beginning of a text in at most `columns` columns.
 fn head(text: &str, columns: usize) -> String {
     let mut taken = String::new();
     for c in text.chars() {
@@ -31,7 +32,8 @@ fn head(text: &str, columns: usize) -> String {
     taken
 }
 
-/// A text in at most so many columns, without its middle if it is longer: the ends of names tell them apart.
+/// Returns a text in at most `columns` columns. A longer text loses its middle, because the ends of names
+/// distinguish them.
 pub(super) fn shorten(text: &str, columns: usize, is_ascii: bool) -> String {
     if width(text) <= columns {
         return text.to_owned();
@@ -44,14 +46,14 @@ pub(super) fn shorten(text: &str, columns: usize, is_ascii: bool) -> String {
     format!("{head}{}{tail}", if is_ascii { '~' } else { '…' })
 }
 
-/// A text in exactly so many columns; a number is at their end.
+/// Returns a text in exactly `columns` columns. A number is right-aligned.
 pub(super) fn pad(text: &str, columns: usize, is_number: bool) -> String {
     let text = if width(text) > columns { head(text, columns) } else { text.to_owned() };
     let blanks = " ".repeat(columns - width(&text));
     if is_number { blanks + &text } else { text + &blanks }
 }
 
-/// Lines of at most so many columns, wrapped at blanks; those after the first are indented.
+/// Wraps a text at blanks into lines of at most `columns` columns. Lines after the first are indented.
 pub(crate) fn wrap(text: &str, columns: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace().flat_map(|word| pieces(word, columns.saturating_sub(2).max(2))) {
@@ -69,7 +71,7 @@ pub(crate) fn wrap(text: &str, columns: usize) -> Vec<String> {
     lines
 }
 
-/// A word in pieces of at most so many columns.
+/// Splits a word into pieces of at most `columns` columns.
 fn pieces(word: &str, columns: usize) -> Vec<String> {
     let mut pieces = Vec::new();
     let mut rest = word;
@@ -85,12 +87,12 @@ fn pieces(word: &str, columns: usize) -> Vec<String> {
     pieces
 }
 
-/// `1.43Gi`.
+/// Formats a number of bytes, such as `1.43Gi`.
 pub(super) fn bytes(number: i64) -> String {
     display_bytes(number.into())
 }
 
-/// `+1.43Gi`, `-12Mi`, `0`.
+/// Formats a number of bytes with its sign, such as `+1.43Gi`, `-12Mi`, `0`.
 pub(super) fn signed(number: i64) -> String {
     match number {
         0 => "0".to_owned(),
@@ -99,7 +101,7 @@ pub(super) fn signed(number: i64) -> String {
     }
 }
 
-/// `42s`, `12m`, `3h`, `2d`.
+/// Formats seconds, such as `42s`, `12m`, `3h`, `2d`.
 pub(super) fn seconds(seconds: f64) -> String {
     let whole = seconds.max(0.0).round();
     let [minute, hour, day] = [60.0, 3600.0, 86_400.0];
@@ -138,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_short() {
+    fn seconds_are_formatted_with_one_unit() {
         let times = [0.4, 119.0, 121.0, 7300.0, 200_000.0, 1e12].map(seconds);
         assert_eq!(times, ["0s", "119s", "2m", "2h", "2d", "years"]);
     }

@@ -1,35 +1,35 @@
-//! The times of a recording: where keys lead, and the slider.
+//! The times of a recording: the targets of keys, and the slider.
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use eviction_core::time::Timestamp;
 use eviction_core::units::GoDuration;
 use jiff::SignedDuration;
 
-/// When something was recorded, in order.
+/// The times of a recording, in order.
 #[derive(Clone, Debug, Default)]
 pub struct Timeline {
-    /// What is shown in place of a node's name.
+    /// The name that is shown in place of a node's name.
     pub name: String,
-    /// Times of samples; there is one.
+    /// The times of samples. There is at least one.
     pub samples: Vec<Timestamp>,
-    /// Event lines.
+    /// The event lines with their times.
     pub events: Vec<(Timestamp, String)>,
 }
 
 impl Timeline {
-    /// The first and the last time.
+    /// Returns the first and the last time.
     pub fn ends(&self) -> (Timestamp, Timestamp) {
         let first = self.samples.first().copied().unwrap_or_default();
         (first, self.samples.last().copied().unwrap_or(first))
     }
 
-    /// A time that is later by so much, as far as the recording goes.
+    /// Returns the time that is later by `by`, limited to the recording.
     pub fn later(&self, at: Timestamp, by: SignedDuration) -> Timestamp {
         let (first, last) = self.ends();
         at.checked_add(by).unwrap_or(at).clamp(first, last)
     }
 
-    /// Where a key leads.
+    /// Returns the time to which a key leads.
     pub(super) fn target(&self, at: Timestamp, key: KeyEvent) -> Option<Timestamp> {
         let samples = || self.samples.iter().copied();
         let events = || self.events.iter().map(|(at, _)| *at);
@@ -46,7 +46,7 @@ impl Timeline {
         })
     }
 
-    /// A time as it is typed: `22:10:29` of the day that is shown, `-5m`, or with its date.
+    /// Parses a typed time: `22:10:29` of the shown day, `-5m`, or a time with its date.
     pub(super) fn parse(&self, at: Timestamp, text: &str) -> Option<Timestamp> {
         let date = at.strftime("%Y-%m-%d");
         let absolute = || text.parse().ok().or_else(|| format!("{date}T{text}Z").parse::<Timestamp>().ok());
@@ -57,7 +57,7 @@ impl Timeline {
         }
     }
 
-    /// The slider: the ends, events, and where the screen is.
+    /// Returns the slider with the ends, the events, and the shown time.
     pub(super) fn slider(&self, at: Timestamp, columns: usize, is_ascii: bool) -> String {
         let (first, last) = self.ends();
         let [begin, end] = [first, last].map(|time| time.strftime("%H:%M").to_string());
@@ -85,8 +85,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_typed_as_clocks_show_them() {
-        // From 08:00:00 on.
+    fn parse_accepts_clock_times_offsets_and_timestamps() {
+        // The recording starts at 08:00:00.
         let timeline = Timeline { samples: vec![at(0), at(600)], ..Timeline::default() };
         let parse = |text| timeline.parse(at(300), text);
         assert_eq!(parse("08:02:00"), Some(at(120)));
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn the_slider_shows_where_the_screen_is() {
+    fn slider_shows_the_current_time_and_the_events() {
         let events = vec![(at(300), String::new())];
         let timeline = Timeline { samples: vec![at(0), at(600)], events, ..Timeline::default() };
         assert_eq!(timeline.slider(at(0), 27, true), "< 08:00 o----+----- 08:10 >");

@@ -40,7 +40,7 @@ fn allocations(work: impl FnOnce()) -> usize {
 }
 
 #[test]
-fn samples_take_no_memory() {
+fn sampling_does_not_allocate() {
     assert!(allocations(|| drop(vec![0_u8; 10])) == 1, "counting works");
     for (recording, root) in
         [(recorded::V1, "/kubepods"), (recorded::V2, "/kubepods.slice"), (recorded::V2, "/")]

@@ -6,7 +6,7 @@ use crate::recorded::{Node, V1, V2};
 const LEAF: &str = "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod0b5c2e77_4a19_4c83_9f6e_1d2a3b4c5d6e.slice";
 
 #[test]
-fn a_bad_memory_stat_makes_that_figure_unknown_and_no_other() {
+fn bad_memory_stat_makes_only_that_working_set_unknown() {
     for (text, why) in [
         ("", UnknownReason::Unparsable),
         ("anon 1\nfile 2\n", UnknownReason::Absent),
@@ -50,7 +50,7 @@ fn a_bad_usage_is_unknown_and_never_zero() {
 }
 
 #[test]
-fn bad_meminfo_leaves_the_node_unknown() {
+fn bad_meminfo_makes_the_node_memory_unknown() {
     for (text, why) in [
         (String::new(), UnknownReason::Unparsable),
         ("MemTotal: 1 kB\n".to_owned(), UnknownReason::Absent),
@@ -69,7 +69,7 @@ fn bad_meminfo_leaves_the_node_unknown() {
 }
 
 #[test]
-fn a_machine_without_a_pids_controller_counts_no_tasks_but_works() {
+fn task_counts_are_unknown_without_a_pids_controller() {
     let node = Node::unpack(V1);
     std::fs::remove_dir_all(node.path("sys/fs/cgroup/pids")).unwrap();
     let mut sampler = node.sampler("/");
@@ -81,7 +81,7 @@ fn a_machine_without_a_pids_controller_counts_no_tasks_but_works() {
 }
 
 #[test]
-fn a_group_without_the_controller_is_unknown() {
+fn memory_of_a_cgroup_without_the_controller_is_unknown() {
     let node = Node::unpack(V2);
     for file in ["memory.current", "memory.stat", "memory.max", "memory.high"] {
         std::fs::remove_file(node.path(&format!("sys/fs/cgroup/{LEAF}/{file}"))).unwrap();
@@ -93,7 +93,7 @@ fn a_group_without_the_controller_is_unknown() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_read_is_counted() {
+fn scan_of_an_unreadable_folder_is_an_error() {
     let node = Node::unpack(V1);
     assert!(eviction_node::cgroup::tree::Tree::scan(&node.path("no/such"), None).is_err());
     let file = node.path("sys/fs/cgroup/memory/memory.stat");

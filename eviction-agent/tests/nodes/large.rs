@@ -14,7 +14,7 @@ fn group(path: &Path, usage: u64) {
 }
 
 #[test]
-fn twelve_levels() {
+fn cgroups_twelve_levels_deep_are_found() {
     let node = Node::unpack(V2);
     let uid = "44444444-4444-4444-8444-444444444444";
     let pod = format!("kubepods.slice/kubepods-pod{}.slice", uid.replace('-', "_"));
@@ -37,7 +37,7 @@ fn twelve_levels() {
 }
 
 #[test]
-fn thousands_of_groups() {
+fn thousands_of_cgroups_are_sampled_with_few_descriptors() {
     let node = Node::unpack(V2);
     let pods = node.path("sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice");
     let mut expected = 0;
@@ -60,12 +60,12 @@ fn thousands_of_groups() {
         .filter(|container| sampler.group(container.cgroup_id).unwrap().working_set == Reading::Known(4096))
         .count();
     assert_eq!(with_memory, expected);
-    let again = Tree::scan(sampler.tree().root(), Some(sampler.tree())).unwrap();
-    assert_eq!(again.groups().len(), sampler.tree().groups().len());
+    let rescanned = Tree::scan(sampler.tree().root(), Some(sampler.tree())).unwrap();
+    assert_eq!(rescanned.groups().len(), sampler.tree().groups().len());
 }
 
 #[test]
-fn fifty_thousand_groups() {
+fn scan_skips_and_counts_cgroups_beyond_the_maximum() {
     let folder = tempfile::tempdir().unwrap();
     for outer in 0..50 {
         for inner in 0..999 {
@@ -83,6 +83,6 @@ fn fifty_thousand_groups() {
         assert!(parent < index && index < group.end && group.end <= few.groups()[parent].end);
     }
     // And found again when there is room.
-    let again = Tree::scan_at_most(folder.path(), Some(&few), 60_000).unwrap();
-    assert_eq!(again.groups().len(), 50_001);
+    let rescanned = Tree::scan_at_most(folder.path(), Some(&few), 60_000).unwrap();
+    assert_eq!(rescanned.groups().len(), 50_001);
 }

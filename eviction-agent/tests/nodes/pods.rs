@@ -23,7 +23,7 @@ fn uids(pods: &Pods) -> Vec<(&str, Option<QosClass>)> {
 }
 
 #[test]
-fn pods_of_the_cgroupfs_driver() {
+fn pods_of_the_cgroupfs_driver_are_found() {
     let node = Node::unpack(V1);
     let (tree, pods) = find(&node, "/");
     let expected = [
@@ -54,7 +54,7 @@ fn pods_of_the_cgroupfs_driver() {
 }
 
 #[test]
-fn pods_of_the_systemd_driver_with_each_runtime() {
+fn pods_of_the_systemd_driver_are_found_with_each_runtime() {
     let node = Node::unpack(V2);
     let (_, pods) = find(&node, "/");
     let expected = [
@@ -82,7 +82,7 @@ fn pods_of_the_systemd_driver_with_each_runtime() {
 }
 
 #[test]
-fn a_custom_cgroup_root() {
+fn pods_are_found_under_a_custom_cgroup_root() {
     let node = Node::unpack(V1);
     let (_, all) = find(&node, "/");
     // The kubelet's --cgroup-root puts kubepods deeper.
@@ -115,7 +115,7 @@ fn a_custom_cgroup_root() {
 }
 
 #[test]
-fn names_that_only_look_like_pods() {
+fn cgroups_with_pod_names_are_pods_only_in_certain_places() {
     let node = Node::unpack(V1);
     let at = |path: &str| node.write(&format!("sys/fs/cgroup/memory/{path}/cgroup.procs"), "");
     at("podman");
@@ -137,7 +137,7 @@ fn names_that_only_look_like_pods() {
 }
 
 #[test]
-fn paths_in_every_hierarchy() {
+fn pod_paths_are_resolved_in_every_hierarchy() {
     let node = Node::unpack(V1);
     let root = node.root("/");
     let (_, pods) = find(&node, "/");
@@ -151,7 +151,7 @@ fn paths_in_every_hierarchy() {
 }
 
 #[test]
-fn a_second_look_sees_what_came_and_went() {
+fn refresh_finds_added_and_removed_cgroups() {
     let node = Node::unpack(V1);
     let mut sampler = node.sampler("/");
     let before = sampler.tree().groups().len();
@@ -174,9 +174,9 @@ fn a_second_look_sees_what_came_and_went() {
     let pod = sampler.pods().by_uid(&PodUid::new(BURSTABLE)).next().unwrap();
     assert!(pod.containers.iter().any(|container| *container.id == *"cd".repeat(32)));
     assert!(!pod.containers.iter().any(|container| *container.id == *"ab".repeat(32)));
-    let again = Tree::scan(sampler.tree().root(), None).unwrap();
+    let rescanned = Tree::scan(sampler.tree().root(), None).unwrap();
     let ids = |tree: &Tree| tree.groups().iter().map(|group| group.id).collect::<Vec<_>>();
-    assert_eq!(ids(sampler.tree()), ids(&again));
+    assert_eq!(ids(sampler.tree()), ids(&rescanned));
 }
 
 fn walk(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
@@ -190,7 +190,7 @@ fn walk(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
 }
 
 #[test]
-fn of_several_groups_of_all_pods_one_is_that_of_this_node() {
+fn one_of_several_kubepods_cgroups_is_that_of_the_node() {
     let folder = tempfile::tempdir().unwrap();
     let place = |path: &str| std::fs::create_dir_all(folder.path().join(path)).unwrap();
     let root = |is_known: bool| {

@@ -11,7 +11,7 @@ use crate::recorded::{Node, V1, V2};
 const BURSTABLE: &str = "a7d0c9e4-12f8-4b36-9c5d-e81f02a64b97";
 
 #[test]
-fn a_node_that_is_a_group_of_version_1() {
+fn node_memory_is_read_from_a_v1_cgroup() {
     let node = Node::unpack(V1);
     std::fs::rename(node.path("sys/fs/cgroup/memory"), node.path("outside")).unwrap();
     node.write("sys/fs/cgroup/memory/cgroup.procs", "");
@@ -35,7 +35,7 @@ fn the_whole_machine_is_read_from_meminfo() {
 }
 
 #[test]
-fn on_version_2_meminfo_is_what_the_kubelet_adds_up() {
+fn v2_root_memory_equals_the_sum_that_the_kubelet_uses() {
     let node = Node::unpack(V2);
     let mut sampler = node.sampler("/");
     let ours = sampler.sample_node(&[]).level;
@@ -51,7 +51,7 @@ fn on_version_2_meminfo_is_what_the_kubelet_adds_up() {
 }
 
 #[test]
-fn pods_and_containers() {
+fn pods_and_containers_are_sampled_with_any_number_of_descriptors() {
     for recording in [V1, V2] {
         let node = Node::unpack(recording);
         // With descriptors for everything, for some, and for nothing.
@@ -81,7 +81,7 @@ fn pods_and_containers() {
 }
 
 #[test]
-fn only_what_moved_is_read_afresh_and_the_greatest_of_it() {
+fn sample_changed_reads_only_pods_whose_usage_changed() {
     let node = Node::unpack(V2);
     let mut sampler = node.sampler("/");
     sampler.sample_all(1, Tasks::Count);
@@ -107,7 +107,7 @@ fn only_what_moved_is_read_afresh_and_the_greatest_of_it() {
 }
 
 #[test]
-fn what_was_read_for_a_look_is_not_read_again() {
+fn cgroup_is_not_read_twice_for_one_sample() {
     let node = Node::unpack(V2);
     let mut sampler = node.sampler("/");
     sampler.sample_all(1, Tasks::Count);
@@ -129,7 +129,7 @@ fn what_was_read_for_a_look_is_not_read_again() {
 }
 
 #[test]
-fn what_stands_still_is_read_in_turn() {
+fn unchanged_cgroups_are_read_in_turn() {
     let node = Node::unpack(V2);
     let mut sampler = node.sampler("/");
     let groups: Vec<u64> = sampler.tree().groups().iter().map(|group| group.id).collect();
@@ -167,7 +167,7 @@ fn what_stands_still_is_read_in_turn() {
 }
 
 #[test]
-fn limits_of_both_versions() {
+fn memory_limits_are_read_in_cgroup_v1_and_v2() {
     let node = Node::unpack(V2);
     let mut sampler = node.sampler("/");
     let pod = sampler.pods().by_uid(&PodUid::new(BURSTABLE)).next().unwrap().clone();
@@ -193,7 +193,7 @@ fn limits_of_both_versions() {
 }
 
 #[test]
-fn tasks_of_the_machine_and_of_a_group() {
+fn tasks_of_the_machine_and_of_a_cgroup_are_counted() {
     let node = Node::unpack(V2);
     assert_eq!(TaskCounter::open(&node.path("proc")).read(), Reading::Known(412));
     assert_eq!(read_task_capacity(&node.path("proc")), Reading::Known(63_278));
@@ -212,7 +212,7 @@ fn read_by(sampler: &mut Sampler, work: impl FnOnce(&mut Sampler)) -> Vec<u64> {
 }
 
 #[test]
-fn what_moved_is_read_before_what_is_above_it() {
+fn changed_and_charged_cgroups_are_read_with_their_ancestors() {
     let node = Node::unpack(V2);
     let root = "/kubepods.slice";
     let mut sampler = node.sampler(root);
@@ -249,7 +249,7 @@ fn what_moved_is_read_before_what_is_above_it() {
 }
 
 #[test]
-fn an_ancestor_that_stands_still_is_corrected_by_its_leaves() {
+fn stale_ancestor_is_corrected_by_its_leaves() {
     let node = Node::unpack(V2);
     let mut sampler = node.sampler("/kubepods.slice");
     sampler.sample_all(1, Tasks::Count);
@@ -296,7 +296,7 @@ fn an_ancestor_that_stands_still_is_corrected_by_its_leaves() {
 }
 
 #[test]
-fn groups_at_a_limit_are_read_although_usage_stands_still() {
+fn leaves_of_a_cgroup_at_its_limit_are_read_with_unchanged_usage() {
     let node = Node::unpack(V2);
     let root = "sys/fs/cgroup/kubepods.slice";
     let usage = std::fs::read_to_string(node.path(&format!("{root}/memory.current"))).unwrap();

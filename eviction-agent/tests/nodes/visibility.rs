@@ -10,7 +10,7 @@ use eviction_node::cgroup::tree::Tree;
 use crate::recorded::{Node, V1, V2};
 
 #[test]
-fn hierarchies_of_recorded_machines() {
+fn hierarchies_of_recorded_nodes_are_discovered() {
     let v1 = Node::unpack(V1).hierarchies();
     let memory = v1.memory.unwrap();
     assert_eq!((memory.version, memory.read_only), (Version::V1, false));
@@ -25,7 +25,7 @@ fn hierarchies_of_recorded_machines() {
 }
 
 #[test]
-fn a_root_that_is_not_there() {
+fn missing_or_outside_cgroup_root_is_an_error() {
     let node = Node::unpack(V1);
     let hierarchies = node.hierarchies();
     let error = NodeRoot::resolve(&hierarchies, Path::new("/no/such")).unwrap_err();
@@ -76,7 +76,7 @@ fn a_namespace_that_hides_the_tree_is_an_error() {
 }
 
 #[test]
-fn the_probe_tells_what_is_there() {
+fn probe_reports_available_features() {
     let node = Node::unpack(V2);
     let hierarchies = node.hierarchies();
     let facts = probe(&node.host(), &hierarchies, Some(&node.root("/")));
@@ -103,7 +103,7 @@ fn the_probe_tells_what_is_there() {
 }
 
 #[test]
-fn the_probe_says_what_is_missing() {
+fn probe_reports_missing_features() {
     let node = Node::unpack(V2);
     std::fs::remove_dir_all(node.path("proc/pressure")).unwrap();
     std::fs::remove_file(node.path("proc/meminfo")).unwrap();

@@ -1,4 +1,4 @@
-//! The kubelet's own passes over the same worlds, in the same run: its eviction manager in the program that
+//! The kubelet's own passes over the same simulated nodes, in the same run: its eviction manager in the program that
 //! `tests/oracle` builds from the published module.
 
 use std::io::Write as _;
@@ -9,7 +9,7 @@ use std::thread;
 use anyhow::{Context as _, Result, ensure};
 use serde::Deserialize;
 use tests::bench::row::{Goal, Row};
-use tests::world::{Case, World};
+use tests::simulated_node::{Case, SimulatedNode};
 
 /// Whose code it is; as `tests/oracle/go.mod` has it.
 const PROGRAM: &str = "kubelet 1.36.3";
@@ -31,9 +31,9 @@ impl Kubelet {
         Self { oracle }
     }
 
-    /// So many passes over that world. What a pass asks for is there at once, and what it tells costs nothing.
-    pub(crate) fn passes(&self, world: &World, case: Case, passes: usize) -> Result<Row> {
-        let text = self.run(&format!(r#"{{"scenario":{}}}"#, world.scenario(case, 1)), passes)?;
+    /// So many passes over that node. What a pass asks for is there at once, and what it tells costs nothing.
+    pub(crate) fn passes(&self, simulated: &SimulatedNode, case: Case, passes: usize) -> Result<Row> {
+        let text = self.run(&format!(r#"{{"scenario":{}}}"#, simulated.scenario(case, 1)), passes)?;
         let Timed { evictions, nanos } =
             serde_json::from_str(&text).with_context(|| format!("what `oracle time` printed: {text:?}"))?;
         let expected = match case {

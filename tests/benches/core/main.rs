@@ -16,19 +16,19 @@ use anyhow::Result;
 use clap::Parser;
 use eviction_core::policy::preferences::Profile;
 use serde_json::{Value, json};
-use tests::allocations::Counting;
+use tests::allocations::CountingAllocator;
 use tests::bench::machine;
 use tests::bench::row::Row;
 use tests::interrupt;
-use tests::world::{Case, World};
+use tests::simulated_node::{Case, SimulatedNode};
 
 use crate::kubelet::Kubelet;
 use crate::measure::Drop;
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
-/// The seed of all worlds.
+/// The seed of all simulated nodes.
 const SEED: u64 = 20_260_105;
 /// How many pods there are, how many passes are measured, and how many of the kubelet's.
 const SIZES: [(usize, usize, usize); 3] = [(110, 2000, 300), (1000, 1000, 60), (10_000, 300, 12)];
@@ -102,30 +102,33 @@ fn run(Args { json, kubelet, commit, bench: _ }: &Args) -> Result<()> {
     let mut rows = Vec::new();
     for (pods, passes, theirs) in SIZES {
         eprintln!("measuring nodes of {pods} pods");
-        let world = World::new(pods, SEED);
+        let simulated = SimulatedNode::new(pods, SEED);
         let mut keep = |measured: Measured| -> Result<()> {
             emit(&measured.line())?;
             rows.push(measured);
             Ok(())
         };
         for case in Case::ALL {
-            let theirs = kubelet.as_ref().map(|kubelet| kubelet.passes(&world, case, theirs)).transpose()?;
+            let theirs =
+                kubelet.as_ref().map(|kubelet| kubelet.passes(&simulated, case, theirs)).transpose()?;
             let median = theirs.as_ref().and_then(|row| row.percentile(50));
             for drop_as in [Drop::Recycled, Drop::Freed] {
-                keep(measure::pass(&world, case, Profile::Kubelet, drop_as, passes)?.against(case, median))?;
+                keep(
+                    measure::pass(&simulated, case, Profile::Kubelet, drop_as, passes)?.against(case, median),
+                )?;
             }
             if let Some(row) = theirs {
                 keep(Measured { pods, row, allocations: None, kubelet: None })?;
             }
             for drop_as in [Drop::Recycled, Drop::Freed] {
-                keep(measure::pass(&world, case, Profile::Enhanced, drop_as, passes)?)?;
+                keep(measure::pass(&simulated, case, Profile::Enhanced, drop_as, passes)?)?;
             }
         }
         for profile in [Profile::Kubelet, Profile::Enhanced] {
-            keep(measure::report(&world, profile, passes.min(100))?)?;
+            keep(measure::report(&simulated, profile, passes.min(100))?)?;
         }
-        keep(measure::index(&world, passes)?)?;
-        keep(measure::decode(&world, passes.min(200_000 / pods))?)?;
+        keep(measure::index(&simulated, passes)?)?;
+        keep(measure::decode(&simulated, passes.min(200_000 / pods))?)?;
     }
     let text = table::render(&rows);
     if *json {

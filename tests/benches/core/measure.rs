@@ -11,9 +11,9 @@ use eviction_core::policy::preferences::Profile;
 use eviction_core::record::DecisionRecord;
 use eviction_core::snapshot::{Snapshot, SnapshotBuilder};
 use rustix::time::{ClockId, clock_gettime};
-use tests::allocations::counted;
+use tests::allocations::count_allocations;
 use tests::bench::row::Row;
-use tests::world::{Case, World};
+use tests::simulated_node::{Case, SimulatedNode};
 
 use crate::Measured;
 use crate::node::{Node, victims};
@@ -34,7 +34,7 @@ struct Samples {
 
 impl Samples {
     fn take<T>(&mut self, work: impl FnOnce() -> T) -> T {
-        let ((result, elapsed), allocations) = counted(|| {
+        let ((result, elapsed), allocations) = count_allocations(|| {
             let on_processor = processor_time();
             let start = Instant::now();
             let result = black_box(work());
@@ -88,12 +88,12 @@ pub(crate) enum Drop {
 }
 
 /// A node that has passed once, whose row has this name.
-fn node(world: &World, profile: Profile, case: Case) -> Result<(String, Node)> {
+fn node(simulated: &SimulatedNode, profile: Profile, case: Case) -> Result<(String, Node)> {
     let name = match profile {
         Profile::Kubelet => case.name().to_owned(),
         Profile::Enhanced => format!("enhanced, {}", case.name()),
     };
-    let mut node = Node::new(world, profile, &case.configuration(), case)?;
+    let mut node = Node::new(simulated, profile, &case.configuration(), case)?;
     let snapshot = node.look(None)?;
     let decision = node.pass(&snapshot);
     let end = decision.evaluation().map(|pass| pass.end);
@@ -109,13 +109,13 @@ fn node(world: &World, profile: Profile, case: Case) -> Result<(String, Node)> {
 
 /// A pass over a snapshot that is decoded and indexed, and the drop of snapshot and decision.
 pub(crate) fn pass(
-    world: &World,
+    simulated: &SimulatedNode,
     case: Case,
     profile: Profile,
     drop_as: Drop,
     passes: usize,
 ) -> Result<Measured> {
-    let (name, mut node) = node(world, profile, case)?;
+    let (name, mut node) = node(simulated, profile, case)?;
     let mut spare: Option<Arc<Snapshot>> = None;
     let mut gone = Vec::with_capacity(node.pods.len());
     let samples = Samples::of(passes, |samples| {
@@ -146,8 +146,8 @@ pub(crate) fn pass(
 }
 
 /// Looking up which statistics belong to which pod.
-pub(crate) fn index(world: &World, runs: usize) -> Result<Measured> {
-    let (_, mut node) = node(world, Profile::Kubelet, Case::Calm)?;
+pub(crate) fn index(simulated: &SimulatedNode, runs: usize) -> Result<Measured> {
+    let (_, mut node) = node(simulated, Profile::Kubelet, Case::Calm)?;
     let mut snapshot = Snapshot::clone(&*node.look(None)?);
     let samples = Samples::of(runs, |samples| {
         samples.take(|| snapshot.index(&node.pods));
@@ -157,8 +157,8 @@ pub(crate) fn index(world: &World, runs: usize) -> Result<Measured> {
 }
 
 /// The report of a pass with all of its candidates, made and written as JSON.
-pub(crate) fn report(world: &World, profile: Profile, runs: usize) -> Result<Measured> {
-    let (name, mut node) = node(world, profile, Case::MemoryPressure)?;
+pub(crate) fn report(simulated: &SimulatedNode, profile: Profile, runs: usize) -> Result<Measured> {
+    let (name, mut node) = node(simulated, profile, Case::MemoryPressure)?;
     let snapshot = node.look(None)?;
     let decision = node.pass(&snapshot);
     let samples = Samples::of(runs, |samples| {
@@ -169,8 +169,8 @@ pub(crate) fn report(world: &World, profile: Profile, runs: usize) -> Result<Mea
 }
 
 /// From the JSON of a kubelet's Summary to a snapshot in the memory of the last one.
-pub(crate) fn decode(world: &World, runs: usize) -> Result<Measured> {
-    let json = world.summary(Case::Calm, 0);
+pub(crate) fn decode(simulated: &SimulatedNode, runs: usize) -> Result<Measured> {
+    let json = simulated.summary(Case::Calm, 0);
     let mut spare = Some(Snapshot::default());
     let samples = Samples::of(runs, |samples| {
         let builder = SnapshotBuilder::reuse(spare.take().unwrap_or_default());
@@ -179,5 +179,5 @@ pub(crate) fn decode(world: &World, runs: usize) -> Result<Measured> {
         spare = Some(snapshot);
         Ok(())
     })?;
-    Ok(samples.measured(world.pods().len(), "summary", "decode"))
+    Ok(samples.measured(simulated.pods().len(), "summary", "decode"))
 }

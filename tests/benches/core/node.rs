@@ -1,4 +1,4 @@
-//! A world, decoded, with an engine that knows it.
+//! A simulated node, decoded, with an engine that knows it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use eviction_core::snapshot::{NodeStats, Snapshot};
 use eviction_core::time::Timestamp;
 use eviction_kube::pods::Pod;
 use serde_json::Value;
-use tests::world::{Case, World};
+use tests::simulated_node::{Case, SimulatedNode};
 
 /// Between two looks.
 const PERIOD: Duration = Duration::from_secs(10);
@@ -36,15 +36,20 @@ pub(crate) struct Node {
 
 impl Node {
     /// A node with a `KubeletConfiguration`, and what presses on it.
-    pub(crate) fn new(world: &World, profile: Profile, configuration: &Value, case: Case) -> Result<Self> {
+    pub(crate) fn new(
+        simulated: &SimulatedNode,
+        profile: Profile,
+        configuration: &Value,
+        case: Case,
+    ) -> Result<Self> {
         let mut policy = kubelet_policy(configuration).map_err(|error| anyhow!(error.text))?;
         if profile == Profile::Enhanced {
             policy.rules = Rules::enhanced(&Preferences::default());
         }
         let known = |pod| Ok(Arc::new(KnownPod::new(serde_json::from_value::<Pod>(pod)?.into(), &policy)));
-        let pods: Result<_> = world.pods().map(known).collect();
-        let pods = Arc::new(PodSet::new(pods.context("decode the world's pods")?));
-        let mut snapshot = Summary::parse(world.summary(case, 0).as_bytes())?.snapshot();
+        let pods: Result<_> = simulated.pods().map(known).collect();
+        let pods = Arc::new(PodSet::new(pods.context("decode the simulated node's pods")?));
+        let mut snapshot = Summary::parse(simulated.summary(case, 0).as_bytes())?.snapshot();
         snapshot.index(&pods);
         let engine = Engine::new(policy);
         let mut node = Self { engine, pods, snapshot, now: Timestamp::UNIX_EPOCH };

@@ -249,7 +249,7 @@ fn render(rows: &[Row]) -> String {
     let mut lines =
         vec![["case", "metric", "unit", "n", "min", "p50", "p99", "max", "goal"].map(str::to_owned)];
     lines.extend(rows.iter().map(|row| {
-        let figure = |percent| row.shown(percent);
+        let figure = |percent| row.percentile_text(percent);
         let (case, metric, unit) = (row.case.clone(), row.metric.to_owned(), row.unit.to_owned());
         [
             case,

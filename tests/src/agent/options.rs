@@ -1,4 +1,4 @@
-//! How the agent is started.
+//! The options of an agent in tests.
 
 use std::path::{Path, PathBuf};
 
@@ -7,14 +7,14 @@ use serde_json::Value;
 
 use crate::node::Node;
 
-/// How the agent is started.
+/// The options with which an agent is started.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The agent's file.
+    /// The agent's binary.
     pub binary: PathBuf,
     /// `--kubelet-config`.
     pub kubelet_config: PathBuf,
-    /// `--pods-file`, unless they are asked of a cluster.
+    /// `--pods-file`; `None` if the agent gets the pods from an API server.
     pub pods: Option<PathBuf>,
     /// `--cgroup-root`.
     pub cgroup_root: String,
@@ -26,15 +26,15 @@ pub struct Options {
     pub action: &'static str,
     /// `--config`, if any.
     pub config: Option<PathBuf>,
-    /// What else is said on the command line.
+    /// Other arguments of the command line.
     pub more: Vec<String>,
 }
 
 impl Options {
-    /// On that node, with these fields of a kubelet's configuration and the hand that kills.
+    /// Returns options for a node, with these fields of a kubelet's configuration and `--action kill`.
     ///
     /// # Errors
-    /// If the files that tell the agent about the node cannot be written.
+    /// If the files that describe the node cannot be written.
     pub fn of(binary: &Path, node: &Node, kubelet: &Value) -> Result<Self> {
         Ok(Self {
             binary: binary.to_owned(),

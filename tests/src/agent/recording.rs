@@ -1,4 +1,4 @@
-//! What an agent recorded, decided again.
+//! Recordings of an agent, which are replayed with `--verify`.
 
 use std::fs;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Makes the agent record.
+    /// Returns a recording, and options that make the agent record.
     ///
     /// # Errors
     /// If its configuration cannot be read or written.
@@ -39,10 +39,10 @@ impl Recording {
         Ok((Self { folder, binary }, Options { config: Some(file), ..options.clone() }))
     }
 
-    /// Decides the recording again: how many decisions are as they were.
+    /// Replays the recording and returns how many decisions are the same.
     ///
     /// # Errors
-    /// If one differs, or the recording cannot be read.
+    /// If a decision differs, or the recording cannot be read.
     pub fn verify(&self) -> Result<usize> {
         let mut command = Command::new(&self.binary);
         command.arg("replay").arg(self.folder.path().join("recording")).arg("--verify");

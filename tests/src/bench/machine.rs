@@ -1,4 +1,4 @@
-//! Which machine it was.
+//! The machine on which a bench ran.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::meminfo;
 
-/// The line that precedes all rows.
+/// Returns the JSON line that precedes all rows.
 ///
 /// # Errors
 /// If /proc cannot be read.
@@ -27,7 +27,7 @@ pub fn line(bench: &str, backend: Option<&str>, commit: &str) -> Result<Value> {
     Ok(line)
 }
 
-/// How many tasks have wanted a processor in the last minute, on average.
+/// Returns the load average of the last minute: the mean number of tasks that wanted a processor.
 ///
 /// # Errors
 /// If /proc cannot be read.

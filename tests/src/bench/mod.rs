@@ -1,4 +1,4 @@
-//! What benches print: rows of figures for machines and for people.
+//! The output of benches: rows of values, as JSON and as text.
 
 pub mod machine;
 pub mod row;

@@ -1,52 +1,52 @@
-//! A row of figures: what was measured of one thing, again and again.
+//! A row of a bench: the values of one metric in one case.
 
 use serde_json::{Map, Value, json};
 
 use super::table::short;
 
-/// What a figure should come to.
+/// The goal of a metric.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Goal {
-    /// No single one beyond this.
+    /// No value may exceed this.
     Max(f64),
-    /// The mean not beyond this.
+    /// The mean may not exceed this.
     Mean(f64),
-    /// At least so many, half of them and 99 of 100 not beyond these.
-    Stamp {
-        /// How many.
+    /// There must be at least `n` values, and their median and 99th percentile may not exceed these.
+    Percentiles {
+        /// The number of values.
         n: usize,
-        /// The bound of half of them.
+        /// The bound of the median.
         p50: f64,
-        /// The bound of 99 of 100.
+        /// The bound of the 99th percentile.
         p99: f64,
     },
-    /// Half of them not beyond this.
+    /// The median may not exceed this.
     Median(f64),
-    /// Half of them no less than this.
+    /// The median may not be less than this.
     AtLeast(f64),
 }
 
-/// A row.
+/// The values of one metric in one case.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// What was done.
+    /// The case that was measured.
     pub case: String,
-    /// What was measured.
+    /// The metric.
     pub metric: &'static str,
-    /// In what.
+    /// The unit of the values.
     pub unit: &'static str,
-    /// What it should come to.
+    /// The goal of the metric.
     pub goal: Option<Goal>,
-    /// Whose figures these are, if not the agent's.
+    /// The program that was measured, if it is not the agent.
     pub program: Option<String>,
-    /// There were cases without a figure, so that no goal is reached.
-    spoiled: bool,
+    /// Whether there were cases without a value, so that no goal is reached.
+    incomplete: bool,
     sorted: Vec<f64>,
-    more: Map<String, Value>,
+    extra: Map<String, Value>,
 }
 
 impl Row {
-    /// A row of these values, in any order.
+    /// Creates a row from these values, in any order.
     #[must_use]
     pub fn new(
         case: impl Into<String>,
@@ -61,76 +61,76 @@ impl Row {
             unit,
             goal: None,
             program: None,
-            spoiled: false,
+            incomplete: false,
             sorted: values,
-            more: Map::new(),
+            extra: Map::new(),
         }
     }
 
-    /// The same of another program.
+    /// Sets the program that was measured.
     #[must_use]
     pub fn program(mut self, program: &str) -> Self {
         self.program = Some(program.to_owned());
         self
     }
 
-    /// The same with something to come to.
+    /// Sets the goal.
     #[must_use]
     pub fn goal(mut self, goal: Goal) -> Self {
         self.goal = Some(goal);
         self
     }
 
-    /// There were cases without a figure, so that no goal is reached.
+    /// Marks that there were cases without a value, so that no goal is reached.
     #[must_use]
-    pub fn spoiled(mut self) -> Self {
-        self.spoiled = true;
+    pub fn incomplete(mut self) -> Self {
+        self.incomplete = true;
         self
     }
 
-    /// Something else that is to be known of the row.
+    /// Adds another field to the row's JSON line.
     #[must_use]
     pub fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
-        self.more.insert(key.to_owned(), value.into());
+        self.extra.insert(key.to_owned(), value.into());
         self
     }
 
-    /// How many values there are.
+    /// Returns the number of values.
     pub fn n(&self) -> usize {
         self.sorted.len()
     }
 
-    /// The smallest value that so many of a hundred do not exceed.
+    /// Returns the smallest value that `percent` % of the values do not exceed.
     pub fn percentile(&self, percent: usize) -> Option<f64> {
         let rank = (self.sorted.len() * percent).div_ceil(100).max(1);
         self.sorted.get(rank - 1).copied()
     }
 
-    /// The same for people.
-    pub fn shown(&self, percent: usize) -> String {
+    /// Returns the percentile as text.
+    pub fn percentile_text(&self, percent: usize) -> String {
         self.percentile(percent).map_or_else(|| "-".to_owned(), short)
     }
 
-    /// The mean, if there are values.
+    /// Returns the mean, if there are values.
     pub fn mean(&self) -> Option<f64> {
         (!self.sorted.is_empty()).then(|| self.sorted.iter().sum::<f64>() / self.sorted.len() as f64)
     }
 
-    /// Whether the goal was reached; `None` without one, or without a figure.
+    /// Returns whether the goal was reached; `None` without a goal or without values.
     pub fn reached(&self) -> Option<bool> {
         let within = match self.goal? {
             Goal::Max(most) => self.percentile(100)? <= most,
             Goal::Mean(most) => self.mean()? <= most,
             Goal::Median(most) => self.percentile(50)? <= most,
             Goal::AtLeast(least) => self.percentile(50)? >= least,
-            Goal::Stamp { n, p50, p99 } => {
+            Goal::Percentiles { n, p50, p99 } => {
                 self.n() >= n && self.percentile(50)? <= p50 && self.percentile(99)? <= p99
             }
         };
-        Some(within && !self.spoiled)
+        Some(within && !self.incomplete)
     }
 
-    /// The same for people; empty where there is nothing to say.
+    /// Returns the result of the goal as text; empty if there is none.
     pub fn goal_result(&self) -> &'static str {
         match self.reached() {
             Some(true) => "reached",
@@ -139,9 +139,9 @@ impl Row {
         }
     }
 
-    /// The line for machines, as a row of that bench.
+    /// Returns the row as a JSON line of that bench.
     pub fn json(&self, bench: &str) -> Value {
-        let Self { case, metric, unit, goal, program, spoiled: _, sorted, more } = self;
+        let Self { case, metric, unit, goal, program, incomplete: _, sorted, extra } = self;
         let mut line = json!({
             "bench": bench,
             "program": program.as_deref().unwrap_or("eviction-agent"),
@@ -150,7 +150,7 @@ impl Row {
             "unit": unit,
             "n": sorted.len(),
         });
-        let mut figure = |key: &str, value: Option<f64>| {
+        let mut set_value = |key: &str, value: Option<f64>| {
             if let Some(value) = value {
                 line[key] = json!((value * 1000.0).round() / 1000.0);
             }
@@ -166,20 +166,20 @@ impl Row {
             ("max", 100),
         ];
         for (key, percent) in percents {
-            figure(key, self.percentile(percent));
+            set_value(key, self.percentile(percent));
         }
-        figure("mean", self.mean());
+        set_value("mean", self.mean());
         if let Some(goal) = goal {
             line["goal"] = match goal {
                 Goal::Max(most) => json!({"max": most}),
                 Goal::Mean(most) => json!({"mean": most}),
                 Goal::Median(most) => json!({"p50": most}),
                 Goal::AtLeast(least) => json!({"p50_at_least": least}),
-                Goal::Stamp { n, p50, p99 } => json!({"n": n, "p50": p50, "p99": p99}),
+                Goal::Percentiles { n, p50, p99 } => json!({"n": n, "p50": p50, "p99": p99}),
             };
             line["reached"] = json!(self.reached());
         }
-        for (key, value) in more {
+        for (key, value) in extra {
             line[key] = value.clone();
         }
         line
@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_are_figures_that_were_measured() {
+    fn percentiles_are_measured_values() {
         let row = Row::new("c", "m", "us", (1..=100).rev().map(f64::from).collect());
         let at = |percent| row.percentile(percent);
         assert_eq!([at(0), at(1), at(50), at(99), at(100)], [1.0, 1.0, 50.0, 99.0, 100.0].map(Some));
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_without_a_figure_reaches_nothing() {
+    fn row_without_values_has_no_goal_result() {
         let row = Row::new("c", "m", "us", Vec::new()).goal(Goal::Max(1.0));
         assert_eq!(row.reached(), None);
         assert_eq!(
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn goals_look_at_their_own_figure() {
+    fn each_goal_checks_its_own_statistic() {
         let row = |goal| Row::new("c", "m", "us", vec![1.0, 2.0, 9.0]).goal(goal).reached();
         assert_eq!(row(Goal::Max(9.0)), Some(true));
         assert_eq!([row(Goal::AtLeast(2.0)), row(Goal::AtLeast(2.1))], [Some(true), Some(false)]);
@@ -223,10 +223,13 @@ mod tests {
         assert_eq!(row(Goal::Mean(3.9)), Some(false));
         assert_eq!(row(Goal::Median(2.0)), Some(true));
         assert_eq!(row(Goal::Median(1.9)), Some(false));
-        assert_eq!(row(Goal::Stamp { n: 3, p50: 2.0, p99: 9.0 }), Some(true));
-        assert_eq!(row(Goal::Stamp { n: 4, p50: 2.0, p99: 9.0 }), Some(false));
-        assert_eq!(row(Goal::Stamp { n: 3, p50: 1.9, p99: 9.0 }), Some(false));
-        assert_eq!(row(Goal::Stamp { n: 3, p50: 2.0, p99: 8.0 }), Some(false));
-        assert_eq!(Row::new("c", "m", "us", vec![1.0]).goal(Goal::Max(2.0)).spoiled().reached(), Some(false));
+        assert_eq!(row(Goal::Percentiles { n: 3, p50: 2.0, p99: 9.0 }), Some(true));
+        assert_eq!(row(Goal::Percentiles { n: 4, p50: 2.0, p99: 9.0 }), Some(false));
+        assert_eq!(row(Goal::Percentiles { n: 3, p50: 1.9, p99: 9.0 }), Some(false));
+        assert_eq!(row(Goal::Percentiles { n: 3, p50: 2.0, p99: 8.0 }), Some(false));
+        assert_eq!(
+            Row::new("c", "m", "us", vec![1.0]).goal(Goal::Max(2.0)).incomplete().reached(),
+            Some(false)
+        );
     }
 }

@@ -1,8 +1,8 @@
-//! Columns that stand below each other.
+//! Tables with aligned columns.
 
 use std::fmt::Write as _;
 
-/// Lines of cells as a table; columns are right-aligned but for those named in `left`.
+/// Renders lines of cells as a table. Columns are right-aligned, except those in `left`.
 pub fn render<const N: usize>(lines: &[[String; N]], left: &[usize]) -> String {
     let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
     let widths: [usize; N] = std::array::from_fn(width);
@@ -22,7 +22,7 @@ pub fn render<const N: usize>(lines: &[[String; N]], left: &[usize]) -> String {
     text
 }
 
-/// Three digits that matter.
+/// Formats a value with about three significant digits.
 pub fn short(value: f64) -> String {
     match value.abs() {
         size if size >= 100.0 => format!("{value:.0}"),

@@ -1,16 +1,25 @@
-//! A process that does to its memory and its tasks what its input says, one step a line, and says
-//! `ok` after each: for tests that look between the steps.
+//! A process that changes its memory and its tasks, one step per line of its input, and prints `ok` after each:
+//! for tests that check something between the steps. It ends with its input.
 //!
-//! `touch MIB` maps fresh pages and writes to each; `touch-huge MIB` the same with huge pages; `free` unmaps all; `give-back` gives
-//! it back but keeps it mapped, page tables and all; `again` writes to each page of what is mapped; `forks N` starts and reaps N processes, one after the
-//! other; `threads N` starts and joins N threads; `park N` starts N threads that stay; `touch-by-threads MIB` touches by four
-//! threads; `cache MIB` keeps a file in the page cache; `vfork MIB` touches in a child that shares memory; `write MIB` writes
-//! a file of so much, bit by bit to the disk, and removes it; `child MIB` starts a process that the kernel
-//! likes to kill and that touches so much, says `child PID` before it does and `ended SIGNAL` after; `watch FOLDER` keeps what
-//! the kernel tells of files that are closed in it, which is charged to this process whoever closes them; `open FOLDER` opens
-//! many there, which are closed with the process's end, and `stir FOLDER` opens and closes as many; `file WHAT PATH BYTES` does
-//! something to a file, see [`change_file`].
-//! It ends with its input.
+//! - `touch MIB` maps fresh pages and writes to each.
+//! - `touch-huge MIB` does the same with huge pages.
+//! - `free` unmaps all.
+//! - `give-back` frees all pages, but keeps the mappings and their page tables.
+//! - `again` writes to each page of what is mapped.
+//! - `forks N` starts and reaps N processes, one after the other.
+//! - `threads N` starts and joins N threads.
+//! - `park N` starts N threads that stay.
+//! - `touch-by-threads MIB` writes to fresh pages with four threads.
+//! - `cache MIB` keeps a file in the page cache.
+//! - `vfork MIB` touches pages in a child that shares memory.
+//! - `write MIB` writes a file of this size to the disk, in small parts, and removes it.
+//! - `child MIB` starts a process that the OOM killer prefers and that touches this much. It prints `child PID`
+//!   before, and `ended SIGNAL` after that.
+//! - `watch FOLDER` keeps the inotify events of files that are closed in the folder. They are charged to this
+//!   process, whichever process closes the files.
+//! - `open FOLDER` opens many files there, which are closed at the end of the process.
+//! - `stir FOLDER` opens and closes as many.
+//! - `file WHAT PATH BYTES` changes a file, see [`change_file`].
 
 use std::{
     fs::{self, File},
@@ -45,19 +54,19 @@ impl Region {
         }
         .context("map memory")?;
         let region = Self { start: start.cast(), bytes };
-        // SAFETY: the mapping is ours, and no reference into it exists.
+        // SAFETY: this process owns the mapping, and no reference into it exists.
         unsafe { madvise(region.start.cast(), bytes, Advice::LinuxNoHugepage) }
             .context("ask for small pages")?;
         Ok(region)
     }
 
     fn make_huge(&self) -> Result<()> {
-        // SAFETY: the mapping is ours, and no reference into it exists.
+        // SAFETY: this process owns the mapping, and no reference into it exists.
         unsafe { madvise(self.start.cast(), self.bytes, Advice::LinuxHugepage) }.context("ask for huge pages")
     }
 
     fn give_back(&self) -> Result<()> {
-        // SAFETY: the mapping is ours, and no reference into it exists.
+        // SAFETY: this process owns the mapping, and no reference into it exists.
         unsafe { madvise(self.start.cast(), self.bytes, Advice::LinuxDontNeed) }.context("give memory back")
     }
 
@@ -70,7 +79,7 @@ impl Region {
 }
 
 impl Region {
-    /// Each thread touches a part of its own.
+    /// Writes to each page; each thread has its own part.
     fn touch_by_threads(&self, threads: usize) {
         let (start, part) = (self.start.expose_provenance(), self.bytes / threads);
         std::thread::scope(|scope| {
@@ -87,7 +96,7 @@ impl Region {
     }
 }
 
-/// Fills the page cache: a file that is gone when it is closed.
+/// Fills the page cache with a file that is removed when it is closed.
 fn fill_cache(bytes: usize) -> Result<()> {
     let mut file = tempfile::tempfile_in(on_disk()?).context("make a file")?;
     let block = vec![1; MIB];
@@ -95,16 +104,16 @@ fn fill_cache(bytes: usize) -> Result<()> {
         file.write_all(&block).context("write a file")?;
     }
     file.sync_data().context("write a file back")?;
-    // Kept open: with the file its page cache would go.
+    // The file stays open: its page cache would be removed with it.
     std::mem::forget(file);
     Ok(())
 }
 
-/// A child in this process's memory touches so much of it and ends, while this process waits: what
-/// vfork(2) does, on a stack of its own.
+/// Starts a child that shares this process's memory, touches so much of it and ends, while this process waits.
+/// This is what vfork(2) does, but the child has its own stack.
 fn vfork(mib: usize) -> Result<()> {
     extern "C" fn child(region: *mut libc::c_void) -> libc::c_int {
-        // SAFETY: the parent's region, which waits.
+        // SAFETY: the region of the parent, which waits.
         let region = unsafe { &*region.cast::<Region>() };
         let mut text = *b"child 0000000000\n";
         let digits = text.len() - 1;
@@ -140,7 +149,7 @@ fn vfork(mib: usize) -> Result<()> {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and no reference into it exists.
+        // SAFETY: this process owns the mapping, and no reference into it exists.
         let _ = unsafe { munmap(self.start.cast(), self.bytes) };
     }
 }
@@ -155,7 +164,7 @@ fn main() -> Result<()> {
         let number = || argument.parse::<usize>().with_context(|| format!("step {line:?}"));
         match step {
             "watch" => watchers.extend(watch(argument)?),
-            // Dropped they would be closed before its end.
+            // If dropped, they would be closed before the end of the process.
             "open" => std::mem::forget(open_many(argument)?),
             "stir" => drop(open_many(argument)?),
             "touch" => {
@@ -164,7 +173,7 @@ fn main() -> Result<()> {
                 regions.push(region);
             }
             "touch-huge" => {
-                // Whole ones lie in it wherever it begins.
+                // The mapping contains whole huge pages, wherever it begins.
                 let region = Region::map((number()? + 2) * MIB)?;
                 region.make_huge()?;
                 region.touch();
@@ -198,7 +207,7 @@ fn main() -> Result<()> {
             "park" => (0..number()?).for_each(|_| drop(std::thread::spawn(std::thread::park))),
             "write" => write(number()?)?,
             "child" => child(number()?)?,
-            "prefer" => prefer()?,
+            "prefer" => prefer_as_oom_victim()?,
             "file" => files.extend(change_file(argument)?),
             "close" => files.clear(),
             _ => bail!("unknown step {line:?}"),
@@ -208,7 +217,8 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Each watcher keeps 16,384 events (`fs.inotify.max_queued_events`), of 512 bytes where names are long.
+/// Watches a folder with several watchers. Each keeps 16,384 events (`fs.inotify.max_queued_events`), of 512
+/// bytes where names are long.
 fn watch(folder: &str) -> Result<Vec<OwnedFd>> {
     const WATCHERS: usize = 8;
     let watcher = || {
@@ -219,9 +229,9 @@ fn watch(folder: &str) -> Result<Vec<OwnedFd>> {
     (0..WATCHERS).map(|_| watcher()).collect::<rustix::io::Result<_>>().context("watch a folder")
 }
 
-/// Opens two files again and again by turns, since events that are alike are reported once.
+/// Opens two files alternately, many times, since identical successive events are reported once.
 fn open_many(folder: &str) -> Result<Vec<File>> {
-    // A process may open 4,096 where nobody has raised that.
+    // By default a process may open 4,096 files.
     const FILES: usize = 3_500;
     let nofile = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: nofile.maximum, ..nofile }).context("allow more files")?;
@@ -229,13 +239,13 @@ fn open_many(folder: &str) -> Result<Vec<File>> {
     names.iter().cycle().take(FILES).map(|name| File::create(name).context("open a file")).collect()
 }
 
-/// Fills page cache with what the kernel can take back at once.
+/// Fills the page cache with pages that the kernel can reclaim at once.
 fn write(mib: usize) -> Result<()> {
     let mut file = tempfile::tempfile_in(on_disk()?).context("make a file")?;
     let block = vec![1; MIB];
     for written in 1..=mib {
         file.write_all(&block).context("write a file")?;
-        // More of it unwritten, and version 2 has whoever writes in a small group wait.
+        // With more dirty pages, cgroup v2 makes a writer in a small cgroup wait.
         if written.is_multiple_of(2) {
             file.sync_data().context("write a file to the disk")?;
         }
@@ -243,9 +253,10 @@ fn write(mib: usize) -> Result<()> {
     Ok(())
 }
 
-/// Appends to it (`append`), writes over its beginning (`rewrite`), cuts it off (`truncate`), removes it
-/// (`unlink`), gives it blocks (`fallocate`), writes to it by memory (`map`), writes it back (`sync`), makes a directory
-/// (`mkdir`), or writes it, removes it and keeps it open until `close` (`keep`).
+/// Changes a file: appends to it (`append`), overwrites its beginning (`rewrite`), truncates it (`truncate`),
+/// removes it (`unlink`), allocates blocks (`fallocate`), writes to it through a mapping (`map`), writes it
+/// back (`sync`), makes a directory (`mkdir`), or writes it, removes it and keeps it open until `close`
+/// (`keep`).
 fn change_file(step: &str) -> Result<Option<File>> {
     let mut words = step.split(' ');
     let mut word = || words.next().with_context(|| format!("step file {step:?}"));
@@ -304,8 +315,8 @@ fn write_by_memory(file: &File, bytes: usize) -> Result<()> {
     Ok(())
 }
 
-/// Makes this process the kernel's first choice.
-fn prefer() -> Result<()> {
+/// Makes this process the first choice of the OOM killer.
+fn prefer_as_oom_victim() -> Result<()> {
     fs::write("/proc/self/oom_score_adj", "1000").context("ask to be killed first")
 }
 

@@ -1,12 +1,14 @@
-//! Fires the kernel's hooks as fast as it can from many cgroups at once: one process in each, which maps
-//! page tables and gives them back, again and again.
+//! Fires the kernel's hooks as fast as possible from many cgroups at once: one process in each repeatedly
+//! creates and frees page tables.
 //!
-//! A few of them run at a time and hand on to the next. If all of them did, the kernel would give page tables back
-//! more slowly than they are made (from 7.2 on after a grace period of RCU), and a small machine ran out of memory.
+//! Only a few of them run at a time and pass on to the next. If all of them ran, the kernel would free page
+//! tables more slowly than they are created (from 7.2 on after a grace period of RCU), and a small machine
+//! would run out of memory.
 //!
-//! Reads the `cgroup.procs` files of the groups from its input, one a line, up to an empty line; says `ready` when
-//! each has a process that holds some memory, `HELD_KIB` and more from group to group. `go` lets them loose, `pause`
-//! stops them and says `paused` when all are. It ends with its input.
+//! Reads the `cgroup.procs` files of the cgroups from its input, one per line, up to an empty line. Prints
+//! `ready` when each cgroup has a process that holds some memory, which differs from cgroup to cgroup
+//! (`held_bytes`). `go` continues the processes; `pause` stops them and prints `paused` when all are stopped.
+//! It ends with its input.
 
 use std::{
     fs,
@@ -24,16 +26,16 @@ use tests::storm::held_bytes;
 
 const PAGE: usize = 4096;
 
-/// What one page of page tables maps.
+/// The bytes that one page of page tables maps.
 const TABLE: usize = 2 << 20;
 
-/// Page tables that are made and given back in one turn.
+/// The page tables that are created and freed in one turn.
 const TABLES: usize = 8;
 
-/// Turns of a process before the next one has its own.
+/// The turns of a process before it passes on to the next one.
 const TURNS: usize = 8;
 
-/// As many as keep a processor busy while others go to sleep and wake up.
+/// Enough to keep a processor busy while others go to sleep and wake up.
 const AT_A_TIME_PER_CPU: usize = 4;
 
 fn main() -> Result<()> {
@@ -50,15 +52,15 @@ fn main() -> Result<()> {
         }
         children.push(start(&procs, held_bytes(children.len()), &waiting, &handing)?);
     }
-    stopped(&children)?;
-    say("ready")?;
+    wait_until_stopped(&children)?;
+    print_word("ready")?;
     for line in lines {
         match line.context("read a command")?.as_str() {
             "go" => signal(&children, Signal::CONT)?,
             "pause" => {
                 signal(&children, Signal::STOP)?;
-                stopped(&children)?;
-                say("paused")?;
+                wait_until_stopped(&children)?;
+                print_word("paused")?;
             }
             other => bail!("unknown command {other:?}"),
         }
@@ -70,7 +72,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-fn say(word: &str) -> Result<()> {
+fn print_word(word: &str) -> Result<()> {
     writeln!(io::stdout(), "{word}").with_context(|| format!("say {word}"))
 }
 
@@ -78,7 +80,7 @@ fn signal(children: &[Pid], signal: Signal) -> Result<()> {
     children.iter().try_for_each(|child| kill_process(*child, signal)).context("signal a process")
 }
 
-fn stopped(children: &[Pid]) -> Result<()> {
+fn wait_until_stopped(children: &[Pid]) -> Result<()> {
     for child in children {
         let status = waitpid(Some(*child), WaitOptions::UNTRACED).context("wait for a process")?;
         if !status.is_some_and(|(_, status)| status.stopped()) {
@@ -88,14 +90,14 @@ fn stopped(children: &[Pid]) -> Result<()> {
     Ok(())
 }
 
-/// Starts the process of a group.
+/// Starts the process of a cgroup.
 fn start(procs: &str, held: usize, waiting: &PipeReader, handing: &PipeWriter) -> Result<Pid> {
-    // SAFETY: this process has one thread, so that the child may do whatever it likes.
+    // SAFETY: this process has one thread, so that the child may call any function.
     let pid = unsafe { libc::fork() };
     match Pid::from_raw(pid) {
         Some(child) if pid > 0 => Ok(child),
         _ if pid == 0 => {
-            let Err(error) = serve(procs, held, waiting, handing);
+            let Err(error) = run_child(procs, held, waiting, handing);
             eprintln!("{procs}: {error:#}");
             std::process::exit(1);
         }
@@ -103,7 +105,7 @@ fn start(procs: &str, held: usize, waiting: &PipeReader, handing: &PipeWriter) -
     }
 }
 
-fn serve(
+fn run_child(
     procs: &str,
     held: usize,
     mut waiting: &PipeReader,
@@ -118,18 +120,18 @@ fn serve(
     loop {
         waiting.read_exact(&mut token).context("wait for a turn")?;
         for _ in 0..TURNS {
-            turn()?;
+            map_and_unmap_tables()?;
         }
         handing.write_all(&token).context("hand on")?;
-        // Else it would take its own token again, before one that waits has woken up.
+        // Otherwise it would take its own token again, before a waiting process has woken up.
         thread::sleep(Duration::from_millis(1));
     }
 }
 
-fn turn() -> Result<()> {
+fn map_and_unmap_tables() -> Result<()> {
     let tables = map(TABLES * TABLE)?;
     touch(tables, TABLES * TABLE, TABLE);
-    // SAFETY: the mapping is ours, and no reference into it exists.
+    // SAFETY: this process owns the mapping, and no reference into it exists.
     unsafe { munmap(tables.cast(), TABLES * TABLE) }.context("unmap memory")
 }
 

@@ -1,7 +1,6 @@
-//! Runs a program as an ordinary user with exactly these capabilities:
-//! `unprivileged --capabilities BPF,PERFMON -- eviction-agent check`. Of locked memory it may have as much
-//! as kernels allowed before 5.16, whatever the running one does: else a small program may lock all of its
-//! memory without a capability.
+//! Runs a program as an ordinary user with exactly these capabilities: `unprivileged --capabilities BPF,PERFMON
+//! -- eviction-agent check`. The limit of its locked memory is that of kernels before 5.16, on every kernel:
+//! otherwise a small program could lock all of its memory without a capability.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;

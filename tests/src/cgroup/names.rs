@@ -1,11 +1,11 @@
-//! What the kubelet and its runtimes call the groups of pods and containers.
+//! The names that the kubelet and container runtimes give to the cgroups of pods and containers.
 
 use std::path::PathBuf;
 
-/// Quality of service class of a pod.
+/// The quality of service class of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Qos {
-    /// Requests equal limits; its pods sit directly below `kubepods`.
+    /// Requests equal limits; its pods are directly below `kubepods`.
     Guaranteed,
     /// Some requests.
     Burstable,
@@ -23,7 +23,7 @@ pub enum Driver {
 }
 
 impl Driver {
-    /// Path of a pod's group.
+    /// Returns the path of a pod's cgroup.
     pub fn pod(self, qos: Qos, uid: &str) -> PathBuf {
         let class = match qos {
             Qos::Guaranteed => None,
@@ -44,7 +44,7 @@ impl Driver {
         .into()
     }
 
-    /// Name of a container's group below its pod's.
+    /// Returns the name of a container's cgroup below its pod's.
     pub fn container(self, id: &str) -> String {
         match self {
             Self::Cgroupfs => id.to_owned(),
@@ -53,12 +53,12 @@ impl Driver {
     }
 }
 
-/// A pod uid that differs for each `n`.
+/// Returns a pod UID that differs for each `n`.
 pub fn pod_uid(n: u64) -> String {
     format!("5ca1ab1e-0000-4000-8000-{n:012x}")
 }
 
-/// A container id, 64 hexadecimal digits, that differs for each `n`.
+/// Returns a container ID, 64 hexadecimal digits, that differs for each `n`.
 pub fn container_id(n: u64) -> String {
     format!("{:064x}", (u128::from(n) << 64) | 0xc0ffee)
 }

@@ -1,4 +1,4 @@
-//! Service accounts with rights.
+//! Service accounts with RBAC rules.
 
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
@@ -8,16 +8,16 @@ use super::Cluster;
 /// A service account of the namespace `default`.
 #[derive(Clone, Debug)]
 pub struct Account {
-    /// Its name, and that of its ClusterRole.
+    /// The name of the account and of its ClusterRole.
     pub name: String,
-    /// A token of it, good for an hour.
+    /// A token of the account, valid for an hour.
     pub token: String,
 }
 
 const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
 
 impl Cluster {
-    /// Makes a service account that may do what these `PolicyRule`s say, everywhere.
+    /// Creates a service account with these `PolicyRule`s, in all namespaces.
     ///
     /// # Errors
     /// If the server refuses it.
@@ -38,7 +38,7 @@ impl Cluster {
         Ok(Account { name: name.to_owned(), token: self.token(name)? })
     }
 
-    /// A new token of a service account of the namespace `default`.
+    /// Requests a new token of a service account of the namespace `default`.
     ///
     /// # Errors
     /// If the server refuses it.
@@ -46,7 +46,7 @@ impl Cluster {
         self.token_in("default", account)
     }
 
-    /// The same of one of that namespace.
+    /// Requests a new token of a service account of that namespace.
     ///
     /// # Errors
     /// If the server refuses it.
@@ -57,7 +57,7 @@ impl Cluster {
         answer["status"]["token"].as_str().map(str::to_owned).context("a token request without a token")
     }
 
-    /// The same of an account of the namespace of that pod, bound to the pod and so to its node, as a kubelet asks for it.
+    /// Requests a token of the pod's service account, bound to the pod and so to its node, as a kubelet does.
     ///
     /// # Errors
     /// If the server refuses it.
@@ -75,7 +75,7 @@ impl Cluster {
         answer["status"]["token"].as_str().map(str::to_owned).context("a token request without a token")
     }
 
-    /// Gives an account other rights. The server's authorizer hears of it a moment later.
+    /// Replaces the rules of an account. The server's authorizer applies them a moment later.
     ///
     /// # Errors
     /// If the server refuses it.
@@ -85,7 +85,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Makes all tokens of an account worthless: it is another one of the same name afterwards.
+    /// Invalidates all tokens of an account: the account is deleted, and another one of the same name is
+    /// created.
     ///
     /// # Errors
     /// If the server refuses it.

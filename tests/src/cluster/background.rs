@@ -1,4 +1,4 @@
-//! A thread that drives what is asynchronous, so that stories can go one step after the other.
+//! A thread that runs asynchronous tasks, so that tests can be written synchronously.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
-/// The thread. It ends when the last one who holds it lets go.
+/// The thread. It ends when the last clone is dropped.
 #[derive(Clone, Debug)]
 pub(super) struct Background(Arc<Inner>);
 
@@ -27,19 +27,19 @@ impl Background {
         let thread = std::thread::Builder::new()
             .name("cluster".to_owned())
             .spawn(move || {
-                // An error means that nobody is left who could stop it.
+                // An error means that the last clone was dropped, which ends the thread as well.
                 let _ = runtime.block_on(stopped);
             })
             .context("start a thread")?;
         Ok(Self(Arc::new(Inner { handle, stop: Some(stop), thread: Some(thread) })))
     }
 
-    /// Runs it to its end.
+    /// Runs a future to its end.
     pub(super) fn run<T>(&self, future: impl Future<Output = T>) -> T {
         self.0.handle.block_on(future)
     }
 
-    /// Where tasks are started.
+    /// Returns the handle on which tasks are started.
     pub(super) fn handle(&self) -> &Handle {
         &self.0.handle
     }

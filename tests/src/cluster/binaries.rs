@@ -1,11 +1,11 @@
-//! Where Kubernetes' own programs are: `cargo xtask e2e` builds them.
+//! The programs of Kubernetes, which `cargo xtask e2e` builds.
 
 use std::path::{Path, PathBuf};
 
-/// The module that they are built from.
+/// The module from which they are built.
 const MODULE: &str = include_str!("../../kubernetes/go.mod");
 
-/// Tells the folder, where it is not the usual one.
+/// The environment variable with the folder, if it is not the usual one.
 pub const FOLDER: &str = "EVICTION_AGENT_KUBERNETES";
 
 /// The programs of a control plane and a node.
@@ -13,10 +13,10 @@ pub const FOLDER: &str = "EVICTION_AGENT_KUBERNETES";
 pub struct Binaries(PathBuf);
 
 impl Binaries {
-    /// Finds them in the folder that [`FOLDER`] names, else in the cache that `cargo xtask e2e` fills.
+    /// Finds the programs in the folder that [`FOLDER`] names, else in the cache that `cargo xtask e2e` fills.
     ///
     /// # Errors
-    /// Why they are not there, as a sentence.
+    /// Why they are missing, as a sentence.
     pub fn find() -> Result<Self, String> {
         let folder = match std::env::var_os(FOLDER) {
             Some(folder) => PathBuf::from(folder),
@@ -32,18 +32,18 @@ impl Binaries {
         Ok(found)
     }
 
-    /// The file of a program.
+    /// Returns the file of a program.
     pub fn program(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 
-    /// Where they lie.
+    /// Returns the folder of the programs.
     pub fn folder(&self) -> &Path {
         &self.0
     }
 }
 
-/// `~/.cache/eviction-agent/kubernetes/<versions>`, as the task has it.
+/// Returns `~/.cache/eviction-agent/kubernetes/<versions>`, which the task fills.
 fn cached() -> Option<PathBuf> {
     let base = std::env::var_os("XDG_CACHE_HOME")
         .map(PathBuf::from)
@@ -53,12 +53,12 @@ fn cached() -> Option<PathBuf> {
     Some(base.join("eviction-agent/kubernetes").join(versions))
 }
 
-/// The version of Kubernetes that stories run with, `v1.36.3`.
+/// Returns the version of Kubernetes that tests run with, such as `v1.36.3`.
 pub fn kubernetes_version() -> Option<&'static str> {
     version_of("k8s.io/kubernetes")
 }
 
-/// The version that the module requires of another one.
+/// Returns the version that the module requires of another one.
 fn version_of(module: &str) -> Option<&'static str> {
     MODULE.lines().find_map(|line| {
         let line = line.trim_start().trim_start_matches("require ");
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_those_that_are_built() {
+    fn versions_are_read_from_go_mod() {
         for module in ["k8s.io/kubernetes", "go.etcd.io/etcd/server/v3"] {
             let version = version_of(module).expect(module);
             assert!(version.starts_with('v') && version.len() > 4, "{module}: {version}");

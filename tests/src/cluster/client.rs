@@ -1,5 +1,5 @@
-//! A plain HTTPS client of the API server: JSON in, JSON out, one warm connection. It is none of the
-//! agent's, so that what checks the agent cannot share its faults.
+//! A simple HTTPS client of the API server: JSON requests and responses over one open connection. It shares no
+//! code with the agent, so that checks of the agent do not share its faults.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,10 +20,10 @@ use super::background::Background;
 use super::stream::Watch;
 use super::tls;
 
-/// A bound for a server that hangs; none of these requests takes long. etcd's own is a minute.
+/// The timeout for a server that hangs; none of these requests takes long. etcd's own timeout is a minute.
 const GUARD: Duration = Duration::from_secs(90);
 
-/// Speaks to one server with one token.
+/// A client of one server, with one token.
 #[derive(Clone)]
 pub struct Client(Arc<Inner>);
 
@@ -32,8 +32,8 @@ struct Inner {
     address: SocketAddr,
     tls: TlsConnector,
     token: String,
-    /// The connection between two requests.
-    warm: Mutex<Option<SendRequest<Full<Bytes>>>>,
+    /// The open connection between two requests.
+    idle: Mutex<Option<SendRequest<Full<Bytes>>>>,
 }
 
 impl std::fmt::Debug for Client {
@@ -42,14 +42,14 @@ impl std::fmt::Debug for Client {
     }
 }
 
-/// What a `PATCH` is to mean.
+/// The kind of a `PATCH`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patch {
     /// RFC 7386.
     Merge,
     /// RFC 6902.
     Json,
-    /// Kubernetes' own, which knows the keys of lists.
+    /// Kubernetes' own, which merges lists by their keys.
     Strategic,
 }
 
@@ -63,33 +63,33 @@ impl Patch {
     }
 }
 
-/// What the server said.
+/// A response of the server.
 #[derive(Clone, Debug)]
 pub struct Answer {
     /// The request, for errors.
-    asked: String,
-    /// HTTP's status.
+    request_line: String,
+    /// The HTTP status.
     pub status: u16,
-    /// Its headers.
+    /// The headers.
     pub headers: HeaderMap,
-    /// The body; a text where it is not JSON.
+    /// The body; a string if it is not JSON.
     pub body: Value,
 }
 
 impl Answer {
-    /// The body, if the request was granted.
+    /// Returns the body, if the request succeeded.
     ///
     /// # Errors
-    /// If it was not, with what the server said.
+    /// If it did not, with the server's message.
     pub fn ok(self) -> Result<Value> {
         if !(200..300).contains(&self.status) {
-            let said = self.body.get("message").unwrap_or(&self.body);
-            bail!("{}: {} {said}", self.asked, self.status);
+            let message = self.body.get("message").unwrap_or(&self.body);
+            bail!("{}: {} {message}", self.request_line, self.status);
         }
         Ok(self.body)
     }
 
-    /// `reason` of the `Status` that refuses; empty where there is none.
+    /// Returns `reason` of the `Status` that refuses; empty if there is none.
     pub fn reason(&self) -> &str {
         self.body.get("reason").and_then(Value::as_str).unwrap_or_default()
     }
@@ -102,92 +102,92 @@ impl Client {
             address: (Ipv4Addr::LOCALHOST, port).into(),
             tls: tls::connector(ca_pem)?,
             token: token.to_owned(),
-            warm: Mutex::new(None),
+            idle: Mutex::new(None),
         })))
     }
 
-    /// `GET`.
+    /// Sends a `GET`.
     ///
     /// # Errors
     /// If there is no answer.
     pub fn get(&self, path: &str) -> Result<Answer> {
-        self.ask(Method::GET, path, "", Bytes::new())
+        self.send(Method::GET, path, "", Bytes::new())
     }
 
-    /// `POST` of an object.
+    /// Sends a `POST` of an object.
     ///
     /// # Errors
     /// If there is no answer.
     pub fn post(&self, path: &str, body: &Value) -> Result<Answer> {
-        self.ask(Method::POST, path, "application/json", body.to_string())
+        self.send(Method::POST, path, "application/json", body.to_string())
     }
 
-    /// `PUT` of an object.
+    /// Sends a `PUT` of an object.
     ///
     /// # Errors
     /// If there is no answer.
     pub fn put(&self, path: &str, body: &Value) -> Result<Answer> {
-        self.ask(Method::PUT, path, "application/json", body.to_string())
+        self.send(Method::PUT, path, "application/json", body.to_string())
     }
 
-    /// `DELETE`, with `DeleteOptions` or without (`Value::Null`).
+    /// Sends a `DELETE`, with `DeleteOptions` or without (`Value::Null`).
     ///
     /// # Errors
     /// If there is no answer.
     pub fn delete(&self, path: &str, options: &Value) -> Result<Answer> {
         let body = if options.is_null() { String::new() } else { options.to_string() };
-        self.ask(Method::DELETE, path, "application/json", body)
+        self.send(Method::DELETE, path, "application/json", body)
     }
 
-    /// `PATCH`.
+    /// Sends a `PATCH`.
     ///
     /// # Errors
     /// If there is no answer.
     pub fn patch(&self, patch: Patch, path: &str, body: &Value) -> Result<Answer> {
-        self.ask(Method::PATCH, path, patch.content_type(), body.to_string())
+        self.send(Method::PATCH, path, patch.content_type(), body.to_string())
     }
 
-    /// Starts a watch. The path has its query, `watch=true` among it.
+    /// Starts a watch. The path includes the query, with `watch=true`.
     ///
     /// # Errors
-    /// If there is no answer, or another than 200.
+    /// If there is no answer, or its status is not 200.
     pub fn watch(&self, path: &str) -> Result<Watch> {
-        let asked = format!("GET {path}");
-        let started = self.run(&asked, async {
-            // A connection of its own: it lasts.
+        let request_line = format!("GET {path}");
+        let started = self.run(&request_line, async {
+            // A watch lasts, so it has its own connection.
             let mut sender = self.0.connect().await?;
             let request = self.0.request(Method::GET, path, "", Bytes::new())?;
             Ok(sender.send_request(request).await?)
         })?;
         if started.status() != 200 {
-            self.run(&asked, read(asked.clone(), started))?.ok()?;
-            bail!("{asked}: no watch");
+            self.run(&request_line, read(request_line.clone(), started))?.ok()?;
+            bail!("{request_line}: no watch");
         }
         Ok(Watch::new(self.0.background.clone(), started.into_body()))
     }
 
-    fn ask(&self, method: Method, path: &str, kind: &str, body: impl Into<Bytes>) -> Result<Answer> {
-        let asked = format!("{method} {path}");
+    fn send(&self, method: Method, path: &str, kind: &str, body: impl Into<Bytes>) -> Result<Answer> {
+        let request_line = format!("{method} {path}");
         let request = self.0.request(method, path, kind, body.into())?;
-        self.run(&asked, async {
-            let kept = self.0.warm.lock().unwrap_or_else(PoisonError::into_inner).take();
-            let mut sender = match kept.filter(|sender| sender.is_ready()) {
+        self.run(&request_line, async {
+            let open = self.0.idle.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let mut sender = match open.filter(|sender| sender.is_ready()) {
                 Some(sender) => sender,
                 None => self.0.connect().await?,
             };
-            let answer = read(asked.clone(), sender.send_request(request).await?).await?;
-            *self.0.warm.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender);
+            let answer = read(request_line.clone(), sender.send_request(request).await?).await?;
+            *self.0.idle.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender);
             Ok(answer)
         })
     }
 
-    fn run<T>(&self, asked: &str, work: impl Future<Output = Result<T>>) -> Result<T> {
+    fn run<T>(&self, request_line: &str, work: impl Future<Output = Result<T>>) -> Result<T> {
         let bounded = async { tokio::time::timeout(GUARD, work).await };
         self.0
             .background
             .run(bounded)
             .unwrap_or_else(|_| Err(anyhow!("no answer within {} s", GUARD.as_secs())))
-            .with_context(|| asked.to_owned())
+            .with_context(|| request_line.to_owned())
     }
 }
 
@@ -207,17 +207,17 @@ impl Inner {
         let stream = tls::open(&self.tls, self.address).await?;
         let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
         self.background.handle().spawn(async move {
-            // Whoever waits for an answer hears of a broken connection.
+            // A request that waits for a response reports a broken connection.
             let _ = connection.await;
         });
         Ok(sender)
     }
 }
 
-async fn read(asked: String, answer: Response<Incoming>) -> Result<Answer> {
+async fn read(request_line: String, answer: Response<Incoming>) -> Result<Answer> {
     let (head, body) = answer.into_parts();
     let body = body.collect().await.context("read the answer")?.to_bytes();
     let body = serde_json::from_slice(&body)
         .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&body).into_owned()));
-    Ok(Answer { asked, status: head.status.as_u16(), headers: head.headers, body })
+    Ok(Answer { request_line, status: head.status.as_u16(), headers: head.headers, body })
 }

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::Cluster;
 
-/// The namespace of all that has one, and the name of everything.
+/// The namespace of all namespaced objects, and the name of all objects.
 pub const NAME: &str = "eviction-agent";
 
 /// All objects, in the order in which they are applied.
@@ -20,12 +20,12 @@ impl Manifests {
     /// Reads the files, in the order of their names.
     ///
     /// # Errors
-    /// If one is no YAML, or there are none.
+    /// If the folder or a file cannot be read, or a file is not YAML.
     pub fn read() -> Result<Self> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/manifests");
         let entries = fs::read_dir(&folder).with_context(|| format!("list {}", folder.display()))?;
         let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
-        // For `kubectl apply -k`; it is no object of the API.
+        // That file is for `kubectl apply -k`; it is no object of the API.
         files.retain(|file| file.file_name().is_none_or(|name| name != "kustomization.yaml"));
         files.sort();
         let mut objects = Vec::new();
@@ -39,7 +39,7 @@ impl Manifests {
         Ok(Self(objects))
     }
 
-    /// The only object of that kind.
+    /// Returns the only object of that kind.
     ///
     /// # Errors
     /// If there is none.
@@ -48,10 +48,10 @@ impl Manifests {
         found.with_context(|| format!("deploy/manifests has no {kind}"))
     }
 
-    /// Makes every object, as `kubectl create --validate=strict` does.
+    /// Creates every object, as `kubectl create --validate=strict` does.
     ///
     /// # Errors
-    /// If the server refuses one, also for a field that it does not know.
+    /// If the server refuses one, also because of an unknown field.
     pub fn create(&self, cluster: &Cluster) -> Result<()> {
         for object in &self.0 {
             let path = format!("{}?fieldValidation=Strict", collection(object)?);
@@ -61,7 +61,7 @@ impl Manifests {
     }
 }
 
-/// Where objects of that kind are made.
+/// Returns the path at which objects of that kind are created.
 fn collection(object: &Value) -> Result<String> {
     let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str);
     let version = text("/apiVersion").context("an object without an apiVersion")?;
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn objects_are_made_where_their_kind_is() {
+    fn objects_are_created_at_the_path_of_their_kind() {
         let of = |version: &str, kind: &str, namespace: &str| {
             let metadata = if namespace.is_empty() { json!({}) } else { json!({"namespace": namespace}) };
             collection(&json!({"apiVersion": version, "kind": kind, "metadata": metadata})).unwrap()
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_a_namespace_is_in_its_own() {
+    fn manifests_use_only_the_namespace_of_the_agent() {
         let manifests = Manifests::read().unwrap();
         for object in &manifests.0 {
             assert_eq!(object["metadata"]["name"], NAME, "{object}");

@@ -1,4 +1,4 @@
-//! The settings of the programs of a cluster, on their command lines and in their files.
+//! The command lines and files of the programs of a cluster.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,12 +9,12 @@ use super::binaries::Binaries;
 use super::pki::{self, Authority, write_private};
 use super::program::free_ports;
 
-/// Files, ports and tokens.
+/// The files, ports and tokens of a cluster.
 #[derive(Debug)]
 pub(super) struct Layout {
     pub(super) folder: PathBuf,
     binaries: Binaries,
-    /// Of the API server.
+    /// The port of the API server.
     pub(super) port: u16,
     etcd_port: u16,
     etcd_peer_port: u16,
@@ -67,7 +67,7 @@ impl Layout {
         Command::new(self.binaries.program(name))
     }
 
-    /// etcd, whose data need not outlive it.
+    /// Returns the command of etcd. Its data is not needed after its end.
     pub(super) fn etcd(&self) -> Command {
         let (client, peer) =
             [self.etcd_port, self.etcd_peer_port].map(|port| format!("http://127.0.0.1:{port}")).into();
@@ -100,7 +100,7 @@ impl Layout {
                 "--service-cluster-ip-range=10.96.0.0/24",
                 "--token-auth-file=tokens.csv",
                 "--authorization-mode=Node,RBAC",
-                // Not a default: without it a node's token may write other nodes.
+                // Not a default: without it a node's token could change other nodes.
                 "--enable-admission-plugins=NodeRestriction",
                 "--allow-privileged=true",
                 "--profiling=false",
@@ -122,7 +122,7 @@ impl Layout {
                 "--use-service-account-credentials=true",
                 "--service-account-private-key-file=sa.key",
                 "--root-ca-file=ca.crt",
-                // Nobody beats the heart of a node that is only an object.
+                // No kubelet sends heartbeats for a node that is only an object.
                 "--node-monitor-grace-period=1h",
             ],
         );
@@ -146,7 +146,7 @@ impl Layout {
     }
 }
 
-/// As kubectl writes it. The credentials are lines of the user's block.
+/// Returns a kubeconfig as kubectl writes it. The credentials are lines of the user's block.
 pub(super) fn kubeconfig(authority: &Path, user: &str, credentials: &str, port: u16) -> String {
     format!(
         "apiVersion: v1\nkind: Config\ncurrent-context: cluster\n\
@@ -157,7 +157,7 @@ pub(super) fn kubeconfig(authority: &Path, user: &str, credentials: &str, port: 
     )
 }
 
-/// Nobody else on this machine can guess it.
+/// Returns a token that other users of this machine cannot guess.
 fn random_token() -> Result<String> {
     let path = "/proc/sys/kernel/random/uuid";
     let text = std::fs::read_to_string(path).with_context(|| format!("read {path}"))?;

@@ -1,10 +1,10 @@
-//! A cluster that waits before it ends, for somebody who wants to look into it.
+//! Keeps a cluster running before it ends, for inspection.
 
 use std::time::Duration;
 
 use super::Cluster;
 
-/// Asks for that; as in `xtask/src/e2e/mod.rs`.
+/// The environment variable that requests this; as in `xtask/src/e2e/mod.rs`.
 const KEEP: &str = "EVICTION_AGENT_KEEP_CLUSTER";
 
 impl Drop for Cluster {

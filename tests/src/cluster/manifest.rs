@@ -1,8 +1,8 @@
-//! Objects as they are sent, to be changed before by whoever wants something special.
+//! Objects to create; callers can change them before.
 
 use serde_json::{Value, json};
 
-/// A pod of the namespace `default`, bound to that node, with one container `main` that asks for nothing.
+/// Returns a pod of the namespace `default`, bound to that node, with one container `main` without requests.
 pub fn pod(name: &str, node: &str) -> Value {
     json!({
         "metadata": {"name": name, "namespace": "default", "labels": {"app": name}},
@@ -15,7 +15,7 @@ pub fn pod(name: &str, node: &str) -> Value {
     })
 }
 
-/// A PodDisruptionBudget over the pods with the label `app` of that value.
+/// Returns a PodDisruptionBudget for the pods with the label `app` of that value.
 pub fn budget(name: &str, app: &str, min_available: u32) -> Value {
     json!({
         "metadata": {"name": name, "namespace": "default"},
@@ -23,7 +23,7 @@ pub fn budget(name: &str, app: &str, min_available: u32) -> Value {
     })
 }
 
-/// An `EvictionRecord`, with these `DeleteOptions`.
+/// Returns an `Eviction`, with these `DeleteOptions`.
 pub fn eviction(name: &str, options: &Value) -> Value {
     json!({
         "apiVersion": "policy/v1",

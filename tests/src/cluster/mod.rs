@@ -1,8 +1,8 @@
-//! A real Kubernetes for tests: etcd and kube-apiserver, and if asked for kube-controller-manager and
-//! kube-scheduler, on loopback and below a folder of their own, with nodes and pods that nobody runs.
+//! A real Kubernetes for tests: etcd and kube-apiserver, and optionally kube-controller-manager and
+//! kube-scheduler, on loopback and in their own folder, with nodes and pods that are only objects.
 //!
-//! All of it ends with its [`Cluster`], also after a panic, and with the process that started it.
-//! The programs are Kubernetes' own; [`Binaries`] says where they are.
+//! All programs end with their [`Cluster`], also after a panic, and with the process that started it. They are
+//! Kubernetes' own; [`Binaries`] finds them.
 //!
 //! ```no_run
 //! # fn main() -> anyhow::Result<()> {
@@ -23,11 +23,11 @@
 #![forbid(unsafe_code)]
 
 mod account;
-mod asked_kubelet;
 mod background;
 mod binaries;
 mod client;
 mod deployed;
+mod fake_kubelet;
 mod flags;
 mod keep;
 pub mod manifest;
@@ -50,10 +50,10 @@ use rustix::process::Signal;
 use serde_json::json;
 
 pub use account::Account;
-pub use asked_kubelet::AskedKubelet;
 pub use binaries::{Binaries, FOLDER, kubernetes_version};
 pub use client::{Answer, Client, Patch};
 pub use deployed::{Manifests, NAME};
+pub use fake_kubelet::FakeKubelet;
 pub use stream::Watch;
 
 use crate::folder::Folder;
@@ -63,17 +63,17 @@ use flags::Layout;
 use pki::{Authority, write_private};
 use program::Program;
 
-/// A guard against programs that hang, no measure of their speed.
+/// The timeout for programs that hang. It does not measure their speed.
 pub const GUARD: Duration = Duration::from_secs(180);
 
-/// How often other ports are tried when somebody else took those that were free.
-const TRIES: u32 = 3;
+/// How many starts are tried, with other ports, if another process has taken the free ones.
+const MAX_START_ATTEMPTS: u32 = 3;
 
-/// What there is besides etcd and the API server.
+/// The programs besides etcd and the API server.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// kube-controller-manager: PodDisruptionBudgets are reckoned, pods of absent nodes removed, node
-    /// conditions turned into taints. Nodes without heartbeats are left alone for an hour.
+    /// kube-controller-manager: it computes PodDisruptionBudgets, removes pods of absent nodes, and turns node
+    /// conditions into taints. It leaves nodes without heartbeats alone for an hour.
     pub controllers: bool,
     /// kube-scheduler.
     pub scheduler: bool,
@@ -82,7 +82,7 @@ pub struct Options {
 /// A running cluster.
 #[derive(Debug)]
 pub struct Cluster {
-    // Ended in this order: who would complain of the others' end first.
+    // Ended in this order, so that no program loses its server first.
     scheduler: Option<Program>,
     controllers: Option<Program>,
     server: Option<Program>,
@@ -96,18 +96,21 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts one, and waits until it serves and pods can be made in the namespace `default`.
+    /// Starts a cluster, and waits until it serves and pods can be created in the namespace `default`.
     ///
     /// # Errors
-    /// If a program ends or does not come up, with how its log ends; [`Interrupted`] if broken off.
+    /// If a program ends or does not come up, with the end of its log; [`Interrupted`] if interrupted.
     ///
     /// [`Interrupted`]: crate::interrupt::Interrupted
     pub fn start(binaries: &Binaries, options: &Options, interrupt: &Interrupt) -> Result<Self> {
-        let mut tries = 1;
+        let mut attempts = 1;
         loop {
             match Self::try_start(binaries, options, interrupt) {
-                Err(error) if tries < TRIES && format!("{error:#}").contains("address already in use") => {
-                    tries += 1;
+                Err(error)
+                    if attempts < MAX_START_ATTEMPTS
+                        && format!("{error:#}").contains("address already in use") =>
+                {
+                    attempts += 1;
                 }
                 result => return result.context("start a cluster"),
             }
@@ -139,7 +142,7 @@ impl Cluster {
             _folder: folder,
         };
         cluster.wait_until_ready()?;
-        // Both give up when the server is not there.
+        // Both exit if the server is not available.
         let path = cluster.path().to_owned();
         if controllers {
             let mut command = cluster.layout.controllers()?;
@@ -153,29 +156,29 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Waits until `/readyz` says ok.
+    /// Waits until `/readyz` returns 200.
     fn wait_until_ready(&mut self) -> Result<()> {
         let Self { etcd, server, admin, interrupt, .. } = self;
         interrupt.until("the API server is ready", GUARD, || {
             etcd.check()?;
             let Some(server) = server else { bail!("there is no API server") };
             server.check()?;
-            // Until it listens there is no answer.
+            // There is no answer until the server listens.
             Ok(admin.get("/readyz").is_ok_and(|answer| answer.status == 200).then_some(()))
         })
     }
 
-    /// Waits until there is what every pod needs: the namespace, and its service account, which is made
-    /// here where no controller makes it.
+    /// Waits until the namespace and its service account exist, which every pod needs. Creates the service
+    /// account if no controller does.
     fn wait_until_usable(&mut self) -> Result<()> {
         let accounts = "/api/v1/namespaces/default/serviceaccounts";
         self.until("the namespace `default` is there", |it| {
             Ok((it.admin.get("/api/v1/namespaces/default")?.status == 200).then_some(()))
         })?;
         if self.controllers.is_none() {
-            let made = self.admin.post(accounts, &json!({"metadata": {"name": "default"}}))?;
-            if made.status != 409 {
-                made.ok()?;
+            let created = self.admin.post(accounts, &json!({"metadata": {"name": "default"}}))?;
+            if created.status != 409 {
+                created.ok()?;
             }
         }
         self.until("the service account `default` is there", |it| {
@@ -183,16 +186,16 @@ impl Cluster {
         })
     }
 
-    /// Whether the program was asked to end.
+    /// Returns the interrupt, which reports whether the program was asked to end.
     pub fn interrupt(&self) -> &Interrupt {
         &self.interrupt
     }
 
-    /// Looks again and again until there is something, and gives up when a program has ended.
+    /// Calls `poll` repeatedly until it returns a value, and fails when a program has ended.
     ///
     /// # Errors
-    /// What `look` fails with, a program's end, or `what` did not come about.
-    pub fn until<T>(&mut self, what: &str, mut look: impl FnMut(&Self) -> Result<Option<T>>) -> Result<T> {
+    /// The error of `poll`, the end of a program, or a timeout, which names `what`.
+    pub fn until<T>(&mut self, what: &str, mut poll: impl FnMut(&Self) -> Result<Option<T>>) -> Result<T> {
         let interrupt = self.interrupt.clone();
         interrupt.until(what, GUARD, || {
             self.etcd.check()?;
@@ -201,58 +204,58 @@ impl Cluster {
             {
                 program.check()?;
             }
-            look(self)
+            poll(self)
         })
     }
 
-    /// The processes of its programs.
+    /// Returns the process IDs of its programs.
     pub fn pids(&self) -> Vec<u32> {
         let others = [&self.server, &self.controllers, &self.scheduler];
         others.into_iter().flatten().chain([&self.etcd]).map(Program::pid).collect()
     }
 
-    /// The folder with its certificates, logs and data.
+    /// Returns the folder with its certificates, logs and data.
     pub fn path(&self) -> &Path {
         &self.layout.folder
     }
 
-    /// The API server's port on 127.0.0.1.
+    /// Returns the API server's port on 127.0.0.1.
     pub fn port(&self) -> u16 {
         self.layout.port
     }
 
-    /// `https://127.0.0.1:<port>`.
+    /// Returns `https://127.0.0.1:<port>`.
     pub fn url(&self) -> String {
         format!("https://127.0.0.1:{}", self.port())
     }
 
-    /// The file with the certificate of the authority that signed the server's.
+    /// Returns the file with the certificate of the authority that signed the server's.
     pub fn authority(&self) -> PathBuf {
         self.layout.authority()
     }
 
-    /// A client who may do everything.
+    /// Returns a client with all rights.
     pub fn admin(&self) -> &Client {
         &self.admin
     }
 
-    /// A client with a token; without one (`""`) it is `system:anonymous`.
+    /// Returns a client with a token; without one (`""`) it is `system:anonymous`.
     ///
     /// # Errors
-    /// If the authority's certificate is no good.
+    /// If the authority's certificate is invalid.
     pub fn client(&self, token: &str) -> Result<Client> {
         self.client_at(token, self.port())
     }
 
-    /// The same by another port of 127.0.0.1, such as that of a [`Proxy`](proxy::Proxy).
+    /// Returns a client with another port of 127.0.0.1, such as that of a [`Proxy`](proxy::Proxy).
     ///
     /// # Errors
-    /// If the authority's certificate is no good.
+    /// If the authority's certificate is invalid.
     pub fn client_at(&self, token: &str, port: u16) -> Result<Client> {
         Client::new(&self.background, port, &self.authority.pem, token)
     }
 
-    /// A kubeconfig, written to a file, of a user with that token.
+    /// Writes a kubeconfig of a user with that token, and returns the file.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -260,7 +263,7 @@ impl Cluster {
         self.kubeconfig_at(user, token, self.port())
     }
 
-    /// The same by another port of 127.0.0.1, such as that of a [`Proxy`](proxy::Proxy).
+    /// Writes a kubeconfig with another port of 127.0.0.1, such as that of a [`Proxy`](proxy::Proxy).
     ///
     /// # Errors
     /// If it cannot be written.
@@ -269,7 +272,7 @@ impl Cluster {
         write_private(self.path(), &format!("{user}-{port}.kubeconfig"), &text)
     }
 
-    /// A kubeconfig for people, of the one who may do everything.
+    /// Writes a kubeconfig of the administrator, for manual use.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -277,18 +280,18 @@ impl Cluster {
         self.kubeconfig("admin", &self.layout.admin_token)
     }
 
-    /// Stops the API server where it is: it accepts connections and says nothing.
+    /// Stops the process of the API server: it accepts connections and does not answer.
     ///
     /// # Errors
-    /// If it cannot be reached.
+    /// If the process cannot be signalled.
     pub fn freeze_server(&self) -> Result<()> {
         self.running_server()?.signal(Signal::STOP)
     }
 
-    /// Lets it go on.
+    /// Continues the process of the API server.
     ///
     /// # Errors
-    /// If it cannot be reached.
+    /// If the process cannot be signalled.
     pub fn thaw_server(&self) -> Result<()> {
         self.running_server()?.signal(Signal::CONT)
     }
@@ -297,7 +300,7 @@ impl Cluster {
         self.server.as_ref().context("the API server was ended")
     }
 
-    /// Kills the API server: connections are reset, new ones refused.
+    /// Kills the API server: connections are reset, new ones are refused.
     ///
     /// # Errors
     /// If it does not end.
@@ -305,7 +308,7 @@ impl Cluster {
         self.server.take().context("the API server was ended")?.kill()
     }
 
-    /// Starts it again, on the same port, and waits until it serves.
+    /// Starts the API server again, on the same port, and waits until it serves.
     ///
     /// # Errors
     /// If it does not come up.

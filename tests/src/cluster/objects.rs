@@ -1,5 +1,4 @@
-//! Nodes and pods that are objects and nothing else, and what a kubelet or a controller would write
-//! into them.
+//! Nodes and pods that are only objects, and what a kubelet or a controller would write into them.
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
@@ -7,7 +6,7 @@ use serde_json::{Value, json};
 use super::{Answer, Cluster, Patch, manifest};
 use crate::cgroup::container_id;
 
-/// What an object is called for: its path below the API.
+/// Returns the path of a pod in the API.
 fn pod_path(namespace: &str, name: &str) -> String {
     format!("/api/v1/namespaces/{namespace}/pods/{name}")
 }
@@ -17,38 +16,38 @@ fn text<'a>(object: &'a Value, pointer: &str) -> Result<&'a str> {
 }
 
 impl Cluster {
-    /// Makes a node that is Ready, has room for pods and no taint.
+    /// Creates a node that is Ready, has capacity for pods and no taint.
     ///
     /// # Errors
     /// If the server refuses it.
     pub fn add_node(&self, name: &str) -> Result<Value> {
         let node = json!({"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}}});
         self.admin().post("/api/v1/nodes", &node)?.ok()?;
-        let room = json!({"cpu": "8", "memory": "16Gi", "ephemeral-storage": "100Gi", "pods": "500"});
+        let resources = json!({"cpu": "8", "memory": "16Gi", "ephemeral-storage": "100Gi", "pods": "500"});
         let status = json!({"status": {
-            "capacity": room,
-            "allocatable": room,
+            "capacity": resources,
+            "allocatable": resources,
             "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}],
             "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}, {"type": "Hostname", "address": name}],
         }});
         let path = format!("/api/v1/nodes/{name}");
         self.admin().patch(Patch::Strategic, &format!("{path}/status"), &status)?.ok()?;
-        // Admission has tainted it as not ready.
+        // Admission has tainted the node as not ready.
         self.admin().patch(Patch::Merge, &path, &json!({"spec": {"taints": null}}))?.ok()
     }
 
-    /// Makes a pod and lets it run: phase, conditions and container statuses as a kubelet writes them.
-    /// Hands back the pod as it is then.
+    /// Creates a pod and sets it running: phase, conditions and container statuses as a kubelet writes them.
+    /// Returns the resulting pod.
     ///
     /// # Errors
     /// If the server refuses it.
     pub fn run_pod(&self, manifest: &Value) -> Result<Value> {
-        let made = self.make_pod(manifest)?;
-        let (namespace, name) = (text(&made, "/metadata/namespace")?, text(&made, "/metadata/name")?);
+        let created = self.make_pod(manifest)?;
+        let (namespace, name) = (text(&created, "/metadata/namespace")?, text(&created, "/metadata/name")?);
         self.set_running(namespace, name, |container| container_id(container as u64 + 1))
     }
 
-    /// Makes a pod that nobody has started yet.
+    /// Creates a pod that has not been started.
     ///
     /// # Errors
     /// If the server refuses it.
@@ -57,7 +56,7 @@ impl Cluster {
         self.admin().post(&format!("/api/v1/namespaces/{namespace}/pods"), manifest)?.ok()
     }
 
-    /// Says of a pod that it runs and is ready, its containers having these ids.
+    /// Sets a pod running and ready, with these container IDs.
     ///
     /// # Errors
     /// If there is no such pod.
@@ -65,10 +64,10 @@ impl Cluster {
         let pod = self.pod(namespace, name)?.context("no such pod")?;
         let Some(containers) = pod["spec"]["containers"].as_array() else { bail!("no containers in {pod}") };
         let created = &pod["metadata"]["creationTimestamp"];
-        let statuses = containers.iter().enumerate().map(|(place, container)| {
+        let statuses = containers.iter().enumerate().map(|(index, container)| {
             json!({
                 "name": container["name"], "image": container["image"], "imageID": "", "ready": true,
-                "started": true, "restartCount": 0, "containerID": format!("containerd://{}", id(place)),
+                "started": true, "restartCount": 0, "containerID": format!("containerd://{}", id(index)),
                 "state": {"running": {"startedAt": created}},
             })
         });
@@ -83,7 +82,7 @@ impl Cluster {
         self.set_pod_status(namespace, name, &status)
     }
 
-    /// A strategic merge into a pod's status.
+    /// Applies a strategic merge patch to a pod's status.
     ///
     /// # Errors
     /// If the server refuses it.
@@ -91,7 +90,7 @@ impl Cluster {
         self.admin().patch(Patch::Strategic, &format!("{}/status", pod_path(namespace, name)), patch)?.ok()
     }
 
-    /// A pod as it is; nothing if there is none of that name.
+    /// Returns a pod; `None` if there is none of that name.
     ///
     /// # Errors
     /// If the server does not answer.
@@ -100,7 +99,7 @@ impl Cluster {
         if answer.status == 404 { Ok(None) } else { answer.ok().map(Some) }
     }
 
-    /// Does what a kubelet does in the end with a pod that is being deleted: takes the object away.
+    /// Removes the object of a pod that is being deleted, as a kubelet does in the end.
     ///
     /// # Errors
     /// If the server refuses it.
@@ -109,7 +108,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Asks for an eviction as the administrator, with these `DeleteOptions`.
+    /// Requests an eviction as the administrator, with these `DeleteOptions`.
     ///
     /// # Errors
     /// If there is no answer.
@@ -118,16 +117,16 @@ impl Cluster {
         self.admin().post(&path, &manifest::eviction(name, options))
     }
 
-    /// Makes a PodDisruptionBudget of the namespace `default`, and writes what a controller would find:
-    /// so many pods may go. With a controller running, that one's figures are written over them.
+    /// Creates a PodDisruptionBudget in the namespace `default`, with the status that a controller would write:
+    /// `allowed` pods may be disrupted. A running controller overwrites the status.
     ///
     /// # Errors
     /// If the server refuses it.
     pub fn add_budget(&self, name: &str, app: &str, min_available: u32, allowed: u32) -> Result<()> {
         let path = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
-        let made = self.admin().post(path, &manifest::budget(name, app, min_available))?.ok()?;
+        let created = self.admin().post(path, &manifest::budget(name, app, min_available))?.ok()?;
         let status = json!({"status": {
-            "observedGeneration": made["metadata"]["generation"],
+            "observedGeneration": created["metadata"]["generation"],
             "disruptionsAllowed": allowed,
             "desiredHealthy": min_available,
             "currentHealthy": min_available + allowed,
@@ -137,7 +136,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Makes a PriorityClass; pods get their priority by its name alone.
+    /// Creates a PriorityClass; pods get their priority through its name only.
     ///
     /// # Errors
     /// If the server refuses it.

@@ -1,4 +1,4 @@
-//! Certificates and keys of a cluster, made anew for each.
+//! The certificates and keys of a cluster, generated for each.
 
 use std::fs;
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -10,13 +10,13 @@ use rcgen::{
     KeyUsagePurpose,
 };
 
-/// Under which names and addresses the servers are reached.
+/// The names and addresses at which the servers are reached.
 const SERVER_NAMES: [&str; 3] = ["127.0.0.1", "localhost", "kubernetes.default.svc"];
 
 /// A certificate authority.
 pub(super) struct Authority {
     issuer: Issuer<'static, KeyPair>,
-    /// Its certificate, PEM.
+    /// The certificate, PEM.
     pub(super) pem: String,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct Identity {
 }
 
 impl Authority {
-    /// A new one.
+    /// Creates an authority.
     pub(super) fn new(name: &str) -> Result<Self> {
         let mut params = params(&[], name)?;
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -44,20 +44,20 @@ impl Authority {
         Ok(Self { issuer: Issuer::new(params, key), pem })
     }
 
-    /// What a server on loopback shows.
+    /// Creates the certificate of a server on loopback.
     pub(super) fn server(&self) -> Result<Identity> {
         let params = params(&SERVER_NAMES, "kube-apiserver")?;
         self.identity(params, ExtendedKeyUsagePurpose::ServerAuth)
     }
 
-    /// What a member of `system:masters` shows.
+    /// Creates the client certificate of a member of `system:masters`.
     pub(super) fn master(&self, name: &str) -> Result<Identity> {
         let mut params = params(&[], name)?;
         params.distinguished_name.push(DnType::OrganizationName, "system:masters");
         self.identity(params, ExtendedKeyUsagePurpose::ClientAuth)
     }
 
-    /// What the kubelet of that node shows.
+    /// Creates the client certificate of the kubelet of that node.
     pub(super) fn node(&self, name: &str) -> Result<Identity> {
         let mut params = params(&[], &format!("system:node:{name}"))?;
         params.distinguished_name.push(DnType::OrganizationName, "system:nodes");
@@ -85,13 +85,13 @@ fn new_key() -> Result<KeyPair> {
     KeyPair::generate().context("make a key")
 }
 
-/// The key that signs the tokens of service accounts: private and public half, PEM.
+/// Creates the key that signs the tokens of service accounts: its private and its public part, PEM.
 pub(super) fn token_key() -> Result<(String, String)> {
     let key = new_key()?;
     Ok((key.serialize_pem(), key.public_key_pem()))
 }
 
-/// Writes a file that its owner alone may read, in one step: servers read again what has changed.
+/// Writes a file that only its owner may read, in one step, since servers reload changed files.
 pub(super) fn write_private(folder: &Path, name: &str, text: &str) -> Result<PathBuf> {
     use std::io::Write as _;
     let (path, new) = (folder.join(name), folder.join(format!("{name}.new")));

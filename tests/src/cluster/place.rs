@@ -1,4 +1,5 @@
-//! Pods of the API on the cgroups of a node in small: the server gives the uid, we play the kubelet.
+//! Pods of the API server with cgroups on a small node. The server assigns the UID, and the test acts as the
+//! kubelet.
 
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
@@ -7,13 +8,12 @@ use super::Cluster;
 use crate::node::{Node, Pod, PodSpec, empty_dir};
 
 impl Cluster {
-    /// Makes a pod and, by the uid that the server gives it, its cgroups on the node; then says that
-    /// it runs. Hands back its index in the node. The namespace and the priority class are made where
-    /// they are not there.
+    /// Creates a pod and, with the UID that the server assigns, its cgroups on the node; then sets it running.
+    /// Returns its index in the node. Creates the namespace and the priority class if they do not exist.
     ///
     /// # Errors
-    /// If the server refuses the pod, or a group cannot be made.
-    pub fn place(&self, node_name: &str, node: &mut Node, spec: PodSpec) -> Result<usize> {
+    /// If the server refuses the pod, or a cgroup cannot be created.
+    pub fn run_pod_on(&self, node_name: &str, node: &mut Node, spec: PodSpec) -> Result<usize> {
         let PodSpec {
             namespace,
             name,
@@ -49,7 +49,8 @@ impl Cluster {
             manifest["spec"]["priorityClassName"] = json!(self.ensure_priority(priority)?);
         }
         if is_static {
-            // As the kubelet makes the mirror of a static pod; the cgroup has the hash for a uid.
+            // As the kubelet creates the mirror of a static pod; the cgroup is named after the hash instead of
+            // the UID.
             let hash = Node::config_hash(node.pods.len());
             manifest["metadata"]["annotations"] = json!({
                 "kubernetes.io/config.source": "file",
@@ -57,26 +58,26 @@ impl Cluster {
                 "kubernetes.io/config.mirror": hash,
             });
         }
-        let made = self.make_pod(&manifest)?;
-        let uid = made["metadata"]["uid"].as_str().context("a pod without a uid")?;
-        let index = node.add_as(spec, uid.to_owned())?;
+        let created = self.make_pod(&manifest)?;
+        let uid = created["metadata"]["uid"].as_str().context("a pod without a uid")?;
+        let index = node.add_with_uid(spec, uid.to_owned())?;
         let ids: Vec<String> =
             node.pods[index].containers.iter().map(|container| container.id.clone()).collect();
-        self.set_running(namespace, &name, |place| ids[place].clone())?;
+        self.set_running(namespace, &name, |container| ids[container].clone())?;
         Ok(index)
     }
 
-    /// Does what a kubelet does with a pod that is being deleted: kills what runs in it, removes its
-    /// cgroups, and then the object.
+    /// Ends a pod that is being deleted, as a kubelet does: kills its processes, removes its cgroups, and then
+    /// the object.
     ///
     /// # Errors
-    /// If a group does not go, or the server refuses.
+    /// If a cgroup cannot be removed, or the server refuses.
     pub fn end_pod(&self, pod: &Pod) -> Result<()> {
         pod.group.destroy()?;
         self.finish_pod(pod.namespace(), &pod.spec().name)
     }
 
-    /// Makes a namespace with the service account that pods need, unless it is there.
+    /// Creates a namespace with the service account that pods need, unless it exists.
     ///
     /// # Errors
     /// If the server refuses it.
@@ -86,13 +87,13 @@ impl Cluster {
         }
         self.admin().post("/api/v1/namespaces", &json!({"metadata": {"name": name}}))?.ok()?;
         let accounts = format!("/api/v1/namespaces/{name}/serviceaccounts");
-        let made = self.admin().post(&accounts, &json!({"metadata": {"name": "default"}}))?;
-        // A controller may have been there first.
-        if made.status == 409 { Ok(()) } else { made.ok().map(drop) }
+        let created = self.admin().post(&accounts, &json!({"metadata": {"name": "default"}}))?;
+        // A controller may have created it first.
+        if created.status == 409 { Ok(()) } else { created.ok().map(drop) }
     }
 
     fn ensure_priority(&self, value: i32) -> Result<String> {
-        // Values as high as these are Kubernetes' own.
+        // The classes with these values are Kubernetes' own.
         let name = match value {
             2_000_001_000 => return Ok("system-node-critical".to_owned()),
             2_000_000_000 => return Ok("system-cluster-critical".to_owned()),

@@ -11,10 +11,10 @@ use rustix::process::Signal;
 use crate::agent::describe;
 use crate::process::{self, Process, die_with_parent};
 
-/// How much of its log an error quotes.
+/// The number of log lines that an error quotes.
 const QUOTED: usize = 6;
 
-/// A running program; killed when it goes out of scope, or when the thread ends that started it.
+/// A running program. It is killed when it is dropped, or when the thread that started it ends.
 #[derive(Debug)]
 pub(crate) struct Program {
     name: &'static str,
@@ -23,7 +23,7 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Starts it, with its output added to `<name>.log` in the folder.
+    /// Starts the program, with its output appended to `<name>.log` in the folder.
     pub(crate) fn start(name: &'static str, command: &mut Command, folder: &Path) -> Result<Self> {
         let log = folder.join(format!("{name}.log"));
         let file = File::options()
@@ -36,13 +36,13 @@ impl Program {
             .stdin(Stdio::null())
             .stdout(file.try_clone().context("share a log")?)
             .stderr(file)
-            // A bound for what grows without one.
+            // Limits the memory of Go programs, which have no limit by default.
             .env("GOMEMLIMIT", "1500MiB");
         die_with_parent(command);
         Ok(Self { name, process: Process::spawn(command)?, log })
     }
 
-    /// Fails if it has ended by itself.
+    /// Fails if the program has ended by itself.
     pub(crate) fn check(&mut self) -> Result<()> {
         match self.process.child().try_wait().context("look at a child")? {
             None => Ok(()),
@@ -58,14 +58,14 @@ impl Program {
         process::signal(self.pid(), signal)
     }
 
-    /// Ends it the hard way, and waits until it is gone.
+    /// Kills the program with SIGKILL, and waits for its end.
     pub(crate) fn kill(&mut self) -> Result<()> {
         self.signal(Signal::KILL)?;
         self.process.wait().with_context(|| format!("end {}", self.name))?;
         Ok(())
     }
 
-    /// How its log ends.
+    /// Returns the end of its log.
     pub(crate) fn tail(&self) -> String {
         let text = std::fs::read(&self.log).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
@@ -75,10 +75,10 @@ impl Program {
     }
 }
 
-/// Ports that nobody listens on. Somebody else may take one before it is used; who starts a
-/// server tries again with others then.
+/// Returns ports on which no process listens. Another process may take one before it is used; callers that
+/// start a server then try again with others.
 pub(crate) fn free_ports<const N: usize>() -> Result<[u16; N]> {
-    // All are held until all are known, so that no two are the same.
+    // All listeners stay open until all ports are known, so that no two are the same.
     let mut held = Vec::with_capacity(N);
     let mut ports = [0; N];
     for port in &mut ports {

@@ -23,10 +23,10 @@ impl Watch {
         Self { background, body, unread: BytesMut::new() }
     }
 
-    /// The next event; nothing if none comes in that time, or the server has ended the watch.
+    /// Returns the next event; `None` if none comes within `patience`, or the server has ended the watch.
     ///
     /// # Errors
-    /// If the connection breaks, or what comes is not JSON.
+    /// If the connection breaks, or an event is not JSON.
     pub fn next(&mut self, patience: Duration) -> Result<Option<Value>> {
         let Self { background, body, unread } = self;
         let line = background.run(async {

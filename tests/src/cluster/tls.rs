@@ -1,4 +1,4 @@
-//! TLS as the tests speak it, on either side.
+//! The TLS connections of the tests, on either side.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use super::pki::Identity;
 
-/// A TLS connection to the server.
+/// Opens a TLS connection to the server.
 pub(super) async fn open(tls: &TlsConnector, address: SocketAddr) -> Result<TlsStream<TcpStream>> {
     let stream = TcpStream::connect(address).await.context("connect")?;
     stream.set_nodelay(true).context("set TCP_NODELAY")?;
@@ -21,7 +21,7 @@ pub(super) async fn open(tls: &TlsConnector, address: SocketAddr) -> Result<TlsS
     tls.connect(name, stream).await.context("TLS handshake")
 }
 
-/// Believes that authority alone.
+/// Returns a connector that trusts only that authority.
 pub(super) fn connector(ca_pem: &str) -> Result<TlsConnector> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(ca_pem.as_bytes()) {
@@ -35,7 +35,7 @@ pub(super) fn connector(ca_pem: &str) -> Result<TlsConnector> {
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
-/// Shows that certificate.
+/// Returns an acceptor with that certificate.
 pub(super) fn acceptor(identity: &Identity) -> Result<TlsAcceptor> {
     let Identity { certificate, key } = identity;
     let certificate = CertificateDer::from_pem_slice(certificate.as_bytes()).context("read a certificate")?;

@@ -1,4 +1,4 @@
-//! Levels on many groups at once, as pods and containers with limits have them.
+//! Kernel thresholds on many cgroups at once, as for pods and containers with limits.
 
 use aya::sys::{Stats, enable_stats};
 use eviction_bpf::{Counter, KernelThreshold, LoadOptions};
@@ -6,8 +6,8 @@ use eviction_bpf::{Counter, KernelThreshold, LoadOptions};
 use crate::fixture::{Fixture, MIB, Stepper, above, need_bpf};
 use crate::groups::Cgroup;
 
-/// Nanoseconds that a program takes at a charge.
-fn cost(fixture: &Fixture, process: &mut Stepper) -> f64 {
+/// Returns the nanoseconds that a program takes at a charge.
+fn ns_per_charge(fixture: &Fixture, process: &mut Stepper) -> f64 {
     let _counting = enable_stats(Stats::RunTime).unwrap();
     let ours = fixture.kernel.program_ids();
     let spent = || {
@@ -31,7 +31,7 @@ fn cost(fixture: &Fixture, process: &mut Stepper) -> f64 {
 }
 
 #[test]
-fn of_five_hundred_armed_groups_the_one_that_crosses_is_reported_up_and_down() {
+fn a_crossing_among_500_thresholds_is_reported_in_both_directions() {
     need_bpf!();
     let node = Cgroup::new();
     let pods: Vec<_> = (0..500).map(|place| node.child(&format!("pod{place}"))).collect();
@@ -60,19 +60,19 @@ fn of_five_hundred_armed_groups_the_one_that_crosses_is_reported_up_and_down() {
     assert_eq!(fixture.events.crossed.len(), 2, "{:?}", fixture.events.crossed);
 
     fixture.kernel.clear_threshold(busy.id());
-    let elsewhere = cost(&fixture, &mut process);
+    let beside_ns = ns_per_charge(&fixture, &mut process);
     for group in [busy, &node] {
         fixture.kernel.set_threshold(group.id(), above(u64::MAX / 2)).unwrap();
     }
-    let on_the_way = cost(&fixture, &mut process);
+    let on_path_ns = ns_per_charge(&fixture, &mut process);
     for pod in &pods {
         fixture.kernel.clear_threshold(pod.id());
     }
     fixture.kernel.clear_threshold(node.id());
-    let nothing = cost(&fixture, &mut process);
+    let unarmed_ns = ns_per_charge(&fixture, &mut process);
     println!(
-        "a charge costs {nothing:.0} ns with nothing armed, {elsewhere:.0} ns with 500 groups armed beside it, \
-         {on_the_way:.0} ns with two on its way"
+        "a charge costs {unarmed_ns:.0} ns with nothing armed, {beside_ns:.0} ns with 500 groups armed beside it, \
+         {on_path_ns:.0} ns with two on its way"
     );
     assert_eq!(fixture.kernel.threshold_entries().unwrap(), (0, 0));
     let lost = fixture.kernel.lost().unwrap();
@@ -80,7 +80,7 @@ fn of_five_hundred_armed_groups_the_one_that_crosses_is_reported_up_and_down() {
 }
 
 #[test]
-fn a_group_and_those_that_it_is_in_are_reported_each_at_its_own_level() {
+fn a_cgroup_and_its_ancestors_are_each_reported_at_their_threshold() {
     need_bpf!();
     let pods = Cgroup::new();
     let class = pods.child("burstable");
@@ -89,26 +89,29 @@ fn a_group_and_those_that_it_is_in_are_reported_each_at_its_own_level() {
     let mut process = Stepper::start(&container);
     process.step("touch 4");
     let mut fixture = Fixture::load();
-    let grain = fixture.kernel.charge().unwrap().granularity_bytes;
-    let ways = [(&pods, 128), (&class, 96), (&pod, 64), (&container, 32)];
+    let granularity = fixture.kernel.charge().unwrap().granularity_bytes;
+    let levels = [(&pods, 128), (&class, 96), (&pod, 64), (&container, 32)];
     let start = pods.usage();
-    let armed = ways
+    let armed = levels
         .map(|(group, more)| fixture.kernel.set_threshold(group.id(), above(start + more * MIB)).unwrap());
     for (step, reported) in [(20, 0), (28, 1), (28, 2), (32, 3), (32, 4)] {
         process.step(&format!("touch {step}"));
         let crossed = armed.iter().filter(|armed| fixture.crossings(**armed).len() == 1).count();
         assert_eq!(crossed, reported, "after {} MiB more", (pods.usage() - start) / MIB);
     }
-    for ((group, more), armed) in ways.into_iter().zip(armed) {
+    for ((group, more), armed) in levels.into_iter().zip(armed) {
         let crossed = fixture.crossings(armed)[0];
         assert_eq!((crossed.cgroup_id, crossed.leaf_id), (group.id(), container.id()));
-        let line = start + more * MIB;
-        assert!(crossed.usage >= line && crossed.usage <= line + 2 * grain, "{crossed:?} for {line}");
+        let threshold_bytes = start + more * MIB;
+        assert!(
+            crossed.usage >= threshold_bytes && crossed.usage <= threshold_bytes + 2 * granularity,
+            "{crossed:?} for {threshold_bytes}"
+        );
     }
 }
 
 #[test]
-fn of_a_group_that_is_removed_while_armed_nothing_is_left() {
+fn the_thresholds_of_a_removed_cgroup_are_deleted() {
     need_bpf!();
     let node = Cgroup::new();
     let mut fixture = Fixture::load();
@@ -116,8 +119,8 @@ fn of_a_group_that_is_removed_while_armed_nothing_is_left() {
     for place in 0..50 {
         let pod = node.child(&format!("pod{place}"));
         ids.push(pod.id());
-        let level = KernelThreshold { usage_above: Some(MIB), usage_below: Some(1), gross: Some(MIB) };
-        fixture.kernel.set_threshold(pod.id(), level).unwrap();
+        let threshold = KernelThreshold { usage_above: Some(MIB), usage_below: Some(1), gross: Some(MIB) };
+        fixture.kernel.set_threshold(pod.id(), threshold).unwrap();
         pod.remove();
     }
     assert_eq!(
@@ -131,7 +134,7 @@ fn of_a_group_that_is_removed_while_armed_nothing_is_left() {
 }
 
 #[test]
-fn levels_of_groups_that_come_and_go_never_fill_the_map() {
+fn thresholds_of_short_lived_cgroups_do_not_fill_the_map() {
     need_bpf!();
     let node = Cgroup::new();
     let mut fixture = Fixture::with(&LoadOptions { levels: Some(16), ..LoadOptions::default() });
@@ -149,13 +152,13 @@ fn levels_of_groups_that_come_and_go_never_fill_the_map() {
 }
 
 #[test]
-fn what_was_armed_on_an_id_before_is_not_taken_for_what_is_armed_on_it_now() {
+fn a_new_threshold_is_distinguished_from_an_earlier_one_on_the_same_id() {
     need_bpf!();
     let group = Cgroup::new();
     let mut process = Stepper::start(&group);
     process.step("touch 4");
     let mut fixture = Fixture::load();
-    // As for another group with the same id: one crossing is on its way, one has not come.
+    // As for another cgroup with the same id: one crossing is not read yet, one has not happened.
     let first = fixture.kernel.set_threshold(group.id(), above(group.usage() + 8 * MIB)).unwrap();
     process.step("touch 24");
     fixture.kernel.clear_threshold(group.id());
@@ -169,16 +172,16 @@ fn what_was_armed_on_an_id_before_is_not_taken_for_what_is_armed_on_it_now() {
 }
 
 #[test]
-fn groups_whose_ids_share_a_place_are_kept_apart() {
+fn cgroups_whose_ids_share_a_bit_have_separate_thresholds() {
     need_bpf!();
     let group = Cgroup::new();
     let mut process = Stepper::start(&group);
     process.step("touch 4");
     let mut fixture = Fixture::load();
     let other = group.id() + (1 << 16);
-    let line = above(group.usage() + 16 * MIB);
-    let armed = fixture.kernel.set_threshold(group.id(), line).unwrap();
-    fixture.kernel.set_threshold(other, line).unwrap();
+    let threshold = above(group.usage() + 16 * MIB);
+    let armed = fixture.kernel.set_threshold(group.id(), threshold).unwrap();
+    fixture.kernel.set_threshold(other, threshold).unwrap();
     fixture.kernel.clear_threshold(other);
     process.step("touch 64");
     assert_eq!(fixture.crossings(armed).len(), 1, "armed still");

@@ -8,9 +8,9 @@ use eviction_node::backend::BackendSelection;
 use crate::fixture::{Fixture, MIB, Stepper, above, need_bpf, need_some_bpf};
 use crate::groups::Cgroup;
 
-/// Runs a test on each backend for charges that holds here; there is one at least.
+/// Runs a test on each backend for charges that can be attached here; there is at least one.
 fn on_each_method(test: impl Fn(&str, Fixture)) {
-    let mut held = 0;
+    let mut attached = 0;
     for backend in ATTACH_METHODS.iter().filter(|backend| backend.class == EventClass::Charge) {
         let only = vec![backend.name.to_owned()];
         let choice = BackendSelection { only, ..BackendSelection::default() };
@@ -19,12 +19,12 @@ fn on_each_method(test: impl Fn(&str, Fixture)) {
         match loaded.missing.iter().find(|missing| missing.source == EventClass::Charge.name()) {
             Some(missing) => eprintln!("not here: {}", missing.reason),
             None => {
-                held += 1;
-                test(backend.name, Fixture::of(loaded));
+                attached += 1;
+                test(backend.name, Fixture::from_loaded(loaded));
             }
         }
     }
-    assert!(held > 0, "no method can be attached");
+    assert!(attached > 0, "no method can be attached");
 }
 
 #[test]
@@ -35,10 +35,10 @@ fn a_crossing_is_reported_once_by_every_attach_method() {
         let container = pod.child("container");
         let mut process = Stepper::start(&container);
         process.step("touch 8");
-        let grain = fixture.kernel.charge().unwrap().granularity_bytes;
-        let line = pod.usage() + 32 * MIB;
-        let level = above(line);
-        let armed = fixture.kernel.set_threshold(pod.id(), level).unwrap();
+        let granularity = fixture.kernel.charge().unwrap().granularity_bytes;
+        let threshold_bytes = pod.usage() + 32 * MIB;
+        let threshold = above(threshold_bytes);
+        let armed = fixture.kernel.set_threshold(pod.id(), threshold).unwrap();
         process.step("touch 16");
         assert_eq!(fixture.crossings(armed), [], "{name}: not yet there");
         process.step("touch 64");
@@ -48,22 +48,25 @@ fn a_crossing_is_reported_once_by_every_attach_method() {
         };
         assert_eq!((crossed.cgroup_id, crossed.leaf_id), (pod.id(), container.id()), "{name}");
         assert_eq!((crossed.edge, crossed.tgid), (Edge::UsageAbove, process.pid()), "{name}");
-        assert!((line..=line + 2 * grain).contains(&crossed.usage), "{name}: {crossed:?} for {line}");
+        assert!(
+            (threshold_bytes..=threshold_bytes + 2 * granularity).contains(&crossed.usage),
+            "{name}: {crossed:?} for {threshold_bytes}"
+        );
     });
 }
 
 #[test]
-fn what_was_charged_is_reported_where_every_charge_is_seen_whatever_was_given_back() {
+fn gross_charges_are_reported_by_methods_that_see_every_charge() {
     need_some_bpf!();
     on_each_method(|name, mut fixture| {
-        let every = fixture.kernel.charge().unwrap().sees_every_charge;
+        let sees_every_charge = fixture.kernel.charge().unwrap().sees_every_charge;
         let pod = Cgroup::new();
         let container = pod.child("container");
         let mut process = Stepper::start(&container);
         process.step("touch 64");
         let before = pod.usage();
-        let level = KernelThreshold { gross: Some(96 * MIB), ..KernelThreshold::default() };
-        let armed = fixture.kernel.set_threshold(pod.id(), level).unwrap();
+        let threshold = KernelThreshold { gross: Some(96 * MIB), ..KernelThreshold::default() };
+        let armed = fixture.kernel.set_threshold(pod.id(), threshold).unwrap();
         let mut leaves = Vec::new();
         fixture.kernel.take_charged(&mut leaves).unwrap();
         for _ in 0..3 {
@@ -75,7 +78,7 @@ fn what_was_charged_is_reported_where_every_charge_is_seen_whatever_was_given_ba
         fixture.kernel.take_charged(&mut leaves).unwrap();
         let gross: u64 = leaves.iter().filter(|leaf| leaf.id == container.id()).map(|leaf| leaf.gross).sum();
         let crossings = fixture.crossings(armed);
-        if !every {
+        if !sees_every_charge {
             assert_eq!((crossings.len(), gross), (0, 0), "{name}");
             return;
         }
@@ -84,16 +87,16 @@ fn what_was_charged_is_reported_where_every_charge_is_seen_whatever_was_given_ba
         };
         assert_eq!((crossed.edge, crossed.cgroup_id), (Edge::Gross, pod.id()), "{name}");
         assert!((96 * MIB..104 * MIB).contains(&crossed.gross), "{name}: {crossed:?}");
-        // Counters of memory with swap and of kernel memory would make it twice as much.
+        // Counters of memory with swap and of kernel memory would double it.
         assert!((192 * MIB..224 * MIB).contains(&gross), "{name}: {gross} were charged");
     });
 }
 
 #[test]
-fn what_is_charged_while_a_reading_is_made_counts() {
+fn charges_during_a_sample_count_towards_the_threshold() {
     need_some_bpf!();
     on_each_method(|name, mut fixture| {
-        let every = fixture.kernel.charge().unwrap().sees_every_charge;
+        let sees_every_charge = fixture.kernel.charge().unwrap().sees_every_charge;
         let pod = Cgroup::new();
         let mut process = Stepper::start(&pod);
         process.step("touch 1");
@@ -108,26 +111,26 @@ fn what_is_charged_while_a_reading_is_made_counts() {
         process.step("touch 48");
         assert_eq!(fixture.crossings(armed), [], "{name}: 80 of 96");
         process.step("touch 24");
-        assert_eq!(fixture.crossings(armed).len(), usize::from(every), "{name}: 104 of 96");
-        // It is of another arming.
+        assert_eq!(fixture.crossings(armed).len(), usize::from(sees_every_charge), "{name}: 104 of 96");
+        // The earlier value belongs to another threshold setting.
         process.step("touch 32");
         let armed = fixture.kernel.set_threshold_since(pod.id(), gross(48), began).unwrap();
         process.step("touch 32");
         assert_eq!(fixture.crossings(armed), [], "{name}: 32 of 48");
-        // However long it takes, half of the way is left.
+        // However long the reading takes, half of the headroom is left.
         let began = fixture.kernel.gross_charge(pod.id());
         process.step("touch 64");
         let armed = fixture.kernel.set_threshold_since(pod.id(), gross(48), began).unwrap();
         process.step("touch 16");
         assert_eq!(fixture.crossings(armed), [], "{name}: 24 and 16 of 48");
         process.step("touch 16");
-        assert_eq!(fixture.crossings(armed).len(), usize::from(every), "{name}: 24 and 32 of 48");
+        assert_eq!(fixture.crossings(armed).len(), usize::from(sees_every_charge), "{name}: 24 and 32 of 48");
     });
 }
 
 #[test]
-fn what_a_limit_refuses_is_not_charged() {
-    // It is seen by the kill.
+fn charges_rejected_by_a_limit_are_not_counted() {
+    // The OOM kill shows it.
     need_bpf!();
     on_each_method(|name, mut fixture| {
         if !fixture.kernel.charge().unwrap().sees_every_charge {
@@ -140,7 +143,7 @@ fn what_a_limit_refuses_is_not_charged() {
         let mut leaves = Vec::new();
         fixture.kernel.take_charged(&mut leaves).unwrap();
         process.send("touch 64");
-        fixture.kill_of(process.pid());
+        fixture.wait_for_oom_kill(process.pid());
         fixture.kernel.take_charged(&mut leaves).unwrap();
         let gross: u64 = leaves.iter().filter(|leaf| leaf.id == pod.id()).map(|leaf| leaf.gross).sum();
         assert!((16 * MIB..32 * MIB).contains(&gross), "{name}: {gross} were charged");
@@ -148,20 +151,20 @@ fn what_a_limit_refuses_is_not_charged() {
 }
 
 #[test]
-fn the_way_down_is_reported_without_a_charge_where_what_is_given_back_is_seen() {
+fn a_downward_crossing_is_reported_without_a_charge_by_release_probes() {
     need_some_bpf!();
     on_each_method(|name, mut fixture| {
         let pod = Cgroup::new();
         let mut process = Stepper::start(&pod);
         process.step("touch 64");
-        let level = KernelThreshold { usage_below: Some(32 * MIB), ..KernelThreshold::default() };
-        let armed = fixture.kernel.set_threshold(pod.id(), level).unwrap();
-        let sees = fixture.kernel.charge().unwrap().sees_every_charge;
-        if sees {
+        let threshold = KernelThreshold { usage_below: Some(32 * MIB), ..KernelThreshold::default() };
+        let armed = fixture.kernel.set_threshold(pod.id(), threshold).unwrap();
+        let sees_every_charge = fixture.kernel.charge().unwrap().sees_every_charge;
+        if sees_every_charge {
             fixture.attach(AttachWhen::OnRelease);
         }
         process.step("free");
-        if sees {
+        if sees_every_charge {
             let crossings = fixture.crossings(armed);
             let [crossed] = crossings.as_slice() else {
                 panic!("{name}: one crossing, not {crossings:?}");

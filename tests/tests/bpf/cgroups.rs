@@ -1,4 +1,4 @@
-//! Cgroups made and removed; the ring when it is full.
+//! Events about created and removed cgroups, and a full ring buffer.
 
 use eviction_bpf::{Counter, LoadOptions};
 
@@ -6,23 +6,23 @@ use crate::fixture::{Fixture, MIB, Stepper, above, need_bpf, wait_until};
 use crate::groups::Cgroup;
 
 #[test]
-fn a_cgroup_is_reported_when_it_is_made_and_when_it_is_removed() {
+fn a_cgroup_is_reported_when_it_is_created_and_when_it_is_removed() {
     need_bpf!();
     let mut fixture = Fixture::load();
     let group = Cgroup::new();
     let child = group.child("kubepods-burstable.slice");
     let id = child.id();
     fixture.drain();
-    let made: Vec<_> = fixture.events.made.iter().filter(|change| change.id == id).collect();
-    assert_eq!(made.len(), 1, "one record, though each v1 hierarchy could have one");
+    let created: Vec<_> = fixture.events.created.iter().filter(|change| change.id == id).collect();
+    assert_eq!(created.len(), 1, "one record, though each v1 hierarchy could have one");
     child.remove();
     fixture.drain();
-    let gone: Vec<_> = fixture.events.gone.iter().filter(|change| change.id == id).collect();
-    assert_eq!(gone.len(), 1);
+    let removed: Vec<_> = fixture.events.removed.iter().filter(|change| change.id == id).collect();
+    assert_eq!(removed.len(), 1);
 }
 
 #[test]
-fn a_full_ring_is_counted_and_a_crossing_comes_when_there_is_room_again() {
+fn a_crossing_lost_to_a_full_ring_buffer_is_counted_and_repeated() {
     need_bpf!();
     let group = Cgroup::new();
     let mut process = Stepper::start(&group);
@@ -40,7 +40,7 @@ fn a_full_ring_is_counted_and_a_crossing_comes_when_there_is_room_again() {
     process.step("touch 32");
     assert_eq!(fixture.crossings(armed.unwrap()).len(), 1);
 
-    // Cgroups of other tests come and go meanwhile; in a quiet moment the sum is exact.
+    // Other tests create and remove cgroups meanwhile; in a quiet moment the sum is exact.
     wait_until("every record to be read or counted as lost", || {
         let lost = fixture.kernel.lost().unwrap();
         fixture.drain();

@@ -1,4 +1,4 @@
-//! Armed levels and the dirty set.
+//! Kernel thresholds on usage, and the set of charged cgroups.
 
 use aya::maps::{Map, MapData, PerCpuArray, PerCpuValues};
 use eviction_bpf::{AsyncRing, BpfHandle, CgroupGrowth, Counter, Edge, Event, KernelThreshold, LoadOptions};
@@ -12,17 +12,17 @@ fn below(bytes: u64) -> KernelThreshold {
 }
 
 #[test]
-fn a_crossing_is_reported_once_with_the_right_ids_and_again_after_arming_again() {
+fn a_crossing_is_reported_once_per_threshold_with_the_right_ids() {
     need_bpf!();
     let pod = Cgroup::new();
     let container = pod.child("container");
     let mut process = Stepper::start(&container);
     process.step("touch 8");
     let mut fixture = Fixture::load();
-    let grain = fixture.kernel.sources()[0].granularity_bytes;
+    let granularity = fixture.kernel.sources()[0].granularity_bytes;
 
-    let line = pod.usage() + 32 * MIB;
-    let first = fixture.kernel.set_threshold(pod.id(), above(line)).unwrap();
+    let threshold_bytes = pod.usage() + 32 * MIB;
+    let first = fixture.kernel.set_threshold(pod.id(), above(threshold_bytes)).unwrap();
     process.step("touch 16");
     assert_eq!(fixture.crossings(first), [], "not yet there");
     process.step("touch 64");
@@ -36,11 +36,11 @@ fn a_crossing_is_reported_once_with_the_right_ids_and_again_after_arming_again()
     assert_eq!(crossed.leaf_id, container.id());
     assert_eq!(crossed.edge, Edge::UsageAbove);
     assert_eq!((crossed.tgid, crossed.pid), (process.pid(), process.pid()));
-    assert!(crossed.usage >= line, "{crossed:?}");
-    assert!(crossed.usage <= line + 2 * grain, "{crossed:?} for {line}");
+    assert!(crossed.usage >= threshold_bytes, "{crossed:?}");
+    assert!(crossed.usage <= threshold_bytes + 2 * granularity, "{crossed:?} for {threshold_bytes}");
     assert!(crossed.stamp.ktime_ns > 0);
 
-    let second = fixture.kernel.set_threshold(pod.id(), above(line + 96 * MIB)).unwrap();
+    let second = fixture.kernel.set_threshold(pod.id(), above(threshold_bytes + 96 * MIB)).unwrap();
     assert!(second > first);
     process.step("touch 128");
     fixture.wait("the second crossing", |reported| reported.crossed.len() > 1);
@@ -48,60 +48,62 @@ fn a_crossing_is_reported_once_with_the_right_ids_and_again_after_arming_again()
     assert_eq!(fixture.crossings(first).len(), 1);
 }
 
-/// What programs keep on each CPU: turn, counter, serial number, levels, and the ids (`way.rs` of the programs).
-type Kept = [u64; 4 + MAX_ANCESTORS];
+/// A path that the programs cache on each CPU: turn, counter, serial number, levels, and the ids (`ancestors.rs` of
+/// the programs).
+type CachedPath = [u64; 4 + MAX_ANCESTORS];
 
-/// So often somebody else may charge between a change of what is kept and the next charge.
-const TRIES: usize = 40;
+/// The number of attempts: another process may charge between a change of the cached path and the next charge.
+const ATTEMPTS: usize = 40;
 
-/// Changes what these programs have kept. By their own maps: another test may have loaded some since.
-fn change_ways(kernel: &BpfHandle, change: impl Fn(&mut Kept)) {
+/// Changes what these programs have cached, by their own maps: another test may have loaded some since.
+fn change_cached_paths(kernel: &BpfHandle, change: impl Fn(&mut CachedPath)) {
     let programs = aya::programs::loaded_programs().filter_map(Result::ok);
     let ours = programs.filter(|program| kernel.program_ids().contains(&program.id()));
     let maps: Vec<u32> = ours.flat_map(|program| program.map_ids().unwrap().unwrap()).collect();
     let mut named = aya::maps::loaded_maps().filter_map(Result::ok);
-    let ways =
+    let paths =
         named.find(|map| map.name_as_str() == Some("CACHED_PATHS") && maps.contains(&map.id())).unwrap();
-    let map = Map::PerCpuArray(MapData::from_id(ways.id()).unwrap());
-    let mut ways = PerCpuArray::<_, Kept>::try_from(map).unwrap();
-    for keeper in 0..ways.len() {
-        let mut kept: Vec<Kept> = ways.get(&keeper, 0).unwrap().to_vec();
-        kept.iter_mut().for_each(&change);
-        ways.set(keeper, PerCpuValues::try_from(kept).unwrap(), 0).unwrap();
+    let map = Map::PerCpuArray(MapData::from_id(paths.id()).unwrap());
+    let mut paths = PerCpuArray::<_, CachedPath>::try_from(map).unwrap();
+    for index in 0..paths.len() {
+        let mut values: Vec<CachedPath> = paths.get(&index, 0).unwrap().to_vec();
+        values.iter_mut().for_each(&change);
+        paths.set(index, PerCpuValues::try_from(values).unwrap(), 0).unwrap();
     }
 }
 
-/// The kernel may put a new memory cgroup where one was that is gone, and its page counter with it.
+/// The kernel may place a new memory cgroup, with its page counter, where a removed one was.
 #[test]
-fn the_way_up_is_kept_and_is_not_taken_for_that_of_another_in_the_same_place() {
+fn the_cached_ancestor_path_is_used_only_for_the_same_cgroup() {
     need_bpf!();
     let (pod, other) = (Cgroup::new(), Cgroup::new());
     let mut process = Stepper::start(&pod);
     process.step("touch 8");
     let mut fixture = Fixture::load();
-    let line = pod.usage() + 64 * MIB;
-    // Its own usage is less than this all the while.
-    let others = fixture.kernel.set_threshold(other.id(), above(line)).unwrap();
-    let own = fixture.kernel.set_threshold(pod.id(), above(line)).unwrap();
+    let threshold_bytes = pod.usage() + 64 * MIB;
+    // The usage of the other cgroup is less than this all the time.
+    let others = fixture.kernel.set_threshold(other.id(), above(threshold_bytes)).unwrap();
+    let own = fixture.kernel.set_threshold(pod.id(), above(threshold_bytes)).unwrap();
     process.step("touch 16");
-    change_ways(&fixture.kernel, |[_, _, serial, _, ids @ ..]| {
+    change_cached_paths(&fixture.kernel, |[_, _, serial, _, ids @ ..]| {
         *serial = serial.wrapping_add(1);
         *ids = [other.id(); MAX_ANCESTORS];
     });
     process.step("touch 96");
     fixture.wait("the crossing", |reported| !reported.crossed.is_empty());
     assert_eq!((fixture.crossings(own).len(), fixture.crossings(others).len()), (1, 0));
-    // With its own number it is. On a busy machine another may charge on that CPU before: then its way is kept there.
-    let is_believed = (0..TRIES).any(|_| {
-        change_ways(&fixture.kernel, |[_, _, _, _, ids @ ..]| *ids = [other.id(); MAX_ANCESTORS]);
+    // With the right serial number it is. On a busy machine another process may charge on that CPU before: then the
+    // path of that process is cached there.
+    let is_cache_used = (0..ATTEMPTS).any(|_| {
+        change_cached_paths(&fixture.kernel, |[_, _, _, _, ids @ ..]| *ids = [other.id(); MAX_ANCESTORS]);
         process.step("touch 8");
         !fixture.crossings(others).is_empty()
     });
-    assert!(is_believed, "it is not read again");
+    assert!(is_cache_used, "it is not read again");
 }
 
 #[test]
-fn of_many_that_cross_at_once_one_record_comes() {
+fn simultaneous_charges_over_a_threshold_yield_one_event() {
     need_bpf!();
     let pod = Cgroup::new();
     let groups: Vec<_> = (0..4).map(|place| pod.child(&format!("c{place}"))).collect();
@@ -127,26 +129,26 @@ fn of_many_that_cross_at_once_one_record_comes() {
 }
 
 #[test]
-fn a_growing_process_is_followed_by_arming_at_each_crossing() {
+fn a_threshold_can_be_set_again_at_each_crossing_of_a_growing_process() {
     need_bpf!();
     let group = Cgroup::new();
     let mut process = Stepper::start(&group);
     process.step("touch 1");
     let mut fixture = Fixture::load();
-    let mut line = 8 * MIB;
-    let mut armed = fixture.kernel.set_threshold(group.id(), above(line)).unwrap();
+    let mut threshold_bytes = 8 * MIB;
+    let mut armed = fixture.kernel.set_threshold(group.id(), above(threshold_bytes)).unwrap();
     process.send("touch 400");
     let mut reported = Vec::new();
-    while line < 256 * MIB {
+    while threshold_bytes < 256 * MIB {
         fixture.wait("the next crossing", |reported| {
             reported.crossed.iter().any(|crossed| crossed.generation == armed.0)
         });
         let crossings = fixture.crossings(armed);
         assert_eq!(crossings.len(), 1);
-        assert!(crossings[0].usage >= line, "{:?}", crossings[0]);
+        assert!(crossings[0].usage >= threshold_bytes, "{:?}", crossings[0]);
         reported.push(armed);
-        line = crossings[0].usage + 8 * MIB;
-        armed = fixture.kernel.set_threshold(group.id(), above(line)).unwrap();
+        threshold_bytes = crossings[0].usage + 8 * MIB;
+        armed = fixture.kernel.set_threshold(group.id(), above(threshold_bytes)).unwrap();
     }
     assert_eq!(process.answer(), "ok");
     for armed in reported {
@@ -155,7 +157,7 @@ fn a_growing_process_is_followed_by_arming_at_each_crossing() {
 }
 
 #[test]
-fn a_level_that_is_crossed_already_fires_at_the_next_charge() {
+fn a_threshold_below_usage_fires_at_the_next_charge() {
     need_bpf!();
     let group = Cgroup::new();
     let mut process = Stepper::start(&group);
@@ -167,7 +169,7 @@ fn a_level_that_is_crossed_already_fires_at_the_next_charge() {
 }
 
 #[test]
-fn the_way_down_is_reported_once() {
+fn a_downward_crossing_is_reported_once() {
     need_bpf!();
     let group = Cgroup::new();
     let mut process = Stepper::start(&group);
@@ -187,19 +189,20 @@ fn the_way_down_is_reported_once() {
 }
 
 #[test]
-fn both_edges_of_one_arming_fire_each_for_itself() {
+fn each_edge_of_a_threshold_fires_once() {
     need_bpf!();
     let group = Cgroup::new();
     let mut process = Stepper::start(&group);
     process.step("touch 16");
     let mut fixture = Fixture::load();
-    let level = KernelThreshold { usage_above: Some(32 * MIB), usage_below: Some(8 * MIB), gross: Some(MIB) };
-    let armed = fixture.kernel.set_threshold(group.id(), level).unwrap();
+    let threshold =
+        KernelThreshold { usage_above: Some(32 * MIB), usage_below: Some(8 * MIB), gross: Some(MIB) };
+    let armed = fixture.kernel.set_threshold(group.id(), threshold).unwrap();
     for step in ["touch 32", "free", "touch 2", "touch 48"] {
         process.step(step);
     }
     let edges: Vec<_> = fixture.crossings(armed).iter().map(|crossed| crossed.edge).collect();
-    // Where not every charge is seen the sum of charges is never reached.
+    // Where the programs do not see every charge, the sum of charges is never reached.
     match fixture.kernel.charge().unwrap().sees_every_charge {
         true => assert_eq!(edges, [Edge::Gross, Edge::UsageAbove, Edge::UsageBelow]),
         false => assert_eq!(edges, [Edge::UsageAbove, Edge::UsageBelow]),
@@ -207,7 +210,7 @@ fn both_edges_of_one_arming_fire_each_for_itself() {
 }
 
 #[test]
-fn what_was_disarmed_is_silent() {
+fn a_cleared_threshold_reports_nothing() {
     need_bpf!();
     let group = Cgroup::new();
     let mut process = Stepper::start(&group);
@@ -222,7 +225,7 @@ fn what_was_disarmed_is_silent() {
 }
 
 #[test]
-fn the_whole_node_is_armed_at_the_root() {
+fn a_threshold_on_the_root_cgroup_covers_the_whole_node() {
     need_bpf!();
     let group = Cgroup::new();
     let mut process = Stepper::start(&group);
@@ -237,7 +240,7 @@ fn the_whole_node_is_armed_at_the_root() {
 }
 
 #[test]
-fn a_full_table_of_levels_is_an_error_and_loses_nothing_that_was_armed() {
+fn a_full_threshold_map_is_an_error_and_keeps_existing_thresholds() {
     need_bpf!();
     let (one, two) = (Cgroup::new(), Cgroup::new());
     let mut process = Stepper::start(&one);
@@ -253,37 +256,37 @@ fn a_full_table_of_levels_is_an_error_and_loses_nothing_that_was_armed() {
 }
 
 #[test]
-fn the_dirty_set_names_the_leaf_that_grew_and_is_empty_after() {
+fn the_charged_set_names_the_cgroup_that_grew_and_is_then_cleared() {
     need_bpf!();
     let pod = Cgroup::new();
     let (busy, calm) = (pod.child("busy"), pod.child("calm"));
     let mut grower = Stepper::start(&busy);
-    let mut rester = Stepper::start(&calm);
-    rester.step("touch 4");
+    let mut idle_process = Stepper::start(&calm);
+    idle_process.step("touch 4");
     grower.step("touch 4");
     let mut fixture = Fixture::load();
-    let mut dirty = Vec::new();
-    fixture.kernel.take_charged(&mut dirty).unwrap();
+    let mut charged = Vec::new();
+    fixture.kernel.take_charged(&mut charged).unwrap();
 
     grower.step("touch 64");
-    fixture.kernel.take_charged(&mut dirty).unwrap();
-    let of = |dirty: &[CgroupGrowth], id| dirty.iter().find(|leaf| leaf.id == id).copied();
-    let leaf = of(&dirty, busy.id()).expect("the leaf that grew");
+    fixture.kernel.take_charged(&mut charged).unwrap();
+    let of = |charged: &[CgroupGrowth], id| charged.iter().find(|leaf| leaf.id == id).copied();
+    let leaf = of(&charged, busy.id()).expect("the leaf that grew");
     assert!((48 * MIB..=65 * MIB).contains(&leaf.grown), "{leaf:?}");
     assert!(leaf.fired >= 24, "{leaf:?}");
-    assert_eq!(of(&dirty, calm.id()), None);
-    assert_eq!(of(&dirty, pod.id()), None, "only the group that was charged itself");
-    assert!(dirty.is_sorted_by_key(|leaf| std::cmp::Reverse(leaf.gross.max(leaf.grown))));
+    assert_eq!(of(&charged, calm.id()), None);
+    assert_eq!(of(&charged, pod.id()), None, "only the group that was charged itself");
+    assert!(charged.is_sorted_by_key(|leaf| std::cmp::Reverse(leaf.gross.max(leaf.grown))));
 
-    fixture.kernel.take_charged(&mut dirty).unwrap();
-    assert_eq!(of(&dirty, busy.id()), None);
-    rester.step("touch 8");
-    fixture.kernel.take_charged(&mut dirty).unwrap();
-    assert!(of(&dirty, calm.id()).is_some());
+    fixture.kernel.take_charged(&mut charged).unwrap();
+    assert_eq!(of(&charged, busy.id()), None);
+    idle_process.step("touch 8");
+    fixture.kernel.take_charged(&mut charged).unwrap();
+    assert!(of(&charged, calm.id()).is_some());
 }
 
 #[test]
-fn a_dirty_set_without_room_is_counted() {
+fn charges_that_do_not_fit_in_the_charged_set_are_counted() {
     need_bpf!();
     let groups = [Cgroup::new(), Cgroup::new(), Cgroup::new()];
     let mut processes: Vec<_> = groups.iter().map(Stepper::start).collect();
@@ -297,7 +300,7 @@ fn a_dirty_set_without_room_is_counted() {
 }
 
 #[test]
-fn a_tree_that_is_too_deep_is_counted() {
+fn a_truncated_ancestor_path_is_counted() {
     need_bpf!();
     let top = Cgroup::new();
     let mut groups = vec![top.child("g")];

@@ -1,4 +1,4 @@
-//! Cgroups that come and go: the maps never fill, and nothing is kept of those that are gone.
+//! Cgroups that are created and removed: the maps never fill, and keep nothing of removed cgroups.
 
 use std::time::Instant;
 
@@ -7,15 +7,15 @@ use eviction_bpf::{LoadOptions, TaskCount};
 use crate::fixture::{Fixture, Stepper, need_bpf};
 use crate::groups::Cgroup;
 
-/// More than the maps have room for.
+/// More cgroups than the maps have room for.
 const CHURN: usize = 2_500;
-const ROOM: u32 = 2_048;
+const MAP_CAPACITY: u32 = 2_048;
 
 #[test]
-fn more_cgroups_than_the_maps_have_room_for_come_and_go_without_a_trace() {
+fn the_maps_keep_nothing_of_more_cgroups_than_their_capacity() {
     need_bpf!();
     let node = Cgroup::new();
-    let mut fixture = Fixture::with(&LoadOptions { cgroups: Some(ROOM), ..LoadOptions::default() });
+    let mut fixture = Fixture::with(&LoadOptions { cgroups: Some(MAP_CAPACITY), ..LoadOptions::default() });
     let start = Instant::now();
     let mut ids = Vec::with_capacity(CHURN);
     for place in 0..CHURN {
@@ -35,11 +35,11 @@ fn more_cgroups_than_the_maps_have_room_for_come_and_go_without_a_trace() {
 }
 
 #[test]
-fn cgroups_whose_tasks_did_something_leave_nothing_either() {
+fn the_maps_keep_nothing_of_removed_cgroups_that_had_tasks() {
     need_bpf!();
     let node = Cgroup::new();
     let home = node.child("home");
-    // Room for fewer than come: each place is had by several, one after the other.
+    // Room for fewer cgroups than are created: each entry is used by several, one after the other.
     let mut fixture =
         Fixture::with(&LoadOptions { fork_storm: 1, cgroups: Some(40), ..LoadOptions::default() });
     let mut process = Stepper::start(&home);
@@ -55,11 +55,11 @@ fn cgroups_whose_tasks_did_something_leave_nothing_either() {
         home.add(&process);
         group.remove();
         if fixture.kernel.has_entries(id).unwrap() {
-            // Another CPU had found it alive a moment before. The sweep is for those.
+            // Another CPU had found the cgroup a moment before its removal. The sweep is for such entries.
             late += 1;
-            let gone = |this: u64| this != id;
-            fixture.kernel.sweep(gone).unwrap();
-            fixture.kernel.sweep(gone).unwrap();
+            let exists = |this: u64| this != id;
+            fixture.kernel.sweep(exists).unwrap();
+            fixture.kernel.sweep(exists).unwrap();
             assert!(!fixture.kernel.has_entries(id).unwrap(), "cgroup {place}");
         }
         assert_eq!(fixture.kernel.task_count(id).unwrap(), TaskCount::default());
@@ -69,7 +69,7 @@ fn cgroups_whose_tasks_did_something_leave_nothing_either() {
 }
 
 #[test]
-fn what_is_left_of_a_cgroup_that_is_gone_is_swept_when_two_sweeps_have_found_it() {
+fn entries_of_a_missing_cgroup_are_deleted_by_the_second_sweep() {
     need_bpf!();
     let group = Cgroup::new();
     let id = group.id();
@@ -77,15 +77,15 @@ fn what_is_left_of_a_cgroup_that_is_gone_is_swept_when_two_sweeps_have_found_it(
     let mut process = Stepper::start(&group);
     process.step("threads 5");
     assert!(fixture.kernel.has_entries(id).unwrap());
-    // As if the tree did not have it: once is no proof.
-    let gone = |this: u64| this != id;
-    assert_eq!(fixture.kernel.sweep(gone).unwrap(), 0);
+    // As if the tree did not have the cgroup: one sweep is no proof.
+    let exists = |this: u64| this != id;
+    assert_eq!(fixture.kernel.sweep(exists).unwrap(), 0);
     assert!(fixture.kernel.has_entries(id).unwrap());
     assert_eq!(fixture.kernel.sweep(|_| true).unwrap(), 0, "it was there after all");
-    assert_eq!(fixture.kernel.sweep(gone).unwrap(), 0);
-    assert!(fixture.kernel.sweep(gone).unwrap() > 0);
+    assert_eq!(fixture.kernel.sweep(exists).unwrap(), 0);
+    assert!(fixture.kernel.sweep(exists).unwrap() > 0);
     assert!(!fixture.kernel.has_entries(id).unwrap());
-    // A figure that was swept too early begins anew.
+    // A counter that was swept too early starts again.
     process.step("threads 5");
     assert_eq!(fixture.kernel.task_count(id).unwrap().forks, 5);
 }

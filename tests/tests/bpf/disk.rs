@@ -1,4 +1,4 @@
-//! Blocks and inodes of ext4: what is counted per cgroup is what du finds, and a threshold is reported once.
+//! Blocks and inodes of ext4 and xfs: the count per cgroup matches du, and a threshold crossing is reported once.
 
 use std::collections::HashSet;
 use std::fs;
@@ -17,13 +17,13 @@ use crate::fixture::{Fixture, MIB, Stepper, need_bpf, report_skip};
 use crate::groups::{Cgroup, mount};
 
 const BLOCK: u64 = 4096;
-const ONLY_COUNT: DiskHeadroom = DiskHeadroom { bytes: None, inodes: None };
+const WITHOUT_THRESHOLD: DiskHeadroom = DiskHeadroom { bytes: None, inodes: None };
 
 fn options() -> LoadOptions {
     LoadOptions { disks: vec!["ext4".to_owned(), "xfs".to_owned()], ..LoadOptions::default() }
 }
 
-/// Whether a source is missing because `bpf_get_current_task_btf` came with 5.11.
+/// Returns whether a source is missing because the kernel lacks `bpf_get_current_task_btf`, which came with 5.11.
 fn is_too_old(missing: &[BackendInfo]) -> bool {
     missing.iter().any(|info| info.reason.contains("invalid func unknown#158"))
 }
@@ -49,10 +49,10 @@ fn load() -> Option<Fixture> {
     // Most kernels have xfs as a module.
     loaded.missing.retain(|info| info.source != EventClass::DiskXfs.name());
     assert_eq!(loaded.missing, []);
-    Some(Fixture::of(loaded))
+    Some(Fixture::from_loaded(loaded))
 }
 
-/// Mounts one with blocks of 4 KiB, or ends the test.
+/// Mounts a file system with blocks of 4 KiB, or ends the test.
 macro_rules! mount {
     ($kind:expr) => {
         match FileSystem::new($kind, 1024 * MIB, "eviction-bpf-disk") {
@@ -69,7 +69,7 @@ fn device(path: &Path) -> u64 {
     fs::metadata(path).unwrap().dev()
 }
 
-/// Bytes and inodes below and with a directory; a file with several names counts once.
+/// Returns bytes and inodes of a directory and all below it; a file with several names counts once.
 fn du(path: &Path) -> (i64, i64) {
     fn walk(path: &Path, seen: &mut HashSet<u64>) -> u64 {
         let meta = fs::symlink_metadata(path).unwrap();
@@ -85,22 +85,22 @@ fn du(path: &Path) -> (i64, i64) {
     ((blocks * 512) as i64, seen.len() as i64)
 }
 
-/// What a cgroup took of the device.
-fn taken(fixture: &Fixture, cgroup: u64, device: u64) -> (i64, i64) {
+/// Returns the bytes and inodes that a cgroup took on the device.
+fn counted_usage(fixture: &Fixture, cgroup: u64, device: u64) -> (i64, i64) {
     let mut all = Vec::new();
     fixture.kernel.read_disk_usage(&mut all).unwrap();
     let own = all.iter().find(|usage| (usage.cgroup, usage.device) == (cgroup, device));
     own.map_or((0, 0), |DiskUsage { bytes, inodes, .. }| (*bytes, *inodes))
 }
 
-/// The crossings of one setting that came so far.
+/// Returns the crossings of one threshold setting that have been reported so far.
 fn crossings(fixture: &mut Fixture, generation: Generation) -> Vec<DiskThresholdCrossed> {
     fixture.drain();
     let all = fixture.events.disk.iter();
     all.filter(|crossed| crossed.generation == generation.0).copied().collect()
 }
 
-/// A pod's group, its process and its folder.
+/// A pod's cgroup, its process and its folder.
 struct Pod {
     group: Cgroup,
     process: Stepper,
@@ -122,33 +122,33 @@ impl Pod {
         self.process.step(&format!("file {what} {}/{name} {bytes}", self.folder));
     }
 
-    /// What du finds more than at the beginning.
+    /// Returns the growth since the beginning, as du finds it.
     fn grown(&self) -> (i64, i64) {
         let (bytes, inodes) = du(Path::new(&self.folder));
         (bytes - self.before.0, inodes - self.before.1)
     }
 }
 
-/// Numbers that look random and are the same in each run.
-struct Numbers(u64);
+/// A pseudo-random generator with the same numbers in each run.
+struct Random(u64);
 
-impl Numbers {
+impl Random {
     fn next(&mut self, below: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % below
     }
 }
 
-/// Does one of the changes that there are to a file of the pod; keeps which files it has.
-fn change(pod: &mut Pod, numbers: &mut Numbers, files: &mut Vec<String>, serial: u64) {
+/// Applies a random change to a file of the pod, and updates the list of its files.
+fn apply_random_change(pod: &mut Pod, random: &mut Random, files: &mut Vec<String>, serial: u64) {
     let what =
         ["append", "append", "append", "rewrite", "truncate", "unlink", "fallocate", "map", "sync", "mkdir"];
-    let what = what[numbers.next(what.len() as u64) as usize];
-    let bytes = 1 + numbers.next(2 * MIB);
+    let what = what[random.next(what.len() as u64) as usize];
+    let bytes = 1 + random.next(2 * MIB);
     if what == "mkdir" {
         return pod.file(what, &format!("dir{serial}"), 0);
     }
-    let place = numbers.next(files.len() as u64 + 3) as usize;
+    let place = random.next(files.len() as u64 + 3) as usize;
     let name = files.get(place).cloned().unwrap_or_else(|| format!("file{serial}"));
     if what == "unlink" && place < files.len() {
         files.remove(place);
@@ -161,59 +161,63 @@ fn change(pod: &mut Pod, numbers: &mut Numbers, files: &mut Vec<String>, serial:
 }
 
 #[test]
-fn what_is_counted_per_cgroup_is_what_du_finds() {
+fn the_counts_per_cgroup_equal_those_of_du() {
     need_bpf!();
     let mounted = mount!(Kind::Ext4);
     let device = device(mounted.path());
     let free = || statfs(mounted.path()).unwrap().f_bfree;
     let mut pods = ["a", "b", "c"].map(|name| Pod::new(&mounted, name));
     let mut fixture = load!();
-    fixture.kernel.set_disk_threshold(device, ONLY_COUNT, None).unwrap();
+    fixture.kernel.set_disk_threshold(device, WITHOUT_THRESHOLD, None).unwrap();
     fixture.attach(AttachWhen::NearDiskThreshold);
     let before = free();
     let [pod, ..] = &mut pods;
     pod.file("append", "first", 8 * MIB);
     pod.file("fallocate", "first", 16 * MIB);
-    assert_eq!(taken(&fixture, pod.group.id(), device), pod.grown(), "blocks that are reserved already");
-    let mut numbers = Numbers(31);
+    assert_eq!(
+        counted_usage(&fixture, pod.group.id(), device),
+        pod.grown(),
+        "blocks that are reserved already"
+    );
+    let mut random = Random(31);
     let mut files = [const { Vec::new() }; 3];
     for serial in 0..400 {
         for (pod, files) in pods.iter_mut().zip(&mut files) {
-            change(pod, &mut numbers, files, serial);
+            apply_random_change(pod, &mut random, files, serial);
         }
         if serial % 100 == 99 {
-            assert_all_is_counted(&fixture, &pods, device);
+            assert_counts_match_du(&fixture, &pods, device);
         }
     }
-    assert_all_is_counted(&fixture, &pods, device);
+    assert_counts_match_du(&fixture, &pods, device);
     let total = fixture.kernel.disk_total(device).unwrap();
     assert_eq!(total.bytes(), ((before - free()) * BLOCK) as i64, "what statfs tells");
     assert_eq!(fixture.kernel.lost().unwrap().get(Counter::DiskUsageFull), 0);
 
-    // No du finds this.
+    // du does not find a deleted file that is still open.
     let [pod, ..] = &mut pods;
-    let (bytes, inodes) = taken(&fixture, pod.group.id(), device);
+    let (bytes, inodes) = counted_usage(&fixture, pod.group.id(), device);
     pod.file("keep", "deleted", 100 * MIB);
     let held = (bytes + 100 * MIB as i64, inodes + 1);
-    assert_is_close(taken(&fixture, pod.group.id(), device), held);
+    assert_is_close(counted_usage(&fixture, pod.group.id(), device), held);
     pod.process.step("close 0");
-    assert_is_close(taken(&fixture, pod.group.id(), device), (bytes, inodes));
+    assert_is_close(counted_usage(&fixture, pod.group.id(), device), (bytes, inodes));
 }
 
-/// The map of a file in many pieces takes some blocks as well.
+/// Asserts that inodes are equal and bytes nearly so: the block map of a fragmented file takes some blocks as well.
 fn assert_is_close(found: (i64, i64), expected: (i64, i64)) {
     assert_eq!(found.1, expected.1);
     assert!(found.0.abs_diff(expected.0) <= 16 * BLOCK, "{found:?} is not {expected:?}");
 }
 
-/// Each pod has what du finds, but for the map blocks of files in many pieces that workers of the kernel take and
-/// give back: the root group has those on cgroup v1, where nothing tells whose they are. Nothing is counted twice or
-/// lost.
-fn assert_all_is_counted(fixture: &Fixture, pods: &[Pod], device: u64) {
-    let (root, _) = taken(fixture, fs::metadata(mount()).unwrap().ino(), device);
+/// Asserts that each pod has what du finds, and that nothing is counted twice or lost. Kernel workers allocate and
+/// free block maps of fragmented files: on cgroup v1 nothing tells the owner of these blocks, so they count for the
+/// root cgroup.
+fn assert_counts_match_du(fixture: &Fixture, pods: &[Pod], device: u64) {
+    let (root, _) = counted_usage(fixture, fs::metadata(mount()).unwrap().ino(), device);
     let (mut found, mut counted) = ((0, 0), root);
     for pod in pods {
-        let (own, grown) = (taken(fixture, pod.group.id(), device), pod.grown());
+        let (own, grown) = (counted_usage(fixture, pod.group.id(), device), pod.grown());
         assert_is_close(own, grown);
         counted += own.0;
         found = (found.0 + grown.0, found.1 + grown.1);
@@ -224,14 +228,14 @@ fn assert_all_is_counted(fixture: &Fixture, pods: &[Pod], device: u64) {
 }
 
 #[test]
-fn a_threshold_on_bytes_is_reported_at_the_block_that_crosses_it_and_once() {
+fn a_byte_threshold_is_reported_once_at_the_block_that_crosses_it() {
     need_bpf!();
     let mounted = mount!(Kind::Ext4);
     let device = device(mounted.path());
     let mut pod = Pod::new(&mounted, "pod");
     pod.file("append", "log", BLOCK);
     let mut fixture = load!();
-    fixture.kernel.set_disk_threshold(device, ONLY_COUNT, None).unwrap();
+    fixture.kernel.set_disk_threshold(device, WITHOUT_THRESHOLD, None).unwrap();
     fixture.attach(AttachWhen::NearDiskThreshold);
     for (what, beyond) in [("append", BLOCK), ("map", BLOCK), ("fallocate", 32 * MIB)] {
         let headroom = DiskHeadroom { bytes: Some(32 * MIB), inodes: None };
@@ -246,7 +250,7 @@ fn a_threshold_on_bytes_is_reported_at_the_block_that_crosses_it_and_once() {
         assert_eq!((crossed.leaf_id, crossed.tgid), (pod.group.id(), pod.process.pid()));
         assert!(crossed.beyond < beyond, "{what}: {crossed:?}");
     }
-    // What is written while a sample is taken counts.
+    // Writes during a sample count.
     let since = fixture.kernel.disk_total(device);
     pod.file("append", "since", 8 * MIB);
     let headroom = DiskHeadroom { bytes: Some(16 * MIB), inodes: None };
@@ -258,7 +262,7 @@ fn a_threshold_on_bytes_is_reported_at_the_block_that_crosses_it_and_once() {
 }
 
 #[test]
-fn a_threshold_on_inodes_is_reported_at_the_inode_that_crosses_it_and_once() {
+fn an_inode_threshold_is_reported_once_at_the_inode_that_crosses_it() {
     need_bpf!();
     let mounted = mount!(Kind::Ext4);
     let device = device(mounted.path());
@@ -277,33 +281,37 @@ fn a_threshold_on_inodes_is_reported_at_the_inode_that_crosses_it_and_once() {
     let [crossed] = all.as_slice() else { panic!("one crossing, not {all:?}") };
     assert_eq!((crossed.resource, crossed.beyond), (DiskResource::Inodes, 0));
     fixture.kernel.clear_disk_threshold(device);
-    assert_eq!(taken(&fixture, pod.group.id(), device), (0, 0));
+    assert_eq!(counted_usage(&fixture, pod.group.id(), device), (0, 0));
     let (_, tokens) = fixture.kernel.threshold_entries().unwrap();
     assert_eq!(tokens, 0, "nothing is left of it");
 }
 
 #[test]
-fn without_the_dense_hook_what_is_written_back_counts_once() {
+fn written_back_data_counts_once_without_the_near_threshold_probe() {
     need_bpf!();
     let mounted = mount!(Kind::Ext4);
     let device = device(mounted.path());
     let mut pod = Pod::new(&mounted, "pod");
     let mut fixture = load!();
-    fixture.kernel.set_disk_threshold(device, ONLY_COUNT, None).unwrap();
+    fixture.kernel.set_disk_threshold(device, WITHOUT_THRESHOLD, None).unwrap();
     pod.file("append", "before", 16 * MIB);
-    assert!(taken(&fixture, pod.group.id(), device).0 <= BLOCK as i64, "it is not on the disk yet");
+    assert!(counted_usage(&fixture, pod.group.id(), device).0 <= BLOCK as i64, "it is not on the disk yet");
     pod.file("sync", "before", 0);
-    assert_eq!(taken(&fixture, pod.group.id(), device), pod.grown());
+    assert_eq!(counted_usage(&fixture, pod.group.id(), device), pod.grown());
     fixture.attach(AttachWhen::NearDiskThreshold);
     pod.file("append", "near", 16 * MIB);
-    assert_eq!(taken(&fixture, pod.group.id(), device), pod.grown());
+    assert_eq!(counted_usage(&fixture, pod.group.id(), device), pod.grown());
     fixture.detach(AttachWhen::NearDiskThreshold);
     pod.file("sync", "near", 0);
-    assert_eq!(taken(&fixture, pod.group.id(), device), pod.grown(), "it was counted when it was reserved");
+    assert_eq!(
+        counted_usage(&fixture, pod.group.id(), device),
+        pod.grown(),
+        "it was counted when it was reserved"
+    );
 }
 
 #[test]
-fn what_a_removed_cgroup_took_is_its_parents_and_other_devices_are_not_counted() {
+fn usage_of_a_removed_cgroup_moves_to_its_parent_on_that_device_only() {
     need_bpf!();
     let mounted = mount!(Kind::Ext4);
     let device = device(mounted.path());
@@ -311,44 +319,47 @@ fn what_a_removed_cgroup_took_is_its_parents_and_other_devices_are_not_counted()
     let container = pod.child("container");
     let mut process = Stepper::start(&container);
     let mut fixture = load!();
-    fixture.kernel.set_disk_threshold(device, ONLY_COUNT, None).unwrap();
+    fixture.kernel.set_disk_threshold(device, WITHOUT_THRESHOLD, None).unwrap();
     let volume = mounted.path().join("volume").display().to_string();
     process.step(&format!("file fallocate {volume} {}", 4 * MIB));
     let beside = mounted.outside().join("beside").display().to_string();
     process.step(&format!("file fallocate {beside} {MIB}"));
     let held = (4 * MIB as i64, 1);
-    assert_eq!(taken(&fixture, container.id(), device), held);
+    assert_eq!(counted_usage(&fixture, container.id(), device), held);
     let (id, parent) = (container.id(), pod.id());
     process.end();
     container.remove();
-    fixture.wait("the removal", |reported| reported.gone.iter().any(|gone| gone.id == id));
-    assert_eq!((taken(&fixture, id, device), taken(&fixture, parent, device)), ((0, 0), held));
+    fixture.wait("the removal", |reported| reported.removed.iter().any(|removed| removed.id == id));
+    assert_eq!(
+        (counted_usage(&fixture, id, device), counted_usage(&fixture, parent, device)),
+        ((0, 0), held)
+    );
     let mut all = Vec::new();
     fixture.kernel.read_disk_usage(&mut all).unwrap();
     assert!(all.iter().all(|usage| usage.device == device));
 }
 
 #[test]
-fn no_program_for_disks_is_loaded_unless_asked_for() {
+fn disk_programs_are_loaded_only_on_request() {
     need_bpf!();
     let mut fixture = Fixture::load();
-    let of_disks = EventClass::ALL.into_iter().filter(|family| family.file_system().is_some());
-    for family in of_disks {
-        assert!(fixture.kernel.sources().iter().all(|info| info.source != family.name()));
+    let disk_classes = EventClass::ALL.into_iter().filter(|class| class.file_system().is_some());
+    for class in disk_classes {
+        assert!(fixture.kernel.sources().iter().all(|info| info.source != class.name()));
     }
-    let refused = fixture.kernel.set_disk_threshold(1, ONLY_COUNT, None).unwrap_err();
-    assert_eq!(refused.to_string(), "no program for disks is attached");
+    let error = fixture.kernel.set_disk_threshold(1, WITHOUT_THRESHOLD, None).unwrap_err();
+    assert_eq!(error.to_string(), "no program for disks is attached");
 }
 
 #[test]
-fn the_programs_for_other_kernels_are_accepted_by_the_verifier() {
+fn the_disk_programs_for_other_kernels_pass_the_verifier() {
     need_bpf!();
     drop(load!());
     let options = options();
-    let backend = |facts: &KernelFacts, family: EventClass| {
+    let backend = |facts: &KernelFacts, class: EventClass| {
         let loaded = eviction_bpf::load::load_on(facts, &options).unwrap();
         assert!(loaded.missing.iter().all(|info| info.source == EventClass::DiskXfs.name()));
-        loaded.kernel.sources().iter().find(|info| info.source == family.name()).unwrap().backend
+        loaded.kernel.sources().iter().find(|info| info.source == class.name()).unwrap().backend
     };
     // Up to 6.1 each reservation is one block.
     let mut facts = capabilities::facts();
@@ -356,13 +367,13 @@ fn the_programs_for_other_kernels_are_accepted_by_the_verifier() {
     btf.tracepoints.get_mut("ext4_da_reserve_space").unwrap().truncate(1);
     let reserve = backend(&facts, EventClass::DiskNear);
     assert_eq!(reserve, "tp_btf ext4_da_reserve_space(inode), ext4_da_release_space");
-    // On cgroup v2 the owner of a write-back is read.
+    // On cgroup v2 the program reads the owner of a write-back.
     facts.hierarchy = Ok(0);
     assert!(backend(&facts, EventClass::Disk).starts_with("tp_btf ext4_allocate_blocks"));
 }
 
 #[test]
-fn thresholds_on_xfs_are_reported_once_and_its_sums_are_upper_bounds() {
+fn xfs_thresholds_are_reported_once_and_xfs_counts_are_upper_bounds() {
     need_bpf!();
     let mounted = mount!(Kind::Xfs);
     let device = device(mounted.path());
@@ -372,9 +383,9 @@ fn thresholds_on_xfs_are_reported_once_and_its_sums_are_upper_bounds() {
         report_skip(&info.reason);
         return;
     }
-    let mut fixture = Fixture::of(loaded);
+    let mut fixture = Fixture::from_loaded(loaded);
     let method = fixture.kernel.sources().iter().find(|info| info.source == EventClass::DiskXfs.name());
-    // Up to 6.1 no tracepoint tells of blocks that are allocated without a reservation.
+    // Up to 6.1 no tracepoint reports blocks that are allocated without a reservation.
     let allocated = if method.unwrap().backend.contains("xfs_alloc_vextent_finish") { 60 * MIB } else { 0 };
     let headroom = DiskHeadroom { bytes: Some(allocated + 4 * MIB), inodes: Some(20) };
     let set = fixture.kernel.set_disk_threshold(device, headroom, None).unwrap();
@@ -393,7 +404,7 @@ fn thresholds_on_xfs_are_reported_once_and_its_sums_are_upper_bounds() {
     let resources: Vec<_> = all.iter().map(|crossed| crossed.resource).collect();
     assert_eq!(resources, [DiskResource::Bytes, DiskResource::Inodes], "{all:?}");
     assert!(all.iter().all(|crossed| crossed.leaf_id == pod.group.id()), "{all:?}");
-    let (bytes, inodes) = taken(&fixture, pod.group.id(), device);
+    let (bytes, inodes) = counted_usage(&fixture, pod.group.id(), device);
     let (found_bytes, found_inodes) = pod.grown();
     assert!(bytes >= found_bytes && bytes <= found_bytes + 16 * MIB as i64, "{bytes} of {found_bytes}");
     assert_eq!(inodes, found_inodes);

@@ -1,4 +1,4 @@
-//! Processes in the groups of a test, and the programs loaded beside.
+//! Test fixtures: processes in the cgroups of a test, and the loaded BPF programs.
 
 use std::{
     fs,
@@ -22,26 +22,27 @@ use crate::groups::{Cgroup, mount};
 
 pub(crate) const MIB: u64 = 1 << 20;
 
-/// Why the tests cannot run here, if they cannot.
-pub(crate) fn obstacle() -> Option<&'static str> {
-    static OBSTACLE: OnceLock<Option<String>> = OnceLock::new();
-    OBSTACLE.get_or_init(|| find_obstacle().err()).as_deref()
+/// Returns why the tests cannot run here; `None` if they can.
+pub(crate) fn skip_reason() -> Option<&'static str> {
+    static REASON: OnceLock<Option<String>> = OnceLock::new();
+    REASON.get_or_init(|| find_skip_reason().err()).as_deref()
 }
 
-/// Why those cannot that are about all programs.
-pub(crate) fn obstacle_to_all() -> Option<&'static str> {
+/// Returns why the tests that need all programs cannot run here; `None` if they can.
+pub(crate) fn skip_reason_for_all_programs() -> Option<&'static str> {
     static WITHHELD: OnceLock<Option<String>> = OnceLock::new();
-    obstacle().or_else(|| WITHHELD.get_or_init(find_withheld).as_deref())
+    skip_reason().or_else(|| WITHHELD.get_or_init(find_withheld).as_deref())
 }
 
-fn find_obstacle() -> Result<(), String> {
+fn find_skip_reason() -> Result<(), String> {
     let group = mount().join(format!("eviction-bpf-probe-{}", std::process::id()));
     let made = fs::create_dir(&group).and_then(|()| fs::remove_dir(&group));
     made.map_err(|error| format!("make a cgroup in {}: {error}", mount().display()))?;
     eviction_bpf::load(&LoadOptions::default()).map(drop).map_err(|refused| refused.to_string())
 }
 
-/// What the kernel keeps from every program by a lockdown; elsewhere nothing may be missing.
+/// Returns an error with the sources that a lockdown in confidentiality mode withholds. Without such a lockdown no
+/// source may be missing.
 fn find_withheld() -> Option<String> {
     if capabilities::facts().lockdown != Lockdown::Confidentiality {
         return None;
@@ -51,7 +52,7 @@ fn find_withheld() -> Option<String> {
     (!names.is_empty()).then(|| format!("lockdown=confidentiality withholds {}", names.join(", ")))
 }
 
-/// A process in a cgroup that does what its input says.
+/// A process in a cgroup that runs the steps written to its input.
 pub(crate) struct Stepper {
     child: Child,
     input: ChildStdin,
@@ -65,7 +66,7 @@ impl Stepper {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        group.take(child.id());
+        group.add_pid(child.id());
         let input = child.stdin.take().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
         Self { child, input, output }
@@ -75,45 +76,45 @@ impl Stepper {
         self.child.id()
     }
 
-    /// Does a step and waits until it is done.
+    /// Runs a step and waits until it is done.
     pub(crate) fn step(&mut self, step: &str) {
         self.send(step);
         assert_eq!(self.answer(), "ok", "after {step}");
     }
 
-    /// Tells a step that may be its last.
+    /// Sends a step that may end the process.
     pub(crate) fn send(&mut self, step: &str) {
         writeln!(self.input, "{step}").unwrap();
     }
 
-    /// One line of its output; empty at the end.
+    /// Returns one line of the process's output; empty at the end of the output.
     pub(crate) fn answer(&mut self) -> String {
         let mut line = String::new();
         self.output.read_line(&mut line).unwrap();
         line.trim().to_owned()
     }
 
-    /// Waits for its end, and gives the signal that ended it.
+    /// Waits for the process to end, and returns the signal that ended it.
     pub(crate) fn ended_by(&mut self) -> Option<i32> {
         assert_eq!(self.answer(), "", "it should have ended");
         std::os::unix::process::ExitStatusExt::signal(&self.child.wait().unwrap())
     }
 
-    /// Kills it.
+    /// Kills the process.
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Lets it end.
+    /// Closes the input, so that the process ends, and waits for that.
     pub(crate) fn end(mut self) {
-        drop(std::mem::replace(&mut self.input, dead_input()));
+        drop(std::mem::replace(&mut self.input, closed_input()));
         self.child.wait().unwrap();
     }
 }
 
-/// The input of a process that has ended.
-fn dead_input() -> ChildStdin {
+/// Returns the input of a process that has ended.
+fn closed_input() -> ChildStdin {
     let mut child = Command::new("true").stdin(Stdio::piped()).spawn().unwrap();
     let input = child.stdin.take().unwrap();
     child.wait().unwrap();
@@ -127,21 +128,21 @@ impl Drop for Stepper {
     }
 }
 
-/// What the kernel reported so far.
+/// The events that the BPF programs have reported so far.
 #[derive(Default)]
 pub(crate) struct KernelEvents {
     pub(crate) crossed: Vec<ThresholdCrossed>,
     pub(crate) kills: Vec<OomKill>,
     pub(crate) marks: Vec<OomKill>,
-    pub(crate) made: Vec<CgroupChange>,
-    pub(crate) gone: Vec<CgroupChange>,
+    pub(crate) created: Vec<CgroupChange>,
+    pub(crate) removed: Vec<CgroupChange>,
     pub(crate) alarms: Vec<TaskAlarm>,
     pub(crate) kernel_kills: Vec<KernelKill>,
     pub(crate) disk: Vec<DiskThresholdCrossed>,
     pub(crate) events: u64,
 }
 
-/// The programs, loaded.
+/// The loaded programs, their ring buffer and their events.
 pub(crate) struct Fixture {
     pub(crate) kernel: BpfHandle,
     pub(crate) ring: Ring,
@@ -155,43 +156,43 @@ impl Fixture {
 
     pub(crate) fn with(options: &LoadOptions) -> Self {
         let loaded = eviction_bpf::load(options).unwrap();
-        assert_eq!(loaded.missing, [], "every family is attached");
-        Self::of(loaded)
+        assert_eq!(loaded.missing, [], "every event class is attached");
+        Self::from_loaded(loaded)
     }
 
-    /// The same where a lockdown may withhold other families than this one.
-    pub(crate) fn with_some(family: EventClass, options: &LoadOptions) -> Self {
+    /// Loads the programs where a lockdown may withhold other event classes than `class`.
+    pub(crate) fn with_class(class: EventClass, options: &LoadOptions) -> Self {
         let loaded = eviction_bpf::load(options).unwrap();
-        let missing = loaded.missing.iter().find(|info| info.source == family.name());
+        let missing = loaded.missing.iter().find(|info| info.source == class.name());
         assert_eq!(missing, None);
-        Self::of(loaded)
+        Self::from_loaded(loaded)
     }
 
-    pub(crate) fn of(loaded: Loaded) -> Self {
+    pub(crate) fn from_loaded(loaded: Loaded) -> Self {
         Self { kernel: loaded.kernel, ring: loaded.ring, events: KernelEvents::default() }
     }
 
-    /// Attaches the hook for a time that is good for this, which there is.
+    /// Attaches the on-demand probe for `when`, which must exist.
     pub(crate) fn attach(&mut self, when: AttachWhen) {
         self.kernel.request_probe(when, true).unwrap();
         wait_until("a hook that is attached", || self.kernel.is_attached(when));
     }
 
-    /// Takes it off.
+    /// Detaches the on-demand probe for `when`.
     pub(crate) fn detach(&mut self, when: AttachWhen) {
         self.kernel.request_probe(when, false).unwrap();
         wait_until("a hook that is taken off", || !self.kernel.is_attached(when));
     }
 
-    /// Takes in what is there.
+    /// Reads the events that are in the ring buffer.
     pub(crate) fn drain(&mut self) {
         let reported = &mut self.events;
         let drained = self.ring.drain(|event| match event {
             Event::ThresholdCrossed(crossed) => reported.crossed.push(crossed),
             Event::OomKill(kill) => reported.kills.push(kill),
             Event::OomMark(mark) => reported.marks.push(mark),
-            Event::CgroupCreated(change) => reported.made.push(change),
-            Event::CgroupRemoved(change) => reported.gone.push(change),
+            Event::CgroupCreated(change) => reported.created.push(change),
+            Event::CgroupRemoved(change) => reported.removed.push(change),
             Event::TaskAlarm(alarm) => reported.alarms.push(alarm),
             Event::KernelKill(kill) => reported.kernel_kills.push(kill),
             Event::DiskThresholdCrossed(crossed) => reported.disk.push(crossed),
@@ -200,7 +201,7 @@ impl Fixture {
         reported.events += drained.events;
     }
 
-    /// Waits for what must come; woken by the ring.
+    /// Waits until `found` holds for the events so far. The ring buffer wakes this function.
     pub(crate) fn wait(&mut self, what: &str, found: impl Fn(&KernelEvents) -> bool) {
         let start = Instant::now();
         loop {
@@ -216,21 +217,21 @@ impl Fixture {
         }
     }
 
-    /// The crossings of one arming that came so far.
+    /// Returns the crossings of one threshold setting that have been reported so far.
     pub(crate) fn crossings(&mut self, generation: Generation) -> Vec<ThresholdCrossed> {
         self.drain();
         let ours = self.events.crossed.iter();
         ours.filter(|crossed| crossed.generation == generation.0).copied().collect()
     }
 
-    /// How often the programs ran while the kernel counted it.
-    pub(crate) fn firings(&self) -> u64 {
+    /// Returns how often the programs ran while the kernel counted it.
+    pub(crate) fn program_runs(&self) -> u64 {
         let ours = self.kernel.program_ids();
         let loaded = aya::programs::loaded_programs().filter_map(Result::ok);
         loaded.filter(|program| ours.contains(&program.id())).map(|program| program.run_count()).sum()
     }
 
-    /// The alarms with this key that came so far.
+    /// Returns the alarms with this key that have been reported so far.
     pub(crate) fn alarms(&mut self, alarm: Alarm, key_id: u64) -> Vec<TaskAlarm> {
         self.drain();
         let ours =
@@ -238,19 +239,19 @@ impl Fixture {
         ours.copied().collect()
     }
 
-    /// The kill of this process.
-    pub(crate) fn kill_of(&mut self, tgid: u32) -> OomKill {
+    /// Waits for the OOM kill of this process, and returns it.
+    pub(crate) fn wait_for_oom_kill(&mut self, tgid: u32) -> OomKill {
         self.wait("an out-of-memory kill", |reported| reported.kills.iter().any(|kill| kill.tgid == tgid));
         self.events.kills.iter().find(|kill| kill.tgid == tgid).unwrap().clone()
     }
 }
 
-/// So much usage is to be reported, once.
+/// Returns a threshold that reports usage above `bytes`, once.
 pub(crate) fn above(bytes: u64) -> KernelThreshold {
     KernelThreshold { usage_above: Some(bytes), ..KernelThreshold::default() }
 }
 
-/// Waits for what must become true.
+/// Waits until `found` returns true.
 pub(crate) fn wait_until(what: &str, mut found: impl FnMut() -> bool) {
     let start = Instant::now();
     while !found() {
@@ -259,7 +260,7 @@ pub(crate) fn wait_until(what: &str, mut found: impl FnMut() -> bool) {
     }
 }
 
-/// Prints what the task that runs the tests counts, past the harness's capture.
+/// Prints a line past the capture of the test harness. The task that runs the tests counts these lines.
 pub(crate) fn report_skip(reason: &str) {
     let thread = std::thread::current();
     let name = thread.name().unwrap_or("unnamed");
@@ -267,10 +268,10 @@ pub(crate) fn report_skip(reason: &str) {
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
-/// Ends a test that this machine cannot run.
+/// Ends a test that needs all programs if this machine cannot run it.
 macro_rules! need_bpf {
     () => {
-        if let Some(why) = crate::fixture::obstacle_to_all() {
+        if let Some(why) = crate::fixture::skip_reason_for_all_programs() {
             crate::fixture::report_skip(why);
             return;
         }
@@ -278,10 +279,10 @@ macro_rules! need_bpf {
 }
 pub(crate) use need_bpf;
 
-/// The same for a test that takes what there is.
+/// Ends the test if this machine cannot load programs at all; for tests that do not need all of them.
 macro_rules! need_some_bpf {
     () => {
-        if let Some(why) = crate::fixture::obstacle() {
+        if let Some(why) = crate::fixture::skip_reason() {
             crate::fixture::report_skip(why);
             return;
         }

@@ -10,7 +10,7 @@ use tests::process::HANG;
 
 use crate::fixture::Stepper;
 
-/// Where the memory controller is.
+/// Returns the mount point of the memory controller.
 pub(crate) fn mount() -> PathBuf {
     let v1 = Path::new("/sys/fs/cgroup/memory");
     match v1.is_dir() {
@@ -24,7 +24,7 @@ fn serial() -> u32 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// A memory cgroup. Dropping it kills what is in it and removes it with all below it.
+/// A memory cgroup. Dropping it kills its processes and removes it with all cgroups below it.
 pub(crate) struct Cgroup {
     path: PathBuf,
 }
@@ -33,17 +33,17 @@ impl Cgroup {
     pub(crate) fn new() -> Self {
         let name = format!("eviction-bpf-{}-{}", std::process::id(), serial());
         let group = Self { path: mount().join(name) };
-        group.make();
+        group.create();
         group
     }
 
     pub(crate) fn child(&self, name: &str) -> Self {
         let group = Self { path: self.path.join(name) };
-        group.make();
+        group.create();
         group
     }
 
-    fn make(&self) {
+    fn create(&self) {
         let control = self.path.parent().unwrap().join("cgroup.subtree_control");
         if control.exists() {
             let _ = fs::write(&control, "+memory");
@@ -56,17 +56,17 @@ impl Cgroup {
         fs::metadata(&self.path).unwrap().ino()
     }
 
-    /// Its directory.
+    /// Returns the directory of the cgroup.
     pub(crate) fn folder(&self) -> &Path {
         &self.path
     }
 
-    /// Moves a process into it.
+    /// Moves a process into the cgroup.
     pub(crate) fn add(&self, process: &Stepper) {
-        self.take(process.pid());
+        self.add_pid(process.pid());
     }
 
-    /// The path below the mount, as records have it.
+    /// Returns the path below the mount, as records have it.
     pub(crate) fn path(&self) -> String {
         format!("/{}", self.path.strip_prefix(mount()).unwrap().display())
     }
@@ -83,14 +83,14 @@ impl Cgroup {
         fs::read_to_string(file).unwrap().trim().parse().unwrap()
     }
 
-    /// The most that was charged to it since the last reset; version 2 tells it from 5.19 on.
+    /// Returns the highest usage since the last reset; cgroup v2 reports it from 5.19 on.
     pub(crate) fn peak(&self) -> Option<u64> {
         let files = ["memory.max_usage_in_bytes", "memory.peak"].map(|name| self.path.join(name));
         let text = fs::read_to_string(files.iter().find(|file| file.exists())?).unwrap();
         Some(text.trim().parse().unwrap())
     }
 
-    /// Where the kernel can (version 1), the peak is counted anew.
+    /// Resets the peak where the kernel can (cgroup v1).
     pub(crate) fn reset_peak(&self) {
         let v1 = self.path.join("memory.max_usage_in_bytes");
         if v1.exists() {
@@ -98,12 +98,12 @@ impl Cgroup {
         }
     }
 
-    /// Moves a process into it.
-    pub(crate) fn take(&self, pid: u32) {
+    /// Moves a process into the cgroup.
+    pub(crate) fn add_pid(&self, pid: u32) {
         fs::write(self.path.join("cgroup.procs"), pid.to_string()).unwrap();
     }
 
-    /// How many of its processes the kernel killed, as the kernel itself counts it.
+    /// Returns how many of the cgroup's processes the kernel killed, by the kernel's own count.
     pub(crate) fn oom_kills(&self) -> u64 {
         let v1 = self.path.join("memory.oom_control");
         let file = if v1.exists() { v1 } else { self.path.join("memory.events") };
@@ -112,7 +112,7 @@ impl Cgroup {
         count.unwrap().parse().unwrap()
     }
 
-    /// Removes it, which the kernel refuses for a moment after its last process ended.
+    /// Removes the cgroup, which the kernel refuses for a moment after its last process ended.
     pub(crate) fn remove(&self) {
         let start = Instant::now();
         while let Err(error) = remove_tree(&self.path) {
@@ -122,24 +122,24 @@ impl Cgroup {
     }
 }
 
-/// The same group in the hierarchy of the pids controller: another directory on v1.
+/// The same cgroup in the hierarchy of the pids controller: another directory on v1.
 pub(crate) struct Pids {
     path: PathBuf,
-    is_apart: bool,
+    is_separate: bool,
 }
 
 impl Pids {
     pub(crate) fn of(group: &Cgroup) -> Self {
         let v1 = Path::new("/sys/fs/cgroup/pids");
-        let is_apart = v1.is_dir();
-        let path = match is_apart {
+        let is_separate = v1.is_dir();
+        let path = match is_separate {
             true => v1.join(group.path.strip_prefix(mount()).unwrap()),
             false => group.path.clone(),
         };
-        if is_apart {
+        if is_separate {
             fs::create_dir_all(&path).unwrap();
         }
-        Self { path, is_apart }
+        Self { path, is_separate }
     }
 
     pub(crate) fn id(&self) -> u64 {
@@ -162,7 +162,7 @@ impl Pids {
 impl Drop for Pids {
     fn drop(&mut self) {
         let start = Instant::now();
-        while self.is_apart && remove_tree(&self.path).is_err() && start.elapsed() < HANG {
+        while self.is_separate && remove_tree(&self.path).is_err() && start.elapsed() < HANG {
             std::thread::sleep(Duration::from_millis(5));
         }
     }

@@ -1,4 +1,4 @@
-//! Kernel kill: which processes the BPF programs kill, and above all which they do not.
+//! Kernel kills: which processes the BPF programs kill, and above all which they do not.
 
 use std::time::Duration;
 
@@ -14,16 +14,16 @@ mod writers;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// How much the tests' processes have left to the line, and how much they try to touch.
-const DISTANCE: u64 = 48 * MIB;
-const TOO_MUCH: &str = "touch 160";
+/// The headroom of the tests' processes, and the step by which they try to touch more.
+const HEADROOM: u64 = 48 * MIB;
+const TOUCH_BEYOND_HEADROOM: &str = "touch 160";
 
 fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * SECOND + now.tv_nsec as u64
 }
 
-/// The programs with kernel kill, and the dense hook attached, as near a line.
+/// Loads the programs with kernel kill, with the on-demand probe attached as near a threshold.
 fn fixture() -> Fixture {
     fixture_with(LoadOptions::default())
 }
@@ -50,12 +50,12 @@ impl Node {
         Self { root, victim, other }
     }
 
-    /// A process of this group that has touched a little, and a kill order on the victim that stands since.
-    fn begin(&self, group: &Cgroup) -> (Stepper, Fixture, ArmedOrder) {
-        self.begin_with(group, LoadOptions::default())
+    /// Starts a process of this group that touches a little, and then arms a kill order on the victim.
+    fn start_and_arm(&self, group: &Cgroup) -> (Stepper, Fixture, ArmedOrder) {
+        self.start_and_arm_with(group, LoadOptions::default())
     }
 
-    fn begin_with(&self, group: &Cgroup, options: LoadOptions) -> (Stepper, Fixture, ArmedOrder) {
+    fn start_and_arm_with(&self, group: &Cgroup, options: LoadOptions) -> (Stepper, Fixture, ArmedOrder) {
         let mut process = Stepper::start(group);
         process.step("touch 8");
         let mut fixture = fixture_with(options);
@@ -64,15 +64,15 @@ impl Node {
         (process, fixture, order)
     }
 
-    /// A kill order on the victim at a sample taken now.
+    /// Returns a kill order on the victim at a sample taken now.
     fn order(&self, fixture: &mut Fixture) -> ArmedOrder {
         let usage = self.root.usage();
         ArmedOrder {
             epoch: fixture.kernel.mark_sample(self.root.id()).unwrap(),
             victim_id: self.victim.id(),
             level_id: self.root.id(),
-            max_working_set: Some(usage + DISTANCE),
-            distance: DISTANCE,
+            max_working_set: Some(usage + HEADROOM),
+            distance: HEADROOM,
             room: None,
             expires_ns: now_ns() + 600 * SECOND,
             still_until_ns: 0,
@@ -84,7 +84,7 @@ fn suppressed(fixture: &Fixture, why: &str) -> u64 {
     fixture.kernel.suppressed().unwrap().into_iter().find(|(reason, _)| *reason == why).unwrap().1
 }
 
-/// Nothing was carried out, and this is why.
+/// Asserts that no process was killed, for this reason.
 fn assert_not_killed(fixture: &mut Fixture, why: &str) {
     fixture.drain();
     assert_eq!(fixture.events.kernel_kills, []);
@@ -92,7 +92,7 @@ fn assert_not_killed(fixture: &mut Fixture, why: &str) {
 }
 
 #[test]
-fn a_runaway_of_the_victim_stops_at_the_threshold() {
+fn a_growing_process_of_the_victim_is_killed_at_the_threshold() {
     need_bpf!();
     let node = Node::new();
     let container = node.victim.child("container");
@@ -102,7 +102,7 @@ fn a_runaway_of_the_victim_stops_at_the_threshold() {
         process.step("touch 8");
         let order = node.order(&mut fixture);
         let number = fixture.kernel.arm_kill(&order).unwrap();
-        process.send(TOO_MUCH);
+        process.send(TOUCH_BEYOND_HEADROOM);
         assert_eq!(process.ended_by(), Some(9), "round {round}: {:?}", fixture.kernel.suppressed().unwrap());
         fixture.wait("the record", |reported| reported.kernel_kills.len() > round);
         let kill = *fixture.events.kernel_kills.last().unwrap();
@@ -110,13 +110,13 @@ fn a_runaway_of_the_victim_stops_at_the_threshold() {
         assert_eq!((kill.victim_id, kill.leaf_id), (node.victim.id(), container.id()));
         assert_eq!((kill.tgid, kill.pid), (process.pid(), process.pid()));
         assert_eq!(kill.comm_lossy().to_string(), "stepper");
-        assert!(kill.grown > DISTANCE, "{kill:?}");
-        // Beyond the line by no more than what CPUs hold back and charge ahead.
-        let line = order.max_working_set.unwrap();
-        assert!(kill.usage > line, "{kill:?} for {order:?}");
-        assert!(kill.usage < line + 3 * MIB, "{kill:?} for {order:?}");
+        assert!(kill.grown > HEADROOM, "{kill:?}");
+        // Usage exceeds the threshold by no more than what CPUs hold back and charge ahead.
+        let threshold_bytes = order.max_working_set.unwrap();
+        assert!(kill.usage > threshold_bytes, "{kill:?} for {order:?}");
+        assert!(kill.usage < threshold_bytes + 3 * MIB, "{kill:?} for {order:?}");
         let peak = container.peak().unwrap_or(kill.usage);
-        assert!(peak < line + 4 * MIB, "nothing was touched after the signal");
+        assert!(peak < threshold_bytes + 4 * MIB, "nothing was touched after the signal");
         container.reset_peak();
         assert!(fixture.kernel.disarm_kill().unwrap(), "it was carried out");
     }
@@ -124,12 +124,13 @@ fn a_runaway_of_the_victim_stops_at_the_threshold() {
 }
 
 #[test]
-fn nobody_is_killed_without_a_record() {
+fn no_process_is_killed_without_an_event() {
     need_bpf!();
     let node = Node::new();
     let options = LoadOptions { ring_bytes: 1, ..LoadOptions::default() };
-    let (mut process, mut fixture, _) = node.begin_with(&node.victim, options);
-    // Nobody reads meanwhile. The last room of the one page is filled with records that are smaller than that of a kill order.
+    let (mut process, mut fixture, _) = node.start_and_arm_with(&node.victim, options);
+    // The test does not read meanwhile. The last room of the one page is filled with records that are smaller than
+    // that of a kernel kill.
     let spare = node.root.child("spare");
     for _ in 0..50 {
         spare.child("full").remove();
@@ -145,7 +146,7 @@ fn nobody_is_killed_without_a_record() {
         by_record.iter().any(|(record, lost)| *record == "threshold_crossed" && *lost > 0),
         "the ring is full"
     );
-    process.step(TOO_MUCH);
+    process.step(TOUCH_BEYOND_HEADROOM);
     assert_not_killed(&mut fixture, "ring_full");
     // There is room now, and the kill order is armed as before.
     process.send("touch 16");
@@ -154,10 +155,10 @@ fn nobody_is_killed_without_a_record() {
 }
 
 #[test]
-fn threads_grow_their_process_together() {
+fn growth_of_all_threads_counts_for_their_process() {
     need_bpf!();
     let node = Node::new();
-    let (mut process, mut fixture, _) = node.begin(&node.victim);
+    let (mut process, mut fixture, _) = node.start_and_arm(&node.victim);
     process.send("touch-by-threads 160");
     assert_eq!(process.ended_by(), Some(9));
     fixture.wait("the record", |reported| !reported.kernel_kills.is_empty());
@@ -165,7 +166,7 @@ fn threads_grow_their_process_together() {
 }
 
 #[test]
-fn memory_that_was_given_back_before_is_seen_again() {
+fn growth_into_memory_that_was_freed_before_is_seen() {
     need_bpf!();
     let node = Node::new();
     let mut process = Stepper::start(&node.victim);
@@ -179,10 +180,10 @@ fn memory_that_was_given_back_before_is_seen_again() {
 }
 
 #[test]
-fn a_child_that_grows_is_killed_alone() {
+fn a_growing_child_is_killed_without_its_parent() {
     need_bpf!();
     let node = Node::new();
-    let (mut process, mut fixture, _) = node.begin(&node.victim);
+    let (mut process, mut fixture, _) = node.start_and_arm(&node.victim);
     process.send("child 160");
     let child = process.answer();
     assert_eq!(process.answer(), "ended 9", "{child}");
@@ -193,10 +194,10 @@ fn a_child_that_grows_is_killed_alone() {
 }
 
 #[test]
-fn a_vforked_child_in_its_parents_memory_is_killed_alone() {
+fn a_growing_vforked_child_is_killed_without_its_parent() {
     need_bpf!();
     let node = Node::new();
-    let (mut process, mut fixture, _) = node.begin(&node.victim);
+    let (mut process, mut fixture, _) = node.start_and_arm(&node.victim);
     process.send("vfork 160");
     let child: u32 = process.answer().strip_prefix("child ").unwrap().parse().unwrap();
     assert_eq!(process.answer(), "ended 9");
@@ -209,13 +210,13 @@ fn a_vforked_child_in_its_parents_memory_is_killed_alone() {
 fn a_process_of_another_pod_is_not_killed() {
     need_bpf!();
     let node = Node::new();
-    let (mut process, mut fixture, _) = node.begin(&node.other);
-    process.step(TOO_MUCH);
+    let (mut process, mut fixture, _) = node.start_and_arm(&node.other);
+    process.step(TOUCH_BEYOND_HEADROOM);
     assert_not_killed(&mut fixture, "not_victim");
 }
 
 #[test]
-fn a_process_outside_of_the_node_is_not_even_counted() {
+fn a_process_outside_the_node_is_neither_killed_nor_counted() {
     need_bpf!();
     let (node, elsewhere) = (Node::new(), Cgroup::new());
     let mut process = Stepper::start(&elsewhere);
@@ -223,7 +224,7 @@ fn a_process_outside_of_the_node_is_not_even_counted() {
     let mut fixture = fixture();
     let order = ArmedOrder { max_working_set: None, ..node.order(&mut fixture) };
     fixture.kernel.arm_kill(&order).unwrap();
-    process.step(TOO_MUCH);
+    process.step(TOUCH_BEYOND_HEADROOM);
     fixture.drain();
     assert_eq!(fixture.events.kernel_kills, []);
     assert_eq!(fixture.kernel.suppressed().unwrap().iter().map(|(_, count)| count).sum::<u64>(), 0);
@@ -233,10 +234,10 @@ fn a_process_outside_of_the_node_is_not_even_counted() {
 fn a_process_moved_out_of_the_victim_is_not_killed() {
     need_bpf!();
     let node = Node::new();
-    let (mut process, mut fixture, _) = node.begin(&node.victim);
+    let (mut process, mut fixture, _) = node.start_and_arm(&node.victim);
     process.step("touch 32");
-    node.other.take(process.pid());
-    process.step(TOO_MUCH);
+    node.other.add_pid(process.pid());
+    process.step(TOUCH_BEYOND_HEADROOM);
     assert_not_killed(&mut fixture, "not_victim");
 }
 
@@ -244,30 +245,30 @@ fn a_process_moved_out_of_the_victim_is_not_killed() {
 fn a_process_moved_into_the_victim_is_killed_for_its_growth() {
     need_bpf!();
     let node = Node::new();
-    let (mut process, _rig, _) = node.begin(&node.other);
-    node.victim.take(process.pid());
-    process.send(TOO_MUCH);
+    let (mut process, _fixture, _) = node.start_and_arm(&node.other);
+    node.victim.add_pid(process.pid());
+    process.send(TOUCH_BEYOND_HEADROOM);
     assert_eq!(process.ended_by(), Some(9));
 }
 
 #[test]
-fn a_new_group_of_the_same_name_is_another_one() {
+fn a_new_cgroup_with_the_victims_name_is_not_the_victim() {
     need_bpf!();
     let node = Node::new();
     let mut fixture = fixture();
     let order = node.order(&mut fixture);
     fixture.kernel.arm_kill(&order).unwrap();
     node.victim.remove();
-    let again = node.root.child("victim");
-    assert_ne!(again.id(), order.victim_id);
-    let mut process = Stepper::start(&again);
+    let recreated = node.root.child("victim");
+    assert_ne!(recreated.id(), order.victim_id);
+    let mut process = Stepper::start(&recreated);
     process.step("touch 8");
-    process.step(TOO_MUCH);
+    process.step(TOUCH_BEYOND_HEADROOM);
     assert_not_killed(&mut fixture, "not_victim");
 }
 
 #[test]
-fn never_after_expiry() {
+fn an_expired_kill_order_kills_no_process() {
     need_bpf!();
     let node = Node::new();
     let mut process = Stepper::start(&node.victim);
@@ -278,12 +279,12 @@ fn never_after_expiry() {
     while now_ns() < order.expires_ns {
         std::thread::sleep(Duration::from_millis(5));
     }
-    process.step(TOO_MUCH);
+    process.step(TOUCH_BEYOND_HEADROOM);
     assert_not_killed(&mut fixture, "expired");
 }
 
 #[test]
-fn never_twice_by_one_kill_order() {
+fn a_kill_order_kills_only_one_process() {
     need_bpf!();
     let node = Node::new();
     let mut fixture = fixture();
@@ -294,20 +295,20 @@ fn never_twice_by_one_kill_order() {
     let order = node.order(&mut fixture);
     fixture.kernel.arm_kill(&order).unwrap();
     for process in &mut processes {
-        process.send(TOO_MUCH);
+        process.send(TOUCH_BEYOND_HEADROOM);
     }
     let survivors = processes.iter_mut().map(Stepper::answer).filter(|answer| answer == "ok").count();
     fixture.wait("the record", |reported| !reported.kernel_kills.is_empty());
     assert_eq!((survivors, fixture.events.kernel_kills.len()), (3, 1));
     assert!(suppressed(&fixture, "consumed") > 0);
-    // Another one would be a second victim before anybody has read of the first.
+    // Another order could kill a second victim before the agent has read of the first.
     let order = node.order(&mut fixture);
     assert!(matches!(fixture.kernel.arm_kill(&order), Err(ArmError::CarriedOut)));
     fixture.kernel.arm_kill(&order).unwrap();
 }
 
 #[test]
-fn programs_in_the_place_of_others_give_no_number_twice() {
+fn reloaded_programs_do_not_reuse_kill_order_numbers() {
     need_bpf!();
     let node = Node::new();
     let mut before = fixture();
@@ -317,41 +318,41 @@ fn programs_in_the_place_of_others_give_no_number_twice() {
     after.kernel.continue_from(before.kernel.last_numbers());
     let order = ArmedOrder { epoch: after.kernel.mark_sample(node.root.id()).unwrap(), ..order };
     assert!(after.kernel.arm_kill(&order).unwrap().0 > number.0);
-    // And they carry it out.
+    // The new programs carry out their orders.
     assert!(!before.kernel.disarm_kill().unwrap(), "no cgroup grew");
     let mut process = Stepper::start(&node.victim);
     process.step("touch 8");
     let order = node.order(&mut after);
     let number = after.kernel.arm_kill(&order).unwrap();
-    process.send(TOO_MUCH);
+    process.send(TOUCH_BEYOND_HEADROOM);
     assert_eq!(process.ended_by(), Some(9));
     after.wait("the record", |reported| !reported.kernel_kills.is_empty());
     assert_eq!(after.events.kernel_kills[0].order, number.0);
 }
 
 #[test]
-fn nothing_is_armed_after_it_was_disarmed_or_the_programs_are_gone() {
+fn no_process_is_killed_after_disarming_or_unloading() {
     need_bpf!();
     let node = Node::new();
-    let (mut process, mut fixture, _) = node.begin(&node.victim);
+    let (mut process, mut fixture, _) = node.start_and_arm(&node.victim);
     assert!(!fixture.kernel.disarm_kill().unwrap(), "no cgroup grew");
-    process.step(TOO_MUCH);
+    process.step(TOUCH_BEYOND_HEADROOM);
     process.step("free");
     let order = node.order(&mut fixture);
     fixture.kernel.arm_kill(&order).unwrap();
-    fixture.kernel.end_marks().unwrap();
-    process.step(TOO_MUCH);
+    fixture.kernel.stop_marking_samples().unwrap();
+    process.step(TOUCH_BEYOND_HEADROOM);
     process.step("free");
     let order = node.order(&mut fixture);
     fixture.kernel.arm_kill(&order).unwrap();
     fixture.drain();
     assert_eq!(fixture.events.kernel_kills, []);
     drop(fixture);
-    process.step(TOO_MUCH);
+    process.step(TOUCH_BEYOND_HEADROOM);
 }
 
 #[test]
-fn without_being_asked_for_there_is_none() {
+fn kernel_kill_is_absent_unless_it_is_requested() {
     need_bpf!();
     let mut fixture = Fixture::load();
     assert!(!fixture.kernel.has_kernel_kill());
@@ -359,7 +360,7 @@ fn without_being_asked_for_there_is_none() {
 }
 
 #[test]
-fn at_the_threshold_itself_nothing_is_armed() {
+fn a_kill_order_without_headroom_is_rejected() {
     need_bpf!();
     let node = Node::new();
     let mut fixture = fixture();

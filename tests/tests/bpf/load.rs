@@ -1,4 +1,4 @@
-//! Loading, being refused, and leaving nothing behind.
+//! Loading of the programs: the kernel's refusals, and nothing left behind.
 
 use std::sync::Mutex;
 
@@ -15,11 +15,11 @@ use crate::fixture::{Fixture, need_bpf, need_some_bpf, report_skip, wait_until};
 use crate::groups::Cgroup;
 
 #[test]
-fn every_family_is_attached_and_nothing_is_left_when_it_is_dropped() {
+fn all_event_classes_are_attached_and_unloaded_on_drop() {
     need_bpf!();
     let fixture = Fixture::load();
     let sources: Vec<_> = fixture.kernel.sources().iter().map(|info| info.source).collect();
-    assert_eq!(sources, families().map(EventClass::name).collect::<Vec<_>>());
+    assert_eq!(sources, default_classes().map(EventClass::name).collect::<Vec<_>>());
     let ids = fixture.kernel.program_ids();
     let used = ATTACH_METHODS.iter().filter(|backend| backend.class != EventClass::ChargeNear);
     let used =
@@ -28,26 +28,26 @@ fn every_family_is_attached_and_nothing_is_left_when_it_is_dropped() {
     let loaded = |id: &u32| program_exists(*id);
     assert!(ids.iter().all(loaded));
     drop(fixture);
-    // The kernel frees them after a grace period of its own.
+    // The kernel frees the programs after a grace period of its own.
     wait_until("the programs to be gone", || !ids.iter().any(loaded));
 }
 
-/// What is loaded where no threshold on a disk is configured.
-fn families() -> impl Iterator<Item = EventClass> {
-    EventClass::ALL.into_iter().filter(|family| family.file_system().is_none())
+/// Returns the event classes that are loaded where no threshold on a disk is configured.
+fn default_classes() -> impl Iterator<Item = EventClass> {
+    EventClass::ALL.into_iter().filter(|class| class.file_system().is_none())
 }
 
-/// Whether the kernel still has the program, looked up by its id.
+/// Returns whether the kernel still has the program, looked up by its id.
 fn program_exists(id: u32) -> bool {
     aya::programs::loaded_programs().filter_map(Result::ok).any(|info| info.id() == id)
 }
 
-/// Keeps what the programs say.
-struct Lines(Mutex<Vec<String>>);
+/// A logger that keeps the lines of the programs.
+struct CapturedLog(Mutex<Vec<String>>);
 
-static LINES: Lines = Lines(Mutex::new(Vec::new()));
+static CAPTURED_LOG: CapturedLog = CapturedLog(Mutex::new(Vec::new()));
 
-impl log::Log for Lines {
+impl log::Log for CapturedLog {
     fn enabled(&self, _: &log::Metadata<'_>) -> bool {
         true
     }
@@ -60,33 +60,33 @@ impl log::Log for Lines {
 }
 
 #[test]
-fn the_programs_say_what_they_do_when_asked() {
+fn the_programs_log_only_at_the_debug_level() {
     need_bpf!();
-    log::set_logger(&LINES).unwrap();
+    log::set_logger(&CAPTURED_LOG).unwrap();
     log::set_max_level(log::LevelFilter::Trace);
-    for (level, speaks) in [(ProgramLog::Warn, false), (ProgramLog::Debug, true)] {
+    for (level, is_logged) in [(ProgramLog::Warn, false), (ProgramLog::Debug, true)] {
         let loaded = eviction_bpf::load(&LoadOptions { log: level, ..LoadOptions::default() }).unwrap();
         assert_eq!(loaded.missing, []);
         let mut log = loaded.log.expect("a reader of the diagnostics");
         let group = Cgroup::new();
         log.flush();
         let line = format!("DEBUG cgroup {} made", group.id());
-        assert_eq!(LINES.0.lock().unwrap().contains(&line), speaks, "{level:?}");
+        assert_eq!(CAPTURED_LOG.0.lock().unwrap().contains(&line), is_logged, "{level:?}");
     }
     assert!(eviction_bpf::load(&LoadOptions::default()).unwrap().log.is_none());
 }
 
 #[test]
-fn the_method_for_old_kernels_is_accepted_by_the_verifier() {
+fn the_oom_backend_for_old_kernels_passes_the_verifier() {
     need_bpf!();
     let mut facts = capabilities::facts();
     let btf = facts.btf.as_mut().unwrap();
     btf.tracepoints.insert("mark_victim", vec![eviction_bpf::btf::Argument::Number]);
-    // Old kernels have better ones as well.
+    // Old kernels have better methods as well.
     const OLD: &str = "tp_btf mark_victim(pid)";
     let better =
         ATTACH_METHODS.iter().filter(|backend| backend.class == EventClass::Oom && backend.name != OLD);
-    let choice = deny(better.map(|backend| backend.name.to_owned()).collect());
+    let choice = without_backends(better.map(|backend| backend.name.to_owned()).collect());
     let loaded =
         eviction_bpf::load::load_on(&facts, &LoadOptions { choice, ..LoadOptions::default() }).unwrap();
     assert_eq!(loaded.missing, []);
@@ -94,17 +94,17 @@ fn the_method_for_old_kernels_is_accepted_by_the_verifier() {
     assert_eq!(oom.backend, OLD);
 }
 
-fn deny(deny: Vec<String>) -> BackendSelection {
+fn without_backends(deny: Vec<String>) -> BackendSelection {
     BackendSelection { deny, ..BackendSelection::default() }
 }
 
 #[test]
-fn what_is_denied_is_missing_with_its_reason() {
+fn a_disabled_backend_is_missing_with_its_reason() {
     need_bpf!();
     let all: Vec<_> = ATTACH_METHODS.iter().map(|backend| backend.name.to_owned()).collect();
     let charge = ATTACH_METHODS.iter().filter(|backend| backend.class == EventClass::Charge);
     let charge: Vec<_> = charge.map(|backend| backend.name.to_owned()).collect();
-    let choice = deny(charge.clone());
+    let choice = without_backends(charge.clone());
     let loaded = eviction_bpf::load(&LoadOptions { choice, ..LoadOptions::default() }).unwrap();
     let missing = loaded.missing.iter().find(|info| info.source == "charge").unwrap();
     assert_eq!(missing.backend, "");
@@ -112,31 +112,31 @@ fn what_is_denied_is_missing_with_its_reason() {
         charge.iter().map(|name| format!("{name}: disabled by --disable-backend")).collect();
     assert_eq!(missing.reason, reasons.join("; "));
 
-    let refused = eviction_bpf::load(&LoadOptions { choice: deny(all), ..LoadOptions::default() })
+    let error = eviction_bpf::load(&LoadOptions { choice: without_backends(all), ..LoadOptions::default() })
         .err()
         .expect("nothing to load");
-    assert_eq!(refused.missing.len(), families().count());
-    assert!(refused.to_string().contains("disabled by --disable-backend"), "{refused}");
+    assert_eq!(error.missing.len(), default_classes().count());
+    assert!(error.to_string().contains("disabled by --disable-backend"), "{error}");
 }
 
 #[test]
-fn a_program_that_the_kernel_refuses_costs_its_family_alone_and_says_why() {
+fn a_program_refused_by_the_kernel_disables_only_its_event_class() {
     need_bpf!();
     let mut facts = capabilities::facts();
-    // Eight bytes at an odd place inside `cgroup`: no member is there.
+    // Eight bytes at an odd offset inside `cgroup`: no member is there.
     facts.btf.as_mut().unwrap().resolved.offsets.cgroup_root = 3;
     let loaded = eviction_bpf::load::load_on(&facts, &LoadOptions::default()).unwrap();
     let [missing] = loaded.missing.as_slice() else {
-        panic!("one family, not {:?}", loaded.missing);
+        panic!("one event class, not {:?}", loaded.missing);
     };
     assert_eq!(missing.source, "cgroup");
     assert!(missing.reason.contains("the kernel refuses it"), "{missing:?}");
     assert!(missing.reason.len() < 400 && !missing.reason.contains('\n'), "{missing:?}");
-    assert_eq!(loaded.kernel.sources().len(), families().count() - 1);
+    assert_eq!(loaded.kernel.sources().len(), default_classes().count() - 1);
 }
 
 #[test]
-fn a_lockdown_costs_the_kernel_kill_and_not_the_probe_on_charges() {
+fn a_lockdown_disables_the_kernel_kill_but_not_the_charge_probe() {
     need_some_bpf!();
     let mut facts = capabilities::facts();
     facts.lockdown = capabilities::Lockdown::Confidentiality;
@@ -147,7 +147,7 @@ fn a_lockdown_costs_the_kernel_kill_and_not_the_probe_on_charges() {
     assert!(!loaded.kernel.has_kernel_kill());
 }
 
-/// Of this kernel.
+/// Returns the version of this kernel.
 fn release() -> (u32, u32) {
     let name = rustix::system::uname();
     let mut numbers =
@@ -156,7 +156,7 @@ fn release() -> (u32, u32) {
 }
 
 #[test]
-fn this_kernels_btf_cut_off_anywhere_is_an_error_or_lacks_members() {
+fn truncated_kernel_btf_is_an_error_or_lacks_members() {
     let Ok(blob) = std::fs::read("/sys/kernel/btf/vmlinux") else {
         report_skip("the kernel has no BTF");
         return;
@@ -167,13 +167,13 @@ fn this_kernels_btf_cut_off_anywhere_is_an_error_or_lacks_members() {
     assert!(missing.is_empty(), "{missing:?}");
     // NR_MEMCG_STOCK, which came with 6.16.
     assert_eq!(whole.charge_caches, if release() >= (6, 16) { 7 } else { 1 });
-    // Of kswapd and of direct reclaim there are events on all of them.
+    // All kernels have events for kswapd and for direct reclaim.
     assert!((2..=8).contains(&whole.reclaimed.len()), "{:?}", whole.reclaimed);
     let step = blob.len() / 97;
     for end in (0..64).chain((64..blob.len()).step_by(step)) {
         assert!(Btf::parse(&blob[..end], &WANTED).is_err(), "cut at {end}");
     }
-    // A header that promises less than there is: what lies beyond is not found, and said so.
+    // A header that promises fewer types than there are: members beyond are not found, and are reported as missing.
     let types = u32::from_ne_bytes(blob[12..16].try_into().unwrap());
     let mut shorter = blob.clone();
     let mut lacking = 0;

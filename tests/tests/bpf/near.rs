@@ -1,44 +1,47 @@
-//! The dense hook, near a line.
+//! The on-demand probe near a threshold.
 
 use eviction_bpf::AttachWhen;
 
 use crate::fixture::{Fixture, MIB, Stepper, above, need_bpf, report_skip};
 use crate::groups::Cgroup;
 
-/// False, and said, where there is no such hook.
-fn has_dense_hook(fixture: &Fixture) -> bool {
-    let every = fixture.kernel.charge().unwrap().sees_every_charge;
-    if every {
+/// Returns whether there is such a probe; reports a skip if there is none.
+fn has_near_probe(fixture: &Fixture) -> bool {
+    let sees_every_charge = fixture.kernel.charge().unwrap().sees_every_charge;
+    if sees_every_charge {
         report_skip("this kernel shows every charge without a dense hook");
     }
-    !every
+    !sees_every_charge
 }
 
 #[test]
-fn near_a_line_growth_is_seen_where_page_tables_are_there_already() {
+fn growth_into_existing_page_tables_is_seen_near_a_threshold() {
     need_bpf!();
     let group = Cgroup::new();
     let mut process = Stepper::start(&group);
     process.step("touch 128");
     process.step("give-back");
     let mut fixture = Fixture::load();
-    if !has_dense_hook(&fixture) {
+    if !has_near_probe(&fixture) {
         return;
     }
     let near = fixture.kernel.sources().iter().find(|info| info.source == "charge near").unwrap();
-    let grain = near.granularity_bytes;
+    let granularity = near.granularity_bytes;
     assert!(!fixture.kernel.is_attached(AttachWhen::NearThreshold), "it costs too much for every day");
     for round in 0..3 {
         fixture.attach(AttachWhen::NearThreshold);
         fixture.attach(AttachWhen::NearThreshold);
-        let line = group.usage() + 64 * MIB;
-        let armed = fixture.kernel.set_threshold(group.id(), above(line)).unwrap();
+        let threshold_bytes = group.usage() + 64 * MIB;
+        let armed = fixture.kernel.set_threshold(group.id(), above(threshold_bytes)).unwrap();
         process.step("again");
         let crossings = fixture.crossings(armed);
         let [crossed] = crossings.as_slice() else {
             panic!("one crossing in round {round}, not {crossings:?}");
         };
-        assert!(crossed.usage >= line && crossed.usage <= line + 2 * grain, "{crossed:?} for {line}");
+        assert!(
+            crossed.usage >= threshold_bytes && crossed.usage <= threshold_bytes + 2 * granularity,
+            "{crossed:?} for {threshold_bytes}"
+        );
         process.step("give-back");
 
         fixture.detach(AttachWhen::NearThreshold);
@@ -48,12 +51,12 @@ fn near_a_line_growth_is_seen_where_page_tables_are_there_already() {
         process.step("give-back");
         fixture.kernel.take_charged(&mut leaves).unwrap();
         let fired: u64 = leaves.iter().filter(|leaf| leaf.id == group.id()).map(|leaf| leaf.fired).sum();
-        assert!(fired < 128 * MIB / grain / 2, "detached, it looks no more: {fired} times");
+        assert!(fired < 128 * MIB / granularity / 2, "detached, it looks no more: {fired} times");
     }
 }
 
-/// A group that its page cache fills: whatever is charged to it, its usage stands still.
-struct Full {
+/// A cgroup that its page cache fills: its usage stands still, whatever is charged to it.
+struct FullPageCache {
     node: Cgroup,
     _pod: Cgroup,
     process: Stepper,
@@ -61,7 +64,7 @@ struct Full {
 
 const LIMIT: u64 = 256 * MIB;
 
-impl Full {
+impl FullPageCache {
     fn new() -> Self {
         let node = Cgroup::new();
         node.limit(LIMIT);
@@ -75,17 +78,17 @@ impl Full {
 }
 
 #[test]
-fn near_a_line_growth_is_seen_where_page_cache_makes_room() {
+fn growth_that_displaces_page_cache_is_seen_near_a_threshold() {
     need_bpf!();
-    let Full { node, _pod, mut process } = Full::new();
-    let beside = Cgroup::new();
+    let FullPageCache { node, _pod, mut process } = FullPageCache::new();
+    let bystander = Cgroup::new();
     let mut fixture = Fixture::load();
-    if !has_dense_hook(&fixture) {
+    if !has_near_probe(&fixture) {
         return;
     }
     let reported = |fixture: &mut Fixture, process: &mut Stepper, growth: [u64; 2]| {
         let armed = fixture.kernel.set_threshold(node.id(), above(node.usage() + 48 * MIB)).unwrap();
-        let other = fixture.kernel.set_threshold(beside.id(), above(beside.usage() + MIB)).unwrap();
+        let other = fixture.kernel.set_threshold(bystander.id(), above(bystander.usage() + MIB)).unwrap();
         let crossings = growth.map(|grown| {
             process.step(&format!("touch {grown}"));
             let crossings = fixture.crossings(armed);
@@ -101,11 +104,11 @@ fn near_a_line_growth_is_seen_where_page_cache_makes_room() {
 }
 
 #[test]
-fn what_reclaim_takes_while_a_reading_is_made_counts() {
+fn reclaim_during_a_sample_counts_towards_the_threshold() {
     need_bpf!();
-    let Full { node, _pod, mut process } = Full::new();
+    let FullPageCache { node, _pod, mut process } = FullPageCache::new();
     let mut fixture = Fixture::load();
-    if !has_dense_hook(&fixture) {
+    if !has_near_probe(&fixture) {
         return;
     }
     fixture.attach(AttachWhen::NearThreshold);
@@ -114,8 +117,8 @@ fn what_reclaim_takes_while_a_reading_is_made_counts() {
         fixture.kernel.set_threshold(node.id(), far).unwrap();
         let since = fixture.kernel.gross_charge(node.id()).filter(|_| counts);
         process.step("touch 28");
-        let level = above(node.usage() + 48 * MIB);
-        let armed = fixture.kernel.set_threshold_since(node.id(), level, since).unwrap();
+        let threshold = above(node.usage() + 48 * MIB);
+        let armed = fixture.kernel.set_threshold_since(node.id(), threshold, since).unwrap();
         process.step("touch 28");
         assert_eq!(fixture.crossings(armed).len(), expected, "counted: {counts}");
     }

@@ -1,4 +1,4 @@
-//! Out-of-memory kills: who died, and whose limit it was.
+//! OOM kills: which process was killed, and which cgroup had the limit.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use eviction_bpf::{
 use crate::fixture::{Fixture, MIB, Stepper, need_bpf};
 use crate::groups::Cgroup;
 
-fn page() -> u64 {
+fn page_size() -> u64 {
     rustix::param::page_size() as u64
 }
 
 fn owner_id(kill: &OomKill) -> (Option<u64>, bool) {
-    let Attribution { owner, inferred } = attribute(kill, page());
+    let Attribution { owner, inferred } = attribute(kill, page_size());
     match owner {
         OomLimitOwner::Memcg(ancestor) => (Some(ancestor.id), inferred),
         OomLimitOwner::Global => (None, inferred),
@@ -24,7 +24,7 @@ fn owner_id(kill: &OomKill) -> (Option<u64>, bool) {
 }
 
 #[test]
-fn a_kill_at_the_containers_own_limit() {
+fn an_oom_kill_at_a_containers_limit_is_attributed_to_the_container() {
     need_bpf!();
     let mut fixture = Fixture::load();
     let pod = Cgroup::new();
@@ -35,7 +35,7 @@ fn a_kill_at_the_containers_own_limit() {
     process.send("touch 256");
     assert_eq!(process.answer(), "", "it must be killed");
 
-    let kill = fixture.kill_of(process.pid());
+    let kill = fixture.wait_for_oom_kill(process.pid());
     assert_eq!(kill.pid, process.pid());
     assert_eq!(kill.comm_lossy().to_string(), "stepper");
     assert_eq!(kill.memcg_id(), Some(container.id()));
@@ -70,7 +70,7 @@ fn a_kill_at_the_containers_own_limit() {
 }
 
 #[test]
-fn a_child_in_a_container_is_killed_at_the_pods_limit() {
+fn an_oom_kill_of_a_child_is_attributed_to_the_limit_of_the_pod() {
     need_bpf!();
     let mut fixture = Fixture::load();
     let pod = Cgroup::new();
@@ -85,7 +85,7 @@ fn a_child_in_a_container_is_killed_at_the_pods_limit() {
     assert_eq!(parent.answer(), "ok", "the parent lives");
     bystander.step("touch 1");
 
-    let kill = fixture.kill_of(child);
+    let kill = fixture.wait_for_oom_kill(child);
     assert_eq!(kill.memcg_id(), Some(second.id()));
     assert_eq!(owner_id(&kill), (Some(pod.id()), false));
 }
@@ -96,18 +96,18 @@ fn the_pods_limit_is_distinguished_from_an_equal_one_of_its_container() {
     let mut fixture = Fixture::load();
     let pod = Cgroup::new();
     let container = pod.child("container");
-    // The container's limit lies above the pod's by less than can be seen from usage.
+    // The container's limit is above the pod's by less than usage can show.
     pod.limit(32 * MIB);
-    container.limit(32 * MIB + 16 * page());
+    container.limit(32 * MIB + 16 * page_size());
     let mut process = Stepper::start(&container);
     process.send("touch 256");
     assert_eq!(process.answer(), "");
-    let kill = fixture.kill_of(process.pid());
+    let kill = fixture.wait_for_oom_kill(process.pid());
     assert_eq!(owner_id(&kill), (Some(pod.id()), false));
 }
 
 #[test]
-fn many_kills_one_after_the_other_each_have_their_owner() {
+fn consecutive_oom_kills_are_each_attributed_to_their_owner() {
     need_bpf!();
     let mut fixture = Fixture::load();
     let pod = Cgroup::new();
@@ -127,7 +127,7 @@ fn many_kills_one_after_the_other_each_have_their_owner() {
         let mut process = Stepper::start(&container);
         process.send("touch 256");
         assert_eq!(process.answer(), "");
-        let kill = fixture.kill_of(process.pid());
+        let kill = fixture.wait_for_oom_kill(process.pid());
         assert_eq!(owner_id(&kill), (Some(owner), false), "round {round}: {kill:?}");
         assert_eq!(kill.was_killed(), Some(true), "round {round}: {kill:?}");
     }
@@ -135,7 +135,7 @@ fn many_kills_one_after_the_other_each_have_their_owner() {
 }
 
 #[test]
-fn a_kill_that_did_not_fit_is_counted_and_does_not_blur_the_next() {
+fn a_lost_oom_kill_is_counted_and_the_next_one_is_right() {
     need_bpf!();
     let pod = Cgroup::new();
     pod.limit(24 * MIB);
@@ -144,22 +144,22 @@ fn a_kill_that_did_not_fit_is_counted_and_does_not_blur_the_next() {
     for round in 0..200 {
         pod.child(&format!("g{round}")).remove();
     }
-    let killed = |limit: u64| {
+    let kill_at_limit = |limit: u64| {
         container.limit(limit);
         let mut process = Stepper::start(&container);
         process.send("touch 256");
         assert_eq!(process.answer(), "");
         process.pid()
     };
-    killed(16 * MIB);
+    kill_at_limit(16 * MIB);
     assert!(fixture.kernel.lost().unwrap().get(Counter::LostOomKill) > 0);
     fixture.drain();
-    let victim = killed(1 << 40);
-    assert_eq!(owner_id(&fixture.kill_of(victim)), (Some(pod.id()), false));
+    let victim = kill_at_limit(1 << 40);
+    assert_eq!(owner_id(&fixture.wait_for_oom_kill(victim)), (Some(pod.id()), false));
 }
 
 #[test]
-fn a_process_that_is_ending_at_its_limit_is_reported_from_one_that_the_kernel_killed() {
+fn exiting_processes_at_the_limit_are_not_reported_as_oom_kills() {
     need_bpf!();
     let mut fixture = Fixture::load();
     let group = Cgroup::new();
@@ -178,12 +178,12 @@ fn a_process_that_is_ending_at_its_limit_is_reported_from_one_that_the_kernel_ki
     let kills = fixture.events.kills.iter().filter(ours).count() as u64;
     assert!(kills >= 30, "{kills}");
     assert_eq!(kills, group.oom_kills());
-    // How many of the others the kernel marked is its own affair.
+    // How many of the others the kernel marked depends on the kernel.
     assert!(fixture.events.marks.iter().filter(ours).all(|mark| mark.was_killed() == Some(false)));
 }
 
 #[test]
-fn a_group_that_had_kills_before_the_programs_came_is_known_once_it_charged() {
+fn earlier_oom_kills_of_a_cgroup_are_known_after_its_next_charge() {
     need_bpf!();
     let pod = Cgroup::new();
     let container = pod.child("container");
@@ -195,11 +195,11 @@ fn a_group_that_had_kills_before_the_programs_came_is_known_once_it_charged() {
     let mut fixture = Fixture::load();
     let mut process = Stepper::start(&container);
     process.step("touch 8");
-    // What is seen a moment before a kill says nothing about that kill.
+    // A count that was read a moment before a kill is not used for that kill.
     std::thread::sleep(Duration::from_millis(50));
     process.send("touch 256");
     assert_eq!(process.answer(), "");
-    let kill = fixture.kill_of(process.pid());
+    let kill = fixture.wait_for_oom_kill(process.pid());
     let events = kill.chain[0].events.expect("event counts");
     assert!(events.oom_before.is_some_and(|oom| oom >= 1), "{events:?}");
     assert_eq!(owner_id(&kill), (Some(container.id()), false));

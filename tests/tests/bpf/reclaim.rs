@@ -8,7 +8,7 @@ use crate::fixture::{Fixture, MIB, Stepper, need_bpf, wait_until};
 use crate::groups::Cgroup;
 
 #[test]
-fn who_writes_beyond_a_limit_waits_in_reclaim_and_who_has_none_does_not() {
+fn reclaim_time_is_counted_only_for_a_writer_beyond_its_limit() {
     need_bpf!();
     let (limited, free) = (Cgroup::new(), Cgroup::new());
     let mut bounded = Stepper::start(&limited);
@@ -20,22 +20,22 @@ fn who_writes_beyond_a_limit_waits_in_reclaim_and_who_has_none_does_not() {
     let wall = start.elapsed();
     unbounded.step("write 96");
 
-    let stall = fixture.kernel.reclaim_time(limited.id()).unwrap();
-    println!("{stall:?} in {wall:?}");
-    assert!(stall.count > 0 && stall.ns > 0, "{stall:?}");
-    // One thread cannot wait for longer than it took.
-    assert!(u128::from(stall.ns) <= wall.as_nanos(), "{stall:?} in {wall:?}");
-    // All that did not fit was taken back by whoever needed the room, but what a file's end freed.
-    assert!(stall.reclaimed >= 32 * MIB, "{stall:?}");
+    let reclaim_time = fixture.kernel.reclaim_time(limited.id()).unwrap();
+    println!("{reclaim_time:?} in {wall:?}");
+    assert!(reclaim_time.count > 0 && reclaim_time.ns > 0, "{reclaim_time:?}");
+    // One thread cannot wait for longer than the step took.
+    assert!(u128::from(reclaim_time.ns) <= wall.as_nanos(), "{reclaim_time:?} in {wall:?}");
+    // The process itself reclaimed all that did not fit, except what the end of a file freed.
+    assert!(reclaim_time.reclaimed >= 32 * MIB, "{reclaim_time:?}");
     assert_eq!(fixture.kernel.reclaim_time(free.id()).unwrap(), ReclaimTime::default());
     let mut all = Vec::new();
     fixture.kernel.reclaim_times(&mut all).unwrap();
-    assert!(all.contains(&(limited.id(), stall)));
+    assert!(all.contains(&(limited.id(), reclaim_time)));
     assert!(all.iter().all(|(id, _)| *id != free.id()));
 }
 
 #[test]
-fn the_time_is_theirs_who_wait_also_when_the_limit_is_of_a_group_above() {
+fn reclaim_time_counts_for_the_waiting_cgroup_at_an_ancestors_limit() {
     need_bpf!();
     let pod = Cgroup::new();
     let (writer, idler) = (pod.child("writer"), pod.child("idler"));
@@ -47,8 +47,11 @@ fn the_time_is_theirs_who_wait_also_when_the_limit_is_of_a_group_above() {
     processes.iter_mut().for_each(|process| process.send("write 64"));
     processes.iter_mut().for_each(|process| assert_eq!(process.answer(), "ok"));
     let wall = start.elapsed();
-    let stall = fixture.kernel.reclaim_time(writer.id()).unwrap();
-    assert!(stall.ns > 0 && u128::from(stall.ns) <= 2 * wall.as_nanos(), "{stall:?} in {wall:?}");
+    let reclaim_time = fixture.kernel.reclaim_time(writer.id()).unwrap();
+    assert!(
+        reclaim_time.ns > 0 && u128::from(reclaim_time.ns) <= 2 * wall.as_nanos(),
+        "{reclaim_time:?} in {wall:?}"
+    );
     assert_eq!(
         fixture.kernel.reclaim_time(pod.id()).unwrap(),
         ReclaimTime::default(),
@@ -59,7 +62,7 @@ fn the_time_is_theirs_who_wait_also_when_the_limit_is_of_a_group_above() {
 }
 
 #[test]
-fn who_is_killed_while_it_reclaims_leaves_nothing_behind() {
+fn a_process_killed_during_reclaim_leaves_no_map_entries() {
     need_bpf!();
     let fixture = Fixture::load();
     for _ in 0..10 {

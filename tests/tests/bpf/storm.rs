@@ -1,5 +1,5 @@
-//! Many hooks at once, a reader that is slow, a ring that is too small: what is lost is counted, noticed and
-//! repaired, and a crossing is seen all the same.
+//! Many probes at once, a slow reader and a ring buffer that is too small: losses are counted, detected and repaired,
+//! and a crossing is reported all the same.
 
 use std::{
     collections::BTreeSet,
@@ -25,17 +25,17 @@ use crate::groups::Cgroup;
 
 const GROUPS: usize = 500;
 
-/// How often the hooks fire before the storm is over.
-const FIRINGS: u64 = 100_000;
+/// How often the programs run before the storm is over.
+const PROGRAM_RUNS: u64 = 100_000;
 
-/// A guard against a storm that stands still: an emulated machine with 500 processes is slow.
+/// A guard against a storm that makes no progress: an emulated machine with 500 processes is slow.
 const GUARD: Duration = Duration::from_secs(900);
 
-/// A ring of these has room for 85 records of cgroups and is full in no time.
+/// The size of a ring buffer that has room for 85 records of cgroups, and is soon full.
 const SMALL_RING: u32 = 4096;
 
-/// Makes a record on each CPU, so that what is missing before it shows.
-fn make_a_record_on_each_cpu() {
+/// Makes a record on each CPU, so that a gap before it is detected.
+fn cause_an_event_on_each_cpu() {
     let allowed = sched_getaffinity(None).unwrap();
     for cpu in (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)) {
         let mut one = CpuSet::new();
@@ -46,7 +46,7 @@ fn make_a_record_on_each_cpu() {
     sched_setaffinity(None, &allowed).unwrap();
 }
 
-/// Tells to stop when dropped: a failed assertion must not leave the other thread at work for ever.
+/// Sets the stop flag when dropped: a failed assertion must not leave the other thread running for ever.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -57,7 +57,7 @@ impl Drop for Stop<'_> {
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "one scenario, in the order of its steps")]
-fn nothing_is_lost_uncounted_in_a_storm_and_the_crossing_is_seen() {
+fn lost_events_are_counted_in_a_storm_and_the_crossing_is_reported() {
     need_bpf!();
     let _counting = enable_stats(Stats::RunTime).unwrap();
     let node = Cgroup::new();
@@ -72,7 +72,7 @@ fn nothing_is_lost_uncounted_in_a_storm_and_the_crossing_is_seen() {
     let mut storm = Storm::start(&tests::binary::find("storm").unwrap(), &folders).unwrap();
 
     let mut fixture = Fixture::with(&LoadOptions { ring_bytes: SMALL_RING, ..LoadOptions::default() });
-    let (mut dirty, mut seen) = (Vec::new(), BTreeSet::new());
+    let (mut charged, mut seen) = (Vec::new(), BTreeSet::new());
     let armed = {
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -88,32 +88,35 @@ fn nothing_is_lost_uncounted_in_a_storm_and_the_crossing_is_seen() {
             storm.go().unwrap();
             let start = std::time::Instant::now();
             let mut armed = None;
-            while fixture.firings() < FIRINGS || fixture.events.crossed.is_empty() || seen.len() < GROUPS {
-                let (fired, groups) = (fixture.firings(), seen.len());
+            while fixture.program_runs() < PROGRAM_RUNS
+                || fixture.events.crossed.is_empty()
+                || seen.len() < GROUPS
+            {
+                let (runs, groups) = (fixture.program_runs(), seen.len());
                 assert!(
                     start.elapsed() < GUARD,
-                    "{fired} firings, {groups} groups seen, crossed: {:?}",
+                    "{runs} firings, {groups} groups seen, crossed: {:?}",
                     fixture.events.crossed
                 );
                 assert!(!churn.is_finished());
-                // A reader that sleeps while the ring runs over.
+                // The reader sleeps while the ring buffer overflows.
                 std::thread::sleep(Duration::from_millis(50));
                 fixture.drain();
-                fixture.kernel.take_charged(&mut dirty).unwrap();
-                seen.extend(dirty.iter().map(|leaf| leaf.id).filter(|id| ids.contains(id)));
+                fixture.kernel.take_charged(&mut charged).unwrap();
+                seen.extend(charged.iter().map(|leaf| leaf.id).filter(|id| ids.contains(id)));
                 if armed.is_none() && fixture.kernel.lost().unwrap().records_lost() > 0 {
-                    let level = above(grower.usage() + 4 * MIB);
-                    armed = Some(fixture.kernel.set_threshold(grower.id(), level).unwrap());
+                    let threshold = above(grower.usage() + 4 * MIB);
+                    armed = Some(fixture.kernel.set_threshold(grower.id(), threshold).unwrap());
                 }
                 if armed.is_some() && fixture.events.crossed.is_empty() {
                     process.step("touch 8");
                 }
             }
             drop(stop);
-            let fired = fixture.firings();
+            let runs = fixture.program_runs();
             let elapsed = start.elapsed();
             println!(
-                "{fired} firings in {elapsed:?}, {} cgroups made and removed meanwhile",
+                "{runs} firings in {elapsed:?}, {} cgroups made and removed meanwhile",
                 churn.join().unwrap()
             );
             armed.unwrap()
@@ -122,8 +125,9 @@ fn nothing_is_lost_uncounted_in_a_storm_and_the_crossing_is_seen() {
     storm.pause().unwrap();
     assert_eq!(fixture.crossings(armed).len(), 1);
 
-    // Every record came or was counted, by the programs' counters and by the numbers of those that came.
-    make_a_record_on_each_cpu();
+    // Every record arrived or was counted as lost, by the programs' counters and by the numbers of those that
+    // arrived.
+    cause_an_event_on_each_cpu();
     wait_until("every record to be read or counted as lost", || {
         let lost = fixture.kernel.lost().unwrap();
         fixture.drain();
@@ -132,15 +136,15 @@ fn nothing_is_lost_uncounted_in_a_storm_and_the_crossing_is_seen() {
     let lost = fixture.kernel.lost().unwrap();
     println!("{lost:?}");
     assert!(lost.records_lost() > 0, "the ring was too small for this");
-    make_a_record_on_each_cpu();
+    cause_an_event_on_each_cpu();
     wait_until("the numbers of the records to tell of all that was lost", || {
         fixture.drain();
         fixture.ring.missing() == fixture.kernel.lost().unwrap().records_lost()
     });
     assert_eq!(lost.by_map(), lost.by_map().map(|(map, _)| (map, 0)), "there was room for every figure");
 
-    // The full sample that follows a loss finds every figure right, when what was given back is
-    // accounted: the kernel frees page tables some time after.
+    // The full sample after a loss finds every value right, once the kernel has accounted what was given back: it
+    // frees page tables some time later.
     sampler.refresh(|_| false).unwrap();
     wait_until("every usage to be found right", || {
         sampler.sample_all(1, Tasks::Leave);
@@ -155,15 +159,15 @@ fn nothing_is_lost_uncounted_in_a_storm_and_the_crossing_is_seen() {
 }
 
 #[test]
-fn a_ring_of_the_size_that_follows_the_number_of_cgroups_holds_a_restart_of_the_node() {
+fn the_default_ring_buffer_has_room_for_a_restart_of_the_node() {
     need_bpf!();
     let node = Cgroup::new();
     let mut fixture = Fixture::load();
     let groups: Vec<_> = (0..440).map(|place| node.child(&format!("{place}"))).collect();
-    // Nobody has read so far.
+    // The ring buffer has not been read so far.
     fixture.drain();
-    let made = |id| fixture.events.made.iter().any(|change| change.id == id);
-    assert!(groups.iter().all(|group| made(group.id())));
+    let is_created = |id| fixture.events.created.iter().any(|change| change.id == id);
+    assert!(groups.iter().all(|group| is_created(group.id())));
     let lost = fixture.kernel.lost().unwrap();
     assert_eq!(lost.get(Counter::LostCgroupCreated), 0, "{lost:?}");
 }

@@ -1,4 +1,4 @@
-//! Forks, execs and exits per cgroup; too many of them.
+//! Forks, execs and exits per cgroup, and alarms for too many of them.
 
 use std::time::Duration;
 
@@ -17,12 +17,12 @@ fn forks_and_exits_are_counted_exactly() {
     let mut process = Stepper::start(&ours);
     let bystander = Stepper::start(&other);
     process.step("forks 1");
-    let fixture = Fixture::with_some(EventClass::Task, &LoadOptions::default());
+    let fixture = Fixture::with_class(EventClass::Task, &LoadOptions::default());
     let before = fixture.kernel.task_count(ours.id()).unwrap();
     let all = fixture.kernel.host_tasks().unwrap();
     process.step("forks 200");
     process.step("threads 30");
-    // A thread is joined before it has quite ended.
+    // A thread is joined before it has ended completely.
     process.end();
 
     let count = fixture.kernel.task_count(ours.id()).unwrap();
@@ -43,19 +43,19 @@ fn forks_and_exits_are_counted_exactly() {
     drop(bystander);
 }
 
-/// As many at once as there are, on all CPUs, more than one in each cgroup.
+/// Several processes in each cgroup fork at once, on all CPUs.
 #[test]
 fn counts_are_exact_when_many_fork_at_once_in_several_cgroups() {
     need_some_bpf!();
-    const EACH: u64 = 3;
+    const PROCESSES_PER_CGROUP: u64 = 3;
     let groups: Vec<_> = (0..5).map(|_| Cgroup::new()).collect();
     let mut processes: Vec<(u64, Stepper)> = Vec::new();
     for (place, group) in (0..).zip(&groups) {
-        processes.extend((0..EACH).map(|_| (place, Stepper::start(group))));
+        processes.extend((0..PROCESSES_PER_CGROUP).map(|_| (place, Stepper::start(group))));
     }
-    // Each of them has become a stepper, and said so.
+    // Each of them has executed the stepper and answered.
     processes.iter_mut().for_each(|(_, process)| process.step("threads 0"));
-    let fixture = Fixture::with_some(EventClass::Task, &LoadOptions::default());
+    let fixture = Fixture::with_class(EventClass::Task, &LoadOptions::default());
     let (forks, threads) = (|place: u64| 20 + 7 * place, |place: u64| 100 + 11 * place);
     for (place, process) in &mut processes {
         process.send(&format!("forks {}\nthreads {}", forks(*place), threads(*place)));
@@ -64,10 +64,16 @@ fn counts_are_exact_when_many_fork_at_once_in_several_cgroups() {
         assert_eq!((process.answer(), process.answer()), ("ok".into(), "ok".into()));
     }
     processes.into_iter().for_each(|(_, process)| process.end());
-    let mut short = 0;
+    let mut uncounted = 0;
     for (place, group) in (0..).zip(&groups) {
-        let (forks, threads) = (EACH * forks(place), EACH * threads(place));
-        let happened = [forks + threads, forks + threads + EACH, forks, forks + EACH, forks];
+        let (forks, threads) = (PROCESSES_PER_CGROUP * forks(place), PROCESSES_PER_CGROUP * threads(place));
+        let happened = [
+            forks + threads,
+            forks + threads + PROCESSES_PER_CGROUP,
+            forks,
+            forks + PROCESSES_PER_CGROUP,
+            forks,
+        ];
         let TaskCount { forks, exits, process_forks, process_exits, execs } =
             fixture.kernel.task_count(group.id()).unwrap();
         let counted = [forks, exits, process_forks, process_exits, execs];
@@ -75,19 +81,19 @@ fn counts_are_exact_when_many_fork_at_once_in_several_cgroups() {
         assert!(pairs.clone().all(|(happened, counted)| counted <= happened), "{happened:?}, {counted:?}");
         let missing: Vec<u64> = pairs.map(|(happened, counted)| happened - counted).collect();
         let &[forks, exits, process_forks, process_exits, execs] = missing.as_slice() else { unreachable!() };
-        // A run counts a task, and a process with it.
+        // One run of a program counts a task, and with it a process.
         assert!(process_forks <= forks && process_exits <= exits, "cgroup {place}: {missing:?}");
-        short += forks + exits + execs;
+        uncounted += forks + exits + execs;
     }
-    // A kernel that preempts does not run a program while another task is in it. What it leaves out is counted.
+    // A preemptible kernel does not run a program while another task is in it. It counts the runs that it leaves out.
     let missed = fixture.kernel.runs_missed();
-    let (_, missed) = missed.into_iter().find(|(family, _)| *family == EventClass::Task).unwrap();
-    println!("{short} short, {missed} runs missed");
-    assert!(short <= missed, "{short} are missing, and {missed} runs are known to be");
+    let (_, missed) = missed.into_iter().find(|(class, _)| *class == EventClass::Task).unwrap();
+    println!("{uncounted} short, {missed} runs missed");
+    assert!(uncounted <= missed, "{uncounted} are missing, and {missed} runs are known to be");
 }
 
 #[test]
-fn the_counts_of_a_removed_cgroup_are_gone() {
+fn the_counts_of_a_removed_cgroup_are_deleted() {
     need_bpf!();
     let group = Cgroup::new();
     let id = group.id();
@@ -101,7 +107,7 @@ fn the_counts_of_a_removed_cgroup_are_gone() {
 }
 
 #[test]
-fn a_cgroup_for_which_there_is_no_room_is_not_counted_as_another() {
+fn a_cgroup_without_a_map_entry_is_not_counted_as_another_one() {
     need_bpf!();
     let groups: Vec<_> = (0..3).map(|_| Cgroup::new()).collect();
     let mut processes: Vec<_> = groups.iter().map(Stepper::start).collect();
@@ -122,14 +128,14 @@ fn a_cgroup_for_which_there_is_no_room_is_not_counted_as_another() {
 }
 
 #[test]
-fn a_storm_of_forks_is_reported_once_until_it_is_armed_again() {
+fn a_fork_storm_is_reported_once_until_its_alarm_is_reset() {
     need_some_bpf!();
     let (stormy, calm) = (Cgroup::new(), Cgroup::new());
     let mut process = Stepper::start(&stormy);
     let mut bystander = Stepper::start(&calm);
-    // The lowest bound that there is, two within a tenth of a second: the machine may be slow.
+    // The lowest bound, two forks within a tenth of a second: the machine may be slow.
     let mut fixture =
-        Fixture::with_some(EventClass::Task, &LoadOptions { fork_storm: 1, ..LoadOptions::default() });
+        Fixture::with_class(EventClass::Task, &LoadOptions { fork_storm: 1, ..LoadOptions::default() });
     bystander.step("threads 1");
     process.step("threads 2000");
     let reported = fixture.alarms(Alarm::ForkStorm, stormy.id());
@@ -149,19 +155,19 @@ fn a_storm_of_forks_is_reported_once_until_it_is_armed_again() {
 }
 
 #[test]
-fn without_a_bound_nothing_is_a_storm() {
+fn no_fork_storm_is_reported_without_a_bound() {
     need_some_bpf!();
     let group = Cgroup::new();
     let mut process = Stepper::start(&group);
     let mut fixture =
-        Fixture::with_some(EventClass::Task, &LoadOptions { fork_storm: 0, ..LoadOptions::default() });
+        Fixture::with_class(EventClass::Task, &LoadOptions { fork_storm: 0, ..LoadOptions::default() });
     process.step("threads 2000");
     assert_eq!(fixture.alarms(Alarm::ForkStorm, group.id()), []);
     assert_eq!(fixture.kernel.task_count(group.id()).unwrap().forks, 2000);
 }
 
 #[test]
-fn tasks_near_the_limit_of_a_group_above_are_reported_before_a_fork_fails() {
+fn tasks_near_an_ancestors_pids_limit_are_reported_before_a_fork_fails() {
     need_bpf!();
     let pod = Cgroup::new();
     let container = pod.child("container");
@@ -189,10 +195,10 @@ fn tasks_near_the_limit_of_a_group_above_are_reported_before_a_fork_fails() {
     process.end();
 }
 
-/// A CPU does not go up the groups of a fork that cannot have come near a limit by what it saw last; of others it
-/// knows nothing.
+/// After a fork a CPU does not check the ancestors if by what it saw last no limit can be near; about other cgroups
+/// it has seen nothing.
 #[test]
-fn what_a_cpu_saw_last_hides_no_limit() {
+fn the_pids_cache_of_a_cpu_hides_no_limit() {
     need_bpf!();
     let (far, near) = (Cgroup::new(), Cgroup::new());
     let (mut calm, mut process) = (Stepper::start(&far), Stepper::start(&near));
@@ -227,7 +233,7 @@ fn what_a_cpu_saw_last_hides_no_limit() {
 }
 
 #[test]
-fn the_nodes_own_line_is_reported_once_for_a_group_and_for_the_whole_machine() {
+fn a_node_pid_threshold_is_reported_once_for_a_cgroup_or_the_machine() {
     need_bpf!();
     let node = Cgroup::new();
     let container = node.child("container");
@@ -235,7 +241,7 @@ fn the_nodes_own_line_is_reported_once_for_a_group_and_for_the_whole_machine() {
     let (node_pids, container_pids) = (Pids::of(&node), Pids::of(&container));
     container_pids.add(&process);
     let mut fixture = Fixture::load();
-    // Forks that saw nothing near, a moment before something is.
+    // Forks with no limit near, a moment before a threshold is near.
     process.step("park 1");
     let reported = |fixture: &mut Fixture| {
         fixture.drain();
@@ -253,7 +259,7 @@ fn the_nodes_own_line_is_reported_once_for_a_group_and_for_the_whole_machine() {
     assert_eq!(first.len(), 1);
     assert_eq!((first[0].tasks, first[0].bound, first[0].memcg_id), (10, 10, container.id()));
 
-    // Others make and end tasks as well; a hundred that stay are more than they end meanwhile.
+    // Other processes create and end tasks as well; a hundred that stay are more than they end meanwhile.
     let before = fixture.kernel.host_tasks().unwrap().net();
     fixture.kernel.set_pid_threshold(Some(NodePidThreshold::More(30))).unwrap();
     process.step("park 100");

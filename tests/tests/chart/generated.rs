@@ -1,4 +1,4 @@
-//! Files that are made from the chart, or for it.
+//! Files that are generated from the chart, or for it.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -10,7 +10,7 @@ use tests::helm::{Helm, chart};
 
 use super::{NEWEST, assert_file, ci_values, render, root};
 
-/// The files of deploy/manifests, by the template that each is made from.
+/// The files of deploy/manifests, by the template from which each is generated.
 const MANIFESTS: [(&str, &str); 5] = [
     ("serviceaccount.yaml", "10-serviceaccount.yaml"),
     ("rbac.yaml", "20-rbac.yaml"),
@@ -20,11 +20,11 @@ const MANIFESTS: [(&str, &str); 5] = [
 ];
 
 #[test]
-fn the_manifests_are_those_of_the_chart() {
+fn the_manifests_are_generated_from_the_chart() {
     let Some(helm) = Helm::find() else { return };
     for (template, file) in MANIFESTS {
         let template = format!("templates/{template}");
-        // Those who apply manifests end the dry run in the ConfigMap.
+        // Users who apply the manifests end the dry run in the ConfigMap.
         let more = ["--show-only", &template, "--set", "rbac.ignoreDryRun=true"];
         let text = render(&helm, NEWEST, &more).unwrap();
         let lines =
@@ -37,12 +37,12 @@ fn the_manifests_are_those_of_the_chart() {
 }
 
 #[test]
-fn each_ci_values_file_renders_what_is_on_record() {
+fn each_ci_values_file_renders_its_golden_file() {
     let Some(helm) = Helm::find() else { return };
     let folder = root().join("tests/tests/chart/golden");
     for (name, path) in ci_values() {
         let text = render(&helm, NEWEST, &["--values", &path, "--skip-tests"]).unwrap();
-        // Rules and dashboards are on record themselves.
+        // Rules and dashboards are in the repository themselves.
         let documents = text
             .split("---\n")
             .filter(|it| !it.contains("kind: PrometheusRule") && !it.contains("-dashboard-"));
@@ -64,9 +64,9 @@ fn chart_and_image_have_the_version_of_the_agent() {
     assert!(images.contains(&format!("image: eviction-agent:{version}\n")), "{images}");
 }
 
-/// The schema of `config` is the agent's own, under an `$id` by which its references are found.
+/// The schema of `config` is the agent's own, with an `$id` by which its references are found.
 #[test]
-fn the_schema_of_the_values_has_that_of_the_agent() {
+fn the_values_schema_includes_the_agents_schema() {
     let read = |path| serde_json::from_str::<Value>(&fs::read_to_string(path).unwrap()).unwrap();
     let agents = root().join("eviction-agent/crates/config/schema/agent-configuration.v1alpha1.json");
     let mut agents = read(agents);
@@ -77,7 +77,7 @@ fn the_schema_of_the_values_has_that_of_the_agent() {
     assert_file(&path, &format!("{}\n", serde_json::to_string_pretty(&schema).unwrap()));
 }
 
-/// Every key of the values is in the schema, and every one of the schema has a value.
+/// Every key of the values is in the schema, and every key of the schema has a value.
 #[test]
 fn schema_and_values_have_the_same_keys() {
     let schema: Value =
@@ -89,7 +89,7 @@ fn schema_and_values_have_the_same_keys() {
     assert!(compared > 60, "only {compared} keys");
 }
 
-fn compare(root: &Value, schema: &Value, values: &Value, place: &str, compared: &mut usize) {
+fn compare(root: &Value, schema: &Value, values: &Value, key_path: &str, compared: &mut usize) {
     let schema = match schema["$ref"].as_str() {
         // The agent has defaults of its own.
         Some("#/$defs/AgentConfiguration") => return,
@@ -97,20 +97,20 @@ fn compare(root: &Value, schema: &Value, values: &Value, place: &str, compared: 
         None => schema,
     };
     let Some(properties) = schema["properties"].as_object() else { return };
-    assert_eq!(schema["additionalProperties"], false, "{place}: other keys must be refused");
+    assert_eq!(schema["additionalProperties"], false, "{key_path}: other keys must be refused");
     let keys = |value: &Value| {
         let keys = value.as_object().into_iter().flatten().map(|(key, _)| key.clone());
-        keys.filter(|key| place != "values" || key != "global").collect::<std::collections::BTreeSet<_>>()
+        keys.filter(|key| key_path != "values" || key != "global").collect::<std::collections::BTreeSet<_>>()
     };
-    let has_shape = !["values.resources.requests", "values.updateStrategy.rollingUpdate"].contains(&place);
-    assert!(!has_shape || keys(&schema["properties"]) == keys(values), "{place}: {values}");
+    let has_shape = !["values.resources.requests", "values.updateStrategy.rollingUpdate"].contains(&key_path);
+    assert!(!has_shape || keys(&schema["properties"]) == keys(values), "{key_path}: {values}");
     for (key, schema) in properties {
         *compared += 1;
-        compare(root, schema, &values[key], &format!("{place}.{key}"), compared);
+        compare(root, schema, &values[key], &format!("{key_path}.{key}"), compared);
     }
 }
 
-/// A row for each key with a comment `# --`; its default is what values.yaml says.
+/// A row for each key with a comment `# --`; its default is the one in values.yaml.
 #[test]
 fn the_readme_lists_every_value() {
     let text = fs::read_to_string(chart().join("values.yaml")).unwrap();

@@ -1,6 +1,6 @@
-//! The Helm chart `deploy/charts/eviction-agent`, rendered by Helm itself; and what is made from it.
+//! The Helm chart `deploy/charts/eviction-agent`, rendered by Helm itself, and the files that are generated from it.
 //!
-//! `cargo xtask chart` runs these tests; `cargo xtask chart --update` writes what is made from the chart again.
+//! `cargo xtask chart` runs these tests; `cargo xtask chart --update` writes the generated files again.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 mod generated;
@@ -14,30 +14,30 @@ use serde::Deserialize as _;
 use serde_json::Value;
 use tests::helm::{Helm, chart};
 
-/// Tells where kubernetes-validate is; `cargo xtask` installs it.
+/// The environment variable with the path of kubernetes-validate; `cargo xtask` installs it.
 const VALIDATE: &str = "EVICTION_AGENT_KUBERNETES_VALIDATE";
-/// Set where files that are made from the chart are to be written again.
+/// The environment variable that makes the tests write the generated files again.
 const UPDATE: &str = "EVICTION_AGENT_UPDATE";
 
-/// Release and namespace of everything that is rendered.
+/// The release and the namespace of everything that is rendered.
 const NAME: &str = "eviction-agent";
 /// The newest Kubernetes for which there are schemas, and the minor versions of all of them.
 const NEWEST: &str = "1.37.0";
 const MINORS: std::ops::RangeInclusive<u32> = 29..=37;
 
-/// The root of the repository.
+/// Returns the root of the repository.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }
 
-/// `helm template` for that version of Kubernetes, with more arguments.
+/// Runs `helm template` for that version of Kubernetes, with more arguments.
 fn render(helm: &Helm, kubernetes: &str, more: &[&str]) -> Result<String, String> {
     let chart = chart();
     let fixed = ["template", NAME, chart.to_str().unwrap(), "--namespace", NAME];
     helm.run(&[&fixed, ["--kube-version", kubernetes].as_slice(), more].concat())
 }
 
-/// The values files of `ci`, by name.
+/// Returns the values files of `ci`, by name.
 fn ci_values() -> Vec<(String, String)> {
     let mut found: Vec<_> = fs::read_dir(chart().join("ci"))
         .unwrap()
@@ -53,15 +53,15 @@ fn ci_values() -> Vec<(String, String)> {
     found
 }
 
-/// The objects of a rendered chart.
+/// Returns the objects of a rendered chart.
 fn objects(text: &str) -> Vec<Value> {
     let documents = serde_yaml_ng::Deserializer::from_str(text);
     let objects = documents.map(|document| Value::deserialize(document).unwrap());
     objects.filter(|object| !object.is_null()).collect()
 }
 
-/// The only object of that kind without a hook.
-fn only<'a>(objects: &'a [Value], kind: &str) -> &'a Value {
+/// Returns the only object of that kind without a hook.
+fn only_object<'a>(objects: &'a [Value], kind: &str) -> &'a Value {
     let is_hook = |object: &Value| !object["metadata"]["annotations"]["helm.sh/hook"].is_null();
     let mut found = objects.iter().filter(|object| object["kind"] == kind && !is_hook(object));
     let object = found.next().unwrap_or_else(|| panic!("no {kind}"));
@@ -69,7 +69,7 @@ fn only<'a>(objects: &'a [Value], kind: &str) -> &'a Value {
     object
 }
 
-/// Compares a file that is made from the chart with what it must be, or writes it.
+/// Compares a generated file with its expected text, or writes it.
 fn assert_file(path: &Path, expected: &str) {
     if std::env::var_os(UPDATE).is_some() {
         fs::create_dir_all(path.parent().unwrap()).unwrap();

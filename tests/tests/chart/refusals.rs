@@ -1,12 +1,12 @@
-//! Values that Helm refuses, and what it says.
+//! Values that Helm refuses, and its error messages.
 
 use tests::helm::{Helm, chart};
 
 use super::{NEWEST, ci_values, render};
 
-/// Values, and a part of the error: of the schema the place, else the mend.
+/// Values, and a part of the error: the place in the schema, or else the fix.
 const REFUSED: [(&str, &str); 34] = [
-    // Unknown keys and wrong types: the schema.
+    // Unknown keys and wrong types, refused by the schema.
     ("nosuch=1", "additional properties 'nosuch' not allowed"),
     ("image.name=a", "at '/image': additional properties 'name' not allowed"),
     (
@@ -28,7 +28,7 @@ const REFUSED: [(&str, &str); 34] = [
         "at '/metrics/prometheusRule/severityOverrides/NodePodsEvicted'",
     ),
     ("imagePullSecrets={registry}", "at '/imagePullSecrets/0': got string, want object"),
-    // The same in the agent's own schema.
+    // The same, refused by the agent's own schema.
     ("config.dryrun=None", "at '/config': additional properties 'dryrun' not allowed"),
     ("config.action=evict", "at '/config/action': value must be 'Evict'"),
     ("config.apiVersion=v1", "at '/config/apiVersion'"),
@@ -42,7 +42,7 @@ const REFUSED: [(&str, &str); 34] = [
     ),
     ("config.policy.signals[0].signal=memory.free", "at '/config/policy/signals/0/signal'"),
     ("config.thresholds.configz.port=0", "at '/config/thresholds/configz/port'"),
-    // Contradictions: the message has the mend.
+    // Contradictions: the message has the fix.
     (
         "config.action=Kill,config.dryRun=Client,hostPID=false",
         "config.action: Kill needs the PID namespace of the host: set hostPID: true",
@@ -88,18 +88,18 @@ const REFUSED: [(&str, &str); 34] = [
 ];
 
 #[test]
-fn wrong_values_are_refused_with_the_place_or_the_mend() {
+fn wrong_values_are_refused_with_the_place_or_the_fix() {
     let Some(helm) = Helm::find() else { return };
     for (values, expected) in REFUSED {
         let error = render(&helm, NEWEST, &["--set", values]).expect_err(values);
         assert!(error.contains(expected), "{values}: {error}");
     }
-    // Each of them is that value alone.
+    // The error comes from that value alone: the defaults render.
     render(&helm, NEWEST, &[]).unwrap();
 }
 
 #[test]
-fn what_an_old_kubernetes_lacks_is_refused() {
+fn settings_that_old_kubernetes_versions_lack_are_refused() {
     let Some(helm) = Helm::find() else { return };
     for version in ["1.29.0", "1.32.9", "v1.32.9-gke.1200"] {
         let error = render(&helm, version, &[]).expect_err(version);
@@ -117,7 +117,7 @@ fn what_an_old_kubernetes_lacks_is_refused() {
 }
 
 #[test]
-fn helm_lint_finds_nothing() {
+fn helm_lint_reports_no_warning_and_no_error() {
     let Some(helm) = Helm::find() else { return };
     let chart = chart();
     for (name, path) in ci_values() {

@@ -1,4 +1,4 @@
-//! What the chart makes of values.
+//! What the chart renders from values.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 use tests::agent;
 use tests::helm::{Helm, chart, program};
 
-use super::{MINORS, NAME, NEWEST, VALIDATE, ci_values, objects, only, render};
+use super::{MINORS, NAME, NEWEST, VALIDATE, ci_values, objects, only_object, render};
 
-/// Of these kinds there are schemas in no Kubernetes: those of the Prometheus operator.
+/// No Kubernetes has schemas for the kinds of this API version: those of the Prometheus operator.
 const OPERATOR: &str = "monitoring.coreos.com/v1";
 
 #[test]
@@ -28,7 +28,7 @@ fn every_object_is_valid_in_every_kubernetes() {
             if minor < 30 && name == "evict-and-kill" {
                 continue;
             }
-            // Kubelets before 1.33 are read by their files.
+            // For kubelets before 1.33 the agent reads their files.
             let by_file =
                 ["--set", "config.thresholds.source=Files,kubelet.configFile=/var/lib/kubelet/config.yaml"];
             let by_file = if minor < 33 && name != "inline-thresholds" { &by_file[..] } else { &[] };
@@ -50,7 +50,7 @@ fn every_object_is_valid_in_every_kubernetes() {
     }
 }
 
-/// As `--values` they lie over the defaults; with `--reuse-values` they are in place of them.
+/// With `--values` they override the defaults; with `--reuse-values` they replace the defaults.
 #[test]
 fn an_upgrade_with_the_values_of_an_earlier_chart_changes_nothing() {
     let Some(helm) = Helm::find() else { return };
@@ -62,7 +62,7 @@ fn an_upgrade_with_the_values_of_an_earlier_chart_changes_nothing() {
     let copy = folder.path().join("chart");
     let reused = ["template", NAME, copy.to_str().unwrap(), "--namespace", NAME, "--kube-version", NEWEST];
     let over = ["--values", earlier.to_str().unwrap()];
-    // The second needs a key that is not among the earlier values.
+    // The second case needs a key that is not among the earlier values.
     for more in [&[][..], &["--set", "config.eviction.nodeReclaim=CRI"]] {
         let fresh = render(&helm, NEWEST, more).unwrap();
         assert_eq!(render(&helm, NEWEST, &[&over[..], more].concat()).unwrap(), fresh);
@@ -70,12 +70,12 @@ fn an_upgrade_with_the_values_of_an_earlier_chart_changes_nothing() {
     }
 }
 
-/// The ClusterRole as `resource verb`.
+/// Returns the rights of the ClusterRole as `resource verb`.
 fn permissions(objects: &[Value]) -> BTreeSet<String> {
     let strings = |value: &Value| {
         value.as_array().unwrap().iter().map(|it| it.as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
-    let rules = only(objects, "ClusterRole")["rules"].as_array().unwrap();
+    let rules = only_object(objects, "ClusterRole")["rules"].as_array().unwrap();
     let mut found = BTreeSet::new();
     for rule in rules {
         for resource in strings(&rule["resources"]) {
@@ -106,7 +106,7 @@ fn permissions_follow_from_the_configuration() {
     let kill = set(&[&reads[..], &configz, &acts].concat());
     assert_eq!(of("config.action=Kill,config.dryRun=None,capabilities.extra={KILL}"), kill);
 
-    // What a setting switches off is not asked for.
+    // Rights that the settings do not need are not requested.
     let without = |words: &[&str]| all.difference(&set(words)).cloned().collect::<BTreeSet<_>>();
     let dry = "config.dryRun=None";
     let respects = without(&["pods delete", "pods/status patch"]);
@@ -123,7 +123,7 @@ fn permissions_follow_from_the_configuration() {
 }
 
 #[test]
-fn the_agent_takes_the_configuration_of_every_ci_values_file() {
+fn the_agent_accepts_the_configuration_of_every_ci_values_file() {
     let Some(helm) = Helm::find() else { return };
     let folder = tempfile::tempdir().unwrap();
     for (name, values) in ci_values() {
@@ -131,7 +131,7 @@ fn the_agent_takes_the_configuration_of_every_ci_values_file() {
         let config = objects.iter().find(|it| !it["data"]["agent.yaml"].is_null()).unwrap();
         let file = folder.path().join(format!("{name}.yaml"));
         fs::write(&file, config["data"]["agent.yaml"].as_str().unwrap()).unwrap();
-        // Without the kubelet of a node: its settings are those of a file.
+        // There is no kubelet of a node: its settings come from a file.
         let kubelet = folder.path().join("kubelet.yaml");
         fs::write(&kubelet, "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n")
             .unwrap();
@@ -154,10 +154,11 @@ fn an_install_evicts_no_pod() {
     let Some(helm) = Helm::find() else { return };
     let objects = objects(&render(&helm, NEWEST, &[]).unwrap());
     let config: Value =
-        serde_yaml_ng::from_str(only(&objects, "ConfigMap")["data"]["agent.yaml"].as_str().unwrap()).unwrap();
+        serde_yaml_ng::from_str(only_object(&objects, "ConfigMap")["data"]["agent.yaml"].as_str().unwrap())
+            .unwrap();
     assert_eq!((&config["action"], &config["dryRun"]), (&json!("Evict"), &json!("Server")));
     // No argument overrides the configuration.
-    let container = &only(&objects, "DaemonSet")["spec"]["template"]["spec"]["containers"][0];
+    let container = &only_object(&objects, "DaemonSet")["spec"]["template"]["spec"]["containers"][0];
     let arguments = container["args"].as_array().unwrap().iter().map(|it| it.as_str().unwrap());
     let overriding = ["--action", "--dry-run", "--profile", "--kubelet"];
     assert!(
@@ -167,11 +168,11 @@ fn an_install_evicts_no_pod() {
 }
 
 #[test]
-fn what_only_the_start_reads_restarts_the_agents() {
+fn settings_read_only_at_start_restart_the_agents() {
     let Some(helm) = Helm::find() else { return };
     let checksum = |values: &str| {
         let objects = objects(&render(&helm, NEWEST, &["--set", values]).unwrap());
-        let template = &only(&objects, "DaemonSet")["spec"]["template"];
+        let template = &only_object(&objects, "DaemonSet")["spec"]["template"];
         template["metadata"]["annotations"]["checksum/config"].as_str().unwrap().to_owned()
     };
     let shipped = checksum("nameOverride=");
@@ -209,13 +210,13 @@ fn two_releases_share_no_object() {
 }
 
 #[test]
-fn a_pod_of_the_test_or_the_clean_up_is_none_of_the_daemon_set() {
+fn test_and_cleanup_pods_do_not_match_the_daemonset_selector() {
     let Some(helm) = Helm::find() else { return };
     let objects = objects(&render(&helm, NEWEST, &[]).unwrap());
     let selector =
-        only(&objects, "DaemonSet")["spec"]["selector"]["matchLabels"].as_object().unwrap().clone();
+        only_object(&objects, "DaemonSet")["spec"]["selector"]["matchLabels"].as_object().unwrap().clone();
     let fits = |labels: &Value| selector.iter().all(|(key, value)| labels[key] == *value);
-    assert!(fits(&only(&objects, "DaemonSet")["spec"]["template"]["metadata"]["labels"]));
+    assert!(fits(&only_object(&objects, "DaemonSet")["spec"]["template"]["metadata"]["labels"]));
     let find = |kind: &str| objects.iter().find(|object| object["kind"] == kind).unwrap();
     assert!(!fits(&find("Pod")["metadata"]["labels"]));
     assert!(!fits(&find("Job")["spec"]["template"]["metadata"]["labels"]));
@@ -278,9 +279,9 @@ fn rules_and_dashboards_are_the_files_of_the_chart() {
     let Some(group) = rules.iter().find(|group| !group["rules"][0]["alert"].is_null()) else {
         return assert!(!objects.iter().any(|object| object["kind"] == "PrometheusRule"));
     };
-    assert_eq!(only(&objects, "PrometheusRule")["spec"]["groups"], json!(rules));
+    assert_eq!(only_object(&objects, "PrometheusRule")["spec"]["groups"], json!(rules));
 
-    // One alert less, and another severity for the next.
+    // One alert is disabled, and the next has another severity.
     let alert = |nth: usize| group["rules"][nth]["alert"].as_str().unwrap();
     let (disabled, changed) = (alert(0), alert(1));
     let objects = render(&[
@@ -289,7 +290,7 @@ fn rules_and_dashboards_are_the_files_of_the_chart() {
             "metrics.prometheusRule.disabled={{{disabled}}},metrics.prometheusRule.severityOverrides.{changed}=info"
         ),
     ]);
-    let found = only(&objects, "PrometheusRule")["spec"]["groups"].as_array().unwrap().clone();
+    let found = only_object(&objects, "PrometheusRule")["spec"]["groups"].as_array().unwrap().clone();
     let all = |groups: &[Value]| {
         groups.iter().flat_map(|it| it["rules"].as_array().unwrap().clone()).collect::<Vec<_>>()
     };

@@ -1,16 +1,15 @@
-//! What is wrong with configurations, and what is said of those that are right.
+//! Errors in configurations, and the report about valid ones.
 
 use serde_json::Value;
 use tests::cgroup::Subtree;
 use tests::folder::Folder;
 
-use super::{AGENT, GOOD, Running, agent_command, errors, file, in_subtree, output, stderr};
+use super::{AGENT, GOOD, RunningAgent, agent_command, errors, in_subtree, output, stderr, write_file};
 
-/// The errors of `run` with this configuration of the kubelet (`--kubelet-config`) or the agent
-/// (`--config`).
+/// Returns the errors of `run` with this configuration of the kubelet (`--kubelet-config`) or the agent (`--config`).
 fn errors_of(option: &str, text: &str) -> Vec<String> {
     let folder = Folder::below(&std::env::temp_dir(), "cli").unwrap();
-    let path = file(&folder, "configuration.yaml", text);
+    let path = write_file(&folder, "configuration.yaml", text);
     let output = output(agent_command(&["run", "--listen-address", "127.0.0.1:0", option, &path]));
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     assert_eq!(output.stdout, b"", "nothing was begun");
@@ -20,21 +19,21 @@ fn errors_of(option: &str, text: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_configuration_that_is_not_yaml() {
+fn a_configuration_that_is_not_yaml_is_refused() {
     let errors = errors_of("--kubelet-config", "evictionHard: [\n");
     assert_eq!(errors.len(), 1, "{errors:?}");
     assert!(errors[0].contains("line"), "the place in the file: {errors:?}");
 }
 
 #[test]
-fn a_configuration_of_another_kind() {
+fn a_configuration_of_another_kind_is_refused() {
     let errors =
         errors_of("--kubelet-config", "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: ConfigMap\n");
     assert!(errors.iter().any(|error| error.contains("kind")), "{errors:?}");
 }
 
 #[test]
-fn all_errors_of_a_configuration_at_once() {
+fn all_errors_of_a_kubelet_configuration_are_reported_at_once() {
     let errors = errors_of(
         "--kubelet-config",
         "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
@@ -53,7 +52,7 @@ fn all_errors_of_a_configuration_at_once() {
     }
 }
 
-/// Each line of `found` must hold both texts of one line of `expected`.
+/// Asserts that there is one line of `found` for each line of `expected`, and that it has both texts.
 fn assert_errors(found: &[String], expected: &[(&str, &str)]) {
     assert_eq!(found.len(), expected.len(), "{found:?}");
     for (place, cause) in expected {
@@ -63,7 +62,7 @@ fn assert_errors(found: &[String], expected: &[(&str, &str)]) {
 }
 
 #[test]
-fn a_configuration_of_the_agent_that_is_none() {
+fn a_file_that_is_no_agent_configuration_is_refused() {
     let not_yaml = errors_of("--config", "policy: [\n");
     assert_errors(&not_yaml, &[("read agent configuration: ", "line")]);
     assert_errors(&errors_of("--config", ""), &[("configuration.yaml", "is empty")]);
@@ -85,7 +84,7 @@ fn a_configuration_of_the_agent_that_is_none() {
 }
 
 #[test]
-fn all_errors_of_the_agents_configuration_at_once() {
+fn all_errors_of_an_agent_configuration_are_reported_at_once() {
     let text = format!(
         "{AGENT}profile: enhansed\npolicy:\n  maxEvictions: 4\n  unavailableAfterSamples: 0\n  coolDownAfterOomKill: 5\n  \
          soft: {{gracePeriodCap: -1m}}\n  prediction: {{mode: \"maybe\"}}\n  signals:\n  - {{signal: memory.available, hard: 1Gi, soft: 512Mi}}\n  \
@@ -111,10 +110,10 @@ fn all_errors_of_the_agents_configuration_at_once() {
 }
 
 #[test]
-fn errors_of_both_configurations_are_said_together() {
+fn errors_of_both_configurations_are_reported_together() {
     let folder = Folder::below(&std::env::temp_dir(), "cli").unwrap();
-    let kubelet = file(&folder, "kubelet.yaml", &GOOD.replace("64Mi", "64MB"));
-    let agent = file(&folder, "agent.yaml", &format!("{AGENT}polici: {{}}\n"));
+    let kubelet = write_file(&folder, "kubelet.yaml", &GOOD.replace("64Mi", "64MB"));
+    let agent = write_file(&folder, "agent.yaml", &format!("{AGENT}polici: {{}}\n"));
     let files = ["--kubelet-config", &kubelet, "--config", &agent];
     let expected = [
         (&*format!("read kubelet configuration: {kubelet}: "), "memory.available"),
@@ -132,11 +131,11 @@ fn errors_of_both_configurations_are_said_together() {
 }
 
 #[test]
-fn check_and_run_say_whose_decisions_would_be_made() {
+fn check_and_run_report_the_profile_and_its_settings() {
     let folder = Folder::below(&std::env::temp_dir(), "cli-profile").unwrap();
-    let kubelet = file(&folder, "kubelet.yaml", GOOD);
+    let kubelet = write_file(&folder, "kubelet.yaml", GOOD);
     let text = format!("{AGENT}profile: Enhanced\npolicy:\n  maxEvictionsPerSync: 2\n");
-    let agent = file(&folder, "agent.yaml", &text);
+    let agent = write_file(&folder, "agent.yaml", &text);
     let files = ["--kubelet-config", &kubelet, "--config", &agent];
     let checked = |more: &[&str]| {
         let output = output(agent_command(&[&["check", "-o", "json"], &files[..], more].concat()));
@@ -149,23 +148,26 @@ fn check_and_run_say_whose_decisions_would_be_made() {
     };
     let enhanced = checked(&[]);
     assert_eq!((&enhanced["profile"], &enhanced["notes"]), (&"Enhanced".into(), &Value::Array(vec![])));
-    let most = setting(&enhanced, "policy.maxEvictionsPerSync");
-    assert_eq!((&most["value"], &most["origin"]["file"]), (&"2".into(), &agent.as_str().into()));
+    let max_evictions = setting(&enhanced, "policy.maxEvictionsPerSync");
+    assert_eq!(
+        (&max_evictions["value"], &max_evictions["origin"]["file"]),
+        (&"2".into(), &agent.as_str().into())
+    );
     assert_eq!(setting(&enhanced, "policy.unavailableAfterSamples")["origin"], "default");
     assert_eq!(setting(&enhanced, "evictionHard[\"memory.available\"]")["value"], "64Mi");
-    let plain = checked(&["--profile", "kubelet"]);
-    assert_eq!(plain["profile"], "Kubelet");
-    assert_eq!(setting(&plain, "profile")["origin"], "commandLine");
-    assert!(plain["notes"][0].as_str().unwrap().contains("is not used"), "{plain}");
+    let kubelet_profile = checked(&["--profile", "kubelet"]);
+    assert_eq!(kubelet_profile["profile"], "Kubelet");
+    assert_eq!(setting(&kubelet_profile, "profile")["origin"], "commandLine");
+    assert!(kubelet_profile["notes"][0].as_str().unwrap().contains("is not used"), "{kubelet_profile}");
 
     let subtree = Subtree::new("cli-profile").unwrap();
-    let (running, started) = Running::start(in_subtree(&subtree, &files));
+    let (running, started) = RunningAgent::start(in_subtree(&subtree, &files));
     assert_eq!(started["profile"], "Enhanced");
     let (code, log, _) = running.stop();
     assert_eq!(code, Some(0));
     assert!(log.contains("policy.maxEvictionsPerSync = 2"), "what was chosen is logged: {log}");
     let (running, started) =
-        Running::start(in_subtree(&subtree, &["--profile", "kubelet", files[2], files[3]]));
+        RunningAgent::start(in_subtree(&subtree, &["--profile", "kubelet", files[2], files[3]]));
     assert_eq!(started["profile"], "Kubelet");
     let (_, log, _) = running.stop();
     assert!(log.contains("policy: is not used"), "what will surprise is logged: {log}");

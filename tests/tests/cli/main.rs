@@ -1,5 +1,5 @@
-//! The command line as a user calls it: what is wrong is said in one line each, with its place
-//! and cause, and the exit code tells usage (2) from failure (1).
+//! The command line as a user calls it: each error is reported in one line, with its place and cause, and the exit
+//! code tells wrong usage (2) from a failure (1).
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -17,7 +17,7 @@ use tests::cgroup::{Driver, Qos, Subtree, pod_uid};
 use tests::folder::Folder;
 use tests::{agent, process};
 
-/// A guard against a program that hangs, no measure of its speed.
+/// A guard against a program that hangs, not a measure of its speed.
 const GUARD: Duration = Duration::from_secs(30);
 
 const GOOD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
@@ -49,34 +49,34 @@ fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// The lines that begin with `error: `.
+/// Returns the lines that begin with `error: `.
 fn errors(output: &Output) -> Vec<String> {
     stderr(output).lines().filter_map(|line| line.strip_prefix("error: ")).map(str::to_owned).collect()
 }
 
-fn file(folder: &Folder, name: &str, text: &str) -> String {
+fn write_file(folder: &Folder, name: &str, text: &str) -> String {
     let path = folder.path().join(name);
     fs::write(&path, text).unwrap();
     path.to_str().unwrap().to_owned()
 }
 
-/// A running agent, ended when dropped.
-struct Running {
+/// A running agent, killed when dropped.
+struct RunningAgent {
     child: Child,
     lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
 }
 
-impl Running {
+impl RunningAgent {
     fn start(mut command: Command) -> (Self, Value) {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut running = Self { child, lines };
-        let started = running.until("started");
+        let started = running.next_event("started");
         (running, started)
     }
 
-    /// The next event of this kind.
-    fn until(&mut self, kind: &str) -> Value {
+    /// Returns the next event of this kind.
+    fn next_event(&mut self, kind: &str) -> Value {
         for line in self.lines.by_ref() {
             let event: Value = serde_json::from_str(&line.unwrap()).unwrap();
             if event["event"] == kind {
@@ -92,19 +92,19 @@ impl Running {
         process::signal(self.child.id(), signal).unwrap();
     }
 
-    /// Ends it with SIGTERM; its exit code, its log, and how long it took.
+    /// Stops the agent with SIGTERM. Returns its exit code, its log, and how long it took.
     fn stop(mut self) -> (Option<i32>, String, Duration) {
-        let asked = Instant::now();
+        let stopped_at = Instant::now();
         process::signal(self.child.id(), Signal::TERM).unwrap();
         let status = self.child.wait().unwrap();
-        let took = asked.elapsed();
+        let took = stopped_at.elapsed();
         let mut log = String::new();
         self.child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
         (status.code(), log, took)
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningAgent {
     fn drop(&mut self) {
         // Both fail only for a process that has ended.
         let _ = self.child.kill();
@@ -123,7 +123,7 @@ fn in_subtree(subtree: &Subtree, more: &[&str]) -> Command {
 }
 
 #[test]
-fn wrong_usage_is_exit_code_2() {
+fn wrong_usage_exits_with_code_2() {
     for arguments in [
         &["run", "--action", "nothing"][..],
         &["run", "--action", "kill", "--dry-run=server"],
@@ -171,12 +171,12 @@ fn old_flags_and_verbs_are_refused_with_their_new_names() {
 }
 
 #[test]
-fn a_server_dry_run_needs_the_action_that_asks_the_server() {
+fn a_server_dry_run_is_refused_with_action_kill() {
     let refused = output(agent_command(&["run", "--action", "kill", "--dry-run=server"]));
     assert_eq!(refused.status.code(), Some(2));
     assert!(errors(&refused)[0].contains("--dry-run=server with --action kill"), "{}", stderr(&refused));
     let folder = Folder::below(&std::env::temp_dir(), "cli-dry-run").unwrap();
-    let config = file(&folder, "agent.yaml", &format!("{AGENT}action: Kill\n"));
+    let config = write_file(&folder, "agent.yaml", &format!("{AGENT}action: Kill\n"));
     let refused = output(agent_command(&["config", "--config", &config, "--dry-run=server"]));
     assert_eq!(refused.status.code(), Some(1));
     let error = errors(&refused).remove(0);
@@ -184,13 +184,13 @@ fn a_server_dry_run_needs_the_action_that_asks_the_server() {
 }
 
 #[test]
-fn a_quantity_that_is_none_is_named() {
+fn an_invalid_quantity_is_reported() {
     let output = output(agent_command(&["run", "--memory-capacity", "1K"]));
     assert_eq!(errors(&output), ["--memory-capacity 1K: unable to parse quantity's suffix"]);
 }
 
 #[test]
-fn a_file_that_is_not_there() {
+fn a_missing_file_is_reported() {
     for option in ["--kubelet-config", "--kubelet-config-dir", "--config", "--pods-file"] {
         let output =
             output(agent_command(&["run", "--listen-address", "127.0.0.1:0", option, "/no/such/file"]));
@@ -202,7 +202,7 @@ fn a_file_that_is_not_there() {
 }
 
 #[test]
-fn a_cgroup_root_that_is_not_there() {
+fn a_missing_cgroup_root_is_reported() {
     let output = output(agent_command(&["run", "--cgroup-root", "/no/such/group"]));
     assert_eq!(output.status.code(), Some(1));
     let errors = errors(&output);
@@ -212,7 +212,7 @@ fn a_cgroup_root_that_is_not_there() {
 }
 
 #[test]
-fn check_says_what_run_would_use() {
+fn check_reports_what_run_would_use() {
     let output = output(agent_command(&["check", "-o", "json"]));
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let findings: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -241,11 +241,12 @@ fn check_fails_where_run_would_not_start() {
 }
 
 #[test]
-fn check_looks_for_the_server_that_run_would_ask() {
+fn check_reports_the_same_kubeconfig_error_as_run() {
     let folder = Folder::below(&std::env::temp_dir(), "cli-server").unwrap();
-    let pods = file(&folder, "pods.json", r#"{"apiVersion": "v1", "kind": "PodList", "items": []}"#);
+    let pods = write_file(&folder, "pods.json", r#"{"apiVersion": "v1", "kind": "PodList", "items": []}"#);
     let arguments = ["--pods-file", &pods, "--kubeconfig", "/no/kubeconfig"];
-    let checked = |act: &str| output(agent_command(&[&["check", "--action", act], &arguments[..]].concat()));
+    let checked =
+        |action: &str| output(agent_command(&[&["check", "--action", action], &arguments[..]].concat()));
     assert_eq!(checked("kill").status.code(), Some(0), "nobody is asked");
     let check = checked("evict");
     assert_eq!(check.status.code(), Some(1));
@@ -256,7 +257,7 @@ fn check_looks_for_the_server_that_run_would_ask() {
 }
 
 #[test]
-fn forty_columns_are_enough_for_check_and_config() {
+fn check_and_config_fit_into_forty_columns() {
     for (verb, columns) in [("check", "40"), ("config", "40"), ("check", "80")] {
         let mut command = agent_command(&[verb]);
         command.env("COLUMNS", columns);
@@ -269,7 +270,7 @@ fn forty_columns_are_enough_for_check_and_config() {
 }
 
 #[test]
-fn an_invalid_filter_of_the_log_is_reported() {
+fn an_invalid_log_filter_is_reported() {
     let mut command = agent_command(&["version"]);
     command.env("RUST_LOG", "eviction_agent=nonsense=1");
     let output = output(command);
@@ -281,7 +282,7 @@ fn an_invalid_filter_of_the_log_is_reported() {
 fn a_recording_is_replayed_and_explained() {
     let scenarios = concat!(env!("CARGO_MANIFEST_DIR"), "/scenarios/kubelet");
     let text = |arguments: &[&str]| {
-        // More than a pipe holds.
+        // The output is more than a pipe holds.
         let output = agent_command(arguments).output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", stderr(&output));
         String::from_utf8(output.stdout).unwrap()
@@ -314,9 +315,9 @@ fn there_are_completions_and_manual_pages() {
 }
 
 #[test]
-fn sigterm_ends_it_and_nothing_stays_attached() {
+fn sigterm_stops_the_agent_and_leaves_no_program_attached() {
     let subtree = Subtree::new("cli-term").unwrap();
-    let (running, started) = Running::start(in_subtree(&subtree, &[]));
+    let (running, started) = RunningAgent::start(in_subtree(&subtree, &[]));
     let backend = |source: &str| {
         let sources = started["sources"].as_array().unwrap();
         sources.iter().find(|it| it["source"] == source).unwrap()["backend"].clone()
@@ -328,7 +329,7 @@ fn sigterm_ends_it_and_nothing_stays_attached() {
     assert!(programs() > 0);
     let (code, log, took) = running.stop();
     assert_eq!(code, Some(0), "{log}");
-    // Programs hang on descriptors alone: with the process they are gone.
+    // Only descriptors hold the programs: they end with the process.
     assert_eq!(programs(), 0);
     assert!(took < GUARD);
 }
@@ -336,20 +337,20 @@ fn sigterm_ends_it_and_nothing_stays_attached() {
 #[test]
 fn a_second_acting_agent_is_refused_and_the_first_is_named() {
     let subtree = Subtree::new("cli-lock").unwrap();
-    let (first, _) = Running::start(in_subtree(&subtree, &["--action", "kill"]));
+    let (first, _) = RunningAgent::start(in_subtree(&subtree, &["--action", "kill"]));
     let second = output(in_subtree(&subtree, &["--action", "kill"]));
     assert_eq!(second.status.code(), Some(1));
     let errors = errors(&second);
     assert_eq!(errors.len(), 1, "{errors:?}");
     assert!(errors[0].contains(&format!("pid {}", first.child.id())), "{errors:?}");
-    // One that only watches works beside it.
-    let (third, _) = Running::start(in_subtree(&subtree, &[]));
+    // An agent that only watches works beside it.
+    let (third, _) = RunningAgent::start(in_subtree(&subtree, &[]));
     assert_eq!(third.stop().0, Some(0));
     assert_eq!(first.stop().0, Some(0));
 }
 
 #[test]
-fn a_pods_file_that_becomes_invalid_keeps_the_last_good_one() {
+fn an_invalid_pods_file_keeps_the_last_valid_pods() {
     let subtree = Subtree::new("cli-pods").unwrap();
     let uid = pod_uid(1);
     let _pod = subtree.pod(Driver::Cgroupfs, Qos::Burstable, &uid).unwrap();
@@ -360,26 +361,26 @@ fn a_pods_file_that_becomes_invalid_keeps_the_last_good_one() {
              {{\"name\":\"{name}\",\"namespace\":\"ns\",\"uid\":\"{uid}\"}},\"spec\":{{\"containers\":[]}}}}]}}"
         )
     };
-    let pods = file(&folder, "pods.json", &list("good"));
-    let (mut running, started) = Running::start(in_subtree(&subtree, &["--pods-file", &pods]));
+    let pods = write_file(&folder, "pods.json", &list("good"));
+    let (mut running, started) = RunningAgent::start(in_subtree(&subtree, &["--pods-file", &pods]));
     assert_eq!(started["pods_known"], 1);
-    assert_eq!(running.until("pods")["with_cgroup"], 1);
+    assert_eq!(running.next_event("pods")["with_cgroup"], 1);
     let listen = started["listen_address"].as_str().unwrap().parse().unwrap();
     fs::write(&pods, "{\"items\": 3").unwrap();
-    let said = running.until("pods");
-    let error = said["error"].as_str().unwrap();
+    let event = running.next_event("pods");
+    let error = event["error"].as_str().unwrap();
     assert!(error.contains("pods.json"), "{error}");
-    assert_eq!(said["pods_known"], 1, "the last good one stays");
+    assert_eq!(event["pods_known"], 1, "the last good one stays");
     let metrics = tests::metrics::Metrics::read(listen).unwrap();
     assert!(metrics.sum("eviction_agent_pods_file_errors_total", &[]) >= 1.0);
     fs::write(&pods, list("other")).unwrap();
     // The file may have been seen half-written in between.
-    while running.until("pods").get("error").is_some() {}
+    while running.next_event("pods").get("error").is_some() {}
     assert_eq!(running.stop().0, Some(0));
 }
 
 #[test]
-fn a_changed_configuration_is_held_against_the_present() {
+fn a_config_change_that_would_evict_a_pod_is_pending_until_applied() {
     let subtree = Subtree::new("cli-reload").unwrap();
     let uid = pod_uid(1);
     let _pod = subtree.pod(Driver::Cgroupfs, Qos::Burstable, &uid).unwrap();
@@ -389,46 +390,46 @@ fn a_changed_configuration_is_held_against_the_present() {
          \"namespace\":\"ns\",\"uid\":\"{uid}\",\"ownerReferences\":[{{\"kind\":\"ReplicaSet\",\"name\":\"o\",\
          \"uid\":\"o\",\"controller\":true}}]}},\"spec\":{{\"containers\":[]}}}}]}}"
     );
-    let pods = file(&folder, "pods.json", &pods);
-    let agent = file(&folder, "agent.yaml", &format!("{AGENT}profile: Enhanced\n"));
+    let pods = write_file(&folder, "pods.json", &pods);
+    let agent = write_file(&folder, "agent.yaml", &format!("{AGENT}profile: Enhanced\n"));
     let memory = |available: &str| {
         format!(
             "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
              evictionHard:\n  memory.available: {available}\n"
         )
     };
-    let kubelet = file(&folder, "kubelet.yaml", &memory("64Mi"));
+    let kubelet = write_file(&folder, "kubelet.yaml", &memory("64Mi"));
     let options = ["--kubelet-config", &kubelet, "--config", &agent, "--pods-file", &pods];
-    let (mut running, started) = Running::start(in_subtree(&subtree, &options));
-    assert_eq!(running.until("pods")["with_cgroup"], 1);
+    let (mut running, started) = RunningAgent::start(in_subtree(&subtree, &options));
+    assert_eq!(running.next_event("pods")["with_cgroup"], 1);
     let listen = started["listen_address"].as_str().unwrap().parse().unwrap();
     let metric = |name: &str| tests::metrics::Metrics::read(listen).unwrap().sum(name, &[]);
 
-    // The node has 256Mi: with this line there is always too little.
+    // The node has 256Mi, so this threshold is always met.
     fs::write(&kubelet, memory("300Mi")).unwrap();
     running.signal(Signal::HUP);
-    let waits = running.until("config_change");
-    assert_eq!(waits["state"], "pending", "{waits}");
-    assert!(waits["until"].is_string(), "the transition period ends some time: {waits}");
-    assert_eq!(waits["would_evict"][0], json!({"namespace": "ns", "pod": "only"}), "{waits}");
+    let pending = running.next_event("config_change");
+    assert_eq!(pending["state"], "pending", "{pending}");
+    assert!(pending["until"].is_string(), "the transition period ends some time: {pending}");
+    assert_eq!(pending["would_evict"][0], json!({"namespace": "ns", "pod": "only"}), "{pending}");
     assert!(metric("eviction_agent_config_pending") >= 1.0);
     fs::write(&kubelet, memory("no quantity")).unwrap();
     running.signal(Signal::HUP);
-    let invalid = running.until("config_change");
+    let invalid = running.next_event("config_change");
     assert_eq!(invalid["state"], "invalid", "{invalid}");
     let error = invalid["errors"][0].as_str().unwrap();
     assert!(error.contains("kubelet.yaml") && error.contains("memory.available"), "{error}");
     assert!(metric("eviction_agent_config_reload_errors_total") >= 1.0);
     running.signal(Signal::USR1);
-    assert_eq!(running.until("config_change")["state"], "applied", "the last good one still waited");
-    let decision = running.until("eviction_decision");
+    assert_eq!(running.next_event("config_change")["state"], "applied", "the last good one still waited");
+    let decision = running.next_event("eviction_decision");
     assert_eq!((&decision["namespace"], &decision["pod"]), (&"ns".into(), &"only".into()));
     assert_eq!(decision["value"], "300Mi");
 
     fs::write(&kubelet, memory("64Mi")).unwrap();
     running.signal(Signal::HUP);
     let harmless = loop {
-        let reported = running.until("config_change");
+        let reported = running.next_event("config_change");
         if reported["state"] != "pending" {
             break reported;
         }
@@ -438,30 +439,30 @@ fn a_changed_configuration_is_held_against_the_present() {
 }
 
 #[test]
-fn a_new_cgroup_is_taken_in_without_a_storm_of_looks() {
+fn a_new_cgroup_does_not_cause_continuous_syncs() {
     let subtree = Subtree::new("cli-tree").unwrap();
-    let (mut running, started) = Running::start(in_subtree(&subtree, &[]));
+    let (mut running, started) = RunningAgent::start(in_subtree(&subtree, &[]));
     let listen = started["listen_address"].as_str().unwrap().parse().unwrap();
     let uid = pod_uid(7);
     let _pod = subtree.pod(Driver::Cgroupfs, Qos::Burstable, &uid).unwrap();
-    while running.until("pods")["unknown_cgroups"][0] != uid.as_str() {}
-    // A timer that is always due would turn the loop some ten thousand times in this while.
+    while running.next_event("pods")["unknown_cgroups"][0] != uid.as_str() {}
+    // A timer that is always due would run the loop some ten thousand times in this time.
     std::thread::sleep(Duration::from_secs(1));
-    let looks = tests::metrics::Metrics::read(listen).unwrap().sum("eviction_agent_syncs_total", &[]);
-    assert!(looks < 3_000.0, "{looks} looks");
+    let syncs = tests::metrics::Metrics::read(listen).unwrap().sum("eviction_agent_syncs_total", &[]);
+    assert!(syncs < 3_000.0, "{syncs} syncs");
     assert_eq!(running.stop().0, Some(0));
 }
 
 #[test]
-fn without_btf_it_runs_on_its_fallbacks_and_says_so() {
+fn without_btf_the_agent_uses_and_reports_its_fallbacks() {
     let subtree = Subtree::new("cli-btf").unwrap();
     let folder = Folder::below(&std::env::temp_dir(), "cli-btf").unwrap();
-    let kubelet = file(&folder, "kubelet.yaml", GOOD);
+    let kubelet = write_file(&folder, "kubelet.yaml", GOOD);
     let inner = in_subtree(&subtree, &["--kubelet-config", &kubelet]);
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c", "mount -t tmpfs none /sys/kernel/btf && exec \"$@\"", "sh"]);
     command.arg(inner.get_program()).args(inner.get_args()).stdin(Stdio::null());
-    let (running, started) = Running::start(command);
+    let (running, started) = RunningAgent::start(command);
     let sources = started["sources"].as_array().unwrap();
     let of = |source: &str| sources.iter().find(|it| it["source"] == source).unwrap();
     assert_eq!(of("charge")["backend"], "none");
@@ -473,9 +474,9 @@ fn without_btf_it_runs_on_its_fallbacks_and_says_so() {
 }
 
 #[test]
-fn without_privilege_it_says_so() {
+fn without_privilege_the_missing_capability_is_reported() {
     let subtree = Subtree::new("cli-user").unwrap();
-    // Where nobody can reach it: a build folder may be closed to others.
+    // A folder that the user nobody can reach: a build folder may be closed to other users.
     let folder = Folder::below(&std::env::temp_dir(), "cli-user").unwrap();
     let program: PathBuf = folder.path().join("eviction-agent");
     fs::copy(agent::binary().unwrap(), &program).unwrap();
@@ -491,7 +492,7 @@ fn without_privilege_it_says_so() {
         "--bounding-set=-all",
     ]);
     command.arg(&program).args(inner.get_args()).env("NO_COLOR", "1").stdin(Stdio::null());
-    let (running, started) = Running::start(command);
+    let (running, started) = RunningAgent::start(command);
     let sources = started["sources"].as_array().unwrap();
     let charge = sources.iter().find(|it| it["source"] == "charge").unwrap();
     assert_eq!(charge["backend"], "none");

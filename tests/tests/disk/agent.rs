@@ -1,4 +1,4 @@
-//! The agent as it is shipped, on a node whose nodefs is a file system of its own.
+//! The agent as it is shipped, on a node with a file system of its own as nodefs.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -35,14 +35,14 @@ pub(crate) fn volume(disk: &FileSystem, node: &Node, pod: usize) -> PathBuf {
     path
 }
 
-/// A process in a pod that has a file of so many MiB in its volume.
+/// Starts a process in a pod, and waits until it has written a file of `mib` MiB to the pod's volume.
 pub(crate) fn writer(disk: &FileSystem, node: &Node, pod: usize, mib: u64) -> Workload {
     let mut writer = writing(disk, node, pod, mib);
     writer.wait_event("written").unwrap();
     writer
 }
 
-/// A process in a pod that begins to write so many MiB to its volume.
+/// Starts a process in a pod that begins to write `mib` MiB to the pod's volume.
 pub(crate) fn writing(disk: &FileSystem, node: &Node, pod: usize, mib: u64) -> Workload {
     let file = volume(disk, node, pod).join(format!("{mib}-mib")).display().to_string();
     let group = &node.pods[pod].containers[0].group;
@@ -57,18 +57,18 @@ pub(crate) fn start(disk: &FileSystem, node: &Node, kubelet: &Value, with_root: 
     start_with(disk, node, kubelet, if with_root { &[("--kubelet-root-dir", "kubelet")] } else { &[] })
 }
 
-/// An agent with these options, whose values are paths on the disk.
+/// Starts an agent with these options; their values are paths on the disk.
 fn start_with(disk: &FileSystem, node: &Node, kubelet: &Value, more: &[(&str, &str)]) -> Agent {
     let options = Options::of(&agent::binary().unwrap(), node, kubelet).unwrap();
     start_on(disk, options, more)
 }
 
-/// The same with options that have been set.
+/// Does the same with options that have been set.
 pub(crate) fn start_on(disk: &FileSystem, mut options: Options, more: &[(&str, &str)]) -> Agent {
     let paths = [("--nodefs", "")].iter().chain(more);
-    let given =
+    let arguments =
         paths.flat_map(|(option, path)| [(*option).to_owned(), disk.path().join(path).display().to_string()]);
-    options.more = given.collect();
+    options.more = arguments.collect();
     Agent::start(&options, &Interrupt::default()).unwrap()
 }
 
@@ -88,42 +88,44 @@ pub(crate) fn is_decision(event: &Event) -> bool {
 }
 
 #[test]
-fn a_pod_above_the_limit_of_its_volume_goes_and_one_below_stays() {
+fn only_the_pod_above_its_volume_limit_is_evicted() {
     let (disk, mut node) = (mount!(Kind::Ext4), node!());
     let (above, below) = (node.add(pod("above", Some(8))).unwrap(), node.add(pod("below", Some(8))).unwrap());
-    let (_above, mut stays) = (writer(&disk, &node, above, 9), writer(&disk, &node, below, 7));
+    let (_above, mut bystander) = (writer(&disk, &node, above, 9), writer(&disk, &node, below, 7));
     let mut agent = start(&disk, &node, &json!({"evictionHard": {"nodefs.available": "1Mi"}}), true);
     let decision = agent.wait_for("a decision", GUARD, is_decision).unwrap();
     let message = "Usage of EmptyDir volume \"scratch\" exceeds the limit \"8Mi\". ";
     assert_eq!((decision.pod(), decision.text("eviction_message")), ("shop/above".to_owned(), message));
     let is_end = |event: &Event| event.kind() == "eviction_progress" && event.text("result") == "terminated";
     agent.wait_for("its end", GUARD, is_end).unwrap();
-    assert!(stays.process().is_running().unwrap());
-    let decisions = agent.heard().unwrap().iter().filter(|event| is_decision(event)).count();
+    assert!(bystander.process().is_running().unwrap());
+    let decisions = agent.events().unwrap().iter().filter(|event| is_decision(event)).count();
     assert_eq!(decisions, 1);
     agent.stop().unwrap();
 }
 
-/// What could not be read is not read again at once: a sync for each reading would keep the control loop busy.
+/// A failed reading is not repeated at once: a sync for each reading would keep the control loop busy.
 #[test]
-fn where_no_usage_can_be_read_it_is_read_no_more_often_than_the_timer_comes() {
+fn failed_usage_readings_are_not_repeated_more_often_than_the_timer() {
     let (disk, node) = (mount!(Kind::Ext4), node!());
     fs::write(disk.path().join("file"), vec![0x5a; 128 << 20]).unwrap();
     let mut agent = start(&disk, &node, &json!({"evictionHard": {"nodefs.available": "256Mi"}}), true);
     let is_met = |event: &Event| event.kind() == "threshold" && event.text("signal") == "nodefs.available";
     agent.wait_for("the threshold", GUARD, is_met).unwrap();
-    let by = |trigger| agent.metrics().unwrap().sum("eviction_agent_syncs_total", &[("trigger", trigger)]);
-    wait_until("a reading", || by("pod_storage") > 0.0).unwrap();
-    let (timer, storage) = (by("timer"), by("pod_storage"));
-    wait_until("three more syncs by the timer", || by("timer") >= timer + 3.0).unwrap();
-    let (storage, timer) = (by("pod_storage") - storage, by("timer") - timer);
+    let syncs_by =
+        |trigger| agent.metrics().unwrap().sum("eviction_agent_syncs_total", &[("trigger", trigger)]);
+    wait_until("a reading", || syncs_by("pod_storage") > 0.0).unwrap();
+    let (timer, storage) = (syncs_by("timer"), syncs_by("pod_storage"));
+    wait_until("three more syncs by the timer", || syncs_by("timer") >= timer + 3.0).unwrap();
+    let (storage, timer) = (syncs_by("pod_storage") - storage, syncs_by("timer") - timer);
     assert!(storage <= timer + 1.0, "{storage} after readings, {timer} by the timer");
     agent.stop().unwrap();
 }
 
-/// Without the right to read what pods use, nobody is evicted for a disk; the signal and the condition are there.
+/// If the agent cannot read what pods use, it evicts no pod for a disk; it still reports the signal and the
+/// condition.
 #[test]
-fn where_usage_is_not_known_the_signal_is_reported_and_no_pod_goes() {
+fn the_signal_is_reported_and_no_pod_evicted_if_usage_is_unknown() {
     let (disk, mut node) = (mount!(Kind::Ext4), node!());
     let hog = node.add(pod("hog", Some(1))).unwrap();
     let mut hog = writer(&disk, &node, hog, 128);
@@ -138,18 +140,18 @@ fn where_usage_is_not_known_the_signal_is_reported_and_no_pod_goes() {
     let available = metrics.sum("eviction_agent_signal_available_bytes", signal);
     assert!(available > 0.0 && available < (256 * MIB) as f64, "{available}");
     assert_eq!(metrics.sum("eviction_agent_node_condition", &[("condition", "DiskPressure")]), 1.0);
-    assert!(!agent.heard().unwrap().iter().any(is_decision));
+    assert!(!agent.events().unwrap().iter().any(is_decision));
     assert!(hog.process().is_running().unwrap());
     agent.stop().unwrap();
 }
 
-/// What the agent keeps over a restart lies on the disk that is full to the last block. The agent is stopped until
-/// it is full: it would evict the pod before.
+/// The agent's state is on the disk that is full to the last block. The agent is stopped until the disk is full:
+/// otherwise it would evict the pod before.
 #[test]
-fn an_agent_that_can_write_no_state_evicts_all_the_same() {
+fn the_agent_evicts_on_a_full_disk_where_it_cannot_write_its_state() {
     let (disk, mut node) = (mount!(Kind::Ext4), node!());
     let (hog, modest) = (node.add(pod("hog", None)).unwrap(), node.add(pod("modest", None)).unwrap());
-    let mut stays = writer(&disk, &node, modest, 4);
+    let mut bystander = writer(&disk, &node, modest, 4);
     let kubelet = json!({"evictionHard": {"nodefs.available": "1Mi"}});
     let paths = [("--kubelet-root-dir", "kubelet"), ("--state-dir", "state")];
     let mut agent = start_with(&disk, &node, &kubelet, &paths);
@@ -167,13 +169,13 @@ fn an_agent_that_can_write_no_state_evicts_all_the_same() {
     let syncs = || agent.metrics().unwrap().sum("eviction_agent_syncs_total", &[]);
     let before = syncs();
     wait_until("three more syncs on a full disk", || syncs() >= before + 3.0).unwrap();
-    assert!(stays.process().is_running().unwrap());
+    assert!(bystander.process().is_running().unwrap());
     agent.stop().unwrap();
 }
 
-/// Who makes a snapshot of a disk freezes it: every write to it waits, those of the agent's state too.
+/// A tool that makes a snapshot of a disk freezes it: every write to it waits, also those of the agent's state.
 #[test]
-fn a_frozen_disk_delays_no_decision() {
+fn a_frozen_disk_does_not_delay_decisions() {
     let (disk, mut node) = (mount!(Kind::Ext4), node!());
     let pod = node.add(PodSpec::new("shop", "hog", &["main"], 8)).unwrap();
     let kubelet = json!({"evictionHard": {"nodefs.available": "1Mi", "memory.available": "128Mi"}});
@@ -198,14 +200,14 @@ fn a_frozen_disk_delays_no_decision() {
     agent.stop().unwrap();
 }
 
-/// A FUSE file system whose server never answers: whoever asks it waits.
-struct Hung {
-    // Once it is closed nobody waits any more.
+/// A FUSE file system with a server that never answers: every process that accesses it waits.
+struct HangingFileSystem {
+    // Once the server is closed, no process waits any more.
     _server: File,
     folder: Folder,
 }
 
-impl Hung {
+impl HangingFileSystem {
     fn new() -> anyhow::Result<Self> {
         let server = File::options().read(true).write(true).open("/dev/fuse")?;
         let folder = Folder::below(&std::env::temp_dir(), "eviction-hung")?;
@@ -216,16 +218,16 @@ impl Hung {
     }
 }
 
-impl Drop for Hung {
+impl Drop for HangingFileSystem {
     fn drop(&mut self) {
         unmount(self.folder.path(), UnmountFlags::DETACH).unwrap();
     }
 }
 
 #[test]
-fn a_file_system_that_never_answers_delays_no_decision() {
-    let hung = match Hung::new() {
-        Ok(hung) => hung,
+fn a_hanging_file_system_does_not_delay_decisions() {
+    let hanging = match HangingFileSystem::new() {
+        Ok(hanging) => hanging,
         Err(why) => tests::skip!("no FUSE file system can be mounted here: {why:#}"),
     };
     let mut node = node!();
@@ -233,7 +235,7 @@ fn a_file_system_that_never_answers_delays_no_decision() {
     let kubelet = json!({"evictionHard": {"nodefs.available": "90%", "memory.available": "128Mi"}});
     let mut options = Options::of(&agent::binary().unwrap(), &node, &kubelet).unwrap();
     let paths = ["--nodefs", "--imagefs", "--kubelet-root-dir", "--pod-logs-dir"];
-    let path = hung.folder.path().display().to_string();
+    let path = hanging.folder.path().display().to_string();
     options.more = paths.into_iter().flat_map(|option| [option.to_owned(), path.clone()]).collect();
     let mut agent = Agent::start(&options, &Interrupt::default()).unwrap();
     let group = &node.pods[pod].containers[0].group;
@@ -250,7 +252,7 @@ fn a_file_system_that_never_answers_delays_no_decision() {
 
 /// ext4 becomes read-only after an error.
 #[test]
-fn on_a_disk_that_became_read_only_the_right_pod_goes() {
+fn the_right_pod_is_selected_on_a_read_only_disk() {
     let (disk, mut node) = (mount!(Kind::Ext4), node!());
     let (hog, modest) = (node.add(pod("hog", None)).unwrap(), node.add(pod("modest", None)).unwrap());
     for (pod, mib) in [(hog, 128), (modest, 4)] {
@@ -265,9 +267,9 @@ fn on_a_disk_that_became_read_only_the_right_pod_goes() {
     agent.stop().unwrap();
 }
 
-/// What is below the place is another file system, which has less than the threshold: nobody may go for it.
+/// Below the mount is another file system, which has less than the threshold: no pod may be evicted for it.
 #[test]
-fn a_disk_that_was_unmounted_evicts_nobody_and_is_watched_again_once_it_is_back() {
+fn no_pod_is_evicted_for_an_unmounted_disk_until_it_is_mounted_again() {
     let (disk, mut node) = (mount!(Kind::Ext4), node!());
     let hog = node.add(pod("hog", None)).unwrap();
     let under = FileSystem::new(Kind::Tmpfs, MIB, "eviction-disk-under").unwrap();
@@ -280,7 +282,7 @@ fn a_disk_that_was_unmounted_evicts_nobody_and_is_watched_again_once_it_is_back(
     let syncs = || agent.metrics().unwrap().sum("eviction_agent_syncs_total", &[]);
     let before = syncs();
     wait_until("a sync without it", || syncs() > before).unwrap();
-    assert!(!agent.heard().unwrap().iter().any(is_decision));
+    assert!(!agent.events().unwrap().iter().any(is_decision));
     disk.unmount().unwrap();
     let _hog = writing(&disk, &node, hog, 256);
     let decision = agent.wait_for("a decision", GUARD, is_decision).unwrap();

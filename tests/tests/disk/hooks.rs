@@ -1,4 +1,4 @@
-//! What the kernel tells of a disk while it is filled: the crossing itself, not the sample after it.
+//! Events of the kernel about a disk while it is filled: the crossing itself, not the sample after it.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -19,10 +19,11 @@ use crate::{MIB, mount};
 
 const EXT4: &str = "tp_btf ext4_allocate_blocks, ext4_free_blocks, ext4_allocate_inode, ext4_free_inode";
 
-/// So much takes longer than [`SOON`] at the fastest rate that the timer reckons with.
+/// The bytes until the threshold: to write them takes longer than [`MAX_DELAY_NS`] at the fastest rate that the timer
+/// assumes.
 const HEADROOM: u64 = 7 << 30;
-/// By the clock of whoever crosses: half of what the timer leaves.
-const SOON_NS: u64 = 300_000_000;
+/// The maximum delay by the clock of the writing process: half of what the timer leaves.
+const MAX_DELAY_NS: u64 = 300_000_000;
 
 pub(crate) fn available(disk: &FileSystem) -> u64 {
     let stat = statvfs(disk.path()).unwrap();
@@ -38,7 +39,7 @@ fn start_with(disk: &FileSystem, node: &Node, thresholds: &Value, more: &[&str])
     let kubelet = json!({"evictionHard": thresholds});
     let mut options = Options::of(&agent::binary().unwrap(), node, &kubelet).unwrap();
     options.action = "none";
-    options.config = Some(agent::at_the_line(node).unwrap());
+    options.config = Some(agent::config_without_margin(node).unwrap());
     let (path, root) = (disk.path().display().to_string(), disk.path().join("kubelet").display().to_string());
     let paths = ["--nodefs", &path, "--kubelet-root-dir", &root];
     options.more = paths.into_iter().chain(more.iter().copied()).map(str::to_owned).collect();
@@ -49,12 +50,12 @@ fn is_met(event: &Event) -> bool {
     event.kind() == "threshold" && event.text("state") == "met"
 }
 
-fn large() -> Result<FileSystem, String> {
+fn large_file_system() -> Result<FileSystem, String> {
     FileSystem::new(Kind::Ext4, HEADROOM + (1 << 30), "eviction-disk-hooks")
         .map_err(|error| format!("{error:#}"))
 }
 
-/// The source of a `started` event or of `check`.
+/// Returns backend and reason of a source in a `started` event or in the output of `check`.
 fn backend(sources: &Value, source: &str) -> (String, String) {
     let all = sources.as_array().unwrap();
     let found = all.iter().find(|it| it["source"] == source).unwrap_or(&Value::Null);
@@ -63,8 +64,8 @@ fn backend(sources: &Value, source: &str) -> (String, String) {
 }
 
 #[test]
-fn an_allocation_that_crosses_is_decided_before_the_timer_and_without_hooks_by_the_timer() {
-    let disk = match large() {
+fn an_allocation_over_the_threshold_is_detected_by_hooks_or_the_timer() {
+    let disk = match large_file_system() {
         Ok(disk) => disk,
         Err(why) => tests::skip!("no ext4 can be mounted here: {why}"),
     };
@@ -78,24 +79,27 @@ fn an_allocation_that_crosses_is_decided_before_the_timer_and_without_hooks_by_t
         if !is_denied && !is_hooked {
             tests::skip!("no hooks on ext4 here: {:?}", agent.backend("disk"));
         }
-        let began = clock::now();
+        let start_ns = clock::now();
         let file = File::create_new(&path).unwrap();
         fallocate(&file, FallocateFlags::empty(), 0, HEADROOM + 8 * MIB).unwrap();
         let met = agent.wait_for("the threshold", GUARD, is_met).unwrap();
         let decision = agent.wait_for("a decision", GUARD, is_decision).unwrap();
         assert_eq!(decision.pod(), "shop/hog");
-        let late = decision.number("decided_mono_ns").unwrap() - began;
+        let delay_ns = decision.number("decided_mono_ns").unwrap() - start_ns;
         let crossings =
             agent.metrics().unwrap().sum("eviction_agent_syncs_total", &[("trigger", "disk_threshold")]);
         if is_denied {
             assert_eq!((met.text("detected_by"), crossings), ("timer", 0.0));
         } else {
             assert_eq!(met.text("detected_by"), EXT4);
-            assert!(crossings >= 1.0 && late <= SOON_NS, "{crossings} crossings, {late} ns late");
+            assert!(
+                crossings >= 1.0 && delay_ns <= MAX_DELAY_NS,
+                "{crossings} crossings, {delay_ns} ns late"
+            );
             let stamp = decision.number("crossed_mono_ns");
             assert!(
-                stamp.is_some_and(|stamp| stamp >= began && stamp <= began + late),
-                "{stamp:?}, from {began}"
+                stamp.is_some_and(|stamp| stamp >= start_ns && stamp <= start_ns + delay_ns),
+                "{stamp:?}, from {start_ns}"
             );
         }
         agent.stop().unwrap();
@@ -103,8 +107,8 @@ fn an_allocation_that_crosses_is_decided_before_the_timer_and_without_hooks_by_t
     }
 }
 
-/// Buffered writes are seen only by the hook that is attached while the threshold is near. The timer comes each
-/// millisecond there, and is first now and then.
+/// Only the probe that is attached while the threshold is near reports buffered writes. The timer runs every
+/// millisecond there, and is sometimes first.
 #[test]
 fn a_buffered_write_that_crosses_is_reported_by_the_kernel() {
     const TRIES: usize = 20;
@@ -116,7 +120,7 @@ fn a_buffered_write_that_crosses_is_reported_by_the_kernel() {
     }
     let path = disk.path().join("file");
     for _ in 0..TRIES {
-        // The hook is attached once the threshold is near; from then on the steps are slower than the timer.
+        // The agent attaches the probe once the threshold is near; from then on the steps are slower than the timer.
         let mut file = File::create(&path).unwrap();
         file.write_all(&vec![0x5a; 7 << 20]).unwrap();
         std::thread::sleep(Duration::from_millis(200));
@@ -138,10 +142,10 @@ fn a_buffered_write_that_crosses_is_reported_by_the_kernel() {
     panic!("the timer was first {TRIES} times");
 }
 
-/// To read a volume with many inodes takes time in which the pod makes more. So it is read while the threshold comes
-/// nearer, and what was made since is counted: the decision does not wait for a reading.
+/// Reading a volume with many inodes takes time, in which the pod makes more. So the agent reads it while the
+/// threshold comes nearer, and counts what was made since: the decision does not wait for a reading.
 #[test]
-fn a_pod_that_makes_inodes_is_known_when_the_threshold_is_crossed() {
+fn the_pod_that_creates_inodes_is_selected_at_the_threshold_crossing() {
     const HEADROOM: u64 = 10_000;
     let disk = mount!(Kind::Ext4);
     let mut node = node!();
@@ -168,7 +172,7 @@ fn a_pod_that_makes_inodes_is_known_when_the_threshold_is_crossed() {
 }
 
 #[test]
-fn check_names_a_hook_that_is_missing() {
+fn check_names_a_missing_hook() {
     let disk = mount!(Kind::Ext4);
     let check = |more: &[&str]| {
         let mut command = Command::new(agent::binary().unwrap());

@@ -1,4 +1,4 @@
-//! Kernel kill for writers: the buffered write that crosses a threshold ends with the process that makes it.
+//! Kernel kills of writers: the kernel kills the process whose buffered write crosses a threshold.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt as _;
@@ -16,10 +16,10 @@ use crate::hooks::available;
 use crate::{MIB, mount};
 
 const CONFIG: &str = "apiVersion: eviction-agent.io/v1alpha1\nkind: AgentConfiguration\nkernelKill: HardDisk\nthresholdMargin: {mode: Never}\n";
-/// What may be written until the threshold is met.
+/// The bytes that may be written until the threshold is met.
 const HEADROOM: u64 = 24 * MIB;
 
-/// A node with a pod that has asked for nothing and uses much of the disk, and one that keeps to what it asked for. The
+/// A node with two pods. The first has no request and uses much of the disk; the second keeps to its request. The
 /// agent has its kill order on the first.
 struct Testbed {
     node: Node,
@@ -31,7 +31,7 @@ struct Testbed {
 }
 
 impl Testbed {
-    /// Or why there is none here.
+    /// Creates a testbed, or returns why there can be none here.
     fn new(disk: &FileSystem, mut node: Node) -> Result<Self, String> {
         let hog = node.add(pod("hog", None)).unwrap();
         let modest = node.add(PodSpec { storage_request_mib: 200, ..pod("modest", None) }).unwrap();
@@ -80,13 +80,13 @@ macro_rules! testbed {
 }
 
 #[test]
-fn the_writer_that_crosses_is_killed_in_the_kernel_and_the_rest_of_its_pod_is_evicted() {
+fn the_kernel_kills_the_writer_and_the_agent_evicts_its_pod() {
     let disk = mount!(Kind::Ext4);
     let mut testbed = testbed!(&disk);
     let mut runaway = writing(&disk, &testbed.node, testbed.hog, 200);
     assert_eq!(runaway.process().wait().unwrap().signal(), Some(9));
     let left = available(&disk);
-    // A write looks for a signal after each folio of page cache, and the workload writes 256 KiB at a time.
+    // A write checks for a signal after each folio of page cache, and the workload writes 256 KiB at a time.
     assert!(left + MIB / 2 >= testbed.threshold, "{left} of {}", testbed.threshold);
     assert!(left < testbed.threshold + MIB, "it was killed at {left} of {}", testbed.threshold);
     let decision = testbed.agent.wait_for("a decision", GUARD, is_decision).unwrap();
@@ -101,7 +101,7 @@ fn the_writer_that_crosses_is_killed_in_the_kernel_and_the_rest_of_its_pod_is_ev
 }
 
 #[test]
-fn a_writer_of_another_pod_is_not_killed_and_the_pod_that_would_go_is_evicted_by_the_agent() {
+fn a_writer_of_another_pod_is_not_killed_and_the_agent_evicts_the_victim() {
     let disk = mount!(Kind::Ext4);
     let mut testbed = testbed!(&disk);
     let mut other = writing(&disk, &testbed.node, testbed.modest, 100);

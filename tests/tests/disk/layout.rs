@@ -1,4 +1,4 @@
-//! How a pod finds nodefs and imagefs: the mounts of a pod, made in a folder.
+//! Detection of nodefs and imagefs in a pod: the mounts of a pod, made in a folder.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ const UID: &str = "5f1c3a52-7d0e-4b7e-9a4b-0c2d8e1f6a90";
 /// and containerd mount into it.
 struct Container {
     root: PathBuf,
-    /// In the order in which they were mounted.
+    /// The mount points in the order in which they were mounted.
     mounted: Vec<PathBuf>,
 }
 
@@ -67,35 +67,35 @@ impl Drop for Container {
     }
 }
 
-fn same(found: &NodeFileSystems, paths: [&Path; 2]) {
+fn assert_same_file_systems(found: &NodeFileSystems, paths: [&Path; 2]) {
     let expected = paths.map(|path| FileSystem::open(path, &[], &Host::default()).unwrap().read());
     assert!(expected.iter().all(|stats| matches!(stats, Reading::Known(_))));
     assert_eq!(found.read(), expected, "{:?}", found.info());
 }
 
 #[test]
-fn a_pod_on_a_node_with_a_dedicated_imagefs() {
+fn a_dedicated_imagefs_is_detected_from_a_pod() {
     let (nodefs, imagefs) = (mount!(Kind::Ext4), mount!(Kind::Xfs));
     let container = Container::new(nodefs.path(), imagefs.path(), imagefs.path()).unwrap();
     let found = container.find();
     assert!(found.layout().dedicated_image_fs);
-    same(&found, [nodefs.path(), imagefs.path()]);
+    assert_same_file_systems(&found, [nodefs.path(), imagefs.path()]);
 }
 
 #[test]
-fn a_pod_on_a_node_with_one_file_system() {
+fn a_shared_nodefs_and_imagefs_are_detected_from_a_pod() {
     let all = mount!(Kind::Ext4);
     let [kubelet, containerd] = ["kubelet", "containerd"].map(|name| all.path().join(name));
     fs::create_dir(&containerd).unwrap();
     let container = Container::new(&kubelet, &containerd, &containerd).unwrap();
     let found = container.find();
     assert!(!found.layout().dedicated_image_fs);
-    same(&found, [all.path(), all.path()]);
+    assert_same_file_systems(&found, [all.path(), all.path()]);
 }
 
 /// CRI-O keeps `/etc/hostname` in memory.
 #[test]
-fn a_pod_whose_hostname_is_elsewhere() {
+fn imagefs_is_detected_with_the_hostname_file_in_memory() {
     let (all, memory) = (mount!(Kind::Ext4), mount!(Kind::Tmpfs));
     let [kubelet, layers] = ["kubelet", "layers"].map(|name| all.path().join(name));
     fs::create_dir(&layers).unwrap();
@@ -106,12 +106,12 @@ fn a_pod_whose_hostname_is_elsewhere() {
     let container = Container::new(&kubelet, imagefs.path(), memory.path()).unwrap();
     let found = container.find();
     assert!(found.layout().dedicated_image_fs);
-    same(&found, [all.path(), imagefs.path()]);
+    assert_same_file_systems(&found, [all.path(), imagefs.path()]);
 }
 
-/// Under the native or devmapper snapshotter the container's root says nothing of imagefs.
+/// Under the native or devmapper snapshotter the container's root tells nothing about imagefs.
 #[test]
-fn a_pod_without_overlay_does_not_know_imagefs() {
+fn imagefs_is_unknown_in_a_pod_without_overlay() {
     let all = mount!(Kind::Ext4);
     let root = all.path().join("root");
     fs::create_dir_all(root.join("etc")).unwrap();
@@ -132,17 +132,17 @@ fn subvolumes_of_a_btrfs_are_one_file_system() {
     for path in [&kubelet, &containerd] {
         run(Command::new("btrfs").args(["subvolume", "create"]).arg(path)).unwrap();
     }
-    let given = FsPaths { node_fs: Some(kubelet), image_fs: Some(containerd), ..FsPaths::default() };
-    let found = NodeFileSystems::find(&Host::default(), &given, true);
+    let paths = FsPaths { node_fs: Some(kubelet), image_fs: Some(containerd), ..FsPaths::default() };
+    let found = NodeFileSystems::find(&Host::default(), &paths, true);
     assert!(!found.layout().dedicated_image_fs);
     assert!(matches!(found.read(), [Reading::Known(_), Reading::Known(_)]));
 }
 
 #[test]
-fn a_file_system_that_was_found_can_be_unmounted() {
+fn a_detected_file_system_can_be_unmounted() {
     let mounted = mount!(Kind::Ext4);
-    let given = FsPaths { node_fs: Some(mounted.path().into()), ..FsPaths::default() };
-    let found = NodeFileSystems::find(&Host::default(), &given, true);
+    let paths = FsPaths { node_fs: Some(mounted.path().into()), ..FsPaths::default() };
+    let found = NodeFileSystems::find(&Host::default(), &paths, true);
     mounted.unmount().unwrap();
     assert_eq!(found.read(), [Reading::Unknown(UnknownReason::Replaced); 2]);
     mounted.mount().unwrap();

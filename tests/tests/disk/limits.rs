@@ -1,4 +1,4 @@
-//! Limits of local storage: what a pod writes is held against them at once, and only by what its volumes really hold.
+//! Limits of local storage: the agent checks a pod's writes at once, and counts only what its volumes really hold.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -14,54 +14,55 @@ use tests::workload::{self, Workload};
 use crate::agent::{GUARD, is_decision, node, pod, start, volume, writer, writing};
 use crate::{MIB, mount};
 
-/// Far less than the 10 s after which pods with limits are read in any case.
-const SOON_NS: u64 = 3_000_000_000;
+/// Far less than the 10 s after which the agent reads pods with limits in any case.
+const MAX_DELAY_NS: u64 = 3_000_000_000;
 
-/// An agent that has read the volumes once, which are there.
-fn started(disk: &FileSystem, node: &Node) -> Agent {
+/// Creates the volumes, and starts an agent that has read them once.
+fn start_after_first_reading(disk: &FileSystem, node: &Node) -> Agent {
     (0..node.pods.len()).for_each(|pod| drop(volume(disk, node, pod)));
     let mut agent = start(disk, node, &json!({"evictionHard": {"nodefs.available": "1Mi"}}), true);
     wait_until("the first reading", || readings(&mut agent) > 0.0).unwrap();
     agent
 }
 
-/// Readings of pods' storage after which pods were held to their limits.
+/// Returns the number of readings of pods' storage after which the limits of pods were checked.
 fn readings(agent: &mut Agent) -> f64 {
     agent.metrics().unwrap().sum("eviction_agent_syncs_total", &[("trigger", "pod_storage")])
 }
 
-/// No decision comes by the next reading of all pods with limits, which sees what a wrong one would have been about.
-fn assert_nobody_goes(agent: &mut Agent) {
+/// Asserts that the next reading of all pods with limits leads to no decision. It reads what a wrong decision would
+/// have been about.
+fn assert_no_decision(agent: &mut Agent) {
     let before = readings(agent);
     wait_until("the next reading", || readings(agent) > before).unwrap();
-    let decisions: Vec<_> = agent.heard().unwrap().iter().filter(|event| is_decision(event)).collect();
+    let decisions: Vec<_> = agent.events().unwrap().iter().filter(|event| is_decision(event)).collect();
     assert!(decisions.is_empty(), "{decisions:?}");
 }
 
 #[test]
-fn a_pod_that_writes_beyond_the_limit_of_its_volume_goes_at_once() {
+fn a_pod_that_exceeds_its_volume_limit_is_evicted_at_once() {
     let (disk, mut node) = (mount!(Kind::Ext4), node!());
     let (above, below) =
         (node.add(pod("above", Some(8))).unwrap(), node.add(pod("below", Some(64))).unwrap());
-    let mut agent = started(&disk, &node);
-    let mut stays = writer(&disk, &node, below, 32);
-    let began = clock::now();
-    // It may be killed before it has said that it is done.
+    let mut agent = start_after_first_reading(&disk, &node);
+    let mut bystander = writer(&disk, &node, below, 32);
+    let start_ns = clock::now();
+    // The process may be killed before it reports that it is done.
     let _above = writing(&disk, &node, above, 9);
     let decision = agent.wait_for("a decision", GUARD, is_decision).unwrap();
     assert_eq!(decision.pod(), "shop/above");
     let decided = decision.number("decided_mono_ns").unwrap();
-    assert!(decided.saturating_sub(began) < SOON_NS, "{} ns after it began", decided - began);
-    assert!(stays.process().is_running().unwrap());
+    assert!(decided.saturating_sub(start_ns) < MAX_DELAY_NS, "{} ns after it began", decided - start_ns);
+    assert!(bystander.process().is_running().unwrap());
     agent.stop().unwrap();
 }
 
-/// The kubelet holds the pod to its limit whose volume it is, whoever has written to it.
+/// The kubelet applies the limit to the pod that owns the volume, whichever pod has written to it.
 #[test]
-fn a_volume_that_another_pod_fills_is_its_owners() {
+fn a_volume_filled_by_another_pod_counts_for_its_owner() {
     let (disk, mut node) = (mount!(Kind::Ext4), node!());
     let (owner, other) = (node.add(pod("owner", Some(8))).unwrap(), node.add(pod("other", None)).unwrap());
-    let mut agent = started(&disk, &node);
+    let mut agent = start_after_first_reading(&disk, &node);
     let file = volume(&disk, &node, owner).join("file").display().to_string();
     let size = (9 * MIB).to_string();
     let group = &node.pods[other].containers[0].group;
@@ -72,17 +73,17 @@ fn a_volume_that_another_pod_fills_is_its_owners() {
     let written = clock::now();
     let decision = agent.wait_for("a decision", GUARD, is_decision).unwrap();
     assert_eq!(decision.pod(), "shop/owner");
-    assert!(decision.number("decided_mono_ns").unwrap().saturating_sub(written) < SOON_NS);
+    assert!(decision.number("decided_mono_ns").unwrap().saturating_sub(written) < MAX_DELAY_NS);
     agent.stop().unwrap();
 }
 
-/// All of it makes the disk fuller, and nothing of it counts for a pod's limit: what was deleted, what is deleted but
-/// open, and what somebody else has written elsewhere.
+/// These writes fill the disk, but do not count for a pod's limit: deleted files, deleted files that are still open,
+/// and writes of another process elsewhere.
 #[test]
-fn what_a_volume_does_not_hold_any_more_exceeds_no_limit() {
+fn deleted_files_do_not_count_towards_a_volume_limit() {
     let (disk, mut node) = (mount!(Kind::Ext4), node!());
     let limited = node.add(pod("limited", Some(8))).unwrap();
-    let mut agent = started(&disk, &node);
+    let mut agent = start_after_first_reading(&disk, &node);
     let volume = volume(&disk, &node, limited);
     let mut deleted = File::create(volume.join("open")).unwrap();
     for round in 0..4 {
@@ -92,20 +93,20 @@ fn what_a_volume_does_not_hold_any_more_exceeds_no_limit() {
     }
     fs::remove_file(volume.join("open")).unwrap();
     deleted.write_all(&vec![0x5a; 32 << 20]).unwrap();
-    let mut stays = writer(&disk, &node, limited, 7);
-    assert_nobody_goes(&mut agent);
-    assert!(stays.process().is_running().unwrap());
+    let mut bystander = writer(&disk, &node, limited, 7);
+    assert_no_decision(&mut agent);
+    assert!(bystander.process().is_running().unwrap());
     agent.stop().unwrap();
 }
 
-/// Pods near their limits are read again while somebody else fills the disk, and no more often than that may cost: the
-/// control loop is not kept busy by it.
+/// The agent reads pods near their limits again while another process fills the disk, but not so often that it keeps
+/// the control loop busy.
 #[test]
-fn a_neighbour_that_writes_all_the_time_causes_no_decision_and_few_syncs() {
+fn constant_writes_by_another_process_cause_few_syncs_and_no_decision() {
     let (disk, mut node) = (mount!(Kind::Ext4), node!());
     let near = node.add(pod("near", Some(8))).unwrap();
-    let mut stays = writer(&disk, &node, near, 7);
-    let mut agent = started(&disk, &node);
+    let mut bystander = writer(&disk, &node, near, 7);
+    let mut agent = start_after_first_reading(&disk, &node);
     let before = readings(&mut agent);
     let path = disk.path().join("elsewhere");
     for _ in 0..100 {
@@ -113,7 +114,7 @@ fn a_neighbour_that_writes_all_the_time_causes_no_decision_and_few_syncs() {
     }
     let during = readings(&mut agent) - before;
     assert!(during <= 2.0, "{during} syncs by readings in which nobody exceeded a limit");
-    assert_nobody_goes(&mut agent);
-    assert!(stays.process().is_running().unwrap());
+    assert_no_decision(&mut agent);
+    assert!(bystander.process().is_running().unwrap());
     agent.stop().unwrap();
 }

@@ -1,4 +1,4 @@
-//! The signals of disks on real file systems, and what a node's directories look like from a pod.
+//! The signals of disks on real file systems, and the view of a node's directories from a pod.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -16,7 +16,7 @@ use tests::file_system::{FileSystem, Kind};
 
 const MIB: u64 = 1 << 20;
 
-/// A file system of 320 MiB, the least that xfs takes is 300; or why there is none here.
+/// Mounts a file system of 320 MiB, or returns why that is not possible here. The least that xfs takes is 300.
 fn mounted(kind: Kind) -> Result<FileSystem, String> {
     FileSystem::new(kind, 320 * MIB, "eviction-disk-test").map_err(|error| format!("{error:#}"))
 }

@@ -20,16 +20,16 @@ use crate::agent::{GUARD, is_decision, pod, writer, writing};
 
 /// A file system with the images of a containerd and the volumes of two pods.
 struct Testbed {
-    // Ended in this order: whoever writes, containerd, the disk.
+    // Dropped in this order: the writers, containerd, the disk.
     stays: Workload,
     node: Node,
     containerd: Containerd,
     disk: FileSystem,
-    /// What is available with all images and without the writers.
+    /// The available bytes with all images and without the writers.
     free: u64,
 }
 
-/// Images `pause`, `small` and `large`, and a pod `stays` that has written one MiB.
+/// Creates a testbed with the images `pause`, `small` and `large`, and a pod `stays` that has written one MiB.
 fn testbed() -> Result<Testbed, String> {
     let runtime = Runtime::find()?;
     let disk = FileSystem::new(Kind::Ext4, 800 * MIB, "eviction-reclaim-test")
@@ -62,12 +62,12 @@ fn available(disk: &FileSystem) -> u64 {
 }
 
 impl Testbed {
-    /// An agent whose threshold is so much below what is available.
+    /// Starts an agent with a threshold that is `mib_below` MiB below the available space.
     fn start(&self, mib_below: u64, action: &'static str) -> Agent {
         self.start_at(&self.containerd.socket(), mib_below, action)
     }
 
-    /// The same with another socket than containerd's.
+    /// Does the same with another socket than containerd's.
     fn start_at(&self, socket: &Path, mib_below: u64, action: &'static str) -> Agent {
         let kubelet = json!({
             "evictionHard": {"nodefs.available": (self.free - mib_below * MIB).to_string()},
@@ -97,11 +97,11 @@ impl Testbed {
     }
 }
 
-/// The n-th event line about reclaim: its result and the images.
-fn reclaimed(agent: &mut Agent, nth: usize) -> (String, Vec<String>) {
-    let is_it = |event: &Event| event.kind() == "node_reclaim";
+/// Returns result and images of the n-th event line about reclaim.
+fn wait_for_reclaim(agent: &mut Agent, nth: usize) -> (String, Vec<String>) {
+    let is_reclaim = |event: &Event| event.kind() == "node_reclaim";
     let count = std::cell::Cell::new(0);
-    let nth_of = |event: &Event| is_it(event) && count.replace(count.get() + 1) == nth;
+    let nth_of = |event: &Event| is_reclaim(event) && count.replace(count.get() + 1) == nth;
     let event = agent.wait_for("node reclaim", GUARD, nth_of).unwrap();
     assert_eq!(event.text("signal"), "nodefs.available");
     let images = event.value.get("images").and_then(Value::as_array).cloned().unwrap_or_default();
@@ -110,27 +110,27 @@ fn reclaimed(agent: &mut Agent, nth: usize) -> (String, Vec<String>) {
 }
 
 #[test]
-fn only_as_many_images_go_as_are_needed_and_then_the_pod() {
+fn images_are_removed_only_as_needed_and_then_the_pod_is_evicted() {
     let mut testbed = testbed!();
     let mut agent = testbed.start(30, "kill");
-    // 20 MiB below the threshold: `large` alone makes up for it.
+    // The hog leaves 20 MiB less than the threshold: removing `large` alone is enough.
     let mut hog = writer(&testbed.disk, &testbed.node, 0, 50);
-    assert_eq!(reclaimed(&mut agent, 0), ("enough".to_owned(), vec!["large:1".to_owned()]));
+    assert_eq!(wait_for_reclaim(&mut agent, 0), ("enough".to_owned(), vec!["large:1".to_owned()]));
     assert_eq!(testbed.images(), ["pause", "small"]);
-    assert!(!agent.heard().unwrap().iter().any(is_decision));
+    assert!(!agent.events().unwrap().iter().any(is_decision));
     let metrics = agent.metrics().unwrap();
     let images = metrics.sum("eviction_agent_node_reclaim_removed_total", &[("kind", "images")]);
     let freed = metrics.sum("eviction_agent_node_reclaim_freed_bytes_total", &[]);
     assert!(images == 1.0 && freed >= (60 * MIB) as f64, "{images} {freed}");
-    // Once more: what is left is not enough.
+    // The second time the remaining images are not enough.
     let cleared = |event: &Event| event.kind() == "threshold" && event.text("state") == "cleared";
     agent.wait_for("the end of the pressure", GUARD, cleared).unwrap();
     let mut more = writing(&testbed.disk, &testbed.node, 0, 170);
-    // The agent may act while the pod still writes: `small` is enough for a moment then, or the pod is
-    // killed before it has written all.
-    let (first, mut images) = reclaimed(&mut agent, 1);
+    // The agent may act while the pod still writes: then `small` is enough for a moment, or the pod is killed before
+    // it has written all.
+    let (first, mut images) = wait_for_reclaim(&mut agent, 1);
     if first == "enough" {
-        let (second, more) = reclaimed(&mut agent, 2);
+        let (second, more) = wait_for_reclaim(&mut agent, 2);
         assert_eq!(second, "nothing_left");
         images.extend(more);
     }
@@ -145,9 +145,9 @@ fn only_as_many_images_go_as_are_needed_and_then_the_pod() {
     agent.stop().unwrap();
 }
 
-/// As in the chart: the agent has no socket of the runtime.
+/// As in the chart, the agent has no socket of the runtime.
 #[test]
-fn through_the_proxy_images_go_as_without_it() {
+fn images_are_removed_through_the_cri_proxy() {
     let testbed = testbed!();
     let socket = testbed.disk.outside().join("proxy.sock");
     let mut command = Command::new(agent::binary().unwrap());
@@ -156,7 +156,7 @@ fn through_the_proxy_images_go_as_without_it() {
     wait_until("the socket of the proxy", || socket.exists()).unwrap();
     let mut agent = testbed.start_at(&socket, 30, "kill");
     let _hog = writer(&testbed.disk, &testbed.node, 0, 50);
-    assert_eq!(reclaimed(&mut agent, 0), ("enough".to_owned(), vec!["large:1".to_owned()]));
+    assert_eq!(wait_for_reclaim(&mut agent, 0), ("enough".to_owned(), vec!["large:1".to_owned()]));
     assert_eq!(testbed.images(), ["pause", "small"]);
     agent.stop().unwrap();
     signal(proxy.id(), Signal::TERM).unwrap();
@@ -169,7 +169,7 @@ fn a_dry_run_lists_the_same_images_and_removes_none() {
     let mut agent = testbed.start(30, "none");
     let mut hog = writer(&testbed.disk, &testbed.node, 0, 50);
     let all = vec!["large:1".to_owned(), "small:1".to_owned()];
-    assert_eq!(reclaimed(&mut agent, 0), ("listed".to_owned(), all));
+    assert_eq!(wait_for_reclaim(&mut agent, 0), ("listed".to_owned(), all));
     let decision = agent.wait_for("a decision", GUARD, is_decision).unwrap();
     assert_eq!(decision.pod(), "shop/hog");
     assert_eq!(testbed.images(), ["large", "pause", "small"]);
@@ -180,12 +180,12 @@ fn a_dry_run_lists_the_same_images_and_removes_none() {
 }
 
 #[test]
-fn a_runtime_that_hangs_costs_ten_seconds_and_then_the_pod_goes() {
+fn reclaim_with_a_hanging_runtime_times_out_before_the_eviction() {
     let testbed = testbed!();
     let mut agent = testbed.start(30, "kill");
     testbed.containerd.signal(Signal::STOP).unwrap();
     let _hog = writer(&testbed.disk, &testbed.node, 0, 50);
-    let (result, images) = reclaimed(&mut agent, 0);
+    let (result, images) = wait_for_reclaim(&mut agent, 0);
     testbed.containerd.signal(Signal::CONT).unwrap();
     assert_eq!((result.as_str(), images), ("timed_out", Vec::new()));
     let decision = agent.wait_for("a decision", GUARD, is_decision).unwrap();

@@ -1,4 +1,4 @@
-//! What is available on a real file system, held against the writer's own figures.
+//! The available space of a real file system, compared with the bytes that the test wrote.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -29,8 +29,8 @@ fn available(file_system: &FileSystem) -> u64 {
     read(file_system).available.unwrap()
 }
 
-/// Writes so many MiB, each seen at once, and none of them later.
-fn every_write_is_seen(kind: Kind, slack: u64) {
+/// Writes 64 MiB, and asserts that each MiB is missing at once, with at most `slack` more.
+fn assert_every_write_is_seen(kind: Kind, slack: u64) {
     let mounted = mount!(kind);
     let file_system = open(mounted.path());
     assert_eq!(file_system.mount().fs_type, kind.name());
@@ -38,31 +38,31 @@ fn every_write_is_seen(kind: Kind, slack: u64) {
     let mut file = File::create(mounted.path().join("file")).unwrap();
     for written in 1..=64 {
         file.write_all(&[1; 1 << 20]).unwrap();
-        let gone = before - available(&file_system);
-        assert!((written * MIB..=written * MIB + slack).contains(&gone), "{written} MiB: {gone} bytes");
+        let used = before - available(&file_system);
+        assert!((written * MIB..=written * MIB + slack).contains(&used), "{written} MiB: {used} bytes");
     }
 }
 
 #[test]
 fn ext4_shows_every_write_at_once() {
-    every_write_is_seen(Kind::Ext4, MIB);
+    assert_every_write_is_seen(Kind::Ext4, MIB);
 }
 
 #[test]
 fn tmpfs_shows_every_write_at_once() {
-    every_write_is_seen(Kind::Tmpfs, 0);
+    assert_every_write_is_seen(Kind::Tmpfs, 0);
 }
 
 #[test]
-fn btrfs_shows_what_it_promised() {
-    // Its metadata is reserved generously.
-    every_write_is_seen(Kind::Btrfs, 48 * MIB);
+fn btrfs_shows_every_write_with_its_metadata_reservation() {
+    // btrfs reserves its metadata generously.
+    assert_every_write_is_seen(Kind::Btrfs, 48 * MIB);
 }
 
-/// Speculative preallocation is gone for as long as the file is open.
+/// Speculative preallocation is not available for as long as the file is open.
 #[test]
-fn xfs_shows_every_write_and_what_it_allocates_ahead() {
-    every_write_is_seen(Kind::Xfs, 128 * MIB);
+fn xfs_shows_every_write_with_its_preallocation() {
+    assert_every_write_is_seen(Kind::Xfs, 128 * MIB);
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn capacity_is_in_units_of_the_fragment_size() {
 }
 
 #[test]
-fn inodes_are_counted_as_they_are_made() {
+fn inodes_are_counted_as_they_are_created() {
     for kind in [Kind::Ext4, Kind::Xfs, Kind::Tmpfs] {
         let mounted = mount!(kind);
         let file_system = open(mounted.path());
@@ -92,7 +92,7 @@ fn inodes_are_counted_as_they_are_made() {
 }
 
 #[test]
-fn a_file_system_that_is_full_frozen_read_only_or_gone_is_read_on() {
+fn full_frozen_and_read_only_file_systems_are_still_read() {
     let mounted = mount!(Kind::Ext4);
     let file_system = open(mounted.path());
     let mut file = File::create(mounted.path().join("file")).unwrap();
@@ -109,15 +109,15 @@ fn a_file_system_that_is_full_frozen_read_only_or_gone_is_read_on() {
     drop(file);
     run(Command::new("mount").args(["-o", "remount,ro"]).arg(mounted.path())).unwrap();
     assert!(available(&file_system) < 1 << 16);
-    let place = mounted.path().to_owned();
+    let path = mounted.path().to_owned();
     drop(mounted);
-    assert!(!place.exists());
+    assert!(!path.exists());
     assert_eq!(file_system.read(), Reading::Unknown(UnknownReason::Unreadable(2)));
 }
 
-/// The directory below it is of another file system, of which nothing may be concluded.
+/// The directory below the mount belongs to another file system, from which nothing follows about the first.
 #[test]
-fn an_unmounted_file_system_is_not_known_until_it_is_mounted_again() {
+fn an_unmounted_file_system_is_unknown_until_it_is_mounted_again() {
     let mounted = mount!(Kind::Ext4);
     let file_system = open(mounted.path());
     let before = read(&file_system);
@@ -134,7 +134,7 @@ fn an_unmounted_file_system_is_not_known_until_it_is_mounted_again() {
 
 /// A bind mount shows the whole file system, whatever directory of it is mounted.
 #[test]
-fn a_place_of_another_size_makes_the_reading_implausible() {
+fn file_systems_are_compared_by_size_and_capacity_0_is_implausible() {
     let (one, other) = (mount!(Kind::Ext4), mount!(Kind::Tmpfs));
     let file_system = open(one.path());
     assert!(!file_system.is_as_large_as(&open(other.path())));

@@ -1,4 +1,4 @@
-//! What a volume uses, with mounts in it, and beside du.
+//! The usage of a volume, with mounts in it, and compared with du.
 
 use std::fs::{self, File};
 use std::os::fd::AsFd as _;
@@ -13,10 +13,10 @@ use tests::file_system::{Kind, run};
 
 use crate::mount;
 
-const PLENTY: WalkBudget = WalkBudget { deadline_ns: u64::MAX, inodes: u64::MAX };
+const UNLIMITED: WalkBudget = WalkBudget { deadline_ns: u64::MAX, inodes: u64::MAX };
 
 fn usage(base: &Path, path: &str) -> DiskUsage {
-    read_disk_usage(File::open(base).unwrap().as_fd(), Path::new(path), &mut PLENTY.clone()).unwrap()
+    read_disk_usage(File::open(base).unwrap().as_fd(), Path::new(path), &mut UNLIMITED.clone()).unwrap()
 }
 
 fn du(path: &Path, inodes: bool) -> u64 {
@@ -30,7 +30,7 @@ fn du(path: &Path, inodes: bool) -> u64 {
 }
 
 #[test]
-fn usage_is_what_du_says() {
+fn usage_equals_that_of_du() {
     for kind in [Kind::Ext4, Kind::Xfs, Kind::Btrfs, Kind::Tmpfs] {
         let mounted = mount!(kind);
         let volume = mounted.path().join("volume");
@@ -52,9 +52,9 @@ fn usage_is_what_du_says() {
     }
 }
 
-/// More than the agent reads at a time from a directory, in one and in several.
+/// More files than the agent reads at a time from a directory, in one directory and in several.
 #[test]
-fn a_volume_with_50000_files_is_what_du_says() {
+fn usage_of_a_volume_with_50000_files_equals_that_of_du() {
     let mounted = mount!(Kind::Ext4);
     let volume = mounted.path().join("volume");
     fs::create_dir_all(volume.join("below")).unwrap();
@@ -65,7 +65,7 @@ fn a_volume_with_50000_files_is_what_du_says() {
     let found = usage(mounted.path(), "volume");
     let (bytes, inodes) = (du(&volume, false), du(&volume, true));
     assert_eq!((found, inodes), (DiskUsage { bytes, inodes, ..DiskUsage::default() }, 50_002));
-    let mut budget = WalkBudget { inodes: 40_000, ..PLENTY };
+    let mut budget = WalkBudget { inodes: 40_000, ..UNLIMITED };
     let part = read_disk_usage(File::open(mounted.path()).unwrap().as_fd(), Path::new("volume"), &mut budget);
     let part = part.unwrap();
     assert!(part.is_lower_bound && part.inodes == 40_000 && part.bytes <= bytes, "{part:?}");
@@ -73,7 +73,7 @@ fn a_volume_with_50000_files_is_what_du_says() {
 
 /// A memory emptyDir or another volume that is mounted below, and a directory that loops by a bind mount.
 #[test]
-fn mounts_below_are_not_entered_and_not_held() {
+fn mounts_below_a_volume_are_neither_entered_nor_kept_busy() {
     let (mounted, other) = (mount!(Kind::Ext4), mount!(Kind::Tmpfs));
     let volume = mounted.path().join("volume");
     let points = ["loop", "other"].map(|name| volume.join(name));
@@ -89,15 +89,15 @@ fn mounts_below_are_not_entered_and_not_held() {
     assert_eq!((found.inodes, found.is_lower_bound), (alone.inodes - 2, false), "no mount point counts");
     let path = Path::new("volume/other");
     run(Command::new("mount").arg("--bind").arg(other.path()).arg(&points[1])).unwrap();
-    let at_it = read_disk_usage(File::open(mounted.path()).unwrap().as_fd(), path, &mut PLENTY.clone());
+    let result = read_disk_usage(File::open(mounted.path()).unwrap().as_fd(), path, &mut UNLIMITED.clone());
     run(Command::new("umount").arg(&points[1])).unwrap();
-    assert!(at_it.is_err(), "{at_it:?}");
+    assert!(result.is_err(), "{result:?}");
 }
 
-/// A kubelet that deletes a pod unmounts its volumes while they may be read. Whoever looks up the name of a mount
-/// point is in its way for a moment; nobody is for longer.
+/// A kubelet that deletes a pod unmounts its volumes while the agent may read them. A lookup of a mount point's name
+/// delays the unmount for a moment, and nothing delays it for longer.
 #[test]
-fn an_unmount_succeeds_soon() {
+fn reading_usage_does_not_block_an_unmount() {
     const ATTEMPTS: usize = 50;
     let (mounted, other) = (mount!(Kind::Ext4), mount!(Kind::Tmpfs));
     let point = mounted.path().join("volume/memory");
@@ -120,9 +120,9 @@ fn an_unmount_succeeds_soon() {
     assert!(unmounted);
 }
 
-/// The agent may lack the right to read every directory: what it does not see makes the rest a lower bound.
+/// The agent may lack the right to read every directory: then the usage is a lower bound.
 #[test]
-fn a_directory_that_must_not_be_read_makes_a_lower_bound() {
+fn an_unreadable_directory_makes_the_usage_a_lower_bound() {
     let mounted = mount!(Kind::Ext4);
     let volume = mounted.path().join("volume");
     let private = volume.join("private");
@@ -133,7 +133,7 @@ fn a_directory_that_must_not_be_read_makes_a_lower_bound() {
     fs::set_permissions(&private, fs::Permissions::from_mode(0o700)).unwrap();
     let all = usage(mounted.path(), "volume");
     assert!(!all.is_lower_bound && all.bytes > 2 << 20, "{all:?}");
-    // Capabilities are those of a thread.
+    // Capabilities belong to a thread.
     let part = std::thread::scope(|scope| {
         let unprivileged = scope.spawn(|| {
             let mut held = capabilities(None).unwrap();
@@ -146,9 +146,9 @@ fn a_directory_that_must_not_be_read_makes_a_lower_bound() {
     assert!(part.is_lower_bound && part.bytes > 1 << 20 && part.bytes < 2 << 20, "{part:?}");
 }
 
-/// A pod may put a symbolic link in the place of a directory while it is read: nothing outside is counted for it.
+/// A pod may replace a directory with a symbolic link while the agent reads it: nothing outside counts for it.
 #[test]
-fn a_directory_that_becomes_a_link_leads_nowhere_else() {
+fn a_directory_replaced_by_a_link_is_not_followed() {
     let mounted = mount!(Kind::Ext4);
     let (volume, outside) = (mounted.path().join("volume"), mounted.path().join("outside"));
     let (inner, link) = (volume.join("a/b"), volume.join("link"));
@@ -165,9 +165,9 @@ fn a_directory_that_becomes_a_link_leads_nowhere_else() {
             }
         });
         let most = (0..2000).map(|_| {
-            // The place itself may be the link at that moment, which is refused.
+            // The path itself may be the link at that moment, which is refused.
             let (base, path) = (File::open(mounted.path()).unwrap(), Path::new("volume/a/b"));
-            let below = read_disk_usage(base.as_fd(), path, &mut PLENTY.clone());
+            let below = read_disk_usage(base.as_fd(), path, &mut UNLIMITED.clone());
             below.map_or(0, |it| it.bytes).max(usage(mounted.path(), "volume").bytes)
         });
         let most = most.max();

@@ -15,22 +15,22 @@ use tests::workload::Workload;
 use crate::agent::{GUARD, is_decision, node, pod, start_on, writing};
 use crate::{MIB, mount};
 
-/// How long the agent waits for what was allocated ahead.
-const WAIT: Duration = Duration::from_secs(2);
+/// How long the agent waits for space that was allocated ahead.
+const PREALLOCATION_WAIT: Duration = Duration::from_secs(2);
 
-/// A pod writes so much that the threshold is met by what is allocated ahead of its file alone.
+/// The MiB that a pod writes. The space that is allocated ahead of its file alone makes the threshold met.
 const WRITTEN_MIB: u64 = 72;
-const LEFT_MIB: u64 = 90;
+const HEADROOM_MIB: u64 = 90;
 
 fn available(disk: &FileSystem) -> u64 {
     let stat = statvfs(disk.path()).unwrap();
     stat.f_bavail * stat.f_frsize
 }
 
-/// An agent, and a pod that has written.
-fn crossed(disk: &FileSystem, node: &mut Node, profile: &str) -> (Agent, Workload, u64) {
+/// Starts an agent, and a pod that writes until the threshold is met.
+fn start_until_threshold_met(disk: &FileSystem, node: &mut Node, profile: &str) -> (Agent, Workload, u64) {
     let hog = node.add(pod("hog", None)).unwrap();
-    let threshold = available(disk) - LEFT_MIB * MIB;
+    let threshold = available(disk) - HEADROOM_MIB * MIB;
     let kubelet = json!({"evictionHard": {"nodefs.available": threshold.to_string()}});
     let config = node.file("agent.yaml");
     let agent = json!({
@@ -47,32 +47,33 @@ fn crossed(disk: &FileSystem, node: &mut Node, profile: &str) -> (Agent, Workloa
 }
 
 #[test]
-fn no_pod_goes_for_space_that_is_given_back_at_once() {
+fn no_pod_is_evicted_for_preallocation_that_is_freed_at_once() {
     for _ in 0..5 {
         let (disk, mut node) = (mount!(Kind::Xfs), node!());
-        let (mut agent, mut writer, threshold) = crossed(&disk, &mut node, "Enhanced");
-        let began = std::time::Instant::now();
+        let (mut agent, mut writer, threshold) = start_until_threshold_met(&disk, &mut node, "Enhanced");
+        let start = std::time::Instant::now();
         writer.wait_event("written").unwrap();
         drop(writer);
         wait_until("the space", || available(&disk) > threshold).unwrap();
-        // A slow machine gives it back too late.
-        if began.elapsed() > WAIT / 2 {
+        // A slow machine gives the space back too late.
+        if start.elapsed() > PREALLOCATION_WAIT / 2 {
             continue;
         }
         let is_cleared = |event: &Event| event.kind() == "threshold" && event.text("state") == "cleared";
         agent.wait_for("the end of the threshold", GUARD, is_cleared).unwrap();
-        assert!(!agent.heard().unwrap().iter().any(is_decision));
+        assert!(!agent.events().unwrap().iter().any(is_decision));
         agent.stop().unwrap();
         return;
     }
     panic!("the machine is too slow");
 }
 
-/// How long after the threshold was met the pod goes that has its file open, with `meanwhile`.
-fn waited(profile: &str, meanwhile: impl FnOnce(&FileSystem)) -> Result<Duration, String> {
+/// Returns how long after the threshold was met the pod is evicted that has its file open, with `meanwhile` in
+/// between.
+fn delay_until_decision(profile: &str, meanwhile: impl FnOnce(&FileSystem)) -> Result<Duration, String> {
     let disk = crate::mounted(Kind::Xfs)?;
     let mut node = Node::new("disk", 384 * MIB, 200).map_err(|error| format!("{error:#}"))?;
-    let (mut agent, _writer, _) = crossed(&disk, &mut node, profile);
+    let (mut agent, _writer, _) = start_until_threshold_met(&disk, &mut node, profile);
     meanwhile(&disk);
     let decision = agent.wait_for("a decision", GUARD, is_decision).unwrap();
     assert_eq!(decision.pod(), "shop/hog");
@@ -83,10 +84,10 @@ fn waited(profile: &str, meanwhile: impl FnOnce(&FileSystem)) -> Result<Duration
     Ok(at(&decision).duration_since(at(&met)).try_into().unwrap())
 }
 
-/// The same on a machine that is not slow at each of five attempts.
-fn is_sooner(profile: &str, meanwhile: impl Fn(&FileSystem)) -> Result<bool, String> {
+/// Returns whether that takes less than [`PREALLOCATION_WAIT`] in one of five attempts: the machine may be slow.
+fn decides_early(profile: &str, meanwhile: impl Fn(&FileSystem)) -> Result<bool, String> {
     for _ in 0..5 {
-        if waited(profile, &meanwhile)? < WAIT {
+        if delay_until_decision(profile, &meanwhile)? < PREALLOCATION_WAIT {
             return Ok(true);
         }
     }
@@ -94,26 +95,26 @@ fn is_sooner(profile: &str, meanwhile: impl Fn(&FileSystem)) -> Result<bool, Str
 }
 
 #[test]
-fn a_pod_goes_for_space_that_is_not_given_back_in_time() {
-    match waited("Enhanced", |_| {}) {
-        Ok(waited) => assert!(waited >= WAIT, "{waited:?}"),
+fn a_pod_is_evicted_if_preallocation_is_not_freed_in_time() {
+    match delay_until_decision("Enhanced", |_| {}) {
+        Ok(delay) => assert!(delay >= PREALLOCATION_WAIT, "{delay:?}"),
         Err(why) => skip!("{why}"),
     }
 }
 
 #[test]
-fn nothing_is_waited_for_once_it_would_be_too_little() {
+fn the_agent_does_not_wait_for_too_little_preallocation() {
     let write = |disk: &FileSystem| fs::write(disk.path().join("another"), vec![0x5a; 48 << 20]).unwrap();
-    match is_sooner("Enhanced", write) {
-        Ok(is_sooner) => assert!(is_sooner),
+    match decides_early("Enhanced", write) {
+        Ok(decides_early) => assert!(decides_early),
         Err(why) => skip!("{why}"),
     }
 }
 
 #[test]
-fn the_kubelets_rules_wait_for_nothing() {
-    match is_sooner("Kubelet", |_| {}) {
-        Ok(is_sooner) => assert!(is_sooner),
+fn the_kubelet_profile_does_not_wait_for_preallocation() {
+    match decides_early("Kubelet", |_| {}) {
+        Ok(decides_early) => assert!(decides_early),
         Err(why) => skip!("{why}"),
     }
 }

@@ -1,4 +1,4 @@
-//! The agent beside a cluster: cgroups of this machine for pods that the API server made.
+//! An agent with a cluster: this machine has cgroups for the pods of the API server.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use crate::fixture;
 /// The node's name in the cluster.
 pub(crate) const NODE: &str = "n1";
 
-/// What the agent needs to know of its pods and its node.
+/// Returns the rights that the agent needs to watch its pods and its node.
 pub(crate) fn watching_rules() -> Value {
     json!([
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
@@ -22,7 +22,7 @@ pub(crate) fn watching_rules() -> Value {
     ])
 }
 
-/// A service account with these rights, once the server's authorizer has heard of them.
+/// Creates a service account with these rights, and waits until the server's authorizer applies them.
 pub(crate) fn account(cluster: &mut Cluster, name: &str, rules: &Value) -> Account {
     let account = cluster.account(name, rules).unwrap();
     let client = cluster.client(&account.token).unwrap();
@@ -31,31 +31,31 @@ pub(crate) fn account(cluster: &mut Cluster, name: &str, rules: &Value) -> Accou
     account
 }
 
-/// A node in small on this machine; its thresholds are far away.
+/// Creates a small node on this machine; its thresholds are far away.
 pub(crate) fn small_node(label: &str) -> Node {
     Node::new(label, 256 * MIB, 4096).unwrap()
 }
 
-/// One that holds so much in that pod's first container, and heeds no SIGTERM.
+/// Starts a process that holds `size` in that pod's first container and ignores SIGTERM.
 pub(crate) fn hog(node: &Node, pod: usize, size: &str) -> Workload {
     let group = &node.pods[pod].containers[0].group;
     let arguments = ["--on-term", "ignore", "hold", "--size", size];
     Workload::run(&workload::binary().unwrap(), group, arguments).unwrap()
 }
 
-/// The cgroups of a pod with one container, named by that uid.
-pub(crate) fn groups(node: &Node, uid: &str, serial: u64) -> Group {
+/// Creates the cgroups of a pod with one container, named by that UID.
+pub(crate) fn create_pod_cgroups(node: &Node, uid: &str, serial: u64) -> Group {
     let pod = node.root().group(Driver::Cgroupfs.pod(Qos::BestEffort, uid)).unwrap();
     pod.group(Driver::Cgroupfs.container(&container_id(serial))).unwrap();
     pod
 }
 
-/// How the agent is started on that node with that kubeconfig.
+/// Returns the options of an agent on that node with that kubeconfig.
 pub(crate) fn options(node: &Node, kubeconfig: &Path) -> Options {
     options_on(NODE, node, kubeconfig)
 }
 
-/// The same on the node of that name.
+/// Returns the options of an agent on the node of that name.
 pub(crate) fn options_on(name: &str, node: &Node, kubeconfig: &Path) -> Options {
     let config = json!({"evictionHard": {"memory.available": "1Mi"}});
     let options = Options::of(&binary().unwrap(), node, &config).unwrap();
@@ -68,23 +68,23 @@ pub(crate) fn options_on(name: &str, node: &Node, kubeconfig: &Path) -> Options 
     }
 }
 
-/// Starts it.
+/// Starts the agent.
 pub(crate) fn start(node: &Node, kubeconfig: &Path) -> Agent {
     Agent::start_recorded(&options(node, kubeconfig), fixture::interrupt()).unwrap()
 }
 
-/// Waits until the agent says this of its pods.
+/// Waits for an event about the agent's pods that fits.
 pub(crate) fn wait_for_pods(agent: &mut Agent, what: &str, fits: impl Fn(&Value) -> bool) -> Value {
     agent.wait_for(what, GUARD, |event| event.kind() == "pods" && fits(&event.value)).unwrap().value
 }
 
-/// The names in a list of an event; none where there is no list.
+/// Returns the names in a list of an event; empty where there is no list.
 pub(crate) fn names(event: &Value, list: &str) -> Vec<String> {
     let items = event[list].as_array().map_or(&[][..], Vec::as_slice).iter();
     items.map(|item| item.as_str().map_or_else(|| full_name(item), str::to_owned)).collect()
 }
 
-/// Waits until a series of the agent's metrics is so.
+/// Waits until a series of the agent's metrics fits, and returns its value.
 pub(crate) fn wait_for_metric(
     agent: &Agent,
     name: &str,

@@ -1,4 +1,5 @@
-//! The chart on a real API server: it takes what each values file renders to, and Helm replaces and removes it.
+//! The chart on a real API server: the server accepts what each values file renders to, and Helm replaces and removes
+//! it.
 
 use serde_json::{Value, json};
 use tests::cluster::{Cluster, NAME, Options};
@@ -8,7 +9,7 @@ use crate::fixture;
 
 const ROLES: &str = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
 
-/// A cluster and the Helm of its administrator.
+/// Starts a cluster, and returns it with the Helm of its administrator.
 fn cluster() -> Option<(Cluster, Helm)> {
     let helm = Helm::find()?;
     let cluster = fixture::cluster(&Options::default())?;
@@ -16,14 +17,14 @@ fn cluster() -> Option<(Cluster, Helm)> {
     Some((cluster, helm.of_cluster(kubeconfig)))
 }
 
-/// `helm VERB RELEASE CHART` with more arguments.
+/// Runs `helm VERB RELEASE CHART` with more arguments.
 fn apply(helm: &Helm, verb: &str, release: &str, more: &[&str]) -> Result<String, String> {
     let chart = chart();
     let fixed = [verb, release, chart.to_str().unwrap(), "--namespace", NAME, "--create-namespace"];
     helm.run(&[&fixed, more].concat())
 }
 
-/// Resource and verb of each permission.
+/// Returns resource and verb of each permission.
 fn permissions(cluster: &Cluster) -> Vec<String> {
     let role = cluster.admin().get(&format!("{ROLES}/{NAME}")).unwrap().ok().unwrap();
     let rules = role["rules"].as_array().unwrap();
@@ -34,7 +35,7 @@ fn permissions(cluster: &Cluster) -> Vec<String> {
 }
 
 #[test]
-fn the_server_takes_the_objects_of_every_ci_values_file() {
+fn the_server_accepts_every_ci_values_file() {
     let Some((_cluster, helm)) = cluster() else { return };
     let mut files: Vec<_> =
         std::fs::read_dir(chart().join("ci")).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -80,7 +81,7 @@ fn an_upgrade_ends_the_dry_run_and_keeps_the_other_values() {
         |object: &Value| object["spec"]["template"]["metadata"]["annotations"]["checksum/config"].clone();
     assert_ne!(checksum(&daemonset()), checksum(&before));
 
-    // What contradicts itself changes nothing.
+    // Values that contradict each other change nothing.
     let error =
         apply(&helm, "upgrade", NAME, &["--reuse-values", "--set", "hostPID=false,config.action=Kill"])
             .unwrap_err();

@@ -1,4 +1,4 @@
-//! `eviction-agent cleanup` takes away what the agent has written into nodes, and nothing else.
+//! `eviction-agent cleanup` removes what the agent has written into nodes, and nothing else.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,7 +11,7 @@ use crate::fixture;
 
 const KEY: &str = "eviction-agent.io/memory-pressure";
 
-/// Exit code, standard output, standard error.
+/// Runs `cleanup`, and returns its exit code, standard output and standard error.
 fn clean(kubeconfig: &Path, more: &[&str]) -> (i32, String, String) {
     let mut command = Command::new(binary().unwrap());
     let output = command.args(["cleanup", "--kubeconfig"]).arg(kubeconfig).args(more).output().unwrap();
@@ -23,7 +23,7 @@ fn node(cluster: &Cluster, name: &str) -> Value {
     cluster.admin().get(&format!("/api/v1/nodes/{name}")).unwrap().ok().unwrap()
 }
 
-fn kinds(node: &Value) -> Vec<&str> {
+fn condition_types(node: &Value) -> Vec<&str> {
     let conditions = node["status"]["conditions"].as_array().unwrap();
     let mut kinds: Vec<&str> = conditions.iter().map(|it| it["type"].as_str().unwrap()).collect();
     kinds.sort_unstable();
@@ -31,7 +31,7 @@ fn kinds(node: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn what_the_agent_has_written_goes_and_what_others_have_stays() {
+fn cleanup_removes_only_what_the_agent_wrote() {
     let Some(mut cluster) = fixture::cluster(&Options::default()) else { return };
     let rules = json!([
         {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "patch"]},
@@ -53,12 +53,12 @@ fn what_the_agent_has_written_goes_and_what_others_have_stays() {
     let all = json!([others[0], own[0], others[1], own[1]]);
     let admin = cluster.admin();
     admin.patch(Patch::Merge, "/api/v1/nodes/n1", &json!({"spec": {"taints": all}})).unwrap().ok().unwrap();
-    let said = json!({"status": {"conditions": [
+    let status_patch = json!({"status": {"conditions": [
         {"type": "EvictionAgentMemoryPressure", "status": "True"},
         {"type": "EvictionAgentPIDPressure", "status": "True"},
         {"type": "MemoryPressure", "status": "False"},
     ]}});
-    admin.patch(Patch::Strategic, "/api/v1/nodes/n1/status", &said).unwrap().ok().unwrap();
+    admin.patch(Patch::Strategic, "/api/v1/nodes/n1/status", &status_patch).unwrap().ok().unwrap();
     let client = cluster.client(&account.token).unwrap();
     cluster
         .until("the rights are known", |_| Ok((client.get("/api/v1/nodes/n1")?.status == 200).then_some(())))
@@ -86,7 +86,7 @@ fn what_the_agent_has_written_goes_and_what_others_have_stays() {
     assert_eq!((code, &*reported), (0, "node/n1: nothing to remove\nnode/n2: nothing to remove\n"));
     let after = node(&cluster, "n1");
     assert_eq!(after["spec"]["taints"], others);
-    assert_eq!(kinds(&after), ["MemoryPressure", "Ready"]);
+    assert_eq!(condition_types(&after), ["MemoryPressure", "Ready"]);
     assert_eq!(clean(&kubeconfig, &["n1"]), (0, "node/n1: nothing to remove\n".into(), String::new()));
 
     assert_eq!(clean(&kubeconfig, &["--all", "n1"]).0, 2, "all nodes, or some");
@@ -96,15 +96,15 @@ fn what_the_agent_has_written_goes_and_what_others_have_stays() {
     let (code, _, error) = clean(&kubeconfig, &["No_Name"]);
     assert!(code == 1 && error.contains("`No_Name` is no name of a node"), "{code} {error}");
     assert_eq!(clean(&kubeconfig, &[]).0, 2);
-    let nobody = cluster.account("nobody", &json!([])).unwrap();
-    let nobody = cluster.kubeconfig("nobody", &nobody.token).unwrap();
-    let (code, _, error) = clean(&nobody, &["n1"]);
+    let without_rights = cluster.account("nobody", &json!([])).unwrap();
+    let kubeconfig_without_rights = cluster.kubeconfig("nobody", &without_rights.token).unwrap();
+    let (code, _, error) = clean(&kubeconfig_without_rights, &["n1"]);
     assert_eq!(code, 1);
     assert!(
         error.contains("error: read node n1: a permission is missing: ") && error.contains("help: "),
         "{error}"
     );
-    let (code, _, error) = clean(&nobody, &["--all"]);
+    let (code, _, error) = clean(&kubeconfig_without_rights, &["--all"]);
     assert!(code == 1 && error.contains("error: list nodes: 403: "), "{code} {error}");
     assert!(error.contains("help: it takes list of nodes"), "{error}");
     let (code, _, error) = clean(Path::new("/nowhere/kubeconfig"), &["n1"]);

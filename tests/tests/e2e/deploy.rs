@@ -1,33 +1,33 @@
-//! deploy/manifests, as they are: the real API server takes them, the real controllers and the
-//! real scheduler make pods of them, and an agent with what they give it evicts.
+//! deploy/manifests, as they are: the real API server accepts them, the real controllers and the real scheduler
+//! create pods from them, and an agent with the token and the configuration of such a pod evicts.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use tests::agent::{Agent, GUARD};
-use tests::cluster::{AskedKubelet, Cluster, Manifests, NAME, Options, Patch, manifest};
+use tests::cluster::{Cluster, FakeKubelet, Manifests, NAME, Options, Patch, manifest};
 use tests::node::{MIB, Node, PodSpec};
 use tests::workload::Workload;
 
 use crate::agent::{self, NODE};
 use crate::fixture;
 
-/// A node in small of that name with that pod, which the API server takes for a running one.
+/// Creates a small node of that name with one pod, which the API server has as a running one.
 pub(crate) fn node_with_pod(cluster: &Cluster, name: &str, pod: &str) -> Node {
     let mut node = Node::new(name, 320 * MIB, 200).unwrap();
     let made = cluster.make_pod(&manifest::pod(pod, name)).unwrap();
     let uid = made["metadata"]["uid"].as_str().unwrap().to_owned();
-    node.add_as(PodSpec::new("default", pod, &["main"], 8), uid).unwrap();
+    node.add_with_uid(PodSpec::new("default", pod, &["main"], 8), uid).unwrap();
     cluster.set_running("default", pod, |_| node.pods[0].containers[0].id.clone()).unwrap();
     node
 }
 
-/// Crosses the line of 64 MiB in that node's only pod.
+/// Starts a process that crosses the threshold of 64 MiB in that node's only pod.
 pub(crate) fn hog(node: &Node) -> Workload {
     agent::hog(node, 0, "270M")
 }
 
-/// The container's arguments of the DaemonSet: `--name=value` each.
+/// Returns the arguments of the DaemonSet's container: `--name=value` each.
 fn arguments(daemonset: &Value) -> BTreeMap<String, String> {
     let all = daemonset["spec"]["template"]["spec"]["containers"][0]["args"].as_array().unwrap();
     assert_eq!(all[0], "run");
@@ -40,50 +40,50 @@ fn arguments(daemonset: &Value) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// The kubelet of that node, which knows the line that a hog crosses.
-pub(crate) fn kubelet(cluster: &Cluster, name: &str) -> AskedKubelet {
+/// Starts the kubelet of that node, with the threshold that a hog crosses.
+pub(crate) fn kubelet(cluster: &Cluster, name: &str) -> FakeKubelet {
     let configuration = json!({"evictionHard": {"memory.available": "64Mi"}, "enforceNodeAllocatable": []});
-    AskedKubelet::start(cluster, name, &configuration).unwrap()
+    FakeKubelet::start(cluster, name, &configuration).unwrap()
 }
 
-/// How the agent of the DaemonSet is started, on a node in small: its own arguments and its own
-/// ConfigMap, with paths of this machine.
+/// Returns the options of the DaemonSet's agent on a small node: its own arguments and its own ConfigMap, with paths
+/// of this machine.
 pub(crate) fn options(
     manifests: &mut Manifests,
     name: &str,
     node: &Node,
-    kubelet: &AskedKubelet,
+    kubelet: &FakeKubelet,
     kubeconfig: &std::path::Path,
 ) -> tests::agent::Options {
-    let mut given = arguments(manifests.of("DaemonSet").unwrap());
+    let mut unused_arguments = arguments(manifests.of("DaemonSet").unwrap());
     let config = manifests.of("ConfigMap").unwrap()["data"]["agent.yaml"].as_str().unwrap();
     let mut config: Value = serde_yaml_ng::from_str(config).unwrap();
     assert_eq!(config["thresholds"], json!({"source": "Configz"}));
     config["thresholds"]["configz"] = json!({"port": kubelet.port()});
-    // As shipped nothing is evicted; this agent evicts.
+    // As shipped the agent evicts no pod; this agent evicts.
     assert_eq!((&config["action"], &config["dryRun"]), (&json!("Evict"), &json!("Server")));
     config["dryRun"] = json!("None");
     let file = node.file("agent.yaml");
     std::fs::write(&file, config.to_string()).unwrap();
     let mut options = agent::options_on(name, node, kubeconfig);
-    // What counts where the kubelet is not asked: nothing crosses that.
+    // The threshold for an agent that does not ask the kubelet: nothing crosses it.
     options.kubelet_config =
         node.write_config(&json!({"evictionHard": {"memory.available": "1Mi"}})).unwrap();
-    assert_eq!(given.remove("--config").as_deref(), Some("/etc/eviction-agent/agent.yaml"));
+    assert_eq!(unused_arguments.remove("--config").as_deref(), Some("/etc/eviction-agent/agent.yaml"));
     (options.action, options.config) = ("evict", Some(file));
-    // Its default is a directory of the host, where other agents may run.
+    // The default is a directory of the host, where other agents may run.
     let state = node.file("state");
     std::fs::create_dir_all(&state).unwrap();
     options.more.extend(["--state-dir".to_owned(), state.display().to_string()]);
-    // What the fixture says by itself; a new argument has to be passed to it.
+    // The fixture sets these arguments by itself; a new argument has to be passed to it.
     for name in ["--output", "--log-format", "--listen-address"] {
-        assert!(given.remove(name).is_some(), "{name}");
+        assert!(unused_arguments.remove(name).is_some(), "{name}");
     }
-    assert!(given.is_empty(), "{given:?}");
+    assert!(unused_arguments.is_empty(), "{unused_arguments:?}");
     options
 }
 
-/// A token of the manifests' service account, as its pod on that node gets one.
+/// Returns a token of the manifests' service account, as its pod on that node gets one.
 pub(crate) fn token(cluster: &mut Cluster, node: &str) -> String {
     let mut pod = manifest::pod(node, node);
     pod["metadata"]["namespace"] = json!(NAME);
@@ -149,7 +149,7 @@ fn the_manifests_put_a_pod_on_every_node_and_its_token_evicts() {
 }
 
 #[test]
-fn an_agent_changes_no_other_node_and_no_pod_there() {
+fn an_agent_cannot_change_other_nodes_or_their_pods() {
     let Some(mut cluster) = fixture::cluster(&Options::default()) else { return };
     for name in [NODE, "other"] {
         cluster.add_node(name).unwrap();
@@ -164,7 +164,7 @@ fn an_agent_changes_no_other_node_and_no_pod_there() {
         json!({"status": {"conditions": [{"type": "EvictionAgentMemoryPressure", "status": "True"}]}});
     let disrupted = json!({"status": {"conditions": [{"type": "DisruptionTarget", "status": "True"}]}});
     let pods = "/api/v1/namespaces/default/pods";
-    // The server hears of rights and of the policy a moment later.
+    // The server applies rights and the policy a moment later.
     let refused = |answer: &tests::cluster::Answer| {
         answer.status == 403
             && answer.body["message"].to_string().contains("may not change node other or its pods")

@@ -1,10 +1,10 @@
-//! Pressure on a disk beside a real API server: condition, taint, and the eviction of the pod that writes.
+//! Disk pressure with a real API server: condition, taint, and the eviction of the pod that writes.
 
 use std::fs;
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
-use tests::agent::{Agent, Event, GUARD, Options, at_the_line, binary};
+use tests::agent::{Agent, Event, GUARD, Options, binary, config_without_margin};
 use tests::cluster::{self, Cluster, manifest};
 use tests::file_system::{FileSystem, Kind};
 use tests::node::{MIB, Node, PodSpec};
@@ -12,18 +12,18 @@ use tests::workload::{self, Workload};
 
 use crate::agent::{self, NODE};
 use crate::fixture;
-use crate::marks;
+use crate::node_conditions;
 
 const VOLUME: &str = "scratch";
 
-/// A node in a cluster, whose nodefs is a file system of its own.
-struct World {
+/// A node in a cluster, with a file system of its own as nodefs.
+struct Testbed {
     cluster: Cluster,
     node: Node,
     disk: FileSystem,
 }
 
-impl World {
+impl Testbed {
     fn new() -> Option<Self> {
         let disk = match FileSystem::new(Kind::Ext4, 512 * MIB, "eviction-e2e-disk") {
             Ok(disk) => disk,
@@ -41,7 +41,7 @@ impl World {
         Some(Self { cluster, node, disk })
     }
 
-    /// A pod with a volume that requests so much local storage and may use so much of its volume.
+    /// Adds a pod with a volume; `request` is its request of local storage, `limit` the size limit of its volume.
     fn add(&mut self, name: &str, request: &str, limit: Option<&str>) -> usize {
         let mut pod = manifest::pod(name, NODE);
         let empty_dir = limit.map_or_else(|| json!({}), |limit| json!({"sizeLimit": limit}));
@@ -49,7 +49,7 @@ impl World {
         pod["spec"]["containers"][0]["resources"] = json!({"requests": {"ephemeral-storage": request}});
         let pod = self.cluster.run_pod(&pod).unwrap();
         let uid = pod["metadata"]["uid"].as_str().unwrap().to_owned();
-        let index = self.node.add_as(PodSpec::new("default", name, &["main"], 8), uid).unwrap();
+        let index = self.node.add_with_uid(PodSpec::new("default", name, &["main"], 8), uid).unwrap();
         fs::create_dir_all(self.volume(index)).unwrap();
         index
     }
@@ -60,7 +60,7 @@ impl World {
     }
 
     fn start(&mut self, kubelet: &Value) -> Agent {
-        let account = agent::account(&mut self.cluster, "agent", &marks::rules());
+        let account = agent::account(&mut self.cluster, "agent", &node_conditions::rules());
         let kubeconfig = self.cluster.kubeconfig(&account.name, &account.token).unwrap();
         let options = Options::of(&binary().unwrap(), &self.node, kubelet).unwrap();
         let [kubeconfig, nodefs, root] =
@@ -77,7 +77,7 @@ impl World {
             &root,
         ];
         let more = more.map(str::to_owned).to_vec();
-        let config = Some(at_the_line(&self.node).unwrap());
+        let config = Some(config_without_margin(&self.node).unwrap());
         Agent::start_recorded(
             &Options { pods: None, config, action: "evict", more, ..options },
             fixture::interrupt(),
@@ -95,35 +95,35 @@ impl World {
         writer
     }
 
-    fn is_going(&self, name: &str) -> bool {
+    fn is_terminating(&self, name: &str) -> bool {
         let pod = self.cluster.pod("default", name).unwrap().unwrap();
         pod["metadata"]["deletionTimestamp"].is_string()
     }
 }
 
-fn accepted(agent: &mut Agent, name: &str) {
-    let full = format!("default/{name}");
-    let is_it = |event: &Event| {
-        event.kind() == "eviction_progress" && event.text("result") == "accepted" && event.pod() == full
+fn wait_for_accepted(agent: &mut Agent, name: &str) {
+    let full_name = format!("default/{name}");
+    let is_match = |event: &Event| {
+        event.kind() == "eviction_progress" && event.text("result") == "accepted" && event.pod() == full_name
     };
-    agent.wait_for(&format!("that {name} is evicted"), GUARD, is_it).unwrap();
+    agent.wait_for(&format!("that {name} is evicted"), GUARD, is_match).unwrap();
 }
 
 #[test]
-fn the_pod_that_fills_the_disk_is_evicted_and_the_node_has_the_condition_and_the_taint() {
-    let Some(mut world) = World::new() else { return };
-    // Uses more than the other one, and no more than it asked for.
-    let modest = world.add("modest", "200Mi", None);
-    let hog = world.add("hog", "1Mi", None);
-    let mut kept = world.write(modest, 150);
-    kept.wait_event("written").unwrap();
-    let stat = rustix::fs::statvfs(world.disk.path()).unwrap();
+fn a_pod_that_fills_nodefs_is_evicted_and_the_node_is_tainted() {
+    let Some(mut testbed) = Testbed::new() else { return };
+    // This pod uses more than the other one, and no more than its request.
+    let modest = testbed.add("modest", "200Mi", None);
+    let hog = testbed.add("hog", "1Mi", None);
+    let mut writer = testbed.write(modest, 150);
+    writer.wait_event("written").unwrap();
+    let stat = rustix::fs::statvfs(testbed.disk.path()).unwrap();
     let threshold = (stat.f_bavail * stat.f_frsize - 64 * MIB).to_string();
-    let mut agent = world.start(&json!({"evictionHard": {"nodefs.available": threshold}}));
-    let _hog = world.write(hog, 96);
-    accepted(&mut agent, "hog");
-    assert!(world.is_going("hog") && !world.is_going("modest"));
-    let is_marked = |cluster: &Cluster| {
+    let mut agent = testbed.start(&json!({"evictionHard": {"nodefs.available": threshold}}));
+    let _hog = testbed.write(hog, 96);
+    wait_for_accepted(&mut agent, "hog");
+    assert!(testbed.is_terminating("hog") && !testbed.is_terminating("modest"));
+    let has_condition_and_taint = |cluster: &Cluster| {
         let node = cluster.admin().get(&format!("/api/v1/nodes/{NODE}"))?.body;
         let of = |list: &Value, key: &str, name: &str| {
             list.as_array()
@@ -135,22 +135,22 @@ fn the_pod_that_fills_the_disk_is_evicted_and_the_node_has_the_condition_and_the
         let is_met = condition["status"] == "True" && condition["reason"] == "HardEvictionThresholdMet";
         Ok((is_met && taint["effect"] == "NoSchedule").then_some(()))
     };
-    world.cluster.until("that the node has the condition and the taint", is_marked).unwrap();
+    testbed.cluster.until("that the node has the condition and the taint", has_condition_and_taint).unwrap();
     agent.stop().unwrap();
 }
 
 #[test]
-fn a_pod_over_the_limit_of_its_volume_is_evicted_with_the_kubelets_message() {
-    let Some(mut world) = World::new() else { return };
-    let (below, above) = (world.add("below", "1Mi", Some("8Mi")), world.add("above", "1Mi", Some("8Mi")));
-    let mut agent = world.start(&json!({"evictionHard": {"nodefs.available": "1Mi"}}));
-    let mut kept = world.write(below, 7);
-    kept.wait_event("written").unwrap();
-    let _above = world.write(above, 9);
-    accepted(&mut agent, "above");
-    assert!(world.is_going("above") && !world.is_going("below"));
+fn a_pod_over_its_volume_limit_is_evicted_with_the_kubelets_message() {
+    let Some(mut testbed) = Testbed::new() else { return };
+    let (below, above) = (testbed.add("below", "1Mi", Some("8Mi")), testbed.add("above", "1Mi", Some("8Mi")));
+    let mut agent = testbed.start(&json!({"evictionHard": {"nodefs.available": "1Mi"}}));
+    let mut writer = testbed.write(below, 7);
+    writer.wait_event("written").unwrap();
+    let _above = testbed.write(above, 9);
+    wait_for_accepted(&mut agent, "above");
+    assert!(testbed.is_terminating("above") && !testbed.is_terminating("below"));
     let message = "Usage of EmptyDir volume \"scratch\" exceeds the limit \"8Mi\". ";
-    let decision = agent.heard().unwrap().iter().find(|event| event.kind() == "eviction_decision").unwrap();
+    let decision = agent.events().unwrap().iter().find(|event| event.kind() == "eviction_decision").unwrap();
     assert_eq!(decision.text("eviction_message"), message);
     agent.stop().unwrap();
 }

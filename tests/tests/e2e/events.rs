@@ -1,5 +1,4 @@
-//! What the API server gets: evictions, kills by the kernel and thresholds, as events, and in how
-//! few requests.
+//! Events in the API server about evictions, OOM kills and thresholds, and the number of requests that they take.
 
 use std::time::{Duration, Instant};
 
@@ -16,8 +15,8 @@ use crate::fixture;
 const MEMORY: u64 = 320 * MIB;
 const PIDS: u64 = 400;
 
-/// A cluster whose pods are cgroups of this machine, with an agent that may evict and tell of it.
-pub(crate) struct World {
+/// A cluster with pods that are cgroups of this machine, and an agent that may evict and write events.
+pub(crate) struct Testbed {
     pub(crate) cluster: Cluster,
     pub(crate) node: Node,
     proxy: Proxy,
@@ -36,8 +35,8 @@ fn rules() -> Value {
     rules
 }
 
-impl World {
-    /// A node with these pods of the namespace `shop`.
+impl Testbed {
+    /// Creates a node with these pods of the namespace `shop`.
     pub(crate) fn new(label: &str, pods: impl IntoIterator<Item = PodSpec>) -> Option<Self> {
         let mut cluster = fixture::cluster(&cluster::Options::default())?;
         let Ok(mut node) = Node::new(label, MEMORY, PIDS) else {
@@ -49,7 +48,7 @@ impl World {
         let proxy = Proxy::start(&cluster).unwrap();
         let kubeconfig = cluster.kubeconfig_at("agent", &account.token, proxy.port()).unwrap();
         for pod in pods {
-            cluster.place(NODE, &mut node, pod).unwrap();
+            cluster.run_pod_on(NODE, &mut node, pod).unwrap();
         }
         Some(Self { cluster, node, proxy, kubeconfig })
     }
@@ -58,7 +57,7 @@ impl World {
         let options = Options::of(&binary().unwrap(), &self.node, kubelet).unwrap();
         let kubeconfig = self.kubeconfig.display().to_string();
         let more = ["--kubeconfig", &kubeconfig, "--node-name", NODE].map(str::to_owned).to_vec();
-        let config = Some(tests::agent::at_the_line(&self.node).unwrap());
+        let config = Some(tests::agent::config_without_margin(&self.node).unwrap());
         let options = Options { pods: None, config, action: "evict", more, ..options };
         let mut agent = Agent::start_recorded(&options, fixture::interrupt()).unwrap();
         let placed = self.node.pods.len();
@@ -71,15 +70,15 @@ impl World {
         Workload::start(&workload::binary().unwrap(), group, arguments).unwrap()
     }
 
-    /// The events of a namespace with that reason.
+    /// Returns the events of a namespace with that reason.
     fn events(&self, namespace: &str, reason: &str) -> Vec<Value> {
         let path = format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events");
         let list = self.cluster.admin().get(&path).unwrap().ok().unwrap();
-        let of_it = |event: &&Value| event["reason"] == reason;
-        list["items"].as_array().unwrap().iter().filter(of_it).cloned().collect()
+        let is_match = |event: &&Value| event["reason"] == reason;
+        list["items"].as_array().unwrap().iter().filter(is_match).cloned().collect()
     }
 
-    /// Waits until they are so.
+    /// Waits until the events of a namespace with that reason fit.
     fn wait_for_events(&self, namespace: &str, reason: &str, fits: impl Fn(&[Value]) -> bool) -> Vec<Value> {
         let what = format!("events {reason} in {namespace}");
         fixture::interrupt()
@@ -90,41 +89,41 @@ impl World {
             .unwrap()
     }
 
-    /// When requests about events came.
-    fn asked(&self) -> Vec<Instant> {
-        let about = self.proxy.seen().into_iter().filter(|seen| seen.request.contains("/events"));
+    /// Returns the times of the requests about events.
+    fn event_request_times(&self) -> Vec<Instant> {
+        let about = self.proxy.requests().into_iter().filter(|seen| seen.request.contains("/events"));
         about.map(|seen| seen.at).collect()
     }
 }
 
-/// So many occurrences an event stands for.
+/// Returns how many occurrences an event stands for.
 fn count(event: &Value) -> u64 {
     event["series"]["count"].as_u64().unwrap_or(1)
 }
 
-fn far() -> Value {
+fn distant_threshold() -> Value {
     json!({"evictionHard": {"memory.available": "1Mi"}})
 }
 
-fn is(kind: &'static str) -> impl Fn(&Event) -> bool {
+fn is_kind(kind: &'static str) -> impl Fn(&Event) -> bool {
     move |event| event.kind() == kind
 }
 
 #[test]
-fn an_eviction_is_reported_as_the_kubelet_reports_its_own_and_a_threshold_on_the_node() {
+fn evictions_and_thresholds_are_reported_as_by_the_kubelet() {
     let pods = ["hog", "quiet"].map(|name| PodSpec::new("shop", name, &["main"], 8));
-    let Some(mut world) = World::new("events", pods) else { return };
-    let mut hog = world.workload(0, &["--on-term", "ignore", "hold", "--size", "270M"]);
-    let mut agent = world.start(&json!({"evictionHard": {"memory.available": "64Mi"}}));
+    let Some(mut testbed) = Testbed::new("events", pods) else { return };
+    let mut hog = testbed.workload(0, &["--on-term", "ignore", "hold", "--size", "270M"]);
+    let mut agent = testbed.start(&json!({"evictionHard": {"memory.available": "64Mi"}}));
     hog.go().unwrap();
 
-    let decision = agent.wait_for("a decision", GUARD, is("eviction_decision")).unwrap();
-    let events = world.wait_for_events("shop", "Evicted", |events| !events.is_empty());
+    let decision = agent.wait_for("a decision", GUARD, is_kind("eviction_decision")).unwrap();
+    let events = testbed.wait_for_events("shop", "Evicted", |events| !events.is_empty());
     let [event] = &events[..] else { panic!("{events:?}") };
     let note = event["note"].as_str().unwrap();
     assert_eq!(note, decision.text("eviction_message"));
-    let begin = "The node was low on resource: memory. Threshold quantity: 64Mi, available: ";
-    assert!(note.starts_with(begin) && note.ends_with("has larger consumption of memory. "), "{note}");
+    let prefix = "The node was low on resource: memory. Threshold quantity: 64Mi, available: ";
+    assert!(note.starts_with(prefix) && note.ends_with("has larger consumption of memory. "), "{note}");
     let annotations = &event["metadata"]["annotations"];
     assert_eq!(annotations["starved_resource"], "memory");
     assert_eq!(annotations["offending_containers"], "main");
@@ -134,65 +133,69 @@ fn an_eviction_is_reported_as_the_kubelet_reports_its_own_and_a_threshold_on_the
     assert_eq!(id, decision.text("decision_id"));
     assert!(id.ends_with(&format!("-{}", decision.number("id").unwrap())), "{id}");
     assert_eq!(annotations.as_object().unwrap().len(), 4, "{annotations}");
-    let uid = world.node.pods[0].uid();
+    let uid = testbed.node.pods[0].uid();
     let regarding =
         json!({"apiVersion": "v1", "kind": "Pod", "namespace": "shop", "name": "hog", "uid": uid});
     assert_eq!(event["regarding"], regarding);
     assert_eq!((&event["type"], &event["action"]), (&json!("Warning"), &json!("Evict")));
     assert_eq!(event["reportingController"], "eviction-agent.io/agent");
     assert_eq!(event["reportingInstance"], format!("eviction-agent-{NODE}"));
-    // As whoever reads the older API sees it.
+    // The event as a client of the older API reads it.
     let name = event["metadata"]["name"].as_str().unwrap();
     let old =
-        world.cluster.admin().get(&format!("/api/v1/namespaces/shop/events/{name}")).unwrap().ok().unwrap();
+        testbed.cluster.admin().get(&format!("/api/v1/namespaces/shop/events/{name}")).unwrap().ok().unwrap();
     assert_eq!((&old["message"], &old["involvedObject"]["uid"]), (&event["note"], &json!(uid)));
 
-    let met = world.wait_for_events("default", "EvictionThresholdMet", |events| !events.is_empty());
+    let met = testbed.wait_for_events("default", "EvictionThresholdMet", |events| !events.is_empty());
     assert_eq!((&met[0]["regarding"]["kind"], &met[0]["regarding"]["name"]), (&json!("Node"), &json!(NODE)));
     assert!(met[0]["note"].as_str().unwrap().starts_with("hard threshold memory.available < 64Mi met"));
     assert_eq!(met[0]["type"], "Warning");
 
-    // What a kubelet does in the end, and what it writes.
+    // As a kubelet does in the end, with the status that it writes.
     hog.process().child().kill().unwrap();
     hog.process().wait().unwrap();
-    crate::apart::end(&world, 0, &json!({"exitCode": 137, "reason": "Error"}));
-    let ended = agent.wait_for("the verdict", GUARD, is("container_terminated")).unwrap();
+    crate::termination_causes::write_terminated_status(
+        &testbed,
+        0,
+        &json!({"exitCode": 137, "reason": "Error"}),
+    );
+    let ended = agent.wait_for("the verdict", GUARD, is_kind("container_terminated")).unwrap();
     assert_eq!(
         (ended.text("cause"), ended.text("mismatch")),
         ("evicted_by_agent", "killed_by_eviction"),
         "{ended:?}"
     );
-    let cleared = world.wait_for_events("default", "EvictionThresholdCleared", |events| !events.is_empty());
+    let cleared = testbed.wait_for_events("default", "EvictionThresholdCleared", |events| !events.is_empty());
     assert_eq!(cleared[0]["type"], "Normal");
-    let pod = world.node.pods.remove(0);
-    world.cluster.end_pod(&pod).unwrap();
-    assert_eq!(world.events("shop", "Evicted").len(), 1);
-    assert!(world.events("shop", "ContainerOOMKilled").is_empty(), "nobody was killed by the kernel");
+    let pod = testbed.node.pods.remove(0);
+    testbed.cluster.end_pod(&pod).unwrap();
+    assert_eq!(testbed.events("shop", "Evicted").len(), 1);
+    assert!(testbed.events("shop", "ContainerOOMKilled").is_empty(), "nobody was killed by the kernel");
     assert!(agent.stop().unwrap().success());
 }
 
 #[test]
-fn kills_are_reported_on_their_pod_and_repeats_are_one_series() {
+fn oom_kills_of_a_pod_are_one_event_series() {
     let pod = PodSpec { limit_mib: Some(16), ..PodSpec::new("shop", "web", &["app"], 8) };
-    let Some(world) = World::new("events-series", [pod]) else { return };
-    let mut parent = world.workload(0, &["child", "--size", "64M", "--times", "5"]);
-    let mut agent = world.start(&far());
+    let Some(testbed) = Testbed::new("events-series", [pod]) else { return };
+    let mut parent = testbed.workload(0, &["child", "--size", "64M", "--times", "5"]);
+    let mut agent = testbed.start(&distant_threshold());
     parent.go().unwrap();
-    let reported = agent.wait_for("of the kill", GUARD, is("oom_kill")).unwrap();
-    let events = world
+    let reported = agent.wait_for("of the kill", GUARD, is_kind("oom_kill")).unwrap();
+    let events = testbed
         .wait_for_events("shop", "ContainerOOMKilled", |events| events.iter().map(count).sum::<u64>() == 5);
     let [event] = &events[..] else { panic!("one series: {events:?}") };
     let note = event["note"].as_str().unwrap();
     let pid = reported.number("pid").unwrap();
-    // A pod of one container has the container's limit, and more that counts against it.
+    // A pod of one container has the container's limit, and more charges count against it.
     let owner = reported.text("limit_scope");
     assert!(["container", "pod"].contains(&owner), "{reported:?}");
-    // Both counts may have moved: a charge that failed at the one found room before anybody died.
+    // The counts of both may have increased: a charge that failed at one limit succeeded before a process was killed.
     let inferred = if reported.value["inferred"] == true { " (inferred)" } else { "" };
-    let begin = format!(
+    let prefix = format!(
         "kernel OOM kill of workload (pid {pid}, a child process) in container app of shop/web: limit of the {owner}{inferred}, "
     );
-    assert!(note.starts_with(&begin), "{note}");
+    assert!(note.starts_with(&prefix), "{note}");
     assert!(note.contains("; victim: anon ") && note.ends_with("; not an eviction"), "{note}");
     let annotations = &event["metadata"]["annotations"];
     for (name, value) in
@@ -206,8 +209,8 @@ fn kills_are_reported_on_their_pod_and_repeats_are_one_series() {
         assert_eq!(annotations[format!("eviction-agent.io/{name}")], reported, "{name}");
     }
     assert!(event["series"]["lastObservedTime"].as_str().unwrap() > event["eventTime"].as_str().unwrap());
-    assert_eq!(event["regarding"]["uid"], world.node.pods[0].uid());
-    assert!(world.events("shop", "Evicted").is_empty());
+    assert_eq!(event["regarding"]["uid"], testbed.node.pods[0].uid());
+    assert!(testbed.events("shop", "Evicted").is_empty());
     let labels = [("reason", "ContainerOOMKilled"), ("result", "created")];
     wait_for_metric(&agent, "eviction_agent_kube_events_total", &labels, |created| created == 1.0);
     let labels = [("reason", "ContainerOOMKilled"), ("result", "counted")];
@@ -216,16 +219,17 @@ fn kills_are_reported_on_their_pod_and_repeats_are_one_series() {
 }
 
 #[test]
-fn a_storm_of_a_thousand_kills_takes_less_than_sixty_requests_a_minute_and_every_kill_is_reported() {
+fn a_thousand_oom_kills_take_less_than_sixty_requests_a_minute() {
     const PODS: u32 = 20;
     const EACH: u32 = 50;
     let pods = (0..PODS)
         .map(|nth| PodSpec { limit_mib: Some(8), ..PodSpec::new("shop", format!("web-{nth}"), &["app"], 1) });
-    let Some(world) = World::new("events-storm", pods) else { return };
+    let Some(testbed) = Testbed::new("events-storm", pods) else { return };
     let times = EACH.to_string();
     let arguments = ["child", "--size", "16M", "--times", &times];
-    let mut parents: Vec<_> = (0..world.node.pods.len()).map(|pod| world.workload(pod, &arguments)).collect();
-    let agent = world.start(&far());
+    let mut parents: Vec<_> =
+        (0..testbed.node.pods.len()).map(|pod| testbed.workload(pod, &arguments)).collect();
+    let agent = testbed.start(&distant_threshold());
     parents.iter_mut().for_each(|parent| parent.go().unwrap());
     for parent in &mut parents {
         for _ in 0..EACH {
@@ -234,64 +238,64 @@ fn a_storm_of_a_thousand_kills_takes_less_than_sixty_requests_a_minute_and_every
         }
     }
     let kills = f64::from(PODS * EACH);
-    let fate = |outcome: &str| {
+    let events_with_result = |outcome: &str| {
         let labels = [("reason", "ContainerOOMKilled"), ("result", outcome)];
         agent.metrics().unwrap().sum("eviction_agent_kube_events_total", &labels)
     };
     wait_for_metric(&agent, "eviction_agent_oom_kills_total", &[("namespace", "shop")], |count| {
         count == kills
     });
-    assert_eq!(fate("noted"), kills);
-    let events = world.wait_for_events("shop", "ContainerOOMKilled", |events| {
+    assert_eq!(events_with_result("noted"), kills);
+    let events = testbed.wait_for_events("shop", "ContainerOOMKilled", |events| {
         events.iter().map(count).sum::<u64>() == u64::from(PODS * EACH)
     });
-    // A parent that was not known as the main process at first has a series for its unknown children.
-    let pods = world.node.pods.len();
+    // A parent that the agent did not know as the main process at first has a series for its unknown children.
+    let pods = testbed.node.pods.len();
     assert!((pods..=2 * pods).contains(&events.len()), "{} series", events.len());
     wait_for_metric(&agent, "eviction_agent_kube_events_total", &[("result", "counted")], |counted| {
-        counted + fate("created") == kills
+        counted + events_with_result("created") == kills
     });
-    assert_eq!((fate("dropped"), fate("refused")), (0.0, 0.0));
-    let asked = world.asked();
-    for (nth, at) in asked.iter().enumerate() {
+    assert_eq!((events_with_result("dropped"), events_with_result("refused")), (0.0, 0.0));
+    let request_times = testbed.event_request_times();
+    for (nth, at) in request_times.iter().enumerate() {
         let until = *at + Duration::from_secs(60);
-        let within = asked[nth..].iter().take_while(|later| **later < until).count();
+        let within = request_times[nth..].iter().take_while(|later| **later < until).count();
         assert!(within < 60, "{within} requests about events in a minute");
     }
     assert!(agent.stop().unwrap().success());
 }
 
 #[test]
-fn what_could_not_be_reported_is_reported_when_the_server_is_back_and_a_missing_right_is_logged() {
+fn events_are_sent_after_an_outage_and_a_missing_right_is_counted() {
     let pod = PodSpec { limit_mib: Some(16), ..PodSpec::new("shop", "web", &["app"], 8) };
-    let Some(world) = World::new("events-outage", [pod]) else { return };
-    let mut parent = world.workload(0, &["child", "--size", "64M", "--times", "3"]);
-    let mut agent = world.start(&far());
-    world.proxy.refuse();
+    let Some(testbed) = Testbed::new("events-outage", [pod]) else { return };
+    let mut parent = testbed.workload(0, &["child", "--size", "64M", "--times", "3"]);
+    let mut agent = testbed.start(&distant_threshold());
+    testbed.proxy.refuse();
     parent.go().unwrap();
     (0..3).for_each(|_| drop(parent.wait_event("child-ended").unwrap()));
     agent.wait_for("the third kill", GUARD, |event| event.number("kills_in_pod") == Some(3)).unwrap();
-    world.proxy.reopen();
-    let events = world
+    testbed.proxy.reopen();
+    let events = testbed
         .wait_for_events("shop", "ContainerOOMKilled", |events| events.iter().map(count).sum::<u64>() == 3);
     let [event] = &events[..] else { panic!("{events:?}") };
-    let first = agent.wait_for("of the first kill", GUARD, is("oom_kill")).unwrap();
+    let first = agent.wait_for("of the first kill", GUARD, is_kind("oom_kill")).unwrap();
     assert_eq!(
         event["eventTime"].as_str().unwrap()[..19],
         first.text("at")[..19],
         "it is reported when it was"
     );
 
-    world.cluster.set_rules("agent", &agent::watching_rules()).unwrap();
-    let client = world.cluster.client(&world.cluster.token("agent").unwrap()).unwrap();
+    testbed.cluster.set_rules("agent", &agent::watching_rules()).unwrap();
+    let client = testbed.cluster.client(&testbed.cluster.token("agent").unwrap()).unwrap();
     let path = "/apis/events.k8s.io/v1/namespaces/shop/events/none";
     fixture::interrupt()
         .until("the right is gone", GUARD, || {
             Ok((client.patch(Patch::Merge, path, &json!({}))?.status == 403).then_some(()))
         })
         .unwrap();
-    let mut again = world.workload(0, &["child", "--size", "64M"]);
-    again.go().unwrap();
+    let mut second_parent = testbed.workload(0, &["child", "--size", "64M"]);
+    second_parent.go().unwrap();
     let labels = [("result", "refused")];
     wait_for_metric(&agent, "eviction_agent_kube_events_total", &labels, |count| count >= 1.0);
     assert!(agent.stop().unwrap().success());

@@ -1,4 +1,4 @@
-//! The agent beside a real API server: it decides on real cgroups, and asks for evictions.
+//! The agent with a real API server: it decides on real cgroups, and requests evictions.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tests::node::{MIB, Node, PodSpec};
 use tests::workload::Workload;
 
 use crate::fixture;
-use crate::marks;
+use crate::node_conditions;
 
 /// A guard against an agent that hangs.
 pub(crate) const GUARD: Duration = Duration::from_secs(90);
@@ -17,14 +17,14 @@ pub(crate) const GUARD: Duration = Duration::from_secs(90);
 const MEMORY: u64 = 320 * MIB;
 const PIDS: u64 = 200;
 
-pub(crate) struct World {
+pub(crate) struct Testbed {
     pub(crate) cluster: Cluster,
     pub(crate) node: Node,
     margin: Value,
 }
 
-impl World {
-    /// A node with these pods, in a cluster that knows them.
+impl Testbed {
+    /// Creates a node with these pods, in a cluster that has them.
     pub(crate) fn new(pods: &[&str]) -> Option<Self> {
         let cluster = fixture::cluster(&cluster::Options::default())?;
         let Ok(mut node) = Node::new("evict", MEMORY, PIDS) else {
@@ -35,12 +35,12 @@ impl World {
         for name in pods {
             let pod = cluster.run_pod(&manifest::pod(name, "n1")).unwrap();
             let uid = pod["metadata"]["uid"].as_str().unwrap().to_owned();
-            node.add_as(PodSpec::new("default", *name, &["main"], 8), uid).unwrap();
+            node.add_with_uid(PodSpec::new("default", *name, &["main"], 8), uid).unwrap();
         }
         Some(Self { cluster, node, margin: json!({"mode": "Never"}) })
     }
 
-    /// An agent with the right to evict, and with `delete` to delete.
+    /// Starts an agent with the rights to evict and to delete pods.
     fn start(&self, kubelet: &Value, eviction: &Value) -> Agent {
         Agent::start_recorded(
             &self.options("evict", kubelet, eviction, self.cluster.port()),
@@ -49,7 +49,7 @@ impl World {
         .unwrap()
     }
 
-    /// How an agent is started that takes this port for the API server's.
+    /// Returns the options of an agent that uses this port as the API server's.
     pub(crate) fn options(
         &self,
         action: &'static str,
@@ -65,9 +65,9 @@ impl World {
         self.options_with(&rules, action, kubelet, eviction, port)
     }
 
-    /// The same for one that learns of its pods and its node from the server.
-    pub(crate) fn watching(&self, kubelet: &Value, eviction: &Value, port: u16) -> Options {
-        let mut options = self.options_with(&marks::rules(), "evict", kubelet, eviction, port);
+    /// Returns the options of an agent that reads its pods and its node from the server.
+    pub(crate) fn watching_options(&self, kubelet: &Value, eviction: &Value, port: u16) -> Options {
+        let mut options = self.options_with(&node_conditions::rules(), "evict", kubelet, eviction, port);
         options.pods = None;
         options.more.extend(["--node-name", "n1"].map(str::to_owned));
         options
@@ -102,8 +102,8 @@ impl World {
         crate::agent::hog(&self.node, pod, size)
     }
 
-    /// Ends a hog, and waits until its memory is back: before that others would have to go.
-    pub(crate) fn end(&self, mut hog: Workload) {
+    /// Ends a hog, and waits until its memory is back: before that, other pods would be evicted.
+    pub(crate) fn kill_hog(&self, mut hog: Workload) {
         hog.process().child().kill().unwrap();
         hog.process().wait().unwrap();
         let is_back = || Ok((self.node.working_set()? < MEMORY / 2).then_some(()));
@@ -114,7 +114,7 @@ impl World {
         self.cluster.pod("default", name).unwrap().unwrap()
     }
 
-    pub(crate) fn is_going(&self, name: &str) -> bool {
+    pub(crate) fn is_terminating(&self, name: &str) -> bool {
         self.pod(name)["metadata"]["deletionTimestamp"].is_string()
     }
 }
@@ -131,126 +131,127 @@ fn soft() -> Value {
     })
 }
 
-pub(crate) fn outcome(agent: &mut Agent, pod: &str, outcome: &str) -> Event {
-    let full = format!("default/{pod}");
-    let is_it = |event: &Event| {
-        event.kind() == "eviction_progress" && event.text("result") == outcome && event.pod() == full
+pub(crate) fn wait_for_result(agent: &mut Agent, pod: &str, result: &str) -> Event {
+    let full_name = format!("default/{pod}");
+    let is_match = |event: &Event| {
+        event.kind() == "eviction_progress" && event.text("result") == result && event.pod() == full_name
     };
-    agent.wait_for(&format!("that {pod} is {outcome}"), GUARD, is_it).unwrap()
+    agent.wait_for(&format!("that {pod} is {result}"), GUARD, is_match).unwrap()
 }
 
 #[test]
-fn a_hog_is_evicted_and_on_its_way_until_its_pod_is_gone() {
-    let Some(mut world) = World::new(&["hog", "quiet"]) else { return };
-    let mut agent = world.start(&hard(), &json!({}));
-    let mut hog = world.hog(0, "270M");
-    outcome(&mut agent, "hog", "accepted");
-    let pod = world.pod("hog");
+fn a_hog_is_evicted_and_in_flight_until_its_pod_is_removed() {
+    let Some(mut testbed) = Testbed::new(&["hog", "quiet"]) else { return };
+    let mut agent = testbed.start(&hard(), &json!({}));
+    let mut hog = testbed.hog(0, "270M");
+    wait_for_result(&mut agent, "hog", "accepted");
+    let pod = testbed.pod("hog");
     assert_eq!(pod["metadata"]["deletionGracePeriodSeconds"], 1, "{pod}");
     assert!(hog.process().is_running().unwrap(), "that is the kubelet's to end");
-    assert!(!world.is_going("quiet"), "who is on the way makes up for the deficit");
-    // What a kubelet does in the end.
+    assert!(!testbed.is_terminating("quiet"), "who is on the way makes up for the deficit");
+    // As a kubelet does in the end.
     let process = hog.process().child();
     process.kill().unwrap();
-    // Its memory is back before its object goes.
+    // The memory is back before the object is removed.
     process.wait().unwrap();
-    world.cluster.finish_pod("default", "hog").unwrap();
-    world.node.pods.remove(0);
-    world.node.write_pods().unwrap();
-    outcome(&mut agent, "hog", "terminated");
+    testbed.cluster.finish_pod("default", "hog").unwrap();
+    testbed.node.pods.remove(0);
+    testbed.node.write_pods().unwrap();
+    wait_for_result(&mut agent, "hog", "terminated");
     let evictions = agent.metrics().unwrap();
     let labels = [("eviction_signal", "memory.available"), ("namespace", "default")];
     assert_eq!(evictions.sum("eviction_agent_evictions_total", &labels), 1.0);
-    let decisions = agent.heard().unwrap().iter().filter(|event| event.kind() == "eviction_decision").count();
+    let decisions =
+        agent.events().unwrap().iter().filter(|event| event.kind() == "eviction_decision").count();
     assert_eq!(decisions, 1);
     assert!(agent.stop().unwrap().success());
 }
 
 #[test]
-fn it_acts_before_the_kubelets_line_is_reached() {
-    let Some(mut world) = World::new(&["hog", "quiet"]) else { return };
-    world.margin = json!({});
-    let mut agent = world.start(&hard(), &json!({}));
+fn the_agent_evicts_before_the_kubelets_threshold_is_met() {
+    let Some(mut testbed) = Testbed::new(&["hog", "quiet"]) else { return };
+    testbed.margin = json!({});
+    let mut agent = testbed.start(&hard(), &json!({}));
     // Some 80 MiB are left of 320: more than the kubelet's 64Mi, less than the 96Mi of the agent.
-    let _hog = world.hog(0, "238M");
-    outcome(&mut agent, "hog", "accepted");
-    assert!(world.is_going("hog") && !world.is_going("quiet"));
+    let _hog = testbed.hog(0, "238M");
+    wait_for_result(&mut agent, "hog", "accepted");
+    assert!(testbed.is_terminating("hog") && !testbed.is_terminating("quiet"));
     assert!(agent.stop().unwrap().success());
 }
 
 #[test]
-fn a_soft_threshold_takes_the_next_where_a_budget_says_no() {
-    let Some(world) = World::new(&["web", "next"]) else { return };
-    world.cluster.add_budget("one", "web", 1, 0).unwrap();
-    let mut agent = world.start(&soft(), &json!({}));
-    let _hogs = [world.hog(0, "150M"), world.hog(1, "120M")];
-    let refused = outcome(&mut agent, "web", "pdb_denied");
+fn a_soft_threshold_evicts_the_next_pod_if_a_pdb_refuses() {
+    let Some(testbed) = Testbed::new(&["web", "next"]) else { return };
+    testbed.cluster.add_budget("one", "web", 1, 0).unwrap();
+    let mut agent = testbed.start(&soft(), &json!({}));
+    let _hogs = [testbed.hog(0, "150M"), testbed.hog(1, "120M")];
+    let refused = wait_for_result(&mut agent, "web", "pdb_denied");
     assert!(refused.text("reason").contains("one"), "{refused:?}");
-    outcome(&mut agent, "next", "accepted");
-    assert!(world.is_going("next") && !world.is_going("web"));
-    assert_eq!(world.pod("next")["metadata"]["deletionGracePeriodSeconds"], 30);
+    wait_for_result(&mut agent, "next", "accepted");
+    assert!(testbed.is_terminating("next") && !testbed.is_terminating("web"));
+    assert_eq!(testbed.pod("next")["metadata"]["deletionGracePeriodSeconds"], 30);
     assert!(agent.stop().unwrap().success());
 }
 
 #[test]
-fn a_hard_threshold_deletes_where_nobody_else_can_go() {
-    let Some(world) = World::new(&["web"]) else { return };
-    world.cluster.add_budget("one", "web", 1, 0).unwrap();
-    let mut agent = world.start(&hard(), &json!({}));
-    let _hog = world.hog(0, "270M");
-    outcome(&mut agent, "web", "pdb_denied");
-    let accepted = outcome(&mut agent, "web", "accepted");
+fn a_hard_threshold_deletes_the_only_pod_if_its_pdb_refuses() {
+    let Some(testbed) = Testbed::new(&["web"]) else { return };
+    testbed.cluster.add_budget("one", "web", 1, 0).unwrap();
+    let mut agent = testbed.start(&hard(), &json!({}));
+    let _hog = testbed.hog(0, "270M");
+    wait_for_result(&mut agent, "web", "pdb_denied");
+    let accepted = wait_for_result(&mut agent, "web", "accepted");
     assert_eq!(accepted.text("reason"), "request: deletion");
-    let pod = world.pod("web");
+    let pod = testbed.pod("web");
     let conditions = pod["status"]["conditions"].as_array().unwrap();
     let target = conditions.iter().find(|it| it["type"] == "DisruptionTarget").unwrap();
     assert_eq!(target["reason"], "TerminationByEvictionAgent");
-    assert!(world.is_going("web"));
+    assert!(testbed.is_terminating("web"));
     assert!(agent.stop().unwrap().success());
 }
 
 #[test]
-fn a_hard_threshold_that_honours_budgets_evicts_nobody_against_them() {
-    let Some(world) = World::new(&["web"]) else { return };
-    world.cluster.add_budget("one", "web", 1, 0).unwrap();
-    let mut agent = world.start(&hard(), &json!({"hardIgnoresPDB": false}));
-    let _hog = world.hog(0, "270M");
-    let first = outcome(&mut agent, "web", "pdb_denied");
-    // It is asked again, and says no again.
+fn a_hard_threshold_respects_a_pdb_if_configured() {
+    let Some(testbed) = Testbed::new(&["web"]) else { return };
+    testbed.cluster.add_budget("one", "web", 1, 0).unwrap();
+    let mut agent = testbed.start(&hard(), &json!({"hardIgnoresPDB": false}));
+    let _hog = testbed.hog(0, "270M");
+    let first = wait_for_result(&mut agent, "web", "pdb_denied");
+    // The agent asks again, and the PDB refuses again.
     let is_later = |event: &Event| {
         event.text("result") == "pdb_denied" && event.number("mono_ns") > first.number("mono_ns")
     };
     agent.wait_for("the budget's second no", GUARD, is_later).unwrap();
-    assert!(!world.is_going("web"));
+    assert!(!testbed.is_terminating("web"));
     assert!(agent.stop().unwrap().success());
 }
 
 #[test]
-fn evicted_and_killed_at_once_where_that_is_asked_for() {
-    let Some(world) = World::new(&["hog", "quiet"]) else { return };
-    let mut quiet = world.hog(1, "8M");
-    let mut agent = world.start(&hard(), &json!({"hardMode": "EvictAndKill"}));
-    let mut hog = world.hog(0, "270M");
-    outcome(&mut agent, "hog", "killed");
-    outcome(&mut agent, "hog", "terminated");
+fn evict_and_kill_mode_kills_the_evicted_pod() {
+    let Some(testbed) = Testbed::new(&["hog", "quiet"]) else { return };
+    let mut quiet = testbed.hog(1, "8M");
+    let mut agent = testbed.start(&hard(), &json!({"hardMode": "EvictAndKill"}));
+    let mut hog = testbed.hog(0, "270M");
+    wait_for_result(&mut agent, "hog", "killed");
+    wait_for_result(&mut agent, "hog", "terminated");
     use std::os::unix::process::ExitStatusExt as _;
     assert_eq!(hog.process().wait().unwrap().signal(), Some(9));
-    outcome(&mut agent, "hog", "accepted");
-    assert!(world.is_going("hog") && !world.is_going("quiet"));
+    wait_for_result(&mut agent, "hog", "accepted");
+    assert!(testbed.is_terminating("hog") && !testbed.is_terminating("quiet"));
     assert!(quiet.process().is_running().unwrap());
     assert!(agent.stop().unwrap().success());
 }
 
 #[test]
-fn a_dry_run_tells_what_the_server_would_answer() {
-    let Some(world) = World::new(&["hog"]) else { return };
-    let before = world.pod("hog");
-    let mut options = world.options("evict", &hard(), &json!({}), world.cluster.port());
+fn a_server_dry_run_reports_the_response_and_evicts_no_pod() {
+    let Some(testbed) = Testbed::new(&["hog"]) else { return };
+    let before = testbed.pod("hog");
+    let mut options = testbed.options("evict", &hard(), &json!({}), testbed.cluster.port());
     options.more.push("--dry-run=server".to_owned());
     let mut agent = Agent::start_recorded(&options, fixture::interrupt()).unwrap();
-    let mut hog = world.hog(0, "270M");
-    assert_eq!(outcome(&mut agent, "hog", "dry_run").text("reason"), "accepted");
-    assert_eq!(world.pod("hog"), before);
+    let mut hog = testbed.hog(0, "270M");
+    assert_eq!(wait_for_result(&mut agent, "hog", "dry_run").text("reason"), "accepted");
+    assert_eq!(testbed.pod("hog"), before);
     assert!(hog.process().is_running().unwrap());
     assert!(agent.stop().unwrap().success());
 }

@@ -1,4 +1,4 @@
-//! What every story begins with.
+//! Fixtures with which every test begins.
 
 use std::sync::OnceLock;
 
@@ -6,8 +6,8 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use tests::cluster::{Binaries, Cluster, Options};
 use tests::interrupt::Interrupt;
 
-/// One for all stories of this program: after Ctrl-C no other one begins. Whoever started the
-/// program may be gone without a word; that is taken for a Ctrl-C.
+/// Returns the interrupt of all tests of this program: after Ctrl-C no other test begins. If the process that started
+/// the program exits without a signal, that counts as a Ctrl-C.
 pub(crate) fn interrupt() -> &'static Interrupt {
     static INTERRUPT: OnceLock<Interrupt> = OnceLock::new();
     INTERRUPT.get_or_init(|| {
@@ -17,7 +17,7 @@ pub(crate) fn interrupt() -> &'static Interrupt {
     })
 }
 
-/// A cluster; nothing where Kubernetes' programs are not there, and says so.
+/// Starts a cluster. Where the programs of Kubernetes are missing it reports that, and returns `None`.
 pub(crate) fn cluster(options: &Options) -> Option<Cluster> {
     match Binaries::find() {
         Ok(binaries) => Some(Cluster::start(&binaries, options, interrupt()).unwrap()),

@@ -1,5 +1,5 @@
-//! What a real server refuses to store comes through a proxy all the same: nobody panics, and what is
-//! not understood is shown and is nobody's pod.
+//! Objects that a real server refuses to store arrive through a proxy: the agent must not panic, must report what it
+//! cannot decode, and must not take that for a pod.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -14,8 +14,8 @@ use crate::fixture;
 const EVENTS: &str = "eviction_agent_kube_watch_events_total";
 const PODS: &str = "/api/v1/pods";
 
-/// Makes of a pod what its name says.
-fn disfigure(pod: &mut Value) {
+/// Changes a pod in the way that its name describes.
+fn corrupt(pod: &mut Value) {
     let name = pod["metadata"]["name"].as_str().unwrap_or_default().to_owned();
     let container = "/spec/containers/0/resources";
     let mut set = |pointer: &str, value: Value| {
@@ -43,7 +43,7 @@ fn disfigure(pod: &mut Value) {
     }
 }
 
-const DISFIGURED: [&str; 10] = [
+const CORRUPTED: [&str; 10] = [
     "no-uid",
     "number-as-uid",
     "odd-uid",
@@ -56,17 +56,17 @@ const DISFIGURED: [&str; 10] = [
     "no-time",
 ];
 
-/// Lists and events of pods, disfigured; each event twice, and the one before it once more.
-fn hostile(proxy: &Proxy) {
+/// Makes the proxy corrupt pods in lists and events, send each event twice, and repeat the one before it.
+fn inject_corrupted_pods(proxy: &Proxy) {
     let list = |mut list: Value| {
         if let Some(items) = list["items"].as_array_mut() {
-            items.iter_mut().for_each(disfigure);
+            items.iter_mut().for_each(corrupt);
         }
         vec![list]
     };
     let before = Mutex::new(Value::Null);
     let event = move |mut event: Value| {
-        disfigure(&mut event["object"]);
+        corrupt(&mut event["object"]);
         let before = std::mem::replace(&mut *before.lock().unwrap(), event.clone());
         let nonsense = json!({"type": "NEW", "object": [event["type"]]});
         vec![
@@ -89,27 +89,27 @@ fn touch(cluster: &Cluster, name: &str) {
 }
 
 #[test]
-fn objects_that_no_server_stores_are_shown_and_are_nobody() {
+fn undecodable_pods_are_reported_until_they_can_be_decoded() {
     let Some(mut cluster) = fixture::cluster(&Options::default()) else { return };
     cluster.add_node(NODE).unwrap();
     let account = agent::account(&mut cluster, "agent", &agent::watching_rules());
     let proxy = Proxy::start(&cluster).unwrap();
     let kubeconfig = cluster.kubeconfig_at("agent", &account.token, proxy.port()).unwrap();
     let node = agent::small_node("e2e-hostile");
-    let (listed, watched) = DISFIGURED.split_at(5);
+    let (listed, watched) = CORRUPTED.split_at(5);
     for name in listed {
         cluster.run_pod(&manifest::pod(name, NODE)).unwrap();
     }
     let good = cluster.run_pod(&manifest::pod("good", NODE)).unwrap();
-    agent::groups(&node, good["metadata"]["uid"].as_str().unwrap(), 1);
-    hostile(&proxy);
+    agent::create_pod_cgroups(&node, good["metadata"]["uid"].as_str().unwrap(), 1);
+    inject_corrupted_pods(&proxy);
     let mut agent = agent::start(&node, &kubeconfig);
     for name in watched {
         cluster.run_pod(&manifest::pod(name, NODE)).unwrap();
     }
     cluster.run_pod(&manifest::pod("last", NODE)).unwrap();
 
-    // Those without an identity cannot even be named.
+    // Those without an identity cannot be named at all.
     let known = ["no-spec", "odd-uid", "overflowing-quantity", "unicode-labels", "last"];
     let unreadable = ["text-as-containers", "overflowing-priority", "no-quantity", "no-time"];
     let event = wait_for_pods(&mut agent, "all of them", |it| {
@@ -125,20 +125,20 @@ fn objects_that_no_server_stores_are_shown_and_are_nobody() {
         wait_for_metric(&agent, EVENTS, &[("resource", "pods"), ("event", outcome)], |count| count > 0.0);
     }
 
-    // What is understood again is a pod again.
+    // A pod that can be decoded again is a pod again.
     proxy.refuse();
     wait_for_pods(&mut agent, "that the server is gone", |it| it["error"].is_string());
     proxy.heal();
-    for name in DISFIGURED {
+    for name in CORRUPTED {
         touch(&cluster, name);
     }
-    let all = DISFIGURED.len() + 2;
+    let all = CORRUPTED.len() + 2;
     wait_for_pods(&mut agent, "all pods", |it| it["pods_known"] == all && it.get("undecodable").is_none());
     assert!(agent.stop().unwrap().success());
 }
 
 #[test]
-fn a_watch_that_breaks_in_every_way_goes_on() {
+fn a_watch_continues_after_every_kind_of_fault() {
     let Some(mut cluster) = fixture::cluster(&Options::default()) else { return };
     cluster.add_node(NODE).unwrap();
     let account = agent::account(&mut cluster, "agent", &agent::watching_rules());
@@ -150,7 +150,7 @@ fn a_watch_that_breaks_in_every_way_goes_on() {
     let throttled = vec![("retry-after", "1".to_owned())];
     let watches = || When::any().watch(true).path(PODS);
     let lists = || When::any().watch(false).path(PODS);
-    // Those that need no event first: an open watch that is silent would keep the others waiting.
+    // Faults that need no event come first: an open, silent watch would delay the others.
     let faults = [
         (watches().times(2), Fault::status(500)),
         (watches().times(1), Fault::Answer(429, throttled, json!({"reason": "TooManyRequests"}))),
@@ -165,7 +165,7 @@ fn a_watch_that_breaks_in_every_way_goes_on() {
     for (when, fault) in faults {
         proxy.on(when, fault);
     }
-    // The watch that is open ends here; those that follow have one fault each.
+    // The open watch ends here; each of the following ones has one fault.
     proxy.refuse();
     wait_for_pods(&mut agent, "that the server is gone", |it| it["error"].is_string());
     proxy.reopen();
@@ -176,7 +176,7 @@ fn a_watch_that_breaks_in_every_way_goes_on() {
     for outcome in ["closed", "expired", "failed", "listed"] {
         wait_for_metric(&agent, EVENTS, &[("resource", "pods"), ("event", outcome)], |count| count > 0.0);
     }
-    // Silent connections are no news; after them everything is true again.
+    // Silent connections are not reported; after them the agent is up to date again.
     proxy.hang();
     for name in ["p13", "p14"] {
         cluster.run_pod(&manifest::pod(name, NODE)).unwrap();

@@ -1,21 +1,19 @@
-//! Stories with a real Kubernetes: `cargo xtask e2e` builds its programs and tells them. Each has a
-//! cluster of its own.
+//! Tests with a real Kubernetes: `cargo xtask e2e` builds its programs and runs them. Each test has its own cluster.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 mod agent;
-mod apart;
 mod chart;
 mod clean;
 mod deploy;
 mod disk;
 mod events;
 mod evict;
+mod evictor;
 mod faults;
 mod fixture;
-mod hand;
 mod hostile;
-mod marks;
+mod node_conditions;
 mod outage;
 mod proxy;
 mod restart;
@@ -23,4 +21,5 @@ mod rights;
 mod server;
 mod soak;
 mod start;
+mod termination_causes;
 mod watch;

@@ -1,4 +1,4 @@
-//! The API server goes and comes back; what was known stays known meanwhile, and then is made true.
+//! The API server goes away and comes back: meanwhile the agent keeps what it knows, and then updates it.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::agent::{self, NODE, wait_for_metric, wait_for_pods};
 use crate::fixture;
 
 #[test]
-fn a_watch_goes_on_when_the_server_is_back() {
+fn a_watch_continues_when_the_server_is_back() {
     let Some(mut cluster) = fixture::cluster(&Options::default()) else { return };
     cluster.add_node(NODE).unwrap();
     let account = agent::account(&mut cluster, "agent", &agent::watching_rules());
@@ -31,7 +31,7 @@ fn a_watch_goes_on_when_the_server_is_back() {
         count > 0.0
     });
 
-    // Frozen: nothing is heard, nothing is lost.
+    // The server is frozen: no event arrives, and none is lost.
     cluster.freeze_server().unwrap();
     fixture::interrupt().sleep(Duration::from_secs(3)).unwrap();
     cluster.thaw_server().unwrap();
@@ -41,7 +41,7 @@ fn a_watch_goes_on_when_the_server_is_back() {
 }
 
 #[test]
-fn a_server_that_is_not_there_yet_is_waited_for() {
+fn the_agent_waits_for_a_server_that_is_not_up() {
     let Some(mut cluster) = fixture::cluster(&Options::default()) else { return };
     cluster.add_node(NODE).unwrap();
     let account = agent::account(&mut cluster, "agent", &agent::watching_rules());
@@ -58,7 +58,7 @@ fn a_server_that_is_not_there_yet_is_waited_for() {
 }
 
 #[test]
-fn watches_that_are_closed_each_second_lose_nothing() {
+fn watches_closed_every_second_lose_no_event() {
     let Some(mut cluster) = fixture::cluster(&Options::default()) else { return };
     cluster.add_node(NODE).unwrap();
     let account = agent::account(&mut cluster, "agent", &agent::watching_rules());
@@ -70,7 +70,7 @@ fn watches_that_are_closed_each_second_lose_nothing() {
     for number in 1..=5 {
         cluster.run_pod(&manifest::pod(&format!("web-{number}"), NODE)).unwrap();
         wait_for_pods(&mut agent, "the pod that came", |it| it["pods_known"] == number);
-        // Each at another time of a watch.
+        // Each pod is created at another time of a watch.
         fixture::interrupt().sleep(Duration::from_millis(700)).unwrap();
     }
     cluster.finish_pod("default", "web-2").unwrap();
@@ -85,7 +85,7 @@ fn watches_that_are_closed_each_second_lose_nothing() {
         "each goes on where the one before it has ended"
     );
     assert!(
-        agent.heard().unwrap().iter().all(|event| event.kind() != "pods" || event.value["error"].is_null())
+        agent.events().unwrap().iter().all(|event| event.kind() != "pods" || event.value["error"].is_null())
     );
     assert!(agent.stop().unwrap().success());
 }

@@ -1,4 +1,4 @@
-//! The proxy lets everything pass, and breaks what it is set to break.
+//! The proxy forwards everything, and breaks what it is set to break.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use tests::cluster::{Client, Cluster, Options, manifest};
 
 use crate::fixture;
 
-/// A guard against a watch that says nothing.
+/// A guard against a silent watch.
 const PATIENCE: Duration = Duration::from_secs(60);
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const WATCH: &str = "/api/v1/namespaces/default/pods?watch=true";
@@ -25,7 +25,7 @@ fn names(client: &Client) -> Vec<String> {
         .collect()
 }
 
-/// Names that a watch tells until it ends or falls silent for so long.
+/// Returns the names that a watch reports until it ends or is silent for this time.
 fn reported(client: &Client, silence: Duration) -> Vec<String> {
     let mut watch = client.watch(WATCH).unwrap();
     let mut names = Vec::new();
@@ -41,7 +41,7 @@ fn client(cluster: &Cluster, proxy: &Proxy, token: &str) -> Client {
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "one scenario, in the order of its steps")]
-fn the_proxy_breaks_what_it_is_set_to_break() {
+fn the_proxy_injects_the_configured_faults() {
     let Some(mut cluster) = fixture::cluster(&Options::default()) else { return };
     cluster.add_node("n1").unwrap();
     for name in ["a", "b"] {
@@ -53,10 +53,10 @@ fn the_proxy_breaks_what_it_is_set_to_break() {
     let through = client(&cluster, &proxy, &token);
     cluster.until("the rights are known", |_| Ok((through.get(PODS)?.status == 200).then_some(()))).unwrap();
     assert_eq!(names(&through), ["a", "b"]);
-    assert_eq!(proxy.seen().last().unwrap().request, format!("GET {PODS}"));
-    assert_eq!(proxy.seen().last().unwrap().status, Some(200));
+    assert_eq!(proxy.requests().last().unwrap().request, format!("GET {PODS}"));
+    assert_eq!(proxy.requests().last().unwrap().status, Some(200));
 
-    // Answers that the server never gave, to those requests alone, and so often.
+    // Responses that the server never sent, for those requests alone, and so many times.
     let throttled = vec![("retry-after", "3".to_owned())];
     let evictions = When::any().method(Method::POST).path("/eviction").times(2);
     proxy.on(evictions, Fault::Answer(429, throttled, json!({"reason": "TooManyRequests"})));
@@ -69,20 +69,20 @@ fn the_proxy_breaks_what_it_is_set_to_break() {
     }
     assert_eq!(evict().unwrap().status, 201);
 
-    // Lost before the server, and after it: the client cannot tell one from the other.
-    let made = |name: &str| through.post(PODS, &manifest::pod(name, "n1"));
-    proxy.on(When::any().method(Method::POST).times(1), Fault::Lost);
-    made("lost").unwrap_err();
+    // Lost before the server, and after it: the client cannot distinguish the two.
+    let create_pod = |name: &str| through.post(PODS, &manifest::pod(name, "n1"));
+    proxy.on(When::any().method(Method::POST).times(1), Fault::DropRequest);
+    create_pod("lost").unwrap_err();
     proxy.on(When::any().method(Method::POST).times(1), Fault::Reset(0));
-    made("unknown").unwrap_err();
+    create_pod("unknown").unwrap_err();
     assert_eq!(names(&through), ["a", "b", "unknown"]);
-    let asked = proxy.seen();
+    let requests = proxy.requests();
     assert_eq!(
-        asked.iter().filter(|it| it.request == format!("POST {PODS}") && it.status.is_none()).count(),
+        requests.iter().filter(|it| it.request == format!("POST {PODS}") && it.status.is_none()).count(),
         2
     );
 
-    // In the middle of an answer.
+    // Faults in the middle of a response.
     proxy.on(When::any().times(1), Fault::Reset(100));
     through.get(PODS).unwrap_err();
     proxy.on(When::any().times(1), Fault::Truncate(100));
@@ -90,8 +90,10 @@ fn the_proxy_breaks_what_it_is_set_to_break() {
     assert_eq!(half.len(), 100);
     assert_eq!(names(&through), ["a", "b", "unknown"]);
 
-    // Later than it should be.
-    for fault in [Fault::Slow(Duration::from_millis(300)), Fault::Late(Duration::from_millis(300))] {
+    // Responses that are late.
+    for fault in
+        [Fault::DelayRequest(Duration::from_millis(300)), Fault::DelayResponse(Duration::from_millis(300))]
+    {
         proxy.on(When::any().times(1), fault);
         let start = Instant::now();
         assert_eq!(names(&through).len(), 3);
@@ -125,7 +127,7 @@ fn the_proxy_breaks_what_it_is_set_to_break() {
     assert_eq!(names(&through), ["a", "ünïcode", "unknown"]);
     proxy.heal();
 
-    // The line itself.
+    // Faults of the connection itself.
     let mut open = through.watch(WATCH).unwrap();
     while open.next(Duration::from_millis(500)).unwrap().is_some() {}
     proxy.hang();
@@ -135,13 +137,13 @@ fn the_proxy_breaks_what_it_is_set_to_break() {
     assert_eq!(open.next(PATIENCE).unwrap().unwrap()["object"]["metadata"]["name"], "meanwhile");
     proxy.refuse();
     while open.next(PATIENCE).is_ok_and(|event| event.is_some()) {}
-    // The first to ask may still have the connection that is cut.
+    // The first request may still use the connection that is cut.
     let refused =
         |_: &Cluster| Ok(format!("{:#}", through.get(PODS).unwrap_err()).contains("refused").then_some(()));
     cluster.until("nobody listens", refused).unwrap();
     proxy.heal();
     cluster.until("the proxy listens again", |_| Ok(through.get(PODS).ok())).unwrap();
-    proxy.become_stranger().unwrap();
+    proxy.use_untrusted_certificate().unwrap();
     let refused = format!("{:#}", client(&cluster, &proxy, &token).get(PODS).unwrap_err());
     assert!(refused.contains("UnknownIssuer"), "{refused}");
 }

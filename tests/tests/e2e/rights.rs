@@ -1,7 +1,7 @@
-//! The rights that deploy/manifests give the agent: all that it needs, and nothing that it does not.
+//! The rights that deploy/manifests give the agent: all that it needs, and none that it does not need.
 //!
-//! A proxy sees what it asks. It is brought to ask for everything that it ever asks for; agents that
-//! lack one of the rules each are refused something.
+//! A proxy records the agent's requests. The test makes the agent send every kind of request. Agents without one of
+//! the rules get a refusal each.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,25 +10,25 @@ use std::time::Instant;
 use hyper::Method;
 use serde_json::{Value, json};
 use tests::agent::{Agent, Event, GUARD};
-use tests::cluster::proxy::{Fault, Proxy, Seen, When};
+use tests::cluster::proxy::{Fault, Proxy, ReceivedRequest, When};
 use tests::cluster::{Cluster, Manifests, NAME, Options};
 use tests::node::Node;
 
 use crate::deploy;
 use crate::fixture;
 
-/// Group, resource with its subresource, verb.
+/// An API group, a resource with its subresource, and a verb.
 type Right = (String, String, String);
 
 const ROLES: &str = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
 
-/// What the kubelet is asked, who asks the API server for that right.
+/// The agent's request to the kubelet, which asks the API server for that right.
 const CONFIGZ: &str = "GET /configz";
 
-/// Agents that run at the same time: most of the time they wait.
+/// The number of agents that run at the same time: most of the time they wait.
 const AT_A_TIME: usize = 5;
 
-/// The right that a request takes; none for what is no resource.
+/// Returns the right that a request needs; `None` if it is for no resource.
 fn right_of(request: &str) -> Option<Right> {
     if request == CONFIGZ {
         return Some((String::new(), "nodes/configz".to_owned(), "get".to_owned()));
@@ -65,7 +65,7 @@ fn right_of(request: &str) -> Option<Right> {
 }
 
 #[test]
-fn a_request_tells_the_right_that_it_takes() {
+fn a_request_maps_to_the_right_it_needs() {
     let of = |request| right_of(request).map(|(group, resource, verb)| [group, resource, verb].join(" "));
     assert_eq!(of("GET /version"), None);
     assert_eq!(of(CONFIGZ).as_deref(), Some(" nodes/configz get"));
@@ -78,7 +78,7 @@ fn a_request_tells_the_right_that_it_takes() {
     assert_eq!(of(event).as_deref(), Some("events.k8s.io events create"));
 }
 
-/// Every right of a rule.
+/// Returns every right of a rule.
 fn rights_of(rule: &Value) -> BTreeSet<Right> {
     let list = |field: &str| {
         let all = rule[field].as_array().unwrap().iter();
@@ -95,23 +95,23 @@ fn rights_of(rule: &Value) -> BTreeSet<Right> {
     rights
 }
 
-/// An agent with rights of its own, on a node of its own.
-struct Round<'a> {
+/// An agent with its own rights on its own node.
+struct RightsCase<'a> {
     cluster: &'a Cluster,
     manifests: Manifests,
-    /// Of the node, the pod and the account.
+    /// The name of the node, the pod and the account.
     name: String,
-    /// Of its ClusterRole.
+    /// The name of the account's ClusterRole.
     role: String,
     token: String,
 }
 
-impl Round<'_> {
-    fn until<T>(&self, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-        fixture::interrupt().until(&format!("{}: {what}", self.name), GUARD, || Ok(look())).unwrap()
+impl RightsCase<'_> {
+    fn until<T>(&self, what: &str, mut find: impl FnMut() -> Option<T>) -> T {
+        fixture::interrupt().until(&format!("{}: {what}", self.name), GUARD, || Ok(find())).unwrap()
     }
 
-    /// Gives the account these rules, and waits until the server's authorizer has heard of them.
+    /// Gives the account these rules, and waits until the server's authorizer applies them.
     fn grant(&self, rules: &[Value], without: Option<&Value>) {
         let role = json!({"metadata": {"name": self.role}, "rules": rules});
         self.cluster.admin().put(&format!("{ROLES}/{}", self.role), &role).unwrap().ok().unwrap();
@@ -132,11 +132,15 @@ impl Round<'_> {
         }
     }
 
-    /// Lets the agent run into everything that it ever asks for, until `enough` of that was seen, and
-    /// hands back all of it: it starts, its pod crosses the line, nobody hears what became of the
-    /// request, the pod is looked at, its budget says no, and it is deleted all the same. If that is
-    /// `all`, it happens once more, and it ends well.
-    fn run(&self, all: bool, enough: impl Fn(&[Seen], &mut Agent) -> bool) -> Vec<Seen> {
+    /// Makes the agent send every kind of request until `enough` of them were seen, and returns all of them: the
+    /// agent starts, its pod crosses the threshold, the response to the eviction request is lost, the agent reads the
+    /// pod, the PDB refuses the eviction, and the pod is deleted all the same. With `all` the threshold is crossed
+    /// once more, and the agent must stop without an error.
+    fn run(
+        &self,
+        all: bool,
+        enough: impl Fn(&[ReceivedRequest], &mut Agent) -> bool,
+    ) -> Vec<ReceivedRequest> {
         let Self { cluster, manifests, name, role: _, token } = self;
         cluster.add_node(name).unwrap();
         let node = deploy::node_with_pod(cluster, name, name);
@@ -146,22 +150,22 @@ impl Round<'_> {
         let kubeconfig = cluster.kubeconfig_at(name, token, proxy.port()).unwrap();
         let options = deploy::options(&mut manifests.clone(), name, &node, &kubelet, &kubeconfig);
         let seen = || {
-            let of_kubelet = kubelet.statuses().into_iter().map(|status| Seen {
+            let of_kubelet = kubelet.statuses().into_iter().map(|status| ReceivedRequest {
                 at: Instant::now(),
                 request: CONFIGZ.to_owned(),
                 status: Some(status),
             });
-            proxy.seen().into_iter().chain(of_kubelet).collect::<Vec<_>>()
+            proxy.requests().into_iter().chain(of_kubelet).collect::<Vec<_>>()
         };
-        // One that lacks the right to know its pods does not start at all.
+        // An agent without the right to read its pods does not start at all.
         if let Ok(mut agent) = Agent::start(&options, fixture::interrupt()) {
             let hog = deploy::hog(&node);
             self.until("the agent has asked", || enough(&seen(), &mut agent).then_some(()));
             drop(hog);
             if all {
-                self.cross_again(&node, &proxy, &mut agent);
+                self.cross_threshold_again(&node, &proxy, &mut agent);
             }
-            // One that was refused something may have ended by itself.
+            // An agent that was refused something may have ended by itself.
             let ended = agent.stop();
             assert!(!all || ended.unwrap().success());
         }
@@ -169,33 +173,33 @@ impl Round<'_> {
         seen()
     }
 
-    /// What happens again raises the count of an event.
-    fn cross_again(&self, node: &Node, proxy: &Proxy, agent: &mut Agent) {
+    /// Crosses the threshold again: a repeated event raises the count of an Event object.
+    fn cross_threshold_again(&self, node: &Node, proxy: &Proxy, agent: &mut Agent) {
         let cleared = |event: &Event| event.kind() == "threshold" && event.text("state") == "cleared";
         agent.wait_for("that the threshold is cleared", GUARD, cleared).unwrap();
         let _hog = deploy::hog(node);
-        let raises = |seen: &Seen| seen.request.starts_with("PATCH /apis/events.k8s.io/");
-        self.until("a count is raised", || proxy.seen().iter().any(raises).then_some(()));
+        let is_count_update = |seen: &ReceivedRequest| seen.request.starts_with("PATCH /apis/events.k8s.io/");
+        self.until("a count is raised", || proxy.requests().iter().any(is_count_update).then_some(()));
     }
 
-    /// With all rules nothing is refused, and each of them is used.
-    fn all_are_used(&self, rules: &[Value]) {
+    /// Asserts that with all rules no request is refused, and that each rule is used.
+    fn assert_all_rules_are_used(&self, rules: &[Value]) {
         self.grant(rules, None);
-        let seen = self.run(true, |_, agent| is_deleted(agent));
-        let refused: Vec<&Seen> = seen.iter().filter(|seen| is_refused(seen)).collect();
+        let seen = self.run(true, |_, agent| wait_for_deletion(agent));
+        let refused: Vec<&ReceivedRequest> = seen.iter().filter(|seen| is_refused(seen)).collect();
         assert!(refused.is_empty(), "{refused:?}");
         let used: BTreeSet<Right> = seen.iter().filter_map(|seen| right_of(&seen.request)).collect();
         let granted: BTreeSet<Right> = rules.iter().flat_map(rights_of).collect();
         assert_eq!(used, granted);
     }
 
-    /// Without that one something is refused that it would have allowed.
-    fn one_is_missing(&self, rules: &[Value], place: usize) {
+    /// Asserts that without one rule a request is refused that the rule would have allowed.
+    fn assert_rule_is_needed(&self, rules: &[Value], index: usize) {
         let mut others = rules.to_vec();
-        let rule = others.remove(place);
+        let rule = others.remove(index);
         self.grant(&others, Some(&rule));
         let missing = rights_of(&rule);
-        let fails = |seen: &Seen| {
+        let fails = |seen: &ReceivedRequest| {
             is_refused(seen) && right_of(&seen.request).is_some_and(|right| missing.contains(&right))
         };
         let seen = self.run(false, |seen, _| seen.iter().any(fails));
@@ -203,44 +207,44 @@ impl Round<'_> {
     }
 }
 
-fn is_refused(seen: &Seen) -> bool {
+fn is_refused(seen: &ReceivedRequest) -> bool {
     seen.status == Some(403)
 }
 
-fn is_deleted(agent: &mut Agent) -> bool {
+fn wait_for_deletion(agent: &mut Agent) -> bool {
     let accepted = |event: &Event| event.kind() == "eviction_progress" && event.text("result") == "accepted";
     agent.wait_for("the deletion", GUARD, accepted).unwrap();
     true
 }
 
 #[test]
-fn every_rule_is_needed_and_no_other() {
+fn every_rbac_rule_is_needed_and_none_is_missing() {
     let Some(mut cluster) = fixture::cluster(&Options::default()) else { return };
     let mut manifests = Manifests::read().unwrap();
     manifests.create(&cluster).unwrap();
     let rules = manifests.of("ClusterRole").unwrap()["rules"].as_array().unwrap().clone();
 
-    // The account of the manifests has them all; each of the others lacks one.
+    // The account of the manifests has all rules; each of the others lacks one.
     let (name, role) = ("rights-all".to_owned(), NAME.to_owned());
     let token = deploy::token(&mut cluster, &name);
-    let mut rounds = vec![Round { cluster: &cluster, manifests: manifests.clone(), name, role, token }];
-    for place in 0..rules.len() {
-        let name = format!("rights-{place}");
+    let mut cases = vec![RightsCase { cluster: &cluster, manifests: manifests.clone(), name, role, token }];
+    for index in 0..rules.len() {
+        let name = format!("rights-{index}");
         let token = cluster.account(&name, &json!([])).unwrap().token;
         let role = name.clone();
-        rounds.push(Round { cluster: &cluster, manifests: manifests.clone(), name, role, token });
+        cases.push(RightsCase { cluster: &cluster, manifests: manifests.clone(), name, role, token });
     }
     let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for _ in 0..AT_A_TIME {
             scope.spawn(|| {
-                while let Some((round, nth)) = {
+                while let Some((case, nth)) = {
                     let nth = next.fetch_add(1, Ordering::Relaxed);
-                    rounds.get(nth).map(|round| (round, nth))
+                    cases.get(nth).map(|case| (case, nth))
                 } {
                     match nth.checked_sub(1) {
-                        None => round.all_are_used(&rules),
-                        Some(place) => round.one_is_missing(&rules, place),
+                        None => case.assert_all_rules_are_used(&rules),
+                        Some(index) => case.assert_rule_is_needed(&rules, index),
                     }
                 }
             });

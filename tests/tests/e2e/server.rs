@@ -1,4 +1,4 @@
-//! The server's own ways, which the agent is built on: were they others, the stories would prove nothing.
+//! Behavior of the API server that the agent depends on: if it were different, the other tests would prove nothing.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tests::skip;
 
 use crate::fixture;
 
-/// A guard against a watch that says nothing.
+/// A guard against a silent watch.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn is_terminating(cluster: &Cluster, name: &str) -> bool {
@@ -17,7 +17,7 @@ fn is_terminating(cluster: &Cluster, name: &str) -> bool {
     pod["metadata"]["deletionTimestamp"].is_string()
 }
 
-/// The causes by which a refusal for a disruption budget is known.
+/// Returns the causes that identify a refusal because of a PDB.
 fn causes(answer: &Value) -> Vec<(&str, &str)> {
     let list = answer["details"]["causes"].as_array().map_or(&[][..], Vec::as_slice);
     list.iter()
@@ -34,12 +34,12 @@ fn evictions_are_answered_as_the_agent_expects() {
     let node = cluster.admin().get("/api/v1/nodes/n1").unwrap().ok().unwrap();
     assert_eq!(node["spec"]["taints"], Value::Null, "{node}");
 
-    // Granted, and the pod stays until its kubelet lets it go.
+    // The eviction is granted, and the pod stays until its kubelet removes it.
     let web = cluster.run_pod(&manifest::pod("web", "n1")).unwrap();
     assert_eq!(web["status"]["phase"], "Running");
     let uid = &web["metadata"]["uid"];
-    let stranger = json!({"preconditions": {"uid": "00000000-0000-4000-8000-000000000000"}});
-    let refused = cluster.evict("default", "web", &stranger).unwrap();
+    let other_uid = json!({"preconditions": {"uid": "00000000-0000-4000-8000-000000000000"}});
+    let refused = cluster.evict("default", "web", &other_uid).unwrap();
     assert_eq!((refused.status, refused.reason()), (409, "Conflict"), "{refused:?}");
     assert!(!is_terminating(&cluster, "web"));
     let wanted = json!({"preconditions": {"uid": uid}, "gracePeriodSeconds": 7});
@@ -54,10 +54,10 @@ fn evictions_are_answered_as_the_agent_expects() {
     assert_eq!(cluster.evict("default", "web", &wanted).unwrap().status, 201, "again, without a change");
     cluster.finish_pod("default", "web").unwrap();
     assert_eq!(cluster.pod("default", "web").unwrap(), None);
-    let gone = cluster.evict("default", "web", &wanted).unwrap();
-    assert_eq!((gone.status, gone.reason()), (404, "NotFound"));
+    let not_found = cluster.evict("default", "web", &wanted).unwrap();
+    assert_eq!((not_found.status, not_found.reason()), (404, "NotFound"));
 
-    // A disruption budget says no, or that it does not know yet.
+    // A PDB refuses the eviction, or its status is not known yet.
     cluster.run_pod(&manifest::pod("shop", "n1")).unwrap();
     cluster.add_budget("one", "shop", 1, 0).unwrap();
     let refused = cluster.evict("default", "shop", &Value::Null).unwrap();
@@ -77,13 +77,13 @@ fn evictions_are_answered_as_the_agent_expects() {
     assert_eq!((stale.status, &stale.headers["retry-after"]), (429, &"10".parse().unwrap()), "{stale:?}");
     assert_eq!(causes(&stale.body)[0].0, "DisruptionBudget");
     cluster.add_budget("two", "shop", 1, 1).unwrap();
-    let both = cluster.evict("default", "shop", &Value::Null).unwrap();
-    assert_eq!((both.status, both.reason()), (500, ""), "{both:?}");
+    let two_budgets = cluster.evict("default", "shop", &Value::Null).unwrap();
+    assert_eq!((two_budgets.status, two_budgets.reason()), (500, ""), "{two_budgets:?}");
     assert!(!is_terminating(&cluster, "shop"));
 }
 
 #[test]
-fn a_watch_tells_what_happens_to_the_pods_of_a_node() {
+fn a_watch_reports_the_pods_of_one_node() {
     let Some(mut cluster) = fixture::cluster(&Options::default()) else { return };
     cluster.add_node("n1").unwrap();
     let rules = json!([{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}]);
@@ -121,14 +121,14 @@ fn a_watch_tells_what_happens_to_the_pods_of_a_node() {
 }
 
 #[test]
-fn a_pod_has_cgroups_by_the_uid_that_the_server_gave_it() {
+fn a_placed_pod_has_cgroups_with_its_uid_or_config_hash() {
     let Some(cluster) = fixture::cluster(&Options::default()) else { return };
     let Ok(mut node) = Node::new("placed", 64 * MIB, 100) else { skip!("no cgroups can be made here") };
     cluster.add_node("n1").unwrap();
     let web = PodSpec { priority: Some(-5), ..PodSpec::new("shop", "web", &["app", "proxy"], 8) };
     let mirror = PodSpec { is_static: true, ..PodSpec::new("kube-system", "mirror", &["app"], 8) };
     for spec in [web, mirror] {
-        let index = cluster.place("n1", &mut node, spec).unwrap();
+        let index = cluster.run_pod_on("n1", &mut node, spec).unwrap();
         let pod = &node.pods[index];
         let seen = cluster.pod(pod.namespace(), &pod.spec().name).unwrap().unwrap();
         assert_eq!(seen["metadata"]["uid"], pod.uid());
@@ -148,17 +148,17 @@ fn a_pod_has_cgroups_by_the_uid_that_the_server_gave_it() {
 }
 
 #[test]
-fn nothing_is_left_of_a_cluster() {
+fn a_dropped_cluster_leaves_nothing_behind() {
     let Some(cluster) = fixture::cluster(&Options { controllers: true, scheduler: true }) else { return };
     let (folder, port) = (cluster.path().to_owned(), cluster.port());
     let pids = cluster.pids();
     assert_eq!(pids.len(), 4, "{pids:?}");
     assert!(pids.iter().all(|&pid| tests::process::is_alive(pid)));
-    let story = std::thread::spawn(move || {
+    let thread = std::thread::spawn(move || {
         let _cluster = cluster;
         panic!("a story that fails, as is reported above");
     });
-    assert!(story.join().is_err());
+    assert!(thread.join().is_err());
     assert!(!folder.exists());
     assert!(!pids.iter().any(|&pid| tests::process::is_alive(pid)), "{pids:?}");
     assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_err());

@@ -1,5 +1,5 @@
-//! What is wrong with the connection or the node's name is said at the start: exit code 1, and no
-//! agent that half runs.
+//! Errors in the connection or in the node's name are reported at the start: exit code 1, and no agent that runs
+//! partly.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +14,7 @@ use tests::node::Node;
 use crate::agent::{self, NODE};
 use crate::fixture;
 
-fn agent(verb: &str, node: &Node, more: &[&str]) -> Output {
+fn run_agent(verb: &str, node: &Node, more: &[&str]) -> Output {
     let mut command = Command::new(binary().unwrap());
     command.arg(verb).args(["--cgroup-root", &node.cgroup_root()]).args(more).env_remove("NODE_NAME");
     if verb == "run" {
@@ -23,13 +23,13 @@ fn agent(verb: &str, node: &Node, more: &[&str]) -> Output {
     command.output().unwrap()
 }
 
-/// `run` fails with this on standard error.
-fn refused(node: &Node, more: &[&str], code: i32, expected: &[&str]) {
-    let output = agent("run", node, more);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(code), "{more:?}: {said}");
+/// Asserts that `run` fails with this exit code and these texts on standard error.
+fn assert_run_fails(node: &Node, more: &[&str], code: i32, expected: &[&str]) {
+    let output = run_agent("run", node, more);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{more:?}: {stderr}");
     for text in expected {
-        assert!(said.contains(text), "{more:?}: `{text}` is not in: {said}");
+        assert!(stderr.contains(text), "{more:?}: `{text}` is not in: {stderr}");
     }
     assert!(output.stdout.is_empty(), "{more:?}: {}", String::from_utf8_lossy(&output.stdout));
 }
@@ -39,7 +39,7 @@ fn text(path: &Path) -> String {
 }
 
 #[test]
-fn what_is_wrong_with_the_connection_is_said_at_the_start() {
+fn connection_errors_are_reported_at_the_start() {
     let Some(mut cluster) = fixture::cluster(&Options::default()) else { return };
     cluster.add_node(NODE).unwrap();
     let account = agent::account(&mut cluster, "agent", &agent::watching_rules());
@@ -51,10 +51,10 @@ fn what_is_wrong_with_the_connection_is_said_at_the_start() {
         fs::write(&path, content).unwrap();
         text(&path)
     };
-    let of = |kubeconfig: &str| ["--kubeconfig", kubeconfig, "--node-name", NODE].map(str::to_owned);
+    let arguments = |kubeconfig: &str| ["--kubeconfig", kubeconfig, "--node-name", NODE].map(str::to_owned);
     let fails = |kubeconfig: &str, expected: &[&str]| {
-        let more = of(kubeconfig);
-        refused(&node, &more.each_ref().map(String::as_str), 1, expected);
+        let more = arguments(kubeconfig);
+        assert_run_fails(&node, &more.each_ref().map(String::as_str), 1, expected);
     };
     let good = text(&good);
 
@@ -75,30 +75,30 @@ fn what_is_wrong_with_the_connection_is_said_at_the_start() {
     let key = written("not-a-ca", "no certificate\n");
     let empty_ca = written("empty-ca", &config.replace(&authority, &key));
     fails(&empty_ca, &["no PEM certificate is in it"]);
-    // A server that another authority vouches for.
+    // A server with a certificate of another authority.
     let proxy = Proxy::start(&cluster).unwrap();
-    proxy.become_stranger().unwrap();
-    let strange = text(&cluster.kubeconfig_at("agent", &account.token, proxy.port()).unwrap());
-    fails(&strange, &["trust the server at 127.0.0.1:", "invalid peer certificate"]);
+    proxy.use_untrusted_certificate().unwrap();
+    let untrusted = text(&cluster.kubeconfig_at("agent", &account.token, proxy.port()).unwrap());
+    fails(&untrusted, &["trust the server at 127.0.0.1:", "invalid peer certificate"]);
     let wrong_token = written("wrong-token", &config.replace(&token, "token: nonsense"));
-    fails(&wrong_token, &["does not accept who asks"]);
+    fails(&wrong_token, &["it rejects the credentials"]);
 
-    let nothing = cluster.account("nobody", &json!([])).unwrap();
-    let nobody = text(&cluster.kubeconfig("nobody", &nothing.token).unwrap());
-    fails(&nobody, &["a permission is missing", "nodes \"n1\" is forbidden", "help: "]);
+    let without_rights = cluster.account("nobody", &json!([])).unwrap();
+    let kubeconfig_without_rights = text(&cluster.kubeconfig("nobody", &without_rights.token).unwrap());
+    fails(&kubeconfig_without_rights, &["a permission is missing", "nodes \"n1\" is forbidden", "help: "]);
 
     for (name, expected) in [("n9", "there is no such node"), ("No_Name", "`No_Name` is no name of a node")] {
-        refused(&node, &["--kubeconfig", &good, "--node-name", name], 1, &[expected]);
+        assert_run_fails(&node, &["--kubeconfig", &good, "--node-name", name], 1, &[expected]);
     }
-    refused(&node, &["--kubeconfig", &good], 2, &["neither --node-name nor NODE_NAME is given"]);
-    refused(
+    assert_run_fails(&node, &["--kubeconfig", &good], 2, &["neither --node-name nor NODE_NAME is given"]);
+    assert_run_fails(
         &node,
         &["--node-name", NODE],
         1,
         &["no kubeconfig is given, and KUBERNETES_SERVICE_HOST is not set"],
     );
 
-    // The name is that of a node which was booted elsewhere.
+    // The node of that name was booted elsewhere.
     let status = json!({"status": {"nodeInfo": {"bootID": "0c9f9a3e-0000-4000-8000-000000000000"}}});
     let path = format!("/api/v1/nodes/{NODE}/status");
     cluster.admin().patch(Patch::Strategic, &path, &status).unwrap().ok().unwrap();
@@ -107,13 +107,17 @@ fn what_is_wrong_with_the_connection_is_said_at_the_start() {
     let status = json!({"status": {"nodeInfo": {"bootID": own.trim()}}});
     cluster.admin().patch(Patch::Strategic, &path, &status).unwrap().ok().unwrap();
 
-    // `check` says the same, and what would be used.
-    let found = agent("check", &node, &["--kubeconfig", &good, "--node-name", NODE, "-o", "json"]);
+    // `check` reports the same, and what would be used.
+    let found = run_agent("check", &node, &["--kubeconfig", &good, "--node-name", NODE, "-o", "json"]);
     let findings: Value = serde_json::from_slice(&found.stdout).unwrap();
     let sources = findings["sources"].as_array().unwrap();
     assert!(sources.iter().any(|it| it["source"] == "pods" && it["backend"] == "watch"), "{findings}");
     assert!(found.status.success(), "{findings}");
-    let found = agent("check", &node, &["--kubeconfig", &nobody, "--node-name", NODE, "-o", "json"]);
+    let found = run_agent(
+        "check",
+        &node,
+        &["--kubeconfig", &kubeconfig_without_rights, "--node-name", NODE, "-o", "json"],
+    );
     let findings: Value = serde_json::from_slice(&found.stdout).unwrap();
     assert_eq!(found.status.code(), Some(1), "{findings}");
     let problems = findings["problems"].as_array().unwrap();

@@ -1,10 +1,10 @@
-//! Pods come from the API server, and are joined with the cgroups of the machine.
+//! The agent reads pods from the API server, and joins them with the cgroups of the machine.
 
 use serde_json::json;
 use tests::cgroup::pod_uid;
 use tests::cluster::{Options, manifest};
 
-use crate::agent::{self, NODE, groups, names, wait_for_metric, wait_for_pods};
+use crate::agent::{self, NODE, create_pod_cgroups, names, wait_for_metric, wait_for_pods};
 use crate::fixture;
 
 const OBJECTS: &str = "eviction_agent_kube_watch_objects";
@@ -19,7 +19,7 @@ fn pods_are_known_from_a_watch_and_joined_with_their_cgroups() {
     let node = agent::small_node("e2e-watch");
     let web = cluster.run_pod(&manifest::pod("web", NODE)).unwrap();
     cluster.run_pod(&manifest::pod("elsewhere", "n2")).unwrap();
-    groups(&node, web["metadata"]["uid"].as_str().unwrap(), 1);
+    create_pod_cgroups(&node, web["metadata"]["uid"].as_str().unwrap(), 1);
 
     let mut agent = agent::start(&node, &kubeconfig);
     let (backend, reason) = agent.backend("pods").unwrap();
@@ -32,20 +32,20 @@ fn pods_are_known_from_a_watch_and_joined_with_their_cgroups() {
     let late = cluster.run_pod(&manifest::pod("late", NODE)).unwrap();
     let event = wait_for_pods(&mut agent, "a second pod", |it| it["pods_known"] == 2);
     assert_eq!(names(&event, "without_cgroup"), ["default/late"], "{event}");
-    groups(&node, late["metadata"]["uid"].as_str().unwrap(), 2);
+    create_pod_cgroups(&node, late["metadata"]["uid"].as_str().unwrap(), 2);
     wait_for_pods(&mut agent, "its cgroup", |it| it["pods_known"] == 2 && it["with_cgroup"] == 2);
-    groups(&node, &pod_uid(7), 7);
+    create_pod_cgroups(&node, &pod_uid(7), 7);
     wait_for_pods(&mut agent, "a strange cgroup", |it| names(it, "unknown_cgroups") == [pod_uid(7)]);
 
-    // Another pod under the same name has another uid: the cgroup of the first is not its own.
+    // Another pod of the same name has another UID: the cgroup of the first one is not its own.
     cluster.finish_pod("default", "web").unwrap();
-    let again = cluster.run_pod(&manifest::pod("web", NODE)).unwrap();
-    assert_ne!(again["metadata"]["uid"], web["metadata"]["uid"]);
+    let second = cluster.run_pod(&manifest::pod("web", NODE)).unwrap();
+    assert_ne!(second["metadata"]["uid"], web["metadata"]["uid"]);
     let event = wait_for_pods(&mut agent, "the second of that name", |it| {
         names(it, "without_cgroup") == ["default/web"]
     });
-    let strange = names(&event, "unknown_cgroups");
-    assert!(strange.contains(&web["metadata"]["uid"].as_str().unwrap().to_owned()), "{event}");
+    let unknown = names(&event, "unknown_cgroups");
+    assert!(unknown.contains(&web["metadata"]["uid"].as_str().unwrap().to_owned()), "{event}");
 
     cluster.finish_pod("default", "web").unwrap();
     cluster.finish_pod("default", "late").unwrap();
@@ -60,27 +60,27 @@ fn pods_are_known_from_a_watch_and_joined_with_their_cgroups() {
 }
 
 #[test]
-fn five_hundred_pods_with_all_that_fits_into_them_are_taken() {
+fn five_hundred_pods_some_of_maximum_size_are_decoded() {
     let Some(mut cluster) = fixture::cluster(&Options::default()) else { return };
     cluster.add_node(NODE).unwrap();
     let account = agent::account(&mut cluster, "agent", &agent::watching_rules());
     let kubeconfig = cluster.kubeconfig("agent", &account.token).unwrap();
     let node = agent::small_node("e2e-many");
-    let great = "x".repeat((256 << 10) - 64);
+    let large = "x".repeat((256 << 10) - 64);
     let longest = ["a".repeat(63), "b".repeat(63), "c".repeat(63), "d".repeat(61)].join(".");
-    let make = |nth: usize| {
+    let create_pod = |nth: usize| {
         let mut pod = manifest::pod(&format!("p{nth}"), NODE);
         match nth {
             0 => pod["metadata"]["name"] = json!(longest),
-            1..=20 => pod["metadata"]["annotations"] = json!({"example.com/all-that-fits": great}),
+            1..=20 => pod["metadata"]["annotations"] = json!({"example.com/all-that-fits": large}),
             _ => {}
         }
         cluster.make_pod(&pod).unwrap();
     };
-    (0..250).for_each(make);
+    (0..250).for_each(create_pod);
     let mut agent = agent::start(&node, &kubeconfig);
-    // Half of them are in the first list, half come one by one.
-    (250..500).for_each(make);
+    // Half of the pods are in the first list, the other half come one by one.
+    (250..500).for_each(create_pod);
     let event = wait_for_pods(&mut agent, "all pods", |it| it["pods_known"] == 500);
     assert!(names(&event, "without_cgroup").contains(&format!("default/{longest}")));
     assert!(event.get("undecodable").is_none(), "{event}");

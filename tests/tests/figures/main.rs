@@ -1,4 +1,4 @@
-//! How fresh figures are on the running kernel: real groups, real processes. Runs in guests as well.
+//! How fresh the sampled values are on the running kernel: real cgroups, real processes. Runs in guests as well.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -21,7 +21,7 @@ fn workload() -> &'static Path {
     BINARY.get_or_init(|| tests::workload::binary().unwrap())
 }
 
-/// A process that has filled the page cache of a group.
+/// Starts a process that fills the page cache of a cgroup, and waits until it has done so.
 fn cache(group: &Group, size: &str) -> Workload {
     let folder = tests::folder::on_disk().unwrap();
     let arguments = ["cache", "--size", size, "--dir", folder.to_str().unwrap()];

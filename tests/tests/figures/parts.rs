@@ -1,4 +1,5 @@
-//! The figures of a pod whose container has grown and stands still: its own memory.stat may say for 2 s that it has not.
+//! The values of a pod with a container that has grown and stands still: for 2 s the pod's own memory.stat may not
+//! show the growth.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,10 +20,10 @@ use crate::sampler;
 use crate::working_set::TOLERANCE;
 use crate::workload;
 
-/// What the container grows by.
+/// The growth of the container in bytes.
 const GROWTH: u64 = 100 * MIB;
 
-/// Whether a pod's text stands still is chance: in most of these it does.
+/// The number of rounds. Whether a pod's memory.stat stands still is chance: in most of them it does.
 const ROUNDS: u64 = 12;
 
 fn folder(group: &Group) -> PathBuf {
@@ -33,7 +34,7 @@ fn anonymous(sample: &GroupSample) -> u64 {
     sample.stat.anon.known().unwrap()
 }
 
-/// The only pod, as a sync sees it before it decides, or of a full sample.
+/// Returns the memory of the only pod, from a full sample, or as a sync reads it before it decides.
 fn pod(sampler: &mut Sampler, in_full: bool, since_ns: u64) -> GroupSample {
     match in_full {
         true => sampler.sample_all(1, Tasks::Leave),
@@ -44,22 +45,22 @@ fn pod(sampler: &mut Sampler, in_full: bool, since_ns: u64) -> GroupSample {
     sampler.last_pods()[0].memory
 }
 
-fn read_for(time: Duration, text: &Path) {
+fn read_repeatedly(time: Duration, stat_file: &Path) {
     let until = Instant::now() + time;
     while Instant::now() < until {
-        fs::read(text).unwrap();
+        fs::read(stat_file).unwrap();
         std::thread::sleep(Duration::from_micros(500));
     }
 }
 
 #[test]
-fn a_pod_holds_what_its_containers_hold_whatever_its_own_text_says() {
-    let mut stood_still = 0;
+fn a_pods_memory_includes_its_containers_if_its_memory_stat_is_stale() {
+    let mut stale_rounds = 0;
     for round in 0..ROUNDS {
         let subtree = Subtree::new("parts").unwrap();
         let group = subtree.pod(Driver::Cgroupfs, Qos::Burstable, &pod_uid(1)).unwrap();
         let container = group.group(container_id(1)).unwrap();
-        // Of a pod with many groups not all are read for its sake.
+        // In a pod with many cgroups the sampler does not read all of them for the pod.
         let others = if round % 3 == 2 { 20 } else { 0 };
         let _others: Vec<_> = (2..2 + others).map(|n| group.group(container_id(n)).unwrap()).collect();
         let size = GROWTH.to_string();
@@ -68,17 +69,17 @@ fn a_pod_holds_what_its_containers_hold_whatever_its_own_text_says() {
         let mut running = sampler(&subtree);
         pod(&mut running, true, 0);
         grower.go().unwrap();
-        // Others read it as well: cAdvisor, an agent that ran before.
-        let text = folder(&group).join("memory.stat");
-        read_for(Duration::from_millis(round * 4), &text);
+        // Other programs read the file as well: cAdvisor, or an agent that ran before.
+        let stat_file = folder(&group).join("memory.stat");
+        read_repeatedly(Duration::from_millis(round * 4), &stat_file);
         grower.wait_event("grown").unwrap();
-        // The container's own is right, and brings the pod's no further.
+        // The container's own file is right, and reading it does not update the pod's.
         fs::read(folder(&container).join("memory.stat")).unwrap();
         let version = running.root().version;
-        let own = parse_memory_stat(version, &fs::read(&text).unwrap()).anon.known().unwrap();
-        stood_still += u64::from(own + TOLERANCE < GROWTH);
+        let own = parse_memory_stat(version, &fs::read(&stat_file).unwrap()).anon.known().unwrap();
+        stale_rounds += u64::from(own + TOLERANCE < GROWTH);
         let since_ns = mono_ns();
-        // In turns: once a group above the pod was read, the pod's text may be right.
+        // The order alternates: once a cgroup above the pod was read, the pod's file may be right.
         let samples = match round % 2 {
             0 => [pod(&mut running, false, since_ns), pod(&mut sampler(&subtree), true, since_ns)],
             _ => [pod(&mut sampler(&subtree), false, since_ns), pod(&mut running, true, since_ns)],
@@ -91,13 +92,13 @@ fn a_pod_holds_what_its_containers_hold_whatever_its_own_text_says() {
         drop(grower);
         subtree.remove().unwrap();
     }
-    // That is the kernel's affair, and so not asserted.
-    println!("the pod's own memory.stat stood still in {stood_still} of {ROUNDS} rounds");
+    // This depends on the kernel, and so is not asserted.
+    println!("the pod's own memory.stat stood still in {stale_rounds} of {ROUNDS} rounds");
 }
 
 #[test]
-fn the_first_look_at_a_node_is_of_now() {
-    let mut stood_still = 0;
+fn the_first_sample_of_a_node_is_current() {
+    let mut stale_rounds = 0;
     for round in 1..=ROUNDS {
         let subtree = Subtree::new("first-look").unwrap();
         let pod = subtree.pod(Driver::Cgroupfs, Qos::Burstable, &pod_uid(1)).unwrap();
@@ -105,32 +106,32 @@ fn the_first_look_at_a_node_is_of_now() {
         let folders = tests::folder::on_disk().unwrap();
         let (size, dir) = (GROWTH.to_string(), folders.to_str().unwrap());
         let arguments = ["cache", "--size", &size, "--dir", dir];
-        let text = folder(subtree.root()).join("memory.stat");
+        let stat_file = folder(subtree.root()).join("memory.stat");
         let mut filler = Workload::run(workload(), &container, arguments).unwrap();
-        read_for(Duration::from_millis(round * 2), &text);
+        read_repeatedly(Duration::from_millis(round * 2), &stat_file);
         filler.wait_event("cached").unwrap();
         let mut sampler = sampler(&subtree);
         let level = sampler.sample_node(&[]).level;
         let (usage, working_set) = (level.usage.known().unwrap(), level.working_set.known().unwrap());
-        let own = parse_memory_stat(sampler.root().version, &fs::read(&text).unwrap());
-        stood_still += u64::from(own.inactive_file.known().unwrap() + TOLERANCE < GROWTH);
+        let own = parse_memory_stat(sampler.root().version, &fs::read(&stat_file).unwrap());
+        stale_rounds += u64::from(own.inactive_file.known().unwrap() + TOLERANCE < GROWTH);
         assert!(usage + TOLERANCE >= GROWTH && working_set <= TOLERANCE, "{level:?}, {own:?}");
         drop(filler);
         subtree.remove().unwrap();
     }
-    println!("the node's own memory.stat stood still in {stood_still} of {ROUNDS} rounds");
+    println!("the node's own memory.stat stood still in {stale_rounds} of {ROUNDS} rounds");
 }
 
-/// What a removed group leaves behind is in its parent's memory.stat alone.
+/// Only the memory.stat of the parent has the pages that a removed cgroup leaves behind.
 #[test]
-fn page_cache_of_removed_groups_is_not_taken_for_working_set() {
+fn page_cache_of_removed_cgroups_is_not_counted_as_working_set() {
     let subtree = Subtree::new("parts").unwrap();
     let pod = subtree.pod(Driver::Cgroupfs, Qos::Burstable, &pod_uid(1)).unwrap();
     let first = pod.group(container_id(1)).unwrap();
     let _second = pod.group(container_id(2)).unwrap();
     let cache = cache(&first, "64M");
     let mut sampler = sampler(&subtree);
-    // So that its pages outlive the process and its group.
+    // The open files keep the pages when the process and its cgroup are removed.
     let open = fs::read_dir(format!("/proc/{}/fd", cache.pid())).unwrap();
     let kept: Vec<_> = open.filter_map(|entry| fs::File::open(entry.unwrap().path()).ok()).collect();
     drop(cache);

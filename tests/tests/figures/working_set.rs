@@ -1,5 +1,5 @@
-//! The working set of a node that grows while its page cache is full, where usage stands still
-//! and the memory.stat of an ancestor may too.
+//! The working set of a node that grows while its page cache is full: usage stands still, and so may the memory.stat
+//! of an ancestor.
 
 use std::path::Path;
 use std::time::Duration;
@@ -21,21 +21,21 @@ use crate::workload;
 const NODE: u64 = 384 * MIB;
 const GROWTH: u64 = 160 * MIB;
 
-/// What a working set may be off by: the process's own memory and page tables, charges that
-/// each CPU holds in stock, updates that the kernel counts before it flushes (64 pages of each
-/// CPU for each), and what grows while one sample is taken.
+/// The error that a working set may have: the process's own memory and page tables, charges in the cache of each CPU,
+/// updates that the kernel counts before it flushes them (64 pages per CPU each), and growth while one sample is
+/// taken.
 pub(crate) const TOLERANCE: u64 = 8 * MIB;
 
-/// A sample, with the times between which its figures were read.
-struct Seen {
+/// A sample, with the times before and after its values were read.
+struct TimedSample {
     from: u64,
     to: u64,
     level: LevelSample,
 }
 
-/// Lets a process grow in `hog` while the cache that `cache` has filled makes room for it, and
-/// takes samples all the while. Returns how far the samples were behind and ahead of what the
-/// process had touched by its own stamps.
+/// Lets a process grow in `hog` while the page cache that `cache` has filled makes room for it, and takes samples
+/// meanwhile. Returns how many bytes the samples were behind and ahead of what the process had touched by its own
+/// stamps.
 pub(crate) fn grow_in_full_cache(
     subtree: &Subtree,
     cache: &Group,
@@ -51,11 +51,11 @@ pub(crate) fn grow_in_full_cache(
     let mut grower = Workload::start(workload(), hog, arguments).unwrap();
 
     let mut sampler = sampler(subtree);
-    // A machine may take back cold pages by itself: then the cache is filled once more.
+    // A machine may reclaim cold pages by itself: then the test fills the cache once more.
     let mut fillers = Vec::new();
     let base = loop {
         fillers.push(crate::cache(cache, &cached));
-        // The kernel brings everything up to date every 2 s.
+        // The kernel flushes all statistics every 2 s.
         std::thread::sleep(Duration::from_millis(2500));
         sampler.sample_all(1, Tasks::Count);
         let base = sampler.sample_node(&[]).level;
@@ -65,22 +65,23 @@ pub(crate) fn grow_in_full_cache(
         assert!(fillers.len() < 8, "the cache is never full: {base:?}");
     };
     grower.go().unwrap();
-    let mut seen = Vec::new();
+    let mut samples = Vec::new();
     let start = mono_ns();
-    let mut after = 0;
-    // And for some time after, when nothing is counted any more.
-    while after < 300 {
+    let mut samples_after_growth = 0;
+    // Sampling continues for some time after the growth, when nothing more is counted.
+    while samples_after_growth < 300 {
         assert!(mono_ns() - start < HANG.as_nanos() as u64, "hangs");
         let from = mono_ns();
         let level = sample(&mut sampler);
-        seen.push(Seen { from, to: mono_ns(), level });
-        after += usize::from(after > 0 || (seen.len() % 64 == 0 && finished(&stamps)));
+        samples.push(TimedSample { from, to: mono_ns(), level });
+        samples_after_growth +=
+            usize::from(samples_after_growth > 0 || (samples.len() % 64 == 0 && finished(&stamps)));
         std::thread::sleep(Duration::from_millis(1));
     }
     let record = Record::read(&stamps).unwrap();
     assert_eq!(record.last().unwrap().bytes, GROWTH);
     let (mut behind, mut ahead) = (0, 0);
-    for Seen { from, to, level } in &seen {
+    for TimedSample { from, to, level } in &samples {
         let grown = level.working_set.known().unwrap().saturating_sub(base);
         behind = behind.max(touched(&record, *from).saturating_sub(grown));
         ahead = ahead.max(grown.saturating_sub(touched(&record, *to) + STEP));
@@ -97,7 +98,7 @@ fn touched(record: &Record, ns: u64) -> u64 {
     before.checked_sub(1).map_or(0, |last| record.stamps[last].bytes)
 }
 
-/// A node whose limit its page cache has reached, with two containers of two pods.
+/// Creates a node with a limit that its page cache reaches, and two containers of two pods.
 pub(crate) fn node(label: &str) -> (Subtree, Group, Group) {
     let subtree = Subtree::new(label).unwrap();
     subtree.root().limit_memory(NODE).unwrap();
@@ -110,7 +111,7 @@ pub(crate) fn node(label: &str) -> (Subtree, Group, Group) {
 }
 
 #[test]
-fn ours_follows_the_growth_wherever_the_cache_is() {
+fn the_working_set_follows_growth_while_the_page_cache_is_full() {
     for rate in ["100M", "1G", "0"] {
         for same in [true, false] {
             let (subtree, one, two) = node("fresh");
@@ -125,7 +126,7 @@ fn ours_follows_the_growth_wherever_the_cache_is() {
     }
 }
 
-/// As the kubelet reads it: usage less the inactive file pages of the group's own memory.stat.
+/// Reads the values as the kubelet does: usage less the inactive file pages of the group's own memory.stat.
 fn as_kubelet(group: &Group) -> LevelSample {
     let inactive_file = group.memory_stat("inactive_file").unwrap();
     let usage = group.memory().unwrap();
@@ -137,9 +138,9 @@ fn as_kubelet(group: &Group) -> LevelSample {
 }
 
 #[test]
-fn the_parent_alone_may_stand_still() {
-    // Whether and when it does is the kernel's affair, so that is printed and not asserted; and a minute of
-    // a guest's time is for each round.
+fn the_memory_stat_of_a_parent_may_be_stale() {
+    // Whether and when it stands still depends on the kernel, so the test prints that and asserts nothing. Each round
+    // takes a minute in a guest.
     let mut worst = 0;
     for round in 0..2 {
         let (subtree, one, two) = node("stale");
@@ -152,19 +153,19 @@ fn the_parent_alone_may_stand_still() {
             break;
         }
     }
-    let verdict = if worst > 2 * TOLERANCE { "stale" } else { "current" };
-    report_finding("memory.stat of a parent", &format!("{verdict}, {} MiB behind", worst >> 20));
+    let state = if worst > 2 * TOLERANCE { "stale" } else { "current" };
+    report_finding("memory.stat of a parent", &format!("{state}, {} MiB behind", worst >> 20));
 }
 
 #[test]
-fn a_leaf_at_its_own_limit_is_followed_too() {
-    // A machine may take back cold pages by itself: then usage does move, and it says nothing.
-    let stood_still = (0..5).any(|_| follow_a_leaf_at_its_own_limit());
-    assert!(stood_still, "usage is never held at the limit");
+fn the_working_set_follows_a_container_at_its_own_limit() {
+    // A machine may reclaim cold pages by itself: then usage does move, and the run shows nothing.
+    let usage_stood_still = (0..5).any(|_| grow_at_own_limit());
+    assert!(usage_stood_still, "usage is never held at the limit");
 }
 
-/// Whether usage stood still while the process grew; then the working set was right.
-fn follow_a_leaf_at_its_own_limit() -> bool {
+/// Returns whether usage stood still while the process grew. Asserts that the working set was right.
+fn grow_at_own_limit() -> bool {
     let (subtree, _one, two) = node("own-limit");
     two.limit_memory(NODE / 2).unwrap();
     // The node itself is far from its limit: only the leaf's usage stands still.
@@ -179,7 +180,7 @@ fn follow_a_leaf_at_its_own_limit() -> bool {
     let base = sampler.sample_node(&[]).level;
     grower.go().unwrap();
     grower.wait_event("grown").unwrap();
-    // One sample is enough, whatever the parent's own figure says.
+    // One sample is enough, whatever the parent's own value is.
     let level = sampler.sample_node(&[]).level;
     let grown = level.working_set.known().unwrap().saturating_sub(base.working_set.known().unwrap());
     let usage = level.usage.known().unwrap().abs_diff(base.usage.known().unwrap());

@@ -1,4 +1,4 @@
-//! A node with pods, and an executor on it.
+//! A node with pods, and a killer on it.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use tokio::sync::mpsc;
 
 const MIB: u64 = 1 << 20;
 
-/// Long enough never to end in a test.
+/// Long enough not to end during a test.
 pub(crate) const LONG: Duration = Duration::from_secs(3600);
 
 pub(crate) struct Fixture {
@@ -30,7 +30,7 @@ pub(crate) struct Fixture {
 }
 
 impl Fixture {
-    /// A node whose tasks and memory are bounded.
+    /// Creates a node with limits for tasks and memory.
     pub(crate) fn new(label: &str) -> Self {
         let subtree = Subtree::new(&format!("kill-{label}")).unwrap();
         subtree.root().limit_memory(512 * MIB).unwrap();
@@ -38,7 +38,7 @@ impl Fixture {
         Self { subtree, run_dir: tempfile::tempdir().unwrap() }
     }
 
-    /// A pod's group, and that of its only container.
+    /// Creates a pod's cgroup and that of its only container.
     pub(crate) fn pod(&self, n: u64) -> (Group, Group) {
         let pod = self.subtree.pod(Driver::Cgroupfs, Qos::Burstable, &pod_uid(n)).unwrap();
         let container = pod.group(container_id(n)).unwrap();
@@ -51,9 +51,9 @@ impl Fixture {
         config
     }
 
-    /// One that acts. It waits for the node's lock: a child that another test has just forked holds what was locked
-    /// here before, until it runs its program.
-    pub(crate) fn killer(&self) -> Acting {
+    /// Starts a killer that acts. Waits for the node's lock: a child that another test has just forked holds the lock
+    /// that was taken here before, until it executes its program.
+    pub(crate) fn killer(&self) -> TestKiller {
         let mut killer = None;
         wait_until("the lock of the node", || match self.try_killer(self.config(KillMode::Kill)) {
             Err(StartError::Lock(LockError::Held { .. })) => false,
@@ -66,17 +66,17 @@ impl Fixture {
         killer.unwrap()
     }
 
-    pub(crate) fn try_killer(&self, config: KillerConfig) -> Result<Acting, StartError> {
-        let (sender, outcomes) = mpsc::channel(64);
-        let (reported, reaped) = channel();
-        let executor = Killer::new(config, sender, move |reaped| {
-            let _ = reported.send(reaped);
+    pub(crate) fn try_killer(&self, config: KillerConfig) -> Result<TestKiller, StartError> {
+        let (sender, updates) = mpsc::channel(64);
+        let (reported, mrelease_results) = channel();
+        let executor = Killer::new(config, sender, move |result| {
+            let _ = reported.send(result);
         })?;
-        Ok(Acting { executor, outcomes, reaped, decisions: 0 })
+        Ok(TestKiller { executor, updates, mrelease_results, decisions: 0 })
     }
 }
 
-/// The directories of a group, as the agent finds them.
+/// Returns the directories of a cgroup, as the agent finds them.
 pub(crate) fn dirs_of(group: &Group) -> CgroupDirs {
     let unified = group.dir(Hierarchy::Unified);
     let or_unified = |hierarchy| group.dir(hierarchy).or_else(|| unified.clone());
@@ -89,21 +89,22 @@ pub(crate) fn dirs_of(group: &Group) -> CgroupDirs {
     }
 }
 
-/// Whether the kernel kills whole groups where this node's processes are counted: version 2, from 5.14 on.
-pub(crate) fn has_group_kill(fixture: &Fixture) -> bool {
+/// Returns whether the kernel can kill whole cgroups in the hierarchy where this node's processes are counted: cgroup
+/// v2, from kernel 5.14 on.
+pub(crate) fn has_cgroup_kill(fixture: &Fixture) -> bool {
     let dirs = dirs_of(fixture.subtree.root());
     dirs.memory == dirs.unified && dirs.memory.is_some_and(|dir| dir.join("cgroup.kill").exists())
 }
 
-/// Where a process of the group itself goes. Version 2 has processes in leaves only, once controllers are
-/// handed down: then a leaf beside the groups below it stands for the group.
-pub(crate) fn seat(group: &Group) -> Group {
+/// Returns the cgroup for a process of the group itself. On cgroup v2 only leaf cgroups have processes once
+/// controllers are enabled for the children: then the process goes into a child of its own.
+pub(crate) fn process_cgroup(group: &Group) -> Group {
     let control = group.dir(Hierarchy::Unified).map(|dir| dir.join("cgroup.subtree_control"));
     let hands_down = control.is_some_and(|file| !std::fs::read_to_string(file).unwrap().trim().is_empty());
     if hands_down { group.group("itself").unwrap() } else { group.clone() }
 }
 
-/// A target for a hard memory threshold without a grace period.
+/// Returns a target for a hard memory threshold without a grace period.
 pub(crate) fn target(pod: &Group) -> KillTarget {
     let name = pod.path().file_name().and_then(OsStr::to_str).unwrap();
     KillTarget {
@@ -118,22 +119,22 @@ pub(crate) fn target(pod: &Group) -> KillTarget {
     }
 }
 
-/// The same for a soft threshold.
+/// Returns a target for a soft threshold.
 pub(crate) fn soft(pod: &Group, grace: Duration) -> KillTarget {
     KillTarget { grace, hard: false, ..target(pod) }
 }
 
-/// An executor and what it tells.
-pub(crate) struct Acting {
+/// A killer and its updates.
+pub(crate) struct TestKiller {
     pub(crate) executor: Killer,
-    outcomes: mpsc::Receiver<KillUpdate>,
-    /// What came of the memory of processes.
-    pub(crate) reaped: Receiver<MreleaseResult>,
+    updates: mpsc::Receiver<KillUpdate>,
+    /// The results of process_mrelease.
+    pub(crate) mrelease_results: Receiver<MreleaseResult>,
     decisions: u64,
 }
 
-impl Acting {
-    /// Begins, as a decision made now.
+impl TestKiller {
+    /// Begins a kill for a decision made now.
     pub(crate) fn begin(&mut self, target: KillTarget) -> Result<(), KillRejection> {
         self.decisions += 1;
         let at_ns = tests::clock::now();
@@ -145,45 +146,45 @@ impl Acting {
         self.executor.shorten(&KillTarget { decision, ..target }).unwrap();
     }
 
-    /// Begins and waits for the end.
+    /// Begins a kill and waits for its last update.
     pub(crate) fn kill(&mut self, target: KillTarget) -> Vec<KillUpdate> {
         assert_eq!(self.begin(target), Ok(()));
         self.wait_last()
     }
 
-    /// The next outcome.
+    /// Returns the next update.
     pub(crate) fn next(&mut self) -> KillUpdate {
         let mut next = None;
-        wait_until("an outcome", || {
-            next = self.outcomes.try_recv().ok();
+        wait_until("an update", || {
+            next = self.updates.try_recv().ok();
             next.is_some()
         })
         .unwrap();
         next.unwrap()
     }
 
-    /// Outcomes up to the last one of a decision.
+    /// Returns the updates up to the last one of a decision.
     pub(crate) fn wait_last(&mut self) -> Vec<KillUpdate> {
-        let mut outcomes = Vec::new();
+        let mut updates = Vec::new();
         loop {
-            outcomes.push(self.next());
-            if outcomes.last().unwrap().progress.is_last() {
-                return outcomes;
+            updates.push(self.next());
+            if updates.last().unwrap().progress.is_last() {
+                return updates;
             }
         }
     }
 
-    /// Ends the executor and gives what it said last.
+    /// Stops the killer and returns the progress of its remaining updates.
     pub(crate) fn stop(self) -> Vec<KillProgress> {
-        let Self { executor, mut outcomes, reaped: _, decisions: _ } = self;
+        let Self { executor, mut updates, mrelease_results: _, decisions: _ } = self;
         drop(executor);
-        std::iter::from_fn(|| outcomes.try_recv().ok()).map(|outcome| outcome.progress).collect()
+        std::iter::from_fn(|| updates.try_recv().ok()).map(|update| update.progress).collect()
     }
 }
 
-/// How far it came, step by step.
-pub(crate) fn steps(outcomes: &[KillUpdate]) -> Vec<&'static str> {
-    let name = |outcome: &KillUpdate| match outcome.progress {
+/// Returns the names of the steps of a kill.
+pub(crate) fn steps(updates: &[KillUpdate]) -> Vec<&'static str> {
+    let name = |update: &KillUpdate| match update.progress {
         KillProgress::WouldSignal { .. } => "would signal",
         KillProgress::TermSent(_) => "term",
         KillProgress::KillSent { .. } => "kill",
@@ -193,7 +194,7 @@ pub(crate) fn steps(outcomes: &[KillUpdate]) -> Vec<&'static str> {
         KillProgress::Answered { .. } => "answered",
         KillProgress::Abandoned => "abandoned",
     };
-    outcomes.iter().map(name).collect()
+    updates.iter().map(name).collect()
 }
 
 pub(crate) fn binary() -> &'static Path {
@@ -201,30 +202,30 @@ pub(crate) fn binary() -> &'static Path {
     BINARY.get_or_init(|| tests::workload::binary().unwrap())
 }
 
-/// A workload in its group, running.
+/// Starts a workload in its cgroup, and waits until it runs.
 pub(crate) fn run(group: &Group, arguments: &str) -> Workload {
     let mut workload = Workload::run(binary(), group, arguments.split(' ')).unwrap();
     workload.wait_event("go").unwrap();
     workload
 }
 
-/// A process that ends on SIGTERM.
-pub(crate) fn tame(group: &Group) -> Workload {
+/// Starts a process that ends on SIGTERM.
+pub(crate) fn hold_until_sigterm(group: &Group) -> Workload {
     run(group, "hold --size 1M")
 }
 
-/// A process that ignores SIGTERM.
-pub(crate) fn stubborn(group: &Group) -> Workload {
+/// Starts a process that ignores SIGTERM.
+pub(crate) fn hold_ignoring_sigterm(group: &Group) -> Workload {
     run(group, "--on-term ignore hold --size 1M")
 }
 
-/// The signal that has ended a workload.
+/// Waits for a workload to end, and returns the signal that ended it.
 pub(crate) fn ended_by(workload: &mut Workload) -> Option<i32> {
     use std::os::unix::process::ExitStatusExt as _;
     workload.process().wait().unwrap().signal()
 }
 
-/// A file that the workload stamps, in a folder that is removed.
+/// Returns the path of a file that a workload stamps, in a temporary folder.
 pub(crate) fn stamps() -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("stamps");

@@ -1,4 +1,4 @@
-//! Frozen groups.
+//! Frozen cgroups.
 
 use std::time::Duration;
 
@@ -7,13 +7,15 @@ use eviction_kill::KillMode;
 use tests::mounts::Hierarchy;
 use tests::process::{is_alive, wait_until};
 
-use crate::fixture::{Fixture, dirs_of, ended_by, seat, soft, steps, stubborn, target};
+use crate::fixture::{
+    Fixture, dirs_of, ended_by, hold_ignoring_sigterm, process_cgroup, soft, steps, target,
+};
 
 #[test]
-fn a_frozen_pod_ends() {
+fn a_frozen_pod_is_killed() {
     let fixture = Fixture::new("frozen");
     let (pod, container) = fixture.pod(1);
-    let mut victim = stubborn(&container);
+    let mut victim = hold_ignoring_sigterm(&container);
     pod.freeze(true).unwrap();
     let mut killer = fixture.killer();
     assert_eq!(steps(&killer.kill(target(&pod))), ["kill", "terminated"]);
@@ -23,11 +25,15 @@ fn a_frozen_pod_ends() {
 }
 
 #[test]
-fn a_frozen_container_ends() {
+fn a_frozen_container_is_killed() {
     let fixture = Fixture::new("frozen-below");
     let (pod, container) = fixture.pod(1);
     let nested = container.group("nested").unwrap();
-    let mut victims = [stubborn(&seat(&container)), stubborn(&nested), stubborn(&seat(&pod))];
+    let mut victims = [
+        hold_ignoring_sigterm(&process_cgroup(&container)),
+        hold_ignoring_sigterm(&nested),
+        hold_ignoring_sigterm(&process_cgroup(&pod)),
+    ];
     nested.freeze(true).unwrap();
     container.freeze(true).unwrap();
     let mut killer = fixture.killer();
@@ -40,10 +46,10 @@ fn a_frozen_container_ends() {
 }
 
 #[test]
-fn nothing_stays_frozen_after_sigterm() {
+fn a_pod_is_not_frozen_after_sigterm() {
     let fixture = Fixture::new("thaws");
     let (pod, container) = fixture.pod(1);
-    let victim = stubborn(&container);
+    let victim = hold_ignoring_sigterm(&container);
     let mut killer = fixture.killer();
     killer.begin(soft(&pod, Duration::from_secs(3600))).unwrap();
     assert!(matches!(killer.next().progress, KillProgress::TermSent(_)));
@@ -58,29 +64,29 @@ fn nothing_stays_frozen_after_sigterm() {
 }
 
 #[test]
-fn frozen_from_above_is_reported_as_left() {
+fn processes_frozen_by_an_ancestor_are_reported_as_remaining() {
     let fixture = Fixture::new("frozen-above");
     if fixture.subtree.root().dir(Hierarchy::Freezer).is_none() {
         tests::skip!("frozen groups of cgroup v2 can be killed");
     }
     let (pod, container) = fixture.pod(1);
-    let mut victim = stubborn(&container);
+    let mut victim = hold_ignoring_sigterm(&container);
     let class = fixture.subtree.group("kubepods/burstable").unwrap();
     class.freeze(true).unwrap();
     let mut config = fixture.config(KillMode::Kill);
     config.kill_wait = Duration::from_millis(300);
     let mut killer = fixture.try_killer(config).unwrap();
-    let outcomes = killer.kill(target(&pod));
-    assert_eq!(steps(&outcomes), ["kill", "processes_remaining"]);
+    let updates = killer.kill(target(&pod));
+    assert_eq!(steps(&updates), ["kill", "processes_remaining"]);
     let KillProgress::ProcessesRemaining { processes, unreachable: 0, unreadable_groups: 0 } =
-        &outcomes[1].progress
+        &updates[1].progress
     else {
-        panic!("{outcomes:?}");
+        panic!("{updates:?}");
     };
-    let [left] = processes.as_slice() else { panic!("{outcomes:?}") };
+    let [left] = processes.as_slice() else { panic!("{updates:?}") };
     assert_eq!((left.pid, left.why), (victim.pid(), UnkillableReason::Frozen));
     assert_eq!(pod.pids_limit().unwrap(), "max");
-    // The signal waits for it.
+    // The signal is pending until the process is thawed.
     class.freeze(false).unwrap();
     wait_until("the process to end", || !is_alive(victim.pid())).unwrap();
     assert_eq!(ended_by(&mut victim), Some(9));
@@ -89,10 +95,10 @@ fn frozen_from_above_is_reported_as_left() {
 }
 
 #[test]
-fn a_pod_is_frozen_until_it_is_let_go_also_by_the_agent_after_one_that_was_killed() {
+fn a_frozen_pod_is_thawed_on_drop_or_when_the_next_killer_starts() {
     let fixture = Fixture::new("freezes");
     let (_, container) = fixture.pod(1);
-    let victim = stubborn(&container);
+    let victim = hold_ignoring_sigterm(&container);
     let groups = [dirs_of(&container)];
     let mut dry = fixture.try_killer(fixture.config(KillMode::DryRun)).unwrap();
     assert!(dry.executor.freeze(&groups).unwrap().is_none());
@@ -117,9 +123,9 @@ fn a_pod_is_frozen_until_it_is_let_go_also_by_the_agent_after_one_that_was_kille
 fn a_group_outside_the_node_is_not_frozen() {
     let (fixture, outside) = (Fixture::new("freezes-inside"), Fixture::new("freezes-outside"));
     let (_, container) = outside.pod(1);
-    let _bystander = stubborn(&container);
-    let refused = fixture.killer().executor.freeze(&[dirs_of(&container)]).unwrap_err();
-    assert!(refused.to_string().contains("does not lie below the node's root"), "{refused}");
+    let _bystander = hold_ignoring_sigterm(&container);
+    let error = fixture.killer().executor.freeze(&[dirs_of(&container)]).unwrap_err();
+    assert!(error.to_string().contains("does not lie below the node's root"), "{error}");
     assert!(!container.is_frozen().unwrap());
     fixture.subtree.remove().unwrap();
     outside.subtree.remove().unwrap();

@@ -10,45 +10,47 @@ use tests::cgroup::Group;
 use tests::process::{self, is_alive, wait_until};
 use tests::workload::Workload;
 
-use crate::fixture::{Acting, Fixture, LONG, binary, ended_by, run, soft, steps, stubborn, target};
+use crate::fixture::{
+    Fixture, LONG, TestKiller, binary, ended_by, hold_ignoring_sigterm, run, soft, steps, target,
+};
 
 const MIB: u64 = 1 << 20;
 
-/// As far as a pod may grow here.
+/// The growth that a pod may have here.
 const LIMIT: u64 = 16 * MIB;
 
-/// A hard memory eviction with a grace period.
+/// Returns a target of a hard memory eviction with a grace period.
 fn bounded(pod: &Group, grace: Duration) -> KillTarget {
     KillTarget { grace, kill_on_growth: Some(LIMIT), ..target(pod) }
 }
 
-/// A process that ignores SIGTERM and grows when it is let go.
-fn waiting(group: &Group, growth: &str) -> Workload {
+/// Starts a process that ignores SIGTERM, and grows when the test lets it.
+fn start_growth_workload(group: &Group, growth: &str) -> Workload {
     let arguments = ["--on-term", "ignore", "grow"].into_iter().chain(growth.split(' '));
     Workload::start(binary(), group, arguments).unwrap()
 }
 
-/// Begins, and waits until SIGTERM was sent.
-fn terminate(killer: &mut Acting, target: KillTarget) -> KillUpdate {
+/// Begins a kill, and waits until SIGTERM was sent.
+fn begin_and_wait_for_sigterm(killer: &mut TestKiller, target: KillTarget) -> KillUpdate {
     assert_eq!(killer.begin(target), Ok(()));
     let term = killer.next();
     assert!(matches!(term.progress, KillProgress::TermSent(_)), "{term:?}");
     term
 }
 
-/// By how much the pod had grown when SIGKILL was sent before the end of the grace period.
-fn grown(kill: &KillUpdate) -> Option<u64> {
+/// Returns how much the pod had grown, if SIGKILL was sent before the end of the grace period.
+fn growth_at_kill(kill: &KillUpdate) -> Option<u64> {
     match &kill.progress {
         KillProgress::KillSent { grown, .. } => *grown,
         other => panic!("{other:?}"),
     }
 }
 
-/// It was killed at the end of the grace period, and not before.
-fn assert_granted(outcomes: &[KillUpdate], term: &KillUpdate, grace: Duration) {
-    assert_eq!(steps(outcomes), ["kill", "terminated"]);
-    assert_eq!(grown(&outcomes[0]), None);
-    assert!(outcomes[0].at_ns - term.at_ns >= grace.as_nanos() as u64 * 9 / 10, "{outcomes:?}");
+/// Asserts that the pod was killed at the end of the grace period, and not before.
+fn assert_full_grace_period(updates: &[KillUpdate], term: &KillUpdate, grace: Duration) {
+    assert_eq!(steps(updates), ["kill", "terminated"]);
+    assert_eq!(growth_at_kill(&updates[0]), None);
+    assert!(updates[0].at_ns - term.at_ns >= grace.as_nanos() as u64 * 9 / 10, "{updates:?}");
 }
 
 #[test]
@@ -57,15 +59,15 @@ fn a_pod_that_grows_is_killed_before_the_grace_period_ends() {
         let fixture = Fixture::new("grows");
         let (pod, container) = fixture.pod(1);
         let (_, other_container) = fixture.pod(2);
-        let other = stubborn(&other_container);
-        let mut quiet = stubborn(&container);
-        let mut hog = waiting(&container, growth);
+        let other = hold_ignoring_sigterm(&other_container);
+        let mut quiet = hold_ignoring_sigterm(&container);
+        let mut hog = start_growth_workload(&container, growth);
         let mut killer = fixture.killer();
-        terminate(&mut killer, bounded(&pod, LONG));
+        begin_and_wait_for_sigterm(&mut killer, bounded(&pod, LONG));
         hog.go().unwrap();
-        let outcomes = killer.wait_last();
-        assert_eq!(steps(&outcomes), ["kill", "terminated"]);
-        assert!(grown(&outcomes[0]).is_some_and(|bytes| bytes > LIMIT), "{outcomes:?}");
+        let updates = killer.wait_last();
+        assert_eq!(steps(&updates), ["kill", "terminated"]);
+        assert!(growth_at_kill(&updates[0]).is_some_and(|bytes| bytes > LIMIT), "{updates:?}");
         assert_eq!((ended_by(&mut hog), ended_by(&mut quiet)), (Some(9), Some(9)));
         assert!(is_alive(other.pid()));
         drop((other, killer));
@@ -77,21 +79,21 @@ fn a_pod_that_grows_is_killed_before_the_grace_period_ends() {
 fn a_pod_that_grows_little_has_the_whole_grace_period() {
     let fixture = Fixture::new("grows-little");
     let (pod, container) = fixture.pod(1);
-    let mut hog = waiting(&container, "--size 8M");
+    let mut hog = start_growth_workload(&container, "--size 8M");
     let mut killer = fixture.killer();
     let grace = Duration::from_secs(1);
     let before = pod.memory().unwrap();
-    let term = terminate(&mut killer, bounded(&pod, grace));
+    let term = begin_and_wait_for_sigterm(&mut killer, bounded(&pod, grace));
     hog.go().unwrap();
     wait_until("its growth", || pod.memory().is_ok_and(|bytes| bytes > before + 7 * MIB)).unwrap();
-    assert_granted(&killer.wait_last(), &term, grace);
+    assert_full_grace_period(&killer.wait_last(), &term, grace);
     assert_eq!(ended_by(&mut hog), Some(9));
     drop(killer);
     fixture.subtree.remove().unwrap();
 }
 
 #[test]
-fn without_a_bound_and_for_other_thresholds_growth_counts_for_nothing() {
+fn growth_is_ignored_without_a_bound_and_for_other_thresholds() {
     let grace = Duration::from_secs(1);
     let variants: [fn(KillTarget) -> KillTarget; 3] = [
         |target| KillTarget { kill_on_growth: None, ..target },
@@ -101,12 +103,12 @@ fn without_a_bound_and_for_other_thresholds_growth_counts_for_nothing() {
     for (label, vary) in ["unbounded", "soft", "pids"].into_iter().zip(variants) {
         let fixture = Fixture::new(&format!("growth-{label}"));
         let (pod, container) = fixture.pod(1);
-        let mut hog = waiting(&container, "--size 64M");
+        let mut hog = start_growth_workload(&container, "--size 64M");
         let mut killer = fixture.killer();
-        let term = terminate(&mut killer, vary(bounded(&pod, grace)));
+        let term = begin_and_wait_for_sigterm(&mut killer, vary(bounded(&pod, grace)));
         hog.go().unwrap();
         wait_until("its growth", || pod.memory().is_ok_and(|bytes| bytes > 60 * MIB)).unwrap();
-        assert_granted(&killer.wait_last(), &term, grace);
+        assert_full_grace_period(&killer.wait_last(), &term, grace);
         assert_eq!(ended_by(&mut hog), Some(9));
         drop(killer);
         fixture.subtree.remove().unwrap();
@@ -114,11 +116,11 @@ fn without_a_bound_and_for_other_thresholds_growth_counts_for_nothing() {
 }
 
 #[test]
-fn page_cache_is_no_growth() {
+fn page_cache_does_not_count_as_growth() {
     for is_new_cgroup in [false, true] {
         let fixture = Fixture::new("growth-cache");
         let (pod, container) = fixture.pod(1);
-        let mut quiet = stubborn(&container);
+        let mut quiet = hold_ignoring_sigterm(&container);
         let mut killer = fixture.killer();
         let grace = Duration::from_secs(2);
         // On a disk, wherever the folder for temporary files is.
@@ -126,15 +128,15 @@ fn page_cache_is_no_growth() {
         let growth = format!("--kind page-cache --size 96M --dir {folder}");
         let (term, mut writer);
         if is_new_cgroup {
-            term = terminate(&mut killer, bounded(&pod, grace));
-            writer = waiting(&pod.group("late").unwrap(), &growth);
+            term = begin_and_wait_for_sigterm(&mut killer, bounded(&pod, grace));
+            writer = start_growth_workload(&pod.group("late").unwrap(), &growth);
         } else {
-            writer = waiting(&container, &growth);
-            term = terminate(&mut killer, bounded(&pod, grace));
+            writer = start_growth_workload(&container, &growth);
+            term = begin_and_wait_for_sigterm(&mut killer, bounded(&pod, grace));
         }
         writer.go().unwrap();
         wait_until("its page cache", || pod.memory().is_ok_and(|bytes| bytes > 80 * MIB)).unwrap();
-        assert_granted(&killer.wait_last(), &term, grace);
+        assert_full_grace_period(&killer.wait_last(), &term, grace);
         assert_eq!((ended_by(&mut writer), ended_by(&mut quiet)), (Some(9), Some(9)));
         drop(killer);
         fixture.subtree.remove().unwrap();
@@ -146,17 +148,17 @@ fn the_growth_of_all_containers_counts_together() {
     let fixture = Fixture::new("growth-sum");
     let (pod, first) = fixture.pod(1);
     let second = pod.group("second").unwrap();
-    let mut hogs = vec![waiting(&first, "--size 12M"), stubborn(&second)];
+    let mut hogs = vec![start_growth_workload(&first, "--size 12M"), hold_ignoring_sigterm(&second)];
     let mut killer = fixture.killer();
-    terminate(&mut killer, bounded(&pod, LONG));
-    // Each by itself stays below; one has a cgroup that was not there.
+    begin_and_wait_for_sigterm(&mut killer, bounded(&pod, LONG));
+    // Each container alone stays below the limit; one has a cgroup that did not exist at first.
     hogs[0].go().unwrap();
     wait_until("the first one's growth", || first.memory().is_ok_and(|bytes| bytes > 11 * MIB)).unwrap();
     assert!(is_alive(hogs[1].pid()));
     let late = pod.group("late").unwrap();
     hogs.push(run(&late, "--on-term ignore hold --size 12M"));
-    let outcomes = killer.wait_last();
-    assert!(grown(&outcomes[0]).is_some_and(|bytes| bytes > LIMIT), "{outcomes:?}");
+    let updates = killer.wait_last();
+    assert!(growth_at_kill(&updates[0]).is_some_and(|bytes| bytes > LIMIT), "{updates:?}");
     for hog in &mut hogs {
         assert_eq!(ended_by(hog), Some(9));
     }
@@ -165,69 +167,72 @@ fn the_growth_of_all_containers_counts_together() {
 }
 
 #[test]
-fn what_counts_is_the_memory_at_sigterm() {
+fn growth_counts_from_the_memory_at_sigterm() {
     let fixture = Fixture::new("growth-again");
     let (pod, container) = fixture.pod(1);
-    // Ends on SIGTERM, and gives back as much as may be taken again.
+    // This process ends on SIGTERM, and frees as much as the other one may take again.
     let mut large = run(&container, "hold --size 96M");
     wait_until("its memory", || pod.memory().is_ok_and(|bytes| bytes > 95 * MIB)).unwrap();
-    let mut again = waiting(&container, "--size 88M");
+    let mut regrowing = start_growth_workload(&container, "--size 88M");
     let mut killer = fixture.killer();
     let grace = Duration::from_millis(1500);
-    let term = terminate(&mut killer, bounded(&pod, grace));
+    let term = begin_and_wait_for_sigterm(&mut killer, bounded(&pod, grace));
     assert_eq!(large.process().wait().unwrap().code(), Some(0));
     wait_until("its memory to come back", || pod.memory().is_ok_and(|bytes| bytes < 8 * MIB)).unwrap();
-    again.go().unwrap();
+    regrowing.go().unwrap();
     wait_until("growth", || pod.memory().is_ok_and(|bytes| bytes > 85 * MIB)).unwrap();
-    assert_granted(&killer.wait_last(), &term, grace);
-    assert_eq!(ended_by(&mut again), Some(9));
+    assert_full_grace_period(&killer.wait_last(), &term, grace);
+    assert_eq!(ended_by(&mut regrowing), Some(9));
     drop(killer);
     fixture.subtree.remove().unwrap();
 }
 
 #[test]
-fn a_stopped_process_that_goes_on_with_sigterm_and_grows_is_killed() {
+fn a_stopped_process_that_resumes_at_sigterm_and_grows_is_killed() {
     let fixture = Fixture::new("growth-stopped");
     let (pod, container) = fixture.pod(1);
-    let mut hog = waiting(&container, "--size 256M --rate 64M");
+    let mut hog = start_growth_workload(&container, "--size 256M --rate 64M");
     hog.go().unwrap();
     wait_until("some growth", || pod.memory().is_ok_and(|bytes| bytes > 4 * MIB)).unwrap();
     process::signal(hog.pid(), Signal::STOP).unwrap();
     let mut killer = fixture.killer();
-    terminate(&mut killer, bounded(&pod, LONG));
-    let outcomes = killer.wait_last();
-    assert!(grown(&outcomes[0]).is_some_and(|bytes| bytes > LIMIT), "{outcomes:?}");
+    begin_and_wait_for_sigterm(&mut killer, bounded(&pod, LONG));
+    let updates = killer.wait_last();
+    assert!(growth_at_kill(&updates[0]).is_some_and(|bytes| bytes > LIMIT), "{updates:?}");
     assert_eq!(ended_by(&mut hog), Some(9));
     drop(killer);
     fixture.subtree.remove().unwrap();
 }
 
 #[test]
-fn a_soft_victim_is_watched_once_a_hard_threshold_is_met() {
+fn growth_of_a_soft_victim_counts_once_a_hard_threshold_is_met() {
     let fixture = Fixture::new("growth-hurry");
     let (pod, container) = fixture.pod(1);
-    let mut hog = waiting(&container, "--size 128M --stop-at 64M");
+    let mut hog = start_growth_workload(&container, "--size 128M --stop-at 64M");
     let mut killer = fixture.killer();
-    terminate(&mut killer, KillTarget { kill_on_growth: Some(LIMIT), ..soft(&pod, LONG) });
+    begin_and_wait_for_sigterm(&mut killer, KillTarget { kill_on_growth: Some(LIMIT), ..soft(&pod, LONG) });
     hog.go().unwrap();
     wait_until("its growth", || pod.memory().is_ok_and(|bytes| bytes > 60 * MIB)).unwrap();
-    // What it has grown by then is not held against it.
+    // The growth until then does not count.
     killer.shorten(1, bounded(&pod, LONG));
     let mut more = run(&container, "--on-term ignore hold --size 32M");
-    let outcomes = killer.wait_last();
-    assert!(grown(&outcomes[0]).is_some_and(|bytes| LIMIT < bytes && bytes < 50 * MIB), "{outcomes:?}");
+    let updates = killer.wait_last();
+    assert!(
+        growth_at_kill(&updates[0]).is_some_and(|bytes| LIMIT < bytes && bytes < 50 * MIB),
+        "{updates:?}"
+    );
     assert_eq!((ended_by(&mut hog), ended_by(&mut more)), (Some(9), Some(9)));
     drop(killer);
     fixture.subtree.remove().unwrap();
 }
 
 #[test]
-fn a_cgroup_that_goes_away_while_it_is_watched_is_gone() {
+fn a_pod_removed_while_its_growth_is_watched_counts_as_terminated() {
     let fixture = Fixture::new("growth-vanishes");
     let (pod, container) = fixture.pod(1);
-    let victim = stubborn(&container);
+    let victim = hold_ignoring_sigterm(&container);
     let mut killer = fixture.killer();
-    terminate(&mut killer, bounded(&pod, LONG));
+    begin_and_wait_for_sigterm(&mut killer, bounded(&pod, LONG));
     pod.destroy().unwrap();
     assert_eq!(steps(&killer.wait_last()), ["terminated"]);
     drop((victim, killer));

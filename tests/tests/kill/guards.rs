@@ -1,25 +1,25 @@
-//! What is not killed, and why.
+//! Targets that the killer rejects, and why.
 
 use eviction_core::progress::KillRejection;
 use eviction_kill::{CgroupDirs, KillTarget};
 use tests::process::is_alive;
 
-use crate::fixture::{Fixture, dirs_of, steps, stubborn, target};
+use crate::fixture::{Fixture, dirs_of, hold_ignoring_sigterm, steps, target};
 
 #[test]
-fn only_what_lies_below_the_nodes_root() {
+fn targets_not_below_the_nodes_root_are_rejected() {
     let fixture = Fixture::new("inside");
     let outside = Fixture::new("outside");
     let (pod, container) = outside.pod(1);
-    let bystander = stubborn(&container);
+    let bystander = hold_ignoring_sigterm(&container);
     let mut killer = fixture.killer();
-    let refused = |result: Result<(), KillRejection>| match result {
+    let rejected_path = |result: Result<(), KillRejection>| match result {
         Err(KillRejection::NotAPod { what }) => what,
         other => panic!("{other:?}"),
     };
-    let said = refused(killer.begin(target(&pod)));
-    assert!(said.contains("does not lie below the node's root"), "{said}");
-    // Neither by a way around, nor the node itself.
+    let message = rejected_path(killer.begin(target(&pod)));
+    assert!(message.contains("does not lie below the node's root"), "{message}");
+    // Neither by a path around the root, nor the node itself.
     let around = |dirs: CgroupDirs| {
         let relative = format!("../../{}", pod.path().display());
         let join = |dir: Option<std::path::PathBuf>| dir.map(|dir| dir.join("kubepods").join(&relative));
@@ -28,8 +28,8 @@ fn only_what_lies_below_the_nodes_root() {
     fixture.subtree.group("kubepods").unwrap();
     let roundabout = around(dirs_of(fixture.subtree.root()));
     assert!(roundabout.memory.as_ref().unwrap().exists());
-    refused(killer.begin(KillTarget { groups: vec![roundabout], ..target(&pod) }));
-    refused(killer.begin(target(fixture.subtree.root())));
+    rejected_path(killer.begin(KillTarget { groups: vec![roundabout], ..target(&pod) }));
+    rejected_path(killer.begin(target(fixture.subtree.root())));
     assert!(is_alive(bystander.pid()));
     drop(killer);
     fixture.subtree.remove().unwrap();
@@ -37,7 +37,7 @@ fn only_what_lies_below_the_nodes_root() {
 }
 
 #[test]
-fn not_a_group_that_took_the_place_of_another() {
+fn a_cgroup_that_replaced_the_target_is_rejected() {
     let fixture = Fixture::new("replaced");
     let (pod, _) = fixture.pod(1);
     let id = |dirs: &CgroupDirs| {
@@ -51,9 +51,9 @@ fn not_a_group_that_took_the_place_of_another() {
     let mut killer = fixture.killer();
     assert_eq!(killer.begin(decided.clone()), Err(KillRejection::Empty));
     let (pod, container) = fixture.pod(1);
-    let bystander = stubborn(&container);
-    let refused = killer.begin(decided.clone()).unwrap_err();
-    assert!(refused.to_string().contains("another one than was decided on"), "{refused}");
+    let bystander = hold_ignoring_sigterm(&container);
+    let error = killer.begin(decided.clone()).unwrap_err();
+    assert!(error.to_string().contains("was replaced after the decision"), "{error}");
     assert!(is_alive(bystander.pid()));
     let dirs = dirs_of(&pod);
     let dirs = CgroupDirs { id: Some(id(&dirs)), ..dirs };
@@ -63,7 +63,7 @@ fn not_a_group_that_took_the_place_of_another() {
 }
 
 #[test]
-fn not_a_pod_without_processes() {
+fn a_pod_without_processes_is_rejected() {
     let fixture = Fixture::new("empty");
     let (pod, _) = fixture.pod(1);
     let mut killer = fixture.killer();

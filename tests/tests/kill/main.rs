@@ -1,4 +1,4 @@
-//! The killer on real cgroups with real processes: everybody inside ends, nobody outside is hit.
+//! The killer on real cgroups with real processes: all processes inside end, none outside is signalled.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 

@@ -1,4 +1,4 @@
-//! Memory comes back without waiting for the end of the process that held it.
+//! Memory is freed without waiting for the end of the process that held it.
 
 use std::time::Duration;
 
@@ -12,9 +12,9 @@ use crate::fixture::{Fixture, ended_by, run, steps, target};
 
 const MIB: u64 = 1 << 20;
 
-/// A process that is frozen from above cannot end, but who is to die needs no memory any more.
+/// A process that is frozen from above cannot end, but a process that is being killed needs no memory any more.
 #[test]
-fn who_cannot_end_gives_back_its_memory() {
+fn the_memory_of_a_killed_frozen_process_is_released() {
     let fixture = Fixture::new("reaped");
     if fixture.subtree.root().dir(Hierarchy::Freezer).is_none() {
         tests::skip!("what is frozen by cgroup v2 ends all the same");
@@ -30,13 +30,13 @@ fn who_cannot_end_gives_back_its_memory() {
     let mut config = fixture.config(KillMode::Kill);
     config.kill_wait = Duration::from_millis(300);
     let mut killer = fixture.try_killer(config).unwrap();
-    let outcomes = killer.kill(target(&pod));
-    assert_eq!(steps(&outcomes), ["kill", "processes_remaining"]);
+    let updates = killer.kill(target(&pod));
+    assert_eq!(steps(&updates), ["kill", "processes_remaining"]);
     assert!(matches!(
-        &outcomes[1].progress,
+        &updates[1].progress,
         KillProgress::ProcessesRemaining { processes, .. } if processes.iter().all(|left| left.why == UnkillableReason::Frozen)
     ));
-    assert_eq!(killer.reaped.recv_timeout(HANG), Ok(MreleaseResult::Released));
+    assert_eq!(killer.mrelease_results.recv_timeout(HANG), Ok(MreleaseResult::Released));
     wait_until("the memory to come back", || pod.memory().is_ok_and(|bytes| bytes < 8 * MIB)).unwrap();
     assert!(is_alive(victim.pid()));
     class.freeze(false).unwrap();
@@ -45,7 +45,7 @@ fn who_cannot_end_gives_back_its_memory() {
     fixture.subtree.remove().unwrap();
 }
 
-/// From 5.15 on: the call is asked for what is no descriptor.
+/// Returns whether the kernel has process_mrelease, which came with 5.15. Calls it with an invalid descriptor.
 fn has_process_mrelease() -> bool {
     // SAFETY: the call takes two numbers, and touches no memory of this process.
     let result = unsafe { libc::syscall(libc::SYS_process_mrelease, -1, 0) };
@@ -54,7 +54,7 @@ fn has_process_mrelease() -> bool {
 }
 
 #[test]
-fn each_killed_process_is_seen_to_once() {
+fn process_mrelease_is_called_once_for_each_killed_process() {
     let fixture = Fixture::new("reaped-once");
     let (pod, container) = fixture.pod(1);
     let mut victims: Vec<_> = (0..5).map(|_| run(&container, "hold --size 4M")).collect();
@@ -63,15 +63,16 @@ fn each_killed_process_is_seen_to_once() {
     for victim in &mut victims {
         assert_eq!(ended_by(victim), Some(9));
     }
-    let reaped: Vec<_> = victims.iter().map(|_| killer.reaped.recv_timeout(HANG).unwrap()).collect();
-    let is_refused = |reaped: &MreleaseResult| *reaped == MreleaseResult::Refused;
+    let mrelease_results: Vec<_> =
+        victims.iter().map(|_| killer.mrelease_results.recv_timeout(HANG).unwrap()).collect();
+    let is_refused = |result: &MreleaseResult| *result == MreleaseResult::Refused;
     match has_process_mrelease() {
-        true => assert!(!reaped.iter().any(is_refused), "{reaped:?}"),
-        false => assert!(reaped.iter().all(is_refused), "{reaped:?}"),
+        true => assert!(!mrelease_results.iter().any(is_refused), "{mrelease_results:?}"),
+        false => assert!(mrelease_results.iter().all(is_refused), "{mrelease_results:?}"),
     }
-    // The thread ends with the killer, once it has seen to everybody.
-    let crate::fixture::Acting { executor, reaped, .. } = killer;
+    // The thread ends with the killer, once it has handled every process.
+    let crate::fixture::TestKiller { executor, mrelease_results, .. } = killer;
     drop(executor);
-    assert!(reaped.recv_timeout(HANG).is_err());
+    assert!(mrelease_results.recv_timeout(HANG).is_err());
     fixture.subtree.remove().unwrap();
 }

@@ -9,20 +9,20 @@ use eviction_kill::StartError;
 use tests::process::is_alive;
 use tests::workload::Workload;
 
-use crate::fixture::{Fixture, binary, dirs_of, seat, steps, stubborn, target};
+use crate::fixture::{Fixture, binary, dirs_of, hold_ignoring_sigterm, process_cgroup, steps, target};
 
 #[test]
-fn a_dry_run_says_who_and_signals_nobody() {
+fn a_dry_run_lists_processes_and_signals_none() {
     let fixture = Fixture::new("dry");
     let (pod, container) = fixture.pod(1);
     let nested = container.group("nested").unwrap();
-    let victims = [stubborn(&seat(&container)), stubborn(&nested)];
+    let victims = [hold_ignoring_sigterm(&process_cgroup(&container)), hold_ignoring_sigterm(&nested)];
     let mut killer = fixture.try_killer(fixture.config(KillMode::DryRun)).unwrap();
-    let outcomes = killer.kill(target(&pod));
+    let updates = killer.kill(target(&pod));
     let mut pids: Vec<_> = victims.iter().map(Workload::pid).collect();
     pids.sort_unstable();
-    assert_eq!(outcomes.len(), 1);
-    assert_eq!(outcomes[0].progress, KillProgress::WouldSignal { pids, unreachable: 0 });
+    assert_eq!(updates.len(), 1);
+    assert_eq!(updates[0].progress, KillProgress::WouldSignal { pids, unreachable: 0 });
     assert_eq!(pod.pids_limit().unwrap(), "max");
     assert!(victims.iter().all(|victim| is_alive(victim.pid())));
     drop(killer);
@@ -30,7 +30,7 @@ fn a_dry_run_says_who_and_signals_nobody() {
 }
 
 #[test]
-fn a_second_acting_killer_is_refused_and_its_error_names_the_first() {
+fn a_second_killer_is_refused_with_an_error_that_names_the_first() {
     let fixture = Fixture::new("second");
     let root = dirs_of(fixture.subtree.root());
     // Another program that has locked the node's root stands for the first agent.
@@ -39,23 +39,23 @@ fn a_second_acting_killer_is_refused_and_its_error_names_the_first() {
     let mut first = Workload::run(binary(), &elsewhere, arguments).unwrap();
     first.wait_event("locked").unwrap();
 
-    let refused = fixture.try_killer(fixture.config(KillMode::Kill)).map(|_| ()).unwrap_err();
-    assert!(matches!(refused, StartError::Lock(LockError::Held { .. })), "{refused:?}");
-    let said = refused.to_string();
+    let error = fixture.try_killer(fixture.config(KillMode::Kill)).map(|_| ()).unwrap_err();
+    assert!(matches!(error, StartError::Lock(LockError::Held { .. })), "{error:?}");
+    let message = error.to_string();
     assert!(
-        said.contains(&format!("another agent does, pid {} (workload), started 2", first.pid())),
-        "{said}"
+        message.contains(&format!("another agent has it, pid {} (workload), started 2", first.pid())),
+        "{message}"
     );
-    assert!(refused.help().unwrap().contains("--action"), "{:?}", refused.help());
+    assert!(error.help().unwrap().contains("--action"), "{:?}", error.help());
 
-    // The dry killer works beside it, and so does one on another node.
+    // The dry-run killer works beside it, and so does a killer on another node.
     let (pod, container) = fixture.pod(1);
-    let victim = stubborn(&container);
+    let victim = hold_ignoring_sigterm(&container);
     let mut dry = fixture.try_killer(fixture.config(KillMode::DryRun)).unwrap();
     assert_eq!(steps(&dry.kill(target(&pod))), ["would signal"]);
     let other = Fixture::new("another");
     drop(other.killer());
-    // The lock ends with the process that has it.
+    // The lock ends with the process that holds it.
     drop(first);
     let killer = fixture.killer();
     assert!(fixture.try_killer(fixture.config(KillMode::Kill)).is_err());

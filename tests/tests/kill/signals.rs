@@ -9,7 +9,9 @@ use rustix::process::Signal;
 use tests::process::{self, Process, wait_until};
 use tests::stamps::Record;
 
-use crate::fixture::{Fixture, LONG, ended_by, run, soft, stamps, steps, stubborn, tame, target};
+use crate::fixture::{
+    Fixture, LONG, ended_by, hold_ignoring_sigterm, hold_until_sigterm, run, soft, stamps, steps, target,
+};
 
 #[test]
 fn sigkill_comes_after_the_grace_period_and_not_before() {
@@ -20,35 +22,35 @@ fn sigkill_comes_after_the_grace_period_and_not_before() {
     let mut victim = run(&container, &arguments);
     let mut killer = fixture.killer();
     let grace = Duration::from_millis(300);
-    let outcomes = killer.kill(soft(&pod, grace));
-    assert_eq!(steps(&outcomes), ["term", "kill", "terminated"]);
+    let updates = killer.kill(soft(&pod, grace));
+    assert_eq!(steps(&updates), ["term", "kill", "terminated"]);
     assert_eq!(ended_by(&mut victim), Some(9));
-    let [term, kill, gone] = outcomes.as_slice() else { panic!("{outcomes:?}") };
-    let termed_ns = Record::read(&path).unwrap().term.unwrap();
-    assert!(kill.at_ns - termed_ns.min(term.at_ns) >= grace.as_nanos() as u64 * 9 / 10, "{outcomes:?}");
-    assert!(term.at_ns <= kill.at_ns && kill.at_ns <= gone.at_ns);
+    let [term, kill, terminated] = updates.as_slice() else { panic!("{updates:?}") };
+    let sigterm_ns = Record::read(&path).unwrap().term.unwrap();
+    assert!(kill.at_ns - sigterm_ns.min(term.at_ns) >= grace.as_nanos() as u64 * 9 / 10, "{updates:?}");
+    assert!(term.at_ns <= kill.at_ns && kill.at_ns <= terminated.at_ns);
     drop(killer);
     fixture.subtree.remove().unwrap();
 }
 
 #[test]
-fn who_ends_in_time_gets_no_sigkill() {
+fn a_process_that_ends_in_time_gets_no_sigkill() {
     for hard in [false, true] {
         let fixture = Fixture::new("in-time");
         let (pod, container) = fixture.pod(1);
         let mut victim = run(&container, "--term-delay 200 hold --size 1M");
         let mut killer = fixture.killer();
-        let outcomes = killer.kill(KillTarget { hard, ..soft(&pod, LONG) });
-        assert_eq!(steps(&outcomes), ["term", "terminated"]);
-        assert!(matches!(outcomes[1].progress, KillProgress::Terminated { killed: 0, .. }));
+        let updates = killer.kill(KillTarget { hard, ..soft(&pod, LONG) });
+        assert_eq!(steps(&updates), ["term", "terminated"]);
+        assert!(matches!(updates[1].progress, KillProgress::Terminated { killed: 0, .. }));
         assert_eq!(victim.process().wait().unwrap().code(), Some(0));
         drop(killer);
         fixture.subtree.remove().unwrap();
     }
 }
 
-/// A shell that cleans up on SIGTERM with the help of children of its own. All that it does is
-/// done inside the group: it waits until it was moved there.
+/// Starts a shell that cleans up on SIGTERM with the help of its own children. It runs everything inside the group:
+/// it waits until it was moved there.
 fn shell(fixture: &Fixture, group: &tests::cgroup::Group) -> (Process, std::path::PathBuf) {
     let [moved, done] = ["moved", "done"].map(|name| fixture.run_dir.path().join(name));
     let script = format!(
@@ -63,7 +65,7 @@ fn shell(fixture: &Fixture, group: &tests::cgroup::Group) -> (Process, std::path
     let shell = Process::spawn(&mut command).unwrap();
     group.add(shell.pid()).unwrap();
     std::fs::write(moved, "").unwrap();
-    // With the child that it waits for: one that came after the signal would outlive it.
+    // Waits for the shell's child as well: a child that came after the signal would outlive the shell.
     let sleeps = |pid: &u32| {
         let arguments = std::fs::read(format!("/proc/{pid}/cmdline"));
         arguments.is_ok_and(|arguments| arguments == b"sleep\x001000\0")
@@ -73,25 +75,25 @@ fn shell(fixture: &Fixture, group: &tests::cgroup::Group) -> (Process, std::path
 }
 
 #[test]
-fn for_a_soft_threshold_handlers_of_sigterm_may_fork() {
+fn sigterm_handlers_may_fork_for_a_soft_threshold() {
     let fixture = Fixture::new("cleanup");
     let (pod, container) = fixture.pod(1);
     let (mut shell, done) = shell(&fixture, &container);
     let mut killer = fixture.killer();
-    let outcomes = killer.kill(soft(&pod, LONG));
-    assert_eq!(steps(&outcomes), ["term", "terminated"]);
+    let updates = killer.kill(soft(&pod, LONG));
+    assert_eq!(steps(&updates), ["term", "terminated"]);
     assert_eq!(shell.wait().unwrap().code(), Some(7));
-    // Once: what the handler forks is not signalled again.
+    // The handler ran once: what it forks is not signalled again.
     assert_eq!(std::fs::read_to_string(done).unwrap(), "ready\ncleaned\n");
     drop(killer);
     fixture.subtree.remove().unwrap();
 }
 
 #[test]
-fn stopped_processes_get_to_handle_sigterm() {
+fn stopped_processes_are_resumed_to_handle_sigterm() {
     let fixture = Fixture::new("stopped");
     let (pod, container) = fixture.pod(1);
-    let mut victim = tame(&container);
+    let mut victim = hold_until_sigterm(&container);
     stop(victim.pid());
     let mut killer = fixture.killer();
     assert_eq!(steps(&killer.kill(soft(&pod, LONG))), ["term", "terminated"]);
@@ -104,7 +106,7 @@ fn stopped_processes_get_to_handle_sigterm() {
 fn stopped_processes_are_killed() {
     let fixture = Fixture::new("stopped-kill");
     let (pod, container) = fixture.pod(1);
-    let mut victim = stubborn(&container);
+    let mut victim = hold_ignoring_sigterm(&container);
     stop(victim.pid());
     let mut killer = fixture.killer();
     assert_eq!(steps(&killer.kill(target(&pod))), ["kill", "terminated"]);
@@ -119,33 +121,33 @@ fn stop(pid: u32) {
 }
 
 #[test]
-fn a_worse_node_shortens_the_grace_period() {
+fn a_hard_threshold_shortens_the_grace_period() {
     let fixture = Fixture::new("hurry");
     let (pod, container) = fixture.pod(1);
-    let mut victim = stubborn(&container);
+    let mut victim = hold_ignoring_sigterm(&container);
     let mut killer = fixture.killer();
     killer.begin(soft(&pod, LONG)).unwrap();
     assert!(matches!(killer.next().progress, KillProgress::TermSent(_)));
     killer.shorten(1, target(&pod));
-    let outcomes = killer.wait_last();
-    assert_eq!(steps(&outcomes), ["kill", "terminated"]);
-    assert!(outcomes.iter().all(|outcome| outcome.decision == 1));
+    let updates = killer.wait_last();
+    assert_eq!(steps(&updates), ["kill", "terminated"]);
+    assert!(updates.iter().all(|update| update.decision == 1));
     assert_eq!(ended_by(&mut victim), Some(9));
     drop(killer);
     fixture.subtree.remove().unwrap();
 }
 
 #[test]
-fn a_monitor_of_a_container_is_not_asked_to_end() {
+fn a_container_monitor_gets_no_sigterm() {
     let fixture = Fixture::new("monitor");
     let (pod, container) = fixture.pod(1);
     let monitors = pod.group("crio-conmon-0123.scope").unwrap();
-    // It would end on SIGTERM, and take its container with it before the grace period is over.
-    let mut monitor = tame(&monitors);
+    // The monitor would end on SIGTERM, and end its container before the grace period is over.
+    let mut monitor = hold_until_sigterm(&monitors);
     let mut victim = run(&container, "--term-delay 300 hold --size 1M");
     let mut killer = fixture.killer();
-    let outcomes = killer.kill(soft(&pod, Duration::from_secs(2)));
-    assert_eq!(steps(&outcomes), ["term", "kill", "terminated"]);
+    let updates = killer.kill(soft(&pod, Duration::from_secs(2)));
+    assert_eq!(steps(&updates), ["term", "kill", "terminated"]);
     assert_eq!(victim.process().wait().unwrap().code(), Some(0));
     assert_eq!(ended_by(&mut monitor), Some(9));
     drop(killer);

@@ -1,4 +1,4 @@
-//! The agent asks the kubelet what it runs with.
+//! The agent reads the configuration that the kubelet runs with.
 
 use std::process::{Command, Output};
 
@@ -7,18 +7,18 @@ use tests::agent;
 use tests::cluster::node::RealNode;
 use tests::cluster::{Cluster, Options};
 
-use crate::world::{World, node};
+use crate::testbed::{Testbed, node};
 
 const ACCOUNT: &str = "asks";
 
-/// The agent's configuration beside that kubelet, in JSON.
-struct Asking {
+/// The configuration of an agent beside that kubelet, printed as JSON.
+struct ConfigCommand {
     kubeconfig: String,
     config: String,
     file: String,
 }
 
-impl Asking {
+impl ConfigCommand {
     fn of(cluster: &Cluster, node: &RealNode, token: &str) -> Self {
         let kubeconfig = cluster.kubeconfig(ACCOUNT, token).unwrap();
         let config = node.path().join("agent.yaml");
@@ -53,7 +53,7 @@ impl Asking {
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
-    fn refused(&self, more: &[&str]) -> String {
+    fn error_output(&self, more: &[&str]) -> String {
         let output = self.output(more);
         assert_eq!((output.status.code(), &*output.stdout), (Some(1), &b""[..]));
         String::from_utf8(output.stderr).unwrap()
@@ -66,7 +66,7 @@ fn hard_memory(resolved: &Value) -> &Value {
 }
 
 #[test]
-fn the_kubelet_says_itself_what_it_runs_with() {
+fn the_agent_reads_the_kubelets_running_configuration() {
     let config = json!({
         "evictionHard": {"memory.available": "150Mi", "pid.available": "7%"},
         "evictionSoft": {"memory.available": "200Mi"},
@@ -76,55 +76,64 @@ fn the_kubelet_says_itself_what_it_runs_with() {
         "evictionPressureTransitionPeriod": "45s",
         "enforceNodeAllocatable": [],
     });
-    let Some(world) = node(&Options::default(), &config) else { return };
-    let World { mut node, mut cluster, programs: _programs } = world;
+    let Some(testbed) = node(&Options::default(), &config) else { return };
+    let Testbed { mut node, mut cluster, programs: _programs } = testbed;
     let rules = json!([{"apiGroups": [""], "resources": ["nodes/configz"], "verbs": ["get"]}]);
     let account = cluster.account(ACCOUNT, &json!([])).unwrap();
-    let asking = Asking::of(&cluster, &node, &account.token);
-    let own = node.path().join("certificates/kubelet.crt").display().to_string();
-    let trusting = ["--kubelet-certificate-authority", &*own];
+    let config_command = ConfigCommand::of(&cluster, &node, &account.token);
+    let certificate = node.path().join("certificates/kubelet.crt").display().to_string();
+    let with_authority = ["--kubelet-certificate-authority", &*certificate];
 
-    // Its certificate is its own work: the API server's authority does not vouch for it.
-    let errors = asking.refused(&[]);
+    // The kubelet's certificate is self-signed: the API server's authority has not signed it.
+    let errors = config_command.error_output(&[]);
     assert!(errors.contains("trust the server at 127.0.0.1:"), "{errors}");
     assert!(errors.contains("help: ") && errors.contains("kubelet.crt"), "{errors}");
-    let errors = asking.refused(&trusting);
+    let errors = config_command.error_output(&with_authority);
     assert!(errors.contains("a permission is missing") && errors.contains("nodes/configz"), "{errors}");
 
     cluster.set_rules(ACCOUNT, &rules).unwrap();
     cluster
         .until("the kubelet hears of the right", |_| {
-            Ok(asking.output(&trusting).status.success().then_some(()))
+            Ok(config_command.output(&with_authority).status.success().then_some(()))
         })
         .unwrap();
-    let asked = asking.resolved(&trusting);
-    let (line, url) = (hard_memory(&asked), format!("https://127.0.0.1:{}/configz", node.kubelet_port()));
-    assert_eq!((&line["value"], &line["origin"]["configz"]), (&json!("150Mi"), &json!(url)), "{line}");
-    assert_eq!(asked["notes"], json!([]));
-    // What it says is what its file comes to.
-    let files = std::path::Path::new(&asking.config).with_file_name("plain.yaml");
+    let from_kubelet = config_command.resolved(&with_authority);
+    let (setting, url) =
+        (hard_memory(&from_kubelet), format!("https://127.0.0.1:{}/configz", node.kubelet_port()));
+    assert_eq!(
+        (&setting["value"], &setting["origin"]["configz"]),
+        (&json!("150Mi"), &json!(url)),
+        "{setting}"
+    );
+    assert_eq!(from_kubelet["notes"], json!([]));
+    // The kubelet reports what its file leads to.
+    let plain_file = std::path::Path::new(&config_command.config).with_file_name("plain.yaml");
     let text = json!({
         "apiVersion": "eviction-agent.io/v1alpha1", "kind": "AgentConfiguration", "thresholdMargin": {"mode": "Never"},
     });
-    std::fs::write(&files, text.to_string()).unwrap();
-    let plain = Asking { config: files.display().to_string(), ..asking };
+    std::fs::write(&plain_file, text.to_string()).unwrap();
+    let plain = ConfigCommand { config: plain_file.display().to_string(), ..config_command };
     let from_file = plain.resolved(&["--kubelet-config", &plain.file]);
-    assert_eq!(asked["thresholds"], from_file["thresholds"]);
+    assert_eq!(from_kubelet["thresholds"], from_file["thresholds"]);
     let settings = |resolved: &Value| -> Vec<(Value, Value)> {
         let all = resolved["settings"].as_array().unwrap();
         let kubelets = all.iter().filter(|it| it["path"].as_str().unwrap().starts_with("eviction"));
         kubelets.map(|it| (it["path"].clone(), it["value"].clone())).collect()
     };
-    assert_eq!(settings(&asked), settings(&from_file));
-    let asking = Asking::of(&cluster, &node, &account.token);
-    assert_eq!(asking.resolved(&["--kubelet-insecure-tls"])["thresholds"], asked["thresholds"]);
+    assert_eq!(settings(&from_kubelet), settings(&from_file));
+    let config_command = ConfigCommand::of(&cluster, &node, &account.token);
+    assert_eq!(
+        config_command.resolved(&["--kubelet-insecure-tls"])["thresholds"],
+        from_kubelet["thresholds"]
+    );
 
-    // A kubelet that does not answer: its file counts, and that is said.
+    // A kubelet that does not answer: the agent uses its file, and reports that.
     node.kill_kubelet().unwrap();
-    let errors = asking.refused(&trusting);
+    let errors = config_command.error_output(&with_authority);
     assert!(errors.contains("ask the kubelet at 127.0.0.1:"), "{errors}");
-    let instead = asking.resolved(&[&trusting[..], &["--kubelet-config", &asking.file]].concat());
-    assert_eq!(hard_memory(&instead)["origin"]["file"], asking.file.as_str());
-    let note = instead["notes"][0].as_str().unwrap();
+    let fallback =
+        config_command.resolved(&[&with_authority[..], &["--kubelet-config", &config_command.file]].concat());
+    assert_eq!(hard_memory(&fallback)["origin"]["file"], config_command.file.as_str());
+    let note = fallback["notes"][0].as_str().unwrap();
     assert!(note.contains("its files count, without its command line"), "{note}");
 }

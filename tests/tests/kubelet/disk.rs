@@ -1,4 +1,4 @@
-//! Local storage of real pods: what the kubelet and containerd make of it, the agent finds and counts.
+//! Local storage of real pods: the agent finds and counts what the kubelet and containerd create.
 
 use std::net::{Ipv4Addr, TcpListener};
 
@@ -10,11 +10,11 @@ use tests::metrics::get;
 use tests::node::MIB;
 use tests::story::Story;
 
-use crate::world::{self, World, chosen, knows, outcome, pod};
+use crate::testbed::{self, Testbed, pod, selected_pods, wait_for_pods, wait_for_result};
 
 const SCRATCH: &str = "/scratch";
 
-/// A line of shell that waits for `seconds`, writes so many MiB to a file, or to its log, and stays.
+/// Returns a shell line that waits for `seconds`, writes `mib` MiB to a file, or to its log, and stays.
 fn writing(seconds: u64, mib: u64, file: &str) -> String {
     format!(
         "trap 'exit 0' TERM; sleep {seconds} & wait; \
@@ -22,7 +22,7 @@ fn writing(seconds: u64, mib: u64, file: &str) -> String {
     )
 }
 
-/// A pod with a volume; `limit` is what its container may have of local storage.
+/// Returns the pod with a volume; `limit` is its container's limit of local storage.
 fn with_volume(mut pod: Value, volume: &Value, request: Option<&str>, limit: Option<&str>) -> Value {
     pod["spec"]["volumes"] = json!([{"name": "scratch", "emptyDir": volume}]);
     let container = &mut pod["spec"]["containers"][0];
@@ -35,45 +35,45 @@ fn with_volume(mut pod: Value, volume: &Value, request: Option<&str>, limit: Opt
     pod
 }
 
-fn message(agent: &mut tests::agent::Agent, pod: &str) -> String {
-    let full = format!("default/{pod}");
-    let is_it = |event: &Event| event.kind() == "eviction_decision" && event.pod() == full;
-    agent.wait_for("its decision", GUARD, is_it).unwrap().text("eviction_message").to_owned()
+fn eviction_message(agent: &mut tests::agent::Agent, pod: &str) -> String {
+    let full_name = format!("default/{pod}");
+    let is_match = |event: &Event| event.kind() == "eviction_decision" && event.pod() == full_name;
+    agent.wait_for("its decision", GUARD, is_match).unwrap().text("eviction_message").to_owned()
 }
 
 #[test]
-fn pods_over_their_limits_of_local_storage_are_evicted_and_no_other_one() {
-    let Some(mut world) = World::small(&Options::default()) else { return };
-    let modest = world.image("modest", &writing(0, 6, "/scratch/file"));
-    let volume = world.image("volume", &writing(5, 12, "/scratch/file"));
-    let layer = world.image("layer", &writing(5, 12, "/file"));
-    let log = world.image("log", &writing(5, 12, "/dev/stdout"));
+fn only_pods_over_their_local_storage_limits_are_evicted() {
+    let Some(mut testbed) = Testbed::small(&Options::default()) else { return };
+    let modest = testbed.image("modest", &writing(0, 6, "/scratch/file"));
+    let volume = testbed.image("volume", &writing(5, 12, "/scratch/file"));
+    let layer = testbed.image("layer", &writing(5, 12, "/file"));
+    let log = testbed.image("log", &writing(5, 12, "/dev/stdout"));
     let limited = json!({"sizeLimit": "8Mi"});
-    world.run(&with_volume(pod("modest", &modest, None, None), &limited, None, Some("8Mi")));
-    let mut agent = world.agent(&json!({}));
-    knows(&mut agent, 1);
+    testbed.run(&with_volume(pod("modest", &modest, None, None), &limited, None, Some("8Mi")));
+    let mut agent = testbed.agent(&json!({}));
+    wait_for_pods(&mut agent, 1);
     let mut story = Story::begin();
-    let of_volume = "Usage of EmptyDir volume \"scratch\" exceeds the limit \"8Mi\". ";
-    let of_pod = "Pod ephemeral local storage usage exceeds the total limit of containers 8Mi. ";
+    let volume_message = "Usage of EmptyDir volume \"scratch\" exceeds the limit \"8Mi\". ";
+    let pod_message = "Pod ephemeral local storage usage exceeds the total limit of containers 8Mi. ";
     let cases = [
-        ("volume", &volume, &limited, None, of_volume),
-        ("layer", &layer, &json!({}), Some("8Mi"), of_pod),
-        ("log", &log, &json!({}), Some("8Mi"), of_pod),
+        ("volume", &volume, &limited, None, volume_message),
+        ("layer", &layer, &json!({}), Some("8Mi"), pod_message),
+        ("log", &log, &json!({}), Some("8Mi"), pod_message),
     ];
-    for (name, image, volume, limit, says) in cases {
-        world.run(&with_volume(pod(name, image, None, None), volume, None, limit));
-        let accepted = outcome(&mut agent, name, "accepted");
+    for (name, image, volume, limit, expected) in cases {
+        testbed.run(&with_volume(pod(name, image, None, None), volume, None, limit));
+        let accepted = wait_for_result(&mut agent, name, "accepted");
         story.mark_at(name, accepted.number("mono_ns").unwrap());
-        assert_eq!(message(&mut agent, name), says);
-        world.until_gone(name);
+        assert_eq!(eviction_message(&mut agent, name), expected);
+        testbed.wait_until_removed(name);
     }
-    assert_eq!(chosen(&mut agent), ["default/volume", "default/layer", "default/log"]);
-    assert!(world::running(&world.cluster, "modest").is_some());
+    assert_eq!(selected_pods(&mut agent), ["default/volume", "default/layer", "default/log"]);
+    assert!(testbed::running_pod(&testbed.cluster, "modest").is_some());
     assert!(agent.stop().unwrap().success());
 }
 
-/// A node whose nodefs is a disk of 1 GiB, with more of the kubelet's configuration.
-fn world_on_disk(more: &Value) -> Option<(FileSystem, World)> {
+/// Starts a node with a disk of 1 GiB as its nodefs, and with more of the kubelet's configuration.
+fn testbed_on_disk(more: &Value) -> Option<(FileSystem, Testbed)> {
     let disk = match FileSystem::new(Kind::Ext4, 1024 * MIB, "eviction-kubelet-disk") {
         Ok(disk) => disk,
         Err(why) => {
@@ -81,48 +81,51 @@ fn world_on_disk(more: &Value) -> Option<(FileSystem, World)> {
             return None;
         }
     };
-    let mut config = world::small();
+    let mut config = testbed::small_config();
     config["evictionHard"] = json!({"memory.available": "200Mi", "nodefs.available": "500Mi"});
     config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    let world = world::node_on(&Options::default(), &config, Some(disk.path()))?;
-    Some((disk, world))
+    let testbed = testbed::node_on(&Options::default(), &config, Some(disk.path()))?;
+    Some((disk, testbed))
 }
 
 #[test]
-fn the_pod_that_fills_nodefs_goes_and_not_the_one_that_has_most() {
-    let Some((disk, mut world)) = world_on_disk(&json!({})) else { return };
-    let modest = world.image("modest", &writing(0, 250, "/scratch/file"));
-    let hog = world.image("hog", &writing(5, 240, "/scratch/file"));
+fn the_pod_over_its_request_on_nodefs_is_evicted_not_the_largest() {
+    let Some((disk, mut testbed)) = testbed_on_disk(&json!({})) else { return };
+    let modest = testbed.image("modest", &writing(0, 250, "/scratch/file"));
+    let hog = testbed.image("hog", &writing(5, 240, "/scratch/file"));
     let volume = json!({});
-    world.run(&with_volume(pod("modest", &modest, None, None), &volume, Some("300Mi"), None));
-    let mut agent = world.agent(&json!({}));
-    knows(&mut agent, 1);
-    world.run(&with_volume(pod("hog", &hog, None, None), &volume, Some("1Mi"), None));
+    testbed.run(&with_volume(pod("modest", &modest, None, None), &volume, Some("300Mi"), None));
+    let mut agent = testbed.agent(&json!({}));
+    wait_for_pods(&mut agent, 1);
+    testbed.run(&with_volume(pod("hog", &hog, None, None), &volume, Some("1Mi"), None));
     let mut story = Story::begin();
-    let accepted = outcome(&mut agent, "hog", "accepted");
+    let accepted = wait_for_result(&mut agent, "hog", "accepted");
     story.mark_at("accepted", accepted.number("mono_ns").unwrap());
-    assert!(message(&mut agent, "hog").starts_with("The node was low on resource: ephemeral-storage. "));
-    world.until_gone("hog");
+    assert!(
+        eviction_message(&mut agent, "hog").starts_with("The node was low on resource: ephemeral-storage. ")
+    );
+    testbed.wait_until_removed("hog");
     let free = || rustix::fs::statvfs(disk.path()).map(|it| it.f_bavail * it.f_frsize / MIB).unwrap();
     story.value("free_mib", free());
     assert!(free() > 500, "the kubelet has removed its volume");
-    assert_eq!(chosen(&mut agent), ["default/hog"]);
-    assert!(world::running(&world.cluster, "modest").is_some());
+    assert_eq!(selected_pods(&mut agent), ["default/hog"]);
+    assert!(testbed::running_pod(&testbed.cluster, "modest").is_some());
     assert!(agent.stop().unwrap().success());
 }
 
-/// The kubelet reads a volume every one to two minutes: the threshold is crossed once it knows what the pods have.
+/// The kubelet reads a volume every one to two minutes: the threshold is crossed once the kubelet knows the pods'
+/// usage.
 #[test]
-fn an_agent_that_sees_no_directories_asks_the_kubelet_which_pod_fills_nodefs() {
+fn an_agent_without_directories_reads_pod_usage_from_the_kubelet() {
     let read_only = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
     let kubelet = json!({"readOnlyPort": read_only.port()});
-    let Some((disk, mut world)) = world_on_disk(&kubelet) else { return };
-    let modest = world.image("modest", &writing(0, 200, "/scratch/file"));
-    let hog = world.image("hog", &writing(0, 150, "/scratch/file"));
-    world.run(&with_volume(pod("modest", &modest, None, None), &json!({}), Some("300Mi"), None));
-    world.run(&with_volume(pod("hog", &hog, None, None), &json!({}), Some("1Mi"), None));
-    let mut agent = world.agent_by_summary();
-    knows(&mut agent, 2);
+    let Some((disk, mut testbed)) = testbed_on_disk(&kubelet) else { return };
+    let modest = testbed.image("modest", &writing(0, 200, "/scratch/file"));
+    let hog = testbed.image("hog", &writing(0, 150, "/scratch/file"));
+    testbed.run(&with_volume(pod("modest", &modest, None, None), &json!({}), Some("300Mi"), None));
+    testbed.run(&with_volume(pod("hog", &hog, None, None), &json!({}), Some("1Mi"), None));
+    let mut agent = testbed.agent_by_summary();
+    wait_for_pods(&mut agent, 2);
     let used = |summary: &Value, name: &str| {
         let pods = summary["pods"].as_array().unwrap();
         let pod = pods.iter().find(|pod| pod["podRef"]["name"] == name);
@@ -134,15 +137,17 @@ fn an_agent_that_sees_no_directories_asks_the_kubelet_which_pod_fills_nodefs() {
         let is_known = used(&summary, "modest") > 190 * MIB && used(&summary, "hog") > 140 * MIB;
         Ok(is_known.then_some(()))
     };
-    world.cluster.until("the kubelet knows what the volumes use", is_known).unwrap();
-    assert!(chosen(&mut agent).is_empty());
+    testbed.cluster.until("the kubelet knows what the volumes use", is_known).unwrap();
+    assert!(selected_pods(&mut agent).is_empty());
     let mut story = Story::begin();
     std::fs::write(disk.path().join("rest"), vec![0x5a; 200 << 20]).unwrap();
-    let accepted = outcome(&mut agent, "hog", "accepted");
+    let accepted = wait_for_result(&mut agent, "hog", "accepted");
     story.mark_at("accepted", accepted.number("mono_ns").unwrap());
-    assert!(message(&mut agent, "hog").starts_with("The node was low on resource: ephemeral-storage. "));
-    world.until_gone("hog");
-    assert_eq!(chosen(&mut agent), ["default/hog"]);
-    assert!(world::running(&world.cluster, "modest").is_some());
+    assert!(
+        eviction_message(&mut agent, "hog").starts_with("The node was low on resource: ephemeral-storage. ")
+    );
+    testbed.wait_until_removed("hog");
+    assert_eq!(selected_pods(&mut agent), ["default/hog"]);
+    assert!(testbed::running_pod(&testbed.cluster, "modest").is_some());
     assert!(agent.stop().unwrap().success());
 }

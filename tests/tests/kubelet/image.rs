@@ -7,24 +7,24 @@ use tests::agent::full_name;
 use tests::cluster::{Cluster, Manifests, NAME, Options};
 use tests::story::Story;
 
-use crate::world::{World, growing, pod};
+use crate::testbed::{Testbed, growing, pod};
 
-/// Where the archive is; as in `xtask/src/e2e/mod.rs`.
+/// The environment variable with the path of the archive, as in `xtask/src/e2e/mod.rs`.
 pub(crate) const IMAGE: &str = "EVICTION_AGENT_IMAGE";
 
-/// What this machine's network and folders ask for: a pod has no way to the API server's loopback
-/// address, and nothing is to be left on the machine.
-fn fit(daemonset: &mut Value, world: &World) {
-    let folder = world.node.path();
+/// Adapts the DaemonSet to this machine's network and folders: a pod has no route to the API server's loopback
+/// address, and nothing may be left on the machine.
+fn adapt_daemonset(daemonset: &mut Value, testbed: &Testbed) {
+    let folder = testbed.node.path();
     let spec = &mut daemonset["spec"]["template"]["spec"];
     spec["hostNetwork"] = json!(true);
     let container = &mut spec["containers"][0];
     let environment = container["env"].as_array_mut().unwrap();
-    let port = world.cluster.port().to_string();
+    let port = testbed.cluster.port().to_string();
     for (name, value) in [("KUBERNETES_SERVICE_HOST", "127.0.0.1"), ("KUBERNETES_SERVICE_PORT", &port)] {
         environment.push(json!({"name": name, "value": value}));
     }
-    // Nobody can hand on what he has not.
+    // A process cannot pass on capabilities that it does not have.
     let capabilities = container["securityContext"]["capabilities"]["add"].as_array_mut().unwrap();
     capabilities.retain(|name| tests::privileges::has(name.as_str().unwrap()).unwrap());
     for volume in spec["volumes"].as_array_mut().unwrap() {
@@ -36,20 +36,18 @@ fn fit(daemonset: &mut Value, world: &World) {
     }
 }
 
-/// Where that kubelet is asked. It has signed its certificate itself, which is mounted as
-/// docs/configuration.md says.
-fn ask(manifests: &mut Manifests, world: &World) {
+/// Sets the address of this kubelet. Its certificate is self-signed, and mounted as in docs/configuration.md.
+fn set_kubelet_address(manifests: &mut Manifests, testbed: &Testbed) {
     let config = &mut manifests.of("ConfigMap").unwrap()["data"]["agent.yaml"];
-    let mut given: Value = serde_yaml_ng::from_str(config.as_str().unwrap()).unwrap();
-    assert_eq!(given["thresholds"], json!({"source": "Configz"}));
-    assert_eq!(given["dryRun"], "Server");
-    given["dryRun"] = json!("None");
+    let mut parsed: Value = serde_yaml_ng::from_str(config.as_str().unwrap()).unwrap();
+    assert_eq!(parsed["thresholds"], json!({"source": "Configz"}));
+    assert_eq!(parsed["dryRun"], "Server");
+    parsed["dryRun"] = json!("None");
     let authority = "/host/kubelet/kubelet.crt";
-    given["thresholds"]["configz"] =
-        json!({"address": "127.0.0.1", "port": world.node.kubelet_port(), "certificateAuthority": authority});
-    *config = json!(given.to_string());
+    parsed["thresholds"]["configz"] = json!({"address": "127.0.0.1", "port": testbed.node.kubelet_port(), "certificateAuthority": authority});
+    *config = json!(parsed.to_string());
     let spec = &mut manifests.of("DaemonSet").unwrap()["spec"]["template"]["spec"];
-    let path = world.node.path().join("certificates/kubelet.crt");
+    let path = testbed.node.path().join("certificates/kubelet.crt");
     spec["volumes"]
         .as_array_mut()
         .unwrap()
@@ -59,7 +57,7 @@ fn ask(manifests: &mut Manifests, world: &World) {
     }));
 }
 
-pub(crate) fn agents_pod(cluster: &Cluster) -> Option<Value> {
+pub(crate) fn ready_agent_pod(cluster: &Cluster) -> Option<Value> {
     let pods = cluster.admin().get(&format!("/api/v1/namespaces/{NAME}/pods")).unwrap().ok().unwrap();
     let pods = pods["items"].as_array().unwrap().clone();
     pods.into_iter().find(|pod| {
@@ -68,8 +66,8 @@ pub(crate) fn agents_pod(cluster: &Cluster) -> Option<Value> {
     })
 }
 
-/// What the agent has printed, by the runtime's log of its container.
-pub(crate) fn printed(folder: &Path) -> Vec<Value> {
+/// Returns the events that the agent has printed, from the runtime's log of its container.
+pub(crate) fn printed_events(folder: &Path) -> Vec<Value> {
     let mut open = vec![folder.join("pod-logs")];
     let mut events = Vec::new();
     while let Some(path) = open.pop() {
@@ -92,30 +90,30 @@ fn the_pod_of_the_manifests_runs_the_image_and_evicts() {
         return;
     };
     let options = Options { controllers: true, scheduler: true };
-    let Some(mut world) = World::small(&options) else { return };
-    world.node.import_archive(&image).unwrap();
+    let Some(mut testbed) = Testbed::small(&options) else { return };
+    testbed.node.import_archive(&image).unwrap();
     let mut manifests = Manifests::read().unwrap();
-    fit(manifests.of("DaemonSet").unwrap(), &world);
-    ask(&mut manifests, &world);
-    manifests.create(&world.cluster).unwrap();
-    let agents = world.cluster.until("the agent's pod is Ready", |it| Ok(agents_pod(it))).unwrap();
-    assert_eq!(agents["spec"]["nodeName"], crate::world::NODE);
-    let hog = world.image("hog", &growing(3, 900));
-    world.run(&pod("hog", &hog, None, None));
-    world.until_gone("hog");
+    adapt_daemonset(manifests.of("DaemonSet").unwrap(), &testbed);
+    set_kubelet_address(&mut manifests, &testbed);
+    manifests.create(&testbed.cluster).unwrap();
+    let agent_pod = testbed.cluster.until("the agent's pod is Ready", |it| Ok(ready_agent_pod(it))).unwrap();
+    assert_eq!(agent_pod["spec"]["nodeName"], crate::testbed::NODE);
+    let hog = testbed.image("hog", &growing(3, 900));
+    testbed.run(&pod("hog", &hog, None, None));
+    testbed.wait_until_removed("hog");
 
-    let events = printed(world.node.path());
+    let events = printed_events(testbed.node.path());
     let of = |kind: &str| events.iter().filter(|event| event["event"] == kind).collect::<Vec<_>>();
     let decisions: Vec<String> = of("eviction_decision").into_iter().map(full_name).collect();
     assert_eq!(decisions, ["default/hog"]);
     assert!(of("eviction_progress").iter().any(|event| event["result"] == "accepted"), "{events:?}");
-    assert_eq!(world.kubelets_evictions(), [""; 0]);
+    assert_eq!(testbed.kubelet_eviction_log(), [""; 0]);
     let mut story = Story::begin();
     let sources = of("started")[0]["sources"].as_array().unwrap();
     for source in ["charge", "control loop thread"] {
         let found = sources.iter().find(|it| it["source"] == source).map(|it| it["backend"].clone());
         story.value(source, found.unwrap_or_default());
     }
-    let now = agents_pod(&world.cluster).unwrap();
+    let now = ready_agent_pod(&testbed.cluster).unwrap();
     assert_eq!(now["status"]["containerStatuses"][0]["restartCount"], 0, "{now}");
 }

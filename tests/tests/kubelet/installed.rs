@@ -1,5 +1,5 @@
-//! The chart, installed by Helm on a real node: a dry run that evicts no pod, evictions when asked, and nothing left in
-//! the cluster afterwards.
+//! The chart, installed by Helm on a real node: a dry run that evicts no pod, evictions when requested, and nothing
+//! left in the cluster afterwards.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,30 +11,32 @@ use tests::cluster::{Binaries, Cluster, NAME, Options};
 use tests::file_system::{FileSystem, Kind};
 use tests::helm::{Helm, chart};
 
-use crate::image::{IMAGE, agents_pod, printed};
-use crate::world::{self, NODE, World, growing, pod, running, small};
+use crate::image::{IMAGE, printed_events, ready_agent_pod};
+use crate::testbed::{self, NODE, Testbed, growing, pod, running_pod, small_config};
 
-/// What the hog takes: less than the agent leaves to pods, and more than the kubelet asks for.
+/// The memory of the hog in MiB: it leaves less than the agent's threshold, and more than the kubelet's.
 const HOG_MIB: u64 = 650;
 
-/// The runtime's socket in a directory that is a shared mount, as all of a node are; `/` of this machine may be private.
-fn shared_socket(world: &World) -> anyhow::Result<FileSystem> {
+/// Mounts the runtime's socket in a directory that is a shared mount, as all mounts of a node are; `/` of this
+/// machine may be private.
+fn shared_socket(testbed: &Testbed) -> anyhow::Result<FileSystem> {
     let directory = FileSystem::new(Kind::Tmpfs, 1 << 20, "eviction-cri")?;
     let socket = directory.path().join(SOCKET);
     mount_change(directory.path(), MountPropagationFlags::SHARED)?;
     std::fs::write(&socket, "")?;
-    mount_bind(world.node.path().join(SOCKET), &socket)?;
+    mount_bind(testbed.node.path().join(SOCKET), &socket)?;
     Ok(directory)
 }
 
 const SOCKET: &str = "containerd.sock";
 
-/// What this machine's network and folders ask for; and a margin that is far from the kubelet's own threshold.
-fn values(world: &World, runtime: &Path) -> Value {
-    let folder = world.node.path();
-    let port = world.cluster.port().to_string();
+/// Returns the chart values for this machine's network and folders, with a margin that is far from the kubelet's own
+/// threshold.
+fn values(testbed: &Testbed, runtime: &Path) -> Value {
+    let folder = testbed.node.path();
+    let port = testbed.cluster.port().to_string();
     let capabilities = ["BPF", "PERFMON", "SYS_RESOURCE", "SYS_NICE", "IPC_LOCK"];
-    // Nobody can hand on what he has not.
+    // A process cannot pass on capabilities that it does not have.
     let own: Vec<_> = capabilities.into_iter().filter(|name| tests::privileges::has(name).unwrap()).collect();
     json!({
         "image": {"pullPolicy": "Never"},
@@ -51,7 +53,7 @@ fn values(world: &World, runtime: &Path) -> Value {
             "eviction": {"nodeReclaim": "CRI"},
             "reclaim": {"criSocket": runtime.join(SOCKET)},
             "thresholdMargin": {"value": "300Mi"},
-            "thresholds": {"configz": {"address": "127.0.0.1", "port": world.node.kubelet_port()}},
+            "thresholds": {"configz": {"address": "127.0.0.1", "port": testbed.node.kubelet_port()}},
         },
     })
 }
@@ -60,8 +62,8 @@ fn node(cluster: &Cluster) -> Value {
     cluster.admin().get(&format!("/api/v1/nodes/{NODE}")).unwrap().ok().unwrap()
 }
 
-/// The agent's conditions and taints.
-fn marks(cluster: &Cluster) -> Vec<String> {
+/// Returns the agent's conditions and taints.
+fn conditions_and_taints(cluster: &Cluster) -> Vec<String> {
     let node = node(cluster);
     let texts = |list: &Value, key: &str| {
         let all = list.as_array().cloned().unwrap_or_default();
@@ -71,14 +73,14 @@ fn marks(cluster: &Cluster) -> Vec<String> {
     all.into_iter().filter(|name| name.to_lowercase().replace('-', "").contains("evictionagent")).collect()
 }
 
-/// The pods in the namespace of the release.
+/// Returns the pods in the namespace of the release.
 fn pods(cluster: &Cluster) -> Vec<String> {
     let list = cluster.admin().get(&format!("/api/v1/namespaces/{NAME}/pods")).unwrap().ok().unwrap();
     let pods = list["items"].as_array().unwrap();
     pods.iter().map(|pod| pod["metadata"]["name"].as_str().unwrap().to_owned()).collect()
 }
 
-/// Everything of the release that the API server still has.
+/// Returns everything of the release that the API server still has.
 fn remaining(cluster: &Cluster) -> Vec<String> {
     let rbac = "/apis/rbac.authorization.k8s.io/v1";
     let admission = "/apis/admissionregistration.k8s.io/v1";
@@ -108,7 +110,7 @@ fn remaining(cluster: &Cluster) -> Vec<String> {
     found
 }
 
-/// What agents have logged on standard error.
+/// Returns what the agents have logged on standard error.
 fn warnings(folder: &Path) -> Vec<String> {
     let mut open = vec![folder.join("pod-logs")];
     let mut lines = Vec::new();
@@ -123,8 +125,8 @@ fn warnings(folder: &Path) -> Vec<String> {
     lines
 }
 
-/// The kubectl plugin and the real kubectl reach the agent, and say what there is not.
-fn ask_by_plugin(cluster: &Cluster) {
+/// Asserts that the kubectl plugin with the real kubectl reaches the agent, and reports what does not exist.
+fn check_plugin(cluster: &Cluster) {
     let kubectl = Binaries::find().unwrap();
     let plugin = chart().join("../../kubectl-plugin");
     let folders = [kubectl.folder(), &plugin, Path::new("/usr/bin"), Path::new("/bin")];
@@ -155,94 +157,94 @@ fn ask_by_plugin(cluster: &Cluster) {
 }
 
 #[test]
-fn an_install_evicts_no_pod_an_upgrade_does_and_an_uninstall_leaves_nothing() {
+fn an_upgrade_ends_the_dry_run_and_an_uninstall_leaves_nothing() {
     let Some(image) = std::env::var_os(IMAGE).map(PathBuf::from) else {
         tests::report_skip(&format!("{IMAGE} names no image: `cargo xtask e2e` makes one"));
         return;
     };
     let Some(helm) = Helm::find() else { return };
     let options = Options { controllers: true, scheduler: true };
-    let mut config = small();
+    let mut config = small_config();
     // For `kubectl exec` the API server looks for the kubelet at the node's address.
     config["address"] = json!("0.0.0.0");
-    let Some(mut world) = world::node(&options, &config) else { return };
-    world.node.import_archive(&image).unwrap();
-    let runtime = shared_socket(&world).unwrap();
-    let helm = helm.of_cluster(world.cluster.admin_kubeconfig().unwrap());
-    let file = world.node.path().join("values.json");
-    std::fs::write(&file, values(&world, runtime.path()).to_string()).unwrap();
+    let Some(mut testbed) = testbed::node(&options, &config) else { return };
+    testbed.node.import_archive(&image).unwrap();
+    let runtime = shared_socket(&testbed).unwrap();
+    let helm = helm.of_cluster(testbed.cluster.admin_kubeconfig().unwrap());
+    let file = testbed.node.path().join("values.json");
+    std::fs::write(&file, values(&testbed, runtime.path()).to_string()).unwrap();
     let chart = chart();
     let release = [NAME, chart.to_str().unwrap(), "--namespace", NAME];
     let install = ["install", "--create-namespace", "--values", file.to_str().unwrap()];
     helm.run(&[&install[..], &release].concat()).unwrap();
-    let ready = |cluster: &Cluster| Ok(agents_pod(cluster).map(|pod| pod["metadata"]["uid"].clone()));
-    let first = world.cluster.until("the agent's pod is Ready", ready).unwrap_or_else(|error| {
+    let ready = |cluster: &Cluster| Ok(ready_agent_pod(cluster).map(|pod| pod["metadata"]["uid"].clone()));
+    let first = testbed.cluster.until("the agent's pod is Ready", ready).unwrap_or_else(|error| {
         let list =
-            world.cluster.admin().get(&format!("/api/v1/namespaces/{NAME}/pods")).unwrap().ok().unwrap();
-        panic!("{error:#}: {:#}; {:#?}", list["items"][0]["status"], warnings(world.node.path()))
+            testbed.cluster.admin().get(&format!("/api/v1/namespaces/{NAME}/pods")).unwrap().ok().unwrap();
+        panic!("{error:#}: {:#}; {:#?}", list["items"][0]["status"], warnings(testbed.node.path()))
     });
 
-    // In the dry run the server agrees, and the pod stays.
-    let hog = world.image("hog", &growing(1, HOG_MIB));
-    world.run(&pod("hog", &hog, None, None));
-    let folder = world.node.path().to_owned();
+    // In the dry run the server accepts the eviction, and the pod stays.
+    let hog = testbed.image("hog", &growing(1, HOG_MIB));
+    testbed.run(&pod("hog", &hog, None, None));
+    let folder = testbed.node.path().to_owned();
     let decided = |event: &Value| event["event"] == "eviction_decision" && event["pod"] == "hog";
-    world
+    testbed
         .cluster
-        .until("the dry run names the pod", |_| Ok(printed(&folder).iter().any(decided).then_some(())))
+        .until("the dry run names the pod", |_| Ok(printed_events(&folder).iter().any(decided).then_some(())))
         .unwrap();
     crate::fixture::interrupt().sleep(Duration::from_secs(5)).unwrap();
-    let kept = running(&world.cluster, "hog").expect("the dry run evicts no pod");
-    assert!(kept["metadata"]["deletionTimestamp"].is_null(), "{kept}");
-    assert_eq!(marks(&world.cluster), [""; 0], "a dry run writes nothing to the node");
+    let hog_pod = running_pod(&testbed.cluster, "hog").expect("the dry run evicts no pod");
+    assert!(hog_pod["metadata"]["deletionTimestamp"].is_null(), "{hog_pod}");
+    assert_eq!(conditions_and_taints(&testbed.cluster), [""; 0], "a dry run writes nothing to the node");
 
     let evict = ["upgrade", "--reuse-values", "--set", "config.dryRun=None"];
     helm.run(&[&evict[..], &release].concat()).unwrap();
-    world.until_gone("hog");
-    assert_eq!(world.kubelets_evictions(), [""; 0]);
-    let second = world
+    testbed.wait_until_removed("hog");
+    assert_eq!(testbed.kubelet_eviction_log(), [""; 0]);
+    let second = testbed
         .cluster
         .until("the next agent is Ready", |cluster| Ok(ready(cluster)?.filter(|uid| *uid != first)))
         .unwrap();
     assert!(second.is_string());
-    world
+    testbed
         .cluster
         .until("an agent that acts writes to the node", |cluster| {
-            Ok((!marks(cluster).is_empty()).then_some(()))
+            Ok((!conditions_and_taints(cluster).is_empty()).then_some(()))
         })
         .unwrap_or_else(|error| panic!("{error:#}: {:#?}", warnings(&folder)));
 
-    ask_by_plugin(&world.cluster);
+    check_plugin(&testbed.cluster);
 
     let tested = helm.run(&["test", NAME, "--namespace", NAME, "--timeout=2m"]);
     let log = tested.unwrap_or_else(|error| panic!("{error}"));
     // Three objects of the account, and two pods.
     assert_eq!(log.matches("Phase:          Succeeded").count(), 5, "{log}");
 
-    // With an agent that does not start it fails, and names the node.
+    // With an agent that does not start, `helm test` fails and names the node.
     let arguments = |extra: &str| {
         let set = format!("extraArgs={extra}");
         helm.run(&[&["upgrade", "--reuse-values", "--set-json", &set][..], &release].concat()).unwrap();
     };
     arguments(r#"["--no-such-flag"]"#);
-    let gone = |cluster: &Cluster| Ok(agents_pod(cluster).is_none().then_some(()));
-    world.cluster.until("the agent's pod is not Ready", gone).unwrap();
+    let no_agent_is_ready = |cluster: &Cluster| Ok(ready_agent_pod(cluster).is_none().then_some(()));
+    testbed.cluster.until("the agent's pod is not Ready", no_agent_is_ready).unwrap();
     helm.run(&["test", NAME, "--namespace", NAME, "--timeout=2m"]).unwrap_err();
     let expected = format!("0 of 1 pods are ready; node {NODE}: pod {NAME}-");
-    let said = warnings(&folder);
-    assert!(said.iter().any(|line| line.contains(&expected)), "{said:#?}");
+    let log_lines = warnings(&folder);
+    assert!(log_lines.iter().any(|line| line.contains(&expected)), "{log_lines:#?}");
     arguments("[]");
-    world.cluster.until("the agent's pod is Ready again", ready).unwrap();
+    testbed.cluster.until("the agent's pod is Ready again", ready).unwrap();
 
     let state = folder.join("state");
     assert!(state.join("state.json").exists(), "an agent that acts keeps its state");
     helm.run(&["uninstall", NAME, "--namespace", NAME, "--timeout=5m"]).unwrap();
-    assert_eq!(marks(&world.cluster), [""; 0]);
-    assert_eq!(remaining(&world.cluster), [""; 0]);
+    assert_eq!(conditions_and_taints(&testbed.cluster), [""; 0]);
+    assert_eq!(remaining(&testbed.cluster), [""; 0]);
     assert!(!state.exists(), "{:?}", std::fs::read_dir(&state).map(Iterator::collect::<Vec<_>>));
-    // Those of `helm test` stay until the next one.
+    // The pods of `helm test` stay until the next one.
     let hooks = |cluster: &Cluster| pods(cluster).into_iter().filter(|name| name.contains("cleanup")).count();
-    world
+    testbed
         .cluster
         .until("the pods of the hook are gone", |cluster| Ok((hooks(cluster) == 0).then_some(())))
         .unwrap();

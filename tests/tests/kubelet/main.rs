@@ -1,5 +1,5 @@
-//! Stories with a real node, run by `cargo xtask e2e` alone: `cargo test` passes them over, for they
-//! need the whole machine, one at a time.
+//! Tests with a real node, run by `cargo xtask e2e` alone: `cargo test` skips them, because they need the whole
+//! machine, one at a time.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -15,4 +15,4 @@ mod installed;
 mod kill;
 mod oom;
 mod rest;
-mod world;
+mod testbed;

@@ -1,55 +1,55 @@
-//! Kills by the kernel on a real node: of a child, which its container survives, and of a main process.
+//! OOM kills on a real node: of a child, which its container survives, and of a main process.
 
 use serde_json::{Value, json};
 use tests::agent::{Event, GUARD};
 use tests::cluster::{Cluster, Options};
 
-use crate::world::{World, pod};
+use crate::testbed::{Testbed, pod};
 
-fn of_pod(kind: &'static str, name: &'static str) -> impl Fn(&Event) -> bool {
+fn is_of_pod(kind: &'static str, name: &'static str) -> impl Fn(&Event) -> bool {
     move |event| event.kind() == kind && event.pod() == format!("default/{name}")
 }
 
-/// `terminated` of the one container that ended.
+/// Returns the `terminated` state of the only container that ended.
 fn terminated(cluster: &Cluster, name: &str) -> Option<Value> {
     let status = cluster.pod("default", name).unwrap()?["status"]["containerStatuses"][0].clone();
     let ends = [&status["state"]["terminated"], &status["lastState"]["terminated"]];
     ends.into_iter().find(|end| end.is_object()).cloned()
 }
 
-/// The event of the kill in that pod.
-fn event(cluster: &mut Cluster, name: &str) -> Value {
+/// Returns the event about the kill in that pod.
+fn oom_kill_event(cluster: &mut Cluster, name: &str) -> Value {
     let path = "/apis/events.k8s.io/v1/namespaces/default/events";
-    let of_it =
+    let is_match =
         |event: &&Value| event["reason"] == "ContainerOOMKilled" && event["regarding"]["name"] == name;
     cluster
         .until("the event of the kill", |it| {
             let list = it.admin().get(path)?.ok()?;
-            Ok(list["items"].as_array().and_then(|items| items.iter().find(of_it)).cloned())
+            Ok(list["items"].as_array().and_then(|items| items.iter().find(is_match)).cloned())
         })
         .unwrap()
 }
 
 #[test]
 fn a_child_and_a_main_process_that_the_kernel_kills_are_distinguished() {
-    let Some(mut world) = World::small(&Options::default()) else { return };
-    // They begin when their names are known.
-    let child = world.image("oom-child", "sleep 5; tail /dev/zero; sleep 3; exit 0");
-    let main = world.image("oom-main", "sleep 5; exec tail /dev/zero");
-    let mut agent = world.agent(&json!({}));
+    let Some(mut testbed) = Testbed::small(&Options::default()) else { return };
+    // The processes begin when the agent knows the pods.
+    let child = testbed.image("oom-child", "sleep 5; tail /dev/zero; sleep 3; exit 0");
+    let main = testbed.image("oom-main", "sleep 5; exec tail /dev/zero");
+    let mut agent = testbed.agent(&json!({}));
     for (name, image) in [("child", &child), ("main", &main)] {
         let mut pod = pod(name, image, Some("16Mi"), Some("32Mi"));
         pod["spec"]["restartPolicy"] = json!("Never");
-        world.cluster.make_pod(&pod).unwrap();
+        testbed.cluster.make_pod(&pod).unwrap();
     }
-    let cluster = &mut world.cluster;
+    let cluster = &mut testbed.cluster;
     for (name, victim) in [("child", "child"), ("main", "init")] {
-        let reported = agent.wait_for("the kill", GUARD, of_pod("oom_kill", name)).unwrap();
+        let reported = agent.wait_for("the kill", GUARD, is_of_pod("oom_kill", name)).unwrap();
         assert_eq!(reported.text("victim"), victim, "{reported:?}");
-        // A pod of one container has the container's limit, and more that counts against it.
+        // A pod of one container has the container's limit, and more charges count against it.
         assert!(["container", "pod"].contains(&reported.text("limit_scope")), "{reported:?}");
         assert_eq!((reported.text("container"), reported.text("comm")), ("main", "tail"), "{reported:?}");
-        let event = event(cluster, name);
+        let event = oom_kill_event(cluster, name);
         assert_eq!(event["metadata"]["annotations"]["eviction-agent.io/victim"], victim, "{event}");
         assert_eq!(
             event["metadata"]["annotations"]["eviction-agent.io/pid"],
@@ -58,13 +58,13 @@ fn a_child_and_a_main_process_that_the_kernel_kills_are_distinguished() {
         assert!(event["note"].as_str().unwrap().ends_with("; not an eviction"), "{event}");
     }
 
-    // The child's container went on and ended well, whatever its runtime makes of it.
-    let ended = agent.wait_for("the verdict", GUARD, of_pod("container_terminated", "child")).unwrap();
+    // The child's container continued and ended well, whatever reason its runtime reports.
+    let ended = agent.wait_for("the verdict", GUARD, is_of_pod("container_terminated", "child")).unwrap();
     let end = cluster.until("the status of the child's container", |it| Ok(terminated(it, "child"))).unwrap();
     assert_eq!((ended.text("cause"), &end["exitCode"]), ("other", &json!(0)), "{ended:?} {end}");
     let differs = if end["reason"] == "OOMKilled" { "only_a_child_killed" } else { "child_not_in_status" };
     assert_eq!(ended.text("mismatch"), differs, "{ended:?} {end}");
-    let ended = agent.wait_for("the verdict", GUARD, of_pod("container_terminated", "main")).unwrap();
+    let ended = agent.wait_for("the verdict", GUARD, is_of_pod("container_terminated", "main")).unwrap();
     let end = cluster.until("the status of the other container", |it| Ok(terminated(it, "main"))).unwrap();
     assert_eq!(ended.text("cause"), "oom_killed", "{ended:?}");
     assert!(["container", "pod"].contains(&ended.text("limit_scope")), "{ended:?}");

@@ -1,4 +1,4 @@
-//! What a node leaves when it ends: nothing.
+//! A node leaves nothing behind when it ends.
 
 use std::path::Path;
 
@@ -7,10 +7,10 @@ use tests::cluster::Options;
 use tests::cluster::node::Image;
 use tests::story::Story;
 
-use crate::world::{self, World, pod};
+use crate::testbed::{self, Testbed, pod};
 
 #[test]
-fn a_pod_runs_is_evicted_and_nothing_is_left_of_the_node() {
+fn a_node_runs_and_evicts_a_pod_and_leaves_nothing_behind() {
     let settings = || {
         ["vm/overcommit_memory", "kernel/panic", "net/ipv4/ip_forward"]
             .map(|name| std::fs::read_to_string(format!("/proc/sys/{name}")).unwrap())
@@ -19,14 +19,14 @@ fn a_pod_runs_is_evicted_and_nothing_is_left_of_the_node() {
     let strays =
         || ["/var/lib/kubelet", "/var/lib/cni", "/var/log/containers"].map(|path| Path::new(path).exists());
     let strays_before = strays();
-    let Some(World { mut cluster, node, programs }) = world::node(&Options::default(), &json!({})) else {
+    let Some(Testbed { mut cluster, node, programs }) = testbed::node(&Options::default(), &json!({})) else {
         return;
     };
     let sleeper =
         Image::shell("sleeper", programs.busybox(), "trap 'exit 0' TERM; while :; do sleep 1 & wait; done");
     node.import(&sleeper).unwrap();
     cluster.make_pod(&pod("web", &sleeper, Some("32Mi"), Some("256Mi"))).unwrap();
-    let web = cluster.until("the pod runs", |it| Ok(world::running(it, "web"))).unwrap();
+    let web = cluster.until("the pod runs", |it| Ok(testbed::running_pod(it, "web"))).unwrap();
     let uid = web["metadata"]["uid"].as_str().unwrap().to_owned();
     let group = Path::new("/sys/fs/cgroup/memory/kubepods/burstable").join(format!("pod{uid}"));
     let container = web["status"]["containerStatuses"][0]["containerID"].as_str().unwrap();
@@ -35,7 +35,7 @@ fn a_pod_runs_is_evicted_and_nothing_is_left_of_the_node() {
         assert!(container.is_dir(), "{}", container.display());
     }
 
-    // Above its own limit the kernel kills it, and the kubelet says so.
+    // The kernel kills a pod above its own limit, and the kubelet reports that.
     let hog = Image::shell("hog", programs.busybox(), "exec tail /dev/zero");
     node.import(&hog).unwrap();
     cluster.make_pod(&pod("hog", &hog, Some("32Mi"), Some("256Mi"))).unwrap();

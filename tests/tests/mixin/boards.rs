@@ -13,11 +13,11 @@ const BOARDS: [&str; 2] = ["fleet", "node"];
 /// The newest schema whose dashboards are still one JSON document without `spec`.
 const SCHEMA: u64 = 42;
 
-/// An expression of a dashboard, with variables in it.
+/// An expression of a dashboard, with its variables.
 pub(crate) struct Query {
     pub(crate) board: &'static str,
     pub(crate) panel: String,
-    /// `refId`.
+    /// The `refId` of the query.
     pub(crate) name: String,
     pub(crate) expression: String,
 }
@@ -35,14 +35,14 @@ fn text(value: &Value, key: &str) -> String {
     value[key].as_str().unwrap_or_default().to_owned()
 }
 
-/// The panels of a dashboard, those in collapsed rows too, without the rows.
+/// Returns the panels of a dashboard, also those in collapsed rows, without the rows.
 fn panels(board: &Value) -> impl Iterator<Item = &Value> {
     let with_inner =
         list(board, "panels").flat_map(|panel| std::iter::once(panel).chain(list(panel, "panels")));
     with_inner.filter(|panel| panel["type"] != "row")
 }
 
-/// All expressions, those of annotations too.
+/// Returns all expressions, also those of annotations.
 pub(crate) fn queries() -> Vec<Query> {
     let of_board = |name: &'static str| {
         let board = read(name);
@@ -61,7 +61,7 @@ pub(crate) fn queries() -> Vec<Query> {
     BOARDS.into_iter().flat_map(of_board).collect()
 }
 
-/// An expression with the values of its variables.
+/// Returns an expression with the values of its variables.
 pub(crate) fn resolve(expression: &str, node: &str) -> String {
     let resolved =
         expression.replace("$__rate_interval", "10s").replace("$cluster", "test").replace("$node", node);
@@ -70,7 +70,7 @@ pub(crate) fn resolve(expression: &str, node: &str) -> String {
 }
 
 #[test]
-fn boards_can_be_installed_everywhere() {
+fn dashboards_have_portable_ids_and_variables() {
     for name in BOARDS {
         let board = read(name);
         assert!(board.get("id").is_none(), "{name}: Grafana gives the id");
@@ -101,7 +101,7 @@ fn boards_can_be_installed_everywhere() {
 
 /// Panels overlap nowhere and leave no gap in a line.
 #[test]
-fn panels_fill_their_lines() {
+fn panels_do_not_overlap_and_leave_no_gap() {
     for name in BOARDS {
         let board = read(name);
         let mut taken = BTreeSet::new();
@@ -200,25 +200,25 @@ fn the_linter_finds_faults() {
     assert_eq!(faults_of(&panel).len(), 5);
 }
 
-/// Reads a dashboard by Grafana's own schema. What it says of it, if it refuses it.
-fn strictly(file: &Path) -> Result<(), String> {
+/// Checks a dashboard against Grafana's own schema. Returns the error if Grafana refuses it.
+fn check_schema(file: &Path) -> Result<(), String> {
     let folder = root().join("tests/dashboards");
     let output = Command::new("go").current_dir(folder).args(["run", "."]).arg(file).output().unwrap();
     if output.status.success() { Ok(()) } else { Err(String::from_utf8(output.stderr).unwrap()) }
 }
 
 #[test]
-fn grafana_knows_every_key_of_the_boards() {
+fn the_dashboards_fit_grafanas_schema() {
     if Command::new("go").arg("version").output().is_err() {
         skip!("there is no Go")
     }
     for name in BOARDS {
-        assert_eq!(strictly(&chart(&format!("dashboards/{name}.json"))), Ok(()));
+        assert_eq!(check_schema(&chart(&format!("dashboards/{name}.json"))), Ok(()));
     }
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("node.json");
     let text = read("node").to_string().replace("\"fillOpacity\"", "\"fillOpacityy\"");
     std::fs::write(&file, text).unwrap();
-    let refused = strictly(&file).unwrap_err();
+    let refused = check_schema(&file).unwrap_err();
     assert!(refused.contains("unexpected field 'fillOpacityy'"), "{refused}");
 }

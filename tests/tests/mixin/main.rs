@@ -9,12 +9,12 @@ mod stories;
 
 use std::path::{Path, PathBuf};
 
-/// The root of the repository.
+/// Returns the root of the repository.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }
 
-/// A file of the chart, which has the only copy of rules and dashboards.
+/// Returns the path of a file of the chart, which has the only copy of rules and dashboards.
 fn chart(file: &str) -> PathBuf {
     root().join("deploy/charts/eviction-agent").join(file)
 }

@@ -1,4 +1,4 @@
-//! Every expression of dashboards and alerts, asked of a Prometheus that scraped the agent while something happened.
+//! Every expression of dashboards and alerts, evaluated by a Prometheus that scraped the agent during the scenarios.
 
 use serde_json::{Value, json};
 use tests::prometheus::promtool;
@@ -7,13 +7,13 @@ use tests::skip;
 use crate::boards::{self, Query};
 use crate::rules::{rules, text};
 use crate::server::Server;
-use crate::stories::{ALL, Story};
+use crate::stories::{ALL, Scenario};
 
-use Story::{Disk, Forks, Hard, Oom};
+use Scenario::{Disk, Forks, Hard, Oom};
 
-/// Expressions that contain this have a value other than 0 in these stories; others may have none. The first that
-/// fits counts. All other expressions have series in each story.
-const SOMETIMES: [(&str, &[Story]); 14] = [
+/// Expressions that contain this text have a value other than 0 in these scenarios; in others they may have none. The
+/// first match counts. All other expressions have series in each scenario.
+const SCENARIO_DEPENDENT: [(&str, &[Scenario]); 14] = [
     // Without a container runtime, nothing can be removed.
     ("node_reclaim", &[]),
     ("kubelet_evictions", &[]),
@@ -31,15 +31,15 @@ const SOMETIMES: [(&str, &[Story]); 14] = [
     ("_inodes", &[Disk]),
 ];
 
-/// Alerts whose expression has a series, from this story on. All others have none, except those that depend on the
-/// machine.
-const ALERTS: [(&str, Story); 4] = [
+/// Alerts with an expression that has a series from this scenario on. All others have none, except those that depend
+/// on the machine.
+const ALERTS: [(&str, Scenario); 4] = [
     ("NodeMemoryEvictionImminent", Hard),
     ("NodePodsEvicted", Hard),
     ("ContainerOOMKilledRepeatedly", Oom),
     ("ClusterEvictionStorm", Disk),
 ];
-const OF_THE_MACHINE: [&str; 3] =
+const MACHINE_DEPENDENT: [&str; 3] =
     ["EvictionAgentBackendDegraded", "EvictionAgentLate", "EvictionAgentDroppingEvents"];
 
 fn has_value(series: &[Value]) -> bool {
@@ -48,25 +48,25 @@ fn has_value(series: &[Value]) -> bool {
     values.any(|value| value != 0.0 && !value.is_nan())
 }
 
-/// What is wrong with the answers to an expression in the stories, if anything.
-fn judge(expression: &str, answers: &[(Story, Vec<Value>)]) -> Vec<String> {
-    let sometimes = SOMETIMES.iter().find(|(fragment, _)| expression.contains(fragment));
-    let fails = |(story, series): &&(Story, Vec<Value>)| match sometimes {
-        Some((_, stories)) => stories.contains(story) && !has_value(series),
+/// Returns the faults in the results of an expression in the scenarios.
+fn faults_in_results(expression: &str, results: &[(Scenario, Vec<Value>)]) -> Vec<String> {
+    let dependent = SCENARIO_DEPENDENT.iter().find(|(fragment, _)| expression.contains(fragment));
+    let fails = |(scenario, series): &&(Scenario, Vec<Value>)| match dependent {
+        Some((_, scenarios)) => scenarios.contains(scenario) && !has_value(series),
         None => series.is_empty(),
     };
-    answers
+    results
         .iter()
         .filter(fails)
-        .map(|(story, series)| format!("{expression} in {story:?}: {series:?}"))
+        .map(|(scenario, series)| format!("{expression} in {scenario:?}: {series:?}"))
         .collect()
 }
 
-/// Says where the answers are to be kept: `cargo xtask dashboards` draws the panels from them.
+/// The environment variable with the file for the results: `cargo xtask dashboards` draws the panels from them.
 const ANSWERS: &str = "EVICTION_AGENT_ANSWERS";
 
 #[test]
-fn every_expression_has_series_when_something_happens() {
+fn every_expression_has_series_in_its_scenarios() {
     let Some(program) = promtool().map(|it| it.with_file_name("prometheus")).filter(|it| it.is_file()) else {
         skip!("there is no Prometheus: `cargo xtask test` unpacks Debian's package")
     };
@@ -77,45 +77,47 @@ fn every_expression_has_series_when_something_happens() {
         skip!("no cgroups can be made here")
     }
     let mut server = Server::start(&program).unwrap();
-    let spans = ALL.map(|story| (story, story.play(&mut server).unwrap()));
+    let spans = ALL.map(|scenario| (scenario, scenario.run(&mut server).unwrap()));
     assert_eq!(server.failing_rules().unwrap(), Vec::<Value>::new());
 
-    let (mut wrong, mut kept) = (Vec::new(), Vec::new());
+    let (mut faults, mut panel_results) = (Vec::new(), Vec::new());
     let queries = boards::queries();
     assert!(queries.len() > 50, "{} expressions", queries.len());
     for Query { board, panel, name, expression } in &queries {
-        let ask = |(story, span): (Story, (f64, f64))| {
-            let expression = boards::resolve(expression, story.name());
+        let query_scenario = |(scenario, span): (Scenario, (f64, f64))| {
+            let expression = boards::resolve(expression, scenario.name());
             (
-                story,
+                scenario,
                 server.range(&expression, span).unwrap_or_else(|error| panic!("{board}, {panel}: {error:#}")),
             )
         };
-        let answers = spans.map(ask);
-        kept.extend(answers.iter().map(|(story, series)| {
-            json!({"board": board, "panel": panel, "refId": name, "story": story.name(), "series": series})
+        let results = spans.map(query_scenario);
+        panel_results.extend(results.iter().map(|(scenario, series)| {
+            json!({"board": board, "panel": panel, "refId": name, "story": scenario.name(), "series": series})
         }));
-        wrong.extend(
-            judge(expression, &answers).into_iter().map(|fault| format!("{board}, {panel}: {fault}")),
+        faults.extend(
+            faults_in_results(expression, &results)
+                .into_iter()
+                .map(|fault| format!("{board}, {panel}: {fault}")),
         );
     }
     if let Some(file) = std::env::var_os(ANSWERS) {
-        std::fs::write(file, Value::from(kept).to_string()).unwrap();
+        std::fs::write(file, Value::from(panel_results).to_string()).unwrap();
     }
     for alert in rules("rules/alerts.yaml") {
         let name = text(&alert, "alert");
-        let first = ALERTS.iter().find(|(alert, _)| *alert == name).map(|(_, story)| *story);
-        for (story, span) in spans {
+        let first = ALERTS.iter().find(|(alert, _)| *alert == name).map(|(_, scenario)| *scenario);
+        for (scenario, span) in spans {
             let series = server.range(text(&alert, "expr"), span).unwrap();
-            let wanted = first.is_some_and(|first| first == story);
-            let is_over = first.is_some_and(|first| (first as u8) < story as u8);
+            let wanted = first.is_some_and(|first| first == scenario);
+            let is_over = first.is_some_and(|first| (first as u8) < scenario as u8);
             // A busy machine misses a scrape now and then; an alert that waits does not fire for that.
             let missed = usize::from(alert.get("for").is_some());
             let holds = series.iter().any(|it| it["values"].as_array().is_some_and(|it| it.len() > missed));
-            if !is_over && !OF_THE_MACHINE.contains(&name) && holds != wanted {
-                wrong.push(format!("{name} in {story:?}: {series:?}"));
+            if !is_over && !MACHINE_DEPENDENT.contains(&name) && holds != wanted {
+                faults.push(format!("{name} in {scenario:?}: {series:?}"));
             }
         }
     }
-    assert!(wrong.is_empty(), "{} faults:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
 }

@@ -1,4 +1,4 @@
-//! The rule files, by promtool and by the conventions of mixins.
+//! The rule files, checked by promtool and by the conventions of mixins.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,14 +11,14 @@ use tests::skip;
 use crate::{chart, root};
 
 const TESTS: &str = "deploy/mixin/tests/alerts.yaml";
-/// Where `runbook_url` leads to, followed by the path in this repository.
+/// The site of each `runbook_url`, followed by the path in this repository.
 const SITE: &str = "https://eviction-agent.io/";
 
 fn yaml(path: &Path) -> Value {
     serde_yaml_ng::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
-/// The rules of a file.
+/// Returns the rules of a file.
 pub(crate) fn rules(file: &str) -> Vec<Value> {
     let file = yaml(&chart(file));
     let groups = file["groups"].as_sequence().unwrap();
@@ -37,16 +37,16 @@ fn promtool_accepts_the_rules_and_their_tests() {
     let files = ["rules/alerts.yaml", "rules/recording.yaml"].map(chart);
     let run = |command: &mut Command| {
         let output = command.output().unwrap();
-        let said = [output.stdout, output.stderr].concat();
-        assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&said));
+        let printed = [output.stdout, output.stderr].concat();
+        assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&printed));
     };
     run(Command::new(&promtool).args(["check", "rules", "--lint=all", "--lint-fatal"]).args(files));
     run(Command::new(&promtool).args(["test", "rules"]).arg(root().join(TESTS)));
 }
 
-/// What users of monitoring mixins import is what the chart has, by the jsonnet of its Go module.
+/// Users of monitoring mixins import what the chart has, here by the jsonnet of its Go module.
 #[test]
-fn the_mixin_is_the_rules_and_dashboards_of_the_chart() {
+fn the_mixin_has_the_rules_and_dashboards_of_the_chart() {
     let program = "local mixin = import 'mixin.libsonnet'; \
         {alerts: mixin.prometheusAlerts, rules: mixin.prometheusRules, boards: mixin.grafanaDashboards}";
     let mut jsonnet = Command::new("go");
@@ -67,7 +67,7 @@ fn the_mixin_is_the_rules_and_dashboards_of_the_chart() {
 }
 
 #[test]
-fn each_alert_has_what_a_person_who_is_paged_needs() {
+fn each_alert_has_a_severity_annotations_and_a_runbook() {
     let alerts = rules("rules/alerts.yaml");
     assert_eq!((alerts.len(), rules("rules/recording.yaml").len()), (16, 5));
     let mut pages: BTreeSet<_> = std::fs::read_dir(root().join("docs/runbooks"))
@@ -103,12 +103,12 @@ fn each_alert_fires_in_one_test_and_is_silent_in_another() {
     for test in file["tests"].as_sequence().unwrap() {
         let name = text(test, "name");
         let alert = name.split(' ').next().unwrap();
-        for asked in test["promql_expr_test"].as_sequence().unwrap() {
+        for expression_test in test["promql_expr_test"].as_sequence().unwrap() {
             let expected = format!("ALERTS{{alertname=\"{alert}\", alertstate=\"firing\"}}");
-            assert_eq!(text(asked, "expr"), expected, "{name}");
-            let fires = !asked["exp_samples"].as_sequence().unwrap().is_empty();
-            let said = if fires { "fires" } else { "is silent: " };
-            assert!(name.starts_with(&format!("{alert} {said}")), "{name}");
+            assert_eq!(text(expression_test, "expr"), expected, "{name}");
+            let fires = !expression_test["exp_samples"].as_sequence().unwrap().is_empty();
+            let verb = if fires { "fires" } else { "is silent: " };
+            assert!(name.starts_with(&format!("{alert} {verb}")), "{name}");
             seen.insert((alert, fires));
         }
     }

@@ -1,4 +1,4 @@
-//! A Prometheus that scrapes agents, and asks of it.
+//! A Prometheus that scrapes agents, and queries to it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +14,7 @@ use tests::process::{Process, wait_until};
 
 use crate::chart;
 
-/// A running server; ended when it goes out of scope.
+/// A running server, stopped when it goes out of scope.
 pub(crate) struct Server {
     port: u16,
     folder: TempDir,
@@ -23,7 +23,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts one that has the rules of the chart, and scrapes and evaluates them each second.
+    /// Starts a server with the rules of the chart, which scrapes and evaluates every second.
     pub(crate) fn start(program: &Path) -> Result<Self> {
         let folder = tempfile::tempdir().context("make a folder")?;
         let targets = folder.path().join("targets.json");
@@ -60,14 +60,14 @@ impl Server {
         fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 
-    /// Scrapes the agent at this address as that of a node.
-    pub(crate) fn scrape(&mut self, node: &'static str, address: &str) -> Result<()> {
+    /// Adds the agent at this address as the target of a node.
+    pub(crate) fn add_target(&mut self, node: &'static str, address: &str) -> Result<()> {
         self.targets.insert(node, address.to_owned());
         self.write_targets()
     }
 
-    /// Scrapes the agent of this node no more.
-    pub(crate) fn forget(&mut self, node: &'static str) -> Result<()> {
+    /// Removes the target of this node.
+    pub(crate) fn remove_target(&mut self, node: &'static str) -> Result<()> {
         self.targets.remove(node);
         self.write_targets()
     }
@@ -90,15 +90,15 @@ impl Server {
         Ok(answer["data"].clone())
     }
 
-    /// The value now of the first series that an expression has, if any.
+    /// Returns the current value of the first series of an expression, if any.
     pub(crate) fn now(&self, expression: &str) -> Result<Option<f64>> {
         let data = self.api("query", &[("query", expression)])?;
         let value = &data["result"][0]["value"][1];
         Ok(value.as_str().and_then(|value| value.parse().ok()))
     }
 
-    /// All series of an expression between two times (seconds since the epoch), one sample a second, as Prometheus
-    /// answers.
+    /// Returns all series of an expression between two times (seconds since the epoch), one sample per second, in the
+    /// format of Prometheus.
     pub(crate) fn range(&self, expression: &str, (from, to): (f64, f64)) -> Result<Vec<Value>> {
         let [from, to] = [from, to].map(|time| format!("{time:.3}"));
         let parameters = [("query", expression), ("start", &from), ("end", &to), ("step", "1")];
@@ -106,7 +106,7 @@ impl Server {
         Ok(data["result"].as_array().context("no series")?.clone())
     }
 
-    /// The rules that it cannot evaluate, with the error.
+    /// Returns the rules that Prometheus cannot evaluate, with the error.
     pub(crate) fn failing_rules(&self) -> Result<Vec<Value>> {
         let data = self.api("rules", &[])?;
         let groups = data["groups"].as_array().context("no groups")?;
@@ -115,7 +115,7 @@ impl Server {
     }
 }
 
-/// A value as a URL has it.
+/// Encodes a value for a URL.
 fn encode(value: &str) -> String {
     let byte = |byte: u8| match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' => char::from(byte).to_string(),

@@ -1,4 +1,4 @@
-//! What happens on the nodes whose agents Prometheus scrapes: the stories of the demo, in small.
+//! Scenarios on the nodes with agents that Prometheus scrapes: those of the demo, on a smaller scale.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,35 +15,35 @@ use tests::workload::Workload;
 
 use crate::server::Server;
 
-/// In the order in which they happen. The name is that of the node.
+/// The scenarios, in the order in which they run. The name is that of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Story {
+pub(crate) enum Scenario {
     Hard,
     Oom,
     Forks,
     Disk,
 }
 
-pub(crate) const ALL: [Story; 4] = [Story::Hard, Story::Oom, Story::Forks, Story::Disk];
+pub(crate) const ALL: [Scenario; 4] = [Scenario::Hard, Scenario::Oom, Scenario::Forks, Scenario::Disk];
 
 const MEMORY: u64 = 384 * MIB;
 const PIDS: u64 = 200;
 const DISK: u64 = 96 * MIB;
-/// Limit of a container, MiB.
+/// The limit of a container in MiB.
 const LIMIT: u64 = 32;
 const VOLUME: &str = "scratch";
 
-/// The pod that misbehaves.
-fn report(story: Story) -> PodSpec {
+/// Returns the pod that misbehaves.
+fn misbehaving_pod(scenario: Scenario) -> PodSpec {
     PodSpec {
-        limit_mib: (story == Story::Oom).then_some(LIMIT),
-        volume: (story == Story::Disk).then_some(VOLUME),
+        limit_mib: (scenario == Scenario::Oom).then_some(LIMIT),
+        volume: (scenario == Scenario::Disk).then_some(VOLUME),
         storage_request_mib: 1,
         ..PodSpec::new("batch", "report", &["main"], 8)
     }
 }
 
-impl Story {
+impl Scenario {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Hard => "hard",
@@ -53,7 +53,7 @@ impl Story {
         }
     }
 
-    /// Thresholds: that of memory is far, but in the story about it.
+    /// Returns the kubelet configuration. The memory threshold is far away, except in the scenario about it.
     fn kubelet(self) -> Value {
         let memory = if self == Self::Hard { "128Mi" } else { "16Mi" };
         let mut hard = json!({"memory.available": memory});
@@ -68,7 +68,7 @@ impl Story {
         json!({"evictionHard": hard})
     }
 
-    /// What the misbehaving process does.
+    /// Returns the arguments of the misbehaving process.
     fn workload(self, volume: &Path) -> Vec<String> {
         let file = volume.join("file").display().to_string();
         let mib = |mib: u64| (mib * MIB).to_string();
@@ -81,8 +81,8 @@ impl Story {
         arguments.iter().map(|&argument| argument.to_owned()).collect()
     }
 
-    /// Series whose sums are above 0 when Prometheus has seen all of it.
-    fn seen(self) -> &'static [&'static str] {
+    /// Returns series with sums above 0 once Prometheus has seen all of the scenario.
+    fn expected_series(self) -> &'static [&'static str] {
         match self {
             Self::Hard | Self::Disk => &["evictions_total{NODE}", "eviction_results_total{NODE}"],
             Self::Oom => &["oom_kills_total{NODE}", "pod_reclaim_stall_seconds_total{NODE,pod=\"report\"}"],
@@ -90,11 +90,12 @@ impl Story {
         }
     }
 
-    /// Plays it while the server scrapes the agent. From when until when, in seconds since the epoch.
-    pub(crate) fn play(self, server: &mut Server) -> Result<(f64, f64)> {
-        let mut span = self.play_once(server)?;
+    /// Runs the scenario while the server scrapes the agent. Returns its start and its end in seconds since the
+    /// epoch.
+    pub(crate) fn run(self, server: &mut Server) -> Result<(f64, f64)> {
+        let mut span = self.run_once(server)?;
         if self == Self::Hard {
-            // On a busy machine the timer may see the crossing before the kernel does: nothing was measured then.
+            // On a busy machine the timer may detect the crossing before the kernel does: nothing was measured then.
             let count = "eviction_agent_reaction_latency_seconds_count{node=\"hard\"}";
             let measured = format!("sum(max_over_time({count}[1m])) > 0");
             for _ in 0..2 {
@@ -103,20 +104,20 @@ impl Story {
                 }
                 // Prometheus scrapes the agent of the first try for seconds after its target is removed.
                 self.wait(server, "absent(up{NODE})")?;
-                span = self.play_once(server)?;
+                span = self.run_once(server)?;
             }
         }
         Ok(span)
     }
 
-    fn play_once(self, server: &mut Server) -> Result<(f64, f64)> {
+    fn run_once(self, server: &mut Server) -> Result<(f64, f64)> {
         let disk = match self {
             Self::Disk => Some(disk()?),
             _ => None,
         };
         let mut node = Node::new("mixin", MEMORY, PIDS)?;
         let web = node.add(PodSpec::new("shop", "web", &["main"], 64))?;
-        let report = node.add(report(self))?;
+        let report = node.add(misbehaving_pod(self))?;
         let mut options = Options::of(&agent::binary()?, &node, &self.kubelet())?;
         let mut volume = PathBuf::new();
         if let Some(disk) = &disk {
@@ -134,17 +135,17 @@ impl Story {
 
         let mut agent = Agent::start(&options, &Interrupt::default())?;
         let address = self.address(&mut agent)?;
-        server.scrape(self.name(), &address)?;
+        server.add_target(self.name(), &address)?;
         self.wait_scrapes(server, 3)?;
         let from = server.now("vector(time())")?.context("no time")?;
         let _report = Workload::run(&workload, node.pods[report].first()?, self.workload(&volume))?;
-        for series in self.seen() {
+        for series in self.expected_series() {
             self.wait(server, &format!("sum(eviction_agent_{series}) > 0"))?;
         }
         // Rates need two samples of the last value, rules another second.
         self.wait_scrapes(server, 4)?;
         let to = server.now("vector(time())")?.context("no time")?;
-        server.forget(self.name())?;
+        server.remove_target(self.name())?;
         agent.stop()?;
         Ok((from, to))
     }
@@ -154,19 +155,19 @@ impl Story {
         Ok(started.text("listen_address").to_owned())
     }
 
-    /// Waits for so many more scrapes.
+    /// Waits for `more` further scrapes.
     fn wait_scrapes(self, server: &Server, more: u32) -> Result<()> {
         const SCRAPES: &str = "sum(count_over_time(up{NODE}[10m]))";
-        let before = server.now(&self.of_node(SCRAPES))?.unwrap_or_default();
+        let before = server.now(&self.for_node(SCRAPES))?.unwrap_or_default();
         self.wait(server, &format!("{SCRAPES} >= {before} + {more}"))
     }
 
-    fn of_node(self, expression: &str) -> String {
+    fn for_node(self, expression: &str) -> String {
         expression.replace("NODE", &format!("node=\"{}\"", self.name()))
     }
 
     fn wait(self, server: &Server, expression: &str) -> Result<()> {
-        let expression = self.of_node(expression);
+        let expression = self.for_node(expression);
         wait_until(&expression, || {
             std::thread::sleep(Duration::from_millis(100));
             server.now(&expression).is_ok_and(|value| value.is_some())
@@ -174,7 +175,7 @@ impl Story {
     }
 }
 
-/// An ext4 on a loop device, or a file system in memory where there can be none.
+/// Mounts an ext4 on a loop device, or a file system in memory where that is not possible.
 fn disk() -> Result<FileSystem> {
     FileSystem::new(Kind::Ext4, DISK, "eviction-mixin")
         .or_else(|_| FileSystem::new(Kind::Tmpfs, DISK, "eviction-mixin"))

@@ -1,4 +1,4 @@
-//! Files of cgroups that the agent may not read: each costs what it tells, with its reason, and the rest goes on.
+//! Cgroup files that the agent may not read: each costs only its own values, with a reason, and the rest continues.
 
 use std::fs::Permissions;
 
@@ -7,7 +7,7 @@ use tests::cgroup::Group;
 use super::site::Site;
 use super::*;
 
-/// A file of a group that nobody but root may read, as long as this lives.
+/// A file of a cgroup that only root may read, as long as this value exists.
 struct Denied(PathBuf);
 
 impl Denied {
@@ -29,49 +29,49 @@ const STAT: (Hierarchy, (&str, &str)) = (Hierarchy::Memory, ("memory.stat", "mem
 const LIMIT: (Hierarchy, (&str, &str)) = (Hierarchy::Memory, ("memory.limit_in_bytes", "memory.max"));
 const TASKS: (Hierarchy, (&str, &str)) = (Hierarchy::Pids, ("pids.current", "pids.current"));
 
-/// An agent for which these files are all that there is to be read: without the right to pass over permissions.
-fn agent_at(site: &Site) -> Agent {
+/// Starts an agent without the right to bypass file permissions.
+fn start_agent(site: &Site) -> Agent {
     site.agent(&without("DAC_READ_SEARCH"), &[])
 }
 
-/// The crossing is decided, and nobody else is touched.
-fn assert_the_hog_goes(site: &mut Site, mut agent: Agent, what: &str) {
+/// Asserts that the agent decides at the crossing, and that no other pod is touched.
+fn assert_hog_is_evicted(site: &mut Site, mut agent: Agent, what: &str) {
     site.go();
     site.assert_decided(&mut agent, what);
-    site.assert_the_hog_ends(what);
+    site.assert_hog_ended(what);
     agent.stop().unwrap();
 }
 
 #[test]
-fn what_a_quiet_pod_withholds_keeps_no_decision_from_being_made() {
+fn unreadable_files_of_another_pod_do_not_prevent_a_decision() {
     need_root!();
     let mut site = Site::new("denied-pod");
     let [_, quiet] = &site.node.pods[..] else { panic!("two pods") };
     let of = |group: &Group| [USAGE, STAT, LIMIT, TASKS].map(|(tree, names)| Denied::new(group, tree, names));
     let denied = [of(&quiet.group), of(&quiet.containers[0].group)];
-    let agent = agent_at(&site);
-    assert_the_hog_goes(&mut site, agent, "pod and container of the quiet one");
+    let agent = start_agent(&site);
+    assert_hog_is_evicted(&mut site, agent, "pod and container of the quiet one");
     drop(denied);
 }
 
 #[test]
-fn a_node_whose_memory_may_not_be_read_has_nobody_evicted_until_it_may() {
+fn no_pod_is_evicted_while_the_memory_of_the_node_is_unreadable() {
     need_root!();
     for (number, (hierarchy, names)) in [USAGE, STAT].into_iter().enumerate() {
         let mut site = Site::new(&format!("denied-node-{number}"));
         let denied = Denied::new(site.node.root(), hierarchy, names);
         let what = denied.0.display().to_string();
-        let mut agent = agent_at(&site);
-        let of_memory =
+        let mut agent = start_agent(&site);
+        let is_memory_error =
             |event: &Event| event.kind() == "signal_read_error" && event.text("signal") == "memory.available";
-        let unknown = agent.wait_for("the signal to be unknown", GUARD, of_memory).unwrap();
+        let unknown = agent.wait_for("the signal to be unknown", GUARD, is_memory_error).unwrap();
         assert!(unknown.text("error").contains("Permission denied"), "{what}: {unknown:?}");
         site.go();
         site.hog.wait_event("grown").unwrap();
-        // More than a full sample, which would find it.
+        // Longer than the time until a full sample, which would find the pressure.
         std::thread::sleep(Duration::from_secs(3));
-        let heard = agent.heard().unwrap();
-        assert!(heard.iter().all(|event| event.kind() != "eviction_decision"), "{what}: {heard:?}");
+        let events = agent.events().unwrap();
+        assert!(events.iter().all(|event| event.kind() != "eviction_decision"), "{what}: {events:?}");
         assert!(site.hog.process().is_running().unwrap(), "{what}");
         drop(denied);
         site.assert_decided(&mut agent, &what);
@@ -80,15 +80,15 @@ fn a_node_whose_memory_may_not_be_read_has_nobody_evicted_until_it_may() {
 }
 
 #[test]
-fn a_node_whose_tasks_may_not_be_counted_still_decides_for_memory() {
+fn an_unreadable_task_count_does_not_prevent_a_memory_decision() {
     need_root!();
     let mut site = Site::new("denied-tasks");
     let denied = Denied::new(site.node.root(), TASKS.0, TASKS.1);
-    let mut agent = agent_at(&site);
-    let of_tasks =
+    let mut agent = start_agent(&site);
+    let is_task_error =
         |event: &Event| event.kind() == "signal_read_error" && event.text("signal") == "pid.available";
-    let unknown = agent.wait_for("the signal to be unknown", GUARD, of_tasks).unwrap();
+    let unknown = agent.wait_for("the signal to be unknown", GUARD, is_task_error).unwrap();
     assert!(unknown.text("error").contains("Permission denied"), "{unknown:?}");
-    assert_the_hog_goes(&mut site, agent, "tasks of the node");
+    assert_hog_is_evicted(&mut site, agent, "tasks of the node");
     drop(denied);
 }

@@ -1,6 +1,6 @@
-//! The smallest sets of capabilities (docs/reference/capabilities.md), as an ordinary user: with one nothing is
-//! lost, and without any one of it `check` says which one is missing and what that costs; and real crossings,
-//! decided and carried out by such a user.
+//! The smallest sets of capabilities (docs/reference/capabilities.md), for an ordinary user. With such a set no
+//! source is lost; without any one of its capabilities `check` names the missing one and its cost. The agent also
+//! decides and acts on real threshold crossings as such a user.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -19,29 +19,30 @@ use tests::node::{MIB, Node, PodSpec};
 use tests::workload::{self, Workload};
 use tests::{privileges, skip};
 
-/// What `run` makes use of, without writing to control files.
-const SET: [&str; 7] = ["BPF", "PERFMON", "SYS_RESOURCE", "SYS_NICE", "IPC_LOCK", "KILL", "DAC_READ_SEARCH"];
+/// The capabilities that `run` uses if it does not write to control files.
+const SMALLEST_SET: [&str; 7] =
+    ["BPF", "PERFMON", "SYS_RESOURCE", "SYS_NICE", "IPC_LOCK", "KILL", "DAC_READ_SEARCH"];
 
 /// A guard against an agent that hangs.
 const GUARD: Duration = Duration::from_secs(90);
 
 const CHECK: [&str; 3] = ["check", "-o", "json"];
 
-/// Those of the set that can be handed on here.
-fn set() -> Vec<&'static str> {
-    SET.into_iter().filter(|name| privileges::has(name).unwrap()).collect()
+/// Returns the capabilities of [`SMALLEST_SET`] that this process can pass on.
+fn smallest_set() -> Vec<&'static str> {
+    SMALLEST_SET.into_iter().filter(|name| privileges::has(name).unwrap()).collect()
 }
 
 fn without(name: &str) -> Vec<&'static str> {
-    set().into_iter().filter(|held| *held != name).collect()
+    smallest_set().into_iter().filter(|held| *held != name).collect()
 }
 
-/// The agent as such a user.
-fn agent_with(folder: &Path, names: &[&str]) -> PathBuf {
-    privileges::script(&folder.join("agent"), &agent::binary().unwrap(), names).unwrap()
+/// Returns a script that runs the agent as an ordinary user with these capabilities.
+fn agent_script(folder: &Path, names: &[&str]) -> PathBuf {
+    privileges::write_script(&folder.join("agent"), &agent::binary().unwrap(), names).unwrap()
 }
 
-/// A folder that everybody may look into.
+/// Creates a folder that all users may read.
 fn folder() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -50,10 +51,10 @@ fn folder() -> TempDir {
 
 fn output(names: &[&str], arguments: &[&str]) -> Output {
     let folder = folder();
-    Command::new(agent_with(folder.path(), names)).args(arguments).output().unwrap()
+    Command::new(agent_script(folder.path(), names)).args(arguments).output().unwrap()
 }
 
-/// What check finds with these capabilities.
+/// The findings of `check` with a set of capabilities.
 struct Findings(Value);
 
 impl Findings {
@@ -61,7 +62,7 @@ impl Findings {
         Self::of(&output(names, &CHECK))
     }
 
-    /// What it finds as root.
+    /// Runs `check` as root.
     fn of_root() -> Self {
         Self::of(&Command::new(agent::binary().unwrap()).args(CHECK).output().unwrap())
     }
@@ -71,20 +72,20 @@ impl Findings {
         Self(findings.unwrap_or_else(|error| panic!("{error}: {output:?}")))
     }
 
-    /// Backend and reason of each source.
+    /// Returns backend and reason of each source.
     fn sources(&self) -> BTreeMap<String, (String, String)> {
         let text = |value: &Value| value.as_str().unwrap().to_owned();
         let sources = self.0["sources"].as_array().unwrap().iter();
         sources.map(|it| (text(&it["source"]), (text(&it["backend"]), text(&it["reason"])))).collect()
     }
 
-    /// Without those that write to control files.
+    /// Returns the backend of each source, without the sources that write to control files.
     fn backends(&self) -> BTreeMap<String, String> {
         let backends = self.sources().into_iter().map(|(source, (backend, _))| (source, backend));
         backends.filter(|(source, _)| !["usage", "pressure", "limits"].contains(&source.as_str())).collect()
     }
 
-    /// Whether a fact holds, and what was found.
+    /// Returns whether a fact holds, and what was found.
     fn fact(&self, subject: &str) -> (bool, String) {
         let fact = self.0["facts"].as_array().unwrap().iter().find(|it| it["subject"] == subject).unwrap();
         (fact["usable"].as_bool().unwrap(), fact["found"].as_str().unwrap().to_owned())
@@ -92,7 +93,7 @@ impl Findings {
 
     fn missing(&self) -> Vec<&'static str> {
         let is_missing = |name: &&str| !self.fact(&subject(name)).0;
-        SET.into_iter().chain(["DAC_OVERRIDE"]).filter(is_missing).collect()
+        SMALLEST_SET.into_iter().chain(["DAC_OVERRIDE"]).filter(is_missing).collect()
     }
 }
 
@@ -100,7 +101,8 @@ fn subject(name: &str) -> String {
     format!("cap-{}", name.to_lowercase().replace('_', "-"))
 }
 
-/// By a level of Debian's and Ubuntu's kernels; a kprobe is a perf event.
+/// Returns whether the kernel withholds perf events from ordinary users, by a level that Debian's and Ubuntu's
+/// kernels have. A kprobe is a perf event.
 fn perf_events_are_withheld() -> bool {
     let level = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap();
     level.trim().parse::<i32>().unwrap() > 2
@@ -114,17 +116,17 @@ macro_rules! need_root {
     };
 }
 
-// Behind what they use.
+// Behind the macro that they use.
 mod denied;
 mod site;
 
 use site::Site;
 
 #[test]
-fn the_smallest_set_loses_no_source() {
+fn the_smallest_capability_set_keeps_all_sources() {
     need_root!();
     let all = Findings::of_root();
-    let few = Findings::with(&set());
+    let few = Findings::with(&smallest_set());
     let (mut found, mut wanted) = (few.backends(), all.backends());
     if perf_events_are_withheld() {
         for (source, _) in all.backends().iter().filter(|(_, backend)| backend.starts_with("kprobe")) {
@@ -134,26 +136,29 @@ fn the_smallest_set_loses_no_source() {
             wanted.remove(source);
         }
         if privileges::has("SYS_ADMIN").unwrap() {
-            let more = Findings::with(&[&set()[..], &["SYS_ADMIN"]].concat());
+            let more = Findings::with(&[&smallest_set()[..], &["SYS_ADMIN"]].concat());
             assert_eq!(more.backends(), all.backends(), "{:?}", more.sources());
         }
     }
     assert_eq!(found, wanted, "{:?}", few.sources());
     assert_eq!(few.0["would_start"], true);
-    let lacking: Vec<_> =
-        SET.into_iter().filter(|name| !set().contains(name)).chain(["DAC_OVERRIDE"]).collect();
+    let lacking: Vec<_> = SMALLEST_SET
+        .into_iter()
+        .filter(|name| !smallest_set().contains(name))
+        .chain(["DAC_OVERRIDE"])
+        .collect();
     assert_eq!(few.missing(), lacking);
 }
 
 #[test]
-fn each_one_removed_is_named_with_what_it_costs() {
+fn check_names_each_missing_capability_and_its_cost() {
     need_root!();
-    let all = Findings::with(&set());
-    // What is lost, or nothing that `check` could see.
+    let all = Findings::with(&smallest_set());
+    // The sources that a missing capability costs; empty if `check` cannot see the cost.
     let bpf: &[&str] = &["charge", "oom", "task", "cgroup"];
-    // Who may raise the limit of locked memory, as the agent does for its maps, needs no other right to
-    // lock what it has.
-    let lock: &[&str] = if set().contains(&"SYS_RESOURCE") { &[] } else { &["memory lock"] };
+    // With the right to raise the limit of locked memory, as the agent does for its maps, the agent needs no other
+    // right to lock its memory.
+    let lock: &[&str] = if smallest_set().contains(&"SYS_RESOURCE") { &[] } else { &["memory lock"] };
     let costs: [(&str, &[&str]); 7] = [
         ("BPF", bpf),
         ("PERFMON", bpf),
@@ -163,7 +168,7 @@ fn each_one_removed_is_named_with_what_it_costs() {
         ("KILL", &[]),
         ("DAC_READ_SEARCH", &[]),
     ];
-    for (name, lost) in costs.into_iter().filter(|(name, _)| set().contains(name)) {
+    for (name, lost) in costs.into_iter().filter(|(name, _)| smallest_set().contains(name)) {
         let found = Findings::with(&without(name));
         let (held, why) = found.fact(&subject(name));
         assert!(!held && why.contains(&format!("CAP_{name} is missing")), "{name}: {why}");
@@ -173,7 +178,7 @@ fn each_one_removed_is_named_with_what_it_costs() {
         before.sort_unstable();
         assert_eq!(missing, before, "without {name} nothing else is named");
         let sources = found.sources();
-        // A lockdown may have withheld it from everybody.
+        // A lockdown may have withheld the source from all users.
         for source in lost.iter().filter(|source| all.backends()[**source] != "none") {
             let (backend, why) = &sources[*source];
             assert_ne!(Some(backend), all.backends().get(*source), "{source} without {name}");
@@ -184,7 +189,7 @@ fn each_one_removed_is_named_with_what_it_costs() {
 }
 
 #[test]
-fn without_any_the_fallbacks_carry_it() {
+fn the_agent_would_start_with_fallbacks_without_any_capability() {
     need_root!();
     let found = Findings::with(&[]);
     let (held, why) = found.fact("bpf-syscall");
@@ -197,12 +202,12 @@ fn without_any_the_fallbacks_carry_it() {
 }
 
 #[test]
-fn without_securityfs_no_source_is_lost() {
+fn no_source_is_lost_without_securityfs() {
     need_root!();
     if !privileges::has("SYS_ADMIN").unwrap() {
         skip!("this process may not mount");
     }
-    // As in a pod. Where the kernel is locked down it is asked what it withholds.
+    // As in a pod. On a locked-down kernel the agent then probes what the kernel withholds.
     let script = "mount --make-rprivate / 2>/dev/null; umount /sys/kernel/security 2>/dev/null; \
         test ! -e /sys/kernel/security/lockdown && exec \"$0\" check -o json";
     let output = Command::new("unshare")
@@ -219,27 +224,29 @@ fn without_securityfs_no_source_is_lost() {
 }
 
 #[test]
-fn control_files_need_more() {
+fn control_files_need_dac_override() {
     need_root!();
     if !privileges::has("DAC_OVERRIDE").unwrap() {
         skip!("this process has no DAC_OVERRIDE to hand on");
     }
     let mounts = Mounts::discover().unwrap();
     let Some(memory) = mounts.get(Hierarchy::Memory) else {
-        // Version 2 has no such thresholds, whatever one may do.
-        assert!(!Findings::with(&[&set()[..], &["DAC_OVERRIDE"]].concat()).fact("usage-threshold").0);
+        // Cgroup v2 has no such thresholds, whatever the capabilities are.
+        assert!(
+            !Findings::with(&[&smallest_set()[..], &["DAC_OVERRIDE"]].concat()).fact("usage-threshold").0
+        );
         return;
     };
-    // 5.10 lets everybody write there, later kernels root alone.
+    // Kernel 5.10 lets all users write there, later kernels only root.
     let control = std::fs::metadata(memory.join("cgroup.event_control")).unwrap();
-    let is_everybodys = control.permissions().mode() & 0o002 != 0;
-    assert_eq!(Findings::with(&set()).fact("usage-threshold").0, is_everybodys);
+    let is_world_writable = control.permissions().mode() & 0o002 != 0;
+    assert_eq!(Findings::with(&smallest_set()).fact("usage-threshold").0, is_world_writable);
     let more = Findings::with(&["DAC_OVERRIDE"]);
     assert!(more.fact("usage-threshold").0, "{:?}", more.fact("usage-threshold"));
 }
 
 #[test]
-fn a_configuration_that_only_root_may_read_needs_more() {
+fn a_root_only_configuration_needs_dac_read_search() {
     need_root!();
     let folder = folder();
     let file = folder.path().join("kubelet.yaml");
@@ -253,37 +260,39 @@ fn a_configuration_that_only_root_may_read_needs_more() {
     let denied = check(&without("DAC_READ_SEARCH"));
     assert_eq!(denied["would_start"], false);
     assert!(denied["problems"].to_string().contains("Permission denied"), "{denied}");
-    assert_eq!(check(&set())["would_start"], true);
+    assert_eq!(check(&smallest_set())["would_start"], true);
 }
 
-/// A real crossing, decided and carried out by such a user. By which backend charges were seen.
-fn decides_and_kills(label: &str, names: &[&str]) -> String {
+/// Asserts that the agent decides and acts on a real crossing as an ordinary user with these capabilities. Returns
+/// the backend for charges.
+fn assert_decides_and_kills(label: &str, names: &[&str]) -> String {
     let mut site = Site::new(label);
     let mut agent = site.agent(names, &[]);
     let status = std::fs::read_to_string(format!("/proc/{}/status", agent.pid())).unwrap();
     assert!(status.contains("Uid:\t65534\t65534\t65534\t65534\n"), "{status}");
     let (backend, _) = agent.backend("charge").unwrap();
-    what_it_says_of_itself_is_so(&agent, &status);
+    assert_reported_protection_is_real(&agent, &status);
     site.go();
     site.assert_decided(&mut agent, label);
-    let is_gone = |event: &Event| event.kind() == "eviction_progress" && event.text("result") == "terminated";
-    agent.wait_for("its end", GUARD, is_gone).unwrap();
-    site.assert_the_hog_ends(label);
+    let is_terminated =
+        |event: &Event| event.kind() == "eviction_progress" && event.text("result") == "terminated";
+    agent.wait_for("its end", GUARD, is_terminated).unwrap();
+    site.assert_hog_ended(label);
     agent.stop().unwrap();
     backend
 }
 
-/// The scheduling policy of each thread (`policy` in proc_pid_stat(5)).
+/// Returns the scheduling policy of each thread (`policy` in proc_pid_stat(5)).
 fn policies(pid: u32) -> Vec<i32> {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().map(Result::unwrap);
-    // One of them may have ended meanwhile.
+    // A thread may have ended meanwhile.
     let stats = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("stat")).ok());
-    // Counted from the state, the third one, which stands behind the name.
+    // Counted from the state, the third field, which follows the name.
     stats.map(|stat| stat.rsplit_once(") ").unwrap().1.split(' ').nth(38).unwrap().parse().unwrap()).collect()
 }
 
-/// How it protects itself, as `started` has it, is what the kernel says of it.
-fn what_it_says_of_itself_is_so(agent: &Agent, status: &str) {
+/// Asserts that the protection of the agent in the `started` event is what the kernel reports.
+fn assert_reported_protection_is_real(agent: &Agent, status: &str) {
     const SCHED_FIFO: i32 = 1;
     let backend = |source| agent.backend(source).unwrap().0;
     let real_time = policies(agent.pid()).iter().filter(|policy| **policy == SCHED_FIFO).count();
@@ -295,15 +304,15 @@ fn what_it_says_of_itself_is_so(agent: &Agent, status: &str) {
 }
 
 #[test]
-fn with_the_smallest_set_it_decides_and_kills_as_root_does() {
+fn the_agent_decides_and_kills_with_the_smallest_capability_set() {
     need_root!();
-    let backend = decides_and_kills("privileges", &set());
-    assert_eq!(backend, Findings::with(&set()).backends()["charge"]);
+    let backend = assert_decides_and_kills("privileges", &smallest_set());
+    assert_eq!(backend, Findings::with(&smallest_set()).backends()["charge"]);
 }
 
 #[test]
-fn where_bpf_is_refused_the_fallbacks_decide_the_same() {
+fn the_fallbacks_decide_and_kill_where_bpf_is_refused() {
     need_root!();
-    let backend = decides_and_kills("no-privileges", &["KILL", "DAC_READ_SEARCH"]);
+    let backend = assert_decides_and_kills("no-privileges", &["KILL", "DAC_READ_SEARCH"]);
     assert_eq!(backend, "none");
 }

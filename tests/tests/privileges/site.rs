@@ -1,8 +1,8 @@
-//! A node that is crossed, and an agent on it that is no root.
+//! A node with a crossed threshold, and an agent on it that is not root.
 
 use super::*;
 
-/// A node with a pod that grows over the line and one that stays small.
+/// A node with a pod that grows over the threshold and one that stays small.
 pub(super) struct Site {
     pub(super) node: Node,
     pub(super) hog: Workload,
@@ -24,15 +24,16 @@ impl Site {
         Self { node, hog, quiet, folder: folder() }
     }
 
-    /// The agent, as a user with these capabilities.
+    /// Starts the agent as a user with these capabilities.
     pub(super) fn agent(&self, names: &[&str], more: &[&str]) -> Agent {
         let kubelet = json!({"evictionHard": {"memory.available": "96Mi"}});
-        let mut options = Options::of(&agent_with(self.folder.path(), names), &self.node, &kubelet).unwrap();
+        let mut options =
+            Options::of(&agent_script(self.folder.path(), names), &self.node, &kubelet).unwrap();
         options.more.extend(more.iter().map(|&option| option.to_owned()));
         Agent::start(&options, &Interrupt::default()).unwrap()
     }
 
-    /// The small one first.
+    /// Lets both processes grow, the small one first.
     pub(super) fn go(&mut self) {
         self.quiet.go().unwrap();
         self.hog.go().unwrap();
@@ -44,8 +45,8 @@ impl Site {
         assert_eq!(decision.pod(), "shop/web", "{what}");
     }
 
-    /// By SIGTERM, which it ends at; and the small one goes on.
-    pub(super) fn assert_the_hog_ends(&mut self, what: &str) {
+    /// Asserts that the hog ends, which it does on SIGTERM, and that the small process still runs.
+    pub(super) fn assert_hog_ended(&mut self, what: &str) {
         self.hog.process().wait().unwrap();
         assert!(self.quiet.process().is_running().unwrap(), "{what}");
     }

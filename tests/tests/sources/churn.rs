@@ -1,4 +1,4 @@
-//! Groups that come and go while they are sampled.
+//! Cgroups that are created and removed while they are sampled.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -6,7 +6,7 @@ use std::time::Instant;
 use eviction_core::reading::{Reading, UnknownReason};
 use eviction_node::cgroup::names::PodUid;
 use eviction_node::cgroup::sample::Tasks;
-use eviction_node::file::is_gone;
+use eviction_node::file::is_removed;
 use tests::cgroup::{Driver, Qos, Subtree, container_id, pod_uid};
 use tests::process::HANG;
 use tests::workload::Workload;
@@ -15,7 +15,7 @@ use crate::MIB;
 use crate::sampler;
 use crate::workload;
 
-/// Tells to stop when dropped.
+/// Sets the stop flag when dropped.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -25,7 +25,7 @@ impl Drop for Stop<'_> {
 }
 
 #[test]
-fn a_group_that_is_removed_is_gone_and_not_zero() {
+fn values_of_a_removed_cgroup_are_unknown_and_not_zero() {
     let subtree = Subtree::new("gone").unwrap();
     let pod = subtree.pod(Driver::Systemd, Qos::BestEffort, &pod_uid(1)).unwrap();
     let name = Driver::Systemd.container(&container_id(1));
@@ -40,27 +40,27 @@ fn a_group_that_is_removed_is_gone_and_not_zero() {
 
     container.destroy().unwrap();
     sampler.sample_all(1, Tasks::Count);
-    let gone = sampler.group(found.containers[0].cgroup_id).unwrap();
-    assert!(matches!(gone.usage, Reading::Unknown(why) if is_gone(why)), "{gone:?}");
-    assert!(matches!(gone.working_set, Reading::Unknown(_)));
+    let removed = sampler.group(found.containers[0].cgroup_id).unwrap();
+    assert!(matches!(removed.usage, Reading::Unknown(why) if is_removed(why)), "{removed:?}");
+    assert!(matches!(removed.working_set, Reading::Unknown(_)));
     assert!(sampler.is_stale());
     let changes = sampler.refresh(|_| false).unwrap();
     assert_eq!((changes.added, changes.removed), (0, 1));
     assert!(!sampler.is_stale());
     assert_eq!(sampler.group(found.containers[0].cgroup_id), None);
 
-    // The same name again is another group.
-    let again = pod.group(&name).unwrap();
+    // A new cgroup of the same name is another cgroup.
+    let recreated = pod.group(&name).unwrap();
     sampler.refresh(|_| false).unwrap();
     let new = sampler.pods().pods[0].containers[0].clone();
     assert_ne!(new.cgroup_id, found.containers[0].cgroup_id);
-    drop(again);
+    drop(recreated);
     subtree.remove().unwrap();
 }
 
-/// A kubelet that is started with the other driver makes its pods anew beside the old groups.
+/// A kubelet that is started with the other driver creates its pods again beside the old cgroups.
 #[test]
-fn a_pod_under_both_drivers_is_one_pod_and_no_other_while_the_driver_is_changed() {
+fn a_pod_with_cgroups_of_both_drivers_is_one_pod() {
     let subtree = Subtree::new("drivers").unwrap();
     let uids = [pod_uid(1), pod_uid(2)];
     let make = |driver: Driver, place: u64| {
@@ -97,7 +97,7 @@ fn a_pod_under_both_drivers_is_one_pod_and_no_other_while_the_driver_is_changed(
 }
 
 #[test]
-fn the_root_itself_is_removed() {
+fn values_of_a_removed_root_cgroup_are_unknown() {
     let subtree = Subtree::new("root-gone").unwrap();
     let mut sampler = sampler(&subtree);
     assert!(sampler.sample_node(&[]).level.working_set.known().is_some());
@@ -108,7 +108,7 @@ fn the_root_itself_is_removed() {
 }
 
 #[test]
-fn sampling_goes_on_while_groups_come_and_go() {
+fn sampling_continues_while_cgroups_are_created_and_removed() {
     let subtree = Subtree::new("churn").unwrap();
     subtree.root().limit_memory(64 * MIB).unwrap();
     let lasting = subtree.pod(Driver::Cgroupfs, Qos::Guaranteed, &pod_uid(0)).unwrap();
@@ -130,7 +130,7 @@ fn sampling_goes_on_while_groups_come_and_go() {
             }
             made
         });
-        // A failed assertion must not leave the other thread at work for ever.
+        // A failed assertion must not leave the other thread running for ever.
         let stopper = Stop(&stop);
         let mut sampler = sampler(&subtree);
         let start = Instant::now();
@@ -138,9 +138,9 @@ fn sampling_goes_on_while_groups_come_and_go() {
             let level = sampler.sample_node(&[]).level;
             assert!(level.working_set.known().unwrap() >= 16 * MIB, "{level:?}");
             for pod in sampler.sample_all(1, Tasks::Count) {
-                // Never a figure of a group that is gone.
-                let gone = matches!(pod.memory.usage, Reading::Unknown(why) if is_gone(why));
-                assert!(gone || pod.memory.usage.known().is_some(), "{pod:?}");
+                // Never a value of a removed cgroup.
+                let is_removed = matches!(pod.memory.usage, Reading::Unknown(why) if is_removed(why));
+                assert!(is_removed || pod.memory.usage.known().is_some(), "{pod:?}");
             }
             let changes = sampler.refresh(|_| false).unwrap();
             assert_eq!(changes.skipped, 0);

@@ -1,4 +1,4 @@
-//! The whole machine, and what it offers.
+//! Samples of the whole machine, and the probes of its features.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,8 +14,8 @@ use eviction_node::proc::pressure::parse_pressure;
 use crate::MIB;
 use crate::root;
 
-/// Usage and working set of the machine as the kubelet reads them; the root of version 2 has no usage of
-/// its own.
+/// Returns usage and working set of the machine as the kubelet reads them; the root of cgroup v2 has no usage of its
+/// own.
 fn as_kubelet(root: &NodeRoot) -> (u64, u64) {
     let stat = std::fs::read_to_string(root.memory.join("memory.stat")).unwrap();
     let value = |key: &str| -> u64 {
@@ -33,11 +33,10 @@ fn as_kubelet(root: &NodeRoot) -> (u64, u64) {
 }
 
 #[test]
-fn the_working_set_is_the_kubelets_but_never_stale() {
+fn the_working_set_of_the_machine_is_close_to_the_kubelets_value() {
     let mut sampler = Sampler::new(root(Path::new("/")), &SamplerOptions::default(), |_| false).unwrap();
     let (mut usage, mut working_set) = (u64::MAX, u64::MAX);
-    // The kubelet's own figure may be old, and the machine is at work between two reads: the
-    // nearest pair counts.
+    // The kubelet's own value may be old, and the machine works between two reads: the nearest pair counts.
     for _ in 0..60 {
         let kubelet = as_kubelet(sampler.root());
         let ours = sampler.sample_node(&[]).level;
@@ -51,7 +50,7 @@ fn the_working_set_is_the_kubelets_but_never_stale() {
 }
 
 #[test]
-fn this_machine_is_probed() {
+fn the_features_of_this_machine_are_probed() {
     let host = Host::default();
     let hierarchies = Hierarchies::discover(&host).unwrap();
     let root = root(Path::new("/"));
@@ -66,7 +65,7 @@ fn this_machine_is_probed() {
 }
 
 #[test]
-fn the_kernels_texts_are_understood() {
+fn meminfo_and_pressure_files_of_this_kernel_are_parsed() {
     let read = |path: &str| std::fs::read(path).unwrap();
     let meminfo = parse_meminfo(&read("/proc/meminfo"));
     assert!(meminfo.total.known().unwrap() > meminfo.usage.known().unwrap());

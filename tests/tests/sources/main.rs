@@ -1,4 +1,4 @@
-//! The sources on the running kernel: real groups, real processes, real figures.
+//! The sources on the running kernel: real cgroups, real processes, real values.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test stops at the first surprise")]
 
@@ -30,7 +30,7 @@ fn run<F: Future>(test: F) -> F::Output {
     runtime.block_on(async { tokio::time::timeout(HANG, test).await.expect("hangs") })
 }
 
-/// Whether nothing is reported for a while.
+/// Returns whether nothing is reported for 200 ms.
 async fn is_quiet(reported: impl Future) -> bool {
     tokio::time::timeout(Duration::from_millis(200), reported).await.is_err()
 }

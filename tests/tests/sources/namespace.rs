@@ -12,8 +12,7 @@ use eviction_node::cgroup::tree::Tree;
 use tests::cgroup::{Driver, Qos, Subtree, pod_uid};
 use tests::mounts::Hierarchy;
 
-/// Takes the calling thread, which is in no group of its own yet, out of the machine's cgroup
-/// and mount namespaces.
+/// Takes the calling thread out of the machine's cgroup and mount namespaces.
 fn leave_namespaces() -> std::io::Result<()> {
     // SAFETY: changes the namespaces of this thread alone, which ends with the test.
     match unsafe { libc::unshare(libc::CLONE_NEWNS | libc::CLONE_NEWCGROUP) } {
@@ -33,7 +32,7 @@ fn pods(root: &NodeRoot) -> Pods {
 }
 
 #[test]
-fn a_private_namespace_is_seen_through_or_reported() {
+fn a_private_cgroup_namespace_is_bypassed_or_reported() {
     let subtree = Subtree::new("namespace").unwrap();
     let Some(group) = subtree.group("agent").unwrap().dir(Hierarchy::Memory) else {
         tests::skip!("no memory controller of version 1")
@@ -41,52 +40,53 @@ fn a_private_namespace_is_seen_through_or_reported() {
     subtree.pod(Driver::Cgroupfs, Qos::Burstable, &pod_uid(1)).unwrap();
     // A thread can leave namespaces for itself, and takes them with it when it ends.
     let path = subtree.path();
-    let refused = std::thread::scope(|scope| scope.spawn(|| in_namespace(&group, &path)).join()).unwrap();
+    let result =
+        std::thread::scope(|scope| scope.spawn(|| check_in_namespace(&group, &path)).join()).unwrap();
     subtree.remove().unwrap();
-    if let Err(error) = refused {
+    if let Err(error) = result {
         tests::skip!("no private namespaces: {error}");
     }
 }
 
 /// Checks what an agent in the group `own` sees of the subtree at `node`.
-fn in_namespace(own: &Path, node: &Path) -> std::io::Result<()> {
-    // The thread's own view, under the name that the agent looks at.
+fn check_in_namespace(own: &Path, node: &Path) -> std::io::Result<()> {
+    // The thread's own view, under the path that the agent reads.
     let view = tempfile::tempdir().unwrap();
     let thread = rustix::thread::gettid().as_raw_nonzero();
     std::os::unix::fs::symlink(format!("/proc/self/task/{thread}"), view.path().join("self")).unwrap();
     let host = Host { proc: view.path().to_owned(), root: "/".into() };
     let own_mount = tempfile::tempdir().unwrap();
-    let at = own_mount.path();
+    let mount_point = own_mount.path();
     fs::write(own.join("tasks"), thread.to_string()).unwrap();
     leave_namespaces()?;
     run("mount", &["--make-rprivate", "/"]);
-    run("mount", &["-t", "cgroup", "-o", "memory", "none", at.to_str().unwrap()]);
+    run("mount", &["-t", "cgroup", "-o", "memory", "none", mount_point.to_str().unwrap()]);
 
-    // The host's hierarchies are there too: they show more, so they are used.
-    let seen = Hierarchies::discover(&host).unwrap();
-    let memory = seen.memory.as_ref().unwrap();
-    assert!(memory.whole && memory.mount_point != at, "{memory:?}");
-    let root = NodeRoot::resolve(&seen, node).unwrap();
+    // The host's hierarchies are mounted too: they show more, so the agent uses them.
+    let hierarchies = Hierarchies::discover(&host).unwrap();
+    let memory = hierarchies.memory.as_ref().unwrap();
+    assert!(memory.whole && memory.mount_point != mount_point, "{memory:?}");
+    let root = NodeRoot::resolve(&hierarchies, node).unwrap();
     assert_eq!(pods(&root).pods.len(), 1);
     assert_eq!(root.require_visible(&pods(&root)), Ok(()));
 
-    // Without them only what is below the agent's own group is seen, and said to be hidden.
+    // Without them the agent sees only what is below its own cgroup, and reports that the rest is hidden.
     run("umount", &["-l", "/sys/fs/cgroup"]);
-    let seen = Hierarchies::discover(&host).unwrap();
-    let memory = seen.memory.as_ref().unwrap();
-    assert!(!memory.whole && memory.mount_point == at, "{memory:?}");
-    let root = NodeRoot::resolve(&seen, Path::new("/")).unwrap();
+    let hierarchies = Hierarchies::discover(&host).unwrap();
+    let memory = hierarchies.memory.as_ref().unwrap();
+    assert!(!memory.whole && memory.mount_point == mount_point, "{memory:?}");
+    let root = NodeRoot::resolve(&hierarchies, Path::new("/")).unwrap();
     let hidden = root.require_visible(&pods(&root)).unwrap_err();
-    assert_eq!(hidden, RootError::HidesTheTree { mount: at.to_owned() });
-    let facts = probe(&host, &seen, Some(&root));
+    assert_eq!(hidden, RootError::HidesTheTree { mount: mount_point.to_owned() });
+    let facts = probe(&host, &hierarchies, Some(&root));
     let namespace = facts.iter().find(|fact| fact.subject == "cgroup-namespace").unwrap();
     assert!(namespace.found.starts_with("a private one") && !namespace.usable, "{namespace:?}");
 
-    // A kubelet inside the same namespace, as in a node that is a container: its pods are seen.
-    fs::create_dir(at.join("kubepods")).unwrap();
+    // A kubelet inside the same namespace, as in a node that is a container: its pods are visible.
+    fs::create_dir(mount_point.join("kubepods")).unwrap();
     assert_eq!(root.require_visible(&pods(&root)), Ok(()));
-    fs::remove_dir(at.join("kubepods")).unwrap();
-    // Else the temporary folder would be cleared through the mount.
-    run("umount", &[at.to_str().unwrap()]);
+    fs::remove_dir(mount_point.join("kubepods")).unwrap();
+    // Otherwise the removal of the temporary folder would go through the mount.
+    run("umount", &[mount_point.to_str().unwrap()]);
     Ok(())
 }

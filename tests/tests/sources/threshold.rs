@@ -1,4 +1,4 @@
-//! The kernel's threshold on the usage of a version 1 group.
+//! The kernel's threshold on the usage of a cgroup v1 group.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -13,7 +13,7 @@ use crate::is_quiet;
 use crate::run;
 use crate::workload;
 
-/// The folder of the memory controller of version 1, if that is what the machine has.
+/// Returns the folder of the cgroup v1 memory controller, if the machine has one.
 fn folder(group: &Group) -> Option<PathBuf> {
     group.dir(Hierarchy::Memory)
 }
@@ -37,7 +37,7 @@ fn a_crossing_is_reported_in_both_directions() {
         assert!(usage + GRANULARITY >= base + 16 * MIB, "{usage} is below {base} + 16 MiB");
         grower.wait_event("grown").unwrap();
 
-        // Downwards, over a line that was set while usage was above it.
+        // Downwards, over a threshold that was set while usage was above it.
         let start = Instant::now();
         threshold = UsageThreshold::register(&folder, &[base + 8 * MIB]).unwrap();
         println!("one line set anew in {} us", start.elapsed().as_micros());
@@ -50,7 +50,7 @@ fn a_crossing_is_reported_in_both_directions() {
 }
 
 #[test]
-fn the_end_of_the_group_wakes_the_waiter() {
+fn the_removal_of_the_cgroup_wakes_the_waiter() {
     let subtree = Subtree::new("threshold-end").unwrap();
     let group = subtree.group("group").unwrap();
     let Some(folder) = folder(&group) else { tests::skip!("no memory controller of version 1") };
@@ -65,14 +65,14 @@ fn the_end_of_the_group_wakes_the_waiter() {
 }
 
 #[test]
-fn a_refusal_says_what_to_do() {
-    let refused = |errno: i32| ThresholdError::Open {
+fn an_open_error_has_help_for_its_cause() {
+    let open_error = |errno: i32| ThresholdError::Open {
         path: "/x/cgroup.event_control".into(),
         source: std::io::Error::from_raw_os_error(errno),
     };
-    assert!(refused(30).help().unwrap().contains("writable"));
-    assert!(refused(13).help().unwrap().contains("DAC_OVERRIDE"));
-    assert!(refused(2).help().unwrap().contains("version 1"));
-    assert_eq!(refused(5).help(), None);
-    assert_eq!(refused(30).to_string(), "cannot open /x/cgroup.event_control");
+    assert!(open_error(30).help().unwrap().contains("writable"));
+    assert!(open_error(13).help().unwrap().contains("DAC_OVERRIDE"));
+    assert!(open_error(2).help().unwrap().contains("version 1"));
+    assert_eq!(open_error(5).help(), None);
+    assert_eq!(open_error(30).to_string(), "cannot open /x/cgroup.event_control");
 }

@@ -1,4 +1,4 @@
-//! What the kernel tells of a version 2 group: tasks that wait for memory, and limits that are run into.
+//! Notifications of the kernel about a cgroup v2 group: tasks that wait for memory, and limits that are reached.
 
 use std::path::PathBuf;
 
@@ -15,13 +15,14 @@ use crate::is_quiet;
 use crate::run;
 use crate::workload;
 
-/// The folder of version 2. On a hybrid machine memory is limited elsewhere, and tells of waiting here all the same.
+/// Returns the cgroup v2 folder. On a hybrid machine memory is limited elsewhere, and waits are reported here all the
+/// same.
 fn folder(group: &Group) -> Option<PathBuf> {
     group.dir(Hierarchy::Unified).filter(|folder| folder.join("memory.pressure").exists())
 }
 
-/// Reads a file again and again that does not quite fit. The kernel counts the waits only for pages that it removed
-/// a moment ago (`workingset_refault`): not those of a file many times as large as the limit.
+/// Starts a process that reads a file again and again that does not quite fit. The kernel counts the waits only for
+/// pages that it removed a moment ago (`workingset_refault`), not those of a file many times as large as the limit.
 fn thrash(group: &Group) -> Workload {
     group.limit_memory(24 * MIB).unwrap();
     let folder = tests::folder::on_disk().unwrap();
@@ -46,7 +47,7 @@ fn tasks_that_wait_for_memory_are_reported() {
 }
 
 #[test]
-fn the_end_of_the_group_is_reported() {
+fn the_removal_of_the_cgroup_is_reported() {
     let subtree = Subtree::new("trigger-end").unwrap();
     let group = subtree.group("group").unwrap();
     let Some(folder) = folder(&group) else { tests::skip!("no memory.pressure of version 2") };
@@ -62,19 +63,19 @@ fn the_end_of_the_group_is_reported() {
 }
 
 #[test]
-fn a_limit_that_is_run_into_is_reported_where_version_2_has_memory() {
+fn a_reached_memory_limit_is_reported_on_cgroup_v2() {
     let subtree = Subtree::new("trigger-limit").unwrap();
     let Some(folder) = folder(subtree.root()) else { tests::skip!("no memory.pressure of version 2") };
     run(async {
         let found = memory_events::probe(&folder);
         if !folder.join("memory.events").exists() {
-            // On a hybrid machine memory is with version 1.
+            // On a hybrid machine cgroup v1 has the memory controller.
             let error = found.unwrap_err();
             assert!(error.help().unwrap().contains("memory.events"), "{error}");
             return;
         }
         let mut trigger = MemoryEvents::new(Version::V2);
-        trigger.follow(&Tree::scan(&folder, None).unwrap(), Watched::Node).unwrap();
+        trigger.watch(&Tree::scan(&folder, None).unwrap(), Watched::Node).unwrap();
         let mut reader = thrash(subtree.root());
         assert!(is_quiet(trigger.fired()).await, "there is room yet");
         reader.go().unwrap();

@@ -1,4 +1,4 @@
-//! An agent whose streams are the test's own.
+//! An agent with output streams that belong to the test.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -25,12 +25,12 @@ pub(crate) struct Fixture {
     pub(crate) node: Node,
 }
 
-/// A node with a pod; `None` where no cgroups can be made.
+/// Creates a node with a pod; `None` where no cgroups can be made.
 pub(crate) fn node(label: &str) -> Option<Node> {
     node_of(label, 256 * MIB)
 }
 
-/// The same of so much memory.
+/// Creates a node with a pod and `memory` bytes.
 pub(crate) fn node_of(label: &str, memory: u64) -> Option<Node> {
     let mut node = Node::new(label, memory, 100).ok()?;
     node.add(PodSpec::new("shop", "web", &["main"], 8)).unwrap();
@@ -41,7 +41,7 @@ impl Fixture {
     pub(crate) fn start(node: Node, out: Stdio, log: Stdio, level: &str, more: &[&str]) -> Self {
         let config = node.write_config(&json!({"evictionHard": {"memory.available": "64Mi"}})).unwrap();
         let pods = node.write_pods().unwrap();
-        // Nobody reads its output, so nobody could tell which port the system chose.
+        // The test does not read the agent's output, so it could not learn which port the system chose.
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let child = Command::new(agent::binary().unwrap())
             .arg("run")
@@ -74,7 +74,7 @@ impl Fixture {
         self.child.id()
     }
 
-    /// Status and text of an answer.
+    /// Returns status and text of a response.
     pub(crate) fn get(&self, path: &str) -> Option<(u16, String)> {
         let mut stream = TcpStream::connect(self.address).ok()?;
         stream.set_read_timeout(Some(GUARD)).unwrap();
@@ -89,15 +89,15 @@ impl Fixture {
         Metrics::read(self.address).unwrap().sum(name, &[])
     }
 
-    /// What was dropped of a queue.
+    /// Returns how much a queue has dropped.
     pub(crate) fn dropped(&self, queue: &str) -> f64 {
         Metrics::read(self.address)
             .unwrap()
             .sum("eviction_agent_telemetry_dropped_total", &[("queue", queue)])
     }
 
-    /// Whether a backend is used for that source.
-    pub(crate) fn watches(&self, source: &str) -> bool {
+    /// Returns whether a backend is used for that source.
+    pub(crate) fn has_backend(&self, source: &str) -> bool {
         let of = |labels: &[(&str, &str)]| {
             Metrics::read(self.address).unwrap().sum("eviction_agent_backend_info", labels)
         };
@@ -111,15 +111,15 @@ impl Fixture {
         workload
     }
 
-    /// A pod that grows over the line goes, and nobody else.
-    pub(crate) fn assert_a_hog_goes(&self, size: &str, rate: &str) {
+    /// Asserts that a pod that grows over the threshold is evicted, and no other one.
+    pub(crate) fn assert_hog_is_evicted(&self, size: &str, rate: &str) {
         let mut hog = self.workload(&["grow", "--size", size, "--rate", rate]);
         self.until("the hog is killed", || !hog.process().is_running().unwrap());
         assert_eq!(self.node.oom_kills().unwrap(), 0, "by the agent, not by the kernel");
         self.until("the eviction is reported", || self.metric("eviction_agent_evictions_total") == 1.0);
     }
 
-    /// Ends it as an operator does.
+    /// Stops the agent as an operator does.
     pub(crate) fn stop(mut self) -> ExitStatus {
         kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
         let child = &mut self.child;
@@ -135,7 +135,7 @@ impl Drop for Fixture {
     }
 }
 
-/// A pipe that nobody reads and nothing more fits into: the end to keep, and the one to write to.
+/// Returns a full pipe without a reader: the end to keep, and the one to write to.
 pub(crate) fn full_pipe() -> (OwnedFd, Stdio) {
     let (reader, writer) = std::io::pipe().unwrap();
     let flags = rustix::fs::fcntl_getfl(&writer).unwrap();
@@ -144,7 +144,7 @@ pub(crate) fn full_pipe() -> (OwnedFd, Stdio) {
     for chunk in [4096, 1] {
         while file.write(&vec![b'.'; chunk]).is_ok() {}
     }
-    // A program that is started finds a pipe that blocks, as always.
+    // A started program gets a blocking pipe, as always.
     rustix::fs::fcntl_setfl(&file, flags).unwrap();
     (reader.into(), file.into())
 }

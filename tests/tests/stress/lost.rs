@@ -1,4 +1,4 @@
-//! A ring that is full while the agent cannot read it.
+//! A ring buffer that is full while the agent cannot read it.
 
 use std::process::Stdio;
 
@@ -11,14 +11,15 @@ use tests::workload::{self, Workload};
 
 use crate::fixture::{Fixture, node};
 
-/// Made and removed, each with a record of at least this size: more than the ring has room for.
+/// The number of cgroups that are created and removed, each with a record of at least this size: more than the ring
+/// buffer has room for.
 const GROUPS: usize = RING_BYTES as usize / size_of::<CgroupChange>();
 
 #[test]
-fn what_found_no_room_is_counted_and_looked_for() {
+fn lost_bpf_events_are_counted_and_the_pod_is_still_evicted() {
     let Some(node) = node("lost") else { skip!("no cgroups can be made here") };
     let mut fixture = Fixture::start(node, Stdio::null(), Stdio::null(), "info", &[]);
-    if !fixture.watches("cgroup") {
+    if !fixture.has_backend("cgroup") {
         skip!("no BPF program for cgroups can be used here");
     }
     let agent = Pid::from_raw(fixture.pid().cast_signed()).unwrap();
@@ -27,7 +28,7 @@ fn what_found_no_room_is_counted_and_looked_for() {
     for number in 0..GROUPS {
         fixture.node.root().group(format!("storm-{number}")).unwrap().destroy().unwrap();
     }
-    // Nobody tells of its groups, nor of what it takes.
+    // No event reports its cgroups, nor its charges.
     let late = fixture.node.add(PodSpec::new("shop", "late", &["main"], 8)).unwrap();
     fixture.node.write_pods().unwrap();
     let group = &fixture.node.pods[late].containers[0].group;

@@ -1,11 +1,11 @@
-//! The agent while its slow side is stuck, and while its control loop is.
+//! The agent while its telemetry is stuck, and while its control loop is.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
-mod crowd;
 mod fixture;
-mod gone;
 mod lost;
+mod many_cgroups;
 mod overrun;
+mod removed_cgroups;
 mod stuck;
 mod watchdog;

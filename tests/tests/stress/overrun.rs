@@ -9,14 +9,14 @@ use tests::skip;
 
 use crate::fixture::{Fixture, node_of};
 
-/// To read as many takes some dozens of milliseconds, each second while a line is near.
+/// Reading so many takes some dozens of milliseconds, every second while a threshold is near.
 const GROUPS: usize = 4000;
 
-/// The kernel looks at each tick of its clock, of which there are 100 to 1000 a second.
+/// The kernel checks this limit at each tick of its clock, 100 to 1000 times a second.
 const LONGEST_RUN_US: u64 = 1;
 
 #[test]
-fn a_control_loop_that_runs_too_long_becomes_an_ordinary_one_and_goes_on_deciding() {
+fn a_control_loop_that_loses_real_time_priority_still_evicts() {
     let Some(node) = node_of("overrun", 1024 * MIB) else { skip!("no cgroups can be made here") };
     for number in 0..GROUPS {
         node.root().group(format!("group-{number}")).unwrap();
@@ -30,11 +30,11 @@ fn a_control_loop_that_runs_too_long_becomes_an_ordinary_one_and_goes_on_decidin
         skip!("no thread can have real time here");
     }
     let agent = Pid::from_raw(fixture.pid().cast_signed());
-    let second = Rlimit { current: Some(LONGEST_RUN_US), maximum: None };
-    let before = prlimit(agent, Resource::Rttime, second).unwrap();
+    let limit = Rlimit { current: Some(LONGEST_RUN_US), maximum: None };
+    let before = prlimit(agent, Resource::Rttime, limit).unwrap();
     assert_eq!(before.current, Some(1_000_000), "the agent's own bound");
     fixture.until("it is stepped down", || runs_as("nice_-20"));
     assert!(!runs_as("SCHED_FIFO"));
-    fixture.assert_a_hog_goes("1000M", "1G");
+    fixture.assert_hog_is_evicted("1000M", "1G");
     assert!(fixture.stop().success());
 }

@@ -8,13 +8,13 @@ use tests::skip;
 
 use crate::fixture::{Fixture, full_pipe, node};
 
-/// A scraper that asks without end and never reads an answer.
+/// Starts a scraper that sends requests without end and never reads a response.
 fn stuck_scraper(fixture: &Fixture) -> TcpStream {
     let mut stream = TcpStream::connect(fixture.address).unwrap();
     stream.set_nonblocking(true).unwrap();
-    let ask = b"GET /metrics HTTP/1.1\r\nHost: agent\r\n\r\n".repeat(100);
+    let requests = b"GET /metrics HTTP/1.1\r\nHost: agent\r\n\r\n".repeat(100);
     for _ in 0..100 {
-        if stream.write(&ask).is_err() {
+        if stream.write(&requests).is_err() {
             break;
         }
         std::thread::yield_now();
@@ -23,22 +23,22 @@ fn stuck_scraper(fixture: &Fixture) -> TcpStream {
 }
 
 #[test]
-fn who_does_not_read_holds_up_no_decision() {
+fn stuck_readers_do_not_delay_decisions() {
     let Some(node) = node("stuck") else { skip!("no cgroups can be made here") };
     let (_out, stdout) = full_pipe();
     let (_log, stderr) = full_pipe();
     let fixture = Fixture::start(node, stdout, stderr, "trace", &[]);
     let _scrapers = [stuck_scraper(&fixture), stuck_scraper(&fixture)];
-    fixture.assert_a_hog_goes("230M", "400M");
+    fixture.assert_hog_is_evicted("230M", "400M");
     assert_eq!(fixture.metric("eviction_agent_eviction_decisions_total"), 1.0);
-    // Each question is logged, and nobody reads the log.
+    // Each request is logged, and no process reads the log.
     fixture.until("what is lost is counted", || fixture.dropped("log") > 0.0);
     assert_eq!(fixture.get("/healthz").unwrap().0, 200);
     assert!(fixture.stop().success(), "ended by SIGTERM, with what nobody reads left behind");
 }
 
 #[test]
-fn lines_wait_for_a_reader_that_comes_late() {
+fn event_lines_are_kept_for_a_late_reader() {
     let Some(node) = node("late") else { skip!("no cgroups can be made here") };
     let (out, stdout) = full_pipe();
     let fixture = Fixture::start(node, stdout, Stdio::null(), "info", &[]);

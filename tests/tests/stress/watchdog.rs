@@ -12,7 +12,7 @@ use crate::fixture::{Fixture, node};
 struct Freezer(PathBuf);
 
 impl Freezer {
-    /// Inside the group in which this program is.
+    /// Creates the group inside the one of this program.
     fn new() -> Option<Self> {
         let own = fs::read_to_string("/proc/self/cgroup").ok()?;
         let path = own.lines().find_map(|line| line.split_once(":freezer:"))?.1;
@@ -23,19 +23,19 @@ impl Freezer {
         Some(Self(folder))
     }
 
-    fn take(&self, thread: u32) {
+    fn add_thread(&self, thread: u32) {
         fs::write(self.0.join("tasks"), thread.to_string()).unwrap();
     }
 
-    fn set(&self, state: &str) {
+    fn set_state(&self, state: &str) {
         fs::write(self.0.join("freezer.state"), state).unwrap();
     }
 }
 
 impl Drop for Freezer {
     fn drop(&mut self) {
-        self.set("THAWED");
-        // The thread leaves it with the agent's end, or is moved back.
+        self.set_state("THAWED");
+        // The thread leaves the group when the agent ends, or is moved back.
         let parent = self.0.parent().unwrap().join("tasks");
         for thread in fs::read_to_string(self.0.join("tasks")).unwrap().lines() {
             let _ = fs::write(&parent, thread);
@@ -44,7 +44,7 @@ impl Drop for Freezer {
     }
 }
 
-fn reaction_thread(pid: u32) -> u32 {
+fn control_loop_thread(pid: u32) -> u32 {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let named =
         |task: &PathBuf| fs::read_to_string(task.join("comm")).is_ok_and(|it| it.trim() == "control-loop");
@@ -53,21 +53,21 @@ fn reaction_thread(pid: u32) -> u32 {
 }
 
 #[test]
-fn a_control_loop_that_stands_still_is_reported_until_it_turns_again() {
+fn a_stalled_control_loop_is_reported_until_it_runs_again() {
     let Some(node) = node("watchdog") else { skip!("no cgroups can be made here") };
     let fixture = Fixture::start(node, Stdio::null(), Stdio::null(), "info", &[]);
-    // Dropped before the agent, which a failed test could not stop while its thread is frozen.
+    // Dropped before the agent: a failed test could not stop the agent while its thread is frozen.
     let Some(freezer) = Freezer::new() else {
         skip!("there is no version 1 freezer, which stops one thread")
     };
-    freezer.take(reaction_thread(fixture.pid()));
-    freezer.set("FROZEN");
+    freezer.add_thread(control_loop_thread(fixture.pid()));
+    freezer.set_state("FROZEN");
     fixture.until("the stall is reported", || fixture.metric("eviction_agent_control_loop_stalled") == 1.0);
     let (status, why) = fixture.get("/healthz").unwrap();
     assert_eq!(status, 503, "{why}");
     assert!(why.contains("the control loop has not run for"), "{why}");
     assert_eq!(fixture.get("/readyz").unwrap().0, 503);
-    freezer.set("THAWED");
+    freezer.set_state("THAWED");
     fixture.until("its end is reported", || fixture.metric("eviction_agent_control_loop_stalled") == 0.0);
     assert_eq!(fixture.get("/healthz").unwrap().0, 200);
     assert_eq!(fixture.metric("eviction_agent_control_loop_stalls_total"), 1.0);

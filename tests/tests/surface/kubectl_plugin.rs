@@ -1,4 +1,4 @@
-//! The kubectl plugin, with a kubectl that answers from files and notes what it was asked.
+//! The kubectl plugin, with a kubectl that answers from files and records its arguments.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -11,8 +11,8 @@ use crate::root;
 /// Answers `get pods` and `get node` from the files of these names, with exit code 1 where there is none.
 const KUBECTL: &str = r#"#!/bin/sh
 cd "${0%/*}"
-for word; do printf '<%s>' "$word" >> asked; done
-echo >> asked
+for word; do printf '<%s>' "$word" >> calls; done
+echo >> calls
 case " $* " in
 *' get pods '*) cat pods ;;
 *' get node '*) cat node ;;
@@ -24,7 +24,7 @@ esac
 struct Kubectl(TempDir);
 
 impl Kubectl {
-    /// `None` is an answer that is refused.
+    /// Creates a kubectl with these answers; `None` is a refused request.
     fn answering(pods: Option<&str>, node: Option<&str>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let kubectl = folder.path().join("kubectl");
@@ -44,17 +44,17 @@ impl Kubectl {
         Command::new(plugin).args(arguments).env("PATH", path).output().unwrap()
     }
 
-    /// What the plugin asked of kubectl, a line each.
-    fn asked(&self) -> Vec<String> {
-        let text = fs::read_to_string(self.0.path().join("asked")).unwrap_or_default();
+    /// Returns the plugin's calls of kubectl, one per line.
+    fn calls(&self) -> Vec<String> {
+        let text = fs::read_to_string(self.0.path().join("calls")).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
     }
 
-    /// Exit code and standard error of a plugin that does not come to `kubectl exec`.
+    /// Returns exit code and standard error of a plugin that does not reach `kubectl exec`.
     fn refusal(&self, arguments: &[&str]) -> (Option<i32>, String) {
         let output = self.plugin(arguments);
         assert_eq!(String::from_utf8_lossy(&output.stdout), "");
-        assert!(!self.asked().iter().any(|line| line.contains("<exec>")), "{:?}", self.asked());
+        assert!(!self.calls().iter().any(|line| line.contains("<exec>")), "{:?}", self.calls());
         (output.status.code(), String::from_utf8(output.stderr).unwrap())
     }
 }
@@ -66,7 +66,7 @@ fn a_verb_is_run_in_the_agents_pod_on_the_node() {
     let kubectl = Kubectl::answering(Some(POD), None);
     let output = kubectl.plugin(&["explain", "worker-1.example", "shop/a b", "--signal", "memory.available"]);
     assert_eq!(output.status.code(), Some(7), "the exit code is that of `kubectl exec`: {output:?}");
-    let [pods, exec] = &kubectl.asked()[..] else { panic!("{:?}", kubectl.asked()) };
+    let [pods, exec] = &kubectl.calls()[..] else { panic!("{:?}", kubectl.calls()) };
     for part in [
         "<get><pods><--all-namespaces><--field-selector=spec.nodeName=worker-1.example>",
         "<--selector=app.kubernetes.io/part-of=eviction-agent,app.kubernetes.io/component=node-agent>",
@@ -81,12 +81,12 @@ fn a_verb_is_run_in_the_agents_pod_on_the_node() {
 }
 
 #[test]
-fn options_before_the_node_are_for_kubectl() {
+fn options_before_the_node_are_passed_to_kubectl() {
     let kubectl = Kubectl::answering(Some(POD), None);
     let arguments =
         ["--context", "my cluster", "top", "-n", "ev", "--kubeconfig=/home/x y/c", "worker-1", "--once"];
     kubectl.plugin(&arguments);
-    let [pods, exec] = &kubectl.asked()[..] else { panic!("{:?}", kubectl.asked()) };
+    let [pods, exec] = &kubectl.calls()[..] else { panic!("{:?}", kubectl.calls()) };
     assert!(
         pods.starts_with(
             "<--kubeconfig=/home/x y/c><--context=my cluster><get><pods><--namespace=ev><--field"
@@ -101,7 +101,7 @@ fn options_before_the_node_are_for_kubectl() {
 }
 
 #[test]
-fn check_and_config_take_the_configuration_of_the_agent() {
+fn check_and_config_use_the_configuration_of_the_agent() {
     for (arguments, expected) in [
         (&["check", "w"][..], "<check><--config=/etc/eviction-agent/agent.yaml>"),
         (&["config", "w", "-o", "yaml"], "<config><--config=/etc/eviction-agent/agent.yaml><-o><yaml>"),
@@ -110,21 +110,21 @@ fn check_and_config_take_the_configuration_of_the_agent() {
     ] {
         let kubectl = Kubectl::answering(Some(POD), None);
         kubectl.plugin(arguments);
-        let asked = kubectl.asked();
-        assert!(asked[1].ends_with(&format!("</eviction-agent>{expected}")), "{asked:?}");
+        let calls = kubectl.calls();
+        assert!(calls[1].ends_with(&format!("</eviction-agent>{expected}")), "{calls:?}");
     }
 }
 
 #[test]
-fn the_end_of_a_recording_is_copied_and_shown() {
+fn record_snapshot_and_report_are_passed_to_the_agent() {
     for (arguments, expected) in [
         (&["record", "w", "snapshot", "/r", "-"][..], "<record><snapshot></r><->"),
         (&["report", "w", "/r", "--last", "1h"], "<report></r><--last><1h>"),
     ] {
         let kubectl = Kubectl::answering(Some(POD), None);
         kubectl.plugin(arguments);
-        let asked = kubectl.asked();
-        assert!(asked[1].ends_with(&format!("</eviction-agent>{expected}")), "{asked:?}");
+        let calls = kubectl.calls();
+        assert!(calls[1].ends_with(&format!("</eviction-agent>{expected}")), "{calls:?}");
     }
 }
 
@@ -135,7 +135,7 @@ fn a_node_without_an_agent_is_reported() {
         (Some(1), "error: find the agent on w: there is no such node\nhelp: kubectl get nodes\n".to_owned());
     assert_eq!(no_node.refusal(&["top", "w"]), refused);
     let help = "help: see nodeSelector and tolerations of the DaemonSet\n";
-    // Without the permission to read nodes, only the pod is known not to be there.
+    // Without the permission to read nodes, the plugin only knows that there is no pod.
     for node in [Some("node/w\n"), None] {
         let no_pod = Kubectl::answering(Some(""), node);
         let error = "error: find the agent on w: no pod of the agent in any namespace is on this node\n";
@@ -147,7 +147,7 @@ fn a_node_without_an_agent_is_reported() {
 }
 
 #[test]
-fn a_pod_that_cannot_answer_is_reported() {
+fn an_unusable_agent_pod_is_reported() {
     let cases = [
         ("ev a Pending\n", "pod ev/a is Pending\nhelp: kubectl --namespace=ev describe pod a\n"),
         (
@@ -169,7 +169,7 @@ fn a_pod_that_cannot_answer_is_reported() {
 }
 
 #[test]
-fn wrong_usage_asks_nothing() {
+fn wrong_usage_does_not_call_kubectl() {
     let cases: [(&[&str], &str); 9] = [
         (&[], "VERB and NODE are needed"),
         (&["top"], "VERB and NODE are needed"),
@@ -188,7 +188,7 @@ fn wrong_usage_asks_nothing() {
         let kubectl = Kubectl::answering(Some(POD), None);
         let expected = format!("error: {error}\nhelp: kubectl eviction-agent --help\n");
         assert_eq!(kubectl.refusal(arguments), (Some(2), expected), "{arguments:?}");
-        assert_eq!(kubectl.asked(), [""; 0], "{arguments:?}");
+        assert_eq!(kubectl.calls(), [""; 0], "{arguments:?}");
     }
     let help = Kubectl::answering(None, None).plugin(&["--help"]);
     assert!(help.status.success());

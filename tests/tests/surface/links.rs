@@ -1,4 +1,4 @@
-//! Links between the pages lead somewhere.
+//! Checks that links between the pages have a target.
 
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
@@ -22,7 +22,7 @@ fn every_link_between_pages_has_a_target() {
     assert!(found > 50, "only {found} links were found");
 }
 
-/// The targets of the links in a page, less those that lead to other sites.
+/// Returns the targets of the links in a page, except those that lead to other sites.
 fn links(text: &str) -> impl Iterator<Item = &str> {
     let targets = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
     targets.filter(|target| !target.contains("://") && !target.starts_with("mailto:"))
@@ -44,7 +44,7 @@ fn resolve(page: &Text, target: &str, pages: &[Text]) -> Result<(), &'static str
     }
 }
 
-/// A path without `..`.
+/// Returns a path without `..`.
 fn normal(path: &Path) -> PathBuf {
     let mut parts: Vec<Component<'_>> = Vec::new();
     for part in path.components() {
@@ -57,7 +57,7 @@ fn normal(path: &Path) -> PathBuf {
     parts.into_iter().collect()
 }
 
-/// The anchors of a page's headings, as GitHub makes them.
+/// Returns the anchors of a page's headings, as GitHub makes them.
 fn anchors(text: &str) -> BTreeSet<String> {
     let mut fenced = false;
     let mut anchors = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! What people and tools outside read: the words in it, and the links between the pages.
+//! What users and external tools read: the words in it, and the links between the pages.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 mod kubectl_plugin;
@@ -11,7 +11,7 @@ mod words;
 
 use std::path::{Path, PathBuf};
 
-/// The root of the repository.
+/// Returns the root of the repository.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }
@@ -22,7 +22,7 @@ struct Text {
     text: String,
 }
 
-/// The pages: README.md, CONTRIBUTING.md, CHANGELOG.md and everything below docs.
+/// Returns the pages: README.md, CONTRIBUTING.md, CHANGELOG.md and everything below docs.
 fn pages() -> Vec<Text> {
     let mut pages: Vec<_> = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"].map(read).into();
     pages.extend(files("docs").into_iter().filter(|page| page.name.ends_with(".md")));
@@ -34,7 +34,7 @@ fn read(name: &str) -> Text {
     Text { name: name.to_owned(), text }
 }
 
-/// The text files below a folder of the repository, in the order of their names; pictures are none.
+/// Returns the text files below a folder of the repository, sorted by name, without pictures.
 fn files(folder: &str) -> Vec<Text> {
     let entries = std::fs::read_dir(root().join(folder)).unwrap().map(|entry| entry.unwrap());
     let is_text = |entry: &std::fs::DirEntry| entry.path().extension().is_none_or(|it| it != "png");

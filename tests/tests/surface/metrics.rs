@@ -11,7 +11,7 @@ use tests::metrics::Metrics;
 use tests::node::{MIB, Node, PodSpec};
 use tests::skip;
 
-/// The limit of `kubepods` is the capacity of this one.
+/// The signal with the limit of `kubepods` as its capacity.
 const SIGNAL: &str = "allocatableMemory.available";
 const LIMIT: u64 = 128 * MIB;
 const OOM_KILLS: &str = "eviction_agent_oom_kills_total";
@@ -22,7 +22,7 @@ fn start(options: Options) -> Agent {
     agent
 }
 
-/// Asks until a page fits.
+/// Reads the metrics until a page fits, and returns that page.
 fn until(agent: &Agent, what: &str, fits: impl Fn(&Metrics) -> bool) -> Metrics {
     let start = Instant::now();
     loop {
@@ -30,13 +30,13 @@ fn until(agent: &Agent, what: &str, fits: impl Fn(&Metrics) -> bool) -> Metrics 
         if fits(&page) {
             return page;
         }
-        assert!(start.elapsed() < GUARD, "{what}: {}", page.said("eviction_agent_"));
+        assert!(start.elapsed() < GUARD, "{what}: {}", page.nonzero_series("eviction_agent_"));
         std::thread::sleep(Duration::from_millis(50));
     }
 }
 
 #[test]
-fn a_signal_whose_cgroup_goes_has_no_series_until_it_is_back() {
+fn a_signal_has_no_series_while_its_cgroup_is_missing() {
     let Ok(mut node) = Node::new("series", 512 * MIB, 400) else { skip!("no cgroups can be made here") };
     node.add(PodSpec::new("shop", "web", &["main"], 8)).unwrap();
     node.root().group("kubepods").unwrap().limit_memory(LIMIT).unwrap();
@@ -73,7 +73,7 @@ fn a_signal_whose_cgroup_goes_has_no_series_until_it_is_back() {
     assert!(agent.stop().unwrap().success());
 }
 
-/// A pods file with one pod in each of these namespaces.
+/// Writes a pods file with one pod in each of these namespaces.
 fn write_pods(node: &Node, namespaces: &[String]) {
     let pod = |namespace: &String| {
         let uid: String = namespace.chars().filter(char::is_ascii_alphanumeric).take(20).collect();
@@ -87,7 +87,7 @@ fn write_pods(node: &Node, namespaces: &[String]) {
 }
 
 #[test]
-fn the_page_is_bounded_while_namespaces_come_and_go() {
+fn the_number_of_namespaces_in_metrics_is_bounded() {
     const ROUNDS: usize = 40;
     const EACH: usize = 20;
     let Ok(node) = Node::new("namespaces", 256 * MIB, 200) else { skip!("no cgroups can be made here") };
@@ -98,7 +98,7 @@ fn the_page_is_bounded_while_namespaces_come_and_go() {
         page.has_series(OOM_KILLS, &[("namespace", namespace), ("limit_scope", "container")])
     };
 
-    // No API server lets these pass, but a file has what was written to it.
+    // No API server accepts these names, but a file may have them.
     let odd = ["a \"quoted\" one", "two\nlines", "back\\slash", &"x".repeat(253)].map(str::to_owned);
     write_pods(&node, &odd);
     until(&agent, "odd names", |page| odd.iter().all(|name| is_counted(page, name)));
@@ -113,7 +113,7 @@ fn the_page_is_bounded_while_namespaces_come_and_go() {
         let counted: BTreeSet<_> = page.values(OOM_KILLS, "namespace").collect();
         most = most.max(counted.len());
     }
-    // The bound, the name of pods that are not known, and that of all others.
+    // The limit, the name of unknown pods, and that of all others.
     assert_eq!(most, 512 + 2);
     let page = agent.metrics().unwrap();
     assert!(odd.iter().all(|name| is_counted(&page, name)), "counters stay");

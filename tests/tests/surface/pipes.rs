@@ -7,7 +7,7 @@ use tests::agent;
 
 const SCENARIO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/scenarios");
 
-/// Each verb that ends by itself, with the options that have it print most.
+/// Returns each verb that ends by itself, with the options that make it print most.
 fn verbs() -> Vec<Vec<&'static str>> {
     let lines = [
         &["--help"][..],
@@ -43,7 +43,7 @@ fn command(arguments: &[&str]) -> Command {
 }
 
 #[test]
-fn a_pipe_that_is_closed_from_the_start_ends_every_verb() {
+fn every_verb_exits_if_its_pipe_is_closed_at_the_start() {
     for arguments in verbs() {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
@@ -55,11 +55,11 @@ fn a_pipe_that_is_closed_from_the_start_ends_every_verb() {
 }
 
 #[test]
-fn a_pipe_that_is_closed_after_a_line_ends_every_verb() {
+fn every_verb_exits_if_its_pipe_is_closed_after_a_line() {
     for arguments in verbs() {
         let mut child = command(&arguments).stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
-        // The reader, and with it the pipe, is gone after the statement.
+        // The reader, and with it the pipe, is dropped after the statement.
         BufReader::with_capacity(16, child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let output = child.wait_with_output().unwrap();
         let log = String::from_utf8_lossy(&output.stderr);

@@ -1,4 +1,4 @@
-//! Prometheus' own checks of what a real agent exports, in both text forms.
+//! Prometheus' own checks of the metrics that a real agent exports, in both text formats.
 
 use std::fs;
 use std::io::Write as _;
@@ -33,7 +33,7 @@ fn start(label: &str) -> Option<(Node, Agent)> {
 }
 
 #[test]
-fn promtool_finds_nothing_in_a_scrape() {
+fn promtool_accepts_a_scrape() {
     let Some(promtool) = promtool() else {
         skip!("there is no promtool: `cargo xtask test` unpacks Debian's package prometheus")
     };
@@ -51,7 +51,8 @@ fn promtool_finds_nothing_in_a_scrape() {
     let found = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success() && found.is_empty(), "{found}\n{text}");
 
-    // `check metrics` reads the older form only; what makes blocks reads OpenMetrics, with a time each.
+    // `check metrics` reads the older format only; the command that creates blocks reads OpenMetrics, with a time for
+    // each sample.
     let open = scrape(&mut agent, "application/openmetrics-text; version=1.0.0");
     let stamped: Vec<_> = open
         .lines()

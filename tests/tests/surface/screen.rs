@@ -5,7 +5,7 @@ use crate::read;
 const SNAPSHOT: &str = "eviction-agent/src/top/snapshots/eviction_agent__top__tests__soft_80x24.snap";
 
 #[test]
-fn the_screen_of_top_in_the_docs_is_what_it_draws() {
+fn the_docs_show_the_screen_that_top_draws() {
     let page = read("docs/observability.md").text;
     let (_, rest) = page.split_once("# eviction-agent top\n").unwrap();
     let (shown, _) = rest.split_once("```").unwrap();

@@ -1,4 +1,4 @@
-//! No retired word in anything that a user reads. The list is `retired-words.txt`.
+//! Checks that user-facing text has no retired word. The list is `retired-words.txt`.
 
 use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
@@ -11,22 +11,22 @@ use super::{Text, files, pages, read};
 const LIST: &str = include_str!("retired-words.txt");
 
 /// A line of the list.
-struct Retired {
+struct RetiredWord {
     pattern: Regex,
     replacement: &'static str,
     /// Names of texts in which the word is allowed.
     allowed: Vec<&'static str>,
 }
 
-/// What the list says.
+/// The parsed list.
 struct Words {
-    retired: Vec<Retired>,
-    /// Right uses, which are taken out of a text first.
+    retired: Vec<RetiredWord>,
+    /// Phrases that use a word rightly, which are removed from a text first.
     keep: Vec<Regex>,
 }
 
-/// A space in a pattern stands for any white space, since lines are wrapped. A pattern that ends with a set of
-/// characters says itself what comes after the word.
+/// Returns the regular expression for a pattern. A space in a pattern stands for any white space, since lines are
+/// wrapped. A pattern that ends with a set of characters defines itself what comes after the word.
 fn whole_words(pattern: &str) -> Regex {
     let end = if pattern.ends_with(']') { "" } else { "(?:$|[^a-z])" };
     let pattern = if pattern.contains('[') { pattern.to_owned() } else { pattern.replace(' ', "\\s+") };
@@ -46,15 +46,15 @@ impl Words {
             let (pattern, rest) = line.split_once(" => ").unwrap_or_else(|| panic!("no replacement: {line}"));
             let (replacement, allowed) = rest.split_once(" @ ").unwrap_or((rest, ""));
             let allowed = allowed.split(", ").filter(|name| !name.is_empty()).collect();
-            words.retired.push(Retired { pattern: whole_words(pattern), replacement, allowed });
+            words.retired.push(RetiredWord { pattern: whole_words(pattern), replacement, allowed });
         }
         words
     }
 
-    /// Where a text has a retired word: the name of the text, the line, the word and what to write instead.
+    /// Returns where a text has a retired word: the name of the text, the line, the word and what to write instead.
     fn find(&self, Text { name, text }: &Text) -> Vec<String> {
         let keep = |text: String, phrase: &Regex| {
-            // Of the same length, so that lines can still be counted.
+            // The replacement has the same length, so that lines can still be counted.
             let blank = |found: &regex_lite::Captures<'_>| {
                 let blank = |it: char| if it == '\n' { "\n".to_owned() } else { "0".repeat(it.len_utf8()) };
                 found[0].chars().map(blank).collect::<String>()
@@ -63,7 +63,7 @@ impl Words {
         };
         let text = self.keep.iter().fold(text.clone(), keep);
         let mut found = BTreeSet::new();
-        for Retired { pattern, replacement, allowed } in &self.retired {
+        for RetiredWord { pattern, replacement, allowed } in &self.retired {
             if allowed.contains(&name.as_str()) {
                 continue;
             }
@@ -79,7 +79,7 @@ impl Words {
     }
 }
 
-/// The help of the agent and of each verb, by `--help`.
+/// Appends the `--help` text of the agent and of each verb to `texts`.
 fn help(arguments: &[String], texts: &mut Vec<Text>) {
     let mut command = Command::new(agent::binary().unwrap());
     command.args(arguments).arg("--help").env("NO_COLOR", "1").env("COLUMNS", "200").stdin(Stdio::null());
@@ -93,7 +93,7 @@ fn help(arguments: &[String], texts: &mut Vec<Text>) {
     }
 }
 
-/// The verbs that a help text lists, but `help` itself.
+/// Returns the verbs that a help text lists, except `help` itself.
 fn verbs(help: &str) -> impl Iterator<Item = &str> {
     let list = help.split_once("Commands:\n").map_or("", |(_, rest)| rest);
     let lines = list.lines().take_while(|line| line.starts_with(' '));
@@ -101,14 +101,14 @@ fn verbs(help: &str) -> impl Iterator<Item = &str> {
     named.filter_map(|line| line.split_whitespace().next()).filter(|verb| *verb != "help")
 }
 
-/// The comments of a source file that are descriptions as well.
+/// Returns the comments of a source file that are descriptions as well.
 fn descriptions(name: &str) -> Text {
     let Text { name, text } = read(name);
     let lines = text.lines().map(|line| line.trim_start().strip_prefix("///").unwrap_or_default());
     Text { name, text: lines.collect::<Vec<_>>().join("\n") }
 }
 
-/// The table of old and new names in the changelog has the old ones.
+/// Returns the changelog without its table of old and new names, which has the old ones.
 fn without_table(text: &str) -> String {
     let line = |line: &'_ str| if line.starts_with("| ") { String::new() } else { line.to_owned() };
     text.lines().map(line).collect::<Vec<_>>().join("\n")

@@ -1,5 +1,5 @@
-//! `cargo xtask bench core`: `tests/benches/core`, built as the agent is shipped, beside the kubelet's eviction
-//! manager, which `tests/oracle` builds from the published module.
+//! `cargo xtask bench core`: runs `tests/benches/core`, built as the agent is shipped, and the kubelet's
+//! eviction manager, which `tests/oracle` builds from the published module.
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
@@ -38,7 +38,7 @@ pub(super) fn run(Core { json, alone }: &Core) -> Result<ExitCode> {
     Err(shell::become_program(&mut bench))
 }
 
-/// The kubelet's eviction manager in a program of its own; Go builds again only what changed.
+/// Builds the kubelet's eviction manager as a program; Go rebuilds only what has changed.
 fn oracle() -> Result<PathBuf> {
     let folder = shell::root().join("tests/oracle");
     eprintln!("kubelet: building tests/oracle, which takes some minutes the first time");

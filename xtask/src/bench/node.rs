@@ -1,4 +1,4 @@
-//! The benches on real cgroups: `tests/src/bin/bench`, on the agent as it is shipped.
+//! The benches on real cgroups: `tests/src/bin/bench`, with the agent as it is shipped.
 
 use std::process::{Command, ExitCode};
 
@@ -30,13 +30,13 @@ pub(super) struct Node {
     more: Vec<String>,
 }
 
-/// What else is part of a run.
+/// The other programs of a run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Companions {
     Nothing,
-    /// The programs that others use, measured in the same run.
+    /// Other programs that watch a node, measured in the same run.
     Others,
-    /// The same, and programs that grow.
+    /// The programs of `Others`, and programs that grow.
     Stressors,
     /// A real API server.
     Kubernetes,

@@ -1,4 +1,4 @@
-//! `cargo xtask bench oom`: kills at every level, and what the agent reports of them.
+//! `cargo xtask bench oom`: OOM kills at every level, and what the agent reports about them.
 
 use std::process::{Command, ExitCode};
 

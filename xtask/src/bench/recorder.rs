@@ -1,4 +1,5 @@
-//! `cargo xtask bench recorder`: `tests/benches/recorder.rs`, for the machine at hand, with the agent as it is shipped.
+//! `cargo xtask bench recorder`: `tests/benches/recorder.rs`, built for this machine, with the agent as it is
+//! shipped.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! `cargo xtask bench storm`: `tests/benches/storm`, for the machine at hand.
+//! `cargo xtask bench storm`: `tests/benches/storm`, built for this machine.
 
 use std::process::ExitCode;
 

@@ -1,5 +1,5 @@
-//! Kubernetes' own programs, built from their modules (`tests/kubernetes/go.mod`) and kept in a cache
-//! outside the target folder, a folder for each pair of versions.
+//! The programs of Kubernetes, built from their modules (`tests/kubernetes/go.mod`) and kept in a cache outside
+//! the target folder, with a folder for each pair of versions.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,10 +9,11 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::shell;
 
-/// Names the tests the folder; as in `tests/src/cluster/binaries.rs`.
+/// The environment variable with their folder for the tests; as in `tests/src/cluster/binaries.rs`.
 pub(crate) const FOLDER: &str = "EVICTION_AGENT_KUBERNETES";
 
-/// What is built, in this order, and from which package. The API server first: it brings most.
+/// The programs to build, in this order, and their packages. The API server is first, since it brings most
+/// dependencies.
 const PROGRAMS: [(&str, &str); 6] = [
     ("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"),
     ("kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager"),
@@ -24,13 +25,13 @@ const PROGRAMS: [(&str, &str); 6] = [
 const KUBERNETES: &str = "k8s.io/kubernetes";
 const ETCD: &str = "go.etcd.io/etcd/server/v3";
 
-/// The folder of the programs, if all are there.
+/// Returns the folder of the programs, if all are there.
 pub(crate) fn cached() -> Result<Option<PathBuf>> {
     let folder = Versions::read()?.folder()?;
     Ok(PROGRAMS.iter().all(|(name, _)| folder.join(name).is_file()).then_some(folder))
 }
 
-/// The same, after building what is not.
+/// Builds the programs that are missing, and returns their folder.
 pub(crate) fn ensure() -> Result<PathBuf> {
     let versions = Versions::read()?;
     let folder = versions.folder()?;
@@ -53,7 +54,7 @@ fn module() -> PathBuf {
     shell::root().join("tests/kubernetes")
 }
 
-/// What is built.
+/// The versions to build.
 #[derive(Debug, PartialEq, Eq)]
 struct Versions {
     kubernetes: String,
@@ -85,8 +86,8 @@ impl Versions {
         Ok(base.join("eviction-agent/kubernetes").join(format!("{}-etcd-{}", self.kubernetes, self.etcd)))
     }
 
-    /// As Kubernetes' own scripts link, so that the programs print the right version.
-    fn linked(&self) -> Result<String> {
+    /// Returns the linker flags of Kubernetes' own scripts, so that the programs print the right version.
+    fn linker_flags(&self) -> Result<String> {
         let numbers = self.kubernetes.trim_start_matches('v');
         let mut parts = numbers.split('.');
         let (Some(major), Some(minor)) = (parts.next(), parts.next()) else {
@@ -100,12 +101,12 @@ impl Versions {
     }
 
     fn build(&self, name: &str, package: &str, folder: &Path) -> Result<()> {
-        // Another build may be doing the same: what is there is always whole.
+        // Another build may do the same at this time, so the program is renamed when it is complete.
         let (done, new) = (folder.join(name), folder.join(format!("{name}.{}", std::process::id())));
         let mut go = Command::new("go");
         go.current_dir(module())
             .env("CGO_ENABLED", "0")
-            .args(["build", "-trimpath", "-ldflags", &self.linked()?, "-o"])
+            .args(["build", "-trimpath", "-ldflags", &self.linker_flags()?, "-o"])
             .arg(&new)
             .arg(package);
         let built = shell::run(&mut go)
@@ -124,19 +125,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_read_where_they_are_required() {
+    fn versions_are_read_from_require_lines() {
         let text = "require k8s.io/kubernetes v1.36.3 // indirect\nrequire (\n\tgo.etcd.io/etcd/server/v3 v3.6.8 // indirect\n)\n\
             replace k8s.io/kubernetes/x => y\n";
         let versions = Versions::parse(text).unwrap();
         assert_eq!((versions.kubernetes.as_str(), versions.etcd.as_str()), ("v1.36.3", "v3.6.8"));
         assert!(
-            versions.linked().unwrap().ends_with("gitMajor=1 -X k8s.io/component-base/version.gitMinor=36")
+            versions
+                .linker_flags()
+                .unwrap()
+                .ends_with("gitMajor=1 -X k8s.io/component-base/version.gitMinor=36")
         );
         assert_eq!(Versions::parse("require k8s.io/kubernetes v1.36.3\n"), None);
     }
 
     #[test]
-    fn the_real_module_has_both() {
+    fn go_mod_requires_kubernetes_and_etcd() {
         Versions::read().unwrap();
     }
 }

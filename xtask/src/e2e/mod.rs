@@ -1,5 +1,5 @@
-//! `cargo xtask e2e`: stories with a real Kubernetes, each of them a test of `tests/tests/e2e` or, with
-//! a real node, of `tests/tests/kubelet`, in a process of its own.
+//! `cargo xtask e2e`: stories with a real Kubernetes. Each is a test of `tests/tests/e2e` or, with a real node,
+//! of `tests/tests/kubelet`, and runs in its own process.
 
 pub(crate) mod kubernetes;
 mod outcome;
@@ -22,21 +22,23 @@ use crate::shell::{self, Metadata};
 use crate::test;
 use crate::test::report::Report;
 use crate::vm;
-use outcome::{End, Outcome};
+use outcome::{Outcome, StoryResult};
 
 /// The test programs with the stories.
 const TARGETS: [&str; 2] = ["e2e", "kubelet"];
 
-/// Names the tests the folder of containerd and what goes with it; as in
+/// The environment variable with the folder of containerd and its programs for the tests; as in
 /// `tests/src/cluster/node/programs.rs`.
 const NODE: &str = "EVICTION_AGENT_NODE_PROGRAMS";
 
-/// Makes a cluster wait for Ctrl-C before it ends; as in `tests/src/cluster/keep.rs`.
+/// The environment variable that makes a cluster wait for Ctrl-C before it ends; as in
+/// `tests/src/cluster/keep.rs`.
 const KEEP: &str = "EVICTION_AGENT_KEEP_CLUSTER";
 
-/// Names those stories the image of `cargo xtask image`; as in `tests/tests/kubelet/image.rs`.
+/// The environment variable with the image of `cargo xtask image` for the stories of [`IMAGE_STORIES`]; as in
+/// `tests/tests/kubelet/image.rs`.
 const IMAGE: &str = "EVICTION_AGENT_IMAGE";
-const OF_IMAGE: [&str; 2] = ["image::", "installed::"];
+const IMAGE_STORIES: [&str; 2] = ["image::", "installed::"];
 
 /// Arguments of the task.
 #[derive(clap::Args)]
@@ -64,10 +66,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let node = setup::ensure(&[Need::Node]).inspect_err(|error| eprintln!("{error:#}")).ok();
     let mut node = node.and_then(|tools| tools.node);
     if let (Some(folder), Some(suite)) = (&mut node, containerd) {
-        *folder = node_of_suite(folder, suite)?;
+        *folder = node_with_containerd_of(folder, suite)?;
     }
     let helm = setup::ensure(&[Need::Helm]).inspect_err(|error| eprintln!("{error:#}")).unwrap_or_default();
-    // A story that lacks its programs says so, and is counted as skipped.
+    // A story without its programs reports that, and is counted as skipped.
     let folder = kubernetes::ensure().inspect_err(|error| eprintln!("{error:#}")).ok();
     let targets: Vec<&str> =
         TARGETS.iter().flat_map(|&target| ["--test", target]).chain(["--bins"]).collect();
@@ -76,13 +78,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let logs = Metadata::read()?.target_directory.join("xtask/e2e");
     std::fs::create_dir_all(&logs).with_context(|| format!("create {}", logs.display()))?;
     let mut counts = Counts::default();
-    // Ctrl-C is for the story, which clears away meanwhile; the others are not run then.
-    let asked_to_end = Arc::new(AtomicBool::new(false));
+    // Ctrl-C ends the current story, which cleans up meanwhile; the others are not run then.
+    let interrupted = Arc::new(AtomicBool::new(false));
     if *keep {
-        signal_hook::flag::register(SIGINT, Arc::clone(&asked_to_end)).context("catch Ctrl-C")?;
+        signal_hook::flag::register(SIGINT, Arc::clone(&interrupted)).context("catch Ctrl-C")?;
     }
     for program in &built.tests {
-        if asked_to_end.load(Ordering::Relaxed) {
+        if interrupted.load(Ordering::Relaxed) {
             break;
         }
         let start = |arguments: &[&str]| {
@@ -92,29 +94,29 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
                 command.env(kubernetes::FOLDER, folder);
             }
             command.envs(node.iter().map(|folder| (NODE, folder)));
-            command.envs(chart::programs(&helm));
+            command.envs(chart::program_variables(&helm));
             if *keep {
                 command.env(KEEP, "1");
             }
             command
         };
-        let names = chosen(&shell::read(&mut start(&["--list", "--format=terse"]))?, stories);
-        let image = match names.iter().any(|name| OF_IMAGE.iter().any(|part| name.starts_with(part))) {
+        let names = select_stories(&shell::read(&mut start(&["--list", "--format=terse"]))?, stories);
+        let image = match names.iter().any(|name| IMAGE_STORIES.iter().any(|part| name.starts_with(part))) {
             true => Some(pack_image(&logs)?),
             false => None,
         };
         for name in names {
-            if asked_to_end.load(Ordering::Relaxed) {
+            if interrupted.load(Ordering::Relaxed) {
                 break;
             }
-            say(*json, &format!("{name}:"));
+            print_line(*json, &format!("{name}:"));
             let mut story = start(&[]);
             story.envs(image.iter().map(|path| (IMAGE, path)));
             let outcome = run_story(&name, story, &logs, *keep)?;
             counts.add(&outcome);
-            say(*json, &outcome.for_people());
+            print_line(*json, &outcome.text());
             if *json {
-                println!("{}", outcome.line());
+                println!("{}", outcome.json_line());
             }
         }
     }
@@ -122,29 +124,30 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if passed + failed + skipped == 0 {
         bail!("e2e: no story has a name with {} in it", stories.join(" or "));
     }
-    say(*json, &format!("{passed} passed, {failed} failed, {skipped} skipped"));
+    print_line(*json, &format!("{passed} passed, {failed} failed, {skipped} skipped"));
     if *json {
         println!("{}", json!({"task": "e2e", "passed": passed, "failed": failed, "skipped": skipped}));
     }
     Ok(if failed == 0 && !(*deny_skips && skipped > 0) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The programs of a node with the containerd of another suite of Debian, in a folder beside theirs.
-fn node_of_suite(node: &Path, suite: &str) -> Result<PathBuf> {
+/// Returns the programs of a node with the containerd of another suite of Debian, in a folder beside the usual
+/// one.
+fn node_with_containerd_of(node: &Path, suite: &str) -> Result<PathBuf> {
     let folder = node.with_file_name(format!("node-{suite}"));
     if !folder.exists() {
         eprintln!("e2e: fetching the containerd of {suite} into {}", folder.display());
-        // Whole or not at all.
-        let half = folder.with_extension("half");
-        shell::run(Command::new("rm").arg("-rf").arg(&half))?;
-        shell::run(Command::new("cp").arg("-r").arg(node).arg(&half))?;
-        vm::unpack(&format!("containerd/{suite}"), &half)?;
-        std::fs::rename(&half, &folder).with_context(|| format!("write {}", folder.display()))?;
+        // The folder gets its name when it is complete.
+        let partial = folder.with_extension("partial");
+        shell::run(Command::new("rm").arg("-rf").arg(&partial))?;
+        shell::run(Command::new("cp").arg("-r").arg(node).arg(&partial))?;
+        vm::unpack(&format!("containerd/{suite}"), &partial)?;
+        std::fs::rename(&partial, &folder).with_context(|| format!("write {}", folder.display()))?;
     }
     Ok(folder)
 }
 
-/// The image of an agent for this machine, unoptimised.
+/// Packs the image of an agent for this machine, unoptimised.
 fn pack_image(logs: &Path) -> Result<PathBuf> {
     let agent = (Platform::Amd64, build::agent(false)?);
     let archive = logs.join("image.oci.tar");
@@ -161,16 +164,16 @@ struct Counts {
 
 impl Counts {
     fn add(&mut self, outcome: &Outcome) {
-        match outcome.end {
-            End::Passed => self.passed += 1,
-            End::Failed(_) => self.failed += 1,
-            End::Skipped(_) => self.skipped += 1,
+        match outcome.result {
+            StoryResult::Passed => self.passed += 1,
+            StoryResult::Failed(_) => self.failed += 1,
+            StoryResult::Skipped(_) => self.skipped += 1,
         }
     }
 }
 
-/// A line for people.
-fn say(json: bool, line: &str) {
+/// Prints a line of text.
+fn print_line(json: bool, line: &str) {
     if json {
         eprintln!("{line}");
     } else {
@@ -178,11 +181,11 @@ fn say(json: bool, line: &str) {
     }
 }
 
-/// Of libtest's list the stories that are asked for.
-fn chosen(list: &str, asked: &[String]) -> Vec<String> {
+/// Returns the stories of libtest's list that are selected.
+fn select_stories(list: &str, filters: &[String]) -> Vec<String> {
     list.lines()
         .filter_map(|line| line.strip_suffix(": test"))
-        .filter(|name| asked.is_empty() || asked.iter().any(|part| name.contains(part.as_str())))
+        .filter(|name| filters.is_empty() || filters.iter().any(|part| name.contains(part.as_str())))
         .map(str::to_owned)
         .collect()
 }
@@ -190,8 +193,8 @@ fn chosen(list: &str, asked: &[String]) -> Vec<String> {
 fn run_story(name: &str, mut command: Command, logs: &Path, keep: bool) -> Result<Outcome> {
     command.args(["--exact", name, "--test-threads=1"]);
     if keep {
-        // What the cluster says is for the one who waits.
-        let text = echoed(command.arg("--nocapture")).with_context(|| format!("run {name}"))?;
+        // The output of the cluster is for the user who waits.
+        let text = run_and_echo(command.arg("--nocapture")).with_context(|| format!("run {name}"))?;
         return Ok(Outcome::read(name, &Report::read(name, &text), &text));
     }
     let log = logs.join(format!("{}.log", name.replace("::", "-")));
@@ -200,12 +203,12 @@ fn run_story(name: &str, mut command: Command, logs: &Path, keep: bool) -> Resul
     Ok(Outcome::read(name, &report, &text))
 }
 
-/// Runs it to its end; all it says is shown at once, and handed back.
-fn echoed(command: &mut Command) -> Result<String> {
+/// Runs a command to its end. Prints its output at once, and returns it.
+fn run_and_echo(command: &mut Command) -> Result<String> {
     let (reader, writer) = std::io::pipe().context("make a pipe")?;
     command.stdout(writer.try_clone().context("share a pipe")?).stderr(writer);
     let mut child = command.spawn()?;
-    // The pipe ends with the child's ends of it.
+    // The pipe ends when the child closes its ends of it.
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let mut text = String::new();
     for line in BufReader::new(reader).split(b'\n') {
@@ -223,12 +226,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stories_are_asked_for_by_a_part_of_their_name() {
+    fn stories_are_selected_by_a_part_of_their_name() {
         let list = "server::a_watch: test\nserver::evictions: test\nsome::bench: benchmark\n";
-        let chosen =
-            |asked: &[&str]| chosen(list, &asked.iter().map(|&it| it.to_owned()).collect::<Vec<_>>());
-        assert_eq!(chosen(&[]), ["server::a_watch", "server::evictions"]);
-        assert_eq!(chosen(&["watch", "none"]), ["server::a_watch"]);
-        assert!(chosen(&["bench"]).is_empty());
+        let select_stories = |filters: &[&str]| {
+            select_stories(list, &filters.iter().map(|&it| it.to_owned()).collect::<Vec<_>>())
+        };
+        assert_eq!(select_stories(&[]), ["server::a_watch", "server::evictions"]);
+        assert_eq!(select_stories(&["watch", "none"]), ["server::a_watch"]);
+        assert!(select_stories(&["bench"]).is_empty());
     }
 }

@@ -1,25 +1,25 @@
-//! How a story ended, and what it measured, from the output of its process.
+//! The end of a story and its measurements, from the output of its process.
 
 use serde_json::{Map, Value, json};
 
 use crate::test::report::Report;
 
-/// A story begins a line with this that machines are to read; as in `tests/src/story.rs`.
+/// The prefix of the line with a story's measurements; as in `tests/src/story.rs`.
 const MARK: &str = "STORY ";
 
 /// A story that was run.
 #[derive(Debug)]
 pub(super) struct Outcome {
     name: String,
-    pub(super) end: End,
+    pub(super) result: StoryResult,
     /// Microseconds from the first moment, by name.
     timeline: Value,
     values: Value,
 }
 
-/// How a story ended.
+/// The end of a story.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum StoryResult {
     Passed,
     Failed(String),
     Skipped(String),
@@ -27,33 +27,32 @@ pub(super) enum End {
 
 impl Outcome {
     pub(super) fn read(name: &str, report: &Report, text: &str) -> Self {
-        let end = match (report.failed.first(), report.skipped.first()) {
-            (Some(failed), _) => End::Failed(why(text).unwrap_or_else(|| failed.clone())),
-            (None, Some(skipped)) => {
-                End::Skipped(skipped.split_once(": ").map_or(skipped.as_str(), |(_, why)| why).to_owned())
-            }
-            (None, None) if report.passed == 1 => End::Passed,
-            (None, None) => End::Failed("the story was not run".to_owned()),
+        let result = match (report.failed.first(), report.skipped.first()) {
+            (Some(failed), _) => StoryResult::Failed(panic_message(text).unwrap_or_else(|| failed.clone())),
+            (None, Some(skipped)) => StoryResult::Skipped(
+                skipped.split_once(": ").map_or(skipped.as_str(), |(_, why)| why).to_owned(),
+            ),
+            (None, None) if report.passed == 1 => StoryResult::Passed,
+            (None, None) => StoryResult::Failed("the story was not run".to_owned()),
         };
-        let said: Option<Value> = text
+        let measurements: Option<Value> = text
             .lines()
             .filter_map(|line| line.split_once(MARK))
             .find_map(|(_, rest)| serde_json::from_str(rest).ok());
         let part = |key: &str| {
-            said.as_ref().and_then(|it| it.get(key).cloned()).unwrap_or(Value::Object(Map::new()))
+            measurements.as_ref().and_then(|it| it.get(key).cloned()).unwrap_or(Value::Object(Map::new()))
         };
-        Self { name: name.to_owned(), end, timeline: part("timeline"), values: part("values") }
+        Self { name: name.to_owned(), result, timeline: part("timeline"), values: part("values") }
     }
 
-    /// For machines.
-    pub(super) fn line(&self) -> Value {
-        let Self { name, end, timeline, values } = self;
-        let mut line =
-            json!({"story": name, "ok": *end == End::Passed, "timeline": timeline, "values": values});
-        match end {
-            End::Passed => {}
-            End::Failed(why) => line["why"] = json!(why),
-            End::Skipped(why) => {
+    /// Returns the JSON line.
+    pub(super) fn json_line(&self) -> Value {
+        let Self { name, result, timeline, values } = self;
+        let mut line = json!({"story": name, "ok": *result == StoryResult::Passed, "timeline": timeline, "values": values});
+        match result {
+            StoryResult::Passed => {}
+            StoryResult::Failed(why) => line["why"] = json!(why),
+            StoryResult::Skipped(why) => {
                 line["skipped"] = json!(true);
                 line["why"] = json!(why);
             }
@@ -61,7 +60,7 @@ impl Outcome {
         line
     }
 
-    pub(super) fn for_people(&self) -> String {
+    pub(super) fn text(&self) -> String {
         let values: Vec<String> = [("", &self.values), (" us", &self.timeline)]
             .into_iter()
             .flat_map(|(unit, part)| {
@@ -69,17 +68,17 @@ impl Outcome {
                 fields.map(move |(key, value)| format!("  {key:<24}{value}{unit}\n"))
             })
             .collect();
-        let result = match &self.end {
-            End::Passed => "  PASSED".to_owned(),
-            End::Failed(why) => format!("  FAILED  {why}"),
-            End::Skipped(why) => format!("  SKIPPED {}: {why}", self.name),
+        let label = match &self.result {
+            StoryResult::Passed => "  PASSED".to_owned(),
+            StoryResult::Failed(why) => format!("  FAILED  {why}"),
+            StoryResult::Skipped(why) => format!("  SKIPPED {}: {why}", self.name),
         };
-        format!("{}{result}", values.concat())
+        format!("{}{label}", values.concat())
     }
 }
 
-/// The message of the first panic: libtest puts it behind the line with the place.
-fn why(text: &str) -> Option<String> {
+/// Returns the message of the first panic: libtest prints it after the line with the place.
+fn panic_message(text: &str) -> Option<String> {
     let mut lines = text.lines().skip_while(|line| !line.contains("panicked at "));
     let place = lines.next()?;
     let message: Vec<&str> = lines
@@ -107,7 +106,7 @@ mod tests {
         let text = format!(
             "running 1 test\nSTORY {{\"timeline\":{{\"seen_us\":7}},\"values\":{{\"n\":3}}}}\ntest a::story ... ok\n{END}"
         );
-        let line = read(&text).line();
+        let line = read(&text).json_line();
         assert_eq!(
             line,
             json!({"story": "a::story", "ok": true, "timeline": {"seen_us": 7}, "values": {"n": 3}})
@@ -115,18 +114,21 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_says_what_was_expected() {
+    fn failed_story_reports_the_panic_message() {
         let text = "running 1 test\ntest a::story ... FAILED\n\nfailures:\n\n---- a::story stdout ----\n\
             thread 'a::story' (7) panicked at x.rs:1:2:\nassertion failed\n  left: 1\nnote: run with\n\n\
             failures:\n    a::story\n\ntest result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out\n";
-        assert_eq!(read(text).end, End::Failed("x.rs:1:2: assertion failed |   left: 1".to_owned()));
+        assert_eq!(
+            read(text).result,
+            StoryResult::Failed("x.rs:1:2: assertion failed |   left: 1".to_owned())
+        );
     }
 
     #[test]
-    fn a_skip_is_no_success_and_silence_is_a_failure() {
+    fn skipped_story_has_not_passed_and_a_missing_result_is_a_failure() {
         let text = format!("running 1 test\nSKIPPED a::story: no Go\ntest a::story ... ok\n{END}");
-        assert_eq!(read(&text).end, End::Skipped("no Go".to_owned()));
-        assert!(matches!(read("running 1 test\n").end, End::Failed(_)));
-        assert!(matches!(read("").end, End::Failed(_)));
+        assert_eq!(read(&text).result, StoryResult::Skipped("no Go".to_owned()));
+        assert!(matches!(read("running 1 test\n").result, StoryResult::Failed(_)));
+        assert!(matches!(read("").result, StoryResult::Failed(_)));
     }
 }

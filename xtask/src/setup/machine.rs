@@ -1,5 +1,5 @@
-//! What is installed, read from the places where rustup and cargo put things: asking them
-//! would take a fifth of a second each time.
+//! What is installed, read from the folders of rustup and cargo: running these programs would take a fifth of a
+//! second each time.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -10,31 +10,31 @@ use anyhow::{Context as _, Result};
 use crate::build;
 use crate::shell;
 
-/// The folders in which tools are looked for.
+/// The folders that are searched for tools.
 #[derive(Debug)]
 pub(super) struct Machine {
     /// `~/.rustup`.
     pub(super) rustup_home: PathBuf,
     /// The toolchain that runs this task.
     pub(super) sysroot: PathBuf,
-    /// `x86_64-unknown-linux-gnu`, as toolchain folders end.
+    /// `x86_64-unknown-linux-gnu`, the end of the names of toolchain folders.
     pub(super) host: String,
-    /// Where a program is looked for, in this order.
+    /// The folders that are searched for programs, in this order.
     pub(super) path: Vec<PathBuf>,
-    /// Where tools go that would be in the way elsewhere.
+    /// The folder of tools that would be in the way elsewhere.
     pub(super) own: PathBuf,
 }
 
-/// What is known of a nightly toolchain.
+/// The state of a nightly toolchain.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Nightly {
     Absent,
-    /// The major version of its LLVM; 0 where it has no shared LLVM to be loaded.
+    /// The major version of its LLVM; 0 if it has no shared LLVM.
     Llvm(u32),
 }
 
 impl Machine {
-    /// As the environment of this process says.
+    /// Returns the machine as the environment of this process describes it.
     pub(super) fn of_this_process() -> Result<Self> {
         let home = std::env::home_dir().context("setup: no home folder: set HOME")?;
         let folder = |name: &str, default: &str| {
@@ -53,8 +53,8 @@ impl Machine {
         })
     }
 
-    /// Where tools go that would be in the way elsewhere.
-    pub(super) fn own_root(&self) -> &Path {
+    /// Returns the folder of tools that would be in the way elsewhere.
+    pub(super) fn own_tools_folder(&self) -> &Path {
         &self.own
     }
 
@@ -62,7 +62,7 @@ impl Machine {
         self.rustup_home.join("toolchains").join(format!("{name}-{}", self.host))
     }
 
-    /// The nightly toolchain of that name.
+    /// Returns the state of the nightly toolchain of that name.
     pub(super) fn nightly(&self, name: &str) -> Nightly {
         let Ok(libraries) = std::fs::read_dir(self.toolchain(name).join("lib")) else {
             return Nightly::Absent;
@@ -71,50 +71,50 @@ impl Machine {
         Nightly::Llvm(llvm)
     }
 
-    /// Whether that toolchain has the source of the standard library.
+    /// Returns whether that toolchain has the source of the standard library.
     pub(super) fn has_source(&self, toolchain: &str) -> bool {
         self.toolchain(toolchain).join("lib/rustlib/src/rust/library/core/Cargo.toml").is_file()
     }
 
-    /// Whether that toolchain has a program.
+    /// Returns whether that toolchain has a program.
     pub(super) fn nightly_has_program(&self, toolchain: &str, program: &str) -> bool {
         self.toolchain(toolchain).join("bin").join(program).is_file()
     }
 
-    /// Whether the toolchain of this task has the standard library of a target.
+    /// Returns whether the toolchain of this task has the standard library of a target.
     pub(super) fn has_target(&self, target: &str) -> bool {
         self.sysroot.join("lib/rustlib").join(target).join("lib").is_dir()
     }
 
-    /// Whether the toolchain of this task has a program.
+    /// Returns whether the toolchain of this task has a program.
     pub(super) fn has_program(&self, program: &str) -> bool {
         self.sysroot.join("bin").join(program).is_file()
     }
 
-    /// Whether a shell would find that program; system tools lie where not every path leads.
+    /// Returns whether that program is on the path or in a folder of system tools, which is not on every path.
     pub(super) fn is_on_path(&self, program: &str) -> bool {
         let system = ["/usr/sbin", "/sbin"].map(PathBuf::from);
         self.path.iter().chain(&system).any(|folder| folder.join(program).is_file())
     }
 
-    /// Whether a shell would find that program, and it needs no library.
+    /// Returns whether that program is on the path and needs no library.
     pub(super) fn is_static(&self, program: &str) -> bool {
         let found = self.path.iter().map(|folder| folder.join(program)).find(|path| path.is_file());
         found.and_then(|path| build::is_static(&std::fs::read(path).ok()?).ok()).unwrap_or(false)
     }
 
-    /// A tool that a shell would find, and its version.
+    /// Returns a tool on the path, and its version.
     pub(super) fn tool_on_path(&self, tool: &str) -> Option<(PathBuf, String)> {
         self.path.iter().map(|folder| folder.join(tool)).find_map(with_version)
     }
 
-    /// A tool in the project's own folder, and its version.
+    /// Returns a tool in the project's own folder, and its version.
     pub(super) fn own_tool(&self, tool: &str) -> Option<(PathBuf, String)> {
         with_version(self.own.join("bin").join(tool))
     }
 }
 
-/// The toolchain of the cargo that runs this task.
+/// Returns the toolchain of the cargo that runs this task.
 fn sysroot() -> Result<PathBuf> {
     let of_cargo = std::env::var_os("CARGO").and_then(|cargo| {
         let sysroot = Path::new(&cargo).parent()?.parent()?.to_owned();
@@ -130,8 +130,8 @@ fn sysroot() -> Result<PathBuf> {
     }
 }
 
-/// The machine's target triple: a toolchain carries the standard library of its host, and its
-/// folder ends in the host's name; a distribution's toolchain gets the usual one.
+/// Returns the machine's target triple. A toolchain contains the standard library of its host, and the name of
+/// its folder ends with the host's; a distribution's toolchain gets the usual triple.
 fn host(sysroot: &Path) -> String {
     let fallback = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let Some(name) = sysroot.file_name().and_then(|name| name.to_str()) else {
@@ -143,13 +143,13 @@ fn host(sysroot: &Path) -> String {
     }
 }
 
-/// `libLLVM.so.22.1-rust-1.97.0-nightly` or `libLLVM-19-rust-…` → 22, 19.
+/// Returns the version of LLVM: `libLLVM.so.22.1-rust-1.97.0-nightly` or `libLLVM-19-rust-…` → 22, 19.
 fn llvm_of(file: &str) -> Option<u32> {
     let version = file.strip_prefix("libLLVM.so.").or_else(|| file.strip_prefix("libLLVM-"))?;
     version.split(['.', '-']).next()?.parse().ok()
 }
 
-/// `bpf-linker 0.10.3` → the version.
+/// Returns the version that a tool prints: `bpf-linker 0.10.3` → 0.10.3.
 fn with_version(path: PathBuf) -> Option<(PathBuf, String)> {
     if !path.is_file() {
         return None;
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn the_host_is_how_the_toolchain_folder_ends() {
+    fn host_triple_is_the_end_of_the_toolchain_folder_name() {
         let arch = std::env::consts::ARCH;
         let gnu = format!("{arch}-unknown-linux-gnu");
         let musl = format!("{arch}-unknown-linux-musl");

@@ -1,4 +1,4 @@
-//! Invented machines: folders as rustup and cargo leave them, tools that print a version.
+//! Simulated machines: folders as rustup and cargo create them, and tools that print a version.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -16,7 +16,7 @@ struct Fake {
 }
 
 impl Fake {
-    /// rustup with a stable toolchain, clippy and rustfmt, and nothing else.
+    /// Creates a machine with rustup, a stable toolchain, clippy and rustfmt, and nothing else.
     fn fresh() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path();
@@ -65,7 +65,7 @@ impl Fake {
         self
     }
 
-    /// The command that would be run next for all needs.
+    /// Returns the command that would be run next for all needs.
     fn next(&self) -> String {
         match next_step(&self.machine, ALL) {
             Plan::Do(step) => format!("{} {}", step.program, step.args.join(" "))
@@ -83,7 +83,7 @@ impl Fake {
 }
 
 #[test]
-fn a_machine_with_stable_alone_gets_everything_in_turn() {
+fn machine_with_only_stable_rust_gets_all_tools_one_by_one() {
     let fake = Fake::fresh();
     assert_eq!(
         fake.next(),
@@ -103,7 +103,7 @@ fn a_machine_with_stable_alone_gets_everything_in_turn() {
 }
 
 #[test]
-fn a_nightly_without_source_gets_it() {
+fn nightly_without_rust_src_gets_rust_src() {
     let fake = Fake::fresh();
     fake.nightly("nightly", LLVM);
     assert_eq!(fake.next(), "rustup component add rust-src --toolchain nightly");
@@ -118,14 +118,14 @@ fn a_nightly_without_source_gets_it() {
 }
 
 #[test]
-fn a_nightly_with_another_llvm_is_left_alone() {
+fn nightly_with_another_llvm_is_not_used() {
     let fake = Fake::fresh();
     fake.nightly("nightly", LLVM + 1).source("nightly");
     assert!(fake.next().starts_with("rustup toolchain install nightly-2026-05-20"));
 }
 
 #[test]
-fn another_projects_linker_is_left_alone() {
+fn linker_of_another_version_is_kept_and_ours_installed_beside_it() {
     let fake = Fake::fresh();
     fake.nightly("nightly", LLVM).source("nightly").musl();
     fake.tool("cargo/bin", "bpf-linker", "0.11.0").tool("usr", "cargo-deny", "0.20.0");
@@ -140,7 +140,7 @@ fn another_projects_linker_is_left_alone() {
 }
 
 #[test]
-fn an_old_cargo_deny_is_not_taken() {
+fn old_cargo_deny_is_not_used() {
     let fake = Fake::fresh();
     fake.nightly("nightly", LLVM).source("nightly").musl();
     fake.tool("usr", "bpf-linker", BPF_LINKER).tool("usr", "cargo-deny", "0.14.2");
@@ -148,7 +148,7 @@ fn an_old_cargo_deny_is_not_taken() {
 }
 
 #[test]
-fn a_step_that_fails_names_what_it_was_for() {
+fn error_of_a_failed_step_names_the_missing_tool() {
     let step = Step { missing: "bpf-linker 0.0.0".to_owned(), program: "false", args: vec![], env: &[] };
     let error = format!("{:#}", step.run().unwrap_err());
     assert_eq!(
@@ -158,7 +158,7 @@ fn a_step_that_fails_names_what_it_was_for() {
 }
 
 #[test]
-fn a_step_without_its_program_says_so() {
+fn error_of_a_step_names_its_missing_program() {
     let step = Step { missing: "rust-src".to_owned(), program: "rustup-is-not-here", args: vec![], env: &[] };
     let error = format!("{:#}", step.run().unwrap_err());
     assert!(error.contains("run `rustup-is-not-here`: No such file"), "{error}");
@@ -188,7 +188,7 @@ fn competitors_are_unpacked_in_the_projects_own_folder_and_not_installed() {
 }
 
 #[test]
-fn promtool_is_unpacked_and_its_server_not_installed() {
+fn prometheus_is_unpacked_and_not_installed() {
     let fake = Fake::fresh();
     let next = |fake: &Fake| match next_step(&fake.machine, &[Need::Promtool]) {
         Plan::Do(step) => step.args.join(" "),
@@ -216,7 +216,7 @@ fn stressors_are_installed() {
 }
 
 #[test]
-fn a_busybox_that_needs_libraries_is_none() {
+fn dynamic_busybox_counts_as_missing() {
     let fake = Fake::fresh();
     let next = |fake: &Fake| match next_step(&fake.machine, &[Need::Node]) {
         Plan::Do(step) => step.missing,
@@ -224,7 +224,7 @@ fn a_busybox_that_needs_libraries_is_none() {
     };
     fake.file("usr/busybox");
     assert_eq!(next(&fake), "busybox-static");
-    // No section and no program header: nothing is asked for.
+    // The file has no section and no program header, so it needs no loader.
     let mut elf = b"\x7fELF\x02\x01\x01".to_vec();
     elf.resize(0x40, 0);
     elf[0x14] = 1;

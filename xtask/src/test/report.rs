@@ -1,9 +1,9 @@
-//! Reads what libtest prints. Its JSON output is for nightly only; the text has been the same
-//! for years, and what cannot be read counts as a failure.
+//! Parses the output of libtest. Its JSON output is for nightly only; the text has been the same for years, and
+//! what cannot be parsed counts as a failure.
 
 use std::collections::BTreeMap;
 
-/// How tests went.
+/// The results of tests.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Report {
     pub(crate) passed: usize,
@@ -13,7 +13,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Reads the output of a test program, or of several, one after the other.
+    /// Parses the output of a test program, or of several, one after the other.
     pub(crate) fn read(title: &str, output: &str) -> Self {
         let mut reader = Reader { title, ..Reader::default() };
         output.lines().for_each(|line| reader.line(line));
@@ -30,26 +30,26 @@ impl Report {
         self.skipped.extend(other.skipped);
     }
 
-    /// Whether nothing was run.
+    /// Returns whether no test was run.
     pub(crate) fn is_empty(&self) -> bool {
         self.passed + self.failed.len() + self.skipped.len() == 0
     }
 
-    /// The line that a run ends with.
+    /// Returns the line that a run ends with.
     pub(crate) fn closing_line(&self) -> String {
         format!("{} passed, {} failed, {} skipped", self.passed, self.failed.len(), self.skipped.len())
     }
 }
 
-/// Where in the output a line stands.
+/// The part of the output that a line is in.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Part {
-    /// One line a test; what a test prints past libtest's capture appears here.
+    /// One line per test; output that libtest does not capture appears here.
     #[default]
     Running,
-    /// What the tests that passed have printed.
+    /// The output of the tests that passed.
     Successes,
-    /// What the tests that failed have printed, and then their names.
+    /// The output of the tests that failed, and then their names.
     Failures,
 }
 
@@ -58,13 +58,13 @@ struct Reader<'a> {
     title: &'a str,
     report: Report,
     part: Part,
-    /// The test whose output is being read.
+    /// The test to which the current output belongs.
     section: Option<&'a str>,
-    /// The tests of this run that failed. Their names are taken from the list at its end: the line
-    /// about a test can be torn apart by what others print.
+    /// The tests of this run that failed. Their names are taken from the list at its end: other output can
+    /// split the line about a test.
     failed: Vec<&'a str>,
-    /// The tests of this run that said they were skipped, each counted as passed by libtest; first
-    /// the name, then the line to be shown.
+    /// The tests of this run that were skipped, each counted as passed by libtest: the name, and the line to be
+    /// shown.
     skipped: BTreeMap<&'a str, String>,
     open_runs: usize,
 }
@@ -114,25 +114,25 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// `---- name stdout ----`
+/// Returns the name in `---- name stdout ----`.
 fn section_start(line: &str) -> Option<&str> {
     line.strip_prefix("---- ")?.strip_suffix(" stdout ----")
 }
 
-/// `test name ... rest`, also where a test's own output got in between.
+/// Parses `test name ... rest`, also with a test's own output in between.
 fn test_line(line: &str) -> Option<(&str, &str)> {
     let (name, rest) = line.strip_prefix("test ")?.split_once(" ... ")?;
     Some((name.strip_suffix(" - should panic").unwrap_or(name), rest))
 }
 
-/// `SKIPPED name: reason`, at the start of a line or behind `test name ... `.
+/// Parses `SKIPPED name: reason`, at the start of a line or after `test name ... `.
 fn skip_line(line: &str) -> Option<(&str, &str)> {
     let line = test_line(line).map_or(line, |(_, rest)| rest);
     let (name, why) = line.strip_prefix("SKIPPED ")?.split_once(": ")?;
     (!name.contains(' ') && !name.is_empty()).then_some((name, why.trim_end()))
 }
 
-/// The number before a word: `ok. 3 passed; 0 failed` → 3.
+/// Returns the number before a word: `ok. 3 passed; 0 failed` → 3.
 fn count(counts: &str, word: &str) -> usize {
     let before = counts.split(word).next().unwrap_or_default();
     before.rsplit(' ').next().and_then(|number| number.parse().ok()).unwrap_or(0)
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_skipped_test_is_not_a_passed_one() {
+    fn skipped_test_is_not_counted_as_passed() {
         let output = "\
 running 4 tests
 test a::ok ... ok
@@ -186,7 +186,7 @@ test result: FAILED. 2 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; 
     }
 
     #[test]
-    fn output_past_the_capture_is_seen() {
+    fn skips_in_uncaptured_output_are_counted() {
         let output = "\
 running 3 tests
 SKIPPED one: no BPF
@@ -220,7 +220,7 @@ test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out
     }
 
     #[test]
-    fn runs_in_a_row_add_up() {
+    fn counts_of_consecutive_runs_are_added() {
         let one = "running 1 test\ntest a ... ok\n\ntest result: ok. 1 passed; 0 failed; 0 ignored\n";
         let doc = "running 2 tests\ntest src/a.rs - a (line 3) ... ok\n\
                    test src/a.rs - b (line 9) ... ignored\n\n\
@@ -232,13 +232,13 @@ test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out
     }
 
     #[test]
-    fn a_program_that_dies_midway_has_failed() {
+    fn program_that_ends_during_a_test_has_failed() {
         let (passed, failed, _) = read("running 2 tests\ntest a ... ok\ntest b ... ");
         assert_eq!((passed, failed.as_slice()), (0, &["p: ended in the middle of a test".to_owned()][..]));
     }
 
     #[test]
-    fn the_closing_line_is_plain() {
+    fn closing_line_contains_all_counts() {
         let mut total = Report::read("p", "");
         assert!(total.is_empty());
         total.add(Report { passed: 3, failed: vec!["x".into()], skipped: vec!["y: z".into()] });
@@ -247,10 +247,10 @@ test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out
     }
 
     #[test]
-    fn this_very_program_is_read_right() {
+    fn output_of_this_test_program_is_parsed() {
         let program = std::env::current_exe().unwrap();
         let output = std::process::Command::new(program)
-            .args(["the_closing_line_is_plain", "--show-output"])
+            .args(["closing_line_contains_all_counts", "--show-output"])
             .output()
             .unwrap();
         let report = Report::read("p", &String::from_utf8(output.stdout).unwrap());

@@ -1,13 +1,13 @@
-//! What must be so in a guest, whatever its stories say: a backend that a kernel has is used there, and a test
-//! skips itself for a known reason alone. Else BPF could break on a kernel and leave nothing but skips.
+//! The expectations for a guest besides its stories: it uses the backends that its kernel supports, and tests
+//! skip themselves only for known reasons. Otherwise BPF could break on a kernel, with skips as the only sign.
 
 use super::results::GuestResults;
 use super::{Cgroups, Machine};
 
-/// What each guest is watched by at the least, source by source.
+/// The backends that a guest must use, by source.
 type Backends = &'static [(&'static str, &'static str)];
 
-/// Where programs may read what they like.
+/// The backends where programs may read all kernel memory.
 const OPEN: Backends = &[
     ("charge", "fexit page_counter_try_charge"),
     ("oom", "fentry oom_kill_process"),
@@ -15,10 +15,10 @@ const OPEN: Backends = &[
     ("cgroup", "tp_btf cgroup_mkdir, cgroup_rmdir"),
 ];
 const OPEN_FROM_6_1: Backends = &[("charge near", "fexit page_counter_uncharge")];
-/// A program is attached to a function once in its life there.
+/// On 5.10, a program can be attached to a function only once.
 const OPEN_5_10: Backends = &[("charge near", "kprobe page_counter_uncharge")];
 
-/// Programs that only follow typed pointers.
+/// The backends with programs that only follow typed pointers.
 const LOCKED_DOWN: Backends =
     &[("charge", "tp_btf mod_memcg_state"), ("charge near", "tp_btf count_memcg_events")];
 
@@ -36,7 +36,7 @@ const V2: Backends = &[("pressure", "memory.pressure trigger")];
 /// Parts of the reasons for which a test may skip itself.
 type Reasons = &'static [&'static str];
 
-/// What only other machines have.
+/// Reasons for features that only other machines have.
 const ANYWHERE: Reasons = &["this kernel shows every charge without a dense hook"];
 const ON_V1: Reasons =
     &["that is cgroup v2's", "no unified hierarchy with cgroup.kill", "no memory.pressure of version 2"];
@@ -55,8 +55,8 @@ const ON_LOCKDOWN: Reasons = &[
     "program of this type cannot use helper bpf_probe_read",
 ];
 
-/// Adds what is not as it must be to what went wrong.
-pub(super) fn judge(machine: &Machine, results: &mut GuestResults) {
+/// Adds the expectations that do not hold to the errors in `results`.
+pub(super) fn check_expectations(machine: &Machine, results: &mut GuestResults) {
     if results.release.is_empty() {
         return;
     }
@@ -78,19 +78,19 @@ pub(super) fn judge(machine: &Machine, results: &mut GuestResults) {
             .find(|(name, _)| name == source)
             .map_or("nothing", |(_, backend)| backend);
         if found != *backend {
-            results.wrong.push(format!("{source} is watched by {found}, not by {backend}"));
+            results.errors.push(format!("{source} is watched by {found}, not by {backend}"));
         }
     }
     let mut reasons = [ANYWHERE, of_version].concat();
     reasons.extend(if is_old { ON_5_10 } else { &[] });
     reasons.extend(if is_locked { ON_LOCKDOWN } else { &[] });
-    // A program of which nothing is left was skipped test by test.
+    // If all tests of a program were skipped, each of them is reported.
     let skips = results.stories.iter().filter(|story| story.ok.is_none() && !story.name.ends_with(" tests"));
-    let wrong: Vec<_> = skips
+    let unexpected: Vec<_> = skips
         .filter(|story| !reasons.iter().any(|reason| story.why.contains(reason)))
         .map(|story| format!("{} was skipped, which it is not to be here: {}", story.title(), story.why))
         .collect();
-    results.wrong.extend(wrong);
+    results.errors.extend(unexpected);
 }
 
 #[cfg(test)]
@@ -102,7 +102,7 @@ mod tests {
         MACHINES.iter().find(|machine| machine.name == name).unwrap()
     }
 
-    fn wrong(name: &str, backends: &[Backends], story: &str) -> Vec<String> {
+    fn errors_of(name: &str, backends: &[Backends], story: &str) -> Vec<String> {
         let sources: Vec<_> = backends
             .iter()
             .flat_map(|backends| backends.iter())
@@ -113,28 +113,28 @@ mod tests {
             "@@vm host k\n@@vm release\n6.12.0\n@@vm check\n{check}\n@@vm run demo\n{story}\n@@vm status demo 0\n\
              @@vm leftovers\n@@vm end\n"
         ));
-        judge(machine(name), &mut results);
-        results.wrong
+        check_expectations(machine(name), &mut results);
+        results.errors
     }
 
     const FINE: &str = "{\"story\": \"hard\", \"ok\": true}";
 
     #[test]
     fn a_backend_that_is_not_used_is_a_failure() {
-        assert_eq!(wrong("6.12", &[OPEN, OPEN_FROM_6_1, V2, EVERYWHERE], FINE), [""; 0]);
-        assert_eq!(wrong("5.10-v1", &[OPEN, OPEN_5_10, V1, EVERYWHERE], FINE), [""; 0]);
-        assert_eq!(wrong("7.2-lockdown", &[LOCKED_DOWN, V2, EVERYWHERE], FINE), [""; 0]);
-        let wrong = wrong("6.12", &[OPEN, OPEN_5_10, V2], FINE);
-        assert!(wrong[0].starts_with("charge near is watched by kprobe"), "{wrong:?}");
-        assert!(wrong.iter().any(|it| it.starts_with("task is watched by nothing")), "{wrong:?}");
+        assert_eq!(errors_of("6.12", &[OPEN, OPEN_FROM_6_1, V2, EVERYWHERE], FINE), [""; 0]);
+        assert_eq!(errors_of("5.10-v1", &[OPEN, OPEN_5_10, V1, EVERYWHERE], FINE), [""; 0]);
+        assert_eq!(errors_of("7.2-lockdown", &[LOCKED_DOWN, V2, EVERYWHERE], FINE), [""; 0]);
+        let errors = errors_of("6.12", &[OPEN, OPEN_5_10, V2], FINE);
+        assert!(errors[0].starts_with("charge near is watched by kprobe"), "{errors:?}");
+        assert!(errors.iter().any(|it| it.starts_with("task is watched by nothing")), "{errors:?}");
     }
 
     #[test]
-    fn a_skip_for_another_reason_is_a_failure() {
+    fn skip_for_an_unexpected_reason_is_a_failure() {
         let skipped = |why: &str| format!("{{\"story\": \"a\", \"skipped\": true, \"why\": \"{why}\"}}");
         let open = [OPEN, OPEN_FROM_6_1];
         let of = |name, backends: [Backends; 2], why: &str| {
-            wrong(name, &[&backends[..], &[V2, EVERYWHERE]].concat(), &skipped(why)).len()
+            errors_of(name, &[&backends[..], &[V2, EVERYWHERE]].concat(), &skipped(why)).len()
         };
         assert_eq!(of("6.12", open, "frozen groups of cgroup v2 can be killed"), 0);
         assert_eq!(of("6.12", open, "the kernel refuses BPF"), 1);

@@ -1,4 +1,4 @@
-//! One guest: booted, listened to, and ended.
+//! One guest: boots it, reads its output, and ends it.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -14,25 +14,25 @@ use super::init::{END, MARK};
 use crate::build::Platform;
 use crate::shell;
 
-/// Emulated, a guest takes some minutes; a busy host takes longer.
-const PATIENCE: Duration = Duration::from_secs(3 * 60 * 60);
+/// The timeout for a guest. Emulated, it takes some minutes; a busy host takes longer.
+const TIMEOUT: Duration = Duration::from_secs(3 * 60 * 60);
 
-/// What a guest is made of.
+/// The parts of a guest.
 pub(super) struct Guest<'a> {
     pub(super) machine: &'a Machine,
     pub(super) image: &'a Path,
     pub(super) ramdisk: &'a Path,
     pub(super) disk: &'a Path,
-    /// Show what it says while it runs.
+    /// Whether its output is shown while it runs.
     pub(super) verbose: bool,
-    /// Each of its CPUs has a thread of the emulator; else they take turns on one.
+    /// Whether each of its CPUs has a thread of the emulator; otherwise they take turns on one.
     pub(super) thread_each: bool,
 }
 
-/// Ends the emulator, whatever happens.
-struct Running(Child);
+/// The process of the emulator, which ends when this is dropped.
+struct QemuProcess(Child);
 
-impl Drop for Running {
+impl Drop for QemuProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -40,12 +40,13 @@ impl Drop for Running {
 }
 
 impl Guest<'_> {
-    /// Runs it to its end. All it says goes to `log`, where it can be followed; what the host has to
-    /// say, too: why it ended before its last word.
+    /// Runs the guest to its end. Its output is written to `log`, where it can be followed. If it ends too
+    /// early, the host writes the reason to `log` as well.
     pub(super) fn run(&self, log: &mut File) -> Result<()> {
         let mut command = self.command();
-        let mut running = Running(command.spawn().with_context(|| format!("run {}", shell::show(&command)))?);
-        let output = running.0.stdout.take().context("the guest's output")?;
+        let mut process =
+            QemuProcess(command.spawn().with_context(|| format!("run {}", shell::command_line(&command)))?);
+        let output = process.0.stdout.take().context("the guest's output")?;
         let (sender, lines) = mpsc::channel();
         std::thread::spawn(move || {
             for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
@@ -58,7 +59,7 @@ impl Guest<'_> {
         let mut last = String::new();
         let start = Instant::now();
         let ended = loop {
-            match lines.recv_timeout(PATIENCE.saturating_sub(start.elapsed())) {
+            match lines.recv_timeout(TIMEOUT.saturating_sub(start.elapsed())) {
                 Ok(line) => {
                     if self.verbose {
                         eprintln!("{}: {line}", self.machine.name);
@@ -76,7 +77,8 @@ impl Guest<'_> {
             }
         };
         if let Some(why) = ended {
-            writeln!(log, "{MARK}{WRONG}{why}; it said last: {last}").context("keep why the guest ended")?;
+            writeln!(log, "{MARK}{ENDED_EARLY}{why}; it said last: {last}")
+                .context("keep why the guest ended")?;
         }
         Ok(())
     }
@@ -84,16 +86,16 @@ impl Guest<'_> {
     fn command(&self) -> Command {
         let Machine { append, platform, .. } = self.machine;
         let (console, machine): (_, &[&str]) = match platform {
-            // Its 16-byte compare-and-exchange goes wrong in some versions. Its `rep stosb` goes byte by
-            // byte, and on a page that had code in it, at some bytes a second: the guest must not clear
-            // its pages by that. Five levels of page tables, and what watches the kernel's own access, are work
-            // for each access and each system call.
+            // QEMU's 16-byte compare-and-exchange goes wrong in some versions. Its `rep stosb` works byte by
+            // byte, and at some bytes a second on a page that had code in it: the guest must not use it to
+            // clear its pages. Five levels of page tables, and the checks of the kernel's own access, cost time
+            // at each access and each system call.
             Platform::Amd64 => ("ttyS0", &["-cpu", "max,-cx16,-erms,-fsrm,-la57,-smap,-smep,-pku"]),
             // Without pointer authentication, which is slow when emulated.
             Platform::Arm64 => ("ttyAMA0", &["-machine", "virt", "-cpu", "cortex-a72"]),
         };
         let accelerator = if self.thread_each { "tcg,thread=multi" } else { "tcg,thread=single" };
-        // A task that is ended by a signal drops nothing, and the guest would go on for hours.
+        // A task that is ended by a signal runs no destructors, and the guest would run for hours.
         let mut command = Command::new("setpriv");
         command
             .args(["--pdeathsig", "KILL", "--"])
@@ -110,7 +112,7 @@ impl Guest<'_> {
             .arg(format!("file={},if=none,id=disk,format=raw,cache=unsafe", self.disk.display()))
             .args(["-device", "nvme,drive=disk,serial=disk"])
             .arg("-append")
-            // An emulated CPU speculates on nothing: guards against that make everything a quarter slower.
+            // An emulated CPU does not speculate, and the mitigations make everything a quarter slower.
             .arg(format!("console={console} quiet loglevel=1 psi=1 panic=-1 mitigations=off {append}"))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -119,5 +121,5 @@ impl Guest<'_> {
     }
 }
 
-/// What the host says in a guest's log: why it ended before its time.
-pub(super) const WRONG: &str = "wrong ";
+/// The mark of the line that the host writes into a guest's log: why the guest ended too early.
+pub(super) const ENDED_EARLY: &str = "wrong ";

@@ -1,13 +1,13 @@
-//! What the figures of a guest depend on: the host and its load.
+//! The host and its load, on which the values of a guest depend.
 
 use std::process::Command;
 
 use crate::shell;
 
-/// The mark of the line in a guest's log.
+/// The mark of the host's line in a guest's log.
 pub(super) const HOST: &str = "host ";
 
-/// The kernel's package, and the host as it is now.
+/// Describes the kernel's package and the current state of the host.
 pub(super) fn describe(package: &str) -> String {
     let day =
         shell::read(Command::new("date").args(["--utc", "+%Y-%m-%d"])).map(|text| text.trim().to_owned());

@@ -1,5 +1,5 @@
-//! What a guest boots into: busybox in a RAM disk, a script that tells what it finds, and a disk
-//! with our programs.
+//! What a guest boots: a RAM disk with busybox and a script that prints what it finds, and a disk with the
+//! project's programs.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -14,71 +14,71 @@ use super::{Cgroups, Machine};
 use crate::build::Platform;
 use crate::shell;
 
-/// How sections of the guest's output begin; the name follows.
+/// The prefix of a section in the guest's output; its name follows.
 pub(super) const MARK: &str = "@@vm ";
 
 /// The section of a program; its name follows.
 pub(super) const RUN: &str = "run ";
 
-/// How a program ended; its name and the exit code follow.
+/// The exit code of a program; its name and the code follow.
 pub(super) const STATUS: &str = "status ";
 
-/// How lines begin that the kernel said while a program ran that failed.
+/// The prefix of the kernel's messages while a program ran that failed.
 pub(super) const KERNEL: &str = "@@kernel ";
 
-/// The section of cgroups that nobody has removed.
+/// The section of cgroups that were not removed.
 pub(super) const LEFTOVERS: &str = "leftovers";
 
-/// When what follows began; seconds since the boot follow.
-const AT: &str = "at ";
+/// The time at which what follows began, in seconds since the boot.
+const UPTIME: &str = "at ";
 
-/// The last thing a guest says.
+/// The last line that a guest prints.
 pub(super) const END: &str = "end";
 
-/// A guard against a program that hangs, no measure of speed.
+/// The timeout for a program that hangs. It does not measure speed.
 const HANG_S: u32 = 3600;
 
-/// Bytes of the guest's disk: the page cache is filled from it.
+/// The size of the guest's disk in bytes: the page cache is filled from it.
 const DISK: u64 = 3 << 30;
 
-/// Files for guests, removed with this.
+/// The files of guests, removed when this is dropped.
 #[derive(Debug)]
-pub(super) struct Stock {
+pub(super) struct GuestFiles {
     folder: PathBuf,
 }
 
-impl Drop for Stock {
+impl Drop for GuestFiles {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.folder);
     }
 }
 
-/// Begins the name of the folder of a run; the rest is its process id.
+/// The prefix of the name of a run's folder; the process ID follows.
 const FOLDER: &str = "eviction-vm-";
 
-impl Stock {
-    /// Takes in these programs of a platform, stripped.
+impl GuestFiles {
+    /// Copies these programs of a platform, stripped.
     pub(super) fn new(programs: &[PathBuf], platform: Platform) -> Result<Self> {
-        sweep();
-        let stock = Self { folder: std::env::temp_dir().join(format!("{FOLDER}{}", std::process::id())) };
-        let disk = stock.folder.join("programs");
-        make(&disk)?;
+        remove_abandoned();
+        let files = Self { folder: std::env::temp_dir().join(format!("{FOLDER}{}", std::process::id())) };
+        let disk = files.folder.join("programs");
+        create_folder(&disk)?;
         for program in programs {
             let copied = disk.join(program.file_name().context("the name of a program")?);
             copy(program, &copied)?;
             shell::read(Command::new(platform.strip()).arg(&copied))?;
         }
-        Ok(stock)
+        Ok(files)
     }
 
-    /// Takes in a folder of what is neither ours nor static.
+    /// Copies files of other projects, which are not static, into a folder.
     pub(super) fn add(&self, name: &str, files: &[PathBuf]) -> Result<()> {
         let folder = self.folder.join("programs").join(name);
-        make(&folder)?;
+        create_folder(&folder)?;
         files.iter().try_for_each(|file| copy(file, &folder.join(file.file_name().unwrap_or_default())))
     }
 
-    /// The RAM disk of a guest that runs these programs and has this busybox.
+    /// Creates the RAM disk of a guest that runs these programs and has this busybox.
     pub(super) fn ramdisk(
         &self,
         machine: &Machine,
@@ -88,7 +88,7 @@ impl Stock {
     ) -> Result<PathBuf> {
         let root = self.folder.join(format!("root-{}", machine.name));
         for name in ["bin", "proc", "sys", "dev", "etc", "tmp", "run", "disk"] {
-            make(&root.join(name))?;
+            create_folder(&root.join(name))?;
         }
         copy(busybox, &root.join("bin/busybox"))?;
         symlink("busybox", root.join("bin/sh")).context("link the guest's shell")?;
@@ -107,7 +107,7 @@ impl Stock {
         Ok(file)
     }
 
-    /// A fresh disk, with the programs on it: what lies in a RAM disk cannot be reclaimed.
+    /// Creates a new disk with the programs: files in a RAM disk cannot be reclaimed.
     pub(super) fn disk(&self) -> Result<PathBuf> {
         let disk = self.folder.join("disk");
         File::create(&disk).and_then(|file| file.set_len(DISK)).context("make the guest's disk")?;
@@ -117,28 +117,28 @@ impl Stock {
     }
 }
 
-/// What makes the file systems of tests.
+/// The programs that create the file systems of tests.
 const MKFS: [&str; 2] = ["mkfs.ext4", "mkfs.xfs"];
 
-/// Puts a program of this machine into a guest, with the libraries that it loads.
+/// Copies a program of this machine into a guest, with the libraries that it loads.
 fn add_program(root: &Path, program: &str) -> Result<()> {
     let found = shell::read(Command::new("sh").args(["-c", "command -v \"$1\"", "find", program]))?;
     copy(Path::new(found.trim()), &root.join("bin").join(program))?;
     for library in libraries(&shell::read(Command::new("ldd").arg(found.trim()))?) {
         let copied = root.join(library.trim_start_matches('/'));
-        make(copied.parent().unwrap_or(root))?;
+        create_folder(copied.parent().unwrap_or(root))?;
         copy(Path::new(library), &copied)?;
     }
     Ok(())
 }
 
-/// The files in what ldd prints.
+/// Returns the files in the output of ldd.
 fn libraries(text: &str) -> impl Iterator<Item = &str> {
     text.split_whitespace().filter(|word| word.starts_with('/'))
 }
 
-/// What runs that were interrupted have left behind.
-fn sweep() {
+/// Removes what interrupted runs have left behind.
+fn remove_abandoned() {
     let entries = fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten();
     for entry in entries {
         let name = entry.file_name();
@@ -149,7 +149,7 @@ fn sweep() {
     }
 }
 
-fn make(folder: &Path) -> Result<()> {
+fn create_folder(folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))
 }
 
@@ -157,7 +157,7 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     fs::copy(from, to).with_context(|| format!("copy {}", from.display())).map(drop)
 }
 
-/// The guest's first process. Each section is shown whole.
+/// Returns the script of the guest's first process. Each section is printed as a whole.
 fn script(cgroups: Cgroups, programs: &[&Program]) -> String {
     let mount = match cgroups {
         Cgroups::V1 => {
@@ -203,7 +203,7 @@ modprobe -a loop xfs overlay fuse quota_v2
 rm -r /lib/modules
 cd /disk
 # Seconds since the boot, for people who read the log.
-at() {{ read -r seconds rest </proc/uptime; echo "{MARK}{AT}$seconds"; }}
+at() {{ read -r seconds rest </proc/uptime; echo "{MARK}{UPTIME}$seconds"; }}
 # What the kernel said meanwhile is printed where a program failed.
 ended() {{
     if [ "$2" = 0 ]; then dmesg -c >/dev/null; else dmesg -c | sed 's/^/{KERNEL}/'; fi
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn each_program_is_run_and_its_end_printed() {
+    fn script_runs_each_program_and_prints_its_exit_code() {
         let script = script(Cgroups::V2, &PROGRAMS.iter().collect::<Vec<_>>());
         for program in PROGRAMS {
             assert!(script.contains(&format!(

@@ -1,5 +1,5 @@
-//! Debian's cloud kernels, fetched by apt from suites beside the machine's own and kept in a cache
-//! outside the target folder.
+//! Debian's cloud kernels, fetched by apt from more suites than the machine's own, and kept in a cache outside
+//! the target folder.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::shell;
 /// A kernel that can be booted.
 #[derive(Debug)]
 pub(super) struct Kernel {
-    /// Of its package.
+    /// The name of its package, which contains the version.
     pub(super) version: String,
     /// Its image.
     pub(super) image: PathBuf,
@@ -21,21 +21,21 @@ pub(super) struct Kernel {
     pub(super) modules: PathBuf,
 }
 
-/// Where kernels of a platform are kept.
+/// The cache of the kernels of a platform.
 #[derive(Debug)]
 pub(super) struct Cache {
     folder: PathBuf,
     platform: Platform,
 }
 
-/// The suites that have 5.10, 6.1, 6.12 and 7.2; security updates of the oldest are apart.
+/// The suites that have 5.10, 6.1, 6.12 and 7.2. The security updates of the oldest are in a separate suite.
 const SUITES: [&str; 4] = ["bullseye", "bookworm", "trixie", "sid"];
 const SECURITY: &str = "bullseye-security";
 
 const BINARY: &str = "linux-binary";
 
-/// Copies the modules for loop devices, xfs, overlays, FUSE and project quotas, with what those need. The first argument
-/// is the folder of a package, the second gets `lib/modules`.
+/// Copies the modules for loop devices, xfs, overlays, FUSE and project quotas, with the modules that they
+/// need. The first argument is the folder of a package, the second gets `lib/modules`.
 const COPY_MODULES: &str = "\
 for all in \"$1\"/lib/modules/* \"$1\"/usr/lib/modules/*; do
     if ! [ -d \"$all/kernel\" ]; then continue; fi
@@ -49,7 +49,7 @@ for all in \"$1\"/lib/modules/* \"$1\"/usr/lib/modules/*; do
     busybox depmod -b \"$2\" \"$release\"
 done";
 
-/// A package's files, removed with this.
+/// The files of a package, removed when this is dropped.
 #[derive(Debug)]
 pub(super) struct Unpacked(PathBuf);
 
@@ -77,30 +77,30 @@ impl Cache {
         Ok(Self { folder, platform })
     }
 
-    /// A static busybox: this machine's, or Debian's for another platform.
+    /// Returns a static busybox: this machine's, or Debian's for another platform.
     pub(super) fn busybox(&self) -> Result<PathBuf> {
         if self.platform == Platform::HOST {
             return Ok(PathBuf::from("/bin/busybox"));
         }
-        let kept = self.folder.join("busybox");
-        if !kept.exists() {
+        let cached = self.folder.join("busybox");
+        if !cached.exists() {
             let tree = self.extract("busybox-static/bookworm")?;
-            // Older packages have it in /bin. Whole or not at all.
+            // Older packages have it in /bin. The file gets its name when it is complete.
             let found = ["usr/bin/busybox", "bin/busybox"].map(|path| tree.path().join(path));
             let found =
                 found.iter().find(|path| path.exists()).context("vm: busybox-static has no busybox")?;
-            let half = kept.with_extension("half");
-            fs::copy(found, &half).with_context(|| format!("copy {}", found.display()))?;
-            fs::rename(&half, &kept).with_context(|| format!("rename to {}", kept.display()))?;
+            let partial = cached.with_extension("partial");
+            fs::copy(found, &partial).with_context(|| format!("copy {}", found.display()))?;
+            fs::rename(&partial, &cached).with_context(|| format!("rename to {}", cached.display()))?;
         }
-        Ok(kept)
+        Ok(cached)
     }
 
-    /// The newest kernel of that series, fetched if it is not here.
+    /// Returns the newest kernel of that series, and fetches it if it is missing.
     pub(super) fn kernel(&self, series: &str) -> Result<Kernel> {
-        let kept = self.folder.join("kernels").join(series);
-        let (image, version, modules) = (kept.join("vmlinuz"), kept.join("version"), kept.join("lib"));
-        if let Some(version) = kept_version(&image, &version)
+        let cached = self.folder.join("kernels").join(series);
+        let (image, version, modules) = (cached.join("vmlinuz"), cached.join("version"), cached.join("lib"));
+        if let Some(version) = cached_version(&image, &version)
             && modules.is_dir()
         {
             return Ok(Kernel { version, image, modules });
@@ -109,19 +109,20 @@ impl Cache {
         let tree = match self.extract(&package) {
             Ok(tree) => tree,
             Err(error) => {
-                // The version is in the name: the indices, read anew meanwhile, may have the next one.
+                // The version is in the package's name: the indices, which were read again meanwhile, may have
+                // the next one.
                 let before = std::mem::replace(&mut package, self.package(series)?);
                 ensure!(package != before, error);
                 self.extract(&package)?
             }
         };
         let found = find_image(&tree.path()).with_context(|| format!("vm: {package} has no kernel image"))?;
-        fs::create_dir_all(&kept).with_context(|| format!("make {}", kept.display()))?;
+        fs::create_dir_all(&cached).with_context(|| format!("make {}", cached.display()))?;
         fs::copy(&found, &image).with_context(|| format!("copy {}", found.display()))?;
-        copy_modules(&tree.path(), &kept)?;
+        copy_modules(&tree.path(), &cached)?;
         if package.starts_with(BINARY) {
             drop(tree);
-            copy_modules(&self.extract(&package.replacen(BINARY, "linux-modules", 1))?.path(), &kept)?;
+            copy_modules(&self.extract(&package.replacen(BINARY, "linux-modules", 1))?.path(), &cached)?;
         }
         let size = fs::metadata(&image).with_context(|| format!("read {}", image.display()))?.len();
         fs::write(&version, format!("{package} {size}\n"))
@@ -129,7 +130,7 @@ impl Cache {
         Ok(Kernel { version: package, image, modules })
     }
 
-    /// A folder of it, made if it is not there.
+    /// Returns a folder of the cache, and creates it if it is missing.
     pub(super) fn folder(&self, name: &str) -> Result<PathBuf> {
         let folder = self.folder.join(name);
         fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
@@ -144,12 +145,15 @@ impl Cache {
         fs::create_dir_all(&work).with_context(|| format!("make {}", work.display()))?;
         let unpacked = Unpacked(work);
         let Unpacked(work) = &unpacked;
-        // apt holds what it downloads against the hash of the signed index.
-        let download =
-            || shell::run(shell::aside(self.apt("apt-get").args(["download", package]).current_dir(work)));
+        // apt compares what it downloads with the hash in the signed index.
+        let download = || {
+            shell::run(shell::stdout_to_stderr(
+                self.apt("apt-get").args(["download", package]).current_dir(work),
+            ))
+        };
         if download().is_err() {
-            // The indices are old: a suite has dropped what they name.
-            self.forget_indices()?;
+            // The indices are old: a suite no longer has what they name.
+            self.remove_indices()?;
             self.update()?;
             download()?;
         }
@@ -158,27 +162,27 @@ impl Cache {
         Ok(unpacked)
     }
 
-    /// The name of the newest package with an image of that series.
+    /// Returns the name of the newest package with an image of that series.
     fn package(&self, series: &str) -> Result<String> {
         self.update()?;
-        // From 7.2 on the image and the modules are in packages of their own.
+        // From 7.2 on, the image and the modules are in separate packages.
         for kind in [BINARY, "linux-image"] {
             let (escaped, arch) = (series.replace('.', "[.]"), self.platform.arch());
             let pattern = format!("^{kind}-{escaped}[.0-9].*-cloud-{arch}$");
             let found = shell::read(self.apt("apt-cache").args(["search", "--names-only", &pattern]))?;
-            if let Some(newest) = newest(&found, series) {
+            if let Some(newest) = newest_package(&found, series) {
                 return Ok(newest);
             }
         }
         bail!("vm: no suite of {} has a cloud kernel {series}", SUITES.join(", "))
     }
 
-    fn forget_indices(&self) -> Result<()> {
+    fn remove_indices(&self) -> Result<()> {
         let done = self.folder.join("apt/updated");
         fs::remove_file(&done).with_context(|| format!("remove {}", done.display()))
     }
 
-    /// Reads the indices once; they are kept.
+    /// Fetches the indices once; they are kept.
     fn update(&self) -> Result<()> {
         let sources = self.folder.join("apt/debian.sources");
         let done = self.folder.join("apt/updated");
@@ -190,12 +194,13 @@ impl Cache {
             fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
         }
         let installed = installed_sources()?;
-        fs::write(&sources, widen(&installed)?).with_context(|| format!("write {}", sources.display()))?;
-        shell::run(shell::aside(self.apt("apt-get").args(["--quiet=2", "update"])))?;
+        fs::write(&sources, with_kernel_suites(&installed)?)
+            .with_context(|| format!("write {}", sources.display()))?;
+        shell::run(shell::stdout_to_stderr(self.apt("apt-get").args(["--quiet=2", "update"])))?;
         fs::write(&done, "").with_context(|| format!("write {}", done.display()))
     }
 
-    /// apt on folders of its own: the machine's stays as it is.
+    /// Returns a command of apt with its own folders: the machine's apt stays as it is.
     fn apt(&self, program: &str) -> Command {
         let apt = self.folder.join("apt");
         let mut command = Command::new(program);
@@ -219,21 +224,21 @@ fn copy_modules(tree: &Path, to: &Path) -> Result<()> {
     shell::run(Command::new("sh").args(["-ec", COPY_MODULES, "modules"]).arg(tree).arg(to))
 }
 
-/// What is kept, unless it was cut off.
-fn kept_version(image: &Path, version: &Path) -> Option<String> {
+/// Returns the version in the cache, unless its image was cut off.
+fn cached_version(image: &Path, version: &Path) -> Option<String> {
     let text = fs::read_to_string(version).ok()?;
     let (name, size) = text.trim().split_once(' ')?;
     (fs::metadata(image).ok()?.len() == size.parse::<u64>().ok()?).then(|| name.to_owned())
 }
 
-/// Of the lines of `apt-cache search` the package with the greatest version of that series, which
-/// stands in its name.
-fn newest(found: &str, series: &str) -> Option<String> {
+/// Returns the package with the greatest version of that series in the output of `apt-cache search`. The
+/// version is in its name.
+fn newest_package(found: &str, series: &str) -> Option<String> {
     let numbers = |name: &str| -> Option<Vec<u64>> {
         let version = name.split('-').skip(2).collect::<Vec<_>>().join("-");
         let rest = version.strip_prefix(series)?;
-        // 6.1 is no 6.12, what has no more of a version has no kernel, and backports of other
-        // releases say so.
+        // 6.1 does not match 6.12. A package without more of a version has no kernel, and backports are marked
+        // as those of other releases.
         if !rest.starts_with('.') || rest.contains("deb11") || rest.contains("bpo") {
             return None;
         }
@@ -244,7 +249,7 @@ fn newest(found: &str, series: &str) -> Option<String> {
     numbered.max().map(|(_, name)| name.to_owned())
 }
 
-/// Where there are no sources to begin with.
+/// The sources where the machine has none.
 const DEBIAN: &str = "\
 Types: deb
 URIs: http://deb.debian.org/debian
@@ -259,7 +264,7 @@ Components: main
 Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
 ";
 
-/// The deb822 sources of this machine, where its Debian comes from; Debian's own servers where it has none.
+/// Returns the deb822 sources of this machine, if they are Debian's, and else those of Debian's own servers.
 fn installed_sources() -> Result<String> {
     let folder = Path::new("/etc/apt/sources.list.d");
     let files = fs::read_dir(folder).into_iter().flatten();
@@ -271,12 +276,12 @@ fn installed_sources() -> Result<String> {
             return Ok(text);
         }
     }
-    // Debian's installer writes the older form, and other machines have no Debian sources at all.
+    // Debian's installer writes the older format, and other machines have no Debian sources at all.
     Ok(DEBIAN.to_owned())
 }
 
-/// The same sources, with the suites that have the kernels.
-fn widen(installed: &str) -> Result<String> {
+/// Returns the same sources, with the suites that have the kernels.
+fn with_kernel_suites(installed: &str) -> Result<String> {
     let stanzas: Vec<_> = installed
         .split("\n\n")
         .filter(|stanza| stanza.lines().any(|line| line.starts_with("URIs:")))
@@ -301,7 +306,7 @@ fn only_file(folder: &Path) -> Result<PathBuf> {
     Ok(file.path())
 }
 
-/// `boot/vmlinuz-*`, from 7.2 on `usr/lib/modules/*/vmlinuz`.
+/// Finds `boot/vmlinuz-*`, from 7.2 on `usr/lib/modules/*/vmlinuz`.
 fn find_image(tree: &Path) -> Option<PathBuf> {
     let entries = |folder: PathBuf| fs::read_dir(folder).into_iter().flatten().flatten().map(|it| it.path());
     let is_image =
@@ -317,28 +322,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_of_its_series_and_of_no_other() {
+    fn newest_kernel_of_the_requested_series_is_chosen() {
         let found = "linux-image-6.1.0-47-cloud-amd64 - Linux 6.1\n\
             linux-image-6.12.107+deb13-cloud-amd64 - Linux 6.12\n\
             linux-image-6.12.94+deb13-cloud-amd64 - Linux 6.12\n\
             linux-image-6.1.0-50-cloud-amd64 - Linux 6.1\n\
             linux-image-6.1.0-0.deb11.52-cloud-amd64 - Linux 6.1 for another release\n\
             linux-image-6.1-cloud-amd64 - no kernel, but what needs one\n";
-        assert_eq!(newest(found, "6.1").as_deref(), Some("linux-image-6.1.0-50-cloud-amd64"));
-        assert_eq!(newest(found, "6.12").as_deref(), Some("linux-image-6.12.107+deb13-cloud-amd64"));
-        assert_eq!(newest(found, "7.2"), None);
+        assert_eq!(newest_package(found, "6.1").as_deref(), Some("linux-image-6.1.0-50-cloud-amd64"));
+        assert_eq!(newest_package(found, "6.12").as_deref(), Some("linux-image-6.12.107+deb13-cloud-amd64"));
+        assert_eq!(newest_package(found, "7.2"), None);
     }
 
     #[test]
-    fn sources_keep_where_they_are_and_get_other_suites() {
+    fn package_sources_keep_their_uris_and_get_the_kernel_suites() {
         let installed = "Types: deb\n# a note\nURIs: http://mirror/debian\nSuites: bookworm bookworm-updates\n\n\
             Types: deb\nURIs: http://mirror/debian-security\nSuites: bookworm-security\n";
-        let wide = widen(installed).unwrap();
-        assert!(wide.contains("Suites: bullseye bookworm trixie sid"), "{wide}");
-        assert!(wide.contains("URIs: http://mirror/debian-security\nSuites: bullseye-security"), "{wide}");
-        assert!(!wide.contains('#'), "{wide}");
-        assert!(widen("Types: deb\n").is_err());
-        let without = widen(DEBIAN).unwrap();
+        let widened = with_kernel_suites(installed).unwrap();
+        assert!(widened.contains("Suites: bullseye bookworm trixie sid"), "{widened}");
+        assert!(
+            widened.contains("URIs: http://mirror/debian-security\nSuites: bullseye-security"),
+            "{widened}"
+        );
+        assert!(!widened.contains('#'), "{widened}");
+        assert!(with_kernel_suites("Types: deb\n").is_err());
+        let without = with_kernel_suites(DEBIAN).unwrap();
         assert!(
             without.contains("bullseye bookworm trixie sid\n") && without.contains("bullseye-security"),
             "{without}"
@@ -346,14 +354,14 @@ mod tests {
     }
 
     #[test]
-    fn a_download_that_was_cut_off_is_not_kept() {
+    fn truncated_kernel_image_is_not_used_from_the_cache() {
         let folder = tempfile::tempdir().unwrap();
         let (image, version) = (folder.path().join("vmlinuz"), folder.path().join("version"));
-        assert_eq!(kept_version(&image, &version), None);
+        assert_eq!(cached_version(&image, &version), None);
         fs::write(&image, "12345").unwrap();
         fs::write(&version, "linux-image-6.1 5\n").unwrap();
-        assert_eq!(kept_version(&image, &version).as_deref(), Some("linux-image-6.1"));
+        assert_eq!(cached_version(&image, &version).as_deref(), Some("linux-image-6.1"));
         fs::write(&image, "123").unwrap();
-        assert_eq!(kept_version(&image, &version), None);
+        assert_eq!(cached_version(&image, &version), None);
     }
 }

@@ -1,17 +1,16 @@
-//! `cargo xtask vm`: the agent and its stories on kernels that are not this machine's.
+//! `cargo xtask vm`: the agent and its stories on other kernels than this machine's.
 //!
-//! Each guest is one of Debian's cloud kernels in QEMU, emulated where there is no KVM, with an
-//! initial RAM disk of busybox and our programs on a disk; which ones stands in [`programs`], and
-//! another one is a line there. What counts is that the stories come true; times under emulation
-//! are good for comparing two programs in one guest, and for nothing else.
+//! Each guest is one of Debian's cloud kernels in QEMU, emulated, with an initial RAM disk of busybox and the
+//! project's programs on a disk. [`programs`] lists them, and another one is a line there. What counts is that
+//! the stories pass; times under emulation are only good for comparing two programs in one guest.
 
+mod competitors;
 mod expect;
 mod guest;
 mod host;
 mod init;
 mod kernels;
 mod page;
-mod peers;
 mod programs;
 mod results;
 mod table;
@@ -30,30 +29,30 @@ use crate::setup::{self, Need, Tools};
 use crate::shell::{self, Metadata};
 use guest::Guest;
 use host::HOST;
-use init::{MARK, Stock};
+use init::{GuestFiles, MARK};
 use kernels::{Cache, Kernel};
 use programs::{Kind, Program};
 use results::GuestResults;
 
-/// Which version of control groups a guest mounts.
+/// The version of control groups that a guest mounts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cgroups {
     V1,
     V2,
 }
 
-/// A machine to be.
+/// A guest that can be run.
 #[derive(Debug)]
 struct Machine {
-    /// By which it is asked for.
+    /// The name by which it is selected.
     name: &'static str,
     platform: Platform,
-    /// Of the kernel, as Debian's packages begin.
+    /// The series of the kernel, with which the versions of Debian's packages begin.
     series: &'static str,
     cgroups: Cgroups,
     /// Additional words of the kernel's command line.
     append: &'static str,
-    /// Part of `--short`.
+    /// Whether it is part of `--short`.
     short: bool,
 }
 
@@ -62,9 +61,9 @@ impl Machine {
         Self { name, platform: Platform::Amd64, series, cgroups, append: "", short: false }
     }
 
-    /// Whether it runs the programs of `--short` alone, unless others are named.
+    /// Returns whether it runs only the programs of `--short`, unless others are named.
     fn is_short(&self) -> bool {
-        // The others are built of the same source, and take hours under emulation.
+        // The other programs are built from the same source, and take hours under emulation.
         self.platform != Platform::HOST
     }
 }
@@ -76,7 +75,7 @@ const MACHINES: &[Machine] = &[
     Machine::new("6.1-v1", "6.1", Cgroups::V1),
     Machine { short: true, ..Machine::new("6.12", "6.12", Cgroups::V2) },
     Machine::new("7.2", "7.2", Cgroups::V2),
-    // BPF may read no kernel memory there: the fallbacks carry everything.
+    // BPF may not read kernel memory there, so everything depends on the fallbacks.
     Machine { append: "lockdown=confidentiality", ..Machine::new("7.2-lockdown", "7.2", Cgroups::V2) },
     Machine { platform: Platform::Arm64, ..Machine::new("6.12-arm64", "6.12", Cgroups::V2) },
 ];
@@ -114,12 +113,12 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let Args { json, short, verbose: _, thread_each: _, only: _, last, write, kernels } = args;
-    let chosen = choose(kernels, *short)?;
-    let all = if *last { kept(chosen)? } else { run_guests(args, &chosen)? };
+    let chosen = select_machines(kernels, *short)?;
+    let all = if *last { last_results(chosen)? } else { run_guests(args, &chosen)? };
     let failed = all.iter().map(|(_, results)| results.failed()).sum::<usize>();
     let passed = all.iter().map(|(_, results)| results.passed()).sum::<usize>();
     let skipped = all.iter().map(|(_, results)| results.skipped()).sum::<usize>();
-    // What fits no guest was not run, and has not passed.
+    // A program that fits no guest was not run, and has not passed.
     ensure!(passed + failed + skipped > 0, "vm: nothing was run: no program of those fits these guests");
     let text = table::render(&all);
     if *json {
@@ -132,23 +131,23 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         print!("{text}");
     }
     if *write {
-        let all = kept(MACHINES)?;
+        let all = last_results(MACHINES)?;
         ensure!(all.len() == MACHINES.len(), "vm: --write needs a run of every kernel; nothing is written");
         page::write(&all)?;
     }
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-type All = Vec<(&'static Machine, GuestResults)>;
+type MachineResults = Vec<(&'static Machine, GuestResults)>;
 
-fn run_guests(args: &Args, chosen: &[&'static Machine]) -> Result<All> {
-    let asked = programs::choose(&args.only)?;
+fn run_guests(args: &Args, chosen: &[&'static Machine]) -> Result<MachineResults> {
+    let selected = programs::select_programs(&args.only)?;
     let mut all = Vec::new();
     for platform in [Platform::Amd64, Platform::Arm64] {
         let machines: Vec<_> =
             chosen.iter().copied().filter(|machine| machine.platform == platform).collect();
         if !machines.is_empty() {
-            all.extend(run_platform(args, platform, &machines, &asked)?);
+            all.extend(run_platform(args, platform, &machines, &selected)?);
         }
     }
     Ok(all)
@@ -159,34 +158,35 @@ fn run_platform(
     args: &Args,
     platform: Platform,
     machines: &[&'static Machine],
-    asked: &[&'static Program],
-) -> Result<All> {
+    selected: &[&'static Program],
+) -> Result<MachineResults> {
     let Args { json: _, short, verbose, thread_each, only, last: _, write: _, kernels: _ } = args;
-    let chosen = |machine: &Machine, program: &Program| {
+    let is_selected = |machine: &Machine, program: &Program| {
         program.is_for(machine.cgroups, (*short || machine.is_short()) && only.is_empty())
     };
-    let some = |program: &&Program| machines.iter().any(|machine| chosen(machine, program));
-    let asked: Vec<_> = asked.iter().copied().filter(some).collect();
+    let runs_somewhere = |program: &&Program| machines.iter().any(|machine| is_selected(machine, program));
+    let selected: Vec<_> = selected.iter().copied().filter(runs_somewhere).collect();
     let guests = if platform == Platform::HOST { Need::Guests } else { Need::Arm64Guests };
     let tools = setup::ensure(&[platform.needs(), &[Need::Guests, Need::FileSystems, guests]].concat())?;
-    let stock = Stock::new(&build(&asked, platform, &tools)?, platform)?;
+    let guest_files = GuestFiles::new(&build(&selected, platform, &tools)?, platform)?;
     let cache = Cache::open(platform)?;
-    if asked.iter().any(|program| program.needs_earlyoom) {
+    if selected.iter().any(|program| program.needs_earlyoom) {
         ensure!(platform == Platform::HOST, "vm: programs beside earlyoom are for linux/amd64 alone");
-        peers::add_earlyoom(&stock, &cache)?;
+        competitors::add_earlyoom(&guest_files, &cache)?;
     }
     let mut all = Vec::new();
     for &machine in machines {
-        let programs: Vec<_> = asked.iter().copied().filter(|program| chosen(machine, program)).collect();
+        let programs: Vec<_> =
+            selected.iter().copied().filter(|program| is_selected(machine, program)).collect();
         eprintln!("vm: {}: fetching its kernel, if it is not here", machine.name);
         let Kernel { version, image, modules } = cache.kernel(machine.series)?;
-        let path = log_of(machine, !only.is_empty())?;
+        let path = log_path(machine, !only.is_empty())?;
         eprintln!("vm: {}: booting {version}; all it says is in {}", machine.name, path.display());
         let mut log = File::create(&path).with_context(|| format!("create {}", path.display()))?;
         writeln!(log, "{MARK}{HOST}{}", host::describe(&version)).context("begin a guest's log")?;
         let busybox = cache.busybox()?;
-        let ramdisk = stock.ramdisk(machine, &programs, &busybox, &modules)?;
-        let disk = stock.disk()?;
+        let ramdisk = guest_files.ramdisk(machine, &programs, &busybox, &modules)?;
+        let disk = guest_files.disk()?;
         let (verbose, thread_each) = (*verbose, *thread_each);
         Guest { machine, image: &image, ramdisk: &ramdisk, disk: &disk, verbose, thread_each }
             .run(&mut log)?;
@@ -203,11 +203,11 @@ pub(crate) fn unpack(package: &str, folder: &Path) -> Result<()> {
     shell::run(Command::new("cp").arg("-r").arg(unpacked.path().join(".")).arg(folder))
 }
 
-/// The results of the guests' last runs; those that never were are left out.
-fn kept(machines: impl IntoIterator<Item = &'static Machine>) -> Result<All> {
+/// Returns the results of the guests' last runs, without the guests that were never run.
+fn last_results(machines: impl IntoIterator<Item = &'static Machine>) -> Result<MachineResults> {
     let mut all = Vec::new();
     for machine in machines {
-        let path = log_of(machine, false)?;
+        let path = log_path(machine, false)?;
         if path.exists() {
             all.push((machine, read(machine, &path)?));
         } else {
@@ -220,62 +220,64 @@ fn kept(machines: impl IntoIterator<Item = &'static Machine>) -> Result<All> {
 fn read(machine: &Machine, log: &Path) -> Result<GuestResults> {
     let text = fs::read_to_string(log).with_context(|| format!("read {}", log.display()))?;
     let mut results = GuestResults::read(&text);
-    expect::judge(machine, &mut results);
+    expect::check_expectations(machine, &mut results);
     Ok(results)
 }
 
-/// Where a guest's words are kept until it is run again.
-fn log_of(machine: &Machine, only_some: bool) -> Result<PathBuf> {
+/// Returns the file with a guest's output, which is kept until the guest is run again.
+fn log_path(machine: &Machine, only_some: bool) -> Result<PathBuf> {
     let folder = Metadata::read()?.target_directory.join("xtask/vm");
     fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
     let suffix = if only_some { "-only" } else { "" };
     Ok(folder.join(format!("{}{suffix}.log", machine.name)))
 }
 
-/// Builds the agent, the programs that others start, and those that are asked for.
-fn build(asked: &[&Program], platform: Platform, tools: &Tools) -> Result<Vec<PathBuf>> {
-    const BESIDE: [&str; 6] = ["eviction-agent", "workload", "unprivileged", "stepper", "storm", "bench_oom"];
+/// Builds the agent, the programs that others start, and those that are selected.
+fn build(selected: &[&Program], platform: Platform, tools: &Tools) -> Result<Vec<PathBuf>> {
+    const STARTED_BY_OTHERS: [&str; 6] =
+        ["eviction-agent", "workload", "unprivileged", "stepper", "storm", "bench_oom"];
     let folder = build::static_programs(&["eviction-agent", "tests"], platform, tools)?;
-    let of =
-        |kind: Kind| asked.iter().filter(move |program| program.kind == kind).map(|program| program.target);
-    let names: BTreeSet<&str> = of(Kind::Stories).chain(BESIDE).collect();
+    let of = |kind: Kind| {
+        selected.iter().filter(move |program| program.kind == kind).map(|program| program.target)
+    };
+    let names: BTreeSet<&str> = of(Kind::Stories).chain(STARTED_BY_OTHERS).collect();
     let mut files: Vec<_> = names.iter().map(|name| folder.join(name)).collect();
     let tests: BTreeSet<&str> = of(Kind::Tests).collect();
     if !tests.is_empty() {
-        // The disk has them by the names of their targets, without the build's hash.
+        // On the disk they have the names of their targets, without the build's hash.
         files.extend(crate::test::static_tests(&tests.into_iter().collect::<Vec<_>>(), platform, tools)?);
     }
     Ok(files)
 }
 
-fn choose(names: &[String], short: bool) -> Result<Vec<&'static Machine>> {
+fn select_machines(names: &[String], short: bool) -> Result<Vec<&'static Machine>> {
     if let Some(name) = names.iter().find(|name| MACHINES.iter().all(|machine| machine.name != name.as_str()))
     {
         let known: Vec<_> = MACHINES.iter().map(|machine| machine.name).collect();
         bail!("vm: there is no kernel `{name}`; there are {}", known.join(", "));
     }
-    let is_chosen = |machine: &&Machine| match names {
+    let is_selected = |machine: &&Machine| match names {
         [] => !short || machine.short,
         names => names.iter().any(|name| name == machine.name),
     };
-    Ok(MACHINES.iter().filter(is_chosen).collect())
+    Ok(MACHINES.iter().filter(is_selected).collect())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn names(asked: &[&str], short: bool) -> Vec<&'static str> {
-        let asked: Vec<_> = asked.iter().map(|name| (*name).to_owned()).collect();
-        choose(&asked, short).unwrap().iter().map(|machine| machine.name).collect()
+    fn names(selected: &[&str], short: bool) -> Vec<&'static str> {
+        let selected: Vec<_> = selected.iter().map(|name| (*name).to_owned()).collect();
+        select_machines(&selected, short).unwrap().iter().map(|machine| machine.name).collect()
     }
 
     #[test]
-    fn all_or_those_that_are_named() {
+    fn all_machines_are_selected_unless_some_are_named() {
         assert_eq!(names(&[], false).len(), MACHINES.len());
         assert_eq!(names(&[], true), ["6.12"]);
         assert_eq!(names(&["7.2", "6.1-v1"], true), ["6.1-v1", "7.2"]);
-        let error = choose(&["4.19".to_owned()], false).unwrap_err().to_string();
+        let error = select_machines(&["4.19".to_owned()], false).unwrap_err().to_string();
         assert!(error.contains("`4.19`") && error.contains("6.12"), "{error}");
     }
 }

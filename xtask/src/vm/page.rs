@@ -1,4 +1,4 @@
-//! The part of docs/reference/kernel-matrix.md that is made from runs.
+//! The generated part of docs/reference/kernel-matrix.md.
 
 use anyhow::{Context as _, Result};
 
@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_between_the_marks_is_replaced() {
+    fn only_text_between_the_marks_is_replaced() {
         let page = format!("a\n{BEGIN}old\n{END}b\n");
         let new = replace(&page, "| x |\n").unwrap();
         assert_eq!(new, format!("a\n{BEGIN}\n| x |\n\n{END}b\n"));

@@ -1,21 +1,19 @@
-//! What each guest runs after `check`, in this order: **the list to add to**.
+//! The programs that each guest runs after `check`, in this order: **the list to add to**.
 //!
-//! Two kinds of programs fit, both static files:
-//! - *stories*: a binary of the package `tests` (`tests/src/bin/NAME`) that prints JSON lines on
-//!   standard output, one for each story: `{"story": "…", "ok": true}` and, where it applies,
-//!   `"backend"` (what the kernel was watched by), `"forced"` (the backend that it was made to use),
-//!   `"skipped": true`, `"why"`, `"values"`. Other lines are people's, and lines of other JSON are
-//!   left alone. Built like the agent, which is the one that is shipped: else it would be compared with
-//!   what it is not.
+//! There are two kinds of programs, both static files:
+//! - *stories*: a binary of the package `tests` (`tests/src/bin/NAME`) that prints JSON lines on standard
+//!   output, one for each story: `{"story": "…", "ok": true}` and, where it applies, `"backend"` (the backend
+//!   that was used), `"forced"` (the backend that had to be used), `"skipped": true`, `"why"`, `"values"`.
+//!   Other lines, of text or of other JSON, are ignored. It is built like the agent that is shipped, so that
+//!   what is compared is what is shipped.
 //! - *tests*: an integration test of that package (`tests/tests/NAME`), with every check of an unoptimised
-//!   build, and run one at a time. It is one row of the table, with each test that skips itself as a row of its own.
+//!   build, and run one at a time. It is one row of the table, and each test that skips itself has its own row.
 //!
-//! So a new line here is all that is needed for another program. It runs as root in the guest's own
-//! root cgroup, with its own folder as the current one. The agent, `demo`, `workload` and every
-//! program of this list lie beside it (`tests::binary::find` finds them there; `env!("CARGO_BIN_EXE_…")`
-//! names a path of the building machine, and does not).
-//! Nothing may outlive it, no timing may be asserted, and a guest is slower than a machine by a
-//! factor of 5 to 20.
+//! So another program needs only a new line here. It runs as root in the guest's own root cgroup, with its own
+//! folder as the current one. The agent, `demo`, `workload` and every program of this list are beside it
+//! (`tests::binary::find` finds them there; `env!("CARGO_BIN_EXE_…")` is a path of the building machine, and
+//! does not work). It must not leave anything running and must not assert timings: a guest is slower than a
+//! machine by a factor of 5 to 20.
 
 use anyhow::{Result, bail};
 
@@ -24,16 +22,16 @@ use super::Cgroups;
 /// A program that guests run.
 #[derive(Debug)]
 pub(super) struct Program {
-    /// What it is called in the guest's output and in the table: one word, none twice.
+    /// The name in the guest's output and in the table: one word, and unique.
     pub(super) name: &'static str,
     pub(super) kind: Kind,
-    /// Of the binary, or of the integration test.
+    /// The name of the binary, or of the integration test.
     pub(super) target: &'static str,
     pub(super) arguments: &'static [&'static str],
-    pub(super) on: On,
-    /// Whether it starts `earlyoom/earlyoom`, which then lies beside it with its loader and libc.
+    pub(super) cgroups: RequiredCgroups,
+    /// Whether it starts `earlyoom/earlyoom`, which is then beside it with its loader and libc.
     pub(super) needs_earlyoom: bool,
-    /// Part of `--short`.
+    /// Whether it is part of `--short`.
     pub(super) short: bool,
 }
 
@@ -43,24 +41,23 @@ pub(super) enum Kind {
     Tests,
 }
 
-/// The guests that a program is for.
+/// The version of cgroups that a program requires of its guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum On {
-    Every,
-    /// Those with cgroup version 2.
+pub(super) enum RequiredCgroups {
+    Any,
     V2,
 }
 
 const fn stories(name: &'static str, arguments: &'static [&'static str]) -> Program {
-    let (target, on, needs_earlyoom) = ("demo", On::Every, false);
-    Program { name, kind: Kind::Stories, target, arguments, on, needs_earlyoom, short: false }
+    let (target, cgroups, needs_earlyoom) = ("demo", RequiredCgroups::Any, false);
+    Program { name, kind: Kind::Stories, target, arguments, cgroups, needs_earlyoom, short: false }
 }
 
 const fn tests(name: &'static str, target: &'static str) -> Program {
     tests_of(name, target, &[])
 }
 
-/// Some tests of a file, by libtest's filters.
+/// Returns some tests of a file, by libtest's filters.
 const fn tests_of(name: &'static str, target: &'static str, arguments: &'static [&'static str]) -> Program {
     Program { kind: Kind::Tests, target, ..stories(name, arguments) }
 }
@@ -68,7 +65,7 @@ const fn tests_of(name: &'static str, target: &'static str, arguments: &'static 
 const KILLS: &[&str] =
     &["--json", "--stories", "--kills", "100", "--pods", "10", "--groups", "3", "--global", "2"];
 
-/// The same without what says itself whose limit it was.
+/// The same without the backends that report the owner of the limit themselves.
 const KILLS_BY_TRACEPOINT: &[&str] = &[
     "--json",
     "--stories",
@@ -90,8 +87,8 @@ const KILLS_BY_TRACEPOINT: &[&str] = &[
     "kprobe oom_kill_process, oom_kill_memcg_member",
 ];
 
-/// Without what takes programs that guests do not have, du and containerd. Where a CPU is emulated, the timer comes
-/// before each record of a write.
+/// Without the tests that need programs that guests do not have, du and containerd. On an emulated CPU, the
+/// timer comes before each record of a write.
 const DISK: &[&str] =
     &["--skip", "usage::", "--skip", "reclaim::", "--skip", "a_buffered_write_that_crosses"];
 
@@ -115,7 +112,7 @@ pub(super) const PROGRAMS: &[Program] = &[
             "disk, the clock steps",
         ],
     ),
-    Program { on: On::V2, ..stories("group", &["--json", "oom, group"]) },
+    Program { cgroups: RequiredCgroups::V2, ..stories("group", &["--json", "oom, group"]) },
     stories("backends", &["--json", "--each-backend"]),
     Program { target: "bench_oom", ..stories("kills", KILLS) },
     Program { target: "bench_oom", ..stories("kills-tracepoint", KILLS_BY_TRACEPOINT) },
@@ -124,7 +121,7 @@ pub(super) const PROGRAMS: &[Program] = &[
     tests("sources", "sources"),
     tests("oom", "oom"),
     tests("figures", "figures"),
-    // In parts, so that one of them can be run again alone; what is new is among the hooks.
+    // The test is split, so that a part of it can be run again alone. New tests are in the part of the hooks.
     tests_of(
         "bpf-hooks",
         "bpf",
@@ -155,32 +152,32 @@ pub(super) const PROGRAMS: &[Program] = &[
     tests_of("disk", "disk", DISK),
     tests("quota", "quota"),
     Program {
-        on: On::V2,
+        cgroups: RequiredCgroups::V2,
         needs_earlyoom: true,
         ..stories("peer", &["--json", "beside earlyoom, 128 MiB/s", "beside earlyoom, full speed"])
     },
 ];
 
 impl Program {
-    /// Whether a guest with these cgroups runs it.
+    /// Returns whether a guest with these cgroups runs it.
     pub(super) fn is_for(&self, cgroups: Cgroups, short: bool) -> bool {
-        let fits = match self.on {
-            On::Every => true,
-            On::V2 => cgroups == Cgroups::V2,
+        let fits = match self.cgroups {
+            RequiredCgroups::Any => true,
+            RequiredCgroups::V2 => cgroups == Cgroups::V2,
         };
         fits && (self.short || !short)
     }
 }
 
-/// Those with these names; all without any.
-pub(super) fn choose(names: &[String]) -> Result<Vec<&'static Program>> {
+/// Returns the programs with these names; all if there are no names.
+pub(super) fn select_programs(names: &[String]) -> Result<Vec<&'static Program>> {
     if let Some(name) = names.iter().find(|name| PROGRAMS.iter().all(|program| program.name != name.as_str()))
     {
         let known: Vec<_> = PROGRAMS.iter().map(|program| program.name).collect();
         bail!("vm: there is no program `{name}`; there are {}", known.join(", "));
     }
-    let is_chosen = |program: &&Program| names.is_empty() || names.iter().any(|name| name == program.name);
-    Ok(PROGRAMS.iter().filter(is_chosen).collect())
+    let is_selected = |program: &&Program| names.is_empty() || names.iter().any(|name| name == program.name);
+    Ok(PROGRAMS.iter().filter(is_selected).collect())
 }
 
 #[cfg(test)]
@@ -190,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_words_and_none_is_there_twice() {
+    fn program_names_are_single_words_and_unique() {
         let names: BTreeSet<_> = PROGRAMS.iter().map(|program| program.name).collect();
         assert_eq!(names.len(), PROGRAMS.len());
         assert!(names.iter().all(|name| !name.contains(' ')), "{names:?}");

@@ -1,8 +1,8 @@
-//! The results of a guest, read from its log.
+//! The results of a guest, parsed from its log.
 
 use serde_json::{Value, json};
 
-use super::guest::WRONG;
+use super::guest::ENDED_EARLY;
 use super::host::HOST;
 use super::init::{END, KERNEL, LEFTOVERS, MARK, RUN, STATUS};
 use super::programs::{Kind, PROGRAMS};
@@ -14,23 +14,23 @@ pub(super) struct GuestResults {
     /// `uname -r`; empty if it did not boot.
     pub(super) release: String,
     /// The kernel's package, the day of the run and the host's load.
-    pub(super) when: String,
-    /// Source and backend, as `check` has them.
+    pub(super) host: String,
+    /// Sources and backends, as `check` prints them.
     pub(super) backends: Vec<(String, String)>,
     pub(super) stories: Vec<Story>,
-    /// What went wrong beside the stories.
-    pub(super) wrong: Vec<String>,
+    /// Errors besides the stories.
+    pub(super) errors: Vec<String>,
 }
 
-/// A row of a program.
+/// A row in the results of a program.
 #[derive(Debug, PartialEq)]
 pub(super) struct Story {
     pub(super) name: String,
-    /// The backend that it was made to use; empty if it had the choice.
+    /// The backend that had to be used; empty if the agent could choose.
     pub(super) forced: String,
-    /// What the kernel was watched by, if it says so.
+    /// The backend that was used, if that was reported.
     pub(super) backend: String,
-    /// Nothing if it was skipped.
+    /// `None` if it was skipped.
     pub(super) ok: Option<bool>,
     pub(super) why: String,
     line: Value,
@@ -51,15 +51,15 @@ impl Story {
         }
     }
 
-    /// As the program printed it, with the kernel.
+    /// Returns the line that the program printed, with the kernel.
     pub(super) fn line(&self, kernel: &str) -> Value {
         let mut line = self.line.clone();
         line["kernel"] = json!(kernel);
         line
     }
 
-    /// What the table says of it where it came true: another backend may have been first, and a test may have
-    /// something to report.
+    /// Returns the table's cell for a story that passed: another backend may have been first, and a test may
+    /// have a finding.
     pub(super) fn cell(&self) -> String {
         match self.line["cell"].as_str() {
             Some(cell) => cell.to_owned(),
@@ -72,12 +72,12 @@ impl Story {
         }
     }
 
-    /// A number that it measured.
+    /// Returns a value that it measured.
     pub(super) fn value(&self, key: &str) -> Option<f64> {
         self.line["values"][key].as_f64()
     }
 
-    /// Its name, with the backend that it was made to use.
+    /// Returns its name, with the backend that had to be used.
     pub(super) fn title(&self) -> String {
         if self.forced.is_empty() {
             self.name.clone()
@@ -87,7 +87,7 @@ impl Story {
     }
 }
 
-/// Whether that is how the agent's lines call this backend.
+/// Returns whether `detected_by` in the agent's events means this backend.
 fn is_backend(detected_by: &str, backend: &str) -> bool {
     match backend {
         "timerfd" => detected_by == "timer",
@@ -102,38 +102,38 @@ impl GuestResults {
     }
 
     pub(super) fn failed(&self) -> usize {
-        self.stories.iter().filter(|story| story.ok == Some(false)).count() + self.wrong.len()
+        self.stories.iter().filter(|story| story.ok == Some(false)).count() + self.errors.len()
     }
 
     pub(super) fn skipped(&self) -> usize {
         self.stories.iter().filter(|story| story.ok.is_none()).count()
     }
 
-    /// What the lines of a guest say.
+    /// Parses the log of a guest.
     pub(super) fn read(text: &str) -> Self {
         let lines: Vec<&str> = text.lines().collect();
         let mut results = Self::default();
-        let host = lines.iter().find_map(|line| marked(line)?.strip_prefix(HOST));
-        host.unwrap_or_default().clone_into(&mut results.when);
-        results
-            .wrong
-            .extend(lines.iter().filter_map(|line| marked(line)?.strip_prefix(WRONG)).map(str::to_owned));
+        let host = lines.iter().find_map(|line| after_mark(line)?.strip_prefix(HOST));
+        host.unwrap_or_default().clone_into(&mut results.host);
+        results.errors.extend(
+            lines.iter().filter_map(|line| after_mark(line)?.strip_prefix(ENDED_EARLY)).map(str::to_owned),
+        );
         let release = section(&lines, "release");
         results.release = release.first().map(|line| (*line).to_owned()).unwrap_or_default();
         if results.release.is_empty() {
-            results.wrong.push("it did not boot".to_owned());
+            results.errors.push("it did not boot".to_owned());
             return results;
         }
         results.read_check(&section(&lines, "check").concat());
-        for name in lines.iter().filter_map(|line| marked(line)?.strip_prefix(RUN)) {
+        for name in lines.iter().filter_map(|line| after_mark(line)?.strip_prefix(RUN)) {
             results.read_program(name, &lines);
         }
-        if lines.iter().all(|line| marked(line) != Some(END)) && results.wrong.is_empty() {
-            results.wrong.push("its log was cut off".to_owned());
+        if lines.iter().all(|line| after_mark(line) != Some(END)) && results.errors.is_empty() {
+            results.errors.push("its log was cut off".to_owned());
         }
         let leftovers = section(&lines, LEFTOVERS);
         if !leftovers.is_empty() {
-            results.wrong.push(format!("{} cgroups are left over", leftovers.len()));
+            results.errors.push(format!("{} cgroups are left over", leftovers.len()));
         }
         results
     }
@@ -146,10 +146,10 @@ impl GuestResults {
                 self.backends =
                     sources.map(|source| (text(&source["source"]), text(&source["backend"]))).collect();
                 if findings["would_start"] != json!(true) {
-                    self.wrong.push(format!("run would not start: {}", findings["problems"]));
+                    self.errors.push(format!("run would not start: {}", findings["problems"]));
                 }
             }
-            Err(error) => self.wrong.push(format!("check: {error}")),
+            Err(error) => self.errors.push(format!("check: {error}")),
         }
     }
 
@@ -158,7 +158,7 @@ impl GuestResults {
         output.retain(|line| !line.starts_with(KERNEL));
         let status = lines
             .iter()
-            .find_map(|line| marked(line)?.strip_prefix(STATUS)?.strip_prefix(name)?.strip_prefix(' '));
+            .find_map(|line| after_mark(line)?.strip_prefix(STATUS)?.strip_prefix(name)?.strip_prefix(' '));
         let kind = PROGRAMS.iter().find(|program| program.name == name).map(|program| program.kind);
         let before = self.failed();
         match kind {
@@ -167,7 +167,7 @@ impl GuestResults {
                 let stories: Vec<_> =
                     parsed.filter(|line| line.get("story").is_some()).map(Story::of).collect();
                 if stories.is_empty() {
-                    self.wrong.push(format!("{name} reported no story"));
+                    self.errors.push(format!("{name} reported no story"));
                 }
                 self.stories.extend(stories);
             }
@@ -175,7 +175,7 @@ impl GuestResults {
                 self.stories.extend(rows(name, &Report::read(name, &output.join("\n"))));
                 self.stories.extend(output.iter().filter_map(|line| finding_of_test(name, line)));
             }
-            None => self.wrong.push(format!("{name} is not in the list of programs")),
+            None => self.errors.push(format!("{name} is not in the list of programs")),
         }
         let failed = self.failed() > before;
         match status {
@@ -183,14 +183,14 @@ impl GuestResults {
             Some(_) if failed => {}
             Some(code) => {
                 let last = output.iter().rev().find(|line| !line.is_empty()).copied().unwrap_or("nothing");
-                self.wrong.push(format!("{name} ended with {code}; it said last: {last}"));
+                self.errors.push(format!("{name} ended with {code}; it said last: {last}"));
             }
-            None => self.wrong.push(format!("{name} did not end")),
+            None => self.errors.push(format!("{name} did not end")),
         }
     }
 }
 
-/// A row for the tests of a program, skipped if all of them are, and one for each that skipped itself.
+/// Returns a row for the tests of a program, skipped if all of them are, and one for each that skipped itself.
 fn rows(name: &str, report: &Report) -> Vec<Story> {
     let Report { passed, failed, skipped } = report;
     let all_skipped = *passed == 0 && failed.is_empty() && !skipped.is_empty();
@@ -207,25 +207,25 @@ fn rows(name: &str, report: &Report) -> Vec<Story> {
     std::iter::once(own).chain(skips).map(Story::of).collect()
 }
 
-/// What a test found out of this kernel, past the harness's capture (`tests::report_finding`).
+/// Returns what a test has found out about this kernel and printed uncaptured (`tests::report_finding`).
 fn finding_of_test(name: &str, line: &str) -> Option<Story> {
     let (what, found) = line.split_once("FOUND ")?.1.split_once(": ")?;
     let title = format!("{name} tests: {what}");
     Some(Story::of(json!({"story": title, "ok": true, "cell": found})))
 }
 
-/// What stands behind a mark.
-fn marked<'a>(line: &&'a str) -> Option<&'a str> {
+/// Returns what follows a mark.
+fn after_mark<'a>(line: &&'a str) -> Option<&'a str> {
     line.strip_prefix(MARK)
 }
 
-/// The lines between a mark and the next.
+/// Returns the lines between a mark and the next.
 fn section<'a>(lines: &[&'a str], name: &str) -> Vec<&'a str> {
     lines
         .iter()
-        .skip_while(|line| marked(line) != Some(name))
+        .skip_while(|line| after_mark(line) != Some(name))
         .skip(1)
-        .take_while(|line| marked(line).is_none())
+        .take_while(|line| after_mark(line).is_none())
         .copied()
         .collect()
 }
@@ -237,7 +237,7 @@ mod tests {
     const HEAD: &str = "SeaBIOS\n@@vm release\n6.1.0\n@@vm check\n{\"would_start\": true,\n \"sources\": [{\"source\": \"oom\", \"backend\": \"r\"}]}\n";
 
     #[test]
-    fn what_a_guest_says_is_understood() {
+    fn guest_log_is_parsed() {
         let results = GuestResults::read(&format!(
             "{HEAD}@@vm run demo\nhard: text\n{{\"story\": \"hard\", \"ok\": true, \"values\": {{\"x\": 2.5}}}}\n\
              {{\"story\": \"soft\", \"ok\": false, \"why\": \"late\", \"forced\": \"timer\"}}\n\
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_that_does_not_boot_or_leaves_something_has_failed() {
+    fn guest_that_does_not_boot_or_leaves_cgroups_behind_has_failed() {
         assert_eq!(GuestResults::read("SeaBIOS\nKernel panic\n").failed(), 1);
         let results = GuestResults::read(
             "@@vm release\n6.1\n@@vm check\nnothing\n@@vm run demo\n@@vm status demo 0\n\
@@ -262,24 +262,24 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_ends_badly_or_not_at_all_has_failed() {
+    fn program_that_fails_or_does_not_end_has_failed() {
         let row = "{\"story\": \"hard\", \"ok\": true}\n";
         let kernel = "@@kernel [ 9.5] Out of memory: Killed process 7";
         let results = GuestResults::read(&format!(
             "{HEAD}@@vm run demo\n{row}error: x\n{kernel}\n@@vm status demo 101\n@@vm end\n"
         ));
-        assert_eq!(results.wrong, ["demo ended with 101; it said last: error: x"]);
+        assert_eq!(results.errors, ["demo ended with 101; it said last: error: x"]);
         let results =
             GuestResults::read(&format!("{HEAD}@@vm run demo\n{row}@@vm wrong it did not end in time\n"));
-        assert_eq!(results.wrong, ["it did not end in time", "demo did not end"]);
+        assert_eq!(results.errors, ["it did not end in time", "demo did not end"]);
         assert_eq!(
-            GuestResults::read(&format!("{HEAD}@@vm run demo\n{row}@@vm status demo 0\n")).wrong.len(),
+            GuestResults::read(&format!("{HEAD}@@vm run demo\n{row}@@vm status demo 0\n")).errors.len(),
             1
         );
     }
 
     #[test]
-    fn tests_are_a_row_and_each_that_skipped_itself_another() {
+    fn test_program_gives_one_row_and_one_for_each_skipped_test() {
         let output = "running 2 tests\ntest a ... ok\ntest b ... SKIPPED b: no BPF\nok\n\n\
             test result: ok. 2 passed; 0 failed; 0 ignored\n";
         let rows = rows("bpf", &Report::read("bpf", output));

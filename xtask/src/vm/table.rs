@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::Machine;
 use super::results::{GuestResults, Story};
 
-/// A line for one guest, and what went wrong in it.
+/// Returns a line for one guest, and its errors.
 pub(super) fn summary(machine: &Machine, results: &GuestResults) -> String {
     let mut text = format!(
         "vm: {}: {} passed, {} failed, {} skipped\n",
@@ -17,16 +17,16 @@ pub(super) fn summary(machine: &Machine, results: &GuestResults) -> String {
     for story in results.stories.iter().filter(|story| story.ok != Some(true)) {
         let _ = writeln!(text, "vm: {}: {}: {}", machine.name, story.title(), story.why);
     }
-    for wrong in &results.wrong {
-        let _ = writeln!(text, "vm: {}: {wrong}", machine.name);
+    for error in &results.errors {
+        let _ = writeln!(text, "vm: {}: {error}", machine.name);
     }
     text
 }
 
 type Guests<'a> = &'a [(&'a Machine, GuestResults)];
 
-/// Tables in Markdown: the guests, what each kernel is watched by, how the stories went, and the figures
-/// that they measured.
+/// Returns tables in Markdown: the guests, the backends of each kernel, the results of the stories, and the
+/// values that they measured.
 pub(super) fn render(all: Guests<'_>) -> String {
     let mut tables = vec![guests(all), backends(all), stories(all)];
     tables.extend(VALUE_TABLES.iter().filter_map(|table| table.rows(all)));
@@ -34,13 +34,13 @@ pub(super) fn render(all: Guests<'_>) -> String {
     text.join("\n")
 }
 
-/// A cell of what did not come true.
+/// The cell of a story that failed.
 const FAILED: &str = "**FAILED**";
 
-/// A cell of what was not run.
+/// The cell of a story that was not run.
 const NOT_RUN: &str = "–";
 
-/// Rows of cells, the first of them the head.
+/// Rows of cells; the first one is the head.
 type Rows = Vec<Vec<String>>;
 
 fn guests(all: Guests<'_>) -> Rows {
@@ -49,13 +49,13 @@ fn guests(all: Guests<'_>) -> Rows {
     for (machine, results) in all {
         let counts = [results.passed(), results.failed(), results.skipped()].map(|count| count.to_string());
         let release = if results.release.is_empty() { "DID NOT BOOT" } else { &results.release };
-        let words = [machine.name, release, &results.when].map(str::to_owned);
+        let words = [machine.name, release, &results.host].map(str::to_owned);
         rows.push(words.into_iter().chain(counts).collect());
     }
     rows
 }
 
-/// A line for each source, a column for each guest.
+/// Returns a row for each source, with a column for each guest.
 fn backends(all: Guests<'_>) -> Rows {
     let mut sources: Vec<&str> = Vec::new();
     for (source, _) in all.iter().flat_map(|(_, results)| &results.backends) {
@@ -70,7 +70,7 @@ fn backends(all: Guests<'_>) -> Rows {
     by_guest("source", all, &sources, |results, source| cell(results, source))
 }
 
-/// A line for each story and forced backend, a column for each guest.
+/// Returns a row for each story and forced backend, with a column for each guest.
 fn stories(all: Guests<'_>) -> Rows {
     let mut titles: Vec<String> = Vec::new();
     for title in all.iter().flat_map(|(_, results)| results.stories.iter().map(Story::title)) {
@@ -107,10 +107,10 @@ fn by_guest(
     rows
 }
 
-/// A table of what stories measured, a line for each guest and story.
+/// A table of values that stories measured, with a row for each guest and story.
 #[derive(Debug)]
 struct ValueTable {
-    /// What the stories are, as the head of the table has it.
+    /// The heading of the column with the stories.
     title: &'static str,
     /// A story belongs to it if it has this value.
     measured_by: &'static str,
@@ -150,7 +150,7 @@ const VALUE_TABLES: [ValueTable; 2] = [
 ];
 
 impl ValueTable {
-    /// Nothing where nothing was measured.
+    /// Returns the rows; `None` if nothing was measured.
     fn rows(&self, all: Guests<'_>) -> Option<Rows> {
         let Self { title, measured_by, decimals, columns } = self;
         let measured: Vec<_> = all
@@ -191,7 +191,7 @@ mod tests {
     use crate::vm::MACHINES;
 
     #[test]
-    fn a_table_has_a_cell_for_each_guest_and_a_failure_is_loud() {
+    fn table_has_a_cell_for_each_guest_and_marks_failures() {
         let head = "@@vm host k, load 1\n@@vm release\n6.1.0\n@@vm check\n{\"would_start\": true, \"sources\": []}\n";
         let one = format!(
             "{head}@@vm run demo\n{{\"story\": \"a\", \"ok\": true}}\n{{\"story\": \"b\", \"ok\": false}}\n@@vm end\n"

@@ -1,7 +1,7 @@
-//! Loads and attaches the programs of a class by the best method that holds.
+//! Loads and attaches the programs of a class by the best method that works.
 //!
-//! The kernel itself is asked to attach: aya does it only through the object that a program was loaded from,
-//! which takes memory to keep, and an on-demand probe is attached long after that.
+//! The programs are attached by direct calls of the kernel: aya attaches only through the object that a program
+//! was loaded from, which takes memory to keep, and an on-demand probe is attached long after that.
 
 use std::error::Error;
 use std::ffi::CString;
@@ -20,17 +20,17 @@ use super::plan::{self, BackendInfo, ClassPlan, RejectedMethod};
 use super::sys::{bpf, bpf_descriptor};
 use eviction_core::error::chain;
 
-/// A program that the verifier has taken.
+/// A program that the verifier has accepted.
 #[derive(Debug)]
 pub(super) struct Program {
     at: HookPoint,
     code: OwnedFd,
-    /// The kernel's id of it.
+    /// The id of the program in the kernel.
     pub(super) id: u32,
 }
 
 impl Program {
-    /// Hands a program of the object to the verifier.
+    /// Loads a program of the object.
     fn load(hook: &ProgramHook, ebpf: &mut Ebpf, btf: &Btf) -> Result<Self, ProgramError> {
         let ProgramHook { program, at, arguments: _ } = *hook;
         let program = ebpf.program_mut(program).ok_or(ProgramError::NotLoaded)?;
@@ -67,7 +67,7 @@ impl Program {
         }
     }
 
-    /// Attaches it.
+    /// Attaches the program.
     pub(super) fn attach(self: &Arc<Self>) -> io::Result<Link> {
         let descriptor = match self.at {
             HookPoint::Tracepoint(_) | HookPoint::Entry(_) | HookPoint::Exit(_) => {
@@ -80,15 +80,15 @@ impl Program {
         Ok(Link { descriptor, program: Arc::clone(self) })
     }
 
-    /// How often the kernel did not run it since it was loaded, because it was at work on that CPU already
-    /// (`recursion_misses`, from 5.12 on; 0 before). Where tasks are preempted in the kernel, that is when another
-    /// one comes to the same place.
+    /// Returns how often the kernel did not run the program since it was loaded, because it was already running
+    /// on that CPU (`recursion_misses`, from 5.12 on; 0 before). Where tasks are preempted in the kernel, that
+    /// happens when another task reaches the same hook.
     pub(super) fn runs_missed(&self) -> io::Result<u64> {
         Ok(info::<ProgramInfo>(&self.code)?.recursion_misses)
     }
 }
 
-/// A program at its place. Dropping it detaches the program.
+/// An attached program. Dropping it detaches the program.
 #[derive(Debug)]
 pub(super) struct Link {
     /// A BPF link, or a perf event with a program.
@@ -97,7 +97,7 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Asks the kernel whether the descriptor still stands for what was attached.
+    /// Checks with the kernel whether the descriptor still refers to what was attached.
     pub(super) fn verify(&self) -> io::Result<()> {
         match self.program.at {
             HookPoint::Tracepoint(_)
@@ -111,16 +111,16 @@ impl Link {
         }
     }
 
-    /// Finds out whether the program can be attached once more after it was taken off, as an on-demand probe is.
+    /// Checks whether the program can be attached again after it was detached, as an on-demand probe is.
     ///
-    /// The kernel is asked to attach to its trampoline a program that is there already. Kernels that allow it
-    /// after the program was taken off refuse it now, since it is there (EBUSY). Before 5.13 a program forgets
-    /// its trampoline when it is attached (`bpf_tracing_prog_attach` in kernel/bpf/syscall.c), and is attached
-    /// once in its life (ENOENT).
+    /// The check attaches to its trampoline a program that is attached already. Kernels that allow attaching it
+    /// again after it was detached refuse this with EBUSY, since it is attached. Before 5.13 a program loses
+    /// its trampoline when it is attached (`bpf_tracing_prog_attach` in kernel/bpf/syscall.c), and can be
+    /// attached only once (ENOENT).
     ///
     /// # Errors
-    /// If it is attached no second time.
-    fn check_attaches_again(&self) -> io::Result<()> {
+    /// If it cannot be attached a second time.
+    fn check_reattach(&self) -> io::Result<()> {
         if !matches!(self.program.at, HookPoint::Entry(_) | HookPoint::Exit(_)) {
             return Ok(());
         }
@@ -133,7 +133,7 @@ impl Link {
     }
 }
 
-/// The attach method of a class that holds.
+/// The attach method of a class that works.
 pub(super) struct Attached {
     pub(super) info: BackendInfo,
     pub(super) method: &'static AttachMethod,
@@ -143,7 +143,7 @@ pub(super) struct Attached {
 /// Tries the methods of a class, best first.
 ///
 /// # Errors
-/// If none holds; why.
+/// The reasons, if no method works.
 pub(super) fn attach_best(
     plan: ClassPlan,
     ebpf: &mut Ebpf,
@@ -160,21 +160,21 @@ pub(super) fn attach_best(
             Err(error) => rejected.push(RejectedMethod { method: method.name, why: lockdown.explain(error) }),
         }
     }
-    Err(plan::nothing(class, &rejected))
+    Err(plan::no_backend(class, &rejected))
 }
 
 fn attach(hook: &ProgramHook, ebpf: &mut Ebpf, btf: &Btf, is_on_demand: bool) -> Result<Link, String> {
-    let fail = |error: &(dyn Error + 'static)| format!("{}: {}", hook.program, brief(error));
+    let fail = |error: &(dyn Error + 'static)| format!("{}: {}", hook.program, error_summary(error));
     let began = Instant::now();
     let program = Arc::new(Program::load(hook, ebpf, btf).map_err(|error| fail(&error))?);
     let loaded = began.elapsed();
     let link = program.attach().map_err(|error| fail(&error))?;
     if is_on_demand {
-        link.check_attaches_again().map_err(|error| fail(&error))?;
+        link.check_reattach().map_err(|error| fail(&error))?;
     }
-    // A trampoline may wait until no task is in the one before it.
+    // Attaching to a trampoline may wait until no task runs the previous one.
     let attached = began.elapsed().saturating_sub(loaded);
-    tracing::debug!(program = hook.program, ?loaded, ?attached, "a program holds");
+    tracing::debug!(program = hook.program, ?loaded, ?attached, "a program is attached");
     Ok(link)
 }
 
@@ -190,7 +190,7 @@ struct TracepointAttr {
     cookie: u64,
 }
 
-/// Attaches a program to this tracepoint, or to the place that the kernel knows from its loading.
+/// Attaches a program to this tracepoint, or to the hook that it was loaded for.
 fn attach_traced(program: &OwnedFd, tracepoint: Option<&str>) -> io::Result<OwnedFd> {
     let name = tracepoint.map(CString::new).transpose()?;
     let mut attr = TracepointAttr {
@@ -212,7 +212,7 @@ struct LinkInfo {
     prog_id: u32,
 }
 
-/// `struct bpf_prog_info` as far as it is needed; kernels that have less leave the rest as it is.
+/// The part of `struct bpf_prog_info` that is read; kernels with a shorter structure leave the rest unchanged.
 #[derive(Default)]
 #[repr(C)]
 struct ProgramInfo {
@@ -221,15 +221,15 @@ struct ProgramInfo {
 }
 
 /// # Safety
-/// Numbers alone, laid out as the beginning of what the kernel tells about such a descriptor; where it holds
-/// addresses of buffers, 0 asks for none.
+/// The type consists of numbers only, with the layout of the beginning of the kernel's information about such a
+/// descriptor. Where that holds addresses of buffers, 0 requests none.
 unsafe trait Info: Default {}
-// SAFETY: as `linux/bpf.h` has them.
+// SAFETY: the layout is that of `linux/bpf.h`.
 unsafe impl Info for LinkInfo {}
-// SAFETY: the same.
+// SAFETY: the layout is that of `linux/bpf.h`.
 unsafe impl Info for ProgramInfo {}
 
-/// The part of `union bpf_attr` that asking for information uses.
+/// The part of `union bpf_attr` that reading information about a descriptor uses.
 #[repr(C)]
 struct InfoAttr {
     bpf_fd: u32,
@@ -244,15 +244,15 @@ fn info<I: Info>(of: &OwnedFd) -> io::Result<I> {
         info_len: size_of::<I>() as u32,
         info: (&raw mut info) as u64,
     };
-    // SAFETY: `attr` is the part of `bpf_attr` that this command uses, and
-    // `info` is of numbers, has room for as many bytes as it says, and asks for no buffer to be filled.
+    // SAFETY: `attr` is the part of `bpf_attr` that this command uses. `info` consists of numbers, has as many
+    // bytes as `attr` states, and requests no buffer.
     unsafe { bpf(BPF_OBJ_GET_INFO_BY_FD, &mut attr) }?;
     Ok(info)
 }
 
-/// An error and its causes in one short line. The verifier's log, which may be long, is cut
-/// down to what it says last.
-pub(super) fn brief(error: &(dyn Error + 'static)) -> String {
+/// Formats an error and its causes as one short line. Of the verifier's log, which may be long, only the last
+/// message is kept.
+pub(super) fn error_summary(error: &(dyn Error + 'static)) -> String {
     if let Some(ProgramError::LoadError { io_error, verifier_log }) = error.downcast_ref() {
         let log = verifier_log.to_string();
         return match verifier_error(&log) {
@@ -260,21 +260,21 @@ pub(super) fn brief(error: &(dyn Error + 'static)) -> String {
             None => format!("the kernel refuses it: {io_error}"),
         };
     }
-    cut(chain(error).lines().next().unwrap_or_default())
+    truncate(chain(error).lines().next().unwrap_or_default())
 }
 
-/// The line of a verifier's log that says what was wrong: the last one before its statistics.
+/// Returns the error in a verifier's log: the last line before its statistics.
 fn verifier_error(log: &str) -> Option<String> {
     let statistics = ["processed ", "insns processed", "verification time", "stack depth", "peak_states"];
     log.lines()
         .map(str::trim)
         .rfind(|line| !line.is_empty() && !statistics.iter().any(|start| line.starts_with(start)))
-        .map(cut)
+        .map(truncate)
 }
 
-fn cut(line: &str) -> String {
-    const LONGEST: usize = 200;
-    match line.char_indices().nth(LONGEST) {
+fn truncate(line: &str) -> String {
+    const MAX_CHARS: usize = 200;
+    match line.char_indices().nth(MAX_CHARS) {
         Some((end, _)) => format!("{}…", &line[..end]),
         None => line.to_owned(),
     }
@@ -288,7 +288,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_verifiers_verdict_is_its_last_line_before_the_statistics() {
+    fn verifier_error_is_the_last_line_before_the_statistics() {
         let log = "0: R1=ctx() R10=fp0\n; code\n12: (79) r1 = *(u64 *)(r2 +3)\n\
             access beyond struct cgroup at off 3 size 8\n\
             processed 13 insns (limit 1000000) max_states_per_insn 0\n\n";
@@ -304,17 +304,17 @@ mod tests {
     #[test]
     fn a_long_line_is_cut_between_characters() {
         let line = "é".repeat(300);
-        assert_eq!(cut(&line).chars().count(), 201);
-        assert_eq!(cut("short"), "short");
+        assert_eq!(truncate(&line).chars().count(), 201);
+        assert_eq!(truncate("short"), "short");
     }
 
     #[test]
-    fn an_error_is_told_with_its_causes_once() {
+    fn error_summary_contains_each_cause_once() {
         let error = MapError::SyscallError(aya::sys::SyscallError {
             call: "bpf_map_create",
             io_error: std::io::Error::from_raw_os_error(1),
         });
-        let text = brief(&EbpfError::from(error));
+        let text = error_summary(&EbpfError::from(error));
         assert!(text.contains("bpf_map_create") && text.contains("Operation not permitted"), "{text}");
         assert_eq!(text.matches("bpf_map_create").count(), 1, "{text}");
     }

@@ -1,5 +1,5 @@
-//! The table of attach methods: every way to see a class of events that there is, and what it needs of the
-//! kernel. A new one is an entry in `attach_methods/table.rs` and a thin program.
+//! The table of attach methods: every way to observe a class of events, and what it requires of the kernel. A
+//! new method is an entry in `attach_methods/table.rs` and a thin program.
 #![forbid(unsafe_code)]
 
 mod table;
@@ -39,7 +39,8 @@ eviction_core::named_enum! {
 }
 
 impl EventClass {
-    /// The type of the file systems that it is about; it is loaded where the node has one ([`LoadOptions::disks`]).
+    /// Returns the type of the file systems that the class is about. It is loaded where the node has one
+    /// ([`LoadOptions::disks`]).
     ///
     /// [`LoadOptions::disks`]: crate::LoadOptions::disks
     pub const fn file_system(self) -> Option<&'static str> {
@@ -57,52 +58,51 @@ impl fmt::Display for EventClass {
     }
 }
 
-/// One way to see a class of events: programs that are attached together.
+/// A way to observe a class of events: programs that are attached together.
 #[derive(Debug)]
 pub struct AttachMethod {
     /// Its name in logs, metrics, `check` and options.
     pub name: &'static str,
-    /// What it tells about.
+    /// The class of events that it observes.
     pub class: EventClass,
     /// Its programs.
     pub hooks: &'static [ProgramHook],
-    /// The members without which it is of no use, by the names of their fields in
-    /// [`eviction_common::Offsets`].
+    /// The members that it requires, by the names of their fields in [`eviction_common::Offsets`].
     pub(super) needs: &'static [&'static [&'static str]],
     pub(super) sees_every_charge: bool,
     pub(super) granularity: Granularity,
-    /// Of a hook for a time, beside what and when.
+    /// For an on-demand probe: the methods that it accompanies, and when it is attached.
     pub(super) companion: Option<CompanionProbe>,
 }
 
-/// What a hook that is attached for a time is good for.
+/// The use of an on-demand probe.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CompanionProbe {
-    /// The methods for charges, or for disks, that it goes with.
+    /// The methods for charges, or for disks, that it accompanies.
     pub(super) methods: &'static [&'static str],
     /// When it is attached.
     pub(super) when: AttachWhen,
 }
 
-/// When a hook for a time is attached.
+/// When an on-demand probe is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AttachWhen {
-    /// While a line is near: it sees growth that the other passes over.
+    /// While a threshold is near: the probe sees growth that the other method ignores.
     NearThreshold,
-    /// While it is to be seen how pressure ends: the other sees no memory given back.
+    /// While the release of memory is awaited: the other method does not see freed memory.
     OnRelease,
-    /// While a threshold on a disk is near: the other sees what is written by write-back only.
+    /// While a threshold on a disk is near: the other method sees only what write-back writes.
     NearDiskThreshold,
 }
 
-/// How far a cgroup can grow before a method sees it.
+/// How far a cgroup can grow before a method reports it.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Granularity {
-    /// That says nothing about it.
+    /// Does not apply to the method.
     None,
-    /// What one page of page tables maps, and what is passed over.
+    /// What one page of page tables maps, plus the changes that are ignored.
     PageTable,
-    /// What each CPU charges ahead at once.
+    /// What each CPU charges in advance at once.
     Batch,
 }
 
@@ -117,14 +117,14 @@ impl Granularity {
     }
 }
 
-/// One program of the object, and where it goes.
+/// A program of the object, and its hook point.
 #[derive(Debug)]
 pub struct ProgramHook {
     /// Its name in the object.
     pub program: &'static str,
     /// What it is attached to.
     pub at: HookPoint,
-    /// What its first arguments have to be.
+    /// The required types of its first arguments.
     pub(super) arguments: &'static [Expected],
 }
 
@@ -135,18 +135,18 @@ pub enum HookPoint {
     Tracepoint(&'static str),
     /// A tracepoint, also one of a module. The verifier does not know the types of its arguments.
     RawTracepoint(&'static str),
-    /// Where a function begins, by BTF and a trampoline.
+    /// The entry of a function, by BTF and a trampoline.
     Entry(&'static str),
-    /// Where a function returns, by the same.
+    /// The return of a function, by BTF and a trampoline.
     Exit(&'static str),
-    /// Where a function begins, by a breakpoint or what stands for one.
+    /// The entry of a function, by a breakpoint or its replacement.
     Probe(&'static str),
-    /// Where a function returns, by the same.
+    /// The return of a function, by the same means as [`Self::Probe`].
     ReturnProbe(&'static str),
 }
 
 impl HookPoint {
-    /// The tracepoint, if it is one.
+    /// Returns the tracepoint, if it is one.
     pub fn tracepoint(self) -> Option<&'static str> {
         match self {
             Self::Tracepoint(name) | Self::RawTracepoint(name) => Some(name),
@@ -154,7 +154,7 @@ impl HookPoint {
         }
     }
 
-    /// The function, if it is one.
+    /// Returns the function, if it is one.
     pub fn function(self) -> Option<&'static str> {
         match self {
             Self::Tracepoint(_) | Self::RawTracepoint(_) => None,
@@ -171,7 +171,7 @@ pub(super) enum Expected {
 }
 
 impl Expected {
-    pub(super) fn is(self, argument: &Argument) -> bool {
+    pub(super) fn matches(self, argument: &Argument) -> bool {
         match (self, argument) {
             (Self::Struct(name), Argument::Struct(found)) => name == found,
             (Self::Pointer, Argument::Pointer) | (Self::Number, Argument::Number) => true,
@@ -190,18 +190,18 @@ impl fmt::Display for Expected {
     }
 }
 
-/// What stands behind the methods for charges on every machine, in the same backends.
+/// The fallbacks of the methods for charges on every machine, by the names of their backends.
 pub const FALLBACKS: [&str; 4] = [memcg_v1::NAME, psi::NAME, memory_events::NAME, timer::NAME];
 
-/// The backends that the methods of a class are on: the names that one is chosen from.
+/// Returns the backends of a class: the names to choose from.
 pub fn backends(class: EventClass) -> impl Iterator<Item = &'static str> {
     let is_of_charges = matches!(class, EventClass::Charge | EventClass::ChargeNear);
-    let behind = if is_of_charges { FALLBACKS.as_slice() } else { &[] };
+    let fallbacks = if is_of_charges { FALLBACKS.as_slice() } else { &[] };
     let own = ATTACH_METHODS.iter().filter(move |method| method.class == class).map(|method| method.name);
-    own.chain(behind.iter().copied())
+    own.chain(fallbacks.iter().copied())
 }
 
-/// The name of every method that can be asked for or denied.
+/// Returns the name of every method that can be requested or disabled.
 pub fn names() -> impl Iterator<Item = &'static str> {
     ATTACH_METHODS.iter().map(|method| method.name).chain(FALLBACKS)
 }

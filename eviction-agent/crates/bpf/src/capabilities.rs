@@ -1,4 +1,4 @@
-//! What this machine offers to BPF, without loading anything.
+//! Finds out what this machine offers to BPF, without loading anything.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -16,32 +16,32 @@ use super::{
 const BTF_FILE: &str = "/sys/kernel/btf/vmlinux";
 const LOCKDOWN_FILE: &str = "/sys/kernel/security/lockdown";
 
-/// What is known of a machine before anything is loaded.
+/// The facts about a machine that are known before anything is loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelFacts {
-    /// What the kernel says of its types, or why it says nothing.
+    /// The facts from the kernel's BTF, or why there are none.
     pub btf: Result<BtfFacts, String>,
-    /// What this process may do.
+    /// The capabilities of this process.
     pub capabilities: CapabilitySet,
-    /// How far the kernel is locked down.
+    /// The lockdown mode of the kernel.
     pub lockdown: Lockdown,
     /// Number of the memory controller's hierarchy (0 is cgroup v2), or why there is none.
     pub hierarchy: Result<i32, String>,
 }
 
-/// What the kernel's BTF says.
+/// The facts from the kernel's BTF.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BtfFacts {
-    /// Where members are.
+    /// The offsets of members.
     pub resolved: ResolvedOffsets,
-    /// The arguments of those tracepoints that a method wants and the kernel has.
+    /// The arguments of the tracepoints that a method needs and the kernel has.
     pub tracepoints: BTreeMap<&'static str, Vec<Argument>>,
-    /// The same of functions.
+    /// The arguments of the functions that a method needs and the kernel has.
     pub functions: BTreeMap<&'static str, Vec<Argument>>,
 }
 
-/// Those capabilities that are lacking for tracing programs. CAP_SYS_ADMIN stands for both.
-pub(super) fn lacking(held: CapabilitySet) -> Option<&'static str> {
+/// Returns the capabilities that are missing for tracing programs. CAP_SYS_ADMIN includes both.
+pub(super) fn missing_capabilities(held: CapabilitySet) -> Option<&'static str> {
     let has = |capability| held.intersects(CapabilitySet::SYS_ADMIN | capability);
     match (has(CapabilitySet::BPF), has(CapabilitySet::PERFMON)) {
         (true, true) => None,
@@ -51,31 +51,31 @@ pub(super) fn lacking(held: CapabilitySet) -> Option<&'static str> {
     }
 }
 
-/// Whether the kernel withholds the helper that reads any address (`bpf_tracing_func_proto` in kernel/trace/bpf_trace.c).
-/// Who may load no program at all is not told.
-fn withholds_reading() -> bool {
+/// Returns whether the kernel refuses the helper that reads any address (`bpf_tracing_func_proto` in
+/// kernel/trace/bpf_trace.c). Always false in a process that may load no program at all.
+fn refuses_probe_read() -> bool {
     let reads = is_helper_supported(ProgramType::RawTracePoint, BpfHelper::BPF_FUNC_probe_read_kernel);
     matches!(reads, Ok(false))
 }
 
-/// How far the kernel is locked down (kernel_lockdown(7)).
+/// The lockdown mode of the kernel (kernel_lockdown(7)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lockdown {
-    /// Not at all.
+    /// No lockdown.
     None,
     /// The kernel cannot be changed.
     Integrity,
-    /// Nor can its memory be read at any address.
+    /// In addition, the kernel's memory cannot be read at any address.
     Confidentiality,
-    /// It does not say: securityfs is not mounted, or the kernel has no lockdown. Programs may read.
+    /// The mode is unknown: securityfs is not mounted, or the kernel has no lockdown. Programs may read.
     Unknown,
 }
 
 impl Lockdown {
-    /// The offsets that programs may use. In confidentiality the helper that reads any address is
-    /// withheld; what follows typed pointers alone still runs. The charge hooks need the helper for
-    /// the counts of out-of-memory events, which they can do without, and for the kernel_kill, which there is
-    /// none of then; the fork hook for the groups' own limits of tasks.
+    /// Returns the offsets that programs may use. In the mode `confidentiality` the kernel refuses the helper
+    /// that reads any address; what only follows typed pointers still runs. The charge hooks need the helper
+    /// for the counts of OOM events, which are optional, and for the kernel kill, which is not available then.
+    /// The fork hook needs it for the cgroups' own limits of tasks.
     pub(super) fn readable(self, offsets: Offsets) -> Offsets {
         match self {
             Self::Confidentiality => Offsets {
@@ -90,7 +90,7 @@ impl Lockdown {
         }
     }
 
-    /// Why a program was refused, with the lockdown where that is the likely cause.
+    /// Adds the lockdown to the reason for which a program was refused, where it is the likely cause.
     pub(super) fn explain(self, why: String) -> String {
         match self {
             Self::Confidentiality => {
@@ -102,7 +102,7 @@ impl Lockdown {
         }
     }
 
-    /// As it stands in the kernel's file.
+    /// Returns the mode as it is written in the kernel's file.
     pub const fn name(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -112,13 +112,13 @@ impl Lockdown {
         }
     }
 
-    /// As the kernel says it.
+    /// Reads the mode.
     pub fn read() -> Self {
-        let said = fs::read_to_string(LOCKDOWN_FILE).map_or(Self::Unknown, |text| Self::parse(&text));
-        match said {
-            // As in a pod, which is given no securityfs.
-            Self::Unknown if withholds_reading() => Self::Confidentiality,
-            said => said,
+        let mode = fs::read_to_string(LOCKDOWN_FILE).map_or(Self::Unknown, |text| Self::parse(&text));
+        match mode {
+            // For instance in a pod, which has no securityfs.
+            Self::Unknown if refuses_probe_read() => Self::Confidentiality,
+            mode => mode,
         }
     }
 
@@ -134,12 +134,12 @@ impl Lockdown {
     }
 }
 
-/// The effective capabilities of this thread; none if they cannot be read.
+/// Returns the effective capabilities of this thread; none if they cannot be read.
 pub(super) fn effective_capabilities() -> CapabilitySet {
     rustix::thread::capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective)
 }
 
-/// Looks at this machine.
+/// Collects the facts about this machine.
 pub fn facts() -> KernelFacts {
     KernelFacts {
         btf: read_btf(Path::new(BTF_FILE)),
@@ -149,13 +149,13 @@ pub fn facts() -> KernelFacts {
     }
 }
 
-/// Looks at a kernel's blob of BTF, and at that of the module xfs beside it.
+/// Reads a kernel's blob of BTF, and that of the module xfs next to it.
 pub fn read_btf(file: &Path) -> Result<BtfFacts, String> {
     let blob = read(file)?;
     let module_file = file.with_file_name("xfs");
     let module_blob = module_file.exists().then(|| read(&module_file));
-    let places = || ATTACH_METHODS.iter().flat_map(|method| method.hooks).map(|hook| hook.at);
-    let functions: Vec<_> = places().filter_map(HookPoint::function).collect();
+    let hook_points = || ATTACH_METHODS.iter().flat_map(|method| method.hooks).map(|hook| hook.at);
+    let functions: Vec<_> = hook_points().filter_map(HookPoint::function).collect();
     let wanted = BtfQuery { functions: &functions, ..offsets::WANTED };
     let btf = Btf::parse(&blob, &wanted).map_err(|error| cannot_read(file, error))?;
     let xfs = module_blob.as_ref().map(|blob| {
@@ -167,7 +167,7 @@ pub fn read_btf(file: &Path) -> Result<BtfFacts, String> {
         None
     });
     let find = |name| btf.tracepoint(name).or_else(|| xfs.as_ref()?.tracepoint(name));
-    let tracepoints = places().filter_map(HookPoint::tracepoint);
+    let tracepoints = hook_points().filter_map(HookPoint::tracepoint);
     Ok(BtfFacts {
         resolved: offsets::resolve(&btf, xfs.as_ref()),
         tracepoints: tracepoints.filter_map(|name| Some((name, find(name)?))).collect(),
@@ -183,8 +183,8 @@ fn cannot_read(file: &Path, error: impl std::fmt::Display) -> String {
     format!("read {}: {error}", file.display())
 }
 
-/// The hierarchy that this process' own line of /proc/self/cgroup names for the memory
-/// controller; on cgroup v2 no line names controllers.
+/// Returns the hierarchy of the memory controller, from the line of this process in /proc/self/cgroup. On
+/// cgroup v2 no line names controllers.
 fn read_hierarchy() -> Result<i32, String> {
     let fail = |error: procfs::ProcError| format!("read /proc/self/cgroup: {error}");
     let groups = procfs::process::Process::myself().and_then(|myself| myself.cgroups()).map_err(fail)?;
@@ -204,7 +204,7 @@ mod tests {
     use crate::btf::tests::Blob;
 
     #[test]
-    fn lockdown_is_what_stands_in_brackets() {
+    fn lockdown_mode_is_the_word_in_brackets() {
         assert_eq!(Lockdown::parse("[none] integrity confidentiality\n"), Lockdown::None);
         assert_eq!(Lockdown::parse("none [integrity] confidentiality\n"), Lockdown::Integrity);
         assert_eq!(Lockdown::parse("none integrity [confidentiality]"), Lockdown::Confidentiality);
@@ -218,8 +218,8 @@ mod tests {
         let offsets =
             Offsets { memcg_oom: 8, memcg_oom_kill: 16, memcg_memory: 24, ..ProgramConfig::NONE.offsets };
         assert_eq!(Lockdown::Integrity.readable(offsets), offsets);
-        let kept = Lockdown::Confidentiality.readable(offsets);
-        assert_eq!((kept.memcg_oom, kept.memcg_oom_kill, kept.memcg_memory), (ABSENT, ABSENT, 24));
+        let allowed = Lockdown::Confidentiality.readable(offsets);
+        assert_eq!((allowed.memcg_oom, allowed.memcg_oom_kill, allowed.memcg_memory), (ABSENT, ABSENT, 24));
         assert_eq!(Lockdown::Unknown.explain("no".into()), "no");
         assert!(Lockdown::Confidentiality.explain("no".into()).contains("lockdown=confidentiality"));
     }
@@ -227,15 +227,15 @@ mod tests {
     #[test]
     fn lacking_capabilities_are_named() {
         let (bpf, perfmon) = (CapabilitySet::BPF, CapabilitySet::PERFMON);
-        assert_eq!(lacking(CapabilitySet::empty()), Some("CAP_BPF and CAP_PERFMON"));
-        assert_eq!(lacking(bpf), Some("CAP_PERFMON"));
-        assert_eq!(lacking(perfmon), Some("CAP_BPF"));
-        assert_eq!(lacking(bpf | perfmon), None);
-        assert_eq!(lacking(CapabilitySet::SYS_ADMIN), None);
+        assert_eq!(missing_capabilities(CapabilitySet::empty()), Some("CAP_BPF and CAP_PERFMON"));
+        assert_eq!(missing_capabilities(bpf), Some("CAP_PERFMON"));
+        assert_eq!(missing_capabilities(perfmon), Some("CAP_BPF"));
+        assert_eq!(missing_capabilities(bpf | perfmon), None);
+        assert_eq!(missing_capabilities(CapabilitySet::SYS_ADMIN), None);
     }
 
     #[test]
-    fn a_file_that_is_no_btf_is_a_reason() {
+    fn missing_or_invalid_btf_file_is_an_error_with_the_reason() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("vmlinux");
         let why = read_btf(&file).unwrap_err();
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_xfs_has_is_read_from_its_module_and_one_that_is_no_btf_costs_xfs_alone() {
+    fn btf_of_the_xfs_module_affects_only_xfs() {
         let mut kernel = Blob::new();
         let int = kernel.int("int", 4);
         let inode = kernel.structure("inode", 100, &[("i_sb", int, 40)]);

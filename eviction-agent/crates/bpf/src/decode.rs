@@ -1,5 +1,5 @@
-//! From the bytes of a record to an [`Event`]. Whatever the bytes are, it ends in an event or
-//! in an error that says what was wrong with them.
+//! Decodes the bytes of a record to an [`Event`]. Any bytes end in an event or in an error that describes what
+//! is wrong with them.
 
 use bytes::{Buf, TryGetError};
 use eviction_common::{
@@ -14,51 +14,51 @@ use super::event::{
 };
 use super::handle::disk::user_device;
 
-/// Why the bytes of a record are none.
+/// Why the bytes of a record cannot be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum DecodeError {
-    /// It ends before its figures do.
+    /// The record ends before its last field.
     #[error("record of {have} bytes ends early")]
     Short {
-        /// How many bytes there were.
+        /// The length of the record in bytes.
         have: usize,
     },
-    /// The kernel side was built with another layout.
+    /// The BPF programs were built with another layout.
     #[error("record of ABI {found}, this is {ABI_VERSION}")]
     Abi {
-        /// What it says it is.
+        /// The ABI version in the record.
         found: u16,
     },
-    /// No such kind.
+    /// The kind of the record is unknown.
     #[error("record of unknown kind {found}")]
     Kind {
-        /// What it says it is.
+        /// The kind in the record.
         found: u16,
     },
-    /// The length in its header is not how long it is.
-    #[error("record says it has {said} bytes and has {have}")]
+    /// The length in the header is not that of the record.
+    #[error("record says it has {stated} bytes and has {have}")]
     Length {
-        /// What its header says.
-        said: u32,
-        /// How many bytes there were.
+        /// The length in the header.
+        stated: u32,
+        /// The length of the record in bytes.
         have: usize,
     },
-    /// It goes on behind its last figure.
+    /// The record continues behind its last field.
     #[error("record of kind {kind} goes on behind its end: it has {have} bytes")]
     Long {
-        /// How many bytes there were.
+        /// The length of the record in bytes.
         have: usize,
         /// The record's kind.
         kind: &'static str,
     },
-    /// A figure that no program writes.
+    /// A field has a value that no program writes.
     #[error("record of kind {kind} has {value} as its {field}")]
     Field {
         /// The record's kind.
         kind: &'static str,
-        /// Which figure.
+        /// The name of the field.
         field: &'static str,
-        /// What it was.
+        /// The value of the field.
         value: u64,
     },
 }
@@ -73,15 +73,15 @@ pub fn decode(record: &[u8], page_bytes: u64) -> Result<Event, DecodeError> {
         return Err(DecodeError::Abi { found: abi });
     }
     let kind = Kind::from_raw(kind).ok_or(DecodeError::Kind { found: kind })?;
-    let said = fields.u32()?;
-    if said as usize != have {
-        return Err(DecodeError::Length { said, have });
+    let stated = fields.u32()?;
+    if stated as usize != have {
+        return Err(DecodeError::Length { stated, have });
     }
     let cpu = fields.u32()?;
     fields.u32()?;
     let stamp = Stamp { cpu, seq: fields.u64()?, ktime_ns: fields.u64()? };
     let event = match kind {
-        Kind::ThresholdCrossed => Event::ThresholdCrossed(fields.crossed(stamp)?),
+        Kind::ThresholdCrossed => Event::ThresholdCrossed(fields.threshold_crossed(stamp)?),
         Kind::OomKill => match fields.oom_kill(stamp)? {
             mark if mark.was_killed() == Some(false) => Event::OomMark(mark),
             kill => Event::OomKill(kill),
@@ -90,7 +90,7 @@ pub fn decode(record: &[u8], page_bytes: u64) -> Result<Event, DecodeError> {
         Kind::CgroupRemoved => Event::CgroupRemoved(CgroupChange { stamp, id: fields.u64()? }),
         Kind::TaskAlarm => Event::TaskAlarm(fields.task_alarm(stamp)?),
         Kind::KernelKill => Event::KernelKill(fields.kernel_kill(stamp)?),
-        Kind::DiskThresholdCrossed => Event::DiskThresholdCrossed(fields.disk_crossed(stamp)?),
+        Kind::DiskThresholdCrossed => Event::DiskThresholdCrossed(fields.disk_threshold_crossed(stamp)?),
     };
     match fields.rest.len() {
         0 => Ok(event),
@@ -109,28 +109,28 @@ struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    fn short(&self) -> impl Fn(TryGetError) -> DecodeError + use<> {
+    fn short_record(&self) -> impl Fn(TryGetError) -> DecodeError + use<> {
         let have = self.have;
         move |_| DecodeError::Short { have }
     }
 
     fn u16(&mut self) -> Result<u16, DecodeError> {
-        self.rest.try_get_u16_ne().map_err(self.short())
+        self.rest.try_get_u16_ne().map_err(self.short_record())
     }
 
     fn u32(&mut self) -> Result<u32, DecodeError> {
-        self.rest.try_get_u32_ne().map_err(self.short())
+        self.rest.try_get_u32_ne().map_err(self.short_record())
     }
 
     fn i32(&mut self) -> Result<i32, DecodeError> {
-        self.rest.try_get_i32_ne().map_err(self.short())
+        self.rest.try_get_i32_ne().map_err(self.short_record())
     }
 
     fn u64(&mut self) -> Result<u64, DecodeError> {
-        self.rest.try_get_u64_ne().map_err(self.short())
+        self.rest.try_get_u64_ne().map_err(self.short_record())
     }
 
-    /// Pages as bytes. A counter that is below zero for a moment reads as a huge number.
+    /// Reads pages as bytes. A counter that is below zero for a moment is a huge number, and counts as 0.
     fn pages(&mut self) -> Result<u64, DecodeError> {
         let pages = self.u64()?;
         Ok(self.bytes_of(pages))
@@ -149,7 +149,7 @@ impl<'a> Fields<'a> {
         Ok(slice)
     }
 
-    fn crossed(&mut self, stamp: Stamp) -> Result<ThresholdCrossed, DecodeError> {
+    fn threshold_crossed(&mut self, stamp: Stamp) -> Result<ThresholdCrossed, DecodeError> {
         let cgroup_id = self.u64()?;
         let leaf_id = self.u64()?;
         let generation = self.u64()?;
@@ -186,26 +186,26 @@ impl<'a> Fields<'a> {
         let owner_id = self.u64()?;
         let owner =
             Ancestor { id: owner_id, usage: self.pages()?, max: self.limit()?, ..Ancestor::default() };
-        let choice = OomContext { owner: (owner_id != 0).then_some(owner), ktime_ns: self.u64()? };
+        let context = OomContext { owner: (owner_id != 0).then_some(owner), ktime_ns: self.u64()? };
         let flags = self.u32()?;
         let chain_len = self.u32()?;
         if chain_len as usize > MAX_CHAIN {
             return Err(unknown(Kind::OomKill, "chain length", chain_len));
         }
         let mut chain = Vec::with_capacity(chain_len as usize);
-        for place in 0..MAX_CHAIN {
+        for index in 0..MAX_CHAIN {
             let ancestor = self.ancestor()?;
-            if place < chain_len as usize {
+            if index < chain_len as usize {
                 chain.push(ancestor);
             }
         }
         let mut names = Vec::with_capacity(chain_len as usize);
-        for place in 0..MAX_CHAIN {
-            let room = self.slice(NAME_BYTES)?;
-            if place < chain_len as usize {
-                // One that is not closed goes on.
-                let end = room.iter().position(|byte| *byte == 0).unwrap_or(0);
-                names.push(room[..end].into());
+        for index in 0..MAX_CHAIN {
+            let name = self.slice(NAME_BYTES)?;
+            if index < chain_len as usize {
+                // A name without a NUL may be cut off, so it counts as unknown.
+                let end = name.iter().position(|byte| *byte == 0).unwrap_or(0);
+                names.push(name[..end].into());
             }
         }
         let has = |flag| flags & flag != 0;
@@ -221,7 +221,7 @@ impl<'a> Fields<'a> {
             trigger_pid,
             trigger_comm,
             trigger_memcg: (trigger_memcg != 0).then_some(trigger_memcg),
-            context: has(oom_flag::OWNER).then_some(choice),
+            context: has(oom_flag::OWNER).then_some(context),
             truncated: has(oom_flag::CUT),
             pid_only: has(oom_flag::PID_ONLY),
             chain,
@@ -235,7 +235,7 @@ impl<'a> Fields<'a> {
         Ok(comm)
     }
 
-    /// A limit in bytes; none where it is the kernel's greatest.
+    /// Reads a limit in bytes; `None` if it is the kernel's greatest.
     fn limit(&mut self) -> Result<Option<u64>, DecodeError> {
         let max = self.u64()?.saturating_mul(self.page_bytes);
         Ok((max < UNLIMITED_BYTES).then_some(max))
@@ -300,7 +300,7 @@ impl<'a> Fields<'a> {
         Ok(KernelKill { stamp, order, cause, victim_id, leaf_id, usage, grown, tgid, pid, error, comm })
     }
 
-    fn disk_crossed(&mut self, stamp: Stamp) -> Result<DiskThresholdCrossed, DecodeError> {
+    fn disk_threshold_crossed(&mut self, stamp: Stamp) -> Result<DiskThresholdCrossed, DecodeError> {
         let generation = self.u64()?;
         let leaf_id = self.u64()?;
         let beyond = self.u64()?;

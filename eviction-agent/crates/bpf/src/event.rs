@@ -1,37 +1,36 @@
-//! What the kernel told, in the units of the rest of the house: bytes, and nanoseconds of
-//! `CLOCK_MONOTONIC`.
+//! The kernel's events, in the units of the rest of the agent: bytes, and nanoseconds of `CLOCK_MONOTONIC`.
 
 use std::{borrow::Cow, ffi::OsStr, fmt, os::unix::ffi::OsStrExt as _};
 
 pub use eviction_common::{Alarm, DiskResource, Edge, KernelKillCause};
 
-/// When and where the kernel side wrote a record.
+/// When and where a BPF program wrote a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     /// Nanoseconds of `CLOCK_MONOTONIC` when the program ran.
     pub ktime_ns: u64,
     /// The CPU that it ran on.
     pub cpu: u32,
-    /// Number of the record among those of its CPU, lost ones counted.
+    /// The number of the record among those of its CPU, including lost ones.
     pub seq: u64,
 }
 
 /// One record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// An armed level was crossed.
+    /// A memory threshold was crossed.
     ThresholdCrossed(ThresholdCrossed),
-    /// The kernel kills a process, out of memory. Also when it is not known whether it does
+    /// The kernel kills a process because it is out of memory. Also used if it is not known whether it does
     /// ([`OomKill::was_killed`]).
     OomKill(OomKill),
-    /// The kernel ran out of memory, and marked a task that was about to end of itself; it killed
-    /// nobody. So end processes at their limit that somebody else sent SIGKILL.
+    /// The kernel ran out of memory and marked a task that was about to exit by itself; it killed no process.
+    /// Processes at their limit that were sent SIGKILL by another process end this way.
     OomMark(OomKill),
-    /// A cgroup of the memory controller's hierarchy was made.
+    /// A cgroup of the memory controller's hierarchy was created.
     CgroupCreated(CgroupChange),
     /// A cgroup of the memory controller's hierarchy was removed.
     CgroupRemoved(CgroupChange),
-    /// There are, or come, too many tasks.
+    /// There are too many tasks, or there soon will be.
     TaskAlarm(TaskAlarm),
     /// The armed kill order was carried out.
     KernelKill(KernelKill),
@@ -40,7 +39,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// When and where it was written.
+    /// Returns when and where the record was written.
     pub fn stamp(&self) -> Stamp {
         match self {
             Self::ThresholdCrossed(crossed) => crossed.stamp,
@@ -53,31 +52,32 @@ impl Event {
     }
 }
 
-/// An armed level was crossed. Comes once for each arming and edge.
+/// A memory threshold was crossed. Reported once for each setting and edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThresholdCrossed {
     /// When and where.
     pub stamp: Stamp,
-    /// The cgroup whose level it is.
+    /// The cgroup that has the threshold.
     pub cgroup_id: u64,
-    /// The cgroup that was charged: the level's own, or one below it.
+    /// The cgroup that was charged: the one with the threshold, or one below it.
     pub leaf_id: u64,
-    /// Which arming it was: [`Generation`](super::Generation) as [`set_threshold`](super::BpfHandle::set_threshold) gave it.
+    /// The setting of the threshold: the [`Generation`](super::Generation) that
+    /// [`set_threshold`](super::BpfHandle::set_threshold) returned.
     pub generation: u64,
-    /// What was crossed.
+    /// The edge that was crossed.
     pub edge: Edge,
-    /// Usage of the level's cgroup then, bytes.
+    /// Usage then of the cgroup that has the threshold, in bytes.
     pub usage: u64,
-    /// Bytes charged since the arming; 0 on methods that do not see every charge.
+    /// Bytes charged since the threshold was set; 0 on methods that do not see every charge.
     pub gross: u64,
-    /// The process that ran then: who charged, mostly.
+    /// The process that ran then: mostly the one that charged.
     pub tgid: u32,
     /// Its thread.
     pub pid: u32,
 }
 
 impl ThresholdCrossed {
-    /// Whether usage had grown to the line, and not sunk under it.
+    /// Returns whether usage rose to the threshold, as opposed to falling below it.
     pub fn is_rise(&self) -> bool {
         match self.edge {
             Edge::UsageAbove | Edge::Gross => true,
@@ -85,7 +85,7 @@ impl ThresholdCrossed {
         }
     }
 
-    /// One upwards of that level, by that arming.
+    /// Creates an upward crossing of this cgroup's threshold with this generation.
     #[cfg(any(test, feature = "fixture"))]
     pub fn upwards(cgroup_id: u64, generation: u64) -> Self {
         let stamp = Stamp { ktime_ns: 0, cpu: 0, seq: 0 };
@@ -94,47 +94,47 @@ impl ThresholdCrossed {
     }
 }
 
-/// A threshold on a file system was crossed. Comes once for each setting and resource.
+/// A threshold on a file system was crossed. Reported once for each setting and resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskThresholdCrossed {
     /// When and where.
     pub stamp: Stamp,
-    /// The file system, as `st_dev` of its files has it.
+    /// The file system, as `st_dev` of its files.
     pub device: u64,
-    /// What of it.
+    /// The resource that was crossed.
     pub resource: DiskResource,
-    /// Which setting it was: [`Generation`](super::Generation) as
-    /// [`set_disk_threshold`](super::BpfHandle::set_disk_threshold) gave it.
+    /// The setting of the threshold: the [`Generation`](super::Generation) that
+    /// [`set_disk_threshold`](super::BpfHandle::set_disk_threshold) returned.
     pub generation: u64,
-    /// How much more than the headroom was taken, bytes or inodes.
+    /// How much more than the headroom was taken, in bytes or inodes.
     pub beyond: u64,
-    /// The memory cgroup that took what crossed it; 0 if that is not known.
+    /// The memory cgroup that crossed the threshold; 0 if it is not known.
     pub leaf_id: u64,
-    /// The process that ran then: who wrote, or a worker of the kernel.
+    /// The process that ran then: the writer, or a worker of the kernel.
     pub tgid: u32,
     /// Its thread.
     pub pid: u32,
 }
 
-/// A kill order was carried out: a process of the victim was sent SIGKILL at its own charge of memory or write, in
-/// the kernel.
+/// A kill order was carried out: a BPF program sent SIGKILL to a process of the victim, when that process
+/// charged memory or wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelKill {
     /// When and where.
     pub stamp: Stamp,
-    /// Which order: [`OrderNumber`](super::OrderNumber) as [`arm_kill`](super::BpfHandle::arm_kill) or
-    /// [`arm_disk_kill`](super::BpfHandle::arm_disk_kill) gave it.
+    /// The kill order: the [`OrderNumber`](super::OrderNumber) that [`arm_kill`](super::BpfHandle::arm_kill) or
+    /// [`arm_disk_kill`](super::BpfHandle::arm_disk_kill) returned.
     pub order: u64,
-    /// For memory or for a disk.
+    /// Whether the order was for memory or for a disk.
     pub cause: KernelKillCause,
     /// The victim's cgroup.
     pub victim_id: u64,
     /// The cgroup that was charged: the victim's or one below it.
     pub leaf_id: u64,
-    /// Usage of the level then, bytes. For a disk 0.
+    /// Usage then of the cgroup that has the threshold, in bytes; 0 for a disk.
     pub usage: u64,
-    /// By how much the process had grown since the sample, bytes. For a disk what was taken of it since then, by
-    /// whomever.
+    /// By how much the process had grown since the sample, in bytes. For a disk: what all processes took of it
+    /// since then.
     pub grown: u64,
     /// The process.
     pub tgid: u32,
@@ -147,7 +147,7 @@ pub struct KernelKill {
 }
 
 impl KernelKill {
-    /// The process's name with what is not UTF-8 replaced.
+    /// Returns the process's name with non-UTF-8 bytes replaced.
     pub fn comm_lossy(&self) -> impl fmt::Display + '_ {
         lossy(&self.comm)
     }
@@ -162,9 +162,9 @@ pub struct Ancestor {
     pub usage: u64,
     /// Limit, bytes; `None` is unlimited.
     pub max: Option<u64>,
-    /// What its event counts say, where the kernel has them.
+    /// Its event counts, where the kernel has them.
     pub events: Option<OomEvents>,
-    /// The kernel kills all of its processes together (`memory.oom.group`).
+    /// Whether the kernel kills all of its processes together (`memory.oom.group`).
     pub oom_group: bool,
 }
 
@@ -175,18 +175,18 @@ pub struct OomEvents {
     pub oom: u64,
     /// How many of its own processes were killed (`MEMCG_OOM_KILL`).
     pub oom_kill: u64,
-    /// `oom` when the kernel side last looked; `None` when it never did.
+    /// `oom` when a BPF program last read it; `None` if it never did.
     pub oom_before: Option<u64>,
-    /// `oom_kill` then.
+    /// `oom_kill` at that time.
     pub oom_kill_before: Option<u64>,
 }
 
-/// What the kernel was about when it chose its victim (`struct oom_control` in linux/oom.h).
+/// The context in which the kernel chose its victim (`struct oom_control` in linux/oom.h).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OomContext {
     /// The memory cgroup whose limit it was; `None` is the machine itself.
     pub owner: Option<Ancestor>,
-    /// When it had chosen: the same for all that it killed at once.
+    /// When the kernel had chosen: the same for all processes that it killed at once.
     pub ktime_ns: u64,
 }
 
@@ -199,7 +199,7 @@ pub struct OomKill {
     pub tgid: u32,
     /// The thread of it that the kernel named.
     pub pid: u32,
-    /// Its name, zero-padded, as the kernel has it; empty where only the pid was to be had.
+    /// Its name, zero-padded, as the kernel has it; empty if only the pid was available.
     pub comm: [u8; 16],
     /// Its owner.
     pub uid: Option<u32>,
@@ -215,25 +215,25 @@ pub struct OomKill {
     pub trigger_comm: [u8; 16],
     /// The memory cgroup that it was in.
     pub trigger_memcg: Option<u64>,
-    /// What the kernel itself said of the owner, where it can be asked.
+    /// The owner of the limit according to the kernel itself, where that can be observed.
     pub context: Option<OomContext>,
-    /// The tree was deeper than the record: the chain ends before the root.
+    /// Whether the tree was deeper than the record, so that the chain ends before the root.
     pub truncated: bool,
-    /// The kernel gave only the victim's pid: the chain is that of the triggering task.
+    /// Whether the kernel gave only the victim's pid, so that the chain is that of the triggering task.
     pub pid_only: bool,
     /// The memory cgroups from the victim's own up to the root; empty where the kernel gave none.
     pub chain: Vec<Ancestor>,
-    /// The names of their directories; empty where one is not known. The root's is of no use.
+    /// The names of their directories; empty if one is not known. The root's is of no use.
     pub names: Vec<Box<[u8]>>,
 }
 
-/// Resident memory of a victim, bytes. Exact but for what each CPU has not yet folded in
-/// (at most 32 pages or twice the number of CPUs), like the kernel's own log line.
+/// Resident memory of a victim, in bytes. Exact except for what each CPU has not yet added (at most 32 pages or
+/// twice the number of CPUs), like the kernel's own log line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rss {
-    /// Anonymous.
+    /// Anonymous memory.
     pub anon: u64,
-    /// Of files.
+    /// Memory of files.
     pub file: u64,
     /// Shared memory.
     pub shmem: u64,
@@ -242,7 +242,7 @@ pub struct Rss {
 }
 
 impl OomKill {
-    /// The victim's memory cgroup, where it is known.
+    /// Returns the victim's memory cgroup, if it is known.
     pub fn memcg_id(&self) -> Option<u64> {
         match self.pid_only {
             true => None,
@@ -250,10 +250,9 @@ impl OomKill {
         }
     }
 
-    /// Whether the kernel killed it. It also marks a task as its victim that is about to end of
-    /// itself, to speed it up, and counts no kill then (`task_will_free_mem` in mm/oom_kill.c): a
-    /// process that was sent SIGKILL at its limit is no out-of-memory kill. `None` where the kernel
-    /// side did not know the count before.
+    /// Returns whether the kernel killed the victim. The kernel also marks a task as its victim that is about
+    /// to exit by itself, to speed it up, and counts no kill then (`task_will_free_mem` in mm/oom_kill.c): a
+    /// process that was sent SIGKILL at its limit is no OOM kill. `None` if the count before is not known.
     pub fn was_killed(&self) -> Option<bool> {
         if self.pid_only {
             return None;
@@ -266,19 +265,19 @@ impl OomKill {
         }
     }
 
-    /// The victim's name with what is not UTF-8 replaced.
+    /// Returns the victim's name with non-UTF-8 bytes replaced.
     pub fn comm_lossy(&self) -> impl fmt::Display + '_ {
         lossy(&self.comm)
     }
 
-    /// The same of the task in whose context the kernel killed.
+    /// Returns the name of the triggering task with non-UTF-8 bytes replaced.
     pub fn trigger_comm_lossy(&self) -> impl fmt::Display + '_ {
         lossy(&self.trigger_comm)
     }
 
-    /// The memory cgroups on the way from the one with the id `top` down to the first of the chain,
-    /// `top` left out: the id and the directory's name of each, as they were at the kill. `None`
-    /// where `top` is not on the way or a name is not known.
+    /// Returns the memory cgroups on the path from the one with the id `top` down to the first of the chain,
+    /// without `top`: the id and the directory's name of each, as they were at the kill. `None` if `top` is not
+    /// on the path or a name is not known.
     pub fn path_below(&self, top: u64) -> Option<Vec<(u64, &OsStr)>> {
         let end = self.chain.iter().position(|ancestor| ancestor.id == top)?;
         let below = self.chain.iter().zip(&self.names).take(end).rev();
@@ -291,7 +290,7 @@ fn lossy(comm: &[u8; 16]) -> Cow<'_, str> {
     String::from_utf8_lossy(comm.split(|byte| *byte == 0).next().unwrap_or_default())
 }
 
-/// A cgroup was made or removed.
+/// A cgroup was created or removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CgroupChange {
     /// When and where.
@@ -300,26 +299,26 @@ pub struct CgroupChange {
     pub id: u64,
 }
 
-/// There are, or come, too many tasks. Comes once for each cgroup or line, until it is armed again
-/// ([`BpfHandle::reset_alarms`](super::BpfHandle::reset_alarms)).
+/// There are too many tasks, or there soon will be. Reported once for each cgroup or threshold, until it is set
+/// again ([`BpfHandle::reset_alarms`](super::BpfHandle::reset_alarms)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskAlarm {
     /// When and where.
     pub stamp: Stamp,
-    /// What about them.
+    /// The kind of alarm.
     pub alarm: Alarm,
     /// The memory cgroup of the new task.
     pub memcg_id: u64,
-    /// [`Alarm::PidsLimit`]: the group of the pids controller, whose id on cgroup v1 is that of its
-    /// directory in the controller's own hierarchy. [`Alarm::NodeTasks`]: the arming.
+    /// [`Alarm::PidsLimit`]: the cgroup of the pids controller; on v1 its id is that of its directory in the
+    /// controller's own hierarchy. [`Alarm::NodeTasks`]: the setting of the threshold.
     pub key_id: u64,
-    /// [`Alarm::ForkStorm`]: tasks made within [`STORM_WINDOW_NS`](eviction_common::STORM_WINDOW_NS).
-    /// Else how many there are; of the whole machine forks less exits since the programs were attached.
+    /// [`Alarm::ForkStorm`]: tasks created within [`STORM_WINDOW_NS`](eviction_common::STORM_WINDOW_NS).
+    /// Otherwise the number of tasks; for the whole machine, forks less exits since the programs were attached.
     pub tasks: i64,
-    /// What `tasks` reached: the bound, the limit (of which it came near), the line.
+    /// What `tasks` reached: the bound, the limit (which it came near), or the threshold.
     pub bound: i64,
     /// The process that forked.
     pub tgid: u32,
-    /// [`Alarm::PidsLimit`]: how deep the limited group is below the root of its hierarchy.
+    /// [`Alarm::PidsLimit`]: how deep the limited cgroup is below the root of its hierarchy.
     pub depth: u32,
 }

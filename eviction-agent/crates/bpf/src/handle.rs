@@ -1,4 +1,4 @@
-//! The handle on what is loaded: arming, the charged set, task counts.
+//! The handle of the loaded programs: thresholds, charged cgroups, task counts.
 
 pub(crate) mod disk;
 pub(crate) mod disk_kill;
@@ -23,24 +23,25 @@ use disk::DiskMaps;
 use kernel_kill::KernelKillMaps;
 use task_counters::TaskCounterMaps;
 
-/// What is to be told about a cgroup, in bytes. Each edge that is set fires once.
+/// The thresholds on a cgroup, in bytes. Each edge that is set fires once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KernelThreshold {
-    /// When usage, and what reclaim took since the arming, are at least this: page cache that makes room for what is
-    /// charged has usage stand still. What reclaim took is told by the hook of [`AttachWhen::NearThreshold`] alone.
+    /// Fires when usage plus what was reclaimed since the setting is at least this: if page cache is reclaimed
+    /// for new charges, usage does not change. Only the probe of [`AttachWhen::NearThreshold`] reports what was
+    /// reclaimed.
     pub usage_above: Option<u64>,
-    /// When usage is less than this.
+    /// Fires when usage is less than this.
     pub usage_below: Option<u64>,
-    /// When so much was charged since the arming, whatever was uncharged meanwhile. Only methods
-    /// that see every charge count it ([`BackendInfo::sees_every_charge`]); on others it never fires.
+    /// Fires when this much was charged since the setting, whatever was uncharged meanwhile. Only methods that
+    /// see every charge count it ([`BackendInfo::sees_every_charge`]); on others it never fires.
     pub gross: Option<u64>,
 }
 
-/// The number of an arming; greater than that of every arming before.
+/// The number of a threshold setting; greater than that of every earlier one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Generation(pub u64);
 
-/// What was charged to an armed cgroup up to some moment: see [`BpfHandle::gross_charge`].
+/// The charges of a cgroup with a threshold up to some moment: see [`BpfHandle::gross_charge`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GrossCharge {
     generation: u64,
@@ -48,47 +49,47 @@ pub struct GrossCharge {
     reclaimed: u64,
 }
 
-/// Why a level could not be armed.
+/// Why a threshold could not be set.
 #[derive(Debug, Error)]
 #[error("arm cgroup {id}")]
 pub struct SetThresholdError {
     /// The cgroup.
     pub id: u64,
-    /// What the kernel said; "Argument list too long" is a full map.
+    /// The kernel's error; "Argument list too long" means a full map.
     #[source]
     pub source: MapError,
 }
 
-/// A program that is not where it was attached any more.
+/// A program that is not attached any more.
 #[derive(Debug, Error)]
 #[error("{method} was detached")]
 pub struct Detached {
-    /// What it told about.
+    /// Its class of events.
     pub class: EventClass,
     /// Its method.
     pub method: &'static str,
-    /// How that shows.
+    /// The error that shows it.
     #[source]
     pub source: std::io::Error,
 }
 
-/// A memory cgroup that charged since the last look.
+/// A memory cgroup that charged since the last [`BpfHandle::take_charged`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CgroupGrowth {
     /// Its id.
     pub id: u64,
-    /// Bytes charged since; 0 on methods that do not see every charge.
+    /// Bytes charged since then; 0 on methods that do not see every charge.
     pub gross: u64,
-    /// Usage at the last firing less usage at the first, bytes; 0 if it shrank.
+    /// Usage at the last run of the hook less usage at the first, in bytes; 0 if it shrank.
     pub grown: u64,
-    /// How often the hook fired for it.
+    /// How often the hook ran for it.
     pub fired: u64,
 }
 
 pub(super) struct Maps {
     pub(super) thresholds: BpfHashMap<MapData, u64, MapEntry<MemcgThreshold>>,
     pub(super) threshold_bits: Array<MapData, u64>,
-    /// For how many levels there is room.
+    /// The number of thresholds that there is room for.
     pub(super) max_thresholds: u32,
     pub(super) fire_tokens: BpfHashMap<MapData, MapEntry<FireToken>, u8>,
     pub(super) charged: MapData,
@@ -97,7 +98,7 @@ pub(super) struct Maps {
     pub(super) disks: DiskMaps,
 }
 
-/// What is loaded into the kernel. Dropping it detaches every program.
+/// The programs that are loaded into the kernel. Dropping it detaches every program.
 pub struct BpfHandle {
     pub(super) maps: Maps,
     pub(super) links: Vec<(EventClass, Link)>,
@@ -119,7 +120,7 @@ impl BpfHandle {
         sources: Vec<BackendInfo>,
         charge_caches: u32,
     ) -> Self {
-        let levels = maps.max_thresholds as usize;
+        let capacity = maps.max_thresholds as usize;
         Self {
             maps,
             links,
@@ -129,54 +130,53 @@ impl BpfHandle {
             kernel_kill,
             charge_caches,
             generation: 0,
-            thresholds: HashMap::with_capacity(levels),
+            thresholds: HashMap::with_capacity(capacity),
         }
     }
 
-    /// What is attached, one for each class.
+    /// Returns what is attached, one entry for each class.
     pub fn sources(&self) -> &[BackendInfo] {
         &self.sources
     }
 
-    /// How charges are seen at present; nothing where they are not.
+    /// Returns the backend that currently sees charges; `None` if there is none.
     pub fn charge(&self) -> Option<&BackendInfo> {
-        let dense = self.is_attached(AttachWhen::NearThreshold);
-        let class = if dense { EventClass::ChargeNear } else { EventClass::Charge };
+        let is_near_attached = self.is_attached(AttachWhen::NearThreshold);
+        let class = if is_near_attached { EventClass::ChargeNear } else { EventClass::Charge };
         self.sources.iter().find(|info| info.source == class.name())
     }
 
-    /// Of how many memory cgroups a CPU holds back charged pages at once.
+    /// Returns of how many memory cgroups a CPU caches charged pages at once.
     pub fn charge_caches(&self) -> u32 {
         self.charge_caches
     }
 
-    /// Asks for the hook for a time that is good for this, if there is one, to be attached or taken
-    /// off, and does not wait for it: [`BpfHandle::is_attached`] says when it is. An error is told once;
-    /// then there is none any more.
+    /// Requests that the on-demand probe for `when`, if there is one, is attached or detached. Does not wait:
+    /// [`BpfHandle::is_attached`] shows when that is done. An error is returned once, and the probe is removed.
     ///
     /// # Errors
-    /// If the kernel has refused it.
+    /// If the kernel has refused the probe.
     pub fn request_probe(&mut self, when: AttachWhen, wanted: bool) -> std::io::Result<()> {
-        let Some(place) = self.near.iter().position(|near| near.when == when) else { return Ok(()) };
-        let requested = self.near[place].switch.request(wanted);
+        let Some(index) = self.near.iter().position(|near| near.when == when) else { return Ok(()) };
+        let requested = self.near[index].switch.request(wanted);
         if requested.is_err() {
-            let class = self.near.remove(place).class;
+            let class = self.near.remove(index).class;
             self.sources.retain(|info| info.source != class.name());
         }
         requested
     }
 
-    /// Whether that hook is attached.
+    /// Returns whether the on-demand probe for `when` is attached.
     pub fn is_attached(&self, when: AttachWhen) -> bool {
         self.near.iter().any(|near| near.when == when && near.switch.is_on())
     }
 
-    /// Whether what was asked for is not yet done.
+    /// Returns whether a request is not yet done.
     pub fn is_changing(&self) -> bool {
         self.near.iter().any(|near| near.switch.is_changing())
     }
 
-    /// Asks the kernel which programs are not where they were attached any more.
+    /// Checks with the kernel which programs are not attached any more.
     pub fn detached(&self) -> impl Iterator<Item = Detached> {
         let near = self.near.iter().flat_map(|near| {
             let verified = near.switch.with(|links| links.iter().map(Link::verify).collect::<Vec<_>>());
@@ -190,19 +190,19 @@ impl BpfHandle {
         })
     }
 
-    /// The kernel's ids of the attached programs, as `bpftool prog` lists them.
+    /// Returns the kernel's ids of the attached programs, as `bpftool prog` lists them.
     pub fn program_ids(&self) -> Vec<u32> {
         let programs = |links: &Vec<Link>| links.iter().map(|link| link.program.id).collect::<Vec<_>>();
         let near = self.near.iter().filter_map(|near| near.switch.with(programs)).flatten();
         self.links.iter().map(|(_, link)| link.program.id).chain(near).collect()
     }
 
-    /// Arms `level` on the cgroup with this id (the root's is the node's own level), instead of
-    /// what was armed on it. Each edge that is set fires once; a crossing that came before the
-    /// call returned may still come, with an earlier generation. An edge that is already
-    /// crossed fires when the charge hook looks next, that is within the method's granularity.
+    /// Sets the threshold of the cgroup with this id (the root's is that of the node), in place of the one
+    /// before. Each edge that is set fires once. A crossing before the call returned may still be reported,
+    /// with an earlier generation. An edge that is already crossed fires when the charge hook runs next, that
+    /// is, within the method's granularity.
     ///
-    /// Bytes are rounded to pages so that an edge never fires later than asked.
+    /// Bytes are rounded to pages so that an edge never fires later than requested.
     pub fn set_threshold(
         &mut self,
         id: u64,
@@ -211,8 +211,9 @@ impl BpfHandle {
         self.set_threshold_since(id, threshold, None)
     }
 
-    /// The same where `level` was made from a reading that began at `since`: what was charged meanwhile counts, up to half of
-    /// the way, lest figures that take long to read are read without a pause; and what reclaim took.
+    /// Sets a threshold that was computed from a reading that began at `since`. What was charged meanwhile
+    /// counts, up to half of the gross limit, since values that take long to read must not be read without a
+    /// pause. What was reclaimed meanwhile counts as well.
     pub fn set_threshold_since(
         &mut self,
         id: u64,
@@ -231,15 +232,15 @@ impl BpfHandle {
         Ok(Generation(generation))
     }
 
-    /// What was charged to this cgroup so far, on methods that see every charge, and what reclaim took of it: to be asked
-    /// before it is read. Nothing where nothing is armed on it.
+    /// Returns what was charged to this cgroup so far, on methods that see every charge, and what was reclaimed
+    /// from it. Must be called before the cgroup is read. Returns `None` without a threshold on it.
     pub fn gross_charge(&self, id: u64) -> Option<GrossCharge> {
         let MapEntry(MemcgThreshold { generation, gross, reclaimed, .. }) =
             self.maps.thresholds.get(&id, 0).ok()?;
         Some(GrossCharge { generation, pages: gross, reclaimed })
     }
 
-    /// What was charged since then, and what reclaim took, pages.
+    /// Returns what was charged since then, and what was reclaimed, in pages.
     fn charged_since(&self, id: u64, since: Option<GrossCharge>) -> (u64, u64) {
         let Some((since, now)) = since.and_then(|since| Some((since, self.gross_charge(id)?))) else {
             return (0, 0);
@@ -257,13 +258,13 @@ impl BpfHandle {
         threshold: &KernelThreshold,
         since: Option<GrossCharge>,
     ) -> Result<(), MapError> {
-        // The fire_tokens first: an edge that fires without one would not be told.
+        // The fire tokens first: an edge that fires without one would not be reported.
         for edge in edges(threshold) {
             self.maps.fire_tokens.insert(fire_token(id, generation, edge), 1, 0)?;
         }
         let KernelThreshold { usage_above, usage_below, gross } = *threshold;
         let gross_limit = gross.map_or(u64::MAX, |bytes| bytes / self.page_bytes);
-        // Last, so that hardly anything is charged between this and the insertion.
+        // This comes last, so that hardly anything is charged between this and the insertion.
         let (charged, reclaimed) = self.charged_since(id, since);
         let armed = MemcgThreshold {
             generation,
@@ -278,28 +279,28 @@ impl BpfHandle {
         self.set_threshold_bit(id)
     }
 
-    /// Lets the programs know that there is something to look up.
+    /// Makes the programs look up the threshold of this cgroup.
     fn set_threshold_bit(&mut self, id: u64) -> Result<(), MapError> {
         let (word, bit) = threshold_bit(id);
         let before = self.maps.threshold_bits.get(&word, 0)?;
         if before & bit == 0 { self.maps.threshold_bits.set(word, before | bit, 0) } else { Ok(()) }
     }
 
-    /// Lets them know that there is not, unless another one has the same place.
+    /// Ends the lookups of this cgroup, unless another one has the same bit.
     fn clear_threshold_bit(&mut self, id: u64) {
         let (word, bit) = threshold_bit(id);
         if self.thresholds.keys().any(|other| threshold_bit(*other) == (word, bit)) {
             return;
         }
-        // What still stands there is looked up in vain.
+        // If the bit stays set, the programs look up the cgroup in vain.
         if let Ok(before) = self.maps.threshold_bits.get(&word, 0) {
             let _ = self.maps.threshold_bits.set(word, before & !bit, 0);
         }
     }
 
-    /// Disarms the cgroup with this id, which may be gone already.
+    /// Removes the threshold of the cgroup with this id. The cgroup may have been removed.
     pub fn clear_threshold(&mut self, id: u64) {
-        // Gone already when the cgroup was removed: the program of rmdir took it out.
+        // The entry is missing if the cgroup was removed: the program of rmdir has deleted it.
         let _ = self.maps.thresholds.remove(&id);
         if let Some((generation, threshold)) = self.thresholds.remove(&id) {
             self.remove_fire_tokens(id, generation, &threshold);
@@ -307,38 +308,38 @@ impl BpfHandle {
         }
     }
 
-    /// How many entries of armed levels the kernel holds, and how many rights to fire.
+    /// Returns how many threshold entries and how many fire tokens the kernel holds.
     ///
     /// # Errors
     /// If a map cannot be read.
     pub fn threshold_entries(&self) -> Result<(usize, usize), MapError> {
-        let mut levels = 0;
+        let mut thresholds = 0;
         for id in self.maps.thresholds.keys() {
             id?;
-            levels += 1;
+            thresholds += 1;
         }
         let mut fire_tokens = 0;
         for fire_token in self.maps.fire_tokens.keys() {
             fire_token?;
             fire_tokens += 1;
         }
-        Ok((levels, fire_tokens))
+        Ok((thresholds, fire_tokens))
     }
 
-    /// The ids of the cgroups on which something was armed and not disarmed.
+    /// Returns the ids of the cgroups with a threshold.
     pub fn thresholds(&self) -> impl Iterator<Item = u64> + '_ {
         self.thresholds.keys().copied()
     }
 
     fn remove_fire_tokens(&mut self, id: u64, generation: u64, threshold: &KernelThreshold) {
         for edge in edges(threshold) {
-            // Gone already when it was taken, that is when the edge fired.
+            // The token is missing if it was taken, that is, if the edge fired.
             let _ = self.maps.fire_tokens.remove(&fire_token(id, generation, edge));
         }
     }
 
-    /// Takes the set of memory cgroups that charged since the last call, those that grew most
-    /// first, into `out` (which is cleared).
+    /// Takes the memory cgroups that charged since the last call into `out` (which is cleared), those that grew
+    /// most first.
     pub fn take_charged(&mut self, out: &mut Vec<CgroupGrowth>) -> Result<(), MapError> {
         out.clear();
         let page = self.page_bytes;

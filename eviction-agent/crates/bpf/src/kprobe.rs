@@ -32,7 +32,7 @@ const PERF_EVENT_IOC_ID: u32 = 0x8008_2407;
 
 const PROBES: &str = "/sys/bus/event_source/devices/kprobe";
 
-/// Attaches a program to where a function begins or returns.
+/// Attaches a program to the entry or the return of a function.
 pub(super) fn attach_probe(program: &OwnedFd, function: &str, on_return: bool) -> io::Result<OwnedFd> {
     let name = CString::new(function)?;
     let attr = EventAttr {
@@ -42,19 +42,19 @@ pub(super) fn attach_probe(program: &OwnedFd, function: &str, on_return: bool) -
         config1: name.as_ptr() as u64,
         ..EventAttr::default()
     };
-    let (everybody, cpu, alone) = (-1, 0, -1);
+    let (all_processes, cpu, no_group) = (-1, 0, -1);
     // SAFETY: `attr` is the beginning of the kernel's structure, says how long it is, and its name
     // outlives the call.
     let event = unsafe {
         let flags = PERF_FLAG_FD_CLOEXEC;
-        libc::syscall(libc::SYS_perf_event_open, &raw const attr, everybody, cpu, alone, flags)
+        libc::syscall(libc::SYS_perf_event_open, &raw const attr, all_processes, cpu, no_group, flags)
     };
     if event < 0 {
-        return Err(refused(io::Error::last_os_error()));
+        return Err(explain_refusal(io::Error::last_os_error()));
     }
     // SAFETY: the kernel has just made this descriptor for us; it fits into an int.
     let event = unsafe { OwnedFd::from_raw_fd(event as i32) };
-    // SAFETY: both take an int.
+    // SAFETY: both requests take an int.
     unsafe {
         control(&event, PERF_EVENT_IOC_SET_BPF, libc::c_ulong::from(program.as_raw_fd() as u32))?;
         control(&event, PERF_EVENT_IOC_ENABLE, 0)?;
@@ -62,9 +62,10 @@ pub(super) fn attach_probe(program: &OwnedFd, function: &str, on_return: bool) -
     Ok(event)
 }
 
-/// Kernels of Debian and Ubuntu know one level more of `kernel.perf_event_paranoid` than others, 3, and begin
-/// with it: no perf event, and a kprobe is one, without CAP_SYS_ADMIN.
-fn refused(error: io::Error) -> io::Error {
+/// Adds the likely cause to an error. Kernels of Debian and Ubuntu have one level more of
+/// `kernel.perf_event_paranoid` than others, 3, and start with it: it allows no perf event without
+/// CAP_SYS_ADMIN, and a kprobe is one.
+fn explain_refusal(error: io::Error) -> io::Error {
     let level = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
     match level.trim().parse::<i32>() {
         Ok(level) if level > 2 && error.kind() == io::ErrorKind::PermissionDenied => {
@@ -76,10 +77,10 @@ fn refused(error: io::Error) -> io::Error {
     }
 }
 
-/// The kernel's id of a probe that is attached.
+/// Returns the kernel's id of an attached probe.
 pub(super) fn event_id(event: &OwnedFd) -> io::Result<u64> {
     let mut id = 0_u64;
-    // SAFETY: it writes a u64, which is there.
+    // SAFETY: the request writes a u64, and `id` is one.
     unsafe { control(event, PERF_EVENT_IOC_ID, (&raw mut id) as libc::c_ulong) }?;
     Ok(id)
 }
@@ -92,14 +93,14 @@ unsafe fn control(event: &OwnedFd, request: u32, argument: libc::c_ulong) -> io:
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// The number of probes among the kinds of perf events.
+/// Reads the number of kprobes among the types of perf events.
 fn probe_kind() -> io::Result<u32> {
     let text = fs::read_to_string(format!("{PROBES}/type"))
         .map_err(|error| io::Error::new(error.kind(), format!("this kernel has no kprobes ({error})")))?;
     text.trim().parse().map_err(io::Error::other)
 }
 
-/// The bit of `config` that asks for the return; the file says `config:0`.
+/// Reads the bit of `config` that requests the return; the file contains `config:0`.
 fn return_bit() -> io::Result<u32> {
     let text = fs::read_to_string(format!("{PROBES}/format/retprobe"))?;
     let bit = text.trim().strip_prefix("config:").and_then(|bit| bit.parse().ok());

@@ -1,14 +1,13 @@
-//! The kernel side's user side: finds out what this kernel offers ([`capabilities`]), chooses the
-//! methods to try ([`plan`]), loads and attaches them ([`mod@load`]), and then receives events
-//! through one ring buffer ([`ring`], [`event`]).
+//! The user-space side of the BPF programs: finds out what this kernel offers ([`capabilities`]), chooses the
+//! methods to try ([`plan`]), loads and attaches them ([`mod@load`]), and then receives events through one ring
+//! buffer ([`ring`], [`event`]).
 //!
 //! ```text
-//! capabilities::facts ─► plan::plan ─► load::load ─┬─► BpfHandle { arm, disarm, take_dirty, task_counts, lost }
+//! capabilities::facts ─► plan::plan ─► load::load ─┬─► BpfHandle { set_threshold, take_charged, task_counts, lost }
 //!                                                  └─► Ring { drain(|Event|) }  AsFd, or ring::AsyncRing
 //! ```
-//! Nothing is pinned: when [`BpfHandle`] is dropped every program is detached. When the kernel
-//! refuses BPF as a whole, [`load`](load::load) says why for each source, and the agent runs
-//! on its fallbacks.
+//! Nothing is pinned: when [`BpfHandle`] is dropped every program is detached. If the kernel refuses BPF as a
+//! whole, [`load`](load::load) returns the reason for each source, and the agent runs on its fallbacks.
 
 mod attach;
 pub mod attach_methods;
@@ -27,15 +26,15 @@ pub mod preflight;
 pub mod ring;
 mod sys;
 
-/// How many CPUs are online. A quota or an affinity of this process, which the standard library counts in, says nothing of
-/// how fast others fill the memory.
+/// Returns how many CPUs are online. The standard library also considers a quota or an affinity of this
+/// process, which do not limit how fast other processes fill the memory.
 pub fn online_cpus() -> usize {
     let all = aya::util::online_cpus().map_or(0, |cpus| cpus.len());
     all.max(std::thread::available_parallelism().map_or(1, Into::into))
 }
 
-/// What a CPU charges ahead at once (`MEMCG_CHARGE_BATCH` in linux/memcontrol.h), of each group that it holds back of
-/// ([`offsets::ResolvedOffsets::charge_caches`]).
+/// Returns the bytes that a CPU charges in advance at once (`MEMCG_CHARGE_BATCH` in linux/memcontrol.h), for
+/// each cgroup whose charges it caches ([`offsets::ResolvedOffsets::charge_caches`]).
 pub fn batch_bytes() -> u64 {
     eviction_common::BATCH_PAGES * rustix::param::page_size() as u64
 }

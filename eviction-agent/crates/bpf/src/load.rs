@@ -1,4 +1,4 @@
-//! Loads and attaches what the plan says, best first.
+//! Loads and attaches the planned methods, best first.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::{fs, path::Path};
@@ -16,7 +16,7 @@ use thiserror::Error;
 use eviction_node::backend::BackendSelection;
 
 use super::{
-    attach::{Attached, attach_best, brief},
+    attach::{Attached, attach_best, error_summary},
     attach_methods::EventClass,
     capabilities::{self, KernelFacts},
     handle::{
@@ -34,17 +34,17 @@ use super::{
 /// How much of the programs' own diagnostics is logged, through the `log` facade.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ProgramLog {
-    /// Nothing, and it costs nothing: the verifier takes the calls out.
+    /// Nothing. It has no cost: the verifier removes the calls.
     #[default]
     Off,
-    /// What went wrong.
+    /// Errors.
     Warn,
-    /// What was done, too.
+    /// Actions as well.
     Debug,
 }
 
 impl ProgramLog {
-    /// As the programs compare it: a message goes out when its own level is not greater.
+    /// Returns the level that the programs compare: a message is sent if its own level is not greater.
     fn level(self) -> u8 {
         match self {
             Self::Off => 0,
@@ -54,33 +54,33 @@ impl ProgramLog {
     }
 }
 
-/// What can be chosen at load.
+/// Options of a load.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadOptions {
-    /// Size of the ring buffer, bytes; made a power of two of pages.
+    /// Size of the ring buffer in bytes; made a power of two of pages.
     pub ring_bytes: u32,
-    /// For how many cgroups there is room in each map; each costs some 300 bytes of kernel memory.
-    /// `None`: twice as many as there are .
+    /// The number of cgroups that each map has room for; each costs about 300 bytes of kernel memory. `None`:
+    /// twice as many as there are.
     pub cgroups: Option<u32>,
-    /// On how many cgroups a level can be armed; each costs some 600 bytes of kernel memory. `None`:
-    /// by how many there are .
+    /// The number of cgroups on which a threshold can be set; each costs about 600 bytes of kernel memory.
+    /// `None`: depends on how many cgroups there are.
     pub levels: Option<u32>,
-    /// Methods that are asked for or denied.
+    /// The methods that are requested or disabled.
     pub choice: BackendSelection,
-    /// How many tasks a cgroup makes in a second before it is told; 0 any number.
+    /// How many tasks a cgroup may create per second before it is reported; 0 for any number.
     pub fork_storm: u32,
-    /// The programs' own diagnostics.
+    /// The level of the programs' own diagnostics.
     pub log: ProgramLog,
-    /// Whether a kill order may be armed ([`BpfHandle::arm_kill`]). Without it the verifier sees to it that no
+    /// Whether a kill order may be armed ([`BpfHandle::arm_kill`]). Without it the verifier ensures that no
     /// program can send a signal.
     pub kernel_kill: bool,
-    /// The types of the file systems on which thresholds may be set ([`BpfHandle::set_disk_threshold`]), such as `ext4`.
-    /// No program for others is loaded.
+    /// The types of the file systems on which thresholds may be set ([`BpfHandle::set_disk_threshold`]), such
+    /// as `ext4`. Programs for other types are not loaded.
     pub disks: Vec<String>,
 }
 
-/// A build on a machine of many cores makes some thousand processes in a second; what makes more in one
-/// cgroup goes out of hand.
+/// A build on a machine with many cores creates some thousand processes per second. A cgroup that creates more
+/// is out of control.
 const FORK_STORM: u32 = 5_000;
 
 impl Default for LoadOptions {
@@ -98,39 +98,39 @@ impl Default for LoadOptions {
     }
 }
 
-/// Size of the ring, bytes: room for 5,000 cgroups that are created or removed before anybody reads. What does
-/// not fit is counted, and looked for. A ring is mapped twice, and counts as the agent's memory twice.
+/// Size of the ring in bytes: room for 5,000 cgroups that are created or removed before the ring is read. What
+/// does not fit is counted, and searched for. A ring is mapped twice, and counts as the agent's memory twice.
 pub const RING_BYTES: u32 = 256 << 10;
 
-/// Entries of maps by cgroup. Half of them are left for cgroups that come.
-const CGROUPS_LEAST: u32 = 4096;
-const CGROUPS_MOST: u32 = 1 << 17;
+/// The bounds of the number of entries in maps by cgroup. Half of the entries are left for new cgroups.
+const MIN_CGROUPS: u32 = 4096;
+const MAX_CGROUPS: u32 = 1 << 17;
 
-const LEVELS_LEAST: u32 = 1024;
-const LEVELS_MOST: u32 = 8192;
+const MIN_THRESHOLDS: u32 = 1024;
+const MAX_THRESHOLDS: u32 = 8192;
 
-/// How many cgroups the maps have room for.
+/// Returns how many cgroups the maps have room for.
 fn map_entries(cgroups: u32) -> u32 {
-    cgroups.saturating_mul(2).clamp(CGROUPS_LEAST, CGROUPS_MOST)
+    cgroups.saturating_mul(2).clamp(MIN_CGROUPS, MAX_CGROUPS)
 }
 
-/// On how many of them a level can be armed. Not all have a limit; the agent often starts before the
-/// pods do, of which there are 110 by default, each with two or three groups that may have one.
-fn levels(cgroups: u32) -> u32 {
-    cgroups.clamp(LEVELS_LEAST, LEVELS_MOST)
+/// Returns on how many cgroups a threshold can be set. Not all have a limit. The agent often starts before the
+/// pods, of which there are 110 by default, each with two or three cgroups that may have a limit.
+fn max_thresholds(cgroups: u32) -> u32 {
+    cgroups.clamp(MIN_THRESHOLDS, MAX_THRESHOLDS)
 }
 
-/// How many memory cgroups there are, as /proc/cgroups has it, else the root of cgroup version 2: kernels without
-/// memory's version 1 (6.12 on, CONFIG_MEMCG_V1) leave that line out. 0 if neither says it.
+/// Reads how many memory cgroups there are from /proc/cgroups, else from the root of cgroup v2: kernels without
+/// the memory controller of v1 (6.12 on, CONFIG_MEMCG_V1) do not list it. Returns 0 if neither has the number.
 fn read_cgroups() -> u32 {
     let read = |path: &str, parse: fn(&str) -> Option<u32>| parse(&fs::read_to_string(Path::new(path)).ok()?);
-    read("/proc/cgroups", parse_cgroups)
-        .or_else(|| read("/sys/fs/cgroup/cgroup.stat", parse_stat))
+    read("/proc/cgroups", parse_proc_cgroups)
+        .or_else(|| read("/sys/fs/cgroup/cgroup.stat", parse_cgroup_stat))
         .unwrap_or(0)
 }
 
-/// `nr_descendants` and `nr_dying_descendants`, and the root.
-fn parse_stat(text: &str) -> Option<u32> {
+/// Returns the sum of `nr_descendants`, `nr_dying_descendants`, and 1 for the root.
+fn parse_cgroup_stat(text: &str) -> Option<u32> {
     let value = |key: &str| {
         let mut lines = text.lines().filter_map(|line| line.split_once(' '));
         lines.find(|(name, _)| *name == key)?.1.trim().parse::<u32>().ok()
@@ -138,20 +138,20 @@ fn parse_stat(text: &str) -> Option<u32> {
     Some(value("nr_descendants")?.saturating_add(value("nr_dying_descendants")?).saturating_add(1))
 }
 
-/// The third word of the memory controller's line.
-fn parse_cgroups(text: &str) -> Option<u32> {
+/// Returns the third word of the memory controller's line.
+fn parse_proc_cgroups(text: &str) -> Option<u32> {
     let words = text.lines().map(str::split_whitespace);
     let mut memory = words.filter_map(|mut words| (words.next() == Some("memory")).then_some(words));
     memory.next()?.nth(1)?.parse().ok()
 }
 
-/// What was loaded.
+/// The result of a load.
 pub struct Loaded {
     /// The handle; dropping it detaches everything.
     pub kernel: BpfHandle,
     /// The reader of the records.
     pub ring: Ring,
-    /// Classes of which nothing could be attached, with the reasons (`backend` is empty).
+    /// Classes without an attached program, with the reasons (`backend` is empty).
     pub missing: Vec<BackendInfo>,
     /// The reader of the programs' own diagnostics, unless they are off.
     pub log: Option<ProgramLogReader>,
@@ -164,11 +164,11 @@ impl Loaded {
     }
 }
 
-/// The programs' own diagnostics; readable (poll, epoll) when there are any.
+/// The reader of the programs' own diagnostics; readable (poll, epoll) when there are any.
 pub struct ProgramLogReader(EbpfLogger<&'static dyn log::Log>);
 
 impl ProgramLogReader {
-    /// Hands what is there to the `log` facade.
+    /// Writes pending diagnostics to the `log` facade.
     pub fn flush(&mut self) {
         self.0.flush();
     }
@@ -180,7 +180,7 @@ impl AsFd for ProgramLogReader {
     }
 }
 
-/// Nothing could be loaded; the agent runs on its fallbacks.
+/// No program could be loaded; the agent runs on its fallbacks.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("no BPF program could be attached: {why}")]
 pub struct LoadError {
@@ -190,12 +190,12 @@ pub struct LoadError {
     pub missing: Vec<BackendInfo>,
 }
 
-/// Finds out what this kernel offers, loads the best of it and attaches it.
+/// Finds out what this kernel offers, then loads and attaches the best of it.
 pub fn load(options: &LoadOptions) -> Result<Loaded, LoadError> {
     load_on(&capabilities::facts(), options)
 }
 
-/// The same on facts that are known already.
+/// Loads and attaches on facts that are known already.
 pub fn load_on(facts: &KernelFacts, options: &LoadOptions) -> Result<Loaded, LoadError> {
     let LoadOptions { choice, log, kernel_kill, .. } = options;
     let mut plans = plan::plan(facts, choice);
@@ -203,14 +203,14 @@ pub fn load_on(facts: &KernelFacts, options: &LoadOptions) -> Result<Loaded, Loa
     plans.retain(|plan| plan.class.file_system().is_none_or(is_wanted));
     let config = program_config(facts, options);
     if plans.iter().all(|plan| plan.candidates.is_empty()) {
-        return Err(refused(plans, None));
+        return Err(load_error(plans, None));
     }
-    // One after the other: aya holds the kernel's BTF while it makes the maps, some 15 MB.
-    let levels = options.levels.unwrap_or_else(|| levels(read_cgroups())).max(1);
+    // One after the other: aya holds the kernel's BTF, about 15 MB, while it creates the maps.
+    let levels = options.levels.unwrap_or_else(|| max_thresholds(read_cgroups())).max(1);
     let opened = open(config, levels, options).and_then(|ebpf| Ok((ebpf, Btf::from_sys_fs()?)));
     let (mut ebpf, btf) = match opened {
         Ok(opened) => opened,
-        Err(error) => return Err(refused(plans, Some(brief(&error)))),
+        Err(error) => return Err(load_error(plans, Some(error_summary(&error)))),
     };
     let mut links = Vec::new();
     let mut sources = Vec::new();
@@ -220,8 +220,8 @@ pub fn load_on(facts: &KernelFacts, options: &LoadOptions) -> Result<Loaded, Loa
     for mut plan in plans {
         let class = plan.class;
         match class {
-            EventClass::ChargeNear => plan.only_with(charge),
-            EventClass::DiskNear => plan.only_with(disk),
+            EventClass::ChargeNear => plan.retain_probes_for(charge),
+            EventClass::DiskNear => plan.retain_probes_for(disk),
             _ => {}
         }
         match attach_best(plan, &mut ebpf, &btf, facts.lockdown) {
@@ -232,11 +232,11 @@ pub fn load_on(facts: &KernelFacts, options: &LoadOptions) -> Result<Loaded, Loa
                     _ => {}
                 }
                 match method.companion {
-                    // What costs too much for every day has shown that it can be attached.
+                    // A probe that is too expensive to stay attached has shown that it can be attached.
                     Some(companion) => match OnDemandProbe::new(class, companion.when, attached) {
-                        Ok(kept) => near.push(kept),
+                        Ok(probe) => near.push(probe),
                         Err(error) => {
-                            missing.push(BackendInfo { backend: "", reason: brief(&error), ..info });
+                            missing.push(BackendInfo { backend: "", reason: error_summary(&error), ..info });
                             continue;
                         }
                     },
@@ -270,11 +270,11 @@ pub fn load_on(facts: &KernelFacts, options: &LoadOptions) -> Result<Loaded, Loa
             let kernel = BpfHandle::new(maps, kernel_kill, links, near, sources, charge_caches);
             Ok(Loaded { kernel, ring, missing, log })
         }
-        Err(error) => Err(failed(brief(&error), missing)),
+        Err(error) => Err(failed(error_summary(&error), missing)),
     }
 }
 
-/// What the programs are told before they are loaded; nothing where the kernel's types are not known.
+/// Returns the configuration that the programs are loaded with; `NONE` if the kernel's types are not known.
 fn program_config(facts: &KernelFacts, options: &LoadOptions) -> ProgramConfig {
     match (&facts.btf, &facts.hierarchy) {
         (Ok(btf), Ok(hierarchy)) => ProgramConfig {
@@ -292,19 +292,19 @@ fn program_config(facts: &KernelFacts, options: &LoadOptions) -> ProgramConfig {
     }
 }
 
-fn refused(plans: Vec<ClassPlan>, why: Option<String>) -> LoadError {
+fn load_error(plans: Vec<ClassPlan>, why: Option<String>) -> LoadError {
     let missing: Vec<_> = plans
         .iter()
         .map(|ClassPlan { class, rejected, .. }| match &why {
-            None => plan::nothing(*class, rejected),
-            Some(why) => BackendInfo { reason: why.clone(), ..plan::nothing(*class, rejected) },
+            None => plan::no_backend(*class, rejected),
+            Some(why) => BackendInfo { reason: why.clone(), ..plan::no_backend(*class, rejected) },
         })
         .collect();
     let first = missing.first().map(|none| none.reason.clone());
     LoadError { why: why.or(first).unwrap_or_default(), missing }
 }
 
-/// Makes the maps.
+/// Creates the maps.
 fn open(config: ProgramConfig, levels: u32, options: &LoadOptions) -> Result<Ebpf, EbpfError> {
     let LoadOptions { ring_bytes, cgroups, levels: _, choice: _, fork_storm: _, log, kernel_kill: _, disks } =
         options;
@@ -320,7 +320,8 @@ fn open(config: ProgramConfig, levels: u32, options: &LoadOptions) -> Result<Ebp
         .override_global(aya_log::LEVEL, &level, true)
         .map_max_entries("EVENTS", (*ring_bytes).max(page))
         .map_max_entries("THRESHOLDS", levels)
-        // Three edges, and the tickets of an arming go when the next one's are in; two of a disk.
+        // A threshold has three edges, and its tokens are removed after those of the next setting are inserted.
+        // A disk has two.
         .map_max_entries("FIRE_TOKENS", levels.saturating_mul(6).saturating_add(4 * DISKS))
         .map_max_entries("CHARGED_CGROUPS", cgroups)
         .map_max_entries("OOM_COUNTS", cgroups)
@@ -334,8 +335,8 @@ fn open(config: ProgramConfig, levels: u32, options: &LoadOptions) -> Result<Ebp
     with_object(|object| loader.load(object))
 }
 
-/// Before 5.11 the kernel charges maps to the limit of locked memory. Where it cannot be raised
-/// and is too low, making the maps says so.
+/// Raises the limit of locked memory, to which the kernel charges maps before 5.11. If it cannot be raised and
+/// is too low, creating the maps fails.
 fn raise_memlock() {
     let Rlimit { maximum, .. } = getrlimit(Resource::Memlock);
     let unlimited = Rlimit { current: None, maximum: None };
@@ -380,23 +381,23 @@ fn take_maps(ebpf: &mut Ebpf, levels: u32) -> Result<(Maps, Ring), MapError> {
     Ok((maps, Ring::new(ring)))
 }
 
-/// The programs as they were built, part of the agent's own file.
+/// The programs as they were built, part of the agent's executable.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/eviction-ebpf"));
 
-/// Lets the programs be read, and their pages go again: the agent's memory is to be what it works with,
-/// and they are read once, or again when a method was lost.
+/// Passes the programs to `read`, then releases their pages. They are read once, and again only after a method
+/// failed, so they should not stay in the agent's memory.
 fn with_object<T>(read: impl FnOnce(&[u8]) -> T) -> T {
-    let done = read(OBJECT);
+    let result = read(OBJECT);
     let page = rustix::param::page_size();
     let start = OBJECT.as_ptr().addr().next_multiple_of(page);
     let end = (OBJECT.as_ptr().addr() + OBJECT.len()) & !(page - 1);
     if let Some(length) = end.checked_sub(start).filter(|length| *length > 0) {
         let first = OBJECT.as_ptr().map_addr(|_| start).cast_mut().cast();
-        // SAFETY: whole pages inside of a constant. Its mapping of the file is private and never written,
-        // so whoever reads them again finds the same content. Locked pages are refused, and stay.
+        // SAFETY: these are whole pages inside of a constant. Its mapping of the file is private and never
+        // written, so later reads find the same content. The kernel refuses locked pages, which stay.
         let _ = unsafe { madvise(first, length, Advice::LinuxDontNeed) };
     }
-    done
+    result
 }
 
 #[cfg(test)]
@@ -404,7 +405,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_programs_are_the_same_when_they_are_read_again() {
+    fn programs_can_be_read_again_after_their_pages_were_released() {
         let copy = |object: &[u8]| object.to_vec();
         let first = with_object(copy);
         assert!(first.starts_with(b"\x7fELF"));
@@ -417,25 +418,25 @@ mod tests {
     }
 
     #[test]
-    fn levels_can_be_armed_on_as_many_cgroups_as_there_are_within_bounds() {
-        assert_eq!([0, 450, 3000, u32::MAX].map(levels), [1024, 1024, 3000, 8192]);
+    fn thresholds_have_room_for_all_cgroups_within_bounds() {
+        assert_eq!([0, 450, 3000, u32::MAX].map(max_thresholds), [1024, 1024, 3000, 8192]);
     }
 
     #[test]
-    fn where_that_line_is_missing_the_roots_own_count_says_it() {
+    fn number_of_cgroups_is_parsed_from_cgroup_stat() {
         let text = "nr_descendants 330\nnr_subsys_memory 300\nnr_dying_descendants 12\n";
-        assert_eq!(parse_stat(text), Some(343));
+        assert_eq!(parse_cgroup_stat(text), Some(343));
         for odd in ["", "nr_descendants 3", "nr_descendants many\nnr_dying_descendants 1"] {
-            assert_eq!(parse_stat(odd), None, "{odd:?}");
+            assert_eq!(parse_cgroup_stat(odd), None, "{odd:?}");
         }
     }
 
     #[test]
-    fn the_number_of_cgroups_is_the_third_word_of_its_line() {
+    fn number_of_cgroups_is_parsed_from_proc_cgroups() {
         let text = "#subsys_name\thierarchy\tnum_cgroups\tenabled\ncpu\t1\t2\t1\nmemory\t4\t79\t1\n";
-        assert_eq!(parse_cgroups(text), Some(79));
+        assert_eq!(parse_proc_cgroups(text), Some(79));
         for odd in ["", "memory", "memory\t4", "memory\t4\tmany\t1", "memory\t4\t-1\t1", "memory_x\t4\t79"] {
-            assert_eq!(parse_cgroups(odd), None, "{odd:?}");
+            assert_eq!(parse_proc_cgroups(odd), None, "{odd:?}");
         }
     }
 }

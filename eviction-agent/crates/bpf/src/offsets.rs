@@ -1,4 +1,4 @@
-//! Where this kernel has the members that the programs read.
+//! Finds the offsets of the kernel's members that the programs read.
 #![forbid(unsafe_code)]
 
 use std::ops::Range;
@@ -7,7 +7,7 @@ use eviction_common::{ABSENT, Offsets};
 
 use super::btf::{Btf, BtfMissing, BtfQuery};
 
-/// What is looked for in the kernel's BTF, beside the functions that methods are attached to.
+/// The names to find in the kernel's BTF, besides the functions that methods are attached to.
 pub const WANTED: BtfQuery<'static> = BtfQuery {
     structs: &[
         "mem_cgroup",
@@ -56,31 +56,31 @@ pub const WANTED: BtfQuery<'static> = BtfQuery {
     functions: &[],
 };
 
-/// What was found, and what was not.
+/// The offsets that were found, and what is missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResolvedOffsets {
     /// The offsets; [`ABSENT`] where there is none.
     pub offsets: Offsets,
     /// The bit of `cgroup_subsys_state.flags` that an online css has; 0 if not known.
     pub css_online: u32,
-    /// The bit that it has from the removal of its cgroup on; 0 if not known.
+    /// The bit that a css has from the removal of its cgroup on; 0 if not known.
     pub css_dying: u32,
-    /// Of how many memory cgroups a CPU holds back charged pages at once.
+    /// Of how many memory cgroups a CPU caches charged pages at once.
     pub charge_caches: u32,
-    /// The events that count what reclaim took of a memory cgroup; empty if not known.
+    /// The events that count pages reclaimed from a memory cgroup; empty if not known.
     pub reclaimed: Range<u32>,
-    /// Why each absent one is absent, by the name of its field in [`Offsets`].
+    /// Why each absent offset is absent, by the name of its field in [`Offsets`].
     pub missing: Vec<(&'static str, BtfMissing)>,
 }
 
 impl ResolvedOffsets {
-    /// Why the offset of this name is absent.
+    /// Returns why the offset of this name is absent.
     pub fn why(&self, field: &str) -> Option<&BtfMissing> {
         self.missing.iter().find(|(name, _)| *name == field).map(|(_, why)| why)
     }
 }
 
-/// Finds every offset that there is. What xfs has is in its module, if it is one.
+/// Finds all offsets. Those of xfs are in its module, if it is one.
 pub fn resolve(btf: &Btf<'_>, xfs: Option<&Btf<'_>>) -> ResolvedOffsets {
     let mut missing = Vec::new();
     let mut take = |field: &'static str, found: Result<u32, BtfMissing>| {
@@ -99,7 +99,7 @@ pub fn resolve(btf: &Btf<'_>, xfs: Option<&Btf<'_>>) -> ResolvedOffsets {
     let offsets = Offsets {
         memcg_css: take("memcg_css", css_of_memcg(btf)),
         memcg_memory: take("memcg_memory", at("mem_cgroup", "memory")),
-        // Nothing is lacking without: a kernel that knows cgroup v2 alone has no such counters.
+        // These are optional: a kernel with cgroup v2 only has no such counters.
         memcg_memsw: at("mem_cgroup", "memsw").unwrap_or(ABSENT),
         memcg_kmem: at("mem_cgroup", "kmem").unwrap_or(ABSENT),
         memcg_oom: take("memcg_oom", local_event(btf, "MEMCG_OOM")),
@@ -140,7 +140,7 @@ pub fn resolve(btf: &Btf<'_>, xfs: Option<&Btf<'_>>) -> ResolvedOffsets {
         pids_limit: take("pids_limit", pids(btf, "limit")),
         cgroup_self: take("cgroup_self", at("cgroup", "self")),
         inode_sb: take("inode_sb", at("inode", "i_sb")),
-        // Nothing is lacking without: the owner of a write-back is not known then.
+        // These are optional: without them the owner of a write-back is not known.
         inode_wb: at("inode", "i_wb").unwrap_or(ABSENT),
         wb_memcg_css: at("bdi_writeback", "memcg_css").unwrap_or(ABSENT),
         sb_dev: take("sb_dev", at("super_block", "s_dev")),
@@ -166,16 +166,16 @@ pub fn resolve(btf: &Btf<'_>, xfs: Option<&Btf<'_>>) -> ResolvedOffsets {
     }
 }
 
-/// A CPU holds back of one memory cgroup, and from 6.16 on of as many as there are in an array (`memcg_stock_pcp.cached` in
-/// mm/memcontrol.c).
+/// Returns of how many memory cgroups a CPU caches charges: one, and from 6.16 on as many as the array has
+/// (`memcg_stock_pcp.cached` in mm/memcontrol.c).
 fn charge_caches(btf: &Btf<'_>) -> u32 {
     let cached = btf.member("memcg_stock_pcp", "cached");
     let many = cached.and_then(|cached| btf.len("memcg_stock_pcp.cached", &cached));
     many.ok().and_then(|many| u32::try_from(many).ok()).unwrap_or(1).max(1)
 }
 
-/// One for each who reclaims, one after the other: mm/vmscan.c reckons with that as well (`reclaimer_offset`). A kernel
-/// has as many of them as there are kinds of reclaim.
+/// Returns the events that count reclaimed pages: one for each kind of reclaim, with consecutive numbers, as
+/// mm/vmscan.c assumes too (`reclaimer_offset`). How many there are depends on the kernel.
 fn reclaimed(btf: &Btf<'_>) -> Range<u32> {
     let event = |name| btf.enumerator(name).ok().and_then(|value| u32::try_from(value).ok());
     let Some(first) = event("PGSTEAL_KSWAPD") else { return 0..0 };
@@ -183,11 +183,12 @@ fn reclaimed(btf: &Btf<'_>) -> Range<u32> {
     let others = others.into_iter().filter_map(event);
     let last =
         others.fold(first, |last, value| if last.checked_add(1) == Some(value) { value } else { last });
-    // The number after the last of them must be one as well.
+    // The end of the range must be a number as well.
     last.checked_add(1).map_or(0..0, |end| first..end)
 }
 
-/// The programs read a css as the memory cgroup around it, so it must be its first member.
+/// Returns the offset of the css in the memory cgroup. It must be the first member, since the programs read a
+/// css as the memory cgroup around it.
 fn css_of_memcg(btf: &Btf<'_>) -> Result<u32, BtfMissing> {
     match btf.member("mem_cgroup", "css")?.offset {
         0 => Ok(0),
@@ -201,14 +202,14 @@ fn local_event(btf: &Btf<'_>, event: &str) -> Result<u32, BtfMissing> {
     Ok(btf.element("mem_cgroup.memory_events_local", &counts, index)?.offset)
 }
 
-/// The pointer to a controller's css in the `subsys` of a `css_set` or a `cgroup`.
+/// Returns the pointer to a controller's css in the `subsys` of a `css_set` or a `cgroup`.
 pub(super) fn css_of(btf: &Btf<'_>, structure: &str, controller: &str) -> Result<u32, BtfMissing> {
     let controllers = btf.member(structure, "subsys")?;
     let index = btf.enumerator(controller)?;
     Ok(btf.element(&format!("{structure}.subsys"), &controllers, index)?.offset)
 }
 
-/// A member of `pids_cgroup`, which is read from its css on.
+/// Returns the offset of a member of `pids_cgroup`, which is read from its css on.
 fn pids(btf: &Btf<'_>, member: &str) -> Result<u32, BtfMissing> {
     match btf.member("pids_cgroup", "css")?.offset {
         0 => Ok(btf.member("pids_cgroup", member)?.offset),
@@ -216,8 +217,8 @@ fn pids(btf: &Btf<'_>, member: &str) -> Result<u32, BtfMissing> {
     }
 }
 
-/// `mm_struct.rss_stat` is a structure around an array of counts up to 6.1, and an array of
-/// per-CPU counters since.
+/// Returns the offset of a count of resident pages. `mm_struct.rss_stat` is a structure around an array of
+/// counts up to 6.1, and an array of per-CPU counters since.
 fn resident(btf: &Btf<'_>, which: &str) -> Result<u32, BtfMissing> {
     let index = btf.enumerator(which)?;
     let whole = btf.member("mm_struct", "rss_stat")?;
@@ -251,29 +252,29 @@ mod tests {
     }
 
     #[test]
-    fn what_cpus_hold_back_is_of_one_group_or_of_as_many_as_there_are_places() {
+    fn charge_caches_are_one_or_the_length_of_the_array() {
         assert_eq!(resolved(&Blob::new()).charge_caches, 1, "not known");
-        for (places, charge_caches) in [(None, 1), (Some(7), 7)] {
+        for (slots, charge_caches) in [(None, 1), (Some(7), 7)] {
             let mut blob = Blob::new();
             let memcg = blob.structure("mem_cgroup", 2000, &[]);
             let pointer = blob.pointer(memcg);
-            let cached = places.map_or(pointer, |places| blob.array(pointer, places));
+            let cached = slots.map_or(pointer, |slots| blob.array(pointer, slots));
             blob.structure("memcg_stock_pcp", 100, &[("cached", cached, 8)]);
             assert_eq!(resolved(&blob).charge_caches, charge_caches);
         }
     }
 
     #[test]
-    fn what_reclaim_takes_is_counted_by_events_that_follow_each_other() {
+    fn reclaim_events_are_a_range_of_consecutive_numbers() {
         let found = |events: &[(&str, i32)]| {
             let mut blob = Blob::new();
             blob.enumeration(events);
             resolved(&blob).reclaimed
         };
         let (kswapd, direct) = (("PGSTEAL_KSWAPD", 20), ("PGSTEAL_DIRECT", 21));
-        let (huge, asked) = (("PGSTEAL_KHUGEPAGED", 22), ("PGSTEAL_PROACTIVE", 23));
+        let (huge, proactive) = (("PGSTEAL_KHUGEPAGED", 22), ("PGSTEAL_PROACTIVE", 23));
         assert_eq!(found(&[kswapd, direct]), 20..22);
-        assert_eq!(found(&[kswapd, direct, huge, asked]), 20..24);
+        assert_eq!(found(&[kswapd, direct, huge, proactive]), 20..24);
         assert_eq!(found(&[kswapd, direct, ("PGSTEAL_KHUGEPAGED", 30)]), 20..22, "something else is between");
         assert_eq!(found(&[direct, huge]), 0..0, "not known");
         assert_eq!(found(&[("PGSTEAL_KSWAPD", -1)]), 0..0, "no number of an event");
@@ -307,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn resident_pages_of_a_third_form_are_missing_with_the_reason() {
+    fn resident_pages_of_unknown_form_are_missing_with_the_reason() {
         let mut blob = Blob::new();
         counts(&mut blob);
         let long = blob.int("long", 8);
@@ -342,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pids_cgroup_is_read_from_its_css_on() {
+    fn pids_offsets_are_missing_if_the_css_is_not_the_first_member() {
         let mut blob = Blob::new();
         let css = blob.structure("cgroup_subsys_state", 200, &[]);
         let long = blob.int("long", 8);

@@ -1,9 +1,9 @@
-//! Programs that are attached while that is worth its cost, and not a moment longer.
+//! Programs that are attached only while they are worth their cost.
 //!
-//! The kernel changes its code when a program is attached or taken off, and may wait until no task
-//! runs what was there before: `synchronize_rcu_tasks` in each change of a trampoline up to 5.11,
-//! `synchronize_rcu` for probes and tracepoints. That is some tenths of a second, just when memory is
-//! short; whoever reacts to that must not wait for it. So a thread does it.
+//! The kernel changes its code when a program is attached or detached, and may wait until no task runs the
+//! previous code: `synchronize_rcu_tasks` in each change of a trampoline up to 5.11, `synchronize_rcu` for
+//! probes and tracepoints. That takes some tenths of a second just when memory is short, and the control loop
+//! must not wait for it. So a thread does it.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -15,26 +15,26 @@ use std::thread::JoinHandle;
 use super::attach::{Link, Program};
 use super::attach_methods::{AttachWhen, EventClass};
 
-/// Programs that were loaded, and proved that they can be attached.
+/// Programs that were loaded, and that have proved that they can be attached.
 #[derive(Debug)]
 pub(super) struct OnDemandProbe {
     pub(super) class: EventClass,
     pub(super) when: AttachWhen,
     pub(super) switch: DetachSwitch<Vec<Link>>,
-    /// Kept for what the kernel counts of them, which outlives each link.
+    /// Kept for the kernel's counts of these programs, which outlive each link.
     programs: Vec<Arc<Program>>,
 }
 
 impl OnDemandProbe {
-    /// Takes the programs off.
+    /// Detaches the programs.
     ///
     /// # Errors
     /// If the thread that attaches them cannot be started.
     pub(super) fn new(class: EventClass, when: AttachWhen, attached: Vec<Link>) -> io::Result<Self> {
         let programs: Vec<_> = attached.iter().map(|link| Arc::clone(&link.program)).collect();
         drop(attached);
-        let again = programs.clone();
-        let attach = move || again.iter().map(Program::attach).collect();
+        let to_attach = programs.clone();
+        let attach = move || to_attach.iter().map(Program::attach).collect();
         Ok(Self { class, when, switch: DetachSwitch::new("hook", attach)?, programs })
     }
 
@@ -46,10 +46,10 @@ impl OnDemandProbe {
 
 const OFF: u8 = 0;
 const ON: u8 = 1;
-/// For ever: the error was kept.
+/// Permanent: the error is kept.
 const FAILED: u8 = 2;
 
-/// On while the thing that was made is kept.
+/// A switch that is on while the value that was made is kept.
 pub(super) struct DetachSwitch<T> {
     shared: Arc<SwitchShared<T>>,
     thread: Option<JoinHandle<()>>,
@@ -57,66 +57,69 @@ pub(super) struct DetachSwitch<T> {
 
 struct SwitchShared<T> {
     wanted: AtomicBool,
-    ended: AtomicBool,
+    is_dropped: AtomicBool,
     state: AtomicU8,
-    /// Held for a move only.
-    kept: Mutex<SwitchState<T>>,
+    /// Locked only while a value is moved or read.
+    value: Mutex<SwitchState<T>>,
 }
 
 enum SwitchState<T> {
-    Nothing,
-    Made(T),
-    Error(io::Error),
+    Off,
+    On(T),
+    Failed(io::Error),
 }
 
 impl<T> SwitchShared<T> {
-    fn keep(&self, kept: SwitchState<T>, state: u8) -> SwitchState<T> {
-        let before = std::mem::replace(&mut *self.kept.lock().unwrap_or_else(PoisonError::into_inner), kept);
+    fn set(&self, value: SwitchState<T>, state: u8) -> SwitchState<T> {
+        let before =
+            std::mem::replace(&mut *self.value.lock().unwrap_or_else(PoisonError::into_inner), value);
         self.state.store(state, Ordering::Release);
         before
     }
 
-    /// Until it is ended, or nothing can be made.
-    fn follow(&self, make: impl Fn() -> io::Result<T>) {
-        while !self.ended.load(Ordering::Acquire) {
+    /// Follows the requests until the switch is dropped, or until no value can be made.
+    fn run(&self, make: impl Fn() -> io::Result<T>) {
+        while !self.is_dropped.load(Ordering::Acquire) {
             let is_on = self.state.load(Ordering::Acquire) == ON;
             match (self.wanted.load(Ordering::Acquire), is_on) {
                 (true, false) => match make() {
-                    Ok(made) => drop(self.keep(SwitchState::Made(made), ON)),
+                    Ok(made) => drop(self.set(SwitchState::On(made), ON)),
                     Err(error) => {
-                        self.keep(SwitchState::Error(error), FAILED);
+                        self.set(SwitchState::Failed(error), FAILED);
                         return;
                     }
                 },
-                (false, true) => drop(self.keep(SwitchState::Nothing, OFF)),
+                (false, true) => drop(self.set(SwitchState::Off, OFF)),
                 (true, true) | (false, false) => std::thread::park(),
             }
         }
-        drop(self.keep(SwitchState::Nothing, OFF));
+        drop(self.set(SwitchState::Off, OFF));
     }
 }
 
 impl<T: Send + 'static> DetachSwitch<T> {
-    /// Off; `make` switches it on, and dropping what it made off again.
+    /// Creates a switch that is off. `make` switches it on, and dropping the value that it made switches it
+    /// off.
     pub(super) fn new(name: &str, make: impl Fn() -> io::Result<T> + Send + 'static) -> io::Result<Self> {
         let shared = Arc::new(SwitchShared {
             wanted: AtomicBool::new(false),
-            ended: AtomicBool::new(false),
+            is_dropped: AtomicBool::new(false),
             state: AtomicU8::new(OFF),
-            kept: Mutex::new(SwitchState::Nothing),
+            value: Mutex::new(SwitchState::Off),
         });
-        let theirs = Arc::clone(&shared);
-        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || theirs.follow(make))?;
+        let thread_shared = Arc::clone(&shared);
+        let thread =
+            std::thread::Builder::new().name(name.to_owned()).spawn(move || thread_shared.run(make))?;
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Asks for it to be on or off, and does not wait.
+    /// Requests that it is switched on or off, without waiting.
     ///
     /// # Errors
-    /// What has kept it from being switched on, once.
+    /// The error that prevented switching it on, once.
     pub(super) fn request(&mut self, wanted: bool) -> io::Result<()> {
         if self.shared.state.load(Ordering::Acquire) == FAILED
-            && let SwitchState::Error(error) = self.shared.keep(SwitchState::Nothing, FAILED)
+            && let SwitchState::Failed(error) = self.shared.set(SwitchState::Off, FAILED)
         {
             return Err(error);
         }
@@ -132,37 +135,37 @@ impl<T: Send + 'static> DetachSwitch<T> {
 }
 
 impl<T> DetachSwitch<T> {
-    /// Whether it is on.
+    /// Returns whether it is on.
     pub(super) fn is_on(&self) -> bool {
         self.shared.state.load(Ordering::Acquire) == ON
     }
 
-    /// Whether what was asked for is not yet so, and may still be.
+    /// Returns whether the request is not yet done, and can still be done.
     pub(super) fn is_changing(&self) -> bool {
         let state = self.shared.state.load(Ordering::Acquire);
         state != FAILED && self.shared.wanted.load(Ordering::Acquire) != (state == ON)
     }
 
-    /// Looks at what was made, unless it is not there, or comes or goes this very moment.
+    /// Calls `read` with the value, unless there is none or it is changing at this moment.
     pub(super) fn with<R>(&self, read: impl FnOnce(&T) -> R) -> Option<R> {
-        let kept = match self.shared.kept.try_lock() {
-            Ok(kept) => kept,
+        let value = match self.shared.value.try_lock() {
+            Ok(value) => value,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return None,
         };
-        match &*kept {
-            SwitchState::Made(made) => Some(read(made)),
-            SwitchState::Nothing | SwitchState::Error(_) => None,
+        match &*value {
+            SwitchState::On(made) => Some(read(made)),
+            SwitchState::Off | SwitchState::Failed(_) => None,
         }
     }
 }
 
 impl<T> Drop for DetachSwitch<T> {
     fn drop(&mut self) {
-        self.shared.ended.store(true, Ordering::Release);
+        self.shared.is_dropped.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
-            // It is off when this is gone.
+            // The switch is off when this drop returns.
             let _ = thread.join();
         }
     }
@@ -182,67 +185,67 @@ mod tests {
 
     use super::*;
 
-    /// Counts how many there are.
-    struct Thing(Arc<AtomicUsize>);
+    /// Counts its instances.
+    struct Counted(Arc<AtomicUsize>);
 
-    impl Thing {
-        fn new(there: &Arc<AtomicUsize>) -> Self {
-            there.fetch_add(1, Ordering::SeqCst);
-            Self(Arc::clone(there))
+    impl Counted {
+        fn new(instances: &Arc<AtomicUsize>) -> Self {
+            instances.fetch_add(1, Ordering::SeqCst);
+            Self(Arc::clone(instances))
         }
     }
 
-    impl Drop for Thing {
+    impl Drop for Counted {
         fn drop(&mut self) {
             self.0.fetch_sub(1, Ordering::SeqCst);
         }
     }
 
-    fn until(condition: impl Fn() -> bool) {
+    fn wait_until(condition: impl Fn() -> bool) {
         while !condition() {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 
     #[test]
-    fn it_is_switched_by_its_thread_as_often_as_asked() {
-        let there = Arc::new(AtomicUsize::new(0));
-        let theirs = Arc::clone(&there);
-        let mut switch = DetachSwitch::new("test", move || Ok(Thing::new(&theirs))).unwrap();
+    fn switch_follows_each_request_and_is_off_after_drop() {
+        let instances = Arc::new(AtomicUsize::new(0));
+        let thread_shared = Arc::clone(&instances);
+        let mut switch = DetachSwitch::new("test", move || Ok(Counted::new(&thread_shared))).unwrap();
         assert!(!switch.is_on());
         for _ in 0..3 {
             switch.request(true).unwrap();
             switch.request(true).unwrap();
-            until(|| switch.is_on());
-            assert_eq!(there.load(Ordering::SeqCst), 1);
+            wait_until(|| switch.is_on());
+            assert_eq!(instances.load(Ordering::SeqCst), 1);
             assert_eq!(switch.with(|_| ()), Some(()));
             switch.request(false).unwrap();
-            until(|| !switch.is_on() && there.load(Ordering::SeqCst) == 0);
+            wait_until(|| !switch.is_on() && instances.load(Ordering::SeqCst) == 0);
         }
         switch.request(true).unwrap();
-        until(|| switch.is_on());
+        wait_until(|| switch.is_on());
         assert!(!switch.is_changing());
         drop(switch);
-        assert_eq!(there.load(Ordering::SeqCst), 0, "off when it is gone");
+        assert_eq!(instances.load(Ordering::SeqCst), 0, "off when it is gone");
     }
 
     #[test]
-    fn who_asks_does_not_wait_and_what_is_wanted_last_counts() {
+    fn request_does_not_wait_and_the_last_one_counts() {
         let (go, gate) = mpsc::channel::<()>();
         let mut switch = DetachSwitch::new("test", move || gate.recv().map_err(io::Error::other)).unwrap();
         switch.request(true).unwrap();
         assert!(!switch.is_on() && switch.is_changing(), "it is being made");
         switch.request(false).unwrap();
         go.send(()).unwrap();
-        until(|| switch.shared.state.load(Ordering::SeqCst) == OFF);
+        wait_until(|| switch.shared.state.load(Ordering::SeqCst) == OFF);
         assert!(!switch.shared.wanted.load(Ordering::SeqCst));
     }
 
     #[test]
-    fn a_refusal_is_told_once() {
+    fn error_is_returned_by_one_request_only() {
         let mut switch = DetachSwitch::<()>::new("test", || Err(io::Error::other("no"))).unwrap();
         switch.request(true).unwrap();
-        until(|| switch.shared.state.load(Ordering::SeqCst) == FAILED);
+        wait_until(|| switch.shared.state.load(Ordering::SeqCst) == FAILED);
         assert_eq!(switch.request(true).unwrap_err().to_string(), "no");
         switch.request(true).unwrap();
         assert!(!switch.is_on());

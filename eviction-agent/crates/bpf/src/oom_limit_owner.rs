@@ -1,19 +1,19 @@
-//! Whose limit an out-of-memory kill was about.
+//! Determines whose limit caused an OOM kill.
 //!
-//! Where `oom_kill_process` can be watched, the kernel says it itself ([`OomContext`]). Else it shows
-//! in the counts of events:
+//! Where `oom_kill_process` can be observed, the kernel gives the owner of the limit itself ([`OomContext`]).
+//! Otherwise it follows from the counts of events:
 //!
-//! The kernel raises the owner's own `MEMCG_OOM` count before it looks for a victim
-//! (`mem_cgroup_oom` in mm/memcontrol.c), and raises nobody's when the machine is out of memory
-//! (`out_of_memory` in mm/oom_kill.c). So of the victim's ancestors the one whose count moved is
-//! the owner, and when none moved it was the machine. The kernel side keeps each count as it last
-//! saw it and puts it beside the present one into the record, so that a lost record spoils nothing.
+//! The kernel raises the owner's own `MEMCG_OOM` count before it searches for a victim (`mem_cgroup_oom` in
+//! mm/memcontrol.c), and raises no count when the machine is out of memory (`out_of_memory` in mm/oom_kill.c).
+//! So the owner is the ancestor of the victim whose count changed, and if none changed it was the machine. The
+//! BPF programs keep each count as they last read it, and put it into the record next to the current one, so
+//! that a lost record does no harm.
 
 use eviction_common::BATCH_PAGES;
 
 use super::event::{Ancestor, OomContext, OomKill};
 
-/// Who ran out of memory.
+/// The owner of the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OomLimitOwner {
     /// A memory cgroup, by its own limit.
@@ -24,54 +24,54 @@ pub enum OomLimitOwner {
     Unknown,
 }
 
-/// The owner, and how far it can be trusted.
+/// The owner, and how certain it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attribution {
-    /// Whose limit it was.
+    /// The owner of the limit.
     pub owner: OomLimitOwner,
-    /// It was concluded from usage and limits, since the counts were not known or did not say.
+    /// Whether the owner was inferred from usage and limits, since the counts were not known or not conclusive.
     pub inferred: bool,
 }
 
-/// Says whose limit this kill was about, on a machine with pages of `page_bytes`.
+/// Returns the owner of the limit for this kill, on a machine with pages of `page_bytes`.
 pub fn attribute(kill: &OomKill, page_bytes: u64) -> Attribution {
     match kill.context {
         Some(OomContext { owner: Some(owner), .. }) => Attribution::of(OomLimitOwner::Memcg(owner), false),
         Some(OomContext { owner: None, .. }) => Attribution::of(OomLimitOwner::Global, false),
-        None => by_counts(kill, page_bytes),
+        None => attribute_by_counts(kill, page_bytes),
     }
 }
 
-/// The same from the counts of events alone.
-pub fn by_counts(kill: &OomKill, page_bytes: u64) -> Attribution {
+/// Determines the owner from the counts of events alone.
+pub fn attribute_by_counts(kill: &OomKill, page_bytes: u64) -> Attribution {
     // The root has no limit of its own.
     let limited = match kill.chain.split_last() {
         None => return Attribution::of(OomLimitOwner::Unknown, true),
         Some((_, below_root)) if !kill.truncated => below_root,
         Some(_) => kill.chain.as_slice(),
     };
-    // A charge fails when it would pass the limit, and each CPU asks for a batch at once.
+    // A charge fails if it would exceed the limit, and each CPU charges a batch at once.
     let at_limit = |ancestor: &&Ancestor| {
         ancestor.max.is_some_and(|max| max.saturating_sub(ancestor.usage) < BATCH_PAGES * page_bytes)
     };
     let with = |count| limited.iter().filter(move |ancestor| FailCount::of(ancestor) == count);
-    let mut moved = with(FailCount::Moved);
-    match (moved.next(), moved.next()) {
-        // It moves with each charge that fails, also where nobody has to die for it: one that is not at its limit may
-        // have moved long ago.
+    let mut changed = with(FailCount::Changed);
+    match (changed.next(), changed.next()) {
+        // The count changes with each charge that fails, also if no process is killed for it. The count of a
+        // cgroup that is not at its limit may have changed long ago.
         (Some(owner), None) => return Attribution::of(OomLimitOwner::Memcg(*owner), !at_limit(&owner)),
         (Some(nearest), Some(_)) => {
-            let owner = with(FailCount::Moved).find(at_limit).unwrap_or(nearest);
+            let owner = with(FailCount::Changed).find(at_limit).unwrap_or(nearest);
             return Attribution::of(OomLimitOwner::Memcg(*owner), true);
         }
         (None, _) => {}
     }
     match with(FailCount::Unknown).find(at_limit) {
         Some(owner) => Attribution::of(OomLimitOwner::Memcg(*owner), true),
-        // Where the chain is not the victim's own, the owner may be another one's.
+        // If the chain is not the victim's own, the owner may be in another chain.
         None => {
-            let unsure = kill.truncated || kill.pid_only || with(FailCount::Unknown).next().is_some();
-            Attribution::of(OomLimitOwner::Global, unsure)
+            let inferred = kill.truncated || kill.pid_only || with(FailCount::Unknown).next().is_some();
+            Attribution::of(OomLimitOwner::Global, inferred)
         }
     }
 }
@@ -82,12 +82,12 @@ impl Attribution {
     }
 }
 
-/// What became of an ancestor's own `MEMCG_OOM` count.
+/// Whether an ancestor's own `MEMCG_OOM` count has changed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum FailCount {
-    Moved,
-    Still,
-    /// Never looked at before, or this kernel does not show it.
+    Changed,
+    Unchanged,
+    /// The count was never read before, or this kernel does not show it.
     Unknown,
 }
 
@@ -96,11 +96,11 @@ impl FailCount {
         match ancestor.events {
             None => Self::Unknown,
             Some(events) => match events.oom_before {
-                Some(before) if before < events.oom => Self::Moved,
-                Some(before) if before == events.oom => Self::Still,
-                // Never looked at; or on cgroup v2 the controller was turned off for it and on
-                // again, and counts anew.
-                _ if events.oom == 0 => Self::Still,
+                Some(before) if before < events.oom => Self::Changed,
+                Some(before) if before == events.oom => Self::Unchanged,
+                // The count was never read; or on cgroup v2 the controller was turned off for the cgroup and on
+                // again, and the count restarted.
+                _ if events.oom == 0 => Self::Unchanged,
                 _ => Self::Unknown,
             },
         }
@@ -165,19 +165,19 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_own_word_goes_before_what_counts_say() {
+    fn owner_given_by_the_kernel_takes_precedence_over_counts() {
         let container = memcg(3, 64 * MIB, 64 * MIB, 1, Some(0));
         let pod = memcg(2, 64 * MIB, 64 * MIB, 0, Some(0));
-        let mut told = kill(&[container, pod, root()]);
-        told.context = Some(OomContext { owner: Some(pod), ktime_ns: 1 });
-        assert_eq!(owner_id(&told), (Some(2), false));
-        told.context = Some(OomContext { owner: None, ktime_ns: 1 });
-        assert_eq!(owner_id(&told), (None, false));
-        assert_eq!(by_counts(&told, PAGE).owner, OomLimitOwner::Memcg(container));
+        let mut reported = kill(&[container, pod, root()]);
+        reported.context = Some(OomContext { owner: Some(pod), ktime_ns: 1 });
+        assert_eq!(owner_id(&reported), (Some(2), false));
+        reported.context = Some(OomContext { owner: None, ktime_ns: 1 });
+        assert_eq!(owner_id(&reported), (None, false));
+        assert_eq!(attribute_by_counts(&reported, PAGE).owner, OomLimitOwner::Memcg(container));
     }
 
     #[test]
-    fn another_tasks_chain_proves_a_limit_and_never_its_absence() {
+    fn chain_of_another_task_proves_a_limit_but_not_its_absence() {
         let container = memcg(3, 64 * MIB, 64 * MIB, 1, Some(0));
         let mut foreign = kill(&[container, root()]);
         foreign.pid_only = true;
@@ -187,33 +187,33 @@ mod tests {
     }
 
     #[test]
-    fn a_count_that_may_have_moved_long_ago_is_no_certainty() {
-        // Charges failed while the victim before was still dying: nobody had to die for those.
+    fn owner_below_its_limit_with_a_changed_count_is_inferred() {
+        // Charges failed while the victim before was still exiting; no process was killed for those.
         let container = memcg(3, 32 * MIB, 64 * MIB, 4, Some(1));
         assert_eq!(owner_id(&kill(&[container, root()])), (Some(3), true));
     }
 
     #[test]
-    fn the_count_that_moved_names_the_owner_also_above_others_at_their_limit() {
+    fn changed_count_names_the_owner_also_above_a_cgroup_at_its_limit() {
         let container = memcg(3, 64 * MIB, 64 * MIB, 0, Some(0));
         let pod = memcg(2, 64 * MIB, 64 * MIB, 1, Some(0));
         assert_eq!(owner_id(&kill(&[container, pod, root()])), (Some(2), false));
     }
 
     #[test]
-    fn no_count_moved_is_the_machine_also_when_a_container_sits_at_its_limit() {
+    fn unchanged_counts_name_the_machine_despite_a_cgroup_at_its_limit() {
         let container = memcg(3, 64 * MIB, 64 * MIB, 7, Some(7));
         assert_eq!(owner_id(&kill(&[container, root()])), (None, false));
     }
 
     #[test]
-    fn a_count_of_zero_was_never_moved_even_if_unseen() {
+    fn count_of_zero_is_unchanged_even_without_a_previous_value() {
         let container = memcg(3, 64 * MIB, 64 * MIB, 0, None);
         assert_eq!(owner_id(&kill(&[container, root()])), (None, false));
     }
 
     #[test]
-    fn a_count_that_began_anew_says_nothing_unless_it_is_zero() {
+    fn restarted_count_is_inconclusive_unless_it_is_zero() {
         let pod = memcg(2, 64 * MIB, 64 * MIB, 1, Some(5));
         assert_eq!(owner_id(&kill(&[pod, root()])), (Some(2), true));
         let pod = memcg(2, 64 * MIB, 64 * MIB, 0, Some(5));
@@ -221,34 +221,34 @@ mod tests {
     }
 
     #[test]
-    fn an_unseen_count_is_inferred_from_the_limit() {
+    fn owner_without_previous_counts_is_inferred_from_the_limit() {
         let container = memcg(3, 10 * MIB, 64 * MIB, 2, None);
         let pod = memcg(2, 64 * MIB - 63 * PAGE, 64 * MIB, 2, None);
         assert_eq!(owner_id(&kill(&[container, pod, root()])), (Some(2), true));
     }
 
     #[test]
-    fn one_batch_below_the_limit_is_not_at_it() {
+    fn usage_one_batch_below_the_limit_is_not_at_the_limit() {
         let pod = memcg(2, 64 * MIB - 64 * PAGE, 64 * MIB, 2, None);
         assert_eq!(owner_id(&kill(&[pod, root()])), (None, true));
     }
 
     #[test]
-    fn of_two_that_moved_the_one_at_its_limit_is_inferred() {
+    fn of_two_changed_counts_the_cgroup_at_its_limit_is_inferred() {
         let container = memcg(3, 10 * MIB, 64 * MIB, 3, Some(2));
         let pod = memcg(2, 64 * MIB, 64 * MIB, 2, Some(1));
         assert_eq!(owner_id(&kill(&[container, pod, root()])), (Some(2), true));
     }
 
     #[test]
-    fn a_chain_that_was_cut_ends_in_no_certain_verdict() {
+    fn truncated_chain_gives_only_an_inferred_owner() {
         let mut cut = kill(&[memcg(3, MIB, 0, 0, Some(0))]);
         cut.truncated = true;
         assert_eq!(owner_id(&cut), (None, true));
     }
 
     #[test]
-    fn without_counts_it_is_inferred_and_without_a_chain_unknown() {
+    fn owner_is_inferred_without_counts_and_unknown_without_a_chain() {
         let mut pod = memcg(2, 64 * MIB, 64 * MIB, 0, None);
         pod.events = None;
         assert_eq!(owner_id(&kill(&[pod, root()])), (Some(2), true));

@@ -1,6 +1,6 @@
-//! Which methods to try for each class of events, best first, and why the others not. Decides
-//! on facts alone ([`KernelFacts`]), so that a test can describe every kernel; whether a method holds
-//! shows when it is loaded.
+//! Decides which methods to try for each class of events, best first, and why not the others. It depends on
+//! facts alone ([`KernelFacts`]), so that a test can describe every kernel. Whether a method works shows when
+//! it is loaded.
 #![forbid(unsafe_code)]
 
 pub use eviction_node::backend::BackendInfo;
@@ -10,21 +10,21 @@ use super::{
     attach_methods::{
         ATTACH_METHODS, AttachMethod, CompanionProbe, EventClass, HookPoint, ProgramHook, backends,
     },
-    capabilities::{BtfFacts, KernelFacts, lacking},
+    capabilities::{BtfFacts, KernelFacts, missing_capabilities},
 };
 
-/// A method that is not tried, or did not hold, and why.
+/// A method that is not tried, or that did not work, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RejectedMethod {
     /// The method's name.
     pub method: &'static str,
-    /// Why.
+    /// The reason.
     pub why: String,
 }
 
 impl ClassPlan {
-    /// Leaves out what goes only with another method for charges than this one (empty: none).
-    pub(super) fn only_with(&mut self, charge: &str) {
+    /// Removes the on-demand probes that do not accompany this method (empty: no method).
+    pub(super) fn retain_probes_for(&mut self, charge: &str) {
         let Self { class: _, candidates, rejected } = self;
         candidates.retain(|method| {
             let Some(CompanionProbe { methods, when: _ }) = method.companion else { return true };
@@ -40,18 +40,18 @@ impl ClassPlan {
     }
 }
 
-/// What to try for one class.
+/// The methods to try for one class.
 #[derive(Debug)]
 pub struct ClassPlan {
-    /// Which class.
+    /// The class.
     pub class: EventClass,
     /// The methods to try, best first.
     pub candidates: Vec<&'static AttachMethod>,
-    /// Those that are not worth a try.
+    /// The methods that are not tried.
     pub rejected: Vec<RejectedMethod>,
 }
 
-/// Plans every class on these facts, of the methods that may be used.
+/// Plans every class on these facts, with the methods that may be used.
 pub fn plan(facts: &KernelFacts, choice: &BackendSelection) -> Vec<ClassPlan> {
     EventClass::ALL
         .into_iter()
@@ -70,27 +70,29 @@ pub fn plan(facts: &KernelFacts, choice: &BackendSelection) -> Vec<ClassPlan> {
 }
 
 impl AttachMethod {
-    /// Why it is not worth a try.
+    /// Returns why the method is not tried; `None` if it is.
     fn refusal(&self, facts: &KernelFacts, choice: &BackendSelection) -> Option<String> {
-        // A locked down kernel shows at the load what it refuses: programs that only follow typed
-        // pointers run there too.
+        // Lockdown is not checked here. A kernel that is locked down refuses programs at the load, and programs
+        // that only follow typed pointers run there too.
         let KernelFacts { btf, capabilities, lockdown: _, hierarchy } = facts;
         if let Some(why) = choice.refusal(self.name, backends(self.class)) {
             return Some(why.into());
         }
-        if let Some(lacking) = lacking(*capabilities) {
-            return Some(format!("no {lacking}"));
+        if let Some(missing) = missing_capabilities(*capabilities) {
+            return Some(format!("no {missing}"));
         }
         if let Err(why) = hierarchy {
             return Some(why.clone());
         }
         match btf {
             Err(why) => Some(why.clone()),
-            Ok(btf) => self.hooks.iter().find_map(|hook| hook.refusal(btf)).or_else(|| self.lacking(btf)),
+            Ok(btf) => {
+                self.hooks.iter().find_map(|hook| hook.refusal(btf)).or_else(|| self.missing_offset(btf))
+            }
         }
     }
 
-    fn lacking(&self, btf: &BtfFacts) -> Option<String> {
+    fn missing_offset(&self, btf: &BtfFacts) -> Option<String> {
         self.needs
             .iter()
             .copied()
@@ -99,9 +101,9 @@ impl AttachMethod {
             .map(ToString::to_string)
     }
 
-    /// What `check`, the log and the metrics say of it once it is attached.
+    /// Returns the description for `check`, the log and the metrics, for a method that is attached.
     pub fn info(&self, rejected: &[RejectedMethod]) -> BackendInfo {
-        // What ranks below it needs no reason.
+        // Methods that rank below it need no reason.
         let above: Vec<_> = ATTACH_METHODS.iter().take_while(|method| method.name != self.name).collect();
         let better: Vec<_> = rejected
             .iter()
@@ -111,7 +113,7 @@ impl AttachMethod {
         BackendInfo {
             source: self.class.name(),
             backend: self.name,
-            reason: if better.is_empty() { "the preferred backend".into() } else { list(&better) },
+            reason: if better.is_empty() { "the preferred backend".into() } else { format_rejected(&better) },
             sees_every_charge: self.sees_every_charge,
             granularity_bytes: self.granularity.bytes(rustix::param::page_size() as u64),
         }
@@ -132,23 +134,23 @@ impl ProgramHook {
         let Some(found) = found else {
             return Some(format!("this kernel has no {what} {name}"));
         };
-        for (place, expected) in self.arguments.iter().enumerate() {
-            let argument = found.get(place);
-            if !argument.is_some_and(|argument| expected.is(argument)) {
+        for (index, expected) in self.arguments.iter().enumerate() {
+            let argument = found.get(index);
+            if !argument.is_some_and(|argument| expected.matches(argument)) {
                 let found = argument.map_or("absent".to_owned(), ToString::to_string);
-                return Some(format!("argument {} of {name} is {found}, not {expected}", place + 1));
+                return Some(format!("argument {} of {name} is {found}, not {expected}", index + 1));
             }
         }
         None
     }
 }
 
-/// A class of which nothing is attached.
-pub fn nothing(class: EventClass, rejected: &[RejectedMethod]) -> BackendInfo {
-    BackendInfo::plain(class.name(), "", list(rejected))
+/// Returns the description of a class without an attached program.
+pub fn no_backend(class: EventClass, rejected: &[RejectedMethod]) -> BackendInfo {
+    BackendInfo::plain(class.name(), "", format_rejected(rejected))
 }
 
-fn list(rejected: &[RejectedMethod]) -> String {
+fn format_rejected(rejected: &[RejectedMethod]) -> String {
     let each: Vec<_> =
         rejected.iter().map(|RejectedMethod { method, why }| format!("{method}: {why}")).collect();
     each.join("; ")

@@ -1,4 +1,4 @@
-//! The few calls of bpf(2) that aya does not make, and how the shared types go through it.
+//! The calls of bpf(2) that aya does not make, and the shared types in the form that aya takes.
 
 use std::{
     io,
@@ -17,7 +17,7 @@ use eviction_common::{
     SuppressedCount, TaskCount,
 };
 
-/// A shared type as aya takes it.
+/// A shared type in the form that aya takes.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(super) struct MapEntry<T>(pub(super) T);
@@ -51,20 +51,20 @@ pod!(
     u64
 );
 
-/// A call of bpf(2); what it answers.
+/// Calls bpf(2), and returns its result.
 ///
 /// # Safety
 /// `attr` begins as `union bpf_attr` does for this command, and what it points to outlives the call.
 pub(super) unsafe fn bpf<T>(command: libc::c_long, attr: &mut T) -> io::Result<libc::c_long> {
     // SAFETY: as the caller promises; the size is given.
-    let answer = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attr), size_of::<T>()) };
-    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer) }
+    let result = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attr), size_of::<T>()) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// One that answers with a descriptor.
+/// Calls bpf(2) with a command that returns a descriptor.
 ///
 /// # Safety
-/// That of [`bpf`].
+/// As for [`bpf`].
 pub(super) unsafe fn bpf_descriptor<T>(command: libc::c_long, attr: &mut T) -> io::Result<OwnedFd> {
     // SAFETY: as the caller promises; the kernel has just made this descriptor for us, and it fits into an int.
     unsafe { Ok(OwnedFd::from_raw_fd(bpf(command, attr)? as i32)) }
@@ -88,7 +88,7 @@ struct BatchAttr {
     flags: u64,
 }
 
-/// Takes everything out of a hash map and hands it on. What is put in meanwhile stays or is
+/// Takes all entries out of a hash map and passes them to `each`. An entry that is added meanwhile stays or is
 /// taken, but is not lost.
 pub(super) fn take_all<K, V>(map: &MapData, mut each: impl FnMut(K, V)) -> Result<(), MapError>
 where
@@ -99,12 +99,12 @@ where
 {
     let mut keys = [const { MaybeUninit::<K>::uninit() }; BATCH as usize];
     let mut values = [const { MaybeUninit::<V>::uninit() }; BATCH as usize];
-    let mut place = 0_u32;
+    let mut position = 0_u32;
     let mut first = true;
     loop {
         let mut next = 0_u32;
         let mut attr = BatchAttr {
-            in_batch: if first { 0 } else { (&raw const place) as u64 },
+            in_batch: if first { 0 } else { (&raw const position) as u64 },
             out_batch: (&raw mut next) as u64,
             keys: keys.as_mut_ptr() as u64,
             values: values.as_mut_ptr() as u64,
@@ -113,9 +113,10 @@ where
             elem_flags: 0,
             flags: 0,
         };
-        // SAFETY: `attr` is the batch part of `bpf_attr`, and its pointers are to memory that outlives the call: a hash
-        // map's place is a u32, and `keys` and `values` have room for `count` entries of the map's key and value sizes.
-        let done = match unsafe { bpf(BPF_MAP_LOOKUP_AND_DELETE_BATCH, &mut attr) } {
+        // SAFETY: `attr` is the batch part of `bpf_attr`, and its pointers are to memory that outlives the
+        // call: a hash map's place is a u32, and `keys` and `values` have room for `count` entries of the map's
+        // key and value sizes.
+        let is_last = match unsafe { bpf(BPF_MAP_LOOKUP_AND_DELETE_BATCH, &mut attr) } {
             Ok(_) => false,
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => true,
             Err(io_error) => {
@@ -127,10 +128,10 @@ where
             // SAFETY: the kernel wrote `count` keys and values, and `MapEntry` of both is `Pod`.
             each(unsafe { key.assume_init() }, unsafe { value.assume_init() });
         }
-        if done {
+        if is_last {
             return Ok(());
         }
-        place = next;
+        position = next;
         first = false;
     }
 }

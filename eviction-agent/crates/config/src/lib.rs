@@ -1,7 +1,6 @@
-//! From what users write to what the core decides by.
+//! Reads configurations and resolves them to the types of the core.
 //!
-//! Everything that is wrong with a configuration is reported at once, each with its file and
-//! field; see [`Problems`].
+//! All errors in a configuration are reported at once, each with its file and field; see [`Problems`].
 
 mod agent;
 mod kubelet;

@@ -1,35 +1,35 @@
-//! What is wrong with a configuration: where, and why. All of it, not the first only.
+//! Errors in a configuration, with location and cause. All errors are reported, not only the first.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// One thing that is wrong, or worth a look.
+/// An error or a note.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// The file it stands in, if it came from one.
+    /// The file with the error, if there is one.
     pub file: Option<PathBuf>,
     /// The field, such as `evictionHard["memory.available"]`; empty for the whole file.
     pub path: String,
-    /// What is wrong with it.
+    /// The cause of the error.
     pub cause: String,
-    /// What may have been meant.
+    /// A hint, for example the name that may have been meant.
     pub help: Option<String>,
 }
 
 impl Problem {
-    /// A problem of a field.
+    /// Creates a problem for a field.
     pub fn new(path: impl Into<String>, cause: impl fmt::Display) -> Self {
         Self { file: None, path: path.into(), cause: cause.to_string(), help: None }
     }
 
-    /// The same, with a hint.
+    /// Sets the hint.
     #[must_use]
     pub fn with_help(mut self, help: Option<String>) -> Self {
         self.help = help;
         self
     }
 
-    /// The same, in a file.
+    /// Sets the file.
     #[must_use]
     pub fn in_file(mut self, file: Option<&Path>) -> Self {
         self.file = file.map(Path::to_owned);
@@ -53,7 +53,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Everything that is wrong with a configuration; never empty. Written one a line.
+/// All errors in a configuration; never empty. Displayed as one error per line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problems(pub Vec<Problem>);
 
@@ -72,7 +72,7 @@ impl From<Problem> for Problems {
     }
 }
 
-/// The path of a member: `parent.key`, or `parent["key"]` where the key is not a plain word.
+/// Returns the path of a member: `parent.key`, or `parent["key"]` if the key is not alphanumeric.
 pub(super) fn member(parent: &str, key: &str) -> String {
     let plain = !key.is_empty() && key.bytes().all(|b| b.is_ascii_alphanumeric());
     match (plain, parent.is_empty()) {
@@ -82,12 +82,12 @@ pub(super) fn member(parent: &str, key: &str) -> String {
     }
 }
 
-/// Names as an error lists them.
+/// Returns the names in the form of an error text.
 pub(super) fn quoted(names: &[&str]) -> String {
     names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
-/// The known name that a wrong one resembles most, as a hint.
+/// Returns a hint with the known name that is most similar to a wrong one.
 pub(super) fn did_you_mean<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
     let lower = wrong.to_lowercase();
     known

@@ -1,4 +1,4 @@
-//! Reads a document into its type by serde. After an error the value that caused it is left out and the
+//! Deserializes a document into its type. After an error the value that caused it is removed, and the
 //! document is read again, so that all errors are reported at once.
 
 use std::collections::BTreeMap;
@@ -11,12 +11,12 @@ use serde_path_to_error::Segment;
 use crate::problem::{Problem, did_you_mean, member, quoted};
 use crate::yaml;
 
-/// A document with more errors than this is something else.
+/// The maximum number of errors. A document with more is probably not a configuration.
 const MAX_PROBLEMS: usize = 100;
 
-/// The document without the values that do not fit; nothing if the document as a whole does not.
+/// Reads the document without its invalid values; `None` if the document as a whole is invalid.
 pub(super) fn read<T: DeserializeOwned>(mut document: Value, problems: &mut Vec<Problem>) -> Option<T> {
-    let mut removed = Removed::default();
+    let mut removed = RemovedItems::default();
     while problems.len() < MAX_PROBLEMS {
         let error = match serde_path_to_error::deserialize::<_, T>(&document) {
             Ok(parsed) => return Some(parsed),
@@ -31,13 +31,13 @@ pub(super) fn read<T: DeserializeOwned>(mut document: Value, problems: &mut Vec<
             return None;
         };
         if cause.ends_with("expected string or map") {
-            // An enum; the error for a text names its variants. In YAML 1.1, which other tools still
-            // write, `Off` is a boolean.
+            // An enum. As a text, the value causes an error that lists the variants. In YAML 1.1, which other
+            // tools still write, `Off` is a boolean.
             *value = if *value == false { "Off".into() } else { value.to_string().into() };
             continue;
         }
         let problem = problem(path, &segments, &cause, value);
-        // A field that was left out is not missing.
+        // A field that was removed because of an error is not reported as missing.
         if !problems.iter().any(|other| other.path == problem.path) {
             problems.push(problem);
         }
@@ -59,7 +59,7 @@ pub(super) fn read<T: DeserializeOwned>(mut document: Value, problems: &mut Vec<
     None
 }
 
-/// The JSON pointer of a place.
+/// Returns the JSON pointer of a place.
 fn pointer(segments: &[Segment]) -> String {
     let step = |segment: &Segment| match segment {
         Segment::Map { key } => format!("/{}", key.replace('~', "~0").replace('/', "~1")),
@@ -69,7 +69,7 @@ fn pointer(segments: &[Segment]) -> String {
     segments.iter().map(step).collect()
 }
 
-/// A place as the documentation names it: `policy.signals[].hard`.
+/// Returns the name of a place in the documentation: `policy.signals[].hard`.
 fn name(segments: &[Segment]) -> String {
     segments.iter().fold(String::new(), |name, segment| match segment {
         Segment::Map { key } if name.is_empty() => key.clone(),
@@ -78,12 +78,12 @@ fn name(segments: &[Segment]) -> String {
     })
 }
 
-/// By the path of a list the indexes of its items that were left out, ascending.
+/// The indexes of removed list items, ascending, by the path of the list.
 #[derive(Default)]
-struct Removed(BTreeMap<String, Vec<usize>>);
+struct RemovedItems(BTreeMap<String, Vec<usize>>);
 
-impl Removed {
-    /// The index in the list as it was given.
+impl RemovedItems {
+    /// Returns the index in the original list.
     fn index(&self, list: &str, index: usize) -> usize {
         let removed = self.0.get(list).into_iter().flatten();
         removed.fold(index, |index, removed| index + usize::from(*removed <= index))
@@ -96,7 +96,7 @@ impl Removed {
         indexes.sort_unstable();
     }
 
-    /// The path in the document as it was given.
+    /// Returns the path in the original document.
     fn path(&self, segments: &[Segment]) -> String {
         segments.iter().fold(String::new(), |path, segment| match segment {
             Segment::Map { key } => member(&path, key),
@@ -106,7 +106,7 @@ impl Removed {
     }
 }
 
-/// An error of serde in the words of the documentation.
+/// Converts an error of serde to the wording of the documentation.
 fn problem(path: String, segments: &[Segment], cause: &str, value: &Value) -> Problem {
     if let Some(field) = cause.strip_prefix("missing field `") {
         return Problem::new(member(&path, field.trim_end_matches('`')), "is missing");
@@ -129,17 +129,17 @@ fn problem(path: String, segments: &[Segment], cause: &str, value: &Value) -> Pr
             return Problem::new(path, format!("the value `{text}` was renamed to `{new}`"));
         }
         let one_of = if names.len() > 1 { "one of " } else { "" };
-        let cause = format!("must be {one_of}{}, got {}", quoted(&names), got(value));
+        let cause = format!("must be {one_of}{}, got {}", quoted(&names), describe(value));
         return Problem::new(path, cause).with_help(did_you_mean(text, names));
     }
     if found.starts_with("invalid type: ") || found.starts_with("invalid value: ") {
         let is_text = expected == "a string" || expected.contains("such as \"");
         let help = (is_text && value.is_number()).then(|| "numbers must be in quotes here".to_owned());
-        let cause = format!("must be {}, got {}", in_words(expected), got(value));
+        let cause = format!("must be {}, got {}", in_words(expected), describe(value));
         return Problem::new(path, cause).with_help(help);
     }
     let names_value = value.as_str().is_none_or(|text| cause.contains(text));
-    let got = if names_value { String::new() } else { format!(", got {}", got(value)) };
+    let got = if names_value { String::new() } else { format!(", got {}", describe(value)) };
     Problem::new(path, format!("{cause}{got}")).with_help(example(cause))
 }
 
@@ -157,10 +157,10 @@ fn in_words(expected: &str) -> &str {
     }
 }
 
-/// Larger files are no configuration.
+/// The maximum size of a configuration file, in bytes.
 const MAX_BYTES: u64 = 4 << 20;
 
-/// Reads a file of the given kind: an object.
+/// Reads a file of the given kind; it must contain an object.
 pub(super) fn read_document(
     file: &Path,
     api_version: &str,
@@ -188,14 +188,14 @@ fn read_text(file: &Path) -> Result<String, String> {
     String::from_utf8(bytes).map_err(|error| format!("not UTF-8 text: {}", error.utf8_error()))
 }
 
-/// The object in a YAML text; JSON is YAML.
+/// Parses the object in a YAML text; JSON is YAML.
 pub(super) fn parse_object(text: &str) -> Result<Map<String, Value>, String> {
     if text.trim().is_empty() {
         return Err("is empty".to_owned());
     }
     let json = text.trim_start().starts_with('{');
     let value = if json {
-        // Flow mappings of YAML begin the same way.
+        // A YAML flow mapping starts the same way.
         serde_json::from_str(text)
             .or_else(|error| yaml::from_str(text).map_err(|_| format!("not JSON: {error}")))?
     } else {
@@ -203,11 +203,11 @@ pub(super) fn parse_object(text: &str) -> Result<Map<String, Value>, String> {
     };
     match value {
         Value::Object(object) => Ok(object),
-        other => Err(format!("must be an object, got {}", got(&other))),
+        other => Err(format!("must be an object, got {}", describe(&other))),
     }
 }
 
-/// What is wrong with `apiVersion` and `kind`.
+/// Returns the errors in `apiVersion` and `kind`.
 fn wrong_header(object: &Map<String, Value>, api_version: &str, kind: &str) -> Vec<Problem> {
     let right = [("apiVersion", api_version), ("kind", kind)].into_iter();
     right
@@ -216,15 +216,15 @@ fn wrong_header(object: &Map<String, Value>, api_version: &str, kind: &str) -> V
                 Some(Value::String(text)) if text == wanted => return None,
                 Some(Value::String(text)) => format!("got `{text}`"),
                 Some(Value::Null) | None => "got nothing".to_owned(),
-                Some(other) => format!("got {}", got(other)),
+                Some(other) => format!("got {}", describe(other)),
             };
             Some(Problem::new(key, format!("must be `{wanted}`, {got}")))
         })
         .collect()
 }
 
-/// A value as an error about it quotes it.
-pub(super) fn got(value: &Value) -> String {
+/// Returns a value in the form of an error text.
+pub(super) fn describe(value: &Value) -> String {
     match value {
         Value::Array(_) => "a list".to_owned(),
         Value::Object(_) => "an object".to_owned(),
@@ -233,14 +233,14 @@ pub(super) fn got(value: &Value) -> String {
     }
 }
 
-/// An integer as Go's decoder takes it: neither a point nor an exponent, but `-0`.
+/// Returns an integer as Go's decoder accepts it: without decimal point and exponent, but including `-0`.
 pub(super) fn integer(value: &Value) -> Option<i64> {
     let negative_zero = |value: &f64| *value == 0.0 && value.is_sign_negative();
     let zero = || value.as_f64().filter(negative_zero).map(|_| 0);
     value.as_i64().or_else(zero)
 }
 
-/// For the error text of a parser.
+/// Returns a hint with an example for the error text of a parser.
 pub(super) fn example(cause: &str) -> Option<String> {
     let example = if cause.starts_with("time: ") {
         "a duration is written as 30s or 1m30s"
@@ -256,8 +256,9 @@ pub(super) fn example(cause: &str) -> Option<String> {
     Some(example.to_owned())
 }
 
-/// Where the key is (with new names, `[]` for an index), its old name, its new name from the same place.
-pub(super) const KEYS: &[(&str, &str, &str)] = &[
+/// The renamed keys: the parent (with new names, `[]` for an index), the old name, the new name relative to
+/// the parent.
+pub(super) const RENAMED_KEYS: &[(&str, &str, &str)] = &[
     ("", "act", "action"),
     ("", "advance", "thresholdMargin"),
     ("thresholdMargin", "when", "mode"),
@@ -291,9 +292,9 @@ pub(super) const KEYS: &[(&str, &str, &str)] = &[
     ("policy.memory", "swapUsed", "swapUsedAtLeast"),
 ];
 
-/// The field (with new names), an old value, what to write instead. Those that only changed their case
-/// need no row: the error for them names the new one.
-pub(super) const VALUES: &[(&str, &str, &str)] = &[
+/// The renamed values: the field (with new names), the old value, the replacement. Values of which only the
+/// case changed need no row, because the error for them names the new one.
+pub(super) const RENAMED_VALUES: &[(&str, &str, &str)] = &[
     ("action", "dry-run", "action: None"),
     ("action", "evict-dry-run", "action: Evict` and `dryRun: Server"),
     ("eviction.whenAPIServerDown", "hold", "Wait"),
@@ -302,14 +303,14 @@ pub(super) const VALUES: &[(&str, &str, &str)] = &[
     ("policy.applyChanges", "atOnce", "Immediately"),
 ];
 
-/// The new name of a key.
+/// Returns the new name of a key.
 pub(crate) fn renamed_key(parent: &str, old: &str) -> Option<&'static str> {
-    find(KEYS, parent, old)
+    find(RENAMED_KEYS, parent, old)
 }
 
-/// What to write in the place of a value.
+/// Returns the replacement of a value.
 pub(crate) fn renamed_value(field: &str, old: &str) -> Option<&'static str> {
-    find(VALUES, field, old)
+    find(RENAMED_VALUES, field, old)
 }
 
 fn find(table: &[(&str, &str, &'static str)], place: &str, old: &str) -> Option<&'static str> {

@@ -1,23 +1,23 @@
-//! YAML as Kubernetes' tools write it, with bounds on what a text can cost.
+//! Parses YAML as Kubernetes tools write it, with a limit on the parsing cost.
 
 use serde::de::DeserializeOwned;
 
-/// The parser takes time with the square of the number of open brackets.
-const MOST_OPEN_BRACKETS: usize = 5_000;
+/// The maximum number of open brackets. The parser's time is quadratic in this number.
+const MAX_OPEN_BRACKETS: usize = 5_000;
 
 /// Reads one YAML document.
 ///
 /// # Errors
-/// If it is no YAML, has another form, or nests without end.
+/// If the text is not YAML, does not match the type, or is nested too deeply.
 pub fn from_str<T: DeserializeOwned>(text: &str) -> Result<T, String> {
-    if most_open_brackets(text) > MOST_OPEN_BRACKETS {
+    if max_open_brackets(text) > MAX_OPEN_BRACKETS {
         return Err("not YAML: too many brackets are open".to_owned());
     }
     serde_yaml_ng::from_str(text).map_err(|error| format!("not YAML: {error}"))
 }
 
-/// Brackets in texts count as well: those come in pairs, more or less.
-fn most_open_brackets(text: &str) -> usize {
+/// Returns the maximum number of open brackets. Brackets in texts count as well; they usually come in pairs.
+fn max_open_brackets(text: &str) -> usize {
     let (mut open, mut most) = (0usize, 0);
     for byte in text.bytes() {
         match byte {
@@ -37,7 +37,7 @@ mod tests {
     use super::from_str;
 
     #[test]
-    fn what_costs_too_much_is_an_error() {
+    fn deeply_nested_or_repetitive_yaml_is_an_error() {
         let nested = "[".repeat(1_000_000);
         assert_eq!(
             from_str::<serde_json::Value>(&nested),

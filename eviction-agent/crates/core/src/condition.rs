@@ -1,5 +1,5 @@
-//! Node conditions, which outlive their cause by the transition period, and the admission of pods
-//! while they hold.
+//! Node conditions, which hold for the transition period after their cause has ended, and the admission of
+//! pods while they hold.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,10 +9,11 @@ use crate::signal::NodeCondition;
 use crate::time::{Timestamp, since};
 use crate::units::GoDuration;
 
-/// Which conditions were raised, and when last.
+/// The conditions that were raised, and when each was raised last.
 ///
-/// The order is that of the thresholds which raised them, then that of former evaluations: one of
-/// the orders of the kubelet's map. It shows in the message of a refused admission.
+/// Conditions are in the order of the thresholds that raised them, followed by those of earlier evaluations.
+/// The kubelet uses the order of a map; this is one of its possible orders. The order shows in the message of
+/// a refused admission.
 #[derive(Clone, Debug)]
 pub struct Conditions {
     known: Vec<RaisedCondition>,
@@ -23,14 +24,14 @@ pub struct Conditions {
 /// A condition that was raised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RaisedCondition {
-    /// Which.
+    /// The condition.
     pub condition: NodeCondition,
-    /// By the last evaluation in which a threshold that raises it was met.
+    /// The time of the last evaluation in which a threshold that raises it was met.
     pub at: Timestamp,
 }
 
 impl Default for Conditions {
-    /// With room for all there are: a condition is raised when memory is short.
+    /// Reserves space for every condition, because a condition is raised when memory is short.
     fn default() -> Self {
         let [known, active] = [NodeCondition::COUNT; 2].map(Vec::with_capacity);
         Self { known, active, last_sync: None }
@@ -38,12 +39,12 @@ impl Default for Conditions {
 }
 
 impl Conditions {
-    /// Conditions that hold, in the order described at [`Conditions`].
+    /// Returns the conditions that hold, in the order described at [`Conditions`].
     pub fn active(&self) -> &[RaisedCondition] {
         &self.active
     }
 
-    /// Takes over a condition that was raised before the start. The later time counts.
+    /// Adds a condition that was raised before the agent started. The later time counts.
     pub(crate) fn seed(&mut self, raised: RaisedCondition) {
         for list in [&mut self.known, &mut self.active] {
             match list.iter_mut().find(|known| known.condition == raised.condition) {
@@ -53,17 +54,17 @@ impl Conditions {
         }
     }
 
-    /// When they were raised last, or could have been.
+    /// Returns the time of the last evaluation, whether or not it raised a condition.
     pub(crate) fn last_sync(&self) -> Option<Timestamp> {
         self.last_sync
     }
 
-    /// All that were raised, whether they hold or not.
+    /// Returns all conditions that were raised, whether or not they still hold.
     pub(crate) fn known(&self) -> &[RaisedCondition] {
         &self.known
     }
 
-    /// Takes over what was raised before; what is known already stays.
+    /// Adds conditions of a former engine. A condition that is known already stays as it is.
     pub(crate) fn restore(
         &mut self,
         at: Timestamp,
@@ -78,7 +79,7 @@ impl Conditions {
         self.update_active(at, period);
     }
 
-    /// Raises conditions now; a condition holds while it is younger than the period. Mirrors
+    /// Raises conditions now. A condition holds while its age is below the period. Mirrors
     /// `helpers.go: nodeConditionsLastObservedAt, nodeConditionsObservedSince`.
     pub(crate) fn raise(
         &mut self,
@@ -87,12 +88,12 @@ impl Conditions {
         period: GoDuration,
     ) {
         self.last_sync = Some(at);
-        let mut now = 0;
+        let mut inserted = 0;
         for condition in raised {
-            if !self.known[..now].iter().any(|other| other.condition == condition) {
+            if !self.known[..inserted].iter().any(|other| other.condition == condition) {
                 self.known.retain(|other| other.condition != condition);
-                self.known.insert(now, RaisedCondition { condition, at });
-                now += 1;
+                self.known.insert(inserted, RaisedCondition { condition, at });
+                inserted += 1;
             }
         }
         self.update_active(at, period);
@@ -109,8 +110,8 @@ impl Conditions {
 const MEMORY_PRESSURE_TAINT: &str = "node.kubernetes.io/memory-pressure";
 const NO_SCHEDULE: &str = "NoSchedule";
 
-/// Critical pods always may. Under memory pressure alone all may but BestEffort pods that do
-/// not tolerate its taint; under any other condition none.
+/// Returns whether a pod may start. Critical pods always may. Under memory pressure alone, every pod may
+/// except BestEffort pods that do not tolerate its taint. Under any other condition, no other pod may.
 pub(crate) fn admits(conditions: &[RaisedCondition], known: &KnownPod) -> bool {
     match conditions {
         [] => true,
@@ -122,13 +123,12 @@ pub(crate) fn admits(conditions: &[RaisedCondition], known: &KnownPod) -> bool {
     }
 }
 
-/// `v1.Toleration.ToleratesTaint`. The taint has no value, so that the comparisons of
-/// numbers, `Lt` and `Gt`, never match.
+/// `v1.Toleration.ToleratesTaint`. The taint has no value, so the numeric operators `Lt` and `Gt` never match.
 fn tolerates_memory_pressure(toleration: &Toleration) -> bool {
     let Toleration { key, operator, value, effect } = toleration;
-    let is_or_any = |text: &str, wanted: &str| text.is_empty() || text == wanted;
-    is_or_any(effect, NO_SCHEDULE)
-        && is_or_any(key, MEMORY_PRESSURE_TAINT)
+    let is_empty_or = |text: &str, wanted: &str| text.is_empty() || text == wanted;
+    is_empty_or(effect, NO_SCHEDULE)
+        && is_empty_or(key, MEMORY_PRESSURE_TAINT)
         && match &**operator {
             "" | "Equal" => value.is_empty(),
             "Exists" => true,

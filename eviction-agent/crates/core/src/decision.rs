@@ -1,8 +1,7 @@
-//! What the engine answers: what to do, and why, in indices and numbers.
+//! The decisions of the engine: what to do and why, as indices and numbers.
 //!
-//! A decision keeps the pods, the snapshot and the thresholds that it was made of, so that
-//! texts and reports can be written from it later, away from the path of reaction. In a
-//! calm pass none of this allocates.
+//! A decision keeps the pods, the snapshot and the thresholds that it is based on, so that texts and reports
+//! can be written later, outside the control loop. Without pressure a decision allocates nothing.
 
 use std::sync::Arc;
 
@@ -26,136 +25,135 @@ use super::time::Timestamp;
 use super::units::GoDuration;
 use crate::eviction::{Deficit, SizedPod};
 
-/// The answer to one input.
+/// The engine's decision on one input.
 #[derive(Clone, Debug)]
 pub struct Decision {
     /// The time of the input.
     pub at: Timestamp,
-    /// What to do, in this order.
+    /// The actions to carry out, in this order.
     pub actions: Vec<Action>,
     /// The node conditions that hold from now on.
     pub conditions: Vec<RaisedCondition>,
-    /// For how long they hold after their cause is gone.
+    /// How long a condition stays raised after its cause has ended.
     pub transition_period: GoDuration,
-    /// Signals that thresholds ask for, but that have been unknown for so long that nobody
-    /// watches them.
+    /// Signals that have thresholds, but have been unknown for so long that the thresholds are no longer monitored.
     pub unavailable: SignalSet,
-    /// What becomes of a policy that was proposed.
+    /// The state of a proposed policy.
     pub proposal: Option<ProposalState>,
-    /// What was decided about.
+    /// What the decision is about.
     pub kind: DecisionKind,
-    /// Containers that ended some time ago and whose cause is decided now.
+    /// Containers that terminated earlier and whose cause is decided now.
     pub ended: Vec<ContainerTerminated>,
 }
 
-/// What becomes of a policy that was proposed.
+/// The state of a proposed policy.
 #[derive(Clone, Debug)]
 pub enum ProposalState {
-    /// It is the one in force already.
+    /// The proposed policy equals the one in force.
     Unchanged,
-    /// It is in force from now on, for this very decision if that is an evaluation.
+    /// The policy is in force from now on. If this decision is an evaluation, the policy already applies to it.
     Applied,
-    /// It would evict pods that the policy in force would not, or has not been tried on a
-    /// sample.
+    /// The policy would evict pods that the policy in force would not, or it has not been tried on a sample yet.
     Pending(Box<PendingPolicy>),
 }
 
-/// A policy that waits to take effect.
+/// A policy that is pending.
 #[derive(Clone, Debug)]
 pub struct PendingPolicy {
-    /// Since when.
+    /// When it was proposed.
     pub since: Timestamp,
-    /// When it takes effect in any case; nothing if only by hand.
+    /// When it takes effect in any case. None if it must be applied manually.
     pub until: Option<Timestamp>,
-    /// What it would have decided on the same sample.
+    /// The decision that it would have made on the same sample.
     pub trial: Option<Box<Decision>>,
 }
 
 /// What a decision is about.
-#[expect(clippy::large_enum_variant, reason = "a calm pass allocates nothing, so it has no box of its own")]
+#[expect(clippy::large_enum_variant, reason = "a box would allocate in an evaluation without pressure")]
 #[derive(Clone, Debug)]
 pub enum DecisionKind {
-    /// The input changed what the engine knows, and nothing else.
+    /// The input only changed the engine's state.
     StateUpdated,
     /// An evaluation of the node.
     Evaluated(Evaluation),
-    /// An evaluation that ended before it looked at anything.
+    /// An evaluation that ended before the sample was examined.
     NotEvaluated(NotEvaluated),
-    /// Whether a pod may start.
+    /// The decision whether a pod may start.
     Admission(Admission),
-    /// A kill by the kernel, or the end of a container.
+    /// An OOM kill, or the termination of a container.
     Oom(OomUpdate),
 }
 
-/// Why a sample decided nothing at all.
+/// Why a sample was not evaluated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NotEvaluated {
-    /// There are no thresholds, and pods are not held to limits.
+    /// There are no thresholds, and the limits of pods are not enforced.
     NothingToEnforce,
-    /// It is not known how the file systems are laid out.
+    /// The layout of the file systems is not known.
     LayoutUnknown,
-    /// The image file system is split, and the gate `KubeletSeparateDiskGC` is off. Passes
-    /// after this one raise conditions, but evict for no threshold.
+    /// The image file system is split, and the gate `KubeletSeparateDiskGC` is off. Later evaluations raise
+    /// conditions, but evict no pod for a threshold.
     LayoutRefused,
     /// The sample failed.
     #[serde(rename = "no_look")]
     NoSample(UnknownReason),
-    /// The second sample came without an evaluation that waits for one.
+    /// A second sample arrived, but no evaluation waits for one.
     #[serde(rename = "not_waiting")]
     NotAwaitingReclaim,
 }
 
-/// Something to be done.
+/// An action to carry out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Record on the node that an eviction threshold is met: Warning `EvictionThresholdMet`.
+    /// Record the Warning event `EvictionThresholdMet` on the node.
     RecordEvent(Resource),
-    /// Collect garbage of this kind; [`Event::Reclaimed`](super::input::Event::Reclaimed) has the next sample.
+    /// Collect garbage of this kind. [`Event::Reclaimed`](super::input::Event::Reclaimed) then carries the
+    /// next sample.
     Reclaim(Reclaim),
     /// Evict a pod.
     Evict(Eviction),
-    /// A pod that goes for a soft threshold has less time from now on: a hard one is met.
+    /// Shorten the grace period of a pod that is terminating for a soft threshold, because a hard one is met.
     ShortenGrace(Eviction),
 }
 
 /// One evaluation of the node.
 #[derive(Clone, Debug)]
 pub struct Evaluation {
-    /// How it ended.
+    /// How the evaluation ended.
     pub end: EvaluationEnd,
-    /// What was seen, as far as it is believed.
+    /// The observations that passed the plausibility check.
     pub observations: Observations,
-    /// What was seen beside.
+    /// Further context of the observations.
     pub context: SignalContext,
-    /// The thresholds that are met, in the order in which they were found.
+    /// The thresholds that are met, in the order in which the engine found them.
     pub met: Vec<Met>,
-    /// The one that drives the evaluation: its index in `thresholds`.
+    /// The driving threshold of the evaluation: an index into `thresholds`.
     pub driving: Option<u8>,
-    /// Node-level reclaim is left to the kubelet, which is expected to remove enough. Noted by who carries
-    /// out decisions: the engine does not wait by itself.
+    /// The garbage estimate, if node-level reclaim is left to the kubelet because it is expected to free
+    /// enough. The control loop sets it: the engine itself does not wait.
     pub left_to_kubelet: Option<GarbageEstimate>,
-    /// What was seen after node-level reclaim.
+    /// The observations after node-level reclaim.
     pub observations_after_reclaim: Option<Box<Observations>>,
     /// The pods by rank, if they were ranked.
     pub ranked: Vec<Candidate>,
-    /// Indices of critical pods that would have been evicted.
+    /// The indices of critical pods that would have been evicted.
     pub critical_pods: Vec<u32>,
-    /// Pods whose turn had come, but which are protected.
+    /// Pods that were considered for eviction, but are protected.
     pub refused_pods: Vec<RefusedPod>,
-    /// What was remembered of earlier evictions when the evaluation began.
+    /// The in-flight evictions when the evaluation began. Empty under the kubelet's rules.
     pub in_flight: Vec<InFlightEviction>,
-    /// What the thresholds lack that were dealt with, in this order, where evictions are sized.
+    /// The deficits of the thresholds that were handled, in this order. Empty under the kubelet's rules.
     pub deficits: Vec<Deficit>,
-    /// The pods that were dealt with for these, in this order.
+    /// The pods that were evicted, shortened or skipped for these deficits, in this order.
     pub sized_pods: Vec<SizedPod>,
-    /// Volumes under a limit whose usage is not known.
+    /// The number of volumes with a limit whose usage is not known.
     pub unknown_volumes: u32,
-    /// By which layout the evaluation went.
+    /// The disk layout that the evaluation is based on.
     pub layout: DiskLayout,
-    /// All thresholds, also those that do not count (any more).
+    /// All thresholds, including those that do not count yet or any more.
     pub thresholds: Arc<[ResolvedThreshold]>,
-    /// The indices of those that counted in this evaluation.
+    /// The indices of the thresholds that counted in this evaluation.
     pub visible: Arc<[u8]>,
     /// The active pods.
     pub pods: Arc<PodSet>,
@@ -164,17 +162,17 @@ pub struct Evaluation {
 }
 
 impl Evaluation {
-    /// A threshold of the evaluation.
+    /// Returns a threshold of the evaluation.
     pub fn threshold(&self, index: u8) -> Option<&ResolvedThreshold> {
         self.thresholds.get(usize::from(index))
     }
 
-    /// The signal of a threshold of the evaluation.
+    /// Returns the signal of a threshold of the evaluation.
     pub fn signal_of(&self, index: u8) -> Option<Signal> {
         Some(self.threshold(index)?.threshold.signal)
     }
 
-    /// The threshold that a pod goes for, if it is one.
+    /// Returns the threshold that caused an eviction, if a threshold did.
     pub fn threshold_of(&self, cause: Cause) -> Option<&ResolvedThreshold> {
         match cause {
             Cause::Threshold { threshold: index } => self.threshold(index),
@@ -182,7 +180,7 @@ impl Evaluation {
         }
     }
 
-    /// What a pod goes for: the name of a signal, or one of [`LABELS`].
+    /// Returns the label of an eviction's cause: the name of a signal, or one of [`LABELS`].
     pub fn label_of(&self, cause: Cause) -> &'static str {
         match cause {
             Cause::Threshold { threshold: index } => self.signal_of(index).map_or("", Signal::name),
@@ -192,7 +190,7 @@ impl Evaluation {
         }
     }
 
-    /// The pods that were dealt with for the threshold that drives the evaluation.
+    /// Returns the pods that were considered for the driving threshold.
     pub(crate) fn sized_for_driving(&self) -> impl Iterator<Item = &SizedPod> {
         let is_driving = |sized: &&SizedPod| {
             self.deficits.get(sized.deficit).map(|deficit| deficit.threshold_index) == self.driving
@@ -200,7 +198,7 @@ impl Evaluation {
         self.sized_pods.iter().filter(is_driving)
     }
 
-    /// Notes how it ended for the threshold that was dealt with last.
+    /// Copies the evaluation's end to the deficit that was handled last.
     pub(crate) fn end_deficit(&mut self) {
         if let Some(deficit) =
             self.deficits.last_mut().filter(|last| Some(last.threshold_index) == self.driving)
@@ -209,23 +207,23 @@ impl Evaluation {
         }
     }
 
-    /// The signal that drives the evaluation.
+    /// Returns the driving signal of the evaluation.
     pub fn driving_signal(&self) -> Option<Signal> {
         self.signal_of(self.driving?)
     }
 }
 
-/// Whether a pod may start here.
+/// The decision whether a pod may start on this node.
 #[derive(Clone, Debug)]
 pub struct Admission {
-    /// Which pod.
+    /// The pod.
     pub pod: Arc<KnownPod>,
-    /// The answer.
+    /// Whether the pod may start.
     pub admit: bool,
 }
 
 impl Decision {
-    /// The evaluation, if there was one.
+    /// Returns the evaluation, if the decision is one.
     pub fn evaluation(&self) -> Option<&Evaluation> {
         match &self.kind {
             DecisionKind::Evaluated(evaluation) => Some(evaluation),
@@ -236,16 +234,16 @@ impl Decision {
         }
     }
 
-    /// Conditions of which nobody can tell whether they hold, since a signal that raises them
-    /// is unavailable.
+    /// Returns the conditions whose state is unknown, because a signal that raises them is unavailable.
     pub fn unknown_conditions(&self) -> impl Iterator<Item = NodeCondition> {
         let all = [NodeCondition::DiskPressure, NodeCondition::MemoryPressure, NodeCondition::PidPressure];
-        let blind = |condition| self.unavailable.iter().any(|signal| signal.condition() == condition);
+        let is_unavailable =
+            |condition| self.unavailable.iter().any(|signal| signal.condition() == condition);
         let holds = |condition| self.conditions.iter().any(|raised| raised.condition == condition);
-        all.into_iter().filter(move |condition| blind(*condition) && !holds(*condition))
+        all.into_iter().filter(move |condition| is_unavailable(*condition) && !holds(*condition))
     }
 
-    /// Whether node-level reclaim and a second sample are asked for.
+    /// Returns whether the decision asks for node-level reclaim and a second sample.
     pub fn awaits_reclaim(&self) -> bool {
         self.actions.iter().any(|action| matches!(action, Action::Reclaim(_)))
     }

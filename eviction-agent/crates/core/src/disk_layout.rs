@@ -1,5 +1,5 @@
-//! What the layout of the node's file systems decides: what can be reclaimed on the node
-//! itself, and which parts of a pod lie on a file system that is short.
+//! The layout of the node's file systems. It decides what can be reclaimed on the node itself, and which
+//! parts of a pod are on a file system that is short.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,28 +10,28 @@ use super::signal::Signal;
 pub struct DiskLayout {
     /// Images are not on the kubelet's file system: `HasDedicatedImageFs`.
     pub dedicated_image_fs: bool,
-    /// Writable layers are not on the file system of the images: `HasDedicatedContainerFs`.
-    /// An error of that question counts as no.
+    /// Writable layers are not on the file system of the images: `HasDedicatedContainerFs`. False if that
+    /// query fails.
     pub split_image_fs: bool,
 }
 
-/// The three layouts that make a difference.
+/// The three layouts that the kubelet treats differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrangement {
-    /// One file system for all; also when a split is reported without a dedicated imagefs.
+    /// One file system for everything. Also applies if a split is reported without a dedicated imagefs.
     Shared,
-    /// Images and writable layers on one of their own.
+    /// Images and writable layers share a file system of their own.
     Dedicated,
-    /// Images on one of their own, writable layers with everything else.
+    /// Images have a file system of their own, writable layers are with everything else.
     Split,
 }
 
 crate::named_enum! {
-    /// A kind of garbage that the node can be freed of without evicting a pod.
+    /// A kind of garbage that can be removed from the node without evicting a pod.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
     #[serde(rename_all = "lowercase")]
     pub enum Reclaim {
-        /// All containers that have ended: `DeleteAllUnusedContainers`.
+        /// All terminated containers: `DeleteAllUnusedContainers`.
         Containers = "containers",
         /// All images that no container uses: `DeleteUnusedImages`.
         Images = "images",
@@ -41,29 +41,29 @@ crate::named_enum! {
 /// How much the kubelet is estimated to free by node-level reclaim, and how much is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct GarbageEstimate {
-    /// Size of the images that no pod of the node names, in bytes.
+    /// The size of the images that no pod of the node names, in bytes.
     pub unused_bytes: u64,
-    /// What is lacking to the threshold with its minimum reclaim, in bytes.
+    /// The deficit to the threshold including its minimum reclaim, in bytes.
     pub deficit_bytes: u64,
 }
 
-/// The parts of a pod that lie on a file system.
+/// The parts of a pod that are on a file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Parts {
-    /// The writable layers of its containers.
+    /// The writable layers of the pod's containers.
     pub rootfs: bool,
-    /// The logs of its containers.
+    /// The logs of the pod's containers.
     pub logs: bool,
-    /// Its local volumes.
+    /// The local volumes of the pod.
     pub volumes: bool,
 }
 
 impl Parts {
-    /// All of them.
+    /// All parts.
     pub const ALL: Self = Self { rootfs: true, logs: true, volumes: true };
 
-    /// Whether all of these are among the others.
+    /// Returns whether all of these parts are among the others.
     pub fn are_within(self, others: Self) -> bool {
         (!self.rootfs || others.rootfs) && (!self.logs || others.logs) && (!self.volumes || others.volumes)
     }
@@ -78,7 +78,7 @@ impl DiskLayout {
         }
     }
 
-    /// What to try before evicting: `helpers.go: buildSignalToNodeReclaimFuncs`.
+    /// Returns what to reclaim before evicting: `helpers.go: buildSignalToNodeReclaimFuncs`.
     pub fn reclaims(self, signal: Signal) -> &'static [Reclaim] {
         use Reclaim::{Containers, Images};
         match (FileSystem::of(signal), self.arrangement()) {
@@ -89,8 +89,8 @@ impl DiskLayout {
         }
     }
 
-    /// What of a pod counts when a file system is short: `helpers.go: buildSignalToRankFunc`.
-    /// Nothing for signals of memory and process ids.
+    /// Returns which parts of a pod count when a file system is short: `helpers.go: buildSignalToRankFunc`.
+    /// Empty for signals of memory and process ids.
     pub fn parts(self, signal: Signal) -> Parts {
         let parts = |rootfs, logs, volumes| Parts { rootfs, logs, volumes };
         match (FileSystem::of(signal), self.arrangement()) {

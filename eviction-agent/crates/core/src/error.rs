@@ -1,10 +1,10 @@
-//! An error and what caused it, in one line.
+//! Formats an error and its sources in one line.
 #![forbid(unsafe_code)]
 
 use std::error::Error;
 use std::fmt::Write as _;
 
-/// An error and its sources in one line.
+/// Returns an error and its sources in one line.
 pub fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -1,7 +1,7 @@
-//! The eviction of a pod: its cause, what the node lacks, and what each pod is expected to free.
+//! The eviction of a pod: its cause, the node's deficit, and what each pod is expected to free.
 //!
-//! Of memory only what is anonymous is expected: page cache is charged to the parent when the cgroup
-//! is removed, and tmpfs stays until the volumes of the pod are removed, long after its processes.
+//! Only anonymous memory is expected to be freed: page cache is charged to the parent when the cgroup is
+//! removed, and tmpfs stays until the volumes of the pod are removed, long after its processes have ended.
 
 use std::fmt;
 
@@ -20,34 +20,34 @@ use crate::units::Nanos;
 /// The eviction of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Eviction {
-    /// Its index among the pods of the evaluation.
+    /// The index of the pod among the pods of the evaluation.
     pub pod: u32,
-    /// How long it may take to end. May be zero or negative, as configured.
+    /// The grace period in seconds. May be zero or negative, as configured.
     pub grace_period_seconds: i64,
-    /// Why.
+    /// The cause of the eviction.
     pub cause: Cause,
-    /// Its PodDisruptionBudget said no, and is not asked again.
+    /// The pod's PodDisruptionBudget has refused the eviction, and is not asked again.
     pub ignores_budget: bool,
 }
 
-/// Why a pod is evicted. Indices are those of its specification.
+/// Why a pod is evicted. Indices refer to the pod's specification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// A threshold of the node, by its index.
+    /// A threshold of the node.
     Threshold {
-        /// Index in `Evaluation::thresholds`.
+        /// Index into `Evaluation::thresholds`.
         threshold: u8,
     },
-    /// An emptyDir volume above its size limit.
+    /// An emptyDir volume is above its size limit.
     EmptyDir {
-        /// Which volume.
+        /// The index of the volume.
         volume: usize,
     },
-    /// Local storage above the limit of all containers together.
+    /// The local storage usage is above the sum of all containers' limits.
     PodStorage,
-    /// A container above its own limit of local storage.
+    /// A container is above its own limit of local storage.
     ContainerStorage {
-        /// Which main container.
+        /// The index among the main containers.
         container: usize,
     },
 }
@@ -59,13 +59,13 @@ pub enum EvaluationEnd {
     /// No threshold asks for an eviction.
     #[serde(rename = "calm")]
     NoPressure,
-    /// Pods above their own limits go; thresholds are not dealt with.
+    /// Pods above their own limits are evicted. Thresholds are not handled.
     LocalStorage,
-    /// Node-level reclaim is under way; the evaluation goes on with the second sample.
+    /// Node-level reclaim is in progress. The evaluation resumes with the second sample.
     AwaitingReclaim,
-    /// Node-level reclaim was enough.
+    /// Node-level reclaim freed enough.
     Reclaimed,
-    /// Nothing is known about how to rank pods for the signal.
+    /// Pods cannot be ranked for the signal.
     CannotRank,
     /// There is no pod to evict.
     NoPods,
@@ -73,79 +73,78 @@ pub enum EvaluationEnd {
     OnlyCritical,
     /// All pods that are not critical are protected.
     OnlyProtected,
-    /// A pod goes.
+    /// A pod is evicted.
     Evicted,
-    /// Pods terminating will free what is lacking.
+    /// Terminating pods will free what is lacking.
     #[serde(rename = "covered")]
     ReleaseInProgress,
-    /// No pod may be evicted for now: whoever evicts has reached a limit of his own.
+    /// No pod may be evicted for now: the executor has reached a rate limit.
     #[serde(rename = "held")]
     RateLimited,
-    /// No pod may be evicted for now: the API server cannot be asked.
+    /// No pod may be evicted for now: the API server is unavailable.
     ApiUnreachable,
-    /// No pod is left that may go: each is critical, terminating, or failed to go a moment ago.
+    /// No candidate is left: each pod is critical, terminating, or its eviction failed a moment ago.
     #[serde(rename = "nobody_left")]
     NoCandidates,
 }
 
-/// What pods go for beside thresholds, as the kubelet's metrics name it:
+/// The labels of evictions without a threshold, as in the kubelet's metrics:
 /// `eviction_manager.go: signalEphemeralContainerFsLimit` and its neighbours.
 pub const LABELS: [&str; 3] = ["emptydirfs.limit", "ephemeralpodfs.limit", "ephemeralcontainerfs.limit"];
 
-/// A pod that frees less than this part of what is still lacking frees next to nothing: so many
-/// like it would have to go. It waits for others of its class that free more.
+/// A pod that frees less than this fraction (1/64) of the remaining deficit is skipped in favour of others of
+/// its class that free more. Otherwise many pods like it would have to be evicted.
 const NEGLIGIBLE_PART: i64 = 64;
 
-/// What a threshold lacks, and how an evaluation dealt with it. Amounts are in whole units of its
-/// signal: bytes, inodes or processes.
+/// The deficit of a threshold, and how an evaluation handled it. Amounts are in whole units of its signal:
+/// bytes, inodes or processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deficit {
-    /// The threshold: an index in [`Evaluation::thresholds`](crate::decision::Evaluation::thresholds).
+    /// The threshold: an index into [`Evaluation::thresholds`](crate::decision::Evaluation::thresholds).
     pub threshold_index: u8,
-    /// What was available; after node-level reclaim, if there was a sample.
+    /// The available amount. If there was a sample after node-level reclaim, it is the amount of that sample.
     pub available: i64,
     /// The time of that value.
     pub sampled_at: Option<Timestamp>,
-    /// The threshold itself.
+    /// The threshold value.
     pub threshold: i64,
-    /// How much more must be available before it is resolved.
+    /// How much more must be available before the threshold is resolved.
     pub min_reclaim: i64,
-    /// What is counted in advance for a threshold that is about to be met: as much as makes
-    /// it lack something.
+    /// The amount added for a threshold that is only predicted to be met, so that its deficit is at least 1.
     pub predicted: i64,
-    /// What those terminating will free in time.
+    /// What terminating pods will free in time.
     pub in_flight: i64,
-    /// What those evicted now are expected to free.
+    /// What the pods evicted now are expected to free.
     pub chosen: i64,
-    /// How it ended for this threshold.
+    /// How the evaluation ended for this threshold.
     pub end: EvaluationEnd,
 }
 
-/// A pod that was dealt with for a deficit.
+/// A pod that was considered for a deficit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SizedPod {
-    /// The deficit: an index in [`Evaluation::deficits`](crate::decision::Evaluation::deficits).
+    /// The deficit: an index into [`Evaluation::deficits`](crate::decision::Evaluation::deficits).
     pub deficit: usize,
-    /// The pod: its index among the pods of the evaluation.
+    /// The index of the pod among the pods of the evaluation.
     pub pod: u32,
-    /// What it is expected to free.
+    /// What the pod is expected to free.
     pub release: ExpectedRelease,
-    /// What becomes of it.
+    /// The outcome for the pod.
     pub outcome: SizedOutcome,
 }
 
-/// What becomes of a pod that was dealt with for a deficit.
+/// The outcome for a pod that was considered for a deficit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SizedOutcome {
-    /// It is evicted.
+    /// The pod is evicted.
     Evicted,
-    /// It was terminating, and has less time from now on. [`Deficit::in_flight`] counts it.
+    /// The pod was terminating, and its grace period is shortened. [`Deficit::in_flight`] counts its release.
     GraceShortened,
-    /// It is skipped for one that ranks behind it.
+    /// The pod is skipped in favour of one that ranks behind it.
     Skipped {
-        /// Why.
+        /// The reason.
         why: SkipReason,
-        /// What was lacking at its turn.
+        /// The remaining deficit when the pod was considered.
         remaining: i64,
     },
 }
@@ -154,15 +153,15 @@ pub enum SizedOutcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SkipReason {
-    /// It frees next to nothing, and others of the same standing and priority free more.
+    /// The pod frees next to nothing, and others of the same class free more.
     #[serde(rename = "frees_next_to_nothing")]
     FreesTooLittle,
-    /// It was to go lately and did not.
+    /// The last eviction of the pod failed.
     #[serde(rename = "did_not_go")]
     EvictionFailed,
 }
 
-/// A sentence without its subject.
+/// Writes a sentence without its subject.
 impl fmt::Display for SkipReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -173,8 +172,8 @@ impl fmt::Display for SkipReason {
 }
 
 impl Deficit {
-    /// What a threshold that is met, or about to be, lacks by an observation before anybody
-    /// makes up for it.
+    /// Returns the deficit of a threshold that is met, or predicted to be, by an observation. Releases of
+    /// pods are not counted yet.
     pub(crate) fn of(index: u8, resolved: &ResolvedThreshold, seen: &Observation) -> Self {
         let threshold = resolved.value(seen.capacity);
         let goal = resolved.resolved_at(seen.capacity);
@@ -193,55 +192,55 @@ impl Deficit {
         deficit
     }
 
-    /// `threshold + min_reclaim + ahead − available`.
+    /// Returns `threshold + min_reclaim + predicted − available`.
     pub fn lacking(&self) -> i64 {
         let goal = self.threshold.saturating_add(self.min_reclaim).saturating_add(self.predicted);
         goal.saturating_sub(self.available)
     }
 
-    /// What nobody makes up for yet; zero or less if somebody does.
+    /// Returns the deficit that is not covered yet. Zero or less if it is covered.
     pub fn remaining(&self) -> i64 {
         self.lacking().saturating_sub(self.in_flight).saturating_sub(self.chosen)
     }
 }
 
-/// Whether so little comes free that it does not matter while so much is open.
+/// Returns whether an amount is too small to matter for a remaining deficit of `open`.
 pub(crate) fn is_negligible(amount: i64, open: i64) -> bool {
     amount.saturating_mul(NEGLIGIBLE_PART) < open
 }
 
-/// How much of what a signal measures comes free when a pod is gone.
+/// How much of a signal's resource is freed when a pod has terminated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct ExpectedRelease {
-    /// In bytes, inodes or processes; never negative.
+    /// The amount in bytes, inodes or processes. Never negative.
     #[serde(rename = "release")]
     pub amount: i64,
-    /// How that is known.
+    /// What the amount is based on.
     pub basis: Basis,
 }
 
-/// How it is known what a pod will free.
+/// What an expected release is based on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Basis {
-    /// Its anonymous memory was read.
+    /// The pod's anonymous memory, as read.
     Anonymous,
-    /// Its working set, less what its memory-backed volumes hold.
+    /// The pod's working set, less the usage of its memory-backed volumes.
     WorkingSet,
-    /// What it uses of the file system, or its processes.
+    /// The pod's usage of the file system, or its number of processes.
     Usage,
-    /// Its usage is not known, so that what it requested is taken for it: the best that
-    /// anybody said about it. Too little leads to another victim, too much to a later one.
+    /// The pod's request, because its usage is not known. An amount that is too small leads to another
+    /// victim; one that is too large delays the next victim.
     Request,
-    /// Nothing is known about it, and nothing is expected.
+    /// Nothing is known, and nothing is expected.
     Unknown,
 }
 
 impl ExpectedRelease {
-    /// Nothing is known of what the pod holds.
+    /// The release of a pod about which nothing is known.
     pub const UNKNOWN: Self = Self { amount: 0, basis: Basis::Unknown };
 
-    /// What a pod frees for a signal.
+    /// Returns what a pod frees for a signal.
     pub(crate) fn of(
         signal: Signal,
         layout: DiskLayout,
@@ -262,7 +261,7 @@ impl ExpectedRelease {
         measured.unwrap_or_else(|| requested(signal, known))
     }
 
-    /// The same for every signal.
+    /// Returns what a pod frees for every signal.
     pub(crate) fn of_all(
         layout: DiskLayout,
         known: &KnownPod,
@@ -284,7 +283,7 @@ fn memory(known: &KnownPod, stats: PodStats<'_>) -> Option<ExpectedRelease> {
     Some(ExpectedRelease { amount, basis: Basis::WorkingSet })
 }
 
-/// What the pod's emptyDir volumes in memory hold.
+/// Returns the usage of the pod's memory-backed emptyDir volumes, in bytes.
 fn memory_volumes(known: &KnownPod, stats: PodStats<'_>) -> i64 {
     let in_memory = |name: &str| {
         known.pod.volumes.iter().any(|volume| {
@@ -309,7 +308,7 @@ fn requested(signal: Signal, known: &KnownPod) -> ExpectedRelease {
     ExpectedRelease { amount: request.units_rounded_up(), basis: Basis::Request }
 }
 
-/// A value beyond what can be counted is no value.
+/// Converts a value. A value above `i64::MAX` counts as absent.
 fn amount(value: u64) -> Option<i64> {
     i64::try_from(value).ok()
 }
@@ -326,7 +325,7 @@ mod tests {
     use crate::signal::Signal::{MemoryAvailable, NodeFsAvailable, NodeFsInodesFree, PidAvailable};
     use crate::snapshot::{PodStatValues, SnapshotBuilder, VolumeStatValues};
 
-    /// The release of a pod that requests 500 and has 100 in a volume of memory.
+    /// Returns the release of a pod that requests 500 and has 100 in a memory-backed volume.
     fn release(signal: Signal, values: Option<PodStatValues>) -> (i64, Basis) {
         let dir = |name: &str, medium: &str| Volume {
             name: name.into(),
@@ -358,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn of_memory_what_is_anonymous() {
+    fn memory_release_is_anonymous_memory_or_else_the_working_set() {
         assert_eq!(memory(Some(900), Some(300)), (300, Basis::Anonymous));
         assert_eq!(memory(Some(200), Some(300)), (200, Basis::Anonymous), "no more than is counted");
         assert_eq!(memory(Some(900), None), (800, Basis::WorkingSet), "less the volume in memory");
@@ -366,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_counts_as_its_request_or_nothing() {
+    fn release_of_unknown_usage_is_the_request_or_zero() {
         assert_eq!(memory(None, None), (500, Basis::Request));
         assert_eq!(memory(Some(u64::MAX), None), (500, Basis::Request), "no figure");
         assert_eq!(release(MemoryAvailable, None), (500, Basis::Request));
@@ -377,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn of_disks_and_process_ids_what_is_used() {
+    fn release_of_disks_and_process_ids_is_the_usage() {
         let values = PodStatValues { process_count: Some(12), ..PodStatValues::default() };
         assert_eq!(release(PidAvailable, Some(values)), (12, Basis::Usage));
         assert_eq!(release(NodeFsAvailable, Some(values)), (100, Basis::Usage), "not the one in memory");

@@ -1,4 +1,4 @@
-//! The inputs of the engine. Each carries its own time, which may repeat or go back.
+//! The inputs of the engine. Each input has its own time, which may repeat or go back.
 
 use std::sync::Arc;
 
@@ -16,78 +16,77 @@ use super::state::EngineState;
 use super::time::Timestamp;
 use crate::progress::EvictionResult;
 
-/// Something that happened.
+/// An event and its time.
 #[derive(Clone, Debug)]
 pub struct Input {
-    /// When.
+    /// The time of the input.
     pub at: Timestamp,
-    /// What.
+    /// The event.
     pub event: Event,
 }
 
-/// What happened. Recordings have their own form of pods and samples.
+/// What happened. Recordings use another form for pods and samples.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Event {
-    /// What the agent before this one knew, in times of this one's clock. Before all others.
+    /// The state of the former agent, with times of this agent's clock. Must be the first event.
     Restore(Box<EngineState>),
-    /// Of the pods terminating out, the uids of those that the API has no more and in whose cgroups
-    /// somebody still is: what they hold is not free before they leave this list. Told before the pods.
+    /// The uids of terminating pods that the API no longer has, but whose cgroups still have processes. Their
+    /// resources are not free before they leave this list. Precedes the event with the pods.
     Terminating(Vec<Box<str>>),
-    /// The active pods are now these: those bound to the node that have not finished.
+    /// The active pods: those bound to the node that have not finished.
     #[serde(skip)]
     Pods(Arc<PodSet>),
-    /// The answer to how the node's file systems are laid out. Until there is one, samples
-    /// decide nothing; after it, further answers are ignored.
+    /// The layout of the node's file systems, or why it is unknown. Samples are not evaluated before it is
+    /// known. After that, further layouts are ignored.
     DiskLayout(Result<DiskLayout, UnknownReason>),
-    /// A sample of the node: one evaluation of the pipeline.
+    /// A sample of the node. It starts an evaluation.
     #[serde(skip)]
     Sample(Arc<Snapshot>),
-    /// There was to be a sample, but it failed: the evaluation ends with nothing changed.
+    /// A sample failed. The evaluation ends without a decision.
     SampleFailed(UnknownReason),
-    /// The node-level reclaim that a decision asked for is over, and this is the node's
-    /// second sample, or why there is none. The evaluation goes on.
+    /// The node-level reclaim of a decision is over. The value is the second sample, or why there is none.
+    /// The evaluation resumes.
     #[serde(skip)]
     Reclaimed(Result<Arc<Snapshot>, UnknownReason>),
-    /// What came of an eviction that a decision asked for.
+    /// The result of an eviction that a decision requested.
     Evicted(EvictionResult),
-    /// Whoever evicts has reached a limit of his own: nobody new can go before this time.
+    /// The executor has reached a rate limit: no other pod can be evicted before this time.
     EvictionsPausedUntil(Timestamp),
-    /// Whether the API server can be asked for evictions from now on. It can, until this says otherwise.
+    /// Whether the API server is available from now on. It is assumed to be until this event.
     ApiServer(ApiReachability),
-    /// How far executors have come with an eviction.
+    /// The progress of executors with an eviction.
     Executing {
-        /// By the number of its decision.
+        /// The number of the decision.
         decision: u64,
-        /// What is new.
+        /// The progress.
         update: ExecutorUpdate,
     },
-    /// The kernel killed a process for want of memory. The time of the input is when this was
-    /// learned; the record has its own.
+    /// An OOM kill. The time of the input is when the agent learned of the kill; the record has a time of its own.
     #[serde(serialize_with = "oom_kill")]
     OomKill(Box<OomKill>),
-    /// A container ended, or more became known of an end that was reported before.
+    /// A container terminated, or more became known about an earlier termination.
     ContainerEnded(Box<ContainerEnded>),
-    /// The configuration was changed. The policy that it makes takes effect when it was held
-    /// against a sample, see [`ProposalState`](super::decision::ProposalState).
+    /// The configuration was changed. The new policy takes effect after it was tried on a sample, see
+    /// [`ProposalState`](super::decision::ProposalState).
     Propose(Box<Policy>),
-    /// Whatever the proposed policy will evict, it is to take effect now.
+    /// The proposed policy takes effect now, whatever it will evict.
     ApplyProposed,
-    /// May this pod start here?
+    /// Asks whether this pod may start on the node.
     #[serde(skip)]
     Admission(Arc<KnownPod>),
 }
 
-/// Whether the API server can be asked.
+/// Whether the API server is available.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ApiReachability {
-    /// It answers.
+    /// The API server answers.
     #[default]
     Reachable,
-    /// It does not, or what it answers is of no use.
+    /// The API server does not answer, or its answers are of no use.
     Unreachable,
 }
 
-/// An OOM kill as it is read: the form of the event line leaves out what only the engine needs.
+/// Serializes an OOM kill in the form that is deserialized. The event line omits what only the engine needs.
 fn oom_kill<S: Serializer>(kill: &OomKill, serializer: S) -> Result<S::Ok, S::Error> {
     let value = json!({
         "at": kill.at,

@@ -46,7 +46,7 @@ pub enum Operator {
 }
 
 impl LabelSelector {
-    /// Whether a pod with these labels fits.
+    /// Returns whether a pod with these labels matches.
     pub fn matches(&self, labels: &SortedMap<Box<str>>) -> bool {
         let Self { match_labels, match_expressions } = self;
         match_labels.iter().all(|(key, value)| labels.get(key) == Some(value))
@@ -76,13 +76,13 @@ mod tests {
     }
 
     #[test]
-    fn selectors_fit_as_in_kubernetes() {
+    fn selectors_match_as_in_kubernetes() {
         let labels = |pairs: &[(&str, &str)]| -> SortedMap<Box<str>> {
             pairs.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect()
         };
         let web = labels(&[("app", "web"), ("tier", "front")]);
         let none = labels(&[]);
-        for (json, fits_web, fits_none) in [
+        for (json, matches_web, matches_none) in [
             (serde_json::json!({}), true, true),
             (serde_json::json!({"matchLabels": {"app": "web"}}), true, false),
             (serde_json::json!({"matchLabels": {"app": "web", "tier": "back"}}), false, false),
@@ -94,7 +94,11 @@ mod tests {
             (expression("app", "DoesNotExist", &[]), false, true),
         ] {
             let selector = selector(json.clone());
-            assert_eq!((selector.matches(&web), selector.matches(&none)), (fits_web, fits_none), "{json}");
+            assert_eq!(
+                (selector.matches(&web), selector.matches(&none)),
+                (matches_web, matches_none),
+                "{json}"
+            );
         }
     }
 

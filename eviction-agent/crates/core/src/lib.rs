@@ -1,11 +1,10 @@
-//! The decision core: no IO, no clock, no async, no logging, no randomness, no hash order.
-//! Time arrives with each input and may go backwards. Imports nothing else of ours.
+//! The decision core: no IO, no clock, no async, no logging, no randomness, no hash order. Time arrives with
+//! each input and may go backwards. The core depends on no other crate of the agent.
 //!
-//! [`engine::Engine::step`] takes an [`input::Input`] and answers with a
-//! [`decision::Decision`]. An evaluation walks through the files like this: [`observation`] →
-//! [`signal_filter`] → [`threshold`] → [`condition`] → [`disk_layout`] (node-level reclaim) →
-//! [`rank`] → [`decision`]; [`message`] writes the texts of what was decided,
-//! [`record`] all of it as data, and [`explain`] that as text for people.
+//! [`engine::Engine::step`] takes an [`input::Input`] and returns a [`decision::Decision`]. An evaluation
+//! uses the modules in this order: [`observation`] → [`signal_filter`] → [`threshold`] → [`condition`] →
+//! [`disk_layout`] (node-level reclaim) → [`rank`] → [`decision`]. [`message`] writes the texts of a
+//! decision, [`record`] all of it as data, and [`explain`] explains a record as text.
 
 mod named_enum;
 

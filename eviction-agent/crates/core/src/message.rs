@@ -1,7 +1,7 @@
-//! The texts of a decision, to the letter as the kubelet writes them.
+//! The texts of a decision, exactly as the kubelet writes them.
 //!
-//! Written from an [`Evaluation`] after the fact: `helpers.go: evictionMessage` and the formats at
-//! its top. Every sentence ends in a blank.
+//! They are written from an [`Evaluation`] after the decision: `helpers.go: evictionMessage` and the formats
+//! at the top of that file. Every sentence ends with a space.
 
 use std::collections::BTreeMap;
 
@@ -14,32 +14,32 @@ use super::snapshot::{ContainerStats, PodStats};
 use super::units::{Format, Quantity, quote};
 use crate::eviction::{Cause, Eviction};
 
-/// Reason of the event, of the pod's status, and of a refused admission.
+/// The reason of the event, of the pod's status, and of a refused admission.
 pub const REASON_EVICTED: &str = "Evicted";
-/// Reason of the event on the node.
+/// The reason of the event on the node.
 pub const REASON_THRESHOLD_MET: &str = "EvictionThresholdMet";
 
-/// What is said about an eviction.
+/// The texts of an eviction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EvictionText {
-    /// For the event, the status and the condition of the pod.
+    /// The message of the event, and of the status and the condition of the pod.
     pub message: String,
-    /// For the event. None for a pod above its own limits; empty for one without statistics.
+    /// The annotations of the event. None for a pod above its own limits; empty for a pod without statistics.
     pub annotations: Option<BTreeMap<&'static str, String>>,
 }
 
-/// The message of the event on the node.
+/// Returns the message of the event on the node.
 pub fn announcement(resource: Resource) -> String {
     format!("Attempting to reclaim {resource}")
 }
 
-/// The message of a refused admission.
+/// Returns the message of a refused admission.
 pub fn refusal(conditions: &[RaisedCondition]) -> String {
     let names: Vec<_> = conditions.iter().map(|raised| raised.condition.name()).collect();
     format!("The node had condition: [{}]. ", names.join(" "))
 }
 
-/// What is said about an eviction of an evaluation.
+/// Returns the texts of an eviction.
 pub fn eviction(evaluation: &Evaluation, eviction: &Eviction) -> EvictionText {
     let Some(known) = evaluation.pods.get(eviction.pod) else {
         return EvictionText::default();
@@ -48,13 +48,15 @@ pub fn eviction(evaluation: &Evaluation, eviction: &Eviction) -> EvictionText {
         Cause::Threshold { threshold: threshold_index } => {
             for_threshold(evaluation, eviction.pod, threshold_index, known)
         }
-        Cause::EmptyDir { volume } => plain(empty_dir(&known.pod, volume)),
-        Cause::PodStorage => plain(pod_storage(&known.pod)),
-        Cause::ContainerStorage { container } => plain(container_storage(&known.pod, container)),
+        Cause::EmptyDir { volume } => without_annotations(empty_dir(&known.pod, volume)),
+        Cause::PodStorage => without_annotations(pod_storage(&known.pod)),
+        Cause::ContainerStorage { container } => {
+            without_annotations(container_storage(&known.pod, container))
+        }
     }
 }
 
-fn plain(message: Option<String>) -> EvictionText {
+fn without_annotations(message: Option<String>) -> EvictionText {
     EvictionText { message: message.unwrap_or_default(), annotations: None }
 }
 
@@ -95,17 +97,17 @@ fn for_threshold(evaluation: &Evaluation, index: u32, threshold_index: u8, known
     }
     if let Some(stats) = evaluation.snapshot.stats_of(index) {
         if resource == Resource::Memory {
-            name_pod(known, stats, &mut message, &mut annotations);
+            describe_pod(known, stats, &mut message, &mut annotations);
         }
-        name_containers(&known.pod, stats, resource, &mut message, &mut annotations);
+        describe_containers(&known.pod, stats, resource, &mut message, &mut annotations);
         annotations.insert("starved_resource", resource.name().to_owned());
     }
     EvictionText { message, annotations: Some(annotations) }
 }
 
-/// The sentence about the pod as a whole, if it requests memory for itself. It claims that the
-/// usage is larger, whether or not it is.
-fn name_pod(
+/// Writes the sentence about the pod as a whole, if it has a pod-level memory request. As in the kubelet, the
+/// sentence claims that the usage is larger than the request, whether or not it is.
+fn describe_pod(
     known: &KnownPod,
     stats: PodStats<'_>,
     message: &mut String,
@@ -123,9 +125,9 @@ fn name_pod(
     }
 }
 
-/// The sentences about containers that use more than they request, in the order of the
-/// statistics. Ephemeral containers cannot request anything and are not named.
-fn name_containers(
+/// Writes the sentences about containers that use more than they request, in the order of the statistics.
+/// Ephemeral containers cannot request anything and are not named.
+fn describe_containers(
     pod: &Pod,
     stats: PodStats<'_>,
     resource: Resource,
@@ -153,7 +155,7 @@ fn name_containers(
     annotations.insert("offending_containers_usage", usages.join(","));
 }
 
-/// Nothing for inodes and process ids; for local storage both values must exist.
+/// Returns None for inodes and process ids. For local storage both values must be known.
 fn container_usage(container: ContainerStats<'_>, resource: Resource) -> Option<Quantity> {
     let values = container.values();
     match resource {

@@ -1,7 +1,7 @@
 //! Enums whose variants have names.
 
-/// Declares an enum whose variants have names for metrics, event lines and files: `Variant = "name"`. It gets `ALL` and
-/// `name`.
+/// Declares an enum whose variants have names for metrics, event lines and files: `Variant = "name"`. The
+/// enum gets the constant `ALL` and the method `name`.
 #[macro_export]
 macro_rules! named_enum {
     (

@@ -1,8 +1,8 @@
-//! The Node object as far as the agent depends on it: a plain mirror of parts of `v1.Node`.
+//! The parts of a Node object (`v1.Node`) that the agent depends on.
 
 use super::time::Timestamp;
 
-/// One node, as the API server has it. Nothing in it is validated.
+/// A node, as the API server returns it. The values are not validated.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Node {
     /// `metadata.name`.
@@ -19,11 +19,11 @@ pub struct Node {
     pub conditions: Vec<Condition>,
     /// The first address of type `InternalIP`.
     pub internal_ip: Option<Box<str>>,
-    /// `status.daemonEndpoints.kubeletEndpoint.Port`, where it is a port.
+    /// `status.daemonEndpoints.kubeletEndpoint.Port`, if it is a valid port.
     pub kubelet_port: Option<u16>,
     /// `status.nodeInfo.bootID`, empty if absent.
     pub boot_id: Box<str>,
-    /// `status.images`: 50 of them, unless `nodeStatusMaxImages` of the kubelet says otherwise.
+    /// `status.images`: at most 50, unless `nodeStatusMaxImages` of the kubelet sets another number.
     pub images: Vec<ContainerImage>,
 }
 
@@ -32,7 +32,7 @@ pub struct Node {
 pub struct ContainerImage {
     /// `names`: tags and digests.
     pub names: Vec<Box<str>>,
-    /// `sizeBytes`, as the runtime has it: of compressed content. Not negative.
+    /// `sizeBytes`, as the runtime reports it: the size of the compressed content. Not negative.
     pub size_bytes: u64,
 }
 

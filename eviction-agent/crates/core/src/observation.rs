@@ -1,4 +1,4 @@
-//! From the node's values to the nine observations: `helpers.go: makeSignalObservations`.
+//! Derives the nine observations from the node's values: `helpers.go: makeSignalObservations`.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,26 +9,26 @@ use super::time::Timestamp;
 use super::units::{Format, Quantity};
 use crate::units::Nanos;
 
-/// What was seen of one signal.
+/// The observation of one signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Observation {
-    /// How much there is left. Values beyond 2^63 − 1 turn negative, as in the kubelet.
+    /// The available amount, in the signal's unit. Values beyond 2^63 − 1 turn negative, as in the kubelet.
     pub available: i64,
-    /// How much there is in all.
+    /// The capacity, in the signal's unit.
     pub capacity: i64,
-    /// When it was seen.
+    /// When the values were sampled.
     pub time: Option<Timestamp>,
-    /// Where it was seen.
+    /// The source of the values.
     pub source: SourceId,
 }
 
-/// One observation for each signal, or why there is none.
+/// The observation of each signal, or why there is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Observations([Reading<Observation>; Signal::COUNT]);
 
 impl Observations {
-    /// Derives all observations, those of memory by the working set. One exists only if all values that it is made of do. There
-    /// is no fallback from one file system to another.
+    /// Derives all observations; those of memory are based on the working set. An observation exists only if
+    /// all of its values do. There is no fallback from one file system to another.
     pub fn of(node: &NodeStats) -> Self {
         let NodeStats {
             memory: of_node,
@@ -53,29 +53,29 @@ impl Observations {
         }))
     }
 
-    /// Says otherwise of a signal.
+    /// Replaces the observation of a signal.
     pub(super) fn set(&mut self, signal: Signal, reading: Reading<Observation>) {
         self.0[signal as usize] = reading;
     }
 
-    /// What was seen of a signal.
+    /// Returns the observation of a signal, if there is one.
     pub fn get(&self, signal: Signal) -> Option<Observation> {
         self.reading(signal).known()
     }
 
-    /// What was seen of a signal, or why nothing was.
+    /// Returns the observation of a signal, or why there is none.
     pub fn reading(&self, signal: Signal) -> Reading<Observation> {
         self.0[signal as usize]
     }
 }
 
 impl Observation {
-    /// What is left, for comparisons.
+    /// Returns the available amount, for comparisons.
     pub fn nanos(&self) -> Nanos {
         Nanos::from_units(i128::from(self.available))
     }
 
-    /// What is left, in the format in which the kubelet writes the signal.
+    /// Returns the available amount in the format in which the kubelet writes the signal.
     pub fn available_quantity(&self, signal: Signal) -> Quantity {
         let format = match signal.resource() {
             Resource::Memory | Resource::EphemeralStorage => Format::BinarySi,
@@ -94,7 +94,7 @@ fn make<T>(group: Reading<T>, observe: fn(&T) -> Option<Observation>) -> Reading
     }
 }
 
-/// What is available to the cgroup, and with the working set its capacity.
+/// Returns the memory available to a cgroup. Its capacity is the sum of that and the working set.
 fn memory(values: &MemoryStats) -> Option<Observation> {
     let (available, working_set) = (values.available?, values.working_set?);
     Some(Observation {

@@ -1,4 +1,4 @@
-//! A pod as far as decisions depend on it: a plain mirror of parts of `v1.Pod`.
+//! The parts of a pod (`v1.Pod`) that decisions depend on.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use super::units::Quantity;
 /// Amounts by resource name: `v1.ResourceList`.
 pub type ResourceList = SortedMap<Quantity>;
 
-/// The names of a pod.
+/// The namespace, name and uid of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodName {
     /// `metadata.namespace`.
@@ -23,12 +23,12 @@ pub struct PodName {
 }
 
 impl PodName {
-    /// The name of a pod.
+    /// Returns the name of a pod.
     pub fn of(pod: &Pod) -> Self {
         Self { namespace: pod.namespace.clone(), name: pod.name.clone(), uid: pod.uid.clone() }
     }
 
-    /// Whether `name` is `namespace/name` of the pod, or its name alone.
+    /// Returns whether `name` is the pod's `namespace/name`, or its name alone.
     pub fn matches(&self, name: &str) -> bool {
         match name.split_once('/') {
             Some((namespace, name)) => *self.namespace == *namespace && *self.name == *name,
@@ -43,7 +43,7 @@ impl fmt::Display for PodName {
     }
 }
 
-/// One pod. Nothing in it is validated; names may hold anything.
+/// A pod. The values are not validated; names may contain any characters.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Pod {
     /// `metadata.uid`, the key of statistics.
@@ -56,9 +56,9 @@ pub struct Pod {
     pub generation: i64,
     /// `metadata.labels`.
     pub labels: SortedMap<Box<str>>,
-    /// `metadata.annotations`, as far as anything depends on them.
+    /// `metadata.annotations`, as far as decisions depend on them.
     pub annotations: SortedMap<Box<str>>,
-    /// The owner that is its controller, else the first owner.
+    /// The owner that is the pod's controller, or the first owner.
     pub owner: Option<Owner>,
     /// `spec.priority`.
     pub priority: Option<i32>,
@@ -80,9 +80,10 @@ pub struct Pod {
     pub tolerations: Vec<Toleration>,
     /// `status.qosClass`, empty if absent.
     pub qos_class: Box<str>,
-    /// Name by id of each container in the status, the id without the runtime's prefix.
+    /// The id and the name of each container in the status. The id has no runtime prefix.
     pub container_ids: Vec<(Box<str>, Box<str>)>,
-    /// Names and ids of its images, as its containers and volumes ask for them and as its statuses have them.
+    /// The names and ids of the pod's images, as its containers and volumes request them and as its statuses
+    /// report them.
     pub images: Vec<Box<str>>,
     /// `status.phase` is `Succeeded` or `Failed`: none of its containers will run again.
     pub finished: bool,
@@ -92,16 +93,16 @@ pub struct Pod {
     pub conditions: Vec<PodCondition>,
     /// `status.reason`, empty if absent; `Evicted` after an eviction by the kubelet.
     pub reason: Box<str>,
-    /// Containers that ended: `terminated` in `state` and `lastState` of each status.
+    /// Terminated containers: `terminated` in `state` and `lastState` of each status.
     pub ended: Vec<ContainerEnd>,
 }
 
 /// `v1.ContainerStateTerminated` of a container, empty or 0 where absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContainerEnd {
-    /// Name of the container.
+    /// The name of the container.
     pub container: Box<str>,
-    /// Its id without the runtime's prefix: a restarted container has another.
+    /// The id of the container without the runtime's prefix. A restarted container has another id.
     pub instance: Box<str>,
     /// `exitCode`.
     pub exit_code: i32,
@@ -116,11 +117,11 @@ pub struct ContainerEnd {
 /// `metav1.OwnerReference`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
-    /// For instance `ReplicaSet`.
+    /// The kind, for example `ReplicaSet`.
     pub kind: Box<str>,
-    /// Its name.
+    /// The name of the owner.
     pub name: Box<str>,
-    /// Its uid.
+    /// The uid of the owner.
     pub uid: Box<str>,
 }
 
@@ -131,7 +132,7 @@ pub struct Container {
     pub name: Box<str>,
     /// `resources`.
     pub resources: Resources,
-    /// `restartPolicy: Always`: an init container that keeps running, a sidecar.
+    /// `restartPolicy: Always`: an init container that keeps running (a sidecar).
     pub restartable: bool,
 }
 
@@ -144,7 +145,7 @@ pub struct Resources {
     pub limits: ResourceList,
 }
 
-/// A volume: its name, and which of the sources that count it has.
+/// A volume: its name, and which of the relevant sources it has.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Volume {
     /// `name`.
@@ -169,7 +170,7 @@ pub struct EmptyDir {
 }
 
 impl Volume {
-    /// Whether its bytes and inodes lie on the node's own disk: `helpers.go: localVolumeNames`.
+    /// Returns whether the volume's bytes and inodes are on the node's own disk: `helpers.go: localVolumeNames`.
     pub fn is_local(&self) -> bool {
         let on_disk = |dir: &EmptyDir| dir.medium.is_empty();
         self.host_path || self.git_repo || self.config_map || self.empty_dir.as_ref().is_some_and(on_disk)
@@ -217,12 +218,12 @@ pub struct PodRef {
 }
 
 impl PodRef {
-    /// The pod of that name in that namespace.
+    /// Creates a reference to the pod with this name in this namespace.
     pub fn new(namespace: &str, name: &str) -> Self {
         Self { namespace: namespace.into(), name: name.into() }
     }
 
-    /// The same pod with its UID.
+    /// Returns the name of the same pod with its UID.
     pub fn with_uid(&self, uid: &str) -> PodName {
         PodName { uid: uid.into(), namespace: self.namespace.clone(), name: self.name.clone() }
     }
@@ -246,10 +247,10 @@ impl fmt::Display for PodRef {
     }
 }
 
-/// Writes the container and its pod if they are known, else the cgroup.
+/// Writes the container and its pod if they are known, or else the cgroup.
 ///
 /// # Errors
-/// Those of `f`.
+/// The errors of `f`.
 pub fn write_owner(
     f: &mut fmt::Formatter<'_>,
     container: Option<&str>,

@@ -1,4 +1,4 @@
-//! What executors report: how far an eviction has come, what the API server answered, and the result.
+//! The reports of executors: how far an eviction has come, the answers of the API server, and the result.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,17 +10,17 @@ use crate::pod::PodName;
 /// One step of carrying out a decision.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct KillUpdate {
-    /// Number of the decision.
+    /// The number of the decision.
     pub decision: u64,
-    /// Whose processes.
+    /// The pod.
     pub pod: Arc<PodName>,
-    /// When: CLOCK_MONOTONIC in nanoseconds.
+    /// The time of the step: CLOCK_MONOTONIC in nanoseconds.
     pub at_ns: u64,
-    /// What.
+    /// The step.
     pub progress: KillProgress,
 }
 
-/// How far it has come.
+/// The progress of carrying out a decision.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KillProgress {
@@ -28,55 +28,55 @@ pub enum KillProgress {
     WouldSignal {
         /// Their process ids, sorted.
         pids: Vec<u32>,
-        /// Processes of the pod that this PID namespace does not show.
+        /// The number of processes of the pod that are not visible in this PID namespace.
         unreachable: u32,
     },
     /// SIGTERM was sent.
     TermSent(Signalled),
     /// SIGKILL was sent.
     KillSent {
-        /// To how many.
+        /// The processes that it was sent to.
         signalled: Signalled,
-        /// By how many bytes the pod had grown since SIGTERM, if that is why the grace period was cut short.
+        /// By how many bytes the pod had grown since SIGTERM, if that ended the grace period early.
         grown: Option<u64>,
     },
-    /// A step could not be done; the work goes on without it.
+    /// A step failed. The work continues without it.
     Error {
         /// Operation, subject and cause.
         what: String,
     },
     /// No process is left in the pod's cgroup. Nothing follows.
     Terminated {
-        /// Processes that SIGKILL was sent to; the others ended by themselves or with the group.
+        /// The number of processes that SIGKILL was sent to. The others ended by themselves or with the group.
         killed: u32,
-        /// Tasks that ended but were not waited for by their parents, where the pids controller
-        /// tells. They hold process ids, but no memory.
+        /// The number of tasks that ended but were not reaped by their parents, if the pids controller shows
+        /// it. They hold process ids, but no memory.
         unreaped: Option<u64>,
     },
-    /// Given up: these survive. Nothing follows.
+    /// The executor gave up: these processes survive. Nothing follows.
     ProcessesRemaining {
-        /// Who and why, by process id.
+        /// The processes and the reasons, by process id.
         processes: Vec<UnkillableProcess>,
-        /// Processes of the pod that this PID namespace does not show.
+        /// The number of processes of the pod that are not visible in this PID namespace.
         unreachable: u32,
-        /// Cgroups below the pod's that cannot be read.
+        /// The number of cgroups below the pod's that cannot be read.
         unreadable_groups: u32,
     },
     /// The API server answered, or it is known why it did not.
     Answered {
-        /// What was requested.
+        /// The requested operation.
         operation: ApiOperation,
-        /// What the answer means.
+        /// The meaning of the answer.
         answered: ApiResult,
-        /// Nothing was to be written.
+        /// Whether the request was a dry run, which writes nothing.
         is_dry: bool,
     },
-    /// The agent ends before the work does. Whatever was stopped or frozen goes on again.
+    /// The agent ends before the work does. Stopped or frozen processes continue.
     Abandoned,
 }
 
 impl KillProgress {
-    /// Whether nothing follows.
+    /// Returns whether no further update follows.
     pub fn is_last(&self) -> bool {
         match self {
             Self::WouldSignal { .. }
@@ -88,49 +88,49 @@ impl KillProgress {
     }
 }
 
-/// How many processes one pass over the pod's cgroup has met.
+/// The number of processes by result, for one iteration over the pod's cgroup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Signalled {
-    /// The signal was sent to so many.
+    /// Processes that the signal was sent to.
     pub sent: u32,
-    /// Ended by themselves before they could be signalled.
+    /// Processes that ended by themselves before they could be signalled.
     pub ended: u32,
-    /// Were in another cgroup by then, and were let be.
+    /// Processes that had moved to another cgroup and were left alone.
     pub moved: u32,
-    /// No signal could be sent: CAP_KILL or a free descriptor is missing.
+    /// Processes that could not be signalled: CAP_KILL or a free descriptor is missing.
     pub denied: u32,
-    /// In the cgroup, but outside this PID namespace.
+    /// Processes in the cgroup, but outside this PID namespace.
     pub unreachable: u32,
     /// Cgroups below the pod's that could not be read.
     pub unreadable_groups: u32,
-    /// The kernel has killed the whole group at once, whoever is in it.
+    /// Whether the kernel killed all processes of the cgroup at once.
     pub whole_group: bool,
 }
 
-/// A process that SIGKILL has not ended.
+/// A process that SIGKILL did not end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct UnkillableProcess {
-    /// Its process id.
+    /// The process id.
     pub pid: u32,
-    /// Why it is still there.
+    /// Why the process still exists.
     pub why: UnkillableReason,
 }
 
-/// Why a process outlives SIGKILL.
+/// Why a process still exists after SIGKILL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UnkillableReason {
-    /// In uninterruptible sleep, most often for a device or a file server.
+    /// The process is in uninterruptible sleep, most often because of a device or a file server.
     Uninterruptible,
-    /// Its main thread has ended, others have not.
+    /// The main thread has ended, but other threads have not.
     Zombie,
-    /// Frozen by a cgroup above the pod's.
+    /// The process is frozen by a cgroup above the pod's.
     Frozen,
-    /// Signals do not end kernel threads.
+    /// The process is a kernel thread, which signals do not end.
     KernelThread,
-    /// No signal could be sent: CAP_KILL or a free descriptor is missing.
+    /// The process could not be signalled: CAP_KILL or a free descriptor is missing.
     Denied,
-    /// It runs; it may have come at the last moment.
+    /// The process is running. It may have been created at the last moment.
     Running,
 }
 
@@ -138,59 +138,59 @@ pub enum UnkillableReason {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "why")]
 pub enum KillRejection {
-    /// The last victim for the same pressure still has time to go.
+    /// The last victim for the same pressure still has time to terminate.
     VictimPending {
-        /// The decision that it goes by.
+        /// The decision about that victim.
         decision: u64,
-        /// When the next one may follow, at the latest.
+        /// When the next victim may follow at the latest, in nanoseconds.
         until_ns: u64,
     },
-    /// The pod was killed a moment ago: something restarts it.
+    /// The pod was killed a moment ago, and something restarts it.
     CoolDown {
-        /// When it may be killed again.
+        /// When the pod may be killed again, in nanoseconds.
         until_ns: u64,
     },
     /// The pod was killed too often lately.
     PodLimit {
-        /// How often.
+        /// The number of kills.
         kills: u32,
-        /// When it may be killed again.
+        /// When the pod may be killed again, in nanoseconds.
         until_ns: u64,
     },
     /// Too many pods of this node were killed lately.
     NodeLimit {
-        /// How many.
+        /// The number of kills.
         kills: u32,
-        /// When the next one may be killed.
+        /// When the next pod may be killed, in nanoseconds.
         until_ns: u64,
     },
     /// Too many pods are being killed.
     Busy {
-        /// How many.
+        /// The number of those pods.
         in_flight: u32,
     },
-    /// The pod is terminating by this decision already.
+    /// The pod is already terminating by an earlier decision.
     #[serde(rename = "already_going")]
     AlreadyTerminating {
-        /// Which one.
+        /// That decision.
         decision: u64,
     },
-    /// The kernel has just killed a process of another pod for the same crossing: that one goes.
+    /// The kernel has just killed a process of another pod for the same threshold crossing. That pod is the victim.
     #[serde(rename = "struck")]
     KilledInKernel,
-    /// Made so long ago that what it was made on may no longer be true.
+    /// The decision is so old that the values it is based on may no longer be true.
     Stale {
-        /// How long ago.
+        /// The age of the decision, in nanoseconds.
         age_ns: u64,
     },
-    /// No process is in the pod's cgroup, or the cgroup is gone.
+    /// The pod's cgroup has no processes, or was removed.
     Empty,
     /// All of the pod's processes are outside this PID namespace.
     Unreachable {
-        /// How many.
+        /// The number of processes.
         processes: u32,
     },
-    /// The cgroup is not what the decision was made about, or not one to be killed.
+    /// The cgroup is not the one that the decision is about, or must not be killed.
     NotAPod {
         /// Operation, subject and cause.
         what: String,
@@ -233,7 +233,7 @@ impl std::fmt::Display for KillRejection {
 }
 
 impl KillRejection {
-    /// What can be done about it.
+    /// Returns what can be done about the rejection.
     pub fn help(&self) -> Option<&'static str> {
         match self {
             Self::Unreachable { .. } => Some(HOST_PID),
@@ -242,38 +242,38 @@ impl KillRejection {
     }
 }
 
-/// Said where processes are outside the PID namespace.
+/// The help for processes outside the PID namespace.
 pub const HOST_PID: &str = "run the agent in the host's PID namespace (hostPID: true)";
 
 crate::named_enum! {
-    /// What was requested.
+    /// An operation of the API.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
     #[serde(rename_all = "snake_case")]
     pub enum ApiOperation {
-        /// An eviction, of which PodDisruptionBudgets have a say.
+        /// An eviction, which PodDisruptionBudgets may deny.
         Eviction = "eviction",
-        /// A deletion, of which nobody else has a say.
+        /// A deletion, which PodDisruptionBudgets do not affect.
         Deletion = "deletion",
-        /// A condition on the pod.
+        /// A patch of a condition of the pod.
         Condition = "condition",
-        /// The pod as it is.
+        /// A read of the pod.
         #[serde(rename = "look")]
         GetPod = "look",
-        /// Taints of the node.
+        /// A patch of the node's taints.
         Taints = "taints",
-        /// Conditions of the node.
+        /// A patch of the node's conditions.
         NodeConditions = "conditions",
-        /// The node as it is.
+        /// A read of the node.
         Node = "node",
-        /// A new Event.
+        /// The creation of an Event.
         CreateEvent = "event",
-        /// The count of an Event.
+        /// A patch of the count of an Event.
         PatchEvent = "event_count",
     }
 }
 
 impl ApiOperation {
-    /// The right that it takes, as RBAC has it: verb and resource.
+    /// Returns the verb and the resource of the RBAC permission that the operation needs.
     pub fn right(self) -> (&'static str, &'static str) {
         match self {
             Self::Eviction => ("create", "pods/eviction"),
@@ -289,60 +289,60 @@ impl ApiOperation {
     }
 }
 
-/// What an answer means.
+/// The meaning of an answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "answer")]
 pub enum ApiResult {
-    /// The pod is terminating; what was to be written is.
+    /// The pod is terminating, or the object was written.
     Accepted,
-    /// A PodDisruptionBudget says no.
+    /// A PodDisruptionBudget denied the eviction.
     #[serde(rename = "budget")]
     PdbDenied {
-        /// In the server's words.
+        /// The message of the server.
         why: Box<str>,
     },
-    /// The server has too much to do: nothing was done.
+    /// The server has too many requests: nothing was done.
     Throttled {
-        /// How long it wants to be left alone.
+        /// How long the server asks to wait.
         pause: Duration,
     },
-    /// The agent has no right to ask for this.
+    /// The agent has no permission for the operation.
     Forbidden {
-        /// In the server's words.
+        /// The message of the server.
         why: Box<str>,
     },
-    /// Who the agent is was not believed: nothing was done.
+    /// The server did not accept the agent's credentials: nothing was done.
     Unauthorized {
-        /// In the server's words.
+        /// The message of the server.
         why: Box<str>,
     },
-    /// The pod, or the node, is gone.
+    /// The pod, or the node, no longer exists.
     #[serde(rename = "gone")]
     Terminated,
-    /// It is gone, and another has its name.
+    /// The pod, or the node, no longer exists, and another one has its name.
     #[serde(rename = "another")]
     Replaced,
-    /// It was refused, for example by an admission webhook.
+    /// The request was rejected, for example by an admission webhook.
     Rejected {
         /// The HTTP status.
         status: u16,
-        /// In the server's words.
+        /// The message of the server.
         why: Box<str>,
     },
-    /// It may have been done or not: no answer, or none that says so.
+    /// The request may have been carried out or not: there was no answer, or none that shows it.
     Unknown {
-        /// What is known.
+        /// The known reason.
         why: Box<str>,
     },
-    /// It was not sent, and so nothing was done.
+    /// The request was not sent, so nothing was done.
     NotSent {
-        /// What is known.
+        /// The known reason.
         why: Box<str>,
     },
 }
 
 impl ApiResult {
-    /// What people call it.
+    /// Returns the name of the result.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Accepted => "accepted",
@@ -358,7 +358,7 @@ impl ApiResult {
         }
     }
 
-    /// What there is to say about it.
+    /// Returns the reason of the result, if there is one.
     pub fn why(&self) -> Option<&str> {
         match self {
             Self::Accepted | Self::Throttled { .. } | Self::Terminated | Self::Replaced => None,
@@ -372,23 +372,23 @@ impl ApiResult {
     }
 }
 
-/// What came of an eviction.
+/// The result of an eviction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EvictionResult {
-    /// Whose.
+    /// The uid of the pod.
     pub uid: Box<str>,
-    /// Whether the pod is gone, or why it does not go.
+    /// Whether the pod has terminated, or why it was not evicted.
     pub result: Result<(), NotEvicted>,
 }
 
-/// Why a pod does not go that was to.
+/// Why a pod was not evicted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NotEvicted {
-    /// It was tried, and this is why it failed.
+    /// The eviction was tried and failed for this reason.
     Failed(Box<str>),
     /// A PodDisruptionBudget does not allow it for now.
     PdbDenied,
-    /// Nobody took the request: as if nothing had been decided.
+    /// No executor accepted the request. The decision counts as not made.
     NotAsked,
 }
 

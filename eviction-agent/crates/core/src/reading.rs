@@ -2,35 +2,35 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A reading of the node. `Unknown` never counts as zero and never evicts anything.
+/// A reading of the node. `Unknown` never counts as zero and never causes an eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reading<T> {
     /// The value.
     Known(T),
-    /// Why there is none.
+    /// Why there is no value.
     Unknown(UnknownReason),
 }
 
 /// Why a value is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum UnknownReason {
-    /// Nobody has looked yet, or the source has no such value.
+    /// The value has not been read yet, or the source has no such value.
     Absent,
-    /// Whoever was asked answered with an error.
+    /// The source returned an error.
     Failed,
-    /// The file could not be read; the error number.
+    /// The file could not be read. The value is the error number.
     Unreadable(i32),
     /// The text did not have the expected form.
     Unparsable,
-    /// Older than what may be decided on.
+    /// The value is too old for a decision.
     Stale,
-    /// It parsed, but cannot be true.
+    /// The value was parsed, but cannot be true.
     Implausible,
-    /// It is of another file system, which has taken the place of the one to be read.
+    /// The value is of another file system, which has replaced the one to be read.
     Replaced,
 }
 
-/// Nobody has looked.
+/// A value that has not been read yet.
 impl<T> Default for Reading<T> {
     fn default() -> Self {
         Self::Unknown(UnknownReason::Absent)
@@ -38,7 +38,7 @@ impl<T> Default for Reading<T> {
 }
 
 impl<T> Reading<T> {
-    /// The value, if known.
+    /// Returns the value, if it is known.
     pub fn known(self) -> Option<T> {
         match self {
             Self::Known(value) => Some(value),

@@ -1,4 +1,4 @@
-//! The nine eviction signals, what they starve of, and the node condition each raises.
+//! The nine eviction signals, the resource that each one measures, and the node condition that each one raises.
 //!
 //! Mirrors `pkg/kubelet/eviction/api/types.go` and the tables in `helpers.go: init`.
 
@@ -43,15 +43,15 @@ crate::named_enum! {
 }
 
 impl Signal {
-    /// How many there are; a signal as `usize` is below.
+    /// The number of signals. A signal as `usize` is below it.
     pub const COUNT: usize = Self::ALL.len();
 
-    /// The signal of a name in a configuration.
+    /// Returns the signal with this name in a configuration.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|signal| signal.name() == name)
     }
 
-    /// What is short when a threshold of this signal is met.
+    /// Returns the resource that is short when a threshold of this signal is met.
     pub const fn resource(self) -> Resource {
         match self {
             Self::MemoryAvailable | Self::AllocatableMemoryAvailable => Resource::Memory,
@@ -65,7 +65,7 @@ impl Signal {
         }
     }
 
-    /// The node condition that a met threshold of this signal raises.
+    /// Returns the node condition that a met threshold of this signal raises.
     pub const fn condition(self) -> NodeCondition {
         match self.resource() {
             Resource::Memory => NodeCondition::MemoryPressure,
@@ -81,37 +81,37 @@ impl fmt::Display for Signal {
     }
 }
 
-/// Some of the signals.
+/// A set of signals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SignalSet(u16);
 
 impl SignalSet {
-    /// None of them.
+    /// The empty set.
     pub const EMPTY: Self = Self(0);
 
-    /// Adds one.
+    /// Adds a signal.
     pub fn insert(&mut self, signal: Signal) {
         self.0 |= 1 << signal as u16;
     }
 
-    /// Whether it is among them.
+    /// Returns whether a signal is in the set.
     pub fn contains(self, signal: Signal) -> bool {
         self.0 & 1 << signal as u16 != 0
     }
 
-    /// Whether there are none.
+    /// Returns whether the set is empty.
     pub fn is_empty(self) -> bool {
         self == Self::EMPTY
     }
 
-    /// In the order of [`Signal::ALL`].
+    /// Returns the signals in the order of [`Signal::ALL`].
     pub fn iter(self) -> impl Iterator<Item = Signal> {
         Signal::ALL.into_iter().filter(move |signal| self.contains(*signal))
     }
 }
 
 crate::named_enum! {
-    /// What a node can run out of.
+    /// A resource that a node can run out of.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
     #[serde(rename_all = "kebab-case")]
     pub enum Resource {
@@ -133,21 +133,21 @@ impl fmt::Display for Resource {
 }
 
 crate::named_enum! {
-    /// A condition of the node that holds while it is short of something.
+    /// A condition of the node that holds while a resource is short.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
     pub enum NodeCondition {
-        /// Disk space or inodes.
+        /// Disk space or inodes are short.
         DiskPressure = "DiskPressure",
-        /// Memory.
+        /// Memory is short.
         MemoryPressure = "MemoryPressure",
-        /// Process ids.
+        /// Process ids are short.
         #[serde(rename = "PIDPressure")]
         PidPressure = "PIDPressure",
     }
 }
 
 impl NodeCondition {
-    /// How many there are.
+    /// The number of conditions.
     pub const COUNT: usize = Self::ALL.len();
 }
 

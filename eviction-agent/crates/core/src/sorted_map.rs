@@ -1,42 +1,43 @@
-//! Few values by name. A pod has some dozen of such maps with one to five entries each, and a node's pods
-//! stay in memory: a tree takes room for eleven entries as soon as it has one, this for those that it has.
+//! A map with few entries. A pod has about a dozen such maps with one to five entries each, and a node's pods
+//! stay in memory: a tree allocates space for eleven entries as soon as it has one, this map only for those
+//! that it has.
 
 use std::fmt;
 
 use serde::{Serialize, Serializer};
 
-/// Values by name, in the order of the names, each name once.
+/// Values by name, sorted by name. Each name occurs once.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SortedMap<V>(Box<[(Box<str>, V)]>);
 
 impl<V> SortedMap<V> {
-    /// None.
+    /// Creates an empty map.
     pub fn new() -> Self {
         Self(Box::default())
     }
 
-    /// The value of this name.
+    /// Returns the value of a name.
     pub fn get(&self, name: &str) -> Option<&V> {
         let index = self.0.binary_search_by(|(other, _)| (**other).cmp(name)).ok()?;
         self.0.get(index).map(|(_, value)| value)
     }
 
-    /// Whether there is this name.
+    /// Returns whether a name is in the map.
     pub fn contains_key(&self, name: &str) -> bool {
         self.get(name).is_some()
     }
 
-    /// Whether there is no name.
+    /// Returns whether the map is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Each name and its value.
+    /// Returns each name and its value.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &V)> {
         self.0.iter().map(|(name, value)| (&**name, value))
     }
 
-    /// Each name.
+    /// Returns each name.
     pub fn keys(&self) -> impl Iterator<Item = &str> {
         self.iter().map(|(name, _)| name)
     }
@@ -44,7 +45,7 @@ impl<V> SortedMap<V> {
 
 #[cfg(any(test, feature = "fixture"))]
 impl<V> SortedMap<V> {
-    /// For tests.
+    /// Inserts a value, for tests.
     pub fn insert(&mut self, name: &str, value: V) {
         let entries = std::mem::take(self).0.into_iter().chain([(name.into(), value)]);
         *self = entries.collect();
@@ -63,7 +64,7 @@ impl<V: fmt::Debug> fmt::Debug for SortedMap<V> {
     }
 }
 
-/// Of values with the same name the last one counts, as in a map that they are put into one by one.
+/// If several values have the same name, the last one counts, as when they are inserted into a map one by one.
 impl<V> FromIterator<(Box<str>, V)> for SortedMap<V> {
     fn from_iter<I: IntoIterator<Item = (Box<str>, V)>>(entries: I) -> Self {
         let mut all: Vec<_> = entries.into_iter().collect();
@@ -95,7 +96,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_holds_what_a_map_would(entries in prop::collection::vec(("[a-c]{0,2}", 0..9_u8), 0..8)) {
+        fn sorted_map_behaves_like_a_btree_map(
+            entries in prop::collection::vec(("[a-c]{0,2}", 0..9_u8), 0..8),
+        ) {
             let boxed = || entries.iter().map(|(name, value)| (Box::from(name.as_str()), *value));
             let named: SortedMap<u8> = boxed().collect();
             let map: BTreeMap<Box<str>, u8> = boxed().collect();

@@ -1,21 +1,21 @@
-//! What outlives the agent's own end: an engine that comes after another one goes on from here.
+//! The state that survives the end of the agent: the engine of the next agent continues from it.
 //!
-//! Times are those of inputs. Whoever keeps a memory over a restart has to see to it that they
-//! are still times of the same clock when it comes back, as [`Event::Restore`], before anything
-//! else.
+//! Times are those of inputs. The code that persists the state must make sure that they are times of the same
+//! clock when the state is restored, as [`Event::Restore`], before any other event.
 //!
-//! What still counts of it is decided by how long ago the last sample was:
+//! How much of the state still counts depends on how long ago the last sample was:
 //!
-//! - **Thresholds that were met** have been so since they were seen first, if the next sample comes
-//!   within [`MAX_SAMPLE_GAP`]. After that they may have come and gone, and are met anew.
-//! - **Conditions** were raised when they were. One that the last sample has raised may have been
-//!   raised until the next sample, but for no longer than [`PERSIST_INTERVAL`]: so often a memory is
-//!   made while a threshold is met.
-//! - **Evictions** go on as soon as their pods are known, with the time that has passed: those under
-//!   way, also of pods whose objects are gone and what they hold is not ([`Event::Terminating`]), and those
-//!   that have ended, for as long as that says whom to let be.
-//! - **What counts against limits** and OOM kills that spare a pod count for as long as they would
-//!   have.
+//! - **Thresholds that were met** have been met since they were first seen, if the next sample arrives within
+//!   [`MAX_SAMPLE_GAP`]. After that they may have been resolved in between, and count as newly met.
+//! - **Conditions** keep the time at which they were raised. A condition that the last sample raised may have
+//!   been raised until the next sample, but for no longer than [`PERSIST_INTERVAL`], because the state is
+//!   persisted that often while a threshold is met.
+//! - **Evictions** continue as soon as their pods are known, and the time that has passed counts. This
+//!   includes terminating pods whose objects are deleted but which still hold resources
+//!   ([`Event::Terminating`]), and evictions that have ended, for as long as they keep a pod from being
+//!   selected.
+//! - **Evictions that count against limits** and OOM kills that protect a pod count for as long as they would
+//!   have without a restart.
 //!
 //! [`Event::Restore`]: super::input::Event::Restore
 //! [`Event::Terminating`]: super::input::Event::Terminating
@@ -31,45 +31,45 @@ use super::in_flight::InFlightEviction;
 use super::time::Timestamp;
 use super::units::GoDuration;
 
-/// How long ago the last sample of a threshold may be that is taken for met all the time: as long as
-/// the kubelet waits for a victim before it samples again (`podCleanupTimeout`).
+/// How long ago the last sample may be if its thresholds are to count as met all the time: as long as the
+/// kubelet waits for a victim before it takes the next sample (`podCleanupTimeout`).
 pub const MAX_SAMPLE_GAP: GoDuration = GoDuration::from_secs(30);
 
-/// How often a memory has to be made while a threshold is met, beside those of each change.
+/// How often the state must be persisted while a threshold is met, in addition to every change.
 pub const PERSIST_INTERVAL: GoDuration = GoDuration::from_secs(5);
 
-/// No longer is anybody held up by what was known before: a minute is the longest that an executor asks for.
+/// The longest pause of evictions that is restored. An executor asks for a minute at most.
 pub const MAX_PAUSE: GoDuration = GoDuration::from_secs(60);
 
-/// What an engine knows that no sample shows.
+/// The state of an engine that no sample contains.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct EngineState {
-    /// When the last evaluation was made; nothing before the first one.
+    /// The time of the last evaluation. None before the first one.
     #[serde(rename = "looked")]
     pub last_sync: Option<Timestamp>,
-    /// The thresholds that it found met.
+    /// The thresholds that the last evaluation found met.
     pub met: Vec<MetSince>,
-    /// Conditions that were raised, whether they still hold or not.
+    /// Conditions that were raised, whether or not they still hold.
     pub conditions: Vec<RaisedCondition>,
-    /// Evictions under way, and those that have ended and still say whom to let be.
+    /// In-flight evictions, and ended ones that still keep a pod from being selected.
     #[serde(rename = "flights")]
     pub in_flight: Vec<InFlightEviction>,
-    /// The evictions that count against limits, in the order of their decisions; the latest
-    /// [`MOST_COUNTED`](crate::protection::MOST_COUNTED).
+    /// The evictions that count against limits, in the order of their decisions: the latest
+    /// [`MAX_COUNTED`](crate::protection::MAX_COUNTED).
     pub counted: Vec<CountedEviction>,
-    /// The last kill by the kernel of each pod that is spared for it.
+    /// The last OOM kill of each pod that is protected because of it.
     pub oom_killed: Vec<PodEventTime>,
-    /// Pods that their PodDisruptionBudgets do not let go for now.
+    /// Pods whose PodDisruptionBudgets do not allow their eviction for now.
     #[serde(rename = "forbidden")]
     pub pdb_refused: Vec<PodEventTime>,
-    /// Until when nobody new may go, if that is so: a limit that is nobody's own.
+    /// Until when no other pod may be evicted, if evictions are paused.
     #[serde(rename = "heldUntil")]
     pub paused_until: Option<Timestamp>,
 }
 
 impl EngineState {
-    /// All times in it of which none is still to come.
+    /// Returns all times of the state that are in the past.
     pub fn times(&self) -> impl Iterator<Item = Timestamp> {
         let Self { last_sync, met, conditions, in_flight, counted, oom_killed, pdb_refused, paused_until: _ } =
             self;

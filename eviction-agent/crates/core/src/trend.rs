@@ -1,8 +1,8 @@
-//! Where values are going: how fast they change, and when they will reach a threshold.
+//! The trends of values: how fast they change, and when they will reach a threshold.
 //!
-//! A [`Trend`] keeps the last few samples of one value and the median of the slopes between
-//! all pairs of them (the Theil–Sen estimator): a jump, a glitch or a few late samples do not
-//! turn it, and samples need not come at regular intervals.
+//! A [`Trend`] stores the last few samples of one value, and the median of the slopes between all pairs of
+//! them (the Theil–Sen estimator). A jump, a glitch or a few late samples do not change its direction, and
+//! samples need not arrive at regular intervals.
 
 #[cfg(test)]
 mod tests;
@@ -12,17 +12,17 @@ use serde::Serialize;
 use crate::time::{Timestamp, since};
 use crate::units::{GoDuration, Nanos};
 
-/// Samples that are kept. Their slopes, one of each pair, are sorted on the stack.
+/// The number of samples that are stored. Their slopes, one for each pair, are sorted on the stack.
 const SAMPLES: usize = 12;
-/// Samples closer together than this add noise and no knowledge.
+/// Samples closer together than this add noise, but no information.
 const SPACING_NANOS: i64 = 100_000_000;
-/// Samples older than this, counted from the newest, say nothing about the present.
+/// Samples older than this, counted from the newest, do not describe the present.
 const WINDOW_NANOS: i64 = 180_000_000_000;
 
 /// The last samples of a value, and how fast it changes. Never allocates.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Trend {
-    /// The oldest first.
+    /// The samples, the oldest first.
     samples: [Sample; SAMPLES],
     len: usize,
     slope: Option<Slope>,
@@ -35,8 +35,8 @@ struct Sample {
 }
 
 impl Trend {
-    /// Takes a sample. One that comes within a tenth of a second of the last is left out. When
-    /// the clock went back everything before is forgotten.
+    /// Adds a sample. A sample within a tenth of a second of the last one is ignored. If the clock was set
+    /// back, all former samples are dropped.
     pub fn observe(&mut self, at: Timestamp, value: i64) {
         if let Some(last) = self.samples[..self.len].last() {
             let passed = since(at, last.at).as_nanos();
@@ -56,13 +56,13 @@ impl Trend {
         self.slope = estimate(&self.samples[..self.len]);
     }
 
-    /// How fast the value changes, if there are samples enough to tell.
+    /// Returns how fast the value changes, if there are enough samples.
     pub fn slope(&self) -> Option<Slope> {
         self.slope
     }
 }
 
-/// With fewer samples a single bad one decides.
+/// The smallest number of samples. With fewer, a single bad one determines the result.
 const LEAST: usize = 4;
 const PAIRS: usize = SAMPLES * (SAMPLES - 1) / 2;
 
@@ -75,9 +75,9 @@ pub struct Slope {
     pub low: f64,
     /// A quarter of the pairs changes faster than this.
     pub high: f64,
-    /// How many samples it was worked out from.
+    /// The number of samples that the slope is based on.
     pub samples: usize,
-    /// From the first sample to the last.
+    /// The time from the first sample to the last.
     pub over: GoDuration,
 }
 
@@ -98,7 +98,7 @@ fn estimate(samples: &[Sample]) -> Option<Slope> {
     }
     let slopes = &mut slopes[..count];
     slopes.sort_unstable_by(f64::total_cmp);
-    // The mean of the two in the middle where there is no middle one.
+    // If there is no slope in the middle, the median is the mean of the two around it.
     let median = f64::midpoint(slopes[(count - 1) / 2], slopes[count / 2]);
     Some(Slope {
         per_second: median,
@@ -109,26 +109,26 @@ fn estimate(samples: &[Sample]) -> Option<Slope> {
     })
 }
 
-/// In how long something will happen if all goes on as it did.
+/// The time until something happens if the trend continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Eta {
-    /// By the faster quarter of what was seen.
+    /// By the faster quarter of the slopes.
     pub soonest: GoDuration,
-    /// By the median.
+    /// By the median slope.
     pub expected: GoDuration,
-    /// By the slower quarter; absent if that one never arrives.
+    /// By the slower quarter of the slopes. Absent if it never happens by that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latest: Option<GoDuration>,
 }
 
 impl Slope {
-    /// When a value that has `distance` left will have lost it; nothing if it does not fall.
-    /// A distance that is not above zero is there already.
+    /// Returns the time until a value has lost `distance`. None if the value does not fall. A distance of
+    /// zero or less is reached at once.
     pub fn time_to_lose(&self, distance: Nanos) -> Option<Eta> {
         let time = |per_second: f64| {
             let falls = -per_second;
             let seconds = distance.get().max(0) as f64 / 1e9 / falls;
-            // A conversion of floats ends at the greatest integer: 292 years.
+            // The conversion of a float is limited to the largest integer: 292 years.
             (falls > 0.0).then(|| GoDuration::from_nanos((seconds * 1e9) as i64))
         };
         let expected = time(self.per_second)?;

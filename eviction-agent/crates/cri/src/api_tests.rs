@@ -1,4 +1,4 @@
-//! The messages and methods held against `proto/api.proto`, and that against k8s.io/cri-api.
+//! Compares the messages and methods with `proto/api.proto`, and that file with k8s.io/cri-api.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,7 +15,7 @@ const MODULE: &str = "k8s.io/cri-api@v0.36.3";
 /// Type and number by name, for each field of each message.
 type Messages = BTreeMap<String, BTreeMap<String, (String, u32)>>;
 
-/// The blocks that begin with a line of `head` and end with a brace at the margin.
+/// Returns the blocks that begin with a line of `head` and end with a brace at the start of a line.
 fn blocks(text: &str, head: &str) -> Vec<(String, String)> {
     let head = Regex::new(head).unwrap();
     let block = |found: regex_lite::Captures<'_>| {
@@ -64,7 +64,7 @@ fn messages_of_code() -> Messages {
     blocks(CODE, r"(?m)^pub struct (\w+) \{$").into_iter().map(|(name, body)| (name, fields(body))).collect()
 }
 
-/// Whether this is a message, and not a path of what holds it.
+/// Returns whether this part of a path is a message, and not what contains it.
 fn is_type(part: &str) -> bool {
     part.starts_with(|first: char| first.is_ascii_uppercase())
 }
@@ -100,8 +100,8 @@ fn each_enumeration_has_the_numbers_of_the_proto() {
 #[test]
 fn each_method_is_that_of_the_proto() {
     let services: BTreeMap<_, _> = blocks(PROTO, r"(?m)^service (\w+) ?\{").into_iter().collect();
-    for (service, method, request, answer) in Client::METHODS {
-        let line = format!("rpc {method}({request}) returns ({answer}) {{}}");
+    for (service, method, request, response) in Client::METHODS {
+        let line = format!("rpc {method}({request}) returns ({response}) {{}}");
         assert!(services[*service].contains(&line), "{service}: {line}");
     }
 }

@@ -19,21 +19,21 @@ use tower::Service;
 
 use crate::api;
 
-/// The longest answer that is read: that of the kubelet's own client.
+/// The maximum size of a response in bytes, as in the kubelet's own client.
 const MAX_MESSAGE: usize = 16 << 20;
 
-/// Why the runtime could not be asked, or did not do what it was asked for.
+/// Why a call of the runtime failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CriError {
     /// The endpoint is not one that the agent can connect to.
     #[error("the CRI endpoint {0:?} must be `unix:///PATH` or an absolute path")]
     Endpoint(String),
-    /// Nothing answers at the socket.
+    /// Connecting to the socket failed.
     #[error("connect to the CRI socket {}: {cause}", path.display())]
     Connect {
         /// The socket.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         cause: String,
     },
     /// A call failed.
@@ -43,28 +43,28 @@ pub enum CriError {
         method: &'static str,
         /// The gRPC status.
         code: tonic::Code,
-        /// The runtime's words.
+        /// The runtime's message.
         message: String,
     },
 }
 
 impl CriError {
-    /// Whether the object is not there: for a removal the same as success.
+    /// Returns whether the object does not exist; a removal treats that as success.
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::Call { code: tonic::Code::NotFound, .. })
     }
 }
 
-/// Where the runtime listens.
+/// The socket on which the runtime listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint(PathBuf);
 
 impl Endpoint {
-    /// Reads `unix:///run/containerd/containerd.sock`, as the kubelet's `containerRuntimeEndpoint` has
-    /// it, or an absolute path.
+    /// Parses `unix:///run/containerd/containerd.sock`, the form of the kubelet's `containerRuntimeEndpoint`,
+    /// or an absolute path.
     ///
     /// # Errors
-    /// Any other text.
+    /// For any other text.
     pub fn parse(text: &str) -> Result<Self, CriError> {
         let path = Path::new(text.strip_prefix("unix://").unwrap_or(text));
         match path.is_absolute() && path.file_name().is_some() {
@@ -73,7 +73,7 @@ impl Endpoint {
         }
     }
 
-    /// The socket.
+    /// Returns the path of the socket.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -86,13 +86,13 @@ pub struct Client {
 }
 
 macro_rules! methods {
-    ($($(#[doc = $doc:literal])+ $name:ident = $service:literal / $method:literal ($request:ident) -> $answer:ident;)+) => {
+    ($($(#[doc = $doc:literal])+ $name:ident = $service:literal / $method:literal ($request:ident) -> $response:ident;)+) => {
         impl Client {$(
             $(#[doc = $doc])+
             ///
             /// # Errors
             /// What the runtime answers, or that it does not.
-            pub async fn $name(&self, request: api::$request) -> Result<api::$answer, CriError> {
+            pub async fn $name(&self, request: api::$request) -> Result<api::$response, CriError> {
                 self.call($method, concat!("/runtime.v1.", $service, "/", $method), request).await
             }
         )+
@@ -108,7 +108,7 @@ macro_rules! methods {
         #[cfg(test)]
         impl Client {
             pub(crate) const METHODS: &[(&str, &str, &str, &str)] =
-                &[$(($service, $method, stringify!($request), stringify!($answer))),+];
+                &[$(($service, $method, stringify!($request), stringify!($response))),+];
         }
     };
 }
@@ -140,10 +140,10 @@ methods! {
 }
 
 impl Client {
-    /// Connects. Needs a tokio runtime; the connection ends with the last clone.
+    /// Connects to the runtime. Needs a tokio runtime; the connection ends with the last clone.
     ///
     /// # Errors
-    /// If nothing answers there.
+    /// If connecting fails.
     pub async fn connect(endpoint: &Endpoint) -> Result<Self, CriError> {
         let path = endpoint.path();
         let failed = |cause: String| CriError::Connect { path: path.to_owned(), cause };
@@ -151,15 +151,15 @@ impl Client {
         let (sender, connection) = handshake(TokioExecutor::new(), TokioIo::new(stream))
             .await
             .map_err(|error| failed(error.to_string()))?;
-        // Its error is that of the call under way.
+        // The current call reports its error.
         tokio::spawn(async move { drop(connection.await) });
         Ok(Self { sender })
     }
 
-    /// Sends a request on as it is.
+    /// Forwards a request unchanged.
     ///
     /// # Errors
-    /// If there is no answer.
+    /// If there is no response.
     pub(crate) async fn forward(&self, request: Request<Body>) -> Result<Response<Incoming>, hyper::Error> {
         self.sender.clone().send_request(request).await
     }
@@ -174,16 +174,16 @@ impl Client {
         Q: Message + 'static,
         A: Message + Default + 'static,
     {
-        // Runtimes take any authority over a socket.
+        // Runtimes accept any authority over a socket.
         let origin = Uri::from_static("http://localhost");
         let connection = Connection(self.sender.clone());
         let mut grpc = Grpc::with_origin(connection, origin).max_decoding_message_size(MAX_MESSAGE);
         let failed = |code, message| CriError::Call { method, code, message };
         grpc.ready().await.map_err(|error| failed(tonic::Code::Unavailable, error.to_string()))?;
         let codec = ProstCodec::<Q, A>::default();
-        let answer = grpc.unary(tonic::Request::new(request), PathAndQuery::from_static(path), codec).await;
-        match answer {
-            Ok(answer) => Ok(answer.into_inner()),
+        let response = grpc.unary(tonic::Request::new(request), PathAndQuery::from_static(path), codec).await;
+        match response {
+            Ok(response) => Ok(response.into_inner()),
             Err(status) => Err(failed(status.code(), status.message().to_owned())),
         }
     }
@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_endpoint_is_a_socket_of_this_machine() {
+    fn endpoint_must_be_a_local_socket() {
         for text in ["unix:///run/containerd/containerd.sock", "/run/containerd/containerd.sock"] {
             let endpoint = Endpoint::parse(text).unwrap();
             assert_eq!(endpoint.path(), Path::new("/run/containerd/containerd.sock"));

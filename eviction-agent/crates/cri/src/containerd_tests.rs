@@ -1,4 +1,4 @@
-//! The attempt against a real containerd, whose images are on a file system of their own.
+//! Reclaim attempts against a real containerd with its images on a file system of their own.
 
 use std::io;
 use std::path::Path;
@@ -17,8 +17,8 @@ use crate::runtime::read_runtime;
 
 const MIB: u64 = 1 << 20;
 
-/// What makes sandboxes and containers: the agent has no use for it, and so no message.
-mod made {
+/// The messages that create sandboxes and containers; the agent does not use them.
+mod messages {
     use std::collections::BTreeMap;
 
     #[derive(Clone, PartialEq, prost::Message)]
@@ -80,7 +80,7 @@ mod made {
     }
 }
 
-/// Reads the file system of the images.
+/// A view of the node that reads the file system of the images.
 struct Node<'a> {
     root: &'a Path,
     pods: NodePods,
@@ -105,37 +105,38 @@ where
     client.call(method, path, request).await.unwrap()
 }
 
-/// A pod on the host's network with one container, which is made and never started.
-async fn make_pod(client: &Client, folder: &Path, uid: &str, image: &str) -> (String, String) {
+/// Creates a pod on the host's network with one container, which is never started.
+async fn create_pod(client: &Client, folder: &Path, uid: &str, image: &str) -> (String, String) {
     let name = |name: &str| crate::api::PodSandboxMetadata {
         name: name.to_owned(),
         uid: uid.to_owned(),
         namespace: "shop".to_owned(),
         attempt: 0,
     };
-    let host_network = made::NamespaceOption { network: 2 };
-    let security_context = Some(made::LinuxSandboxSecurityContext { namespace_options: Some(host_network) });
-    let config = made::PodSandboxConfig {
+    let host_network = messages::NamespaceOption { network: 2 };
+    let security_context =
+        Some(messages::LinuxSandboxSecurityContext { namespace_options: Some(host_network) });
+    let config = messages::PodSandboxConfig {
         metadata: Some(name("web")),
         log_directory: folder.join("logs").display().to_string(),
-        linux: Some(made::LinuxPodSandboxConfig { security_context }),
+        linux: Some(messages::LinuxPodSandboxConfig { security_context }),
     };
-    let request = made::RunPodSandboxRequest { config: Some(config.clone()) };
+    let request = messages::RunPodSandboxRequest { config: Some(config.clone()) };
     let path = "/runtime.v1.RuntimeService/RunPodSandbox";
-    let sandbox: made::RunPodSandboxResponse = call(client, "RunPodSandbox", path, request).await;
-    let container = made::ContainerConfig {
+    let sandbox: messages::RunPodSandboxResponse = call(client, "RunPodSandbox", path, request).await;
+    let container = messages::ContainerConfig {
         metadata: Some(crate::api::ContainerMetadata { name: "app".to_owned(), attempt: 0 }),
         image: Some(ImageSpec { image: image.to_owned(), ..ImageSpec::default() }),
         labels: [(crate::containers::POD_UID.to_owned(), uid.to_owned())].into(),
     };
-    let request = made::CreateContainerRequest {
+    let request = messages::CreateContainerRequest {
         pod_sandbox_id: sandbox.pod_sandbox_id.clone(),
         config: Some(container),
         sandbox_config: Some(config),
     };
     let path = "/runtime.v1.RuntimeService/CreateContainer";
-    let made: made::CreateContainerResponse = call(client, "CreateContainer", path, request).await;
-    (sandbox.pod_sandbox_id, made.container_id)
+    let created: messages::CreateContainerResponse = call(client, "CreateContainer", path, request).await;
+    (sandbox.pod_sandbox_id, created.container_id)
 }
 
 fn names(containerd: &Containerd) -> Vec<String> {
@@ -145,7 +146,7 @@ fn names(containerd: &Containerd) -> Vec<String> {
     names
 }
 
-/// The free space to reach, so much above what there is.
+/// Returns an order to free this much above the space that is available now.
 fn order(node: &mut Node<'_>, mib: u64) -> ReclaimOrder {
     let goal = Space { bytes: node.space().unwrap().bytes + mib * MIB, inodes: 0 };
     ReclaimOrder { containers: true, images: true, goal }
@@ -175,7 +176,7 @@ async fn a_real_containerd_keeps_what_is_in_use() {
     assert_eq!(info.name, "containerd");
     assert!(info.image_file_systems.iter().all(|path| path.starts_with(&root)), "{info:?}");
     let client = Client::connect(&endpoint).await.unwrap();
-    let (sandbox, _) = make_pod(&client, disk.outside(), "u-1", "docker.io/local/used:1").await;
+    let (sandbox, _) = create_pod(&client, disk.outside(), "u-1", "docker.io/local/used:1").await;
 
     let config = ReclaimConfig {
         endpoint: endpoint.clone(),
@@ -188,7 +189,7 @@ async fn a_real_containerd_keeps_what_is_in_use() {
         root: disk.path(),
         pods: NodePods { uids: ["u-1".to_owned()].into(), images: ["local/named:1".to_owned()].into() },
     };
-    // Kept by its age, then listed, then removed, largest first and only as many as are needed.
+    // Images are kept by their age, then listed, then removed: largest first, and only as many as are needed.
     let young = ReclaimConfig { min_image_age: Duration::from_secs(3600), ..config.clone() };
     let report = Reclaimer::new(young).reclaim(order(&mut node, 1), &mut node).await;
     assert_eq!((report.end, report.images.len()), (ReclaimEnd::NothingLeft, 0));
@@ -207,15 +208,15 @@ async fn a_real_containerd_keeps_what_is_in_use() {
     assert_eq!(report.end, ReclaimEnd::NothingLeft, "{report:?}");
     assert_eq!(names(&containerd), ["named", "pause", "used"]);
 
-    removed_by_others(&client, &containerd, disk.outside()).await;
+    remove_missing_objects(&client, &containerd, disk.outside()).await;
     let report = reclaimer.reclaim(order(&mut node, 10_000), &mut node).await;
     assert_eq!((report.end, report.errors), (ReclaimEnd::NothingLeft, Vec::new()));
-    stopped_and_killed(&containerd, &config, &mut node).await;
+    stop_and_kill_runtime(&containerd, &config, &mut node).await;
     drop(sandbox);
 }
 
-/// An image that is gone already, and a container that is not there, are no errors of containerd's.
-async fn removed_by_others(client: &Client, containerd: &Containerd, folder: &Path) {
+/// An image that was removed already, and a container that does not exist, are no errors of containerd.
+async fn remove_missing_objects(client: &Client, containerd: &Containerd, folder: &Path) {
     containerd.import_random("gone", 1, folder).unwrap();
     let image = ImageSpec { image: "docker.io/local/gone:1".to_owned(), ..ImageSpec::default() };
     for _ in 0..2 {
@@ -226,12 +227,12 @@ async fn removed_by_others(client: &Client, containerd: &Containerd, folder: &Pa
     assert!(!crate::reclaim::is_dead(client, "none").await.unwrap());
 }
 
-/// A runtime that hangs costs its time, and one that is gone nothing.
-async fn stopped_and_killed(containerd: &Containerd, config: &ReclaimConfig, node: &mut Node<'_>) {
+/// A runtime that hangs uses up the time of the attempt; one that was killed takes no time.
+async fn stop_and_kill_runtime(containerd: &Containerd, config: &ReclaimConfig, node: &mut Node<'_>) {
     containerd.signal(Signal::STOP).unwrap();
-    let hurried = ReclaimConfig { within: Duration::from_millis(300), ..config.clone() };
+    let short_timeout = ReclaimConfig { within: Duration::from_millis(300), ..config.clone() };
     let order = order(node, 10_000);
-    let report = Reclaimer::new(hurried).reclaim(order, node).await;
+    let report = Reclaimer::new(short_timeout).reclaim(order, node).await;
     assert_eq!(report.end, ReclaimEnd::TimedOut);
     containerd.signal(Signal::CONT).unwrap();
     containerd.signal(Signal::KILL).unwrap();

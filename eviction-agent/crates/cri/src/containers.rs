@@ -1,4 +1,4 @@
-//! Which containers may be removed, by the kubelet's rule: `kuberuntime_gc.go: evictContainers`.
+//! Determines which containers may be removed, by the kubelet's rule: `kuberuntime_gc.go: evictContainers`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,12 +7,12 @@ use crate::api::{Container, ContainerState, PodSandbox, PodSandboxState};
 /// The label that names the pod of a container.
 pub const POD_UID: &str = "io.kubernetes.pod.uid";
 
-/// The containers that may be removed, oldest first: of a pod that is gone or finished all that have
-/// exited, else all but the newest that does not run, for each name.
+/// Returns the containers that may be removed, oldest first. Of a pod that was deleted or has finished these
+/// are all that have exited. Of other pods, for each container name, all but the newest that does not run.
 ///
-/// `pods` are the uids of the pods of the node that have not finished; without them no pod counts as
-/// gone. Unlike the kubelet it leaves containers in an unknown state, which need to be stopped first,
-/// and those of a sandbox that is ready: their pod may be too new to be known.
+/// `pods` are the uids of the pods of the node that have not finished; without them no pod counts as deleted.
+/// Unlike the kubelet it keeps containers in an unknown state, which need to be stopped first, and those of a
+/// sandbox that is ready, since their pod may be too new to be known.
 pub fn removable_containers<'a>(
     containers: &'a [Container],
     sandboxes: &[PodSandbox],
@@ -25,7 +25,7 @@ pub fn removable_containers<'a>(
         .collect();
     let mut units: BTreeMap<(&str, &str), Vec<&Container>> = BTreeMap::new();
     for container in containers {
-        // What the kubelet did not make is none of its business.
+        // Containers that the kubelet did not create are ignored.
         let (Some(uid), Some(metadata)) = (container.labels.get(POD_UID), &container.metadata) else {
             continue;
         };
@@ -36,9 +36,9 @@ pub fn removable_containers<'a>(
     let mut removable = Vec::new();
     for ((uid, _), mut unit) in units {
         unit.sort_by_key(|container| (container.created_at, &container.id));
-        let is_gone = pods.is_some_and(|pods| !pods.contains(uid))
+        let is_deleted = pods.is_some_and(|pods| !pods.contains(uid))
             && !unit.iter().any(|container| ready.contains(container.pod_sandbox_id.as_str()));
-        if !is_gone {
+        if !is_deleted {
             unit.pop();
         }
         removable.extend(unit.into_iter().filter(|it| it.state() == ContainerState::ContainerExited));
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_pod_that_is_there_the_newest_dead_container_of_each_name_stays() {
+    fn newest_dead_container_of_each_name_of_a_known_pod_is_kept() {
         let containers = [
             container("1", "p", "app", EXITED, 1),
             container("3", "p", "app", EXITED, 3),
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_pod_that_is_gone_all_dead_containers_go() {
+    fn all_exited_containers_of_a_deleted_pod_are_removable() {
         let containers = [
             container("1", "gone", "app", EXITED, 1),
             container("2", "gone", "app", EXITED, 2),
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn containers_that_the_kubelet_did_not_make_stay() {
+    fn containers_not_created_by_the_kubelet_are_kept() {
         let mut foreign = container("1", "", "app", EXITED, 1);
         foreign.labels.clear();
         let nameless = Container { metadata: None, ..container("2", "gone", "app", EXITED, 2) };
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_that_was_created_and_not_started_is_the_newest() {
+    fn created_container_counts_as_the_newest() {
         let containers = [
             container("1", "p", "app", EXITED, 1),
             container("2", "p", "app", ContainerState::ContainerCreated, 2),
@@ -130,7 +130,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn only_dead_containers_go_and_one_of_each_name_of_a_known_pod_stays(
+        fn only_exited_containers_are_removable_and_known_pods_keep_one(
             containers in proptest::collection::vec((0..3u8, 0..2u8, 0..5i32, -3..9i64), 0..20),
             known in proptest::collection::btree_set("[0-2]", 0..3),
         ) {
@@ -138,7 +138,7 @@ mod tests {
                 .into_iter()
                 .enumerate()
                 .map(|(id, (pod, name, state, created_at))| Container {
-                    // An enumeration may have a number that nobody knows.
+                    // An enumeration may have an unknown number.
                     state,
                     ..container(&id.to_string(), &pod.to_string(), &name.to_string(), EXITED, created_at)
                 })

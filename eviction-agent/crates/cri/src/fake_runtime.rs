@@ -1,4 +1,4 @@
-//! A CRI server for tests, over a unix socket, that hangs, dies and lies on demand.
+//! A CRI server for tests, over a unix socket, that hangs, closes connections and returns errors on demand.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -20,15 +20,15 @@ use tonic::Code;
 use crate::api::*;
 use crate::reclaim::Space;
 
-/// What a method does instead of answering.
+/// What a method does instead of responding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     Hang,
-    Die,
+    CloseConnection,
     Code(Code),
 }
 
-/// What the runtime has, and what its removals free.
+/// The objects of the runtime, and the space that their removal frees.
 #[derive(Debug, Default)]
 pub(crate) struct State {
     pub(crate) images: Vec<Image>,
@@ -44,7 +44,7 @@ pub(crate) struct State {
     pub(crate) faults: BTreeMap<&'static str, Fault>,
     /// Containers that appear with the n-th list of containers.
     pub(crate) late: Vec<(usize, Container)>,
-    /// What was called, with the id of removals.
+    /// The calls, with the id for removals.
     pub(crate) calls: Vec<String>,
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct FakeRuntime {
     folder: tempfile::TempDir,
 }
 
-type Answer = Response<BoxBody<Bytes, std::convert::Infallible>>;
+type FakeResponse = Response<BoxBody<Bytes, std::convert::Infallible>>;
 
 impl FakeRuntime {
     pub(crate) fn start(state: State) -> Self {
@@ -66,7 +66,7 @@ impl FakeRuntime {
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let state = Arc::clone(&state);
-                let service = service_fn(move |request| answer(Arc::clone(&state), request));
+                let service = service_fn(move |request| respond(Arc::clone(&state), request));
                 let connection =
                     http2::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service);
                 tokio::spawn(async move { drop(connection.await) });
@@ -83,28 +83,31 @@ impl FakeRuntime {
         self.state.lock().unwrap()
     }
 
-    /// The removals that were asked for, in order.
+    /// Returns the removals that were requested, in order.
     pub(crate) fn removals(&self) -> Vec<String> {
         self.state().calls.iter().filter(|call| call.starts_with("Remove")).cloned().collect()
     }
 }
 
-async fn answer(state: Arc<Mutex<State>>, request: Request<Incoming>) -> Result<Answer, std::io::Error> {
+async fn respond(
+    state: Arc<Mutex<State>>,
+    request: Request<Incoming>,
+) -> Result<FakeResponse, std::io::Error> {
     let method = request.uri().path().rsplit('/').next().unwrap().to_owned();
     let body = request.into_body().collect().await.map_err(std::io::Error::other)?.to_bytes();
     let fault = state.lock().unwrap().faults.get(method.as_str()).copied();
     match fault {
         Some(Fault::Hang) => tokio::time::sleep(Duration::from_secs(3600)).await,
-        Some(Fault::Die) => return Err(std::io::Error::other("dies")),
+        Some(Fault::CloseConnection) => return Err(std::io::Error::other("dies")),
         Some(Fault::Code(code)) => return Ok(grpc(Err(code))),
         None => {}
     }
     Ok(grpc(state.lock().unwrap().call(&method, &body[5..])))
 }
 
-/// A message in its frame of five bytes, and the status in the trailers.
-fn grpc(answer: Result<Vec<u8>, Code>) -> Answer {
-    let (message, code) = match answer {
+/// Encodes a message in its frame of five bytes, with the status in the trailers.
+fn grpc(result: Result<Vec<u8>, Code>) -> FakeResponse {
+    let (message, code) = match result {
         Ok(message) => (Some(message), Code::Ok),
         Err(code) => (None, code),
     };

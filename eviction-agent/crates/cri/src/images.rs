@@ -1,4 +1,4 @@
-//! Which images may be removed, and in what order.
+//! Determines which images may be removed, and in what order.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,46 +8,46 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::{Container, Image};
 
-/// Names and ids of images that must stay: a name as a pod or a container has it, or an image id.
+/// Names and ids of images that must stay: a name as in a pod or a container, or an image id.
 pub type ImageNames = BTreeSet<String>;
 
-/// When each image was seen first, and in use last. Times are since any fixed moment.
+/// When each image was seen first, and when it was last in use. Times are relative to any fixed moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageHistory {
-    images: BTreeMap<String, Seen>,
+    images: BTreeMap<String, ImageUse>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Seen {
+struct ImageUse {
     first: Duration,
     #[serde(skip_serializing_if = "Option::is_none")]
     used: Option<Duration>,
 }
 
 impl ImageHistory {
-    /// Takes note of the images that there are now and of those in use. Forgets those that are gone.
+    /// Records the images that exist now and those in use. Discards images that do not exist any more.
     pub fn observe(&mut self, now: Duration, images: &[Image], in_use: &ImageNames) {
         let before = std::mem::take(&mut self.images);
         for image in images {
-            let mut seen = before.get(&image.id).copied().unwrap_or(Seen { first: now, used: None });
+            let mut image_use = before.get(&image.id).copied().unwrap_or(ImageUse { first: now, used: None });
             if has_name_of(image, in_use) {
-                seen.used = Some(now);
+                image_use.used = Some(now);
             }
-            self.images.insert(image.id.clone(), seen);
+            self.images.insert(image.id.clone(), image_use);
         }
     }
 
-    /// How long ago an image was seen first; nothing for one that was never seen.
+    /// Returns how long ago an image was seen first; `None` if it was never seen.
     fn age(&self, id: &str, now: Duration) -> Option<Duration> {
-        self.images.get(id).map(|seen| now.saturating_sub(seen.first))
+        self.images.get(id).map(|image_use| now.saturating_sub(image_use.first))
     }
 
     fn used(&self, id: &str) -> Option<Duration> {
-        self.images.get(id).and_then(|seen| seen.used)
+        self.images.get(id).and_then(|image_use| image_use.used)
     }
 }
 
-/// What decides over images.
+/// The rules for removing images.
 #[derive(Clone, Copy, Debug)]
 pub struct ImageRules<'a> {
     /// Images of containers in any state, of sandboxes and of pods.
@@ -56,12 +56,12 @@ pub struct ImageRules<'a> {
     pub keep: &'a [String],
     /// The kubelet's `imageMinimumGCAge`.
     pub min_age: Duration,
-    /// Now, as in the history.
+    /// The current time, as in the history.
     pub now: Duration,
 }
 
-/// The images that may be removed: least recently used first, those never seen in use before all
-/// others, and the largest first among equals. An image that the history does not know is too young.
+/// Returns the images that may be removed: least recently used first, those never seen in use before all
+/// others, and the largest first among equals. An image that is not in the history is too young.
 pub fn removable_images<'a>(
     images: &'a [Image],
     history: &ImageHistory,
@@ -84,26 +84,26 @@ pub fn removable_images<'a>(
     removable
 }
 
-/// Whether one of the names is this image's.
+/// Returns whether one of the names is that of this image.
 pub fn has_name_of(image: &Image, names: &ImageNames) -> bool {
     names_of(image).any(|name| names.contains(name))
 }
 
-/// The names by which containers say what they were made from.
+/// Returns the names and ids by which containers refer to their images.
 pub fn names_of_containers(containers: &[Container]) -> ImageNames {
     let mut names = ImageNames::new();
     for container in containers {
         names.extend([container.image_ref.clone(), container.image_id.clone()]);
         if let Some(image) = &container.image {
-            let given = [&image.image, &image.user_specified_image, &image.image_ref];
-            names.extend(given.map(String::clone));
+            let references = [&image.image, &image.user_specified_image, &image.image_ref];
+            names.extend(references.map(String::clone));
         }
     }
     names.remove("");
     names
 }
 
-/// Estimates the bytes of images that no pod names, from names and sizes as the Node object has them.
+/// Estimates the bytes of images that no pod uses, from names and sizes in the Node object.
 pub fn unused_bytes<'a>(
     images: impl IntoIterator<Item = (&'a [Box<str>], u64)>,
     in_use: impl IntoIterator<Item = &'a str>,
@@ -116,7 +116,7 @@ pub fn unused_bytes<'a>(
         .fold(0, |sum, (_, size)| sum.saturating_add(size))
 }
 
-/// The name as runtimes write it: with registry, repository and tag. An id stays as it is.
+/// Returns the name as runtimes write it: with registry, repository and tag. An id stays as it is.
 fn full_name(name: &str) -> String {
     if name.starts_with("sha256:") {
         return name.to_owned();
@@ -133,12 +133,13 @@ fn full_name(name: &str) -> String {
     format!("{registry}{name}{tag}")
 }
 
-/// A name for people: the first tag, else the first digest, else the id.
-pub fn shown_name(image: &Image) -> &str {
+/// Returns the name for output: the first tag, else the first digest, else the id.
+pub fn display_name(image: &Image) -> &str {
     image.repo_tags.first().or(image.repo_digests.first()).unwrap_or(&image.id)
 }
 
-/// The id with and without its algorithm, each tag and each digest: a container may name any of them.
+/// Returns the id with and without its algorithm, each tag and each digest: a container may refer to any of
+/// them.
 fn names_of(image: &Image) -> impl Iterator<Item = &str> {
     let listed = image.repo_tags.iter().chain(&image.repo_digests).map(String::as_str);
     let bare = image.id.strip_prefix("sha256:");
@@ -149,7 +150,7 @@ fn is_kept(image: &Image, patterns: &[String]) -> bool {
     patterns.iter().any(|pattern| names_of(image).any(|name| matches(pattern, name)))
 }
 
-/// Whether a text fits a pattern, in which `*` stands for any text, also none.
+/// Returns whether a text matches a pattern, in which `*` stands for any text, also an empty one.
 fn matches(pattern: &str, text: &str) -> bool {
     let mut parts = pattern.split('*');
     let (Some(first), rest) = (parts.next(), parts.collect::<Vec<_>>()) else { return false };
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_recently_used_goes_first_and_then_the_largest() {
+    fn images_are_ordered_by_last_use_and_then_by_size() {
         let images = [image("a", "x:1", 5), image("b", "x:2", 9), image("c", "x:3", 1), image("d", "x:4", 7)];
         let mut history = seen_at_start(&images);
         history.observe(Duration::from_secs(60), &images, &names(&["d"]));
@@ -206,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_use_pinned_young_or_kept_stays() {
+    fn used_pinned_young_and_kept_images_are_not_removable() {
         let pinned = Image { pinned: true, ..image("pause", "pause:3.8", 1) };
         let digest =
             Image { repo_digests: vec!["r/app@sha256:1".into()], repo_tags: vec![], ..image("e", "", 1) };
@@ -238,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_uses_its_image_by_any_name() {
+    fn all_image_names_of_containers_are_collected() {
         let spec = |image: &str| crate::api::ImageSpec { image: image.to_owned(), ..Default::default() };
         let container = |image_ref: &str, image: Option<&str>, image_id: &str| Container {
             image_ref: image_ref.to_owned(),
@@ -269,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_have_stars() {
+    fn star_in_a_pattern_matches_any_text() {
         for (pattern, text, fits) in [
             ("a", "a", true),
             ("a", "ab", false),
@@ -291,7 +292,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_protected_is_ever_removable(
+        fn protected_image_is_never_removable(
             images in proptest::collection::vec(("[a-d]{1,2}", "[a-c]:[12]", any::<u64>(), any::<bool>()), 0..12),
             in_use in proptest::collection::btree_set("[a-d]{1,2}|[a-c]:[12]", 0..4),
             keep in proptest::collection::vec("[a-d*]{1,3}", 0..2),
@@ -318,7 +319,7 @@ mod tests {
         }
 
         #[test]
-        fn patterns_take_any_text(pattern in ".{0,8}", text in ".{0,8}") {
+        fn pattern_without_star_matches_the_same_text(pattern in ".{0,8}", text in ".{0,8}") {
             let fits = matches(&pattern, &text);
             prop_assert!(fits || pattern != text || pattern.contains('*'));
         }

@@ -1,10 +1,10 @@
-//! Reclaim through the container runtime interface (CRI): removes unused images and dead
-//! containers when a file system of the node is short, so that fewer pods must go.
+//! Reclaim through the container runtime interface (CRI): removes unused images and dead containers when a file
+//! system of the node is short, so that fewer pods must be evicted.
 //!
-//! [`images`] and [`containers`] decide what may be removed and in what order; they do no IO.
-//! [`Reclaimer`] asks the runtime, checks again right before each removal, and measures the file
-//! system after each: the sizes that a runtime reports are of compressed content. [`proxy`] keeps
-//! the runtime's own socket out of the agent's hands.
+//! [`images`] and [`containers`] decide what may be removed and in what order; they do no IO. [`Reclaimer`]
+//! calls the runtime, checks again right before each removal, and measures the file system after each, since
+//! the sizes that a runtime reports are of compressed content. With [`proxy`] the agent needs no access to the
+//! runtime's own socket.
 
 #[allow(missing_docs, reason = "generated; k8s.io/cri-api documents the messages")]
 pub mod api;

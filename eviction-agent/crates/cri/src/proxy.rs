@@ -1,8 +1,8 @@
-//! The runtime's socket for a process that is not to have it: the calls of node reclaim and no others, and no removal
-//! of what is in use.
+//! A restricted socket for a process that must not use the runtime's own: it offers the calls of node reclaim
+//! and no others, and no removal of what is in use.
 //!
-//! Whoever can use the runtime's own socket can start privileged containers; whoever can use this one can remove
-//! containers that have exited and images that no container uses.
+//! A process that can use the runtime's own socket can start privileged containers. A process that can use this
+//! one can remove containers that have exited and images that no container uses.
 
 use std::io;
 
@@ -23,16 +23,16 @@ use crate::images::{has_name_of, names_of_containers};
 use crate::reclaim::{find_image, is_dead, read_containers, resolve_images};
 use crate::runtime::read_images_of_sandboxes;
 
-/// Requests are names and ids.
+/// The maximum size of a request in bytes. Requests are names and ids.
 const MAX_REQUEST: usize = 64 << 10;
 
-/// A compression flag and the length of the message.
+/// The size of a compression flag and the length of the message, in bytes.
 const FRAME_HEADER: usize = 5;
 
-/// Serves until there can be no more connections. Needs a tokio runtime.
+/// Serves connections until no more can be accepted. Needs a tokio runtime.
 ///
 /// # Errors
-/// Why there can be none.
+/// Why no more connections can be accepted.
 pub async fn serve(listener: &UnixListener, endpoint: &Endpoint) -> io::Error {
     loop {
         match listener.accept().await {
@@ -45,7 +45,9 @@ pub async fn serve(listener: &UnixListener, endpoint: &Endpoint) -> io::Error {
 async fn serve_connection(stream: UnixStream, endpoint: Endpoint) {
     let service = service_fn(|request| {
         let endpoint = endpoint.clone();
-        async move { Ok::<_, io::Error>(answer(request, &endpoint).await.unwrap_or_else(Status::into_http)) }
+        async move {
+            Ok::<_, io::Error>(handle_request(request, &endpoint).await.unwrap_or_else(Status::into_http))
+        }
     });
     let connection =
         http2::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service);
@@ -54,7 +56,7 @@ async fn serve_connection(stream: UnixStream, endpoint: Endpoint) {
     }
 }
 
-async fn answer(request: Request<Incoming>, endpoint: &Endpoint) -> Result<Response<Body>, Status> {
+async fn handle_request(request: Request<Incoming>, endpoint: &Endpoint) -> Result<Response<Body>, Status> {
     let path = request.uri().path();
     let Some(method) = Client::method_of(path) else {
         return Err(Status::permission_denied(format!("the CRI proxy does not offer {path}")));
@@ -64,7 +66,7 @@ async fn answer(request: Request<Incoming>, endpoint: &Endpoint) -> Result<Respo
     let body = Limited::new(body, MAX_REQUEST).collect().await;
     let body = body.map_err(|error| Status::invalid_argument(format!("{method}: {error}")))?.to_bytes();
     let allowed = match method {
-        "ContainerStatus" => is_brief(&decode(method, &body)?),
+        "ContainerStatus" => check_not_verbose(&decode(method, &body)?),
         "RemoveContainer" => may_remove_container(&client, decode(method, &body)?).await,
         "RemoveImage" => may_remove_image(&client, decode(method, &body)?).await,
         _ => Ok(()),
@@ -74,11 +76,11 @@ async fn answer(request: Request<Incoming>, endpoint: &Endpoint) -> Result<Respo
     }
     allowed?;
     let request = Request::from_parts(head, Body::new(Full::new(body)));
-    let answer = client.forward(request).await.map_err(|error| Status::unavailable(error.to_string()))?;
-    Ok(answer.map(Body::new))
+    let response = client.forward(request).await.map_err(|error| Status::unavailable(error.to_string()))?;
+    Ok(response.map(Body::new))
 }
 
-/// The only message of a request.
+/// Decodes the only message of a request.
 fn decode<M: Message + Default>(method: &str, body: &Bytes) -> Result<M, Status> {
     let invalid = |why: &str| Status::invalid_argument(format!("{method}: {why}"));
     let (header, message) =
@@ -90,8 +92,8 @@ fn decode<M: Message + Default>(method: &str, body: &Bytes) -> Result<M, Status>
     M::decode(message).map_err(|error| invalid(&error.to_string()))
 }
 
-/// The verbose status has the environment of the container, and so what is secret in it.
-fn is_brief(request: &ContainerStatusRequest) -> Result<(), Status> {
+/// Refuses the verbose status: it contains the environment of the container, and so the secrets in it.
+fn check_not_verbose(request: &ContainerStatusRequest) -> Result<(), Status> {
     match request.verbose {
         true => Err(Status::permission_denied("ContainerStatus: the CRI proxy does not offer it verbose")),
         false => Ok(()),
@@ -108,7 +110,8 @@ async fn may_remove_container(client: &Client, request: RemoveContainerRequest) 
     }
 }
 
-/// As runtimes themselves do not decide: containerd removes an image in use without an error.
+/// Checks that an image is not in use. Runtimes do not check it: containerd removes an image in use without an
+/// error.
 async fn may_remove_image(client: &Client, request: RemoveImageRequest) -> Result<(), Status> {
     let Some(ImageSpec { image: name, .. }) = request.image else {
         return Err(Status::invalid_argument("RemoveImage: there is no image"));

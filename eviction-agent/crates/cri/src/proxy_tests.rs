@@ -1,4 +1,4 @@
-//! The proxy between the agent's client and a runtime of the tests' own.
+//! Tests the proxy between the agent's client and a fake runtime.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,8 @@ use crate::client::{Client, CriError, Endpoint};
 use crate::fake_runtime::{FakeRuntime, State};
 use crate::proxy::serve;
 
-/// Containers `runs` and `dead`, and one image of each, of the sandbox, pinned, and of none.
+/// Containers `runs` and `dead`, and images: one of each container, one of the sandbox, a pinned and an unused
+/// one.
 fn state() -> State {
     let image = |id: &str| Image { id: id.to_owned(), pinned: id == "pinned", ..Image::default() };
     let container = |id: &str, state: ContainerState| Container {
@@ -34,7 +35,7 @@ fn state() -> State {
 struct Proxied {
     runtime: FakeRuntime,
     client: Client,
-    // Has the proxy's socket.
+    // Contains the proxy's socket.
     _folder: tempfile::TempDir,
 }
 
@@ -53,7 +54,7 @@ fn endpoint(path: PathBuf) -> Endpoint {
     Endpoint::parse(path.to_str().unwrap()).unwrap()
 }
 
-/// The code and the words of a refusal.
+/// Returns the code and the message of a refusal.
 fn refusal<T: std::fmt::Debug>(result: Result<T, CriError>) -> (Code, String) {
     match result {
         Err(CriError::Call { code, message, .. }) => (code, message),
@@ -74,7 +75,7 @@ impl Proxied {
 }
 
 #[tokio::test]
-async fn what_reclaim_reads_is_answered_by_the_runtime() {
+async fn read_requests_are_answered_by_the_runtime() {
     let proxied = start().await;
     let version = proxied.client.version(VersionRequest::default()).await.unwrap();
     assert_eq!((version.runtime_name.as_str(), version.runtime_version.as_str()), ("fake", "2.1.9"));
@@ -85,14 +86,14 @@ async fn what_reclaim_reads_is_answered_by_the_runtime() {
 }
 
 #[tokio::test]
-async fn only_what_is_not_in_use_is_removed() {
+async fn images_and_containers_in_use_are_not_removed() {
     let proxied = start().await;
     for name in ["of-runs", "of-dead", "pause", "pinned"] {
-        let (code, words) = refusal(proxied.remove_image(name).await);
-        assert!(code == Code::PermissionDenied && words.contains(name), "{code} {words}");
+        let (code, message) = refusal(proxied.remove_image(name).await);
+        assert!(code == Code::PermissionDenied && message.contains(name), "{code} {message}");
     }
-    let (code, words) = refusal(proxied.remove_container("runs").await);
-    assert!(code == Code::PermissionDenied && words.contains("runs"), "{code} {words}");
+    let (code, message) = refusal(proxied.remove_container("runs").await);
+    assert!(code == Code::PermissionDenied && message.contains("runs"), "{code} {message}");
     assert_eq!(proxied.runtime.removals(), [""; 0]);
     proxied.remove_image("unused").await.unwrap();
     proxied.remove_container("dead").await.unwrap();
@@ -102,7 +103,7 @@ async fn only_what_is_not_in_use_is_removed() {
 }
 
 #[tokio::test]
-async fn other_methods_and_what_is_secret_are_not_offered() {
+async fn other_methods_and_verbose_status_are_denied() {
     let proxied = start().await;
     for path in ["/runtime.v1.RuntimeService/RunPodSandbox", "/runtime.v1.RuntimeService/ExecSync", "/"] {
         let request = VersionRequest::default();
@@ -118,6 +119,6 @@ async fn other_methods_and_what_is_secret_are_not_offered() {
 async fn without_the_runtime_each_call_fails() {
     let proxied = start().await;
     std::fs::remove_file(proxied.runtime.socket()).unwrap();
-    let (code, words) = refusal(proxied.client.version(VersionRequest::default()).await);
-    assert!(code == Code::Unavailable && words.contains("connect to the CRI socket"), "{code} {words}");
+    let (code, message) = refusal(proxied.client.version(VersionRequest::default()).await);
+    assert!(code == Code::Unavailable && message.contains("connect to the CRI socket"), "{code} {message}");
 }

@@ -16,16 +16,17 @@ use crate::api::{
 use crate::client::{Client, CriError, Endpoint};
 use crate::containers::{POD_UID, removable_containers};
 use crate::images::{
-    ImageHistory, ImageNames, ImageRules, has_name_of, names_of_containers, removable_images, shown_name,
+    ImageHistory, ImageNames, ImageRules, display_name, has_name_of, names_of_containers, removable_images,
 };
 use crate::runtime::read_images_of_sandboxes;
 
-/// Space that appears between two of our removals, and is more than this, was freed by somebody else.
+/// Space that appears between two of our removals, and is more than this, was freed by another process; in
+/// bytes.
 const FOREIGN_BYTES: u64 = 1 << 20;
-/// How long to wait for another look while somebody else frees space.
+/// The pause before the next reading while another process frees space.
 const BACK_OFF: Duration = Duration::from_millis(250);
 
-/// What is free on the file system that is short.
+/// The free space on the file system that is short.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Space {
     /// Bytes that are available.
@@ -37,31 +38,31 @@ pub struct Space {
 /// The pods of the node that have not finished.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodePods {
-    /// Their uids, and those under which the runtime knows static ones.
+    /// Their uids, and for static pods also the uids in the runtime.
     pub uids: BTreeSet<String>,
     /// Every name and id of an image in their specification and status.
     pub images: ImageNames,
 }
 
-/// The node as far as reclaim depends on it. Both are asked again before each removal.
+/// The state of the node that reclaim depends on. Both values are read again before each removal.
 pub trait NodeView {
-    /// The pods now.
+    /// Returns the current pods.
     ///
     /// # Errors
-    /// Why they are not known: then no image is removed.
+    /// Why the pods are not known: then no image is removed.
     fn pods(&self) -> Result<Arc<NodePods>, String>;
 
-    /// The space of the file system that is short.
+    /// Reads the free space of the file system that is short.
     ///
     /// # Errors
     /// If it cannot be read: then nothing more is removed.
     fn space(&mut self) -> io::Result<Space>;
 }
 
-/// How to reclaim.
+/// The configuration of reclaim.
 #[derive(Clone, Debug)]
 pub struct ReclaimConfig {
-    /// Where the runtime listens.
+    /// The socket on which the runtime listens.
     pub endpoint: Endpoint,
     /// Patterns of images that stay, with `*` for any text.
     pub keep_images: Vec<String>,
@@ -69,18 +70,19 @@ pub struct ReclaimConfig {
     pub min_image_age: Duration,
     /// The longest that an attempt may take.
     pub within: Duration,
-    /// Report what would be removed, and remove nothing.
+    /// Whether to report what would be removed, and to remove nothing.
     pub dry_run: bool,
 }
 
-/// What is to be reclaimed.
+/// What to remove, and when to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReclaimOrder {
-    /// Remove dead containers.
+    /// Whether to remove dead containers.
     pub containers: bool,
-    /// Remove unused images.
+    /// Whether to remove unused images.
     pub images: bool,
-    /// When that is enough: the threshold with its minimum reclaim; 0 for a resource that is not short.
+    /// The free space at which to stop: the threshold with its minimum reclaim; 0 for a resource that is not
+    /// short.
     pub goal: Space,
 }
 
@@ -92,26 +94,26 @@ pub enum ReclaimEnd {
     Enough,
     /// Nothing is left that may be removed.
     NothingLeft,
-    /// In a dry run everything was listed.
+    /// A dry run has listed everything.
     Listed,
-    /// The time was over.
+    /// The time was up.
     TimedOut,
-    /// Something does not work.
+    /// An error ended the attempt.
     Failed(String),
 }
 
 /// An image that was removed, or would be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RemovedImage {
-    /// A name, else the id.
+    /// Its name, or its id without one.
     pub name: String,
-    /// Its size as the runtime has it: of compressed content.
+    /// Its size as the runtime reports it: of compressed content.
     pub size_bytes: u64,
     /// By how much the available bytes rose; 0 in a dry run.
     pub freed_bytes: u64,
 }
 
-/// What came of an attempt.
+/// The result of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ReclaimReport {
     /// How it ended.
@@ -122,25 +124,25 @@ pub struct ReclaimReport {
     pub containers: u32,
     /// By how much the available bytes rose with all removals.
     pub freed_bytes: u64,
-    /// Removals that the runtime refused.
+    /// Errors of removals that the runtime refused.
     pub errors: Vec<String>,
-    /// Whether nothing was removed on purpose.
+    /// Whether this was a dry run.
     pub dry_run: bool,
-    /// How long it took.
+    /// How long the attempt took.
     pub took: Duration,
 }
 
-/// Reclaims, and remembers when images were in use.
+/// Reclaims, and records when images were in use.
 #[derive(Debug)]
 pub struct Reclaimer {
     config: ReclaimConfig,
     history: ImageHistory,
-    /// When it was made, and that moment in the history.
+    /// When it was created, and that moment in the history.
     started: Instant,
     started_at: Duration,
 }
 
-/// What ended an attempt before its lists did.
+/// Why an attempt ended early.
 enum Stop {
     Enough,
     Failed(String),
@@ -153,17 +155,18 @@ impl From<CriError> for Stop {
 }
 
 impl Reclaimer {
-    /// Knows no image yet, so that each is too young at first, as after a start of the kubelet.
+    /// Creates a reclaimer without a history, so that each image is too young at first, as after a start of the
+    /// kubelet.
     pub fn new(config: ReclaimConfig) -> Self {
         Self::with_history(config, ImageHistory::default(), Duration::ZERO)
     }
 
-    /// Goes on with what a former one has observed; `now` is the present moment in its history.
+    /// Continues with the history of an earlier reclaimer; `now` is the current time in that history.
     pub fn with_history(config: ReclaimConfig, history: ImageHistory, now: Duration) -> Self {
         Self { config, history, started: Instant::now(), started_at: now }
     }
 
-    /// What it knows of the images.
+    /// Returns the history of the images.
     pub fn history(&self) -> &ImageHistory {
         &self.history
     }
@@ -172,12 +175,12 @@ impl Reclaimer {
         self.started_at.saturating_add(self.started.elapsed())
     }
 
-    /// How it reclaims.
+    /// Returns the configuration.
     pub fn config(&self) -> &ReclaimConfig {
         &self.config
     }
 
-    /// Takes note of the images that there are and of those in use. To be done every half minute.
+    /// Records the images that exist and those in use. Must be called every half minute.
     ///
     /// # Errors
     /// If the runtime does not answer, or not in time.
@@ -197,9 +200,9 @@ impl Reclaimer {
         Ok(())
     }
 
-    /// Makes one attempt. It ends when the goal is reached, when nothing is left, or in time.
+    /// Makes one attempt. It ends when the goal is reached, when nothing is left, or when the time is up.
     pub async fn reclaim(&mut self, order: ReclaimOrder, node: &mut impl NodeView) -> ReclaimReport {
-        let begun = Instant::now();
+        let start = Instant::now();
         let within = self.config.within;
         let mut attempt =
             Attempt { reclaimer: self, order, node, report: ReclaimReport::empty(), last: None };
@@ -211,7 +214,7 @@ impl Reclaimer {
             Ok(Err(Stop::Failed(why))) => ReclaimEnd::Failed(why),
             Err(_) => ReclaimEnd::TimedOut,
         };
-        ReclaimReport { end, took: begun.elapsed(), ..attempt.report }
+        ReclaimReport { end, took: start.elapsed(), ..attempt.report }
     }
 }
 
@@ -234,7 +237,7 @@ struct Attempt<'a, N> {
     order: ReclaimOrder,
     node: &'a mut N,
     report: ReclaimReport,
-    /// The space right after our last removal.
+    /// The space at the last reading.
     last: Option<Space>,
 }
 
@@ -267,14 +270,14 @@ impl<N: NodeView> Attempt<'_, N> {
             }
             let request = RemoveContainerRequest { container_id: container.id.clone() };
             let removed = client.remove_container(request).await.map(drop);
-            if self.note_removal(removed)?.is_some() {
+            if self.record_removal(removed)?.is_some() {
                 self.report.containers += 1;
             }
         }
         Ok(())
     }
 
-    /// Whether the pod of a container is known by now and was not when the list was made.
+    /// Returns whether the pod of a container is known now and was not when the list was made.
     fn has_pod_appeared(&self, then: Option<&BTreeSet<String>>, container: &Container) -> bool {
         let uid = container.labels.get(POD_UID).map(String::as_str).unwrap_or_default();
         let was_known = then.is_none_or(|uids| uids.contains(uid));
@@ -283,14 +286,14 @@ impl<N: NodeView> Attempt<'_, N> {
 
     async fn remove_images(&mut self, client: &Client) -> Result<(), Stop> {
         let mut pods = self.pods()?;
-        let mut always = read_images_of_sandboxes(client).await?;
-        always.extend(pods.images.iter().cloned());
-        always = resolve_images(client, &always).await?;
+        let mut used_by_pods = read_images_of_sandboxes(client).await?;
+        used_by_pods.extend(pods.images.iter().cloned());
+        used_by_pods = resolve_images(client, &used_by_pods).await?;
         let images = read_images(client).await?;
         let in_use = names_of_containers(&read_containers(client).await?);
         let now = self.reclaimer.now();
         self.reclaimer.history.observe(now, &images, &in_use);
-        let all = always.union(&in_use).cloned().collect();
+        let all = used_by_pods.union(&in_use).cloned().collect();
         let config = &self.reclaimer.config;
         let min_age = config.min_image_age;
         let rules = ImageRules { in_use: &all, keep: &config.keep_images, min_age, now };
@@ -300,19 +303,19 @@ impl<N: NodeView> Attempt<'_, N> {
                 continue;
             }
             self.wait_for_others().await?;
-            // Not asked of containerd: it removes an image that is in use without an error.
+            // The runtime does not check this: containerd removes an image in use without an error.
             let in_use = names_of_containers(&read_containers(client).await?);
             let now = self.pods()?;
             if now != pods {
                 pods = now;
-                always.extend(resolve_images(client, &pods.images).await?);
+                used_by_pods.extend(resolve_images(client, &pods.images).await?);
             }
-            if has_name_of(image, &in_use) || has_name_of(image, &always) {
+            if has_name_of(image, &in_use) || has_name_of(image, &used_by_pods) {
                 continue;
             }
             let spec = ImageSpec { image: image.id.clone(), ..ImageSpec::default() };
             let removed = client.remove_image(RemoveImageRequest { image: Some(spec) }).await.map(drop);
-            if let Some(freed) = self.note_removal(removed)? {
+            if let Some(freed) = self.record_removal(removed)? {
                 self.report.images.push(removed_image(image, freed));
             }
         }
@@ -324,7 +327,7 @@ impl<N: NodeView> Attempt<'_, N> {
         self.node.pods().map_err(failed)
     }
 
-    /// Waits while somebody else frees space, which the kubelet does. Stops at the goal.
+    /// Waits while another process frees space, which the kubelet does. Stops at the goal.
     async fn wait_for_others(&mut self) -> Result<(), Stop> {
         if self.report.dry_run {
             return Ok(());
@@ -332,22 +335,23 @@ impl<N: NodeView> Attempt<'_, N> {
         loop {
             let now = self.read_space()?;
             self.stop_at_goal(now)?;
-            let rises = self.last.is_some_and(|last| now.bytes > last.bytes.saturating_add(FOREIGN_BYTES));
+            let is_rising =
+                self.last.is_some_and(|last| now.bytes > last.bytes.saturating_add(FOREIGN_BYTES));
             self.last = Some(now);
-            if !rises {
+            if !is_rising {
                 return Ok(());
             }
             sleep(BACK_OFF).await;
         }
     }
 
-    /// Measures what a removal freed, and stops at the goal. Nothing if there was no removal.
-    fn note_removal(&mut self, removed: Result<(), CriError>) -> Result<Option<u64>, Stop> {
+    /// Measures what a removal freed. Returns `None` if nothing was removed.
+    fn record_removal(&mut self, removed: Result<(), CriError>) -> Result<Option<u64>, Stop> {
         match removed {
             Ok(()) => {}
-            // Somebody else has removed it.
+            // Another process has removed it.
             Err(error) if error.is_not_found() => {}
-            // The connection is of no use any more.
+            // The connection cannot be used any more.
             Err(error @ CriError::Call { code: tonic::Code::Unavailable | tonic::Code::Unknown, .. }) => {
                 return Err(error.into());
             }
@@ -377,7 +381,7 @@ impl<N: NodeView> Attempt<'_, N> {
 }
 
 fn removed_image(image: &Image, freed_bytes: u64) -> RemovedImage {
-    RemovedImage { name: shown_name(image).to_owned(), size_bytes: image.size, freed_bytes }
+    RemovedImage { name: display_name(image).to_owned(), size_bytes: image.size, freed_bytes }
 }
 
 async fn read_images(client: &Client) -> Result<Vec<Image>, CriError> {
@@ -388,7 +392,7 @@ pub(crate) async fn read_containers(client: &Client) -> Result<Vec<Container>, C
     Ok(client.list_containers(ListContainersRequest::default()).await?.containers)
 }
 
-/// These names, and the ids of the images that the runtime finds by them.
+/// Returns these names, and the ids of the images that the runtime finds by them.
 pub(crate) async fn resolve_images(client: &Client, names: &ImageNames) -> Result<ImageNames, CriError> {
     let mut resolved = names.clone();
     for name in names {
@@ -398,23 +402,23 @@ pub(crate) async fn resolve_images(client: &Client, names: &ImageNames) -> Resul
     Ok(resolved)
 }
 
-/// The image that the runtime finds by a name or an id.
+/// Returns the image that the runtime finds by a name or an id.
 pub(crate) async fn find_image(client: &Client, name: &str) -> Result<Option<Image>, CriError> {
     let spec = ImageSpec { image: name.to_owned(), ..ImageSpec::default() };
     let request = ImageStatusRequest { image: Some(spec), verbose: false };
     match client.image_status(request).await {
         Ok(status) => Ok(status.image),
-        // A pod may ask for what is no name of an image at all.
+        // A pod may have an image name that is not valid.
         Err(CriError::Call { code: tonic::Code::InvalidArgument | tonic::Code::NotFound, .. }) => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-/// Whether a container has exited. One that is gone is not dead: there is nothing to remove.
+/// Returns whether a container has exited. One that does not exist is not dead: there is nothing to remove.
 pub(crate) async fn is_dead(client: &Client, id: &str) -> Result<bool, CriError> {
     let request = ContainerStatusRequest { container_id: id.to_owned(), verbose: false };
     match client.container_status(request).await {
-        Ok(answer) => Ok(answer.status.is_some_and(|it| it.state() == ContainerState::ContainerExited)),
+        Ok(response) => Ok(response.status.is_some_and(|it| it.state() == ContainerState::ContainerExited)),
         Err(error) if error.is_not_found() => Ok(false),
         Err(error) => Err(error),
     }

@@ -1,4 +1,4 @@
-//! The attempt against a runtime of the tests' own.
+//! Tests the attempt against a fake runtime.
 
 use std::io;
 use std::sync::Arc;
@@ -19,23 +19,23 @@ const MIB: u64 = 1 << 20;
 const GOAL: Space = Space { bytes: 1000 * MIB, inodes: 0 };
 const ALL: ReclaimOrder = ReclaimOrder { containers: true, images: true, goal: GOAL };
 
-/// Reads the space that the runtime has, and what pods there are.
+/// A view of the node that reads the space of the runtime, and returns these pods.
 struct Node<'a> {
     runtime: &'a FakeRuntime,
     pods: Result<NodePods, String>,
-    /// Pods from the n-th question on.
-    later: Option<(usize, NodePods)>,
-    asked: std::cell::Cell<usize>,
-    /// Freed by somebody else at each reading, and how often yet.
+    /// The pods from the n-th call on.
+    later_pods: Option<(usize, NodePods)>,
+    pod_reads: std::cell::Cell<usize>,
+    /// Bytes that another process frees at each reading, and for how many more readings.
     rises: (u64, usize),
     unreadable: bool,
 }
 
 impl NodeView for Node<'_> {
     fn pods(&self) -> Result<Arc<NodePods>, String> {
-        self.asked.set(self.asked.get() + 1);
-        match &self.later {
-            Some((n, pods)) if self.asked.get() >= *n => Ok(Arc::new(pods.clone())),
+        self.pod_reads.set(self.pod_reads.get() + 1);
+        match &self.later_pods {
+            Some((n, pods)) if self.pod_reads.get() >= *n => Ok(Arc::new(pods.clone())),
             _ => self.pods.clone().map(Arc::new),
         }
     }
@@ -55,7 +55,7 @@ impl NodeView for Node<'_> {
 
 fn node(runtime: &FakeRuntime) -> Node<'_> {
     let pods = Ok(NodePods::default());
-    Node { runtime, pods, later: None, asked: 0.into(), rises: (0, 0), unreadable: false }
+    Node { runtime, pods, later_pods: None, pod_reads: 0.into(), rises: (0, 0), unreadable: false }
 }
 
 fn config(runtime: &FakeRuntime) -> ReclaimConfig {
@@ -89,8 +89,8 @@ fn container(id: &str, pod: &str, state: ContainerState, image_ref: &str) -> Con
     }
 }
 
-/// Five images that nobody uses, each of 200 MiB and said to have another size; 500 MiB are free.
-fn garbage() -> State {
+/// Five unused images, each of 200 MiB but listed with another size; 500 MiB are free.
+fn unused_images() -> State {
     let ids = ["a", "b", "c", "d", "e"];
     State {
         images: ids.iter().zip([1, 5, 2, 4, 3]).map(|(id, size)| image(id, size * MIB)).collect(),
@@ -105,8 +105,8 @@ fn names(report: &ReclaimReport) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn only_as_much_is_removed_as_is_needed() {
-    let runtime = FakeRuntime::start(garbage());
+async fn reclaim_stops_when_the_goal_is_reached() {
+    let runtime = FakeRuntime::start(unused_images());
     let report = attempt(&runtime, &mut node(&runtime)).await;
     assert_eq!(report.end, ReclaimEnd::Enough, "{report:?}");
     assert_eq!(names(&report), ["r/b:1", "r/d:1", "r/e:1"]);
@@ -118,7 +118,7 @@ async fn only_as_much_is_removed_as_is_needed() {
 async fn a_dry_run_lists_the_same_in_the_same_order_and_removes_nothing() {
     let runtime = FakeRuntime::start(State {
         containers: vec![container("1", "gone", ContainerState::ContainerExited, "")],
-        ..garbage()
+        ..unused_images()
     });
     let dry = ReclaimConfig { dry_run: true, ..config(&runtime) };
     let report = Reclaimer::new(dry).reclaim(ALL, &mut node(&runtime)).await;
@@ -126,12 +126,12 @@ async fn a_dry_run_lists_the_same_in_the_same_order_and_removes_nothing() {
     assert_eq!(names(&report), ["r/b:1", "r/d:1", "r/e:1", "r/c:1", "r/a:1"]);
     assert!(runtime.removals().is_empty());
     runtime.state().space.bytes = 0;
-    let wet = attempt(&runtime, &mut node(&runtime)).await;
-    assert_eq!(names(&wet), ["r/b:1", "r/d:1", "r/e:1", "r/c:1", "r/a:1"]);
+    let actual = attempt(&runtime, &mut node(&runtime)).await;
+    assert_eq!(names(&actual), ["r/b:1", "r/d:1", "r/e:1", "r/c:1", "r/a:1"]);
 }
 
 #[tokio::test]
-async fn images_in_use_by_anything_stay() {
+async fn used_pinned_and_configured_images_are_not_removed() {
     let pinned = Image { pinned: true, ..image("pinned", 9 * MIB) };
     let pause = Image { repo_tags: vec!["registry.k8s.io/pause:3.8".to_owned()], ..image("pause", 1) };
     let old_pause = Image { repo_tags: vec!["old/pause:1".to_owned()], ..image("old", 1) };
@@ -147,20 +147,20 @@ async fn images_in_use_by_anything_stay() {
     let mut node = node(&runtime);
     let images = ["nginx", "not a name!"].map(str::to_owned).into();
     node.pods = Ok(NodePods { uids: ["p".to_owned()].into(), images });
-    let kept = ReclaimConfig { keep_images: vec!["r/keep:*".to_owned()], ..config(&runtime) };
-    let report = Reclaimer::new(kept).reclaim(ALL, &mut node).await;
+    let with_keep_images = ReclaimConfig { keep_images: vec!["r/keep:*".to_owned()], ..config(&runtime) };
+    let report = Reclaimer::new(with_keep_images).reclaim(ALL, &mut node).await;
     assert_eq!(report.end, ReclaimEnd::NothingLeft, "{report:?}");
     assert_eq!(runtime.removals(), ["RemoveImage free"]);
 }
 
 #[tokio::test]
-async fn a_runtime_that_shows_no_configuration_is_taken_as_it_is() {
+async fn missing_or_invalid_runtime_configuration_is_ignored() {
     for config in ["", "{}", "no JSON", r#"{"sandboxImage": 5}"#] {
         let runtime = FakeRuntime::start(State {
             config: config.to_owned(),
             sandbox_info: config.to_owned(),
             sandboxes: vec![PodSandbox::default()],
-            ..garbage()
+            ..unused_images()
         });
         assert_eq!(attempt(&runtime, &mut node(&runtime)).await.end, ReclaimEnd::Enough, "{config}");
     }
@@ -171,22 +171,23 @@ async fn an_image_that_comes_into_use_meanwhile_stays() {
     // The list for the candidates is the second one, after that for containers.
     let runtime = FakeRuntime::start(State {
         late: vec![(3, container("1", "new", ContainerState::ContainerCreated, "b"))],
-        ..garbage()
+        ..unused_images()
     });
     attempt(&runtime, &mut node(&runtime)).await;
     assert_eq!(runtime.removals(), ["RemoveImage d", "RemoveImage e", "RemoveImage c"]);
 
-    let runtime = FakeRuntime::start(garbage());
+    let runtime = FakeRuntime::start(unused_images());
     let mut node = node(&runtime);
-    // Asked for containers, for the candidates, and before each removal.
-    node.later = Some((4, NodePods { uids: ["n".to_owned()].into(), images: ["r/d:1".to_owned()].into() }));
+    // Pods are read for containers, for the candidates, and before each removal.
+    node.later_pods =
+        Some((4, NodePods { uids: ["n".to_owned()].into(), images: ["r/d:1".to_owned()].into() }));
     attempt(&runtime, &mut node).await;
     assert_eq!(runtime.removals(), ["RemoveImage b", "RemoveImage e", "RemoveImage c"]);
 }
 
 #[tokio::test]
 async fn a_young_image_stays_until_it_is_old() {
-    let runtime = FakeRuntime::start(garbage());
+    let runtime = FakeRuntime::start(unused_images());
     let mut reclaimer =
         Reclaimer::new(ReclaimConfig { min_image_age: Duration::from_millis(300), ..config(&runtime) });
     reclaimer.observe_images().await.unwrap();
@@ -199,8 +200,8 @@ async fn a_young_image_stays_until_it_is_old() {
 }
 
 #[tokio::test]
-async fn a_restart_makes_no_image_young_and_forgets_no_use() {
-    let runtime = FakeRuntime::start(garbage());
+async fn image_ages_are_kept_across_a_restart() {
+    let runtime = FakeRuntime::start(unused_images());
     let hour = ReclaimConfig { min_image_age: Duration::from_secs(3600), ..config(&runtime) };
     let mut former = Reclaimer::new(hour.clone());
     former.observe_images().await.unwrap();
@@ -218,9 +219,9 @@ async fn a_restart_makes_no_image_young_and_forgets_no_use() {
 }
 
 #[tokio::test]
-async fn what_is_gone_is_removed_and_what_is_refused_is_told() {
+async fn missing_image_counts_as_removed_and_refusal_is_an_error() {
     for (code, errors) in [(Code::NotFound, 0), (Code::Internal, 5)] {
-        let runtime = FakeRuntime::start(garbage());
+        let runtime = FakeRuntime::start(unused_images());
         runtime.state().faults.insert("RemoveImage", Fault::Code(code));
         let report = attempt(&runtime, &mut node(&runtime)).await;
         assert_eq!(
@@ -234,15 +235,15 @@ async fn what_is_gone_is_removed_and_what_is_refused_is_told() {
 #[tokio::test]
 async fn a_runtime_that_hangs_or_dies_ends_the_attempt() {
     for method in ["ListContainers", "ListPodSandbox", "Status", "ListImages", "RemoveImage"] {
-        let runtime = FakeRuntime::start(garbage());
+        let runtime = FakeRuntime::start(unused_images());
         runtime.state().faults.insert(method, Fault::Hang);
         let begun = Instant::now();
-        let hurried = ReclaimConfig { within: Duration::from_millis(200), ..config(&runtime) };
-        let report = Reclaimer::new(hurried).reclaim(ALL, &mut node(&runtime)).await;
+        let short_timeout = ReclaimConfig { within: Duration::from_millis(200), ..config(&runtime) };
+        let report = Reclaimer::new(short_timeout).reclaim(ALL, &mut node(&runtime)).await;
         assert_eq!(report.end, ReclaimEnd::TimedOut, "{method}");
         assert!(begun.elapsed() < Duration::from_secs(30));
 
-        runtime.state().faults.insert(method, Fault::Die);
+        runtime.state().faults.insert(method, Fault::CloseConnection);
         let report = attempt(&runtime, &mut node(&runtime)).await;
         let ReclaimEnd::Failed(why) = report.end else { panic!("{method}: {report:?}") };
         assert!(why.contains(method), "{why}");
@@ -251,15 +252,15 @@ async fn a_runtime_that_hangs_or_dies_ends_the_attempt() {
 }
 
 #[tokio::test]
-async fn what_was_removed_before_a_hang_is_told() {
+async fn removals_before_a_timeout_are_reported() {
     let runtime = FakeRuntime::start(State {
         containers: vec![container("1", "gone", ContainerState::ContainerExited, "")],
         frees: [("1".to_owned(), 7 * MIB)].into(),
-        ..garbage()
+        ..unused_images()
     });
     runtime.state().faults.insert("ListImages", Fault::Hang);
-    let hurried = ReclaimConfig { within: Duration::from_millis(500), ..config(&runtime) };
-    let report = Reclaimer::new(hurried).reclaim(ALL, &mut node(&runtime)).await;
+    let short_timeout = ReclaimConfig { within: Duration::from_millis(500), ..config(&runtime) };
+    let report = Reclaimer::new(short_timeout).reclaim(ALL, &mut node(&runtime)).await;
     assert_eq!(
         (report.end, report.containers, report.freed_bytes),
         (ReclaimEnd::TimedOut, 1, 7 * MIB),
@@ -270,7 +271,7 @@ async fn what_was_removed_before_a_hang_is_told() {
 #[tokio::test]
 async fn without_a_runtime_the_attempt_fails_at_once() {
     let folder = tempfile::tempdir().unwrap();
-    let runtime = FakeRuntime::start(garbage());
+    let runtime = FakeRuntime::start(unused_images());
     let missing = folder.path().join("none.sock");
     let no_server = folder.path().join("odd.sock");
     let listener = tokio::net::UnixListener::bind(&no_server).unwrap();
@@ -290,8 +291,8 @@ async fn without_a_runtime_the_attempt_fails_at_once() {
 }
 
 #[tokio::test]
-async fn without_the_pods_no_image_goes() {
-    let runtime = FakeRuntime::start(garbage());
+async fn no_image_is_removed_while_the_pods_are_unknown() {
+    let runtime = FakeRuntime::start(unused_images());
     let mut node = node(&runtime);
     node.pods = Err("the watch has not synced".to_owned());
     let report = attempt(&runtime, &mut node).await;
@@ -301,8 +302,8 @@ async fn without_the_pods_no_image_goes() {
 }
 
 #[tokio::test]
-async fn without_a_measurement_nothing_goes() {
-    let runtime = FakeRuntime::start(garbage());
+async fn nothing_is_removed_if_the_free_space_cannot_be_read() {
+    let runtime = FakeRuntime::start(unused_images());
     let mut node = node(&runtime);
     node.unreadable = true;
     let report = attempt(&runtime, &mut node).await;
@@ -311,8 +312,8 @@ async fn without_a_measurement_nothing_goes() {
 }
 
 #[tokio::test]
-async fn while_somebody_else_frees_space_nothing_goes() {
-    let runtime = FakeRuntime::start(garbage());
+async fn nothing_is_removed_while_another_process_frees_space() {
+    let runtime = FakeRuntime::start(unused_images());
     let mut node = node(&runtime);
     node.rises = (125 * MIB, 4);
     let report = attempt(&runtime, &mut node).await;
@@ -321,7 +322,7 @@ async fn while_somebody_else_frees_space_nothing_goes() {
 }
 
 #[tokio::test]
-async fn dead_containers_go_after_a_second_look() {
+async fn dead_containers_are_removed_after_a_second_check() {
     let exited = ContainerState::ContainerExited;
     let runtime = FakeRuntime::start(State {
         images: Vec::new(),
@@ -336,7 +337,7 @@ async fn dead_containers_go_after_a_second_look() {
             state: PodSandboxState::SandboxNotready.into(),
             ..PodSandbox::default()
         }],
-        ..garbage()
+        ..unused_images()
     });
     let mut node = node(&runtime);
     let pods = |uids: &[&str]| NodePods {
@@ -344,18 +345,19 @@ async fn dead_containers_go_after_a_second_look() {
         ..NodePods::default()
     };
     node.pods = Ok(pods(&["p"]));
-    // Known when its container's turn comes: asked once for the list, and for each pod that was not known.
-    node.later = Some((3, pods(&["p", "new"])));
+    // The pod is known when its container is next: pods are read once for the list, and once for each unknown
+    // pod.
+    node.later_pods = Some((3, pods(&["p", "new"])));
     let report = attempt(&runtime, &mut node).await;
     assert_eq!(runtime.removals(), ["RemoveContainer 1", "RemoveContainer 22"]);
     assert_eq!(report.containers, 2);
 }
 
 #[tokio::test]
-async fn a_container_that_runs_again_stays() {
+async fn running_or_missing_container_is_not_dead() {
     let mut dead = container("1", "gone", ContainerState::ContainerExited, "");
     let runtime =
-        FakeRuntime::start(State { images: Vec::new(), containers: vec![dead.clone()], ..garbage() });
+        FakeRuntime::start(State { images: Vec::new(), containers: vec![dead.clone()], ..unused_images() });
     let client = Client::connect(&config(&runtime).endpoint).await.unwrap();
     assert!(crate::reclaim::is_dead(&client, "1").await.unwrap());
     dead.state = ContainerState::ContainerRunning.into();
@@ -365,7 +367,7 @@ async fn a_container_that_runs_again_stays() {
 }
 
 #[tokio::test]
-async fn a_runtime_says_what_it_is() {
+async fn runtime_info_or_error_is_returned() {
     let runtime = FakeRuntime::start(State::default());
     let endpoint = config(&runtime).endpoint;
     let info = read_runtime(&endpoint, Duration::from_secs(60)).await.unwrap();

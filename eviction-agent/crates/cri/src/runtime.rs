@@ -1,4 +1,4 @@
-//! What a runtime says of itself.
+//! Reads information about a runtime.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use crate::api::{
 use crate::client::{Client, CriError, Endpoint};
 use crate::images::ImageNames;
 
-/// What a runtime says of itself.
+/// Information about a runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuntimeInfo {
-    /// For instance `containerd`.
+    /// Its name, for instance `containerd`.
     pub name: String,
     /// Its version.
     pub version: String,
@@ -25,10 +25,10 @@ pub struct RuntimeInfo {
     pub container_file_systems: Vec<PathBuf>,
 }
 
-/// Asks a runtime for its version and its file systems.
+/// Reads the version of a runtime and its file systems.
 ///
 /// # Errors
-/// If it does not answer in that time, or with an error.
+/// If it does not respond in that time, or with an error.
 pub async fn read_runtime(endpoint: &Endpoint, within: Duration) -> Result<RuntimeInfo, CriError> {
     let read = async {
         let client = Client::connect(endpoint).await?;
@@ -50,7 +50,7 @@ pub async fn read_runtime(endpoint: &Endpoint, within: Duration) -> Result<Runti
         .unwrap_or_else(|_| Err(CriError::Connect { path, cause: format!("no answer within {within:?}") }))
 }
 
-/// The pause image, and the images that the sandboxes were made from.
+/// Returns the names of the pause image, and of the images that the sandboxes were made from.
 pub(crate) async fn read_images_of_sandboxes(client: &Client) -> Result<ImageNames, CriError> {
     let mut names: ImageNames = read_sandbox_image(client).await?.into_iter().collect();
     let sandboxes = client.list_pod_sandbox(ListPodSandboxRequest::default()).await?.items;
@@ -58,7 +58,7 @@ pub(crate) async fn read_images_of_sandboxes(client: &Client) -> Result<ImageNam
     Ok(names)
 }
 
-/// The name of the pause image in the configuration of containerd 1.x. Version 2 does not show it; there
+/// Reads the name of the pause image in the configuration of containerd 1.x. Version 2 does not show it; there
 /// the image is pinned.
 async fn read_sandbox_image(client: &Client) -> Result<Option<String>, CriError> {
     #[derive(Default, Deserialize)]
@@ -67,7 +67,7 @@ async fn read_sandbox_image(client: &Client) -> Result<Option<String>, CriError>
         sandbox_image: String,
     }
     let status = client.status(StatusRequest { verbose: true }).await?;
-    // Other runtimes write something else there.
+    // Other runtimes have other content there.
     let config = status.info.get("config").and_then(|json| serde_json::from_str::<Config>(json).ok());
     Ok(config.map(|config| config.sandbox_image).filter(|image| !image.is_empty()))
 }

@@ -1,12 +1,12 @@
-//! Who is in a cgroup, and signals that reach nobody else.
+//! Lists the processes of a cgroup and sends signals to these processes only.
 //!
-//! A process id says little: between reading it and using it, its process may have ended and
-//! another one may have got it. So a batch of ids is first pinned by pidfds, then the group's list
-//! is read *again*, and only those still on it are signalled through their pidfds. An id on the
-//! second list is in the group now; its pidfd is either of that very process or of one that has
-//! ended, which no signal reaches. This holds in any cgroup or mount namespace, where the paths in
-//! /proc/PID/cgroup would have to be translated first. What is left is a process that is moved out
-//! in the microseconds between the second list and its signal.
+//! A process id alone is not reliable: between reading it and using it, its process may end and another one
+//! may get the id. So a batch of ids is first pinned by pidfds. Then the list of the cgroup is read *again*,
+//! and only processes that are still listed are signalled through their pidfds. An id on the second list is
+//! in the cgroup now. Its pidfd refers either to this process or to one that has ended, which no signal
+//! reaches. This works in any cgroup or mount namespace, where the paths in /proc/PID/cgroup would have to be
+//! translated first. The remaining race is a process that is moved out in the microseconds between the second
+//! list and its signal.
 #![forbid(unsafe_code)]
 
 use std::ffi::CStr;
@@ -21,24 +21,25 @@ use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_si
 
 use eviction_core::progress::Signalled;
 
-/// Processes pinned at the same time: each batch has the list read again.
+/// The number of processes that are pinned at the same time. The list is read again for each batch.
 const BATCH: usize = 256;
 
-/// Groups of a pod beyond this are not looked at, and counted.
+/// The maximum number of cgroups of a pod. Further ones are counted but not read.
 const GROUPS: usize = 65_536;
 
-/// CRI-O's monitor of a container; SIGTERM would make it kill the container at once.
+/// The cgroup name prefix of CRI-O's container monitor. SIGTERM would make the monitor kill the container at
+/// once.
 const MONITOR: &[u8] = b"crio-conmon-";
 
-/// The processes of a pod's cgroup and all groups below it. Keeps its memory between scans.
+/// The processes of a pod's cgroup and of all cgroups below it. Its buffers are kept between scans.
 #[derive(Debug)]
 pub(super) struct CgroupProcesses {
-    /// Sorted within each group.
+    /// Sorted within each cgroup.
     pids: Vec<u32>,
     groups: Vec<Group>,
     /// Processes outside this PID namespace.
     pub(super) unreachable: u32,
-    /// Groups that could not be read.
+    /// Cgroups that could not be read.
     pub(super) unreadable_groups: u32,
     /// Paths relative to the pod's directory, without a separator between them.
     names: Vec<u8>,
@@ -46,7 +47,7 @@ pub(super) struct CgroupProcesses {
     text: Vec<u8>,
     entries: Vec<MaybeUninit<u8>>,
     pinned: Vec<(u32, OwnedFd)>,
-    again: Vec<u32>,
+    relisted: Vec<u32>,
 }
 
 #[derive(Clone, Debug)]
@@ -56,7 +57,7 @@ struct Group {
 }
 
 impl CgroupProcesses {
-    /// Room for the usual pod.
+    /// Allocates buffers that are large enough for a usual pod.
     pub(super) fn new() -> Self {
         Self {
             pids: Vec::with_capacity(1024),
@@ -68,26 +69,27 @@ impl CgroupProcesses {
             text: vec![0; 16 << 10],
             entries: vec![MaybeUninit::uninit(); 8 << 10],
             pinned: Vec::with_capacity(BATCH),
-            again: Vec::with_capacity(1024),
+            relisted: Vec::with_capacity(1024),
         }
     }
 
-    /// The processes found by the last scan.
+    /// Returns the processes that the last scan found.
     pub(super) fn pids(&self) -> &[u32] {
         &self.pids
     }
 
-    /// The groups found by the last scan, each after the one above it: paths below the pod's directory.
+    /// Returns the cgroups that the last scan found, each after its parent, as paths below the pod's
+    /// directory.
     pub(super) fn paths(&self) -> impl Iterator<Item = &[u8]> {
         self.groups.iter().map(|group| &self.names[group.name.clone()])
     }
 
-    /// Whether the last scan has found nobody, and nothing that could hide somebody.
+    /// Whether the last scan found no process, and nothing that could hide one.
     pub(super) fn is_empty(&self) -> bool {
         self.pids.is_empty() && self.unreachable == 0 && self.unreadable_groups == 0
     }
 
-    /// Looks at the group and all below it.
+    /// Lists the processes of the cgroup and of all cgroups below it.
     pub(super) fn scan(&mut self, dir: BorrowedFd<'_>) {
         self.pids.clear();
         self.groups.clear();
@@ -102,7 +104,7 @@ impl CgroupProcesses {
             self.path.extend_from_slice(&self.names[name]);
             match self.scan_one(dir) {
                 Ok(pids) => self.groups[next].pids = pids,
-                // Removed meanwhile, so nobody is in it.
+                // The cgroup was removed in the meantime, so it has no processes.
                 Err(Errno::NOENT | Errno::NODEV) => {}
                 Err(_) => self.unreadable_groups += 1,
             }
@@ -110,7 +112,7 @@ impl CgroupProcesses {
         }
     }
 
-    /// Reads the list of the group at `self.path` and notes the groups below it.
+    /// Reads the process list of the cgroup at `self.path` and appends its child cgroups.
     fn scan_one(&mut self, dir: BorrowedFd<'_>) -> Result<Range<usize>, Errno> {
         let group = open_group(dir, &self.path)?;
         let from = self.pids.len();
@@ -139,7 +141,7 @@ impl CgroupProcesses {
         }
         match listed {
             Ok(unreachable) => self.unreachable += unreachable,
-            // A threaded group: its processes are on the list of the domain above it.
+            // A threaded cgroup: its processes are on the list of the domain cgroup above it.
             Err(Errno::OPNOTSUPP) => {}
             Err(error) => return Err(error),
         }
@@ -147,13 +149,13 @@ impl CgroupProcesses {
         Ok(from..self.pids.len())
     }
 
-    /// Whether one of them must never be signalled: the agent itself, or the first process.
+    /// Returns a process that must never be signalled, if there is one: the agent itself or process 1.
     pub(super) fn protected(&self) -> Option<u32> {
         self.pids.iter().copied().find(|pid| is_protected(*pid))
     }
 
-    /// Sends the signals, in this order, to every process of the last scan that is not in
-    /// `except` (sorted), adds up what came of it and appends those reached to `reached`.
+    /// Sends the signals, in this order, to every process of the last scan that is not in `except` (sorted).
+    /// Adds the results to `sum` and appends the signalled processes to `reached`.
     pub(super) fn signal(
         &mut self,
         dir: BorrowedFd<'_>,
@@ -162,21 +164,21 @@ impl CgroupProcesses {
         sum: &mut Signalled,
         reached: &mut Vec<u32>,
     ) {
-        let is_gentle = signals.first() == Some(&Signal::TERM);
+        let sends_sigterm = signals.first() == Some(&Signal::TERM);
         for index in 0..self.groups.len() {
             let Group { name, pids } = self.groups[index].clone();
             self.path.clear();
             self.path.extend_from_slice(&self.names[name]);
             let base = self.path.rsplit(|byte| *byte == b'/').next();
-            if is_gentle && base.is_some_and(|base| base.starts_with(MONITOR)) {
+            if sends_sigterm && base.is_some_and(|base| base.starts_with(MONITOR)) {
                 continue;
             }
             let mut next = pids.start;
             while next < pids.end {
                 next = self.pin(next..pids.end, except, sum);
-                self.list_again(dir);
+                self.relist(dir);
                 while let Some((pid, pidfd)) = self.pinned.pop() {
-                    if self.again.binary_search(&pid).is_err() {
+                    if self.relisted.binary_search(&pid).is_err() {
                         let count = match has_ended(&pidfd) {
                             true => &mut sum.ended,
                             false => &mut sum.moved,
@@ -197,7 +199,7 @@ impl CgroupProcesses {
         }
     }
 
-    /// Opens pidfds for a batch of the range and returns where the next batch begins.
+    /// Opens pidfds for a batch of the range. Returns the start of the next batch.
     fn pin(&mut self, range: Range<usize>, except: &[u32], sum: &mut Signalled) -> usize {
         for index in range.clone() {
             let pid = self.pids[index];
@@ -207,7 +209,7 @@ impl CgroupProcesses {
             match pidfd(pid) {
                 Ok(pidfd) => self.pinned.push((pid, pidfd)),
                 Err(Errno::SRCH | Errno::INVAL) => sum.ended += 1,
-                // No descriptor is free: those pinned so far first, then this one again.
+                // No file descriptor is free: first signal those pinned so far, then retry this one.
                 Err(_) if !self.pinned.is_empty() => return index,
                 Err(_) => sum.denied += 1,
             }
@@ -218,33 +220,33 @@ impl CgroupProcesses {
         range.end
     }
 
-    /// Reads the list of the group at `self.path` once more, into `self.again`.
-    fn list_again(&mut self, dir: BorrowedFd<'_>) {
-        self.again.clear();
+    /// Reads the process list of the cgroup at `self.path` again, into `self.relisted`.
+    fn relist(&mut self, dir: BorrowedFd<'_>) {
+        self.relisted.clear();
         let listed = open_group(dir, &self.path)
-            .and_then(|group| list(group.as_fd(), &mut self.text, &mut self.again));
+            .and_then(|group| list(group.as_fd(), &mut self.text, &mut self.relisted));
         if listed.is_err() {
-            self.again.clear();
+            self.relisted.clear();
         }
-        self.again.sort_unstable();
+        self.relisted.sort_unstable();
     }
 
-    /// Version 1: thaws each group of the last scan that is frozen.
+    /// cgroup v1: thaws each frozen cgroup of the last scan.
     pub(super) fn thaw(&self, dir: BorrowedFd<'_>) {
         for Group { name, .. } in &self.groups {
             let Ok(group) = open_group(dir, &self.names[name.clone()]) else {
                 continue;
             };
-            if file_says(&group, c"freezer.self_freezing", b"1") {
+            if file_contains(&group, c"freezer.self_freezing", b"1") {
                 let flags = OFlags::WRONLY | OFlags::CLOEXEC;
                 let file = openat(&group, c"freezer.state", flags, Mode::empty());
-                // Who cannot be thawed is reported as left, frozen.
+                // Processes that cannot be thawed are reported as remaining and frozen.
                 let _ = file.and_then(|file| write(&file, b"THAWED"));
             }
         }
     }
 
-    /// Opens pidfds of the first few processes of the last scan, to wait for their end.
+    /// Opens pidfds of up to `most` processes of the last scan, to wait for their end.
     pub(super) fn watch(&self, most: usize) -> Vec<OwnedFd> {
         let pids = self.pids.iter().take(most);
         pids.filter_map(|pid| pidfd(*pid).ok()).filter(|pidfd| !has_ended(pidfd)).collect()
@@ -266,21 +268,21 @@ fn has_ended(pidfd: &OwnedFd) -> bool {
     poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
-/// The first process and the agent itself are never signalled, wherever they are found.
+/// Whether the process must never be signalled: process 1 and the agent itself.
 fn is_protected(pid: u32) -> bool {
     pid == 1 || i32::try_from(pid) == Ok(getpid().as_raw_pid())
 }
 
-/// Opens a group below another one; that one itself by an empty path.
+/// Opens a cgroup below `dir`; with an empty path, `dir` itself.
 pub(super) fn open_group(dir: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Errno> {
     let path = if path.is_empty() { b"." } else { path };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     openat(dir, path, flags, Mode::empty())
 }
 
-/// Appends the process ids in the group's `cgroup.procs` and returns how many of its processes
-/// this PID namespace does not show. The file is opened each time: version 1 makes the list when
-/// it is opened, and keeps it.
+/// Appends the process ids of the cgroup's `cgroup.procs`. Returns the number of its processes that are not
+/// visible in this PID namespace. The file is opened each time, because cgroup v1 creates the list when it is
+/// opened, and keeps it.
 fn list(group: BorrowedFd<'_>, text: &mut Vec<u8>, pids: &mut Vec<u32>) -> Result<u32, Errno> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let file = openat(group, c"cgroup.procs", flags, Mode::empty())?;
@@ -308,20 +310,22 @@ fn list(group: BorrowedFd<'_>, text: &mut Vec<u8>, pids: &mut Vec<u32>) -> Resul
     }
 }
 
-/// Whether a version 2 group has tasks in it or below it, those included that `cgroup.procs` lists no more
-/// though their exit has only begun, as 7.2 does: until it is over their memory is theirs.
+/// Whether a cgroup v2 cgroup or one below it has tasks. This includes tasks that `cgroup.procs` no longer
+/// lists although their exit has only begun, as on 7.2: they hold their memory until the exit is complete.
 pub(super) fn is_populated(group: BorrowedFd<'_>) -> bool {
     let mut text = [0; 128];
-    short(group, c"cgroup.events", &mut text).split(|byte| *byte == b'\n').any(|line| line == b"populated 1")
+    read_short_file(group, c"cgroup.events", &mut text)
+        .split(|byte| *byte == b'\n')
+        .any(|line| line == b"populated 1")
 }
 
-/// Whether a short control file of a group has this content.
-pub(super) fn file_says(group: &OwnedFd, name: &CStr, content: &[u8]) -> bool {
-    short(group, name, &mut [0; 16]).trim_ascii() == content
+/// Whether a short control file of a cgroup has this content.
+pub(super) fn file_contains(group: &OwnedFd, name: &CStr, content: &[u8]) -> bool {
+    read_short_file(group, name, &mut [0; 16]).trim_ascii() == content
 }
 
-/// What stands in a short file of a group; nothing if it cannot be read.
-pub(super) fn short<'t>(group: impl AsFd, name: &CStr, text: &'t mut [u8]) -> &'t [u8] {
+/// Returns the content of a short file of a cgroup; empty if it cannot be read.
+pub(super) fn read_short_file<'t>(group: impl AsFd, name: &CStr, text: &'t mut [u8]) -> &'t [u8] {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let count =
         openat(group, name, flags, Mode::empty()).and_then(|file| read(&file, &mut *text)).unwrap_or(0);
@@ -332,7 +336,7 @@ pub(super) fn short<'t>(group: impl AsFd, name: &CStr, text: &'t mut [u8]) -> &'
 mod tests {
     use super::*;
 
-    fn fake(lists: &[(&str, &str)]) -> (tempfile::TempDir, OwnedFd) {
+    fn fake_cgroups(lists: &[(&str, &str)]) -> (tempfile::TempDir, OwnedFd) {
         let folder = tempfile::tempdir().unwrap();
         for (group, text) in lists {
             let group = folder.path().join(group);
@@ -345,75 +349,75 @@ mod tests {
     }
 
     #[test]
-    fn scans_all_groups_below() {
-        let (_folder, dir) = fake(&[
+    fn scan_lists_the_processes_of_all_cgroups_below() {
+        let (_folder, dir) = fake_cgroups(&[
             ("", "30\n10\n"),
             ("a", "20\n0\n0\n"),
             ("a/b/c", "5\n"),
             ("a/b", ""),
             ("pod1", "99999999999999999999\n7\n"),
         ]);
-        let mut members = CgroupProcesses::new();
-        members.scan(dir.as_fd());
-        let mut pids = members.pids().to_vec();
+        let mut processes = CgroupProcesses::new();
+        processes.scan(dir.as_fd());
+        let mut pids = processes.pids().to_vec();
         pids.sort_unstable();
         assert_eq!(pids, [5, 7, 10, 20, 30, u32::MAX]);
-        assert_eq!(members.unreachable, 2);
-        assert_eq!(members.unreadable_groups, 0);
-        assert_eq!(members.protected(), None);
-        // A group without a list is gone, one whose list is a folder cannot be read.
-        let (folder, dir) = fake(&[("a", "")]);
+        assert_eq!(processes.unreachable, 2);
+        assert_eq!(processes.unreadable_groups, 0);
+        assert_eq!(processes.protected(), None);
+        // A cgroup without a list is removed. One with a directory in place of the list cannot be read.
+        let (folder, dir) = fake_cgroups(&[("a", "")]);
         std::fs::create_dir_all(folder.path().join("b/cgroup.procs")).unwrap();
-        members.scan(dir.as_fd());
-        assert_eq!(members.pids(), [0_u32; 0]);
-        assert_eq!(members.unreadable_groups, 1);
-        assert!(!members.is_empty());
+        processes.scan(dir.as_fd());
+        assert_eq!(processes.pids(), [0_u32; 0]);
+        assert_eq!(processes.unreadable_groups, 1);
+        assert!(!processes.is_empty());
     }
 
     #[test]
     fn the_agent_and_the_first_process_are_protected() {
         let own = std::process::id();
-        let (_folder, dir) = fake(&[("", &format!("1\n{own}\n"))]);
-        let mut members = CgroupProcesses::new();
-        members.scan(dir.as_fd());
-        assert!(members.protected().is_some());
+        let (_folder, dir) = fake_cgroups(&[("", &format!("1\n{own}\n"))]);
+        let mut processes = CgroupProcesses::new();
+        processes.scan(dir.as_fd());
+        assert!(processes.protected().is_some());
         let mut sum = Signalled::default();
         let mut reached = Vec::new();
-        // Were it sent, it would end this test.
-        members.signal(dir.as_fd(), &[Signal::KILL], &[], &mut sum, &mut reached);
+        // A signal would end this test.
+        processes.signal(dir.as_fd(), &[Signal::KILL], &[], &mut sum, &mut reached);
         assert_eq!((sum, reached), (Signalled::default(), Vec::new()));
     }
 
     #[test]
-    fn who_is_no_longer_on_the_list_is_let_be() {
+    fn processes_that_left_the_cgroup_are_not_signalled() {
         let mut sleeper = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let pid = sleeper.id();
-        let (folder, dir) = fake(&[("a", &format!("{pid}\n"))]);
-        let mut members = CgroupProcesses::new();
-        members.scan(dir.as_fd());
-        assert_eq!(members.pids(), [pid]);
-        // It moves on between the scan and the signal.
+        let (folder, dir) = fake_cgroups(&[("a", &format!("{pid}\n"))]);
+        let mut processes = CgroupProcesses::new();
+        processes.scan(dir.as_fd());
+        assert_eq!(processes.pids(), [pid]);
+        // The process is moved between the scan and the signal.
         std::fs::write(folder.path().join("a/cgroup.procs"), "").unwrap();
         let mut sum = Signalled::default();
         let mut reached = Vec::new();
-        members.signal(dir.as_fd(), &[Signal::KILL], &[], &mut sum, &mut reached);
+        processes.signal(dir.as_fd(), &[Signal::KILL], &[], &mut sum, &mut reached);
         assert_eq!((sum.sent, sum.moved, reached.len()), (0, 1, 0));
         assert!(sleeper.try_wait().unwrap().is_none());
-        // It is back, but was signalled already.
+        // The process is back, but was already signalled.
         std::fs::write(folder.path().join("a/cgroup.procs"), format!("{pid}\n")).unwrap();
-        members.signal(dir.as_fd(), &[Signal::KILL], &[pid], &mut sum, &mut reached);
+        processes.signal(dir.as_fd(), &[Signal::KILL], &[pid], &mut sum, &mut reached);
         assert_eq!(sum.sent, 0);
-        members.signal(dir.as_fd(), &[Signal::KILL], &[], &mut sum, &mut reached);
+        processes.signal(dir.as_fd(), &[Signal::KILL], &[], &mut sum, &mut reached);
         assert_eq!((sum.sent, reached), (1, vec![pid]));
         use std::os::unix::process::ExitStatusExt as _;
         assert_eq!(sleeper.wait().unwrap().signal(), Some(9));
-        // Ended, and its id is on the list still.
-        members.signal(dir.as_fd(), &[Signal::KILL], &[], &mut sum, &mut Vec::new());
+        // The process has ended, and its id is still on the list.
+        processes.signal(dir.as_fd(), &[Signal::KILL], &[], &mut sum, &mut Vec::new());
         assert_eq!((sum.sent, sum.ended), (1, 1));
     }
 
     #[test]
-    fn a_group_has_tasks_for_as_long_as_its_events_say_so() {
+    fn cgroup_events_shows_whether_a_cgroup_is_populated() {
         let folder = tempfile::tempdir().unwrap();
         let group = std::fs::File::open(folder.path()).unwrap();
         assert!(!is_populated(group.as_fd()), "version 1 does not tell");

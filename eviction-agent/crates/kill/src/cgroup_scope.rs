@@ -1,4 +1,4 @@
-//! What may be acted on: cgroups below the node's root, and no others.
+//! The scope of actions: only cgroups below the node's root cgroup.
 #![forbid(unsafe_code)]
 
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -8,26 +8,25 @@ use rustix::fs::{Mode, OFlags, Stat, fstat, open, openat};
 use rustix::io::Errno;
 use thiserror::Error;
 
-/// The directories of one cgroup, one for each hierarchy that it has; those of version 2 are one
-/// and the same.
+/// The directories of one cgroup, one for each of its hierarchies. In cgroup v2 they are all the same.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CgroupDirs {
-    /// The cgroup id (inode number) of the directory that decides, if known: if another group
-    /// has taken the path since, nothing is killed.
+    /// The expected cgroup id (inode number) of the deciding directory, if known. If another cgroup has taken
+    /// the path in the meantime, nothing is killed.
     pub id: Option<u64>,
-    /// In the hierarchy of the memory controller.
+    /// The directory in the hierarchy of the memory controller.
     pub memory: Option<PathBuf>,
-    /// In the hierarchy of the pids controller.
+    /// The directory in the hierarchy of the pids controller.
     pub pids: Option<PathBuf>,
-    /// In the hierarchy of the freezer; the unified one has a freezer in every group.
+    /// The directory in the hierarchy of the freezer. In the unified hierarchy every cgroup has a freezer.
     pub freezer: Option<PathBuf>,
-    /// In the unified hierarchy, also where that has no controllers.
+    /// The directory in the unified hierarchy, also if that has no controllers.
     pub unified: Option<PathBuf>,
 }
 
 impl CgroupDirs {
-    /// The directory whose processes are killed: where the memory is charged. Others only serve
-    /// to stop forking and to freeze.
+    /// Returns the directory whose processes are killed: the one to which memory is charged. The others only
+    /// serve to stop forks and to freeze.
     pub fn deciding(&self) -> Option<&Path> {
         let dirs = [&self.memory, &self.pids, &self.unified];
         dirs.into_iter().find_map(Option::as_deref)
@@ -50,18 +49,18 @@ struct Root {
     device: u64,
 }
 
-/// Why a directory is not acted on.
+/// Why a directory is outside the scope.
 #[derive(Debug, Error)]
 pub(super) enum OutOfScope {
-    #[error("the pod's cgroup is gone")]
-    Gone,
+    #[error("the pod's cgroup was removed")]
+    Removed,
     #[error("cgroup {} does not lie below the node's root {}", path.display(), root.display())]
     Outside { path: PathBuf, root: PathBuf },
     #[error("cgroup {} lies in a hierarchy that the node's root was not found in", .0.display())]
     NoRoot(PathBuf),
     #[error("open cgroup {}", path.display())]
     Unopenable { path: PathBuf, source: Errno },
-    #[error("cgroup {} is another one than was decided on: id {found} instead of {expected}", path.display())]
+    #[error("cgroup {} was replaced after the decision: id {found} instead of {expected}", path.display())]
     Replaced { path: PathBuf, expected: u64, found: u64 },
 }
 
@@ -78,7 +77,7 @@ impl Root {
 
     fn open_below(&self, path: &Path) -> Result<(OwnedFd, Stat), OutOfScope> {
         let fail = |source| match source {
-            Errno::NOENT | Errno::NODEV => OutOfScope::Gone,
+            Errno::NOENT | Errno::NODEV => OutOfScope::Removed,
             source => OutOfScope::Unopenable { path: path.to_owned(), source },
         };
         let outside = || OutOfScope::Outside { path: path.to_owned(), root: self.path.clone() };
@@ -92,8 +91,8 @@ impl Root {
     }
 }
 
-/// The way from `root` to `path`, if there is one that goes only down. Compares whole components:
-/// `pod10` is not below `pod1`.
+/// Returns the path from `root` to `path`, if `path` is below `root`. Compares whole components: `pod10` is
+/// not below `pod1`.
 fn strictly_below<'a>(root: &Path, path: &'a Path) -> Option<&'a Path> {
     let relative = path.strip_prefix(root).ok()?;
     let mut components = relative.components().peekable();
@@ -101,18 +100,18 @@ fn strictly_below<'a>(root: &Path, path: &'a Path) -> Option<&'a Path> {
     components.all(|component| matches!(component, Component::Normal(_))).then_some(relative)
 }
 
-/// A pod's cgroup, pinned: a group that takes its path later is not the same.
+/// A pinned cgroup of a pod. If another cgroup takes its path later, this one still refers to the old cgroup.
 #[derive(Debug)]
 pub(super) struct PinnedCgroup {
-    /// The path of the deciding directory, for people.
+    /// The path of the deciding directory, for messages.
     pub(super) path: PathBuf,
-    /// Where the processes are listed.
+    /// The directory in which the processes are listed.
     pub(super) deciding: OwnedFd,
-    /// Whether `deciding` is of the unified hierarchy, which can kill a group as a whole.
+    /// Whether `deciding` is in the unified hierarchy, which can kill a cgroup as a whole.
     pub(super) is_unified: bool,
-    /// Where `pids.max` is.
+    /// The directory with `pids.max`, and its path.
     pub(super) pids: Option<(OwnedFd, PathBuf)>,
-    /// Where the freezer is.
+    /// The directory with the freezer, and its path.
     pub(super) freezer: Option<(OwnedFd, PathBuf)>,
 }
 
@@ -129,14 +128,14 @@ impl CgroupScope {
         })
     }
 
-    /// Pins a group. Only its deciding directory must exist.
+    /// Pins a cgroup. Only its deciding directory must exist.
     pub(super) fn pin(&self, dirs: &CgroupDirs) -> Result<PinnedCgroup, OutOfScope> {
         let CgroupDirs { id, memory, pids, freezer, unified } = dirs;
         let (root, path) = match (memory, pids, unified) {
             (Some(path), _, _) => (&self.memory, path),
             (None, Some(path), _) => (&self.pids, path),
             (None, None, Some(path)) => (&self.unified, path),
-            (None, None, None) => return Err(OutOfScope::Gone),
+            (None, None, None) => return Err(OutOfScope::Removed),
         };
         let no_root = || OutOfScope::NoRoot(path.clone());
         let (deciding, stat) = root.as_ref().ok_or_else(no_root)?.open_below(path)?;
@@ -145,20 +144,20 @@ impl CgroupScope {
             let path = path.clone();
             return Err(OutOfScope::Replaced { path, expected, found });
         }
-        let also = |root: &Option<Root>, path: &Option<PathBuf>| {
+        let pin_other = |root: &Option<Root>, path: &Option<PathBuf>| {
             let (root, path) = (root.as_ref()?, path.as_ref()?);
             match root.open_below(path) {
                 Ok((dir, stat)) => Some(Ok((dir, stat, path.clone()))),
-                Err(OutOfScope::Gone) => None,
+                Err(OutOfScope::Removed) => None,
                 Err(error) => Some(Err(error)),
             }
         };
-        let same = |other: &Stat| other.st_dev == stat.st_dev && other.st_ino == found;
-        let unified = also(&self.unified, unified).transpose()?;
-        let is_unified = unified.as_ref().is_some_and(|(_, stat, _)| same(stat));
-        let pids = also(&self.pids, pids).transpose()?;
-        let freezer = also(&self.freezer, freezer).transpose()?;
-        let of_version_2 = || {
+        let is_same = |other: &Stat| other.st_dev == stat.st_dev && other.st_ino == found;
+        let unified = pin_other(&self.unified, unified).transpose()?;
+        let is_unified = unified.as_ref().is_some_and(|(_, stat, _)| is_same(stat));
+        let pids = pin_other(&self.pids, pids).transpose()?;
+        let freezer = pin_other(&self.freezer, freezer).transpose()?;
+        let unified_freezer = || {
             let (dir, _, path) = unified.as_ref()?;
             Some((dir.as_fd().try_clone_to_owned().ok()?, path.clone()))
         };
@@ -167,7 +166,7 @@ impl CgroupScope {
             deciding,
             is_unified,
             pids: pids.map(|(dir, _, path)| (dir, path)),
-            freezer: freezer.map(|(dir, _, path)| (dir, path)).or_else(of_version_2),
+            freezer: freezer.map(|(dir, _, path)| (dir, path)).or_else(unified_freezer),
         })
     }
 }
@@ -184,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_components_count() {
+    fn paths_are_compared_by_whole_components() {
         assert!(below("/sys/fs/cgroup", "/sys/fs/cgroup/kubepods/pod1"));
         assert!(below("/cg/pod1", "/cg/pod1/c"));
         assert!(!below("/cg/pod1", "/cg/pod10"));
@@ -199,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_pinned_only_inside_and_only_if_it_is_the_same() {
+    fn only_directories_in_scope_with_the_expected_id_are_pinned() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().join("root");
         for dir in ["root/pod1", "root/pod10", "elsewhere"] {
@@ -207,32 +206,32 @@ mod tests {
         }
         std::os::unix::fs::symlink(folder.path().join("elsewhere"), root.join("link")).unwrap();
         let dirs = |path: PathBuf| CgroupDirs { memory: Some(path), ..CgroupDirs::default() };
-        let boundary = CgroupScope::open(&dirs(root.clone())).unwrap();
-        let pod = boundary.pin(&dirs(root.join("pod1"))).unwrap();
+        let scope = CgroupScope::open(&dirs(root.clone())).unwrap();
+        let pod = scope.pin(&dirs(root.join("pod1"))).unwrap();
         assert!(!pod.is_unified);
         let id = fstat(&pod.deciding).unwrap().st_ino;
         let pinned = |path: &str, id: Option<u64>| {
-            let result = boundary.pin(&CgroupDirs { id, ..dirs(folder.path().join(path)) });
+            let result = scope.pin(&CgroupDirs { id, ..dirs(folder.path().join(path)) });
             result.map(|_| ()).map_err(|error| chain(&error))
         };
         assert_eq!(pinned("root/pod1", Some(id)), Ok(()));
         let error = pinned("root/pod10", Some(id)).unwrap_err();
-        assert!(error.contains("another one than was decided on"), "{error}");
+        assert!(error.contains("was replaced after the decision"), "{error}");
         for path in ["elsewhere", "root", "root/pod1/../../elsewhere"] {
             let error = pinned(path, None).unwrap_err();
             assert!(error.contains("does not lie below"), "{error}");
         }
         let error = pinned("root/link", None).unwrap_err();
         assert!(error.contains("open cgroup"), "{error}");
-        assert_eq!(pinned("root/absent", None).unwrap_err(), "the pod's cgroup is gone");
+        assert_eq!(pinned("root/absent", None).unwrap_err(), "the pod's cgroup was removed");
         let other = CgroupDirs { pids: Some(root.join("pod1")), ..CgroupDirs::default() };
-        assert!(matches!(boundary.pin(&other), Err(OutOfScope::NoRoot(_))));
-        assert!(matches!(boundary.pin(&CgroupDirs::default()), Err(OutOfScope::Gone)));
+        assert!(matches!(scope.pin(&other), Err(OutOfScope::NoRoot(_))));
+        assert!(matches!(scope.pin(&CgroupDirs::default()), Err(OutOfScope::Removed)));
     }
 
     proptest! {
         #[test]
-        fn what_is_below_has_every_component_of_the_root(
+        fn path_below_the_root_starts_with_all_its_components(
             root in prop::collection::vec("[a-c]{1,2}", 1..4),
             path in prop::collection::vec("[a-c]{1,2}|\\.\\.", 1..6),
         ) {

@@ -1,10 +1,10 @@
-//! How much the memory of a pod has grown since it was told to end.
+//! Measures how much the memory of a pod has grown since SIGTERM.
 //!
-//! A process that handles SIGTERM may go on growing for the whole grace period, at gigabytes per second.
-//! What counts is the pod's usage less its page cache: the kernel can take page cache back, and a process
-//! that writes files before it ends is not what the node is short of. Files in memory (tmpfs, shared
-//! memory) are not page cache in this sense. Usage is exact to a batch of charges. Page cache is read
-//! from every cgroup that can have some: the statistics of a cgroup above a changing one may be two
+//! A process that handles SIGTERM may continue to allocate for the whole grace period, at gigabytes per
+//! second. The measure is the pod's usage minus its page cache: the kernel can reclaim page cache, and a
+//! process that writes files before it ends does not cause the memory shortage. Files in memory (tmpfs,
+//! shared memory) do not count as page cache. Usage is exact to a batch of charges. Page cache is read from
+//! every cgroup that can have some, because the statistics of a parent of a changing cgroup may be two
 //! seconds old.
 #![forbid(unsafe_code)]
 
@@ -17,23 +17,23 @@ use rustix::io::{Errno, pread};
 use super::cgroup_procs::{CgroupProcesses, open_group};
 use super::cgroup_scope::PinnedCgroup;
 
-/// Between two comparisons: 3 MiB at 3 GB/s.
+/// The pause between two comparisons: 3 MiB of growth at 3 GB/s.
 const PAUSE_NS: u64 = 1_000_000;
 
-/// After a comparison nothing is compared for at least so many times as long as it took.
-const REST: u64 = 3;
+/// The minimum pause after a comparison, as a multiple of its duration.
+const PAUSE_FACTOR: u64 = 3;
 
-/// A pod with more cgroups takes too long to read.
-const CGROUPS: usize = 64;
+/// The maximum number of cgroups of a pod; more take too long to read.
+const MAX_CGROUPS: usize = 64;
 
-/// Room for the text of a `memory.stat`.
-const TEXT: usize = 16 << 10;
+/// The buffer size for a `memory.stat`, in bytes.
+const BUFFER_BYTES: usize = 16 << 10;
 
 const USAGE_1: &str = "memory.usage_in_bytes";
 const USAGE_2: &str = "memory.current";
 const STAT: &str = "memory.stat";
 
-/// Compares the memory of a pod with what it was at SIGTERM.
+/// Compares the memory of a pod with the value at SIGTERM.
 #[derive(Debug)]
 pub(super) struct Growth {
     limit: u64,
@@ -49,91 +49,93 @@ struct Cgroup {
     dir: OwnedFd,
     usage: OwnedFd,
     usage_file: &'static str,
-    /// Itself and those below it.
+    /// The cgroup itself and those below it.
     parts: Vec<Part>,
 }
 
 /// A cgroup whose page cache is read.
 #[derive(Debug)]
 struct Part {
-    /// Below the pinned cgroup; empty for that one.
+    /// The path below the pinned cgroup; empty for that cgroup itself.
     path: Box<[u8]>,
     stat: OwnedFd,
-    /// The last value: what a removed cgroup leaves behind stays charged to the one above it.
+    /// The last value, in bytes. It is kept when the cgroup is removed, since its page cache stays charged to
+    /// the parent.
     page_cache: u64,
 }
 
-/// Why the growth of a pod is not known.
+/// Why the growth of a pod cannot be measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Unknown {
+pub(super) enum GrowthError {
     /// A file cannot be read.
     Unreadable(&'static str, Errno),
-    /// A file does not say what it should.
+    /// A file has unexpected content.
     Unexpected(&'static str),
     /// The pod has more cgroups than can be read in time.
     TooMany,
 }
 
-impl fmt::Display for Unknown {
+impl fmt::Display for GrowthError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("growth since SIGTERM is not watched: ")?;
         match self {
             Self::Unreadable(file, error) => write!(f, "read {file}: {error}"),
             Self::Unexpected(file) => write!(f, "read {file}: unexpected content"),
-            Self::TooMany => write!(f, "the pod has more than {CGROUPS} cgroups"),
+            Self::TooMany => write!(f, "the pod has more than {MAX_CGROUPS} cgroups"),
         }
     }
 }
 
 impl Growth {
-    /// Takes the baseline. The pod may grow by `limit` bytes.
+    /// Reads the baseline. The pod may grow by `limit` bytes.
     ///
     /// # Errors
     /// If the memory of a cgroup that exists cannot be read.
-    pub(super) fn since_now(
+    pub(super) fn start(
         groups: &[PinnedCgroup],
         limit: u64,
-        members: &mut CgroupProcesses,
-    ) -> Result<Self, Unknown> {
+        processes: &mut CgroupProcesses,
+    ) -> Result<Self, GrowthError> {
         let mut cgroups = Vec::with_capacity(groups.len());
         for group in groups {
             cgroups.extend(Cgroup::open(group.deciding.as_fd())?);
         }
-        let mut growth = Self { limit, baseline: 0, cgroups, due_ns: 0, text: vec![0; TEXT] };
-        growth.find_parts(members)?;
+        let mut growth = Self { limit, baseline: 0, cgroups, due_ns: 0, text: vec![0; BUFFER_BYTES] };
+        growth.find_parts(processes)?;
         growth.baseline = growth.memory()?;
         Ok(growth)
     }
 
-    /// When to compare again: CLOCK_MONOTONIC in nanoseconds.
+    /// Returns the time of the next comparison: CLOCK_MONOTONIC in nanoseconds.
     pub(super) fn due_ns(&self) -> u64 {
         self.due_ns
     }
 
-    /// By how many bytes the pod has grown, if that is more than it may.
+    /// Returns the growth of the pod in bytes if it exceeds the limit.
     ///
     /// # Errors
-    /// If its memory cannot be read.
+    /// If the memory of the pod cannot be read.
     pub(super) fn exceeded(
         &mut self,
-        members: &mut CgroupProcesses,
+        processes: &mut CgroupProcesses,
         clock: impl Fn() -> u64,
-    ) -> Result<Option<u64>, Unknown> {
+    ) -> Result<Option<u64>, GrowthError> {
         let from_ns = clock();
         let mut grown = self.memory()?.saturating_sub(self.baseline);
         if grown > self.limit {
-            // It may be the page cache of a cgroup that was made since.
-            self.find_parts(members)?;
+            // The growth may be page cache of a cgroup that was created since then.
+            self.find_parts(processes)?;
             grown = self.memory()?.saturating_sub(self.baseline);
         }
         let now_ns = clock();
-        let rest_ns = now_ns.saturating_sub(from_ns).saturating_mul(REST);
-        self.due_ns = now_ns.saturating_add(rest_ns.max(PAUSE_NS));
+        let pause_ns = now_ns.saturating_sub(from_ns).saturating_mul(PAUSE_FACTOR);
+        self.due_ns = now_ns.saturating_add(pause_ns.max(PAUSE_NS));
         Ok(Some(grown).filter(|grown| *grown > self.limit))
     }
 
-    /// Usage less page cache. Usage is read first: page cache that comes in between is no growth.
-    fn memory(&mut self) -> Result<u64, Unknown> {
+    /// Returns usage minus page cache. Usage is read first, so page cache that is added in between does not
+    /// count as growth.
+    fn memory(&mut self) -> Result<u64, GrowthError> {
         let mut memory = 0_u64;
         for cgroup in &mut self.cgroups {
             memory = memory.saturating_add(cgroup.memory(&mut self.text)?);
@@ -141,40 +143,40 @@ impl Growth {
         Ok(memory)
     }
 
-    /// Adds the cgroups that are not known yet.
-    fn find_parts(&mut self, members: &mut CgroupProcesses) -> Result<(), Unknown> {
+    /// Adds the cgroups that are not in `parts` yet.
+    fn find_parts(&mut self, processes: &mut CgroupProcesses) -> Result<(), GrowthError> {
         let mut count = 0;
         for cgroup in &mut self.cgroups {
-            cgroup.find_parts(members)?;
+            cgroup.find_parts(processes)?;
             count += cgroup.parts.len();
         }
-        if count > CGROUPS { Err(Unknown::TooMany) } else { Ok(()) }
+        if count > MAX_CGROUPS { Err(GrowthError::TooMany) } else { Ok(()) }
     }
 }
 
 impl Cgroup {
-    /// Nothing if the cgroup is gone.
-    fn open(dir: BorrowedFd<'_>) -> Result<Option<Self>, Unknown> {
-        let dir = open_group(dir, b"").map_err(|error| Unknown::Unreadable("the cgroup", error))?;
+    /// Opens a cgroup. Returns `None` if it is removed.
+    fn open(dir: BorrowedFd<'_>) -> Result<Option<Self>, GrowthError> {
+        let dir = open_group(dir, b"").map_err(|error| GrowthError::Unreadable("the cgroup", error))?;
         for usage_file in [USAGE_2, USAGE_1] {
             match open(&dir, usage_file) {
                 Ok(usage) => return Ok(Some(Self { dir, usage, usage_file, parts: Vec::new() })),
                 Err(Errno::NOENT | Errno::NODEV) => {}
-                Err(error) => return Err(Unknown::Unreadable(usage_file, error)),
+                Err(error) => return Err(GrowthError::Unreadable(usage_file, error)),
             }
         }
         match open(&dir, "cgroup.procs") {
-            Ok(_) => Err(Unknown::Unreadable(USAGE_2, Errno::NOENT)),
+            Ok(_) => Err(GrowthError::Unreadable(USAGE_2, Errno::NOENT)),
             Err(_) => Ok(None),
         }
     }
 
-    /// Bytes; none if the cgroup is gone, and its processes with it.
-    fn memory(&mut self, text: &mut [u8]) -> Result<u64, Unknown> {
+    /// Returns the memory in bytes; 0 if the cgroup is removed, and its processes with it.
+    fn memory(&mut self, text: &mut [u8]) -> Result<u64, GrowthError> {
         let usage = match read(&self.usage, text) {
-            Ok(said) => number(said).ok_or(Unknown::Unexpected(self.usage_file))?,
+            Ok(content) => number(content).ok_or(GrowthError::Unexpected(self.usage_file))?,
             Err(Errno::NOENT | Errno::NODEV) => return Ok(0),
-            Err(error) => return Err(Unknown::Unreadable(self.usage_file, error)),
+            Err(error) => return Err(GrowthError::Unreadable(self.usage_file, error)),
         };
         for part in &mut self.parts {
             part.refresh(text)?;
@@ -183,28 +185,28 @@ impl Cgroup {
         Ok(usage.saturating_sub(page_cache))
     }
 
-    /// Version 1 gives the page cache of each cgroup, version 2 with that of all below it: so only
-    /// those count that have none below them.
-    fn find_parts(&mut self, members: &mut CgroupProcesses) -> Result<(), Unknown> {
-        members.scan(self.dir.as_fd());
+    /// Adds the cgroups below that are not known yet. In cgroup v1 the page cache of a cgroup excludes that
+    /// of its children. In cgroup v2 it includes it, so only cgroups without children count.
+    fn find_parts(&mut self, processes: &mut CgroupProcesses) -> Result<(), GrowthError> {
+        processes.scan(self.dir.as_fd());
         let is_version_2 = self.usage_file == USAGE_2;
-        for path in members.paths() {
+        for path in processes.paths() {
             let is_known = self.parts.iter().any(|part| match is_version_2 {
                 true => *part.path == *path || is_below(path, &part.path),
                 false => *part.path == *path,
             });
-            if is_known || (is_version_2 && members.paths().any(|other| is_below(other, path))) {
+            if is_known || (is_version_2 && processes.paths().any(|other| is_below(other, path))) {
                 continue;
             }
             let stat = open_group(self.dir.as_fd(), path).and_then(|group| open(&group, STAT));
             match stat {
                 Ok(stat) => self.parts.push(Part { path: path.into(), stat, page_cache: 0 }),
-                // Gone meanwhile, or without a memory controller: its pages are those of the one above.
+                // Removed in the meantime, or without a memory controller: its pages count for the parent.
                 Err(Errno::NOENT | Errno::NODEV) => {}
-                Err(error) => return Err(Unknown::Unreadable(STAT, error)),
+                Err(error) => return Err(GrowthError::Unreadable(STAT, error)),
             }
-            if self.parts.len() > CGROUPS {
-                return Err(Unknown::TooMany);
+            if self.parts.len() > MAX_CGROUPS {
+                return Err(GrowthError::TooMany);
             }
         }
         Ok(())
@@ -212,20 +214,20 @@ impl Cgroup {
 }
 
 impl Part {
-    fn refresh(&mut self, text: &mut [u8]) -> Result<(), Unknown> {
+    fn refresh(&mut self, text: &mut [u8]) -> Result<(), GrowthError> {
         match read(&self.stat, text) {
-            Ok(said) => {
-                let value = |key| value(said, key).ok_or(Unknown::Unexpected(STAT));
+            Ok(content) => {
+                let value = |key| value(content, key).ok_or(GrowthError::Unexpected(STAT));
                 self.page_cache = value(b"inactive_file ")?.saturating_add(value(b"active_file ")?);
                 Ok(())
             }
             Err(Errno::NOENT | Errno::NODEV) => Ok(()),
-            Err(error) => Err(Unknown::Unreadable(STAT, error)),
+            Err(error) => Err(GrowthError::Unreadable(STAT, error)),
         }
     }
 }
 
-/// Whether a path leads to something below another one; an empty path is above all.
+/// Whether a path is below another one. Every path is below an empty path.
 fn is_below(path: &[u8], above: &[u8]) -> bool {
     path.strip_prefix(above).is_some_and(|rest| match above {
         [] => !rest.is_empty(),
@@ -265,15 +267,15 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A plain folder that passes for a node with a pod.
+    /// A plain directory that takes the place of a node with a pod.
     struct Pod {
         folder: tempfile::TempDir,
-        members: CgroupProcesses,
+        processes: CgroupProcesses,
     }
 
     impl Pod {
         fn new(files: &[(&str, &str)]) -> Self {
-            let pod = Self { folder: tempfile::tempdir().unwrap(), members: CgroupProcesses::new() };
+            let pod = Self { folder: tempfile::tempdir().unwrap(), processes: CgroupProcesses::new() };
             pod.write("cgroup.procs", "");
             for (file, text) in files {
                 pod.write(file, text);
@@ -287,15 +289,15 @@ mod tests {
             std::fs::write(path, text).unwrap();
         }
 
-        fn watch(&mut self) -> Result<Growth, Unknown> {
+        fn watch(&mut self) -> Result<Growth, GrowthError> {
             let dirs = |path: &Path| CgroupDirs { memory: Some(path.to_owned()), ..CgroupDirs::default() };
-            let boundary = CgroupScope::open(&dirs(self.folder.path())).unwrap();
-            let pinned = boundary.pin(&dirs(&self.folder.path().join("pod"))).unwrap();
-            Growth::since_now(&[pinned], 16 * MIB, &mut self.members)
+            let scope = CgroupScope::open(&dirs(self.folder.path())).unwrap();
+            let pinned = scope.pin(&dirs(&self.folder.path().join("pod"))).unwrap();
+            Growth::start(&[pinned], 16 * MIB, &mut self.processes)
         }
 
         fn grown_mib(&mut self, growth: &mut Growth) -> Option<u64> {
-            let grown = growth.exceeded(&mut self.members, || 0).unwrap();
+            let grown = growth.exceeded(&mut self.processes, || 0).unwrap();
             grown.map(|bytes| bytes / MIB)
         }
     }
@@ -306,12 +308,12 @@ mod tests {
 
     fn stat(inactive_mib: u64, active_mib: u64) -> String {
         let (inactive, active) = (inactive_mib * MIB, active_mib * MIB);
-        // `total_` has that of the cgroups below as well, and is no other key's end.
+        // `total_` includes the cgroups below, and must not match as the end of another key.
         format!("cache 1\ninactive_file {inactive}\nactive_file {active}\ntotal_inactive_file 9\n")
     }
 
     #[test]
-    fn more_than_the_limit_since_the_baseline_is_growth() {
+    fn growth_beyond_the_limit_since_the_baseline_is_reported() {
         for usage in [USAGE_1, USAGE_2] {
             let mut pod = Pod::new(&[(usage, &bytes(100)), (STAT, &stat(0, 0))]);
             let mut growth = pod.watch().unwrap();
@@ -324,8 +326,8 @@ mod tests {
     }
 
     #[test]
-    fn page_cache_counts_for_nothing_also_in_cgroups_made_since() {
-        // By version 1 each cgroup has its own, by version 2 those below a cgroup are its own as well.
+    fn page_cache_is_not_growth_even_in_new_cgroups() {
+        // In cgroup v1 each cgroup has its own page cache. In v2 the value of a cgroup includes its children.
         for (usage, own) in [(USAGE_1, 0), (USAGE_2, 60)] {
             let files = [(usage, &bytes(100)), (STAT, &stat(own, 0)), ("a/memory.stat", &stat(20, 30))];
             let mut pod = Pod::new(&files.map(|(file, text)| (file, text.as_str())));
@@ -333,7 +335,7 @@ mod tests {
             pod.write(usage, &bytes(150));
             pod.write("a/memory.stat", &stat(60, 40));
             assert_eq!(pod.grown_mib(&mut growth), None);
-            // What a removed cgroup has left is page cache still.
+            // What a removed cgroup has left behind is still page cache.
             std::fs::remove_dir_all(pod.folder.path().join("pod/a")).unwrap();
             pod.write("b/c/memory.stat", &stat(30, 0));
             pod.write("b/memory.stat", &stat(if usage == USAGE_1 { 0 } else { 30 }, 0));
@@ -345,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn page_cache_that_makes_room_for_memory_hides_no_growth() {
+    fn growth_is_detected_while_page_cache_shrinks() {
         let mut pod = Pod::new(&[(USAGE_2, &bytes(100)), (STAT, &stat(80, 0))]);
         let mut growth = pod.watch().unwrap();
         pod.write(STAT, &stat(60, 0));
@@ -353,28 +355,28 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_said() {
+    fn unreadable_memory_files_are_reported_by_name() {
         let error = |files: &[(&str, &str)]| Pod::new(files).watch().unwrap_err().to_string();
-        let said = error(&[(STAT, "inactive_file 0\nactive_file 0\n")]);
-        assert!(said.contains("read memory.current: No such file"), "{said}");
-        let said = error(&[(USAGE_2, "many\n"), (STAT, "inactive_file 0\nactive_file 0\n")]);
-        assert!(said.ends_with("read memory.current: unexpected content"), "{said}");
-        let said = error(&[(USAGE_2, "5\n"), (STAT, "inactive_file 0\nfile 0\n")]);
-        assert!(said.ends_with("read memory.stat: unexpected content"), "{said}");
+        let message = error(&[(STAT, "inactive_file 0\nactive_file 0\n")]);
+        assert!(message.contains("read memory.current: No such file"), "{message}");
+        let message = error(&[(USAGE_2, "many\n"), (STAT, "inactive_file 0\nactive_file 0\n")]);
+        assert!(message.ends_with("read memory.current: unexpected content"), "{message}");
+        let message = error(&[(USAGE_2, "5\n"), (STAT, "inactive_file 0\nfile 0\n")]);
+        assert!(message.ends_with("read memory.stat: unexpected content"), "{message}");
         let mut pod = Pod::new(&[(USAGE_1, "5\n"), (STAT, &stat(0, 0))]);
-        for n in 0..CGROUPS {
+        for n in 0..MAX_CGROUPS {
             pod.write(&format!("{n}/{STAT}"), &stat(0, 0));
         }
-        assert_eq!(pod.watch().unwrap_err(), Unknown::TooMany);
+        assert_eq!(pod.watch().unwrap_err(), GrowthError::TooMany);
     }
 
     #[test]
-    fn comparing_takes_at_most_a_part_of_the_time() {
+    fn pause_after_a_comparison_is_three_times_its_duration() {
         let mut pod = Pod::new(&[(USAGE_2, "5\n"), (STAT, &stat(0, 0))]);
         let mut growth = pod.watch().unwrap();
         let now_ns = std::cell::Cell::new(0);
         let clock = || now_ns.replace(now_ns.get() + 2_000_000);
-        growth.exceeded(&mut pod.members, clock).unwrap();
+        growth.exceeded(&mut pod.processes, clock).unwrap();
         assert_eq!(growth.due_ns(), 2_000_000 + 3 * 2_000_000);
     }
 }

@@ -1,4 +1,5 @@
-//! The end of one pod's processes: SIGTERM, the grace period, SIGKILL, and checks until none is left.
+//! Terminates the processes of one pod: SIGTERM, the grace period, SIGKILL, and checks until no process is
+//! left.
 #![forbid(unsafe_code)]
 
 use std::os::fd::OwnedFd;
@@ -16,51 +17,52 @@ use eviction_core::progress::{KillProgress, KillUpdate};
 use eviction_core::signal::Resource;
 use eviction_core::time::nanos;
 
-/// Between two looks, while nobody ends: from the first pause, doubled each time, to the last.
+/// The pause between two checks while no process ends. It starts at `FIRST_PAUSE_NS` and is doubled each
+/// time, up to the limit of the phase.
 const FIRST_PAUSE_NS: u64 = 1_000_000;
 const KILL_PAUSE_NS: u64 = 20_000_000;
 const GRACE_PAUSE_NS: u64 = 250_000_000;
 
-/// Processes whose end is waited for. When one ends, the others are looked at again.
+/// The maximum number of processes that are watched. When one of them ends, the others are checked again.
 const WATCHED: usize = 16;
 
-/// A pod whose processes are to end.
+/// A pod whose processes are to be terminated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KillTarget {
-    /// Number of the decision; outcomes carry it.
+    /// The number of the decision; results contain it.
     pub decision: u64,
-    /// When it was decided: CLOCK_MONOTONIC in nanoseconds.
+    /// The time of the decision: CLOCK_MONOTONIC in nanoseconds.
     pub at_ns: u64,
-    /// Which pod.
+    /// The pod.
     pub pod: Arc<PodName>,
-    /// The pod's cgroup, and groups of its containers that a runtime has put elsewhere.
+    /// The pod's cgroup, and cgroups of its containers that a runtime has created elsewhere.
     pub groups: Vec<CgroupDirs>,
-    /// Between SIGTERM and SIGKILL. With zero there is no SIGTERM.
+    /// The time between SIGTERM and SIGKILL. With zero, no SIGTERM is sent.
     pub grace: Duration,
-    /// What the node is short of.
+    /// The resource that the node is short of.
     pub resource: Resource,
-    /// Whether the threshold is a hard one: then forking is stopped at once and what can be done
-    /// on the caller's thread is done there.
+    /// Whether the threshold is a hard one. Then forks are stopped at once, and the first signals are sent on
+    /// the caller's thread if possible.
     pub hard: bool,
-    /// How many bytes the pod may grow by in its grace period, if there is a bound. Counts for hard memory
+    /// The maximum growth of the pod in its grace period, in bytes, if it is limited. Applies to hard memory
     /// thresholds only.
     pub kill_on_growth: Option<u64>,
 }
 
 impl KillTarget {
-    /// How many bytes the pod may grow by between SIGTERM and SIGKILL, if there is a bound.
+    /// Returns the maximum growth of the pod between SIGTERM and SIGKILL, in bytes, if it is limited.
     pub(super) fn growth_limit(&self) -> Option<u64> {
         self.kill_on_growth.filter(|_| self.hard && self.resource == Resource::Memory)
     }
 
-    /// Whether forking is stopped with the first signal already, at the price that handlers of
-    /// SIGTERM cannot fork.
+    /// Whether forks are stopped with the first signal. The disadvantage is that handlers of SIGTERM cannot
+    /// fork.
     pub fn stops_forks(&self) -> bool {
         self.hard || self.resource == Resource::Pids
     }
 }
 
-/// A pod's processes and how far their end has come.
+/// The termination of a pod's processes and its progress.
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) decision: u64,
@@ -68,9 +70,9 @@ pub(super) struct Job {
     victim: PodProcesses,
     phase: Phase,
     stops_forks: bool,
-    /// How many bytes the pod may grow by in its grace period, if there is a bound.
+    /// The maximum growth of the pod in its grace period, in bytes, if it is limited.
     growth_limit: Option<u64>,
-    /// Watched in the grace period, where there is a bound.
+    /// Measured in the grace period if growth is limited.
     growth: Option<Growth>,
     kill_wait_ns: u64,
     pause_ns: u64,
@@ -80,7 +82,7 @@ pub(super) struct Job {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// A dry run: say who would be signalled.
+    /// A dry run: lists the processes that would be signalled.
     List,
     /// SIGTERM is due.
     Term { grace_ns: u64 },
@@ -93,7 +95,7 @@ enum Phase {
 }
 
 impl Job {
-    /// A job that is to be begun with [`Job::send_first_signals`] or, later, with [`Job::step`].
+    /// Creates a job. Start it with [`Job::send_first_signals`] or, later, with [`Job::step`].
     pub(super) fn new(
         target: &KillTarget,
         groups: Vec<PinnedCgroup>,
@@ -124,24 +126,24 @@ impl Job {
         self.victim.groups()
     }
 
-    /// What happened since the last call.
+    /// Returns the updates since the last call.
     pub(super) fn take_updates(&mut self) -> impl Iterator<Item = KillUpdate> + use<> {
         let (decision, pod) = (self.decision, Arc::clone(&self.pod));
         let updates = self.victim.take_updates().into_iter();
         updates.map(move |(at_ns, progress)| KillUpdate { decision, pod: Arc::clone(&pod), at_ns, progress })
     }
 
-    /// Killed since the last call: their memory can be given back.
+    /// Returns the processes that were killed since the last call, so that their memory can be released.
     pub(super) fn take_killed(&mut self) -> Vec<u32> {
-        self.victim.take_fresh()
+        self.victim.take_newly_killed()
     }
 
-    /// When to look again, even if no watched process ends.
+    /// Returns the time of the next check, even if no watched process ends.
     pub(super) fn due_ns(&self) -> u64 {
         self.growth.as_ref().map_or(self.due_ns, |growth| growth.due_ns().min(self.due_ns))
     }
 
-    /// Processes whose end makes a look worth while.
+    /// Returns the processes whose end triggers a check.
     pub(super) fn watched(&self) -> &[OwnedFd] {
         &self.watched
     }
@@ -150,14 +152,15 @@ impl Job {
         self.phase == Phase::Over
     }
 
-    /// A watched process has ended: look again, but not in a frenzy while many end.
+    /// Schedules a check because a watched process has ended. A short delay limits the number of checks while
+    /// many processes end.
     pub(super) fn wake(&mut self, now_ns: u64) {
         self.due_ns = self.due_ns.min(now_ns.saturating_add(FIRST_PAUSE_NS / 2));
         self.pause_ns = FIRST_PAUSE_NS;
         self.watched.clear();
     }
 
-    /// The first signals, at once: on the thread that asks for them.
+    /// Sends the first signals at once, on the calling thread.
     pub(super) fn send_first_signals(&mut self, processes: &mut CgroupProcesses) {
         match self.phase {
             Phase::Term { grace_ns: 0 } => self.kill(None, processes),
@@ -167,7 +170,7 @@ impl Job {
         self.due_ns = now_ns();
     }
 
-    /// Does what is due.
+    /// Checks the pod and sends the next signals if they are due.
     pub(super) fn step(&mut self, processes: &mut CgroupProcesses) {
         let now_ns = now_ns();
         match self.exceeded_growth(processes) {
@@ -191,10 +194,12 @@ impl Job {
         self.watched = processes.watch(WATCHED);
     }
 
-    /// Does what the phase asks for now; whether nothing is left to do after it.
+    /// Performs the action that is due in this phase. Returns whether the job is over.
     fn is_finished(&mut self, processes: &mut CgroupProcesses) -> bool {
         let now_ns = now_ns();
-        if matches!(self.phase, Phase::Grace { .. } | Phase::Kill { .. }) && self.is_gone(processes) {
+        if matches!(self.phase, Phase::Grace { .. } | Phase::Kill { .. })
+            && self.finish_if_terminated(processes)
+        {
             return true;
         }
         match self.phase {
@@ -202,13 +207,13 @@ impl Job {
             Phase::Term { .. } => self.send_first_signals(processes),
             Phase::Grace { kill_at_ns } if now_ns >= kill_at_ns => self.kill(None, processes),
             Phase::Kill { until_ns } if now_ns >= until_ns => self.give_up(processes),
-            Phase::Kill { .. } => self.victim.kill_again(processes),
+            Phase::Kill { .. } => self.victim.kill_remaining(processes),
             Phase::Grace { .. } | Phase::Over => {}
         }
         self.is_over()
     }
 
-    /// The node got worse: stop forking now, and wait no longer than this.
+    /// Stops forks and shortens the grace period, because pressure on the node has increased.
     pub(super) fn shorten(
         &mut self,
         grace: Duration,
@@ -230,7 +235,7 @@ impl Job {
         self.due_ns = now_ns();
     }
 
-    /// Lets everything go on as it is.
+    /// Ends the job and leaves the processes as they are.
     pub(super) fn abandon(&mut self) {
         if self.phase != Phase::Over {
             self.end(KillProgress::Abandoned);
@@ -241,12 +246,12 @@ impl Job {
         self.phase = Phase::Over;
         self.growth = None;
         self.watched.clear();
-        self.victim.let_go();
+        self.victim.allow_forks();
         self.victim.report(progress);
     }
 
     fn list(&mut self, processes: &mut CgroupProcesses) {
-        let (pids, unreachable) = self.victim.everybody(processes);
+        let (pids, unreachable) = self.victim.list_all(processes);
         self.end(KillProgress::WouldSignal { pids, unreachable });
     }
 
@@ -257,27 +262,27 @@ impl Job {
         self.watch_growth(processes);
     }
 
-    /// From now on the pod's growth is watched, if there is a bound.
+    /// Starts to measure the pod's growth, if it is limited.
     fn watch_growth(&mut self, processes: &mut CgroupProcesses) {
         let Some(limit) = self.growth_limit else { return };
-        match Growth::since_now(self.victim.groups(), limit, processes) {
+        match Growth::start(self.victim.groups(), limit, processes) {
             Ok(growth) => self.growth = Some(growth),
-            Err(unknown) => self.victim.report(KillProgress::Error { what: unknown.to_string() }),
+            Err(error) => self.victim.report(KillProgress::Error { what: error.to_string() }),
         }
     }
 
-    /// By how many bytes the pod has grown, if that is more than it may. What cannot be read is told, and
-    /// watched no more.
+    /// Returns the growth of the pod in bytes if it exceeds the limit. If it cannot be read, the error is
+    /// reported and the measurement ends.
     fn exceeded_growth(&mut self, processes: &mut CgroupProcesses) -> Option<u64> {
         let growth = self.growth.as_mut().filter(|growth| growth.due_ns() <= now_ns())?;
-        growth.exceeded(processes, now_ns).unwrap_or_else(|unknown| {
+        growth.exceeded(processes, now_ns).unwrap_or_else(|error| {
             self.growth = None;
-            self.victim.report(KillProgress::Error { what: unknown.to_string() });
+            self.victim.report(KillProgress::Error { what: error.to_string() });
             None
         })
     }
 
-    /// SIGKILL, also because the pod has grown by so many bytes in its grace period.
+    /// Sends SIGKILL. `grown` is the growth in bytes if that is the reason.
     fn kill(&mut self, grown: Option<u64>, processes: &mut CgroupProcesses) {
         self.growth = None;
         self.stops_forks = true;
@@ -287,18 +292,18 @@ impl Job {
         self.victim.report(KillProgress::KillSent { signalled, grown });
     }
 
-    /// Whether nobody is left; if so, the job is over.
-    fn is_gone(&mut self, processes: &mut CgroupProcesses) -> bool {
-        let is_gone = self.victim.is_gone(processes);
-        if is_gone {
+    /// Whether no process is left. If so, the job ends.
+    fn finish_if_terminated(&mut self, processes: &mut CgroupProcesses) -> bool {
+        let is_terminated = self.victim.is_terminated(processes);
+        if is_terminated {
             let (killed, unreaped) = (self.victim.killed(), self.victim.unreaped());
             self.end(KillProgress::Terminated { killed, unreaped });
         }
-        is_gone
+        is_terminated
     }
 
     fn give_up(&mut self, processes: &mut CgroupProcesses) {
-        let left = self.victim.left(processes);
-        self.end(left);
+        let remaining = self.victim.remaining(processes);
+        self.end(remaining);
     }
 }

@@ -1,7 +1,7 @@
-//! The thread that finishes kills: grace periods, SIGKILL, checks until no process is left.
+//! The thread that completes kills: grace periods, SIGKILL, checks until no process is left.
 //!
-//! A thread that exists from the start: under pressure there may be no memory or process id for a new
-//! one. What it does may block, so it is not the control loop's.
+//! The thread is created at the start, because under pressure there may be no memory or process id for a new
+//! one. Its work may block, so it does not run on the control loop.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -19,20 +19,20 @@ use tokio::sync::mpsc;
 use super::cgroup_procs::CgroupProcesses;
 use super::job::Job;
 use super::mrelease::MreleaseWorker;
-use super::thread::{now_ns, run_ahead};
+use super::thread::{now_ns, raise_priority};
 use eviction_core::progress::{HOST_PID, KillProgress, KillUpdate};
 
-/// While updates wait for room, the time between two tries.
+/// The pause between two attempts to send updates while the channel is full, in nanoseconds.
 const RETRY_NS: u64 = 10_000_000;
 
 pub(super) enum Command {
-    /// Finish this job.
+    /// Complete this job.
     Begin(Box<Job>),
     /// Shorten the grace period of the job of a decision.
     Shorten { decision: u64, grace: Duration, growth_limit: Option<u64> },
 }
 
-/// The worker as the killer has it.
+/// The handle of the worker.
 #[derive(Debug)]
 pub(super) struct KillWorker {
     commands: Option<Sender<Command>>,
@@ -45,7 +45,7 @@ impl KillWorker {
     pub(super) fn start(updates: mpsc::Sender<KillUpdate>, mrelease: MreleaseWorker) -> io::Result<Self> {
         let eventfd = Arc::new(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (commands, incoming) = channel();
-        let work = Work {
+        let worker = WorkerThread {
             incoming,
             eventfd: Arc::clone(&eventfd),
             updates,
@@ -56,10 +56,10 @@ impl KillWorker {
             has_logged_host_pid: false,
         };
         let thread = std::thread::Builder::new().name("killer".to_owned());
-        Ok(Self { commands: Some(commands), eventfd, thread: Some(thread.spawn(move || work.run())?) })
+        Ok(Self { commands: Some(commands), eventfd, thread: Some(thread.spawn(move || worker.run())?) })
     }
 
-    /// Hands over; false if the thread has ended.
+    /// Sends a command. Returns false if the thread has ended.
     pub(super) fn send(&self, command: Command) -> bool {
         let Some(commands) = &self.commands else {
             return false;
@@ -70,7 +70,7 @@ impl KillWorker {
     }
 
     fn notify(&self) {
-        // It can only fail by being full, and then the thread wakes all the same.
+        // The write fails only if the counter is full, and then the thread wakes up anyway.
         let _ = write(&self.eventfd, &1_u64.to_ne_bytes());
     }
 }
@@ -85,21 +85,22 @@ impl Drop for KillWorker {
     }
 }
 
-struct Work {
+struct WorkerThread {
     incoming: Receiver<Command>,
     eventfd: Arc<OwnedFd>,
     updates: mpsc::Sender<KillUpdate>,
     jobs: Vec<Job>,
     processes: CgroupProcesses,
     mrelease: MreleaseWorker,
-    /// Bounded by the number of jobs, each of which has a handful of updates.
+    /// Updates that wait for space in the channel. Bounded by the number of jobs, each of which has only a
+    /// few.
     backlog: VecDeque<KillUpdate>,
     has_logged_host_pid: bool,
 }
 
-impl Work {
+impl WorkerThread {
     fn run(mut self) {
-        run_ahead();
+        raise_priority();
         while self.take_commands() {
             let now_ns = now_ns();
             self.with_jobs(|job, processes| {
@@ -114,13 +115,13 @@ impl Work {
         self.deliver();
     }
 
-    /// False when there is nobody left to take commands from.
+    /// Executes the queued commands. Returns false when the sender is closed.
     fn take_commands(&mut self) -> bool {
         loop {
             match self.incoming.try_recv() {
                 Ok(Command::Begin(job)) => {
                     self.jobs.push(*job);
-                    // What was done before, on the thread of the control loop, is reported.
+                    // Reports what the job did before on the thread of the control loop.
                     self.with_jobs(|_, _| {});
                 }
                 Ok(Command::Shorten { decision, grace, growth_limit }) => self.with_jobs(|job, processes| {
@@ -134,7 +135,7 @@ impl Work {
         }
     }
 
-    /// Runs `act` on each job, reports what came of it, and drops those that are over.
+    /// Runs `act` on each job, reports the updates, and drops the jobs that are over.
     fn with_jobs(&mut self, mut act: impl FnMut(&mut Job, &mut CgroupProcesses)) {
         let mut jobs = std::mem::take(&mut self.jobs);
         for job in &mut jobs {
@@ -169,7 +170,7 @@ impl Work {
         self.backlog.push_back(update);
     }
 
-    /// Sends as many updates as there is room for. Without a receiver they are dropped.
+    /// Sends as many updates as fit into the channel. Without a receiver they are dropped.
     fn deliver(&mut self) {
         while let Some(update) = self.backlog.pop_front() {
             if let Err(mpsc::error::TrySendError::Full(update)) = self.updates.try_send(update) {
@@ -179,7 +180,7 @@ impl Work {
         }
     }
 
-    /// Until a command comes, a job is due, or a watched process ends.
+    /// Waits until a command arrives, a job is due, or a watched process ends.
     fn wait(&mut self) {
         let now_ns = now_ns();
         let mut due_ns = self.jobs.iter().map(Job::due_ns).min();
@@ -198,7 +199,7 @@ impl Work {
         let mut fds = vec![PollFd::new(&eventfd, PollFlags::IN)];
         let watched = self.jobs.iter().flat_map(Job::watched);
         fds.extend(watched.map(|pidfd| PollFd::new(pidfd, PollFlags::IN)));
-        // Interrupted or out of memory: the loop goes on, and what is due is done.
+        // After an interrupt or an error (out of memory) the loop continues with what is due.
         let ready = poll(&mut fds, timeout.as_ref()).unwrap_or(0);
         if ready == 0 {
             return;

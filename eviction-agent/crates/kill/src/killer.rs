@@ -1,4 +1,4 @@
-//! What the control loop uses to end the processes of pods.
+//! The interface of the control loop to terminate the processes of pods.
 #![forbid(unsafe_code)]
 
 use std::os::fd::AsFd as _;
@@ -19,40 +19,40 @@ use super::scoped_write::{ScopedWrite, UndoLog};
 use eviction_core::error::chain;
 use eviction_core::progress::{KillRejection, KillUpdate};
 
-/// The name of a log of what is to undo, up to the id of the node's root cgroup.
+/// The prefix of the undo log's file name. The id of the node's root cgroup follows.
 pub const UNDO_LOG: &str = "holds-";
 
-/// What a killer may do.
+/// The actions that a killer may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KillMode {
-    /// Reports what it would do.
+    /// Only reports what it would do.
     DryRun,
-    /// Ends processes.
+    /// Terminates processes.
     Kill,
 }
 
-/// How a killer is set up.
+/// The configuration of a killer.
 #[derive(Clone, Debug)]
 pub struct KillerConfig {
-    /// What it may do.
+    /// The actions that it may take.
     pub mode: KillMode,
-    /// The node's root cgroup in each hierarchy: nothing outside it is ever touched.
+    /// The node's root cgroup in each hierarchy. The killer does not change anything outside it.
     pub roots: CgroupDirs,
-    /// How long processes may take to end after SIGKILL before they are reported as left.
+    /// How long processes may take to end after SIGKILL before they are reported as remaining.
     pub kill_wait: Duration,
-    /// A folder for what the next agent must know if this one is killed. It should outlive the
-    /// agent's container; where it cannot be written, a warning is logged.
+    /// The directory for the undo log, which the next agent needs if this one is killed. It should outlive
+    /// the agent's container. If it is not writable, a warning is logged.
     pub run_dir: PathBuf,
 }
 
 impl KillerConfig {
-    /// The usual settings.
+    /// Returns the default settings.
     pub fn new(mode: KillMode, roots: CgroupDirs) -> Self {
         Self { mode, roots, kill_wait: Duration::from_secs(30), run_dir: "/run/eviction-agent".into() }
     }
 }
 
-/// Why there is no killer.
+/// Why a killer cannot be created.
 #[derive(Debug, Error)]
 pub enum StartError {
     /// The node's root has no directory.
@@ -61,16 +61,16 @@ pub enum StartError {
     /// A directory of the node's root cannot be opened.
     #[error("{0}")]
     Root(String),
-    /// Another agent acts on this node, or that cannot be found out.
+    /// Another agent acts on this node, or the lock cannot be checked.
     #[error(transparent)]
     Lock(#[from] LockError),
-    /// No thread.
+    /// A thread cannot be started.
     #[error("start the thread that finishes kills")]
     Thread(#[source] std::io::Error),
 }
 
 impl StartError {
-    /// What can be done about it.
+    /// Returns advice on how to fix the error.
     pub fn help(&self) -> Option<&'static str> {
         match self {
             Self::Lock(error) => error.help(),
@@ -79,17 +79,18 @@ impl StartError {
     }
 }
 
-/// The first signals to more processes than this are sent by the thread that does the rest as well:
-/// each takes some microseconds, and the control loop has other things to do.
-const AT_ONCE: usize = 256;
+/// The maximum number of processes to which the control loop sends the first signals itself. For more
+/// processes, the worker thread sends them: each signal takes some microseconds.
+const MAX_IMMEDIATE_SIGNALS: usize = 256;
 
-/// A frozen pod. Its processes run again when this is dropped, and when an agent starts after one that was killed.
+/// A frozen pod. Its processes are thawed when this is dropped. If the agent is killed before, the next agent
+/// thaws them.
 #[derive(Debug)]
 pub struct FrozenPod {
     _holds: Vec<ScopedWrite>,
 }
 
-/// Ends the processes of pods. Belongs to one thread; its work on that thread is short.
+/// Terminates the processes of pods. Belongs to one thread; its work on that thread is short.
 #[derive(Debug)]
 pub struct Killer {
     mode: KillMode,
@@ -102,12 +103,12 @@ pub struct Killer {
 }
 
 impl Killer {
-    /// Sets up a killer. [`KillMode::Kill`] takes the node's lock and undoes what an agent that was killed
-    /// has left stopped. Updates go to `updates`, in order for each decision; a dropped receiver stops
-    /// nothing.
+    /// Creates a killer. [`KillMode::Kill`] takes the node's lock and undoes the changes that a killed agent
+    /// has left behind. Updates are sent to `updates`, in order for each decision. If the receiver is
+    /// dropped, the kills continue.
     ///
-    /// `on_mrelease` is called, on threads of the killer, with what came of the memory of each process that
-    /// was killed.
+    /// `on_mrelease` is called, on threads of the killer, with the result of the memory release for each
+    /// killed process.
     ///
     /// # Errors
     /// See [`StartError`].
@@ -139,14 +140,14 @@ impl Killer {
         })
     }
 
-    /// Begins to end the processes of a pod. For a hard threshold the first signals have been sent on
-    /// return, unless they are many; everything else happens on a thread of its own. The caller sees to it
-    /// that a pod is begun once.
+    /// Starts to terminate the processes of a pod. For a hard threshold the first signals have been sent on
+    /// return, unless the pod has many processes. Everything else happens on a separate thread. The caller
+    /// must start each pod only once.
     ///
     /// # Errors
-    /// Why the pod cannot be killed.
+    /// If the pod cannot be killed, with the reason.
     pub fn begin(&mut self, target: &KillTarget) -> Result<(), KillRejection> {
-        // Each job has the log: nothing is stopped while there is none.
+        // Each job holds a reference to the log. Without jobs nothing is stopped, and the log can be cleared.
         if Arc::strong_count(&self.log) == 1 {
             self.log.clear();
         }
@@ -154,39 +155,39 @@ impl Killer {
         let is_dry = self.mode == KillMode::DryRun;
         let mut job = Job::new(target, groups, self.kill_wait, is_dry, Arc::clone(&self.log));
         let processes = self.count(job.groups())?;
-        if target.hard && !is_dry && processes <= AT_ONCE {
+        if target.hard && !is_dry && processes <= MAX_IMMEDIATE_SIGNALS {
             job.send_first_signals(&mut self.processes);
         }
         self.send(Command::Begin(Box::new(job)))
     }
 
-    /// Shortens the grace period of the decision's pod, which was begun before, for a hard threshold.
+    /// Shortens the grace period of the decision's pod, which was started before, for a hard threshold.
     ///
     /// # Errors
-    /// If the thread that finishes kills has ended.
+    /// If the worker thread has ended.
     pub fn shorten(&mut self, target: &KillTarget) -> Result<(), KillRejection> {
         let KillTarget { decision, grace, .. } = *target;
         self.send(Command::Shorten { decision, grace, growth_limit: target.growth_limit() })
     }
 
-    /// Whether a pod could be killed now; nothing is done.
+    /// Checks whether a pod could be killed now, without an action.
     ///
     /// # Errors
-    /// Why it could not.
+    /// If it could not be killed, with the reason.
     pub fn check(&mut self, target: &KillTarget) -> Result<(), KillRejection> {
         let groups = self.pin(&target.groups)?;
         self.count(&groups).map(drop)
     }
 
-    /// Freezes a pod's groups, and returns before all of their tasks have stopped. Nothing for a dry run, in which it
-    /// is only checked whether they may be frozen.
+    /// Freezes a pod's cgroups, and returns before all of their tasks have stopped. In a dry run it only
+    /// checks whether they may be frozen, and returns `None`.
     ///
     /// # Errors
-    /// Why the pod cannot be frozen; no part of it is frozen then.
+    /// If the pod cannot be frozen, with the reason. Then no part of it is frozen.
     pub fn freeze(&mut self, groups: &[CgroupDirs]) -> Result<Option<FrozenPod>, KillRejection> {
         let groups = self.pin(groups)?;
         match self.count(&groups) {
-            // No signal is sent, so that it does not matter in which PID namespace the processes are.
+            // No signal is sent, so the PID namespace of the processes does not matter.
             Ok(_) | Err(KillRejection::Unreachable { .. }) => {}
             Err(rejection) => return Err(rejection),
         }
@@ -200,7 +201,7 @@ impl Killer {
             }
             match ScopedWrite::freeze(dir.as_fd(), path, &self.log) {
                 Ok(hold) => holds.extend(hold),
-                Err(error) if error.is_gone() => {}
+                Err(error) if error.is_removed() => {}
                 Err(error) => return Err(broken(chain(&error))),
             }
         }
@@ -212,13 +213,13 @@ impl Killer {
         self.worker.send(command).then_some(()).ok_or_else(|| KillRejection::Broken { what: what() })
     }
 
-    /// Opens the pod's groups; those that are gone are left out.
+    /// Opens the pod's cgroups, without those that are removed.
     fn pin(&self, dirs: &[CgroupDirs]) -> Result<Vec<PinnedCgroup>, KillRejection> {
         let mut groups = Vec::with_capacity(dirs.len());
         for dirs in dirs {
             match self.scope.pin(dirs) {
                 Ok(group) => groups.push(group),
-                Err(OutOfScope::Gone) => {}
+                Err(OutOfScope::Removed) => {}
                 Err(error) => return Err(KillRejection::NotAPod { what: chain(&error) }),
             }
         }
@@ -228,11 +229,11 @@ impl Killer {
         }
     }
 
-    /// How many processes of the groups may be killed.
+    /// Returns the number of processes in the cgroups that may be killed.
     fn count(&mut self, groups: &[PinnedCgroup]) -> Result<usize, KillRejection> {
         let mut processes = 0;
         let mut unreachable = 0;
-        let mut can_kill_unseen = false;
+        let mut can_kill_unreachable = false;
         for group in groups {
             self.processes.scan(group.deciding.as_fd());
             if let Some(pid) = self.processes.protected() {
@@ -245,34 +246,34 @@ impl Killer {
             }
             processes += self.processes.pids().len();
             unreachable += self.processes.unreachable;
-            can_kill_unseen |= group.is_unified;
+            can_kill_unreachable |= group.is_unified;
         }
         match (processes, unreachable) {
             (0, 0) => Err(KillRejection::Empty),
-            (0, processes) if !can_kill_unseen => Err(KillRejection::Unreachable { processes }),
+            (0, processes) if !can_kill_unreachable => Err(KillRejection::Unreachable { processes }),
             _ => Ok(processes),
         }
     }
 }
 
-/// Undoes what the log at `path` says that a killed agent has left stopped. Returns the number of control files that were
-/// written back. Only for whoever has the node's lock.
+/// Undoes the changes of a killed agent that the log at `path` lists. Returns the number of control files
+/// that were restored. Only the holder of the node's lock may call it.
 ///
 /// # Errors
-/// If the log cannot be read, or something is left to undo: then the log stays.
+/// If the log cannot be read, or something could not be undone. Then the log stays.
 pub fn undo(path: &std::path::Path) -> std::io::Result<u32> {
-    let (log, released) = UndoLog::open(path)?;
-    if log.keeps() {
-        return Err(std::io::Error::other("what it lists cannot all be undone"));
+    let (log, undone) = UndoLog::open(path)?;
+    if log.has_pending() {
+        return Err(std::io::Error::other("not every change in it can be undone"));
     }
-    Ok(released)
+    Ok(undone)
 }
 
 fn open_log(path: &std::path::Path) -> UndoLog {
     match UndoLog::open(path) {
         Ok((log, 0)) => log,
         Ok((log, groups)) => {
-            tracing::info!(groups, "undone what a killed agent had stopped");
+            tracing::info!(groups, "resumed what a killed agent had stopped");
             log
         }
         Err(error) => {
@@ -291,7 +292,8 @@ mod tests {
     use eviction_core::pod::PodName;
     use eviction_core::signal::Resource;
 
-    /// A plain folder passes for a node; what its lists say is as true as the test wants it.
+    /// Starts a kill on a plain directory that takes the place of a node. `lists` are the contents of its
+    /// `cgroup.procs` files.
     fn begin(lists: &[(&str, &str)], groups: &[&str]) -> (Result<(), KillRejection>, tempfile::TempDir) {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().join("node");
@@ -303,7 +305,7 @@ mod tests {
         let mut config = KillerConfig::new(KillMode::Kill, dirs(&root));
         config.run_dir = folder.path().join("run");
         let (sender, _updates) = mpsc::channel(8);
-        let mut executor = Killer::new(config, sender, |_| {}).unwrap();
+        let mut killer = Killer::new(config, sender, |_| {}).unwrap();
         let pod = PodName { uid: "uid".into(), namespace: "default".into(), name: "pod".into() };
         let target = KillTarget {
             decision: 1,
@@ -315,43 +317,44 @@ mod tests {
             hard: true,
             kill_on_growth: None,
         };
-        (executor.begin(&target), folder)
+        (killer.begin(&target), folder)
     }
 
     #[test]
-    fn never_a_group_that_holds_the_agent_or_the_first_process() {
+    fn cgroup_with_the_agent_or_process_1_is_never_killed() {
         let own = format!("{}\n", std::process::id());
         let mut sleeper = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
-        let innocent = format!("{}\n", sleeper.id());
-        for (listed, said) in [(own.as_str(), "holds the agent itself, pid "), ("1\n", "holds process 1")] {
-            // In the pod's group, below it, and in a second group of the pod.
+        let other = format!("{}\n", sleeper.id());
+        for (listed, expected) in [(own.as_str(), "holds the agent itself, pid "), ("1\n", "holds process 1")]
+        {
+            // In the pod's cgroup, below it, and in a second cgroup of the pod.
             for (lists, groups) in [
                 (vec![("pod", listed)], vec!["pod"]),
-                (vec![("pod", innocent.as_str()), ("pod/a/b", listed)], vec!["pod"]),
-                (vec![("pod", innocent.as_str()), ("other", listed)], vec!["pod", "other"]),
+                (vec![("pod", other.as_str()), ("pod/a/b", listed)], vec!["pod"]),
+                (vec![("pod", other.as_str()), ("other", listed)], vec!["pod", "other"]),
             ] {
                 let (result, _folder) = begin(&lists, &groups);
-                let refused = result.unwrap_err();
-                assert!(matches!(refused, KillRejection::NotAPod { .. }), "{refused:?}");
-                assert!(refused.to_string().contains(said), "{refused}");
+                let rejection = result.unwrap_err();
+                assert!(matches!(rejection, KillRejection::NotAPod { .. }), "{rejection:?}");
+                assert!(rejection.to_string().contains(expected), "{rejection}");
             }
         }
-        // Nobody else in it was signalled either.
+        // No other process in it was signalled either.
         assert!(sleeper.try_wait().unwrap().is_none());
         sleeper.kill().unwrap();
         sleeper.wait().unwrap();
     }
 
     #[test]
-    fn processes_of_another_pid_namespace_are_said_to_be_unreachable() {
+    fn processes_of_another_pid_namespace_are_unreachable() {
         let (result, _folder) = begin(&[("pod", "0\n0\n"), ("pod/a", "0\n")], &["pod"]);
-        let refused = result.unwrap_err();
-        assert_eq!(refused, KillRejection::Unreachable { processes: 3 });
-        assert!(refused.help().unwrap().contains("hostPID"));
+        let rejection = result.unwrap_err();
+        assert_eq!(rejection, KillRejection::Unreachable { processes: 3 });
+        assert!(rejection.help().unwrap().contains("hostPID"));
     }
 
     #[test]
-    fn groups_that_are_gone_are_left_out() {
+    fn removed_cgroups_are_skipped() {
         assert_eq!(begin(&[("pod", "")], &["pod", "gone"]).0, Err(KillRejection::Empty));
         assert_eq!(begin(&[("pod", "")], &["gone"]).0, Err(KillRejection::Empty));
         assert_eq!(begin(&[("pod", "")], &[]).0, Err(KillRejection::Empty));

@@ -1,10 +1,10 @@
-//! Changing Linux: ends the processes of pods, and undoes what was changed for that.
+//! Actions on the system: terminates the processes of pods, and undoes its temporary changes.
 //!
-//! [`Killer::begin`] takes a decision as plain data, [`KillTarget`], and returns at once: begun, or
-//! `KillRejection` with the reason. What comes of it arrives as `KillUpdate`s. [`Killer::freeze`] stops a pod
-//! until the [`FrozenPod`] is dropped. Nothing outside the
-//! node's root cgroup is touched, no process outside the pod's cgroup is signalled, and what is
-//! stopped for a while (forking, running) goes on again, also after the agent was killed.
+//! [`Killer::begin`] takes a decision as plain data, [`KillTarget`], and returns at once: either the kill has
+//! started, or it returns a `KillRejection` with the reason. The results arrive as `KillUpdate`s.
+//! [`Killer::freeze`] stops a pod until the [`FrozenPod`] is dropped. The crate changes nothing outside the
+//! node's root cgroup and signals no process outside the pod's cgroup. Temporary stops (of forks, of running
+//! processes) are undone, also after the agent was killed.
 
 mod cgroup_procs;
 mod cgroup_scope;

@@ -1,12 +1,12 @@
-//! Memory of killed processes, given back without waiting for their own exit.
+//! Releases the memory of killed processes without waiting for their exit.
 //!
-//! A killed process frees its memory when it comes to run: late on an overloaded node, and not
-//! at all while it sleeps in the kernel. process_mrelease(2) (from 5.15) frees what only that
-//! process has, on the caller's account. That takes as long as there is memory, so a thread of
-//! its own does it, while others are signalled already.
+//! A killed process frees its memory when it is scheduled: late on an overloaded node, and not at all while
+//! it sleeps in the kernel. process_mrelease(2) (since 5.15) frees the memory that only this process has, on
+//! behalf of the caller. The duration depends on the amount of memory, so a separate thread does it while
+//! other processes are already being signalled.
 //!
-//! Processes are told by id, not by pidfd: the kernel refuses (EINVAL) whoever is not dying, so
-//! that an id which another process has got since does no harm.
+//! Processes are identified by id, not by pidfd. The kernel rejects (EINVAL) a process that is not exiting,
+//! so an id that another process has got in the meantime does no harm.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -16,28 +16,28 @@ use rustix::io::Errno;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use super::cgroup_procs::pidfd;
-use super::thread::run_ahead;
+use super::thread::raise_priority;
 
-/// Killed processes that may wait for their turn. Beyond that their memory comes back with their
-/// exit. The channel takes memory as it fills.
-const WAITING: usize = 4096;
+/// The maximum number of killed processes in the queue. The memory of further ones is freed at their exit.
+/// The channel allocates memory as it fills.
+const QUEUE_LENGTH: usize = 4096;
 
-/// What came of giving back the memory of one killed process.
+/// The result of releasing the memory of one killed process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MreleaseResult {
-    /// It is free.
+    /// The memory is free.
     Released,
-    /// The process was gone before, and its memory with it.
+    /// The process had ended before, and its memory was free.
     Ended,
-    /// The kernel does not have the call, a seccomp profile forbids it, the memory is shared with
-    /// a process that lives, or too many wait: the memory comes back with the exit.
+    /// The kernel does not have the call, a seccomp profile forbids it, the memory is shared with a running
+    /// process, or the queue is full. The memory is freed at the exit.
     Refused,
 }
 
-/// Called with the result for each process, by any thread.
+/// The callback for the result of each process. Any thread may call it.
 pub(super) type MreleaseCallback = Arc<dyn Fn(MreleaseResult) + Send + Sync>;
 
-/// The thread as the worker sees it. It ends when this is dropped, but nobody waits for it.
+/// The handle of the thread. The thread ends when this is dropped; dropping does not wait for it.
 pub(super) struct MreleaseWorker {
     pids: Sender<u32>,
     callback: MreleaseCallback,
@@ -46,17 +46,17 @@ pub(super) struct MreleaseWorker {
 impl MreleaseWorker {
     /// Starts the thread.
     pub(super) fn start(callback: MreleaseCallback) -> io::Result<Self> {
-        let (pids, mut waiting) = channel(WAITING);
-        let from_there = Arc::clone(&callback);
+        let (pids, mut waiting) = channel(QUEUE_LENGTH);
+        let thread_callback = Arc::clone(&callback);
         let thread = std::thread::Builder::new().name("mrelease".to_owned());
         thread.spawn(move || {
-            run_ahead();
-            run(&mut waiting, &from_there);
+            raise_priority();
+            run(&mut waiting, &thread_callback);
         })?;
         Ok(Self { pids, callback })
     }
 
-    /// Sees to the memory of processes that were killed.
+    /// Queues killed processes for the release of their memory.
     pub(super) fn release(&self, killed: &[u32]) {
         for pid in killed {
             if self.pids.try_send(*pid).is_err() {
@@ -81,7 +81,7 @@ fn run(waiting: &mut Receiver<u32>, callback: &MreleaseCallback) {
                     is_available = false;
                     tracing::info!(
                         %error,
-                        "memory of killed processes comes back with their exit only: no process_mrelease"
+                        "process_mrelease is not available: the memory of killed processes is freed when they exit"
                     );
                 }
                 MreleaseResult::Refused
@@ -92,7 +92,7 @@ fn run(waiting: &mut Receiver<u32>, callback: &MreleaseCallback) {
 
 fn release(pid: u32) -> Result<(), Errno> {
     let pidfd = pidfd(pid)?;
-    // Interrupted by a signal, or by somebody who watches this memory: once more, not for ever.
+    // Interrupted by a signal, or by a concurrent reader of this memory: retry a few times.
     for _ in 0..8 {
         match process_mrelease(&pidfd) {
             Err(Errno::INTR | Errno::AGAIN) => {}
@@ -119,23 +119,23 @@ mod tests {
 
     use super::*;
 
-    /// A hang guard.
+    /// A timeout that only a hang reaches.
     const LONG: Duration = Duration::from_secs(60);
 
     #[test]
-    fn who_lives_is_let_be() {
-        let (sender, told) = channel();
-        let reaper = MreleaseWorker::start(Arc::new(move |reaped| sender.send(reaped).unwrap())).unwrap();
+    fn memory_of_running_processes_is_not_released() {
+        let (sender, results) = channel();
+        let worker = MreleaseWorker::start(Arc::new(move |result| sender.send(result).unwrap())).unwrap();
         let mut sleeper = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
-        reaper.release(&[std::process::id(), sleeper.id()]);
-        assert_eq!(told.recv_timeout(LONG), Ok(MreleaseResult::Refused));
-        assert_eq!(told.recv_timeout(LONG), Ok(MreleaseResult::Refused));
+        worker.release(&[std::process::id(), sleeper.id()]);
+        assert_eq!(results.recv_timeout(LONG), Ok(MreleaseResult::Refused));
+        assert_eq!(results.recv_timeout(LONG), Ok(MreleaseResult::Refused));
         assert!(sleeper.try_wait().unwrap().is_none());
         sleeper.kill().unwrap();
         sleeper.wait().unwrap();
-        // No process has such an id, and after its end one has none.
-        reaper.release(&[u32::MAX, sleeper.id()]);
-        assert_eq!(told.recv_timeout(LONG), Ok(MreleaseResult::Ended));
-        assert_eq!(told.recv_timeout(LONG), Ok(MreleaseResult::Ended));
+        // No process can have the first id, and the second process has ended.
+        worker.release(&[u32::MAX, sleeper.id()]);
+        assert_eq!(results.recv_timeout(LONG), Ok(MreleaseResult::Ended));
+        assert_eq!(results.recv_timeout(LONG), Ok(MreleaseResult::Ended));
     }
 }

@@ -1,10 +1,9 @@
-//! One agent that acts, for each node.
+//! The lock that allows only one acting agent per node.
 //!
-//! The lock is a BSD lock (flock(2)) on the directory of the node's root cgroup itself. That is
-//! what two agents would quarrel about, so whoever means the same node locks the same inode: also
-//! from another container, mount, cgroup or PID namespace, through a read-only mount, and without
-//! any folder that both would have to share. The kernel drops it with the process, however that
-//! ends. Agents on different subtrees do not meet.
+//! The lock is a BSD lock (flock(2)) on the directory of the node's root cgroup. Agents that act on the same
+//! node lock the same inode, also from another container, mount, cgroup or PID namespace, through a read-only
+//! mount, and without a shared directory. The kernel releases the lock when the process ends, in whatever
+//! way. Agents on different subtrees do not conflict.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -16,38 +15,38 @@ use rustix::io::Errno;
 use serde::Serialize;
 use thiserror::Error;
 
-/// The right to act on a node, held until it is dropped.
+/// The lock of a node, held until it is dropped.
 #[derive(Debug)]
 pub struct NodeLock {
     _dir: OwnedFd,
     id: u64,
 }
 
-/// Why there is no right to act.
+/// Why the lock was not acquired.
 #[derive(Debug, Error)]
 pub enum LockError {
-    /// Another agent has it.
-    #[error("act on the node below {}: another agent does, {holder}", path.display())]
+    /// Another agent holds the lock.
+    #[error("take the node lock in {}: another agent has it, {holder}", path.display())]
     Held {
-        /// The node's root.
+        /// The node's root cgroup.
         path: PathBuf,
-        /// Who.
+        /// The holder of the lock.
         holder: LockHolder,
     },
     /// The directory cannot be locked.
     #[error("{operation} {}", path.display())]
     Failed {
-        /// What was tried.
+        /// The operation that failed.
         operation: &'static str,
-        /// The node's root.
+        /// The node's root cgroup.
         path: PathBuf,
-        /// Why it failed.
+        /// The error of the operation.
         source: Errno,
     },
 }
 
 impl LockError {
-    /// What can be done about it.
+    /// Returns advice on how to fix the error.
     pub fn help(&self) -> Option<&'static str> {
         match self {
             Self::Held { .. } => {
@@ -58,19 +57,19 @@ impl LockError {
     }
 }
 
-/// The process that acts on the node.
+/// The process that holds the lock of the node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum LockHolder {
-    /// Seen from here.
+    /// A process that is visible in this PID namespace.
     Process {
         /// Its process id.
         pid: i32,
         /// The name of its program.
         command: Option<String>,
-        /// Since when it runs, to the second.
+        /// The start time, to the second.
         started: Option<jiff::Timestamp>,
     },
-    /// Outside this PID namespace, or already gone.
+    /// The holder is outside this PID namespace, or has already ended.
     Unseen,
 }
 
@@ -91,7 +90,7 @@ impl fmt::Display for LockHolder {
 }
 
 impl NodeLock {
-    /// Takes the lock of the node whose root is `path`, without waiting.
+    /// Takes the lock of the node whose root cgroup is `path`, without waiting.
     pub fn acquire(path: &Path) -> Result<Self, LockError> {
         let fail = |operation| move |source| LockError::Failed { operation, path: path.to_owned(), source };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -106,13 +105,13 @@ impl NodeLock {
         }
     }
 
-    /// The cgroup id of the node's root.
+    /// Returns the cgroup id of the node's root.
     pub fn id(&self) -> u64 {
         self.id
     }
 }
 
-/// Finds who holds a BSD lock on the inode in /proc/locks, which shows the holders of other PID namespaces
+/// Finds the holder of a BSD lock on the inode in /proc/locks, which shows holders in other PID namespaces
 /// with the pid 0.
 fn find_holder(locked: &Stat) -> LockHolder {
     let device = (rustix::fs::major(locked.st_dev), rustix::fs::minor(locked.st_dev));
@@ -137,14 +136,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_second_is_refused_and_told_who_the_first_is() {
+    fn second_lock_is_rejected_and_the_error_names_the_holder() {
         let folder = tempfile::tempdir().unwrap();
         let first = NodeLock::acquire(folder.path()).unwrap();
-        let refused = NodeLock::acquire(folder.path()).unwrap_err();
-        let said = refused.to_string();
-        let own = format!("another agent does, pid {} (", std::process::id());
-        assert!(said.contains(&own) && said.contains(", started 2"), "{said}");
-        assert!(refused.help().is_some());
+        let error = NodeLock::acquire(folder.path()).unwrap_err();
+        let message = error.to_string();
+        let own = format!("another agent has it, pid {} (", std::process::id());
+        assert!(message.contains(&own) && message.contains(", started 2"), "{message}");
+        assert!(error.help().is_some());
         drop(first);
         NodeLock::acquire(folder.path()).unwrap();
         let missing = NodeLock::acquire(&folder.path().join("missing")).unwrap_err();

@@ -1,4 +1,4 @@
-//! The processes of one pod: who got which signal, and what keeps them from getting more.
+//! The processes of one pod: which signals they got, and the temporary changes to their cgroups.
 #![forbid(unsafe_code)]
 
 use std::os::fd::AsFd as _;
@@ -10,30 +10,30 @@ use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::{Errno, write};
 use rustix::process::Signal;
 
-use super::cgroup_procs::{CgroupProcesses, file_says, is_populated, short};
+use super::cgroup_procs::{CgroupProcesses, file_contains, is_populated, read_short_file};
 use super::cgroup_scope::PinnedCgroup;
 use super::scoped_write::{ScopedWrite, ScopedWriteError, UndoLog};
 use super::thread::now_ns;
 use eviction_core::progress::{KillProgress, Signalled, UnkillableProcess, UnkillableReason};
 
-/// How long tasks may take to freeze before they are signalled as they are.
-const FREEZE: Duration = Duration::from_millis(50);
+/// How long tasks may take to freeze. After that they are signalled even if not frozen.
+const FREEZE_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// A pod's groups, and what was done to those in them.
+/// The cgroups of a pod, and the actions taken on their processes.
 #[derive(Debug)]
 pub(super) struct PodProcesses {
     groups: Vec<PinnedCgroup>,
     log: Arc<UndoLog>,
-    holds: Vec<ScopedWrite>,
-    /// Forking could not be stopped in every group.
+    fork_stops: Vec<ScopedWrite>,
+    /// Whether forks could not be stopped in every cgroup.
     can_fork: bool,
-    /// Sorted.
-    termed: Vec<u32>,
-    /// Sorted.
+    /// Processes that got SIGTERM, sorted.
+    sigterm_sent: Vec<u32>,
+    /// Processes that got SIGKILL, sorted.
     killed: Vec<u32>,
-    /// Those of the killed whose memory is not released yet.
-    fresh: Vec<u32>,
-    /// What happened since the last call of [`PodProcesses::take_updates`], and when.
+    /// Killed processes that [`PodProcesses::take_newly_killed`] has not returned yet.
+    newly_killed: Vec<u32>,
+    /// Updates since the last call of [`PodProcesses::take_updates`], with their time.
     updates: Vec<(u64, KillProgress)>,
 }
 
@@ -42,11 +42,11 @@ impl PodProcesses {
         Self {
             groups,
             log,
-            holds: Vec::new(),
+            fork_stops: Vec::new(),
             can_fork: false,
-            termed: Vec::new(),
+            sigterm_sent: Vec::new(),
             killed: Vec::new(),
-            fresh: Vec::new(),
+            newly_killed: Vec::new(),
             updates: Vec::new(),
         }
     }
@@ -55,28 +55,29 @@ impl PodProcesses {
         &self.groups
     }
 
-    /// To how many SIGKILL was sent.
+    /// Returns the number of processes to which SIGKILL was sent.
     pub(super) fn killed(&self) -> u32 {
         u32::try_from(self.killed.len()).unwrap_or(u32::MAX)
     }
 
-    /// Those to whom SIGKILL was sent since the last call.
-    pub(super) fn take_fresh(&mut self) -> Vec<u32> {
-        std::mem::take(&mut self.fresh)
+    /// Returns the processes to which SIGKILL was sent since the last call.
+    pub(super) fn take_newly_killed(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.newly_killed)
     }
 
-    /// Reports what happened.
+    /// Adds an update with the current time.
     pub(super) fn report(&mut self, progress: KillProgress) {
         self.updates.push((now_ns(), progress));
     }
 
-    /// What happened since the last call, and when.
+    /// Returns the updates since the last call, with their time.
     pub(super) fn take_updates(&mut self) -> Vec<(u64, KillProgress)> {
         std::mem::take(&mut self.updates)
     }
 
-    /// Everybody who is there, sorted, and how many this PID namespace does not show.
-    pub(super) fn everybody(&self, processes: &mut CgroupProcesses) -> (Vec<u32>, u32) {
+    /// Returns all processes of the pod, sorted, and the number of those that are not visible in this PID
+    /// namespace.
+    pub(super) fn list_all(&self, processes: &mut CgroupProcesses) -> (Vec<u32>, u32) {
         let mut pids = Vec::new();
         let mut unreachable = 0;
         for group in &self.groups {
@@ -88,9 +89,9 @@ impl PodProcesses {
         (pids, unreachable)
     }
 
-    /// SIGTERM to everybody, exactly once. While nobody can fork or run, nobody is missed; after
-    /// that, what a handler of SIGTERM forks is let be. SIGCONT after it, so that stopped processes
-    /// can handle it too.
+    /// Sends SIGTERM to each process, exactly once. While no process can fork or run, none is missed.
+    /// Processes that a SIGTERM handler forks later get no signal. SIGCONT follows, so that stopped processes
+    /// can handle SIGTERM too.
     pub(super) fn terminate(&mut self, stops_forks: bool, processes: &mut CgroupProcesses) -> Signalled {
         let mut frozen = Vec::new();
         if stops_forks {
@@ -99,20 +100,20 @@ impl PodProcesses {
             frozen = self.freeze();
         }
         let mut sum = Signalled::default();
-        // The second pass meets those whose fork was under way.
+        // The second pass reaches processes whose fork was in progress.
         for _ in 0..2 {
-            let before = self.termed.len();
+            let before = self.sigterm_sent.len();
             for group in &self.groups {
                 processes.scan(group.deciding.as_fd());
                 let signals = [Signal::TERM, Signal::CONT];
                 let dir = group.deciding.as_fd();
                 let mut reached = Vec::new();
-                processes.signal(dir, &signals, &self.termed, &mut sum, &mut reached);
-                add(&mut self.termed, &reached);
+                processes.signal(dir, &signals, &self.sigterm_sent, &mut sum, &mut reached);
+                insert_sorted(&mut self.sigterm_sent, &reached);
                 sum.unreachable = sum.unreachable.max(processes.unreachable);
                 sum.unreadable_groups = sum.unreadable_groups.max(processes.unreadable_groups);
             }
-            if self.termed.len() == before {
+            if self.sigterm_sent.len() == before {
                 break;
             }
         }
@@ -120,15 +121,15 @@ impl PodProcesses {
         sum
     }
 
-    /// SIGKILL to everybody, for the first time.
+    /// Sends SIGKILL to all processes, for the first time.
     pub(super) fn kill(&mut self, processes: &mut CgroupProcesses) -> Signalled {
         self.stop_forks();
         self.kill_round(processes)
     }
 
-    /// SIGKILL to those who are still there. Version 1 keeps frozen tasks from dying, so they are
-    /// thawed; and who may still fork does not get to it while the signals are sent.
-    pub(super) fn kill_again(&mut self, processes: &mut CgroupProcesses) {
+    /// Sends SIGKILL to the remaining processes. In cgroup v1 frozen tasks do not exit, so they are thawed
+    /// first. If forks could not be stopped, the pod is frozen while the signals are sent.
+    pub(super) fn kill_remaining(&mut self, processes: &mut CgroupProcesses) {
         for group in &self.groups {
             if let Some((dir, _)) = &group.freezer {
                 processes.scan(dir.as_fd());
@@ -146,12 +147,13 @@ impl PodProcesses {
             let dir = group.deciding.as_fd();
             let mut at_once = Vec::new();
             if group.is_unified {
-                // Who is on the way out is on no list any more (from 7.2), and has its memory still.
+                // Processes that are exiting are not listed any more (since 7.2), but still have their
+                // memory.
                 processes.scan(dir);
                 match kill_group(group) {
                     Ok(()) => {
                         sum.whole_group = true;
-                        add(&mut at_once, processes.pids());
+                        insert_sorted(&mut at_once, processes.pids());
                     }
                     Err(Errno::NOENT | Errno::NODEV) => {}
                     Err(error) if self.killed.is_empty() => {
@@ -168,51 +170,51 @@ impl PodProcesses {
             sum.sent += u32::try_from(at_once.len()).unwrap_or(u32::MAX);
             reached.append(&mut at_once);
             let killed = &self.killed;
-            self.fresh.extend(reached.iter().filter(|pid| killed.binary_search(pid).is_err()));
-            add(&mut self.killed, &reached);
+            self.newly_killed.extend(reached.iter().filter(|pid| killed.binary_search(pid).is_err()));
+            insert_sorted(&mut self.killed, &reached);
             sum.unreachable += processes.unreachable;
             sum.unreadable_groups += processes.unreadable_groups;
         }
         sum
     }
 
-    /// Whether nobody is left, and with them their memory.
-    pub(super) fn is_gone(&self, processes: &mut CgroupProcesses) -> bool {
+    /// Whether no process is left, and the memory of all of them is freed.
+    pub(super) fn is_terminated(&self, processes: &mut CgroupProcesses) -> bool {
         self.groups.iter().all(|group| {
             processes.scan(group.deciding.as_fd());
-            processes.is_empty() && !group.is_ending()
+            processes.is_empty() && !group.is_exiting()
         })
     }
 
-    /// Tasks that ended but were not waited for, where the pids controller tells.
+    /// Returns the number of ended tasks that were not waited for, if the pids controller reports it.
     pub(super) fn unreaped(&self) -> Option<u64> {
         self.groups.iter().filter_map(pids_current).reduce(|a, b| a + b)
     }
 
-    /// Who is left, as [`KillProgress::ProcessesRemaining`] has it.
-    pub(super) fn left(&self, processes: &mut CgroupProcesses) -> KillProgress {
-        let mut left: Vec<UnkillableProcess> = Vec::new();
+    /// Returns the remaining processes as [`KillProgress::ProcessesRemaining`].
+    pub(super) fn remaining(&self, processes: &mut CgroupProcesses) -> KillProgress {
+        let mut remaining: Vec<UnkillableProcess> = Vec::new();
         let mut unreachable = 0;
         let mut unreadable_groups = 0;
         for group in &self.groups {
             processes.scan(group.deciding.as_fd());
             let killed = &self.killed;
-            left.extend(processes.pids().iter().map(|pid| {
+            remaining.extend(processes.pids().iter().map(|pid| {
                 let is_denied = killed.binary_search(pid).is_err();
                 unkillable_process(*pid, is_denied, group)
             }));
             unreachable += processes.unreachable;
-            // Listed no more, and not gone.
-            unreachable += u32::from(processes.is_empty() && group.is_ending());
+            // Not listed any more, but not ended.
+            unreachable += u32::from(processes.is_empty() && group.is_exiting());
             unreadable_groups += processes.unreadable_groups;
         }
-        left.sort_unstable_by_key(|process| process.pid);
-        KillProgress::ProcessesRemaining { processes: left, unreachable, unreadable_groups }
+        remaining.sort_unstable_by_key(|process| process.pid);
+        KillProgress::ProcessesRemaining { processes: remaining, unreachable, unreadable_groups }
     }
 
-    /// Nothing in the pod forks from now on, as far as that can be had.
+    /// Stops all forks in the pod, as far as possible.
     pub(super) fn stop_forks(&mut self) {
-        if !self.holds.is_empty() {
+        if !self.fork_stops.is_empty() {
             return;
         }
         self.can_fork = false;
@@ -221,24 +223,24 @@ impl PodProcesses {
                 self.can_fork = true;
                 continue;
             };
-            match ScopedWrite::forks(dir, path, &self.log) {
-                Ok(hold) => self.holds.extend(hold),
+            match ScopedWrite::stop_forks(dir, path, &self.log) {
+                Ok(hold) => self.fork_stops.extend(hold),
                 Err(error) => {
                     self.can_fork = true;
-                    if !error.is_gone() {
-                        self.updates.push((now_ns(), trouble(&error)));
+                    if !error.is_removed() {
+                        self.updates.push((now_ns(), error_progress(&error)));
                     }
                 }
             }
         }
     }
 
-    /// What was stopped goes on.
-    pub(super) fn let_go(&mut self) {
-        self.holds.clear();
+    /// Undoes the stop of forks.
+    pub(super) fn allow_forks(&mut self) {
+        self.fork_stops.clear();
     }
 
-    /// Frozen until the holds are dropped.
+    /// Freezes the pod's cgroups until the result is dropped.
     fn freeze(&mut self) -> Vec<ScopedWrite> {
         let mut frozen = Vec::new();
         for group in &self.groups {
@@ -247,12 +249,12 @@ impl PodProcesses {
             };
             match ScopedWrite::freeze(dir, path, &self.log) {
                 Ok(hold) => frozen.extend(hold.map(|hold| (hold, dir))),
-                Err(error) if error.is_gone() => {}
-                Err(error) => self.updates.push((now_ns(), trouble(&error))),
+                Err(error) if error.is_removed() => {}
+                Err(error) => self.updates.push((now_ns(), error_progress(&error))),
             }
         }
         let pause = Duration::from_millis(1);
-        for _ in 0..FREEZE.as_millis() {
+        for _ in 0..FREEZE_TIMEOUT.as_millis() {
             if frozen.iter().all(|(hold, dir)| hold.is_frozen(dir)) {
                 break;
             }
@@ -263,14 +265,14 @@ impl PodProcesses {
 }
 
 impl PinnedCgroup {
-    /// Whether somebody is there, once the list of processes is empty. Version 1 lists everybody until
-    /// the end.
-    fn is_ending(&self) -> bool {
+    /// Whether processes are still exiting although the process list is empty. cgroup v1 lists all processes
+    /// until their end.
+    fn is_exiting(&self) -> bool {
         self.is_unified && is_populated(self.deciding.as_fd())
     }
 }
 
-/// Why a process outlives SIGKILL. `is_denied`: no signal could be sent to it.
+/// Returns a process that remains after SIGKILL, with the reason. `is_denied`: no signal could be sent to it.
 fn unkillable_process(pid: u32, is_denied: bool, group: &PinnedCgroup) -> UnkillableProcess {
     let id = i32::try_from(pid).unwrap_or(i32::MAX);
     let stat = Process::new(id).and_then(|process| process.stat());
@@ -285,17 +287,17 @@ fn unkillable_process(pid: u32, is_denied: bool, group: &PinnedCgroup) -> Unkill
     UnkillableProcess { pid, why }
 }
 
-/// Version 1: whether the pod's cgroup is frozen because one above it is.
+/// cgroup v1: whether the pod's cgroup is frozen because an ancestor is.
 fn is_frozen_above(group: &PinnedCgroup) -> bool {
-    group.freezer.as_ref().is_some_and(|(dir, _)| file_says(dir, c"freezer.parent_freezing", b"1"))
+    group.freezer.as_ref().is_some_and(|(dir, _)| file_contains(dir, c"freezer.parent_freezing", b"1"))
 }
 
-fn trouble(error: &ScopedWriteError) -> KillProgress {
+fn error_progress(error: &ScopedWriteError) -> KillProgress {
     KillProgress::Error { what: eviction_core::error::chain(error) }
 }
 
-/// Adds to a sorted list without repeating.
-fn add(sorted: &mut Vec<u32>, more: &[u32]) {
+/// Adds to a sorted list without duplicates.
+fn insert_sorted(sorted: &mut Vec<u32>, more: &[u32]) {
     if !more.is_empty() {
         sorted.extend_from_slice(more);
         sorted.sort_unstable();
@@ -303,7 +305,8 @@ fn add(sorted: &mut Vec<u32>, more: &[u32]) {
     }
 }
 
-/// The kernel kills everybody in the group and below it, forks under way included (from 5.14).
+/// Has the kernel kill all processes in the cgroup and below it, including those of forks in progress (since
+/// 5.14).
 fn kill_group(group: &PinnedCgroup) -> Result<(), Errno> {
     let flags = OFlags::WRONLY | OFlags::CLOEXEC;
     let file = openat(&group.deciding, c"cgroup.kill", flags, Mode::empty())?;
@@ -312,5 +315,5 @@ fn kill_group(group: &PinnedCgroup) -> Result<(), Errno> {
 
 fn pids_current(group: &PinnedCgroup) -> Option<u64> {
     let (dir, _) = group.pids.as_ref()?;
-    str::from_utf8(short(dir, c"pids.current", &mut [0; 32]).trim_ascii()).ok()?.parse().ok()
+    str::from_utf8(read_short_file(dir, c"pids.current", &mut [0; 32]).trim_ascii()).ok()?.parse().ok()
 }

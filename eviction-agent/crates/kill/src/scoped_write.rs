@@ -1,7 +1,7 @@
-//! What is stopped for a while and must go on again: forking and running.
+//! Temporary writes to control files that must be undone: they stop forks or freeze a cgroup.
 //!
-//! Each hold is written to a log before it is taken and struck off after it is released, so that
-//! the next agent releases what one that was killed has left.
+//! Each write is logged before it is made, and marked as undone after it is undone. The next agent undoes
+//! what a killed one has left behind.
 #![forbid(unsafe_code)]
 
 mod undo_log;
@@ -18,7 +18,7 @@ use thiserror::Error;
 use undo_log::UndoEntry;
 pub(super) use undo_log::UndoLog;
 
-/// A hold could not be taken.
+/// A temporary write failed.
 #[derive(Debug, Error)]
 #[error("{operation} {}", path.display())]
 pub(super) struct ScopedWriteError {
@@ -28,13 +28,13 @@ pub(super) struct ScopedWriteError {
 }
 
 impl ScopedWriteError {
-    /// Whether there is no group any more, or no such controller.
-    pub(super) fn is_gone(&self) -> bool {
+    /// Whether the cgroup is removed, or does not have the controller.
+    pub(super) fn is_removed(&self) -> bool {
         matches!(self.source, Errno::NOENT | Errno::NODEV)
     }
 }
 
-/// A control file that holds `ours` until it is released.
+/// A control file that has the value `ours` until this is dropped.
 #[derive(Debug)]
 pub(super) struct ScopedWrite {
     file: OwnedFd,
@@ -43,34 +43,34 @@ pub(super) struct ScopedWrite {
 }
 
 impl ScopedWrite {
-    /// Lets nothing fork in the group and below it. `None` if nothing could before.
-    pub(super) fn forks(
+    /// Stops forks in the cgroup and below it. Returns `None` if they were already stopped.
+    pub(super) fn stop_forks(
         dir: impl AsFd,
         path: &Path,
         log: &Arc<UndoLog>,
     ) -> Result<Option<Self>, ScopedWriteError> {
-        Self::take(dir, path, c"pids.max", b"0", None, log)
+        Self::apply(dir, path, c"pids.max", b"0", None, log)
     }
 
-    /// Freezes the group and those below it. `None` if it was frozen before.
+    /// Freezes the cgroup and those below it. Returns `None` if it was already frozen.
     pub(super) fn freeze(
         dir: impl AsFd,
         path: &Path,
         log: &Arc<UndoLog>,
     ) -> Result<Option<Self>, ScopedWriteError> {
         let dir = dir.as_fd();
-        let version_2 = Self::take(dir, path, c"cgroup.freeze", b"1", None, log);
+        let version_2 = Self::apply(dir, path, c"cgroup.freeze", b"1", None, log);
         match version_2 {
             Err(error) if error.source == Errno::NOENT => {
-                // Reading gives FREEZING before FROZEN.
-                Self::take(dir, path, c"freezer.state", b"FROZEN", Some(b"THAWED"), log)
+                // The file reads FREEZING before FROZEN.
+                Self::apply(dir, path, c"freezer.state", b"FROZEN", Some(b"THAWED"), log)
             }
             taken => taken,
         }
     }
 
-    /// `only_from`: the value that it may be taken from; any but ours if `None`.
-    fn take(
+    /// Writes `ours` and logs it. `only_from` is the only value that may be replaced; `None` means any value.
+    fn apply(
         dir: impl AsFd,
         path: &Path,
         name: &std::ffi::CStr,
@@ -94,13 +94,13 @@ impl ScopedWrite {
         let fail = fail("write");
         let entry = UndoEntry { id: stat.st_ino, ours: ours.to_vec(), original, path };
         let hold = Self { file, entry, log: Arc::clone(log) };
-        log.taken(&hold.entry);
-        // Dropped on failure, which strikes it off.
+        log.log_write(&hold.entry);
+        // If the write fails, the drop marks the entry as undone.
         write(&hold.file, ours).map_err(fail)?;
         Ok(Some(hold))
     }
 
-    /// Whether the freezer says that all tasks are frozen.
+    /// Whether the freezer reports that all tasks are frozen.
     pub(super) fn is_frozen(&self, dir: impl AsFd) -> bool {
         if self.entry.ours == b"FROZEN" {
             return content(&self.file).is_ok_and(|text| text == b"FROZEN");
@@ -115,11 +115,11 @@ impl ScopedWrite {
 impl Drop for ScopedWrite {
     fn drop(&mut self) {
         match self.entry.write_back(&self.file) {
-            Ok(_) => self.log.released(&self.entry),
+            Ok(_) => self.log.log_undone(&self.entry),
             Err(error) => {
                 let file = self.entry.path.display();
-                tracing::error!(%file, %error, "cannot let go on what was stopped");
-                self.log.keep();
+                tracing::error!(%file, %error, "cannot resume what was stopped");
+                self.log.mark_pending();
             }
         }
     }
@@ -142,7 +142,7 @@ mod tests {
     use super::undo_log::outstanding;
     use super::*;
 
-    /// A folder that looks like a group, and a log beside it.
+    /// A directory that takes the place of a cgroup, next to a log.
     fn group() -> (tempfile::TempDir, PathBuf, OwnedFd) {
         let folder = tempfile::tempdir().unwrap();
         let group = folder.path().join("pod1");
@@ -152,24 +152,24 @@ mod tests {
         (folder, group, dir)
     }
 
-    // A plain file keeps the tail of a longer value, which a control file does not.
+    // A plain file keeps the end of a longer value; a control file does not.
     fn pids_max(group: &Path) -> String {
         let text = std::fs::read_to_string(group.join("pids.max")).unwrap();
         text.lines().next().unwrap_or_default().to_owned()
     }
 
     #[test]
-    fn released_when_dropped_and_struck_off() {
+    fn drop_restores_the_value_and_marks_the_log_entry_as_undone() {
         let (folder, group, dir) = group();
         let path = folder.path().join("run/log");
         let (log, recovered) = UndoLog::open(&path).unwrap();
         assert_eq!(recovered, 0);
         let log = Arc::new(log);
         std::fs::write(group.join("pids.max"), "7").unwrap();
-        let hold = ScopedWrite::forks(&dir, &group, &log).unwrap().unwrap();
+        let hold = ScopedWrite::stop_forks(&dir, &group, &log).unwrap().unwrap();
         assert_eq!(pids_max(&group), "0");
         assert_eq!(outstanding(&std::fs::read(&path).unwrap()).len(), 1);
-        assert!(ScopedWrite::forks(&dir, &group, &log).unwrap().is_none());
+        assert!(ScopedWrite::stop_forks(&dir, &group, &log).unwrap().is_none());
         drop(hold);
         assert_eq!(pids_max(&group), "7");
         assert_eq!(outstanding(&std::fs::read(&path).unwrap()), []);
@@ -178,23 +178,23 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_somebody_else_has_set_stays() {
+    fn drop_keeps_a_value_that_was_set_by_others() {
         let (_folder, group, dir) = group();
         std::fs::write(group.join("pids.max"), "7").unwrap();
-        let hold = ScopedWrite::forks(&dir, &group, &Arc::default()).unwrap().unwrap();
+        let hold = ScopedWrite::stop_forks(&dir, &group, &Arc::default()).unwrap().unwrap();
         std::fs::write(group.join("pids.max"), "9").unwrap();
         drop(hold);
         assert_eq!(pids_max(&group), "9");
     }
 
     #[test]
-    fn the_next_agent_releases_what_a_killed_one_has_left() {
+    fn next_agent_undoes_the_writes_of_a_killed_agent() {
         let (folder, group, dir) = group();
         let path = folder.path().join("log");
         std::fs::write(group.join("pids.max"), "7").unwrap();
         let (log, _) = UndoLog::open(&path).unwrap();
-        std::mem::forget(ScopedWrite::forks(&dir, &group, &Arc::new(log)).unwrap());
-        // A group of another id under the same path is not ours to change.
+        std::mem::forget(ScopedWrite::stop_forks(&dir, &group, &Arc::new(log)).unwrap());
+        // Another cgroup with the same path must not be changed.
         let text = String::from_utf8(std::fs::read(&path).unwrap()).unwrap();
         let id = rustix::fs::fstat(&dir).unwrap().st_ino;
         let other = text.replace(&format!("\t{id}\t"), &format!("\t{}\t", id + 1));
@@ -209,13 +209,13 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_let_go_on_stays_for_the_one_after_it() {
+    fn entry_that_cannot_be_undone_stays_in_the_log() {
         let (folder, group, dir) = group();
         let path = folder.path().join("log");
         let (log, _) = UndoLog::open(&path).unwrap();
-        std::mem::forget(ScopedWrite::forks(&dir, &group, &Arc::new(log)).unwrap());
+        std::mem::forget(ScopedWrite::stop_forks(&dir, &group, &Arc::new(log)).unwrap());
         let text = std::fs::read(&path).unwrap();
-        // Nobody can write to a folder.
+        // A directory cannot be written to.
         std::fs::remove_file(group.join("pids.max")).unwrap();
         std::fs::create_dir(group.join("pids.max")).unwrap();
         let (log, recovered) = UndoLog::open(&path).unwrap();
@@ -231,13 +231,13 @@ mod tests {
     fn a_failure_names_the_file() {
         let (_folder, group, dir) = group();
         std::fs::remove_file(group.join("pids.max")).unwrap();
-        let error = ScopedWrite::forks(&dir, &group, &Arc::default()).unwrap_err();
+        let error = ScopedWrite::stop_forks(&dir, &group, &Arc::default()).unwrap_err();
         assert!(error.to_string().starts_with("open ") && error.to_string().ends_with("pod1/pids.max"));
     }
 
     proptest! {
         #[test]
-        fn any_log_is_survived(bytes: Vec<u8>, tail in "[+-]\t[0-9]{1,30}\t[a-z0-9]{0,4}\t.{0,9}\t.{0,9}") {
+        fn any_log_content_is_parsed_without_panic(bytes: Vec<u8>, tail in "[+-]\t[0-9]{1,30}\t[a-z0-9]{0,4}\t.{0,9}\t.{0,9}") {
             outstanding(&bytes);
             let mut log = bytes;
             log.extend(tail.as_bytes());

@@ -1,4 +1,4 @@
-//! The clock and the priority of the threads that finish kills.
+//! The clock and the priority of the threads that complete kills.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
@@ -7,21 +7,21 @@ use eviction_core::time::nanos;
 use rustix::process::setpriority_process;
 use rustix::time::{ClockId, clock_gettime};
 
-/// Ahead of every ordinary thread, behind those of real time: giving back much memory takes long, and
-/// the node goes on meanwhile.
+/// The highest nice priority: before all ordinary threads, after real-time threads. Releasing much memory
+/// takes long, and the node continues to run meanwhile.
 const NICE: i32 = -20;
 
-/// Nanoseconds of CLOCK_MONOTONIC, which kernel stamps are in as well.
+/// Returns the time of CLOCK_MONOTONIC in nanoseconds, the clock of kernel timestamps.
 pub(super) fn now_ns() -> u64 {
-    // It starts near zero at boot and never shows a negative time.
+    // The clock starts near zero at boot and is never negative.
     nanos(Duration::try_from(clock_gettime(ClockId::Monotonic)).unwrap_or_default())
 }
 
-/// Has the calling thread run before ordinary ones, if CAP_SYS_NICE allows it: what it does gives memory back, and
-/// who hears of an eviction wants the processor at the same moment.
-pub(super) fn run_ahead() {
-    // Linux sets the priority of one thread where POSIX means the process.
+/// Raises the priority of the calling thread above ordinary threads, if CAP_SYS_NICE allows it. The thread
+/// frees memory, and at the same time other processes that react to the eviction need the CPU.
+pub(super) fn raise_priority() {
+    // On Linux this sets the priority of one thread, while POSIX specifies the process.
     if let Err(error) = setpriority_process(None, NICE) {
-        tracing::debug!(%error, "a thread that finishes kills stays an ordinary one");
+        tracing::debug!(%error, "the thread that finishes kills has no real-time priority");
     }
 }

@@ -1,4 +1,4 @@
-//! Where the API server is, and with which credentials requests are sent.
+//! The address of the API server and the credentials for requests.
 
 use std::fmt;
 use std::fs::File;
@@ -10,18 +10,18 @@ use kube::config::{Kubeconfig, KubeconfigError, LoadDataError};
 use crate::error::AccessError;
 use eviction_core::error::chain;
 
-/// Where the kubelet puts what a pod needs to ask the API server.
+/// The directory in which the kubelet mounts a pod's service account.
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 const HOST: &str = "KUBERNETES_SERVICE_HOST";
 const PORT: &str = "KUBERNETES_SERVICE_PORT";
 
-/// No file of credentials is as large.
+/// The maximum size of a credentials file, in bytes.
 const LARGEST: u64 = 4 << 20;
 
 const CA: &str = "certificate authority";
 
-/// Where the API server is, and with which credentials requests are sent: from a kubeconfig, or from the
-/// service account of the pod that the agent runs in.
+/// The address of the API server and the credentials for requests, from a kubeconfig or from the service
+/// account of the agent's pod.
 #[derive(Clone, Debug)]
 pub struct Access {
     pub(crate) config: kube::Config,
@@ -30,34 +30,34 @@ pub struct Access {
     pub(crate) origin: Origin,
 }
 
-/// Where an [`Access`] was found.
+/// The source of an [`Access`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     Kubeconfig { path: PathBuf, context: String },
     ServiceAccount,
 }
 
-/// Where a kubelet is, and how its certificate is checked.
+/// The address of a kubelet, and how its certificate is verified.
 #[derive(Clone, Debug)]
 pub struct KubeletAddress {
-    /// A name, or an address without brackets.
+    /// A host name, or an IP address without brackets.
     pub host: String,
-    /// The port, 10250 as a rule.
+    /// The port, usually 10250.
     pub port: u16,
-    /// PEM certificates of its CA; absent: that of the API server.
+    /// The file with the PEM certificates of its CA; `None`: the CA of the API server.
     pub certificate_authority: Option<PathBuf>,
-    /// The name in its certificate, if that is not the host.
+    /// The name in its certificate, if it differs from the host.
     pub server_name: Option<String>,
-    /// Any certificate will do.
+    /// Whether any certificate is accepted.
     pub insecure: bool,
 }
 
 impl Access {
-    /// Reads a kubeconfig; without a path takes the service account of the pod, as
-    /// `rest.InClusterConfig` of client-go does.
+    /// Reads a kubeconfig. Without a path, uses the service account of the pod, as `rest.InClusterConfig` of
+    /// client-go does.
     ///
     /// # Errors
-    /// If a file is missing or wrong.
+    /// If a file is missing or invalid.
     pub fn find(kubeconfig: Option<&Path>) -> Result<Self, AccessError> {
         match kubeconfig {
             Some(path) => from_kubeconfig(path),
@@ -65,30 +65,30 @@ impl Access {
         }
     }
 
-    /// The address of the server.
+    /// Returns the URL of the server.
     pub fn server(&self) -> impl fmt::Display {
         self.config.cluster_url.to_string().trim_end_matches('/').to_owned()
     }
 
-    /// Where this was found.
+    /// Returns the source of this access.
     pub fn origin(&self) -> impl fmt::Display {
         &self.origin
     }
 
-    /// `host:port`.
+    /// Returns `host:port` of the server.
     pub(crate) fn authority(&self) -> String {
         let url = &self.config.cluster_url;
         let host = url.host().unwrap_or_default();
         format!("{host}:{}", url.port_u16().unwrap_or(443))
     }
 
-    /// Whether credentials are part of the stack, which has to be built again to renew them.
+    /// Whether credentials are part of the stack, so that it must be rebuilt to renew them.
     pub(crate) fn is_renewed_by_stack(&self) -> bool {
         let auth = &self.config.auth_info;
         auth.client_certificate.is_some() || auth.exec.is_some() || auth.auth_provider.is_some()
     }
 
-    /// The same credentials for a kubelet.
+    /// Returns an access to a kubelet with the same credentials.
     ///
     /// # Errors
     /// If its CA cannot be read.
@@ -97,11 +97,11 @@ impl Access {
         let mut access = self.clone();
         access.config.cluster_url = url(&host, port)?;
         access.config.tls_server_name = server_name;
-        // It is on this node.
+        // The kubelet is on this node.
         access.config.proxy_url = None;
         access.config.accept_invalid_certs = insecure;
         if let Some(path) = certificate_authority {
-            trust(&mut access.config, path)?;
+            use_ca_file(&mut access.config, path)?;
         }
         Ok(access)
     }
@@ -118,7 +118,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Reads a file of a kubeconfig, of certificates or of a token.
+/// Reads a kubeconfig, a certificate or a token file.
 pub(crate) fn read_file(what: &'static str, path: &Path) -> Result<Vec<u8>, AccessError> {
     let fail = |source| AccessError::Read { what, path: path.to_owned(), source };
     let mut bytes = Vec::new();
@@ -130,21 +130,21 @@ pub(crate) fn read_file(what: &'static str, path: &Path) -> Result<Vec<u8>, Acce
     Ok(bytes)
 }
 
-/// Checks servers by the CA in that file, which kube reads again every minute.
-fn trust(config: &mut kube::Config, path: PathBuf) -> Result<(), AccessError> {
+/// Verifies servers against the CA in this file, which kube reads again every minute.
+fn use_ca_file(config: &mut kube::Config, path: PathBuf) -> Result<(), AccessError> {
     let bytes = read_file(CA, &path)?;
     if !String::from_utf8_lossy(&bytes).contains("-----BEGIN CERTIFICATE-----") {
         let (from, why) = (path.display().to_string(), "no PEM certificate is in it".to_owned());
         return Err(AccessError::Credentials { what: CA, from, why });
     }
-    // Without it kube would look for the CAs of the system as well.
+    // Without this, kube would load the system's CAs as well.
     config.root_cert = Some(Vec::new());
     config.root_cert_file = Some(path);
     Ok(())
 }
 
 fn from_kubeconfig(path: &Path) -> Result<Access, AccessError> {
-    // Errors of the file read as those of all other files.
+    // Read it first, so that I/O errors have the same form as for other files.
     read_file("kubeconfig", path)?;
     let wrong = |why: String| AccessError::Kubeconfig { path: path.to_owned(), why };
     let file = Kubeconfig::read_from(path).map_err(|error| explain(path, error))?;
@@ -160,7 +160,7 @@ fn from_kubeconfig(path: &Path) -> Result<Access, AccessError> {
         return Err(wrong(format!("server: `{}` does not begin with https://", config.cluster_url)));
     }
     match ca_file {
-        Some(ca) => trust(&mut config, ca)?,
+        Some(ca) => use_ca_file(&mut config, ca)?,
         None if config.root_cert.as_ref().is_some_and(Vec::is_empty) => {
             return Err(wrong("certificate-authority-data: no PEM certificate is in it".into()));
         }
@@ -169,7 +169,7 @@ fn from_kubeconfig(path: &Path) -> Result<Access, AccessError> {
     Ok(Access::new(config, Origin::Kubeconfig { path: path.to_owned(), context }))
 }
 
-/// The file of the CA that the current context leads to, if it is in a file.
+/// Returns the CA file of the current context, if the CA is in a file.
 fn ca_file(file: &Kubeconfig, context: &str) -> Option<PathBuf> {
     let context = file.contexts.iter().find(|it| it.name == context)?.context.as_ref()?;
     let cluster = file.clusters.iter().find(|it| it.name == context.cluster)?.cluster.as_ref()?;
@@ -192,7 +192,7 @@ fn explain(path: &Path, error: KubeconfigError) -> AccessError {
     AccessError::Kubeconfig { path: path.to_owned(), why }
 }
 
-/// `rest.InClusterConfig` of client-go, with the environment and the folder as arguments.
+/// `rest.InClusterConfig` of client-go, with the environment and the directory as arguments.
 fn in_cluster(variable: impl Fn(&str) -> Option<String>, account: &Path) -> Result<Access, AccessError> {
     let set = |name: &'static str| {
         variable(name)
@@ -206,12 +206,12 @@ fn in_cluster(variable: impl Fn(&str) -> Option<String>, account: &Path) -> Resu
         .filter(|port| *port != 0)
         .ok_or(AccessError::NotInCluster { variable: PORT, why: "it is no port" })?;
     let mut config = kube::Config::new(url(&host, port)?);
-    trust(&mut config, account.join("ca.crt"))?;
+    use_ca_file(&mut config, account.join("ca.crt"))?;
     config.auth_info.token_file = Some(account.join("token").display().to_string());
     Ok(Access::new(config, Origin::ServiceAccount))
 }
 
-/// `https://HOST:PORT` of a name, or of an address with or without brackets.
+/// Returns `https://HOST:PORT` for a name, or for an address with or without brackets.
 fn url(host: &str, port: u16) -> Result<http::Uri, AccessError> {
     let host = host.trim_matches(['[', ']']);
     let url = if host.contains(':') {
@@ -231,7 +231,7 @@ impl Access {
         config.headers.push((http::header::USER_AGENT, http::HeaderValue::from_static(AGENT)));
         let file = config.auth_info.token_file.take().filter(|file| !file.is_empty());
         if file.is_some() {
-            // As with client-go, the file goes first.
+            // As with client-go, the token file takes precedence.
             config.auth_info.token = None;
         }
         Self { config, token_file: file.map(PathBuf::from), origin }

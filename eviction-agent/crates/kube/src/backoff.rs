@@ -1,12 +1,12 @@
-//! Pauses between tries, and the clock of decisions.
+//! Retry pauses with jitter, and the clock of decisions.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Pauses that double, each of them shortened by chance to at least half, so that agents that lost
-/// the same server do not come back all at once.
+/// Pauses that double, each randomly shortened to not less than half, so that agents which lost the same
+/// server do not all reconnect at once.
 #[derive(Clone, Debug)]
 pub(crate) struct Backoff {
     least: Duration,
@@ -15,35 +15,35 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
-    /// Pauses from `least` to `most`.
+    /// Creates a backoff with pauses from `least` to `most`.
     pub(crate) fn new(least: Duration, most: Duration) -> Self {
         Self { least, most, next: least }
     }
 
-    /// The pause before the next try.
+    /// Returns the pause before the next attempt.
     pub(crate) fn pause(&mut self) -> Duration {
         let pause = self.next;
         self.next = (pause * 2).min(self.most);
-        pause / 2 + part_of(pause / 2)
+        pause / 2 + random_part_of(pause / 2)
     }
 
-    /// A try was good.
+    /// Restarts at the shortest pause, after a successful attempt.
     pub(crate) fn reset(&mut self) {
         self.next = self.least;
     }
 }
 
-/// Some part of `whole`, by chance.
-pub(crate) fn part_of(whole: Duration) -> Duration {
-    // Keys of hash maps are the randomness that the standard library has.
+/// Returns a random part of `whole`.
+pub(crate) fn random_part_of(whole: Duration) -> Duration {
+    // The random keys of hash maps are the only source of randomness in the standard library.
     let chance = RandomState::new().hash_one(0_u8) >> 32;
     whole.mul_f64(f64::from(u32::try_from(chance).unwrap_or(u32::MAX)) / f64::from(u32::MAX))
 }
 
-/// Nanoseconds of CLOCK_MONOTONIC, which decisions are stamped with.
+/// Returns the time of CLOCK_MONOTONIC in nanoseconds, the clock of decision timestamps.
 pub(crate) fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
-    // The monotonic clock starts near zero at boot and never shows a negative time.
+    // The monotonic clock starts near zero at boot and is never negative.
     u64::try_from(now.tv_sec)
         .unwrap_or(0)
         .saturating_mul(1_000_000_000)
@@ -57,7 +57,7 @@ mod tests {
     use super::Backoff;
 
     #[test]
-    fn pauses_grow_to_their_bound_and_begin_anew() {
+    fn pauses_double_up_to_the_maximum_and_restart_after_reset() {
         let second = Duration::from_secs(1);
         let mut backoff = Backoff::new(second, 8 * second);
         for most in [1, 2, 4, 8, 8] {

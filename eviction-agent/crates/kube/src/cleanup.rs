@@ -1,4 +1,4 @@
-//! Removes what the agent has written into nodes.
+//! Removes the conditions and taints that the agent has set on nodes.
 
 use std::time::Duration;
 
@@ -14,13 +14,13 @@ use crate::node_patch::{NodePatcher, NodeResponse, PatchKind};
 use crate::nullable::objects;
 use crate::request::Request;
 
-/// A guard against others who write all the time, and against a server that does not come back.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// The time limit for one node, in case others write continuously or the server stays unavailable.
+const NODE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// So often what somebody else writes again at once is removed again.
-const ROUNDS: u32 = 2;
+/// How often a condition or taint is removed again if it is written again at once.
+const MAX_REPEATS: u32 = 2;
 
-/// Nodes that are listed by one request, and the bytes that they may have.
+/// The number of nodes that one request lists, and the maximum size of the response in bytes.
 const PAGE: u32 = 50;
 const LARGEST: usize = 32 << 20;
 
@@ -48,7 +48,7 @@ objects! {
 /// Lists the names of all nodes.
 ///
 /// # Errors
-/// If the API server refuses or does not respond.
+/// If the API server rejects the request or does not respond.
 pub async fn list_nodes(client: &Client) -> Result<Vec<String>, OperationError> {
     const OPERATION: &str = "list nodes";
     let mut names = Vec::new();
@@ -70,12 +70,12 @@ pub async fn list_nodes(client: &Client) -> Result<Vec<String>, OperationError> 
         if page.metadata.next.is_empty() {
             return Ok(names);
         }
-        // A token of the server: URL-safe Base64.
+        // The server's token is URL-safe Base64.
         next = format!("&continue={}", page.metadata.next);
     }
 }
 
-/// What was removed from a node.
+/// The taints and conditions that were removed from a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Clean {
     /// Taints as `KEY:EFFECT`.
@@ -87,11 +87,11 @@ pub struct Clean {
 /// Removes the agent's conditions and taints from a node; with `only_read` returns what it would remove.
 ///
 /// # Errors
-/// If the node does not exist, or the API server refuses or does not respond for 30 s.
+/// If the node does not exist, or the API server rejects a request or does not respond for 30 s.
 pub async fn clean_node(patcher: &NodePatcher, name: &str, only_read: bool) -> Result<Clean, OperationError> {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + NODE_TIMEOUT;
     let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
-    let (mut removed, mut rounds) = (Clean::default(), 0);
+    let (mut removed, mut repeats) = (Clean::default(), 0);
     loop {
         let mut response = patcher.read(name).await;
         let mut operation = "read";
@@ -102,28 +102,28 @@ pub async fn clean_node(patcher: &NodePatcher, name: &str, only_read: bool) -> R
             }
             match clean_once(patcher, &node, &mut removed).await {
                 Ok(false) => return Ok(removed),
-                // A dry run leaves everything where it is.
+                // A dry run changes nothing.
                 Ok(true) if patcher.is_dry() => return Ok(removed),
-                Ok(true) if rounds < ROUNDS => {
-                    rounds += 1;
+                Ok(true) if repeats < MAX_REPEATS => {
+                    repeats += 1;
                     continue;
                 }
                 Ok(true) => {
-                    return Err(error("clean", name, "what is taken away is written again")
+                    return Err(error("clean", name, "something else writes the removed values again")
                         .help("the agent still runs there: take its DaemonSet away first"));
                 }
-                Err(refused) => (operation, response) = refused,
+                Err(rejected) => (operation, response) = rejected,
             }
         }
-        if !is_passing(&response) || Instant::now() >= until {
+        if !is_transient(&response) || Instant::now() >= until {
             return Err(failure(operation, name, &response.result));
         }
         sleep(backoff.pause()).await;
     }
 }
 
-/// Removes what there is; false if there is nothing, or what the server did not accept. Adds what was
-/// removed.
+/// Removes the agent's taints and conditions and adds them to `removed`. Returns false if there are none.
+/// Fails with the response if the server did not accept a patch.
 async fn clean_once(
     patcher: &NodePatcher,
     node: &Node,
@@ -150,21 +150,21 @@ async fn clean_once(
 }
 
 impl Clean {
-    /// What the agent has written into a node.
+    /// Returns the agent's taints and conditions on a node.
     fn of(node: &Node) -> Self {
         let [taints, conditions] = PatchKind::ALL.map(|kind| kind.removal(node).removed());
         Self { taints, conditions }
     }
 }
 
-/// The agent's taints and conditions on a node.
+/// Returns the agent's taints and conditions on a node, in one list.
 pub(crate) fn leftovers(node: &Node) -> Vec<String> {
     let Clean { taints, conditions } = Clean::of(node);
     taints.into_iter().chain(conditions).collect()
 }
 
-/// Whether it may be different in a moment.
-fn is_passing(response: &NodeResponse) -> bool {
+/// Whether a retry may succeed.
+fn is_transient(response: &NodeResponse) -> bool {
     response.is_stale() || matches!(response.result, ApiResult::Throttled { .. } | ApiResult::Unknown { .. })
 }
 
@@ -186,7 +186,7 @@ fn failure(operation: &'static str, name: &str, result: &ApiResult) -> Operation
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fake_server::{Then, serve};
+    use crate::fake_server::{AfterResponse, serve};
 
     #[tokio::test]
     async fn every_page_of_the_list_is_read() {
@@ -196,7 +196,7 @@ mod tests {
                 true => r#"{"metadata": {"continue": null}, "items": [{"metadata": {"name": "n2"}}]}"#,
             };
             let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
-            ((head + body).into_bytes(), Then::Close)
+            ((head + body).into_bytes(), AfterResponse::Close)
         })
         .await;
         let client = Client::new(access).unwrap();

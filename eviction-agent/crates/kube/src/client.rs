@@ -15,32 +15,34 @@ use crate::reachability::{ApiReachability, Availability};
 use crate::request::{Request, Response, retry_after};
 use crate::stack::{Service, Stack, TokenFile};
 
-/// Connections that [`Client::keep_warm`] keeps good: at a threshold crossing the node is tainted and
-/// a pod evicted, and neither waits for the other's connection.
-const WARM: usize = 2;
+/// The number of connections that [`Client::keep_warm`] keeps open. At a threshold crossing the agent taints
+/// the node and evicts a pod, and neither request should wait for the connection of the other.
+const WARM_CONNECTIONS: usize = 2;
 
-/// How many idle connections are kept for how long: those for requests as long as the API server does,
-/// which closes one after 90 s without a request (`IdleTimeout` of its `http.Server`); those for lists
-/// and watches from a page to the next, and from a list to its watch.
-const REQUESTS: (usize, Duration) = (WARM, Duration::from_secs(80));
+/// The maximum number of idle connections, and how long each is kept. Request connections are kept almost as
+/// long as by the API server, which closes one after 90 s without a request (`IdleTimeout` of its
+/// `http.Server`). Connections for lists and watches are kept between pages, and between a list and its
+/// watch.
+const REQUESTS: (usize, Duration) = (WARM_CONNECTIONS, Duration::from_secs(80));
 const WATCHES: (usize, Duration) = (1, Duration::from_secs(1));
 const NONE: (usize, Duration) = (0, Duration::ZERO);
 
-/// After so long an idle connection is used for a request: the API server closes it after 90 s
+/// How long a connection may be idle before a request keeps it alive. The API server closes it after 90 s
 /// (`IdleTimeout` of its `http.Server`).
 const KEEP_ALIVE: Duration = Duration::from_secs(45);
 
-/// Read to keep a connection alive: any client may, and it costs the server nothing.
+/// The path that is read to keep a connection alive. Every client may read it, and it costs the server almost
+/// nothing.
 const VERSION: &str = "/version";
 
-/// Between two requests of a probe.
+/// The interval between two requests of a probe.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
 
-/// For so long; after that less and less often.
+/// How long the probe keeps this interval. After that the intervals grow.
 const PROBE_OFTEN: Duration = Duration::from_secs(60);
 const PROBE_MOST: Duration = Duration::from_secs(10);
 
-/// How long each may take: as long as an eviction.
+/// The timeout of each request of a probe, the same as for an eviction.
 const PROBE_WITHIN: Duration = Duration::from_secs(5);
 
 /// Sends requests to the API server. Cloning shares the connections. Needs a tokio runtime with IO and time.
@@ -54,22 +56,22 @@ struct Shared {
     access: Access,
     token: Option<Arc<TokenFile>>,
     connections: Mutex<Connections>,
-    /// The connections were given up.
+    /// Notified when connections were closed.
     closed: Notify,
     observer: Observer,
-    /// Whether the server is available, and how that is known.
+    /// Whether the server is available.
     reachable: watch::Sender<bool>,
     reachability: Mutex<ApiReachability>,
-    born: Instant,
-    /// A request failed, or has no response yet: the probe starts.
+    created_at: Instant,
+    /// Notified when a request failed or has no response yet, which starts the probe.
     check_reachability: Notify,
 }
 
-/// What is made when it is needed, and made anew when it is no good any more.
+/// The connections, created on demand and recreated when they no longer work.
 #[derive(Debug, Default)]
 struct Connections {
     stack: Option<Arc<Stack>>,
-    /// kube's client for requests, with its pool of connections.
+    /// kube's client for requests, with its connection pool.
     pool: Option<Pool>,
 }
 
@@ -82,26 +84,26 @@ impl std::fmt::Debug for Pool {
     }
 }
 
-/// Over which connection a request goes.
+/// The connection for a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Connection {
-    /// Any of the pool.
+    /// Any connection of the pool.
     Pooled,
-    /// One of its own: those of the pool may be what is broken.
+    /// A new connection, since those of the pool may be broken.
     Fresh,
 }
 
 impl Client {
-    /// A client that has not connected yet. Credentials are read here once, so that what is wrong with
-    /// them is known before the first request. Blocks while an exec plugin runs.
+    /// Creates a client that has not connected yet. Reads the credentials once, so that errors in them are
+    /// reported before the first request. Blocks while an exec plugin runs.
     ///
     /// # Errors
-    /// If they cannot be read or are not what they should be.
+    /// If the credentials cannot be read or are invalid.
     pub fn new(access: Access) -> Result<Self, AccessError> {
         Self::observed(access, Observer::default())
     }
 
-    /// The same; the observer takes what is counted of it, and of what sends its requests by it.
+    /// Like [`Client::new`]; the observer counts the requests of the client and of its users.
     ///
     /// # Errors
     /// As [`Client::new`].
@@ -120,37 +122,38 @@ impl Client {
             observer,
             reachable: watch::Sender::new(true),
             reachability: Mutex::default(),
-            born: Instant::now(),
+            created_at: Instant::now(),
             check_reachability: Notify::new(),
         };
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// Where the server is.
+    /// Returns the address of the server and the credentials.
     pub fn access(&self) -> &Access {
         &self.shared.access
     }
 
     /// Sends a request and reads the response, whatever its status.
     ///
-    /// Never sent a second time once it may have arrived. May be cancelled; then the connection ends.
+    /// A request that may have arrived is never sent again. The future may be cancelled, which closes the
+    /// connection.
     ///
     /// # Errors
-    /// If there is no response; [`RequestError::may_have_been_carried_out`] says whether the request
-    /// may have been carried out all the same.
+    /// If there is no response. [`RequestError::may_have_been_carried_out`] returns whether the request may
+    /// have been carried out anyway.
     pub async fn request(&self, request: Request) -> Result<Response, RequestError> {
         self.send(request, Connection::Pooled).await
     }
 
     async fn send(&self, request: Request, connection: Connection) -> Result<Response, RequestError> {
-        let began = self.shared.born.elapsed();
+        let began = self.shared.created_at.elapsed();
         let result = self.exchange(&request, connection).await;
         let status = result.as_ref().map(|response| response.status);
         self.shared.observer.request(operation(&request.method, &request.path), status);
         match &result {
             Ok(response) if response.status == 401 => self.renew_credentials(),
             Err(RequestError::Certificate { .. }) => self.renew_credentials(),
-            // The others go the same way.
+            // The other pooled connections use the same network path.
             Err(RequestError::Deadline { .. } | RequestError::Broken(_))
                 if connection == Connection::Pooled =>
             {
@@ -159,9 +162,9 @@ impl Client {
             }
             _ => {}
         }
-        // That one is answered also by a server that has lost its store.
+        // The server can answer this path even without its store.
         if request.path != VERSION {
-            self.shared.note_result(began, Availability::of(&result));
+            self.shared.record_result(began, Availability::of(&result));
         } else if result.is_err() {
             self.check_reachability();
         }
@@ -183,8 +186,8 @@ impl Client {
             let (status, retry_after) = (head.status.as_u16(), retry_after(&head.headers));
             Ok(Response { status, retry_after, body: body.to_bytes() })
         };
-        let late = |_elapsed| RequestError::Deadline { after: request.within };
-        timeout(request.within, exchange).await.map_err(late)?
+        let timed_out = |_elapsed| RequestError::Deadline { after: request.within };
+        timeout(request.within, exchange).await.map_err(timed_out)?
     }
 
     async fn kube(&self, connection: Connection) -> Result<kube::Client, RequestError> {
@@ -199,7 +202,7 @@ impl Client {
         Ok(pool.get_or_insert_with(|| Pool(kube_client(stack.service(REQUESTS)))).0.clone())
     }
 
-    /// Sends lists and watches over connections of its own.
+    /// Returns a service with separate connections, for lists and watches.
     pub(crate) async fn service(&self) -> Result<Service, RequestError> {
         Ok(self.stack().await?.service(WATCHES))
     }
@@ -214,11 +217,11 @@ impl Client {
         Ok(Arc::clone(self.shared.connections().stack.insert(stack)))
     }
 
-    /// The server does not accept the credentials, or they do not fit the server: reads them again for the
-    /// next request.
+    /// Reads the credentials again for the next request, because the server rejected them or its certificate
+    /// did not verify.
     pub(crate) fn renew_credentials(&self) {
         if let Some(token) = &self.shared.token {
-            token.refused();
+            token.invalidate();
         }
         if self.shared.access.is_renewed_by_stack() {
             *self.shared.connections() = Connections::default();
@@ -226,24 +229,24 @@ impl Client {
         }
     }
 
-    /// Takes what is counted.
+    /// Returns the observer that counts the requests.
     pub(crate) fn observer(&self) -> &Observer {
         &self.shared.observer
     }
 
-    /// Whether the server is available: by what became of the requests so far, and after a failure, of those
-    /// of [`Client::probe`].
+    /// Returns whether the server is available, according to the previous requests and, after a failure, to
+    /// those of [`Client::probe`].
     pub fn reachable(&self) -> watch::Receiver<bool> {
         self.shared.reachable.subscribe()
     }
 
-    /// Wakes [`Client::probe`]: the server may be unavailable.
+    /// Starts [`Client::probe`], because the server may be unavailable.
     pub fn check_reachability(&self) {
         self.shared.check_reachability.notify_one();
     }
 
-    /// Reads that path from a failure until a success, for ever: once a second, after a minute up to every
-    /// ten. It should be something for which the server has to ask its store.
+    /// Runs forever. After a failure it reads `path` until a success: once a second, and after a minute less
+    /// often, down to once in ten seconds. The path should require the server to access its store.
     pub async fn probe(&self, path: String) {
         loop {
             self.shared.check_reachability.notified().await;
@@ -251,26 +254,25 @@ impl Client {
             let began = Instant::now();
             let mut pauses = Backoff::new(PROBE_EVERY, PROBE_MOST);
             loop {
-                let asked = Instant::now();
+                let requested_at = Instant::now();
                 let request = Request::get(path.clone()).within(PROBE_WITHIN);
                 let result = self.send(request, connection).await;
                 if Availability::of(&result) == Availability::Available {
                     break;
                 }
                 connection = if result.is_err() { Connection::Fresh } else { Connection::Pooled };
-                // A server that comes back has all nodes at its door.
+                // All nodes reconnect to a server that has recovered.
                 let pause = if began.elapsed() < PROBE_OFTEN { PROBE_EVERY } else { pauses.pause() };
-                sleep(pause.saturating_sub(asked.elapsed())).await;
+                sleep(pause.saturating_sub(requested_at.elapsed())).await;
             }
         }
     }
 
-    /// Keeps two connections open that are known to be good, for ever: the next request pays for no
-    /// handshake.
+    /// Runs forever and keeps two working connections open, so that the next request needs no handshake.
     pub async fn keep_warm(&self) {
         let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(20));
         loop {
-            // Two at once need two connections.
+            // Two simultaneous requests need two connections.
             let (first, second) =
                 tokio::join!(self.request(Request::get(VERSION)), self.request(Request::get(VERSION)));
             let is_good =
@@ -281,14 +283,14 @@ impl Client {
             }
             backoff.reset();
             let closed = self.shared.closed.notified();
-            // At least a moment, so that a server that closes each connection is not stormed.
+            // A minimum pause, so that a server that closes each connection is not flooded.
             sleep(Duration::from_millis(500)).await;
             let _whichever = timeout(KEEP_ALIVE, closed).await;
         }
     }
 }
 
-/// kube's client over that service. Namespaces are always given.
+/// Creates kube's client over this service. The default namespace is not used, since all requests name one.
 pub(crate) fn kube_client<S, B>(service: S) -> kube::Client
 where
     S: tower::Service<
@@ -303,17 +305,17 @@ where
     kube::Client::new(service, "default")
 }
 
-/// What the kubelet is asked for.
+/// An endpoint of the kubelet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KubeletEndpoint {
-    /// The configuration that it runs with.
+    /// The running configuration of the kubelet.
     Configz,
     /// The Summary of `stats/v1alpha1`.
     StatsSummary,
 }
 
 impl KubeletEndpoint {
-    /// Where it is served.
+    /// Returns the path of the endpoint.
     pub const fn path(self) -> &'static str {
         match self {
             Self::Configz => "/configz",
@@ -322,31 +324,31 @@ impl KubeletEndpoint {
     }
 }
 
-/// The kubelet may have to ask the API server who asks: it gives that up after 10 s
-/// (`authentication.webhook`).
+/// The timeout of a kubelet request. The kubelet may have to authenticate the client at the API server, which
+/// it gives up after 10 s (`authentication.webhook`).
 const KUBELET_WITHIN: Duration = Duration::from_secs(12);
 
-/// Asks a kubelet with the credentials for the API server. Without a `server_name` its certificate may
-/// be for `node_name`, as one that it has signed itself is, or for its address.
+/// Sends a request to a kubelet with the credentials for the API server. Without a `server_name`, the
+/// kubelet's certificate may be for `node_name`, as a self-signed one is, or for its address.
 ///
 /// # Errors
-/// Why there is no response; of certificates, why the first name does not fit.
+/// If there is no response. If no certificate verifies, the error is that of the first name.
 pub async fn ask_kubelet(
     access: &Access,
     kubelet: &KubeletAddress,
     node_name: Option<&str>,
     endpoint: KubeletEndpoint,
 ) -> Result<Response, RequestError> {
-    let ask = async |kubelet: KubeletAddress| {
+    let send_request = async |kubelet: KubeletAddress| {
         let client = Client::new(access.to_kubelet(kubelet)?)?;
         client.request(Request::get(endpoint.path()).within(KUBELET_WITHIN)).await
     };
     let Some(node_name) = node_name.filter(|_| kubelet.server_name.is_none()) else {
-        return ask(kubelet.clone()).await;
+        return send_request(kubelet.clone()).await;
     };
     let by_name = KubeletAddress { server_name: Some(node_name.to_owned()), ..kubelet.clone() };
-    match ask(by_name).await {
-        Err(error @ RequestError::Certificate { .. }) => match ask(kubelet.clone()).await {
+    match send_request(by_name).await {
+        Err(error @ RequestError::Certificate { .. }) => match send_request(kubelet.clone()).await {
             Err(RequestError::Certificate { .. }) => Err(error),
             result => result,
         },
@@ -359,9 +361,9 @@ impl Shared {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn note_result(&self, began: Duration, availability: Availability) {
+    fn record_result(&self, began: Duration, availability: Availability) {
         let mut reachability = self.reachability.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(reachable) = reachability.note(began, self.born.elapsed(), availability) {
+        if let Some(reachable) = reachability.record(began, self.created_at.elapsed(), availability) {
             self.reachable.send_replace(reachable);
         }
         if availability == Availability::Unavailable {

@@ -1,4 +1,4 @@
-//! Whether the pods of a DaemonSet are ready.
+//! Waits until the pods of a DaemonSet are ready.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,12 +13,12 @@ use crate::client::Client;
 use crate::error::OperationError;
 use crate::node_identity::message;
 use crate::nullable::objects;
-use crate::request::{Request, segment};
+use crate::request::{Request, push_segment};
 
 const READ_EVERY: Duration = Duration::from_secs(1);
 
-/// So many pods that are not ready are named.
-const NAMED: usize = 20;
+/// The maximum number of pods that an error lists.
+const MAX_LISTED_PODS: usize = 20;
 
 /// A DaemonSet as `NAMESPACE/NAME`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,22 +106,22 @@ objects! {
     }
 
     struct ContainerState {
-        waiting: Ended,
-        terminated: Ended,
+        waiting: StateDetails,
+        terminated: StateDetails,
     }
 
-    /// Why a container waits, or ended.
-    struct Ended {
+    /// Why a container waits or has terminated.
+    struct StateDetails {
         reason: String,
         message: String,
         exit_code: i64,
     }
 }
 
-/// Waits until the pods of a DaemonSet are ready, `within` at most. Returns their number.
+/// Waits until the pods of a DaemonSet are ready, for at most `within`. Returns their number.
 ///
 /// # Errors
-/// Which pods are not ready, on which nodes and why; or why that cannot be read.
+/// If pods are not ready, with their nodes and the causes, or if the DaemonSet cannot be read.
 pub async fn wait_ready(
     client: &Client,
     daemon_set: &DaemonSetName,
@@ -153,11 +153,11 @@ async fn not_ready(client: &Client, daemon_set: &DaemonSetName, found: &DaemonSe
             let mut problems: Vec<_> = items.iter().filter_map(Pod::problem).collect();
             problems.sort();
             // Writing to a string cannot fail.
-            for problem in problems.iter().take(NAMED) {
+            for problem in problems.iter().take(MAX_LISTED_PODS) {
                 let _ = write!(text, "; {problem}");
             }
-            if problems.len() > NAMED {
-                let _ = write!(text, "; and {} more", problems.len() - NAMED);
+            if problems.len() > MAX_LISTED_PODS {
+                let _ = write!(text, "; and {} more", problems.len() - MAX_LISTED_PODS);
             }
         }
         Err(error) => {
@@ -178,9 +178,9 @@ async fn read<T: DeserializeOwned>(
     let is_list = resource == "pods";
     let mut path = if is_list { "/api/v1".to_owned() } else { "/apis/apps/v1".to_owned() };
     path.push_str("/namespaces/");
-    segment(namespace, &mut path);
+    push_segment(namespace, &mut path);
     let _ = write!(path, "/{resource}{}", if is_list { "?labelSelector=" } else { "/" });
-    segment(if is_list { labels } else { name }, &mut path);
+    push_segment(if is_list { labels } else { name }, &mut path);
     let operation = format!("read {resource} of DaemonSet {daemon_set}");
     let request = Request { largest: 32 << 20, ..Request::get(path) };
     let response =
@@ -197,7 +197,7 @@ async fn read<T: DeserializeOwned>(
 }
 
 impl Pod {
-    /// Why it is not ready, with its node; nothing if it is.
+    /// Returns why the pod is not ready, with its node; `None` if it is ready.
     fn problem(&self) -> Option<String> {
         let PodStatus { phase, conditions, init_container_statuses, container_statuses } = &self.status;
         if conditions.iter().any(|it| it.kind == "Ready" && it.status == "True") {
@@ -205,9 +205,9 @@ impl Pod {
         }
         let node = Some(self.spec.node_name.as_str()).filter(|name| !name.is_empty());
         let containers = init_container_statuses.iter().chain(container_statuses);
-        let ended =
+        let states =
             containers.flat_map(|it| [&it.state.terminated, &it.last_state.terminated, &it.state.waiting]);
-        let of_container = ended
+        let of_container = states
             .filter(|it| it.exit_code != 0 || !it.message.is_empty())
             .map(|it| if it.message.is_empty() { &it.reason } else { &it.message });
         let of_condition = conditions.iter().filter(|it| it.status != "True").map(|it| &it.message);
@@ -220,7 +220,7 @@ impl Pod {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fake_server::{Then, serve};
+    use crate::fake_server::{AfterResponse, serve};
 
     const PODS: &str = r#"{"items": [
         {"metadata": {"name": "a"}, "spec": {"nodeName": "n1"},
@@ -242,7 +242,7 @@ mod tests {
             let body = if is_pods { pods } else { daemon_set };
             let status = if body.is_empty() { "403 Forbidden" } else { "200 OK" };
             let head = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n", body.len());
-            ((head + body).into_bytes(), Then::Close)
+            ((head + body).into_bytes(), AfterResponse::Close)
         })
         .await;
         let client = Client::new(access).unwrap();
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn ready_when_each_pod_is() {
+    async fn daemon_set_is_ready_when_all_pods_are_ready() {
         let ready = r#"{"metadata": {"generation": 2},
             "status": {"observedGeneration": 2, "desiredNumberScheduled": 3, "numberReady": 3}}"#;
         let (result, seen) = wait(ready, PODS).await;
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn each_pod_that_is_not_ready_is_named_with_its_node_and_the_cause() {
+    async fn error_lists_each_unready_pod_with_node_and_cause() {
         let waiting = r#"{"metadata": {"generation": 1}, "spec": {"selector": {"matchLabels": {"a/b": "c", "d": "e"}}},
             "status": {"observedGeneration": 1, "desiredNumberScheduled": 4, "numberReady": 1}}"#;
         let (result, seen) = wait(waiting, PODS).await;
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_has_two_parts() {
+    fn daemon_set_name_needs_a_namespace_and_a_name() {
         assert_eq!("a/b".parse::<DaemonSetName>().unwrap().to_string(), "a/b");
         for wrong in ["", "a", "/b", "a/", "a/b/c"] {
             assert!(wrong.parse::<DaemonSetName>().is_err(), "{wrong}");

@@ -1,4 +1,4 @@
-//! What can go wrong between the agent and the API server.
+//! Errors between the agent and the API server.
 
 use std::error::Error;
 use std::io;
@@ -10,52 +10,52 @@ use hyper_util::client::legacy;
 use rustls::AlertDescription as Alert;
 use thiserror::Error;
 
-/// An error of any library.
+/// An error of another library.
 pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
 
-/// Why the API server or the agent's credentials are not known. Nothing was sent.
+/// Why the address of the API server or the agent's credentials are not available. No request was sent.
 #[derive(Debug, Error)]
 pub enum AccessError {
     /// A file that the connection needs cannot be read.
     #[error("read {what} {}", path.display())]
     Read {
-        /// What is in the file.
+        /// The content of the file.
         what: &'static str,
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
         /// The cause.
         #[source]
         source: io::Error,
     },
-    /// A kubeconfig, or what it leads to, cannot be used.
+    /// A kubeconfig, or a file that it refers to, cannot be used.
     #[error("kubeconfig {}: {why}", path.display())]
     Kubeconfig {
-        /// The file.
+        /// The path of the kubeconfig.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error in it.
         why: String,
     },
-    /// Certificates, a key or a token is not what it should be.
+    /// A certificate, a key or a token is invalid.
     #[error("{what} of {from}: {why}")]
     Credentials {
-        /// Which of them.
+        /// The kind of credentials.
         what: &'static str,
-        /// Where it comes from.
+        /// Their source.
         from: String,
-        /// What is wrong with it.
+        /// The error in them.
         why: String,
     },
-    /// Neither a kubeconfig is given nor does this process run in a pod.
+    /// No kubeconfig is given, and the process does not run in a pod.
     #[error("no kubeconfig is given, and {variable} is not set as it is in a pod: {why}")]
     NotInCluster {
-        /// The variable of the environment.
+        /// The environment variable.
         variable: &'static str,
-        /// What is wrong with it.
+        /// The error in its value.
         why: &'static str,
     },
 }
 
-/// Why an operation failed, for people.
+/// Why an operation failed, as a message for users.
 #[derive(Debug, Error)]
 #[error("{message}")]
 pub struct OperationError {
@@ -69,7 +69,7 @@ impl OperationError {
         Self { message: message.into(), help: None, is_usage: false }
     }
 
-    /// The agent was called in the wrong way.
+    /// Creates an error for invalid usage of the agent.
     pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self { is_usage: true, ..Self::new(message) }
     }
@@ -82,12 +82,12 @@ impl OperationError {
         Self { help: Some(help), ..self }
     }
 
-    /// What can be done about it.
+    /// Returns advice on how to fix the error.
     pub fn advice(&self) -> Option<&'static str> {
         self.help
     }
 
-    /// Whether the agent was called in the wrong way.
+    /// Whether the agent was called with invalid arguments.
     pub fn is_usage(&self) -> bool {
         self.is_usage
     }
@@ -96,49 +96,49 @@ impl OperationError {
 /// Why a request has no response.
 #[derive(Debug, Error)]
 pub enum RequestError {
-    /// The credentials cannot be had, and so nothing was sent.
+    /// The credentials are not available, so no request was sent.
     #[error(transparent)]
     Access(#[from] AccessError),
-    /// There was no connection, and so no request.
+    /// The connection failed, so no request was sent.
     #[error("connect to {address}")]
     Connect {
-        /// The server.
+        /// The address of the server.
         address: String,
         /// The cause.
         #[source]
         source: BoxError,
     },
-    /// The server's certificate is not signed by the CA, or the server does not accept the agent's.
+    /// The server's certificate is not signed by the CA, or the server rejected the agent's certificate.
     #[error("trust the server at {address}")]
     Certificate {
-        /// The server.
+        /// The address of the server.
         address: String,
         /// The cause.
         #[source]
         source: rustls::Error,
     },
-    /// The request cannot be written down.
+    /// The request cannot be built.
     #[error("write the request")]
     Malformed(#[source] BoxError),
-    /// The time was over before the response was there: the request may have been carried out.
-    #[error("no answer within {after:?}")]
+    /// The timeout passed before the response arrived. The request may have been carried out.
+    #[error("no response within {after:?}")]
     Deadline {
-        /// The time that the request had.
+        /// The timeout of the request.
         after: Duration,
     },
-    /// The connection broke before the response was there: the request may have been carried out.
-    #[error("the connection broke before the answer")]
+    /// The connection broke before the response arrived. The request may have been carried out.
+    #[error("the connection was closed before the response")]
     Broken(#[source] BoxError),
-    /// The response is longer than any should be: the request may have been carried out.
-    #[error("an answer of more than {limit} bytes")]
+    /// The response exceeds the size limit. The request may have been carried out.
+    #[error("the response is longer than {limit} bytes")]
     TooLarge {
-        /// The limit.
+        /// The limit in bytes.
         limit: usize,
     },
 }
 
 impl RequestError {
-    /// Whether the server may have carried out the request.
+    /// Returns whether the server may have carried out the request.
     pub fn may_have_been_carried_out(&self) -> bool {
         match self {
             Self::Deadline { .. } | Self::Broken(_) | Self::TooLarge { .. } => true,
@@ -146,12 +146,12 @@ impl RequestError {
         }
     }
 
-    /// Whether trying again cannot help until a person has changed something.
+    /// Returns whether retries are useless until the configuration is changed.
     pub fn is_misconfiguration(&self) -> bool {
         matches!(self, Self::Access(_) | Self::Certificate { .. })
     }
 
-    /// What kube reports instead of a response.
+    /// Converts an error that kube returns instead of a response.
     pub(crate) fn of(error: kube::Error, address: &str) -> Self {
         match error {
             kube::Error::Service(cause) => Self::of_service(cause, address),
@@ -160,8 +160,8 @@ impl RequestError {
         }
     }
 
-    /// What a service reports instead of a response: finds out whether the request can have left this
-    /// process.
+    /// Converts an error that a service returns instead of a response. Determines whether the request may
+    /// have left this process.
     pub(crate) fn of_service(cause: BoxError, address: &str) -> Self {
         let cause = match cause.downcast::<AccessError>() {
             Ok(access) => return Self::Access(*access),
@@ -172,11 +172,11 @@ impl RequestError {
             return Self::Access(AccessError::Credentials { what, from, why: chain(auth) });
         }
         let address = address.to_owned();
-        if let Some(source) = find::<rustls::Error>(&*cause).filter(|error| is_mistrust(error)) {
+        if let Some(source) = find::<rustls::Error>(&*cause).filter(|error| is_certificate_error(error)) {
             return Self::Certificate { address, source: source.clone() };
         }
         match cause.downcast::<legacy::Error>() {
-            // Its own text says no more than that.
+            // The error's own text has no further information.
             Ok(error) if error.is_connect() => {
                 let why = error.source().map_or_else(|| error.to_string(), chain);
                 Self::Connect { address, source: why.into() }
@@ -187,8 +187,8 @@ impl RequestError {
     }
 }
 
-/// Whether one side does not trust the other: no accident of the network.
-fn is_mistrust(error: &rustls::Error) -> bool {
+/// Whether one side rejected the other's certificate, which is not a network error.
+fn is_certificate_error(error: &rustls::Error) -> bool {
     match error {
         rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented => true,
         rustls::Error::AlertReceived(alert) => matches!(
@@ -206,14 +206,14 @@ fn is_mistrust(error: &rustls::Error) -> bool {
     }
 }
 
-/// The first error of that type among an error and its causes.
+/// Returns the first error of this type among an error and its causes.
 fn find<'e, T: Error + 'static>(error: &'e (dyn Error + 'static)) -> Option<&'e T> {
     let mut next = Some(error);
     while let Some(error) = next {
         if let Some(found) = error.downcast_ref::<T>() {
             return Some(found);
         }
-        // An io::Error does not name the error that it wraps as its source.
+        // An io::Error does not return the error that it wraps as its source.
         let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
         next = wrapped.map(|error| error as &(dyn Error + 'static)).or_else(|| error.source());
     }

@@ -1,4 +1,4 @@
-//! The eviction of a pod as it was decided, and the requests that it takes.
+//! The eviction of a pod as it was decided, and the requests for it.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -11,85 +11,88 @@ use k8s_openapi::api::policy::v1::Eviction;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Preconditions};
 use serde_json::json;
 
-use crate::request::{Request, segment, to_json};
+use crate::request::{Request, push_segment, to_json};
 
-/// The condition that says why a pod is ended: KEP-3329.
+/// The condition with the reason why a pod is terminated (KEP-3329).
 const DISRUPTION_TARGET: &str = "DisruptionTarget";
 
-/// Its reason, where the Eviction API does not set it.
+/// The reason of that condition when the Eviction API does not set it.
 const REASON: &str = "TerminationByEvictionAgent";
 
-/// Merges lists of conditions by their type; a JSON merge patch would replace the list.
+/// The content type of a patch that merges lists of conditions by their type. A JSON merge patch would
+/// replace the list.
 const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
 
-/// No response of interest is longer: that to a deletion or a patch is the pod itself.
+/// The maximum size of a response, in bytes. The response to a deletion or a patch is the pod itself.
 const LARGEST: usize = 4 << 20;
 
 /// The eviction of a pod, as it was decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EvictionRequest {
-    /// Number of the decision; outcomes carry it.
+    /// The number of the decision; results contain it.
     pub decision: u64,
-    /// When it was decided: CLOCK_MONOTONIC in nanoseconds. Too old a decision is not carried out.
+    /// The time of the decision: CLOCK_MONOTONIC in nanoseconds. Decisions that are too old are not carried
+    /// out.
     pub at_ns: u64,
-    /// Which pod.
+    /// The pod.
     pub pod: Arc<PodName>,
-    /// How long it may take to end. Less than a second is a second: with 0 the API server takes
-    /// the object away at once, and its containers run on.
+    /// The grace period. Values below one second are sent as one second: with 0 the API server deletes the
+    /// object at once, while its containers continue to run.
     pub grace_period_seconds: i64,
-    /// What the node is short of.
+    /// The resource that the node is short of.
     pub resource: Resource,
-    /// Its PodDisruptionBudget does not allow the eviction: it is deleted.
+    /// Whether the pod is deleted, because its PodDisruptionBudget does not allow the eviction.
     pub ignores_budget: bool,
-    /// The node status that is written first: the number of the update, 0 if there is none to wait for.
+    /// The number of the node status update that must be written first; 0 if there is none to wait for.
     pub after_update: u64,
-    /// It was requested before, and its result is unknown: that is found out, and nothing requested.
+    /// Whether the request was sent before with an unknown result. Then the result is determined, and no
+    /// request is sent.
     pub is_unconfirmed: bool,
 }
 
 impl EvictionRequest {
-    /// What is requested.
+    /// Returns the operation of the request.
     pub(crate) fn operation(&self) -> ApiOperation {
         if self.ignores_budget { ApiOperation::Deletion } else { ApiOperation::Eviction }
     }
 }
 
-/// How a request is sent.
+/// Options of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Manner {
-    /// How long it may take. The server gives up then as well.
+pub(crate) struct RequestOptions {
+    /// The timeout, which also applies on the server.
     pub(crate) within: Duration,
-    /// Nothing is to be written: the server checks all, and does none of it.
+    /// Whether this is a dry run: the server checks the request without carrying it out.
     pub(crate) is_dry: bool,
 }
 
-/// Requests an eviction, which PodDisruptionBudgets can refuse.
+/// Returns the request for an eviction, which PodDisruptionBudgets can deny.
 ///
-/// kube's `Api::evict` would send `delete_options`, a field that the API does not have: neither uid nor
-/// grace period would count.
-pub(crate) fn eviction(order: &EvictionRequest, manner: Manner) -> Request {
+/// kube's `Api::evict` is not used, because it sends the field `delete_options`, which the API does not have:
+/// uid and grace period would be ignored.
+pub(crate) fn eviction(order: &EvictionRequest, options: RequestOptions) -> Request {
     let PodName { uid: _, namespace, name } = &*order.pod;
     let metadata = ObjectMeta {
         name: Some(name.to_string()),
         namespace: Some(namespace.to_string()),
         ..ObjectMeta::default()
     };
-    let body = Eviction { delete_options: Some(options(order, manner)), metadata };
-    finish(Request::post(path(&order.pod, "/eviction", manner), to_json(&body)), manner)
+    let body = Eviction { delete_options: Some(delete_options(order, options)), metadata };
+    with_limits(Request::post(path(&order.pod, "/eviction", options), to_json(&body)), options)
 }
 
-/// Requests a deletion, which they cannot.
-pub(crate) fn deletion(order: &EvictionRequest, manner: Manner) -> Request {
+/// Returns the request for a deletion, which PodDisruptionBudgets cannot deny.
+pub(crate) fn deletion(order: &EvictionRequest, options: RequestOptions) -> Request {
     let body = DeleteOptions {
         api_version: Some("v1".to_owned()),
         kind: Some("DeleteOptions".to_owned()),
-        ..options(order, manner)
+        ..delete_options(order, options)
     };
-    finish(Request::delete(path(&order.pod, "", manner), to_json(&body)), manner)
+    with_limits(Request::delete(path(&order.pod, "", options), to_json(&body)), options)
 }
 
-/// Says on the pod why it is about to end.
-pub(crate) fn disruption_target(pod: &PodName, message: &str, now: &str, manner: Manner) -> Request {
+/// Returns the request that sets the condition with the reason of the termination on the pod.
+pub(crate) fn disruption_target(pod: &PodName, message: &str, now: &str, options: RequestOptions) -> Request {
     let condition = json!({
         "type": DISRUPTION_TARGET,
         "status": "True",
@@ -97,41 +100,41 @@ pub(crate) fn disruption_target(pod: &PodName, message: &str, now: &str, manner:
         "message": message,
         "lastTransitionTime": now,
     });
-    // Of another pod the patch is refused.
+    // With the uid, the server rejects the patch for another pod.
     let body = json!({"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}});
-    finish(Request::patch(path(pod, "/status", manner), STRATEGIC_MERGE, to_json(&body)), manner)
+    with_limits(Request::patch(path(pod, "/status", options), STRATEGIC_MERGE, to_json(&body)), options)
 }
 
-/// Looks at a pod.
-pub(crate) fn read(pod: &PodName, manner: Manner) -> Request {
-    finish(Request::get(path(pod, "", Manner { is_dry: false, ..manner })), manner)
+/// Returns the request that reads a pod.
+pub(crate) fn read(pod: &PodName, options: RequestOptions) -> Request {
+    with_limits(Request::get(path(pod, "", RequestOptions { is_dry: false, ..options })), options)
 }
 
-fn options(order: &EvictionRequest, manner: Manner) -> DeleteOptions {
+fn delete_options(order: &EvictionRequest, options: RequestOptions) -> DeleteOptions {
     let preconditions = Preconditions { uid: Some(order.pod.uid.to_string()), resource_version: None };
     DeleteOptions {
         grace_period_seconds: Some(order.grace_period_seconds.max(1)),
         preconditions: Some(preconditions),
-        dry_run: manner.is_dry.then(|| vec!["All".to_owned()]),
+        dry_run: options.is_dry.then(|| vec!["All".to_owned()]),
         ..DeleteOptions::default()
     }
 }
 
-fn finish(request: Request, manner: Manner) -> Request {
-    Request { largest: LARGEST, ..request.within(manner.within) }
+fn with_limits(request: Request, options: RequestOptions) -> Request {
+    Request { largest: LARGEST, ..request.within(options.within) }
 }
 
-fn path(pod: &PodName, subresource: &str, manner: Manner) -> String {
+fn path(pod: &PodName, subresource: &str, options: RequestOptions) -> String {
     let mut path = String::from("/api/v1/namespaces/");
-    segment(&pod.namespace, &mut path);
+    push_segment(&pod.namespace, &mut path);
     path.push_str("/pods/");
-    segment(&pod.name, &mut path);
+    push_segment(&pod.name, &mut path);
     path.push_str(subresource);
-    // In whole seconds, the last one begun included: the server never gives up before we do.
-    let seconds = manner.within.as_secs().saturating_add(1);
+    // In whole seconds, rounded up: the server never gives up before the client.
+    let seconds = options.within.as_secs().saturating_add(1);
     // Writing to a string cannot fail.
     let _ = write!(path, "?timeout={seconds}s");
-    if manner.is_dry {
+    if options.is_dry {
         path.push_str("&dryRun=All");
     }
     path
@@ -144,7 +147,7 @@ mod tests {
 
     use super::*;
 
-    const MANNER: Manner = Manner { within: Duration::from_secs(5), is_dry: false };
+    const OPTIONS: RequestOptions = RequestOptions { within: Duration::from_secs(5), is_dry: false };
 
     fn order(name: &str, grace_period_seconds: i64) -> EvictionRequest {
         let pod = PodName { uid: "u-1".into(), namespace: "shop".into(), name: name.into() };
@@ -165,11 +168,11 @@ mod tests {
     }
 
     #[test]
-    fn an_eviction_names_the_uid_and_a_grace_of_at_least_a_second() {
+    fn eviction_and_deletion_have_the_uid_and_at_least_1_s_of_grace() {
         for (grace, sent) in [(i64::MIN, 1), (-1, 1), (0, 1), (1, 1), (30, 30), (i64::MAX, i64::MAX)] {
-            let request = eviction(&order("web.1", grace), MANNER);
+            let request = eviction(&order("web.1", grace), OPTIONS);
             assert_eq!(request.path, "/api/v1/namespaces/shop/pods/web.1/eviction?timeout=6s");
-            assert_eq!(request.within, MANNER.within);
+            assert_eq!(request.within, OPTIONS.within);
             let wanted = json!({
                 "apiVersion": "policy/v1",
                 "kind": "Eviction",
@@ -177,7 +180,7 @@ mod tests {
                 "deleteOptions": {"gracePeriodSeconds": sent, "preconditions": {"uid": "u-1"}},
             });
             assert_eq!(body(&request), wanted);
-            let request = deletion(&order("web.1", grace), MANNER);
+            let request = deletion(&order("web.1", grace), OPTIONS);
             assert_eq!(request.path, "/api/v1/namespaces/shop/pods/web.1?timeout=6s");
             let wanted = json!({
                 "apiVersion": "v1",
@@ -190,21 +193,21 @@ mod tests {
     }
 
     #[test]
-    fn a_dry_run_says_so_twice() {
-        let manner = Manner { is_dry: true, ..MANNER };
-        let request = eviction(&order("web", 1), manner);
+    fn dry_run_is_in_the_query_and_in_the_body() {
+        let options = RequestOptions { is_dry: true, ..OPTIONS };
+        let request = eviction(&order("web", 1), options);
         assert!(request.path.ends_with("?timeout=6s&dryRun=All"), "{}", request.path);
         assert_eq!(body(&request)["deleteOptions"]["dryRun"], json!(["All"]));
-        assert_eq!(body(&deletion(&order("web", 1), manner))["dryRun"], json!(["All"]));
-        let patch = disruption_target(&order("web", 1).pod, "why", "2026-01-05T08:00:00Z", manner);
+        assert_eq!(body(&deletion(&order("web", 1), options))["dryRun"], json!(["All"]));
+        let patch = disruption_target(&order("web", 1).pod, "why", "2026-01-05T08:00:00Z", options);
         assert!(patch.path.ends_with("/pods/web/status?timeout=6s&dryRun=All"), "{}", patch.path);
-        assert!(!read(&order("web", 1).pod, manner).path.contains("dryRun"));
+        assert!(!read(&order("web", 1).pod, options).path.contains("dryRun"));
     }
 
     #[test]
-    fn the_condition_is_merged_into_that_very_pod() {
+    fn condition_patch_has_the_uid_of_the_pod() {
         let request =
-            disruption_target(&order("web", 1).pod, "memory \"low\"", "2026-01-05T08:00:00Z", MANNER);
+            disruption_target(&order("web", 1).pod, "memory \"low\"", "2026-01-05T08:00:00Z", OPTIONS);
         assert_eq!(request.body.as_ref().unwrap().0, "application/strategic-merge-patch+json");
         let wanted = json!({
             "metadata": {"uid": "u-1"},
@@ -221,10 +224,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_name_leaves_its_place_in_the_path(namespace in ".{1,12}", name in "(\\.{1,3}|.{1,12}|[a-z/?#%.]{1,12})") {
+        fn names_are_escaped_to_one_path_segment(namespace in ".{1,12}", name in "(\\.{1,3}|.{1,12}|[a-z/?#%.]{1,12})") {
             let pod = PodName { uid: "u".into(), namespace: namespace.as_str().into(), name: name.as_str().into() };
             let order = EvictionRequest { pod: Arc::new(pod), ..order("x", 1) };
-            let request = eviction(&order, MANNER);
+            let request = eviction(&order, OPTIONS);
             let rest = request.path.strip_prefix("/api/v1/namespaces/").unwrap();
             let parts: Vec<&str> = rest.split('/').collect();
             prop_assert_eq!(parts.len(), 4, "{}", request.path);

@@ -1,4 +1,4 @@
-//! Requests evictions, and finds out what came of them.
+//! Sends eviction requests and determines their results.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,40 +12,40 @@ use eviction_core::progress::{ApiOperation, ApiResult, KillProgress, KillUpdate}
 
 use crate::backoff::now_ns;
 use crate::client::Client;
-use crate::eviction_request::{self as request, EvictionRequest, Manner};
+use crate::eviction_request::{self as request, EvictionRequest, RequestOptions};
 use crate::request::Request;
 use crate::response::Permissions;
-use crate::response::judge;
+use crate::response::interpret;
 
-/// The condition is a courtesy: a deletion does not wait longer for it.
+/// The maximum time that a deletion waits for the condition, which is optional.
 const CONDITION_WITHIN: Duration = Duration::from_millis(500);
 
-/// The node's taints keep the replacement away from it; the victim's memory does not wait longer for
-/// them.
+/// The maximum time that an eviction waits for the node status. The node's taints keep the replacement pod
+/// away from it.
 const NODE_STATUS_WITHIN: Duration = Duration::from_millis(20);
 
-/// A server gives up with the timeout of the request, and a moment.
-const SETTLES: Duration = Duration::from_secs(2);
+/// The time after which the server has given up on a request: the timeout of the request plus a margin.
+const SERVER_DONE_AFTER: Duration = Duration::from_secs(2);
 
-/// Between two reads of a pod of which it is not known whether it goes.
+/// The interval between two reads of a pod whose termination is unknown.
 const READ_EVERY: Duration = Duration::from_secs(2);
 
-/// Reads whose response says nothing, such as those that the agent has no right to.
-const READS: u32 = 12;
+/// The maximum number of reads without a usable response, for example because of missing permissions.
+const MAX_UNUSABLE_RESPONSES: u32 = 12;
 
-/// A request that has no response by then starts the probe of the server.
-const SLOW: Duration = Duration::from_secs(1);
+/// The time after which a request without a response starts the probe of the server.
+const PROBE_AFTER: Duration = Duration::from_secs(1);
 
-/// Bounds of eviction requests.
+/// Limits for eviction requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EvictorConfig {
-    /// The most requests at a time.
+    /// The maximum number of requests in flight.
     pub in_flight: usize,
-    /// How long one may take.
+    /// The timeout of a request.
     pub within: Duration,
-    /// How old a decision may be when its request is sent.
+    /// The maximum age of a decision when its request is sent.
     pub fresh: Duration,
-    /// The server is to check everything and do nothing of it.
+    /// Whether the server only checks the requests (dry run).
     pub is_dry: bool,
 }
 
@@ -56,7 +56,7 @@ impl Default for EvictorConfig {
     }
 }
 
-/// Requests evictions. Cloning shares all.
+/// Sends eviction requests. Clones share the same state.
 #[derive(Clone, Debug)]
 pub struct Evictor {
     shared: Arc<Shared>,
@@ -73,8 +73,9 @@ struct Shared {
 }
 
 impl Evictor {
-    /// Sends requests by this client, and their results to `results`. `node_status` has the number of the
-    /// node status that is written, or that need not be waited for: it goes first.
+    /// Creates an evictor that sends requests with this client, and their results to `results`. `node_status`
+    /// has the number of the last node status update that is written or need not be waited for. An eviction
+    /// waits for its update.
     pub fn new(
         client: Client,
         config: EvictorConfig,
@@ -86,7 +87,7 @@ impl Evictor {
         Self { shared, permits, node_status }
     }
 
-    /// Begins to carry out a request, as soon as there is room for one more. Needs a tokio runtime.
+    /// Starts to carry out a request as soon as fewer than the maximum are in flight. Needs a tokio runtime.
     pub async fn evict(&self, request: EvictionRequest) {
         // The semaphore is never closed.
         let Ok(permit) = Arc::clone(&self.permits).acquire_owned().await else { return };
@@ -94,7 +95,7 @@ impl Evictor {
         tokio::spawn(async move {
             if let Some(mut node_status) = node_status {
                 let written = node_status.wait_for(|written| *written >= request.after_update);
-                // Late or failed: the eviction goes on.
+                // The eviction continues even if the update is late or failed.
                 drop(timeout(NODE_STATUS_WITHIN, written).await);
             }
             shared.carry_out(request, permit).await;
@@ -107,7 +108,7 @@ impl Shared {
         let operation = eviction.operation();
         if eviction.is_unconfirmed {
             drop(permit);
-            let result = self.find_out(&eviction).await;
+            let result = self.determine_result(&eviction).await;
             return self.report(&eviction, operation, result).await;
         }
         let age = Duration::from_nanos(now_ns().saturating_sub(eviction.at_ns));
@@ -115,29 +116,29 @@ impl Shared {
             let why = format!("the decision is {} ms old", age.as_millis());
             return self.report(&eviction, operation, ApiResult::NotSent { why: why.into() }).await;
         }
-        let manner = Manner { within: self.config.within, is_dry: self.config.is_dry };
+        let options = RequestOptions { within: self.config.within, is_dry: self.config.is_dry };
         let request = if eviction.ignores_budget {
             self.set_condition(&eviction).await;
-            request::deletion(&eviction, manner)
+            request::deletion(&eviction, options)
         } else {
-            request::eviction(&eviction, manner)
+            request::eviction(&eviction, options)
         };
         let result = self.send(operation, request).await;
         let is_unconfirmed = matches!(result, ApiResult::Unknown { .. }) && !self.config.is_dry;
         self.report(&eviction, operation, result).await;
         drop(permit);
         if is_unconfirmed {
-            let result = self.find_out(&eviction).await;
+            let result = self.determine_result(&eviction).await;
             self.report(&eviction, operation, result).await;
         }
     }
 
-    /// The condition by which others know why the pod ends, where the API does not write it.
+    /// Sets the condition with the reason of the termination, if the API does not set it itself.
     async fn set_condition(&self, eviction: &EvictionRequest) {
         let message = format!("The node was low on resource: {}. ", eviction.resource.name());
         let now = seconds(Timestamp::now());
-        let manner = Manner { within: CONDITION_WITHIN, is_dry: self.config.is_dry };
-        let request = request::disruption_target(&eviction.pod, &message, &now, manner);
+        let options = RequestOptions { within: CONDITION_WITHIN, is_dry: self.config.is_dry };
+        let request = request::disruption_target(&eviction.pod, &message, &now, options);
         let result = self.send(ApiOperation::Condition, request).await;
         if result != ApiResult::Accepted {
             self.report(eviction, ApiOperation::Condition, result).await;
@@ -147,35 +148,38 @@ impl Shared {
     async fn send(&self, operation: ApiOperation, request: Request) -> ApiResult {
         let request = self.client.request(request);
         tokio::pin!(request);
-        let response = match timeout(SLOW, &mut request).await {
+        let response = match timeout(PROBE_AFTER, &mut request).await {
             Ok(response) => response,
             Err(_elapsed) => {
                 self.client.check_reachability();
                 request.await
             }
         };
-        let result = judge(operation, &response);
-        self.permissions.note(operation, &result);
+        let result = interpret(operation, &response);
+        self.permissions.record(operation, &result);
         result
     }
 
-    /// Whether a request without a response was carried out. It is not repeated: its pod is read, for as
-    /// long as it takes until the server responds.
-    async fn find_out(&self, eviction: &EvictionRequest) -> ApiResult {
-        let manner = Manner { within: self.config.within, is_dry: false };
-        // Until then the server may still be at it.
-        let settled = Instant::now() + SETTLES;
-        let mut said_nothing = 0;
-        while said_nothing < READS {
-            let response = self.client.request(request::read(&eviction.pod, manner)).await;
-            let result = judge(ApiOperation::GetPod, &response);
-            self.permissions.note(ApiOperation::GetPod, &result);
+    /// Determines whether a request without a response was carried out. It is not repeated. Instead the pod
+    /// is read until the server responds.
+    async fn determine_result(&self, eviction: &EvictionRequest) -> ApiResult {
+        let options = RequestOptions { within: self.config.within, is_dry: false };
+        // Until then the server may still process the request.
+        let server_done_at = Instant::now() + SERVER_DONE_AFTER;
+        let mut unusable_responses = 0;
+        while unusable_responses < MAX_UNUSABLE_RESPONSES {
+            let response = self.client.request(request::read(&eviction.pod, options)).await;
+            let result = interpret(ApiOperation::GetPod, &response);
+            self.permissions.record(ApiOperation::GetPod, &result);
             match result {
                 ApiResult::Accepted => {
-                    match response.ok().and_then(|response| observed(&response.body, &eviction.pod.uid)) {
-                        Some(ApiResult::NotSent { .. }) if Instant::now() < settled => {}
+                    match response
+                        .ok()
+                        .and_then(|response| result_from_pod(&response.body, &eviction.pod.uid))
+                    {
+                        Some(ApiResult::NotSent { .. }) if Instant::now() < server_done_at => {}
                         Some(result) => return result,
-                        None => said_nothing += 1,
+                        None => unusable_responses += 1,
                     }
                 }
                 ApiResult::Terminated => return ApiResult::Terminated,
@@ -183,7 +187,7 @@ impl Shared {
                 | ApiResult::Unknown { .. }
                 | ApiResult::Unauthorized { .. }
                 | ApiResult::Throttled { .. } => {}
-                _ => said_nothing += 1,
+                _ => unusable_responses += 1,
             }
             sleep(READ_EVERY).await;
         }
@@ -194,12 +198,12 @@ impl Shared {
         let progress = KillProgress::Answered { operation, answered, is_dry: self.config.is_dry };
         let pod = Arc::clone(&eviction.pod);
         let update = KillUpdate { decision: eviction.decision, pod, at_ns: now_ns(), progress };
-        // Without a listener it is of no use.
+        // Without a receiver the update is dropped.
         let _ = self.results.send(update).await;
     }
 }
 
-/// As much of a pod as shows whether it is terminating.
+/// The part of a pod that shows whether it is terminating.
 #[derive(Deserialize)]
 struct Pod {
     metadata: Metadata,
@@ -212,8 +216,8 @@ struct Metadata {
     deletion_timestamp: Option<Box<str>>,
 }
 
-/// The result of an eviction request by the pod's state.
-fn observed(body: &[u8], uid: &str) -> Option<ApiResult> {
+/// Returns the result of an eviction request according to the pod's state.
+fn result_from_pod(body: &[u8], uid: &str) -> Option<ApiResult> {
     let Pod { metadata } = serde_json::from_slice(body).ok()?;
     Some(match metadata.deletion_timestamp {
         _ if *metadata.uid != *uid => ApiResult::Replaced,
@@ -222,7 +226,7 @@ fn observed(body: &[u8], uid: &str) -> Option<ApiResult> {
     })
 }
 
-/// As the API writes times.
+/// Formats a time in whole seconds, as the API does.
 fn seconds(at: Timestamp) -> String {
     let whole = Timestamp::from_second(at.as_second()).unwrap_or(at);
     whole.to_string()
@@ -233,14 +237,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pods_state_says_whether_it_goes() {
+    fn eviction_result_follows_from_uid_and_deletion_timestamp() {
         let pod = |rest: &str| format!(r#"{{"kind":"Pod","metadata":{{"uid":"u"{rest}}}}}"#);
         let going = pod(r#","deletionTimestamp":"2026-01-05T08:00:00Z""#);
-        assert_eq!(observed(going.as_bytes(), "u"), Some(ApiResult::Accepted));
-        assert_eq!(observed(going.as_bytes(), "v"), Some(ApiResult::Replaced));
-        assert!(matches!(observed(pod("").as_bytes(), "u"), Some(ApiResult::NotSent { .. })));
-        assert_eq!(observed(b"{", "u"), None);
-        assert_eq!(observed(b"{\"metadata\":{}}", "u"), None);
+        assert_eq!(result_from_pod(going.as_bytes(), "u"), Some(ApiResult::Accepted));
+        assert_eq!(result_from_pod(going.as_bytes(), "v"), Some(ApiResult::Replaced));
+        assert!(matches!(result_from_pod(pod("").as_bytes(), "u"), Some(ApiResult::NotSent { .. })));
+        assert_eq!(result_from_pod(b"{", "u"), None);
+        assert_eq!(result_from_pod(b"{\"metadata\":{}}", "u"), None);
     }
 
     #[test]

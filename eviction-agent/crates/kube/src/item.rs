@@ -1,5 +1,5 @@
-//! An object of a list or a watch as its JSON text, and which object it is, in which state: read apart from everything
-//! else, so that one that is not understood costs itself alone.
+//! An object of a list or a watch as JSON text, with its identity and version. It is parsed separately, so
+//! that an undecodable object does not affect others.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,12 +11,12 @@ use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::{RawValue, to_raw_value};
 
-/// Where an object is; another one may be there later.
+/// The namespace and name of an object. A later object may have the same key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
-    /// Its namespace, empty for those that are in none.
+    /// The namespace; empty for objects without one.
     pub namespace: Box<str>,
-    /// Its name.
+    /// The name of the object.
     pub name: Box<str>,
 }
 
@@ -29,7 +29,7 @@ impl fmt::Display for Key {
     }
 }
 
-/// An object's place, the object that is there, and its state.
+/// The key, the uid and the version of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) key: Key,
@@ -37,8 +37,8 @@ pub(crate) struct Identity {
     pub(crate) version: Version,
 }
 
-/// `metadata.resourceVersion`: the order of states, where it is a number, as it always is with the
-/// API server itself (KEP-5504).
+/// `metadata.resourceVersion`. If it is a number, versions are ordered; the API server itself always uses
+/// numbers (KEP-5504).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Version {
     text: Box<str>,
@@ -55,7 +55,7 @@ impl Version {
         &self.text
     }
 
-    /// Whether it is known to come before the other.
+    /// Returns whether this version is known to be older than the other.
     pub(crate) fn is_before(&self, other: &Self) -> bool {
         matches!((self.number, other.number), (Some(own), Some(other)) if own < other)
     }
@@ -81,7 +81,7 @@ struct Metadata<'a> {
 }
 
 impl Identity {
-    /// The identity of an object.
+    /// Returns the identity of an object.
     pub(crate) fn of(json: &[u8]) -> Result<Self, String> {
         let object: Object<'_> = serde_json::from_slice(json).map_err(|error| error.to_string())?;
         let Metadata { namespace, name, uid, resource_version } = object.metadata;
@@ -98,7 +98,7 @@ fn required<'t>(field: &str, text: Option<&'t str>) -> Result<&'t str, String> {
     text.filter(|text| !text.is_empty()).ok_or_else(|| format!("metadata.{field}: is missing"))
 }
 
-/// The version alone, as bookmarks have it.
+/// Returns only the version, which is all that bookmarks have.
 pub(crate) fn version_of(json: &[u8]) -> Option<Version> {
     let object: Object<'_> = serde_json::from_slice(json).ok()?;
     object
@@ -108,12 +108,12 @@ pub(crate) fn version_of(json: &[u8]) -> Option<Version> {
         .filter(|version| !version.text.is_empty())
 }
 
-/// What kube's watcher lists and watches, of whatever resource.
+/// The type with which kube's watcher lists and watches any resource.
 #[derive(Clone, Debug)]
 pub(crate) struct Item {
     pub(crate) identity: Result<Identity, String>,
     pub(crate) json: Box<RawValue>,
-    /// Nothing but the version, from which kube's watcher goes on.
+    /// Only the version, from which kube's watcher resumes.
     meta: ObjectMeta,
 }
 
@@ -129,7 +129,7 @@ impl From<Box<RawValue>> for Item {
     }
 }
 
-/// The name under which serde_json passes a text on as it is.
+/// The name by which serde_json requests the raw text.
 const RAW: &str = "$serde_json::private::RawValue";
 
 impl<'de> Deserialize<'de> for Item {
@@ -138,8 +138,8 @@ impl<'de> Deserialize<'de> for Item {
     }
 }
 
-/// Takes a text as it is, and what serde has parsed already: it does so where an event's `object` stands
-/// before its `type`.
+/// A visitor for raw text, and for values that serde has already parsed. serde parses an event's `object` if
+/// it comes before its `type`.
 struct AnyJson;
 
 impl<'de> Visitor<'de> for AnyJson {
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_has_each_object_as_it_stands_whatever_is_in_it() {
+    fn list_keeps_the_raw_json_of_each_item_even_if_invalid() {
         let list = r#"{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"9"},"items":[
             {"metadata":{"namespace":"a","name":"b","uid":"u","resourceVersion":"7"},"spec":{"n":1e400}},
             {"metadata":"x"}, {"metadata":{"labels":5,"resourceVersion":"8"}}, 5, null]}"#;
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_read_in_whatever_order_its_keys_are() {
+    fn watch_event_is_decoded_with_its_keys_in_any_order() {
         for event in [
             r#"{"type":"ADDED","object":{"metadata":{"name":"b","uid":"u","resourceVersion":"7"}}}"#,
             r#"{"object":{"metadata":{"name":"b","uid":"u","resourceVersion":"7"}},"type":"ADDED"}"#,
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn an_identity_has_a_name_and_a_uid() {
+    fn identity_needs_a_name_and_a_uid() {
         let of = |json: &str| {
             Identity::of(json.as_bytes()).map(|it| format!("{} {} {}", it.key, it.uid, it.version.as_str()))
         };
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_that_are_no_numbers_have_no_order() {
+    fn versions_that_are_not_numbers_have_no_order() {
         let before = |a: &str, b: &str| Version::new(a).is_before(&Version::new(b));
         assert!(before("9", "10"));
         assert!(!before("10", "10"));

@@ -1,7 +1,7 @@
 //! The Kubernetes API: what the agent reads from the API server and what it writes there.
 //!
-//! The only crate that uses `kube`. Each watch has connections of its own, so no other request waits
-//! behind it.
+//! This is the only crate that uses `kube`. Each watch has separate connections, so no other request waits
+//! for it.
 #![forbid(unsafe_code)]
 
 mod access;

@@ -1,4 +1,4 @@
-//! What is counted and exported: requests, watches, Events and patches of the node.
+//! Events for metrics: requests, watches, Events and patches of the node.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,49 +7,49 @@ use http::Method;
 
 use crate::error::RequestError;
 
-/// Something that is counted or exported.
+/// An event that is counted or exported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricEvent {
-    /// A request ended, also one for a watch or to keep a connection alive.
+    /// A request ended, including requests for watches and to keep a connection alive.
     Request {
-        /// The operation, in the words of the API.
+        /// The operation, named after the API verb and resource.
         operation: &'static str,
         /// The status code of the response, or why there is none.
         code: Code,
     },
-    /// Something happened to the watch of this resource.
+    /// An event of the watch of this resource.
     Watch(&'static str, WatchEvent),
-    /// A watch was begun, or a part of a list, an event or a bookmark of this resource arrived.
+    /// A watch of this resource started, or a part of a list, an event or a bookmark arrived.
     Received(&'static str),
-    /// So many objects of this resource are known.
+    /// The number of known objects of this resource.
     Objects(&'static str, usize),
-    /// So many occurrences of this reason had this result:
-    /// [`EventResult::name`](crate::events::EventResult::name).
+    /// A number of occurrences with this reason had this result
+    /// ([`EventResult::name`](crate::events::EventResult::name)).
     Event(&'static str, &'static str, u64),
     /// A patch of this kind had this result: one of [`PATCH_RESULTS`](crate::PATCH_RESULTS).
     Patch(&'static str, &'static str),
-    /// Whether the node's object differs from the desired state, in what patches of this kind change.
+    /// Whether the node's object differs from the desired state in the part that patches of this kind change.
     OutOfSync(&'static str, bool),
 }
 
-/// Takes what is counted or exported. The default one drops it.
+/// Receives events for metrics. The default observer drops them.
 #[derive(Clone, Default)]
 pub struct Observer(Option<Arc<dyn Fn(MetricEvent) + Send + Sync>>);
 
 impl Observer {
-    /// Has `observe` called with each event; it must not wait for anything.
+    /// Creates an observer that calls `observe` with each event. `observe` must not block.
     pub fn new(observe: impl Fn(MetricEvent) + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(observe)))
     }
 
-    /// Passes on an event.
+    /// Passes an event to the callback.
     pub fn observe(&self, event: MetricEvent) {
         if let Some(observe) = &self.0 {
             observe(event);
         }
     }
 
-    /// Counts the end of a request: its status, or why there is no response.
+    /// Counts the end of a request with its status, or with the reason for a missing response.
     pub(crate) fn request(&self, operation: &'static str, status: Result<u16, &RequestError>) {
         let code = match status {
             Ok(status) => Code::Status(status),
@@ -66,14 +66,14 @@ impl fmt::Debug for Observer {
     }
 }
 
-/// How a request ended.
+/// The result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Code {
-    /// A response with this status.
+    /// The server responded with this status.
     Status(u16),
     /// The request was never sent.
     Unsent,
-    /// It may have been carried out, but no response came.
+    /// The request may have been carried out, but no response arrived.
     Unanswered,
 }
 
@@ -87,7 +87,7 @@ impl fmt::Display for Code {
     }
 }
 
-/// The operation of a request, in the words of the API.
+/// Returns the operation of a request, named after the API verb and resource.
 pub(crate) fn operation(method: &Method, path: &str) -> &'static str {
     let (path, query) = path.split_once('?').unwrap_or((path, ""));
     let path = path
@@ -129,34 +129,34 @@ pub(crate) fn operation(method: &Method, path: &str) -> &'static str {
 }
 
 eviction_core::named_enum! {
-    /// What happened to a watch.
+    /// An event of a watch.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
     pub enum WatchEvent {
-        /// An object came, changed in what counts, or went.
+        /// An object was added, changed in a relevant field, or deleted.
         Changed = "changed",
-        /// An object is as it was, in everything that counts.
+        /// An object changed in no relevant field.
         Unchanged = "unchanged",
-        /// An event that came before.
+        /// An event that arrived before.
         Repeated = "repeated",
-        /// An event that is older than what is known.
+        /// An event that is older than the known state.
         Reordered = "reordered",
-        /// An object or a line that is not understood.
+        /// An object or a line that cannot be decoded.
         Unreadable = "unreadable",
         /// An object or a line that is too long.
         TooLong = "too_long",
-        /// An object beyond the number that is kept.
+        /// An object beyond the maximum number of stored objects.
         TooMany = "too_many",
         /// A bookmark.
         Bookmark = "bookmark",
-        /// A list was read from begin to end.
+        /// A list was read completely.
         Listed = "listed",
-        /// A watch was begun.
+        /// A watch was started.
         Watched = "watched",
-        /// The server ended a watch in time.
+        /// The server ended a watch as scheduled.
         Closed = "closed",
-        /// The server no longer knows what has happened since.
+        /// The server no longer has the changes since the last version.
         Expired = "expired",
-        /// A list or a watch did not come about, or broke.
+        /// A list or a watch could not be started, or broke.
         Failed = "failed",
     }
 }

@@ -1,4 +1,4 @@
-//! Which node of the cluster this machine is.
+//! Checks that a Node of the cluster is this machine.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,22 +11,22 @@ use crate::error::OperationError;
 use crate::nodes::parse_node;
 use crate::request::{Request, Response};
 
-/// A node that was just booted has its old boot id until its kubelet has updated the object.
-const BOOTED: Duration = Duration::from_secs(20);
+/// The maximum wait after a boot until the kubelet has updated the boot id in the node's object.
+const BOOT_ID_TIMEOUT: Duration = Duration::from_secs(20);
 const READ_EVERY: Duration = Duration::from_secs(2);
 
 /// `validation.DNS1123SubdomainMaxLength` of apimachinery.
 const LONGEST: usize = 253;
 
-/// The name of a Node: a DNS subdomain, so that it can stand in a path as it is.
+/// The name of a Node: a DNS subdomain, which can be used in a path without escapes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeName(Box<str>);
 
 impl NodeName {
-    /// Checks a name.
+    /// Checks the name of a node.
     ///
     /// # Errors
-    /// If it is missing, or no name of a node.
+    /// If the name is missing or not a valid node name.
     pub fn parse(name: Option<&str>) -> Result<Self, OperationError> {
         let Some(name) = name.filter(|name| !name.is_empty()) else {
             return Err(OperationError::usage(
@@ -58,12 +58,12 @@ fn is_dns_subdomain(name: &str) -> bool {
     name.len() <= LONGEST && name.split('.').all(is_label)
 }
 
-/// Why it is not known whether a Node is this machine's.
+/// Why it is not known whether a Node is this machine.
 #[derive(Debug)]
 pub(crate) enum IdentifyError {
-    /// The API server does not respond at present.
+    /// The API server does not respond now.
     Unavailable(String),
-    /// Somebody has to do something first.
+    /// The configuration or permissions must be changed first.
     Failed(OperationError),
 }
 
@@ -73,14 +73,14 @@ impl From<OperationError> for IdentifyError {
     }
 }
 
-/// Reads the node's object: it must exist, and not be another machine's. If it has the id of another
-/// boot, reads again until the kubelet must have updated it.
+/// Reads the node's object. It must exist and must not belong to another machine. If it has another boot id,
+/// it is read again until the kubelet must have updated it.
 pub(crate) async fn identify(
     client: &Client,
     name: &NodeName,
     boot_id: Option<&str>,
 ) -> Result<(), IdentifyError> {
-    let until = Instant::now() + BOOTED;
+    let until = Instant::now() + BOOT_ID_TIMEOUT;
     loop {
         let other = read_boot_id(client, name).await?;
         let Some(own) = boot_id.filter(|own| !other.is_empty() && **own != *other) else { return Ok(()) };
@@ -111,7 +111,7 @@ async fn read_boot_id(client: &Client, name: &NodeName) -> Result<Box<str>, Iden
             Err(why) => OperationError::new(format!("read node {name}: {why}")),
         },
         401 => OperationError::new(format!(
-            "ask the API server {server}: it does not accept who asks, by {origin}"
+            "authenticate at the API server {server}: it rejects the credentials from {origin}"
         )),
         403 => OperationError::new(format!("read node {name}: a permission is missing: {}", why()))
             .help("the agent has to get, list and watch its own node and the pods of its node"),
@@ -125,25 +125,25 @@ async fn read_boot_id(client: &Client, name: &NodeName) -> Result<Box<str>, Iden
     Err(failed.into())
 }
 
-/// `message` of the `Status` in the body.
+/// Returns the `message` of the `Status` in the body.
 pub(crate) fn message(response: &Response) -> String {
     let status: Option<serde_json::Value> = serde_json::from_slice(&response.body).ok();
     let message = status.as_ref().and_then(|status| status.get("message")?.as_str());
     message.unwrap_or("no reason given").chars().take(300).collect()
 }
 
-/// A guard against a server that does not respond.
+/// The timeout of a check, for a server that does not respond.
 const CHECK_WITHIN: Duration = Duration::from_secs(10);
 
-/// Bytes that a list may have: all of it, whatever the limit.
+/// The maximum size of a list in bytes. The server may return all of it despite the limit.
 const LARGEST_LIST: usize = 256 << 20;
 
-/// Sends what an agent sends at its start; returns everything that would keep it from starting or from
-/// knowing its pods.
+/// Sends the requests that an agent sends at its start. Returns all problems that would keep it from starting
+/// or from reading its pods.
 ///
 /// # Errors
-/// Why the node's object is not known, and whether that keeps the agent from starting: it waits for a
-/// server that does not respond.
+/// If the node's object cannot be read, with the reason and whether it keeps the agent from starting: the
+/// agent waits for a server that does not respond.
 pub async fn check_access(
     client: &Client,
     name: &NodeName,
@@ -155,7 +155,7 @@ pub async fn check_access(
     })?;
     let mut problems = Vec::new();
     for (resource, selector) in [("pods", "spec.nodeName"), ("nodes", "metadata.name")] {
-        // A watch of a second.
+        // The watch ends after one second.
         for (verb, query) in [("list", "limit=1"), ("watch", "watch=true&timeoutSeconds=1")] {
             let selector = format!("fieldSelector={selector}%3D{name}");
             let path = format!("/api/v1/{resource}?{selector}&{query}&resourceVersion=0");
@@ -180,7 +180,7 @@ mod tests {
     use super::NodeName;
 
     #[test]
-    fn a_name_of_a_node_is_a_dns_name() {
+    fn node_name_must_be_a_dns_name() {
         let long = "a".repeat(254);
         for name in ["n1", "ip-10-0-0-1.eu.compute.internal", "0"] {
             assert_eq!(NodeName::parse(Some(name)).unwrap().to_string(), name);

@@ -1,5 +1,5 @@
-//! Patches of the node's own object: how the agent's conditions and taints differ from what they are to
-//! be, and the request that makes the difference go.
+//! Patches of the node's own object: the difference between the agent's actual and desired conditions and
+//! taints, and the request that removes it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,48 +21,50 @@ use crate::client::Client;
 use crate::nodes::parse_node;
 use crate::request::{Request, to_json};
 use crate::response::Permissions;
-use crate::response::judge;
+use crate::response::interpret;
 
-/// Merges lists of conditions by their type; a JSON merge patch would replace the list.
+/// The content type of a patch that merges lists of conditions by their type. A JSON merge patch would
+/// replace the list.
 const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
 
-/// Changes single places of the list of taints: it is atomic for every other kind of patch.
+/// The content type of a patch that changes single elements of the list of taints. All other kinds of patches
+/// replace the whole list.
 const JSON_PATCH: &str = "application/json-patch+json";
 
-/// Short, so that a patch which hangs on a dead connection is soon sent over another.
+/// The timeout of a patch. It is short, so that a patch on a broken connection is soon sent over another one.
 const WITHIN: Duration = Duration::from_secs(4);
 
 /// The desired state of the node's object.
 #[derive(Clone, Debug)]
 pub struct NodeStatusUpdate {
-    /// From 1 on.
+    /// The number of the update, starting at 1.
     pub number: u64,
-    /// Of each condition.
+    /// The pressure of each condition.
     pub pressures: [Pressure; NodeCondition::COUNT],
-    /// What texts of conditions name.
+    /// The thresholds that the messages of conditions name.
     pub thresholds: Arc<[ResolvedThreshold]>,
-    /// For how long a condition stays after the pressure.
+    /// How long a condition stays true after the pressure has ended.
     pub period: GoDuration,
-    /// What is written at all.
+    /// Which conditions and taints are written.
     pub settings: NodeStatusSettings,
 }
 
 impl NodeStatusUpdate {
-    /// Whether nothing but the number differs.
+    /// Returns whether only the number differs.
     pub fn is_same(&self, other: &Self) -> bool {
         let Self { number: _, pressures, thresholds, period, settings } = self;
         (pressures, period, settings) == (&other.pressures, &other.period, &other.settings)
             && Arc::ptr_eq(thresholds, &other.thresholds)
     }
 
-    /// What texts of conditions are made from.
+    /// Returns the inputs for the messages of conditions.
     pub(crate) fn inputs(&self) -> ConditionInputs<'_> {
         ConditionInputs { pressures: &self.pressures, thresholds: &self.thresholds, period: self.period }
     }
 }
 
 eviction_core::named_enum! {
-    /// What the agent owns in a node's object.
+    /// The parts of a node's object that the agent owns.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) enum PatchKind {
         Taints = "taints",
@@ -73,24 +75,24 @@ eviction_core::named_enum! {
 /// A patch of one kind.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Patch {
-    /// Changes of the list of taints as it was observed.
+    /// Changes of the observed list of taints.
     Taints(Vec<TaintChange>),
-    /// Conditions to write, and the types of those to remove; all others stay.
+    /// Conditions to write, and the types of conditions to remove. All others stay.
     Conditions { write: Vec<Condition>, remove: Vec<&'static str> },
 }
 
-/// How a node's object differs from what it is to be, for one kind.
+/// The difference between a node's object and the desired state, for one kind.
 #[derive(Debug)]
 pub(crate) struct Difference {
     pub(crate) patch: Patch,
     /// How urgent the patch is.
     pub(crate) due: Due,
-    /// When the conditions are due without a difference.
+    /// When the conditions must be written again even without a difference.
     pub(crate) heartbeat: Option<Timestamp>,
 }
 
 impl PatchKind {
-    /// Compares the observed node with what is wanted of it.
+    /// Compares the observed node with the desired state.
     pub(crate) fn difference(self, desired: &NodeStatusUpdate, node: &Node, now: Timestamp) -> Difference {
         let settings = desired.settings;
         let (patch, heartbeat) = match self {
@@ -110,7 +112,7 @@ impl PatchKind {
         Difference { patch, due, heartbeat }
     }
 
-    /// Removes everything of the agent's.
+    /// Returns a patch that removes everything the agent owns.
     pub(crate) fn removal(self, node: &Node) -> Patch {
         match self {
             Self::Taints => Patch::Taints(taints(node, &[None; CONDITIONS.len()])),
@@ -124,7 +126,7 @@ impl PatchKind {
 }
 
 impl Patch {
-    /// Whether it changes nothing.
+    /// Returns whether the patch changes nothing.
     pub(crate) fn is_empty(&self) -> bool {
         match self {
             Self::Taints(changes) => changes.is_empty(),
@@ -132,7 +134,7 @@ impl Patch {
         }
     }
 
-    /// What it removes: taints as `KEY:EFFECT`, conditions by their type.
+    /// Returns what the patch removes: taints as `KEY:EFFECT`, conditions by their type.
     pub(crate) fn removed(&self) -> Vec<String> {
         match self {
             Self::Taints(changes) => {
@@ -146,7 +148,7 @@ impl Patch {
         }
     }
 
-    /// Logs changes of taints, which keep pods away.
+    /// Logs changes of taints, because these keep pods away from the node.
     pub(crate) fn log(&self) {
         let Self::Taints(changes) = self else { return };
         for change in changes {
@@ -162,7 +164,7 @@ impl Patch {
     }
 }
 
-/// Sends patches of nodes. A patch is of use once: nothing is repeated here.
+/// Sends patches of nodes. It repeats none, since a patch is only valid once.
 #[derive(Debug)]
 pub struct NodePatcher {
     client: Client,
@@ -174,29 +176,29 @@ pub struct NodePatcher {
 #[derive(Clone, Debug)]
 pub(crate) struct NodeResponse {
     pub(crate) result: ApiResult,
-    /// The node after that, or why it cannot be decoded; absent if the response does not have it.
+    /// The node after the request, or why it cannot be decoded; `None` if the response does not contain it.
     pub(crate) node: Option<Result<Node, String>>,
 }
 
 impl NodeResponse {
-    /// The node is no longer what the patch was made for: it has to be read again.
+    /// Returns whether the node has changed since the patch was made, so that it must be read again.
     pub(crate) fn is_stale(&self) -> bool {
         matches!(self.result, ApiResult::Rejected { status: 409 | 422, .. } | ApiResult::Replaced)
     }
 }
 
 impl NodePatcher {
-    /// Sends patches by this client; with `is_dry` the server checks them and changes nothing.
+    /// Creates a patcher for this client. With `is_dry` the server checks patches and changes nothing.
     pub fn new(client: Client, is_dry: bool) -> Self {
         Self { client, is_dry, permissions: Permissions::default() }
     }
 
-    /// Whether the server changes nothing.
+    /// Returns whether the server changes nothing (dry run).
     pub(crate) fn is_dry(&self) -> bool {
         self.is_dry
     }
 
-    /// Sends a patch, which the server refuses if the node is another one; taints also if the node has
+    /// Sends a patch. The server rejects it if the node is another object; for taints also if the node has
     /// changed.
     pub(crate) async fn send_patch(&self, node: &Node, patch: &Patch) -> NodeResponse {
         let (operation, subresource, content_type, body) = match patch {
@@ -208,7 +210,7 @@ impl NodePatcher {
         };
         let seconds = WITHIN.as_secs().saturating_add(1);
         let dry_run = if self.is_dry { "&dryRun=All" } else { "" };
-        // A node's name is a DNS name, and stands in a path as it is.
+        // A node's name is a DNS name, which needs no escapes in a path.
         let path = format!("/api/v1/nodes/{}{subresource}?timeout={seconds}s{dry_run}", node.name);
         self.send(operation, Request::patch(path, content_type, body)).await
     }
@@ -220,15 +222,15 @@ impl NodePatcher {
 
     async fn send(&self, operation: ApiOperation, request: Request) -> NodeResponse {
         let response = self.client.request(request.within(WITHIN)).await;
-        let result = judge(operation, &response);
-        self.permissions.note(operation, &result);
+        let result = interpret(operation, &response);
+        self.permissions.record(operation, &result);
         let node = response.ok().filter(|_| result == ApiResult::Accepted);
         NodeResponse { result, node: node.map(|response| parse_node(&response.body)) }
     }
 }
 
-/// RFC 6902. All of it is done or nothing: the node must be the observed one, in the observed state, and
-/// what is changed must be in its observed place.
+/// Returns a JSON patch (RFC 6902), which is applied completely or not at all. The node must be the observed
+/// one in the observed version, and the changed taints must be at their observed index.
 fn taint_patch(node: &Node, changes: &[TaintChange]) -> Vec<u8> {
     let mut operations = vec![
         json!({"op": "test", "path": "/metadata/uid", "value": node.uid}),
@@ -261,7 +263,7 @@ fn taint_patch(node: &Node, changes: &[TaintChange]) -> Vec<u8> {
     to_json(&operations)
 }
 
-/// The server refuses the patch of another node of that name.
+/// Returns the patch of conditions. With the uid, the server rejects it for another node with the same name.
 fn condition_patch(node: &Node, set: &[Condition], remove: &[&str]) -> Vec<u8> {
     let set = set.iter().map(|condition| {
         let Condition { kind, status, reason, message, last_heartbeat_time, last_transition_time } =
@@ -301,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn taints_are_changed_where_they_are_and_only_in_that_state_of_that_node() {
+    fn taint_patch_tests_uid_version_and_taint_keys() {
         let (key, other) = ("eviction-agent.io/memory-pressure", "eviction-agent.io/pid-pressure");
         let changes = [
             TaintChange::Replace { index: 1, key, effect: Effect::NoSchedule },
@@ -319,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_taint_brings_the_list_with_it() {
+    fn first_taint_is_added_together_with_the_list() {
         let add = |key| TaintChange::Add { key, effect: Effect::PreferNoSchedule };
         let changes = [add("a"), add("b")];
         let added = |taints| {
@@ -333,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_are_merged_into_that_very_node() {
+    fn condition_patch_has_the_uid_and_set_and_removed_conditions() {
         let time: Timestamp = "2026-01-05T08:00:00Z".parse().unwrap();
         let condition = Condition {
             kind: "A".into(),

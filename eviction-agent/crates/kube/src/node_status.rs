@@ -1,9 +1,9 @@
 //! Keeps the agent's conditions and taints in the node's own object: compares the desired state with the
 //! observed one, and patches the difference.
 //!
-//! Only the newest desired state counts, there is no queue of changes: after an outage the node's object
-//! is brought to it at once. Conditions and taints are compared by a task each, so that a patch of
-//! conditions that hangs delays no taint.
+//! Only the newest desired state counts; there is no queue of changes. After an outage the node's object is
+//! brought to that state at once. Conditions and taints have one task each, so that a patch of conditions
+//! that hangs does not delay a taint.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,27 +22,29 @@ use crate::metrics::{MetricEvent, Observer};
 use crate::node_patch::{Difference, NodePatcher, NodeResponse, NodeStatusUpdate, PatchKind};
 use crate::object_store::StoreView;
 
-/// How long conditions wait for the taints of the same update: those test the version, which a condition
-/// changes.
+/// How long conditions wait for the taints of the same update. Patches of taints test the version, which a
+/// patch of conditions changes.
 const TAINTS_WITHIN: Duration = Duration::from_secs(1);
 
-/// How long conditions wait for the eviction that the same pressure causes: a server that has both to do
-/// at once takes milliseconds longer for either.
+/// How long conditions wait for the eviction that the same pressure causes. A server that handles both at the
+/// same time takes milliseconds longer for each.
 const EVICTIONS_FIRST: Duration = Duration::from_millis(50);
 
-/// Pauses while no request succeeds: a difference is patched within 5 s after the server is back.
+/// The pauses while requests fail, first and longest. A difference is patched within 5 s after the server has
+/// recovered.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));
 
-/// The pause after a refusal, which lasts until somebody has changed something.
-const REFUSED: Duration = Duration::from_secs(30);
+/// The pause after a rejection, which lasts until someone changes the configuration or permissions.
+const REJECTION_PAUSE: Duration = Duration::from_secs(30);
 
-/// After so many conflicts in a row nobody waits any longer, and the pauses grow.
+/// The number of conflicts in a row after which other patches no longer wait for this one, and the pauses
+/// grow.
 const CONFLICTS: u32 = 4;
 
 /// The kinds of patches.
 pub const PATCH_KINDS: [&str; 2] = [PatchKind::Taints.name(), PatchKind::Conditions.name()];
 
-/// The results of patches: [`ApiResult::name`] without those of evictions alone, and a conflict.
+/// The results of patches: those of [`ApiResult::name`] except results of evictions only, and a conflict.
 pub const PATCH_RESULTS: [&str; 9] = [
     "accepted",
     "conflict",
@@ -55,8 +57,8 @@ pub const PATCH_RESULTS: [&str; 9] = [
     "not_sent",
 ];
 
-/// Starts to patch what `desired` has into the node of `nodes`; returns the number of the update whose
-/// taints are written, or need not be waited for. Needs a tokio runtime.
+/// Starts to patch the node of `nodes` to the state in `desired`. Returns the number of the last update whose
+/// taints are written or need not be waited for. Needs a tokio runtime.
 pub(crate) fn reconcile(
     client: &Client,
     desired: &watch::Receiver<Option<Arc<NodeStatusUpdate>>>,
@@ -64,7 +66,7 @@ pub(crate) fn reconcile(
 ) -> watch::Receiver<u64> {
     let observed = ObservedNode::default();
     let start = |kind, taints| {
-        let (settled, written) = watch::channel(0);
+        let (done, written) = watch::channel(0);
         let reconciler = Reconciler {
             kind,
             patcher: NodePatcher::new(client.clone(), false),
@@ -72,7 +74,7 @@ pub(crate) fn reconcile(
             node: observed.0.subscribe(),
             observed: observed.clone(),
             taints,
-            settled,
+            done,
             observer: client.observer().clone(),
             retry: Retry::default(),
         };
@@ -81,26 +83,26 @@ pub(crate) fn reconcile(
     };
     let taints = start(PatchKind::Taints, None);
     start(PatchKind::Conditions, Some(taints.clone()));
-    tokio::spawn(observed.clone().follow(nodes));
+    tokio::spawn(observed.clone().update_from_watch(nodes));
     taints
 }
 
-/// Patches one kind.
+/// The reconciliation of one kind of patch.
 struct Reconciler {
     kind: PatchKind,
     patcher: NodePatcher,
     desired: watch::Receiver<Option<Arc<NodeStatusUpdate>>>,
     node: watch::Receiver<Option<Arc<Node>>>,
     observed: ObservedNode,
-    /// For conditions: the number of the update whose taints are written.
+    /// For conditions: the number of the last update whose taints are written.
     taints: Option<watch::Receiver<u64>>,
-    settled: watch::Sender<u64>,
+    done: watch::Sender<u64>,
     observer: Observer,
     retry: Retry,
 }
 
 impl Reconciler {
-    /// Runs until there is no desired state any more.
+    /// Runs until the sender of the desired state is dropped.
     async fn run(mut self) {
         loop {
             let wait = self.sync().await;
@@ -110,7 +112,7 @@ impl Reconciler {
         }
     }
 
-    /// Waits; false if there is no desired state any more.
+    /// Waits. Returns false if the sender of the desired state was dropped.
     async fn wait(&mut self, wait: Wait) -> bool {
         let pause = match wait {
             Wait::Only(pause) => {
@@ -133,11 +135,11 @@ impl Reconciler {
         }
     }
 
-    /// Compares once, and sends a patch if there is a difference.
+    /// Compares desired and observed state once, and sends a patch if they differ.
     async fn sync(&mut self) -> Wait {
         let Some(number) = self.desired.borrow().as_ref().map(|it| it.number) else { return Wait::Change };
         if let Some(taints) = &mut self.taints {
-            // Late or failed: conditions do not depend on them.
+            // Continues if the taints are late or failed: conditions do not depend on them.
             drop(timeout(TAINTS_WITHIN, taints.wait_for(|written| *written >= number)).await);
             sleep(EVICTIONS_FIRST).await;
         }
@@ -147,9 +149,9 @@ impl Reconciler {
             Some(node) => self.patch(&desired, &node).await,
             None => Wait::Change,
         };
-        // At once again: what depends on this kind waits for that.
+        // If a retry follows at once, tasks that depend on this kind continue to wait.
         if wait != Wait::Only(Duration::ZERO) {
-            self.settle(desired.number);
+            self.mark_done(desired.number);
         }
         wait
     }
@@ -159,10 +161,10 @@ impl Reconciler {
         let Difference { patch, due, heartbeat } = self.kind.difference(desired, node, now);
         self.observer.observe(MetricEvent::OutOfSync(self.kind.name(), due >= Due::Detail));
         if due == Due::Not {
-            return heartbeat.map_or(Wait::Change, |heartbeat| Wait::ChangeOr(until(heartbeat, now)));
+            return heartbeat.map_or(Wait::Change, |heartbeat| Wait::ChangeOr(time_until(heartbeat, now)));
         }
-        if let Some(left) = self.retry.left(self.kind, due, desired.number, node) {
-            return Wait::ChangeOr(left);
+        if let Some(remaining) = self.retry.remaining(self.kind, due, desired.number, node) {
+            return Wait::ChangeOr(remaining);
         }
         let response = self.patcher.send_patch(node, &patch).await;
         let is_stale = response.is_stale();
@@ -183,7 +185,7 @@ impl Reconciler {
         self.retry.after(&response.result)
     }
 
-    /// Somebody else has changed the node: the difference is found anew.
+    /// Reads the node again, because another client has changed it.
     async fn read_again(&mut self, node: &Node, refusal: &ApiResult) -> Wait {
         let response = self.patcher.read(&node.name).await;
         self.observe(node, &response);
@@ -192,7 +194,7 @@ impl Reconciler {
         }
         let is_same = |now: &Node| (&now.uid, &now.resource_version) == (&node.uid, &node.resource_version);
         if self.node.borrow().as_deref().is_some_and(is_same) {
-            tracing::warn!(kind = self.kind.name(), ?refusal, "the API server refuses the patch of the node");
+            tracing::warn!(kind = self.kind.name(), ?refusal, "the API server rejects the patch of the node");
             return self.retry.after(refusal);
         }
         self.retry.conflict()
@@ -200,32 +202,32 @@ impl Reconciler {
 
     fn observe(&self, node: &Node, response: &NodeResponse) {
         match (&response.result, &response.node) {
-            (ApiResult::Terminated, _) => self.observed.forget(Some(node)),
-            (_, Some(Ok(node))) => self.observed.offer(Arc::new(node.clone())),
-            // The watch reports it as well.
+            (ApiResult::Terminated, _) => self.observed.clear(Some(node)),
+            (_, Some(Ok(node))) => self.observed.set_if_newer(Arc::new(node.clone())),
+            // The watch reports the error as well.
             (_, Some(Err(why))) => tracing::debug!(why, "the node in a response cannot be decoded"),
             (_, None) => {}
         }
     }
 
-    /// Whoever waits for this update goes on.
-    fn settle(&self, number: u64) {
-        self.settled.send_if_modified(|settled| {
-            let is_later = *settled < number;
-            *settled = number.max(*settled);
+    /// Lets tasks continue that wait for this update.
+    fn mark_done(&self, number: u64) {
+        self.done.send_if_modified(|done| {
+            let is_later = *done < number;
+            *done = number.max(*done);
             is_later
         });
     }
 }
 
-/// What comes before the next comparison.
+/// What ends the wait for the next comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wait {
     /// A change of the desired or the observed state.
     Change,
-    /// That, or this time.
+    /// A change, or this time.
     ChangeOr(Duration),
-    /// This time, whatever changes.
+    /// Only this time, regardless of changes.
     Only(Duration),
 }
 
@@ -234,7 +236,7 @@ enum Wait {
 struct Retry {
     failures: Backoff,
     conflicts: u32,
-    /// The last patch that was accepted: of which update, of which node, and when.
+    /// The last accepted patch: the number of the update, the uid of the node, and the time.
     patched: Option<(u64, Box<str>, Instant)>,
 }
 
@@ -245,7 +247,7 @@ impl Default for Retry {
 }
 
 impl Retry {
-    /// What comes after a response.
+    /// Returns the wait after a response.
     fn after(&mut self, result: &ApiResult) -> Wait {
         match result {
             ApiResult::Accepted | ApiResult::Terminated | ApiResult::Replaced => {
@@ -254,7 +256,7 @@ impl Retry {
             }
             ApiResult::Throttled { pause } => Wait::Only(*pause),
             ApiResult::Forbidden { .. } | ApiResult::Rejected { .. } | ApiResult::PdbDenied { .. } => {
-                Wait::Only(REFUSED)
+                Wait::Only(REJECTION_PAUSE)
             }
             ApiResult::Unauthorized { .. } | ApiResult::Unknown { .. } | ApiResult::NotSent { .. } => {
                 Wait::ChangeOr(self.failures.pause())
@@ -262,7 +264,7 @@ impl Retry {
         }
     }
 
-    /// What comes after a conflict with another writer.
+    /// Returns the wait after a conflict with another client.
     fn conflict(&mut self) -> Wait {
         self.conflicts += 1;
         match self.conflicts < CONFLICTS {
@@ -271,66 +273,68 @@ impl Retry {
         }
     }
 
-    /// How much is left until this may be patched; nothing if that is now. What others undo, and the text
-    /// of a condition, which may change with each sample, is not patched at their pace.
-    fn left(&self, kind: PatchKind, due: Due, number: u64, node: &Node) -> Option<Duration> {
+    /// Returns the remaining time until this may be patched; `None` if it may be patched now. This limits the
+    /// rate of patches if other clients undo them, and for messages of conditions, which may change with each
+    /// sample.
+    fn remaining(&self, kind: PatchKind, due: Due, number: u64, node: &Node) -> Option<Duration> {
         let (before, uid, at) = self.patched.as_ref()?;
         if due == Due::Status && (*before, uid) != (number, &node.uid) {
             return None;
         }
-        let least = match kind {
+        let min_interval = match kind {
             PatchKind::Taints => Duration::from_secs(2),
             PatchKind::Conditions => Duration::from_secs(10),
         };
-        least.checked_sub(at.elapsed()).filter(|left| !left.is_zero())
+        min_interval.checked_sub(at.elapsed()).filter(|remaining| !remaining.is_zero())
     }
 }
 
-/// How long it is until then; at least a moment.
-fn until(then: Timestamp, now: Timestamp) -> Duration {
-    let left = u64::try_from(since(then, now).as_nanos()).unwrap_or(0);
-    Duration::from_nanos(left).max(Duration::from_millis(100))
+/// Returns the time until `then`; at least 100 ms.
+fn time_until(then: Timestamp, now: Timestamp) -> Duration {
+    let remaining = u64::try_from(since(then, now).as_nanos()).unwrap_or(0);
+    Duration::from_nanos(remaining).max(Duration::from_millis(100))
 }
 
-/// The observed state: the newest of the watch and of responses. Cloning shares it.
+/// The newest observed state from the watch and from responses. Clones share it.
 #[derive(Clone, Debug, Default)]
 struct ObservedNode(Arc<watch::Sender<Option<Arc<Node>>>>);
 
 impl ObservedNode {
-    /// Follows the watch.
-    async fn follow(self, mut nodes: watch::Receiver<Arc<StoreView<Node>>>) {
+    /// Updates the state from the watch.
+    async fn update_from_watch(self, mut nodes: watch::Receiver<Arc<StoreView<Node>>>) {
         let mut before: Option<Arc<Node>> = None;
         while nodes.changed().await.is_ok() {
             let view = Arc::clone(&nodes.borrow_and_update());
             match view.objects.first() {
                 _ if !view.synced => {}
-                None => self.forget(None),
+                None => self.clear(None),
                 Some(node) => {
-                    // A watch goes back only where the server's store was restored: no response is of that
-                    // time.
+                    // A watch goes back to an older version only if the server's store was restored. All
+                    // responses are then from before the restore.
                     if before.replace(Arc::clone(node)).is_some_and(|before| is_before(node, &before)) {
-                        self.forget(None);
+                        self.clear(None);
                     }
-                    self.offer(Arc::clone(node));
+                    self.set_if_newer(Arc::clone(node));
                 }
             }
         }
     }
 
-    /// The node is gone; with `node` that one, while another that came since stays.
-    fn forget(&self, node: Option<&Node>) {
+    /// Removes the state after a deletion. With `node`, only if the state is of that node and not of a newer
+    /// one.
+    fn clear(&self, node: Option<&Node>) {
         self.0.send_if_modified(|known| {
-            let is_gone = known.as_ref().is_some_and(|known| node.is_none_or(|it| it.uid == known.uid));
-            if is_gone {
+            let is_removed = known.as_ref().is_some_and(|known| node.is_none_or(|it| it.uid == known.uid));
+            if is_removed {
                 *known = None;
             }
-            is_gone
+            is_removed
         });
     }
 
-    /// Takes a state, unless a newer one is known: a response may come before the watch reports what led
-    /// to it.
-    fn offer(&self, node: Arc<Node>) {
+    /// Sets the state, unless a newer one is known. A response may arrive before the watch reports its
+    /// change.
+    fn set_if_newer(&self, node: Arc<Node>) {
         self.0.send_if_modified(|known| {
             let is_newer = known.as_ref().is_none_or(|known| !is_before(&node, known) && *known != node);
             if is_newer {
@@ -341,7 +345,7 @@ impl ObservedNode {
     }
 }
 
-/// Whether a state is known to be older than another, also of two objects of one name.
+/// Returns whether a state is known to be older than another, also for two objects with the same name.
 fn is_before(node: &Node, other: &Node) -> bool {
     let version = |node: &Node| Version::new(&node.resource_version);
     version(node).is_before(&version(other))
@@ -356,29 +360,29 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_state_stays() {
+    fn observed_node_keeps_the_newest_version() {
         let observed = ObservedNode::default();
         let receiver = observed.0.subscribe();
         let now = || receiver.borrow().as_ref().map(|node| format!("{}{}", node.uid, node.resource_version));
-        observed.offer(node("a", "7"));
-        observed.offer(node("a", "5"));
+        observed.set_if_newer(node("a", "7"));
+        observed.set_if_newer(node("a", "5"));
         assert_eq!(now().as_deref(), Some("a7"));
-        observed.offer(node("a", "10"));
-        observed.offer(node("b", "12"));
+        observed.set_if_newer(node("a", "10"));
+        observed.set_if_newer(node("b", "12"));
         assert_eq!(now().as_deref(), Some("b12"));
-        observed.offer(node("b", "not a number"));
+        observed.set_if_newer(node("b", "not a number"));
         assert_eq!(now().as_deref(), Some("bnot a number"));
-        observed.forget(Some(&node("a", "10")));
+        observed.clear(Some(&node("a", "10")));
         assert_eq!(now().as_deref(), Some("bnot a number"), "another node is gone");
-        observed.forget(Some(&node("b", "12")));
+        observed.clear(Some(&node("b", "12")));
         assert_eq!(now(), None);
-        observed.offer(node("b", "20"));
-        observed.forget(None);
+        observed.set_if_newer(node("b", "20"));
+        observed.clear(None);
         assert_eq!(now(), None);
     }
 
     #[test]
-    fn a_watch_that_goes_back_replaces_the_state() {
+    fn older_version_from_the_watch_replaces_the_observed_node() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
             let view =
@@ -386,7 +390,7 @@ mod tests {
             let (sender, nodes) = watch::channel(Arc::new(StoreView::default()));
             let observed = ObservedNode::default();
             let mut receiver = observed.0.subscribe();
-            tokio::spawn(observed.clone().follow(nodes));
+            tokio::spawn(observed.clone().update_from_watch(nodes));
             for version in ["20", "6"] {
                 sender.send_replace(view(node("a", version)));
                 let is_it = |node: &Option<Arc<Node>>| {
@@ -398,12 +402,12 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_has_a_long_pause_and_a_failure_a_short_one() {
+    fn rejections_pause_longer_than_failures() {
         let mut retry = Retry::default();
         let why = || "because".into();
         let pause = Duration::from_secs(7);
         assert_eq!(retry.after(&ApiResult::Throttled { pause }), Wait::Only(pause));
-        assert_eq!(retry.after(&ApiResult::Forbidden { why: why() }), Wait::Only(REFUSED));
+        assert_eq!(retry.after(&ApiResult::Forbidden { why: why() }), Wait::Only(REJECTION_PAUSE));
         for _ in 0..20 {
             let Wait::ChangeOr(pause) = retry.after(&ApiResult::Unknown { why: why() }) else { panic!() };
             assert!(pause <= PAUSES.1);
@@ -417,21 +421,21 @@ mod tests {
     }
 
     #[test]
-    fn what_others_undo_is_patched_again_later() {
+    fn repeated_patches_of_the_same_update_are_rate_limited() {
         let (a, b) = (node("a", "1"), node("b", "1"));
         let mut retry = Retry::default();
         for kind in PatchKind::ALL {
-            let left = |retry: &Retry, due, number, node| retry.left(kind, due, number, node);
+            let remaining = |retry: &Retry, due, number, node| retry.remaining(kind, due, number, node);
             retry.patched = None;
-            assert_eq!(left(&retry, Due::Status, 1, &a), None);
+            assert_eq!(remaining(&retry, Due::Status, 1, &a), None);
             retry.patched = Some((1, "a".into(), Instant::now()));
-            assert!(left(&retry, Due::Status, 1, &a).is_some());
-            assert_eq!(left(&retry, Due::Status, 2, &a), None, "another update");
-            assert_eq!(left(&retry, Due::Status, 1, &b), None, "another node");
-            assert!(left(&retry, Due::Detail, 2, &b).is_some());
+            assert!(remaining(&retry, Due::Status, 1, &a).is_some());
+            assert_eq!(remaining(&retry, Due::Status, 2, &a), None, "another update");
+            assert_eq!(remaining(&retry, Due::Status, 1, &b), None, "another node");
+            assert!(remaining(&retry, Due::Detail, 2, &b).is_some());
             let before = Instant::now().checked_sub(Duration::from_secs(11)).unwrap();
             retry.patched = Some((1, "a".into(), before));
-            assert_eq!(left(&retry, Due::Status, 1, &a), None);
+            assert_eq!(remaining(&retry, Due::Status, 1, &a), None);
         }
     }
 }

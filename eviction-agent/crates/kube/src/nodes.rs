@@ -1,4 +1,4 @@
-//! The parts of `v1.Node` that count.
+//! The fields of `v1.Node` that the agent uses.
 
 use eviction_core::node as core;
 use eviction_core::time::Timestamp;
@@ -63,7 +63,7 @@ objects! {
     }
 
     struct Endpoint {
-        /// As the API has it; there is no such field with a capital in any other object.
+        /// The API uses this name; no other field in these objects starts with a capital letter.
         #[serde(rename = "Port")]
         port: i64,
     }
@@ -77,7 +77,7 @@ objects! {
 /// Reads a Node from JSON. It must have a name and a uid.
 ///
 /// # Errors
-/// The first thing that is wrong with it, with the field.
+/// If the object is invalid, with the first invalid field.
 pub(crate) fn parse_node(json: &[u8]) -> Result<core::Node, String> {
     let node: Node = serde_path_to_error::deserialize(&mut serde_json::Deserializer::from_slice(json))
         .map_err(|error| format!("{}: {}", error.path(), error.inner()))?;
@@ -137,7 +137,7 @@ mod tests {
     use eviction_core::node::{Condition, ContainerImage, Node, Taint};
 
     #[test]
-    fn everything_that_counts_is_read() {
+    fn all_used_node_fields_are_decoded() {
         let node = json!({
             "metadata": {"name": "n1", "uid": "u", "resourceVersion": "9", "managedFields": [{"x": 1}], "labels": {"a": "b"}},
             "spec": {"podCIDR": "10.0.0.0/24", "unschedulable": true, "taints": [{"key": "k", "effect": "NoSchedule", "timeAdded": "2026-01-02T03:04:05Z"}]},
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_is_a_name_and_a_uid() {
+    fn node_needs_only_a_name_and_a_uid() {
         let least = br#"{"metadata": {"name": "n", "uid": "u"}, "spec": null, "status": {"conditions": null, "daemonEndpoints": {"kubeletEndpoint": {"Port": 70000}}}}"#;
         let node = parse_node(least).unwrap();
         assert_eq!(node, Node { name: "n".into(), uid: "u".into(), ..Node::default() });

@@ -1,9 +1,9 @@
-//! Objects of the API as far as they are read: JSON's null is the zero value, as for Go's decoder.
+//! Structs for objects of the API. JSON's null is the zero value, as in Go's decoder.
 
 use serde::{Deserialize, Deserializer};
 
-/// Declares structs that are read of the API's JSON. An absent field is the zero value, and so is null; what is not
-/// declared is ignored.
+/// Declares structs that are read from the API's JSON. An absent or null field has the zero value. Other
+/// fields are ignored.
 macro_rules! objects {
     ($($(#[$outer:meta])* $vis:vis struct $name:ident {
         $($(#[$inner:meta])* $field:ident: $type:ty,)*
@@ -19,7 +19,7 @@ macro_rules! objects {
 
 pub(crate) use objects;
 
-/// Null is the zero value.
+/// Deserializes null as the zero value.
 pub fn nullable<'de, D: Deserializer<'de>, T>(deserializer: D) -> Result<T, D::Error>
 where
     T: Default + Deserialize<'de>,
@@ -27,7 +27,7 @@ where
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
-/// Null is the zero value, for elements as well.
+/// Deserializes a list in which null elements are the zero value; null is an empty list.
 pub fn nullable_list<'de, D: Deserializer<'de>, T>(deserializer: D) -> Result<Vec<T>, D::Error>
 where
     T: Default + Deserialize<'de>,
@@ -35,7 +35,7 @@ where
     nullable(deserializer).map(|List(list)| list)
 }
 
-/// A list in which null is the zero value.
+/// A list in which null elements are the zero value.
 #[derive(Clone, Debug)]
 pub(crate) struct List<T>(pub(crate) Vec<T>);
 

@@ -1,5 +1,5 @@
-//! What is known of the objects, event by event. No IO: what a server sends in any order, twice or
-//! not at all leads to a state that is never wrong about an identity.
+//! The known objects, updated event by event, without I/O. Events that are reordered, repeated or lost never
+//! lead to a wrong identity.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -7,19 +7,18 @@ use std::sync::Arc;
 use crate::item::{Identity, Key, Version};
 use crate::metrics::WatchEvent;
 
-/// More are not kept: a node runs at most some hundreds.
-const MOST: usize = 4096;
+/// The maximum number of objects. A node runs at most some hundreds.
+const MAX_OBJECTS: usize = 4096;
 
-/// How many objects that are gone are remembered, so that an event that comes late does not bring
-/// one back.
-const DELETED: usize = 256;
+/// The number of deleted objects whose uid is stored, so that a late event does not restore one.
+const MAX_DELETED: usize = 256;
 
-/// The objects as they were sent last.
+/// The objects in their last received state.
 #[derive(Debug)]
 pub(crate) struct ObjectStore<T> {
     entries: BTreeMap<Key, Entry<T>>,
     deleted: VecDeque<Box<str>>,
-    /// What a list has so far.
+    /// The items of a list that is being received.
     listing: Option<BTreeMap<Key, Entry<T>>>,
 }
 
@@ -30,16 +29,16 @@ struct Entry<T> {
     object: Result<Arc<T>, String>,
 }
 
-/// All objects at one moment.
+/// All objects at one point in time.
 #[derive(Debug)]
 pub struct StoreView<T> {
-    /// Whether a list was ever read: before that, nothing is known.
+    /// Whether a list was received at least once. Before that, the objects are unknown.
     pub synced: bool,
     /// The objects, in the order of their keys.
     pub objects: Vec<Arc<T>>,
-    /// Those that are there but not understood.
+    /// Objects that exist but cannot be decoded.
     pub unreadable: Vec<UnreadableObject>,
-    /// Why nothing arrives from the server at present.
+    /// Why no data arrives from the server at the moment.
     pub error: Option<String>,
 }
 
@@ -49,12 +48,12 @@ impl<T> Default for StoreView<T> {
     }
 }
 
-/// An object that is not understood.
+/// An object that cannot be decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnreadableObject {
-    /// Where it is.
+    /// Its namespace and name.
     pub key: Key,
-    /// What is wrong with it.
+    /// The error in it.
     pub why: String,
 }
 
@@ -63,13 +62,13 @@ impl<T: PartialEq> ObjectStore<T> {
         Self { entries: BTreeMap::new(), deleted: VecDeque::new(), listing: None }
     }
 
-    /// An object came or changed.
+    /// Adds or updates an object.
     pub(crate) fn put(&mut self, identity: Identity, object: Result<T, String>) -> WatchEvent {
         let Identity { key, uid, version } = identity;
         if self.deleted.contains(&uid) {
             return WatchEvent::Reordered;
         }
-        let happened = match self.entries.get(&key) {
+        let event = match self.entries.get(&key) {
             Some(before) if version.is_before(&before.version) => return WatchEvent::Reordered,
             Some(before) if before.uid == uid && before.version == version => return WatchEvent::Repeated,
             Some(before) if before.uid == uid => match (&before.object, &object) {
@@ -77,33 +76,33 @@ impl<T: PartialEq> ObjectStore<T> {
                 (_, Err(_)) => WatchEvent::Unreadable,
                 _ => WatchEvent::Changed,
             },
-            // Its deletion was never sent.
+            // The deletion of the previous object was never received.
             Some(before) => {
                 let before = before.uid.clone();
                 self.note_deleted(before);
                 if object.is_ok() { WatchEvent::Changed } else { WatchEvent::Unreadable }
             }
-            None if self.entries.len() >= MOST => return WatchEvent::TooMany,
+            None if self.entries.len() >= MAX_OBJECTS => return WatchEvent::TooMany,
             None if object.is_ok() => WatchEvent::Changed,
             None => WatchEvent::Unreadable,
         };
-        if happened == WatchEvent::Unchanged {
+        if event == WatchEvent::Unchanged {
             if let Some(entry) = self.entries.get_mut(&key) {
                 entry.version = version;
             }
         } else {
             self.entries.insert(key, Entry { uid, version, object: object.map(Arc::new) });
         }
-        happened
+        event
     }
 
-    /// An object is gone.
+    /// Removes an object.
     pub(crate) fn remove(&mut self, identity: Identity) -> WatchEvent {
         let Identity { key, uid, version: _ } = identity;
-        let there = self.entries.get(&key).is_some_and(|entry| entry.uid == uid);
+        let exists = self.entries.get(&key).is_some_and(|entry| entry.uid == uid);
         let known = self.deleted.contains(&uid);
         self.note_deleted(uid);
-        if there {
+        if exists {
             self.entries.remove(&key);
             WatchEvent::Changed
         } else if known {
@@ -113,42 +112,42 @@ impl<T: PartialEq> ObjectStore<T> {
         }
     }
 
-    /// A list begins.
+    /// Starts a list.
     pub(crate) fn begin_list(&mut self) {
         self.listing = Some(BTreeMap::new());
     }
 
-    /// An item of the list.
+    /// Adds an item of the list.
     pub(crate) fn list(&mut self, identity: Identity, object: Result<T, String>) -> WatchEvent {
         let Identity { key, uid, version } = identity;
         let Some(listing) = &mut self.listing else { return WatchEvent::Reordered };
-        if listing.len() >= MOST {
+        if listing.len() >= MAX_OBJECTS {
             return WatchEvent::TooMany;
         }
         if listing.contains_key(&key) {
             return WatchEvent::Repeated;
         }
         let before = self.entries.get(&key).filter(|before| before.uid == uid);
-        let (object, happened) = match (before.map(|before| &before.object), object) {
+        let (object, event) = match (before.map(|before| &before.object), object) {
             (Some(Ok(before)), Ok(now)) if **before == now => (Ok(Arc::clone(before)), WatchEvent::Unchanged),
             (_, Ok(now)) => (Ok(Arc::new(now)), WatchEvent::Changed),
             (_, Err(why)) => (Err(why), WatchEvent::Unreadable),
         };
         listing.insert(key, Entry { uid, version, object });
-        happened
+        event
     }
 
-    /// The list is whole: what was not in it is gone.
+    /// Completes the list: removes the objects that it does not contain.
     pub(crate) fn end_list(&mut self) {
         let Some(listing) = self.listing.take() else { return };
-        let gone: Vec<_> = self
+        let removed: Vec<_> = self
             .entries
             .iter()
             .filter(|(key, entry)| listing.get(*key).is_none_or(|now| now.uid != entry.uid))
             .map(|(_, entry)| entry.uid.clone())
             .collect();
-        gone.into_iter().for_each(|uid| self.note_deleted(uid));
-        // A store that was restored has some again.
+        removed.into_iter().for_each(|uid| self.note_deleted(uid));
+        // A restored store may contain deleted objects again.
         self.deleted.retain(|uid| !listing.values().any(|entry| entry.uid == *uid));
         self.entries = listing;
     }
@@ -157,7 +156,7 @@ impl<T: PartialEq> ObjectStore<T> {
         self.entries.len()
     }
 
-    /// All of it. Objects that share a uid are unreadable: a request could meet either.
+    /// Returns all objects. Objects that share a uid are unreadable, since a request could affect either.
     pub(crate) fn view(&self, synced: bool, error: Option<String>) -> StoreView<T> {
         let mut owners = BTreeMap::<&str, u32>::new();
         for entry in self.entries.values() {
@@ -165,9 +164,9 @@ impl<T: PartialEq> ObjectStore<T> {
         }
         let mut view = StoreView { synced, objects: Vec::new(), unreadable: Vec::new(), error };
         for (key, entry) in &self.entries {
-            let alone = owners.get(&*entry.uid).is_none_or(|count| *count < 2);
+            let is_unique = owners.get(&*entry.uid).is_none_or(|count| *count < 2);
             let why = match &entry.object {
-                Ok(object) if alone => {
+                Ok(object) if is_unique => {
                     view.objects.push(Arc::clone(object));
                     continue;
                 }
@@ -183,7 +182,7 @@ impl<T: PartialEq> ObjectStore<T> {
         if self.deleted.contains(&uid) {
             return;
         }
-        if self.deleted.len() >= DELETED {
+        if self.deleted.len() >= MAX_DELETED {
             self.deleted.pop_front();
         }
         self.deleted.push_back(uid);

@@ -1,26 +1,27 @@
-//! Whether the API server is available, by what became of requests. Pure: time is an argument.
+//! Decides from the results of requests whether the API server is available. Pure functions: time is an
+//! argument.
 //!
-//! It is unavailable after at least [`FAILURES`] requests have failed over [`LASTS`]: no connection, no
-//! response in time, a broken one, 5xx, or 401. It is available again with the first other response, a
-//! refusal or 429 included.
+//! The server is unavailable after at least [`MIN_FAILURES`] requests have failed over [`MIN_DURATION`].
+//! Connection errors, timeouts, broken responses, 5xx and 401 count as failures. It is available again after
+//! the first other response, including a rejection or 429.
 
 use std::time::Duration;
 
 use crate::error::RequestError;
 use crate::request::Response;
 
-/// How long nothing must have come of any request.
-pub(crate) const LASTS: Duration = Duration::from_secs(3);
+/// The minimum time over which requests must fail.
+pub(crate) const MIN_DURATION: Duration = Duration::from_secs(3);
 
-/// Of how many.
-pub(crate) const FAILURES: u32 = 2;
+/// The minimum number of failed requests.
+pub(crate) const MIN_FAILURES: u32 = 2;
 
-/// What became of a request, as far as it matters here.
+/// What the result of a request shows about the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Availability {
-    /// The server has dealt with it.
+    /// The server has handled the request.
     Available,
-    /// It has not.
+    /// The server has not handled the request.
     Unavailable,
 }
 
@@ -40,19 +41,19 @@ impl Availability {
     }
 }
 
-/// What is known so far.
+/// The current state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ApiReachability {
-    /// When the first request was begun of which nothing came since the last good one.
+    /// The start of the first failed request since the last success.
     since: Option<Duration>,
     failures: u32,
     unreachable: bool,
 }
 
 impl ApiReachability {
-    /// Takes note of a request that ended now; times are since any fixed moment. Says when it has
-    /// changed: whether the server is available.
-    pub(crate) fn note(&mut self, began: Duration, now: Duration, result: Availability) -> Option<bool> {
+    /// Records a request that ended now. Times are measured from any fixed point in time. If the state
+    /// changes, returns whether the server is available.
+    pub(crate) fn record(&mut self, began: Duration, now: Duration, result: Availability) -> Option<bool> {
         match result {
             Availability::Available => {
                 let before = std::mem::take(self);
@@ -61,7 +62,7 @@ impl ApiReachability {
             Availability::Unavailable => {
                 let since = *self.since.get_or_insert(began);
                 self.failures = self.failures.saturating_add(1);
-                let fails = self.failures >= FAILURES && now.saturating_sub(since) >= LASTS;
+                let fails = self.failures >= MIN_FAILURES && now.saturating_sub(since) >= MIN_DURATION;
                 (fails && !std::mem::replace(&mut self.unreachable, true)).then_some(false)
             }
         }
@@ -76,19 +77,19 @@ mod tests {
         Duration::from_secs_f64(seconds)
     }
 
-    /// What is reported of requests: when each was begun, when it ended, and how.
+    /// Returns what is reported for requests that start and end at these times, in seconds.
     fn changes(requests: &[(f64, f64, Availability)]) -> Vec<Option<bool>> {
-        let mut reach = ApiReachability::default();
+        let mut reachability = ApiReachability::default();
         requests
             .iter()
-            .map(|&(began, ended, result)| reach.note(seconds(began), seconds(ended), result))
+            .map(|&(began, ended, result)| reachability.record(seconds(began), seconds(ended), result))
             .collect()
     }
 
     use Availability::{Available, Unavailable};
 
     #[test]
-    fn one_failure_is_none_and_neither_are_many_in_a_moment() {
+    fn single_or_brief_failures_do_not_make_the_server_unavailable() {
         assert_eq!(changes(&[(0.0, 60.0, Unavailable)]), [None]);
         assert_eq!(
             changes(&[(0.0, 0.1, Unavailable), (0.5, 0.6, Unavailable), (1.0, 2.9, Unavailable)]),
@@ -97,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_refuses_is_out_after_three_seconds() {
+    fn refusing_server_is_unavailable_after_three_seconds() {
         let refused = |second: f64| (second, second, Unavailable);
         assert_eq!(
             changes(&[refused(0.0), refused(1.0), refused(2.0), refused(3.0), refused(4.0)]),
@@ -106,13 +107,13 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_hangs_is_out_when_a_second_request_ends() {
-        // Both were begun long before anybody could know.
+    fn hanging_server_is_unavailable_after_the_second_failed_request() {
+        // Both requests started long before the failure could be detected.
         assert_eq!(changes(&[(0.0, 5.0, Unavailable), (1.0, 6.0, Unavailable)]), [None, Some(false)]);
     }
 
     #[test]
-    fn a_slow_server_can_be_asked() {
+    fn slow_server_stays_available() {
         assert_eq!(
             changes(&[(0.0, 3.0, Available), (1.0, 4.0, Available), (2.0, 5.0, Available)]),
             [None; 3]
@@ -120,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_answer_ends_it_and_each_counts_anew() {
+    fn first_success_makes_the_server_available_and_resets_failures() {
         let out = [(0.0, 1.0, Unavailable), (2.0, 4.0, Unavailable)];
         let then = [
             (5.0, 5.1, Available),
@@ -135,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_no_is_an_answer_and_disbelief_is_none() {
+    fn rejections_mean_available_and_401_and_5xx_mean_unavailable() {
         for status in [200, 201, 400, 403, 404, 409, 410, 422, 429] {
             assert_eq!(Availability::of_status(status), Available, "{status}");
         }

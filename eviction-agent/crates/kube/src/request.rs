@@ -1,4 +1,4 @@
-//! A request, and its response in full.
+//! A request to the API server, and its complete response.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -13,55 +13,55 @@ use crate::error::RequestError;
 
 const JSON: &str = "application/json";
 
-/// A response of more bytes than this is refused, unless the request says otherwise.
+/// The default limit for the size of a response, in bytes.
 const LARGEST: usize = 4 << 20;
 
-/// How long a response may take, unless the request says otherwise.
+/// The default timeout of a request.
 const WITHIN: Duration = Duration::from_secs(10);
 
 /// One request. It is sent at most once.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// The method.
+    /// The HTTP method.
     pub method: Method,
-    /// The path, with the query if there is one; begins with a slash.
+    /// The path, with the query if there is one; starts with a slash.
     pub path: String,
-    /// The body with its type.
+    /// The content type and the body.
     pub body: Option<(&'static str, Bytes)>,
-    /// The time for everything: connection, response, body.
+    /// The timeout for connection, response and body together.
     pub within: Duration,
-    /// The longest body of a response that is read.
+    /// The maximum size of the response body, in bytes.
     pub largest: usize,
 }
 
 impl Request {
-    /// A GET.
+    /// Creates a GET request.
     pub fn get(path: impl Into<String>) -> Self {
         Self { method: Method::GET, path: path.into(), body: None, within: WITHIN, largest: LARGEST }
     }
 
-    /// A POST of JSON.
+    /// Creates a POST request with a JSON body.
     pub fn post(path: impl Into<String>, json: impl Into<Bytes>) -> Self {
         Self { method: Method::POST, body: Some((JSON, json.into())), ..Self::get(path) }
     }
 
-    /// A DELETE with DeleteOptions in JSON.
+    /// Creates a DELETE request with DeleteOptions in JSON.
     pub fn delete(path: impl Into<String>, json: impl Into<Bytes>) -> Self {
         Self { method: Method::DELETE, body: Some((JSON, json.into())), ..Self::get(path) }
     }
 
-    /// A PATCH of this content type, such as `application/merge-patch+json`.
+    /// Creates a PATCH request of this content type, such as `application/merge-patch+json`.
     pub fn patch(path: impl Into<String>, content_type: &'static str, json: impl Into<Bytes>) -> Self {
         Self { method: Method::PATCH, body: Some((content_type, json.into())), ..Self::get(path) }
     }
 
-    /// The same with another bound in time.
+    /// Sets the timeout.
     #[must_use]
     pub fn within(self, within: Duration) -> Self {
         Self { within, ..self }
     }
 
-    /// As HTTP has it.
+    /// Converts the request to an HTTP request.
     pub(crate) fn write(&self) -> Result<http::Request<Body>, RequestError> {
         let mut request = http::Request::builder().method(&self.method).uri(&self.path).header(ACCEPT, JSON);
         let mut bytes = Bytes::new();
@@ -73,30 +73,30 @@ impl Request {
     }
 }
 
-/// What the server responded, with its whole body.
+/// The response of the server, with its whole body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
     /// The HTTP status.
     pub status: u16,
-    /// The pause that the server asks for.
+    /// The pause that the server requests.
     pub retry_after: Option<Duration>,
     /// The body.
     pub body: Bytes,
 }
 
-/// `Retry-After` in seconds; a date, which no API server sends, is as if it were absent.
+/// Returns `Retry-After` in seconds. A date is ignored; no API server sends one.
 pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
     Some(Duration::from_secs(seconds))
 }
 
-/// What is written here is always JSON; were it not, the server would refuse it.
+/// Serializes a body. This cannot fail for the types here; the server would reject an empty body.
 pub(crate) fn to_json(body: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(body).unwrap_or_default()
 }
 
-/// Appends a name to a path: whatever it is, it is one segment.
-pub(crate) fn segment(name: &str, path: &mut String) {
+/// Appends a name to a path as one segment, with escapes where necessary.
+pub(crate) fn push_segment(name: &str, path: &mut String) {
     for byte in name.bytes() {
         match byte {
             b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'~' => path.push(byte.into()),

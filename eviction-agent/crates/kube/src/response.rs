@@ -1,4 +1,4 @@
-//! What a response means: a pure function of the operation and the response.
+//! The meaning of a response: a pure function of the operation and the response.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -11,36 +11,36 @@ use serde::Deserialize;
 use crate::error::RequestError;
 use crate::request::Response;
 
-/// The pause after a 429 without a time.
+/// The pause after a 429 response without a time.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// A server that asks for a longer pause gets no longer one.
+/// The maximum pause, even if a server requests a longer one.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// `k8s.io/api/policy/v1: DisruptionBudgetCause`.
 const DISRUPTION_BUDGET: &str = "DisruptionBudget";
 
-/// `pkg/registry/core/pod/storage/eviction.go`: a pod that several budgets match has no answer
-/// with a reason of its own.
+/// `pkg/registry/core/pod/storage/eviction.go`: the response for a pod that several budgets match has no
+/// specific reason.
 const SEVERAL_BUDGETS: &str = "more than one PodDisruptionBudget";
 
-/// `staging/src/k8s.io/apiserver/pkg/registry/rest: Preconditions`, as the store words it.
+/// `staging/src/k8s.io/apiserver/pkg/registry/rest: Preconditions`, in the wording of the store.
 const OTHER_UID: &str = "UID in precondition";
 const OTHER_UID_IN_THE: &str = "UID in the precondition";
 
-/// What authorizers write, and admission does not: `apierrors.NewForbidden` over
+/// A text that authorizers use and admission does not: `apierrors.NewForbidden` over
 /// `responsewriters.ForbiddenMessage`.
-const NO_RIGHT: &str = "is forbidden: User ";
+const MISSING_PERMISSION: &str = "is forbidden: User ";
 
-/// What texts of the server are cut to.
+/// The maximum length of a text from the server, in bytes.
 const LONGEST_TEXT: usize = 512;
 
-/// As far as it is there: other programs answer on this port too.
+/// The body of a response. All fields are optional: other programs may respond on this port too.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Body {
     kind: Option<Box<str>>,
-    /// Of a `Status`; that of a pod is an object.
+    /// The status of a `Status` is a text; that of a pod is an object.
     status: serde_json::Value,
     reason: Option<Box<str>>,
     message: Option<Box<str>>,
@@ -61,10 +61,10 @@ struct Cause {
     message: Option<Box<str>>,
 }
 
-/// What the response to a request means.
-pub(crate) fn judge(operation: ApiOperation, result: &Result<Response, RequestError>) -> ApiResult {
+/// Returns the meaning of the response to a request.
+pub(crate) fn interpret(operation: ApiOperation, result: &Result<Response, RequestError>) -> ApiResult {
     match result {
-        Ok(answer) => judge_answer(operation, answer),
+        Ok(response) => interpret_response(operation, response),
         Err(error) => {
             let why = text(&chain(error));
             match error.may_have_been_carried_out() {
@@ -75,18 +75,18 @@ pub(crate) fn judge(operation: ApiOperation, result: &Result<Response, RequestEr
     }
 }
 
-fn judge_answer(operation: ApiOperation, answer: &Response) -> ApiResult {
-    let body = serde_json::from_slice::<Body>(&answer.body).ok();
+fn interpret_response(operation: ApiOperation, response: &Response) -> ApiResult {
+    let body = serde_json::from_slice::<Body>(&response.body).ok();
     let is_status = body.as_ref().is_some_and(|body| body.kind.as_deref() == Some("Status"));
     let message_text = |body: &Body| body.message.as_deref().map(text);
     let why = || {
         let message_text = body.as_ref().and_then(message_text);
-        message_text.unwrap_or_else(|| text(&format!("status {} without a reason", answer.status)))
+        message_text.unwrap_or_else(|| text(&format!("status {} without a reason", response.status)))
     };
     let reason = body.as_ref().and_then(|body| body.reason.as_deref()).unwrap_or("");
     let message = body.as_ref().and_then(|body| body.message.as_deref()).unwrap_or("");
-    match answer.status {
-        // A page of some other server's may come with 200.
+    match response.status {
+        // Another server may respond with a page and status 200.
         200..=299 => match &body {
             Some(Body { kind: Some(kind), status, .. })
                 if matches!(
@@ -96,13 +96,13 @@ fn judge_answer(operation: ApiOperation, answer: &Response) -> ApiResult {
             {
                 ApiResult::Accepted
             }
-            _ => ApiResult::Unknown { why: text(&format!("status {} without an object", answer.status)) },
+            _ => ApiResult::Unknown { why: text(&format!("status {} without an object", response.status)) },
         },
         401 => ApiResult::Unauthorized { why: why() },
-        403 if message.contains(NO_RIGHT) => ApiResult::Forbidden { why: why() },
+        403 if message.contains(MISSING_PERMISSION) => ApiResult::Forbidden { why: why() },
         404 if is_status && reason == "NotFound" => ApiResult::Terminated,
         409 if is_other_uid(message) => ApiResult::Replaced,
-        // A patch with another uid is one of a field that cannot be changed.
+        // A patch with another uid is rejected as a change of an immutable field.
         422 if matches!(operation, ApiOperation::Condition | ApiOperation::NodeConditions)
             && message.contains("uid") =>
         {
@@ -113,8 +113,8 @@ fn judge_answer(operation: ApiOperation, answer: &Response) -> ApiResult {
             match details.and_then(budget) {
                 Some(cause) => ApiResult::PdbDenied { why: cause },
                 None => {
-                    let asked_for = details.and_then(|details| details.retry_after_seconds);
-                    let pause = answer.retry_after.or(asked_for.map(Duration::from_secs)).unwrap_or(PAUSE);
+                    let requested = details.and_then(|details| details.retry_after_seconds);
+                    let pause = response.retry_after.or(requested.map(Duration::from_secs)).unwrap_or(PAUSE);
                     ApiResult::Throttled { pause: pause.clamp(PAUSE, LONGEST_PAUSE) }
                 }
             }
@@ -122,8 +122,8 @@ fn judge_answer(operation: ApiOperation, answer: &Response) -> ApiResult {
         500 if operation == ApiOperation::Eviction && message.contains(SEVERAL_BUDGETS) => {
             ApiResult::PdbDenied { why: why() }
         }
-        // Also a request that had no time left: it may be under way.
-        500..=599 => ApiResult::Unknown { why: text(&format!("status {}: {}", answer.status, why())) },
+        // Includes requests that timed out on the server: they may still be in progress.
+        500..=599 => ApiResult::Unknown { why: text(&format!("status {}: {}", response.status, why())) },
         status => ApiResult::Rejected { status, why: why() },
     }
 }
@@ -132,14 +132,14 @@ fn is_other_uid(message: &str) -> bool {
     message.contains(OTHER_UID_IN_THE) || message.contains(OTHER_UID)
 }
 
-/// The text of the budget, if there is one.
+/// Returns the text of the budget, if there is one.
 fn budget(details: &Details) -> Option<Box<str>> {
     let causes = details.causes.as_deref().unwrap_or_default();
     let cause = causes.iter().find(|cause| cause.reason.as_deref() == Some(DISRUPTION_BUDGET))?;
     Some(cause.message.as_deref().map_or_else(|| DISRUPTION_BUDGET.into(), text))
 }
 
-/// No more than a line can take, and of one line.
+/// Returns the text as one line of limited length.
 fn text(from: &str) -> Box<str> {
     let mut line: String = from.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     if line.len() > LONGEST_TEXT {
@@ -157,8 +157,8 @@ pub(crate) struct Permissions {
 }
 
 impl Permissions {
-    /// Logs once that a permission is missing, until it was granted again.
-    pub(crate) fn note(&self, operation: ApiOperation, result: &ApiResult) {
+    /// Logs a missing permission once, until it is granted.
+    pub(crate) fn record(&self, operation: ApiOperation, result: &ApiResult) {
         let mut missing = self.missing.lock().unwrap_or_else(PoisonError::into_inner);
         match result {
             ApiResult::Forbidden { why } if missing.insert(operation) => {

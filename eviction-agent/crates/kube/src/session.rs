@@ -1,4 +1,5 @@
-//! The node as part of its cluster: which node it is, and the watches of its object and its pods.
+//! The connection of the node to its cluster: the name of the node, and the watches of its object and its
+//! pods.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,13 +24,13 @@ use crate::object_store::StoreView;
 use crate::pods::parse_pod;
 use crate::watcher::{Resource, Watcher};
 
-/// A refusal that lasts so long is one.
-const LASTING: Duration = Duration::from_secs(30);
+/// How long a rejection must last before it counts as permanent.
+const PERMANENT_AFTER: Duration = Duration::from_secs(30);
 
-/// How long a start waits for the first list: without pods there is none to evict.
+/// How long the start waits for the first list of pods. Without pods there is nothing to evict.
 const FIRST_LIST: Duration = Duration::from_secs(5);
 
-/// A pod with what follows from it; as long as the pod is the same, so is the rest.
+/// A pod and the data derived from it. The data depends only on the pod.
 #[derive(Clone, Debug)]
 pub struct WatchedPod(pub Arc<KnownPod>);
 
@@ -46,19 +47,19 @@ pub struct KubeSession {
     name: NodeName,
     pods: Receiver<Arc<StoreView<WatchedPod>>>,
     node: Receiver<Arc<StoreView<Node>>>,
-    /// Ends only with what is wrong with the node's name or the agent's rights, found out late because the
+    /// Ends only with an error in the node's name or the agent's permissions. It is detected here if the
     /// server was not available at the start.
     watch: JoinHandle<OperationError>,
     events: Option<JoinHandle<()>>,
 }
 
 impl KubeSession {
-    /// Finds the server and the node's object, and starts to watch. `boot_id` is that of this machine,
-    /// `policy` what pods are prepared for. A server that is not available now is waited for. Needs a
-    /// tokio runtime.
+    /// Finds the server and the node's object, and starts the watches. `boot_id` is that of this machine, and
+    /// `policy` is used to derive the data of pods. If the server is not available now, the session waits for
+    /// it. Needs a tokio runtime.
     ///
     /// # Errors
-    /// Everything else that is wrong with the name, the credentials or the rights.
+    /// If the name, the credentials or the permissions are invalid.
     pub async fn join(
         client: Client,
         node_name: Option<&str>,
@@ -69,7 +70,7 @@ impl KubeSession {
         let is_known = match identify(&client, &name, boot_id.as_deref()).await {
             Ok(()) => true,
             Err(IdentifyError::Unavailable(why)) => {
-                tracing::warn!(why, "the API server cannot be asked: pods are not known until it can");
+                tracing::warn!(why, "the API server is not available: pods are unknown until it is");
                 false
             }
             Err(IdentifyError::Failed(error)) => return Err(error),
@@ -93,7 +94,9 @@ impl KubeSession {
         let watch = tokio::spawn({
             let (client, name, node) = (client.clone(), name.clone(), node.clone());
             async move {
-                if !is_known && let Err(error) = identify_at_last(&client, &name, boot_id.as_deref()).await {
+                if !is_known
+                    && let Err(error) = identify_when_available(&client, &name, boot_id.as_deref()).await
+                {
                     return error;
                 }
                 tokio::join!(pod_watcher.run(), node_watcher.run(), log_changes(node));
@@ -101,13 +104,13 @@ impl KubeSession {
             }
         });
         if is_known {
-            // Without it the pods are not known, which is reported.
+            // On a timeout the pods are unknown, which is reported.
             drop(timeout(FIRST_LIST, pods.wait_for(|pods| pods.synced)).await);
         }
         Ok(Self { client, name, pods, node, watch, events: None })
     }
 
-    /// Waits until it is known that the agent is not where it should be. May be cancelled.
+    /// Waits for an error that shows that the node's name or the permissions are wrong. May be cancelled.
     pub async fn failed(&mut self) -> OperationError {
         match (&mut self.watch).await {
             Ok(error) => error,
@@ -115,28 +118,28 @@ impl KubeSession {
         }
     }
 
-    /// The name of the node's object.
+    /// Returns the name of the node's object.
     pub fn name(&self) -> &NodeName {
         &self.name
     }
 
-    /// The pods of the node.
+    /// Returns the pods of the node.
     pub fn pods(&self) -> Receiver<Arc<StoreView<WatchedPod>>> {
         self.pods.clone()
     }
 
-    /// The node's object.
+    /// Returns the node's object.
     pub fn node(&self) -> Receiver<Arc<StoreView<Node>>> {
         self.node.clone()
     }
 
-    /// Starts to patch the node's object as `desired` has it; returns the number of the update whose taints
-    /// are written, or need not be waited for.
+    /// Starts to patch the node's object to the state in `desired`. Returns the number of the last update
+    /// whose taints are written or need not be waited for.
     pub fn reconcile(&self, desired: &Receiver<Option<Arc<NodeStatusUpdate>>>) -> Receiver<u64> {
         reconcile(&self.client, desired, self.node())
     }
 
-    /// Logs the conditions and taints that another agent has left on the node: a dry run leaves them.
+    /// Logs the conditions and taints of another agent on the node, which a dry run does not remove.
     pub fn log_leftovers(&self) {
         let (mut node, name) = (self.node(), self.name.to_string());
         tokio::spawn(async move {
@@ -149,7 +152,7 @@ impl KubeSession {
                 tracing::warn!(
                     marks,
                     help,
-                    "the node has marks of an agent that acted: a dry run leaves them as they are"
+                    "the node has conditions or taints of an agent that acted: a dry run leaves them as they are"
                 );
             }
         });
@@ -173,24 +176,24 @@ impl Drop for KubeSession {
     }
 }
 
-/// Identifies the node as soon as the server responds. One that has just come up refuses what it will
-/// grant when it has read the RBAC objects: a refusal has to last.
-async fn identify_at_last(
+/// Identifies the node as soon as the server responds. A server that has just started rejects requests until
+/// it has read the RBAC objects, so only a rejection that lasts counts.
+async fn identify_when_available(
     client: &Client,
     name: &NodeName,
     boot_id: Option<&str>,
 ) -> Result<(), OperationError> {
     let mut backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(5));
-    let mut refused: Option<Instant> = None;
+    let mut rejected_since: Option<Instant> = None;
     loop {
         match identify(client, name, boot_id).await {
             Ok(()) => {
-                tracing::info!(node = %name, "the API server can be asked");
+                tracing::info!(node = %name, "the API server is available");
                 return Ok(());
             }
-            Err(IdentifyError::Unavailable(_)) => refused = None,
+            Err(IdentifyError::Unavailable(_)) => rejected_since = None,
             Err(IdentifyError::Failed(error)) => {
-                if refused.get_or_insert_with(Instant::now).elapsed() >= LASTING {
+                if rejected_since.get_or_insert_with(Instant::now).elapsed() >= PERMANENT_AFTER {
                     return Err(error);
                 }
             }
@@ -199,7 +202,7 @@ async fn identify_at_last(
     }
 }
 
-/// Logs when the node's object is deleted, created anew or cannot be decoded.
+/// Logs when the node's object is deleted, recreated or cannot be decoded.
 async fn log_changes(mut node: Receiver<Arc<StoreView<Node>>>) {
     let mut uid: Option<Box<str>> = None;
     while node.changed().await.is_ok() {
@@ -208,13 +211,13 @@ async fn log_changes(mut node: Receiver<Arc<StoreView<Node>>>) {
             continue;
         }
         for unreadable in &view.unreadable {
-            tracing::warn!(node = %unreadable.key, why = unreadable.why, "this node's object is not understood");
+            tracing::warn!(node = %unreadable.key, why = unreadable.why, "the object of this node cannot be decoded");
         }
         let current = view.objects.first().map(|node| node.uid.clone());
         match (&uid, &current) {
-            (Some(_), None) => tracing::warn!("this node's object is gone from the API server"),
+            (Some(_), None) => tracing::warn!("the object of this node was deleted from the API server"),
             (Some(before), Some(now)) if before != now => {
-                tracing::warn!(%before, %now, "this node's object was deleted and made again");
+                tracing::warn!(%before, %now, "the object of this node was deleted and created again");
             }
             _ => {}
         }

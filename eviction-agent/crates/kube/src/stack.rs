@@ -1,6 +1,6 @@
-//! The tower stack under each client: TCP, proxy, TLS, credentials.
+//! The tower stack of each client: TCP, proxy, TLS, credentials.
 //!
-//! kube's own stack sets neither `TCP_NODELAY` nor keep-alive, repeats what a server refuses, and
+//! kube's own stack does not set `TCP_NODELAY` or keep-alive, repeats requests that a server rejects, and
 //! logs failures that the agent reports itself.
 
 use std::path::PathBuf;
@@ -27,25 +27,26 @@ use crate::access::{Access, read_file};
 use crate::error::{AccessError, BoxError};
 use eviction_core::error::chain;
 
-/// A peer that is gone without a word is noticed within a minute.
+/// TCP keep-alive: idle time, interval, and number of probes. An unreachable peer is detected within a
+/// minute.
 const KEEP_ALIVE: (Duration, Duration, u32) = (Duration::from_secs(20), Duration::from_secs(10), 3);
 
-/// TCP and TLS together: less than an eviction may take, so that a request to a server that is not
-/// there is known not to have been sent.
+/// The timeout for TCP and TLS together. It is shorter than that of an eviction, so that for an unreachable
+/// server it is known that the request was not sent.
 const CONNECT_WITHIN: Duration = Duration::from_millis(3500);
 
-/// What hyper may keep of a response that is not read yet, and at least of its head.
+/// The maximum size of hyper's buffer for a response, which must contain its whole head, in bytes.
 const BUFFER: usize = 64 << 10;
 
-/// An exec plugin is not waited for any longer.
+/// The timeout for an exec plugin.
 const BUILD_WITHIN: Duration = Duration::from_secs(30);
 
-/// Sends requests to one server, with a pool of connections of its own.
+/// Sends requests to one server, with a separate connection pool.
 pub(crate) type Service = BoxCloneSyncService<Request<Body>, Response<Incoming>, BoxError>;
 
 type Tcp = BoxCloneSyncService<Uri, TokioIo<TcpStream>, BoxError>;
 
-/// What connections and requests are made with: files and plugins were read.
+/// The components for connections and requests, built after files and plugins were read.
 pub(crate) struct Stack {
     connector: TimeoutConnector<hyper_rustls::HttpsConnector<Tcp>>,
     base_uri: BaseUriLayer,
@@ -67,10 +68,10 @@ impl Stack {
     ) -> Result<Self, AccessError> {
         let (sender, receiver) = sync_channel(1);
         let own = access.clone();
-        // kube waits for a plugin without end.
+        // kube waits for a plugin without a timeout.
         std::thread::spawn(move || {
-            let built = Self::build_patiently(&own, token).map_err(|error| explain(&own, &error));
-            // Too late, if the receiver is gone.
+            let built = Self::build_without_timeout(&own, token).map_err(|error| explain(&own, &error));
+            // After a timeout the receiver is dropped.
             drop(sender.send(built));
         });
         let built = receiver.recv_timeout(within).unwrap_or_else(|error| {
@@ -85,7 +86,7 @@ impl Stack {
         built.map_err(|why| AccessError::Credentials { what: "credentials", from, why })
     }
 
-    fn build_patiently(access: &Access, token: Option<Arc<TokenFile>>) -> Result<Self, kube::Error> {
+    fn build_without_timeout(access: &Access, token: Option<Arc<TokenFile>>) -> Result<Self, kube::Error> {
         let config = &access.config;
         let credentials = config.auth_layer()?;
         let mut connector =
@@ -95,7 +96,7 @@ impl Stack {
         Ok(Self { connector, base_uri, headers, credentials, token })
     }
 
-    /// A service that keeps so many idle connections for so long. Needs a tokio runtime.
+    /// Returns a service that keeps `connections` idle connections for `idle`. Needs a tokio runtime.
     pub(crate) fn service(&self, (connections, idle): (usize, Duration)) -> Service {
         let client = legacy::Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
@@ -126,7 +127,7 @@ impl std::fmt::Debug for Stack {
     }
 }
 
-/// TCP connections, through the proxy if one is given.
+/// Returns the connector for TCP, through the proxy if one is configured.
 fn tcp(config: &kube::Config) -> Result<Tcp, kube::Error> {
     let (idle, interval, count) = KEEP_ALIVE;
     let mut http = HttpConnector::new();
@@ -135,7 +136,7 @@ fn tcp(config: &kube::Config) -> Result<Tcp, kube::Error> {
     http.set_keepalive(Some(idle));
     http.set_keepalive_interval(Some(interval));
     http.set_keepalive_retries(Some(count));
-    // Each of the server's addresses gets its share of it.
+    // This timeout is divided among the server's addresses.
     http.set_connect_timeout(Some(CONNECT_WITHIN));
     let Some(proxy) = &config.proxy_url else {
         return Ok(BoxCloneSyncService::new(http.map_err(BoxError::from)));
@@ -153,28 +154,29 @@ fn tcp(config: &kube::Config) -> Result<Tcp, kube::Error> {
     }
 }
 
-/// Why a stack cannot be built. kube shows a plugin's whole output, and its own environment.
+/// Returns why a stack cannot be built. kube's own message contains a plugin's whole output and its
+/// environment.
 fn explain(access: &Access, error: &kube::Error) -> String {
     let kube::Error::Auth(error) = error else { return chain(error) };
     let exec = access.config.auth_info.exec.as_ref().and_then(|exec| exec.command.as_deref());
     let command = exec.unwrap_or("the auth provider's command");
     match error {
         AuthError::AuthExecRun { out, .. } => {
-            let said = String::from_utf8_lossy(&out.stderr).trim().chars().take(300).collect::<String>();
-            format!("{command} fails with {}: {said}", out.status)
+            let stderr = String::from_utf8_lossy(&out.stderr).trim().chars().take(300).collect::<String>();
+            format!("{command} fails with {}: {stderr}", out.status)
         }
         AuthError::AuthExecStart(error) => format!("run {command}: {error}"),
         error => chain(error),
     }
 }
 
-/// As often as client-go reads it (`NewCachedFileTokenSource`).
-const READ_AGAIN: Duration = Duration::from_secs(60);
+/// The interval at which the token is read again, as in client-go (`NewCachedFileTokenSource`).
+const REREAD_AFTER: Duration = Duration::from_secs(60);
 
 const TOKEN: &str = "token";
 
-/// A file with a token, which the kubelet replaces long before it expires, and the token as it was read last. kube would
-/// send a token with the newline that it ends with, and would not read it again after a 401.
+/// A file with a token, and the token as last read. The kubelet replaces the token long before it expires.
+/// kube would send the token with its final newline, and would not read it again after a 401 response.
 #[derive(Debug)]
 pub(crate) struct TokenFile {
     path: PathBuf,
@@ -186,12 +188,12 @@ impl TokenFile {
         Self { path, read: Mutex::new(None) }
     }
 
-    /// The `Authorization` header. If the file cannot be read any more, the last token: if it has
-    /// expired, the server refuses it.
+    /// Returns the `Authorization` header. If the file can no longer be read, returns the last token; the
+    /// server rejects it if it has expired.
     pub(crate) fn header(&self, now: Instant) -> Result<HeaderValue, AccessError> {
         let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((at, header)) = &*read
-            && now.saturating_duration_since(*at) < READ_AGAIN
+            && now.saturating_duration_since(*at) < REREAD_AFTER
         {
             return Ok(header.clone());
         }
@@ -205,8 +207,8 @@ impl TokenFile {
         }
     }
 
-    /// The server refused the token: the next request reads it again.
-    pub(crate) fn refused(&self) {
+    /// Has the next request read the token again, because the server rejected it.
+    pub(crate) fn invalidate(&self) {
         *self.read.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
@@ -235,7 +237,7 @@ mod tests {
     use crate::fake_server::access;
 
     #[test]
-    fn a_plugin_that_hangs_is_not_waited_for() {
+    fn hanging_exec_plugin_fails_after_the_timeout() {
         let mut access = access("http://127.0.0.1:1");
         access.config.auth_info.exec = Some(ExecConfig {
             command: Some("/bin/sleep".into()),
@@ -247,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_read_again_in_time_and_when_it_is_refused() {
+    fn token_is_read_again_after_a_minute_and_after_rejection() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("token");
         std::fs::write(&path, "one\n").unwrap();
@@ -258,18 +260,18 @@ mod tests {
         assert_eq!(token.header(start + Duration::from_secs(59)).unwrap(), "Bearer one");
         assert_eq!(token.header(start + Duration::from_secs(60)).unwrap(), "Bearer two");
         std::fs::write(&path, "three").unwrap();
-        token.refused();
+        token.invalidate();
         let header = token.header(start + Duration::from_secs(61)).unwrap();
         assert_eq!(header, "Bearer three");
         assert!(!format!("{header:?}{token:?}").contains("three"));
         std::fs::remove_file(&path).unwrap();
         assert_eq!(token.header(start + Duration::from_secs(200)).unwrap(), "Bearer three");
-        token.refused();
+        token.invalidate();
         assert!(token.header(start).is_err());
     }
 
     #[test]
-    fn a_file_without_a_token_is_an_error_that_names_it() {
+    fn invalid_token_file_is_an_error_that_names_the_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("token");
         for bytes in [&b" \n"[..], b"a\nb", b"\x00"] {

@@ -1,5 +1,5 @@
-//! What kube's watcher does not do, around the requests that it sends for one resource: deadlines,
-//! limits on sizes, pauses, and the counts of what it does not report.
+//! Adds to the requests of kube's watcher for one resource: deadlines, size limits, pauses, and metrics for
+//! what it does not report.
 
 use std::future::Future as _;
 use std::pin::Pin;
@@ -15,35 +15,36 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout};
 use tower::ServiceExt as _;
 
-use crate::backoff::{Backoff, part_of};
+use crate::backoff::{Backoff, random_part_of};
 use crate::client::{Client, kube_client};
 use crate::error::{BoxError, RequestError};
 use crate::metrics::{MetricEvent, WatchEvent, operation};
 use crate::request::retry_after;
 use crate::stack::Service;
 
-/// The head of a response.
+/// The timeout for the head of a response.
 const HEAD_WITHIN: Duration = Duration::from_secs(10);
 
-/// A page of a list.
+/// The timeout for a page of a list.
 const PAGE_WITHIN: Duration = Duration::from_secs(60);
 const LARGEST_PAGE: usize = 32 << 20;
 
-/// etcd takes objects of 1.5 MiB; as JSON they may be larger.
+/// The maximum length of a line in a watch, in bytes. etcd stores objects of up to 1.5 MiB, which may be
+/// larger as JSON.
 const LONGEST_LINE: usize = 8 << 20;
 
-/// A watch that ends sooner is not followed by the next one at once.
-const SHORT: Duration = Duration::from_millis(500);
+/// The minimum duration of a watch. After a shorter one there is a longer pause.
+const SHORT_WATCH: Duration = Duration::from_millis(500);
 const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
 
-/// Between the end of a watch and the begin of the next.
-const BREATH: Duration = Duration::from_millis(100);
+/// The maximum pause between the end of a watch and the start of the next.
+const RESTART_PAUSE: Duration = Duration::from_millis(100);
 
-/// How the API server begins the line of a bookmark, which kube does not report.
+/// The start of a line with a bookmark from the API server, which kube does not report.
 const BOOKMARK: &[u8] = b"{\"type\":\"BOOKMARK\"";
 
-/// The longest pause that a server may ask for.
-const LONGEST_WISH: Duration = Duration::from_secs(60);
+/// The maximum pause that a server may request.
+const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(60);
 
 /// The requests for one resource.
 #[derive(Debug)]
@@ -66,13 +67,13 @@ impl WatchRequests {
         Arc::new(Self { client, resource, opened: Notify::new(), pace: Mutex::new(pace) })
     }
 
-    /// kube's client for its watcher, with connections of its own.
+    /// Creates kube's client for its watcher, with separate connections.
     pub(crate) async fn kube(self: &Arc<Self>) -> Result<kube::Client, RequestError> {
         let (own, service) = (Arc::clone(self), self.client.service().await?);
         Ok(kube_client(tower::service_fn(move |request| Arc::clone(&own).exchange(service.clone(), request))))
     }
 
-    /// Waits until a watch was begun since the last call.
+    /// Waits until a watch was started since the last call.
     pub(crate) async fn opened(&self) {
         self.opened.notified().await;
     }
@@ -105,8 +106,8 @@ impl WatchRequests {
         if head.status == StatusCode::UNAUTHORIZED {
             self.client.renew_credentials();
         }
-        if let Some(wish) = retry_after(&head.headers) {
-            self.pace().not_before = Instant::now() + wish.min(LONGEST_WISH);
+        if let Some(pause) = retry_after(&head.headers) {
+            self.pace().not_before = Instant::now() + pause.min(LONGEST_RETRY_AFTER);
         }
         let is_open = is_watch && head.status.is_success();
         if is_open {
@@ -117,7 +118,7 @@ impl WatchRequests {
         Ok(Response::from_parts(head, WatchBody::new(self, body, is_open)))
     }
 
-    /// Counts what happened to the watch.
+    /// Counts an event of the watch.
     pub(crate) fn count(&self, event: WatchEvent) {
         self.client.observer().observe(MetricEvent::Watch(self.resource, event));
     }
@@ -126,17 +127,17 @@ impl WatchRequests {
         self.client.observer().observe(MetricEvent::Received(self.resource));
     }
 
-    /// How many objects are known.
+    /// Reports the number of known objects.
     pub(crate) fn count_objects(&self, objects: usize) {
         self.client.observer().observe(MetricEvent::Objects(self.resource, objects));
     }
 
-    /// A watch has ended that lasted so long: the next one does not begin at once.
+    /// Sets the pause after a watch that lasted for `lasted`.
     fn watch_ended(&self, lasted: Duration) {
         let mut pace = self.pace();
-        let pause = if lasted >= SHORT {
+        let pause = if lasted >= SHORT_WATCH {
             pace.backoff.reset();
-            part_of(BREATH)
+            random_part_of(RESTART_PAUSE)
         } else {
             pace.backoff.pause()
         };
@@ -157,13 +158,13 @@ pub(crate) struct WatchBody {
 
 enum Kind {
     List { deadline: Pin<Box<Sleep>>, received: usize },
-    Watch { begun: Instant, lines: Lines },
+    Watch { started: Instant, lines: Lines },
 }
 
 impl WatchBody {
     fn new(requests: Arc<WatchRequests>, body: Incoming, is_watch: bool) -> Self {
         let kind = match is_watch {
-            true => Kind::Watch { begun: Instant::now(), lines: Lines::default() },
+            true => Kind::Watch { started: Instant::now(), lines: Lines::default() },
             false => Kind::List { deadline: Box::pin(sleep(PAGE_WITHIN)), received: 0 },
         };
         Self { requests, body, kind }
@@ -188,7 +189,7 @@ impl Body for WatchBody {
             (Poll::Ready(next), _) => next,
         };
         Poll::Ready(match (next, kind) {
-            // kube takes some of them for the end of the watch, and reports others.
+            // kube treats some of these errors as the end of the watch, and reports others.
             (Some(Err(_)), _) => Some(Err("the connection broke".into())),
             (None, Kind::Watch { .. }) => {
                 requests.count(WatchEvent::Closed);
@@ -199,7 +200,7 @@ impl Body for WatchBody {
                 requests.received();
                 let Ok(data) = frame.into_data() else { return Poll::Ready(None) };
                 match kind {
-                    Kind::Watch { lines, .. } => Some(Ok(Frame::data(lines.take(data, requests)))),
+                    Kind::Watch { lines, .. } => Some(Ok(Frame::data(lines.filter(data, requests)))),
                     Kind::List { received, .. } => {
                         *received += data.len();
                         match *received > LARGEST_PAGE {
@@ -215,25 +216,24 @@ impl Body for WatchBody {
 
 impl Drop for WatchBody {
     fn drop(&mut self) {
-        if let Kind::Watch { begun, .. } = &self.kind {
-            self.requests.watch_ended(begun.elapsed());
+        if let Kind::Watch { started, .. } = &self.kind {
+            self.requests.watch_ended(started.elapsed());
         }
     }
 }
 
-/// The lines of a watch as they pass by.
+/// The line state of a watch.
 #[derive(Debug, Default)]
 struct Lines {
-    /// Bytes of the line that has not ended yet.
+    /// The length so far of the current line, in bytes.
     length: usize,
-    /// It is too long: what is left of it is dropped.
+    /// Whether the current line is too long, and its rest is dropped.
     skipping: bool,
 }
 
 impl Lines {
-    /// Passes on what arrived, but of a line that is too long only the begin. kube passes over what is no
-    /// JSON.
-    fn take(&mut self, data: Bytes, requests: &WatchRequests) -> Bytes {
+    /// Passes the data on, except the rest of lines that are too long. kube skips lines that are not JSON.
+    fn filter(&mut self, data: Bytes, requests: &WatchRequests) -> Bytes {
         let mut passed = BytesMut::new();
         let mut is_whole = true;
         for part in data.split_inclusive(|byte| *byte == b'\n') {

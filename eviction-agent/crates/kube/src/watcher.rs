@@ -1,5 +1,5 @@
-//! The objects of one resource on this node, listed and watched by kube's watcher for as long as
-//! anybody wants to know them.
+//! The objects of one resource on this node, listed and watched by kube's watcher as long as there is a
+//! receiver.
 
 use std::fmt;
 use std::pin::pin;
@@ -13,7 +13,7 @@ use kube::runtime::watcher::{self, Error, Event};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::backoff::{Backoff, part_of};
+use crate::backoff::{Backoff, random_part_of};
 use crate::client::Client;
 use crate::item::Item;
 use crate::metrics::WatchEvent;
@@ -21,31 +21,31 @@ use crate::object_store::{ObjectStore, StoreView};
 use crate::watch_layer::WatchRequests;
 use eviction_core::error::chain;
 
-/// A list is held whole while it is read.
+/// The page size of a list. A page is buffered completely while it is read.
 const PAGE: u32 = 50;
-/// A watch is to last so many seconds, and up to half as long again by chance. The server ends it.
+/// The duration of a watch, plus a random part of up to half of it. The server ends it.
 const WATCH: Duration = Duration::from_secs(240);
-/// Everything is listed again after so long, and up to as long again by chance: what was lost on
-/// the way comes to light.
-const LIST_AGAIN: Duration = Duration::from_secs(30 * 60);
-/// Pauses after errors.
+/// The interval of complete lists, plus a random part of up to the same time. A list corrects events that
+/// were lost.
+const RELIST_INTERVAL: Duration = Duration::from_secs(30 * 60);
+/// The pauses after errors, first and longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
-/// After so many errors in a row everything is listed again: a list may be had where a watch is not,
-/// and kube's watcher never gives up a version that the server does not know.
+/// The number of errors in a row after which everything is listed again. A list may succeed while a watch
+/// does not, and kube's watcher never gives up a version that the server does not have.
 const ERRORS: u32 = 3;
-/// So long after the last error the next one is the first again.
-const SETTLED: Duration = Duration::from_secs(30);
+/// The time without errors after which the count of errors starts again.
+const ERRORS_RESET_AFTER: Duration = Duration::from_secs(30);
 
-/// Decodes what is kept of JSON, or returns what is wrong with it.
+/// Decodes an object from JSON, or returns the error in it.
 pub(crate) type Decode<T> = Box<dyn Fn(&[u8]) -> Result<T, String> + Send>;
 
-/// What is watched, and how it is decoded.
+/// The watched resource and its decoder.
 pub(crate) struct Resource<T> {
     /// Kind and plural in API group `""`, version `v1`: `("Pod", "pods")`.
     pub kind: (&'static str, &'static str),
-    /// For instance `spec.nodeName=n1`.
+    /// For example `spec.nodeName=n1`.
     pub field_selector: String,
-    /// What makes objects of JSON.
+    /// Decodes objects from JSON.
     pub decode: Decode<T>,
 }
 
@@ -55,7 +55,7 @@ impl<T> fmt::Debug for Resource<T> {
     }
 }
 
-/// Lists and watches one resource.
+/// The watcher of one resource.
 #[derive(Debug)]
 pub(crate) struct Watcher<T> {
     requests: Arc<WatchRequests>,
@@ -69,17 +69,17 @@ pub(crate) struct Watcher<T> {
     last_error: Option<Instant>,
 }
 
-/// What comes after an error.
+/// The action after an error.
 #[derive(Debug, PartialEq, Eq)]
-enum After {
-    /// The stream goes on.
-    GoOn,
-    /// Everything is listed again by a new stream.
-    ListAgain,
+enum AfterError {
+    /// The stream continues.
+    Continue,
+    /// A new stream lists everything again.
+    Relist,
 }
 
 impl<T: PartialEq + Send + Sync + 'static> Watcher<T> {
-    /// A watcher that has sent nothing yet, and where its newest view is published.
+    /// Creates a watcher that has not sent a request yet, and the receiver of its views.
     pub(crate) fn new(client: Client, resource: Resource<T>) -> (Self, watch::Receiver<Arc<StoreView<T>>>) {
         let (view, receiver) = watch::channel(Arc::new(StoreView::default()));
         let watcher = Self {
@@ -96,11 +96,11 @@ impl<T: PartialEq + Send + Sync + 'static> Watcher<T> {
         (watcher, receiver)
     }
 
-    /// Lists and watches until there is no receiver any more.
+    /// Lists and watches until all receivers are dropped.
     pub(crate) async fn run(mut self) {
         while !self.view.is_closed() {
             match self.requests.kube().await {
-                Ok(client) => self.follow(client).await,
+                Ok(client) => self.run_stream(client).await,
                 Err(error) => {
                     self.on_error("list", &chain(&error)).await;
                 }
@@ -108,8 +108,8 @@ impl<T: PartialEq + Send + Sync + 'static> Watcher<T> {
         }
     }
 
-    /// Follows one stream of kube's watcher: it begins with a list.
-    async fn follow(&mut self, client: kube::Client) {
+    /// Processes one stream of kube's watcher, which starts with a list.
+    async fn run_stream(&mut self, client: kube::Client) {
         let (kind, plural) = self.resource.kind;
         let resource = ApiResource {
             group: String::new(),
@@ -118,14 +118,14 @@ impl<T: PartialEq + Send + Sync + 'static> Watcher<T> {
             kind: kind.to_owned(),
             plural: plural.to_owned(),
         };
-        let lasts = WATCH + part_of(WATCH / 2);
+        let duration = WATCH + random_part_of(WATCH / 2);
         let config = watcher::Config::default()
             .fields(&self.resource.field_selector)
-            .timeout(u32::try_from(lasts.as_secs()).unwrap_or(u32::MAX))
+            .timeout(u32::try_from(duration.as_secs()).unwrap_or(u32::MAX))
             .page_size(PAGE);
         let api = Api::<Item>::all_with(client, &resource);
         let mut events = pin!(watcher::watcher(api, config));
-        let list_again = Instant::now() + LIST_AGAIN + part_of(LIST_AGAIN);
+        let relist_at = Instant::now() + RELIST_INTERVAL + random_part_of(RELIST_INTERVAL);
         let requests = Arc::clone(&self.requests);
         loop {
             let event = tokio::select! {
@@ -134,14 +134,14 @@ impl<T: PartialEq + Send + Sync + 'static> Watcher<T> {
                     self.on_ok();
                     continue;
                 }
-                () = sleep_until(list_again) => return,
+                () = sleep_until(relist_at) => return,
                 () = self.view.closed() => return,
             };
             match event {
-                Some(Ok(event)) => self.take(event),
-                Some(Err(error)) if is_of_one_line(&error) => self.count(WatchEvent::Unreadable),
+                Some(Ok(event)) => self.apply(event),
+                Some(Err(error)) if concerns_one_line(&error) => self.count(WatchEvent::Unreadable),
                 Some(Err(error)) => {
-                    if self.fail(&error).await == After::ListAgain {
+                    if self.on_stream_error(&error).await == AfterError::Relist {
                         return;
                     }
                 }
@@ -150,8 +150,8 @@ impl<T: PartialEq + Send + Sync + 'static> Watcher<T> {
         }
     }
 
-    /// Takes an event of kube's watcher.
-    fn take(&mut self, event: Event<Item>) {
+    /// Applies an event of kube's watcher.
+    fn apply(&mut self, event: Event<Item>) {
         match event {
             Event::Init => self.store.begin_list(),
             Event::InitApply(Item { identity, json, .. }) => {
@@ -178,42 +178,42 @@ impl<T: PartialEq + Send + Sync + 'static> Watcher<T> {
         }
     }
 
-    /// Counts an event of a watch, and publishes what it has changed.
-    fn count(&mut self, happened: WatchEvent) {
-        self.requests.count(happened);
+    /// Counts an event of a watch, and publishes changes.
+    fn count(&mut self, event: WatchEvent) {
+        self.requests.count(event);
         self.backoff.reset();
-        if matches!(happened, WatchEvent::Changed | WatchEvent::Unreadable) {
+        if matches!(event, WatchEvent::Changed | WatchEvent::Unreadable) {
             self.publish();
         }
     }
 
     /// Reports an error of the stream and waits.
-    async fn fail(&mut self, error: &Error) -> After {
+    async fn on_stream_error(&mut self, error: &Error) -> AfterError {
         let code = code(error);
         if code == Some(410) {
             self.requests.count(WatchEvent::Expired);
-            // Servers whose caches differ would get requests for lists without end.
+            // Without this pause, servers with different caches would get endless list requests.
             sleep(self.backoff.pause()).await;
-            return After::ListAgain;
+            return AfterError::Relist;
         }
         let (operation, why) = explain(error);
         self.on_error(operation, &why).await;
         match self.errors >= ERRORS {
-            true => After::ListAgain,
-            false => After::GoOn,
+            true => AfterError::Relist,
+            false => AfterError::Continue,
         }
     }
 
-    /// Reports why nothing arrives, once, and waits.
+    /// Reports once why no data arrives, and waits.
     async fn on_error(&mut self, operation: &str, why: &str) {
         self.requests.count(WatchEvent::Failed);
-        if self.last_error.is_none_or(|last| last.elapsed() > SETTLED) {
+        if self.last_error.is_none_or(|last| last.elapsed() > ERRORS_RESET_AFTER) {
             self.errors = 0;
         }
         self.errors += 1;
         let why = format!("{operation} {}: {why}", self.resource.kind.1);
         if self.error.as_ref() != Some(&why) {
-            tracing::warn!(why, "the API server does not tell what happens");
+            tracing::warn!(why, "a watch of the API server fails");
             self.error = Some(why);
             self.publish();
         }
@@ -223,7 +223,7 @@ impl<T: PartialEq + Send + Sync + 'static> Watcher<T> {
 
     fn on_ok(&mut self) {
         if self.error.take().is_some() {
-            tracing::info!(resource = self.resource.kind.1, "the API server tells again what happens");
+            tracing::info!(resource = self.resource.kind.1, "a watch of the API server works again");
             self.publish();
         }
     }
@@ -234,9 +234,9 @@ impl<T: PartialEq + Send + Sync + 'static> Watcher<T> {
     }
 }
 
-/// Whether the error is that of one line of a watch, which goes on. What is JSON but no event comes as
+/// Whether the error concerns one line of a watch, which continues. JSON that is not an event is reported as
 /// an empty `Status`.
-fn is_of_one_line(error: &Error) -> bool {
+fn concerns_one_line(error: &Error) -> bool {
     match error {
         Error::WatchFailed(kube::Error::SerdeError(_)) => true,
         Error::WatchFailed(kube::Error::Api(status)) => status.code == 0,
@@ -244,7 +244,7 @@ fn is_of_one_line(error: &Error) -> bool {
     }
 }
 
-/// The status that the server responds with, or sends in a watch.
+/// Returns the status code of the response, or of an error in a watch.
 fn code(error: &Error) -> Option<u16> {
     match error {
         Error::WatchError(status) => Some(status.code),
@@ -255,7 +255,7 @@ fn code(error: &Error) -> Option<u16> {
     }
 }
 
-/// Which operation failed, and why in a line.
+/// Returns the operation that failed, and the reason in one line.
 fn explain(error: &Error) -> (&'static str, String) {
     let (operation, error) = match error {
         Error::InitialListFailed(error) => ("list", error),
@@ -270,7 +270,7 @@ fn why(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => format!("the server answers {}: {}", status.code, message(status)),
         kube::Error::SerdeError(error) => format!("not a list: {error}"),
-        // kube's own texts only name the variants.
+        // kube's own texts only contain the names of the variants.
         kube::Error::Service(error) => chain(&**error),
         kube::Error::ReadEvents(error) => match error.get_ref().and_then(|error| error.downcast_ref()) {
             Some(error) => why(error),
@@ -280,7 +280,7 @@ fn why(error: &kube::Error) -> String {
     }
 }
 
-/// Why, in the server's words, at most a line of them.
+/// Returns the server's reason, limited to one line.
 fn message(status: &kube::core::Status) -> String {
     let text = [&status.message, &status.reason].into_iter().find(|text| !text.is_empty());
     text.map_or_else(|| "no reason given".to_owned(), |text| text.chars().take(300).collect())

@@ -1,9 +1,9 @@
-//! What the group of all pods may still have: the signal `allocatableMemory.available`.
+//! The memory that is available to the cgroup of all pods: the signal `allocatableMemory.available`.
 //!
-//! The kubelet has it where the group has a limit (`pkg/kubelet/stats/helper.go:
-//! cadvisorInfoToCPUandMemoryStats`). A fresh figure takes a dozen reads of `memory.stat`, many times
-//! what the node takes, so it is read when it can have come near a threshold: the kernel told of
-//! that, or the timer says so.
+//! The kubelet reports it where the cgroup has a limit (`pkg/kubelet/stats/helper.go:
+//! cadvisorInfoToCPUandMemoryStats`). A fresh value takes a dozen reads of `memory.stat`, many times the cost
+//! of the node's values. So it is read only when it may have come near a threshold: the kernel reported that,
+//! or the timer expired.
 
 use crate::cgroup::files::Limit;
 use crate::cgroup::sampler::Sampler;
@@ -16,65 +16,65 @@ use eviction_core::threshold::ThresholdLevels;
 use crate::cgroup::sample::MemoryUsage;
 use crate::clock::Instant;
 
-/// The group as it was read for a sample.
+/// The cgroup of all pods as it was read for a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PodsRootSample {
     /// Its cgroup id.
     pub id: u64,
-    /// Its figures.
+    /// Its memory usage.
     pub seen: MemoryUsage,
-    /// Its limit, bytes.
+    /// Its limit, in bytes.
     pub limit: u64,
 }
 
-/// When that group is looked at, and how it was then.
+/// Decides when the cgroup of all pods is sampled, and keeps its last values.
 #[derive(Debug, Default)]
 pub struct Allocatable {
-    /// Some threshold asks for it.
-    is_asked_for: bool,
-    /// The group that `last` is about.
+    /// Whether a threshold uses the signal.
+    is_used: bool,
+    /// The cgroup that `last` is about.
     id: Option<u64>,
     last: Reading<MemoryStats>,
     due_ns: u64,
-    lines: ThresholdLevels,
-    /// The limit that the lines are for.
+    levels: ThresholdLevels,
+    /// The limit that `levels` was computed for, in bytes.
     limit: u64,
 }
 
 impl Allocatable {
-    /// Follows a policy.
-    pub fn follow(&mut self, policy: &Policy) {
+    /// Applies a policy, and discards the last values.
+    pub fn apply_policy(&mut self, policy: &Policy) {
         let mut thresholds = policy.thresholds.iter();
         let signal = Signal::AllocatableMemoryAvailable;
-        self.is_asked_for = thresholds.any(|threshold| threshold.signal == signal);
-        *self = Self { is_asked_for: self.is_asked_for, ..Self::default() };
+        self.is_used = thresholds.any(|threshold| threshold.signal == signal);
+        *self = Self { is_used: self.is_used, ..Self::default() };
     }
 
-    /// The group, if a threshold is about what it may have. One without a known pod may be another
-    /// kubelet's: for this signal there is none then.
+    /// Returns the cgroup of all pods, if a threshold uses the signal. A cgroup without a known pod may belong
+    /// to another kubelet, so it is not used.
     pub fn group(&self, sampler: &Sampler) -> Option<u64> {
         let node = sampler.tree().groups().first()?.id;
         let pods = sampler.pods();
-        pods.pods_root.filter(|id| self.is_asked_for && pods.pods_root_has_known_pods && *id != node)
+        pods.pods_root.filter(|id| self.is_used && pods.pods_root_has_known_pods && *id != node)
     }
 
-    /// It is to be read for the next sample.
-    pub fn hurry(&mut self) {
+    /// Makes the cgroup due for the next sample.
+    pub fn read_at_next_sample(&mut self) {
         self.due_ns = 0;
     }
 
-    /// It is to be read at that time, at the latest.
+    /// Sets the time at which the cgroup is due at the latest.
     pub fn wait_until(&mut self, due_ns: u64) {
         self.due_ns = due_ns;
     }
 
-    /// In how many nanoseconds it is to be read, if there is anything to read.
+    /// Returns in how many nanoseconds the cgroup is due, if there is anything to read.
     pub fn due_in_ns(&self, now_ns: u64) -> Option<u64> {
         let is_there = !matches!(self.last, Reading::Unknown(UnknownReason::Absent));
         is_there.then(|| self.due_ns.saturating_sub(now_ns))
     }
 
-    /// Reads it if that is due. What there is of it now or was before, and the group if it was read.
+    /// Reads the cgroup if it is due. Returns the new or the last stats, and the sample if it was read.
     pub fn sample(
         &mut self,
         sampler: &mut Sampler,
@@ -83,7 +83,7 @@ impl Allocatable {
     ) -> (Reading<MemoryStats>, Option<PodsRootSample>) {
         let group = self.group(sampler);
         if group != self.id {
-            // What is known is about another group.
+            // The last values are about another cgroup.
             (self.id, self.last, self.due_ns) = (group, Reading::default(), 0);
         }
         let Some(id) = group else {
@@ -97,27 +97,27 @@ impl Allocatable {
         (stats, root)
     }
 
-    /// The lines of its thresholds, at this limit.
-    pub fn lines(&mut self, policy: &Policy, limit: u64) -> &ThresholdLevels {
+    /// Returns the levels of the signal's thresholds at this limit.
+    pub fn levels(&mut self, policy: &Policy, limit: u64) -> &ThresholdLevels {
         if self.limit != limit {
             self.limit = limit;
             let capacity = i64::try_from(limit).unwrap_or(i64::MAX);
-            self.lines = ThresholdLevels::of(policy, Signal::AllocatableMemoryAvailable, capacity);
+            self.levels = ThresholdLevels::of(policy, Signal::AllocatableMemoryAvailable, capacity);
         }
-        &self.lines
+        &self.levels
     }
 
-    /// Whether a threshold may be met or held by its minimum reclaim, by what is known.
+    /// Returns whether a threshold may be met, or held by its minimum reclaim, according to the last values.
     pub fn may_be_met(&self) -> bool {
-        self.left().is_some_and(|left| self.lines.may_be_met(left))
+        self.available().is_some_and(|available| self.levels.may_be_met(available))
     }
 
-    /// How far the nearest threshold is that is not met.
-    pub fn distance(&self) -> Option<u64> {
-        self.lines.distance(self.left()?)
+    /// Returns the headroom to the nearest threshold that is not met, in bytes.
+    pub fn headroom(&self) -> Option<u64> {
+        self.levels.distance(self.available()?)
     }
 
-    fn left(&self) -> Option<i64> {
+    fn available(&self) -> Option<i64> {
         i64::try_from(self.last.known()?.available?).ok()
     }
 }
@@ -129,7 +129,7 @@ fn read(
     charged: &[u64],
 ) -> (Reading<MemoryStats>, Option<PodsRootSample>) {
     let Some(sample) = sampler.sample_group(id, charged) else {
-        // It was just removed: the next reading of the tree says so.
+        // The cgroup was just removed; the next read of the tree shows it.
         return (Reading::Unknown(UnknownReason::Failed), None);
     };
     let Limit::At(limit) = sample.hard_limit else {

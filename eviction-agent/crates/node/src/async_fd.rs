@@ -1,4 +1,4 @@
-//! Waiting for a descriptor without blocking the thread.
+//! Waits for a descriptor without blocking the thread.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -7,20 +7,20 @@ use rustix::io::Errno;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// Makes a descriptor known to the tokio runtime, which must have IO enabled.
+/// Registers a descriptor with the tokio runtime, which must have IO enabled.
 pub fn register(descriptor: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
-    // SAFETY: an `OwnedFd` names the same open descriptor for as long as it lives, and it
-    // moves into the `AsyncFd`, which gives nobody leave to close or replace it.
+    // SAFETY: an `OwnedFd` refers to the same open descriptor as long as it exists. It moves into the
+    // `AsyncFd`, which does not let it be closed or replaced.
     unsafe { AsyncFd::register(descriptor) }.map_err(io::Error::from)
 }
 
-/// The same for what is told otherwise than by something to read.
+/// Registers a descriptor whose readiness is not about data to read.
 pub(crate) fn register_for(descriptor: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
-    // SAFETY: as above.
+    // SAFETY: as in [`register`].
     unsafe { AsyncFd::register_with_interest(descriptor, interest) }.map_err(io::Error::from)
 }
 
-/// Waits until the counter behind an eventfd or timerfd is not zero, and takes it.
+/// Waits until the counter of an eventfd or timerfd is not zero, and takes it.
 pub async fn take_count(counter: &AsyncFd<OwnedFd>) -> io::Result<u64> {
     loop {
         let mut ready = counter.readable().await?;

@@ -1,23 +1,24 @@
-//! A backend is one of several means by which a source gets its values or events on this machine.
+//! A backend is one of several ways in which a source gets its values or events on this machine.
 #![forbid(unsafe_code)]
 
-/// The backend of a source, and why that one. It is logged once, exported as a metric and shown by `check`.
+/// The backend of a source, and why it was chosen. It is logged once, exported as a metric and shown by
+/// `check`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackendInfo {
     /// What is observed, for instance `usage`.
     pub source: &'static str,
     /// The backend in use, for instance `timerfd`; empty if there is none.
     pub backend: &'static str,
-    /// Why this one and no better one.
+    /// Why this backend is used and no better one.
     pub reason: String,
-    /// Whether no growth of memory escapes it.
+    /// Whether the backend sees every charge of memory.
     pub sees_every_charge: bool,
-    /// How many bytes a cgroup can grow before this backend reports it; 0 where that does not apply.
+    /// How many bytes a cgroup can grow before the backend reports it; 0 where that does not apply.
     pub granularity_bytes: u64,
 }
 
 impl BackendInfo {
-    /// A backend that does not report charges.
+    /// Returns a backend that does not report charges.
     pub fn plain(source: &'static str, backend: &'static str, reason: impl Into<String>) -> Self {
         Self { source, backend, reason: reason.into(), sees_every_charge: false, granularity_bytes: 0 }
     }
@@ -26,11 +27,11 @@ impl BackendInfo {
 /// Which backends may be used, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BackendSelection {
-    /// Where one of these could be used, no other one is.
+    /// Requested backends: where one of them is possible, no other one is used.
     pub only: Vec<String>,
-    /// These are not used.
+    /// Disabled backends.
     pub deny: Vec<String>,
-    /// Nor are these: they were in use and failed.
+    /// Backends that were in use and failed. They are not used either.
     pub failed: Vec<String>,
 }
 
@@ -59,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn a_requested_backend_rules_out_those_it_stands_for_alone() {
+    fn requested_backend_excludes_only_its_alternatives() {
         let selection = BackendSelection { only: names(&["b"]), ..BackendSelection::default() };
         let refused = |backend| selection.refusal(backend, ["a", "b", "c"]);
         assert_eq!(refused("a"), Some("another backend was requested"));

@@ -1,12 +1,12 @@
-//! Two clocks held together.
+//! The monotonic clock and the wall clock of the agent.
 //!
-//! The kernel stamps its records with `CLOCK_MONOTONIC`; the engine's inputs carry wall time. What
-//! the engine is told is steady: the wall time of the agent's start and the monotonic time since,
-//! so that a system clock that is set ends no grace period and raises no dead. What people read is
-//! put right when it is written, and what others have stamped is brought to the steady time.
+//! The kernel stamps its records with `CLOCK_MONOTONIC`; the engine's inputs carry wall time. The engine gets a
+//! steady time: the wall time of the agent's start plus the monotonic time since. So setting the system clock
+//! does not affect grace periods. Times in the output are corrected when they are written, and times that
+//! others stamped are converted to the steady time.
 //!
-//! The monotonic clock is that of the boot. An agent that goes on where another one ended takes over its
-//! steady time as well, so that a time that was written down is still the same time.
+//! The monotonic clock is that of the boot. An agent that continues the work of an earlier one also takes over
+//! its steady time, so that a recorded time keeps its meaning.
 
 use std::sync::OnceLock;
 
@@ -14,13 +14,13 @@ use jiff::Timestamp;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-/// A difference below this is the time between two readings, or drift that nobody notices.
+/// A difference below this is the time between two readings, or negligible drift.
 const STEP_NS: i128 = 50_000_000;
 
-/// The clock of this process: the same for everybody in it.
+/// The clock of this process, shared by all of its threads.
 static PROCESS: OnceLock<Clock> = OnceLock::new();
 
-/// The wall time that belongs to a monotonic one.
+/// Maps monotonic time to wall time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Clock {
@@ -29,48 +29,48 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// The clock of this process.
+    /// Returns the clock of this process, and starts it at the first call.
     pub fn start() -> Self {
         *PROCESS.get_or_init(|| Self { zero: timestamp(wall_ns() - i128::from(mono_ns())) })
     }
 
-    /// The same, as another agent of this boot had it. To be called before anybody asks for the time:
-    /// a clock that runs goes on.
+    /// Takes over the clock of an earlier agent of this boot. Must be called before the first reading: a clock
+    /// that has been started does not change.
     pub fn resume(former: Self) -> Self {
         *PROCESS.get_or_init(|| former)
     }
 
-    /// The present, on both clocks.
+    /// Returns the current time on both clocks.
     pub fn now(&self) -> Instant {
         self.at(mono_ns())
     }
 
-    /// The steady time of a monotonic stamp.
+    /// Returns the steady time of a monotonic stamp.
     pub fn at(&self, mono_ns: u64) -> Instant {
         Instant { wall: timestamp(self.steady_ns(mono_ns)), mono_ns }
     }
 
-    /// The monotonic stamp of a steady time; nothing is before the monotonic clock began.
+    /// Returns the monotonic stamp of a steady time; 0 for a time before the monotonic clock began.
     pub fn mono_of(&self, steady: Timestamp) -> u64 {
         u64::try_from((steady.as_nanosecond() - self.zero.as_nanosecond()).max(0)).unwrap_or(u64::MAX)
     }
 
-    /// What the system's clock shows, or would have shown, at a steady time.
+    /// Returns what the system clock shows, or would have shown, at a steady time.
     pub fn shown(&self, steady: Timestamp) -> Timestamp {
-        timestamp(steady.as_nanosecond() + self.was_set_by(wall_ns(), mono_ns()))
+        timestamp(steady.as_nanosecond() + self.clock_step_ns(wall_ns(), mono_ns()))
     }
 
-    /// The steady time of what somebody stamped by the system's clock.
+    /// Returns the steady time of a stamp of the system clock.
     pub fn steady(&self, shown: Timestamp) -> Timestamp {
-        timestamp(shown.as_nanosecond() - self.was_set_by(wall_ns(), mono_ns()))
+        timestamp(shown.as_nanosecond() - self.clock_step_ns(wall_ns(), mono_ns()))
     }
 
     fn steady_ns(&self, mono_ns: u64) -> i128 {
         self.zero.as_nanosecond() + i128::from(mono_ns)
     }
 
-    /// By how much the system's clock was set since the start.
-    fn was_set_by(&self, wall_ns: i128, mono_ns: u64) -> i128 {
+    /// Returns by how much the system clock was set since the start.
+    fn clock_step_ns(&self, wall_ns: i128, mono_ns: u64) -> i128 {
         let step = wall_ns - self.steady_ns(mono_ns);
         if step.abs() > STEP_NS { step } else { 0 }
     }
@@ -85,7 +85,7 @@ pub struct Instant {
     pub mono_ns: u64,
 }
 
-/// `CLOCK_MONOTONIC` in nanoseconds, as `bpf_ktime_get_ns` has it.
+/// Returns `CLOCK_MONOTONIC` in nanoseconds, as `bpf_ktime_get_ns` does.
 pub fn mono_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     // The monotonic clock starts near zero at boot and never shows a negative time.
@@ -110,7 +110,7 @@ mod tests {
     const HOUR_NS: i128 = 3_600_000_000_000;
 
     #[test]
-    fn an_earlier_stamp_is_an_earlier_time() {
+    fn monotonic_stamp_converts_to_steady_time_and_back() {
         let clock = Clock::start();
         let now = clock.now();
         let before = clock.at(now.mono_ns - 1_500);
@@ -120,10 +120,10 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_set_moves_what_people_read_and_nothing_else() {
+    fn setting_the_system_clock_changes_only_displayed_times() {
         let start = Clock { zero: timestamp(wall_ns() - i128::from(mono_ns())) };
         for step in [HOUR_NS, -HOUR_NS] {
-            // As if the system's clock had been set by so much since.
+            // As if the system clock had been set by this much since the start.
             let clock = Clock { zero: timestamp(start.zero.as_nanosecond() - step) };
             let steady = clock.now().wall;
             let later = clock.at(7).wall.as_nanosecond();
@@ -136,9 +136,9 @@ mod tests {
     }
 
     #[test]
-    fn between_two_readings_nothing_was_set() {
+    fn small_difference_of_the_clocks_is_not_a_step() {
         let clock = Clock { zero: timestamp(990) };
-        assert_eq!(clock.was_set_by(1_000 + 90 + STEP_NS, 100), 0);
-        assert_eq!(clock.was_set_by(1_000 + 91 + STEP_NS, 100), STEP_NS + 1);
+        assert_eq!(clock.clock_step_ns(1_000 + 90 + STEP_NS, 100), 0);
+        assert_eq!(clock.clock_step_ns(1_000 + 91 + STEP_NS, 100), STEP_NS + 1);
     }
 }

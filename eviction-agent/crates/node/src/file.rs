@@ -10,14 +10,14 @@ use rustix::io::{Errno, pread};
 
 use eviction_core::reading::UnknownReason;
 
-/// A file that is read again and again from its beginning. Reading through a descriptor that
-/// is kept costs a half to an eighth of opening it each time.
+/// A file that is read again and again from its beginning. Reading through an open descriptor costs a half to
+/// an eighth of opening the file each time.
 #[derive(Debug)]
-pub struct KeptFile(OwnedFd);
+pub struct OpenFile(OwnedFd);
 
 const READ: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 
-impl KeptFile {
+impl OpenFile {
     /// Opens `path` for reading.
     pub fn open(path: &Path) -> Result<Self, Errno> {
         retry(|| rustix::fs::open(path, READ, Mode::empty())).map(Self)
@@ -28,14 +28,14 @@ impl KeptFile {
         retry(|| rustix::fs::openat(directory, name, READ, Mode::empty())).map(Self)
     }
 
-    /// The whole file, read into `buffer` with one call. A file that does not fit is
+    /// Reads the whole file into `buffer` with one call. A file that does not fit is
     /// [`UnknownReason::Unparsable`]: a part of it must not pass for the whole.
     pub fn read<'b>(&self, buffer: &'b mut [u8]) -> Result<&'b [u8], UnknownReason> {
         let length = retry(|| pread(&self.0, &mut *buffer, 0)).map_err(unreadable)?;
         if length < buffer.len() { Ok(&buffer[..length]) } else { Err(UnknownReason::Unparsable) }
     }
 
-    /// The whole file, read into `buffer` with as many calls as it takes, at most `limit` bytes.
+    /// Reads the whole file into `buffer` with as many calls as needed, at most `limit` bytes.
     pub fn read_all<'b>(&self, buffer: &'b mut Vec<u8>, limit: usize) -> Result<&'b [u8], UnknownReason> {
         let mut length = 0;
         loop {
@@ -54,7 +54,7 @@ impl KeptFile {
     }
 }
 
-impl AsFd for KeptFile {
+impl AsFd for OpenFile {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
@@ -63,35 +63,35 @@ impl AsFd for KeptFile {
 /// Opens, reads and closes a file of at most `limit` bytes.
 pub fn read_once(path: &Path, limit: usize) -> Result<Vec<u8>, UnknownReason> {
     let mut buffer = Vec::new();
-    let length = KeptFile::open(path).map_err(unreadable)?.read_all(&mut buffer, limit)?.len();
+    let length = OpenFile::open(path).map_err(unreadable)?.read_all(&mut buffer, limit)?.len();
     buffer.truncate(length);
     Ok(buffer)
 }
 
-/// Raises the limit of open files as far as it goes without a privilege (the hard limit of
-/// RLIMIT_NOFILE, at most 2^20); returns what it is then.
+/// Raises the limit of open files as far as possible without a privilege (the hard limit of RLIMIT_NOFILE, at
+/// most 2^20). Returns the new limit.
 pub fn raise_descriptor_limit() -> Result<u64, Errno> {
-    const ENOUGH: u64 = 1 << 20;
+    const MAX_DESCRIPTORS: u64 = 1 << 20;
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limits = getrlimit(Resource::Nofile);
-    let wanted = limits.maximum.unwrap_or(ENOUGH).min(ENOUGH);
+    let wanted = limits.maximum.unwrap_or(MAX_DESCRIPTORS).min(MAX_DESCRIPTORS);
     if limits.current.is_some_and(|current| current < wanted) {
         limits.current = Some(wanted);
         setrlimit(Resource::Nofile, limits)?;
     }
-    Ok(limits.current.unwrap_or(ENOUGH))
+    Ok(limits.current.unwrap_or(MAX_DESCRIPTORS))
 }
 
-/// The reason that goes with an error number.
+/// Returns the reason for an error number.
 pub fn unreadable(errno: Errno) -> UnknownReason {
     UnknownReason::Unreadable(errno.raw_os_error())
 }
 
-/// A reason in words.
+/// Displays a reason as text.
 #[derive(Clone, Copy, Debug)]
-pub struct InWords(pub UnknownReason);
+pub struct ReasonText(pub UnknownReason);
 
-impl std::fmt::Display for InWords {
+impl std::fmt::Display for ReasonText {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.0 {
             UnknownReason::Absent => f.write_str("there is no such value"),
@@ -105,9 +105,9 @@ impl std::fmt::Display for InWords {
     }
 }
 
-/// Whether the reason says that the file, or the control group that it belonged to, has been
-/// removed: the kernel answers ENODEV on descriptors of a removed group.
-pub fn is_gone(why: UnknownReason) -> bool {
+/// Returns whether the reason means that the file or its cgroup was removed: the kernel returns ENODEV on
+/// descriptors of a removed cgroup.
+pub fn is_removed(why: UnknownReason) -> bool {
     [Errno::NODEV, Errno::NOENT].iter().any(|errno| why == unreadable(*errno))
 }
 
@@ -130,7 +130,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("f");
         std::fs::write(&path, "12345\n").unwrap();
-        let file = KeptFile::open(&path).unwrap();
+        let file = OpenFile::open(&path).unwrap();
         assert_eq!(file.read(&mut [0; 7]), Ok(&b"12345\n"[..]));
         assert_eq!(file.read(&mut [0; 6]), Err(UnknownReason::Unparsable));
         assert_eq!(file.read_all(&mut Vec::new(), 6), Ok(&b"12345\n"[..]));
@@ -144,9 +144,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let why = read_once(&folder.path().join("absent"), 10).unwrap_err();
         assert_eq!(why, UnknownReason::Unreadable(2));
-        assert!(is_gone(why));
+        assert!(is_removed(why));
         assert_eq!(read_once(folder.path(), 10), Err(UnknownReason::Unreadable(21)));
-        assert!(!is_gone(UnknownReason::Unreadable(13)));
+        assert!(!is_removed(UnknownReason::Unreadable(13)));
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! Notices by inotify on its folder that a file was changed.
+//! Detects changes of a file by inotify on its folder.
 //!
-//! A ConfigMap that is mounted is a folder of links to `..data/NAME`; the kubelet replaces the link
-//! `..data` (`AtomicWriter`), and touches neither the file nor the link to it.
+//! A mounted ConfigMap is a folder of links to `..data/NAME`. The kubelet replaces the link `..data`
+//! (`AtomicWriter`), and touches neither the file nor the link to it.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -20,19 +20,19 @@ use crate::async_fd::register;
 /// The link that the kubelet replaces.
 const DATA: &[u8] = b"..data";
 
-/// After the folder was gone.
-const AGAIN: Duration = Duration::from_secs(10);
+/// The retry interval after the folder was removed.
+const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Room for some events; each has a name of at most 255 bytes.
+/// The buffer size in bytes, for some events; each has a name of at most 255 bytes.
 const BUFFER: usize = 4096;
 
-/// A file of which changes are to be noticed.
+/// Watches a file for changes.
 #[derive(Debug)]
 pub struct FileWatch {
     watched: Option<WatchedFile>,
-    /// For so long a change is kept back, since files are written in several steps.
-    settle: Duration,
-    /// A change was noticed, and is told then.
+    /// The delay before a change is reported, since files are written in several steps.
+    delay: Duration,
+    /// When a detected change is reported.
     due: Option<Instant>,
 }
 
@@ -41,50 +41,50 @@ struct WatchedFile {
     inotify: AsyncFd<OwnedFd>,
     folder: PathBuf,
     name: Vec<u8>,
-    /// The folder is not there any more.
-    is_lost: bool,
+    /// Whether the folder was removed.
+    is_removed: bool,
 }
 
 impl FileWatch {
-    /// Watches a file, if there is one, as far as that is possible. A change is told `settle` after its
-    /// first event. Needs a runtime.
-    pub fn of(file: Option<&Path>, settle: Duration) -> Self {
+    /// Watches a file, if there is one and it can be watched. A change is reported `delay` after its first
+    /// event. Needs a tokio runtime.
+    pub fn of(file: Option<&Path>, delay: Duration) -> Self {
         let watched = file.and_then(|file| match WatchedFile::new(file) {
             Ok(watched) => Some(watched),
             Err(error) => {
                 let file = file.display();
-                tracing::warn!(%file, %error, "no events of changes of the file");
+                tracing::warn!(%file, %error, "cannot watch the file for changes");
                 None
             }
         });
-        Self { watched, settle, due: None }
+        Self { watched, delay, due: None }
     }
 
-    /// Whether changes are noticed.
+    /// Returns whether changes are detected.
     pub fn is_watching(&self) -> bool {
-        self.watched.as_ref().is_some_and(|watched| !watched.is_lost)
+        self.watched.as_ref().is_some_and(|watched| !watched.is_removed)
     }
 
-    /// Waits for the next change. May be cancelled; nothing is lost by that.
+    /// Waits for the next change. Cancel-safe.
     pub async fn changed(&mut self) {
-        let Self { watched: Some(watched), settle, due } = self else { return std::future::pending().await };
+        let Self { watched: Some(watched), delay, due } = self else { return std::future::pending().await };
         loop {
             if let Some(at) = *due {
                 sleep_until(at).await;
-                // What happened meanwhile is read with it.
-                let _whatever = watched.take();
+                // This change covers all events so far.
+                let _is_about_file = watched.take_events();
                 *due = None;
                 return;
             }
-            if watched.is_lost {
-                sleep(AGAIN).await;
-                watched.is_lost = watched.add().is_err();
-                if watched.is_lost {
+            if watched.is_removed {
+                sleep(RETRY_INTERVAL).await;
+                watched.is_removed = watched.add().is_err();
+                if watched.is_removed {
                     continue;
                 }
                 *due = Some(Instant::now());
             } else if watched.next().await {
-                *due = Some(Instant::now() + *settle);
+                *due = Some(Instant::now() + *delay);
             }
         }
     }
@@ -96,7 +96,7 @@ impl WatchedFile {
         let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
         let folder = folder.unwrap_or(Path::new(".")).to_owned();
         let inotify = register(inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?)?;
-        let watched = Self { inotify, folder, name, is_lost: false };
+        let watched = Self { inotify, folder, name, is_removed: false };
         watched.add()?;
         Ok(watched)
     }
@@ -114,29 +114,29 @@ impl WatchedFile {
         Ok(())
     }
 
-    /// Waits for something to happen in the folder; whether it is about the file.
+    /// Waits for events in the folder. Returns whether any is about the file.
     async fn next(&mut self) -> bool {
         match self.inotify.readable().await {
             Ok(mut ready) => {
                 ready.clear_ready();
                 drop(ready);
-                self.take()
+                self.take_events()
             }
             Err(error) => {
-                tracing::warn!(%error, "no more events of changes of the file");
+                tracing::warn!(%error, "the watch for changes of the file has ended");
                 std::future::pending().await
             }
         }
     }
 
-    /// Takes all that has happened; whether any of it is about the file.
-    fn take(&mut self) -> bool {
+    /// Takes all pending events. Returns whether any is about the file.
+    fn take_events(&mut self) -> bool {
         let mut buffer = [MaybeUninit::uninit(); BUFFER];
         let mut reader = inotify::Reader::new(self.inotify.get_ref(), &mut buffer);
         let mut is_about = false;
         loop {
             match reader.next() {
-                Ok(event) if event.events().contains(ReadFlags::IGNORED) => self.is_lost = true,
+                Ok(event) if event.events().contains(ReadFlags::IGNORED) => self.is_removed = true,
                 Ok(event) if event.events().contains(ReadFlags::QUEUE_OVERFLOW) => is_about = true,
                 Ok(event) => {
                     let name = event.file_name().map(std::ffi::CStr::to_bytes);
@@ -158,26 +158,26 @@ mod tests {
 
     use super::FileWatch;
 
-    const SETTLE: Duration = Duration::from_millis(200);
+    const DELAY: Duration = Duration::from_millis(200);
 
     /// A guard against a hang.
     const GUARD: Duration = Duration::from_secs(300);
 
-    fn on_a_runtime(test: impl Future<Output = ()>) {
+    fn run(test: impl Future<Output = ()>) {
         tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test);
     }
 
-    async fn noticed(watch: &mut FileWatch) {
+    async fn wait_for_change(watch: &mut FileWatch) {
         tokio::time::timeout(GUARD, watch.changed()).await.unwrap();
     }
 
-    /// Whether nothing is told, of which something else in the folder is the proof that it was seen.
-    async fn is_silent(watch: &mut FileWatch) -> bool {
+    /// Returns whether no change is reported, although an event of another file in the folder has arrived.
+    async fn has_no_change(watch: &mut FileWatch) -> bool {
         let events = watch.watched.as_mut().unwrap().next().await;
         !events && watch.due.is_none()
     }
 
-    /// As the kubelet's `AtomicWriter` does it.
+    /// Writes a version as the kubelet's `AtomicWriter` does.
     fn publish(volume: &Path, version: &str, text: &str) {
         let data = volume.join(format!("..{version}"));
         fs::create_dir(&data).unwrap();
@@ -190,56 +190,56 @@ mod tests {
     }
 
     #[test]
-    fn a_config_map_that_is_replaced_is_noticed() {
-        on_a_runtime(async {
+    fn replaced_config_map_is_reported() {
+        run(async {
             let volume = tempfile::tempdir().unwrap();
             publish(volume.path(), "1", "one");
             let file = volume.path().join("agent.yaml");
-            let mut watch = FileWatch::of(Some(&file), SETTLE);
+            let mut watch = FileWatch::of(Some(&file), DELAY);
             for version in ["2", "3"] {
                 publish(volume.path(), version, version);
-                noticed(&mut watch).await;
+                wait_for_change(&mut watch).await;
                 assert_eq!(fs::read_to_string(&file).unwrap(), version);
             }
         });
     }
 
     #[test]
-    fn a_file_that_is_written_or_replaced_is_noticed_and_no_other() {
-        on_a_runtime(async {
+    fn only_changes_of_the_watched_file_are_reported() {
+        run(async {
             let folder = tempfile::tempdir().unwrap();
             let file = folder.path().join("agent.yaml");
-            let mut watch = FileWatch::of(Some(&file), SETTLE);
+            let mut watch = FileWatch::of(Some(&file), DELAY);
             fs::write(folder.path().join("other.yaml"), "").unwrap();
-            assert!(is_silent(&mut watch).await);
+            assert!(has_no_change(&mut watch).await);
             fs::write(&file, "one").unwrap();
-            noticed(&mut watch).await;
+            wait_for_change(&mut watch).await;
             fs::write(folder.path().join("agent.yaml.new"), "two").unwrap();
             fs::rename(folder.path().join("agent.yaml.new"), &file).unwrap();
-            noticed(&mut watch).await;
+            wait_for_change(&mut watch).await;
         });
     }
 
     #[test]
-    fn who_stops_waiting_is_told_later() {
-        on_a_runtime(async {
+    fn cancelled_wait_does_not_lose_the_change() {
+        run(async {
             let folder = tempfile::tempdir().unwrap();
             let file = folder.path().join("agent.yaml");
-            let mut watch = FileWatch::of(Some(&file), SETTLE);
+            let mut watch = FileWatch::of(Some(&file), DELAY);
             fs::write(&file, "one").unwrap();
-            // Until it was noticed, and not until it would be told.
+            // Waits until the change is detected, but not until it is reported.
             while watch.due.is_none() {
-                let _not_told = tokio::time::timeout(Duration::from_millis(1), watch.changed()).await;
+                let _timed_out = tokio::time::timeout(Duration::from_millis(1), watch.changed()).await;
             }
-            noticed(&mut watch).await;
+            wait_for_change(&mut watch).await;
         });
     }
 
     #[test]
-    fn without_a_file_or_a_folder_nothing_is_ever_told() {
-        on_a_runtime(async {
+    fn watch_without_a_file_or_folder_reports_nothing() {
+        run(async {
             for file in [None, Some(Path::new("/nowhere/at/all/agent.yaml"))] {
-                let mut watch = FileWatch::of(file, SETTLE);
+                let mut watch = FileWatch::of(file, DELAY);
                 assert!(watch.watched.is_none());
                 assert!(tokio::time::timeout(Duration::from_millis(1), watch.changed()).await.is_err());
             }

@@ -1,15 +1,16 @@
 //! IO priority of the calling thread (ioprio_set(2)).
 
-/// How soon the disk serves a thread, as far as its scheduler knows priorities.
+/// The IO priority of a thread, as far as the disk's scheduler supports priorities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IoPriority {
-    /// As its niceness says (`IOPRIO_CLASS_NONE`).
+    /// The priority that follows from its niceness (`IOPRIO_CLASS_NONE`).
     Normal,
-    /// When nobody else wants anything (`IOPRIO_CLASS_IDLE`).
+    /// Served only while there is no other IO (`IOPRIO_CLASS_IDLE`).
     Idle,
 }
 
-/// Sets the priority of the calling thread. Needs no privilege; a kernel that refuses it leaves it as it was.
+/// Sets the priority of the calling thread. Needs no privilege. If the kernel refuses, the priority stays as it
+/// was.
 pub fn set_io_priority(priority: IoPriority) {
     const WHO_PROCESS: libc::c_int = 1;
     const CLASS_SHIFT: libc::c_int = 13;
@@ -17,11 +18,12 @@ pub fn set_io_priority(priority: IoPriority) {
         IoPriority::Normal => 0,
         IoPriority::Idle => 3,
     };
-    let own: libc::c_int = 0;
+    let this_thread: libc::c_int = 0;
     // SAFETY: the call takes three numbers and touches no memory.
-    let done = unsafe { libc::syscall(libc::SYS_ioprio_set, WHO_PROCESS, own, class << CLASS_SHIFT) };
-    if done != 0 {
-        tracing::debug!(?priority, error = %std::io::Error::last_os_error(), "set the IO priority of a thread");
+    let result =
+        unsafe { libc::syscall(libc::SYS_ioprio_set, WHO_PROCESS, this_thread, class << CLASS_SHIFT) };
+    if result != 0 {
+        tracing::debug!(?priority, error = %std::io::Error::last_os_error(), "cannot set the IO priority of a thread");
     }
 }
 
@@ -30,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_takes_both() {
+    fn kernel_accepts_both_priorities() {
         let class = || {
             // SAFETY: it takes two numbers and touches no memory.
             unsafe { libc::syscall(libc::SYS_ioprio_get, 1, 0) >> 13 }

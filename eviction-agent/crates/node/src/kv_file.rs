@@ -1,12 +1,12 @@
-//! Numbers and keys in the text files of the kernel.
+//! Parses numbers and keys in the text files of the kernel.
 #![forbid(unsafe_code)]
 
 use eviction_core::reading::UnknownReason;
 
-/// An unsigned decimal number and nothing else.
+/// Parses an unsigned decimal number and nothing else.
 ///
-/// Values above 2^63 − 1 are [`UnknownReason::Implausible`]: the kernel's counters of bytes and tasks
-/// are signed longs, so 2^64 − 1 and its like are underflows. A minus sign likewise.
+/// Values above 2^63 − 1 are [`UnknownReason::Implausible`]: the kernel's counters of bytes and tasks are
+/// signed longs, so values such as 2^64 − 1 are underflows. The same holds for a number with a minus sign.
 pub fn parse_number(text: &[u8]) -> Result<u64, UnknownReason> {
     if let [b'-', digits @ ..] = text {
         let numeric = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
@@ -21,12 +21,12 @@ pub fn parse_number(text: &[u8]) -> Result<u64, UnknownReason> {
         .ok_or(UnknownReason::Implausible)
 }
 
-/// A file that holds one number: the number and at most one line feed.
+/// Parses a file that holds one number: the number and at most one line feed.
 pub fn parse_number_line(text: &[u8]) -> Result<u64, UnknownReason> {
     parse_number(text.strip_suffix(b"\n").unwrap_or(text))
 }
 
-/// The lines of a text. A last line without a line feed was cut off and is an error.
+/// Returns the lines of a text. A last line without a line feed was cut off and is an error.
 pub fn complete_lines(text: &[u8]) -> Result<impl Iterator<Item = &[u8]>, UnknownReason> {
     match text.strip_suffix(b"\n") {
         Some(body) => Ok(body.split(|byte| *byte == b'\n')),
@@ -34,26 +34,25 @@ pub fn complete_lines(text: &[u8]) -> Result<impl Iterator<Item = &[u8]>, Unknow
     }
 }
 
-/// Words separated by blanks.
+/// Returns the words of a line, separated by blanks.
 pub fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     line.split(|byte| matches!(byte, b' ' | b'\t')).filter(|word| !word.is_empty())
 }
 
-/// A figure that a text may hold once: absent until found, refused when found again.
+/// A value that a text may contain once: absent until it is found, unparsable if it is found again.
 #[derive(Clone, Copy, Debug)]
 pub struct SingleValue(Option<Result<u64, UnknownReason>>);
 
 impl SingleValue {
-    /// Not found so far.
+    /// A value that was not found yet.
     pub const NEW: Self = Self(None);
 
-    /// Notes what was found; a second find makes the figure unparsable, since nobody can say
-    /// which of the two is meant.
-    pub fn found(&mut self, figure: Result<u64, UnknownReason>) {
-        self.0 = Some(if self.0.is_none() { figure } else { Err(UnknownReason::Unparsable) });
+    /// Records a value. A second one makes it unparsable, since it is not known which of the two is right.
+    pub fn found(&mut self, value: Result<u64, UnknownReason>) {
+        self.0 = Some(if self.0.is_none() { value } else { Err(UnknownReason::Unparsable) });
     }
 
-    /// The figure, [`UnknownReason::Absent`] when it was never found.
+    /// Returns the value, or [`UnknownReason::Absent`] if it was not found.
     pub fn get(self) -> Result<u64, UnknownReason> {
         self.0.unwrap_or(Err(UnknownReason::Absent))
     }
@@ -65,7 +64,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn numbers() {
+    fn numbers_are_parsed() {
         for (text, expected) in [
             ("0", Ok(0)),
             ("9223372036854775807", Ok(i64::MAX as u64)),
@@ -92,13 +91,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn number_is_what_was_written_or_refused(value: u64) {
+        fn number_is_parsed_exactly_or_refused_above_the_maximum(value: u64) {
             let parsed = parse_number(value.to_string().as_bytes());
             prop_assert_eq!(parsed, if value <= i64::MAX as u64 { Ok(value) } else { Err(UnknownReason::Implausible) });
         }
 
         #[test]
-        fn any_bytes_are_survived(bytes: Vec<u8>) {
+        fn arbitrary_bytes_give_their_number_or_an_error(bytes: Vec<u8>) {
             let parsed = parse_number_line(&bytes);
             if let Ok(value) = parsed {
                 let text = std::str::from_utf8(&bytes).unwrap().trim_end_matches('\n');

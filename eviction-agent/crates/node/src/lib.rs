@@ -1,7 +1,7 @@
-//! Reading Linux: cgroups, /proc, pressure stall information, and what the kernel announces.
+//! Reads Linux: cgroups, /proc, pressure stall information, and the kernel's notifications.
 //!
-//! Whatever is read is either a value or [`Unknown`](eviction_core::reading::Reading)
-//! with the reason: nothing that is missing, cut off or implausible ever counts as zero.
+//! Each reading is either a value or [`Unknown`](eviction_core::reading::Reading) with the reason. Nothing that
+//! is missing, cut off or implausible ever counts as zero.
 
 pub mod allocatable;
 pub mod async_fd;

@@ -1,4 +1,4 @@
-//! Which pod a cgroup belongs to: the pods as the API has them, joined with those of the tree.
+//! Maps cgroups to pods: joins the pods of the API with those of the cgroup tree.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,29 +8,29 @@ use crate::cgroup::pods::{Pod as CgroupPod, Pods as CgroupPods};
 use eviction_core::pods::{KnownPod, PodSet, mirrored_uid};
 use eviction_core::policy::Policy;
 
-/// The pods, by which uid the cgroup tree knows each, and those that run here.
+/// The pods, their uids in the cgroup tree, and the pods that run here.
 ///
-/// Only a pod with a cgroup is active: one without has nothing to give back, and the kubelet's
-/// ranking would take it first for want of statistics.
+/// Only a pod with a cgroup is active. A pod without one has nothing to reclaim, and the kubelet's ranking
+/// would take it first for lack of statistics.
 #[derive(Clone, Debug, Default)]
 pub struct PodIndex {
     known: Vec<Arc<KnownPod>>,
     by_cgroup_uid: BTreeMap<PodUid, usize>,
     container_names: BTreeMap<Box<str>, Box<str>>,
     active: Arc<PodSet>,
-    places: Vec<Option<u32>>,
-    /// The places of active pods, in order, with the ids of their cgroups.
+    active_indices: Vec<Option<u32>>,
+    /// The index positions of active pods, in order, with the ids of their cgroups.
     groups: Vec<(u32, u64)>,
-    /// Pods that are not understood, and why.
+    /// Pods that cannot be decoded, and why.
     unreadable: Vec<String>,
-    /// It is told of only if it is another than before.
+    /// Whether the index is reported only if it differs from the one before.
     quiet: bool,
 }
 
 impl PodIndex {
-    /// Indexes these pods; none has a cgroup before [`Self::join`].
+    /// Indexes these pods. None is active before [`Self::join`].
     pub fn new(mut known: Vec<Arc<KnownPod>>) -> Self {
-        // Collected in the memory of a list of whole pods, which it keeps.
+        // The list was collected in the allocation of a list of whole pods, which is larger.
         known.shrink_to_fit();
         let mut by_cgroup_uid = BTreeMap::new();
         let mut container_names = BTreeMap::new();
@@ -41,14 +41,14 @@ impl PodIndex {
                 container_names.insert(id.clone(), name.clone());
             }
         }
-        // Whose uid it is goes before who says that it is his.
+        // A pod's own uid takes precedence over the uid that a mirror pod names.
         for (index, known) in known.iter().enumerate() {
             if let Some(uid) = mirrored_uid(&known.pod) {
                 by_cgroup_uid.entry(PodUid::new(uid)).or_insert(index);
             }
         }
         Self {
-            places: vec![None; known.len()],
+            active_indices: vec![None; known.len()],
             known,
             by_cgroup_uid,
             container_names,
@@ -59,37 +59,37 @@ impl PodIndex {
         }
     }
 
-    /// The same, with pods that are not understood: they are shown, and no cgroup is theirs.
+    /// Adds pods that cannot be decoded. They are shown, and no cgroup is attributed to them.
     pub fn with_unreadable(self, unreadable: Vec<String>) -> Self {
         Self { unreadable, ..self }
     }
 
-    /// The same, to be told of only if it is another than the one before.
-    pub fn quietly(self) -> Self {
+    /// Marks the index to be reported only if it differs from the one before.
+    pub fn reported_on_change(self) -> Self {
         Self { quiet: true, ..self }
     }
 
-    /// Whether it is told of only if it is another than before.
+    /// Returns whether the index is reported only if it differs from the one before.
     pub fn is_quiet(&self) -> bool {
         self.quiet
     }
 
-    /// The same pods, with what follows from them under this policy.
-    pub fn under(self, policy: &Policy) -> Self {
+    /// Returns the same pods with the values that follow from this policy.
+    pub fn with_policy(self, policy: &Policy) -> Self {
         if self.known.iter().all(|known| known.holds_under(policy)) {
             return self;
         }
-        let anew = |known: &Arc<KnownPod>| Arc::new(KnownPod::new(known.pod.clone(), policy));
+        let recomputed = |known: &Arc<KnownPod>| Arc::new(KnownPod::new(known.pod.clone(), policy));
         let Self { known, unreadable, quiet, .. } = self;
-        Self { unreadable, quiet, ..Self::new(known.iter().map(anew).collect()) }
+        Self { unreadable, quiet, ..Self::new(known.iter().map(recomputed).collect()) }
     }
 
-    /// Whether a pod has this uid in the cgroup tree.
-    pub fn knows(&self, uid: &PodUid) -> bool {
+    /// Returns whether a pod has this uid in the cgroup tree.
+    pub fn contains(&self, uid: &PodUid) -> bool {
         self.by_cgroup_uid.contains_key(uid)
     }
 
-    /// Finds out which pods run here. True if they are others than before.
+    /// Determines which pods run here. Returns true if they differ from before.
     pub fn join(&mut self, tree: &CgroupPods) -> bool {
         let mut found = vec![false; self.known.len()];
         for cgroup in &tree.pods {
@@ -97,17 +97,17 @@ impl PodIndex {
                 found[*index] = true;
             }
         }
-        let are_others = !self.places.iter().map(Option::is_some).eq(found.iter().copied());
-        if are_others {
+        let has_changed = !self.active_indices.iter().map(Option::is_some).eq(found.iter().copied());
+        if has_changed {
             self.activate(&found);
         }
-        self.note_groups(tree);
-        are_others
+        self.record_cgroups(tree);
+        has_changed
     }
 
     fn activate(&mut self, found: &[bool]) {
         let mut next = 0;
-        self.places = found
+        self.active_indices = found
             .iter()
             .map(|found| {
                 found.then(|| {
@@ -120,68 +120,69 @@ impl PodIndex {
         self.active = Arc::new(PodSet::new(active.map(|(known, _)| Arc::clone(known)).collect()));
     }
 
-    fn note_groups(&mut self, tree: &CgroupPods) {
-        let group = |cgroup: &CgroupPod| Some((self.place_of(cgroup)?, cgroup.cgroup_id));
+    fn record_cgroups(&mut self, tree: &CgroupPods) {
+        let group = |cgroup: &CgroupPod| Some((self.active_index_of(cgroup)?, cgroup.cgroup_id));
         let mut groups: Vec<_> = tree.pods.iter().filter_map(group).collect();
-        // Those of one pod stay in the order of the tree.
-        groups.sort_by_key(|(place, _)| *place);
+        // The cgroups of one pod stay in the order of the tree.
+        groups.sort_by_key(|(index, _)| *index);
         self.groups = groups;
     }
 
-    fn place_of(&self, cgroup: &CgroupPod) -> Option<u32> {
-        *self.places.get(*self.by_cgroup_uid.get(&cgroup.uid)?)?
+    fn active_index_of(&self, cgroup: &CgroupPod) -> Option<u32> {
+        *self.active_indices.get(*self.by_cgroup_uid.get(&cgroup.uid)?)?
     }
 
-    /// The ids of the cgroups of the active pod at a place, in the tree that it was joined with last.
-    pub fn cgroup_ids_of(&self, place: u32) -> impl Iterator<Item = u64> {
-        let from = self.groups.partition_point(|(at, _)| *at < place);
-        self.groups[from..].iter().take_while(move |(at, _)| *at == place).map(|(_, id)| *id)
+    /// Returns the ids of the cgroups of the active pod at an index position, in the tree of the last
+    /// [`Self::join`].
+    pub fn cgroup_ids_of(&self, index: u32) -> impl Iterator<Item = u64> {
+        let from = self.groups.partition_point(|(at, _)| *at < index);
+        self.groups[from..].iter().take_while(move |(at, _)| *at == index).map(|(_, id)| *id)
     }
 
-    /// The pods that run here, as the engine is told of them.
+    /// Returns the pods that run here, as the engine gets them.
     pub fn active(&self) -> &Arc<PodSet> {
         &self.active
     }
 
-    /// The pod whose cgroup this is.
+    /// Returns the pod of a cgroup.
     pub fn pod_of(&self, cgroup: &CgroupPod) -> Option<&Arc<KnownPod>> {
         self.known.get(*self.by_cgroup_uid.get(&cgroup.uid)?)
     }
 
-    /// The cgroups of the active pod at a place: more than one while the kubelet's cgroup driver
-    /// is being changed.
-    pub fn cgroups_of<'a>(&'a self, place: u32, tree: &'a CgroupPods) -> impl Iterator<Item = &'a CgroupPod> {
-        tree.pods.iter().filter(move |cgroup| self.place_of(cgroup) == Some(place))
+    /// Returns the cgroups of the active pod at an index position. There is more than one while the kubelet's
+    /// cgroup driver is being changed.
+    pub fn cgroups_of<'a>(&'a self, index: u32, tree: &'a CgroupPods) -> impl Iterator<Item = &'a CgroupPod> {
+        tree.pods.iter().filter(move |cgroup| self.active_index_of(cgroup) == Some(index))
     }
 
-    /// The name of a container, or its id as far as people read it.
+    /// Returns the name of a container, or the short form of its id.
     pub fn container_name<'a>(&'a self, id: &'a str) -> &'a str {
         self.named(id).unwrap_or_else(|| short(id))
     }
 
-    /// The name of a container, if a status tells it.
+    /// Returns the name of a container, if a pod status contains it.
     pub fn named(&self, id: &str) -> Option<&str> {
         self.container_names.get(id).map(|name| &**name)
     }
 
-    /// The pods as the API has them.
+    /// Returns the pods of the API.
     pub fn known(&self) -> &[Arc<KnownPod>] {
         &self.known
     }
 
-    /// The pods without a cgroup.
+    /// Returns the pods without a cgroup.
     pub fn without_cgroup(&self) -> impl Iterator<Item = &KnownPod> {
-        let missing = self.known.iter().zip(&self.places).filter(|(_, place)| place.is_none());
+        let missing = self.known.iter().zip(&self.active_indices).filter(|(_, index)| index.is_none());
         missing.map(|(known, _)| &**known)
     }
 
-    /// Pods that are not understood, and why.
+    /// Returns the pods that cannot be decoded, and why.
     pub fn unreadable(&self) -> &[String] {
         &self.unreadable
     }
 }
 
-/// The start of a container's id, as far as people read it.
+/// Returns the short form of a container id: its first 12 characters.
 pub fn short(id: &str) -> &str {
     const SHORT: usize = 12;
     id.get(..SHORT).unwrap_or(id)
@@ -207,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cgroup_is_that_of_the_pod_with_its_uid_whatever_others_say() {
+    fn uid_of_a_pod_takes_precedence_over_annotations_of_others() {
         let claims: &[(&str, &str)] = &[(HASH, "theirs")];
         assert_eq!(owner(&[("mine", claims), ("theirs", &[])], "theirs"), Some(1));
         assert_eq!(owner(&[("mine", claims), ("theirs", &[])], "mine"), Some(0), "and it keeps its own");
@@ -217,10 +218,10 @@ mod tests {
     }
 
     #[test]
-    fn the_cgroup_of_a_static_pod_is_that_of_its_image() {
+    fn cgroup_of_a_static_pod_belongs_to_its_mirror_pod() {
         let image: &[(&str, &str)] = &[(HASH, "hash"), (MIRROR, "hash")];
         assert_eq!(owner(&[("other", &[]), ("image", image)], "hash"), Some(1));
-        let torn: &[(&str, &str)] = &[(HASH, "hash"), (MIRROR, "another")];
-        assert_eq!(owner(&[("image", torn)], "hash"), None);
+        let mismatched: &[(&str, &str)] = &[(HASH, "hash"), (MIRROR, "another")];
+        assert_eq!(owner(&[("image", mismatched)], "hash"), None);
     }
 }

@@ -1,7 +1,7 @@
 //! A file that is read again whenever it changes: the pods of a node without an API server.
 //!
-//! Events of its directory tell when to read it; reading it every few seconds finds what they do not
-//! tell, such as a symbolic link that leads into another directory.
+//! Events of its directory trigger a read. A read every few seconds finds changes without such events, for
+//! example through a symbolic link into another directory.
 #![forbid(unsafe_code)]
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -16,22 +16,22 @@ use thiserror::Error;
 use crate::backend::BackendInfo;
 use crate::file_watch::FileWatch;
 
-/// A larger file is refused.
+/// The largest file that is read, in bytes. A larger file is refused.
 pub const LARGEST: u64 = 64 << 20;
 
-/// How often the file is read where events tell of changes.
-const BESIDE_EVENTS: Duration = Duration::from_secs(10);
+/// The read interval where events report changes.
+const INTERVAL_WITH_EVENTS: Duration = Duration::from_secs(10);
 
-/// A pod that is not known yet is no candidate, so that a change is read almost at once.
-const SETTLE: Duration = Duration::from_millis(5);
+/// The delay after an event. It is short, since a pod that is not known yet is no eviction candidate.
+const EVENT_DELAY: Duration = Duration::from_millis(5);
 
-/// How often where they do not.
-const WITHOUT_EVENTS: Duration = Duration::from_secs(1);
+/// The read interval without events.
+const INTERVAL_WITHOUT_EVENTS: Duration = Duration::from_secs(1);
 
-/// What is wrong with the file.
+/// An error of the pods file.
 #[derive(Debug, Error)]
 pub enum PodsFileError<E> {
-    /// It cannot be read, or is larger than [`LARGEST`].
+    /// The file cannot be read, or is larger than [`LARGEST`].
     #[error("cannot read {}", path.display())]
     Read {
         /// The file.
@@ -40,7 +40,7 @@ pub enum PodsFileError<E> {
         #[source]
         source: io::Error,
     },
-    /// What it says is not understood.
+    /// The content cannot be parsed.
     #[error("cannot understand {}", path.display())]
     Parse {
         /// The file.
@@ -50,12 +50,12 @@ pub enum PodsFileError<E> {
     },
 }
 
-/// What became of the file.
+/// A change of the file.
 #[derive(Debug)]
 pub enum FileChange<T, E> {
-    /// It has new content.
+    /// The file has new content.
     New(T),
-    /// It cannot be used; the last good content stays. Told once for each change of the file.
+    /// The file cannot be used; the last good content stays. Reported once for each change of the file.
     Invalid(PodsFileError<E>),
 }
 
@@ -65,19 +65,19 @@ type Parse<T, E> = dyn Fn(&[u8]) -> Result<T, E> + Send + Sync;
 pub struct PodsFile<T, E> {
     path: PathBuf,
     parse: Arc<Parse<T, E>>,
-    /// A hash of its content, or of why it cannot be read.
+    /// A hash of the content, or of the error that prevented reading it.
     state: u64,
     watch: FileWatch,
 }
 
 impl<T: Send + 'static, E: Send + 'static> PodsFile<T, E> {
-    /// Reads the file, which must be good this first time, and begins to watch it.
+    /// Reads the file, which must be valid this first time, and begins to watch it.
     pub fn open(
         path: &Path,
         parse: impl Fn(&[u8]) -> Result<T, E> + Send + Sync + 'static,
     ) -> Result<(Self, T), PodsFileError<E>> {
-        // Events first: what changes after the first reading is then told.
-        let watch = FileWatch::of(Some(path), SETTLE);
+        // Events first, so that a change after the first read is reported.
+        let watch = FileWatch::of(Some(path), EVENT_DELAY);
         let (state, content) = read(path, &parse, None);
         let content = content.unwrap_or_else(|| {
             Err(PodsFileError::Read { path: path.to_owned(), source: io::ErrorKind::NotFound.into() })
@@ -85,7 +85,7 @@ impl<T: Send + 'static, E: Send + 'static> PodsFile<T, E> {
         Ok((Self { path: path.to_owned(), parse: Arc::new(parse), state, watch }, content))
     }
 
-    /// Waits for the next change. May be cancelled at any time.
+    /// Waits for the next change. Cancel-safe.
     pub async fn changed(&mut self) -> FileChange<T, E> {
         loop {
             let (path, parse, state) = (self.path.clone(), self.parse.clone(), self.state);
@@ -108,7 +108,7 @@ impl<T: Send + 'static, E: Send + 'static> PodsFile<T, E> {
         }
     }
 
-    /// What tells of changes, and why.
+    /// Returns how changes are detected, and why.
     pub fn info(&self) -> BackendInfo {
         let (backend, reason) = match self.watch.is_watching() {
             true => ("inotify", "events of the file's directory, and a read every 10 s"),
@@ -118,12 +118,12 @@ impl<T: Send + 'static, E: Send + 'static> PodsFile<T, E> {
     }
 
     async fn wait(&mut self) {
-        let pause = if self.watch.is_watching() { BESIDE_EVENTS } else { WITHOUT_EVENTS };
-        let _elapsed = tokio::time::timeout(pause, self.watch.changed()).await;
+        let interval = if self.watch.is_watching() { INTERVAL_WITH_EVENTS } else { INTERVAL_WITHOUT_EVENTS };
+        let _elapsed = tokio::time::timeout(interval, self.watch.changed()).await;
     }
 }
 
-/// Reads the file; its content, or what is wrong with it, unless that is so since it was in the state `before`.
+/// Reads the file. Returns its state, and its content or error unless the state is still `before`.
 fn read<T, E>(
     path: &Path,
     parse: &Parse<T, E>,

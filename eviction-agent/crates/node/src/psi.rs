@@ -1,41 +1,41 @@
-//! Stalls for memory: of the machine, or of a version 2 group that stands for the node.
+//! Memory stalls (PSI) of the machine, or of a cgroup v2 that stands for the node.
 //!
-//! Whether tasks stalled long enough within a window is worked out from the kernel's total of
-//! stalled time, which needs no privilege; the kernel's own triggers ask for CAP_SYS_RESOURCE
-//! where the window is no multiple of two seconds.
+//! Whether tasks stalled long enough within a window is computed from the kernel's total of stalled time, which
+//! needs no privilege. The kernel's own triggers need CAP_SYS_RESOURCE where the window is not a multiple of
+//! two seconds.
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
 
 use super::cgroup::files::Version;
 use super::cgroup::node_root::NodeRoot;
-use super::file::{KeptFile, unreadable};
+use super::file::{OpenFile, unreadable};
 use super::proc::pressure::{Pressure, PsiLine, parse_pressure};
 use eviction_core::policy::preferences::{MemoryPsi, PsiKind, PsiTrigger};
 use eviction_core::reading::{Reading, UnknownReason};
 use eviction_core::units::GoDuration;
 
-/// Totals that are kept of a window.
-const KEPT: usize = 16;
+/// The number of stall totals that are kept per window.
+const MAX_TOTALS: usize = 16;
 
 /// Reads stalls for memory. Allocates nothing.
 #[derive(Debug)]
 pub struct PsiReader {
-    file: Result<KeptFile, UnknownReason>,
+    file: Result<OpenFile, UnknownReason>,
     window: Option<StallWindow>,
-    /// The oldest first.
-    totals: [StallTotal; KEPT],
+    /// The totals that are kept, oldest first; the first `len` are valid.
+    totals: [StallTotal; MAX_TOTALS],
     len: usize,
 }
 
-/// What was read.
+/// One reading of the memory stalls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PsiReading {
     /// Share of the last 10 s in which some task stalled, in hundredths of a percent.
     pub some_avg10: Reading<u64>,
-    /// The same of all tasks at once.
+    /// Share of the last 10 s in which all tasks stalled at once, in hundredths of a percent.
     pub full_avg10: Reading<u64>,
-    /// Whether tasks stalled as long within the window as is configured.
+    /// Whether tasks stalled within the window for at least the configured time.
     pub stalled: Reading<bool>,
 }
 
@@ -54,20 +54,20 @@ struct StallTotal {
 }
 
 impl PsiReader {
-    /// The stalls of what counts as the node. A version 1 group has none of its own.
+    /// Opens the pressure file of what counts as the node. A cgroup v1 has none.
     pub fn open(root: &NodeRoot, proc: &Path) -> Self {
         let file = match (root.whole_machine, root.version) {
             (true, _) => Some(proc.join("pressure/memory")),
             (false, Version::V2) => Some(root.memory.join("memory.pressure")),
             (false, Version::V1) => None,
         };
-        let open = |path: PathBuf| KeptFile::open(&path).map_err(unreadable);
+        let open = |path: PathBuf| OpenFile::open(&path).map_err(unreadable);
         let file = file.map_or(Err(UnknownReason::Absent), open);
-        Self { file, window: None, totals: [StallTotal::default(); KEPT], len: 0 }
+        Self { file, window: None, totals: [StallTotal::default(); MAX_TOTALS], len: 0 }
     }
 
-    /// What the policy asks for.
-    pub fn ask(&mut self, pressure: Option<&MemoryPsi>) {
+    /// Takes the stall window from the PSI settings of the policy. A changed window discards the totals.
+    pub fn set_window(&mut self, pressure: Option<&MemoryPsi>) {
         let window = pressure.and_then(|pressure| {
             let MemoryPsi { kind, avg10: _, trigger } = *pressure;
             let PsiTrigger { stall, window } = trigger?;
@@ -80,12 +80,12 @@ impl PsiReader {
         }
     }
 
-    /// How often stalls must be read for the window to be seen.
+    /// Returns the interval, in nanoseconds, at which stalls must be read to evaluate the window.
     pub fn interval_ns(&self) -> Option<u64> {
         self.window.map(|window| window.window_ns / 4)
     }
 
-    /// Reads them; `now_ns` is of CLOCK_MONOTONIC.
+    /// Reads the stalls; `now_ns` is a time of CLOCK_MONOTONIC.
     pub fn read(&mut self, now_ns: u64) -> PsiReading {
         let mut buffer = [0; 512];
         let read = self.file.as_ref().map_err(|why| *why).and_then(|file| file.read(&mut buffer));
@@ -100,12 +100,17 @@ impl PsiReader {
                 };
             }
         };
-        PsiReading { some_avg10: some.avg10, full_avg10: full.avg10, stalled: self.judge(now_ns, some, full) }
+        PsiReading {
+            some_avg10: some.avg10,
+            full_avg10: full.avg10,
+            stalled: self.evaluate(now_ns, some, full),
+        }
     }
 
-    /// Growth of the total since the oldest reading within the window. Of a window in which
-    /// there was none nobody knows whether the stall was in it.
-    fn judge(&mut self, now_ns: u64, some: PsiLine, full: PsiLine) -> Reading<bool> {
+    /// Compares the growth of the stall total since the oldest reading within the window with the configured
+    /// stall. Without a reading within the window the result is unknown, unless the total grew too little since
+    /// an earlier reading.
+    fn evaluate(&mut self, now_ns: u64, some: PsiLine, full: PsiLine) -> Reading<bool> {
         let Some(StallWindow { kind, stall_us, window_ns }) = self.window else {
             return Reading::Unknown(UnknownReason::Absent);
         };
@@ -117,9 +122,9 @@ impl PsiReader {
             Reading::Known(us) => us,
             Reading::Unknown(why) => return Reading::Unknown(why),
         };
-        let kept = &self.totals[..self.len];
-        if kept.last().is_some_and(|last| last.us > us || last.at_ns > now_ns) {
-            // Another group in its place, or another clock.
+        let valid = &self.totals[..self.len];
+        if valid.last().is_some_and(|last| last.us > us || last.at_ns > now_ns) {
+            // The cgroup was replaced, or the clock is another one.
             self.len = 0;
         }
         let old = |total: &&StallTotal| now_ns - total.at_ns > window_ns;
@@ -128,9 +133,9 @@ impl PsiReader {
         self.totals.copy_within(outdated..self.len, 0);
         self.len -= outdated;
         let within = self.totals[..self.len].first().copied();
-        let spacing_ns = window_ns / (KEPT as u64 - 2);
+        let spacing_ns = window_ns / (MAX_TOTALS as u64 - 2);
         let due = self.totals[..self.len].last().is_none_or(|last| now_ns - last.at_ns >= spacing_ns);
-        if due && self.len < KEPT {
+        if due && self.len < MAX_TOTALS {
             self.totals[self.len] = StallTotal { at_ns: now_ns, us };
             self.len += 1;
         }
@@ -154,51 +159,51 @@ mod tests {
         let mut stalls = PsiReader {
             file: Err(UnknownReason::Absent),
             window: None,
-            totals: [StallTotal::default(); KEPT],
+            totals: [StallTotal::default(); MAX_TOTALS],
             len: 0,
         };
         let millis = |ms: i64| GoDuration::from_nanos(ms * 1_000_000);
         let trigger = PsiTrigger { stall: millis(stall_ms), window: millis(window_ms) };
         let window = MemoryPsi { kind: PsiKind::Some, avg10: None, trigger: Some(trigger) };
-        stalls.ask(Some(&window));
+        stalls.set_window(Some(&window));
         stalls
     }
 
-    fn judge(stalls: &mut PsiReader, at_ms: u64, total_ms: u64) -> Reading<bool> {
+    fn evaluate(stalls: &mut PsiReader, at_ms: u64, total_ms: u64) -> Reading<bool> {
         let stall = |total| PsiLine { avg10: Known(0), total_us: total };
-        stalls.judge(at_ms * MS, stall(Known(total_ms * 1000)), stall(Unknown(UnknownReason::Absent)))
+        stalls.evaluate(at_ms * MS, stall(Known(total_ms * 1000)), stall(Unknown(UnknownReason::Absent)))
     }
 
     #[test]
-    fn a_stall_within_the_window_counts_and_one_over_more_time_does_not() {
+    fn stall_time_is_counted_within_the_window_only() {
         let mut stalls = stalls(150, 1000);
-        assert_eq!(judge(&mut stalls, 0, 500), Unknown(UnknownReason::Stale), "nothing to compare with");
-        assert_eq!(judge(&mut stalls, 400, 600), Known(false));
-        assert_eq!(judge(&mut stalls, 900, 650), Known(true));
-        assert_eq!(judge(&mut stalls, 1300, 700), Known(false), "100 ms since 400");
-        assert_eq!(judge(&mut stalls, 1500, 800), Known(true), "150 ms since 900");
+        assert_eq!(evaluate(&mut stalls, 0, 500), Unknown(UnknownReason::Stale), "nothing to compare with");
+        assert_eq!(evaluate(&mut stalls, 400, 600), Known(false));
+        assert_eq!(evaluate(&mut stalls, 900, 650), Known(true));
+        assert_eq!(evaluate(&mut stalls, 1300, 700), Known(false), "100 ms since 400");
+        assert_eq!(evaluate(&mut stalls, 1500, 800), Known(true), "150 ms since 900");
     }
 
     #[test]
-    fn after_a_long_time_only_too_little_is_certain() {
+    fn without_a_recent_reading_only_small_growth_gives_a_result() {
         let mut stalls = stalls(150, 1000);
-        judge(&mut stalls, 0, 0);
-        assert_eq!(judge(&mut stalls, 10_000, 149), Known(false));
-        assert_eq!(judge(&mut stalls, 20_000, 1149), Unknown(UnknownReason::Stale));
-        assert_eq!(judge(&mut stalls, 20_200, 1299), Known(true));
+        evaluate(&mut stalls, 0, 0);
+        assert_eq!(evaluate(&mut stalls, 10_000, 149), Known(false));
+        assert_eq!(evaluate(&mut stalls, 20_000, 1149), Unknown(UnknownReason::Stale));
+        assert_eq!(evaluate(&mut stalls, 20_200, 1299), Known(true));
     }
 
     #[test]
-    fn another_question_or_a_total_that_fell_starts_anew() {
+    fn changed_window_or_decreased_total_discards_the_readings() {
         let mut stalls = stalls(150, 1000);
-        judge(&mut stalls, 0, 500);
-        assert_eq!(judge(&mut stalls, 100, 400), Unknown(UnknownReason::Stale));
-        stalls.ask(None);
-        assert_eq!(judge(&mut stalls, 200, 900), Unknown(UnknownReason::Absent));
+        evaluate(&mut stalls, 0, 500);
+        assert_eq!(evaluate(&mut stalls, 100, 400), Unknown(UnknownReason::Stale));
+        stalls.set_window(None);
+        assert_eq!(evaluate(&mut stalls, 200, 900), Unknown(UnknownReason::Absent));
     }
 
     #[test]
-    fn this_machine() {
+    fn machine_pressure_is_read_where_the_kernel_has_psi() {
         let root = NodeRoot {
             memory: PathBuf::new(),
             version: Version::V1,
@@ -221,14 +226,14 @@ mod tests {
     proptest! {
         /// It says yes only if the total grew as much within the window, by any reading there was.
         #[test]
-        fn yes_is_true(steps in prop::collection::vec((0..700_u64, 0..300_u64), 1..60)) {
+        fn stall_is_reported_only_if_the_total_grew_within_the_window(steps in prop::collection::vec((0..700_u64, 0..300_u64), 1..60)) {
             let mut stalls = stalls(150, 1000);
             let (mut at, mut total, mut all) = (0, 0, Vec::new());
             for (passed, stalled) in steps {
                 at += passed;
                 total += stalled;
                 let grew = all.iter().filter(|(then, _)| at - then <= 1000).any(|(_, was)| total - was >= 150);
-                if judge(&mut stalls, at, total) == Known(true) {
+                if evaluate(&mut stalls, at, total) == Known(true) {
                     prop_assert!(grew);
                 }
                 all.push((at, total));

@@ -1,4 +1,4 @@
-//! Looks at the node: from readings of files to a snapshot for the engine.
+//! Samples the node: turns readings of files into a snapshot for the engine.
 
 #[cfg(test)]
 mod tests;
@@ -30,11 +30,11 @@ use crate::clock::{Clock, Instant};
 use crate::fs::{DiskMonitor, InodeGrowth, NodeFileSystems, PodStorage, StorageSample};
 use crate::pod_index::PodIndex;
 
-/// The most memory.stat files that are read before a decision, those of the groups that use most:
-/// a read takes some 10 µs. A full sample has read all of them a second ago.
-const MOST_STATS: usize = 32;
+/// The most memory.stat files that are read before a decision: those of the cgroups that use most memory. A
+/// read takes about 10 µs. A full sample has read all of them a second ago.
+const MAX_STATS: usize = 32;
 
-/// What counts as the node.
+/// The capacity of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
     /// Bytes of memory.
@@ -47,32 +47,32 @@ pub struct Capacity {
 pub const MEASURES: [MemoryMeasure; 3] =
     [MemoryMeasure::WorkingSet, MemoryMeasure::MemAvailable, MemoryMeasure::WorkingSetMinusActiveFile];
 
-/// What was seen of the node itself, and what follows from it.
+/// One sample of the node, with the values that follow from it.
 #[derive(Clone, Copy, Debug)]
 pub struct CompleteSample {
-    /// When it began: what was read since is of this sample.
+    /// When the sample began. Values that were read since then belong to it.
     pub at: Instant,
-    /// When that was read, and so the time of what is decided by it: a grace period does not begin
-    /// before anybody can have known (`pkg/kubelet/eviction/eviction_manager.go:synchronize` asks
-    /// the clock after the summary as well).
+    /// When the values were read, which is the time of the decisions on them. A grace period does not begin
+    /// before its cause can be known (`pkg/kubelet/eviction/eviction_manager.go:synchronize` also reads the
+    /// clock after the summary).
     pub read_at: Instant,
-    /// As it was read.
+    /// Memory usage as it was read.
     pub memory: Reading<MemoryUsage>,
-    /// What is free on the machine.
+    /// Free memory of the machine, in bytes.
     pub free: Reading<u64>,
-    /// The same by the measure that the policy asks for.
+    /// Memory usage by the measure that the policy selects.
     pub measured: Reading<MemoryUsage>,
-    /// Memory that is available by that measure.
+    /// Available memory by that measure, in bytes.
     pub memory_left: Reading<i64>,
-    /// The same by each measure.
+    /// Available memory by each of [`MEASURES`], in bytes.
     pub by_measure: [Reading<i64>; MEASURES.len()],
-    /// Tasks that there are.
+    /// The number of tasks.
     pub tasks: Reading<u64>,
-    /// Process ids that are left.
+    /// Available process ids.
     pub pids_left: Reading<i64>,
-    /// The group of all pods, if a threshold is about it and it was read.
+    /// The cgroup of all pods, if a threshold uses it and it was read.
     pub pods_root: Option<PodsRootSample>,
-    /// As the engine is told of it.
+    /// The node's values as the engine gets them.
     pub stats: NodeStats,
 }
 
@@ -81,24 +81,25 @@ pub struct CompleteSample {
 pub struct NodeSampler {
     /// Reads the cgroups.
     pub cgroups: Sampler,
-    /// Reads the group of all pods.
+    /// Reads the cgroup of all pods.
     pub allocatable: Allocatable,
     /// Reads nodefs and imagefs.
     pub disks: DiskMonitor,
-    /// What pods made since they were read, to be added to it; in order of their cgroups' ids.
+    /// Inodes that pods created since their storage was read, in order of their cgroup ids. They are added to
+    /// the values that were read.
     pub inode_growth: Vec<InodeGrowth>,
     storage: BTreeMap<Box<str>, PodStorage>,
     capacity: Capacity,
     tasks: Option<TaskCounter>,
-    spare: SnapshotPool,
+    pool: SnapshotPool,
     stalls: PsiReader,
     memory: MemoryPreferences,
-    /// Whether measures beside the working set are read as well.
+    /// Whether measures besides the working set are read as well.
     all_measures: bool,
 }
 
 impl NodeSampler {
-    /// `whole_machine`: tasks are those of the machine, not of a group.
+    /// With `whole_machine` the tasks of the machine are counted, otherwise those of the node's cgroup.
     pub fn new(sampler: Sampler, capacity: Capacity, proc: &Path, whole_machine: bool) -> Self {
         let tasks = whole_machine.then(|| TaskCounter::open(proc));
         let stalls = PsiReader::open(sampler.root(), proc);
@@ -111,36 +112,38 @@ impl NodeSampler {
             storage: BTreeMap::new(),
             capacity,
             tasks,
-            spare: SnapshotPool::default(),
+            pool: SnapshotPool::default(),
             stalls,
             memory,
             all_measures: false,
         }
     }
 
-    /// Measures as a policy wants it. The kubelet's profile needs one measure only.
-    pub fn follow(&mut self, rules: &Rules) {
+    /// Applies a policy. The kubelet's profile needs one measure only.
+    pub fn apply_rules(&mut self, rules: &Rules) {
         self.memory = rules.memory().clone();
         self.all_measures = rules.preferences.is_some();
-        self.stalls.ask(self.memory.psi.as_ref());
+        self.stalls.set_window(self.memory.psi.as_ref());
     }
 
-    /// What `memory.available` is.
+    /// Returns the measure that `memory.available` uses.
     pub fn measure(&self) -> MemoryMeasure {
         self.memory.measure
     }
 
-    /// How soon memory must be looked at again while there is little, to see a stall.
+    /// Returns the interval, in nanoseconds, at which memory must be sampled to detect a stall while little is
+    /// available.
     pub fn stall_interval_ns(&self) -> Option<u64> {
         self.stalls.interval_ns()
     }
 
-    /// Returns what the node has in all.
+    /// Returns the capacity of the node.
     pub fn capacity(&self) -> Capacity {
         self.capacity
     }
 
-    /// Reads the node's own values, and those of all pods where that is due: the leaves in `charged` first.
+    /// Reads the node's values, and those of the cgroup of all pods where that is due. The cgroups in `charged`
+    /// (by id) are read first.
     pub fn sample_node(&mut self, at: Instant, clock: &Clock, charged: &[u64]) -> CompleteSample {
         let NodeSample { level, free, capacity, detail } = self.cgroups.sample_node(charged);
         let memory = match (level.usage, level.working_set) {
@@ -165,19 +168,19 @@ impl NodeSampler {
             unmeasured,
             ..self.node_stats(at, memory, tasks, detail)
         };
-        let seen = observe(&stats, self.memory.measure);
-        let left = |signal| seen.reading(signal).map(|seen| seen.available);
-        let memory_left = left(Signal::MemoryAvailable);
+        let observation = observe(&stats, self.memory.measure);
+        let available_of = |signal| observation.reading(signal).map(|value| value.available);
+        let memory_left = available_of(Signal::MemoryAvailable);
         CompleteSample {
             at,
             read_at: clock.now(),
             memory,
             free,
-            measured: memory.map(|seen| seen.by_measure(self.capacity.memory, memory_left.known())),
+            measured: memory.map(|usage| usage.by_measure(self.capacity.memory, memory_left.known())),
             memory_left,
             by_measure,
             tasks,
-            pids_left: left(Signal::PidAvailable),
+            pids_left: available_of(Signal::PidAvailable),
             pods_root,
             stats,
         }
@@ -189,13 +192,13 @@ impl NodeSampler {
         machine: Reading<u64>,
         detail: MemoryDetail,
     ) -> [Reading<i64>; MEASURES.len()] {
-        let seen = match memory {
-            Reading::Known(seen) => seen,
+        let usage = match memory {
+            Reading::Known(usage) => usage,
             Reading::Unknown(why) => return [Reading::Unknown(why); MEASURES.len()],
         };
         let detail = self.within_capacity(machine, detail);
         let total = self.capacity.memory;
-        let left = total.saturating_sub(seen.working_set);
+        let left = total.saturating_sub(usage.working_set);
         let [total, left] = [total, left].map(|bytes| i64::try_from(bytes).unwrap_or(i64::MAX));
         MEASURES.map(|measure| available(left, total, &detail, measure))
     }
@@ -207,17 +210,17 @@ impl NodeSampler {
         }
     }
 
-    /// Reads what is available of process ids, and nothing else.
+    /// Reads the available process ids only.
     pub fn available_pids(&self, at: Instant) -> Reading<i64> {
         let (memory, detail) = (Reading::Unknown(UnknownReason::Absent), MemoryDetail::default());
         let stats = self.node_stats(at, memory, self.tasks(), detail);
-        observe(&stats, self.memory.measure).reading(Signal::PidAvailable).map(|seen| seen.available)
+        observe(&stats, self.memory.measure).reading(Signal::PidAvailable).map(|pids| pids.available)
     }
 
-    /// Reads what is available of disks, and nothing else.
+    /// Reads the values of the disks only.
     pub fn read_disks(&mut self, at: Instant) -> NodeStats {
         let [node_fs, image_fs] = self.disks.read(at);
-        // The kubelet's statistics have containerfs on the file system of the images as well.
+        // In the kubelet's statistics containerfs is on the file system of the images as well.
         NodeStats {
             node_fs,
             image_fs,
@@ -227,61 +230,62 @@ impl NodeSampler {
         }
     }
 
-    /// Where the node counts for less than the machine has, the rest is not available.
+    /// Subtracts the memory that the machine has beyond the node's capacity, since it is not available to the
+    /// node.
     fn within_capacity(&self, machine: Reading<u64>, detail: MemoryDetail) -> MemoryDetail {
-        let left_out = machine.known().unwrap_or(0).saturating_sub(self.capacity.memory);
-        let mem_available = detail.mem_available.map(|bytes| bytes.saturating_sub(left_out));
+        let beyond_capacity = machine.known().unwrap_or(0).saturating_sub(self.capacity.memory);
+        let mem_available = detail.mem_available.map(|bytes| bytes.saturating_sub(beyond_capacity));
         MemoryDetail { mem_available, ..detail }
     }
 
-    /// Adds stalls.
+    /// Adds the memory stalls.
     fn detail(&mut self, at: Instant, machine: Reading<u64>, detail: MemoryDetail) -> MemoryDetail {
         let PsiReading { some_avg10, full_avg10, stalled } = self.stalls.read(at.mono_ns);
         let detail = self.within_capacity(machine, detail);
         MemoryDetail { some_avg10, full_avg10, stalled, ..detail }
     }
 
-    /// A snapshot of the node alone: enough for a pass that ranks nobody.
+    /// Begins a snapshot of the node alone. It is enough for an evaluation that ranks no pods.
     pub fn snapshot_of_node(&mut self, sample: &CompleteSample) -> SnapshotBuilder {
-        let mut builder = self.spare.begin();
+        let mut builder = self.pool.begin();
         builder.node(sample.stats);
         builder
     }
 
-    /// The same with the values of all pods, fresh ones for those that may go.
+    /// Begins a snapshot with the values of all pods. Pods that may be evicted are read again.
     pub fn snapshot_with_pods(
         &mut self,
         sample: &CompleteSample,
         pod_index: &PodIndex,
         tasks: Tasks,
     ) -> SnapshotBuilder {
-        self.cgroups.sample_changed(MOST_STATS, sample.at.mono_ns, tasks);
+        self.cgroups.sample_changed(MAX_STATS, sample.at.mono_ns, tasks);
         self.snapshot_of_pods(sample, pod_index)
     }
 
-    /// Reads the memory of the pods at these places once more, unless it was read for this sample.
-    /// Whether anything was read.
+    /// Reads the memory of the pods at these index positions once more, unless it was read for this sample.
+    /// Returns whether anything was read.
     pub fn read_again(
         &mut self,
         sample: &CompleteSample,
         pod_index: &PodIndex,
-        places: impl Iterator<Item = u32>,
+        indices: impl Iterator<Item = u32>,
     ) -> bool {
-        let mut any = false;
-        for place in places {
-            // More than one while the kubelet's cgroup driver is being changed.
-            for id in pod_index.cgroup_ids_of(place) {
-                any |= self.cgroups.read_again(id, sample.at.mono_ns);
+        let mut was_read = false;
+        for index in indices {
+            // A pod has more than one cgroup while the kubelet's cgroup driver is being changed.
+            for id in pod_index.cgroup_ids_of(index) {
+                was_read |= self.cgroups.read_again(id, sample.at.mono_ns);
             }
         }
-        any
+        was_read
     }
 
-    /// The values of the node and of all pods as they were read last.
+    /// Begins a snapshot with the values of the node and of all pods as they were read last.
     pub fn snapshot_of_pods(&mut self, sample: &CompleteSample, pod_index: &PodIndex) -> SnapshotBuilder {
         let mut builder = self.snapshot_of_node(sample);
         let is_dedicated = self.disks.layout().dedicated_image_fs;
-        // Samples are in the order of the pods; one whose group is gone has none.
+        // Samples are in the order of the pods. A pod whose cgroup was removed has no sample.
         let mut samples = self.cgroups.last_pods().iter().peekable();
         for cgroup in &self.cgroups.pods().pods {
             let sample = samples.next_if(|sample| sample.memory.cgroup_id == cgroup.cgroup_id);
@@ -318,33 +322,33 @@ impl NodeSampler {
     }
 
     fn growth_of(&self, cgroup: u64) -> InodeGrowth {
-        let place = self.inode_growth.binary_search_by_key(&cgroup, |growth| growth.cgroup).ok();
-        let found = place.and_then(|place| self.inode_growth.get(place)).copied();
+        let index = self.inode_growth.binary_search_by_key(&cgroup, |growth| growth.cgroup).ok();
+        let found = index.and_then(|index| self.inode_growth.get(index)).copied();
         found.unwrap_or(InodeGrowth { cgroup, inodes: [0; 2] })
     }
 
-    /// Takes what some pods use of the disks, and forgets pods that do not run any more.
+    /// Takes the storage values of some pods, and removes those of pods that do not run any more.
     pub fn take_storage(&mut self, sample: StorageSample, pod_index: &PodIndex) {
         self.storage.extend(sample.pods);
         self.storage.retain(|uid, _| pod_index.active().index_of(uid).is_some());
     }
 
-    /// Ends a snapshot, for an engine that knows these pods. Whose values they are is looked up
-    /// once for the pass and for all that is told of it.
+    /// Finishes a snapshot for an engine with these pods. The pod of each value is looked up once, for the
+    /// evaluation and for the telemetry about it.
     pub fn finish(&mut self, builder: SnapshotBuilder, pods: &Arc<PodSet>) -> Arc<Snapshot> {
         let mut snapshot = builder.finish();
         if !snapshot.is_empty() {
             snapshot.index(pods);
         }
-        self.spare.share(snapshot)
+        self.pool.share(snapshot)
     }
 
-    /// Gives a snapshot's memory back for the next one, if nobody keeps it.
+    /// Returns a snapshot's memory to the pool for the next one, if there is no other reference to it.
     pub fn recycle(&mut self, snapshot: Arc<Snapshot>) {
-        self.spare.recycle(snapshot);
+        self.pool.recycle(snapshot);
     }
 
-    /// The values of the node.
+    /// Returns the stats of the node.
     fn node_stats(
         &self,
         at: Instant,
@@ -355,9 +359,9 @@ impl NodeSampler {
         let time = Some(at.wall);
         let source = SourceId::default();
         NodeStats {
-            memory: memory.map(|seen| MemoryStats {
-                available: Some(self.capacity.memory.saturating_sub(seen.working_set)),
-                working_set: Some(seen.working_set),
+            memory: memory.map(|usage| MemoryStats {
+                available: Some(self.capacity.memory.saturating_sub(usage.working_set)),
+                working_set: Some(usage.working_set),
                 time,
                 source,
             }),
@@ -373,7 +377,7 @@ impl NodeSampler {
     }
 }
 
-/// What the node's group itself sets as limits, where the caller gave no capacity.
+/// Reads the pid limit of the node's cgroup, for use where the caller gave no capacity.
 pub fn pid_limit(sampler: &Sampler) -> Reading<u64> {
     match sampler.read_tasks().1 {
         Reading::Known(Limit::At(limit)) => Reading::Known(limit),

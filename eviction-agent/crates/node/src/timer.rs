@@ -15,7 +15,7 @@ use tokio::io::unix::AsyncFd;
 use crate::async_fd::{register, take_count};
 use crate::backend::BackendInfo;
 
-/// Its name as a backend.
+/// The name of the timer as a backend.
 pub const NAME: &str = "timerfd";
 
 /// A timer on CLOCK_MONOTONIC behind an async descriptor.
@@ -23,30 +23,30 @@ pub const NAME: &str = "timerfd";
 pub struct Timer(AsyncFd<OwnedFd>);
 
 impl Timer {
-    /// A timer that is not set. Needs a tokio runtime with IO.
+    /// Creates a timer that is not set. Needs a tokio runtime with IO.
     pub fn new() -> io::Result<Self> {
         let timer =
             timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
         register(timer).map(Self)
     }
 
-    /// Returns what `check` and the log say of it.
+    /// Returns the description of the timer for `check` and the log.
     pub fn info() -> BackendInfo {
         BackendInfo::plain("timer", NAME, "samples before a threshold can be reached, on every kernel")
     }
 
-    /// Fires once after `delay`, in place of whatever was set.
+    /// Makes the timer fire once after `delay`, in place of any earlier setting.
     pub fn set_once(&self, delay: Duration) -> io::Result<()> {
-        // Zero would mean never.
+        // Zero would disarm the timer.
         self.set(delay.max(Duration::from_nanos(1)))
     }
 
-    /// Does not fire any more.
+    /// Disarms the timer.
     pub fn stop(&self) -> io::Result<()> {
         self.set(Duration::ZERO)
     }
 
-    /// Waits until the timer has fired; returns how many times since it was last waited for.
+    /// Waits until the timer has fired. Returns how often it fired since the last call.
     pub async fn expired(&self) -> io::Result<u64> {
         take_count(&self.0).await
     }
@@ -60,7 +60,7 @@ impl Timer {
 
 fn timespec(duration: Duration) -> Timespec {
     Timespec {
-        // 292 years are as good as more.
+        // 136 years are long enough.
         tv_sec: duration.as_secs().min(u64::from(u32::MAX)).cast_signed(),
         tv_nsec: duration.subsec_nanos().into(),
     }
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn fires_once_not_before_its_time() {
+    fn timer_fires_once_and_not_early() {
         runtime().block_on(async {
             let timer = Timer::new().unwrap();
             for delay in [Duration::ZERO, Duration::from_micros(200), Duration::from_millis(3)] {
@@ -85,20 +85,20 @@ mod tests {
                 assert_eq!(timer.expired().await.unwrap(), 1);
                 assert!(start.elapsed() >= delay);
             }
-            let again = tokio::time::timeout(Duration::from_millis(20), timer.expired());
-            assert!(again.await.is_err(), "a timer that fired once does not fire again");
+            let expiry = tokio::time::timeout(Duration::from_millis(20), timer.expired());
+            assert!(expiry.await.is_err(), "a timer that fired once does not fire again");
         });
     }
 
     #[test]
-    fn waits_for_long_and_stops() {
+    fn stopped_timer_does_not_fire() {
         runtime().block_on(async {
             let timer = Timer::new().unwrap();
             timer.set_once(Duration::from_secs(3600)).unwrap();
             timer.set_once(Duration::MAX).unwrap();
             timer.stop().unwrap();
-            let again = tokio::time::timeout(Duration::from_millis(20), timer.expired());
-            assert!(again.await.is_err());
+            let expiry = tokio::time::timeout(Duration::from_millis(20), timer.expired());
+            assert!(expiry.await.is_err());
         });
     }
 }

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use eviction_node::pods_file::{FileChange, LARGEST, PodsFile, PodsFileError};
 
-type Watched = PodsFile<String, String>;
+type TextFile = PodsFile<String, String>;
 
-/// A text that begins with `bad` is not understood.
+/// Parses a text. One that begins with `bad` is an error.
 fn parse(text: &[u8]) -> Result<String, String> {
     let text = String::from_utf8_lossy(text).into_owned();
     if text.starts_with("bad") { Err(text) } else { Ok(text) }
@@ -30,46 +30,46 @@ fn file(text: &str) -> (tempfile::TempDir, PathBuf) {
     (folder, path)
 }
 
-fn open(path: &Path) -> (Watched, String) {
+fn open(path: &Path) -> (TextFile, String) {
     PodsFile::open(path, parse).unwrap()
 }
 
-async fn new(watched: &mut Watched) -> String {
+async fn next_content(watched: &mut TextFile) -> String {
     match watched.changed().await {
         FileChange::New(content) => content,
         FileChange::Invalid(error) => panic!("{error}"),
     }
 }
 
-async fn invalid(watched: &mut Watched) -> PodsFileError<String> {
+async fn next_error(watched: &mut TextFile) -> PodsFileError<String> {
     match watched.changed().await {
         FileChange::New(content) => panic!("{content}"),
         FileChange::Invalid(error) => error,
     }
 }
 
-/// Nothing comes while the agent would have looked several times.
-async fn nothing(watched: &mut Watched) {
-    let told = tokio::time::timeout(Duration::from_millis(2500), watched.changed()).await;
-    assert!(told.is_err(), "{told:?}");
+/// Checks that no change is reported within several read intervals.
+async fn expect_no_change(watched: &mut TextFile) {
+    let change = tokio::time::timeout(Duration::from_millis(2500), watched.changed()).await;
+    assert!(change.is_err(), "{change:?}");
 }
 
 #[test]
-fn writing_in_place_and_replacing() {
+fn write_in_place_and_replacement_are_reported() {
     run(async {
         let (folder, path) = file("one");
         let (mut watched, content) = open(&path);
         assert_eq!(content, "one");
         assert_eq!(watched.info().backend, "inotify");
         std::fs::write(&path, "two").unwrap();
-        assert_eq!(new(&mut watched).await, "two");
-        // Of the same length within the same tick of the clock.
+        assert_eq!(next_content(&mut watched).await, "two");
+        // New content of the same length within the same clock tick.
         std::fs::write(&path, "2wo").unwrap();
-        assert_eq!(new(&mut watched).await, "2wo");
+        assert_eq!(next_content(&mut watched).await, "2wo");
         let other = folder.path().join("other");
         std::fs::write(&other, "three").unwrap();
         std::fs::rename(&other, &path).unwrap();
-        assert_eq!(new(&mut watched).await, "three");
+        assert_eq!(next_content(&mut watched).await, "three");
     });
 }
 
@@ -79,14 +79,14 @@ fn the_same_content_again_is_no_change() {
         let (_folder, path) = file("one");
         let (mut watched, _) = open(&path);
         std::fs::write(&path, "one").unwrap();
-        nothing(&mut watched).await;
+        expect_no_change(&mut watched).await;
         std::fs::write(&path, "two").unwrap();
-        assert_eq!(new(&mut watched).await, "two");
+        assert_eq!(next_content(&mut watched).await, "two");
     });
 }
 
 #[test]
-fn a_config_map_that_is_swapped() {
+fn replaced_config_map_is_reported() {
     run(async {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
@@ -104,40 +104,40 @@ fn a_config_map_that_is_swapped() {
             symlink(format!("..2024_{number}"), at("..data_tmp")).unwrap();
             std::fs::rename(at("..data_tmp"), at("..data")).unwrap();
             std::fs::remove_dir_all(at(&format!("..2024_{}", number - 1))).unwrap();
-            assert_eq!(new(&mut watched).await, text);
+            assert_eq!(next_content(&mut watched).await, text);
         }
     });
 }
 
 #[test]
-fn what_is_wrong_is_told_once() {
+fn invalid_or_missing_file_is_reported_once() {
     run(async {
         let (_folder, path) = file("one");
         let (mut watched, _) = open(&path);
         std::fs::write(&path, "bad 1").unwrap();
-        let error = invalid(&mut watched).await;
+        let error = next_error(&mut watched).await;
         assert_eq!(error.to_string(), format!("cannot understand {}", path.display()));
         assert!(matches!(error, PodsFileError::Parse { source, .. } if source == "bad 1"));
-        nothing(&mut watched).await;
+        expect_no_change(&mut watched).await;
         std::fs::write(&path, "bad 2").unwrap();
-        assert!(matches!(invalid(&mut watched).await, PodsFileError::Parse { .. }));
+        assert!(matches!(next_error(&mut watched).await, PodsFileError::Parse { .. }));
 
         std::fs::remove_file(&path).unwrap();
-        let error = invalid(&mut watched).await;
+        let error = next_error(&mut watched).await;
         assert_eq!(error.to_string(), format!("cannot read {}", path.display()));
-        nothing(&mut watched).await;
+        expect_no_change(&mut watched).await;
         std::fs::write(&path, "two").unwrap();
-        // Between creating and writing the file is empty, which is a content like any other.
-        let mut content = new(&mut watched).await;
+        // Between creation and writing the file is empty, which is valid content.
+        let mut content = next_content(&mut watched).await;
         if content.is_empty() {
-            content = new(&mut watched).await;
+            content = next_content(&mut watched).await;
         }
         assert_eq!(content, "two");
     });
 }
 
 #[test]
-fn the_directory_is_replaced() {
+fn file_in_a_replaced_directory_is_read_again() {
     run(async {
         let folder = tempfile::tempdir().unwrap();
         let inner = folder.path().join("inner");
@@ -146,16 +146,16 @@ fn the_directory_is_replaced() {
         std::fs::write(&path, "one").unwrap();
         let (mut watched, _) = open(&path);
         std::fs::rename(&inner, folder.path().join("gone")).unwrap();
-        assert!(matches!(invalid(&mut watched).await, PodsFileError::Read { .. }));
+        assert!(matches!(next_error(&mut watched).await, PodsFileError::Read { .. }));
         std::fs::create_dir(&inner).unwrap();
         std::fs::write(inner.join("tmp"), "two").unwrap();
         std::fs::rename(inner.join("tmp"), &path).unwrap();
-        assert_eq!(new(&mut watched).await, "two");
+        assert_eq!(next_content(&mut watched).await, "two");
     });
 }
 
 #[test]
-fn what_is_no_usable_file_is_refused_at_once() {
+fn unusable_file_is_refused_at_open() {
     run(async {
         let refuse = |path: &Path| match PodsFile::open(path, parse) {
             Ok(_) => panic!("{} was taken", path.display()),
@@ -184,7 +184,7 @@ fn what_is_no_usable_file_is_refused_at_once() {
 }
 
 #[test]
-fn a_wait_may_be_given_up() {
+fn cancelled_wait_does_not_lose_the_last_change() {
     run(async {
         let (_folder, path) = file("one");
         let (mut watched, _) = open(&path);
@@ -193,6 +193,6 @@ fn a_wait_may_be_given_up() {
             let _ = tokio::time::timeout(Duration::from_micros(number * 50), watched.changed()).await;
         }
         std::fs::write(&path, "last").unwrap();
-        while new(&mut watched).await != "last" {}
+        while next_content(&mut watched).await != "last" {}
     });
 }

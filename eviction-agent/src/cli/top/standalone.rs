@@ -1,4 +1,4 @@
-//! An agent for the time that `top` is shown, where none runs.
+//! An agent that runs while `top` is shown, for nodes without a running agent.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File};
@@ -14,12 +14,12 @@ use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal
 use crate::cli::client::SocketArgs;
 use crate::daemon::{Failure, TIMER, backend_names};
 
-/// How often the child is checked, and how long its start and its end may take.
+/// The interval in which the child is checked, and the timeouts of its start and stop.
 const POLL: Duration = Duration::from_millis(50);
-const START: Duration = Duration::from_secs(30);
-const STOP: Duration = Duration::from_secs(2);
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The running agent. It acts on nothing, attaches no BPF program, and ends with this value.
+/// The running agent. It takes no action and attaches no BPF program. Dropping this value ends it.
 #[derive(Debug)]
 pub(super) struct Standalone {
     child: Child,
@@ -27,10 +27,10 @@ pub(super) struct Standalone {
 }
 
 impl Standalone {
-    /// Starts it with these options of `run`, and waits until it answers.
+    /// Starts the agent with these options of `run`, and waits until it answers.
     ///
     /// # Errors
-    /// What it says is wrong, or if it cannot be started.
+    /// The errors that the agent reports, or if it cannot be started.
     pub(super) fn start(options: &[OsString]) -> Result<(Self, SocketArgs), Failure> {
         let failed = |error: io::Error| Failure::because("start an agent for top", &error);
         let directory = std::env::temp_dir().join(format!("eviction-agent-top-{}", std::process::id()));
@@ -56,7 +56,7 @@ impl Standalone {
         let begin = Instant::now();
         while !socket.has_agent() {
             let ended = agent.child.try_wait().map_err(failed)?;
-            if ended.is_some() || begin.elapsed() > START {
+            if ended.is_some() || begin.elapsed() > START_TIMEOUT {
                 return Err(agent.failure());
             }
             std::thread::sleep(POLL);
@@ -64,7 +64,7 @@ impl Standalone {
         Ok((agent, socket))
     }
 
-    /// What it says is wrong.
+    /// Returns the errors that the agent reports.
     fn failure(&self) -> Failure {
         let log = fs::read_to_string(self.directory.join("log")).unwrap_or_default();
         let errors = log.lines().filter_map(|line| line.strip_prefix("error: "));
@@ -78,11 +78,11 @@ impl Standalone {
 
 impl Drop for Standalone {
     fn drop(&mut self) {
-        // Each fails only for a process that has ended.
+        // Each call fails only for a process that has ended.
         let _ended = kill_process(Pid::from_child(&self.child), Signal::TERM);
         let begin = Instant::now();
         while let Ok(None) = self.child.try_wait() {
-            if begin.elapsed() > STOP {
+            if begin.elapsed() > STOP_TIMEOUT {
                 drop(self.child.kill());
                 drop(self.child.wait());
             }

@@ -1,4 +1,4 @@
-//! What the crate kube counts, as metrics.
+//! Exports the counts of the crate `eviction-kube` as metrics.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use crate::telemetry::metrics::{Label, Metrics, unix_now};
 use eviction_kube::events::{EventResult, Reason};
 use eviction_kube::{Code, MetricEvent, Observer, PATCH_KINDS, PATCH_RESULTS, WatchEvent};
 
-/// Counts and exports what happens between the agent and the API server.
+/// Returns an observer that exports the traffic between the agent and the API server as metrics.
 pub(crate) fn observer(metrics: Arc<Metrics>) -> Observer {
     Observer::new(move |event| match event {
         MetricEvent::Request { operation, code } => {

@@ -35,8 +35,8 @@ pub(crate) use metrics::{begin_watches, observer};
 use senders::AfterRevision;
 pub(crate) use senders::{EvictionSender, NodeStatusSender};
 
-/// Read to find out whether the API server is available, where the node's name is not known: it fails as
-/// well when the store is gone.
+/// The path that is read to find out whether the API server is available if the node's name is not known. It
+/// fails as well when etcd is not available.
 const READY: &str = "/readyz";
 
 impl From<OperationError> for Failure {
@@ -50,23 +50,23 @@ impl From<OperationError> for Failure {
     }
 }
 
-/// How the API server is reached, and with which credentials; nothing is sent yet.
+/// Finds the API server and the credentials for it. Sends no request yet.
 ///
 /// # Errors
-/// What is wrong with the kubeconfig, or with the pod's service account.
+/// If the kubeconfig or the service account of the pod cannot be used.
 pub(crate) fn connect(kubeconfig: Option<&Path>, observer: Observer) -> Result<Client, Failure> {
     let access = Access::find(kubeconfig).map_err(|error| Failure::because("find the API server", &error))?;
     Client::observed(access, observer).map_err(|error| Failure::because("connect to the API server", &error))
 }
 
-/// The backend of the pods.
+/// Returns the backend of the source `pods`.
 pub(crate) fn backend(client: &Client, name: &NodeName) -> event_log::Backend {
     let access = client.access();
     let reason = format!("pods of node {name} at {}, by {}", access.server(), access.origin());
     event_log::Backend { source: "pods".to_owned(), backend: "watch".to_owned(), reason }
 }
 
-/// What sends requests to the API server, until it is started.
+/// The senders of requests to the API server, before they are started.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     pub(crate) client: Client,
@@ -75,15 +75,15 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// Requests by this client; none is sent yet.
+    /// Creates a cluster without senders. Requests will use this client.
     pub(crate) fn new(client: Client) -> Self {
         Self { client, evictions: None, node_updates: None }
     }
 
-    /// Evictions, and where their results go.
+    /// Opens the channel for evictions. Their results are sent to `results`.
     ///
     /// # Errors
-    /// If there can be no channel.
+    /// If the channel cannot be created.
     pub(crate) fn evictions(
         &mut self,
         requests: EvictionRequests,
@@ -103,22 +103,22 @@ impl Cluster {
         Ok(sender)
     }
 
-    /// Conditions and taints of the node.
+    /// Opens the channel for conditions and taints of the node.
     ///
     /// # Errors
-    /// If there can be no channel.
+    /// If the channel cannot be created.
     pub(crate) fn node_status(&mut self) -> Result<NodeStatusSender, Failure> {
         let (sender, receiver) = NodeStatusSender::new()?;
         self.node_updates = Some(receiver);
         Ok(sender)
     }
 
-    /// Whether the API server is available, where evictions depend on it.
+    /// Returns whether the API server is available, if evictions depend on it.
     pub(crate) fn reachable(&self) -> Option<watch::Receiver<bool>> {
         self.evictions.as_ref().map(|_| self.client.reachable())
     }
 
-    /// Starts to send, each request when the state of its revision is written. Needs a tokio runtime.
+    /// Starts to send, each request once the state of its revision is written. Needs a tokio runtime.
     pub(crate) fn start(
         self,
         session: Option<&KubeSession>,
@@ -128,11 +128,11 @@ impl Cluster {
     ) {
         let Self { client, evictions, node_updates } = self;
         let node_status = session.zip(node_updates).map(|(session, updates)| {
-            tokio::spawn(seed(session.node(), commands));
+            tokio::spawn(send_initial_conditions(session.node(), commands));
             let (desired, receiver) = watch::channel(None);
             let clock = Clock::start();
             tokio::spawn(forward("conditions and taints", updates, durable.clone(), move |update| {
-                desired.send_replace(Some(Arc::new(shown(update, &clock))));
+                desired.send_replace(Some(Arc::new(with_system_times(update, &clock))));
                 std::future::ready(())
             }));
             metrics::begin_patches(metrics);
@@ -147,7 +147,7 @@ impl Cluster {
                 let evictor = evictor.clone();
                 async move { evictor.evict(request).await }
             }));
-            // A read of the agent's own node needs the store.
+            // A read of the agent's node object works only while etcd is available.
             let path = session.map_or(READY.to_owned(), |it| format!("/api/v1/nodes/{}", it.name()));
             let client = client.clone();
             tokio::spawn(async move { client.probe(path).await });
@@ -162,7 +162,7 @@ pub(crate) fn events(session: &mut KubeSession, metrics: &Metrics) -> EventSink 
     session.events()
 }
 
-/// Passes values on in their order, each when the state of its revision is written.
+/// Forwards values in order, each once the state of its revision is written.
 async fn forward<T, F: Future<Output = ()>>(
     what: &'static str,
     mut receiver: Receiver<AfterRevision<T>>,
@@ -186,12 +186,12 @@ async fn forward<T, F: Future<Output = ()>>(
     };
     let result: std::io::Result<()> = forwarded.await;
     if let Err(error) = result {
-        tracing::error!(what, why = chain(&error), "nothing more is sent to the API server");
+        tracing::error!(what, why = chain(&error), "no more requests are sent to the API server");
     }
 }
 
-/// The same with times of the system's clock.
-fn shown(mut update: NodeStatusUpdate, clock: &Clock) -> NodeStatusUpdate {
+/// Returns the update with times of the system clock.
+fn with_system_times(mut update: NodeStatusUpdate, clock: &Clock) -> NodeStatusUpdate {
     for pressure in &mut update.pressures {
         pressure.since = pressure.since.map(|since| clock.shown(since));
         if let Cause::Transition { since } = &mut pressure.cause {
@@ -201,8 +201,8 @@ fn shown(mut update: NodeStatusUpdate, clock: &Clock) -> NodeStatusUpdate {
     update
 }
 
-/// Passes on once what the node's object has from before the start.
-async fn seed(
+/// Sends the initial conditions and taints of the node's object to the control loop, once.
+async fn send_initial_conditions(
     mut nodes: watch::Receiver<Arc<StoreView<Node>>>,
     commands: mpsc::WeakSender<Command>,
 ) -> Option<()> {
@@ -210,11 +210,11 @@ async fn seed(
     let view = Arc::clone(&*nodes.wait_for(|view| view.synced && !view.objects.is_empty()).await.ok()?);
     let node = view.objects.first()?;
     let seed = InitialConditions::of(node, clock.shown(clock.now().wall)).map(|shown| clock.steady(shown));
-    // Without a control loop it is not needed.
+    // Without a control loop the initial conditions are not needed.
     commands.upgrade()?.send(Command::Seed(Box::new(seed))).await.ok()
 }
 
-/// Passes on the images that the node's object has, whenever they change.
+/// Sends the images of the node's object to the control loop whenever they change.
 pub(crate) async fn send_images(
     mut nodes: watch::Receiver<Arc<StoreView<Node>>>,
     commands: mpsc::WeakSender<Command>,
@@ -235,8 +235,8 @@ pub(crate) async fn send_images(
     }
 }
 
-/// What `check` finds out about the cluster: the backend of the pods, and everything that would keep `run`
-/// from starting or from knowing them.
+/// Checks the connection to the cluster for `check`. Returns the backend of the pods, and every problem that
+/// would keep `run` from starting or from reading the pods.
 pub(crate) async fn check(caller: &Caller) -> (event_log::Backend, Vec<String>) {
     let none =
         |reason: String| event_log::Backend { source: "pods".to_owned(), backend: "none".to_owned(), reason };
@@ -259,10 +259,10 @@ pub(crate) async fn check(caller: &Caller) -> (event_log::Backend, Vec<String>) 
     }
 }
 
-/// Waits until the pods of a DaemonSet are ready, `within` at most. Returns their number.
+/// Waits until the pods of a DaemonSet are ready, for `within` at most. Returns their number.
 ///
 /// # Errors
-/// Which pods are not ready, on which nodes and why; or what keeps the API server from being asked.
+/// The pods that are not ready, with their nodes and the reasons; or why the API server cannot be reached.
 pub fn await_daemon_set(
     kubeconfig: Option<&Path>,
     daemon_set: &DaemonSetName,
@@ -272,7 +272,7 @@ pub fn await_daemon_set(
     Ok(run_once(wait_ready(&client, daemon_set, within))??)
 }
 
-/// Runs this on a runtime of its own.
+/// Runs a future on a new runtime.
 fn run_once<T>(future: impl Future<Output = T>) -> Result<T, Failure> {
     let runtime = crate::daemon::start_runtime()?;
     let result = runtime.block_on(future);
@@ -285,9 +285,9 @@ fn run_once<T>(future: impl Future<Output = T>) -> Result<T, Failure> {
 pub struct CleanOptions {
     /// The kubeconfig; without one, the service account of the pod that this runs in.
     pub kubeconfig: Option<PathBuf>,
-    /// The names of the nodes; all of the cluster without any.
+    /// The names of the nodes; `None` for all nodes of the cluster.
     pub nodes: Option<Vec<String>>,
-    /// How much of it is left out.
+    /// The dry-run mode.
     pub dry_run: DryRun,
 }
 
@@ -297,7 +297,7 @@ pub type Cleaned = (String, Result<Clean, Failure>);
 /// Removes the agent's conditions and taints from nodes, one after the other.
 ///
 /// # Errors
-/// What keeps it from connecting to the API server at all or from knowing its nodes, and names that are none.
+/// If the API server cannot be reached, its nodes cannot be listed, or a name is not a valid node name.
 pub fn clean_nodes(options: &CleanOptions) -> Result<Vec<Cleaned>, Failure> {
     let CleanOptions { kubeconfig, nodes, dry_run } = options;
     for name in nodes.iter().flatten() {

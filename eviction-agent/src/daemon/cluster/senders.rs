@@ -18,10 +18,11 @@ use jiff::SignedDuration;
 use crate::error::Failure;
 use crate::spsc::{self, Receiver, Sender};
 
-/// More than may wait at a time.
+/// The capacity of the channel for evictions: more than can wait at a time.
 const EVICTIONS: usize = 64;
 
-/// More than can come in before they are taken; only the newest counts.
+/// The capacity of the channel for node updates: more than can arrive before they are taken. Only the newest
+/// counts.
 const UPDATES: usize = 16;
 
 /// A value that must not be acted on before the state of this revision is written.
@@ -43,17 +44,17 @@ pub(crate) struct EvictionSender {
 
 impl EvictionSender {
     /// # Errors
-    /// If there can be no channel.
+    /// If the channel cannot be created.
     pub(super) fn new() -> Result<(Self, Receiver<AfterRevision<EvictionRequest>>), Failure> {
         let (requests, receiver) = channel(EVICTIONS)?;
         Ok((Self { requests }, receiver))
     }
 
-    /// Sends an eviction, or the shorter grace period of one. Never waits. It is requested when the node
-    /// status of the number `after_update` is written, and the state of that revision.
+    /// Sends an eviction, or the shorter grace period of an eviction in flight. Never waits. The eviction is
+    /// requested once the node status update `after_update` and the state of `revision` are written.
     ///
     /// # Errors
-    /// If there is no room.
+    /// If the channel is full.
     pub(crate) fn begin(
         &mut self,
         target: &KillTarget,
@@ -71,13 +72,13 @@ impl EvictionSender {
         sent.map_err(|_| KillRejection::Busy { in_flight: EVICTIONS as u32 })
     }
 
-    /// Continues an eviction of a former agent: the result of its request is found out, also where that
-    /// agent knew it, since it may not have been published.
+    /// Resumes an eviction of the previous agent. The evictor finds out the result of its request. It does so
+    /// also if the previous agent knew the result, which may not have been published.
     pub(crate) fn resume(&mut self, target: &KillTarget) {
         let value = EvictionRequest { is_unconfirmed: true, ..request(target) };
-        // Without room it is forgotten after a while, as one without a response.
+        // If the channel is full, the eviction is forgotten after a while, like one without a response.
         if self.requests.send(AfterRevision { value, revision: 0 }).is_err() {
-            tracing::warn!(pod = %target.pod.name, "what came of an eviction cannot be found out at present");
+            tracing::warn!(pod = %target.pod.name, "the result of an eviction cannot be read at present");
         }
     }
 }
@@ -100,9 +101,9 @@ fn request(target: &KillTarget) -> EvictionRequest {
 pub(crate) struct NodeStatusSender {
     pressures: Pressures,
     thresholds: Arc<[ResolvedThreshold]>,
-    /// Before that it is not known what the object has already.
+    /// Whether the initial conditions and taints of the node's object are known.
     is_seeded: bool,
-    /// Until when it is known what a former agent has published.
+    /// Until when the state of the previous agent covers what it has published.
     restored: Option<Timestamp>,
     sent: Option<NodeStatusUpdate>,
     updates: Sender<AfterRevision<NodeStatusUpdate>>,
@@ -110,7 +111,7 @@ pub(crate) struct NodeStatusSender {
 
 impl NodeStatusSender {
     /// # Errors
-    /// If there can be no channel.
+    /// If the channel cannot be created.
     pub(super) fn new() -> Result<(Self, Receiver<AfterRevision<NodeStatusUpdate>>), Failure> {
         let (updates, receiver) = channel(UPDATES)?;
         let (pressures, thresholds) = (Pressures::default(), Arc::from([]));
@@ -118,7 +119,7 @@ impl NodeStatusSender {
         Ok((sender, receiver))
     }
 
-    /// Continues where a former agent ended, which has written this at that time.
+    /// Restores the conditions that the previous agent published. `written` is when it wrote them to its state.
     pub(crate) fn restore(
         &mut self,
         published: &[PublishedCondition; NodeCondition::COUNT],
@@ -129,12 +130,13 @@ impl NodeStatusSender {
         self.restored = Some(written.checked_add(until).unwrap_or(written));
     }
 
-    /// What is persisted for the next agent.
+    /// Returns the published conditions, which are persisted for the next agent.
     pub(crate) fn published(&self) -> Option<[PublishedCondition; NodeCondition::COUNT]> {
         self.pressures.published()
     }
 
-    /// Takes what the node's object has from before the start; returns what of it is not known better.
+    /// Takes the initial conditions and taints of the node's object. Returns those that the state of the
+    /// previous agent does not cover.
     pub(crate) fn seed(&mut self, seed: InitialConditions) -> InitialConditions {
         let seed = self.restored.map_or(seed, |known| seed.after(known));
         self.pressures.seed(&seed);
@@ -142,8 +144,8 @@ impl NodeStatusSender {
         seed
     }
 
-    /// Sends what a decision changes; returns whether that is anything. Never waits, and allocates nothing:
-    /// what finds no room is sent after the next decision.
+    /// Sends the desired state if a decision changes it. Returns whether it does. Never waits and does not
+    /// allocate. If the channel is full, the change is sent after the next decision.
     pub(crate) fn send(&mut self, decision: &Decision, policy: &Policy, revision: u64) -> bool {
         let period = policy.pressure_transition_period;
         let pressures = *self.pressures.update(decision, period);
@@ -167,7 +169,7 @@ impl NodeStatusSender {
         true
     }
 
-    /// The number of the last update, 0 before the first.
+    /// Returns the number of the last update that was sent, 0 before the first.
     pub(crate) fn number(&self) -> u64 {
         self.sent.as_ref().map_or(0, |sent| sent.number)
     }
@@ -189,7 +191,7 @@ mod tests {
             let event = Event::Sample(snapshot(node(available, 900, at(seconds)), &[]));
             let decision = step(&mut engine, seconds, event);
             let (_, allocations) =
-                ::tests::allocations::counted(|| sender.send(&decision, engine.policy(), 0));
+                ::tests::allocations::count_allocations(|| sender.send(&decision, engine.policy(), 0));
             assert_eq!(allocations, 0);
         };
         let mut next = || match receiver.next() {
@@ -208,7 +210,7 @@ mod tests {
         sample(&mut sender, 3, 50);
         assert_eq!(next(), Some((2, ["False", "True", "False"])));
         assert_eq!(sender.number(), 2);
-        // What finds no room is sent later.
+        // A change that finds the channel full is sent later.
         for round in 0..40 {
             sample(&mut sender, 4 + round, if round % 2 == 0 { 500 } else { 50 });
         }

@@ -1,4 +1,4 @@
-//! The kubelet's settings, from where the AgentConfiguration says that they come.
+//! The kubelet's settings, from the source that the AgentConfiguration names.
 
 use std::path::PathBuf;
 
@@ -16,38 +16,38 @@ use crate::error::Failure;
 pub(super) struct Kubelet {
     pub(super) configuration: KubeletConfiguration,
     pub(super) source: KubeletSource,
-    /// Differences from the configured source.
+    /// Warnings if another source than the configured one is used.
     pub(super) notes: Vec<String>,
 }
 
-/// Where the kubelet's settings were found.
+/// The source of the kubelet's settings.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct KubeletSource {
     /// The response of the kubelet, if that is the source.
     pub(crate) effective: Option<Effective>,
-    /// The source is `/configz` of the kubelet.
-    pub(crate) is_asked: bool,
-    /// It did not respond, and something else counts instead.
-    pub(crate) is_stand_in: bool,
+    /// Whether the source is `/configz` of the kubelet.
+    pub(crate) is_configz: bool,
+    /// Whether the kubelet did not respond, so that another source is used instead.
+    pub(crate) is_fallback: bool,
 }
 
 impl Kubelet {
     /// # Errors
-    /// Everything that is wrong with them, or why there are none.
+    /// Everything that is wrong with the settings, or why there are none.
     pub(super) fn find(given: &ConfigurationFiles, agent: &AgentConfiguration) -> Result<Self, Failure> {
         let files = files(given, agent);
         match agent.thresholds.source {
-            ThresholdSource::Files => of_files(&files),
+            ThresholdSource::Files => from_files(&files),
             ThresholdSource::Inline => {
-                let configuration = agent.resolve_inline().map_err(|wrong| all("agent", wrong))?;
+                let configuration = agent.resolve_inline().map_err(|wrong| failure_of("agent", wrong))?;
                 Ok(Self { configuration, source: KubeletSource::default(), notes: Vec::new() })
             }
-            ThresholdSource::Configz => Self::asked(given, agent, files),
+            ThresholdSource::Configz => Self::from_configz(given, agent, files),
         }
     }
 
-    /// The kubelet's own answer, else its last one, else its files.
-    fn asked(
+    /// Returns the settings of the kubelet's response, else of its last one, else of its files.
+    fn from_configz(
         given: &ConfigurationFiles,
         agent: &AgentConfiguration,
         files: KubeletFiles,
@@ -55,39 +55,39 @@ impl Kubelet {
         let kubelet =
             KubeletClient { caller: given.caller.clone(), configz: agent.thresholds.configz.clone() };
         let why = match config_reload::read(&kubelet) {
-            Ok(effective) => return of_answer(effective, false, Vec::new()),
+            Ok(effective) => return from_response(effective, false, Vec::new()),
             Err(why) => why,
         };
         if let Some(last) = &given.last_heard {
-            return of_answer(last.clone(), true, noted(why, "what it said last counts"));
+            return from_response(last.clone(), true, warnings(why, "what it said last counts"));
         }
         if files == KubeletFiles::default() {
             return Err(why);
         }
-        let found = of_files(&files)?;
-        let source = KubeletSource { is_asked: true, is_stand_in: true, ..found.source };
-        Ok(Self { source, notes: noted(why, "its files count, without its command line"), ..found })
+        let found = from_files(&files)?;
+        let source = KubeletSource { is_configz: true, is_fallback: true, ..found.source };
+        Ok(Self { source, notes: warnings(why, "its files count, without its command line"), ..found })
     }
 }
 
-fn noted(why: Failure, counts: &str) -> Vec<String> {
+fn warnings(why: Failure, counts: &str) -> Vec<String> {
     why.into_causes().into_iter().map(|cause| format!("{cause}; {counts}")).collect()
 }
 
-fn of_answer(effective: Effective, is_stand_in: bool, notes: Vec<String>) -> Result<Kubelet, Failure> {
-    let configuration = effective.resolve().map_err(|wrong| all("kubelet", wrong))?;
-    let source = KubeletSource { effective: Some(effective), is_asked: true, is_stand_in };
+fn from_response(effective: Effective, is_fallback: bool, notes: Vec<String>) -> Result<Kubelet, Failure> {
+    let configuration = effective.resolve().map_err(|wrong| failure_of("kubelet", wrong))?;
+    let source = KubeletSource { effective: Some(effective), is_configz: true, is_fallback };
     Ok(Kubelet { configuration, source, notes })
 }
 
-fn of_files(files: &KubeletFiles) -> Result<Kubelet, Failure> {
+fn from_files(files: &KubeletFiles) -> Result<Kubelet, Failure> {
     let KubeletFiles { config, config_dir } = files;
-    let configuration =
-        load_kubelet(config.as_deref(), config_dir.as_deref()).map_err(|wrong| all("kubelet", wrong))?;
+    let configuration = load_kubelet(config.as_deref(), config_dir.as_deref())
+        .map_err(|wrong| failure_of("kubelet", wrong))?;
     Ok(Kubelet { configuration, source: KubeletSource::default(), notes: Vec::new() })
 }
 
-/// The command line names them before the AgentConfiguration.
+/// Returns the kubelet's files. The command line overrides the AgentConfiguration.
 fn files(given: &ConfigurationFiles, agent: &AgentConfiguration) -> KubeletFiles {
     let KubeletFiles { config, config_dir } = &agent.thresholds.files;
     let first = |one: &Option<PathBuf>, other: &Option<PathBuf>| one.clone().or_else(|| other.clone());
@@ -97,14 +97,14 @@ fn files(given: &ConfigurationFiles, agent: &AgentConfiguration) -> KubeletFiles
     }
 }
 
-/// What is wrong with the files that the command line names.
+/// Returns the problems of the files that the command line names.
 pub(super) fn problems_of_files(given: &ConfigurationFiles) -> Vec<String> {
     let read = load_kubelet(given.kubelet.as_deref(), given.kubelet_drop_ins.as_deref());
     read.err().into_iter().flat_map(|wrong| problems("kubelet", wrong)).collect()
 }
 
-fn all(whose: &str, wrong: Problems) -> Failure {
-    Failure::all(problems(whose, wrong).collect())
+fn failure_of(subject: &str, wrong: Problems) -> Failure {
+    Failure::all(problems(subject, wrong).collect())
 }
 
 #[cfg(test)]
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_kubelet_said_counts_while_it_says_nothing_and_before_any_file() {
+    fn without_a_response_the_last_one_is_used_before_files() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("kubelet.yaml");
         let text = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
@@ -130,13 +130,13 @@ mod tests {
         let mut files = ConfigurationFiles {
             kubelet: Some(file),
             configz: AskConfigz { ask: true, ..AskConfigz::default() },
-            // Nobody can be asked.
+            // Without a kubeconfig no request can be sent.
             caller: Caller { kubeconfig: Some(folder.path().join("none")), ..Caller::default() },
             ..ConfigurationFiles::default()
         };
         let line = |files: &ConfigurationFiles| {
             let found = files.load().unwrap();
-            assert!(found.kubelet.is_stand_in && found.kubelet.is_asked, "{:?}", found.kubelet);
+            assert!(found.kubelet.is_fallback && found.kubelet.is_configz, "{:?}", found.kubelet);
             assert!(found.notes.iter().any(|note| note.contains("count")), "{:?}", found.notes);
             found.policy.thresholds[0].value.quantity(0).to_string()
         };

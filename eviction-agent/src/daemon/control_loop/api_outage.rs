@@ -1,6 +1,6 @@
-//! API server outages: the engine pauses evictions that have to wait, and a request without a response stays open until its
-//! result is known. By `eviction.whenAPIServerDown` the pods of such requests are killed, or the one that would be evicted is
-//! frozen until the API server is available again.
+//! API server outages: the engine pauses evictions that have to wait. A request without a response stays open
+//! until its result is known. By `eviction.whenAPIServerDown` the agent kills the pods of such requests, or
+//! freezes the pod that would be evicted until the API server is available again.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use crate::telemetry::event_log::{self, PodFreeze};
 #[derive(Debug)]
 pub(crate) struct FreezeState {
     pod: Arc<PodName>,
-    /// CLOCK_MONOTONIC.
+    /// When the pod is thawed at the latest, in nanoseconds of `CLOCK_MONOTONIC`.
     until_ns: u64,
     /// `None` once the pod is thawed, and for a dry run.
     frozen: Option<FrozenPod>,
@@ -31,7 +31,7 @@ pub(crate) struct FreezeState {
 
 impl ControlLoop {
     /// Freezes the pod that this decision would have evicted if the API server were available.
-    pub(super) fn freeze_instead(&mut self, decision: &Decision) {
+    pub(super) fn freeze_victim(&mut self, decision: &Decision) {
         let Some(evaluation) = decision.evaluation() else { return };
         let is_frozen = self.freeze.as_ref().is_some_and(|state| state.frozen.is_some());
         if evaluation.end != EvaluationEnd::ApiUnreachable || !self.freezes() || is_frozen {
@@ -50,17 +50,17 @@ impl ControlLoop {
         }
     }
 
-    /// Thaws the frozen pod if its time is over or the reason for it gone.
-    pub(super) fn review_freeze(&mut self) {
+    /// Thaws the frozen pod if its time is over or the reason for the freeze does not apply any more.
+    pub(super) fn thaw_if_due(&mut self) {
         let Some(state) = &self.freeze else { return };
-        let why = if self.state.reach == ApiReachability::Reachable {
+        let why = if self.state.reachability == ApiReachability::Reachable {
             "api_server_reachable"
         } else if !self.freezes() {
             "configuration"
         } else if self.engine.pods().index_of(&state.pod.uid).is_none() {
             "pod_gone"
         } else {
-            // It is not frozen again in this outage.
+            // The pod is not frozen again in this outage.
             if state.until_ns <= mono_ns() {
                 self.thaw("timeout");
             }
@@ -70,7 +70,7 @@ impl ControlLoop {
         self.freeze = None;
     }
 
-    /// In how many nanoseconds the frozen pod is thawed at the latest.
+    /// Returns in how many nanoseconds the frozen pod is thawed at the latest.
     pub(super) fn thaw_due_in_ns(&self, now_ns: u64) -> Option<u64> {
         let state = self.freeze.as_ref().filter(|state| state.frozen.is_some())?;
         Some(state.until_ns.saturating_sub(now_ns))
@@ -81,7 +81,8 @@ impl ControlLoop {
     }
 
     fn freeze(&mut self, pod: &Arc<PodName>) {
-        // One at a time, and each once: it frees nothing, so that it would be chosen again and again.
+        // One pod at a time, and each once: a freeze releases nothing, so the same pod would be chosen again
+        // and again.
         if self.freeze.as_ref().is_some_and(|it| it.frozen.is_some() || it.pod.uid == pod.uid) {
             return;
         }
@@ -109,8 +110,8 @@ impl ControlLoop {
         self.telemetry.publish(event_log::Event::PodFreeze(event), self.clock.now().wall);
     }
 
-    /// The directories of a pod's containers, not of the pod: on cgroup v1 the container runtime could not end processes
-    /// that are frozen by an ancestor of their cgroup.
+    /// Returns the directories of a pod's containers, not of the pod: on cgroup v1 the container runtime could
+    /// not end processes that are frozen by an ancestor of their cgroup.
     fn containers_of(&self, uid: &str) -> Vec<CgroupDirs> {
         let Some(place) = self.pod_index.active().index_of(uid) else { return Vec::new() };
         let groups = self.pod_index.cgroups_of(place, self.node_sampler.cgroups.pods());
@@ -122,14 +123,14 @@ impl ControlLoop {
 }
 
 impl ControlLoop {
-    /// The API server became available or unavailable.
-    pub(super) fn take_reachability(&mut self, reach: ApiReachability) {
-        self.state.reach = reach;
+    /// Handles that the API server became available or unavailable.
+    pub(super) fn handle_reachability(&mut self, reachability: ApiReachability) {
+        self.state.reachability = reachability;
         let at = self.clock.now().wall;
-        self.step(Input { at, event: Event::ApiServer(reach) });
-        if reach == ApiReachability::Reachable {
-            // Before the next one is evicted.
-            return self.review_freeze();
+        self.step(Input { at, event: Event::ApiServer(reachability) });
+        if reachability == ApiReachability::Reachable {
+            // Before the next pod is evicted.
+            return self.thaw_if_due();
         }
         match self.engine.policy().eviction.when_api_server_down {
             WhenApiServerDown::Wait => {}
@@ -138,7 +139,7 @@ impl ControlLoop {
         }
     }
 
-    /// Evictions for a hard threshold that the API server has not accepted.
+    /// Returns the evictions for a hard threshold that the API server has not accepted.
     pub(super) fn unanswered(&self) -> Vec<InFlightEviction> {
         let pods = self.engine.pods();
         let is_meant = |it: &&InFlightEviction| {
@@ -148,10 +149,10 @@ impl ControlLoop {
         self.executing().filter(is_meant).cloned().collect()
     }
 
-    /// Kills them: they were chosen, so no other pod has to be.
+    /// Kills the pods of these evictions: they were chosen already, so no other pod has to be.
     fn kill_unanswered(&mut self) {
         for it in self.unanswered() {
-            let Some(target) = self.target_again(&it, grace_of(&it)) else { continue };
+            let Some(target) = self.target_to_resume(&it, grace_of(&it)) else { continue };
             match self.executor.begin(&target) {
                 Ok(()) => self.update(target.decision, ExecutorUpdate::KillStarted),
                 Err(refused) => self.publish_kill_rejection(&it, &refused),

@@ -1,4 +1,4 @@
-//! The pods and the cgroup tree.
+//! Keeps the pods and the cgroup tree up to date.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,55 +17,64 @@ use crate::telemetry::queue::TelemetryEvent;
 use eviction_node::clock::mono_ns;
 use eviction_node::pod_index::PodIndex;
 
-/// How soon the tree is read again after a cgroup was created or removed: a pod's containers come together.
-const SETTLE: Duration = Duration::from_millis(50);
+/// How soon the tree is read again after a cgroup was created or removed: the containers of a pod are created
+/// together.
+const TREE_READ_DELAY: Duration = Duration::from_millis(50);
 
-/// How often the tree is read where BPF programs report each change of it: only for what they do not report, a renamed
-/// cgroup for one.
-const CHECK: Duration = Duration::from_secs(300);
+/// How often the tree is read if BPF programs report each change of it. This is only for what they do not
+/// report, such as a renamed cgroup.
+const TREE_CHECK_INTERVAL: Duration = Duration::from_secs(300);
 
-/// How soon after it could not be read.
-const AGAIN: Duration = Duration::from_secs(1);
+/// How soon the tree is read again if it could not be read.
+const TREE_RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// How much longer that waits close to a threshold: a pod that is not known cannot be chosen.
-const POSTPONED: Duration = Duration::from_secs(1);
+/// How much longer a read of the tree may wait near a threshold: a pod that is not known cannot be chosen.
+const TREE_POSTPONEMENT: Duration = Duration::from_secs(1);
 
 impl ControlLoop {
-    /// Publishes kills and alarms at once; a change of the tree is read when it has settled.
-    pub(super) fn take_events(&mut self, events: EventBatch) -> Option<ThresholdCrossed> {
-        let EventBatch { crossed, of_pods, kernel_kills, tree_changed, kills, alarms, missed, disk_crossed } =
-            events;
-        if of_pods {
-            self.node_sampler.allocatable.hurry();
+    /// Publishes kills and alarms at once. A change of the tree is read when it has settled.
+    pub(super) fn handle_bpf_events(&mut self, events: EventBatch) -> Option<ThresholdCrossed> {
+        let EventBatch {
+            crossed,
+            pods_crossed,
+            kernel_kills,
+            tree_changed,
+            kills,
+            alarms,
+            missed,
+            disk_crossed,
+        } = events;
+        if pods_crossed {
+            self.node_sampler.allocatable.read_at_next_sample();
         }
         for kill in kernel_kills {
-            self.take_kernel_kill(&kill);
+            self.handle_kernel_kill(&kill);
         }
         if let Some(crossed) = disk_crossed {
             self.notifier.bpf.disk_crossed(crossed.device);
         }
         if tree_changed {
-            self.note_tree_change();
+            self.schedule_tree_read();
         }
         if missed {
             self.state.resample_all();
         }
-        // The last tree has the names of cgroups that are gone meanwhile, but not of new ones.
+        // The last tree has the names of cgroups that were removed meanwhile, but not of new ones.
         let is_unknown = |alarm: &TaskAlarm| self.node_sampler.cgroups.group(alarm.memcg_id).is_none();
         if alarms.iter().any(is_unknown) && (missed || self.state.tree_due_ns.is_some()) {
             self.refresh_tree();
         }
-        self.take_kills(&kills);
-        self.take_alarms(&alarms);
+        self.handle_oom_kills(&kills);
+        self.publish_task_alarms(&alarms);
         crossed
     }
 
-    pub(super) fn take_pods(&mut self, pod_index: PodIndex) {
+    pub(super) fn adopt_pods(&mut self, pod_index: PodIndex) {
         let reread = !pod_index.is_quiet();
         self.pod_index = pod_index;
         self.read_tree(reread);
-        self.take_statuses();
-        // Also if the same pods run: what is known of them may be new.
+        self.report_status_terminations();
+        // Also if the same pods run: their fields may have changed.
         self.step_pods();
     }
 
@@ -75,19 +84,19 @@ impl ControlLoop {
         let at = self.clock.now().wall;
         self.step(Input { at, event: Event::Pods(Arc::clone(self.pod_index.active())) });
         self.resume(&restored);
-        self.note_gone_pods();
+        self.end_evictions_of_removed_pods();
         self.state.is_warm = false;
     }
 
-    pub(super) fn note_tree_change(&mut self) {
-        self.state.tree_due_ns.get_or_insert_with(|| mono_ns().saturating_add(nanos(SETTLE)));
+    pub(super) fn schedule_tree_read(&mut self) {
+        self.state.tree_due_ns.get_or_insert_with(|| mono_ns().saturating_add(nanos(TREE_READ_DELAY)));
     }
 
-    /// Reads the tree again when a change of it has settled: at once with `leisure`, else, that is close to a threshold, when
-    /// it has waited for long. Returns in how many nanoseconds it is due otherwise.
-    pub(super) fn tree_due(&mut self, now_ns: u64, leisure: bool) -> Option<u64> {
+    /// Reads the tree again when a change of it has settled: at once with `has_time`; without it, that is near a
+    /// threshold, only after a longer wait. Returns in how many nanoseconds the read is due otherwise.
+    pub(super) fn refresh_tree_if_due(&mut self, now_ns: u64, has_time: bool) -> Option<u64> {
         let due_ns = self.state.tree_due_ns?;
-        let due_ns = if leisure { due_ns } else { due_ns.saturating_add(nanos(POSTPONED)) };
+        let due_ns = if has_time { due_ns } else { due_ns.saturating_add(nanos(TREE_POSTPONEMENT)) };
         if now_ns < due_ns {
             return Some(due_ns - now_ns);
         }
@@ -100,13 +109,13 @@ impl ControlLoop {
         let age_ns = now_ns.saturating_sub(self.state.tree_read_ns);
         let is_sure =
             self.notifier.bpf.reports(EventClass::Cgroup) && !lost && !self.node_sampler.cgroups.is_stale();
-        match is_sure && age_ns < nanos(CHECK) {
+        match is_sure && age_ns < nanos(TREE_CHECK_INTERVAL) {
             true => self.watch_containers(),
             false => self.refresh_tree(),
         }
     }
 
-    /// The directory of the cgroup of all pods.
+    /// Returns the directory of the cgroup of all pods.
     fn pods_folder(&self) -> Option<PathBuf> {
         let sampler = &self.node_sampler.cgroups;
         let id = sampler.pods().pods_root?;
@@ -121,8 +130,8 @@ impl ControlLoop {
     pub(super) fn read_tree(&mut self, reread: bool) {
         (self.state.tree_due_ns, self.state.tree_read_ns) = (None, mono_ns());
         let pod_index = &self.pod_index;
-        let read = self.node_sampler.cgroups.refresh(|uid| pod_index.knows(uid));
-        // Also with the last tree: other pods may be known by now.
+        let read = self.node_sampler.cgroups.refresh(|uid| pod_index.contains(uid));
+        // Also if the read failed: other pods may be known by now.
         if self.pod_index.join(self.node_sampler.cgroups.pods()) {
             self.step_pods();
         }
@@ -137,8 +146,8 @@ impl ControlLoop {
                 self.adopt_limits();
             }
             Err(error) => {
-                tracing::warn!(error = %chain(&error), "reading the cgroup tree: the one of before counts");
-                self.state.tree_due_ns = Some(mono_ns().saturating_add(nanos(AGAIN)));
+                tracing::warn!(error = %chain(&error), "cannot read the cgroup tree: the previous one is used");
+                self.state.tree_due_ns = Some(mono_ns().saturating_add(nanos(TREE_RETRY_DELAY)));
             }
         }
     }

@@ -17,10 +17,10 @@ use crate::telemetry::queue::Step;
 use eviction_node::clock::mono_ns;
 
 /// The pause while a permission is missing: it has to be granted first.
-const FORBIDDEN: Duration = Duration::from_secs(10);
+const FORBIDDEN_PAUSE: Duration = Duration::from_secs(10);
 
 /// The pause while requests are not sent or not authenticated.
-const UNHEARD: Duration = Duration::from_secs(1);
+const NOT_SENT_PAUSE: Duration = Duration::from_secs(1);
 
 impl ControlLoop {
     /// Begins an eviction, or shortens the grace period of one in flight: by the API server where there is
@@ -38,15 +38,15 @@ impl ControlLoop {
         };
         let is_killing = self.execute(&target, ignores_budget)?;
         if admission == Admission::Begin {
-            self.rate_limit.begun(&target, now_ns);
+            self.rate_limit.record_begin(&target, now_ns);
         }
         Ok((admission, is_killing))
     }
 
-    /// Has an admitted eviction carried out. Returns whether the processes are being signalled.
+    /// Carries out an admitted eviction. Returns whether the processes are being signalled.
     fn execute(&mut self, target: &KillTarget, ignores_budget: bool) -> Result<bool, KillRejection> {
-        let unreachable = self.state.reach == ApiReachability::Unreachable;
-        // Where evictions are to wait, the engine chooses no pod.
+        let unreachable = self.state.reachability == ApiReachability::Unreachable;
+        // If evictions must wait for the API server, the engine chooses no pod.
         let Some(evictions) = self.evictions.as_mut().filter(|_| !unreachable) else {
             return self.kill(target).map(|()| true);
         };
@@ -69,16 +69,17 @@ impl ControlLoop {
         }
     }
 
-    /// Signals the processes of a pod, sooner if that was begun for its decision already.
+    /// Signals the processes of a pod. Shortens the grace period if they are being signalled for its decision
+    /// already.
     fn kill(&mut self, target: &KillTarget) -> Result<(), KillRejection> {
         let is_killing = self.executing().any(|it| it.decision == Some(target.decision) && it.killing);
         if is_killing { self.executor.shorten(target) } else { self.executor.begin(target) }
     }
 
-    /// Takes a response of the API server; true if a sync may follow.
-    pub(super) fn take_answer(&mut self, it: &InFlightEviction, outcome: KillUpdate) -> bool {
-        let id = outcome.decision;
-        let KillProgress::Answered { operation, answered, is_dry } = outcome.progress.clone() else {
+    /// Handles a response of the API server. Returns true if a sync may follow.
+    pub(super) fn handle_api_result(&mut self, it: &InFlightEviction, update: KillUpdate) -> bool {
+        let id = update.decision;
+        let KillProgress::Answered { operation, answered, is_dry } = update.progress.clone() else {
             return false;
         };
         let is_without_object = matches!(answered, ApiResult::Terminated | ApiResult::Replaced);
@@ -87,13 +88,13 @@ impl ControlLoop {
             && operation != ApiOperation::Condition
             && self.is_populated(&it.pod.uid)
         {
-            // Its end is reported when no process is left.
+            // The end of the eviction is reported when no process is left.
             self.update(id, ExecutorUpdate::ApiAccepted);
             return false;
         }
         // The end of the pod is published once.
         if !(is_without_object && it.reported_gone) {
-            self.publish_step(it, Step::Progress(outcome));
+            self.publish_step(it, Step::Progress(update));
         }
         if operation == ApiOperation::Condition {
             return false;
@@ -101,8 +102,8 @@ impl ControlLoop {
         if is_dry {
             self.update(id, ExecutorUpdate::ApiEnded);
             match answered {
-                ApiResult::Throttled { pause } => self.pause_evictions(pause),
-                _ => self.rest(mono_ns()),
+                ApiResult::Throttled { pause } => self.pause_evictions_for(pause),
+                _ => self.pause_for_monitoring_interval(mono_ns()),
             }
             return false;
         }
@@ -121,38 +122,38 @@ impl ControlLoop {
             ApiResult::PdbDenied { .. } => (Err(NotEvicted::PdbDenied), None),
             ApiResult::Rejected { why, .. } => (Err(NotEvicted::Failed(why)), None),
             ApiResult::Throttled { pause } => (Err(NotEvicted::NotAsked), Some(pause)),
-            ApiResult::Forbidden { .. } => (Err(NotEvicted::NotAsked), Some(FORBIDDEN)),
+            ApiResult::Forbidden { .. } => (Err(NotEvicted::NotAsked), Some(FORBIDDEN_PAUSE)),
             ApiResult::Unauthorized { .. } | ApiResult::NotSent { .. } => {
-                (Err(NotEvicted::NotAsked), Some(UNHEARD))
+                (Err(NotEvicted::NotAsked), Some(NOT_SENT_PAUSE))
             }
         };
         if result.is_err() && !it.killing {
-            self.rate_limit.not_done(id);
+            self.rate_limit.discard(id);
         }
         self.update(id, if result.is_ok() { ExecutorUpdate::PodGone } else { ExecutorUpdate::ApiEnded });
-        // Its processes are being ended all the same, or are already: the pod is terminating until that is over, and
-        // no other pod is evicted in its place.
+        // The processes of the pod are still being ended, or have ended: the pod is terminating until that is
+        // over, and no other pod is evicted instead.
         let goes_on = result.is_err() && (it.killing || it.reported_gone);
         if let Some(pause) = pause.filter(|_| !(goes_on && self.waits_for_victims())) {
-            self.pause_evictions(pause);
+            self.pause_evictions_for(pause);
         }
         if goes_on {
             return false;
         }
         if is_rejected {
-            self.rest(mono_ns());
+            self.pause_for_monitoring_interval(mono_ns());
         }
-        self.report_outcome(&it.pod, result.clone());
-        pause.is_none() && self.syncs_again(&result)
+        self.report_result(&it.pod, result.clone());
+        pause.is_none() && self.syncs_at_once(&result)
     }
 
     /// Pauses evictions.
-    fn pause_evictions(&mut self, pause: Duration) {
-        self.hold_evictions(mono_ns().saturating_add(nanos(pause)));
+    fn pause_evictions_for(&mut self, pause: Duration) {
+        self.pause_evictions_until(mono_ns().saturating_add(nanos(pause)));
     }
 
     /// Ends evictions by the API server whose pods have neither an object nor processes.
-    pub(super) fn note_gone_pods(&mut self) {
+    pub(super) fn end_evictions_of_removed_pods(&mut self) {
         let pods = self.engine.pods();
         let is_gone = |it: &&InFlightEviction| {
             it.api.is_some() && pods.index_of(&it.pod.uid).is_none() && !self.is_terminating(&it.pod.uid)
@@ -162,7 +163,7 @@ impl ControlLoop {
             let Some(id) = it.decision else { continue };
             self.update(id, ExecutorUpdate::PodGone);
             if !it.reported_gone {
-                self.publish_gone(&it);
+                self.publish_terminated(&it);
             }
         }
     }

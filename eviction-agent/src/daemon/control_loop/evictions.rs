@@ -1,4 +1,4 @@
-//! Victims: from a decision to the executor, and what comes back.
+//! Evictions: from a decision to the executor, and the results.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,8 +20,9 @@ use super::ControlLoop;
 use crate::telemetry::queue::{EvictionUpdate, Step, TelemetryEvent};
 use eviction_node::clock::mono_ns;
 
-/// Between two tries while too many evictions are in flight: as soon as one pod is gone there is room.
-const FULL_NS: u64 = 1_000_000_000;
+/// The pause between two attempts while too many evictions are in flight: one pod that has terminated makes
+/// room.
+const BUSY_PAUSE_NS: u64 = 1_000_000_000;
 
 impl ControlLoop {
     pub(super) fn carry_out(&mut self, decision: &Decision, decided_mono_ns: u64) {
@@ -35,9 +36,9 @@ impl ControlLoop {
                 continue;
             };
             self.state.decisions += 1;
-            self.state_sender.note();
+            self.state_sender.mark_changed();
             let id = target.decision;
-            let is_asked = self.evictions.is_some() && self.state.reach == ApiReachability::Reachable;
+            let uses_api = self.evictions.is_some() && self.state.reachability == ApiReachability::Reachable;
             let mut started = InFlightEviction::new(
                 Arc::clone(&target.pod),
                 evaluation.label_of(eviction.cause),
@@ -45,7 +46,7 @@ impl ControlLoop {
                 self.clock.at(decided_mono_ns).wall,
                 eviction.grace_period_seconds,
             );
-            (started.decision, started.api) = (Some(id), is_asked.then_some(ApiPhase::Asked));
+            (started.decision, started.api) = (Some(id), uses_api.then_some(ApiPhase::Asked));
             let begun = match is_killed_in_kernel {
                 true => Err(KillRejection::KilledInKernel),
                 false => self.begin(&target, eviction.ignores_budget),
@@ -55,15 +56,16 @@ impl ControlLoop {
                     started.killing = killing;
                     self.update(id, ExecutorUpdate::Started(Box::new(started)));
                 }
-                // Updates keep the number of the decision by which it is terminating already.
+                // Updates use the number of the decision that already terminates the pod.
                 Ok((Admission::Shorten { decision }, killing)) => {
                     let grace_period_seconds = eviction.grace_period_seconds;
                     self.update(decision, ExecutorUpdate::Shortened { grace_period_seconds, killing });
                 }
                 Err(refused) => {
-                    // The eviction of the pod that the kernel killed in begins in a moment, and is waited for then.
+                    // The eviction of the pod in which the kernel killed a process begins in a moment. The
+                    // agent waits for that one.
                     if refused != KillRejection::KilledInKernel {
-                        self.rest(decided_mono_ns);
+                        self.pause_for_monitoring_interval(decided_mono_ns);
                     }
                     self.report_rejection(&started, &refused);
                     self.publish_step(&started, Step::Refused(refused));
@@ -72,7 +74,7 @@ impl ControlLoop {
         }
     }
 
-    /// The eviction of a decision as executors take it.
+    /// Returns the target of an eviction, as executors take it.
     pub(super) fn target(
         &self,
         id: u64,
@@ -83,8 +85,8 @@ impl ControlLoop {
         let evaluation = decision.evaluation()?;
         let known = evaluation.pods.pods().get(eviction.pod as usize)?;
         let groups = self.groups_of(&known.pod.uid);
-        let line = evaluation.threshold_of(eviction.cause);
-        let signal = line.map(|line| line.threshold.signal);
+        let resolved = evaluation.threshold_of(eviction.cause);
+        let signal = resolved.map(|resolved| resolved.threshold.signal);
         Some(KillTarget {
             decision: id,
             at_ns,
@@ -93,64 +95,66 @@ impl ControlLoop {
             grace: Duration::from_secs(eviction.grace_period_seconds.max(0).unsigned_abs()),
             // Limits of local storage are the only evictions without a threshold.
             resource: signal.map_or(Resource::EphemeralStorage, Signal::resource),
-            hard: line.is_none_or(|line| line.threshold.is_hard()),
+            hard: resolved.is_none_or(|resolved| resolved.threshold.is_hard()),
             kill_on_growth: self.kill_on_growth(),
         })
     }
 
-    /// How many bytes a pod may grow by in the grace period of a hard memory eviction; nothing if that is off.
+    /// Returns by how many bytes a pod may grow in the grace period of a hard memory eviction; `None` if that
+    /// is off.
     pub(super) fn kill_on_growth(&self) -> Option<u64> {
         self.engine.policy().eviction.kill_on_growth.bytes()
     }
 
-    /// Reports the rejection of a victim to the engine. A limit that is not the pod's own applies to all others as well.
+    /// Reports the rejection of a victim to the engine. A limit that is not the pod's own applies to all pods.
     pub(super) fn report_rejection(&mut self, it: &InFlightEviction, refused: &KillRejection) {
         let decided_ns = self.clock.mono_of(it.decided_at);
-        let held_until_ns = match refused {
+        let paused_until_ns = match refused {
             KillRejection::AlreadyTerminating { .. } => return,
             KillRejection::NodeLimit { until_ns, .. } | KillRejection::VictimPending { until_ns, .. } => {
                 Some(*until_ns)
             }
-            KillRejection::Busy { .. } => Some(decided_ns.saturating_add(FULL_NS)),
+            KillRejection::Busy { .. } => Some(decided_ns.saturating_add(BUSY_PAUSE_NS)),
             _ => None,
         };
         let result = match refused {
             KillRejection::Empty => Ok(()),
-            // It says nothing about the pod: its rank is still the same.
+            // The rejection is not about the pod: its rank is still the same.
             KillRejection::KilledInKernel => Err(NotEvicted::NotAsked),
-            _ if held_until_ns.is_some() => Err(NotEvicted::NotAsked),
+            _ if paused_until_ns.is_some() => Err(NotEvicted::NotAsked),
             refused => Err(refused.to_string().into()),
         };
-        self.report_outcome(&it.pod, result);
-        if let Some(until_ns) = held_until_ns.filter(|_| !self.waits_for_victims()) {
-            self.hold_evictions(until_ns);
+        self.report_result(&it.pod, result);
+        if let Some(until_ns) = paused_until_ns.filter(|_| !self.waits_for_victims()) {
+            self.pause_evictions_until(until_ns);
         }
     }
 
-    /// Whether no pod is evicted before those in flight are gone, as the kubelet has it.
+    /// Returns whether no pod is evicted while evictions are in flight, as in the kubelet.
     pub(super) fn waits_for_victims(&self) -> bool {
         self.engine.policy().rules.are_kubelets()
     }
 
-    /// Pauses evictions as the kubelet does for its monitoring interval: to choose again at once would choose the same.
-    pub(super) fn rest(&mut self, now_ns: u64) {
+    /// Pauses evictions for the monitoring interval, as the kubelet does: an immediate choice would choose the
+    /// same pod.
+    pub(super) fn pause_for_monitoring_interval(&mut self, now_ns: u64) {
         if self.waits_for_victims() {
-            self.hold_evictions(now_ns.saturating_add(RETRY_AFTER.as_nanos().unsigned_abs()));
+            self.pause_evictions_until(now_ns.saturating_add(RETRY_AFTER.as_nanos().unsigned_abs()));
         }
     }
 
-    /// Pauses evictions until that time.
-    pub(super) fn hold_evictions(&mut self, until_ns: u64) {
+    /// Pauses evictions until `until_ns`, CLOCK_MONOTONIC.
+    pub(super) fn pause_evictions_until(&mut self, until_ns: u64) {
         let until = self.clock.at(until_ns).wall;
-        self.step_quietly(Event::EvictionsPausedUntil(until));
+        self.step_and_discard(Event::EvictionsPausedUntil(until));
     }
 
-    pub(super) fn report_outcome(&mut self, pod: &PodName, result: Result<(), NotEvicted>) {
-        self.step_quietly(Event::Evicted(EvictionResult { uid: pod.uid.clone(), result }));
+    pub(super) fn report_result(&mut self, pod: &PodName, result: Result<(), NotEvicted>) {
+        self.step_and_discard(Event::Evicted(EvictionResult { uid: pod.uid.clone(), result }));
     }
 
-    /// The directories of a pod's cgroup, and of containers that a runtime has put elsewhere. By its UID: its
-    /// index in a decision is of the pods that there were then.
+    /// Returns the directories of a pod's cgroup, and of containers that a runtime has put elsewhere. The pod
+    /// is found by its UID: its index in a decision refers to the pods of that time.
     pub(super) fn groups_of(&self, uid: &str) -> Vec<CgroupDirs> {
         match self.pod_index.active().index_of(uid) {
             Some(place) => {
@@ -175,17 +179,17 @@ impl ControlLoop {
         CgroupDirs { id: Some(id), memory: Some(memory), pids, freezer, unified }
     }
 
-    /// Takes a result; true if a sync may choose another victim.
-    pub(super) fn take_outcome(&mut self, outcome: KillUpdate) -> bool {
-        self.state_sender.note();
-        let id = outcome.decision;
+    /// Handles a result. Returns true if a sync may choose another victim.
+    pub(super) fn handle_result(&mut self, update: KillUpdate) -> bool {
+        self.state_sender.mark_changed();
+        let id = update.decision;
         let Some(it) = self.executing().find(|it| it.decision == Some(id)).cloned() else { return false };
-        if matches!(outcome.progress, KillProgress::Answered { .. }) {
-            return self.take_answer(&it, outcome);
+        if matches!(update.progress, KillProgress::Answered { .. }) {
+            return self.handle_api_result(&it, update);
         }
-        let result = match &outcome.progress {
+        let result = match &update.progress {
             KillProgress::Terminated { .. } => Some(Ok(())),
-            // The kubelet terminates it as well.
+            // The kubelet terminates the pod as well.
             KillProgress::ProcessesRemaining { .. } if it.api.is_some() => None,
             KillProgress::ProcessesRemaining { processes, unreachable, .. } => {
                 let left = processes.len() + *unreachable as usize;
@@ -193,50 +197,51 @@ impl ControlLoop {
             }
             _ => None,
         };
-        let is_last = outcome.progress.is_last();
-        if !(it.reported_gone && matches!(outcome.progress, KillProgress::Terminated { .. })) {
-            self.publish_step(&it, Step::Progress(outcome));
+        let is_last = update.progress.is_last();
+        if !(it.reported_gone && matches!(update.progress, KillProgress::Terminated { .. })) {
+            self.publish_step(&it, Step::Progress(update));
         }
         if !is_last {
             return false;
         }
         self.update(id, ExecutorUpdate::KillEnded { gone: result == Some(Ok(())) });
         let Some(result) = result else { return false };
-        self.let_disks_settle(&it);
-        self.report_outcome(&it.pod, result.clone());
-        self.syncs_again(&result)
+        self.pause_disk_evictions(&it);
+        self.report_result(&it.pod, result.clone());
+        self.syncs_at_once(&result)
     }
 
-    /// Whether a sync follows at once after an eviction has ended. The kubelet's rules would choose a pod that
-    /// was not evicted again at once, without end, and wait for all victims.
-    pub(super) fn syncs_again(&self, result: &Result<(), NotEvicted>) -> bool {
+    /// Returns whether a sync follows at once after an eviction has ended. The kubelet's rules wait for all
+    /// victims, and would choose a pod that was not evicted again at once, without end.
+    pub(super) fn syncs_at_once(&self, result: &Result<(), NotEvicted>) -> bool {
         let has_failed = matches!(result, Err(NotEvicted::Failed(_)));
         !self.waits_for_victims() || !(has_failed || self.engine.is_waiting(self.clock.now().wall))
     }
 
-    /// Evictions that executors work on.
+    /// Returns the evictions that executors work on.
     pub(super) fn executing(&self) -> impl Iterator<Item = &InFlightEviction> + Clone {
         self.engine.in_flight().iter().filter(|it| !it.restored && it.is_executing())
     }
 
     /// Reports the progress of executors to the engine.
     pub(super) fn update(&mut self, decision: u64, update: ExecutorUpdate) {
-        self.state_sender.note();
-        self.step_quietly(Event::Executing { decision, update });
+        self.state_sender.mark_changed();
+        self.step_and_discard(Event::Executing { decision, update });
         if !self.executing().any(|it| it.decision == Some(decision)) {
-            self.rate_limit.ended(decision, mono_ns());
+            self.rate_limit.record_end(decision, mono_ns());
         }
     }
 
-    /// Passes an event to the engine from which nothing follows at once.
-    fn step_quietly(&mut self, event: Event) {
+    /// Passes an event to the engine that has no immediate consequence.
+    fn step_and_discard(&mut self, event: Event) {
         let at = self.clock.now().wall;
         let decision = self.step(Input { at, event });
         self.engine.recycle(decision);
     }
 
-    /// The same eviction for an executor that resumes it, with what is left of its grace period.
-    pub(super) fn target_again(&self, it: &InFlightEviction, grace: Duration) -> Option<KillTarget> {
+    /// Returns the target of an eviction for an executor that resumes it. `grace` is the rest of its grace
+    /// period.
+    pub(super) fn target_to_resume(&self, it: &InFlightEviction, grace: Duration) -> Option<KillTarget> {
         Some(KillTarget {
             decision: it.decision?,
             at_ns: mono_ns(),
@@ -249,7 +254,8 @@ impl ControlLoop {
         })
     }
 
-    /// Publishes that the killer rejects an eviction that the API server may still carry out: that does not end it.
+    /// Publishes that the killer rejects an eviction that the API server may still carry out. The rejection
+    /// does not end the eviction.
     pub(super) fn publish_kill_rejection(&mut self, it: &InFlightEviction, refused: &KillRejection) {
         let Some(decision) = it.decision else { return };
         let progress = KillProgress::Error { what: format!("the pod is not killed instead: {refused}") };
@@ -269,7 +275,7 @@ impl ControlLoop {
     }
 }
 
-/// The grace period of an eviction.
+/// Returns the grace period of an eviction.
 pub(super) fn grace_of(it: &InFlightEviction) -> Duration {
     Duration::from_secs(it.grace_period_seconds.max(0).unsigned_abs())
 }

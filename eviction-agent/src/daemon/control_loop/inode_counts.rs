@@ -1,8 +1,9 @@
-//! Inodes that pods make while they are read.
+//! Counts of the inodes that pods create while they are read.
 //!
-//! A volume with many inodes takes long to read: while it is, the pod that fills it makes thousands more. So pods are
-//! read while the threshold comes nearer, and what was counted since is added when it is crossed. Bytes are not
-//! counted like that: buffered writes have an owner only while the dense hook is attached.
+//! A volume with many inodes takes long to read, and the pod that fills it creates thousands more meanwhile. So
+//! pods are read while the threshold comes nearer, and the inodes that were counted since are added when it is
+//! crossed. Bytes are not counted like that: buffered writes can be attributed only while the dense hook is
+//! attached.
 
 use eviction_bpf::DiskUsage;
 use eviction_node::cgroup::pods::Pod;
@@ -11,12 +12,12 @@ use eviction_node::fs::InodeGrowth;
 use super::ControlLoop;
 use super::pod_storage::{AHEAD, Extent};
 
-/// Inodes that the probes on ext4 had counted of each pod when its reading was requested.
+/// The inodes that the probes on ext4 had counted for each pod when its reading was requested.
 #[derive(Debug, Default)]
 pub(super) struct InodeCounts {
     /// The number of the programs that counted.
     programs: u32,
-    /// By the ids of the pods' cgroups, in order.
+    /// The counts, sorted by the ids of the pods' cgroups.
     pods: Vec<InodeGrowth>,
 }
 
@@ -26,23 +27,24 @@ impl InodeCounts {
         self.pods.get(place).map(|it| it.inodes)
     }
 
-    /// What the pod with this cgroup made on nodefs or imagefs, where that is more: they may be the same.
+    /// Returns the inodes that the pod with this cgroup created on nodefs or imagefs, whichever is more: they
+    /// may be the same file system.
     pub(super) fn made_by(&self, cgroup: u64) -> Option<i64> {
         self.of(cgroup)?.into_iter().max()
     }
 }
 
 impl ControlLoop {
-    /// Has all pods read if the inodes of a disk on which they are counted may be used up soon.
+    /// Requests a reading of all pods if the inodes of a disk on which they are counted may be used up soon.
     pub(super) fn read_ahead(&mut self, now_ns: u64) {
         let is_soon = self.node_sampler.disks.inodes_fill_within(AHEAD);
         if is_soon && self.storage.may_read_ahead(now_ns) {
-            self.ask_for_storage(Extent::Ahead);
+            self.request_storage(Extent::Ahead);
         }
     }
 
-    /// Adds what pods made since they were read ahead, if that is what is to be known of them: inodes alone are short,
-    /// and each pod was read and counted. Whether it is.
+    /// Adds the inodes that pods created since they were read ahead, if only inodes are short, and each pod was
+    /// read and counted. Returns whether it did.
     pub(super) fn add_counted_inodes(&mut self, now_ns: u64) -> bool {
         self.node_sampler.inode_growth.clear();
         if !self.node_sampler.disks.are_inodes_alone_short() || !self.storage.is_read_ahead(now_ns) {
@@ -59,13 +61,14 @@ impl ControlLoop {
                 inodes: [now.inodes[0].wrapping_sub(node), now.inodes[1].wrapping_sub(image)],
             })
         });
-        // A pod that was not there has not been read.
+        // A pod without an earlier count has not been read.
         let Some(since) = since.collect::<Option<Vec<_>>>() else { return false };
         self.node_sampler.inode_growth = since;
         true
     }
 
-    /// Returns what each pod has made so far on nodefs and imagefs; `None` unless both are counted.
+    /// Returns how many inodes each pod has created so far on nodefs and imagefs; `None` unless both are
+    /// counted.
     pub(super) fn count_inodes(&mut self) -> Option<InodeCounts> {
         let devices = self.node_sampler.disks.ext4_devices()?;
         let usage = self.notifier.bpf.disk_usage(&devices)?;

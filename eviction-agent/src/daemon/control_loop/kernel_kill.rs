@@ -11,7 +11,7 @@ use eviction_core::reading::Reading;
 use eviction_core::signal::{Resource, Signal};
 use eviction_node::cgroup::sample::Tasks;
 
-use super::super::kernel_kill::{GuardedLevel, KernelKillIdle, KillOrders, reach};
+use super::super::kernel_kill::{GuardedLevel, KernelKillIdle, KillOrders, arming_headroom};
 use super::super::memory_notifier::root_id;
 use super::super::rate_limit::Admission;
 use super::ControlLoop;
@@ -20,23 +20,23 @@ use crate::telemetry::queue::DecisionEvent;
 use eviction_node::clock::{Instant, mono_ns};
 use eviction_node::sampler::CompleteSample;
 
-/// What a decision that the kernel carried out was detected by.
+/// How a decision that the kernel carried out was detected.
 const DETECTED_BY: &str = "kernel_kill";
 
 impl ControlLoop {
-    /// Logs that kernel kill is configured and not available.
+    /// Logs that kernel kill is configured but not available.
     pub(super) fn warn_without_kernel_kill(&self) {
         let (mode, bpf) = (self.engine.policy().kernel_kill, &self.notifier.bpf);
         if mode.includes(Signal::MemoryAvailable) && !bpf.has_kernel_kill() {
             tracing::warn!(
-                help = "it takes --action kill, a charge hook, and to be on when the agent starts",
+                help = "needs --action kill, a charge hook, and kernel kill enabled when the agent starts",
                 "kernel kill is on, but no kill order will be armed for memory"
             );
         }
         let is_hooked = bpf.reports(EventClass::DiskNear) && self.node_sampler.disks.ext4_node_fs().is_some();
         if mode.includes(Signal::NodeFsAvailable) && !(bpf.is_loaded_for_kernel_kill() && is_hooked) {
             tracing::warn!(
-                help = "it takes --action kill, a nodefs on ext4, its hook on reservations, and to be on when the agent starts",
+                help = "needs --action kill, a nodefs on ext4, its hook on reservations, and kernel kill enabled when the agent starts",
                 "kernel kill is on, but no kill order will be armed for writers"
             );
         }
@@ -50,7 +50,7 @@ impl ControlLoop {
         self.metrics.kernel_kill_armed.set(is_armed.into());
     }
 
-    /// Marks the sample that was just taken, where a kill order may come of it.
+    /// Marks the sample that was just taken, if a kill order may be based on it.
     pub(super) fn mark_sample(&mut self, memory: Reading<i64>, mono_ns: u64) {
         if !self.notifier.bpf.has_kernel_kill() {
             if self.kill_orders.is_marked() {
@@ -60,14 +60,18 @@ impl ControlLoop {
             return;
         }
         let wanted = self.engine.policy().kernel_kill.includes(Signal::MemoryAvailable);
-        if wanted && self.kill_orders.is_young(mono_ns) && self.victim_goes_by(mono_ns).is_some() {
-            return self.kill_orders.keep();
+        if wanted
+            && self.kill_orders.is_recent(mono_ns)
+            && self.evicting_decision_of_victim(mono_ns).is_some()
+        {
+            return self.kill_orders.keep_armed();
         }
-        let reach = reach(self.node_sampler.capacity().memory);
+        let max_headroom = arming_headroom(self.node_sampler.capacity().memory);
         let levels = &self.memory_levels;
         let near = wanted
             && memory.known().is_some_and(|available| {
-                levels.may_be_met(available) || levels.distance(available).is_some_and(|left| left <= reach)
+                levels.may_be_met(available)
+                    || levels.distance(available).is_some_and(|left| left <= max_headroom)
             });
         let near = root_id(&self.node_sampler.cgroups).filter(|_| near);
         self.kill_orders.mark(&mut self.notifier.bpf, near);
@@ -83,44 +87,44 @@ impl ControlLoop {
         }
         match self.try_arm_kill_order(node_sample) {
             Ok(()) => {}
-            // The order of the sample before is on the process that takes the next page.
+            // The order of the previous sample stays armed for the process that charges the next page.
             Err(KernelKillIdle::NoOrder(NotArmedReason::AtThreshold))
                 if self.kill_orders.victim(node_sample.at.mono_ns).is_some() => {}
-            Err(idle) => self.kill_orders.stay_idle(idle, &mut self.notifier.bpf, &self.metrics),
+            Err(idle) => self.kill_orders.withdraw_because(idle, &mut self.notifier.bpf, &self.metrics),
         }
         self.notifier.bpf.export_suppressed(&self.metrics);
         self.export_armed();
     }
 
-    /// Others go by an ordinary decision than the victim of an armed kill order: it is withdrawn, so that one crossing
-    /// costs one pod. True if one was carried out already: then its victim goes, when the event is read, and they do
-    /// not.
+    /// Withdraws the armed kill order if an ordinary decision evicts other pods than its victim, so that one
+    /// crossing costs one pod. Returns true if an order was carried out already: then its victim is evicted
+    /// when the event is read, and the others are not evicted.
     pub(super) fn is_killed_in_kernel(&mut self, decision: &Decision) -> bool {
         let evicts =
             decision.actions.iter().any(|it| matches!(it, Action::Evict(_) | Action::ShortenGrace(_)));
         let now_ns = mono_ns();
-        let goes_otherwise = |orders: &KillOrders| {
+        let evicts_others = |orders: &KillOrders| {
             let Some(victim) = orders.victim(now_ns) else { return false };
             evicts && self.evictions_of(victim).next().is_none() && number_of(decision, 0, victim).is_none()
         };
-        let [memory, disk] = [&self.kill_orders, &self.disk_kill_orders].map(goes_otherwise);
+        let [memory, disk] = [&self.kill_orders, &self.disk_kill_orders].map(evicts_others);
         let bpf = &mut self.notifier.bpf;
         let is_killed_for_memory = memory && self.kill_orders.withdraw(bpf);
         let is_killed_for_disk = disk && self.disk_kill_orders.withdraw(bpf);
         is_killed_for_memory || is_killed_for_disk
     }
 
-    /// The ordinary decision by which the victim of the armed kill order is evicted: until its grace period is over it
-    /// may go on growing.
-    fn victim_goes_by(&self, mono_ns: u64) -> Option<u64> {
+    /// Returns the ordinary decision by which the victim of the armed kill order is being evicted. The victim
+    /// may go on growing until its grace period is over.
+    fn evicting_decision_of_victim(&self, mono_ns: u64) -> Option<u64> {
         let mut evictions = self.evictions_of(self.kill_orders.victim(mono_ns)?);
         evictions.find(|it| it.hard && it.resource() == Resource::Memory)?.decision
     }
 
     fn try_arm_kill_order(&mut self, node_sample: &CompleteSample) -> Result<(), KernelKillIdle> {
-        let goes_by = self.victim_goes_by(node_sample.at.mono_ns);
-        if goes_by.is_none() && self.executing().next().is_some() {
-            return Err(KernelKillIdle::UnderWay);
+        let evicting_decision = self.evicting_decision_of_victim(node_sample.at.mono_ns);
+        if evicting_decision.is_none() && self.executing().next().is_some() {
+            return Err(KernelKillIdle::InFlight);
         }
         let (Reading::Known(seen), Some(id)) = (node_sample.memory, root_id(&self.node_sampler.cgroups))
         else {
@@ -128,33 +132,35 @@ impl ControlLoop {
         };
         let available = self.node_sampler.capacity().memory.saturating_sub(seen.working_set);
         let distance = self.memory_levels.distance(i64::try_from(available).unwrap_or(i64::MAX));
-        if goes_by.is_none() && self.kill_orders.wants_choice(node_sample.at, distance.unwrap_or(0)) {
-            let reach = reach(self.node_sampler.capacity().memory);
-            let (order, victim_id) = self.choose_victim(node_sample, Signal::MemoryAvailable, reach)?;
+        if evicting_decision.is_none() && self.kill_orders.needs_choice(node_sample.at, distance.unwrap_or(0))
+        {
+            let max_headroom = arming_headroom(self.node_sampler.capacity().memory);
+            let (order, victim_id) =
+                self.choose_victim(node_sample, Signal::MemoryAvailable, max_headroom)?;
             self.kill_orders.choose(order, victim_id, node_sample.at);
         }
         let is_all = !self.node_sampler.cgroups.root().whole_machine;
-        let room = self.watermarks.room(node_sample.free).filter(|_| !is_all);
+        let room = self.watermarks.above_reserve(node_sample.free).filter(|_| !is_all);
         self.kill_orders.arm(
             &mut self.notifier.bpf,
             GuardedLevel { id, is_all, room },
             seen,
             node_sample.at,
-            goes_by,
+            evicting_decision,
         )
     }
 
-    /// Asks the engine which pod would be evicted for this signal, and whether it could be killed. Returns the id of its
-    /// cgroup as well.
+    /// Returns the pod that the engine would evict for this signal, if it could be killed, and the id of its
+    /// cgroup.
     pub(super) fn choose_victim(
         &mut self,
         node_sample: &CompleteSample,
         signal: Signal,
-        reach: u64,
+        max_headroom: u64,
     ) -> Result<(ArmedKillOrder, u64), KernelKillIdle> {
         let snapshot = self.node_sampler.snapshot_with_pods(node_sample, &self.pod_index, Tasks::Leave);
         let snapshot = self.node_sampler.finish(snapshot, self.engine.pods());
-        let order = self.engine.kill_order(node_sample.read_at.wall, &snapshot, signal, reach);
+        let order = self.engine.kill_order(node_sample.read_at.wall, &snapshot, signal, max_headroom);
         self.node_sampler.recycle(snapshot);
         let order = order.map_err(KernelKillIdle::NoOrder)?;
         let target = self
@@ -165,14 +171,14 @@ impl ControlLoop {
         let admitted = self.rate_limit.admit(&target, self.executing(), &self.clock, mono_ns());
         let is_admitted = admitted == Ok(Admission::Begin);
         if !is_admitted || self.executor.check(&target).is_err() {
-            return Err(KernelKillIdle::KillerRefuses);
+            return Err(KernelKillIdle::KillerRejects);
         }
         Ok((order, victim_id))
     }
 
-    /// The kernel has killed a process by a kill order. The engine gets the crossing as the
-    /// order supposed it, so that its decision is in force, and the executor ends the rest of the pod.
-    pub(super) fn take_kernel_kill(&mut self, kill: &KernelKill) {
+    /// Handles a kill that the kernel carried out by a kill order. The engine gets the crossing as the order
+    /// supposed it, so that its decision is in force, and the executor ends the rest of the pod.
+    pub(super) fn handle_kernel_kill(&mut self, kill: &KernelKill) {
         let carried_out = self.clock.at(kill.stamp.ktime_ns);
         let orders = match kill.cause {
             KernelKillCause::Memory => &mut self.kill_orders,
@@ -186,7 +192,7 @@ impl ControlLoop {
             );
             return;
         };
-        orders.forget();
+        orders.discard_choice();
         self.notifier.bpf.disarm_kill(kill.cause);
         if let Some(error) = kill.error {
             tracing::warn!(
@@ -199,12 +205,13 @@ impl ControlLoop {
         }
         self.metrics.kernel_kills.inc();
         let victim = Arc::clone(&choice.order.victim);
-        let goes_by = self.evictions_of(&victim).next().and_then(|it| it.decision).or(choice.goes_by);
-        let id = goes_by.or_else(|| self.finish(&choice.order, carried_out));
+        let evicting_decision =
+            self.evictions_of(&victim).next().and_then(|it| it.decision).or(choice.evicting_decision);
+        let id = evicting_decision.or_else(|| self.decide_and_carry_out(&choice.order, carried_out));
         let used = choice.order.capacity.saturating_sub(choice.order.available);
         let event = event_log::KernelKill {
             id,
-            // The telemetry side sets it.
+            // Telemetry sets it.
             decision_id: None,
             pod: event_log::PodRef::from(&victim.pod),
             pod_uid: victim.pod.uid.to_string(),
@@ -225,14 +232,14 @@ impl ControlLoop {
         self.telemetry.publish(event_log::Event::KernelKill(event), carried_out.wall);
     }
 
-    /// The evictions of a pod that are in flight.
+    /// Returns the evictions of a pod that are in flight.
     fn evictions_of(&self, victim: &KnownPod) -> impl Iterator<Item = &InFlightEviction> {
         self.executing().filter(|it| it.pod.uid == victim.pod.uid)
     }
 
-    /// Lets the engine decide what it decided ahead, for real, and carries it out. The number of
-    /// the decision by which the victim is evicted, if it is still the same.
-    fn finish(&mut self, order: &ArmedKillOrder, crossed: Instant) -> Option<u64> {
+    /// Lets the engine make the decision of the kill order, and carries it out. Returns the number of the
+    /// decision by which the victim is evicted, if it is still the same pod.
+    fn decide_and_carry_out(&mut self, order: &ArmedKillOrder, crossed: Instant) -> Option<u64> {
         let at = self.clock.now();
         let snapshot = order.met_at(crossed.wall)?;
         let decision = self.decide(at.wall, &snapshot);
@@ -240,7 +247,7 @@ impl ControlLoop {
         let first_id = self.state.decisions + 1;
         self.carry_out(&decision, decided_mono_ns);
         let id = number_of(&decision, first_id, &order.victim);
-        self.state.last_change.take(&decision);
+        self.state.last_change.update(&decision);
         self.publish_decision(decision, |decision, permit| DecisionEvent {
             first_id,
             usage: None,
@@ -255,7 +262,7 @@ impl ControlLoop {
     }
 }
 
-/// The number of the eviction of this pod, if it is among those of a decision.
+/// Returns the number of the eviction of this pod, if the decision evicts it.
 fn number_of(decision: &Decision, first_id: u64, victim: &KnownPod) -> Option<u64> {
     let pods = &decision.evaluation()?.pods;
     let evictions = decision.actions.iter().filter_map(|action| match action {

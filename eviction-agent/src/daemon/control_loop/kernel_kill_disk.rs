@@ -13,14 +13,14 @@ use super::pod_storage::Extent;
 const SIGNAL: Signal = Signal::NodeFsAvailable;
 
 impl ControlLoop {
-    /// Whether only a full sync can arm or renew the order.
-    pub(super) fn disk_kill_wants_sync(&self, now_ns: u64) -> bool {
+    /// Returns whether only a full sync can arm or renew the order.
+    pub(super) fn disk_kill_needs_sync(&self, now_ns: u64) -> bool {
         self.engine.policy().kernel_kill.includes(SIGNAL)
             && self.storage.may_read_for_kill_order(now_ns)
             && self.writers_device().is_some()
     }
 
-    /// The file system to which writers can be killed in the kernel: nodefs, while its threshold is near.
+    /// Returns the file system whose writers can be killed in the kernel: nodefs, while its threshold is near.
     fn writers_device(&self) -> Option<u64> {
         let device = self.node_sampler.disks.ext4_node_fs()?;
         self.notifier.bpf.can_kill_writers(device).then_some(device)
@@ -33,7 +33,7 @@ impl ControlLoop {
             return;
         }
         if let Err(idle) = self.try_arm_disk_kill(node_sample) {
-            self.disk_kill_orders.stay_idle(idle, &mut self.notifier.bpf, &self.metrics);
+            self.disk_kill_orders.withdraw_because(idle, &mut self.notifier.bpf, &self.metrics);
         }
         self.notifier.bpf.export_suppressed(&self.metrics);
         self.export_armed();
@@ -46,10 +46,10 @@ impl ControlLoop {
         }
         let device = self.writers_device().ok_or(KernelKillIdle::NoOrder(NotArmedReason::Far))?;
         if self.executing().next().is_some() {
-            return Err(KernelKillIdle::UnderWay);
+            return Err(KernelKillIdle::InFlight);
         }
         if self.storage.may_read_for_kill_order(now_ns) {
-            self.ask_for_storage(Extent::All);
+            self.request_storage(Extent::All);
         }
         let read_ns = self.storage.ranked_by(now_ns);
         let read_ns = read_ns.ok_or(KernelKillIdle::NoOrder(NotArmedReason::UsageUnknown))?;
@@ -65,7 +65,7 @@ impl ControlLoop {
             .arm_for_writers(&mut self.notifier.bpf, device, at, || disks.node_fs_available())
     }
 
-    /// Whether node reclaim is attempted before a pod is evicted by this evaluation.
+    /// Returns whether node reclaim is attempted before this evaluation evicts a pod.
     fn reclaims_first(&self, evaluation: &Evaluation) -> bool {
         match self.engine.policy().eviction.node_reclaim {
             NodeReclaim::Off => false,

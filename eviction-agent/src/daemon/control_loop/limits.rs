@@ -11,17 +11,18 @@ use crate::telemetry::event_log;
 use eviction_node::clock::mono_ns;
 use eviction_node::sampler::MemoryUsage;
 
-/// The source of a sample that no probe caused.
+/// The name of a sample that no probe caused.
 const SAMPLE: &str = "sample";
 
-/// If a pod uses little more than its one container (a part of its limit), the container is reported.
-const LITTLE: u64 = 64;
+/// The container is reported instead of its pod if the pod uses at most its limit divided by this more than the
+/// container.
+const POD_EXCESS_DIVISOR: u64 = 64;
 
-/// By what a change was detected.
+/// How a change was detected.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DetectedBy {
     name: &'static str,
-    /// The kernel's timestamp.
+    /// The kernel's timestamp of the crossing.
     crossed_ns: Option<u64>,
 }
 
@@ -31,56 +32,56 @@ impl DetectedBy {
 }
 
 impl ControlLoop {
-    /// Follows the tree that was just read.
+    /// Updates the watched limits after the cgroup tree was read.
     pub(super) fn adopt_limits(&mut self) {
         let memory = self.node_sampler.capacity().memory;
         let bpf = &mut self.notifier.bpf;
         self.limits.adopt(&self.node_sampler.cgroups, memory, |id| bpf.clear_threshold(id));
     }
 
-    /// Updates all of them by a full sample.
-    pub(super) fn review_limits(&mut self, sampled_ns: u64) {
-        self.limits.follow(self.notifier.bpf.programs().0);
+    /// Updates all limits with a full sample.
+    pub(super) fn update_limits(&mut self, sampled_ns: u64) {
+        self.limits.set_programs(self.notifier.bpf.programs().0);
         for nth in 0.. {
             let Some(id) = self.limits.nth(nth) else { break };
             let Some(sample) = self.node_sampler.cgroups.group(id) else { continue };
             if let Some((seen, limit)) = usage_and_limit(&sample) {
                 let is_fresh = sample.stat_at_ns >= sampled_ns;
                 if let Some(watch) = self.limits.find_mut(id).filter(|_| is_fresh) {
-                    watch.note_sample(sampled_ns);
+                    watch.record_sample(sampled_ns);
                 }
-                self.take_limit_sample(id, seen, limit, DetectedBy::SAMPLE);
+                self.handle_limit_sample(id, seen, limit, DetectedBy::SAMPLE);
             }
         }
         self.limits.recount();
-        self.gauges.limits(&self.limits.counts());
+        self.gauges.set_limits(&self.limits.counts());
     }
 
-    /// Samples the cgroups whose crossings the kernel reported, and those whose crossings it cannot report, within the rate
-    /// limit.
+    /// Samples the cgroups whose crossings the kernel reported, and those whose crossings it cannot report,
+    /// within the rate limit.
     pub(super) fn sample_limits(&mut self) {
         let now_ns = mono_ns();
-        self.limits.follow(self.notifier.bpf.programs().0);
+        self.limits.set_programs(self.notifier.bpf.programs().0);
         let mut any = false;
         while let Some(crossed) = self.notifier.bpf.take_limit_crossing() {
             any |= self.limits.fire(&crossed);
         }
-        while let Some((id, crossed_ns)) = self.limits.next(now_ns) {
+        while let Some((id, crossed_ns)) = self.limits.next_due(now_ns) {
             any = true;
             let name = if crossed_ns.is_some() { self.notifier.bpf.charge_backend() } else { SAMPLE };
             self.node_sampler.cgroups.read_limit(id);
-            // One that is gone is removed when the tree is read.
+            // A removed cgroup is dropped when the tree is read.
             let sample = self.node_sampler.cgroups.sample_group(id, &self.state.charged);
             if let Some((seen, limit)) = sample.as_ref().and_then(usage_and_limit) {
-                self.take_limit_sample(id, seen, limit, DetectedBy { name, crossed_ns });
+                self.handle_limit_sample(id, seen, limit, DetectedBy { name, crossed_ns });
             }
         }
         if any {
-            self.gauges.limits(&self.limits.counts());
+            self.gauges.set_limits(&self.limits.counts());
         }
     }
 
-    /// The same where no sync follows: then the timer may have to fire sooner.
+    /// Samples limits if no sync follows: then the timer may have to fire sooner.
     pub(super) fn sample_limits_alone(&mut self) {
         self.sample_limits();
         let now_ns = mono_ns();
@@ -93,22 +94,25 @@ impl ControlLoop {
     }
 
     /// Takes a sample of a cgroup, sets its kernel threshold, and publishes a change.
-    pub(super) fn take_limit_sample(&mut self, id: u64, seen: MemoryUsage, limit: u64, by: DetectedBy) {
+    pub(super) fn handle_limit_sample(&mut self, id: u64, seen: MemoryUsage, limit: u64, by: DetectedBy) {
         let (growth, at_ns) = (self.notifier.bpf.growth(), mono_ns());
-        let decides = self.node_sampler.allocatable.group(&self.node_sampler.cgroups) == Some(id);
+        let has_eviction_thresholds =
+            self.node_sampler.allocatable.group(&self.node_sampler.cgroups) == Some(id);
         let Some(watch) = self.limits.find_mut(id) else { return };
-        let turn = watch.judge(limit, seen.working_set, by.crossed_ns.unwrap_or(at_ns));
-        watch.note_visibility(growth, seen);
-        // With eviction thresholds its kernel threshold is set in each sync.
-        if !decides && let Some(arming) = watch.wants(growth.unwrap_or_default(), seen) {
+        let change = watch.evaluate(limit, seen.working_set, by.crossed_ns.unwrap_or(at_ns));
+        watch.update_polling(growth, seen);
+        // The kernel threshold of a cgroup with eviction thresholds is set in each sync.
+        if !has_eviction_thresholds
+            && let Some(arming) = watch.threshold_to_set(growth.unwrap_or_default(), seen)
+        {
             match self.notifier.bpf.set_threshold(id, &arming) {
-                Some(number) => watch.is_armed_by(number.0, arming),
-                None => watch.is_disarmed(),
+                Some(number) => watch.set_armed(number.0, arming),
+                None => watch.clear_armed(),
             }
         }
-        if let Some(turn) = turn {
+        if let Some(change) = change {
             let owner = watch.owner;
-            self.publish_limit(id, owner, turn, seen, limit, by, at_ns);
+            self.publish_limit(id, owner, change, seen, limit, by, at_ns);
         }
     }
 
@@ -117,23 +121,23 @@ impl ControlLoop {
         &mut self,
         id: u64,
         owner: LimitScope,
-        turn: LimitChange,
+        change: LimitChange,
         seen: MemoryUsage,
         limit: u64,
         by: DetectedBy,
         at_ns: u64,
     ) {
-        let (state, near_ns, publish) = match turn {
+        let (state, near_ns, publish) = match change {
             LimitChange::Near { publish } => ("near", None, publish),
             LimitChange::Away { near_ns, publish } => ("away", Some(near_ns), publish),
         };
-        self.gauges.limit_crossed(owner, turn);
+        self.gauges.count_limit_change(owner, change);
         if !publish {
             return;
         }
         if near_ns.is_none() && owner == LimitScope::Pod && self.is_its_containers(id, seen, limit) {
             if let Some(watch) = self.limits.find_mut(id) {
-                watch.was_not_published();
+                watch.mark_unpublished();
             }
             return;
         }
@@ -152,7 +156,7 @@ impl ControlLoop {
         self.telemetry.publish(event_log::Event::MemoryLimit(event), self.clock.at(at_ns).wall);
     }
 
-    /// Whether the usage of a pod is that of one container with the same limit.
+    /// Returns whether the usage of a pod is that of one container with the same limit.
     fn is_its_containers(&self, id: u64, seen: MemoryUsage, limit: u64) -> bool {
         let pods = self.node_sampler.cgroups.pods();
         let group = pods.owner(id).and_then(|owner| pods.pods.get(owner.pod));
@@ -161,11 +165,12 @@ impl ControlLoop {
             let same = self.limits.find(container.cgroup_id).is_some_and(|watch| watch.limit == limit);
             let own =
                 self.node_sampler.cgroups.group(container.cgroup_id).and_then(|own| own.working_set.known());
-            same && own.is_some_and(|own| own.saturating_add(limit / LITTLE) >= seen.working_set)
+            same && own.is_some_and(|own| own.saturating_add(limit / POD_EXCESS_DIVISOR) >= seen.working_set)
         })
     }
 
-    /// Since when the cgroup has been near its limit: also if the kernel reported that and it was not sampled yet.
+    /// Returns since when the cgroup has been near its limit, also if the kernel reported that and it was not
+    /// sampled yet.
     pub(super) fn near_since_ns(&self, id: u64) -> Option<u64> {
         self.limits
             .find(id)

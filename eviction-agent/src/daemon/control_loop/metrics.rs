@@ -1,8 +1,8 @@
 //! The metrics that the control loop touches.
 //!
-//! A family is behind a lock that a scrape takes as well, so its series are looked up once; they themselves
-//! are atomics. Of those that are touched seldom every series is made at the start, so that the loop
-//! never waits for the lock.
+//! A family is behind a lock that a scrape takes as well, so the loop looks up its series once. The series are
+//! atomics. All series of rarely used families are created at the start, so that the loop never waits for the
+//! lock.
 
 use prometheus_client::metrics::counter::Counter;
 
@@ -47,7 +47,7 @@ pub(crate) struct Gauges {
     anomalies: [Counter; ANOMALIES.len()],
 }
 
-/// Those of one signal.
+/// The series of one signal.
 #[derive(Debug)]
 struct SignalSeries {
     errors: Counter,
@@ -57,14 +57,14 @@ struct SignalSeries {
     trend: Trend,
 }
 
-/// Those of one threshold.
+/// The series of one threshold.
 #[derive(Debug)]
 struct ThresholdSeries {
     value: ThresholdValue,
-    shown: OptionalGauge,
-    /// Of the agent's own thresholds.
+    value_gauge: OptionalGauge,
+    /// The time until the threshold is met; only for the agent's thresholds.
     eta: Option<OptionalGauge>,
-    /// What the value comes to at the capacity of the last reading.
+    /// The threshold value at the capacity of the last reading.
     met_below: i64,
 }
 
@@ -92,13 +92,19 @@ impl Gauges {
         self.syncs[trigger as usize].inc();
     }
 
-    /// What was read of a signal, and the capacity that it is compared with.
-    pub(super) fn reading(&mut self, signal: Signal, available: Reading<i64>, capacity: u64, at: Timestamp) {
+    /// Sets the reading of a signal, and the capacity that it is compared with.
+    pub(super) fn set_reading(
+        &mut self,
+        signal: Signal,
+        available: Reading<i64>,
+        capacity: u64,
+        at: Timestamp,
+    ) {
         self.signals[signal as usize].set(available, capacity, at);
     }
 
-    /// What is available by each of [`MEASURES`].
-    pub(super) fn by_measure(&self, readings: &[Reading<i64>; MEASURES.len()]) {
+    /// Sets the available memory by each of [`MEASURES`].
+    pub(super) fn set_by_measure(&self, readings: &[Reading<i64>; MEASURES.len()]) {
         for (gauge, reading) in self.by_measure.iter().zip(readings) {
             gauge.set(reading.known());
         }
@@ -106,7 +112,7 @@ impl Gauges {
 
     /// Exports the thresholds of a policy. Takes the locks of their families: at a start, and when the
     /// configuration changes.
-    pub(crate) fn follow(&mut self, policy: &Policy, metrics: &Metrics) {
+    pub(crate) fn set_policy(&mut self, policy: &Policy, metrics: &Metrics) {
         let labels_of = |threshold: &Threshold| [threshold.signal.name(), threshold.kind()];
         let wanted: Vec<_> = policy.thresholds.iter().map(labels_of).collect();
         for family in [&metrics.threshold_met, &metrics.threshold_eta] {
@@ -128,24 +134,24 @@ impl Gauges {
                 metrics.threshold_eta.with(labels)
             });
             let [signal, kind] = labels;
-            let shown = metrics.of_signal(threshold.signal).thresholds.with([signal, kind, source]);
+            let value_gauge = metrics.of_signal(threshold.signal).thresholds.with([signal, kind, source]);
             let value = threshold.value.clone();
-            let mut of_threshold = ThresholdSeries { value, shown, eta, met_below: 0 };
+            let mut of_threshold = ThresholdSeries { value, value_gauge, eta, met_below: 0 };
             of_threshold.resolve(series.capacity.get());
             series.thresholds.push(of_threshold);
         }
     }
 
-    /// How many limits there are, and how many of them are near.
-    pub(super) fn limits(&self, counts: &LimitCounts) {
+    /// Sets the numbers of limits by scope and state.
+    pub(super) fn set_limits(&self, counts: &LimitCounts) {
         for (gauge, count) in self.limits.as_flattened().iter().zip(counts.as_flattened()) {
             gauge.set(*count);
         }
     }
 
-    /// A limit came near, or is so no more.
-    pub(super) fn limit_crossed(&self, owner: LimitScope, turn: LimitChange) {
-        let direction = match turn {
+    /// Counts a limit that came near, or is not near any more.
+    pub(super) fn count_limit_change(&self, owner: LimitScope, change: LimitChange) {
+        let direction = match change {
             LimitChange::Near { .. } => 0,
             LimitChange::Away { .. } => 1,
         };
@@ -156,7 +162,7 @@ impl Gauges {
     }
 
     /// Counts records that were late, repeated or implausible.
-    pub(super) fn anomalies(&self, anomalies: &AnomalyCounts) {
+    pub(super) fn count_anomalies(&self, anomalies: &AnomalyCounts) {
         let AnomalyCounts {
             repeated_kills,
             late_kills,
@@ -194,8 +200,8 @@ impl SignalSeries {
         }
     }
 
-    /// A signal that is not known has no series. That it is absent is an error only if it was known: the
-    /// kubelet has no figure of pods without a limit either.
+    /// Sets the series of the signal. A signal that is unknown has no series. An absent value is an error only
+    /// if it was known before: the kubelet has no value for pods without a limit either.
     fn set(&mut self, available: Reading<i64>, capacity: u64, at: Timestamp) {
         match available {
             Reading::Known(available) => {
@@ -211,7 +217,7 @@ impl SignalSeries {
                 self.trend.observe(at, available);
                 let per_second = self.trend.slope().map_or(0.0, |slope| slope.per_second);
                 for threshold in &self.thresholds {
-                    threshold.show_eta(available, per_second);
+                    threshold.set_eta(available, per_second);
                 }
             }
             Reading::Unknown(why) => {
@@ -230,20 +236,20 @@ impl SignalSeries {
 }
 
 impl ThresholdSeries {
-    /// A share of a capacity that is not known is not known either.
+    /// Resolves the threshold value. A percentage of an unknown capacity is unknown.
     fn resolve(&mut self, capacity: Option<i64>) {
         let value = match (&self.value, capacity) {
             (ThresholdValue::Percentage(_), None) => None,
             (value, capacity) => Some(value.quantity(capacity.unwrap_or(0)).value()),
         };
         self.met_below = value.unwrap_or(0);
-        self.shown.set(value);
+        self.value_gauge.set(value);
         if let (Some(eta), None) = (&self.eta, capacity) {
             eta.set(None);
         }
     }
 
-    fn show_eta(&self, available: i64, per_second: f64) {
+    fn set_eta(&self, available: i64, per_second: f64) {
         let Some(eta) = &self.eta else { return };
         #[expect(clippy::cast_precision_loss, reason = "an estimate")]
         let left = available.saturating_sub(self.met_below).max(0) as f64;
@@ -263,14 +269,14 @@ mod tests {
     use eviction_core::signal::Resource;
 
     #[test]
-    fn each_trigger_has_its_place() {
+    fn each_trigger_is_at_the_index_of_its_value() {
         for (place, trigger) in Trigger::ALL.into_iter().enumerate() {
             assert_eq!(trigger as usize, place, "{trigger:?}");
         }
     }
 
     #[test]
-    fn available_memory_has_a_series_by_each_measure_that_is_known() {
+    fn available_memory_has_a_series_for_each_known_measure() {
         let metrics = Metrics::new("0", "0");
         let gauges = Gauges::new(&metrics);
         let samples = || {
@@ -280,10 +286,14 @@ mod tests {
             lines.map(str::to_owned).collect::<Vec<_>>()
         };
         assert!(samples().is_empty());
-        gauges.by_measure(&[Reading::Known(1), Reading::Unknown(UnknownReason::Absent), Reading::Known(3)]);
+        gauges.set_by_measure(&[
+            Reading::Known(1),
+            Reading::Unknown(UnknownReason::Absent),
+            Reading::Known(3),
+        ]);
         let known = ["measure=\"working_set\"} 1", "measure=\"working_set_minus_active_file\"} 3"];
         assert_eq!(samples(), known);
-        gauges.by_measure(&[Reading::Unknown(UnknownReason::Absent); 3]);
+        gauges.set_by_measure(&[Reading::Unknown(UnknownReason::Absent); 3]);
         assert!(samples().is_empty());
     }
 
@@ -302,7 +312,7 @@ mod tests {
             let mut gauges = Gauges::new(&metrics);
             let at = Timestamp::default();
             let quarter = hard(signal, "25%");
-            gauges.follow(&policy(vec![quarter]), &metrics);
+            gauges.set_policy(&policy(vec![quarter]), &metrics);
             let has =
                 |line: String| metrics.encode(Form::OpenMetrics).unwrap().lines().any(|found| found == line);
             let available = |value: &str| {
@@ -319,11 +329,11 @@ mod tests {
                 !metrics.encode(Form::OpenMetrics).unwrap().contains(&available("")),
                 "{signal}: it was never known"
             );
-            gauges.reading(signal, Reading::Unknown(UnknownReason::Absent), 9, at);
+            gauges.set_reading(signal, Reading::Unknown(UnknownReason::Absent), 9, at);
             assert!(has(errors(0)), "{signal}: it was never there");
-            gauges.reading(signal, Reading::Known(7), 9, at);
+            gauges.set_reading(signal, Reading::Known(7), 9, at);
             assert!(has(available(" 7")) && has(capacity(" 9")) && has(errors(0)), "{signal}");
-            gauges.reading(signal, Reading::Unknown(UnknownReason::Absent), 9, at);
+            gauges.set_reading(signal, Reading::Unknown(UnknownReason::Absent), 9, at);
             let text = metrics.encode(Form::OpenMetrics).unwrap();
             assert!(!text.contains(&available("")) && !text.contains(&capacity("")), "{signal}: {text}");
             assert!(
@@ -331,9 +341,9 @@ mod tests {
                 "{signal}: {text}"
             );
             assert!(has(errors(1)), "{signal}: it went");
-            gauges.reading(signal, Reading::Unknown(UnknownReason::Failed), 9, at);
+            gauges.set_reading(signal, Reading::Unknown(UnknownReason::Failed), 9, at);
             assert!(has(errors(2)), "{signal}: it could not be read");
-            gauges.reading(signal, Reading::Known(5), 9, at);
+            gauges.set_reading(signal, Reading::Known(5), 9, at);
             assert!(has(available(" 5")) && has(errors(2)), "{signal}: it is known again");
         }
     }
@@ -355,7 +365,7 @@ mod tests {
         let signal = Signal::MemoryAvailable;
         let mut policy = policy(vec![hard(signal, "200")]);
         policy.kubelet_thresholds = vec![hard(signal, "10%")];
-        gauges.follow(&policy, &metrics);
+        gauges.set_policy(&policy, &metrics);
         let sample =
             |line: &str| metrics.encode(Form::OpenMetrics).unwrap().lines().any(|found| found == line);
         let of = |source: &str| {
@@ -371,20 +381,20 @@ mod tests {
         let eta = metrics.threshold_eta.with([signal.name(), "hard"]);
         for second in 0..10 {
             let at = Timestamp::from_second(100 + second).unwrap();
-            gauges.reading(signal, Reading::Known(900), 1000, at);
+            gauges.set_reading(signal, Reading::Known(900), 1000, at);
         }
         assert!(sample(&format!("{} 100", of("kubelet"))));
         assert_eq!(eta.get_f64(), Some(f64::INFINITY), "nothing grows");
         for second in 0..20 {
             let at = Timestamp::from_second(200 + second).unwrap();
-            gauges.reading(signal, Reading::Known(900 - 10 * second), 1000, at);
+            gauges.set_reading(signal, Reading::Known(900 - 10 * second), 1000, at);
         }
         let left = eta.get_f64().unwrap();
         assert!((50.0..53.0).contains(&left), "{left}");
-        gauges.reading(signal, Reading::Known(150), 1000, Timestamp::from_second(300).unwrap());
+        gauges.set_reading(signal, Reading::Known(150), 1000, Timestamp::from_second(300).unwrap());
         assert_eq!(eta.get_f64(), Some(0.0), "it is met");
         policy.thresholds.clear();
-        gauges.follow(&policy, &metrics);
+        gauges.set_policy(&policy, &metrics);
         assert!(
             !metrics.encode(Form::OpenMetrics).unwrap().contains(&of("agent")),
             "a threshold that is gone has no series"

@@ -1,7 +1,8 @@
-//! The loop that owns the engine, on a thread of its own.
+//! The control loop, which owns the engine and runs on a separate thread.
 //!
-//! It waits for the memory notifier, results of evictions and commands; samples the node; lets the engine decide;
-//! hands victims to the executor; and sets the kernel thresholds again. Nothing here waits for anything slow.
+//! The loop waits for the memory notifier, results of evictions and commands; samples the node; lets the engine
+//! decide; passes victims to the executor; and sets the kernel thresholds again. Nothing here waits for a slow
+//! operation.
 
 mod api_outage;
 mod cgroup_tree;
@@ -76,33 +77,33 @@ pub(crate) use tasks::TaskTotals;
 /// Commands of the main thread.
 #[derive(Debug)]
 pub(crate) enum Command {
-    /// These are the pods now.
+    /// The present pods.
     Pods(PodIndex),
-    /// The Node object has these conditions from before the start.
+    /// The conditions that the Node object had before the start.
     Seed(Box<InitialConditions>),
-    /// The Node object has these images now.
+    /// The present images of the Node object.
     Images(Vec<ContainerImage>),
     /// Whether the API server is available.
     ApiServer(ApiReachability),
-    /// The configuration was changed to this.
+    /// The changed configuration.
     Propose(Box<Policy>),
-    /// A changed configuration that waits is to take effect.
+    /// Lets a pending configuration take effect.
     Accept,
-    /// End.
+    /// Ends the loop.
     Stop,
 }
 
-/// What woke the loop.
-pub(crate) enum Wake {
+/// The event that woke the loop.
+pub(crate) enum LoopEvent {
     Memory(Notification),
     EvictionResult(KillUpdate),
     PodStorage(StorageSample),
-    /// An attempt of node reclaim has ended; `None` if its thread has.
+    /// An attempt of node reclaim has ended; `None` if its thread has ended.
     Reclaimed(Option<Box<ReclaimReport>>),
     Command(Command),
 }
 
-impl Wake {
+impl LoopEvent {
     fn trigger(&self) -> Trigger {
         match self {
             Self::Memory(notification) => notification.trigger,
@@ -117,7 +118,7 @@ impl Wake {
     }
 }
 
-/// Everything that the loop works with.
+/// The control loop, with everything that it works with.
 pub(crate) struct ControlLoop {
     pub(crate) clock: Clock,
     pub(crate) engine: Engine,
@@ -131,13 +132,13 @@ pub(crate) struct ControlLoop {
     pub(crate) disk_kill_orders: KillOrders,
     pub(crate) watermarks: Watermarks,
     pub(crate) executor: Killer,
-    /// Of evictions by any executor.
+    /// The rate limit for evictions by any executor.
     pub(crate) rate_limit: RateLimit,
-    /// In a cluster; else the executor does it all.
+    /// The sender of evictions in a cluster. Without it the executor carries out all evictions.
     pub(crate) evictions: Option<EvictionSender>,
-    /// Of the pod that is frozen while the API server is unavailable.
+    /// The state of the pod that is frozen while the API server is unavailable.
     pub(crate) freeze: Option<FreezeState>,
-    /// Where the node's own object is kept.
+    /// The sender of conditions and taints, if the agent maintains those of the node's object.
     pub(crate) node: Option<NodeStatusSender>,
     pub(crate) eviction_results: Receiver<KillUpdate>,
     pub(crate) reclaim: ReclaimState,
@@ -151,7 +152,7 @@ pub(crate) struct ControlLoop {
     pub(crate) storage: PodStorageWatch,
     pub(crate) task_totals: TaskTotals,
     pub(crate) state_sender: StateSender,
-    /// Takes the engine's inputs, where they are recorded.
+    /// Receives the engine's inputs if they are recorded.
     pub(crate) recorder: Option<RecordingQueue>,
     pub(crate) state: State,
 }
@@ -160,16 +161,16 @@ impl ControlLoop {
     /// Runs until [`Command::Stop`].
     ///
     /// # Errors
-    /// If the timer fails: without it no sample is certain.
+    /// If the timer fails: without it no sample is guaranteed.
     pub(crate) async fn run(mut self, mut commands: Receiver<Command>) -> Result<(), Failure> {
         let pod_index = std::mem::take(&mut self.pod_index);
-        self.take_pods(pod_index);
+        self.adopt_pods(pod_index);
         self.warn_without_kernel_kill();
         self.sync(Trigger::Start, None);
         self.end_iteration();
-        while let Some(wake) = self.next(&mut commands).await? {
-            self.heartbeat.turn(mono_ns());
-            if let Some((trigger, crossed)) = self.take(wake) {
+        while let Some(event) = self.next(&mut commands).await? {
+            self.heartbeat.begin_iteration(mono_ns());
+            if let Some((trigger, crossed)) = self.handle(event) {
                 self.sync(trigger, crossed);
             }
             self.end_iteration();
@@ -177,102 +178,85 @@ impl ControlLoop {
         Ok(())
     }
 
-    /// Does what can wait for the end of an iteration.
+    /// Does the work that can wait for the end of an iteration.
     fn end_iteration(&mut self) {
         for info in self.notifier.take_changed() {
             let event = event_log::Event::Backend(source_event(info));
             self.telemetry.publish(event, self.clock.now().wall);
         }
         self.publish_counted_kills();
-        self.review_freeze();
+        self.thaw_if_due();
         self.persist();
         self.record_key();
-        self.heartbeat.rest(self.state.due_ns);
+        self.heartbeat.end_iteration(self.state.due_ns);
     }
 
-    /// Waits for whatever happens next; nothing if that is the end.
-    async fn next(&mut self, commands: &mut Receiver<Command>) -> Result<Option<Wake>, Failure> {
+    /// Waits for the next event. Returns `None` if the loop must end.
+    async fn next(&mut self, commands: &mut Receiver<Command>) -> Result<Option<LoopEvent>, Failure> {
         Ok(Some(tokio::select! {
             biased;
-            // First, so that no storm of events keeps the agent from ending.
+            // First, so that a storm of events cannot keep the agent from ending.
             command = commands.recv() => match command {
                 None | Some(Command::Stop) => {
                     self.publish_group_kills(u64::MAX);
                     return Ok(None);
                 }
-                Some(command) => Wake::Command(command),
+                Some(command) => LoopEvent::Command(command),
             },
-            Some(result) = self.eviction_results.recv() => Wake::EvictionResult(result),
-            Some(sample) = self.storage.samples.recv() => Wake::PodStorage(sample),
-            report = self.reclaim.report() => Wake::Reclaimed(report.map(Box::new)),
+            Some(result) = self.eviction_results.recv() => LoopEvent::EvictionResult(result),
+            Some(sample) = self.storage.samples.recv() => LoopEvent::PodStorage(sample),
+            report = self.reclaim.report() => LoopEvent::Reclaimed(report.map(Box::new)),
             notified = self.notifier.next() => {
-                Wake::Memory(notified.map_err(|error| Failure::because("wait for the timer", &error))?)
+                LoopEvent::Memory(notified.map_err(|error| Failure::because("wait for the timer", &error))?)
             }
         }))
     }
 
-    /// Takes what happened. Returns the trigger of a sync, if one is to follow, and the kernel's timestamp.
-    fn take(&mut self, wake: Wake) -> Option<(Trigger, Option<u64>)> {
-        let mut trigger = wake.trigger();
-        let crossed = match wake {
-            Wake::Memory(Notification { trigger: Trigger::Charge, events }) => {
-                // After a kill the containers are checked soon, for which a sync sets the timer.
-                let EventBatch { kills, alarms, missed, disk_crossed, .. } = &events;
-                let disk_crossed = disk_crossed.map(|crossed| crossed.stamp.ktime_ns);
-                let (killed, alarmed, missed) = (!kills.is_empty(), !alarms.is_empty(), *missed);
-                match self.take_events(events) {
-                    None if alarmed => {
-                        trigger = Trigger::TaskAlarm;
-                        None
-                    }
-                    None if disk_crossed.is_some() => {
-                        self.read_storage_at_crossing();
-                        trigger = Trigger::DiskThreshold;
-                        disk_crossed
-                    }
-                    None if !killed && !missed => {
-                        self.sample_limits_alone();
-                        return None;
-                    }
-                    crossed => crossed.map(|crossed| crossed.stamp.ktime_ns),
-                }
+    /// Handles an event. Returns the trigger of a sync, if one is to follow, and the kernel's timestamp.
+    fn handle(&mut self, event: LoopEvent) -> Option<(Trigger, Option<u64>)> {
+        let trigger = event.trigger();
+        let crossed = match event {
+            LoopEvent::Memory(Notification { trigger: Trigger::Charge, events }) => {
+                return self.handle_bpf_notification(events);
             }
-            Wake::Memory(Notification { trigger: Trigger::Timer, .. }) if self.sample_pids_and_disks() => {
+            LoopEvent::Memory(Notification { trigger: Trigger::Timer, .. })
+                if self.sample_pids_and_disks() =>
+            {
                 return None;
             }
-            Wake::Memory(Notification { trigger, .. }) => {
+            LoopEvent::Memory(Notification { trigger, .. }) => {
                 if trigger == Trigger::MemoryEvents && !self.notifier.bpf.reports_kills() {
-                    self.oom_counters.note_notice(mono_ns());
+                    self.oom_counters.schedule_read(mono_ns());
                 }
                 None
             }
-            Wake::PodStorage(sample) => {
-                if !self.take_storage(sample) && self.sample_pids_and_disks() {
+            LoopEvent::PodStorage(sample) => {
+                if !self.handle_storage_sample(sample) && self.sample_pids_and_disks() {
                     return None;
                 }
                 self.state.disk_crossed_ns.take()
             }
-            Wake::EvictionResult(result) => {
-                if !self.take_outcome(result) {
+            LoopEvent::EvictionResult(result) => {
+                if !self.handle_result(result) {
                     return None;
                 }
                 None
             }
-            Wake::Reclaimed(report) => {
-                self.take_reclaimed(report.map(|report| *report));
+            LoopEvent::Reclaimed(report) => {
+                self.handle_reclaim_report(report.map(|report| *report));
                 None
             }
-            Wake::Command(Command::Images(images)) => {
-                self.reclaim.take_images(images);
+            LoopEvent::Command(Command::Images(images)) => {
+                self.reclaim.set_images(images);
                 return None;
             }
-            Wake::Command(Command::Pods(pod_index)) => {
-                // It was made under the policy of the start.
-                let pod_index = pod_index.under(self.engine.policy());
-                self.take_pods(pod_index);
+            LoopEvent::Command(Command::Pods(pod_index)) => {
+                // The index was made under the policy of the start.
+                let pod_index = pod_index.with_policy(self.engine.policy());
+                self.adopt_pods(pod_index);
                 None
             }
-            Wake::Command(Command::Seed(seed)) => {
+            LoopEvent::Command(Command::Seed(seed)) => {
                 let seed = self.node.as_mut().map_or(*seed, |node| node.seed(*seed));
                 self.engine.seed_conditions(seed.raised());
                 if let Some(recorder) = &mut self.recorder {
@@ -280,20 +264,41 @@ impl ControlLoop {
                 }
                 None
             }
-            Wake::Command(Command::ApiServer(reach)) => {
-                self.take_reachability(reach);
+            LoopEvent::Command(Command::ApiServer(reachability)) => {
+                self.handle_reachability(reachability);
                 None
             }
-            Wake::Command(Command::Propose(policy)) => {
+            LoopEvent::Command(Command::Propose(policy)) => {
                 self.step_configuration(Event::Propose(policy));
                 None
             }
-            Wake::Command(Command::Accept) => {
+            LoopEvent::Command(Command::Accept) => {
                 self.step_configuration(Event::ApplyProposed);
                 None
             }
-            Wake::Command(Command::Stop) => None,
+            LoopEvent::Command(Command::Stop) => None,
         };
         Some((trigger, crossed))
+    }
+
+    /// Handles what the BPF programs have sent. Returns as [`Self::handle`].
+    fn handle_bpf_notification(&mut self, events: EventBatch) -> Option<(Trigger, Option<u64>)> {
+        // After a kill the containers are checked soon, for which a sync sets the timer.
+        let needs_sync = !events.kills.is_empty() || events.missed;
+        let is_alarm = !events.alarms.is_empty();
+        let disk_crossed = events.disk_crossed.map(|crossed| crossed.stamp.ktime_ns);
+        match self.handle_bpf_events(events) {
+            Some(crossed) => Some((Trigger::Charge, Some(crossed.stamp.ktime_ns))),
+            None if is_alarm => Some((Trigger::TaskAlarm, None)),
+            None if disk_crossed.is_some() => {
+                self.read_storage_at_crossing();
+                Some((Trigger::DiskThreshold, disk_crossed))
+            }
+            None if needs_sync => Some((Trigger::Charge, None)),
+            None => {
+                self.sample_limits_alone();
+                None
+            }
+        }
     }
 }

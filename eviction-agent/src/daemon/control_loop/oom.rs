@@ -1,4 +1,4 @@
-//! OOM kills and terminated containers: reported to the engine, whose answers are published.
+//! OOM kills and terminated containers: reports them to the engine and publishes its results.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use super::ControlLoop;
 use crate::telemetry::event_log;
 
 /// Kills of unknown processes are reported to the engine one by one, up to this many at once.
-const MOST: u64 = 1024;
+const MAX_REPORTED_KILLS: u64 = 1024;
 
 impl ControlLoop {
     /// Passes an input to the engine, and publishes the containers whose cause it has decided.
@@ -40,20 +40,20 @@ impl ControlLoop {
         }
     }
 
-    /// Takes in kills that a BPF program reported. The first kill in an unknown cgroup has the tree read anew; one in a
-    /// cgroup that is gone needs the tree as it was.
-    pub(super) fn take_kills(&mut self, kills: &[KernelOomKill]) {
+    /// Handles kills that a BPF program reported. At the first kill in an unknown cgroup the tree is read
+    /// again. A kill in a removed cgroup needs the tree as it was.
+    pub(super) fn handle_oom_kills(&mut self, kills: &[KernelOomKill]) {
         for kill in kills {
             if self.is_in_node(kill) {
                 if self.state.tree_due_ns.is_some() && !self.knows_cgroup_of(kill) {
                     self.refresh_tree();
                 }
-                self.take_kill(kill);
+                self.handle_oom_kill(kill);
             }
         }
         if !kills.is_empty() {
-            // A container may have ended by it: nothing else says so before the next full sample.
-            self.note_tree_change();
+            // A container may have terminated by it. Nothing else reports that before the next full sample.
+            self.schedule_tree_read();
         }
     }
 
@@ -62,7 +62,7 @@ impl ControlLoop {
         kill.chain.first().is_none_or(|own| groups.iter().any(|group| group.id == own.id))
     }
 
-    /// Whether the victim is in the node's cgroup, where that is not the whole machine.
+    /// Returns whether the victim is in the node's cgroup, if that is not the whole machine.
     fn is_in_node(&self, kill: &KernelOomKill) -> bool {
         let sampler = &self.node_sampler.cgroups;
         let root = root_id(sampler);
@@ -70,7 +70,7 @@ impl ControlLoop {
         sampler.root().whole_machine || !known || kill.chain.iter().any(|group| Some(group.id) == root)
     }
 
-    fn take_kill(&mut self, kill: &KernelOomKill) {
+    fn handle_oom_kill(&mut self, kill: &KernelOomKill) {
         let killed = self.clock.at(kill.stamp.ktime_ns);
         let cgroups = KillCgroups::of(kill, &self.node_sampler.cgroups, &self.pod_index);
         let mut described = describe(kill, killed.wall, &cgroups, &self.pod_index, &mut self.container_inits);
@@ -98,15 +98,15 @@ impl ControlLoop {
         }
     }
 
-    /// Exports the machine's counter, and has those of the cgroups read at the end of the iteration.
+    /// Exports the machine's counter, and requests a read of the cgroups' counters at the end of the iteration.
     pub(super) fn count_oom_kills(&mut self) {
         let kills = self.oom_counters.read_machine().known();
         self.metrics.vmstat_oom_kills.set(kills.map(|kills| i64::try_from(kills).unwrap_or(i64::MAX)));
         self.oom_counters.request_read();
     }
 
-    /// Publishes kills that only the counters show. That may read a file of every cgroup, so it comes at the end of an
-    /// iteration.
+    /// Publishes kills that only the counters show. This may read a file of every cgroup, so it is done at the
+    /// end of an iteration.
     pub(super) fn publish_counted_kills(&mut self) {
         if self.notifier.bpf.reports_kills() {
             return self.oom_counters.reset();
@@ -126,7 +126,8 @@ impl ControlLoop {
         }
     }
 
-    /// The limit is that of the one ancestor whose own limit was hit meanwhile, where the kernel counts that.
+    /// Describes a counted kill. Its limit is that of the one ancestor whose own limit was hit meanwhile, if
+    /// the kernel counts that.
     fn describe_counted(&mut self, cgroup: u64, limited: &[u64]) -> OomKill {
         let cgroups = KillCgroups::read(&self.node_sampler.cgroups);
         let detected_by = self.oom_counters.group_file();
@@ -142,43 +143,43 @@ impl ControlLoop {
     fn publish_counted(&mut self, kill: OomKill, kills: u64, at: Instant) {
         let kill = OomKill { at: Some(at.wall), mono_ns: at.mono_ns, unattributed: Some(kills), ..kill };
         let mut last = None;
-        for _ in 0..kills.min(MOST) {
+        for _ in 0..kills.min(MAX_REPORTED_KILLS) {
             last = self.step_kill(at.wall, kill.clone());
         }
         let Some(mut kill) = last else { return };
         kill.during_eviction = self.eviction_of(kill.pod_uid.as_deref());
         self.telemetry.publish(event_log::Event::OomKill(kill), at.wall);
-        self.note_tree_change();
+        self.schedule_tree_read();
     }
 
-    /// Has the engine decide causes that are due, also while samples decide nothing.
-    pub(super) fn settle_terminations(&mut self, now: Timestamp) {
+    /// Lets the engine decide termination causes that are due, also while it makes no decision on samples.
+    pub(super) fn decide_due_terminations(&mut self, now: Timestamp) {
         if self.engine.oom().due().is_some_and(|due| due <= now) {
             self.step_pods();
         }
     }
 
-    /// How long until a cause is due.
+    /// Returns the time until a termination cause is due.
     pub(super) fn termination_due(&self, now: Timestamp) -> Option<Duration> {
         let due = self.engine.oom().due()?;
         let nanos = due.as_nanosecond().saturating_sub(now.as_nanosecond());
         Some(Duration::from_nanos(u64::try_from(nanos).unwrap_or(0)))
     }
 
-    /// Reports containers that are gone from the tree as it was just read, or whose init process is.
+    /// Reports containers that are missing in the tree that was just read, or whose init process has ended.
     pub(crate) fn watch_containers(&mut self) {
         let now = self.clock.now().wall;
         let ends = self.container_inits.update(now, &self.node_sampler.cgroups, &self.pod_index);
-        self.report_ends(ends);
+        self.report_terminations(ends);
     }
 
-    /// Reports containers that terminated by the pods' statuses.
-    pub(super) fn take_statuses(&mut self) {
+    /// Reports containers that have terminated according to the pods' statuses.
+    pub(super) fn report_status_terminations(&mut self) {
         let ends = self.statuses.update(&self.pod_index, &self.clock);
-        self.report_ends(ends);
+        self.report_terminations(ends);
     }
 
-    fn report_ends(&mut self, ends: Vec<ContainerEnded>) {
+    fn report_terminations(&mut self, ends: Vec<ContainerEnded>) {
         let at = self.clock.now().wall;
         for end in ends {
             let decision = self.step(Input { at, event: Event::ContainerEnded(Box::new(end)) });
@@ -194,7 +195,7 @@ impl ControlLoop {
 /// reported for this long.
 const QUIET_NS: u64 = 100_000_000;
 
-/// Group kills whose victims are still reported.
+/// Group kills whose victims are still being reported.
 #[derive(Debug, Default)]
 pub(super) struct OomGroupCoalescer(Vec<OpenGroup>);
 
@@ -206,7 +207,7 @@ struct OpenGroup {
 }
 
 impl OomGroupCoalescer {
-    /// Takes in a kill that the engine completed; gives it back if it is part of no group.
+    /// Adds a kill that the engine completed. Returns it if it is part of no group.
     pub(super) fn add(&mut self, kill: Box<OomKill>, killed: Instant, now_ns: u64) -> Option<Box<OomKill>> {
         let Some(group) = &kill.group else { return Some(kill) };
         let open = self.0.iter_mut().rfind(|open| open.first.oom_group == kill.oom_group);
@@ -221,13 +222,13 @@ impl OomGroupCoalescer {
         None
     }
 
-    /// Removes and returns those that are complete by now.
+    /// Removes and returns the group kills that are complete by now.
     pub(super) fn take_complete(&mut self, now_ns: u64) -> Vec<(Box<OomKill>, Instant)> {
         let complete = self.0.extract_if(.., |open| now_ns.saturating_sub(open.latest_ns) >= QUIET_NS);
         complete.map(|OpenGroup { first, killed, .. }| (first, killed)).collect()
     }
 
-    /// In how many nanoseconds one will be.
+    /// Returns the nanoseconds until the next group kill is complete.
     pub(super) fn due_ns(&self, now_ns: u64) -> Option<u64> {
         let due = |open: &OpenGroup| open.latest_ns.saturating_add(QUIET_NS).saturating_sub(now_ns);
         self.0.iter().map(due).min()

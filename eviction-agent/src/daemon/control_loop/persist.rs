@@ -1,4 +1,4 @@
-//! State that outlives the agent: sent when it has changed, and restored at a start.
+//! State that outlives the agent: sent when it changes, and restored at a start.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,60 +20,61 @@ use eviction_node::clock::mono_ns;
 #[derive(Debug, Default)]
 pub(crate) struct StateSender {
     sender: Option<Sender<LoopState>>,
-    /// The number of the last state.
+    /// The number of the last state that was sent.
     number: u64,
-    said_ns: u64,
-    due: bool,
+    sent_ns: u64,
+    is_changed: bool,
 }
 
 impl StateSender {
-    /// Sends by this channel.
-    pub(crate) fn by(sender: Sender<LoopState>) -> Self {
-        Self { sender: Some(sender), due: true, ..Self::default() }
+    /// Creates a sender for this channel.
+    pub(crate) fn new(sender: Sender<LoopState>) -> Self {
+        Self { sender: Some(sender), is_changed: true, ..Self::default() }
     }
 
-    /// Something has changed.
-    pub(super) fn note(&mut self) {
-        self.due = true;
+    /// Notes that the state has changed.
+    pub(super) fn mark_changed(&mut self) {
+        self.is_changed = true;
     }
 
-    /// The number of the state that must be written before a request of now is sent; 0 where no state is kept.
+    /// Returns the number of the state that must be written before a request made now is sent; 0 if no state is
+    /// persisted.
     pub(super) fn next_number(&self) -> u64 {
         if self.sender.is_some() { self.number + 1 } else { 0 }
     }
 }
 
 impl ControlLoop {
-    /// Sends the state if it has changed, or if the next agent would have to take it for outdated.
+    /// Sends the state if it has changed, or if the next agent would take it for outdated otherwise.
     pub(super) fn persist(&mut self) {
         let states = &mut self.state_sender;
         let Some(sender) = &mut states.sender else { return };
         let now_ns = mono_ns();
-        let old = now_ns.saturating_sub(states.said_ns) >= PERSIST_INTERVAL.as_nanos().unsigned_abs();
-        let is_due = states.due || (old && self.state.last_change.is_met());
+        let old = now_ns.saturating_sub(states.sent_ns) >= PERSIST_INTERVAL.as_nanos().unsigned_abs();
+        let is_due = states.is_changed || (old && self.state.last_change.is_met());
         if !is_due {
             return;
         }
-        let kept = LoopState {
+        let state = LoopState {
             number: states.number + 1,
             engine: self.engine.state(),
             rate_limits: self.rate_limit.kills().cloned().collect(),
             decisions: self.state.decisions,
             published: self.node.as_ref().and_then(NodeStatusSender::published),
         };
-        match sender.send(kept) {
+        match sender.send(state) {
             Ok(()) => {
                 states.number += 1;
-                (states.said_ns, states.due) = (now_ns, false);
+                (states.sent_ns, states.is_changed) = (now_ns, false);
             }
-            // The next iteration sends all of it.
-            Err(_) => states.due = true,
+            // The next iteration sends the whole state.
+            Err(_) => states.is_changed = true,
         }
     }
 
-    /// Restores the state of another agent. Before anything else.
-    pub(crate) fn recall(&mut self, former: Document) {
-        let Document { written, state, .. } = former;
+    /// Restores the state of the previous agent. Runs before anything else.
+    pub(crate) fn restore_state(&mut self, previous: Document) {
+        let Document { written, state, .. } = previous;
         let LoopState { number: _, engine, rate_limits, decisions, published } = state;
         self.rate_limit.restore(rate_limits);
         if let (Some(node), Some(published)) = (&mut self.node, published) {
@@ -84,32 +85,32 @@ impl ControlLoop {
         self.step(Input { at, event: Event::Restore(Box::new(engine)) });
     }
 
-    /// Evictions of another agent, before the engine gets the pods.
+    /// Returns the evictions of the previous agent. Runs before the engine gets the pods.
     pub(super) fn restored(&self) -> Vec<InFlightEviction> {
         let restored = self.engine.in_flight().iter().filter(|it| it.restored && it.is_executing());
         restored.cloned().collect()
     }
 
-    /// Resumes them as soon as the pods are known.
+    /// Resumes the evictions of the previous agent as soon as the pods are known.
     pub(super) fn resume(&mut self, restored: &[InFlightEviction]) {
         if restored.is_empty() || self.engine.pods().is_empty() {
             return;
         }
         for it in restored {
-            // Also if the object is gone, and what it was is not yet.
+            // Also if the pod has no object any more, but still has processes.
             let goes_on = self.executing().any(|known| known.decision == it.decision);
             if goes_on {
                 self.resume_executing(it);
             } else if !it.reported_gone {
-                self.publish_gone(it);
+                self.publish_terminated(it);
             }
         }
-        self.state_sender.note();
+        self.state_sender.mark_changed();
     }
 
     fn resume_executing(&mut self, it: &InFlightEviction) {
         let now = self.clock.now();
-        // With the API server it is the kubelet that grants it.
+        // With the API server the kubelet grants the grace period.
         let left = match it.api {
             Some(_) => Duration::ZERO,
             None => {
@@ -117,16 +118,16 @@ impl ControlLoop {
                 grace_of(it).saturating_sub(Duration::from_nanos(passed))
             }
         };
-        let Some(target) = self.target_again(it, left) else { return };
-        self.rate_limit.begun(&target, now.mono_ns);
+        let Some(target) = self.target_to_resume(it, left) else { return };
+        self.rate_limit.record_begin(&target, now.mono_ns);
         if it.killing {
             match self.executor.begin(&target) {
                 Ok(()) => {}
-                // No process is left: for the killer it is over.
+                // No process is left: for the killer the eviction is over.
                 Err(KillRejection::Empty) => {
                     self.update(target.decision, ExecutorUpdate::KillEnded { gone: true });
-                    self.publish_gone(it);
-                    self.report_outcome(&it.pod, Ok(()));
+                    self.publish_terminated(it);
+                    self.report_result(&it.pod, Ok(()));
                 }
                 Err(refused) => {
                     self.update(target.decision, ExecutorUpdate::KillEnded { gone: false });
@@ -144,8 +145,8 @@ impl ControlLoop {
         }
     }
 
-    /// The pod of an eviction is gone, and so is its memory.
-    pub(super) fn publish_gone(&mut self, over: &InFlightEviction) {
+    /// Publishes that the pod of an eviction has terminated and its memory is released.
+    pub(super) fn publish_terminated(&mut self, over: &InFlightEviction) {
         let Some(decision) = over.decision else { return };
         let (pod, at_ns) = (Arc::clone(&over.pod), mono_ns());
         let progress = KillProgress::Terminated { killed: 0, unreaped: None };

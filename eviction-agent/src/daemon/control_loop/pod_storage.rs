@@ -1,4 +1,4 @@
-//! What pods use of the disks: when it is read, and for how long that counts.
+//! The pods' usage of the disks: when it is read, and how long a reading counts.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,99 +21,101 @@ use super::xfs_preallocation::Preallocation;
 use crate::daemon::kubelet_api::KubeletClient;
 use crate::daemon::stats_summary;
 
-/// Pods are ranked by readings that are no older.
-const FRESH: Duration = Duration::from_secs(1);
+/// The maximum age of a reading by which pods are ranked.
+const MAX_AGE: Duration = Duration::from_secs(1);
 
-/// How often pods with limits of their own are read, and how many times as long as that takes is waited at least.
-const LIMITS: Duration = Duration::from_secs(10);
+/// How often pods with their own limits are read, and the minimum wait as a multiple of the time that a reading
+/// takes.
+const LIMITS_INTERVAL: Duration = Duration::from_secs(10);
 const LIMITS_PACE: u64 = 50;
 
-/// The disks are read before a pod can reach its limit at this rate, bytes per second: page cache of ext4 takes 4.4 GB/s
-/// from one writer. No sooner than after the least time, which costs 0.1 % of a core.
+/// The disks are read before a pod can reach its limit at this rate, bytes per second: page cache of ext4 takes
+/// 4.4 GB/s from one writer. The minimum wait of `LIMIT_FLOOR` costs 0.1 % of a core.
 const LIMIT_RATE: u64 = 4_000_000_000;
 const LIMIT_FLOOR: Duration = Duration::from_millis(20);
 
-/// Pods are read ahead of a crossing that is less than this away at the greatest rate seen lately, and no more often than
-/// that; [`LIMITS_PACE`] makes that 10 s where a reading takes 200 ms.
-/// What is counted since is added.
+/// Pods are read ahead of a crossing that is less than this away at the highest recent rate, and no more often
+/// than that. [`LIMITS_PACE`] makes that 10 s if a reading takes 200 ms. Inodes that are counted since the
+/// reading are added.
 pub(super) const AHEAD: Duration = Duration::from_secs(1);
 const AHEAD_FRESH: Duration = Duration::from_secs(12);
 
-/// How often all pods are read while a kill order for writers may be armed, and how many times as long as that takes is
-/// waited at least: an order is good for as long as the reading that it was made on.
-const KILL_ORDER: Duration = Duration::from_millis(500);
+/// How often all pods are read while a kill order for writers may be armed, and the minimum wait as a multiple
+/// of the time that a reading takes. An order is valid for as long as the reading that it was made on.
+const KILL_ORDER_INTERVAL: Duration = Duration::from_millis(500);
 const KILL_ORDER_PACE: u64 = 10;
 
-/// How long no pod is evicted for a disk after the agent has killed one for it: the kubelet or another program removes
-/// its files.
-const SETTLE: Duration = Duration::from_secs(30);
+/// How long no pod is evicted for a disk after the agent has killed one for it: the kubelet or another program
+/// removes its files meanwhile.
+const DISK_EVICTION_PAUSE: Duration = Duration::from_secs(30);
 
-/// The reading of pods' storage.
+/// The state of reading the pods' storage.
 #[derive(Debug)]
 pub(crate) struct PodStorageWatch {
     reader: Option<StorageReader>,
-    /// When the kubelet may be asked next, if it is: it answers for all pods and not at once, so only when a threshold is
-    /// met. `None` if directories are read.
+    /// When the kubelet may be asked next, if it is the source. It answers for all pods and not at once, so it
+    /// is asked only when a threshold is met. `None` if directories are read.
     summary_due_ns: Option<u64>,
     pub(super) samples: Receiver<StorageSample>,
-    /// What is being read.
+    /// The extent of the reading in progress.
     pending: Option<Extent>,
-    /// [`DiskMonitor::grown_bytes`] when that was requested.
+    /// [`DiskMonitor::grown_bytes`] when that reading was requested.
     ///
     /// [`DiskMonitor::grown_bytes`]: eviction_node::fs::DiskMonitor::grown_bytes
-    asked_grown: u64,
-    /// Of the pods with limits, by uid.
+    grown_at_request: u64,
+    /// The headrooms of the pods with limits, by UID.
     headrooms: BTreeMap<Box<str>, LimitHeadroom>,
     /// When pods near a limit are read next at the earliest.
     near_due_ns: u64,
     /// When the last reading of all pods began, and what could not be read.
     all_read_ns: Option<u64>,
     unmeasured: Parts,
-    /// What was counted when the reading that is awaited, and the last reading of all pods, were asked for: for one ahead
-    /// of a crossing.
-    asked_counts: Option<InodeCounts>,
+    /// The inode counts when the pending reading, and the last reading of all pods, were requested. Only for
+    /// readings ahead of a crossing.
+    counts_at_request: Option<InodeCounts>,
     counts: Option<InodeCounts>,
     ahead_due_ns: u64,
     kill_order_due_ns: u64,
     /// When pods with limits are read next.
     limits_due_ns: u64,
-    settled_ns: u64,
+    paused_until_ns: u64,
     pub(super) preallocation: Preallocation,
-    /// The next sync is to hold the pods to their limits.
-    pub(super) is_new: bool,
+    /// Whether the next sync must check the pods' limits.
+    pub(super) needs_limit_check: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
     /// All pods, which are to be ranked.
     All,
-    /// All pods, before that; only where inodes are counted.
+    /// All pods, ahead of a crossing. Only where inodes are counted.
     Ahead,
-    /// Those with limits.
+    /// Pods with limits.
     Limited,
-    /// Those that may exceed a limit since they were read.
+    /// Pods that may exceed a limit since they were read.
     NearLimit,
 }
 
 /// How far a pod is from its limits.
 #[derive(Clone, Copy, Debug)]
 struct LimitHeadroom {
-    /// How much the disks had grown when its reading was requested.
+    /// How much the disks had grown when its reading was requested, bytes.
     grown: u64,
-    /// What it could write then; `None` if it exceeds a limit, or that is not known: then only the reading of every
-    /// [`LIMITS`] tells.
+    /// How many bytes it could write then; `None` if it exceeds a limit, or if that is not known. Then only the
+    /// reading of every [`LIMITS_INTERVAL`] shows it.
     left: Option<u64>,
 }
 
 impl LimitHeadroom {
-    /// What the disks can grow until it may exceed a limit, if it has written all of that; 0 if it may exceed one now.
+    /// Returns by how much the disks can grow until the pod may exceed a limit, if it writes all of that; 0 if
+    /// it may exceed one now.
     fn until_exceeded(self, grown: u64) -> Option<u64> {
         Some(self.left?.saturating_sub(grown.wrapping_sub(self.grown)))
     }
 }
 
 impl PodStorageWatch {
-    /// Starts the reader where there is something to be read.
+    /// Starts the reader if there is something to read.
     pub(crate) fn new(paths: StoragePaths, summary: Option<KubeletClient>) -> Self {
         let (sender, samples) = channel(1);
         let summary_due_ns = summary.is_some().then_some(0);
@@ -124,7 +126,9 @@ impl PodStorageWatch {
         };
         let reader = reader.and_then(|started| {
             started
-                .inspect_err(|error| tracing::error!(%error, "start the thread that reads pods' storage"))
+                .inspect_err(
+                    |error| tracing::error!(%error, "cannot start the thread that reads pods' storage"),
+                )
                 .ok()
         });
         Self {
@@ -132,19 +136,19 @@ impl PodStorageWatch {
             summary_due_ns,
             samples,
             pending: None,
-            asked_grown: 0,
+            grown_at_request: 0,
             headrooms: BTreeMap::new(),
             near_due_ns: 0,
-            asked_counts: None,
+            counts_at_request: None,
             counts: None,
             ahead_due_ns: 0,
             kill_order_due_ns: 0,
             all_read_ns: None,
             unmeasured: Parts::ALL,
             limits_due_ns: 0,
-            settled_ns: 0,
+            paused_until_ns: 0,
             preallocation: Preallocation::default(),
-            is_new: false,
+            needs_limit_check: false,
         }
     }
 
@@ -152,22 +156,23 @@ impl PodStorageWatch {
         self.all_read_ns.is_some_and(|at_ns| now_ns.saturating_sub(at_ns) <= nanos(age))
     }
 
-    /// Whether all pods were read lately, for a crossing.
+    /// Returns whether all pods were read recently, for a crossing.
     fn is_fresh(&self, now_ns: u64) -> bool {
-        self.counts.is_none() && self.is_younger(FRESH, now_ns)
+        self.counts.is_none() && self.is_younger(MAX_AGE, now_ns)
     }
 
-    /// Whether a pod may be evicted for a disk: what was freed, or will be freed soon, is known.
-    fn is_settled(&self, now_ns: u64) -> bool {
-        now_ns >= self.settled_ns && self.preallocation.wait(now_ns).is_none()
+    /// Returns whether a pod may be evicted for a disk: space that was freed, or will be freed soon, is known.
+    fn may_evict_for_disk(&self, now_ns: u64) -> bool {
+        now_ns >= self.paused_until_ns && self.preallocation.wait(now_ns).is_none()
     }
 
-    /// Whether all pods were read ahead of a crossing, and what they made since was counted.
+    /// Returns whether all pods were read ahead of a crossing, and the inodes that they created since were
+    /// counted.
     pub(super) fn is_read_ahead(&self, now_ns: u64) -> bool {
         self.counts.is_some() && self.is_younger(AHEAD_FRESH, now_ns)
     }
 
-    /// Whether directories are read, which may be done at any time.
+    /// Returns whether directories are read, which may be done at any time.
     fn reads_directories(&self) -> bool {
         self.reader.is_some() && self.summary_due_ns.is_none()
     }
@@ -176,29 +181,30 @@ impl PodStorageWatch {
         self.reads_directories() && self.pending.is_none() && now_ns >= self.ahead_due_ns
     }
 
-    /// Whether all pods may be read for a kill order.
+    /// Returns whether all pods may be read for a kill order.
     pub(super) fn may_read_for_kill_order(&self, now_ns: u64) -> bool {
         self.reads_directories() && self.pending.is_none() && now_ns >= self.kill_order_due_ns
     }
 
-    /// When the reading of all pods began by which they may be ranked now, for a crossing.
+    /// Returns when the reading of all pods began by which they may be ranked now, for a crossing.
     pub(super) fn ranked_by(&self, now_ns: u64) -> Option<u64> {
-        self.all_read_ns.filter(|_| self.is_fresh(now_ns) && self.is_settled(now_ns))
+        self.all_read_ns.filter(|_| self.is_fresh(now_ns) && self.may_evict_for_disk(now_ns))
     }
 
     pub(super) fn counts(&self) -> Option<&InodeCounts> {
         self.counts.as_ref()
     }
 
-    /// Parts of pods whose usage is not known now. With `is_counted` what was read ahead counts.
+    /// Returns the parts of pods whose usage is unknown now. With `is_counted`, a reading ahead of a crossing
+    /// counts.
     pub(super) fn unmeasured(&self, now_ns: u64, is_counted: bool) -> Parts {
-        let is_known = (is_counted || self.is_fresh(now_ns)) && self.is_settled(now_ns);
+        let is_known = (is_counted || self.is_fresh(now_ns)) && self.may_evict_for_disk(now_ns);
         if is_known { self.unmeasured } else { Parts::ALL }
     }
 }
 
 impl ControlLoop {
-    /// Has the storage of all pods read if the decision lacks it. What could not be read a moment ago is not
+    /// Requests the storage of all pods if the decision lacks it. What could not be read a moment ago is not
     /// read again at once.
     pub(super) fn read_storage_for(&mut self, decision: &Decision) {
         let cannot_rank =
@@ -208,8 +214,8 @@ impl ControlLoop {
         }
     }
 
-    /// Has the storage of all pods read if a threshold is met by which pods are to be ranked, before the sync which
-    /// finds that: the reading takes as long as that.
+    /// Requests the storage of all pods if a threshold is met for which pods must be ranked. Runs before the
+    /// sync that finds this, since the reading takes as long as the sync.
     pub(super) fn read_storage_at_crossing(&mut self) {
         let now_ns = mono_ns();
         if !self.storage.is_read_ahead(now_ns) && self.node_sampler.disks.is_met_now() {
@@ -218,26 +224,26 @@ impl ControlLoop {
     }
 
     fn read_storage(&mut self, now_ns: u64) {
-        let is_due = self.storage.is_settled(now_ns)
+        let is_due = self.storage.may_evict_for_disk(now_ns)
             && !self.storage.is_fresh(now_ns)
             && self.storage.summary_due_ns.is_none_or(|due_ns| now_ns >= due_ns);
         if is_due && !self.reclaim.is_awaited {
-            self.ask_for_storage(Extent::All);
+            self.request_storage(Extent::All);
         }
     }
 
-    /// Has the storage of pods with limits read, if that is due.
+    /// Requests the storage of pods with limits, if that is due.
     pub(super) fn read_limited_storage(&mut self, now_ns: u64) {
         let has_limits = self.engine.policy().local_storage_capacity_isolation
             && self.engine.pods().pods().iter().any(|known| !known.limits.is_empty());
         if has_limits && self.storage.reads_directories() && now_ns >= self.storage.limits_due_ns {
-            self.ask_for_storage(Extent::Limited);
+            self.request_storage(Extent::Limited);
         }
     }
 
-    /// Has pods read that may exceed a limit by now: the disks have grown by what was left to them.
-    /// Returns when to check again.
-    pub(super) fn watch_limits(&mut self, now_ns: u64) -> Option<Duration> {
+    /// Requests a reading of pods that may exceed a limit by now, because the disks have grown by their
+    /// headroom. Returns when to check again.
+    pub(super) fn read_storage_near_limits(&mut self, now_ns: u64) -> Option<Duration> {
         if !self.storage.reads_directories() || !self.engine.policy().local_storage_capacity_isolation {
             return None;
         }
@@ -256,16 +262,16 @@ impl ControlLoop {
         if left > 0 {
             let ns = u128::from(left) * 1_000_000_000 / u128::from(LIMIT_RATE);
             let time = Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX));
-            return Some(time.clamp(LIMIT_FLOOR, LIMITS));
+            return Some(time.clamp(LIMIT_FLOOR, LIMITS_INTERVAL));
         }
         if let Some(pause) = self.storage.near_due_ns.checked_sub(now_ns).filter(|pause| *pause > 0) {
             return Some(Duration::from_nanos(pause));
         }
-        self.ask_for_storage(Extent::NearLimit);
+        self.request_storage(Extent::NearLimit);
         Some(LIMIT_FLOOR)
     }
 
-    pub(super) fn ask_for_storage(&mut self, extent: Extent) {
+    pub(super) fn request_storage(&mut self, extent: Extent) {
         if self.storage.reader.is_none() || self.storage.pending.is_some() {
             return;
         }
@@ -297,11 +303,11 @@ impl ControlLoop {
             Extent::All | Extent::Ahead | Extent::NearLimit => Urgency::Decision,
             Extent::Limited => Urgency::Routine,
         };
-        if reader.ask(requests.collect(), urgency) {
-            (self.storage.pending, self.storage.asked_grown) = (Some(extent), grown);
-            self.storage.asked_counts = counts.filter(|_| extent == Extent::Ahead);
+        if reader.request(requests.collect(), urgency) {
+            (self.storage.pending, self.storage.grown_at_request) = (Some(extent), grown);
+            self.storage.counts_at_request = counts.filter(|_| extent == Extent::Ahead);
             if let Some(due_ns) = &mut self.storage.summary_due_ns {
-                *due_ns = mono_ns().saturating_add(nanos(stats_summary::EVERY));
+                *due_ns = mono_ns().saturating_add(nanos(stats_summary::MIN_INTERVAL));
             }
         }
     }
@@ -311,9 +317,9 @@ impl ControlLoop {
         memory.join("cgroup.procs")
     }
 
-    /// Takes what was read. Whether the engine is to see it: pods that were only near their limits, and still are, are
-    /// of no interest.
-    pub(super) fn take_storage(&mut self, sample: StorageSample) -> bool {
+    /// Takes a reading. Returns whether the engine needs it: it does not need pods that were only near their
+    /// limits, and still are.
+    pub(super) fn handle_storage_sample(&mut self, sample: StorageSample) -> bool {
         let (watch, active) = (&mut self.storage, self.pod_index.active());
         let extent = watch.pending.take();
         let not_before = |pause: Duration, pace: u64| {
@@ -321,7 +327,7 @@ impl ControlLoop {
             sample.began_ns.saturating_add(pause)
         };
         let was_ahead = watch.counts.is_some();
-        watch.counts = watch.asked_counts.take();
+        watch.counts = watch.counts_at_request.take();
         if matches!(extent, Some(Extent::All | Extent::Ahead)) {
             // The kubelet's values are older than its answer in any case.
             let took_ns = watch.summary_due_ns.map_or(0, |_| sample.took_ns);
@@ -332,33 +338,34 @@ impl ControlLoop {
             watch.all_read_ns = None;
         }
         if extent != Some(Extent::NearLimit) {
-            watch.limits_due_ns = not_before(LIMITS, LIMITS_PACE);
+            watch.limits_due_ns = not_before(LIMITS_INTERVAL, LIMITS_PACE);
         }
         watch.near_due_ns = not_before(LIMIT_FLOOR, LIMITS_PACE);
         watch.ahead_due_ns = not_before(AHEAD, LIMITS_PACE);
-        watch.kill_order_due_ns = not_before(KILL_ORDER, KILL_ORDER_PACE);
-        let mut is_of_interest = matches!(extent, None | Some(Extent::All | Extent::Limited));
+        watch.kill_order_due_ns = not_before(KILL_ORDER_INTERVAL, KILL_ORDER_PACE);
+        let mut needs_sync = matches!(extent, None | Some(Extent::All | Extent::Limited));
         for (uid, storage) in &sample.pods {
             let known = active.index_of(uid).and_then(|place| active.get(place));
             let Some(known) = known.filter(|known| !known.limits.is_empty()) else { continue };
             let left = storage.headroom(known);
-            is_of_interest |= left.is_none();
-            watch.headrooms.insert(uid.clone(), LimitHeadroom { grown: watch.asked_grown, left });
+            needs_sync |= left.is_none();
+            watch.headrooms.insert(uid.clone(), LimitHeadroom { grown: watch.grown_at_request, left });
         }
         watch.headrooms.retain(|uid, _| active.index_of(uid).is_some());
-        watch.is_new |= is_of_interest;
+        watch.needs_limit_check |= needs_sync;
         if extent == Some(Extent::All) {
-            self.wait_for_xfs(sample.preallocated(), mono_ns());
+            self.begin_xfs_wait(sample.preallocated(), mono_ns());
         }
         self.node_sampler.take_storage(sample, &self.pod_index);
-        is_of_interest
+        needs_sync
     }
 
-    /// The agent has ended a pod itself: what it has written is still there.
-    pub(super) fn let_disks_settle(&mut self, it: &InFlightEviction) {
+    /// Pauses evictions for a disk after the agent has ended a pod itself: the files of the pod are still
+    /// there.
+    pub(super) fn pause_disk_evictions(&mut self, it: &InFlightEviction) {
         let is_of_disk = matches!(it.resource(), Resource::EphemeralStorage | Resource::Inodes);
         if is_of_disk && it.api.is_none() {
-            self.storage.settled_ns = mono_ns().saturating_add(nanos(SETTLE));
+            self.storage.paused_until_ns = mono_ns().saturating_add(nanos(DISK_EVICTION_PAUSE));
         }
     }
 }

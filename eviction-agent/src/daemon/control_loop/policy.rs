@@ -16,7 +16,7 @@ use eviction_core::threshold::ThresholdLevels;
 use eviction_node::clock::mono_ns;
 
 impl ControlLoop {
-    /// Passes a changed configuration, or that it is to be applied, to the engine; a sync follows.
+    /// Passes a changed configuration, or the command to apply it, to the engine. A sync follows.
     pub(super) fn step_configuration(&mut self, event: Event) {
         let now = self.clock.now();
         let decision = self.step(Input { at: now.wall, event });
@@ -24,8 +24,8 @@ impl ControlLoop {
             self.adopt_policy();
         }
         // The sync that follows finds the pods that a pending policy would evict.
-        let waits = matches!(decision.proposal, Some(ProposalState::Pending(_)));
-        if !waits && self.state.last_change.take(&decision) {
+        let is_pending = matches!(decision.proposal, Some(ProposalState::Pending(_)));
+        if !is_pending && self.state.last_change.update(&decision) {
             let first_id = self.state.decisions + 1;
             self.publish_decision(decision, |decision, permit| DecisionEvent {
                 first_id,
@@ -46,31 +46,31 @@ impl ControlLoop {
         let capacity = self.node_sampler.capacity();
         let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         self.memory_levels = ThresholdLevels::of(policy, Signal::MemoryAvailable, signed(capacity.memory));
-        self.gauges.follow(policy, &self.metrics);
+        self.gauges.set_policy(policy, &self.metrics);
         self.pid_levels = ThresholdLevels::of(policy, Signal::PidAvailable, signed(capacity.pids));
-        self.node_sampler.follow(&policy.rules);
-        self.node_sampler.allocatable.follow(policy);
-        self.node_sampler.disks.follow(policy);
+        self.node_sampler.apply_rules(&policy.rules);
+        self.node_sampler.allocatable.apply_policy(policy);
+        self.node_sampler.disks.apply_policy(policy);
         let rules = policy.rules.clone();
-        let pod_index = std::mem::take(&mut self.pod_index).under(policy);
-        self.take_pods(pod_index);
-        self.follow_rules(&rules);
+        let pod_index = std::mem::take(&mut self.pod_index).with_policy(policy);
+        self.adopt_pods(pod_index);
+        self.apply_rules(&rules);
         self.warn_without_kernel_kill();
     }
 
-    /// Applies other rules to the rate limit; evictions in flight go on.
-    fn follow_rules(&mut self, rules: &Rules) {
-        self.rate_limit.follow(rules);
-        // Of those that were chosen by the kubelet's rules it is not known what they will free.
+    /// Applies changed rules to the rate limit. Evictions in flight go on.
+    fn apply_rules(&mut self, rules: &Rules) {
+        self.rate_limit.set_rules(rules);
+        // It is not known what evictions that were chosen by the kubelet's rules will release.
         let is_unknown = |it: &&InFlightEviction| it.expected == [ExpectedRelease::UNKNOWN; Signal::COUNT];
         let decided = self.executing().filter(is_unknown).map(|it| it.decided_at).max();
         if let Some(decided) = decided.filter(|_| !rules.are_kubelets()) {
             let patience = TERMINATION_TIMEOUT.as_nanos().unsigned_abs();
-            self.hold_evictions(self.clock.mono_of(decided).saturating_add(patience));
+            self.pause_evictions_until(self.clock.mono_of(decided).saturating_add(patience));
         }
     }
 
-    /// Whether a policy that waits may rank pods on trial, or as soon as it takes effect.
+    /// Returns whether a pending policy may rank pods on trial, or as soon as it takes effect.
     pub(super) fn ranks_on_trial(&self, stats: &NodeStats) -> bool {
         let Some(proposed) = self.engine.proposed() else { return false };
         if proposed.rules.prediction().is_some() {
@@ -85,10 +85,10 @@ impl ControlLoop {
         })
     }
 
-    /// Whether this sync passes the pods to the engine for the sake of their trends: once for each full sample.
-    pub(super) fn follows_pods(&mut self) -> bool {
+    /// Returns whether this sync passes the pods to the engine for their trends: once for each full sample.
+    pub(super) fn passes_pods_for_trends(&mut self) -> bool {
         let follows = self.engine.policy().rules.prediction().is_some();
-        let last = std::mem::replace(&mut self.state.followed_ns, self.state.last_full_ns);
+        let last = std::mem::replace(&mut self.state.trends_updated_ns, self.state.last_full_ns);
         follows && last != self.state.last_full_ns
     }
 }

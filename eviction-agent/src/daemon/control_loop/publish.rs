@@ -1,8 +1,7 @@
 //! Publishes decisions and samples of pods: the telemetry thread gets a copy of each.
 //!
-//! The record of a decision is made there, from the decision and everything that it points to. The lists in it
-//! are those that the next evaluation uses, so they stay here; the copy is made after everything was
-//! done that cannot wait.
+//! The telemetry thread makes the record of a decision from the decision and everything that it points to. The
+//! next evaluation uses the same lists, so they stay here. The copy is made after everything that cannot wait.
 
 use std::sync::Arc;
 
@@ -17,7 +16,7 @@ use crate::telemetry::queue::DecisionEvent;
 use crate::telemetry::recording::Key;
 
 impl ControlLoop {
-    /// Publishes a decision, and takes its memory back. What the telemetry thread has no room for is
+    /// Publishes a decision, and recycles its memory. If the telemetry thread has no room, the decision is
     /// dropped and counted.
     pub(super) fn publish_decision(
         &mut self,
@@ -28,7 +27,7 @@ impl ControlLoop {
         self.recycle(decision);
     }
 
-    /// Takes back the memory of a decision and of what it was made of.
+    /// Recycles the memory of a decision and of its snapshot.
     pub(super) fn recycle(&mut self, decision: Decision) {
         let snapshot = decision.evaluation().map(|evaluation| Arc::clone(&evaluation.snapshot));
         self.engine.recycle(decision);
@@ -37,7 +36,7 @@ impl ControlLoop {
         }
     }
 
-    /// Publishes what pods use, from the last full sample.
+    /// Publishes the pods' usage of the last full sample.
     pub(super) fn publish_pods(&mut self, node_sample: &CompleteSample) {
         let builder = self.node_sampler.snapshot_of_pods(node_sample, &self.pod_index);
         let snapshot = self.node_sampler.finish(builder, self.engine.pods());
@@ -52,8 +51,8 @@ impl ControlLoop {
         self.node_sampler.recycle(snapshot);
     }
 
-    /// Sends all that an engine needs to go on from here, if the recorder begins a segment. That allocates,
-    /// so it comes at the end of an iteration.
+    /// Sends all state that an engine needs to continue from here, if the recorder begins a segment. That
+    /// allocates, so it is done at the end of an iteration.
     pub(crate) fn record_key(&mut self) {
         let Some(recorder) = self.recorder.as_mut().filter(|it| it.wants_key()) else { return };
         let layout = (!self.engine.wants_layout()).then(|| self.node_sampler.disks.layout());
@@ -64,14 +63,14 @@ impl ControlLoop {
             state: self.engine.state(),
             layout,
             terminating: self.state.terminating.iter().map(|it| it.uid().into()).collect(),
-            api: self.state.reach,
+            api: self.state.reachability,
             lost: 0,
             pods: Arc::clone(self.engine.pods()),
         });
     }
 }
 
-/// The same decision in memory of its own, down to the values of the sample.
+/// Returns a deep copy of a decision, including the values of the sample.
 fn copy_of(decision: &Decision) -> Decision {
     let mut copy = decision.clone();
     if let DecisionKind::Evaluated(evaluation) = &mut copy.kind {

@@ -23,25 +23,25 @@ use eviction_node::allocatable::PodsRootSample;
 use eviction_node::clock::mono_ns;
 use eviction_node::sampler::CompleteSample;
 
-/// Full samples until the memory.stat of every cgroup was read, where nothing moves, while the node is calm and every
-/// threshold far, or one so near that there is no time: to read them all takes 16 ms for 330 containers.
-const TURNS: usize = 12;
+/// How many full samples it takes to read the memory.stat of every unchanged cgroup while the node is calm and
+/// every threshold far, or one so near that there is no time. To read them all takes 16 ms for 330 containers.
+const STAT_CYCLE: usize = 12;
 
-/// With less time than this until a threshold could be reached only the node is sampled, for as long as a full sample can
-/// be put off.
-const BRIEF: Duration = Duration::from_millis(20);
+/// With less time than this until a threshold could be reached, only the node is sampled, for as long as a full
+/// sample can be postponed.
+const NODE_ONLY_WITHIN: Duration = Duration::from_millis(20);
 
-/// How long a full sample is put off: values of pods would be ever older, and new pods unknown.
-const PUT_OFF: Duration = Duration::from_secs(1);
+/// How long a full sample is postponed: beyond that the values of pods would be too old, and new pods unknown.
+const FULL_POSTPONEMENT: Duration = Duration::from_secs(1);
 
-/// How often it is checked whether a backend is loaded or attached.
-const CHANGING: Duration = Duration::from_millis(20);
+/// How often the agent checks whether a backend is loaded or attached.
+const BACKEND_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Charged cgroups between two syncs, at least.
-const BESIDE: usize = 1024;
+/// The minimum number of charged cgroups between two syncs for which memory is reserved.
+const MIN_CHARGED_CAPACITY: usize = 1024;
 
 impl ControlLoop {
-    /// Sets the kernel thresholds of memory. Returns the bytes to the nearest eviction threshold.
+    /// Sets the kernel thresholds of memory. Returns the headroom to the nearest eviction threshold in bytes.
     fn set_memory_thresholds(&mut self, node_sample: &CompleteSample, now_ns: u64) -> Option<u64> {
         let (Reading::Known(usage), Some(id)) = (node_sample.measured, root_id(&self.node_sampler.cgroups))
         else {
@@ -52,17 +52,18 @@ impl ControlLoop {
         let whole_machine = self.node_sampler.cgroups.root().whole_machine;
         let pods_id = self.node_sampler.allocatable.group(&self.node_sampler.cgroups);
         let own_limit = node_sample.pods_root.and_then(|root| {
-            self.take_limit_sample(root.id, root.seen, root.limit, DetectedBy::SAMPLE);
-            self.limits.find(root.id).map(LimitWatch::line)
+            self.handle_limit_sample(root.id, root.seen, root.limit, DetectedBy::SAMPLE);
+            self.limits.find(root.id).map(LimitWatch::level)
         });
         if let Some(root) = node_sample.pods_root {
-            self.node_sampler.allocatable.lines(self.engine.policy(), root.limit);
+            self.node_sampler.allocatable.levels(self.engine.policy(), root.limit);
         }
-        let pods_headroom = self.node_sampler.allocatable.distance();
+        let pods_headroom = self.node_sampler.allocatable.headroom();
         let levels = self.memory_levels.working_sets(memory_capacity);
         let levels = levels.map(|level| conservative_level(measure, usage, level));
         let pods = node_sample.pods_root.map(|PodsRootSample { id, seen: usage, limit }| {
-            let levels = self.node_sampler.allocatable.lines(self.engine.policy(), limit).working_sets(limit);
+            let levels =
+                self.node_sampler.allocatable.levels(self.engine.policy(), limit).working_sets(limit);
             CgroupThresholds { id, usage, levels: levels.chain(own_limit) }
         });
         let node = CgroupThresholds { id, usage, levels };
@@ -72,54 +73,54 @@ impl ControlLoop {
 
     /// Schedules the next read of the cgroup of all pods, if it was read in this sync.
     fn schedule_pods(&mut self, node_sample: &CompleteSample, calm: bool, now_ns: u64) {
-        let distance = self.node_sampler.allocatable.distance();
+        let distance = self.node_sampler.allocatable.headroom();
         let SampleSchedule { sample, full } = self.notifier.schedule(distance, calm);
         if node_sample.pods_root.is_some() {
             self.node_sampler.allocatable.wait_until(now_ns.saturating_add(nanos(sample)));
         } else if self.node_sampler.allocatable.due_in_ns(now_ns).is_none_or(|due| due == 0) {
-            // There was nothing to read, or it could not be read.
+            // There was no cgroup to read, or it could not be read.
             self.node_sampler.allocatable.wait_until(now_ns.saturating_add(nanos(full)));
         }
         if self.node_sampler.allocatable.may_be_met() {
-            // Each sync reads it.
-            self.node_sampler.allocatable.hurry();
+            // Each sync reads the cgroup of all pods then.
+            self.node_sampler.allocatable.read_at_next_sample();
         }
     }
 
-    /// Sets the kernel thresholds at the headrooms of this sync, and the timer for whatever comes first. Returns whether there
-    /// is time left: a full sample was taken.
-    pub(super) fn arm(
+    /// Sets the kernel thresholds at the headrooms of this sync, and the timer to what is due first. Returns
+    /// whether there is time left: a full sample was taken.
+    pub(super) fn set_thresholds_and_timer(
         &mut self,
         node_sample: &CompleteSample,
-        pressed: bool,
+        under_pressure: bool,
         grace: Option<Duration>,
     ) -> bool {
         let now_ns = mono_ns();
         let headroom = self.set_memory_thresholds(node_sample, now_ns);
         // A node without thresholds on memory is far from all of them.
         let headroom = self.memory_levels.lowest().map_or(Some(u64::MAX), |_| headroom);
-        let calm = !pressed && node_sample.memory_left.known().is_some();
+        let calm = !under_pressure && node_sample.memory_left.known().is_some();
         let SampleSchedule { sample, full } = self.notifier.schedule(headroom, calm);
-        // The headroom is that of the reading.
+        // The headroom is as of the reading.
         let passed = Duration::from_nanos(now_ns.saturating_sub(node_sample.read_at.mono_ns));
-        let mut due = sample_interval::left(sample, passed);
+        let mut due = sample_interval::remaining(sample, passed);
         self.schedule_pods(node_sample, calm, now_ns);
-        let is_brief = sample <= BRIEF;
-        let full = if is_brief { full.saturating_add(PUT_OFF) } else { full };
+        let samples_node_only = sample <= NODE_ONLY_WITHIN;
+        let full = if samples_node_only { full.saturating_add(FULL_POSTPONEMENT) } else { full };
         if let Reading::Known(left) = node_sample.pids_left {
-            self.arm_tasks(node_sample, left);
+            self.set_pid_threshold(node_sample, left);
         }
         let full_in =
             full.saturating_sub(Duration::from_nanos(now_ns.saturating_sub(self.state.last_full_ns)));
-        let at_leisure = full_in.is_zero();
-        if at_leisure {
-            let in_turn = full == sample_interval::FULL_CALM || is_brief;
-            self.sample_in_full(now_ns, if in_turn { TURNS } else { 1 });
+        let is_full_sample = full_in.is_zero();
+        if is_full_sample {
+            let is_spread = full == sample_interval::FULL_CALM || samples_node_only;
+            self.sample_in_full(now_ns, if is_spread { STAT_CYCLE } else { 1 });
             due = due.min(full);
         } else {
             due = due.min(full_in.max(sample_interval::FLOOR));
         }
-        let tree = self.tree_due(now_ns, !is_brief);
+        let tree = self.refresh_tree_if_due(now_ns, !samples_node_only);
         self.sample_limits();
         let limits = self.limits.due_ns(now_ns);
         let pods = self.node_sampler.allocatable.due_in_ns(now_ns).filter(|due| *due > 0);
@@ -134,44 +135,44 @@ impl ControlLoop {
             due = due.min(other);
         }
         if self.notifier.is_changing() {
-            due = due.min(CHANGING);
+            due = due.min(BACKEND_CHECK_INTERVAL);
         }
-        if let Some(interval) = self.node_sampler.stall_interval_ns().filter(|_| pressed) {
+        if let Some(interval) = self.node_sampler.stall_interval_ns().filter(|_| under_pressure) {
             due = due.min(Duration::from_nanos(interval));
         }
-        if self.review_terminating(now_ns) {
+        if self.update_terminating(now_ns) {
             due = Duration::ZERO;
         }
         self.state.sync_due_ns = now_ns.saturating_add(nanos(due));
         if let Reading::Known(left) = node_sample.pids_left {
             due = due.min(self.pids_due(left, node_sample.at.mono_ns));
         }
-        self.arm_disks(now_ns);
+        self.set_disk_thresholds(now_ns);
         self.read_ahead(now_ns);
-        let disks = self.node_sampler.disks.due().map(|disks| sample_interval::left(disks, passed));
+        let disks = self.node_sampler.disks.due().map(|disks| sample_interval::remaining(disks, passed));
         let xfs = self.storage.preallocation.wait(now_ns);
-        for disks in [disks, self.watch_limits(now_ns), xfs].into_iter().flatten() {
+        for disks in [disks, self.read_storage_near_limits(now_ns), xfs].into_iter().flatten() {
             due = due.min(disks);
         }
         self.set_timer(due, now_ns);
-        at_leisure
+        is_full_sample
     }
 
     /// Sets the kernel thresholds of the disks at the headrooms of the last sample.
-    fn arm_disks(&mut self, now_ns: u64) {
+    fn set_disk_thresholds(&mut self, now_ns: u64) {
         self.notifier.set_disk_thresholds(self.node_sampler.disks.devices(), now_ns);
     }
 
-    /// Sets the timer to that time after `since_ns` ([`sample_interval::left`]).
+    /// Sets the timer to `due` after `since_ns` ([`sample_interval::remaining`]).
     pub(super) fn set_timer(&mut self, due: Duration, since_ns: u64) {
         let now_ns = mono_ns();
         let passed = Duration::from_nanos(now_ns.saturating_sub(since_ns));
-        let due = sample_interval::left(due.max(sample_interval::FLOOR), passed);
+        let due = sample_interval::remaining(due.max(sample_interval::FLOOR), passed);
         self.state.due_ns = now_ns.saturating_add(nanos(due));
         self.notifier.set_timer(due);
     }
 
-    /// Samples process IDs and disks alone, where nothing else was due. False if a sync is needed.
+    /// Samples only process IDs and disks if nothing else was due. Returns false if a sync is needed.
     pub(super) fn sample_pids_and_disks(&mut self) -> bool {
         let at = self.clock.now();
         let Some(left_ns) = self.state.sync_due_ns.checked_sub(at.mono_ns) else { return false };
@@ -180,36 +181,36 @@ impl ControlLoop {
         }
         let pids = self.node_sampler.available_pids(at);
         let Reading::Known(left) = pids else { return false };
-        self.notifier.bpf.note_disks();
+        self.notifier.bpf.record_disk_totals();
         let disks = self.node_sampler.read_disks(at);
         let is_pressed = self.pid_levels.may_be_met(left) || self.node_sampler.disks.may_be_met();
-        if is_pressed || self.state.last_change.predicts() || self.disk_kill_wants_sync(at.mono_ns) {
+        if is_pressed || self.state.last_change.predicts() || self.disk_kill_needs_sync(at.mono_ns) {
             return false;
         }
         self.count_sync(Trigger::Pids, at);
-        self.note_reading(Signal::PidAvailable, pids, self.node_sampler.capacity().pids, at);
-        self.note_disks(&disks, at);
-        self.arm_disks(at.mono_ns);
+        self.record_reading(Signal::PidAvailable, pids, self.node_sampler.capacity().pids, at);
+        self.record_disks(&disks, at);
+        self.set_disk_thresholds(at.mono_ns);
         self.read_ahead(at.mono_ns);
         let due = self.pids_due(left, at.mono_ns).min(Duration::from_nanos(left_ns));
-        let disks = [self.node_sampler.disks.due(), self.watch_limits(at.mono_ns)];
+        let disks = [self.node_sampler.disks.due(), self.read_storage_near_limits(at.mono_ns)];
         let due = disks.into_iter().flatten().min().map_or(due, |disks| due.min(disks));
         self.set_timer(due, at.mono_ns);
         true
     }
 
-    /// Repairs what events did not report: the tree, all values, what was lost.
-    pub(super) fn sample_in_full(&mut self, now_ns: u64, turns: usize) {
+    /// Takes a full sample. It repairs what events did not report: the tree, all values, and lost events.
+    pub(super) fn sample_in_full(&mut self, now_ns: u64, cycle: usize) {
         self.state.last_full_ns = now_ns;
         let (losses, is_tree_missed) = self.notifier.bpf.read_losses(&self.metrics);
         self.check_tree(now_ns, is_tree_missed || losses.is_some());
-        self.gauges.anomalies(self.engine.oom().anomalies());
+        self.gauges.count_anomalies(self.engine.oom().anomalies());
         self.count_oom_kills();
-        self.node_sampler.cgroups.sample_all(turns, Tasks::Leave);
+        self.node_sampler.cgroups.sample_all(cycle, Tasks::Leave);
         self.read_limited_storage(now_ns);
         // A limit may be set long after its cgroup was created.
         self.adopt_limits();
-        self.review_limits(now_ns);
+        self.update_limits(now_ns);
         let pods = self.node_sampler.cgroups.last_pods().iter();
         let usage = pods.filter_map(|pod| Some((pod.memory.cgroup_id, pod.memory.usage.known()?)));
         self.notifier.check_backends(usage, self.node_sampler.cgroups.tree(), now_ns);
@@ -219,17 +220,18 @@ impl ControlLoop {
         }
     }
 
-    /// Ranks all pods before that is needed: every buffer gets its size, and its pages are there. Once for each set of pods,
-    /// when there is time. With a grace period no pod is ranked at first: then only the buffers before that are filled.
+    /// Ranks all pods before that is needed, so that every buffer has its size and its pages are resident. Runs
+    /// once for each set of pods, when there is time. With a grace period no pod is ranked at first: then only
+    /// the buffers before that are filled.
     pub(super) fn warm_up(&mut self, node_sample: &CompleteSample) {
         let Some(available) = self.memory_levels.lowest() else { return };
         if std::mem::replace(&mut self.state.is_warm, true) {
             return;
         }
-        let mut stage = *node_sample;
+        let mut sample = *node_sample;
         let available = available.saturating_sub(1).max(0).unsigned_abs();
         let working_set = self.node_sampler.capacity().memory.saturating_sub(available);
-        // Values as old as those of the last evaluation would evict no pod.
+        // With values as old as those of the last evaluation no pod would be evicted.
         let at = self.clock.now().wall;
         let memory = MemoryStats {
             time: Some(at),
@@ -237,22 +239,22 @@ impl ControlLoop {
             working_set: Some(working_set),
             ..node_sample.stats.memory.known().unwrap_or_default()
         };
-        stage.stats.memory = Reading::Known(memory);
-        let detail = &mut stage.stats.memory_detail;
+        sample.stats.memory = Reading::Known(memory);
+        let detail = &mut sample.stats.memory_detail;
         detail.mem_available = detail.mem_available.map(|_| available);
-        let snapshot = self.node_sampler.snapshot_with_pods(&stage, &self.pod_index, Tasks::Count);
+        let snapshot = self.node_sampler.snapshot_with_pods(&sample, &self.pod_index, Tasks::Count);
         let snapshot = self.node_sampler.finish(snapshot, self.engine.pods());
         self.engine.rank_ahead(&snapshot, &mut self.state.ahead);
         self.engine.warm_up(at, Arc::clone(&snapshot));
         self.node_sampler.recycle(snapshot);
-        self.state.last_change.make_room();
-        // Cgroups outside the node's charge as well, where the node is not the whole machine.
-        let groups = self.node_sampler.cgroups.tree().groups().len().max(BESIDE);
+        self.state.last_change.reserve();
+        // Charged cgroups outside the node's cgroup count as well, if the node is not the whole machine.
+        let groups = self.node_sampler.cgroups.tree().groups().len().max(MIN_CHARGED_CAPACITY);
         self.state.charged.reserve(groups);
-        self.notifier.bpf.make_room(groups);
+        self.notifier.bpf.reserve_growths(groups);
     }
 
-    /// When process IDs are to be sampled again, by how fast they were used up since the last sample.
+    /// Returns when process IDs are to be sampled again, by how fast they were used up since the last sample.
     pub(super) fn pids_due(&mut self, left: i64, now_ns: u64) -> Duration {
         let Some(distance) = self.pid_levels.distance(left) else {
             let is_watched = self.pid_levels.lowest().is_some();
@@ -270,7 +272,7 @@ impl ControlLoop {
     }
 }
 
-/// When the next grace period of a threshold that is met ends.
+/// Returns the time until the next grace period of a met threshold ends.
 pub(super) fn next_grace(decision: &Decision) -> Option<Duration> {
     let evaluation = decision.evaluation()?;
     let waiting = evaluation.met.iter().filter(|met| !met.grace_period_over);

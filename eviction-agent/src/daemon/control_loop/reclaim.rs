@@ -16,28 +16,28 @@ use eviction_cri::images::unused_bytes;
 use eviction_cri::{ReclaimOrder, ReclaimReport, Space};
 
 use super::ControlLoop;
-use crate::daemon::reclaim::{ReclaimExecutor, ShortFs, WITHIN};
+use crate::daemon::reclaim::{ATTEMPT_TIMEOUT, ReclaimExecutor, ShortFs};
 use crate::telemetry::event_log;
 use eviction_node::clock::mono_ns;
 
-/// How long the kubelet has from the crossing on: it synchronizes every ten seconds.
-const KUBELET_NS: u64 = 15_000_000_000;
+/// How long the kubelet has after the crossing: it synchronizes every 10 s.
+const KUBELET_WAIT_NS: u64 = 15_000_000_000;
 
-/// When an executor is abandoned that should have ended by itself.
-const GIVEN_UP_NS: u64 = WITHIN.as_nanos() as u64 + 2_000_000_000;
+/// After this time an executor is abandoned that should have ended by itself.
+const EXECUTOR_TIMEOUT_NS: u64 = ATTEMPT_TIMEOUT.as_nanos() as u64 + 2_000_000_000;
 
-/// What is known of reclaim from one sample to the next.
+/// The state of reclaim from one sample to the next.
 #[derive(Debug, Default)]
 pub(crate) struct ReclaimState {
     executor: Option<ReclaimExecutor>,
     /// `status.images` of the Node object.
     images: Vec<ContainerImage>,
-    /// Signals for which there was an attempt since their thresholds were met.
+    /// Signals for which reclaim was attempted since their thresholds were met.
     attempted: SignalSet,
     pub(super) phase: Phase,
-    /// An attempt has just ended: the next sample is what it left.
+    /// Whether an attempt has just ended: the next sample shows its result.
     has_ended: bool,
-    /// The last decision waits for an attempt: no pod is evicted before it ends.
+    /// Whether the last decision waits for an attempt: no pod is evicted before it ends.
     pub(super) is_awaited: bool,
 }
 
@@ -45,19 +45,19 @@ pub(crate) struct ReclaimState {
 pub(super) enum Phase {
     #[default]
     Idle,
-    /// The executor works since then.
+    /// The executor has been working since `since_ns`.
     Running { signal: Signal, since_ns: u64 },
-    /// Left to the kubelet since then.
+    /// Reclaim has been left to the kubelet since `since_ns`.
     LeftToKubelet { signal: Signal, since_ns: u64, estimate: GarbageEstimate },
 }
 
 /// How a decision that waits for reclaim goes on.
-enum Next {
+enum ReclaimStep {
     /// No pod is evicted for this signal yet.
     Wait,
-    /// Reclaim is over: this sample is what it left.
+    /// Reclaim is over: this sample shows its result.
     Done,
-    /// Nothing was tried.
+    /// Reclaim was not attempted.
     Skip,
 }
 
@@ -74,11 +74,11 @@ impl ReclaimState {
         }
     }
 
-    pub(super) fn take_images(&mut self, images: Vec<ContainerImage>) {
+    pub(super) fn set_images(&mut self, images: Vec<ContainerImage>) {
         self.images = images;
     }
 
-    /// Forgets what was tried for signals whose thresholds are met no more.
+    /// Forgets the attempts for signals whose thresholds are not met any more.
     fn forget_resolved(&mut self, evaluation: &Evaluation) {
         let mut still = SignalSet::EMPTY;
         for signal in evaluation.met.iter().filter_map(|met| evaluation.signal_of(met.threshold)) {
@@ -107,11 +107,11 @@ impl ControlLoop {
         let DecisionKind::Evaluated(evaluation) = &mut decision.kind else { return decision };
         self.reclaim.forget_resolved(evaluation);
         let next = match evaluation.driving_signal() {
-            Some(signal) if is_short(evaluation, signal) => self.reclaim_for(evaluation, signal),
+            Some(signal) if wants_reclaim(evaluation, signal) => self.reclaim_for(evaluation, signal),
             _ => return decision,
         };
-        self.reclaim.is_awaited = matches!(next, Next::Wait);
-        if let (Next::Wait, Phase::LeftToKubelet { estimate, .. }) = (&next, self.reclaim.phase) {
+        self.reclaim.is_awaited = matches!(next, ReclaimStep::Wait);
+        if let (ReclaimStep::Wait, Phase::LeftToKubelet { estimate, .. }) = (&next, self.reclaim.phase) {
             evaluation.left_to_kubelet = Some(estimate);
         }
         let evicts = |action: &Action| matches!(action, Action::Evict(_) | Action::ShortenGrace(_));
@@ -120,37 +120,37 @@ impl ControlLoop {
             return decision;
         }
         let answer = match next {
-            Next::Wait => return decision,
-            Next::Done => Ok(Arc::clone(snapshot)),
-            Next::Skip => Err(UnknownReason::Absent),
+            ReclaimStep::Wait => return decision,
+            ReclaimStep::Done => Ok(Arc::clone(snapshot)),
+            ReclaimStep::Skip => Err(UnknownReason::Absent),
         };
         self.engine.recycle(decision);
         self.step(Input { at, event: Event::Reclaimed(answer) })
     }
 
-    fn reclaim_for(&mut self, evaluation: &Evaluation, signal: Signal) -> Next {
+    fn reclaim_for(&mut self, evaluation: &Evaluation, signal: Signal) -> ReclaimStep {
         if self.reclaim.attempted.contains(signal) {
-            return Next::Done;
+            return ReclaimStep::Done;
         }
         match (self.engine.policy().eviction.node_reclaim, self.reclaim.phase) {
             (_, Phase::Running { signal, since_ns }) => self.wait_for_executor(signal, since_ns),
-            (NodeReclaim::Off, _) => Next::Skip,
+            (NodeReclaim::Off, _) => ReclaimStep::Skip,
             (NodeReclaim::Kubelet, phase) => self.leave_to_kubelet(evaluation, signal, phase),
             (NodeReclaim::Cri, _) => self.begin_reclaim(evaluation, signal),
         }
     }
 
     /// Waits for the executor, which has a time limit; but not for one that hangs in the kernel.
-    fn wait_for_executor(&mut self, signal: Signal, since_ns: u64) -> Next {
-        if mono_ns() < since_ns.saturating_add(GIVEN_UP_NS) {
-            return Next::Wait;
+    fn wait_for_executor(&mut self, signal: Signal, since_ns: u64) -> ReclaimStep {
+        if mono_ns() < since_ns.saturating_add(EXECUTOR_TIMEOUT_NS) {
+            return ReclaimStep::Wait;
         }
-        self.lose_executor(signal, "the thread of node reclaim does not answer");
-        Next::Done
+        self.drop_executor(signal, "the thread of node reclaim does not answer");
+        ReclaimStep::Done
     }
 
-    /// Without the executor pods are evicted at once.
-    fn lose_executor(&mut self, signal: Signal, why: &str) {
+    /// Gives up the executor. Without it pods are evicted at once.
+    fn drop_executor(&mut self, signal: Signal, why: &str) {
         self.reclaim.executor = None;
         self.reclaim.phase = Phase::Idle;
         self.reclaim.attempted.insert(signal);
@@ -158,52 +158,53 @@ impl ControlLoop {
     }
 
     /// Starts the executor, which removes what the decision asks for.
-    fn begin_reclaim(&mut self, evaluation: &Evaluation, signal: Signal) -> Next {
+    fn begin_reclaim(&mut self, evaluation: &Evaluation, signal: Signal) -> ReclaimStep {
         let Some(executor) = &self.reclaim.executor else {
             let why = "no thread of node reclaim: `eviction.nodeReclaim: CRI` is turned on by a restart";
-            self.lose_executor(signal, why);
-            return Next::Skip;
+            self.drop_executor(signal, why);
+            return ReclaimStep::Skip;
         };
         let short = short_fs(signal);
-        let asks = |kind| evaluation.layout.reclaims(signal).contains(&kind);
+        let removes = |kind| evaluation.layout.reclaims(signal).contains(&kind);
         let goal = goal(evaluation, short);
         let order =
-            ReclaimOrder { containers: asks(Reclaim::Containers), images: asks(Reclaim::Images), goal };
+            ReclaimOrder { containers: removes(Reclaim::Containers), images: removes(Reclaim::Images), goal };
         if !executor.begin(order, short) {
-            self.lose_executor(signal, "the thread of node reclaim has ended");
-            return Next::Skip;
+            self.drop_executor(signal, "the thread of node reclaim has ended");
+            return ReclaimStep::Skip;
         }
         self.reclaim.phase = Phase::Running { signal, since_ns: mono_ns() };
-        Next::Wait
+        ReclaimStep::Wait
     }
 
-    /// Waits for the kubelet where the node's unused images are estimated to be enough.
-    fn leave_to_kubelet(&mut self, evaluation: &Evaluation, signal: Signal, phase: Phase) -> Next {
+    /// Waits for the kubelet if the node's unused images are estimated to be enough.
+    fn leave_to_kubelet(&mut self, evaluation: &Evaluation, signal: Signal, phase: Phase) -> ReclaimStep {
         let now_ns = mono_ns();
         if let Phase::LeftToKubelet { signal: left, since_ns, .. } = phase {
-            if left == signal && now_ns < since_ns.saturating_add(KUBELET_NS) {
-                return Next::Wait;
+            if left == signal && now_ns < since_ns.saturating_add(KUBELET_WAIT_NS) {
+                return ReclaimStep::Wait;
             }
             self.reclaim.phase = Phase::Idle;
             self.reclaim.attempted.insert(left);
             if left == signal {
-                return Next::Done;
+                return ReclaimStep::Done;
             }
         }
         match self.estimate(evaluation, signal) {
             Some(estimate) if estimate.unused_bytes >= estimate.deficit_bytes => {
                 self.publish_reclaim(event_log::NodeReclaim::left_to_kubelet(signal, estimate));
                 self.reclaim.phase = Phase::LeftToKubelet { signal, since_ns: now_ns, estimate };
-                Next::Wait
+                ReclaimStep::Wait
             }
             _ => {
                 self.reclaim.attempted.insert(signal);
-                Next::Skip
+                ReclaimStep::Skip
             }
         }
     }
 
-    /// What the kubelet can remove, if it has a threshold of this signal. Of inodes nothing is known.
+    /// Estimates what the kubelet can remove, if it has a threshold of this signal. There is no estimate of
+    /// inodes.
     pub(super) fn estimate(&self, evaluation: &Evaluation, signal: Signal) -> Option<GarbageEstimate> {
         let policy = self.engine.policy();
         let acts = policy.kubelet_thresholds.iter().any(|threshold| threshold.signal == signal);
@@ -224,8 +225,8 @@ impl ControlLoop {
         unused_bytes(images, pods.flat_map(|known| &known.pod.images).map(|name| &**name))
     }
 
-    /// Takes note of the end of an attempt; there is to be a sample then.
-    pub(super) fn take_reclaimed(&mut self, report: Option<ReclaimReport>) {
+    /// Handles the end of an attempt. A sample must follow.
+    pub(super) fn handle_reclaim_report(&mut self, report: Option<ReclaimReport>) {
         let running = match self.reclaim.phase {
             Phase::Running { signal, .. } => Some(signal),
             _ => None,
@@ -236,7 +237,7 @@ impl ControlLoop {
                 self.reclaim.attempted.insert(signal);
                 self.publish_reclaim(event_log::NodeReclaim::ended(signal, report));
             }
-            (Some(signal), None) => self.lose_executor(signal, "the thread of node reclaim has ended"),
+            (Some(signal), None) => self.drop_executor(signal, "the thread of node reclaim has ended"),
             (None, Some(_)) => return,
             (None, None) => {
                 self.reclaim.executor = None;
@@ -251,9 +252,9 @@ impl ControlLoop {
     }
 }
 
-/// Whether a threshold of this signal asks for reclaim. Where it is not known yet what pods use of the disk,
-/// reclaim need not wait for that.
-fn is_short(evaluation: &Evaluation, signal: Signal) -> bool {
+/// Returns whether a threshold of this signal asks for reclaim. Reclaim need not wait until the pods' usage of
+/// the disk is known.
+fn wants_reclaim(evaluation: &Evaluation, signal: Signal) -> bool {
     let ends = [EvaluationEnd::AwaitingReclaim, EvaluationEnd::CannotRank];
     ends.contains(&evaluation.end) && !evaluation.layout.reclaims(signal).is_empty()
 }
@@ -265,7 +266,7 @@ fn short_fs(signal: Signal) -> ShortFs {
     }
 }
 
-/// Where all thresholds of this file system that are met are resolved.
+/// Returns the space at which all met thresholds of this file system are resolved.
 fn goal(evaluation: &Evaluation, short: ShortFs) -> Space {
     let mut goal = Space::default();
     for threshold in evaluation.met.iter().filter_map(|met| evaluation.threshold(met.threshold)) {

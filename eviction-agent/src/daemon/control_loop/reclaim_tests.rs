@@ -1,4 +1,4 @@
-//! Reclaim before evictions, by the control loop itself on a node in small whose nodefs is short.
+//! Tests of reclaim before evictions: the control loop runs on a small node whose nodefs is short.
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,24 +15,24 @@ use tokio::sync::mpsc;
 use super::super::ConfigurationFiles;
 use super::reclaim::Phase;
 use super::tests::{Fixture, runtime, start};
-use super::{ReclaimState, Wake};
+use super::{LoopEvent, ReclaimState};
 use crate::daemon::memory_notifier::Trigger;
 use crate::daemon::reclaim::{ReclaimExecutor, ShortFs};
 use crate::spsc::Next;
 use crate::telemetry::event_log;
 use crate::telemetry::queue::TelemetryEvent;
 
-/// The most turns until what a test waits for.
-const TURNS: usize = 200;
+/// The maximum number of iterations until the expected result.
+const ITERATIONS: usize = 200;
 
-/// Always met: more than that of the machine's disk is in use.
+/// Always met: more than 0.1 % of the machine's disk is in use.
 const MET: &str = "nodefs.available: 99.9%";
 const INODES_MET: &str = "nodefs.inodesFree: 99.9%";
 
 /// The machine's disk.
 const DISK: &str = "/var/tmp";
 
-/// A node with a pod and this disk, the kubelet's thresholds, and what removes garbage.
+/// Returns a node with a pod and this disk, the kubelet's thresholds, and this mode of node reclaim.
 fn fixture_on(disk: &Path, thresholds: &str, node_reclaim: &str) -> Option<Fixture> {
     let mut node = Node::new("reclaim", 128 * MIB, 200).ok()?;
     node.add(PodSpec::new("shop", "web", &["main"], 8)).unwrap();
@@ -53,18 +53,18 @@ fn fixture_on(disk: &Path, thresholds: &str, node_reclaim: &str) -> Option<Fixtu
         ConfigurationFiles { kubelet: Some(kubelet), agent: Some(agent), ..ConfigurationFiles::default() };
     let disks = FsPaths { node_fs: Some(disk.into()), kubelet_root: Some(root), ..FsPaths::default() };
     let mut fixture = start(node, configuration, disks);
-    // What the start has seen is forgotten.
+    // The reclaim state and the events of the start are discarded.
     fixture.control_loop.reclaim = ReclaimState::default();
     fixture.events();
     Some(fixture)
 }
 
 impl Fixture {
-    /// What was told of reclaim since the last time.
+    /// Returns the reclaim events since the last call.
     fn events(&mut self) -> Vec<event_log::NodeReclaim> {
         let mut events = Vec::new();
-        while let Next::Value(note) = self.telemetry.next() {
-            let TelemetryEvent::Event(event, _) = note else { continue };
+        while let Next::Value(event) = self.telemetry.next() {
+            let TelemetryEvent::Event(event, _) = event else { continue };
             if let event_log::Event::NodeReclaim(event) = *event {
                 events.push(event);
             }
@@ -72,31 +72,32 @@ impl Fixture {
         events
     }
 
-    /// One sample and what follows from it: how it ended, and whether it is left to the kubelet.
+    /// Takes one sample and follows its decision. Returns how the evaluation ended, and whether reclaim is left
+    /// to the kubelet.
     fn sync(&mut self) -> (EvaluationEnd, bool) {
-        let reacted = self.control_loop.react(Trigger::Timer, None);
-        let evaluation = reacted.decided.as_ref().unwrap().decision.evaluation().unwrap();
+        let result = self.control_loop.sample_and_decide(Trigger::Timer, None);
+        let evaluation = result.decided.as_ref().unwrap().decision.evaluation().unwrap();
         let seen = (evaluation.end, evaluation.left_to_kubelet.is_some());
-        self.control_loop.follow(reacted);
+        self.control_loop.act_on(result);
         seen
     }
 
-    /// Turns until a pod is evicted.
-    async fn evicts(&mut self) {
-        for _ in 0..TURNS {
-            if self.turn().await.0 == Some(EvaluationEnd::Evicted) {
+    /// Runs iterations until a pod is evicted.
+    async fn run_until_eviction(&mut self) {
+        for _ in 0..ITERATIONS {
+            if self.run_iteration().await.0 == Some(EvaluationEnd::Evicted) {
                 return;
             }
         }
         panic!("nobody was evicted");
     }
 
-    fn has_garbage(&mut self, size_bytes: u64) {
+    fn set_garbage(&mut self, size_bytes: u64) {
         let names = vec!["docker.io/library/unused:1".into()];
-        self.control_loop.reclaim.take_images(vec![ContainerImage { names, size_bytes }]);
+        self.control_loop.reclaim.set_images(vec![ContainerImage { names, size_bytes }]);
     }
 
-    /// The executor is the test.
+    /// Lets the test take the place of the executor.
     fn executor(&mut self) -> (mpsc::Receiver<(ReclaimOrder, ShortFs)>, mpsc::Sender<ReclaimReport>) {
         let (executor, orders, reports) = ReclaimExecutor::of_test();
         self.control_loop.reclaim = ReclaimState::new(Some(executor));
@@ -120,7 +121,7 @@ macro_rules! fixture {
 fn enough_garbage_is_left_to_the_kubelet_for_fifteen_seconds() {
     runtime().block_on(async {
         let mut fixture = fixture!(MET, "Kubelet");
-        fixture.has_garbage(1 << 60);
+        fixture.set_garbage(1 << 60);
         let begun = mono_ns();
         for _ in 0..3 {
             let (end, is_left) = fixture.sync();
@@ -135,19 +136,19 @@ fn enough_garbage_is_left_to_the_kubelet_for_fifteen_seconds() {
         };
         assert!(*since_ns >= begun);
         *since_ns -= 15_000_000_000;
-        fixture.evicts().await;
+        fixture.run_until_eviction().await;
         assert!(fixture.events().is_empty(), "one attempt a crossing");
     });
 }
 
 #[test]
-fn what_the_kubelet_cannot_make_up_for_is_evicted_for_at_once() {
+fn a_pod_is_evicted_at_once_if_garbage_is_not_sufficient() {
     runtime().block_on(async {
         for (thresholds, garbage) in [(MET, 0), (MET, 1), (INODES_MET, 1 << 60)] {
             let mut fixture = fixture!(thresholds, "Kubelet");
-            fixture.has_garbage(garbage);
+            fixture.set_garbage(garbage);
             let begun = mono_ns();
-            fixture.evicts().await;
+            fixture.run_until_eviction().await;
             assert!(fixture.events().is_empty());
             assert!(mono_ns() - begun < 14_000_000_000, "{thresholds}: no wait for the kubelet");
         }
@@ -155,23 +156,23 @@ fn what_the_kubelet_cannot_make_up_for_is_evicted_for_at_once() {
 }
 
 #[test]
-fn another_signal_does_not_wait_for_the_first_ones_garbage() {
+fn a_signal_does_not_wait_for_garbage_of_another_signal() {
     runtime().block_on(async {
         let mut fixture = fixture!(INODES_MET, "Kubelet");
-        fixture.has_garbage(1 << 60);
+        fixture.set_garbage(1 << 60);
         let estimate = eviction_core::disk_layout::GarbageEstimate { unused_bytes: 2, deficit_bytes: 1 };
         let signal = Signal::NodeFsAvailable;
         fixture.control_loop.reclaim.phase = Phase::LeftToKubelet { signal, since_ns: mono_ns(), estimate };
-        fixture.evicts().await;
+        fixture.run_until_eviction().await;
     });
 }
 
 #[test]
-fn with_reclaim_off_nothing_is_waited_for() {
+fn a_pod_is_evicted_without_a_wait_if_reclaim_is_off() {
     runtime().block_on(async {
         let mut fixture = fixture!(MET, "Off");
-        fixture.has_garbage(1 << 60);
-        fixture.evicts().await;
+        fixture.set_garbage(1 << 60);
+        fixture.run_until_eviction().await;
         assert!(fixture.events().is_empty());
     });
 }
@@ -182,7 +183,7 @@ fn report(end: ReclaimEnd) -> ReclaimReport {
 }
 
 #[test]
-fn the_executor_has_one_attempt_and_then_a_pod_goes() {
+fn a_pod_is_evicted_after_one_attempt_of_the_executor() {
     runtime().block_on(async {
         let mut fixture = fixture!(MET, "CRI");
         let (mut orders, reports) = fixture.executor();
@@ -197,7 +198,7 @@ fn the_executor_has_one_attempt_and_then_a_pod_goes() {
         assert!(order.containers && order.images && short == ShortFs::Node);
         assert!(orders.try_recv().is_err(), "one order");
         reports.try_send(report(ReclaimEnd::NothingLeft)).unwrap();
-        fixture.evicts().await;
+        fixture.run_until_eviction().await;
         let events = fixture.events();
         let [event] = events.as_slice() else { panic!("{events:?}") };
         assert_eq!((event.result, event.containers, event.freed_bytes), ("nothing_left", 3, 7));
@@ -205,13 +206,13 @@ fn the_executor_has_one_attempt_and_then_a_pod_goes() {
 }
 
 #[test]
-fn an_executor_that_is_missing_ends_or_hangs_keeps_nobody() {
+fn a_missing_ended_or_hung_executor_does_not_prevent_evictions() {
     runtime().block_on(async {
         let mut missing = fixture!(MET, "CRI");
-        missing.evicts().await;
+        missing.run_until_eviction().await;
         let mut ended = fixture!(MET, "CRI");
         drop(ended.executor());
-        ended.evicts().await;
+        ended.run_until_eviction().await;
         let mut hangs = fixture!(MET, "CRI");
         let (_orders, _reports) = hangs.executor();
         hangs.sync();
@@ -219,7 +220,7 @@ fn an_executor_that_is_missing_ends_or_hangs_keeps_nobody() {
             panic!("{:?}", hangs.control_loop.reclaim)
         };
         *since_ns -= 12_000_000_000;
-        hangs.evicts().await;
+        hangs.run_until_eviction().await;
         for mut fixture in [missing, ended, hangs] {
             let events = fixture.events();
             let [event] = events.as_slice() else { panic!("{events:?}") };
@@ -229,9 +230,9 @@ fn an_executor_that_is_missing_ends_or_hangs_keeps_nobody() {
     });
 }
 
-/// What was freed is enough: the threshold is not met any more.
+/// After enough was freed the threshold is not met any more.
 #[test]
-fn when_enough_was_freed_nobody_goes() {
+fn no_pod_is_evicted_if_reclaim_freed_enough() {
     runtime().block_on(async {
         let free = rustix::fs::statvfs("/dev/shm").unwrap();
         let free = free.f_bavail * free.f_frsize;
@@ -244,13 +245,15 @@ fn when_enough_was_freed_nobody_goes() {
         assert_ne!(fixture.sync().0, EvaluationEnd::NoPressure);
         orders.try_recv().unwrap();
         std::fs::remove_file(&garbage).unwrap();
-        let trigger =
-            fixture.control_loop.take(Wake::Reclaimed(Some(Box::new(report(ReclaimEnd::Enough))))).unwrap();
+        let trigger = fixture
+            .control_loop
+            .handle(LoopEvent::Reclaimed(Some(Box::new(report(ReclaimEnd::Enough)))))
+            .unwrap();
         assert_eq!(trigger.0, Trigger::NodeReclaim);
         let (end, _) = fixture.sync();
         assert!(matches!(end, EvaluationEnd::Reclaimed | EvaluationEnd::NoPressure), "{end:?}");
         assert_eq!(fixture.events()[0].result, "enough");
-        // The next crossing has an attempt of its own.
+        // The next crossing has its own attempt.
         fixture.sync();
         std::fs::write(&garbage, vec![1; 64 << 20]).unwrap();
         fixture.sync();

@@ -1,4 +1,4 @@
-//! A sync: from whatever happened to the compact decision, and what follows from that.
+//! A sync: samples the node, makes the compact decision, and acts on it.
 
 use std::sync::Arc;
 
@@ -19,11 +19,11 @@ use crate::telemetry::queue::{DecisionEvent, TelemetryEvent};
 use eviction_node::clock::{Instant, mono_ns};
 use eviction_node::sampler::CompleteSample;
 
-/// So many pods are read again, some 10 µs each: the one that would be evicted, and the next one.
-const FIRST: usize = 2;
+/// How many pods are read again, about 10 µs each: the one that would be evicted, and the next one.
+const REREAD_PODS: usize = 2;
 
-/// With new values others may come first.
-const ROUNDS: usize = 4;
+/// How often pods are read again: with new values other pods may rank first.
+const MAX_REREADS: usize = 4;
 
 impl ControlLoop {
     /// Samples the node, lets the engine decide if it may, and sets all thresholds again.
@@ -32,17 +32,17 @@ impl ControlLoop {
             // Before the sample, whose extent depends on the policy in force.
             self.step_configuration(Event::ApplyProposed);
         }
-        let reacted = self.react(trigger, crossed);
-        self.follow(reacted);
+        let result = self.sample_and_decide(trigger, crossed);
+        self.act_on(result);
     }
 
     /// Carries out the decision, sets all thresholds again, and publishes it.
-    pub(super) fn follow(&mut self, SyncResult { node_sample, pressed, decided }: SyncResult) {
+    pub(super) fn act_on(&mut self, SyncResult { node_sample, under_pressure, decided }: SyncResult) {
         let Some(SyncDecision { decision, trigger, crossed, mono_ns }) = decided else {
-            let at_leisure = self.arm(&node_sample, pressed, None);
+            let is_full_sample = self.set_thresholds_and_timer(&node_sample, under_pressure, None);
             self.arm_kill_order(&node_sample);
             self.arm_disk_kill(&node_sample);
-            if at_leisure {
+            if is_full_sample {
                 self.publish_pods(&node_sample);
             }
             return;
@@ -55,23 +55,24 @@ impl ControlLoop {
         if let Some(node) = &mut self.node
             && node.send(&decision, self.engine.policy(), self.state_sender.next_number())
         {
-            self.state_sender.note();
+            self.state_sender.mark_changed();
         }
         let first_id = self.state.decisions + 1;
         self.carry_out(&decision, mono_ns);
-        self.freeze_instead(&decision);
+        self.freeze_victim(&decision);
         let evicts = self.state.decisions >= first_id;
-        let changed = self.state.last_change.take(&decision) || evicts;
+        let changed = self.state.last_change.update(&decision) || evicts;
         if changed {
-            self.state_sender.note();
+            self.state_sender.mark_changed();
         }
         if evicts && self.evictions.is_some() {
             // The request is sent when this is written, so it does not wait for the end of the iteration.
             self.persist();
         }
-        let at_leisure = self.arm(&node_sample, pressed, next_grace(&decision));
+        let is_full_sample =
+            self.set_thresholds_and_timer(&node_sample, under_pressure, next_grace(&decision));
         if changed {
-            let detected_by = self.seen_by(trigger);
+            let detected_by = self.detected_by(trigger);
             self.publish_decision(decision, |decision, permit| DecisionEvent {
                 first_id,
                 usage: node_sample.memory.known(),
@@ -87,33 +88,33 @@ impl ControlLoop {
         }
         self.arm_kill_order(&node_sample);
         self.arm_disk_kill(&node_sample);
-        if at_leisure {
+        if is_full_sample {
             self.warm_up(&node_sample);
             self.publish_pods(&node_sample);
         }
     }
 
-    /// From whatever happened to the compact decision. Once every buffer has its size it neither allocates nor takes a lock,
-    /// since the thread that holds one may not run.
-    pub(super) fn react(&mut self, trigger: Trigger, crossed: Option<u64>) -> SyncResult {
+    /// Samples the node and makes the compact decision. Once every buffer has its size this neither allocates
+    /// nor takes a lock, since the thread that holds a lock may not get to run.
+    pub(super) fn sample_and_decide(&mut self, trigger: Trigger, crossed: Option<u64>) -> SyncResult {
         let at = self.clock.now();
         self.count_sync(trigger, at);
         let events = self.notifier.drain(&mut self.state.charged);
-        let crossed = self.take_events(events).map(|crossed| crossed.stamp.ktime_ns).or(crossed);
-        self.settle_terminations(at.wall);
+        let crossed = self.handle_bpf_events(events).map(|crossed| crossed.stamp.ktime_ns).or(crossed);
+        self.decide_due_terminations(at.wall);
         self.publish_group_kills(at.mono_ns);
         let mut node_sample = self.node_sampler.sample_node(at, &self.clock, &self.state.charged);
-        self.review_xfs();
+        self.update_xfs_wait();
         let is_counted = self.add_counted_inodes(at.mono_ns);
         node_sample.stats.unmeasured = self.storage.unmeasured(at.mono_ns, is_counted);
         self.mark_sample(node_sample.memory_left, at.mono_ns);
         let (memory, pids) = (node_sample.memory_left, node_sample.pids_left);
         let capacity = self.node_sampler.capacity();
-        self.note_reading(Signal::MemoryAvailable, memory, capacity.memory, at);
-        self.note_reading(Signal::PidAvailable, pids, capacity.pids, at);
-        self.gauges.by_measure(&node_sample.by_measure);
-        self.note_allocatable(&node_sample, at);
-        self.note_disks(&node_sample.stats, at);
+        self.record_reading(Signal::MemoryAvailable, memory, capacity.memory, at);
+        self.record_reading(Signal::PidAvailable, pids, capacity.pids, at);
+        self.gauges.set_by_measure(&node_sample.by_measure);
+        self.record_allocatable(&node_sample, at);
+        self.record_disks(&node_sample.stats, at);
         if let Reading::Known(seen) = node_sample.measured {
             self.notifier.observe(at.mono_ns, seen.working_set);
         }
@@ -127,38 +128,43 @@ impl ControlLoop {
         }
         .filter(|_| disks_pressed);
         // Pods that may be evicted by prediction must have been sampled.
-        let pressed = pids_pressed || self.state.last_change.predicts() || memory_pressed || disks_pressed;
+        let under_pressure =
+            pids_pressed || self.state.last_change.predicts() || memory_pressed || disks_pressed;
         if self.engine.is_waiting(at.wall) {
-            return SyncResult { node_sample, pressed, decided: None };
+            return SyncResult { node_sample, under_pressure, decided: None };
         }
-        let ranks = pressed && self.engine.needs_pods(&node_sample.stats);
+        let ranks = under_pressure && self.engine.needs_pods(&node_sample.stats);
         let on_trial = self.ranks_on_trial(&node_sample.stats);
-        let is_measured = std::mem::take(&mut self.storage.is_new);
-        let with_pods =
-            ranks || on_trial || self.state.last_change.predicts() || self.follows_pods() || is_measured;
+        let is_measured = std::mem::take(&mut self.storage.needs_limit_check);
+        let with_pods = ranks
+            || on_trial
+            || self.state.last_change.predicts()
+            || self.passes_pods_for_trends()
+            || is_measured;
         let snapshot = match with_pods {
             true => {
                 let tasks = if pids_pressed || on_trial { Tasks::Count } else { Tasks::Leave };
-                self.see_pods(&node_sample, tasks, memory_pressed || on_trial)
+                self.snapshot_pods(&node_sample, tasks, memory_pressed || on_trial)
             }
             false => {
                 let builder = self.node_sampler.snapshot_of_node(&node_sample);
                 self.node_sampler.finish(builder, self.engine.pods())
             }
         };
-        let decision = self.pass(node_sample.read_at.wall, &snapshot);
+        let decision = self.evaluate(node_sample.read_at.wall, &snapshot);
         let decided = SyncDecision { decision, trigger, crossed, mono_ns: mono_ns() };
-        SyncResult { node_sample, pressed, decided: Some(decided) }
+        SyncResult { node_sample, under_pressure, decided: Some(decided) }
     }
 
-    /// The node and its pods. Usages that moved are of this sample, but the memory.stat of a pod may be that of the
-    /// last full one: with `again`, it is read for the first candidates, and the pods are ranked once more.
-    fn see_pods(&mut self, node_sample: &CompleteSample, tasks: Tasks, again: bool) -> Arc<Snapshot> {
+    /// Returns a snapshot of the node and its pods. Usages that changed are of this sample, but the memory.stat
+    /// of a pod may be that of the last full one. With `reread`, memory.stat is read for the first candidates,
+    /// and the pods are ranked once more.
+    fn snapshot_pods(&mut self, node_sample: &CompleteSample, tasks: Tasks, reread: bool) -> Arc<Snapshot> {
         let builder = self.node_sampler.snapshot_with_pods(node_sample, &self.pod_index, tasks);
         let mut snapshot = self.node_sampler.finish(builder, self.engine.pods());
-        for _ in 0..if again { ROUNDS } else { 0 } {
+        for _ in 0..if reread { MAX_REREADS } else { 0 } {
             self.engine.rank_ahead(&snapshot, &mut self.state.ahead);
-            let first = self.state.ahead.iter().take(FIRST).map(|candidate| candidate.pod);
+            let first = self.state.ahead.iter().take(REREAD_PODS).map(|candidate| candidate.pod);
             if !self.node_sampler.read_again(node_sample, &self.pod_index, first) {
                 break;
             }
@@ -170,7 +176,7 @@ impl ControlLoop {
     }
 
     /// Lets the engine decide.
-    fn pass(&mut self, at: Timestamp, snapshot: &Arc<Snapshot>) -> Decision {
+    fn evaluate(&mut self, at: Timestamp, snapshot: &Arc<Snapshot>) -> Decision {
         if self.engine.wants_layout() {
             self.step(Input { at, event: Event::DiskLayout(Ok(self.node_sampler.disks.layout())) });
         }
@@ -182,30 +188,30 @@ impl ControlLoop {
         self.metrics.last_iteration.set(self.clock.shown(at.wall).as_millisecond() as f64 / 1000.0);
     }
 
-    pub(super) fn note_reading(
+    pub(super) fn record_reading(
         &mut self,
         signal: Signal,
         available: Reading<i64>,
         capacity: u64,
         at: Instant,
     ) {
-        self.gauges.reading(signal, available, capacity, at.wall);
+        self.gauges.set_reading(signal, available, capacity, at.wall);
         let why = match available {
-            // The kubelet has no value for all pods where their cgroup has no limit.
+            // Like the kubelet: there is no value for all pods if their cgroup has no limit.
             Reading::Unknown(UnknownReason::Absent) if signal == Signal::AllocatableMemoryAvailable => None,
-            // This is no node, or the file system has no limit of inodes.
+            // This is not a node, or the file system has no limit of inodes.
             Reading::Unknown(UnknownReason::Absent) if signal.condition() == NodeCondition::DiskPressure => {
                 None
             }
             Reading::Known(_) => None,
             Reading::Unknown(why) => Some(why),
         };
-        self.note_unknown(signal, why, at);
+        self.report_unknown(signal, why, at);
     }
 
-    fn note_allocatable(&mut self, node_sample: &CompleteSample, at: Instant) {
+    fn record_allocatable(&mut self, node_sample: &CompleteSample, at: Instant) {
         let reading = node_sample.stats.allocatable_memory;
-        // It is not read in each sync: the last value stays, with its limit.
+        // The value is not read in each sync: the last one stays, with its limit.
         if let (Reading::Known(_), None) = (reading, node_sample.pods_root) {
             return;
         }
@@ -216,20 +222,20 @@ impl ControlLoop {
             }
             Reading::Unknown(why) => Reading::Unknown(why),
         };
-        self.note_reading(Signal::AllocatableMemoryAvailable, available, limit, at);
+        self.record_reading(Signal::AllocatableMemoryAvailable, available, limit, at);
     }
 
-    /// The six signals of the disks.
-    pub(super) fn note_disks(&mut self, stats: &NodeStats, at: Instant) {
+    /// Records the readings of the six disk signals.
+    pub(super) fn record_disks(&mut self, stats: &NodeStats, at: Instant) {
         let seen = observe(stats, self.node_sampler.measure());
         for signal in Signal::ALL.into_iter().filter(|it| it.condition() == NodeCondition::DiskPressure) {
             let reading = seen.reading(signal);
             let capacity = reading.known().map_or(0, |seen| seen.capacity.max(0).unsigned_abs());
-            self.note_reading(signal, reading.map(|seen| seen.available), capacity, at);
+            self.record_reading(signal, reading.map(|seen| seen.available), capacity, at);
         }
     }
 
-    fn note_unknown(&mut self, signal: Signal, why: Option<UnknownReason>, at: Instant) {
+    fn report_unknown(&mut self, signal: Signal, why: Option<UnknownReason>, at: Instant) {
         let before = &mut self.state.unknown[signal as usize];
         if *before != why {
             *before = why;
@@ -239,7 +245,7 @@ impl ControlLoop {
         }
     }
 
-    fn seen_by(&self, trigger: Trigger) -> &'static str {
+    fn detected_by(&self, trigger: Trigger) -> &'static str {
         match trigger {
             Trigger::Charge => self.notifier.bpf.charge_backend(),
             Trigger::DiskThreshold => self.notifier.bpf.disk_backend(),
@@ -252,18 +258,18 @@ impl ControlLoop {
     }
 }
 
-/// The result of a sync, before anything is done about it or published.
+/// The result of a sync, before it is acted on or published.
 pub(super) struct SyncResult {
     node_sample: CompleteSample,
-    pressed: bool,
+    under_pressure: bool,
     pub(super) decided: Option<SyncDecision>,
 }
 
-/// A decision and what led to it.
+/// A decision, its trigger and its times.
 pub(super) struct SyncDecision {
     pub(super) decision: Decision,
     trigger: Trigger,
-    /// When the kernel reported it, CLOCK_MONOTONIC.
+    /// When the kernel reported the crossing, CLOCK_MONOTONIC.
     crossed: Option<u64>,
     mono_ns: u64,
 }

@@ -1,5 +1,5 @@
-//! Tasks and time in reclaim: joins what the BPF programs count per cgroup with the pods, and names the cgroups of task
-//! alarms.
+//! Tasks and time in reclaim: joins the counts of the BPF programs per cgroup with the pods, and names the
+//! cgroups of task alarms.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::unix::fs::MetadataExt as _;
@@ -22,8 +22,9 @@ use crate::telemetry::pod_rates::{PodActivity, PodTaskDelta};
 use crate::telemetry::queue::TelemetryEvent;
 
 impl ControlLoop {
-    /// Publishes alarms with the names of this moment, since the cgroup may be gone soon. The sync that follows decides.
-    pub(super) fn take_alarms(&mut self, alarms: &[TaskAlarm]) {
+    /// Publishes alarms with the current names, since the cgroup may be removed soon. The sync that follows
+    /// decides.
+    pub(super) fn publish_task_alarms(&mut self, alarms: &[TaskAlarm]) {
         for alarm in alarms {
             // The engine reports the node's own threshold.
             if alarm.alarm == Alarm::NodeTasks {
@@ -39,8 +40,8 @@ impl ControlLoop {
         }
     }
 
-    /// Sets the kernel threshold of the node's tasks where the next threshold is.
-    pub(super) fn arm_tasks(&mut self, node_sample: &CompleteSample, left: i64) {
+    /// Sets the kernel threshold of the node's tasks at the next pid threshold.
+    pub(super) fn set_pid_threshold(&mut self, node_sample: &CompleteSample, left: i64) {
         let Some(tasks) = node_sample.tasks.known() else { return };
         let root = self.node_sampler.cgroups.root();
         let group = match (root.whole_machine, &root.pids) {
@@ -51,17 +52,17 @@ impl ControlLoop {
             },
             (false, None) => return,
         };
-        let anew = std::mem::take(&mut self.state.rearm_pids);
-        self.notifier.bpf.set_pid_threshold(group, tasks, self.pid_levels.distance(left), anew);
+        let force = std::mem::take(&mut self.state.rearm_pids);
+        self.notifier.bpf.set_pid_threshold(group, tasks, self.pid_levels.distance(left), force);
     }
 
-    /// Publishes what tasks did since the last time, if that is due.
+    /// Publishes the task activity since the last time, if that is due.
     pub(super) fn publish_pod_activity(&mut self, now_ns: u64) {
         // The machine's threshold is compared with forks less exits, which do not include tasks that are not reaped.
         self.state.rearm_pids = true;
         let (programs, Some(kernel)) = self.notifier.bpf.programs() else { return };
         if let Some(deltas) =
-            self.task_totals.take(kernel, programs, now_ns, &self.node_sampler.cgroups, &self.pod_index)
+            self.task_totals.read(kernel, programs, now_ns, &self.node_sampler.cgroups, &self.pod_index)
         {
             self.telemetry.send(TelemetryEvent::PodActivity(deltas, self.clock.now()));
         }
@@ -69,15 +70,15 @@ impl ControlLoop {
 }
 
 /// The time between two reads of the counts.
-const TALLY_NS: u64 = 10_000_000_000;
+const READ_INTERVAL_NS: u64 = 10_000_000_000;
 
 /// The time between two sweeps of the BPF maps.
-const SWEEP_NS: u64 = 60_000_000_000;
+const SWEEP_INTERVAL_NS: u64 = 60_000_000_000;
 
-/// How long an alarm is not sent again.
+/// After this time an alarm may be sent again.
 const REARM_NS: u64 = 10_000_000_000;
 
-/// What the counts were.
+/// The last counts of the BPF programs.
 #[derive(Debug, Default)]
 pub(crate) struct TaskTotals {
     tasks: Vec<(u64, TaskCount)>,
@@ -89,8 +90,9 @@ pub(crate) struct TaskTotals {
 }
 
 impl TaskTotals {
-    /// Reads the counts if that is due, and returns what each pod did since. Also sweeps the BPF maps.
-    pub(crate) fn take(
+    /// Reads the counts if that is due, and returns the activity of each pod since the last read. Also sweeps
+    /// the BPF maps.
+    pub(crate) fn read(
         &mut self,
         kernel: &mut BpfHandle,
         programs: u32,
@@ -98,27 +100,27 @@ impl TaskTotals {
         sampler: &Sampler,
         pod_index: &PodIndex,
     ) -> Option<Vec<PodTaskDelta>> {
-        if now_ns.saturating_sub(self.read_ns) < TALLY_NS {
+        if now_ns.saturating_sub(self.read_ns) < READ_INTERVAL_NS {
             return None;
         }
         self.read_ns = now_ns;
         if self.programs != programs {
-            // Other programs have begun to count.
+            // Other programs count now.
             self.programs = programs;
             self.before.clear();
         }
         let read = kernel.task_counts(&mut self.tasks).and_then(|()| kernel.reclaim_times(&mut self.stalls));
         if let Err(error) = read.and_then(|()| kernel.reset_alarms(now_ns.saturating_sub(REARM_NS))) {
-            tracing::debug!(%error, "reading what tasks did");
+            tracing::debug!(%error, "cannot read the task counters");
             return None;
         }
-        // Of a node that is a group the tree is a part of what the maps are about.
-        if sampler.root().whole_machine && now_ns.saturating_sub(self.swept_ns) >= SWEEP_NS {
+        // If the node is a cgroup, the tree is only a part of what the maps cover.
+        if sampler.root().whole_machine && now_ns.saturating_sub(self.swept_ns) >= SWEEP_INTERVAL_NS {
             self.swept_ns = now_ns;
             match kernel.sweep(|id| sampler.group(id).is_some()) {
                 Ok(0) => {}
-                Ok(entries) => tracing::debug!(entries, "swept what was left of cgroups that are gone"),
-                Err(error) => tracing::debug!(%error, "sweeping the maps"),
+                Ok(entries) => tracing::debug!(entries, "removed the BPF map entries of removed cgroups"),
+                Err(error) => tracing::debug!(%error, "cannot sweep the BPF maps"),
             }
         }
         Some(self.join(sampler, pod_index))
@@ -127,30 +129,31 @@ impl TaskTotals {
     fn join(&mut self, sampler: &Sampler, pod_index: &PodIndex) -> Vec<PodTaskDelta> {
         let now = by_group(&self.tasks, &self.stalls);
         let pods = sampler.pods();
-        let tally = |pod: Option<&Arc<KnownPod>>| PodTaskDelta {
+        let new_delta = |pod: Option<&Arc<KnownPod>>| PodTaskDelta {
             pod: pod.map(Arc::clone),
             activity: PodActivity::default(),
         };
-        // By pod, and not by group: there are two of a pod while the kubelet's driver is being changed. Every pod
-        // has an entry, so that its counters begin at 0.
-        let mut tallies: BTreeMap<Option<&str>, PodTaskDelta> = BTreeMap::new();
+        // By pod, and not by cgroup: a pod has two while the kubelet's cgroup driver is being changed. Every
+        // pod has an entry, so that its counters begin at 0.
+        let mut deltas: BTreeMap<Option<&str>, PodTaskDelta> = BTreeMap::new();
         for pod in pods.pods.iter().filter_map(|group| pod_index.pod_of(group)) {
-            tallies.entry(Some(&*pod.pod.uid)).or_insert_with(|| tally(Some(pod)));
+            deltas.entry(Some(&*pod.pod.uid)).or_insert_with(|| new_delta(Some(pod)));
         }
         for (id, activity) in &now {
             let since = activity.since(self.before.get(id).copied().unwrap_or_default());
             let group = pods.owner(*id).and_then(|owner| pods.pods.get(owner.pod));
             let pod = group.and_then(|group| pod_index.pod_of(group));
-            let entry = tallies.entry(pod.map(|known| &*known.pod.uid));
-            entry.or_insert_with(|| tally(pod)).activity.add(since);
+            let entry = deltas.entry(pod.map(|known| &*known.pod.uid));
+            entry.or_insert_with(|| new_delta(pod)).activity.add(since);
         }
-        let tallies = tallies.into_values().collect();
+        let deltas = deltas.into_values().collect();
         self.before = now;
-        tallies
+        deltas
     }
 }
 
-/// Set, not added: a map whose entries go while it is read is read from its beginning again.
+/// Returns the counts by cgroup. They are set, not added: a map whose entries are removed while it is read is
+/// read from its beginning again.
 fn by_group(tasks: &[(u64, TaskCount)], stalls: &[(u64, ReclaimTime)]) -> HashMap<u64, PodActivity> {
     let mut groups: HashMap<u64, PodActivity> = HashMap::with_capacity(tasks.len());
     for (id, TaskCount { forks, exits, execs, process_forks: _, process_exits: _ }) in tasks {
@@ -164,7 +167,7 @@ fn by_group(tasks: &[(u64, TaskCount)], stalls: &[(u64, ReclaimTime)]) -> HashMa
     groups
 }
 
-/// An alarm with the names of this moment: the cgroup may be gone soon, and then it has none.
+/// Returns an alarm with the current names: the cgroup may be removed soon, and has no name then.
 pub(crate) fn describe(alarm: &TaskAlarm, sampler: &Sampler, pod_index: &PodIndex) -> event_log::TaskAlarm {
     let TaskAlarm { stamp, alarm: what, memcg_id, key_id, tasks, bound, tgid, depth: _ } = *alarm;
     let mut described = event_log::TaskAlarm {
@@ -191,13 +194,13 @@ pub(crate) fn describe(alarm: &TaskAlarm, sampler: &Sampler, pod_index: &PodInde
             (std::fs::metadata(&folder).ok()?.ino() == key_id).then_some((owner, folder))
         });
         described.limit_scope = Some(limited.as_ref().map_or("other", |(owner, _)| *owner));
-        described.forks_rejected = limited.and_then(|(_, folder)| refused_forks(&folder));
+        described.forks_rejected = limited.and_then(|(_, folder)| rejected_forks(&folder));
     }
     described
 }
 
-/// How many forks the limit of this group refused since it was made.
-fn refused_forks(folder: &Path) -> Option<u64> {
+/// Returns how many forks the limit of this cgroup has rejected since the cgroup was created.
+fn rejected_forks(folder: &Path) -> Option<u64> {
     let text = read_once(&folder.join("pids.events"), 4096).ok()?;
     match parse_pids_events(&text) {
         Reading::Known(refused) => Some(refused),
@@ -210,14 +213,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_count_that_began_anew_is_all_new() {
+    fn a_reset_counter_counts_in_full() {
         let before = PodActivity { forks: 10, stalled_ns: 5, ..PodActivity::default() };
         let now = PodActivity { forks: 12, stalled_ns: 3, ..PodActivity::default() };
         assert_eq!(now.since(before), PodActivity { forks: 2, stalled_ns: 3, ..PodActivity::default() });
     }
 
     #[test]
-    fn what_was_read_twice_counts_once() {
+    fn entries_that_were_read_twice_count_once() {
         let tasks = [(1, 5), (2, 7), (1, 6)];
         let tasks = tasks.map(|(id, forks)| (id, TaskCount { forks, ..TaskCount::default() }));
         let stalls = [(2, ReclaimTime { count: 3, ..ReclaimTime::default() }); 2];

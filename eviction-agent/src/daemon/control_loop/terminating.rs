@@ -1,11 +1,12 @@
-//! Terminating pods whose objects are gone while processes are left: a forced deletion removes the object at once, and an
-//! agent may have ended in between.
+//! Terminating pods whose objects are removed while processes remain: a forced deletion removes the object at
+//! once, and the previous agent may have ended in between.
 //!
-//! As long as there are processes in the cgroup of such a pod it counts as terminating, so that no other pod is evicted for
-//! the same shortage; and no longer than the kubelet waits for a victim after its grace period.
+//! While there are processes in the cgroup of such a pod it counts as terminating, so that no other pod is
+//! evicted for the same shortage. It counts no longer than the kubelet waits for a victim after its grace
+//! period.
 //!
-//! No directory is created or removed when a process ends, so open files of the cgroup are checked after each sync: what
-//! follows from it takes memory, and a decision must not wait for that.
+//! No directory is created or removed when a process ends, so open files of the cgroup are checked after each
+//! sync. What follows from the check allocates memory, and a decision must not wait for that.
 
 use std::path::PathBuf;
 
@@ -21,11 +22,11 @@ use super::ControlLoop;
 use super::evictions::grace_of;
 use eviction_node::clock::mono_ns;
 
-/// A terminating pod whose object is gone.
+/// A terminating pod without an object.
 #[derive(Debug)]
 pub(super) struct TerminatingPod {
     uid: Box<str>,
-    /// From then on its cgroup does not count.
+    /// When its cgroup stops counting, in nanoseconds of `CLOCK_MONOTONIC`.
     until_ns: u64,
     groups: PopulatedWatch,
 }
@@ -36,17 +37,17 @@ impl TerminatingPod {
         &self.uid
     }
 
-    /// By what the engine knows it.
+    /// Returns what identifies the pod and its time limit.
     fn key(&self) -> (&str, u64) {
         (&self.uid, self.until_ns)
     }
 }
 
 impl ControlLoop {
-    /// Passes the terminating pods to the engine, if they are others than before. Before it gets the pods.
+    /// Passes the terminating pods to the engine if they changed. Runs before the engine gets the pods.
     pub(super) fn step_terminating(&mut self) {
-        let leaving = self.find_terminating(mono_ns());
-        let before = std::mem::replace(&mut self.state.terminating, leaving);
+        let terminating = self.find_terminating(mono_ns());
+        let before = std::mem::replace(&mut self.state.terminating, terminating);
         if self.state.terminating.iter().map(TerminatingPod::key).eq(before.iter().map(TerminatingPod::key)) {
             return;
         }
@@ -55,18 +56,19 @@ impl ControlLoop {
         self.step(Input { at, event: Event::Terminating(uids) });
     }
 
-    /// Whether a pod is terminating without its object.
+    /// Returns whether a pod is terminating without an object.
     pub(super) fn is_terminating(&self, uid: &str) -> bool {
         self.state.terminating.iter().any(|it| *it.uid == *uid)
     }
 
-    /// Whether there are processes in the cgroup of a pod, with or without its object.
+    /// Returns whether there are processes in the cgroup of a pod, with or without an object.
     pub(super) fn is_populated(&self, uid: &str) -> bool {
         self.memory_folders(uid).any(|folder| is_populated(&folder))
     }
 
-    /// Stops waiting for pods that are gone, or should be. Returns whether a sync is due now.
-    pub(super) fn review_terminating(&mut self, now_ns: u64) -> bool {
+    /// Stops waiting for pods without processes, and for those whose time is over. Returns whether a sync is
+    /// due now.
+    pub(super) fn update_terminating(&mut self, now_ns: u64) -> bool {
         let is_populated = |it: &TerminatingPod| it.groups.are_populated() || self.is_populated(&it.uid);
         let is_over = |it: &TerminatingPod| it.until_ns <= now_ns || !is_populated(it);
         let is_over = self.state.terminating.iter().any(is_over);
@@ -86,13 +88,13 @@ impl ControlLoop {
         paths.map(|path| root.paths_of(path).memory)
     }
 
-    fn watched(&self, uid: &str) -> PopulatedWatch {
-        let mut watched = PopulatedWatch::default();
-        self.memory_folders(uid).for_each(|folder| watched.add(&folder));
-        watched
+    fn populated_watch(&self, uid: &str) -> PopulatedWatch {
+        let mut populated_watch = PopulatedWatch::default();
+        self.memory_folders(uid).for_each(|folder| populated_watch.add(&folder));
+        populated_watch
     }
 
-    /// The directories of a pod's cgroups, also without its object.
+    /// Returns the directories of a pod's cgroups, also if it has no object.
     pub(super) fn groups_by_uid(&self, uid: &str) -> Vec<CgroupDirs> {
         self.folders_of(self.cgroups_by_uid(uid))
     }
@@ -105,22 +107,22 @@ impl ControlLoop {
     fn find_terminating(&self, now_ns: u64) -> Vec<TerminatingPod> {
         let pods = self.pod_index.active();
         let is_terminating = |it: &&InFlightEviction| {
-            // Before the pods are known none is missing.
+            // Before the pods are known, none counts as missing.
             it.is_executing()
                 && !it.reported_gone
                 && !(it.restored && pods.is_empty())
                 && pods.index_of(&it.pod.uid).is_none()
                 && self.is_populated(&it.pod.uid)
         };
-        let leaving = self.engine.in_flight().iter().filter(is_terminating).map(|it| {
+        let terminating = self.engine.in_flight().iter().filter(is_terminating).map(|it| {
             let uid = &it.pod.uid;
             let known = self.state.terminating.iter().find(|it| it.uid == *uid).map(|it| it.until_ns);
             let decided_ns = self.clock.mono_of(it.decided_at);
             let ends_ns = decided_ns.saturating_add(nanos(grace_of(it))).max(now_ns);
             let until_ns =
                 known.unwrap_or(ends_ns.saturating_add(TERMINATION_TIMEOUT.as_nanos().unsigned_abs()));
-            TerminatingPod { uid: uid.clone(), until_ns, groups: self.watched(uid) }
+            TerminatingPod { uid: uid.clone(), until_ns, groups: self.populated_watch(uid) }
         });
-        leaving.filter(|it| now_ns < it.until_ns).collect()
+        terminating.filter(|it| now_ns < it.until_ns).collect()
     }
 }

@@ -1,4 +1,4 @@
-//! The way from what the kernel tells to the compact decision, on a real node in small.
+//! Tests of the path from a kernel event to the compact decision, on a small node with real cgroups.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::process::{Child, Command as Program, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::tests::allocations::{Asked, traced};
+use ::tests::allocations::{Allocations, trace_allocations};
 use ::tests::node::{MIB, Node, PodSpec};
 use eviction_core::decision::Action;
 use eviction_core::eviction::EvaluationEnd;
@@ -27,7 +27,7 @@ use super::super::pod_source::PodSource;
 use super::super::startup::{self, TelemetryOutputs};
 use super::super::watchdog::Heartbeat;
 use super::sync::SyncResult;
-use super::{Command, ControlLoop, Notification, Trigger, Wake};
+use super::{Command, ControlLoop, LoopEvent, Notification, Trigger};
 use crate::daemon::configuration::Options;
 use crate::spsc::{Next, Receiver};
 use crate::telemetry::metrics::Metrics;
@@ -35,13 +35,13 @@ use crate::telemetry::queue::{TelemetryEvent, TelemetryQueue};
 
 use eviction_node::backend::BackendSelection;
 
-/// A guard against a loop that hangs.
-const GUARD: Duration = Duration::from_secs(60);
+/// The timeout for a loop that hangs.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Turns under pressure that are looked at.
-const TURNS: usize = 40;
+/// The number of iterations under pressure that are checked.
+const ITERATIONS: usize = 40;
 
-/// So often a busy machine may let the timer be first each time.
+/// How often a test is repeated: on a busy machine the timer may be first each time.
 const TRIES: usize = 10;
 
 pub(super) struct Fixture {
@@ -52,15 +52,15 @@ pub(super) struct Fixture {
     pub(super) node: Node,
 }
 
-/// A node with some pods, and the loop that watches it with what this kernel offers.
+/// Returns a node with some pods, and the loop that samples it with what this kernel offers.
 fn fixture(profile: Profile) -> Option<Fixture> {
     let mut node = Node::new("control-loop", 256 * MIB, 200).ok()?;
     for name in ["grows", "small", "other"] {
-        // The one that grows comes near its limit behind the node's line.
+        // The pod that grows comes near its limit after the node's threshold is crossed.
         let spec = PodSpec::new("shop", name, &["main", "side"], 8);
         node.add(PodSpec { limit_mib: Some(230), ..spec }).unwrap();
     }
-    // All pods together come to theirs shortly before it.
+    // The threshold of all pods together is crossed shortly before that of the node.
     node.root().group("kubepods").unwrap().limit_memory(250 * MIB).unwrap();
     let kubelet = json!({
         "evictionHard": {"memory.available": "64Mi", "pid.available": "20"},
@@ -74,7 +74,7 @@ fn fixture(profile: Profile) -> Option<Fixture> {
     Some(start(node, configuration, FsPaths::default()))
 }
 
-/// The loop on that node.
+/// Starts the loop on that node.
 pub(super) fn start(node: Node, configuration: ConfigurationFiles, disks: FsPaths) -> Fixture {
     let pods = node.write_pods().unwrap();
     let options = Options {
@@ -96,53 +96,55 @@ pub(super) fn start(node: Node, configuration: ConfigurationFiles, disks: FsPath
     let (_, pod_index) = PodSource::open(options.pods_file.as_deref(), &plan.policy).unwrap();
     let (sender, commands) = mpsc::channel(1);
     let (queue, telemetry) = TelemetryQueue::new(&metrics).unwrap();
-    let outlets = TelemetryOutputs {
+    let outputs = TelemetryOutputs {
         telemetry: queue,
         metrics,
         heartbeat: Heartbeat::new(),
         watermarks: Watermarks::default(),
     };
-    let (mut control_loop, _) = startup::build(plan, pod_index, outlets).unwrap();
+    let (mut control_loop, _) = startup::build(plan, pod_index, outputs).unwrap();
     let pod_index = std::mem::take(&mut control_loop.pod_index);
-    control_loop.take_pods(pod_index);
+    control_loop.adopt_pods(pod_index);
     control_loop.sync(Trigger::Start, None);
     Fixture { control_loop, commands, _sender: sender, telemetry, node }
 }
 
 impl Fixture {
-    /// One turn. What it allocated until the decision was made, and whether kills or
-    /// ends of others came between: this machine is not ours alone.
-    pub(super) async fn turn(&mut self) -> (Option<EvaluationEnd>, &'static str, Asked) {
+    /// Runs one iteration. Returns how its evaluation ended, its trigger, and what it allocated until the
+    /// decision was made. Allocations do not count if kills or results of others came between: other programs
+    /// run on this machine.
+    pub(super) async fn run_iteration(&mut self) -> (Option<EvaluationEnd>, &'static str, Allocations) {
         let next = self.control_loop.next(&mut self.commands);
-        let wake = tokio::time::timeout(GUARD, next).await.unwrap().unwrap().unwrap();
-        let disturbed = match &wake {
-            Wake::Memory(Notification { events, .. }) => !events.kills.is_empty(),
-            Wake::EvictionResult(_) | Wake::Reclaimed(_) | Wake::Command(_) => true,
-            Wake::PodStorage(_) => false,
+        let event = tokio::time::timeout(TIMEOUT, next).await.unwrap().unwrap().unwrap();
+        let disturbed = match &event {
+            LoopEvent::Memory(Notification { events, .. }) => !events.kills.is_empty(),
+            LoopEvent::EvictionResult(_) | LoopEvent::Reclaimed(_) | LoopEvent::Command(_) => true,
+            LoopEvent::PodStorage(_) => false,
         };
-        let name = wake.trigger().name();
-        let (reacted, allocated) = traced(|| {
-            let (trigger, crossed) = self.control_loop.take(wake)?;
-            Some(self.control_loop.react(trigger, crossed))
+        let name = event.trigger().name();
+        let (result, allocated) = trace_allocations(|| {
+            let (trigger, crossed) = self.control_loop.handle(event)?;
+            Some(self.control_loop.sample_and_decide(trigger, crossed))
         });
-        let Some(reacted) = reacted else {
+        let Some(result) = result else {
             self.control_loop.end_iteration();
-            return (None, name, Asked::default());
+            return (None, name, Allocations::default());
         };
-        let end = end_of(&reacted);
-        self.control_loop.follow(reacted);
+        let end = end_of(&result);
+        self.control_loop.act_on(result);
         self.control_loop.end_iteration();
-        (end, name, if disturbed { Asked::default() } else { allocated })
+        (end, name, if disturbed { Allocations::default() } else { allocated })
     }
 
-    /// Does what the slow side does with what it is told.
-    fn read_notes(&mut self) {
-        while let Next::Value(note) = self.telemetry.next() {
-            drop(note);
+    /// Empties the telemetry queue, as the telemetry thread does.
+    fn drain_telemetry(&mut self) {
+        while let Next::Value(event) = self.telemetry.next() {
+            drop(event);
         }
     }
 
-    /// Lets a process of the first pod fill memory that stays after it, once it is told to.
+    /// Starts a process in the first pod that fills memory. The memory stays charged after the process has
+    /// ended.
     fn grower(&self) -> Child {
         let file = self.node.file("grown");
         let mut child = Program::new("sh")
@@ -157,12 +159,12 @@ impl Fixture {
     }
 }
 
-fn end_of(reacted: &SyncResult) -> Option<EvaluationEnd> {
-    Some(reacted.decided.as_ref()?.decision.evaluation()?.end)
+fn end_of(result: &SyncResult) -> Option<EvaluationEnd> {
+    Some(result.decided.as_ref()?.decision.evaluation()?.end)
 }
 
 impl Fixture {
-    /// Buffers find their size: some looks, one of them in full.
+    /// Lets buffers find their size with some syncs, one of them with a full sample.
     async fn warm_up(&mut self) {
         for _ in 0..4 {
             tokio::time::sleep(Duration::from_millis(3)).await;
@@ -170,18 +172,18 @@ impl Fixture {
         }
         self.control_loop.end_iteration();
         assert!(self.control_loop.state.is_warm, "there was leisure to make room");
-        self.read_notes();
+        self.drain_telemetry();
     }
 
-    /// A pod that is evicted loses its object, and somebody stays in its cgroup.
-    fn lose_object_of(&mut self, name: &str) -> (Box<str>, Child) {
+    /// Removes the object of a pod that is being evicted, while a process stays in its cgroup.
+    fn remove_object_of(&mut self, name: &str) -> (Box<str>, Child) {
         let pod = self.node.pods.iter().find(|pod| pod.full_name().ends_with(name)).unwrap();
         let process = Program::new("sleep").arg("600").spawn().unwrap();
         pod.containers[0].group.add(process.id()).unwrap();
         let known = self.control_loop.pod_index.known().to_vec();
         let is_it = |known: &Arc<KnownPod>| &*known.pod.name == name;
         let (lost, rest): (Vec<_>, Vec<_>) = known.into_iter().partition(is_it);
-        // So long ago that the kubelet's rules wait for it no more.
+        // So long ago that the kubelet's rules do not wait for it any more.
         let decided_at = self.control_loop.clock.at(mono_ns().saturating_sub(40_000_000_000)).wall;
         let it = InFlightEviction {
             decided_at,
@@ -190,17 +192,17 @@ impl Fixture {
         };
         let uid = it.pod.uid.clone();
         self.control_loop.update(DECISION, ExecutorUpdate::Started(Box::new(it)));
-        self.control_loop.take_pods(PodIndex::new(rest));
-        // The next look is a full one: room is to be made for these pods.
+        self.control_loop.adopt_pods(PodIndex::new(rest));
+        // The next sample is a full one: buffers are to be made for these pods.
         self.control_loop.state.last_full_ns = 0;
         (uid, process)
     }
 }
 
-/// The number of a decision that nothing else in a test has.
+/// The number of a decision that these tests do not use otherwise.
 const DECISION: u64 = 99;
 
-/// By the kill hand.
+/// Returns an eviction that the killer carries out.
 fn started_eviction(control_loop: &ControlLoop, known: &KnownPod) -> InFlightEviction {
     let (pod, signal) = (Arc::clone(&known.name), Signal::MemoryAvailable.name());
     let begun = InFlightEviction::new(pod, signal, true, control_loop.clock.now().wall, 60);
@@ -211,9 +213,9 @@ pub(super) fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// Whether a record of the kernel was among what woke it, where there are any: on a busy machine the timer
-/// may have been first each time.
-fn from_record_to_decision(profile: Profile, slow_side_turns: bool) -> Option<bool> {
+/// Returns whether a record of the kernel was among the triggers, if there are BPF programs. On a busy machine
+/// the timer may have been first each time.
+fn from_record_to_decision(profile: Profile, telemetry_is_read: bool) -> Option<bool> {
     runtime().block_on(async {
         let mut fixture = fixture(profile)?;
         let has_bpf = fixture.control_loop.notifier.bpf.growth().is_some();
@@ -221,18 +223,18 @@ fn from_record_to_decision(profile: Profile, slow_side_turns: bool) -> Option<bo
         let mut child = fixture.grower();
         let mut seen = Vec::new();
         let mut evicted = 0;
-        while evicted == 0 || seen.len() < TURNS {
-            let (end, name, allocated) = fixture.turn().await;
+        while evicted == 0 || seen.len() < ITERATIONS {
+            let (end, name, allocated) = fixture.run_iteration().await;
             assert_eq!(
                 allocated.blocks,
                 0,
-                "{profile:?}, turn {} for {name} that ended {end:?}: {allocated}",
+                "{profile:?}, iteration {} for {name} that ended {end:?}: {allocated}",
                 seen.len()
             );
             evicted += usize::from(end == Some(EvaluationEnd::Evicted));
             seen.push(name);
-            if slow_side_turns {
-                fixture.read_notes();
+            if telemetry_is_read {
+                fixture.drain_telemetry();
             }
         }
         assert!(child.wait().unwrap().success());
@@ -240,26 +242,26 @@ fn from_record_to_decision(profile: Profile, slow_side_turns: bool) -> Option<bo
     })
 }
 
-fn while_a_pod_leaves(profile: Profile) -> Option<()> {
+fn while_a_pod_terminates(profile: Profile) -> Option<()> {
     runtime().block_on(async {
         let mut fixture = fixture(profile)?;
-        let (uid, mut stays) = fixture.lose_object_of("other");
+        let (uid, mut process) = fixture.remove_object_of("other");
         assert!(fixture.control_loop.is_terminating(&uid));
         fixture.warm_up().await;
         let mut grower = fixture.grower();
-        for turn in 0..TURNS {
-            let (end, name, allocated) = fixture.turn().await;
+        for iteration in 0..ITERATIONS {
+            let (end, name, allocated) = fixture.run_iteration().await;
             assert_eq!(
                 allocated.blocks, 0,
-                "{profile:?}, turn {turn} for {name} that ended {end:?}: {allocated}"
+                "{profile:?}, iteration {iteration} for {name} that ended {end:?}: {allocated}"
             );
         }
         assert!(grower.wait().unwrap().success());
         assert!(fixture.control_loop.is_terminating(&uid), "somebody is in it");
-        stays.kill().unwrap();
-        stays.wait().unwrap();
+        process.kill().unwrap();
+        process.wait().unwrap();
         while fixture.control_loop.is_terminating(&uid) {
-            let (end, name, allocated) = fixture.turn().await;
+            let (end, name, allocated) = fixture.run_iteration().await;
             assert_eq!(allocated.blocks, 0, "{profile:?}, {name} that ended {end:?}: {allocated}");
         }
         Some(())
@@ -269,11 +271,11 @@ fn while_a_pod_leaves(profile: Profile) -> Option<()> {
 const PROFILES: [Profile; 2] = [Profile::Kubelet, Profile::Enhanced];
 
 #[test]
-fn from_a_kernel_record_to_the_decision_nothing_is_asked_of_the_allocator() {
+fn no_memory_is_allocated_from_a_kernel_record_to_the_decision() {
     for profile in PROFILES {
-        for slow_side_turns in [true, false] {
-            let once_more = |_| from_record_to_decision(profile, slow_side_turns);
-            let woken_by_a_record = (0..TRIES).map(once_more).find(|woken| *woken != Some(false));
+        for telemetry_is_read in [true, false] {
+            let attempt = |_| from_record_to_decision(profile, telemetry_is_read);
+            let woken_by_a_record = (0..TRIES).map(attempt).find(|woken| *woken != Some(false));
             assert!(woken_by_a_record.is_some(), "a record of the kernel wakes it in one of {TRIES} tries");
             if woken_by_a_record == Some(None) {
                 ::tests::skip!("no cgroups can be made here");
@@ -283,24 +285,24 @@ fn from_a_kernel_record_to_the_decision_nothing_is_asked_of_the_allocator() {
 }
 
 #[test]
-fn nor_while_a_pod_is_leaving_without_its_object() {
+fn no_memory_is_allocated_while_a_pod_without_object_terminates() {
     for profile in PROFILES {
-        if while_a_pod_leaves(profile).is_none() {
+        if while_a_pod_terminates(profile).is_none() {
             ::tests::skip!("no cgroups can be made here");
         }
     }
 }
 
 #[test]
-fn a_victim_has_his_own_groups_whoever_came_or_went_since_he_was_chosen() {
+fn a_victim_keeps_its_cgroups_when_other_pods_come_or_go() {
     let found = runtime().block_on(async {
         let mut fixture = fixture(Profile::Kubelet)?;
         let mut grower = fixture.grower();
         assert!(grower.wait().unwrap().success());
         let control_loop = &mut fixture.control_loop;
-        let reacted = control_loop.react(Trigger::Timer, None);
-        assert_eq!(end_of(&reacted), Some(EvaluationEnd::Evicted));
-        let decision = reacted.decided.unwrap().decision;
+        let result = control_loop.sample_and_decide(Trigger::Timer, None);
+        assert_eq!(end_of(&result), Some(EvaluationEnd::Evicted));
+        let decision = result.decided.unwrap().decision;
         let eviction = decision.actions.iter().find_map(|action| match action {
             Action::Evict(eviction) => Some(*eviction),
             _ => None,
@@ -313,15 +315,16 @@ fn a_victim_has_his_own_groups_whoever_came_or_went_since_he_was_chosen() {
         let target = control_loop.target(1, &decision, &eviction, mono_ns()).unwrap();
         assert_eq!((target.hard, target.kill_on_growth), (true, Some(16 << 20)), "as the policy says");
         let before = ids(control_loop);
-        // A changed policy has the tree read anew, and a pod's place is another one's then.
+        // After a change of the policy the tree is read again, and the index of a pod may be that of another
+        // one.
         let mut known = control_loop.pod_index.known().to_vec();
         known.rotate_right(1);
-        control_loop.take_pods(PodIndex::new(known));
+        control_loop.adopt_pods(PodIndex::new(known));
         assert_eq!((before.len(), &ids(control_loop)), (1, &before));
         let uid = &decision.evaluation().unwrap().pods.get(eviction.pod).unwrap().pod.uid;
         let mut others = control_loop.pod_index.known().to_vec();
         others.retain(|known| known.pod.uid != *uid);
-        control_loop.take_pods(PodIndex::new(others));
+        control_loop.adopt_pods(PodIndex::new(others));
         assert_eq!(ids(control_loop), before, "also without his object");
         Some(())
     });
@@ -331,37 +334,37 @@ fn a_victim_has_his_own_groups_whoever_came_or_went_since_he_was_chosen() {
 }
 
 #[test]
-fn a_full_sample_publishes_what_pods_use() {
+fn a_full_sample_publishes_the_usage_of_pods() {
     let found = runtime().block_on(async {
         let mut fixture = fixture(Profile::Kubelet)?;
         while let Next::Value(_) = fixture.telemetry.next() {}
-        let mut told = Vec::new();
+        let mut published = Vec::new();
         for _ in 0..2 {
             fixture.control_loop.state.last_full_ns = 0;
             fixture.control_loop.sync(Trigger::Timer, None);
-            while let Next::Value(note) = fixture.telemetry.next() {
-                if let TelemetryEvent::PodSample(sample, _) = note {
-                    told.push(sample.ranking(Signal::MemoryAvailable).candidates.len());
+            while let Next::Value(event) = fixture.telemetry.next() {
+                if let TelemetryEvent::PodSample(sample, _) = event {
+                    published.push(sample.ranking(Signal::MemoryAvailable).candidates.len());
                 }
             }
         }
-        Some(told)
+        Some(published)
     });
     match found {
-        Some(told) => assert_eq!(told, [3, 3], "each full sample"),
+        Some(published) => assert_eq!(published, [3, 3], "each full sample"),
         None => ::tests::skip!("no cgroups can be made here"),
     }
 }
 
 #[test]
-fn an_answer_of_no_ends_nothing_while_the_kill_goes_on() {
+fn a_pdb_refusal_does_not_end_an_eviction_that_is_being_killed() {
     let found = runtime().block_on(async {
         let control_loop = &mut fixture(Profile::Kubelet)?.control_loop;
         let known = Arc::clone(&control_loop.pod_index.known()[0]);
         for killing in [true, false] {
             let api = Some(ApiPhase::Asked);
             let it = InFlightEviction { api, killing, ..started_eviction(control_loop, &known) };
-            let outcome = |progress| KillUpdate {
+            let update = |progress| KillUpdate {
                 decision: DECISION,
                 pod: Arc::clone(&known.name),
                 at_ns: mono_ns(),
@@ -375,7 +378,7 @@ fn an_answer_of_no_ends_nothing_while_the_kill_goes_on() {
                 is_dry: false,
             };
             assert_eq!(
-                control_loop.take_outcome(outcome(answered)),
+                control_loop.handle_result(update(answered)),
                 !killing,
                 "whether another one may be looked for"
             );
@@ -383,7 +386,7 @@ fn an_answer_of_no_ends_nothing_while_the_kill_goes_on() {
             assert_eq!(control_loop.executing().count(), usize::from(killing));
             if killing {
                 let gone = KillProgress::Terminated { killed: 1, unreaped: None };
-                assert!(control_loop.take_outcome(outcome(gone)), "and now it may");
+                assert!(control_loop.handle_result(update(gone)), "and now it may");
                 assert_eq!(control_loop.executing().count(), 0);
             }
         }

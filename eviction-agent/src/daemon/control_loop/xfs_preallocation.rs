@@ -1,6 +1,6 @@
-//! xfs allocates ahead of a file that grows, up to as much as the file has, and gives that back when it is closed: a
-//! threshold may be met for a moment by space that no file has. The rules of the kubelet know nothing of it. By those
-//! of the agent no pod is evicted for that, for a limited time.
+//! Space that xfs preallocates for a file that grows, up to the size of the file, and gives back when the file
+//! is closed. A threshold may be met for a moment by space that no file has. The rules of the kubelet do not
+//! take this into account. By those of the agent no pod is evicted for it, for a limited time.
 
 use std::time::Duration;
 
@@ -8,31 +8,31 @@ use eviction_core::time::nanos;
 
 use super::ControlLoop;
 
-/// How long the space is waited for.
+/// How long the agent waits for the space.
 const WAIT: Duration = Duration::from_secs(2);
 
-/// How often the disks are sampled meanwhile: others may write.
+/// How often the disks are sampled meanwhile: other processes may write.
 const INTERVAL: Duration = Duration::from_millis(10);
 
-/// Whether space that xfs has allocated ahead is waited for: once for each time that a threshold is met.
+/// Whether the agent waits for preallocated space: once for each time that a threshold is met.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) enum Preallocation {
-    /// It has not been.
+    /// It has not waited yet.
     #[default]
     NotYet,
-    /// It is.
+    /// It is waiting.
     Waiting {
-        /// CLOCK_MONOTONIC in nanoseconds.
+        /// The end of the wait, CLOCK_MONOTONIC in nanoseconds.
         until_ns: u64,
-        /// Bytes that are allocated ahead on nodefs and on imagefs.
+        /// Preallocated bytes on nodefs and on imagefs.
         bytes: [u64; 2],
     },
-    /// It has been.
+    /// It has waited.
     Done,
 }
 
 impl Preallocation {
-    /// Until the next sample while it is waited for.
+    /// Returns the time until the next sample while the agent waits.
     pub(super) fn wait(self, now_ns: u64) -> Option<Duration> {
         match self {
             Self::Waiting { until_ns, .. } if now_ns < until_ns => Some(INTERVAL),
@@ -42,8 +42,8 @@ impl Preallocation {
 }
 
 impl ControlLoop {
-    /// Begins to wait if thresholds are met for nothing else.
-    pub(super) fn wait_for_xfs(&mut self, bytes: [u64; 2], now_ns: u64) {
+    /// Begins to wait if thresholds are met only by preallocated space.
+    pub(super) fn begin_xfs_wait(&mut self, bytes: [u64; 2], now_ns: u64) {
         if !matches!(self.storage.preallocation, Preallocation::NotYet)
             || self.engine.policy().rules.are_kubelets()
             || !self.node_sampler.disks.is_met_by_preallocation(bytes)
@@ -59,8 +59,8 @@ impl ControlLoop {
         self.storage.preallocation = Preallocation::Waiting { until_ns, bytes };
     }
 
-    /// Ends to wait if that would be too late: with all of it, too little would be available.
-    pub(super) fn review_xfs(&mut self) {
+    /// Ends the wait if it would be too late: even with all preallocated space too little would be available.
+    pub(super) fn update_xfs_wait(&mut self) {
         let disks = &self.node_sampler.disks;
         self.storage.preallocation = match self.storage.preallocation {
             _ if !disks.may_be_met() => Preallocation::NotYet,

@@ -1,4 +1,4 @@
-//! One group with a limit: how near it is, and what to arm on it.
+//! One cgroup with a limit: how near the limit is, and which kernel threshold to set.
 
 use eviction_bpf::ThresholdCrossed;
 use eviction_core::oom::LimitScope;
@@ -7,19 +7,20 @@ use eviction_node::sampler::MemoryUsage;
 
 use super::super::memory_notifier::{GrowthSource, MinRearm, ThresholdPlan, plan_thresholds};
 
-/// How often a cgroup is sampled whose usage does not show that its limit comes near.
-const UNSEEN_NS: u64 = 1_000_000_000;
+/// How often a cgroup is sampled if its usage does not show that its limit comes near.
+const POLL_INTERVAL_NS: u64 = 1_000_000_000;
 
-/// A cgroup that comes near its limit again and again is reported at most so often; all of it is counted.
-const PUBLISHED_AGAIN_NS: u64 = 10_000_000_000;
+/// The minimum time between two reports of a cgroup that comes near its limit again and again. All transitions
+/// are counted.
+const MIN_PUBLISH_INTERVAL_NS: u64 = 10_000_000_000;
 
-/// The working sets at which a limit becomes near, and below which it no longer is.
+/// Returns the working sets at which a limit becomes near, and below which it is not near any more.
 fn near_and_away(limit: u64, near_percent: u8) -> (u64, u64) {
     let left = (u128::from(limit) * u128::from(near_percent) / 100) as u64;
     (limit - left, limit - left - left / 2)
 }
 
-/// What has changed about a cgroup.
+/// A change of a cgroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LimitChange {
     /// Its limit is near now.
@@ -27,7 +28,7 @@ pub(crate) enum LimitChange {
         /// Whether to report it.
         publish: bool,
     },
-    /// It is no longer near.
+    /// The limit is not near any more.
     Away {
         /// Nanoseconds since it came near.
         near_ns: u64,
@@ -41,7 +42,7 @@ pub(crate) enum LimitChange {
 pub(crate) struct LimitWatch {
     /// Its cgroup id.
     pub(crate) id: u64,
-    /// What it is.
+    /// The scope of the limit.
     pub(crate) owner: LimitScope,
     /// The limit, bytes.
     pub(crate) limit: u64,
@@ -49,12 +50,12 @@ pub(crate) struct LimitWatch {
     near_percent: u8,
     /// Since when the limit is near.
     pub(crate) near_since_ns: Option<u64>,
-    /// The kernel threshold and its number; `None` where it fired or could not be set.
+    /// The kernel threshold and its number; `None` if it fired or could not be set.
     armed: Option<(u64, ThresholdPlan)>,
-    /// The cgroup is to be sampled: its threshold fired, or it is new.
+    /// Whether the cgroup is to be sampled: its threshold fired, or it is new.
     fired: bool,
-    /// Usage does not show that the limit comes near: it is there all the time.
-    pub(super) is_blind: bool,
+    /// Whether usage does not show that the limit comes near, since usage is near it all the time.
+    pub(super) needs_polling: bool,
     sampled_ns: u64,
     /// The kernel's timestamp of the crossing.
     crossed_ns: Option<u64>,
@@ -63,7 +64,7 @@ pub(crate) struct LimitWatch {
 }
 
 impl LimitWatch {
-    /// A cgroup of which nothing is known but its limit.
+    /// Creates a watch of a cgroup of which only the limit is known.
     pub(crate) fn new(id: u64, owner: LimitScope, limit: u64, near_percent: u8) -> Self {
         Self {
             id,
@@ -73,7 +74,7 @@ impl LimitWatch {
             near_since_ns: None,
             armed: None,
             fired: true,
-            is_blind: false,
+            needs_polling: false,
             sampled_ns: 0,
             crossed_ns: None,
             published_ns: None,
@@ -81,8 +82,8 @@ impl LimitWatch {
         }
     }
 
-    /// Takes a sample. A threshold that was set for another limit is of no use.
-    pub(crate) fn judge(&mut self, limit: u64, working_set: u64, at_ns: u64) -> Option<LimitChange> {
+    /// Evaluates a sample. A threshold that was set for another limit is discarded.
+    pub(crate) fn evaluate(&mut self, limit: u64, working_set: u64, at_ns: u64) -> Option<LimitChange> {
         if self.limit != limit {
             self.limit = limit;
             self.armed = None;
@@ -92,7 +93,7 @@ impl LimitWatch {
             None if working_set >= near => {
                 self.near_since_ns = Some(at_ns);
                 self.armed = None;
-                let again = |published: u64| at_ns.saturating_sub(published) >= PUBLISHED_AGAIN_NS;
+                let again = |published: u64| at_ns.saturating_sub(published) >= MIN_PUBLISH_INTERVAL_NS;
                 self.is_published = self.published_ns.is_none_or(again);
                 if self.is_published {
                     self.published_ns = Some(at_ns);
@@ -109,43 +110,44 @@ impl LimitWatch {
         }
     }
 
-    /// That the limit is near was not reported: then neither is the end of that.
-    pub(crate) fn was_not_published(&mut self) {
+    /// Notes that it was not reported that the limit is near: then the end of that is not reported either.
+    pub(crate) fn mark_unpublished(&mut self) {
         self.is_published = false;
         self.published_ns = None;
     }
 
-    /// The working set at which its state changes.
-    pub(crate) fn line(&self) -> u64 {
+    /// Returns the working set at which the state changes.
+    pub(crate) fn level(&self) -> u64 {
         let (near, away) = near_and_away(self.limit, self.near_percent);
         if self.near_since_ns.is_some() { away } else { near }
     }
 
-    /// The kernel threshold to set, unless the present one serves.
-    pub(crate) fn wants(&self, growth: GrowthSource, seen: MemoryUsage) -> Option<ThresholdPlan> {
-        let wanted = plan_thresholds(growth, MinRearm::of_limit(self.limit), seen, [self.line()]);
+    /// Returns the kernel threshold to set, unless the present one is sufficient.
+    pub(crate) fn threshold_to_set(&self, growth: GrowthSource, seen: MemoryUsage) -> Option<ThresholdPlan> {
+        let wanted = plan_thresholds(growth, MinRearm::of_limit(self.limit), seen, [self.level()]);
         match self.armed {
-            Some((_, armed)) if serves(&armed, &wanted, self.limit) => None,
+            Some((_, armed)) if is_sufficient(&armed, &wanted, self.limit) => None,
             _ => Some(wanted),
         }
     }
 
-    /// Its threshold is set, by this number.
-    pub(crate) fn is_armed_by(&mut self, number: u64, arming: ThresholdPlan) {
+    /// Notes that the kernel threshold is set, and its number.
+    pub(crate) fn set_armed(&mut self, number: u64, arming: ThresholdPlan) {
         self.armed = Some((number, arming));
     }
 
-    /// Its threshold is gone, with the programs in which it was set.
-    pub(crate) fn is_disarmed(&mut self) {
+    /// Notes that no kernel threshold is set any more.
+    pub(crate) fn clear_armed(&mut self) {
         self.armed = None;
     }
 
-    /// Whether a threshold is set.
+    /// Returns whether a kernel threshold is set.
     pub(crate) fn is_armed(&self) -> bool {
         self.armed.is_some()
     }
 
-    /// The kernel reported a crossing. False if it is of an earlier threshold, or of another cgroup that had this id.
+    /// Handles a crossing that the kernel reported. Returns false if it is of an earlier threshold, or of
+    /// another cgroup that had this id.
     pub(crate) fn fire(&mut self, crossed: &ThresholdCrossed) -> bool {
         let is_own = self.armed.is_some_and(|(own, _)| own == crossed.generation);
         if is_own {
@@ -156,42 +158,43 @@ impl LimitWatch {
         is_own
     }
 
-    /// Whether its threshold fired, and it was not sampled since.
+    /// Returns whether the threshold fired and the cgroup was not sampled since.
     pub(crate) fn has_fired(&self) -> bool {
         self.fired
     }
 
-    /// When it is to be sampled, if nothing else would report a change.
+    /// Returns when the cgroup is to be sampled; `None` if the kernel will report a change.
     pub(super) fn due_ns(&self) -> Option<u64> {
-        match (self.fired, self.is_blind) {
+        match (self.fired, self.needs_polling) {
             (true, _) => Some(0),
-            (false, true) => Some(self.sampled_ns.saturating_add(UNSEEN_NS)),
+            (false, true) => Some(self.sampled_ns.saturating_add(POLL_INTERVAL_NS)),
             (false, false) => None,
         }
     }
 
-    /// Notes that it is sampled now. Returns the kernel's timestamp of the crossing.
-    pub(crate) fn note_sample(&mut self, now_ns: u64) -> Option<u64> {
+    /// Notes that the cgroup is sampled now. Returns the kernel's timestamp of the crossing.
+    pub(crate) fn record_sample(&mut self, now_ns: u64) -> Option<u64> {
         self.fired = false;
         self.sampled_ns = now_ns;
         self.crossed_ns.take()
     }
 
-    /// Notes whether a probe will report that the limit is near: one that sees usage does not where page cache fills the
-    /// cgroup and makes room for the rest.
-    pub(crate) fn note_visibility(&mut self, growth: Option<GrowthSource>, seen: MemoryUsage) {
+    /// Notes whether a probe will report that the limit is near. A probe that sees usage does not if page cache
+    /// fills the cgroup and makes room for the rest.
+    pub(crate) fn update_polling(&mut self, growth: Option<GrowthSource>, seen: MemoryUsage) {
         let reported_up_to = match growth {
             Some(growth) if growth.sees_every_charge => u64::MAX,
             Some(_) => near_and_away(self.limit, self.near_percent).1,
             None => self.limit / 2,
         };
-        self.is_blind = self.near_since_ns.is_none() && seen.usage >= reported_up_to;
+        self.needs_polling = self.near_since_ns.is_none() && seen.usage >= reported_up_to;
     }
 }
 
-/// Whether the present threshold does what the wanted one would. A sum of charges never fires too late, since the
-/// headroom cannot have shrunk by more than was charged; a usage does where page cache went meanwhile.
-fn serves(armed: &ThresholdPlan, wanted: &ThresholdPlan, limit: u64) -> bool {
+/// Returns whether the present threshold does what the wanted one would. A sum of charges never fires too late,
+/// since the headroom cannot shrink by more than is charged. A usage fires too late if page cache was reclaimed
+/// meanwhile.
+fn is_sufficient(armed: &ThresholdPlan, wanted: &ThresholdPlan, limit: u64) -> bool {
     let slack = limit / 128;
     let above = match (armed.usage_above, wanted.usage_above) {
         (Some(_), Some(_)) if armed.gross.is_some() && wanted.gross.is_some() => true,
@@ -215,8 +218,8 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
     const SECOND: u64 = 1_000_000_000;
-    const TOLD_OF_ALL: GrowthSource = GrowthSource { sees_every_charge: true, granularity_bytes: MIB };
-    const BLIND: GrowthSource = GrowthSource { sees_every_charge: false, granularity_bytes: 2 * MIB };
+    const EVERY_CHARGE: GrowthSource = GrowthSource { sees_every_charge: true, granularity_bytes: MIB };
+    const USAGE_ONLY: GrowthSource = GrowthSource { sees_every_charge: false, granularity_bytes: 2 * MIB };
 
     fn watch() -> LimitWatch {
         LimitWatch::new(7, LimitScope::Container, 1000 * MIB, 10)
@@ -231,24 +234,25 @@ mod tests {
     }
 
     #[test]
-    fn near_within_a_tenth_and_away_again_some_way_below() {
+    fn a_limit_is_near_from_90_percent_and_away_below_85_percent() {
         let mut watch = watch();
-        let mut judge = |at: u64, working_set: u64| watch.judge(1000 * MIB, working_set * MIB, at * SECOND);
-        assert_eq!(judge(1, 899), None);
-        assert_eq!(judge(2, 900), Some(LimitChange::Near { publish: true }));
-        assert_eq!(judge(3, 1000), None);
-        assert_eq!(judge(4, 850), None, "what swings around the line is one nearness");
-        assert_eq!(judge(5, 849), Some(LimitChange::Away { near_ns: 3 * SECOND, publish: true }));
-        assert_eq!(judge(6, 849), None);
+        let mut evaluate =
+            |at: u64, working_set: u64| watch.evaluate(1000 * MIB, working_set * MIB, at * SECOND);
+        assert_eq!(evaluate(1, 899), None);
+        assert_eq!(evaluate(2, 900), Some(LimitChange::Near { publish: true }));
+        assert_eq!(evaluate(3, 1000), None);
+        assert_eq!(evaluate(4, 850), None, "what swings around the line is one nearness");
+        assert_eq!(evaluate(5, 849), Some(LimitChange::Away { near_ns: 3 * SECOND, publish: true }));
+        assert_eq!(evaluate(6, 849), None);
     }
 
     #[test]
-    fn what_goes_to_and_fro_is_told_now_and_then() {
+    fn frequent_changes_are_published_every_ten_seconds() {
         let mut watch = watch();
         let mut published = 0;
         for at in 0..40 {
             let working_set = if at % 2 == 0 { 950 } else { 500 };
-            match watch.judge(1000 * MIB, working_set * MIB, at * SECOND) {
+            match watch.evaluate(1000 * MIB, working_set * MIB, at * SECOND) {
                 Some(LimitChange::Near { publish } | LimitChange::Away { publish, .. }) => {
                     published += u32::from(publish)
                 }
@@ -259,33 +263,36 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_is_changed_is_judged_at_once_and_armed_anew() {
+    fn a_changed_limit_is_evaluated_at_once_and_its_threshold_set_again() {
         let mut watch = watch();
         let far = seen(500, 500);
-        watch.judge(1000 * MIB, far.working_set, SECOND);
-        watch.is_armed_by(1, watch.wants(TOLD_OF_ALL, far).unwrap());
-        assert_eq!(watch.wants(TOLD_OF_ALL, far), None);
-        assert_eq!(watch.judge(2000 * MIB, far.working_set, SECOND), None);
-        let armed = watch.wants(TOLD_OF_ALL, far).unwrap();
+        watch.evaluate(1000 * MIB, far.working_set, SECOND);
+        watch.set_armed(1, watch.threshold_to_set(EVERY_CHARGE, far).unwrap());
+        assert_eq!(watch.threshold_to_set(EVERY_CHARGE, far), None);
+        assert_eq!(watch.evaluate(2000 * MIB, far.working_set, SECOND), None);
+        let armed = watch.threshold_to_set(EVERY_CHARGE, far).unwrap();
         assert_eq!(armed.gross, Some(1299 * MIB));
-        watch.is_armed_by(2, armed);
+        watch.set_armed(2, armed);
         assert_eq!(
-            watch.judge(520 * MIB, far.working_set, SECOND),
+            watch.evaluate(520 * MIB, far.working_set, SECOND),
             Some(LimitChange::Near { publish: true })
         );
-        let armed = watch.wants(TOLD_OF_ALL, far).unwrap();
+        let armed = watch.threshold_to_set(EVERY_CHARGE, far).unwrap();
         assert_eq!((armed.gross, armed.usage_below), (None, Some(442 * MIB)));
         assert!(!watch.fire(&crossed(2)), "that arming is of no use any more");
-        assert!(matches!(watch.judge(1000 * MIB, far.working_set, SECOND), Some(LimitChange::Away { .. })));
+        assert!(matches!(
+            watch.evaluate(1000 * MIB, far.working_set, SECOND),
+            Some(LimitChange::Away { .. })
+        ));
     }
 
     #[test]
-    fn only_what_is_armed_now_fires_and_once() {
+    fn only_the_present_threshold_fires_and_only_once() {
         let mut watch = watch();
-        watch.is_armed_by(5, watch.wants(TOLD_OF_ALL, seen(100, 100)).unwrap());
+        watch.set_armed(5, watch.threshold_to_set(EVERY_CHARGE, seen(100, 100)).unwrap());
         assert!(!watch.fire(&crossed(4)), "an earlier arming, perhaps of another group with this id");
         assert!(watch.is_armed());
-        watch.note_sample(SECOND);
+        watch.record_sample(SECOND);
         assert_eq!(watch.due_ns(), None);
         assert!(watch.fire(&crossed(5)) && watch.has_fired() && !watch.is_armed());
         assert!(!watch.fire(&crossed(5)));
@@ -293,42 +300,42 @@ mod tests {
     }
 
     #[test]
-    fn a_sum_of_charges_serves_until_it_fires_and_a_usage_while_it_is_not_late() {
+    fn gross_thresholds_are_kept_and_outdated_usage_thresholds_replaced() {
         let mut watch = watch();
-        watch.is_armed_by(1, watch.wants(TOLD_OF_ALL, seen(500, 300)).unwrap());
-        assert_eq!(watch.wants(TOLD_OF_ALL, seen(900, 600)), None);
-        assert!(watch.wants(BLIND, seen(900, 600)).is_some(), "another growth");
+        watch.set_armed(1, watch.threshold_to_set(EVERY_CHARGE, seen(500, 300)).unwrap());
+        assert_eq!(watch.threshold_to_set(EVERY_CHARGE, seen(900, 600)), None);
+        assert!(watch.threshold_to_set(USAGE_ONLY, seen(900, 600)).is_some(), "another growth");
 
-        let armed = watch.wants(BLIND, seen(500, 300)).unwrap();
+        let armed = watch.threshold_to_set(USAGE_ONLY, seen(500, 300)).unwrap();
         assert_eq!(armed.kernel_threshold().usage_above, Some(1098 * MIB));
-        watch.is_armed_by(2, armed);
-        assert_eq!(watch.wants(BLIND, seen(600, 400)), None);
-        assert_eq!(watch.wants(BLIND, seen(600, 390)), None, "a little early");
-        assert!(watch.wants(BLIND, seen(600, 420)).is_some(), "it would be late");
-        assert!(watch.wants(BLIND, seen(700, 400)).is_some(), "it would be far too early");
+        watch.set_armed(2, armed);
+        assert_eq!(watch.threshold_to_set(USAGE_ONLY, seen(600, 400)), None);
+        assert_eq!(watch.threshold_to_set(USAGE_ONLY, seen(600, 390)), None, "a little early");
+        assert!(watch.threshold_to_set(USAGE_ONLY, seen(600, 420)).is_some(), "it would be late");
+        assert!(watch.threshold_to_set(USAGE_ONLY, seen(700, 400)).is_some(), "it would be far too early");
     }
 
     #[test]
-    fn where_page_cache_fills_a_group_usage_does_not_tell() {
+    fn a_cgroup_whose_near_limit_no_event_reports_is_polled() {
         let mut watch = watch();
-        watch.note_sample(SECOND);
-        let mut is_blind = |growth, seen| {
-            watch.note_visibility(growth, seen);
+        watch.record_sample(SECOND);
+        let mut needs_polling = |growth, seen| {
+            watch.update_polling(growth, seen);
             watch.due_ns() == Some(2 * SECOND)
         };
-        assert!(is_blind(Some(BLIND), seen(990, 400)));
-        assert!(!is_blind(Some(BLIND), seen(800, 400)));
-        assert!(!is_blind(Some(TOLD_OF_ALL), seen(990, 400)));
-        assert!(is_blind(None, seen(800, 400)), "nothing tells of anything");
-        watch.judge(1000 * MIB, 950 * MIB, SECOND);
-        watch.note_visibility(Some(BLIND), seen(990, 950));
+        assert!(needs_polling(Some(USAGE_ONLY), seen(990, 400)));
+        assert!(!needs_polling(Some(USAGE_ONLY), seen(800, 400)));
+        assert!(!needs_polling(Some(EVERY_CHARGE), seen(990, 400)));
+        assert!(needs_polling(None, seen(800, 400)), "nothing tells of anything");
+        watch.evaluate(1000 * MIB, 950 * MIB, SECOND);
+        watch.update_polling(Some(USAGE_ONLY), seen(990, 950));
         assert_eq!(watch.due_ns(), None, "it is known already");
     }
 
     #[test]
-    fn a_limit_of_nothing_is_survived() {
+    fn a_limit_of_zero_is_near() {
         let mut watch = LimitWatch::new(7, LimitScope::Pod, 0, 10);
-        assert_eq!(watch.judge(0, 0, SECOND), Some(LimitChange::Near { publish: true }));
-        assert!(watch.wants(BLIND, seen(0, 0)).is_some());
+        assert_eq!(watch.evaluate(0, 0, SECOND), Some(LimitChange::Near { publish: true }));
+        assert!(watch.threshold_to_set(USAGE_ONLY, seen(0, 0)).is_some());
     }
 }

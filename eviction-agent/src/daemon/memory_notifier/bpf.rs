@@ -27,8 +27,8 @@ const ON_DEMAND: [AttachWhen; 2] = [AttachWhen::NearThreshold, AttachWhen::OnRel
 
 const KERNEL_KILL_CAUSES: [KernelKillCause; 2] = [KernelKillCause::Memory, KernelKillCause::Disk];
 
-/// How often, and how long each time, the event of a kernel kill is waited for whose fire token is taken: a program
-/// that was interrupted between the two goes on when it is its turn.
+/// How often, and how long each time, the agent waits for the event of a kernel kill whose fire token is taken.
+/// A program that was interrupted between the two continues when it is scheduled again.
 const EVENT_TRIES: u32 = 20;
 const EVENT_PAUSE: Duration = Duration::from_micros(50);
 
@@ -36,7 +36,7 @@ const EVENT_PAUSE: Duration = Duration::from_micros(50);
 #[derive(Default)]
 pub(crate) struct BpfBackend {
     pub(super) loaded: Option<(BpfHandle, AsyncRing)>,
-    /// Absent where nothing could be loaded at the start.
+    /// Absent if nothing could be loaded at the start.
     failover: Option<BpfFailover>,
     /// Kills before this were reported by the programs that were loaded before.
     since_ns: u64,
@@ -44,15 +44,15 @@ pub(crate) struct BpfBackend {
     sorter: EventSorter,
     pub(super) counters: ProgramCounters,
     growths: Vec<CgroupGrowth>,
-    /// What was charged to the deciding cgroups when this sample began.
+    /// The gross charges of the cgroups with eviction thresholds when this sample began.
     charged: [Option<(u64, GrossCharge)>; 2],
     attach_policies: [AttachPolicy; ON_DEMAND.len()],
     pub(super) disks: DiskThresholds,
-    /// It was logged that a threshold cannot be set.
-    is_full: bool,
+    /// Whether it was logged that a threshold cannot be set.
+    is_set_error_logged: bool,
     /// The total of tasks at which the node's threshold is set.
     pid_threshold: Option<u64>,
-    /// Kernel kill orders of programs that were unloaded.
+    /// The last numbers of kernel kill orders of programs that were unloaded.
     order_numbers: LastOrderNumbers,
 }
 
@@ -71,7 +71,7 @@ impl BpfBackend {
                 };
                 match this.adopt(loaded) {
                     Ok(()) => return (this, sources),
-                    Err(error) => (unwatchable(&error), Vec::new()),
+                    Err(error) => (ring_error(&error), Vec::new()),
                 }
             }
             Err(error) => (error.why, error.missing),
@@ -85,14 +85,14 @@ impl BpfBackend {
         kernel.continue_from(self.order_numbers);
         self.loaded = Some((kernel, AsyncRing::new(ring)?));
         self.log = log;
-        // Their counters begin at zero, and no threshold is set.
+        // The counters of these programs begin at zero, and no threshold is set.
         self.counters.restart();
-        (self.charged, self.pid_threshold, self.is_full) = Default::default();
-        self.disks.forget();
+        (self.charged, self.pid_threshold, self.is_set_error_logged) = Default::default();
+        self.disks.clear();
         Ok(())
     }
 
-    /// Drops the programs, and keeps what they counted last.
+    /// Unloads the programs, and keeps their last counts.
     fn unload(&mut self, metrics: &Metrics) {
         for cause in KERNEL_KILL_CAUSES {
             self.disarm_kill(cause);
@@ -100,7 +100,7 @@ impl BpfBackend {
         let Some((handle, _)) = self.loaded.take() else { return };
         self.counters.unload(&handle, metrics);
         self.order_numbers = handle.last_numbers();
-        realtime::let_go(handle);
+        realtime::drop_on_thread(handle);
     }
 
     pub(super) fn handle(&self) -> Option<&BpfHandle> {
@@ -112,7 +112,7 @@ impl BpfBackend {
         (self.counters.loads, self.loaded.as_mut().map(|(handle, _)| handle))
     }
 
-    /// Waits for an event that must not wait; forever where nothing is loaded. Cancel-safe.
+    /// Waits for an event that must be handled at once; forever if nothing is loaded. Cancel-safe.
     pub(super) async fn next(&mut self, reporter: &mut BackendReporter) -> EventBatch {
         let Some((_, ring)) = &mut self.loaded else { return std::future::pending().await };
         let mut batch = EventBatch::default();
@@ -121,16 +121,16 @@ impl BpfBackend {
             Err(error) => {
                 self.unload(&reporter.metrics);
                 let why = format!("the ring buffer cannot be read any more: {error}");
-                reporter.changed.extend(nothing(&why));
+                reporter.changed.extend(sources_without_backend(&why));
                 if let Some(failover) = &mut self.failover {
                     failover.fail(BackendFailure { source: "ring", backend: "", why }, reporter);
                     failover.reload(mono_ns());
                 }
-                // No other event asks for a sample, and the timer was set for programs that report.
+                // No other event causes a sample, and the timer was set for programs that report.
                 batch.missed = true;
             }
         }
-        self.forget_reported(&mut batch);
+        self.drop_reported_kills(&mut batch);
         batch
     }
 
@@ -146,23 +146,24 @@ impl BpfBackend {
         match handle.take_charged(&mut self.growths) {
             Ok(()) => charged.extend(self.growths.iter().map(|growth| growth.id)),
             // A full sample finds them too.
-            Err(error) => tracing::debug!(%error, "reading the charged cgroups"),
+            Err(error) => tracing::debug!(%error, "cannot read the charged cgroups"),
         }
-        // What is charged while values are read is in neither them nor what counts from setting a threshold on.
-        let [node, pods] = self.sorter.deciding;
+        // Charges while values are read are neither in the values nor in what counts after a threshold is set.
+        let [node, pods] = self.sorter.eviction_cgroups;
         let charge = |id: u64| Some((id, handle.gross_charge(id)?));
         self.charged = [charge(node), if pods == node { None } else { charge(pods) }];
-        self.note_disks();
-        self.forget_reported(batch);
+        self.record_disk_totals();
+        self.drop_reported_kills(batch);
     }
 
-    /// While programs are replaced both are attached for a moment: what the old ones reported counts once.
-    fn forget_reported(&self, batch: &mut EventBatch) {
+    /// Drops kills that the previous programs reported: while programs are replaced both are attached for a
+    /// moment.
+    fn drop_reported_kills(&self, batch: &mut EventBatch) {
         batch.kills.retain(|kill| kill.stamp.ktime_ns >= self.since_ns);
     }
 
-    /// Finds out whether the programs still report, given the usage of each pod by the id of its cgroup, and has what
-    /// failed loaded again.
+    /// Checks whether the programs still report, given the usage of each pod by the id of its cgroup, and
+    /// reloads what failed.
     pub(super) fn check(
         &mut self,
         pods: impl Iterator<Item = (u64, u64)>,
@@ -180,9 +181,9 @@ impl BpfBackend {
         failover.reload(now_ns);
     }
 
-    /// Changes to the programs that were loaded in place of others, once they are there, and adds the last events of
-    /// the others.
-    pub(super) fn switch(&mut self, batch: &mut EventBatch, reporter: &mut BackendReporter) {
+    /// Switches to the programs that were loaded to replace others, once they are loaded, and adds the last
+    /// events of the others.
+    pub(super) fn switch_to_loaded(&mut self, batch: &mut EventBatch, reporter: &mut BackendReporter) {
         let Some(failover) = &mut self.failover else { return };
         let present = self.loaded.as_ref().map(|(handle, _)| handle);
         let loaded = match failover.loaded(present) {
@@ -191,22 +192,22 @@ impl BpfBackend {
             Some(Err(failed)) => return reporter.changed.extend(failed),
         };
         let now_ns = mono_ns();
-        self.last_events(batch, &reporter.metrics);
-        self.forget_reported(batch);
+        self.drain_last_events(batch, &reporter.metrics);
+        self.drop_reported_kills(batch);
         self.since_ns = now_ns;
         self.unload(&reporter.metrics);
         let sources = loaded.sources();
         reporter.changed.extend(match self.adopt(loaded) {
             Ok(()) => sources,
-            Err(error) => nothing(&unwatchable(&error)),
+            Err(error) => sources_without_backend(&ring_error(&error)),
         });
-        // No threshold is set, and cgroups may have come and gone in between.
+        // No threshold is set, and cgroups may have been created or removed in between.
         batch.missed = true;
     }
 
-    /// Adds the last events of the present programs. No kill order is armed any more, and the events of those that were
-    /// carried out are waited for: this ring buffer is not read again.
-    fn last_events(&mut self, batch: &mut EventBatch, metrics: &Metrics) {
+    /// Adds the last events of the present programs. Disarms the kill orders, and waits for the events of those
+    /// that were carried out, since this ring buffer is not read again.
+    fn drain_last_events(&mut self, batch: &mut EventBatch, metrics: &Metrics) {
         let mut awaited = Vec::from(KERNEL_KILL_CAUSES);
         awaited.retain(|cause| self.disarm_kill(*cause));
         for _ in 0..EVENT_TRIES {
@@ -226,7 +227,7 @@ impl BpfBackend {
             || self.handle().is_some_and(BpfHandle::is_changing)
     }
 
-    /// Attaches or detaches the on-demand probe.
+    /// Attaches or detaches the on-demand probes for memory.
     pub(super) fn attach_on_demand(
         &mut self,
         headroom: Option<u64>,
@@ -268,7 +269,7 @@ impl BpfBackend {
         self.handle().and_then(BpfHandle::charge)
     }
 
-    /// Returns how growth is seen at present; nothing where it is not.
+    /// Returns how growth is detected at present; `None` if it is not.
     pub(crate) fn growth(&self) -> Option<GrowthSource> {
         let info = self.charge()?;
         let sees_every_charge =
@@ -276,8 +277,8 @@ impl BpfBackend {
         Some(GrowthSource { sees_every_charge, granularity_bytes: info.granularity_bytes })
     }
 
-    /// Returns of how many cgroups each CPU caches what it charged ahead.
-    pub(super) fn stocks(&self) -> u32 {
+    /// Returns the number of cgroups for which each CPU caches charges.
+    pub(super) fn charge_caches(&self) -> u32 {
         self.handle().map_or(1, BpfHandle::charge_caches)
     }
 
@@ -291,7 +292,7 @@ impl BpfBackend {
         self.backend(EventClass::Oom)
     }
 
-    /// The backend of a class, also if it has failed; empty without one.
+    /// Returns the backend of a class, also if it has failed; empty without one.
     pub(super) fn backend(&self, class: EventClass) -> &'static str {
         let sources = self.handle().map_or(&[][..], BpfHandle::sources);
         sources.iter().find(|info| info.source == class.name()).map_or("", |info| info.backend)
@@ -302,55 +303,56 @@ impl BpfBackend {
         !self.backend(class).is_empty() && !self.is_failed(class.name())
     }
 
-    /// Returns whether they report OOM kills.
+    /// Returns whether the programs report OOM kills.
     pub(crate) fn reports_kills(&self) -> bool {
         self.reports(EventClass::Oom)
     }
 
-    /// Names the cgroups with eviction thresholds: crossings of these cause a sync, those of others wait.
-    pub(super) fn set_deciding(&mut self, node: u64, pods: Option<u64>) {
-        let [_, before] = std::mem::replace(&mut self.sorter.deciding, [node, pods.unwrap_or(node)]);
+    /// Sets the cgroups with eviction thresholds: crossings of these cause a sync, those of others wait.
+    pub(super) fn set_eviction_cgroups(&mut self, node: u64, pods: Option<u64>) {
+        let [_, before] = std::mem::replace(&mut self.sorter.eviction_cgroups, [node, pods.unwrap_or(node)]);
         self.clear_threshold(before);
     }
 
-    /// Sets the kernel thresholds of a cgroup; nothing where that is not possible: then there is the timer.
+    /// Sets the kernel thresholds of a cgroup; `None` if that is not possible. Then only the timer remains.
     pub(crate) fn set_threshold(&mut self, id: u64, plan: &ThresholdPlan) -> Option<Generation> {
         let since = self.charged.iter().flatten().find(|(of, _)| *of == id).map(|(_, charged)| *charged);
         let (handle, _) = self.loaded.as_mut()?;
         match handle.set_threshold_since(id, plan.kernel_threshold(), since) {
             Ok(generation) => Some(generation),
             Err(error) => {
-                if !std::mem::replace(&mut self.is_full, true) {
-                    tracing::warn!(error = %chain(&error), "setting a kernel threshold: samples see the growth");
+                if !std::mem::replace(&mut self.is_set_error_logged, true) {
+                    tracing::warn!(error = %chain(&error), "cannot set a kernel threshold: the timer detects the crossing");
                 }
                 None
             }
         }
     }
 
-    /// Clears the kernel thresholds of a cgroup, which may be gone. One with eviction thresholds keeps them.
+    /// Clears the kernel thresholds of a cgroup, which may have been removed. A cgroup with eviction thresholds
+    /// keeps them.
     pub(crate) fn clear_threshold(&mut self, id: u64) {
         if let Some((handle, _)) = &mut self.loaded
-            && !self.sorter.deciding.contains(&id)
+            && !self.sorter.eviction_cgroups.contains(&id)
         {
             handle.clear_threshold(id);
         }
     }
 
-    /// Takes the first crossing of a memory limit that waits.
+    /// Takes the first pending crossing of a memory limit.
     pub(crate) fn take_limit_crossing(&mut self) -> Option<ThresholdCrossed> {
         self.sorter.limit_crossings.pop_front()
     }
 
-    /// Returns when the cgroup with this id came near its limit, if that event waits.
+    /// Returns when the cgroup with this id came near its limit, if that event is pending.
     pub(crate) fn near_limit_ns(&self, id: u64) -> Option<u64> {
         let rises = self.sorter.limit_crossings.iter().filter(|crossed| crossed.is_rise());
         rises.filter(|crossed| crossed.cgroup_id == id).map(|crossed| crossed.stamp.ktime_ns).min()
     }
 
-    /// Sets the threshold of the node's tasks, `headroom` more than the `tasks` that there are: the fork that passes
-    /// it is reported. `group` is the node's in the pids controller's hierarchy, if it is one. A threshold that is set
-    /// already is left as it is, unless `anew`.
+    /// Sets the threshold of the node's tasks at `headroom` more than the present `tasks`: the fork that passes
+    /// it is reported. `group` is the node's cgroup in the hierarchy of the pids controller, if the node is
+    /// one. A threshold that is set already is left as it is, unless `anew`.
     pub(crate) fn set_pid_threshold(
         &mut self,
         group: Option<u64>,
@@ -370,17 +372,17 @@ impl BpfBackend {
             None => NodePidThreshold::More(more),
         });
         if let Err(error) = handle.set_pid_threshold(threshold) {
-            tracing::warn!(%error, "setting the threshold of the node's tasks");
+            tracing::warn!(%error, "cannot set the kernel threshold of the node's tasks");
         }
     }
 
-    /// Makes room for so many cgroups that were charged.
-    pub(crate) fn make_room(&mut self, groups: usize) {
+    /// Reserves memory for the growth of `groups` charged cgroups.
+    pub(crate) fn reserve_growths(&mut self, groups: usize) {
         self.growths.reserve(groups);
     }
 
-    /// Exports what was not reported. Returns the event of what was lost, if that has grown, and whether a change of
-    /// the cgroup tree may not have been reported.
+    /// Exports losses. Returns the event of what was lost, if that has grown, and whether a change of the
+    /// cgroup tree may not have been reported.
     pub(crate) fn read_losses(&mut self, metrics: &Metrics) -> (Option<BpfEventsLost>, bool) {
         let handle = self.loaded.as_ref().map(|(handle, _)| handle);
         let is_tree_missed = handle.is_some_and(|handle| self.counters.export_losses(handle, metrics));
@@ -388,16 +390,16 @@ impl BpfBackend {
     }
 }
 
-/// Says of every source that nothing is left.
-fn nothing(why: &str) -> Vec<BackendInfo> {
+/// Returns an entry without a backend for every source.
+fn sources_without_backend(why: &str) -> Vec<BackendInfo> {
     EventClass::ALL.map(|class| BackendInfo::plain(class.name(), "", why)).to_vec()
 }
 
-fn unwatchable(error: &std::io::Error) -> String {
+fn ring_error(error: &std::io::Error) -> String {
     format!("the ring buffer cannot be watched: {error}")
 }
 
-/// Returns the id of the cgroup that stands for the node.
+/// Returns the id of the cgroup that represents the node.
 pub(crate) fn root_id(sampler: &Sampler) -> Option<u64> {
     sampler.tree().groups().first().map(|group| group.id)
 }

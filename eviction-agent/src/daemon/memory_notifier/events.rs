@@ -1,4 +1,4 @@
-//! What the BPF programs report, sorted by what is to be done about it, and what they did not report, counted.
+//! The events of the BPF programs, sorted by how they are handled, and counts of what was not reported.
 
 use std::collections::VecDeque;
 
@@ -10,28 +10,28 @@ use eviction_bpf::{
 use crate::telemetry::event_log::BpfEventsLost;
 use crate::telemetry::metrics::Metrics;
 
-/// So many crossings of memory limits wait at most; each cgroup has two until it is sampled. A full sample finds the
-/// rest.
+/// The maximum number of pending crossings of memory limits; each cgroup has two until it is sampled. A full
+/// sample finds the rest.
 const MAX_LIMIT_CROSSINGS: usize = 1024;
 
-/// What the BPF programs reported in one go.
+/// The events that the BPF programs reported in one batch.
 #[derive(Debug, Default)]
 pub(crate) struct EventBatch {
     /// The last crossing of an eviction threshold.
     pub(crate) crossed: Option<ThresholdCrossed>,
-    /// A threshold of the cgroup of all pods was crossed.
-    pub(crate) of_pods: bool,
+    /// Whether a threshold of the cgroup of all pods was crossed.
+    pub(crate) pods_crossed: bool,
     /// Kill orders that were carried out; a sync follows.
     pub(crate) kernel_kills: Vec<KernelKill>,
-    /// Cgroups were created or removed.
+    /// Whether cgroups were created or removed.
     pub(crate) tree_changed: bool,
     /// Processes that the kernel killed.
     pub(crate) kills: Vec<OomKill>,
-    /// Too many tasks.
+    /// Alarms about too many tasks.
     pub(crate) alarms: Vec<TaskAlarm>,
     /// The last crossing of a threshold on a file system.
     pub(crate) disk_crossed: Option<DiskThresholdCrossed>,
-    /// Events are missing or cannot be decoded: a full sample has to find what they reported.
+    /// Whether events are missing or cannot be decoded: a full sample has to find what they reported.
     pub(crate) missed: bool,
 }
 
@@ -39,22 +39,22 @@ pub(crate) struct EventBatch {
 #[derive(Debug)]
 pub(super) struct EventSorter {
     /// The cgroups with eviction thresholds: the node's and that of all pods. Crossings of others are about limits.
-    pub(super) deciding: [u64; 2],
+    pub(super) eviction_cgroups: [u64; 2],
     /// Crossings of memory limits, which wait until a sync is done.
     pub(super) limit_crossings: VecDeque<ThresholdCrossed>,
 }
 
 impl Default for EventSorter {
     fn default() -> Self {
-        Self { deciding: [0; 2], limit_crossings: VecDeque::with_capacity(MAX_LIMIT_CROSSINGS) }
+        Self { eviction_cgroups: [0; 2], limit_crossings: VecDeque::with_capacity(MAX_LIMIT_CROSSINGS) }
     }
 }
 
 impl EventSorter {
     pub(super) fn add(&mut self, event: Event, batch: &mut EventBatch) {
         match event {
-            Event::ThresholdCrossed(crossed) if self.deciding.contains(&crossed.cgroup_id) => {
-                batch.of_pods |= crossed.cgroup_id == self.deciding[1];
+            Event::ThresholdCrossed(crossed) if self.eviction_cgroups.contains(&crossed.cgroup_id) => {
+                batch.pods_crossed |= crossed.cgroup_id == self.eviction_cgroups[1];
                 batch.crossed = Some(crossed);
             }
             Event::ThresholdCrossed(_) if self.limit_crossings.len() == MAX_LIMIT_CROSSINGS => {
@@ -64,7 +64,7 @@ impl EventSorter {
             Event::DiskThresholdCrossed(crossed) => batch.disk_crossed = Some(crossed),
             Event::OomKill(kill) => batch.kills.push(kill),
             Event::OomMark(mark) => {
-                tracing::debug!(pid = mark.tgid, comm = %mark.comm_lossy(), "out of memory while it was ending anyway");
+                tracing::debug!(pid = mark.tgid, comm = %mark.comm_lossy(), "the OOM victim was exiting already");
             }
             Event::CgroupCreated(_) | Event::CgroupRemoved(_) => batch.tree_changed = true,
             Event::TaskAlarm(alarm) => batch.alarms.push(alarm),
@@ -86,18 +86,19 @@ pub(super) struct ProgramCounters {
     event: Option<BpfEventsLost>,
     suppressed: [u64; SUPPRESSED_REASONS],
     runs_missed: [u64; EventClass::ALL.len()],
-    /// Some charges were not followed up to the root lately: thresholds above do not see every charge.
+    /// Whether some charges were not followed up to the root recently: thresholds above do not see every
+    /// charge.
     pub(super) is_truncating: bool,
 }
 
 impl ProgramCounters {
-    /// Other programs are loaded.
+    /// Restarts the counters for programs that were just loaded.
     pub(super) fn restart(&mut self) {
         let Self { loads, invalid, invalid_published, event, .. } = *self;
         *self = Self { loads: loads + 1, invalid, invalid_published, event, ..Self::default() };
     }
 
-    /// The programs are unloaded: exports what they counted last.
+    /// Exports the last counters of programs that are unloaded.
     pub(super) fn unload(&mut self, handle: &BpfHandle, metrics: &Metrics) {
         self.export_suppressed(handle, metrics);
         self.export_losses(handle, metrics);
@@ -107,19 +108,19 @@ impl ProgramCounters {
     pub(super) fn export_suppressed(&mut self, handle: &BpfHandle, metrics: &Metrics) {
         let Ok(suppressed) = handle.suppressed() else { return };
         for ((reason, sum), before) in suppressed.into_iter().zip(&mut self.suppressed) {
-            let more = grown(sum, before);
+            let more = increase(sum, before);
             if more > 0 {
                 metrics.kernel_kill_suppressed.with([reason]).inc_by(more);
             }
         }
     }
 
-    /// Exports what was lost, how often programs were not run, and how many paths were truncated; true if a change
-    /// of the cgroup tree may not have been reported.
+    /// Exports losses, missed program runs and truncated paths. Returns true if a change of the cgroup tree may
+    /// not have been reported.
     pub(super) fn export_losses(&mut self, handle: &BpfHandle, metrics: &Metrics) -> bool {
         let mut is_tree_missed = false;
         for ((class, sum), before) in handle.runs_missed().into_iter().zip(&mut self.runs_missed) {
-            let more = grown(sum, before);
+            let more = increase(sum, before);
             if more > 0 {
                 metrics.bpf_program_runs_missed.with([class.name()]).inc_by(more);
                 is_tree_missed |= class == EventClass::Cgroup;
@@ -148,12 +149,12 @@ impl ProgramCounters {
         is_tree_missed
     }
 
-    /// Takes the event of what was lost since the last one; its numbers are totals.
+    /// Takes the event of the losses since the last one. Its numbers are totals.
     pub(super) fn take_event(&mut self) -> Option<BpfEventsLost> {
         self.event.take()
     }
 
-    /// Counts events; true if others are missing or could not be decoded.
+    /// Counts events. Returns true if others are missing or could not be decoded.
     pub(super) fn count(&mut self, drained: Drained, metrics: &Metrics) -> bool {
         let Drained { events, malformed, why, missed } = drained;
         metrics.bpf_events.inc_by(events);
@@ -169,9 +170,9 @@ impl ProgramCounters {
     }
 }
 
-/// Returns by how much a sum has grown since the last call. A smaller one was not read in full, and what is missing
-/// was counted before.
-fn grown(sum: u64, before: &mut u64) -> u64 {
+/// Returns by how much a sum has grown since the last call. A smaller sum was not read in full, and the missing
+/// part was counted before.
+fn increase(sum: u64, before: &mut u64) -> u64 {
     let more = sum.saturating_sub(*before);
     *before = sum.max(*before);
     more
@@ -187,18 +188,18 @@ mod tests {
 
     #[test]
     fn only_a_crossing_of_an_eviction_threshold_causes_a_sync() {
-        let mut sorter = EventSorter { deciding: [1, 2], ..EventSorter::default() };
+        let mut sorter = EventSorter { eviction_cgroups: [1, 2], ..EventSorter::default() };
         let mut batch = EventBatch::default();
         for id in [3, 1, 4, 2, 3] {
             sorter.add(crossed(id), &mut batch);
         }
         assert_eq!(batch.crossed.map(|crossed| crossed.cgroup_id), Some(2));
         let waiting: Vec<_> = sorter.limit_crossings.iter().map(|crossed| crossed.cgroup_id).collect();
-        assert_eq!((waiting, batch.missed, batch.of_pods), (vec![3, 4, 3], false, true));
+        assert_eq!((waiting, batch.missed, batch.pods_crossed), (vec![3, 4, 3], false, true));
     }
 
     #[test]
-    fn more_crossings_than_there_is_room_for_are_missed() {
+    fn limit_crossings_beyond_the_capacity_are_missed() {
         let mut sorter = EventSorter::default();
         let mut batch = EventBatch::default();
         for id in 1..=MAX_LIMIT_CROSSINGS as u64 {
@@ -213,12 +214,12 @@ mod tests {
 
 #[cfg(test)]
 mod losses_tests {
-    use super::grown;
+    use super::increase;
 
     #[test]
-    fn nothing_is_counted_twice() {
+    fn a_smaller_sum_does_not_count_events_twice() {
         let mut before = 0;
-        let more = [3, 3, 0, 5, 2, 6].map(|sum| grown(sum, &mut before));
+        let more = [3, 3, 0, 5, 2, 6].map(|sum| increase(sum, &mut before));
         assert_eq!(more, [3, 0, 0, 2, 0, 1]);
     }
 }

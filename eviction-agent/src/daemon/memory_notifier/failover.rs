@@ -1,5 +1,5 @@
-//! BPF programs that do not report any more: noticed by asking the kernel and by their silence, and answered by
-//! loading all programs again, without the attach methods that failed.
+//! Failover of BPF programs that do not report any more. The agent detects them by asking the kernel and by
+//! missing events, and loads all programs again, without the attach methods that failed.
 
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
@@ -13,32 +13,33 @@ use super::super::realtime;
 use super::{BackendFailure, BackendReporter};
 use crate::error::chain;
 
-/// So much cannot be charged without a batch that a method that sees every charge reports.
-const UNSEEN_BYTES: u64 = 16 << 20;
+/// A method that sees every charge reports before this much is charged.
+const UNREPORTED_BYTES: u64 = 16 << 20;
 
-/// Loading takes a good part of a CPU for a moment: what fails again at once has to wait.
+/// The minimum interval between two loads. Loading takes a good part of a CPU for a moment, so what fails again
+/// at once has to wait.
 const RELOAD_INTERVAL_NS: u64 = 10_000_000_000;
 
-/// After so many loads in a row that brought nothing back there is no other.
+/// The number of loads in a row that restored nothing, after which there is no other.
 const MAX_REFUSED: u32 = 5;
 
-/// Which classes of events failed, and what is loaded in their place.
+/// The classes of events that failed, and what is loaded to replace them.
 pub(super) struct BpfFailover {
     options: LoadOptions,
-    silence: Silence,
+    missed_charges: MissedCharges,
     loading: Option<Receiver<Result<Loaded, LoadError>>>,
     last_ns: Option<u64>,
-    /// Not replaced yet, one for each source.
+    /// Failures that are not replaced yet, one for each source.
     failures: Vec<BackendFailure>,
     refused: u32,
 }
 
 impl BpfFailover {
-    /// These were the options of what is loaded.
+    /// Creates the failover. `options` are those of the programs that are loaded.
     pub(super) fn new(options: LoadOptions) -> Self {
         Self {
             options,
-            silence: Silence::default(),
+            missed_charges: MissedCharges::default(),
             loading: None,
             last_ns: None,
             failures: Vec::new(),
@@ -46,12 +47,12 @@ impl BpfFailover {
         }
     }
 
-    /// Takes note of a failure, and reports the first of each source.
+    /// Records a failure, and reports the first one of each source.
     pub(super) fn fail(&mut self, failure: BackendFailure, reporter: &BackendReporter) {
         if !self.is_failed(failure.source) {
-            reporter.failed(&failure);
+            reporter.log_failure(&failure);
             self.failures.push(failure);
-            // What was refused may not be so without this one.
+            // A load that was refused may succeed without this one.
             self.refused = 0;
         }
     }
@@ -60,7 +61,7 @@ impl BpfFailover {
         self.failures.iter().any(|failure| failure.source == source)
     }
 
-    /// Asks the programs whether they still report, given the usage of each pod by the id of its cgroup.
+    /// Checks whether the programs still report, given the usage of each pod by the id of its cgroup.
     pub(super) fn check(
         &mut self,
         handle: &BpfHandle,
@@ -74,12 +75,12 @@ impl BpfFailover {
         }
         let Some(charge) = handle.charge().filter(|info| info.sees_every_charge) else { return };
         let Ok(counters) = handle.lost() else { return };
-        if !self.silence.is_broken(pods, counters.get(Counter::Charges)) {
+        if !self.missed_charges.are_detected(pods, counters.get(Counter::Charges)) {
             return;
         }
-        // The kernel disarms all kprobes together (`kprobes/enabled` of debugfs), and without an error also those
-        // that are registered then.
-        avoid_kprobes_like(&mut self.options, charge.backend);
+        // The kernel disarms all kprobes together (`kprobes/enabled` of debugfs). Kprobes that are registered
+        // then are disarmed too, without an error.
+        exclude_kprobes_like(&mut self.options, charge.backend);
         let silent = handle.sources().iter().filter(|info| are_kprobes(info.backend, charge.backend));
         for info in std::iter::once(charge).chain(silent) {
             let why = format!("{} reports no charge while a pod's usage grows", charge.backend);
@@ -87,7 +88,8 @@ impl BpfFailover {
         }
     }
 
-    /// Loads all programs again on a thread, without what failed, unless nothing did or it is too soon.
+    /// Loads all programs again on a thread, without what failed. Does nothing if nothing failed or it is too
+    /// soon.
     pub(super) fn reload(&mut self, now_ns: u64) {
         let is_soon = |last: u64| now_ns.saturating_sub(last) < RELOAD_INTERVAL_NS;
         if self.failures.is_empty()
@@ -98,14 +100,14 @@ impl BpfFailover {
             return;
         }
         self.last_ns = Some(now_ns);
-        self.silence = Silence::default();
-        self.failures.iter().for_each(|failure| avoid(&mut self.options, failure));
+        self.missed_charges = MissedCharges::default();
+        self.failures.iter().for_each(|failure| exclude_failed(&mut self.options, failure));
         let (sender, receiver) = sync_channel(1);
         let options = self.options.clone();
         let thread = std::thread::Builder::new().name("bpf-reload".to_owned());
         match thread.spawn(move || drop(sender.send(load(&options)))) {
             Ok(_) => self.loading = Some(receiver),
-            Err(error) => tracing::warn!(%error, "starting a thread to load the BPF programs again"),
+            Err(error) => tracing::warn!(%error, "cannot start a thread to load the BPF programs again"),
         }
     }
 
@@ -113,10 +115,11 @@ impl BpfFailover {
         self.loading.is_some()
     }
 
-    /// Takes what was loaded in place of `present`, once it is there.
+    /// Takes the programs that were loaded to replace `present`, once they are loaded.
     ///
     /// # Errors
-    /// What is still without a backend, if nothing was loaded, or something that works would be lost. It is tried again.
+    /// The sources that are still without a backend, if nothing was loaded, or a working source would be lost.
+    /// The load is tried again.
     pub(super) fn loaded(&mut self, present: Option<&BpfHandle>) -> Option<Result<Loaded, Vec<BackendInfo>>> {
         let loaded = match self.loading.as_ref()?.try_recv() {
             Ok(loaded) => loaded,
@@ -128,10 +131,10 @@ impl BpfFailover {
         };
         self.loading = None;
         let loaded = loaded.and_then(|loaded| {
-            let Some(why) = present.and_then(|present| self.objection(present, &loaded)) else {
+            let Some(why) = present.and_then(|present| self.rejection_reason(present, &loaded)) else {
                 return Ok(loaded);
             };
-            realtime::let_go(loaded.kernel);
+            realtime::drop_on_thread(loaded.kernel);
             Err(LoadError { why, missing: Vec::new() })
         });
         Some(match loaded {
@@ -151,15 +154,15 @@ impl BpfFailover {
                         format!("{failed}; nothing can be loaded in its place: {why}"),
                     )
                 });
-                // Without programs the sources have been reported already, but for the reasons.
+                // Without programs the sources have been reported already, but not the reasons.
                 Err(if present.is_none() { missing } else { failed.collect() })
             }
         })
     }
 
-    /// Returns why `new` must not take the place of `present`: something that works would be lost. The on-demand probe
-    /// goes with the method for charges.
-    fn objection(&self, present: &BpfHandle, new: &Loaded) -> Option<String> {
+    /// Returns why `new` must not replace `present`: a working source would be lost. The on-demand probe
+    /// depends on the method for charges.
+    fn rejection_reason(&self, present: &BpfHandle, new: &Loaded) -> Option<String> {
         let classes = EventClass::ALL.into_iter().filter(|class| *class != EventClass::ChargeNear);
         let working = classes.filter(|class| !self.is_failed(class.name()));
         let has = |sources: &[BackendInfo], class: EventClass| {
@@ -171,51 +174,53 @@ impl BpfFailover {
     }
 }
 
-/// Of charges and of the on-demand probe the next method is used from now on, also if the failed one was requested. Of
-/// the other classes there is one method a kernel: it is attached again.
-fn avoid(options: &mut LoadOptions, failure: &BackendFailure) {
+/// Excludes a failed method for charges or for the on-demand probe, also if it was requested: the next method
+/// is used from now on. Other classes have one method per kernel, which is attached again.
+fn exclude_failed(options: &mut LoadOptions, failure: &BackendFailure) {
     if [EventClass::Charge, EventClass::ChargeNear].map(EventClass::name).contains(&failure.source) {
-        give_up(options, failure.backend);
+        exclude_method(options, failure.backend);
     }
 }
 
-fn give_up(options: &mut LoadOptions, method: &str) {
+fn exclude_method(options: &mut LoadOptions, method: &str) {
     options.choice.only.retain(|name| name != method);
     if !options.choice.failed.iter().any(|name| name == method) {
         options.choice.failed.push(method.to_owned());
     }
 }
 
-fn avoid_kprobes_like(options: &mut LoadOptions, silent: &str) {
-    attach_methods::names().filter(|name| are_kprobes(name, silent)).for_each(|name| give_up(options, name));
+fn exclude_kprobes_like(options: &mut LoadOptions, silent: &str) {
+    attach_methods::names()
+        .filter(|name| are_kprobes(name, silent))
+        .for_each(|name| exclude_method(options, name));
 }
 
 fn are_kprobes(method: &str, other: &str) -> bool {
     [method, other].iter().all(|name| name.starts_with("kprobe "))
 }
 
-/// What was known when the last charge was reported.
+/// The counted charges and the pods' usage when the last charge was reported.
 #[derive(Debug, Default)]
-struct Silence {
+struct MissedCharges {
     charges: Option<u64>,
     usage: HashMap<u64, u64>,
 }
 
-impl Silence {
+impl MissedCharges {
     /// Returns whether a pod's usage grew while no charge was counted.
-    fn is_broken(&mut self, pods: impl Iterator<Item = (u64, u64)>, charges: u64) -> bool {
+    fn are_detected(&mut self, pods: impl Iterator<Item = (u64, u64)>, charges: u64) -> bool {
         if self.charges != Some(charges) {
             self.charges = Some(charges);
             self.usage.clear();
         }
-        let mut broken = false;
+        let mut are_missed = false;
         for (id, usage) in pods {
-            // A pod that is new to us may have been there before.
+            // A pod that is new to the agent may have existed before.
             let least = self.usage.entry(id).or_insert(usage);
             *least = usage.min(*least);
-            broken |= usage - *least > UNSEEN_BYTES;
+            are_missed |= usage - *least > UNREPORTED_BYTES;
         }
-        broken
+        are_missed
     }
 }
 
@@ -230,8 +235,8 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn growth_without_a_charge_is_a_method_that_is_dead() {
-        let mut silence = Silence::default();
+    fn growth_of_a_pod_without_a_charge_is_detected() {
+        let mut missed_charges = MissedCharges::default();
         for (usage, charges, expected) in [
             (100, 5, false),
             (200, 6, false),
@@ -245,13 +250,13 @@ mod tests {
         ] {
             let pods = [(1, usage * MIB), (2, 10 * MIB)];
             assert_eq!(
-                silence.is_broken(pods.into_iter(), charges),
+                missed_charges.are_detected(pods.into_iter(), charges),
                 expected,
                 "{usage} MiB, {charges} charges"
             );
         }
         let new = [(2, 10 * MIB), (3, 500 * MIB)];
-        assert!(!silence.is_broken(new.into_iter(), 7), "a pod that was not known before");
+        assert!(!missed_charges.are_detected(new.into_iter(), 7), "a pod that was not known before");
     }
 
     fn failure(source: &'static str, backend: &'static str) -> BackendFailure {
@@ -259,29 +264,29 @@ mod tests {
     }
 
     #[test]
-    fn a_method_for_charges_that_failed_is_not_used_again_even_if_it_was_requested() {
+    fn a_failed_charge_method_is_not_used_again_even_if_requested() {
         let choice =
             BackendSelection { only: vec!["a".to_owned(), "b".to_owned()], ..BackendSelection::default() };
         let mut options = LoadOptions { choice, ..LoadOptions::default() };
-        avoid(&mut options, &failure("charge", "a"));
+        exclude_failed(&mut options, &failure("charge", "a"));
         let BackendSelection { only, deny, failed } = &options.choice;
         assert_eq!(
             (only.as_slice(), deny.as_slice(), failed.as_slice()),
             (&["b".to_owned()][..], &[][..], &["a".to_owned()][..])
         );
-        avoid(&mut options, &failure("oom", "c"));
+        exclude_failed(&mut options, &failure("oom", "c"));
         assert_eq!(options.choice.failed, ["a"], "another class is attached again");
-        avoid(&mut options, &failure("charge near", "d"));
-        avoid(&mut options, &failure("charge near", "d"));
+        exclude_failed(&mut options, &failure("charge near", "d"));
+        exclude_failed(&mut options, &failure("charge near", "d"));
         assert_eq!(options.choice.failed, ["a", "d"]);
     }
 
     #[test]
-    fn where_one_kprobe_is_silent_none_is_used_again() {
+    fn no_kprobe_is_used_again_if_one_is_silent() {
         let mut options = LoadOptions::default();
-        avoid_kprobes_like(&mut options, "fexit page_counter_try_charge");
+        exclude_kprobes_like(&mut options, "fexit page_counter_try_charge");
         assert!(options.choice.failed.is_empty());
-        avoid_kprobes_like(&mut options, "kprobe page_counter_try_charge");
+        exclude_kprobes_like(&mut options, "kprobe page_counter_try_charge");
         let failed = &options.choice.failed;
         assert!(failed.iter().any(|name| name == "kprobe oom_kill_process"), "{failed:?}");
         assert!(failed.iter().all(|name| name.starts_with("kprobe ")), "{failed:?}");

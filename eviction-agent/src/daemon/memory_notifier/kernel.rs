@@ -1,4 +1,4 @@
-//! The backends of the kernel beside the BPF programs. They are used where those do not see every charge.
+//! The kernel's backends besides the BPF programs. They are used if the BPF programs do not see every charge.
 
 use std::error::Error;
 
@@ -16,12 +16,12 @@ use super::plan::ThresholdPlan;
 use super::{BackendFailure, Trigger};
 use crate::error::chain;
 
-/// Those that there are, of the node's own cgroup.
+/// The available backends of the node's cgroup.
 pub(super) struct KernelBackends {
     memcg_v1: Option<MemcgV1>,
     psi: Option<PsiTrigger>,
     memory_events: Option<MemoryEvents>,
-    /// `memory_events` reports charges too, and not OOM kills alone.
+    /// Whether `memory_events` reports charges too, and not only OOM kills.
     has_node_events: bool,
 }
 
@@ -29,7 +29,7 @@ const V1_REASON: &str = "beside the charge hook, on the node's own group";
 const V2_REASON: &str = "in addition to a charge probe that does not see every charge, on the node's cgroup";
 
 impl KernelBackends {
-    /// Opens those that may be used, and returns what `check` says of each.
+    /// Opens the backends that may be used, and returns the entry of each for `check`.
     pub(super) fn open(root: &NodeRoot, selection: &BackendSelection) -> (Self, Vec<BackendInfo>) {
         let group = &root.memory;
         let memory_events = Some(MemoryEvents::new(root.version));
@@ -56,7 +56,7 @@ impl KernelBackends {
         }
     }
 
-    /// Sets or clears what reports growth on the node.
+    /// Sets or clears the backends that report growth on the node.
     ///
     /// # Errors
     /// If the PSI trigger failed.
@@ -83,10 +83,10 @@ impl KernelBackends {
         Ok(())
     }
 
-    /// Watches the cgroups of this tree for limits and OOM kills that nothing else reports.
+    /// Watches the cgroups of this tree for limits and OOM kills that no other backend reports.
     ///
     /// # Errors
-    /// If none can be watched any more.
+    /// If none of them can be watched any more.
     pub(super) fn watch_events(
         &mut self,
         tree: &Tree,
@@ -102,14 +102,14 @@ impl KernelBackends {
                 return Ok(());
             }
         };
-        let followed = events.follow(tree, watched);
+        let followed = events.watch(tree, watched);
         followed.map_err(|error| fail(&mut self.memory_events, "limits", memory_events::NAME, &error))
     }
 
-    /// Waits until one of them fires; forever while none is set. Cancel-safe.
+    /// Waits until one of the backends fires; forever while none is set. Cancel-safe.
     ///
     /// # Errors
-    /// If one has failed. It is not used again.
+    /// If a backend has failed. It is not used again.
     pub(super) async fn next(&mut self) -> Result<Trigger, BackendFailure> {
         let Self { memcg_v1, psi, memory_events, has_node_events: _ } = self;
         tokio::select! {
@@ -156,10 +156,10 @@ fn fail<B>(
     BackendFailure { source, backend: name, why: chain(error) }
 }
 
-/// Closes descriptors where nobody waits for it.
+/// Closes descriptors on another thread, so that the control loop does not wait for it.
 fn release(of: Option<impl Send + 'static>) {
     if let Some(of) = of {
-        realtime::let_go(of);
+        realtime::drop_on_thread(of);
     }
 }
 
@@ -176,12 +176,12 @@ mod tests {
 
     use super::*;
 
-    fn with(psi: PsiTrigger) -> KernelBackends {
+    fn backends_with(psi: PsiTrigger) -> KernelBackends {
         KernelBackends { memcg_v1: None, psi: Some(psi), memory_events: None, has_node_events: false }
     }
 
-    /// A trigger whose other end is gone: the kernel reports an error, as of a cgroup that is gone.
-    fn broken() -> PsiTrigger {
+    /// Returns a trigger whose other end is closed: the kernel reports an error, as for a removed cgroup.
+    fn broken_trigger() -> PsiTrigger {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         PsiTrigger::of(OwnedFd::from(writer)).unwrap()
@@ -189,7 +189,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_trigger_that_reports_an_error_fails_once() {
-        let mut backends = with(broken());
+        let mut backends = backends_with(broken_trigger());
         let BackendFailure { source, backend, why } = backends.next().await.unwrap_err();
         assert_eq!((source, backend, &*why), ("pressure", psi::NAME, "the group is gone"));
         assert!(backends.psi.is_none(), "it is not used again");
@@ -197,8 +197,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_cannot_be_registered_any_more_fails_once() {
-        let mut backends = with(broken());
+    async fn a_trigger_that_cannot_be_registered_again_fails_once() {
+        let mut backends = backends_with(broken_trigger());
         let mut set = |sees_every_charge| {
             let set = backends.set(&ThresholdPlan::default(), sees_every_charge, 0);
             set.map_err(|failure| (failure.source, failure.backend))

@@ -11,9 +11,9 @@ use super::bpf::BpfBackend;
 /// Why no kernel kill order is armed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotArmed {
-    /// The one before was carried out, and its event will come.
+    /// The order before was carried out, and its event will arrive.
     CarriedOut,
-    /// A map cannot be written, which was logged.
+    /// A map cannot be written. The error was logged.
     Refused,
 }
 
@@ -39,7 +39,7 @@ impl BpfBackend {
     /// Marks the sample that was just taken of this cgroup.
     pub(crate) fn mark_sample(&mut self, level_id: u64) -> Option<SampleEpoch> {
         let (handle, _) = self.loaded.as_mut()?;
-        written("marking a sample", handle.mark_sample(level_id))
+        log_error("marking a sample", handle.mark_sample(level_id))
     }
 
     /// Arms a kill order.
@@ -48,16 +48,16 @@ impl BpfBackend {
     /// If the order before was carried out, or a map cannot be written.
     pub(crate) fn arm_kill(&mut self, order: &ArmedOrder) -> Result<OrderNumber, NotArmed> {
         let (handle, _) = self.loaded.as_mut().ok_or(NotArmed::Refused)?;
-        armed(handle.arm_kill(order))
+        arm_result(handle.arm_kill(order))
     }
 
-    /// Whether a kill order for writers to this file system would be carried out.
+    /// Returns whether a kill order for writers to this file system would be carried out.
     pub(crate) fn can_kill_writers(&self, device: u64) -> bool {
         let reports = [EventClass::Disk, EventClass::DiskNear].into_iter().all(|class| self.reports(class));
         reports && self.handle().is_some_and(|handle| handle.can_kill_writers(device))
     }
 
-    /// Arms a kill order for writers to a file system, of which `headroom` gives what is left to the threshold.
+    /// Arms a kill order for writers to a file system. `headroom` reads what is left to the threshold.
     ///
     /// # Errors
     /// If the order before was carried out, or a map cannot be written.
@@ -70,35 +70,35 @@ impl BpfBackend {
         // In this order: what is taken in between makes the order late, and never early.
         let headroom = headroom().ok_or(NotArmed::Refused)?;
         let since = handle.disk_total(order.device).ok_or(NotArmed::Refused)?;
-        armed(handle.arm_disk_kill(order, since, headroom))
+        arm_result(handle.arm_disk_kill(order, since, headroom))
     }
 
-    /// Disarms the kill order; whether it was carried out before. Then its event comes.
+    /// Disarms the kill order. Returns whether it was carried out before: then its event arrives.
     pub(crate) fn disarm_kill(&mut self, cause: KernelKillCause) -> bool {
         let Some((handle, _)) = &mut self.loaded else { return false };
         let disarmed = match cause {
             KernelKillCause::Memory => handle.disarm_kill(),
             KernelKillCause::Disk => handle.disarm_disk_kill(),
         };
-        written("disarming a kill order", disarmed).unwrap_or(false)
+        log_error("disarming a kill order", disarmed).unwrap_or(false)
     }
 
-    /// The same while the threshold is far: samples are not marked any more.
+    /// Disarms the kill order while the threshold is far: samples are not marked any more.
     pub(crate) fn end_kill_marks(&mut self) {
         if let Some((handle, _)) = &mut self.loaded {
-            written("disarming a kill order", handle.end_marks());
+            log_error("disarming a kill order", handle.stop_marking_samples());
         }
     }
 }
 
-fn armed(armed: Result<OrderNumber, ArmError>) -> Result<OrderNumber, NotArmed> {
+fn arm_result(armed: Result<OrderNumber, ArmError>) -> Result<OrderNumber, NotArmed> {
     match armed {
         Err(ArmError::CarriedOut) => Err(NotArmed::CarriedOut),
-        armed => written("arming a kill order", armed).ok_or(NotArmed::Refused),
+        armed => log_error("arming a kill order", armed).ok_or(NotArmed::Refused),
     }
 }
 
 /// Logs an error: the agent decides without a kernel kill.
-fn written<T>(what: &'static str, written: Result<T, ArmError>) -> Option<T> {
+fn log_error<T>(what: &'static str, written: Result<T, ArmError>) -> Option<T> {
     written.map_err(|error| tracing::warn!(error = %chain(&error), what, "kernel kill")).ok()
 }

@@ -1,10 +1,10 @@
 //! Wakes the control loop when memory comes near a threshold, as the kubelet's `ThresholdNotifier` does.
 //!
-//! After each sample the control loop sets the kernel thresholds ([`MemoryNotifier::set_thresholds`]) and the timer,
-//! and waits for what comes first ([`MemoryNotifier::next`]). The backends, best first: BPF programs on memory
-//! charges ([`bpf`]); the usage threshold of cgroup v1, or a PSI trigger and `memory.events` of v2 ([`kernel`]); and
-//! the timer, which fires before a threshold can be reached at the greatest rate at which memory fills. A backend that
-//! fails is logged once, counted and replaced by the next one.
+//! After each sample the control loop sets the kernel thresholds ([`MemoryNotifier::set_thresholds`]) and the
+//! timer, and waits for what comes first ([`MemoryNotifier::next`]). The backends, best first: BPF programs on
+//! memory charges ([`bpf`]); the usage threshold of cgroup v1, or a PSI trigger and `memory.events` of v2
+//! ([`kernel`]); and the timer, which fires before a threshold can be reached at the greatest rate at which
+//! memory fills. A backend that fails is logged once, counted and replaced by the next one.
 
 mod bpf;
 mod disks;
@@ -45,12 +45,12 @@ pub(crate) struct MemoryNotifier {
     timer: Timer,
     reporter: BackendReporter,
     rate: FillRate,
-    /// Online, of the machine.
+    /// The number of online CPUs of the machine.
     cpus: usize,
-    /// Threshold crossings: beyond them the minimum re-arm distance is wide. One sync takes 0.15 ms, so they take
-    /// a thirtieth of a CPU.
+    /// The limit of threshold crossings: beyond it the minimum re-arm distance is wide. One sync takes 0.15 ms,
+    /// so they take a thirtieth of a CPU.
     crossings: TokenBucket<200, 32>,
-    /// The end of pressure on the cgroup of all pods is to be reported.
+    /// Whether the end of pressure on the cgroup of all pods is to be reported.
     pods_below: bool,
 }
 
@@ -69,14 +69,14 @@ pub(crate) struct CgroupThresholds<L> {
     pub(crate) levels: L,
 }
 
-/// What the kernel thresholds are set from.
+/// The inputs of the kernel thresholds.
 pub(crate) struct NodeThresholds<N, P> {
     pub(crate) node: CgroupThresholds<N>,
     /// The cgroup of all pods, if it has thresholds.
     pub(crate) pods_id: Option<u64>,
-    /// The same, if it was sampled.
+    /// The cgroup of all pods, if it was sampled.
     pub(crate) pods: Option<CgroupThresholds<P>>,
-    /// Bytes to its nearest threshold.
+    /// The headroom to the nearest threshold of the cgroup of all pods, bytes.
     pub(crate) pods_headroom: Option<u64>,
     pub(crate) memory_capacity: u64,
 }
@@ -89,14 +89,14 @@ pub(crate) struct BackendFailure {
     pub(crate) why: String,
 }
 
-/// Logs and counts backends that failed, and keeps the new ones until they are published.
+/// Logs and counts backends that failed, and keeps the changed sources until they are published.
 struct BackendReporter {
     metrics: Arc<Metrics>,
     changed: Vec<BackendInfo>,
 }
 
 impl BackendReporter {
-    fn failed(&self, failure: &BackendFailure) {
+    fn log_failure(&self, failure: &BackendFailure) {
         let BackendFailure { source, backend, why } = failure;
         tracing::warn!(
             source,
@@ -112,7 +112,7 @@ impl MemoryNotifier {
     /// Starts every backend that this machine has, and returns what is used for each source. Needs a tokio runtime.
     ///
     /// # Errors
-    /// If there is no timer.
+    /// If the timer cannot be created.
     pub(crate) fn start(
         options: &LoadOptions,
         probes: &Probes,
@@ -137,7 +137,7 @@ impl MemoryNotifier {
         Ok((this, sources))
     }
 
-    /// Returns what [`Self::start`] would use, and detaches it again.
+    /// Returns the backends that [`Self::start`] would use, and detaches them again.
     pub(crate) fn probe(options: &LoadOptions, root: Option<&NodeRoot>) -> Vec<BackendInfo> {
         let mut sources = match load(options) {
             Ok(loaded) => loaded.sources(),
@@ -148,7 +148,8 @@ impl MemoryNotifier {
         sources
     }
 
-    /// Sets the kernel thresholds after a sample. Returns the bytes to the nearest eviction threshold.
+    /// Sets the kernel thresholds after a sample. Returns the headroom to the nearest eviction threshold in
+    /// bytes.
     pub(crate) fn set_thresholds<N, P>(
         &mut self,
         thresholds: NodeThresholds<N, P>,
@@ -160,11 +161,12 @@ impl MemoryNotifier {
         P: IntoIterator<Item = u64>,
     {
         let NodeThresholds { node, pods_id, pods, pods_headroom, memory_capacity } = thresholds;
-        self.bpf.set_deciding(node.id, pods_id);
+        self.bpf.set_eviction_cgroups(node.id, pods_id);
         let growth = self.growth();
         let min_rearm =
-            if self.crossings.is_left(now_ns) { MinRearm::CLOSE } else { MinRearm::wide(self.cpus) };
-        let of_node = if whole_machine { growth.of_machine(self.cpus, self.bpf.stocks()) } else { growth };
+            if self.crossings.has_token(now_ns) { MinRearm::CLOSE } else { MinRearm::wide(self.cpus) };
+        let of_node =
+            if whole_machine { growth.of_machine(self.cpus, self.bpf.charge_caches()) } else { growth };
         let plan = plan::plan(of_node, min_rearm, node.usage, node.levels);
         self.bpf.set_threshold(node.id, &plan);
         self.pods_below &= pods_id.is_some();
@@ -187,17 +189,18 @@ impl MemoryNotifier {
         self.bpf.set_disk_thresholds(devices, now_ns, &self.reporter);
     }
 
-    /// Sets the timer, in place of what was set. It never fires sooner than after [`sample_interval::FLOOR`].
+    /// Sets the timer in place of its present setting. It never fires sooner than after
+    /// [`sample_interval::FLOOR`].
     pub(crate) fn set_timer(&self, due: Duration) {
         if let Err(error) = self.timer.set_once(due.max(sample_interval::FLOOR)) {
-            tracing::error!(%error, "setting the timer");
+            tracing::error!(%error, "cannot set the timer");
         }
     }
 
     /// Waits for the next notification. Cancel-safe.
     ///
     /// # Errors
-    /// If the timer cannot be waited for: without it no threshold is sure to be seen.
+    /// If the timer cannot be waited for: without it a crossing may be missed.
     pub(crate) async fn next(&mut self) -> io::Result<Notification> {
         let fired = tokio::select! {
             biased;
@@ -215,23 +218,24 @@ impl MemoryNotifier {
         };
         let trigger = fired.unwrap_or_else(|failure| {
             self.report(&failure);
-            // Nobody knows what it did not report.
+            // It is not known what the backend did not report.
             Trigger::Timer
         });
         Ok(Notification { trigger, events: EventBatch::default() })
     }
 
-    /// Takes what the BPF programs have reported so far, without waiting, and fills `charged` with the cgroups that
-    /// were charged since. Call it before values are read. Changes to BPF programs that were loaded in place of others.
+    /// Takes the events that the BPF programs have reported so far, without waiting, and fills `charged` with
+    /// the cgroups that were charged since. Runs before values are read. Switches to BPF programs that were
+    /// loaded to replace others.
     pub(crate) fn drain(&mut self, charged: &mut Vec<u64>) -> EventBatch {
         let mut events = EventBatch::default();
-        self.bpf.switch(&mut events, &mut self.reporter);
+        self.bpf.switch_to_loaded(&mut events, &mut self.reporter);
         self.bpf.drain(&mut events, charged, &self.reporter.metrics);
         events
     }
 
-    /// Part of a full sample: finds out which backends do not report any more, given the usage of each pod by the id
-    /// of its cgroup, and has others loaded.
+    /// Part of a full sample: checks which backends do not report any more, given the usage of each pod by the
+    /// id of its cgroup, and loads others.
     pub(crate) fn check_backends(
         &mut self,
         pods: impl Iterator<Item = (u64, u64)>,
@@ -251,21 +255,21 @@ impl MemoryNotifier {
     }
 
     fn report(&mut self, failure: &BackendFailure) {
-        self.reporter.failed(failure);
+        self.reporter.log_failure(failure);
         self.reporter.changed.push(BackendInfo::plain(failure.source, "", &*failure.why));
     }
 
-    /// Returns how growth is seen at present.
+    /// Returns how growth is detected at present.
     pub(crate) fn growth(&self) -> GrowthSource {
         self.bpf.growth().unwrap_or_default()
     }
 
-    /// Takes note of a working set, bytes: memory may fill as fast again.
+    /// Records a working set, bytes, for the rate at which memory fills.
     pub(crate) fn observe(&mut self, at_ns: u64, working_set: u64) {
         self.rate.observe(at_ns, working_set);
     }
 
-    /// Returns when the next samples are due, with so many bytes to the nearest threshold; `calm`: none is met.
+    /// Returns when the next samples are due. `headroom` is in bytes; `calm` means that no threshold is met.
     pub(crate) fn schedule(&self, headroom: Option<u64>, calm: bool) -> SampleSchedule {
         sample_interval::due(headroom, &self.rate, calm, self.growth().sees_every_charge)
     }

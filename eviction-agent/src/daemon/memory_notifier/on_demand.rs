@@ -1,10 +1,10 @@
-//! When the on-demand probe is worth its cost: it makes page faults several percent slower, and sees what the
+//! The policy for on-demand probes. Such a probe makes page faults several percent slower, and sees what the
 //! permanent probe misses.
 
 use eviction_bpf::AttachWhen;
 use eviction_config::Probes;
 
-/// A threshold is near within this at least: attaching takes a moment, in which memory fills.
+/// The minimum headroom within which a threshold is near: attaching takes a moment, in which memory fills.
 const MIN_NEAR_BYTES: u64 = 64 << 20;
 
 /// Decides when the on-demand probe is attached.
@@ -15,16 +15,16 @@ pub(super) struct AttachPolicy {
     unused_since_ns: Option<u64>,
 }
 
-/// What it is decided by.
+/// The facts that the decision depends on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AttachFacts {
     pub(super) when: AttachWhen,
     pub(super) is_attached: bool,
-    /// Bytes to the nearest threshold that is not met.
+    /// The headroom to the nearest threshold that is not met, bytes.
     pub(super) headroom: Option<u64>,
-    /// Bytes of memory, or of the disk.
+    /// The capacity of memory, or of the disk, bytes.
     pub(super) capacity: u64,
-    /// The end of pressure is to be reported.
+    /// Whether the end of pressure is to be reported.
     pub(super) below: bool,
 }
 
@@ -41,7 +41,8 @@ impl AttachPolicy {
             AttachWhen::OnRelease => below,
             AttachWhen::NearThreshold | AttachWhen::NearDiskThreshold => {
                 let near = self.near_bytes(capacity);
-                // Twice as far for detaching, lest what swings around the edge attaches and detaches all the time.
+                // Twice as far for detaching, so that a headroom around the limit does not attach and detach
+                // the probe all the time.
                 headroom.is_some_and(|bytes| bytes <= if is_attached { near.saturating_mul(2) } else { near })
             }
         };
@@ -76,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_attached_at_once_and_detached_after_a_while() {
+    fn a_probe_is_attached_at_once_and_detached_after_a_delay() {
         let probes = Probes { near_threshold_percent: 3.125, ..Probes::default() };
         let mut policy = AttachPolicy::new(&probes);
         let mut is_attached = false;
@@ -96,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_for_the_end_of_pressure_goes_by_that_alone() {
+    fn an_on_release_probe_is_attached_only_for_the_end_of_pressure() {
         let mut policy = AttachPolicy::new(&Probes::default());
         let facts = AttachFacts { when: AttachWhen::OnRelease, ..near(Some(0), GIB, false) };
         assert!(!policy.wants(facts, 0));
@@ -110,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_goes_back_keeps_it() {
+    fn a_clock_that_goes_back_does_not_detach_a_probe() {
         let mut policy = AttachPolicy::new(&Probes::default());
         assert!(policy.wants(near(None, GIB, true), 10 * SECOND));
         assert!(policy.wants(near(None, GIB, true), SECOND));

@@ -9,8 +9,8 @@ use eviction_bpf::{KernelThreshold, batch_bytes};
 use eviction_core::policy::preferences::MemoryMeasure;
 use eviction_node::sampler::MemoryUsage;
 
-/// The least headroom that is set, bytes: page cache that comes and goes close to a threshold is charged all the time,
-/// and would wake the agent without a pause.
+/// The minimum headroom that is set, bytes: page cache close to a threshold is charged and released all the
+/// time, and would wake the agent without a pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MinRearm(u64);
 
@@ -18,7 +18,8 @@ impl MinRearm {
     /// For eviction thresholds: a batch of pages that a CPU charges.
     pub(crate) const CLOSE: Self = Self(256 << 10);
 
-    /// For eviction thresholds that were crossed too often lately, on a machine of so many CPUs: each can charge.
+    /// For eviction thresholds that were crossed too often recently, on a machine with `cpus` CPUs: each can
+    /// charge.
     pub(crate) fn wide(cpus: usize) -> Self {
         let of_all = u64::try_from(cpus).unwrap_or(u64::MAX).saturating_mul(512 << 10);
         Self(of_all.max(Self::LEAST_WIDE))
@@ -26,34 +27,34 @@ impl MinRearm {
 
     const LEAST_WIDE: u64 = 1 << 20;
 
-    /// For a memory limit, of which is only reported that it is near.
+    /// For a memory limit: the agent only reports that it is near.
     pub(crate) fn of_limit(limit: u64) -> Self {
         Self((limit / 256).max(Self::LEAST_WIDE))
     }
 }
 
-/// How a backend sees growth.
+/// How a backend detects growth.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct GrowthSource {
-    /// Gross charges can be counted, and bound the growth of the working set.
+    /// Whether gross charges can be counted. They bound the growth of the working set.
     pub(crate) sees_every_charge: bool,
-    /// How much can be charged before the backend notices.
+    /// How many bytes can be charged before the backend notices.
     pub(crate) granularity_bytes: u64,
 }
 
 impl GrowthSource {
-    /// The same for the machine's own values: they have what processes touched, and what each of so many CPUs caches
-    /// (`MEMCG_CHARGE_BATCH` pages of each of so many cgroups) was reported when it was charged. One of these batches is
-    /// in the granularity already.
-    pub(crate) fn of_machine(self, cpus: usize, stocks: u32) -> Self {
-        let all = u64::try_from(cpus).unwrap_or(u64::MAX).saturating_mul(stocks.into());
-        let stock = all.saturating_sub(1).saturating_mul(batch_bytes());
-        Self { granularity_bytes: self.granularity_bytes.saturating_add(stock), ..self }
+    /// Returns the source for the machine's own values. These have what processes touched. What each CPU caches
+    /// (`MEMCG_CHARGE_BATCH` pages for each of `charge_caches` cgroups) was reported when it was charged. One of these
+    /// batches is in the granularity already.
+    pub(crate) fn of_machine(self, cpus: usize, charge_caches: u32) -> Self {
+        let all = u64::try_from(cpus).unwrap_or(u64::MAX).saturating_mul(charge_caches.into());
+        let cached = all.saturating_sub(1).saturating_mul(batch_bytes());
+        Self { granularity_bytes: self.granularity_bytes.saturating_add(cached), ..self }
     }
 }
 
-/// Returns the level that cannot be passed without a charge: the kernel's own estimate also falls by what nobody is
-/// charged for, so a sample is taken half-way.
+/// Returns the level that cannot be passed without a charge. The kernel's own estimate also falls by memory
+/// that is charged to no cgroup, so a sample is taken half-way.
 pub(crate) fn conservative_level(measure: MemoryMeasure, usage: MemoryUsage, level: u64) -> u64 {
     match measure {
         MemoryMeasure::WorkingSet | MemoryMeasure::WorkingSetMinusActiveFile => level,
@@ -66,19 +67,19 @@ pub(crate) fn conservative_level(measure: MemoryMeasure, usage: MemoryUsage, lev
 pub(crate) struct ThresholdPlan {
     /// Usage at which the BPF programs notify.
     pub(crate) usage_above: Option<u64>,
-    /// Gross charges at which they do.
+    /// Gross charges at which the BPF programs notify.
     pub(crate) gross: Option<u64>,
-    /// Usage below which they do.
+    /// Usage below which the BPF programs notify.
     pub(crate) usage_below: Option<u64>,
     /// Usage at which the nearest level above is reached.
     pub(crate) at_threshold: Option<u64>,
-    /// How far that is from the present working set.
+    /// The distance of that level from the present working set.
     pub(crate) headroom: Option<u64>,
 }
 
 impl ThresholdPlan {
-    /// Returns what of it the BPF programs take. Where each charge is seen, gross charges bound the growth; usage would
-    /// come late.
+    /// Returns the thresholds for the BPF programs. If each charge is seen, gross charges bound the growth;
+    /// usage would be late.
     pub(crate) fn kernel_threshold(&self) -> KernelThreshold {
         let Self { usage_above, gross, usage_below, at_threshold: _, headroom: _ } = *self;
         KernelThreshold { usage_above: usage_above.filter(|_| gross.is_none()), usage_below, gross }
@@ -104,9 +105,9 @@ pub(crate) fn plan(
         }
     }
     let headroom = above.map(|level| level - working_set);
-    // Within the granularity of the level an early notification would come at once, and again at once: there the level
-    // itself is set, and the timer fires every millisecond. Where each charge is seen the timer fires later, and half of
-    // the headroom is set, down to the minimum.
+    // Within the granularity of the level an early notification would come at once, again and again. There the
+    // level itself is set, and the timer fires every millisecond. If each charge is seen the timer fires later,
+    // and half of the headroom is set, down to the minimum.
     let early = headroom.map(|bytes| match bytes > 2 * growth.granularity_bytes {
         true => bytes - growth.granularity_bytes,
         false if growth.sees_every_charge => bytes / 2,
@@ -122,24 +123,25 @@ pub(crate) fn plan(
     }
 }
 
-/// Process ids do not run away as memory does: each costs a fork.
+/// The minimum fork rate that is assumed. Process ids are used up more slowly than memory, since each takes a
+/// fork.
 const FORKS_PER_SECOND: u64 = 4_000;
 
-/// How much later a sample is due far from the threshold where the fork that passes it is reported: then it checks that
-/// it still is, and finds tasks that nobody reaps.
-const REPORTED: u32 = 4;
-const FAR: Duration = Duration::from_millis(200);
+/// How much later a sample is due far from the threshold if the fork that passes it is reported. The sample
+/// then checks that forks are still reported, and finds tasks that are never reaped.
+const REPORTED_FACTOR: u32 = 4;
+const MIN_FAR: Duration = Duration::from_millis(200);
 
-/// Returns when process ids must be sampled again: before the fastest forking seen, doubled, could have used up `left`;
-/// later where forks are `reported`.
+/// Returns when process ids must be sampled again: before the fastest forking seen, doubled, could have used up
+/// `left`; later if forks are `reported`.
 pub(crate) fn pids_due(left: u64, seen_per_second: u64, reported: bool) -> Duration {
     let rate = seen_per_second.saturating_mul(2).max(FORKS_PER_SECOND);
     let due = Duration::from_micros(left.saturating_mul(1_000_000) / rate).max(Duration::from_millis(5));
-    if reported && due >= FAR { due.saturating_mul(REPORTED) } else { due }
+    if reported && due >= MIN_FAR { due.saturating_mul(REPORTED_FACTOR) } else { due }
 }
 
-/// Bounds how often kernel thresholds may wake the agent: so many wakeups in a burst, and so many per second. Page cache that comes and goes near a threshold crosses it again
-/// and again.
+/// Limits how often kernel thresholds may wake the agent: `BURST` times at once, and `PER_SECOND`. Page cache
+/// near a threshold crosses it again and again.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TokenBucket<const PER_SECOND: u64, const BURST: u64> {
     /// When the bucket is full again.
@@ -149,17 +151,17 @@ pub(crate) struct TokenBucket<const PER_SECOND: u64, const BURST: u64> {
 impl<const PER_SECOND: u64, const BURST: u64> TokenBucket<PER_SECOND, BURST> {
     const EACH_NS: u64 = 1_000_000_000 / PER_SECOND;
 
-    /// Takes a token, if there is any; returns whether there was.
+    /// Takes a token. Returns whether there was one.
     pub(crate) fn take(&mut self, now_ns: u64) -> bool {
-        let is_left = self.is_left(now_ns);
-        if is_left {
+        let has_token = self.has_token(now_ns);
+        if has_token {
             self.full_ns = self.full_ns.max(now_ns).saturating_add(Self::EACH_NS);
         }
-        is_left
+        has_token
     }
 
     /// Returns whether there is a token.
-    pub(crate) fn is_left(&self, now_ns: u64) -> bool {
+    pub(crate) fn has_token(&self, now_ns: u64) -> bool {
         self.next_ns(now_ns) <= now_ns
     }
 
@@ -178,7 +180,7 @@ mod tests {
     const COARSE: GrowthSource = GrowthSource { sees_every_charge: false, granularity_bytes: 2 * MIB };
 
     #[test]
-    fn the_nearest_level_above_is_set_early_by_the_granularity() {
+    fn a_threshold_is_set_below_the_nearest_level_by_the_granularity() {
         let seen = MemoryUsage { usage: 500 * MIB, working_set: 300 * MIB };
         let thresholds = plan(COARSE, WIDE, seen, [900 * MIB, 400 * MIB]);
         assert_eq!(thresholds.headroom, Some(100 * MIB));
@@ -201,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cpus_cache_is_allowed_for_on_a_machine_of_many() {
+    fn the_granularity_includes_the_charge_caches_of_all_cpus() {
         let growth = GrowthSource { sees_every_charge: true, granularity_bytes: 256 << 10 };
         assert_eq!([growth.of_machine(1, 1), growth.of_machine(0, 1)], [growth, growth]);
         let batch = 64 * rustix::param::page_size() as u64;
@@ -218,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn another_measure_is_set_at_its_own_headroom() {
+    fn thresholds_use_the_headroom_of_the_configured_measure() {
         let seen = MemoryUsage { usage: 500 * MIB, working_set: 450 * MIB };
         let seen = seen.by_measure(1000 * MIB, Some(900 * MIB as i64));
         assert_eq!(seen, MemoryUsage { usage: 500 * MIB, working_set: 100 * MIB });
@@ -231,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn near_the_threshold_it_converges_and_stops_at_the_minimum() {
+    fn near_a_level_the_headroom_set_shrinks_to_the_minimum() {
         let seen = |working_set| MemoryUsage { usage: 500 * MIB, working_set };
         assert_eq!(plan(COARSE, WIDE, seen(397 * MIB), [400 * MIB]).usage_above, Some(503 * MIB));
         let last = plan(COARSE, WIDE, seen(400 * MIB - 4096), [400 * MIB]);
@@ -240,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn under_pressure_the_end_of_it_and_the_next_level_are_set() {
+    fn under_pressure_the_levels_below_and_above_are_set() {
         let seen = MemoryUsage { usage: 500 * MIB, working_set: 450 * MIB };
         let thresholds = plan(COARSE, WIDE, seen, [400 * MIB, 350 * MIB, 600 * MIB]);
         assert_eq!(thresholds.usage_below, Some(450 * MIB));
@@ -248,13 +250,13 @@ mod tests {
     }
 
     #[test]
-    fn without_levels_nothing_is_set() {
+    fn without_levels_no_threshold_is_set() {
         let seen = MemoryUsage { usage: 5, working_set: 5 };
         assert_eq!(plan(COARSE, WIDE, seen, []), ThresholdPlan::default());
     }
 
     #[test]
-    fn at_the_level_itself_the_minimum_is_set() {
+    fn at_a_level_the_minimum_rearm_distance_is_set() {
         let seen = MemoryUsage { usage: 500 * MIB, working_set: 400 * MIB };
         let thresholds = plan(COARSE, WIDE, seen, [400 * MIB]);
         assert_eq!(thresholds.headroom, Some(0));
@@ -263,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn for_limits_less_is_enough() {
+    fn the_minimum_rearm_distance_of_a_limit_depends_on_its_size() {
         let seen = MemoryUsage { usage: 950 * MIB, working_set: 900 * MIB - 4096 };
         let growth = GrowthSource { sees_every_charge: true, granularity_bytes: MIB };
         let near = |limit| plan(growth, MinRearm::of_limit(limit), seen, [900 * MIB]).gross;
@@ -271,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn the_more_cpus_can_charge_the_wider_is_the_minimum() {
+    fn the_wide_minimum_rearm_distance_grows_with_the_cpus() {
         assert_eq!([0, 1, 2, 128].map(|cpus| MinRearm::wide(cpus).0), [MIB, MIB, MIB, 64 * MIB]);
         assert_eq!(MinRearm::wide(usize::MAX), MinRearm(u64::MAX));
         let seen = MemoryUsage { usage: 500 * MIB, working_set: 300 * MIB };
@@ -300,12 +302,12 @@ mod token_bucket_tests {
     const EACH: u64 = SECOND / 20;
 
     #[test]
-    fn a_burst_and_then_so_many_per_second() {
+    fn a_token_bucket_allows_a_burst_and_then_a_constant_rate() {
         let mut tokens = TokenBucket::<20, 64>::default();
         let taken =
             |tokens: &mut TokenBucket<20, 64>, now_ns| (0..1000).filter(|_| tokens.take(now_ns)).count();
         assert_eq!(taken(&mut tokens, SECOND), 64);
-        assert!(!tokens.is_left(SECOND) && tokens.is_left(SECOND + EACH));
+        assert!(!tokens.has_token(SECOND) && tokens.has_token(SECOND + EACH));
         assert_eq!(tokens.next_ns(SECOND), SECOND + EACH);
         assert_eq!(taken(&mut tokens, SECOND + EACH), 1);
         assert_eq!(taken(&mut tokens, 2 * SECOND), 19);

@@ -26,7 +26,7 @@ fn target(decision: u64, pod_number: u64, hard: bool, at_ns: u64) -> KillTarget 
     }
 }
 
-/// The limits, and the evictions that executors are at.
+/// The rate limit, and the evictions in flight.
 struct Limiter {
     limit: RateLimit,
     in_flight: Vec<InFlightEviction>,
@@ -43,7 +43,7 @@ impl Limiter {
         self.limit.admit(target, self.in_flight.iter(), &self.clock, now_ns)
     }
 
-    /// Asks, and begins if allowed.
+    /// Requests admission, and begins the eviction if it is admitted.
     fn kill(&mut self, target: &KillTarget, now_ns: u64) -> Result<Admission, KillRejection> {
         let target = KillTarget { at_ns: now_ns, ..target.clone() };
         let admitted = self.admit(&target, now_ns)?;
@@ -57,7 +57,7 @@ impl Limiter {
                 let begun =
                     InFlightEviction::new(Arc::clone(&target.pod), signal.name(), target.hard, now, 0);
                 self.in_flight.push(InFlightEviction { decision: Some(target.decision), ..begun });
-                self.limit.begun(&target, now_ns);
+                self.limit.record_begin(&target, now_ns);
             }
             Admission::Shorten { decision } => {
                 let it = self.in_flight.iter_mut().find(|it| it.decision == Some(decision)).unwrap();
@@ -67,14 +67,14 @@ impl Limiter {
         Ok(admitted)
     }
 
-    fn ended(&mut self, decision: u64, now_ns: u64) {
+    fn end(&mut self, decision: u64, now_ns: u64) {
         self.in_flight.retain(|it| it.decision != Some(decision));
-        self.limit.ended(decision, now_ns);
+        self.limit.record_end(decision, now_ns);
     }
 }
 
 #[test]
-fn the_next_victim_waits_for_the_last_one() {
+fn the_next_victim_waits_for_the_previous_one() {
     let mut limiter = Limiter::new();
     limiter.kill(&target(1, 1, true, 0), 0).unwrap();
     let second = target(2, 2, true, 0);
@@ -85,23 +85,23 @@ fn the_next_victim_waits_for_the_last_one() {
     // Another pressure has its own victim.
     let pids = KillTarget { resource: Resource::Pids, ..target(3, 3, true, 0) };
     limiter.kill(&pids, 29 * SECOND).unwrap();
-    // After 30 s the next one, though the first is still there.
+    // After 30 s the next one is evicted, though the first is still terminating.
     limiter.kill(&second, 30 * SECOND).unwrap();
     assert_eq!(limiter.in_flight.len(), 3);
-    // And at once when it is gone.
+    // At once when the pods have terminated.
     for decision in 1..=3 {
-        limiter.ended(decision, 31 * SECOND);
+        limiter.end(decision, 31 * SECOND);
     }
     limiter.kill(&target(4, 4, true, 0), 31 * SECOND).unwrap();
 }
 
 #[test]
-fn a_soft_victim_never_holds_up_a_hard_one() {
+fn a_soft_eviction_does_not_delay_a_hard_eviction() {
     let mut limiter = Limiter::new();
     limiter.kill(&target(1, 1, false, 0), 0).unwrap();
     assert!(limiter.kill(&target(2, 2, false, 0), 1).is_err());
     limiter.kill(&target(3, 3, true, 0), 1).unwrap();
-    // The same pod is hurried, once.
+    // The grace period of the same pod is shortened, once.
     let mut limiter = Limiter::new();
     limiter.kill(&target(1, 1, false, 0), 0).unwrap();
     assert_eq!(limiter.kill(&target(2, 1, true, 0), 1), Ok(Admission::Shorten { decision: 1 }));
@@ -109,17 +109,17 @@ fn a_soft_victim_never_holds_up_a_hard_one() {
         limiter.kill(&target(3, 1, true, 0), 2),
         Err(KillRejection::AlreadyTerminating { decision: 1 })
     );
-    // Now it is a hard victim and holds up the next hard one.
+    // Now it is a hard victim and delays the next hard one.
     assert!(limiter.kill(&target(4, 2, true, 0), 2).is_err());
 }
 
 #[test]
-fn a_pod_that_comes_back_is_not_killed_in_a_loop() {
+fn a_restarted_pod_is_not_killed_in_a_loop() {
     let mut limiter = Limiter::new();
     let mut now = 0;
     for decision in 1..=3 {
         limiter.kill(&target(decision, 1, true, 0), now).unwrap();
-        limiter.ended(decision, now + SECOND);
+        limiter.end(decision, now + SECOND);
         // The same name under another uid is the same pod.
         let again = KillTarget {
             pod: Arc::new(PodName { uid: "new".into(), ..(*pod(1)).clone() }),
@@ -135,16 +135,16 @@ fn a_pod_that_comes_back_is_not_killed_in_a_loop() {
         Err(KillRejection::PodLimit { kills: 3, until_ns: 601 * SECOND })
     );
     limiter.kill(&target(5, 2, true, 0), now).unwrap();
-    limiter.ended(5, now);
+    limiter.end(5, now);
     limiter.kill(&target(6, 1, true, 0), 601 * SECOND).unwrap();
 }
 
 #[test]
-fn the_node_has_a_limit() {
+fn kills_on_the_node_are_limited_per_minute() {
     let mut limiter = Limiter::new();
     for decision in 0..10 {
         limiter.kill(&target(decision, decision, true, 0), decision).unwrap();
-        limiter.ended(decision, decision);
+        limiter.end(decision, decision);
     }
     let next = target(10, 10, true, 0);
     assert_eq!(
@@ -155,7 +155,7 @@ fn the_node_has_a_limit() {
 }
 
 #[test]
-fn a_stale_decision_is_not_begun() {
+fn a_stale_decision_is_rejected() {
     let limiter = Limiter::new();
     let old = target(1, 1, true, 0);
     assert!(limiter.admit(&old, 5 * SECOND).is_ok());
@@ -165,26 +165,26 @@ fn a_stale_decision_is_not_begun() {
 }
 
 #[test]
-fn pods_without_a_name_are_told_apart_by_their_uid() {
+fn pods_without_a_name_are_distinguished_by_uid() {
     let nameless = |uid: &str| PodName { uid: uid.into(), namespace: "".into(), name: "".into() };
-    assert!(is_same(&nameless("a"), &nameless("a")));
-    assert!(!is_same(&nameless("a"), &nameless("b")));
+    assert!(is_same_pod(&nameless("a"), &nameless("a")));
+    assert!(!is_same_pod(&nameless("a"), &nameless("b")));
 }
 
 #[test]
-fn the_pace_goes_on_after_a_restart() {
-    let mut former = Limiter::new();
+fn kills_before_a_restart_count_against_the_limits() {
+    let mut previous = Limiter::new();
     for decision in 1..=10 {
-        former.kill(&target(decision, decision, true, 0), decision).unwrap();
+        previous.kill(&target(decision, decision, true, 0), decision).unwrap();
         if decision < 10 {
-            former.ended(decision, decision);
+            previous.end(decision, decision);
         }
     }
     let mut limiter = Limiter::new();
-    limiter.limit.restore(former.limit.kills().cloned().collect());
-    // The last one is still under way: it goes on, and is no other kill.
+    limiter.limit.restore(previous.limit.kills().cloned().collect());
+    // The last one is still in flight: it continues, and does not count as another kill.
     limiter.kill(&target(10, 10, true, 0), SECOND).unwrap();
-    limiter.ended(10, 2 * SECOND);
+    limiter.end(10, 2 * SECOND);
     let until_ns = 62 * SECOND;
     assert_eq!(limiter.kill(&target(11, 10, true, 0), 3 * SECOND), Err(KillRejection::CoolDown { until_ns }));
     assert!(matches!(
@@ -198,11 +198,11 @@ proptest! {
     /// Whatever is asked at whatever times: the limits hold, and a refusal says when to ask
     /// again so that by then its own reason has passed.
     #[test]
-    fn limits_hold(asks in prop::collection::vec((0_u64..6, any::<bool>(), 0_u64..40, any::<bool>()), 1..200)) {
+    fn limits_are_never_exceeded(requests in prop::collection::vec((0_u64..6, any::<bool>(), 0_u64..40, any::<bool>()), 1..200)) {
         let mut limiter = Limiter::new();
         let mut begun: Vec<(u64, u64)> = Vec::new();
         let mut now = 0;
-        for (decision, (pod_number, hard, pause, ends)) in (0_u64..).zip(asks) {
+        for (decision, (pod_number, hard, pause, ends)) in (0_u64..).zip(requests) {
             now += pause * SECOND;
             match limiter.kill(&target(decision, pod_number, hard, 0), now) {
                 Ok(Admission::Begin) => {
@@ -210,7 +210,7 @@ proptest! {
                     prop_assert!(last.is_none_or(|last| now - last >= nanos(COOL_DOWN)));
                     begun.push((now, pod_number));
                     if ends {
-                        limiter.ended(decision, now);
+                        limiter.end(decision, now);
                     }
                 }
                 Ok(Admission::Shorten { decision: shortened }) => {

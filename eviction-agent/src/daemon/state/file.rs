@@ -1,4 +1,4 @@
-//! The file on the disk: read once, set aside if it is of no use, exchanged as a whole.
+//! The state file on the disk: read once, set aside if it cannot be used, and replaced as a whole.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -10,10 +10,10 @@ use serde::de::DeserializeOwned;
 
 use super::SUFFIXES;
 
-/// A longer one is none of ours.
-const LONGEST: u64 = 4 << 20;
+/// The maximum size in bytes. A longer file is not one of the agent's.
+const MAX_BYTES: u64 = 4 << 20;
 
-/// Where it is.
+/// A state file, by its path.
 #[derive(Clone, Debug)]
 pub(crate) struct StateFile {
     path: PathBuf,
@@ -28,7 +28,7 @@ impl StateFile {
         &self.path
     }
 
-    /// What is there; nothing if there is no file.
+    /// Returns the content; `None` if there is no file.
     pub(super) fn read(&self) -> io::Result<Option<Vec<u8>>> {
         let file = match OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&self.path) {
             Ok(file) => file,
@@ -39,15 +39,15 @@ impl StateFile {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a file"));
         }
         let mut bytes = Vec::new();
-        file.take(LONGEST + 1).read_to_end(&mut bytes)?;
-        if bytes.len() as u64 > LONGEST {
-            // As spoiled as can be.
+        file.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > MAX_BYTES {
+            // Too long is treated like a corrupt file.
             bytes.clear();
         }
         Ok(Some(bytes))
     }
 
-    /// Reads a value of JSON; nothing if there is no file.
+    /// Reads a JSON value; `None` if there is no file.
     ///
     /// # Errors
     /// The file and the cause, if it cannot be used.
@@ -57,19 +57,19 @@ impl StateFile {
         bytes.map(|bytes| serde_json::from_slice(&bytes).map_err(|error| failed(&error))).transpose()
     }
 
-    /// Puts a value of JSON in its place, as [`Self::write`] does.
+    /// Replaces the file by a JSON value, as [`Self::write`] does.
     pub(crate) fn write_json(&self, value: &impl Serialize) -> io::Result<()> {
         self.write(&serde_json::to_vec(value)?)
     }
 
-    /// Leaves what is there to people, under another name. One that was set aside before goes.
+    /// Renames the file, so that it can be examined later. Replaces a file that was set aside before.
     pub(super) fn set_aside(&self) -> io::Result<PathBuf> {
         let aside = self.with_suffix(SUFFIXES[1]);
         fs::rename(&self.path, &aside)?;
         Ok(aside)
     }
 
-    /// Puts this in its place, whole or not at all, also if the machine ends at any moment.
+    /// Replaces the file as a whole or not at all, also if the machine stops at any moment.
     pub(super) fn write(&self, bytes: &[u8]) -> io::Result<()> {
         let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
         let folder = folder.unwrap_or(Path::new("."));
@@ -83,7 +83,7 @@ impl StateFile {
         });
         let exchanged = written.and_then(|()| fs::rename(&new, &self.path));
         if exchanged.is_err() {
-            // On a full disk every byte counts.
+            // A full disk needs the space.
             drop(fs::remove_file(&new));
         }
         exchanged?;
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn exchanged_as_a_whole_and_read_back() {
+    fn a_file_is_replaced_as_a_whole_and_read_back() {
         let folder = tempfile::tempdir().unwrap();
         let file = StateFile::at(folder.path().join("not/yet/state.json"));
         assert_eq!(file.read().unwrap(), None);
@@ -121,7 +121,7 @@ mod tests {
         }
         let names = fs::read_dir(file.path().parent().unwrap()).unwrap().count();
         assert_eq!(names, 1, "nothing is left beside it");
-        // What a kill in the middle has left does no harm.
+        // A file that a kill in the middle has left does no harm.
         fs::write(file.with_suffix(".new"), vec![b'x'; 100]).unwrap();
         assert_eq!(file.read().unwrap().as_deref(), Some(&b""[..]));
         file.write(b"next").unwrap();
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn set_aside_it_is_out_of_the_way() {
+    fn a_file_that_was_set_aside_is_not_read_again() {
         let folder = tempfile::tempdir().unwrap();
         let file = StateFile::at(folder.path().join("state.json"));
         for text in ["first", "second"] {
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_or_too_long_is_not_read() {
+    fn directories_pipes_and_oversized_files_are_not_read() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state.json");
         fs::create_dir(&path).unwrap();
@@ -149,7 +149,7 @@ mod tests {
         assert!(StateFile::at(path.clone()).write(b"x").is_err());
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "what was begun is cleared away");
         let long = folder.path().join("long");
-        File::create(&long).unwrap().set_len(LONGEST + 1).unwrap();
+        File::create(&long).unwrap().set_len(MAX_BYTES + 1).unwrap();
         assert_eq!(StateFile::at(long).read().unwrap().as_deref(), Some(&b""[..]));
         let pipe = folder.path().join("pipe");
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
@@ -157,11 +157,11 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_leaves_what_was_there() {
+    fn a_failed_write_keeps_the_previous_content() {
         let folder = tempfile::tempdir().unwrap();
         let file = StateFile::at(folder.path().join("state.json"));
         file.write(b"good").unwrap();
-        // Nobody follows a link that somebody else has put there.
+        // A link that another process has put there is not followed.
         let other = folder.path().join("other");
         fs::write(&other, "not ours").unwrap();
         std::os::unix::fs::symlink(&other, file.with_suffix(".new")).unwrap();

@@ -1,16 +1,16 @@
-//! The state that outlives the agent, in one small file of this boot: an agent that is started after
-//! a kill goes on with the same grace periods, conditions, and evictions.
+//! The state that outlives the agent, in one small file of this boot: an agent that is started after a kill
+//! continues with the same grace periods, conditions, and evictions.
 //!
 //! ```text
 //! control loop ── LoopState (bounded, no lock) ─► StateWriter ─► file, on a thread for blocking work
 //!        └─────── evictions ────────────────────► wait for the StateWriter ─► API server
 //! ```
-//! The control loop sends its whole state whenever that changes, so that a lost one is made up for
-//! by the next. It waits for nothing. A request to the API server goes out after the state that
-//! has the eviction was written, or when that takes too long.
+//! The control loop sends its whole state whenever it changes, so that the next one makes up for a lost one.
+//! The loop never waits. A request to the API server is sent after the state with the eviction was written, or
+//! when the write takes too long.
 //!
-//! The file holds these very types by serde. All times in it are of one clock, [`Clock`], which an
-//! agent takes over from the one before, so that none has to be converted.
+//! The file contains these types, serialized by serde. All times in it are of one clock, [`Clock`], which an
+//! agent takes over from the previous one, so that none has to be converted.
 //!
 //! [`Clock`]: eviction_node::clock::Clock
 
@@ -39,73 +39,74 @@ use crate::telemetry::queue::DecisionIds;
 pub(crate) use file::StateFile;
 pub(crate) use writer::{DurableRevision, StateWriter};
 
-/// The file in a state directory.
+/// The name of the file in the state directory.
 pub(crate) const STATE_FILE: &str = "state.json";
 
-/// What follows the name of a file that is being written, and of one that is of no use.
+/// The suffixes of a file that is being written, and of one that cannot be used.
 pub(crate) const SUFFIXES: [&str; 2] = [".new", ".set-aside"];
 
-/// By which the file is known.
+/// The kind of the file, which identifies it.
 const KIND: &str = "eviction-agent-state";
 
-/// The version of its form. Another form has another number.
+/// The version of the format. Another format has another number.
 const VERSION: u64 = 5;
 
-/// The id of this boot of the machine, by the kernel.
+/// The kernel's file with the id of this boot of the machine.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// All that the control loop knows and no sample contains.
+/// The state of the control loop that no sample contains.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct LoopState {
-    /// Counted from 1, by each agent for itself.
+    /// The number of the state, counted from 1 by each agent.
     #[serde(skip)]
     pub(crate) number: u64,
     pub(crate) engine: EngineState,
-    /// What counts against the rate limits.
+    /// The evictions that count against the rate limits.
     pub(crate) rate_limits: Vec<CountedKill>,
     /// The number of the last decision.
     pub(crate) decisions: u64,
-    /// The node's conditions as they were published last, by their places.
+    /// The node's conditions as they were published last, in the order of [`NodeCondition`].
     pub(crate) published: Option<[PublishedCondition; NodeCondition::COUNT]>,
 }
 
-/// What a file must agree with to be of use.
+/// The identity that a file must have to be used.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Identity {
-    /// `/proc/sys/kernel/random/boot_id`: what was before the boot is over.
+    /// `/proc/sys/kernel/random/boot_id`: state from before the boot does not apply.
     boot_id: Box<str>,
-    /// The name of the node's object, where the agent has one.
+    /// The name of the node's object, if the agent has one.
     node: Option<Box<str>>,
-    /// The cgroup that stands for the node.
+    /// The cgroup that represents the node.
     cgroup_root: Box<str>,
-    /// What is done to victims.
+    /// The action and the dry-run mode.
     act: Box<str>,
 }
 
-/// The whole file.
+/// The content of the file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Document {
     kind: Box<str>,
     version: u64,
     #[serde(flatten)]
     identity: Identity,
-    /// Which all times are of.
+    /// The clock of all times.
     clock: Clock,
     pub(crate) written: Timestamp,
-    /// What decisions are called, and those that follow.
+    /// The ids of decisions, of these and of those that follow.
     #[serde(rename = "first_start_ms")]
     pub(crate) names: DecisionIds,
     pub(crate) state: LoopState,
 }
 
-/// The writer of the state, and the revision that is written; `None` if no state is kept.
+/// The writer of the state, and the revision that is written; `None` if no state is persisted.
 pub(crate) type PersistedState = Option<(StateWriter, DurableRevision)>;
 
-/// Restores the state of the agent before, and returns what writes that of this one, and how decisions are called.
+/// Restores the state of the previous agent. Returns the sender and the writer of this agent's state, and the
+/// ids of decisions.
 ///
 /// # Errors
-/// If the id of the boot cannot be read, or the channel to the writer cannot be made.
+/// If the id of the boot cannot be read, or the channel to the writer cannot be created.
 pub(crate) fn open(
     options: &Options,
     state_dir: Option<&Path>,
@@ -116,7 +117,7 @@ pub(crate) fn open(
         return Ok((StateSender::default(), None, DecisionIds::of_this_start(), None));
     };
     let boot_id = read_boot_id()
-        .ok_or_else(|| Failure::failed(format!("find out this boot's id: {BOOT_ID} says nothing")))?;
+        .ok_or_else(|| Failure::failed(format!("find out this boot's id: {BOOT_ID} is empty")))?;
     let in_cluster = options.configuration.node.in_cluster;
     let node_name = options.configuration.caller.node_name.as_deref().filter(|_| in_cluster);
     let identity = Identity {
@@ -129,20 +130,21 @@ pub(crate) fn open(
     let restored = restore(&file, &identity);
     let names = restored.as_ref().map_or_else(DecisionIds::of_this_start, |restored| restored.names);
     let (sender, writer, written) = StateWriter::new(file, Document::new(identity, names), metrics)?;
-    Ok((StateSender::by(sender), Some((writer, written)), names, restored))
+    Ok((StateSender::new(sender), Some((writer, written)), names, restored))
 }
 
-/// The id of this boot; nothing if it cannot be read.
+/// Returns the id of this boot; `None` if it cannot be read.
 pub(crate) fn read_boot_id() -> Option<String> {
     Some(std::fs::read_to_string(BOOT_ID).ok()?.trim().to_owned()).filter(|id| !id.is_empty())
 }
 
-/// Reads what the former agent has left, and goes on with its clock: before anything else asks for the time. What is
-/// of no use is set aside with a warning; then, and if there is nothing, the agent starts as the first one.
+/// Reads the state of the previous agent, and resumes its clock. Runs before anything else reads the time. A
+/// file that cannot be used is set aside with a warning. Then, and without a file, the agent starts without
+/// earlier state.
 fn restore(file: &StateFile, identity: &Identity) -> Option<Document> {
     let shown = file.path().display();
     let bytes = file.read().unwrap_or_else(|error| {
-        tracing::warn!(file = %shown, error = chain(&error), "what the former agent knew cannot be read");
+        tracing::warn!(file = %shown, error = chain(&error), "the state of the previous agent cannot be read");
         None
     })?;
     match Document::read(&bytes, identity, mono_ns()) {
@@ -155,7 +157,7 @@ fn restore(file: &StateFile, identity: &Identity) -> Option<Document> {
                 conditions = state.engine.conditions.len(),
                 evictions = state.engine.in_flight.iter().filter(|it| it.is_executing()).count(),
                 decisions = state.decisions,
-                "the agent goes on where the former one ended"
+                "continuing from the state of the previous agent"
             );
             Some(document)
         }
@@ -164,25 +166,26 @@ fn restore(file: &StateFile, identity: &Identity) -> Option<Document> {
                 |error| format!("and it cannot be set aside: {error}"),
                 |aside| format!("set aside as {}", aside.display()),
             );
-            tracing::warn!(file = %shown, why, aside, "what the former agent knew is of no use");
+            tracing::warn!(file = %shown, why, aside, "the state of the previous agent cannot be used");
             None
         }
     }
 }
 
 impl Document {
-    /// That of an agent which knows nothing yet.
+    /// Returns the document of an agent without any state.
     fn new(identity: Identity, names: DecisionIds) -> Self {
         let clock = Clock::start();
         let (written, state) = (clock.now().wall, LoopState::default());
         Self { kind: KIND.into(), version: VERSION, identity, clock, written, names, state }
     }
 
-    /// The content of a file, or why it is of no use, for an agent of this identity, when the monotonic clock shows `mono_ns`.
+    /// Returns the content of a file for an agent of this identity, or why it cannot be used. `mono_ns` is the
+    /// present time of the monotonic clock.
     fn read(bytes: &[u8], identity: &Identity, mono_ns: u64) -> Result<Self, String> {
         let spoiled = |error| format!("it is spoiled: {error}");
         let value: serde_json::Value = serde_json::from_slice(bytes).map_err(spoiled)?;
-        // What is no object with these fields is no state of ours, whatever else it is.
+        // Any value without these fields is not a state of the agent.
         match (value["kind"].as_str(), value["version"].as_u64()) {
             (Some(KIND), Some(VERSION)) => {}
             (Some(KIND), Some(version)) => {
@@ -200,10 +203,10 @@ impl Document {
             return Err(format!("it is of another node, {node} below cgroup {cgroup_root}"));
         }
         let now = document.clock.at(mono_ns);
-        if document.written > now.wall || document.state.is_of_the_future(now) {
+        if document.written > now.wall || document.state.has_future_times(now) {
             return Err("it holds times that are still to come".to_owned());
         }
-        // What another action has begun is nothing to go on with, nor does it count.
+        // What another action has begun is not continued, and does not count.
         if *act != identity.act {
             document.state.forget_evictions();
         }
@@ -212,7 +215,7 @@ impl Document {
 }
 
 impl LoopState {
-    fn is_of_the_future(&self, now: Instant) -> bool {
+    fn has_future_times(&self, now: Instant) -> bool {
         let published = self.published.iter().flatten().flat_map(|it| [it.since, it.hard_at]).flatten();
         self.rate_limits.iter().any(|kill| kill.at_ns > now.mono_ns)
             || self.engine.times().chain(published).any(|at| at > now.wall)

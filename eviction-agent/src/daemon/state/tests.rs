@@ -28,7 +28,7 @@ fn identity() -> Identity {
     }
 }
 
-/// The boot was at second 900, and the file is written at second 1000.
+/// The machine booted at second 900, and the file is written at second 1000.
 fn clock() -> Clock {
     serde_json::from_value(json!("1970-01-01T00:15:00Z")).unwrap()
 }
@@ -110,7 +110,7 @@ fn written() -> Value {
     serde_json::from_slice(&write_state(&state())).unwrap()
 }
 
-/// Three seconds later.
+/// Reads the file three seconds later.
 fn read_bytes(bytes: &[u8]) -> Result<Document, String> {
     Document::read(bytes, &identity(), 103 * SECOND)
 }
@@ -120,7 +120,7 @@ fn read_value(value: &Value) -> Result<Document, String> {
 }
 
 #[test]
-fn the_next_agent_knows_the_same_by_the_same_clock() {
+fn the_state_and_the_clock_are_restored_unchanged() {
     let document = read_value(&written()).unwrap();
     assert_eq!((document.clock, document.written), (clock(), at(1_000)));
     assert_eq!(document.names, names());
@@ -128,7 +128,7 @@ fn the_next_agent_knows_the_same_by_the_same_clock() {
 }
 
 #[test]
-fn another_hand_goes_on_with_nothing_that_this_one_has_begun() {
+fn evictions_of_another_action_are_not_restored() {
     let mut value = written();
     value["act"] = json!("evict-dry-run");
     let LoopState { engine, rate_limits, decisions, .. } = read_value(&value).unwrap().state;
@@ -138,7 +138,7 @@ fn another_hand_goes_on_with_nothing_that_this_one_has_begun() {
 }
 
 #[test]
-fn how_an_eviction_ended_is_kept() {
+fn the_result_of_an_eviction_is_persisted() {
     for ended in [
         Ended::Terminated,
         Ended::Failed(Failure::Expired),
@@ -151,7 +151,7 @@ fn how_an_eviction_ended_is_kept() {
 }
 
 #[test]
-fn what_is_of_no_use_says_why() {
+fn an_unusable_state_file_is_rejected_with_a_reason() {
     let with = |path: &str, value: Value| {
         let mut all = written();
         *all.pointer_mut(path).unwrap() = value;
@@ -182,7 +182,7 @@ fn what_is_of_no_use_says_why() {
     let mut more = written();
     more["state"]["more"] = json!(1);
     assert!(read_value(&more).unwrap_err().contains("unknown field `more`"));
-    // Of a later version nothing else has to be understood.
+    // Of a later version nothing else needs to be parsed.
     let later = json!({"kind": KIND, "version": 9, "boot": {}});
     assert!(read_value(&later).unwrap_err().starts_with("it is of version 9;"));
     assert_eq!(read_value(&json!([1])).unwrap_err(), "it is something else");
@@ -195,7 +195,7 @@ fn what_is_of_no_use_says_why() {
 
 proptest! {
     #[test]
-    fn any_bytes_are_survived(bytes: Vec<u8>, place in 0usize..600, byte: u8) {
+    fn corrupt_bytes_do_not_panic(bytes: Vec<u8>, place in 0usize..600, byte: u8) {
         let _ = read_bytes(&bytes);
         let mut spoiled = write_state(&state());
         let place = place % spoiled.len();

@@ -12,47 +12,47 @@ use crate::telemetry::metrics::Metrics;
 use eviction_node::async_fd::{register, take_count};
 use eviction_node::clock::Clock;
 
-/// States that wait while a write takes its time: only the latest counts.
-const ROOM: usize = 16;
+/// The capacity of the channel for states while a write is slow: only the latest counts.
+const CAPACITY: usize = 16;
 
-/// How long a request to the API server waits for a write: a disk that hangs is no reason to do nothing.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long a request to the API server waits for a write: a disk that hangs must not stop evictions.
+const WAIT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Writes the states of the control loop.
 #[derive(Debug)]
 pub(crate) struct StateWriter {
     receiver: Receiver<LoopState>,
     file: StateFile,
-    /// What is written next, or was written last.
+    /// The document that is written next, or was written last.
     document: Document,
-    /// The number of what was written last, or could not be: there is nothing more to wait for.
+    /// The number of the last state that was written or failed to be written: there is no more to wait for.
     written: watch::Sender<u64>,
 }
 
-/// For those that wait until something is on the disk.
+/// Lets requests wait until a state is on the disk.
 #[derive(Clone, Debug)]
 pub(crate) struct DurableRevision {
     progress: watch::Receiver<u64>,
-    /// The last number when a wait timed out: until there is another one nothing waits again.
-    given_up: Option<u64>,
+    /// The last number when a wait timed out: until there is another one no wait is repeated.
+    timed_out_at: Option<u64>,
     metrics: Arc<Metrics>,
 }
 
 impl StateWriter {
-    /// The sender of the control loop, the writer, and what requests wait for.
+    /// Returns the sender for the control loop, the writer, and what requests wait for.
     ///
     /// # Errors
-    /// If there can be no channel.
+    /// If the channel cannot be created.
     pub(super) fn new(
         file: StateFile,
         document: Document,
         metrics: &Arc<Metrics>,
     ) -> Result<(Sender<LoopState>, Self, DurableRevision), Failure> {
-        let (sender, receiver) = channel(ROOM)
+        let (sender, receiver) = channel(CAPACITY)
             .map_err(|error| Failure::because("make the channel to the state writer", &error))?;
         let (written, progress) = watch::channel(0);
         let writer = Self { receiver, file, document, written };
-        Ok((sender, writer, DurableRevision { progress, given_up: None, metrics: Arc::clone(metrics) }))
+        Ok((sender, writer, DurableRevision { progress, timed_out_at: None, metrics: Arc::clone(metrics) }))
     }
 
     /// Writes until the control loop has ended. Needs a tokio runtime.
@@ -76,7 +76,7 @@ impl StateWriter {
                 let result = self.write().await;
                 let name = if result.is_ok() { "written" } else { "failed" };
                 metrics.state_writes.with([name]).inc();
-                self.say(&result, works);
+                self.log_result(&result, works);
                 works = result.is_ok();
                 done = self.document.state.number;
                 self.written.send_replace(done);
@@ -98,14 +98,14 @@ impl StateWriter {
         written.map_err(|error| chain(&error))?.map_err(|error| chain(&error))
     }
 
-    /// Logs a result that differs from the one before.
-    fn say(&self, result: &Result<(), String>, worked: bool) {
+    /// Logs a result that differs from the previous one.
+    fn log_result(&self, result: &Result<(), String>, worked: bool) {
         let file = self.file.path().display();
         match result {
             Ok(()) if !worked => tracing::info!(%file, "the state can be written again"),
             Err(why) if worked => tracing::warn!(
                 %file, why,
-                "the state cannot be written: decisions go on, but an agent that is started anew knows nothing of them"
+                "the state cannot be written: decisions go on, but a restarted agent will not know them"
             ),
             _ => {}
         }
@@ -113,16 +113,16 @@ impl StateWriter {
 }
 
 impl DurableRevision {
-    /// Waits until the state of this number was written, or cannot be, or takes too long.
+    /// Waits until the state of this number was written, failed to be written, or takes too long.
     pub(crate) async fn wait_for(&mut self, number: u64) {
         let now = *self.progress.borrow();
-        if self.given_up == Some(now) || now >= number {
+        if self.timed_out_at == Some(now) || now >= number {
             return;
         }
         let is_done = |written: &u64| *written >= number;
-        let is_late = tokio::time::timeout(PATIENCE, self.progress.wait_for(is_done)).await.is_err();
+        let is_late = tokio::time::timeout(WAIT_TIMEOUT, self.progress.wait_for(is_done)).await.is_err();
         if is_late {
-            self.given_up = Some(*self.progress.borrow());
+            self.timed_out_at = Some(*self.progress.borrow());
             self.metrics.state_writes.with(["late"]).inc();
         }
     }
@@ -143,7 +143,7 @@ mod tests {
         StateWriter::new(StateFile::at(path), document, metrics).unwrap()
     }
 
-    fn kept(number: u64) -> LoopState {
+    fn numbered(number: u64) -> LoopState {
         LoopState { number, decisions: number, ..LoopState::default() }
     }
 
@@ -157,20 +157,20 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_goes_on_when_it_is_on_the_disk() {
+    fn a_wait_ends_when_the_state_is_written() {
         with_runtime(async {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("state.json");
             let metrics = Arc::new(Metrics::new("0", "0"));
-            let (mut sender, keeper, mut written) = self::writer(path.clone(), &metrics);
-            let work = tokio::spawn(keeper.run(Arc::clone(&metrics)));
+            let (mut sender, state_writer, mut written) = self::writer(path.clone(), &metrics);
+            let work = tokio::spawn(state_writer.run(Arc::clone(&metrics)));
             for number in 1..20 {
-                sender.send(kept(number)).unwrap();
+                sender.send(numbered(number)).unwrap();
                 written.wait_for(number).await;
                 assert_eq!(decisions(&path), number);
             }
-            // Whatever is left is written before the end.
-            sender.send(kept(20)).unwrap();
+            // A state that is still in the channel is written before the end.
+            sender.send(numbered(20)).unwrap();
             drop(sender);
             work.await.unwrap().unwrap();
             assert_eq!(decisions(&path), 20);
@@ -179,15 +179,15 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_what_cannot_be_written() {
+    fn a_wait_ends_when_the_write_fails() {
         with_runtime(async {
             let folder = tempfile::tempdir().unwrap();
             std::fs::write(folder.path().join("file"), "").unwrap();
             let metrics = Arc::new(Metrics::new("0", "0"));
             let path = folder.path().join("file/state.json");
-            let (mut sender, keeper, mut written) = self::writer(path.clone(), &metrics);
-            let work = tokio::spawn(keeper.run(Arc::clone(&metrics)));
-            sender.send(kept(1)).unwrap();
+            let (mut sender, state_writer, mut written) = self::writer(path.clone(), &metrics);
+            let work = tokio::spawn(state_writer.run(Arc::clone(&metrics)));
+            sender.send(numbered(1)).unwrap();
             written.wait_for(1).await;
             let of = |result| metrics.state_writes.with([result]).get();
             assert_eq!((of("failed"), of("late")), (1, 0));
@@ -197,11 +197,11 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_hangs_is_waited_for_once() {
+    fn a_hanging_write_delays_only_the_first_wait() {
         with_runtime(async {
             let metrics = Arc::new(Metrics::new("0", "0"));
-            // Nobody writes.
-            let (_lane, _keeper, mut written) = writer(PathBuf::from("/nowhere"), &metrics);
+            // The writer does not run.
+            let (_sender, _writer, mut written) = writer(PathBuf::from("/nowhere"), &metrics);
             for number in 1..10 {
                 written.wait_for(number).await;
             }

@@ -1,4 +1,5 @@
-//! The main thread of the daemon: starts its parts, runs until it is to end, and stops them.
+//! The main thread of the daemon: starts the parts of the daemon, runs until the agent must end, and stops
+//! them.
 
 mod start;
 
@@ -34,15 +35,16 @@ use crate::telemetry::metrics::Metrics;
 use crate::telemetry::queue::TelemetryEvent;
 pub(crate) use start::SOCKET;
 
-/// A SIGTERM ends the agent within a second; the control loop gets most of it.
+/// How long a stop waits for the control loop. SIGTERM ends the agent within a second; the loop gets most of
+/// it.
 const STOP_TIMEOUT: Duration = Duration::from_millis(800);
-/// How long the end waits for the last lines of the output and the last state.
+/// How long a stop waits for the last lines of the output and the last state.
 const FLUSH_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Runs the agent until it is stopped.
 ///
 /// # Errors
-/// What kept it from starting, or what ended it.
+/// If the agent cannot start, or the failure that ended it.
 pub fn run(mut options: Options) -> Result<(), Failure> {
     options.configuration.last_heard = options.saved_kubelet_config();
     let metrics = Arc::new(Metrics::new(env!("CARGO_PKG_VERSION"), env!("EVICTION_AGENT_COMMIT")));
@@ -56,24 +58,25 @@ pub fn run(mut options: Options) -> Result<(), Failure> {
         let end = daemon.run().await;
         daemon.stop(end).await
     });
-    // Does not wait for what may hang: a file of pods on a dead server, a thread that does not end.
+    // Does not wait for anything that may hang: a pods file on a server that does not respond, or a thread that
+    // does not end.
     runtime.shutdown_background();
     result
 }
 
-/// The running parts of the agent, and where their changes come from.
+/// The running parts of the agent, and the sources of their changes.
 struct Daemon {
     apply_config_now: bool,
     clock: Clock,
     metrics: Arc<Metrics>,
     signals: Signals,
     pods: PodSource,
-    /// The pods as node reclaim needs them.
+    /// The pods in the form that node reclaim needs.
     node_pods: watch::Sender<PodsOfNode>,
     session: Option<KubeSession>,
     reachable: Option<watch::Receiver<bool>>,
     reload: Reload,
-    /// A changed configuration has come into force.
+    /// Notifies that a changed configuration has come into force.
     applied: Arc<Notify>,
     state: Arc<State>,
     control_loop: ControlLoopThread,
@@ -94,7 +97,7 @@ struct End {
 }
 
 impl Daemon {
-    /// Passes changes on until a signal or the end of a part ends the agent.
+    /// Forwards changes until a signal, or the end of a part, ends the agent.
     async fn run(&mut self) -> End {
         loop {
             tokio::select! {
@@ -102,17 +105,17 @@ impl Daemon {
                 _ = self.signals.interrupt.recv() => return End { reason: "SIGINT", failure: None },
                 change = self.pods.changed(&self.metrics) => self.update_pods(change).await,
                 change = self.reload.changed() => self.update_policy(change).await,
-                reach = reachability_change(&mut self.reachable) => self.update_reachability(reach).await,
+                reachability = reachability_change(&mut self.reachable) => self.update_reachability(reachability).await,
                 () = self.applied.notified() => self.reload.save(),
                 _ = self.signals.accept.recv() => self.command(Command::Accept).await,
-                _ = self.signals.overrun.recv() => self.step_down(),
+                _ = self.signals.overrun.recv() => self.drop_real_time_priority(),
                 end = part_ended(&self.control_loop, &self.events, &mut self.session) => return end,
             }
         }
     }
 
-    /// The queue is full only while the control loop is busy. If the control loop has ended, the next iteration finds
-    /// that out.
+    /// Sends a command to the control loop. The queue is full only while the loop is busy. If the loop has
+    /// ended, the next iteration of [`Self::run`] finds that out.
     async fn command(&self, command: Command) {
         drop(self.control_loop.commands.send(command).await);
     }
@@ -164,15 +167,15 @@ impl Daemon {
         }
     }
 
-    async fn update_reachability(&mut self, reach: ApiReachability) {
-        self.metrics.kube_api_up.set(i64::from(reach == ApiReachability::Reachable));
-        self.publish_event(Event::kube_api(reach));
-        self.command(Command::ApiServer(reach)).await;
+    async fn update_reachability(&mut self, reachability: ApiReachability) {
+        self.metrics.kube_api_up.set(i64::from(reachability == ApiReachability::Reachable));
+        self.publish_event(Event::kube_api(reachability));
+        self.command(Command::ApiServer(reachability)).await;
     }
 
     /// Takes real-time priority from a control loop that ran too long.
-    fn step_down(&self) {
-        let info = realtime::step_down(self.control_loop.id);
+    fn drop_real_time_priority(&self) {
+        let info = realtime::drop_real_time_priority(self.control_loop.id);
         tracing::error!(
             backend = info.backend,
             reason = info.reason,
@@ -181,7 +184,7 @@ impl Daemon {
         self.publish_event(Event::Backend(startup::source_event(info)));
     }
 
-    /// Stops all parts, the ones that others wait for first.
+    /// Stops all parts, starting with those that others wait for.
     async fn stop(self, end: End) -> Result<(), Failure> {
         let Self {
             mut signals,
@@ -195,7 +198,7 @@ impl Daemon {
             ..
         } = self;
         manager.notify(Notification::Stopping);
-        // A second signal ends the agent at once: everything attached goes with the process.
+        // A second signal ends the agent at once: the kernel detaches everything at the end of the process.
         tokio::spawn(async move {
             tokio::select! { _ = signals.terminate.recv() => {}, _ = signals.interrupt.recv() => {} }
             std::process::exit(1);
@@ -210,7 +213,7 @@ impl Daemon {
         }
         match tokio::time::timeout(STOP_TIMEOUT, exporter).await {
             Ok(Ok(Ok(exporter))) => {
-                // The reader may have stopped: then the lines that it did not take are lost.
+                // If the reader of the output has stopped, the lines that it did not take are lost.
                 let last = tokio::task::spawn_blocking(move || exporter.finish(end.reason));
                 drop(tokio::time::timeout(FLUSH_TIMEOUT, last).await);
             }
@@ -222,7 +225,7 @@ impl Daemon {
     }
 }
 
-/// Waits until a part has ended without which the agent is of no use.
+/// Waits until a part has ended that the agent cannot work without.
 async fn part_ended(
     control_loop: &ControlLoopThread,
     events: &mpsc::Sender<TelemetryEvent>,
@@ -244,7 +247,7 @@ async fn part_ended(
     }
 }
 
-/// Waits until the API server becomes reachable or unreachable. For ever without one.
+/// Waits until the API server becomes available or unavailable; forever without one.
 async fn reachability_change(reachable: &mut Option<watch::Receiver<bool>>) -> ApiReachability {
     let Some(reachable) = reachable else { return std::future::pending().await };
     if reachable.changed().await.is_err() {
@@ -253,21 +256,21 @@ async fn reachability_change(reachable: &mut Option<watch::Receiver<bool>>) -> A
     if *reachable.borrow_and_update() { ApiReachability::Reachable } else { ApiReachability::Unreachable }
 }
 
-/// Counters of evictions by namespace exist from the first pod of the namespace on.
+/// Creates the counters of evictions by namespace. They exist from the first pod of the namespace on.
 fn begin_namespaces(metrics: &Metrics, pods: &PodIndex) {
     pods.known().iter().for_each(|known| metrics.begin_namespace(&known.pod.namespace));
 }
 
-/// The pods as node reclaim needs them.
+/// Returns the pods in the form that node reclaim needs.
 fn node_pods(source: &PodSource, pods: &PodIndex) -> PodsOfNode {
     if source.are_known() { pods_of(pods) } else { Err("they have not been listed yet".to_owned()) }
 }
 
-/// The signals that the main thread handles; SIGHUP is the configuration's.
+/// The signals that the main thread handles; [`Reload`] handles SIGHUP.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
-    /// SIGUSR1: a pending configuration is to take effect.
+    /// SIGUSR1: a pending configuration takes effect.
     accept: Signal,
     /// SIGXCPU: the control loop ran too long with real-time priority.
     overrun: Signal,
@@ -288,7 +291,7 @@ fn watch_signal(kind: SignalKind) -> Result<Signal, Failure> {
     signal(kind).map_err(|error| Failure::because("watch for signals", &error))
 }
 
-/// What `/healthz` and `/readyz` answer from.
+/// The state that `/healthz` and `/readyz` report.
 struct State {
     heartbeat: Heartbeat,
     pods_known: AtomicBool,
@@ -296,7 +299,7 @@ struct State {
 
 impl Health for State {
     fn healthy(&self) -> Result<(), String> {
-        match self.heartbeat.missing_ns(mono_ns()) {
+        match self.heartbeat.late_by_ns(mono_ns()) {
             None => Ok(()),
             Some(ns) => {
                 let seconds = ns / 1_000_000_000;
@@ -314,10 +317,10 @@ impl Health for State {
     }
 }
 
-/// Commands that wait for the loop.
+/// The capacity of the queue of commands for the loop.
 const COMMANDS: usize = 4;
 
-/// The running thread.
+/// The running thread of the control loop.
 struct ControlLoopThread {
     thread: thread::JoinHandle<Result<(), Failure>>,
     id: Pid,
@@ -339,7 +342,7 @@ impl ControlLoopThread {
         match ready.await {
             Ok(ready) => Ok((Self { thread, id: ready.thread, commands }, ready)),
             Err(_) => {
-                joined(thread)?;
+                join_thread(thread)?;
                 Err(Failure::failed("start: the control loop ended at once"))
             }
         }
@@ -351,7 +354,7 @@ impl ControlLoopThread {
         // A full queue means that the thread is busy; dropping the sender ends it as well.
         drop(commands.try_send(Command::Stop));
         drop(commands);
-        let join = tokio::task::spawn_blocking(move || joined(thread));
+        let join = tokio::task::spawn_blocking(move || join_thread(thread));
         match tokio::time::timeout(STOP_TIMEOUT, join).await {
             Ok(Ok(result)) => result,
             Ok(Err(_)) | Err(_) => Err(Failure::failed("stop: the control loop did not end in time")),
@@ -359,6 +362,6 @@ impl ControlLoopThread {
     }
 }
 
-fn joined(thread: thread::JoinHandle<Result<(), Failure>>) -> Result<(), Failure> {
+fn join_thread(thread: thread::JoinHandle<Result<(), Failure>>) -> Result<(), Failure> {
     thread.join().unwrap_or_else(|_| Err(Failure::failed("run: the control loop panicked")))
 }

@@ -43,11 +43,11 @@ use crate::telemetry::recording::writer::Limits;
 /// Name of the socket in the state directory.
 pub(crate) const SOCKET: &str = "agent.sock";
 
-/// Events of the main thread that wait for the exporter, which takes them at once.
+/// The capacity of the channel for events of the main thread. The exporter takes them at once.
 const OWN_EVENTS: usize = 64;
 
 impl Daemon {
-    /// Starts everything; the control loop runs when this returns.
+    /// Starts all parts. The control loop runs when this returns.
     pub(super) async fn start(
         options: Options,
         mut plan: Plan,
@@ -57,7 +57,7 @@ impl Daemon {
         let cluster = plan.cluster.take();
         let client = cluster.as_ref().map(|cluster| cluster.client.clone());
         let reachable = cluster.as_ref().and_then(|cluster| cluster.reachable());
-        let (state_writer, written) = plan.kept.take().unzip();
+        let (state_writer, written) = plan.persisted_state.take().unzip();
         let signals = Signals::watch()?;
         let Server { listen_address: listen } = plan.service.server;
         let listener = tokio::net::TcpListener::bind(listen)
@@ -135,20 +135,20 @@ impl Daemon {
     }
 }
 
-/// Notifies systemd that the control loop runs, and watches it.
+/// Notifies systemd that the control loop runs, and starts the watchdog for it.
 fn start_watchdog(
     heartbeat: Heartbeat,
     thread: Pid,
     metrics: &Arc<Metrics>,
     timer: Timer,
 ) -> (Arc<ServiceManager>, JoinHandle<()>) {
-    let manager = Arc::new(ServiceManager::of_this_process());
+    let manager = Arc::new(ServiceManager::from_env());
     manager.notify(Notification::Ready);
     let watchdog = watchdog::watch(heartbeat, thread, Arc::clone(metrics), Arc::clone(&manager), timer);
     (manager, tokio::spawn(watchdog))
 }
 
-/// Where the pods come from, and the first of them.
+/// Returns the source of the pods, and the first pods.
 async fn open_pods(
     options: &Options,
     client: Option<&Client>,
@@ -167,7 +167,7 @@ async fn open_pods(
     Ok((session, pods, index))
 }
 
-/// The socket of the local API. An agent runs without the default one.
+/// Binds the socket of the local API. If the default path cannot be bound, the agent runs without a local API.
 fn local_socket(options: &Options, plan: &Plan) -> Result<Option<LocalSocket>, Failure> {
     let default = || options.state_dir(plan.service.action).map(|dir| dir.join(SOCKET));
     let Some(path) = options.socket.clone().or_else(default) else { return Ok(None) };
@@ -191,7 +191,7 @@ fn exporter(
     metrics: &Arc<Metrics>,
 ) -> Result<TelemetryExporter, Failure> {
     let node = session.as_ref().map(|session| session.name().to_string());
-    // An agent that only advises writes no Events.
+    // An agent in a dry run writes no Events.
     let events =
         session.filter(|_| !plan.service.action.is_dry()).map(|session| cluster::events(session, metrics));
     let dropped = metrics.telemetry_dropped.with(["output"]);
@@ -206,7 +206,8 @@ fn exporter(
     Ok(exporter)
 }
 
-/// The recorder, if there is one: the control loop's end, and the exporter's with the thread.
+/// Starts the recorder if one is configured. Returns the queue for the control loop, and the queue and the
+/// thread for the exporter.
 #[expect(clippy::type_complexity, reason = "two ends that part at once")]
 fn recording(
     plan: &Plan,
@@ -229,18 +230,18 @@ fn recording(
     Ok(Some((inputs, (reports, thread))))
 }
 
-/// The free memory that the kernel keeps, read now and then, if something needs it.
+/// Returns the watermarks of the machine. They are read periodically if something needs them.
 fn watermarks(plan: &Plan) -> Result<Watermarks, Failure> {
     let watermarks = Watermarks::default();
-    if let Some(proc) = plan.kept_free_at() {
+    if let Some(proc) = plan.watermarks_path() {
         let timer =
             Timer::new().map_err(|error| Failure::because("make the timer of free memory", &error))?;
-        tokio::spawn(watermarks.clone().follow(proc, timer));
+        tokio::spawn(watermarks.clone().refresh(proc, timer));
     }
     Ok(watermarks)
 }
 
-/// Exports the metrics of what is connected to the API server.
+/// Creates the metrics of the connection to the API server and of the watches.
 fn begin_kube_metrics(client: Option<&Client>, session: Option<&KubeSession>, metrics: &Metrics) {
     if client.is_some() {
         metrics.with(Group::Api);

@@ -15,11 +15,11 @@ use eviction_kube::pods::{PodError, parse_pod, pod_of};
 #[cfg(test)]
 mod tests;
 
-fn of_list(path: &str, cause: impl fmt::Display) -> PodError {
+fn list_error(path: &str, cause: impl fmt::Display) -> PodError {
     PodError { pod: String::new(), path: path.to_owned(), cause: cause.to_string() }
 }
 
-/// Everything that is wrong with a list of pods; never empty. Displayed as one line each.
+/// The errors of a list of pods, never empty. Displayed with one line each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodErrors(pub Vec<PodError>);
 
@@ -36,25 +36,25 @@ impl fmt::Display for PodErrors {
 impl std::error::Error for PodErrors {}
 
 /// Reads a `v1` PodList, or a List of pods, from JSON or YAML. Each pod must have a name and a
-/// uid of its own.
+/// unique UID.
 ///
 /// # Errors
-/// If it is no such list, or for each pod the first thing that is wrong with it.
+/// If the text is not such a list, or the first error of each pod.
 pub fn parse_pod_list(text: &[u8]) -> Result<Vec<core::Pod>, PodErrors> {
     let start = text.iter().find(|byte| !byte.is_ascii_whitespace());
     let whole = |error: PodError| PodErrors(vec![error]);
     match start {
-        None => Err(whole(of_list("", "is empty"))),
+        None => Err(whole(list_error("", "is empty"))),
         Some(b'{') => {
             let list: List<Box<RawValue>> = serde_json::from_slice(text)
-                .map_err(|error| whole(of_list("", format!("not JSON: {error}"))))?;
+                .map_err(|error| whole(list_error("", format!("not JSON: {error}"))))?;
             let items = list.items().map_err(whole)?;
             collect(items.iter().map(|item| parse_pod(item.get().as_bytes())))
         }
         Some(_) => {
             let text = std::str::from_utf8(text)
-                .map_err(|error| whole(of_list("", format!("not UTF-8 text: {error}"))))?;
-            let list: List<Value> = yaml::from_str(text).map_err(|cause| whole(of_list("", cause)))?;
+                .map_err(|error| whole(list_error("", format!("not UTF-8 text: {error}"))))?;
+            let list: List<Value> = yaml::from_str(text).map_err(|cause| whole(list_error("", cause)))?;
             let items = list.items().map_err(whole)?;
             collect(items.into_iter().map(|mut item| {
                 write_whole_numbers_as_integers(&mut item);
@@ -77,17 +77,17 @@ impl<T> List<T> {
         let version = self.api_version.unwrap_or_default();
         if version != "v1" {
             let cause = format!("expected `v1`, found `{version}`");
-            return Err(of_list("apiVersion", cause));
+            return Err(list_error("apiVersion", cause));
         }
         match self.kind.unwrap_or_default().as_str() {
             "PodList" | "List" => Ok(self.items.unwrap_or_default()),
-            other => Err(of_list("kind", format!("expected `PodList`, found `{other}`"))),
+            other => Err(list_error("kind", format!("expected `PodList`, found `{other}`"))),
         }
     }
 }
 
 fn collect(pods: impl Iterator<Item = Result<core::Pod, PodError>>) -> Result<Vec<core::Pod>, PodErrors> {
-    let mut good: Vec<core::Pod> = Vec::new();
+    let mut valid: Vec<core::Pod> = Vec::new();
     let mut errors = Vec::new();
     let mut uids = BTreeSet::new();
     for (index, pod) in pods.enumerate() {
@@ -97,7 +97,7 @@ fn collect(pods: impl Iterator<Item = Result<core::Pod, PodError>>) -> Result<Ve
                 path: "metadata.uid".to_owned(),
                 cause: format!("`{}` is that of another pod as well", pod.uid),
             }),
-            Ok(pod) => good.push(pod),
+            Ok(pod) => valid.push(pod),
             Err(mut error) => {
                 if error.pod.is_empty() {
                     error.pod = format!("items[{index}]");
@@ -106,10 +106,10 @@ fn collect(pods: impl Iterator<Item = Result<core::Pod, PodError>>) -> Result<Ve
             }
         }
     }
-    if errors.is_empty() { Ok(good) } else { Err(PodErrors(errors)) }
+    if errors.is_empty() { Ok(valid) } else { Err(PodErrors(errors)) }
 }
 
-/// YAML knows floats such as `1e9` that are written as integers when turned into JSON.
+/// Turns whole floats into integers. YAML writes floats such as `1e9`, which are integers in JSON.
 fn write_whole_numbers_as_integers(value: &mut Value) {
     const EXACT: f64 = 9_007_199_254_740_992.0;
     match value {

@@ -51,9 +51,9 @@ const FULL: &str = r#"{
   }
 }"#;
 
-/// Each name once, from wherever a pod has it.
+/// Each image name is listed once, whichever fields of the pod have it.
 #[test]
-fn images_are_those_of_the_specification_and_of_the_status() {
+fn images_of_a_pod_are_read_from_spec_and_status() {
     let status = |image: &str, id: &str| json!({"name": "x", "image": image, "imageID": id});
     let pod = json!({
         "metadata": {"name": "p", "uid": "u"},
@@ -80,13 +80,13 @@ fn images_are_those_of_the_specification_and_of_the_status() {
 }
 
 #[test]
-fn everything_that_counts_is_read() {
+fn all_used_fields_of_a_pod_are_read() {
     let pod = parse_pod(FULL.as_bytes()).unwrap();
     insta::assert_debug_snapshot!(pod);
 }
 
 #[test]
-fn absent_and_null_are_the_same() {
+fn absent_and_null_fields_are_the_same() {
     let least = json!({"metadata": {"name": "p", "uid": "u"}});
     let nulls = json!({
         "metadata": {
@@ -157,7 +157,7 @@ fn list(items: &str) -> String {
 }
 
 #[test]
-fn json_and_yaml_say_the_same() {
+fn json_and_yaml_are_read_the_same() {
     let json = list(FULL);
     let from_json = parse_pod_list(json.as_bytes()).unwrap();
     let value: serde_json::Value = serde_json::from_str(&json).unwrap();
@@ -197,7 +197,7 @@ fn errors_name_the_pod_and_the_field() {
 }
 
 #[test]
-fn what_is_no_list_is_an_error() {
+fn text_that_is_not_a_pod_list_is_an_error() {
     for (text, cause) in [
         ("", "is empty"),
         (" \n", "is empty"),
@@ -215,7 +215,7 @@ fn what_is_no_list_is_an_error() {
 }
 
 #[test]
-fn nesting_without_end_is_an_error() {
+fn too_deep_nesting_is_an_error() {
     let deep = "[".repeat(100_000);
     assert!(parse_pod_list(list(&deep).as_bytes()).is_err());
     assert!(parse_pod_list(format!("a: {deep}").as_bytes()).is_err());
@@ -224,13 +224,13 @@ fn nesting_without_end_is_an_error() {
 
 proptest! {
     #[test]
-    fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn arbitrary_bytes_do_not_cause_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let _ = parse_pod(&bytes);
         let _ = parse_pod_list(&bytes);
     }
 
     #[test]
-    fn no_damage_makes_it_panic(at in 0..FULL.len(), byte in any::<u8>(), end in 0..FULL.len()) {
+    fn damaged_pod_list_does_not_cause_a_panic(at in 0..FULL.len(), byte in any::<u8>(), end in 0..FULL.len()) {
         let mut bytes = list(FULL).into_bytes();
         bytes[at] = byte;
         let _ = parse_pod_list(&bytes);

@@ -1,4 +1,4 @@
-//! The kubelet's own statistics: the Summary of `stats/v1alpha1`.
+//! Reader of the kubelet's statistics: the Summary of `stats/v1alpha1`.
 #![forbid(unsafe_code)]
 
 #[cfg(test)]
@@ -16,8 +16,8 @@ use eviction_core::time::Timestamp;
 use eviction_kube::nullable::{nullable, nullable_list};
 use eviction_node::fs::{ContainerStorage, DiskUsage, PodStorage, StorageRequest, StorageSample};
 
-/// A Summary cut down to what decisions depend on. Absent and null are the same, and neither
-/// is zero.
+/// The fields of a Summary on which decisions depend. Absent and null values are the same, and neither is
+/// zero.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Summary {
@@ -27,7 +27,7 @@ pub struct Summary {
     pods: Vec<Pod>,
 }
 
-/// Why a text is no Summary.
+/// The reason why a text is not a Summary.
 #[derive(Debug, thiserror::Error)]
 #[error("decode the stats summary: {path}: {source}")]
 pub struct SummaryError {
@@ -44,7 +44,7 @@ struct Node {
     fs: Option<Fs>,
     runtime: Option<Runtime>,
     rlimit: Option<Rlimit>,
-    /// The agent's own, in recordings.
+    /// A field of the agent in recordings, which the kubelet does not have.
     unmeasured: Parts,
 }
 
@@ -136,18 +136,18 @@ impl Summary {
     /// Reads a Summary from JSON.
     ///
     /// # Errors
-    /// If it is no JSON, or a figure has the wrong type or does not fit its type.
+    /// If the text is not JSON, or a value has the wrong type or does not fit its type.
     pub fn parse(json: &[u8]) -> Result<Self, SummaryError> {
         serde_path_to_error::deserialize(&mut serde_json::Deserializer::from_slice(json))
             .map_err(|error| SummaryError { path: error.path().to_string(), source: error.into_inner() })
     }
 
-    /// What it says, in new memory.
+    /// Returns the values as a snapshot in new memory.
     pub fn snapshot(&self) -> Snapshot {
         self.snapshot_into(SnapshotBuilder::new())
     }
 
-    /// What it says, in the memory of a snapshot that is no longer needed.
+    /// Returns the values as a snapshot in the memory of one that is no longer needed.
     pub fn snapshot_into(&self, mut builder: SnapshotBuilder) -> Snapshot {
         let Self { node, pods } = self;
         builder.node(node.stats());
@@ -164,7 +164,7 @@ impl Summary {
         builder.finish()
     }
 
-    /// What it says of the storage of these pods.
+    /// Returns the storage of the pods for which `requests` asks.
     pub fn pod_storage(&self, requests: &[StorageRequest]) -> StorageSample {
         let mut sample = StorageSample::unknown();
         for request in requests {
@@ -235,7 +235,7 @@ impl Fs {
     }
 }
 
-/// As the kubelet counts: without a value there are no inodes (`pkg/kubelet/eviction/helpers.go: inodeUsage`).
+/// Counts like the kubelet: a missing inode count is 0 (`pkg/kubelet/eviction/helpers.go: inodeUsage`).
 fn disk_usage(bytes: Option<u64>, inodes: Option<u64>) -> Option<DiskUsage> {
     Some(DiskUsage { bytes: bytes?, inodes: inodes.unwrap_or_default(), ..DiskUsage::default() })
 }

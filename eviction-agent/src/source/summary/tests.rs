@@ -42,7 +42,7 @@ const FULL: &str = r#"{
 }"#;
 
 #[test]
-fn everything_that_counts_is_read() {
+fn all_used_fields_of_a_summary_are_read() {
     let snapshot = Summary::parse(FULL.as_bytes()).unwrap().snapshot();
     let pods: Vec<_> = snapshot
         .pods()
@@ -56,7 +56,7 @@ fn everything_that_counts_is_read() {
 }
 
 #[test]
-fn nothing_is_not_zero() {
+fn missing_values_are_not_read_as_zero() {
     let empty = Summary::parse(b"{}").unwrap().snapshot();
     assert_eq!(empty.node.memory, Reading::Unknown(UnknownReason::Absent));
     assert!(empty.is_empty());
@@ -72,7 +72,7 @@ fn nothing_is_not_zero() {
 }
 
 #[test]
-fn memory_is_used_again() {
+fn snapshot_in_reused_memory_is_equal() {
     let summary = Summary::parse(FULL.as_bytes()).unwrap();
     let old = summary.snapshot();
     let again = summary.snapshot_into(SnapshotBuilder::reuse(old.clone()));
@@ -101,9 +101,10 @@ fn errors_name_the_field() {
     }
 }
 
-/// A static pod, which the kubelet knows by the hash of its manifest, one that the kubelet has, and one that it has not.
+/// Requests a static pod, which the kubelet identifies by the hash of its manifest, a pod that the Summary has, and
+/// one that it does not have.
 #[test]
-fn the_storage_of_the_pods_that_are_asked_for() {
+fn pod_storage_returns_the_storage_of_requested_pods() {
     let known = |uid: &str, hash: Option<&str>| {
         let mut object = serde_json::json!({
             "metadata": {"namespace": "d", "name": uid, "uid": uid}, "spec": {"containers": [{"name": "c"}]},
@@ -129,7 +130,7 @@ fn the_storage_of_the_pods_that_are_asked_for() {
 
 proptest! {
     #[test]
-    fn no_damage_makes_it_panic(at in 0..FULL.len(), byte in any::<u8>(), end in 0..FULL.len()) {
+    fn damaged_summary_does_not_cause_a_panic(at in 0..FULL.len(), byte in any::<u8>(), end in 0..FULL.len()) {
         let mut bytes = FULL.as_bytes().to_vec();
         bytes[at] = byte;
         if let Ok(summary) = Summary::parse(&bytes) {

@@ -1,4 +1,5 @@
-//! The lines about cgroups: one near its memory limit, one that forks too fast or is near its limit of tasks.
+//! Event lines about cgroups that are near their memory limit, fork too fast, or are near their limit of
+//! tasks.
 
 use std::fmt;
 
@@ -100,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_owner_is_shown_by_what_is_known_of_it() {
+    fn owner_is_displayed_as_container_pod_or_cgroup() {
         let known = |text: &str| Some(text.into());
         let mut owner =
             CgroupOwner { cgroup: known("/kubepods"), container: known("app"), ..CgroupOwner::default() };
@@ -113,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_says_whose_limit_and_how_near() {
+    fn memory_limit_line_shows_the_owner_and_the_usage() {
         let near = MemoryLimit {
             state: "near",
             limit_scope: "container",
@@ -150,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_names_the_process_and_the_number_of_tasks() {
+    fn task_alarm_line_names_the_process_and_the_number_of_tasks() {
         let storm =
             TaskAlarm { alarm: "fork_storm", pid: 7, tasks: 500, tasks_limit: 500, ..TaskAlarm::default() };
         assert_eq!(storm.to_string(), "an unknown cgroup (pid 7): fork storm, 500 new tasks within 100 ms");

@@ -1,4 +1,4 @@
-//! A line: an event with its time, its node and its severity.
+//! An event line: an event with its time, its node and its severity.
 
 use std::fmt;
 
@@ -9,17 +9,19 @@ use serde::{Serialize, Serializer};
 use super::Event;
 use eviction_core::oom::TerminationCause;
 
-/// The version of the JSON form. It rises when a field is renamed, removed or changes its meaning.
+/// The version of the JSON format. It is increased when a field is renamed or removed, or changes
+/// its meaning.
 pub const SCHEMA_VERSION: u32 = 1;
 
-/// A line: when, where and what.
+/// An event line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Line {
-    /// When it happened; never before the line printed before it, unless the system's clock is set.
+    /// The time of the event. It is never before the time of the previous line, unless the system
+    /// clock is set.
     pub at: Timestamp,
-    /// The name of the node's object, where it is known.
+    /// The name of the node object, if it is known.
     pub node: Option<String>,
-    /// What happened.
+    /// The event.
     pub event: Event,
 }
 
@@ -59,11 +61,11 @@ impl fmt::Display for Line {
     }
 }
 
-/// The severity of a line, as log collectors have it.
+/// The severity of a line, with the usual levels of log collectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
-    /// Of use only while looking for a fault.
+    /// Useful only for troubleshooting.
     Debug,
     /// Normal operation.
     Info,
@@ -76,11 +78,11 @@ pub enum Severity {
 /// Results of evictions that need an operator.
 const FAILED: [&str; 4] = ["error", "processes_remaining", "forbidden", "unauthorized"];
 
-/// Results of evictions that come to an end without one.
+/// Results of evictions that need no operator.
 const PASSED: [&str; 6] = ["dry_run", "signalled", "killed", "accepted", "terminated", "replaced"];
 
 impl Event {
-    /// How urgent it is.
+    /// Returns the severity of the event.
     pub fn severity(&self) -> Severity {
         use Severity::{Debug, Error, Info, Warning};
         let or_info = |is: bool, severity: Severity| if is { severity } else { Info };
@@ -158,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_more_severe_than_a_result() {
+    fn signal_read_error_is_an_error_and_a_stop_is_info() {
         let error = Event::SignalReadError { signal: "memory.available", error: "x".into() };
         assert_eq!(error.severity(), Severity::Error);
         assert_eq!(Event::Stopped { reason: "SIGTERM".into() }.severity(), Severity::Info);

@@ -1,4 +1,4 @@
-//! The line about images and containers that are removed before pods are evicted.
+//! The event line about images and containers that are removed before pods are evicted.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use eviction_cri::{ReclaimEnd, ReclaimReport, RemovedImage};
 
 use super::{bounded, is_zero};
 
-/// Each result that there may be.
+/// The values of [`NodeReclaim::result`].
 pub(crate) const RESULTS: [&str; 6] =
     ["enough", "nothing_left", "listed", "timed_out", "failed", "left_to_kubelet"];
 
@@ -42,7 +42,7 @@ pub struct NodeReclaim {
 }
 
 impl NodeReclaim {
-    /// An attempt that has ended.
+    /// Returns the event of an attempt that has ended.
     pub(crate) fn ended(signal: Signal, report: ReclaimReport) -> Self {
         let ReclaimReport { end, images, containers, freed_bytes, errors, dry_run: _, took } = report;
         let (result, reason) = match end {
@@ -69,12 +69,12 @@ impl NodeReclaim {
         }
     }
 
-    /// An attempt that could not be made.
+    /// Returns the event of an attempt that could not be made.
     pub(crate) fn failed(signal: Signal, reason: String) -> Self {
         Self { signal: signal.name(), result: "failed", reason: Some(reason), ..Self::default() }
     }
 
-    /// The kubelet is expected to remove enough.
+    /// Returns the event if the kubelet is expected to remove enough.
     pub(crate) fn left_to_kubelet(signal: Signal, estimate: GarbageEstimate) -> Self {
         let GarbageEstimate { unused_bytes, deficit_bytes } = estimate;
         Self {
@@ -86,7 +86,7 @@ impl NodeReclaim {
         }
     }
 
-    /// How many images were removed.
+    /// Returns the number of removed images.
     pub(crate) fn image_count(&self) -> u64 {
         (self.images.len() + self.images_omitted) as u64
     }

@@ -1,4 +1,4 @@
-//! The lines about pods that are stopped without an eviction: killed by a BPF program, or frozen.
+//! Event lines about pods that are stopped without an eviction: killed by a BPF program, or frozen.
 
 use std::fmt;
 
@@ -52,7 +52,7 @@ impl fmt::Display for KernelKill {
     }
 }
 
-/// What [`PodFreeze::state`] may be.
+/// The values of [`PodFreeze::state`].
 pub(crate) const FREEZE_STATES: [&str; 4] = ["frozen", "thawed", "dry_run", "failed"];
 
 /// See [`Event::PodFreeze`](super::Event::PodFreeze).

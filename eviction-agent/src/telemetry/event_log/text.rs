@@ -1,4 +1,4 @@
-//! Events as text.
+//! The text format of events.
 
 use std::fmt::{self, Write as _};
 
@@ -144,7 +144,7 @@ impl fmt::Display for Threshold {
     }
 }
 
-/// A value of a signal: bytes for memory and disk space, else a count.
+/// Returns a value of a signal as text: bytes for memory and disk space, else a count.
 fn amount(signal: &str, value: i64) -> String {
     match u64::try_from(value) {
         Ok(value) if signal.ends_with(".available") && signal != "pid.available" => {

@@ -13,11 +13,11 @@ use crate::telemetry::event_log::{self, ConfigChange, Event, PodRef};
 use crate::telemetry::queue::DecisionEvent;
 use eviction_node::clock::{Clock, Instant};
 
-/// How many of the ranked pods a line shows.
+/// The number of ranked pods that a line shows.
 const SHOWN: usize = 8;
 
 impl TelemetryExporter {
-    /// Publishes a decision. Its record is made here, once.
+    /// Publishes a decision. Its record is made once, for all outputs.
     pub(super) fn decision(&mut self, event: &DecisionEvent) {
         let DecisionEvent { decision, first_id, detected_by, sampled, .. } = event;
         let record = DecisionRecord::of(decision);
@@ -31,7 +31,7 @@ impl TelemetryExporter {
             }
         }
         if let Some(ProposalRecord::Applied) = record.proposal {
-            self.took_effect.notify_one();
+            self.config_applied.notify_one();
         }
         for line in self.status_changes(&record) {
             self.publish(sampled.wall, line);
@@ -48,8 +48,8 @@ impl TelemetryExporter {
         }
     }
 
-    /// What a decision says beside its evaluation, and the one before did not: signals that are unavailable,
-    /// rejected readings, and changed configurations.
+    /// Returns the events for the changes since the previous decision other than its evaluation: unavailable
+    /// signals, rejected readings, and changed configurations.
     fn status_changes(&mut self, record: &DecisionRecord) -> Vec<Event> {
         let mut events = Vec::new();
         for signal in Signal::ALL {
@@ -146,7 +146,7 @@ impl TelemetryExporter {
             let key = (threshold.signal, threshold.is_hard());
             let is_met = threshold.met.is_some();
             let reading = evaluation.signal(threshold.signal).filter(|reading| reading.available.is_some());
-            // A signal that was never known has no series: this may be no node.
+            // A signal that was never known has no series, because the agent may not run on a node.
             if is_met || reading.is_some() {
                 self.known.insert(threshold.signal);
             }
@@ -226,18 +226,18 @@ fn whole_units(text: &str) -> Option<i64> {
     Some(Quantity::parse(text).ok()?.value())
 }
 
-/// What was last reported of a threshold.
+/// The last reported state of a threshold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum State {
     #[default]
     Cleared,
     Met,
-    /// It was met when its signal became unknown.
+    /// The threshold was met when its signal became unknown.
     Unknown,
 }
 
 impl State {
-    /// A threshold that is no longer met is cleared only if its signal is known.
+    /// Returns the next state. A threshold that is no longer met is cleared only if its signal is known.
     fn next(self, is_met: bool, is_known: bool) -> Self {
         match (self, is_met, is_known) {
             (_, true, _) => Self::Met,
@@ -255,7 +255,7 @@ impl State {
     }
 }
 
-/// By how much less there is than the threshold asks for.
+/// Returns the amount that is missing to the threshold, or 0.
 fn overshoot(threshold: i64, available: i64) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "a histogram's value")]
     let beyond = threshold.saturating_sub(available).max(0) as f64;

@@ -1,13 +1,13 @@
-//! Which kernel file a signal that cannot be read comes from, for the error message.
+//! The kernel files of signals, for the error message of a signal that cannot be read.
 
 use std::path::{Path, PathBuf};
 
 use eviction_core::reading::UnknownReason;
 use eviction_core::signal::Signal;
 use eviction_node::cgroup::node_root::NodeRoot;
-use eviction_node::file::{InWords, read_once};
+use eviction_node::file::{ReasonText, read_once};
 
-/// Files of a group that memory signals are read from, by the version of its hierarchy.
+/// Files of a cgroup from which memory signals are read, of cgroup v1 and v2.
 const MEMORY: [&str; 6] = [
     "memory.usage_in_bytes",
     "memory.limit_in_bytes",
@@ -17,10 +17,10 @@ const MEMORY: [&str; 6] = [
     "cgroup.procs",
 ];
 
-/// None of these files is larger.
+/// The maximum size in bytes that is read of a file. None of these files is larger.
 const LIMIT: usize = 4 << 20;
 
-/// The files of each signal. Those that there never were are left out.
+/// The files of each signal. Files that did not exist at the start are left out.
 #[derive(Debug, Default)]
 pub(crate) struct SignalFiles {
     memory: Vec<PathBuf>,
@@ -29,22 +29,22 @@ pub(crate) struct SignalFiles {
 }
 
 impl SignalFiles {
-    /// Those of the node.
+    /// Returns the files of the node.
     pub(crate) fn of(root: &NodeRoot, proc: &Path) -> Self {
-        let memory = of_group(&root.memory).chain([proc.join("meminfo")]);
+        let memory = memory_files(&root.memory).chain([proc.join("meminfo")]);
         let pids = root.pids.iter().map(|folder| folder.join("pids.current"));
         Self { memory: existing(memory), pids: existing(pids), pods: Vec::new() }
     }
 
-    /// The group of all pods is this one now. Without one the files of the one before are kept: errors are
-    /// about those.
-    pub(super) fn follow_pods(&mut self, folder: Option<&Path>) {
+    /// Sets the folder of the cgroup of all pods. Without a folder the previous files stay, because errors
+    /// are about those.
+    pub(super) fn set_pods_folder(&mut self, folder: Option<&Path>) {
         if let Some(folder) = folder {
-            self.pods = existing(of_group(folder));
+            self.pods = existing(memory_files(folder));
         }
     }
 
-    /// What keeps a signal from being read: the operation, the file and the error.
+    /// Returns the reason why a signal cannot be read: the operation, the file and the error.
     pub(super) fn error(&self, signal: Signal, why: UnknownReason) -> String {
         let files = match signal {
             Signal::PidAvailable => &self.pids,
@@ -54,16 +54,16 @@ impl SignalFiles {
         let is_of_a_file = matches!(why, UnknownReason::Unreadable(_) | UnknownReason::Failed);
         let failing = files.iter().filter(|_| is_of_a_file).find_map(|file| {
             let why = read_once(file, LIMIT).err()?;
-            Some(format!("read {}: {}", file.display(), in_words(why)))
+            Some(format!("read {}: {}", file.display(), error_text(why)))
         });
         failing.unwrap_or_else(|| match files.first() {
-            Some(file) if is_of_a_file => format!("read {}: {}", file.display(), in_words(why)),
-            _ => in_words(why),
+            Some(file) if is_of_a_file => format!("read {}: {}", file.display(), error_text(why)),
+            _ => error_text(why),
         })
     }
 }
 
-fn of_group(folder: &Path) -> impl Iterator<Item = PathBuf> {
+fn memory_files(folder: &Path) -> impl Iterator<Item = PathBuf> {
     MEMORY.iter().map(|name| folder.join(name))
 }
 
@@ -71,9 +71,9 @@ fn existing(files: impl Iterator<Item = PathBuf>) -> Vec<PathBuf> {
     files.filter(|file| file.exists()).collect()
 }
 
-/// Without the number that the standard library adds to the name of an error.
-fn in_words(why: UnknownReason) -> String {
-    let text = InWords(why).to_string();
+/// Returns the reason as text, without the number that the standard library appends to an OS error.
+fn error_text(why: UnknownReason) -> String {
+    let text = ReasonText(why).to_string();
     text.split(" (os error").next().unwrap_or_default().to_owned()
 }
 
@@ -90,9 +90,9 @@ mod tests {
             std::fs::write(pods.join(name), "1\n").unwrap();
         }
         let mut files = SignalFiles::default();
-        files.follow_pods(Some(&pods));
+        files.set_pods_folder(Some(&pods));
         std::fs::remove_file(pods.join("memory.limit_in_bytes")).unwrap();
-        files.follow_pods(None);
+        files.set_pods_folder(None);
         let error = files.error(Signal::AllocatableMemoryAvailable, UnknownReason::Failed);
         let file = pods.join("memory.limit_in_bytes");
         assert_eq!(error, format!("read {}: No such file or directory", file.display()));

@@ -1,4 +1,4 @@
-//! The steps of an eviction: their results in lines and metrics.
+//! Event lines and metrics of the steps of an eviction.
 
 use crate::telemetry::metrics::Metrics;
 use eviction_core::progress::{ApiOperation, ApiResult, KillProgress, KillUpdate, Signalled};
@@ -61,10 +61,10 @@ impl TelemetryExporter {
 
 const TERMINATED: &str = "terminated";
 
-/// Results after which there is nothing more to do for an eviction; a dry run ends none.
+/// Results that end an eviction. A dry run has none of them.
 pub(crate) const ENDS: [&str; 4] = [TERMINATED, "replaced", "processes_remaining", "abandoned"];
 
-/// Observes how long an eviction took, if this result is its end.
+/// Observes the duration of an eviction, if this result is its end.
 fn observe_duration(metrics: &Metrics, result: &'static str, took_ns: u64) {
     if ENDS.contains(&result) {
         #[expect(clippy::cast_precision_loss, reason = "a histogram's value")]
@@ -72,7 +72,7 @@ fn observe_duration(metrics: &Metrics, result: &'static str, took_ns: u64) {
     }
 }
 
-/// What [`describe`] calls them, and [`ApiResult::name`].
+/// The results that [`describe`] returns, which include those of [`ApiResult::name`].
 pub(crate) const RESULTS: [&str; 16] = [
     "dry_run",
     "signalled",
@@ -92,7 +92,8 @@ pub(crate) const RESULTS: [&str; 16] = [
     "not_sent",
 ];
 
-/// What the API server answered. Only an answer to the eviction itself ends it.
+/// Describes a response of the API server. Only the response to the eviction request ends the
+/// eviction.
 fn describe_api_result(
     operation: ApiOperation,
     answered: ApiResult,
@@ -113,7 +114,8 @@ fn describe_api_result(
     (name, None, (!why.is_empty()).then(|| why.join(": ")))
 }
 
-/// As a quantity, rounded up: more than the bound is shown as more.
+/// Returns the bytes as a quantity, rounded up, so that a value above the bound is shown as above
+/// it.
 fn at_most(bytes: u64) -> String {
     match bytes.div_ceil(1 << 10) {
         kib @ ..1024 => format!("{kib}Ki"),
@@ -121,20 +123,20 @@ fn at_most(bytes: u64) -> String {
     }
 }
 
-/// The name of a step, how many processes it was about, and what there is to say about it.
+/// Returns the result of a step, the number of its processes, and the reason.
 fn describe(step: Step) -> (&'static str, Option<usize>, Option<String>) {
-    let sent = |signalled: Signalled| {
+    let describe_signalled = |signalled: Signalled| {
         let Signalled { sent, ended: _, moved, denied, unreachable, unreadable_groups, whole_group: _ } =
             signalled;
-        let odd = [
+        let anomalies = [
             (moved, "left the cgroup and were not signalled"),
             (denied, "not permitted by the kernel (CAP_KILL is missing)"),
             (unreachable, "outside this PID namespace"),
             (unreadable_groups, "cgroups could not be read"),
         ];
-        let odd: Vec<_> =
-            odd.iter().filter(|(count, _)| *count > 0).map(|(n, what)| format!("{n} {what}")).collect();
-        (Some(sent as usize), (!odd.is_empty()).then(|| odd.join(", ")))
+        let anomalies: Vec<_> =
+            anomalies.iter().filter(|(count, _)| *count > 0).map(|(n, what)| format!("{n} {what}")).collect();
+        (Some(sent as usize), (!anomalies.is_empty()).then(|| anomalies.join(", ")))
     };
     let progress = match step {
         Step::Refused(refused) => return ("rejected", None, Some(refused.to_string())),
@@ -146,11 +148,11 @@ fn describe(step: Step) -> (&'static str, Option<usize>, Option<String>) {
             ("dry_run", Some(pids.len()), why)
         }
         KillProgress::TermSent(signalled) => {
-            let (processes, why) = sent(signalled);
+            let (processes, why) = describe_signalled(signalled);
             ("signalled", processes, why)
         }
         KillProgress::KillSent { signalled, grown } => {
-            let (processes, why) = sent(signalled);
+            let (processes, why) = describe_signalled(signalled);
             let grown = grown.map(|bytes| format!("grew by {} since SIGTERM", at_most(bytes)));
             let why: Vec<_> = grown.into_iter().chain(why).collect();
             ("killed", processes, (!why.is_empty()).then(|| why.join(", ")))
@@ -207,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn says_that_a_pod_was_killed_because_it_grew() {
+    fn kill_reason_reports_the_growth_since_sigterm() {
         let pod = Arc::new(PodName { uid: "uid".into(), namespace: "default".into(), name: "pod".into() });
         let killed = |grown, moved| {
             let signalled = Signalled { sent: 2, moved, ..Signalled::default() };

@@ -1,7 +1,7 @@
 //! The local API: `/v1/state`, `/v1/events` and `/v1/explain` on a Unix socket, for root or the agent's own user.
 //!
-//! It is served on the main thread, and a client can cost little there: one request for each connection,
-//! few connections at a time, so many in a second, and an end to each. The others wait in the kernel's
+//! It is served on the main thread, so the cost of clients is limited: one request per connection, few
+//! connections at a time, a limited rate, and a deadline for each. Further connections wait in the kernel's
 //! queue.
 
 use std::fs::Permissions;
@@ -21,42 +21,43 @@ use hyper::{Method, Request, Response, StatusCode};
 use tokio::net::{UnixListener, UnixStream};
 
 use super::serve_connections;
-use crate::telemetry::live::{Live, NoAnswer};
+use crate::telemetry::live::{ExplainError, Live};
 use crate::telemetry::metrics::Metrics;
 
-/// Connections at a time.
+/// The maximum number of connections at a time.
 const CONNECTIONS: usize = 8;
-/// From one connection to the next: 200 a second.
+/// The pause between two connections: at most 200 per second.
 const PAUSE: Duration = Duration::from_millis(5);
-/// A connection lasts no longer.
-const LONGEST: Duration = Duration::from_secs(5);
+/// The maximum duration of a connection.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A listening socket, whose file is removed with it.
+/// A listening socket. Dropping it removes its file.
 #[derive(Debug)]
 pub(crate) struct LocalSocket {
     listener: UnixListener,
     path: PathBuf,
-    /// Of the file, which another agent may have replaced.
+    /// The inode of the socket file, which another agent may have replaced.
     inode: u64,
 }
 
 impl LocalSocket {
-    /// Listens at this path, in place of a process that has ended. Only its own user can connect (mode 0600).
+    /// Listens at this path, and replaces the socket of a process that has ended. Only the user of the agent can
+    /// connect (mode 0600).
     ///
     /// # Errors
-    /// If another process listens there, or the file cannot be made.
+    /// If another process listens there, or the socket cannot be created.
     pub(crate) fn bind(path: &Path) -> io::Result<Self> {
         if std::os::unix::net::UnixStream::connect(path).is_ok() {
             return Err(io::Error::new(io::ErrorKind::AddrInUse, "another process listens there"));
         }
-        // What is there may be replaced only if it is the socket of an agent that is gone.
+        // An existing file is replaced only if it is a socket, which is then the one of an ended agent.
         if std::fs::symlink_metadata(path).is_ok_and(|found| !found.file_type().is_socket()) {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, "it exists and is no socket"));
         }
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder)?;
         }
-        // No client can connect between its creation and the change of its mode: it has another name until then.
+        // The socket has another name until its mode is set, so that no client can connect in between.
         let new = path.with_extension("new");
         drop(std::fs::remove_file(&new));
         let listener = UnixListener::bind(&new)?;
@@ -66,7 +67,7 @@ impl LocalSocket {
         Ok(Self { listener, path: path.to_owned(), inode })
     }
 
-    /// Where connections come in.
+    /// Returns the listener of the connections.
     pub(crate) fn listener(&self) -> &UnixListener {
         &self.listener
     }
@@ -77,10 +78,10 @@ impl LocalSocket {
         let accept = || async move {
             tokio::time::sleep(PAUSE).await;
             let (stream, _) = listener.accept().await?;
-            Ok(may_ask(&stream).then_some((stream, ())))
+            Ok(is_allowed_peer(&stream).then_some((stream, ())))
         };
-        let answer = move |request: &Request<Incoming>| answer(request, &live, &metrics);
-        serve_connections(CONNECTIONS, LONGEST, accept, answer).await;
+        let respond = move |request: &Request<Incoming>| respond(request, &live, &metrics);
+        serve_connections(CONNECTIONS, CONNECTION_TIMEOUT, accept, respond).await;
     }
 }
 
@@ -92,15 +93,15 @@ impl Drop for LocalSocket {
     }
 }
 
-/// Root and the agent's own user, whatever the mode of the file became.
-fn may_ask(stream: &UnixStream) -> bool {
+/// Allows root and the agent's user, even if the mode of the file was changed.
+fn is_allowed_peer(stream: &UnixStream) -> bool {
     let own = rustix::process::geteuid().as_raw();
     stream.peer_cred().is_ok_and(|peer| peer.uid() == 0 || peer.uid() == own)
 }
 
-fn answer(request: &Request<Incoming>, live: &Live, metrics: &Metrics) -> Response<Full<Bytes>> {
+fn respond(request: &Request<Incoming>, live: &Live, metrics: &Metrics) -> Response<Full<Bytes>> {
     if request.method() != Method::GET {
-        return refuse(StatusCode::METHOD_NOT_ALLOWED, "only GET is answered here");
+        return error_response(StatusCode::METHOD_NOT_ALLOWED, "only GET is answered here");
     }
     let query = request.uri().query().unwrap_or_default();
     let value = |name: &str| {
@@ -113,11 +114,11 @@ fn answer(request: &Request<Incoming>, live: &Live, metrics: &Metrics) -> Respon
         "/v1/explain" => {
             let Some(signal) = value("signal").map_or(Some(Signal::MemoryAvailable), Signal::from_name)
             else {
-                return refuse(StatusCode::BAD_REQUEST, "signal: no such eviction signal");
+                return error_response(StatusCode::BAD_REQUEST, "signal: no such eviction signal");
             };
             explain(live, value("pod"), signal)
         }
-        _ => refuse(StatusCode::NOT_FOUND, "/v1/state, /v1/events and /v1/explain are here"),
+        _ => error_response(StatusCode::NOT_FOUND, "/v1/state, /v1/events and /v1/explain are here"),
     }
 }
 
@@ -126,7 +127,7 @@ fn events(live: &Live, since: &str) -> Response<Full<Bytes>> {
         (Ok(seq), _) => live.events_after(seq),
         (_, Ok(at)) => live.events_since(at),
         _ => {
-            return refuse(
+            return error_response(
                 StatusCode::BAD_REQUEST,
                 "since: must be a number or a time such as 2026-01-02T03:04:05Z",
             );
@@ -140,10 +141,12 @@ fn events(live: &Live, since: &str) -> Response<Full<Bytes>> {
 fn explain(live: &Live, pod: Option<&str>, signal: Signal) -> Response<Full<Bytes>> {
     match live.explain(pod, signal) {
         Ok(explanation) => json(Bytes::from(serde_json::to_vec(&explanation).unwrap_or_default())),
-        Err(NoAnswer::NotYet) => refuse(StatusCode::SERVICE_UNAVAILABLE, "no pod was sampled yet"),
-        Err(NoAnswer::NoSuchPod(None)) => refuse(StatusCode::NOT_FOUND, "there is no pod"),
-        Err(NoAnswer::NoSuchPod(Some(nearest))) => {
-            refuse(StatusCode::NOT_FOUND, &format!("no such pod; the nearest is {nearest}"))
+        Err(ExplainError::NotSampled) => {
+            error_response(StatusCode::SERVICE_UNAVAILABLE, "no pod was sampled yet")
+        }
+        Err(ExplainError::NoSuchPod(None)) => error_response(StatusCode::NOT_FOUND, "there is no pod"),
+        Err(ExplainError::NoSuchPod(Some(nearest))) => {
+            error_response(StatusCode::NOT_FOUND, &format!("no such pod; the nearest is {nearest}"))
         }
     }
 }
@@ -154,7 +157,7 @@ fn json(body: Bytes) -> Response<Full<Bytes>> {
     response
 }
 
-fn refuse(status: StatusCode, error: &str) -> Response<Full<Bytes>> {
+fn error_response(status: StatusCode, error: &str) -> Response<Full<Bytes>> {
     let mut response = json(Bytes::from(format!("{}\n", serde_json::json!({"error": error}))));
     *response.status_mut() = status;
     response

@@ -1,6 +1,6 @@
-//! `/metrics`, `/healthz`, `/readyz`.
+//! The HTTP server of `/metrics`, `/healthz` and `/readyz`.
 //!
-//! Served by hyper on the main thread: nothing here can delay the control loop.
+//! It runs on hyper on the main thread, so it cannot delay the control loop.
 
 pub(crate) mod local;
 pub(crate) mod page;
@@ -24,27 +24,28 @@ use tokio::sync::Semaphore;
 
 use crate::telemetry::metrics::{Form, Metrics};
 
-/// A scraper needs one.
+/// The maximum number of connections. A scraper needs one.
 const MAX_CONNECTIONS: usize = 32;
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
-/// A request's line and headers; the body is never read.
+/// The maximum size in bytes of the request line and the headers. The body is never read.
 const REQUEST_BYTES: usize = 8192;
-/// Of them, so many for one peer: a peer that does not read its responses must not block the kubelet's probes.
-const MOST_OF_A_PEER: usize = 6;
-/// A connection lasts no longer, and has one request.
-const LONGEST: Duration = Duration::from_secs(10);
+/// The maximum number of connections of one peer: a peer that does not read its responses must not block the
+/// kubelet's probes.
+const MAX_CONNECTIONS_PER_PEER: usize = 6;
+/// The maximum duration of a connection. Each connection has one request.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What `/healthz` and `/readyz` answer from.
+/// The health of the agent, from which `/healthz` and `/readyz` are answered.
 pub trait Health: Send + Sync + 'static {
-    /// `Err` with the reason if the control loop is stalled.
+    /// Returns `Err` with the reason if the control loop is stalled.
     ///
     /// # Errors
-    /// The reason, as the answer's text.
+    /// The reason, as the text of the response.
     fn healthy(&self) -> Result<(), String>;
-    /// `Err` with the reason while pods are not known or no source works.
+    /// Returns `Err` with the reason while pods are not known or no source works.
     ///
     /// # Errors
-    /// The reason, as the answer's text.
+    /// The reason, as the text of the response.
     fn ready(&self) -> Result<(), String>;
 }
 
@@ -53,19 +54,19 @@ pub async fn serve(listener: TcpListener, metrics: Arc<Metrics>, health: Arc<dyn
     let (listener, peers) = (&listener, &Mutex::default());
     let accept = || async move {
         let (stream, peer) = listener.accept().await?;
-        Ok(place(peers, peer.ip()).map(|place| (stream, place)))
+        Ok(reserve_connection(peers, peer.ip()).map(|reservation| (stream, reservation)))
     };
-    let answer = move |request: &Request<Incoming>| answer(request, &metrics, health.as_ref());
-    serve_connections(MAX_CONNECTIONS, LONGEST, accept, answer).await;
+    let respond = move |request: &Request<Incoming>| respond(request, &metrics, health.as_ref());
+    serve_connections(MAX_CONNECTIONS, CONNECTION_TIMEOUT, accept, respond).await;
 }
 
-/// Answers the connections that `accept` returns, so many at a time and none longer than `longest`, until
-/// dropped. What comes with a connection is dropped with it.
+/// Answers the connections that `accept` returns: at most `connections` at a time, none longer than `timeout`,
+/// until dropped. The guard that comes with a connection is dropped with it.
 async fn serve_connections<S, G, F>(
     connections: usize,
-    longest: Duration,
+    timeout: Duration,
     accept: impl Fn() -> F,
-    answer: impl Fn(&Request<Incoming>) -> Response<Full<Bytes>> + Clone + Send + 'static,
+    respond: impl Fn(&Request<Incoming>) -> Response<Full<Bytes>> + Clone + Send + 'static,
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     G: Send + 'static,
@@ -78,17 +79,17 @@ async fn serve_connections<S, G, F>(
             Ok(Some(accepted)) => accepted,
             Ok(None) => continue,
             Err(error) => {
-                // Out of descriptors and the like, which passes.
-                tracing::warn!(%error, "accepting an HTTP connection");
+                // Temporary errors, for example if there is no free file descriptor.
+                tracing::warn!(%error, "cannot accept an HTTP connection");
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             }
         };
-        let answer = answer.clone();
+        let respond = respond.clone();
         tokio::spawn(async move {
             let _held = (slot, guard);
             let service = service_fn(move |request| {
-                let response = answer(&request);
+                let response = respond(&request);
                 async move { Ok::<_, Infallible>(response) }
             });
             let served = hyper::server::conn::http1::Builder::new()
@@ -97,28 +98,29 @@ async fn serve_connections<S, G, F>(
                 .max_buf_size(REQUEST_BYTES)
                 .keep_alive(false)
                 .serve_connection(TokioIo::new(stream), service);
-            match tokio::time::timeout(longest, served).await {
+            match tokio::time::timeout(timeout, served).await {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::debug!(%error, "serving an HTTP connection"),
+                Ok(Err(error)) => tracing::debug!(%error, "an HTTP connection failed"),
                 Err(_elapsed) => tracing::debug!("an HTTP connection that lasted too long is closed"),
             }
         });
     }
 }
 
-/// A place for one more connection of a peer, held until it is dropped, unless that peer has as many as it may.
-fn place(peers: &Mutex<Vec<Weak<IpAddr>>>, peer: IpAddr) -> Option<Arc<IpAddr>> {
+/// Reserves one more connection of a peer, unless the peer has the maximum. The reservation ends when it is
+/// dropped.
+fn reserve_connection(peers: &Mutex<Vec<Weak<IpAddr>>>, peer: IpAddr) -> Option<Arc<IpAddr>> {
     let mut peers = peers.lock().unwrap_or_else(PoisonError::into_inner);
-    peers.retain(|place| place.strong_count() > 0);
-    let taken = peers.iter().filter_map(Weak::upgrade).filter(|place| **place == peer).count();
-    (taken < MOST_OF_A_PEER).then(|| {
-        let place = Arc::new(peer);
-        peers.push(Arc::downgrade(&place));
-        place
+    peers.retain(|reservation| reservation.strong_count() > 0);
+    let taken = peers.iter().filter_map(Weak::upgrade).filter(|reservation| **reservation == peer).count();
+    (taken < MAX_CONNECTIONS_PER_PEER).then(|| {
+        let reservation = Arc::new(peer);
+        peers.push(Arc::downgrade(&reservation));
+        reservation
     })
 }
 
-fn answer(request: &Request<Incoming>, metrics: &Metrics, health: &dyn Health) -> Response<Full<Bytes>> {
+fn respond(request: &Request<Incoming>, metrics: &Metrics, health: &dyn Health) -> Response<Full<Bytes>> {
     if request.method() != Method::GET && request.method() != Method::HEAD {
         return text(StatusCode::METHOD_NOT_ALLOWED, "only GET is answered here\n".to_owned());
     }
@@ -160,16 +162,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peer_has_so_many_places_and_gets_them_back() {
+    fn connections_per_peer_are_limited_and_freed_when_dropped() {
         let peers = Mutex::default();
         let [one, other] = ["10.0.0.1", "10.0.0.2"].map(|peer| peer.parse::<IpAddr>().unwrap());
-        let mut places: Vec<_> = std::iter::from_fn(|| place(&peers, one)).collect();
-        assert_eq!(places.len(), MOST_OF_A_PEER);
-        assert!(place(&peers, other).is_some());
-        places.pop();
-        assert!(place(&peers, one).is_some());
-        drop(places);
-        drop(place(&peers, other));
+        let mut reservations: Vec<_> = std::iter::from_fn(|| reserve_connection(&peers, one)).collect();
+        assert_eq!(reservations.len(), MAX_CONNECTIONS_PER_PEER);
+        assert!(reserve_connection(&peers, other).is_some());
+        reservations.pop();
+        assert!(reserve_connection(&peers, one).is_some());
+        drop(reservations);
+        drop(reserve_connection(&peers, other));
         assert_eq!(peers.lock().unwrap().len(), 1, "nothing is kept of who left");
     }
 }

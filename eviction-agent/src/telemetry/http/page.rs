@@ -1,4 +1,4 @@
-//! One page and its data on loopback, for a browser of this machine.
+//! Server of one page and its data on loopback, for a browser on this machine.
 
 use std::io;
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 use super::{serve_connections, text};
 
 const CONNECTIONS: usize = 16;
-const LONGEST: Duration = Duration::from_secs(10);
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
 const HEADERS: [(HeaderName, &str); 4] = [
     (CACHE_CONTROL, "no-store"),
     (HeaderName::from_static("x-content-type-options"), "nosniff"),
@@ -22,15 +22,15 @@ const HEADERS: [(HeaderName, &str); 4] = [
     (HeaderName::from_static("referrer-policy"), "no-referrer"),
 ];
 
-/// What a request is for.
+/// The requested resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PageRequest {
     Page,
     Data,
 }
 
-/// Serves until dropped. The paths are `/TOKEN/` and `/TOKEN/data.json`: other users of the machine do not
-/// know the token.
+/// Serves until dropped. The paths are `/TOKEN/` and `/TOKEN/data.json`, because other users of the
+/// machine do not know the token.
 pub(crate) async fn serve(
     listener: TcpListener,
     token: String,
@@ -41,12 +41,12 @@ pub(crate) async fn serve(
         let (stream, peer) = listener.accept().await?;
         io::Result::Ok(peer.ip().is_loopback().then_some((stream, ())))
     };
-    let answer = move |request: &Request<Incoming>| {
+    let respond = move |request: &Request<Incoming>| {
         let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
         let mut response = match parse_request(request, host, &token) {
             Err((status, why)) => text(status, why.to_owned()),
             Ok(requested) => match body(requested) {
-                Ok(body) => typed(requested, body),
+                Ok(body) => page_response(requested, body),
                 Err(why) => text(StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
             },
         };
@@ -55,15 +55,15 @@ pub(crate) async fn serve(
         }
         response
     };
-    serve_connections(CONNECTIONS, LONGEST, accept, answer).await;
+    serve_connections(CONNECTIONS, CONNECTION_TIMEOUT, accept, respond).await;
 }
 
-/// A status, and why.
+/// The status and the text of a refused request.
 type Refusal = (StatusCode, &'static str);
 
 fn parse_request<B>(request: &Request<B>, host: Option<&str>, token: &str) -> Result<PageRequest, Refusal> {
     if !host.is_some_and(is_loopback) {
-        // A page of another site, whose name was made to resolve to loopback (DNS rebinding).
+        // The Host of a page of another site, whose name was made to resolve to loopback (DNS rebinding).
         return Err((StatusCode::FORBIDDEN, "only this machine is served\n"));
     }
     if request.method() != Method::GET {
@@ -77,7 +77,7 @@ fn parse_request<B>(request: &Request<B>, host: Option<&str>, token: &str) -> Re
     }
 }
 
-/// Whether a Host header names this machine by a loopback address or as localhost.
+/// Returns whether a Host header names this machine by a loopback address or as localhost.
 fn is_loopback(host: &str) -> bool {
     let name = match host.strip_prefix('[') {
         Some(rest) => rest.split_once(']').map_or("", |(address, _)| address),
@@ -86,7 +86,7 @@ fn is_loopback(host: &str) -> bool {
     name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok_and(|it| it.is_loopback())
 }
 
-fn typed(requested: PageRequest, body: String) -> Response<Full<Bytes>> {
+fn page_response(requested: PageRequest, body: String) -> Response<Full<Bytes>> {
     let kind = match requested {
         PageRequest::Page => "text/html; charset=utf-8",
         PageRequest::Data => "application/json",
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn only_this_machine_with_the_token_is_served() {
+    fn only_loopback_requests_with_the_token_are_served() {
         for host in ["127.0.0.1:8090", "localhost", "LocalHost:1", "[::1]:8090", "127.1.2.3"] {
             assert_eq!(status("GET", "/secret/", Some(host)), 200, "{host}");
         }

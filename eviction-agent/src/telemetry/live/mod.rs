@@ -1,7 +1,7 @@
-//! What the local API answers from: the last sample of the pods, the last events, and the metrics.
+//! The data of the local API: the last sample of the pods, the last events, and the metrics.
 //!
-//! The exporter writes it and the server of the local API reads it, both on the main thread. The control
-//! loop does not use it. Rankings and texts are made for each request.
+//! The exporter writes the data and the server of the local API reads it, both on the main thread. The control loop
+//! does not use it. Rankings and texts are computed for each request.
 
 pub mod state;
 
@@ -20,10 +20,10 @@ use state::PodHistory;
 use crate::telemetry::event_log::Started;
 use crate::telemetry::metrics::{Label, Metrics};
 
-/// How long a response is cached.
+/// The time in nanoseconds for which a response is cached.
 const CACHED_NS: u64 = 250_000_000;
 
-/// Shared by the exporter and the server.
+/// The data that the exporter and the server share.
 #[derive(Clone, Debug)]
 pub(crate) struct Live(Arc<Mutex<Inner>>);
 
@@ -35,28 +35,29 @@ struct Inner {
     events: EventRing,
     pods: PodHistory,
     thresholds: Vec<ThresholdRecord>,
-    /// The last answer with the state, and when it was made.
+    /// The cached response with the state, after the time at which it was made, in nanoseconds of the monotonic
+    /// clock.
     cached: Option<(u64, Bytes)>,
 }
 
-/// Why a question has no answer.
+/// The reason why a request cannot be answered.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum NoAnswer {
-    /// No sample of pods was taken yet.
-    NotYet,
-    /// There is no such pod; the nearest name.
+pub(crate) enum ExplainError {
+    /// The pods were not sampled yet.
+    NotSampled,
+    /// The pod does not exist. The most similar name, if there is one.
     NoSuchPod(Option<String>),
 }
 
-/// The answer of `/v1/explain`.
+/// The response of `/v1/explain`.
 #[derive(Debug, Serialize)]
 pub(crate) struct Explanation {
     signal: Signal,
     at: Timestamp,
-    /// Its rank among the pods that may be evicted, from 1.
+    /// The rank of the pod among the pods that may be evicted, from 1.
     rank: Option<usize>,
     pods: usize,
-    /// Sentences, the heading first.
+    /// The sentences of the explanation, the heading first.
     lines: Vec<String>,
     candidate: CandidateRecord,
 }
@@ -82,7 +83,7 @@ impl Live {
         self.lock().started = Some(started.clone());
     }
 
-    /// Keeps an event line, which is a JSON object.
+    /// Stores an event line, which is a JSON object.
     pub(crate) fn event(&self, at: Timestamp, json: &str) {
         self.lock().events.push(at, json);
     }
@@ -95,12 +96,12 @@ impl Live {
         self.lock().pods.stalls = stalls;
     }
 
-    /// Keeps since when thresholds are met.
+    /// Stores since when thresholds are met.
     pub(crate) fn thresholds(&self, evaluation: &EvaluationRecord) {
         self.lock().thresholds.clone_from(&evaluation.thresholds);
     }
 
-    /// The state as JSON.
+    /// Returns the state as JSON.
     pub(crate) fn state(&self, metrics: &Metrics) -> Bytes {
         let (mut inner, now) = (self.lock(), mono_ns());
         if let Some((made, bytes)) = &inner.cached
@@ -113,56 +114,57 @@ impl Live {
         bytes
     }
 
-    /// The event lines after this one, as JSON lines with their number in `seq`.
+    /// Returns the event lines after this number, as JSON lines with their number in `seq`.
     pub(crate) fn events_after(&self, seq: u64) -> String {
         self.lock().events.after(seq)
     }
 
-    /// The event lines from this time on.
+    /// Returns the event lines from this time on.
     pub(crate) fn events_since(&self, at: Timestamp) -> String {
         self.lock().events.since(at)
     }
 
-    /// Why this pod, or else the first one, has its rank. `pod` is `namespace/name` or a name.
-    pub(crate) fn explain(&self, pod: Option<&str>, signal: Signal) -> Result<Explanation, NoAnswer> {
+    /// Explains the rank of a pod, or of the first pod if `pod` is `None`. `pod` is `namespace/name` or a name.
+    pub(crate) fn explain(&self, pod: Option<&str>, signal: Signal) -> Result<Explanation, ExplainError> {
         let (sample, clock) = {
             let inner = self.lock();
-            (inner.pods.newest().cloned().ok_or(NoAnswer::NotYet)?, inner.clock)
+            (inner.pods.newest().cloned().ok_or(ExplainError::NotSampled)?, inner.clock)
         };
         let ranking = sample.ranking(signal);
         let ranks: Vec<_> = ranking.ranks().collect();
-        let place = match pod {
-            Some(asked) => ranking.candidates.iter().position(|it| it.pod.matches(asked)),
+        let index = match pod {
+            Some(wanted) => ranking.candidates.iter().position(|it| it.pod.matches(wanted)),
             None => (!ranking.candidates.is_empty())
                 .then(|| ranks.iter().position(|it| *it == Some(1)).unwrap_or(0)),
         };
-        let Some(place) = place else {
+        let Some(index) = index else {
             let names = ranking.candidates.iter().map(|it| it.pod.to_string());
-            return Err(NoAnswer::NoSuchPod(nearest_name(pod.unwrap_or_default(), names)));
+            return Err(ExplainError::NoSuchPod(nearest_name(pod.unwrap_or_default(), names)));
         };
         Ok(Explanation {
             signal,
             at: clock.shown(ranking.at),
-            rank: ranks[place],
+            rank: ranks[index],
             pods: ranks.iter().flatten().count(),
-            lines: explain_rank(&ranking, place),
-            candidate: ranking.candidates[place].clone(),
+            lines: explain_rank(&ranking, index),
+            candidate: ranking.candidates[index].clone(),
         })
     }
 }
 
-/// The name that is most like the one asked for. Names are `namespace/name`; without a namespace the names alone count.
-pub(crate) fn nearest_name(asked: &str, names: impl Iterator<Item = String>) -> Option<String> {
-    let asked = asked.to_lowercase();
-    let likeness = |name: &String| {
+/// Returns the most similar name. Names are `namespace/name`; if `wanted` has no namespace, only the names are
+/// compared.
+pub(crate) fn nearest_name(wanted: &str, names: impl Iterator<Item = String>) -> Option<String> {
+    let wanted = wanted.to_lowercase();
+    let similarity = |name: &String| {
         let bare = name.split_once('/').map_or(&**name, |(_, bare)| bare);
-        let name = if asked.contains('/') { name } else { bare };
-        strsim::jaro_winkler(&asked, &name.to_lowercase())
+        let name = if wanted.contains('/') { name } else { bare };
+        strsim::jaro_winkler(&wanted, &name.to_lowercase())
     };
-    names.max_by(|one, other| likeness(one).total_cmp(&likeness(other)))
+    names.max_by(|one, other| similarity(one).total_cmp(&similarity(other)))
 }
 
-/// So many lines are kept, of so many bytes together.
+/// The maximum number of stored lines, and their maximum total size in bytes.
 const EVENTS: usize = 1000;
 const EVENT_BYTES: usize = 1 << 20;
 
@@ -170,7 +172,7 @@ const EVENT_BYTES: usize = 1 << 20;
 struct EventRing {
     lines: VecDeque<Event>,
     bytes: usize,
-    /// The number of the newest.
+    /// The number of the newest event.
     last: u64,
 }
 
@@ -182,7 +184,7 @@ struct Event {
 }
 
 impl EventRing {
-    /// Takes a JSON object, whose first member becomes its number.
+    /// Stores a JSON object and adds its number as the first member.
     fn push(&mut self, at: Timestamp, json: &str) {
         self.last += 1;
         let json = format!("{{\"seq\":{},{}\n", self.last, json.strip_prefix('{').unwrap_or("}"));
@@ -194,7 +196,7 @@ impl EventRing {
         }
     }
 
-    /// Those with a greater number. All of them if the number is of an agent that ran before.
+    /// Returns the events with a greater number. If the number is of an earlier agent, returns all events.
     fn after(&self, seq: u64) -> String {
         let seq = if seq > self.last { 0 } else { seq };
         self.lines.iter().filter(|event| event.seq > seq).map(|event| &*event.json).collect()

@@ -1,4 +1,4 @@
-//! The answer of `/v1/state`: the node, its signals and thresholds, and the pods in the order of eviction.
+//! The response of `/v1/state`: the node, its signals and thresholds, and the pods in the eviction order.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,10 +17,11 @@ use super::Inner;
 use crate::telemetry::metrics::{Family, Label, Metrics, OptionalGauge, SignalFamilies};
 use crate::telemetry::pod_rates::pod_labels;
 
-/// It rises when a field is renamed, removed or changes its meaning.
+/// The version of the response. It is increased when a field is renamed or removed, or changes its
+/// meaning.
 pub const STATE_VERSION: u32 = 1;
 
-/// So many pods are listed, the first to be evicted first.
+/// The maximum number of listed pods. The first to be evicted is listed first.
 const LISTED: usize = 1000;
 
 /// The node and its pods.
@@ -40,7 +41,7 @@ pub struct NodeState {
     pub conditions: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_pressure: Option<MemoryPressure>,
-    /// When the pods were sampled.
+    /// The time at which the pods were sampled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pods_at: Option<Timestamp>,
     pub pods: Vec<PodState>,
@@ -78,7 +79,7 @@ pub struct ThresholdState {
     pub eta_seconds: Option<f64>,
 }
 
-/// Part of the last ten seconds, in percent, in which tasks waited for memory.
+/// The share of the last ten seconds, in percent, in which tasks waited for memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "docs/reference/local-api.md is the one place that describes the fields")]
 pub struct MemoryPressure {
@@ -159,19 +160,19 @@ impl Inner {
         }
     }
 
-    /// Nothing of a signal that was never known and has no threshold.
+    /// Returns the state of a signal, or `None` if the signal was never known and has no threshold.
     fn signal_state(&self, signal: Signal, metrics: &Metrics) -> Option<SignalState> {
         let SignalFamilies { available, capacity, thresholds } = metrics.of_signal(signal);
         let now = self.clock.now().wall;
         let state = |([of, kind, source], value): ([Label; 3], OptionalGauge)| {
             let value = value.get().filter(|_| of == signal.name())?;
-            let is_ours = source == "agent";
+            let is_of_agent = source == "agent";
             let find = |family: &Family<2, OptionalGauge>| family.find([&of, &kind].map(Label::clone));
-            let met = is_ours && find(&metrics.threshold_met).and_then(|it| it.get()) == Some(1);
+            let met = is_of_agent && find(&metrics.threshold_met).and_then(|it| it.get()) == Some(1);
             let is_this = |it: &&ThresholdRecord| it.signal == signal && it.is_hard() == (kind == "hard");
             let record = self.thresholds.iter().find(is_this).filter(|_| met);
             let since = record.and_then(|it| it.met.as_ref()).map(|met| met.first_seen);
-            let eta = find(&metrics.threshold_eta).filter(|_| is_ours).and_then(|eta| eta.get_f64());
+            let eta = find(&metrics.threshold_eta).filter(|_| is_of_agent).and_then(|eta| eta.get_f64());
             #[expect(clippy::cast_precision_loss, reason = "shown in seconds")]
             Some(ThresholdState {
                 threshold: kind.into_owned(),
@@ -194,14 +195,14 @@ impl Inner {
     }
 }
 
-/// A rate of growth is measured over up to twice this time.
+/// A growth rate is measured over up to twice this time, in nanoseconds.
 const RATE_OVER_NS: i128 = 5_000_000_000;
 
-/// The newest sample of the pods, and two older ones for rates of growth.
+/// The newest sample of the pods, and two older ones for growth rates.
 #[derive(Debug, Default)]
 pub(crate) struct PodHistory {
     samples: [Option<Arc<PodSample>>; 3],
-    /// Part of the time that the tasks of a pod were in direct reclaim.
+    /// The share of the time that the tasks of a pod were in direct reclaim.
     pub(super) stalls: BTreeMap<[Label; 2], f64>,
 }
 
@@ -221,7 +222,7 @@ impl PodHistory {
         }
     }
 
-    /// The pods in the order of eviction, and how many are left out.
+    /// Returns the pods in the eviction order, and the number of omitted pods.
     pub(crate) fn states(&self) -> (Vec<PodState>, usize) {
         let Some(sample) = self.newest() else { return Default::default() };
         let ranking = sample.ranking(Signal::MemoryAvailable);
@@ -274,7 +275,7 @@ impl PodHistory {
         }
     }
 
-    /// How fast the memory of a pod grows, in bytes per second.
+    /// Returns the growth rate of a pod's memory in bytes per second.
     fn growth(&self, sample: &PodSample, uid: &str, usage: Option<i64>) -> Option<f64> {
         let older = self.samples[2].as_ref().or(self.samples[1].as_ref())?;
         let before = stats_of(older, uid)?.values().memory_working_set?;
@@ -289,7 +290,7 @@ fn stats_of<'a>(sample: &'a PodSample, uid: &str) -> Option<PodStats<'a>> {
     sample.snapshot.stats_of(sample.pods.index_of(uid)?)
 }
 
-/// The sum of what is known; nothing if nothing is.
+/// Returns the sum of the known values, or `None` if no value is known.
 fn sum(values: impl IntoIterator<Item = Option<u64>>) -> Option<u64> {
     values.into_iter().flatten().reduce(u64::saturating_add)
 }
@@ -300,7 +301,7 @@ fn memory_pressure() -> Option<MemoryPressure> {
 }
 
 impl MemoryPressure {
-    /// Of shares in hundredths of a percent.
+    /// Converts shares in hundredths of a percent.
     pub(crate) fn of(some: Reading<u64>, full: Reading<u64>) -> Option<Self> {
         #[expect(clippy::cast_precision_loss, reason = "hundredths of a percent are small")]
         let percent = |share: Reading<u64>| share.known().map(|share| share as f64 / 100.0);

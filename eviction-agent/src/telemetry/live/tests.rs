@@ -8,7 +8,7 @@ use crate::telemetry::live::state::{NodeState, PodState};
 
 const MI: u64 = 1 << 20;
 
-/// Of pods with these names, namespace `default`, usages in Mi and requests.
+/// Returns a sample of pods with these names in the namespace `default`, usages in Mi and requests.
 pub(crate) fn sample_of(seconds: i64, pods: &[(&str, u64, &str)]) -> PodSample {
     let usage: Vec<_> = pods.iter().map(|(name, used, _)| memory_of(name, used * MI)).collect();
     let limited = |memory: &str| Resources { limits: limits(&[("memory", "500Mi")]).limits, ..of(memory) };
@@ -32,7 +32,7 @@ fn state(live: &Live, metrics: &Metrics) -> NodeState {
 }
 
 #[test]
-fn pods_are_in_the_order_of_eviction_with_the_growth_of_some_seconds() {
+fn pods_are_in_eviction_order_with_their_growth_rate() {
     let (live, metrics) = (Live::new(Some("worker-1".to_owned())), Metrics::new("0", "0"));
     assert_eq!(state(&live, &metrics).pods_at, None);
     live.pods(sample_of(0, &[("a", 100, "10Mi"), ("b", 200, "10Mi")]));
@@ -55,7 +55,7 @@ fn pods_are_in_the_order_of_eviction_with_the_growth_of_some_seconds() {
 }
 
 #[test]
-fn only_so_many_pods_are_listed() {
+fn at_most_1000_pods_are_listed() {
     let (live, metrics) = (Live::new(None), Metrics::new("0", "0"));
     let names: Vec<String> = (0..1200).map(|number| format!("{number:04}")).collect();
     let pods: Vec<_> = names.iter().map(|name| (&**name, 1, "1Mi")).collect();
@@ -65,7 +65,7 @@ fn only_so_many_pods_are_listed() {
 }
 
 #[test]
-fn a_state_is_made_once_for_all_who_ask_at_a_time() {
+fn state_response_is_cached_between_requests() {
     let (live, metrics) = (Live::new(None), Metrics::new("0", "0"));
     let first = live.state(&metrics);
     live.pods(sample_of(0, &[("a", 1, "1Mi")]));
@@ -74,10 +74,10 @@ fn a_state_is_made_once_for_all_who_ask_at_a_time() {
 }
 
 #[test]
-fn a_pod_is_explained_by_its_name_and_the_first_one_without() {
+fn explain_finds_a_pod_by_name_or_takes_the_first_one() {
     let live = Live::new(None);
     let explain = |pod| live.explain(pod, Signal::MemoryAvailable);
-    assert_eq!(explain(None).unwrap_err(), NoAnswer::NotYet);
+    assert_eq!(explain(None).unwrap_err(), ExplainError::NotSampled);
     live.pods(sample_of(0, &[("a", 100, "10Mi"), ("b", 200, "10Mi")]));
     assert_eq!(
         explain(None).unwrap().lines[0],
@@ -92,12 +92,12 @@ fn a_pod_is_explained_by_its_name_and_the_first_one_without() {
             explanation.lines
         );
     }
-    let nearest = NoAnswer::NoSuchPod(Some("default/pod-a".to_owned()));
+    let nearest = ExplainError::NoSuchPod(Some("default/pod-a".to_owned()));
     assert_eq!(explain(Some("shop/pod-aa")).unwrap_err(), nearest);
 }
 
 #[test]
-fn thresholds_are_those_of_the_metrics() {
+fn state_has_the_threshold_values_of_the_metrics() {
     let (live, metrics) = (Live::new(None), Metrics::new("0", "0"));
     let signal = "memory.available";
     metrics.signal_available_bytes.with([signal]).set(Some(700));

@@ -1,14 +1,14 @@
-//! The text of all metrics in the form that a scraper asks for: families by name.
+//! The text format of the metrics. The `Accept` header selects it, and metric families are sorted by name.
 //!
-//! prometheus-client writes OpenMetrics without the times at which counters began. Older scrapers want Prometheus
-//! text 0.0.4, which has the same samples, but names a counter's family with its `_total`, has no units, no `info`
-//! type, no such times and no end mark.
+//! prometheus-client writes OpenMetrics without the creation times of counters (`_created`). Older scrapers need
+//! Prometheus text 0.0.4, which has the same samples, but names a counter's family with its `_total` and has no
+//! units, no `info` type, no creation times and no end mark.
 
 use std::fmt::Write as _;
 
 use super::family::CREATED;
 
-/// The two forms.
+/// A text format of metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// OpenMetrics 1.0.0.
@@ -18,7 +18,7 @@ pub enum Form {
 }
 
 impl Form {
-    /// By the `Accept` header: the form with the higher quality, the older one if none is named.
+    /// Returns the form with the higher quality in the `Accept` header, and Prometheus text if none is named.
     pub fn wanted(accept: Option<&str>) -> Self {
         let (mut open, mut plain) = (0.0, 0.0);
         for range in accept.unwrap_or_default().split(',') {
@@ -37,7 +37,7 @@ impl Form {
         if open > 0.0 && open >= plain { Self::OpenMetrics } else { Self::Prometheus }
     }
 
-    /// The media type.
+    /// Returns the media type.
     pub fn content_type(self) -> &'static str {
         match self {
             Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
@@ -45,12 +45,13 @@ impl Form {
         }
     }
 
-    /// Rewrites what prometheus-client has written. A counter without labels is as old as the agent, `started`.
+    /// Rewrites the output of prometheus-client. The creation time of a counter without labels is `started`, the
+    /// agent's start.
     pub(super) fn rewrite(self, text: &str, started: f64) -> String {
         let mut families: Vec<&str> = Vec::new();
         let mut begin = 0;
         for (at, _) in text.match_indices("# HELP ") {
-            // A label's value has no line break, so at the begin of a line this is no part of one.
+            // The value of a label has no line break, so a match at the start of a line is not part of a value.
             if at > begin && text.as_bytes().get(at - 1) == Some(&b'\n') {
                 families.push(&text[begin..at]);
                 begin = at;
@@ -87,7 +88,7 @@ impl Form {
                 (Self::Prometheus, Some("#"), ..) => Ok(()),
                 (Self::OpenMetrics, Some("#"), ..) => writeln!(out, "{line}"),
                 _ if kind == Some("counter") => self.counter(line, started, out),
-                // Both forms spell it so.
+                // Both forms write infinity as `+Inf`.
                 _ => writeln!(
                     out,
                     "{}",
@@ -112,7 +113,7 @@ impl Form {
     }
 }
 
-/// The sample without its label [`CREATED`], and that label's value.
+/// Returns the sample without its label [`CREATED`], and the value of that label.
 fn without_created(line: &str) -> (String, Option<&str>) {
     let key = format!("{CREATED}=\"");
     let parts = line.rfind(&key).and_then(|at| {
@@ -130,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_scraper_chooses_the_form() {
+    fn accept_header_selects_the_text_format() {
         let prometheus =
             "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.2";
         assert_eq!(Form::wanted(Some(prometheus)), Form::OpenMetrics);
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_and_infos_are_named_as_the_older_form_wants() {
+    fn prometheus_text_names_counters_and_infos_with_their_suffix() {
         assert_eq!(
             Form::Prometheus.rewrite(WRITTEN, 2.0),
             "# HELP a_build_info Version.\n# TYPE a_build_info gauge\na_build_info{version=\"1\"} 1\n\

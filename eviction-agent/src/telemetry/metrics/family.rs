@@ -1,4 +1,4 @@
-//! Families of series: sorted, with the time at which each series began.
+//! Metric families that sort their series and store the creation time of each.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -12,19 +12,19 @@ use prometheus_client::encoding::{
 };
 use prometheus_client::metrics::{MetricType, TypedMetric};
 
-/// Carries the time at which a counter began from [`Family`] to [`super::exposition`], which takes it
-/// out again: prometheus-client cannot write `_created`.
+/// The label that carries the creation time of a counter from [`Family`] to [`super::exposition`], which
+/// removes the label: prometheus-client cannot write `_created`.
 pub(super) const CREATED: &str = "__created__";
 
 /// The value of a label.
 pub type Label = Cow<'static, str>;
 
-/// Each series by the values of its labels, with the time at which it began.
+/// The series by the values of their labels, each with its creation time in seconds since the Unix epoch.
 type SeriesMap<const N: usize, M> = BTreeMap<[Label; N], (M, f64)>;
 
 /// The series of one metric by their `N` labels.
 ///
-/// prometheus-client's own family is a hash map, whose order differs at each start.
+/// The family of prometheus-client is a hash map, so its order differs at each start.
 #[derive(Clone, Debug)]
 pub struct Family<const N: usize, M> {
     names: [&'static str; N],
@@ -33,7 +33,7 @@ pub struct Family<const N: usize, M> {
 }
 
 impl<const N: usize, M: Clone> Family<N, M> {
-    /// A family with labels of these names; `make` makes the metric of a new series.
+    /// Returns a family with these label names. `make` creates the metric of a new series.
     pub(super) fn new(names: [&'static str; N], make: fn() -> M) -> Self {
         Self { names, make, series: Arc::default() }
     }
@@ -46,7 +46,7 @@ impl<const N: usize, M: Clone> Family<N, M> {
         self.series.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The series with these values of the labels; a new one begins at 0.
+    /// Returns the series with these label values. A new series starts at 0.
     pub fn with(&self, values: [impl Into<Label>; N]) -> M {
         let values = values.map(Into::into);
         if let Some((metric, _)) = self.read().get(&values) {
@@ -55,37 +55,37 @@ impl<const N: usize, M: Clone> Family<N, M> {
         self.insert(values, (self.make)(), now())
     }
 
-    /// Adds a series that began at that time, in seconds since the Unix epoch, unless there is one already.
+    /// Adds a series with this creation time, in seconds since the Unix epoch, unless the series exists.
     pub(super) fn insert(&self, values: [Label; N], metric: M, created: f64) -> M {
         self.write().entry(values).or_insert((metric, created)).0.clone()
     }
 
-    /// Adds this series.
+    /// Adds a series unless it exists.
     pub fn add(&self, values: [impl Into<Label>; N], metric: M) {
         self.insert(values.map(Into::into), metric, now());
     }
 
-    /// The series with these values of the labels, if there is one.
+    /// Returns the series with these label values if it exists.
     pub fn find(&self, values: [impl Into<Label>; N]) -> Option<M> {
         self.read().get(&values.map(Into::into)).map(|(metric, _)| metric.clone())
     }
 
-    /// All series.
+    /// Returns all series.
     pub fn series(&self) -> Vec<([Label; N], M)> {
         self.read().iter().map(|(values, (metric, _))| (values.clone(), metric.clone())).collect()
     }
 
-    /// Removes all series whose labels are not wanted.
+    /// Removes the series for which `is_wanted` returns false.
     pub fn retain(&self, is_wanted: impl Fn(&[Label; N]) -> bool) {
         self.write().retain(|values, _| is_wanted(values));
     }
 
-    /// How many series there are.
+    /// Returns the number of series.
     pub fn len(&self) -> usize {
         self.read().len()
     }
 
-    /// Whether there is none.
+    /// Returns whether there is no series.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -93,7 +93,7 @@ impl<const N: usize, M: Clone> Family<N, M> {
 
 impl<const N: usize, M: EncodeMetric + TypedMetric + Clone> EncodeMetric for Family<N, M> {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
-        // Copied, so that no thread waits for the lock while text is written.
+        // A copy, so that no thread waits for the lock while the text is written.
         let series = self.read().clone();
         for (values, (metric, created)) in series {
             let created = matches!(M::TYPE, MetricType::Counter).then_some(created);
@@ -122,17 +122,17 @@ impl<const N: usize> EncodeLabelSet for Labels<'_, N> {
     }
 }
 
-/// The present, in seconds since the Unix epoch.
+/// Returns the current time in seconds since the Unix epoch.
 pub(super) fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_millis() as f64 / 1e3)
 }
 
-/// A gauge whose series is there only while its value is known. Setting it takes no lock.
+/// A gauge whose series exists only while its value is known. Setting it takes no lock.
 #[derive(Clone, Debug)]
 pub struct OptionalGauge {
     /// The bits of an `f64`, NaN while the value is unknown.
     value: Arc<AtomicU64>,
-    /// There is no series either while this one has no value.
+    /// Another gauge: while it has no value, this one has no series either.
     only_with: Option<Arc<AtomicU64>>,
 }
 
@@ -143,18 +143,18 @@ impl OptionalGauge {
         self.set_f64(value.map(|value| value as f64));
     }
 
-    /// Sets a value with a fraction.
+    /// Sets a value that may have a fraction. `None` removes the series.
     pub fn set_f64(&self, value: Option<f64>) {
         self.value.store(value.unwrap_or(f64::NAN).to_bits(), Relaxed);
     }
 
-    /// The value, if it is known.
+    /// Returns the value if it is known.
     #[expect(clippy::cast_possible_truncation, reason = "what was set is whole")]
     pub fn get(&self) -> Option<i64> {
         self.get_f64().map(|value| value as i64)
     }
 
-    /// The value with its fraction, if it is known.
+    /// Returns the value with its fraction if it is known.
     pub fn get_f64(&self) -> Option<f64> {
         let known = |value: &AtomicU64| Some(f64::from_bits(value.load(Relaxed))).filter(|it| !it.is_nan());
         if let Some(other) = &self.only_with {
@@ -163,7 +163,7 @@ impl OptionalGauge {
         known(&self.value)
     }
 
-    /// One that has a series only while `other` has one.
+    /// Returns a gauge that has a series only while `other` has one.
     pub fn only_with(other: &Self) -> Self {
         Self { only_with: Some(Arc::clone(&other.value)), ..Self::default() }
     }
@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_series_begins_once_and_ends_when_it_is_removed() {
+    fn series_is_created_once_and_removed_by_retain() {
         let family: Family<1, Counter> = Family::new(["eviction_signal"], Counter::default);
         family.with(["b"]).inc();
         family.with(["a"]);
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_differ_by_each_part() {
+    fn series_are_distinguished_by_every_label() {
         let family: Family<2, OptionalGauge> = Family::new(["namespace", "pod"], OptionalGauge::default);
         family.with(["a", "b"]).set(Some(1));
         assert_eq!(family.with(["a", "c"]).get(), None);

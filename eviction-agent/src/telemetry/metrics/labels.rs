@@ -1,7 +1,7 @@
-//! Values of labels: namespaces, so many and no more, and backends.
+//! Values of labels: a limited number of namespaces, and backends.
 //!
 //! docs/reference/metrics.md lists the values of each label. Only labels of pods have unbounded values; their
-//! series are removed some minutes after the pod is gone.
+//! series are removed some minutes after the pod was deleted.
 
 use std::collections::BTreeSet;
 use std::sync::PoisonError;
@@ -12,22 +12,23 @@ use eviction_core::signal::Signal;
 use super::Metrics;
 use super::family::Label;
 
-/// Namespaces with series of their own. A node sees more only where they come and go all day.
-const MOST: usize = 512;
+/// The maximum number of namespaces that have their own series. A node has more only where namespaces are
+/// created and deleted all day.
+const MAX_NAMESPACES: usize = 512;
 
-/// The label of all others: no namespace can have this name.
+/// The label of all other namespaces. No namespace can have this name.
 const OTHERS: &str = "_other";
 
-/// Those that have been counted.
+/// The namespaces that have a label.
 #[derive(Debug, Default)]
 pub(super) struct Namespaces(BTreeSet<Box<str>>);
 
 impl Namespaces {
-    /// What a namespace is counted under; the empty name is that of what is in none.
+    /// Returns the label of a namespace. The empty name is for objects without a known namespace.
     fn label(&mut self, name: &str) -> Label {
         let known = name.is_empty() || self.0.contains(name);
         if !known {
-            if self.0.len() >= MOST {
+            if self.0.len() >= MAX_NAMESPACES {
                 return OTHERS.into();
             }
             self.0.insert(name.into());
@@ -37,12 +38,12 @@ impl Namespaces {
 }
 
 impl Metrics {
-    /// The label of a namespace; the empty name is that of pods that are not known.
+    /// Returns the label of a namespace. The empty name is for unknown pods.
     pub fn namespace(&self, name: &str) -> Label {
         self.namespaces.lock().unwrap_or_else(PoisonError::into_inner).label(name)
     }
 
-    /// Begins the counters of a namespace at 0: `increase()` does not see a series that begins with 1.
+    /// Creates the counters of a namespace at 0, because `increase()` does not see a series that starts at 1.
     pub fn begin_namespace(&self, name: &str) {
         let mut namespaces = self.namespaces.lock().unwrap_or_else(PoisonError::into_inner);
         let is_new = !name.is_empty() && !namespaces.0.contains(name);
@@ -53,7 +54,8 @@ impl Metrics {
         }
     }
 
-    /// The series that most likely get their first event: others begin with theirs.
+    /// Creates the series that are most likely to get an event. Other series are created by their first
+    /// event.
     pub(super) fn begin(&self, namespace: &Label) {
         for signal in Signal::ALL.map(Signal::name) {
             self.evictions.with([signal.into(), namespace.clone()]);
@@ -81,18 +83,18 @@ impl Metrics {
     }
 }
 
-/// The labels of a source and of its backend by the name that `check` shows.
+/// Returns the labels of a source and of its backend. `name` is the name that `check` shows.
 pub fn backend_labels(source: &str, name: &str) -> [Label; 2] {
-    // The ring buffer of the BPF programs has one backend only.
+    // The ring buffer of the BPF programs has only one backend.
     let backend = if source == "ring" { "ringbuf".to_owned() } else { slug(name) };
     [source.to_owned().into(), backend.into()]
 }
 
-/// Ways to attach a BPF program, with which the names of backends begin.
+/// The attach methods of BPF programs, with which names of backends start.
 const ATTACH: [&str; 5] = ["tp_btf", "fentry", "fexit", "kprobe", "iter"];
 
-/// The name of a backend without blanks and commas: `tp_btf mod_memcg_state` is `tp_btf/mod_memcg_state`,
-/// and a list of functions or tracepoints is what their names have in common.
+/// Returns the name of a backend without blanks and commas: `tp_btf mod_memcg_state` becomes
+/// `tp_btf/mod_memcg_state`, and a list of functions or tracepoints becomes the common part of their names.
 fn slug(name: &str) -> String {
     let (attach, targets) = match name.split_once(' ') {
         Some((attach, targets)) if ATTACH.contains(&attach) => (attach, targets),
@@ -126,9 +128,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn those_that_came_first_are_counted_by_name_for_ever() {
+    fn namespaces_beyond_the_maximum_share_one_label() {
         let mut namespaces = Namespaces::default();
-        for nth in 0..MOST {
+        for nth in 0..MAX_NAMESPACES {
             assert_eq!(namespaces.label(&format!("n{nth}")), format!("n{nth}"));
         }
         assert_eq!(namespaces.label("late"), OTHERS);
@@ -151,17 +153,21 @@ mod tests {
         evictions().inc();
         metrics.begin_namespace("shop");
         assert_eq!(evictions().get(), 1);
-        for round in 0..2 * MOST {
+        for round in 0..2 * MAX_NAMESPACES {
             metrics.begin_namespace(&format!("round-{round}"));
         }
-        assert_eq!(metrics.oom_kills.len(), (MOST + 2) * 5, "512 namespaces, the unknown one and all others");
-        assert_eq!(metrics.container_status_mismatches.len(), (MOST + 2) * MismatchKind::ALL.len());
+        assert_eq!(
+            metrics.oom_kills.len(),
+            (MAX_NAMESPACES + 2) * 5,
+            "512 namespaces, the unknown one and all others"
+        );
+        assert_eq!(metrics.container_status_mismatches.len(), (MAX_NAMESPACES + 2) * MismatchKind::ALL.len());
         assert_eq!(series(OTHERS), each);
         assert_eq!(metrics.namespace("late"), OTHERS);
     }
 
     #[test]
-    fn any_text_is_a_label() {
+    fn any_text_is_escaped_as_a_label_value() {
         let metrics = Metrics::new("0", "0");
         for name in ["a \"quoted\" one", "two\nlines", "back\\slash", &"x".repeat(253)] {
             metrics.begin_namespace(name);
@@ -175,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backend_is_a_slug() {
+    fn backend_label_is_a_slug_of_the_name() {
         for (name, expected) in [
             ("tp_btf mod_memcg_state", "tp_btf/mod_memcg_state"),
             ("tp_btf sched_process_fork, sched_process_exec, sched_process_exit", "tp_btf/sched"),

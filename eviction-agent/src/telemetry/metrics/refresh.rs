@@ -1,4 +1,4 @@
-//! Values that are read at each scrape: pressure stall information, and those of the agent's own process.
+//! Metrics that are read at each scrape: pressure stall information and the agent's process.
 
 use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
@@ -8,15 +8,16 @@ use super::{Family, Metrics, SecondsCounter};
 use eviction_core::reading::Reading;
 use eviction_node::proc::pressure::{PsiLine, parse_pressure};
 
-/// Longer than any file of the kernel, so that one that is no such file is not read whole.
-const LONGEST: usize = 4096;
+/// The maximum size in bytes of a pressure file. Longer files are cut off.
+const MAX_FILE_BYTES: usize = 4096;
 
 impl Metrics {
-    /// Reads a folder such as `/proc/pressure`; what cannot be read has no series.
+    /// Reads the pressure files of a folder such as `/proc/pressure`. A file that cannot be read has no
+    /// series.
     pub(super) fn read_pressure(&self, folder: &Path) {
         for resource in ["cpu", "io", "memory"] {
             let text = std::fs::read(folder.join(resource)).unwrap_or_default();
-            let pressure = parse_pressure(text.get(..LONGEST).unwrap_or(&text));
+            let pressure = parse_pressure(text.get(..MAX_FILE_BYTES).unwrap_or(&text));
             set(&self.pressure_waiting, resource, pressure.some);
             // The kernel defines no full stall of the machine for the CPU, and writes 0.
             if resource != "cpu" {
@@ -25,7 +26,7 @@ impl Metrics {
         }
     }
 
-    /// Reads `/proc/self`; what cannot be read is left out.
+    /// Reads `/proc/self`. Values that cannot be read are skipped.
     pub(super) fn read_process(&self) {
         let process = procfs::process::Process::myself();
         let whole = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
@@ -42,7 +43,8 @@ impl Metrics {
 fn set(family: &Family<1, SecondsCounter>, resource: &'static str, stall: PsiLine) {
     match stall.total_us {
         Reading::Known(total) => {
-            // The kernel counts since boot: a later begin would make all of it an increase.
+            // The kernel counts since boot. With a later creation time, all of the value would count as
+            // an increase.
             let boot = started(0.0).unwrap_or_default();
             let counter = family.insert([resource.into()], SecondsCounter::default(), boot);
             #[expect(clippy::cast_precision_loss, reason = "seconds for a metric")]
@@ -53,7 +55,8 @@ fn set(family: &Family<1, SecondsCounter>, resource: &'static str, stall: PsiLin
     }
 }
 
-/// The wall clock's time of an instant that many seconds after the boot.
+/// Returns the wall clock time, in seconds since the Unix epoch, of an instant given in seconds since
+/// boot.
 fn started(after_boot: f64) -> Option<f64> {
     let up = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     let up = up.tv_sec as f64 + up.tv_nsec as f64 / 1e9;
@@ -74,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_begin_with_the_boot() {
+    fn pressure_counters_have_the_boot_as_creation_time() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("io"), "some avg10=0.00 avg60=0.00 avg300=0.00 total=1\n").unwrap();
         let metrics = Metrics::new("0", "0");
@@ -87,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn totals_of_the_kernel_are_counters_and_what_is_not_there_has_no_series() {
+    fn pressure_totals_are_counters_and_missing_totals_have_no_series() {
         let folder = tempfile::tempdir().unwrap();
         let write = |resource: &str, text: &str| fs::write(folder.path().join(resource), text).unwrap();
         let line =

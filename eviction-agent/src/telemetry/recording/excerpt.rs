@@ -1,4 +1,4 @@
-//! Copies the end of a recording, of an agent that may go on writing it.
+//! Copies the end of a recording, even while the agent is writing it.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -10,29 +10,29 @@ use super::format::{FormatError, Frames, begin, frame_of};
 use super::reader::{find, open};
 use super::writer::{COMPRESSED, PIECE};
 
-/// What came of copying.
+/// The result of a copy.
 #[derive(Debug, Default)]
 pub struct Excerpt {
-    /// Segments that were copied.
+    /// The number of copied segments.
     pub segments: usize,
-    /// Why others were not.
+    /// The reasons why other segments were not copied.
     pub left_out: Vec<String>,
 }
 
 /// Writes the segments that were written to in the time `last` before the end of the recording, one after the
-/// other and compressed. One that is damaged is left out: the next one begins with its own key.
+/// other and compressed. A damaged segment is left out, because the next one begins with its own key.
 ///
 /// # Errors
 /// If the directory cannot be read, has no segment, or the copy cannot be written.
 pub fn copy_end(path: &Path, last: Duration, out: &mut dyn Write) -> io::Result<Excerpt> {
     let ended = |segment: &PathBuf| segment.metadata().ok().filter(|it| it.len() > 0)?.modified().ok();
-    // An empty one may be the file that is to be written.
+    // An empty file may be the output file itself.
     let segments: Vec<_> = find(path)?.into_iter().filter(|it| ended(it).is_some()).collect();
     let end = segments.iter().filter_map(ended).max();
     let from = end.and_then(|end| end.checked_sub(last)).unwrap_or(SystemTime::UNIX_EPOCH);
     let mut excerpt = Excerpt::default();
     for segment in segments {
-        // A segment that is not there any more was compressed, or was the oldest.
+        // A segment that no longer exists was compressed, or was removed as the oldest one.
         let compressed = PathBuf::from(format!("{}.{COMPRESSED}", segment.display()));
         let segment = if segment.exists() { segment } else { compressed };
         if ended(&segment).is_none_or(|ended| ended < from) {
@@ -55,7 +55,7 @@ pub fn copy_end(path: &Path, last: Duration, out: &mut dyn Write) -> io::Result<
     }
 }
 
-/// The frames of a segment, up to the one that is being written.
+/// Returns the frames of a segment, up to the one that is being written.
 fn frames(segment: &Path) -> Result<Vec<u8>, FormatError> {
     let (mut frames, mut copy) = (Frames::open(open(segment)?)?, Vec::new());
     loop {

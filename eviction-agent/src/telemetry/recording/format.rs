@@ -1,38 +1,38 @@
-//! Frames: `kind u8, length u32, crc32 u32, payload`, little endian. The checksum covers kind, length and
-//! payload.
+//! The format of frames: `kind u8, length u32, crc32 u32, payload`, little endian. The checksum covers kind,
+//! length and payload.
 
 use std::io::{self, Read};
 
 use super::VERSION;
 
-/// Begins each segment; the version follows as a `u16`.
+/// The first bytes of each segment. The version follows as a `u16`.
 const MAGIC: [u8; 6] = *b"EVREC\0";
 
-/// Longer than any frame: the pods of a node with ten thousand pods.
-const LONGEST: u32 = 64 << 20;
+/// The maximum length of a payload in bytes: more than the pods of a node with ten thousand pods.
+const MAX_PAYLOAD: u32 = 64 << 20;
 
 const HEAD: usize = 9;
 
-/// What a frame holds. JSON, but for samples.
+/// The content of a frame: JSON, except for samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// [`Header`](super::Header). The first.
+    /// [`Header`](super::Header), the first frame of a segment.
     Header = 1,
     /// [`Key`](super::Key).
     Key = 2,
-    /// The active pods: changes since the frame before.
+    /// The active pods, as changes since the previous frame.
     Pods = 3,
-    /// The pods, containers and volumes that the numbers of samples are about.
+    /// The pods, containers and volumes to which the numbers of samples belong.
     Names = 4,
-    /// A sample: numbers.
+    /// A sample as numbers.
     Sample = 5,
-    /// Another input.
+    /// An input other than a sample or the active pods.
     Event = 6,
     /// Conditions from before the start.
     Seed = 7,
-    /// A decision's record.
+    /// The record of a decision.
     Decision = 8,
-    /// Nanoseconds from the times in the recording to what the system's clock shows, from now on.
+    /// The offset in nanoseconds from the times in the recording to the system clock, valid from here on.
     Clock = 9,
 }
 
@@ -50,32 +50,32 @@ impl Kind {
     ];
 }
 
-/// Why a segment cannot be read on.
+/// The reason why a segment cannot be read on.
 #[derive(Debug, thiserror::Error)]
 pub enum FormatError {
-    /// It cannot be read at all.
+    /// The source cannot be read.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// It begins with something else.
+    /// The source does not begin like a recording.
     #[error("not a recording")]
     NotARecording,
-    /// Another version has written it.
+    /// The recording has another format version.
     #[error("format version {0} is not supported, this program reads version {VERSION}")]
     Version(u16),
-    /// It ends within a frame.
+    /// The segment ends within a frame.
     #[error("cut off after byte {0}")]
     Cut(u64),
-    /// A checksum is wrong, or a payload says nothing.
+    /// A checksum is wrong, or a payload cannot be decoded.
     #[error("damaged at byte {at}: {why}")]
     Damaged {
-        /// Where the frame begins.
+        /// The position of the frame in bytes.
         at: u64,
-        /// What is wrong.
+        /// The reason.
         why: String,
     },
 }
 
-/// The first bytes of a segment.
+/// Returns the first bytes of a segment.
 pub fn begin() -> Vec<u8> {
     [&MAGIC[..], &VERSION.to_le_bytes()].concat()
 }
@@ -92,7 +92,7 @@ pub(super) fn frame(kind: Kind, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u
     out[start + 5..start + HEAD].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// A frame of that kind, whatever it is.
+/// Returns a frame with this kind, which may be an unknown one.
 pub fn frame_of(kind: u8, payload: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     frame(Kind::Event, &mut out, |out| out.extend(payload));
@@ -112,14 +112,14 @@ fn checksum(head: &[u8], payload: &[u8]) -> u32 {
 /// Reads frames one after the other.
 pub(super) struct Frames<R> {
     source: R,
-    /// Bytes read so far, of whole frames.
+    /// The position after the last whole frame, in bytes.
     pub(super) at: u64,
     payload: Vec<u8>,
 }
 
 impl<R: Read> Frames<R> {
     /// # Errors
-    /// If it is no recording, or one of another version.
+    /// If the source is not a recording, or one of another version.
     pub(super) fn open(mut source: R) -> Result<Self, FormatError> {
         let mut head = [0; 8];
         match read_up_to(&mut source, &mut head)? {
@@ -133,8 +133,8 @@ impl<R: Read> Frames<R> {
         }
     }
 
-    /// The next frame; `None` at the end. After an error there is nothing more to read. Frames of kinds that
-    /// this program does not know are skipped.
+    /// Returns the next frame, or `None` at the end. After an error nothing more can be read. Frames of
+    /// unknown kinds are skipped.
     pub(super) fn next(&mut self) -> Result<Option<(Kind, &[u8])>, FormatError> {
         let kind = loop {
             let mut head = [0; HEAD];
@@ -147,7 +147,7 @@ impl<R: Read> Frames<R> {
                 u32::from_le_bytes([head[from], head[from + 1], head[from + 2], head[from + 3]])
             };
             let (length, sum) = (number(1), number(5));
-            if length > LONGEST {
+            if length > MAX_PAYLOAD {
                 return Err(self.damaged("a frame is too long"));
             }
             self.payload.clear();
@@ -171,7 +171,7 @@ impl<R: Read> Frames<R> {
     }
 }
 
-/// As much as there is, or the buffer full.
+/// Reads until the buffer is full or the source ends. Returns the number of bytes.
 fn read_up_to(source: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     let mut read = 0;
     while read < buffer.len() {

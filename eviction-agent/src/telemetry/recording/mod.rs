@@ -1,8 +1,8 @@
-//! Recordings: everything that the engine was told, so that it can be asked again.
+//! Recordings of all inputs of the engine, so that its decisions can be replayed.
 //!
-//! The control loop puts each input of the engine into a bounded queue, and a thread of its own writes it
-//! (`recorder`, `writer`). A recording is a directory of segments, about one an hour. Each
-//! begins with a [`Key`], which is all that an engine needs to go on from there. `docs/recordings.md` has the
+//! The control loop puts each input of the engine into a bounded queue, and a separate thread writes it
+//! (`recorder`, `writer`). A recording is a directory of segments, about one per hour. Each begins with a
+//! [`Key`], which is all that an engine needs to continue from there. `docs/recordings.md` describes the
 //! format.
 
 pub mod excerpt;
@@ -27,58 +27,58 @@ use eviction_core::state::EngineState;
 use eviction_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// The version of the format. Another one cannot be read.
+/// The version of the format. Other versions cannot be read.
 pub const VERSION: u16 = 1;
 
-/// Of what a segment is a part.
+/// The header of a segment, which identifies its recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Header {
-    /// The agent that wrote it.
+    /// The version of the agent that wrote it.
     pub agent: String,
-    /// `/proc/sys/kernel/random/boot_id`.
+    /// The content of `/proc/sys/kernel/random/boot_id`.
     pub boot_id: String,
-    /// One run of an agent: inputs of another one do not follow these.
+    /// The id of one run of an agent. Inputs of another run do not continue these.
     pub run: String,
     /// The number of the segment in the directory.
     pub segment: u64,
 }
 
-/// All that an engine needs to decide from some time on.
+/// The data that an engine needs to decide from some time on.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Key {
-    /// Since when.
+    /// The time of the key.
     pub at: Timestamp,
     /// The policy in force.
     pub policy: Policy,
-    /// Whether nothing is carried out.
+    /// Whether the agent carries out no actions.
     pub dry_run: bool,
-    /// What the engine knows.
+    /// The state of the engine.
     pub state: EngineState,
     /// The disk layout, if it is known.
     pub layout: Option<DiskLayout>,
-    /// Uids of pods that are terminating without an object.
+    /// UIDs of pods that are terminating without an object.
     pub terminating: Vec<Box<str>>,
-    /// Whether the API server can be asked.
+    /// Whether the API server is reachable.
     pub api: ApiReachability,
-    /// Inputs that were lost before it.
+    /// The number of inputs that were lost before this key.
     pub lost: u64,
-    /// The active pods, which are written on their own.
+    /// The active pods, which are written in their own frame.
     #[serde(skip)]
     pub pods: Arc<PodSet>,
 }
 
-/// What is to be recorded.
+/// An entry to record.
 #[derive(Clone, Debug)]
 pub enum Recorded {
-    /// A segment begins.
+    /// The key with which a segment begins.
     Key(Box<Key>),
-    /// The engine was told this.
+    /// An input of the engine.
     Input(Input),
-    /// The engine was told of conditions from before the start.
+    /// Conditions from before the start, which were passed to the engine.
     Seed(Vec<RaisedCondition>),
-    /// What pods use, of which the engine was not told.
+    /// The usage of pods in a sample that was not passed to the engine.
     Usage(Timestamp, Arc<Snapshot>),
     /// The record of a decision, as JSON.
     Decision(String),

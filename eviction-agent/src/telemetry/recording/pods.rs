@@ -1,10 +1,12 @@
-//! A pod as the API has it, as far as it says whether and when the pod goes.
+//! The JSON of a pod in the form of the API, with the fields that decide whether and when the pod
+//! is evicted.
 
 use serde_json::{Map, Value, json};
 
 use eviction_core::pod::{Container, EmptyDir, Owner, Pod, ResourceList, Resources, Volume};
 
-/// Without tolerations, conditions and ended containers: they say nothing about it.
+/// Returns a pod as JSON, without tolerations, conditions and ended containers, which do not
+/// influence its eviction.
 pub(crate) fn write(pod: &Pod) -> Value {
     let Pod {
         uid,

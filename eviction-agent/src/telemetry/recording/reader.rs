@@ -1,4 +1,4 @@
-//! Reads the segments of a recording, as far as they are whole.
+//! Reads the segments of a recording, as far as they are complete.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -17,33 +17,35 @@ use serde_json::Value;
 
 pub use super::format::FormatError;
 use super::format::{Frames, Kind};
-use super::sample::{Codec, Use};
+use super::sample::{Codec, SampleUse};
 use super::writer::{COMPRESSED, PodChange, PodsFrame, segments};
 use super::{Header, Key};
 use crate::zstd_stream;
 
-/// Something that was recorded.
+/// An item of a recording.
 #[derive(Clone, Debug)]
 pub enum Item {
-    /// A segment begins.
+    /// The header with which a segment begins.
     Header(Header),
-    /// All that an engine needs to go on from here; pods follow.
+    /// The data that an engine needs to continue from here. The pods follow.
     Key(Box<Key>),
-    /// The pods were these from then on, in this order.
+    /// The active pods from this time on, in this order.
     Pods(Timestamp, Vec<Arc<Pod>>),
-    /// The engine was told this. Never [`Event::Pods`].
+    /// An input of the engine. Never [`Event::Pods`].
     Input(Input),
-    /// The engine was told of conditions from before the start.
+    /// Conditions from before the start, which were passed to the engine.
     Seed(Vec<RaisedCondition>),
-    /// What pods use, of which the engine was not told.
+    /// The usage of pods in a sample that was not passed to the engine.
     Usage(Timestamp, Arc<Snapshot>),
     /// The record of a decision.
     Decision(Value),
-    /// Nanoseconds from the times in the recording to what the system's clock showed, from now on.
+    /// The offset in nanoseconds from the times in the recording to the system clock, valid from
+    /// here on.
     Clock(i64),
 }
 
-/// The segments of a recording: those of a directory, or a file. Is it one at all?
+/// Returns the segments of a recording: those of a directory, or the file itself. It does not check
+/// that the file is a recording.
 ///
 /// # Errors
 /// If the directory cannot be read.
@@ -51,7 +53,7 @@ pub fn find(path: &Path) -> io::Result<Vec<PathBuf>> {
     if path.metadata()?.is_dir() { segments(path) } else { Ok(vec![path.to_owned()]) }
 }
 
-/// Whether a file or directory is a recording, by its name.
+/// Returns whether a file or directory is a recording, by its name.
 pub fn is_recording(path: &Path) -> bool {
     let name = path.to_string_lossy();
     name.ends_with(".rec") || name.ends_with(".rec.zst") || segments(path).is_ok_and(|it| !it.is_empty())
@@ -62,25 +64,25 @@ pub struct Segment<R> {
     frames: Frames<R>,
     codec: Codec,
     pods: Vec<Arc<Pod>>,
-    samples: Samples,
+    samples: SampleBuffers,
 }
 
-/// The last samples: one that nobody has kept is written over, which saves allocations.
+/// The last samples. A sample that has no other owner is overwritten, which saves allocations.
 #[derive(Default)]
-struct Samples([Arc<Snapshot>; 4]);
+struct SampleBuffers([Arc<Snapshot>; 4]);
 
-impl Samples {
+impl SampleBuffers {
     fn read(
         &mut self,
         codec: &mut Codec,
         payload: &[u8],
-    ) -> Result<(Use, Timestamp, Arc<Snapshot>), &'static str> {
-        let place = self.0.iter_mut().position(|it| Arc::get_mut(it).is_some()).unwrap_or(0);
-        let place = &mut self.0[place];
-        let old = Arc::get_mut(place).map(std::mem::take).unwrap_or_default();
+    ) -> Result<(SampleUse, Timestamp, Arc<Snapshot>), &'static str> {
+        let index = self.0.iter_mut().position(|it| Arc::get_mut(it).is_some()).unwrap_or(0);
+        let buffer = &mut self.0[index];
+        let old = Arc::get_mut(buffer).map(std::mem::take).unwrap_or_default();
         let (usage, at, sample) = codec.read(payload, SnapshotBuilder::reuse(old))?;
-        *place = Arc::new(sample);
-        Ok((usage, at, Arc::clone(place)))
+        *buffer = Arc::new(sample);
+        Ok((usage, at, Arc::clone(buffer)))
     }
 }
 
@@ -88,13 +90,13 @@ impl Segment<Box<dyn Read>> {
     /// Opens a file.
     ///
     /// # Errors
-    /// If it cannot be read, is no recording, or one of another version.
+    /// If the file cannot be read, is not a recording, or is one of another version.
     pub fn open(path: &Path) -> Result<Self, FormatError> {
         Segment::read(open(path)?)
     }
 }
 
-/// The bytes of a segment, decompressed.
+/// Returns the decompressed bytes of a segment.
 pub(super) fn open(path: &Path) -> io::Result<Box<dyn Read>> {
     let file = BufReader::new(File::open(path)?);
     Ok(match path.extension().is_some_and(|it| it == COMPRESSED) {
@@ -104,29 +106,29 @@ pub(super) fn open(path: &Path) -> io::Result<Box<dyn Read>> {
 }
 
 impl<R: Read> Segment<R> {
-    /// Begins to read.
+    /// Starts to read a segment.
     ///
     /// # Errors
-    /// If it is no recording, or one of another version.
+    /// If the source is not a recording, or one of another version.
     pub fn read(source: R) -> Result<Self, FormatError> {
         Ok(Self {
             frames: Frames::open(source)?,
             codec: Codec::default(),
             pods: Vec::new(),
-            samples: Samples::default(),
+            samples: SampleBuffers::default(),
         })
     }
 
-    /// The next item; `None` at the end.
+    /// Returns the next item, or `None` at the end.
     ///
     /// # Errors
-    /// If the segment is cut off or damaged here: there is nothing after it.
+    /// If the segment is cut off or damaged here. Nothing after it can be read.
     pub fn next_item(&mut self) -> Result<Option<Item>, FormatError> {
         loop {
             let at = self.frames.at;
             let Some((kind, payload)) = self.frames.next()? else { return Ok(None) };
             let Self { codec, pods, samples, .. } = self;
-            match item(kind, payload, codec, pods, samples) {
+            match decode(kind, payload, codec, pods, samples) {
                 Ok(None) => {}
                 Ok(Some(item)) => return Ok(Some(item)),
                 Err(why) => return Err(FormatError::Damaged { at, why }),
@@ -135,22 +137,22 @@ impl<R: Read> Segment<R> {
     }
 }
 
-fn item(
+fn decode(
     kind: Kind,
     payload: &[u8],
     codec: &mut Codec,
     pods: &mut Vec<Arc<Pod>>,
-    samples: &mut Samples,
+    samples: &mut SampleBuffers,
 ) -> Result<Option<Item>, String> {
     Ok(Some(match kind {
         Kind::Header => {
-            // Nothing in a segment depends on the one before, which the same file may hold.
+            // A segment does not depend on the previous one, which the same file may contain.
             (*codec, *pods) = (Codec::default(), Vec::new());
             Item::Header(json(payload)?)
         }
         Kind::Key => Item::Key(json(payload)?),
         Kind::Names => {
-            codec.follow(json(payload)?);
+            codec.set_names(json(payload)?);
             return Ok(None);
         }
         Kind::Pods => {
@@ -161,9 +163,9 @@ fn item(
         Kind::Sample => {
             let (usage, at, sample) = samples.read(codec, payload)?;
             match usage {
-                Use::Sample => Item::Input(Input { at, event: Event::Sample(sample) }),
-                Use::Reclaimed => Item::Input(Input { at, event: Event::Reclaimed(Ok(sample)) }),
-                Use::Usage => Item::Usage(at, sample),
+                SampleUse::Sample => Item::Input(Input { at, event: Event::Sample(sample) }),
+                SampleUse::Reclaimed => Item::Input(Input { at, event: Event::Reclaimed(Ok(sample)) }),
+                SampleUse::Usage => Item::Usage(at, sample),
             }
         }
         Kind::Event => {
@@ -183,7 +185,7 @@ fn json<T: DeserializeOwned>(payload: &[u8]) -> Result<T, String> {
 
 fn pod(change: PodChange, before: &[Arc<Pod>]) -> Result<Arc<Pod>, String> {
     match change {
-        PodChange::Same(place) => before.get(place).cloned().ok_or_else(|| "an unknown pod".to_owned()),
+        PodChange::Same(index) => before.get(index).cloned().ok_or_else(|| "an unknown pod".to_owned()),
         PodChange::New(value) => {
             let pod: ApiPod = serde_json::from_value(value).map_err(|error| error.to_string())?;
             Ok(Arc::new(pod.into()))

@@ -1,7 +1,8 @@
-//! The recorder: the control loop's end of a recording, and the thread that writes it. Nothing waits for it.
+//! The recorder: the control loop's end of a recording, and the thread that writes it. No thread waits for it.
 //!
-//! The control loop's end is a bounded queue. Samples are copied into buffers that come back, so that a sample
-//! allocates nothing. What does not fit is lost and counted, and everything after it as well until the next [`Key`].
+//! The control loop's end is a bounded queue. Samples are copied into buffers that are returned, so that a sample
+//! needs no allocation. An input that does not fit is lost and counted, and all later inputs as well until the next
+//! [`Key`].
 
 use std::io;
 use std::sync::Arc;
@@ -23,35 +24,35 @@ use crate::error::Failure;
 use crate::spsc::{Next, Receiver, Sender, channel};
 use crate::telemetry::metrics::{Group, Metrics};
 
-/// Inputs that wait for the recorder.
+/// The maximum number of inputs that wait for the recorder.
 const INPUTS: usize = 512;
-/// Samples among them.
+/// The maximum number of samples among them.
 const SAMPLES: usize = 32;
 
-/// Takes what the engine is told.
+/// The queue for the inputs of the engine.
 #[derive(Debug)]
 pub(crate) struct RecordingQueue {
     queue: Sender<Recorded>,
-    /// Samples that were written.
+    /// Buffers of samples that were written, for reuse.
     buffers: Receiver<Arc<Snapshot>>,
-    /// The recorder wants to begin a segment.
+    /// Whether the recorder wants to begin a segment.
     wants_key: Arc<AtomicBool>,
-    /// There was a key, and nothing was lost since.
+    /// Whether a key was sent and no input was lost since.
     is_open: bool,
-    /// Inputs that were lost since the last key.
+    /// The number of inputs that were lost since the last key.
     lost: u64,
     dropped: Counter,
-    /// Whether what the engine decides is not carried out.
+    /// Whether the decisions of the engine are not carried out.
     dry_run: bool,
 }
 
 impl RecordingQueue {
-    /// Whether a [`Key`] is to be sent at the end of an iteration.
+    /// Returns whether to send a [`Key`] at the end of an iteration.
     pub(crate) fn wants_key(&self) -> bool {
         self.wants_key.load(Ordering::Relaxed) || (!self.is_open && self.lost > 0)
     }
 
-    /// Begins a segment with that key.
+    /// Begins a segment with this key.
     pub(crate) fn key(&mut self, key: Key) {
         let key = Key { lost: self.lost, dry_run: self.dry_run, ..key };
         if self.queue.send(Recorded::Key(Box::new(key))).is_ok() {
@@ -71,7 +72,7 @@ impl RecordingQueue {
         self.send(event.map(|event| Recorded::Input(Input { at: input.at, event })));
     }
 
-    /// Records something else, or loses it.
+    /// Records an entry, or loses and counts it.
     pub(crate) fn send(&mut self, recorded: Option<Recorded>) {
         if self.is_open
             && let Some(recorded) = recorded
@@ -96,7 +97,7 @@ impl RecordingQueue {
     }
 }
 
-/// Takes what telemetry has to record: decisions, and what pods use.
+/// The queue for the reports of telemetry: decisions and the usage of pods.
 #[derive(Debug)]
 pub(crate) struct ReportQueue {
     queue: Sender<Recorded>,
@@ -108,11 +109,11 @@ impl ReportQueue {
     pub(crate) fn decision(&mut self, record: &DecisionRecord) {
         match serde_json::to_string(record) {
             Ok(json) => self.send(Recorded::Decision(json)),
-            Err(error) => tracing::error!(%error, "a decision cannot be written as JSON"),
+            Err(error) => tracing::error!(%error, "a decision cannot be serialised"),
         }
     }
 
-    /// Records what pods use.
+    /// Records the usage of pods.
     pub(crate) fn usage(&mut self, sample: &PodSample) {
         self.send(Recorded::Usage(sample.at, Arc::clone(&sample.snapshot)));
     }
@@ -124,16 +125,16 @@ impl ReportQueue {
     }
 }
 
-/// Decisions and usages that wait.
+/// The maximum number of decisions and usage samples that wait.
 const REPORTS: usize = 64;
 
-/// After an error nothing is tried for this time.
-const RETRY: Duration = Duration::from_secs(10);
+/// The time after an error in which the recorder does not retry.
+const RETRY_DELAY: Duration = Duration::from_secs(10);
 
-/// How often the limits are checked.
-const TIDY: Duration = Duration::from_secs(60);
+/// The interval in which the limits are checked.
+const LIMIT_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Both ends that the recorder takes from, and its thread.
+/// The two queues of the recorder, and its thread.
 #[derive(Debug)]
 pub(crate) struct Recording {
     pub(crate) inputs: RecordingQueue,
@@ -141,7 +142,7 @@ pub(crate) struct Recording {
     pub(crate) thread: JoinHandle<()>,
 }
 
-/// Starts the thread.
+/// Starts the recorder's thread.
 ///
 /// # Errors
 /// If the directory cannot be used, or another agent records there.
@@ -172,7 +173,7 @@ pub(crate) fn start(
         clock,
         metrics: Arc::clone(metrics),
         paused_until: None,
-        tidy_at: Instant::now(),
+        next_limit_check: Instant::now(),
     };
     let thread = std::thread::Builder::new()
         .name("recorder".to_owned())
@@ -199,25 +200,25 @@ struct Recorder {
     wants_key: Arc<AtomicBool>,
     clock: Clock,
     metrics: Arc<Metrics>,
-    /// After an error.
+    /// The end of the pause after an error.
     paused_until: Option<Instant>,
-    tidy_at: Instant,
+    next_limit_check: Instant,
 }
 
 impl Recorder {
     fn run(mut self) {
-        // Of the CPU it needs little, and near a threshold it must keep up.
+        // Only the I/O priority is idle: the thread needs little CPU time, and near a threshold it must keep up.
         set_io_priority(IoPriority::Idle);
         let mut is_busy = false;
         loop {
             let timeout = Timespec { tv_sec: i64::from(!is_busy), tv_nsec: 0 };
             let mut fds =
                 [PollFd::new(&self.inputs, PollFlags::IN), PollFd::new(&self.reports, PollFlags::IN)];
-            // Interrupted or not: both are read again.
+            // The result of `poll` does not matter: both queues are read again.
             let _ = poll(&mut fds, Some(&timeout));
             self.inputs.clear();
             self.reports.clear();
-            // Read in this order, and written in the other: what a decision was made of is before it.
+            // Reports are read before inputs but written after them, so that the inputs of a decision precede it.
             let (reports, reports_ended) = self.reports();
             let ended = self.take_inputs() & reports_ended;
             reports.into_iter().for_each(|report| self.take(report));
@@ -230,7 +231,7 @@ impl Recorder {
         }
     }
 
-    /// True if nothing more will come.
+    /// Takes all waiting inputs. Returns true if the queue has ended.
     fn take_inputs(&mut self) -> bool {
         loop {
             match self.inputs.next() {
@@ -241,7 +242,7 @@ impl Recorder {
         }
     }
 
-    /// What waits, and whether nothing more will come.
+    /// Returns the waiting reports, and whether the queue has ended.
     fn reports(&mut self) -> (Vec<Recorded>, bool) {
         let mut waiting = Vec::new();
         loop {
@@ -260,32 +261,32 @@ impl Recorder {
             event: Event::Sample(sample) | Event::Reclaimed(Ok(sample)), ..
         }) = recorded
         {
-            // There is room for all that there are.
+            // The queue has room for all buffers.
             drop(self.buffers.send(sample));
         }
     }
 
-    /// After an error it begins anew some time later.
+    /// Checks a result. After an error the recorder pauses and then begins a new segment.
     fn check(&mut self, result: io::Result<()>) {
         if let Err(error) = result {
             self.writer.end();
             self.metrics.recorder_write_errors.inc();
             if self.paused_until.is_none() {
-                tracing::warn!(%error, "the recorder cannot write; it tries again every {} s", RETRY.as_secs());
+                tracing::warn!(%error, "the recorder cannot write; it tries again every {} s", RETRY_DELAY.as_secs());
             }
-            self.paused_until = Some(Instant::now() + RETRY);
+            self.paused_until = Some(Instant::now() + RETRY_DELAY);
         } else if self.writer.is_open() {
             self.paused_until = None;
         }
         self.metrics.recorder_up.set(i64::from(self.writer.is_open()));
     }
 
-    /// Keeps the limits and compresses. Whether there is more to do.
+    /// Enforces the limits and compresses. Returns whether there is more to do.
     fn maintain(&mut self) -> bool {
         let now = Instant::now();
-        if now >= self.tidy_at {
-            self.tidy_at = now + TIDY;
-            match self.writer.tidy() {
+        if now >= self.next_limit_check {
+            self.next_limit_check = now + LIMIT_CHECK_INTERVAL;
+            match self.writer.enforce_limits() {
                 Ok((bytes, true)) => {
                     self.metrics.recorder_size.set(i64::try_from(bytes).unwrap_or(i64::MAX));
                 }

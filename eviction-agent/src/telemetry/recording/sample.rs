@@ -1,7 +1,8 @@
-//! Samples as numbers, each written as its difference to that of the sample before.
+//! The encoding of samples as numbers, each written as the difference to the number of the previous
+//! sample.
 //!
-//! One walk over the values serves both directions: it hands each number to a [`Visit`], which writes it
-//! down or replaces it. Numbers that did not change are counted, not written.
+//! The same functions serve both directions: they pass each number to a [`Visitor`], which writes or
+//! replaces it. Unchanged numbers are counted, not written.
 
 use eviction_core::disk_layout::Parts;
 use eviction_core::reading::{Reading, UnknownReason};
@@ -12,25 +13,26 @@ use eviction_core::snapshot::{
 use eviction_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// What pods use is written again when it has moved by more than this and by more than a percent, where
-/// the engine was not told.
-const BAND: u64 = 1 << 20;
+/// In a sample that was not passed to the engine, a value of a pod in bytes is written again only if it
+/// has changed by more than this and by more than a percent.
+const MIN_CHANGE_BYTES: u64 = 1 << 20;
 
-/// Differences of memory are whole pages.
+/// The unit in bytes of differences that are a multiple of it, because differences of memory are whole
+/// pages.
 const PAGE: i64 = 4096;
 
-/// What became of a sample.
+/// The use of a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Use {
-    /// The engine was told.
+pub(super) enum SampleUse {
+    /// The sample was passed to the engine.
     Sample = 0,
-    /// The engine was told, after node reclaim.
+    /// The sample was passed to the engine after node reclaim.
     Reclaimed = 1,
-    /// The engine was not told.
+    /// The sample was not passed to the engine.
     Usage = 2,
 }
 
-/// The names of a sample, in its order.
+/// The names of pods, containers and volumes in the order of a sample.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Names(Vec<PodNames>);
 
@@ -51,8 +53,8 @@ impl Names {
         Self(pods.collect())
     }
 
-    /// Whether the sample is about the same; allocates nothing.
-    fn fit(&self, snapshot: &Snapshot) -> bool {
+    /// Returns whether the sample has the same names. Allocates nothing.
+    fn matches(&self, snapshot: &Snapshot) -> bool {
         let fits = |(names, pod): (&PodNames, eviction_core::snapshot::PodStats<'_>)| {
             *names.uid == *pod.uid()
                 && names.containers.iter().map(|it| &**it).eq(pod.containers().map(|it| it.name()))
@@ -62,7 +64,7 @@ impl Names {
     }
 }
 
-/// What the numbers before are, and whose.
+/// The names and numbers of the previous sample.
 #[derive(Debug, Default)]
 pub(super) struct Codec {
     names: Names,
@@ -71,24 +73,30 @@ pub(super) struct Codec {
 }
 
 impl Codec {
-    /// Whether the names have to be written first, and then which.
-    pub(super) fn rename(&mut self, snapshot: &Snapshot) -> Option<&Names> {
-        if snapshot.is_empty() || self.names.fit(snapshot) {
+    /// Returns the names if they have to be written before this sample.
+    pub(super) fn update_names(&mut self, snapshot: &Snapshot) -> Option<&Names> {
+        if snapshot.is_empty() || self.names.matches(snapshot) {
             return None;
         }
-        self.follow(Names::of(snapshot));
+        self.set_names(Names::of(snapshot));
         Some(&self.names)
     }
 
-    /// From now on samples are about these.
-    pub(super) fn follow(&mut self, names: Names) {
+    /// Sets the names of the next samples.
+    pub(super) fn set_names(&mut self, names: Names) {
         self.names = names;
         self.pods.clear();
     }
 
     /// Appends a sample.
-    pub(super) fn write(&mut self, usage: Use, mut at: Timestamp, snapshot: &Snapshot, out: &mut Vec<u8>) {
-        let banded = usage == Use::Usage;
+    pub(super) fn write(
+        &mut self,
+        usage: SampleUse,
+        mut at: Timestamp,
+        snapshot: &Snapshot,
+        out: &mut Vec<u8>,
+    ) {
+        let skips_small_changes = usage == SampleUse::Usage;
         out.push(usage as u8);
         let mut writer = Writer::new(&mut self.node, out, false);
         instant(&mut at, &mut writer);
@@ -99,7 +107,7 @@ impl Codec {
         if snapshot.is_empty() {
             return;
         }
-        let mut writer = Writer::new(&mut self.pods, out, banded);
+        let mut writer = Writer::new(&mut self.pods, out, skips_small_changes);
         for pod in snapshot.pods() {
             pod_values(&mut pod.values(), &mut writer);
             pod.containers().for_each(|it| container_values(&mut it.values(), &mut writer));
@@ -113,9 +121,9 @@ impl Codec {
         &mut self,
         payload: &[u8],
         mut builder: SnapshotBuilder,
-    ) -> Result<(Use, Timestamp, Snapshot), &'static str> {
+    ) -> Result<(SampleUse, Timestamp, Snapshot), &'static str> {
         let (usage, rest) = payload.split_first().ok_or("an empty sample")?;
-        let known = [Use::Sample, Use::Reclaimed, Use::Usage];
+        let known = [SampleUse::Sample, SampleUse::Reclaimed, SampleUse::Usage];
         let usage = known.into_iter().find(|it| *it as u8 == *usage).ok_or("an unknown kind of sample")?;
         let mut reader = Reader::new(&mut self.node, rest);
         let (mut at, mut node) = (Timestamp::UNIX_EPOCH, NodeStats::default());
@@ -152,13 +160,13 @@ impl Codec {
     }
 }
 
-/// Reads or replaces a number.
-trait Visit {
-    /// `is_bytes`: small differences do not matter to people.
+/// A visitor that reads or replaces numbers.
+trait Visitor {
+    /// Visits a number. `is_bytes`: small differences do not matter to users.
     fn number(&mut self, number: &mut u64, is_bytes: bool);
 }
 
-fn node_values(node: &mut NodeStats, at: Timestamp, visit: &mut impl Visit) {
+fn node_values(node: &mut NodeStats, at: Timestamp, visitor: &mut impl Visitor) {
     let NodeStats {
         memory,
         allocatable_memory,
@@ -170,40 +178,40 @@ fn node_values(node: &mut NodeStats, at: Timestamp, visit: &mut impl Visit) {
         unmeasured,
     } = node;
     for memory in [memory, allocatable_memory] {
-        reading(memory, visit, |MemoryStats { available, working_set, time: seen, source }, visit| {
-            [available, working_set].into_iter().for_each(|it| option(it, false, visit));
-            time(seen, at, visit);
-            source_id(source, visit);
+        reading(memory, visitor, |MemoryStats { available, working_set, time: seen, source }, visitor| {
+            [available, working_set].into_iter().for_each(|it| option(it, false, visitor));
+            time(seen, at, visitor);
+            source_id(source, visitor);
         });
     }
     for disk in [node_fs, image_fs, container_fs] {
-        reading(disk, visit, |stats, visit| {
+        reading(disk, visitor, |stats, visitor| {
             let FsStats { available, capacity, inodes_free, inodes, time: seen, source } = stats;
-            [available, capacity, inodes_free, inodes].into_iter().for_each(|it| option(it, false, visit));
-            time(seen, at, visit);
-            source_id(source, visit);
+            [available, capacity, inodes_free, inodes].into_iter().for_each(|it| option(it, false, visitor));
+            time(seen, at, visitor);
+            source_id(source, visitor);
         });
     }
-    reading(processes, visit, |ProcessStats { max, running, time: seen, source }, visit| {
+    reading(processes, visitor, |ProcessStats { max, running, time: seen, source }, visitor| {
         for value in [max, running] {
             let mut bits = value.map(i64::cast_unsigned);
-            option(&mut bits, false, visit);
+            option(&mut bits, false, visitor);
             *value = bits.map(u64::cast_signed);
         }
-        time(seen, at, visit);
-        source_id(source, visit);
+        time(seen, at, visitor);
+        source_id(source, visitor);
     });
     let MemoryDetail { mem_available, active_file, some_avg10, full_avg10, stalled, swap_used, swap_total } =
         memory_detail;
     for value in [mem_available, active_file, some_avg10, full_avg10, swap_used, swap_total] {
-        reading(value, visit, |value, visit| visit.number(value, false));
+        reading(value, visitor, |value, visitor| visitor.number(value, false));
     }
-    reading(stalled, visit, flag);
+    reading(stalled, visitor, flag);
     let Parts { rootfs, logs, volumes } = unmeasured;
-    [rootfs, logs, volumes].into_iter().for_each(|it| flag(it, visit));
+    [rootfs, logs, volumes].into_iter().for_each(|it| flag(it, visitor));
 }
 
-fn pod_values(values: &mut PodStatValues, visit: &mut impl Visit) {
+fn pod_values(values: &mut PodStatValues, visitor: &mut impl Visitor) {
     let PodStatValues {
         has_memory,
         memory_working_set,
@@ -211,63 +219,64 @@ fn pod_values(values: &mut PodStatValues, visit: &mut impl Visit) {
         ephemeral_storage_used,
         process_count,
     } = values;
-    flag(has_memory, visit);
+    flag(has_memory, visitor);
     for value in [memory_working_set, memory_anonymous, ephemeral_storage_used] {
-        option(value, true, visit);
+        option(value, true, visitor);
     }
-    option(process_count, false, visit);
+    option(process_count, false, visitor);
 }
 
-fn container_values(values: &mut ContainerStatValues, visit: &mut impl Visit) {
+fn container_values(values: &mut ContainerStatValues, visitor: &mut impl Visitor) {
     let ContainerStatValues { memory_working_set, rootfs_used, rootfs_inodes, logs_used, logs_inodes } =
         values;
-    [memory_working_set, rootfs_used, logs_used].into_iter().for_each(|it| option(it, true, visit));
-    [rootfs_inodes, logs_inodes].into_iter().for_each(|it| option(it, false, visit));
+    [memory_working_set, rootfs_used, logs_used].into_iter().for_each(|it| option(it, true, visitor));
+    [rootfs_inodes, logs_inodes].into_iter().for_each(|it| option(it, false, visitor));
 }
 
-fn volume_values(VolumeStatValues { used, inodes }: &mut VolumeStatValues, visit: &mut impl Visit) {
-    option(used, true, visit);
-    option(inodes, false, visit);
+fn volume_values(VolumeStatValues { used, inodes }: &mut VolumeStatValues, visitor: &mut impl Visitor) {
+    option(used, true, visitor);
+    option(inodes, false, visitor);
 }
 
-fn flag(flag: &mut bool, visit: &mut impl Visit) {
+fn flag(flag: &mut bool, visitor: &mut impl Visitor) {
     let mut number = u64::from(*flag);
-    visit.number(&mut number, false);
+    visitor.number(&mut number, false);
     *flag = number != 0;
 }
 
-fn option(value: &mut Option<u64>, is_bytes: bool, visit: &mut impl Visit) {
+fn option(value: &mut Option<u64>, is_bytes: bool, visitor: &mut impl Visitor) {
     let mut is_some = value.is_some();
-    flag(&mut is_some, visit);
+    flag(&mut is_some, visitor);
     let mut number = value.unwrap_or(0);
-    visit.number(&mut number, is_bytes);
+    visitor.number(&mut number, is_bytes);
     *value = is_some.then_some(number);
 }
 
-fn source_id(SourceId(source): &mut SourceId, visit: &mut impl Visit) {
+fn source_id(SourceId(source): &mut SourceId, visitor: &mut impl Visitor) {
     let mut number = u64::from(*source);
-    visit.number(&mut number, false);
+    visitor.number(&mut number, false);
     *source = u8::try_from(number).unwrap_or(u8::MAX);
 }
 
-fn instant(at: &mut Timestamp, visit: &mut impl Visit) {
+fn instant(at: &mut Timestamp, visitor: &mut impl Visitor) {
     let (mut seconds, mut nanos) =
         (at.as_second().cast_unsigned(), i64::from(at.subsec_nanosecond()).cast_unsigned());
-    visit.number(&mut seconds, false);
-    visit.number(&mut nanos, false);
+    visitor.number(&mut seconds, false);
+    visitor.number(&mut nanos, false);
     *at = timestamp(seconds, nanos).unwrap_or(Timestamp::UNIX_EPOCH);
 }
 
-/// Most are that of the sample, or shortly before.
-fn time(time: &mut Option<Timestamp>, at: Timestamp, visit: &mut impl Visit) {
+/// Visits a time as its difference to the time of the sample, because most are equal to it or slightly
+/// earlier.
+fn time(time: &mut Option<Timestamp>, at: Timestamp, visitor: &mut impl Visitor) {
     let mut is_some = time.is_some();
-    flag(&mut is_some, visit);
+    flag(&mut is_some, visitor);
     let (seconds, nanos) = (at.as_second(), i64::from(at.subsec_nanosecond()));
     let seen = time.unwrap_or(at);
     let mut before = seconds.wrapping_sub(seen.as_second()).cast_unsigned();
     let mut nanos_before = nanos.wrapping_sub(i64::from(seen.subsec_nanosecond())).cast_unsigned();
-    visit.number(&mut before, false);
-    visit.number(&mut nanos_before, false);
+    visitor.number(&mut before, false);
+    visitor.number(&mut nanos_before, false);
     let seconds = seconds.wrapping_sub(before.cast_signed()).cast_unsigned();
     let nanos = nanos.wrapping_sub(nanos_before.cast_signed()).cast_unsigned();
     *time = timestamp(seconds, nanos).filter(|_| is_some);
@@ -277,22 +286,22 @@ fn timestamp(seconds: u64, nanos: u64) -> Option<Timestamp> {
     Timestamp::new(seconds.cast_signed(), i32::try_from(nanos.cast_signed()).ok()?).ok()
 }
 
-fn reading<T: Copy + Default, V: Visit>(
+fn reading<T: Copy + Default, V: Visitor>(
     reading: &mut Reading<T>,
-    visit: &mut V,
+    visitor: &mut V,
     inner: impl FnOnce(&mut T, &mut V),
 ) {
     use UnknownReason::{Absent, Failed, Implausible, Replaced, Stale, Unparsable, Unreadable};
-    // Their numbers in recordings: append only, up to seven.
+    // The position is the number in recordings: only append, at most seven.
     const PLAIN: [UnknownReason; 6] = [Absent, Failed, Unparsable, Stale, Implausible, Replaced];
     let mut code = match *reading {
         Reading::Known(_) => 0,
         Reading::Unknown(Unreadable(error)) => 8 + zigzag(error.into()),
         Reading::Unknown(why) => 1 + PLAIN.iter().position(|it| *it == why).unwrap_or(0) as u64,
     };
-    visit.number(&mut code, false);
+    visitor.number(&mut code, false);
     let mut value = reading.known().unwrap_or_default();
-    inner(&mut value, visit);
+    inner(&mut value, visitor);
     *reading = match code {
         0 => Reading::Known(value),
         8.. => Reading::Unknown(Unreadable(i32::try_from(unzigzag(code - 8)).unwrap_or(0))),
@@ -311,16 +320,16 @@ fn unzigzag(number: u64) -> i64 {
 /// Writes differences.
 struct Writer<'a> {
     before: &'a mut Vec<u64>,
-    place: usize,
-    /// Numbers that did not change.
+    index: usize,
+    /// The number of unchanged values that are not written yet.
     unchanged: u64,
     out: &'a mut Vec<u8>,
-    banded: bool,
+    skips_small_changes: bool,
 }
 
 impl<'a> Writer<'a> {
-    fn new(before: &'a mut Vec<u64>, out: &'a mut Vec<u8>, banded: bool) -> Self {
-        Self { before, place: 0, unchanged: 0, out, banded }
+    fn new(before: &'a mut Vec<u64>, out: &'a mut Vec<u8>, skips_small_changes: bool) -> Self {
+        Self { before, index: 0, unchanged: 0, out, skips_small_changes }
     }
 
     fn finish(mut self) {
@@ -335,15 +344,17 @@ impl<'a> Writer<'a> {
     }
 }
 
-impl Visit for Writer<'_> {
+impl Visitor for Writer<'_> {
     fn number(&mut self, number: &mut u64, is_bytes: bool) {
-        if self.place == self.before.len() {
+        if self.index == self.before.len() {
             self.before.push(0);
         }
-        let before = &mut self.before[self.place];
-        self.place += 1;
-        let is_small = || number.abs_diff(*before) <= BAND.max(*before / 100);
-        if *number == *before || (self.banded && is_bytes && *before > 0 && *number > 0 && is_small()) {
+        let before = &mut self.before[self.index];
+        self.index += 1;
+        let is_small = || number.abs_diff(*before) <= MIN_CHANGE_BYTES.max(*before / 100);
+        if *number == *before
+            || (self.skips_small_changes && is_bytes && *before > 0 && *number > 0 && is_small())
+        {
             self.unchanged += 1;
             return;
         }
@@ -358,7 +369,7 @@ impl Visit for Writer<'_> {
     }
 }
 
-/// Seven bits a byte, the lowest first.
+/// Appends a number with seven bits per byte, the lowest first.
 fn varint(mut number: u128, out: &mut Vec<u8>) {
     loop {
         let low = (number & 0x7f) as u8;
@@ -370,10 +381,10 @@ fn varint(mut number: u128, out: &mut Vec<u8>) {
     }
 }
 
-/// Adds up differences.
+/// Reads differences and adds them up.
 struct Reader<'a> {
     before: &'a mut Vec<u64>,
-    place: usize,
+    index: usize,
     unchanged: u64,
     rest: &'a [u8],
     is_short: bool,
@@ -381,7 +392,7 @@ struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     fn new(before: &'a mut Vec<u64>, rest: &'a [u8]) -> Self {
-        Self { before, place: 0, unchanged: 0, rest, is_short: false }
+        Self { before, index: 0, unchanged: 0, rest, is_short: false }
     }
 
     fn finish(self) -> Result<&'a [u8], &'static str> {
@@ -407,16 +418,16 @@ impl<'a> Reader<'a> {
     }
 }
 
-impl Visit for Reader<'_> {
-    // Most numbers did not change.
+impl Visitor for Reader<'_> {
+    // The fast path, because most numbers did not change.
     #[inline]
     fn number(&mut self, number: &mut u64, _: bool) {
-        let Some(before) = self.before.get(self.place).filter(|_| self.unchanged > 0) else {
+        let Some(before) = self.before.get(self.index).filter(|_| self.unchanged > 0) else {
             *number = self.next();
             return;
         };
         *number = *before;
-        self.place += 1;
+        self.index += 1;
         self.unchanged -= 1;
     }
 }
@@ -424,24 +435,24 @@ impl Visit for Reader<'_> {
 impl Reader<'_> {
     #[cold]
     fn next(&mut self) -> u64 {
-        if self.place == self.before.len() {
+        if self.index == self.before.len() {
             self.before.push(0);
         }
-        let place = self.place;
-        self.place += 1;
+        let index = self.index;
+        self.index += 1;
         if self.unchanged == 0 && !self.is_short {
             match self.varint() {
                 0 => self.unchanged = u64::try_from(self.varint()).unwrap_or(0),
                 code => {
                     let difference = unzigzag(u64::try_from(code >> 1).unwrap_or(0));
                     let difference = if code & 1 == 0 { difference.wrapping_mul(PAGE) } else { difference };
-                    self.before[place] = self.before[place].wrapping_add(difference.cast_unsigned());
-                    return self.before[place];
+                    self.before[index] = self.before[index].wrapping_add(difference.cast_unsigned());
+                    return self.before[index];
                 }
             }
             self.is_short |= self.unchanged == 0;
         }
         self.unchanged = self.unchanged.saturating_sub(1);
-        self.before[place]
+        self.before[index]
     }
 }

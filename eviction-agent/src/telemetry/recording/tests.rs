@@ -1,4 +1,4 @@
-//! What is written can be read, as far as it goes.
+//! Tests that a recording can be read, as far as it is complete.
 
 use std::fs::{self, File};
 use std::io::Read as _;
@@ -46,7 +46,7 @@ fn key() -> Recorded {
     }))
 }
 
-/// Writes these, a tick each, and returns the file.
+/// Writes each entry as a tick, and returns the bytes of the file.
 fn written(directory: &Path, recorded: &[Recorded]) -> Vec<u8> {
     let mut writer = open(directory);
     for one in recorded {
@@ -71,7 +71,7 @@ fn read(bytes: &[u8]) -> (Vec<Item>, Option<FormatError>) {
     }
 }
 
-/// In a form that can be compared.
+/// Returns an item in a form that can be compared.
 fn shown(item: &Item) -> String {
     match item {
         Item::Pods(at, all) => shown_pods(*at, all.iter().map(|pod| &**pod)),
@@ -85,7 +85,7 @@ fn shown_pods<'a>(at: Timestamp, all: impl Iterator<Item = &'a eviction_core::po
     format!("{at} {:?}", all.map(pods::write).collect::<Vec<_>>())
 }
 
-/// Usages that grow page by page, and a container and a volume.
+/// Returns a sample with usages that grow page by page, and with a container and a volume.
 pub(super) fn sample(second: i64, pods: u64) -> Arc<Snapshot> {
     let mut builder = SnapshotBuilder::new();
     builder.node(node(1 << 30, 1 << 40, at(second)));
@@ -111,7 +111,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
-    fn inputs_are_read_as_they_were(inputs in arbitrary::inputs()) {
+    fn recorded_inputs_are_read_back_unchanged(inputs in arbitrary::inputs()) {
         let folder = tempfile::tempdir().unwrap();
         let inputs: Vec<_> =
             inputs.into_iter().filter(|it| !matches!(it.event, Event::Admission(_))).collect();
@@ -131,14 +131,14 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_an_error_or_items(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+    fn arbitrary_bytes_do_not_make_the_reader_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         let begun = [super::format::begin(), bytes.clone()].concat();
         read(&bytes);
         read(&begun);
     }
 
     #[test]
-    fn a_flipped_bit_loses_what_comes_after_it(place in 0usize..10_000, bit in 0u8..8) {
+    fn flipped_bit_is_detected_and_earlier_items_are_unchanged(place in 0usize..10_000, bit in 0u8..8) {
         let folder = tempfile::tempdir().unwrap();
         let whole = written(folder.path(), &samples());
         let expected: Vec<_> = read(&whole).0.iter().map(shown).collect();
@@ -153,7 +153,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_cut_off_anywhere_is_read_up_to_there() {
+fn cut_off_segment_is_read_up_to_the_cut() {
     let folder = tempfile::tempdir().unwrap();
     let whole = written(folder.path(), &samples());
     let expected: Vec<_> = read(&whole).0.iter().map(shown).collect();
@@ -170,7 +170,7 @@ fn what_is_cut_off_anywhere_is_read_up_to_there() {
 }
 
 #[test]
-fn another_version_and_no_recording_are_told() {
+fn other_versions_and_other_files_are_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let mut bytes = written(folder.path(), &samples());
     bytes[6] = 2;
@@ -184,7 +184,7 @@ fn frames_of_unknown_kinds_are_skipped() {
     let folder = tempfile::tempdir().unwrap();
     let mut bytes = written(folder.path(), &samples());
     let items = read(&bytes).0.len();
-    // Empty, of kind 200.
+    // An empty frame of the unknown kind 200.
     let head = [200, 0, 0, 0, 0];
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(&head);
@@ -226,7 +226,7 @@ fn complete_segments_are_compressed_and_read_the_same() {
     let folder = tempfile::tempdir().unwrap();
     let plain = written(folder.path(), &samples());
     assert!(is_recording(folder.path()));
-    // As a killed agent leaves it.
+    // The file that a killed agent leaves.
     fs::write(folder.path().join("00000000-half.part"), "").unwrap();
     let mut writer = open(folder.path());
     writer.take(&key(), |at| at).unwrap();
@@ -242,7 +242,7 @@ fn complete_segments_are_compressed_and_read_the_same() {
     assert_eq!(items, read(&plain).0.iter().map(shown).collect::<Vec<_>>());
 }
 
-/// The items of a compressed segment with these bytes, and how they end.
+/// Returns the items of a compressed segment with these bytes, and the error at its end.
 fn read_compressed(folder: &Path, bytes: &[u8]) -> (Vec<String>, Option<FormatError>) {
     let file = folder.join("damaged.rec.zst");
     fs::write(&file, bytes).unwrap();
@@ -261,7 +261,7 @@ fn read_compressed(folder: &Path, bytes: &[u8]) -> (Vec<String>, Option<FormatEr
 }
 
 #[test]
-fn a_compressed_segment_that_is_cut_off_or_damaged_is_read_up_to_there() {
+fn cut_off_or_damaged_compressed_segment_is_read_up_to_the_error() {
     let folder = tempfile::tempdir().unwrap();
     written(folder.path(), &samples());
     let mut writer = open(folder.path());
@@ -279,7 +279,7 @@ fn a_compressed_segment_that_is_cut_off_or_damaged_is_read_up_to_there() {
         flipped[bit / 8] ^= 1 << (bit % 8);
         let (items, error) = read_compressed(folder.path(), &flipped);
         assert!(items == expected[..items.len()], "{bit}: {items:?}");
-        // A header of zstd has bits that change nothing.
+        // The zstd header has bits without an effect.
         assert!(error.is_some() || items.len() == expected.len(), "{bit}");
     }
 }
@@ -293,7 +293,7 @@ fn the_oldest_segments_are_removed() {
     for _ in 0..3 {
         writer.take(&key(), |at| at).unwrap();
     }
-    let (_, has_room) = writer.tidy().unwrap();
+    let (_, has_room) = writer.enforce_limits().unwrap();
     assert!(has_room);
     let left = find(folder.path()).unwrap();
     assert!(left.len() == 1 && left[0].to_string_lossy().contains("00000002-"), "{left:?}");
@@ -352,7 +352,7 @@ fn the_end_of_a_recording_is_copied_into_one_file() {
     writer.end();
     // The last one is compressed first.
     while writer.compress().unwrap() && find(folder.path()).unwrap()[3] == segments[3] {}
-    // One is damaged, one still being written.
+    // One segment is damaged, and one is still being written.
     let mut damaged = fs::read(&segments[1]).unwrap();
     *damaged.last_mut().unwrap() ^= 1;
     fs::write(&segments[1], damaged).unwrap();

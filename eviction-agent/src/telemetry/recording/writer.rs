@@ -1,7 +1,7 @@
 //! Writes the segments of a recording, within limits.
 //!
-//! The segment that is being written is a plain file to which each tick is appended by one write, so a killed
-//! agent loses one tick. Complete segments are compressed, piece by piece.
+//! The segment that is being written is a plain file, to which one write appends each tick, so a killed agent
+//! loses one tick. Complete segments are compressed piece by piece.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -21,34 +21,34 @@ use serde_json::Value;
 
 use super::format::{self, Kind};
 use super::pods;
-use super::sample::{Codec, Use};
+use super::sample::{Codec, SampleUse};
 use super::{Header, Key, Recorded};
 
-/// A segment is complete after this time, or this length.
+/// A segment is complete after this time or this length in bytes.
 const SEGMENT: Duration = Duration::from_secs(3600);
 const SEGMENT_BYTES: u64 = 16 << 20;
 
-/// Compressed at once: the encoder takes 16 times as much memory.
+/// The number of bytes that are compressed at once: the encoder needs 16 times as much memory.
 pub(super) const PIECE: usize = 64 << 10;
 
-/// The extension of segments, and what compressed ones have behind it.
+/// The extension of segments. Compressed segments have `COMPRESSED` as a second extension.
 pub(super) const PLAIN: &str = "rec";
 pub(super) const COMPRESSED: &str = "zst";
 
-/// Where to record, and how much.
+/// The directory of a recording, and its limits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Limits {
     /// The directory.
     pub directory: PathBuf,
-    /// Bytes of all segments together.
+    /// The maximum size of all segments together, in bytes.
     pub max_size: u64,
-    /// Age of a segment.
+    /// The maximum age of a segment.
     pub max_age: Duration,
-    /// Bytes that stay free on the file system.
+    /// The bytes that stay free on the file system.
     pub min_free: u64,
 }
 
-/// The active pods, each as before, by its place then, or anew.
+/// The active pods. Each is either unchanged, with its index in the previous frame, or new.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct PodsFrame {
     pub(super) at: Timestamp,
@@ -67,20 +67,20 @@ pub(super) enum PodChange {
 pub struct Writer {
     limits: Limits,
     header: Header,
-    open: Option<Open>,
+    open: Option<OpenSegment>,
     codec: Codec,
     pods: Arc<PodSet>,
     clock_offset: Option<i64>,
     buffer: Vec<u8>,
     complete: Vec<PathBuf>,
     compression: Option<Compression>,
-    /// Held as long as the writer lives.
+    /// The lock file, locked until the writer is dropped.
     _lock: File,
 }
 
 /// The segment that is being written.
 #[derive(Debug)]
-struct Open {
+struct OpenSegment {
     path: PathBuf,
     file: File,
     length: u64,
@@ -88,10 +88,10 @@ struct Open {
 }
 
 impl Writer {
-    /// Locks the directory, and makes it if it is not there. `run` names this run of the agent.
+    /// Locks the directory, and creates it if it does not exist. `header` identifies this run of the agent.
     ///
     /// # Errors
-    /// If another agent records there, or the directory cannot be made.
+    /// If another agent records there, or the directory cannot be created.
     pub fn open(limits: Limits, header: Header) -> io::Result<Self> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&limits.directory)?;
         let lock = limits.directory.join("lock");
@@ -114,26 +114,26 @@ impl Writer {
         let segments = writer.segments()?;
         let number = |path: &PathBuf| path.file_name()?.to_str()?.split('-').next()?.parse::<u64>().ok();
         writer.header.segment = segments.iter().filter_map(number).max().map_or(0, |last| last + 1);
-        // Of an agent that was killed.
+        // Segments of an agent that was killed are not compressed yet.
         writer.complete = segments.into_iter().filter(|path| has_extension(path, PLAIN)).collect();
         Ok(writer)
     }
 
-    /// Whether there is a segment that is being written.
+    /// Returns whether a segment is being written.
     pub fn is_open(&self) -> bool {
         self.open.is_some()
     }
 
-    /// Whether the next segment should begin.
+    /// Returns whether the next segment should begin.
     pub fn wants_key(&self) -> bool {
         self.open.as_ref().is_none_or(|open| open.length > SEGMENT_BYTES || open.since.elapsed() > SEGMENT)
     }
 
-    /// Takes something to record, which [`flush`](Self::flush) writes. `shown`: what the system's clock shows
-    /// at a time.
+    /// Takes an entry to record, which [`flush`](Self::flush) writes. `shown` converts a time to that of the
+    /// system clock.
     ///
     /// # Errors
-    /// If a segment cannot be begun.
+    /// If a segment cannot be created.
     pub fn take(&mut self, recorded: &Recorded, shown: impl Fn(Timestamp) -> Timestamp) -> io::Result<()> {
         if let Recorded::Key(key) = recorded {
             self.flush()?;
@@ -144,17 +144,17 @@ impl Writer {
         }
         match recorded {
             Recorded::Input(Input { at, event }) => {
-                self.note_clock(*at, shown(*at));
+                self.record_clock(*at, shown(*at));
                 match event {
                     Event::Pods(pods) => self.put_pods(*at, pods),
-                    Event::Sample(sample) => self.put_sample(Use::Sample, *at, sample),
-                    Event::Reclaimed(Ok(sample)) => self.put_sample(Use::Reclaimed, *at, sample),
+                    Event::Sample(sample) => self.put_sample(SampleUse::Sample, *at, sample),
+                    Event::Reclaimed(Ok(sample)) => self.put_sample(SampleUse::Reclaimed, *at, sample),
                     Event::Reclaimed(Err(why)) => self.put(Kind::Event, &(at, Err::<&Event, _>(why))),
                     other => self.put(Kind::Event, &(at, Ok::<_, &()>(other))),
                 }
             }
             Recorded::Seed(raised) => self.put(Kind::Seed, raised),
-            Recorded::Usage(at, sample) => self.put_sample(Use::Usage, *at, sample),
+            Recorded::Usage(at, sample) => self.put_sample(SampleUse::Usage, *at, sample),
             Recorded::Decision(json) => {
                 format::frame(Kind::Decision, &mut self.buffer, |out| out.extend(json.as_bytes()));
             }
@@ -163,10 +163,10 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes what was taken. After an error the segment has ended.
+    /// Writes the entries that were taken. An error ends the segment.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If the entries cannot be written.
     pub fn flush(&mut self) -> io::Result<()> {
         let Some(open) = &mut self.open else {
             self.buffer.clear();
@@ -180,7 +180,7 @@ impl Writer {
         match written {
             Ok(()) => open.length = open.file.metadata()?.len(),
             Err(error) => {
-                // Half a tick would be taken for damage.
+                // A partly written tick would look like damage.
                 drop(open.file.set_len(open.length));
                 self.end();
                 return Err(error);
@@ -197,7 +197,7 @@ impl Writer {
 
     fn begin(&mut self, key: &Key, shown: Timestamp) -> io::Result<()> {
         self.end();
-        if !self.tidy()?.1 {
+        if !self.enforce_limits()?.1 {
             return Err(io::Error::other("the disk has too little free space"));
         }
         self.codec = Codec::default();
@@ -209,9 +209,9 @@ impl Writer {
         let header = self.header.clone();
         self.header.segment += 1;
         self.put(Kind::Header, &header);
-        self.note_clock(key.at, shown);
+        self.record_clock(key.at, shown);
         self.put(Kind::Key, key);
-        self.open = Some(Open { path, file, length: 0, since: Instant::now() });
+        self.open = Some(OpenSegment { path, file, length: 0, since: Instant::now() });
         self.put_pods(key.at, &key.pods);
         self.flush()
     }
@@ -224,8 +224,8 @@ impl Writer {
         });
     }
 
-    fn put_sample(&mut self, usage: Use, at: Timestamp, sample: &eviction_core::snapshot::Snapshot) {
-        if let Some(names) = self.codec.rename(sample) {
+    fn put_sample(&mut self, usage: SampleUse, at: Timestamp, sample: &eviction_core::snapshot::Snapshot) {
+        if let Some(names) = self.codec.update_names(sample) {
             format::frame(Kind::Names, &mut self.buffer, |out| {
                 if let Err(error) = serde_json::to_writer(out, names) {
                     tracing::error!(%error, "names cannot be recorded");
@@ -238,11 +238,11 @@ impl Writer {
 
     fn put_pods(&mut self, at: Timestamp, pods: &Arc<PodSet>) {
         let before: HashMap<&str, usize> =
-            self.pods.pods().iter().enumerate().map(|(place, known)| (&*known.pod.uid, place)).collect();
+            self.pods.pods().iter().enumerate().map(|(index, known)| (&*known.pod.uid, index)).collect();
         let change = |known: &Arc<eviction_core::pods::KnownPod>| {
             let same = before.get(&*known.pod.uid).copied();
-            match same.filter(|place| self.pods.pods()[*place].pod == known.pod) {
-                Some(place) => PodChange::Same(place),
+            match same.filter(|index| self.pods.pods()[*index].pod == known.pod) {
+                Some(index) => PodChange::Same(index),
                 None => PodChange::New(pods::write(&known.pod)),
             }
         };
@@ -251,19 +251,19 @@ impl Writer {
         self.pods = Arc::clone(pods);
     }
 
-    fn note_clock(&mut self, at: Timestamp, shown: Timestamp) {
+    fn record_clock(&mut self, at: Timestamp, shown: Timestamp) {
         let offset = i64::try_from(shown.as_nanosecond() - at.as_nanosecond()).unwrap_or(0);
-        // Less is the clock's own drift.
+        // Smaller differences are the drift of the clock.
         if self.clock_offset.is_none_or(|before| before.abs_diff(offset) > 50_000_000) {
             self.clock_offset = Some(offset);
             self.put(Kind::Clock, &offset);
         }
     }
 
-    /// Compresses a piece of a complete segment. Whether there is more to do.
+    /// Compresses a piece of a complete segment. Returns whether there is more to do.
     ///
     /// # Errors
-    /// If it cannot be written; the segment stays as it is.
+    /// If the piece cannot be written. The segment then stays as it is.
     pub fn compress(&mut self) -> io::Result<bool> {
         if self.compression.is_none() {
             let Some(path) = self.complete.pop() else { return Ok(false) };
@@ -281,12 +281,12 @@ impl Writer {
         Ok(self.compression.is_some() || !self.complete.is_empty())
     }
 
-    /// Removes the oldest segments while there are too many. The bytes that are left, and whether the file
-    /// system has room for more.
+    /// Removes the oldest segments while a limit is exceeded. Returns the size of the remaining segments in
+    /// bytes, and whether the file system has room for more.
     ///
     /// # Errors
     /// If the directory cannot be read.
-    pub fn tidy(&mut self) -> io::Result<(u64, bool)> {
+    pub fn enforce_limits(&mut self) -> io::Result<(u64, bool)> {
         let open = self.open.as_ref().map(|open| open.path.clone());
         let mut segments = Vec::new();
         for path in self.segments()? {
@@ -318,7 +318,7 @@ impl Writer {
     }
 }
 
-/// The segments in a directory, the oldest first.
+/// Returns the segments in a directory, the oldest first.
 pub(super) fn segments(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(directory)? {
@@ -331,7 +331,7 @@ pub(super) fn segments(directory: &Path) -> io::Result<Vec<PathBuf>> {
         }
     }
     found.sort();
-    // Both are there if the agent was killed between the two: then the compressed one is whole.
+    // Both files exist if the agent was killed between the two steps. Then the compressed one is complete.
     let compressed = |path: &PathBuf| path.with_extension(format!("{PLAIN}.{COMPRESSED}"));
     let all = found.clone();
     found.retain(|path| !has_extension(path, PLAIN) || !all.contains(&compressed(path)));
@@ -342,7 +342,7 @@ fn has_extension(path: &Path, extension: &str) -> bool {
     path.extension().is_some_and(|it| it == extension)
 }
 
-/// A complete segment on its way to a smaller one.
+/// The compression of a complete segment.
 #[derive(Debug)]
 struct Compression {
     from: PathBuf,
@@ -359,7 +359,7 @@ impl Compression {
         Ok(Self { from, source, part, out })
     }
 
-    /// Whether there is more. Each piece is a zstd frame of its own.
+    /// Compresses the next piece as a separate zstd frame. Returns whether there is more to do.
     fn step(&mut self) -> io::Result<bool> {
         let mut piece = Vec::with_capacity(PIECE);
         (&mut self.source).take(PIECE as u64).read_to_end(&mut piece)?;
@@ -367,7 +367,7 @@ impl Compression {
             self.out.write_all(&compress_to_vec(&*piece, CompressionLevel::Fastest))?;
             return Ok(true);
         }
-        // The times of segments tell their age.
+        // The age of a segment is computed from its modification time.
         self.out.set_modified(self.source.metadata()?.modified()?)?;
         fs::rename(&self.part, self.from.with_extension(format!("{PLAIN}.{COMPRESSED}")))?;
         fs::remove_file(&self.from)?;

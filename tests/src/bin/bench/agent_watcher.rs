@@ -1,4 +1,4 @@
-//! The agent as the one that watches.
+//! The agent as the watcher of a bench.
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
@@ -7,7 +7,7 @@ use tests::interrupt::Interrupt;
 use tests::node::{MIB, Node};
 
 use crate::case::Case;
-use crate::hog_node::{Decided, Hog, HogNode, Watcher};
+use crate::hog_node::{Decision, Hog, HogNode, Watcher};
 use crate::observer::Screen;
 use crate::testbed::Testbed;
 
@@ -17,7 +17,7 @@ pub(crate) struct AgentWatcher {
     agent: Agent,
     screens: Vec<Screen>,
     interrupt: Interrupt,
-    /// Decisions before the run at hand.
+    /// The number of decisions before the current run.
     decisions: usize,
     victim: String,
 }
@@ -28,7 +28,7 @@ impl AgentWatcher {
         let kubelet = json!({"evictionHard": {"memory.available": hard}});
         let mut options = testbed.options(node, &kubelet)?;
         if case.kernel_kill {
-            options.config = Some(with_kernel_kill(node)?);
+            options.config = Some(write_kernel_kill_config(node)?);
         }
         case.observer.prepare(node, &mut options)?;
         let agent = Agent::start(&options, &testbed.interrupt)?;
@@ -37,7 +37,7 @@ impl AgentWatcher {
         Ok(Self { agent, screens, interrupt, decisions: 0, victim })
     }
 
-    /// The backend that a source uses.
+    /// Returns the backend that a source uses.
     pub(crate) fn backend(&self, source: &str) -> Option<String> {
         self.agent.backend(source).map(|(backend, _)| backend)
     }
@@ -48,7 +48,7 @@ impl AgentWatcher {
     }
 }
 
-fn with_kernel_kill(node: &Node) -> Result<std::path::PathBuf> {
+fn write_kernel_kill_config(node: &Node) -> Result<std::path::PathBuf> {
     let file = node.file("agent.yaml");
     let config = json!({
         "apiVersion": "eviction-agent.io/v1alpha1",
@@ -65,28 +65,28 @@ impl Watcher for AgentWatcher {
         Ok(())
     }
 
-    fn decided(&mut self) -> Result<Option<Decided>> {
-        let mut decisions = self.agent.heard()?.iter().filter(|event| event.kind() == "eviction_decision");
+    fn poll_decision(&mut self) -> Result<Option<Decision>> {
+        let mut decisions = self.agent.events()?.iter().filter(|event| event.kind() == "eviction_decision");
         let Some(event) = decisions.nth(self.decisions) else { return Ok(None) };
-        let decided = Decided {
+        let decided = Decision {
             at_ns: event.number("decided_mono_ns").context("a decision has no time")?,
             stamped_ns: event.number("crossed_mono_ns"),
-            seen_by: event.text("detected_by").to_owned(),
+            detected_by: event.text("detected_by").to_owned(),
         };
         event.pod().clone_into(&mut self.victim);
         self.decisions += 1;
         Ok(Some(decided))
     }
 
-    /// Waits until the agent knows that its victim is gone and the pressure over.
-    fn settle(&mut self, _: &HogNode<'_>, hog: &Hog<'_>, decided: bool) -> Result<()> {
+    /// Waits until the agent has reported the end of its victim and of the pressure.
+    fn wait_until_settled(&mut self, _: &HogNode<'_>, hog: &Hog<'_>, decided: bool) -> Result<()> {
         if !decided {
             return Ok(());
         }
         ensure!(self.victim == hog.pod, "{} was chosen, and not {}", self.victim, hog.pod);
         let (agent, decisions) = (&mut self.agent, self.decisions);
         self.interrupt.until("the agent sees the end of its victim", agent::GUARD, || {
-            Ok(agent.is_settled(decisions)?.then_some(()))
+            Ok(agent.has_reported_recovery(decisions)?.then_some(()))
         })
     }
 }

@@ -1,4 +1,4 @@
-//! What is let across the line, and under which circumstances.
+//! The cases of benches: what grows beyond the threshold, and under which conditions.
 
 use std::path::Path;
 
@@ -8,20 +8,20 @@ use ::tests::stamps::Record;
 
 use crate::observer::Observer;
 
-/// What grows.
+/// The kind of growth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hog {
     /// Fresh pages of 4 KiB.
     Fresh,
     /// Pages of 2 MiB.
     Huge,
-    /// Pages given back before with `MADV_DONTNEED`.
+    /// Pages that were freed before with `MADV_DONTNEED`.
     Refault,
     /// Fresh pages, by four threads.
     Threads,
     /// A file in memory.
     Tmpfs,
-    /// A file on disk: its pages are inactive, and the line is none of its business.
+    /// A file on disk: its pages are inactive, so they do not cross the threshold.
     PageCache,
 }
 
@@ -40,12 +40,12 @@ impl Hog {
         }
     }
 
-    /// Whether the line is to be seen as crossed.
+    /// Returns whether the growth must be seen as a crossing.
     pub(crate) fn crosses(self) -> bool {
         self != Self::PageCache
     }
 
-    /// The workload's arguments.
+    /// Returns the workload's arguments.
     pub(crate) fn arguments(self, size: u64, rate: Rate, stamps: &Path, disk: &Path) -> Vec<String> {
         let kind = match self {
             Self::Fresh | Self::Threads => "fresh",
@@ -82,14 +82,14 @@ impl Hog {
     }
 }
 
-/// How fast it grows.
+/// The rate of the growth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rate {
     /// 0.1 GB/s.
     Tenth,
     /// 1 GB/s.
     One,
-    /// As fast as it goes.
+    /// Unlimited.
     Full,
 }
 
@@ -104,7 +104,7 @@ impl Rate {
         }
     }
 
-    /// 0 for no bound.
+    /// Returns the rate; 0 is unlimited.
     pub(crate) fn bytes_per_second(self) -> u64 {
         match self {
             Self::Tenth => 100_000_000,
@@ -114,12 +114,12 @@ impl Rate {
     }
 }
 
-/// What else runs on the machine.
+/// The other load on the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Load {
-    /// Nothing of ours.
+    /// No other load.
     Idle,
-    /// 15 processes that want a processor, and 4 that touch memory and give it back.
+    /// 15 processes that use the processor, and 4 that touch memory and free it.
     Hogs,
 }
 
@@ -129,27 +129,26 @@ pub(crate) struct Case {
     pub(crate) load: Load,
     pub(crate) hog: Hog,
     pub(crate) rate: Rate,
-    /// Page cache has filled the node to its limit before, so that usage stands still.
+    /// Whether page cache has filled the node to its limit before, so that usage stays constant.
     pub(crate) cache_full: bool,
-    /// The kernel may carry out a standing verdict.
+    /// Whether the kernel may carry out an armed kill order.
     pub(crate) kernel_kill: bool,
     pub(crate) observer: Observer,
-    /// Pods of the node.
+    /// The number of pods on the node.
     pub(crate) pods: usize,
-    /// The working set that the node must not pass.
+    /// The working set that the node must not exceed, bytes.
     pub(crate) line: u64,
-    /// How far a hog grows beyond the line if nobody ends it.
+    /// How far a hog grows beyond that if it is not ended, bytes.
     pub(crate) room: u64,
-    /// Crossings that count.
+    /// The number of valid crossings to measure.
     pub(crate) n: usize,
 }
 
-/// The usual line.
+/// The usual working set that the node must not exceed, bytes.
 pub(crate) const LINE: u64 = 256 * MIB;
 
 impl Case {
-    /// So many crossings of a node with few pods, by fresh pages at 1 GB/s, while nothing else is
-    /// going on.
+    /// Creates a case of `n` crossings on a node with few pods, by fresh pages at 1 GB/s, without other load.
     pub(crate) fn new(n: usize) -> Self {
         let (load, hog, rate) = (Load::Idle, Hog::Fresh, Rate::One);
         let (cache_full, kernel_kill, pods) = (false, false, super::hog_node::FEW);
@@ -158,7 +157,7 @@ impl Case {
         Self { load, hog, rate, cache_full, kernel_kill, observer, pods, line, room, n }
     }
 
-    /// As rows have it.
+    /// Returns the name in rows.
     pub(crate) fn name(self) -> String {
         let load = match self.load {
             Load::Idle => "idle",
@@ -177,17 +176,18 @@ impl Case {
         name + self.observer.suffix()
     }
 
-    /// What must stay available; as much again lies between the end of the growth and the bound.
+    /// Returns the memory that must stay available, bytes: the growth beyond the threshold, and as much again
+    /// between the end of the growth and the node's memory.
     pub(crate) fn threshold(self) -> u64 {
         2 * self.room
     }
 
-    /// Memory of the node, and a bound that nothing in it can pass.
+    /// Returns the memory of the node, bytes. Its cgroup cannot exceed it.
     pub(crate) fn memory(self) -> u64 {
         self.line + self.threshold()
     }
 
-    /// Where a hog stops by itself.
+    /// Returns the size at which a hog stops by itself, bytes.
     pub(crate) fn size(self) -> u64 {
         self.line + self.room
     }
@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_those_by_which_runs_are_compared() {
+    fn case_names_are_stable() {
         let case = Case::new(1);
         assert_eq!(case.name(), "idle, fresh, 1 GB/s");
         let case = Case { load: Load::Hogs, hog: Hog::PageCache, rate: Rate::Tenth, ..case };
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hog_ends_between_the_line_and_the_bound() {
+    fn a_hog_stops_between_the_threshold_and_the_memory_limit() {
         for case in [Case { room: 1024 * MIB, ..Case::new(1) }, Case { line: 64 * MIB, ..Case::new(1) }] {
             assert!(case.line < case.size() && case.size() < case.memory());
             assert_eq!(case.memory() - case.threshold(), case.line);

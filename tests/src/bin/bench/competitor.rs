@@ -1,7 +1,7 @@
-//! The programs that others use: Debian's packages, as they are.
+//! Other programs that watch a node: Debian's packages, unmodified.
 //!
-//! Each that ends processes runs in a process namespace of its own, in which there is nothing but
-//! it and what it is to end.
+//! Each program that ends processes runs in its own process namespace, which contains only the program and the
+//! processes that it must end.
 
 use std::ffi::OsStr;
 use std::net::{SocketAddr, TcpListener};
@@ -15,7 +15,7 @@ use ::tests::process::Process;
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 
-/// Something that watches a node.
+/// A program that watches a node and is compared with the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Competitor {
     Earlyoom,
@@ -25,7 +25,7 @@ pub(crate) enum Competitor {
 impl Competitor {
     pub(crate) const ALL: [Self; 2] = [Self::Earlyoom, Self::Nohang];
 
-    /// As rows have it, with the version that the set-up installs.
+    /// Returns the name in rows, with the version that the setup installs.
     pub(crate) fn program(self) -> &'static str {
         match self {
             Self::Earlyoom => "earlyoom 1.7",
@@ -40,44 +40,45 @@ impl Competitor {
         }
     }
 
-    pub(crate) fn named(name: &str) -> Option<Self> {
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|competitor| competitor.name() == name)
     }
 
-    /// The greatest threshold that it takes on a machine with so much memory, bytes.
+    /// Returns the greatest threshold that the program accepts on a machine with `total` bytes of memory,
+    /// bytes.
     pub(crate) fn greatest_threshold(self, total: u64) -> u64 {
         match self {
             Self::Earlyoom => total,
-            // It calls half of the memory and more an invalid value.
+            // nohang rejects half of the memory and more as an invalid value.
             Self::Nohang => total / 2,
         }
     }
 
-    /// As it comes.
+    /// Returns the program's command with the default configuration.
     pub(crate) fn by_default(self, folder: Option<&Path>) -> Result<Command> {
         Ok(match self {
             Self::Earlyoom => command(folder, "usr/bin/earlyoom", ["-r", "3600"]),
             Self::Nohang => {
-                let config = found(folder, "etc/nohang/nohang.conf").display().to_string();
+                let config = path_in(folder, "etc/nohang/nohang.conf").display().to_string();
                 command(folder, "usr/sbin/nohang", ["--monitor", "--config", &config])
             }
         })
     }
 
-    /// Sends SIGKILL when the machine has less than that available; `scratch` is a folder of the
-    /// caller's.
-    pub(crate) fn below(self, bytes: u64, folder: Option<&Path>, scratch: &Path) -> Result<Command> {
+    /// Returns a command that sends SIGKILL when the machine has less than `bytes` available; `scratch` is a
+    /// folder of the caller.
+    pub(crate) fn with_threshold(self, bytes: u64, folder: Option<&Path>, scratch: &Path) -> Result<Command> {
         match self {
             Self::Earlyoom => {
                 let kib = (bytes / 1024).to_string();
-                // The second figure is where SIGKILL takes the place of SIGTERM. It waits for swap to be short as
-                // well, and a hundred percent of it always is.
+                // From the second value on, earlyoom sends SIGKILL instead of SIGTERM. It also waits for swap
+                // to be short, which it always is at 100 %.
                 let memory = format!("{kib},{kib}");
                 Ok(command(folder, "usr/bin/earlyoom", ["-p", "-r", "0", "-M", &memory, "-s", "100,100"]))
             }
             Self::Nohang => {
                 let config = scratch.join("nohang.conf");
-                let shipped = found(folder, "etc/nohang/nohang.conf");
+                let shipped = path_in(folder, "etc/nohang/nohang.conf");
                 let text = std::fs::read_to_string(&shipped)
                     .with_context(|| format!("read {}", shipped.display()))?;
                 std::fs::write(&config, with_thresholds(&text, bytes / MIB)?)
@@ -89,37 +90,37 @@ impl Competitor {
     }
 }
 
-/// The shipped configuration with both thresholds at so many MiB: the hard one sends SIGKILL.
+/// Returns the shipped configuration with both thresholds at `mib` MiB: the hard one sends SIGKILL.
 fn with_thresholds(text: &str, mib: u64) -> Result<String> {
     let keys = ["soft_threshold_min_mem", "hard_threshold_min_mem"];
-    let is = |line: &str, key: &str| line.split('=').next().is_some_and(|name| name.trim() == key);
-    if let Some(key) = keys.iter().find(|key| !text.lines().any(|line| is(line, key))) {
+    let has_key = |line: &str, key: &str| line.split('=').next().is_some_and(|name| name.trim() == key);
+    if let Some(key) = keys.iter().find(|key| !text.lines().any(|line| has_key(line, key))) {
         bail!("the configuration of nohang has no {key}");
     }
-    let line = |line: &str| match keys.iter().find(|key| is(line, key)) {
+    let line = |line: &str| match keys.iter().find(|key| has_key(line, key)) {
         Some(key) => format!("{key} = {mib} M\n"),
         None => format!("{line}\n"),
     };
     Ok(text.lines().map(line).collect())
 }
 
-/// A program of a folder like `/`, or of the machine.
+/// Returns the command of a program in `folder`, which is laid out like `/`, or of the machine.
 fn command<S: AsRef<OsStr>>(
     folder: Option<&Path>,
     path: &str,
     arguments: impl IntoIterator<Item = S>,
 ) -> Command {
-    let mut command = Command::new(found(folder, path));
+    let mut command = Command::new(path_in(folder, path));
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command
 }
 
-fn found(folder: Option<&Path>, path: &str) -> PathBuf {
+fn path_in(folder: Option<&Path>, path: &str) -> PathBuf {
     folder.unwrap_or(Path::new("/")).join(path)
 }
 
-/// The same in a namespace of its own, which ends with it.
-pub(crate) fn alone(command: &Command) -> Command {
+/// Returns the command in its own process namespace, which ends with it.
+pub(crate) fn in_own_namespace(command: &Command) -> Command {
     let mut outer = Command::new("unshare");
     outer.args(["--pid", "--fork", "--kill-child=KILL", "--mount-proc"]);
     outer.arg(command.get_program()).args(command.get_args());
@@ -127,12 +128,12 @@ pub(crate) fn alone(command: &Command) -> Command {
     outer
 }
 
-/// Runs a command in a namespace of its own until it ends, and returns the JSON that it prints.
+/// Runs a command in its own process namespace until it ends, and returns the JSON that it prints.
 ///
 /// # Errors
 /// If it cannot be run, fails, or prints something else.
-pub(crate) fn output_alone(inside: &Command, name: &str, interrupt: &Interrupt) -> Result<Value> {
-    let mut outer = alone(inside);
+pub(crate) fn output_in_own_namespace(inside: &Command, name: &str, interrupt: &Interrupt) -> Result<Value> {
+    let mut outer = in_own_namespace(inside);
     outer.stdout(Stdio::piped()).stderr(Stdio::inherit());
     let mut process = Process::spawn(&mut outer)?;
     let out = process.child().stdout.take().context("the output of the namespace")?;
@@ -143,15 +144,15 @@ pub(crate) fn output_alone(inside: &Command, name: &str, interrupt: &Interrupt) 
     serde_json::from_str(&text).with_context(|| format!("the output was `{text}`"))
 }
 
-/// node-exporter, and where it listens.
+/// Returns the command of node-exporter and the address at which it listens.
 pub(crate) fn node_exporter(folder: Option<&Path>) -> Result<(Command, SocketAddr)> {
-    // Free a moment ago, and nobody else asks for it here.
+    // The port was free a moment ago, and no other process requests it here.
     let free = TcpListener::bind("127.0.0.1:0").context("find a free port")?.local_addr()?;
     let listen = format!("--web.listen-address={free}");
     Ok((command(folder, "usr/bin/prometheus-node-exporter", [listen]), free))
 }
 
-/// The first process that a process has made.
+/// Returns the ID of the first child of a process.
 pub(crate) fn child_of(process: &Process) -> Result<Option<u32>> {
     let pid = process.pid();
     let path = format!("/proc/{pid}/task/{pid}/children");
@@ -164,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_thresholds_are_set_and_nothing_else() {
+    fn both_nohang_thresholds_are_set_and_other_lines_stay() {
         let shipped = "a = 1\n  soft_threshold_min_mem = 5 %\n# hard_threshold_min_mem = x\nhard_threshold_min_mem = 2 %\n";
         let set = with_thresholds(shipped, 300).unwrap();
         assert_eq!(

@@ -1,9 +1,9 @@
-//! A namespace in which there is a hog, one that is to end it, and nothing else to be ended.
+//! A process namespace that contains a hog, a competitor that must end it, and no other process to end.
 //!
-//! What the others watch is the whole machine's `MemAvailable`. So they are given a threshold a
-//! certain way below what is available at that moment, and the hog, bounded by its own group,
-//! covers that way: the machine keeps all that it needs. The crossing is seen by a thread that
-//! runs before all others and looks each millisecond.
+//! Competitors watch `MemAvailable` of the whole machine. So their threshold is set a fixed distance below what
+//! is available at that moment, and the hog, limited by its cgroup, grows by that distance: the machine keeps
+//! all the memory that it needs. A thread that runs before all others reads `MemAvailable` each millisecond and
+//! sees the crossing.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tests::agent;
 use tests::cgroup::Group;
 use tests::clock;
-use tests::death::Death;
+use tests::death::DeathWatcher;
 use tests::growth::{Climb, Pages};
 use tests::interrupt::Interrupt;
 use tests::meminfo;
@@ -26,11 +26,11 @@ use tests::workload::Workload;
 
 use crate::case::{Case, LINE};
 use crate::competitor::{self, Competitor};
-use crate::hog_node::Decided;
+use crate::hog_node::Decision;
 use crate::runs::Run;
 use crate::testbed::Testbed;
 
-/// Outside: the hog's group.
+/// The side outside the namespace: the hog's cgroup.
 #[derive(Debug)]
 pub(crate) struct CompetitorNamespace<'a> {
     testbed: &'a Testbed,
@@ -46,7 +46,7 @@ impl<'a> CompetitorNamespace<'a> {
         Ok(Self { testbed, case, competitor, node })
     }
 
-    /// One crossing; `None` if what others do on the machine spoiled it.
+    /// Measures one crossing; `None` if other activity on the machine spoiled it.
     pub(crate) fn cross(&self) -> Result<Option<Run>> {
         let Self { testbed, case, competitor, node } = self;
         let (stamps, scratch) = (node.file("stamps"), node.file("."));
@@ -60,7 +60,7 @@ impl<'a> CompetitorNamespace<'a> {
             inside.arg("--competitors-folder").arg(competitors);
         }
         inside.arg("--").args(case.hog.arguments(case.size(), case.rate, &stamps, testbed.disk()?));
-        let reported = competitor::output_alone(&inside, competitor.name(), &testbed.interrupt)?;
+        let reported = competitor::output_in_own_namespace(&inside, competitor.name(), &testbed.interrupt)?;
         let record = Record::read(&stamps)?;
         std::fs::remove_file(&stamps).context("remove the stamps of a run")?;
         Ok(self.run(&reported, &record))
@@ -70,17 +70,17 @@ impl<'a> CompetitorNamespace<'a> {
         let growth = self.case.hog.growth(record);
         let crossed = reported["crossed_ns"].as_u64()?;
         let (first, last) = (record.go?, growth.last()?);
-        // What the hog was not there for was somebody else's growth.
+        // A crossing outside the hog's growth was caused by another process.
         if crossed <= first || crossed >= last.ns && reported["dead_ns"].is_null() {
             return None;
         }
         let line = growth.bytes_at(crossed)?;
         let dead = reported["dead_ns"].as_u64();
-        let decided = dead.map(|_| Decided {
-            // A process that is killed touches nothing any more: that is when the signal came.
+        let decided = dead.map(|_| Decision {
+            // A killed process touches no more memory, so the last stamp is when the signal arrived.
             at_ns: last.ns,
             stamped_ns: None,
-            seen_by: self.competitor.name().to_owned(),
+            detected_by: self.competitor.name().to_owned(),
         });
         Some(Run { climb: Climb::new(growth, 0, line, Pages::Refault), decided, dead })
     }
@@ -105,37 +105,37 @@ pub(crate) struct Inside {
     hog: Vec<String>,
 }
 
-/// How long a competitor is given to start, and to have looked at the machine.
+/// The time for a competitor to start and to read the machine's memory for the first time.
 const WARM: Duration = Duration::from_millis(1500);
-/// How long it may take after the growth before it counts as missed.
+/// How long after the growth a decision may come before it counts as missed.
 const PATIENCE_NS: u64 = 3_000_000_000;
 
-/// With less than that available it would not be the hog alone that is in danger.
-const LEAST: u64 = 4096 * MIB;
+/// With less available memory, other processes than the hog would be in danger.
+const MIN_AVAILABLE: u64 = 4096 * MIB;
 
-/// Lets the hog grow, and prints when the line was crossed and when the hog died.
+/// Lets the hog grow, and prints when the threshold was crossed and when the hog died.
 pub(crate) fn inside(args: &Inside) -> Result<()> {
     let Inside { competitor, group, stamps, scratch, workload, competitors_folder, hog } = args;
-    let competitor = Competitor::named(competitor).context("there is no such program")?;
+    let competitor = Competitor::from_name(competitor).context("there is no such program")?;
     let interrupt = Interrupt::install()?;
     ensure!(std::process::id() == 1, "this is for a namespace of its own");
     let group = Group::existing(group)?;
     let mut hog = Workload::start(workload, &group, hog)?;
     let available = meminfo::available()?;
     let threshold = available - LINE;
-    let mut command = competitor.below(threshold, competitors_folder.as_deref(), scratch)?;
+    let mut command = competitor.with_threshold(threshold, competitors_folder.as_deref(), scratch)?;
     let mut competitor = Process::spawn(&mut command)?;
     interrupt.sleep(WARM + Duration::from_nanos(clock::now() % 500_000_000))?;
     if !competitor.is_running()? {
         bail!("it ended by itself: {}", agent::describe(competitor.wait()?));
     }
     let sampler = Sampler::below(threshold);
-    let death = Death::of(&group, hog.pid())?;
+    let death = DeathWatcher::start(&group, hog.pid())?;
     hog.go()?;
     let dead = loop {
         interrupt.check()?;
         if !hog.process().is_running()? {
-            break Some(death.at(&interrupt, agent::GUARD)?);
+            break Some(death.wait(&interrupt, agent::GUARD)?);
         }
         let grown = Record::read(stamps)?.done;
         if grown.is_some_and(|grown| clock::now() > grown + PATIENCE_NS) {
@@ -148,10 +148,10 @@ pub(crate) fn inside(args: &Inside) -> Result<()> {
     Ok(())
 }
 
-/// Why a competitor cannot be asked for a line as far as [`LINE`] from what this machine has available.
+/// Returns why a competitor cannot be used with a threshold [`LINE`] below this machine's available memory.
 pub(crate) fn refusal(competitor: Competitor) -> Result<Option<String>> {
     let (available, total) = (meminfo::available()?, meminfo::total()?);
-    if available <= LEAST {
+    if available <= MIN_AVAILABLE {
         return Ok(Some(format!("this machine has but {} MiB available", available / MIB)));
     }
     let threshold = available.saturating_sub(LINE);
@@ -162,7 +162,7 @@ pub(crate) fn refusal(competitor: Competitor) -> Result<Option<String>> {
     }))
 }
 
-/// Looks each millisecond, before everybody else.
+/// Reads `MemAvailable` each millisecond, in a thread that runs before all others.
 struct Sampler {
     thread: std::thread::JoinHandle<Result<Option<u64>>>,
     end: Arc<AtomicBool>,
@@ -173,7 +173,7 @@ impl Sampler {
         let end = Arc::new(AtomicBool::new(false));
         let ended = Arc::clone(&end);
         let thread = std::thread::spawn(move || {
-            tests::process::run_first()?;
+            tests::process::set_fifo_priority()?;
             while !ended.load(Ordering::Relaxed) {
                 if meminfo::available()? < threshold {
                     return Ok(Some(clock::now()));

@@ -1,4 +1,4 @@
-//! What a program costs while it runs.
+//! The cost of a running program.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,11 +9,11 @@ use tests::bench::row::Row;
 use tests::clock;
 use tests::node::MIB;
 
-/// A running program, sampled again and again.
+/// A running program that is sampled repeatedly.
 #[derive(Debug)]
-pub(crate) struct Watched {
+pub(crate) struct CostSampler {
     pid: u32,
-    /// Times that each thread had gone to sleep by itself; those that have ended count too.
+    /// The number of voluntary context switches of each thread, including threads that have ended.
     sleeps: BTreeMap<u32, u64>,
     before: Sample,
     costs: Vec<Cost>,
@@ -22,7 +22,7 @@ pub(crate) struct Watched {
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     at: Instant,
-    /// Time on a processor, all threads together, those that have ended too.
+    /// The processor time of all threads, including those that have ended.
     cpu: Duration,
     sleeps: u64,
 }
@@ -30,22 +30,22 @@ struct Sample {
 #[derive(Clone, Copy, Debug)]
 struct Cost {
     rss_mib: f64,
-    /// Of a core.
+    /// Percent of one core.
     cpu_percent: f64,
     wakeups_per_second: f64,
 }
 
-/// Wake-ups are counted for so long.
+/// The span to which the number of wake-ups is scaled.
 const SPAN_SECONDS: f64 = 120.0;
 
-impl Watched {
+impl CostSampler {
     pub(crate) fn new(pid: u32) -> Result<Self> {
         let mut sleeps = BTreeMap::new();
         let before = Sample::of(pid, &mut sleeps)?;
         Ok(Self { pid, sleeps, before, costs: Vec::new() })
     }
 
-    /// Notes what it has cost since the last sample.
+    /// Adds the cost since the last sample.
     pub(crate) fn sample(&mut self) -> Result<()> {
         let now = Sample::of(self.pid, &mut self.sleeps)?;
         let seconds = now.at.duration_since(self.before.at).as_secs_f64();
@@ -58,7 +58,7 @@ impl Watched {
         Ok(())
     }
 
-    /// Memory, time and wake-ups.
+    /// Returns the rows for memory, processor time and wake-ups.
     pub(crate) fn rows(&self, case: &str) -> [Row; 3] {
         let of = |value: fn(&Cost) -> f64| self.costs.iter().map(value).collect();
         [
@@ -80,18 +80,18 @@ impl Sample {
             let count = number(&status, "voluntary_ctxt_switches:").context("status has no switches")?;
             sleeps.insert(id, count);
         }
-        Ok(Self { at: Instant::now(), cpu: clock::spent_by(pid)?, sleeps: sleeps.values().sum() })
+        Ok(Self { at: Instant::now(), cpu: clock::cpu_time(pid)?, sleeps: sleeps.values().sum() })
     }
 }
 
-/// Bytes of memory that a process occupies.
+/// Returns the bytes of memory that a process occupies.
 fn rss(pid: u32) -> Result<u64> {
     let path = format!("/proc/{pid}/smaps_rollup");
     let text = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
     Ok(number(&text, "Rss:").context("smaps_rollup has no Rss")? * 1024)
 }
 
-/// The number behind a key at the start of a line.
+/// Returns the number after a key at the start of a line.
 fn number(text: &str, key: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(key)?.split_whitespace().next()?.parse().ok())
 }

@@ -1,5 +1,5 @@
-//! From the crossing of a threshold on a disk to the decision: with the hooks, by the timer alone, and by polls of
-//! statfs, which is how the kubelet sees it. And what that costs writers and a calm node.
+//! The time from the crossing of a disk threshold to the decision: with BPF hooks, with the timer alone, and by
+//! polling statfs, as the kubelet does. Also the cost for writers and for a calm node.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -18,26 +18,26 @@ use tests::process::wait_until;
 use tests::stamps::Record;
 use tests::workload::Workload;
 
-use crate::cost::Watched;
+use crate::cost::CostSampler;
 use crate::idle::MOST_PODS;
 use crate::overhead::{cpu_ns, percent};
 use crate::testbed::Testbed;
 
 const DISK: u64 = 1536 * MIB;
-/// On a small one the timer comes often, since it could be filled soon.
+/// On a small disk the timer fires often, since the disk could be filled soon.
 const CALM_DISK: u64 = 16 * 1024 * MIB;
-/// Of each pod; a disk of that size has a million inodes.
+/// The files of each pod; a disk of that size has a million inodes.
 const CALM_FILES: usize = 9_000;
-/// A bound for what runs here: page cache must not be short.
+/// The memory limit of the test's node: page cache must not be short.
 const MEMORY: u64 = 8192 * MIB;
 const VOLUME: &str = "scratch";
-/// The hooks that are attached all the time: without them the timer is alone.
+/// The hooks that are always attached. Without them only the timer is left.
 const EXT4: &str = "tp_btf ext4_allocate_blocks, ext4_free_blocks, ext4_allocate_inode, ext4_free_inode";
-/// What is left of the agent's start is not measured.
+/// The pause after the agent's start, which is not measured.
 const SETTLE: Duration = Duration::from_millis(400);
-/// The dense hook is attached at this headroom; one go of the writer takes less.
+/// The headroom at which the dense hook is attached; one go of the writer uses less.
 const NEAR: u64 = 48 * MIB;
-/// 64 KiB each.
+/// The number of blocks, 64 KiB each.
 const BLOCKS: &str = "256";
 const GOES: usize = 12;
 /// The case of a writer that is killed in the kernel.
@@ -47,16 +47,16 @@ kind: AgentConfiguration
 kernelKill: HardDisk
 thresholdMargin: {mode: Never}
 ";
-/// A full sample falls into each.
+/// The length of one measurement; a full sample falls into each.
 const PIECE: Duration = Duration::from_secs(10);
 
-/// What crosses the threshold.
+/// The load that crosses the threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Load {
     Write,
     Create,
     Allocate,
-    /// Of a volume with a limit, not of the disk.
+    /// Crosses the limit of a volume, not the threshold of the disk.
     Limit,
 }
 
@@ -76,7 +76,7 @@ impl Load {
         if self == Self::Create { "nodefs.inodesFree" } else { "nodefs.available" }
     }
 
-    /// How much is left before it begins.
+    /// Returns how much is left before the threshold at the start: bytes, or inodes for `Create`.
     fn headroom(self) -> u64 {
         match self {
             Self::Write | Self::Allocate => 256 * MIB,
@@ -85,106 +85,111 @@ impl Load {
         }
     }
 
-    fn left(self, path: &Path) -> Result<u64> {
+    fn available(self, path: &Path) -> Result<u64> {
         let stat = statvfs(path).with_context(|| format!("look at {}", path.display()))?;
         Ok(if self == Self::Create { stat.f_ffree } else { stat.f_bavail * stat.f_frsize })
     }
 }
 
-/// Who decides.
+/// How the crossing is detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Means {
+enum DetectionMethod {
     Hooks,
     Timer,
     Poll(Duration),
 }
 
-impl Means {
+impl DetectionMethod {
     const ALL: [Self; 4] =
         [Self::Hooks, Self::Timer, Self::Poll(Duration::from_secs(1)), Self::Poll(Duration::from_secs(10))];
 
-    /// Polls that come late take long.
+    /// Polls with a long period take long, so they get fewer runs.
     fn runs(self, runs: usize) -> usize {
         if self == Self::Poll(Duration::from_secs(10)) { runs.min(3) } else { runs }
     }
 }
 
-/// How late a decision was, microseconds, and how much was taken beyond the threshold by then.
+/// The delay of a decision in microseconds, and how much was used beyond the threshold by then.
 struct Crossing {
     late_us: f64,
-    beyond: f64,
+    overshoot: f64,
 }
 
 pub(crate) fn run(testbed: &mut Testbed, runs: usize, pairs: usize, seconds: u64) -> Result<()> {
-    testbed.begin(None)?;
-    for load in Load::ALL.into_iter().filter(|load| testbed.wants(load.name())).collect::<Vec<_>>() {
-        for means in Means::ALL {
-            if load == Load::Limit && means != Means::Hooks {
+    testbed.print_machine(None)?;
+    for load in Load::ALL.into_iter().filter(|load| testbed.is_selected(load.name())).collect::<Vec<_>>() {
+        for method in DetectionMethod::ALL {
+            if load == Load::Limit && method != DetectionMethod::Hooks {
                 continue;
             }
             let mut crossings = Vec::new();
-            for run in 0..means.runs(if load == Load::Limit { runs.min(3) } else { runs }) {
-                let which = || format!("{}, {means:?}, run {}", load.name(), run + 1);
-                crossings.push(cross(testbed, load, means).with_context(which)?);
+            for run in 0..method.runs(if load == Load::Limit { runs.min(3) } else { runs }) {
+                let which = || format!("{}, {method:?}, run {}", load.name(), run + 1);
+                crossings.push(cross(testbed, load, method).with_context(which)?);
             }
-            testbed.progress(&format!("{}, {means:?}: {} crossings", load.name(), crossings.len()));
-            testbed.keep(rows(load, means, &crossings))?;
+            testbed.progress(&format!("{}, {method:?}: {} crossings", load.name(), crossings.len()));
+            testbed.add_rows(rows(load, method, &crossings))?;
         }
     }
-    if testbed.wants(KILLED) {
-        let beyond = (0..runs).map(|_| kill_writer(testbed)).collect::<Result<_>>()?;
-        testbed.keep(vec![Row::new(KILLED, "overshoot at death", "MiB", beyond).goal(Goal::Max(0.0))])?;
+    if testbed.is_selected(KILLED) {
+        let overshoot = (0..runs).map(|_| kill_writer(testbed)).collect::<Result<_>>()?;
+        testbed
+            .add_rows(vec![Row::new(KILLED, "overshoot at death", "MiB", overshoot).goal(Goal::Max(0.0))])?;
     }
-    if testbed.wants("near") {
+    if testbed.is_selected("near") {
         let slowdowns = slowdowns(testbed, pairs)?;
-        testbed.keep(slowdowns)?;
+        testbed.add_rows(slowdowns)?;
     }
-    if testbed.wants("calm") {
+    if testbed.is_selected("calm") {
         let rows = calm(testbed, seconds)?;
-        testbed.keep(rows)?;
+        testbed.add_rows(rows)?;
     }
     Ok(())
 }
 
-fn rows(load: Load, means: Means, crossings: &[Crossing]) -> Vec<Row> {
-    let case = match means {
-        Means::Timer => format!("{}, timer alone", load.name()),
-        Means::Hooks | Means::Poll(_) => load.name().to_owned(),
+fn rows(load: Load, method: DetectionMethod, crossings: &[Crossing]) -> Vec<Row> {
+    let case = match method {
+        DetectionMethod::Timer => format!("{}, timer alone", load.name()),
+        DetectionMethod::Hooks | DetectionMethod::Poll(_) => load.name().to_owned(),
     };
     let late = crossings.iter().map(|it| it.late_us).collect();
     let mut late = Row::new(case.clone(), "crossing to decision", "us", late);
     let n = crossings.len();
-    late = match (load, means) {
-        (_, Means::Poll(_)) => late,
-        (Load::Write, Means::Hooks) => late.goal(Goal::Stamp { n, p50: 500.0, p99: 3000.0 }),
-        (Load::Write, Means::Timer) => late.goal(Goal::Stamp { n, p50: 2500.0, p99: 5000.0 }),
+    late = match (load, method) {
+        (_, DetectionMethod::Poll(_)) => late,
+        (Load::Write, DetectionMethod::Hooks) => late.goal(Goal::Percentiles { n, p50: 500.0, p99: 3000.0 }),
+        (Load::Write, DetectionMethod::Timer) => late.goal(Goal::Percentiles { n, p50: 2500.0, p99: 5000.0 }),
         (Load::Limit, _) => late.goal(Goal::Max(50_000.0)),
         (Load::Create, _) => late,
         (Load::Allocate, _) => late.goal(Goal::Max(2000.0)),
     };
     let mut rows = vec![late];
     if matches!(load, Load::Write | Load::Create) {
-        let (unit, by, most) = match (load, means) {
+        let (unit, by, most) = match (load, method) {
             (Load::Create, _) => ("inodes", 1.0, 100.0),
-            (_, Means::Hooks) => ("MiB", MIB as f64, 1.0),
+            (_, DetectionMethod::Hooks) => ("MiB", MIB as f64, 1.0),
             _ => ("MiB", MIB as f64, 4.0),
         };
-        let beyond = crossings.iter().map(|it| it.beyond / by).collect();
-        let beyond = Row::new(case, "overshoot at decision", unit, beyond);
-        rows.push(if matches!(means, Means::Poll(_)) { beyond } else { beyond.goal(Goal::Max(most)) });
+        let overshoot = crossings.iter().map(|it| it.overshoot / by).collect();
+        let overshoot = Row::new(case, "overshoot at decision", unit, overshoot);
+        rows.push(if matches!(method, DetectionMethod::Poll(_)) {
+            overshoot
+        } else {
+            overshoot.goal(Goal::Max(most))
+        });
     }
-    match means {
-        Means::Poll(period) => {
+    match method {
+        DetectionMethod::Poll(period) => {
             let name = format!("poll each {} s", period.as_secs());
             rows.into_iter().map(|row| row.program(&name)).collect()
         }
-        Means::Hooks | Means::Timer => rows,
+        DetectionMethod::Hooks | DetectionMethod::Timer => rows,
     }
 }
 
-/// A node whose nodefs is a file system of its own.
+/// A node with a separate file system as its nodefs.
 struct Site {
-    // What runs in the groups ends before they go.
+    // Dropped first: the processes in its cgroups end before the disk is unmounted.
     node: Node,
     disk: FileSystem,
 }
@@ -209,7 +214,7 @@ impl Site {
     }
 
     fn agent(&self, testbed: &Testbed, signal: &str, threshold: u64, more: &[&str]) -> Result<Agent> {
-        self.agent_with(testbed, signal, threshold, "none", agent::at_the_line(&self.node)?, more)
+        self.agent_with(testbed, signal, threshold, "none", agent::config_without_margin(&self.node)?, more)
     }
 
     fn agent_with(
@@ -235,25 +240,31 @@ impl Site {
     }
 }
 
-/// Who decides, at work.
+/// The running agent or poll that decides.
 enum Watcher {
     Agent(Agent),
     Poll { decided: mpsc::Receiver<Result<u64>>, _end: mpsc::Sender<()> },
 }
 
 impl Watcher {
-    fn start(testbed: &Testbed, site: &Site, load: Load, means: Means, threshold: u64) -> Result<Self> {
-        let more: &[&str] = match means {
-            Means::Hooks => &[],
-            Means::Timer => &["--disable-backend", EXT4],
-            Means::Poll(period) => {
+    fn start(
+        testbed: &Testbed,
+        site: &Site,
+        load: Load,
+        method: DetectionMethod,
+        threshold: u64,
+    ) -> Result<Self> {
+        let more: &[&str] = match method {
+            DetectionMethod::Hooks => &[],
+            DetectionMethod::Timer => &["--disable-backend", EXT4],
+            DetectionMethod::Poll(period) => {
                 return Ok(Self::poll(site.disk.path().to_owned(), load, period, threshold));
             }
         };
         Ok(Self::Agent(site.agent(testbed, load.signal(), threshold, more)?))
     }
 
-    /// Looks each so often. Where in its period the crossing finds it is chance.
+    /// Polls at each `period`. The first wait is random, since a crossing may come at any point of the period.
     fn poll(path: PathBuf, load: Load, period: Duration, threshold: u64) -> Self {
         let (sender, decided) = mpsc::channel();
         let (end, ended) = mpsc::channel();
@@ -262,8 +273,8 @@ impl Watcher {
             let mut wait = Duration::from_nanos(clock::now() % period_ns);
             while ended.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
                 wait = period;
-                match load.left(&path) {
-                    Ok(left) if left >= threshold => {}
+                match load.available(&path) {
+                    Ok(available) if available >= threshold => {}
                     looked => return drop(sender.send(looked.map(|_| clock::now()))),
                 }
             }
@@ -271,7 +282,7 @@ impl Watcher {
         Self::Poll { decided, _end: end }
     }
 
-    /// When it decided.
+    /// Waits for the decision and returns its time.
     fn decided(self) -> Result<u64> {
         match self {
             Self::Poll { decided, _end } => decided.recv_timeout(GUARD).context("the poll saw nothing")?,
@@ -286,22 +297,22 @@ impl Watcher {
     }
 }
 
-/// One crossing on a file system of its own.
-fn cross(testbed: &Testbed, load: Load, means: Means) -> Result<Crossing> {
+/// Measures one crossing on a new file system.
+fn cross(testbed: &Testbed, load: Load, method: DetectionMethod) -> Result<Crossing> {
     testbed.interrupt.check()?;
     let limit = (load == Load::Limit).then_some(8);
     let site = Site::new(3, limit, DISK)?;
     let volume = site.volume(0);
-    let before = load.left(site.disk.path())?;
+    let before = load.available(site.disk.path())?;
     let threshold = before - load.headroom();
-    let watcher = Watcher::start(testbed, &site, load, means, threshold)?;
+    let watcher = Watcher::start(testbed, &site, load, method, threshold)?;
     if matches!(load, Load::Allocate | Load::Limit) {
         let bytes = if load == Load::Limit { 16 * MIB } else { load.headroom() + 64 * MIB };
         let file = File::create_new(volume.join("file")).context("make a file")?;
         let began = clock::now();
         fallocate(&file, FallocateFlags::empty(), 0, bytes).context("allocate a file")?;
         let late = watcher.decided()?.saturating_sub(began);
-        return Ok(Crossing { late_us: late as f64 / 1000.0, beyond: 0.0 });
+        return Ok(Crossing { late_us: late as f64 / 1000.0, overshoot: 0.0 });
     }
     let stamps = site.node.file("stamps-disk");
     let file = volume.join("file");
@@ -313,7 +324,7 @@ fn cross(testbed: &Testbed, load: Load, means: Means) -> Result<Crossing> {
         _ => vec!["--stamps", &stamped, "create", "--dir", &place, "--max", &all],
     };
     let mut writer = Workload::start(&testbed.workload, site.node.pods[0].first()?, arguments)?;
-    let taken = load.left(site.disk.path())?;
+    let taken = load.available(site.disk.path())?;
     writer.go()?;
     let decided = watcher.decided()?;
     drop(writer);
@@ -323,18 +334,18 @@ fn cross(testbed: &Testbed, load: Load, means: Means) -> Result<Crossing> {
     Ok(Crossing {
         // The crossing is stamped after the write; a decision may come between the two.
         late_us: decided.saturating_sub(crossed) as f64 / 1000.0,
-        beyond: record.bytes_at(decided).saturating_sub(headroom) as f64,
+        overshoot: record.bytes_at(decided).saturating_sub(headroom) as f64,
     })
 }
 
-/// How much a writer at full speed has taken beyond the threshold when it is dead, MiB.
+/// Returns how far beyond the threshold a writer at full speed is when it is dead, MiB.
 fn kill_writer(testbed: &Testbed) -> Result<f64> {
     testbed.interrupt.check()?;
     let site = Site::new(3, None, DISK)?;
-    // Where pods are equal no order is armed.
+    // No kill order is armed while the pods are equal.
     let first = File::create_new(site.volume(0).join("first")).context("make a file")?;
     fallocate(&first, FallocateFlags::empty(), 0, 8 * MIB).context("allocate a file")?;
-    let threshold = Load::Write.left(site.disk.path())? - NEAR;
+    let threshold = Load::Write.available(site.disk.path())? - NEAR;
     let config = site.node.file("kernel-kill.yaml");
     fs::write(&config, KERNEL_KILL).context("write the configuration")?;
     let mut agent = site.agent_with(testbed, Load::Write.signal(), threshold, "kill", config, &[])?;
@@ -345,17 +356,17 @@ fn kill_writer(testbed: &Testbed) -> Result<f64> {
     let (file, size) = (site.volume(0).join("file").display().to_string(), DISK.to_string());
     let arguments = ["write", "--file", &file, "--size", &size];
     let mut writer = Workload::start(&testbed.workload, site.node.pods[0].first()?, arguments)?;
-    // Nor for a pod without a process.
+    // No kill order is armed for a pod without a process either.
     wait_until("an armed kill order", is_armed)?;
     writer.go()?;
     writer.process().wait()?;
-    let left = Load::Write.left(site.disk.path())?;
+    let available = Load::Write.available(site.disk.path())?;
     agent.wait_for("the event of the kernel kill", GUARD, |event| event.kind() == "kernel_kill")?;
     agent.stop()?;
-    Ok((threshold as f64 - left as f64) / MIB as f64)
+    Ok((threshold as f64 - available as f64) / MIB as f64)
 }
 
-/// How much slower buffered writes are near a threshold, by processor time, and the noise of that.
+/// Measures the slowdown of buffered writes near a threshold, by processor time, and the noise of that.
 fn slowdowns(testbed: &Testbed, pairs: usize) -> Result<Vec<Row>> {
     let site = Site::new(1, None, DISK)?;
     let place = site.volume(0).display().to_string();
@@ -370,7 +381,7 @@ fn slowdowns(testbed: &Testbed, pairs: usize) -> Result<Vec<Row>> {
         }
         Ok(best)
     };
-    let threshold = Load::Write.left(site.disk.path())? - NEAR;
+    let threshold = Load::Write.available(site.disk.path())? - NEAR;
     let (mut near, mut noise) = (Vec::new(), Vec::new());
     measure()?;
     for _ in 0..pairs {
@@ -389,7 +400,7 @@ fn slowdowns(testbed: &Testbed, pairs: usize) -> Result<Vec<Row>> {
     ])
 }
 
-/// What a calm agent costs that watches a disk with pods on it, which have a million inodes.
+/// Measures the cost of a calm agent that watches a disk with pods, which have a million inodes.
 fn calm(testbed: &Testbed, seconds: u64) -> Result<Vec<Row>> {
     let site = Site::new(MOST_PODS, None, CALM_DISK)?;
     for pod in 0..MOST_PODS {
@@ -399,10 +410,10 @@ fn calm(testbed: &Testbed, seconds: u64) -> Result<Vec<Row>> {
             File::create(volume.join(file.to_string())).context("make a file")?;
         }
     }
-    let threshold = Load::Write.left(site.disk.path())? / 10;
+    let threshold = Load::Write.available(site.disk.path())? / 10;
     let agent = site.agent(testbed, Load::Write.signal(), threshold, &[])?;
     testbed.interrupt.sleep(Duration::from_secs(12))?;
-    let mut watched = Watched::new(agent.pid())?;
+    let mut watched = CostSampler::new(agent.pid())?;
     for _ in 0..(seconds / PIECE.as_secs()).max(1) {
         testbed.interrupt.sleep(PIECE)?;
         watched.sample()?;

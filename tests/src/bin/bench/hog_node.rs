@@ -1,4 +1,4 @@
-//! A node in small on which hogs cross the line, one after the other.
+//! A small node on which hogs cross the threshold, one after the other.
 
 use std::path::Path;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use tests::agent;
 use tests::clock;
-use tests::death::Death;
+use tests::death::DeathWatcher;
 use tests::growth::Climb;
 use tests::node::{MIB, Node, PodSpec};
 use tests::stamps::Record;
@@ -16,27 +16,27 @@ use crate::case::Case;
 use crate::runs::Run;
 use crate::testbed::Testbed;
 
-/// Hogs of one node: the agent refuses to kill pod after pod, and a new one counts anew.
+/// The hogs of one node. The agent limits the rate of kills, and a new agent counts from zero.
 pub(crate) const HOGS: usize = 8;
-/// The fewest pods that a node here can have: the hogs, and the reader.
+/// The minimum number of pods of a node: the hogs, and the reader.
 pub(crate) const FEW: usize = HOGS + 1;
 const PIDS: u64 = 200;
 
-/// Who watches the node, and ends what grows.
+/// A program that watches the node and ends what grows.
 pub(crate) trait Watcher {
-    /// How long a decision may be outstanding after the growth before it counts as missed.
+    /// Returns how long after the growth a decision may come before it counts as missed.
     fn patience(&self) -> Duration {
         Duration::from_secs(3)
     }
-    /// The hog is about to grow.
+    /// Called before the hog grows.
     fn begin(&mut self, hog_node: &HogNode<'_>, hog: &Hog<'_>) -> Result<()>;
-    /// What was decided since, if anything was.
-    fn decided(&mut self) -> Result<Option<Decided>>;
-    /// The hog is gone, or has grown to its end.
-    fn settle(&mut self, hog_node: &HogNode<'_>, hog: &Hog<'_>, decided: bool) -> Result<()>;
+    /// Returns the decision that was made since then, if there is one.
+    fn poll_decision(&mut self) -> Result<Option<Decision>>;
+    /// Called when the hog has ended or has grown to its full size.
+    fn wait_until_settled(&mut self, hog_node: &HogNode<'_>, hog: &Hog<'_>, decided: bool) -> Result<()>;
 }
 
-/// The process that is to grow.
+/// The process that grows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hog<'a> {
     pub(crate) pid: u32,
@@ -44,17 +44,17 @@ pub(crate) struct Hog<'a> {
     pub(crate) pod: &'a str,
 }
 
-/// A decision.
+/// The decision of a watcher.
 #[derive(Clone, Debug)]
-pub(crate) struct Decided {
-    /// When it fell.
+pub(crate) struct Decision {
+    /// When the decision was made, nanoseconds of `CLOCK_MONOTONIC`.
     pub(crate) at_ns: u64,
-    /// When the kernel program saw the crossing.
+    /// When the BPF program saw the crossing.
     pub(crate) stamped_ns: Option<u64>,
-    pub(crate) seen_by: String,
+    pub(crate) detected_by: String,
 }
 
-/// The node.
+/// A node on which hogs cross the threshold.
 #[derive(Debug)]
 pub(crate) struct HogNode<'a> {
     pub(crate) testbed: &'a Testbed,
@@ -64,7 +64,7 @@ pub(crate) struct HogNode<'a> {
 }
 
 impl<'a> HogNode<'a> {
-    /// The first pod reads files, the others are for hogs.
+    /// Creates the node. The first pod reads files, the others are for hogs.
     pub(crate) fn new(testbed: &'a Testbed, case: Case) -> Result<Self> {
         let mut node = Node::new("bench", case.memory(), PIDS)?;
         for nth in 0..case.pods.max(FEW) {
@@ -79,10 +79,10 @@ impl<'a> HogNode<'a> {
         Ok(Self { testbed, case, node, random: clock::now() | 1 })
     }
 
-    /// Lets the hog of that pod grow until the watcher ends it or it has grown to its end.
+    /// Lets the hog of that pod grow until the watcher ends it or it has grown to its full size.
     pub(crate) fn cross(&mut self, pod: usize, watcher: &mut dyn Watcher) -> Result<Run> {
         let Self { testbed, case, .. } = *self;
-        let reader = if case.cache_full { Some(self.fill()?) } else { None };
+        let reader = if case.cache_full { Some(self.fill_page_cache()?) } else { None };
         let stamps = self.node.file(&format!("stamps-{pod}"));
         let arguments = case.hog.arguments(case.size(), case.rate, &stamps, testbed.disk()?);
         let mut process = Workload::start(&testbed.workload, self.node.pods[pod].first()?, arguments)?;
@@ -93,23 +93,23 @@ impl<'a> HogNode<'a> {
         testbed.interrupt.sleep(pause)?;
         let base = self.node.working_set()?;
         ensure!(base < self.case.line / 2, "the node is not empty before a run: {} MiB", base / MIB);
-        let death = Death::of(&self.node.pods[pod].group, hog.pid)?;
+        let death = DeathWatcher::start(&self.node.pods[pod].group, hog.pid)?;
         process.go()?;
 
-        let decided = self.wait(watcher, &stamps)?;
+        let decided = self.wait_for_decision(watcher, &stamps)?;
         let dead = match &decided {
-            Some(_) => Some(death.at(&testbed.interrupt, agent::GUARD)?),
+            Some(_) => Some(death.wait(&testbed.interrupt, agent::GUARD)?),
             None => None,
         };
         drop(process);
         drop(reader);
         let growth = case.hog.growth(&Record::read(&stamps)?);
         std::fs::remove_file(&stamps).context("remove the stamps of a run")?;
-        watcher.settle(self, &hog, decided.is_some())?;
+        watcher.wait_until_settled(self, &hog, decided.is_some())?;
         Ok(Run { climb: Climb::new(growth, base, case.line, case.hog.pages()), decided, dead })
     }
 
-    /// Any moment of a watcher's own timers is as good as any other.
+    /// Returns a random pause, so that runs start at different moments of a watcher's timers.
     fn random_pause(&mut self) -> Duration {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -118,7 +118,7 @@ impl<'a> HogNode<'a> {
     }
 
     /// Fills the node with page cache up to its limit.
-    fn fill(&self) -> Result<Workload> {
+    fn fill_page_cache(&self) -> Result<Workload> {
         let memory = self.case.memory();
         let size = (memory + 32 * MIB).to_string();
         let folder = self.testbed.disk()?.display().to_string();
@@ -131,13 +131,13 @@ impl<'a> HogNode<'a> {
         Ok(reader)
     }
 
-    /// The decision; `None` if the hog grew to its end and none came.
-    fn wait(&self, watcher: &mut dyn Watcher, stamps: &Path) -> Result<Option<Decided>> {
+    /// Waits for the decision; `None` if the hog has grown to its full size and none came.
+    fn wait_for_decision(&self, watcher: &mut dyn Watcher, stamps: &Path) -> Result<Option<Decision>> {
         let patience = u64::try_from(watcher.patience().as_nanos())?;
         let mut grown: Option<u64> = None;
         loop {
             self.testbed.interrupt.check()?;
-            if let Some(decided) = watcher.decided()? {
+            if let Some(decided) = watcher.poll_decision()? {
                 return Ok(Some(decided));
             }
             match grown {

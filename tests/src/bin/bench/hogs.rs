@@ -1,5 +1,5 @@
-//! Programs that grow as fast as they can and handle SIGTERM: stress-ng's memory stressors. How far beyond
-//! the threshold they come before they are dead, with the agent and with earlyoom, which sends SIGKILL at once.
+//! Memory stressors of stress-ng, which grow as fast as they can and handle SIGTERM. Measures how far beyond
+//! the threshold they are before they are dead, with the agent and with earlyoom, which sends SIGKILL at once.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -21,18 +21,18 @@ use crate::competitor::{self, Competitor};
 use crate::reaction;
 use crate::testbed::Testbed;
 
-/// Of the node.
+/// The memory of the node.
 const MEMORY: u64 = 2048 * MIB;
 const PIDS: u64 = 4096;
-/// What must stay available: as far as a hog can go beyond the threshold.
+/// The memory that must stay available; a hog can go as far beyond the threshold.
 const AVAILABLE: u64 = 256 * MIB;
-/// Of a pod that does nothing.
+/// The memory of the idle pod.
 const QUIET: u64 = 64 * MIB;
-/// Further beyond the threshold nothing may come.
+/// The goal: the maximum growth beyond the threshold.
 const GOAL_MIB: f64 = 48.0;
-/// Without an end after this, there is none.
+/// A hog that has not ended after this time has survived.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long earlyoom is given to start.
+/// The time for earlyoom to start.
 const WARM: Duration = Duration::from_millis(1500);
 
 /// Arguments of stress-ng, by the name of the stressor.
@@ -52,17 +52,17 @@ struct Run {
     beyond_mib: f64,
     decided_us: Option<f64>,
     oom_kills: u64,
-    /// SIGKILL came before the end of the grace period.
+    /// Whether SIGKILL came before the end of the grace period.
     grew: bool,
     ended: bool,
 }
 
 pub(crate) fn run(testbed: &mut Testbed, n: usize) -> Result<()> {
     let backend = reaction::backend(testbed)?;
-    testbed.begin(Some(backend))?;
+    testbed.print_machine(Some(backend))?;
     for (stressor, arguments) in STRESSORS {
         let case = format!("{stressor}, full");
-        if !testbed.wants(&case) {
+        if !testbed.is_selected(&case) {
             continue;
         }
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
@@ -73,9 +73,9 @@ pub(crate) fn run(testbed: &mut Testbed, n: usize) -> Result<()> {
         }
         let earlyoom =
             rows(&case, &theirs).into_iter().map(|row| row.program(Competitor::Earlyoom.program()));
-        testbed.keep(earlyoom)?;
+        testbed.add_rows(earlyoom)?;
         let rows = rows(&case, &ours).into_iter().map(goal);
-        testbed.keep(rows)?;
+        testbed.add_rows(rows)?;
     }
     Ok(())
 }
@@ -103,7 +103,7 @@ fn goal(row: Row) -> Row {
     }
 }
 
-/// A node with a quiet pod and one for the hog.
+/// Creates a node with an idle pod and one for the hog.
 fn node() -> Result<Node> {
     let mut node = Node::new("hogs", MEMORY, PIDS)?;
     node.add(PodSpec::new("bench", "quiet", &["main"], QUIET / MIB * 2))?;
@@ -111,7 +111,7 @@ fn node() -> Result<Node> {
     Ok(node)
 }
 
-/// Beyond the threshold in MiB, when all but the hog use so much.
+/// Returns how far beyond the threshold the peak was, MiB, if all but the hog use `others` bytes.
 fn beyond(node: &Node, others: u64) -> Result<f64> {
     let pod = &node.pods[1];
     let file = pod.group.file(Hierarchy::Memory, ("memory.max_usage_in_bytes", "memory.peak"))?;
@@ -127,7 +127,7 @@ fn with_agent(testbed: &Testbed, arguments: &[&str]) -> Result<Run> {
     let quiet = Workload::run(&testbed.workload, node.pods[0].first()?, ["hold", "--size", &size])?;
     let kubelet = json!({"evictionHard": {"memory.available": format!("{}Mi", AVAILABLE / MIB)}});
     let mut options = testbed.options(&node, &kubelet)?;
-    options.config = Some(agent::at_the_line(&node)?);
+    options.config = Some(agent::config_without_margin(&node)?);
     let mut agent = Agent::start(&options, &testbed.interrupt)?;
     let others = node.working_set()?;
     let mut hog = Stressor::start(node.pods[1].first()?, &node.file("."), arguments)?;
@@ -138,7 +138,7 @@ fn with_agent(testbed: &Testbed, arguments: &[&str]) -> Result<Run> {
         |event: &agent::Event| event.kind() == "eviction_progress" && event.text("result") == "terminated";
     agent.wait_for("the end of the hog", agent::GUARD, is_end)?;
     let is_grown = |event: &agent::Event| event.text("reason").contains("since SIGTERM");
-    let grew = agent.heard()?.iter().any(is_grown);
+    let grew = agent.events()?.iter().any(is_grown);
     let since_crossing = decision.number("decided_mono_ns").zip(decision.number("crossed_mono_ns"));
     let run = Run {
         beyond_mib: beyond(&node, others)?,
@@ -152,7 +152,8 @@ fn with_agent(testbed: &Testbed, arguments: &[&str]) -> Result<Run> {
     Ok(run)
 }
 
-/// The same distance below what the machine has available, in a process namespace of its own.
+/// Runs the hog with earlyoom in its own process namespace, with a threshold at the same distance below the
+/// machine's available memory.
 fn with_earlyoom(testbed: &Testbed, arguments: &[&str]) -> Result<Run> {
     let node = node()?;
     let size = QUIET.to_string();
@@ -167,7 +168,7 @@ fn with_earlyoom(testbed: &Testbed, arguments: &[&str]) -> Result<Run> {
         inside.arg("--competitors-folder").arg(competitors);
     }
     inside.arg("--").args(arguments);
-    let reported = competitor::output_alone(&inside, "earlyoom", &testbed.interrupt)?;
+    let reported = competitor::output_in_own_namespace(&inside, "earlyoom", &testbed.interrupt)?;
     let oom_kills = node.pods[1].first()?.oom_kills()?;
     let ended = reported["ended"] == true;
     let run = Run { beyond_mib: beyond(&node, others)?, oom_kills, ended, ..Run::default() };
@@ -190,7 +191,7 @@ pub(crate) struct BesideEarlyoom {
     stressor: Vec<String>,
 }
 
-/// Lets the hog grow, and prints whether all of it has ended.
+/// Lets the hog grow, and prints whether all of its processes have ended.
 pub(crate) fn beside_earlyoom(args: &BesideEarlyoom) -> Result<()> {
     let BesideEarlyoom { group, scratch, distance, competitors_folder, stressor } = args;
     let interrupt = Interrupt::install()?;
@@ -200,7 +201,8 @@ pub(crate) fn beside_earlyoom(args: &BesideEarlyoom) -> Result<()> {
     let mut hog = Stressor::start(&group, scratch, &stressor)?;
     let threshold =
         meminfo::available()?.checked_sub(*distance).context("this machine has too little memory")?;
-    let mut command = Competitor::Earlyoom.below(threshold, competitors_folder.as_deref(), scratch)?;
+    let mut command =
+        Competitor::Earlyoom.with_threshold(threshold, competitors_folder.as_deref(), scratch)?;
     let mut earlyoom = Process::spawn(&mut command)?;
     interrupt.sleep(WARM)?;
     if !earlyoom.is_running()? {
@@ -217,16 +219,16 @@ pub(crate) fn beside_earlyoom(args: &BesideEarlyoom) -> Result<()> {
     Ok(())
 }
 
-/// stress-ng in a group, from the start.
+/// stress-ng, in a cgroup from its start.
 struct Stressor {
     process: Process,
 }
 
 impl Stressor {
-    /// Starts a shell in the group that becomes stress-ng.
+    /// Starts a shell in the cgroup, which becomes stress-ng.
     fn start(group: &Group, folder: &Path, arguments: &[&str]) -> Result<Self> {
         let mut command = Command::new("sh");
-        // Who is killed is not started again: earlyoom kills one process after the other.
+        // With `--oomable`, stress-ng does not restart killed processes: earlyoom kills one after the other.
         command.args(["-c", "read go && exec stress-ng \"$@\"", "sh", "--oomable", "--quiet"]);
         command.args(["--timeout", "60"]).args(arguments).current_dir(folder);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -247,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_run_too_far_or_one_oom_kill_misses_the_goal() {
+    fn a_run_beyond_the_goal_or_an_oom_kill_misses_the_goal() {
         let reached = |beyond: [f64; 2], oom_kills| {
             let run = |beyond_mib| Run { beyond_mib, oom_kills, ended: true, ..Run::default() };
             let rows: Vec<_> = rows("vm, full", &beyond.map(run)).into_iter().map(goal).collect();

@@ -1,4 +1,4 @@
-//! What the agent costs while nothing happens, and what others cost at the same time.
+//! The agent's cost while nothing happens, and the cost of other programs at the same time.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -13,26 +13,26 @@ use tests::process::Process;
 use tests::workload::Workload;
 
 use crate::competitor::{self, Competitor};
-use crate::cost::Watched;
+use crate::cost::CostSampler;
 use crate::observer::{Observer, Screen};
 use crate::testbed::Testbed;
 
-/// As many as the kubelet allows on a node by default.
+/// The number of pods that the kubelet allows on a node by default.
 pub(crate) const MOST_PODS: usize = 110;
 const CONTAINERS: &[&str] = &["one", "two", "three"];
-/// A bound for what runs here. The agent gets a node of 64 GiB, as such a node would have:
-/// it looks more often where a threshold could be reached within a second.
+/// The memory limit of the test's node. The agent is started with 64 GiB of capacity, as such a node would
+/// have: it samples more often where a threshold could be reached within a second.
 const BOUND: u64 = 2048 * MIB;
 const MEMORY: u64 = 64 * 1024 * MIB;
 const PIDS: u64 = 4096;
-/// What is left of the start must not be counted.
+/// The pause before the measurement, so that the cost of the start is not counted.
 const SETTLE: Duration = Duration::from_secs(12);
-/// The time is cut into pieces of this length, a figure each: a full sample falls into each.
+/// The length of one measurement, which gives one value; a full sample falls into each.
 const PIECE: Duration = Duration::from_secs(10);
-/// How often metrics are read, ours and theirs.
+/// The interval at which the metrics of the agent and of node-exporter are read.
 const SCRAPE: Duration = Duration::from_secs(15);
 
-/// So many seconds of calm; with `beside` the others watch the machine at the same time.
+/// Measures a calm agent for so many seconds; with `beside`, other programs watch the machine at the same time.
 pub(crate) fn measure(testbed: &Testbed, seconds: u64, beside: bool, observer: Observer) -> Result<Vec<Row>> {
     let mut node = Node::new("bench", BOUND, PIDS)?;
     let _processes = populate(testbed, &mut node)?;
@@ -46,12 +46,12 @@ pub(crate) fn measure(testbed: &Testbed, seconds: u64, beside: bool, observer: O
     observer.prepare(&node, &mut options)?;
     let mut agent = Agent::start(&options, &testbed.interrupt)?;
     let mut screens = observer.start(&node, &options)?;
-    let others = if beside { Others::start(testbed)? } else { Others::default() };
+    let others = if beside { OtherPrograms::start(testbed)? } else { OtherPrograms::default() };
     testbed.interrupt.sleep(SETTLE)?;
 
-    let mut ours = Watched::new(agent.pid())?;
-    let mut theirs: Vec<Watched> =
-        others.running.iter().map(|other| Watched::new(other.pid)).collect::<Result<_>>()?;
+    let mut ours = CostSampler::new(agent.pid())?;
+    let mut theirs: Vec<CostSampler> =
+        others.running.iter().map(|other| CostSampler::new(other.pid)).collect::<Result<_>>()?;
     let mut scraped = Instant::now();
     for _ in 0..(seconds / PIECE.as_secs()).max(1) {
         let end = Instant::now() + PIECE;
@@ -64,9 +64,9 @@ pub(crate) fn measure(testbed: &Testbed, seconds: u64, beside: bool, observer: O
             }
         }
         ours.sample()?;
-        theirs.iter_mut().try_for_each(Watched::sample)?;
+        theirs.iter_mut().try_for_each(CostSampler::sample)?;
     }
-    let decisions = agent.heard()?.iter().filter(|event| event.kind() == "eviction_decision").count();
+    let decisions = agent.events()?.iter().filter(|event| event.kind() == "eviction_decision").count();
     ensure!(decisions == 0, "the agent was not calm: {decisions} decisions");
     screens.iter_mut().try_for_each(Screen::check)?;
     agent.stop()?;
@@ -93,34 +93,34 @@ fn populate(testbed: &Testbed, node: &mut Node) -> Result<Vec<Workload>> {
     Ok(processes)
 }
 
-/// What others use.
+/// The other programs that watch the machine.
 #[derive(Debug, Default)]
-struct Others {
-    running: Vec<Other>,
+struct OtherPrograms {
+    running: Vec<OtherProgram>,
     exporter: Option<SocketAddr>,
 }
 
 #[derive(Debug)]
-struct Other {
+struct OtherProgram {
     program: &'static str,
     pid: u32,
     _process: Process,
 }
 
-impl Others {
+impl OtherPrograms {
     fn start(testbed: &Testbed) -> Result<Self> {
         let folder = testbed.competitors.as_deref();
         let mut running = Vec::new();
         for competitor in Competitor::ALL {
-            let process = Process::spawn(&mut competitor::alone(&competitor.by_default(folder)?))?;
+            let process = Process::spawn(&mut competitor::in_own_namespace(&competitor.by_default(folder)?))?;
             let what = format!("{} is in its namespace", competitor.program());
             let pid = testbed.interrupt.until(&what, GUARD, || competitor::child_of(&process))?;
-            running.push(Other { program: competitor.program(), pid, _process: process });
+            running.push(OtherProgram { program: competitor.program(), pid, _process: process });
         }
         let (mut command, address) = competitor::node_exporter(folder)?;
         let process = Process::spawn(&mut command)?;
         let pid = process.pid();
-        running.push(Other { program: "node-exporter 1.5", pid, _process: process });
+        running.push(OtherProgram { program: "node-exporter 1.5", pid, _process: process });
         let others = Self { running, exporter: Some(address) };
         testbed
             .interrupt

@@ -1,28 +1,28 @@
-//! How far a hog comes beyond the armed line when the kernel carries out a standing verdict, and
-//! when the agent does it itself.
+//! How far a hog grows beyond the threshold when the kernel carries out an armed kill order, and when the agent
+//! kills.
 
 use anyhow::Result;
 use tests::node::MIB;
 
 use crate::case::{Case, Hog, Load, Rate};
 use crate::competitor::Competitor;
-use crate::reaction::{self, Loaded};
+use crate::reaction::{self, RunningLoad};
 use crate::testbed::Testbed;
 
-/// Fresh pages run on for longer at full speed.
+/// At full speed, a hog with fresh pages grows further.
 const ROOM: u64 = 512 * MIB;
 
 pub(crate) fn run(testbed: &mut Testbed, n: usize) -> Result<()> {
     let backend = reaction::backend(testbed)?;
-    testbed.begin(Some(backend))?;
+    testbed.print_machine(Some(backend))?;
     for load in [Load::Idle, Load::Hogs] {
-        let hogs = Loaded::new(testbed, load)?;
+        let hogs = RunningLoad::new(testbed, load)?;
         for rate in Rate::ALL {
             for hog in Hog::ALL {
                 for cache_full in [false, true] {
                     let room = if rate == Rate::Full { ROOM } else { 64 * MIB };
                     let case = Case { load, hog, rate, cache_full, room, ..Case::new(n) };
-                    pair(testbed, case)?;
+                    run_pair(testbed, case)?;
                 }
             }
         }
@@ -31,17 +31,19 @@ pub(crate) fn run(testbed: &mut Testbed, n: usize) -> Result<()> {
     Ok(())
 }
 
-/// One case without kernel kill and with it; fresh pages beside earlyoom.
-fn pair(testbed: &mut Testbed, case: Case) -> Result<()> {
+/// Measures one case without and with kernel kill; for fresh pages, also with earlyoom.
+fn run_pair(testbed: &mut Testbed, case: Case) -> Result<()> {
     let mut theirs = Vec::new();
-    if case.hog == Hog::Fresh && !case.cache_full && testbed.wants(&case.name()) {
+    if case.hog == Hog::Fresh && !case.cache_full && testbed.is_selected(&case.name()) {
         theirs = reaction::competitor_rows(testbed, case, Competitor::Earlyoom)?;
-        testbed.keep(theirs.clone())?;
+        testbed.add_rows(theirs.clone())?;
     }
     for case in [case, Case { kernel_kill: true, ..case }] {
-        if testbed.wants(&case.name()) {
-            let rows = reaction::ours(testbed, case)?;
-            testbed.keep(rows.into_iter().map(|row| reaction::compare(row, &theirs)).collect::<Vec<_>>())?;
+        if testbed.is_selected(&case.name()) {
+            let rows = reaction::agent_rows(testbed, case)?;
+            testbed.add_rows(
+                rows.into_iter().map(|row| reaction::with_ratio(row, &theirs)).collect::<Vec<_>>(),
+            )?;
         }
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! A machine whose processors and memory are wanted by others.
+//! Other load on the processors and the memory of the machine.
 
 use anyhow::Result;
 use tests::cgroup::Subtree;
@@ -11,7 +11,7 @@ const PROCESSORS: usize = 15;
 const MEMORY: usize = 4;
 const EACH: u64 = 64 * MIB;
 
-/// Ended when it goes out of scope: the processes first, then their group.
+/// The processes of the load and their cgroup. Dropping it ends the processes first, then removes the cgroup.
 #[derive(Debug)]
 pub(crate) struct Hogs {
     _processes: Vec<Workload>,
@@ -19,7 +19,7 @@ pub(crate) struct Hogs {
 }
 
 impl Hogs {
-    /// Starts them, in a group of their own that bounds them.
+    /// Starts the processes in their own cgroup, which limits them.
     pub(crate) fn start(testbed: &Testbed) -> Result<Self> {
         let tree = Subtree::new("load")?;
         tree.root().limit_memory(MEMORY as u64 * EACH * 2)?;

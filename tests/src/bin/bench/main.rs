@@ -1,8 +1,8 @@
-//! The benches on real cgroups: how late the agent decides and how far a process has grown by
-//! then, what it costs while nothing happens and what it costs everybody else; each beside what
-//! there is otherwise, in the same run.
+//! Benches on real cgroups: how late the agent decides and how far a process has grown by then, what the agent
+//! costs while nothing happens, and how much it slows down other processes. Each is compared with existing
+//! programs in the same run.
 //!
-//! `cargo xtask bench` builds the agent as it is shipped and runs this.
+//! `cargo xtask bench` builds the agent as it is shipped and runs this program.
 #![forbid(unsafe_code)]
 
 mod agent_watcher;
@@ -176,9 +176,9 @@ fn run(args: &Args) -> Result<()> {
         Bench::KernelKill { runs } => kernel_kill::run(&mut testbed, *runs)?,
         Bench::Hogs { runs } => hogs::run(&mut testbed, *runs)?,
         Bench::Idle { seconds, alone } => {
-            testbed.begin(None)?;
+            testbed.print_machine(None)?;
             let rows = idle::measure(&testbed, *seconds, !alone, Observer::None)?;
-            testbed.keep(rows)?;
+            testbed.add_rows(rows)?;
         }
         Bench::Disk { runs, pairs, seconds } => disk::run(&mut testbed, *runs, *pairs, *seconds)?,
         Bench::Top { runs, seconds } => top::run(&mut testbed, *runs, *seconds)?,
@@ -186,13 +186,13 @@ fn run(args: &Args) -> Result<()> {
         Bench::Api(counts) => api::run(&mut testbed, counts)?,
         Bench::Inside(_) | Bench::BesideEarlyoom(_) => {}
     }
-    testbed.end();
+    testbed.print_table();
     Ok(())
 }
 
 fn skeleton(testbed: &mut Testbed, crossings: usize, runs: usize, calm: u64) -> Result<()> {
     let backend = reaction::backend(testbed)?;
-    testbed.begin(Some(backend))?;
+    testbed.print_machine(Some(backend))?;
     let cases = [
         Case::new(crossings),
         Case { pods: idle::MOST_PODS, ..Case::new(runs) },
@@ -200,13 +200,13 @@ fn skeleton(testbed: &mut Testbed, crossings: usize, runs: usize, calm: u64) -> 
         Case { cache_full: true, ..Case::new(runs) },
     ];
     for case in cases {
-        let rows = reaction::ours(testbed, case)?;
-        testbed.keep(rows)?;
+        let rows = reaction::agent_rows(testbed, case)?;
+        testbed.add_rows(rows)?;
     }
     let rows = idle::measure(testbed, calm, false, Observer::None)?;
-    testbed.keep(rows)?;
+    testbed.add_rows(rows)?;
     let size = size(&testbed.agent)?;
-    testbed.keep([size])
+    testbed.add_rows([size])
 }
 
 fn size(agent: &Path) -> Result<Row> {

@@ -1,4 +1,4 @@
-//! Who looks at the agent while it is measured: nobody, its own recorder, or ten screens.
+//! The observers of the agent while it is measured: none, its own recorder, or ten screens.
 
 use std::process::Child;
 
@@ -10,20 +10,20 @@ use serde_json::json;
 
 const SCREENS: usize = 10;
 
-/// Who looks at the agent.
+/// An observer of the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Observer {
     None,
     /// `recorder` of the AgentConfiguration.
     Recorder,
-    /// Ten `top`, each on a terminal of its own.
+    /// Ten `top`, each on its own terminal.
     Screens,
 }
 
 impl Observer {
     pub(crate) const ALL: [Self; 3] = [Self::None, Self::Recorder, Self::Screens];
 
-    /// What is added to the name of a case.
+    /// Returns what is added to the name of a case.
     pub(crate) fn suffix(self) -> &'static str {
         match self {
             Self::None => "",
@@ -32,7 +32,7 @@ impl Observer {
         }
     }
 
-    /// Prepares the agent for it.
+    /// Prepares the agent's options for the observer.
     pub(crate) fn prepare(self, node: &Node, options: &mut Options) -> Result<()> {
         match self {
             Self::None => {}
@@ -52,7 +52,7 @@ impl Observer {
         Ok(())
     }
 
-    /// Starts what looks at a running agent.
+    /// Starts the observers of a running agent.
     pub(crate) fn start(self, node: &Node, options: &Options) -> Result<Vec<Screen>> {
         let screens = if self == Self::Screens { SCREENS } else { 0 };
         (0..screens).map(|_| Screen::start(options, &socket(node))).collect()
@@ -63,7 +63,7 @@ fn socket(node: &Node) -> String {
     node.file("agent.sock").display().to_string()
 }
 
-/// A `top` whose terminal is read.
+/// A `top` with a terminal that is read.
 #[derive(Debug)]
 pub(crate) struct Screen(Child);
 
@@ -73,12 +73,12 @@ impl Screen {
         let mut command = terminal.command(&options.binary)?;
         let child = command.args(["top", "--socket", socket]).spawn().context("start top")?;
         let Terminal { mut master, terminal: _ } = terminal;
-        // Ends when `top` does.
+        // The thread ends when `top` does.
         std::thread::spawn(move || std::io::copy(&mut master, &mut std::io::sink()));
         Ok(Self(child))
     }
 
-    /// It looked to the end.
+    /// Checks that `top` still runs.
     pub(crate) fn check(&mut self) -> Result<()> {
         ensure!(self.0.try_wait()?.is_none(), "a screen ended before the agent");
         Ok(())

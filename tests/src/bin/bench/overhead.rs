@@ -1,9 +1,9 @@
-//! How much slower page faults and processes are for the agent being there: a measurement with it
-//! between two without it, again and again, and the same with nothing in between as the noise.
+//! The slowdown of page faults and processes by the agent. Each measurement with the agent is between two
+//! without it. The same without the agent in between gives the noise.
 
 use ::tests::agent::Agent;
 use ::tests::bench::row::{Goal, Row};
-use ::tests::empty_program::{EmptyProgram, Measured};
+use ::tests::empty_program::{BpfStats, EmptyProgram};
 use ::tests::node::{MIB, Node, PodSpec};
 use ::tests::workload::Workload;
 use anyhow::{Context as _, Result};
@@ -14,35 +14,35 @@ use std::time::Duration;
 use crate::programs::{self, Runs, runs};
 use crate::testbed::Testbed;
 
-/// A bound for what runs here.
+/// The memory limit of the test's node.
 const BOUND: u64 = 256 * MIB;
-/// The agent gets so much where every threshold is to be far.
+/// The agent's memory capacity where every threshold must be far.
 const FAR: u64 = 64 * 1024 * MIB;
-/// And of so much, with this threshold, where the line is to be near and not to be crossed.
+/// The agent's memory capacity, and its threshold, where the threshold must be near and must not be crossed.
 const NEAR: u64 = 96 * MIB;
 const THRESHOLD: u64 = 32 * MIB;
-/// What is left of the agent's start is not measured.
+/// The pause after the agent's start, which is not measured.
 const SETTLE: Duration = Duration::from_millis(400);
 
-/// What is repeated, and how often in one go: some 10 ms.
+/// The tasks, and their repetitions in one go, which takes about 10 ms.
 const TASKS: [(&str, &str, &str); 2] =
     [("page-fault loop", "fault", "6144"), ("fork+exec loop", "fork", "10")];
 
-/// A figure is the best of so many goes: what disturbs them only ever makes them slower.
+/// A value is the best of so many goes: disturbances only make a go slower.
 const GOES: usize = 12;
 
-/// What is entered costs less than the noise, and so many at once more.
+/// The number of empty programs at the hook, since entering a single one costs less than the noise.
 const ENTERED: usize = 40;
 
-/// Where the node stands.
+/// The distance of the node to its threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum NodeState {
     Calm,
     Near,
 }
 
-impl Place {
-    /// What watches charges there, as the agent calls it.
+impl NodeState {
+    /// Returns the source that watches charges there, as the agent names it.
     fn source(self) -> &'static str {
         match self {
             Self::Calm => "charge",
@@ -51,33 +51,34 @@ impl Place {
     }
 }
 
-/// Pairs for each place and each of `backends`; without any the agent chooses. Prints `stories` of each task as well.
+/// Measures pairs for each place and each of `backends`; without any, the agent chooses. With `stories`, prints
+/// a story of each task as well.
 pub(crate) fn run(testbed: &mut Testbed, pairs: usize, backends: &[String], stories: bool) -> Result<()> {
     let mut site = Site::new(testbed)?;
-    let agent = site.agent(testbed, Place::Calm, None)?;
+    let agent = site.agent(testbed, NodeState::Calm, None)?;
     let backend = agent.backend("charge").map(|(backend, _)| backend);
     agent.stop()?;
-    testbed.begin(backend)?;
+    testbed.print_machine(backend)?;
     let chosen = std::iter::once(None).chain(backends.iter().map(|backend| Some(backend.as_str())));
     for backend in chosen {
-        for place in [Place::Calm, Place::Near] {
-            let case = match (place, backend) {
-                (Place::Calm, None) => "calm".to_owned(),
-                (Place::Near, None) => "near".to_owned(),
-                (Place::Calm, Some(backend)) => format!("calm, {backend}"),
-                (Place::Near, Some(backend)) => format!("near, {backend}"),
+        for state in [NodeState::Calm, NodeState::Near] {
+            let case = match (state, backend) {
+                (NodeState::Calm, None) => "calm".to_owned(),
+                (NodeState::Near, None) => "near".to_owned(),
+                (NodeState::Calm, Some(backend)) => format!("calm, {backend}"),
+                (NodeState::Near, Some(backend)) => format!("near, {backend}"),
             };
-            if testbed.wants(&case) {
-                let Pairs { measurements, clock, watched_by } =
-                    site.pairs(testbed, pairs, &case, place, backend)?;
+            if testbed.is_selected(&case) {
+                let PairResults { measurements, clock, watched_by } =
+                    site.pairs(testbed, pairs, &case, state, backend)?;
                 for ((task, ..), measurements) in TASKS.iter().zip(measurements) {
-                    let rows = rows_of(task, &case, place, watched_by.as_deref(), measurements);
+                    let rows = rows_of(task, &case, state, watched_by.as_deref(), measurements);
                     if stories {
-                        testbed.emit(&story(task, &case, watched_by.as_deref(), &rows));
+                        testbed.emit(&story_line(task, &case, watched_by.as_deref(), &rows));
                     }
-                    testbed.keep(rows)?;
+                    testbed.add_rows(rows)?;
                 }
-                testbed.keep([Row::new(
+                testbed.add_rows([Row::new(
                     format!("a program that does nothing, {case}"),
                     "by the clock",
                     "ns",
@@ -89,10 +90,10 @@ pub(crate) fn run(testbed: &mut Testbed, pairs: usize, backends: &[String], stor
     Ok(())
 }
 
-/// A node with one process for each task, which measures itself.
+/// A node with one process for each task. The process measures itself.
 #[derive(Debug)]
 struct Site {
-    // The processes end before their groups go.
+    // The processes end before their cgroups are removed.
     tasks: Vec<Workload>,
     node: Node,
 }
@@ -110,19 +111,19 @@ impl Site {
             tasks.push(workload);
         }
         let mut site = Self { tasks, node };
-        // The first time everything is new.
+        // The first measurement only warms up the tasks.
         site.measure()?;
         Ok(site)
     }
 
-    fn agent(&self, testbed: &Testbed, place: Place, backend: Option<&str>) -> Result<Agent> {
+    fn agent(&self, testbed: &Testbed, state: NodeState, backend: Option<&str>) -> Result<Agent> {
         let threshold = format!("{}Mi", THRESHOLD / MIB);
         let kubelet = json!({"evictionHard": {"memory.available": threshold}});
         let mut options = testbed.options(&self.node, &kubelet)?;
         options.action = "none";
-        options.memory_capacity = match place {
-            Place::Calm => FAR,
-            Place::Near => NEAR,
+        options.memory_capacity = match state {
+            NodeState::Calm => FAR,
+            NodeState::Near => NEAR,
         };
         if let Some(backend) = backend {
             options.more.extend(["--backend", backend].map(str::to_owned));
@@ -132,7 +133,7 @@ impl Site {
         Ok(agent)
     }
 
-    /// Nanoseconds of each task.
+    /// Measures each task, nanoseconds.
     fn measure(&mut self) -> Result<[f64; TASKS.len()]> {
         let mut measurements = [f64::INFINITY; TASKS.len()];
         for _ in 0..GOES {
@@ -144,8 +145,8 @@ impl Site {
         Ok(measurements)
     }
 
-    /// Nanoseconds of each task while [`ENTERED`] programs that do nothing are where the charge hook is; nothing where
-    /// that is no tracepoint.
+    /// Measures each task with [`ENTERED`] empty programs at the charge hook, nanoseconds; `None` where that
+    /// hook is not a tracepoint.
     fn measure_entering(&mut self) -> Result<Option<[f64; TASKS.len()]>> {
         let programs: Result<Vec<_>, _> = (0..ENTERED).map(|_| EmptyProgram::attach_to_charges()).collect();
         if programs.is_err() {
@@ -154,8 +155,8 @@ impl Site {
         self.measure().map(Some)
     }
 
-    /// What the kernel's clock adds to each run of a program, nanoseconds. To be measured while the agent is not there:
-    /// whoever runs behind its programs at the same hook finds the clock in the processor's caches.
+    /// Measures what the kernel's clock adds to each run of a program, nanoseconds. The agent must not run
+    /// meanwhile: after its programs at the same hook, the clock would be in the processor's caches.
     fn clock_ns(&mut self) -> Result<f64> {
         let _measured = measured()?;
         let [_fault, fork] = &mut self.tasks[..] else { anyhow::bail!("the tasks are others") };
@@ -165,7 +166,8 @@ impl Site {
         })
     }
 
-    /// Of each task's time, what the agent's programs take, of whose runs each has so much for the kernel's clock.
+    /// Returns the share of the agent's programs in each task's time. `clock_ns` is subtracted from each run
+    /// for the kernel's clock.
     fn shares(&mut self, agent: &Agent, clock_ns: f64) -> Result<[Shares; TASKS.len()]> {
         let _measured = measured()?;
         let mut shares: [Shares; TASKS.len()] = Default::default();
@@ -177,13 +179,15 @@ impl Site {
                 whole += cpu_ns(task)?;
             }
             let programs = runs(agent.pid())?.since(&before);
-            // Measured, a task takes longer by the clock, too; but for what of it is outside of what it measures.
+            // The task's time includes the kernel's clock. Subtracting the runs removes it, except for the part
+            // of the clock that is outside of the measured time.
             let without = whole - programs.sum().ns;
-            let of = |runs: Runs| runs.less(clock_ns) / without * 100.0;
+            let of = |runs: Runs| runs.without_clock(clock_ns) / without * 100.0;
             let each = programs.by_name().into_iter();
-            let each: BTreeMap<_, _> =
-                each.map(|(name, runs)| (name, [of(runs), runs.less(clock_ns) / runs.count])).collect();
-            // One whose runs are shorter than what the clock takes makes the others no cheaper.
+            let each: BTreeMap<_, _> = each
+                .map(|(name, runs)| (name, [of(runs), runs.without_clock(clock_ns) / runs.count]))
+                .collect();
+            // A program with runs shorter than the clock does not lower the sum.
             *share = Shares { all: each.values().map(|[share, _]| share).sum(), each };
         }
         Ok(shares)
@@ -194,9 +198,9 @@ impl Site {
         testbed: &Testbed,
         pairs: usize,
         case: &str,
-        place: Place,
+        state: NodeState,
         backend: Option<&str>,
-    ) -> Result<Pairs> {
+    ) -> Result<PairResults> {
         let mut measurements: [Measurements; TASKS.len()] = Default::default();
         let (mut watched_by, mut clock) = (None, Vec::new());
         for pair in 0..pairs {
@@ -204,18 +208,19 @@ impl Site {
             let clock_ns = self.clock_ns()?;
             clock.push(clock_ns);
             let before = self.measure()?;
-            let mut agent = self.agent(testbed, place, backend)?;
+            let mut agent = self.agent(testbed, state, backend)?;
             let with = self.measure()?;
             let of_programs = self.shares(&agent, clock_ns)?;
-            let decisions = agent.heard()?.iter().filter(|event| event.kind() == "eviction_decision").count();
+            let decisions =
+                agent.events()?.iter().filter(|event| event.kind() == "eviction_decision").count();
             anyhow::ensure!(decisions == 0, "the line was crossed: {decisions} decisions");
-            watched_by = agent.backend(place.source()).map(|(backend, _)| backend);
+            watched_by = agent.backend(state.source()).map(|(backend, _)| backend);
             agent.stop()?;
             let after = self.measure()?;
             let again = self.measure()?;
             let last = self.measure()?;
-            // The same wherever the node stands; and near it is another hook that counts.
-            let entered = if place == Place::Calm { self.measure_entering()? } else { None };
+            // The cost of entering does not depend on the place, and near a threshold another hook matters.
+            let entered = if state == NodeState::Calm { self.measure_entering()? } else { None };
             for (task, measurements) in measurements.iter_mut().enumerate() {
                 measurements.slowdowns.push(percent(with[task], before[task], after[task]));
                 measurements.noise.push(percent(again[task], after[task], last[task]));
@@ -235,43 +240,43 @@ impl Site {
                 testbed.progress(&format!("{case}: {} of {pairs} pairs", pair + 1));
             }
         }
-        Ok(Pairs { measurements, clock, watched_by })
+        Ok(PairResults { measurements, clock, watched_by })
     }
 }
 
-fn measured() -> Result<Measured> {
-    Measured::begin().context("have the kernel measure programs")
+fn measured() -> Result<BpfStats> {
+    BpfStats::enable().context("have the kernel measure programs")
 }
 
-/// What pairs came to.
+/// The results of the pairs.
 #[derive(Debug)]
-struct Pairs {
+struct PairResults {
     measurements: [Measurements; TASKS.len()],
-    /// What the kernel's clock adds to each run of a program, nanoseconds.
+    /// The time that the kernel's clock adds to each run of a program, nanoseconds.
     clock: Vec<f64>,
     watched_by: Option<String>,
 }
 
-/// The goal at a place, percent: of the hook that fires at each page fault it is another than of those that fire at
-/// each batch of charges.
-fn most(task: &str, place: Place, watched_by: Option<&str>) -> f64 {
-    match place {
-        Place::Calm if task == TASKS[0].0 => 0.3,
-        Place::Calm => 0.7,
-        Place::Near if watched_by.is_some_and(|backend| backend.starts_with("tp_btf")) => 12.0,
-        Place::Near => 3.0,
+/// Returns the goal at a place, percent. The hook that fires at each page fault has another goal than those
+/// that fire at each batch of charges.
+fn goal_percent(task: &str, state: NodeState, watched_by: Option<&str>) -> f64 {
+    match state {
+        NodeState::Calm if task == TASKS[0].0 => 0.3,
+        NodeState::Calm => 0.7,
+        NodeState::Near if watched_by.is_some_and(|backend| backend.starts_with("tp_btf")) => 12.0,
+        NodeState::Near => 3.0,
     }
 }
 
 fn rows_of(
     task: &str,
     case: &str,
-    place: Place,
+    state: NodeState,
     watched_by: Option<&str>,
     measurements: Measurements,
 ) -> Vec<Row> {
     let Measurements { slowdowns, noise, shares, programs, entering } = measurements;
-    let most = most(task, place, watched_by);
+    let most = goal_percent(task, state, watched_by);
     let row = Row::new(format!("{task}, {case}"), "slowdown", "%", slowdowns);
     let sums: Vec<f64> = shares.iter().zip(&entering).map(|(share, way)| share + way).collect();
     let shares = Row::new(format!("{task}, {case}"), "programs alone", "%", shares);
@@ -293,8 +298,8 @@ fn rows_of(
     rows
 }
 
-/// As the table of guests has it: that it was measured, and what came of it.
-fn story(task: &str, case: &str, watched_by: Option<&str>, rows: &[Row]) -> Value {
+/// Returns a story for the table of guests, with the medians of the rows.
+fn story_line(task: &str, case: &str, watched_by: Option<&str>, rows: &[Row]) -> Value {
     let mut story = json!({"story": format!("overhead, {case}, {task}"), "ok": true, "backend": watched_by});
     for (row, name) in rows.iter().zip(["slowdown", "noise", "programs"]) {
         story["values"][name] = json!(row.percentile(50));
@@ -302,33 +307,33 @@ fn story(task: &str, case: &str, watched_by: Option<&str>, rows: &[Row]) -> Valu
     story
 }
 
-/// Those of a task, one for each pair, in percent.
+/// The measurements of a task, one for each pair, percent.
 #[derive(Debug, Default)]
 struct Measurements {
     slowdowns: Vec<f64>,
     noise: Vec<f64>,
     shares: Vec<f64>,
-    /// By program, the share of its runs and the nanoseconds of one.
+    /// By program: the share of its runs in percent, and the nanoseconds of one run.
     programs: BTreeMap<String, [Vec<f64>; 2]>,
     entering: Vec<f64>,
 }
 
-/// Of a task's time, what the agent's programs take.
+/// The share of the agent's programs in a task's time.
 #[derive(Debug, Default)]
 struct Shares {
-    /// All together, percent.
+    /// The share of all programs, percent.
     all: f64,
-    /// Each by its name, percent and nanoseconds of a run.
+    /// By program: its share in percent, and the nanoseconds of one run.
     each: BTreeMap<String, [f64; 2]>,
 }
 
-/// What the processor has spent on a go of a task.
+/// Waits for the end of a go of a task, and returns its processor time in nanoseconds.
 pub(crate) fn cpu_ns(task: &mut Workload) -> Result<f64> {
     let measured = task.wait_event("measured")?;
     measured["cpu_ns"].as_f64().context("a measurement has no figure")
 }
 
-/// By how much a figure is above the mean of those before and after it.
+/// Returns by how many percent a value is above the mean of those before and after it.
 pub(crate) fn percent(with: f64, before: f64, after: f64) -> f64 {
     (with / ((before + after) / 2.0) - 1.0) * 100.0
 }
@@ -338,7 +343,7 @@ mod tests {
     use super::percent;
 
     #[test]
-    fn a_slowdown_is_held_against_both_sides() {
+    fn slowdown_is_relative_to_the_mean_of_before_and_after() {
         assert_eq!(percent(150.0, 80.0, 120.0), 50.0);
         assert_eq!(percent(50.0, 100.0, 100.0), -50.0);
     }

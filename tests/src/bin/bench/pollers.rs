@@ -1,5 +1,5 @@
-//! What there is without the agent: the kernel's v1 usage threshold, and looking again and again.
-//! Both read the working set as the kubelet does, and send SIGKILL at once.
+//! The alternatives to the agent: the kernel's v1 usage threshold, and polling. Both read the working set as
+//! the kubelet does, and send SIGKILL at once.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -18,19 +18,19 @@ use tests::mounts::{Hierarchy, Mounts};
 use tests::{clock, process};
 
 use crate::case::LINE;
-use crate::hog_node::{Decided, Hog, HogNode, Watcher};
+use crate::hog_node::{Decision, Hog, HogNode, Watcher};
 
-/// How it learns of a crossing.
+/// How a poller learns of a crossing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Means {
-    /// The v1 usage threshold, armed as the kubelet's `kernelMemcgNotification` arms it, and a
-    /// look each ten seconds beside it.
+pub(crate) enum DetectionMethod {
+    /// The v1 usage threshold, set as the kubelet's `kernelMemcgNotification` sets it, and a poll every ten
+    /// seconds.
     Notification,
-    /// A look each so often.
+    /// A poll at this interval.
     Poll(Duration),
 }
 
-impl Means {
+impl DetectionMethod {
     pub(crate) const ALL: [Self; 3] =
         [Self::Notification, Self::Poll(Duration::from_secs(1)), Self::Poll(Duration::from_secs(10))];
 
@@ -41,7 +41,7 @@ impl Means {
         }
     }
 
-    /// Why it cannot be had here, if it cannot.
+    /// Returns why the means is not available here, if it is not.
     pub(crate) fn refusal(self) -> Result<Option<&'static str>> {
         let lacks = self == Self::Notification && Mounts::discover()?.get(Hierarchy::Memory).is_none();
         Ok(lacks.then_some("usage thresholds are of cgroup version 1, and memory is of version 2 here"))
@@ -55,10 +55,10 @@ impl Means {
     }
 }
 
-/// A watcher that lives for one crossing.
+/// A watcher for a single crossing.
 #[derive(Debug)]
 pub(crate) struct Poller {
-    means: Means,
+    method: DetectionMethod,
     thread: Option<Thread>,
 }
 
@@ -70,28 +70,28 @@ struct Thread {
 }
 
 impl Poller {
-    pub(crate) fn new(means: Means) -> Self {
-        Self { means, thread: None }
+    pub(crate) fn new(method: DetectionMethod) -> Self {
+        Self { method, thread: None }
     }
 }
 
 impl Watcher for Poller {
     fn patience(&self) -> Duration {
-        self.means.period() + Duration::from_secs(1)
+        self.method.period() + Duration::from_secs(1)
     }
 
     fn begin(&mut self, hog_node: &HogNode<'_>, hog: &Hog<'_>) -> Result<()> {
-        let (group, means, pid) = (hog_node.node.root().clone(), self.means, hog.pid);
-        let armed = match means {
-            Means::Notification => Some(arm(&group)?),
-            Means::Poll(_) => None,
+        let (group, method, pid) = (hog_node.node.root().clone(), self.method, hog.pid);
+        let armed = match method {
+            DetectionMethod::Notification => Some(arm(&group)?),
+            DetectionMethod::Poll(_) => None,
         };
         let (sender, decision) = mpsc::channel();
         let end = Arc::new(AtomicBool::new(false));
         let ended = Arc::clone(&end);
         let handle = std::thread::spawn(move || {
-            if let Some(decided) = watch(&group, means, armed.as_ref(), pid, &ended).transpose() {
-                // Nobody waits any more.
+            if let Some(decided) = watch(&group, method, armed.as_ref(), pid, &ended).transpose() {
+                // This fails only if the receiver was dropped.
                 let _ = sender.send(decided);
             }
         });
@@ -99,16 +99,16 @@ impl Watcher for Poller {
         Ok(())
     }
 
-    fn decided(&mut self) -> Result<Option<Decided>> {
+    fn poll_decision(&mut self) -> Result<Option<Decision>> {
         let thread = self.thread.as_ref().context("no watcher was begun")?;
         match thread.decision.try_recv() {
-            Ok(at) => Ok(Some(Decided { at_ns: at?, stamped_ns: None, seen_by: self.means.name() })),
+            Ok(at) => Ok(Some(Decision { at_ns: at?, stamped_ns: None, detected_by: self.method.name() })),
             Err(TryRecvError::Empty) => Ok(None),
             Err(TryRecvError::Disconnected) => bail!("the thread that watches has panicked"),
         }
     }
 
-    fn settle(&mut self, _: &HogNode<'_>, _: &Hog<'_>, _: bool) -> Result<()> {
+    fn wait_until_settled(&mut self, _: &HogNode<'_>, _: &Hog<'_>, _: bool) -> Result<()> {
         self.thread.take().context("no watcher was begun")?.end()
     }
 }
@@ -120,19 +120,19 @@ impl Thread {
     }
 }
 
-/// Between two looks at whether it is over.
+/// The interval at which a poller checks whether it was ended.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// When it decided; `None` if it was ended before.
+/// Kills the process at the crossing and returns when; `None` if the poller was ended before.
 fn watch(
     group: &Group,
-    means: Means,
+    method: DetectionMethod,
     armed: Option<&OwnedFd>,
     pid: u32,
     end: &AtomicBool,
 ) -> Result<Option<u64>> {
-    let period = u64::try_from(means.period().as_nanos())?;
-    // Where in its period the crossing finds it is chance.
+    let period = u64::try_from(method.period().as_nanos())?;
+    // The first wait is random, since a crossing may come at any point of the period.
     let mut due = clock::now() + clock::now() % period;
     loop {
         if end.load(Ordering::Relaxed) {
@@ -140,7 +140,7 @@ fn watch(
         }
         let left = Duration::from_nanos(due.saturating_sub(clock::now())).min(PATIENCE);
         let reported = match armed {
-            Some(armed) => wait(armed, left)?,
+            Some(armed) => wait_for_notification(armed, left)?,
             None => {
                 std::thread::sleep(left);
                 false
@@ -165,8 +165,8 @@ fn working_set(group: &Group) -> Result<u64> {
     Ok(group.memory()?.saturating_sub(inactive))
 }
 
-/// Whether the threshold has fired.
-fn wait(armed: &OwnedFd, patience: Duration) -> Result<bool> {
+/// Waits, and returns whether the threshold has fired.
+fn wait_for_notification(armed: &OwnedFd, patience: Duration) -> Result<bool> {
     let patience = Timespec { tv_sec: 0, tv_nsec: patience.subsec_nanos().into() };
     let fired = poll(&mut [PollFd::new(armed, PollFlags::IN)], Some(&patience)).unwrap_or(0) > 0;
     if fired {
@@ -177,7 +177,7 @@ fn wait(armed: &OwnedFd, patience: Duration) -> Result<bool> {
     Ok(fired)
 }
 
-/// A threshold on usage where the working set reaches the line, if inactive pages stay as they are.
+/// Sets a threshold on usage where the working set reaches [`LINE`], if inactive pages stay as they are.
 fn arm(group: &Group) -> Result<OwnedFd> {
     let folder = group.dir(Hierarchy::Memory).context("usage thresholds are cgroup v1's")?;
     let usage = folder.join("memory.usage_in_bytes");

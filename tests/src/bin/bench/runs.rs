@@ -1,4 +1,4 @@
-//! From crossings to rows of measurements.
+//! Turns crossings into rows of measurements.
 
 use std::collections::BTreeMap;
 
@@ -10,40 +10,41 @@ use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
 use crate::case::{Case, Load};
-use crate::hog_node::Decided;
+use crate::hog_node::Decision;
 
 /// One crossing.
 pub(crate) struct Run {
     pub(crate) climb: Climb,
-    pub(crate) decided: Option<Decided>,
+    pub(crate) decided: Option<Decision>,
     /// When the last process of the victim died.
     pub(crate) dead: Option<u64>,
 }
 
-/// What was measured in a crossing.
+/// The measurements of one crossing.
 struct Measurements {
-    /// The kernel's stamp to the decision.
+    /// From the BPF program's timestamp to the decision.
     stamped_us: Option<f64>,
-    /// The crossing by the hog's own clock to the decision.
+    /// From the crossing, by the hog's own clock, to the decision.
     crossed_us: Option<f64>,
     decision_mib: f64,
     crossed_to_death_us: Option<f64>,
     death_mib: f64,
     rate: f64,
-    seen_by: String,
+    detected_by: String,
 }
 
 /// The crossings of one case.
 pub(crate) struct Runs {
     case: Case,
-    /// In rows, where it is not the agent.
+    /// The program in rows, if it is not the agent.
     program: Option<String>,
     good: Vec<Measurements>,
     void: usize,
     missed: usize,
-    /// Decisions on what must not trigger any.
+    /// The number of decisions on growth that must not trigger any.
     wrong: usize,
-    /// Runs in which the hog had grown to its end before it died: it would have gone on.
+    /// The number of runs in which the hog had grown to its full size before it died: it would have grown
+    /// further.
     capped: usize,
 }
 
@@ -55,23 +56,23 @@ impl Runs {
         Self { case, program, good: Vec::new(), void: 0, missed: 0, wrong: 0, capped: 0 }
     }
 
-    /// Crossings that count.
+    /// Returns the number of valid crossings.
     pub(crate) fn good(&self) -> usize {
-        if self.case.hog.crosses() { self.good.len() } else { self.number() }
+        if self.case.hog.crosses() { self.good.len() } else { self.total() }
     }
 
-    /// All.
-    pub(crate) fn number(&self) -> usize {
+    /// Returns the number of all crossings.
+    pub(crate) fn total(&self) -> usize {
         let Self { good, void, missed, wrong, case: _, program: _, capped: _ } = self;
         good.len() + void + missed + wrong
     }
 
-    /// A run that says nothing.
+    /// Counts a run without a valid result.
     pub(crate) fn void(&mut self) {
         self.void += 1;
     }
 
-    /// For people.
+    /// Returns the progress as text.
     pub(crate) fn progress(&self) -> String {
         let Self { case, program, good: _, void, missed, wrong, capped } = self;
         let program = program.as_ref().map_or_else(String::new, |program| format!(" ({program})"));
@@ -93,16 +94,16 @@ impl Runs {
             }
             return Ok(());
         }
-        // The kernel charges ahead of what is touched, so a prompt decision may precede the
-        // crossing by the hog's own clock, and the hog then never get there.
+        // The kernel charges ahead of what is touched, so a prompt decision may precede the crossing by the
+        // hog's own clock, and the hog then never reaches it.
         let crossed = climb.crossed();
         let last = climb.growth().last().context("the hog has stamped nothing")?;
         let at = crossed.unwrap_or(last.ns);
         let rate = climb.growth().rate(at.saturating_sub(PIECE_NS), at).unwrap_or(0.0);
-        // A hog that the machine held up has measured the machine. Where others want the
+        // A hog that the machine slowed down measures the machine and not the agent. With load on the
         // processors, that is what is measured.
-        let asked = self.case.rate.bytes_per_second() as f64;
-        if self.case.load == Load::Idle && rate < 0.8 * asked {
+        let expected_rate = self.case.rate.bytes_per_second() as f64;
+        if self.case.load == Load::Idle && rate < 0.8 * expected_rate {
             self.void += 1;
             return Ok(());
         }
@@ -120,16 +121,17 @@ impl Runs {
             crossed_to_death_us: crossed.map(|crossed| since(crossed, dead)),
             death_mib: mib(dead),
             rate: rate / 1e9,
-            seen_by: decided.seen_by,
+            detected_by: decided.detected_by,
         });
         Ok(())
     }
 
-    /// The rows: the kernel's stamp to the decision, the hog's own clock, how far it came.
+    /// Returns the rows: the times by the BPF program's timestamp and by the hog's own clock, and the
+    /// overshoot.
     pub(crate) fn rows(self) -> Vec<Row> {
         let Self { case, program, good, void, missed, wrong, capped } = self;
         let name = case.name();
-        let mark = |row: Row| {
+        let with_counts = |row: Row| {
             let row = row.with("void", void).with("missed", missed);
             let row = if case.kernel_kill { row.with("kernel_kill", true) } else { row };
             match &program {
@@ -139,18 +141,19 @@ impl Runs {
         };
         if !case.hog.crosses() {
             let measurements = [vec![0.0; missed], vec![1.0; wrong]].concat();
-            return vec![mark(Row::new(name, "wrong decisions", "", measurements)).with("missed", 0)];
+            return vec![with_counts(Row::new(name, "wrong decisions", "", measurements)).with("missed", 0)];
         }
-        let mut seen_by: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut detected_by: BTreeMap<&str, usize> = BTreeMap::new();
         for measurements in &good {
-            *seen_by.entry(&measurements.seen_by).or_default() += 1;
+            *detected_by.entry(&measurements.detected_by).or_default() += 1;
         }
-        let seen_by = json!(seen_by);
+        let detected_by = json!(detected_by);
         let row = |metric, unit, of: fn(&Measurements) -> Option<f64>| {
-            let row = mark(Row::new(name.as_str(), metric, unit, good.iter().filter_map(of).collect()))
-                .with("capped", capped)
-                .with("detected_by", Value::clone(&seen_by));
-            if missed > 0 { row.spoiled() } else { row }
+            let row =
+                with_counts(Row::new(name.as_str(), metric, unit, good.iter().filter_map(of).collect()))
+                    .with("capped", capped)
+                    .with("detected_by", Value::clone(&detected_by));
+            if missed > 0 { row.incomplete() } else { row }
         };
         let mut rows = vec![
             row("crossing to decision", "us", |measurements| measurements.crossed_us),
@@ -174,22 +177,22 @@ mod tests {
     use super::*;
     use crate::case::{Hog, LINE};
 
-    /// A steady climb at 1 GB/s, from nothing to a little beyond the line.
+    /// Returns steady growth at 1 GB/s, from 0 to slightly beyond the threshold.
     fn climb() -> Climb {
         let stamps = (0..=300).map(|ms| Stamp { ns: ms * 1_000_000, bytes: ms * 1_000_000 });
         Climb::new(Growth::new(stamps), 0, LINE, Pages::Refault)
     }
 
-    fn decided(at_ns: u64) -> Option<Decided> {
-        Some(Decided { at_ns, stamped_ns: Some(at_ns - 50_000), seen_by: "charge".to_owned() })
+    fn decided(at_ns: u64) -> Option<Decision> {
+        Some(Decision { at_ns, stamped_ns: Some(at_ns - 50_000), detected_by: "charge".to_owned() })
     }
 
-    fn figure(rows: &[Row], metric: &str) -> Option<f64> {
+    fn median(rows: &[Row], metric: &str) -> Option<f64> {
         rows.iter().find(|row| row.metric == metric)?.percentile(50)
     }
 
     #[test]
-    fn a_crossing_is_reported_by_both_clocks() {
+    fn a_crossing_is_reported_by_the_kernel_clock_and_the_hog_clock() {
         let mut runs = Runs::new(Case::new(1), None);
         let crossed = climb().crossed().unwrap();
         runs.add(Run {
@@ -198,27 +201,27 @@ mod tests {
             dead: Some(crossed + 10_000_000),
         })
         .unwrap();
-        assert_eq!((runs.good(), runs.number()), (1, 1));
+        assert_eq!((runs.good(), runs.total()), (1, 1));
         let rows = runs.rows();
-        assert_eq!(figure(&rows, "stamp to decision"), Some(50.0));
-        assert_eq!(figure(&rows, "crossing to decision"), Some(2000.0));
-        let beyond = figure(&rows, "overshoot at decision").unwrap();
+        assert_eq!(median(&rows, "stamp to decision"), Some(50.0));
+        assert_eq!(median(&rows, "crossing to decision"), Some(2000.0));
+        let beyond = median(&rows, "overshoot at decision").unwrap();
         assert!((beyond - 2.0 * 1e6 / MIB as f64).abs() < 0.01, "{beyond}");
     }
 
     #[test]
-    fn what_was_not_decided_is_missed_and_a_slow_hog_says_nothing() {
+    fn a_run_without_decision_is_missed_and_a_run_of_a_slow_hog_is_void() {
         let mut runs = Runs::new(Case::new(2), None);
         runs.add(Run { climb: climb(), decided: None, dead: None }).unwrap();
         let slow = (0..=300).map(|ms| Stamp { ns: ms * 2_000_000, bytes: ms * 1_000_000 });
         let slow = Climb::new(Growth::new(slow), 0, LINE, Pages::Refault);
         runs.add(Run { climb: slow, decided: decided(1_000_000), dead: Some(2_000_000) }).unwrap();
-        assert_eq!((runs.good(), runs.number()), (0, 2));
+        assert_eq!((runs.good(), runs.total()), (0, 2));
         assert!(runs.progress().contains("1 void, 1 missed"), "{}", runs.progress());
     }
 
     #[test]
-    fn whoever_only_writes_files_must_not_be_chosen() {
+    fn a_decision_about_a_page_cache_hog_is_counted_as_wrong() {
         let case = Case { hog: Hog::PageCache, ..Case::new(2) };
         let mut runs = Runs::new(case, None);
         runs.add(Run { climb: climb(), decided: None, dead: None }).unwrap();

@@ -1,9 +1,9 @@
-//! The rows for people.
+//! The table of the rows.
 
 use ::tests::bench::row::{Goal, Row};
 use ::tests::bench::table::{self, short};
 
-/// All rows as a table.
+/// Renders all rows as a table.
 pub(crate) fn render(backend: Option<&str>, rows: &[Row]) -> String {
     let head = ["case", "program", "metric", "unit", "n", "min", "p50", "p90", "p99", "max", "goal"];
     let mut lines = vec![head.map(str::to_owned)];
@@ -13,7 +13,7 @@ pub(crate) fn render(backend: Option<&str>, rows: &[Row]) -> String {
 }
 
 fn cells(row: &Row) -> [String; 11] {
-    let figure = |percent| row.shown(percent);
+    let figure = |percent| row.percentile_text(percent);
     let goal = match row.goal {
         None => String::new(),
         Some(goal) => {
@@ -24,7 +24,7 @@ fn cells(row: &Row) -> [String; 11] {
                 Goal::Mean(most) => format!("mean {} {goal_result} ({mean})", short(most)),
                 Goal::Median(most) => format!("p50 {} {goal_result}", short(most)),
                 Goal::AtLeast(least) => format!("p50 from {} on {goal_result}", short(least)),
-                Goal::Stamp { n, p50, p99 } => {
+                Goal::Percentiles { n, p50, p99 } => {
                     format!("n {n} p50 {} p99 {} {goal_result}", short(p50), short(p99))
                 }
             }
@@ -50,10 +50,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_stand_below_each_other() {
+    fn columns_are_aligned() {
         let rows = [
             Row::new("idle, fresh, 1 GB/s", "stamp to decision", "us", vec![80.0, 120.0, 4321.0])
-                .goal(Goal::Stamp { n: 3, p50: 500.0, p99: 5000.0 }),
+                .goal(Goal::Percentiles { n: 3, p50: 500.0, p99: 5000.0 }),
             Row::new("binary", "size", "MiB", vec![13.5]).goal(Goal::Max(12.0)),
             Row::new("330 containers", "cpu", "%", vec![0.05, 0.11]).goal(Goal::Mean(0.2)),
             Row::new("330 containers", "cpu", "%", vec![0.005]).program("earlyoom 1.7"),

@@ -1,4 +1,4 @@
-//! What every measurement has to do with: the programs, and where measurements and progress go.
+//! What every bench needs: the programs, and the output of measurements and progress.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -18,15 +18,15 @@ use crate::table;
 /// The testbed of one bench.
 #[derive(Debug)]
 pub(crate) struct Testbed {
-    /// Its name in rows.
+    /// The name of the bench in rows.
     name: &'static str,
-    /// The agent's file.
+    /// The agent's binary.
     pub(crate) agent: PathBuf,
-    /// The workload's.
+    /// The workload's binary.
     pub(crate) workload: PathBuf,
-    /// The folder with the programs that are measured beside ours, if there is one.
+    /// The folder with the other programs that are measured, if there is one.
     pub(crate) competitors: Option<PathBuf>,
-    /// Ctrl-C.
+    /// Ends the bench on Ctrl-C.
     pub(crate) interrupt: Interrupt,
     json: bool,
     commit: String,
@@ -55,27 +55,26 @@ impl Testbed {
         Ok(testbed)
     }
 
-    /// The line that precedes all rows: which machine it was, under which load, and the backend that
-    /// watched charges.
-    pub(crate) fn begin(&mut self, backend: Option<String>) -> Result<()> {
+    /// Prints the line that precedes all rows: the machine, its load, and the backend that watches charges.
+    pub(crate) fn print_machine(&mut self, backend: Option<String>) -> Result<()> {
         self.emit(&machine::line(self.name, backend.as_deref(), &self.commit)?);
         self.backend = backend;
         Ok(())
     }
 
-    /// How the agent is started on a node with these fields of a kubelet's configuration.
+    /// Returns the options of an agent on a node with these fields of a kubelet's configuration.
     pub(crate) fn options(&self, node: &Node, kubelet: &Value) -> Result<Options> {
         let options = Options::of(&self.agent, node, kubelet)?;
         Ok(Options { more: self.agent_args.clone(), ..options })
     }
 
-    /// Whether that case was asked for.
-    pub(crate) fn wants(&self, case: &str) -> bool {
+    /// Returns whether that case was selected.
+    pub(crate) fn is_selected(&self, case: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|part| case.contains(part.as_str()))
     }
 
-    /// Puts down rows, with the machine's load at their end.
-    pub(crate) fn keep(&mut self, rows: impl IntoIterator<Item = Row>) -> Result<()> {
+    /// Prints and stores rows, with the machine's load at their end.
+    pub(crate) fn add_rows(&mut self, rows: impl IntoIterator<Item = Row>) -> Result<()> {
         let load = machine::load1()?;
         for row in rows {
             let row = row.with("load1", load);
@@ -85,30 +84,30 @@ impl Testbed {
         Ok(())
     }
 
-    /// All rows as a table, for people.
-    pub(crate) fn end(self) {
+    /// Prints all rows as a table.
+    pub(crate) fn print_table(self) {
         let text = table::render(self.backend.as_deref(), &self.rows);
-        // Who no longer listens is no reason to fail.
+        // A closed output is no reason to fail.
         let _ = match self.json {
             true => write!(std::io::stderr(), "{text}"),
             false => write!(std::io::stdout(), "{text}"),
         };
     }
 
-    /// Progress, for people.
+    /// Prints progress on standard error.
     pub(crate) fn progress(&self, text: &str) {
         let _ = writeln!(std::io::stderr(), "{text}");
     }
 
-    /// A folder on a disk: the one for temporary files may be memory.
+    /// Returns a folder on a disk: the one for temporary files may be in memory.
     pub(crate) fn disk(&self) -> Result<&Path> {
         self.workload.parent().context("the folder of the workload")
     }
 
-    /// A line for machines.
+    /// Prints a JSON line.
     pub(crate) fn emit(&self, line: &Value) {
         if self.json {
-            // Who no longer listens is no reason to stop: the groups must go.
+            // A closed output is no reason to stop: the cgroups must be removed.
             let _ = writeln!(std::io::stdout(), "{line}");
         }
     }

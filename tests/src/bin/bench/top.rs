@@ -1,4 +1,5 @@
-//! What a recorder and ten screens cost the agent: its latency, and its time and memory while nothing happens.
+//! The cost of a recorder and of ten screens for the agent: its latency, and its time and memory while nothing
+//! happens.
 
 use anyhow::Result;
 use tests::bench::row::Row;
@@ -11,24 +12,24 @@ use crate::testbed::Testbed;
 
 pub(crate) fn run(testbed: &mut Testbed, n: usize, seconds: u64) -> Result<()> {
     let backend = reaction::backend(testbed)?;
-    testbed.begin(Some(backend))?;
+    testbed.print_machine(Some(backend))?;
     let mut alone: Vec<Row> = Vec::new();
     for observer in Observer::ALL {
         let case = Case { observer, pods: idle::MOST_PODS, ..Case::new(n) };
-        if !testbed.wants(&case.name()) {
+        if !testbed.is_selected(&case.name()) {
             continue;
         }
-        let mut rows = reaction::ours(testbed, case)?;
+        let mut rows = reaction::agent_rows(testbed, case)?;
         rows.extend(idle::measure(testbed, seconds, false, observer)?);
         if observer == Observer::None {
             alone.clone_from(&rows);
         }
-        testbed.keep(rows.into_iter().map(|row| compare(row, &alone)).collect::<Vec<_>>())?;
+        testbed.add_rows(rows.into_iter().map(|row| compare(row, &alone)).collect::<Vec<_>>())?;
     }
     Ok(())
 }
 
-/// Says how many times as much it is as without anybody, by the medians.
+/// Adds the ratio of the row's median to the one without an observer.
 fn compare(row: Row, alone: &[Row]) -> Row {
     let same = alone.iter().find(|it| it.metric == row.metric);
     let ratio = same.and_then(|it| Some(row.percentile(50)? / it.percentile(50)?));

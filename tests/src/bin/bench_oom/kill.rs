@@ -1,17 +1,17 @@
-//! A kill that was brought about, and what the agent has to report of it.
+//! A kill that the bench caused, and what the agent has to report about it.
 
-/// By what limit.
+/// The limit that causes a kill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Level {
-    /// The container's own.
+    /// The limit of the container.
     Container,
-    /// The pod's.
+    /// The limit of the pod.
     Pod,
-    /// The container's own, in a group that is made for this kill and removed the moment after.
+    /// The limit of the container, in a cgroup that is created for this kill and removed right after it.
     Fleeting,
-    /// The container's own, and all of its processes die together.
+    /// The limit of the container; all of its processes are killed together.
     Group,
-    /// There is none: the machine has no more.
+    /// No limit: the machine has no more memory.
     Global,
 }
 
@@ -28,7 +28,7 @@ impl Level {
         }
     }
 
-    /// As the agent calls the owner.
+    /// Returns the owner of the limit, as the agent names it.
     pub(crate) fn owner(self) -> &'static str {
         match self {
             Self::Container | Self::Fleeting | Self::Group => "container",
@@ -38,16 +38,16 @@ impl Level {
     }
 }
 
-/// What has to be reported.
+/// A kill that has to be reported.
 #[derive(Clone, Debug)]
 pub(crate) struct Kill {
     pub(crate) level: Level,
-    /// Every process that died; of a group more than one.
+    /// All processes that died; more than one for a group.
     pub(crate) pids: Vec<u32>,
     pub(crate) pod: String,
     pub(crate) container: String,
-    /// The victim's group below the node's.
+    /// The victim's cgroup below the node's.
     pub(crate) cgroup: String,
-    /// That of the limit's owner; nothing for the machine.
+    /// The cgroup of the limit's owner; `None` for the machine.
     pub(crate) owner_cgroup: Option<String>,
 }

@@ -1,8 +1,8 @@
-//! The bench of OOM kills: so many kills over so many cgroups at every level, how many of them the
-//! agent tells of, and whether it names the right victim, group and owner of the limit.
+//! The bench of OOM kills: kills at every level in many cgroups. Measures how many of them the agent reports,
+//! and whether it names the right victim, cgroup and owner of the limit.
 //!
-//! `cargo xtask bench oom` builds the agent as it is shipped and runs this. It fails if one kill is
-//! missing, reported twice, or blamed on somebody else.
+//! `cargo xtask bench oom` builds the agent as it is shipped and runs this program. It fails if a kill is
+//! missing, reported twice, or attributed to the wrong process.
 #![forbid(unsafe_code)]
 
 mod kill;
@@ -21,10 +21,10 @@ use tests::interrupt::{self, Interrupt};
 use tests::{agent, workload};
 
 use crate::kill::Level;
-use crate::reported::Tally;
+use crate::reported::LevelReport;
 use crate::testbed::Testbed;
 
-/// No program tells of kills.
+/// The backend where no program reports kills.
 const NONE: &str = "none";
 
 #[derive(Debug, Parser)]
@@ -71,15 +71,16 @@ fn run(args: &Args) -> Result<bool> {
     let interrupt = Interrupt::install()?;
     let agent = agent.clone().map_or_else(agent::binary, Ok)?;
     let workload = workload::binary()?;
-    let mut testbed = Testbed::set(&agent, workload, *pods, *global > 0, disable_backend, interrupt)?;
+    let mut testbed = Testbed::new(&agent, workload, *pods, *global > 0, disable_backend, interrupt)?;
     let emit = |line: &Value| {
         if *json {
-            // Who no longer listens is no reason to stop: the groups must go.
+            // A closed output is no reason to stop: the cgroups must be removed.
             let _ = writeln!(std::io::stdout(), "{line}");
         }
     };
     let backend = testbed.backend();
-    // As the table of guests has it: what was reported, and by which backend, forced if others were denied.
+    // A story of the table of guests has what was reported, and the backend, which is forced if others were
+    // disabled.
     let story = |mut row: Value, name: &str| {
         if *stories {
             row["story"] = json!(format!("kills, {name}"));
@@ -92,10 +93,10 @@ fn run(args: &Args) -> Result<bool> {
     };
     emit(&machine::line("oom", Some(&backend), commit)?);
 
-    let counted = testbed::kills_of_the_machine()?;
+    let counted = testbed::kernel_oom_kills()?;
     let mut expected = Vec::new();
     for nth in 0..*kills {
-        expected.push(testbed.kill_at_a_limit(nth)?);
+        expected.push(testbed.kill_at_limit(nth)?);
     }
     if *groups > 0 && !testbed.has_groups() {
         let why = "no groups are killed as a whole here: that is cgroup v2's";
@@ -105,14 +106,14 @@ fn run(args: &Args) -> Result<bool> {
         }
     } else {
         for nth in 0..*groups {
-            expected.push(testbed.kill_a_group(nth)?);
+            expected.push(testbed.kill_group(nth)?);
         }
     }
     for nth in 0..*global {
         expected.push(testbed.kill_globally(nth)?);
     }
     if backend == NONE {
-        let counted = testbed::kills_of_the_machine()? - counted;
+        let counted = testbed::kernel_oom_kills()? - counted;
         let (_, unattributed) = testbed.reported(counted)?;
         let ok = unattributed == counted;
         let row = json!({"bench": "oom", "case": "counted alone", "ok": ok, "killed": counted, "unattributed": unattributed});
@@ -123,21 +124,21 @@ fn run(args: &Args) -> Result<bool> {
         return Ok(ok);
     }
     let (reported, unattributed) = testbed.reported(expected.len() as u64)?;
-    let strange = reported::strangers(&expected, &reported);
-    let mut all_right = unattributed == 0 && strange == 0;
+    let unexpected = reported::count_unexpected(&expected, &reported);
+    let mut all_correct = unattributed == 0 && unexpected == 0;
     let mut text = String::new();
     for level in Level::ALL {
-        let tally = Tally::of(level, &expected, &reported);
-        if tally.killed > 0 {
-            emit(&story(tally.row(), level.name()));
-            text.push_str(&tally.line());
-            all_right &= tally.is_right();
+        let report = LevelReport::of(level, &expected, &reported);
+        if report.killed > 0 {
+            emit(&story(report.row(), level.name()));
+            text.push_str(&report.line());
+            all_correct &= report.is_correct();
         }
     }
-    let beside = unattributed == 0 && strange == 0;
-    let row = json!({"bench": "oom", "case": "beside", "ok": beside, "unattributed": unattributed, "strange": strange});
+    let no_others = unattributed == 0 && unexpected == 0;
+    let row = json!({"bench": "oom", "case": "beside", "ok": no_others, "unattributed": unattributed, "strange": unexpected});
     emit(&story(row, "no other reported"));
-    text.push_str(&format!("unattributed {unattributed}, of nobody's killing {strange}\n"));
+    text.push_str(&format!("unattributed {unattributed}, of nobody's killing {unexpected}\n"));
     let _ = if *json { write!(std::io::stderr(), "{text}") } else { write!(std::io::stdout(), "{text}") };
-    Ok(all_right)
+    Ok(all_correct)
 }

@@ -1,4 +1,4 @@
-//! What the agent reported, held against what was done.
+//! Compares what the agent reported with the kills that happened.
 
 use std::collections::BTreeSet;
 
@@ -10,27 +10,27 @@ use crate::kill::{Kill, Level};
 
 /// How the kills of a level were reported.
 #[derive(Debug)]
-pub(crate) struct Tally {
+pub(crate) struct LevelReport {
     level: Level,
     pub(crate) killed: usize,
-    /// Told exactly once.
+    /// Kills that were reported exactly once.
     once: usize,
     owners_right: usize,
-    /// Owners that the agent itself calls a conclusion.
+    /// Owners that the agent itself marks as inferred.
     inferred: usize,
-    /// Pod, container and group.
+    /// Events with the right pod, container and cgroup.
     names_right: usize,
-    /// Anonymous pages, oom_score_adj, usage and limit, trigger: all there.
+    /// Events with all values: anonymous pages, oom_score_adj, usage and limit, trigger.
     whole: usize,
-    /// From the kernel's stamp to the line, microseconds.
+    /// The times from the event's timestamp to the line, microseconds.
     delays: Vec<f64>,
-    /// The first that was wrong.
+    /// The first error.
     wrong: Option<String>,
 }
 
-impl Tally {
+impl LevelReport {
     pub(crate) fn of(level: Level, expected: &[Kill], reported: &[Event]) -> Self {
-        let mut tally = Self {
+        let mut report = Self {
             level,
             killed: 0,
             once: 0,
@@ -42,19 +42,19 @@ impl Tally {
             wrong: None,
         };
         for kill in expected.iter().filter(|kill| kill.level == level) {
-            tally.killed += 1;
-            let of_it: Vec<&Event> = reported.iter().filter(|event| is_of(event, kill)).collect();
+            report.killed += 1;
+            let of_it: Vec<&Event> = reported.iter().filter(|event| is_report_of(event, kill)).collect();
             match of_it.as_slice() {
-                [event] => tally.judge(kill, event),
+                [event] => report.check_report(kill, event),
                 events => {
-                    tally.wrong.get_or_insert(format!("{} lines about {:?}", events.len(), kill.pids));
+                    report.wrong.get_or_insert(format!("{} lines about {:?}", events.len(), kill.pids));
                 }
             }
         }
-        tally
+        report
     }
 
-    fn judge(&mut self, kill: &Kill, event: &Event) {
+    fn check_report(&mut self, kill: &Kill, event: &Event) {
         self.once += 1;
         let owner_cgroup = (!event.text("limit_cgroup").is_empty()).then(|| event.text("limit_cgroup"));
         let owner_right =
@@ -62,7 +62,7 @@ impl Tally {
         let names_right = event.pod() == kill.pod
             && event.text("container") == kill.container
             && event.text("cgroup") == kill.cgroup;
-        // The machine has neither usage nor limit.
+        // A global kill has neither usage nor limit.
         let figures = ["anon", "file", "shmem", "trigger_pid", "usage", "limit"];
         let figures = &figures[..if kill.level == Level::Global { 4 } else { 6 }];
         let whole = figures.iter().all(|key| event.number(key).is_some())
@@ -74,15 +74,15 @@ impl Tally {
         self.whole += usize::from(whole);
         self.inferred += usize::from(event.value.get("inferred").is_some_and(|it| it == true));
         if let Some(stamp) = event.number("mono_ns") {
-            self.delays.push(event.heard_ns.saturating_sub(stamp) as f64 / 1000.0);
+            self.delays.push(event.read_ns.saturating_sub(stamp) as f64 / 1000.0);
         }
         if !(owner_right && names_right && whole) {
             self.wrong.get_or_insert(format!("{kill:?} was reported as {}", event.value));
         }
     }
 
-    /// Whether every one was reported once, and reported right.
-    pub(crate) fn is_right(&self) -> bool {
+    /// Returns whether every kill was reported once, and correctly.
+    pub(crate) fn is_correct(&self) -> bool {
         [self.once, self.owners_right, self.names_right, self.whole].iter().all(|n| *n == self.killed)
     }
 
@@ -94,7 +94,7 @@ impl Tally {
             .with("inferred", self.inferred)
             .with("names_right", self.names_right)
             .with("figures_whole", self.whole)
-            .with("ok", self.is_right());
+            .with("ok", self.is_correct());
         if let Some(wrong) = &self.wrong {
             row = row.with("why", wrong.as_str());
         }
@@ -114,8 +114,8 @@ impl Tally {
     }
 }
 
-/// A group's line has all of its victims; any other has one.
-fn is_of(event: &Event, kill: &Kill) -> bool {
+/// Returns whether an event reports a kill. The event of a group has all of its victims; any other has one.
+fn is_report_of(event: &Event, kill: &Kill) -> bool {
     let pids: BTreeSet<u32> = kill.pids.iter().copied().collect();
     match kill.level {
         Level::Group => victims(event) == pids && event.number("oom_group_kills") == Some(pids.len() as u64),
@@ -131,7 +131,7 @@ fn victims(event: &Event) -> BTreeSet<u32> {
     victims.filter_map(|victim| u32::try_from(victim.get("pid")?.as_u64()?).ok()).collect()
 }
 
-/// Lines about what was not killed here: of somebody else's processes on the machine.
-pub(crate) fn strangers(expected: &[Kill], reported: &[Event]) -> usize {
-    reported.iter().filter(|event| !expected.iter().any(|kill| is_of(event, kill))).count()
+/// Counts events about kills that the bench did not cause, of other processes on the machine.
+pub(crate) fn count_unexpected(expected: &[Kill], reported: &[Event]) -> usize {
+    reported.iter().filter(|event| !expected.iter().any(|kill| is_report_of(event, kill))).count()
 }

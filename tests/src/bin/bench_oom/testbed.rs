@@ -1,5 +1,5 @@
-//! A node of pods with two containers each, the agent on it, and processes that grow until the
-//! kernel kills them.
+//! A node of pods with two containers each, the agent on it, and processes that grow until the kernel kills
+//! them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,33 +18,33 @@ use tests::workload::Workload;
 
 use crate::kill::{Kill, Level};
 
-/// Enough for the workload program itself, and little to fill.
+/// Enough for the workload program itself, and small enough to be filled quickly.
 const LIMIT: u64 = 8 * MIB;
-/// As good as none.
+/// A limit that is never reached.
 const UNLIMITED: u64 = 1 << 50;
-/// Where the machine itself is not to run out of memory.
+/// The limit of the node where the machine itself must not run out of memory.
 const NODE: u64 = 1 << 30;
 const PIDS: u64 = 400;
-/// A guard against what hangs, no measure of speed.
+/// The timeout for what hangs. It does not measure speed.
 const GUARD: Duration = HANG;
-/// By then the agent has held the kernel's counts against its records.
+/// The time after which the agent has compared the kernel's counters with its records.
 const SETTLE: Duration = Duration::from_secs(13);
-/// Every so many kills at a container's limit one is in a group that does not stay.
+/// One of this many kills at a container's limit is in a cgroup that is removed after it.
 const FLEETING: usize = 10;
 
-/// The node and the agent on it.
+/// A node, and the agent on it.
 #[derive(Debug)]
 pub(crate) struct Testbed {
     workload: PathBuf,
     interrupt: Interrupt,
-    // Ends before its node is taken away.
+    // Dropped before the node is removed.
     agent: Agent,
     node: Node,
     serial: u64,
 }
 
 impl Testbed {
-    pub(crate) fn set(
+    pub(crate) fn new(
         agent: &Path,
         workload: PathBuf,
         pods: usize,
@@ -64,14 +64,14 @@ impl Testbed {
         Ok(Self { workload, interrupt, agent, node, serial: 0 })
     }
 
-    /// How the agent sees kills.
+    /// Returns the backend by which the agent sees kills.
     pub(crate) fn backend(&self) -> String {
         self.agent.backend("oom").map_or_else(|| "none".to_owned(), |(backend, _)| backend)
     }
 
-    /// One in each container by its own limit, then one in each by its pod's, and so on; every
-    /// tenth of the first kind in a container that comes and goes with it.
-    pub(crate) fn kill_at_a_limit(&mut self, nth: usize) -> Result<Kill> {
+    /// Causes a kill at a limit: one in each container at its own limit, then one in each at the limit of its
+    /// pod, and so on. Every tenth kill is, if it is of the first kind, in a container that exists for it only.
+    pub(crate) fn kill_at_limit(&mut self, nth: usize) -> Result<Kill> {
         let places = 2 * self.node.pods.len();
         let (place, round) = (nth % places, nth / places);
         let level = match round % 2 {
@@ -87,7 +87,7 @@ impl Testbed {
         if level == Level::Fleeting {
             self.serial += 1;
             let id = container_id(u64::MAX - self.serial);
-            // No status has its name: the start of its id stands for it.
+            // No pod status contains this container, so the agent reports the start of its ID as its name.
             name = id[..12].to_owned();
             container = pod_group.group(&id)?;
         }
@@ -103,12 +103,12 @@ impl Testbed {
             pids: vec![pid],
             pod: full_name,
             container: name,
-            cgroup: self.below_node(&container)?,
-            owner_cgroup: Some(self.below_node(owner)?),
+            cgroup: self.path_below_node(&container)?,
+            owner_cgroup: Some(self.path_below_node(owner)?),
         })
     }
 
-    /// Whether there is `memory.oom.group`.
+    /// Returns whether `memory.oom.group` exists.
     pub(crate) fn has_groups(&self) -> bool {
         self.oom_group(&self.node.pods[0].containers[0].group).is_some()
     }
@@ -118,8 +118,8 @@ impl Testbed {
         file.exists().then_some(file)
     }
 
-    /// Three processes of a container, of which one grows.
-    pub(crate) fn kill_a_group(&mut self, nth: usize) -> Result<Kill> {
+    /// Kills a container of three processes as a group. One of them grows.
+    pub(crate) fn kill_group(&mut self, nth: usize) -> Result<Kill> {
         let pod = &self.node.pods[nth % self.node.pods.len()];
         let (pod_group, container) = (pod.group.clone(), pod.containers[0].group.clone());
         let (full_name, name) = (pod.full_name(), pod.containers[0].name.to_owned());
@@ -143,7 +143,7 @@ impl Testbed {
             }
         }
         fs::write(&file, "0").with_context(|| format!("write {}", file.display()))?;
-        let cgroup = self.below_node(&container)?;
+        let cgroup = self.path_below_node(&container)?;
         Ok(Kill {
             level: Level::Group,
             pids,
@@ -154,7 +154,7 @@ impl Testbed {
         })
     }
 
-    /// A process without any limit takes all that the machine has.
+    /// Causes a global kill: a process without any limit takes all memory of the machine.
     pub(crate) fn kill_globally(&mut self, nth: usize) -> Result<Kill> {
         let pod = &self.node.pods[nth % self.node.pods.len()];
         let (pod_group, container) = (pod.group.clone(), pod.containers[1].group.clone());
@@ -162,7 +162,7 @@ impl Testbed {
         pod_group.limit_memory(UNLIMITED)?;
         container.limit_memory(UNLIMITED)?;
         let pid = self.grow(&container, &meminfo::total()?.to_string())?;
-        let cgroup = self.below_node(&container)?;
+        let cgroup = self.path_below_node(&container)?;
         Ok(Kill {
             level: Level::Global,
             pids: vec![pid],
@@ -173,7 +173,7 @@ impl Testbed {
         })
     }
 
-    /// A process that grows in that group until the kernel kills it.
+    /// Runs a process that grows in a cgroup until the kernel kills it, and returns its process ID.
     fn grow(&self, group: &Group, size: &str) -> Result<u32> {
         let before = group.oom_kills()?;
         let mut process = self.start(group, &["grow", "--size", size, "--rate", "0"])?;
@@ -198,19 +198,19 @@ impl Testbed {
         Ok(process)
     }
 
-    fn below_node(&self, group: &Group) -> Result<String> {
+    fn path_below_node(&self, group: &Group) -> Result<String> {
         let below = group.path().strip_prefix(self.node.root().path()).context("a group of the node")?;
         Ok(format!("/{}", below.display()))
     }
 
-    /// Waits until the agent has reported so many kills, or reports no more; and how many
-    /// it has only counted.
+    /// Waits until the agent has reported so many kills, or until the timeout. Returns the events, and the
+    /// number of kills that it has only counted.
     pub(crate) fn reported(&mut self, kills: u64) -> Result<(Vec<Event>, u64)> {
         let end = Instant::now() + GUARD;
         let mut settled = false;
         loop {
             self.interrupt.sleep(Duration::from_millis(500))?;
-            let reported = self.agent.heard()?.iter().filter(|event| event.kind() == "oom_kill");
+            let reported = self.agent.events()?.iter().filter(|event| event.kind() == "oom_kill");
             let reported: Vec<Event> = reported.cloned().collect();
             let unattributed: u64 = reported.iter().filter_map(|event| event.number("unattributed")).sum();
             if unattributed.max(reported.len() as u64) >= kills && !settled {
@@ -223,8 +223,8 @@ impl Testbed {
     }
 }
 
-/// All that the kernel has killed for want of memory since it was started.
-pub(crate) fn kills_of_the_machine() -> Result<u64> {
+/// Returns the number of OOM kills on the machine since it was started.
+pub(crate) fn kernel_oom_kills() -> Result<u64> {
     let text = fs::read_to_string("/proc/vmstat").context("read /proc/vmstat")?;
     let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
     count.context("/proc/vmstat has no oom_kill")?.trim().parse().context("oom_kill of /proc/vmstat")

@@ -1,4 +1,4 @@
-//! The backends of a source below the best that it has on this machine, so that each can be forced.
+//! The backends of a source below the best one on this machine, so that each can be forced.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,10 +9,10 @@ use tests::mounts::{Hierarchy, Mounts};
 
 use crate::testbed::Forced;
 
-/// A source whose backends are forced, and the stories that show whether they hold.
+/// A source with backends to force, and the stories that verify them.
 pub(crate) struct Backends {
     source: &'static str,
-    /// Below the programs, as the agent calls them, and the version of cgroups that has it.
+    /// The backends below the BPF programs, as the agent names them, and the cgroup version that has them.
     fallbacks: &'static [(&'static str, Option<Version>)],
     pub(crate) stories: &'static [&'static str],
 }
@@ -37,42 +37,42 @@ pub(crate) const FORCED_SOURCES: &[Backends] = &[
     Backends { source: "task", fallbacks: &[], stories: &["forks"] },
 ];
 
-/// More backends than any source has.
-const MOST: usize = 32;
+/// A number above that of any source's backends.
+const MAX_BACKENDS: usize = 32;
 
 impl Backends {
-    /// The backends below the one that the agent would choose: it is denied one after the other, best
-    /// first, until it has none left but the fallbacks.
-    pub(crate) fn below_the_best(&self, agent: &Path) -> Result<Vec<Forced>> {
-        let mut denied: Vec<String> = Vec::new();
-        while let Some(backend) = backend(agent, self.source, &denied)? {
-            if denied.contains(&backend) || denied.len() == MOST {
+    /// Returns the backends below the one that the agent would choose. Disables them one after the other, best
+    /// first, until only the fallbacks are left.
+    pub(crate) fn lower_backends(&self, agent: &Path) -> Result<Vec<Forced>> {
+        let mut disabled: Vec<String> = Vec::new();
+        while let Some(backend) = backend(agent, self.source, &disabled)? {
+            if disabled.contains(&backend) || disabled.len() == MAX_BACKENDS {
                 bail!("check uses {backend} for {}, which it was denied", self.source);
             }
-            denied.push(backend);
+            disabled.push(backend);
         }
         let is_v1 = Mounts::discover()?.get(Hierarchy::Memory).is_some();
         let here = if is_v1 { Version::V1 } else { Version::V2 };
         let fits = |of: Option<Version>| of.is_none_or(|version| version == here);
         let fallbacks = self.fallbacks.iter().filter(|(_, of)| fits(*of)).map(|(name, _)| *name);
-        let below = denied.iter().skip(1).map(String::as_str).chain(fallbacks);
-        Ok(below.map(force).collect())
+        let below = disabled.iter().skip(1).map(String::as_str).chain(fallbacks);
+        Ok(below.map(forced_backend).collect())
     }
 }
 
-fn force(backend: &str) -> Forced {
+fn forced_backend(backend: &str) -> Forced {
     Forced { backend: backend.to_owned(), arguments: vec!["--backend".to_owned(), backend.to_owned()] }
 }
 
-fn deny(backends: &[String]) -> Vec<String> {
+fn disable_arguments(backends: &[String]) -> Vec<String> {
     backends.iter().flat_map(|backend| ["--disable-backend".to_owned(), backend.clone()]).collect()
 }
 
-/// What the agent would use for a source.
-fn backend(agent: &Path, source: &str, denied: &[String]) -> Result<Option<String>> {
+/// Returns the backend that the agent would use for a source.
+fn backend(agent: &Path, source: &str, disabled: &[String]) -> Result<Option<String>> {
     let output = Command::new(agent)
         .args(["check", "--output", "json"])
-        .args(deny(denied))
+        .args(disable_arguments(disabled))
         .output()
         .with_context(|| format!("run {} check", agent.display()))?;
     let findings: Value = serde_json::from_slice(&output.stdout).context("the findings of check")?;

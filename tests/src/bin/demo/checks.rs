@@ -1,15 +1,15 @@
-//! What was expected of a story and what was seen.
+//! The checks of a story: what was expected, and what was seen.
 
 use anyhow::Error;
 
-/// How a story ended.
+/// The end of a story.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum End {
-    /// As it should.
+pub(crate) enum StoryResult {
+    /// All checks passed.
     Passed,
-    /// Not as it should: what was expected and what was seen.
+    /// A check failed: what was expected and what was seen.
     Failed(String),
-    /// It cannot be run here: why.
+    /// The story cannot be run here: the reason.
     Skipped(String),
 }
 
@@ -17,13 +17,13 @@ pub(crate) enum End {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Checks(Vec<Check>);
 
-/// One of them.
+/// A check of a story.
 #[derive(Clone, Debug)]
 pub(crate) struct Check {
     /// What was expected.
     pub(crate) expected: String,
-    /// What was seen, where it was not that.
-    pub(crate) seen: Option<String>,
+    /// What was seen instead, if the check failed.
+    pub(crate) actual: Option<String>,
 }
 
 impl Checks {
@@ -32,29 +32,29 @@ impl Checks {
         self.0.push(check);
     }
 
-    /// What did not hold.
+    /// Returns the checks that failed.
     fn failures(&self) -> Vec<String> {
         let failure = |check: &Check| {
-            let seen = check.seen.as_ref()?;
-            Some(format!("expected: {}; seen: {seen}", check.expected))
+            let actual = check.actual.as_ref()?;
+            Some(format!("expected: {}; seen: {actual}", check.expected))
         };
         self.0.iter().filter_map(failure).collect()
     }
 
-    /// Failed, because the story did not come to its end.
-    pub(crate) fn end_with(&self, error: &Error) -> End {
+    /// Returns a failure, because the story did not reach its end.
+    pub(crate) fn end_with(&self, error: &Error) -> StoryResult {
         let mut failures = self.failures();
         failures.push(format!("{error:#}"));
-        End::Failed(failures.join(" | "))
+        StoryResult::Failed(failures.join(" | "))
     }
 
-    /// Passed, if there was a check and none failed.
-    pub(crate) fn end(&self) -> End {
+    /// Returns `Passed` if there was a check and none failed.
+    pub(crate) fn end(&self) -> StoryResult {
         let failures = self.failures();
         match (self.0.len(), failures.len()) {
-            (0, _) => End::Failed("nothing was checked".to_owned()),
-            (_, 0) => End::Passed,
-            _ => End::Failed(failures.join(" | ")),
+            (0, _) => StoryResult::Failed("nothing was checked".to_owned()),
+            (_, 0) => StoryResult::Passed,
+            _ => StoryResult::Failed(failures.join(" | ")),
         }
     }
 }
@@ -63,31 +63,34 @@ impl Checks {
 mod tests {
     use super::*;
 
-    fn check(expected: &str, seen: Option<&str>) -> Check {
-        Check { expected: expected.to_owned(), seen: seen.map(str::to_owned) }
+    fn check(expected: &str, actual: Option<&str>) -> Check {
+        Check { expected: expected.to_owned(), actual: actual.map(str::to_owned) }
     }
 
     #[test]
     fn a_story_without_a_check_has_not_passed() {
-        assert_eq!(Checks::default().end(), End::Failed("nothing was checked".to_owned()));
+        assert_eq!(Checks::default().end(), StoryResult::Failed("nothing was checked".to_owned()));
     }
 
     #[test]
     fn every_check_must_hold() {
         let mut checks = Checks::default();
         checks.add(check("a", None));
-        assert_eq!(checks.end(), End::Passed);
+        assert_eq!(checks.end(), StoryResult::Passed);
         checks.add(check("b", Some("c")));
         checks.add(check("d", None));
         checks.add(check("e", Some("f")));
-        assert_eq!(checks.end(), End::Failed("expected: b; seen: c | expected: e; seen: f".to_owned()));
+        assert_eq!(
+            checks.end(),
+            StoryResult::Failed("expected: b; seen: c | expected: e; seen: f".to_owned())
+        );
     }
 
     #[test]
-    fn an_error_does_not_hide_what_had_failed_before() {
+    fn an_error_is_added_to_earlier_failures() {
         let mut checks = Checks::default();
         checks.add(check("b", Some("c")));
         let end = checks.end_with(&Error::msg("lost").context("on the way"));
-        assert_eq!(end, End::Failed("expected: b; seen: c | on the way: lost".to_owned()));
+        assert_eq!(end, StoryResult::Failed("expected: b; seen: c | on the way: lost".to_owned()));
     }
 }

@@ -1,4 +1,4 @@
-//! A runaway is evicted through a real API server, and its neighbour is none of its business.
+//! A runaway is evicted through a real API server; its neighbours are not.
 
 use anyhow::{Context as _, Error, Result};
 use serde_json::{Value, json};
@@ -11,16 +11,16 @@ use crate::runaway::{Plan, Runaway};
 use crate::testbed::{GUARD, Skip, Testbed};
 
 const NODE: &str = "n1";
-/// Memory of the node, and a bound that nothing in it can pass.
+/// The memory of the node. Its cgroup cannot exceed it.
 const MEMORY: u64 = 512 * MIB;
 const PIDS: u64 = 100;
-/// What must stay available.
+/// The memory that must stay available.
 const THRESHOLD: u64 = 128 * MIB;
 const LINE: u64 = MEMORY - THRESHOLD;
-/// The runaway would grow beyond the line, and not to the bound.
+/// The runaway would grow beyond the threshold, and not to the node's limit.
 const PLAN: Plan<'_> =
     Plan { mode: "grow", size: 352 * MIB, rate: 256 * MIB, more: &[], line: LINE, by_others: 0 };
-/// What the others hold, MiB.
+/// The memory of the other pods, MiB.
 const WEB: u64 = 64;
 const SHOP: u64 = 16;
 
@@ -67,44 +67,48 @@ pub(crate) fn run(testbed: &mut Testbed<'_>) -> Result<()> {
     let granted = answered.number("mono_ns").context("an answer has no time")?;
     check_object(testbed, &cluster, "report")?;
 
-    // What the kubelet does when it sees the pod go.
+    // The kubelet does this when a pod is deleted.
     testbed.printer.line("kubelet", "there is none here: the demo ends the process in its place");
     runaway.process().process().child().kill().context("end the runaway")?;
-    runaway.follow_to(testbed, &decision, &[("granted", granted, "the API server had answered 201")])?;
+    runaway.wait_for_death_with_marks(
+        testbed,
+        &decision,
+        &[("granted", granted, "the API server had answered 201")],
+    )?;
     cluster.finish_pod("default", "report")?;
-    agent.wait_for("that the pod is gone", GUARD, is_gone)?;
+    agent.wait_for("that the pod is gone", GUARD, is_terminated)?;
     testbed.check("and the agent knows that it is gone", true, "");
     for name in ["web", "shop"] {
-        let going = is_going(&cluster.pod("default", name)?.unwrap_or_default());
-        testbed.check(format!("default/{name} is not on its way"), !going, "it is being deleted");
+        let terminating = is_terminating(&cluster.pod("default", name)?.unwrap_or_default());
+        testbed.check(format!("default/{name} is not on its way"), !terminating, "it is being deleted");
     }
     for (bystander, why) in bystanders.iter_mut().zip(["it was not chosen", "the same"]) {
         Bystander::check(bystander, testbed, why)?;
     }
-    let decisions = agent.heard()?.iter().filter(|event| event.kind() == "eviction_decision").count();
+    let decisions = agent.events()?.iter().filter(|event| event.kind() == "eviction_decision").count();
     testbed.check("one decision, one victim", decisions == 1, format_args!("{decisions} decisions"));
     agent.stop()?;
     Ok(())
 }
 
-/// A pod of the API server that runs on the node, with its cgroups.
+/// Adds a running pod to the API server, and its cgroups to the node.
 fn add(cluster: &Cluster, node: &mut Node, name: &'static str) -> Result<usize> {
     let made = cluster.make_pod(&manifest::pod(name, NODE))?;
     let uid = made["metadata"]["uid"].as_str().context("a pod without a uid")?;
-    let pod = node.add_as(PodSpec::new("default", name, &["main"], 8), uid.to_owned())?;
+    let pod = node.add_with_uid(PodSpec::new("default", name, &["main"], 8), uid.to_owned())?;
     let containers = &node.pods[pod].containers;
     cluster.set_running("default", name, |place| containers[place].id.clone())?;
     Ok(pod)
 }
 
-/// An agent with the rights of deploy/manifests.
+/// Starts an agent with the rights of deploy/manifests.
 fn start(testbed: &mut Testbed<'_>, cluster: &Cluster, node: &Node) -> Result<Agent> {
     let rules = Manifests::read()?.of("ClusterRole")?["rules"].clone();
     let account = cluster.account(NAME, &rules)?;
     let kubeconfig = cluster.kubeconfig(NAME, &account.token)?.display().to_string();
     let kubelet = json!({"evictionHard": {"memory.available": format!("{}Mi", THRESHOLD / MIB)}});
     let options = testbed.options(node, &kubelet)?;
-    // There is no kubelet here to be earlier than: the line is the one that is spoken of.
+    // There is no kubelet here that the agent must precede, so its threshold is the one that the demo prints.
     let config = node.file("agent.yaml");
     let text = json!({
         "apiVersion": "eviction-agent.io/v1alpha1", "kind": "AgentConfiguration", "thresholdMargin": {"mode": "Never"},
@@ -114,18 +118,18 @@ fn start(testbed: &mut Testbed<'_>, cluster: &Cluster, node: &Node) -> Result<Ag
     testbed.start(&Options { pods: None, action: "evict", config: Some(config), more, ..options }, "charge")
 }
 
-fn is_gone(event: &Event) -> bool {
+fn is_terminated(event: &Event) -> bool {
     event.kind() == "eviction_progress" && event.text("result") == "terminated"
 }
 
-fn is_going(pod: &Value) -> bool {
+fn is_terminating(pod: &Value) -> bool {
     pod["metadata"]["deletionTimestamp"].is_string()
 }
 
-/// Asks the server itself.
+/// Checks the pod's object on the API server.
 fn check_object(testbed: &mut Testbed<'_>, cluster: &Cluster, name: &str) -> Result<()> {
     let pod = cluster.pod("default", name)?.unwrap_or_default();
-    testbed.check("its object has a deletionTimestamp", is_going(&pod), &pod);
+    testbed.check("its object has a deletionTimestamp", is_terminating(&pod), &pod);
     let conditions = pod["status"]["conditions"].as_array().map_or(&[][..], Vec::as_slice);
     let target = conditions.iter().find(|it| it["type"] == "DisruptionTarget" && it["status"] == "True");
     let reason = target.map_or(&Value::Null, |it| &it["reason"]);

@@ -1,4 +1,4 @@
-//! A pod fills nodefs with bytes or inodes, and a neighbour that uses more of them stays.
+//! A pod fills nodefs with bytes or inodes. A neighbour that uses more of them is not evicted.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 use rustix::fs::statvfs;
 use serde_json::json;
 use tests::agent::Event;
-use tests::death::Death;
+use tests::death::DeathWatcher;
 use tests::file_system::{FileSystem, Kind};
 use tests::node::{MIB, Pod, PodSpec};
 use tests::stamps::Record;
@@ -22,7 +22,7 @@ use crate::variant::Variant;
 const DISK: u64 = 1024 * MIB;
 const VOLUME: &str = "scratch";
 
-/// What runs out.
+/// The resource that runs out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shortage {
     Bytes,
@@ -44,7 +44,7 @@ impl Shortage {
         }
     }
 
-    /// How much a process may take before the threshold is met.
+    /// Returns how much a process may take before the threshold is met.
     fn headroom(self) -> u64 {
         match self {
             Self::Bytes => 160 * MIB,
@@ -52,15 +52,15 @@ impl Shortage {
         }
     }
 
-    /// What a bystander takes; the first takes more than the runaway.
-    fn of_bystanders(self) -> [u64; 2] {
+    /// Returns what each bystander takes; the first takes more than the runaway.
+    fn bystander_amounts(self) -> [u64; 2] {
         match self {
             Self::Bytes => [240 * MIB, 16 * MIB],
             Self::Inodes => [16_000, 500],
         }
     }
 
-    fn left(self, path: &Path) -> Result<u64> {
+    fn available(self, path: &Path) -> Result<u64> {
         let stat = statvfs(path).with_context(|| format!("look at {}", path.display()))?;
         Ok(match self {
             Self::Bytes => stat.f_bavail * stat.f_frsize,
@@ -68,7 +68,7 @@ impl Shortage {
         })
     }
 
-    /// Arguments of a process that takes so much, this fast.
+    /// Returns the arguments of a process that takes `amount`, at `rate` per second.
     fn arguments(self, volume: &Path, amount: u64, rate: u64) -> Vec<String> {
         let (mode, option, place, most) = match self {
             Self::Bytes => ("write", "--file", volume.join("file"), "--size"),
@@ -85,7 +85,7 @@ impl Shortage {
         }
     }
 
-    fn said(self) -> &'static str {
+    fn event_name(self) -> &'static str {
         match self {
             Self::Bytes => "written",
             Self::Inodes => "created",
@@ -103,14 +103,14 @@ pub(crate) fn run(testbed: &mut Testbed<'_>, shortage: Shortage, variant: Varian
     let kubelet = disk.path().join("kubelet");
     let volumes = node.pods.iter().map(|pod| volume(&kubelet, pod)).collect::<Result<Vec<_>>>()?;
     let mut bystanders = Vec::new();
-    for (index, amount) in [checkout, etcd].into_iter().zip(shortage.of_bystanders()) {
+    for (index, amount) in [checkout, etcd].into_iter().zip(shortage.bystander_amounts()) {
         let arguments = shortage.arguments(&volumes[index], amount, 0);
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         let pod = &node.pods[index];
-        let process = testbed.settled(pod.first()?, &arguments, shortage.said())?;
+        let process = testbed.start_and_wait(pod.first()?, &arguments, shortage.event_name())?;
         bystanders.push(Bystander::new(pod, process));
     }
-    let threshold = shortage.left(disk.path())?.saturating_sub(shortage.headroom());
+    let threshold = shortage.available(disk.path())?.saturating_sub(shortage.headroom());
     describe(testbed, shortage, threshold);
     let config = json!({"evictionHard": {shortage.signal(): threshold.to_string()}});
     let mut options = testbed.options(&node, &config)?;
@@ -118,7 +118,7 @@ pub(crate) fn run(testbed: &mut Testbed<'_>, shortage: Shortage, variant: Varian
     options.more =
         paths.iter().flat_map(|(option, path)| [(*option).to_owned(), path.display().to_string()]).collect();
     let mut agent = testbed.start(&options, "nodefs")?;
-    let turn = variant.begin(testbed, &node)?;
+    let active_variant = variant.begin(testbed, &node)?;
     let kills_before = node.oom_kills()?;
 
     let stamps = node.file("stamps-disk");
@@ -127,25 +127,25 @@ pub(crate) fn run(testbed: &mut Testbed<'_>, shortage: Shortage, variant: Varian
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let pod = &node.pods[report];
     let mut runaway = testbed.process(pod.first()?, &arguments)?;
-    let before = shortage.left(disk.path())?;
-    let death = Death::of(&pod.group, runaway.pid())?;
+    let before = shortage.available(disk.path())?;
+    let death = DeathWatcher::start(&pod.group, runaway.pid())?;
     runaway.go()?;
-    let Some(decision) = testbed.eviction(&mut agent, shortage.signal(), pod)? else {
+    let Some(decision) = testbed.wait_for_eviction(&mut agent, shortage.signal(), pod)? else {
         return Ok(());
     };
-    let dead = death.at(testbed.interrupt, GUARD)?;
-    turn.end(testbed)?;
+    let dead = death.wait(testbed.interrupt, GUARD)?;
+    active_variant.end(testbed)?;
     record(testbed, shortage, &Record::read(&stamps)?, before - threshold, &decision, dead)?;
 
     // The kubelet removes the volumes of a pod that has ended.
     fs::remove_dir_all(&volumes[report]).context("remove the volume of the pod that has ended")?;
-    let left = shortage.left(disk.path())?;
+    let available = shortage.available(disk.path())?;
     let expected = format!("nodefs has its {} back", shortage.unit());
-    testbed.check(expected, left >= threshold, format_args!("{left} of {threshold}"));
+    testbed.check(expected, available >= threshold, format_args!("{available} of {threshold}"));
 
-    // Time for a second victim to be chosen, were the first not enough for the agent.
+    // After this time a second victim would have been chosen, if the first were not enough for the agent.
     testbed.interrupt.sleep(Duration::from_millis(1500))?;
-    let decisions = agent.heard()?.iter().filter(|event| event.kind() == "eviction_decision").count();
+    let decisions = agent.events()?.iter().filter(|event| event.kind() == "eviction_decision").count();
     testbed.check("one decision, one victim", decisions == 1, format_args!("{decisions} decisions"));
     let reasons = ["it uses more, within its request", "critical, being static"];
     for (bystander, why) in bystanders.iter_mut().zip(reasons) {
@@ -154,7 +154,7 @@ pub(crate) fn run(testbed: &mut Testbed<'_>, shortage: Shortage, variant: Varian
     pods::check_one_eviction(testbed, &node, kills_before, agent, (shortage.signal(), report))
 }
 
-/// An ext4 on a loop device, or a file system in memory where there can be none.
+/// Returns an ext4 on a loop device, or a tmpfs where that cannot be mounted.
 fn disk(testbed: &mut Testbed<'_>) -> Result<FileSystem> {
     testbed.interrupt.check()?;
     let disk = match FileSystem::new(Kind::Ext4, DISK, "eviction-demo-disk") {
@@ -172,7 +172,7 @@ fn disk(testbed: &mut Testbed<'_>) -> Result<FileSystem> {
     Ok(disk)
 }
 
-/// Makes the emptyDir volume of a pod.
+/// Creates the emptyDir volume of a pod.
 fn volume(kubelet: &Path, pod: &Pod) -> Result<PathBuf> {
     let path =
         kubelet.join("pods").join(pod.uid_in_path()).join("volumes/kubernetes.io~empty-dir").join(VOLUME);
@@ -185,7 +185,7 @@ fn describe(testbed: &Testbed<'_>, shortage: Shortage, threshold: u64) {
     testbed
         .printer
         .line("node", format_args!("{signal} is below {threshold} once {headroom} {unit} are taken"));
-    let [checkout, etcd] = shortage.of_bystanders();
+    let [checkout, etcd] = shortage.bystander_amounts();
     testbed.printer.line("pod", format_args!("shop/checkout     {checkout} {unit}, 400Mi requested"));
     testbed.printer.line("pod", format_args!("kube-system/etcd  {etcd} {unit}: critical, being static"));
     let rate = shortage.rate();
@@ -209,13 +209,13 @@ fn record(
     testbed.timeline.mark("dead", dead, "its last process was gone");
     testbed.printer.timeline(testbed);
     let decided = decision.number("decided_mono_ns").context("the decision has no time")?;
-    let beyond = record.bytes_at(decided).saturating_sub(headroom);
+    let overshoot = record.bytes_at(decided).saturating_sub(headroom);
     testbed.check(
         "after the crossing, not before",
         decided >= record.reached(headroom.saturating_sub(1)).unwrap_or(crossed).min(crossed),
         format_args!("{} µs too early", crossed.saturating_sub(decided) / 1000),
     );
     testbed.value("victim", decision.pod());
-    testbed.value(&format!("overshoot_at_decision_{unit}"), beyond);
+    testbed.value(&format!("overshoot_at_decision_{unit}"), overshoot);
     Ok(())
 }

@@ -1,11 +1,11 @@
-//! A fork bomb, bounded by a limit of its own, eats the node's process ids.
+//! A fork bomb with its own limit uses up the node's process IDs.
 
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::json;
 use tests::agent::Event;
-use tests::death::Death;
+use tests::death::DeathWatcher;
 use tests::node::Node;
 use tests::stamps::Record;
 
@@ -14,14 +14,14 @@ use crate::pods::{self, Bystander};
 use crate::testbed::{GUARD, Testbed};
 use crate::timeline::Timeline;
 
-/// Process ids of the node, and a bound that nothing in it can pass.
+/// The process IDs of the node. Its cgroup cannot exceed them.
 const PIDS: u64 = 300;
-/// What must stay available.
+/// The process IDs that must stay available.
 const THRESHOLD: u64 = 60;
-/// Children of the bystanders.
+/// The children of the bystanders.
 const CHECKOUT: u64 = 40;
 const ETCD: u64 = 20;
-/// The bomb's own bound: beyond the line, and not all that the node has.
+/// The limit of the bomb: beyond the threshold, and less than the node has.
 const BOMB: u64 = 220;
 /// Forks per second.
 const RATE: &str = "400";
@@ -37,7 +37,7 @@ pub(crate) fn run(testbed: &mut Testbed<'_>) -> Result<()> {
     for (index, children) in [(checkout, CHECKOUT), (etcd, ETCD)] {
         let children = children.to_string();
         let pod = &node.pods[index];
-        let process = testbed.settled(pod.first()?, &["forks", "--max", &children], "forked")?;
+        let process = testbed.start_and_wait(pod.first()?, &["forks", "--max", &children], "forked")?;
         bystanders.push(Bystander::new(pod, process));
     }
     let config = json!({"evictionHard": {"pid.available": THRESHOLD.to_string()}});
@@ -51,19 +51,19 @@ pub(crate) fn run(testbed: &mut Testbed<'_>) -> Result<()> {
     let arguments = ["forks", "--bomb", "--max", &most, "--rate", RATE, "--stamps", &file];
     let mut bomb = testbed.process(pod.first()?, &arguments)?;
     let before = node.root().pids()?;
-    let death = Death::of(&pod.group, bomb.pid())?;
+    let death = DeathWatcher::start(&pod.group, bomb.pid())?;
     bomb.go()?;
-    let Some(decision) = testbed.eviction(&mut agent, "pid.available", pod)? else {
+    let Some(decision) = testbed.wait_for_eviction(&mut agent, "pid.available", pod)? else {
         return Ok(());
     };
-    let dead = death.at(testbed.interrupt, GUARD)?;
+    let dead = death.wait(testbed.interrupt, GUARD)?;
 
     record(testbed, &Record::read(&stamps)?, before, &decision, dead)?;
     check_bomb(testbed, &node, report, before)?;
 
-    // Time for a second victim to be chosen, were the first not enough for the agent.
+    // After this time a second victim would have been chosen, if the first were not enough for the agent.
     testbed.interrupt.sleep(Duration::from_millis(1500))?;
-    let decisions = agent.heard()?.iter().filter(|event| event.kind() == "eviction_decision").count();
+    let decisions = agent.events()?.iter().filter(|event| event.kind() == "eviction_decision").count();
     testbed.check("one decision, one victim", decisions == 1, format_args!("{decisions} decisions"));
     let reasons = ["fewer processes than the bomb", "critical, though its priority is lower"];
     for (bystander, why) in bystanders.iter_mut().zip(reasons) {
@@ -92,8 +92,8 @@ fn record(
     let line = PIDS - THRESHOLD;
     let forks = (line + 1).checked_sub(before).context("the line was passed before the bomb")?;
     let taken = line + 1;
-    // The agent may stop the bomb between the fork that crosses the line and its stamp: then it
-    // crossed after the stamp before.
+    // The agent may stop the bomb between the fork that crosses the threshold and its stamp: the crossing is
+    // then after the previous stamp.
     let unstamped = || record.last().filter(|stamp| stamp.bytes + 1 == forks);
     let (crossed, what) = match (record.reached(forks), unstamped()) {
         (Some(at), _) => (at, format!("process id {taken} was taken, by the bomb's own clock")),
@@ -117,7 +117,7 @@ fn record(
     Ok(())
 }
 
-/// Nothing is left of the bomb, and the node has its process ids back.
+/// Checks that no process of the bomb is left, and that the node has its process IDs back.
 fn check_bomb(testbed: &mut Testbed<'_>, node: &Node, bomb: usize, before: u64) -> Result<()> {
     let left = node.pods[bomb].group.processes();
     testbed.check("no process of batch/report is left", left.is_empty(), format_args!("processes {left:?}"));

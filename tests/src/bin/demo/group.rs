@@ -1,4 +1,4 @@
-//! A container whose group has `memory.oom.group` set hits its limit: the kernel kills all of it.
+//! A container with `memory.oom.group` in its cgroup hits its limit: the kernel kills all of its processes.
 //! That is one kill with several victims, and no eviction.
 
 use std::os::unix::fs::MetadataExt as _;
@@ -13,17 +13,17 @@ use crate::hard::{MEMORY, PIDS};
 use crate::pods;
 use crate::testbed::{GUARD, Skip, Testbed};
 
-/// MiB that the container may have.
+/// The memory limit of the container, MiB.
 const LIMIT: u64 = 64;
-/// The first process, its child that grows, and one that holds.
+/// The main process, its child that grows, and one that holds memory.
 const PROCESSES: u64 = 3;
 
 pub(crate) fn run(testbed: &mut Testbed<'_>) -> Result<()> {
     let mut node = testbed.node(MEMORY, PIDS)?;
     let spec = PodSpec { request_mib: 32, limit_mib: Some(LIMIT), ..pods::checkout() };
     let checkout = node.add(spec)?;
-    // Its one container has the same limit as it has, and then who meets it first is chance: what the
-    // kernel needs for the pod's own group counts against the pod alone.
+    // The limit of the pod is above the one of its only container. With equal limits it would be chance which
+    // is met first: what the kernel needs for the pod's own cgroup is charged to the pod alone.
     node.pods[checkout].group.limit_memory(2 * LIMIT * MIB)?;
     let etcd = node.add(pods::etcd())?;
     let mut bystanders = pods::bystanders(testbed, &node, &[(etcd, 16)])?;
@@ -43,7 +43,7 @@ pub(crate) fn run(testbed: &mut Testbed<'_>) -> Result<()> {
         return Err(Error::new(Skip("no source of OOM kills can be used here".to_owned())));
     }
     let size = (8 * MIB).to_string();
-    let _holder = testbed.settled(&app.group, &["hold", "--size", &size], "holding")?;
+    let _holder = testbed.start_and_wait(&app.group, &["hold", "--size", &size], "holding")?;
     let (size, rate) = ((4 * LIMIT * MIB).to_string(), (128 * MIB).to_string());
     let mut main = testbed.process(&app.group, &["child", "--size", &size, "--rate", &rate])?;
     main.go()?;
@@ -64,10 +64,10 @@ pub(crate) fn run(testbed: &mut Testbed<'_>) -> Result<()> {
         owner == "container" && limit == Some(LIMIT * MIB),
         format_args!("a limit of {limit:?} bytes of the {owner}"),
     );
-    // Time for an eviction to be decided on, were the kill taken for one.
+    // After this time an eviction would have been decided on, if the kill were taken for one.
     testbed.interrupt.sleep(Duration::from_millis(1500))?;
     let acts = agent
-        .heard()?
+        .events()?
         .iter()
         .filter(|event| ["eviction_decision", "eviction_progress"].contains(&event.kind()))
         .count();

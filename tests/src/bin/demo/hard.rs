@@ -1,4 +1,4 @@
-//! A runaway grows past the hard line of memory.available.
+//! A runaway grows beyond the hard threshold of memory.available.
 
 use std::time::Duration;
 
@@ -12,32 +12,32 @@ use crate::runaway::{Plan, Runaway};
 use crate::testbed::Testbed;
 use crate::variant::Variant;
 
-/// Whether the node's memory is full of page cache when it begins.
+/// Whether the node's memory is full of page cache at the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cache {
     /// Usage and working set grow together.
     Empty,
-    /// Usage stands at the limit, and the working set grows inside it.
+    /// Usage stays at the limit, and the working set grows within it.
     Full,
 }
 
-/// Memory of the node, and a bound that nothing in it can pass.
+/// The memory of the node. Its cgroup cannot exceed it.
 pub(crate) const MEMORY: u64 = 768 * MIB;
 pub(crate) const PIDS: u64 = 100;
-/// What must stay available.
+/// The memory that must stay available.
 const THRESHOLD: u64 = 128 * MIB;
 const LINE: u64 = MEMORY - THRESHOLD;
-/// What the bystanders hold, MiB.
+/// The memory of the bystanders, MiB.
 const CHECKOUT: u64 = 320;
 const ETCD: u64 = 48;
-/// The runaway would grow beyond the line, and not to the bound.
+/// The runaway would grow beyond the threshold, and not to the node's limit.
 const PLAN: Plan<'_> =
     Plan { mode: "grow", size: 352 * MIB, rate: 256 * MIB, more: &[], line: LINE, by_others: 0 };
-/// The kernel charges in batches of 64 pages on each processor, so usage runs ahead of what was
-/// touched by that much.
+/// The kernel charges in batches of 64 pages on each processor, so usage is ahead of what was touched by that
+/// much.
 const GRAIN: u64 = 1 << 20;
-/// Of a full page cache the kernel may take some for active, and holds some in its hands while it makes room: that is not
-/// inactive then, and so working set, though nobody grew by it.
+/// With a full page cache, the kernel may count some pages as active, and isolates some while it reclaims.
+/// These are not inactive, so they are part of the working set, although no process has grown.
 const RECLAIMED: u64 = 4 << 20;
 
 pub(crate) fn run(testbed: &mut Testbed<'_>, cache: Cache, variant: Variant) -> Result<()> {
@@ -49,19 +49,20 @@ pub(crate) fn run(testbed: &mut Testbed<'_>, cache: Cache, variant: Variant) -> 
     let mut bystanders = pods::bystanders(testbed, &node, &[(checkout, CHECKOUT), (etcd, ETCD)])?;
     let _reader = match cache {
         Cache::Empty => None,
-        Cache::Full => Some(fill(testbed, &node, checkout)?),
+        Cache::Full => Some(fill_page_cache(testbed, &node, checkout)?),
     };
     let config = json!({"evictionHard": {"memory.available": format!("{}Mi", THRESHOLD / MIB)}});
     let mut agent = testbed.agent(&node, &config, "charge")?;
     let kills_before = node.oom_kills()?;
 
-    let turn = variant.begin(testbed, &node)?;
+    let active_variant = variant.begin(testbed, &node)?;
     let by_others = if cache == Cache::Full { RECLAIMED } else { 0 };
     let mut runaway = Runaway::start(testbed, &node, report, Plan { by_others, ..PLAN })?;
-    let Some(decision) = testbed.eviction(&mut agent, "memory.available", &node.pods[report])? else {
+    let Some(decision) = testbed.wait_for_eviction(&mut agent, "memory.available", &node.pods[report])?
+    else {
         return Ok(());
     };
-    let climb = runaway.follow(testbed, &decision)?;
+    let climb = runaway.wait_for_death(testbed, &decision)?;
     let beyond = climb.overshoot(decision.number("decided_mono_ns").context("the decision has no time")?);
     testbed.check(
         "after the crossing, not before",
@@ -70,15 +71,15 @@ pub(crate) fn run(testbed: &mut Testbed<'_>, cache: Cache, variant: Variant) -> 
     );
     runaway.check_ended(testbed, &node)?;
 
-    // Time for a second victim to be chosen, were the first not enough for the agent.
+    // After this time a second victim would have been chosen, if the first were not enough for the agent.
     testbed.interrupt.sleep(Duration::from_millis(1500))?;
-    let decisions = agent.heard()?.iter().filter(|event| event.kind() == "eviction_decision").count();
+    let decisions = agent.events()?.iter().filter(|event| event.kind() == "eviction_decision").count();
     testbed.check("one decision, one victim", decisions == 1, format_args!("{decisions} decisions"));
     let reasons = ["the biggest, but within its request", "critical, though it exceeds its request"];
     for (bystander, why) in bystanders.iter_mut().zip(reasons) {
         bystander.check(testbed, why)?;
     }
-    turn.end(testbed)?;
+    active_variant.end(testbed)?;
     pods::check_one_eviction(testbed, &node, kills_before, agent, ("memory.available", report))
 }
 
@@ -99,13 +100,13 @@ fn describe(testbed: &Testbed<'_>) {
 }
 
 /// Reads a file until the node's memory is full.
-fn fill(testbed: &Testbed<'_>, node: &Node, pod: usize) -> Result<Workload> {
+fn fill_page_cache(testbed: &Testbed<'_>, node: &Node, pod: usize) -> Result<Workload> {
     let size = (MEMORY + 64 * MIB).to_string();
-    // Beside the programs is a disk; the folder for temporary files may be memory.
+    // The folder of the programs is on a disk; the one for temporary files may be in memory.
     let own = std::env::current_exe().context("find this program")?;
     let folder = own.parent().context("the folder of this program")?.display().to_string();
     let arguments = ["cache", "--size", &size, "--dir", &folder];
-    let reader = testbed.settled(node.pods[pod].first()?, &arguments, "cached")?;
+    let reader = testbed.start_and_wait(node.pods[pod].first()?, &arguments, "cached")?;
     let (usage, working_set) = (node.root().memory()? / MIB, node.working_set()? / MIB);
     ensure!(
         usage > MEMORY / MIB - 16 && working_set < LINE / MIB,

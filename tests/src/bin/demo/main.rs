@@ -1,8 +1,8 @@
-//! The demo: short stories on a node in small, with real cgroups, real processes and real kernel
-//! events, each with checks from outside the agent.
+//! The demo: short stories on a small node, with real cgroups, real processes and real kernel events. Each is
+//! checked from outside the agent.
 //!
-//! `cargo xtask demo` builds what it needs and runs seven of them; `cargo xtask vm` runs all, also
-//! those that need a machine of their own, and the same with each backend of a source.
+//! `cargo xtask demo` builds what it needs and runs seven of them. `cargo xtask vm` runs all, including those
+//! that need their own machine, and repeats some with each backend of a source.
 #![forbid(unsafe_code)]
 
 mod backends;
@@ -31,7 +31,7 @@ use tests::interrupt::{self, Interrupt, Interrupted};
 use tests::node::MIB;
 use tests::{agent, workload};
 
-use crate::checks::End;
+use crate::checks::StoryResult;
 use crate::disk::Shortage;
 use crate::hard::Cache;
 use crate::oom::Level;
@@ -68,7 +68,7 @@ struct Args {
     stories: Vec<String>,
 }
 
-/// A story: its name for machines, its subject for people, and how it goes.
+/// A story: its name in JSON, its description in the text, and its function.
 struct Story {
     name: &'static str,
     subject: &'static str,
@@ -79,11 +79,11 @@ struct Story {
 /// When a story is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {
-    /// Unless others are named.
+    /// Unless other stories are named.
     Always,
-    /// When it is named, and on a machine of our own.
+    /// With `--own-machine`, or when it is named.
     Asked,
-    /// On a machine of our own.
+    /// With `--own-machine` only.
     OwnMachine,
     /// With `--cluster`, or when it is named.
     Cluster,
@@ -167,7 +167,7 @@ const STORIES: [Story; 18] = [
         name: "hard, a CPU goes",
         subject: "a CPU is unplugged while the agent watches",
         when: When::OwnMachine,
-        run: |testbed| hard::run(testbed, Cache::Empty, Variant::CpuGoes),
+        run: |testbed| hard::run(testbed, Cache::Empty, Variant::CpuUnplugged),
     },
     Story {
         name: "hard, the clock steps",
@@ -203,7 +203,7 @@ fn run(args: &Args) -> Result<bool> {
     let Args { json, agent, deny_skips, own_machine, slow, each_backend, cluster, stories } = args;
     let selected = match cluster {
         true => STORIES.iter().filter(|story| story.when == When::Cluster).collect(),
-        false => chosen(stories, *own_machine)?,
+        false => selected_stories(stories, *own_machine)?,
     };
     let interrupt = Interrupt::install()?;
     let agent = agent.clone().map_or_else(agent::binary, Ok)?;
@@ -218,7 +218,7 @@ fn run(args: &Args) -> Result<bool> {
     };
     if *each_backend {
         for backends in backends::FORCED_SOURCES {
-            for forced in backends.below_the_best(&agent)? {
+            for forced in backends.lower_backends(&agent)? {
                 for story in STORIES.iter().filter(|story| backends.stories.contains(&story.name)) {
                     runner.run(story, Some(&forced))?;
                 }
@@ -253,22 +253,22 @@ impl Runner<'_> {
         let end = match result {
             Err(error) if error.is::<Interrupted>() => return Err(error),
             Err(error) => match error.downcast::<Skip>() {
-                Ok(Skip(why)) => End::Skipped(why),
+                Ok(Skip(why)) => StoryResult::Skipped(why),
                 Err(error) => testbed.checks.end_with(&error),
             },
             Ok(()) => testbed.checks.end(),
         };
         match end {
-            End::Passed => self.passed += 1,
-            End::Failed(_) => self.failed += 1,
-            End::Skipped(_) => self.skipped += 1,
+            StoryResult::Passed => self.passed += 1,
+            StoryResult::Failed(_) => self.failed += 1,
+            StoryResult::Skipped(_) => self.skipped += 1,
         }
         printer.end(story.name, &end, &testbed);
         Ok(())
     }
 }
 
-fn chosen(names: &[String], own_machine: bool) -> Result<Vec<&'static Story>> {
+fn selected_stories(names: &[String], own_machine: bool) -> Result<Vec<&'static Story>> {
     if let Some(name) = names.iter().find(|name| STORIES.iter().all(|story| story.name != name.as_str())) {
         let known = STORIES.map(|story| format!("`{}`", story.name)).join(", ");
         bail!("there is no story `{name}`; there are {known}");

@@ -1,5 +1,5 @@
-//! A limit is hit — a container's own, its pod's, or all that the machine has — and the kernel kills
-//! a child process. That is no eviction, and must not look like one.
+//! A limit is hit (a container's, its pod's, or the memory of the machine), and the kernel kills a child
+//! process. That is no eviction, and must not be reported as one.
 
 use std::time::Duration;
 
@@ -16,24 +16,24 @@ use crate::pods;
 use crate::testbed::{GUARD, Skip, Testbed};
 use crate::timeline::Timeline;
 
-/// What each container of the pod may have, MiB; the pod as a whole may have twice that.
+/// The limit of each container of the pod, MiB; the pod as a whole has twice that.
 const LIMIT: u64 = 64;
 const ETCD: u64 = 48;
 const RATE: u64 = 128 * MIB;
 
-/// Whose limit it is.
+/// The owner of the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Level {
-    /// The container's own; the pod as a whole may have twice that.
+    /// The container; the pod as a whole has twice its limit.
     Container,
-    /// The pod's; its containers have none.
+    /// The pod; its containers have no limit.
     Pod,
-    /// There is none, but for the memory that the machine has.
+    /// None, except for the memory of the machine.
     Node,
 }
 
 impl Level {
-    /// As the agent names it.
+    /// Returns the owner as the agent names it.
     fn owner(self) -> &'static str {
         match self {
             Self::Container => "container",
@@ -42,7 +42,7 @@ impl Level {
         }
     }
 
-    /// What the limit is, bytes.
+    /// Returns the limit, bytes.
     fn limit(self) -> Option<u64> {
         match self {
             Self::Container | Self::Pod => Some(LIMIT * MIB),
@@ -50,7 +50,7 @@ impl Level {
         }
     }
 
-    /// What the child would grow to.
+    /// Returns the size to which the child would grow, bytes.
     fn size(self) -> Result<u64> {
         match self {
             Self::Container | Self::Pod => Ok(4 * LIMIT * MIB),
@@ -61,7 +61,7 @@ impl Level {
 }
 
 pub(crate) fn run(testbed: &mut Testbed<'_>, level: Level) -> Result<()> {
-    // With a bound beyond the machine's own memory, that comes first.
+    // The limit of the node is above the machine's own memory, so that the machine runs out first.
     let memory = if level == Level::Node { 4 * meminfo::total()? } else { MEMORY };
     let mut node = testbed.node(memory, PIDS)?;
     let spec = PodSpec {
@@ -118,9 +118,9 @@ pub(crate) fn run(testbed: &mut Testbed<'_>, level: Level) -> Result<()> {
     testbed.check("the child died by SIGKILL", signal == Some(9), format_args!("signal {signal:?}"));
     testbed.check("the container's main process lives", main.process().is_running()?, "it ended");
 
-    // Time for an eviction to be decided on, were the kill taken for one.
+    // After this time an eviction would have been decided on, if the kill were taken for one.
     testbed.interrupt.sleep(Duration::from_millis(1500))?;
-    let heard = agent.heard()?;
+    let heard = agent.events()?;
     let acted = heard
         .iter()
         .filter(|event| ["eviction_decision", "eviction_progress"].contains(&event.kind()))
@@ -148,7 +148,7 @@ fn record(testbed: &mut Testbed<'_>, record: &Record, ended: &Value, event: &Eve
     }
     let dead = ended.get("ns").and_then(Value::as_u64).context("the time of the child's end")?;
     testbed.timeline.mark("dead", dead, "its parent has seen its end");
-    testbed.timeline.mark("seen", event.heard_ns, "the agent had reported it");
+    testbed.timeline.mark("seen", event.read_ns, "the agent had reported it");
     testbed.printer.timeline(testbed);
     for key in ["pid", "comm", "pod", "container", "limit_scope", "inferred", "usage", "limit", "anon"] {
         testbed.value(key, event.value.get(key).cloned().unwrap_or(Value::Null));
@@ -156,7 +156,7 @@ fn record(testbed: &mut Testbed<'_>, record: &Record, ended: &Value, event: &Eve
     Ok(())
 }
 
-/// The agent's own words about it.
+/// Checks the agent's event about the kill.
 fn check_event(testbed: &mut Testbed<'_>, event: &Event, child: u32, pod: &Pod, level: Level) -> Result<()> {
     let app = pod.containers.first().context("the pod has no container")?;
     let victim = event.number("pid");

@@ -1,7 +1,7 @@
-//! The same runaway with the agent and with earlyoom: how far beyond its line each lets it come.
-//! Each has its own line, the agent one of working set and earlyoom one of MemAvailable, both
-//! the same distance from where the runaway begins; both end it by SIGTERM. Then with the agent's
-//! kernel kill, where the kernel itself kills at the line.
+//! The same runaway with the agent and with earlyoom: how far beyond its threshold each lets it grow. The agent
+//! has a threshold on the working set and earlyoom one on MemAvailable, both at the same distance from where
+//! the runaway begins; both end it by SIGTERM. Then the same with the agent's kernel kill, where the kernel
+//! kills at the threshold.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, Error, Result, ensure};
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use tests::death::Death;
+use tests::death::DeathWatcher;
 use tests::growth::{Climb, Growth, Pages};
 use tests::meminfo;
 use tests::node::{MIB, Node};
@@ -22,42 +22,42 @@ use crate::hard::PIDS;
 use crate::pods;
 use crate::testbed::{GUARD, Skip, Testbed};
 
-/// Bounds the runaway in either case.
+/// The limit of the runaway in either case.
 const MEMORY: u64 = 960 * MIB;
-/// How far it may grow.
+/// The growth at which the threshold is crossed.
 const LINE: u64 = 520 * MIB;
-/// As far as it would.
+/// The size to which the runaway would grow.
 const SIZE: u64 = 900 * MIB;
-/// Of each; medians are compared.
+/// The runs of each; medians are compared.
 const RUNS: usize = 3;
-/// Growth is stamped in steps of this, so nothing smaller can be seen.
+/// Growth is stamped in steps of this size, so nothing smaller can be seen.
 const GRAIN_MIB: f64 = 0.25;
 
 const KERNEL_KILL: &str =
     "apiVersion: eviction-agent.io/v1alpha1\nkind: AgentConfiguration\nkernelKill: HardMemory\n";
 
-/// MiB beyond the line.
+/// The growth beyond the threshold, MiB.
 #[derive(Clone, Copy, Debug)]
 struct Overshoot {
-    /// When SIGTERM came to the runaway.
+    /// When the runaway received SIGTERM.
     signal: f64,
-    /// When it was gone.
+    /// When it was dead.
     death: f64,
 }
 
-/// With kernel kill on.
+/// A run with kernel kill on.
 #[derive(Debug)]
 struct WithKernelKill {
     overshoot: Overshoot,
-    /// Nothing if the kernel side carried it out. Else the ordinary way was there first, which looks at the
-    /// line as well, and this is what the agent counts of its kernel kills.
-    otherwise: Option<String>,
+    /// `None` if the kernel carried out the kill order. Otherwise the control loop, which checks the threshold
+    /// as well, was first, and this is what the agent counts of its kernel kills.
+    other_cause: Option<String>,
 }
 
 pub(crate) fn run(testbed: &mut Testbed<'_>, rate: u64) -> Result<()> {
     let earlyoom = find()?;
     let (mut ours, mut theirs, mut kernel_kills) = (Vec::new(), Vec::new(), Vec::new());
-    // In turn, so that what else the machine does hits all.
+    // In turn, so that other load on the machine affects all.
     for _ in 0..RUNS {
         ours.push(with_agent(testbed, rate)?);
         theirs.push(with_earlyoom(testbed, rate, &earlyoom)?);
@@ -81,12 +81,12 @@ pub(crate) fn run(testbed: &mut Testbed<'_>, rate: u64) -> Result<()> {
             "no program that sees charges can be used here, so none could carry out a kill order",
         );
     } else {
-        let others: Vec<_> = kernel_kills.iter().filter_map(|run| run.otherwise.as_deref()).collect();
+        let others: Vec<_> = kernel_kills.iter().filter_map(|run| run.other_cause.as_deref()).collect();
         for why in &others {
             testbed.printer.line("kernel kill", format_args!("the ordinary way was first: {why}"));
         }
         testbed.value("by_reflex", kernel_kills.len() - others.len());
-        // Where it never was, its figures say nothing of it.
+        // If the kernel carried out no order at all, the values do not measure kernel kill.
         if others.len() < kernel_kills.len() {
             let at_death = at_death(&kernel_kills.iter().map(|run| run.overshoot).collect::<Vec<_>>());
             testbed.printer.line("median", format_args!("reflex_death_mib {at_death:.2}"));
@@ -111,7 +111,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// A node of one pod, and the runaway in it, ready to go.
+/// Creates a node with one pod, and the runaway in it, ready to go.
 fn prepare(testbed: &Testbed<'_>, rate: u64) -> Result<(Node, Workload, PathBuf)> {
     let mut node = testbed.node(MEMORY, PIDS)?;
     let report = node.add(pods::report())?;
@@ -122,8 +122,8 @@ fn prepare(testbed: &Testbed<'_>, rate: u64) -> Result<(Node, Workload, PathBuf)
     Ok((node, hog, stamps))
 }
 
-/// Lets it go, waits for its end, and says how far it came: by SIGTERM, or by SIGKILL at once.
-fn follow(
+/// Lets the runaway go, waits for its end, and returns how far it grew. `by` is SIGTERM, or SIGKILL at once.
+fn measure_overshoot(
     testbed: &Testbed<'_>,
     node: &Node,
     mut hog: Workload,
@@ -131,9 +131,9 @@ fn follow(
     base: u64,
     by: Signal,
 ) -> Result<Overshoot> {
-    let death = Death::of(&node.pods[0].group, hog.pid())?;
+    let death = DeathWatcher::start(&node.pods[0].group, hog.pid())?;
     hog.go()?;
-    let dead = death.at(testbed.interrupt, GUARD)?;
+    let dead = death.wait(testbed.interrupt, GUARD)?;
     let record = Record::read(stamps)?;
     let signal = match by {
         Signal::TERM => record.term.context("the runaway died without SIGTERM")?,
@@ -148,7 +148,7 @@ fn with_agent(testbed: &mut Testbed<'_>, rate: u64) -> Result<Overshoot> {
     let (node, hog, stamps) = prepare(testbed, rate)?;
     let base = node.working_set()?;
     let agent = testbed.agent(&node, &kubelet(base), "charge")?;
-    let overshoot = follow(testbed, &node, hog, &stamps, base, Signal::TERM)?;
+    let overshoot = measure_overshoot(testbed, &node, hog, &stamps, base, Signal::TERM)?;
     agent.stop()?;
     Ok(overshoot)
 }
@@ -158,7 +158,7 @@ fn kubelet(base: u64) -> Value {
     json!({"evictionHard": {"memory.available": threshold.to_string()}})
 }
 
-/// Nothing where no program sees charges.
+/// Returns `None` where no BPF program sees charges.
 fn with_kernel_kill(testbed: &mut Testbed<'_>, rate: u64) -> Result<Option<WithKernelKill>> {
     let (node, hog, stamps) = prepare(testbed, rate)?;
     let base = node.working_set()?;
@@ -167,18 +167,18 @@ fn with_kernel_kill(testbed: &mut Testbed<'_>, rate: u64) -> Result<Option<WithK
         agent.stop()?;
         return Ok(None);
     }
-    let overshoot = follow(testbed, &node, hog, &stamps, base, Signal::KILL)?;
+    let overshoot = measure_overshoot(testbed, &node, hog, &stamps, base, Signal::KILL)?;
     let event = agent.wait_for("what ended the runaway", GUARD, |event| match event.kind() {
         "kernel_kill" => true,
         "eviction_decision" => event.text("detected_by") != "kernel_kill",
         _ => false,
     })?;
-    let otherwise = match event.kind() {
+    let other_cause = match event.kind() {
         "kernel_kill" => None,
-        _ => Some(agent.metrics()?.said("eviction_agent_kernel_kill")),
+        _ => Some(agent.metrics()?.nonzero_series("eviction_agent_kernel_kill")),
     };
     agent.stop()?;
-    Ok(Some(WithKernelKill { overshoot, otherwise }))
+    Ok(Some(WithKernelKill { overshoot, other_cause }))
 }
 
 fn with_earlyoom(testbed: &Testbed<'_>, rate: u64, earlyoom: &[PathBuf; 2]) -> Result<Overshoot> {
@@ -188,7 +188,7 @@ fn with_earlyoom(testbed: &Testbed<'_>, rate: u64, earlyoom: &[PathBuf; 2]) -> R
     let [loader, program] = earlyoom;
     let folder = program.parent().context("the folder of earlyoom")?;
     let mut command = Command::new(loader);
-    // SIGTERM at the line, SIGKILL at nothing; before all others, as it can be had.
+    // It sends SIGTERM at the threshold, and SIGKILL at 1 KiB. With `-p` it raises its own priority.
     command.arg("--library-path").arg(folder).arg(program).args(["-p", "-M", &format!("{limit},1")]);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut process = Process::spawn(&mut command)?;
@@ -198,15 +198,15 @@ fn with_earlyoom(testbed: &Testbed<'_>, rate: u64, earlyoom: &[PathBuf; 2]) -> R
         line.clear();
         ensure!(log.read_line(&mut line).context("read from earlyoom")? > 0, "earlyoom ended");
     }
-    // What it says on goes nowhere; it must not wait for a reader.
+    // The rest of its output is discarded, so that it does not wait for a reader.
     let drain = std::thread::spawn(move || log.lines().map_while(Result::ok).for_each(drop));
-    let overshoot = follow(testbed, &node, hog, &stamps, 0, Signal::TERM);
+    let overshoot = measure_overshoot(testbed, &node, hog, &stamps, 0, Signal::TERM);
     drop(process);
     drop(drain.join());
     overshoot
 }
 
-/// The loader and the program, in a folder beside this program.
+/// Returns the loader and the program, in a folder beside this program.
 fn find() -> Result<[PathBuf; 2]> {
     let own = std::env::current_exe().context("find this program")?;
     let folder = own.with_file_name("earlyoom");

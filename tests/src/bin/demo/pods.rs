@@ -1,4 +1,4 @@
-//! The three pods of every story.
+//! The three pods of the stories.
 
 use anyhow::Result;
 use tests::agent::Agent;
@@ -7,28 +7,28 @@ use tests::workload::Workload;
 
 use crate::testbed::Testbed;
 
-/// A service that serves people: big, and within what it asked for.
+/// A service with users: big, and within its request.
 pub(crate) fn checkout() -> PodSpec {
     PodSpec { priority: Some(100), ..PodSpec::new("shop", "checkout", &["app"], 400) }
 }
 
-/// Started by the node itself, so critical. It has no priority and exceeds its request, so that
-/// it would be the first to go if that were overlooked.
+/// A static pod, so critical. It has no priority and exceeds its request, so that it would be evicted first if
+/// that were overlooked.
 pub(crate) fn etcd() -> PodSpec {
     PodSpec { is_static: true, ..PodSpec::new("kube-system", "etcd", &["etcd"], 16) }
 }
 
-/// The one that gets out of hand.
+/// The pod of the runaway.
 pub(crate) fn report() -> PodSpec {
     PodSpec { priority: Some(100), ..PodSpec::new("batch", "report", &["job"], 32) }
 }
 
-/// A pod that must come to no harm, and its first process.
+/// A pod that must not be affected, and its first process.
 #[derive(Debug)]
 pub(crate) struct Bystander {
     pod: String,
     process: Workload,
-    /// Processes of the pod before the story began.
+    /// The processes of the pod before the story began.
     before: Vec<u32>,
 }
 
@@ -37,7 +37,7 @@ impl Bystander {
         Self { pod: pod.full_name(), process, before: pod.group.processes() }
     }
 
-    /// Checks that every process of the pod lives.
+    /// Checks that every process of the pod is alive.
     pub(crate) fn check(&mut self, testbed: &mut Testbed<'_>, why: &str) -> Result<()> {
         let dead: Vec<u32> =
             self.before.iter().copied().filter(|pid| !tests::process::is_alive(*pid)).collect();
@@ -48,7 +48,7 @@ impl Bystander {
     }
 }
 
-/// The usual two bystanders, settled: `checkout` and `etcd`, each holding so many MiB.
+/// Starts bystanders, usually `checkout` and `etcd`, and waits until each holds so many MiB.
 pub(crate) fn bystanders(
     testbed: &Testbed<'_>,
     node: &Node,
@@ -58,7 +58,7 @@ pub(crate) fn bystanders(
     for (index, mib) in sizes {
         let pod = &node.pods[*index];
         let size = (mib * MIB).to_string();
-        let process = testbed.settled(pod.first()?, &["hold", "--size", &size], "holding")?;
+        let process = testbed.start_and_wait(pod.first()?, &["hold", "--size", &size], "holding")?;
         settled.push(Bystander::new(pod, process));
     }
     Ok(settled)
@@ -71,8 +71,8 @@ fn check_no_oom_kill(testbed: &mut Testbed<'_>, node: &Node, before: u64) -> Res
     Ok(())
 }
 
-/// Checks, at the end of a story, that this pod was evicted for that signal, and nobody else was,
-/// by whomever.
+/// Checks, at the end of a story, that this pod was evicted for that signal, and that nothing else was evicted
+/// or killed by the kernel.
 pub(crate) fn check_one_eviction(
     testbed: &mut Testbed<'_>,
     node: &Node,

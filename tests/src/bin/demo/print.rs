@@ -1,15 +1,15 @@
-//! Text for people, JSON lines for machines.
+//! The output: text, and JSON lines.
 
 use std::fmt::Display;
 use std::io::Write as _;
 
 use serde_json::json;
 
-use crate::checks::{Check, End};
+use crate::checks::{Check, StoryResult};
 use crate::testbed::Testbed;
 use crate::timeline::millis;
 
-/// Where the two go: to people on standard output, unless machines read that.
+/// Prints text on standard output, or on standard error if standard output has JSON lines.
 #[derive(Debug)]
 pub(crate) struct Printer {
     json: bool,
@@ -20,7 +20,7 @@ impl Printer {
         Self { json }
     }
 
-    /// A line for people. Who no longer listens is no reason to stop: the groups must go.
+    /// Prints a line of text. A closed output is no reason to stop: the cgroups must be removed.
     fn print(&self, line: impl Display) {
         let _ = if self.json {
             writeln!(std::io::stderr(), "{line}")
@@ -35,47 +35,47 @@ impl Printer {
         }
     }
 
-    /// How a story begins.
+    /// Prints the title of a story.
     pub(crate) fn title(&self, name: &str, subject: &str) {
         self.print(format_args!("{name}: {subject}"));
     }
 
-    /// Something that is so, or that happens.
+    /// Prints a fact, or something that happens.
     pub(crate) fn line(&self, what: &str, text: impl Display) {
         self.print(format_args!("  {what:<8}{text}"));
     }
 
-    /// What a check came to.
+    /// Prints the result of a check.
     pub(crate) fn check(&self, check: &Check) {
-        let Check { expected, seen } = check;
-        match seen {
+        let Check { expected, actual } = check;
+        match actual {
             None => self.line("ok", expected),
-            Some(seen) => self.line("WRONG", format_args!("{expected}; but {seen}")),
+            Some(actual) => self.line("WRONG", format_args!("{expected}; but {actual}")),
         }
     }
 
-    /// The moments of a story.
+    /// Prints the timeline of a story.
     pub(crate) fn timeline(&self, testbed: &Testbed<'_>) {
         for mark in testbed.timeline.sorted() {
             self.print(format_args!("{:>10} ms  {:<9}{}", millis(mark.us), mark.key, mark.what));
         }
     }
 
-    /// How a story ended.
-    pub(crate) fn end(&self, name: &str, end: &End, testbed: &Testbed<'_>) {
+    /// Prints the end of a story.
+    pub(crate) fn end(&self, name: &str, end: &StoryResult, testbed: &Testbed<'_>) {
         let mut line = json!({
             "story": name,
-            "ok": *end == End::Passed,
+            "ok": *end == StoryResult::Passed,
             "timeline": testbed.timeline.json(),
             "values": testbed.values,
         });
         match end {
-            End::Passed => self.print("  PASSED\n"),
-            End::Failed(why) => {
+            StoryResult::Passed => self.print("  PASSED\n"),
+            StoryResult::Failed(why) => {
                 self.print(format_args!("  FAILED  {why}\n"));
                 line["why"] = json!(why);
             }
-            End::Skipped(why) => {
+            StoryResult::Skipped(why) => {
                 self.print(format_args!("  SKIPPED {name}: {why}\n"));
                 line["skipped"] = json!(true);
                 line["why"] = json!(why);
@@ -90,7 +90,7 @@ impl Printer {
         self.emit(&line);
     }
 
-    /// How they all ended.
+    /// Prints how many stories passed, failed and were skipped.
     pub(crate) fn total(&self, passed: usize, failed: usize, skipped: usize) {
         self.print(format_args!("{passed} passed, {failed} failed, {skipped} skipped"));
         self.emit(&json!({"task": "demo", "passed": passed, "failed": failed, "skipped": skipped}));

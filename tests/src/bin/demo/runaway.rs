@@ -1,11 +1,11 @@
-//! The process that gets out of hand, and what is known of it from outside.
+//! The process that grows until it is ended, and how it is measured from outside.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 use tests::agent::{Event, describe};
-use tests::death::Death;
+use tests::death::DeathWatcher;
 use tests::growth::{Climb, Growth, Pages};
 use tests::node::{MIB, Node};
 use tests::stamps::Record;
@@ -14,20 +14,20 @@ use tests::workload::Workload;
 use crate::testbed::{GUARD, Testbed};
 use crate::timeline::Timeline;
 
-/// How it behaves, and which working set of the node it must not bring about.
+/// How a runaway grows, and the working set that the node must not exceed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan<'a> {
     /// `grow` or `spike`.
     pub(crate) mode: &'a str,
-    /// As far as it goes.
+    /// The size to which it grows, bytes.
     pub(crate) size: u64,
-    /// Bytes per second.
+    /// The rate, bytes per second.
     pub(crate) rate: u64,
-    /// Arguments besides.
+    /// Other arguments.
     pub(crate) more: &'a [&'a str],
-    /// The line.
+    /// The working set that the node must not exceed, bytes.
     pub(crate) line: u64,
-    /// By how much the working set may grow meanwhile without it.
+    /// How much the working set may grow meanwhile without the runaway, bytes.
     pub(crate) by_others: u64,
 }
 
@@ -40,11 +40,11 @@ pub(crate) struct Runaway {
     base: u64,
     line: u64,
     by_others: u64,
-    death: Option<Death>,
+    death: Option<DeathWatcher>,
 }
 
 impl Runaway {
-    /// Starts one in a pod and lets it go.
+    /// Starts a runaway in a pod and lets it go.
     pub(crate) fn start(testbed: &Testbed<'_>, node: &Node, pod: usize, plan: Plan<'_>) -> Result<Self> {
         let Plan { mode, size, rate, more, line, by_others } = plan;
         let stamps = node.file(&format!("stamps-{mode}"));
@@ -53,38 +53,38 @@ impl Runaway {
         arguments.extend(more);
         let mut process = testbed.process(node.pods[pod].first()?, &arguments)?;
         let base = node.working_set()?;
-        let death = Death::of(&node.pods[pod].group, process.pid())?;
+        let death = DeathWatcher::start(&node.pods[pod].group, process.pid())?;
         process.go()?;
         Ok(Self { process, pod, stamps, base, line, by_others, death: Some(death) })
     }
 
-    /// How it has grown until now.
+    /// Returns its growth until now.
     pub(crate) fn climb(&self) -> Result<Climb> {
         Ok(Climb::new(Growth::of(&self.record()?), self.base, self.line, Pages::Fresh))
     }
 
-    /// What it has stamped until now.
+    /// Returns its stamps until now.
     pub(crate) fn record(&self) -> Result<Record> {
         Record::read(&self.stamps)
     }
 
-    /// Waits for its death and for that of all others in its pod, and puts down what happened
-    /// when, from the crossing on.
-    pub(crate) fn follow(&mut self, testbed: &mut Testbed<'_>, decision: &Event) -> Result<Climb> {
-        self.follow_to(testbed, decision, &[])
+    /// Waits until it and all other processes of its pod are dead, and records the timeline from the crossing
+    /// on.
+    pub(crate) fn wait_for_death(&mut self, testbed: &mut Testbed<'_>, decision: &Event) -> Result<Climb> {
+        self.wait_for_death_with_marks(testbed, decision, &[])
     }
 
-    /// The same with other moments: key, time, what happened.
-    pub(crate) fn follow_to(
+    /// Does the same, with other moments in the timeline: key, time, description.
+    pub(crate) fn wait_for_death_with_marks(
         &mut self,
         testbed: &mut Testbed<'_>,
         decision: &Event,
         others: &[(&'static str, u64, &str)],
     ) -> Result<Climb> {
         let death = self.death.take().context("its death was waited for before")?;
-        let dead = death.at(testbed.interrupt, GUARD)?;
+        let dead = death.wait(testbed.interrupt, GUARD)?;
         let climb = self.climb()?;
-        let crossed = climb.crossed().or_else(|| climb.crossed_ahead(self.by_others)).with_context(|| {
+        let crossed = climb.crossed().or_else(|| climb.crossed_by_batched_charges(self.by_others)).with_context(|| {
             let last = climb.growth().last();
             let (pod, base, value) = (decision.pod(), self.base, &decision.value);
             format!(
@@ -111,7 +111,7 @@ impl Runaway {
         Ok(climb)
     }
 
-    /// Checks that it is dead because somebody ended it, and that nothing of its pod is left.
+    /// Checks that a signal has ended it, and that no process of its pod is left.
     pub(crate) fn check_ended(&mut self, testbed: &mut Testbed<'_>, node: &Node) -> Result<()> {
         let pod = &node.pods[self.pod];
         let left = pod.group.processes();
@@ -129,7 +129,7 @@ impl Runaway {
         Ok(())
     }
 
-    /// The process.
+    /// Returns the process.
     pub(crate) fn process(&mut self) -> &mut Workload {
         &mut self.process
     }

@@ -1,5 +1,5 @@
-//! A soft threshold: a spike shorter than the grace period is forgiven, a longer one is not, and
-//! the node condition outlives both by the transition period.
+//! A soft threshold: a spike shorter than the grace period causes no eviction, a longer one does, and after
+//! both the node condition stays for the transition period.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ const SOFT: u64 = 128 * MIB;
 const HARD: u64 = 16 * MIB;
 const LINE: u64 = MEMORY - SOFT;
 const GRACE: Duration = Duration::from_secs(2);
-/// Where a spike of 0.4 s may last for seconds.
+/// The grace period where a spike of 0.4 s may last for seconds.
 const SLOW_GRACE: Duration = Duration::from_secs(12);
 const TRANSITION: Duration = Duration::from_secs(3);
 const CHECKOUT: u64 = 320;
@@ -30,8 +30,8 @@ const RATE: u64 = 512 * MIB;
 const SPIKE: Plan<'_> =
     Plan { mode: "spike", size: SIZE, rate: RATE, more: &["--hold", "400"], line: LINE, by_others: 0 };
 const LONGER: Plan<'_> = Plan { mode: "grow", size: SIZE, rate: RATE, more: &[], line: LINE, by_others: 0 };
-/// The agent looks at least once in that time while a threshold is met.
-const LOOK: Duration = Duration::from_secs(1);
+/// The agent samples at least once in this time while a threshold is met.
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(testbed: &mut Testbed<'_>, variant: Variant) -> Result<()> {
     let mut node = testbed.node(MEMORY, PIDS)?;
@@ -50,16 +50,17 @@ pub(crate) fn run(testbed: &mut Testbed<'_>, variant: Variant) -> Result<()> {
     });
     let mut agent = testbed.agent(&node, &config, "charge")?;
     let kills_before = node.oom_kills()?;
-    let turn = variant.begin(testbed, &node)?;
+    let active_variant = variant.begin(testbed, &node)?;
 
-    spike(testbed, &node, report, &mut agent, grace)?;
+    check_spike(testbed, &node, report, &mut agent, grace)?;
     pods::check_counters(testbed, &agent, &[], 0)?;
 
     let mut runaway = Runaway::start(testbed, &node, report, LONGER)?;
-    let Some(decision) = testbed.eviction(&mut agent, "memory.available", &node.pods[report])? else {
+    let Some(decision) = testbed.wait_for_eviction(&mut agent, "memory.available", &node.pods[report])?
+    else {
         return Ok(());
     };
-    let climb = runaway.follow(testbed, &decision)?;
+    let climb = runaway.wait_for_death(testbed, &decision)?;
     let crossed = climb.crossed().context("the line was never crossed")?;
     let decided = decision.number("decided_mono_ns").context("the decision has no time")?;
     let waited = Duration::from_nanos(decided.saturating_sub(crossed));
@@ -73,11 +74,11 @@ pub(crate) fn run(testbed: &mut Testbed<'_>, variant: Variant) -> Result<()> {
         format_args!("a {} decision after {waited:?}", decision.text("threshold")),
     );
     runaway.check_ended(testbed, &node)?;
-    // The threshold was met when the pod was chosen; how soon its memory comes back after that, and
-    // with it when it was met for the last time, is the kernel's affair.
+    // The threshold was met when the pod was chosen. When it was met for the last time depends on how soon the
+    // kernel frees the memory.
     check_condition_stays(testbed, &mut agent, decided, "the eviction")?;
 
-    turn.end(testbed)?;
+    active_variant.end(testbed)?;
     for (bystander, why) in bystanders.iter_mut().zip(["within its request", "critical"]) {
         bystander.check(testbed, why)?;
     }
@@ -97,8 +98,8 @@ fn describe(testbed: &Testbed<'_>, grace: Duration) {
     );
 }
 
-/// The spike that is forgiven.
-fn spike(
+/// Runs the spike, which must not cause an eviction.
+fn check_spike(
     testbed: &mut Testbed<'_>,
     node: &Node,
     pod: usize,
@@ -108,7 +109,7 @@ fn spike(
     let mut spike = Runaway::start(testbed, node, pod, SPIKE)?;
     let interrupt = testbed.interrupt;
     interrupt.until("the spike passes the line", GUARD, || Ok(spike.climb()?.crossed()))?;
-    let fell = below_line(testbed, node)?;
+    let fell = wait_until_below_line(testbed, node)?;
     let crossed = spike.climb()?.crossed().context("the spike has no crossing")?;
     let lasted = Duration::from_nanos(fell.saturating_sub(crossed));
     testbed.value("spike_us", micros(lasted));
@@ -124,7 +125,7 @@ fn spike(
     };
     agent.wait_for("MemoryPressure True", GUARD, condition("True"))?;
     check_condition_stays(testbed, agent, fell, "the spike")?;
-    let decisions = agent.heard()?.iter().filter(|event| event.kind() == "eviction_decision").count();
+    let decisions = agent.events()?.iter().filter(|event| event.kind() == "eviction_decision").count();
     let lives = spike.process().process().is_running()?;
     testbed.check(
         "the spike is forgiven: its process lives, nothing was decided",
@@ -134,8 +135,8 @@ fn spike(
     Ok(())
 }
 
-/// Waits until the working set is below the line again, and says when that was.
-fn below_line(testbed: &Testbed<'_>, node: &Node) -> Result<u64> {
+/// Waits until the working set is below the threshold value again, and returns that time.
+fn wait_until_below_line(testbed: &Testbed<'_>, node: &Node) -> Result<u64> {
     testbed.interrupt.until("the working set falls below the line", GUARD, || {
         Ok((node.working_set()? < LINE).then(clock::now))
     })
@@ -150,13 +151,13 @@ fn check_condition_stays(
     after: &str,
 ) -> Result<()> {
     let ended = agent.wait_for("the end of MemoryPressure", GUARD, |event| {
-        event.kind() == "condition" && event.text("status") == "False" && event.heard_ns > since
+        event.kind() == "condition" && event.text("status") == "False" && event.read_ns > since
     })?;
-    let stayed = Duration::from_nanos(ended.heard_ns.saturating_sub(since));
+    let stayed = Duration::from_nanos(ended.read_ns.saturating_sub(since));
     testbed.value(&format!("condition_after_{}_us", after.replace("the ", "")), micros(stayed));
     testbed.check(
         format!("MemoryPressure outlives {after} by the transition period"),
-        ended.text("condition") == "MemoryPressure" && stayed + LOOK >= TRANSITION,
+        ended.text("condition") == "MemoryPressure" && stayed + SAMPLE_INTERVAL >= TRANSITION,
         format_args!("{} ended {} ms after it", ended.text("condition"), millis(micros(stayed))),
     );
     Ok(())

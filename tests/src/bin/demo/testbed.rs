@@ -1,4 +1,4 @@
-//! What a story has to do with: the programs, the checks, the moments and values it puts down.
+//! The environment of a story: the programs, the checks, the timeline and the values.
 
 use std::fmt::{self, Display};
 use std::io::ErrorKind;
@@ -19,7 +19,7 @@ use crate::checks::{Check, Checks};
 use crate::print::Printer;
 use crate::timeline::Timeline;
 
-/// This machine cannot run the story: why.
+/// The error of a story that this machine cannot run: the reason.
 #[derive(Debug)]
 pub(crate) struct Skip(pub(crate) String);
 
@@ -31,40 +31,40 @@ impl Display for Skip {
 
 impl std::error::Error for Skip {}
 
-/// A guard against what hangs, no measure of speed.
+/// The timeout for what hangs. It does not measure speed.
 pub(crate) const GUARD: Duration = HANG;
 
-/// What one story runs in, and what is recorded of it.
+/// The environment of one story, and its results.
 #[derive(Debug)]
 pub(crate) struct Testbed<'a> {
     agent: &'a Path,
     workload: &'a Path,
-    /// Ctrl-C.
+    /// Ends the demo on Ctrl-C.
     pub(crate) interrupt: &'a Interrupt,
     /// The output.
     pub(crate) printer: &'a Printer,
-    /// What was checked.
+    /// The checks until now.
     pub(crate) checks: Checks,
-    /// What happened when.
+    /// The timeline.
     pub(crate) timeline: Timeline,
-    /// Figures for machines.
+    /// The values for the JSON line.
     pub(crate) values: Map<String, Value>,
-    /// How the kernel was watched.
+    /// The backend that the agent used.
     pub(crate) backend: Option<String>,
-    /// Whether what is short elsewhere may take seconds here.
+    /// Whether the machine is slow, so that something short may take seconds.
     pub(crate) slow: bool,
-    /// How it has to be.
+    /// The backend that the agent must use.
     pub(crate) forced: Option<&'a Forced>,
-    /// What each agent recorded.
+    /// The recording of each agent.
     recordings: Vec<Recording>,
 }
 
 /// A backend that the agent is made to use.
 #[derive(Clone, Debug)]
 pub(crate) struct Forced {
-    /// Its name.
+    /// The name of the backend.
     pub(crate) backend: String,
-    /// What makes the agent use it.
+    /// The arguments that make the agent use it.
     pub(crate) arguments: Vec<String>,
 }
 
@@ -90,7 +90,7 @@ impl<'a> Testbed<'a> {
         }
     }
 
-    /// Makes the node; a machine on which none can be made cannot run the story.
+    /// Creates the node. A machine that does not allow cgroups cannot run the story.
     pub(crate) fn node(&self, memory: u64, pids: u64) -> Result<Node> {
         self.interrupt.check()?;
         Node::new("demo", memory, pids).map_err(|error| {
@@ -102,12 +102,12 @@ impl<'a> Testbed<'a> {
         })
     }
 
-    /// Starts the agent on the node, with that configuration and the hand that kills.
+    /// Starts the agent on the node, with this configuration of the kubelet and `--action kill`.
     pub(crate) fn agent(&mut self, node: &Node, config: &Value, source: &str) -> Result<Agent> {
         self.agent_with(node, config, source, None)
     }
 
-    /// The same with a configuration of the agent's own.
+    /// Does the same, with a configuration of the agent.
     pub(crate) fn agent_with(
         &mut self,
         node: &Node,
@@ -127,12 +127,12 @@ impl<'a> Testbed<'a> {
         self.start(&options, source)
     }
 
-    /// How the agent is started on the node, if nothing else is said.
+    /// Returns the default options of the agent on the node.
     pub(crate) fn options(&self, node: &Node, config: &Value) -> Result<Options> {
         Options::of(self.agent, node, config)
     }
 
-    /// Starts the agent, and says by which backend of that source it watches.
+    /// Starts the agent, and prints which backend of that source it uses.
     pub(crate) fn start(&mut self, options: &Options, source: &str) -> Result<Agent> {
         let (recording, options) = Recording::begin(options)?;
         self.recordings.push(recording);
@@ -144,10 +144,10 @@ impl<'a> Testbed<'a> {
         Ok(agent)
     }
 
-    /// Decides again what the agents recorded, which have ended.
+    /// Replays the recordings of the agents, which have ended.
     pub(crate) fn check_recordings(&mut self) {
         for recording in std::mem::take(&mut self.recordings) {
-            // Of a kill by the kernel there is no decision.
+            // A kill by the kernel has no decision.
             let is_eviction = self.values.contains_key("detected_by");
             let (holds, why) = match recording.verify() {
                 Ok(same) => (same > 0 || !is_eviction, format!("{same} decisions")),
@@ -157,30 +157,35 @@ impl<'a> Testbed<'a> {
         }
     }
 
-    /// Starts a process in a group; it is ready, and waits for the go.
+    /// Starts a process in a cgroup. It is ready, and waits for the go.
     pub(crate) fn process(&self, group: &Group, arguments: &[&str]) -> Result<Workload> {
         self.interrupt.check()?;
         Workload::start(self.workload, group, arguments)
     }
 
-    /// Starts a process in a group and waits until it says that.
-    pub(crate) fn settled(&self, group: &Group, arguments: &[&str], event: &str) -> Result<Workload> {
+    /// Starts a process in a cgroup and waits until it prints this event.
+    pub(crate) fn start_and_wait(&self, group: &Group, arguments: &[&str], event: &str) -> Result<Workload> {
         let mut workload = self.process(group, arguments)?;
         workload.go()?;
         workload.wait_event(event)?;
         Ok(workload)
     }
 
-    /// Puts down what was expected, whether it is so, and what was seen.
-    pub(crate) fn check(&mut self, expected: impl Into<String>, holds: bool, seen: impl Display) {
-        let check = Check { expected: expected.into(), seen: (!holds).then(|| seen.to_string()) };
+    /// Adds and prints a check: what was expected, whether it holds, and what was seen.
+    pub(crate) fn check(&mut self, expected: impl Into<String>, holds: bool, actual: impl Display) {
+        let check = Check { expected: expected.into(), actual: (!holds).then(|| actual.to_string()) };
         self.printer.check(&check);
         self.checks.add(check);
     }
 
-    /// Waits for the agent's decision and for what it says came of it; `None` if that is another
-    /// pod, another signal or no end: then the story ends.
-    pub(crate) fn eviction(&mut self, agent: &mut Agent, signal: &str, pod: &Pod) -> Result<Option<Event>> {
+    /// Waits for the agent's decision and its result. Returns `None` for another pod, another signal or another
+    /// result than the termination: the story then ends.
+    pub(crate) fn wait_for_eviction(
+        &mut self,
+        agent: &mut Agent,
+        signal: &str,
+        pod: &Pod,
+    ) -> Result<Option<Event>> {
         let decision = agent.wait_for("a decision", GUARD, |event| event.kind() == "eviction_decision")?;
         let (chosen, reason) = (decision.pod(), decision.text("signal"));
         let right = chosen == pod.full_name() && reason == signal;
@@ -203,12 +208,12 @@ impl<'a> Testbed<'a> {
         Ok((outcome == "terminated").then_some(decision))
     }
 
-    /// Puts down a figure.
+    /// Records a value.
     pub(crate) fn value(&mut self, key: &str, value: impl Into<Value>) {
         self.values.insert(key.to_owned(), value.into());
     }
 
-    /// Puts down what the agent and the kernel said about a decision.
+    /// Records the moments of a decision, as the agent and the BPF program reported them.
     pub(crate) fn mark_decision(&mut self, decision: &Event) {
         let detected_by = decision.text("detected_by").to_owned();
         if let Some(at) = decision.number("crossed_mono_ns") {
@@ -224,7 +229,7 @@ impl<'a> Testbed<'a> {
     }
 }
 
-/// Whether an error is the machine's no rather than a fault.
+/// Returns whether an error means that the machine does not allow something, and is no fault.
 fn is_refusal(error: &Error) -> bool {
     Mounts::discover().is_err()
         || error

@@ -1,8 +1,8 @@
-//! What happened when, counted from the crossing.
+//! The timeline of a story, counted from the crossing.
 
 use serde_json::{Map, Value, json};
 
-/// Moments of a story, in the order in which they were put down.
+/// The moments of a story, in the order in which they were recorded.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Timeline {
     /// The moment that counts as 0, nanoseconds of `CLOCK_MONOTONIC`.
@@ -13,46 +13,46 @@ pub(crate) struct Timeline {
 /// One moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mark {
-    /// `crossed`, `kernel`, `seen`, `decided`, `dead`, …
+    /// The key: `crossed`, `kernel`, `seen`, `decided`, `dead`, …
     pub(crate) key: &'static str,
-    /// Microseconds since the crossing; negative for what came before.
+    /// Microseconds since the crossing; negative before it.
     pub(crate) us: i64,
-    /// What it was, for people.
+    /// The description.
     pub(crate) what: String,
 }
 
 impl Timeline {
-    /// The crossing, by the growing process's own clock: everything counts from here.
+    /// Begins the timeline at the crossing, by the growing process's own clock.
     pub(crate) fn crossed(at_ns: u64, what: impl Into<String>) -> Self {
         Self { zero: at_ns, marks: vec![Mark { key: "crossed", us: 0, what: what.into() }] }
     }
 
-    /// Puts down another moment.
+    /// Adds another moment.
     pub(crate) fn mark(&mut self, key: &'static str, at_ns: u64, what: impl Into<String>) {
         self.marks.push(Mark { key, us: self.us(at_ns), what: what.into() });
     }
 
-    /// Microseconds from the crossing to that moment, rounded down.
+    /// Returns the microseconds from the crossing to that moment, rounded down.
     fn us(&self, at_ns: u64) -> i64 {
         let distance = i128::from(at_ns) - i128::from(self.zero);
         i64::try_from(distance.div_euclid(1000)).unwrap_or(i64::MAX)
     }
 
-    /// The moments in the order of time.
+    /// Returns the moments sorted by time.
     pub(crate) fn sorted(&self) -> Vec<&Mark> {
         let mut marks: Vec<&Mark> = self.marks.iter().collect();
         marks.sort_by_key(|mark| mark.us);
         marks
     }
 
-    /// `{"crossed_us": 0, …}`.
+    /// Returns `{"crossed_us": 0, …}`.
     pub(crate) fn json(&self) -> Value {
         let marks = self.marks.iter().map(|mark| (format!("{}_us", mark.key), json!(mark.us)));
         Value::Object(marks.collect::<Map<_, _>>())
     }
 }
 
-/// Milliseconds as people read them.
+/// Formats microseconds as milliseconds.
 pub(crate) fn millis(us: i64) -> String {
     let sign = if us < 0 { "-" } else { "" };
     let us = us.unsigned_abs();
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn moments_count_from_the_crossing() {
+    fn times_are_relative_to_the_crossing() {
         let mut timeline = Timeline::crossed(5_000_000, "here");
         timeline.mark("decided", 6_234_567, "there");
         timeline.mark("kernel", 4_999_500, "a little early");

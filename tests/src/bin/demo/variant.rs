@@ -1,4 +1,4 @@
-//! What happens to the machine while a story runs.
+//! Changes of the machine while a story runs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,47 +14,47 @@ use tests::node::Node;
 
 use crate::testbed::{Skip, Testbed};
 
-/// Between two pods that come and go.
+/// The pause between two pods that are created.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// A turn that a story takes once the agent watches.
+/// A change of the machine, once the agent watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Variant {
     None,
-    /// Groups of pods that nobody knows are made and removed.
+    /// The cgroups of unknown pods are created and removed.
     Churn,
     /// The second CPU is unplugged until the story ends.
-    CpuGoes,
-    /// The wall clock goes an hour forth, and then a day back.
+    CpuUnplugged,
+    /// The wall clock is set forward by an hour, and then back by a day.
     ClockSteps,
 }
 
-/// A turn that was taken.
-pub(crate) enum Turn {
+/// A change that was made.
+pub(crate) enum ActiveVariant {
     None,
     Churn(Churn),
     Cpu(Unplugged),
 }
 
 impl Variant {
-    pub(crate) fn begin(self, testbed: &mut Testbed<'_>, node: &Node) -> Result<Turn> {
+    pub(crate) fn begin(self, testbed: &mut Testbed<'_>, node: &Node) -> Result<ActiveVariant> {
         match self {
-            Self::None => Ok(Turn::None),
-            Self::Churn => Ok(Turn::Churn(Churn::begin(node.root().clone()))),
-            Self::CpuGoes => Ok(Turn::Cpu(Unplugged::new()?)),
+            Self::None => Ok(ActiveVariant::None),
+            Self::Churn => Ok(ActiveVariant::Churn(Churn::begin(node.root().clone()))),
+            Self::CpuUnplugged => Ok(ActiveVariant::Cpu(Unplugged::new()?)),
             Self::ClockSteps => {
-                step(3600)?;
+                step_clock(3600)?;
                 testbed.interrupt.sleep(Duration::from_millis(300))?;
-                step(-86_400)?;
+                step_clock(-86_400)?;
                 testbed.printer.line("clock", "an hour forth, then a day back");
-                Ok(Turn::None)
+                Ok(ActiveVariant::None)
             }
         }
     }
 }
 
-impl Turn {
-    /// Ends it, and puts down what it came to.
+impl ActiveVariant {
+    /// Ends the change, and checks its result.
     pub(crate) fn end(self, testbed: &mut Testbed<'_>) -> Result<()> {
         match self {
             Self::None => {}
@@ -68,20 +68,20 @@ impl Turn {
                 );
             }
             Self::Cpu(unplugged) => {
-                let gone = fs::read_to_string(&unplugged.0).context("look at the CPU")?.trim() == "0";
-                testbed.check("the CPU was away until the end", gone, "it was there");
+                let is_offline = fs::read_to_string(&unplugged.0).context("look at the CPU")?.trim() == "0";
+                testbed.check("the CPU was away until the end", is_offline, "it was there");
             }
         }
         Ok(())
     }
 }
 
-fn step(seconds: i64) -> Result<()> {
+fn step_clock(seconds: i64) -> Result<()> {
     let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::Realtime);
     clock_settime(ClockId::Realtime, Timespec { tv_sec: tv_sec + seconds, tv_nsec }).context("set the clock")
 }
 
-/// A CPU that is away until this is dropped.
+/// A CPU that is offline until this is dropped.
 pub(crate) struct Unplugged(PathBuf);
 
 impl Unplugged {
@@ -103,7 +103,7 @@ impl Drop for Unplugged {
     }
 }
 
-/// Pods and containers that come and go.
+/// A thread that creates and removes the cgroups of pods and containers.
 pub(crate) struct Churn {
     stop: Arc<AtomicBool>,
     made: Arc<AtomicU64>,
@@ -115,7 +115,7 @@ impl Churn {
         let (stop, made) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (flag, count) = (Arc::clone(&stop), Arc::clone(&made));
         let thread = std::thread::spawn(move || {
-            // None of the node's own pods has these.
+            // No pod of the node has these serial numbers.
             for serial in 1_000_000.. {
                 if flag.load(Ordering::Relaxed) {
                     break;
@@ -132,7 +132,7 @@ impl Churn {
         Self { stop, made, thread: Some(thread) }
     }
 
-    /// How many groups there were.
+    /// Ends the thread, and returns how many cgroups it created.
     fn end(mut self) -> Result<u64> {
         self.stop.store(true, Ordering::Relaxed);
         match self.thread.take().map(JoinHandle::join) {
@@ -146,7 +146,7 @@ impl Churn {
 impl Drop for Churn {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // Else it makes groups while the subtree is cleared away.
+        // Otherwise it would create cgroups while the subtree is removed.
         if let Some(Ok(Err(error))) = self.thread.take().map(JoinHandle::join) {
             eprintln!("cgroups that come and go: {error:#}");
         }

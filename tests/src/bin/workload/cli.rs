@@ -1,4 +1,4 @@
-//! Arguments.
+//! The command line.
 
 use std::path::PathBuf;
 use std::time::Duration;

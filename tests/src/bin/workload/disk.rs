@@ -1,4 +1,4 @@
-//! Filling a file system with bytes or inodes.
+//! Fills a file system with bytes or inodes.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write as _};
@@ -9,9 +9,9 @@ use rustix::fs::fstatvfs;
 use tests::stamps::{STEP, Writer};
 
 use crate::pace::Pace;
-use crate::say;
+use crate::print_event;
 
-/// Writes a file of so many bytes, or until the disk is full; it stays open.
+/// Writes a file of so many bytes, or until the disk is full, and returns it open.
 pub(crate) fn write(path: &Path, size: u64, rate: u64, stamps: Writer) -> Result<File> {
     let mut file = File::create_new(path).with_context(|| format!("create {}", path.display()))?;
     let available = |file: &File| fstatvfs(file).map(|stat| stat.f_bavail * stat.f_frsize);
@@ -29,11 +29,11 @@ pub(crate) fn write(path: &Path, size: u64, rate: u64, stamps: Writer) -> Result
         stamps.stamp(before.saturating_sub(now));
     }
     stamps.done();
-    say("written", &[("bytes", written)]);
+    print_event("written", &[("bytes", written)]);
     Ok(file)
 }
 
-/// Creates so many files, or until there is no inode left.
+/// Creates so many files, or until no inode is left.
 pub(crate) fn create(directory: &Path, max: u64, rate: u64, stamps: Writer) -> Result<()> {
     let folder = File::open(directory).with_context(|| format!("open {}", directory.display()))?;
     let free = || fstatvfs(&folder).map(|stat| stat.f_ffree);
@@ -50,6 +50,6 @@ pub(crate) fn create(directory: &Path, max: u64, rate: u64, stamps: Writer) -> R
         stamps.stamp(before.saturating_sub(free().context("look at the file system")?));
     }
     stamps.done();
-    say("created", &[("files", created)]);
+    print_event("created", &[("files", created)]);
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Forking, within bounds that all descendants share.
+//! Forks, within limits that all descendants share.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -10,9 +10,9 @@ use tests::stamps::Writer;
 
 use crate::cli::ForksArgs;
 use crate::lifeline::{Lifeline, exit_now};
-use crate::say;
+use crate::print_event;
 
-/// The child's pid in the parent, `None` in the child.
+/// Forks, and returns the child's process ID in the parent and `None` in the child.
 pub(crate) fn fork() -> std::io::Result<Option<Pid>> {
     // SAFETY: the process has one thread, so the child finds every lock free.
     match unsafe { libc::fork() } {
@@ -21,7 +21,7 @@ pub(crate) fn fork() -> std::io::Result<Option<Pid>> {
     }
 }
 
-/// Exit code and signal of a child that has ended, 0 for the one that does not apply.
+/// Waits for the end of a child, and returns its exit code and its signal. The one that does not apply is 0.
 pub(crate) fn wait(child: Pid) -> Result<(u64, u64)> {
     loop {
         match waitpid(Some(child), WaitOptions::empty()) {
@@ -61,7 +61,7 @@ impl Shared {
         Ok(Self { forked, start: Instant::now() })
     }
 
-    /// Takes the right to one fork, if the rate and the bound leave one.
+    /// Takes the permission for one fork, if the rate and the limit leave one.
     fn take(&self, forks: &ForksArgs) -> bool {
         let due = self.start.elapsed().as_secs_f64() * f64::from(forks.rate);
         let allowed = (due as u64).min(forks.max.into());
@@ -71,22 +71,22 @@ impl Shared {
     }
 }
 
-/// Forks by its arguments, until the end of the process.
+/// Forks as the arguments specify, until the end of the process.
 pub(crate) fn run(forks: &ForksArgs, starter: Pid, stamps: Writer) -> Result<()> {
-    // SAFETY: changes the disposition of a signal to one that reaps children by itself.
+    // SAFETY: changes the disposition of a signal to one that reaps children automatically.
     if unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) } == libc::SIG_ERR {
         bail!("ignore SIGCHLD: {}", std::io::Error::last_os_error());
     }
     let lifeline = Lifeline::to(starter)?;
     let shared = Shared::new()?;
     let mut pace = Duration::from_millis(1);
-    let mut said = false;
+    let mut is_reported = false;
     loop {
         if !shared.take(forks) {
-            if !said && shared.forked.load(Ordering::Relaxed) == u64::from(forks.max) {
-                said = true;
+            if !is_reported && shared.forked.load(Ordering::Relaxed) == u64::from(forks.max) {
+                is_reported = true;
                 stamps.done();
-                say("forked", &[("forks", forks.max.into())]);
+                print_event("forked", &[("forks", forks.max.into())]);
             }
             lifeline.sleep(pace);
             continue;
@@ -94,9 +94,9 @@ pub(crate) fn run(forks: &ForksArgs, starter: Pid, stamps: Writer) -> Result<()>
         match fork() {
             Ok(Some(_)) => stamps.stamp(shared.forked.load(Ordering::Relaxed)),
             Ok(None) if forks.bomb && forks.life.is_none() => {
-                // Many that look often would use up the processor.
+                // Many processes that check often would use up the processor.
                 pace = Duration::from_millis(10);
-                said = true;
+                is_reported = true;
             }
             Ok(None) => {
                 lifeline.sleep(forks.life.unwrap_or(Duration::from_secs(86_400)));

@@ -1,4 +1,4 @@
-//! Growth: which regions, how fast, how far.
+//! The growth of memory: which regions, at which rate, up to which size.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,16 +8,16 @@ use tests::stamps::{STEP, Writer};
 
 use crate::cli::{CacheArgs, GrowthArgs, Kind};
 use crate::pace::Pace;
-use crate::region::{Anonymous, Pages, Region, Sparse, Written};
+use crate::region::{Anonymous, Pages, Region, SparseFile, WrittenFile};
 
 /// Prepared regions, each with its share of the growth.
 pub(crate) struct Growth {
     regions: Vec<Box<dyn Region>>,
-    /// Bytes for each region.
+    /// The bytes of each region.
     share: u64,
-    /// Bytes for all.
+    /// The bytes of all regions.
     stop_at: u64,
-    /// Bytes per second for each region; 0: no bound.
+    /// The rate of each region, bytes per second; 0 is unlimited.
     rate: u64,
     touched: u64,
 }
@@ -68,7 +68,7 @@ impl Growth {
         let CacheArgs { size, rate, dir } = cache;
         let dir = dir.clone().unwrap_or_else(std::env::temp_dir);
         Ok(Self {
-            regions: vec![Box::new(Sparse::create(&dir, *size, STEP)?)],
+            regions: vec![Box::new(SparseFile::create(&dir, *size, STEP)?)],
             share: *size,
             stop_at: *size,
             rate: *rate,
@@ -87,7 +87,7 @@ impl Growth {
                 let len = STEP.min(share - done);
                 region.touch(done, len)?;
                 done += len;
-                // Shares are rounded up; what was asked for is the bound that is reported.
+                // Shares are rounded up; the requested size is the maximum that is reported.
                 let all = total.fetch_add(len, Ordering::Relaxed) + len;
                 stamps.stamp(all.min(stop_at));
                 pace.wait(done);
@@ -118,14 +118,14 @@ impl Growth {
 
 fn anonymous(len: u64, pages: Pages, touch_first: bool) -> Result<Box<dyn Region>> {
     if touch_first {
-        // Dropped with its page tables, so that what follows is as fresh as before.
+        // It is unmapped with its page tables, so that the pages that follow are as fresh as before.
         Anonymous::map(len, pages)?.touch(0, len)?;
     }
     Ok(Box::new(Anonymous::map(len, pages)?))
 }
 
 fn written(dir: &Path, len: u64, touch_first: bool) -> Result<Box<dyn Region>> {
-    let mut region = Written::create(dir, STEP)?;
+    let mut region = WrittenFile::create(dir, STEP)?;
     if touch_first {
         for offset in (0..len).step_by(STEP as usize) {
             region.touch(offset, STEP.min(len - offset))?;

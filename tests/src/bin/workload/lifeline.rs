@@ -1,5 +1,5 @@
-//! Ends descendants with the process that started the workload, which the parent-death signal
-//! of their own parents would not.
+//! Ends all descendants with the process that started the workload. The parent-death signal would end them only
+//! with their own parents.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-/// A handle on a process, inherited by children.
+/// A pidfd of a process, inherited by children.
 pub(crate) struct Lifeline(OwnedFd);
 
 impl Lifeline {
@@ -17,7 +17,7 @@ impl Lifeline {
         Ok(Self(fd.context("open a pidfd of the parent")?))
     }
 
-    /// Sleeps, also through signals; exits as soon as the process at the other end is gone.
+    /// Sleeps, also through signals. Exits as soon as the process of the pidfd has ended.
     pub(crate) fn sleep(&self, time: Duration) {
         let start = Instant::now();
         while let Some(rest) = time.checked_sub(start.elapsed()) {

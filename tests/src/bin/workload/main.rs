@@ -1,8 +1,8 @@
-//! Processes that press on a node in one defined way, for tests, the demo and benchmarks.
+//! Processes that put pressure on a node in one defined way, for tests, the demo and benchmarks.
 //!
-//! Every mode is bounded by its own arguments, and ends with the thread that started it. Standard
-//! output tells what happens as JSON lines `{"event": …, "pid": …, "ns": …}` with CLOCK_MONOTONIC
-//! nanoseconds; `--stamps` keeps a finer record that outlives SIGKILL (see `tests::stamps`).
+//! Every mode is limited by its own arguments, and ends with the thread that started it. Events are printed on
+//! standard output as JSON lines `{"event": …, "pid": …, "ns": …}` with CLOCK_MONOTONIC nanoseconds; `--stamps`
+//! writes a finer record that survives SIGKILL (see `tests::stamps`).
 
 mod cli;
 mod disk;
@@ -44,14 +44,14 @@ fn main() -> ExitCode {
 fn run(cli: Cli) -> Result<()> {
     let Cli { wait, join, stamps, on_term, term_delay, mode } = cli;
     let parent = getppid().context("no parent process to die with")?;
-    die_with(parent)?;
+    die_with_parent(parent)?;
     let stamps = match stamps {
         Some(path) => Writer::create(&path)?,
-        None => Writer::nowhere()?,
+        None => Writer::discarding()?,
     };
     term::install(stamps, on_term, term_delay)?;
 
-    // Memory that is only touched to warm it up is charged to whoever started the workload.
+    // Memory that is only touched to warm it up is charged to the cgroup that started the workload.
     let growth = match &mode {
         Mode::Grow { growth, .. }
         | Mode::Spike { growth, .. }
@@ -71,39 +71,39 @@ fn run(cli: Cli) -> Result<()> {
         std::fs::write(&file, std::process::id().to_string())
             .with_context(|| format!("join cgroup {}", group.display()))?;
     }
-    say("ready", &[]);
-    if wait && !has_go(std::io::stdin().lock())? {
+    print_event("ready", &[]);
+    if wait && !read_go(std::io::stdin().lock())? {
         return Ok(());
     }
 
     stamps.go();
-    say("go", &[]);
+    print_event("go", &[]);
     match mode {
         Mode::Grow { exit, .. } => {
             let growth = growth.context("nothing prepared")?.run(stamps)?;
-            say("grown", &[("bytes", growth.touched())]);
+            print_event("grown", &[("bytes", growth.touched())]);
             if !exit {
-                rest();
+                hold_forever();
             }
         }
         Mode::Hold { .. } => {
             let growth = growth.context("nothing prepared")?.run(stamps)?;
-            say("holding", &[("bytes", growth.touched())]);
-            rest();
+            print_event("holding", &[("bytes", growth.touched())]);
+            hold_forever();
         }
         Mode::Spike { hold, .. } => {
             let growth = growth.context("nothing prepared")?.run(stamps)?;
-            say("grown", &[("bytes", growth.touched())]);
+            print_event("grown", &[("bytes", growth.touched())]);
             std::thread::sleep(hold);
             drop(growth);
-            say("freed", &[]);
-            rest();
+            print_event("freed", &[]);
+            hold_forever();
         }
         Mode::Cache { again, .. } => {
             let mut growth = growth.context("nothing prepared")?.run(stamps)?;
-            say("cached", &[("bytes", growth.touched())]);
+            print_event("cached", &[("bytes", growth.touched())]);
             if !again {
-                rest();
+                hold_forever();
             }
             loop {
                 growth = growth.run(stamps)?;
@@ -114,15 +114,15 @@ fn run(cli: Cli) -> Result<()> {
             let parent = getpid();
             for _ in 0..times {
                 let Some(child) = forks::fork()? else {
-                    die_with(parent)?;
+                    die_with_parent(parent)?;
                     growth.run(stamps)?;
-                    rest();
+                    hold_forever();
                 };
-                say("child", &[("child", child.as_raw_nonzero().get() as u64)]);
+                print_event("child", &[("child", child.as_raw_nonzero().get() as u64)]);
                 let (code, signal) = forks::wait(child)?;
-                say("child-ended", &[("code", code), ("signal", signal)]);
+                print_event("child-ended", &[("code", code), ("signal", signal)]);
             }
-            rest();
+            hold_forever();
         }
         Mode::Forks(forks) => forks::run(&forks, parent, stamps)?,
         Mode::Churn { size } => {
@@ -134,26 +134,26 @@ fn run(cli: Cli) -> Result<()> {
         }
         Mode::Write { file, size, rate } => {
             let _open = disk::write(&file, size, rate, stamps)?;
-            rest();
+            hold_forever();
         }
         Mode::Create { dir, max, rate } => {
             disk::create(&dir, max, rate, stamps)?;
-            rest();
+            hold_forever();
         }
         Mode::Measure { what, count, dir } => measure::run(what, count, dir.as_deref())?,
         Mode::Lock { dir } => {
             let folder = File::open(&dir).with_context(|| format!("open {}", dir.display()))?;
             flock(&folder, FlockOperation::NonBlockingLockExclusive)
                 .with_context(|| format!("lock {}", dir.display()))?;
-            say("locked", &[]);
-            rest();
+            print_event("locked", &[]);
+            hold_forever();
         }
         Mode::Busy { threads } => busy(threads),
     }
     Ok(())
 }
 
-fn die_with(parent: Pid) -> Result<()> {
+fn die_with_parent(parent: Pid) -> Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL)).context("ask to die with the parent")?;
     if getppid() != Some(parent) {
         bail!("the parent is gone already");
@@ -161,27 +161,27 @@ fn die_with(parent: Pid) -> Result<()> {
     Ok(())
 }
 
-/// Whether a line came before the end of the input.
-fn has_go(mut input: impl std::io::BufRead) -> Result<bool> {
+/// Returns whether a line was read before the end of the input.
+fn read_go(mut input: impl std::io::BufRead) -> Result<bool> {
     let mut line = String::new();
     let read = input.read_line(&mut line).context("wait for the go")?;
     Ok(read > 0)
 }
 
-/// One JSON line, written at once.
-fn say(event: &str, values: &[(&str, u64)]) {
+/// Prints one JSON line at once.
+fn print_event(event: &str, values: &[(&str, u64)]) {
     let mut line = format!(r#"{{"event":"{event}","pid":{},"ns":{}"#, std::process::id(), clock::now());
     for (key, value) in values {
         line.push_str(&format!(r#","{key}":{value}"#));
     }
     line.push_str("}\n");
-    // Whoever started it may no longer listen; the work goes on.
+    // A closed output is no reason to stop.
     let _ = std::io::stdout().write_all(line.as_bytes());
     let _ = std::io::stdout().flush();
 }
 
 /// Keeps what is held until a signal ends the process.
-fn rest() -> ! {
+fn hold_forever() -> ! {
     loop {
         std::thread::sleep(Duration::from_secs(3600));
     }

@@ -1,5 +1,4 @@
-//! What page faults and processes cost: the time that the processor spends on them, whoever else
-//! wants it meanwhile.
+//! The cost of page faults and processes: the processor time that they take, independent of other load.
 
 use std::fs::File;
 use std::io::{Seek as _, Write as _};
@@ -10,14 +9,14 @@ use anyhow::{Context as _, Result, ensure};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::cli::Task;
+use crate::print_event;
 use crate::region::{Anonymous, Pages, Region as _};
-use crate::say;
 
-/// Memory that is touched in one go, so that the working set does not wander.
+/// The memory that is touched in one go, so that the working set stays the same.
 const REGION: u64 = 8 << 20;
 const PAGE: u64 = 4096;
 
-/// One measurement for each line that comes.
+/// Makes one measurement for each line of the input.
 pub(crate) fn run(what: Task, count: u32, dir: Option<&Path>) -> Result<()> {
     let mut file = match dir {
         Some(dir) => tempfile::tempfile_in(dir),
@@ -26,18 +25,18 @@ pub(crate) fn run(what: Task, count: u32, dir: Option<&Path>) -> Result<()> {
     .context("make a file")?;
     for line in std::io::stdin().lines() {
         line.context("wait for a line")?;
-        let before = spent()?;
+        let before = cpu_time()?;
         match what {
             Task::Fault => fault(count)?,
             Task::Fork => (0..count).try_for_each(|_| fork())?,
             Task::Write => write(&mut file, count)?,
         }
-        say("measured", &[("cpu_ns", spent()?.saturating_sub(before))]);
+        print_event("measured", &[("cpu_ns", cpu_time()?.saturating_sub(before))]);
     }
     Ok(())
 }
 
-/// Page faults, rounded up to whole regions; pages and page tables are new each time.
+/// Causes page faults, rounded up to whole regions; pages and page tables are new each time.
 fn fault(count: u32) -> Result<()> {
     for _ in 0..u64::from(count).div_ceil(REGION / PAGE) {
         Anonymous::map(REGION, Pages::Small)?.touch(0, REGION)?;
@@ -45,7 +44,7 @@ fn fault(count: u32) -> Result<()> {
     Ok(())
 }
 
-/// Writes, and gives everything back.
+/// Writes to the file, then truncates it.
 fn write(file: &mut File, count: u32) -> Result<()> {
     let block = vec![0x5a; 64 << 10];
     for _ in 0..count {
@@ -55,7 +54,7 @@ fn write(file: &mut File, count: u32) -> Result<()> {
     file.set_len(0).context("empty a file")
 }
 
-/// A process that does next to nothing.
+/// Runs a process that does almost nothing.
 fn fork() -> Result<()> {
     let mut command = Command::new("true");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -64,14 +63,14 @@ fn fork() -> Result<()> {
     Ok(())
 }
 
-/// Time on a processor of this process and of its children that have ended, nanoseconds.
-fn spent() -> Result<u64> {
+/// Returns the processor time of this process and of its children that have ended, nanoseconds.
+fn cpu_time() -> Result<u64> {
     let own = clock_gettime(ClockId::ProcessCPUTime);
     let own = u64::try_from(own.tv_sec)? * 1_000_000_000 + u64::try_from(own.tv_nsec)?;
-    Ok(own + of_children()?)
+    Ok(own + children_cpu_time()?)
 }
 
-fn of_children() -> Result<u64> {
+fn children_cpu_time() -> Result<u64> {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::uninit();
     // SAFETY: the kernel fills the structure, which outlives the call.
     let result = unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, usage.as_mut_ptr()) };

@@ -1,20 +1,20 @@
-//! A steady rate.
+//! Work at a steady rate.
 
 use std::time::{Duration, Instant};
 
-/// Keeps work at a number of bytes per second, counted from its making.
+/// Limits work to a number of bytes per second, counted from its creation.
 pub(crate) struct Pace {
     start: Instant,
     rate: u64,
 }
 
 impl Pace {
-    /// `rate` 0 does not hold back.
+    /// Creates a pace; `rate` 0 is unlimited.
     pub(crate) fn new(rate: u64) -> Self {
         Self { start: Instant::now(), rate }
     }
 
-    /// Waits until `bytes` may have been done.
+    /// Waits until `bytes` are due.
     pub(crate) fn wait(&self, bytes: u64) {
         if self.rate == 0 {
             return;

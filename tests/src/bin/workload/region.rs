@@ -1,4 +1,4 @@
-//! Something that takes memory when it is touched.
+//! Memory and files that take up memory when they are touched.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -15,7 +15,7 @@ pub(crate) trait Region: Send {
     fn touch(&mut self, offset: u64, len: u64) -> Result<()>;
 }
 
-/// How an anonymous region gets its pages.
+/// The kind of pages of an anonymous region.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pages {
     Small,
@@ -51,14 +51,14 @@ impl Anonymous {
             Pages::Small => Advice::LinuxNoHugepage,
             Pages::Huge => Advice::LinuxHugepage,
         };
-        // SAFETY: the advice is about the mapping just made and takes nothing from it.
+        // SAFETY: the advice applies to the new mapping only and keeps it mapped.
         unsafe { madvise(map, map_len, advice) }.context("advise about huge pages")?;
         let base = map.cast::<u8>();
         let aligned = base.wrapping_add(base.align_offset(HUGE));
         Ok(Self { base: aligned, len, map, map_len })
     }
 
-    /// Gives the pages back and keeps the page tables.
+    /// Frees the pages and keeps the page tables.
     pub(crate) fn give_back(&mut self) -> Result<()> {
         // SAFETY: the mapping is private to this value, nothing refers into it.
         unsafe { madvise(self.map, self.map_len, Advice::LinuxDontNeed) }.context("MADV_DONTNEED")
@@ -69,7 +69,7 @@ impl Region for Anonymous {
     fn touch(&mut self, offset: u64, len: u64) -> Result<()> {
         let end = (offset + len).min(self.len as u64);
         for at in (offset..end).step_by(PAGE as usize) {
-            // SAFETY: `at` is below the length, which the mapping holds beyond `base`.
+            // SAFETY: `at` is below `len`, and the mapping has `len` bytes from `base` on.
             unsafe { self.base.add(at as usize).write_volatile(1) };
         }
         Ok(())
@@ -83,15 +83,18 @@ impl Drop for Anonymous {
     }
 }
 
-/// A nameless file that is written.
-pub(crate) struct Written {
+/// A file without a name that is written.
+pub(crate) struct WrittenFile {
     file: File,
     chunk: Vec<u8>,
 }
 
-impl Written {
+impl WrittenFile {
     pub(crate) fn create(dir: &Path, chunk: u64) -> Result<Self> {
-        Ok(Self { file: nameless(dir)?, chunk: vec![1; usize::try_from(chunk).context("chunk size")?] })
+        Ok(Self {
+            file: create_unnamed_file(dir)?,
+            chunk: vec![1; usize::try_from(chunk).context("chunk size")?],
+        })
     }
 
     pub(crate) fn give_back(&mut self) -> Result<()> {
@@ -99,28 +102,28 @@ impl Written {
     }
 }
 
-impl Region for Written {
+impl Region for WrittenFile {
     fn touch(&mut self, offset: u64, len: u64) -> Result<()> {
         let chunk = &self.chunk[..self.chunk.len().min(len as usize)];
         self.file.write_all_at(chunk, offset).context("write to a file")
     }
 }
 
-/// A nameless sparse file that is read: its holes become clean pages in the cache.
-pub(crate) struct Sparse {
+/// A sparse file without a name that is read: its holes become clean pages in the page cache.
+pub(crate) struct SparseFile {
     file: File,
     chunk: Vec<u8>,
 }
 
-impl Sparse {
+impl SparseFile {
     pub(crate) fn create(dir: &Path, len: u64, chunk: u64) -> Result<Self> {
-        let file = nameless(dir)?;
+        let file = create_unnamed_file(dir)?;
         file.set_len(len).context("size a sparse file")?;
         Ok(Self { file, chunk: vec![0; usize::try_from(chunk).context("chunk size")?] })
     }
 }
 
-impl Region for Sparse {
+impl Region for SparseFile {
     fn touch(&mut self, offset: u64, len: u64) -> Result<()> {
         let length = self.chunk.len().min(len as usize);
         let chunk = &mut self.chunk[..length];
@@ -128,6 +131,6 @@ impl Region for Sparse {
     }
 }
 
-fn nameless(dir: &Path) -> Result<File> {
+fn create_unnamed_file(dir: &Path) -> Result<File> {
     tempfile::tempfile_in(dir).with_context(|| format!("create a file in {}", dir.display()))
 }

@@ -1,4 +1,4 @@
-//! What SIGTERM does.
+//! The handling of SIGTERM.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -16,14 +16,14 @@ struct Term {
 
 static TERM: OnceLock<Term> = OnceLock::new();
 
-/// Stamps each SIGTERM, then does what its arguments say. Children inherit it.
+/// Installs a handler that stamps each SIGTERM, then acts as the arguments specify. Children inherit it.
 pub(crate) fn install(stamps: Writer, on_term: OnTerm, delay: Duration) -> Result<()> {
     TERM.get_or_init(|| Term {
         stamps,
         exit: on_term == OnTerm::Exit,
         delay: libc::timespec { tv_sec: delay.as_secs() as _, tv_nsec: delay.subsec_nanos() as libc::c_long },
     });
-    // SAFETY: the action is fully initialised, and its handler calls only what may be called in one.
+    // SAFETY: the action is fully initialised, and its handler calls only async-signal-safe functions.
     let result = unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = on_term_signal as *const () as libc::sighandler_t;

@@ -1,4 +1,4 @@
-//! Images made of one static program.
+//! Images with one static program.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::run;
 
-/// An image to be.
+/// An image to build.
 #[derive(Clone, Debug)]
 pub struct Image {
     name: &'static str,
@@ -19,33 +19,33 @@ pub struct Image {
     entrypoint: Vec<String>,
 }
 
-/// What stands for every pod's sandbox: it ends on SIGTERM.
+/// The program of every pod's sandbox: it ends on SIGTERM.
 const PAUSE: &str = "trap 'exit 0' TERM; while :; do sleep 3600 & wait; done";
 
 impl Image {
-    /// One that has a static program as `/bin/<file name>`, and is that program.
+    /// Creates an image with a static program as `/bin/<file name>`, which is its entrypoint.
     pub fn of(name: &'static str, program: &Path) -> Self {
         let file = program.file_name().unwrap_or_default().to_string_lossy();
         Self { name, program: program.to_owned(), links: &[], entrypoint: vec![format!("/bin/{file}")] }
     }
 
-    /// One with busybox that runs a line of shell.
+    /// Creates an image with busybox that runs a line of shell.
     pub fn shell(name: &'static str, busybox: &Path, line: &str) -> Self {
         let entrypoint = ["/bin/sh", "-c", line].map(str::to_owned).to_vec();
         Self { links: &["sh", "sleep", "dd", "tail"], entrypoint, ..Self::of(name, busybox) }
     }
 
-    /// What each sandbox is made from.
+    /// Creates the image of all sandboxes.
     pub fn pause(busybox: &Path) -> Self {
         Self::shell("pause", busybox, PAUSE)
     }
 
-    /// As manifests and settings name it.
+    /// Returns the name in manifests and settings.
     pub fn reference(&self) -> String {
         reference(self.name)
     }
 
-    /// Packs it as an archive that `docker save` could have written.
+    /// Packs the image as an archive, in the format of `docker save`.
     ///
     /// # Errors
     /// If a file cannot be read or written.

@@ -1,11 +1,11 @@
 //! A real node: containerd and a kubelet that has joined the cluster, on this machine's own cgroups.
 //!
-//! There can be one at a time, and none on a machine that is a node already. Pods take an image that
-//! is made of a static program here; no registry is asked.
+//! There can be one at a time, and none on a machine that is a node already. Pods use images that are built
+//! here from a static program; no registry is used.
 
+mod cleanup;
 mod image;
 mod programs;
-mod remains;
 mod settings;
 
 use std::path::Path;
@@ -14,19 +14,19 @@ use std::process::Command;
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
+use cleanup::NodeCleanup;
+pub(crate) use cleanup::{hierarchies, remove_groups};
 pub use image::Image;
 pub use programs::{FOLDER, Programs, Runtime};
-use remains::Remains;
-pub(crate) use remains::{hierarchies, remove_groups};
 use settings::Settings;
 
 use super::Cluster;
 use super::program::{Program, free_ports};
 use crate::folder::Folder;
 
-/// On a disk: images and the file systems of containers are no memory of the node.
+/// A folder on a disk, so that images and the file systems of containers do not use the node's memory.
 const PARENT: &str = "/var/tmp";
-/// How the folders of nodes begin, and their cgroups.
+/// The prefix of the folders and cgroups of nodes.
 const PREFIX: &str = "eviction-node";
 
 /// A running node.
@@ -35,15 +35,16 @@ pub struct RealNode {
     // Ended in this order.
     kubelet: Option<Program>,
     containerd: Program,
-    remains: Remains,
+    cleanup: NodeCleanup,
     settings: Settings,
     name: String,
     folder: Folder,
 }
 
 impl RealNode {
-    /// Starts one, with these fields of the kubelet's configuration, and waits until it is Ready. The kubelet's
-    /// root directory is on `disk`, if there is one, and else with everything else on the machine's own.
+    /// Starts a node with these fields of the kubelet's configuration, and waits until it is Ready. The
+    /// kubelet's root directory is on `disk`, if given, and else on the machine's own disk, like everything
+    /// else.
     ///
     /// # Errors
     /// If this machine is a node already, or a program ends or does not come up.
@@ -54,9 +55,9 @@ impl RealNode {
         config: &Value,
         disk: Option<&Path>,
     ) -> Result<Self> {
-        Remains::clear_abandoned(Path::new(PARENT), PREFIX)?;
+        NodeCleanup::clear_abandoned(Path::new(PARENT), PREFIX)?;
         let folder = Folder::below(Path::new(PARENT), PREFIX)?;
-        let remains = Remains::of(folder.path())?;
+        let cleanup = NodeCleanup::prepare(folder.path())?;
         let [port] = free_ports()?;
         let settings = Settings::write(cluster, programs, folder.path(), name, port, config)?;
         if let Some(disk) = disk {
@@ -64,9 +65,9 @@ impl RealNode {
             std::fs::create_dir(&root).with_context(|| format!("make {}", root.display()))?;
             run(Command::new("mount").args(["--bind", "--make-private"]).arg(disk).arg(root))?;
         }
-        let mut command = settings.containerd(&remains.runtime_group());
+        let mut command = settings.containerd(&cleanup.runtime_group());
         let containerd = Program::start("containerd", &mut command, folder.path())?;
-        let mut node = Self { kubelet: None, containerd, remains, settings, name: name.to_owned(), folder };
+        let mut node = Self { kubelet: None, containerd, cleanup, settings, name: name.to_owned(), folder };
         cluster.until("containerd serves", |_| {
             node.containerd.check()?;
             Ok(node.settings.ctr(&["version"]).output().is_ok_and(|it| it.status.success()).then_some(()))
@@ -76,7 +77,7 @@ impl RealNode {
         Ok(node)
     }
 
-    /// Starts the kubelet, if it was ended, and waits until the node is Ready.
+    /// Starts the kubelet after it was killed, and waits until the node is Ready.
     ///
     /// # Errors
     /// If it does not come up.
@@ -103,15 +104,15 @@ impl RealNode {
         self.kubelet.take().context("the kubelet was ended")?.kill()
     }
 
-    /// Makes an image known, so that pods can name it with `imagePullPolicy: Never`.
+    /// Imports an image, so that pods can use it with `imagePullPolicy: Never`.
     ///
     /// # Errors
-    /// If it cannot be packed or is refused.
+    /// If it cannot be packed, or containerd refuses it.
     pub fn import(&self, image: &Image) -> Result<()> {
         self.import_archive(&image.pack(self.folder.path())?)
     }
 
-    /// Makes the images of an archive known.
+    /// Imports the images of an archive.
     ///
     /// # Errors
     /// If containerd refuses it.
@@ -119,27 +120,27 @@ impl RealNode {
         run(self.settings.ctr(&["--namespace=k8s.io", "images", "import"]).arg(archive))
     }
 
-    /// The kubelet's port on 127.0.0.1: `/stats/summary`, `/configz`.
+    /// Returns the kubelet's port on 127.0.0.1: `/stats/summary`, `/configz`.
     pub fn kubelet_port(&self) -> u16 {
         self.settings.port
     }
 
-    /// Where a manifest makes a static pod.
+    /// Returns the directory for manifests of static pods.
     pub fn static_pods(&self) -> std::path::PathBuf {
         self.settings.static_pods()
     }
 
-    /// The kubelet's root directory.
+    /// Returns the kubelet's root directory.
     pub fn kubelet_root(&self) -> std::path::PathBuf {
         self.settings.kubelet_root()
     }
 
-    /// The directory of the pods' logs.
+    /// Returns the directory of the pods' logs.
     pub fn pod_logs(&self) -> std::path::PathBuf {
         self.settings.pod_logs()
     }
 
-    /// The folder with logs and settings.
+    /// Returns the folder with logs and settings.
     pub fn path(&self) -> &Path {
         self.folder.path()
     }
@@ -147,15 +148,15 @@ impl RealNode {
 
 impl Drop for RealNode {
     fn drop(&mut self) {
-        // The kubelet first: it would start again what is killed below.
+        // The kubelet is ended first: it would restart what is killed below.
         self.kubelet.take();
-        if let Err(error) = self.remains.clear() {
+        if let Err(error) = self.cleanup.clear() {
             eprintln!("clear away a node: {error:#}");
         }
     }
 }
 
-/// Runs a program to its end; an error has what it said.
+/// Runs a program to its end; an error contains its error output.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let name = command.get_program().to_owned();
     let output = command.output().with_context(|| format!("run {}", name.display()))?;

@@ -1,11 +1,11 @@
-//! Where the programs of a node are: Debian's containerd, runc and network plugins, unpacked by
-//! `cargo xtask e2e`, and the kubelet beside Kubernetes' other programs.
+//! The programs of a node: Debian's containerd, runc and network plugins, unpacked by `cargo xtask e2e`, and
+//! the kubelet beside Kubernetes' other programs.
 
 use std::path::{Path, PathBuf};
 
 use crate::cluster::Binaries;
 
-/// Tells the folder, where it is not the usual one.
+/// The environment variable with the folder, if it is not the usual one.
 pub const FOLDER: &str = "EVICTION_AGENT_NODE_PROGRAMS";
 
 /// The programs of a node.
@@ -15,19 +15,19 @@ pub struct Programs {
     runtime: Runtime,
 }
 
-/// containerd and what goes with it.
+/// containerd and the programs that it needs.
 #[derive(Clone, Debug)]
 pub struct Runtime {
-    /// As `/` would have them.
+    /// A folder that is laid out like `/`.
     root: PathBuf,
     busybox: PathBuf,
 }
 
 impl Programs {
-    /// Finds them, and that they can be used here.
+    /// Finds the programs, and checks that they can be used here.
     ///
     /// # Errors
-    /// Why not, as a sentence.
+    /// Why they cannot be used, as a sentence.
     pub fn find() -> Result<Self, String> {
         let kubelet = Binaries::find()?.program("kubelet");
         if !kubelet.is_file() {
@@ -36,7 +36,7 @@ impl Programs {
         Ok(Self { kubelet, runtime: Runtime::find()? })
     }
 
-    /// busybox, linked statically: good for the image of a pod.
+    /// Returns busybox, linked statically, for the image of a pod.
     pub fn busybox(&self) -> &Path {
         self.runtime.busybox()
     }
@@ -51,10 +51,10 @@ impl Programs {
 }
 
 impl Runtime {
-    /// Finds them, and that they can be used here.
+    /// Finds the programs, and checks that they can be used here.
     ///
     /// # Errors
-    /// Why not, as a sentence.
+    /// Why they cannot be used, as a sentence.
     pub fn find() -> Result<Self, String> {
         let root = match std::env::var_os(FOLDER) {
             Some(folder) => PathBuf::from(folder),
@@ -76,7 +76,7 @@ impl Runtime {
         Ok(found)
     }
 
-    /// busybox, linked statically: good for the image of a pod.
+    /// Returns busybox, linked statically, for the image of a pod.
     pub fn busybox(&self) -> &Path {
         &self.busybox
     }
@@ -89,12 +89,12 @@ impl Runtime {
         self.root.join("usr/bin/ctr")
     }
 
-    /// The network plugins.
+    /// Returns the folder of the network plugins.
     pub(crate) fn plugins(&self) -> PathBuf {
         self.root.join("usr/lib/cni")
     }
 
-    /// Where containerd looks for its shim and for runc, before the machine's own.
+    /// Returns the `PATH` on which containerd finds its shim and runc, before the machine's own.
     pub(crate) fn path(&self) -> String {
         let root = self.root.display();
         format!("{root}/usr/bin:{root}/usr/sbin:/usr/sbin:/usr/bin:/sbin:/bin")

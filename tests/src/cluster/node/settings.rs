@@ -1,4 +1,4 @@
-//! Settings of containerd and the kubelet.
+//! The settings of containerd and the kubelet.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,13 +12,13 @@ use super::{PREFIX, image};
 use crate::cluster::pki::write_private;
 use crate::cluster::{Cluster, flags};
 
-/// Files and ports of a node.
+/// The files and ports of a node.
 #[derive(Debug)]
 pub(super) struct Settings {
     programs: Programs,
     folder: PathBuf,
     name: String,
-    /// Of the kubelet.
+    /// The port of the kubelet.
     pub(super) port: u16,
 }
 
@@ -89,7 +89,7 @@ impl Settings {
             "staticPodPath": self.static_pods(),
             "podLogsDir": self.pod_logs(),
             "volumePluginDir": in_folder("volume-plugins"),
-            // The machine's firewall is none of a test's business.
+            // A test must not change the machine's firewall.
             "makeIPTablesUtilChains": false,
             "imageGCHighThresholdPercent": 100,
             "evictionHard": {"memory.available": "100Mi"},
@@ -102,7 +102,7 @@ impl Settings {
 
     fn containerd_config(&self) -> String {
         let (folder, plugins) = (self.folder.display(), self.programs.runtime().plugins());
-        // Where CAP_SYS_RESOURCE is missing runc could not raise what it inherits: oom_score_adj is
+        // Without CAP_SYS_RESOURCE, runc could not set an oom_score_adj below the inherited one, so it is
         // restricted to what is allowed.
         format!(
             "version = 2\nroot = \"{folder}/containerd\"\nstate = \"{folder}/run\"\n\
@@ -120,7 +120,7 @@ impl Settings {
         )
     }
 
-    /// Addresses of a range that nobody routes.
+    /// Returns the network of the pods, with addresses of a range that is not routed.
     fn network(&self) -> Value {
         let ipam = json!({
             "type": "host-local", "subnet": "198.18.9.0/24", "dataDir": self.folder.join("ipam"),
@@ -128,7 +128,7 @@ impl Settings {
         json!({"cniVersion": "1.0.0", "name": PREFIX, "plugins": [{"type": "ptp", "ipam": ipam}]})
     }
 
-    /// It joins that group first, and its shims with it.
+    /// Returns the command of containerd. It joins that cgroup first, so that its shims are in it as well.
     pub(super) fn containerd(&self, group: &Path) -> Command {
         let mut command = Command::new("sh");
         command

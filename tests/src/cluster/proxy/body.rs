@@ -1,4 +1,4 @@
-//! The body of an answer, passed on as it comes.
+//! The body of a response, which is passed on in parts.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -7,48 +7,48 @@ use bytes::Bytes;
 use hyper::body::{Body, Frame};
 use tokio::sync::mpsc;
 
-/// The connection is to be given up in the middle of a body.
+/// The error with which a connection is aborted in the middle of a body.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Broken;
+pub(super) struct ConnectionAborted;
 
-impl std::fmt::Display for Broken {
+impl std::fmt::Display for ConnectionAborted {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("the proxy breaks off")
     }
 }
 
-impl std::error::Error for Broken {}
+impl std::error::Error for ConnectionAborted {}
 
-/// What is passed on.
+/// A body that is passed on.
 #[derive(Debug)]
-pub(super) struct Passed(mpsc::Receiver<Result<Bytes, Broken>>);
+pub(super) struct ForwardedBody(mpsc::Receiver<Result<Bytes, ConnectionAborted>>);
 
-/// Where it comes from.
-pub(super) type Source = mpsc::Sender<Result<Bytes, Broken>>;
+/// The sender of the parts of a body.
+pub(super) type BodySender = mpsc::Sender<Result<Bytes, ConnectionAborted>>;
 
-impl Passed {
-    pub(super) fn new() -> (Source, Self) {
-        let (source, body) = mpsc::channel(1);
-        (source, Self(body))
+impl ForwardedBody {
+    pub(super) fn new() -> (BodySender, Self) {
+        let (sender, body) = mpsc::channel(1);
+        (sender, Self(body))
     }
 
-    /// A body that is known.
+    /// Creates a complete body.
     pub(super) fn whole(text: String) -> Self {
-        let (source, body) = Self::new();
-        // There is room for one, and the receiver is here.
-        let _ = source.try_send(Ok(text.into()));
+        let (sender, body) = Self::new();
+        // The channel has room for one part, and the receiver exists.
+        let _ = sender.try_send(Ok(text.into()));
         body
     }
 }
 
-impl Body for Passed {
+impl Body for ForwardedBody {
     type Data = Bytes;
-    type Error = Broken;
+    type Error = ConnectionAborted;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, ConnectionAborted>>> {
         self.0.poll_recv(context).map(|data| data.map(|data| data.map(Frame::data)))
     }
 }

@@ -1,4 +1,4 @@
-//! One request after the other of a connection, and their answers.
+//! The requests of a connection, one after the other, and their responses.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,15 +14,15 @@ use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::sync::Mutex;
 
-use super::body::{Broken, Passed, Source};
+use super::body::{BodySender, ConnectionAborted, ForwardedBody};
 use super::fault::{Fault, Rewrite, is_watch};
-use super::{Seen, Shared, locked};
+use super::{ReceivedRequest, Shared, lock};
 use crate::cluster::tls;
 
 /// A client's connection.
 pub(super) struct Exchange<'a> {
     shared: &'a Arc<Shared>,
-    /// The connection to the server that goes with it.
+    /// The connection to the server that belongs to it.
     server: Mutex<Option<SendRequest<Full<Bytes>>>>,
 }
 
@@ -31,58 +31,61 @@ impl<'a> Exchange<'a> {
         Self { shared, server: Mutex::new(None) }
     }
 
-    /// An error closes the connection.
-    pub(super) async fn answer(&self, request: Request<Incoming>) -> Result<Response<Passed>, Broken> {
+    /// Returns the response to a request. An error closes the connection.
+    pub(super) async fn answer(
+        &self,
+        request: Request<Incoming>,
+    ) -> Result<Response<ForwardedBody>, ConnectionAborted> {
         let path = request.uri().path_and_query().map_or("/", |it| it.as_str()).to_owned();
-        let fault = locked(&self.shared.faults).take(request.method(), &path);
-        let place = {
-            let mut seen = locked(&self.shared.seen);
+        let fault = lock(&self.shared.faults).take(request.method(), &path);
+        let index = {
+            let mut requests = lock(&self.shared.requests);
             let request = format!("{} {path}", request.method());
-            seen.push(Seen { at: Instant::now(), request, status: None });
-            seen.len() - 1
+            requests.push(ReceivedRequest { at: Instant::now(), request, status: None });
+            requests.len() - 1
         };
-        self.shared.passable().await;
-        let answer = self.pass(request, is_watch(&path), fault).await?;
-        self.shared.passable().await;
-        if let Some(seen) = locked(&self.shared.seen).get_mut(place) {
-            seen.status = Some(answer.status().as_u16());
+        self.shared.wait_while_silent().await;
+        let answer = self.forward_request(request, is_watch(&path), fault).await?;
+        self.shared.wait_while_silent().await;
+        if let Some(received) = lock(&self.shared.requests).get_mut(index) {
+            received.status = Some(answer.status().as_u16());
         }
         Ok(answer)
     }
 
-    async fn pass(
+    async fn forward_request(
         &self,
         request: Request<Incoming>,
         watch: bool,
         fault: Option<Fault>,
-    ) -> Result<Response<Passed>, Broken> {
+    ) -> Result<Response<ForwardedBody>, ConnectionAborted> {
         match &fault {
             Some(Fault::Answer(status, headers, body)) => {
-                return made_up(*status, headers, body).map_err(|_| Broken);
+                return build_response(*status, headers, body).map_err(|_| ConnectionAborted);
             }
-            Some(Fault::Lost) => return Err(Broken),
-            Some(Fault::Slow(time)) => tokio::time::sleep(*time).await,
+            Some(Fault::DropRequest) => return Err(ConnectionAborted),
+            Some(Fault::DelayRequest(time)) => tokio::time::sleep(*time).await,
             _ => {}
         }
-        // A server that cannot be reached is one that closes the connection.
-        let answer = self.send(request).await.map_err(|_| Broken)?;
+        // A server that cannot be reached looks like one that closes the connection.
+        let answer = self.send(request).await.map_err(|_| ConnectionAborted)?;
         match &fault {
-            Some(Fault::Late(time)) => tokio::time::sleep(*time).await,
-            Some(Fault::Reset(0)) => return Err(Broken),
+            Some(Fault::DelayResponse(time)) => tokio::time::sleep(*time).await,
+            Some(Fault::Reset(0)) => return Err(ConnectionAborted),
             _ => {}
         }
         let (mut head, incoming) = answer.into_parts();
         if matches!(fault, Some(Fault::Truncate(_) | Fault::Close(_) | Fault::Rewrite(_))) {
             head.headers.remove(CONTENT_LENGTH);
         }
-        let (source, body) = Passed::new();
-        tokio::spawn(pump(Arc::clone(self.shared), incoming, source, watch, fault));
+        let (to_client, body) = ForwardedBody::new();
+        tokio::spawn(forward_body(Arc::clone(self.shared), incoming, to_client, watch, fault));
         Ok(Response::from_parts(head, body))
     }
 
     async fn send(&self, request: Request<Incoming>) -> Result<Response<Incoming>> {
         let (mut head, body) = request.into_parts();
-        // What is to be rewritten has to be read.
+        // A body that is rewritten must not be compressed.
         head.headers.remove(ACCEPT_ENCODING);
         let body = body.collect().await.context("read a request")?.to_bytes();
         let mut server = self.server.lock().await;
@@ -90,7 +93,7 @@ impl<'a> Exchange<'a> {
             let stream = tls::open(&self.shared.to_server, self.shared.server).await?;
             let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
             tokio::spawn(async move {
-                // Whoever waits for an answer hears of it.
+                // A request that waits for a response reports the error.
                 let _ = connection.await;
             });
             *server = Some(sender);
@@ -101,68 +104,85 @@ impl<'a> Exchange<'a> {
     }
 }
 
-fn made_up(status: u16, headers: &[(&'static str, String)], body: &Value) -> Result<Response<Passed>> {
+fn build_response(
+    status: u16,
+    headers: &[(&'static str, String)],
+    body: &Value,
+) -> Result<Response<ForwardedBody>> {
     let mut answer = Response::builder().status(status).header(CONTENT_TYPE, "application/json");
     for (name, value) in headers {
         answer = answer.header(*name, value);
     }
-    answer.body(Passed::whole(body.to_string())).context("make an answer up")
+    answer.body(ForwardedBody::whole(body.to_string())).context("make an answer up")
 }
 
-/// Passes a body on, with what goes wrong on the way.
-async fn pump(shared: Arc<Shared>, body: Incoming, source: Source, watch: bool, fault: Option<Fault>) {
+/// Passes a body on, with the fault.
+async fn forward_body(
+    shared: Arc<Shared>,
+    body: Incoming,
+    to_client: BodySender,
+    watch: bool,
+    fault: Option<Fault>,
+) {
     let result = match fault {
-        Some(Fault::Reset(bytes)) => match pass_some(&shared, body, &source, bytes).await {
-            Ok(()) => Err(Broken),
+        Some(Fault::Reset(bytes)) => match forward_bytes(&shared, body, &to_client, bytes).await {
+            Ok(()) => Err(ConnectionAborted),
             broken => broken,
         },
-        Some(Fault::Truncate(bytes)) => pass_some(&shared, body, &source, bytes).await,
+        Some(Fault::Truncate(bytes)) => forward_bytes(&shared, body, &to_client, bytes).await,
         Some(Fault::Close(time)) => {
-            tokio::time::timeout(time, pass_some(&shared, body, &source, usize::MAX)).await.unwrap_or(Ok(()))
+            tokio::time::timeout(time, forward_bytes(&shared, body, &to_client, usize::MAX))
+                .await
+                .unwrap_or(Ok(()))
         }
-        Some(Fault::Rewrite(rewrite)) => rewritten(&shared, body, &source, watch, &rewrite).await,
-        _ => pass_some(&shared, body, &source, usize::MAX).await,
+        Some(Fault::Rewrite(rewrite)) => forward_rewritten(&shared, body, &to_client, watch, &rewrite).await,
+        _ => forward_bytes(&shared, body, &to_client, usize::MAX).await,
     };
     if result.is_err() {
-        // The client may have gone.
-        let _ = source.send(Err(Broken)).await;
+        // The client may have closed the connection.
+        let _ = to_client.send(Err(ConnectionAborted)).await;
     }
 }
 
-/// Passes so many bytes on. An error: the server broke off, or the client has gone.
-async fn pass_some(shared: &Shared, mut body: Incoming, source: &Source, bytes: usize) -> Result<(), Broken> {
+/// Passes on up to `bytes` bytes. An error means that the server or the client has closed the connection.
+async fn forward_bytes(
+    shared: &Shared,
+    mut body: Incoming,
+    to_client: &BodySender,
+    bytes: usize,
+) -> Result<(), ConnectionAborted> {
     let mut left = bytes;
     while left > 0
-        && let Some(mut data) = next(&mut body).await?
+        && let Some(mut data) = next_data(&mut body).await?
     {
         data.truncate(left);
         left -= data.len();
-        shared.passable().await;
-        source.send(Ok(data)).await.map_err(|_| Broken)?;
+        shared.wait_while_silent().await;
+        to_client.send(Ok(data)).await.map_err(|_| ConnectionAborted)?;
     }
     Ok(())
 }
 
-async fn next(body: &mut Incoming) -> Result<Option<Bytes>, Broken> {
+async fn next_data(body: &mut Incoming) -> Result<Option<Bytes>, ConnectionAborted> {
     while let Some(frame) = body.frame().await {
-        if let Ok(data) = frame.map_err(|_| Broken)?.into_data() {
+        if let Ok(data) = frame.map_err(|_| ConnectionAborted)?.into_data() {
             return Ok(Some(data));
         }
     }
     Ok(None)
 }
 
-/// Each event of a watch, or else the whole body, is handed to the function.
-async fn rewritten(
+/// Passes each event of a watch, or else the whole body, through the function.
+async fn forward_rewritten(
     shared: &Shared,
     mut body: Incoming,
-    source: &Source,
+    to_client: &BodySender,
     watch: bool,
     rewrite: &Rewrite,
-) -> Result<(), Broken> {
+) -> Result<(), ConnectionAborted> {
     let mut unread = BytesMut::new();
     loop {
-        let data = next(&mut body).await?;
+        let data = next_data(&mut body).await?;
         let ended = data.is_none();
         unread.extend_from_slice(&data.unwrap_or_default());
         while let Some(end) = match unread.iter().position(|&byte| byte == b'\n') {
@@ -171,12 +191,12 @@ async fn rewritten(
             _ => None,
         } {
             let piece = unread.split_to(end);
-            let value = serde_json::from_slice(&piece).map_err(|_| Broken)?;
+            let value = serde_json::from_slice(&piece).map_err(|_| ConnectionAborted)?;
             let ending = if watch { "\n" } else { "" };
             let text: String = (rewrite.0)(value).iter().map(|value| format!("{value}{ending}")).collect();
             if !text.is_empty() {
-                shared.passable().await;
-                source.send(Ok(text.into())).await.map_err(|_| Broken)?;
+                shared.wait_while_silent().await;
+                to_client.send(Ok(text.into())).await.map_err(|_| ConnectionAborted)?;
             }
         }
         if ended {

@@ -1,4 +1,4 @@
-//! What goes wrong on the way, and for which requests.
+//! The faults of the proxy, and the requests that they affect.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,41 +7,41 @@ use std::time::Duration;
 use hyper::Method;
 use serde_json::Value;
 
-/// Something that goes wrong with a request that reached the proxy.
+/// A fault of a request that has reached the proxy.
 #[derive(Clone, Debug)]
 pub enum Fault {
-    /// It is not sent on; this is the answer: status, headers, body.
+    /// The request is not forwarded; this is the response: status, headers, body.
     Answer(u16, Vec<(&'static str, String)>, Value),
-    /// It is sent on so much later.
-    Slow(Duration),
-    /// It is sent on at once, and its answer comes so much later.
-    Late(Duration),
-    /// It is not sent on, and the connection is reset.
-    Lost,
-    /// It is sent on, and the connection is reset after so many bytes of the answer's body; with 0
-    /// there is no answer at all.
+    /// The request is forwarded after this time.
+    DelayRequest(Duration),
+    /// The request is forwarded at once, and its response is delayed by this time.
+    DelayResponse(Duration),
+    /// The request is not forwarded, and the connection is reset.
+    DropRequest,
+    /// The request is forwarded, and the connection is reset after so many bytes of the response's body; with 0
+    /// there is no response at all.
     Reset(usize),
-    /// The answer's body ends after so many bytes, as if that were all.
+    /// The response's body ends after so many bytes, as if it were complete.
     Truncate(usize),
-    /// The answer's body ends after that time, as if that were all: so do watches.
+    /// The response's body ends after this time, as if it were complete. Watches end like this.
     Close(Duration),
-    /// What comes instead of an answer, or instead of an event of a watch.
+    /// The response, or each event of a watch, is replaced.
     Rewrite(Rewrite),
 }
 
 impl Fault {
-    /// A refusal without a body that is any use.
+    /// Returns a response with this status and without a useful body.
     pub fn status(status: u16) -> Self {
         Self::Answer(status, Vec::new(), Value::Null)
     }
 }
 
-/// Makes other answers out of answers: none, one, or more in a row.
+/// A function that replaces a response by none, one, or several in a row.
 #[derive(Clone)]
 pub struct Rewrite(pub(super) Arc<dyn Fn(Value) -> Vec<Value> + Send + Sync>);
 
 impl Rewrite {
-    /// By that function. It sees each answer's body or, of a watch, each event.
+    /// Creates a rewrite with that function. It gets the body of each response or, in a watch, each event.
     pub fn new(rewrite: impl Fn(Value) -> Vec<Value> + Send + Sync + 'static) -> Self {
         Self(Arc::new(rewrite))
     }
@@ -53,7 +53,7 @@ impl fmt::Debug for Rewrite {
     }
 }
 
-/// Which requests something happens to: all, unless said otherwise.
+/// The requests that a fault affects: all by default.
 #[derive(Clone, Debug, Default)]
 pub struct When {
     method: Option<Method>,
@@ -63,30 +63,30 @@ pub struct When {
 }
 
 impl When {
-    /// All of them.
+    /// Selects all requests.
     pub fn any() -> Self {
         Self::default()
     }
 
-    /// Those of that method.
+    /// Selects the requests of that method.
     #[must_use]
     pub fn method(self, method: Method) -> Self {
         Self { method: Some(method), ..self }
     }
 
-    /// Those with this in their path or query.
+    /// Selects the requests with this text in their path or query.
     #[must_use]
     pub fn path(self, part: &str) -> Self {
         Self { part: Some(part.to_owned()), ..self }
     }
 
-    /// Watches alone, or all others.
+    /// Selects only watches, or only other requests.
     #[must_use]
     pub fn watch(self, watch: bool) -> Self {
         Self { watch: Some(watch), ..self }
     }
 
-    /// Only so often.
+    /// Limits the number of affected requests.
     #[must_use]
     pub fn times(self, times: usize) -> Self {
         Self { times: Some(times), ..self }
@@ -101,13 +101,13 @@ impl When {
     }
 }
 
-/// Whether a request asks for a watch.
+/// Returns whether a request starts a watch.
 pub(super) fn is_watch(path: &str) -> bool {
     let query = path.split_once('?').map_or("", |(_, query)| query);
     query.split('&').any(|word| matches!(word, "watch=true" | "watch=1" | "watch"))
 }
 
-/// The faults in force: the first that fits counts.
+/// The active faults: the first that fits applies.
 #[derive(Debug, Default)]
 pub(super) struct Faults(Vec<(When, Fault)>);
 
@@ -120,7 +120,7 @@ impl Faults {
         self.0.clear();
     }
 
-    /// What happens to that request; it counts as one of the times.
+    /// Returns the fault of a request, which counts as one of the times.
     pub(super) fn take(&mut self, method: &Method, path: &str) -> Option<Fault> {
         let (when, fault) = self.0.iter_mut().find(|(when, _)| when.fits(method, path))?;
         if let Some(times) = &mut when.times {
@@ -135,10 +135,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fault_happens_to_those_it_is_meant_for() {
+    fn fault_affects_only_matching_requests() {
         let mut faults = Faults::default();
         faults.add(When::any().method(Method::POST).path("/eviction").times(2), Fault::status(503));
-        faults.add(When::any().watch(true), Fault::Lost);
+        faults.add(When::any().watch(true), Fault::DropRequest);
         let mut status = |method: Method, path| match faults.take(&method, path) {
             Some(Fault::Answer(status, ..)) => status,
             Some(_) => 1,

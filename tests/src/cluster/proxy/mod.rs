@@ -1,6 +1,6 @@
-//! A proxy in front of the API server, for what a network and a server in distress do.
+//! A proxy in front of the API server, which simulates faults of the network and of the server.
 //!
-//! It speaks TLS itself, with a certificate of the cluster's authority, and passes bearer tokens on.
+//! It terminates TLS, with a certificate of the cluster's authority, and passes bearer tokens on.
 
 mod body;
 mod exchange;
@@ -23,7 +23,7 @@ use exchange::Exchange;
 use fault::Faults;
 pub use fault::{Fault, Rewrite, When};
 
-/// A running proxy; it ends, and its connections with it, when it goes out of scope.
+/// A running proxy. Dropping it ends the proxy and its connections.
 #[derive(Debug)]
 pub struct Proxy {
     shared: Arc<Shared>,
@@ -31,33 +31,33 @@ pub struct Proxy {
     _background: Background,
 }
 
-/// How connections fare.
+/// The state of all connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Line {
+enum LinkState {
     Open,
-    /// They are accepted, and then nothing passes; those that were open fall silent.
+    /// Connections are accepted, but no bytes pass. Open connections are silent.
     Silent,
-    /// There is nobody who listens; those that were open are reset.
+    /// No port is open. Open connections are reset.
     Down,
 }
 
-/// A request that came.
+/// A request that was received.
 #[derive(Clone, Debug)]
-pub struct Seen {
-    /// When.
+pub struct ReceivedRequest {
+    /// When it was received.
     pub at: Instant,
     /// `POST /api/v1/…`.
     pub request: String,
-    /// The status that the client was given; nothing if it got no answer.
+    /// The status that the client got; `None` if it got no response.
     pub status: Option<u16>,
 }
 
 struct Shared {
-    line: watch::Sender<Line>,
-    /// Connections that were begun before the last of them are over.
-    cuts: watch::Sender<u64>,
+    link: watch::Sender<LinkState>,
+    /// The number of resets. Connections that began before the last one are reset.
+    resets: watch::Sender<u64>,
     faults: Mutex<Faults>,
-    seen: Mutex<Vec<Seen>>,
+    requests: Mutex<Vec<ReceivedRequest>>,
     connections: AtomicUsize,
     server: SocketAddr,
     to_server: TlsConnector,
@@ -72,29 +72,29 @@ impl std::fmt::Debug for Shared {
 
 impl Shared {
     /// Waits until bytes may pass.
-    async fn passable(&self) {
-        let mut line = self.line.subscribe();
-        // The sender is part of what is borrowed here: it cannot be gone.
-        let _ = line.wait_for(|line| *line != Line::Silent).await;
+    async fn wait_while_silent(&self) {
+        let mut link = self.link.subscribe();
+        // The sender is part of what is borrowed here, so it cannot have been dropped.
+        let _ = link.wait_for(|link| *link != LinkState::Silent).await;
     }
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Proxy {
-    /// Starts one in front of that cluster's API server.
+    /// Starts a proxy in front of that cluster's API server.
     ///
     /// # Errors
-    /// If no port can be had.
+    /// If no port is free.
     pub fn start(cluster: &Cluster) -> Result<Self> {
         let identity = cluster.authority.server()?;
         let shared = Arc::new(Shared {
-            line: watch::Sender::new(Line::Open),
-            cuts: watch::Sender::new(0),
+            link: watch::Sender::new(LinkState::Open),
+            resets: watch::Sender::new(0),
             faults: Mutex::default(),
-            seen: Mutex::default(),
+            requests: Mutex::default(),
             connections: AtomicUsize::new(0),
             server: (Ipv4Addr::LOCALHOST, cluster.port()).into(),
             to_server: tls::connector(&cluster.authority.pem)?,
@@ -108,80 +108,79 @@ impl Proxy {
         Ok(Self { shared, port: address.port(), _background: background })
     }
 
-    /// Its port on 127.0.0.1.
+    /// Returns its port on 127.0.0.1.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// From now on that happens to those requests. Of several that fit, the first that was said counts.
+    /// Applies a fault to these requests from now on. If several fit, the first one that was added applies.
     pub fn on(&self, when: When, fault: Fault) {
-        locked(&self.shared.faults).add(when, fault);
+        lock(&self.shared.faults).add(when, fault);
     }
 
-    /// From now on connections are refused; those that were open are reset.
+    /// Refuses connections from now on, and resets those that are open.
     pub fn refuse(&self) {
-        self.shared.line.send_replace(Line::Down);
+        self.shared.link.send_replace(LinkState::Down);
     }
 
-    /// From now on connections are accepted, and nothing more is said on them or on those that were open.
+    /// Accepts connections from now on, but passes no bytes on them or on those that are open.
     pub fn hang(&self) {
-        self.shared.line.send_replace(Line::Silent);
+        self.shared.link.send_replace(LinkState::Silent);
     }
 
-    /// Resets the connections that are open; new ones are taken as before.
-    pub fn cut(&self) {
-        self.shared.cuts.send_modify(|cuts| *cuts += 1);
+    /// Resets open connections; new ones are accepted as before.
+    pub fn reset_connections(&self) {
+        self.shared.resets.send_modify(|resets| *resets += 1);
     }
 
-    /// From now on bytes pass again; what is to happen to requests holds on.
+    /// Passes bytes again from now on. The faults of requests stay.
     pub fn reopen(&self) {
-        self.shared.line.send_replace(Line::Open);
+        self.shared.link.send_replace(LinkState::Open);
     }
 
-    /// From now on nothing goes wrong.
+    /// Removes all faults.
     pub fn heal(&self) {
-        locked(&self.shared.faults).clear();
-        self.shared.line.send_replace(Line::Open);
+        lock(&self.shared.faults).clear();
+        self.shared.link.send_replace(LinkState::Open);
     }
 
-    /// Shows another authority's certificate from now on, in new connections; hands back the PEM of
-    /// that authority.
+    /// Uses another authority's certificate from now on, in new connections. Returns the PEM of that authority.
     ///
     /// # Errors
-    /// If none can be made.
-    pub fn become_stranger(&self) -> Result<String> {
+    /// If it cannot be created.
+    pub fn use_untrusted_certificate(&self) -> Result<String> {
         let authority = super::pki::Authority::new("stranger")?;
-        *locked(&self.shared.to_client) = tls::acceptor(&authority.server()?)?;
+        *lock(&self.shared.to_client) = tls::acceptor(&authority.server()?)?;
         Ok(authority.pem)
     }
 
-    /// The requests that have come.
-    pub fn seen(&self) -> Vec<Seen> {
-        locked(&self.shared.seen).clone()
+    /// Returns the requests that were received.
+    pub fn requests(&self) -> Vec<ReceivedRequest> {
+        lock(&self.shared.requests).clone()
     }
 
-    /// How many connections have been accepted.
+    /// Returns how many connections have been accepted.
     pub fn connections(&self) -> usize {
         self.shared.connections.load(Ordering::Relaxed)
     }
 }
 
-/// Accepts connections as long as the line is not down.
+/// Accepts connections as long as the link is not down.
 async fn listen(shared: Arc<Shared>, first: TcpListener, address: SocketAddr) {
-    let mut line = shared.line.subscribe();
+    let mut link = shared.link.subscribe();
     let mut listener = Some(first);
     loop {
-        let now = *line.borrow_and_update();
+        let now = *link.borrow_and_update();
         match (now, listener.take()) {
-            (Line::Down, open) => {
+            (LinkState::Down, open) => {
                 drop(open);
-                if line.changed().await.is_err() {
+                if link.changed().await.is_err() {
                     return;
                 }
             }
             (_, None) => match TcpListener::bind(address).await {
                 Ok(bound) => listener = Some(bound),
-                // Somebody has the port as the near end of a connection; that ends.
+                // Another connection has this port as its local port, until that connection ends.
                 Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
             },
             (_, Some(open)) => {
@@ -192,7 +191,7 @@ async fn listen(shared: Arc<Shared>, first: TcpListener, address: SocketAddr) {
                             tokio::spawn(serve(Arc::clone(&shared), stream));
                         }
                     }
-                    _ = line.changed() => {}
+                    _ = link.changed() => {}
                 }
                 listener = Some(open);
             }
@@ -200,21 +199,21 @@ async fn listen(shared: Arc<Shared>, first: TcpListener, address: SocketAddr) {
     }
 }
 
-/// A connection, until either side ends it or the line goes down.
+/// Serves a connection until either side ends it or the link goes down.
 async fn serve(shared: Arc<Shared>, stream: TcpStream) {
-    let (mut line, mut cuts) = (shared.line.subscribe(), shared.cuts.subscribe());
-    // Nobody waits for what is left when a connection is closed: so a close is a reset. Answers that
-    // are whole have been read by then, for it is the client who closes.
+    let (mut link, mut resets) = (shared.link.subscribe(), shared.resets.subscribe());
+    // With a linger time of zero, a close is a reset. Complete responses have been read by then, since it is
+    // the client that closes.
     let prepared = stream.set_nodelay(true).and_then(|()| stream.set_zero_linger());
     if prepared.is_err() {
         return;
     }
-    let acceptor = locked(&shared.to_client).clone();
-    let speak = async {
-        shared.passable().await;
+    let acceptor = lock(&shared.to_client).clone();
+    let exchange_all = async {
+        shared.wait_while_silent().await;
         let Ok(stream) = acceptor.accept(stream).await else { return };
         let exchange = Exchange::new(&shared);
-        // What becomes of a connection is the client's to say.
+        // The client handles errors of the connection.
         let _ = hyper::server::conn::http1::Builder::new()
             .serve_connection(
                 TokioIo::new(stream),
@@ -223,8 +222,8 @@ async fn serve(shared: Arc<Shared>, stream: TcpStream) {
             .await;
     };
     tokio::select! {
-        () = speak => {}
-        _ = line.wait_for(|line| *line == Line::Down) => {}
-        _ = cuts.changed() => {}
+        () = exchange_all => {}
+        _ = link.wait_for(|link| *link == LinkState::Down) => {}
+        _ = resets.changed() => {}
     }
 }

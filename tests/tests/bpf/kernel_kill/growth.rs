@@ -1,21 +1,21 @@
-//! What counts as growth: not what another one's memory, page cache or the time before the sample explains.
+//! What counts as growth: not memory of another process, page cache, or growth before the sample.
 
 use super::*;
 
 #[test]
-fn a_process_that_writes_files_is_never_killed() {
+fn a_process_that_grows_only_its_page_cache_is_not_killed() {
     need_bpf!();
     let node = Node::new();
-    let (mut process, mut fixture, order) = node.begin(&node.victim);
+    let (mut process, mut fixture, order) = node.start_and_arm(&node.victim);
     process.step("cache 160");
     assert!(node.root.usage() > order.max_working_set.unwrap(), "the page cache has crossed the line");
-    // Faults, so that the hooks look at it now.
+    // These page faults make the probes check the process now.
     process.step("touch 4");
     assert_not_killed(&mut fixture, "not_grown");
 }
 
 #[test]
-fn a_process_that_only_charges_what_others_began_is_not_killed() {
+fn a_process_with_little_growth_of_its_own_is_not_killed() {
     need_bpf!();
     let node = Node::new();
     let mut small = Stepper::start(&node.victim);
@@ -25,12 +25,13 @@ fn a_process_that_only_charges_what_others_began_is_not_killed() {
     let mut fixture = fixture();
     let order = node.order(&mut fixture);
     fixture.kernel.arm_kill(&order).unwrap();
-    big.step(TOO_MUCH);
+    big.step(TOUCH_BEYOND_HEADROOM);
     small.step("touch 16");
     assert_not_killed(&mut fixture, "not_grown");
 }
 
-/// Who frees much meanwhile is another: the victim's growth keeps usage where it was.
+/// Lets the victim grow while another process frees much, so that usage stays where it was. Asserts that the victim
+/// is not killed.
 fn grow_while_another_frees(change: impl FnOnce(ArmedOrder) -> ArmedOrder) {
     let node = Node::new();
     let mut growing = Stepper::start(&node.victim);
@@ -40,7 +41,7 @@ fn grow_while_another_frees(change: impl FnOnce(ArmedOrder) -> ArmedOrder) {
     let mut fixture = fixture();
     let order = change(node.order(&mut fixture));
     fixture.kernel.arm_kill(&order).unwrap();
-    // The rise counts from the first charge on the node, which on a machine comes at once.
+    // The rise of usage counts from the first charge on the node, which on a real machine comes at once.
     growing.step("touch 1");
     freeing.step("free");
     growing.step("touch 96");
@@ -48,13 +49,13 @@ fn grow_while_another_frees(change: impl FnOnce(ArmedOrder) -> ArmedOrder) {
 }
 
 #[test]
-fn what_was_freed_meanwhile_adds_to_the_headroom() {
+fn memory_freed_after_the_sample_adds_to_the_headroom() {
     need_bpf!();
     grow_while_another_frees(|order| ArmedOrder { max_working_set: None, ..order });
 }
 
 #[test]
-fn what_others_free_is_not_taken_for_page_cache() {
+fn memory_freed_by_others_is_not_mistaken_for_page_cache() {
     need_bpf!();
     grow_while_another_frees(|order| ArmedOrder {
         max_working_set: None,
@@ -64,12 +65,13 @@ fn what_others_free_is_not_taken_for_page_cache() {
     });
 }
 
-/// Its page cache fills the `limited` group of the node, so that usage stands still while it grows.
+/// Lets a process grow while its page cache fills the `limited` group of the node, so that usage stands still.
+/// Asserts that the process is killed if `expects_kill` is set, and else is not.
 fn grow_with_the_cache_full(
     step: &str,
     limited: impl FnOnce(&Node) -> &Cgroup,
     change: impl FnOnce(ArmedOrder) -> ArmedOrder,
-    hits: bool,
+    expects_kill: bool,
 ) -> Fixture {
     let node = Node::new();
     limited(&node).limit(256 * MIB);
@@ -80,7 +82,7 @@ fn grow_with_the_cache_full(
     let order = change(node.order(&mut fixture));
     fixture.kernel.arm_kill(&order).unwrap();
     process.send(step);
-    if hits {
+    if expects_kill {
         assert_eq!(process.ended_by(), Some(9), "{:?}", fixture.kernel.suppressed().unwrap());
         fixture.wait("the record", |reported| !reported.kernel_kills.is_empty());
     } else {
@@ -91,23 +93,23 @@ fn grow_with_the_cache_full(
 }
 
 #[test]
-fn with_a_full_page_cache_it_kills_while_the_sample_is_young() {
+fn a_full_page_cache_allows_kills_only_while_the_sample_is_recent() {
     need_bpf!();
-    for young in [true, false] {
-        // What is clean and inactive is no part of the working set, and makes room.
-        let still_until_ns = if young { u64::MAX } else { 0 };
+    for is_recent in [true, false] {
+        // Clean and inactive pages are no part of the working set, and make room.
+        let still_until_ns = if is_recent { u64::MAX } else { 0 };
         let change = |order| ArmedOrder { max_working_set: None, still_until_ns, ..order };
-        let fixture = grow_with_the_cache_full("touch 96", |node| &node.root, change, young);
+        let fixture = grow_with_the_cache_full("touch 96", |node| &node.root, change, is_recent);
         assert!(fixture.events.kernel_kills.iter().all(|kill| kill.usage <= 256 * MIB), "usage stood still");
     }
 }
 
-/// For a huge page reclaim may make more free than it takes: usage stands a little below the limit then.
+/// For a huge page, reclaim may free more than the page takes: then usage stands a little below the limit.
 #[test]
-fn with_a_full_page_cache_it_kills_who_takes_huge_pages() {
+fn a_process_that_takes_huge_pages_is_killed_with_a_full_page_cache() {
     need_bpf!();
-    // Where pages are kept by generations reclaim frees more at a time, and it is one huge page later; elsewhere
-    // that is so seldom.
+    // Where the kernel keeps pages by generations, reclaim frees more at a time, and the kill comes one huge page
+    // later; elsewhere that is rare.
     let generations = std::fs::read_to_string("/sys/kernel/mm/lru_gen/enabled");
     let may_be_later = if generations.is_ok_and(|mask| mask.trim() != "0x0000") { 4 } else { 1 };
     let mut later = 0;
@@ -115,19 +117,19 @@ fn with_a_full_page_cache_it_kills_who_takes_huge_pages() {
         let change = |order| ArmedOrder { max_working_set: None, still_until_ns: u64::MAX, ..order };
         let fixture = grow_with_the_cache_full("touch-huge 96", |node| &node.root, change, true);
         let kill = &fixture.events.kernel_kills[0];
-        assert!(kill.grown <= DISTANCE + 5 * MIB, "not at the huge page after the next: {kill:?}");
-        later += u32::from(kill.grown > DISTANCE + 3 * MIB);
+        assert!(kill.grown <= HEADROOM + 5 * MIB, "not at the huge page after the next: {kill:?}");
+        later += u32::from(kill.grown > HEADROOM + 3 * MIB);
     }
     assert!(later <= may_be_later, "{later} of 4 were not at the next huge page");
 }
 
-/// The machine has no limit at which its usage stands: there what is free says whether cache makes room.
+/// The machine has no limit at which its usage stands still: there the free memory tells whether cache makes room.
 #[test]
-fn without_a_limit_it_kills_once_nothing_is_free() {
+fn without_a_limit_a_process_is_killed_only_if_no_memory_is_free() {
     need_bpf!();
-    for (room, hits) in [(Some(0), true), (Some(16 * MIB), false), (None, false)] {
+    for (room, expects_kill) in [(Some(0), true), (Some(16 * MIB), false), (None, false)] {
         let change = |order| ArmedOrder { max_working_set: None, room, still_until_ns: u64::MAX, ..order };
-        grow_with_the_cache_full("touch 96", |node| &node.victim, change, hits);
+        grow_with_the_cache_full("touch 96", |node| &node.victim, change, expects_kill);
     }
 }
 
@@ -141,15 +143,15 @@ fn growth_counts_from_the_sample_of_the_kill_order() {
     let first = node.order(&mut fixture);
     fixture.kernel.arm_kill(&first).unwrap();
     process.step("touch 32");
-    // Another sample, with as much left as before.
+    // Another sample, with as much headroom as before.
     let second = node.order(&mut fixture);
     fixture.kernel.arm_kill(&second).unwrap();
     process.step("touch 32");
     fixture.drain();
     assert_eq!(fixture.events.kernel_kills, [], "64 MiB in all, but 32 since the sample");
-    // The next sample is marked, and the kill order of the one before still stands.
+    // The next sample is marked, and the kill order of the one before is still armed.
     fixture.kernel.mark_sample(node.root.id()).unwrap();
-    process.send(TOO_MUCH);
+    process.send(TOUCH_BEYOND_HEADROOM);
     assert_eq!(process.ended_by(), Some(9));
     fixture.wait("the record", |reported| !reported.kernel_kills.is_empty());
     assert!(
@@ -160,10 +162,10 @@ fn growth_counts_from_the_sample_of_the_kill_order() {
 }
 
 #[test]
-fn processes_that_come_and_go_have_not_grown() {
+fn short_lived_processes_do_not_count_as_growth() {
     need_bpf!();
     let node = Node::new();
-    let (mut process, mut fixture, _) = node.begin(&node.victim);
+    let (mut process, mut fixture, _) = node.start_and_arm(&node.victim);
     process.step("touch 40");
     process.step("forks 20");
     fixture.drain();

@@ -1,20 +1,22 @@
-//! What no process does by itself: charges of one in the place of another, without memory of its own, or by half a kill order.
+//! Cases in which no process may be killed: charges for another cgroup, tasks without memory of their own, and half
+//! of a kill order.
 
 use aya::maps::{Array, Map, MapData, MapInfo};
 use aya::programs::loaded_programs;
 
 use super::*;
 
-/// The victim is charged for what the kernel tells it of files, in the context of whoever closes them.
-struct Charged {
+/// A testbed where the kernel charges the victim for events about files, in the context of the process that closes
+/// them.
+struct RemoteCharges {
     node: Node,
     fixture: Fixture,
     _watcher: Stepper,
     folder: tempfile::TempDir,
 }
 
-impl Charged {
-    /// With so little left to the line that the events of one round are more.
+impl RemoteCharges {
+    /// Creates the testbed with a headroom that is smaller than the events of one round.
     fn new() -> Self {
         let (node, folder) = (Node::new(), tempfile::tempdir().unwrap());
         let mut watcher = Stepper::start(&node.victim);
@@ -31,33 +33,33 @@ impl Charged {
 }
 
 #[test]
-fn who_is_charged_for_by_another_is_let_be_and_so_is_the_other() {
+fn no_process_is_killed_for_a_remote_charge() {
     need_bpf!();
-    let mut charged = Charged::new();
-    let before = charged.node.victim.usage();
-    let mut other = Stepper::start(&charged.node.other);
-    charged.send(&mut other, "stir");
-    assert!(charged.node.victim.usage() > before + 8 * MIB, "the victim is charged for it");
-    assert_not_killed(&mut charged.fixture, "remote_charge");
+    let mut testbed = RemoteCharges::new();
+    let before = testbed.node.victim.usage();
+    let mut other = Stepper::start(&testbed.node.other);
+    testbed.send(&mut other, "stir");
+    assert!(testbed.node.victim.usage() > before + 8 * MIB, "the victim is charged for it");
+    assert_not_killed(&mut testbed.fixture, "remote_charge");
     other.step("touch 1");
 }
 
 #[test]
-fn a_task_without_memory_is_let_be() {
+fn a_task_without_memory_is_not_killed() {
     need_bpf!();
-    let mut charged = Charged::new();
-    let mut ending = Stepper::start(&charged.node.victim);
-    charged.send(&mut ending, "open");
-    assert_eq!(suppressed(&charged.fixture, "kernel_thread"), 0);
-    // Its files are closed after its memory was given back.
-    let before = charged.node.victim.usage();
+    let mut testbed = RemoteCharges::new();
+    let mut ending = Stepper::start(&testbed.node.victim);
+    testbed.send(&mut ending, "open");
+    assert_eq!(suppressed(&testbed.fixture, "kernel_thread"), 0);
+    // Its files are closed after its memory was freed.
+    let before = testbed.node.victim.usage();
     ending.end();
-    assert!(charged.node.victim.usage() > before + 8 * MIB, "the victim is charged for it");
-    assert_not_killed(&mut charged.fixture, "kernel_thread");
+    assert!(testbed.node.victim.usage() > before + 8 * MIB, "the victim is charged for it");
+    assert_not_killed(&mut testbed.fixture, "kernel_thread");
 }
 
-/// The map of the loaded programs that has the kill order.
-fn verdict_map(fixture: &Fixture) -> Array<MapData, [u64; 10]> {
+/// Returns the map of the loaded programs that has the kill order.
+fn kill_order_map(fixture: &Fixture) -> Array<MapData, [u64; 10]> {
     let ours = fixture.kernel.program_ids();
     let programs = loaded_programs().filter_map(Result::ok).filter(|program| ours.contains(&program.id()));
     let mut ids = programs.flat_map(|program| program.map_ids().unwrap().unwrap());
@@ -66,21 +68,21 @@ fn verdict_map(fixture: &Fixture) -> Array<MapData, [u64; 10]> {
     Map::Array(MapData::from_id(id).unwrap()).try_into().unwrap()
 }
 
-/// Which word of it is `expires_ns`.
+/// The index of `expires_ns` among the words of the kill order.
 const EXPIRES: usize = 4;
 
 #[test]
-fn half_a_verdict_ends_nobody() {
+fn a_partially_written_kill_order_kills_no_process() {
     need_bpf!();
     let node = Node::new();
-    let (mut process, mut fixture, _) = node.begin(&node.victim);
-    let mut map = verdict_map(&fixture);
+    let (mut process, mut fixture, _) = node.start_and_arm(&node.victim);
+    let mut map = kill_order_map(&fixture);
     let whole = map.get(&0, 0).unwrap();
-    // As another CPU finds it between two words.
-    let mut torn = whole;
-    torn[EXPIRES] -= 1;
-    map.set(0, torn, 0).unwrap();
-    process.step(TOO_MUCH);
+    // As another CPU finds the order between two words.
+    let mut partial = whole;
+    partial[EXPIRES] -= 1;
+    map.set(0, partial, 0).unwrap();
+    process.step(TOUCH_BEYOND_HEADROOM);
     assert_not_killed(&mut fixture, "partial_write");
     map.set(0, whole, 0).unwrap();
     process.send("touch 16");

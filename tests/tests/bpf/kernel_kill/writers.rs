@@ -1,4 +1,5 @@
-//! Kernel kill for writers: the process of the victim whose buffered write crosses the limit, once, and no other.
+//! Kernel kills of writers: the programs kill the process of the victim whose buffered write crosses the limit, once,
+//! and no other process.
 
 use std::os::unix::fs::MetadataExt as _;
 
@@ -12,7 +13,7 @@ use crate::groups::Cgroup;
 
 const HEADROOM: u64 = 32 * MIB;
 
-/// A file system, the programs that count what is taken of it, and an order on one of two pods.
+/// A file system, the programs that count its usage, and an order on one of two pods.
 struct Testbed {
     mounted: FileSystem,
     device: u64,
@@ -22,7 +23,7 @@ struct Testbed {
 }
 
 impl Testbed {
-    /// Or why there is none here.
+    /// Creates a testbed, or returns why there can be none here.
     fn new() -> Result<Self, String> {
         let mounted = FileSystem::new(Kind::Ext4, 256 * MIB, "eviction-bpf-writers")
             .map_err(|why| format!("no ext4 can be mounted here: {why:#}"))?;
@@ -35,12 +36,12 @@ impl Testbed {
         Ok(Self { mounted, device, victim: Cgroup::new(), other: Cgroup::new(), fixture })
     }
 
-    /// Arms an order on the victim that expires after so long. Returns its number.
-    fn arm(&mut self, good_ns: u64) -> u64 {
+    /// Arms an order on the victim that expires after `valid_ns`. Returns its number.
+    fn arm(&mut self, valid_ns: u64) -> u64 {
         let order = ArmedDiskOrder {
             victim_id: self.victim.id(),
             device: self.device,
-            expires_ns: now_ns() + good_ns,
+            expires_ns: now_ns() + valid_ns,
         };
         let since = self.fixture.kernel.disk_total(self.device).unwrap();
         self.fixture.kernel.arm_disk_kill(&order, since, HEADROOM).unwrap().0
@@ -74,9 +75,9 @@ macro_rules! testbed {
     }};
 }
 
-/// On every kernel: the verifier follows more paths then.
+/// This holds on every kernel: with kernel kill the verifier follows more paths.
 #[test]
-fn the_same_hooks_are_attached_with_kernel_kill_and_without() {
+fn the_same_hooks_are_attached_with_and_without_kernel_kill() {
     need_bpf!();
     let attached = |kernel_kill| {
         let options = LoadOptions { kernel_kill, disks: vec!["ext4".to_owned()], ..LoadOptions::default() };
@@ -88,7 +89,7 @@ fn the_same_hooks_are_attached_with_kernel_kill_and_without() {
 }
 
 #[test]
-fn a_writer_of_the_victim_is_killed_at_the_limit_and_once() {
+fn only_one_writer_of_the_victim_is_killed_at_the_limit() {
     let mut testbed = testbed!();
     let container = testbed.victim.child("container");
     let mut writers = [(); 2].map(|()| Stepper::start(&container));
@@ -101,7 +102,7 @@ fn a_writer_of_the_victim_is_killed_at_the_limit_and_once() {
     assert_eq!((kill.victim_id, kill.leaf_id), (testbed.victim.id(), container.id()));
     assert_eq!(kill.tgid, writers[0].pid());
     assert!(kill.grown > HEADROOM && kill.grown <= HEADROOM + MIB, "{kill:?}");
-    // A write looks for the signal after each folio of page cache, of 2 MiB at most.
+    // A write checks for the signal after each folio of page cache, of 2 MiB at most.
     let taken = before - testbed.available();
     assert!((HEADROOM..HEADROOM + 3 * MIB).contains(&taken), "{taken}");
     writers[1].step(&testbed.write("second"));
@@ -132,7 +133,7 @@ fn a_writer_of_another_pod_is_not_killed() {
 }
 
 #[test]
-fn an_order_that_has_expired_or_is_disarmed_is_not_carried_out() {
+fn an_expired_or_disarmed_order_is_not_carried_out() {
     let mut testbed = testbed!();
     let mut writer = Stepper::start(&testbed.victim);
     testbed.arm(600 * SECOND);

@@ -1,5 +1,4 @@
-//! The audit after the soak: what the agent said is held against itself, and what it recorded against
-//! its own pipeline.
+//! The audit after the soak: compares the agent's events with each other, and its recording with its own pipeline.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -9,31 +8,31 @@ use serde_json::Value;
 use tests::agent::{self, Event};
 use tests::node::MIB;
 
-/// The hard threshold of the stories, see [`crate::evict::hard`].
+/// The hard threshold of the tests, see [`crate::evict::hard`].
 const THRESHOLD: u64 = 64 * MIB;
 
-/// The decisions of which the last that was said is that nobody knows what came of it.
-pub(super) fn open(heard: &[Event]) -> BTreeSet<u64> {
-    let mut open = BTreeSet::new();
+/// Returns the decisions with an unknown result as their last one.
+pub(super) fn unknown_decisions(heard: &[Event]) -> BTreeSet<u64> {
+    let mut unknown_decisions = BTreeSet::new();
     for event in heard.iter().filter(|event| event.kind() == "eviction_progress") {
         let id = event.number("id").unwrap();
         match event.text("result") {
-            "unknown" => open.insert(id),
-            _ => open.remove(&id),
+            "unknown" => unknown_decisions.insert(id),
+            _ => unknown_decisions.remove(&id),
         };
     }
-    open
+    unknown_decisions
 }
 
-/// Each eviction has its decision, nobody goes by two, and `went` have gone.
-pub(super) fn of_what_was_said(heard: &[Event], went: usize) {
+/// Asserts that each eviction has its decision, that no pod is evicted by two, and that there were `evicted` evictions.
+pub(super) fn check_events(heard: &[Event], evicted: usize) {
     let decided: BTreeMap<u64, &str> = heard
         .iter()
         .filter(|event| event.kind() == "eviction_decision")
         .map(|event| (event.number("id").unwrap(), event.text("pod_uid")))
         .collect();
     let mut accepted: BTreeMap<&str, BTreeSet<u64>> = BTreeMap::new();
-    let mut gone = BTreeSet::new();
+    let mut terminated = BTreeSet::new();
     for event in heard.iter().filter(|event| event.kind() == "eviction_progress") {
         let id = event.number("id").unwrap();
         assert_eq!(
@@ -46,7 +45,7 @@ pub(super) fn of_what_was_said(heard: &[Event], went: usize) {
                 accepted.entry(event.text("pod_uid")).or_default().insert(id);
             }
             "terminated" => {
-                gone.insert(event.text("pod_uid"));
+                terminated.insert(event.text("pod_uid"));
             }
             _ => {}
         }
@@ -54,14 +53,14 @@ pub(super) fn of_what_was_said(heard: &[Event], went: usize) {
     for (uid, decisions) in &accepted {
         assert_eq!(decisions.len(), 1, "{uid} went by {decisions:?}");
     }
-    assert!(went > 0, "there was pressure, and somebody went");
-    gone.extend(accepted.keys());
-    assert!(gone.len() >= went, "{} of {went} went by a decision", gone.len());
+    assert!(evicted > 0, "there was pressure, and somebody went");
+    terminated.extend(accepted.keys());
+    assert!(terminated.len() >= evicted, "{} of {evicted} went by a decision", terminated.len());
 }
 
-/// The pipeline decides each of them once more as it did; nobody goes whom it protects, nor while there
-/// is enough.
-pub(super) fn of_what_was_recorded(recording: &Path, heard: &[Event], protected: &[String]) {
+/// Asserts that the pipeline decides each of them again as it did, that no protected pod is evicted, and none while
+/// there is enough memory.
+pub(super) fn check_recording(recording: &Path, heard: &[Event], protected: &[String]) {
     let lines = run("export", recording, &[]);
     let decisions = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     let decisions =
@@ -73,10 +72,10 @@ pub(super) fn of_what_was_recorded(recording: &Path, heard: &[Event], protected:
         .filter(|event| event.kind() == "eviction_decision")
         .map(|event| event.text("pod_uid"))
         .collect();
-    let mut went: Vec<&str> = recorded.iter().flat_map(|it| uids(&it["evictions"])).collect();
+    let mut evicted: Vec<&str> = recorded.iter().flat_map(|it| uids(&it["evictions"])).collect();
     reported.sort_unstable();
-    went.sort_unstable();
-    assert_eq!(reported, went, "each decision is recorded, and nothing else");
+    evicted.sort_unstable();
+    assert_eq!(reported, evicted, "each decision is recorded, and nothing else");
     for it in &recorded {
         let memory = it["signals"].as_array().unwrap().iter().find(|it| it["signal"] == "memory.available");
         let available = memory.unwrap()["available"].as_u64().unwrap();
@@ -84,18 +83,18 @@ pub(super) fn of_what_was_recorded(recording: &Path, heard: &[Event], protected:
         let ranked = uids(&it["candidates"]);
         assert!(protected.iter().all(|uid| ranked.contains(&uid.as_str())), "all were there: {it}");
     }
-    assert!(went.iter().all(|uid| !protected.iter().any(|it| it == uid)), "{went:?}, {protected:?}");
-    let said = run("replay", recording, &["--verify"]);
-    assert!(said.ends_with(" passed, 0 failed\n"), "{said}");
-    let passed: usize = said.lines().last().unwrap().split(' ').next().unwrap().parse().unwrap();
+    assert!(evicted.iter().all(|uid| !protected.iter().any(|it| it == uid)), "{evicted:?}, {protected:?}");
+    let stdout = run("replay", recording, &["--verify"]);
+    assert!(stdout.ends_with(" passed, 0 failed\n"), "{stdout}");
+    let passed: usize = stdout.lines().last().unwrap().split(' ').next().unwrap().parse().unwrap();
     assert!(passed >= recorded.len(), "{passed} of {}", recorded.len());
 }
 
 fn run(verb: &str, recording: &Path, more: &[&str]) -> String {
     let output = Command::new(agent::binary().unwrap()).arg(verb).arg(recording).args(more).output().unwrap();
-    let said = String::from_utf8(output.stdout).unwrap();
-    assert!(output.status.success(), "{verb}: {said}{}", String::from_utf8_lossy(&output.stderr));
-    said
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{verb}: {stdout}{}", String::from_utf8_lossy(&output.stderr));
+    stdout
 }
 
 fn uids(pods: &Value) -> Vec<&str> {

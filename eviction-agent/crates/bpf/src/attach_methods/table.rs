@@ -25,7 +25,7 @@ pub static ATTACH_METHODS: &[AttachMethod] = &[
         name: "kprobe page_counter_try_charge",
         class: EventClass::Charge,
         hooks: &[
-            // The return first: a try that is seen without it counts as charged.
+            // The return probe comes first: a try that is seen without its return counts as charged.
             hook("counter_try_charge_return", ReturnProbe("page_counter_try_charge"), TRY_CHARGE),
             hook("counter_try_charge_probe", Probe("page_counter_try_charge"), TRY_CHARGE),
             hook("counter_charge_probe", Probe("page_counter_charge"), CHARGE),
@@ -46,7 +46,7 @@ pub static ATTACH_METHODS: &[AttachMethod] = &[
     AttachMethod {
         name: "tp_btf rss_stat",
         class: EventClass::Charge,
-        // The count is given where the kernel tells once for many pages.
+        // The kernel has the count as an argument where it reports once for many pages.
         hooks: &[hook("charge_rss_stat", Tracepoint("rss_stat"), &[Struct("mm_struct"), Number, Number])],
         needs: &[IDENTITY, WALK, MEMBERSHIP],
         granularity: Granularity::Batch,
@@ -68,7 +68,8 @@ pub static ATTACH_METHODS: &[AttachMethod] = &[
         class: EventClass::ChargeNear,
         hooks: &[hook("counter_uncharge_probe", Probe("page_counter_uncharge"), CHARGE)],
         needs: &[IDENTITY, WALK, COUNTER],
-        // Also where a trampoline takes a program once only.
+        // This method also accompanies the trampoline, for kernels that attach a program to a trampoline only
+        // once.
         companion: Some(CompanionProbe {
             methods: &["kprobe page_counter_try_charge", "fexit page_counter_try_charge"],
             when: AttachWhen::OnRelease,
@@ -170,7 +171,7 @@ pub static ATTACH_METHODS: &[AttachMethod] = &[
         name: "tp_btf mm_vmscan_memcg_reclaim_begin, mm_vmscan_memcg_reclaim_end",
         class: EventClass::Reclaim,
         hooks: &[
-            // Nothing is taken from its arguments, which are others on each kernel.
+            // Its arguments are not used, since they differ between kernels.
             hook("reclaim_begin", Tracepoint("mm_vmscan_memcg_reclaim_begin"), &[]),
             hook("reclaim_end", Tracepoint("mm_vmscan_memcg_reclaim_end"), &[Number]),
         ],
@@ -249,7 +250,7 @@ pub static ATTACH_METHODS: &[AttachMethod] = &[
     },
 ];
 
-/// What most methods say.
+/// The fields of most methods.
 const PLAIN: AttachMethod = AttachMethod {
     name: "",
     class: EventClass::Charge,

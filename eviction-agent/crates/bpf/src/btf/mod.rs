@@ -1,9 +1,9 @@
-//! A small reader of BTF, the kernel's own description of its types: where members are, what
-//! enumerators are worth, what a tracepoint's arguments are.
+//! A small reader of BTF, the kernel's description of its types: offsets of members, values of enumerators,
+//! arguments of tracepoints.
 //!
-//! It walks the blob in place and notes only where each type begins and where the names are that
-//! were asked for: the whole of a kernel's BTF as Rust values takes 40 MB, more than the rest of
-//! the agent. Whatever the blob is, it ends in a result or an error, never in a panic.
+//! It walks the blob in place and records only where each type begins and where the requested names are: all of
+//! a kernel's BTF as Rust values takes 40 MB, more than the rest of the agent. Any blob ends in a result or an
+//! error, never in a panic.
 #![forbid(unsafe_code)]
 
 mod raw;
@@ -16,23 +16,23 @@ use thiserror::Error;
 
 use raw::{CHAIN, Kind, Type, Types, u32_at};
 
-/// Why a blob of BTF is of no use.
+/// Why a blob of BTF cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum BtfError {
-    /// It does not begin as BTF of this machine's byte order does.
+    /// It does not begin like BTF in the byte order of this machine.
     #[error("no BTF: begins with {0:#06x}")]
     Magic(u16),
-    /// It ends before what its header promises.
+    /// It ends before the end that its header gives.
     #[error("BTF is cut off: {what} reaches to byte {end} of {have}")]
     Cut {
-        /// What is beyond the end.
+        /// The part that reaches beyond the end.
         what: &'static str,
-        /// Where it would end.
+        /// The position at which that part would end.
         end: u64,
-        /// How long the blob is.
+        /// The length of the blob.
         have: usize,
     },
-    /// A type of a kind that is not known, behind which nothing can be found.
+    /// A type of an unknown kind; the types behind it cannot be found.
     #[error("BTF type {id} is of unknown kind {kind}")]
     Kind {
         /// The type.
@@ -51,17 +51,17 @@ pub enum BtfMissing {
     /// The type has no such member.
     #[error("this kernel's {0} has no {1}")]
     Member(String, String),
-    /// It is there, but not of the form that is read.
+    /// It exists, but not in the form that is read.
     #[error("this kernel's {0} is not {1}")]
     Form(String, &'static str),
 }
 
-/// What is to be found in a blob.
+/// The names to find in a blob.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BtfQuery<'w> {
     /// Names of structures.
     pub structs: &'w [&'w str],
-    /// Beginning of the names of typedefs.
+    /// The prefix of the names of typedefs.
     pub typedef_prefix: &'w str,
     /// Names of enumerators.
     pub enumerators: &'w [&'w str],
@@ -69,7 +69,7 @@ pub struct BtfQuery<'w> {
     pub functions: &'w [&'w str],
 }
 
-/// Where a member is.
+/// The position of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member {
     /// Bytes from the start of the structure.
@@ -79,13 +79,13 @@ pub struct Member {
 }
 
 impl Member {
-    /// A member of the structure that this member is, from the start of the outer one.
+    /// Returns a member of the structure that this member is, from the start of the outer structure.
     pub fn of(&self, inner: Member) -> Member {
         Member { offset: self.offset.saturating_add(inner.offset), ..inner }
     }
 }
 
-/// What an argument of a tracepoint or of a function is.
+/// The type of an argument of a tracepoint or of a function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Argument {
     /// A pointer to a structure.
@@ -109,10 +109,11 @@ impl fmt::Display for Argument {
     }
 }
 
-/// More than any structure has, with all that are inside it; a garbled one could have itself inside.
+/// The most members that are searched: more than any structure has, including nested ones. A garbled structure
+/// could contain itself.
 const MEMBERS: u32 = 100_000;
 
-/// What was found in a blob of BTF.
+/// The types and names that were found in a blob of BTF.
 pub struct Btf<'a> {
     types: Types<'a>,
     names: Names<'a>,
@@ -127,7 +128,7 @@ struct Names<'a> {
 }
 
 impl<'a> Names<'a> {
-    fn note(&mut self, types: &Types<'a>, id: u32, found: &Type<'a>, wanted: &BtfQuery<'_>) {
+    fn record(&mut self, types: &Types<'a>, id: u32, found: &Type<'a>, wanted: &BtfQuery<'_>) {
         match found.kind {
             Kind::Struct => {
                 if let Some(name) = types.name(found.name)
@@ -167,12 +168,12 @@ impl<'a> Names<'a> {
 }
 
 impl<'a> Btf<'a> {
-    /// Reads the kernel's blob, looking for what is wanted.
+    /// Reads the kernel's blob, and finds the wanted names in it.
     pub fn parse(blob: &'a [u8], wanted: &BtfQuery<'_>) -> Result<Self, BtfError> {
         Self::parse_on(None, blob, wanted)
     }
 
-    /// Reads the blob of a module, whose types refer to those of this kernel and go on with their numbers
+    /// Reads the blob of a module. Its types refer to those of this kernel and continue their numbers
     /// (Documentation/bpf/btf.rst).
     pub fn parse_module<'b>(&'b self, blob: &'b [u8], wanted: &BtfQuery<'_>) -> Result<Btf<'b>, BtfError> {
         Btf::parse_on(Some(&self.types), blob, wanted)
@@ -184,17 +185,17 @@ impl<'a> Btf<'a> {
         wanted: &BtfQuery<'_>,
     ) -> Result<Self, BtfError> {
         let mut names = Names::default();
-        let types = Types::walk(kernel, blob, |types, id, found| names.note(types, id, found, wanted))?;
+        let types = Types::walk(kernel, blob, |types, id, found| names.record(types, id, found, wanted))?;
         Ok(Self { types, names })
     }
 
-    /// What an enumerator is worth, whatever enumeration it is of.
+    /// Returns the value of an enumerator of any enumeration.
     pub fn enumerator(&self, name: &str) -> Result<i64, BtfMissing> {
         let value = self.names.enumerators.get(name).copied();
         value.ok_or_else(|| BtfMissing::Type(format!("enumerator {name}")))
     }
 
-    /// Where a structure has a member, also one of an anonymous structure or union inside it.
+    /// Returns the position of a structure's member, also of one in an anonymous structure or union inside it.
     pub fn member(&self, structure: &str, member: &str) -> Result<Member, BtfMissing> {
         let id = self.names.structs.get(structure);
         let found = id
@@ -210,7 +211,7 @@ impl<'a> Btf<'a> {
         Ok(Member { offset: bits / 8, type_id })
     }
 
-    /// The member's place in bits, its type, and whether it is a bit field. Looks at no more than
+    /// Returns the member's position in bits, its type, and whether it is a bit field. Searches at most
     /// `budget` members.
     fn member_in(
         &self,
@@ -224,14 +225,14 @@ impl<'a> Btf<'a> {
         }
         for entry in found.tail.chunks_exact(12) {
             *budget = budget.checked_sub(1)?;
-            let (name, type_id, place) = (u32_at(entry, 0)?, u32_at(entry, 4)?, u32_at(entry, 8)?);
+            let (name, type_id, position) = (u32_at(entry, 0)?, u32_at(entry, 4)?, u32_at(entry, 8)?);
             let (bits, width) = match found.kind_flag {
-                true => (place & 0xff_ffff, place >> 24),
-                false => (place, 0),
+                true => (position & 0xff_ffff, position >> 24),
+                false => (position, 0),
             };
             match self.types.name(name) {
                 Some("") => {
-                    if let Some(inner) = self.types.bare(type_id)
+                    if let Some(inner) = self.types.underlying(type_id)
                         && let Some((more, type_id, is_bitfield)) =
                             self.member_in(&inner, wanted, depth + 1, budget)
                     {
@@ -245,42 +246,42 @@ impl<'a> Btf<'a> {
         None
     }
 
-    /// The name of the structure that a member is, if it is one.
+    /// Returns the name of the structure that a member is, if it is one.
     pub fn structure_of(&self, member: &Member) -> Option<&'a str> {
-        let found = self.types.bare(member.type_id)?;
+        let found = self.types.underlying(member.type_id)?;
         match found.kind {
             Kind::Struct => self.types.name(found.name),
             _ => None,
         }
     }
 
-    /// Where an array that is a member has its element `index`, from the start of the structure. An
-    /// array of arrays counts as one of all their elements, as older kernels describe it.
+    /// Returns the element `index` of an array that is a member, from the start of the structure. An array of
+    /// arrays counts as one of all their elements, as older kernels describe it.
     pub fn element(&self, what: &str, array: &Member, index: i64) -> Result<Member, BtfMissing> {
-        let no = |form| BtfMissing::Form(what.to_owned(), form);
-        let (type_id, len) = self.elements(array.type_id).ok_or(no("an array"))?;
+        let missing_form = |form| BtfMissing::Form(what.to_owned(), form);
+        let (type_id, len) = self.elements(array.type_id).ok_or(missing_form("an array"))?;
         let index = u64::try_from(index).ok().filter(|index| *index < len);
-        let index = index.ok_or(no("long enough"))?;
-        let size = self.types.size(type_id).ok_or(no("an array of a known size"))?;
+        let index = index.ok_or(missing_form("long enough"))?;
+        let size = self.types.size(type_id).ok_or(missing_form("an array of a known size"))?;
         let offset = size
             .checked_mul(index)
             .and_then(|bytes| bytes.checked_add(u64::from(array.offset)))
             .and_then(|bytes| u32::try_from(bytes).ok());
-        Ok(Member { offset: offset.ok_or(no("of a possible size"))?, type_id })
+        Ok(Member { offset: offset.ok_or(missing_form("of a possible size"))?, type_id })
     }
 
-    /// How many elements an array has, in all of its dimensions.
+    /// Returns how many elements an array has, in all of its dimensions.
     pub fn len(&self, what: &str, array: &Member) -> Result<u64, BtfMissing> {
         let found = self.elements(array.type_id).map(|(_, len)| len);
         found.ok_or_else(|| BtfMissing::Form(what.to_owned(), "an array"))
     }
 
-    /// The type of the innermost elements, and how many there are.
+    /// Returns the type of the innermost elements, and their number.
     fn elements(&self, array: u32) -> Option<(u32, u64)> {
-        let (mut type_id, len) = self.types.bare(array)?.array()?;
+        let (mut type_id, len) = self.types.underlying(array)?.array()?;
         let mut len = u64::from(len);
         for _ in 0..CHAIN {
-            match self.types.bare(type_id).and_then(|found| found.array()) {
+            match self.types.underlying(type_id).and_then(|found| found.array()) {
                 Some((inner, more)) => (type_id, len) = (inner, len.checked_mul(more.into())?),
                 None => break,
             }
@@ -288,24 +289,24 @@ impl<'a> Btf<'a> {
         Some((type_id, len))
     }
 
-    /// The arguments of a tracepoint, as its `btf_trace_` typedef has them, or nothing if the
-    /// kernel has no such tracepoint.
+    /// Returns the arguments of a tracepoint from its `btf_trace_` typedef, or `None` if the kernel has no such
+    /// tracepoint.
     pub fn tracepoint(&self, name: &str) -> Option<Vec<Argument>> {
         let typedef = *self.names.typedefs.get(format!("btf_trace_{name}").as_str())?;
-        let pointer = self.types.bare(typedef).filter(|found| found.kind == Kind::Ptr)?;
-        let prototype = self.types.bare(pointer.word)?;
+        let pointer = self.types.underlying(typedef).filter(|found| found.kind == Kind::Ptr)?;
+        let prototype = self.types.underlying(pointer.word)?;
         if prototype.kind != Kind::FuncProto {
             return None;
         }
-        // The first is the tracepoint's own data.
+        // The first argument is the tracepoint's own data.
         Some(self.arguments(&prototype).skip(1).collect())
     }
 
-    /// The arguments of a function, or nothing if the kernel has none of that name that programs
-    /// can be attached to: what the compiler put inside others altogether is not there.
+    /// Returns the arguments of a function, or `None` if the kernel has none of that name that programs can be
+    /// attached to. A function that the compiler has inlined everywhere is not there.
     pub fn function(&self, name: &str) -> Option<Vec<Argument>> {
         let function = self.types.by_id(*self.names.functions.get(name)?)?;
-        let prototype = self.types.bare(function.word).filter(|found| found.kind == Kind::FuncProto)?;
+        let prototype = self.types.underlying(function.word).filter(|found| found.kind == Kind::FuncProto)?;
         Some(self.arguments(&prototype).collect())
     }
 
@@ -315,11 +316,11 @@ impl<'a> Btf<'a> {
     }
 
     fn argument(&self, id: u32) -> Argument {
-        let Some(found) = self.types.bare(id) else {
+        let Some(found) = self.types.underlying(id) else {
             return Argument::Other;
         };
         match found.kind {
-            Kind::Ptr => match self.types.bare(found.word) {
+            Kind::Ptr => match self.types.underlying(found.word) {
                 Some(target) if matches!(target.kind, Kind::Struct | Kind::Fwd) => {
                     Argument::Struct(self.types.name(target.name).unwrap_or_default().to_owned())
                 }

@@ -1,4 +1,4 @@
-//! The blob itself: its sections, where each type begins, and what follows a type's three words.
+//! The parts of a BTF blob: its sections, where each type begins, and what follows a type's three words.
 #![forbid(unsafe_code)]
 
 use super::BtfError;
@@ -7,7 +7,7 @@ const MAGIC: u16 = 0xeb9f;
 const HEADER_BYTES: usize = 24;
 const TYPE_BYTES: usize = 12;
 
-/// Types refer to others; no honest chain of names for the same thing is longer.
+/// The most references between types that are followed. Valid BTF has no longer chain of names for one type.
 pub(super) const CHAIN: usize = 32;
 
 /// Kinds of types (linux/btf.h).
@@ -60,7 +60,7 @@ impl Kind {
         })
     }
 
-    /// Bytes that follow the type's three words.
+    /// Returns how many bytes follow the type's three words.
     fn tail(self, entries: usize) -> usize {
         match self {
             Self::Int | Self::Var | Self::DeclTag => 4,
@@ -84,7 +84,7 @@ impl Kind {
 #[derive(Clone, Copy)]
 pub(super) struct Type<'a> {
     pub(super) kind: Kind,
-    /// Where its name is among the strings.
+    /// The position of its name in the strings.
     pub(super) name: u32,
     pub(super) kind_flag: bool,
     /// Its size, or the type that it refers to.
@@ -93,7 +93,7 @@ pub(super) struct Type<'a> {
 }
 
 impl Type<'_> {
-    /// An array's element type and length.
+    /// Returns an array's element type and length.
     pub(super) fn array(&self) -> Option<(u32, u32)> {
         if self.kind != Kind::Array {
             return None;
@@ -102,17 +102,17 @@ impl Type<'_> {
     }
 }
 
-/// The types of a blob: the kernel's, or a module's, which go on where the kernel's end.
+/// The types of a blob: the kernel's, or a module's, which continue the kernel's numbers.
 pub(super) struct Types<'a> {
     kernel: Option<&'a Types<'a>>,
     types: &'a [u8],
     strings: &'a [u8],
-    /// Where each type begins; the kernel's first is type 1.
-    begins: Vec<u32>,
+    /// Where each type begins; the first one of the kernel is type 1.
+    starts: Vec<u32>,
 }
 
 impl<'a> Types<'a> {
-    /// Walks the blob, showing each type with its number.
+    /// Walks the blob, and calls `each` with each type and its number.
     pub(super) fn walk(
         kernel: Option<&'a Types<'a>>,
         blob: &'a [u8],
@@ -125,7 +125,7 @@ impl<'a> Types<'a> {
         if magic != MAGIC {
             return Err(BtfError::Magic(magic));
         }
-        let word = |place| u64::from(u32_at(head, place).unwrap_or(0));
+        let word = |position| u64::from(u32_at(head, position).unwrap_or(0));
         let section = |what, offset: u64, len: u64| {
             let start = word(4) + offset;
             let end = start + len;
@@ -136,30 +136,30 @@ impl<'a> Types<'a> {
             kernel,
             types: section("the types", word(8), word(12))?,
             strings: section("the strings", word(16), word(20))?,
-            begins: Vec::new(),
+            starts: Vec::new(),
         };
-        // Most types have a tail, so this is a little more than is needed.
-        found.begins.reserve_exact(found.types.len() / (TYPE_BYTES + 8));
+        // Most types have a tail, so this reserves a little more than is needed.
+        found.starts.reserve_exact(found.types.len() / (TYPE_BYTES + 8));
         let mut at = 0;
         while at < found.types.len() {
-            let id = found.kernel_types() + found.begins.len() as u32 + 1;
+            let id = found.kernel_types() + found.starts.len() as u32 + 1;
             let (one, next) = found.read(at).map_err(|kind| match kind {
                 Some(kind) => BtfError::Kind { id, kind },
                 None => cut("a type", (at + TYPE_BYTES) as u64),
             })?;
-            found.begins.push(at as u32);
+            found.starts.push(at as u32);
             each(&found, id, &one);
             at = next;
         }
-        found.begins.shrink_to_fit();
+        found.starts.shrink_to_fit();
         Ok(found)
     }
 
-    /// The type that begins at this byte, and where the next one does; else its unknown kind, or
-    /// nothing if it is cut off.
+    /// Reads the type that begins at this byte. Also returns where the next one begins. The error is the
+    /// unknown kind, or `None` if the type is cut off.
     fn read(&self, at: usize) -> Result<(Type<'a>, usize), Option<u32>> {
         let head = self.types.get(at..at.saturating_add(TYPE_BYTES)).ok_or(None)?;
-        let word = |place| u32_at(head, place).ok_or(None);
+        let word = |position| u32_at(head, position).ok_or(None);
         let info = word(4)?;
         let raw = (info >> 24) & 0x1f;
         let kind = Kind::from_raw(raw).ok_or(Some(raw))?;
@@ -169,34 +169,34 @@ impl<'a> Types<'a> {
         Ok((one, next))
     }
 
-    /// How many types come before the first of this blob.
+    /// Returns how many types come before the first one of this blob.
     fn kernel_types(&self) -> u32 {
-        self.kernel.map_or(0, |kernel| kernel.begins.len() as u32)
+        self.kernel.map_or(0, |kernel| kernel.starts.len() as u32)
     }
 
-    /// The name that begins at this place among the strings.
-    pub(super) fn name(&self, place: u32) -> Option<&'a str> {
-        let place = place as usize;
+    /// Returns the name at this position in the strings.
+    pub(super) fn name(&self, position: u32) -> Option<&'a str> {
+        let position = position as usize;
         let of_kernel = self.kernel.map_or(0, |kernel| kernel.strings.len());
-        let Some(own) = place.checked_sub(of_kernel) else {
-            return self.kernel?.name(place as u32);
+        let Some(own) = position.checked_sub(of_kernel) else {
+            return self.kernel?.name(position as u32);
         };
         let rest = self.strings.get(own..)?;
         let end = rest.iter().position(|byte| *byte == 0)?;
         std::str::from_utf8(rest.get(..end)?).ok()
     }
 
-    /// The type with this number.
+    /// Returns the type with this number.
     pub(super) fn by_id(&self, id: u32) -> Option<Type<'a>> {
         let Some(own) = id.checked_sub(self.kernel_types() + 1) else {
             return self.kernel?.by_id(id);
         };
-        let begin = *self.begins.get(own as usize)?;
+        let begin = *self.starts.get(own as usize)?;
         Some(self.read(begin as usize).ok()?.0)
     }
 
-    /// The type behind typedefs, qualifiers and tags.
-    pub(super) fn bare(&self, mut id: u32) -> Option<Type<'a>> {
+    /// Returns the type behind typedefs, qualifiers and tags.
+    pub(super) fn underlying(&self, mut id: u32) -> Option<Type<'a>> {
         for _ in 0..CHAIN {
             let found = self.by_id(id)?;
             match found.kind {
@@ -209,11 +209,11 @@ impl<'a> Types<'a> {
         None
     }
 
-    /// Size of a type, bytes.
+    /// Returns the size of a type in bytes.
     pub(super) fn size(&self, mut id: u32) -> Option<u64> {
         let mut times = 1_u64;
         for _ in 0..CHAIN {
-            let found = self.bare(id)?;
+            let found = self.underlying(id)?;
             match found.kind {
                 Kind::Array => {
                     let (element, len) = found.array()?;
@@ -231,8 +231,8 @@ impl<'a> Types<'a> {
     }
 }
 
-/// The word at this byte.
-pub(super) fn u32_at(bytes: &[u8], place: usize) -> Option<u32> {
-    let bytes = bytes.get(place..place.checked_add(4)?)?;
+/// Returns the word at this byte.
+pub(super) fn u32_at(bytes: &[u8], position: usize) -> Option<u32> {
+    let bytes = bytes.get(position..position.checked_add(4)?)?;
     Some(u32::from_ne_bytes(bytes.try_into().ok()?))
 }

@@ -9,7 +9,7 @@ use super::*;
 pub(in super::super) struct Blob {
     types: Vec<u8>,
     strings: Vec<u8>,
-    /// How long the kernel's strings are that a module's come after.
+    /// The length of the kernel's strings, which come before those of a module.
     strings_before: u32,
     next: u32,
 }
@@ -19,7 +19,7 @@ impl Blob {
         Self { strings: vec![0], next: 1, ..Self::default() }
     }
 
-    /// The blob of a module of this kernel.
+    /// Begins the blob of a module of this kernel.
     pub(in super::super) fn module(&self) -> Self {
         Self { strings_before: self.strings.len() as u32, next: self.next, ..Self::default() }
     }
@@ -28,17 +28,17 @@ impl Blob {
         if text.is_empty() {
             return 0;
         }
-        let place = self.strings_before + self.strings.len() as u32;
+        let position = self.strings_before + self.strings.len() as u32;
         self.strings.extend(text.as_bytes());
         self.strings.push(0);
-        place
+        position
     }
 
     fn words(&mut self, words: &[u32]) {
         self.types.extend(words.iter().flat_map(|word| word.to_ne_bytes()));
     }
 
-    fn one(&mut self, name: &str, kind: u32, entries: usize, word: u32, tail: &[u32]) -> u32 {
+    fn push_type(&mut self, name: &str, kind: u32, entries: usize, word: u32, tail: &[u32]) -> u32 {
         let name = self.string(name);
         self.words(&[name, kind << 24 | entries as u32, word]);
         self.words(tail);
@@ -47,15 +47,15 @@ impl Blob {
     }
 
     pub(in super::super) fn int(&mut self, name: &str, bytes: u32) -> u32 {
-        self.one(name, 1, 0, bytes, &[bytes * 8])
+        self.push_type(name, 1, 0, bytes, &[bytes * 8])
     }
 
     pub(in super::super) fn pointer(&mut self, to: u32) -> u32 {
-        self.one("", 2, 0, to, &[])
+        self.push_type("", 2, 0, to, &[])
     }
 
     pub(in super::super) fn array(&mut self, of: u32, len: u32) -> u32 {
-        self.one("", 3, 0, 0, &[of, of, len])
+        self.push_type("", 3, 0, 0, &[of, of, len])
     }
 
     /// Members are (name, type, byte offset).
@@ -69,7 +69,7 @@ impl Blob {
         for (name, id, offset) in members {
             tail.extend([self.string(name), *id, offset * 8]);
         }
-        self.one(name, 4, members.len(), bytes, &tail)
+        self.push_type(name, 4, members.len(), bytes, &tail)
     }
 
     pub(in super::super) fn union(&mut self, bytes: u32, members: &[(&str, u32, u32)]) -> u32 {
@@ -77,7 +77,7 @@ impl Blob {
         for (name, id, offset) in members {
             tail.extend([self.string(name), *id, offset * 8]);
         }
-        self.one("", 5, members.len(), bytes, &tail)
+        self.push_type("", 5, members.len(), bytes, &tail)
     }
 
     pub(in super::super) fn enumeration(&mut self, members: &[(&str, i32)]) -> u32 {
@@ -85,25 +85,25 @@ impl Blob {
         for (name, value) in members {
             tail.extend([self.string(name), value.cast_unsigned()]);
         }
-        self.one("", 6, members.len(), 4, &tail)
+        self.push_type("", 6, members.len(), 4, &tail)
     }
 
     pub(in super::super) fn typedef(&mut self, name: &str, of: u32) -> u32 {
-        self.one(name, 8, 0, of, &[])
+        self.push_type(name, 8, 0, of, &[])
     }
 
     pub(in super::super) fn tracepoint(&mut self, name: &str, arguments: &[u32]) {
         let data = self.pointer(0);
         let tail: Vec<_> = [data].iter().chain(arguments).flat_map(|id| [0, *id]).collect();
-        let prototype = self.one("", 13, tail.len() / 2, 0, &tail);
+        let prototype = self.push_type("", 13, tail.len() / 2, 0, &tail);
         let pointer = self.pointer(prototype);
         self.typedef(&format!("btf_trace_{name}"), pointer);
     }
 
     pub(in super::super) fn function(&mut self, name: &str, arguments: &[u32]) {
         let tail: Vec<_> = arguments.iter().flat_map(|id| [0, *id]).collect();
-        let prototype = self.one("", 13, tail.len() / 2, 0, &tail);
-        self.one(name, 12, 0, prototype, &[]);
+        let prototype = self.push_type("", 13, tail.len() / 2, 0, &tail);
+        self.push_type(name, 12, 0, prototype, &[]);
     }
 
     pub(in super::super) fn bytes(&self) -> Vec<u8> {
@@ -159,7 +159,7 @@ fn members_of_anonymous_structures_and_unions_are_found() {
 }
 
 #[test]
-fn what_is_missing_is_named() {
+fn error_names_the_missing_type_or_member() {
     let blob = sample().bytes();
     let btf = Btf::parse(&blob, &WANTED).unwrap();
     let text = |missing: BtfMissing| missing.to_string();
@@ -182,7 +182,7 @@ fn a_bit_field_is_refused() {
     let int = blob.int("int", 4);
     let name = blob.string("flag");
     let structure = blob.string("bits");
-    // kind_flag: the place's upper byte is the width.
+    // kind_flag: the position's upper byte is the width.
     blob.words(&[structure, 1 << 31 | 4 << 24 | 1, 4, name, int, 1 << 24 | 8]);
     let blob = blob.bytes();
     let btf = Btf::parse(&blob, &WANTED).unwrap();
@@ -200,7 +200,7 @@ fn tracepoints_have_their_arguments_without_the_first() {
     assert_eq!(btf.tracepoint("none"), None);
 }
 
-/// Its types go on with the kernel's numbers, and its strings where the kernel's end.
+/// The types of a module continue the kernel's numbers, and its strings begin where the kernel's end.
 #[test]
 fn a_modules_types_refer_to_those_of_the_kernel() {
     let kernel = sample();
@@ -221,8 +221,8 @@ fn a_modules_types_refer_to_those_of_the_kernel() {
     for end in 0..module.len() {
         assert!(kernel.parse_module(&module[..end], &WANTED).is_err(), "cut at {end}");
     }
-    // Without the kernel's types its own are not found, and nothing panics.
-    ask_everything(&module);
+    // Without the kernel's types the module's own are not found, and nothing panics.
+    query_everything(&module);
 }
 
 #[test]
@@ -241,7 +241,7 @@ fn functions_have_all_their_arguments() {
 }
 
 #[test]
-fn types_that_refer_to_themselves_end_in_nothing() {
+fn types_that_refer_to_themselves_are_not_found() {
     let mut blob = Blob::new();
     let itself = blob.next;
     blob.typedef("btf_trace_loop", itself);
@@ -257,7 +257,7 @@ fn types_that_refer_to_themselves_end_in_nothing() {
 }
 
 #[test]
-fn a_structure_that_has_itself_inside_many_times_is_given_up() {
+fn search_in_a_structure_that_contains_itself_ends() {
     let mut blob = Blob::new();
     let itself = blob.next;
     blob.structure("outer", 8, &[("", itself, 0); 64]);
@@ -273,11 +273,11 @@ fn a_foreign_blob_is_refused_with_its_reason() {
     assert_eq!(error(&[0; 64]), "no BTF: begins with 0x0000");
     let mut unknown = Blob::new();
     unknown.int("int", 4);
-    unknown.one("new", 31, 0, 0, &[]);
+    unknown.push_type("new", 31, 0, 0, &[]);
     assert_eq!(error(&unknown.bytes()), "BTF type 2 is of unknown kind 31");
 }
 
-fn ask_everything(blob: &[u8]) {
+fn query_everything(blob: &[u8]) {
     let Ok(btf) = Btf::parse(blob, &WANTED) else {
         return;
     };
@@ -291,7 +291,7 @@ fn ask_everything(blob: &[u8]) {
 }
 
 #[test]
-fn every_beginning_of_a_blob_is_an_error() {
+fn every_truncated_blob_is_an_error() {
     let blob = sample().bytes();
     for end in 0..blob.len() {
         assert!(Btf::parse(&blob[..end], &WANTED).is_err(), "cut at {end}");
@@ -302,11 +302,11 @@ proptest! {
     #[test]
     fn garbled_blobs_never_panic(changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..12)) {
         let mut blob = sample().bytes();
-        for (place, value) in changes {
-            let place = place.index(blob.len());
-            blob[place] = value;
+        for (position, value) in changes {
+            let position = position.index(blob.len());
+            blob[position] = value;
         }
-        ask_everything(&blob);
+        query_everything(&blob);
     }
 
     #[test]
@@ -318,6 +318,6 @@ proptest! {
         blob[16..20].copy_from_slice(&0_u32.to_ne_bytes());
         blob[20..24].copy_from_slice(&len.to_ne_bytes());
         blob.extend(noise);
-        ask_everything(&blob);
+        query_everything(&blob);
     }
 }

@@ -9,7 +9,7 @@ use super::*;
 
 const PAGE: u64 = 4096;
 
-/// A record of zeros with a right header.
+/// A record of zeros with a valid header.
 fn record(kind: Kind, bytes: usize) -> Vec<u8> {
     let mut record = vec![0; bytes];
     put(&mut record, offset_of!(Header, kind), &(kind as u16).to_ne_bytes());
@@ -28,7 +28,7 @@ fn put(record: &mut [u8], place: usize, bytes: &[u8]) {
 const STAMP: Stamp = Stamp { ktime_ns: 1234, cpu: 3, seq: 9 };
 
 #[test]
-fn a_kernel_kill_tells_growth_in_pages_of_memory_and_in_bytes_of_a_disk() {
+fn growth_of_a_kernel_kill_is_in_pages_for_memory_and_bytes_for_disk() {
     for (cause, grown) in [(KernelKillCause::Memory, 3 * PAGE), (KernelKillCause::Disk, 3)] {
         let mut bytes = record(Kind::KernelKill, size_of::<raw::KernelKill>());
         put(&mut bytes, offset_of!(raw::KernelKill, generation), &7_u64.to_ne_bytes());
@@ -43,7 +43,7 @@ fn a_kernel_kill_tells_growth_in_pages_of_memory_and_in_bytes_of_a_disk() {
 }
 
 #[test]
-fn a_crossing() {
+fn threshold_crossing_is_decoded() {
     let mut bytes = record(Kind::ThresholdCrossed, size_of::<raw::ThresholdCrossed>());
     for (place, value) in [
         (offset_of!(raw::ThresholdCrossed, cgroup_id), 11_u64),
@@ -86,7 +86,7 @@ fn a_crossing() {
 }
 
 #[test]
-fn a_crossing_of_a_disk() {
+fn disk_threshold_crossing_is_decoded() {
     let mut bytes = record(Kind::DiskThresholdCrossed, size_of::<raw::DiskThresholdCrossed>());
     for (place, value) in [
         (offset_of!(raw::DiskThresholdCrossed, generation), 11_u64),
@@ -120,7 +120,7 @@ fn a_crossing_of_a_disk() {
 }
 
 #[test]
-fn a_kill_with_what_is_known_and_without_what_is_not() {
+fn unknown_fields_of_an_oom_kill_are_none() {
     let mut bytes = record(Kind::OomKill, size_of::<raw::OomKill>());
     put(&mut bytes, offset_of!(raw::OomKill, comm), b"java\0garbage");
     put(&mut bytes, offset_of!(raw::OomKill, tgid), &77_u32.to_ne_bytes());
@@ -156,7 +156,7 @@ fn a_kill_with_what_is_known_and_without_what_is_not() {
     assert_eq!((kill.context, kill.trigger_memcg), (None, None));
     assert_eq!(kill.path_below(42), None);
 
-    // The victim's own group counted no kill.
+    // The victim's own cgroup counted no kill.
     let first = offset_of!(raw::OomKill, chain) + offset_of!(raw::Ancestor, flags);
     put(&mut bytes, first, &flags.to_ne_bytes());
     assert!(matches!(decode(&bytes, PAGE), Ok(Event::OomMark(_))));
@@ -168,7 +168,7 @@ fn a_kill_with_what_is_known_and_without_what_is_not() {
 }
 
 #[test]
-fn a_kill_of_which_the_kernel_said_whose_limit_it_was() {
+fn oom_kill_with_the_owner_of_the_limit_is_decoded() {
     let mut bytes = record(Kind::OomKill, size_of::<raw::OomKill>());
     for (place, value) in [
         (offset_of!(raw::OomKill, trigger_memcg), 7_u64),
@@ -199,31 +199,31 @@ fn a_kill_of_which_the_kernel_said_whose_limit_it_was() {
     assert_eq!(kill.context, Some(OomContext { owner: Some(owner), ktime_ns: 1200 }));
     assert_eq!((kill.trigger_memcg, kill.trigger_comm_lossy().to_string()), (Some(7), "dd".to_owned()));
     assert_eq!(kill.chain.iter().map(|group| group.oom_group).collect::<Vec<_>>(), [true, false, false]);
-    let way = |kill: &OomKill, top| {
-        let way = kill.path_below(top)?;
-        Some(way.iter().map(|(id, name)| format!("{id} {}", name.display())).collect::<Vec<_>>())
+    let path = |kill: &OomKill, top| {
+        let path = kill.path_below(top)?;
+        Some(path.iter().map(|(id, name)| format!("{id} {}", name.display())).collect::<Vec<_>>())
     };
-    assert_eq!(way(&kill, 12), Some(vec!["11 pod".to_owned(), "10 container".to_owned()]));
-    assert_eq!(way(&kill, 11), Some(vec!["10 container".to_owned()]));
-    assert_eq!((way(&kill, 10), way(&kill, 13)), (Some(Vec::new()), None));
+    assert_eq!(path(&kill, 12), Some(vec!["11 pod".to_owned(), "10 container".to_owned()]));
+    assert_eq!(path(&kill, 11), Some(vec!["10 container".to_owned()]));
+    assert_eq!((path(&kill, 10), path(&kill, 13)), (Some(Vec::new()), None));
 
     put(&mut bytes, offset_of!(raw::OomKill, owner_id), &0_u64.to_ne_bytes());
-    // A name that fills its room may have gone on.
+    // A name that fills its buffer may be cut off.
     put(&mut bytes, offset_of!(raw::OomKill, names) + NAME_BYTES, &[b'x'; NAME_BYTES]);
     let kill = decoded(&bytes);
     assert_eq!(kill.context, Some(OomContext { owner: None, ktime_ns: 1200 }));
-    assert_eq!((way(&kill, 12), way(&kill, 11).is_some()), (None, true));
+    assert_eq!((path(&kill, 12), path(&kill, 11).is_some()), (None, true));
 }
 
 #[test]
-fn a_new_cgroup() {
+fn creation_of_a_cgroup_is_decoded() {
     let mut bytes = record(Kind::CgroupCreated, size_of::<raw::CgroupChange>());
     put(&mut bytes, offset_of!(raw::CgroupChange, id), &5_u64.to_ne_bytes());
     assert_eq!(decode(&bytes, PAGE), Ok(Event::CgroupCreated(CgroupChange { stamp: STAMP, id: 5 })));
 }
 
 #[test]
-fn an_alarm_about_tasks() {
+fn task_alarm_is_decoded() {
     let mut bytes = record(Kind::TaskAlarm, size_of::<raw::TaskAlarm>());
     for (place, value) in [
         (offset_of!(raw::TaskAlarm, memcg_id), 5_u64),
@@ -258,7 +258,7 @@ fn an_alarm_about_tasks() {
 }
 
 #[test]
-fn what_is_no_record_is_refused_with_its_reason() {
+fn invalid_record_is_refused_with_the_reason() {
     let whole = record(Kind::ThresholdCrossed, size_of::<raw::ThresholdCrossed>());
     let error = |bytes: &[u8]| decode(bytes, PAGE).unwrap_err().to_string();
     assert_eq!(error(&[]), "record of 0 bytes ends early");
@@ -305,7 +305,7 @@ proptest! {
     }
 
     #[test]
-    fn a_record_of_another_length_is_no_event((kind, bytes) in sizes(), len in 0_usize..3700) {
+    fn record_of_the_wrong_length_is_an_error((kind, bytes) in sizes(), len in 0_usize..3700) {
         prop_assume!(len != bytes);
         let mut record = record(kind, bytes.max(len));
         record.truncate(len);

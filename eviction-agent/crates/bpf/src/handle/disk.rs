@@ -1,4 +1,4 @@
-//! Thresholds on file systems, and what memory cgroups take of them.
+//! Thresholds on file systems, and how much of them memory cgroups use.
 
 use aya::Ebpf;
 use aya::maps::{Array, HashMap as BpfHashMap, MapData, MapError};
@@ -12,7 +12,7 @@ use super::{BpfHandle, Generation};
 use crate::EventClass;
 use crate::sys::MapEntry;
 
-/// What may be taken of a file system before it is reported; `None` never.
+/// How much of a file system may be taken before it is reported; `None` for no report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskHeadroom {
     /// Bytes.
@@ -21,13 +21,13 @@ pub struct DiskHeadroom {
     pub inodes: Option<u64>,
 }
 
-/// What the tasks of a memory cgroup took of a file system less what they gave back, since the first
-/// threshold on it. Those of a removed cgroup are its parent's.
+/// What the tasks of a memory cgroup took of a file system less what they freed, since the first threshold on
+/// it. The usage of a removed cgroup counts for its parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskUsage {
     /// The memory cgroup.
     pub cgroup: u64,
-    /// The file system, as `st_dev` of its files has it.
+    /// The file system, as `st_dev` of its files.
     pub device: u64,
     /// Bytes; negative if they freed what others had taken.
     pub bytes: i64,
@@ -41,26 +41,26 @@ pub enum SetDiskThresholdError {
     /// No program that counts is attached.
     #[error("no program for disks is attached")]
     Absent,
-    /// There are thresholds on as many others as there can be.
+    /// The maximum number of other file systems have thresholds.
     #[error("thresholds on {DISKS} file systems are set already")]
     Full,
-    /// The kernel has refused it.
+    /// The kernel refused the threshold.
     #[error("set the threshold on device {device}")]
     Map {
         /// `st_dev` of the file system.
         device: u64,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: MapError,
     },
 }
 
-/// The maps, and what is in them.
+/// The maps for disks, and the use of their slots.
 pub(crate) struct DiskMaps {
     thresholds: Array<MapData, MapEntry<DiskThreshold>>,
     totals: Array<MapData, MapEntry<DiskTotal>>,
     usage: BpfHashMap<MapData, MapEntry<DiskUser>, MapEntry<CountedUsage>>,
-    /// Which file system has which slot, and the generation that is set on it.
+    /// The file system of each slot, and the generation of its threshold.
     slots: [Option<(u64, u64)>; DISKS as usize],
 }
 
@@ -79,7 +79,7 @@ impl DiskMaps {
     fn slot_of(&self, device: u64) -> Option<u32> {
         (0_u32..)
             .zip(&self.slots)
-            .find(|(_, slot)| slot.is_some_and(|(its, _)| its == device))
+            .find(|(_, slot)| slot.is_some_and(|(slot_device, _)| slot_device == device))
             .map(|(at, _)| at)
     }
 
@@ -87,7 +87,7 @@ impl DiskMaps {
         self.totals.get(&slot, 0).map(|MapEntry(total)| total)
     }
 
-    /// Gives a file system a slot in which nothing is counted.
+    /// Finds a free slot and clears its counts.
     fn new_slot(&mut self) -> Result<Option<u32>, MapError> {
         let free = (0_u32..).zip(&self.slots).find(|(_, slot)| slot.is_none()).map(|(at, _)| at);
         if let Some(slot) = free {
@@ -102,22 +102,22 @@ impl DiskMaps {
 }
 
 impl BpfHandle {
-    /// Whether thresholds on disks can be set.
+    /// Returns whether thresholds on disks can be set.
     pub fn has_disks(&self) -> bool {
         let counts = [EventClass::Disk, EventClass::DiskXfs].map(EventClass::name);
         self.sources().iter().any(|info| counts.contains(&info.source))
     }
 
-    /// What was taken of a file system so far: to be asked before it is read. Nothing where no threshold
-    /// is on it.
+    /// Returns what was taken of a file system so far. Must be called before the file system is read. Returns
+    /// `None` without a threshold on it.
     pub fn disk_total(&self, device: u64) -> Option<DiskTotal> {
         let disks = &self.maps.disks;
         disks.total(disks.slot_of(device)?).ok()
     }
 
-    /// Sets a threshold on the file system with this `st_dev`, instead of the one before: when so much was
-    /// taken of it since `since` (since now if that is `None`), that is reported, once for bytes and once
-    /// for inodes. A crossing that came before the call returned may still come, with an earlier generation.
+    /// Sets a threshold on the file system with this `st_dev`, in place of the one before. It is crossed when
+    /// the headroom was used up since `since` (since now if that is `None`), and reported once for bytes and
+    /// once for inodes. A crossing before the call returned may still be reported, with an earlier generation.
     /// From the first call on the file system's blocks and inodes are counted per cgroup
     /// ([`BpfHandle::read_disk_usage`]).
     ///
@@ -161,7 +161,7 @@ impl BpfHandle {
         };
         disks.thresholds.set(slot, MapEntry(threshold), 0).map_err(fail)?;
         if let Some((_, before)) = before {
-            self.withdraw_disk(key, before);
+            self.remove_disk_tokens(key, before);
         }
         Ok(Generation(generation))
     }
@@ -173,17 +173,17 @@ impl BpfHandle {
         let key = kernel_device(device);
         let _ = disks.thresholds.set(slot, MapEntry(NO_THRESHOLD), 0);
         if let Some((_, generation)) = disks.slots[slot as usize].take() {
-            self.withdraw_disk(key, generation);
+            self.remove_disk_tokens(key, generation);
         }
     }
 
-    /// The file systems with a threshold, as `st_dev`.
+    /// Returns the file systems with a threshold, as `st_dev`.
     pub fn disks(&self) -> impl Iterator<Item = u64> + '_ {
         self.maps.disks.slots.iter().flatten().map(|(device, _)| *device)
     }
 
-    /// Reads what each memory cgroup took of each file system with a threshold into `out` (which is
-    /// cleared), in order of cgroup and device.
+    /// Reads what each memory cgroup took of each file system with a threshold into `out` (which is cleared),
+    /// in order of cgroup and device.
     ///
     /// # Errors
     /// If the map cannot be read.
@@ -197,14 +197,14 @@ impl BpfHandle {
             }
         }
         out.sort_unstable_by_key(|usage| (usage.cgroup, usage.device));
-        // A walk of a map that changes may meet an entry twice.
+        // Iterating over a map that changes may return an entry twice.
         out.dedup_by_key(|usage| (usage.cgroup, usage.device));
         Ok(())
     }
 
-    fn withdraw_disk(&mut self, device: u32, generation: u64) {
+    fn remove_disk_tokens(&mut self, device: u32, generation: u64) {
         for token in tokens(device, generation) {
-            // Gone already when it was taken, that is when it fired.
+            // The token is missing if it was taken, that is, if the threshold was crossed.
             let _ = self.maps.fire_tokens.remove(&token);
         }
     }
@@ -227,12 +227,12 @@ const NO_THRESHOLD: DiskThreshold = DiskThreshold {
 /// Bits of the minor number in the kernel's own device numbers (`MINORBITS` in linux/kdev_t.h).
 const MINOR_BITS: u32 = 20;
 
-/// The kernel's number of a device.
+/// Returns the kernel's number of a device.
 pub(super) fn kernel_device(device: u64) -> u32 {
     major(device) << MINOR_BITS | minor(device) & ((1 << MINOR_BITS) - 1)
 }
 
-/// `st_dev` of a device.
+/// Returns `st_dev` of a device.
 pub(crate) fn user_device(device: u32) -> u64 {
     makedev(device >> MINOR_BITS, device & ((1 << MINOR_BITS) - 1))
 }
@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_has_the_kernels_number_and_its_own() {
+    fn device_number_converts_to_the_kernel_form_and_back() {
         for (high, low, kernel) in [(7, 3, 0x70_0003), (259, 65_537, 0x1031_0001), (8, 0, 0x80_0000)] {
             assert_eq!(kernel_device(makedev(high, low)), kernel);
             assert_eq!(user_device(kernel), makedev(high, low));

@@ -1,4 +1,4 @@
-//! The kill order for writers, as the BPF programs have it.
+//! The kill order for processes that write to a disk.
 
 use eviction_common::{DiskKillOrder, DiskTotal};
 
@@ -19,18 +19,18 @@ pub struct ArmedDiskOrder {
 }
 
 impl BpfHandle {
-    /// Whether an order for this file system would be carried out: its blocks are counted, and the hook on
-    /// reservations is attached.
+    /// Returns whether an order for this file system would be carried out: its blocks are counted, and the
+    /// probe on reservations is attached.
     pub fn can_kill_writers(&self, device: u64) -> bool {
         let is_counted = self.disks().any(|counted| counted == device);
         self.has_kernel_kill() && is_counted && self.is_attached(AttachWhen::NearDiskThreshold)
     }
 
-    /// Arms an order instead of the one before: `headroom` bytes were left to the threshold when `since` was taken of the
-    /// file system. From now on until it expires, or another call, a process of the victim may be killed by it, once.
+    /// Arms an order in place of the one before: `headroom` bytes were left to the threshold when `since` was
+    /// read. From now until it expires, or until another call, one process of the victim may be killed by it.
     ///
     /// # Errors
-    /// See [`ArmError`]. Then none is armed.
+    /// See [`ArmError`]. Then no order is armed.
     pub fn arm_disk_kill(
         &mut self,
         order: &ArmedDiskOrder,
@@ -48,7 +48,7 @@ impl BpfHandle {
         let mut order = DiskKillOrder {
             generation,
             victim_id,
-            // With this byte more the threshold is crossed, and not only reached.
+            // With this one byte more the threshold is crossed, and not only reached.
             bytes_limit: bytes_then.saturating_add_unsigned(headroom.saturating_add(1)),
             bytes_then,
             expires_ns,
@@ -59,10 +59,11 @@ impl BpfHandle {
         kernel_kill.disk_order.arm(&mut kernel_kill.tokens, generation, order)
     }
 
-    /// Disarms the order; whether it was carried out before. Then its event comes, if it is not there yet.
+    /// Disarms the order. Returns whether it was carried out before; then its event follows, if it has not
+    /// arrived yet.
     ///
     /// # Errors
-    /// If the map cannot be written. The order expires all the same.
+    /// If the map cannot be written. The order still expires.
     pub fn disarm_disk_kill(&mut self) -> Result<bool, ArmError> {
         let Some(kernel_kill) = &mut self.kernel_kill else { return Ok(false) };
         kernel_kill.disk_order.disarm(&mut kernel_kill.tokens)

@@ -1,4 +1,4 @@
-//! The kill order as the BPF programs have it: arming and disarming it, and how often it was not carried out.
+//! The kill order of the BPF programs: arming and disarming it, and how often a kill was suppressed.
 
 use aya::Pod;
 use aya::maps::{Array, HashMap as BpfHashMap, MapData, MapError, PerCpuArray};
@@ -8,55 +8,55 @@ use thiserror::Error;
 use super::BpfHandle;
 use crate::sys::MapEntry;
 
-/// How many reasons there are not to carry out a kill order at a crossing.
+/// The number of reasons for which a kill at a crossing is suppressed.
 pub const SUPPRESSED_REASONS: usize = Suppressed::ALL.len();
 
-/// How they are called in metrics.
+/// Returns the names of these reasons in metrics.
 pub fn suppressed_reasons() -> [&'static str; SUPPRESSED_REASONS] {
     Suppressed::ALL.map(Suppressed::name)
 }
 
-/// The number of a sample's mark.
+/// The number of a marked sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SampleEpoch(pub(crate) u64);
 
-/// A kill order that the BPF programs are to carry out, in bytes and nanoseconds of `CLOCK_MONOTONIC`.
+/// A kill order for the BPF programs, in bytes and nanoseconds of `CLOCK_MONOTONIC`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArmedOrder {
-    /// The mark of the sample that it was made on.
+    /// The marked sample that the order is based on.
     pub epoch: SampleEpoch,
     /// The victim's cgroup, which is below `level_id`.
     pub victim_id: u64,
-    /// The cgroup whose threshold it is.
+    /// The cgroup that has the threshold.
     pub level_id: u64,
-    /// The working set that must not be exceeded, if the level's page counter has all usage that
-    /// counts: it has not at the root, where tasks may be without a group.
+    /// The working set that must not be exceeded, if the page counter of `level_id` counts all usage. At the
+    /// root it does not, since tasks may be in no cgroup there.
     pub max_working_set: Option<u64>,
-    /// What was left to the threshold at the sample; more than 0.
+    /// The headroom to the threshold at the sample; more than 0.
     pub distance: u64,
-    /// What can be taken from the sample on until page cache must make room, where that is not at the
-    /// level's own limit: at the root, which has none.
+    /// What can be charged from the sample on until page cache must be reclaimed, where that does not happen at
+    /// the limit of `level_id`: at the root, which has none.
     pub room: Option<u64>,
-    /// When it expires.
+    /// When the order expires.
     pub expires_ns: u64,
-    /// Until when usage that stands at the level's limit is taken for page cache that makes room.
+    /// Until when usage that stays at the limit of `level_id` counts as reclaim of page cache.
     pub still_until_ns: u64,
 }
 
-/// The number of a kill order; greater than that of every one before.
+/// The number of a kill order; greater than that of every earlier one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OrderNumber(pub u64);
 
 /// Why no kill order is armed.
 #[derive(Debug, Error)]
 pub enum ArmError {
-    /// The programs were loaded without it, or this kernel does not show them what they need.
+    /// The programs were loaded without kernel kill, or this kernel does not show them what they need.
     #[error("the programs were loaded without kernel kill")]
     Absent,
-    /// A distance of nothing: any process would have grown by as much.
+    /// The headroom is 0: any process would have grown by as much.
     #[error("arm a kill order at the threshold itself")]
     NoDistance,
-    /// The kill order before was carried out, and its event comes.
+    /// The kill order before was carried out; its event follows.
     #[error("the kill order before was carried out")]
     CarriedOut,
     /// A map could not be written.
@@ -64,7 +64,7 @@ pub enum ArmError {
     Map(#[from] MapError),
 }
 
-/// Numbers of samples and kill orders that were given.
+/// The last numbers that were given to samples and kill orders.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LastOrderNumbers {
     pub(crate) epoch: u64,
@@ -86,14 +86,14 @@ pub(crate) struct KernelKillMaps {
 /// Tokens of armed orders, by their numbers.
 type Tokens = BpfHashMap<MapData, u64, u8>;
 
-/// The map of an order, and which one is armed. A program that does not get the token of an order kills no process,
-/// whatever the order says.
+/// The map of an order, and the number of the armed one. A program that does not get the token of an order
+/// kills no process, whatever the order contains.
 pub(crate) struct OrderMap<T>
 where
     MapEntry<T>: Pod,
 {
     map: Array<MapData, MapEntry<T>>,
-    /// No order.
+    /// The value for no order.
     none: T,
     armed: Option<u64>,
 }
@@ -106,25 +106,25 @@ where
         Self { map, none, armed: None }
     }
 
-    /// Arms an order, while none is armed.
+    /// Arms an order. No other one may be armed.
     pub(super) fn arm(
         &mut self,
         tokens: &mut Tokens,
         number: u64,
         order: T,
     ) -> Result<OrderNumber, ArmError> {
-        // The token first: without it nothing is carried out, and it alone does nothing.
+        // The token first: without it no order is carried out, and alone it has no effect.
         tokens.insert(number, 1, 0)?;
         self.armed = Some(number);
         if let Err(error) = self.map.set(0, MapEntry(order), 0) {
-            // It expires, if it is there at all.
+            // The order expires, if it was written at all.
             let _ = self.disarm(tokens);
             return Err(error.into());
         }
         Ok(OrderNumber(number))
     }
 
-    /// Disarms the order; whether it was carried out before: then its token is gone.
+    /// Disarms the order. Returns whether it was carried out before; then its token is missing.
     pub(super) fn disarm(&mut self, tokens: &mut Tokens) -> Result<bool, ArmError> {
         let Some(number) = self.armed.take() else { return Ok(false) };
         let removed = tokens.remove(&number);
@@ -138,13 +138,13 @@ where
 }
 
 impl BpfHandle {
-    /// Whether a kill order can be armed.
+    /// Returns whether a kill order can be armed.
     pub fn has_kernel_kill(&self) -> bool {
         self.kernel_kill.is_some()
     }
 
-    /// Marks a sample of this cgroup, just after it was read: what a process and the cgroup grow from
-    /// now on counts against the distance to the threshold.
+    /// Marks a sample of this cgroup, just after it was read: growth of a process and of the cgroup from now on
+    /// counts against the headroom to the threshold.
     ///
     /// # Errors
     /// See [`ArmError`].
@@ -157,13 +157,13 @@ impl BpfHandle {
         Ok(SampleEpoch(kernel_kill.last_epoch))
     }
 
-    /// Arms a kill order instead of the one before. From now on until it expires, or another
-    /// call, a process of the victim may be killed by it, once.
+    /// Arms a kill order in place of the one before. From now until it expires, or until another call, one
+    /// process of the victim may be killed by it.
     ///
     /// Bytes are rounded to pages so that no process is killed too early.
     ///
     /// # Errors
-    /// See [`ArmError`]. Then none is armed.
+    /// See [`ArmError`]. Then no order is armed.
     pub fn arm_kill(&mut self, armed: &ArmedOrder) -> Result<OrderNumber, ArmError> {
         let page = self.page_bytes;
         if self.disarm_kill()? {
@@ -185,7 +185,7 @@ impl BpfHandle {
         }
         kernel_kill.last_order += 1;
         let generation = kernel_kill.last_order;
-        // With this page more the threshold is crossed, and not only reached.
+        // With this one page more the threshold is crossed, and not only reached.
         let growth = distance / page + 1;
         let mut order = KillOrder {
             generation,
@@ -203,17 +203,18 @@ impl BpfHandle {
         kernel_kill.order.arm(&mut kernel_kill.tokens, generation, order)
     }
 
-    /// Disarms the kill order; whether it was carried out before. Then its event comes, if it is not there yet.
+    /// Disarms the kill order. Returns whether it was carried out before; then its event follows, if it has not
+    /// arrived yet.
     ///
     /// # Errors
-    /// If a map cannot be written. The kill order expires all the same.
+    /// If a map cannot be written. The kill order still expires.
     pub fn disarm_kill(&mut self) -> Result<bool, ArmError> {
         let Some(kernel_kill) = &mut self.kernel_kill else { return Ok(false) };
         kernel_kill.order.disarm(&mut kernel_kill.tokens)
     }
 
-    /// The numbers that were given last: programs that are loaded in the place of these go on from them,
-    /// so that a record of either tells which kill order it is of. None were given without kernel kill.
+    /// Returns the last numbers. Programs that are loaded in place of these continue from them, so that each
+    /// record identifies its kill order. Without kernel kill the numbers are 0.
     pub fn last_numbers(&self) -> LastOrderNumbers {
         let numbers = |kernel_kill: &KernelKillMaps| LastOrderNumbers {
             epoch: kernel_kill.last_epoch,
@@ -222,18 +223,19 @@ impl BpfHandle {
         self.kernel_kill.as_ref().map(numbers).unwrap_or_default()
     }
 
-    /// Goes on from the numbers of earlier programs.
+    /// Continues from the numbers of earlier programs.
     pub fn continue_from(&mut self, last: LastOrderNumbers) {
         if let Some(kernel_kill) = &mut self.kernel_kill {
             (kernel_kill.last_epoch, kernel_kill.last_order) = (last.epoch, last.order);
         }
     }
 
-    /// The same, and samples are not marked any more: no threshold is near, and inspecting charges costs.
+    /// Disarms the kill order and stops marking samples: no threshold is near, and inspecting charges costs
+    /// time.
     ///
     /// # Errors
     /// As [`BpfHandle::disarm_kill`].
-    pub fn end_marks(&mut self) -> Result<(), ArmError> {
+    pub fn stop_marking_samples(&mut self) -> Result<(), ArmError> {
         self.disarm_kill()?;
         if let Some(kernel_kill) = &mut self.kernel_kill
             && kernel_kill.is_marked
@@ -244,7 +246,7 @@ impl BpfHandle {
         Ok(())
     }
 
-    /// For how many kill orders (and CPUs) a crossing was not answered, by reason.
+    /// Returns for how many kill orders (and CPUs) the kill at a crossing was suppressed, by reason.
     ///
     /// # Errors
     /// If the map cannot be read.

@@ -1,5 +1,5 @@
-//! What the kernel side counts per cgroup: tasks made and ended, time spent in reclaim; what it is to
-//! tell of too many tasks; and the sweep of what is left of cgroups that are absent.
+//! Counters per cgroup: tasks created and ended, time spent in reclaim. Also the alarms about too many tasks,
+//! and the cleanup of entries of removed cgroups.
 
 use std::collections::HashSet;
 
@@ -18,51 +18,51 @@ use crate::sys::MapEntry;
 /// Tasks that a cgroup made and ended since the programs were attached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TaskCount {
-    /// Tasks (threads included) made.
+    /// Tasks (threads included) that were created.
     pub forks: u64,
-    /// Tasks ended.
+    /// Tasks that ended.
     pub exits: u64,
-    /// Processes made.
+    /// Processes that were created.
     pub process_forks: u64,
     /// Processes whose first thread ended.
     pub process_exits: u64,
-    /// Programs started (`execve`).
+    /// Programs that were started (`execve`).
     pub execs: u64,
 }
 
-/// What the tasks of a cgroup spent in memcg direct reclaim since the programs were attached. It is
-/// theirs who waited; the limit may be that of a cgroup above.
+/// The time that the tasks of a cgroup spent in memcg direct reclaim since the programs were attached. It
+/// counts for the cgroup of the waiting task; the limit may be that of a cgroup above.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReclaimTime {
-    /// How often.
+    /// How often tasks reclaimed.
     pub count: u64,
-    /// Nanoseconds, all tasks together: it may be more than the time that passed.
+    /// Nanoseconds of all tasks together: it may exceed the time that passed.
     pub ns: u64,
     /// Bytes that were reclaimed.
     pub reclaimed: u64,
 }
 
-/// How many tasks the node may have before it is told.
+/// The number of tasks that the node may have before it is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodePidThreshold {
-    /// The whole machine: so many more than now.
+    /// For the whole machine: so many more than now.
     More(u64),
-    /// A group of the pids controller, by the id of its directory there: so many in all.
+    /// For a cgroup of the pids controller, by the id of its directory there: so many in total.
     Group {
-        /// The group.
+        /// The cgroup.
         id: u64,
-        /// How many.
+        /// The number of tasks.
         tasks: u64,
     },
 }
 
-/// How many forks in a window are so many in a second.
+/// Converts forks per second to forks per window.
 pub(crate) fn forks_in_window(per_second: u32) -> u32 {
     let windows = 1_000_000_000 / STORM_WINDOW_NS as u32;
     match per_second {
         0 => 0,
-        // One fork alone is in no hurry.
-        some => (some / windows).max(2),
+        // A single fork is not a storm.
+        forks => (forks / windows).max(2),
     }
 }
 
@@ -75,7 +75,7 @@ pub(crate) struct TaskCounterMaps {
     pid_threshold: Array<MapData, MapEntry<PidThreshold>>,
     host_tasks: Array<MapData, MapEntry<HostTasks>>,
     generation: u64,
-    /// What the sweep before found of cgroups that are not there.
+    /// The ids that the previous sweep found without a cgroup.
     absent_before: HashSet<u64>,
 }
 
@@ -99,8 +99,8 @@ impl TaskCounterMaps {
 }
 
 impl BpfHandle {
-    /// What the tasks of this memory cgroup did since the programs were attached; zero for a
-    /// cgroup that did nothing. Those of cgroups below it are not counted in.
+    /// Returns what the tasks of this memory cgroup did since the programs were attached; zero for a cgroup
+    /// that did nothing. Cgroups below it are not included.
     ///
     /// # Errors
     /// If the map cannot be read.
@@ -112,7 +112,8 @@ impl BpfHandle {
         }
     }
 
-    /// The same of every memory cgroup that did anything, in no order, into `out` (which is cleared).
+    /// Reads the task count of every memory cgroup that did anything, in no order, into `out` (which is
+    /// cleared).
     ///
     /// # Errors
     /// If the map cannot be read.
@@ -125,8 +126,8 @@ impl BpfHandle {
         Ok(())
     }
 
-    /// What the tasks of this memory cgroup spent in reclaim; zero for one that did not. Those of
-    /// cgroups below it are not counted in.
+    /// Returns what the tasks of this memory cgroup spent in reclaim; zero if they did not reclaim. Cgroups
+    /// below it are not included.
     ///
     /// # Errors
     /// If the map cannot be read.
@@ -138,7 +139,7 @@ impl BpfHandle {
         }
     }
 
-    /// The same of every memory cgroup whose tasks reclaimed, in no order, into `out` (which is
+    /// Reads the reclaim time of every memory cgroup whose tasks reclaimed, in no order, into `out` (which is
     /// cleared).
     ///
     /// # Errors
@@ -152,7 +153,7 @@ impl BpfHandle {
         Ok(())
     }
 
-    /// How many tasks that were in this memory cgroup when they began to reclaim are at it.
+    /// Returns how many tasks are reclaiming that were in this memory cgroup when they began.
     ///
     /// # Errors
     /// If the map cannot be read.
@@ -170,7 +171,7 @@ impl BpfHandle {
         ReclaimTime { count, ns, reclaimed: reclaimed.saturating_mul(self.page_bytes) }
     }
 
-    /// Forks and exits of the whole machine since the programs were attached.
+    /// Returns the forks and exits of the whole machine since the programs were attached.
     ///
     /// # Errors
     /// If the map cannot be read.
@@ -178,18 +179,18 @@ impl BpfHandle {
         self.maps.task_counters.host_tasks.get(&0, 0).map(|MapEntry(tasks)| tasks)
     }
 
-    /// Arms the node's own line instead of the one before: it is told once, at the first fork that
-    /// finds so many tasks. `None` disarms it.
+    /// Sets the node's threshold in place of the one before. It is reported once, at the first fork that finds
+    /// so many tasks. `None` removes it.
     ///
     /// # Errors
     /// If a map cannot be read or written.
-    pub fn set_pid_threshold(&mut self, line: Option<NodePidThreshold>) -> Result<(), MapError> {
+    pub fn set_pid_threshold(&mut self, threshold: Option<NodePidThreshold>) -> Result<(), MapError> {
         let net = self.host_tasks()?.net();
         let maps = &mut self.maps.task_counters;
         let before = alarm_key(maps.generation, Alarm::NodeTasks);
         maps.generation += 1;
         let armed = PidThreshold { generation: maps.generation, ..PidThreshold::NONE };
-        let armed = match line {
+        let armed = match threshold {
             None => PidThreshold::NONE,
             Some(NodePidThreshold::More(tasks)) => {
                 PidThreshold { host_threshold: net.saturating_add_unsigned(tasks), ..armed }
@@ -199,11 +200,11 @@ impl BpfHandle {
             }
         };
         maps.pid_threshold.set(0, MapEntry(armed), 0)?;
-        forget(&mut maps.alarms_sent, &before)
+        remove_if_present(&mut maps.alarms_sent, &before)
     }
 
-    /// Lets alarms that were told before `before_ns` (nanoseconds of `CLOCK_MONOTONIC`) be told
-    /// again, if there still is a reason.
+    /// Lets alarms that were sent before `before_ns` (nanoseconds of `CLOCK_MONOTONIC`) be sent again, if there
+    /// still is a reason.
     ///
     /// # Errors
     /// If the map cannot be read or written.
@@ -211,20 +212,19 @@ impl BpfHandle {
         let maps = &mut self.maps.task_counters;
         let node = Alarm::NodeTasks as u32;
         let old = maps.alarms_sent.iter().filter_map(|entry| match entry {
-            // The node's own goes with its arming.
+            // The alarm of the node is removed with its threshold.
             Ok((MapEntry(key), sent_ns)) => {
                 (sent_ns < before_ns && key.alarm != node).then_some(Ok(MapEntry(key)))
             }
             Err(error) => Some(Err(error)),
         });
         let old: Vec<_> = old.collect::<Result<_, _>>()?;
-        old.iter().try_for_each(|key| forget(&mut maps.alarms_sent, key))
+        old.iter().try_for_each(|key| remove_if_present(&mut maps.alarms_sent, key))
     }
 
-    /// Takes out what is kept of memory cgroups that are absent: rmdir does it too, but a task that
-    /// was moved may put something in behind it. Only what two sweeps in a row find of a cgroup that is
-    /// not there goes, since `exists` may know less than the kernel for a moment. Gives how
-    /// many entries went.
+    /// Removes the entries of memory cgroups that do not exist. rmdir removes them too, but a task that was
+    /// moved may add an entry afterwards. Only entries that two sweeps in a row find without a cgroup are
+    /// removed, since `exists` may be behind the kernel for a moment. Returns how many entries were removed.
     ///
     /// # Errors
     /// If a map cannot be read or written.
@@ -232,7 +232,7 @@ impl BpfHandle {
         let Self { maps, .. } = self;
         let task_counters = &mut maps.task_counters;
         let mut absent = HashSet::new();
-        let mut note_absent = |keys: MapKeys<'_, u64>| -> Result<(), MapError> {
+        let mut record_absent = |keys: MapKeys<'_, u64>| -> Result<(), MapError> {
             for id in keys {
                 let id = id?;
                 if !exists(id) {
@@ -241,9 +241,9 @@ impl BpfHandle {
             }
             Ok(())
         };
-        note_absent(task_counters.task_stats.keys())?;
-        note_absent(task_counters.reclaim_time.keys())?;
-        note_absent(task_counters.oom_counts.keys())?;
+        record_absent(task_counters.task_stats.keys())?;
+        record_absent(task_counters.reclaim_time.keys())?;
+        record_absent(task_counters.oom_counts.keys())?;
         let mut removed = 0;
         let absent_before = std::mem::take(&mut task_counters.absent_before);
         for id in absent.intersection(&absent_before) {
@@ -251,27 +251,27 @@ impl BpfHandle {
             removed += removed_count(task_counters.reclaim_time.remove(id))?;
             removed += removed_count(task_counters.oom_counts.remove(id))?;
             let storm = alarm_key(*id, Alarm::ForkStorm);
-            forget(&mut task_counters.alarms_sent, &storm)?;
+            remove_if_present(&mut task_counters.alarms_sent, &storm)?;
         }
         absent.retain(|id| !absent_before.contains(id));
         task_counters.absent_before = absent;
         Ok(removed)
     }
 
-    /// Whether any of the maps that [`Self::sweep`] cleans holds something of this memory cgroup.
+    /// Returns whether any of the maps that [`Self::sweep`] cleans has an entry of this memory cgroup.
     ///
     /// # Errors
     /// If a map cannot be read.
     pub fn has_entries(&self, id: u64) -> Result<bool, MapError> {
         let task_counters = &self.maps.task_counters;
-        let holds = |found: Result<(), MapError>| match found {
+        let has_entry = |found: Result<(), MapError>| match found {
             Ok(()) => Ok(true),
             Err(error) if is_absent(&error) => Ok(false),
             Err(error) => Err(error),
         };
-        Ok(holds(task_counters.task_stats.get(&id, 0).map(drop))?
-            || holds(task_counters.reclaim_time.get(&id, 0).map(drop))?
-            || holds(task_counters.oom_counts.get(&id, 0).map(drop))?)
+        Ok(has_entry(task_counters.task_stats.get(&id, 0).map(drop))?
+            || has_entry(task_counters.reclaim_time.get(&id, 0).map(drop))?
+            || has_entry(task_counters.oom_counts.get(&id, 0).map(drop))?)
     }
 }
 
@@ -284,7 +284,7 @@ fn alarm_key(id: u64, alarm: Alarm) -> MapEntry<AlarmKey> {
     MapEntry(AlarmKey { id, alarm: alarm as u32, pad: 0 })
 }
 
-/// How many went: none where the kernel's own cleaning was first.
+/// Returns how many entries were removed: 0 if the kernel's own cleanup was first.
 fn removed_count(removed: Result<(), MapError>) -> Result<u64, MapError> {
     match removed {
         Ok(()) => Ok(1),
@@ -293,7 +293,7 @@ fn removed_count(removed: Result<(), MapError>) -> Result<u64, MapError> {
     }
 }
 
-fn forget<K, V: Pod>(map: &mut BpfHashMap<MapData, K, V>, key: &K) -> Result<(), MapError>
+fn remove_if_present<K, V: Pod>(map: &mut BpfHashMap<MapData, K, V>, key: &K) -> Result<(), MapError>
 where
     K: Pod,
 {
@@ -313,7 +313,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rate_of_forks_is_taken_over_a_window_and_none_is_no_storm() {
+    fn forks_per_second_are_converted_to_forks_per_window() {
         assert_eq!([0, 1, 5_000, u32::MAX].map(forks_in_window), [0, 2, 500, u32::MAX / 10]);
     }
 }

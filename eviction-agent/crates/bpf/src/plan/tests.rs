@@ -1,4 +1,4 @@
-//! Plans for kernels made up.
+//! Plans for invented kernels.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ fn xfs_iomap_alloc() -> Vec<Argument> {
 }
 
 /// A kernel that has everything.
-fn rich() -> KernelFacts {
+fn complete_kernel() -> KernelFacts {
     let task = || structure("task_struct");
     let inode = || structure("inode");
     let tracepoints = BTreeMap::from([
@@ -78,7 +78,7 @@ fn btf(facts: &mut KernelFacts) -> &mut BtfFacts {
     facts.btf.as_mut().unwrap()
 }
 
-/// The candidates of each class, and the reasons against the others.
+/// Returns the candidates of each class, and the reasons against the others.
 fn described(facts: &KernelFacts, choice: &BackendSelection) -> Vec<String> {
     plan(facts, choice)
         .iter()
@@ -91,9 +91,9 @@ fn described(facts: &KernelFacts, choice: &BackendSelection) -> Vec<String> {
 }
 
 #[test]
-fn a_rich_kernel_gets_the_best_method_of_each_class() {
+fn complete_kernel_gets_the_best_method_of_each_class() {
     assert_eq!(
-        described(&rich(), &BackendSelection::default()),
+        described(&complete_kernel(), &BackendSelection::default()),
         [
             "charge: fexit page_counter_try_charge, kprobe page_counter_try_charge, tp_btf mod_memcg_state | argument 3 of rss_stat is absent, not number",
             "charge near: fexit page_counter_uncharge, kprobe page_counter_uncharge, tp_btf count_memcg_events | ",
@@ -109,8 +109,8 @@ fn a_rich_kernel_gets_the_best_method_of_each_class() {
 }
 
 #[test]
-fn an_old_kernel_is_told_by_its_prototypes_not_by_its_version() {
-    let mut facts = rich();
+fn methods_for_an_old_kernel_are_chosen_by_its_prototypes() {
+    let mut facts = complete_kernel();
     btf(&mut facts).tracepoints.remove("mod_memcg_state");
     btf(&mut facts).functions.remove("page_counter_charge");
     let counted = vec![structure("mm_struct"), Argument::Number, Argument::Number];
@@ -135,31 +135,31 @@ fn an_old_kernel_is_told_by_its_prototypes_not_by_its_version() {
 }
 
 #[test]
-fn an_on_demand_probe_goes_with_its_method() {
-    let beside = |charge: &str| {
-        let mut near = plan(&rich(), &BackendSelection::default()).remove(1);
-        near.only_with(charge);
+fn on_demand_probe_is_planned_only_with_its_method() {
+    let probes_for = |charge: &str| {
+        let mut near = plan(&complete_kernel(), &BackendSelection::default()).remove(1);
+        near.retain_probes_for(charge);
         let names: Vec<_> = near.candidates.iter().map(|method| method.name).collect();
         (names, near.rejected)
     };
-    let (names, rejected) = beside("fexit page_counter_try_charge");
-    // The second, where the first is attached once only.
+    let (names, rejected) = probes_for("fexit page_counter_try_charge");
+    // The second one is for kernels that attach the first one only once.
     assert_eq!(names, ["fexit page_counter_uncharge", "kprobe page_counter_uncharge"]);
     assert_eq!(rejected[0].why, "requires tp_btf mod_memcg_state or no backend");
-    assert_eq!(beside("kprobe page_counter_try_charge").0, ["kprobe page_counter_uncharge"]);
+    assert_eq!(probes_for("kprobe page_counter_try_charge").0, ["kprobe page_counter_uncharge"]);
     for charge in ["tp_btf mod_memcg_state", ""] {
-        assert_eq!(beside(charge).0, ["tp_btf count_memcg_events"], "{charge}");
+        assert_eq!(probes_for(charge).0, ["tp_btf count_memcg_events"], "{charge}");
     }
-    for beside in ATTACH_METHODS.iter().filter_map(|method| method.companion) {
-        let named = beside.methods.iter().filter(|name| !name.is_empty());
+    for companion in ATTACH_METHODS.iter().filter_map(|method| method.companion) {
+        let named = companion.methods.iter().filter(|name| !name.is_empty());
         named
             .for_each(|name| assert!(crate::attach_methods::names().any(|method| method == *name), "{name}"));
     }
 }
 
 #[test]
-fn a_missing_hook_on_disks_costs_its_class_alone_and_is_named() {
-    let mut facts = rich();
+fn missing_disk_hook_affects_only_its_class_and_is_named() {
+    let mut facts = complete_kernel();
     btf(&mut facts).tracepoints.remove("ext4_da_release_space");
     let all = described(&facts, &BackendSelection::default());
     let why = "this kernel has no tracepoint ext4_da_release_space";
@@ -171,8 +171,8 @@ fn a_missing_hook_on_disks_costs_its_class_alone_and_is_named() {
     assert!(described(&facts, &BackendSelection::default())[7].starts_with(
         "disk near: tp_btf ext4_da_reserve_space(inode), ext4_da_release_space | argument 2 of ext4_da_reserve_space is absent"
     ));
-    let mut near = plan(&rich(), &BackendSelection::default()).remove(7);
-    near.only_with("");
+    let mut near = plan(&complete_kernel(), &BackendSelection::default()).remove(7);
+    near.retain_probes_for("");
     assert!(
         near.candidates.is_empty()
             && near.rejected[0].why.starts_with("requires tp_btf ext4_allocate_blocks")
@@ -180,15 +180,15 @@ fn a_missing_hook_on_disks_costs_its_class_alone_and_is_named() {
 }
 
 #[test]
-fn what_ranks_below_the_chosen_method_is_no_reason() {
-    let plans = plan(&rich(), &BackendSelection::default());
+fn methods_below_the_chosen_one_are_not_in_its_reason() {
+    let plans = plan(&complete_kernel(), &BackendSelection::default());
     let info = plans[2].candidates[0].info(&plans[2].rejected);
     assert_eq!(info.reason, "the preferred backend");
 }
 
 #[test]
 fn a_tracepoint_with_fewer_arguments_is_refused() {
-    let mut facts = rich();
+    let mut facts = complete_kernel();
     let task = structure("task_struct");
     btf(&mut facts).tracepoints.insert("sched_process_fork", vec![task]);
     let why = "argument 2 of sched_process_fork is absent, not struct task_struct *";
@@ -196,15 +196,15 @@ fn a_tracepoint_with_fewer_arguments_is_refused() {
 }
 
 #[test]
-fn reclaim_is_seen_whatever_its_beginning_tells() {
-    let mut facts = rich();
+fn arguments_of_reclaim_begin_are_not_checked() {
+    let mut facts = complete_kernel();
     let newer = vec![Argument::Number, Argument::Number, structure("mem_cgroup")];
     btf(&mut facts).tracepoints.insert("mm_vmscan_memcg_reclaim_begin", newer);
     let newer = vec![Argument::Number, structure("mem_cgroup")];
     btf(&mut facts).tracepoints.insert("mm_vmscan_memcg_reclaim_end", newer);
     assert_eq!(
         described(&facts, &BackendSelection::default()),
-        described(&rich(), &BackendSelection::default())
+        described(&complete_kernel(), &BackendSelection::default())
     );
     btf(&mut facts).tracepoints.insert("mm_vmscan_memcg_reclaim_end", vec![structure("mem_cgroup")]);
     let why = "argument 1 of mm_vmscan_memcg_reclaim_end is struct mem_cgroup *, not number";
@@ -212,8 +212,8 @@ fn reclaim_is_seen_whatever_its_beginning_tells() {
 }
 
 #[test]
-fn a_missing_member_costs_the_families_that_need_it() {
-    let mut facts = rich();
+fn missing_member_affects_only_the_classes_that_need_it() {
+    let mut facts = complete_kernel();
     let missing = BtfMissing::Member("struct cgroup".into(), "root".into());
     btf(&mut facts).resolved.missing.push(("cgroup_root", missing));
     let described = described(&facts, &BackendSelection::default());
@@ -222,22 +222,22 @@ fn a_missing_member_costs_the_families_that_need_it() {
 }
 
 #[test]
-fn a_missing_figure_of_a_victim_costs_no_family() {
-    let mut facts = rich();
+fn missing_optional_member_affects_no_class() {
+    let mut facts = complete_kernel();
     for field in ["mm_anon", "cred_uid", "memcg_oom", "css_flags", "pids_counter"] {
         let missing = BtfMissing::Type("such thing".into());
         btf(&mut facts).resolved.missing.push((field, missing));
     }
     assert_eq!(
         described(&facts, &BackendSelection::default()),
-        described(&rich(), &BackendSelection::default())
+        described(&complete_kernel(), &BackendSelection::default())
     );
 }
 
 #[test]
-fn what_forbids_bpf_as_a_whole_is_the_reason_of_every_family() {
+fn missing_bpf_prerequisite_is_the_reason_for_every_class() {
     let all = |change: &dyn Fn(&mut KernelFacts), why: &str| {
-        let mut facts = rich();
+        let mut facts = complete_kernel();
         change(&mut facts);
         for line in described(&facts, &BackendSelection::default()) {
             assert!(line.contains(&format!(":  | {why}")), "{line}");
@@ -254,27 +254,27 @@ fn what_forbids_bpf_as_a_whole_is_the_reason_of_every_family() {
 }
 
 #[test]
-fn a_locked_down_kernel_is_asked_too() {
-    let mut facts = rich();
+fn methods_are_planned_on_a_locked_down_kernel_too() {
+    let mut facts = complete_kernel();
     facts.lockdown = Lockdown::Confidentiality;
     let choice = BackendSelection::default();
-    assert_eq!(described(&facts, &choice), described(&rich(), &choice));
+    assert_eq!(described(&facts, &choice), described(&complete_kernel(), &choice));
 }
 
 #[test]
-fn a_denied_method_is_not_tried() {
+fn disabled_method_is_not_tried() {
     let deny = vec!["tp_btf cgroup_mkdir, cgroup_rmdir".to_owned()];
     let choice = BackendSelection { deny, ..BackendSelection::default() };
-    assert_eq!(described(&rich(), &choice)[5], "cgroup:  | disabled by --disable-backend");
-    let nothing = nothing(EventClass::Cgroup, &plan(&rich(), &choice)[5].rejected);
-    assert_eq!(nothing.reason, "tp_btf cgroup_mkdir, cgroup_rmdir: disabled by --disable-backend");
+    assert_eq!(described(&complete_kernel(), &choice)[5], "cgroup:  | disabled by --disable-backend");
+    let no_backend = no_backend(EventClass::Cgroup, &plan(&complete_kernel(), &choice)[5].rejected);
+    assert_eq!(no_backend.reason, "tp_btf cgroup_mkdir, cgroup_rmdir: disabled by --disable-backend");
 }
 
 #[test]
-fn a_method_that_is_asked_for_is_the_only_one_of_its_backends() {
+fn requested_method_is_the_only_one_of_its_class() {
     let only = |name: &str| BackendSelection { only: vec![name.to_owned()], ..BackendSelection::default() };
     let other = "another backend was requested";
-    let described = |choice| described(&rich(), &choice);
+    let described = |choice| described(&complete_kernel(), &choice);
     assert_eq!(
         described(only("tp_btf mod_memcg_state"))[0],
         format!("charge: tp_btf mod_memcg_state | {other}, {other}, {other}")
@@ -285,7 +285,7 @@ fn a_method_that_is_asked_for_is_the_only_one_of_its_backends() {
 }
 
 #[test]
-fn methods_are_named_apart_and_need_offsets_that_exist() {
+fn method_names_are_unique_and_required_offsets_exist() {
     let names: Vec<_> = ATTACH_METHODS.iter().map(|method| method.name).collect();
     let mut apart = names.clone();
     apart.sort_unstable();
@@ -302,7 +302,7 @@ fn methods_are_named_apart_and_need_offsets_that_exist() {
 }
 
 #[test]
-fn grains_grow_with_the_page() {
+fn granularity_grows_with_the_page_size() {
     const KIB: u64 = 1 << 10;
     for (page, batch, table) in [(4 * KIB, 256 * KIB, 2048 * KIB), (64 * KIB, 4096 * KIB, 512 << 20)] {
         assert_eq!(Granularity::Batch.bytes(page), batch);

@@ -1,4 +1,4 @@
-//! What the kernel allows to BPF as a whole.
+//! Finds out whether the kernel allows BPF at all.
 #![forbid(unsafe_code)]
 
 use std::path::Path;
@@ -9,16 +9,16 @@ use super::{Fact, fact};
 use crate::capabilities::Lockdown;
 use eviction_core::reading::UnknownReason;
 use eviction_node::cgroup::hierarchy::Host;
-use eviction_node::file::{InWords, read_once};
+use eviction_node::file::{ReasonText, read_once};
 
 const ENOENT: i32 = 2;
 
-/// The kernel's facts. `held` is what this process may do.
+/// Returns the kernel's facts. `held` are the capabilities of this process.
 pub(super) fn facts(host: &Host, held: CapabilitySet) -> [Fact; 4] {
     let below = |path: &str| host.root.join(path);
     [
         lockdown(Lockdown::read()),
-        unprivileged(&host.proc, held),
+        bpf_syscall(&host.proc, held),
         btf(&below("sys/kernel/btf/vmlinux")),
         tracefs(&below("sys/kernel/tracing/events")),
     ]
@@ -39,8 +39,9 @@ fn lockdown(lockdown: Lockdown) -> Fact {
     fact("lockdown", "lockdown", found)
 }
 
-/// `kernel.unprivileged_bpf_disabled` is of no concern to who has CAP_BPF; even 0 allows no tracing.
-fn unprivileged(proc: &Path, held: CapabilitySet) -> Fact {
+/// Checks the bpf(2) call. `kernel.unprivileged_bpf_disabled` does not affect a process with CAP_BPF; even 0
+/// allows no tracing.
+fn bpf_syscall(proc: &Path, held: CapabilitySet) -> Fact {
     let path = proc.join("sys/kernel/unprivileged_bpf_disabled");
     let value = match read_once(&path, 64) {
         Ok(text) => String::from_utf8_lossy(&text).trim().to_owned(),
@@ -49,11 +50,15 @@ fn unprivileged(proc: &Path, held: CapabilitySet) -> Fact {
             return fact("bpf-syscall", "BPF", Err(("the kernel was built without BPF".to_owned(), help)));
         }
         Err(why) => {
-            return fact("bpf-syscall", "BPF", Err((format!("{}: {}", path.display(), InWords(why)), None)));
+            return fact(
+                "bpf-syscall",
+                "BPF",
+                Err((format!("{}: {}", path.display(), ReasonText(why)), None)),
+            );
         }
     };
-    let may = held.intersects(CapabilitySet::BPF | CapabilitySet::SYS_ADMIN);
-    let found = match (may, value.as_str()) {
+    let is_allowed = held.intersects(CapabilitySet::BPF | CapabilitySet::SYS_ADMIN);
+    let found = match (is_allowed, value.as_str()) {
         (true, _) => Ok(format!("this process may use it (unprivileged_bpf_disabled is {value})")),
         (false, "0") => Err((
             "CAP_BPF is missing, and what is allowed without it (unprivileged_bpf_disabled is 0) is no tracing"
@@ -93,14 +98,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lockdown_is_told_and_confidentiality_is_a_want() {
+    fn only_lockdown_confidentiality_is_reported_as_unusable() {
         assert!(super::lockdown(Lockdown::Integrity).usable);
         let fact = super::lockdown(Lockdown::Confidentiality);
         assert!(!fact.usable && fact.found.starts_with("confidentiality") && fact.help.is_some());
     }
 
     #[test]
-    fn a_machine_that_lacks_everything_is_told_with_reasons() {
+    fn missing_features_are_reported_with_reasons() {
         let empty = tempfile::tempdir().unwrap();
         let host = Host { proc: empty.path().join("proc"), root: empty.path().to_owned() };
         let [_, bpf, btf, tracefs] = facts(&host, CapabilitySet::empty());
@@ -110,18 +115,18 @@ mod tests {
     }
 
     #[test]
-    fn without_the_capability_the_switch_is_named() {
+    fn missing_cap_bpf_is_reported_with_the_sysctl_value() {
         let proc = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(proc.path().join("sys/kernel")).unwrap();
-        let told = |value: &str, held: CapabilitySet| {
+        let check = |value: &str, held: CapabilitySet| {
             std::fs::write(proc.path().join("sys/kernel/unprivileged_bpf_disabled"), value).unwrap();
-            unprivileged(proc.path(), held)
+            bpf_syscall(proc.path(), held)
         };
-        assert!(told("2\n", CapabilitySet::BPF).usable);
-        assert!(told("1\n", CapabilitySet::SYS_ADMIN).usable);
-        let fact = told("1\n", CapabilitySet::empty());
+        assert!(check("2\n", CapabilitySet::BPF).usable);
+        assert!(check("1\n", CapabilitySet::SYS_ADMIN).usable);
+        let fact = check("1\n", CapabilitySet::empty());
         assert!(!fact.usable);
         assert_eq!(fact.found, "CAP_BPF is missing, and unprivileged_bpf_disabled is 1");
-        assert!(told("0\n", CapabilitySet::empty()).found.contains("no tracing"));
+        assert!(check("0\n", CapabilitySet::empty()).found.contains("no tracing"));
     }
 }

@@ -1,4 +1,4 @@
-//! What this machine offers to the sources, found out by trying: facts for `check`.
+//! Facts for `check`: finds out by trying what this machine offers to the sources.
 #![forbid(unsafe_code)]
 
 mod kernel;
@@ -14,23 +14,23 @@ use eviction_core::reading::{Reading, UnknownReason};
 use eviction_node::cgroup::files::Version;
 use eviction_node::cgroup::hierarchy::{Hierarchies, Hierarchy, Host};
 use eviction_node::cgroup::node_root::NodeRoot;
-use eviction_node::file::{InWords, read_once};
+use eviction_node::file::{ReasonText, read_once};
 use eviction_node::notify::memcg_v1;
 use eviction_node::proc::meminfo::parse_meminfo;
 use eviction_node::proc::pressure::parse_pressure;
 use eviction_node::proc::tasks::{TaskCounter, read_task_capacity};
 
-/// Something that this machine has or lacks.
+/// A feature that this machine has or lacks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Fact {
-    /// What it is about, in JSON.
+    /// The subject of the fact, in JSON.
     pub subject: &'static str,
-    /// The same in tables and messages.
+    /// The subject of the fact, in tables and messages.
     #[serde(skip)]
     pub name: &'static str,
     /// Whether it can be used.
     pub usable: bool,
-    /// Whether the agent cannot work without.
+    /// Whether the agent cannot work without it.
     pub required: bool,
     /// What was found.
     pub found: String,
@@ -77,7 +77,7 @@ fn fact(
 fn memory_controller(host: &Host, memory: Option<&Hierarchy>) -> Fact {
     const HELP: &str = "boot without cgroup_disable=memory (on some systems with cgroup_enable=memory), and mount the cgroup hierarchies";
     let found = match memory {
-        Some(hierarchy) => Ok(place(hierarchy)),
+        Some(hierarchy) => Ok(describe(hierarchy)),
         None => Err((absent_controller(host, "memory"), Some(HELP))),
     };
     Fact { required: true, ..fact("memory-controller", "memory controller", found) }
@@ -86,7 +86,7 @@ fn memory_controller(host: &Host, memory: Option<&Hierarchy>) -> Fact {
 fn pids_controller(pids: Option<&Hierarchy>) -> Fact {
     let missing =
         ("no hierarchy has it: tasks of pods are not counted".to_owned(), Some("mount the pids controller"));
-    fact("pids-controller", "pids controller", pids.map(place).ok_or(missing))
+    fact("pids-controller", "pids controller", pids.map(describe).ok_or(missing))
 }
 
 fn freezer(freezer: Option<&Hierarchy>) -> Fact {
@@ -97,9 +97,9 @@ fn freezer(freezer: Option<&Hierarchy>) -> Fact {
     let found = match freezer {
         None => Err(missing),
         Some(hierarchy) if hierarchy.read_only => {
-            Err((format!("{}, mounted read-only", place(hierarchy)), Some(WRITABLE)))
+            Err((format!("{}, mounted read-only", describe(hierarchy)), Some(WRITABLE)))
         }
-        Some(hierarchy) => Ok(place(hierarchy)),
+        Some(hierarchy) => Ok(describe(hierarchy)),
     };
     fact("freezer", "freezer", found)
 }
@@ -128,21 +128,21 @@ fn has_child(group: &Path) -> bool {
     children.filter_map(|child| child.file_type().ok()).any(|kind| kind.is_dir())
 }
 
-/// A control file in some group directly below `group`: the root group lacks many.
+/// Finds a control file in a cgroup directly below `group`: the root cgroup lacks many.
 fn child_with(group: &Path, name: &str) -> Option<std::path::PathBuf> {
     let children = std::fs::read_dir(group).ok()?;
     children.filter_map(|child| Some(child.ok()?.path().join(name))).find(|path| path.exists())
 }
 
 fn usage_threshold(root: Option<&NodeRoot>) -> Fact {
-    // No usage ever gets there.
-    const BEYOND_REACH: u64 = 1 << 62;
+    // Usage never reaches this.
+    const UNREACHABLE_USAGE: u64 = 1 << 62;
     let found = match root {
-        None => Err(("there is no node to try it on".to_owned(), None)),
+        None => Err(("no node was found to test it on".to_owned(), None)),
         Some(root) if root.version == Version::V2 => {
             Err(("cgroup version 2 has none: pressure and the timer take its place".to_owned(), None))
         }
-        Some(root) => match memcg_v1::register_eventfd(&root.memory, &[BEYOND_REACH]) {
+        Some(root) => match memcg_v1::register_eventfd(&root.memory, &[UNREACHABLE_USAGE]) {
             Ok(_) => Ok(format!("{}", root.memory.join("cgroup.event_control").display())),
             Err(error) => {
                 let help = error.help();
@@ -161,14 +161,14 @@ fn pressure(host: &Host) -> Fact {
     let path = host.proc.join("pressure/memory");
     let found = match read_once(&path, 4096).map(|text| parse_pressure(&text).some.total_us) {
         Ok(Reading::Known(_)) => Ok(format!("{}", path.display())),
-        Ok(Reading::Unknown(why)) => Err((format!("{}: {}", path.display(), InWords(why)), None)),
+        Ok(Reading::Unknown(why)) => Err((format!("{}: {}", path.display(), ReasonText(why)), None)),
         Err(UnknownReason::Unreadable(ENOENT)) => {
             Err(("the kernel was built without it".to_owned(), Some("use a kernel with CONFIG_PSI=y")))
         }
         Err(UnknownReason::Unreadable(EOPNOTSUPP)) => {
             Err(("switched off at boot".to_owned(), Some("boot with psi=1")))
         }
-        Err(why) => Err((format!("{}: {}", path.display(), InWords(why)), None)),
+        Err(why) => Err((format!("{}: {}", path.display(), ReasonText(why)), None)),
     };
     fact("pressure", "pressure stall information", found)
 }
@@ -186,8 +186,9 @@ fn meminfo(host: &Host) -> Fact {
         },
         Err(why) => Err(why),
     };
-    let found = found
-        .map_err(|why| (format!("{}: {}", path.display(), InWords(why)), Some("mount the proc file system")));
+    let found = found.map_err(|why| {
+        (format!("{}: {}", path.display(), ReasonText(why)), Some("mount the proc file system"))
+    });
     Fact { required: true, ..fact("meminfo", "meminfo", found) }
 }
 
@@ -195,10 +196,10 @@ fn tasks(host: &Host) -> Fact {
     let found = match (TaskCounter::open(&host.proc).read(), read_task_capacity(&host.proc)) {
         (Reading::Known(count), Reading::Known(capacity)) => Ok(format!("{count} of {capacity}")),
         (Reading::Unknown(why), _) => {
-            Err((format!("{}: {}", host.proc.join("loadavg").display(), InWords(why)), None))
+            Err((format!("{}: {}", host.proc.join("loadavg").display(), ReasonText(why)), None))
         }
         (_, Reading::Unknown(why)) => {
-            Err((format!("{}: {}", host.proc.join("sys/kernel/pid_max").display(), InWords(why)), None))
+            Err((format!("{}: {}", host.proc.join("sys/kernel/pid_max").display(), ReasonText(why)), None))
         }
     };
     fact("tasks", "tasks", found)
@@ -208,26 +209,26 @@ fn cgroup_namespace(host: &Host, memory: Option<&Hierarchy>) -> Fact {
     // PROC_CGROUP_INIT_INO of include/linux/proc_ns.h, part of the kernel's interface.
     const INITIAL: &str = "cgroup:[4026531835]";
     let namespace = std::fs::read_link(host.proc.join("self/ns/cgroup")).unwrap_or_default();
-    let whose = if namespace == Path::new(INITIAL) { "the machine's own" } else { "a private one" };
+    let namespace_kind = if namespace == Path::new(INITIAL) { "the machine's own" } else { "a private one" };
     let found = match memory {
         Some(hierarchy) if !hierarchy.whole => Err((
-            format!("{whose}; {} shows only a part of the tree", hierarchy.mount_point.display()),
+            format!("{namespace_kind}; {} shows only a part of the tree", hierarchy.mount_point.display()),
             Some(
                 "mount the host's /sys/fs/cgroup into the container (hostPath), or run in the host's cgroup namespace",
             ),
         )),
-        Some(_) => Ok(format!("{whose}; the whole tree is seen")),
-        None => Ok(whose.to_owned()),
+        Some(_) => Ok(format!("{namespace_kind}; the whole tree is seen")),
+        None => Ok(namespace_kind.to_owned()),
     };
     fact("cgroup-namespace", "cgroup namespace", found)
 }
 
 fn descriptors() -> Fact {
     // Two for each of three containers in 110 pods, and for the pods, with some to spare.
-    const ENOUGH: u64 = 2048;
+    const MIN_DESCRIPTORS: u64 = 2048;
     let limits = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let found = match (limits.current, limits.maximum) {
-        (Some(soft), _) if soft < ENOUGH => Err((
+        (Some(soft), _) if soft < MIN_DESCRIPTORS => Err((
             format!("{soft}: with many pods files are opened for each read, which is slower"),
             Some("raise the limit of open files (LimitNOFILE, ulimit -n)"),
         )),
@@ -242,7 +243,7 @@ fn capabilities(held: CapabilitySet) -> Fact {
     fact("capabilities", "capabilities", Ok(names.join(" ")))
 }
 
-fn place(hierarchy: &Hierarchy) -> String {
+fn describe(hierarchy: &Hierarchy) -> String {
     let version = match hierarchy.version {
         Version::V1 => 1,
         Version::V2 => 2,
@@ -250,7 +251,7 @@ fn place(hierarchy: &Hierarchy) -> String {
     format!("version {version} at {}", hierarchy.mount_point.display())
 }
 
-/// Why a controller is in no hierarchy, by `/proc/cgroups`.
+/// Returns why a controller is in no hierarchy, according to `/proc/cgroups`.
 fn absent_controller(host: &Host, name: &str) -> String {
     use procfs::{CGroupControllers, FromBufRead as _};
     let controllers = read_once(&host.proc.join("cgroups"), 1 << 16)

@@ -1,4 +1,4 @@
-//! How far the agent's thresholds lie above the kubelet's: the `thresholdMargin` part of an
+//! The margin of the agent's thresholds over the kubelet's: the `thresholdMargin` part of an
 //! `AgentConfiguration`.
 
 #[cfg(test)]
@@ -70,31 +70,31 @@ impl Default for ThresholdMargin {
 
 const MIB: i64 = 1 << 20;
 
-/// What a node has in all, as far as it is known.
+/// The capacities of a node, as far as they are known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capacities {
-    /// Memory, bytes.
+    /// Memory in bytes.
     pub memory: Option<i64>,
-    /// Process ids.
+    /// The number of process ids.
     pub pids: Option<i64>,
 }
 
-/// By how much the thresholds of a signal are raised.
-struct Lead<'a> {
-    by: &'a MarginValue,
+/// The margin that is added to the thresholds of a signal.
+struct EffectiveMargin<'a> {
+    increase: &'a MarginValue,
     minimum: Option<&'a Quantity>,
     capacity: Option<i64>,
-    /// Amounts of memory are rounded up to this, so that people can read them.
-    grain: i64,
+    /// The multiple to which amounts of memory are rounded up, so that they are readable.
+    rounding: i64,
 }
 
 impl ThresholdMargin {
-    /// The thresholds, each as much higher as it is to be met earlier: never lower, and by no more
-    /// than half of what lies between a threshold and all there is, so that none is met always. A
-    /// percentage stays one. What turns a signal off does so still.
+    /// Returns the thresholds with their margins. No threshold becomes lower. The margin is at most half of
+    /// the difference between a threshold and the capacity, so that no threshold is always met. A percentage
+    /// stays a percentage. A value that disables a signal is not changed.
     ///
     /// # Errors
-    /// Quantities by which a percentage is to be raised although it is not known of what.
+    /// If a margin is a quantity, the threshold is a percentage, and the capacity is not known.
     pub fn apply(
         &self,
         thresholds: Vec<Threshold>,
@@ -102,11 +102,11 @@ impl ThresholdMargin {
     ) -> Result<Vec<Threshold>, Problems> {
         let mut problems = Vec::new();
         let raised = thresholds.into_iter().map(|threshold| {
-            let Some(lead) = self.lead(threshold.signal, capacities) else { return threshold };
-            match lead.over(&threshold.value) {
+            let Some(margin) = self.effective_margin(threshold.signal, capacities) else { return threshold };
+            match margin.raise(&threshold.value) {
                 Some(value) => Threshold { value, ..threshold },
                 None => {
-                    problems.push(self.problem(&threshold, &lead));
+                    problems.push(self.problem(&threshold, &margin));
                     threshold
                 }
             }
@@ -115,27 +115,30 @@ impl ThresholdMargin {
         if problems.is_empty() { Ok(raised) } else { Err(Problems(problems)) }
     }
 
-    /// Disks are left alone unless they are named: the kubelet deletes images before it evicts for
-    /// them, and the agent would evict in its place.
-    fn lead(&self, signal: Signal, capacities: Capacities) -> Option<Lead<'_>> {
+    /// Returns the margin for a signal. File system signals have a margin only if it is configured for them:
+    /// the kubelet deletes images before it evicts pods for these signals, and the agent would evict pods
+    /// instead.
+    fn effective_margin(&self, signal: Signal, capacities: Capacities) -> Option<EffectiveMargin<'_>> {
         let Capacities { memory, pids } = capacities;
         let own = self.per_signal.iter().find(|own| own.signal == signal);
-        let (minimum, capacity, grain) = match signal.resource() {
+        let (minimum, capacity, rounding) = match signal.resource() {
             Resource::Memory => (Some(&self.minimum), memory, MIB),
             Resource::Pids => (None, pids, 1),
             Resource::EphemeralStorage | Resource::Inodes => (None, None, 1),
         };
         let capacity = capacity.filter(|capacity| *capacity > 0);
         match (own, signal.resource()) {
-            (Some(own), _) => Some(Lead { by: &own.value, minimum: None, capacity, grain }),
+            (Some(own), _) => {
+                Some(EffectiveMargin { increase: &own.value, minimum: None, capacity, rounding })
+            }
             (None, Resource::Memory | Resource::Pids) => {
-                Some(Lead { by: &self.value, minimum, capacity, grain })
+                Some(EffectiveMargin { increase: &self.value, minimum, capacity, rounding })
             }
             (None, Resource::EphemeralStorage | Resource::Inodes) => None,
         }
     }
 
-    fn problem(&self, threshold: &Threshold, lead: &Lead<'_>) -> Problem {
+    fn problem(&self, threshold: &Threshold, margin: &EffectiveMargin<'_>) -> Problem {
         let own = self.per_signal.iter().position(|own| own.signal == threshold.signal);
         let path = own.map_or_else(
             || "thresholdMargin.value".to_owned(),
@@ -143,80 +146,83 @@ impl ThresholdMargin {
         );
         let cause = format!(
             "{} cannot be added to a percentage: how much there is in all of what {} measures is not known here",
-            lead.by, threshold.signal
+            margin.increase, threshold.signal
         );
         Problem::new(path, cause).with_help(Some("give a percentage of the threshold".to_owned()))
     }
 }
 
-impl Lead<'_> {
-    fn over(&self, value: &ThresholdValue) -> Option<ThresholdValue> {
+impl EffectiveMargin<'_> {
+    fn raise(&self, value: &ThresholdValue) -> Option<ThresholdValue> {
         match value {
             ThresholdValue::Quantity(quantity) => {
-                Some(ThresholdValue::Quantity(self.over_quantity(quantity)))
+                Some(ThresholdValue::Quantity(self.raise_quantity(quantity)))
             }
-            ThresholdValue::Percentage(share) => self.over_share(*share).map(ThresholdValue::Percentage),
+            ThresholdValue::Percentage(share) => {
+                self.raise_percentage(*share).map(ThresholdValue::Percentage)
+            }
         }
     }
 
-    fn over_quantity(&self, quantity: &Quantity) -> Quantity {
-        // Beyond 64 bits there is nothing to be early for.
+    fn raise_quantity(&self, quantity: &Quantity) -> Quantity {
+        // A value of more than 64 bits gets no margin.
         let Some(own) = rounded_up(quantity).filter(|own| *own > 0) else { return quantity.clone() };
-        let by = match &self.by.0 {
-            ThresholdValue::Quantity(by) => rounded_up(by).unwrap_or(i64::MAX),
-            ThresholdValue::Percentage(share) => part_of(own, *share, self.grain),
+        let increase = match &self.increase.0 {
+            ThresholdValue::Quantity(increase) => rounded_up(increase).unwrap_or(i64::MAX),
+            ThresholdValue::Percentage(share) => share_of_amount(own, *share, self.rounding),
         };
         let least = self.minimum.and_then(rounded_up).unwrap_or(0);
         let most = self.capacity.map_or(i64::MAX, |capacity| capacity.saturating_sub(own).max(0) / 2);
-        let by = by.max(least).min(most);
-        if by <= 0 || own.checked_add(by).is_none() {
+        let increase = increase.max(least).min(most);
+        if increase <= 0 || own.checked_add(increase).is_none() {
             return quantity.clone();
         }
         let mut raised = quantity.clone();
-        raised.add(&Quantity::from_i64(by, Format::BinarySi));
+        raised.add(&Quantity::from_i64(increase, Format::BinarySi));
         raised
     }
 
-    fn over_share(&self, own: f32) -> Option<f32> {
-        // 0% and 100% make no threshold, and what is not a number is never met.
+    fn raise_percentage(&self, own: f32) -> Option<f32> {
+        // 0% and 100% disable the threshold, and a value that is not a number is never met.
         if !(own > 0.0 && own < 1.0) {
             return Some(own);
         }
-        let of_all = |quantity: &Quantity| {
+        let share_of_capacity = |quantity: &Quantity| {
             let amount = rounded_up(quantity).unwrap_or(i64::MAX);
             self.capacity.map(|capacity| amount as f64 / capacity as f64)
         };
-        let share = exact(own);
-        let by = match &self.by.0 {
-            ThresholdValue::Quantity(by) if by.is_zero() => 0.0,
-            ThresholdValue::Quantity(by) => of_all(by)?,
-            ThresholdValue::Percentage(by) => share * exact(*by),
+        let share = configured_share(own);
+        let increase = match &self.increase.0 {
+            ThresholdValue::Quantity(increase) if increase.is_zero() => 0.0,
+            ThresholdValue::Quantity(increase) => share_of_capacity(increase)?,
+            ThresholdValue::Percentage(increase) => share * configured_share(*increase),
         };
-        let least = self.minimum.and_then(of_all).unwrap_or(0.0);
-        let raised = share + by.max(least).min((1.0 - share) / 2.0);
+        let least = self.minimum.and_then(share_of_capacity).unwrap_or(0.0);
+        let raised = share + increase.max(least).min((1.0 - share) / 2.0);
         Some((raised as f32).max(own))
     }
 }
 
-/// An integer that is not less, if one fits.
+/// Returns the quantity rounded up to an integer, if it fits.
 fn rounded_up(quantity: &Quantity) -> Option<i64> {
     const UNIT: i128 = 1_000_000_000;
     let nanos = quantity.as_nanos()?;
     i64::try_from(nanos.div_euclid(UNIT) + i128::from(nanos.rem_euclid(UNIT) != 0)).ok()
 }
 
-/// A share of an amount, rounded up: to a multiple of the grain, unless the grain is larger.
-fn part_of(amount: i64, share: f32, grain: i64) -> i64 {
-    // Shares have 32 bits; what they are not exact by is not to be rounded up.
-    let part = (amount as f64 * exact(share) - 1e-3).ceil() as i64;
-    if part < grain {
+/// Returns a share of an amount, rounded up. A result of at least the grain is rounded up to a multiple of
+/// it.
+fn share_of_amount(amount: i64, share: f32, rounding: i64) -> i64 {
+    // Shares have 32 bits, and their rounding error must not be rounded up.
+    let part = (amount as f64 * configured_share(share) - 1e-3).ceil() as i64;
+    if part < rounding {
         return part;
     }
-    part.saturating_add(grain - 1) / grain * grain
+    part.saturating_add(rounding - 1) / rounding * rounding
 }
 
-/// The number that was written: percentages with up to four digits behind the point.
-fn exact(share: f32) -> f64 {
+/// Returns the share as it was configured: a percentage with up to four decimal places.
+fn configured_share(share: f32) -> f64 {
     (f64::from(share) * 1e6).round() / 1e6
 }
 

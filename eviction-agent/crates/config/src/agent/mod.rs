@@ -2,7 +2,7 @@
 //!
 //! The fields of `policy`, their defaults and documentation are those of
 //! [`core::preferences`](eviction_core::policy::preferences).
-//! The JSON schema in `schema/` is made from these types.
+//! The JSON schema in `schema/` is generated from these types.
 
 mod margin;
 mod rules;
@@ -21,9 +21,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::kubelet::{KubeletConfiguration, Origin, Setting, resolve_given};
+use crate::kubelet::{KubeletConfiguration, Origin, Setting, resolve_fields};
 use crate::problem::{Problem, Problems, member};
-use crate::read::{got, read, read_document};
+use crate::read::{describe, read, read_document};
 
 pub use margin::{Capacities, MarginMode, MarginValue, SignalMargin, ThresholdMargin};
 pub use settings::{
@@ -100,10 +100,10 @@ enum Kind {
     AgentConfiguration,
 }
 
-/// Reads the agent's configuration, YAML or JSON. Without a file all is default.
+/// Reads the agent's configuration, YAML or JSON. Without a file all values are defaults.
 ///
 /// # Errors
-/// Everything that is wrong, each with its field.
+/// If the configuration is invalid: all errors, each with its field.
 pub fn load_agent(file: Option<&Path>) -> Result<AgentConfiguration, Problems> {
     let object = match file {
         Some(file) => read_document(file, API_VERSION, KIND).map_err(Problems)?,
@@ -112,16 +112,16 @@ pub fn load_agent(file: Option<&Path>) -> Result<AgentConfiguration, Problems> {
     resolve(object, file)
 }
 
-/// What the agent makes of a configuration as a scenario file has it: `apiVersion` and `kind` may
-/// be absent, and null is the same as an empty object.
+/// Resolves a configuration in the form of a scenario file: `apiVersion` and `kind` may be absent, and null
+/// is the same as an empty object.
 ///
 /// # Errors
-/// Everything that is wrong, each with its field.
+/// If the configuration is invalid: all errors, each with its field.
 pub fn parse_agent(configuration: &Value) -> Result<AgentConfiguration, Problems> {
     match configuration {
         Value::Object(object) => resolve(object.clone(), None),
         Value::Null => resolve(Map::new(), None),
-        other => Err(Problem::new("", format!("must be an object, got {}", got(other))).into()),
+        other => Err(Problem::new("", format!("must be an object, got {}", describe(other))).into()),
     }
 }
 
@@ -131,11 +131,11 @@ fn resolve(given: Map<String, Value>, file: Option<&Path>) -> Result<AgentConfig
     let mut problems = Vec::new();
     rules::check(&given, &mut problems);
     let mut document = given.clone();
-    not_lists(&mut document, &to_value(&AgentConfiguration::default()), "", &mut problems);
+    reject_lists(&mut document, &to_value(&AgentConfiguration::default()), "", &mut problems);
     let parsed: Option<AgentConfiguration> = read(document, &mut problems);
     let all = parsed.as_ref().map(to_value).unwrap_or_default();
     if problems.is_empty() {
-        not_lists(&mut given, &all, "", &mut problems);
+        reject_lists(&mut given, &all, "", &mut problems);
     }
     let (Some(parsed), true) = (parsed, problems.is_empty()) else {
         problems.sort_by(|a, b| a.path.cmp(&b.path));
@@ -146,17 +146,17 @@ fn resolve(given: Map<String, Value>, file: Option<&Path>) -> Result<AgentConfig
         settings: settings(&all, &given, file),
         ..parsed
     };
-    resolved.note();
+    resolved.update_notes();
     Ok(resolved)
 }
 
 impl AgentConfiguration {
-    /// What is done with the chosen pods.
+    /// Returns the action for the chosen pods.
     pub fn action(&self) -> ActionSettings {
         ActionSettings { action: self.action, dry_run: self.dry_run }
     }
 
-    /// Changes a value, which the command line gives.
+    /// Changes a value that is given on the command line.
     pub fn override_setting(&mut self, path: &str, value: String, change: impl FnOnce(&mut Self)) {
         change(self);
         let setting = Setting { path: path.to_owned(), value, origin: Origin::CommandLine };
@@ -164,10 +164,10 @@ impl AgentConfiguration {
             Some(other) => *other = setting,
             None => self.settings.push(setting),
         }
-        self.note();
+        self.update_notes();
     }
 
-    fn note(&mut self) {
+    fn update_notes(&mut self) {
         self.notes.clear();
         if self.profile == Profile::Kubelet && self.policy != Preferences::default() {
             let note = Problem::new("policy", "is not used: the profile is `Kubelet`");
@@ -176,7 +176,8 @@ impl AgentConfiguration {
     }
 }
 
-/// Null is the same as absent, as in Kubernetes: a key whose members are all commented out.
+/// Removes nulls. As in Kubernetes, null is the same as absent, for example a key with only commented-out
+/// members.
 fn drop_nulls(value: &mut Value) {
     match value {
         Value::Object(object) => {
@@ -192,19 +193,20 @@ fn to_value(file: &AgentConfiguration) -> Value {
     serde_json::to_value(file).unwrap_or_default()
 }
 
-/// Serde reads an object from a list as well. Such lists are replaced by what they should be `like`.
-fn not_lists(given: &mut Value, like: &Value, path: &str, problems: &mut Vec<Problem>) {
+/// Replaces lists by the object that they should be `like`, with an error, since serde reads an object from a
+/// list as well.
+fn reject_lists(given: &mut Value, like: &Value, path: &str, problems: &mut Vec<Problem>) {
     match (given, like) {
         (Value::Object(given), Value::Object(like)) => {
             for (key, value) in given {
                 if let Some(like) = like.get(key) {
-                    not_lists(value, like, &member(path, key), problems);
+                    reject_lists(value, like, &member(path, key), problems);
                 }
             }
         }
         (Value::Array(given), Value::Array(like)) => {
             for (index, (value, like)) in given.iter_mut().zip(like).enumerate() {
-                not_lists(value, like, &format!("{path}[{index}]"), problems);
+                reject_lists(value, like, &format!("{path}[{index}]"), problems);
             }
         }
         (given @ Value::Array(_), Value::Object(_)) => {
@@ -215,7 +217,7 @@ fn not_lists(given: &mut Value, like: &Value, path: &str, problems: &mut Vec<Pro
     }
 }
 
-/// Every value: those of the file, and the defaults; the profile first, and the others by name.
+/// Returns all values, from the file and the defaults: the profile first, then the others by name.
 fn settings(all: &Value, given: &Value, file: Option<&Path>) -> Vec<Setting> {
     let mut settings = Vec::new();
     flatten(String::new(), all, Some(given), file, &mut settings);
@@ -252,32 +254,32 @@ fn flatten(path: String, value: &Value, given: Option<&Value>, file: Option<&Pat
     }
 }
 
-const PLACE: &str = "thresholds.inline";
+const INLINE_PATH: &str = "thresholds.inline";
 
 impl AgentConfiguration {
-    /// What `thresholds.inline` comes to, read as a kubelet would read it.
+    /// Resolves `thresholds.inline` as a kubelet would.
     ///
     /// # Errors
-    /// Everything that is wrong with it.
+    /// If it is invalid: all errors.
     pub fn resolve_inline(&self) -> Result<KubeletConfiguration, Problems> {
         let file = self.file.as_deref();
         let Ok(Value::Object(object)) = serde_json::to_value(&self.thresholds.inline) else {
-            // Never the defaults in the place of what was given.
-            return Err(Problem::new(PLACE, "is missing").in_file(file).into());
+            // Defaults must not replace the given values.
+            return Err(Problem::new(INLINE_PATH, "is missing").in_file(file).into());
         };
-        let placed = |problem: Problem| {
-            let path = format!("{PLACE}.{}", problem.path);
+        let at_inline_path = |problem: Problem| {
+            let path = format!("{INLINE_PATH}.{}", problem.path);
             Problem { path, ..problem }.in_file(file)
         };
-        let mut resolved = resolve_given(object, file)
-            .map_err(|Problems(problems)| Problems(problems.into_iter().map(placed).collect()))?;
-        resolved.notes = resolved.notes.into_iter().map(placed).collect();
+        let mut resolved = resolve_fields(object, file)
+            .map_err(|Problems(problems)| Problems(problems.into_iter().map(at_inline_path).collect()))?;
+        resolved.notes = resolved.notes.into_iter().map(at_inline_path).collect();
         Ok(resolved)
     }
 }
 
 impl AgentConfiguration {
-    /// The kubelet's settings as this profile takes them.
+    /// Applies this profile to the kubelet's settings.
     pub fn over(&self, kubelet: Policy) -> Policy {
         let (kernel_kill, eviction) = (self.kernel_kill, self.eviction);
         let mut policy = Policy { rules: Rules::kubelet(), kernel_kill, eviction, ..kubelet };
@@ -289,8 +291,8 @@ impl AgentConfiguration {
     }
 }
 
-/// The kubelet's thresholds, of which those of the signals given are replaced. The copies that
-/// hold allocatable memory to the hard threshold of memory follow it.
+/// Replaces the kubelet's thresholds of the given signals. Hard thresholds of allocatable memory that are
+/// copies of the hard memory threshold change with it.
 pub fn with_own_thresholds(kubelet: &[Threshold], own: &[SignalThresholds]) -> Vec<Threshold> {
     let replaced = |signal: Signal| own.iter().any(|own| own.signal == signal);
     let hard_memory: Vec<&Threshold> = kubelet
@@ -303,11 +305,11 @@ pub fn with_own_thresholds(kubelet: &[Threshold], own: &[SignalThresholds]) -> V
             && hard_memory.iter().any(|memory| memory.value == threshold.value)
     };
     let copied = kubelet.iter().any(is_copy);
-    let drops = |threshold: &Threshold| {
+    let is_replaced = |threshold: &Threshold| {
         replaced(threshold.signal) || replaced(Signal::MemoryAvailable) && is_copy(threshold)
     };
     let mut thresholds: Vec<Threshold> =
-        kubelet.iter().filter(|threshold| !drops(threshold)).cloned().collect();
+        kubelet.iter().filter(|threshold| !is_replaced(threshold)).cloned().collect();
     for own in own {
         let SignalThresholds { signal, hard, soft, grace_period, min_reclaim } = own;
         let min_reclaim = min_reclaim.as_ref().map(|limit| limit.value().clone());
@@ -328,7 +330,7 @@ pub fn with_own_thresholds(kubelet: &[Threshold], own: &[SignalThresholds]) -> V
             thresholds.push(threshold(*signal, soft.value().clone(), *grace_period));
         }
     }
-    // Hard ones first; the sort is stable.
+    // Hard thresholds first; the sort is stable.
     thresholds.sort_by_key(|threshold| !threshold.is_hard());
     thresholds
 }

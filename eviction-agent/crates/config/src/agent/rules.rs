@@ -1,5 +1,5 @@
-//! Bounds of values and rules between fields. They look at the document and not at the types, so that
-//! they are checked even where something else is wrong.
+//! Ranges of values and rules between fields. They are checked on the document and not on the types, so that
+//! they are checked even if other values are invalid.
 
 use std::cmp::Ordering;
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::settings::ReclaimSettings;
 use crate::problem::{Problem, member, quoted};
 
-/// Numbers: the least and the most. The schema says the same.
+/// The ranges of numbers: minimum and maximum. They are the same as in the schema.
 pub(super) const RANGES: &[(&str, f64, f64)] = &[
     ("thresholds.configz.port", 1.0, 65535.0),
     ("probes.nearThresholdPercent", 0.0, 100.0),
@@ -21,7 +21,7 @@ pub(super) const RANGES: &[(&str, f64, f64)] = &[
     ("policy.memory.psi.avg10", 0.01, 100.0),
 ];
 
-/// Durations: whether they may be zero. The schema says the same.
+/// The durations, and whether they may be zero. They are the same as in the schema.
 pub(super) const DURATIONS: &[(&str, bool)] = &[
     ("thresholds.inline.evictionPressureTransitionPeriod", true),
     ("thresholds.inline.imageMinimumGCAge", true),
@@ -39,7 +39,7 @@ pub(super) const DURATIONS: &[(&str, bool)] = &[
     ("policy.memory.psi.trigger.window", false),
 ];
 
-/// What a kubelet knows in `enforceNodeAllocatable`. No kubelet checks what is given inline.
+/// The values that a kubelet accepts in `enforceNodeAllocatable`. No kubelet checks inline values.
 const ENFORCED: [&str; 6] = [
     "pods",
     "system-reserved",
@@ -49,21 +49,21 @@ const ENFORCED: [&str; 6] = [
     "none",
 ];
 
-/// Lists in which a value of this field may stand once only.
+/// Lists in which each value of this field may occur only once.
 const UNIQUE: [&str; 3] =
     ["policy.signals[].signal", "policy.rateLimits[].scope", "thresholdMargin.perSignal[].signal"];
 
 /// Checks a whole document.
 pub(super) fn check(document: &Value, problems: &mut Vec<Problem>) {
     for (place, least, most) in RANGES {
-        for (path, value) in at(document, place) {
+        for (path, value) in values_at(document, place) {
             if value.as_f64().is_some_and(|number| !(*least..=*most).contains(&number)) {
                 problems.push(Problem::new(path, format!("must be {least} to {most}, got {value}")));
             }
         }
     }
     for (place, zero) in DURATIONS {
-        texts(document, place, problems, |text| match GoDuration::parse(text) {
+        check_texts(document, place, problems, |text| match GoDuration::parse(text) {
             Ok(it) if it < GoDuration::ZERO && *zero => Err(format!("must not be negative, got {text}")),
             Ok(it) if it <= GoDuration::ZERO && !*zero => Err(format!("must be more than zero, got {text}")),
             _ => Ok(()),
@@ -71,37 +71,37 @@ pub(super) fn check(document: &Value, problems: &mut Vec<Problem>) {
     }
     for place in UNIQUE {
         let mut seen: Vec<String> = Vec::new();
-        texts(document, place, problems, |text| {
+        check_texts(document, place, problems, |text| {
             let is_repeated = seen.iter().any(|other| other == text);
             seen.push(text.to_owned());
             if is_repeated { Err(format!("`{text}` is given twice")) } else { Ok(()) }
         });
     }
     for place in ["thresholdMargin.minimum", "recorder.maxSize", "recorder.minFreeDisk"] {
-        texts(document, place, problems, |text| match Quantity::parse(text) {
+        check_texts(document, place, problems, |text| match Quantity::parse(text) {
             Ok(quantity) if quantity.signum() < 0 => Err(format!("must not be negative, got {quantity}")),
             _ => Ok(()),
         });
     }
-    texts(document, "reclaim.criSocket", problems, ReclaimSettings::check_socket);
-    texts(document, "thresholds.inline.enforceNodeAllocatable[]", problems, |text| {
+    check_texts(document, "reclaim.criSocket", problems, ReclaimSettings::check_socket);
+    check_texts(document, "thresholds.inline.enforceNodeAllocatable[]", problems, |text| {
         let is_known = ENFORCED.contains(&text);
         if is_known { Ok(()) } else { Err(format!("must be one of {}, got {text:?}", quoted(&ENFORCED))) }
     });
-    source(&document["thresholds"], problems);
-    for (path, signal) in at(document, "policy.signals[]") {
-        thresholds(signal, &path, problems);
+    check_source(&document["thresholds"], problems);
+    for (path, signal) in values_at(document, "policy.signals[]") {
+        check_thresholds(signal, &path, problems);
     }
-    for (path, psi) in at(document, "policy.memory.psi") {
-        self::psi(psi, &path, problems);
+    for (path, psi) in values_at(document, "policy.memory.psi") {
+        check_psi(psi, &path, problems);
     }
-    for (path, rule) in at(document, "policy.protection[]") {
-        protection(rule, &path, problems);
+    for (path, rule) in values_at(document, "policy.protection[]") {
+        check_protection(rule, &path, problems);
     }
 }
 
-/// The values at a place, `[]` standing for all items of a list, each with its path.
-fn at<'a>(document: &'a Value, place: &str) -> Vec<(String, &'a Value)> {
+/// Returns the values at a place, each with its path. `[]` stands for all items of a list.
+fn values_at<'a>(document: &'a Value, place: &str) -> Vec<(String, &'a Value)> {
     let mut found = vec![(String::new(), document)];
     for part in place.split('.') {
         let key = part.trim_end_matches("[]");
@@ -121,20 +121,20 @@ fn at<'a>(document: &'a Value, place: &str) -> Vec<(String, &'a Value)> {
 }
 
 /// Checks the texts at a place.
-fn texts(
+fn check_texts(
     document: &Value,
     place: &str,
     problems: &mut Vec<Problem>,
     mut check: impl FnMut(&str) -> Result<(), String>,
 ) {
-    for (path, value) in at(document, place) {
+    for (path, value) in values_at(document, place) {
         if let Some(Err(cause)) = value.as_str().map(&mut check) {
             problems.push(Problem::new(path, cause));
         }
     }
 }
 
-fn source(thresholds: &Value, problems: &mut Vec<Problem>) {
+fn check_source(thresholds: &Value, problems: &mut Vec<Problem>) {
     let is_inline = thresholds["source"] == "Inline";
     let cause = match (is_inline, !thresholds["inline"].is_null()) {
         (false, true) => "needs `source: Inline`; here the thresholds come from elsewhere",
@@ -144,7 +144,7 @@ fn source(thresholds: &Value, problems: &mut Vec<Problem>) {
     problems.push(Problem::new("thresholds.inline", cause));
 }
 
-fn thresholds(signal: &Value, path: &str, problems: &mut Vec<Problem>) {
+fn check_thresholds(signal: &Value, path: &str, problems: &mut Vec<Problem>) {
     let (hard, soft, grace) = (&signal["hard"], &signal["soft"], &signal["gracePeriod"]);
     let mut wrong = |key: &str, cause: String| problems.push(Problem::new(member(path, key), cause));
     if signal.is_object() && hard.is_null() && soft.is_null() {
@@ -161,7 +161,7 @@ fn thresholds(signal: &Value, path: &str, problems: &mut Vec<Problem>) {
         let order = match (hard.value(), soft.value()) {
             (ThresholdValue::Quantity(hard), ThresholdValue::Quantity(soft)) => Some(hard.cmp(soft)),
             (ThresholdValue::Percentage(hard), ThresholdValue::Percentage(soft)) => hard.partial_cmp(soft),
-            // Which is more depends on the node.
+            // Which one is larger depends on the node.
             _ => None,
         };
         if order.is_some_and(|order| order != Ordering::Less) {
@@ -170,7 +170,7 @@ fn thresholds(signal: &Value, path: &str, problems: &mut Vec<Problem>) {
     }
 }
 
-fn psi(psi: &Value, path: &str, problems: &mut Vec<Problem>) {
+fn check_psi(psi: &Value, path: &str, problems: &mut Vec<Problem>) {
     let trigger = &psi["trigger"];
     if psi.is_object() && psi["avg10"].is_null() == trigger.is_null() {
         problems.push(Problem::new(path, "needs one of `avg10` and `trigger`, and not both"));
@@ -187,7 +187,7 @@ fn psi(psi: &Value, path: &str, problems: &mut Vec<Problem>) {
     }
 }
 
-fn protection(rule: &Value, path: &str, problems: &mut Vec<Problem>) {
+fn check_protection(rule: &Value, path: &str, problems: &mut Vec<Problem>) {
     let is_filled = |key: &str| rule[key].as_array().is_some_and(|list| !list.is_empty());
     if rule.is_object()
         && !is_filled("namespaces")
@@ -198,17 +198,17 @@ fn protection(rule: &Value, path: &str, problems: &mut Vec<Problem>) {
         problems.push(Problem::new(path, cause));
     }
     let mut found = Vec::new();
-    texts(rule, "namespaces[]", &mut found, |name| check_name(name, 63));
-    texts(rule, "priorityClasses[]", &mut found, |name| check_name(name, 253));
+    check_texts(rule, "namespaces[]", &mut found, |name| check_name(name, 63));
+    check_texts(rule, "priorityClasses[]", &mut found, |name| check_name(name, 253));
     let expressions = "selector.matchExpressions[]";
-    texts(rule, &format!("{expressions}.key"), &mut found, check_key);
-    texts(rule, &format!("{expressions}.values[]"), &mut found, check_value);
+    check_texts(rule, &format!("{expressions}.key"), &mut found, check_key);
+    check_texts(rule, &format!("{expressions}.values[]"), &mut found, check_value);
     for (key, value) in rule["selector"]["matchLabels"].as_object().into_iter().flatten() {
         let wrong_value = value.as_str().and_then(|value| check_value(value).err());
         let cause = check_key(key).err().or(wrong_value);
         found.extend(cause.map(|cause| Problem::new(member("selector.matchLabels", key), cause)));
     }
-    for (path, expression) in at(rule, expressions) {
+    for (path, expression) in values_at(rule, expressions) {
         let is_empty = expression["values"].as_array().is_none_or(Vec::is_empty);
         let cause = match expression["operator"].as_str() {
             Some("In" | "NotIn") if is_empty => "is missing: `In` and `NotIn` need at least one".to_owned(),
@@ -237,7 +237,7 @@ pub(super) fn check_name(name: &str, most: usize) -> Result<(), String> {
     Err(format!("`{name}` is no name: lower case letters, digits and `-`, at most {most} characters"))
 }
 
-/// `IsQualifiedName`: a name, before which there may be a domain and a slash.
+/// `IsQualifiedName`: a name with an optional domain and slash before it.
 pub(super) fn check_key(key: &str) -> Result<(), String> {
     let (domain, name) = match key.split_once('/') {
         Some((domain, name)) => (Some(domain), name),
@@ -251,7 +251,7 @@ pub(super) fn check_key(key: &str) -> Result<(), String> {
     Err(format!("`{key}` is no label key, such as `app` or `example.com/app`"))
 }
 
-/// `IsValidLabelValue`: a word, or nothing.
+/// `IsValidLabelValue`: a word, or the empty text.
 pub(super) fn check_value(value: &str) -> Result<(), String> {
     if value.is_empty() || is_word(value) {
         return Ok(());

@@ -20,7 +20,7 @@ pub enum Action {
     None,
     /// The processes in the pod's cgroup are killed.
     Kill,
-    /// The API server is asked to evict the pod.
+    /// The agent requests the pod's eviction from the API server.
     Evict,
 }
 
@@ -37,17 +37,17 @@ pub enum DryRun {
     Server,
 }
 
-/// The action together with its dry run.
+/// The action and its dry run mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ActionSettings {
-    /// What is done.
+    /// The action for the chosen pods.
     pub action: Action,
-    /// How much of it is left out.
+    /// The dry run mode.
     pub dry_run: DryRun,
 }
 
 impl Action {
-    /// The value as the command line and events have it.
+    /// Returns the value as it appears on the command line and in events.
     pub const fn lower_name(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -58,7 +58,7 @@ impl Action {
 }
 
 impl DryRun {
-    /// The value as the command line and events have it.
+    /// Returns the value as it appears on the command line and in events.
     pub const fn lower_name(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -69,10 +69,10 @@ impl DryRun {
 }
 
 impl ActionSettings {
-    /// Checks that the dry run fits the action.
+    /// Checks that the dry run mode is valid for the action.
     ///
     /// # Errors
-    /// A server dry run without anything that is asked of the API server.
+    /// If the dry run mode is `Server` and the action sends no requests to the API server.
     pub fn check(self) -> Result<(), Problem> {
         match self {
             Self { action: Action::Evict, .. } | Self { dry_run: DryRun::None | DryRun::Client, .. } => {
@@ -87,17 +87,17 @@ impl ActionSettings {
         }
     }
 
-    /// Whether nothing on the node or in the cluster changes.
+    /// Returns whether nothing on the node or in the cluster is changed.
     pub fn is_dry(self) -> bool {
         self.action == Action::None || self.dry_run != DryRun::None
     }
 
-    /// Whether evictions are requested from the API server, be it in a dry run of its own.
+    /// Returns whether evictions are requested from the API server, including its own dry run.
     pub fn asks_server(self) -> bool {
         self.action == Action::Evict && self.dry_run != DryRun::Client
     }
 
-    /// Whether processes are killed as the action itself.
+    /// Returns whether killing processes is the action itself.
     pub fn kills(self) -> bool {
         self.action == Action::Kill && !self.is_dry()
     }
@@ -118,7 +118,7 @@ impl fmt::Display for ActionSettings {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ThresholdSettings {
-    /// Where they are read.
+    /// The source of the settings.
     pub source: ThresholdSource,
     /// The kubelet's files.
     pub files: KubeletFiles,
@@ -129,7 +129,7 @@ pub struct ThresholdSettings {
     pub inline: Option<KubeletFields>,
 }
 
-/// Where they are read.for the kubelet's settings.
+/// The source of the kubelet's settings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ThresholdSource {
     /// The kubelet's configuration file and its drop-ins; without a file its defaults.
@@ -310,23 +310,22 @@ impl Default for RecorderSettings {
     }
 }
 
-/// How it is known what pods use of the disks: volumes, writable layers and logs. A change takes effect at the next
-/// start.
+/// How the disk usage of pods is read: volumes, writable layers and logs. A change takes effect at the next start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct PodStorageSettings {
-    /// Where that is read.
+    /// The source of the usage.
     pub source: PodStorageSource,
 }
 
-/// Where it is read what pods use of the disks.
+/// The source of the pods' disk usage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum PodStorageSource {
-    /// From the directories, where they are mounted: exact at that moment.
+    /// The pods' directories, where they are mounted: exact at that moment.
     #[default]
     Directories,
-    /// From `/stats/summary` of the kubelet, when a threshold is met, once a minute at most. Its values for volumes are up to
-    /// two minutes old. The kubelet is reached as for `thresholds.configz`, and checks for `get` on `nodes/stats`.
+    /// The kubelet's `/stats/summary`, read when a threshold is met, at most once a minute. Its values for volumes
+    /// are up to two minutes old. The kubelet is reached as for `thresholds.configz`, and checks for `get` on `nodes/stats`.
     Summary,
 }
 
@@ -344,7 +343,7 @@ pub struct ReclaimSettings {
 }
 
 impl ReclaimSettings {
-    /// Whether a text can name the socket of a container runtime.
+    /// Checks whether a text can be the address of a container runtime's socket.
     pub(super) fn check_socket(text: &str) -> Result<(), String> {
         match text.strip_prefix("unix://").unwrap_or(text).starts_with('/') {
             true => Ok(()),
@@ -376,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_dry_run_asks_nobody_and_kills_nothing() {
+    fn client_dry_run_sends_no_requests_and_kills_no_processes() {
         let settings = |action, dry_run| ActionSettings { action, dry_run };
         assert!(!settings(Action::Evict, DryRun::Client).asks_server());
         assert!(settings(Action::Evict, DryRun::Server).asks_server());

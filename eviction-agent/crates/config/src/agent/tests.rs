@@ -1,8 +1,8 @@
 use super::*;
 
-/// `UPDATE_SCHEMA=1 cargo test -p eviction-config schema` writes the file again.
+/// `UPDATE_SCHEMA=1 cargo test -p eviction-config schema` updates the file.
 #[test]
-fn the_schema_is_that_of_the_types() {
+fn shipped_schema_matches_the_types() {
     let schema = schemars::schema_for!(AgentConfiguration);
     let text = format!("{}\n", serde_json::to_string_pretty(&schema).unwrap());
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/schema/agent-configuration.v1alpha1.json");
@@ -13,7 +13,7 @@ fn the_schema_is_that_of_the_types() {
     assert_eq!(shipped, text, "run with UPDATE_SCHEMA=1 to write it again");
 }
 
-/// The errors of a document that has this value at this place; `[]` makes a list of one.
+/// Returns the errors of a document with this value at this path; `[]` makes a list with one item.
 fn errors_at(path: &str, value: &Value) -> Vec<Problem> {
     let document = path.rsplit('.').fold(value.clone(), |inner, key| match key.strip_suffix("[]") {
         Some(key) => json!({key: [inner]}),
@@ -24,7 +24,7 @@ fn errors_at(path: &str, value: &Value) -> Vec<Problem> {
 
 #[test]
 fn every_old_key_is_refused_with_its_new_name() {
-    for (parent, old, new) in crate::read::KEYS {
+    for (parent, old, new) in crate::read::RENAMED_KEYS {
         let within = |key: &str| if parent.is_empty() { key.to_owned() } else { format!("{parent}.{key}") };
         let (path, expected) = (within(old), format!("was renamed to `{}`", within(new)));
         let errors = errors_at(&path, &json!({}));
@@ -38,7 +38,7 @@ fn every_old_key_is_refused_with_its_new_name() {
 
 #[test]
 fn every_old_value_is_refused_with_its_new_name() {
-    for (field, old, new) in crate::read::VALUES {
+    for (field, old, new) in crate::read::RENAMED_VALUES {
         let errors = errors_at(field, &json!(old));
         let expected = format!("the value `{old}` was renamed to `{new}`");
         let at = field.replace("[]", "[0]");
@@ -82,7 +82,7 @@ fn all_old_names_of_a_file_are_refused_at_once() {
     assert_eq!(errors.lines().collect::<Vec<_>>(), expected);
 }
 
-/// The numbers and durations of a schema with their bounds, in the words of the rules.
+/// Collects the numbers and durations of a schema with their bounds, in the form of the rules.
 fn bounds(schema: &Value, root: &Value, place: &str, into: &mut Vec<String>) {
     if let Some(target) = schema["$ref"].as_str().and_then(|name| root.pointer(name.strip_prefix('#')?)) {
         bounds(target, root, place, into);
@@ -148,7 +148,7 @@ fn an_error_in_a_list_keeps_its_index() {
 }
 
 #[test]
-fn inline_settings_name_what_a_kubelet_enforces() {
+fn invalid_inline_enforcement_lists_the_allowed_values() {
     let inline = json!({"source": "Inline", "inline": {"enforceNodeAllocatable": ["pods", "pod"]}});
     let errors = parse_agent(&json!({"thresholds": inline})).unwrap_err().to_string();
     let expected = "thresholds.inline.enforceNodeAllocatable[1]: must be one of `pods`, `system-reserved`, ";
@@ -156,7 +156,7 @@ fn inline_settings_name_what_a_kubelet_enforces() {
 }
 
 #[test]
-fn an_enum_of_another_type_names_its_values() {
+fn enum_value_of_the_wrong_type_lists_the_allowed_values() {
     for wrong in [json!(5), json!(true), json!([]), json!({"a": 1})] {
         let errors = parse_agent(&json!({"profile": wrong})).unwrap_err().to_string();
         assert!(errors.starts_with("profile: must be one of `Kubelet`, `Enhanced`, got "), "{errors}");
@@ -177,15 +177,14 @@ fn resolved(policy: Value) -> Result<AgentConfiguration, Problems> {
 }
 
 #[test]
-fn what_is_written_out_is_right_and_means_the_same() {
+fn serialized_default_configuration_resolves_to_the_default() {
     let text = serde_json::to_value(AgentConfiguration::default()).unwrap();
     let configuration = resolve(text.as_object().unwrap().clone(), None).unwrap();
     assert_eq!(configuration.policy, Preferences::default());
     assert_eq!(configuration.policy, resolved(json!({})).unwrap().policy);
 }
 
-/// Whatever the types can read and the rules allow, the schema allows as well, and the other
-/// way round.
+/// All values that the types can read and the rules allow are valid in the schema, and vice versa.
 #[test]
 fn schema_and_types_agree() {
     for policy in [
@@ -273,7 +272,7 @@ fn own_thresholds_replace_those_of_the_kubelet() {
 }
 
 #[test]
-fn the_command_line_chooses_the_profile_and_nothing_else() {
+fn command_line_profile_changes_no_other_setting() {
     let object = json!({"profile": "Enhanced", "policy": {"maxEvictionsPerSync": 7}});
     let file = Path::new("agent.yaml");
     let configuration = resolve(object.as_object().unwrap().clone(), Some(file)).unwrap();
@@ -293,7 +292,7 @@ fn the_command_line_chooses_the_profile_and_nothing_else() {
 }
 
 #[test]
-fn a_profile_decides_whose_thresholds_and_rules_count() {
+fn profile_selects_the_thresholds_and_rules() {
     let kubelet = kubelet_policy(&json!({"evictionHard": {"memory.available": "1Gi"}})).unwrap();
     let policy =
         json!({"signals": [{"signal": "memory.available", "hard": "2Gi"}], "maxEvictionsPerSync": 5});
@@ -307,7 +306,7 @@ fn a_profile_decides_whose_thresholds_and_rules_count() {
 }
 
 #[test]
-fn names_and_labels_are_those_of_kubernetes() {
+fn names_and_labels_are_validated_as_in_kubernetes() {
     let long = "a".repeat(64);
     for (key, right) in [
         ("app", true),
@@ -340,7 +339,7 @@ fn names_and_labels_are_those_of_kubernetes() {
     }
 }
 
-/// Any JSON, with the names of fields often among its keys and values.
+/// Any JSON, in which keys and values are often names of fields.
 fn any_json() -> impl Strategy<Value = Value> {
     let words = [
         "signals",
@@ -392,7 +391,7 @@ fn any_json() -> impl Strategy<Value = Value> {
 
 proptest! {
     #[test]
-    fn no_json_makes_it_panic(policy in any_json()) {
+    fn any_json_is_handled_without_panic(policy in any_json()) {
         match resolved(policy.clone()) {
             Ok(_) => {
                 let mut policy = policy;
@@ -405,7 +404,7 @@ proptest! {
 }
 
 #[test]
-fn a_bound_of_growth_is_a_quantity_and_zero_is_none() {
+fn kill_on_growth_is_a_quantity_and_zero_disables_it() {
     let given = |value: Value| {
         let object = json!({"eviction": {"killOnGrowth": value}});
         resolve(object.as_object().unwrap().clone(), None)
@@ -416,7 +415,7 @@ fn a_bound_of_growth_is_a_quantity_and_zero_is_none() {
     assert_eq!(given(json!("1Gi")), Ok(Some(1 << 30)));
     assert_eq!(given(json!("0")), Ok(None));
     for wrong in [json!("-1Mi"), json!("10%"), json!("1e30"), json!("much"), json!(16), json!(true)] {
-        let said = given(wrong.clone()).unwrap_err();
-        assert!(said.contains("eviction.killOnGrowth: "), "{wrong}: {said}");
+        let message = given(wrong.clone()).unwrap_err();
+        assert!(message.contains("eviction.killOnGrowth: "), "{wrong}: {message}");
     }
 }

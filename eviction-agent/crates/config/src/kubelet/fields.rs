@@ -1,4 +1,4 @@
-//! The fields of a `KubeletConfiguration` that count here, and their defaults.
+//! The fields of a `KubeletConfiguration` that the agent uses, and their defaults.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::read::integer;
 pub(super) type StringMap = BTreeMap<String, String>;
 
 /// Fields of a KubeletConfiguration, with its defaults.
-// Null is what Go's decoder makes of it.
+// Null is decoded as by Go's decoder.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, serde::Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct KubeletFields {
@@ -63,7 +63,7 @@ pub struct KubeletFields {
     pub(super) feature_gates: Option<BTreeMap<String, bool>>,
 }
 
-/// Their names in files.
+/// The names of the fields in files.
 const NAMES: [&str; 12] = [
     "evictionHard",
     "evictionSoft",
@@ -79,12 +79,12 @@ const NAMES: [&str; 12] = [
     "featureGates",
 ];
 
-/// Removes the fields that do not count, of which a kubelet has many.
+/// Removes the fields that the agent does not use; a kubelet has many of them.
 pub(super) fn retain_known(object: &mut Map<String, Value>) {
     object.retain(|key, _| NAMES.contains(&key.as_str()));
 }
 
-/// A member that is null has the zero value.
+/// Deserializes a map in which a null member has the zero value.
 fn map<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
     deserializer: D,
 ) -> Result<Option<BTreeMap<String, T>>, D::Error> {
@@ -97,7 +97,7 @@ fn list<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String>
     Ok(list.map(|list| list.into_iter().map(Option::unwrap_or_default).collect()))
 }
 
-/// Null is no duration.
+/// Deserializes a duration; null is an error.
 fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<GoDuration>, D::Error> {
     GoDuration::deserialize(deserializer).map(Some)
 }
@@ -110,19 +110,19 @@ fn int32<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i32>, D::E
 }
 
 impl KubeletFields {
-    /// Absent or zero means five minutes.
+    /// Returns the transition period. Absent or zero means five minutes.
     pub(super) fn pressure_transition_period(&self) -> GoDuration {
         let period = self.eviction_pressure_transition_period;
         period.filter(|period| *period != GoDuration::ZERO).unwrap_or(GoDuration::from_secs(300))
     }
 
-    /// Absent or zero means two minutes.
+    /// Returns the minimum age of unused images. Absent or zero means two minutes.
     pub(super) fn image_minimum_gc_age(&self) -> GoDuration {
         let age = self.image_minimum_gc_age.filter(|age| *age != GoDuration::ZERO);
         age.unwrap_or(GoDuration::from_secs(120))
     }
 
-    /// Absent means the pods as a whole; an empty list means nothing.
+    /// Returns the enforced levels. Absent means the pods as a whole; an empty list means none.
     pub(super) fn enforced(&self) -> Vec<&str> {
         match &self.enforce_node_allocatable {
             Some(list) => list.iter().map(String::as_str).collect(),
@@ -131,8 +131,8 @@ impl KubeletFields {
     }
 }
 
-/// `loadConfigFile`: the default hard thresholds (`DefaultEvictionHard` on Linux), of which any map that is
-/// given replaces all, unless it asks for those it lacks.
+/// `loadConfigFile`: adds the default hard thresholds (`DefaultEvictionHard` on Linux). A map in the
+/// configuration replaces all of them, unless `mergeDefaultEvictionSettings` is true.
 pub(super) fn default_eviction_hard(object: &mut Map<String, Value>) {
     let merge = object.get("mergeDefaultEvictionSettings") == Some(&Value::Bool(true));
     let given = object.entry("evictionHard").or_insert(Value::Null);
@@ -155,7 +155,8 @@ pub(super) fn default_eviction_hard(object: &mut Map<String, Value>) {
     }
 }
 
-/// Name, stage, default, whether that is fixed, and the gates it depends on; one a line.
+/// The feature gates, one per line: name, stage, default, whether the default is locked, and the gates it
+/// depends on.
 const TABLE: &str = include_str!("feature-gates.tsv");
 
 struct Gate {
@@ -163,7 +164,7 @@ struct Gate {
     stage: &'static str,
     on: bool,
     locked: bool,
-    needs: &'static str,
+    dependencies: &'static str,
 }
 
 fn table() -> impl Iterator<Item = Gate> {
@@ -175,7 +176,7 @@ fn table() -> impl Iterator<Item = Gate> {
             stage: next()?,
             on: next()? == "on",
             locked: next()? == "locked",
-            needs: next()?,
+            dependencies: next()?,
         })
     })
 }
@@ -184,15 +185,15 @@ fn find(name: &str) -> Option<Gate> {
     table().find(|gate| gate.name == name)
 }
 
-/// A gate's own entry counts, then that of its stage as a whole, then the default.
+/// Returns whether a gate is on. Its own entry takes precedence, then that of its stage, then the default.
 fn is_on(gate: &Gate, given: &BTreeMap<String, bool>) -> bool {
-    let whole = match gate.stage {
+    let stage_entry = match gate.stage {
         _ if matches!(gate.name, "AllAlpha" | "AllBeta") => None,
         "alpha" => given.get("AllAlpha"),
         "beta" => given.get("AllBeta"),
         _ => None,
     };
-    *given.get(gate.name).or(whole).unwrap_or(&gate.on)
+    *given.get(gate.name).or(stage_entry).unwrap_or(&gate.on)
 }
 
 /// The gates of a configuration.
@@ -205,7 +206,7 @@ impl FeatureGates<'_> {
     }
 }
 
-/// The gates that change a decision. Others do not count: the kubelet may be of another version.
+/// Returns the gates that change a decision. Others are ignored: the kubelet may have another version.
 pub(super) fn resolve(given: &BTreeMap<String, bool>) -> Gates {
     let gates = FeatureGates(given);
     Gates {
@@ -214,9 +215,9 @@ pub(super) fn resolve(given: &BTreeMap<String, bool>) -> Gates {
     }
 }
 
-/// `featureGate.SetFromMap`: unknown names, a change of a locked gate, and a gate that is on
-/// while one it depends on is off are errors.
-pub(super) fn error(given: &BTreeMap<String, bool>) -> Option<String> {
+/// `featureGate.SetFromMap`: returns an error for an unknown name, a change of a locked gate, or a gate that
+/// is on while one of its dependencies is off.
+pub(super) fn gate_error(given: &BTreeMap<String, bool>) -> Option<String> {
     let wrong = given.iter().find_map(|(name, value)| match find(name) {
         None => Some(format!("unrecognized feature gate: {name}")),
         Some(gate) if gate.locked && gate.on != *value => {
@@ -227,7 +228,7 @@ pub(super) fn error(given: &BTreeMap<String, bool>) -> Option<String> {
     wrong.or_else(|| {
         table().filter(|gate| is_on(gate, given)).find_map(|gate| {
             let is_off = |name: &&str| find(name).is_some_and(|gate| !is_on(&gate, given));
-            let off: Vec<&str> = gate.needs.split(',').filter(is_off).collect();
+            let off: Vec<&str> = gate.dependencies.split(',').filter(is_off).collect();
             (!off.is_empty()).then(|| {
                 let off = off.join(" ");
                 format!("{} is enabled, but depends on features that are disabled: [{off}]", gate.name)

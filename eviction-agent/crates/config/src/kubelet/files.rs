@@ -1,4 +1,4 @@
-//! Where a kubelet's fields come from: its file, drop-ins over it, and its `/configz`.
+//! The sources of a kubelet's fields: its file, drop-ins over it, and its `/configz`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::kubelet::fields::retain_known;
-use crate::kubelet::{KubeletConfiguration, Origin, finish};
+use crate::kubelet::{KubeletConfiguration, Origin, resolve_layers};
 use crate::problem::{Problem, Problems, member};
-use crate::read::got;
+use crate::read::describe;
 
-/// By field or member of a map, who said so last.
+/// The last source of each field or map member.
 pub(super) type Origins = BTreeMap<String, Origin>;
 
-/// All files as one.
+/// All files merged into one object.
 #[derive(Default)]
 pub(super) struct Layers {
     pub(super) object: Map<String, Value>,
@@ -22,20 +22,20 @@ pub(super) struct Layers {
 }
 
 impl Layers {
-    /// The first layer.
+    /// Creates the first layer.
     pub(super) fn new(object: Map<String, Value>, origin: &Origin) -> Self {
         let mut layers = Self { object, origins: Origins::new() };
         for (key, value) in &layers.object {
-            remember(&mut layers.origins, key, value, origin);
+            record_origins(&mut layers.origins, key, value, origin);
         }
         layers
     }
 
-    /// Lays a JSON merge patch over what is there: null takes away, and maps are merged.
-    pub(super) fn lay_over(&mut self, patch: Map<String, Value>, origin: &Origin) {
+    /// Applies a JSON merge patch: null removes a field, and maps are merged.
+    pub(super) fn apply_patch(&mut self, patch: Map<String, Value>, origin: &Origin) {
         let Self { object, origins } = self;
         for (key, value) in patch {
-            remember(origins, &key, &value, origin);
+            record_origins(origins, &key, &value, origin);
             match (object.get_mut(&key), value) {
                 (_, Value::Null) => {
                     object.remove(&key);
@@ -56,8 +56,8 @@ impl Layers {
         }
     }
 
-    /// What is lost when the kubelet writes its configuration as JSON in order to lay drop-in
-    /// files over it: empty maps and lists become absent.
+    /// Removes empty maps and lists, as the kubelet does when it writes its configuration as JSON to apply
+    /// drop-in files.
     pub(super) fn omit_empty(&mut self) {
         for key in [
             "evictionHard",
@@ -74,27 +74,27 @@ impl Layers {
     }
 }
 
-fn remember(origins: &mut Origins, key: &str, value: &Value, origin: &Origin) {
+fn record_origins(origins: &mut Origins, key: &str, value: &Value, origin: &Origin) {
     let members = value.as_object().into_iter().flat_map(Map::keys).map(|name| member(key, name));
     origins.extend(members.chain([key.to_owned()]).map(|path| (path, origin.clone())));
 }
 
 pub(super) struct DropIns {
     pub(super) files: Vec<PathBuf>,
-    /// Notes on files that are passed over.
+    /// Notes on files that are ignored.
     pub(super) skipped: Vec<Problem>,
 }
 
-/// `*.conf` by name, directories included, symbolic links to directories not: `WalkDir`.
-pub(super) fn list(dir: &Path) -> Result<DropIns, Problem> {
+/// Lists `*.conf` by name, including subdirectories, but not symbolic links to directories: `WalkDir`.
+pub(super) fn list_drop_ins(dir: &Path) -> Result<DropIns, Problem> {
     let mut found = DropIns { files: Vec::new(), skipped: Vec::new() };
     walk(dir, &mut found)?;
     Ok(found)
 }
 
-/// The files that count, for whoever keeps copies of them.
+/// Returns the drop-in files that are read, for callers that copy them.
 pub fn files_of(dir: &Path) -> std::io::Result<Vec<PathBuf>> {
-    Ok(list(dir).map_err(|problem| std::io::Error::other(problem.to_string()))?.files)
+    Ok(list_drop_ins(dir).map_err(|problem| std::io::Error::other(problem.to_string()))?.files)
 }
 
 fn walk(dir: &Path, found: &mut DropIns) -> Result<(), Problem> {
@@ -117,8 +117,7 @@ fn walk(dir: &Path, found: &mut DropIns) -> Result<(), Problem> {
     Ok(())
 }
 
-/// The fields that count of a kubelet's configuration in force: its files, its command line and its defaults
-/// together.
+/// The used fields of a kubelet's effective configuration: its files, command line and defaults together.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Effective {
     #[serde(rename = "kubeletconfig")]
@@ -128,14 +127,14 @@ pub struct Effective {
 }
 
 impl Effective {
-    /// Reads the answer of `/configz`.
+    /// Reads the response of `/configz`.
     ///
     /// # Errors
-    /// The cause, if it is not an object with a `kubeletconfig`.
+    /// If the response is not an object with a `kubeletconfig`, with the cause.
     pub fn parse(json: &[u8], url: impl Into<String>) -> Result<Self, String> {
         let answer: Value = serde_json::from_slice(json).map_err(|error| format!("not JSON: {error}"))?;
         let Some(object) = answer.as_object() else {
-            return Err(format!("must be an object, got {}", got(&answer)));
+            return Err(format!("must be an object, got {}", describe(&answer)));
         };
         match object.get("kubeletconfig") {
             Some(Value::Object(object)) => {
@@ -143,26 +142,26 @@ impl Effective {
                 retain_known(&mut object);
                 Ok(Self { object, url: url.into() })
             }
-            Some(other) => Err(format!("kubeletconfig: must be an object, got {}", got(other))),
+            Some(other) => Err(format!("kubeletconfig: must be an object, got {}", describe(other))),
             None => Err("kubeletconfig: is missing".to_owned()),
         }
     }
 
-    /// What it comes to.
+    /// Resolves the configuration.
     ///
     /// # Errors
-    /// Everything that is wrong with it.
+    /// If it is invalid: all errors.
     pub fn resolve(&self) -> Result<KubeletConfiguration, Problems> {
         let Self { object, url } = self;
         let mut layers = Layers::new(object.clone(), &Origin::Configz(url.clone()));
-        // All defaults are filled in, and what is empty then is left out of JSON.
+        // The kubelet has filled in all defaults, and its JSON omits what is empty.
         for (key, empty) in [("evictionHard", json!({})), ("enforceNodeAllocatable", json!([]))] {
             let value = layers.object.entry(key).or_insert(Value::Null);
             if value.is_null() {
                 *value = empty;
             }
         }
-        finish(layers, Vec::new(), Vec::new(), Some(url.as_ref()))
+        resolve_layers(layers, Vec::new(), Vec::new(), Some(url.as_ref()))
     }
 }
 
@@ -180,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn it_comes_to_what_a_file_with_all_of_it_comes_to() {
+    fn configz_resolves_like_a_file_with_the_same_fields() {
         let all = json!({
             "kind": "KubeletConfiguration",
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -203,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_is_empty_and_no_default() {
+    fn fields_missing_in_configz_are_empty_and_not_defaults() {
         let resolved = effective(json!({"evictionPressureTransitionPeriod": "5m0s"})).resolve().unwrap();
         assert_eq!(resolved.policy.thresholds, []);
         let hard = json!({"evictionHard": {"memory.available": "1Gi"}});
@@ -212,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn gates_are_as_they_are_also_of_other_versions() {
+    fn unknown_feature_gates_in_configz_are_accepted() {
         let gates = json!({"featureGates": {"MadeUpTomorrow": true, "PodLevelResources": false}});
         let resolved = effective(gates.clone()).resolve().unwrap();
         assert!(!resolved.policy.gates.pod_level_resources && resolved.policy.gates.separate_disk_gc);
@@ -220,16 +219,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_means_the_same() {
-        let before = effective(json!({"evictionHard": {"memory.available": "1Gi"}, "address": "0.0.0.0"}));
-        let kept = serde_json::to_string(&before).unwrap();
-        assert!(!kept.contains("0.0.0.0"), "{kept}");
-        let again: Effective = serde_json::from_str(&kept).unwrap();
-        assert_eq!(again.resolve().unwrap().settings, before.resolve().unwrap().settings);
+    fn serialized_configz_resolves_to_the_same_settings() {
+        let original = effective(json!({"evictionHard": {"memory.available": "1Gi"}, "address": "0.0.0.0"}));
+        let serialized = serde_json::to_string(&original).unwrap();
+        assert!(!serialized.contains("0.0.0.0"), "{serialized}");
+        let deserialized: Effective = serde_json::from_str(&serialized).unwrap();
+        assert_eq!(deserialized.resolve().unwrap().settings, original.resolve().unwrap().settings);
     }
 
     #[test]
-    fn an_answer_of_another_kind_is_an_error_with_its_place() {
+    fn invalid_configz_response_is_an_error_with_its_field() {
         let wrong = |json: &str| Effective::parse(json.as_bytes(), URL).unwrap_err();
         assert!(wrong("<html>").starts_with("not JSON: "));
         assert_eq!(wrong("[]"), "must be an object, got a list");

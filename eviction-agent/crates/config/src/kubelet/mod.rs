@@ -1,7 +1,7 @@
-//! The node's own `KubeletConfiguration` (kubelet.config.k8s.io/v1beta1), read as it is.
+//! Reads the node's own `KubeletConfiguration` (kubelet.config.k8s.io/v1beta1).
 //!
-//! Mirrors what kubelet v1.36.3 makes of it at start: decoding, defaults, drop-in files and
-//! `ParseThresholdConfig`. KubeletFields that do not count here are ignored.
+//! Mirrors how kubelet v1.36.3 processes it at start: decoding, defaults, drop-in files and
+//! `ParseThresholdConfig`. Other fields are ignored.
 
 mod fields;
 mod files;
@@ -30,26 +30,26 @@ use crate::read::{read, read_document};
 const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 const KIND: &str = "KubeletConfiguration";
 
-/// What a node's configuration comes to.
+/// The resolved configuration of a node's kubelet.
 #[derive(Clone, Debug)]
 pub struct KubeletConfiguration {
-    /// What the engine decides by.
+    /// The policy for the engine.
     pub policy: Policy,
-    /// `containerRuntimeEndpoint`, if it is given.
+    /// `containerRuntimeEndpoint`, if it is set.
     pub container_runtime_endpoint: Option<String>,
     /// `imageMinimumGCAge`.
     pub image_minimum_gc_age: GoDuration,
-    /// Every value that counts, and where it came from.
+    /// All used values with their origin.
     pub settings: Vec<Setting>,
-    /// What is accepted but will surprise.
+    /// Notes on values that are accepted but may be unexpected.
     pub notes: Vec<Problem>,
 }
 
-/// Reads a configuration file and lays the `*.conf` files of a directory over it, as the
-/// kubelet's `--config` and `--config-dir` do. Without a file all is default.
+/// Reads a configuration file and applies the `*.conf` files of a directory, as the kubelet's `--config` and
+/// `--config-dir` do. Without a file all values are defaults.
 ///
 /// # Errors
-/// Everything that is wrong, each with its file and field.
+/// If the configuration is invalid: all errors, each with its file and field.
 pub fn load_kubelet(
     file: Option<&Path>,
     drop_in_dir: Option<&Path>,
@@ -66,11 +66,11 @@ pub fn load_kubelet(
     let mut notes = Vec::new();
     if let Some(dir) = drop_in_dir {
         layers.omit_empty();
-        match files::list(dir) {
+        match files::list_drop_ins(dir) {
             Ok(found) => {
                 for file in found.files {
                     match read_document(&file, API_VERSION, KIND) {
-                        Ok(object) => layers.lay_over(object, &Origin::DropIn(file)),
+                        Ok(object) => layers.apply_patch(object, &Origin::DropIn(file)),
                         Err(wrong) => problems.extend(wrong),
                     }
                 }
@@ -80,22 +80,22 @@ pub fn load_kubelet(
         }
         layers.omit_empty();
     }
-    finish(layers, problems, notes, file)
+    resolve_layers(layers, problems, notes, file)
 }
 
-/// What fields of a KubeletConfiguration come to that stand in a file of another kind.
-pub(super) fn resolve_given(
+/// Resolves fields of a KubeletConfiguration that are in a file of another kind.
+pub(super) fn resolve_fields(
     mut object: Map<String, Value>,
     file: Option<&Path>,
 ) -> Result<KubeletConfiguration, Problems> {
     let origin = file.map_or(Origin::Default, |file| Origin::File(file.to_owned()));
     let given = Layers::new(object.clone(), &origin);
     default_eviction_hard(&mut object);
-    finish(Layers { object, ..given }, Vec::new(), Vec::new(), file)
+    resolve_layers(Layers { object, ..given }, Vec::new(), Vec::new(), file)
 }
 
-/// From what is said to what is decided by. `place` is where everything stands that is nowhere else.
-fn finish(
+/// Resolves the fields. `place` is the location of errors that have no other one.
+fn resolve_layers(
     layers: Layers,
     mut problems: Vec<Problem>,
     notes: Vec<Problem>,
@@ -115,12 +115,12 @@ fn finish(
         return Err(Problems(problems.into_iter().map(located).collect()));
     }
     let policy = policy(&fields, thresholds);
-    let surprises = collect(&fields, &policy).into_iter().map(&located);
+    let warnings = collect_notes(&fields, &policy).into_iter().map(&located);
     Ok(KubeletConfiguration {
         container_runtime_endpoint: fields.container_runtime_endpoint.clone().filter(|it| !it.is_empty()),
         image_minimum_gc_age: fields.image_minimum_gc_age(),
-        settings: list(&fields, &policy, &origins),
-        notes: notes.into_iter().map(&located).chain(surprises).collect(),
+        settings: list_settings(&fields, &policy, &origins),
+        notes: notes.into_iter().map(&located).chain(warnings).collect(),
         policy,
     })
 }
@@ -147,35 +147,35 @@ pub struct Setting {
     pub path: String,
     /// Its value as it would be written in a file.
     pub value: String,
-    /// Who says so.
+    /// The source of the value.
     pub origin: Origin,
 }
 
-/// Where a value came from.
+/// The source of a value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Origin {
-    /// Nobody said anything, or zero.
+    /// The value is not set, or zero.
     Default,
     /// A file.
     File(PathBuf),
-    /// A drop-in file over it.
+    /// A drop-in file.
     DropIn(PathBuf),
-    /// The kubelet itself, asked at this address.
+    /// The running kubelet, at this URL.
     Configz(String),
-    /// A variable of the environment.
+    /// An environment variable.
     Environment(String),
     /// An option on the command line.
     CommandLine,
 }
 
 impl Origin {
-    /// Whether nobody said anything.
+    /// Returns whether the value is not set.
     pub fn is_default(&self) -> bool {
         matches!(self, Self::Default)
     }
 
-    /// The file in which it stands.
+    /// Returns the file that contains the value.
     fn file(&self) -> Option<&Path> {
         match self {
             Self::File(file) | Self::DropIn(file) => Some(file),
@@ -204,8 +204,8 @@ impl fmt::Display for Setting {
     }
 }
 
-/// All of them, in the order of the documentation.
-fn list(fields: &KubeletFields, policy: &Policy, origins: &Origins) -> Vec<Setting> {
+/// Returns all settings, in the order of the documentation.
+fn list_settings(fields: &KubeletFields, policy: &Policy, origins: &Origins) -> Vec<Setting> {
     let origin = |path: &str| origins.get(path).cloned().unwrap_or(Origin::Default);
     let setting = |path: &str, value: String| Setting { path: path.to_owned(), value, origin: origin(path) };
     let map = |field: &str, map: &Option<StringMap>| -> Vec<Setting> {
@@ -229,8 +229,8 @@ fn list(fields: &KubeletFields, policy: &Policy, origins: &Origins) -> Vec<Setti
     settings
 }
 
-/// Notes on a configuration that is right.
-fn collect(fields: &KubeletFields, policy: &Policy) -> Vec<Problem> {
+/// Returns notes on a valid configuration.
+fn collect_notes(fields: &KubeletFields, policy: &Policy) -> Vec<Problem> {
     let mut notes = Vec::new();
     let has = |map: &Option<StringMap>, key: &str| map.as_ref().is_some_and(|map| map.contains_key(key));
     for (field, map) in [("evictionHard", &fields.eviction_hard), ("evictionSoft", &fields.eviction_soft)] {

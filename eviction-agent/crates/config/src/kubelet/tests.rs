@@ -1,6 +1,6 @@
-//! Against what the kubelet makes of a configuration: `go.jsonl` was written by a program
-//! that calls the packages of v1.36.3. A row is a configuration, the stage at which it fails
-//! if it does, and then the texts of which chance reports one, else what was resolved.
+//! Compares with the kubelet: `go.jsonl` was written by a program that calls the packages of v1.36.3. A row
+//! has a configuration, the stage at which it fails or an empty text, and the possible error texts, or else
+//! the resolved values.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use eviction_core::policy::{Policy, Threshold};
 use eviction_core::units::{Format, Quantity, ThresholdValue};
 
 #[test]
-fn every_configuration_ends_as_in_the_kubelet() {
+fn every_configuration_resolves_as_in_the_kubelet() {
     let mut count = 0;
     for line in include_str!("go.jsonl").lines() {
         let (configuration, stage, expected): (Value, String, Vec<String>) =
@@ -65,13 +65,13 @@ fn format_of(quantity: &Quantity) -> &'static str {
 }
 
 #[test]
-fn nothing_at_all_is_the_default() {
+fn null_configuration_is_the_default() {
     let policy = kubelet_policy(&Value::Null).unwrap();
     assert_eq!(policy, kubelet_policy(&json!({})).unwrap());
     assert_eq!(policy.thresholds.len(), 6);
 }
 
-/// Any JSON, with the names of fields often among its keys.
+/// Any JSON, in which keys are often names of fields.
 fn any_json() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
@@ -104,7 +104,7 @@ fn any_json() -> impl Strategy<Value = Value> {
 
 proptest! {
     #[test]
-    fn no_json_makes_it_panic(configuration in any_json()) {
+    fn any_json_is_handled_without_panic(configuration in any_json()) {
         if let Err(error) = kubelet_policy(&configuration) {
             let _ = error.to_string();
         }

@@ -1,8 +1,8 @@
-//! From the eviction maps to thresholds: `ParseThresholdConfig`.
+//! Resolves the eviction maps to thresholds: `ParseThresholdConfig`.
 //!
-//! The kubelet stops at the first error, and within one map it takes the entries in random
-//! order. Here all errors are reported, maps in the kubelet's order and entries by key, so
-//! that the first is one that the kubelet could have reported.
+//! The kubelet stops at the first error, and processes the entries of a map in random order. This code
+//! reports all errors, with maps in the kubelet's order and entries by key, so the first error is one that
+//! the kubelet could have reported.
 
 use std::collections::BTreeMap;
 
@@ -15,8 +15,8 @@ use super::super::problem::{Problem, did_you_mean, member};
 use super::fields::{KubeletFields, StringMap};
 use crate::read::example;
 
-/// The thresholds in the kubelet's order; within one map, by signal. And how much room the
-/// kubelet's list of them has.
+/// Returns the thresholds in the kubelet's order, and within a map by signal. The second value is the
+/// capacity of the kubelet's list of them.
 pub(super) fn resolve(fields: &KubeletFields, problems: &mut Vec<Problem>) -> (Vec<Threshold>, usize) {
     let hard = entries("evictionHard", &fields.eviction_hard, problems, threshold);
     let soft = entries("evictionSoft", &fields.eviction_soft, problems, threshold);
@@ -55,7 +55,7 @@ pub(super) fn resolve(fields: &KubeletFields, problems: &mut Vec<Problem>) -> (V
     (thresholds, room(hards, softs, copied))
 }
 
-/// The entries of one map that are right.
+/// Returns the valid entries of one map.
 fn entries<T>(
     field: &str,
     map: &Option<StringMap>,
@@ -83,7 +83,7 @@ fn entries<T>(
     parsed
 }
 
-/// `parseThresholdStatement`; `0%` and `100%` make no threshold at all.
+/// `parseThresholdStatement`. With `0%` and `100%` there is no threshold.
 fn threshold(signal: Signal, text: &str) -> Result<Option<ThresholdValue>, String> {
     if text == "0%" || text == "100%" {
         return Ok(None);

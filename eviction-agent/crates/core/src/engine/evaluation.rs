@@ -21,7 +21,7 @@ use crate::threshold::{Met, ResolvedThreshold};
 use crate::time::Timestamp;
 
 impl Engine {
-    /// Everything from the observations on.
+    /// Evaluates a sample: everything from the observations on.
     pub(super) fn evaluate(
         &mut self,
         at: Timestamp,
@@ -31,8 +31,8 @@ impl Engine {
     ) -> Evaluation {
         let rules = &self.policy.rules;
         let mut context = SignalContext {
-            rejected: take(&mut self.spare.rejected),
-            imminent: take(&mut self.spare.imminent),
+            rejected: take(&mut self.buffers.rejected),
+            imminent: take(&mut self.buffers.imminent),
             ..SignalContext::default()
         };
         let observations =
@@ -42,16 +42,16 @@ impl Engine {
             end: EvaluationEnd::NoPressure,
             observations,
             context,
-            met: take(&mut self.spare.met),
+            met: take(&mut self.buffers.met),
             driving: None,
             left_to_kubelet: None,
             observations_after_reclaim: None,
-            ranked: take(&mut self.spare.ranked),
-            critical_pods: take(&mut self.spare.critical_pods),
-            refused_pods: take(&mut self.spare.refused_pods),
-            in_flight: self.remembered_evictions(),
-            deficits: take(&mut self.spare.deficits),
-            sized_pods: take(&mut self.spare.sized_pods),
+            ranked: take(&mut self.buffers.ranked),
+            critical_pods: take(&mut self.buffers.critical_pods),
+            refused_pods: take(&mut self.buffers.refused_pods),
+            in_flight: self.considered_evictions(),
+            deficits: take(&mut self.buffers.deficits),
+            sized_pods: take(&mut self.buffers.sized_pods),
             unknown_volumes: 0,
             layout,
             thresholds: Arc::clone(self.thresholds.all()),
@@ -61,9 +61,9 @@ impl Engine {
         };
         let predicted = self.predict(&mut evaluation);
         let gate = evaluation.context.memory_conditions;
-        let acted_on: &[u8] =
+        let counted_as_met: &[u8] =
             if predicted == PredictionMode::Evict { &evaluation.context.imminent } else { &[] };
-        self.thresholds.observe(at, &evaluation.observations, gate, acted_on, &mut evaluation.met);
+        self.thresholds.observe(at, &evaluation.observations, gate, counted_as_met, &mut evaluation.met);
         let raising: &[u8] =
             if predicted == PredictionMode::Off { &[] } else { &evaluation.context.imminent };
         self.raise_conditions(at, &evaluation.met, raising);
@@ -71,13 +71,14 @@ impl Engine {
             && self.evict_above_limits(at, &mut evaluation, actions)
         {
             evaluation.end = EvaluationEnd::LocalStorage;
-            // What one pod did to its own limits does not keep the node waiting for the next one.
+            // Under the kubelet's rules, evicting a pod for its own limits ends the evaluation. Otherwise the
+            // thresholds are handled in the same evaluation.
             if self.policy.rules.are_kubelets() {
                 return evaluation;
             }
         }
-        let mut urgent = take(&mut self.spare.threshold_order);
-        by_urgency(&self.policy.rules, &evaluation.met, &evaluation.thresholds, &mut urgent);
+        let mut urgent = take(&mut self.buffers.threshold_order);
+        sort_by_urgency(&self.policy.rules, &evaluation.met, &evaluation.thresholds, &mut urgent);
         for &threshold_index in &urgent {
             evaluation.driving = Some(threshold_index);
             let ends = self.handle_threshold(at, &mut evaluation, threshold_index, actions);
@@ -86,21 +87,20 @@ impl Engine {
                 break;
             }
         }
-        self.spare.threshold_order = urgent;
+        self.buffers.threshold_order = urgent;
         evaluation
     }
 
-    /// The evictions in flight that an evaluation reckons with: by the kubelet's rules none.
-    fn remembered_evictions(&mut self) -> Vec<InFlightEviction> {
-        let mut in_flight = take(&mut self.spare.in_flight);
+    /// Returns the in-flight evictions that the evaluation takes into account. Empty under the kubelet's rules.
+    fn considered_evictions(&mut self) -> Vec<InFlightEviction> {
+        let mut in_flight = take(&mut self.buffers.in_flight);
         if !self.policy.rules.are_kubelets() {
             in_flight.extend(self.in_flight.known().cloned());
         }
         in_flight
     }
 
-    /// Does what a threshold asks for. Whether the evaluation ends with it; if not, the next one has
-    /// its turn.
+    /// Handles a met threshold. Returns whether the evaluation ends here; if not, the next threshold is handled.
     fn handle_threshold(
         &mut self,
         at: Timestamp,
@@ -132,7 +132,7 @@ impl Engine {
         true
     }
 
-    /// `reclaimNodeLevelResources` from the second sample on. Without a sample it was no success.
+    /// `reclaimNodeLevelResources` from the second sample on. Without a sample the reclaim counts as failed.
     pub(super) fn resume(
         &mut self,
         at: Timestamp,
@@ -145,13 +145,13 @@ impl Engine {
         if let Ok(snapshot) = second {
             let seen = self.signal_filter.observe_again(&snapshot.node, &self.policy.rules);
             evaluation.observations_after_reclaim = Some(Box::new(seen));
-            // To the kubelet reclaim was enough when every threshold of the node is resolved; else when
-            // the one is that it was for, whatever other signals are short of.
-            let lacks = match evaluation.driving.filter(|_| !self.policy.rules.are_kubelets()) {
+            // For the kubelet, reclaim was sufficient if every threshold of the node is resolved. Under the
+            // other rules, only the driving threshold has to be resolved.
+            let is_unresolved = match evaluation.driving.filter(|_| !self.policy.rules.are_kubelets()) {
                 Some(threshold_index) => self.thresholds.is_unresolved(threshold_index, &seen),
                 None => self.thresholds.any_unresolved(&seen),
             };
-            if !lacks {
+            if !is_unresolved {
                 evaluation.end = EvaluationEnd::Reclaimed;
                 return DecisionKind::Evaluated(evaluation);
             }
@@ -161,7 +161,7 @@ impl Engine {
         DecisionKind::Evaluated(evaluation)
     }
 
-    /// Finds the thresholds that are about to be met; returns what is done about them.
+    /// Finds the thresholds that are predicted to be met soon. Returns how the policy reacts to them.
     fn predict(&self, evaluation: &mut Evaluation) -> PredictionMode {
         let Some(Prediction { mode: predict, horizon: within }) = self.policy.rules.prediction() else {
             return PredictionMode::Off;
@@ -177,7 +177,7 @@ impl Engine {
         }
         evaluation.context.imminent = imminent;
         match predict {
-            // Nobody goes by prediction on a sample that saw no pod.
+            // On a sample without pods no pod may be evicted by prediction.
             PredictionMode::Evict if evaluation.snapshot.is_empty() => PredictionMode::Condition,
             predict => predict,
         }
@@ -192,14 +192,14 @@ impl Engine {
         self.conditions.raise(at, raised, self.policy.pressure_transition_period);
     }
 
-    /// Whether it is known how to collect garbage and to rank pods: not in a layout that the
-    /// gates do not allow.
+    /// Returns whether garbage can be collected and pods can be ranked. Both need a disk layout that the
+    /// feature gates allow.
     pub(super) fn can_rank(&self) -> bool {
         self.layout.is_some_and(|known| !known.is_refused)
     }
 }
 
-/// Says once what the node is short of.
+/// Adds the event that a resource is short, unless it was added before.
 pub(super) fn record_event(resource: Resource, actions: &mut Vec<Action>) {
     let announcement = Action::RecordEvent(resource);
     if !actions.contains(&announcement) {
@@ -207,16 +207,16 @@ pub(super) fn record_event(resource: Resource, actions: &mut Vec<Action>) {
     }
 }
 
-/// Writes the thresholds that may evict to `urgent`, the most urgent first: by the kubelet's rules one,
-/// else hard before soft, memory before the rest, then as configured.
-fn by_urgency(rules: &Rules, met: &[Met], thresholds: &[ResolvedThreshold], urgent: &mut Vec<u8>) {
+/// Writes the thresholds that may evict to `urgent`, the most urgent first. Under the kubelet's rules this is
+/// one threshold; otherwise hard before soft, then memory before the rest, then in configured order.
+fn sort_by_urgency(rules: &Rules, met: &[Met], thresholds: &[ResolvedThreshold], urgent: &mut Vec<u8>) {
     urgent.clear();
     if rules.are_kubelets() {
         urgent.extend(most_urgent(met, thresholds));
         return;
     }
     urgent.extend(met.iter().filter(|met| met.may_evict).map(|met| met.threshold));
-    // Stable: what is alike keeps its place in the configuration.
+    // The sort is stable: equal thresholds stay in configured order.
     urgent.sort_by_key(|&threshold_index| {
         thresholds.get(usize::from(threshold_index)).map(|ResolvedThreshold { threshold, .. }| {
             (!threshold.is_hard(), threshold.signal.resource() != Resource::Memory)
@@ -224,52 +224,51 @@ fn by_urgency(rules: &Rules, met: &[Met], thresholds: &[ResolvedThreshold], urge
     });
 }
 
-/// The threshold that the evaluation deals with: `helpers.go: byEvictionPriority`.
+/// Returns the threshold that the evaluation handles: `helpers.go: byEvictionPriority`.
 ///
-/// Memory goes before everything else, and nothing is said about the rest. The kubelet's sort
-/// turns thresholds of memory around and leaves the others as its map gave them. Of the
-/// outcomes it can have, this is the one for thresholds in their configured order: the last
-/// one of memory, else the first one.
+/// Memory comes before everything else; the order of the rest is not defined. The kubelet's sort reverses the
+/// thresholds of memory and leaves the others in the order of a map. Of the possible results, this is the one
+/// for thresholds in configured order: the last one of memory, else the first one.
 fn most_urgent(met: &[Met], thresholds: &[ResolvedThreshold]) -> Option<u8> {
     let is_memory = |met: &&Met| {
         thresholds
             .get(usize::from(met.threshold))
             .is_some_and(|resolved| resolved.threshold.signal.resource() == Resource::Memory)
     };
-    let fresh = || met.iter().filter(|met| met.may_evict);
-    let urgent = fresh().rfind(is_memory).or_else(|| fresh().next());
+    let may_evict = || met.iter().filter(|met| met.may_evict);
+    let urgent = may_evict().rfind(is_memory).or_else(|| may_evict().next());
     urgent.map(|met| met.threshold)
 }
 
 impl Engine {
-    /// OOM kills, and why containers terminated.
+    /// Returns the tracker of OOM kills and container terminations.
     pub fn oom(&self) -> &OomTracker {
         &self.oom
     }
 
-    /// What this engine decides is not carried out (a dry run): its evictions explain no
-    /// container's end.
+    /// Marks the engine as a dry run. Its evictions are not carried out, so they do not explain why a
+    /// container terminated.
     pub fn set_dry_run(&mut self) {
-        self.oom.only_advises();
+        self.oom.set_dry_run();
     }
 
     pub(super) fn oom_kill(&mut self, at: Timestamp, kill: OomKill) -> DecisionKind {
-        DecisionKind::Oom(OomUpdate::Kill(Box::new(self.oom.kill(at, kill, &self.pods))))
+        DecisionKind::Oom(OomUpdate::Kill(Box::new(self.oom.add_kill(at, kill, &self.pods))))
     }
 
     pub(super) fn container_ended(&mut self, at: Timestamp, end: ContainerEnded) -> DecisionKind {
-        DecisionKind::Oom(OomUpdate::End(self.oom.end(at, &end, &self.pods)))
+        DecisionKind::Oom(OomUpdate::End(self.oom.add_end(at, &end, &self.pods)))
     }
 
-    /// The causes that can be decided after this input. What it evicts itself explains no end
-    /// that came before.
+    /// Returns the terminated containers whose cause can be decided after this input. Evictions of the same
+    /// decision do not explain earlier terminations.
     pub(super) fn ended_containers(
         &mut self,
         at: Timestamp,
         subject: &DecisionKind,
         actions: &[Action],
     ) -> Vec<ContainerTerminated> {
-        let touched = match subject {
+        let changed_pod = match subject {
             DecisionKind::Oom(OomUpdate::Kill(kill)) => kill.pod_uid.as_deref(),
             DecisionKind::Oom(OomUpdate::End(end)) => Some(&*end.uid),
             DecisionKind::StateUpdated
@@ -277,12 +276,12 @@ impl Engine {
             | DecisionKind::NotEvaluated(_)
             | DecisionKind::Admission(_) => None,
         };
-        let ended = self.oom.settle(at, touched, &self.pods);
+        let ended = self.oom.decide_causes(at, changed_pod, &self.pods);
         if let DecisionKind::Evaluated(evaluation) = subject {
             for action in actions {
                 let Action::Evict(eviction) = action else { continue };
                 if let Some(known) = evaluation.pods.pods().get(eviction.pod as usize) {
-                    self.oom.evicting(at, known, &evaluation.pods);
+                    self.oom.add_eviction(at, known, &evaluation.pods);
                 }
             }
         }
@@ -291,8 +290,8 @@ impl Engine {
 }
 
 impl Engine {
-    /// Ranks the pods for want of memory as an evaluation on this snapshot would, the first to be evicted
-    /// first. The snapshot is indexed for the engine's pods. Nothing is decided or remembered.
+    /// Ranks the pods for memory as an evaluation of this snapshot would, the first to be evicted first. The
+    /// snapshot must be indexed for the engine's pods. The engine does not change.
     pub fn rank_ahead(&self, snapshot: &Snapshot, ranked: &mut Vec<Candidate>) {
         rank(Measure::Memory, &self.pods, snapshot, ranked);
     }

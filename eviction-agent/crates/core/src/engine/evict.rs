@@ -1,5 +1,5 @@
-//! Evictions of pods above their own limits, the single eviction of the kubelet's profile, and which evictions wait while the
-//! API server cannot be asked.
+//! Evictions of pods above their own limits, the single eviction of the kubelet's profile, and the evictions
+//! that wait while the API server is unavailable.
 
 use std::sync::Arc;
 
@@ -19,12 +19,11 @@ use crate::time::Timestamp;
 /// `immediateEvictionGracePeriodSeconds`.
 pub(super) const IMMEDIATE_GRACE_SECONDS: i64 = 1;
 
-/// `corev1.DefaultTerminationGracePeriodSeconds`: what the API server gives a pod without one.
+/// `corev1.DefaultTerminationGracePeriodSeconds`: what the API server sets for a pod without a grace period.
 const DEFAULT_GRACE_SECONDS: i64 = 30;
 
 impl Engine {
-    /// Evicts every pod that is above its own limits: `localStorageEviction`. Whether there
-    /// was one.
+    /// Evicts every pod that is above its own limits: `localStorageEviction`. Returns whether any pod is evicted.
     pub(super) fn evict_above_limits(
         &mut self,
         at: Timestamp,
@@ -65,17 +64,17 @@ impl Engine {
         actions.len() > before
     }
 
-    /// Whether an eviction ignores that the pod's PodDisruptionBudget has refused it lately; the refusal, if it
-    /// does not.
+    /// Returns whether an eviction ignores a recent refusal by the pod's PodDisruptionBudget. Returns the
+    /// refusal if it must not.
     fn ignores_pdb(&self, at: Timestamp, known: &KnownPod, hard: bool) -> Result<bool, Refusal> {
-        match self.pdb_refusals.refused_for(at, &known.pod.uid) {
+        match self.pdb_refusals.refusal_age(at, &known.pod.uid) {
             None => Ok(false),
             Some(_) if hard && self.policy.eviction.hard_ignores_pdb => Ok(true),
             Some(age) => Err(Refusal::DisruptionBudget { age }),
         }
     }
 
-    /// Remembers that a pod is evicted. False if one with its uid is being evicted.
+    /// Adds a pod to the in-flight evictions. Returns false if a pod with its uid is already being evicted.
     pub(super) fn begin_eviction(
         &mut self,
         evaluation: &Evaluation,
@@ -89,8 +88,7 @@ impl Engine {
         self.in_flight.begin(known, label, hard, grace, expected)
     }
 
-    /// Ranks the pods for the threshold of the evaluation and evicts as many as the rules say: the end
-    /// of `synchronize`.
+    /// Ranks the pods for the driving threshold and evicts as many as the rules allow: the end of `synchronize`.
     pub(super) fn evict_for_threshold(
         &mut self,
         at: Timestamp,
@@ -117,9 +115,9 @@ impl Engine {
         }
     }
 
-    /// The first that is not critical. A failed kill would end the evaluation as well. Who has a
-    /// PodDisruptionBudget that forbids it, which the kubelet does not ask, is skipped by a
-    /// soft threshold.
+    /// Evicts the first ranked pod that is not critical. In the kubelet a failed kill ends the evaluation as
+    /// well. Unlike the kubelet, this skips pods that their PodDisruptionBudget has refused lately, unless a
+    /// hard threshold may ignore the budget.
     fn evict_first(
         &self,
         at: Timestamp,
@@ -160,7 +158,8 @@ impl Engine {
         }
     }
 
-    /// One second for a hard threshold; for a soft one what the rules say.
+    /// Returns the grace period in seconds: one second for a hard threshold, and what the rules define for a
+    /// soft one.
     pub(super) fn grace_period(&self, evaluation: &Evaluation, threshold_index: u8, known: &KnownPod) -> i64 {
         if is_hard(evaluation, threshold_index) {
             return IMMEDIATE_GRACE_SECONDS;
@@ -171,7 +170,7 @@ impl Engine {
                 let bound = self.policy.max_pod_grace_period_seconds;
                 own.map_or(bound, |own| own.min(bound))
             }
-            // Less than a second is a second: `pod_workers.go: calculateEffectiveGracePeriod`.
+            // At least one second: `pod_workers.go: calculateEffectiveGracePeriod`.
             Some(preferences) => {
                 let own = own.unwrap_or(DEFAULT_GRACE_SECONDS);
                 let cap = preferences.soft.grace_period_cap.map(|cap| cap.as_nanos() / 1_000_000_000);
@@ -185,17 +184,17 @@ fn is_hard(evaluation: &Evaluation, threshold_index: u8) -> bool {
     evaluation.threshold(threshold_index).is_some_and(|resolved| resolved.threshold.is_hard())
 }
 
-/// What holding a pod to its limits gave, critical or not.
+/// The result of the check of a pod's local storage limits. The pod may be critical.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct StorageCheck {
     /// The first limit that is exceeded.
     pub(crate) cause: Option<Cause>,
-    /// Limited volumes whose usage is not known. The kubelet crashes on them.
+    /// The number of limited volumes whose usage is not known. The kubelet crashes on them.
     pub(crate) unknown_volumes: u32,
 }
 
-/// Holds a pod to its limits: its emptyDir volumes, then all containers together, then each
-/// one. The first limit that is exceeded is the reason for the pod to go.
+/// Checks a pod against its limits: its emptyDir volumes, then all containers together, then each container.
+/// The first exceeded limit becomes the cause of the eviction.
 pub(crate) fn exceeded_limit(
     limits: &LocalLimits,
     stats: PodStats<'_>,
@@ -208,10 +207,10 @@ pub(crate) fn exceeded_limit(
     check
 }
 
-/// `emptyDirLimitEviction`. The last statistics of a name count.
+/// `emptyDirLimitEviction`. If several statistics have the same name, the last one counts.
 fn exceeded_empty_dir(limits: &LocalLimits, stats: PodStats<'_>, unknown: &mut u32) -> Option<Cause> {
     for dir in &limits.empty_dirs {
-        // Numbers first: most names need not be compared.
+        // Compares the numbers first, because then most names need no comparison.
         let may_exceed =
             |volume: VolumeStats<'_>| volume.values().used.is_none_or(|used| bytes(used) > dir.limit);
         if !stats.volumes().any(may_exceed) {
@@ -229,14 +228,14 @@ fn exceeded_empty_dir(limits: &LocalLimits, stats: PodStats<'_>, unknown: &mut u
     None
 }
 
-/// `podEphemeralStorageLimitEviction`. No value counts as nothing used.
+/// `podEphemeralStorageLimitEviction`. An absent value counts as zero.
 fn exceeds_pod_limit(limits: &LocalLimits, stats: PodStats<'_>) -> Option<Cause> {
     let used = stats.values().ephemeral_storage_used.unwrap_or(0);
     (bytes(used) > limits.pod?).then_some(Cause::PodStorage)
 }
 
-/// `containerEphemeralStorageLimitEviction`. Writable layers count only where they lie on the
-/// kubelet's file system, or were taken to.
+/// `containerEphemeralStorageLimitEviction`. Writable layers count only if they are, or are assumed to be, on
+/// the kubelet's file system.
 fn exceeding_container(limits: &LocalLimits, stats: PodStats<'_>, dedicated_image_fs: bool) -> Option<Cause> {
     if limits.containers.is_empty() {
         return None;
@@ -248,7 +247,7 @@ fn exceeding_container(limits: &LocalLimits, stats: PodStats<'_>, dedicated_imag
     };
     stats.containers().find_map(|container| {
         let used = used(container.values());
-        // Numbers first: most names need not be compared.
+        // Compares the numbers first, because then most names need no comparison.
         let exceeds = |limit: &&ContainerLimit| used > limit.limit && container.name() == &*limit.name;
         let exceeded = limits.containers.iter().find(exceeds)?;
         Some(Cause::ContainerStorage { container: exceeded.container })
@@ -260,26 +259,26 @@ fn bytes(used: u64) -> i128 {
 }
 
 impl Engine {
-    /// Whether no pod may be evicted before the API server is back, for a hard threshold or a soft one.
+    /// Returns whether evictions for a hard or a soft threshold must wait until the API server is available again.
     pub(super) fn waits_for_api(&self, hard: bool) -> bool {
         let kills = hard && self.policy.eviction.when_api_server_down == WhenApiServerDown::Kill;
         self.api == ApiReachability::Unreachable && !kills
     }
 
-    /// The pod that would be evicted first for a hard threshold of memory on this sample, if the API server could be
-    /// asked; changes nothing.
+    /// Returns the pod that would be evicted first for a hard memory threshold on this sample if the API
+    /// server were available. The engine does not change.
     pub fn victim_without_outage(&self, at: Timestamp, snapshot: &Arc<Snapshot>) -> Option<Arc<PodName>> {
         let mut trial = self.clone();
         trial.api = ApiReachability::Reachable;
-        // The sample was decided on already.
+        // The engine has already decided on this sample.
         trial.thresholds.forget_observations();
         let decision = trial.step(Input { at, event: Event::Sample(Arc::clone(snapshot)) });
         let evaluation = decision.evaluation()?;
         decision.actions.iter().find_map(|action| {
             let Action::Evict(eviction) = action else { return None };
             let threshold = &evaluation.threshold_of(eviction.cause)?.threshold;
-            let is_meant = threshold.is_hard() && threshold.signal.resource() == Resource::Memory;
-            evaluation.pods.get(eviction.pod).filter(|_| is_meant).map(|known| Arc::clone(&known.name))
+            let is_hard_memory = threshold.is_hard() && threshold.signal.resource() == Resource::Memory;
+            evaluation.pods.get(eviction.pod).filter(|_| is_hard_memory).map(|known| Arc::clone(&known.name))
         })
     }
 }

@@ -1,11 +1,11 @@
-//! Kernel kill: a decision made ahead, for a BPF program to carry out.
+//! Kernel kill: a decision made in advance, which a BPF program carries out.
 //!
-//! Waking anybody costs a schedule, which a node without memory and CPU may not grant for tens of
-//! milliseconds, in which memory and disks fill. So it is decided ahead who would go if the nearest hard threshold
-//! were crossed now: [`Engine::kill_order`](super::Engine::kill_order) lets the ordinary pipeline
-//! decide on a sample that differs from the present one in nothing but what is available. What
-//! comes of it is an ordinary decision with its report; where it must not be carried out without
-//! another sample, it is [`NotArmedReason`] with the reason.
+//! A thread that is woken must be scheduled. On a node without free memory and CPU this may take tens of
+//! milliseconds, in which memory and disks fill. Therefore the engine decides in advance which pod would be
+//! killed if the nearest hard threshold were crossed now. [`Engine::kill_order`](super::Engine::kill_order)
+//! runs the normal evaluation on a copy of the present sample in which only the available amount differs. The
+//! result is a normal decision with its report, or a [`NotArmedReason`] if the kill must not happen without
+//! another sample.
 
 #[cfg(test)]
 mod tests;
@@ -31,17 +31,18 @@ use crate::threshold::Thresholds;
 use crate::time::Timestamp;
 
 impl Engine {
-    /// Who goes if the nearest hard threshold of this signal is crossed (`memory.available` or `nodefs.available`), on a
-    /// sample with the values of all pods at this time; changes nothing. An error too if the threshold is more than
-    /// `reach` bytes away.
+    /// Returns the kill to carry out if the nearest hard threshold of this signal (`memory.available` or
+    /// `nodefs.available`) is crossed at this time. The snapshot must have the values of all pods. The engine
+    /// does not change.
     ///
-    /// It is the decision that is made when node reclaim is not attempted; the caller knows whether it is.
+    /// The decision assumes that node-level reclaim is not attempted; the caller knows whether that is so.
     ///
-    /// When it was carried out, a sample of [`ArmedKillOrder::met_at`] tells the engine: the same
-    /// decision comes of it, for real.
+    /// After the kill, a sample of [`ArmedKillOrder::met_at`] makes the engine repeat the same decision, this
+    /// time with effect on its state.
     ///
     /// # Errors
-    /// Why nobody may be killed without another sample.
+    /// The reason why no pod may be killed without another sample, also if the threshold is more than `reach`
+    /// bytes away.
     pub fn kill_order(
         &self,
         at: Timestamp,
@@ -57,7 +58,7 @@ impl Engine {
         }
         let threshold = HardThreshold::of(&self.thresholds, &self.policy.rules, snapshot, signal, reach)?;
         let mut trial = self.clone();
-        // The sample may have been decided on already; its values are as good as new.
+        // The sample may have been decided on already; the trial needs its values all the same.
         trial.thresholds.forget_observations();
         let event = Event::Sample(threshold.when_met(snapshot, at));
         let mut decision = trial.step(Input { at, event });
@@ -65,26 +66,26 @@ impl Engine {
             let event = Event::Reclaimed(Err(UnknownReason::Absent));
             decision = trial.step(Input { at, event });
         }
-        checked_order(threshold, decision)
+        check_order(threshold, decision)
     }
 }
 
-/// The nearest hard threshold of a signal that is not met.
+/// The nearest hard threshold of a signal. It is not met yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HardThreshold {
     pub(crate) signal: Signal,
-    /// Its index among the thresholds.
+    /// The index among the thresholds.
     pub(crate) index: u8,
-    /// It is met when less than this is available, bytes.
+    /// The threshold is met when less than this is available, in bytes.
     pub(crate) threshold: u64,
-    /// What is available.
+    /// The available amount, in bytes.
     pub(crate) available: u64,
-    /// What there is in all.
+    /// The capacity, in bytes.
     pub(crate) capacity: u64,
 }
 
 impl HardThreshold {
-    /// The threshold of a sample, if it is within `reach` bytes.
+    /// Returns the nearest hard threshold of a sample, if it is within `reach` bytes.
     pub(crate) fn of(
         thresholds: &Thresholds,
         rules: &Rules,
@@ -92,13 +93,13 @@ impl HardThreshold {
         signal: Signal,
         reach: u64,
     ) -> Result<Self, NotArmedReason> {
-        let guarded = thresholds.visible().iter().filter_map(|&index| {
+        let hard_thresholds = thresholds.visible().iter().filter_map(|&index| {
             let resolved = thresholds.all().get(usize::from(index))?;
-            let is_guarded = resolved.threshold.signal == signal && resolved.threshold.is_hard();
-            is_guarded.then_some((index, resolved))
+            let is_hard_for_signal = resolved.threshold.signal == signal && resolved.threshold.is_hard();
+            is_hard_for_signal.then_some((index, resolved))
         });
-        let guarded: Vec<_> = guarded.collect();
-        if guarded.is_empty() {
+        let hard_thresholds: Vec<_> = hard_thresholds.collect();
+        if hard_thresholds.is_empty() {
             return Err(NotArmedReason::NoHardThreshold);
         }
         if signal == Signal::MemoryAvailable {
@@ -118,7 +119,7 @@ impl HardThreshold {
         };
         let (available, capacity) = (value(seen.available)?, value(seen.capacity)?);
         let mut nearest = None::<Self>;
-        for (index, resolved) in guarded {
+        for (index, resolved) in hard_thresholds {
             let met_below = value(resolved.threshold.value.quantity(seen.capacity).value())?;
             if available < met_below {
                 return Err(NotArmedReason::ThresholdMet);
@@ -135,58 +136,57 @@ impl HardThreshold {
         }
     }
 
-    /// How much can be used until the threshold is reached, bytes.
+    /// Returns how much can still be used before the threshold is reached, in bytes.
     pub(crate) fn headroom(&self) -> u64 {
         self.available - self.threshold
     }
 
-    /// The same sample with the threshold just crossed at this time.
+    /// Returns the same sample with the threshold just crossed at this time.
     pub(crate) fn when_met(&self, snapshot: &Snapshot, at: Timestamp) -> Arc<Snapshot> {
-        let mut supposed = snapshot.clone();
+        let mut crossed = snapshot.clone();
         let (available, time) = (Some(self.threshold - 1), Some(at));
-        let node = &mut supposed.node;
+        let node = &mut crossed.node;
         if self.signal == Signal::MemoryAvailable {
             let working_set = Some(self.capacity.saturating_sub(self.threshold - 1));
             node.memory = node.memory.map(|memory| MemoryStats { available, working_set, time, ..memory });
         } else {
             node.node_fs = node.node_fs.map(|disk| FsStats { available, time, ..disk });
         }
-        Arc::new(supposed)
+        Arc::new(crossed)
     }
 }
 
-/// Who goes if the threshold is crossed.
+/// The kill to carry out if the threshold is crossed.
 #[derive(Clone, Debug)]
 pub struct ArmedKillOrder {
-    /// The decision, as the ordinary pipeline made it; its pass carries the sample, with the threshold
-    /// just crossed.
+    /// The decision of the normal evaluation. Its evaluation contains the sample, with the threshold just crossed.
     pub decision: Decision,
-    /// The eviction in it that may be begun at the crossing: the first.
+    /// The first eviction of the decision, which may begin at the crossing.
     pub eviction: Eviction,
-    /// Whom.
+    /// The pod to kill.
     pub victim: Arc<KnownPod>,
     /// The signal of the threshold.
     pub signal: Signal,
-    /// The threshold: it is crossed when less than this is available, bytes.
+    /// The threshold. It is crossed when less than this is available, in bytes.
     pub threshold: u64,
-    /// What was available at the sample, bytes.
+    /// The amount available at the time of the sample, in bytes.
     pub available: u64,
-    /// What there is in all, bytes.
+    /// The capacity, in bytes.
     pub capacity: u64,
 }
 
 impl ArmedKillOrder {
-    /// What was left to the threshold, bytes.
+    /// Returns how much could be used before the threshold was reached, in bytes.
     pub fn headroom(&self) -> u64 {
         self.available.saturating_sub(self.threshold)
     }
 
-    /// The working set that must not be exceeded, bytes.
+    /// Returns the working set that must not be exceeded, in bytes.
     pub fn max_working_set(&self) -> u64 {
         self.capacity.saturating_sub(self.threshold)
     }
 
-    /// The sample that it was made on, with the threshold crossed at this time.
+    /// Returns the sample of the order, with the threshold crossed at this time.
     pub fn met_at(&self, at: Timestamp) -> Option<Arc<Snapshot>> {
         let mut snapshot = Snapshot::clone(&self.decision.evaluation()?.snapshot);
         let (node, time) = (&mut snapshot.node, Some(at));
@@ -199,8 +199,8 @@ impl ArmedKillOrder {
     }
 }
 
-/// Whether what the pipeline decided for a crossed threshold may be carried out without another sample.
-pub(crate) fn checked_order(
+/// Checks whether the decision for a crossed threshold may be carried out without another sample.
+pub(crate) fn check_order(
     threshold: HardThreshold,
     decision: Decision,
 ) -> Result<ArmedKillOrder, NotArmedReason> {
@@ -221,9 +221,9 @@ pub(crate) fn checked_order(
     if victim.critical {
         return Err(NotArmedReason::Critical);
     }
-    // Also where the profile honours no wishes: what is never looked at again must be sure.
-    let sheltered = matches!(victim.protection.order, EvictionOrder::Never | EvictionOrder::OptedOut);
-    if sheltered || opts_out(&victim.pod.annotations) {
+    // Applies even if the profile ignores these settings, because a kernel kill is not checked again.
+    let is_protected = matches!(victim.protection.order, EvictionOrder::Never | EvictionOrder::OptedOut);
+    if is_protected || opts_out(&victim.pod.annotations) {
         return Err(NotArmedReason::Protected);
     }
     let index = evaluation.ranked.iter().position(|candidate| candidate.pod == eviction.pod);
@@ -233,59 +233,51 @@ pub(crate) fn checked_order(
     if matches!(first.class, OverRequestClass::NoStats | OverRequestClass::Unknown) {
         return Err(NotArmedReason::UsageUnknown);
     }
-    if others.first().is_some_and(|other| is_alike(first, other)) {
+    if others.first().is_some_and(|other| rank_equally(first, other)) {
         return Err(NotArmedReason::EqualRank);
     }
     Ok(ArmedKillOrder { eviction, victim, signal, threshold: met_below, available, capacity, decision })
 }
 
-/// Whether nothing but chance, the order of uids, puts one before the other.
-fn is_alike(one: &Candidate, other: &Candidate) -> bool {
-    let Candidate {
-        pod: _,
-        order: candidate,
-        class: standing,
-        priority,
-        without_controller: bare,
-        hint,
-        excess,
-        uid_rank: _,
-    } = *one;
-    (candidate, standing, priority, bare, hint, excess)
+/// Returns whether only the order of uids, which is arbitrary, ranks one candidate before the other.
+fn rank_equally(one: &Candidate, other: &Candidate) -> bool {
+    let Candidate { pod: _, order, class, priority, without_controller, hint, excess, uid_rank: _ } = *one;
+    (order, class, priority, without_controller, hint, excess)
         == (other.order, other.class, other.priority, other.without_controller, other.hint, other.excess)
 }
 
-/// Why nobody may be killed without another sample.
+/// Why no pod may be killed without another sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "reason", content = "detail")]
 pub enum NotArmedReason {
-    /// The policy does not want it.
+    /// The policy does not enable kernel kills for the signal.
     Off,
-    /// No hard threshold of the signal counts: soft ones never have a kill order.
+    /// The signal has no visible hard threshold. Soft thresholds never have a kill order.
     #[serde(rename = "no_hard_line")]
     NoHardThreshold,
-    /// What is available is not measured by the working set, whose growth charges bound.
+    /// Available memory is not measured by the working set. Only growth of the working set is bounded by
+    /// memory charges.
     OtherMeasure,
-    /// The threshold asks for pressure or swap as well, which the kernel side does not see.
+    /// The threshold also depends on pressure or swap, which the BPF program does not read.
     #[serde(rename = "asks_for_more")]
     MoreConditions,
-    /// What is available is not known.
+    /// The available amount is not known.
     Unknown(UnknownReason),
-    /// A hard threshold is met: the ordinary way is under way.
+    /// A hard threshold is met: the normal eviction is already in progress.
     #[serde(rename = "crossed_already")]
     ThresholdMet,
-    /// Nothing is left to the threshold: growth by nothing would be growth enough.
+    /// The headroom is zero, so growth by zero bytes would trigger the kill.
     #[serde(rename = "at_the_line")]
     AtThreshold,
-    /// The threshold is far.
+    /// The headroom is larger than the requested reach.
     Far,
-    /// A changed policy waits to take effect.
+    /// A changed policy is pending.
     #[serde(rename = "policy_waits")]
     ConfigPending,
-    /// Nobody would go: how the evaluation would end.
+    /// No pod would be evicted. The value is how the evaluation would end.
     #[serde(rename = "nobody_goes")]
     NoCandidate(EvaluationEnd),
-    /// Somebody would go, but for something else.
+    /// A pod would be evicted, but for another threshold or limit.
     #[serde(rename = "goes_for_something_else")]
     OtherSignal,
     /// The pod is terminating already.
@@ -295,15 +287,15 @@ pub enum NotArmedReason {
     Critical,
     /// The pod opts out of evictions, or a rule protects it.
     Protected,
-    /// What the pod uses is not known.
+    /// The usage of the pod is not known.
     UsageUnknown,
-    /// Another pod is its equal: which of the two goes is chance.
+    /// Another pod ranks equally, so the choice between the two is arbitrary.
     #[serde(rename = "alike")]
     EqualRank,
 }
 
 impl NotArmedReason {
-    /// Each of them, with anything for what is within.
+    /// All reasons, with arbitrary values inside.
     pub const ALL: [Self; 16] = [
         Self::Off,
         Self::NoHardThreshold,
@@ -323,7 +315,7 @@ impl NotArmedReason {
         Self::EqualRank,
     ];
 
-    /// How it is called in metrics.
+    /// Returns the name of the reason in metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Off => "off",

@@ -1,5 +1,6 @@
-//! The engine: one input in, one decision out.
+//! The engine: it takes one input and returns one decision.
 
+mod buffers;
 mod evaluation;
 mod evict;
 pub mod kernel_kill;
@@ -14,7 +15,6 @@ mod policy_trial_tests;
 mod restore;
 #[cfg(test)]
 mod restore_tests;
-mod spare;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
@@ -23,9 +23,9 @@ mod work_tests;
 use std::mem::take;
 use std::sync::Arc;
 
+use buffers::BufferPool;
 use jiff::SignedDuration;
 use policy_trial::Proposal;
-use spare::Spare;
 
 use super::condition::{Conditions, RaisedCondition};
 use super::decision::{Action, Admission, Decision, DecisionKind, Evaluation, NotEvaluated};
@@ -47,12 +47,12 @@ use crate::decision::ProposalState;
 use crate::progress::NotEvicted;
 use crate::protection::PdbRefusals;
 
-/// Decides. Its state changes by inputs alone, and the same inputs give the same decisions.
+/// The decision engine. Only inputs change its state, and the same inputs give the same decisions.
 ///
-/// A sample is an evaluation. Where the evaluation needs garbage to be collected first, the decision says
-/// [`Action::Reclaim`], and the evaluation goes on when [`Event::Reclaimed`] comes in. A sample that
-/// comes in before that ends the waiting pass: a reclaim whose end nobody reports blocks
-/// nothing.
+/// Each sample is one evaluation. If the evaluation needs garbage to be collected first, the decision
+/// contains [`Action::Reclaim`], and the evaluation resumes with [`Event::Reclaimed`]. A sample that arrives
+/// before that ends the waiting evaluation, so a reclaim whose end is never reported does not block the
+/// engine.
 #[derive(Clone, Debug)]
 pub struct Engine {
     policy: Policy,
@@ -63,7 +63,7 @@ pub struct Engine {
     awaiting_reclaim: Option<Evaluation>,
     in_flight: InFlightEvictions,
     pdb_refusals: PdbRefusals,
-    spare: Spare,
+    buffers: BufferPool,
     oom: OomTracker,
     signal_filter: SignalFilter,
     unavailable: SignalSet,
@@ -76,14 +76,15 @@ pub struct Engine {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct KnownLayout {
     layout: DiskLayout,
-    /// A split that the gates do not allow.
+    /// The image file system is split, and the gates do not allow that.
     is_refused: bool,
-    /// No evaluation has seen it yet: the first one does not see derived thresholds, and ends if it is refused.
+    /// No evaluation has used the layout yet. The first one ignores derived thresholds, and ends if the
+    /// layout is refused.
     is_new: bool,
 }
 
 impl Engine {
-    /// An engine that knows nothing yet but its policy.
+    /// Creates an engine that has only its policy.
     pub fn new(policy: Policy) -> Self {
         Self {
             thresholds: Thresholds::new(&policy.thresholds),
@@ -95,7 +96,7 @@ impl Engine {
             awaiting_reclaim: None,
             in_flight: InFlightEvictions::default(),
             pdb_refusals: PdbRefusals::default(),
-            spare: Spare::default(),
+            buffers: BufferPool::default(),
             oom: OomTracker::default(),
             signal_filter: SignalFilter::default(),
             unavailable: SignalSet::EMPTY,
@@ -104,33 +105,33 @@ impl Engine {
         }
     }
 
-    /// The active pods, for [`Snapshot::index`].
+    /// Returns the active pods, for [`Snapshot::index`].
     pub fn pods(&self) -> &Arc<PodSet> {
         &self.pods
     }
 
-    /// Whether [`Event::DiskLayout`] is still waited for.
+    /// Returns whether the engine still waits for [`Event::DiskLayout`].
     pub fn wants_layout(&self) -> bool {
-        self.enforces_something() && self.layout.is_none()
+        self.has_anything_to_enforce() && self.layout.is_none()
     }
 
-    /// The node conditions that hold.
+    /// Returns the node conditions that hold.
     pub fn conditions(&self) -> &[RaisedCondition] {
         self.conditions.active()
     }
 
-    /// Takes over conditions that were raised before the start; each holds from now on, and from
-    /// the next sample on as long as it is younger than the transition period.
+    /// Adds conditions that were raised before the start. Each holds from now on, and from the next sample on
+    /// while it is younger than the transition period.
     pub fn seed_conditions(&mut self, raised: impl IntoIterator<Item = RaisedCondition>) {
         raised.into_iter().for_each(|raised| self.conditions.seed(raised));
     }
 
-    /// What the engine decides by.
+    /// Returns the policy in force.
     pub fn policy(&self) -> &Policy {
         &self.policy
     }
 
-    /// Takes note of an input and decides.
+    /// Processes an input and returns the decision.
     pub fn step(&mut self, Input { at, event }: Input) -> Decision {
         if self.proposal.is_some()
             && let Event::Sample(snapshot) = &event
@@ -138,12 +139,12 @@ impl Engine {
         {
             return decision;
         }
-        let mut actions = take(&mut self.spare.actions);
+        let mut actions = take(&mut self.buffers.actions);
         let mut proposal = None;
         self.in_flight.advance(at, !self.policy.rules.are_kubelets());
-        let subject = self.take(at, event, &mut actions, &mut proposal);
+        let subject = self.process_event(at, event, &mut actions, &mut proposal);
         let ended = self.ended_containers(at, &subject, &actions);
-        let mut conditions = take(&mut self.spare.conditions);
+        let mut conditions = take(&mut self.buffers.conditions);
         conditions.extend_from_slice(self.conditions.active());
         let transition_period = self.policy.pressure_transition_period;
         Decision {
@@ -158,8 +159,8 @@ impl Engine {
         }
     }
 
-    /// What an event changes, and what is decided about it.
-    fn take(
+    /// Updates the state by an event and decides on it.
+    fn process_event(
         &mut self,
         at: Timestamp,
         event: Event,
@@ -167,8 +168,8 @@ impl Engine {
         proposal: &mut Option<ProposalState>,
     ) -> DecisionKind {
         match event {
-            Event::Restore(memory) => {
-                self.restore(at, *memory);
+            Event::Restore(state) => {
+                self.restore(at, *state);
                 DecisionKind::StateUpdated
             }
             Event::Terminating(uids) => {
@@ -176,24 +177,24 @@ impl Engine {
                 DecisionKind::StateUpdated
             }
             Event::Pods(pods) => {
-                self.oom.pods_are(at, &pods);
+                self.oom.update_pods(at, &pods);
                 self.in_flight.update_pods(at, &pods);
                 self.resume_restored(at, &pods);
                 self.pdb_refusals.update_pods(&pods);
                 self.pods = pods;
                 DecisionKind::StateUpdated
             }
-            Event::DiskLayout(answer) => {
-                self.learn_layout(answer);
+            Event::DiskLayout(result) => {
+                self.set_layout(result);
                 DecisionKind::StateUpdated
             }
-            // Where nothing is remembered, a failed kill is an eviction like any other:
+            // Under the kubelet's rules, a failed kill is an eviction like any other:
             // `eviction_manager.go: evictPod`.
             Event::Evicted(outcome) => {
                 self.guard.record_result(&outcome);
-                self.oom.evicted(at, &outcome, &self.pods);
+                self.oom.record_result(at, &outcome, &self.pods);
                 if outcome.result == Err(NotEvicted::PdbDenied) {
-                    self.pdb_refusals.refuse(at, &outcome.uid);
+                    self.pdb_refusals.record(at, &outcome.uid);
                 }
                 self.in_flight.record_result(at, outcome);
                 DecisionKind::StateUpdated
@@ -202,8 +203,8 @@ impl Engine {
                 self.pause_until(at, until);
                 DecisionKind::StateUpdated
             }
-            Event::ApiServer(reach) => {
-                self.api = reach;
+            Event::ApiServer(reachability) => {
+                self.api = reachability;
                 DecisionKind::StateUpdated
             }
             Event::Executing { decision, update } => {
@@ -211,7 +212,7 @@ impl Engine {
                 DecisionKind::StateUpdated
             }
             Event::OomKill(kill) => {
-                self.signal_filter.note_oom_kill();
+                self.signal_filter.record_oom_kill();
                 if let Some(uid) = &kill.pod_uid {
                     self.guard.record_oom_kill(&self.policy.rules, kill.at.unwrap_or(at), uid);
                 }
@@ -243,7 +244,7 @@ impl Engine {
                 self.end_first_evaluation();
                 DecisionKind::Evaluated(evaluation)
             }
-            Err(no_pass) => DecisionKind::NotEvaluated(no_pass),
+            Err(not_evaluated) => DecisionKind::NotEvaluated(not_evaluated),
         }
     }
 
@@ -257,25 +258,26 @@ impl Engine {
         DecisionKind::NotEvaluated(begun.err().unwrap_or(NotEvaluated::NoSample(why)))
     }
 
-    /// The evictions in flight, in the order of their decisions.
+    /// Returns the in-flight evictions, in the order of their decisions.
     pub fn in_flight(&self) -> &[InFlightEviction] {
         self.in_flight.all()
     }
 
-    /// Whether an evaluation waits for the end of node reclaim.
+    /// Returns whether an evaluation waits for the end of node-level reclaim.
     pub fn awaits_reclaim(&self) -> bool {
         self.awaiting_reclaim.is_some()
     }
 
-    /// Whether no pod is to be selected: the kubelet waits for its victims before it samples again, and
-    /// nobody else goes before it is known what came of a request.
+    /// Returns whether no pod may be selected. Under the kubelet's rules, the engine waits for its victims
+    /// before the next sample, and for the result of an unconfirmed request while the API server is
+    /// available. Under the other rules it never waits.
     pub fn is_waiting(&self, now: Timestamp) -> bool {
-        let awaits_answer =
+        let awaits_result =
             || self.api == ApiReachability::Reachable && self.in_flight.some_are_unconfirmed();
-        self.waits_for_victims_until(now).is_some() || (self.is_kubelet_profile() && awaits_answer())
+        self.waits_for_victims_until(now).is_some() || (self.is_kubelet_profile() && awaits_result())
     }
 
-    /// When that wait is over at the latest, if there is one that time ends.
+    /// Returns when the wait for victims ends at the latest. None if the engine does not wait for victims.
     pub fn waits_for_victims_until(&self, now: Timestamp) -> Option<Timestamp> {
         self.in_flight.waits_until(now).filter(|_| self.is_kubelet_profile())
     }
@@ -284,19 +286,20 @@ impl Engine {
         self.policy.rules.are_kubelets()
     }
 
-    /// By the kubelet's rules for no longer than a victim is waited for: meanwhile nothing else is decided either.
+    /// Pauses evictions. Under the kubelet's rules for at most the time that a victim is waited for, because
+    /// nothing else is decided meanwhile.
     fn pause_until(&mut self, at: Timestamp, until: Timestamp) {
         let longest = SignedDuration::from_nanos(TERMINATION_TIMEOUT.as_nanos());
         let longest = at.checked_add(longest).unwrap_or(at);
         self.in_flight.pause_until(if self.is_kubelet_profile() { until.min(longest) } else { until });
     }
 
-    fn enforces_something(&self) -> bool {
+    fn has_anything_to_enforce(&self) -> bool {
         !self.policy.thresholds.is_empty() || self.policy.local_storage_capacity_isolation
     }
 
-    fn learn_layout(&mut self, answer: Result<DiskLayout, UnknownReason>) {
-        let (None, Ok(layout)) = (self.layout, answer) else {
+    fn set_layout(&mut self, result: Result<DiskLayout, UnknownReason>) {
+        let (None, Ok(layout)) = (self.layout, result) else {
             return;
         };
         let is_refused = layout.split_image_fs && !self.policy.gates.separate_disk_gc;
@@ -307,7 +310,7 @@ impl Engine {
     }
 
     fn begin_evaluation(&mut self) -> Result<DiskLayout, NotEvaluated> {
-        if !self.enforces_something() {
+        if !self.has_anything_to_enforce() {
             return Err(NotEvaluated::NothingToEnforce);
         }
         let Some(known) = &mut self.layout else { return Err(NotEvaluated::LayoutUnknown) };
@@ -317,7 +320,7 @@ impl Engine {
         Ok(known.layout)
     }
 
-    /// From now on derived thresholds count.
+    /// Makes derived thresholds count from now on.
     fn end_first_evaluation(&mut self) {
         if self.layout.as_mut().is_some_and(|known| take(&mut known.is_new)) {
             self.thresholds.show_all();

@@ -1,4 +1,4 @@
-//! Evictions that are sized: what in-flight evictions will free, and who else must be evicted.
+//! Evictions of several pods: what in-flight evictions will free, and which other pods must be evicted.
 
 #[cfg(test)]
 mod tests;
@@ -26,15 +26,15 @@ use crate::units::{GoDuration, Nanos};
 /// The grace period of a hard threshold.
 const IMMEDIATE: GoDuration = GoDuration::from_secs(IMMEDIATE_GRACE_SECONDS);
 
-/// What a single victim of a hard threshold takes: its grace period, and as long again until
-/// the kernel has freed what it held.
-const SINGLE: GoDuration = GoDuration::from_secs(2 * IMMEDIATE_GRACE_SECONDS);
+/// How long a single victim of a hard threshold takes: its grace period, and as long again until the kernel
+/// has freed its memory.
+const SINGLE_VICTIM_TIME: GoDuration = GoDuration::from_secs(2 * IMMEDIATE_GRACE_SECONDS);
 
 impl Engine {
-    /// Whether an evaluation that has values of the node may need those of its pods: whether they meet a
-    /// threshold that those terminating do not make up for. Values that were doubted until now
-    /// may be believed by that evaluation, and who is to be shortened may not be among the pods any more:
-    /// neither counts here.
+    /// Returns whether an evaluation with values of the node may need those of its pods: whether the node
+    /// values meet a threshold that terminating pods do not cover. The plausibility check is skipped, because
+    /// the evaluation may accept a value that was implausible until now. Pods whose grace period would have
+    /// to be shortened do not count as covering, because they may no longer be active.
     pub fn needs_pods(&self, node: &NodeStats) -> bool {
         let seen = observe(node, self.policy.rules.memory().measure);
         self.policy.rules.are_kubelets()
@@ -48,8 +48,8 @@ impl Engine {
             })
     }
 
-    /// Whether those terminating free what the threshold lacks. A hard threshold shortens the grace period of those
-    /// that go for a soft one, as many as it takes.
+    /// Returns whether terminating pods free what the threshold lacks. A hard threshold shortens the grace
+    /// period of pods that terminate for a soft threshold, as many as needed.
     pub(super) fn is_covered(
         &mut self,
         evaluation: &mut Evaluation,
@@ -63,7 +63,7 @@ impl Engine {
         deficit.is_some_and(|deficit| deficit.remaining() <= 0)
     }
 
-    /// Adds what a threshold lacks, by the last sample of the evaluation, to its deficits.
+    /// Adds the deficit of a threshold, by the last sample of the evaluation, to the evaluation's deficits.
     fn add_deficit(
         &mut self,
         evaluation: &mut Evaluation,
@@ -97,7 +97,7 @@ impl Engine {
                 pod,
                 grace_period_seconds: IMMEDIATE_GRACE_SECONDS,
                 cause: Cause::Threshold { threshold: threshold_index },
-                // It was allowed to go before.
+                // The eviction was already allowed.
                 ignores_budget: false,
             }));
         }
@@ -105,7 +105,7 @@ impl Engine {
         Some(deficit)
     }
 
-    /// Terminating pods may hold more by now than when they were chosen.
+    /// Updates the expected release of terminating pods, which may have grown since they were selected.
     fn update_growth(&mut self, evaluation: &Evaluation) {
         self.in_flight.update_growth(|uid| {
             let index = evaluation.pods.index_of(uid)?;
@@ -114,11 +114,11 @@ impl Engine {
         });
     }
 
-    /// Evicts by rank until what the threshold lacks is made up for, or nobody else may go: at
-    /// most `most` at a time, unless the node would be exhausted before a single one is gone.
+    /// Evicts pods by rank until the deficit is covered or no candidate is left: at most `most` pods, unless
+    /// the threshold is hard and the node would run out before a single victim has terminated.
     ///
-    /// Within a class, that is among pods of one standing and priority, those that free next to
-    /// nothing wait for those that free more. Pods that did not go lately wait for all others.
+    /// Within a class (see `class_of`), pods that free next to nothing are considered after those that free
+    /// more. Pods whose last eviction failed are considered after all others.
     pub(super) fn evict_for_deficit(
         &mut self,
         at: Timestamp,
@@ -127,7 +127,7 @@ impl Engine {
         most: u32,
         actions: &mut Vec<Action>,
     ) {
-        // It was added a moment ago, unless there was a second sample since.
+        // `is_covered` has already added the deficit, unless the evaluation got a second sample since.
         let added = evaluation.deficits.last().filter(|_| evaluation.observations_after_reclaim.is_none());
         let added = added.copied().or_else(|| self.add_deficit(evaluation, threshold_index, actions));
         let (Some(deficit), Some(resolved)) = (added, evaluation.threshold(threshold_index)) else {
@@ -138,7 +138,7 @@ impl Engine {
         let slope = evaluation.context.slopes[resolved.threshold.signal as usize];
         let runs_out = slope
             .and_then(|slope| slope.time_to_lose(Nanos::from_units(deficit.available.into())))
-            .is_some_and(|eta| eta.expected < SINGLE);
+            .is_some_and(|eta| eta.expected < SINGLE_VICTIM_TIME);
         evaluation.end = match remaining {
             ..=0 => EvaluationEnd::ReleaseInProgress,
             _ if self.waits_for_api(hard) => EvaluationEnd::ApiUnreachable,
@@ -163,25 +163,26 @@ impl Engine {
         };
     }
 
-    /// Whether a candidate may go, before it is asked what it frees. None for one that never may.
+    /// Returns whether a candidate may be evicted, regardless of what it frees. None for a critical pod and
+    /// for one that is no longer active.
     fn eligibility(&self, evaluation: &mut Evaluation, index: u32) -> Option<Eligibility> {
         let known = evaluation.pods.get(index)?;
         if known.critical {
             evaluation.critical_pods.push(index);
             return None;
         }
-        // Pods may have gone while garbage was collected.
+        // Pods may have terminated during garbage collection.
         self.pods.index_of(&known.pod.uid)?;
         Some(self.in_flight.eligibility(&known.pod.uid))
     }
 }
 
-/// A candidate whose turn comes after that of others.
+/// A candidate that is considered after others.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Postponed {
     pod: u32,
     release: ExpectedRelease,
-    /// What was lacking at its turn.
+    /// The remaining deficit when the candidate was first considered.
     remaining: i64,
 }
 
@@ -192,7 +193,7 @@ pub(super) struct Selection<'a> {
     evaluation: &'a mut Evaluation,
     threshold_index: u8,
     hard: bool,
-    /// What is still lacking.
+    /// The deficit that remains, in units of the signal.
     remaining: i64,
     /// How many more may be evicted.
     may_evict: u32,
@@ -200,9 +201,9 @@ pub(super) struct Selection<'a> {
 }
 
 impl Selection<'_> {
-    /// Selects the victims; returns how it ended.
+    /// Selects the victims. Returns how the evaluation ends.
     fn run(&mut self, ranked: &[Candidate]) -> EvaluationEnd {
-        let (mut evicts, mut failed_before) = (false, take(&mut self.engine.spare.failed_before));
+        let (mut evicts, mut failed_before) = (false, take(&mut self.engine.buffers.failed_before));
         let before = (self.evaluation.critical_pods.len(), self.evaluation.refused_pods.len());
         let mut opted_out = false;
         for class in ranked.chunk_by(|a, b| class_of(a) == class_of(b)) {
@@ -216,7 +217,7 @@ impl Selection<'_> {
             evicts |= self.evict_class(class, &mut failed_before);
         }
         evicts |= self.evict_failed_before(&mut failed_before);
-        self.engine.spare.failed_before = failed_before;
+        self.engine.buffers.failed_before = failed_before;
         let critical_pods = self.evaluation.critical_pods.len() - before.0;
         let refused = self.evaluation.refused_pods.len() - before.1;
         match evicts {
@@ -227,7 +228,7 @@ impl Selection<'_> {
         }
     }
 
-    /// Evicts those whose last eviction failed, as long as something is lacking. Whether any is evicted.
+    /// Evicts the candidates whose last eviction failed, while a deficit remains. Returns whether any is evicted.
     fn evict_failed_before(&mut self, failed_before: &mut Vec<Postponed>) -> bool {
         let mut evicts = false;
         for postponed in failed_before.drain(..) {
@@ -240,12 +241,12 @@ impl Selection<'_> {
         evicts
     }
 
-    /// Evicts those that free something, then the others, then for a hard threshold those that their
-    /// PodDisruptionBudget has refused. Those whose last eviction failed are added to `failed_before`.
-    /// Whether any is evicted.
+    /// Evicts the pods that free a considerable amount, then the others, then for a hard threshold those that
+    /// their PodDisruptionBudget has refused. Adds the pods whose last eviction failed to `failed_before`.
+    /// Returns whether any pod is evicted.
     fn evict_class(&mut self, class: &[Candidate], failed_before: &mut Vec<Postponed>) -> bool {
-        let (mut evicts, mut small) = (false, take(&mut self.engine.spare.small));
-        let mut pdb_refused = take(&mut self.engine.spare.pdb_refused);
+        let (mut evicts, mut small) = (false, take(&mut self.engine.buffers.small));
+        let mut pdb_refused = take(&mut self.engine.buffers.pdb_refused);
         for &Candidate { pod, .. } in class {
             if !self.continues() {
                 break;
@@ -284,13 +285,13 @@ impl Selection<'_> {
                 self.evaluation.refused_pods.push(RefusedPod { pod, why });
             }
         }
-        (self.engine.spare.small, self.engine.spare.pdb_refused) = (small, pdb_refused);
+        (self.engine.buffers.small, self.engine.buffers.pdb_refused) = (small, pdb_refused);
         evicts
     }
 
-    /// How long ago the pod's PodDisruptionBudget refused its eviction, if that still counts.
+    /// Returns how long ago the pod's PodDisruptionBudget refused its eviction, if that refusal still counts.
     fn refused_by_pdb(&self, pod: u32) -> Option<GoDuration> {
-        self.engine.pdb_refusals.refused_for(self.at, &self.evaluation.pods.get(pod)?.pod.uid)
+        self.engine.pdb_refusals.refusal_age(self.at, &self.evaluation.pods.get(pod)?.pod.uid)
     }
 
     fn continues(&self) -> bool {
@@ -309,7 +310,8 @@ impl Selection<'_> {
         })
     }
 
-    /// Evicts a pod, unless it is refused or one with its uid is being evicted. Whether it is evicted.
+    /// Evicts a pod, unless it is refused or a pod with its uid is already being evicted. Returns whether it
+    /// is evicted.
     fn evict(&mut self, pod: u32, release: ExpectedRelease, ignores_budget: bool) -> bool {
         let Some(known) = self.evaluation.pods.get(pod) else {
             return false;
@@ -331,11 +333,11 @@ impl Selection<'_> {
         if let Some(deficit) = self.evaluation.deficits.last_mut() {
             deficit.chosen = deficit.chosen.saturating_add(release.amount);
         }
-        self.note(pod, release, SizedOutcome::Evicted);
+        self.record_outcome(pod, release, SizedOutcome::Evicted);
         true
     }
 
-    /// Why a pod may not be evicted. It is the last resort if no other is evicted or terminating.
+    /// Returns why a pod may not be evicted. The pod is the last resort if no other pod is terminating.
     fn refusal(&self, pod: u32, known: &KnownPod) -> Option<Refusal> {
         let signal = self.signal()?;
         let is_last_resort = !self.engine.in_flight.known().any(InFlightEviction::is_terminating);
@@ -349,16 +351,16 @@ impl Selection<'_> {
     }
 
     fn skip(&mut self, Postponed { pod, release, remaining }: Postponed, why: SkipReason) {
-        self.note(pod, release, SizedOutcome::Skipped { why, remaining });
+        self.record_outcome(pod, release, SizedOutcome::Skipped { why, remaining });
     }
 
-    fn note(&mut self, pod: u32, release: ExpectedRelease, outcome: SizedOutcome) {
+    fn record_outcome(&mut self, pod: u32, release: ExpectedRelease, outcome: SizedOutcome) {
         let deficit = self.evaluation.deficits.len().saturating_sub(1);
         self.evaluation.sized_pods.push(SizedPod { deficit, pod, release, outcome });
     }
 }
 
-/// Among whom what a pod frees has a say.
+/// Returns the class of a candidate. Within a class, pods that free more are preferred.
 fn class_of(candidate: &Candidate) -> (EvictionOrder, OverRequestClass, i32, bool) {
     (candidate.order, candidate.class, candidate.priority, candidate.without_controller)
 }

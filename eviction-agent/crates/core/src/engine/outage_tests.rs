@@ -23,8 +23,8 @@ fn started(policy: Policy) -> Engine {
     engine(policy, &Arc::clone(&pods))
 }
 
-/// The API server is asked to evict `a`.
-fn ask(engine: &mut Engine, seconds: i64) {
+/// Starts the API request to evict `a`.
+fn start_request(engine: &mut Engine, seconds: i64) {
     let Some(it) = engine.in_flight().first().cloned() else { panic!("nobody was chosen") };
     let started = InFlightEviction { api: Some(ApiPhase::Asked), ..it };
     step(engine, seconds, executing(ExecutorUpdate::Started(Box::new(started))));
@@ -34,12 +34,12 @@ fn executing(update: ExecutorUpdate) -> Event {
     Event::Executing { decision: 1, update }
 }
 
-fn is_known_to_be_short(decision: &Decision) -> bool {
+fn has_memory_pressure(decision: &Decision) -> bool {
     decision.conditions.iter().any(|raised| raised.condition == NodeCondition::MemoryPressure)
 }
 
 #[test]
-fn nobody_goes_while_the_server_cannot_be_asked_and_it_is_decided_anew_when_it_can() {
+fn evictions_stop_during_an_api_outage_and_are_decided_again_after_it() {
     let thresholds = || vec![soft(Signal::MemoryAvailable, "400", 0), hard(Signal::MemoryAvailable, "200")];
     for policy in [policy(thresholds()), enhanced(thresholds(), |_| {})] {
         let mut engine = started(policy);
@@ -47,37 +47,38 @@ fn nobody_goes_while_the_server_cannot_be_asked_and_it_is_decided_anew_when_it_c
         let decision = sample(&mut engine, 2, 100);
         assert!(victims(&decision).is_empty());
         assert_eq!(decision.evaluation().unwrap().end, EvaluationEnd::ApiUnreachable);
-        assert!(is_known_to_be_short(&decision), "what is known is decided all the same");
+        assert!(has_memory_pressure(&decision), "what is known is decided all the same");
         step(&mut engine, 12, Event::ApiServer(ApiReachability::Reachable));
-        // What the node was short of has come back by itself.
+        // The shortage has ended without an eviction.
         assert!(victims(&sample(&mut engine, 13, 900)).is_empty());
         assert_eq!(victims(&sample(&mut engine, 14, 100)), [("a", 1)]);
     }
 }
 
 #[test]
-fn with_when_api_server_down_kill_hard_thresholds_go_on_and_soft_ones_wait() {
-    let mut kills = policy(vec![hard(Signal::MemoryAvailable, "200")]);
-    kills.eviction.when_api_server_down = WhenApiServerDown::Kill;
-    let mut engine = started(kills.clone());
+fn kill_mode_evicts_only_for_hard_thresholds_during_an_api_outage() {
+    let mut kill_policy = policy(vec![hard(Signal::MemoryAvailable, "200")]);
+    kill_policy.eviction.when_api_server_down = WhenApiServerDown::Kill;
+    let mut engine = started(kill_policy.clone());
     step(&mut engine, 1, Event::ApiServer(ApiReachability::Unreachable));
     assert_eq!(victims(&sample(&mut engine, 2, 100)), [("a", 1)]);
-    let mut engine = started(Policy { thresholds: vec![soft(Signal::MemoryAvailable, "200", 1)], ..kills });
+    let mut engine =
+        started(Policy { thresholds: vec![soft(Signal::MemoryAvailable, "200", 1)], ..kill_policy });
     step(&mut engine, 1, Event::ApiServer(ApiReachability::Unreachable));
     sample(&mut engine, 2, 100);
     assert_eq!(sample(&mut engine, 9, 100).evaluation().unwrap().end, EvaluationEnd::ApiUnreachable);
 }
 
 #[test]
-fn who_would_go_without_the_outage_is_known_and_nothing_is_changed() {
-    let by = |threshold| {
-        let mut freezes = policy(vec![threshold]);
-        freezes.eviction.when_api_server_down = WhenApiServerDown::Freeze;
-        let mut enhanced = enhanced(freezes.thresholds.clone(), |_| {});
-        enhanced.eviction = freezes.eviction;
-        [freezes, enhanced]
+fn victim_without_outage_is_found_without_changing_the_engine() {
+    let policies = |threshold| {
+        let mut freeze_policy = policy(vec![threshold]);
+        freeze_policy.eviction.when_api_server_down = WhenApiServerDown::Freeze;
+        let mut enhanced = enhanced(freeze_policy.thresholds.clone(), |_| {});
+        enhanced.eviction = freeze_policy.eviction;
+        [freeze_policy, enhanced]
     };
-    let would_go = |policy: Policy, available| {
+    let victim_in_outage = |policy: Policy, available| {
         let mut engine = started(policy);
         step(&mut engine, 1, Event::ApiServer(ApiReachability::Unreachable));
         sample(&mut engine, 2, available);
@@ -89,21 +90,21 @@ fn who_would_go_without_the_outage_is_known_and_nothing_is_changed() {
         assert_eq!(engine.state(), before);
         victim
     };
-    for policy in by(hard(Signal::MemoryAvailable, "200")) {
-        assert_eq!(would_go(policy.clone(), 100).as_deref(), Some("a"));
-        assert_eq!(would_go(policy, 900), None, "the threshold is not met");
+    for policy in policies(hard(Signal::MemoryAvailable, "200")) {
+        assert_eq!(victim_in_outage(policy.clone(), 100).as_deref(), Some("a"));
+        assert_eq!(victim_in_outage(policy, 900), None, "the threshold is not met");
     }
-    for policy in by(soft(Signal::MemoryAvailable, "200", 1)) {
-        assert_eq!(would_go(policy, 100), None, "soft thresholds wait");
+    for policy in policies(soft(Signal::MemoryAvailable, "200", 1)) {
+        assert_eq!(victim_in_outage(policy, 100), None, "soft thresholds wait");
     }
 }
 
 #[test]
-fn what_nobody_knows_of_is_under_way_until_it_is_known() {
+fn unconfirmed_eviction_is_in_flight_until_its_result_is_known() {
     let policy = enhanced(vec![hard(Signal::MemoryAvailable, "200")], |_| {});
-    let open = |engine: &mut Engine| {
+    let evict_without_confirmation = |engine: &mut Engine| {
         assert_eq!(victims(&sample(engine, 1, 100)), [("a", 1)]);
-        ask(engine, 2);
+        start_request(engine, 2);
         step(engine, 6, executing(ExecutorUpdate::ApiUnconfirmed));
         for second in [20, 60, 3600] {
             let decision = sample(engine, second, 100);
@@ -112,31 +113,31 @@ fn what_nobody_knows_of_is_under_way_until_it_is_known() {
         }
     };
     let mut engine = started(policy.clone());
-    open(&mut engine);
-    // It was carried out: from then on it has its time.
+    evict_without_confirmation(&mut engine);
+    // The eviction was carried out: its grace period begins now.
     step(&mut engine, 3601, executing(ExecutorUpdate::ApiAccepted));
     assert!(victims(&sample(&mut engine, 3630, 100)).is_empty());
     assert_eq!(victims(&sample(&mut engine, 3640, 100)), [("b", 1)], "and no more than that");
-    // It was not.
+    // The eviction was not carried out.
     let mut engine = started(policy.clone());
-    open(&mut engine);
+    evict_without_confirmation(&mut engine);
     step(&mut engine, 3601, executing(ExecutorUpdate::ApiEnded));
     let not_asked = EvictionResult { uid: "a".into(), result: Err(NotEvicted::NotAsked) };
     step(&mut engine, 3601, Event::Evicted(not_asked));
     assert_eq!(victims(&sample(&mut engine, 3602, 100)), [("a", 1)]);
-    // Its pod went.
+    // The pod has terminated.
     let mut engine = started(policy.clone());
-    open(&mut engine);
+    evict_without_confirmation(&mut engine);
     step(&mut engine, 3601, Event::Pods(set_by(&policy, vec![pod("b", "10")])));
     assert_eq!(victims(&sample(&mut engine, 3602, 100)), [("b", 1)]);
 }
 
 #[test]
-fn what_a_former_agent_left_open_is_open_when_the_pods_come_hours_later() {
+fn restored_unconfirmed_eviction_waits_for_its_pod_for_hours() {
     let policy = enhanced(vec![hard(Signal::MemoryAvailable, "200")], |_| {});
     let mut first = started(policy.clone());
     assert_eq!(victims(&sample(&mut first, 1, 100)), [("a", 1)]);
-    ask(&mut first, 2);
+    start_request(&mut first, 2);
     let mut second = Engine::new(policy.clone());
     step(&mut second, 10, Event::Restore(Box::new(first.state())));
     step(&mut second, 10, Event::DiskLayout(Ok(Default::default())));
@@ -151,7 +152,7 @@ fn what_a_former_agent_left_open_is_open_when_the_pods_come_hours_later() {
 }
 
 #[test]
-fn nobody_else_is_held_open() {
+fn unconfirmed_update_of_an_unknown_eviction_is_ignored() {
     let mut engine = started(enhanced(vec![hard(Signal::MemoryAvailable, "200")], |_| {}));
     step(&mut engine, 1, executing(ExecutorUpdate::ApiUnconfirmed));
     assert_eq!(victims(&sample(&mut engine, 2, 100)), [("a", 1)]);

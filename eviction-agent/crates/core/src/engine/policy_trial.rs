@@ -1,8 +1,8 @@
-//! A changed policy is held against the present before it takes effect.
+//! Trial of a changed policy before it takes effect.
 //!
-//! While one waits, every sample is taken twice: by the policy in force, and on trial by the
-//! proposed one. As soon as the trial evicts nobody whom the sample would not evict anyway, the
-//! proposed policy takes effect, without an evaluation in between.
+//! While a policy is pending, every sample is evaluated twice: by the policy in force, and on trial by the
+//! proposed one. As soon as the trial evicts only pods that the policy in force evicts on the same sample,
+//! the proposed policy takes effect, and the trial's decision is the result.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::units::GoDuration;
 
 use super::Engine;
 
-/// A policy that waits to take effect.
+/// A policy that is pending.
 #[derive(Clone, Debug)]
 pub(super) struct Proposal {
     policy: Policy,
@@ -26,13 +26,13 @@ pub(super) struct Proposal {
 }
 
 impl Engine {
-    /// Takes note of a changed policy; another one that waits is forgotten.
+    /// Proposes a changed policy. It replaces another pending one.
     pub(super) fn propose(&mut self, at: Timestamp, policy: Policy) -> ProposalState {
         self.proposal = None;
         if policy == self.policy {
             return ProposalState::Unchanged;
         }
-        if self.caution(&policy) == ApplyChanges::Immediately {
+        if self.effective_apply_changes(&policy) == ApplyChanges::Immediately {
             self.adopt(policy);
             return ProposalState::Applied;
         }
@@ -41,24 +41,24 @@ impl Engine {
         ProposalState::Pending(Box::new(PendingPolicy { since, until: self.waits_until(), trial: None }))
     }
 
-    /// Lets the policy that waits take effect now, if there is one.
+    /// Applies the pending policy now, if there is one.
     pub(super) fn apply_proposed(&mut self) -> Option<ProposalState> {
         let proposal = self.proposal.take()?;
         self.adopt(proposal.policy);
         Some(ProposalState::Applied)
     }
 
-    /// The policy that waits, if one does: samples are evaluated by it as well.
+    /// Returns the pending policy, if there is one. Samples are evaluated by it as well.
     pub fn proposed(&self) -> Option<&Policy> {
         self.proposal.as_deref().map(|proposal| &proposal.policy)
     }
 
-    /// Whether a policy waits that takes effect now in any case.
+    /// Returns whether the pending policy is due, that is, takes effect now in any case.
     pub fn is_proposal_due(&self, at: Timestamp) -> bool {
         self.waits_until().is_some_and(|until| at >= until)
     }
 
-    /// A sample while a policy waits; nothing if none does any more.
+    /// Evaluates a sample while a policy is pending. Returns None if none is.
     pub(super) fn sync_with_proposal(&mut self, at: Timestamp, snapshot: &Arc<Snapshot>) -> Option<Decision> {
         let proposal = self.proposal.as_deref()?;
         let since = proposal.since;
@@ -70,26 +70,29 @@ impl Engine {
         }
         let mut trial = Self { proposal: None, ..self.clone() };
         trial.adopt(policy);
-        // Values that were decided on before are the present all the same.
+        // The sample may have been decided on already; the trial needs its values all the same.
         trial.thresholds.forget_observations();
-        let tried = trial.step(sample());
-        let waiting = self.proposal.take();
+        let trial_decision = trial.step(sample());
+        let pending = self.proposal.take();
         let decision = self.step(sample());
-        if trial.is_conclusive(&tried) && evicts_no_others(&tried, &decision) {
+        if trial.is_conclusive(&trial_decision) && evicts_no_others(&trial_decision, &decision) {
             *self = trial;
-            return Some(Decision { proposal: Some(ProposalState::Applied), ..tried });
+            return Some(Decision { proposal: Some(ProposalState::Applied), ..trial_decision });
         }
-        self.proposal = waiting;
+        self.proposal = pending;
         let until = self.waits_until();
-        let state =
-            ProposalState::Pending(Box::new(PendingPolicy { since, until, trial: Some(Box::new(tried)) }));
+        let state = ProposalState::Pending(Box::new(PendingPolicy {
+            since,
+            until,
+            trial: Some(Box::new(trial_decision)),
+        }));
         Some(Decision { proposal: Some(state), ..decision })
     }
 
-    /// When the policy that waits takes effect in any case.
+    /// Returns when the pending policy takes effect in any case. None if it must be applied manually.
     fn waits_until(&self) -> Option<Timestamp> {
         let proposal = self.proposal.as_deref()?;
-        match self.caution(&proposal.policy) {
+        match self.effective_apply_changes(&proposal.policy) {
             ApplyChanges::Manually => None,
             ApplyChanges::Immediately => Some(proposal.since),
             ApplyChanges::AfterTransitionPeriod => {
@@ -99,8 +102,8 @@ impl Engine {
         }
     }
 
-    /// The more careful of what both policies say.
-    fn caution(&self, proposed: &Policy) -> ApplyChanges {
+    /// Returns the more careful setting of the two policies.
+    fn effective_apply_changes(&self, proposed: &Policy) -> ApplyChanges {
         use ApplyChanges::{AfterTransitionPeriod, Immediately, Manually};
         match (self.policy.rules.apply_changes(), proposed.rules.apply_changes()) {
             (Manually, _) | (_, Manually) => Manually,
@@ -116,42 +119,43 @@ impl Engine {
             (!known.is_refused).then_some((policy.list_room, known.layout))
         });
         self.thresholds = self.thresholds.replaced(&policy.thresholds, derived);
-        // A second sample for an evaluation by the former policy would be judged by this one.
+        // The new policy would evaluate the second sample for an evaluation of the former policy.
         self.awaiting_reclaim = None;
         if policy.rules.are_kubelets() {
             self.in_flight.keep_executing();
         }
         self.guard.adopt(&policy.rules);
         self.policy = policy;
-        self.pods = self.under_this_policy(&self.pods);
+        self.pods = self.derive_pods(&self.pods);
     }
 
-    /// Whether a decision of a trial says what its policy does at present: every signal that it
-    /// asks for is known, or is unavailable, and no thresholds were left for the next evaluation.
+    /// Returns whether a trial shows what its policy does at present: every signal that it needs is known or
+    /// unavailable, and no thresholds were left for the next evaluation.
     fn is_conclusive(&self, decision: &Decision) -> bool {
         let DecisionKind::Evaluated(evaluation) = &decision.kind else { return true };
         let Policy { thresholds, rules, .. } = &self.policy;
-        evaluation.end != EvaluationEnd::LocalStorage && !self.signal_filter.awaits(thresholds, rules)
+        evaluation.end != EvaluationEnd::LocalStorage
+            && !self.signal_filter.has_undecided_signal(thresholds, rules)
     }
 
-    /// Pods with what follows from them under the policy in force.
-    fn under_this_policy(&self, pods: &PodSet) -> Arc<PodSet> {
+    /// Returns the pods with the values that the policy in force derives from them.
+    fn derive_pods(&self, pods: &PodSet) -> Arc<PodSet> {
         let known = (0..).map_while(|index| pods.get(index));
         let known = known.map(|known| Arc::new(KnownPod::new(known.pod.clone(), &self.policy)));
         Arc::new(PodSet::new(known.collect()))
     }
 }
 
-/// Whether a trial evicts nobody whom a decision on the same sample does not evict as well. One
-/// that could not be made says nothing; one that collects garbage first may evict after it.
+/// Returns whether a trial evicts only pods that a decision on the same sample evicts as well. A trial that
+/// could not evaluate the sample proves nothing. A trial that collects garbage first may evict after it.
 fn evicts_no_others(trial: &Decision, decision: &Decision) -> bool {
-    let DecisionKind::Evaluated(tried) = &trial.kind else {
+    let DecisionKind::Evaluated(evaluation) = &trial.kind else {
         return matches!(
             trial.kind,
             DecisionKind::NotEvaluated(NotEvaluated::NothingToEnforce | NotEvaluated::LayoutRefused)
         );
     };
-    if tried.end == EvaluationEnd::AwaitingReclaim {
+    if evaluation.end == EvaluationEnd::AwaitingReclaim {
         return decision.awaits_reclaim();
     }
     evicted(trial).all(|uid| evicted(decision).any(|other| other == uid))

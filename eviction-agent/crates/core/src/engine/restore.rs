@@ -1,4 +1,4 @@
-//! Memory: what the next engine has to know, and what it takes over.
+//! The engine state that the next engine needs, and its restoration.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::time::{Timestamp, since};
 use super::Engine;
 
 impl Engine {
-    /// What another engine has to know that goes on in this one's place.
+    /// Returns the state that another engine needs to continue in place of this one.
     pub fn state(&self) -> EngineState {
         EngineState {
             last_sync: self.conditions.last_sync(),
@@ -33,7 +33,7 @@ impl Engine {
         }
     }
 
-    pub(super) fn restore(&mut self, at: Timestamp, memory: EngineState) {
+    pub(super) fn restore(&mut self, at: Timestamp, state: EngineState) {
         let EngineState {
             last_sync,
             met,
@@ -43,18 +43,18 @@ impl Engine {
             oom_killed,
             pdb_refused,
             paused_until,
-        } = memory;
+        } = state;
         let is_seamless = last_sync.is_some_and(|last_sync| since(at, last_sync) <= MAX_SAMPLE_GAP);
         if is_seamless {
             for met in &met {
                 self.thresholds.restore(met);
             }
         }
-        let kept_every = SignedDuration::from_nanos(PERSIST_INTERVAL.as_nanos());
+        let persist_interval = SignedDuration::from_nanos(PERSIST_INTERVAL.as_nanos());
         let raised = conditions.into_iter().map(|RaisedCondition { condition, at: raised }| {
-            // The last sample has raised it, and so did those that nobody wrote down.
+            // Later samples, which were not persisted, may have raised the condition again.
             let is_latest = last_sync == Some(raised);
-            let latest = raised.checked_add(kept_every).unwrap_or(raised).min(at);
+            let latest = raised.checked_add(persist_interval).unwrap_or(raised).min(at);
             RaisedCondition { condition, at: if is_latest { latest.max(raised) } else { raised } }
         });
         self.conditions.restore(at, raised, self.policy.pressure_transition_period);
@@ -67,7 +67,7 @@ impl Engine {
         self.pdb_refusals.restore(pdb_refused);
     }
 
-    /// Evictions of a former engine go on when their pods are there.
+    /// Resumes the evictions of a former engine whose pods are present.
     pub(super) fn resume_restored(&mut self, at: Timestamp, pods: &Arc<PodSet>) {
         let (tracker, policy) = (&mut self.oom, &self.policy);
         self.in_flight.resume(at, pods, |it| {
@@ -77,7 +77,7 @@ impl Engine {
                 || Arc::new(KnownPod::new(Pod { uid, namespace, name, ..Pod::default() }, policy));
             let known = pods.index_of(&it.pod.uid).and_then(|index| pods.pods().get(index as usize));
             let known = known.map_or_else(without_object, Arc::clone);
-            tracker.evicting(it.decided_at, &known, pods);
+            tracker.add_eviction(it.decided_at, &known, pods);
         });
     }
 }

@@ -18,7 +18,7 @@ use crate::signal::{NodeCondition, Signal};
 use crate::state::EngineState;
 use crate::units::GoDuration;
 
-fn sized(thresholds: Vec<Threshold>) -> Policy {
+fn enhanced_policy(thresholds: Vec<Threshold>) -> Policy {
     enhanced(thresholds, |_| {})
 }
 
@@ -31,40 +31,43 @@ fn pods(policy: &Policy) -> Arc<PodSet> {
     set_by(policy, vec![pod("a", "10"), pod("b", "10")])
 }
 
-/// The engine that comes after, at a time, with what the former one knew.
-fn after(policy: &Policy, seconds: i64, memory: EngineState, known: &Arc<PodSet>) -> Engine {
+/// Returns the next engine at a time, with the state of the former one.
+fn restored_engine(policy: &Policy, seconds: i64, state: EngineState, known: &Arc<PodSet>) -> Engine {
     let mut engine = Engine::new(policy.clone());
-    step(&mut engine, seconds, Event::Restore(Box::new(memory)));
+    step(&mut engine, seconds, Event::Restore(Box::new(state)));
     step(&mut engine, seconds, Event::Pods(Arc::clone(known)));
     step(&mut engine, seconds, Event::DiskLayout(Ok(Default::default())));
     engine
 }
 
 #[test]
-fn nobody_else_goes_for_what_is_under_way() {
-    let policy = sized(vec![hard(Signal::MemoryAvailable, "200")]);
+fn restored_in_flight_eviction_prevents_another_eviction() {
+    let policy = enhanced_policy(vec![hard(Signal::MemoryAvailable, "200")]);
     let known = pods(&policy);
     let mut first = engine(policy.clone(), &known);
     assert_eq!(victims(&sample(&mut first, 1, 100)), [("a", 1)]);
-    let memory = first.state();
-    assert_eq!(memory.in_flight.len(), 1);
-    let mut second = after(&policy, 3, memory.clone(), &known);
+    let state = first.state();
+    assert_eq!(state.in_flight.len(), 1);
+    let mut second = restored_engine(&policy, 3, state.clone(), &known);
     let decision = sample(&mut second, 4, 100);
     assert!(victims(&decision).is_empty());
     assert_eq!(decision.evaluation().unwrap().end, EvaluationEnd::ReleaseInProgress);
-    // Its time runs on from when it was decided.
+    // The grace period continues from the decision.
     assert_eq!(victims(&sample(&mut second, 33, 100)), [("b", 1)]);
-    // Without a memory it would be the same pod once more.
-    assert_eq!(victims(&sample(&mut after(&policy, 3, EngineState::default(), &known), 4, 100)), [("a", 1)]);
+    // Without a state the same pod would be selected again.
+    assert_eq!(
+        victims(&sample(&mut restored_engine(&policy, 3, EngineState::default(), &known), 4, 100)),
+        [("a", 1)]
+    );
 }
 
 #[test]
-fn pods_that_come_late_are_still_under_way() {
-    let policy = sized(vec![hard(Signal::MemoryAvailable, "200")]);
+fn in_flight_eviction_is_restored_for_a_pod_that_arrives_late() {
+    let policy = enhanced_policy(vec![hard(Signal::MemoryAvailable, "200")]);
     let known = pods(&policy);
     let mut first = engine(policy.clone(), &known);
     sample(&mut first, 1, 100);
-    let mut second = after(&policy, 2, first.state(), &set_by(&policy, Vec::new()));
+    let mut second = restored_engine(&policy, 2, first.state(), &set_by(&policy, Vec::new()));
     assert_eq!(second.state().in_flight, first.state().in_flight, "whoever comes next knows it too");
     step(&mut second, 5, Event::Pods(known));
     assert!(victims(&sample(&mut second, 6, 100)).is_empty());
@@ -74,74 +77,74 @@ fn pods_that_come_late_are_still_under_way() {
 }
 
 #[test]
-fn who_leaves_without_its_object_is_under_way_until_its_cgroup_is_gone() {
-    let policy = sized(vec![hard(Signal::MemoryAvailable, "200")]);
+fn pod_without_object_stays_in_flight_until_its_cgroup_is_removed() {
+    let policy = enhanced_policy(vec![hard(Signal::MemoryAvailable, "200")]);
     let known = pods(&policy);
     let mut first = engine(policy.clone(), &known);
     assert_eq!(victims(&sample(&mut first, 1, 100)), [("a", 1)]);
     let others = set_by(&policy, vec![pod("b", "10")]);
-    let leaves = |engine: &mut Engine, second: i64, uids: &[&str]| {
+    let remove_objects = |engine: &mut Engine, second: i64, uids: &[&str]| {
         let uids = uids.iter().map(|uid| (*uid).into()).collect();
         step(engine, second, Event::Terminating(uids));
         step(engine, second, Event::Pods(Arc::clone(&others)));
     };
-    leaves(&mut first, 2, &["a"]);
+    remove_objects(&mut first, 2, &["a"]);
     assert!(victims(&sample(&mut first, 3, 100)).is_empty(), "its memory will come");
-    // The next agent does as this one.
+    // The next agent decides like this one.
     let mut second = Engine::new(policy.clone());
     step(&mut second, 4, Event::Restore(Box::new(first.state())));
     step(&mut second, 4, Event::DiskLayout(Ok(Default::default())));
-    leaves(&mut second, 4, &["a"]);
+    remove_objects(&mut second, 4, &["a"]);
     let decision = sample(&mut second, 5, 100);
     assert_eq!(
         (victims(&decision).len(), decision.evaluation().unwrap().end),
         (0, EvaluationEnd::ReleaseInProgress)
     );
     assert_eq!(second.state().in_flight, first.state().in_flight);
-    leaves(&mut second, 6, &[]);
+    remove_objects(&mut second, 6, &[]);
     assert_eq!(victims(&sample(&mut second, 7, 100)), [("b", 1)], "gone, and still short");
-    // Nor for ever.
+    // But the wait ends at some time.
     assert_eq!(victims(&sample(&mut first, 40, 100)), [("b", 1)]);
 }
 
 #[test]
-fn a_failed_eviction_is_not_repeated_at_once_and_then_goes_last() {
-    let policy = sized(vec![hard(Signal::MemoryAvailable, "200")]);
+fn pod_with_a_restored_failed_eviction_is_evicted_last() {
+    let policy = enhanced_policy(vec![hard(Signal::MemoryAvailable, "200")]);
     let known = pods(&policy);
     let mut first = engine(policy.clone(), &known);
     assert_eq!(victims(&sample(&mut first, 1, 100)), [("a", 1)]);
     let failed = EvictionResult { uid: "a".into(), result: Err("busy".into()) };
     step(&mut first, 2, Event::Evicted(failed));
-    let mut second = after(&policy, 3, first.state(), &known);
+    let mut second = restored_engine(&policy, 3, first.state(), &known);
     assert_eq!(second.state().in_flight, first.state().in_flight);
     assert_eq!(victims(&sample(&mut second, 20, 100)), [("b", 1)], "after all others");
 }
 
 #[test]
-fn who_evicts_asks_for_patience_once() {
-    let policy = sized(vec![hard(Signal::MemoryAvailable, "200")]);
+fn pause_of_evictions_is_restored_and_limited() {
+    let policy = enhanced_policy(vec![hard(Signal::MemoryAvailable, "200")]);
     let known = pods(&policy);
     let mut first = engine(policy.clone(), &known);
     assert_eq!(victims(&sample(&mut first, 1, 100)), [("a", 1)]);
     let not_asked = EvictionResult { uid: "a".into(), result: Err(NotEvicted::NotAsked) };
     step(&mut first, 1, Event::Evicted(not_asked));
     step(&mut first, 1, Event::EvictionsPausedUntil(at(41)));
-    let mut second = after(&policy, 5, first.state(), &known);
+    let mut second = restored_engine(&policy, 5, first.state(), &known);
     let decision = sample(&mut second, 40, 100);
     assert_eq!(
         (victims(&decision).len(), decision.evaluation().unwrap().end),
         (0, EvaluationEnd::RateLimited)
     );
     assert_eq!(victims(&sample(&mut second, 41, 100)), [("a", 1)], "it is still its turn");
-    // Not for as long as a file says.
+    // A pause in a persisted state is limited.
     let forever = EngineState { paused_until: Some(at(1_000_000)), ..EngineState::default() };
-    let mut second = after(&policy, 5, forever, &known);
+    let mut second = restored_engine(&policy, 5, forever, &known);
     assert!(victims(&sample(&mut second, 64, 100)).is_empty());
     assert_eq!(victims(&sample(&mut second, 65, 100)), [("a", 1)]);
 }
 
 #[test]
-fn limits_and_cool_downs_go_on() {
+fn rate_limits_and_cool_downs_are_restored() {
     let policy = enhanced(vec![hard(Signal::MemoryAvailable, "200")], |preferences| {
         let (scope, max_evictions, window) = (RateLimitScope::Namespace, 1, GoDuration::from_secs(600));
         preferences.rate_limits = vec![EvictionLimit { scope, max_evictions, window }];
@@ -152,59 +155,59 @@ fn limits_and_cool_downs_go_on() {
     assert_eq!(victims(&sample(&mut first, 1, 100)), [("a", 1)]);
     step(&mut first, 2, Event::Evicted(EvictionResult { uid: "a".into(), result: Ok(()) }));
     let others = set_by(&policy, vec![pod("b", "10")]);
-    let mut second = after(&policy, 3, first.state(), &others);
+    let mut second = restored_engine(&policy, 3, first.state(), &others);
     assert_eq!(second.state().counted, first.state().counted);
     assert!(victims(&sample(&mut second, 600, 100)).is_empty(), "one in ten minutes");
-    let mut second = after(&policy, 3, first.state(), &others);
+    let mut second = restored_engine(&policy, 3, first.state(), &others);
     assert_eq!(victims(&sample(&mut second, 601, 100)), [("b", 1)]);
-    let mut without = after(&policy, 3, EngineState::default(), &others);
+    let mut without = restored_engine(&policy, 3, EngineState::default(), &others);
     assert_eq!(victims(&sample(&mut without, 4, 100)), [("b", 1)], "that is what it is kept for");
 
     let mut first = engine(policy.clone(), &others);
     let kill = OomKill { pod_uid: Some("b".into()), ..OomKill::default() };
     step(&mut first, 10, Event::OomKill(Box::new(kill)));
-    let mut second = after(&policy, 12, first.state(), &others);
+    let mut second = restored_engine(&policy, 12, first.state(), &others);
     assert!(victims(&sample(&mut second, 69, 100)).is_empty(), "the kernel killed in it");
     assert_eq!(victims(&sample(&mut second, 70, 100)), [("b", 1)]);
 }
 
 #[test]
-fn a_threshold_is_met_since_it_was_seen_first() {
+fn restored_grace_period_counts_from_the_first_observation() {
     let policy = policy(vec![soft(Signal::MemoryAvailable, "200", 60)]);
     let known = pods(&policy);
     let mut first = engine(policy.clone(), &known);
     for second in [0, 10, 20] {
         assert!(victims(&sample(&mut first, second, 100)).is_empty());
     }
-    let mut second = after(&policy, 45, first.state(), &known);
+    let mut second = restored_engine(&policy, 45, first.state(), &known);
     assert!(victims(&sample(&mut second, 59, 100)).is_empty());
     assert_eq!(victims(&sample(&mut second, 60, 100)).len(), 1);
-    // Nobody knows whether it was met all the time.
-    let mut late = after(&policy, 51, first.state(), &known);
+    // It is not known whether the threshold was met all the time.
+    let mut late = restored_engine(&policy, 51, first.state(), &known);
     assert!(victims(&sample(&mut late, 61, 100)).is_empty());
-    // Met no more, and again: it counts anew.
-    let mut calm = after(&policy, 25, first.state(), &known);
-    sample(&mut calm, 26, 900);
-    assert!(victims(&sample(&mut calm, 61, 100)).is_empty());
-    // Another value is another threshold.
+    // The threshold was resolved in between, so its grace period starts again.
+    let mut resolved = restored_engine(&policy, 25, first.state(), &known);
+    sample(&mut resolved, 26, 900);
+    assert!(victims(&sample(&mut resolved, 61, 100)).is_empty());
+    // With another value it is another threshold.
     let other = Policy { thresholds: vec![soft(Signal::MemoryAvailable, "300", 60)], ..policy };
-    assert!(victims(&sample(&mut after(&other, 25, first.state(), &known), 61, 100)).is_empty());
+    assert!(victims(&sample(&mut restored_engine(&other, 25, first.state(), &known), 61, 100)).is_empty());
 }
 
 #[test]
-fn minimum_reclaim_is_not_forgotten() {
+fn minimum_reclaim_applies_after_a_restart() {
     let mut threshold = hard(Signal::MemoryAvailable, "200");
     threshold.min_reclaim = Some(crate::fixture::hard(Signal::MemoryAvailable, "100").value);
     let policy = policy(vec![threshold]);
     let known = pods(&policy);
     let mut first = engine(policy.clone(), &known);
     sample(&mut first, 0, 100);
-    let mut second = after(&policy, 2, first.state(), &known);
+    let mut second = restored_engine(&policy, 2, first.state(), &known);
     assert!(sample(&mut second, 3, 250).evaluation().unwrap().met[0].by_min_reclaim);
 }
 
 #[test]
-fn a_condition_lasts_its_transition_period_over_a_restart() {
+fn condition_holds_for_its_transition_period_across_a_restart() {
     let policy = policy(vec![hard(Signal::MemoryAvailable, "200")]);
     let known = pods(&policy);
     let mut first = engine(policy.clone(), &known);
@@ -214,27 +217,26 @@ fn a_condition_lasts_its_transition_period_over_a_restart() {
         let decision = sample(engine, second, 900);
         decision.conditions.iter().any(|raised| raised.condition == NodeCondition::MemoryPressure)
     };
-    let mut second = after(&policy, 100, first.state(), &known);
+    let mut second = restored_engine(&policy, 100, first.state(), &known);
     assert_eq!(second.conditions().len(), 1, "at once");
     assert!(holds(&mut second, 299));
     assert!(!holds(&mut second, 300));
-    assert!(after(&policy, 301, first.state(), &known).conditions().is_empty());
-    // What the last sample has raised may have been raised until the end.
+    assert!(restored_engine(&policy, 301, first.state(), &known).conditions().is_empty());
+    // A condition that the last sample raised may have been raised until the end.
     let mut first = engine(policy.clone(), &known);
     sample(&mut first, 0, 100);
-    let mut second = after(&policy, 60, first.state(), &known);
+    let mut second = restored_engine(&policy, 60, first.state(), &known);
     assert!(holds(&mut second, 304));
     assert!(!holds(&mut second, 305));
-    let mut second = after(&policy, 2, first.state(), &known);
+    let mut second = restored_engine(&policy, 2, first.state(), &known);
     assert!(holds(&mut second, 301) && !holds(&mut second, 302));
 }
 
 proptest! {
-/// Whenever an engine is replaced by another one, the conditions hold no shorter and by no
- /// more than what nobody wrote down longer, and nobody goes whom the first would not have
- /// taken.
+/// Whenever an engine is replaced by another one, the conditions hold no shorter, and longer by no more than
+/// the time that was not persisted, and no pod is evicted that the first engine would not have evicted.
  #[test]
-fn a_replaced_engine_decides_as_the_first(
+fn restored_engine_decides_like_the_original(
 samples in proptest::collection::vec((1i64..4, prop_oneof![Just(100u64), Just(250), Just(900)]), 1..10),
 replaced in 0usize..10,
 ) {
@@ -248,7 +250,7 @@ let mut now = 0;
 for (index, (pause, available)) in samples.into_iter().enumerate() {
 now += pause;
 if index == replaced {
-other = after(&policy, now - 1, other.state(), &known);
+other = restored_engine(&policy, now - 1, other.state(), &known);
 }
 let (decided, expected) = (sample(&mut other, now, available), sample(&mut one, now, available));
 let names = |decision: &crate::decision::Decision| {

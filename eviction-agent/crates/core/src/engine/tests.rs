@@ -19,22 +19,22 @@ use crate::signal::Signal::{ContainerFsAvailable, MemoryAvailable, NodeFsAvailab
 use crate::snapshot::PodStatValues;
 
 #[test]
-fn the_pod_above_its_request_goes_and_not_the_bigger_one_within_it() {
+fn pod_above_its_request_is_evicted_before_a_larger_one_within_it() {
     let pods = set(vec![pod("big", "500"), pod("greedy", "10")]);
     let mut engine = engine(policy(vec![hard(MemoryAvailable, "100")]), &pods);
     let usage = [memory_of("big", 400), memory_of("greedy", 200)];
     let decision = step(&mut engine, 1, Event::Sample(snapshot(node(99, 900, at(1)), &usage)));
     assert_eq!(victims(&decision), [("greedy", 1)]);
-    let calm = step(&mut engine, 2, Event::Sample(snapshot(node(100, 900, at(2)), &usage)));
-    assert_eq!(calm.evaluation().unwrap().end, EvaluationEnd::NoPressure);
-    assert_eq!(calm.conditions.len(), 1, "for the transition period");
+    let no_pressure = step(&mut engine, 2, Event::Sample(snapshot(node(100, 900, at(2)), &usage)));
+    assert_eq!(no_pressure.evaluation().unwrap().end, EvaluationEnd::NoPressure);
+    assert_eq!(no_pressure.conditions.len(), 1, "for the transition period");
 }
 
 #[test]
-fn soft_thresholds_wait_and_grant_the_smaller_grace() {
-    let mut patient = pod("a", "10");
-    patient.termination_grace_period_seconds = Some(60);
-    let pods = set(vec![patient]);
+fn soft_threshold_waits_and_grants_the_smaller_grace_period() {
+    let mut slow_pod = pod("a", "10");
+    slow_pod.termination_grace_period_seconds = Some(60);
+    let pods = set(vec![slow_pod]);
     let thresholds = vec![soft(MemoryAvailable, "100", 30)];
     let mut engine = engine(Policy { max_pod_grace_period_seconds: 20, ..policy(thresholds) }, &pods);
     for (seconds, expected) in [(0, vec![]), (29, vec![]), (30, vec![("a", 20)])] {
@@ -59,29 +59,29 @@ fn an_evaluation_waits_for_the_second_sample_and_decides_by_it() {
     assert!(second.actions.is_empty());
 
     step(&mut engine, 2, Event::Sample(full(2)));
-    let blind = step(&mut engine, 2, Event::Reclaimed(Err(UnknownReason::Failed)));
-    assert_eq!(victims(&blind), [("a", 1)]);
+    let failed_sample = step(&mut engine, 2, Event::Reclaimed(Err(UnknownReason::Failed)));
+    assert_eq!(victims(&failed_sample), [("a", 1)]);
 
-    let stray = step(&mut engine, 3, Event::Reclaimed(Ok(full(3))));
-    assert!(matches!(stray.kind, DecisionKind::NotEvaluated(NotEvaluated::NotAwaitingReclaim)));
+    let unexpected = step(&mut engine, 3, Event::Reclaimed(Ok(full(3))));
+    assert!(matches!(unexpected.kind, DecisionKind::NotEvaluated(NotEvaluated::NotAwaitingReclaim)));
 }
 
 #[test]
-fn a_sample_ends_an_evaluation_that_still_waits() {
+fn new_sample_ends_an_evaluation_that_awaits_reclaim() {
     let pods = set(vec![pod("a", "10")]);
     let mut engine = engine(policy(vec![hard(NodeFsAvailable, "10%")]), &pods);
     for seconds in 1..3 {
         let sample = snapshot(node(900, 99, at(seconds)), &[]);
         assert!(step(&mut engine, seconds, Event::Sample(sample)).awaits_reclaim());
     }
-    let calm = step(&mut engine, 3, Event::Sample(snapshot(node(900, 900, at(3)), &[])));
-    assert!(calm.actions.is_empty());
+    let no_pressure = step(&mut engine, 3, Event::Sample(snapshot(node(900, 900, at(3)), &[])));
+    assert!(no_pressure.actions.is_empty());
     let late = step(&mut engine, 4, Event::Reclaimed(Err(UnknownReason::Failed)));
     assert!(matches!(late.kind, DecisionKind::NotEvaluated(NotEvaluated::NotAwaitingReclaim)));
 }
 
 #[test]
-fn derived_thresholds_count_from_the_second_evaluation_on_and_at_once_after_reclaim() {
+fn derived_thresholds_count_from_the_second_evaluation_on() {
     let pods = set(vec![pod("a", "10")]);
     let mut engine = engine(policy(vec![soft(NodeFsAvailable, "10%", 3600)]), &pods);
     let sample = |seconds| Event::Sample(snapshot(node(900, 50, at(seconds)), &[]));
@@ -97,7 +97,7 @@ fn derived_thresholds_count_from_the_second_evaluation_on_and_at_once_after_recl
 }
 
 #[test]
-fn a_failed_first_sample_uses_up_the_first_evaluation() {
+fn failed_first_sample_counts_as_the_first_evaluation() {
     let pods = set(vec![]);
     let mut engine = engine(policy(vec![hard(NodeFsAvailable, "10%")]), &pods);
     let failed = step(&mut engine, 1, Event::SampleFailed(UnknownReason::Failed));
@@ -107,7 +107,7 @@ fn a_failed_first_sample_uses_up_the_first_evaluation() {
 }
 
 #[test]
-fn without_a_layout_nothing_is_decided() {
+fn sample_is_not_evaluated_without_a_disk_layout() {
     let mut engine = Engine::new(policy(vec![hard(MemoryAvailable, "100")]));
     step(&mut engine, 0, Event::Pods(set(vec![pod("a", "1")])));
     step(&mut engine, 0, Event::DiskLayout(Err(UnknownReason::Failed)));
@@ -122,7 +122,7 @@ fn without_a_layout_nothing_is_decided() {
 }
 
 #[test]
-fn a_split_that_the_gate_forbids_raises_conditions_and_evicts_nobody() {
+fn split_image_fs_without_its_gate_raises_conditions_but_evicts_no_pod() {
     let mut engine = Engine::new(Policy {
         gates: Gates { separate_disk_gc: false, ..Gates::default() },
         ..policy(vec![hard(MemoryAvailable, "100")])
@@ -140,7 +140,7 @@ fn a_split_that_the_gate_forbids_raises_conditions_and_evicts_nobody() {
 }
 
 #[test]
-fn the_same_figures_act_once() {
+fn same_statistics_evict_only_once() {
     let pods = set(vec![pod("a", "1"), pod("b", "1")]);
     let mut engine = engine(policy(vec![hard(MemoryAvailable, "100")]), &pods);
     let sample = |time| {
@@ -154,7 +154,7 @@ fn the_same_figures_act_once() {
 }
 
 #[test]
-fn a_clock_that_goes_back_delays_even_hard_thresholds_and_breaks_nothing() {
+fn hard_threshold_evicts_later_when_the_clock_goes_back() {
     let pods = set(vec![pod("a", "1")]);
     let mut engine = engine(policy(vec![hard(MemoryAvailable, "100")]), &pods);
     let sample = |time| Event::Sample(snapshot(node(50, 900, at(time)), &[memory_of("a", 9)]));
@@ -164,7 +164,7 @@ fn a_clock_that_goes_back_delays_even_hard_thresholds_and_breaks_nothing() {
 }
 
 #[test]
-fn pods_above_their_limits_go_before_any_threshold_but_critical_ones_stay() {
+fn pods_above_their_limits_are_evicted_first_except_critical_pods() {
     let limited = |uid: &str, priority| Pod {
         containers: vec![container("main", limits(&[("ephemeral-storage", "100")]))],
         priority: Some(priority),
@@ -189,7 +189,7 @@ fn pods_above_their_limits_go_before_any_threshold_but_critical_ones_stay() {
 }
 
 #[test]
-fn ten_thousand_pods_half_without_statistics_and_each_uid_twice() {
+fn ten_thousand_pods_with_repeated_uids_are_ranked() {
     let uid = |n: u32| format!("{:08}", n / 2);
     let pods = set((0..10_000).map(|n| pod(&uid(n), "100")).collect());
     let uids: Vec<_> = (0..5_000).map(uid).collect();
@@ -206,7 +206,7 @@ fn ten_thousand_pods_half_without_statistics_and_each_uid_twice() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
-    /// Whatever comes in, in whatever order and at whatever time.
+    /// This holds for any inputs, in any order and at any time.
     #[test]
     fn no_input_panics_or_evicts_a_critical_pod(policy in any_policy(), inputs in inputs()) {
         let mut engine = Engine::new(policy);
@@ -221,7 +221,7 @@ proptest! {
         }
     }
 
-    /// Also with snapshots that were indexed beforehand.
+    /// This also holds for snapshots that were indexed beforehand.
     #[test]
     fn the_same_inputs_give_the_same_bytes(policy in any_policy(), inputs in inputs()) {
         let run = |index: bool| {
@@ -240,9 +240,9 @@ proptest! {
         prop_assert_eq!(run(false), run(true));
     }
 
-    /// Nothing is evicted on a reading that is not known.
+    /// No pod is evicted because of an unknown reading.
     #[test]
-    fn unknown_readings_evict_nobody_by_threshold(
+    fn unknown_readings_evict_no_pod(
         policy in any_policy(),
         inputs in inputs(),
     ) {

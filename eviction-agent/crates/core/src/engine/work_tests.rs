@@ -16,10 +16,10 @@ use crate::work::steps;
 
 use super::Engine;
 
-/// Those of the smaller node.
+/// The number of pods of the smaller node.
 const PODS: u64 = 400;
 
-/// How the values of the pods stand to their order: sorts have good and bad cases.
+/// How the values of the pods relate to their order: sorts have good and bad cases.
 const USES: [fn(u64, u64) -> u64; 4] = [
     |index, _| index,
     |index, pods| pods - index,
@@ -34,7 +34,7 @@ fn limited(uid: &str) -> Pod {
     Pod { containers: containers.into(), ..pod(uid, "10") }
 }
 
-/// The steps of one evaluation of a node of so many pods, indexing of its snapshot left out.
+/// Returns the steps of one evaluation of a node with this many pods, without the indexing of its snapshot.
 fn steps_of(
     policy: &Policy,
     memory: u64,
@@ -77,7 +77,7 @@ fn profiles(local_storage: bool) -> [(&'static str, Policy); 2] {
     [("kubelet", kubelet), ("enhanced", enhanced)]
 }
 
-/// Checks that an evaluation of twice the pods takes at most that many times the steps.
+/// Checks that an evaluation of twice as many pods takes at most `times` as many steps.
 fn grows_by_at_most(
     times: f64,
     policy: &Policy,
@@ -105,7 +105,7 @@ fn an_evaluation_without_pressure_and_local_storage_reads_no_pod() {
 fn an_evaluation_without_pressure_is_linear_in_the_pods() {
     for local_storage in [false, true] {
         for (name, policy) in profiles(local_storage) {
-            // Less than twice where something is done whatever the number of pods.
+            // Less than twice if some steps do not depend on the number of pods.
             grows_by_at_most(2.0, &policy, 900, 900, EvaluationEnd::NoPressure, name);
         }
     }
@@ -113,8 +113,8 @@ fn an_evaluation_without_pressure_is_linear_in_the_pods() {
 
 #[test]
 fn an_evaluation_under_pressure_is_at_worst_n_log_n() {
-    // 2n log 2n is 2 + 2 / log n times n log n, 2.24 times here. The sort changes its
-    // way with the size, so that it may take a step more than that.
+    // 2n log 2n is 2 + 2 / log n times n log n, 2.24 times here. The sort uses different algorithms for
+    // different sizes, so it may take somewhat more than that.
     const TIMES: f64 = 2.5;
     for (name, policy) in profiles(true) {
         for (memory, disk) in [(50, 900), (900, 50)] {

@@ -1,4 +1,4 @@
-//! The ranking as a table, why one pod ranks before another, and what would have changed it.
+//! Writes the ranking as a table, why one pod ranks before another, and what would have changed the result.
 
 use crate::explain::text::{Style, Table, Tone, amount, count, exact, pod, printable, quantity, with_unit};
 use crate::pod::PodName;
@@ -10,7 +10,7 @@ use crate::record::{
 };
 use crate::signal::Resource;
 
-/// How many of those that only rank are shown.
+/// The number of top candidates that the table shows even if they were not considered.
 const SHOWN: usize = 8;
 
 const COLUMNS: [(&str, bool); 7] = [
@@ -23,7 +23,7 @@ const COLUMNS: [(&str, bool); 7] = [
     ("", false),
 ];
 
-/// The first candidates, and all whose turn came.
+/// Writes a table of the first candidates and of all that were considered.
 pub(super) fn table(evaluation: &EvaluationRecord, resource: Resource, style: Style, out: &mut String) {
     let shown = |(rank, candidate): &(usize, &CandidateRecord)| {
         *rank < SHOWN || !matches!(candidate.result, CandidateOutcome::NotReached)
@@ -38,7 +38,7 @@ pub(super) fn table(evaluation: &EvaluationRecord, resource: Resource, style: St
     }
 }
 
-/// These candidates, each with its index.
+/// Writes a table of these candidates, each with its index.
 pub(super) fn rows(
     candidates: &[(usize, &CandidateRecord)],
     resource: Resource,
@@ -68,7 +68,7 @@ pub(super) fn rows(
                 request.unwrap_or_else(|| "-".to_owned()),
                 above.map_or_else(|| "-".to_owned(), |above| signed(resource, above)),
                 candidate.priority.to_string(),
-                noted(outcome(resource, candidate), candidate),
+                with_notes(outcome(resource, candidate), candidate),
             ],
             tone,
         );
@@ -95,10 +95,10 @@ pub(super) fn outcome(resource: Resource, candidate: &CandidateRecord) -> String
     }
 }
 
-/// With what else is known of the pod, and moved its place.
-fn noted(outcome: String, candidate: &CandidateRecord) -> String {
-    let young = candidate.too_young.map(|age| format!("started {age} ago, no sample yet"));
-    let notes: Vec<String> = protection_notes(candidate).into_iter().chain(young).collect();
+/// Adds notes on the pod that may have affected its rank to an outcome.
+fn with_notes(outcome: String, candidate: &CandidateRecord) -> String {
+    let age_note = candidate.too_young.map(|age| format!("started {age} ago, no sample yet"));
+    let notes: Vec<String> = protection_notes(candidate).into_iter().chain(age_note).collect();
     match (&*outcome, notes.is_empty()) {
         (_, true) => outcome,
         ("", false) => format!("({})", notes.join(", ")),
@@ -106,7 +106,7 @@ fn noted(outcome: String, candidate: &CandidateRecord) -> String {
     }
 }
 
-/// Why a victim, what it is granted, and what would have spared it.
+/// Explains why a pod was selected, its grace period, and what would have spared it.
 pub(super) fn victim(
     evaluation: &EvaluationRecord,
     rank: usize,
@@ -127,7 +127,7 @@ pub(super) fn victim(
         None => "is the only pod that may go".to_owned(),
     });
     if let Some(eviction) = evaluation.evictions.iter().find(|eviction| eviction.pod == candidate.pod) {
-        lines.push(granted(evaluation, eviction));
+        lines.push(grace_period_text(evaluation, eviction));
     }
     if let Some(rival) = candidate.margin.and_then(|margin| evaluation.candidates.get(margin.against)) {
         lines.push(margin_sentence(resource, candidate, rival));
@@ -135,8 +135,8 @@ pub(super) fn victim(
     lines
 }
 
-/// How long it may take, and why so long.
-fn granted(evaluation: &EvaluationRecord, eviction: &EvictionRecord) -> String {
+/// Writes the grace period of an eviction and the reason for its length.
+fn grace_period_text(evaluation: &EvaluationRecord, eviction: &EvictionRecord) -> String {
     let handled = evaluation.thresholds.iter().find(|threshold| threshold.met.is_some_and(|met| met.driving));
     let kind = match handled {
         Some(threshold) if threshold.is_hard() => ", as the threshold is hard",
@@ -146,13 +146,13 @@ fn granted(evaluation: &EvaluationRecord, eviction: &EvictionRecord) -> String {
     format!("is given {}s to end{kind}", eviction.grace_period_seconds)
 }
 
-/// Why a pod above its own limits is evicted.
+/// Explains why a pod above its own limits is evicted.
 pub(super) fn above_limit(eviction: &EvictionRecord) -> String {
     let message = printable(eviction.message.trim_end());
     format!("{message} It is given {}s to end.", eviction.grace_period_seconds)
 }
 
-/// Why `ahead` ranks before `behind`, as a sentence about the former without its subject.
+/// Returns why `ahead` ranks before `behind`, as a clause about `ahead`.
 pub(super) fn ranks_before(resource: Resource, ahead: &CandidateRecord, behind: &CandidateRecord) -> String {
     if let Some(reason) = order_reason(ahead, behind) {
         return reason;
@@ -182,7 +182,7 @@ pub(super) fn ranks_before(resource: Resource, ahead: &CandidateRecord, behind: 
     }
 }
 
-/// How a pod stands to its request: `500Mi above its request`.
+/// Returns how the usage of a pod compares with its request: `500Mi above its request`.
 pub(super) fn excess_text(resource: Resource, candidate: &CandidateRecord) -> String {
     match candidate.excess {
         None => "nothing is known of its usage".to_owned(),
@@ -231,30 +231,31 @@ fn excess_reason(
     )
 }
 
-/// The changes of one value that would each have turned the fate of a candidate, joined by
-/// "or"; nothing if none would have.
+/// Returns the changes of a single value that would each have changed the outcome for a candidate, joined by
+/// "or". None if there is no such change.
 pub(super) fn margin_changes(resource: Resource, candidate: &CandidateRecord) -> Option<String> {
     let margin = candidate.margin?;
-    let word = |by: i64| if by < 0 { "less" } else { "more" };
-    let of = |by: i64, what: &str| format!("{} {} {what}", exact(resource, by.saturating_abs()), word(by));
+    let direction = |by: i64| if by < 0 { "less" } else { "more" };
+    let change_text =
+        |by: i64, what: &str| format!("{} {} {what}", exact(resource, by.saturating_abs()), direction(by));
     let priority = |by: i64| format!("a priority of {}", i64::from(candidate.priority).saturating_add(by));
-    let ways = match (margin.usage, margin.request) {
+    let changes = match (margin.usage, margin.request) {
         (Some(usage), Some(request)) if usage == request.saturating_neg() => {
-            vec![format!("{} used or {} requested", of(usage, "").trim_end(), word(request))]
+            vec![format!("{} used or {} requested", change_text(usage, "").trim_end(), direction(request))]
         }
         (usage, request) => {
-            let used = usage.map(|by| of(by, "used"));
-            used.into_iter().chain(request.map(|by| of(by, "requested"))).collect()
+            let used = usage.map(|by| change_text(by, "used"));
+            used.into_iter().chain(request.map(|by| change_text(by, "requested"))).collect()
         }
     };
-    let ways: Vec<String> = ways.into_iter().chain(margin.priority.map(priority)).collect();
-    (!ways.is_empty()).then(|| ways.join(", or "))
+    let changes: Vec<String> = changes.into_iter().chain(margin.priority.map(priority)).collect();
+    (!changes.is_empty()).then(|| changes.join(", or "))
 }
 
-/// What would change the choice between a candidate and its rival, as a sentence about the candidate without its
-/// subject.
+/// Returns what would change the choice between a candidate and its rival, as a sentence about the candidate
+/// without its subject.
 ///
-/// Where evictions are sized, what each pod frees counts as well, so it says only where the pod would rank.
+/// If several pods are selected by what each one frees, the sentence only states where the pod would rank.
 pub(super) fn margin_sentence(
     resource: Resource,
     candidate: &CandidateRecord,
@@ -274,7 +275,7 @@ pub(super) fn margin_sentence(
     }
 }
 
-/// What would have the pod evicted, in a few words for a column.
+/// Returns the change that would have led to the eviction of the pod, short enough for a table column.
 pub(super) fn margin_cell(resource: Resource, candidate: &CandidateRecord) -> String {
     match candidate.margin.map(|margin| (margin.usage, margin.priority)) {
         Some((Some(usage), _)) => format!("needs +{}", amount(resource, usage)),
@@ -285,28 +286,28 @@ pub(super) fn margin_cell(resource: Resource, candidate: &CandidateRecord) -> St
     }
 }
 
-/// The smallest change of all.
+/// Returns the smallest of all changes that would have changed the result.
 pub(super) fn nearest_change(resource: Resource, nearest: &NearestRecord) -> String {
-    let NearestRecord { pod: whose, usage, kept: _, evicted: goes } = nearest;
-    let word = if *usage < 0 { "less" } else { "more" };
+    let NearestRecord { pod: changed_pod, usage, kept: _, evicted } = nearest;
+    let direction = if *usage < 0 { "less" } else { "more" };
     let change = exact(resource, usage.saturating_abs());
-    let instead = if whose == goes { "it".to_owned() } else { pod(goes) };
-    format!("with {change} {word} used by {}, {instead} would have gone instead", pod(whose))
+    let instead = if changed_pod == evicted { "it".to_owned() } else { pod(evicted) };
+    format!("with {change} {direction} used by {}, {instead} would have gone instead", pod(changed_pod))
 }
 
-/// Why a pod was refused in an evaluation, as a sentence without its subject.
+/// Returns why a pod was refused in an evaluation, as a sentence without its subject.
 pub(super) fn refusal_of(evaluation: &EvaluationRecord, name: &PodName) -> Option<String> {
     let refused = evaluation.refused_pods.iter().find(|refused| refused.pod == *name)?;
     Some(refused.why.to_string())
 }
 
-/// A pod and why it was refused.
+/// Returns a pod and why it was refused.
 pub(super) fn refusal_line(refused: &RefusedPodRecord) -> String {
     format!("{} {}", pod(&refused.pod), refused.why)
 }
 
-/// Why one pod ranks before another if that is for what they are protected by, before standing
-/// and priority are looked at.
+/// Returns why one pod ranks before another if their eviction orders differ. The order counts before the
+/// class and the priority.
 pub(super) fn order_reason(ahead: &CandidateRecord, behind: &CandidateRecord) -> Option<String> {
     let (a, b) = (order_of(ahead), order_of(behind));
     if a == b {
@@ -320,14 +321,14 @@ pub(super) fn order_reason(ahead: &CandidateRecord, behind: &CandidateRecord) ->
     })
 }
 
-/// The same, among those of the same standing and priority.
+/// Returns why one pod ranks before another of the same class and priority, if their controllers or hints differ.
 pub(super) fn protection_reason(ahead: &CandidateRecord, behind: &CandidateRecord) -> Option<String> {
-    let bare = |candidate: &CandidateRecord| {
+    let without_controller = |candidate: &CandidateRecord| {
         candidate.protection.as_ref().is_some_and(|protection| protection.without_controller)
     };
     let hint =
         |candidate: &CandidateRecord| candidate.protection.as_ref().map_or(0, |protection| protection.hint);
-    if bare(ahead) != bare(behind) {
+    if without_controller(ahead) != without_controller(behind) {
         return Some("the other has no owner to bring it back".to_owned());
     }
     let (a, b) = (hint(ahead), hint(behind));
@@ -338,23 +339,23 @@ fn order_of(candidate: &CandidateRecord) -> EvictionOrder {
     candidate.protection.as_ref().map_or(EvictionOrder::default(), |protection| protection.order)
 }
 
-/// What protects a pod or puts it forward, for the table.
+/// Returns what protects a pod or moves it forward, for the table.
 pub(super) fn protection_notes(candidate: &CandidateRecord) -> Vec<String> {
-    let Some(ProtectionRecord { order: turn, rule, without_controller: bare, hint, ignored_annotations }) =
+    let Some(ProtectionRecord { order, rule, without_controller, hint, ignored_annotations }) =
         &candidate.protection
     else {
         return Vec::new();
     };
     let by_rule = rule.map_or_else(String::new, |rule| format!(" by policy.protection[{rule}]"));
     let mut notes = Vec::new();
-    match turn {
+    match order {
         EvictionOrder::First => notes.push(format!("first{by_rule}")),
         EvictionOrder::Normal => {}
         EvictionOrder::Last => notes.push(format!("last{by_rule}")),
         EvictionOrder::OptedOut => notes.push("opted out".to_owned()),
         EvictionOrder::Never => notes.push(format!("never{by_rule}")),
     }
-    if *bare {
+    if *without_controller {
         notes.push("no owner".to_owned());
     }
     if *hint != 0 {

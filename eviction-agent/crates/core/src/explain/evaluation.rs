@@ -1,4 +1,4 @@
-//! One evaluation as text.
+//! Writes one evaluation as text.
 
 use crate::disk_layout::GarbageEstimate;
 use crate::eviction::{Basis, EvaluationEnd, SkipReason};
@@ -12,10 +12,10 @@ use crate::record::{
 use crate::signal::Resource;
 use crate::units::display_bytes;
 
-/// Width of the labels at the left.
+/// The width of the labels on the left.
 const LABEL: usize = 11;
 
-/// Writes lines under labels.
+/// Writes lines with labels.
 pub(super) struct TextPage<'a> {
     pub(super) style: Style,
     pub(super) out: &'a mut String,
@@ -26,7 +26,7 @@ impl TextPage<'_> {
         *self.out += &format!("{}  {}\n", at, self.style.paint(tone, text));
     }
 
-    /// Lines of one kind; the label stands before the first.
+    /// Writes lines of one kind. The label precedes the first one.
     pub(super) fn lines(&mut self, label: &str, lines: impl IntoIterator<Item = String>) {
         for (index, line) in lines.into_iter().enumerate() {
             let label = if index == 0 { label } else { "" };
@@ -35,8 +35,8 @@ impl TextPage<'_> {
     }
 }
 
-/// Whether an evaluation has nothing to tell that its predecessors did not.
-pub(super) fn is_calm(evaluation: &EvaluationRecord) -> bool {
+/// Returns whether an evaluation found no pressure and has nothing else to report.
+pub(super) fn is_without_pressure(evaluation: &EvaluationRecord) -> bool {
     evaluation.end == EvaluationEnd::NoPressure
         && evaluation.evictions.is_empty()
         && evaluation.critical_pods.is_empty()
@@ -46,15 +46,15 @@ pub(super) fn is_calm(evaluation: &EvaluationRecord) -> bool {
         && evaluation.thresholds.iter().all(|threshold| threshold.met.is_none() && !threshold.imminent)
 }
 
-/// All of an evaluation.
+/// Writes a whole evaluation.
 pub(super) fn write(record: &DecisionRecord, evaluation: &EvaluationRecord, page: &mut TextPage<'_>) {
     let (tone, heading) = heading(evaluation);
     page.heading(&record.at.to_string(), tone, &heading);
     page.lines("short", signals::met(evaluation, record.at));
     page.lines("memory", evaluation.memory.iter().flat_map(signals::memory));
-    page.lines("ahead", signals::ahead(evaluation));
+    page.lines("ahead", signals::imminent_thresholds(evaluation));
     page.lines("unknown", signals::unknown_signals(evaluation));
-    page.lines("rejected", signals::refused(&evaluation.rejected));
+    page.lines("rejected", signals::rejected_readings(&evaluation.rejected));
     page.lines("no signal", signals::unavailable_signals(record));
     page.lines("policy", record.proposal.iter().flat_map(|one| signals::proposal(one, record.at)));
     page.lines("reclaim", reclaim(evaluation));
@@ -78,20 +78,20 @@ pub(super) fn write(record: &DecisionRecord, evaluation: &EvaluationRecord, page
 
 fn heading(evaluation: &EvaluationRecord) -> (Tone, String) {
     let short = evaluation.starved.map_or_else(String::new, |resource| format!(": short of {resource}"));
-    let going = evicted_pods(&evaluation.evictions);
-    if evaluation.left_to_kubelet.is_some() && going.is_empty() {
+    let evicted = evicted_pods(&evaluation.evictions);
+    if evaluation.left_to_kubelet.is_some() && evicted.is_empty() {
         return (Tone::Warning, format!("LEFT TO THE KUBELET{short}"));
     }
     match evaluation.end {
-        EvaluationEnd::Evicted => (Tone::Bad, format!("{going}{short}")),
-        EvaluationEnd::LocalStorage => (Tone::Bad, format!("{going}: above limits of local storage")),
+        EvaluationEnd::Evicted => (Tone::Bad, format!("{evicted}{short}")),
+        EvaluationEnd::LocalStorage => (Tone::Bad, format!("{evicted}: above limits of local storage")),
         EvaluationEnd::ReleaseInProgress
         | EvaluationEnd::RateLimited
         | EvaluationEnd::ApiUnreachable
         | EvaluationEnd::NoCandidates
-            if !going.is_empty() =>
+            if !evicted.is_empty() =>
         {
-            (Tone::Bad, format!("{going}{short}"))
+            (Tone::Bad, format!("{evicted}{short}"))
         }
         EvaluationEnd::AwaitingReclaim => {
             let kinds: Vec<_> = evaluation.reclaim.iter().map(|kind| kind.name()).collect();
@@ -132,10 +132,10 @@ fn heading(evaluation: &EvaluationRecord) -> (Tone, String) {
     }
 }
 
-/// `EVICT a/b`, `EVICT a/b and c/d`, `EVICT a/b and 3 more, HURRY e/f`; empty if nobody goes.
+/// Returns `EVICT a/b`, `EVICT a/b and c/d`, or `EVICT a/b and 3 more, SHORTEN e/f`. Empty without evictions.
 fn evicted_pods(evictions: &[EvictionRecord]) -> String {
     let (shortened, chosen): (Vec<_>, Vec<_>) = evictions.iter().partition(|one| one.shortens_grace);
-    let parts = [("EVICT", chosen), ("HURRY", shortened)];
+    let parts = [("EVICT", chosen), ("SHORTEN", shortened)];
     let parts = parts.iter().filter(|(_, pods)| !pods.is_empty());
     parts.map(|(verb, pods)| format!("{verb} {}", named(pods))).collect::<Vec<_>>().join(", ")
 }
@@ -149,7 +149,7 @@ fn named(evictions: &[&EvictionRecord]) -> String {
     }
 }
 
-/// What each signal that is short was before node-level reclaim, and after it.
+/// Returns the available amount of each signal that was short, before and after node-level reclaim.
 fn reclaim(evaluation: &EvaluationRecord) -> Vec<String> {
     if let Some(GarbageEstimate { unused_bytes, deficit_bytes }) = evaluation.left_to_kubelet {
         let [unused, deficit] = [unused_bytes, deficit_bytes].map(|bytes| display_bytes(bytes.into()));
@@ -193,21 +193,22 @@ fn ranking(evaluation: &EvaluationRecord, resource: Resource, page: &mut TextPag
     candidates::table(evaluation, resource, page.style, page.out);
     page.out.push('\n');
     page.lines("rejected", evaluation.refused_pods.iter().map(candidates::refusal_line));
-    let goes = |(_, candidate): &(usize, &CandidateRecord)| candidate.result == CandidateOutcome::Evicted;
-    for (rank, candidate) in evaluation.candidates.iter().enumerate().filter(goes) {
+    let is_victim =
+        |(_, candidate): &(usize, &CandidateRecord)| candidate.result == CandidateOutcome::Evicted;
+    for (rank, candidate) in evaluation.candidates.iter().enumerate().filter(is_victim) {
         let mut lines = vec![pod(&candidate.pod)];
         let reasons = candidates::victim(evaluation, rank, candidate, resource);
         lines.extend(reasons.into_iter().map(|line| format!("  {line}")));
         page.lines("why", lines);
     }
-    // What would have spared one that goes was just written.
+    // The change that would have spared an evicted pod was already written.
     let is_evicted = |name: &PodName| evaluation.evictions.iter().any(|eviction| eviction.pod == *name);
     let nearest =
         evaluation.nearest.iter().filter(|nearest| evaluation.sizing.is_empty() && !is_evicted(&nearest.pod));
     page.lines("nearest", nearest.map(|nearest| candidates::nearest_change(resource, nearest)));
 }
 
-/// Earlier evictions that were remembered.
+/// Returns a line for each in-flight eviction.
 pub(super) fn in_flight_lines(evaluation: &EvaluationRecord) -> impl Iterator<Item = String> {
     evaluation.in_flight.iter().map(in_flight_line)
 }
@@ -230,36 +231,38 @@ pub(super) fn in_flight_line(InFlightRecord { pod: name, signal, state, .. }: &I
     }
 }
 
-/// What each threshold lacked that was dealt with, and who makes up for it.
+/// Returns a line for each threshold that was handled: its deficit, and what covers it.
 pub(super) fn sizing_lines(evaluation: &EvaluationRecord) -> impl Iterator<Item = String> {
     evaluation.sizing.iter().map(|sizing| {
         let SizingRecord { signal, lacking, in_flight, chosen, remaining: open, .. } = sizing;
-        let tell = |number: i64| with_unit(signal.resource(), number);
+        let with_signal_unit = |number: i64| with_unit(signal.resource(), number);
         let victims = sizing.victims.iter().map(|victim| {
-            let guess = match victim.release.basis {
+            let basis_note = match victim.release.basis {
                 Basis::Request => ", as it requested: its usage is not known",
                 Basis::Unknown => ": its usage is not known",
                 Basis::Anonymous | Basis::WorkingSet | Basis::Usage => "",
             };
-            format!("; {} frees {}{guess}", pod(&victim.pod), tell(victim.release.amount))
+            format!("; {} frees {}{basis_note}", pod(&victim.pod), with_signal_unit(victim.release.amount))
         });
-        let shortened = sizing.shortened.iter().map(|name| format!("; {} is hurried", pod(name)));
+        let shortened =
+            sizing.shortened.iter().map(|name| format!("; {} gets a shorter grace period", pod(name)));
         let detail: String = shortened.chain(victims).collect();
         let rest = match open {
             ..=0 => String::new(),
-            open => format!("; {} remain lacking", tell(*open)),
+            open => format!("; {} remain lacking", with_signal_unit(*open)),
         };
-        let (lacking, in_flight, chosen) = (tell(*lacking), tell(*in_flight), tell(*chosen));
+        let (lacking, in_flight, chosen) =
+            (with_signal_unit(*lacking), with_signal_unit(*in_flight), with_signal_unit(*chosen));
         format!("{signal} lacks {lacking}: {in_flight} on the way, {chosen} chosen{detail}{rest}")
     })
 }
 
-/// Those who would have gone before others, and why they did not.
+/// Returns why pods were skipped that rank before evicted ones.
 pub(super) fn skipped_lines(evaluation: &EvaluationRecord) -> impl Iterator<Item = String> {
     evaluation.sizing.iter().flat_map(skipped_of).map(|(_, why)| why)
 }
 
-/// The same for one threshold, with the pods.
+/// Returns the skipped pods of one threshold, each with the reason.
 pub(super) fn skipped_of(sizing: &SizingRecord) -> impl Iterator<Item = (&PodName, String)> {
     let resource = sizing.signal.resource();
     sizing.skipped.iter().map(move |SkippedVictim { pod: name, why, release, remaining: open }| {

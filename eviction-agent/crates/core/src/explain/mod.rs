@@ -1,9 +1,9 @@
-//! Reports as text for people: what was short, who went and why, who did not and why not, and
-//! how little it would have taken for another to go.
+//! Explains records as text: what was short, which pods were evicted and why, which were not and why not, and
+//! the smallest change that would have led to another victim.
 //!
-//! Everything here is made from [`DecisionRecord`] alone, without IO, so that a replay, a live agent
-//! and a recording read the same. [`Explainer`] takes one record after the other. Passes in
-//! which nothing happened become one line.
+//! All texts are made from [`DecisionRecord`] alone, without IO, so a replay, a live agent and a recording
+//! give the same text. [`Explainer`] takes one record after the other. Consecutive evaluations in which
+//! nothing happened become one line.
 
 mod candidates;
 mod evaluation;
@@ -27,36 +27,36 @@ use super::signal::NodeCondition;
 use super::time::Timestamp;
 use crate::pod::PodName;
 
-/// Writes text about records, in the order in which they come.
+/// Writes text about records, in the order in which it gets them.
 #[derive(Debug, Default)]
 pub struct Explainer {
     style: Style,
     history: Option<pod::PodHistory>,
-    calm: Option<Calm>,
+    no_pressure: Option<NoPressureRun>,
 }
 
-/// Passes in a row in which nothing happened.
+/// Consecutive evaluations in which nothing happened.
 #[derive(Debug)]
-struct Calm {
-    passes: usize,
+struct NoPressureRun {
+    evaluations: usize,
     from: Timestamp,
     to: Timestamp,
     conditions: Vec<NodeCondition>,
-    blind: Vec<String>,
+    unknown: Vec<String>,
 }
 
 impl Explainer {
-    /// Tells all there is to tell.
+    /// Creates an explainer that covers everything.
     pub fn new(style: Style) -> Self {
         Self { style, ..Self::default() }
     }
 
-    /// Tells what concerns one pod.
+    /// Creates an explainer that covers one pod.
     pub fn of_pod(style: Style, pod: PodName) -> Self {
-        Self { style, history: Some(pod::PodHistory::new(pod)), calm: None }
+        Self { style, history: Some(pod::PodHistory::new(pod)), no_pressure: None }
     }
 
-    /// Explains a record: text with line ends, or nothing yet.
+    /// Returns the text about a record, with line ends. Empty if there is nothing to write yet.
     pub fn explain(&mut self, record: &DecisionRecord) -> String {
         let mut out = String::new();
         if let Some(history) = &mut self.history {
@@ -66,7 +66,7 @@ impl Explainer {
         match &record.subject {
             RecordSubject::Nothing | RecordSubject::Oom(OomUpdate::End(_)) => {
                 if let Some(proposal) = &record.proposal {
-                    self.end_calm(&mut out);
+                    self.end_no_pressure_run(&mut out);
                     let mut page = TextPage { style: self.style, out: &mut out };
                     page.heading(&record.at.to_string(), Tone::Warning, "POLICY");
                     page.lines("policy", signals::proposal(proposal, record.at));
@@ -74,73 +74,81 @@ impl Explainer {
                 }
             }
             RecordSubject::Oom(OomUpdate::Kill(kill)) => {
-                self.end_calm(&mut out);
+                self.end_no_pressure_run(&mut out);
                 oom::kill(record.at, kill, &mut TextPage { style: self.style, out: &mut out });
             }
             RecordSubject::Evaluated(evaluation)
-                if record.proposal.is_none() && evaluation::is_calm(evaluation) =>
+                if record.proposal.is_none() && evaluation::is_without_pressure(evaluation) =>
             {
-                self.count_calm(record, evaluation, &mut out)
+                self.count_no_pressure(record, evaluation, &mut out)
             }
             RecordSubject::Evaluated(evaluation) => {
-                self.end_calm(&mut out);
+                self.end_no_pressure_run(&mut out);
                 evaluation::write(record, evaluation, &mut TextPage { style: self.style, out: &mut out });
                 out.push('\n');
             }
             RecordSubject::NotEvaluated(why) => {
-                self.end_calm(&mut out);
+                self.end_no_pressure_run(&mut out);
                 let mut page = TextPage { style: self.style, out: &mut out };
                 page.heading(
                     &record.at.to_string(),
                     Tone::Warning,
-                    &format!("NO PASS: {}", not_evaluated(*why)),
+                    &format!("NO EVALUATION: {}", not_evaluated(*why)),
                 );
                 page.out.push('\n');
             }
             RecordSubject::Admission { pod, admit, message } => {
-                self.end_calm(&mut out);
+                self.end_no_pressure_run(&mut out);
                 let mut page = TextPage { style: self.style, out: &mut out };
                 admission(record, pod, *admit, message.as_deref(), &mut page);
                 page.out.push('\n');
             }
         }
         if !record.ended.is_empty() {
-            self.end_calm(&mut out);
+            self.end_no_pressure_run(&mut out);
             let mut page = TextPage { style: self.style, out: &mut out };
             record.ended.iter().for_each(|ended| oom::terminated(record.at, ended, &mut page));
         }
         out
     }
 
-    /// What is still to be said when no record follows.
+    /// Returns the remaining text when no record follows.
     pub fn finish(&mut self) -> String {
         let mut out = String::new();
-        self.end_calm(&mut out);
+        self.end_no_pressure_run(&mut out);
         if let Some(history) = self.history.take() {
             history.finish(&mut TextPage { style: self.style, out: &mut out });
         }
         out
     }
 
-    fn count_calm(&mut self, record: &DecisionRecord, evaluation: &EvaluationRecord, out: &mut String) {
+    fn count_no_pressure(
+        &mut self,
+        record: &DecisionRecord,
+        evaluation: &EvaluationRecord,
+        out: &mut String,
+    ) {
         let conditions: Vec<_> = record.conditions.iter().map(|condition| condition.condition).collect();
-        let mut blind = signals::unknown_signals(evaluation);
-        blind.extend(signals::unavailable_signals(record));
-        let is_like = |calm: &&mut Calm| calm.conditions == conditions && calm.blind == blind;
-        if let Some(calm) = self.calm.as_mut().filter(is_like) {
-            calm.passes += 1;
-            calm.to = record.at;
+        let mut unknown = signals::unknown_signals(evaluation);
+        unknown.extend(signals::unavailable_signals(record));
+        let is_like = |run: &&mut NoPressureRun| run.conditions == conditions && run.unknown == unknown;
+        if let Some(run) = self.no_pressure.as_mut().filter(is_like) {
+            run.evaluations += 1;
+            run.to = record.at;
             return;
         }
-        self.end_calm(out);
-        self.calm = Some(Calm { passes: 1, from: record.at, to: record.at, conditions, blind });
+        self.end_no_pressure_run(out);
+        self.no_pressure =
+            Some(NoPressureRun { evaluations: 1, from: record.at, to: record.at, conditions, unknown });
     }
 
-    fn end_calm(&mut self, out: &mut String) {
-        let Some(Calm { passes, from, to, conditions, blind }) = self.calm.take() else {
+    fn end_no_pressure_run(&mut self, out: &mut String) {
+        let Some(NoPressureRun { evaluations, from, to, conditions, unknown }) = self.no_pressure.take()
+        else {
             return;
         };
-        let until = if passes == 1 { String::new() } else { format!(", until {}", text::clock(to, from)) };
+        let until =
+            if evaluations == 1 { String::new() } else { format!(", until {}", text::clock(to, from)) };
         let held = match &*conditions {
             [] => String::new(),
             held => {
@@ -148,11 +156,11 @@ impl Explainer {
                 format!("; the transition period keeps {}", names.join(" and "))
             }
         };
-        let passes = text::evaluations(passes);
-        let text = self.style.paint(Tone::Good, &format!("CALM for {passes}{until}{held}"));
+        let evaluations = text::evaluations(evaluations);
+        let text = self.style.paint(Tone::Good, &format!("CALM for {evaluations}{until}{held}"));
         let mut page = TextPage { style: self.style, out };
         *page.out += &format!("{from}  {text}\n");
-        page.lines("unknown", blind);
+        page.lines("unknown", unknown);
         page.out.push('\n');
     }
 }
@@ -165,7 +173,7 @@ fn not_evaluated(why: NotEvaluated) -> String {
         NotEvaluated::LayoutUnknown => "it is not known yet how the file systems are laid out".to_owned(),
         NotEvaluated::LayoutRefused => {
             "the image file system is split, which KubeletSeparateDiskGC does not allow: \
-             later passes raise conditions, but evict for no threshold"
+             later evaluations raise conditions, but evict for no threshold"
                 .to_owned()
         }
         NotEvaluated::NoSample(why) => format!("the sample of the node failed: {}", signals::unknown(why)),

@@ -1,11 +1,11 @@
-//! OOM kills and terminated containers as text: the sentences of their event lines.
+//! OOM kills and terminated containers as text. The sentences are those of their event lines.
 
 use super::evaluation::TextPage;
 use crate::explain::text::{Tone, clock, printable};
 use crate::oom::{ContainerTerminated, OomKill};
 use crate::time::Timestamp;
 
-/// An OOM kill: no eviction.
+/// Writes an OOM kill, unless the record is a repeated one. An OOM kill is not an eviction.
 pub(super) fn kill(at: Timestamp, kill: &OomKill, page: &mut TextPage<'_>) {
     if kill.repeated {
         return;
@@ -19,7 +19,7 @@ pub(super) fn kill(at: Timestamp, kill: &OomKill, page: &mut TextPage<'_>) {
     page.out.push('\n');
 }
 
-/// A container that terminated, and why.
+/// Writes a terminated container and the cause of its termination.
 pub(super) fn terminated(at: Timestamp, terminated: &ContainerTerminated, page: &mut TextPage<'_>) {
     let (when, text) = (clock(terminated.finished_at, at), printable(&terminated.to_string()));
     page.heading(&at.to_string(), Tone::Warning, &format!("ENDED at {when}: {text}"));

@@ -10,29 +10,29 @@ use crate::record::{CandidateOutcome, CandidateRecord, DecisionRecord, Evaluatio
 use crate::signal::Resource;
 use crate::time::Timestamp;
 
-/// What is remembered of a pod from evaluation to evaluation.
+/// The history of a pod, collected from evaluation to evaluation.
 #[derive(Debug)]
 pub(super) struct PodHistory {
     pod: PodName,
-    passes: usize,
+    evaluation_count: usize,
     ranked: usize,
-    /// When it was to go, each time.
+    /// The times at which the pod was selected for eviction.
     evicted: Vec<Timestamp>,
-    /// Processes of it that the kernel killed.
+    /// The number of its processes that the kernel killed.
     kills: u64,
 }
 
 impl PodHistory {
     pub(super) fn new(pod: PodName) -> Self {
-        Self { pod, passes: 0, ranked: 0, evicted: Vec::new(), kills: 0 }
+        Self { pod, evaluation_count: 0, ranked: 0, evicted: Vec::new(), kills: 0 }
     }
 
-    /// What a record says about the pod.
+    /// Writes what a record contains about the pod.
     pub(super) fn explain(&mut self, record: &DecisionRecord, page: &mut TextPage<'_>) {
         match &record.subject {
             RecordSubject::Evaluated(evaluation) => self.evaluation(record, evaluation, page),
-            RecordSubject::Admission { pod: asked, admit, message } if *asked == self.pod => {
-                super::admission(record, asked, *admit, message.as_deref(), page);
+            RecordSubject::Admission { pod: admitted, admit, message } if *admitted == self.pod => {
+                super::admission(record, admitted, *admit, message.as_deref(), page);
                 page.out.push('\n');
             }
             RecordSubject::Oom(OomUpdate::Kill(kill)) if kill.pod_uid.as_deref() == Some(&*self.pod.uid) => {
@@ -49,12 +49,12 @@ impl PodHistory {
         }
     }
 
-    /// The sum of it all.
+    /// Writes the summary of all records.
     pub(super) fn finish(self, page: &mut TextPage<'_>) {
         let name = page.style.paint(Tone::Strong, &pod(&self.pod));
-        let passes = evaluations(self.passes);
+        let count = evaluations(self.evaluation_count);
         let times: Vec<String> = self.evicted.iter().map(ToString::to_string).collect();
-        let fate = match &*times {
+        let selections = match &*times {
             [] => "it was never chosen".to_owned(),
             [once] => format!("it was chosen at {once}"),
             more => format!("it was chosen {} times: at {}", more.len(), more.join(", ")),
@@ -64,7 +64,7 @@ impl PodHistory {
             1 => "; the kernel killed a process of it".to_owned(),
             more => format!("; the kernel killed {more} processes of it"),
         };
-        *page.out += &format!("{name}: {passes}, ranked in {}; {fate}{kills}\n", self.ranked);
+        *page.out += &format!("{name}: {count}, ranked in {}; {selections}{kills}\n", self.ranked);
     }
 
     fn evaluation(
@@ -73,7 +73,7 @@ impl PodHistory {
         evaluation: &EvaluationRecord,
         page: &mut TextPage<'_>,
     ) {
-        self.passes += 1;
+        self.evaluation_count += 1;
         let at = record.at.to_string();
         let found = evaluation.candidates.iter().position(|candidate| candidate.pod == self.pod);
         let evicted = evaluation.evictions.iter().find(|eviction| eviction.pod == self.pod);
@@ -110,7 +110,7 @@ impl PodHistory {
     }
 }
 
-/// Where it stood, what was around it, and what would have changed its fate.
+/// Writes the rank of the pod, its neighbours in the ranking, and what would have changed its outcome.
 fn ranked(at: &str, evaluation: &EvaluationRecord, rank: usize, resource: Resource, page: &mut TextPage<'_>) {
     let Some(own) = evaluation.candidates.get(rank) else {
         return;
@@ -128,7 +128,7 @@ fn ranked(at: &str, evaluation: &EvaluationRecord, rank: usize, resource: Resour
         }
     };
     page.heading(at, tone, &heading);
-    candidates::rows(&around(evaluation, rank), resource, page.style, page.out);
+    candidates::rows(&considered_and_neighbours(evaluation, rank), resource, page.style, page.out);
     match own.result {
         CandidateOutcome::Evicted => page.lines("why", candidates::victim(evaluation, rank, own, resource)),
         CandidateOutcome::Critical => {}
@@ -144,14 +144,14 @@ fn ranked(at: &str, evaluation: &EvaluationRecord, rank: usize, resource: Resour
                 evaluation.sizing.iter().flat_map(evaluation::skipped_of).filter(|(pod, _)| **pod == own.pod);
             page.lines("why not", own.map(|(_, why)| why));
         }
-        CandidateOutcome::NotReached => page.lines("why not", why_not(evaluation, own, resource)),
+        CandidateOutcome::NotReached => page.lines("why not", reasons_not_evicted(evaluation, own, resource)),
     }
     let evictions = evaluation.evictions.iter().filter(|eviction| eviction.pod == own.pod);
     page.lines("message", evictions.map(|eviction| printable(eviction.message.trim_end())));
 }
 
-/// Those whose turn came, the neighbours of the pod, and itself.
-fn around(evaluation: &EvaluationRecord, rank: usize) -> Vec<(usize, &CandidateRecord)> {
+/// Returns the candidates that were considered, the neighbours of the pod, and the pod itself.
+fn considered_and_neighbours(evaluation: &EvaluationRecord, rank: usize) -> Vec<(usize, &CandidateRecord)> {
     let near = rank.saturating_sub(1)..=rank + 1;
     let shown = |(index, candidate): &(usize, &CandidateRecord)| {
         near.contains(index) || !matches!(candidate.result, CandidateOutcome::NotReached)
@@ -159,8 +159,12 @@ fn around(evaluation: &EvaluationRecord, rank: usize) -> Vec<(usize, &CandidateR
     evaluation.candidates.iter().enumerate().filter(shown).collect()
 }
 
-/// Why it did not go.
-fn why_not(evaluation: &EvaluationRecord, own: &CandidateRecord, resource: Resource) -> Vec<String> {
+/// Returns why the pod was not evicted.
+fn reasons_not_evicted(
+    evaluation: &EvaluationRecord,
+    own: &CandidateRecord,
+    resource: Resource,
+) -> Vec<String> {
     if own.critical {
         return vec!["it is critical: had its turn come, it would have been skipped".to_owned()];
     }

@@ -1,10 +1,10 @@
-//! Why a pod has its rank now, and what would change it.
+//! Explains the rank of a pod and what would change it.
 
 use super::candidates::{excess_text, margin_cell, margin_sentence, protection_notes, ranks_before};
 use super::text::{amount, pod, quantity};
 use crate::record::{CandidateOutcome, CandidateRecord, RankingRecord};
 
-/// Sentences about the pod at an index in the ranking, the heading first.
+/// Returns sentences about the pod at an index of the ranking, the heading first.
 pub fn explain_rank(ranking: &RankingRecord, index: usize) -> Vec<String> {
     let resource = ranking.signal.resource();
     let (candidates, ranks) = (&ranking.candidates, ranking.ranks().collect::<Vec<_>>());
@@ -39,7 +39,7 @@ pub fn explain_rank(ranking: &RankingRecord, index: usize) -> Vec<String> {
     lines
 }
 
-/// What becomes of a pod if a threshold is met now, in a few words for a column.
+/// Returns what happens to a pod if a threshold is met now, short enough for a table column.
 pub fn forecast(ranking: &RankingRecord, candidate: &CandidateRecord) -> String {
     let resource = ranking.signal.resource();
     match candidate.result {

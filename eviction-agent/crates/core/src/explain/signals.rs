@@ -1,4 +1,4 @@
-//! Signals, thresholds, conditions, measures of memory, and a policy that is pending.
+//! Writes signals, thresholds, conditions, measures of memory, and a pending policy as text.
 
 use crate::explain::text::{amount, clock, pod, quantity};
 use crate::reading::UnknownReason;
@@ -12,7 +12,7 @@ use crate::threshold::MemoryConditions;
 use crate::time::Timestamp;
 use crate::units::GoDuration;
 
-/// Every threshold that is met, the one that drives the evaluation first.
+/// Returns a line for each met threshold, the driving one first.
 pub(super) fn met(evaluation: &EvaluationRecord, at: Timestamp) -> Vec<String> {
     let mut met: Vec<_> =
         evaluation.thresholds.iter().filter_map(|threshold| Some((threshold, threshold.met?))).collect();
@@ -21,26 +21,26 @@ pub(super) fn met(evaluation: &EvaluationRecord, at: Timestamp) -> Vec<String> {
     met.into_iter().map(|(threshold, met)| line(threshold, met, signal(threshold.signal), at)).collect()
 }
 
-/// Signals that have thresholds and are not known, which keeps these from ever being met.
+/// Returns the signals that have thresholds but are unknown. Their thresholds cannot be met.
 pub(super) fn unknown_signals(evaluation: &EvaluationRecord) -> Vec<String> {
-    let guarded = |signal| evaluation.thresholds.iter().any(|threshold| threshold.signal == signal);
-    let unknown_ones = evaluation.signals.iter().filter(|seen| guarded(seen.signal));
-    unknown_ones.filter_map(|seen| Some(format!("{}: {}", seen.signal, unknown(seen.unknown?)))).collect()
+    let has_threshold = |signal| evaluation.thresholds.iter().any(|threshold| threshold.signal == signal);
+    let unknown_records = evaluation.signals.iter().filter(|seen| has_threshold(seen.signal));
+    unknown_records.filter_map(|seen| Some(format!("{}: {}", seen.signal, unknown(seen.unknown?)))).collect()
 }
 
 fn line(threshold: &ThresholdRecord, met: MetRecord, seen: Option<&SignalRecord>, at: Timestamp) -> String {
     let signal = threshold.signal;
     let mut parts = vec![value(signal, seen)];
-    let line = named(threshold);
-    let lacks = amount(signal.resource(), met.missing);
+    let line = threshold_text(threshold);
+    let missing = amount(signal.resource(), met.missing);
     let min_reclaim = threshold.min_reclaim.as_deref().map(|text| quantity(signal.resource(), text));
     parts.push(match min_reclaim {
         _ if met.by_prediction => format!("not yet below {line}, but about to be"),
         Some(more) if met.by_min_reclaim => {
-            format!("above {line} again, but {lacks} below it and its minimum reclaim of {more}")
+            format!("above {line} again, but {missing} below it and its minimum reclaim of {more}")
         }
-        Some(more) => format!("{lacks} below {line} and its minimum reclaim of {more}"),
-        None => format!("{lacks} below {line}"),
+        Some(more) => format!("{missing} below {line} and its minimum reclaim of {more}"),
+        None => format!("{missing} below {line}"),
     });
     parts.push(if met.first_seen == at {
         "met since now".to_owned()
@@ -54,16 +54,16 @@ fn line(threshold: &ThresholdRecord, met: MetRecord, seen: Option<&SignalRecord>
         });
     }
     if met.stale {
-        parts.push("its value is no newer than in the last pass, so it evicts no pod".to_owned());
+        parts.push("its value is no newer than in the last evaluation, so it evicts no pod".to_owned());
     }
     if let Some(age) = seen.and_then(|seen| seen.age) {
-        parts.push(aged(age));
+        parts.push(age_text(age));
     }
     format!("{signal} {}", parts.join("; "))
 }
 
 /// `hard 1Gi`, `soft 10% (1.5Gi)`.
-fn named(threshold: &ThresholdRecord) -> String {
+fn threshold_text(threshold: &ThresholdRecord) -> String {
     let kind = threshold.kind();
     let resource = threshold.signal.resource();
     let configured = quantity(resource, &threshold.configured);
@@ -77,17 +77,17 @@ fn named(threshold: &ThresholdRecord) -> String {
 
 /// `512Mi of 8Gi`.
 pub(super) fn value(signal: Signal, seen: Option<&SignalRecord>) -> String {
-    let tell = |number| amount(signal.resource(), number);
+    let in_unit = |number| amount(signal.resource(), number);
     match seen {
         Some(SignalRecord { available: Some(available), capacity: Some(capacity), .. }) => {
-            format!("is {} of {}", tell(*available), tell(*capacity))
+            format!("is {} of {}", in_unit(*available), in_unit(*capacity))
         }
         Some(SignalRecord { unknown: Some(why), .. }) => format!("is unknown: {}", unknown(*why)),
         _ => "is unknown".to_owned(),
     }
 }
 
-fn aged(age: GoDuration) -> String {
+fn age_text(age: GoDuration) -> String {
     match age.as_nanos() {
         0 => "seen just now".to_owned(),
         1.. => format!("seen {age} ago"),
@@ -95,7 +95,7 @@ fn aged(age: GoDuration) -> String {
     }
 }
 
-/// Why nothing is known.
+/// Returns why a signal is unknown.
 pub(super) fn unknown(why: UnknownReason) -> String {
     match why {
         UnknownReason::Absent => "no source reports it".to_owned(),
@@ -108,7 +108,7 @@ pub(super) fn unknown(why: UnknownReason) -> String {
     }
 }
 
-/// Why a condition holds, and for how long.
+/// Returns why a condition holds, and for how long.
 pub(super) fn condition(condition: &ConditionRecord, at: Timestamp) -> String {
     let name = condition.condition;
     if condition.raised_by.is_empty() {
@@ -134,18 +134,23 @@ pub(super) fn condition(condition: &ConditionRecord, at: Timestamp) -> String {
     format!("{name}: raised by {}; holds for {} after that", raisers.join(", "), condition.holds_for)
 }
 
-/// The sum with its parts.
+/// Returns a deficit as the sum of its parts.
 pub(super) fn deficit(deficit: &DeficitRecord) -> String {
     let DeficitRecord { signal, threshold, min_reclaim, available, total } = *deficit;
-    let tell = |number| amount(signal.resource(), number);
+    let in_unit = |number| amount(signal.resource(), number);
     let reclaim = match min_reclaim {
         0 => String::new(),
-        more => format!(" + {} minimum reclaim", tell(more)),
+        more => format!(" + {} minimum reclaim", in_unit(more)),
     };
-    format!("{} = {} threshold{reclaim} − {} available", tell(total), tell(threshold), tell(available))
+    format!(
+        "{} = {} threshold{reclaim} − {} available",
+        in_unit(total),
+        in_unit(threshold),
+        in_unit(available)
+    )
 }
 
-/// Every measure of the node's memory, whichever decides.
+/// Returns all measures of the node's memory, whichever the policy uses.
 pub(super) fn memory(memory: &MemoryRecord) -> Vec<String> {
     let MemoryRecord {
         available_by_working_set,
@@ -190,7 +195,7 @@ pub(super) fn memory(memory: &MemoryRecord) -> Vec<String> {
     lines
 }
 
-/// Why thresholds of memory are not met whatever is available.
+/// Returns why thresholds of memory are not met, whatever amount is available.
 fn memory_condition(gate: MemoryConditions) -> Option<String> {
     let reason = match gate {
         MemoryConditions::Open => return None,
@@ -199,29 +204,29 @@ fn memory_condition(gate: MemoryConditions) -> Option<String> {
         }
         MemoryConditions::TooLittleSwapUsed => "not as much swap is used as the policy asks for".to_owned(),
         MemoryConditions::Unknown(why) => {
-            format!("what else the policy asks for is unknown: {}", unknown(why))
+            format!("a further condition of the policy is unknown: {}", unknown(why))
         }
     };
     Some(format!("no threshold of memory counts: {reason}"))
 }
 
-/// Readings that were not believed.
-pub(super) fn refused(readings: &[RejectedReading]) -> Vec<String> {
+/// Returns a line for each reading that was rejected.
+pub(super) fn rejected_readings(readings: &[RejectedReading]) -> Vec<String> {
     let line = |RejectedReading { signal, available, capacity, why }: &RejectedReading| {
-        let tell = |number| amount(signal.resource(), number);
+        let in_unit = |number| amount(signal.resource(), number);
         format!(
             "{signal} said {} of {}: {}",
-            tell(*available),
-            tell(*capacity),
+            in_unit(*available),
+            in_unit(*capacity),
             implausible(*why, signal.resource())
         )
     };
     readings.iter().map(line).collect()
 }
 
-/// Thresholds that are about to be met if all goes on as it did.
-pub(super) fn ahead(evaluation: &EvaluationRecord) -> Vec<String> {
-    let soon = |threshold: &&ThresholdRecord| {
+/// Returns the thresholds that will be met soon if the trend continues.
+pub(super) fn imminent_thresholds(evaluation: &EvaluationRecord) -> Vec<String> {
+    let is_imminent = |threshold: &&ThresholdRecord| {
         threshold.imminent || threshold.met.is_some_and(|met| met.by_prediction)
     };
     let line = |threshold: &ThresholdRecord| {
@@ -235,16 +240,16 @@ pub(super) fn ahead(evaluation: &EvaluationRecord) -> Vec<String> {
             seconds(eta.soonest),
         ))
     };
-    evaluation.thresholds.iter().filter(soon).filter_map(line).collect()
+    evaluation.thresholds.iter().filter(is_imminent).filter_map(line).collect()
 }
 
-/// To the tenth of a second: more would be a claim.
+/// Truncates a duration to tenths of a second. The prediction is not more precise.
 fn seconds(time: GoDuration) -> String {
     const TENTH: i64 = 100_000_000;
     GoDuration::from_nanos(time.as_nanos() / TENTH * TENTH).to_string()
 }
 
-/// Conditions of which nobody can tell whether they hold.
+/// Returns the unavailable signals and the conditions whose state is unknown.
 pub(super) fn unavailable_signals(record: &DecisionRecord) -> Vec<String> {
     if record.unavailable.is_empty() {
         return Vec::new();
@@ -258,7 +263,7 @@ pub(super) fn unavailable_signals(record: &DecisionRecord) -> Vec<String> {
     lines
 }
 
-/// What becomes of a policy that was proposed.
+/// Returns the state of a proposed policy.
 pub(super) fn proposal(proposal: &ProposalRecord, at: Timestamp) -> Vec<String> {
     match proposal {
         ProposalRecord::Unchanged => vec!["the policy that was proposed is in force already".to_owned()],
@@ -283,16 +288,16 @@ pub(super) fn proposal(proposal: &ProposalRecord, at: Timestamp) -> Vec<String> 
 }
 
 fn implausible(why: Implausible, resource: Resource) -> String {
-    let tell = |number| amount(resource, number);
+    let in_unit = |number| amount(resource, number);
     match why {
         Implausible::NegativeCapacity => "there cannot be less than nothing in all".to_owned(),
         Implausible::NegativeAvailable => "less than nothing cannot be left".to_owned(),
         Implausible::AvailableAboveCapacity => "more cannot be left than there is in all".to_owned(),
         Implausible::CapacityChanged { before } => {
-            format!("it was {} in all a moment ago; not believed until it lasts", tell(before))
+            format!("the capacity was {} a moment ago; rejected until it persists", in_unit(before))
         }
         Implausible::SuddenlyNothing { before } => {
-            format!("{} were left a moment ago, and nothing explains the fall", tell(before))
+            format!("{} were left a moment ago, and nothing explains the fall", in_unit(before))
         }
     }
 }

@@ -56,7 +56,7 @@ fn name_of(uid: &str) -> PodName {
     PodName { namespace: "default".into(), name: format!("pod-{uid}").into(), uid: uid.into() }
 }
 
-/// Pressure on memory, then by minimum reclaim alone, then none, but a soft threshold.
+/// Memory pressure, then pressure by minimum reclaim alone, then none except a soft threshold.
 const PRESSURE: [(i64, u64, u64); 6] =
     [(1, 900, 990), (11, 900, 990), (21, 50, 990), (31, 120, 990), (41, 900, 900), (451, 900, 990)];
 
@@ -66,7 +66,7 @@ fn evaluations_under_pressure_are_explained_one_by_one() {
 }
 
 #[test]
-fn a_terminal_gets_colours() {
+fn text_for_a_terminal_is_coloured() {
     insta::assert_snapshot!(
         Node::new(Explainer::new(Style::Coloured)).samples(&PRESSURE[..4]).escape_debug()
     );
@@ -78,7 +78,7 @@ fn an_evicted_pod_is_explained() {
 }
 
 #[test]
-fn a_pod_that_stayed_is_explained() {
+fn a_pod_that_is_not_evicted_is_explained() {
     insta::assert_snapshot!(Node::new(Explainer::of_pod(Style::Plain, name_of("modest"))).samples(&PRESSURE));
 }
 
@@ -145,7 +145,7 @@ fn end() -> ContainerTerminated {
     }
 }
 
-/// A kill, a kill in no pod, a repeated one, and a termination.
+/// Returns an OOM kill, one in no pod, a repeated one, and a termination.
 fn kills() -> [DecisionRecord; 4] {
     let record = |subject, ended| DecisionRecord {
         at: at(7),
@@ -197,7 +197,7 @@ fn explaining_a_pod_includes_its_oom_kills() {
     assert!(text.ends_with("never chosen; the kernel killed a process of it\n"), "{text}");
 }
 
-/// The record of a sample.
+/// Returns the record of a sample.
 fn sample(memory: u64, disk: u64) -> DecisionRecord {
     let Node { mut engine, .. } = Node::new(Explainer::default());
     let decision = step(&mut engine, 1, Event::Sample(snapshot(node(memory, disk, at(1)), &[])));

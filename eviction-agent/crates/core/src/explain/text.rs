@@ -1,11 +1,11 @@
-//! Amounts, times, names, colours and tables as people read them.
+//! Formats amounts, times, names, colours and tables for readers.
 
 use crate::pod::PodName;
 use crate::signal::Resource;
 use crate::time::Timestamp;
 use crate::units::{Quantity, display_bytes};
 
-/// An amount of a resource to three digits: `1.43Gi`, `12345`.
+/// Formats an amount of a resource with three digits: `1.43Gi`, `12345`.
 pub(super) fn amount(resource: Resource, number: i64) -> String {
     match resource {
         Resource::Memory | Resource::EphemeralStorage => bytes(number),
@@ -13,7 +13,7 @@ pub(super) fn amount(resource: Resource, number: i64) -> String {
     }
 }
 
-/// The same with its unit, to be read in a sentence: `1.43Gi`, `12345 inodes`.
+/// Formats an amount with its unit, for use in a sentence: `1.43Gi`, `12345 inodes`.
 pub(super) fn with_unit(resource: Resource, number: i64) -> String {
     let one = number.unsigned_abs() == 1;
     match resource {
@@ -23,7 +23,7 @@ pub(super) fn with_unit(resource: Resource, number: i64) -> String {
     }
 }
 
-/// The same to the last digit, for what has to be exact: `300Mi and 1 byte`.
+/// Formats an amount without rounding: `300Mi and 1 byte`.
 pub(super) fn exact(resource: Resource, number: i64) -> String {
     let rounded = with_unit(resource, number);
     if matches!(resource, Resource::Inodes | Resource::Pids) || is_exactly(&rounded, number) {
@@ -42,7 +42,7 @@ fn is_exactly(text: &str, number: i64) -> bool {
     read.and_then(|quantity| quantity.as_i64()) == Some(number)
 }
 
-/// A quantity as it was configured, in the same form if it is an amount of whole units.
+/// Formats a configured quantity like an amount if it is a number of whole units, else as configured.
 pub(super) fn quantity(resource: Resource, text: &str) -> String {
     let whole = Quantity::parse(text).ok().and_then(|quantity| quantity.as_i64());
     whole.map_or_else(|| text.to_owned(), |number| amount(resource, number))
@@ -52,7 +52,7 @@ fn bytes(number: i64) -> String {
     display_bytes(number.into())
 }
 
-/// An instant, without its date if that is the one of `today`.
+/// Formats a time, without its date if that is the date of `today`.
 pub(super) fn clock(time: Timestamp, today: Timestamp) -> String {
     let (time, today) = (time.to_string(), today.to_string());
     match (time.split_once('T'), today.split_once('T')) {
@@ -61,49 +61,49 @@ pub(super) fn clock(time: Timestamp, today: Timestamp) -> String {
     }
 }
 
-/// `namespace/name`.
+/// Formats a pod as `namespace/name`.
 pub(super) fn pod(name: &PodName) -> String {
     printable(&name.to_string())
 }
 
-/// A text from outside, with nothing in it that a terminal would obey.
+/// Escapes the control characters of a text from outside, so that it cannot control a terminal.
 pub(super) fn printable(text: &str) -> String {
     let shown = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
     text.chars().map(shown).collect()
 }
 
-/// `2 passes`, `1 evaluation`.
+/// Formats a number of evaluations: `2 evaluations`, `1 evaluation`.
 pub(super) fn evaluations(number: usize) -> String {
-    format!("{number} {}", if number == 1 { "pass" } else { "passes" })
+    format!("{number} {}", if number == 1 { "evaluation" } else { "evaluations" })
 }
 
-/// `2 pods`, `1 pod`.
+/// Formats a number of things: `2 pods`, `1 pod`.
 pub(super) fn count(number: usize, one: &str) -> String {
     format!("{number} {one}{}", if number == 1 { "" } else { "s" })
 }
 
-/// Whether words are coloured, by ANSI escape sequences.
+/// Whether text is coloured with ANSI escape sequences.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Style {
-    /// As they are: for files, pipes and `NO_COLOR`.
+    /// Without colours: for files, pipes and `NO_COLOR`.
     #[default]
     Plain,
-    /// For a terminal.
+    /// With colours: for a terminal.
     Coloured,
 }
 
-/// What a word is about.
+/// The meaning of a text, which selects its colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tone {
-    /// Somebody goes.
+    /// A pod is evicted.
     Bad,
-    /// Somebody may go soon, or should and cannot.
+    /// A pod may be evicted soon, or should be evicted but cannot be.
     Warning,
-    /// Nothing happens.
+    /// No pod is evicted.
     Good,
-    /// What the reader looks for.
+    /// Important text, such as labels and names.
     Strong,
-    /// What only some readers want.
+    /// Less important text.
     Faint,
 }
 
@@ -123,9 +123,9 @@ impl Style {
     }
 }
 
-/// Rows of cells under a heading.
+/// A table: rows of cells under a heading.
 pub(super) struct Table {
-    /// The columns, and whether each holds values.
+    /// The columns, and whether each one holds numbers.
     columns: Vec<(&'static str, bool)>,
     rows: Vec<(Vec<String>, Option<Tone>)>,
 }
@@ -139,7 +139,7 @@ impl Table {
         self.rows.push((cells, tone));
     }
 
-    /// All of it, indented.
+    /// Writes the whole table, indented.
     pub(super) fn write(&self, style: Style, out: &mut String) {
         let heading: Vec<String> = self.columns.iter().map(|(name, _)| (*name).to_owned()).collect();
         let width = |column: usize| {
@@ -149,8 +149,8 @@ impl Table {
         let widths: Vec<usize> = (0..self.columns.len()).map(width).collect();
         let mut line = |cells: &[String], tone: Option<Tone>| {
             let mut text = String::new();
-            for ((cell, &width), (_, is_figure)) in cells.iter().zip(&widths).zip(&self.columns) {
-                text += &if *is_figure { format!("  {cell:>width$}") } else { format!("  {cell:width$}") };
+            for ((cell, &width), (_, is_number)) in cells.iter().zip(&widths).zip(&self.columns) {
+                text += &if *is_number { format!("  {cell:>width$}") } else { format!("  {cell:width$}") };
             }
             let text = text.trim_end();
             *out += &tone.map_or_else(|| text.to_owned(), |tone| style.paint(tone, text));

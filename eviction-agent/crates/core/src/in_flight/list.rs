@@ -1,4 +1,4 @@
-//! All evictions in flight.
+//! The list of all in-flight evictions.
 
 use std::sync::Arc;
 
@@ -15,46 +15,47 @@ use crate::signal::Signal;
 use crate::time::{Timestamp, since};
 use crate::units::GoDuration;
 
-/// The evictions in flight, in the order of their decisions. Of a pod there is one, and more only while
-/// executors still carry out earlier ones.
+/// The in-flight evictions, in the order of their decisions. A pod has at most one, unless executors still
+/// carry out earlier ones.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct InFlightEvictions {
     list: Vec<InFlightEviction>,
     last: Option<Timestamp>,
-    /// Nobody new may be chosen before.
+    /// No other pod may be selected before this time.
     paused_until: Option<Timestamp>,
-    /// The uids of those whose objects are gone and in whose cgroups somebody is.
+    /// The uids of pods whose objects are deleted, but whose cgroups still have processes.
     terminating: Vec<Box<str>>,
 }
 
-/// Whether a pod may be chosen, as far as earlier evictions of it have a say.
+/// Whether a pod may be selected, considering its earlier evictions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Eligibility {
-    /// Yes.
+    /// The pod may be selected.
     Free,
-    /// After all others: it did not go before.
+    /// The pod is considered after all others, because its last eviction failed.
     Last,
-    /// No: it is terminating, gone, or failed to go a moment ago.
+    /// The pod may not be selected: it is terminating, has terminated, or its eviction failed a moment ago.
     Taken,
 }
 
 impl InFlightEvictions {
-    /// In the order of their decisions; without those of a former agent whose pods are not known yet.
+    /// Returns the evictions in the order of their decisions, without those of a former agent whose pods are
+    /// not known yet.
     pub(crate) fn known(&self) -> impl Iterator<Item = &InFlightEviction> {
         self.list.iter().filter(|it| !it.restored)
     }
 
-    /// With those of a former agent whose pods are not known yet.
+    /// Returns all evictions, including those of a former agent whose pods are not known yet.
     pub(crate) fn all(&self) -> &[InFlightEviction] {
         &self.list
     }
 
-    /// Makes room for some more.
+    /// Reserves space for more evictions.
     pub(crate) fn reserve(&mut self, more: usize) {
         self.list.reserve(more);
     }
 
-    /// Takes note of the time. What took too long fails, and what is over is forgotten.
+    /// Advances the time. Evictions that took too long fail, and those that are over are removed after some time.
     pub(crate) fn advance(&mut self, at: Timestamp, is_sized: bool) {
         let passed = self.last.map_or(GoDuration::ZERO, |last| since(at, last));
         self.last = Some(at);
@@ -62,29 +63,29 @@ impl InFlightEvictions {
             self.paused_until = self.paused_until.map(|until| later(until, passed));
         }
         for it in &mut self.list {
-            // A time that is not known to have begun does not pass.
+            // The time of an unconfirmed eviction does not advance, because its grace period may not have begun.
             if passed < GoDuration::ZERO || (is_sized && it.is_unconfirmed()) {
                 it.since = later(it.since, passed);
             }
-            if is_sized && !it.restored && it.is_terminating() && it.age(at) >= it.may_take() {
+            if is_sized && !it.restored && it.is_terminating() && it.age(at) >= it.max_duration() {
                 it.end(Ended::Failed(Failure::Expired), at);
             }
         }
         self.list.retain(|it| {
-            let is_known_for = match it.ended {
+            let retention = match it.ended {
                 _ if it.restored || it.is_executing() => return true,
                 None if is_sized => return true,
                 None => TERMINATION_TIMEOUT,
-                // By the kubelet's rules what is over is forgotten.
+                // Under the kubelet's rules, an eviction that is over is removed at once.
                 Some(_) if !is_sized => return false,
                 Some(Ended::Terminated) => TERMINATION_TIMEOUT,
                 Some(Ended::Failed(_)) => FAILURE_REMEMBERED,
             };
-            it.age(at) < is_known_for
+            it.age(at) < retention
         });
     }
 
-    /// Takes note of how far executors have come. Of an eviction that nobody knows nothing is noted.
+    /// Records the progress of executors. Progress of an unknown eviction is ignored.
     pub(crate) fn update(&mut self, at: Timestamp, decision: u64, update: ExecutorUpdate, is_sized: bool) {
         if let ExecutorUpdate::Started(started) = update {
             return self.start(decision, *started);
@@ -112,7 +113,8 @@ impl InFlightEvictions {
             }
             ExecutorUpdate::PodGone => (it.api, it.reported_gone) = (None, true),
         }
-        // By the kubelet's rules a victim is waited for as long as it is asked to go.
+        // Under the kubelet's rules, the wait for a victim ends with its API request, unless its processes
+        // are being killed.
         let is_over = match update {
             ExecutorUpdate::ApiEnded => !is_sized && !it.killing,
             ExecutorUpdate::PodGone => !is_sized && !it.killing,
@@ -123,10 +125,10 @@ impl InFlightEvictions {
         }
     }
 
-    /// Executors begin with one that was chosen, or, where an evaluation remembers none, with a new one.
+    /// Starts the execution of a selected eviction. Adds a new one if the evaluation did not record it.
     fn start(&mut self, decision: u64, started: InFlightEviction) {
         let is_chosen = |it: &&mut InFlightEviction| {
-            it.is_of(&started.pod.uid) && it.is_terminating() && !it.is_executing()
+            it.has_uid(&started.pod.uid) && it.is_terminating() && !it.is_executing()
         };
         if let Some(it) = self.list.iter_mut().rfind(is_chosen) {
             (it.decision, it.api, it.killing) = (Some(decision), started.api, started.killing);
@@ -136,47 +138,48 @@ impl InFlightEvictions {
         self.list.push(InFlightEviction { decision: Some(decision), ..started });
     }
 
-    /// Until when the kubelet waits for its victims before it samples again (`eviction_manager.go:
-    /// waitForPodsCleanup`), or for whatever else nobody new may go.
+    /// Returns until when the kubelet waits for its victims before it takes the next sample
+    /// (`eviction_manager.go: waitForPodsCleanup`), or until when evictions are paused.
     pub(crate) fn waits_until(&self, now: Timestamp) -> Option<Timestamp> {
         let pending =
             self.known().filter(|it| it.is_terminating()).map(|it| later(it.since, TERMINATION_TIMEOUT));
         pending.chain(self.paused_until).max().filter(|until| *until > now)
     }
 
-    /// Whether nobody knows what came of one of them.
+    /// Returns whether the result of any eviction is unconfirmed.
     pub(crate) fn some_are_unconfirmed(&self) -> bool {
         self.known().any(InFlightEviction::is_unconfirmed)
     }
 
-    /// Keeps those alone that executors are at: what the rules of before remembered says nothing
-    /// by those of the kubelet.
+    /// Keeps only the evictions that executors are carrying out. Others are based on the former rules and
+    /// have no meaning under the kubelet's.
     pub(crate) fn keep_executing(&mut self) {
         self.list.retain(InFlightEviction::is_executing);
         self.paused_until = None;
     }
 
-    /// The objects of these are gone, and what they hold is not: they are not active pods, but on
-    /// their way.
+    /// Sets the pods whose objects are deleted, but which still hold resources. They are not active, but
+    /// still terminating.
     pub(crate) fn set_terminating(&mut self, uids: Vec<Box<str>>) {
         self.terminating = uids;
     }
 
-    /// Takes note of the active pods: who is not among them is gone, unless he is leaving.
+    /// Updates the active pods. A pod that is not among them has terminated, unless it is still in the list
+    /// of terminating pods.
     pub(crate) fn update_pods(&mut self, at: Timestamp, pods: &PodSet) {
         let is_active = |it: &InFlightEviction| pods.index_of(&it.pod.uid).is_some();
         self.list.retain(|it| it.restored || it.is_executing() || !it.has_failed() || is_active(it));
-        let leaving = &self.terminating;
+        let terminating = &self.terminating;
         for it in self.list.iter_mut().filter(|it| !it.restored) {
-            let is_there = is_active(it) || leaving.contains(&it.pod.uid);
-            if it.is_terminating() && !is_there {
+            let is_present = is_active(it) || terminating.contains(&it.pod.uid);
+            if it.is_terminating() && !is_present {
                 it.end(Ended::Terminated, at);
             }
         }
     }
 
-    /// Takes over those of a former engine. They wait for their pods. What the API server was asked
-    /// then may have been done or not.
+    /// Restores the evictions of a former engine. They wait for their pods. The result of a request that was
+    /// in progress is unknown.
     pub(crate) fn restore(&mut self, former: Vec<InFlightEviction>) {
         self.list = former;
         for it in &mut self.list {
@@ -187,38 +190,38 @@ impl InFlightEvictions {
         }
     }
 
-    /// Those whose pods are there go on, also without their objects; the others wait for as long as
-    /// they could take. Calls back for each that is under way again.
+    /// Resumes the evictions whose pods are present, even without their objects. The others wait for as long
+    /// as they could take. Calls `resumed` for each resumed eviction that is terminating.
     pub(crate) fn resume(
         &mut self,
         at: Timestamp,
         pods: &PodSet,
         mut resumed: impl FnMut(&InFlightEviction),
     ) {
-        let leaving = std::mem::take(&mut self.terminating);
+        let terminating = std::mem::take(&mut self.terminating);
         let mut index = 0;
         while let Some(it) = self.list.get(index) {
             let uid = &it.pod.uid;
-            let is_leaving = it.is_terminating() && leaving.contains(uid);
-            let is_there = is_leaving || pods.index_of(uid).is_some();
-            let matters_for = match it.ended {
-                None => it.may_take(),
+            let has_only_processes = it.is_terminating() && terminating.contains(uid);
+            let is_present = has_only_processes || pods.index_of(uid).is_some();
+            let retention = match it.ended {
+                None => it.max_duration(),
                 Some(Ended::Terminated) => TERMINATION_TIMEOUT,
                 Some(Ended::Failed(_)) => FAILURE_REMEMBERED,
             };
-            let goes_on = match (it.restored, is_there) {
+            let is_kept = match (it.restored, is_present) {
                 (false, _) => true,
                 (true, true) => it.is_executing() || self.eligibility(uid) == Eligibility::Free,
-                // Without any pods nothing is known of this one either.
+                // Without any pods it is not known whether this one is present.
                 (true, false) if it.is_executing() => pods.is_empty(),
-                (true, false) => it.age(at) < matters_for,
+                (true, false) => it.age(at) < retention,
             };
-            if !goes_on {
+            if !is_kept {
                 self.list.remove(index);
                 continue;
             }
             let it = &mut self.list[index];
-            if it.restored && is_there {
+            if it.restored && is_present {
                 it.restored = false;
                 if it.is_terminating() {
                     resumed(it);
@@ -226,46 +229,50 @@ impl InFlightEvictions {
             }
             index += 1;
         }
-        self.terminating = leaving;
+        self.terminating = terminating;
     }
 
-    /// Takes note of what came of an eviction. One that nobody decided changes nothing.
+    /// Records the result of an eviction. The result of an unknown eviction is ignored.
     pub(crate) fn record_result(&mut self, at: Timestamp, outcome: EvictionResult) {
         let EvictionResult { uid, result } = outcome;
-        let is_meant = |it: &InFlightEviction| it.is_of(&uid) && !it.restored && it.is_terminating();
+        let is_terminating_pod =
+            |it: &InFlightEviction| it.has_uid(&uid) && !it.restored && it.is_terminating();
         let why = match result {
             Ok(()) => {
-                self.list.iter_mut().filter(|it| is_meant(it)).for_each(|it| it.end(Ended::Terminated, at));
+                self.list
+                    .iter_mut()
+                    .filter(|it| is_terminating_pod(it))
+                    .for_each(|it| it.end(Ended::Terminated, at));
                 return;
             }
             Err(why) => why,
         };
-        // What an executor is at goes on.
-        let index = self.list.iter().rposition(|it| is_meant(it) && !it.is_executing());
+        // An eviction that an executor carries out goes on.
+        let index = self.list.iter().rposition(|it| is_terminating_pod(it) && !it.is_executing());
         let Some(index) = index else { return };
         match why {
             NotEvicted::Failed(why) => self.list[index].end(Ended::Failed(Failure::Reported(why)), at),
-            // It has not left.
+            // The pod was not evicted.
             NotEvicted::PdbDenied | NotEvicted::NotAsked => drop(self.list.remove(index)),
         }
     }
 
-    /// Nobody new may be chosen before this time, nor before one that was said earlier.
+    /// Pauses evictions until this time, or until the time of an earlier pause if that is later.
     pub(crate) fn pause_until(&mut self, until: Timestamp) {
         self.paused_until = self.paused_until.max(Some(until));
     }
 
-    /// Until when nobody new may be chosen, if that is so.
+    /// Returns until when evictions are paused, if they are.
     pub(crate) fn paused_until(&self) -> Option<Timestamp> {
         self.paused_until.filter(|until| self.last.is_some_and(|last| *until > last))
     }
 
-    /// Whether nobody new may be chosen.
+    /// Returns whether evictions are paused.
     pub(crate) fn is_paused(&self) -> bool {
         self.paused_until().is_some()
     }
 
-    /// Remembers that a pod is evicted, unless it is taken. Whether it is evicted.
+    /// Adds the eviction of a pod, unless it may not be selected. Returns whether the eviction was added.
     pub(crate) fn begin(
         &mut self,
         pod: &KnownPod,
@@ -277,25 +284,25 @@ impl InFlightEvictions {
         if self.eligibility(&pod.pod.uid) == Eligibility::Taken {
             return false;
         }
-        self.list.retain(|failed| !failed.is_of(&pod.pod.uid) || failed.is_executing());
+        self.list.retain(|failed| !failed.has_uid(&pod.pod.uid) || failed.is_executing());
         let now = self.last.unwrap_or_default();
         let begun = InFlightEviction::new(Arc::clone(&pod.name), label, hard, now, grace_period_seconds);
         self.list.push(InFlightEviction { expected, ..begun });
         true
     }
 
-    /// Whether a pod may be chosen.
+    /// Returns whether a pod may be selected.
     pub(crate) fn eligibility(&self, uid: &str) -> Eligibility {
         let now = self.last.unwrap_or_default();
-        let stances = self.known().filter(|it| it.is_of(uid)).map(|it| match it.ended {
+        let eligibilities = self.known().filter(|it| it.has_uid(uid)).map(|it| match it.ended {
             Some(Ended::Failed(_)) if it.age(now) >= RETRY_AFTER => Eligibility::Last,
             _ => Eligibility::Taken,
         });
-        stances.max().unwrap_or(Eligibility::Free)
+        eligibilities.max().unwrap_or(Eligibility::Free)
     }
 
-    /// What all of them free, for values of a time. Given the grace period of a hard threshold,
-    /// those are left out that it would have to hurry.
+    /// Returns what all evictions free, for values of a given time. With the grace period of a hard
+    /// threshold, evictions that it would have to shorten do not count.
     pub(crate) fn expected(
         &self,
         signal: Signal,
@@ -308,8 +315,8 @@ impl InFlightEvictions {
         amounts.fold(0, i64::saturating_add)
     }
 
-    /// Shortens the grace period of the first that can be and frees more than next to nothing of what is lacking of
-    /// a signal. Returns the index of its pod, and what it frees.
+    /// Shortens the grace period of the first eviction that allows it and frees more than a negligible part
+    /// of the remaining deficit. Returns the index of the pod, and what it frees.
     pub(crate) fn shorten_grace(
         &mut self,
         signal: Signal,
@@ -332,9 +339,9 @@ impl InFlightEvictions {
         })
     }
 
-    /// What pods under way hold by a later sample; of two values the larger one stays. Values of
-    /// the node and of its pods are not of one moment: a smaller one may be of a time at which
-    /// the node was not seen to be better off yet.
+    /// Updates the expected release of terminating pods by a later sample. The larger value stays. The values
+    /// of the node and of its pods are not sampled at the same moment: a smaller pod value may be from a time
+    /// that the node's values do not reflect yet.
     pub(crate) fn update_growth(&mut self, holds: impl Fn(&str) -> Option<[ExpectedRelease; Signal::COUNT]>) {
         for it in self.list.iter_mut().filter(|it| !it.restored && it.is_terminating()) {
             let Some(now) = holds(&it.pod.uid) else {

@@ -1,27 +1,27 @@
-//! Evictions in flight: each from the decision until it is over, in one list for both profiles.
+//! In-flight evictions: each from the decision until it is over, in one list for both profiles.
 //!
-//! A pod that was chosen is an [`InFlightEviction`]. The engine keeps them, executors tell how far
-//! they have come ([`Event::Executing`]), and the next agent goes on with them as they are.
+//! The engine keeps an [`InFlightEviction`] for each selected pod. Executors report their progress
+//! ([`Event::Executing`]), and the next agent resumes the evictions as they are.
 //!
-//! With the kubelet's rules the list decides nothing in an evaluation. It says only how long the control
+//! Under the kubelet's rules the list does not affect evaluations. It only determines how long the control
 //! loop waits for its victims: see [`Engine::is_waiting`].
 //!
-//! Where evictions are sized, what a pod will free is taken off the deficit, so that nobody else
-//! goes for the same shortage, and the pod is not chosen again.
+//! Under the other rules, what a pod will free is subtracted from the deficit, so that no other pod is
+//! evicted for the same shortage, and the pod is not selected again.
 //!
-//! - It ends well when the pod leaves the active pods or [`Event::Evicted`] says that it is
-//!   gone. One whose object alone is gone ([`Event::Terminating`]) is still terminating, for what holds the
-//!   memory is there. Values that are older than that still show what it held: for those its release goes
-//!   on counting.
-//! - It fails when [`Event::Evicted`] says so: from then on nothing is expected of it. The pod
-//!   is let be for [`RETRY_AFTER`], and goes after all others for [`FAILURE_REMEMBERED`].
-//! - It never was one when [`Event::Evicted`] says that nobody took the request, or that a
-//!   PodDisruptionBudget forbids it.
-//! - It expires, which is a failure, when the pod is still there [`TERMINATION_TIMEOUT`] after its grace
-//!   period, and nobody said why.
+//! - An eviction succeeds when the pod leaves the active pods or [`Event::Evicted`] reports that it has
+//!   terminated. A pod of which only the object is deleted ([`Event::Terminating`]) is still terminating,
+//!   because it still holds memory. Values of the node that are older than the termination still include the
+//!   pod: for those its release still counts.
+//! - It fails when [`Event::Evicted`] reports a failure: nothing is expected of it any more. The pod is not
+//!   selected again for [`RETRY_AFTER`], and is considered after all others for [`FAILURE_REMEMBERED`].
+//! - It is removed when [`Event::Evicted`] reports that no executor accepted the request, or that a
+//!   PodDisruptionBudget denied it.
+//! - It expires, which is a failure, when the pod is still present [`TERMINATION_TIMEOUT`] after its grace
+//!   period and no reason was reported.
 //!
-//! A clock that is set back neither prolongs nor shortens anything by more than what passed: the
-//! times in the list go back with it.
+//! If the clock is set back, the times in the list are set back as well. No wait becomes longer or shorter by
+//! more than the time that passed.
 //!
 //! [`Engine::is_waiting`]: super::engine::Engine::is_waiting
 //! [`Event::Evicted`]: super::input::Event::Evicted
@@ -44,19 +44,19 @@ use crate::signal::{Resource, Signal};
 use crate::time::{Timestamp, is_unset, since};
 use crate::units::GoDuration;
 
-/// How long after its grace period a pod may take to go: `podCleanupTimeout` of the kubelet.
+/// How long a pod may take to terminate after its grace period: `podCleanupTimeout` of the kubelet.
 pub const TERMINATION_TIMEOUT: GoDuration = GoDuration::from_secs(30);
 
-/// How long a pod that did not go is let be: `monitoringInterval` of the kubelet.
+/// How long a pod is not selected again after its eviction failed: `monitoringInterval` of the kubelet.
 pub const RETRY_AFTER: GoDuration = GoDuration::from_secs(10);
 
-/// How long a pod that did not go is taken after all others.
+/// How long a pod is considered after all others after its eviction failed.
 pub const FAILURE_REMEMBERED: GoDuration = GoDuration::from_secs(300);
 
-/// One of the names of what a pod goes for.
+/// The name of an eviction's cause: a signal or a local storage limit.
 pub type Label = &'static str;
 
-/// The label of that name, if there is one.
+/// Returns the label with this name, if there is one.
 fn label_of(name: &str) -> Option<Label> {
     LABELS.into_iter().chain(Signal::ALL.map(Signal::name)).find(|known| *known == name)
 }
@@ -65,53 +65,53 @@ fn label_of(name: &str) -> Option<Label> {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct InFlightEviction {
-    /// Whose.
+    /// The pod.
     #[serde(flatten)]
     pub pod: Arc<PodName>,
-    /// What for, as [`Evaluation::label_of`](super::decision::Evaluation::label_of) has it: the last cause,
-    /// if it was taken over.
+    /// The cause, as returned by [`Evaluation::label_of`](super::decision::Evaluation::label_of). If a hard
+    /// threshold shortened the grace period, its signal.
     #[serde(rename = "label", deserialize_with = "deserialize_label")]
     pub signal: Label,
-    /// Whether that was a hard threshold or a limit of the pod's own.
+    /// Whether the cause is a hard threshold or a limit of the pod.
     pub hard: bool,
-    /// When it was chosen.
+    /// When the pod was selected.
     pub decided_at: Timestamp,
-    /// From when on its grace period counts; when it ended, if it has.
+    /// When the grace period began; if the eviction has ended, when it ended.
     pub since: Timestamp,
-    /// How long it may take to end.
+    /// The grace period in seconds.
     pub grace_period_seconds: i64,
-    /// What it frees, by signal: as of the decision, or more if it grew.
+    /// What the pod frees, by signal: as of the decision, or more if the pod has grown since.
     #[serde(with = "expected")]
     pub expected: [ExpectedRelease; Signal::COUNT],
-    /// How it ended; nothing while the pod is terminating.
+    /// How the eviction ended. None while the pod is terminating.
     #[serde(default)]
     pub ended: Option<Ended>,
     /// The number of the decision that executors carry out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decision: Option<u64>,
-    /// The API server's part, until it is over.
+    /// The progress of the API request. None when it is over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api: Option<ApiPhase>,
-    /// Its processes are being signalled, and that is not over.
+    /// Whether the pod's processes are being signalled.
     #[serde(default)]
     pub killing: bool,
-    /// That the pod is gone was said.
+    /// Whether the termination of the pod was reported.
     #[serde(default)]
     pub reported_gone: bool,
-    /// Of a former agent, and its pod is not known yet.
+    /// Whether the eviction is of a former agent and its pod is not known yet.
     #[serde(skip)]
     pub restored: bool,
 }
 
-/// How far the API server has come with an eviction.
+/// The progress of the API request of an eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ApiPhase {
-    /// It is asked, or is about to be.
+    /// The request is in progress, or is about to be sent.
     Asked,
-    /// Nobody knows what came of it: until somebody does, it takes as long as it takes.
+    /// The result of the request is unknown. The grace period does not run until it is known.
     Unconfirmed,
-    /// It has said yes.
+    /// The API server has accepted the request.
     Accepted,
 }
 
@@ -119,54 +119,54 @@ pub enum ApiPhase {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ended {
-    /// The pod is gone.
+    /// The pod has terminated.
     #[serde(rename = "gone")]
     Terminated,
-    /// The pod did not go.
+    /// The eviction failed.
     Failed(Failure),
 }
 
-/// Why a pod did not go.
+/// Why an eviction failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Failure {
-    /// Whoever was to evict it said why.
+    /// The executor reported this reason.
     Reported(Box<str>),
-    /// Its time is over, and it is still there.
+    /// The pod did not terminate in time.
     Expired,
 }
 
-/// How far executors have come with an eviction.
+/// The progress of executors with an eviction.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ExecutorUpdate {
-    /// They have begun with it.
+    /// The execution has started.
     Started(Box<InFlightEviction>),
-    /// They hurry now, for a hard threshold.
+    /// The grace period is shortened for a hard threshold.
     Shortened {
-        /// The new grace period.
+        /// The new grace period in seconds.
         grace_period_seconds: i64,
         /// Whether the processes are being signalled.
         killing: bool,
     },
-    /// The API server has been asked, and nobody knows what came of it.
+    /// The API request was sent, and its result is unknown.
     ApiUnconfirmed,
-    /// The API server has said yes: if that was not known, its grace period begins now.
+    /// The API server has accepted the request. If the request was unconfirmed, the grace period begins now.
     ApiAccepted,
-    /// The API server's part is over.
+    /// The API request is over.
     ApiEnded,
-    /// The processes are being signalled.
+    /// The pod's processes are being signalled.
     KillStarted,
     /// No more signals are sent.
     KillEnded {
-        /// Whether nobody is left.
+        /// Whether no process is left.
         gone: bool,
     },
-    /// The pod is gone, and with it what it held.
+    /// The pod has terminated, and its resources are freed.
     PodGone,
 }
 
 impl InFlightEviction {
-    /// One that was just decided. It is not known what it will free.
+    /// Creates an eviction that was just decided. Its expected release is unknown.
     pub fn new(
         pod: Arc<PodName>,
         signal: Label,
@@ -191,33 +191,33 @@ impl InFlightEviction {
         }
     }
 
-    /// Whether the pod is terminating.
+    /// Returns whether the pod is terminating.
     pub fn is_terminating(&self) -> bool {
         self.ended.is_none()
     }
 
-    /// Whether the pod did not go.
+    /// Returns whether the eviction failed.
     pub fn has_failed(&self) -> bool {
         matches!(self.ended, Some(Ended::Failed(_)))
     }
 
-    /// Whether an executor is at it.
+    /// Returns whether an executor carries out the eviction.
     pub fn is_executing(&self) -> bool {
         self.api.is_some() || self.killing
     }
 
-    /// What the node is short of. Limits of local storage are the only causes without a signal.
+    /// Returns the resource that the node is short of. Limits of local storage are the only causes without a signal.
     pub fn resource(&self) -> Resource {
         self.signal().map_or(Resource::EphemeralStorage, Signal::resource)
     }
 
-    /// The signal that it goes for, if that is one.
+    /// Returns the signal that caused the eviction, if a signal did.
     pub fn signal(&self) -> Option<Signal> {
         Signal::ALL.into_iter().find(|signal| signal.name() == self.signal)
     }
 
-    /// What it will free by its end, for values of a time: nothing if it failed, or if they
-    /// were made without it.
+    /// Returns what the pod will have freed by its end, for values of a given time. Zero if the eviction
+    /// failed, or if the values were sampled after the pod had terminated.
     pub fn expected(&self, signal: Signal, values: Option<Timestamp>) -> i64 {
         let counts = match self.ended {
             None => true,
@@ -227,31 +227,31 @@ impl InFlightEviction {
         if counts { self.release(signal).amount } else { 0 }
     }
 
-    /// What it frees, whether it counts or not.
+    /// Returns what the pod frees, whether or not it counts.
     pub fn release(&self, signal: Signal) -> ExpectedRelease {
         self.expected[signal as usize]
     }
 
-    /// How long ago its grace period began, or it ended.
+    /// Returns the time since the grace period began, or since the eviction ended.
     pub fn age(&self, now: Timestamp) -> GoDuration {
         since(now, self.since).max(GoDuration::ZERO)
     }
 
-    /// How much of its grace period is left, if it is under way.
+    /// Returns how much of the grace period is left, if the pod is terminating.
     pub fn remaining_grace(&self, now: Timestamp) -> Option<GoDuration> {
         self.is_terminating().then(|| {
-            let left = self.grace().as_nanos().saturating_sub(self.age(now).as_nanos());
-            GoDuration::from_nanos(left.max(0))
+            let remaining = self.grace().as_nanos().saturating_sub(self.age(now).as_nanos());
+            GoDuration::from_nanos(remaining.max(0))
         })
     }
 
-    /// Whether a hard threshold can hurry it.
+    /// Returns whether a hard threshold can shorten the grace period.
     pub(crate) fn can_shorten(&self, now: Timestamp, grace: GoDuration) -> bool {
-        !self.hard && self.remaining_grace(now).is_some_and(|left| left > grace)
+        !self.hard && self.remaining_grace(now).is_some_and(|remaining| remaining > grace)
     }
 
-    /// How long it may take to go.
-    fn may_take(&self) -> GoDuration {
+    /// Returns how long the pod may take to terminate.
+    fn max_duration(&self) -> GoDuration {
         GoDuration::from_nanos(self.grace().as_nanos().saturating_add(TERMINATION_TIMEOUT.as_nanos()))
     }
 
@@ -259,7 +259,7 @@ impl InFlightEviction {
         GoDuration::from_secs(self.grace_period_seconds.max(0))
     }
 
-    fn is_of(&self, uid: &str) -> bool {
+    fn has_uid(&self, uid: &str) -> bool {
         *self.pod.uid == *uid
     }
 
@@ -272,13 +272,13 @@ impl InFlightEviction {
     }
 }
 
-/// What a pod goes for: one of those that there are.
+/// Deserializes a label, which must be a known one.
 fn deserialize_label<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Label, D::Error> {
     let text = Box::<str>::deserialize(deserializer)?;
     label_of(&text).ok_or_else(|| D::Error::custom(format_args!("nobody goes for {text:?}")))
 }
 
-/// What comes free, by signal, without those of which nothing is known.
+/// Serializes the expected releases by signal, without unknown ones.
 mod expected {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -293,7 +293,7 @@ mod expected {
         basis: Basis,
     }
 
-    /// Writes those that are known.
+    /// Writes the known releases.
     pub(crate) fn serialize<S: Serializer>(
         releases: &[ExpectedRelease; Signal::COUNT],
         serializer: S,
@@ -309,7 +309,7 @@ mod expected {
         }))
     }
 
-    /// Reads them; what is not named is unknown.
+    /// Reads the releases. Signals that are not listed are unknown.
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<[ExpectedRelease; Signal::COUNT], D::Error> {

@@ -19,8 +19,8 @@ fn pods() -> Arc<PodSet> {
     set(vec![pod("a", "10"), pod("b", "10")])
 }
 
-/// With the kubelet's rules.
-fn kubelet() -> Engine {
+/// Returns an engine with the kubelet's rules.
+fn kubelet_engine() -> Engine {
     engine(policy(vec![hard(Signal::MemoryAvailable, "200")]), &pods())
 }
 
@@ -39,48 +39,48 @@ fn update(engine: &mut Engine, decision: u64, seconds: i64, update: ExecutorUpda
     step(engine, seconds, Event::Executing { decision, update });
 }
 
-fn gone(engine: &mut Engine, decision: u64, seconds: i64, uid: &str) {
+fn terminate(engine: &mut Engine, decision: u64, seconds: i64, uid: &str) {
     update(engine, decision, seconds, ExecutorUpdate::KillEnded { gone: true });
     step(engine, seconds, Event::Evicted(EvictionResult { uid: uid.into(), result: Ok(()) }));
 }
 
 #[test]
-fn the_kubelet_waits_for_the_last_of_its_victims() {
-    let mut engine = kubelet();
+fn kubelet_profile_waits_until_all_victims_have_terminated() {
+    let mut engine = kubelet_engine();
     assert!(!engine.is_waiting(at(0)));
     start(&mut engine, 1, 10, started("a", 10, None));
     start(&mut engine, 2, 12, started("b", 12, None));
     assert_eq!(engine.waits_for_victims_until(at(12)), Some(at(42)));
-    gone(&mut engine, 1, 13, "a");
+    terminate(&mut engine, 1, 13, "a");
     assert!(engine.is_waiting(at(13)));
-    gone(&mut engine, 2, 14, "b");
+    terminate(&mut engine, 2, 14, "b");
     assert!(!engine.is_waiting(at(14)));
     assert_eq!(engine.waits_for_victims_until(at(14)), None);
 }
 
 #[test]
-fn but_no_longer_than_its_pod_cleanup_timeout() {
-    let mut engine = kubelet();
+fn kubelet_profile_waits_no_longer_than_the_pod_cleanup_timeout() {
+    let mut engine = kubelet_engine();
     start(&mut engine, 1, 5, started("a", 5, None));
     assert!(engine.is_waiting(at(34)) && !engine.is_waiting(at(35)));
-    // Also for one that nobody is at any more and that did not end: a dry run.
+    // It also waits for an eviction that no executor carries out any more and that did not end: a dry run.
     update(&mut engine, 1, 6, ExecutorUpdate::KillEnded { gone: false });
     assert!(engine.is_waiting(at(34)) && !engine.is_waiting(at(35)));
     step(&mut engine, 36, Event::EvictionsPausedUntil(at(36)));
     assert!(engine.in_flight().is_empty(), "and then it is forgotten");
-    // An executor that is at it goes on.
+    // An eviction that an executor carries out goes on.
     start(&mut engine, 2, 40, started("a", 40, None));
     step(&mut engine, 100, Event::EvictionsPausedUntil(at(100)));
     assert_eq!((engine.in_flight().len(), engine.is_waiting(at(100))), (1, false));
-    // One that is shortened has the whole time again.
+    // After its grace period is shortened, the full wait begins again.
     let shortened = ExecutorUpdate::Shortened { grace_period_seconds: 1, killing: true };
     update(&mut engine, 2, 101, shortened);
     assert_eq!(engine.waits_for_victims_until(at(101)), Some(at(131)));
 }
 
 #[test]
-fn a_pause_holds_up_the_kubelets_rules_for_no_longer_than_a_victim_does() {
-    let mut engine = kubelet();
+fn kubelet_profile_pauses_no_longer_than_the_pod_cleanup_timeout() {
+    let mut engine = kubelet_engine();
     start(&mut engine, 1, 5, started("a", 5, Some(ApiPhase::Asked)));
     update(&mut engine, 1, 6, ExecutorUpdate::ApiEnded);
     assert!(!engine.is_waiting(at(6)), "what the API server refused is over");
@@ -91,8 +91,8 @@ fn a_pause_holds_up_the_kubelets_rules_for_no_longer_than_a_victim_does() {
 }
 
 #[test]
-fn nobody_else_goes_before_it_is_known_what_came_of_a_request() {
-    let mut engine = kubelet();
+fn kubelet_profile_waits_for_the_result_of_an_unconfirmed_request() {
+    let mut engine = kubelet_engine();
     start(&mut engine, 1, 5, started("a", 5, Some(ApiPhase::Asked)));
     update(&mut engine, 1, 10, ExecutorUpdate::ApiUnconfirmed);
     assert!(engine.is_waiting(at(3_600)));
@@ -106,7 +106,7 @@ fn nobody_else_goes_before_it_is_known_what_came_of_a_request() {
 }
 
 #[test]
-fn a_sized_eviction_waits_for_nobody() {
+fn enhanced_profile_never_waits_for_victims() {
     let mut engine = engine(crate::fixture::enhanced(vec![], |_| {}), &pods());
     start(&mut engine, 1, 5, started("a", 5, None));
     step(&mut engine, 5, Event::EvictionsPausedUntil(at(60)));
@@ -114,15 +114,15 @@ fn a_sized_eviction_waits_for_nobody() {
 }
 
 #[test]
-fn an_executor_at_work_is_not_forgotten_for_a_later_decision() {
-    let mut engine = kubelet();
-    // The API server is asked, cannot be reached, and the same pod is killed by another decision.
+fn two_executors_for_the_same_pod_are_tracked_separately() {
+    let mut engine = kubelet_engine();
+    // The API request is sent, the server cannot be reached, and the same pod is killed by another decision.
     start(&mut engine, 1, 5, started("a", 5, Some(ApiPhase::Asked)));
     start(&mut engine, 2, 40, started("a", 40, None));
     let decisions =
         |engine: &Engine| engine.in_flight().iter().map(|it| it.decision.unwrap_or(0)).collect::<Vec<_>>();
     assert_eq!(decisions(&engine), [1, 2]);
-    // What the API server says of the first ends nothing of the second.
+    // The answer of the API server to the first eviction does not end the second one.
     update(&mut engine, 1, 41, ExecutorUpdate::ApiEnded);
     let result = Err(crate::progress::NotEvicted::NotAsked);
     step(&mut engine, 41, Event::Evicted(EvictionResult { uid: "a".into(), result }));
@@ -131,15 +131,15 @@ fn an_executor_at_work_is_not_forgotten_for_a_later_decision() {
 }
 
 #[test]
-fn the_next_agent_goes_on_with_it() {
-    let mut first = kubelet();
+fn next_agent_resumes_in_flight_evictions() {
+    let mut first = kubelet_engine();
     start(&mut first, 1, 5, started("a", 5, Some(ApiPhase::Asked)));
     start(&mut first, 2, 6, started("c", 6, None));
     let text = serde_json::to_string(&first.state()).unwrap_or_default();
-    let memory: EngineState = serde_json::from_str(&text).unwrap_or_default();
-    assert_eq!(memory, first.state());
+    let state: EngineState = serde_json::from_str(&text).unwrap_or_default();
+    assert_eq!(state, first.state());
     let mut second = Engine::new(first.policy().clone());
-    step(&mut second, 10, Event::Restore(Box::new(memory)));
+    step(&mut second, 10, Event::Restore(Box::new(state)));
     assert!(second.in_flight().iter().all(|it| it.restored && it.is_executing()));
     assert!(!second.is_waiting(at(10)), "nobody can be chosen before the pods are known");
     step(&mut second, 11, Event::Pods(set(Vec::new())));
@@ -153,24 +153,24 @@ fn the_next_agent_goes_on_with_it() {
 }
 
 #[test]
-fn a_recording_of_before_is_read_as_well() {
-    let of_before = json!({
+fn in_flight_evictions_of_older_recordings_are_read() {
+    let old_format = json!({
         "uid": "a", "namespace": "default", "name": "a", "label": "memory.available", "hard": true,
         "decidedAt": "2026-01-05T08:00:00Z", "since": "2026-01-05T08:00:00Z", "gracePeriodSeconds": 1,
         "expected": [{"signal": "memory.available", "amount": 5, "basis": "anonymous"}],
     });
-    let read: InFlightEviction = serde_json::from_value(of_before.clone()).unwrap();
+    let read: InFlightEviction = serde_json::from_value(old_format.clone()).unwrap();
     assert_eq!((&*read.pod.uid, read.is_terminating(), read.is_executing()), ("a", true, false));
     assert_eq!(read.signal(), Some(Signal::MemoryAvailable));
-    let mut other = of_before;
+    let mut other = old_format;
     other["label"] = json!("magic");
     assert!(serde_json::from_value::<InFlightEviction>(other).is_err());
 }
 
 proptest! {
-    /// Replays and scenarios know of no executors.
+    /// Replays and scenarios have no executors.
     #[test]
-    fn with_the_kubelets_rules_executors_change_no_decision(any in any_policy(), inputs in inputs()) {
+    fn executor_updates_change_no_decision_of_the_kubelet_profile(any in any_policy(), inputs in inputs()) {
         let policy = Policy { rules: Rules::kubelet(), ..any };
         let (mut one, mut other) = (Engine::new(policy.clone()), Engine::new(policy));
         for Input { at, event } in inputs {

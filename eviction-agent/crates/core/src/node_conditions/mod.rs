@@ -1,8 +1,8 @@
-//! What the node's own object is to say of its pressure: conditions and taints of the agent's own.
+//! The conditions and taints with which the agent reports pressure on its Node object.
 //!
-//! What is the kubelet's (`MemoryPressure`, `DiskPressure`, `PIDPressure` and the taints
-//! `node.kubernetes.io/*`) is never written. Everything here is a pure function of the node's
-//! object and of how hard it is pressed.
+//! The kubelet's conditions (`MemoryPressure`, `DiskPressure`, `PIDPressure`) and the taints
+//! `node.kubernetes.io/*` are never written. Everything here is a pure function of the Node object and of the
+//! pressure on the node.
 
 pub mod pressure;
 #[cfg(test)]
@@ -17,10 +17,10 @@ use crate::threshold::ResolvedThreshold;
 use crate::time::Timestamp;
 use crate::units::GoDuration;
 
-/// Conditions that do not change are written anew after so long.
+/// The interval after which unchanged conditions are written again.
 pub const HEARTBEAT: GoDuration = GoDuration::from_secs(300);
 
-/// The type of the agent's own condition.
+/// Returns the type of the agent's own condition.
 pub const fn condition_type(condition: NodeCondition) -> &'static str {
     match condition {
         NodeCondition::DiskPressure => "EvictionAgentDiskPressure",
@@ -29,7 +29,7 @@ pub const fn condition_type(condition: NodeCondition) -> &'static str {
     }
 }
 
-/// The key of the agent's own taint.
+/// Returns the key of the agent's own taint.
 pub const fn taint_key(condition: NodeCondition) -> &'static str {
     match condition {
         NodeCondition::DiskPressure => "eviction-agent.io/disk-pressure",
@@ -38,49 +38,49 @@ pub const fn taint_key(condition: NodeCondition) -> &'static str {
     }
 }
 
-/// The reason of a condition that only the transition period keeps; its message says since when.
+/// The reason of a condition that only the transition period keeps. Its message contains the start of that period.
 const IN_TRANSITION: &str = "InPressureTransitionPeriod";
 const UNTIL: &str = "eviction thresholds were met until ";
 
-/// What a condition's text is made from.
+/// The values that the text of a condition is made from.
 #[derive(Clone, Copy, Debug)]
 pub struct ConditionInputs<'a> {
-    /// How hard the node is pressed, by the index of the condition.
+    /// The pressure on the node, by the index of the condition.
     pub pressures: &'a [Pressure; NodeCondition::COUNT],
-    /// The thresholds that causes name.
+    /// The thresholds that causes refer to.
     pub thresholds: &'a [ResolvedThreshold],
     /// The transition period.
     pub period: GoDuration,
 }
 
-/// What is to be done about conditions.
+/// The conditions that the node should have, and how urgent it is to write them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conditions {
-    /// All three as they ought to be.
+    /// All three conditions as they should be.
     pub all: [Condition; NodeCondition::COUNT],
-    /// How pressing it is that they are written.
+    /// How urgent it is to write the conditions.
     pub due: Due,
-    /// When they are to be written in any case.
+    /// When the conditions must be written in any case.
     pub heartbeat: Timestamp,
 }
 
-/// How pressing it is that conditions are written.
+/// How urgent it is to write conditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Due {
-    /// They are as they ought to be.
+    /// The conditions on the node are up to date.
     Not,
-    /// They say the same, and were not written for long.
+    /// The conditions have not changed, but have not been written for long.
     Heartbeat,
-    /// Their status is right, and not all that is said with it.
+    /// Each status is correct, but a reason, message or transition time is not.
     Detail,
-    /// A status is wrong, or a condition is not there.
+    /// A status is wrong, or a condition is missing.
     Status,
 }
 
-/// What the node's conditions ought to be; all times are those of the clock that shows `now`.
+/// Returns the conditions that the node should have. All times are of the clock that shows `now`.
 ///
-/// `lastTransitionTime` stays what it was as long as the status does, whoever wrote it: unless the
-/// status was seen to change later, though it could not be written then.
+/// `lastTransitionTime` stays as it is on the node while the status is the same, no matter what wrote it. The
+/// exception is a later change of the status that could not be written at the time.
 pub fn conditions(node: &Node, inputs: ConditionInputs<'_>, now: Timestamp) -> Conditions {
     let now = whole_seconds(now);
     let mut due = Due::Not;
@@ -93,20 +93,20 @@ pub fn conditions(node: &Node, inputs: ConditionInputs<'_>, now: Timestamp) -> C
         let seen = pressure.since.map(|since| whole_seconds(since).min(now));
         let same = before.filter(|before| &*before.status == status);
         let transition = match same.and_then(|before| before.last_transition_time) {
-            Some(said) => seen.map_or(said, |seen| seen.max(said)),
+            Some(published) => seen.map_or(published, |seen| seen.max(published)),
             None => seen.unwrap_or(now),
         };
-        let is_as_said = |before: &&Condition| {
+        let is_unchanged = |before: &&Condition| {
             &*before.reason == reason
                 && *before.message == *message
                 && before.last_transition_time == Some(transition)
         };
         due = due.max(match same {
             None => Due::Status,
-            Some(before) if is_as_said(&before) => Due::Not,
+            Some(before) if is_unchanged(&before) => Due::Not,
             Some(_) => Due::Detail,
         });
-        // A heartbeat of the future is of a clock that was set.
+        // A heartbeat in the future was written before the clock was set back.
         let next = before
             .and_then(|before| before.last_heartbeat_time)
             .filter(|last| *last <= now)
@@ -129,13 +129,13 @@ pub fn conditions(node: &Node, inputs: ConditionInputs<'_>, now: Timestamp) -> C
     Conditions { all, due, heartbeat }
 }
 
-/// Since when no threshold is met, if this is the text of a condition that says so.
+/// Returns since when no threshold is met, if this is the text of a condition in its transition period.
 pub fn transition_since(reason: &str, message: &str) -> Option<Timestamp> {
     let message = message.strip_prefix(UNTIL).filter(|_| reason == IN_TRANSITION)?;
     message.split_once(';')?.0.parse().ok()
 }
 
-/// Reason and message. Both change only when something did.
+/// Returns the reason and the message. Both change only when the state changes.
 fn text(
     condition: NodeCondition,
     pressure: &Pressure,
@@ -183,19 +183,18 @@ fn text(
     }
 }
 
-/// As the API has times.
+/// Truncates a time to whole seconds, as in the API.
 fn whole_seconds(at: Timestamp) -> Timestamp {
     Timestamp::from_second(at.as_second()).unwrap_or(at)
 }
 
 crate::named_enum! {
-    /// What a taint does to pods that do not tolerate it: those values of `v1.TaintEffect` that the
-    /// agent writes.
+    /// The effect of a taint on pods that do not tolerate it: the values of `v1.TaintEffect` that the agent writes.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Effect {
         /// The scheduler avoids the node.
         PreferNoSchedule = "PreferNoSchedule",
-        /// The scheduler lets no pod on it.
+        /// The scheduler places no pod on the node.
         NoSchedule = "NoSchedule",
     }
 }
@@ -206,70 +205,70 @@ impl Effect {
     }
 }
 
-/// A change of the list of taints. They are made in their order, on the list as it was.
+/// A change of the list of taints. Changes are applied in order. Indices refer to the list before any change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaintChange {
-    /// The agent's taint of that key at that index gets another effect.
+    /// Changes the effect of the agent's taint with this key at this index.
     Replace {
-        /// Its index.
+        /// The index of the taint.
         index: usize,
-        /// Its key.
+        /// The key of the taint.
         key: &'static str,
         /// The new effect.
         effect: Effect,
     },
-    /// The agent's taint of that key at that index goes. Later indices come first.
+    /// Removes the agent's taint with this key at this index. Later indices come first.
     Remove {
-        /// Its index.
+        /// The index of the taint.
         index: usize,
-        /// Its key.
+        /// The key of the taint.
         key: &'static str,
-        /// Its effect.
+        /// The effect of the taint.
         effect: Effect,
     },
-    /// A taint is added at the end.
+    /// Adds a taint at the end.
     Add {
-        /// Its key.
+        /// The key of the taint.
         key: &'static str,
-        /// Its effect.
+        /// The effect of the taint.
         effect: Effect,
     },
 }
 
-/// The effect of a taint, if it is one that the agent wrote for that condition.
-fn own(taint: &Taint, condition: NodeCondition) -> Option<Effect> {
+/// Returns the effect of a taint, if it is one that the agent wrote for this condition.
+fn agent_effect(taint: &Taint, condition: NodeCondition) -> Option<Effect> {
     let Taint { key, value, effect } = taint;
     Effect::named(effect).filter(|_| &**key == taint_key(condition) && value.is_empty())
 }
 
-/// The effects of the taints that the agent has on a node for a condition.
+/// Returns the effects of the agent's taints for a condition on a node.
 pub fn effects(node: &Node, condition: NodeCondition) -> impl Iterator<Item = Effect> {
-    node.taints.iter().filter_map(move |taint| own(taint, condition))
+    node.taints.iter().filter_map(move |taint| agent_effect(taint, condition))
 }
 
-/// What a condition's taint ought to do; nothing if there ought to be none.
-pub fn wanted(pressure: &Pressure, marks: NodeStatusSettings) -> Option<Effect> {
+/// Returns the effect that a condition's taint should have. None if there should be no taint.
+pub fn wanted(pressure: &Pressure, settings: NodeStatusSettings) -> Option<Effect> {
     match pressure.severity? {
-        Severity::Hard if marks.no_schedule => Some(Effect::NoSchedule),
-        Severity::Hard | Severity::Soft => marks.prefer_no_schedule.then_some(Effect::PreferNoSchedule),
+        Severity::Hard if settings.no_schedule => Some(Effect::NoSchedule),
+        Severity::Hard | Severity::Soft => settings.prefer_no_schedule.then_some(Effect::PreferNoSchedule),
     }
 }
 
-/// What has to change so that the agent's taints are these, by the index of the condition.
+/// Returns the changes that lead to the wanted taints of the agent. They are given by the index of the condition.
 pub fn taints(node: &Node, wanted: &[Option<Effect>; NodeCondition::COUNT]) -> Vec<TaintChange> {
     let (mut replaced, mut removed, mut added) = (Vec::new(), Vec::new(), Vec::new());
     for condition in CONDITIONS {
         let key = taint_key(condition);
         let found = node.taints.iter().enumerate();
         let mut found: Vec<(usize, Effect)> =
-            found.filter_map(|(index, taint)| Some((index, own(taint, condition)?))).collect();
-        // There is one of each key and effect at most: what somebody else has said is said.
-        let is_said = |effect: &Effect| {
-            let mut others = node.taints.iter().filter(|taint| own(taint, condition).is_none());
+            found.filter_map(|(index, taint)| Some((index, agent_effect(taint, condition)?))).collect();
+        // The list can have only one taint of each key and effect. If another writer has set it, it is left alone.
+        let is_set_by_other_writer = |effect: &Effect| {
+            let mut others = node.taints.iter().filter(|taint| agent_effect(taint, condition).is_none());
             others.any(|taint| &*taint.key == key && *taint.effect == *effect.name())
         };
-        if let Some(effect) = wanted[condition as usize].filter(|effect| !is_said(effect)) {
-            let right = found.iter().position(|(_, own)| *own == effect);
+        if let Some(effect) = wanted[condition as usize].filter(|effect| !is_set_by_other_writer(effect)) {
+            let right = found.iter().position(|(_, agent_effect)| *agent_effect == effect);
             match (right, found.first().copied()) {
                 (Some(right), _) => {
                     found.remove(right);
@@ -283,7 +282,7 @@ pub fn taints(node: &Node, wanted: &[Option<Effect>; NodeCondition::COUNT]) -> V
         }
         removed.extend(found.into_iter().map(|(index, effect)| (index, key, effect)));
     }
-    // What comes behind an index that is taken away moves up.
+    // Removing a taint moves the following ones up, so the last index is removed first.
     removed.sort_by_key(|(index, ..)| std::cmp::Reverse(*index));
     let removed = removed.into_iter().map(|(index, key, effect)| TaintChange::Remove { index, key, effect });
     replaced.into_iter().chain(removed).chain(added).collect()

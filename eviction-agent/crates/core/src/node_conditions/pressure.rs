@@ -1,9 +1,7 @@
-//! How hard the node is pressed for each of its conditions, as others are to be told: a pure
-//! function of decisions.
+//! The pressure on the node for each of its conditions, as it is published: a pure function of decisions.
 //!
-//! A condition outlives its cause by the transition period, and so does how hard the pressure was:
-//! who was pushed off a node by a hard threshold does not come back as long as the condition holds
-//! for it.
+//! A condition holds for the transition period after its cause has ended, and so does its severity: a pod
+//! that was evicted for a hard threshold does not come back while the condition holds for that threshold.
 
 #[cfg(test)]
 mod tests;
@@ -19,21 +17,21 @@ use crate::signal::NodeCondition;
 use crate::time::{Timestamp, since};
 use crate::units::GoDuration;
 
-/// All conditions; a condition as `usize` is its index.
+/// All conditions. The index of a condition is its value as `usize`.
 pub const CONDITIONS: [NodeCondition; NodeCondition::COUNT] =
     [NodeCondition::DiskPressure, NodeCondition::MemoryPressure, NodeCondition::PidPressure];
 
-/// What is to be said of one condition.
+/// The state of one condition that is published.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pressure {
-    /// Whether it holds.
+    /// Whether the condition holds.
     pub status: Status,
-    /// When that was last seen to change; nothing if it was not since the start.
+    /// When the status was last seen to change. None if it has not changed since the start.
     pub since: Option<Timestamp>,
-    /// The worst threshold that is met, or was within the transition period; nothing if the
+    /// The severity of the worst threshold that is met, or was met within the transition period. None if the
     /// condition does not hold.
     pub severity: Option<Severity>,
-    /// Why.
+    /// The cause of the status.
     pub cause: Cause,
 }
 
@@ -41,59 +39,59 @@ crate::named_enum! {
     /// Whether a condition holds.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
     pub enum Status {
-        /// It holds.
+        /// The condition holds.
         True = "True",
-        /// It does not.
+        /// The condition does not hold.
         #[default]
         False = "False",
-        /// A signal that raises it has been unknown for long.
+        /// A signal that raises the condition has been unknown for long.
         Unknown = "Unknown",
     }
 }
 
-/// The worst threshold of a condition.
+/// The severity of a condition's worst threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// One with a grace period, or one that is only about to be met.
+    /// A threshold with a grace period, or one that is only predicted to be met.
     Soft,
-    /// One that evicts at once.
+    /// A threshold that evicts at once.
     Hard,
 }
 
-/// Why a condition is as it is.
+/// The cause of a condition's status.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Cause {
     /// No threshold is met.
     #[default]
     NoPressure,
-    /// This one is, by its index in the list of thresholds: the worst of them, the first of several.
+    /// This threshold is met: the worst one, or the first of several.
     Met {
-        /// Its index in [`Evaluation::thresholds`].
+        /// Index into [`Evaluation::thresholds`].
         threshold: u8,
     },
-    /// One is about to be met.
+    /// A threshold is predicted to be met soon.
     Predicted,
-    /// None is any more; only the transition period keeps the condition.
+    /// No threshold is met any more. Only the transition period keeps the condition.
     Transition {
-        /// When one was met last.
+        /// When a threshold was met last.
         since: Timestamp,
     },
-    /// A signal is unknown.
+    /// A signal that raises the condition is unavailable.
     Unavailable,
 }
 
-/// Follows decisions, one after the other.
+/// Tracks the pressure from decision to decision.
 #[derive(Clone, Debug, Default)]
 pub struct Pressures {
     now: [Pressure; NodeCondition::COUNT],
-    /// When a hard threshold of each was last met.
+    /// When a hard threshold of each condition was last met.
     hard_at: [Option<Timestamp>; NodeCondition::COUNT],
-    /// A decision was taken since the start or since a seed.
+    /// Whether there was a decision since the start, or the state was seeded or restored.
     has_decisions: bool,
 }
 
 impl Pressures {
-    /// What is to be said after this decision; `period` is the transition period of its policy.
+    /// Updates the state by a decision and returns it. `period` is the transition period of the policy.
     pub fn update(&mut self, decision: &Decision, period: GoDuration) -> &[Pressure; NodeCondition::COUNT] {
         let evaluation = decision.evaluation();
         for condition in CONDITIONS {
@@ -103,20 +101,20 @@ impl Pressures {
                 self.hard_at[index] = Some(decision.at);
             }
             let raised = decision.conditions.iter().find(|raised| raised.condition == condition);
-            let blind = || decision.unknown_conditions().any(|unknown| unknown == condition);
+            let is_unknown = || decision.unknown_conditions().any(|unknown| unknown == condition);
             let before = self.now[index];
             let (status, severity, cause) = match raised {
                 Some(raised) => {
                     let cause = match (evaluation, met) {
                         (Some(_), Some((index, _))) => Cause::Met { threshold: index },
                         (Some(_), None) if raised.at == decision.at => Cause::Predicted,
-                        // Nothing was looked at: what was the case still is, as far as is known.
+                        // The decision is not an evaluation, so the last known cause still applies.
                         (None, _) if before.status == Status::True => before.cause,
                         (_, _) => Cause::Transition { since: raised.at },
                     };
                     (Status::True, Some(self.severity(index, decision.at, period)), cause)
                 }
-                None if blind() => (Status::Unknown, None, Cause::Unavailable),
+                None if is_unknown() => (Status::Unknown, None, Cause::Unavailable),
                 None => (Status::False, None, Cause::NoPressure),
             };
             let changed = self.has_decisions && status != before.status;
@@ -127,7 +125,7 @@ impl Pressures {
         &self.now
     }
 
-    /// Takes over what was said before the start. A change of status against that is one.
+    /// Takes over the conditions that were published before the start. A different status later counts as a change.
     pub fn seed(&mut self, seed: &InitialConditions) {
         for condition in CONDITIONS {
             let index = condition as usize;
@@ -148,7 +146,7 @@ impl Pressures {
     }
 }
 
-/// The worst threshold of a condition that is met, the first of several.
+/// Returns the worst met threshold of a condition, or the first of several.
 fn worst(evaluation: &Evaluation, condition: NodeCondition) -> Option<(u8, Severity)> {
     let mut worst: Option<(u8, Severity)> = None;
     for met in &evaluation.met {
@@ -165,7 +163,7 @@ fn worst(evaluation: &Evaluation, condition: NodeCondition) -> Option<(u8, Sever
 }
 
 impl InitialConditions {
-    /// The conditions that were raised, for [`Engine::seed_conditions`].
+    /// Returns the conditions that were raised, for [`Engine::seed_conditions`].
     ///
     /// [`Engine::seed_conditions`]: crate::engine::Engine::seed_conditions
     pub fn raised(&self) -> impl Iterator<Item = RaisedCondition> {
@@ -177,25 +175,25 @@ impl InitialConditions {
     }
 }
 
-/// What was said of each condition before the start, by its index.
+/// The conditions that were published before the start, by their index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InitialConditions(pub [Option<InitialCondition>; NodeCondition::COUNT]);
 
-/// What was said of a condition.
+/// A condition that was published before the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InitialCondition {
-    /// Whether it held.
+    /// Whether the condition held.
     pub status: Status,
-    /// When a threshold was last met, if it held: the latest time that may have been.
+    /// When a threshold was last met, if the condition held: the latest possible time.
     pub raised_at: Option<Timestamp>,
-    /// A hard threshold was among them.
+    /// Whether a hard threshold was among those met.
     pub hard: bool,
-    /// When this was said.
+    /// When the condition was published.
     pub published_at: Option<Timestamp>,
 }
 
 impl InitialConditions {
-    /// What this Node says. Its times are those of the clock that shows `now`.
+    /// Reads the conditions of this Node. Its times are of the clock that shows `now`.
     pub fn of(node: &Node, now: Timestamp) -> Self {
         Self(CONDITIONS.map(|condition| {
             let found =
@@ -207,39 +205,39 @@ impl InitialConditions {
             };
             let raised_at = (status == Status::True).then(|| last_met(found).unwrap_or(now).min(now));
             let hard = node_conditions::effects(node, condition).any(|effect| effect == Effect::NoSchedule);
-            Some(InitialCondition { status, raised_at, hard, published_at: said_at(found) })
+            Some(InitialCondition { status, raised_at, hard, published_at: published_at(found) })
         }))
     }
 
-    /// The same with other times.
+    /// Converts all times.
     #[must_use]
     pub fn map(self, time: impl Fn(Timestamp) -> Timestamp) -> Self {
         let map = |seeded: InitialCondition| {
-            let (raised_at, said_at) = (seeded.raised_at.map(&time), seeded.published_at.map(&time));
-            InitialCondition { raised_at, published_at: said_at, ..seeded }
+            let (raised_at, published_at) = (seeded.raised_at.map(&time), seeded.published_at.map(&time));
+            InitialCondition { raised_at, published_at, ..seeded }
         };
         Self(self.0.map(|seeded| seeded.map(map)))
     }
 }
 
-fn said_at(condition: &Condition) -> Option<Timestamp> {
+fn published_at(condition: &Condition) -> Option<Timestamp> {
     condition.last_heartbeat_time.max(condition.last_transition_time)
 }
 
-/// The latest time at which a threshold may have been met: as the condition says it, or until the
-/// next heartbeat would have been due. Nothing if it has no times at all.
+/// Returns the latest time at which a threshold may have been met: the time in the condition's message, or
+/// the time at which the next heartbeat would have been due. None if the condition has no times.
 fn last_met(condition: &Condition) -> Option<Timestamp> {
     let until = node_conditions::transition_since(&condition.reason, &condition.message);
-    let alive =
-        || said_at(condition)?.checked_add(jiff::SignedDuration::from_nanos(HEARTBEAT.as_nanos())).ok();
-    until.or_else(alive)
+    let next_heartbeat =
+        || published_at(condition)?.checked_add(jiff::SignedDuration::from_nanos(HEARTBEAT.as_nanos())).ok();
+    until.or_else(next_heartbeat)
 }
 
-/// What was said of a condition last.
+/// The state of a condition that was published last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PublishedCondition {
-    /// Whether it held.
+    /// Whether the condition held.
     pub status: Status,
     /// [`Pressure::since`].
     pub since: Option<Timestamp>,
@@ -248,21 +246,21 @@ pub struct PublishedCondition {
 }
 
 impl Pressures {
-    /// What was said last of each condition, by its index; nothing before there was a decision.
+    /// Returns the state of each condition that was published last, by its index. None before the first decision.
     pub fn published(&self) -> Option<[PublishedCondition; NodeCondition::COUNT]> {
-        let said = |condition: NodeCondition| {
+        let published = |condition: NodeCondition| {
             let index = condition as usize;
             let Pressure { status, since, .. } = self.now[index];
             PublishedCondition { status, since, hard_at: self.hard_at[index] }
         };
-        self.has_decisions.then(|| CONDITIONS.map(said))
+        self.has_decisions.then(|| CONDITIONS.map(published))
     }
 
-    /// Goes on where another agent ended. A change of status against that is one.
-    pub fn restore(&mut self, said: &[PublishedCondition; NodeCondition::COUNT]) {
+    /// Continues from the state of another agent. A different status later counts as a change.
+    pub fn restore(&mut self, published: &[PublishedCondition; NodeCondition::COUNT]) {
         for condition in CONDITIONS {
             let index = condition as usize;
-            let PublishedCondition { status, since, hard_at } = said[index];
+            let PublishedCondition { status, since, hard_at } = published[index];
             self.now[index] = Pressure { status, since, ..Pressure::default() };
             self.hard_at[index] = hard_at;
         }
@@ -271,7 +269,8 @@ impl Pressures {
 }
 
 impl InitialConditions {
-    /// What was said after that time alone: until then it is known better.
+    /// Keeps only the conditions that were published after this time. The state up to then is known from a
+    /// better source.
     #[must_use]
     pub fn after(self, known: Timestamp) -> Self {
         let is_later = |seeded: &InitialCondition| seeded.published_at.is_some_and(|at| at > known);

@@ -18,7 +18,7 @@ fn thresholds() -> Arc<[ResolvedThreshold]> {
     Arc::clone(Thresholds::new(&all).all())
 }
 
-fn pressed(pressure: Pressure) -> [Pressure; NodeCondition::COUNT] {
+fn with_memory_pressure(pressure: Pressure) -> [Pressure; NodeCondition::COUNT] {
     let mut all = [Pressure::default(); NodeCondition::COUNT];
     all[MemoryPressure as usize] = pressure;
     all
@@ -39,35 +39,38 @@ const HARD: Pressure = Pressure {
 };
 
 #[test]
-fn conditions_are_due_when_they_say_something_else() {
+fn conditions_are_due_when_they_change_or_need_a_heartbeat() {
     let thresholds = thresholds();
-    let calm = pressed(Pressure::default());
-    let first = conditions(&Node::default(), inputs(&calm, &thresholds), at(0));
+    let no_pressure = with_memory_pressure(Pressure::default());
+    let first = conditions(&Node::default(), inputs(&no_pressure, &thresholds), at(0));
     assert_eq!((first.due, first.heartbeat), (Due::Status, at(0)));
     assert!(first.all.iter().all(|it| &*it.status == "False" && it.last_transition_time == Some(at(0))));
     let mut node = Node { conditions: first.all.to_vec(), ..Node::default() };
-    // The kubelet's stay where they are, and are no concern.
+    // The kubelet's conditions stay where they are and are ignored.
     node.conditions.insert(0, Condition { kind: "MemoryPressure".into(), ..Condition::default() });
 
-    let same = conditions(&node, inputs(&calm, &thresholds), at(299));
+    let same = conditions(&node, inputs(&no_pressure, &thresholds), at(299));
     assert_eq!((same.due, same.heartbeat), (Due::Not, at(300)));
-    assert_eq!(conditions(&node, inputs(&calm, &thresholds), at(300)).due, Due::Heartbeat);
-    // A clock that was set back.
-    assert_eq!(conditions(&node, inputs(&calm, &thresholds), at(-10)).due, Due::Heartbeat);
+    assert_eq!(conditions(&node, inputs(&no_pressure, &thresholds), at(300)).due, Due::Heartbeat);
+    // The clock was set back.
+    assert_eq!(conditions(&node, inputs(&no_pressure, &thresholds), at(-10)).due, Due::Heartbeat);
 
-    let hard = pressed(Pressure { since: Some(at(17)), ..HARD });
+    let hard = with_memory_pressure(Pressure { since: Some(at(17)), ..HARD });
     let raised = conditions(&node, inputs(&hard, &thresholds), at(20));
     let memory = &raised.all[MemoryPressure as usize];
     assert_eq!(raised.due, Due::Status);
     assert_eq!((&*memory.status, &*memory.reason), ("True", "HardEvictionThresholdMet"));
     assert_eq!(&*memory.message, "memory.available is below 10% (hard threshold)");
     assert_eq!((memory.last_transition_time, memory.last_heartbeat_time), (Some(at(17)), Some(at(20))));
-    // The others are as they were since they were.
+    // The other conditions keep their transition times.
     assert_eq!(raised.all[0].last_transition_time, Some(at(0)));
 
     node.conditions = raised.all.to_vec();
-    let soft =
-        pressed(Pressure { severity: Some(Severity::Soft), cause: Cause::Met { threshold: 0 }, ..HARD });
+    let soft = with_memory_pressure(Pressure {
+        severity: Some(Severity::Soft),
+        cause: Cause::Met { threshold: 0 },
+        ..HARD
+    });
     let lighter = conditions(&node, inputs(&soft, &thresholds), at(400));
     let memory = &lighter.all[MemoryPressure as usize];
     assert_eq!(lighter.due, Due::Detail);
@@ -76,18 +79,18 @@ fn conditions_are_due_when_they_say_something_else() {
 }
 
 #[test]
-fn a_transition_is_kept_from_before_the_start_and_found_late_after_an_outage() {
+fn transition_time_is_kept_unless_a_later_change_was_not_written() {
     let thresholds = thresholds();
-    let said = Condition {
+    let published = Condition {
         kind: "EvictionAgentMemoryPressure".into(),
         status: "True".into(),
         last_heartbeat_time: Some(at(90)),
         last_transition_time: Some(at(40)),
         ..Condition::default()
     };
-    let node = Node { conditions: vec![said], ..Node::default() };
+    let node = Node { conditions: vec![published], ..Node::default() };
     let transition = |since| {
-        let pressures = pressed(Pressure { since, ..HARD });
+        let pressures = with_memory_pressure(Pressure { since, ..HARD });
         let conditions = conditions(&node, inputs(&pressures, &thresholds), at(1_000));
         conditions.all[MemoryPressure as usize].last_transition_time
     };
@@ -98,10 +101,10 @@ fn a_transition_is_kept_from_before_the_start_and_found_late_after_an_outage() {
 }
 
 #[test]
-fn since_when_a_condition_is_over_can_be_read_again() {
+fn transition_start_is_parsed_from_the_condition_message() {
     let thresholds = thresholds();
     let over = Pressure { cause: Cause::Transition { since: at(100) }, ..HARD };
-    let pressures = pressed(over);
+    let pressures = with_memory_pressure(over);
     let all = conditions(&Node::default(), inputs(&pressures, &thresholds), at(120)).all;
     let memory = &all[MemoryPressure as usize];
     assert_eq!(
@@ -120,7 +123,7 @@ fn node(taints: Vec<Taint>) -> Node {
     Node { taints, ..Node::default() }
 }
 
-/// The list after these changes, made one after the other.
+/// Returns the list after these changes, applied one after the other.
 fn changed(node: &Node, changes: &[TaintChange]) -> Vec<Taint> {
     let mut taints = node.taints.clone();
     for change in changes {
@@ -134,19 +137,19 @@ fn changed(node: &Node, changes: &[TaintChange]) -> Vec<Taint> {
 }
 
 #[test]
-fn a_taint_is_as_hard_as_the_pressure_and_the_switches_let_it_be() {
-    let marks = |prefer_no_schedule, no_schedule| NodeStatusSettings {
+fn taint_effect_follows_the_severity_and_the_settings() {
+    let settings = |prefer_no_schedule, no_schedule| NodeStatusSettings {
         prefer_no_schedule,
         no_schedule,
         ..NodeStatusSettings::NONE
     };
     let soft = Pressure { severity: Some(Severity::Soft), ..HARD };
-    let of = |pressure: &Pressure, marks| super::wanted(pressure, marks).map(Effect::name);
+    let of = |pressure: &Pressure, settings| super::wanted(pressure, settings).map(Effect::name);
     for (switches, when_soft, when_hard) in [
-        (marks(true, true), Some("PreferNoSchedule"), Some("NoSchedule")),
-        (marks(true, false), Some("PreferNoSchedule"), Some("PreferNoSchedule")),
-        (marks(false, true), None, Some("NoSchedule")),
-        (marks(false, false), None, None),
+        (settings(true, true), Some("PreferNoSchedule"), Some("NoSchedule")),
+        (settings(true, false), Some("PreferNoSchedule"), Some("PreferNoSchedule")),
+        (settings(false, true), None, Some("NoSchedule")),
+        (settings(false, false), None, None),
     ] {
         assert_eq!((of(&soft, switches), of(&HARD, switches)), (when_soft, when_hard), "{switches:?}");
     }
@@ -154,7 +157,7 @@ fn a_taint_is_as_hard_as_the_pressure_and_the_switches_let_it_be() {
 }
 
 #[test]
-fn only_a_taint_that_the_agent_writes_is_its_own() {
+fn only_taints_that_the_agent_writes_count_as_its_own() {
     let key = taint_key(MemoryPressure);
     let others = vec![
         taint(key, "mine", "PreferNoSchedule"),
@@ -167,7 +170,7 @@ fn only_a_taint_that_the_agent_writes_is_its_own() {
     let mut wanted = [None; 3];
     wanted[MemoryPressure as usize] = Some(Effect::NoSchedule);
     assert_eq!(taints(&node, &wanted), [TaintChange::Add { key, effect: Effect::NoSchedule }]);
-    // The server takes one of each key and effect.
+    // The API server accepts only one taint of each key and effect.
     wanted[MemoryPressure as usize] = Some(Effect::PreferNoSchedule);
     assert_eq!(taints(&node, &wanted), []);
 }
@@ -180,10 +183,10 @@ fn any_taint() -> impl Strategy<Value = Taint> {
 }
 
 proptest! {
-    /// Whatever the list: afterwards the agent's are as wanted, once each, and all others as they
-    /// were, in their order.
+    /// This holds for any list: afterwards the agent's taints are as wanted, once each, and all others are
+    /// unchanged and in the same order.
     #[test]
-    fn changes_lead_to_what_is_wanted(
+    fn taint_changes_produce_the_wanted_taints(
         list in prop::collection::vec(any_taint(), 0..110),
         wanted in prop::array::uniform3(prop::option::of(prop::sample::select(vec![Effect::PreferNoSchedule, Effect::NoSchedule]))),
     ) {
@@ -195,10 +198,10 @@ proptest! {
         };
         for condition in CONDITIONS {
             let found: Vec<Effect> = effects(&after, condition).collect();
-            let is_said = |effect: &Effect| before.taints.iter().any(|it| {
+            let is_set_by_other_writer = |effect: &Effect| before.taints.iter().any(|it| {
                 &*it.key == taint_key(condition) && &*it.value == "x" && *it.effect == *effect.name()
             });
-            let expected = wanted[condition as usize].filter(|effect| !is_said(effect));
+            let expected = wanted[condition as usize].filter(|effect| !is_set_by_other_writer(effect));
             prop_assert_eq!(found, expected.into_iter().collect::<Vec<_>>());
         }
         let others = |node: &Node| node.taints.iter().filter(|it| !is_own(it)).cloned().collect::<Vec<_>>();

@@ -1,8 +1,8 @@
-//! Why a container ended.
+//! The cause of a container's termination.
 //!
-//! The kernel's own record of a kill goes before what a runtime says: containerd and CRI-O
-//! report `OOMKilled` for every container in whose cgroup the kernel ever killed a process, also
-//! when it was a child hours ago and the main process ended of itself (containerd#8180).
+//! The kernel's record of a kill takes precedence over the runtime's reason: containerd and CRI-O report
+//! `OOMKilled` for every container in whose cgroup the kernel ever killed a process, even if that was a child
+//! hours ago and the main process ended by itself (containerd#8180).
 
 use serde::{Deserialize, Serialize};
 
@@ -13,60 +13,60 @@ use super::pending::PendingEnd;
 use super::pod::{KillEntry, StartedEviction};
 use super::termination::{EndSeen, Evictor};
 
-/// The reason that runtimes give.
+/// The reason that runtimes report.
 pub(super) const OOM_KILLED: &str = "OOMKilled";
 
 crate::named_enum! {
-    /// What ended a container. Each end has exactly one cause.
+    /// What terminated a container. Each termination has exactly one cause.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum TerminationCause {
-        /// This agent evicted its pod.
+        /// This agent evicted the pod.
         EvictedByAgent = "evicted_by_agent",
-        /// The kubelet evicted its pod.
+        /// The kubelet evicted the pod.
         EvictedByKubelet = "evicted_by_kubelet",
-        /// The kernel killed it for want of memory.
+        /// The kernel's OOM killer killed the container.
         OomKilled = "oom_killed",
-        /// Neither: it ended of itself, or somebody else ended it.
+        /// Neither: the container ended by itself, or something else ended it.
         Other = "other",
     }
 }
 
-/// Why a cause is believed.
+/// The explanation of a cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Explanation {
-    /// The kernel killed its main process.
+    /// The kernel killed the container's main process.
     MainProcessKilled,
-    /// The kernel killed all processes of its group together.
+    /// The kernel killed all processes of the container's group together.
     GroupKilled,
-    /// Just before, the kernel killed a process of it, and it is unknown whether it was the init process.
+    /// The kernel had just killed a process of the container, and it is unknown whether it was the init process.
     ProcessKilled,
-    /// It failed just after the kernel had killed a child of its init process.
+    /// The container failed just after the kernel had killed a child of its init process.
     ChildKilled,
-    /// The runtime says so, and no kill was seen: it may have been before the agent came.
+    /// The runtime reports it, and no kill was seen. The kill may have happened before the agent started.
     RuntimeSays,
-    /// The eviction was under way.
+    /// The eviction was in progress.
     EvictionUnderWay,
-    /// The pod's status says so.
+    /// The pod's status records the eviction.
     EvictionOnRecord,
-    /// The runtime says `OOMKilled`, but all that the kernel killed in it was a child, long before.
+    /// The runtime reports `OOMKilled`, but the kernel only killed a child, long before.
     OnlyAChildLongBefore,
-    /// It died by SIGKILL, and it was not the kernel that sent it.
+    /// The container was ended by SIGKILL, and the kernel did not send it.
     KilledBySomebodyElse,
-    /// It exited.
+    /// The container exited.
     Exited,
-    /// It is gone, and no source says how.
+    /// The container has terminated, and no source reports how.
     Unexplained,
 }
 
 impl Explanation {
-    /// Whether it is a conclusion and not an observation.
+    /// Returns whether the cause was inferred and not observed.
     pub fn is_inferred(self) -> bool {
         matches!(self, Self::ProcessKilled | Self::ChildKilled | Self::RuntimeSays)
     }
 
-    /// As a sentence.
+    /// Returns the explanation as a sentence.
     pub fn text(self) -> &'static str {
         match self {
             Self::MainProcessKilled => "the kernel killed its init process",
@@ -88,16 +88,16 @@ impl Explanation {
     }
 }
 
-/// One reason why a container may have ended.
+/// One possible cause of a container's termination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttributedCause {
-    /// Which.
+    /// The cause.
     pub cause: TerminationCause,
-    /// Why that is believed.
+    /// The explanation of the cause.
     pub explanation: Explanation,
-    /// When it began, if known.
+    /// When the cause began, if known.
     pub at: Option<Timestamp>,
-    /// Whose limit it was, for a kill.
+    /// The scope of the memory limit, for an OOM kill.
     pub limit_scope: Option<LimitScope>,
 }
 
@@ -107,8 +107,8 @@ impl AttributedCause {
     }
 }
 
-/// The causes of an end, the first one first; never none. Kills that were one are *spent*: they
-/// explain no later end.
+/// Returns the causes of a termination in order of time, never an empty list. Kills among them become
+/// *consumed*: they explain no later termination.
 pub(super) fn attribute(
     end: &PendingEnd,
     kills: &mut [KillEntry],
@@ -121,21 +121,21 @@ pub(super) fn attribute(
     }
     let evicted = !causes.is_empty();
     causes.extend(oom(end, kills, evicted));
-    // What is not dated, the kubelet's record, goes last.
+    // A cause without a time, the kubelet's record, goes last.
     causes.sort_by_key(|cause| (cause.at.is_none(), cause.at));
     if causes.is_empty() {
         causes.push(AttributedCause::other(other(end, kills)));
     }
-    // Whatever was killed in what has ended is no cause of what comes after.
-    for kill in kills.iter_mut().filter(|kill| end.is_of_it(kill) && kill.at <= end.latest) {
-        kill.spent = true;
+    // Kills in the terminated container are no cause of later terminations.
+    for kill in kills.iter_mut().filter(|kill| end.contains_victim_of(kill) && kill.at <= end.latest) {
+        kill.consumed = true;
     }
     causes
 }
 
-/// Whether the records of an end leave nothing to wait for.
+/// Returns whether no further record of a termination has to be waited for.
 pub(super) fn is_complete(end: &PendingEnd, kills: &[KillEntry]) -> bool {
-    end.seen.contains(&EndSeen::Status) && kills.iter().any(|kill| end.main_killed(kill))
+    end.seen.contains(&EndSeen::Status) && kills.iter().any(|kill| end.is_kill_of_main_process(kill))
 }
 
 fn evicted_by_agent(end: &PendingEnd, eviction: Option<StartedEviction>) -> Option<AttributedCause> {
@@ -152,7 +152,7 @@ fn on_record(cause: TerminationCause, end: &PendingEnd) -> AttributedCause {
 }
 
 fn oom(end: &PendingEnd, kills: &mut [KillEntry], evicted: bool) -> Option<AttributedCause> {
-    // An eviction explains a failure; a child's kill beside it is reported, but ended nothing.
+    // An eviction explains a failure. A simultaneous kill of a child is reported, but did not end the container.
     let failed = end.exit_code != Some(0);
     let explanations = [
         (Explanation::MainProcessKilled, true),
@@ -161,8 +161,8 @@ fn oom(end: &PendingEnd, kills: &mut [KillEntry], evicted: bool) -> Option<Attri
         (Explanation::ChildKilled, failed && !evicted),
     ];
     for (explanation, _) in explanations.into_iter().filter(|(_, may)| *may) {
-        if let Some(kill) = kills.iter_mut().rev().find(|kill| end.is_by(kill, explanation)) {
-            kill.spent = true;
+        if let Some(kill) = kills.iter_mut().rev().find(|kill| end.can_be_caused_by(kill, explanation)) {
+            kill.consumed = true;
             return Some(AttributedCause {
                 cause: TerminationCause::OomKilled,
                 explanation,
@@ -171,8 +171,8 @@ fn oom(end: &PendingEnd, kills: &mut [KillEntry], evicted: bool) -> Option<Attri
             });
         }
     }
-    let says_so = &*end.reason == OOM_KILLED && !end.any_of_it(kills);
-    says_so.then_some(AttributedCause {
+    let status_says_oom = &*end.reason == OOM_KILLED && !end.contains_any_victim_of(kills);
+    status_says_oom.then_some(AttributedCause {
         cause: TerminationCause::OomKilled,
         explanation: Explanation::RuntimeSays,
         at: None,
@@ -181,10 +181,10 @@ fn oom(end: &PendingEnd, kills: &mut [KillEntry], evicted: bool) -> Option<Attri
 }
 
 fn other(end: &PendingEnd, kills: &[KillEntry]) -> Explanation {
-    if &*end.reason == OOM_KILLED && end.any_of_it(kills) {
+    if &*end.reason == OOM_KILLED && end.contains_any_victim_of(kills) {
         return Explanation::OnlyAChildLongBefore;
     }
-    if end.died_by_kill() {
+    if end.ended_by_sigkill() {
         Explanation::KilledBySomebodyElse
     } else if end.signal.is_some() || end.exit_code.is_some() {
         Explanation::Exited

@@ -1,5 +1,5 @@
-//! Kills of whole cgroups: `memory.oom.group` makes the kernel kill every process of a cgroup with the one that it chose
-//! (`mm/oom_kill.c: oom_kill_process`). The engine joins their records.
+//! Kills of whole cgroups: with `memory.oom.group` the kernel kills every process of a cgroup together with
+//! the victim that it chose (`mm/oom_kill.c: oom_kill_process`). The engine joins their records.
 
 use std::collections::VecDeque;
 
@@ -10,25 +10,25 @@ use super::kill::clip;
 use crate::pod::PodRef;
 use crate::time::Timestamp;
 
-/// Group kills that are remembered.
+/// The number of group kills that are kept.
 const GROUPS: usize = 32;
 
-/// Victims of each that are listed; the others are counted.
+/// The number of victims of each group kill that are listed. The others are only counted.
 pub const LISTED: usize = 64;
 
-/// The kernel kills them in one go: records of the same cgroup that are further apart are two group kills.
+/// The longest time between two records of one group kill. The kernel kills all processes at once.
 const SAME_NANOS: i128 = 1_000_000_000;
 
 /// The processes of a cgroup that were killed together.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct GroupKill {
-    /// How many.
+    /// The number of victims.
     #[serde(rename = "oom_group_kills")]
     pub kills: u64,
     /// The victims, in the order of the records.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub victims: Vec<Victim>,
-    /// How many more victims there are.
+    /// The number of victims that are not listed.
     #[serde(skip_serializing_if = "is_zero")]
     pub victims_omitted: u64,
 }
@@ -36,14 +36,14 @@ pub struct GroupKill {
 /// A process that was killed with its cgroup.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Victim {
-    /// The process.
+    /// The process id.
     pub pid: u32,
-    /// Its name.
+    /// The name of the process.
     pub comm: Box<str>,
-    /// Its container.
+    /// The container of the process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub container: Option<Box<str>>,
-    /// Its pod, if the engine knows it.
+    /// The pod of the process, if the engine knows it.
     #[serde(flatten)]
     pub pod: Option<PodRef>,
 }
@@ -53,7 +53,7 @@ fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-/// The last group kills.
+/// The most recent group kills.
 #[derive(Clone, Debug, Default)]
 pub(super) struct GroupKills(VecDeque<OpenGroup>);
 
@@ -65,7 +65,7 @@ struct OpenGroup {
 }
 
 impl GroupKills {
-    /// Adds a record of this time to its group, if it is part of one. Returns the group so far.
+    /// Adds a record of this time to its group, if it belongs to one. Returns the group so far.
     pub(super) fn add(&mut self, kill: &OomKill, at: Timestamp) -> Option<GroupKill> {
         let cgroup = kill.oom_group?;
         let is_same = |open: &&mut OpenGroup| {

@@ -9,114 +9,114 @@ use crate::pod::{PodRef, write_owner};
 use crate::time::Timestamp;
 use crate::units::display_bytes;
 
-/// A process that the kernel's OOM killer killed. It is no eviction, whatever else happens to the pod.
+/// A process that the kernel's OOM killer killed. It is not an eviction, whatever else happens to the pod.
 ///
-/// Where the kernel kills all processes of a cgroup at once (`memory.oom.group`), each has its own record with the
-/// same [`oom_group`](Self::oom_group). Fields that scenarios cannot set are filled in by the engine or the agent. The
-/// JSON form is that of the event line `oom_kill`.
+/// If the kernel kills all processes of a cgroup at once (`memory.oom.group`), each has its own record with
+/// the same [`oom_group`](Self::oom_group). The engine or the agent fills in the fields that scenarios cannot
+/// set. The JSON form is that of the event line `oom_kill`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all(deserialize = "camelCase"), deny_unknown_fields, default)]
 pub struct OomKill {
-    /// When the kernel chose the victim; if unknown, when it was learned. Records with the same time and the same
-    /// process are the same kill.
+    /// When the kernel chose the victim. If that is unknown, when the agent learned of the kill. Records with
+    /// the same time and the same process are the same kill.
     #[serde(skip_serializing)]
     pub at: Option<Timestamp>,
-    /// The victim's process; 0 if unknown: such a record is never a repeated one.
+    /// The victim's process id. 0 if unknown; such a record never counts as repeated.
     #[serde(rename(deserialize = "tgid"), skip_serializing_if = "is_zero")]
     pub pid: u32,
-    /// The thread of it that the kernel named.
+    /// The thread of the victim that the kernel named.
     #[serde(rename(deserialize = "pid"), skip_serializing)]
     pub tid: u32,
-    /// Its name as the kernel has it, at most 15 bytes; may hold anything.
+    /// The name of the victim in the kernel, at most 15 bytes. It may contain any characters.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub comm: Box<str>,
-    /// The victim's cgroup below the node's.
+    /// The victim's cgroup, relative to the node's cgroup.
     #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<Box<str>>,
-    /// Name of its container, else the start of its id.
+    /// The name of the victim's container, or the start of its id.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub container: Option<Box<str>>,
-    /// The runtime's id of the container: a restarted one has another.
+    /// The runtime's id of the container. A restarted container has another id.
     #[serde(rename(deserialize = "instance"), skip_serializing_if = "Option::is_none")]
     pub container_id: Option<Box<str>>,
-    /// Its pod, if the engine knows it.
+    /// The victim's pod, if the engine knows it.
     #[serde(flatten, skip_deserializing)]
     pub pod: Option<PodRef>,
-    /// UID of its pod as the API has it; `None` if it was in no pod or that is unknown.
+    /// The UID of the victim's pod in the API. None if the victim was in no pod or the pod is unknown.
     #[serde(rename(deserialize = "pod"), skip_serializing_if = "Option::is_none")]
     pub pod_uid: Option<Box<str>>,
-    /// Whose limit it was.
+    /// The scope of the memory limit.
     #[serde(rename(deserialize = "owner"))]
     pub limit_scope: LimitScope,
     /// The cgroup with that limit.
     #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
     pub limit_cgroup: Option<Box<str>>,
-    /// The scope was concluded from usage and limits, since the kernel did not say.
+    /// Whether the scope was inferred from usage and limits, because the kernel did not report it.
     pub inferred: bool,
-    /// What the victim was to its container.
+    /// The role of the victim in its container.
     #[serde(serialize_with = "role_name")]
     pub victim: OomVictimRole,
-    /// Id of the cgroup all of whose processes the kernel killed together.
+    /// The id of the cgroup whose processes the kernel killed together.
     #[serde(rename(deserialize = "group"), skip_serializing_if = "Option::is_none")]
     pub oom_group: Option<u64>,
     /// The processes that were killed together so far.
     #[serde(flatten, skip_deserializing)]
     pub group: Option<GroupKill>,
-    /// Usage of the cgroup with the limit, bytes.
+    /// The usage of the cgroup with the limit, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<u64>,
-    /// The limit, bytes.
+    /// The limit, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
-    /// Since when usage had been near the limit, if that was seen.
+    /// Since when the usage had been near the limit, if that was observed.
     #[serde(skip_serializing)]
     pub near_since: Option<Timestamp>,
-    /// How long usage had been near the limit, microseconds.
+    /// How long the usage had been near the limit, in microseconds.
     #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
     pub near_limit_us: Option<u64>,
-    /// The victim's anonymous memory, bytes.
+    /// The victim's anonymous memory, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub anon: Option<u64>,
-    /// Its resident file pages, bytes.
+    /// The victim's resident file pages, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<u64>,
-    /// Its resident shared memory, bytes.
+    /// The victim's resident shared memory, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shmem: Option<u64>,
-    /// What of it was swapped out, bytes.
+    /// The victim's swapped-out memory, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub swap: Option<u64>,
-    /// Its `oom_score_adj`.
+    /// The victim's `oom_score_adj`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oom_score_adj: Option<i32>,
     /// The process whose allocation failed.
     #[serde(rename(deserialize = "trigger"), skip_serializing_if = "Option::is_none")]
     pub trigger_pid: Option<u32>,
-    /// Its name.
+    /// The name of that process.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub trigger_comm: Box<str>,
-    /// Its cgroup below the node's.
+    /// The cgroup of that process, relative to the node's cgroup.
     #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
     pub trigger_cgroup: Option<Box<str>>,
     /// The backend or counter that reported the kill; empty in scenarios.
     #[serde(skip_deserializing, skip_serializing_if = "str::is_empty")]
     pub detected_by: &'static str,
-    /// How many kills it stands for, where only the kernel's counters show them.
+    /// The number of kills that the record stands for, if only the kernel's counters show them.
     #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
     pub unattributed: Option<u64>,
-    /// Kills in the pod so far, this one included.
+    /// The number of kills in the pod so far, including this one.
     #[serde(skip_deserializing)]
     pub kills_in_pod: u64,
-    /// The kernel's monotonic time of the kill, nanoseconds.
+    /// The kernel's monotonic time of the kill, in nanoseconds.
     #[serde(skip_deserializing)]
     pub mono_ns: u64,
     /// The decision by which the pod was being evicted.
     #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
     pub during_eviction: Option<u64>,
-    /// Since when the engine has been evicting the pod. Such a kill counts as a kill and as an eviction.
+    /// Since when the engine has been evicting the pod. Such a kill counts both as a kill and as an eviction.
     #[serde(skip)]
     pub evicting_since: Option<Timestamp>,
-    /// The record came before, and counts for nothing.
+    /// Whether the record repeats an earlier one. Repeated records are not counted.
     #[serde(skip)]
     pub repeated: bool,
 }
@@ -132,7 +132,7 @@ fn role_name<S: Serializer>(role: &OomVictimRole, serializer: S) -> Result<S::Ok
 }
 
 impl OomKill {
-    /// How many processes it is about.
+    /// Returns the number of processes that were killed.
     pub fn kills(&self) -> u64 {
         self.unattributed.or(self.group.as_ref().map(|group| group.kills)).unwrap_or(1)
     }
@@ -191,54 +191,54 @@ impl fmt::Display for OomKill {
 }
 
 crate::named_enum! {
-    /// Whose memory limit a kill was about.
+    /// The scope of the memory limit that led to a kill.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum LimitScope {
-        /// The container's.
+        /// The limit of the container.
         Container = "container",
-        /// The pod's.
+        /// The limit of the pod.
         Pod = "pod",
-        /// That of a QoS class.
+        /// The limit of a QoS class.
         Qos = "qos",
-        /// That of all pods together.
+        /// The limit of all pods together.
         Kubepods = "kubepods",
-        /// The machine itself, or the cgroup that stands for the node.
+        /// The memory of the machine, or the limit of the cgroup that represents the node.
         Node = "node",
-        /// That of another cgroup, such as a system service's.
+        /// The limit of another cgroup, such as that of a system service.
         Other = "other",
-        /// It is not known.
+        /// The scope is not known.
         #[default]
         Unknown = "unknown",
     }
 }
 
 crate::named_enum! {
-    /// What the victim was to its container.
+    /// The role of the victim in its container.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum OomVictimRole {
-        /// Its init process: the container ends with it.
+        /// The init process. The container ends with it.
         Main = "init",
-        /// Another process: the container may go on.
+        /// Another process. The container may continue.
         Child = "child",
-        /// It is not known.
+        /// The role is not known.
         #[default]
         Unknown = "unknown",
     }
 }
 
-/// Kubernetes allows 253 bytes for a name, and a runtime's id has 64.
-const LONGEST: usize = 256;
+/// The longest text that is stored, in bytes. Kubernetes allows 253 bytes for a name, and a runtime's id has 64.
+const MAX_TEXT_BYTES: usize = 256;
 
-/// The text, or as much of it as is kept.
+/// Returns the text, shortened to the length that is stored.
 pub(super) fn clip(text: &str) -> Box<str> {
     clipped(text).into()
 }
 
 /// As [`clip`], without a copy.
 pub(super) fn clipped(text: &str) -> &str {
-    &text[..text.floor_char_boundary(LONGEST)]
+    &text[..text.floor_char_boundary(MAX_TEXT_BYTES)]
 }
 
 #[cfg(test)]
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_in_one_line() {
+    fn group_kill_is_written_in_one_line() {
         let group = GroupKill { kills: 3, ..GroupKill::default() };
         assert_eq!(
             OomKill { group: Some(group), ..kill() }.to_string(),
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kill_says_for_how_long_the_limit_had_been_near() {
+    fn kill_text_shows_how_long_the_limit_had_been_near() {
         let kill =
             OomKill { usage: Some(1 << 30), limit: Some(1 << 30), near_limit_us: Some(2_034_900), ..kill() };
         let text = kill.to_string();
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kill_that_only_the_counters_show_in_one_line() {
+    fn unattributed_kills_are_written_in_one_line() {
         let counted =
             OomKill { unattributed: Some(2), cgroup: Some("/system.slice".into()), ..OomKill::default() };
         assert_eq!(counted.kills(), 2);
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_that_of_the_event_line_and_scenarios_set_what_they_know() {
+    fn kill_json_matches_the_event_line_and_scenario_kills_are_read() {
         let line = serde_json::to_value(OomKill {
             container_id: Some("4f1c".into()),
             pod_uid: Some("u".into()),

@@ -1,10 +1,12 @@
-//! OOM kills and the ends of containers: which process the kernel killed and by whose limit, and why each container
-//! ended. Kills are the kernel's, evictions are the agent's or the kubelet's; neither is ever taken for the other.
+//! OOM kills and terminations of containers: which process the kernel killed and for which limit, and why
+//! each container terminated. Kills are made by the kernel, evictions by the agent or the kubelet; a kill is
+//! never reported as an eviction, or an eviction as a kill.
 //!
-//! [`OomKill`] and [`ContainerEnded`] are inputs of the engine, which keeps an [`OomTracker`] and answers each record
-//! with an [`OomUpdate`]. The [`TerminationCause`] of an end is decided when everything is known of it, at the latest ten
-//! seconds after its first record, and is part of whatever decision is made then ([`ContainerTerminated`]). Records may
-//! be late, repeated or implausible: that is counted ([`AnomalyCounts`]) and does no harm.
+//! [`OomKill`] and [`ContainerEnded`] are inputs of the engine. The engine has an [`OomTracker`] and returns
+//! an [`OomUpdate`] for each record. The [`TerminationCause`] of a termination is decided when all of its
+//! records have arrived, at the latest ten seconds after the first one. It is part of the decision that is
+//! made at that time ([`ContainerTerminated`]). Records may be late, repeated or implausible: they are
+//! counted ([`AnomalyCounts`]) and do no harm.
 
 mod cause;
 mod group;

@@ -1,4 +1,5 @@
-//! An end whose cause is not decided yet, and which kills can have caused it: by the container, its instance, and the time.
+//! A termination whose cause is not decided yet, and the kills that can have caused it. They are matched by
+//! container, instance and time.
 
 use std::collections::BTreeSet;
 
@@ -9,24 +10,24 @@ use super::pod::KillEntry;
 use super::termination::{ContainerEnded, EndSeen, Evictor};
 use crate::time::Timestamp;
 
-/// How long a cause waits for records that are late: the kubelet writes a status one to three
-/// seconds after an end, and kills can be reported after it.
-pub(super) const SETTLE_NANOS: i64 = 10_000_000_000;
+/// How long a cause waits for late records: the kubelet writes a status one to three seconds after a
+/// termination, and kills can be reported after that.
+pub(super) const DECISION_DELAY_NANOS: i64 = 10_000_000_000;
 
-/// The API keeps whole seconds.
+/// Times in the API have whole seconds.
 const SECOND_NANOS: i64 = 1_000_000_000;
 
-/// Records without an instance are of the same end if they are no further apart.
+/// Records without an instance belong to the same termination if they are at most this far apart.
 const SAME_NANOS: i128 = 2_000_000_000;
 
-/// All that is known of one end.
+/// All that is known about one termination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PendingEnd {
     pub(super) container: Box<str>,
     pub(super) instance: Option<Box<str>>,
-    /// The earliest instant that a record names.
+    /// The earliest time that a record names.
     pub(super) at: Timestamp,
-    /// It was over by then.
+    /// The time by which the termination was over.
     pub(super) latest: Timestamp,
     pub(super) seen: BTreeSet<EndSeen>,
     pub(super) exit_code: Option<i32>,
@@ -34,12 +35,12 @@ pub(super) struct PendingEnd {
     pub(super) reason: Box<str>,
     pub(super) evicted_by: Option<Evictor>,
     pub(super) evicted_at: Option<Timestamp>,
-    /// When the cause is decided, whatever is missing.
+    /// When the cause is decided, even if records are missing.
     pub(super) due: Timestamp,
 }
 
 impl PendingEnd {
-    /// An end of which this is the first record, dated `at` and learned `now`.
+    /// Creates a termination from its first record, which is dated `at` and was received at `now`.
     pub(super) fn new(end: &ContainerEnded, at: Timestamp, now: Timestamp) -> Self {
         let mut open = Self {
             container: clip(&end.container),
@@ -52,14 +53,14 @@ impl PendingEnd {
             reason: Box::default(),
             evicted_by: None,
             evicted_at: None,
-            due: later(now, SETTLE_NANOS),
+            due: later(now, DECISION_DELAY_NANOS),
         };
-        open.learn(end, at);
+        open.add_record(end, at);
         open
     }
 
-    /// Takes in another record of the same end. What was known stays.
-    pub(super) fn learn(&mut self, end: &ContainerEnded, at: Timestamp) {
+    /// Adds another record of the same termination. Known values stay.
+    pub(super) fn add_record(&mut self, end: &ContainerEnded, at: Timestamp) {
         self.at = self.at.min(at);
         self.latest = self.latest.min(latest(end, at)).max(self.at);
         self.seen.insert(end.seen);
@@ -76,13 +77,13 @@ impl PendingEnd {
         }
     }
 
-    /// Whether a record dated `at` is of this end.
+    /// Returns whether a record dated `at` belongs to this termination.
     pub(super) fn is_same(&self, end: &ContainerEnded, at: Timestamp) -> bool {
         is_same(&self.container, self.instance.as_deref(), self.at, end, at)
     }
 }
 
-/// Whether a record is of an end of `container` that was at `then`.
+/// Returns whether a record belongs to a termination of `container` at `then`.
 pub(super) fn is_same(
     container: &str,
     instance: Option<&str>,
@@ -106,89 +107,91 @@ fn latest(end: &ContainerEnded, at: Timestamp) -> Timestamp {
     }
 }
 
-/// `at` and so much more, up to the end of time.
+/// Returns `at` plus `nanos`, at most the latest possible time.
 fn later(at: Timestamp, nanos: i64) -> Timestamp {
     at.checked_add(jiff::SignedDuration::from_nanos(nanos)).unwrap_or(Timestamp::MAX)
 }
 
-/// So long before an end a kill may have been its cause, where nothing names the container's
-/// instance or the victim's part in it.
+/// How long before a termination a kill may have been its cause, if no record names the container's instance
+/// or the victim's role.
 const NEAR_NANOS: i128 = 10_000_000_000;
 
-/// As [`NEAR_NANOS`] for an init process: with much memory to give back it takes its time to die.
+/// As [`NEAR_NANOS`], for an init process: with much memory to free, it takes long to exit.
 const MAIN_NEAR_NANOS: i128 = 30_000_000_000;
 
-/// The clock may be set between a kill and the end that it caused.
+/// The tolerance for a change of the clock between a kill and the termination that it caused.
 const SKEW_NANOS: i128 = 1_000_000_000;
 
-/// Exit code of a process that died by SIGKILL: 128 + 9.
+/// The exit code of a process that SIGKILL ended: 128 + 9.
 pub(super) const EXIT_BY_KILL: i32 = 137;
 pub(super) const SIGKILL: i32 = 9;
 
 impl PendingEnd {
-    /// Whether this kill, by this explanation, can have been the cause.
-    pub(super) fn is_by(&self, kill: &KillEntry, explanation: Explanation) -> bool {
-        if kill.spent {
+    /// Returns whether a kill can have been the cause, by this explanation.
+    pub(super) fn can_be_caused_by(&self, kill: &KillEntry, explanation: Explanation) -> bool {
+        if kill.consumed {
             return false;
         }
         match explanation {
-            Explanation::MainProcessKilled => self.main_killed(kill),
+            Explanation::MainProcessKilled => self.is_kill_of_main_process(kill),
             Explanation::GroupKilled => {
-                kill.group.is_some() && self.is_of_it(kill) && self.near(kill, NEAR_NANOS)
+                kill.group.is_some() && self.contains_victim_of(kill) && self.is_near(kill, NEAR_NANOS)
             }
             Explanation::ProcessKilled => {
                 kill.victim == OomVictimRole::Unknown
-                    && self.may_be_of_it(kill)
-                    && self.near(kill, NEAR_NANOS)
+                    && self.may_contain_victim_of(kill)
+                    && self.is_near(kill, NEAR_NANOS)
             }
             Explanation::ChildKilled => {
-                kill.victim == OomVictimRole::Child && self.is_of_it(kill) && self.near(kill, NEAR_NANOS)
+                kill.victim == OomVictimRole::Child
+                    && self.contains_victim_of(kill)
+                    && self.is_near(kill, NEAR_NANOS)
             }
             _ => false,
         }
     }
 
-    /// Whether this is the kill of the main process that ended.
-    pub(super) fn main_killed(&self, kill: &KillEntry) -> bool {
+    /// Returns whether the kill is that of the main process that ended.
+    pub(super) fn is_kill_of_main_process(&self, kill: &KillEntry) -> bool {
         let named = self.instance.is_some() && self.instance == kill.instance;
         kill.victim == OomVictimRole::Main
-            && !kill.spent
-            && self.is_of_it(kill)
-            && (named && self.not_before(kill) || self.near(kill, MAIN_NEAR_NANOS))
+            && !kill.consumed
+            && self.contains_victim_of(kill)
+            && (named && self.is_not_before_kill(kill) || self.is_near(kill, MAIN_NEAR_NANOS))
     }
 
-    /// Whether the victim was in this container, in this instance of it as far as that is known.
-    pub(super) fn is_of_it(&self, kill: &KillEntry) -> bool {
+    /// Returns whether the victim was in this container, and in this instance of it as far as that is known.
+    pub(super) fn contains_victim_of(&self, kill: &KillEntry) -> bool {
         match (&self.instance, &kill.instance) {
             (Some(own), Some(victims)) => own == victims,
             _ => kill.container.as_deref() == Some(&*self.container),
         }
     }
 
-    pub(super) fn any_of_it(&self, kills: &[KillEntry]) -> bool {
-        kills.iter().any(|kill| !kill.spent && self.is_of_it(kill))
+    pub(super) fn contains_any_victim_of(&self, kills: &[KillEntry]) -> bool {
+        kills.iter().any(|kill| !kill.consumed && self.contains_victim_of(kill))
     }
 
-    /// As [`Self::is_of_it`], and a victim whose container is not known may have been in this one
-    /// if it died by SIGKILL.
-    pub(super) fn may_be_of_it(&self, kill: &KillEntry) -> bool {
-        let nowhere = kill.container.is_none() && kill.instance.is_none();
-        self.is_of_it(kill) || (nowhere && self.died_by_kill())
+    /// As [`Self::contains_victim_of`]. In addition, a victim whose container is unknown may have been in this
+    /// one if the container ended by SIGKILL.
+    pub(super) fn may_contain_victim_of(&self, kill: &KillEntry) -> bool {
+        let is_unlocated = kill.container.is_none() && kill.instance.is_none();
+        self.contains_victim_of(kill) || (is_unlocated && self.ended_by_sigkill())
     }
 
-    /// Whether the main process died by SIGKILL, as far as that is known.
-    pub(super) fn died_by_kill(&self) -> bool {
+    /// Returns whether the main process ended by SIGKILL, as far as that is known.
+    pub(super) fn ended_by_sigkill(&self) -> bool {
         match self.signal {
             Some(signal) => signal == SIGKILL,
             None => self.exit_code == Some(EXIT_BY_KILL),
         }
     }
 
-    fn not_before(&self, kill: &KillEntry) -> bool {
+    fn is_not_before_kill(&self, kill: &KillEntry) -> bool {
         kill.at.as_nanosecond() <= self.latest.as_nanosecond() + SKEW_NANOS
     }
 
-    fn near(&self, kill: &KillEntry, nanos: i128) -> bool {
-        self.not_before(kill) && self.at.as_nanosecond() - kill.at.as_nanosecond() <= nanos
+    fn is_near(&self, kill: &KillEntry, nanos: i128) -> bool {
+        self.is_not_before_kill(kill) && self.at.as_nanosecond() - kill.at.as_nanosecond() <= nanos
     }
 }

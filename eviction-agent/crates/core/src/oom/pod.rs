@@ -1,4 +1,4 @@
-//! The kills and ends of one pod.
+//! The OOM kills and terminations of one pod.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,45 +17,46 @@ use super::status_mismatch::{ContainerStatusMismatch, FoundCause};
 use super::termination::{ContainerEnded, EndSeen};
 use super::termination::{ContainerRef, ContainerTerminated, Evidence};
 
-/// Kills remembered for the cause of the next end. A container in which children are killed
-/// over and over pushes out the oldest of them, never a main process while there is a child.
-const RECENT: usize = 64;
+/// The number of kills that are kept for the cause of the next termination. One more drops the oldest kill of
+/// a child. The kill of a main process is only dropped if there is no kill of a child.
+const MAX_RECENT_KILLS: usize = 64;
 
-/// Ends whose cause is not decided yet; one more settles the oldest.
-const OPEN: usize = 16;
+/// The number of terminations whose cause is not decided yet. With one more, the cause of the oldest is
+/// decided.
+const MAX_OPEN_ENDS: usize = 16;
 
-/// Settled ends that are remembered, so that a late record of the same end is known as such.
-const CLOSED: usize = 32;
+/// The number of decided terminations that are kept, so that a late record of one of them is recognized.
+const MAX_CLOSED_ENDS: usize = 32;
 
-/// What the engine keeps of a kill.
+/// What the engine stores of a kill.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct KillEntry {
-    /// When.
+    /// The time of the kill.
     pub at: Timestamp,
-    /// The victim's process.
+    /// The victim's process id.
     #[serde(rename = "tgid")]
     pub pid: u32,
-    /// Its name.
+    /// The victim's name.
     pub comm: Box<str>,
-    /// Its container, if known.
+    /// The victim's container, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub container: Option<Box<str>>,
-    /// The runtime's id of that, if known.
+    /// The runtime's id of the container, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instance: Option<Box<str>>,
-    /// Whose limit it was.
+    /// The scope of the memory limit.
     #[serde(rename = "limit_owner")]
     pub limit_scope: LimitScope,
-    /// Whether that was concluded.
+    /// Whether the scope was inferred.
     pub inferred: bool,
-    /// What the victim was.
+    /// The role of the victim in its container.
     pub victim: OomVictimRole,
-    /// The group that was killed as a whole.
+    /// The id of the cgroup that was killed as a whole.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<u64>,
-    /// It explains an end that was reported before.
+    /// Whether the kill belongs to a termination that was already reported.
     #[serde(skip)]
-    pub(super) spent: bool,
+    pub(super) consumed: bool,
 }
 
 impl KillEntry {
@@ -70,7 +71,7 @@ impl KillEntry {
             inferred: kill.inferred,
             victim: kill.victim,
             group: kill.oom_group,
-            spent: false,
+            consumed: false,
         }
     }
 }
@@ -78,59 +79,61 @@ impl KillEntry {
 /// An eviction that the engine decided on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StartedEviction {
-    /// When it was decided.
+    /// When the eviction was decided.
     pub(super) at: Timestamp,
-    /// When it was given up, if it was: what ended before that may well have ended by it.
+    /// When the eviction failed, if it did. A container that terminated before that may have been ended by
+    /// the eviction.
     pub(super) until: Option<Timestamp>,
 }
 
 impl StartedEviction {
-    /// Whether it was under way at some instant from `at` to `latest`.
+    /// Returns whether the eviction was in progress at some time from `at` to `latest`.
     pub(super) fn covers(&self, at: Timestamp, latest: Timestamp) -> bool {
         self.at <= latest && self.until.is_none_or(|until| at <= until && self.at < until)
     }
 
-    /// Whether it is under way.
-    pub(super) fn is_on(&self) -> bool {
+    /// Returns whether the eviction is in progress.
+    pub(super) fn is_in_progress(&self) -> bool {
         self.until.is_none()
     }
 }
 
-/// What happened to one pod.
+/// The history of one pod.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PodOomHistory {
     pub(super) known: Option<Arc<KnownPod>>,
-    /// When its last event came.
+    /// When the last event arrived.
     pub(super) last_event: Timestamp,
     pub(super) eviction: Option<StartedEviction>,
-    /// Processes that the kernel killed in it.
+    /// The number of processes of the pod that the kernel killed.
     pub(super) kills: u64,
     recent: Vec<KillEntry>,
     open: Vec<PendingEnd>,
     closed: VecDeque<ClosedEnd>,
 }
 
-/// An end with a cause.
+/// A termination whose cause is decided.
 #[derive(Clone, Debug)]
 struct ClosedEnd {
     container: Box<str>,
     instance: Option<Box<str>>,
     at: Timestamp,
-    /// What was found, until the container's status comes.
+    /// The cause that was found, while the container's status is still missing.
     awaits_status: Option<FoundCause>,
 }
 
-/// What a record of an end was to what is known.
+/// The result of adding a record of a termination.
 pub(super) enum EndRecord {
-    /// It is part of an end whose cause is not decided yet.
+    /// The record belongs to a termination whose cause is not decided yet.
     Noted,
-    /// The cause was decided before. How the container's status differs from it, if this is the status.
+    /// The cause was decided before. If the record is the container's status, the value is how it differs
+    /// from the cause.
     Late(Option<Box<ContainerStatusMismatch>>),
 }
 
 impl ClosedEnd {
-    /// Whether the victim was in what ended.
-    fn had(&self, kill: &KillEntry) -> bool {
+    /// Returns whether the victim was in the terminated container.
+    fn contained_victim_of(&self, kill: &KillEntry) -> bool {
         match (&self.instance, &kill.instance) {
             (Some(own), Some(victims)) => own == victims,
             _ => kill.at <= self.at && kill.container.as_deref() == Some(&*self.container),
@@ -143,28 +146,28 @@ impl PodOomHistory {
         Self { known, ..Self::default() }
     }
 
-    /// How many ends wait for a cause.
+    /// Returns the number of terminations whose cause is not decided yet.
     pub(super) fn open_ends(&self) -> usize {
         self.open.len()
     }
 
-    /// Takes in a kill. True if the cause of the end that it may have caused was decided before.
-    pub(super) fn kill(&mut self, mut killed: KillEntry) -> bool {
+    /// Adds a kill. Returns true if the cause of the termination that it may have caused was decided before.
+    pub(super) fn add_kill(&mut self, mut killed: KillEntry) -> bool {
         self.kills = self.kills.saturating_add(1);
-        if self.recent.len() >= RECENT {
+        if self.recent.len() >= MAX_RECENT_KILLS {
             let child = self.recent.iter().position(|kill| kill.victim == OomVictimRole::Child);
             self.recent.remove(child.unwrap_or(0));
         }
-        let late = self.closed.iter().any(|closed| closed.had(&killed));
-        killed.spent = late;
+        let late = self.closed.iter().any(|closed| closed.contained_victim_of(&killed));
+        killed.consumed = late;
         self.recent.push(killed);
         late
     }
 
-    /// Takes in a record of an end.
-    pub(super) fn end(&mut self, end: &ContainerEnded, at: Timestamp, now: Timestamp) -> EndRecord {
+    /// Adds a record of a termination.
+    pub(super) fn add_end(&mut self, end: &ContainerEnded, at: Timestamp, now: Timestamp) -> EndRecord {
         if let Some(open) = self.open.iter_mut().find(|open| open.is_same(end, at)) {
-            open.learn(end, at);
+            open.add_record(end, at);
             return EndRecord::Noted;
         }
         let is_same = |closed: &&mut ClosedEnd| {
@@ -191,28 +194,33 @@ impl PodOomHistory {
         ContainerRef { pod: known.map(|known| PodRef::from(&known.pod)), pod_uid: uid.into(), name, id }
     }
 
-    /// Decides the causes that are due, in the order in which the ends came.
-    pub(super) fn settle(&mut self, now: Timestamp, uid: &str, settled: &mut Vec<ContainerTerminated>) {
-        let mut surplus = self.open.len().saturating_sub(OPEN);
+    /// Decides the causes that are due, in the order in which the terminations were reported.
+    pub(super) fn decide_causes(
+        &mut self,
+        now: Timestamp,
+        uid: &str,
+        decided: &mut Vec<ContainerTerminated>,
+    ) {
+        let mut surplus = self.open.len().saturating_sub(MAX_OPEN_ENDS);
         let mut index = 0;
         while let Some(end) = self.open.get(index) {
             if surplus > 0 || end.due <= now || is_complete(end, &self.recent) {
                 surplus = surplus.saturating_sub(1);
                 let end = self.open.remove(index);
-                settled.push(self.close(end, uid));
+                decided.push(self.decide_cause(end, uid));
             } else {
                 index += 1;
             }
         }
     }
 
-    /// When the next cause is decided, whatever comes.
+    /// Returns when the next cause is decided at the latest.
     pub(super) fn due(&self) -> Option<Timestamp> {
         self.open.iter().map(|end| end.due).min()
     }
 
-    /// Decides the cause.
-    fn close(&mut self, end: PendingEnd, uid: &str) -> ContainerTerminated {
+    /// Decides the cause of a termination.
+    fn decide_cause(&mut self, end: PendingEnd, uid: &str) -> ContainerTerminated {
         let evidence = self.evidence(&end);
         let causes = attribute(&end, &mut self.recent, self.eviction);
         let found = FoundCause::of(&causes, &evidence);
@@ -228,7 +236,7 @@ impl PodOomHistory {
             reason: end.reason,
             evidence,
         };
-        if self.closed.len() >= CLOSED {
+        if self.closed.len() >= MAX_CLOSED_ENDS {
             self.closed.pop_front();
         }
         self.closed.push_back(ClosedEnd {
@@ -240,12 +248,12 @@ impl PodOomHistory {
         terminated
     }
 
-    /// All that speaks of this end, in order of time.
+    /// Returns all evidence of a termination, in order of time.
     fn evidence(&self, end: &PendingEnd) -> Vec<Evidence> {
         let started = self.eviction.filter(|started| started.covers(end.at, end.latest));
         let mut evidence = Vec::new();
         evidence.extend(started.map(|started| Evidence::AgentEvicts { at: started.at }));
-        let kills = self.recent.iter().filter(|kill| !kill.spent && end.may_be_of_it(kill));
+        let kills = self.recent.iter().filter(|kill| !kill.consumed && end.may_contain_victim_of(kill));
         evidence.extend(kills.cloned().map(|kill| Evidence::KernelKills(Box::new(kill))));
         evidence.sort_by_key(Evidence::at);
         if let Some(by) = end.evicted_by {

@@ -1,7 +1,7 @@
 //! Compares a container's own status with the cause that was found for its termination.
 //!
-//! The cause joins the kernel's kills, the agent's evictions and the pod's status, and waits for each
-//! of them up to ten seconds. A status that comes later changes no cause; it is compared all the same.
+//! The cause combines the kernel's kills, the agent's evictions and the pod's status, and waits up to ten
+//! seconds for each of them. A status that arrives later does not change the cause, but is still compared.
 
 #[cfg(test)]
 mod tests;
@@ -12,29 +12,29 @@ use serde::{Deserialize, Serialize};
 
 use super::cause::{AttributedCause, Explanation, OOM_KILLED, TerminationCause};
 use super::pending::{EXIT_BY_KILL, SIGKILL};
-use super::termination::{ContainerRef, Evidence, words};
+use super::termination::{ContainerRef, Evidence, cause_text};
 
 crate::named_enum! {
-    /// How a status and a cause differ, or what in the status is easily taken for something else.
+    /// How a status differs from a cause, or what in the status is easily misread.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum MismatchKind {
-        /// `OOMKilled`, and no kill was seen.
+        /// The status is `OOMKilled`, but no kill was seen.
         NoKillSeen = "no_kill_seen",
-        /// `OOMKilled`, but what was killed was a child; the init process survived it.
+        /// The status is `OOMKilled`, but only a child was killed, and the init process survived.
         OnlyAChildKilled = "only_a_child_killed",
-        /// The kernel killed it, and the status says something else.
+        /// The kernel killed the container, but the status has another reason.
         KillNotInStatus = "kill_not_in_status",
-        /// A child was killed, of which the status says nothing.
+        /// A child was killed, which the status does not show.
         ChildNotInStatus = "child_not_in_status",
-        /// Exit code 137, which was the end of an eviction's grace period and no OOM kill.
+        /// The exit code is 137, but it comes from the end of an eviction's grace period and not from an OOM kill.
         KilledByEviction = "killed_by_eviction",
-        /// Exit code 137, which was no OOM kill.
+        /// The exit code is 137, but it does not come from an OOM kill.
         KilledByOtherProcess = "killed_by_other_process",
     }
 }
 
-/// The two fields that event lines have of a mismatch.
+/// The two fields of a mismatch in event lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct ExplainedMismatch {
     mismatch: MismatchKind,
@@ -42,7 +42,7 @@ pub struct ExplainedMismatch {
 }
 
 impl MismatchKind {
-    /// As a sentence.
+    /// Returns the mismatch as a sentence.
     pub fn text(self) -> &'static str {
         match self {
             Self::NoKillSeen => "the status says OOMKilled, but no kill by the kernel was seen",
@@ -60,13 +60,14 @@ impl MismatchKind {
         }
     }
 
-    /// With its sentence.
+    /// Returns the mismatch with its sentence.
     pub fn explained(self) -> ExplainedMismatch {
         ExplainedMismatch { mismatch: self, mismatch_explanation: self.text() }
     }
 }
 
-/// A status that came late and differs. The JSON form is that of the event line `container_status_mismatch`.
+/// A status that arrived late and differs from the cause. The JSON form is that of the event line
+/// `container_status_mismatch`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ContainerStatusMismatch {
     /// The container.
@@ -86,7 +87,7 @@ fn write_explained<S: serde::Serializer>(mismatch: &MismatchKind, serializer: S)
 
 impl fmt::Display for ContainerStatusMismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (container, cause, text) = (&self.container, words(self.cause), self.mismatch.text());
+        let (container, cause, text) = (&self.container, cause_text(self.cause), self.mismatch.text());
         write!(f, "{container} terminated: {cause}; its status came later and differs: {text}")
     }
 }
@@ -96,17 +97,17 @@ impl fmt::Display for ContainerStatusMismatch {
 pub(super) struct FoundCause {
     /// The cause.
     pub(super) cause: TerminationCause,
-    /// An eviction had a part in it.
+    /// Whether an eviction is among the causes.
     evicted: bool,
-    /// The kernel was seen to kill it.
+    /// Whether an OOM kill that was seen is among the causes.
     oom_killed: bool,
-    /// The kernel was seen to kill any process of it.
+    /// Whether the kernel was seen to kill any process of the container.
     any_kill: bool,
 }
 
 impl FoundCause {
     pub(super) fn of(causes: &[AttributedCause], evidence: &[Evidence]) -> Self {
-        let any = |is_it: fn(&AttributedCause) -> bool| causes.iter().any(is_it);
+        let any = |predicate: fn(&AttributedCause) -> bool| causes.iter().any(predicate);
         Self {
             cause: causes.first().map_or(TerminationCause::Other, |first| first.cause),
             evicted: any(|it| {
@@ -119,16 +120,16 @@ impl FoundCause {
         }
     }
 
-    /// How a status (`state.terminated`) differs from what was found.
+    /// Returns how a status (`state.terminated`) differs from what was found.
     pub(super) fn compare(
         self,
         reason: &str,
         exit_code: Option<i32>,
         signal: Option<i32>,
     ) -> Option<MismatchKind> {
-        let says_oom = reason == OOM_KILLED;
+        let status_says_oom = reason == OOM_KILLED;
         let by_sigkill = signal.map_or(exit_code == Some(EXIT_BY_KILL), |signal| signal == SIGKILL);
-        match (says_oom, self.oom_killed, self.any_kill) {
+        match (status_says_oom, self.oom_killed, self.any_kill) {
             (true, true, _) => None,
             (true, false, true) => Some(MismatchKind::OnlyAChildKilled),
             (true, false, false) => Some(MismatchKind::NoKillSeen),

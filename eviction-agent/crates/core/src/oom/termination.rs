@@ -1,4 +1,4 @@
-//! A container that terminated, and why: a part of decisions and records, and an event line.
+//! A terminated container and the cause: a part of decisions and records, and an event line.
 
 use std::fmt;
 
@@ -12,18 +12,18 @@ use super::status_mismatch::MismatchKind;
 use crate::pod::PodRef;
 use crate::time::Timestamp;
 
-/// A container by its pod, name and id.
+/// A container, by its pod, name and id.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ContainerRef {
-    /// Its pod, if the engine knows it.
+    /// The pod of the container, if the engine knows it.
     #[serde(flatten)]
     pub pod: Option<PodRef>,
-    /// UID of the pod.
+    /// The UID of the pod.
     pub pod_uid: Box<str>,
-    /// Its name, else the start of its id.
+    /// The name of the container, or the start of its id.
     #[serde(rename = "container")]
     pub name: Box<str>,
-    /// The runtime's id of it.
+    /// The runtime's id of the container.
     #[serde(rename = "container_id", skip_serializing_if = "Option::is_none")]
     pub id: Option<Box<str>>,
 }
@@ -38,31 +38,31 @@ impl fmt::Display for ContainerRef {
     }
 }
 
-/// A container that terminated, and why. The JSON form is that of the event line `container_terminated`.
+/// A terminated container and the cause. The JSON form is that of the event line `container_terminated`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ContainerTerminated {
     /// The container.
     #[serde(flatten)]
     pub container: ContainerRef,
-    /// The cause is the first of these; the others happened to it as well before it was gone, in this order.
-    /// Never empty.
+    /// The first one is the cause. The others also happened to the container before it terminated, in this
+    /// order. Never empty.
     #[serde(flatten, serialize_with = "write_causes")]
     pub causes: Vec<AttributedCause>,
-    /// When it terminated, as near as is known.
+    /// When the container terminated, as precisely as is known.
     pub finished_at: Timestamp,
-    /// Its exit code.
+    /// The exit code.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
-    /// The signal that its init process died by.
+    /// The signal that ended the init process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_signal: Option<i32>,
     /// `state.terminated.reason`; empty if unknown.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub reason: Box<str>,
-    /// How the container's status differs from the cause, if it is known and does.
+    /// How the container's status differs from the cause, if the status is known and differs.
     #[serde(flatten, serialize_with = "write_mismatch")]
     pub mismatch: Option<MismatchKind>,
-    /// What is known about it, in order of time.
+    /// The evidence of the termination, in order of time.
     #[serde(flatten, serialize_with = "write_evidence")]
     pub evidence: Vec<Evidence>,
 }
@@ -73,28 +73,28 @@ pub struct ContainerTerminated {
 pub enum Evidence {
     /// The engine decided to evict the pod.
     AgentEvicts {
-        /// When.
+        /// The time of the decision.
         at: Timestamp,
     },
-    /// The kernel killed a process that was in it or may have been.
+    /// The kernel killed a process that was, or may have been, in the container.
     KernelKills(Box<KillEntry>),
-    /// The pod is on record as evicted.
+    /// The eviction of the pod is on record.
     EvictionOnRecord {
-        /// By whom.
+        /// The evictor.
         by: Evictor,
-        /// Since when.
+        /// Since when the eviction is on record.
         #[serde(skip_serializing_if = "Option::is_none")]
         at: Option<Timestamp>,
     },
-    /// Its end was seen.
+    /// The termination was observed.
     Ended {
-        /// Where.
+        /// Where it was observed.
         seen: EndSeen,
     },
 }
 
 impl Evidence {
-    /// When it was, where that is known.
+    /// Returns the time of the observation, if it is known.
     pub fn at(&self) -> Option<Timestamp> {
         match self {
             Self::AgentEvicts { at } => Some(*at),
@@ -106,17 +106,17 @@ impl Evidence {
 }
 
 impl ContainerTerminated {
-    /// Why it terminated.
+    /// Returns the cause of the termination.
     pub fn cause(&self) -> TerminationCause {
         self.causes.first().map_or(TerminationCause::Other, |cause| cause.cause)
     }
 
-    /// What else happened to it before it was gone, in order.
+    /// Returns what else happened to the container before it terminated, in order.
     pub fn contributing(&self) -> impl Iterator<Item = TerminationCause> {
         self.causes.iter().skip(1).map(|cause| cause.cause)
     }
 
-    /// Whose limit it was, if an OOM kill had a part in it.
+    /// Returns the scope of the memory limit, if an OOM kill is among the causes.
     pub fn limit_scope(&self) -> Option<LimitScope> {
         self.causes.iter().find_map(|cause| cause.limit_scope)
     }
@@ -164,7 +164,7 @@ fn write_evidence<S: Serializer>(evidence: &[Evidence], serializer: S) -> Result
 impl fmt::Display for ContainerTerminated {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let cause = self.cause();
-        write!(f, "{} terminated: {}", self.container, words(cause))?;
+        write!(f, "{} terminated: {}", self.container, cause_text(cause))?;
         if let Some(scope) = self.limit_scope().filter(|_| cause == TerminationCause::OomKilled) {
             write!(f, " at the limit of the {}", scope.name())?;
         }
@@ -177,7 +177,7 @@ impl fmt::Display for ContainerTerminated {
         if !self.reason.is_empty() {
             write!(f, "; status reason {}", self.reason)?;
         }
-        let contributing: Vec<_> = self.contributing().map(words).collect();
+        let contributing: Vec<_> = self.contributing().map(cause_text).collect();
         if !contributing.is_empty() {
             write!(f, "; contributing: {}", contributing.join(", "))?;
         }
@@ -188,50 +188,50 @@ impl fmt::Display for ContainerTerminated {
     }
 }
 
-/// A cause as text.
-pub(super) fn words(cause: TerminationCause) -> String {
+/// Returns the name of a cause with spaces.
+pub(super) fn cause_text(cause: TerminationCause) -> String {
     cause.name().replace('_', " ")
 }
 
-/// A container ended. Several records may be about the same end, each with what its source knows:
-/// the container's cgroup that went away, and the pod's status some seconds later.
+/// A container terminated. Several records may be about the same termination, each with what its source
+/// knows: the removal of the container's cgroup, and the pod's status some seconds later.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ContainerEnded {
-    /// When it ended, as near as the source knows; the API keeps whole seconds. If not known,
-    /// when it was learned.
+    /// When the container terminated, as precisely as the source knows. Times in the API have whole seconds.
+    /// If it is not known, the time of the input counts.
     pub at: Option<Timestamp>,
-    /// Uid of the pod as the API has it.
+    /// The UID of the pod in the API.
     pub pod: Box<str>,
-    /// Name of the container, else the start of its id.
+    /// The name of the container, or the start of its id.
     pub container: Box<str>,
-    /// The runtime's id of it: a restarted container has another.
+    /// The runtime's id of the container. A restarted container has another id.
     pub instance: Option<Box<str>>,
-    /// Where it was seen.
+    /// Where the termination was observed.
     pub seen: EndSeen,
-    /// `state.terminated.exitCode`. A process that died by a signal has 128 and its number.
+    /// `state.terminated.exitCode`. For a process that a signal ended, it is 128 plus the number of the signal.
     pub exit_code: Option<i32>,
-    /// The signal that its main process died by.
+    /// The signal that ended the main process.
     pub signal: Option<i32>,
-    /// `state.terminated.reason`, such as `OOMKilled`; empty if not known. It is the runtime's
-    /// word, which says so as well when a child was killed long before.
+    /// `state.terminated.reason`, such as `OOMKilled`; empty if unknown. The runtime also reports `OOMKilled`
+    /// if only a child was killed, long before.
     pub reason: Box<str>,
-    /// What is on record to have evicted the pod. What the engine decided itself it knows anyway.
+    /// What has evicted the pod, if that is on record. The engine knows its own decisions anyway.
     pub evicted_by: Option<Evictor>,
-    /// Since when that is on record.
+    /// Since when the eviction is on record.
     pub evicted_at: Option<Timestamp>,
 }
 
-/// Where the end of a container was seen.
+/// Where the termination of a container was observed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EndSeen {
-    /// The pod's status says so.
+    /// In the pod's status.
     #[default]
     Status,
-    /// Its cgroup is gone.
+    /// The container's cgroup was removed.
     Cgroup,
-    /// Its main process is gone.
+    /// The main process has exited.
     Process,
 }
 
@@ -239,7 +239,7 @@ pub enum EndSeen {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Evictor {
-    /// This agent, maybe before it was started anew.
+    /// This agent, possibly before a restart.
     Agent,
     /// The kubelet: the pod's `status.reason` is `Evicted`.
     Kubelet,
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_termination_in_one_line() {
+    fn termination_is_written_in_one_line() {
         let mut ended = terminated();
         assert_eq!(
             ended.to_string(),
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_that_of_the_event_line() {
+    fn termination_json_matches_the_event_line() {
         let mut ended = terminated();
         let json = serde_json::to_string(&ended).unwrap();
         assert_eq!(

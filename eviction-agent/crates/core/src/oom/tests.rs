@@ -9,14 +9,14 @@ use crate::signal::Signal::MemoryAvailable;
 mod evicted;
 mod random;
 
-/// An engine, and what it reported of kills and ends.
-struct Watcher {
+/// An engine, with the kills and terminations that it reported.
+struct CountingEngine {
     engine: Engine,
     kills: u64,
     ends: Vec<TerminationCause>,
 }
 
-impl Watcher {
+impl CountingEngine {
     fn count(&mut self, decision: Decision) -> Decision {
         if let DecisionKind::Oom(OomUpdate::Kill(kill)) = &decision.kind {
             self.kills += u64::from(!kill.repeated);
@@ -30,7 +30,7 @@ impl Watcher {
     }
 }
 
-impl std::ops::Deref for Watcher {
+impl std::ops::Deref for CountingEngine {
     type Target = Engine;
 
     fn deref(&self) -> &Engine {
@@ -38,16 +38,16 @@ impl std::ops::Deref for Watcher {
     }
 }
 
-impl std::ops::DerefMut for Watcher {
+impl std::ops::DerefMut for CountingEngine {
     fn deref_mut(&mut self) -> &mut Engine {
         &mut self.engine
     }
 }
 
-fn watcher() -> Watcher {
+fn counting_engine() -> CountingEngine {
     let pods = set(vec![pod("a", "10"), pod("b", "10")]);
     let engine = engine(policy(vec![hard(MemoryAvailable, "100")]), &pods);
-    Watcher { engine, kills: 0, ends: Vec::new() }
+    CountingEngine { engine, kills: 0, ends: Vec::new() }
 }
 
 fn kill(pid: u32, victim: OomVictimRole) -> OomKill {
@@ -80,30 +80,32 @@ fn cgroup() -> ContainerEnded {
     ContainerEnded { seen: EndSeen::Cgroup, exit_code: None, ..status("", 0) }
 }
 
-fn killed(watcher: &mut Watcher, seconds: i64, kill: OomKill) -> Decision {
-    let decision = step(watcher, seconds, Event::OomKill(Box::new(kill)));
-    watcher.count(decision)
+fn killed(engine: &mut CountingEngine, seconds: i64, kill: OomKill) -> Decision {
+    let decision = step(engine, seconds, Event::OomKill(Box::new(kill)));
+    engine.count(decision)
 }
 
-fn ended(watcher: &mut Watcher, seconds: i64, end: ContainerEnded) -> Decision {
-    let decision = step(watcher, seconds, Event::ContainerEnded(Box::new(end)));
-    watcher.count(decision)
+fn ended(engine: &mut CountingEngine, seconds: i64, end: ContainerEnded) -> Decision {
+    let decision = step(engine, seconds, Event::ContainerEnded(Box::new(end)));
+    engine.count(decision)
 }
 
 fn evict_a(engine: &mut Engine, seconds: i64) {
-    let look = snapshot(node(50, 900, at(seconds)), &[memory_of("a", 400), memory_of("b", 5)]);
-    let decision = step(engine, seconds, Event::Sample(look));
+    let sample = snapshot(node(50, 900, at(seconds)), &[memory_of("a", 400), memory_of("b", 5)]);
+    let decision = step(engine, seconds, Event::Sample(sample));
     assert_eq!(crate::fixture::victims(&decision)[0].0, "a");
 }
 
-/// What comes when nothing comes any more.
-fn later(watcher: &mut Watcher) -> Vec<ContainerTerminated> {
-    let decision = step(watcher, 10_000, Event::SampleFailed(crate::reading::UnknownReason::Absent));
-    watcher.count(decision).ended
+/// Returns the terminations that are reported once no more records arrive.
+fn remaining_terminations(engine: &mut CountingEngine) -> Vec<ContainerTerminated> {
+    let decision = step(engine, 10_000, Event::SampleFailed(crate::reading::UnknownReason::Absent));
+    engine.count(decision).ended
 }
 
-/// The one cause, with its explanation and what else happened.
-fn only(ended: &[ContainerTerminated]) -> (TerminationCause, Explanation, Option<TerminationCause>) {
+/// Returns the cause of the only termination, its explanation, and the first contributing cause.
+fn only_termination(
+    ended: &[ContainerTerminated],
+) -> (TerminationCause, Explanation, Option<TerminationCause>) {
     let [ended] = ended else { panic!("not one termination: {ended:?}") };
     (ended.cause(), ended.causes[0].explanation, ended.contributing().next())
 }
@@ -113,15 +115,15 @@ fn eviction_failed(uid: &str) -> Event {
 }
 
 #[test]
-fn in_a_pod_of_one_container_its_limit_and_the_pods_come_to_the_same() {
-    // Which of the two is met first is chance: both are the same, and the pod's group has the sandbox's
-    // memory charged to it as well.
+fn single_container_pod_has_the_same_cause_for_both_limit_scopes() {
+    // Which of the two limits is met first is chance: both have the same value, and the memory of the sandbox
+    // is also charged to the pod's cgroup.
     let attributed = |limit_scope: LimitScope, victim: OomVictimRole, reason: &str, exit_code: i32| {
-        let mut engine = watcher();
+        let mut engine = counting_engine();
         killed(&mut engine, 1, OomKill { limit_scope, ..kill(7, victim) });
         let mut ends = ended(&mut engine, 2, status(reason, exit_code)).ended;
-        ends.extend(later(&mut engine));
-        let cause = only(&ends);
+        ends.extend(remaining_terminations(&mut engine));
+        let cause = only_termination(&ends);
         let owners: Vec<_> = ends[0].causes.iter().map(|cause| cause.limit_scope).collect();
         let expected = (cause.0 == TerminationCause::OomKilled).then_some(limit_scope);
         assert_eq!(owners, [expected]);
@@ -140,20 +142,23 @@ fn in_a_pod_of_one_container_its_limit_and_the_pods_come_to_the_same() {
 }
 
 #[test]
-fn the_main_process_killed_is_the_containers_end() {
-    let mut engine = watcher();
+fn killed_main_process_ends_the_container() {
+    let mut engine = counting_engine();
     assert!(killed(&mut engine, 1, kill(7, OomVictimRole::Main)).ended.is_empty());
     let decision = ended(&mut engine, 2, status("OOMKilled", 137));
-    assert_eq!(only(&decision.ended), (TerminationCause::OomKilled, Explanation::MainProcessKilled, None));
+    assert_eq!(
+        only_termination(&decision.ended),
+        (TerminationCause::OomKilled, Explanation::MainProcessKilled, None)
+    );
     assert_eq!(decision.ended[0].causes[0].limit_scope, Some(LimitScope::Container));
     assert_eq!(decision.ended[0].container.pod.as_ref().unwrap().to_string(), "default/pod-a");
-    assert!(later(&mut engine).is_empty(), "published once");
+    assert!(remaining_terminations(&mut engine).is_empty(), "published once");
 }
 
 #[test]
 fn the_order_of_the_records_does_not_matter() {
-    type Tell = fn(&mut Watcher);
-    let records: [Tell; 3] = [
+    type AddRecord = fn(&mut CountingEngine);
+    let records: [AddRecord; 3] = [
         |engine| {
             let kill = OomKill { at: Some(at(1)), ..kill(7, OomVictimRole::Main) };
             killed(engine, 5, kill);
@@ -166,71 +171,83 @@ fn the_order_of_the_records_does_not_matter() {
         },
     ];
     for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
-        let mut engine = watcher();
+        let mut engine = counting_engine();
         for record in order {
             records[record](&mut engine);
         }
-        later(&mut engine);
+        remaining_terminations(&mut engine);
         assert_eq!((&*engine.ends, engine.kills), (&[TerminationCause::OomKilled][..], 1), "{order:?}");
     }
 }
 
 #[test]
-fn a_child_killed_ends_no_container() {
-    let mut engine = watcher();
+fn killed_child_does_not_end_the_container() {
+    let mut engine = counting_engine();
     killed(&mut engine, 1, kill(8, OomVictimRole::Child));
-    assert!(later(&mut engine).is_empty());
+    assert!(remaining_terminations(&mut engine).is_empty());
     assert_eq!((engine.kills, engine.ends.len()), (1, 0));
 }
 
 #[test]
-fn a_shell_that_fails_because_its_child_was_killed_ended_by_it() {
-    let mut engine = watcher();
+fn failure_of_a_shell_is_attributed_to_the_kill_of_its_child() {
+    let mut engine = counting_engine();
     killed(&mut engine, 1, kill(8, OomVictimRole::Child));
     ended(&mut engine, 2, status("OOMKilled", 137));
-    let ends = later(&mut engine);
-    assert_eq!(only(&ends), (TerminationCause::OomKilled, Explanation::ChildKilled, None));
+    let ends = remaining_terminations(&mut engine);
+    assert_eq!(only_termination(&ends), (TerminationCause::OomKilled, Explanation::ChildKilled, None));
     assert!(ends[0].causes[0].explanation.is_inferred());
 }
 
 #[test]
-fn a_runtime_that_blames_a_childs_kill_of_long_ago_is_not_believed() {
-    let mut engine = watcher();
+fn child_kill_of_long_ago_is_not_the_cause_despite_the_status() {
+    let mut engine = counting_engine();
     killed(&mut engine, 1, kill(8, OomVictimRole::Child));
     ended(&mut engine, 3600, status("OOMKilled", 1));
-    assert_eq!(only(&later(&mut engine)), (TerminationCause::Other, Explanation::OnlyAChildLongBefore, None));
+    assert_eq!(
+        only_termination(&remaining_terminations(&mut engine)),
+        (TerminationCause::Other, Explanation::OnlyAChildLongBefore, None)
+    );
 }
 
 #[test]
-fn an_end_without_a_failure_was_not_caused_by_a_childs_kill() {
-    let mut engine = watcher();
+fn exit_code_zero_is_not_attributed_to_a_child_kill() {
+    let mut engine = counting_engine();
     killed(&mut engine, 1, kill(8, OomVictimRole::Child));
     ended(&mut engine, 2, status("Completed", 0));
-    assert_eq!(only(&later(&mut engine)), (TerminationCause::Other, Explanation::Exited, None));
+    assert_eq!(
+        only_termination(&remaining_terminations(&mut engine)),
+        (TerminationCause::Other, Explanation::Exited, None)
+    );
 }
 
 #[test]
 fn exit_137_alone_is_no_oom_kill() {
-    let mut engine = watcher();
+    let mut engine = counting_engine();
     ended(&mut engine, 1, status("Error", 137));
-    assert_eq!(only(&later(&mut engine)), (TerminationCause::Other, Explanation::KilledBySomebodyElse, None));
+    assert_eq!(
+        only_termination(&remaining_terminations(&mut engine)),
+        (TerminationCause::Other, Explanation::KilledBySomebodyElse, None)
+    );
 }
 
 #[test]
-fn the_runtimes_word_counts_where_nobody_watched() {
-    let mut engine = watcher();
+fn status_oom_killed_counts_if_no_kill_was_observed() {
+    let mut engine = counting_engine();
     ended(&mut engine, 1, status("OOMKilled", 137));
-    let ends = later(&mut engine);
-    assert_eq!(only(&ends), (TerminationCause::OomKilled, Explanation::RuntimeSays, None));
+    let ends = remaining_terminations(&mut engine);
+    assert_eq!(only_termination(&ends), (TerminationCause::OomKilled, Explanation::RuntimeSays, None));
     assert_eq!(ends[0].causes[0].limit_scope, Some(LimitScope::Unknown));
 }
 
 #[test]
-fn a_victim_of_an_unknown_kind_just_before_is_an_inferred_cause() {
-    let mut engine = watcher();
+fn recent_kill_of_a_victim_with_unknown_role_is_an_inferred_cause() {
+    let mut engine = counting_engine();
     killed(&mut engine, 1, kill(8, OomVictimRole::Unknown));
     ended(&mut engine, 2, cgroup());
-    assert_eq!(only(&later(&mut engine)), (TerminationCause::OomKilled, Explanation::ProcessKilled, None));
+    assert_eq!(
+        only_termination(&remaining_terminations(&mut engine)),
+        (TerminationCause::OomKilled, Explanation::ProcessKilled, None)
+    );
     killed(
         &mut engine,
         10_100,
@@ -239,18 +256,18 @@ fn a_victim_of_an_unknown_kind_just_before_is_an_inferred_cause() {
     let end = ContainerEnded { instance: Some("i2".into()), ..status("Error", 137) };
     ended(&mut engine, 10_101, end);
     let ends = step(&mut engine, 20_000, Event::SampleFailed(crate::reading::UnknownReason::Absent)).ended;
-    assert_eq!(only(&ends), (TerminationCause::OomKilled, Explanation::ProcessKilled, None));
+    assert_eq!(only_termination(&ends), (TerminationCause::OomKilled, Explanation::ProcessKilled, None));
 }
 
 #[test]
-fn a_restarted_container_has_ends_of_its_own() {
-    let mut engine = watcher();
+fn each_instance_of_a_restarted_container_gets_its_own_cause() {
+    let mut engine = counting_engine();
     killed(&mut engine, 1, kill(7, OomVictimRole::Main));
     ended(&mut engine, 1, status("OOMKilled", 137));
     killed(&mut engine, 4, OomKill { container_id: Some("i2".into()), ..kill(7, OomVictimRole::Main) });
     ended(&mut engine, 4, ContainerEnded { instance: Some("i2".into()), ..status("OOMKilled", 137) });
     ended(&mut engine, 5, ContainerEnded { instance: Some("i3".into()), ..status("Error", 1) });
-    later(&mut engine);
+    remaining_terminations(&mut engine);
     assert_eq!(
         (engine.ends_of(TerminationCause::OomKilled), engine.ends_of(TerminationCause::Other)),
         (2, 1)
@@ -258,8 +275,8 @@ fn a_restarted_container_has_ends_of_its_own() {
 }
 
 #[test]
-fn a_restart_without_ids_is_not_blamed_on_the_kill_that_ended_the_last_one() {
-    let mut engine = watcher();
+fn kill_explains_only_the_first_of_two_terminations_without_ids() {
+    let mut engine = counting_engine();
     let nameless =
         |seconds| OomKill { at: Some(at(seconds)), container_id: None, ..kill(7, OomVictimRole::Main) };
     let end =
@@ -267,7 +284,7 @@ fn a_restart_without_ids_is_not_blamed_on_the_kill_that_ended_the_last_one() {
     killed(&mut engine, 1, nameless(1));
     ended(&mut engine, 1, end(1, 137));
     ended(&mut engine, 5, end(5, 1));
-    later(&mut engine);
+    remaining_terminations(&mut engine);
     assert_eq!(
         (engine.ends_of(TerminationCause::OomKilled), engine.ends_of(TerminationCause::Other)),
         (1, 1)
@@ -275,27 +292,27 @@ fn a_restart_without_ids_is_not_blamed_on_the_kill_that_ended_the_last_one() {
 }
 
 #[test]
-fn repeated_and_late_records_count_for_nothing() {
-    let mut engine = watcher();
+fn repeated_and_late_records_count_as_anomalies() {
+    let mut engine = counting_engine();
     for seconds in [1, 3] {
         killed(&mut engine, seconds, OomKill { at: Some(at(1)), ..kill(7, OomVictimRole::Main) });
     }
     for _ in 0..3 {
         ended(&mut engine, 3, ContainerEnded { at: Some(at(1)), ..status("OOMKilled", 137) });
     }
-    later(&mut engine);
+    remaining_terminations(&mut engine);
     ended(&mut engine, 10_001, status("Error", 1));
     killed(&mut engine, 10_002, kill(9, OomVictimRole::Main));
     assert_eq!((engine.kills, engine.ends.len()), (2, 1));
-    let odd = engine.oom().anomalies();
-    assert_eq!((odd.repeated_kills, odd.late_ends, odd.late_kills), (1, 3, 1));
+    let anomalies = engine.oom().anomalies();
+    assert_eq!((anomalies.repeated_kills, anomalies.late_ends, anomalies.late_kills), (1, 3, 1));
 }
 
-/// How a status differs that comes after the cause was decided by the end of the cgroup alone.
+/// Returns the mismatch of a status that arrives after the cause was decided by the removal of the cgroup alone.
 fn late_mismatch(status: ContainerEnded) -> Option<MismatchKind> {
-    let mut engine = watcher();
+    let mut engine = counting_engine();
     ended(&mut engine, 2, cgroup());
-    assert_eq!(later(&mut engine)[0].mismatch, None, "there is no status yet");
+    assert_eq!(remaining_terminations(&mut engine)[0].mismatch, None, "there is no status yet");
     let mut mismatch = |seconds| {
         let DecisionKind::Oom(OomUpdate::End(update)) = ended(&mut engine, seconds, status.clone()).kind
         else {
@@ -310,19 +327,19 @@ fn late_mismatch(status: ContainerEnded) -> Option<MismatchKind> {
 }
 
 #[test]
-fn a_late_status_is_compared_as_one_in_time() {
+fn late_status_has_the_same_mismatch_as_one_in_time() {
     for (reason, exit_code) in [("OOMKilled", 137), ("Error", 137), ("Completed", 0)] {
-        let mut engine = watcher();
+        let mut engine = counting_engine();
         ended(&mut engine, 2, status(reason, exit_code));
-        let in_time = later(&mut engine)[0].mismatch;
-        // What the runtime says alone is a cause, but no kill that was seen.
+        let in_time = remaining_terminations(&mut engine)[0].mismatch;
+        // The runtime's reason alone is a cause, but not a kill that was seen.
         let late = late_mismatch(status(reason, exit_code));
         assert_eq!(in_time, late, "{reason} {exit_code}");
     }
 }
 
 #[test]
-fn a_late_status_is_compared_with_its_own_container_alone() {
+fn late_status_is_compared_only_with_its_own_container() {
     let killed = || ContainerEnded { at: Some(at(2)), ..status("Error", 137) };
     assert!(late_mismatch(killed()).is_some());
     assert_eq!(late_mismatch(ContainerEnded { pod: "b".into(), ..killed() }), None);
@@ -334,47 +351,50 @@ fn a_late_status_is_compared_with_its_own_container_alone() {
 }
 
 #[test]
-fn kills_of_which_nobody_saw_the_victim_each_count() {
-    let mut engine = watcher();
+fn kills_without_a_process_id_each_count() {
+    let mut engine = counting_engine();
     for _ in 0..2 {
         killed(&mut engine, 1, OomKill { at: Some(at(1)), ..kill(0, OomVictimRole::Unknown) });
     }
     assert_eq!((engine.kills, engine.oom().anomalies().repeated_kills), (2, 0));
     let decision = ended(&mut engine, 2, ContainerEnded { exit_code: Some(137), ..cgroup() });
     assert!(decision.ended.is_empty());
-    assert_eq!(only(&later(&mut engine)), (TerminationCause::OomKilled, Explanation::ProcessKilled, None));
+    assert_eq!(
+        only_termination(&remaining_terminations(&mut engine)),
+        (TerminationCause::OomKilled, Explanation::ProcessKilled, None)
+    );
 }
 
 #[test]
-fn a_process_id_that_is_used_again_is_another_kill() {
-    let mut engine = watcher();
+fn reused_process_id_counts_as_another_kill() {
+    let mut engine = counting_engine();
     killed(&mut engine, 1, kill(7, OomVictimRole::Child));
     killed(&mut engine, 2, kill(7, OomVictimRole::Child));
     assert_eq!(engine.kills, 2);
 }
 
 #[test]
-fn kills_outside_of_pods_and_in_unknown_ones_are_counted() {
-    let mut engine = watcher();
-    let nowhere = OomKill {
+fn kills_outside_of_pods_and_in_unknown_pods_are_counted() {
+    let mut engine = counting_engine();
+    let outside_pods = OomKill {
         pod_uid: None,
         container: None,
         limit_scope: LimitScope::Other,
         ..kill(7, OomVictimRole::Unknown)
     };
-    killed(&mut engine, 1, nowhere);
-    let ghost = OomKill { pod_uid: Some("ghost".into()), ..kill(8, OomVictimRole::Main) };
-    let decision = killed(&mut engine, 2, ghost);
-    let DecisionKind::Oom(OomUpdate::Kill(ghost)) = decision.kind else { panic!() };
-    assert_eq!((engine.kills, ghost.kills_in_pod), (2, 1));
+    killed(&mut engine, 1, outside_pods);
+    let unknown_pod = OomKill { pod_uid: Some("ghost".into()), ..kill(8, OomVictimRole::Main) };
+    let decision = killed(&mut engine, 2, unknown_pod);
+    let DecisionKind::Oom(OomUpdate::Kill(unknown_pod)) = decision.kind else { panic!() };
+    assert_eq!((engine.kills, unknown_pod.kills_in_pod), (2, 1));
     ended(&mut engine, 3, ContainerEnded { container: "".into(), instance: None, ..cgroup() });
     let anomalies = engine.oom().anomalies();
     assert_eq!((anomalies.unknown_pods, anomalies.nameless_ends), (1, 1));
 }
 
 #[test]
-fn a_group_kill_has_all_its_victims() {
-    let mut engine = watcher();
+fn group_kill_counts_all_its_victims() {
+    let mut engine = counting_engine();
     let member = |pid, victim| OomKill { oom_group: Some(42), ..kill(pid, victim) };
     killed(&mut engine, 1, member(10, OomVictimRole::Child));
     killed(&mut engine, 1, member(11, OomVictimRole::Unknown));
@@ -386,8 +406,8 @@ fn a_group_kill_has_all_its_victims() {
     assert_eq!(pods, ["default/pod-a"; 3]);
     let decision = ended(&mut engine, 2, cgroup());
     assert!(decision.ended.is_empty(), "its status may still come");
-    let ends = later(&mut engine);
-    assert_eq!(only(&ends), (TerminationCause::OomKilled, Explanation::GroupKilled, None));
+    let ends = remaining_terminations(&mut engine);
+    assert_eq!(only_termination(&ends), (TerminationCause::OomKilled, Explanation::GroupKilled, None));
     let kills = |it: &&Evidence| matches!(it, Evidence::KernelKills(_));
     assert_eq!(ends[0].evidence.iter().filter(kills).count(), 3);
     assert_eq!(engine.kills, 3);
@@ -401,9 +421,9 @@ fn a_group_kill_has_all_its_victims() {
 }
 
 #[test]
-fn it_is_forgotten_an_hour_after_the_pod_is_gone() {
+fn pod_history_is_dropped_an_hour_after_the_pod_was_removed() {
     let kills_in_pod = |forgotten_after| {
-        let mut engine = watcher();
+        let mut engine = counting_engine();
         killed(&mut engine, 1, kill(7, OomVictimRole::Main));
         step(&mut engine, 2, Event::Pods(set(vec![pod("b", "10")])));
         step(&mut engine, forgotten_after, Event::Pods(set(vec![pod("b", "10")])));
@@ -415,8 +435,8 @@ fn it_is_forgotten_an_hour_after_the_pod_is_gone() {
 }
 
 #[test]
-fn a_clock_that_goes_back_delays_a_cause_and_nothing_else() {
-    let mut engine = watcher();
+fn clock_set_back_only_delays_a_cause() {
+    let mut engine = counting_engine();
     ended(&mut engine, 500, status("Error", 1));
     assert!(
         step(&mut engine, 1, Event::SampleFailed(crate::reading::UnknownReason::Absent)).ended.is_empty()
@@ -425,12 +445,12 @@ fn a_clock_that_goes_back_delays_a_cause_and_nothing_else() {
     assert_eq!(engine.oom().anomalies().from_the_future, 1);
     let DecisionKind::Oom(OomUpdate::Kill(kill)) = decision.kind else { panic!() };
     assert_eq!(kill.at, Some(at(1)));
-    assert_eq!(later(&mut engine).len(), 1);
+    assert_eq!(remaining_terminations(&mut engine).len(), 1);
 }
 
 #[test]
-fn a_flood_of_pods_and_containers_stays_within_bounds_and_every_end_gets_its_cause() {
-    let mut engine = watcher();
+fn flood_of_pods_is_bounded_and_every_termination_gets_a_cause() {
+    let mut engine = counting_engine();
     let mut causes = 0;
     for n in 0..5_000u32 {
         let (uid, container) = (format!("u{}", n % 2_500), format!("{n}{}", "x".repeat(10_000)));
@@ -444,7 +464,7 @@ fn a_flood_of_pods_and_containers_stays_within_bounds_and_every_end_gets_its_cau
         causes += ended(&mut engine, 1, end).ended.len();
     }
     assert!(engine.oom().anomalies().forgotten >= 2_500 - 1_024);
-    let ends = later(&mut engine);
+    let ends = remaining_terminations(&mut engine);
     assert!(ends.iter().all(|end| end.container.name.len() <= 256));
     causes += ends.len();
     assert_eq!(causes, 5_000);
@@ -452,9 +472,9 @@ fn a_flood_of_pods_and_containers_stays_within_bounds_and_every_end_gets_its_cau
 }
 
 #[test]
-fn a_record_has_kill_and_end() {
+fn records_contain_the_kill_and_the_termination() {
     use crate::record::DecisionRecord;
-    let mut engine = watcher();
+    let mut engine = counting_engine();
     evict_a(&mut engine, 1);
     let kill = OomKill {
         usage: Some(64 << 20),

@@ -1,4 +1,4 @@
-//! The pods of the node, with everything that can be known about one before an evaluation.
+//! The pods of the node, with everything that is known about each before an evaluation.
 
 mod protection;
 mod requests;
@@ -26,29 +26,29 @@ use crate::signal::Resource;
 use crate::units::{Nanos, Quantity};
 use crate::work::step;
 
-/// A pod and what follows from its specification alone.
+/// A pod and the values that are derived from it and the policy.
 #[derive(Clone, Debug)]
 pub struct KnownPod {
     /// The pod.
     pub pod: Pod,
-    /// Its names, for those that outlive this.
+    /// The names of the pod, shared with values that outlive this one.
     pub name: Arc<PodName>,
-    /// Must never be evicted.
+    /// Whether the pod must never be evicted.
     pub critical: bool,
-    /// Has neither requests nor limits that count.
+    /// Whether the pod has neither requests nor limits that count.
     pub best_effort: bool,
-    /// What it may use of the local disk.
+    /// The limits of the pod's local storage.
     pub limits: LocalLimits,
-    /// What ranking needs.
+    /// The values that ranking needs.
     pub rank: RankFacts,
-    /// Whether and when it may be evicted at all.
+    /// Whether and when the pod may be evicted at all.
     pub protection: PodProtection,
-    /// By which gates this was worked out.
+    /// The feature gates that the values are based on.
     pub gates: Gates,
 }
 
 impl KnownPod {
-    /// Works out the facts. They hold for this policy; another one needs them anew.
+    /// Derives the values of a pod under this policy. Under another policy they must be derived again.
     pub fn new(pod: Pod, policy: &Policy) -> Self {
         let (gates, rules) = (policy.gates, &policy.rules);
         let protection = PodProtection::of(&pod, rules);
@@ -64,7 +64,7 @@ impl KnownPod {
         }
     }
 
-    /// Whether the facts are those that this policy makes of the pod.
+    /// Returns whether the values are those that this policy derives from the pod.
     pub fn holds_under(&self, policy: &Policy) -> bool {
         let rules = &policy.rules;
         self.gates == policy.gates
@@ -72,32 +72,32 @@ impl KnownPod {
             && self.protection == PodProtection::of(&self.pod, rules)
     }
 
-    /// What it requests of a resource, zero if nothing.
+    /// Returns the pod's request of a resource, zero if there is none.
     pub fn request(&self, resource: Resource) -> Quantity {
         pod_request(&self.pod, resource.name(), self.gates, self.rank.enhanced)
     }
 }
 
-/// What ranking asks of a pod.
+/// The values of a pod that ranking needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankFacts {
-    /// When its turn is, whatever it uses.
+    /// The eviction order of the pod, whatever its usage.
     pub order: EvictionOrder,
     /// `spec.priority`, 0 if absent.
     pub priority: i32,
-    /// Nothing would bring it back, so that its like go before.
+    /// Whether no controller would recreate the pod. Similar pods with a controller are evicted first.
     pub without_controller: bool,
-    /// What its annotation asks for among its like, from -100 to 100: lower goes first.
+    /// The priority hint of the pod's annotation, from -100 to 100. Among similar pods, lower is evicted first.
     pub hint: i8,
-    /// Ranked by the enhanced profile: a value that is absent is not known, instead of 0; inodes
-    /// are held against requested inodes, instead of requested bytes; a pod goes for a disk only
-    /// if that frees something.
+    /// Whether the enhanced profile ranks the pod: an absent value is unknown instead of 0; inodes are
+    /// compared with requested inodes instead of requested bytes; a pod is evicted for a disk only if that
+    /// frees something.
     pub enhanced: bool,
-    /// Requested bytes of memory.
+    /// The requested memory, in bytes.
     pub memory: Nanos,
-    /// Requested bytes of local storage.
+    /// The requested local storage, in bytes.
     pub storage: Nanos,
-    /// Requested inodes: a pod may name such a resource, though nobody grants it.
+    /// The requested inodes. A pod may request such a resource, although no node provides it.
     pub inodes: Nanos,
 }
 
@@ -121,20 +121,20 @@ impl RankFacts {
 }
 
 #[expect(clippy::disallowed_types, reason = "only ever looked up, and its hasher has no seed")]
-type PlacesByUid = std::collections::HashMap<Box<str>, u32, BuildHasherDefault<DefaultHasher>>;
+type IndexByUid = std::collections::HashMap<Box<str>, u32, BuildHasherDefault<DefaultHasher>>;
 
-/// The active pods in an order of their own, each at its *index*. Made when pods come or go.
+/// The active pods in a fixed order, each with an *index*. Created again when pods are added or removed.
 #[derive(Clone, Debug, Default)]
 pub struct PodSet {
     pods: Vec<Arc<KnownPod>>,
     uid_order: Vec<u32>,
     limited: Vec<u32>,
-    by_uid: PlacesByUid,
+    by_uid: IndexByUid,
     repeated: Vec<(u32, u32)>,
 }
 
 impl PodSet {
-    /// Takes the pods in the given order. A uid may occur twice; both share its statistics.
+    /// Creates a set with the pods in the given order. A uid may occur twice; both pods share its statistics.
     pub fn new(pods: Vec<Arc<KnownPod>>) -> Self {
         let mut set = Self { pods, ..Self::default() };
         for (index, known) in (0..).zip(&set.pods) {
@@ -152,44 +152,44 @@ impl PodSet {
         set
     }
 
-    /// How many there are.
+    /// Returns the number of pods.
     pub fn len(&self) -> usize {
         self.pods.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.pods.is_empty()
     }
 
-    /// All of them, by index.
+    /// Returns all pods, by index.
     pub fn pods(&self) -> &[Arc<KnownPod>] {
         &self.pods
     }
 
-    /// The pod at an index.
+    /// Returns the pod at an index.
     pub fn get(&self, index: u32) -> Option<&KnownPod> {
         step();
         self.pods.get(index as usize).map(|known| &**known)
     }
 
-    /// The first index of a uid.
+    /// Returns the first index of a uid.
     pub fn index_of(&self, uid: &str) -> Option<u32> {
         step();
         self.by_uid.get(uid).copied()
     }
 
-    /// By index, where the pod stands when all are sorted by uid, then index.
+    /// Returns for each index the position of the pod when all pods are sorted by uid, then index.
     pub fn uid_order(&self) -> &[u32] {
         &self.uid_order
     }
 
-    /// The indices of the pods with limits of their local storage, in order.
+    /// Returns the indices of the pods with limits of their local storage, in order.
     pub(crate) fn limited(&self) -> &[u32] {
         &self.limited
     }
 
-    /// Indices whose uid occurs earlier, with its first index.
+    /// Returns the indices of pods whose uid occurs earlier, each with the first index of that uid.
     pub(crate) fn repeated(&self) -> &[(u32, u32)] {
         &self.repeated
     }

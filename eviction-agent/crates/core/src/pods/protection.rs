@@ -1,5 +1,5 @@
-//! Whether and when a pod may be evicted, as far as it follows from the pod and the policy: its
-//! annotations, its priority, the operator's rules, and what its eviction counts against.
+//! Whether and when a pod may be evicted, as far as it follows from the pod and the policy: its annotations,
+//! its priority, the operator's rules, and the key of its rate limits.
 
 use std::sync::Arc;
 
@@ -11,55 +11,57 @@ use crate::policy::preferences::{Protection, ProtectionRule, RateLimitScope};
 use crate::sorted_map::SortedMap;
 use crate::time::Timestamp;
 
-/// When it is a pod's turn to be evicted. All of one turn go before any of the next.
+/// The eviction order of a pod. All pods of one order are evicted before any of the next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EvictionOrder {
     /// Before all others.
     First,
-    /// As it ranks.
+    /// In the order of the ranking.
     #[default]
     Normal,
     /// After all others.
     Last,
-    /// It opted out; if it goes at all then after all that did not.
+    /// The pod opted out. If it is evicted at all, then after all pods that did not.
     OptedOut,
-    /// It does not go.
+    /// The pod is not evicted.
     Never,
 }
 
 /// Whether and when a pod may be evicted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodProtection {
-    /// When its turn is.
+    /// The eviction order of the pod.
     pub order: EvictionOrder,
-    /// The index in `policy.protection` of the rule that fits.
+    /// The index in `policy.protection` of the rule that matches the pod.
     pub rule: Option<usize>,
-    /// No controller would bring it back, and it has not consented.
+    /// Whether no controller would recreate the pod, and its annotations do not allow its eviction.
     pub without_controller: bool,
-    /// What its annotation asks for among its like, from -100 to 100: lower goes first.
+    /// The priority hint of the pod's annotation, from -100 to 100. Among similar pods, lower is evicted first.
     pub hint: i8,
-    /// With whose evictions its own is counted. Shared, so that to remember it takes no memory.
+    /// The key under which the pod's eviction counts against rate limits. Shared, so that storing it does not
+    /// allocate.
     pub rate_limit_key: Arc<RateLimitKey>,
-    /// Its annotations that say nothing.
+    /// The pod's annotations that are ignored.
     pub ignored: Vec<IgnoredAnnotation>,
 }
 
 impl PodProtection {
-    /// What a pod and the rules say. Nobody is protected in the kubelet's profile.
+    /// Returns the protection of a pod under the rules. In the kubelet's profile no pod is protected.
     ///
-    /// The operator's `never` is the last word, then the pod's opt-out. A rule that fits also
-    /// beats a pod's wish to go after others, so that nobody escapes `first` by an annotation.
+    /// A rule with the order `Never` takes precedence, then the pod's opt-out. Any matching rule also takes
+    /// precedence over a pod's wish to be evicted after others, so that no pod escapes `First` by an
+    /// annotation.
     pub(crate) fn of(pod: &Pod, rules: &Rules) -> Self {
-        let account = Arc::new(RateLimitKey::of(pod));
+        let rate_limit_key = Arc::new(RateLimitKey::of(pod));
         let Some(preferences) = &rules.preferences else {
-            return Self { rate_limit_key: account, ..Self::default() };
+            return Self { rate_limit_key, ..Self::default() };
         };
-        let PodAnnotations { opts_out, allows_eviction: consents, prefers_to_stay, hint, ignored } =
+        let PodAnnotations { opts_out, allows_eviction, prefers_to_stay, hint, ignored } =
             PodAnnotations::of(&pod.annotations);
-        let rule = preferences.protection.iter().position(|rule| fits(rule, pod));
-        let table = rule.and_then(|index| preferences.protection.get(index)).map(|rule| rule.order);
-        let turn = match table {
+        let rule = preferences.protection.iter().position(|rule| rule_matches(rule, pod));
+        let configured = rule.and_then(|index| preferences.protection.get(index)).map(|rule| rule.order);
+        let order = match configured {
             Some(Protection::Never) => EvictionOrder::Never,
             _ if opts_out => EvictionOrder::OptedOut,
             Some(Protection::First) => EvictionOrder::First,
@@ -67,37 +69,40 @@ impl PodProtection {
             None if prefers_to_stay => EvictionOrder::Last,
             Some(Protection::Normal) | None => EvictionOrder::Normal,
         };
-        let bare = pod.owner.is_none() && !consents;
-        Self { order: turn, rule, without_controller: bare, hint, rate_limit_key: account, ignored }
+        let without_controller = pod.owner.is_none() && !allows_eviction;
+        Self { order, rule, without_controller, hint, rate_limit_key, ignored }
     }
 }
 
-/// Whether all conditions that a rule gives fit. The configuration has checked that it gives one.
-fn fits(rule: &ProtectionRule, pod: &Pod) -> bool {
+/// Returns whether all conditions of a rule match. The configuration has checked that it has at least one.
+fn rule_matches(rule: &ProtectionRule, pod: &Pod) -> bool {
     let ProtectionRule { namespaces, selector, priority_classes, order: _ } = rule;
-    let one_of = |names: &[String], name: &str| names.is_empty() || names.iter().any(|one| one == name);
-    one_of(namespaces, &pod.namespace)
-        && one_of(priority_classes, &pod.priority_class)
+    let is_empty_or_contains =
+        |names: &[String], name: &str| names.is_empty() || names.iter().any(|one| one == name);
+    is_empty_or_contains(namespaces, &pod.namespace)
+        && is_empty_or_contains(priority_classes, &pod.priority_class)
         && selector.as_ref().is_none_or(|selector| selector.matches(&pod.labels))
 }
 
-/// Where the kubelet has a pod from. Present and other than `api`: a static pod.
+/// The annotation with the source from which the kubelet has a pod. If it is present and not `api`, the pod
+/// is static.
 pub(super) const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
-/// Present: the API server's image of a static pod.
+/// The annotation of a mirror pod, which represents a static pod in the API server.
 pub(super) const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
-/// On a static pod: the uid that its cgroup carries, which is not the one that the API shows.
+/// The annotation of a static pod with the uid in its cgroup's name. It differs from the uid in the API.
 pub(super) const CONFIG_HASH: &str = "kubernetes.io/config.hash";
 
-/// The uid by which the cgroup of a static pod is known, if this is the API server's image of one: there
-/// both annotations say it (`pkg/kubelet/pod/mirror_client.go: CreateMirrorPod`). Anybody may write
-/// one of them on a pod of his own, which makes it no other pod.
+/// Returns the uid in the cgroup's name of a static pod, if this is its mirror pod. A mirror pod has that uid
+/// in both annotations (`pkg/kubelet/pod/mirror_client.go: CreateMirrorPod`). Users may set one of them on
+/// their own pods, which does not make these mirror pods.
 pub fn mirrored_uid(pod: &Pod) -> Option<&str> {
     let hash = pod.annotations.get(CONFIG_HASH)?;
     (pod.annotations.get(CONFIG_MIRROR)? == hash).then_some(hash)
 }
 
-/// A pod of the API server as the kubelet has it, which notes by itself where it has pods from
-/// (`pkg/kubelet/config/config.go: updatePodsFunc`): what the object says of that is anybody's word.
+/// Returns a pod from the API server as the kubelet has it. The kubelet sets the source annotation itself
+/// (`pkg/kubelet/config/config.go: updatePodsFunc`), so a value in the object, which any user may have set,
+/// is removed.
 pub fn from_api(mut pod: Pod) -> Pod {
     if pod.annotations.contains_key(CONFIG_SOURCE) {
         let others = pod.annotations.iter().filter(|(key, _)| *key != CONFIG_SOURCE);
@@ -106,7 +111,7 @@ pub fn from_api(mut pod: Pod) -> Pod {
     pod
 }
 
-/// Whether anything depends on the annotation. Others are not kept: a pod may have 256 KiB of them.
+/// Returns whether anything depends on an annotation. Others are not stored: a pod may have 256 KiB of them.
 pub fn is_used_annotation(annotation: &str) -> bool {
     [
         CONFIG_SOURCE,
@@ -120,112 +125,113 @@ pub fn is_used_annotation(annotation: &str) -> bool {
     .contains(&annotation)
 }
 
-/// `"false"`: the pod is not evicted. `"true"`: it may be, although nothing would bring it back.
+/// `"false"`: the pod is not evicted. `"true"`: the pod may be evicted, although no controller would recreate it.
 pub const EVICT: &str = "eviction-agent.io/evict";
-/// A whole number from -100 to 100, lower goes first, as with a pod's priority: when the pod
-/// goes among those of its standing and priority.
+/// An integer from -100 to 100. Among pods of the same class and priority, lower is evicted first, as with a
+/// pod's priority.
 pub const PRIORITY_HINT: &str = "eviction-agent.io/priority-hint";
-/// The descheduler's: the pod may be evicted, although checks speak against it. Its presence
-/// counts, whatever its value: `evictions/utils.go: HaveEvictAnnotation`.
+/// An annotation of the descheduler: the pod may be evicted, even if checks forbid it. For the descheduler
+/// its presence counts, whatever its value: `evictions/utils.go: HaveEvictAnnotation`.
 pub const DESCHEDULER_EVICT: &str = "descheduler.alpha.kubernetes.io/evict";
-/// The descheduler's: better evict another pod. Its presence counts, whatever its value:
-/// `evictions/utils.go: HaveNoEvictionAnnotation`.
+/// An annotation of the descheduler: another pod should be evicted first. Its presence counts, whatever its
+/// value: `evictions/utils.go: HaveNoEvictionAnnotation`.
 pub const DESCHEDULER_PREFER_NO_EVICTION: &str = "descheduler.alpha.kubernetes.io/prefer-no-eviction";
 
-/// The least and the most that a hint can say.
-const LEAST_HINT: i8 = -100;
-const MOST_HINT: i8 = 100;
-/// How many characters of a mistaken value are kept.
-const KEPT: usize = 64;
+/// The range of a hint.
+const MIN_HINT: i8 = -100;
+const MAX_HINT: i8 = 100;
+/// The number of characters of an invalid value that are stored.
+const MAX_STORED_CHARS: usize = 64;
 
-/// An annotation of ours with a value that says nothing.
+/// An annotation for evictions with a value that is ignored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct IgnoredAnnotation {
-    /// Which.
+    /// The name of the annotation.
     pub annotation: &'static str,
-    /// Its value, at most 64 characters of it.
+    /// The value, at most 64 characters of it.
     pub value: Box<str>,
-    /// What is wrong with it.
+    /// What is wrong with the value.
     pub mistake: AnnotationError,
 }
 
-/// What is wrong with an annotation.
+/// What is wrong with the value of an annotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AnnotationError {
-    /// It must be `"true"` or `"false"`.
+    /// The value must be `"true"` or `"false"`.
     NotTrueOrFalse,
-    /// It must be a whole number from -100 to 100.
+    /// The value must be an integer from -100 to 100.
     NotANumberInRange,
-    /// The descheduler takes any value for a yes. This one is so likely meant as a no that it
-    /// is not taken for one here.
+    /// The descheduler accepts any value as a yes. This one is most likely meant as a no, so it is ignored.
     SaysFalse,
 }
 
-/// What the annotations of a pod say.
+/// The annotations of a pod that affect its eviction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PodAnnotations {
-    /// It must not be evicted.
+    /// Whether the pod must not be evicted.
     pub(crate) opts_out: bool,
-    /// It may be evicted although it is bare.
+    /// Whether the pod may be evicted although it has no controller.
     pub(crate) allows_eviction: bool,
-    /// Others should go before.
+    /// Whether other pods should be evicted first.
     pub(crate) prefers_to_stay: bool,
-    /// Its hint.
+    /// The priority hint.
     pub(crate) hint: i8,
-    /// What was not understood.
+    /// The annotations with invalid values.
     pub(crate) ignored: Vec<IgnoredAnnotation>,
 }
 
 impl PodAnnotations {
     pub(crate) fn of(annotations: &SortedMap<Box<str>>) -> Self {
-        let mut wishes = Self {
+        let mut parsed = Self {
             prefers_to_stay: annotations.contains_key(DESCHEDULER_PREFER_NO_EVICTION),
             ..Self::default()
         };
         if let Some(value) = annotations.get(DESCHEDULER_EVICT) {
-            if says(value, "false") {
-                wishes.ignore(DESCHEDULER_EVICT, value, AnnotationError::SaysFalse);
+            if equals_ignoring_case(value, "false") {
+                parsed.ignore(DESCHEDULER_EVICT, value, AnnotationError::SaysFalse);
             } else {
-                wishes.allows_eviction = true;
+                parsed.allows_eviction = true;
             }
         }
         if let Some(value) = annotations.get(EVICT) {
             match () {
-                () if says(value, "false") => (wishes.opts_out, wishes.allows_eviction) = (true, false),
-                () if says(value, "true") => wishes.allows_eviction = true,
-                () => wishes.ignore(EVICT, value, AnnotationError::NotTrueOrFalse),
+                () if equals_ignoring_case(value, "false") => {
+                    (parsed.opts_out, parsed.allows_eviction) = (true, false)
+                }
+                () if equals_ignoring_case(value, "true") => parsed.allows_eviction = true,
+                () => parsed.ignore(EVICT, value, AnnotationError::NotTrueOrFalse),
             }
         }
         if let Some(value) = annotations.get(PRIORITY_HINT) {
             match value.parse() {
-                Ok(hint @ LEAST_HINT..=MOST_HINT) => wishes.hint = hint,
-                _ => wishes.ignore(PRIORITY_HINT, value, AnnotationError::NotANumberInRange),
+                Ok(hint @ MIN_HINT..=MAX_HINT) => parsed.hint = hint,
+                _ => parsed.ignore(PRIORITY_HINT, value, AnnotationError::NotANumberInRange),
             }
         }
-        wishes
+        parsed
     }
 
     fn ignore(&mut self, annotation: &'static str, value: &str, mistake: AnnotationError) {
-        let value: String = value.chars().take(KEPT).collect();
+        let value: String = value.chars().take(MAX_STORED_CHARS).collect();
         self.ignored.push(IgnoredAnnotation { annotation, value: value.into(), mistake });
     }
 }
 
-/// Whether a pod asks not to be evicted.
+/// Returns whether a pod asks not to be evicted.
 pub(crate) fn opts_out(annotations: &SortedMap<Box<str>>) -> bool {
     PodAnnotations::of(annotations).opts_out
 }
 
-/// `False` and `FALSE` are what YAML's booleans look like once they are quoted.
-fn says(value: &str, word: &str) -> bool {
+/// Compares without regard to case: `False` and `FALSE` are what YAML's booleans look like when they are quoted.
+fn equals_ignoring_case(value: &str, word: &str) -> bool {
     value.eq_ignore_ascii_case(word)
 }
 
 /// `scheduling.SystemCriticalPriority`.
 const SYSTEM_CRITICAL_PRIORITY: i32 = 2_000_000_000;
 
-/// Static pods, their mirrors, and pods of system priority.
+/// Returns whether a pod is critical: a static pod, a mirror pod, or a pod of system priority.
 pub fn is_critical(pod: &Pod) -> bool {
     let is_static = pod.annotations.get(CONFIG_SOURCE).is_some_and(|source| &**source != "api");
     is_static
@@ -233,15 +239,15 @@ pub fn is_critical(pod: &Pod) -> bool {
         || pod.priority.is_some_and(|priority| priority >= SYSTEM_CRITICAL_PRIORITY)
 }
 
-/// Under what the eviction of a pod is entered.
+/// The keys under which the eviction of a pod counts against rate limits.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RateLimitKey {
-    /// The pod's own uid.
+    /// The uid of the pod.
     pub uid: Box<str>,
-    /// Its namespace.
+    /// The namespace of the pod.
     pub namespace: Box<str>,
-    /// The uid of its owner, or the next best.
+    /// The uid of the owner. If it has none, its namespace, kind and name.
     pub owner: Option<Box<str>>,
 }
 
@@ -250,7 +256,7 @@ impl RateLimitKey {
         Self { uid: pod.uid.clone(), namespace: pod.namespace.clone(), owner: owner(pod) }
     }
 
-    pub(crate) fn is_with(&self, other: &Self, scope: RateLimitScope) -> bool {
+    pub(crate) fn counts_with(&self, other: &Self, scope: RateLimitScope) -> bool {
         match scope {
             RateLimitScope::Namespace => self.namespace == other.namespace,
             RateLimitScope::Owner => self.owner.is_some() && self.owner == other.owner,
@@ -258,7 +264,7 @@ impl RateLimitKey {
     }
 }
 
-/// A pod from a file may have an owner without a uid.
+/// Returns the key of a pod's owner. In a pod from a file, the owner may have no uid.
 fn owner(pod: &Pod) -> Option<Box<str>> {
     let owner = pod.owner.as_ref()?;
     if owner.uid.is_empty() {
@@ -267,12 +273,12 @@ fn owner(pod: &Pod) -> Option<Box<str>> {
     Some(owner.uid.clone())
 }
 
-/// A pod to which something happened.
+/// A pod and the time of an event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PodEventTime {
-    /// Which.
+    /// The uid of the pod.
     pub uid: Box<str>,
-    /// When.
+    /// The time of the event.
     pub at: Timestamp,
 }

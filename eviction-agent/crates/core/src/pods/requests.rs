@@ -8,11 +8,12 @@ use crate::policy::Gates;
 use crate::signal::Resource;
 use crate::units::{Format, Quantity};
 
-/// The request that a pod's usage is held against, zero if there is none.
+/// Returns the request that a pod's usage is compared with, zero if there is none.
 ///
-/// With the gate, a request of the pod replaces those of its containers for that resource; to
-/// the kubelet any request or limit of the pod for cpu, memory or huge pages hides them for
-/// *every* resource, in the enhanced profile for its own alone (KEP-2837). Overhead is added to what is not zero.
+/// With the gate, a request of the pod replaces those of its containers for that resource. For the kubelet,
+/// any request or limit of the pod for cpu, memory or huge pages hides those of the containers for *every*
+/// resource; in the enhanced profile only for that resource (KEP-2837). Overhead is added to a request that
+/// is not zero.
 pub fn pod_request(pod: &Pod, resource: &str, gates: Gates, enhanced: bool) -> Quantity {
     let hide_containers = !enhanced && gates.pod_level_resources && has_pod_level_resources(pod);
     let of_containers = || total(pod, |resources| resources.requests.get(resource));
@@ -30,15 +31,16 @@ pub fn pod_request(pod: &Pod, resource: &str, gates: Gates, enhanced: bool) -> Q
     request
 }
 
-/// The limit of all containers together; nothing if none of them has one. Limits of the
-/// pod itself do not exist for local storage, the one resource this is asked for.
+/// Returns the limit of all containers together. None if no container has one. Limits of the pod itself do
+/// not count; for local storage they do not exist.
 pub fn pod_limit(pod: &Pod, resource: &str) -> Option<Quantity> {
     let mut limit = total(pod, |resources| resources.limits.get(resource))?;
     add_overhead(&mut limit, pod, resource);
     Some(limit)
 }
 
-/// The memory limit of the pod's cgroup: its own, or that of its containers if each of them has one.
+/// Returns the memory limit of the pod's cgroup: the limit of the pod, or that of its containers if each of
+/// them has one.
 pub fn memory_limit(pod: &Pod, gates: Gates) -> Option<Quantity> {
     let name = Resource::Memory.name();
     let own = pod.resources.as_ref().and_then(|resources| resources.limits.get(name));
@@ -53,12 +55,12 @@ pub fn memory_limit(pod: &Pod, gates: Gates) -> Option<Quantity> {
     are_limited.then(|| pod_limit(pod, name)).flatten()
 }
 
-/// `IsPodLevelResourcesSet`: whether the pod itself requests or limits what it can.
+/// `IsPodLevelResourcesSet`: returns whether the pod itself has a request or limit that is supported there.
 pub fn has_pod_level_resources(pod: &Pod) -> bool {
-    let names_one = |list: &ResourceList| list.keys().any(is_supported_at_pod_level);
-    pod.resources
-        .as_ref()
-        .is_some_and(|resources| names_one(&resources.requests) || names_one(&resources.limits))
+    let has_supported_resource = |list: &ResourceList| list.keys().any(is_supported_at_pod_level);
+    pod.resources.as_ref().is_some_and(|resources| {
+        has_supported_resource(&resources.requests) || has_supported_resource(&resources.limits)
+    })
 }
 
 /// `IsSupportedPodLevelResource`.
@@ -94,9 +96,9 @@ fn total<'a>(pod: &'a Pod, amount: impl Fn(&'a Resources) -> Option<&'a Quantity
             add(&mut with_sidecars, sidecars.as_ref());
             with_sidecars
         };
-        raise(&mut peak, while_starting);
+        set_to_maximum(&mut peak, while_starting);
     }
-    raise(&mut sum, peak);
+    set_to_maximum(&mut sum, peak);
     sum
 }
 
@@ -110,7 +112,7 @@ fn add(sum: &mut Option<Quantity>, amount: Option<&Quantity>) {
 }
 
 /// `maxResourceList`.
-fn raise(highest: &mut Option<Quantity>, amount: Option<Quantity>) {
+fn set_to_maximum(highest: &mut Option<Quantity>, amount: Option<Quantity>) {
     if let Some(amount) = amount
         && highest.as_ref().is_none_or(|highest| amount > *highest)
     {
@@ -118,24 +120,24 @@ fn raise(highest: &mut Option<Quantity>, amount: Option<Quantity>) {
     }
 }
 
-/// Whether the class is BestEffort: as the status says, else as `ComputePodQOS` finds.
+/// Returns whether the QoS class is BestEffort, by the status or else by `ComputePodQOS`.
 ///
-/// With the gate, a `spec.resources` hides those of the containers even when it is empty.
+/// With the gate, `spec.resources` hides the resources of the containers, even if it is empty.
 pub fn is_best_effort(pod: &Pod, gates: Gates) -> bool {
     if !pod.qos_class.is_empty() {
         return &*pod.qos_class == "BestEffort";
     }
     match &pod.resources {
-        Some(resources) if gates.pod_level_resources => !asks_for_something(resources),
+        Some(resources) if gates.pod_level_resources => !has_nonzero_resource(resources),
         _ => !pod
             .containers
             .iter()
             .chain(&pod.init_containers)
-            .any(|container| asks_for_something(&container.resources)),
+            .any(|container| has_nonzero_resource(&container.resources)),
     }
 }
 
-fn asks_for_something(resources: &Resources) -> bool {
+fn has_nonzero_resource(resources: &Resources) -> bool {
     [&resources.requests, &resources.limits]
         .into_iter()
         .flat_map(ResourceList::iter)

@@ -1,29 +1,29 @@
-//! What pods may use of the local disk by their own specification.
+//! The limits of local storage in the specifications of pods.
 
 use crate::pod::Pod;
 use crate::pods::requests::pod_limit;
 use crate::signal::Resource;
 use crate::units::{Nanos, Quantity};
 
-/// The limits of a pod's local storage, in bytes; a part of a byte, which nothing can use, is dropped.
+/// The limits of a pod's local storage, in bytes. Fractions of a byte are dropped, because they cannot be used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LocalLimits {
-    /// Of its emptyDir volumes with a limit above zero, in the order of the specification.
+    /// The limits of emptyDir volumes with a limit above zero, in the order of the specification.
     pub empty_dirs: Vec<EmptyDirLimit>,
-    /// Of all containers together, if any of them has one.
+    /// The limit of all containers together, if any of them has one.
     pub pod: Option<i128>,
-    /// Of its main containers, other than zero.
+    /// The limits of the main containers, other than zero.
     pub containers: Vec<ContainerLimit>,
 }
 
-/// The limit of an emptyDir volume, on whatever medium.
+/// The limit of an emptyDir volume, on any medium.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EmptyDirLimit {
     /// The index of the volume in the specification.
     pub volume: usize,
-    /// Its name.
+    /// The name of the volume.
     pub name: Box<str>,
-    /// `sizeLimit`.
+    /// `sizeLimit`, in bytes.
     pub limit: i128,
 }
 
@@ -32,14 +32,14 @@ pub struct EmptyDirLimit {
 pub struct ContainerLimit {
     /// The index of the container in the specification.
     pub container: usize,
-    /// Its name, which no other limit here has.
+    /// The name of the container, which no other limit in the list has.
     pub name: Box<str>,
-    /// `limits["ephemeral-storage"]`.
+    /// `limits["ephemeral-storage"]`, in bytes.
     pub limit: i128,
 }
 
 impl LocalLimits {
-    /// The limits in a specification.
+    /// Returns the limits in a specification.
     pub fn of(pod: &Pod) -> Self {
         Self {
             empty_dirs: empty_dirs(pod),
@@ -48,7 +48,7 @@ impl LocalLimits {
         }
     }
 
-    /// Whether there is nothing to hold the pod to.
+    /// Returns whether the pod has no limits.
     pub fn is_empty(&self) -> bool {
         let Self { empty_dirs, pod, containers } = self;
         empty_dirs.is_empty() && pod.is_none() && containers.is_empty()
@@ -63,7 +63,8 @@ fn empty_dirs(pod: &Pod) -> Vec<EmptyDirLimit> {
     pod.volumes.iter().enumerate().filter_map(limit).collect()
 }
 
-/// Of several containers with the same name the last one with a limit counts.
+/// Returns the limits of the main containers. Of several containers with the same name, the last one with a
+/// limit counts.
 fn containers(pod: &Pod) -> Vec<ContainerLimit> {
     let mut limits: Vec<ContainerLimit> = Vec::new();
     for (index, container) in pod.containers.iter().enumerate() {

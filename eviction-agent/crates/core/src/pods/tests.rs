@@ -42,7 +42,7 @@ fn an_init_container_counts_with_the_sidecars_before_it_if_that_is_more() {
 }
 
 #[test]
-fn overhead_is_added_to_what_is_not_zero() {
+fn overhead_is_added_only_to_nonzero_requests() {
     let overhead = list(&[("memory", "1Mi")]);
     let with = |text| Pod { overhead: overhead.clone(), ..pod("a", text) };
     assert_eq!(memory_request(&with("1Mi"), Gates::default()), "2Mi");
@@ -50,7 +50,7 @@ fn overhead_is_added_to_what_is_not_zero() {
 }
 
 #[test]
-fn resources_of_the_pod_hide_those_of_its_containers() {
+fn pod_level_resources_hide_container_resources() {
     let mut pod = pod("a", "100Mi");
     pod.resources = Some(requests(&[("cpu", "1")]));
     assert_eq!(memory_request(&pod, Gates::default()), "0");
@@ -65,7 +65,7 @@ fn resources_of_the_pod_hide_those_of_its_containers() {
 }
 
 #[test]
-fn limits_keep_their_text_until_something_is_added() {
+fn limit_of_a_single_container_keeps_its_text() {
     let limit = |texts: &[&str]| {
         let limited = |text: &&str| container("c", limits(&[("ephemeral-storage", text)]));
         let pod = Pod { containers: texts.iter().map(limited).collect(), ..Pod::default() };
@@ -81,7 +81,7 @@ fn annotated(key: &str, value: &str) -> Pod {
 }
 
 #[test]
-fn critical_is_static_mirrored_or_of_system_priority() {
+fn static_mirror_and_system_priority_pods_are_critical() {
     let prioritised = |priority| Pod { priority: Some(priority), ..Pod::default() };
     assert!(is_critical(&annotated("kubernetes.io/config.source", "file")));
     assert!(is_critical(&annotated("kubernetes.io/config.source", "")));
@@ -92,7 +92,7 @@ fn critical_is_static_mirrored_or_of_system_priority() {
 }
 
 #[test]
-fn best_effort_is_what_asks_for_nothing() {
+fn pod_without_requests_and_limits_is_best_effort() {
     let gates = Gates::default();
     assert!(is_best_effort(&Pod::default(), gates));
     assert!(is_best_effort(&pod("a", "0"), gates));
@@ -108,7 +108,7 @@ fn best_effort_is_what_asks_for_nothing() {
 }
 
 #[test]
-fn local_limits_are_those_that_can_be_exceeded() {
+fn local_limits_contain_only_positive_limits() {
     let dir = |name: &str, limit: &str| Volume {
         name: name.into(),
         empty_dir: Some(EmptyDir { medium: "Memory".into(), size_limit: Some(quantity(limit)) }),
@@ -131,7 +131,7 @@ fn local_limits_are_those_that_can_be_exceeded() {
 }
 
 #[test]
-fn a_set_knows_its_pods_by_uid() {
+fn pod_set_finds_pods_by_uid() {
     let set = set(vec![pod("b", "1"), pod("a", "1"), pod("b", "2")]);
     assert_eq!(set.index_of("b"), Some(0));
     assert_eq!(set.index_of("c"), None);
@@ -140,7 +140,7 @@ fn a_set_knows_its_pods_by_uid() {
 }
 
 #[test]
-fn where_a_pod_comes_from_is_not_for_its_object_to_say() {
+fn config_source_annotation_of_an_api_pod_is_removed() {
     let forged = annotated("kubernetes.io/config.source", "file");
     assert!(is_critical(&forged), "from the kubelet");
     let pod = from_api(forged);

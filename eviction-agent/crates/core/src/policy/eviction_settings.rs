@@ -33,7 +33,7 @@ pub struct EvictionSettings {
 }
 
 impl Default for EvictionSettings {
-    /// The kubelet ignores budgets.
+    /// `hard_ignores_pdb` is true, because the kubelet ignores PodDisruptionBudgets.
     fn default() -> Self {
         Self {
             hard_mode: HardMode::default(),
@@ -104,7 +104,7 @@ impl Default for NodeStatusSettings {
 }
 
 impl NodeStatusSettings {
-    /// Nothing at all: what is there of the agent's is taken away.
+    /// The agent writes nothing, and removes its conditions and taints from the node.
     pub const NONE: Self = Self { conditions: false, prefer_no_schedule: false, no_schedule: false };
 }
 
@@ -126,7 +126,7 @@ pub enum KernelKillMode {
 }
 
 impl KernelKillMode {
-    /// Whether there may be a kill order for a threshold of this signal.
+    /// Returns whether there may be a kill order for a threshold of this signal.
     pub fn includes(self, signal: Signal) -> bool {
         match signal {
             Signal::MemoryAvailable => matches!(self, Self::HardMemory | Self::HardMemoryAndDisk),
@@ -136,8 +136,8 @@ impl KernelKillMode {
     }
 }
 
-/// Bytes that the memory of a pod may grow by in the grace period of a hard memory eviction; 0 for no
-/// bound.
+/// The number of bytes by which the memory of a pod may grow in the grace period of a hard memory eviction.
+/// Zero means no bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Quantity", into = "Quantity")]
 pub struct KillOnGrowth(u64);
@@ -146,15 +146,15 @@ impl KillOnGrowth {
     /// No bound.
     pub const OFF: Self = Self(0);
 
-    /// Nothing where there is no bound.
+    /// Returns the bound in bytes. None if there is no bound.
     pub fn bytes(self) -> Option<u64> {
         (self != Self::OFF).then_some(self.0)
     }
 }
 
 impl Default for KillOnGrowth {
-    /// A process that ends on SIGTERM needs less than that to do it; one that grows at 3 GB/s has it in
-    /// 6 ms.
+    /// A process that ends on SIGTERM needs less memory than that to do so. One that grows at 3 GB/s
+    /// allocates it in 6 ms.
     fn default() -> Self {
         Self(16 << 20)
     }
@@ -163,7 +163,7 @@ impl Default for KillOnGrowth {
 impl TryFrom<Quantity> for KillOnGrowth {
     type Error = String;
 
-    /// Part of a byte is rounded up.
+    /// Rounds a fraction of a byte up.
     fn try_from(quantity: Quantity) -> Result<Self, String> {
         if quantity.signum() < 0 {
             return Err(format!("must be at least 0, got {quantity}"));
@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_a_quantity_of_bytes() {
+    fn kill_on_growth_is_read_from_a_quantity_of_bytes() {
         let read = |text: &str| {
             let quantity = Quantity::parse(text).map_err(|error| error.to_string())?;
             KillOnGrowth::try_from(quantity).map(KillOnGrowth::bytes)

@@ -1,7 +1,7 @@
-//! Settings of the enhanced profile: the `policy` part of an `AgentConfiguration`.
+//! The settings of the enhanced profile: the `policy` section of an `AgentConfiguration`.
 //!
-//! These types are the one place of its fields, defaults and documentation: the schema and the
-//! checks of `config` are made from them. Everything here has been checked there.
+//! These types are the only definition of its fields, defaults and documentation: the schema and the checks
+//! of `config` are made from them. All values here have been checked there.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -23,7 +23,7 @@ crate::named_enum! {
 }
 
 impl Profile {
-    /// The one of that name.
+    /// Returns the profile with this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|profile| profile.name() == name)
     }

@@ -1,9 +1,10 @@
-//! What earlier evictions and OOM kills forbid: rate limits, the cool-down after an OOM kill, and refusals
-//! by a PodDisruptionBudget.
+//! What earlier evictions and OOM kills forbid: rate limits, the cool-down after an OOM kill, and refusals by
+//! a PodDisruptionBudget.
 //!
-//! The executor asks a budget, and only then: what it allows changes with every pod that becomes ready.
-//! Its refusal holds for [`RETRY_AFTER`]. A soft threshold evicts the next candidate instead; a hard one the
-//! next of the same class, and when there is none, it evicts without asking, unless configured not to.
+//! Only the executor asks a budget, because what the budget allows changes with every pod that becomes ready.
+//! A refusal holds for [`RETRY_AFTER`]. A soft threshold then evicts the next candidate. A hard threshold
+//! evicts the next one of the same class; if there is none, it evicts the pod without asking the budget,
+//! unless that is disabled.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -17,23 +18,23 @@ use crate::protection::{Refusal, difference};
 use crate::time::Timestamp;
 use crate::units::GoDuration;
 
-/// How many evictions are remembered: one a second for more than four hours.
-const MOST_ENTRIES: usize = 16_384;
+/// The number of evictions that are stored: one a second for more than four hours.
+const MAX_ENTRIES: usize = 16_384;
 
 /// The evictions that still count, in the order in which they were decided.
 #[derive(Clone, Debug)]
 pub(super) struct CountedEvictions(VecDeque<CountedEviction>);
 
 impl Default for CountedEvictions {
-    /// With room for some: a pod is evicted when memory is short.
+    /// Reserves some space, because a pod is evicted when memory is short.
     fn default() -> Self {
         Self(VecDeque::with_capacity(64))
     }
 }
 
 impl CountedEvictions {
-    /// The first limit that the eviction would exceed. The pod's own earlier eviction does not count: a second
-    /// decision about the same pod evicts no other.
+    /// Returns the first limit that the eviction would exceed. The pod's own earlier eviction does not count:
+    /// a second decision about the same pod evicts no other.
     pub(super) fn refusal(
         &self,
         limits: &[EvictionLimit],
@@ -44,7 +45,7 @@ impl CountedEvictions {
             let own = &known.protection.rate_limit_key;
             let counts = |entry: &&CountedEviction| {
                 difference(at, entry.at) < limit.window
-                    && entry.key.is_with(own, limit.scope)
+                    && entry.key.counts_with(own, limit.scope)
                     && entry.key.uid != own.uid
             };
             let most = usize::try_from(limit.max_evictions).unwrap_or(usize::MAX);
@@ -54,19 +55,19 @@ impl CountedEvictions {
         Some(Refusal::Limit { scope, max_evictions, window })
     }
 
-    /// Keeps entries for twice the longest window, so that they count again after the clock went back by up to
-    /// one.
+    /// Adds an eviction. Entries are kept for twice the longest window, so that they count again after the
+    /// clock was set back by up to one window.
     pub(super) fn record(&mut self, limits: &[EvictionLimit], at: Timestamp, known: &KnownPod) {
         let Some(longest) = limits.iter().map(|limit| limit.window).max() else { return };
-        self.take_back(&known.pod.uid);
+        self.remove(&known.pod.uid);
         self.0.retain(|entry| difference(at, entry.at) < twice(longest));
-        while self.0.len() >= MOST_ENTRIES {
+        while self.0.len() >= MAX_ENTRIES {
             self.0.pop_front();
         }
         self.0.push_back(CountedEviction { at, key: Arc::clone(&known.protection.rate_limit_key) });
     }
 
-    pub(super) fn take_back(&mut self, uid: &str) {
+    pub(super) fn remove(&mut self, uid: &str) {
         self.0.retain(|entry| &*entry.key.uid != uid);
     }
 
@@ -74,48 +75,48 @@ impl CountedEvictions {
         self.0.clear();
     }
 
-    /// The latest [`MOST_COUNTED`].
+    /// Returns the latest [`MAX_COUNTED`] evictions.
     pub(super) fn counted(&self) -> Vec<CountedEviction> {
-        self.0.iter().skip(self.0.len().saturating_sub(MOST_COUNTED)).cloned().collect()
+        self.0.iter().skip(self.0.len().saturating_sub(MAX_COUNTED)).cloned().collect()
     }
 
-    /// Goes on with those of another engine. Before all else.
+    /// Continues with the evictions of another engine. Must be called before any other method.
     pub(super) fn restore(&mut self, counted: Vec<CountedEviction>) {
-        let surplus = counted.len().saturating_sub(MOST_COUNTED);
+        let surplus = counted.len().saturating_sub(MAX_COUNTED);
         self.0.extend(counted.into_iter().skip(surplus));
     }
 }
 
-/// So many evictions that count against limits are persisted: one in five seconds for more than five hours.
-pub const MOST_COUNTED: usize = 4096;
+/// The number of evictions that count against limits and are persisted: one in five seconds for more than five hours.
+pub const MAX_COUNTED: usize = 4096;
 
 /// An eviction that counts against limits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CountedEviction {
-    /// When it was decided.
+    /// When the eviction was decided.
     pub at: Timestamp,
-    /// Under what it is entered.
+    /// The keys under which the eviction counts.
     #[serde(rename = "account")]
     pub key: Arc<RateLimitKey>,
 }
 
-/// How many pods are remembered. A node runs some hundreds.
-const MOST_PODS: usize = 4096;
+/// The number of pods that are stored. A node runs some hundreds.
+const MAX_PODS: usize = 4096;
 
-/// The last OOM kill of each pod, for as long as it matters.
+/// The last OOM kill of each pod, while it matters.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OomKilledPods(BTreeMap<Box<str>, Timestamp>);
 
 impl OomKilledPods {
-    /// Records may come in any order: the latest counts, unless it is far in the future.
+    /// Records an OOM kill. Kills may be reported in any order: the latest counts, unless it is far in the future.
     pub(super) fn record(&mut self, cool_down: GoDuration, at: Timestamp, uid: &str) {
         if cool_down <= GoDuration::ZERO {
             return;
         }
-        // Twice the time, so that a kill counts again after the clock went back by up to one.
+        // Twice the time, so that a kill counts again after the clock was set back by up to the cool-down.
         self.0.retain(|_, last| difference(at, *last) < twice(cool_down));
-        if self.0.len() >= MOST_PODS
+        if self.0.len() >= MAX_PODS
             && !self.0.contains_key(uid)
             && let Some((oldest, _)) = self.0.iter().min_by_key(|(_, last)| **last)
         {
@@ -146,33 +147,33 @@ fn twice(duration: GoDuration) -> GoDuration {
     GoDuration::from_nanos(duration.as_nanos().saturating_mul(2))
 }
 
-/// The pods that their PodDisruptionBudgets have refused lately, and when.
+/// The pods whose PodDisruptionBudgets have refused an eviction lately, and when.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PdbRefusals(Vec<PodEventTime>);
 
 impl PdbRefusals {
-    pub(crate) fn refuse(&mut self, at: Timestamp, uid: &str) {
+    pub(crate) fn record(&mut self, at: Timestamp, uid: &str) {
         self.0.retain(|refused| difference(at, refused.at) < RETRY_AFTER && *refused.uid != *uid);
         self.0.push(PodEventTime { uid: uid.into(), at });
     }
 
-    /// All of them.
+    /// Returns all refusals.
     pub(crate) fn all(&self) -> &[PodEventTime] {
         &self.0
     }
 
-    /// Takes over those of another engine.
+    /// Takes over the refusals of another engine.
     pub(crate) fn restore(&mut self, refused: Vec<PodEventTime>) {
         self.0 = refused;
     }
 
-    /// Forgets pods that are gone.
+    /// Removes pods that are no longer active.
     pub(crate) fn update_pods(&mut self, pods: &PodSet) {
         self.0.retain(|refused| pods.index_of(&refused.uid).is_some());
     }
 
-    /// How long ago a pod was refused, if that still counts.
-    pub(crate) fn refused_for(&self, at: Timestamp, uid: &str) -> Option<GoDuration> {
+    /// Returns how long ago the eviction of a pod was refused, if that still counts.
+    pub(crate) fn refusal_age(&self, at: Timestamp, uid: &str) -> Option<GoDuration> {
         let refused = self.0.iter().find(|refused| *refused.uid == *uid)?;
         Some(difference(at, refused.at)).filter(|age| *age < RETRY_AFTER)
     }

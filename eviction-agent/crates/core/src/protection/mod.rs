@@ -1,11 +1,11 @@
-//! Which pods are spared, for how long, and which go first or last: what pods ask for by
-//! annotation, the operator's table, the cool-down after an OOM kill, limits within a time, and
-//! pods that nothing would bring back.
+//! Which pods are protected, for how long, and which are evicted first or last: the annotations of pods, the
+//! operator's table, the cool-down after an OOM kill, rate limits, and pods that no controller would
+//! recreate.
 //!
-//! What follows from a pod and the policy alone is its [`PodProtection`](crate::pods::PodProtection), worked out once. What
-//! depends on what happened is the state of the [`EvictionGuard`], of which the engine asks
-//! [`EvictionGuard::refusal`] for each pod whose turn has come. In the kubelet's profile nobody is
-//! protected and nothing refused.
+//! What depends only on a pod and the policy is its [`PodProtection`](crate::pods::PodProtection), which is
+//! derived once. What depends on earlier events is the state of the [`EvictionGuard`]. The engine calls
+//! [`EvictionGuard::refusal`] for each pod that it considers. In the kubelet's profile no pod is protected
+//! and none is refused.
 
 mod limits;
 #[cfg(test)]
@@ -16,7 +16,7 @@ mod tests;
 use std::fmt;
 
 pub(crate) use limits::PdbRefusals;
-pub use limits::{CountedEviction, MOST_COUNTED};
+pub use limits::{CountedEviction, MAX_COUNTED};
 use limits::{CountedEvictions, OomKilledPods};
 use serde::Serialize;
 
@@ -28,34 +28,34 @@ use crate::signal::{Resource, Signal};
 use crate::time::Timestamp;
 use crate::units::GoDuration;
 
-/// For what a pod would go.
+/// The motive of an eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EvictionMotive {
     /// A threshold of the node.
     Threshold {
-        /// Of which signal.
+        /// The signal of the threshold.
         signal: Signal,
-        /// Whether it is a hard one.
+        /// Whether the threshold is hard.
         hard: bool,
     },
-    /// Its own limits of local storage, which it exceeds.
+    /// The pod exceeds its own limits of local storage.
     OwnLimits,
 }
 
-/// The question whether a pod may go.
+/// The question whether a pod may be evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EvictionRequest {
-    /// When: the time of the input.
+    /// The time of the input.
     pub at: Timestamp,
-    /// For what.
+    /// The motive of the eviction.
     pub motive: EvictionMotive,
-    /// Nobody else goes for this: all whose turn was before were refused, and nobody is on his
-    /// way.
+    /// Whether no other pod is evicted for this motive: all pods that were considered before were refused,
+    /// and no pod is terminating.
     pub is_last_resort: bool,
 }
 
-/// Remembers evictions and OOM kills, and refuses by them and by what protects a pod. By the kubelet's
-/// rules it refuses no pod and remembers nothing.
+/// Stores evictions and OOM kills, and refuses evictions because of them or because of the pod's protection.
+/// Under the kubelet's rules it refuses and stores nothing.
 #[derive(Clone, Debug, Default)]
 pub struct EvictionGuard {
     evictions: CountedEvictions,
@@ -63,7 +63,7 @@ pub struct EvictionGuard {
 }
 
 impl EvictionGuard {
-    /// Forgets what other rules do not ask for.
+    /// Drops the state that other rules do not use.
     pub fn adopt(&mut self, rules: &Rules) {
         if rules.rate_limits().is_empty() {
             self.evictions.clear();
@@ -73,7 +73,7 @@ impl EvictionGuard {
         }
     }
 
-    /// Why a pod may not be evicted, if it may not. Critical pods are not asked about.
+    /// Returns why a pod may not be evicted. None if it may. The engine does not call it for critical pods.
     pub fn refusal(&self, rules: &Rules, request: EvictionRequest, known: &KnownPod) -> Option<Refusal> {
         let preferences = rules.preferences.as_ref()?;
         let EvictionRequest { at, motive, is_last_resort } = request;
@@ -91,40 +91,40 @@ impl EvictionGuard {
             return Some(Refusal::WithoutController);
         }
         let cool_down = preferences.cool_down_after_oom_kill;
-        let cools_down = self.oom_killed.refusal(cool_down, at, &known.pod.uid);
-        cools_down.or_else(|| self.evictions.refusal(&preferences.rate_limits, at, known))
+        let cooling_down = self.oom_killed.refusal(cool_down, at, &known.pod.uid);
+        cooling_down.or_else(|| self.evictions.refusal(&preferences.rate_limits, at, known))
     }
 
-    /// Takes note that a pod is evicted. Of a pod that was evicted before, it is the later time that counts.
+    /// Records the eviction of a pod. If the pod was evicted before, the later time counts.
     pub fn record_eviction(&mut self, rules: &Rules, at: Timestamp, known: &KnownPod) {
         self.evictions.record(rules.rate_limits(), at, known);
     }
 
-    /// Takes note of the result of an eviction: one that failed does not count.
+    /// Records the result of an eviction. A failed eviction does not count.
     pub fn record_result(&mut self, outcome: &EvictionResult) {
         if outcome.result.is_err() {
-            self.evictions.take_back(&outcome.uid);
+            self.evictions.remove(&outcome.uid);
         }
     }
 
-    /// Takes note that the kernel killed a process of a pod for lack of memory.
+    /// Records that the kernel killed a process of a pod for lack of memory.
     pub fn record_oom_kill(&mut self, rules: &Rules, at: Timestamp, uid: &str) {
         if let Some(preferences) = &rules.preferences {
             self.oom_killed.record(preferences.cool_down_after_oom_kill, at, uid);
         }
     }
 
-    /// The evictions that count against limits, the latest of them.
+    /// Returns the latest evictions that count against limits.
     pub fn counted(&self) -> Vec<CountedEviction> {
         self.evictions.counted()
     }
 
-    /// The OOM kills by which pods are not evicted.
+    /// Returns the OOM kills because of which pods are not evicted.
     pub fn oom_killed(&self) -> Vec<PodEventTime> {
         self.oom_killed.all()
     }
 
-    /// Takes over what another guard knew, where the rules ask for it.
+    /// Takes over the state of another guard, as far as the rules use it.
     pub fn restore(&mut self, rules: &Rules, counted: Vec<CountedEviction>, oom_killed: Vec<PodEventTime>) {
         if !rules.rate_limits().is_empty() {
             self.evictions.restore(counted);
@@ -135,59 +135,60 @@ impl EvictionGuard {
     }
 }
 
-/// Allocatable memory counts: its threshold is a copy of the hard one of memory.
+/// Returns whether the motive is a hard memory threshold. The threshold of allocatable memory counts, because
+/// it is a copy of that of memory.
 fn is_hard_memory(motive: EvictionMotive) -> bool {
     matches!(motive, EvictionMotive::Threshold { signal, hard: true } if signal.resource() == Resource::Memory)
 }
 
-/// How far two instants are apart, whichever is the later one.
+/// Returns how far two times are apart, whichever is later.
 ///
-/// So a clock that goes back makes nobody wait longer than the time that it went back by, and
-/// records that come in out of order count as what they are.
+/// Therefore a clock that is set back makes no pod wait longer than the time by which it was set back, and
+/// records that arrive out of order count correctly.
 fn difference(a: Timestamp, b: Timestamp) -> GoDuration {
     crate::time::since(a.max(b), a.min(b))
 }
 
-/// Why a pod does not go.
+/// Why a pod is not evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "reason", rename_all = "snake_case")]
 pub enum Refusal {
-    /// A rule of `policy.protection` says `never`.
+    /// A rule of `policy.protection` has the order `Never`.
     ProtectedByRule {
-        /// Its index in the list.
+        /// The index of the rule in the list.
         rule: usize,
     },
-    /// Its annotation `eviction-agent.io/evict` says `"false"`.
+    /// The pod's annotation `eviction-agent.io/evict` is `"false"`.
     OptedOut,
-    /// The threshold is soft, and no controller would bring the pod back.
+    /// The threshold is soft, and no controller would recreate the pod.
     #[serde(rename = "bare")]
     WithoutController,
-    /// Nothing of it lies on the file system that is short.
+    /// The pod has nothing on the file system that is short.
     FreesNothing,
-    /// The kernel killed one of its processes for want of memory, not long ago.
+    /// The kernel killed one of the pod's processes for lack of memory, not long ago.
     CoolingDown {
-        /// When it did.
+        /// The time of the kill.
         since: Timestamp,
-        /// How much longer the pod is spared.
+        /// How much longer the pod is not evicted.
         remaining: GoDuration,
     },
-    /// Its PodDisruptionBudget does not allow it.
+    /// The pod's PodDisruptionBudget does not allow the eviction.
     DisruptionBudget {
-        /// How long ago it said so.
+        /// How long ago it refused the eviction.
         age: GoDuration,
     },
-    /// As many pods of its kind as may be evicted within a time were.
+    /// A rate limit is reached: too many similar pods were evicted.
     Limit {
-        /// What makes them of a kind.
+        /// What these pods have in common.
         scope: RateLimitScope,
-        /// How many may be.
+        /// The most evictions that are allowed.
         max_evictions: u32,
-        /// Within which time.
+        /// The window in which they are counted.
         window: GoDuration,
     },
 }
 
-/// A sentence without its subject.
+/// Writes a sentence without its subject.
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -204,22 +205,22 @@ impl fmt::Display for Refusal {
                 write!(f, "is spared: its PodDisruptionBudget said no {age} ago")
             }
             Self::Limit { scope, max_evictions, window } => {
-                let whose = match scope {
+                let scope_name = match scope {
                     RateLimitScope::Namespace => "namespace",
                     RateLimitScope::Owner => "owner",
                 };
                 let pods = if *max_evictions == 1 { "pod" } else { "pods" };
-                write!(f, "is spared: {max_evictions} {pods} of its {whose} in {window} is the limit")
+                write!(f, "is spared: {max_evictions} {pods} of its {scope_name} in {window} is the limit")
             }
         }
     }
 }
 
-/// A pod that does not go although its turn has come.
+/// A pod that was considered, but is not evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RefusedPod {
-    /// Its index among the pods of the evaluation.
+    /// The index of the pod among the pods of the evaluation.
     pub pod: u32,
-    /// Why it does not go.
+    /// Why the pod is not evicted.
     pub why: Refusal,
 }

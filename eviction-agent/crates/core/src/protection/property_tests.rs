@@ -1,4 +1,4 @@
-//! What holds whatever happens.
+//! Properties that hold for any events.
 
 use crate::pods::DESCHEDULER_EVICT;
 use crate::pods::DESCHEDULER_PREFER_NO_EVICTION;
@@ -29,7 +29,7 @@ use crate::progress::EvictionResult;
 use crate::signal::Signal::MemoryAvailable;
 use crate::units::GoDuration;
 
-/// The shortest window and period, and the most that the clock goes back.
+/// The shortest window and period, and the largest amount by which the clock is set back.
 const SHORTEST: i64 = 20;
 
 fn preferences() -> impl Strategy<Value = Preferences> {
@@ -67,7 +67,7 @@ fn preferences() -> impl Strategy<Value = Preferences> {
     )
 }
 
-fn sheltered(uid: usize) -> impl Strategy<Value = Pod> {
+fn any_pod(uid: usize) -> impl Strategy<Value = Pod> {
     let annotation = select(
         &[
             (EVICT, "false"),
@@ -95,68 +95,72 @@ fn sheltered(uid: usize) -> impl Strategy<Value = Pod> {
 }
 
 fn any_pods() -> impl Strategy<Value = Vec<Pod>> {
-    (0..10).map(sheltered).collect::<Vec<_>>()
+    (0..10).map(any_pod).collect::<Vec<_>>()
 }
 
 #[derive(Clone, Debug)]
 enum GuardEvent {
-    /// A sample finds this much memory.
-    Look(u64),
-    /// The kernel kills in a pod.
+    /// A sample with this much available memory.
+    Sample(u64),
+    /// The kernel kills a process of a pod.
     OomKill(usize),
     /// The eviction of a pod failed.
     Failed(usize),
 }
 
-/// What happens, by how many seconds after the last. The clock goes back as well, but never by
-/// more than a window in all.
+/// The events, each with the seconds since the last one. The clock is set back as well, but never by more
+/// than a window in total.
 fn history() -> impl Strategy<Value = Vec<(i64, GuardEvent)>> {
-    let happening = prop_oneof![
-    6 => select(&[50, 200, 900][..]).prop_map(GuardEvent::Look),
+    let event = prop_oneof![
+    6 => select(&[50, 200, 900][..]).prop_map(GuardEvent::Sample),
     1 => (0..10usize).prop_map(GuardEvent::OomKill),
     1 => (0..10usize).prop_map(GuardEvent::Failed),
     ];
-    let steps = (0..15i64, 0..SHORTEST / 2, happening);
+    let steps = (0..15i64, 0..SHORTEST / 2, event);
     prop::collection::vec(steps, 1..60).prop_map(|steps| {
         let mut latest = 0;
-        let at = |(forward, back, happening)| {
+        let at = |(forward, back, event)| {
             latest += forward;
-            (latest - back, happening)
+            (latest - back, event)
         };
         steps.into_iter().map(at).collect()
     })
 }
 
-struct Gone {
+struct EvictedPod {
     seconds: i64,
     uid: Box<str>,
     namespace: Box<str>,
     owner: Option<Box<str>>,
 }
 
-/// Lets it all happen, and checks each eviction against what is known of its pod.
-fn play(policy: &Policy, pods: &[Pod], history: Vec<(i64, GuardEvent)>) -> Result<Vec<Gone>, TestCaseError> {
+/// Applies all events, and checks each eviction against what is known of its pod.
+fn run_history(
+    policy: &Policy,
+    pods: &[Pod],
+    history: Vec<(i64, GuardEvent)>,
+) -> Result<Vec<EvictedPod>, TestCaseError> {
     let preferences = policy.rules.preferences.clone().unwrap_or_default();
     let mut engine = Engine::new(policy.clone());
     let set = set_by(policy, pods.to_vec());
     step(&mut engine, 0, Event::DiskLayout(Ok(DiskLayout::default())));
     step(&mut engine, 0, Event::Pods(set));
     let mut kills: BTreeMap<Box<str>, Vec<i64>> = BTreeMap::new();
-    let mut gone: Vec<Gone> = Vec::new();
-    for (seconds, happening) in history {
+    let mut evicted: Vec<EvictedPod> = Vec::new();
+    for (seconds, event) in history {
         let uid = |pod: usize| pods[pod].uid.clone();
-        match happening {
+        match event {
             GuardEvent::OomKill(pod) => {
                 kills.entry(uid(pod)).or_default().push(seconds);
                 let kill = OomKill { pod_uid: Some(uid(pod)), ..OomKill::default() };
                 step(&mut engine, seconds, Event::OomKill(Box::new(kill)));
             }
             GuardEvent::Failed(pod) => {
-                gone.retain(|gone| gone.uid != uid(pod));
+                evicted.retain(|evicted| evicted.uid != uid(pod));
                 let outcome = EvictionResult { uid: uid(pod), result: Err("busy".into()) };
                 step(&mut engine, seconds, Event::Evicted(outcome));
             }
-            GuardEvent::Look(memory) => {
+            GuardEvent::Sample(memory) => {
                 let usage: Vec<_> = pods.iter().map(|pod| memory_of(&pod.uid, 100)).collect();
                 let mut stats = node(memory, 900, at(seconds));
                 if let crate::reading::Reading::Known(memory) = &mut stats.memory {
@@ -169,26 +173,30 @@ fn play(policy: &Policy, pods: &[Pod], history: Vec<(i64, GuardEvent)>) -> Resul
                     let known = evaluation.pods.get(eviction.pod).unwrap();
                     let Cause::Threshold { threshold: index } = eviction.cause else { continue };
                     let is_hard = evaluation.threshold(index).unwrap().threshold.is_hard();
-                    may_go(&preferences, known, is_hard)?;
+                    check_eviction_allowed(&preferences, known, is_hard)?;
                     let period = preferences.cool_down_after_oom_kill.as_nanos() / 1_000_000_000;
                     let last = kills.get(&known.pod.uid).and_then(|kills| kills.iter().max());
                     prop_assert!(last.is_none_or(|last| (seconds - last).abs() >= period), "cooling down");
-                    gone.retain(|gone| gone.uid != known.pod.uid);
-                    gone.push(Gone {
+                    evicted.retain(|evicted| evicted.uid != known.pod.uid);
+                    evicted.push(EvictedPod {
                         seconds,
                         uid: known.pod.uid.clone(),
                         namespace: known.pod.namespace.clone(),
                         owner: known.protection.rate_limit_key.owner.clone(),
                     });
-                    limits_hold(&preferences.rate_limits, &gone)?;
+                    check_limits(&preferences.rate_limits, &evicted)?;
                 }
             }
         }
     }
-    Ok(gone)
+    Ok(evicted)
 }
 
-fn may_go(preferences: &Preferences, known: &KnownPod, is_hard: bool) -> Result<(), TestCaseError> {
+fn check_eviction_allowed(
+    preferences: &Preferences,
+    known: &KnownPod,
+    is_hard: bool,
+) -> Result<(), TestCaseError> {
     prop_assert_ne!(known.protection.order, EvictionOrder::Never);
     let overridden = is_hard && preferences.hard.override_opt_out;
     prop_assert!(known.protection.order != EvictionOrder::OptedOut || overridden);
@@ -198,25 +206,29 @@ fn may_go(preferences: &Preferences, known: &KnownPod, is_hard: bool) -> Result<
     Ok(())
 }
 
-/// Within any window, wherever it begins.
-fn limits_hold(limits: &[EvictionLimit], gone: &[Gone]) -> Result<(), TestCaseError> {
+/// Checks the limits within any window, wherever it begins.
+fn check_limits(limits: &[EvictionLimit], evicted: &[EvictedPod]) -> Result<(), TestCaseError> {
     for limit in limits {
         let window = limit.window.as_nanos() / 1_000_000_000;
-        let kinds: BTreeSet<_> = gone.iter().filter_map(|gone| kind(limit.scope, gone)).collect();
-        for (start, kind_of) in gone.iter().flat_map(|gone| kinds.iter().map(|kind| (gone.seconds, *kind))) {
-            let within = |gone: &&Gone| (start..start + window).contains(&gone.seconds);
-            let alike = |gone: &&Gone| kind(limit.scope, gone) == Some(kind_of);
-            let went = gone.iter().filter(within).filter(alike).count();
-            prop_assert!(went <= limit.max_evictions as usize, "{went} of {kind_of} from {start} s on");
+        let group_keys: BTreeSet<_> =
+            evicted.iter().filter_map(|evicted| group_key(limit.scope, evicted)).collect();
+        for (start, key) in evicted
+            .iter()
+            .flat_map(|evicted| group_keys.iter().map(|group_key| (evicted.seconds, *group_key)))
+        {
+            let within = |evicted: &&EvictedPod| (start..start + window).contains(&evicted.seconds);
+            let is_in_group = |evicted: &&EvictedPod| group_key(limit.scope, evicted) == Some(key);
+            let count = evicted.iter().filter(within).filter(is_in_group).count();
+            prop_assert!(count <= limit.max_evictions as usize, "{count} of {key} from {start} s on");
         }
     }
     Ok(())
 }
 
-fn kind(scope: RateLimitScope, gone: &Gone) -> Option<&str> {
+fn group_key(scope: RateLimitScope, evicted: &EvictedPod) -> Option<&str> {
     match scope {
-        RateLimitScope::Namespace => Some(&gone.namespace),
-        RateLimitScope::Owner => gone.owner.as_deref(),
+        RateLimitScope::Namespace => Some(&evicted.namespace),
+        RateLimitScope::Owner => evicted.owner.as_deref(),
     }
 }
 
@@ -224,17 +236,17 @@ proptest! {
 #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
 #[test]
-fn who_is_protected_stays_and_no_window_sees_more_than_its_limit(
+fn protected_pods_are_not_evicted_and_rate_limits_hold_in_any_window(
 preferences in preferences(),
 pods in any_pods(),
 history in history(),
 ) {
 let thresholds = vec![hard(MemoryAvailable, "100"), soft(MemoryAvailable, "300", 5)];
 let policy = Policy { rules: Rules::enhanced(&preferences), ..policy(thresholds) };
-play(&policy, &pods, history)?;
+run_history(&policy, &pods, history)?;
 }
 
-/// By any clock, also one that jumps to the ends of time.
+/// This holds for any clock, also one that jumps to the first and last possible times.
  #[test]
 fn no_time_makes_the_guard_panic(
 preferences in preferences(),

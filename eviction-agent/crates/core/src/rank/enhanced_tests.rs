@@ -1,4 +1,4 @@
-//! How the enhanced profile ranks.
+//! The ranking of the enhanced profile.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ fn enhanced(signal: Signal) -> Policy {
     Policy { rules, ..policy(vec![hard(signal, "100%")]) }
 }
 
-/// An evaluation after reclaim that freed nothing.
+/// Returns the decision of an evaluation after a reclaim that freed nothing.
 fn sample(signal: Signal, layout: DiskLayout, pods: Vec<Pod>, sample: Arc<Snapshot>) -> Decision {
     let policy = enhanced(signal);
     let mut engine = Engine::new(policy.clone());
@@ -65,7 +65,7 @@ fn prioritised(uid: &str, memory: &str, priority: i32) -> Pod {
 }
 
 #[test]
-fn unknown_is_behind_those_that_exceed_and_last_among_its_priority() {
+fn unknown_usage_ranks_after_exceeding_pods_and_last_in_its_priority() {
     let pods = vec![
         prioritised("unseen, asks for more", "200", 0),
         prioritised("unseen, asks for nothing", "0", 0),
@@ -89,7 +89,7 @@ fn unknown_is_behind_those_that_exceed_and_last_among_its_priority() {
 }
 
 #[test]
-fn a_figure_that_is_absent_or_absurd_is_not_known() {
+fn absent_and_absurd_values_count_as_unknown_usage() {
     let pods = ["absent", "absurd", "zero"].map(|uid| owned(pod(uid, "10"))).into();
     let mut builder = SnapshotBuilder::new();
     builder.node(node(50, 900, at(1)));
@@ -102,7 +102,7 @@ fn a_figure_that_is_absent_or_absurd_is_not_known() {
 }
 
 #[test]
-fn unknown_is_last_among_its_priority_for_process_ids_too() {
+fn unknown_process_count_ranks_last_in_its_priority() {
     let processes = |count| PodStatValues { process_count: Some(count), ..PodStatValues::default() };
     let mut builder = SnapshotBuilder::new();
     let processes_of_node = crate::snapshot::ProcessStats {
@@ -122,7 +122,7 @@ fn unknown_is_last_among_its_priority_for_process_ids_too() {
 }
 
 #[test]
-fn pods_without_controller_go_last_within_their_class_and_hints_say_the_rest() {
+fn pods_without_controller_rank_last_in_their_class_then_hints_count() {
     let hinted = |uid: &str, hint: &str| {
         let annotations = [(PRIORITY_HINT.into(), hint.into())].into_iter().collect();
         owned(Pod { annotations, ..pod(uid, "10") })
@@ -173,7 +173,7 @@ fn layers(bytes: u64, inodes: u64) -> ContainerStatValues {
 }
 
 #[test]
-fn inodes_are_ranked_by_inodes_whatever_bytes_are_requested() {
+fn inode_ranking_ignores_requested_bytes() {
     let pods = vec![storage("hog", "100Gi"), storage("modest", "0")];
     let seen = disk(&[("hog", layers(1, 40_000)), ("modest", layers(1, 10))]);
     let decision = sample(NodeFsInodesFree, DiskLayout::default(), pods, seen);
@@ -184,7 +184,7 @@ fn inodes_are_ranked_by_inodes_whatever_bytes_are_requested() {
 }
 
 #[test]
-fn images_of_their_own_evict_nobody() {
+fn file_system_with_only_images_evicts_no_pod() {
     let layout = DiskLayout { dedicated_image_fs: true, split_image_fs: true };
     let seen = disk(&[("a", layers(900, 900))]);
     let decision = sample(ImageFsAvailable, layout, vec![storage("a", "1"), storage("unseen", "1")], seen);
@@ -196,22 +196,22 @@ fn images_of_their_own_evict_nobody() {
 }
 
 #[test]
-fn who_is_certain_to_free_nothing_stays_and_who_might_free_something_goes() {
+fn only_pods_that_certainly_free_nothing_are_not_evicted() {
     let nothing = layers(0, 0);
-    let goes = |pod: Pod, values: Option<ContainerStatValues>| {
+    let is_evicted = |pod: Pod, values: Option<ContainerStatValues>| {
         let seen: Vec<_> = values.into_iter().map(|values| ("a", values)).collect();
         let decision = sample(NodeFsAvailable, DiskLayout::default(), vec![pod], disk(&seen));
         !victims(&decision).is_empty()
     };
-    assert!(!goes(storage("a", "0"), Some(nothing)));
-    assert!(goes(storage("a", "0"), Some(layers(1, 0))));
+    assert!(!is_evicted(storage("a", "0"), Some(nothing)));
+    assert!(is_evicted(storage("a", "0"), Some(layers(1, 0))));
     let half = ContainerStatValues { logs_used: None, ..nothing };
-    assert!(goes(storage("a", "0"), Some(half)), "its logs may be large");
-    assert!(goes(storage("a", "0"), None), "nothing is known");
+    assert!(is_evicted(storage("a", "0"), Some(half)), "its logs may be large");
+    assert!(is_evicted(storage("a", "0"), None), "nothing is known");
     let dir = EmptyDir { medium: "".into(), size_limit: None };
     let scratch = Volume { name: "scratch".into(), empty_dir: Some(dir), ..Volume::default() };
     let with_volume = Pod { volumes: vec![scratch.clone()], ..storage("a", "0") };
-    assert!(goes(with_volume.clone(), Some(nothing)), "its volume was not measured");
+    assert!(is_evicted(with_volume.clone(), Some(nothing)), "its volume was not measured");
 
     let mut builder = SnapshotBuilder::new();
     builder.node(node(900, 5, at(1)));
@@ -223,7 +223,7 @@ fn who_is_certain_to_free_nothing_stays_and_who_might_free_something_goes() {
 }
 
 #[test]
-fn a_request_of_the_pod_hides_those_of_its_containers_for_its_own_resource_alone() {
+fn pod_level_request_replaces_container_requests_per_resource() {
     let level = |resources: &[(&str, &str)]| {
         let mut pod = pod("a", "100Mi");
         pod.overhead = list(&[("memory", "1Mi")]);
@@ -242,8 +242,8 @@ fn measures() -> impl Strategy<Value = Measure> {
     (prop::sample::select(&Signal::ALL[..]), layout).prop_map(|(signal, layout)| Measure::of(signal, layout))
 }
 
-/// Any pod, with an owner or none and any hint.
-fn any_sheltered() -> impl Strategy<Value = Pod> {
+/// Returns any pod, with or without an owner and with any hint.
+fn any_protected_pod() -> impl Strategy<Value = Pod> {
     (any_pod(), any::<bool>(), prop::option::of(-101..102i32)).prop_map(|(mut pod, is_owned, hint)| {
         if let Some(hint) = hint {
             pod.annotations.insert(PRIORITY_HINT, hint.to_string().into());
@@ -253,11 +253,11 @@ fn any_sheltered() -> impl Strategy<Value = Pod> {
 }
 
 proptest! {
-    /// As in the kubelet's profile: for every pair as the list has it.
+    /// As in the kubelet's profile: the order of every pair is that of the list.
     #[test]
     fn the_order_is_strict_and_total(
         measure in measures(),
-        pods in prop::collection::vec(any_sheltered(), 0..12),
+        pods in prop::collection::vec(any_protected_pod(), 0..12),
         sample in any_snapshot(),
     ) {
         let pods = set_by(&enhanced(MemoryAvailable), pods);

@@ -1,8 +1,8 @@
-//! Who goes first.
+//! Ranks the pods for eviction.
 //!
-//! Every pod gets a [`Candidate`], a key that is compared field by field and ends in a number
-//! no other pod has, so the order is strict whatever the pods. The kubelet's sort leaves full
-//! ties to chance; here the lower uid goes first.
+//! Every pod gets a [`Candidate`], a key that is compared field by field. The last field is different for
+//! each pod, so the order is always strict. The kubelet's sort leaves the order of equal pods to chance; here
+//! the pod with the lower uid is evicted first.
 
 #[cfg(test)]
 mod enhanced_tests;
@@ -22,47 +22,47 @@ use super::work::step;
 use crate::pods::EvictionOrder;
 use crate::units::{Nanos, Quantity};
 
-/// A pod with the key it is ranked by. The least goes first.
+/// A pod with the key that it is ranked by. The least is evicted first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// Its index among the active pods.
+    /// The index of the pod among the active pods.
     pub pod: u32,
-    /// When its turn is, whatever it uses. The same for all pods in the kubelet's profile.
+    /// The eviction order of the pod, whatever its usage. The same for all pods in the kubelet's profile.
     pub order: EvictionOrder,
     /// The first criterion.
     pub class: OverRequestClass,
-    /// The second criterion: lower goes first.
+    /// The second criterion: lower is evicted first.
     pub priority: i32,
-    /// Nothing would bring it back: goes after the others of its priority. Never so in the
-    /// kubelet's profile.
+    /// Whether no controller would recreate the pod. Such a pod is evicted after the others of its priority.
+    /// Always false in the kubelet's profile.
     pub without_controller: bool,
-    /// What its annotation asks for among these: lower goes first. 0 in the kubelet's profile.
+    /// The hint of the pod's annotation: lower is evicted first. 0 in the kubelet's profile.
     pub hint: i8,
-    /// The third criterion, usage less request: more goes first.
+    /// The third criterion, usage less request: more is evicted first.
     pub excess: Nanos,
     /// The last criterion: the index in the order of uids.
     pub uid_rank: u32,
 }
 
-/// How a pod stands to what it requested, in the order of eviction.
+/// How the usage of a pod compares with its request, in the order of eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OverRequestClass {
-    /// Nothing is known of its usage, for which the kubelet lets it go before all others.
+    /// The usage is unknown. The kubelet evicts such a pod before all others.
     NoStats,
-    /// It uses more than it requested.
+    /// The pod uses more than it requested.
     Exceeds,
-    /// It uses at most what it requested.
+    /// The pod uses at most what it requested.
     Within,
-    /// Nothing is known of its usage. It counts as within its request, and goes after those of
-    /// its priority of which more is known.
+    /// The usage is unknown. The pod counts as within its request, and is evicted after pods of its priority
+    /// with a known usage.
     Unknown,
-    /// Nobody asks: process ids cannot be requested.
+    /// Requests do not count: process ids cannot be requested.
     Alike,
 }
 
 impl OverRequestClass {
-    /// The index among the classes that go one after the other.
+    /// Returns the index among the classes that are evicted one after the other.
     pub(crate) const fn class(self) -> u64 {
         match self {
             Self::NoStats => 0,
@@ -73,7 +73,7 @@ impl OverRequestClass {
 }
 
 impl Candidate {
-    /// What is compared, in this order.
+    /// Returns the values to compare, in this order.
     #[inline]
     pub(crate) fn key(&self) -> (impl Ord + use<>, Reverse<Nanos>, u32) {
         step();
@@ -83,7 +83,8 @@ impl Candidate {
         (before_excess, Reverse(excess), uid_rank)
     }
 
-    /// The order of eviction. Where both excesses are beyond what [`Nanos`] can hold, `exact` works them out.
+    /// Compares two candidates in the order of eviction. If both excesses are out of the range of [`Nanos`],
+    /// `exact` computes them.
     fn compare(&self, other: &Self, exact: impl Fn(&Self) -> Quantity) -> Ordering {
         let ((a, a_excess, a_uid), (b, b_excess, b_uid)) = (self.key(), other.key());
         let by_exact_excess = || match self.excess == other.excess && self.excess.is_saturated() {
@@ -94,7 +95,7 @@ impl Candidate {
     }
 }
 
-/// Writes all pods to `ranked`, the first to go first. The snapshot is indexed for these pods.
+/// Writes all pods to `ranked`, the first to be evicted first. The snapshot must be indexed for these pods.
 /// Mirrors `helpers.go: rankMemoryPressure, rankPIDPressure, rankDiskPressureFunc`.
 pub(crate) fn rank(measure: Measure, pods: &PodSet, snapshot: &Snapshot, ranked: &mut Vec<Candidate>) {
     let candidate = |((index, known), &uid_rank): ((u32, &Arc<KnownPod>), &u32)| {
@@ -112,7 +113,7 @@ pub(crate) fn rank(measure: Measure, pods: &PodSet, snapshot: &Snapshot, ranked:
     }
 }
 
-/// The excess of a candidate, however large.
+/// Returns a function that computes the excess of a candidate, however large it is.
 fn exact_excess(measure: Measure, pods: &PodSet, snapshot: &Snapshot) -> impl Fn(&Candidate) -> Quantity {
     move |candidate| {
         let known = pods.get(candidate.pod);

@@ -25,7 +25,7 @@ fn with_priority(uid: &str, memory: &str, priority: i32) -> Pod {
 }
 
 #[test]
-fn over_request_then_priority_then_excess_then_uid() {
+fn pods_rank_by_over_request_then_priority_then_excess_then_uid() {
     let pods = vec![
         with_priority("within", "300", -9),
         with_priority("high", "10", 5),
@@ -39,7 +39,7 @@ fn over_request_then_priority_then_excess_then_uid() {
 }
 
 #[test]
-fn for_process_ids_a_pod_without_statistics_is_first_within_its_priority_only() {
+fn pod_without_process_count_ranks_first_only_in_its_priority() {
     let pods =
         vec![with_priority("unseen", "1", 1), with_priority("seen", "1", 1), with_priority("low", "1", 0)];
     let usage = [("seen", 1), ("low", 1)];
@@ -47,14 +47,14 @@ fn for_process_ids_a_pod_without_statistics_is_first_within_its_priority_only() 
 }
 
 #[test]
-fn requests_beyond_all_bounds_are_distinguished() {
+fn requests_beyond_the_range_of_nanos_are_distinguished() {
     let pods = vec![pod("a", "3e40"), pod("c", "1e40"), pod("b", "2e40")];
     let usage = [("a", 1), ("b", 1), ("c", 1)];
     assert_eq!(order(Measure::Memory, pods, &usage), ["c", "b", "a"]);
 }
 
 #[test]
-fn a_candidate_stays_small() {
+fn candidate_takes_at_most_48_bytes() {
     assert!(size_of::<Candidate>() <= 48);
 }
 
@@ -65,7 +65,7 @@ fn measures() -> impl Strategy<Value = Measure> {
 }
 
 proptest! {
-    /// Irreflexive, asymmetric, and as the list has it for every pair, not only neighbours.
+    /// The order is irreflexive and asymmetric, and that of the list for every pair, not only for neighbours.
     #[test]
     fn the_order_is_strict_and_total(
         measure in measures(),
@@ -84,9 +84,9 @@ proptest! {
         }
     }
 
-    /// Who is in front does not depend on the order in which pods are listed.
+    /// The first pod does not depend on the order in which the pods are listed.
     #[test]
-    fn the_list_of_pods_has_no_say(memory in prop::collection::vec(0..4u64, 2..9)) {
+    fn order_of_the_pod_list_does_not_affect_the_ranking(memory in prop::collection::vec(0..4u64, 2..9)) {
         let uids: Vec<_> = (0..memory.len()).map(|n| n.to_string()).collect();
         let pods: Vec<_> = uids.iter().map(|uid| pod(uid, "2")).collect();
         let usage: Vec<_> = uids.iter().map(String::as_str).zip(memory).collect();
@@ -100,7 +100,7 @@ proptest! {
 }
 
 #[test]
-fn without_statistics_comes_first() {
+fn class_without_statistics_comes_first() {
     assert!(
         OverRequestClass::NoStats < OverRequestClass::Exceeds
             && OverRequestClass::Exceeds < OverRequestClass::Within

@@ -1,4 +1,4 @@
-//! What a pod uses of what is short, and how that stands to its request.
+//! The usage of a pod of the resource that is short, and how it compares with the request.
 
 use super::OverRequestClass;
 use crate::disk_layout::{DiskLayout, Parts};
@@ -11,18 +11,18 @@ use crate::units::{Nanos, Quantity};
 /// What is measured to rank pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Measure {
-    /// The working set, against the memory request.
+    /// The working set, compared with the memory request.
     Memory,
-    /// Bytes of some parts of the pod, against the request of ephemeral storage.
+    /// Bytes of some parts of the pod, compared with the request of ephemeral storage.
     Bytes(Parts),
     /// Inodes of some parts of the pod.
     Inodes(Parts),
-    /// Processes.
+    /// The number of processes.
     Processes,
 }
 
 impl Measure {
-    /// What counts when a signal is short.
+    /// Returns what is measured when a signal is short.
     pub(crate) fn of(signal: Signal, layout: DiskLayout) -> Self {
         match signal.resource() {
             Resource::Memory => Self::Memory,
@@ -32,16 +32,16 @@ impl Measure {
         }
     }
 
-    /// First and third criterion.
+    /// Returns the first and the third criterion of a pod.
     pub(super) fn key(self, known: &KnownPod, stats: Option<PodStats<'_>>) -> (OverRequestClass, Nanos) {
         self.key_at(&known.rank, self.known_usage(known, stats))
     }
 
-    /// The same for a usage, whoever has it.
+    /// Returns the first and the third criterion for a given usage.
     ///
-    /// To the kubelet a pod without statistics goes before all others, and for process ids
-    /// counts as using more than any other within its priority. Where unknown is unknown it
-    /// counts as using nothing, and goes behind its like.
+    /// For the kubelet, a pod without statistics is evicted before all others, and for process ids it counts
+    /// as using more than any other pod of its priority. In the enhanced profile it counts as using nothing,
+    /// and is evicted after similar pods.
     pub(crate) fn key_at(self, facts: &RankFacts, usage: Option<i128>) -> (OverRequestClass, Nanos) {
         let base = self.base(facts);
         let Some(used) = usage.map(Nanos::from_units) else {
@@ -56,11 +56,11 @@ impl Measure {
             Self::Inodes(_) => facts.inodes,
             Self::Processes => return (OverRequestClass::Alike, used),
         };
-        let standing = if used > bound { OverRequestClass::Exceeds } else { OverRequestClass::Within };
-        (standing, used.minus(base))
+        let class = if used > bound { OverRequestClass::Exceeds } else { OverRequestClass::Within };
+        (class, used.minus(base))
     }
 
-    /// What is taken off the usage. The kubelet takes requested bytes from inodes:
+    /// Returns what is subtracted from the usage. The kubelet subtracts requested bytes from inodes:
     /// `helpers.go: disk`.
     pub(crate) fn base(self, facts: &RankFacts) -> Nanos {
         match self {
@@ -71,7 +71,7 @@ impl Measure {
         }
     }
 
-    /// The third criterion for requests beyond what [`Nanos`] tells apart.
+    /// Returns the third criterion for requests that are out of the range of [`Nanos`].
     pub(super) fn exact_excess(self, known: &KnownPod, stats: Option<PodStats<'_>>) -> Quantity {
         let used = self.known_usage(known, stats).unwrap_or(0).to_string();
         let mut excess = Quantity::parse(&used).unwrap_or_default();
@@ -79,7 +79,7 @@ impl Measure {
         excess
     }
 
-    /// What usage is measured from.
+    /// Returns the request that the usage is compared with.
     pub(crate) fn request(self, known: &KnownPod) -> Option<Quantity> {
         let resource = match self {
             Self::Memory => Resource::Memory,
@@ -90,8 +90,8 @@ impl Measure {
         Some(known.request(resource))
     }
 
-    /// What a pod uses, as far as anybody knows: nothing without statistics, and where unknown
-    /// is unknown, nothing if none of the values that count is there.
+    /// Returns the usage of a pod, if it is known. None without statistics. In the enhanced profile also None
+    /// if all values that count are absent.
     pub(crate) fn known_usage(self, known: &KnownPod, stats: Option<PodStats<'_>>) -> Option<i128> {
         let stats = stats?;
         if !known.rank.enhanced {
@@ -107,8 +107,8 @@ impl Measure {
         }
     }
 
-    /// Whether it is certain that the removal of a pod frees nothing on the file system that is
-    /// short: none of its parts lie there, or all of them are known and empty.
+    /// Returns whether the removal of a pod certainly frees nothing on the file system that is short: none of
+    /// the pod's parts are there, or all of them are known and empty.
     pub(crate) fn frees_nothing(self, known: &KnownPod, stats: Option<PodStats<'_>>) -> bool {
         let (Self::Bytes(parts) | Self::Inodes(parts)) = self else {
             return false;
@@ -125,7 +125,7 @@ impl Measure {
         parts == Parts::default() || stats.is_some_and(empty)
     }
 
-    /// In bytes, inodes or processes; absent values are 0.
+    /// Returns the usage in bytes, inodes or processes. Absent values are 0.
     pub(crate) fn usage(self, known: &KnownPod, stats: PodStats<'_>) -> i128 {
         match self {
             Self::Memory => signed(stats.values().memory_working_set),
@@ -165,12 +165,12 @@ impl Measure {
     }
 }
 
-/// What values add up to, and how many there were.
+/// The sum of some values, and how many of them there were.
 #[derive(Clone, Copy, Default)]
 struct UsageSum {
-    /// The sum as the kubelet has it.
+    /// The sum as in the kubelet.
     used: i128,
-    /// The sum of what can be believed.
+    /// The sum of the plausible values.
     known: i128,
     seen: u32,
     absent: u32,
@@ -190,12 +190,12 @@ impl UsageSum {
     }
 }
 
-/// A value beyond 2^63 − 1 is none.
+/// Returns a value, if it is plausible. A value beyond 2^63 − 1 is not.
 fn plausible(value: Option<u64>) -> Option<i128> {
     i64::try_from(value?).ok().map(i128::from)
 }
 
-/// Values beyond 2^63 − 1 turn negative, as in the kubelet.
+/// Converts a value as the kubelet does. Values beyond 2^63 − 1 turn negative.
 fn signed(value: Option<u64>) -> i128 {
     i128::from(value.unwrap_or(0).cast_signed())
 }

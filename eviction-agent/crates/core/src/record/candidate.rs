@@ -17,80 +17,80 @@ use crate::snapshot::Snapshot;
 use crate::time::{Timestamp, since};
 use crate::units::GoDuration;
 
-/// A pod with all that it was ranked by.
+/// A pod with all values that it was ranked by.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CandidateRecord {
-    /// Who.
+    /// The pod.
     pub pod: PodName,
-    /// What became of it.
+    /// The outcome for the pod.
     #[serde(rename = "fate")]
     pub result: CandidateOutcome,
-    /// How its usage stands to its request.
+    /// How the usage compares with the request.
     #[serde(rename = "standing")]
     pub class: OverRequestClass,
-    /// Its priority: lower goes first.
+    /// The priority: lower is evicted first.
     pub priority: i32,
-    /// What it uses of what is short.
+    /// The usage of the resource that is short.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<i64>,
-    /// What it requested of it, as far as requests have a say.
+    /// The request of that resource, if requests count for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request: Option<String>,
-    /// By how much its usage is more than its request, in whole units: more goes first.
+    /// How much more the usage is than the request, in whole units: more is evicted first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub excess: Option<i64>,
-    /// Its index in the order of uids, which decides last.
+    /// The index in the order of uids, the last criterion.
     #[serde(rename = "tie")]
     pub uid_rank: u32,
-    /// It is critical, and so is skipped.
+    /// Whether the pod is critical, so that it is skipped.
     pub critical: bool,
-    /// What protects it or puts it forward, if anything does.
+    /// What protects the pod or moves it forward, if anything does.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[serde(rename = "shelter")]
     pub protection: Option<ProtectionRecord>,
-    /// Nothing is known of it, and it started only this long ago.
+    /// How long ago the pod started, if its usage is unknown and that was only recently.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub too_young: Option<GoDuration>,
-    /// Why it is skipped, or would be, as a sentence without its subject. Only event lines have it: in JSON
-    /// the other fields say it.
+    /// Why the pod is skipped, or would be, as a sentence without its subject. Only event lines contain it:
+    /// JSON has the same information in the other fields.
     #[serde(skip)]
     pub skipped_reason: Option<String>,
-    /// How far it is from the opposite fate. Absent if nobody goes or nobody else could, and
-    /// for a pod that could not go.
+    /// How far the pod is from the opposite outcome. Absent if no pod is evicted or no other pod could be,
+    /// and for a pod that could not be evicted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub margin: Option<MarginRecord>,
 }
 
-/// What became of a ranked pod.
+/// The outcome for a ranked pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CandidateOutcome {
-    /// It goes.
+    /// The pod is evicted.
     #[serde(rename = "goes")]
     Evicted,
-    /// Its turn came, but it is critical.
+    /// The pod was considered, but is critical.
     Critical,
-    /// Its turn came, but it is protected.
+    /// The pod was considered, but is protected.
     #[serde(rename = "refused")]
     Protected,
-    /// It was terminating for a soft threshold, and has less time from now on.
+    /// The pod was terminating for a soft threshold, and its grace period is shortened.
     #[serde(rename = "hurried")]
     GraceShortened,
-    /// It is terminating already.
+    /// The pod is already terminating.
     #[serde(rename = "on_its_way")]
     Terminating,
-    /// It was to go a moment ago and did not: it is let be.
+    /// The eviction of the pod failed a moment ago, so it is not considered.
     #[serde(rename = "let_be")]
     FailedLately,
-    /// Its turn came, and one that ranks behind it went in its place.
+    /// The pod was considered, but one that ranks behind it was evicted in its place.
     #[serde(rename = "passed_over")]
     Skipped,
-    /// Its turn did not come.
+    /// The pod was not considered.
     #[serde(rename = "stays")]
     NotReached,
 }
 
-/// Ranked pods, and what became of them.
+/// Ranked pods, and the values that determine their outcomes.
 pub(super) struct RankedPods<'a> {
     pub(super) at: Timestamp,
     pub(super) measure: Measure,
@@ -101,16 +101,16 @@ pub(super) struct RankedPods<'a> {
     pub(super) critical_pods: &'a [u32],
     pub(super) refused_pods: &'a [RefusedPod],
     pub(super) in_flight: &'a [InFlightEviction],
-    /// Pods that were dealt with for any threshold.
+    /// The pods that were considered for any threshold.
     pub(super) sized_pods: &'a [SizedPod],
-    /// The same for the one that is ranked for.
+    /// The pods that were considered for the driving threshold.
     pub(super) sized_now: Vec<SizedPod>,
-    /// Evictions are sized by what each pod frees.
+    /// Whether pods are selected by what each one frees.
     pub(super) is_sized: bool,
 }
 
 impl<'a> RankedPods<'a> {
-    /// Those that an evaluation ranked. None if it ranked none.
+    /// Returns the pods that an evaluation ranked. None if it ranked none.
     pub(super) fn of(decision: &Decision, evaluation: &'a Evaluation) -> Option<Self> {
         Some(Self {
             at: decision.at,
@@ -128,7 +128,7 @@ impl<'a> RankedPods<'a> {
         })
     }
 
-    /// Their records, the first to be evicted first.
+    /// Returns the records of the pods, the first to be evicted first.
     pub(super) fn records(&self) -> Vec<CandidateRecord> {
         let border = self.border();
         let record = |(rank, candidate): (usize, &Candidate)| {
@@ -157,11 +157,11 @@ impl<'a> RankedPods<'a> {
     }
 
     fn result(&self, index: u32, known: &KnownPod) -> CandidateOutcome {
-        let sized = |is_it: fn(&SizedOutcome) -> bool| {
-            self.sized_now.iter().any(|sized| sized.pod == index && is_it(&sized.outcome))
+        let sized = |predicate: fn(&SizedOutcome) -> bool| {
+            self.sized_now.iter().any(|sized| sized.pod == index && predicate(&sized.outcome))
         };
-        let in_flight = |is_it: fn(&InFlightEviction) -> bool| {
-            self.in_flight.iter().any(|it| it.pod.uid == known.pod.uid && is_it(it))
+        let in_flight = |predicate: fn(&InFlightEviction) -> bool| {
+            self.in_flight.iter().any(|it| it.pod.uid == known.pod.uid && predicate(it))
         };
         match () {
             () if self.evicted.contains(&index) => CandidateOutcome::Evicted,
@@ -179,7 +179,7 @@ impl<'a> RankedPods<'a> {
         self.refused_pods.iter().find(|refused| refused.pod == index).map(|refused| refused.why)
     }
 
-    /// Why a pod was skipped for one that ranks behind it, for what it frees or since its last eviction failed.
+    /// Returns why a pod was skipped for one that ranks behind it: it frees too little, or its last eviction failed.
     pub(super) fn skipped(&self, index: u32) -> Option<SkipReason> {
         self.sized_pods.iter().find_map(|sized| match sized.outcome {
             SizedOutcome::Skipped { why, .. } if sized.pod == index => Some(why),
@@ -187,20 +187,22 @@ impl<'a> RankedPods<'a> {
         })
     }
 
-    /// Whether nothing but the ranking spares a pod.
+    /// Returns whether only its rank keeps a pod from being evicted.
     pub(super) fn may_be_evicted(&self, index: u32) -> bool {
         let is_in_flight = |known: &KnownPod| self.in_flight.iter().any(|it| it.pod.uid == known.pod.uid);
-        let is_barred = |known: &KnownPod| known.critical || is_in_flight(known);
-        !self.pods.get(index).is_some_and(is_barred) && self.refused(index).is_none()
+        let is_excluded = |known: &KnownPod| known.critical || is_in_flight(known);
+        !self.pods.get(index).is_some_and(is_excluded) && self.refused(index).is_none()
     }
 
-    /// Why a pod is not evicted, or would not be, as a sentence without its subject.
+    /// Returns why a pod is not evicted, or would not be, as a sentence without its subject.
     fn skipped_reason(&self, result: CandidateOutcome, index: u32, known: &KnownPod) -> Option<String> {
         match result {
             CandidateOutcome::Evicted => None,
             CandidateOutcome::Critical => Some("critical".to_owned()),
             CandidateOutcome::Protected => self.refused(index).map(|why| why.to_string()),
-            CandidateOutcome::GraceShortened => Some("was on its way, and is hurried".to_owned()),
+            CandidateOutcome::GraceShortened => {
+                Some("was on its way, and gets a shorter grace period".to_owned())
+            }
             CandidateOutcome::Terminating => Some("is on its way".to_owned()),
             CandidateOutcome::FailedLately => Some("was to go a moment ago and did not".to_owned()),
             CandidateOutcome::Skipped => self.skipped(index).map(|why| why.to_string()),
@@ -210,18 +212,18 @@ impl<'a> RankedPods<'a> {
 }
 
 impl NearestRecord {
-    /// The least change of usage that any margin needs; of equal ones that of the pod which ranks
-    /// first.
+    /// Returns the smallest change of usage among all margins. Of equal changes, that of the pod which ranks
+    /// first counts.
     pub(super) fn of(candidates: &[CandidateRecord]) -> Option<Self> {
         let margins = candidates.iter().filter_map(|one| Some((one, one.margin?, one.margin?.usage?)));
         let (candidate, margin, usage) = margins.min_by_key(|(.., usage)| usage.unsigned_abs())?;
         let pod = candidate.pod.clone();
         let rival = candidates.get(margin.against)?.pod.clone();
-        let (stays, goes) = match candidate.result {
+        let (kept, evicted) = match candidate.result {
             CandidateOutcome::Evicted => (pod.clone(), rival),
             _ => (rival, pod.clone()),
         };
-        Some(Self { pod, usage, kept: stays, evicted: goes })
+        Some(Self { pod, usage, kept, evicted })
     }
 }
 
@@ -237,31 +239,31 @@ fn clamped(number: i128) -> i64 {
     i64::try_from(number).unwrap_or(nearest)
 }
 
-/// For how long after its start a pod may well have no statistics yet: three of the kubelet's
-/// rounds of sampling, one each ten seconds.
+/// How long after its start a pod may have no statistics yet: three sampling intervals of the kubelet, of ten
+/// seconds each.
 const YOUNG: GoDuration = GoDuration::from_secs(30);
 
-/// When it is the turn of a pod for other reasons than what it uses.
+/// What determines the eviction order of a pod besides its usage.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ProtectionRecord {
-    /// When its turn is.
+    /// The eviction order of the pod.
     #[serde(rename = "turn")]
     pub order: EvictionOrder,
-    /// The index in `policy.protection` of the rule that fits it.
+    /// The index in `policy.protection` of the rule that matches the pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rule: Option<usize>,
-    /// Nothing would bring it back, so that others of its standing and priority go before.
+    /// Whether no controller would recreate the pod, so that others of its class and priority are evicted first.
     #[serde(rename = "bare")]
     pub without_controller: bool,
-    /// What it asks for by `eviction-agent.io/priority-hint`: lower goes first.
+    /// The value of `eviction-agent.io/priority-hint`: lower is evicted first.
     pub hint: i8,
-    /// Its annotations that say nothing.
+    /// The pod's annotations that are ignored.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ignored_annotations: Vec<IgnoredAnnotation>,
 }
 
 impl ProtectionRecord {
-    /// None if there is nothing to tell.
+    /// Returns the protection of a pod. None if the pod has none.
     pub(super) fn of(known: &KnownPod) -> Option<Self> {
         if known.protection
             == (PodProtection {
@@ -271,26 +273,26 @@ impl ProtectionRecord {
         {
             return None;
         }
-        let PodProtection { order: turn, rule, without_controller: bare, hint, rate_limit_key: _, ignored } =
+        let PodProtection { order, rule, without_controller, hint, rate_limit_key: _, ignored } =
             known.protection.clone();
-        Some(Self { order: turn, rule, without_controller: bare, hint, ignored_annotations: ignored })
+        Some(Self { order, rule, without_controller, hint, ignored_annotations: ignored })
     }
 }
 
-/// How long ago a pod started of which nothing is known, if that is so short a time that its
-/// first sample may not have been taken yet.
-pub(super) fn too_young(known: &KnownPod, standing: OverRequestClass, now: Timestamp) -> Option<GoDuration> {
-    let is_unknown = matches!(standing, OverRequestClass::NoStats | OverRequestClass::Unknown);
+/// Returns how long ago a pod started, if its usage is unknown and it started so recently that it may not
+/// have been sampled yet.
+pub(super) fn too_young(known: &KnownPod, class: OverRequestClass, now: Timestamp) -> Option<GoDuration> {
+    let is_unknown = matches!(class, OverRequestClass::NoStats | OverRequestClass::Unknown);
     let age = since(now, known.pod.start_time.filter(|_| is_unknown)?);
     (age < YOUNG).then_some(age)
 }
 
-/// A pod that does not go although its turn had come.
+/// A pod that was considered, but is not evicted.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RefusedPodRecord {
-    /// Who.
+    /// The pod.
     pub pod: PodName,
-    /// Why.
+    /// Why the pod is not evicted.
     #[serde(flatten)]
     pub why: Refusal,
 }
@@ -300,7 +302,7 @@ impl RefusedPodRecord {
         let record = |RefusedPod { pod: index, why }: &RefusedPod| {
             Some(Self { pod: PodName::of(&evaluation.pods.get(*index)?.pod), why: *why })
         };
-        // The turn of a pod may come for several thresholds.
+        // A pod may be considered for several thresholds.
         let mut refusals: BTreeMap<u32, Vec<Refusal>> = BTreeMap::new();
         let is_new = |&&RefusedPod { pod: index, why }: &&RefusedPod| {
             let refusals = refusals.entry(index).or_default();

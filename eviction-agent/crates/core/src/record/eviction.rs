@@ -1,4 +1,4 @@
-//! Evictions in a record: those decided now, those in flight, and how they were sized.
+//! Evictions in a record: those decided now, those in flight, and how they cover the deficits.
 
 use std::collections::BTreeMap;
 
@@ -16,34 +16,34 @@ use crate::signal::Signal;
 use crate::time::Timestamp;
 use crate::units::GoDuration;
 
-/// A pod that goes.
+/// A pod that is evicted.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct EvictionRecord {
-    /// Who.
+    /// The pod.
     pub pod: PodName,
-    /// For what: the label of the kubelet's metric `kubelet_evictions`.
+    /// The cause: the label of the kubelet's metric `kubelet_evictions`.
     pub signal: &'static str,
-    /// Whether the threshold is a hard one; absent for a limit of the pod's own.
+    /// Whether the threshold is hard. Absent for a limit of the pod.
     #[serde(skip)]
     pub hard: Option<bool>,
-    /// How long it may take to end.
+    /// The grace period in seconds.
     pub grace_period_seconds: i64,
-    /// It went for a soft threshold already, and has less time from now on.
-    #[serde(skip_serializing_if = "is_not")]
+    /// Whether the pod was already terminating for a soft threshold, and its grace period is shortened.
+    #[serde(skip_serializing_if = "is_false")]
     #[serde(rename = "takes_over")]
     pub shortens_grace: bool,
-    /// Its PodDisruptionBudget said no, and is not asked again.
-    #[serde(skip_serializing_if = "is_not")]
+    /// Whether the pod's PodDisruptionBudget has refused the eviction and is not asked again.
+    #[serde(skip_serializing_if = "is_false")]
     pub ignores_budget: bool,
-    /// For the event, the status and the condition of the pod.
+    /// The message of the event, and of the status and the condition of the pod.
     pub message: String,
-    /// For the event.
+    /// The annotations of the event.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub annotations: Option<BTreeMap<&'static str, String>>,
 }
 
 impl EvictionRecord {
-    pub(super) fn of(evaluation: &Evaluation, eviction: &Eviction, takes_over: bool) -> Option<Self> {
+    pub(super) fn of(evaluation: &Evaluation, eviction: &Eviction, shortens_grace: bool) -> Option<Self> {
         let known = evaluation.pods.get(eviction.pod)?;
         let EvictionText { message, annotations } = message::eviction(evaluation, eviction);
         Some(Self {
@@ -51,7 +51,7 @@ impl EvictionRecord {
             signal: evaluation.label_of(eviction.cause),
             hard: evaluation.threshold_of(eviction.cause).map(|resolved| resolved.threshold.is_hard()),
             grace_period_seconds: eviction.grace_period_seconds,
-            shortens_grace: takes_over,
+            shortens_grace,
             ignores_budget: eviction.ignores_budget,
             message,
             annotations,
@@ -59,66 +59,66 @@ impl EvictionRecord {
     }
 }
 
-/// Whether to leave out what only matters if it is true.
+/// Returns whether to omit a flag, which only matters if it is true.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands over a reference")]
-fn is_not(flag: &bool) -> bool {
+fn is_false(flag: &bool) -> bool {
     !flag
 }
 
-/// An earlier eviction that the evaluation remembered.
+/// An in-flight eviction that the evaluation took into account.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct InFlightRecord {
-    /// Whose.
+    /// The pod.
     pub pod: PodName,
-    /// What for, as [`EvictionRecord::signal`](crate::record::EvictionRecord::signal).
+    /// The cause, as in [`EvictionRecord::signal`](crate::record::EvictionRecord::signal).
     pub signal: &'static str,
-    /// Whether that is a hard threshold, or a limit of the pod's own.
+    /// Whether the cause is a hard threshold or a limit of the pod.
     pub hard: bool,
-    /// When it was decided.
+    /// When the eviction was decided.
     pub decided_at: Timestamp,
-    /// How far it has come.
+    /// The progress of the eviction.
     #[serde(flatten)]
     pub state: InFlightPhase,
-    /// What it was expected to free, of each signal of which that is something.
+    /// What the pod was expected to free, for each signal with an amount above zero.
     pub expected: Vec<ReleaseRecord>,
 }
 
-/// How far an eviction has come.
+/// The progress of an eviction.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum InFlightPhase {
     /// The pod is terminating.
     #[serde(rename = "under_way")]
     Terminating {
-        /// How much of its grace period is left.
+        /// How much of the grace period is left.
         remaining_grace: GoDuration,
     },
-    /// It is gone. Until values are newer than that, what it held counts as terminating.
+    /// The pod has terminated. Its release still counts for values that are older than that.
     #[serde(rename = "gone")]
     Terminated {
-        /// Since when.
+        /// When the pod terminated.
         since: Timestamp,
     },
-    /// It did not go: nothing is expected of it, and it goes after all others.
+    /// The eviction failed: nothing is expected of it, and the pod is considered after all others.
     Failed {
-        /// What whoever evicts said.
+        /// The reason that the executor reported.
         why: Box<str>,
-        /// How long ago.
+        /// How long ago the eviction failed.
         age: GoDuration,
     },
-    /// Its time is over and nothing was freed: the same as failed.
+    /// The pod did not terminate in time. The eviction counts as failed.
     Expired {
-        /// How long ago.
+        /// How long ago the eviction expired.
         age: GoDuration,
     },
 }
 
-/// What comes free of a signal.
+/// What is freed for a signal.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ReleaseRecord {
-    /// Of which.
+    /// The signal.
     pub of: Signal,
-    /// How much.
+    /// The amount.
     #[serde(flatten)]
     pub release: ExpectedRelease,
 }
@@ -152,43 +152,43 @@ impl InFlightRecord {
     }
 }
 
-/// What a threshold lacks and how that was dealt with, in whole units of its signal:
-/// `lacking = threshold + min_reclaim + ahead − available`, `open = lacking − in_flight − chosen`.
+/// The deficit of a threshold and how it was handled, in whole units of its signal:
+/// `lacking = threshold + min_reclaim + predicted − available`, `remaining = lacking − in_flight − chosen`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SizingRecord {
-    /// Of what.
+    /// The signal of the threshold.
     pub signal: Signal,
-    /// Whether the threshold is a hard one.
+    /// Whether the threshold is hard.
     pub hard: bool,
-    /// Below this the threshold is met.
+    /// The threshold is met below this amount.
     pub threshold: i64,
-    /// How much more must be available before it is resolved.
+    /// How much more must be available before the threshold is resolved.
     pub min_reclaim: i64,
-    /// What is counted in advance for a threshold that is about to be met.
+    /// The amount added for a threshold that is only predicted to be met.
     #[serde(skip_serializing_if = "is_zero")]
     #[serde(rename = "ahead")]
     pub predicted: i64,
-    /// What was available; after node-level reclaim, if there was a sample.
+    /// The available amount. If there was a sample after node-level reclaim, it is the amount of that sample.
     pub available: i64,
-    /// What is lacking.
+    /// The deficit.
     pub lacking: i64,
-    /// What pods terminating will free in time.
+    /// What terminating pods will free in time.
     pub in_flight: i64,
-    /// What those will free that go now.
+    /// What the pods evicted now will free.
     pub chosen: i64,
-    /// What nobody makes up for; less than zero if more comes free than is needed.
+    /// The deficit that is not covered. Negative if more is freed than needed.
     #[serde(rename = "open")]
     pub remaining: i64,
-    /// How it ended for this threshold.
+    /// How the evaluation ended for this threshold.
     pub end: EvaluationEnd,
-    /// Those who go, and what each will free.
+    /// The pods that are evicted, and what each will free.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub victims: Vec<PlannedVictim>,
-    /// Pods that went for a soft threshold and now go faster; `in_flight` counts them.
+    /// Pods that were terminating for a soft threshold, and whose grace period is shortened. `in_flight` counts them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[serde(rename = "hurried")]
     pub shortened: Vec<PodName>,
-    /// Those who would have gone before others, and why they did not.
+    /// Pods that were skipped, and why.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[serde(rename = "passed_over")]
     pub skipped: Vec<SkippedVictim>,
@@ -199,7 +199,7 @@ pub struct SizingRecord {
 pub struct PlannedVictim {
     /// The pod.
     pub pod: PodName,
-    /// What it is expected to free.
+    /// What the pod is expected to free.
     #[serde(flatten)]
     pub release: ExpectedRelease,
 }
@@ -209,12 +209,12 @@ pub struct PlannedVictim {
 pub struct SkippedVictim {
     /// The pod.
     pub pod: PodName,
-    /// Why.
+    /// The reason.
     pub why: SkipReason,
-    /// What it would free.
+    /// What the pod would free.
     #[serde(flatten)]
     pub release: ExpectedRelease,
-    /// What was lacking at its turn.
+    /// The remaining deficit when the pod was considered.
     #[serde(rename = "open")]
     pub remaining: i64,
 }

@@ -1,4 +1,4 @@
-//! How little would have had to be different for another pod to go.
+//! The smallest changes with which another pod would have been evicted.
 
 #[cfg(test)]
 mod tests;
@@ -11,48 +11,48 @@ use crate::rank::{Candidate, Measure};
 use crate::record::candidate::RankedPods;
 use crate::units::Nanos;
 
-/// By how much a candidate missed the other side of the choice: for one that goes, what would
-/// have left it alone; for one that stays, what would have made it go. Each value is the
-/// smallest change of that value alone, in whole units, all others being as they are; less is
-/// negative. Absent where no change of that value would have done.
+/// How far a candidate is from the opposite outcome: for a pod that is evicted, what would have spared it;
+/// for one that stays, what would have led to its eviction. Each value is the smallest change of that value
+/// alone, in whole units, with all others unchanged; a decrease is negative. Absent if no change of that
+/// value would have been enough.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct MarginRecord {
-    /// Against whom: the index in the list of candidates of the first that stays, or of the
-    /// last that goes.
+    /// The rival: the index in the list of candidates of the first pod that stays, or of the last pod that is
+    /// evicted.
     pub against: usize,
-    /// Change of what it uses.
+    /// The change of the usage.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<i64>,
-    /// Change of what it requests.
+    /// The change of the request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request: Option<i64>,
-    /// Change of its priority.
+    /// The change of the priority.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<i64>,
-    /// Evictions are sized: what each pod frees counts as well, so that the changes tell where it
-    /// would have ranked, and not yet who would have gone.
+    /// Whether pods are selected by what each one frees. If so, the changes only show where the pod would
+    /// have ranked, and not which pod would have been evicted.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub sized: bool,
 }
 
-/// The smallest change of what a single pod uses with which another pod had gone.
+/// The smallest change of a single pod's usage with which another pod would have been evicted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NearestRecord {
-    /// Whose usage.
+    /// The pod whose usage changes.
     pub pod: PodName,
-    /// The change in whole units; less is negative.
+    /// The change in whole units. A decrease is negative.
     pub usage: i64,
-    /// Who would have stayed.
+    /// The pod that would have stayed.
     #[serde(rename = "stays")]
     pub kept: PodName,
-    /// Who would have gone instead.
+    /// The pod that would have been evicted instead.
     #[serde(rename = "goes")]
     pub evicted: PodName,
 }
 
 /// The choice between the pods that are evicted and those that could have been.
 impl RankedPods<'_> {
-    /// The last that is evicted and the first that stays, by their indices in the ranking.
+    /// Returns the last pod that is evicted and the first that stays, by their indices in the ranking.
     pub(super) fn border(&self) -> Option<(usize, usize)> {
         let is_evicted = |candidate: &Candidate| self.evicted.contains(&candidate.pod);
         let stays = |candidate: &Candidate| {
@@ -62,7 +62,7 @@ impl RankedPods<'_> {
         self.ranked.iter().rposition(is_evicted).zip(self.ranked.iter().position(stays))
     }
 
-    /// What would have put a candidate on the other side.
+    /// Returns what would have led to the opposite outcome for a candidate.
     pub(super) fn margin(&self, (last, first): (usize, usize), rank: usize) -> Option<MarginRecord> {
         let candidate = *self.ranked.get(rank)?;
         let is_evicted = self.evicted.contains(&candidate.pod);
@@ -73,46 +73,46 @@ impl RankedPods<'_> {
         let (measure, facts) = (self.measure, known.rank);
         let usage = measure.known_usage(known, self.snapshot.stats_of(candidate.pod));
         let against = if is_evicted { first } else { last };
-        let what_if = WhatIf { measure, candidate, facts, usage };
-        let Changes { usage, request, priority } = what_if.changes_to_pass(self.ranked.get(against)?);
+        let values = RankedValues { measure, candidate, facts, usage };
+        let Changes { usage, request, priority } = values.changes_to_pass(self.ranked.get(against)?);
         Some(MarginRecord { against, usage, request, priority, sized: self.is_sized })
     }
 }
 
-/// The highest priority that a user's priority class can have; above are the system's own.
+/// The highest priority of a user's priority class. Higher ones are reserved for the system.
 const HIGHEST_USER_PRIORITY: i32 = 1_000_000_000;
 
-/// A ranked pod with the values that its key was made of.
+/// A ranked pod with the values of its key.
 #[derive(Clone, Copy, Debug)]
-struct WhatIf {
-    /// How it was measured.
+struct RankedValues {
+    /// What was measured.
     measure: Measure,
-    /// Its key.
+    /// The key.
     candidate: Candidate,
-    /// What it is known for.
+    /// The values of the pod that ranking needs.
     facts: RankFacts,
-    /// What it uses, if that is known.
+    /// The usage, if it is known.
     usage: Option<i128>,
 }
 
-/// The smallest change of one value, all others as they are, by which a pod changes sides
-/// with a rival. In whole units; `None` where no change of that value would do.
+/// The smallest change of one value, with all others unchanged, by which a pod changes sides with a rival. In
+/// whole units; `None` if no change of that value is enough.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Changes {
-    /// Of what it uses.
+    /// The change of the usage.
     usage: Option<i64>,
-    /// Of what it requests.
+    /// The change of the request.
     request: Option<i64>,
-    /// Of its priority.
+    /// The change of the priority.
     priority: Option<i64>,
 }
 
-impl WhatIf {
-    /// What takes it to the other side of its rival: behind it if it ranks before it, and
-    /// before it otherwise. More usage, a lower request and a lower priority never move a pod
-    /// back, so the smallest change is found by halving, with the very keys that rank.
+impl RankedValues {
+    /// Returns what moves the pod to the other side of its rival: behind it if it ranks before it, and before
+    /// it otherwise. More usage, a lower request and a lower priority never move a pod back, so the smallest
+    /// change is found by bisection, with the same keys as in the ranking.
     ///
-    /// There is none where the keys of both cannot hold what they request.
+    /// There is no change if the excesses of both are out of the range of [`Nanos`].
     fn changes_to_pass(&self, rival: &Candidate) -> Changes {
         let is_beyond =
             |candidate: &Candidate| self.measure != Measure::Processes && candidate.excess.is_saturated();
@@ -126,12 +126,12 @@ impl WhatIf {
             usage: self.usage.and_then(|usage| {
                 let room = if towards_the_front { i128::from(i64::MAX) - usage } else { usage };
                 let changed = |by: i64| self.with(self.facts, Some(usage + i128::from(by)));
-                least(room, towards_the_front, |by| crosses(changed(by)))
+                smallest_change(room, towards_the_front, |by| crosses(changed(by)))
             }),
             request: self.request().and_then(|request| {
                 let room = if towards_the_front { request } else { i128::from(i64::MAX) - request };
-                let changed = |by: i64| self.with(self.requesting(by), self.usage);
-                least(room, !towards_the_front, |by| crosses(changed(by)))
+                let changed = |by: i64| self.with(self.with_request_change(by), self.usage);
+                smallest_change(room, !towards_the_front, |by| crosses(changed(by)))
             }),
             priority: {
                 let (now, most) = (i128::from(self.facts.priority), i128::from(HIGHEST_USER_PRIORITY));
@@ -141,17 +141,17 @@ impl WhatIf {
                     let priority = i32::try_from(sum).unwrap_or(self.facts.priority);
                     self.with(RankFacts { priority, ..self.facts }, self.usage)
                 };
-                least(room, !towards_the_front, |by| crosses(changed(by)))
+                smallest_change(room, !towards_the_front, |by| crosses(changed(by)))
             },
         }
     }
 
     fn with(&self, facts: RankFacts, usage: Option<i128>) -> Candidate {
-        let (standing, excess) = self.measure.key_at(&facts, usage);
-        Candidate { class: standing, excess, priority: facts.priority, ..self.candidate }
+        let (class, excess) = self.measure.key_at(&facts, usage);
+        Candidate { class, excess, priority: facts.priority, ..self.candidate }
     }
 
-    /// The whole units of the request, if requests have a say.
+    /// Returns the whole units of the request, if requests count.
     fn request(&self) -> Option<i128> {
         let request = match self.measure {
             Measure::Processes => return None,
@@ -160,7 +160,7 @@ impl WhatIf {
         Some(request.get().div_euclid(Nanos::from_units(1).get()))
     }
 
-    fn requesting(&self, more: i64) -> RankFacts {
+    fn with_request_change(&self, more: i64) -> RankFacts {
         let mut facts = self.facts;
         let request = match self.measure {
             Measure::Memory => &mut facts.memory,
@@ -172,15 +172,15 @@ impl WhatIf {
     }
 }
 
-/// The least change of at most `room`, upwards or downwards, for which `holds`, which stays
-/// true beyond it.
-fn least(room: i128, upwards: bool, holds: impl Fn(i64) -> bool) -> Option<i64> {
+/// Returns the smallest change of at most `room`, upwards or downwards, for which `holds` is true. Beyond it
+/// `holds` must stay true.
+fn smallest_change(room: i128, upwards: bool, holds: impl Fn(i64) -> bool) -> Option<i64> {
     let signed = |size: i64| if upwards { size } else { -size };
     let room = i64::try_from(room).unwrap_or(i64::MAX);
     if room < 1 || !holds(signed(room)) {
         return None;
     }
-    // Most are small, so the search begins there.
+    // Most changes are small, so the search starts there.
     let (mut low, mut high) = (0, 1);
     while high < room && !holds(signed(high)) {
         (low, high) = (high, high.saturating_mul(2).min(room));

@@ -1,8 +1,8 @@
 //! A decision as plain data, with its reasons and without indices.
 //!
-//! A [`DecisionRecord`] is made once from a [`Decision`], after everything was done that cannot wait.
-//! Event lines, metrics, Kubernetes Events, recordings and the text of [`explain`](crate::explain) are made
-//! from it. The same decision gives the same bytes.
+//! A [`DecisionRecord`] is created once from a [`Decision`], after all urgent work is done. Event lines,
+//! metrics, Kubernetes Events, recordings and the text of [`explain`](crate::explain) are created from it.
+//! The same decision gives the same bytes.
 
 mod candidate;
 mod eviction;
@@ -37,12 +37,12 @@ use crate::signal::{NodeCondition, Resource, Signal};
 use crate::signal_filter::RejectedReading;
 use crate::time::Timestamp;
 
-/// One decision.
+/// The record of one decision.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DecisionRecord {
     /// The time of the input.
     pub at: Timestamp,
-    /// What was decided about.
+    /// What the decision is about.
     #[serde(flatten)]
     pub subject: RecordSubject,
     /// The node conditions that hold, and why.
@@ -56,16 +56,16 @@ pub struct DecisionRecord {
     /// Signals that are unavailable: unknown for many samples.
     #[serde(rename = "blind", skip_serializing_if = "Vec::is_empty")]
     pub unavailable: Vec<Signal>,
-    /// What becomes of a policy that was proposed.
+    /// The state of a proposed policy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub proposal: Option<ProposalRecord>,
 }
 
-/// What was decided about.
+/// What a decision is about.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RecordSubject {
-    /// Nothing: the input changed what the engine knows.
+    /// Nothing: the input only changed the engine's state.
     Nothing,
     /// An evaluation of the node.
     #[serde(rename = "pass")]
@@ -75,79 +75,79 @@ pub enum RecordSubject {
     NotEvaluated(NotEvaluated),
     /// The admission of a pod.
     Admission {
-        /// Which pod.
+        /// The pod.
         pod: PodName,
-        /// Whether it may start.
+        /// Whether the pod may start.
         admit: bool,
-        /// The message of its status if it may not.
+        /// The message of the pod's status if it may not start.
         #[serde(skip_serializing_if = "Option::is_none")]
         message: Option<String>,
     },
-    /// An OOM kill, or a record of a container's end.
+    /// An OOM kill, or a record of a container's termination.
     #[serde(rename = "story")]
     Oom(OomUpdate),
 }
 
-/// One evaluation, explained.
+/// The record of one evaluation.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct EvaluationRecord {
-    /// How it ended.
+    /// How the evaluation ended.
     pub end: EvaluationEnd,
-    /// What was seen, signal by signal.
+    /// The observation of each signal.
     pub signals: Vec<SignalRecord>,
-    /// What was seen after node-level reclaim.
+    /// The observations after node-level reclaim.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub signals_after_reclaim: Vec<SignalRecord>,
     /// The node's memory by every measure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryRecord>,
-    /// Readings that were not believed.
+    /// The readings that were rejected.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[serde(rename = "refused")]
     pub rejected: Vec<RejectedReading>,
     /// The thresholds that count.
     pub thresholds: Vec<ThresholdRecord>,
-    /// What is short.
+    /// The resource that is short.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub starved: Option<Resource>,
-    /// How much would have to come free for the threshold that drives the evaluation.
+    /// The deficit of the driving threshold.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deficit: Option<DeficitRecord>,
-    /// Earlier evictions that were remembered.
+    /// The in-flight evictions that the evaluation took into account.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[serde(rename = "flights")]
     pub in_flight: Vec<InFlightRecord>,
-    /// What was lacking for each threshold that was dealt with, the last one as in `starved`,
-    /// where evictions are sized.
+    /// The deficit of each threshold that was handled, the last one being that of `starved`. Empty under the
+    /// kubelet's rules.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub sizing: Vec<SizingRecord>,
-    /// What garbage is to be collected.
+    /// The garbage to collect.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub reclaim: Vec<Reclaim>,
-    /// That is left to the kubelet, which is expected to remove enough.
+    /// The garbage estimate, if node-level reclaim is left to the kubelet because it is expected to free enough.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub left_to_kubelet: Option<GarbageEstimate>,
-    /// The pods, the first to go first, with what they are ranked by.
+    /// The pods with the values that they are ranked by, the first to be evicted first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub candidates: Vec<CandidateRecord>,
-    /// The smallest change of what a single pod uses with which another pod had gone.
+    /// The smallest change of a single pod's usage with which another pod would have been evicted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nearest: Option<NearestRecord>,
-    /// Pods that would have gone, but are critical.
+    /// Critical pods that would have been evicted.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[serde(rename = "spared")]
     pub critical_pods: Vec<PodName>,
-    /// Pods whose turn had come, but which are protected, and by what.
+    /// Pods that were considered but are protected, and why.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub refused_pods: Vec<RefusedPodRecord>,
-    /// Pods that go.
+    /// The evictions, including those whose grace period is shortened.
     pub evictions: Vec<EvictionRecord>,
-    /// How many volumes under a limit have no known usage.
+    /// The number of volumes with a limit whose usage is not known.
     pub unknown_volumes: u32,
 }
 
 impl DecisionRecord {
-    /// Makes the record of a decision.
+    /// Creates the record of a decision.
     pub fn of(decision: &Decision) -> Self {
         let subject = match &decision.kind {
             DecisionKind::StateUpdated => RecordSubject::Nothing,
@@ -178,7 +178,7 @@ impl DecisionRecord {
         }
     }
 
-    /// The evaluation, if there was one.
+    /// Returns the evaluation, if the decision is one.
     pub fn evaluation(&self) -> Option<&EvaluationRecord> {
         match &self.subject {
             RecordSubject::Evaluated(evaluation) => Some(evaluation),
@@ -229,20 +229,20 @@ impl EvaluationRecord {
 }
 
 impl EvaluationRecord {
-    /// The reading of a signal.
+    /// Returns the observation of a signal.
     pub fn signal(&self, signal: Signal) -> Option<&SignalRecord> {
         self.signals.iter().find(|record| record.signal == signal)
     }
 
-    /// The threshold that a pod is evicted for.
+    /// Returns the threshold that a pod is evicted for.
     pub fn threshold_of(&self, eviction: &EvictionRecord) -> Option<&ThresholdRecord> {
         let is_hard = eviction.hard?;
-        let is_it = |it: &&ThresholdRecord| it.signal.name() == eviction.signal && it.is_hard() == is_hard;
-        self.thresholds.iter().find(is_it)
+        let matches = |it: &&ThresholdRecord| it.signal.name() == eviction.signal && it.is_hard() == is_hard;
+        self.thresholds.iter().find(matches)
     }
 }
 
-/// Each once, though its turn may have come for several thresholds.
+/// Returns the critical pods, each once, although a pod may be considered for several thresholds.
 fn critical_pods(evaluation: &Evaluation) -> Vec<PodName> {
     let mut listed = BTreeSet::new();
     let indices = evaluation.critical_pods.iter().filter(|&&index| listed.insert(index));

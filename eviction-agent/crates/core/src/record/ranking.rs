@@ -1,4 +1,4 @@
-//! The order in which pods would be evicted if a threshold was met now.
+//! The order in which pods would be evicted if a threshold were met now.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,45 +16,45 @@ use crate::signal::Signal;
 use crate::snapshot::Snapshot;
 use crate::time::Timestamp;
 
-/// A sample of all pods, with what else their order depends on.
+/// A sample of all pods, with the other values that their order depends on.
 #[derive(Clone, Debug)]
 pub struct PodSample {
-    /// When it was taken.
+    /// When the sample was taken.
     pub at: Timestamp,
     /// The active pods.
     pub pods: Arc<PodSet>,
-    /// What they use, indexed for them.
+    /// The usage of the pods. The snapshot is indexed for them.
     pub snapshot: Arc<Snapshot>,
-    /// How the file systems are laid out.
+    /// The layout of the file systems.
     pub layout: DiskLayout,
-    /// Evictions in flight: their pods are not evicted again.
+    /// The in-flight evictions. Their pods are not evicted again.
     pub in_flight: Vec<InFlightEviction>,
-    /// Evictions are sized by what each pod frees.
+    /// Whether pods are selected by what each one frees.
     pub sized: bool,
 }
 
-/// The pods in the order in which they would be evicted if a hard threshold was met now. Rate limits,
+/// The pods in the order in which they would be evicted if a hard threshold were met now. Rate limits,
 /// cool-downs and PodDisruptionBudgets, which change from one evaluation to the next, do not count.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RankingRecord {
-    /// For a threshold of which signal.
+    /// The signal of the threshold.
     pub signal: Signal,
-    /// As of which sample.
+    /// The time of the sample.
     pub at: Timestamp,
-    /// The pods, the first to be evicted first. Its result is [`CandidateOutcome::Evicted`] for the first
-    /// that may be.
+    /// The pods, the first to be evicted first. The first one that may be evicted has the result
+    /// [`CandidateOutcome::Evicted`].
     pub candidates: Vec<CandidateRecord>,
 }
 
 impl PodSample {
-    /// The pods in the order of eviction.
+    /// Returns the pods in the order of eviction.
     pub fn ranked(&self, signal: Signal) -> Vec<Candidate> {
         let mut ranked = Vec::new();
         rank(Measure::of(signal, self.layout), &self.pods, &self.snapshot, &mut ranked);
         ranked
     }
 
-    /// The same with the reasons.
+    /// Returns the pods in the order of eviction, with the reasons.
     pub fn ranking(&self, signal: Signal) -> RankingRecord {
         let Self { at, pods, snapshot, layout, in_flight, sized } = self;
         let ranked = self.ranked(signal);
@@ -83,7 +83,7 @@ impl PodSample {
     }
 }
 
-/// Why a pod would not be evicted even for a hard threshold, as far as its specification tells.
+/// Returns why a pod would not be evicted even for a hard threshold, as far as its specification shows.
 fn refusal(known: &KnownPod) -> Option<Refusal> {
     match known.protection.order {
         EvictionOrder::Never => {
@@ -95,18 +95,18 @@ fn refusal(known: &KnownPod) -> Option<Refusal> {
 }
 
 impl CandidateRecord {
-    /// Whether its turn can come in this ranking.
+    /// Returns whether the pod may be evicted in this ranking.
     pub fn may_be_evicted(&self) -> bool {
-        let in_turn = matches!(
+        let is_candidate = matches!(
             self.result,
             CandidateOutcome::Evicted | CandidateOutcome::Skipped | CandidateOutcome::NotReached
         );
-        in_turn && !self.critical
+        is_candidate && !self.critical
     }
 }
 
 impl RankingRecord {
-    /// By index in `candidates`, the rank among the pods that may be evicted, from 1.
+    /// Returns the rank of each pod among those that may be evicted, from 1, by index in `candidates`.
     pub fn ranks(&self) -> impl Iterator<Item = Option<usize>> {
         let mut next = 0;
         self.candidates.iter().map(move |candidate| {
@@ -158,18 +158,18 @@ mod tests {
     }
 
     #[test]
-    fn margins_say_what_would_change_the_order() {
+    fn margins_are_the_changes_that_would_change_the_order() {
         let ranking = three_and_a_critical_one().ranking(Signal::MemoryAvailable);
         let margin = |index: usize| ranking.candidates[index].margin.unwrap();
         let twenty = i64::try_from(20 * MI).unwrap();
-        // Of equal ones the lower uid goes first.
+        // Of equal pods, the one with the lower uid is evicted first.
         assert_eq!(margin(0).usage, Some(-twenty));
         assert_eq!(margin(1).usage, Some(twenty));
         assert_eq!(ranking.candidates[2].margin, None, "a critical pod is never evicted");
     }
 
     #[test]
-    fn a_pod_in_flight_is_not_the_first() {
+    fn terminating_pod_is_not_the_next_victim() {
         let mut sample = three_and_a_critical_one();
         let pod = Arc::new(PodName::of(&pod("b", "10Mi")));
         let signal = Signal::MemoryAvailable.name();
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_ranks_where_there_is_no_pod() {
+    fn ranking_without_pods_is_empty() {
         assert!(sample(Vec::new(), &[]).ranking(Signal::PidAvailable).candidates.is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! Signals, thresholds and conditions in a record; and a policy that is pending.
+//! Signals, thresholds and conditions in a record, and a pending policy.
 
 use serde::Serialize;
 
@@ -16,27 +16,27 @@ use crate::time::{Timestamp, since};
 use crate::trend::{Eta, Slope};
 use crate::units::{GoDuration, Nanos, ThresholdValue};
 
-/// What was seen of a signal.
+/// The observation of a signal.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SignalRecord {
-    /// Which.
+    /// The signal.
     pub signal: Signal,
-    /// What is left.
+    /// The available amount.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub available: Option<i64>,
-    /// What there is in all.
+    /// The capacity.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capacity: Option<i64>,
     /// How old the values are.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub age: Option<GoDuration>,
-    /// Where they came from.
+    /// The source of the values.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<SourceId>,
-    /// How fast what is left changes, in units per second.
+    /// How fast the available amount changes, in units per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trend: Option<Slope>,
-    /// Why nothing was seen.
+    /// Why there is no observation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unknown: Option<UnknownReason>,
 }
@@ -44,48 +44,48 @@ pub struct SignalRecord {
 /// A threshold that counts.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ThresholdRecord {
-    /// Of which signal.
+    /// The signal.
     pub signal: Signal,
     /// The value as configured: a quantity or a percentage.
     pub configured: String,
-    /// The value, as configured or worked out from the capacity.
+    /// The value, as configured or computed from the capacity.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quantity: Option<String>,
-    /// How much more must be available before it is resolved.
+    /// How much more must be available before the threshold is resolved.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_reclaim: Option<String>,
-    /// How long it must be met before it evicts; zero for a hard one.
+    /// How long the threshold must be met before it evicts. Zero for a hard threshold.
     pub grace_period: GoDuration,
-    /// When it will be met, if it is not and all goes on as it did.
+    /// When the threshold will be met at the current trend, if it is not met.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eta: Option<Eta>,
-    /// That is so soon, and so sure, that the policy would act on it if it says so.
+    /// Whether that is so soon and so certain that the policy acts on it, if it is configured to.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub imminent: bool,
-    /// Its state, if it is met.
+    /// The state of the threshold, if it is met.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub met: Option<MetRecord>,
 }
 
-/// A threshold that is met.
+/// The state of a threshold that is met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct MetRecord {
-    /// Since when.
+    /// Since when the threshold is met.
     pub first_seen: Timestamp,
-    /// By how much less is available than it takes to resolve it, its minimum reclaim
-    /// included, in whole units.
+    /// How much more must be available before the threshold is resolved, including its minimum reclaim, in
+    /// whole units.
     #[serde(rename = "lacks")]
     pub missing: i64,
-    /// How much of its grace period is left.
+    /// How much of the grace period is left.
     pub remaining_grace: GoDuration,
-    /// It is above its threshold again, but not by its minimum reclaim.
+    /// Whether the amount is above the threshold again, but not by the minimum reclaim.
     pub by_min_reclaim: bool,
-    /// It is only about to be met, and the policy acts on that.
+    /// Whether the threshold is only predicted to be met, and the policy acts on that.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub by_prediction: bool,
-    /// Its values are no newer than those of the last evaluation, so that it does not act.
+    /// Whether the values are no newer than those of the last evaluation, so that the threshold does not evict.
     pub stale: bool,
-    /// It drives the evaluation.
+    /// Whether the threshold drives the evaluation.
     #[serde(rename = "handled")]
     pub driving: bool,
 }
@@ -121,17 +121,17 @@ impl SignalRecord {
 }
 
 impl ThresholdRecord {
-    /// Whether it evicts at once.
+    /// Returns whether the threshold evicts at once.
     pub fn is_hard(&self) -> bool {
         self.grace_period == GoDuration::ZERO
     }
 
-    /// `hard` or `soft`.
+    /// Returns `hard` or `soft`.
     pub fn kind(&self) -> &'static str {
         if self.is_hard() { "hard" } else { "soft" }
     }
 
-    /// Those that count in this evaluation, and replaced ones that still hold.
+    /// Returns the thresholds that count in this evaluation, and replaced ones that are still met.
     pub(super) fn all(evaluation: &Evaluation, now: Timestamp) -> Vec<Self> {
         let state = |index: u8| evaluation.met.iter().find(|met| met.threshold == index);
         let indices = (0..).take(evaluation.thresholds.len());
@@ -146,7 +146,7 @@ impl ThresholdRecord {
         let threshold = &resolved.threshold;
         let seen = evaluation.observations.get(threshold.signal);
         let capacity = seen.map(|seen| seen.capacity);
-        let lacks =
+        let missing =
             seen.map_or(0, |seen| resolved.resolved_at(seen.capacity).minus(seen.nanos()).units_rounded_up());
         let text = |value: &ThresholdValue| match (value, capacity) {
             (ThresholdValue::Quantity(quantity), _) => Some(quantity.to_string()),
@@ -166,7 +166,7 @@ impl ThresholdRecord {
             imminent: evaluation.context.imminent.contains(&index),
             met: met.map(|met| MetRecord {
                 first_seen: met.first_seen,
-                missing: lacks,
+                missing,
                 remaining_grace: remaining(threshold.grace_period, since(now, met.first_seen)),
                 by_min_reclaim: met.by_min_reclaim,
                 by_prediction: met.by_prediction,
@@ -178,37 +178,37 @@ impl ThresholdRecord {
 }
 
 fn remaining(grace: GoDuration, passed: GoDuration) -> GoDuration {
-    let left = grace.as_nanos().saturating_sub(passed.as_nanos());
-    GoDuration::from_nanos(left.max(0))
+    let nanos = grace.as_nanos().saturating_sub(passed.as_nanos());
+    GoDuration::from_nanos(nanos.max(0))
 }
 
 /// A node condition that holds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ConditionRecord {
-    /// Which.
+    /// The condition.
     pub condition: NodeCondition,
-    /// When a threshold that raises it was last met.
+    /// When a threshold that raises the condition was last met.
     pub raised_at: Timestamp,
-    /// The thresholds that raise it in this evaluation. Grace does not matter for it.
+    /// The thresholds that raise the condition in this evaluation, whatever their grace period.
     pub raised_by: Vec<RaiserRecord>,
-    /// Whether that is over, and only the transition period keeps it.
+    /// Whether no threshold raises the condition any more, and only the transition period keeps it.
     pub outlives_its_cause: bool,
-    /// How long it will hold if nothing raises it again.
+    /// How long the condition will hold if no threshold raises it again.
     pub holds_for: GoDuration,
 }
 
 /// A threshold that raises a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct RaiserRecord {
-    /// Of which signal.
+    /// The signal of the threshold.
     pub signal: Signal,
-    /// Its grace period; zero for a hard one.
+    /// The grace period of the threshold. Zero for a hard threshold.
     pub grace_period: GoDuration,
-    /// Since when it is met, or foreseen to be.
+    /// Since when the threshold is met, or predicted to be met.
     pub first_seen: Timestamp,
-    /// Only its minimum reclaim keeps it.
+    /// Whether only the minimum reclaim keeps the threshold met.
     pub by_min_reclaim: bool,
-    /// It is about to be met.
+    /// Whether the threshold is only predicted to be met.
     pub by_prediction: bool,
 }
 
@@ -227,12 +227,12 @@ impl ConditionRecord {
             })
         };
         let mut raised_by: Vec<_> = thresholds.iter().filter_map(raiser).collect();
-        // What nothing that is met raised just now was raised by what is about to be.
+        // If a condition was raised now and no met threshold raises it, predicted thresholds raised it.
         if raised_by.is_empty() && age == 0 {
-            let foreseen = |threshold: &&ThresholdRecord| {
+            let is_predicted = |threshold: &&ThresholdRecord| {
                 threshold.imminent && threshold.signal.condition() == raised.condition
             };
-            raised_by.extend(thresholds.iter().filter(foreseen).map(|threshold| RaiserRecord {
+            raised_by.extend(thresholds.iter().filter(is_predicted).map(|threshold| RaiserRecord {
                 signal: threshold.signal,
                 grace_period: threshold.grace_period,
                 first_seen: now,
@@ -250,19 +250,18 @@ impl ConditionRecord {
     }
 }
 
-/// How much would have to come free for the threshold that drives an evaluation, in whole units of
-/// its signal: `threshold + min_reclaim − available`.
+/// The deficit of the driving threshold, in whole units of its signal: `threshold + min_reclaim − available`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct DeficitRecord {
-    /// Of what.
+    /// The signal of the threshold.
     pub signal: Signal,
-    /// Below this the threshold is met.
+    /// The threshold is met below this amount.
     pub threshold: i64,
-    /// How much more must be available before it is resolved.
+    /// How much more must be available before the threshold is resolved.
     pub min_reclaim: i64,
-    /// What is available.
+    /// The available amount.
     pub available: i64,
-    /// The sum.
+    /// The deficit.
     pub total: i64,
 }
 
@@ -283,14 +282,14 @@ impl DeficitRecord {
     }
 }
 
-/// The node's memory by every measure, whichever decides. Bytes; a value that is absent is
-/// one that the node does not have, or one that is named in `unknown`.
+/// The node's memory by every measure, whichever the policy uses. Amounts are in bytes. An absent value is
+/// one that the node does not have, or one that is listed in `unknown`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MemoryRecord {
-    /// Capacity less working set, as the kubelet has it.
+    /// Capacity less working set, as in the kubelet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub available_by_working_set: Option<u64>,
-    /// The same, active file pages not counted either.
+    /// The same, with active file pages counted as available.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub available_without_active_file: Option<u64>,
     /// The kernel's own estimate.
@@ -299,7 +298,7 @@ pub struct MemoryRecord {
     /// Usage without inactive file pages.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub working_set: Option<u64>,
-    /// Page cache that was used lately.
+    /// Page cache that was used recently.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub active_file: Option<u64>,
     /// The share of the last ten seconds in which some task stalled for memory, in percent.
@@ -308,19 +307,19 @@ pub struct MemoryRecord {
     /// The share in which all tasks stalled at once, in percent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub full_avg10: Option<f64>,
-    /// Whether tasks stalled as long as the policy's trigger asks for.
+    /// Whether tasks stalled as long as the policy's trigger requires.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stalled: Option<bool>,
     /// Swap in use.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub swap_used: Option<u64>,
-    /// All swap there is.
+    /// The total swap.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub swap_total: Option<u64>,
-    /// Whether what else thresholds of memory ask for is there.
+    /// Whether the further conditions of memory thresholds are fulfilled.
     #[serde(rename = "gate")]
     pub conditions: MemoryConditions,
-    /// Values that should be there and are not, and why.
+    /// Values that should exist but are unknown, and why.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unknown: Vec<UnknownValue>,
 }
@@ -328,40 +327,40 @@ pub struct MemoryRecord {
 /// A value that is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct UnknownValue {
-    /// Which.
+    /// The name of the value.
     #[serde(rename = "figure")]
     pub value: &'static str,
-    /// Why.
+    /// Why the value is unknown.
     pub why: UnknownReason,
 }
 
-/// What becomes of a policy that was proposed.
+/// The state of a proposed policy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProposalRecord {
-    /// It is the one in force already.
+    /// The proposed policy equals the one in force.
     Unchanged,
-    /// It is in force from now on.
+    /// The policy is in force from now on.
     #[serde(rename = "took_effect")]
     Applied,
-    /// It would do more than the policy in force.
+    /// The policy would do more than the one in force.
     #[serde(rename = "waits")]
     Pending {
-        /// Since when it waits.
+        /// When it was proposed.
         since: Timestamp,
-        /// When it takes effect in any case; absent if only by hand.
+        /// When it takes effect in any case. Absent if it must be applied manually.
         #[serde(skip_serializing_if = "Option::is_none")]
         until: Option<Timestamp>,
-        /// Pods that it would evict now, if it was held against a sample yet.
+        /// The pods that it would evict now, if it was tried on a sample already.
         would_evict: Vec<PodName>,
-        /// Garbage that it would collect first.
+        /// The garbage that it would collect first.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         would_reclaim: Vec<Reclaim>,
     },
 }
 
 impl MemoryRecord {
-    /// Nothing if nobody read more than usage and working set.
+    /// Returns the memory by every measure. None if only the usage and the working set were read.
     pub(super) fn of(evaluation: &Evaluation) -> Option<Self> {
         let detail = evaluation.snapshot.node.memory_detail;
         if detail == MemoryDetail::default() && evaluation.context.memory_conditions == MemoryConditions::Open
@@ -412,7 +411,7 @@ impl MemoryRecord {
     }
 }
 
-/// What a node does not have at all is left out without a word.
+/// Returns why a value is unknown. None for a value that the node does not have.
 fn why<T>(reading: Reading<T>) -> Option<UnknownReason> {
     match reading {
         Reading::Known(_) | Reading::Unknown(UnknownReason::Absent) => None,

@@ -24,7 +24,7 @@ fn under_pressure() -> (Engine, Decision) {
 }
 
 #[test]
-fn an_eviction_is_explained_to_the_last_candidate() {
+fn record_of_an_eviction_contains_every_candidate() {
     let (_, decision) = under_pressure();
     insta::assert_json_snapshot!(DecisionRecord::of(&decision));
 }
@@ -32,8 +32,8 @@ fn an_eviction_is_explained_to_the_last_candidate() {
 #[test]
 fn a_condition_shows_that_it_outlives_its_cause() {
     let (mut engine, _) = under_pressure();
-    let calm = snapshot(node(900, 999, at(63)), &[]);
-    let decision = step(&mut engine, 63, Event::Sample(calm));
+    let no_pressure = snapshot(node(900, 999, at(63)), &[]);
+    let decision = step(&mut engine, 63, Event::Sample(no_pressure));
     let record = DecisionRecord::of(&decision);
     assert_eq!(record.conditions.len(), 2);
     assert!(record.conditions.iter().all(|condition| condition.outlives_its_cause));

@@ -1,8 +1,8 @@
-//! What is seen of the node, and what of it is believed.
+//! The observations of a sample, without implausible readings.
 //!
-//! From the values of a sample to observations: by the measure of memory that the policy
-//! chose, without readings that cannot be true, with what else thresholds of memory ask for,
-//! and with where the values are going. In the kubelet's profile all of it is as read.
+//! The filter converts the values of a sample to observations: by the policy's measure of memory, without
+//! readings that cannot be true, with the further conditions of memory thresholds, and with the trends of the
+//! values. In the kubelet's profile all values are used as they were read.
 
 mod plausibility;
 #[cfg(test)]
@@ -22,50 +22,50 @@ use crate::time::Timestamp;
 use crate::trend::{Eta, Slope, Trend};
 use crate::units::GoDuration;
 
-/// What is remembered of former samples.
+/// The state from former samples.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SignalFilter {
     plausibility: PlausibilityFilter,
-    /// In how many samples in a row each signal was not known.
+    /// The number of samples in a row in which each signal was unknown.
     unknown_for: [u32; Signal::COUNT],
-    /// Signals of which there ever was a value, or an error in its place. What a node does not
-    /// have at all nobody watches, and nobody is unavailable to.
+    /// Signals that ever had a value, or an error in its place. A signal that a node does not have at all is
+    /// not monitored and does not become unavailable.
     reported: SignalSet,
     trends: [Trend; Signal::COUNT],
     oom_killed: bool,
 }
 
-/// What a sample saw beside the observations.
+/// The context of a sample's observations.
 #[derive(Clone, Debug, Default)]
 pub struct SignalContext {
-    /// Whether what else thresholds of memory ask for is there.
+    /// Whether the further conditions of memory thresholds are fulfilled.
     pub memory_conditions: MemoryConditions,
-    /// Readings that were not believed.
+    /// The readings that were rejected.
     pub rejected: Vec<RejectedReading>,
-    /// Signals that have been unknown for so long that nobody watches them.
+    /// Signals that have been unknown for so long that they are no longer monitored.
     pub unavailable: SignalSet,
-    /// How fast what is available of each signal changes.
+    /// How fast the available amount of each signal changes.
     pub slopes: [Option<Slope>; Signal::COUNT],
-    /// Thresholds that are about to be met, by their index.
+    /// The thresholds that are predicted to be met soon, by their index.
     pub imminent: Vec<u8>,
 }
 
 impl SignalFilter {
-    /// The kernel killed a process for lack of memory: after that a value may be anything.
-    pub(crate) fn note_oom_kill(&mut self) {
+    /// Records an OOM kill. After it, any value of memory is plausible.
+    pub(crate) fn record_oom_kill(&mut self) {
         self.oom_killed = true;
     }
 
-    /// Takes in a sample; what it has to say beside the observations goes to `seen`.
+    /// Adds a sample. Writes the context of its observations to `seen`.
     pub(crate) fn observe(
         &mut self,
         at: Timestamp,
         snapshot: &Snapshot,
         thresholds: &[Threshold],
         rules: &Rules,
-        seen: &mut SignalContext,
+        context: &mut SignalContext,
     ) -> Observations {
-        seen.memory_conditions = MemoryConditions::of(&snapshot.node.memory_detail, rules.memory());
+        context.memory_conditions = MemoryConditions::of(&snapshot.node.memory_detail, rules.memory());
         let mut observations = observe(&snapshot.node, rules.memory().measure);
         if let Some(max_unknown) = rules.max_unknown() {
             let explained = std::mem::take(&mut self.oom_killed);
@@ -75,19 +75,19 @@ impl SignalFilter {
                 explained,
                 max_unknown,
                 &mut observations,
-                &mut seen.rejected,
+                &mut context.rejected,
             );
-            let shown = Observations::of(&snapshot.node);
+            let unfiltered = Observations::of(&snapshot.node);
             for signal in Signal::ALL {
-                if shown.reading(signal) != Reading::Unknown(UnknownReason::Absent) {
+                if unfiltered.reading(signal) != Reading::Unknown(UnknownReason::Absent) {
                     self.reported.insert(signal);
                 }
             }
-            let all_shown = self.reported;
+            let reported = self.reported;
             let known = |signal| {
-                !all_shown.contains(signal) || is_known(&observations, seen.memory_conditions, signal)
+                !reported.contains(signal) || is_known(&observations, context.memory_conditions, signal)
             };
-            seen.unavailable = self.count_unknown(known, thresholds, max_unknown);
+            context.unavailable = self.count_unknown(known, thresholds, max_unknown);
         }
         if rules.prediction().is_some() {
             for signal in Signal::ALL {
@@ -95,12 +95,12 @@ impl SignalFilter {
                     self.trends[signal as usize].observe(observed.time.unwrap_or(at), observed.available);
                 }
             }
-            seen.slopes = self.trends.each_ref().map(Trend::slope);
+            context.slopes = self.trends.each_ref().map(Trend::slope);
         }
         observations
     }
 
-    /// There was to be a sample, but it failed: no signal is known.
+    /// Records that a sample failed, so that no signal is known. Returns the unavailable signals.
     pub(crate) fn sample_failed(&mut self, thresholds: &[Threshold], rules: &Rules) -> SignalSet {
         match rules.max_unknown() {
             None => SignalSet::EMPTY,
@@ -108,8 +108,8 @@ impl SignalFilter {
         }
     }
 
-    /// The sample after node-level reclaim, which belongs to the sample before it: nothing is
-    /// learned from it, and what cannot be true is not known.
+    /// Returns the observations of the sample after node-level reclaim. It belongs to the sample before it:
+    /// the state does not change, and implausible readings are unknown.
     pub(crate) fn observe_again(&self, node: &NodeStats, rules: &Rules) -> Observations {
         let mut observations = observe(node, rules.memory().measure);
         if !rules.are_kubelets() {
@@ -118,43 +118,42 @@ impl SignalFilter {
         observations
     }
 
-    /// Whether a signal that thresholds ask for is not known, but may be by the next sample.
-    pub(crate) fn awaits(&self, thresholds: &[Threshold], rules: &Rules) -> bool {
+    /// Returns whether a signal with thresholds is unknown, but not long enough to be unavailable.
+    pub(crate) fn has_undecided_signal(&self, thresholds: &[Threshold], rules: &Rules) -> bool {
         let Some(max_unknown) = rules.max_unknown() else { return false };
         thresholds
             .iter()
             .any(|threshold| (1..max_unknown).contains(&self.unknown_for[threshold.signal as usize]))
     }
 
-    /// Counts samples in which signals that thresholds ask for were not known, and returns those
-    /// with so many in a row that they are unavailable.
+    /// Counts the samples in which each signal was unknown. Returns the signals with thresholds that are unavailable.
     fn count_unknown(
         &mut self,
         is_known: impl Fn(Signal) -> bool,
         thresholds: &[Threshold],
         max_unknown: u32,
     ) -> SignalSet {
-        let mut blind = SignalSet::EMPTY;
+        let mut unavailable = SignalSet::EMPTY;
         for signal in Signal::ALL {
-            let passes = &mut self.unknown_for[signal as usize];
-            let asked_for = || thresholds.iter().any(|threshold| threshold.signal == signal);
-            *passes = if is_known(signal) { 0 } else { passes.saturating_add(1) };
-            if *passes >= max_unknown && asked_for() {
-                blind.insert(signal);
+            let samples = &mut self.unknown_for[signal as usize];
+            let has_threshold = || thresholds.iter().any(|threshold| threshold.signal == signal);
+            *samples = if is_known(signal) { 0 } else { samples.saturating_add(1) };
+            if *samples >= max_unknown && has_threshold() {
+                unavailable.insert(signal);
             }
         }
-        blind
+        unavailable
     }
 }
 
-/// Whether it can be told if thresholds of a signal are met.
+/// Returns whether it is known if thresholds of a signal are met.
 fn is_known(observations: &Observations, gate: MemoryConditions, signal: Signal) -> bool {
     let gate_is_known =
         !matches!(gate, MemoryConditions::Unknown(_)) || signal.resource() != Resource::Memory;
     gate_is_known && matches!(observations.reading(signal), Reading::Known(_))
 }
 
-/// The observations, `memory.available` by a measure. All measures have the same capacity.
+/// Returns the observations, with `memory.available` by a measure. All measures have the same capacity.
 pub fn observe(node: &NodeStats, measure: MemoryMeasure) -> Observations {
     let mut observations = Observations::of(node);
     if measure == MemoryMeasure::WorkingSet {
@@ -169,7 +168,7 @@ pub fn observe(node: &NodeStats, measure: MemoryMeasure) -> Observations {
     observations
 }
 
-/// What is available by a measure, where so much is by the working set.
+/// Returns the available memory by a measure, given the amount by the working set.
 pub fn available(
     by_working_set: i64,
     capacity: i64,
@@ -187,7 +186,7 @@ pub fn available(
         Reading::Unknown(why) => return Reading::Unknown(why),
     };
     Reading::Known(match measure {
-        // Values of two moments may add up to more than there is.
+        // The values are from two moments, so their sum may exceed the capacity.
         MemoryMeasure::WorkingSetMinusActiveFile => {
             by_working_set.saturating_add(value).min(capacity.max(by_working_set))
         }
@@ -195,19 +194,23 @@ pub fn available(
     })
 }
 
-/// When a threshold that is not met will be, if all goes on as it did.
-pub fn eta(resolved: &ResolvedThreshold, observations: &Observations, seen: &SignalContext) -> Option<Eta> {
+/// Returns when a threshold that is not met will be met at the current trend.
+pub fn eta(
+    resolved: &ResolvedThreshold,
+    observations: &Observations,
+    context: &SignalContext,
+) -> Option<Eta> {
     let signal = resolved.threshold.signal;
     let observed = observations.get(signal)?;
     let distance = observed.nanos().minus(resolved.value(observed.capacity));
-    // At the threshold itself it is not met yet.
-    let eta = seen.slopes[signal as usize]?.time_to_lose(distance)?;
+    // If the amount equals the threshold, the threshold is not met yet.
+    let eta = context.slopes[signal as usize]?.time_to_lose(distance)?;
     (distance.get() >= 0).then_some(eta)
 }
 
 impl SignalContext {
-    /// Whether a threshold will be met within a time, and it is sure enough of it: also by the
-    /// slower quarter of what was seen, within twice the time.
+    /// Returns whether a threshold will be met within a time, with sufficient certainty: within twice the
+    /// time also by the slower quarter of the slopes.
     pub(crate) fn is_imminent(
         &self,
         resolved: &ResolvedThreshold,

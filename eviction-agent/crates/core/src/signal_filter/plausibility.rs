@@ -1,8 +1,8 @@
-//! Readings that parse but cannot be true.
+//! Readings that can be parsed but cannot be true.
 //!
-//! One such value evicts pods for nothing, so it counts as not known. What is refused for
-//! differing too much from what was believed before is believed once it lasts: a node may
-//! really have got more memory, or have lost its disk.
+//! One such value would evict pods without reason, so it counts as unknown. A reading that is rejected
+//! because it differs too much from the last accepted one is accepted once it lasts: a node may really have
+//! got more memory, or have lost its disk.
 
 use serde::Serialize;
 
@@ -12,39 +12,39 @@ use crate::signal::{Resource, Signal};
 use crate::snapshot::NodeStats;
 use crate::time::{Timestamp, is_unset, since};
 
-/// How long a change that nothing explains must last, at least, to be believed: the interval
-/// of the kubelet's own samples.
+/// How long an unexplained change must last at least before it is accepted: the interval of the kubelet's own
+/// samples.
 const LASTING_NANOS: i64 = 10_000_000_000;
-/// What is far from zero: this part of the capacity.
+/// An amount is far from zero if it is at least the capacity divided by this number.
 const FAR: i64 = 10;
 
-/// Why a reading was not believed.
+/// Why a reading was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Implausible {
-    /// There is less than nothing in all.
+    /// The capacity is negative.
     NegativeCapacity,
-    /// Less than nothing is available of what no one can use more of than there is: all but
-    /// process ids, whose limit can be lowered under those that run.
+    /// The available amount is negative, although the usage of the resource cannot exceed the capacity. This
+    /// holds for all resources but process ids, whose limit can be lowered below the number of running
+    /// processes.
     NegativeAvailable,
-    /// More is available than there is in all.
+    /// The available amount exceeds the capacity.
     AvailableAboveCapacity,
-    /// The capacity is less than half of what it was, or more than half more.
+    /// The capacity is less than half of the former capacity, or more than one and a half times as much.
     CapacityChanged {
-        /// What it was.
+        /// The former capacity.
         before: i64,
     },
-    /// Nothing is left where at least a tenth of the capacity was, and nothing explains it:
-    /// no process was killed for lack of memory, no task stalls, and the kernel's own
-    /// estimate does not say so.
+    /// Nothing is available where at least a tenth of the capacity was, and nothing explains it: no process
+    /// was killed for lack of memory, no task stalls, and the kernel's own estimate does not confirm it.
     SuddenlyNothing {
-        /// What was available.
+        /// The amount that was available before.
         before: i64,
     },
 }
 
 impl Implausible {
-    /// What [`Self::name`] gives.
+    /// The names that [`Self::name`] returns.
     pub const NAMES: [&str; 5] = [
         Self::NegativeCapacity.name(),
         Self::NegativeAvailable.name(),
@@ -53,7 +53,7 @@ impl Implausible {
         Self::SuddenlyNothing { before: 0 }.name(),
     ];
 
-    /// The name in metrics and events.
+    /// Returns the name in metrics and events.
     pub const fn name(self) -> &'static str {
         match self {
             Self::NegativeCapacity => "negative_capacity",
@@ -65,40 +65,40 @@ impl Implausible {
     }
 }
 
-/// A reading that was not believed.
+/// A reading that was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct RejectedReading {
-    /// Of which signal.
+    /// The signal.
     pub signal: Signal,
-    /// What it said was available.
+    /// The available amount in the reading.
     pub available: i64,
-    /// What it said there is in all.
+    /// The capacity in the reading.
     pub capacity: i64,
-    /// Why not.
+    /// Why the reading was rejected.
     pub why: Implausible,
 }
 
-/// What was believed, signal by signal, and what is on probation.
+/// The accepted reading of each signal, and the change that is not accepted yet.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PlausibilityFilter([SignalHistory; Signal::COUNT]);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct SignalHistory {
-    believed: Option<Observation>,
-    probation: Option<Probation>,
+    accepted: Option<Observation>,
+    pending: Option<PendingChange>,
 }
 
-/// A change that is not believed yet.
+/// A change that is not accepted yet.
 #[derive(Clone, Copy, Debug)]
-struct Probation {
+struct PendingChange {
     last: Observation,
     since: Timestamp,
-    passes: u32,
+    samples: u32,
 }
 
 impl PlausibilityFilter {
-    /// Takes what cannot be true out of a sample's observations. `explained`: something happened
-    /// after which memory may be anything.
+    /// Removes implausible readings from a sample's observations. `explained` means that something happened
+    /// after which any value of memory is plausible.
     pub(super) fn reject(
         &mut self,
         at: Timestamp,
@@ -106,29 +106,29 @@ impl PlausibilityFilter {
         explained: bool,
         max_unknown: u32,
         observations: &mut Observations,
-        refused: &mut Vec<RejectedReading>,
+        rejected: &mut Vec<RejectedReading>,
     ) {
         for signal in Signal::ALL {
             let Some(seen) = observations.get(signal) else { continue };
-            let doubt = &mut self.0[signal as usize];
+            let history = &mut self.0[signal as usize];
             let explained =
                 signal.resource() == Resource::Memory && (explained || is_confirmed_by_kernel(node, seen));
-            if let Err(why) = doubt.judge(at, signal, seen, explained, max_unknown) {
+            if let Err(why) = history.check(at, signal, seen, explained, max_unknown) {
                 observations.set(signal, Reading::Unknown(UnknownReason::Implausible));
                 let Observation { available, capacity, .. } = seen;
-                refused.push(RejectedReading { signal, available, capacity, why });
+                rejected.push(RejectedReading { signal, available, capacity, why });
             }
         }
     }
 
-    /// The same for another sample of what was believed, which changes nothing.
+    /// Removes implausible readings from the observations of another sample. The state does not change.
     pub(super) fn recheck(&self, node: &NodeStats, explained: bool, observations: &mut Observations) {
         for signal in Signal::ALL {
             let Some(seen) = observations.get(signal) else { continue };
             let explained =
                 signal.resource() == Resource::Memory && (explained || is_confirmed_by_kernel(node, seen));
-            let believed = self.0[signal as usize].believed;
-            if possible(signal, seen).and_then(|()| follows(seen, believed, explained)).is_err() {
+            let accepted = self.0[signal as usize].accepted;
+            if check_possible(signal, seen).and_then(|()| check_change(seen, accepted, explained)).is_err() {
                 observations.set(signal, Reading::Unknown(UnknownReason::Implausible));
             }
         }
@@ -136,7 +136,7 @@ impl PlausibilityFilter {
 }
 
 impl SignalHistory {
-    fn judge(
+    fn check(
         &mut self,
         at: Timestamp,
         signal: Signal,
@@ -144,32 +144,32 @@ impl SignalHistory {
         explained: bool,
         max_unknown: u32,
     ) -> Result<(), Implausible> {
-        possible(signal, seen)?;
-        let Err(why) = follows(seen, self.believed, explained) else {
-            *self = Self { believed: Some(seen), probation: None };
+        check_possible(signal, seen)?;
+        let Err(why) = check_change(seen, self.accepted, explained) else {
+            *self = Self { accepted: Some(seen), pending: None };
             return Ok(());
         };
-        let goes_on = |probation: &Probation| follows(seen, Some(probation.last), false).is_ok();
-        let probation = match self.probation.filter(goes_on) {
-            // The same statistics once more prove nothing.
+        let is_continued = |pending: &PendingChange| check_change(seen, Some(pending.last), false).is_ok();
+        let pending = match self.pending.filter(is_continued) {
+            // The same statistics a second time prove nothing.
             Some(same) if !is_unset(seen.time) && seen.time == same.last.time => return Err(why),
-            Some(before) => Probation { last: seen, passes: before.passes.saturating_add(1), ..before },
-            None => Probation { last: seen, since: at, passes: 1 },
+            Some(before) => PendingChange { last: seen, samples: before.samples.saturating_add(1), ..before },
+            None => PendingChange { last: seen, since: at, samples: 1 },
         };
-        let lasts = since(at, probation.since).as_nanos();
-        if probation.passes > max_unknown && lasts >= LASTING_NANOS {
-            *self = Self { believed: Some(seen), probation: None };
+        let lasts = since(at, pending.since).as_nanos();
+        if pending.samples > max_unknown && lasts >= LASTING_NANOS {
+            *self = Self { accepted: Some(seen), pending: None };
             return Ok(());
         }
-        // A clock that went back starts the time anew.
-        let since = if lasts < 0 { at } else { probation.since };
-        self.probation = Some(Probation { since, ..probation });
+        // If the clock was set back, the time starts again.
+        let since = if lasts < 0 { at } else { pending.since };
+        self.pending = Some(PendingChange { since, ..pending });
         Err(why)
     }
 }
 
-/// Whether a reading can be true whatever came before.
-fn possible(signal: Signal, seen: Observation) -> Result<(), Implausible> {
+/// Checks whether a reading can be true, whatever the former readings.
+fn check_possible(signal: Signal, seen: Observation) -> Result<(), Implausible> {
     if seen.capacity < 0 {
         return Err(Implausible::NegativeCapacity);
     }
@@ -182,8 +182,8 @@ fn possible(signal: Signal, seen: Observation) -> Result<(), Implausible> {
     Ok(())
 }
 
-/// Whether a reading can come after another. Of the first one everything is believed.
-fn follows(seen: Observation, before: Option<Observation>, explained: bool) -> Result<(), Implausible> {
+/// Checks whether a reading can follow another one. The first reading is always accepted.
+fn check_change(seen: Observation, before: Option<Observation>, explained: bool) -> Result<(), Implausible> {
     let Some(Observation { available, capacity, .. }) = before else { return Ok(()) };
     let wide = |value: i64| i128::from(value);
     if 2 * (wide(seen.capacity) - wide(capacity)).abs() > wide(capacity) {
@@ -195,7 +195,7 @@ fn follows(seen: Observation, before: Option<Observation>, explained: bool) -> R
     Ok(())
 }
 
-/// Whether the kernel's other values agree that there is next to no memory.
+/// Returns whether the kernel's other values confirm that there is next to no memory.
 fn is_confirmed_by_kernel(node: &NodeStats, seen: Observation) -> bool {
     let detail = &node.memory_detail;
     let little = |available: u64| i128::from(available) < i128::from(seen.capacity) / i128::from(FAR);

@@ -23,8 +23,8 @@ mod measures;
 mod plausibility;
 mod prediction;
 
-/// An engine of the enhanced profile with a pod that is above its request.
-fn watching(policy: Policy) -> Engine {
+/// Returns an engine of the enhanced profile with a pod that is above its request.
+fn enhanced_engine(policy: Policy) -> Engine {
     engine(policy, &set(vec![pod("greedy", "10")]))
 }
 
@@ -32,10 +32,10 @@ fn sample(engine: &mut Engine, seconds: i64, node: NodeStats) -> Decision {
     step(engine, seconds, Event::Sample(snapshot(node, &[memory_of("greedy", 500)])))
 }
 
-/// 1,000 bytes of memory, so many of them available, and what else is told of them.
-fn with(available: u64, seconds: i64, tell: impl FnOnce(&mut MemoryDetail)) -> NodeStats {
+/// Returns a node with 1,000 bytes of memory, this amount available, and further values.
+fn node_with(available: u64, seconds: i64, set_detail: impl FnOnce(&mut MemoryDetail)) -> NodeStats {
     let mut node = node(available, 900, at(seconds));
-    tell(&mut node.memory_detail);
+    set_detail(&mut node.memory_detail);
     node
 }
 

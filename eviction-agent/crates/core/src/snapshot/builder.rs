@@ -1,4 +1,4 @@
-//! Filling a snapshot, and its reuse.
+//! Builds snapshots and reuses their memory.
 
 use std::mem::take;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ pub struct SnapshotBuilder {
 }
 
 impl SnapshotBuilder {
-    /// Starts a snapshot in new memory.
+    /// Starts a snapshot with new memory.
     pub fn new() -> Self {
         Self::default()
     }
@@ -34,7 +34,7 @@ impl SnapshotBuilder {
         self
     }
 
-    /// Adds a pod. Of two with the same uid the later one counts.
+    /// Adds a pod. If two pods have the same uid, the later one counts.
     pub fn pod(&mut self, uid: &str, mut values: PodStatValues) -> PodBuilder<'_> {
         values.has_memory |= values.memory_working_set.is_some();
         let entry = PodEntry {
@@ -47,12 +47,12 @@ impl SnapshotBuilder {
         PodBuilder { builder: self }
     }
 
-    /// The snapshot.
+    /// Returns the snapshot.
     pub fn finish(self) -> Snapshot {
         self.snapshot
     }
 
-    /// Copies a text. Past 4 GiB of names there is only the empty one.
+    /// Copies a text. Once there are 4 GiB of names, further names are empty.
     fn write(&mut self, text: &str) -> Span {
         let start = self.snapshot.text.len();
         let end = start + text.len();
@@ -66,7 +66,7 @@ impl SnapshotBuilder {
     }
 }
 
-/// Adds what belongs to the pod added last.
+/// Adds values to the pod that was added last.
 #[derive(Debug)]
 pub struct PodBuilder<'a> {
     builder: &'a mut SnapshotBuilder,
@@ -107,12 +107,12 @@ fn index(length: usize) -> u32 {
 /// The values of a pod as a whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PodStatValues {
-    /// Whether there is a `memory` at all; it shows in a message though it has no value.
+    /// Whether there is a `memory` at all. It shows in a message even without a value.
     pub has_memory: bool,
     /// `memory.workingSetBytes`.
     pub memory_working_set: Option<u64>,
-    /// Anonymous memory, all of which comes free when the processes end: `memory.rssBytes`,
-    /// `anon` of `memory.stat`.
+    /// Anonymous memory, which is freed completely when the processes end: `memory.rssBytes`, `anon` of
+    /// `memory.stat`.
     pub memory_anonymous: Option<u64>,
     /// `ephemeral-storage.usedBytes`.
     pub ephemeral_storage_used: Option<u64>,
@@ -144,13 +144,13 @@ pub struct VolumeStatValues {
     pub inodes: Option<u64>,
 }
 
-/// Room for one snapshot. While every snapshot comes back before the next one is begun, samples
-/// allocate nothing, unless there is more to see than there ever was.
+/// A pool with one snapshot. While each snapshot is returned before the next one begins, samples allocate
+/// nothing, unless there are more values than ever before.
 #[derive(Debug, Default)]
 pub struct SnapshotPool(Option<Arc<Snapshot>>);
 
 impl SnapshotPool {
-    /// Begins a snapshot: in the memory of the one that came back, if there is one.
+    /// Begins a snapshot, in the memory of the one that was returned, if there is one.
     pub fn begin(&mut self) -> SnapshotBuilder {
         match self.0.as_mut().and_then(Arc::get_mut) {
             Some(old) => SnapshotBuilder::reuse(take(old)),
@@ -158,7 +158,7 @@ impl SnapshotPool {
         }
     }
 
-    /// Shares a snapshot that is finished.
+    /// Shares a finished snapshot.
     pub fn share(&mut self, snapshot: Snapshot) -> Arc<Snapshot> {
         let Some(mut block) = self.0.take() else {
             return Arc::new(snapshot);
@@ -170,7 +170,7 @@ impl SnapshotPool {
         block
     }
 
-    /// Takes a snapshot back, unless somebody else keeps it.
+    /// Takes a snapshot back, unless it is still in use elsewhere.
     pub fn recycle(&mut self, mut snapshot: Arc<Snapshot>) {
         if Arc::get_mut(&mut snapshot).is_some() {
             self.0 = Some(snapshot);

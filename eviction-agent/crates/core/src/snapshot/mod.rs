@@ -1,7 +1,7 @@
 //! One sample of the node and its pods.
 //!
-//! A snapshot of ten thousand pods is a handful of flat arrays: building it into an old one
-//! allocates nothing, and dropping it frees a few blocks. It is filled by [`SnapshotBuilder`], and
+//! A snapshot of ten thousand pods consists of a few flat arrays: building one in the memory of an old one
+//! allocates nothing, and dropping it frees a few blocks. [`SnapshotBuilder`] fills a snapshot, and
 //! [`SnapshotPool`] keeps the old one.
 
 mod builder;
@@ -31,13 +31,13 @@ pub struct Snapshot {
     pods: Vec<PodEntry>,
     containers: Vec<ContainerEntry>,
     volumes: Vec<VolumeEntry>,
-    /// The pods that it is indexed for.
+    /// The pods that the snapshot is indexed for.
     indexed: Option<Arc<PodSet>>,
-    /// By index of the pod, that of its statistics or `NO_STATS`.
+    /// The index of each pod's statistics or `NO_STATS`, by the index of the pod.
     stats_index: Vec<u32>,
 }
 
-/// A piece of the snapshot's text.
+/// A part of the snapshot's text.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     start: u32,
@@ -65,23 +65,23 @@ struct VolumeEntry {
 }
 
 impl Snapshot {
-    /// Of how many pods there are statistics.
+    /// Returns the number of pods with statistics.
     pub fn len(&self) -> usize {
         self.pods.len()
     }
 
-    /// Whether there are statistics of no pod.
+    /// Returns whether no pod has statistics.
     pub fn is_empty(&self) -> bool {
         self.pods.is_empty()
     }
 
-    /// The statistics at an index below [`Snapshot::len`].
+    /// Returns the statistics at an index below [`Snapshot::len`].
     pub fn pod(&self, index: u32) -> Option<PodStats<'_>> {
         step();
         self.pods.get(index as usize).map(|entry| PodStats { snapshot: self, entry })
     }
 
-    /// The statistics of all pods, in the order in which they were added.
+    /// Returns the statistics of all pods, in the order in which they were added.
     pub fn pods(&self) -> impl ExactSizeIterator<Item = PodStats<'_>> {
         self.pods.iter().map(|entry| {
             step();
@@ -89,8 +89,7 @@ impl Snapshot {
         })
     }
 
-    /// Takes over the values of another one. Once the memory of this one is large enough, it allocates
-    /// nothing.
+    /// Copies the values of another snapshot. Once the memory of this one is large enough, it allocates nothing.
     pub fn copy_from(&mut self, other: &Self) {
         self.node = other.node;
         self.text.clone_from(&other.text);
@@ -118,12 +117,12 @@ impl<'a> PodStats<'a> {
         self.snapshot.text(self.entry.uid)
     }
 
-    /// The pod's own values.
+    /// Returns the pod's own values.
     pub fn values(self) -> PodStatValues {
         self.entry.values
     }
 
-    /// The containers, in order, whatever their kind.
+    /// Returns the containers of all kinds, in order.
     pub fn containers(self) -> impl ExactSizeIterator<Item = ContainerStats<'a>> {
         let text = &self.snapshot.text;
         slice(&self.snapshot.containers, self.entry.containers).iter().map(move |entry| {
@@ -132,7 +131,7 @@ impl<'a> PodStats<'a> {
         })
     }
 
-    /// The volumes, in order.
+    /// Returns the volumes, in order.
     pub fn volumes(self) -> impl DoubleEndedIterator<Item = VolumeStats<'a>> {
         let text = &self.snapshot.text;
         slice(&self.snapshot.volumes, self.entry.volumes).iter().map(move |entry| {
@@ -155,7 +154,7 @@ impl<'a> ContainerStats<'a> {
         part(self.text, self.entry.name)
     }
 
-    /// Its values.
+    /// Returns the values of the container.
     pub fn values(self) -> ContainerStatValues {
         self.entry.values
     }
@@ -174,7 +173,7 @@ impl<'a> VolumeStats<'a> {
         part(self.text, self.entry.name)
     }
 
-    /// Its values.
+    /// Returns the values of the volume.
     pub fn values(self) -> VolumeStatValues {
         self.entry.values
     }
@@ -188,16 +187,16 @@ fn slice<T>(all: &[T], (start, end): (u32, u32)) -> &[T] {
     all.get(Range { start: start as usize, end: end as usize }).unwrap_or_default()
 }
 
-/// In place of an index: there are no statistics of this pod.
+/// The index of a pod that has no statistics.
 const NO_STATS: u32 = u32::MAX;
 
 impl Snapshot {
-    /// Looks up which statistics are those of which pod, for [`Snapshot::stats_of`].
+    /// Finds the statistics of each pod, for [`Snapshot::stats_of`].
     pub fn index(&mut self, pods: &Arc<PodSet>) {
         let mut stats_index = std::mem::take(&mut self.stats_index);
         stats_index.clear();
         stats_index.resize(pods.len(), NO_STATS);
-        // Of several statistics with the same uid the last one counts.
+        // If several statistics have the same uid, the last one counts.
         for (at, pod) in (0..).zip(self.pods()) {
             if let Some(index) = pods.index_of(pod.uid()) {
                 stats_index[index as usize] = at;
@@ -210,7 +209,8 @@ impl Snapshot {
         self.indexed = Some(Arc::clone(pods));
     }
 
-    /// This snapshot, indexed for these pods: itself if it is, or if it is a sample of the node alone.
+    /// Returns this snapshot, indexed for these pods. It is not copied if it is already, or if it has only
+    /// the node's values.
     pub fn indexed(self: &Arc<Self>, pods: &Arc<PodSet>) -> Arc<Self> {
         let is_indexed = self.indexed.as_ref().is_some_and(|indexed| Arc::ptr_eq(indexed, pods));
         if self.is_empty() || is_indexed {
@@ -221,13 +221,13 @@ impl Snapshot {
         Arc::new(copy)
     }
 
-    /// The statistics of the pod at an index among those that the snapshot is indexed for.
+    /// Returns the statistics of the pod at an index among those that the snapshot is indexed for.
     pub fn stats_of(&self, pod: u32) -> Option<PodStats<'_>> {
         self.pod(*self.stats_index.get(pod as usize)?)
     }
 }
 
-/// Where a value came from: an index in the list of sources that the agent keeps.
+/// The source of a value: an index in the agent's list of sources.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SourceId(pub u8);
 
@@ -236,7 +236,7 @@ impl SourceId {
     pub const SUMMARY: Self = Self(0);
 }
 
-/// Everything about the node. A group that nobody read is unknown.
+/// The values of the node. A group that was not read is unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeStats {
     /// `node.memory`.
@@ -251,31 +251,31 @@ pub struct NodeStats {
     pub container_fs: Reading<FsStats>,
     /// `node.rlimit`.
     pub processes: Reading<ProcessStats>,
-    /// What the kernel says of the node's memory beside these.
+    /// Further values of the kernel about the node's memory.
     pub memory_detail: MemoryDetail,
-    /// Parts of pods whose usage was not read: pods cannot be ranked by them.
+    /// Parts of pods whose usage was not read. Pods cannot be ranked by them.
     #[serde(default)]
     pub unmeasured: Parts,
 }
 
-/// The other measures of the node's memory, and what may be asked for beside one of them. Each
-/// value stands for itself; they are as old as those of `memory`.
+/// The other measures of the node's memory, and the values for further conditions. Each value is known or
+/// unknown independently of the others. They are as old as those of `memory`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryDetail {
     /// `MemAvailable` of /proc/meminfo, the kernel's own estimate, in bytes.
     pub mem_available: Reading<u64>,
-    /// Page cache that was used lately, in bytes.
+    /// Page cache that was used recently, in bytes.
     pub active_file: Reading<u64>,
     /// The share of the last ten seconds in which some task stalled for memory, in hundredths
     /// of a percent.
     pub some_avg10: Reading<u64>,
-    /// The share in which all tasks stalled at once.
+    /// The share in which all tasks stalled at once, in hundredths of a percent.
     pub full_avg10: Reading<u64>,
-    /// Whether tasks stalled as long as the policy's trigger asks for, within its window.
+    /// Whether tasks stalled as long as the policy's trigger requires, within its window.
     pub stalled: Reading<bool>,
     /// Swap in use, in bytes.
     pub swap_used: Reading<u64>,
-    /// All swap there is, in bytes.
+    /// The total swap, in bytes.
     pub swap_total: Reading<u64>,
 }
 
@@ -286,9 +286,9 @@ pub struct MemoryStats {
     pub available: Option<u64>,
     /// `workingSetBytes`.
     pub working_set: Option<u64>,
-    /// When it was read.
+    /// When the values were read.
     pub time: Option<Timestamp>,
-    /// Where it was read.
+    /// The source of the values.
     pub source: SourceId,
 }
 
@@ -303,9 +303,9 @@ pub struct FsStats {
     pub inodes_free: Option<u64>,
     /// `inodes`.
     pub inodes: Option<u64>,
-    /// When it was read.
+    /// When the values were read.
     pub time: Option<Timestamp>,
-    /// Where it was read.
+    /// The source of the values.
     pub source: SourceId,
 }
 
@@ -316,8 +316,8 @@ pub struct ProcessStats {
     pub max: Option<i64>,
     /// `curproc`.
     pub running: Option<i64>,
-    /// When it was read.
+    /// When the values were read.
     pub time: Option<Timestamp>,
-    /// Where it was read.
+    /// The source of the values.
     pub source: SourceId,
 }

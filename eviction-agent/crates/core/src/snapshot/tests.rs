@@ -22,7 +22,7 @@ fn filled(mut builder: SnapshotBuilder) -> Snapshot {
 }
 
 #[test]
-fn what_goes_in_comes_out_and_absent_stays_absent() {
+fn snapshot_returns_added_values_and_keeps_absent_ones_absent() {
     let snapshot = filled(SnapshotBuilder::new());
     let a = snapshot.pod(0).unwrap();
     assert_eq!((a.uid(), a.values().process_count), ("a", Some(u64::MAX)));
@@ -39,7 +39,7 @@ fn what_goes_in_comes_out_and_absent_stays_absent() {
 }
 
 #[test]
-fn memory_without_a_figure_is_not_no_memory() {
+fn memory_stats_without_a_value_differ_from_missing_memory_stats() {
     let mut builder = SnapshotBuilder::new();
     let empty = PodStatValues { has_memory: true, ..PodStatValues::default() };
     builder.pod("a", empty);
@@ -50,7 +50,7 @@ fn memory_without_a_figure_is_not_no_memory() {
 }
 
 #[test]
-fn a_reused_snapshot_forgets_and_does_not_allocate() {
+fn reused_snapshot_is_cleared_and_keeps_its_buffers() {
     let mut old = filled(SnapshotBuilder::new());
     old.index(&set(vec![pod("a", "1")]));
     let capacity = |snapshot: &Snapshot| {
@@ -64,7 +64,7 @@ fn a_reused_snapshot_forgets_and_does_not_allocate() {
 }
 
 #[test]
-fn the_last_statistics_of_a_uid_count_and_a_repeated_pod_shares_them() {
+fn last_statistics_of_a_uid_count_for_every_pod_with_that_uid() {
     let pods = set(vec![pod("b", "1"), pod("a", "1"), pod("c", "1"), pod("a", "2")]);
     let snapshot = Arc::new(filled(SnapshotBuilder::new())).indexed(&pods);
     assert_eq!(snapshot.stats_index, [1, 2, NO_STATS, 2]);
@@ -76,21 +76,21 @@ fn the_last_statistics_of_a_uid_count_and_a_repeated_pod_shares_them() {
 }
 
 #[test]
-fn a_snapshot_that_came_back_is_the_next_one_unless_somebody_keeps_it() {
-    let mut spare = SnapshotPool::default();
-    let sample = |spare: &mut SnapshotPool| {
-        let snapshot = filled(spare.begin());
-        spare.share(snapshot)
+fn pool_reuses_a_returned_snapshot_unless_it_is_still_shared() {
+    let mut pool = SnapshotPool::default();
+    let sample = |pool: &mut SnapshotPool| {
+        let snapshot = filled(pool.begin());
+        pool.share(snapshot)
     };
     let index = |snapshot: &Arc<Snapshot>| (Arc::as_ptr(snapshot), snapshot.pods.as_ptr());
-    let first = sample(&mut spare);
+    let first = sample(&mut pool);
     let before = index(&first);
-    spare.recycle(first);
-    let second = sample(&mut spare);
+    pool.recycle(first);
+    let second = sample(&mut pool);
     assert_eq!(index(&second), before);
     let kept = Arc::clone(&second);
-    spare.recycle(second);
-    let third = sample(&mut spare);
+    pool.recycle(second);
+    let third = sample(&mut pool);
     assert_ne!(index(&third), before);
     assert_eq!(kept.len(), 3);
 }

@@ -1,46 +1,45 @@
-//! Thresholds of containerfs, which nobody can set:
-//! `helpers.go: UpdateContainerFsThresholds`.
+//! Thresholds of containerfs, which cannot be configured: `helpers.go: UpdateContainerFsThresholds`.
 
 use crate::disk_layout::{Arrangement, DiskLayout};
 use crate::policy::Threshold;
 use crate::signal::Signal;
 use crate::units::GoDuration;
 
-/// What becomes of the thresholds when the layout is known.
+/// The changes of the thresholds when the layout is known.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Derived {
-    /// Replacements of given thresholds, by index; none where nothing comes in their stead.
+    /// The replacements of configured thresholds, by index. None if a threshold is dropped.
     pub(super) replaced: Vec<Replacement>,
-    /// What comes behind the given ones.
+    /// The thresholds that are appended to the configured ones.
     pub(super) appended: Vec<Threshold>,
 }
 
 #[derive(Debug, PartialEq)]
 pub(super) struct Replacement {
-    /// The index of the given one.
+    /// The index of the configured threshold.
     pub(super) index: usize,
-    /// What counts instead.
+    /// The threshold that counts instead.
     pub(super) by: Option<Threshold>,
-    /// Whether the evaluation that learns the layout sees it already.
+    /// Whether the evaluation that learns the layout already uses the replacement.
     pub(super) at_once: bool,
 }
 
-/// Each of {bytes, inodes} × {hard, soft} follows nodefs if writable layers lie there, else
-/// imagefs. It takes the place of the last such threshold that the user gave, and is
-/// appended if there is none. Without a source the user's threshold is lost.
+/// Each of {bytes, inodes} × {hard, soft} follows nodefs if writable layers are there, otherwise imagefs. The
+/// derived threshold replaces the last such threshold that the user configured, or is appended if there is
+/// none. Without a source the user's threshold is dropped.
 ///
-/// The evaluation that learns the layout walks the list of before, and sees of this only what the
-/// kubelet writes before its list moves: it moves when there is no `room` to append.
+/// The evaluation that learns the layout uses the former list. It only sees those changes that the kubelet
+/// makes before its list moves, which happens when there is no `room` to append.
 pub(super) fn derive(given: &[Threshold], room: usize, layout: DiskLayout) -> Derived {
     let (available, inodes_free) = match layout.arrangement() {
-        // A split without a dedicated imagefs makes no sense, and nothing of it.
+        // A split without a dedicated imagefs is inconsistent, so nothing is derived from it.
         Arrangement::Shared if layout.split_image_fs => return Derived::default(),
         Arrangement::Shared | Arrangement::Split => (Signal::NodeFsAvailable, Signal::NodeFsInodesFree),
         Arrangement::Dedicated => (Signal::ImageFsAvailable, Signal::ImageFsInodesFree),
     };
     let last = |signal, hard| {
-        let is_it = |threshold: &Threshold| threshold.signal == signal && threshold.is_hard() == hard;
-        given.iter().rposition(is_it)
+        let matches = |threshold: &Threshold| threshold.signal == signal && threshold.is_hard() == hard;
+        given.iter().rposition(matches)
     };
     let mut derived = Derived::default();
     let mut room_taken = 0;
@@ -50,12 +49,12 @@ pub(super) fn derive(given: &[Threshold], room: usize, layout: DiskLayout) -> De
         (Signal::ContainerFsInodesFree, inodes_free, true),
         (Signal::ContainerFsInodesFree, inodes_free, false),
     ] {
-        let by = last(source, hard).map(|at| follow(&given[at], signal, hard));
+        let by = last(source, hard).map(|at| derived_threshold(&given[at], signal, hard));
         if let Some(index) = last(signal, hard) {
             let at_once = room_taken <= room;
             derived.replaced.push(Replacement { index, by, at_once });
         } else {
-            // An empty threshold takes room as well, but is never met.
+            // A threshold without a source takes room as well, but is never met.
             room_taken += 1;
             derived.appended.extend(by);
         }
@@ -63,7 +62,7 @@ pub(super) fn derive(given: &[Threshold], room: usize, layout: DiskLayout) -> De
     derived
 }
 
-fn follow(source: &Threshold, signal: Signal, hard: bool) -> Threshold {
+fn derived_threshold(source: &Threshold, signal: Signal, hard: bool) -> Threshold {
     Threshold {
         signal,
         value: source.value.clone(),
@@ -72,9 +71,9 @@ fn follow(source: &Threshold, signal: Signal, hard: bool) -> Threshold {
     }
 }
 
-/// The number of thresholds that can be appended before the list moves: for a number of hard
-/// and soft ones, and of copies as `allocatableMemory.available` if the pods' cgroup is
-/// enforced. Mirrors `ParseThresholdConfig` and `addAllocatableThresholds`.
+/// Returns the number of thresholds that can be appended before the kubelet's list moves, for a number of
+/// hard and soft ones, and of copies as `allocatableMemory.available` if the pods' cgroup is enforced.
+/// Mirrors `ParseThresholdConfig` and `addAllocatableThresholds`.
 pub fn room(hard: usize, soft: usize, copies: Option<usize>) -> usize {
     let (mut length, mut capacity) = (0, 0);
     let mut append = |length: &mut usize, more: usize| {
@@ -96,13 +95,13 @@ pub fn room(hard: usize, soft: usize, copies: Option<usize>) -> usize {
     }
 }
 
-/// The capacity after growing, for elements of 64 bytes with pointers in them.
+/// Returns the capacity after growing, for elements of 64 bytes that contain pointers.
 fn grown(capacity: usize, needed: usize) -> usize {
-    /// What fits into Go's classes of sizes behind a header of 8 bytes.
+    /// The numbers of elements that fit into Go's size classes behind a header of 8 bytes.
     const CLASSES: [usize; 13] = [9, 10, 11, 13, 15, 17, 19, 21, 23, 27, 31, 35, 41];
     let wanted = needed.max(2 * capacity);
     match wanted {
-        // Up to 512 bytes there is no header, and every size has its class.
+        // Up to 512 bytes there is no header, and every size has a class.
         0..=8 => wanted,
         _ => *CLASSES.iter().find(|class| **class >= wanted).unwrap_or(&wanted),
     }
@@ -112,9 +111,9 @@ fn grown(capacity: usize, needed: usize) -> usize {
 mod tests {
     use super::room;
 
-    /// As a program with the same appends prints them, built with Go 1.26.8 for amd64.
+    /// The values that a Go program with the same appends prints, built with Go 1.26.8 for amd64.
     #[test]
-    fn room_is_that_of_go_slices() {
+    fn room_matches_the_capacity_of_go_slices() {
         let table = [
             ((0, 0), [0, 0, 0, 0]),
             ((0, 9), [0, 0, 9, 8]),

@@ -1,11 +1,10 @@
-//! The thresholds of one signal as plain values: what the loop needs to know how far a threshold is,
-//! without asking the engine.
+//! The thresholds of one signal as plain values. With them the control loop computes the headroom without
+//! asking the engine.
 
 use crate::policy::{Policy, Threshold};
 use crate::signal::Signal;
 
-/// The available amounts below which thresholds of a signal are met, and from which on they are
-/// resolved.
+/// The available amounts below which the thresholds of a signal are met, and from which on they are resolved.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ThresholdLevels(Vec<ThresholdBytes>);
 
@@ -16,12 +15,12 @@ struct ThresholdBytes {
 }
 
 impl ThresholdLevels {
-    /// The thresholds of `signal` on a node with this capacity.
+    /// Returns the thresholds of `signal` on a node with this capacity.
     pub fn of(policy: &Policy, signal: Signal, capacity: i64) -> Self {
         Self::of_thresholds(&policy.thresholds, signal, capacity)
     }
 
-    /// The same from a list of thresholds.
+    /// Returns the thresholds of `signal` in a list.
     pub fn of_thresholds(thresholds: &[Threshold], signal: Signal, capacity: i64) -> Self {
         let thresholds = thresholds.iter().filter(|threshold| threshold.signal == signal);
         Self(
@@ -36,22 +35,22 @@ impl ThresholdLevels {
         )
     }
 
-    /// Whether a threshold may be met or held by its minimum reclaim: then an evaluation may rank pods.
+    /// Returns whether a threshold may be met, or kept met by its minimum reclaim. Then an evaluation may rank pods.
     pub fn may_be_met(&self, available: i64) -> bool {
         self.0.iter().any(|threshold| available < threshold.resolved_at)
     }
 
-    /// The working sets at which thresholds are met.
+    /// Returns the working sets at which thresholds are met.
     pub fn working_sets(&self, capacity: u64) -> impl Iterator<Item = u64> + '_ {
         self.0.iter().map(move |threshold| capacity.saturating_sub(threshold.met_below.max(0).unsigned_abs()))
     }
 
-    /// The lowest of them.
+    /// Returns the lowest amount below which a threshold is met.
     pub fn lowest(&self) -> Option<i64> {
         self.0.iter().map(|threshold| threshold.met_below).min()
     }
 
-    /// How much is left until the nearest threshold that is not met; `None` if all are or there is none.
+    /// Returns the headroom to the nearest threshold that is not met. `None` if all are met or there is none.
     pub fn distance(&self, available: i64) -> Option<u64> {
         self.0
             .iter()

@@ -22,21 +22,21 @@ use crate::snapshot::MemoryDetail;
 use crate::time::{GO_ZERO, Timestamp, is_unset, since};
 use crate::units::{GoDuration, Limit, Nanos, ThresholdValue};
 
-/// Room for the four derived thresholds is left in the numbers that name thresholds.
-const MOST: usize = 250;
+/// The largest number of configured thresholds. It leaves indices for the four derived thresholds.
+const MAX_THRESHOLDS: usize = 250;
 
 /// All thresholds of a node and their state between evaluations.
 ///
-/// Thresholds are named by their index in [`Thresholds::all`]. Lists of them keep the order
-/// of the configuration, with those that only minimum reclaim keeps behind the others; where
-/// the kubelet walks a map in random order, this is one of its orders.
+/// Thresholds are identified by their index in [`Thresholds::all`]. Lists of them are in configured order,
+/// followed by those that only their minimum reclaim keeps met. Where the kubelet iterates over a map in
+/// random order, this is one of its orders.
 #[derive(Clone, Debug)]
 pub struct Thresholds {
-    /// All that ever counted: one that was replaced may still wait for its minimum reclaim.
+    /// All thresholds that ever counted. One that was replaced may still wait for its minimum reclaim.
     all: Arc<[ResolvedThreshold]>,
-    /// What the next evaluation considers.
+    /// The thresholds that the next evaluation uses.
     visible: Arc<[u8]>,
-    /// What counts from the evaluation after it on.
+    /// The thresholds that count from the following evaluation on.
     effective: Arc<[u8]>,
     before: Vec<Met>,
     last: Observations,
@@ -45,47 +45,48 @@ pub struct Thresholds {
 /// A threshold that is met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Met {
-    /// Its index in the list of thresholds.
+    /// The index in the list of thresholds.
     pub threshold: u8,
-    /// Since when.
+    /// Since when the threshold is met.
     pub first_seen: Timestamp,
-    /// It is above its value again, but not by its minimum reclaim.
+    /// Whether the amount is above the value again, but not by the minimum reclaim.
     pub by_min_reclaim: bool,
-    /// It is not met yet, but about to be, and the policy acts on that.
+    /// Whether the threshold is only predicted to be met, and the policy acts on that.
     pub by_prediction: bool,
-    /// Its grace period is over.
+    /// Whether the grace period is over.
     pub grace_period_over: bool,
-    /// It is ripe, and its values are newer than those of the last evaluation: it may evict.
+    /// Whether the threshold may evict: the grace period is over, and the values are newer than those of the
+    /// last evaluation.
     pub may_evict: bool,
 }
 
 impl Thresholds {
-    /// Thresholds as configured. There can be 24, and what is beyond 250 is left out.
+    /// Creates the state of the configured thresholds. There can be 24; those beyond 250 are dropped.
     pub fn new(given: &[Threshold]) -> Self {
-        let given = &given[..given.len().min(MOST)];
+        let given = &given[..given.len().min(MAX_THRESHOLDS)];
         let all: Arc<[u8]> = (0..).take(given.len()).collect();
         Self {
             all: given.iter().cloned().map(ResolvedThreshold::new).collect(),
             visible: Arc::clone(&all),
             effective: all,
-            // With room for all, derived ones too: a threshold is met when memory is short.
+            // Reserves space for all thresholds, also derived ones, because a threshold is met when memory is short.
             before: Vec::with_capacity(given.len() + 4),
             last: Observations::default(),
         }
     }
 
-    /// All of them.
+    /// Returns all thresholds.
     pub fn all(&self) -> &Arc<[ResolvedThreshold]> {
         &self.all
     }
 
-    /// The indices of those that the next evaluation considers.
+    /// Returns the indices of the thresholds that the next evaluation uses.
     pub fn visible(&self) -> &Arc<[u8]> {
         &self.visible
     }
 
-    /// Adapts the thresholds of containerfs; `room` is that of [`Policy::list_room`]. Some of
-    /// it stays out of sight until [`Thresholds::show_all`].
+    /// Adapts the thresholds of containerfs; `room` is that of [`Policy::list_room`]. Some of the changes are
+    /// not visible before [`Thresholds::show_all`].
     ///
     /// [`Policy::list_room`]: super::policy::Policy::list_room
     pub(crate) fn derive_containerfs(&mut self, room: usize, layout: DiskLayout) {
@@ -110,16 +111,15 @@ impl Thresholds {
         self.effective = effective.into_iter().flatten().collect();
     }
 
-    /// Lets the next evaluation see all thresholds that count.
+    /// Makes all thresholds that count visible to the next evaluation.
     pub(crate) fn show_all(&mut self) {
         self.visible = Arc::clone(&self.effective);
     }
 
-    /// Holds the observations against the thresholds and remembers both. Writes what is met to
-    /// `met`: `eviction_manager.go: synchronize`, from `thresholdsMet` to `lastObservations`.
+    /// Compares the observations with the thresholds and stores both. Writes the met thresholds to `met`:
+    /// `eviction_manager.go: synchronize`, from `thresholdsMet` to `lastObservations`.
     ///
-    /// Without an open gate no threshold of memory is met or held; `predicted` ones count as
-    /// met.
+    /// Unless `gate` is open, no memory threshold is met or kept met. Thresholds in `predicted` count as met.
     pub(crate) fn observe(
         &mut self,
         at: Timestamp,
@@ -129,21 +129,21 @@ impl Thresholds {
         met: &mut Vec<Met>,
     ) {
         met.clear();
-        let passes = |resolved: &ResolvedThreshold| {
+        let gate_allows = |resolved: &ResolvedThreshold| {
             gate == MemoryConditions::Open || resolved.threshold.signal.resource() != Resource::Memory
         };
         for &index in self.visible.iter() {
             let resolved = &self.all[usize::from(index)];
             let is_met = resolved.is_met(seen);
-            if passes(resolved) && (is_met || predicted.contains(&index)) {
+            if gate_allows(resolved) && (is_met || predicted.contains(&index)) {
                 met.push(Met { by_prediction: !is_met, ..self.met(at, index) });
             }
         }
-        for ripe in self.before.iter().filter(|before| before.grace_period_over) {
-            let resolved = self.resolved(*ripe);
-            let is_there = |met: &Met| self.resolved(*met).is_like(resolved);
-            if passes(resolved) && resolved.is_unresolved(seen) && !met.iter().any(is_there) {
-                met.push(Met { by_min_reclaim: true, ..self.met(at, ripe.threshold) });
+        for before in self.before.iter().filter(|before| before.grace_period_over) {
+            let resolved = self.resolved(*before);
+            let is_same = |met: &Met| self.resolved(*met).is_like(resolved);
+            if gate_allows(resolved) && resolved.is_unresolved(seen) && !met.iter().any(is_same) {
+                met.push(Met { by_min_reclaim: true, ..self.met(at, before.threshold) });
             }
         }
         for met in &mut *met {
@@ -156,28 +156,28 @@ impl Thresholds {
         self.last = *seen;
     }
 
-    /// Whether any threshold that counts, visible or not, hard or soft, is still short of its
-    /// minimum reclaim: how `reclaimNodeLevelResources` judges its success.
+    /// Returns whether any threshold that counts, visible or not, hard or soft, has not reached its minimum
+    /// reclaim. `reclaimNodeLevelResources` determines its success in this way.
     pub(crate) fn any_unresolved(&self, seen: &Observations) -> bool {
         let is_unresolved = |&index: &u8| self.all[usize::from(index)].is_unresolved(seen);
         self.effective.iter().any(is_unresolved)
     }
 
-    /// Whether one threshold is still short of its minimum reclaim.
+    /// Returns whether a threshold has not reached its minimum reclaim.
     pub(crate) fn is_unresolved(&self, index: u8, seen: &Observations) -> bool {
         self.all.get(usize::from(index)).is_some_and(|resolved| resolved.is_unresolved(seen))
     }
 
-    /// Those that an evaluation of these observations would find met, whatever their grace period.
+    /// Returns the thresholds that an evaluation of these observations would find met, whatever their grace period.
     pub(crate) fn met_by(&self, seen: &Observations) -> impl Iterator<Item = (u8, &ResolvedThreshold)> {
         let visible = self.visible.iter().filter(|&&index| self.all[usize::from(index)].is_met(seen));
-        let kept =
+        let kept_met =
             self.before.iter().filter(|before| before.grace_period_over).map(|before| &before.threshold);
-        let kept = kept.filter(|&&index| self.all[usize::from(index)].is_unresolved(seen));
-        visible.chain(kept).map(|&index| (index, &self.all[usize::from(index)]))
+        let kept_met = kept_met.filter(|&&index| self.all[usize::from(index)].is_unresolved(seen));
+        visible.chain(kept_met).map(|&index| (index, &self.all[usize::from(index)]))
     }
 
-    /// Those that the last evaluation found met, as far as they are known by their value.
+    /// Returns the thresholds that the last evaluation found met, identified by their value.
     pub(crate) fn met_since(&self) -> impl Iterator<Item = MetSince> {
         self.before.iter().map(|met| {
             let threshold = &self.resolved(*met).threshold;
@@ -191,26 +191,25 @@ impl Thresholds {
         })
     }
 
-    /// Takes one over that was met before, if there still is such a threshold.
+    /// Restores a threshold that was met before, if the threshold still exists.
     pub(crate) fn restore(&mut self, met: &MetSince) {
-        let is_it = |resolved: &ResolvedThreshold| {
+        let matches = |resolved: &ResolvedThreshold| {
             let threshold = &resolved.threshold;
             (threshold.signal, threshold.grace_period) == (met.signal, met.grace_period)
                 && text_of(&threshold.value) == met.value
         };
-        let index = self.all.iter().position(is_it).and_then(|index| u8::try_from(index).ok());
+        let index = self.all.iter().position(matches).and_then(|index| u8::try_from(index).ok());
         if let Some(index) = index
             && !self.before.iter().any(|before| before.threshold == index)
         {
-            let &MetSince { first_seen, grace_period_over: ripe, .. } = met;
-            let (by_min_reclaim, by_prediction, fresh) = (false, false, false);
+            let &MetSince { first_seen, grace_period_over, .. } = met;
             self.before.push(Met {
                 threshold: index,
                 first_seen,
-                by_min_reclaim,
-                by_prediction,
-                grace_period_over: ripe,
-                may_evict: fresh,
+                by_min_reclaim: false,
+                by_prediction: false,
+                grace_period_over,
+                may_evict: false,
             });
         }
     }
@@ -219,8 +218,8 @@ impl Thresholds {
         &self.all[usize::from(met.threshold)]
     }
 
-    /// Other thresholds in the place of these. Those that are the same have been met as long
-    /// as they were.
+    /// Returns the state of other thresholds. Thresholds that are the same in both have been met for as long
+    /// as before.
     pub(crate) fn replaced(&self, given: &[Threshold], derived: Option<(usize, DiskLayout)>) -> Self {
         let mut new = Self::new(given);
         if let Some((room, layout)) = derived {
@@ -236,7 +235,7 @@ impl Thresholds {
         Self { before, last: self.last, ..new }
     }
 
-    /// Takes the next values for new ones, whatever their time.
+    /// Makes the next values count as new, whatever their time.
     pub(crate) fn forget_observations(&mut self) {
         self.last = Observations::default();
     }
@@ -264,7 +263,7 @@ fn has_new_stats(threshold: &Threshold, seen: &Observations, last: &Observations
         .is_none_or(|before| is_unset(now.time) || now.time > Some(before.time.unwrap_or(GO_ZERO)))
 }
 
-/// A threshold that is held against observations.
+/// A threshold that can be compared with observations.
 #[derive(Clone, Debug)]
 pub struct ResolvedThreshold {
     /// The threshold.
@@ -273,7 +272,7 @@ pub struct ResolvedThreshold {
     min_reclaim: ThresholdBasis,
 }
 
-/// A value or minimum reclaim, as far as it can be worked out without a capacity.
+/// A value or minimum reclaim, as far as it can be computed without a capacity.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ThresholdBasis {
     Fixed(Nanos),
@@ -309,27 +308,27 @@ impl ResolvedThreshold {
         }
     }
 
-    /// The available amount below which it is met, given a capacity.
+    /// Returns the available amount below which the threshold is met, for a capacity.
     pub fn value(&self, capacity: i64) -> Nanos {
         self.value.at(capacity)
     }
 
-    /// The available amount from which on it is resolved once it was met.
+    /// Returns the available amount from which on the threshold is resolved, once it was met.
     pub fn resolved_at(&self, capacity: i64) -> Nanos {
         self.value(capacity).plus(self.min_reclaim.at(capacity))
     }
 
-    /// Whether less than its value is available: `helpers.go: thresholdsMet`.
+    /// Returns whether less than the value is available: `helpers.go: thresholdsMet`.
     fn is_met(&self, observations: &Observations) -> bool {
         self.observed(observations).is_some_and(|seen| self.value(seen.capacity) > seen.nanos())
     }
 
-    /// The same, with minimum reclaim enforced. Not met without an observation.
+    /// Returns whether less than the value plus the minimum reclaim is available. False without an observation.
     fn is_unresolved(&self, observations: &Observations) -> bool {
         self.observed(observations).is_some_and(|seen| self.resolved_at(seen.capacity) > seen.nanos())
     }
 
-    /// Whether the kubelet takes the two for the same one, whatever their minimum reclaim:
+    /// Returns whether the kubelet treats the two as the same threshold, whatever their minimum reclaim:
     /// `helpers.go: hasThreshold`.
     fn is_like(&self, other: &Self) -> bool {
         let (a, b) = (&self.threshold, &other.threshold);
@@ -341,24 +340,24 @@ impl ResolvedThreshold {
     }
 }
 
-/// A threshold that is met.
+/// A threshold that is met, for the persisted state.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct MetSince {
-    /// Of which signal.
+    /// The signal.
     pub signal: Signal,
-    /// The value, as [`text_of`] has it: a changed one is another threshold.
+    /// The value in the form of [`text_of`]. With a changed value it is another threshold.
     pub value: Box<str>,
-    /// Its grace period: zero for a hard one.
+    /// The grace period. Zero for a hard threshold.
     pub grace_period: GoDuration,
-    /// Since when.
+    /// Since when the threshold is met.
     pub first_seen: Timestamp,
-    /// Its grace period is over, so that it holds until its minimum reclaim.
+    /// Whether the grace period is over, so that the threshold stays met until its minimum reclaim is reached.
     #[serde(rename = "ripe")]
     pub grace_period_over: bool,
 }
 
-/// The value of a threshold as a memory has it.
+/// Returns the value of a threshold in the form of the persisted state.
 pub fn text_of(value: &ThresholdValue) -> Box<str> {
     match value {
         ThresholdValue::Quantity(quantity) => quantity.to_string().into(),
@@ -366,28 +365,30 @@ pub fn text_of(value: &ThresholdValue) -> Box<str> {
     }
 }
 
-/// Whether what thresholds of memory ask for beside the amount is there. Only an open gate
-/// lets one be met, or be held by its minimum reclaim.
+/// Whether the further conditions of memory thresholds are fulfilled. Only if they are `Open`, a memory
+/// threshold can be met, or kept met by its minimum reclaim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MemoryConditions {
-    /// It is, or nothing is asked for.
+    /// The conditions are fulfilled, or there are none.
     #[default]
     Open,
-    /// Tasks do not stall for memory as much as is asked for.
+    /// Tasks stall for memory less than the policy requires.
     TooLittleStall,
-    /// Not as much swap is used as is asked for.
+    /// Less swap is used than the policy requires.
     TooLittleSwapUsed,
-    /// Nobody knows, for this reason.
+    /// It is not known, for this reason.
     Unknown(UnknownReason),
 }
 
 impl MemoryConditions {
-    /// A condition that is known not to be fulfilled counts more than one that is not known.
-    pub(crate) fn of(detail: &MemoryDetail, asked: &MemoryPreferences) -> Self {
-        let MemoryPreferences { measure: _, psi, swap_used_at_least } = asked;
-        let stall = psi.as_ref().map_or(Reading::Known(true), |asked| stalls(detail, asked));
-        let swap = swap_used_at_least.as_ref().map_or(Reading::Known(true), |asked| swaps(detail, asked));
+    /// Evaluates the conditions. One that is known not to be fulfilled takes precedence over an unknown one.
+    pub(crate) fn of(detail: &MemoryDetail, preferences: &MemoryPreferences) -> Self {
+        let MemoryPreferences { measure: _, psi, swap_used_at_least } = preferences;
+        let stall = psi.as_ref().map_or(Reading::Known(true), |required| stalls_enough(detail, required));
+        let swap = swap_used_at_least
+            .as_ref()
+            .map_or(Reading::Known(true), |required| uses_enough_swap(detail, required));
         match (stall, swap) {
             (Reading::Known(false), _) => Self::TooLittleStall,
             (_, Reading::Known(false)) => Self::TooLittleSwapUsed,
@@ -397,8 +398,8 @@ impl MemoryConditions {
     }
 }
 
-fn stalls(detail: &MemoryDetail, asked: &MemoryPsi) -> Reading<bool> {
-    let MemoryPsi { kind, avg10, trigger: _ } = *asked;
+fn stalls_enough(detail: &MemoryDetail, required: &MemoryPsi) -> Reading<bool> {
+    let MemoryPsi { kind, avg10, trigger: _ } = *required;
     let Some(percent) = avg10 else { return detail.stalled };
     let share = match kind {
         PsiKind::Some => detail.some_avg10,
@@ -407,13 +408,13 @@ fn stalls(detail: &MemoryDetail, asked: &MemoryPsi) -> Reading<bool> {
     share.map(|hundredths| hundredths as f64 >= percent * 100.0)
 }
 
-/// Swap that is full is enough, however much was asked for.
-fn swaps(detail: &MemoryDetail, asked: &Limit) -> Reading<bool> {
+/// Returns whether enough swap is used. Swap that is full is enough, whatever amount is required.
+fn uses_enough_swap(detail: &MemoryDetail, required: &Limit) -> Reading<bool> {
     let (used, total) = match (detail.swap_used, detail.swap_total) {
         (Reading::Known(used), Reading::Known(total)) => (used, total),
         (Reading::Unknown(why), _) | (_, Reading::Unknown(why)) => return Reading::Unknown(why),
     };
     let bytes = |bytes: u64| Nanos::from_units(i128::from(bytes));
-    let asked = ThresholdBasis::of(asked.value()).at(i64::try_from(total).unwrap_or(i64::MAX));
-    Reading::Known(bytes(used) >= asked.min(bytes(total)))
+    let required = ThresholdBasis::of(required.value()).at(i64::try_from(total).unwrap_or(i64::MAX));
+    Reading::Known(bytes(used) >= required.min(bytes(total)))
 }

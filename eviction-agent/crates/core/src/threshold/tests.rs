@@ -28,21 +28,21 @@ fn memory(thresholds: &mut Thresholds, seconds: i64, available: u64) -> Vec<(u8,
 }
 
 #[test]
-fn met_is_strictly_less() {
+fn threshold_is_met_only_below_its_value() {
     let mut thresholds = Thresholds::new(&[hard(MemoryAvailable, "100")]);
     assert_eq!(memory(&mut thresholds, 1, 100), []);
     assert_eq!(memory(&mut thresholds, 2, 99), [(0, false)]);
 }
 
 #[test]
-fn fractions_of_a_byte_count() {
+fn threshold_counts_fractions_of_a_byte() {
     let mut thresholds = Thresholds::new(&[hard(MemoryAvailable, "100.5")]);
     assert_eq!(memory(&mut thresholds, 1, 100), [(0, false)]);
     assert_eq!(memory(&mut thresholds, 2, 101), []);
 }
 
 #[test]
-fn minimum_reclaim_keeps_a_ripe_threshold_met() {
+fn minimum_reclaim_keeps_a_threshold_met_after_its_grace_period() {
     let keeping =
         Threshold { min_reclaim: Some(ThresholdValue::Percentage(0.05)), ..soft(MemoryAvailable, "100", 10) };
     let mut thresholds = Thresholds::new(&[keeping]);
@@ -55,7 +55,7 @@ fn minimum_reclaim_keeps_a_ripe_threshold_met() {
 }
 
 #[test]
-fn no_observation_is_never_met_and_forgets() {
+fn missing_observation_resets_the_grace_period() {
     let mut thresholds = Thresholds::new(&[soft(MemoryAvailable, "100", 10)]);
     observe(&mut thresholds, 0, &node(1, 900, at(0)));
     assert_eq!(observe(&mut thresholds, 5, &NodeStats::default()), []);
@@ -64,7 +64,7 @@ fn no_observation_is_never_met_and_forgets() {
 }
 
 #[test]
-fn figures_without_a_time_are_always_new() {
+fn observations_without_a_time_are_always_new() {
     let mut thresholds = Thresholds::new(&[hard(PidAvailable, "10")]);
     let node = NodeStats {
         processes: Reading::Known(ProcessStats {
@@ -80,7 +80,7 @@ fn figures_without_a_time_are_always_new() {
 }
 
 #[test]
-fn percent_of_nothing_is_nothing() {
+fn percentage_threshold_is_not_met_at_zero_capacity() {
     let mut thresholds = Thresholds::new(&[hard(NodeFsAvailable, "50%")]);
     let mut empty = node(1, 0, at(1));
     if let Reading::Known(fs) = &mut empty.node_fs {
@@ -102,7 +102,7 @@ fn containerfs_follows_nodefs_or_a_dedicated_imagefs() {
 }
 
 #[test]
-fn a_given_containerfs_threshold_is_replaced_or_lost() {
+fn configured_containerfs_threshold_is_replaced_or_dropped() {
     let given = [hard(ContainerFsAvailable, "7"), hard(NodeFsAvailable, "1")];
     let replaced = |by| vec![Replacement { index: 0, by, at_once: true }];
     let followed = Some(hard(ContainerFsAvailable, "1"));
@@ -111,7 +111,7 @@ fn a_given_containerfs_threshold_is_replaced_or_lost() {
 }
 
 #[test]
-fn the_first_evaluation_sees_what_was_written_before_the_list_moved() {
+fn first_evaluation_sees_replacements_only_if_the_list_has_room() {
     let given = [soft(ContainerFsAvailable, "700", 5), hard(NodeFsAvailable, "1")];
     for (room, at_first) in [(0, 1), (1, 0)] {
         let mut thresholds = Thresholds::new(&given);
@@ -124,7 +124,7 @@ fn the_first_evaluation_sees_what_was_written_before_the_list_moved() {
 }
 
 #[test]
-fn a_replaced_threshold_may_still_wait_for_its_minimum_reclaim() {
+fn replaced_threshold_stays_met_until_its_minimum_reclaim() {
     let given = [Threshold {
         min_reclaim: Some(ThresholdValue::Percentage(0.5)),
         ..hard(ContainerFsInodesFree, "60")

@@ -18,7 +18,7 @@ fn units(units: i64) -> Nanos {
 }
 
 #[test]
-fn a_line_is_found_whatever_the_intervals() {
+fn slope_of_a_line_is_found_at_uneven_intervals() {
     let slope = trend([0, 1, 7, 8, 20, 41].map(|second| (second, 1000 - 10 * second))).slope().unwrap();
     assert_eq!((slope.per_second, slope.low, slope.high), (-10.0, -10.0, -10.0));
     assert_eq!((slope.samples, slope.over), (6, GoDuration::from_secs(41)));
@@ -28,20 +28,20 @@ fn a_line_is_found_whatever_the_intervals() {
 }
 
 #[test]
-fn one_glitch_does_not_turn_it() {
+fn one_outlier_does_not_change_the_slope() {
     let with_glitch = |second| (second, if second == 4 { 0 } else { 1000 - 10 * second });
     assert_eq!(trend((0..9).map(with_glitch)).slope().unwrap().per_second, -10.0);
 }
 
 #[test]
-fn three_samples_say_nothing() {
+fn three_samples_give_no_slope() {
     let falling = |second| (second, 100 - second);
     assert_eq!(trend((0..3).map(falling)).slope(), None);
     assert!(trend((0..4).map(falling)).slope().is_some());
 }
 
 #[test]
-fn what_does_not_fall_never_arrives() {
+fn values_that_do_not_fall_have_no_eta() {
     let rising = trend((0..6).map(|second| (second, second))).slope().unwrap();
     assert_eq!(rising.time_to_lose(units(1)), None);
     let flat = trend((0..6).map(|second| (second, 7))).slope().unwrap();
@@ -54,7 +54,7 @@ fn what_does_not_fall_never_arrives() {
 }
 
 #[test]
-fn samples_are_forgotten_when_old_and_when_the_clock_goes_back() {
+fn samples_are_dropped_when_old_and_when_the_clock_goes_back() {
     let old = trend((0..6).map(|second| (second, second)).chain([(1000, 0), (1001, 0), (1002, 0)]));
     assert_eq!(old.slope(), None, "three that are young enough");
     let back = trend((0..6).map(|second| (second, second)).chain([(3, 50)]));
@@ -62,7 +62,7 @@ fn samples_are_forgotten_when_old_and_when_the_clock_goes_back() {
 }
 
 #[test]
-fn a_flood_of_samples_still_spans_some_time() {
+fn frequent_samples_are_stored_100_ms_apart() {
     let mut trend = Trend::default();
     for millis in 0..3_000_i64 {
         trend.observe(at(0) + jiff::SignedDuration::from_millis(millis), millis);
@@ -73,9 +73,11 @@ fn a_flood_of_samples_still_spans_some_time() {
 }
 
 proptest! {
-    /// Whatever values come at whatever times.
+    /// This holds for any values at any times.
     #[test]
-    fn it_is_a_number_or_nothing(samples in prop::collection::vec((time(), any::<i64>()), 0..40)) {
+    fn slopes_are_finite_and_etas_are_ordered(
+        samples in prop::collection::vec((time(), any::<i64>()), 0..40),
+    ) {
         let mut trend = Trend::default();
         for (at, value) in samples {
             trend.observe(at, value);
@@ -90,15 +92,15 @@ proptest! {
         }
     }
 
-    /// A true line is found in spite of a fifth of arbitrary samples.
+    /// The slope of a line is found in spite of a fifth of arbitrary samples.
     #[test]
-    fn a_fifth_of_nonsense_does_not_turn_it(
+    fn slope_ignores_a_fifth_of_arbitrary_samples(
         per_second in -1_000_000..1_000_000_i64,
         bad in prop::array::uniform2((0..SAMPLES, any::<i32>())),
     ) {
         let value = |second: i64| {
-            let nonsense = bad.iter().find(|(index, _)| *index as i64 == second);
-            nonsense.map_or(per_second * second, |(_, value)| i64::from(*value))
+            let arbitrary = bad.iter().find(|(index, _)| *index as i64 == second);
+            arbitrary.map_or(per_second * second, |(_, value)| i64::from(*value))
         };
         let slope = trend((0..SAMPLES as i64).map(|second| (second, value(second)))).slope().unwrap();
         prop_assert_eq!(slope.per_second, per_second as f64);

@@ -1,5 +1,5 @@
-//! Decimals: of any precision for the few quantities that do not fit 64 bits, and in billionths for
-//! comparisons.
+//! Decimal numbers: of arbitrary precision for the few quantities that do not fit 64 bits, and in billionths
+//! for comparisons.
 
 use std::cmp::Ordering;
 
@@ -7,8 +7,8 @@ use num_bigint::{BigInt, BigUint, Sign};
 
 use crate::units::Quantity;
 
-/// Sums whose digits would span more than this keep only the larger operand: the kubelet
-/// would need gigabytes for `1e2000000000 + 1`, and no node has values of that kind.
+/// Sums with more digits than this keep only the larger operand: the kubelet would need gigabytes for
+/// `1e2000000000 + 1`, and no node has values of that kind.
 const MAX_SPAN: i64 = 20_000;
 
 /// `±magnitude × 10^exponent`. The magnitude has no trailing decimal zeros.
@@ -18,18 +18,18 @@ pub(super) struct Decimal {
     magnitude: BigUint,
     digits: i64,
     exponent: i64,
-    /// The scale that Go's `inf.Dec` would hold; it shows in nothing but `value`.
+    /// The scale that Go's `inf.Dec` would have. It only affects `value`.
     scale: i64,
 }
 
 impl Decimal {
-    /// `value × 10^-scale`.
+    /// Creates `value × 10^-scale`.
     pub(super) fn new(value: BigInt, scale: i64) -> Self {
         let (sign, magnitude) = value.into_parts();
         Self::from_digits(sign == Sign::Minus, &magnitude.to_str_radix(10), -scale, scale)
     }
 
-    /// `±digits × 10^exponent`; anything but decimal digits in `digits` makes it zero.
+    /// Creates `±digits × 10^exponent`. Zero if `digits` contains anything but decimal digits.
     pub(super) fn from_digits(negative: bool, digits: &str, exponent: i64, scale: i64) -> Self {
         let kept = digits.trim_start_matches('0').trim_end_matches('0');
         let stripped = digits.len() - digits.trim_end_matches('0').len();
@@ -75,7 +75,8 @@ impl Decimal {
         let top = (self.digits + self.exponent).cmp(&(other.digits + other.exponent));
         top.then_with(|| match self.exponent.cmp(&other.exponent) {
             Ordering::Equal => self.magnitude.cmp(&other.magnitude),
-            // The tops are level, so the shift is at most the longer one's digits.
+            // The leading digits are at the same place, so the shift is at most the number of digits of the
+            // longer one.
             Ordering::Greater => {
                 shifted(&self.magnitude, self.exponent - other.exponent).cmp(&other.magnitude)
             }
@@ -83,7 +84,7 @@ impl Decimal {
         })
     }
 
-    /// The sum, at the greater of both scales.
+    /// Returns the sum, with the larger of both scales.
     pub(super) fn plus(&self, other: &Self) -> Self {
         let scale = self.scale.max(other.scale);
         let bottom = match (self.signum(), other.signum()) {
@@ -108,13 +109,13 @@ impl Decimal {
         Self::from_digits(sign == Sign::Minus, &magnitude.to_str_radix(10), bottom, scale)
     }
 
-    /// The signed magnitude at a lower exponent.
+    /// Returns the signed magnitude at a lower exponent.
     fn at(&self, exponent: i64) -> BigInt {
         let sign = if self.negative { Sign::Minus } else { Sign::Plus };
         BigInt::from_biguint(sign, shifted(&self.magnitude, self.exponent - exponent))
     }
 
-    /// Rounded away from zero to a multiple of `10^-places`.
+    /// Returns the number rounded away from zero to a multiple of `10^-places`.
     pub(super) fn rounded_up(&self, places: i64) -> Self {
         let drop = -places - self.exponent;
         if self.signum() == 0 || drop <= 0 {
@@ -129,13 +130,13 @@ impl Decimal {
         Self::from_digits(self.negative, &magnitude.to_str_radix(10), -places, places)
     }
 
-    /// Digits and an exponent that is a multiple of three, without trailing zeros above it.
+    /// Returns the digits and an exponent that is a multiple of three, without trailing zeros above it.
     pub(super) fn canonical(&self) -> (String, i64) {
         let down = self.exponent.rem_euclid(3);
         (self.at(self.exponent - down).to_string(), self.exponent - down)
     }
 
-    /// Digits and the power of 1024, for an integer short enough to be written out.
+    /// Returns the digits and the power of 1024, for an integer that is short enough to be written out.
     pub(super) fn canonical_1024(&self) -> Option<(String, u32)> {
         if !self.is_integer() || self.digits + self.exponent > MAX_SPAN {
             return None;
@@ -149,7 +150,7 @@ impl Decimal {
         Some((amount.to_string(), times))
     }
 
-    /// The exact integer, if it is one and fits.
+    /// Returns the exact integer, if the number is one and fits.
     pub(super) fn as_i64(&self) -> Option<i64> {
         if !self.is_integer() || self.digits + self.exponent > 19 {
             return None;
@@ -157,7 +158,7 @@ impl Decimal {
         i64::try_from(self.at(0)).ok()
     }
 
-    /// The exact number of billionths, if it is an integer and fits.
+    /// Returns the exact number of billionths, if it is an integer and fits.
     pub(super) fn as_nanos(&self) -> Option<i128> {
         if self.exponent < -9 || self.digits + self.exponent > 30 {
             return None;
@@ -165,7 +166,7 @@ impl Decimal {
         i128::try_from(self.at(-9)).ok()
     }
 
-    /// Go's `scaledValue` with its wrapped results: what does not fit is cut to its low bits.
+    /// Returns Go's `scaledValue` including its overflows: a number that does not fit is truncated to its low bits.
     pub(super) fn value(&self) -> i64 {
         let low = self.low_bits(self.exponent + self.scale);
         if self.scale <= 0 {
@@ -183,13 +184,13 @@ impl Decimal {
                 } else {
                     low_word(&(&self.magnitude / power(-self.exponent)))
                 };
-                // Towards +∞.
+                // Rounds towards +∞.
                 if self.negative { quotient.wrapping_neg() } else { quotient.wrapping_add(1) }
             }
         }
     }
 
-    /// The low 64 bits of `±magnitude × 10^shift`.
+    /// Returns the low 64 bits of `±magnitude × 10^shift`.
     fn low_bits(&self, shift: i64) -> i64 {
         // 10^64 has 64 trailing zero bits.
         let factor = match u32::try_from(shift) {
@@ -217,26 +218,26 @@ fn shifted(magnitude: &BigUint, by: i64) -> BigUint {
     magnitude * power(by)
 }
 
-/// A quantity in billionths, the finest that Kubernetes has. Beyond ±1.7 × 10^29 units it
-/// is [`Nanos::MAX`] or [`Nanos::MIN`], which lie beyond every value of a node, so that a
-/// comparison with a value is exact all the same.
+/// A quantity in billionths, the finest unit of Kubernetes. A quantity beyond ±1.7 × 10^29 units becomes
+/// [`Nanos::MAX`] or [`Nanos::MIN`]. Both are beyond every value of a node, so a comparison with a value is
+/// still exact.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Nanos(i128);
 
 impl Nanos {
-    /// Nothing.
+    /// Zero.
     pub const ZERO: Self = Self(0);
-    /// More than any value.
+    /// Larger than any value.
     pub const MAX: Self = Self(i128::MAX);
-    /// Less than any value.
+    /// Smaller than any value.
     pub const MIN: Self = Self(i128::MIN);
 
-    /// A whole number of units.
+    /// Converts a whole number of units.
     pub const fn from_units(units: i128) -> Self {
         Self(units.saturating_mul(1_000_000_000))
     }
 
-    /// A quantity.
+    /// Converts a quantity.
     pub fn from_quantity(quantity: &Quantity) -> Self {
         match quantity.as_nanos() {
             Some(nanos) => Self(nanos),
@@ -245,12 +246,12 @@ impl Nanos {
         }
     }
 
-    /// The billionths.
+    /// Returns the billionths.
     pub const fn get(self) -> i128 {
         self.0
     }
 
-    /// The sum. What lies beyond everything stays there.
+    /// Returns the sum. A value out of range stays out of range.
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
         match (self, other) {
@@ -260,7 +261,7 @@ impl Nanos {
         }
     }
 
-    /// The difference. What lies beyond everything stays there.
+    /// Returns the difference. A value out of range stays out of range.
     #[must_use]
     pub const fn minus(self, other: Self) -> Self {
         match (self, other) {
@@ -271,7 +272,7 @@ impl Nanos {
         }
     }
 
-    /// The next whole number of units, or the nearest that fits.
+    /// Rounds up to a whole number of units. A number that does not fit becomes the nearest `i64`.
     pub fn units_rounded_up(self) -> i64 {
         const UNIT: i128 = 1_000_000_000;
         let units = self.0.div_euclid(UNIT) + i128::from(self.0.rem_euclid(UNIT) != 0);
@@ -279,7 +280,7 @@ impl Nanos {
         i64::try_from(units).unwrap_or(nearest)
     }
 
-    /// Whether it stands for more or less than can be told.
+    /// Returns whether the value is out of range.
     pub const fn is_saturated(self) -> bool {
         matches!(self, Self::MAX | Self::MIN)
     }

@@ -1,4 +1,4 @@
-//! Durations as Go writes and reads them: `time.Duration`.
+//! Durations as Go writes and parses them: `time.Duration`.
 
 use std::fmt;
 
@@ -6,23 +6,23 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::deserialize_text;
 
-/// Signed nanoseconds, written `1h2m3.5s`.
+/// A signed number of nanoseconds, written like `1h2m3.5s`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GoDuration(i64);
 
-/// Why a text is no duration. The texts are those of Go.
+/// Why a text is not a duration. The messages are those of Go.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DurationError {
-    /// No number where one belongs, or too large.
+    /// A number is missing, or too large.
     #[error("time: invalid duration {}", quote(.0))]
     Invalid(String),
-    /// A number without a unit.
+    /// A number has no unit.
     #[error("time: missing unit in duration {}", quote(.0))]
     MissingUnit(String),
-    /// A unit other than `ns us µs ms s m h`.
+    /// The unit is not one of `ns us µs ms s m h`.
     #[error("time: unknown unit {} in duration {}", quote(.unit), quote(.text))]
     UnknownUnit {
-        /// What stands in its place.
+        /// The text in place of the unit.
         unit: String,
         /// The whole text.
         text: String,
@@ -30,20 +30,20 @@ pub enum DurationError {
 }
 
 impl GoDuration {
-    /// No time at all.
+    /// The duration zero.
     pub const ZERO: Self = Self(0);
 
-    /// From nanoseconds.
+    /// Creates a duration from nanoseconds.
     pub const fn from_nanos(nanos: i64) -> Self {
         Self(nanos)
     }
 
-    /// From seconds; beyond 292 years it is the longest duration.
+    /// Creates a duration from seconds. Beyond 292 years it is the longest duration.
     pub const fn from_secs(seconds: i64) -> Self {
         Self(seconds.saturating_mul(1_000_000_000))
     }
 
-    /// In nanoseconds.
+    /// Returns the duration in nanoseconds.
     pub const fn as_nanos(self) -> i64 {
         self.0
     }
@@ -78,7 +78,7 @@ impl GoDuration {
                 .ok_or_else(|| DurationError::UnknownUnit { unit: unit.to_owned(), text: text.to_owned() })?;
             let whole = whole(integer).filter(|whole| *whole <= LIMIT / nanos).ok_or_else(invalid)?;
             let part = whole * nanos + part(fraction, nanos);
-            // Two halves of 2^64 make 0 in Go.
+            // In Go the sum of 2^63 and 2^63 wraps to 0.
             sum = sum.wrapping_add(part);
             if part > LIMIT || sum > LIMIT {
                 return Err(invalid());
@@ -93,8 +93,8 @@ impl GoDuration {
     }
 }
 
-/// The digits before and after the point, and what follows; at least one digit, and none of
-/// the digits before the point beyond 2^63.
+/// Splits a text into the digits before and after the point, and the rest. There must be at least one digit,
+/// and the number before the point must not exceed 2^63.
 fn number(text: &str) -> Option<(&str, &str, &str)> {
     let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
     let (integer, rest) = text.split_at(digits(text));
@@ -111,7 +111,7 @@ fn whole(digits: &str) -> Option<u64> {
     value.ok().filter(|value| *value <= 1 << 63)
 }
 
-/// A fraction of a unit, in floating point as Go has it; digits that do not fit are dropped.
+/// Returns a fraction of a unit, in floating point as in Go. Digits that do not fit are dropped.
 fn part(digits: &str, unit: u64) -> u64 {
     let (mut value, mut scale) = (0u64, 1.0f64);
     for digit in digits.bytes() {
@@ -141,7 +141,7 @@ fn nanoseconds(unit: &str) -> Option<u64> {
     })
 }
 
-/// The quoting of package `time`, which is not that of `strconv`.
+/// Quotes a text as package `time` does, which differs from `strconv`.
 fn quote(text: &str) -> String {
     let mut quoted = String::from("\"");
     for c in text.chars() {
@@ -181,7 +181,7 @@ impl fmt::Display for GoDuration {
     }
 }
 
-/// A number divided by a power of ten, without trailing zeros.
+/// A number divided by a power of ten, written without trailing zeros.
 struct Fraction(u64, u32);
 
 impl fmt::Display for Fraction {

@@ -1,7 +1,7 @@
-//! Quantities, percentages, durations and quoted texts as Kubernetes writes them.
+//! Quantities, percentages, durations and quoted texts as in Kubernetes.
 //!
-//! Everything here equals what the kubelet v1.36.3 computes and prints, texts and error
-//! texts included, since both reach users in events and annotations.
+//! Everything here equals what the kubelet v1.36.3 computes and prints, including texts and error messages,
+//! because both reach users in events and annotations.
 
 mod decimal;
 mod duration;

@@ -16,7 +16,7 @@ use crate::units::deserialize_text;
 
 pub use parse::QuantityError;
 
-/// The three ways of writing a quantity. A sum keeps the format of its left side.
+/// The three formats of a quantity. A sum keeps the format of its left side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Format {
     /// Powers of 1024: `Ki` to `Ei`.
@@ -27,11 +27,11 @@ pub enum Format {
     DecimalSi,
 }
 
-/// An exact decimal number with the format it was written in.
+/// An exact decimal number with the format in which it was written.
 ///
-/// It has two representations, as in Go: `i64 × 10^i32`, and arbitrary precision for what
-/// does not fit. Equality and order are those of the numbers; a text that was read is
-/// written again as it was, wherever the kubelet does so.
+/// As in Go, it has two representations: `i64 × 10^i32`, and arbitrary precision for numbers that do not fit.
+/// Equality and order are those of the numbers. A text that was parsed is written again unchanged, wherever
+/// the kubelet does so.
 #[derive(Clone, Debug)]
 pub struct Quantity {
     amount: Amount,
@@ -43,32 +43,32 @@ impl Quantity {
     /// Zero, written `0`.
     pub const ZERO: Self = Self::from_i64(0, Format::DecimalSi);
 
-    /// An integer.
+    /// Creates an integer.
     pub const fn from_i64(value: i64, format: Format) -> Self {
         Self { amount: Amount::Scaled { value, scale: 0 }, format, text: None }
     }
 
-    /// The format it is written in.
+    /// Returns the format in which the quantity is written.
     pub fn format(&self) -> Format {
         self.format
     }
 
-    /// Whether it is zero.
+    /// Returns whether the quantity is zero.
     pub fn is_zero(&self) -> bool {
         self.amount.signum() == 0
     }
 
-    /// −1, 0 or 1.
+    /// Returns −1, 0 or 1.
     pub fn signum(&self) -> i32 {
         self.amount.signum()
     }
 
-    /// Compares the numbers, exactly.
+    /// Compares the numbers exactly.
     pub fn compare(&self, other: &Self) -> Ordering {
         self.amount.compare(&other.amount)
     }
 
-    /// The sum. A zero takes over the other's format. The text is forgotten.
+    /// Adds a quantity. Zero takes the format of the other quantity. The text is dropped.
     pub fn add(&mut self, other: &Self) {
         self.text = None;
         if self.is_zero() {
@@ -77,7 +77,7 @@ impl Quantity {
         self.amount = self.amount.plus(&other.amount);
     }
 
-    /// The difference, with the rules of [`Quantity::add`].
+    /// Subtracts a quantity, with the rules of [`Quantity::add`].
     pub fn sub(&mut self, other: &Self) {
         self.text = None;
         if self.is_zero() {
@@ -86,18 +86,18 @@ impl Quantity {
         self.amount = self.amount.minus(&other.amount);
     }
 
-    /// The number, if it is an integer that fits.
+    /// Returns the number, if it is an integer that fits.
     pub fn as_i64(&self) -> Option<i64> {
         self.amount.as_i64()
     }
 
-    /// The number in billionths, exactly; nothing beyond ±1.7 × 10^29 units, or finer.
+    /// Returns the exact number of billionths. None beyond ±1.7 × 10^29 units, or if the number is finer.
     pub fn as_nanos(&self) -> Option<i128> {
         self.amount.as_nanos()
     }
 
-    /// Go's `Value()`: rounded up to an integer, away from zero. What does not fit is
-    /// garbage there, and the same garbage here; see [`Quantity::as_i64`] for an honest answer.
+    /// Returns Go's `Value()`: the number rounded up to an integer, away from zero. If it does not fit, the
+    /// result is as wrong as in Go; see [`Quantity::as_i64`] for a correct one.
     pub fn value(&self) -> i64 {
         self.amount.value()
     }
@@ -186,7 +186,7 @@ impl Amount {
     fn minus(&self, other: &Self) -> Self {
         if let (Self::Scaled { value: a, scale: x }, Self::Scaled { value: b, scale: y }) =
             (self, other)
-            // Go negates without a sample of the smallest number, which stays what it is.
+            // Go does not check for the smallest number before it negates. That number stays as it is.
             && let Some((value, scale)) = add_scaled((*a, *x), (b.wrapping_neg(), *y))
         {
             return Self::Scaled { value, scale };
@@ -227,14 +227,14 @@ impl Amount {
         }
     }
 
-    /// Go's `ScaledValue(0)`.
+    /// Returns Go's `ScaledValue(0)`.
     fn value(&self) -> i64 {
         match self {
             Self::Scaled { value, scale } if *scale < 0 => match 10i64.checked_pow(scale.unsigned_abs()) {
                 Some(factor) => value / factor + i64::from(value % factor != 0) * value.signum(),
                 None => value.signum(),
             },
-            // What does not fit is cut to its low bits at some scales, and 0 at the others.
+            // A number that does not fit is truncated to its low bits at some scales, and is 0 at the others.
             Self::Scaled { value, scale } => match (self.as_i64(), scale) {
                 (Some(exact), _) => exact,
                 (None, 1 | 2 | 3 | 6 | 9) if *value != i64::MIN => {
@@ -251,13 +251,13 @@ impl Amount {
 fn compare_scaled(a: i64, shift: i64, b: i64) -> Ordering {
     match u32::try_from(shift) {
         Ok(shift) if shift <= 18 => (i128::from(a) * 10i128.pow(shift)).cmp(&i128::from(b)),
-        // 10^19 is beyond every i64.
+        // 10^19 exceeds every `i64`.
         _ if a == 0 => 0.cmp(&b),
         _ => a.cmp(&0),
     }
 }
 
-/// The sum of two scaled numbers at the lower scale, unless something does not fit.
+/// Returns the sum of two scaled numbers at the lower scale. None if something does not fit.
 fn add_scaled(a: (i64, i32), b: (i64, i32)) -> Option<(i64, i32)> {
     if b.0 == 0 {
         return Some(a);
@@ -302,7 +302,7 @@ impl Quantity {
     }
 }
 
-/// Digits and an exponent of ten that is a multiple of three.
+/// Returns the digits and an exponent of ten that is a multiple of three.
 fn canonical(amount: &Amount) -> (String, i32) {
     match amount {
         Amount::Scaled { value, scale } => {
@@ -323,11 +323,11 @@ fn canonical(amount: &Amount) -> (String, i32) {
     }
 }
 
-/// Digits and an exponent of 1024, if the number is an integer.
+/// Returns the digits and an exponent of 1024, if the number is an integer.
 fn canonical_1024(amount: &Amount) -> Option<(String, u32)> {
     let mut value = match amount {
         Amount::Scaled { .. } => match amount.as_i64() {
-            // Go takes the factors out of the negated number, which does not exist.
+            // Go takes the factors out of the negated number, which does not exist in this case.
             Some(i64::MIN) => return Some((i64::MIN.to_string(), 0)),
             Some(value) => value,
             None => return amount.decimal().canonical_1024(),
@@ -342,7 +342,7 @@ fn canonical_1024(amount: &Amount) -> Option<(String, u32)> {
     Some((value.to_string(), times))
 }
 
-/// Beyond the table Go writes no suffix at all.
+/// Returns the suffix. Beyond the table Go writes none.
 fn binary_suffix(times: u32) -> &'static str {
     match times {
         1 => "Ki",
@@ -355,7 +355,7 @@ fn binary_suffix(times: u32) -> &'static str {
     }
 }
 
-/// Beyond the table Go writes no suffix at all: `1000E` becomes `1`.
+/// Returns the suffix. Beyond the table Go writes none: `1000E` becomes `1`.
 fn decimal_suffix(exponent: i32) -> &'static str {
     match exponent {
         -9 => "n",

@@ -1,5 +1,5 @@
-//! Against what Go itself does: `go.jsonl` was written by a program that calls the packages
-//! of apimachinery v0.36.3 and Go 1.26. And against arithmetic of another kind.
+//! Comparisons with Go: `go.jsonl` was written by a program that calls the packages of apimachinery v0.36.3
+//! and Go 1.26. Also comparisons with another kind of arithmetic.
 
 use num_bigint::BigInt;
 use proptest::prelude::*;
@@ -8,7 +8,7 @@ use super::{Format, GoDuration, Quantity, ThresholdValue, parse_percentage};
 use crate::units::text::quote;
 
 #[test]
-fn everything_is_as_go_has_it() {
+fn quantities_percentages_and_durations_match_go() {
     let mut count = 0;
     for line in include_str!("go.jsonl").lines() {
         let row: Vec<String> = serde_json::from_str(line).unwrap();
@@ -101,7 +101,7 @@ fn duration(text: &str) -> String {
     }
 }
 
-/// Digits and an exponent of ten that stays within what is never rounded or capped.
+/// Returns digits and an exponent of ten, in a range in which nothing is rounded or limited.
 fn number() -> impl Strategy<Value = (BigInt, u32)> {
     let digits = prop_oneof![
         any::<i8>().prop_map(BigInt::from),
@@ -111,7 +111,7 @@ fn number() -> impl Strategy<Value = (BigInt, u32)> {
     (digits, 0u32..=30)
 }
 
-/// The number `digits × 10^(exponent − 9)` in one of its writings.
+/// Returns the number `digits × 10^(exponent − 9)` in one of its notations.
 fn text((digits, exponent): &(BigInt, u32), suffix: bool) -> String {
     let exponent = i64::from(*exponent) - 9;
     match (suffix, exponent) {
@@ -131,7 +131,7 @@ fn in_nanos((digits, exponent): &(BigInt, u32)) -> BigInt {
 
 proptest! {
     #[test]
-    fn quantities_order_and_add_up_like_exact_decimals(
+    fn quantities_compare_and_add_like_exact_decimals(
         a in number(), b in number(), suffixes in any::<(bool, bool)>(),
     ) {
         let (x, y) = (text(&a, suffixes.0), text(&b, suffixes.1));
@@ -143,7 +143,7 @@ proptest! {
         let (mut sum, mut difference) = (x.clone(), x.clone());
         sum.add(&y);
         prop_assert_eq!(&sum, &exact(&m + &n));
-        // The smallest integer has no negative, and Go does not notice.
+        // The smallest integer cannot be negated, which Go does not check.
         if n != BigInt::from(i64::MIN) * in_nanos(&(1.into(), b.1)) {
             difference.sub(&y);
             prop_assert_eq!(&difference, &exact(&m - &n));
@@ -154,7 +154,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_written_reads_as_the_same_number(a in number(), suffix in any::<bool>()) {
+    fn written_quantities_are_read_as_the_same_number(a in number(), suffix in any::<bool>()) {
         let mut quantity = Quantity::parse(&text(&a, suffix)).unwrap();
         for _ in 0..2 {
             let again = Quantity::parse(&quantity.to_string()).unwrap();
@@ -169,10 +169,10 @@ proptest! {
     }
 
     #[test]
-    fn binary_integers_read_back(value in any::<i64>(), shift in 0u32..63) {
+    fn written_binary_integers_are_read_as_the_same_integer(value in any::<i64>(), shift in 0u32..63) {
         let value = value >> shift << shift;
         let quantity = Quantity::from_i64(value, Format::BinarySi);
-        // Texts have a cap that the smallest integer is beyond.
+        // Texts have a limit that the smallest integer exceeds.
         if value != i64::MIN {
             let again = Quantity::parse(&quantity.to_string()).unwrap();
             prop_assert_eq!(again.as_i64(), Some(value));
@@ -181,7 +181,7 @@ proptest! {
     }
 
     #[test]
-    fn durations_read_back(nanos in any::<i64>(), shift in 0u32..63) {
+    fn written_durations_are_read_as_the_same_duration(nanos in any::<i64>(), shift in 0u32..63) {
         let duration = GoDuration::from_nanos(nanos >> shift);
         prop_assert_eq!(GoDuration::parse(&duration.to_string()), Ok(duration));
     }

@@ -1,4 +1,4 @@
-//! Texts: read by serde, in quotes as Go writes them, and bytes in three digits.
+//! Texts: deserialized by serde, quoted as in Go, and bytes with three digits.
 
 use std::fmt;
 
@@ -21,10 +21,10 @@ impl<T, E: fmt::Display, F: FnOnce(&str) -> Result<T, E>> Visitor<'_> for Text<F
     }
 }
 
-/// Reads a value that is written as a text; `wanted` says in an error what other types are not.
+/// Deserializes a value that is written as a text. `wanted` is the expected type in the error for other types.
 ///
 /// # Errors
-/// Another type, or the cause of the parser.
+/// If the value has another type, or if the parser returns an error.
 pub fn deserialize_text<'de, D: Deserializer<'de>, T, E: fmt::Display>(
     deserializer: D,
     wanted: &'static str,
@@ -33,7 +33,7 @@ pub fn deserialize_text<'de, D: Deserializer<'de>, T, E: fmt::Display>(
     deserializer.deserialize_str(Text { wanted, parse })
 }
 
-/// Double quotes, with escapes for quotes, backslashes and what cannot be printed.
+/// Quotes a text with double quotes. Quotes, backslashes and unprintable characters are escaped.
 pub fn quote(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');
@@ -57,15 +57,15 @@ pub fn quote(text: &str) -> String {
     quoted
 }
 
-/// Letters, marks, numbers, punctuation, symbols and the plain blank. What Unicode added after 15.0, which
-/// Go 1.26 has, counts as well.
+/// Returns whether a character is printable: letters, marks, numbers, punctuation, symbols and the plain
+/// space. Characters that Unicode added after 15.0, which Go 1.26 has, count as well.
 fn is_print(c: char) -> bool {
     match c {
         ' '..='~' => true,
         '\0'..='\u{9f}' => false,
         _ => {
-            // The standard library has the same table; behind another character it does not
-            // escape combining marks as well.
+            // The standard library has the same table. It also escapes combining marks, but not behind
+            // another character.
             let mut pair = [b'a', 0, 0, 0, 0];
             let length = c.encode_utf8(&mut pair[1..]).len();
             str::from_utf8(&pair[..=length]).is_ok_and(|pair| pair.escape_debug().count() == 2)
@@ -75,7 +75,7 @@ fn is_print(c: char) -> bool {
 
 const SUFFIXES: [&str; 7] = ["B", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
 
-/// Bytes as a Kubernetes quantity, rounded to three digits: `8Gi`, `1.43Gi`, `512Mi`.
+/// Formats bytes as a Kubernetes quantity, rounded to three digits: `8Gi`, `1.43Gi`, `512Mi`.
 pub fn display_bytes(number: i128) -> String {
     let size = number.unsigned_abs();
     let sign = if number < 0 { "-" } else { "" };
@@ -84,7 +84,7 @@ pub fn display_bytes(number: i128) -> String {
     if size.is_multiple_of(unit) {
         return format!("{sign}{}{suffix}", size / unit);
     }
-    // Tenths and hundredths are enough to tell one from another.
+    // Hundredths are precise enough.
     let hundredths = (size * 100 + unit / 2) / unit;
     let (whole, rest) = (hundredths / 100, hundredths % 100);
     let digits = match whole {
@@ -102,7 +102,7 @@ mod go_quote_tests {
     use super::quote;
 
     #[test]
-    fn escapes_are_those_of_go() {
+    fn escapes_match_those_of_go() {
         for (text, quoted) in [
             ("", r#""""#),
             ("a \"b\" \\c", r#""a \"b\" \\c""#),
@@ -122,7 +122,7 @@ mod display_tests {
     use super::display_bytes;
 
     #[test]
-    fn bytes_have_three_digits() {
+    fn bytes_are_displayed_with_three_digits() {
         let table = [
             (0, "0B"),
             (-1, "-1B"),

@@ -1,4 +1,4 @@
-//! Values of thresholds: quantities, and percentages of a capacity as Go reads them.
+//! The values of thresholds: quantities, and percentages of a capacity as Go parses them.
 
 use std::fmt;
 
@@ -8,19 +8,18 @@ use crate::units::{Format, Quantity, deserialize_text, text};
 
 /// The value of a threshold or of a minimum reclaim: absolute, or a share of the capacity.
 ///
-/// Two are equal as the kubelet's `compareThresholdValue` has it: quantities as numbers,
-/// shares as floats.
+/// Values are compared as in the kubelet's `compareThresholdValue`: quantities as numbers, shares as floats.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ThresholdValue {
     /// An absolute value.
     Quantity(Quantity),
-    /// A share, 1 being the whole.
+    /// A share of the capacity, where 1 is the whole.
     Percentage(f32),
 }
 
 impl ThresholdValue {
-    /// As a configuration has it: a share is written in percent, to the digits that binary32 tells
-    /// apart.
+    /// Returns the value as in a configuration. A share is written in percent, with the digits that binary32
+    /// distinguishes.
     pub fn configured(&self) -> String {
         match self {
             Self::Quantity(quantity) => quantity.to_string(),
@@ -31,8 +30,8 @@ impl ThresholdValue {
         }
     }
 
-    /// The absolute value for a capacity: `GetThresholdQuantity`. A share gives a quantity
-    /// in binary format, whatever the signal.
+    /// Returns the absolute value for a capacity: `GetThresholdQuantity`. For a share, the quantity has the
+    /// binary format, whatever the signal.
     pub fn quantity(&self, capacity: i64) -> Quantity {
         match self {
             Self::Quantity(quantity) => quantity.clone(),
@@ -44,32 +43,32 @@ impl ThresholdValue {
     }
 }
 
-/// Go's conversion on amd64: what no `i64` can hold, NaN included, is the smallest one.
+/// Converts a float as Go does on amd64: a value that no `i64` can hold, including NaN, becomes the smallest one.
 fn truncate(value: f64) -> i64 {
     const LIMIT: f64 = 9_223_372_036_854_775_808.0;
     if (-LIMIT..LIMIT).contains(&value) { value as i64 } else { i64::MIN }
 }
 
-/// Reads `TEXT%` as a share in binary32: `parsePercentage`. All trailing `%` are taken off.
+/// Parses `TEXT%` as a share in binary32: `parsePercentage`. All trailing `%` are removed.
 ///
 /// # Errors
-/// If the rest is no float as Go writes them.
+/// If the rest is not a float in Go's notation.
 pub fn parse_percentage(text: &str) -> Result<f32, FloatError> {
     Ok(parse_f32(text.trim_end_matches('%'))? / 100.0)
 }
 
-/// Why a text is no float. The texts are those of Go.
+/// Why a text is not a float. The messages are those of Go.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FloatError {
-    /// Not a number in Go's notation.
+    /// The text is not a number in Go's notation.
     #[error("strconv.ParseFloat: parsing {}: invalid syntax", text::quote(.0))]
     Syntax(String),
-    /// Larger than any binary32.
+    /// The number is larger than any binary32.
     #[error("strconv.ParseFloat: parsing {}: value out of range", text::quote(.0))]
     Range(String),
 }
 
-/// Reads a decimal or hexadecimal float, `inf`, `infinity` or `nan`, rounded to binary32.
+/// Parses a decimal or hexadecimal float, `inf`, `infinity` or `nan`, rounded to binary32.
 pub(super) fn parse_f32(text: &str) -> Result<f32, FloatError> {
     if let Some(value) = special(text) {
         return Ok(value);
@@ -83,7 +82,7 @@ pub(super) fn parse_f32(text: &str) -> Result<f32, FloatError> {
     }
 }
 
-/// Only infinity may have a sign.
+/// Parses `nan`, `inf` or `infinity`. Only infinity may have a sign.
 fn special(text: &str) -> Option<f32> {
     if text.eq_ignore_ascii_case("nan") {
         return Some(f32::NAN);
@@ -101,7 +100,7 @@ fn sign(text: &str) -> (bool, &str) {
     }
 }
 
-/// What follows `0x`; a prefix alone is none.
+/// Returns the text after `0x`. None if there is only the prefix.
 fn hexadecimal_digits(text: &str) -> Option<&str> {
     let rest = sign(text).1;
     let digits = rest.strip_prefix("0x").or_else(|| rest.strip_prefix("0X"))?;
@@ -117,11 +116,11 @@ fn parse_decimal(text: &str) -> Option<f32> {
     let well_formed = is_mantissa(mantissa, u8::is_ascii_digit)
         && exponent.is_none_or(is_exponent)
         && underscores_separate_digits(rest);
-    // Both languages round to the nearest, so the standard library's answer is Go's.
+    // Both languages round to the nearest value, so the standard library gives the same result as Go.
     well_formed.then(|| text.replace('_', "").parse().ok()).flatten()
 }
 
-/// `0x`, hexadecimal digits with an optional point, and a binary exponent, which is a must.
+/// Parses `0x`, hexadecimal digits with an optional point, and a binary exponent, which is required.
 fn parse_hexadecimal(text: &str) -> Option<f32> {
     let (mantissa, exponent) = hexadecimal_digits(text)?.split_once(['p', 'P'])?;
     let well_formed = is_mantissa(mantissa, u8::is_ascii_hexdigit)
@@ -149,7 +148,7 @@ fn parse_hexadecimal(text: &str) -> Option<f32> {
     Some(if sign(text).0 { -magnitude } else { magnitude })
 }
 
-/// `bits × 2^power`, plus a little if `rest`, to the nearest binary32, ties to even.
+/// Returns `bits × 2^power`, plus a little if `rest`, rounded to the nearest binary32, ties to even.
 fn round(bits: u64, power: i64, rest: bool) -> f32 {
     if bits == 0 {
         return 0.0;
@@ -176,7 +175,7 @@ fn round(bits: u64, power: i64, rest: bool) -> f32 {
     (mantissa as f64 * scale) as f32
 }
 
-/// Digits and underscores with at most one point and at least one digit.
+/// Returns whether a text has only digits and underscores, at most one point, and at least one digit.
 fn is_mantissa(text: &str, is_digit: fn(&u8) -> bool) -> bool {
     text.bytes().filter(|b| *b == b'.').count() <= 1
         && text.bytes().any(|b| is_digit(&b))
@@ -198,7 +197,7 @@ fn exponent_of(text: &str) -> i64 {
     if negative { -value } else { value }
 }
 
-/// An underscore stands between digits, or between a base prefix and a digit.
+/// Returns whether each underscore is between digits, or between a base prefix and a digit.
 fn underscores_separate_digits(unsigned: &str) -> bool {
     let lower = unsigned.to_ascii_lowercase();
     let hexadecimal = lower.starts_with("0x");
@@ -216,8 +215,7 @@ fn underscores_separate_digits(unsigned: &str) -> bool {
 
 /// A positive quantity, or a percentage above 0% and up to 100%, such as `500Mi` or `7.5%`.
 ///
-/// Stricter than the kubelet's thresholds: there are no texts without effect, and nothing that
-/// is not a number.
+/// It is stricter than the kubelet's thresholds: texts without effect and values that are not numbers are rejected.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Limit {
     value: ThresholdValue,
@@ -225,12 +223,12 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// The value that it stands for.
+    /// Returns the value that the limit stands for.
     pub fn value(&self) -> &ThresholdValue {
         &self.value
     }
 
-    /// Reads a quantity or a percentage.
+    /// Parses a quantity or a percentage.
     ///
     /// # Errors
     /// The cause, if the text is neither or is out of bounds.

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use prost_types::{DescriptorProto, FileDescriptorProto, FileDescriptorSet};
 
-/// What the agent calls.
+/// The methods that the agent calls.
 const METHODS: [&str; 11] = [
     "ContainerStatus",
     "ImageFsInfo",
@@ -46,7 +46,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     write(set, &here.join("../src/api.rs"))
 }
 
-/// Writes the messages. Methods are called by their names: `src/client.rs`.
+/// Writes the messages. `src/client.rs` calls the methods by their names.
 fn write(set: FileDescriptorSet, path: &Path) -> Result<(), Box<dyn Error>> {
     let out = std::env::temp_dir().join(format!("eviction-cri-{}", std::process::id()));
     std::fs::create_dir_all(&out)?;
@@ -56,9 +56,9 @@ fn write(set: FileDescriptorSet, path: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Leaves the methods of [`METHODS`], and what of their messages is read.
+/// Keeps the methods of [`METHODS`], and those parts of their messages that are read.
 fn keep_used(file: &mut FileDescriptorProto) {
-    // Comments go: they are numbered by what was there.
+    // Comments are removed, since they are numbered by the original positions.
     file.source_code_info = None;
     let unread = UNREAD.map(full_name);
     for message in &mut file.message_type {

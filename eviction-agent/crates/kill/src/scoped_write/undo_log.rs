@@ -1,4 +1,4 @@
-//! What is held, written down for whoever comes after an agent that was killed.
+//! The log of temporary writes, from which the next agent undoes those of a killed one.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -13,32 +13,32 @@ use rustix::io::Errno;
 
 use super::{content, write};
 
-/// Where holds are written down. Without a file they are not, and a killed agent leaves them.
+/// The log file. Without a file nothing is logged, and the writes of a killed agent stay.
 #[derive(Debug, Default)]
 pub(crate) struct UndoLog {
     file: Option<File>,
-    /// Something could not be let go on: whoever comes next tries again.
-    keeps: AtomicBool,
+    /// Whether an entry could not be undone. The next agent tries again.
+    has_pending: AtomicBool,
 }
 
 impl UndoLog {
-    /// Opens the log, releases what it says is still held, and empties it. Returns how much was released.
+    /// Opens the log, undoes its outstanding entries, and empties it. Returns the number of entries undone.
     pub(crate) fn open(path: &Path) -> io::Result<(Self, u32)> {
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder)?;
         }
-        let mut released = 0;
-        let mut left = Vec::new();
+        let mut undone = 0;
+        let mut failed = Vec::new();
         match std::fs::read(path) {
             Ok(text) => {
                 for entry in outstanding(&text) {
-                    match entry.release() {
-                        Ok(true) => released += 1,
+                    match entry.undo() {
+                        Ok(true) => undone += 1,
                         Ok(false) => {}
                         Err(error) => {
                             let file = entry.path.display();
-                            tracing::warn!(%file, %error, "cannot let go on what a killed agent has stopped");
-                            left.push(entry);
+                            tracing::warn!(%file, %error, "cannot resume what a killed agent has stopped");
+                            failed.push(entry);
                         }
                     }
                 }
@@ -48,30 +48,30 @@ impl UndoLog {
         }
         let mut options = File::options();
         let file = options.create(true).append(true).open(path)?;
-        let log = Self { file: Some(file), keeps: AtomicBool::default() };
+        let log = Self { file: Some(file), has_pending: AtomicBool::default() };
         log.clear();
-        // What was taken last is let go on first.
-        for entry in left.iter().rev() {
-            log.keep();
-            log.taken(entry);
+        // `outstanding` returns the last entry first; the log has it last.
+        for entry in failed.iter().rev() {
+            log.mark_pending();
+            log.log_write(entry);
         }
-        Ok((log, released))
+        Ok((log, undone))
     }
 
     /// Whether something is left to undo.
-    pub(crate) fn keeps(&self) -> bool {
-        self.keeps.load(Ordering::Relaxed)
+    pub(crate) fn has_pending(&self) -> bool {
+        self.has_pending.load(Ordering::Relaxed)
     }
 
-    /// Something is left that could not be let go on.
-    pub(super) fn keep(&self) {
-        self.keeps.store(true, Ordering::Relaxed);
+    /// Records that an entry could not be undone.
+    pub(super) fn mark_pending(&self) {
+        self.has_pending.store(true, Ordering::Relaxed);
     }
 
-    /// Empties the log, unless something is left in it that is still to be let go on. Only while
-    /// nothing is held.
+    /// Empties the log, unless it has an entry that could not be undone. Call it only while no temporary
+    /// write is in place.
     pub(crate) fn clear(&self) {
-        if self.keeps() {
+        if self.has_pending() {
             return;
         }
         if let Some(file) = &self.file
@@ -81,16 +81,16 @@ impl UndoLog {
         }
     }
 
-    pub(super) fn taken(&self, entry: &UndoEntry) {
-        self.line(b'+', entry);
+    pub(super) fn log_write(&self, entry: &UndoEntry) {
+        self.append_line(b'+', entry);
     }
 
-    pub(super) fn released(&self, entry: &UndoEntry) {
-        self.line(b'-', entry);
+    pub(super) fn log_undone(&self, entry: &UndoEntry) {
+        self.append_line(b'-', entry);
     }
 
-    /// One append, so that lines of two threads never mix.
-    fn line(&self, sign: u8, UndoEntry { id, ours, original, path }: &UndoEntry) {
+    /// Writes a line with one append, so that lines of two threads never mix.
+    fn append_line(&self, sign: u8, UndoEntry { id, ours, original, path }: &UndoEntry) {
         let Some(mut file) = self.file.as_ref() else {
             return;
         };
@@ -109,10 +109,10 @@ impl UndoLog {
     }
 }
 
-/// A control file of a group that holds our value.
+/// A control file of a cgroup that has our value.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct UndoEntry {
-    /// The group's.
+    /// The id of the cgroup.
     pub(super) id: u64,
     pub(super) ours: Vec<u8>,
     pub(super) original: Vec<u8>,
@@ -120,8 +120,8 @@ pub(super) struct UndoEntry {
 }
 
 impl UndoEntry {
-    /// After the sign and a tab: id, our value, the original, the path. A cgroup's path may hold
-    /// tabs but no line feed.
+    /// Parses what follows the sign and a tab: id, our value, the original value, the path. A cgroup's path
+    /// may contain tabs but no line feed.
     fn parse(line: &[u8]) -> Option<Self> {
         let mut fields = line.splitn(4, |byte| *byte == b'\t');
         let id = str::from_utf8(fields.next()?).ok()?.parse().ok()?;
@@ -133,11 +133,11 @@ impl UndoEntry {
         })
     }
 
-    /// Opens it and writes back the original, if it is still of the same group. Whether there was
-    /// something to release.
-    fn release(&self) -> Result<bool, Errno> {
+    /// Opens the file and writes the original value back, if the path still belongs to the same cgroup.
+    /// Returns whether there was something to undo.
+    fn undo(&self) -> Result<bool, Errno> {
         let group = self.path.parent().unwrap_or(&self.path);
-        unless_gone(rustix::fs::stat(group).and_then(|group| {
+        false_if_removed(rustix::fs::stat(group).and_then(|group| {
             if group.st_ino != self.id {
                 return Ok(false);
             }
@@ -146,10 +146,10 @@ impl UndoEntry {
         }))
     }
 
-    /// Writes back the original, unless somebody else has changed the value since. Whether it was
-    /// still ours.
+    /// Writes the original value back, unless the value was changed by others in the meantime. Returns
+    /// whether it was still ours.
     pub(super) fn write_back(&self, file: &OwnedFd) -> Result<bool, Errno> {
-        unless_gone(content(file).and_then(|now| {
+        false_if_removed(content(file).and_then(|now| {
             let is_ours = now == self.ours || (self.ours == b"FROZEN" && now == b"FREEZING");
             if is_ours {
                 write(file, &self.original)?;
@@ -159,31 +159,31 @@ impl UndoEntry {
     }
 }
 
-/// With the group its holds are gone.
-fn unless_gone(released: Result<bool, Errno>) -> Result<bool, Errno> {
-    match released {
+/// If the cgroup is removed, there is nothing to undo.
+fn false_if_removed(undone: Result<bool, Errno>) -> Result<bool, Errno> {
+    match undone {
         Err(Errno::NODEV | Errno::NOENT) => Ok(false),
-        released => released,
+        undone => undone,
     }
 }
 
-/// Taken and not released, the last one first. Lines that are none are of no use to anybody.
+/// Returns the entries that were not undone, the last one first. Ignores lines that cannot be parsed.
 pub(super) fn outstanding(log: &[u8]) -> Vec<UndoEntry> {
-    let mut held: Vec<UndoEntry> = Vec::new();
+    let mut pending: Vec<UndoEntry> = Vec::new();
     for line in log.split(|byte| *byte == b'\n') {
         let Some((sign, entry)) = line.split_at_checked(2) else {
             continue;
         };
         match (sign, UndoEntry::parse(entry)) {
-            (b"+\t", Some(entry)) => held.push(entry),
+            (b"+\t", Some(entry)) => pending.push(entry),
             (b"-\t", Some(entry)) => {
-                if let Some(index) = held.iter().rposition(|taken| *taken == entry) {
-                    held.remove(index);
+                if let Some(index) = pending.iter().rposition(|taken| *taken == entry) {
+                    pending.remove(index);
                 }
             }
             _ => {}
         }
     }
-    held.reverse();
-    held
+    pending.reverse();
+    pending
 }

@@ -16,7 +16,7 @@ fn kubeconfig(folder: &Path, cluster: &str, user: &str) -> Result<Access, Access
 }
 
 #[test]
-fn a_kubeconfig_leads_to_server_and_credentials() {
+fn kubeconfig_yields_server_and_credentials() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("ca.crt"), CERTIFICATE).unwrap();
     let cluster =
@@ -26,7 +26,7 @@ fn a_kubeconfig_leads_to_server_and_credentials() {
     assert_eq!(access.authority(), "[fd00::1]:6443");
     let origin = format!("kubeconfig {}, context c", folder.path().join("config").display());
     assert_eq!(access.origin().to_string(), origin);
-    // Relative paths start at the kubeconfig.
+    // Relative paths start at the kubeconfig's directory.
     assert_eq!(access.token_file, Some(folder.path().join("token")));
     assert!(access.config.auth_info.token.is_none(), "the file goes first");
     assert_eq!(access.config.root_cert_file, Some(folder.path().join("ca.crt")));
@@ -34,7 +34,7 @@ fn a_kubeconfig_leads_to_server_and_credentials() {
 }
 
 #[test]
-fn what_is_wrong_with_a_kubeconfig_is_said_with_its_file() {
+fn kubeconfig_errors_name_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
     std::fs::write(folder.path().join("empty.crt"), "no certificate\n").unwrap();
@@ -79,7 +79,7 @@ fn what_is_wrong_with_a_kubeconfig_is_said_with_its_file() {
 }
 
 #[test]
-fn the_environment_of_a_pod_leads_to_the_server() {
+fn pod_environment_yields_the_server_address() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("ca.crt"), CERTIFICATE).unwrap();
     let with = |host: Option<&str>, port: Option<&str>| {
@@ -104,7 +104,7 @@ fn the_environment_of_a_pod_leads_to_the_server() {
 }
 
 #[test]
-fn a_kubelet_is_asked_with_the_same_credentials() {
+fn kubelet_access_uses_the_same_credentials() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("ca.crt"), CERTIFICATE).unwrap();
     let access =

@@ -4,43 +4,43 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use kube::config::ExecConfig;
 
 use super::*;
-use crate::fake_server::{Then, access, json, serve};
+use crate::fake_server::{AfterResponse, access, json, serve};
 use crate::metrics::{Code, MetricEvent};
 use eviction_core::error::chain;
 
-const SOON: Duration = Duration::from_millis(300);
+const SHORT_TIMEOUT: Duration = Duration::from_millis(300);
 
 #[tokio::test]
-async fn a_request_that_was_not_sent_is_told_from_one_that_nobody_answered() {
+async fn unsent_request_is_distinguished_from_an_unanswered_one() {
     let (server, _) = serve(|head| match head {
-        head if head.contains("/silent") => (Vec::new(), Then::Hang),
+        head if head.contains("/silent") => (Vec::new(), AfterResponse::Hang),
         head if head.contains("/half") => {
-            (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{".to_vec(), Then::Close)
+            (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{".to_vec(), AfterResponse::Close)
         }
         head if head.contains("/slow-body") => {
-            (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{".to_vec(), Then::Hang)
+            (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{".to_vec(), AfterResponse::Hang)
         }
-        _ => (Vec::new(), Then::Close),
+        _ => (Vec::new(), AfterResponse::Close),
     })
     .await;
     let client = Client::new(server).unwrap();
     for (path, expected) in [
-        ("/silent", "no answer within 300ms"),
-        ("/slow-body", "no answer within 300ms"),
-        ("/half", "the connection broke before the answer"),
-        ("/closed", "the connection broke before the answer"),
+        ("/silent", "no response within 300ms"),
+        ("/slow-body", "no response within 300ms"),
+        ("/half", "the connection was closed before the response"),
+        ("/closed", "the connection was closed before the response"),
     ] {
-        let error = client.request(Request::get(path).within(SOON)).await.unwrap_err();
+        let error = client.request(Request::get(path).within(SHORT_TIMEOUT)).await.unwrap_err();
         assert!(chain(&error).starts_with(expected), "{path}: {}", chain(&error));
         assert!(error.may_have_been_carried_out(), "{path}");
     }
-    // Nobody listens there.
+    // No process listens on this port.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     drop(listener);
     let codes = Arc::new(Mutex::new(Vec::new()));
-    let kept = Arc::clone(&codes);
-    let observer = Observer::new(move |event| kept.lock().unwrap().push(event));
+    let observer_codes = Arc::clone(&codes);
+    let observer = Observer::new(move |event| observer_codes.lock().unwrap().push(event));
     let client = Client::observed(access(&url), observer).unwrap();
     let error = client.request(Request::get("/")).await.unwrap_err();
     assert!(chain(&error).contains("Connection refused"), "{}", chain(&error));
@@ -49,7 +49,7 @@ async fn a_request_that_was_not_sent_is_told_from_one_that_nobody_answered() {
 }
 
 #[tokio::test]
-async fn a_response_without_end_is_not_taken() {
+async fn too_large_response_is_an_error() {
     let body = "x".repeat(64 << 20);
     let (server, _) = serve(move |_| json(200, &body)).await;
     let error = Client::new(server).unwrap().request(Request::get("/")).await.unwrap_err();
@@ -58,7 +58,7 @@ async fn a_response_without_end_is_not_taken() {
 }
 
 #[tokio::test]
-async fn a_token_goes_without_its_newline_and_is_read_again_after_401() {
+async fn token_is_sent_without_newline_and_read_again_after_401() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("token");
     std::fs::write(&file, "old\n").unwrap();
@@ -77,7 +77,7 @@ async fn a_token_goes_without_its_newline_and_is_read_again_after_401() {
     assert!(chain(&error).starts_with("read token "), "{}", chain(&error));
 }
 
-/// A plugin of that script.
+/// Returns a plugin that runs this script.
 fn plugin(folder: &std::path::Path, script: &str) -> ExecConfig {
     let path = folder.join("plugin");
     std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
@@ -91,7 +91,7 @@ fn plugin(folder: &std::path::Path, script: &str) -> ExecConfig {
 }
 
 #[tokio::test]
-async fn an_exec_plugin_gives_the_token_or_says_why_not() {
+async fn exec_plugin_provides_the_token_or_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let (server, seen) = serve(|_| json(200, "{}")).await;
     let with = |script: &str| {
@@ -118,8 +118,8 @@ async fn an_exec_plugin_gives_the_token_or_says_why_not() {
 }
 
 #[tokio::test]
-async fn a_proxy_is_used_and_one_of_another_kind_refused() {
-    let (proxy, seen) = serve(|_| (b"HTTP/1.1 502 X\r\n\r\n".to_vec(), Then::Close)).await;
+async fn http_proxy_is_used_and_unsupported_schemes_are_rejected() {
+    let (proxy, seen) = serve(|_| (b"HTTP/1.1 502 X\r\n\r\n".to_vec(), AfterResponse::Close)).await;
     let mut server = access("https://api.example.com:6443");
     server.config.proxy_url = Some(proxy.config.cluster_url.clone());
     let error = Client::new(server.clone()).unwrap().request(Request::get("/")).await.unwrap_err();

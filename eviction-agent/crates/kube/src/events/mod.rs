@@ -1,8 +1,7 @@
-//! Events of the API, `events.k8s.io/v1`: of pods and of the node, in few requests.
+//! Events of the API, `events.k8s.io/v1`, on pods and on the node, with few requests.
 //!
-//! What is the same is one series: the first of it makes an event, and later ones raise its count.
-//! How many requests that takes is bounded, and how much waits for them. What finds no room is
-//! dropped and counted; nothing is lost without a count.
+//! Equal occurrences form one series: the first creates an event, and later ones update its count. The number
+//! of requests and of waiting occurrences is limited. Occurrences beyond the limit are dropped and counted.
 
 mod correlator;
 mod object;
@@ -19,17 +18,17 @@ use tokio::time::sleep;
 use crate::backoff::{Backoff, now_ns};
 use crate::client::Client;
 use crate::metrics::Observer;
-use crate::response::{Permissions, judge};
-use correlator::{Correlator, Next, is_done, is_to_be_repeated};
+use crate::response::{Permissions, interpret};
+use correlator::{Correlator, Next, is_done, should_retry};
 use object::Occurrence;
 
 pub use object::{EventResult, Reason};
 pub use sink::EventSink;
 
-/// The pause after a failure, at first and at most.
+/// The pause after a failure: the first and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
-/// Where occurrences are noted. Cloning shares all.
+/// Accepts occurrences. Clones share the same state.
 #[derive(Clone, Debug)]
 pub(crate) struct Recorder {
     shared: Arc<Shared>,
@@ -38,7 +37,7 @@ pub(crate) struct Recorder {
 #[derive(Debug)]
 struct Shared {
     correlator: Mutex<Correlator>,
-    /// Something was noted.
+    /// Notified when an occurrence was noted.
     changed: Notify,
 }
 
@@ -49,19 +48,19 @@ impl Shared {
 }
 
 impl Recorder {
-    /// One for that node and its pods. The observer takes the result of each occurrence.
+    /// Creates a recorder for this node and its pods. The observer counts the result of each occurrence.
     pub(crate) fn new(node: &str, observer: Observer) -> Self {
         let correlator = Mutex::new(Correlator::new(node, now_ns(), observer));
         Self { shared: Arc::new(Shared { correlator, changed: Notify::new() }) }
     }
 
-    /// Takes an occurrence. Waits for nothing but others that do the same.
-    pub(crate) fn note(&self, occurrence: Occurrence) {
-        self.shared.correlator().note(occurrence, now_ns());
+    /// Adds an occurrence. Waits only for other callers of this function.
+    pub(crate) fn record(&self, occurrence: Occurrence) {
+        self.shared.correlator().add(occurrence, now_ns());
         self.shared.changed.notify_one();
     }
 
-    /// Writes what is noted, one request at a time, for ever. Needs a tokio runtime.
+    /// Writes the noted occurrences, one request at a time, forever. Needs a tokio runtime.
     pub(crate) async fn run(self, client: Client) {
         let mut backoff = Backoff::new(PAUSES.0, PAUSES.1);
         let permissions = Permissions::default();
@@ -78,17 +77,17 @@ impl Recorder {
                 }
                 Next::Write(request) => {
                     let operation = request.operation();
-                    let result = judge(operation, &client.request(request.request.clone()).await);
-                    permissions.note(operation, &result);
-                    let pause = if is_to_be_repeated(request.makes, &result) {
+                    let result = interpret(operation, &client.request(request.request.clone()).await);
+                    permissions.record(operation, &result);
+                    let pause = if should_retry(request.creates, &result) {
                         backoff.pause()
                     } else {
                         backoff.reset();
                         if let (ApiResult::Rejected { why, .. }, false) =
-                            (&result, is_done(request.makes, &result))
+                            (&result, is_done(request.creates, &result))
                         {
                             let reason = request.reason().name();
-                            tracing::warn!(reason, %why, "the API server does not take an event");
+                            tracing::warn!(reason, %why, "the API server rejects a Kubernetes Event");
                         }
                         Duration::ZERO
                     };
@@ -108,29 +107,29 @@ mod tests {
     use crate::error::RequestError;
     use crate::request::Response;
 
-    fn answer(status: u16, reason: &str, message: &str) -> Result<Response, RequestError> {
+    fn response(status: u16, reason: &str, message: &str) -> Result<Response, RequestError> {
         let kind = if status < 300 { "Event" } else { "Status" };
         let body = json!({"kind": kind, "reason": reason, "message": message}).to_string();
         Ok(Response { status, retry_after: None, body: body.into() })
     }
 
-    fn outcome(makes: bool, response: &Result<Response, RequestError>) -> &'static str {
-        let operation = if makes { ApiOperation::CreateEvent } else { ApiOperation::PatchEvent };
-        let result = judge(operation, response);
+    fn outcome(creates: bool, response: &Result<Response, RequestError>) -> &'static str {
+        let operation = if creates { ApiOperation::CreateEvent } else { ApiOperation::PatchEvent };
+        let result = interpret(operation, response);
         match result {
-            _ if is_to_be_repeated(makes, &result) => "later",
-            _ if is_done(makes, &result) => "done",
-            ApiResult::Terminated if !makes => "missing",
+            _ if should_retry(creates, &result) => "later",
+            _ if is_done(creates, &result) => "done",
+            ApiResult::Terminated if !creates => "missing",
             ApiResult::Forbidden { .. } => "forbidden",
             _ => "refused",
         }
     }
 
     #[test]
-    fn each_answer_means_one_thing() {
+    fn each_response_leads_to_the_expected_outcome() {
         let forbidden = "events.events.k8s.io is forbidden: User \"a\" cannot create resource \"events\"";
         let ending = "events \"web.1\" is forbidden: unable to create new content in namespace shop because it is being terminated";
-        for (status, reason, message, made, raised) in [
+        for (status, reason, message, created, updated) in [
             (201, "", "", "done", "done"),
             (400, "BadRequest", "", "refused", "refused"),
             (401, "Unauthorized", "", "later", "later"),
@@ -145,10 +144,10 @@ mod tests {
             (500, "", "", "later", "later"),
             (504, "Timeout", "", "later", "later"),
         ] {
-            let answer = answer(status, reason, message);
+            let response = response(status, reason, message);
             assert_eq!(
-                (outcome(true, &answer), outcome(false, &answer)),
-                (made, raised),
+                (outcome(true, &response), outcome(false, &response)),
+                (created, updated),
                 "{status} {reason}"
             );
         }
@@ -157,12 +156,12 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_left_alone_for_as_long_as_it_asks_within_reason() {
-        for (asked, given) in [(0, 1), (7, 7), (86_400, 60)] {
-            let retry_after = Some(Duration::from_secs(asked));
-            let answer = Ok(Response { status: 429, retry_after, body: Default::default() });
-            let pause = Duration::from_secs(given);
-            assert_eq!(judge(ApiOperation::CreateEvent, &answer), ApiResult::Throttled { pause });
+    fn retry_after_is_respected_up_to_one_minute() {
+        for (requested, expected) in [(0, 1), (7, 7), (86_400, 60)] {
+            let retry_after = Some(Duration::from_secs(requested));
+            let response = Ok(Response { status: 429, retry_after, body: Default::default() });
+            let pause = Duration::from_secs(expected);
+            assert_eq!(interpret(ApiOperation::CreateEvent, &response), ApiResult::Throttled { pause });
         }
     }
 }

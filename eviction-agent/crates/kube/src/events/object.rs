@@ -1,8 +1,8 @@
-//! Events as the API takes them.
+//! Events in the form that the API accepts.
 //!
-//! `pkg/apis/core/validation/events.go: ValidateEventCreate` of Kubernetes has what is valid:
-//! `eventTime` with exactly six digits after the point, notes of up to 1,024 bytes, and of a series
-//! a count of at least two. Later nothing but the series may change.
+//! The rules are in `pkg/apis/core/validation/events.go: ValidateEventCreate` of Kubernetes: `eventTime` has
+//! exactly six decimal places, notes have at most 1,024 bytes, and a series has a count of at least two. Only
+//! the series may change later.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,27 +14,27 @@ use k8s_openapi::api::events::v1::{Event, EventSeries};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use serde_json::json;
 
-use crate::request::{Request, segment, to_json};
+use crate::request::{Request, push_segment, to_json};
 
 eviction_core::named_enum! {
-    /// What happened.
+    /// The reason of an event.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
     pub enum Reason {
-        /// A pod was evicted: the kubelet's word for it.
+        /// A pod was evicted. The kubelet uses the same reason.
         Evicted = "Evicted",
-        /// The kernel killed a process of a container for want of memory.
+        /// The kernel killed a process of a container because of an out-of-memory condition.
         ContainerOomKilled = "ContainerOOMKilled",
-        /// The kernel killed a process that is of no known pod.
+        /// The kernel killed a process that belongs to no known pod.
         ProcessOomKilled = "ProcessOOMKilled",
-        /// An eviction threshold is met: the kubelet's word for it.
+        /// An eviction threshold is met. The kubelet uses the same reason.
         ThresholdMet = "EvictionThresholdMet",
-        /// It is so no more.
+        /// The eviction threshold is no longer met.
         ThresholdCleared = "EvictionThresholdCleared",
     }
 }
 
 impl Reason {
-    /// `action` of the event.
+    /// Returns the `action` of the event.
     pub(super) fn action(self) -> &'static str {
         match self {
             Self::Evicted => "Evict",
@@ -43,7 +43,7 @@ impl Reason {
         }
     }
 
-    /// `type` of the event.
+    /// Returns the `type` of the event.
     pub(super) fn severity(self) -> &'static str {
         match self {
             Self::ThresholdCleared => "Normal",
@@ -57,12 +57,12 @@ impl Reason {
 pub(crate) enum Regarding {
     /// A pod.
     Pod(PodName),
-    /// The node of that name.
+    /// The node with this name.
     Node(Box<str>),
 }
 
 impl Regarding {
-    /// What is unique to it.
+    /// Returns the unique id of the object: the pod's uid, or the node's name.
     pub(super) fn id(&self) -> &str {
         match self {
             Self::Pod(pod) => &pod.uid,
@@ -71,38 +71,40 @@ impl Regarding {
     }
 }
 
-/// Something that happened.
+/// An occurrence that is reported by an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Occurrence {
-    /// What.
+    /// What happened.
     pub reason: Reason,
-    /// To what.
+    /// The object to which it happened.
     pub regarding: Regarding,
-    /// To which part of it: what is of the same part, for the same reason, is one series.
+    /// The part of the object. Occurrences with the same part and reason form one series.
     pub part: Box<str>,
-    /// When, by the system's clock.
+    /// The time, by the system clock.
     pub at: Timestamp,
-    /// For people; of a series the first one's stays, since the API lets it not be changed.
+    /// The text for users. A series keeps that of its first occurrence, since the API does not allow changes
+    /// of it.
     pub note: Box<str>,
-    /// For programs, likewise.
+    /// The data for programs, with the same restriction.
     pub annotations: BTreeMap<Box<str>, Box<str>>,
-    /// How often it happened at once.
+    /// The number of times it happened.
     pub times: u64,
 }
 
 eviction_core::named_enum! {
-    /// What became of an occurrence.
+    /// The result of an occurrence.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
     pub enum EventResult {
-        /// It is to be written. Every occurrence is counted here, and in one of the others once that is known.
+        /// It was noted and will be written. Every occurrence is counted here, and later in one of the other
+        /// results.
         Noted = "noted",
-        /// It made an event.
+        /// It created an event.
         Created = "created",
-        /// It is in the count of a series.
+        /// It is included in the count of a series.
         Counted = "counted",
-        /// There was no room for it, or for too long no server that would take it.
+        /// It was dropped because there were too many, or because the server did not accept it for too long.
         Dropped = "dropped",
-        /// The server does not accept it.
+        /// The server rejected it.
         Refused = "refused",
     }
 }
@@ -110,25 +112,25 @@ eviction_core::named_enum! {
 /// `reportingController`, a qualified name.
 const CONTROLLER: &str = "eviction-agent.io/agent";
 
-/// `NoteLengthLimit`, bytes.
+/// `NoteLengthLimit`, in bytes.
 const LONGEST_NOTE: usize = 1024;
 
-/// `ReportingInstanceLengthLimit`, bytes.
+/// `ReportingInstanceLengthLimit`, in bytes.
 const LONGEST_INSTANCE: usize = 128;
 
 /// `validation.DNS1123SubdomainMaxLength` of apimachinery.
 const LONGEST_NAME: usize = 253;
 
-/// Events of what has no namespace are in this one.
+/// The namespace of events on objects without a namespace.
 const NO_NAMESPACE: &str = "default";
 
-/// Changes what is given and leaves the rest.
+/// The content type of a patch that changes only the given fields.
 const MERGE: &str = "application/merge-patch+json";
 
-/// How long a response may take. An Event is not urgent.
+/// The timeout of a request. An Event is not urgent.
 const WITHIN: Duration = Duration::from_secs(10);
 
-/// Who reports Events, and from where.
+/// The reporter of the Events.
 #[derive(Clone, Debug)]
 pub(super) struct Reporter {
     node: Box<str>,
@@ -141,14 +143,14 @@ impl Reporter {
         Self { node: node.into(), instance: clip(&instance, LONGEST_INSTANCE).into() }
     }
 
-    /// Makes an event that stands for so many occurrences, the last of which was then.
-    pub(super) fn create(&self, name: &str, what: &Occurrence, count: u64, last: Timestamp) -> Request {
-        let Occurrence { reason, regarding, part: _, at, note, annotations, times: _ } = what;
+    /// Creates an event for `count` occurrences, the last of them at `last`.
+    pub(super) fn create(&self, name: &str, occurrence: &Occurrence, count: u64, last: Timestamp) -> Request {
+        let Occurrence { reason, regarding, part: _, at, note, annotations, times: _ } = occurrence;
         let namespace = namespace(regarding);
         let (regarding, related) = match regarding {
-            Regarding::Pod(pod) => (of_pod(pod), Some(of_node(&self.node, None))),
-            // As the kubelet does: what shows a node's events looks for its name as a uid.
-            Regarding::Node(name) => (of_node(name, Some(name)), None),
+            Regarding::Pod(pod) => (pod_reference(pod), Some(node_reference(&self.node, None))),
+            // As in the kubelet: tools that show a node's events look for its name as a uid.
+            Regarding::Node(name) => (node_reference(name, Some(name)), None),
         };
         let annotations = annotations.iter().map(|(key, text)| (key.to_string(), text.to_string()));
         let event = Event {
@@ -174,29 +176,30 @@ impl Reporter {
     }
 }
 
-/// Raises the count of an event.
-pub(super) fn raise(name: &str, what: &Occurrence, count: u64, last: Timestamp) -> Request {
+/// Updates the count of an event.
+pub(super) fn update_count(name: &str, occurrence: &Occurrence, count: u64, last: Timestamp) -> Request {
     let patch = json!({"series": series(count, last)});
-    Request::patch(path(namespace(&what.regarding), Some(name)), MERGE, to_json(&patch)).within(WITHIN)
+    Request::patch(path(namespace(&occurrence.regarding), Some(name)), MERGE, to_json(&patch)).within(WITHIN)
 }
 
-/// A name that no other event has: that of its object, the time, and a number of ours. An eviction's
-/// is that of its decision instead: an agent that was started anew does not create it again.
-pub(super) fn name(what: &Occurrence, serial: u64) -> String {
-    let of = match &what.regarding {
+/// Returns a unique name for an event: the name of its object, the time, and a serial number. For an eviction
+/// it has the id of the decision instead, so that an agent that was restarted does not create the event
+/// again.
+pub(super) fn name(occurrence: &Occurrence, serial: u64) -> String {
+    let object_name = match &occurrence.regarding {
         Regarding::Pod(pod) => &*pod.name,
         Regarding::Node(name) => &**name,
     };
-    let end = match what.reason {
-        Reason::Evicted => format!(".{}", what.part),
-        _ => format!(".{:x}-{serial:x}", what.at.as_nanosecond().max(0)),
+    let end = match occurrence.reason {
+        Reason::Evicted => format!(".{}", occurrence.part),
+        _ => format!(".{:x}-{serial:x}", occurrence.at.as_nanosecond().max(0)),
     };
-    // A label must not end with what is left of a longer one.
-    let begin = clip(of, LONGEST_NAME.saturating_sub(end.len())).trim_end_matches(['.', '-']);
+    // The last label must not end with a separator after the cut.
+    let begin = clip(object_name, LONGEST_NAME.saturating_sub(end.len())).trim_end_matches(['.', '-']);
     format!("{begin}{end}")
 }
 
-fn of_pod(pod: &PodName) -> ObjectReference {
+fn pod_reference(pod: &PodName) -> ObjectReference {
     let PodName { uid, namespace, name } = pod;
     ObjectReference {
         api_version: Some("v1".to_owned()),
@@ -208,7 +211,7 @@ fn of_pod(pod: &PodName) -> ObjectReference {
     }
 }
 
-fn of_node(name: &str, uid: Option<&str>) -> ObjectReference {
+fn node_reference(name: &str, uid: Option<&str>) -> ObjectReference {
     ObjectReference {
         api_version: Some("v1".to_owned()),
         kind: Some("Node".to_owned()),
@@ -232,16 +235,16 @@ fn series(count: u64, last: Timestamp) -> EventSeries {
 
 fn path(namespace: &str, name: Option<&str>) -> String {
     let mut path = String::from("/apis/events.k8s.io/v1/namespaces/");
-    segment(namespace, &mut path);
+    push_segment(namespace, &mut path);
     path.push_str("/events");
     if let Some(name) = name {
         path.push('/');
-        segment(name, &mut path);
+        push_segment(name, &mut path);
     }
     path
 }
 
-/// As much of a text as there is room for.
+/// Returns the beginning of a text, of at most `longest` bytes.
 fn clip(text: &str, longest: usize) -> &str {
     &text[..text.floor_char_boundary(longest)]
 }
@@ -279,9 +282,9 @@ mod tests {
     }
 
     #[test]
-    fn an_event_on_a_pod_is_as_the_api_wants_it() {
-        let what = evicted("web", "The node was low on resource: memory. ");
-        let request = Reporter::new("n1").create("web.1", &what, 1, what.at);
+    fn pod_event_has_the_form_that_the_api_requires() {
+        let occurrence = evicted("web", "The node was low on resource: memory. ");
+        let request = Reporter::new("n1").create("web.1", &occurrence, 1, occurrence.at);
         assert_eq!(request.path, "/apis/events.k8s.io/v1/namespaces/shop/events");
         let wanted = json!({
             "apiVersion": "events.k8s.io/v1",
@@ -302,27 +305,27 @@ mod tests {
 
     #[test]
     fn a_series_has_a_count_and_the_last_time() {
-        let what = evicted("web", "");
+        let occurrence = evicted("web", "");
         let last = at(1_767_600_001_500_000_999);
         let series = json!({"count": 3, "lastObservedTime": "2026-01-05T08:00:01.500000Z"});
-        let made = Reporter::new("n1").create("web.1", &what, 3, last);
-        assert_eq!(body(&made)["series"], series);
-        let raised = raise("web.1", &what, 3, last);
-        assert_eq!(raised.path, "/apis/events.k8s.io/v1/namespaces/shop/events/web.1");
-        assert_eq!(raised.body.as_ref().unwrap().0, "application/merge-patch+json");
-        assert_eq!(body(&raised), json!({"series": series}));
-        assert_eq!(body(&raise("web.1", &what, u64::MAX, last))["series"]["count"], i32::MAX);
+        let created = Reporter::new("n1").create("web.1", &occurrence, 3, last);
+        assert_eq!(body(&created)["series"], series);
+        let updated = update_count("web.1", &occurrence, 3, last);
+        assert_eq!(updated.path, "/apis/events.k8s.io/v1/namespaces/shop/events/web.1");
+        assert_eq!(updated.body.as_ref().unwrap().0, "application/merge-patch+json");
+        assert_eq!(body(&updated), json!({"series": series}));
+        assert_eq!(body(&update_count("web.1", &occurrence, u64::MAX, last))["series"]["count"], i32::MAX);
     }
 
     #[test]
     fn an_event_on_a_node_is_in_the_namespace_default() {
-        let what = Occurrence {
+        let occurrence = Occurrence {
             reason: Reason::ThresholdCleared,
             regarding: Regarding::Node("n1".into()),
             annotations: BTreeMap::new(),
             ..evicted("", "")
         };
-        let event = body(&Reporter::new("n1").create("n1.1", &what, 1, what.at));
+        let event = body(&Reporter::new("n1").create("n1.1", &occurrence, 1, occurrence.at));
         assert_eq!(
             event["regarding"],
             json!({"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "n1"})
@@ -335,15 +338,15 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_no_longer_than_the_api_takes() {
-        let what = evicted("web", &"ü".repeat(600));
-        let event = body(&Reporter::new(&"n".repeat(253)).create("web.1", &what, 1, what.at));
+    fn texts_are_cut_to_the_length_limits_of_the_api() {
+        let occurrence = evicted("web", &"ü".repeat(600));
+        let event = body(&Reporter::new(&"n".repeat(253)).create("web.1", &occurrence, 1, occurrence.at));
         assert_eq!(event["note"].as_str().unwrap().len(), 1024);
         assert_eq!(event["reportingInstance"].as_str().unwrap().len(), 128);
     }
 
     #[test]
-    fn an_eviction_has_one_name_whoever_tells_it() {
+    fn eviction_event_name_depends_only_on_pod_and_decision() {
         let later = Occurrence { at: at(7), note: "The pod was evicted.".into(), ..evicted("web", "") };
         assert_eq!(
             (name(&evicted("web", ""), 1), name(&later, 2)),

@@ -1,5 +1,4 @@
-//! Takes what happens on the node, and records its Events. Those of evictions, thresholds and OOM
-//! kills are rendered from their records.
+//! Records Events for evictions, thresholds and OOM kills on the node. They are rendered from the records.
 
 use std::collections::BTreeMap;
 
@@ -12,16 +11,16 @@ use jiff::Timestamp;
 use super::Recorder;
 use super::object::{Occurrence, Reason, Regarding};
 
-/// Evictions that are known at a time. More are never in flight.
-const MOST: usize = 512;
+/// The maximum number of evictions that are stored. There are never more in flight.
+const MAX_EVICTIONS: usize = 512;
 
-/// The annotation with the number of the decision, as event lines and recordings have it.
-const DECISION: &str = "eviction-agent.io/decision";
+/// The annotation with the decision id, as in event lines and recordings.
+const DECISION_ANNOTATION: &str = "eviction-agent.io/decision";
 
-const EVICTED: &str = "The pod was evicted.";
-const DECIDED: &str = "The pod was chosen to be evicted, and is gone.";
+const EVICTED_NOTE: &str = "The pod was evicted.";
+const TERMINATED_NOTE: &str = "The pod was chosen to be evicted, and is gone.";
 
-/// Takes what happens on the node, and records its Events.
+/// Receives evictions, thresholds and OOM kills, and records their Events.
 #[derive(Debug)]
 pub struct EventSink {
     recorder: Recorder,
@@ -30,26 +29,26 @@ pub struct EventSink {
 }
 
 impl EventSink {
-    /// Records the Events of that node.
+    /// Creates a sink for the Events of this node.
     pub(crate) fn new(recorder: Recorder, node: &str) -> Self {
         Self { recorder, node: Regarding::Node(node.into()), evictions: Evictions::default() }
     }
 
     fn record(&self, occurrence: Occurrence) {
-        self.recorder.note(occurrence);
+        self.recorder.record(occurrence);
     }
 
-    /// Takes an OOM kill: an Event of its pod, or of the node.
+    /// Records an OOM kill as an Event of its pod, or of the node.
     pub fn oom_kill(&self, kill: &OomKill, at: Timestamp) {
         self.record(oom_event(kill, at, &self.node));
     }
 
-    /// Takes a decision; its Event is recorded when the pod goes.
+    /// Stores a decision. Its Event is recorded when the pod terminates.
     pub fn decided(&mut self, id: u64, decision_id: &str, eviction: &EvictionRecord, at: Timestamp) {
         self.evictions.decided(id, decision_id, eviction, at);
     }
 
-    /// Takes a step of an eviction.
+    /// Handles the progress of an eviction.
     pub fn progressed(
         &mut self,
         (id, decision_id): (u64, &str),
@@ -61,12 +60,12 @@ impl EventSink {
         occurrence.into_iter().for_each(|occurrence| self.record(occurrence));
     }
 
-    /// The executor does not begin an eviction.
+    /// Forgets an eviction that the executor does not start.
     pub fn rejected(&mut self, id: u64) {
         self.evictions.remove(id);
     }
 
-    /// A threshold is met, or no longer: an Event of the node.
+    /// Records an Event of the node: a threshold is met, or no longer met.
     pub fn threshold(&self, threshold: &ThresholdRecord, is_met: bool, note: &str, at: Timestamp) {
         self.record(Occurrence {
             reason: if is_met { Reason::ThresholdMet } else { Reason::ThresholdCleared },
@@ -80,53 +79,53 @@ impl EventSink {
     }
 }
 
-/// What a step of an eviction means for the pod.
+/// The state of the pod after a step of an eviction.
 enum Phase {
-    /// It goes: a signal was sent, or the API server has accepted the eviction.
-    Goes,
-    /// It is gone.
-    Gone,
-    /// It stays.
-    Stays,
+    /// The pod is terminating: a signal was sent, or the API server has accepted the eviction.
+    Terminating,
+    /// The pod is terminated.
+    Terminated,
+    /// The pod is not evicted.
+    NotEvicted,
     /// The request may have been carried out.
     Unknown,
-    /// Nothing.
-    Same,
+    /// No change.
+    Unchanged,
 }
 
 impl Phase {
     fn of(progress: &KillProgress) -> Self {
         match progress {
-            KillProgress::TermSent(_) | KillProgress::KillSent { .. } => Self::Goes,
-            KillProgress::Terminated { .. } => Self::Gone,
-            KillProgress::Abandoned => Self::Stays,
+            KillProgress::TermSent(_) | KillProgress::KillSent { .. } => Self::Terminating,
+            KillProgress::Terminated { .. } => Self::Terminated,
+            KillProgress::Abandoned => Self::NotEvicted,
             KillProgress::Answered { operation, is_dry, .. }
                 if *is_dry || *operation == ApiOperation::Condition =>
             {
-                Self::Same
+                Self::Unchanged
             }
             KillProgress::Answered { answered, .. } => match answered {
-                ApiResult::Accepted => Self::Goes,
-                ApiResult::Terminated | ApiResult::Replaced => Self::Gone,
-                ApiResult::Rejected { .. } => Self::Stays,
+                ApiResult::Accepted => Self::Terminating,
+                ApiResult::Terminated | ApiResult::Replaced => Self::Terminated,
+                ApiResult::Rejected { .. } => Self::NotEvicted,
                 ApiResult::Unknown { .. } => Self::Unknown,
-                _ => Self::Same,
+                _ => Self::Unchanged,
             },
             KillProgress::WouldSignal { .. }
             | KillProgress::Error { .. }
-            | KillProgress::ProcessesRemaining { .. } => Self::Same,
+            | KillProgress::ProcessesRemaining { .. } => Self::Unchanged,
         }
     }
 }
 
-/// Evictions by their number, until their Event is recorded and a while longer: a pod was evicted only
-/// when it is known to go.
+/// Evictions by their decision number, until their Event is recorded and some time longer. A pod counts as
+/// evicted only when it is known to terminate.
 #[derive(Debug, Default)]
 struct Evictions(BTreeMap<u64, Eviction>);
 
 #[derive(Debug, Default)]
 struct Eviction {
-    /// As it was decided; absent if another agent decided it, or if there was no room for its record.
+    /// The Event as it was decided. `None` if another agent made the decision, or if its record was dropped.
     decided: Option<Occurrence>,
     is_unknown: bool,
     is_recorded: bool,
@@ -140,7 +139,7 @@ impl Evictions {
         self.get(id).decided = Some(occurrence);
     }
 
-    /// The Event of this step: one for each eviction, when the pod goes.
+    /// Returns the Event for this step: one for each eviction, when the pod terminates.
     fn progressed(
         &mut self,
         (id, decision_id): (u64, &str),
@@ -150,8 +149,8 @@ impl Evictions {
     ) -> Option<Occurrence> {
         let phase = Phase::of(progress);
         match phase {
-            Phase::Same => return None,
-            Phase::Stays => {
+            Phase::Unchanged => return None,
+            Phase::NotEvicted => {
                 self.remove(id);
                 return None;
             }
@@ -159,24 +158,29 @@ impl Evictions {
                 self.get(id).is_unknown = true;
                 return None;
             }
-            Phase::Goes | Phase::Gone => {}
+            Phase::Terminating | Phase::Terminated => {}
         }
-        let is_gone = matches!(phase, Phase::Gone);
+        let is_terminated = matches!(phase, Phase::Terminated);
         let eviction = self.get(id);
         if std::mem::replace(&mut eviction.is_recorded, true) {
             return None;
         }
         match eviction.decided.take() {
-            // It went before the request.
-            Some(_) if is_gone && !eviction.is_unknown => None,
+            // The pod terminated before the request.
+            Some(_) if is_terminated && !eviction.is_unknown => None,
             Some(occurrence) => Some(occurrence),
-            // That the pod goes is known all the same. If another agent has recorded it, the Event exists,
-            // and has this name.
-            None => Some(evicted(pod, decision_id, if is_gone { DECIDED } else { EVICTED }, at)),
+            // The pod terminates anyway. If another agent has recorded the Event, it already exists with this
+            // name.
+            None => Some(evicted(
+                pod,
+                decision_id,
+                if is_terminated { TERMINATED_NOTE } else { EVICTED_NOTE },
+                at,
+            )),
         }
     }
 
-    /// Forgets an eviction that comes to nothing.
+    /// Removes an eviction that has no Event.
     fn remove(&mut self, id: u64) {
         if self.0.get(&id).is_some_and(|eviction| !eviction.is_recorded) {
             self.0.remove(&id);
@@ -184,7 +188,7 @@ impl Evictions {
     }
 
     fn get(&mut self, id: u64) -> &mut Eviction {
-        if self.0.len() >= MOST && !self.0.contains_key(&id) {
+        if self.0.len() >= MAX_EVICTIONS && !self.0.contains_key(&id) {
             self.0.pop_first();
         }
         self.0.entry(id).or_default()
@@ -198,23 +202,23 @@ fn evicted(pod: &PodName, decision_id: &str, note: &str, at: Timestamp) -> Occur
         part: decision_id.into(),
         at,
         note: note.into(),
-        annotations: BTreeMap::from([(DECISION.into(), decision_id.into())]),
+        annotations: BTreeMap::from([(DECISION_ANNOTATION.into(), decision_id.into())]),
         times: 1,
     }
 }
 
-/// Before the names of the annotations.
+/// The prefix of the annotation names.
 const PREFIX: &str = "eviction-agent.io/";
 
-/// A kill, on its pod; on the node where that is not known. One container's kills of the same kind, by
-/// the same owner's limit, are one series.
+/// Returns the Event of an OOM kill on its pod, or on the node if the pod is not known. Kills of one
+/// container with the same victim role and limit scope form one series.
 fn oom_event(kill: &OomKill, at: Timestamp, node: &Regarding) -> Occurrence {
     let pod = kill.pod.as_ref().zip(kill.pod_uid.as_deref()).map(|(pod, uid)| pod.with_uid(uid));
-    let (reason, regarding, place) = match pod {
+    let (reason, regarding, location) = match pod {
         Some(pod) => (Reason::ContainerOomKilled, Regarding::Pod(pod), kill.container.as_deref()),
         None => (Reason::ProcessOomKilled, node.clone(), kill.cgroup.as_deref()),
     };
-    let part = format!("{}/{}/{}", place.unwrap_or_default(), kill.limit_scope.name(), kill.victim.name());
+    let part = format!("{}/{}/{}", location.unwrap_or_default(), kill.limit_scope.name(), kill.victim.name());
     Occurrence {
         reason,
         regarding,
@@ -226,7 +230,7 @@ fn oom_event(kill: &OomKill, at: Timestamp, node: &Regarding) -> Occurrence {
     }
 }
 
-/// All values for programs, bytes in full.
+/// Returns all values as annotations for programs, with bytes as full numbers.
 fn annotations(kill: &OomKill) -> BTreeMap<Box<str>, Box<str>> {
     let number = |number: Option<u64>| number.map(|number| number.to_string().into());
     let values = [
@@ -290,7 +294,7 @@ mod tests {
         KillProgress::KillSent { signalled: Signalled::default(), grown: None }
     }
 
-    const GONE: KillProgress = KillProgress::Terminated { killed: 0, unreaped: None };
+    const TERMINATED: KillProgress = KillProgress::Terminated { killed: 0, unreaped: None };
 
     fn unknown() -> KillProgress {
         answered(ApiResult::Unknown { why: "".into() })
@@ -301,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn an_eviction_is_recorded_once_when_the_pod_goes_and_as_it_was_decided() {
+    fn eviction_is_recorded_once_when_the_request_is_accepted() {
         let mut evictions = Evictions::default();
         decided(&mut evictions, 7);
         let why = || "".into();
@@ -324,32 +328,36 @@ mod tests {
         );
         let annotations: Vec<_> =
             occurrence.annotations.iter().map(|(key, value)| (&**key, &**value)).collect();
-        assert_eq!(annotations, [(DECISION, "19a8f3-7"), ("starved_resource", "memory")]);
-        for progress in [killed(), answered(ApiResult::Accepted), GONE] {
+        assert_eq!(annotations, [(DECISION_ANNOTATION, "19a8f3-7"), ("starved_resource", "memory")]);
+        for progress in [killed(), answered(ApiResult::Accepted), TERMINATED] {
             assert_eq!(step(&mut evictions, 7, &progress, 4), None, "{progress:?}");
         }
     }
 
     #[test]
-    fn a_pod_that_is_gone_has_its_event_if_there_was_no_response() {
+    fn terminated_pod_is_recorded_if_the_response_is_unknown() {
         let mut evictions = Evictions::default();
         (7..9).for_each(|id| decided(&mut evictions, id));
         assert_eq!(step(&mut evictions, 7, &unknown(), 2), None);
-        let occurrence = step(&mut evictions, 7, &GONE, 3).unwrap();
+        let occurrence = step(&mut evictions, 7, &TERMINATED, 3).unwrap();
         assert_eq!((&*occurrence.note, occurrence.at), ("The node was low on resource: memory. ", at(1)));
-        assert_eq!(step(&mut evictions, 7, &GONE, 4), None);
+        assert_eq!(step(&mut evictions, 7, &TERMINATED, 4), None);
         for answered in [ApiResult::Unknown { why: "".into() }, ApiResult::Terminated] {
             let progress =
                 KillProgress::Answered { operation: ApiOperation::Condition, answered, is_dry: false };
             assert_eq!(step(&mut evictions, 8, &progress, 4), None);
         }
-        assert_eq!(step(&mut evictions, 8, &GONE, 4), None, "it went by itself");
+        assert_eq!(step(&mut evictions, 8, &TERMINATED, 4), None, "it went by itself");
         let restored = step(&mut evictions, 3, &answered(ApiResult::Replaced), 5).unwrap();
-        assert_eq!((&*restored.note, restored.at), (DECIDED, at(5)), "another agent has decided that");
+        assert_eq!(
+            (&*restored.note, restored.at),
+            (TERMINATED_NOTE, at(5)),
+            "another agent has decided that"
+        );
     }
 
     #[test]
-    fn what_was_rejected_is_not_recorded() {
+    fn rejected_or_abandoned_eviction_is_not_recorded() {
         let mut evictions = Evictions::default();
         for progress in
             [answered(ApiResult::Rejected { status: 403, why: "".into() }), KillProgress::Abandoned]
@@ -361,19 +369,19 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_goes_by_an_unknown_decision_has_its_event() {
+    fn eviction_without_a_known_decision_is_recorded() {
         let progress = KillProgress::TermSent(Signalled::default());
         let occurrence = step(&mut Evictions::default(), 9, &progress, 2).unwrap();
         assert_eq!((&*occurrence.note, occurrence.at), ("The pod was evicted.", at(2)));
-        assert_eq!(&*occurrence.annotations[DECISION], "19a8f3-9");
+        assert_eq!(&*occurrence.annotations[DECISION_ANNOTATION], "19a8f3-9");
     }
 
     #[test]
-    fn decisions_that_come_to_nothing_are_forgotten() {
+    fn number_of_stored_evictions_is_limited() {
         let mut evictions = Evictions::default();
         (0..10_000).for_each(|id| decided(&mut evictions, id));
         (0..10_000).for_each(|id| drop(step(&mut evictions, id, &killed(), 1)));
-        assert!(evictions.0.len() <= MOST);
+        assert!(evictions.0.len() <= MAX_EVICTIONS);
     }
 
     fn kill() -> OomKill {
@@ -399,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kill_is_an_event_of_its_pod_with_all_its_values() {
+    fn oom_kill_is_an_event_of_its_pod_with_all_values() {
         let event = oom_event(&kill(), Timestamp::UNIX_EPOCH, &node());
         assert_eq!(event.reason, Reason::ContainerOomKilled);
         assert_eq!(event.regarding, Regarding::Pod(PodRef::new("shop", "web").with_uid("u-1")));
@@ -425,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn kills_of_one_kind_are_one_series() {
+    fn oom_kills_with_the_same_role_and_scope_form_one_series() {
         let part = |kill: OomKill| oom_event(&kill, Timestamp::UNIX_EPOCH, &node()).part;
         assert_eq!(part(kill()), part(OomKill { pid: 43, usage: None, ..kill() }));
         assert_ne!(part(kill()), part(OomKill { victim: OomVictimRole::Child, ..kill() }));
@@ -433,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kill_outside_of_known_pods_is_an_event_of_the_node() {
+    fn oom_kill_outside_known_pods_is_an_event_of_the_node() {
         for kill in [
             OomKill { pod: None, cgroup: Some("/system.slice".into()), ..kill() },
             OomKill { pod_uid: None, unattributed: Some(3), ..kill() },

@@ -17,7 +17,7 @@ fn names(store: &ObjectStore<&'static str>) -> Vec<&'static str> {
 }
 
 #[test]
-fn events_in_order_are_taken() {
+fn events_in_order_are_applied() {
     let mut store = ObjectStore::new();
     assert_eq!(store.put(identity("p", "1", 5), Ok("p5")), WatchEvent::Changed);
     assert_eq!(store.put(identity("q", "2", 6), Ok("q6")), WatchEvent::Changed);
@@ -29,7 +29,7 @@ fn events_in_order_are_taken() {
 }
 
 #[test]
-fn what_is_repeated_or_comes_late_changes_nothing() {
+fn repeated_and_late_events_change_nothing() {
     let mut store = ObjectStore::new();
     store.put(identity("p", "1", 5), Ok("p5"));
     assert_eq!(store.put(identity("p", "1", 5), Ok("other")), WatchEvent::Repeated);
@@ -42,19 +42,19 @@ fn what_is_repeated_or_comes_late_changes_nothing() {
 }
 
 #[test]
-fn another_object_of_the_same_name_is_another() {
+fn new_uid_with_the_same_name_replaces_the_object() {
     let mut store = ObjectStore::new();
     store.put(identity("p", "1", 5), Ok("old"));
     assert_eq!(store.put(identity("p", "2", 9), Ok("new")), WatchEvent::Changed);
     assert_eq!(names(&store), ["new"]);
-    // The end of the first comes late, and so does its last state.
+    // The deletion of the first object arrives late, and so does its last update.
     assert_eq!(store.remove(identity("p", "1", 8)), WatchEvent::Repeated);
     assert_eq!(store.put(identity("p", "1", 7), Ok("old")), WatchEvent::Reordered);
     assert_eq!(names(&store), ["new"]);
 }
 
 #[test]
-fn an_object_that_is_not_understood_is_not_what_it_was() {
+fn undecodable_update_makes_the_object_unreadable() {
     let mut store = ObjectStore::new();
     store.put(identity("p", "1", 5), Ok("p5"));
     assert_eq!(store.put(identity("p", "1", 6), Err("spec.x: no quantity".into())), WatchEvent::Unreadable);
@@ -67,7 +67,7 @@ fn an_object_that_is_not_understood_is_not_what_it_was() {
 }
 
 #[test]
-fn a_uid_of_two_objects_is_that_of_none() {
+fn objects_with_the_same_uid_are_unreadable() {
     let mut store = ObjectStore::new();
     store.put(identity("p", "1", 5), Ok("p"));
     store.put(identity("q", "1", 6), Ok("q"));
@@ -77,7 +77,7 @@ fn a_uid_of_two_objects_is_that_of_none() {
 }
 
 #[test]
-fn a_list_says_all() {
+fn complete_list_replaces_all_objects() {
     let mut store = ObjectStore::new();
     store.put(identity("p", "1", 5), Ok("p"));
     store.put(identity("q", "2", 6), Ok("q"));
@@ -85,12 +85,12 @@ fn a_list_says_all() {
     assert_eq!(store.list(identity("q", "2", 8), Ok("q")), WatchEvent::Unchanged);
     assert_eq!(store.list(identity("r", "3", 9), Ok("r")), WatchEvent::Changed);
     assert_eq!(store.list(identity("r", "4", 9), Ok("again")), WatchEvent::Repeated);
-    // Until it is whole, nothing changes.
+    // The objects do not change until the list is complete.
     assert_eq!(names(&store), ["p", "q"]);
     store.end_list();
     assert_eq!(names(&store), ["q", "r"]);
     assert_eq!(store.put(identity("p", "1", 5), Ok("p")), WatchEvent::Reordered);
-    // A list that broke off leaves no trace.
+    // A list that was not completed has no effect.
     store.begin_list();
     store.list(identity("x", "9", 11), Ok("x"));
     store.begin_list();
@@ -99,29 +99,29 @@ fn a_list_says_all() {
 }
 
 #[test]
-fn there_is_an_end_to_what_is_kept() {
+fn number_of_stored_objects_and_uids_is_limited() {
     let mut store = ObjectStore::new();
     for index in 0..5000_u64 {
         store.put(identity(&index.to_string(), &index.to_string(), index + 1), Ok("x"));
     }
-    assert_eq!(store.len(), super::MOST);
+    assert_eq!(store.len(), super::MAX_OBJECTS);
     assert_eq!(store.put(identity("one more", "u", 9000), Ok("x")), WatchEvent::TooMany);
     for index in 0..5000_u64 {
         store.remove(identity(&index.to_string(), &index.to_string(), 10_000 + index));
     }
-    assert_eq!(store.deleted.len(), super::DELETED);
+    assert_eq!(store.deleted.len(), super::MAX_DELETED);
 }
 
-/// The history of three names: which object is there after which version.
+/// The history of three names: for each version, the name and whether its object is deleted.
 fn history() -> impl Strategy<Value = Vec<(usize, bool)>> {
     prop::collection::vec((0..3_usize, any::<bool>()), 1..40)
 }
 
 proptest! {
-    /// However a history is repeated and shuffled, no pod is there that is gone, none is an older one
-    /// than was sent, and what was sent in order at the end holds.
+    /// However a history is repeated and shuffled, the store contains no deleted pod and no outdated one, and
+    /// the last events in order determine the result.
     #[test]
-    fn a_disturbed_history_never_leads_to_a_wrong_identity(
+    fn shuffled_and_repeated_events_lead_to_the_same_state(
         history in history(),
         disturbance in prop::collection::vec((any::<prop::sample::Index>(), 0..4_usize), 0..30),
     ) {
@@ -144,15 +144,15 @@ proptest! {
                 }
             }
         }
-        let mut told = events.clone();
+        let mut delivered = events.clone();
         for (index, by) in disturbance {
-            let from = index.index(told.len());
-            let to = (from + by).min(told.len());
-            let event = told[from];
-            told.insert(to, event);
+            let from = index.index(delivered.len());
+            let to = (from + by).min(delivered.len());
+            let event = delivered[from];
+            delivered.insert(to, event);
         }
         let mut store = ObjectStore::new();
-        for (put, name, uid, version) in told {
+        for (put, name, uid, version) in delivered {
             let identity = identity(&name.to_string(), &uid.to_string(), version);
             if put {
                 store.put(identity, Ok((uid, version)));

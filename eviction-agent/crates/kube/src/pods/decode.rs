@@ -1,4 +1,4 @@
-//! The parts of `v1.Pod` that count.
+//! The fields of `v1.Pod` that the agent uses.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,7 +17,7 @@ use crate::nullable::{List, objects};
 type Quantities = BTreeMap<Box<str>, JsonQuantity>;
 
 objects! {
-    /// A pod as the API writes it. Turned into what the core knows by `core::pod::Pod::from`.
+    /// A pod as the API writes it. `core::pod::Pod::from` converts it to the core's type.
     pub struct Pod {
         metadata: Metadata,
         spec: Spec,
@@ -114,7 +114,7 @@ objects! {
 
     struct ContainerStatus {
         name: Box<str>,
-        /// Of the form `containerd://ID`; empty until the container is made.
+        /// The id in the form `containerd://ID`; empty until the container is created.
         #[serde(rename = "containerID")]
         container_id: Box<str>,
         image: Box<str>,
@@ -148,19 +148,19 @@ objects! {
     }
 }
 
-/// The annotations that anything depends on.
+/// The annotations that the agent uses.
 #[derive(Clone, Debug, Default)]
 struct Annotations(SortedMap<Box<str>>);
 
 impl<'de> Deserialize<'de> for Annotations {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(Used).map(Self)
+        deserializer.deserialize_map(AnnotationVisitor).map(Self)
     }
 }
 
-struct Used;
+struct AnnotationVisitor;
 
-impl<'de> Visitor<'de> for Used {
+impl<'de> Visitor<'de> for AnnotationVisitor {
     type Value = SortedMap<Box<str>>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -180,7 +180,7 @@ impl<'de> Visitor<'de> for Used {
     }
 }
 
-/// Null is the empty text, for members as well.
+/// Labels. Null is an empty map, and as a value an empty text.
 #[derive(Clone, Debug, Default)]
 struct Labels(SortedMap<Box<str>>);
 
@@ -255,25 +255,25 @@ impl From<Pod> for core::Pod {
             priority,
             priority_class: priority_class_name,
             termination_grace_period_seconds,
-            containers: each(containers),
-            init_containers: each(init_containers),
+            containers: convert_all(containers),
+            init_containers: convert_all(init_containers),
             resources: resources.map(Into::into),
             overhead: quantities(overhead),
-            volumes: each(volumes),
-            tolerations: each(tolerations),
+            volumes: convert_all(volumes),
+            tolerations: convert_all(tolerations),
             qos_class,
             container_ids,
             images: images.0,
             finished: matches!(&*phase, "Succeeded" | "Failed"),
             start_time,
-            conditions: each(conditions),
+            conditions: convert_all(conditions),
             reason,
             ended,
         }
     }
 }
 
-/// Names of images, each once.
+/// Names of images, without duplicates.
 #[derive(Default)]
 struct Images(Vec<Box<str>>);
 
@@ -285,7 +285,7 @@ impl Images {
     }
 }
 
-/// The id in a text of the form `containerd://ID`.
+/// Returns the id of a text in the form `containerd://ID`.
 fn without_runtime(container_id: &str) -> Option<&str> {
     container_id.split_once("://").map(|(_, id)| id)
 }
@@ -298,17 +298,17 @@ impl Terminated {
     }
 }
 
-/// The controller, else the first.
+/// Returns the controller, or the first owner if there is none.
 fn owner(mut references: Vec<OwnerReference>) -> Option<core::Owner> {
     let controller = references.iter().position(|owner| owner.controller == Some(true));
-    let place = controller.unwrap_or(0);
-    (place < references.len()).then(|| {
-        let OwnerReference { kind, name, uid, .. } = references.swap_remove(place);
+    let index = controller.unwrap_or(0);
+    (index < references.len()).then(|| {
+        let OwnerReference { kind, name, uid, .. } = references.swap_remove(index);
         core::Owner { kind, name, uid }
     })
 }
 
-fn each<T, U: From<T>>(list: Vec<T>) -> Vec<U> {
+fn convert_all<T, U: From<T>>(list: Vec<T>) -> Vec<U> {
     list.into_iter().map(U::from).collect()
 }
 
@@ -360,8 +360,8 @@ impl From<Condition> for core::PodCondition {
     }
 }
 
-/// A quantity as `Quantity.UnmarshalJSON` reads it: the characters as they stand, without
-/// quotes and the blanks inside them, so that a number keeps its digits. Null is zero.
+/// A quantity as `Quantity.UnmarshalJSON` reads it: the raw characters without quotes and the blanks inside
+/// them, so that a number keeps its digits. Null is zero.
 #[derive(Clone, Debug)]
 pub(super) struct JsonQuantity(pub(super) Quantity);
 

@@ -1,8 +1,8 @@
-//! Pods as the API writes them, cut down to what decisions depend on.
+//! Decodes pods of the API, reduced to the fields that decisions depend on.
 //!
-//! Reading is lenient where Kubernetes is: unknown fields are ignored, null is the same as
-//! absent, and quantities may be numbers. What has the wrong type, does not fit its type or is
-//! no quantity is an error that names the pod and the field.
+//! Decoding is as lenient as Kubernetes: unknown fields are ignored, null is the same as absent, and
+//! quantities may be numbers. Values of the wrong type, out-of-range values and invalid quantities are errors
+//! that name the pod and the field.
 
 mod decode;
 
@@ -14,14 +14,14 @@ use serde_json::Value;
 
 pub use decode::Pod;
 
-/// What is wrong with a pod, or with the list as a whole.
+/// An error in a pod, or in the list as a whole.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PodError {
-    /// `namespace/name`, or the place in the list; empty for the list as a whole.
+    /// `namespace/name`, or the index in the list; empty for the list as a whole.
     pub pod: String,
     /// The field, such as `spec.containers[0].resources.requests.memory`.
     pub path: String,
-    /// What is wrong with it.
+    /// The error in it.
     pub cause: String,
 }
 
@@ -42,7 +42,7 @@ impl std::error::Error for PodError {}
 /// Reads a pod from JSON. It must have a name and a uid.
 ///
 /// # Errors
-/// The first thing that is wrong with it.
+/// If the pod is invalid, with the first error.
 pub fn parse_pod(json: &[u8]) -> Result<core::Pod, PodError> {
     pod(&mut serde_json::Deserializer::from_slice(json)).map_err(|mut error| {
         let value = serde_json::from_slice::<Value>(json).ok();
@@ -51,20 +51,20 @@ pub fn parse_pod(json: &[u8]) -> Result<core::Pod, PodError> {
     })
 }
 
-/// Reads a pod from what was JSON or YAML. It must have a name and a uid.
+/// Reads a pod from a value that was parsed from JSON or YAML. It must have a name and a uid.
 ///
 /// # Errors
-/// The first thing that is wrong with it.
+/// If the pod is invalid, with the first error.
 pub fn pod_of(value: &Value) -> Result<core::Pod, PodError> {
     pod(value).map_err(|error| PodError { pod: name_of(value).unwrap_or_default(), ..error })
 }
 
-/// Decodes one pod and holds it to what every pod of a node has.
+/// Decodes one pod and checks that it has a name and a uid.
 fn pod<'de, D: Deserializer<'de>>(deserializer: D) -> Result<core::Pod, PodError> {
     let wrong = |path: &str, cause: String| PodError { pod: String::new(), path: path.to_owned(), cause };
     let pod: Pod = serde_path_to_error::deserialize(deserializer).map_err(|error| {
         let cause = error.inner().to_string();
-        // The line and the column are those of the single pod.
+        // The line and column refer to the single pod, so they are removed.
         let cause = cause.rsplit_once(" at line ").map_or(cause.as_str(), |(cause, _)| cause);
         wrong(&error.path().to_string(), cause.to_owned())
     })?;
@@ -77,7 +77,7 @@ fn pod<'de, D: Deserializer<'de>>(deserializer: D) -> Result<core::Pod, PodError
     Ok(pod)
 }
 
-/// `namespace/name`, if there is a name.
+/// Returns `namespace/name`, if the pod has a name.
 fn name_of(pod: &Value) -> Option<String> {
     let metadata = pod.get("metadata")?;
     let name = metadata.get("name")?.as_str().filter(|name| !name.is_empty())?;

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-fn answer(status: u16, body: impl Into<Bytes>) -> Result<Response, RequestError> {
+fn response(status: u16, body: impl Into<Bytes>) -> Result<Response, RequestError> {
     Ok(Response { status, retry_after: None, body: body.into() })
 }
 
@@ -13,24 +13,24 @@ fn status(code: u16, reason: &str, message: &str, details: &Value) -> Result<Res
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
         "message": message, "reason": reason, "details": details, "code": code,
     });
-    answer(code, body.to_string())
+    response(code, body.to_string())
 }
 
 fn evict(result: &Result<Response, RequestError>) -> ApiResult {
-    judge(ApiOperation::Eviction, result)
+    interpret(ApiOperation::Eviction, result)
 }
 
-/// As kube-apiserver 1.36.3 wrote them.
+/// The responses of kube-apiserver 1.36.3.
 #[test]
 fn an_eviction_is_accepted() {
     let body = r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Success","code":201}"#;
-    assert_eq!(evict(&answer(201, body)), ApiResult::Accepted);
+    assert_eq!(evict(&response(201, body)), ApiResult::Accepted);
     let pod = r#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"web"},"status":{"phase":"Running"}}"#;
-    assert_eq!(judge(ApiOperation::Deletion, &answer(200, pod)), ApiResult::Accepted);
+    assert_eq!(interpret(ApiOperation::Deletion, &response(200, pod)), ApiResult::Accepted);
 }
 
 #[test]
-fn a_budget_says_no_with_and_without_a_time_to_wait() {
+fn pdb_refusals_are_recognized_with_and_without_retry_after() {
     let message = "Cannot evict pod as it would violate the pod's disruption budget.";
     let why = "The disruption budget web needs 1 healthy pods and has 1 currently";
     let details = json!({"causes": [{"reason": "DisruptionBudget", "message": why}]});
@@ -49,13 +49,13 @@ fn a_budget_says_no_with_and_without_a_time_to_wait() {
         "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
     assert_eq!(evict(&status(500, "", two, &Value::Null)), ApiResult::PdbDenied { why: two.into() });
     assert!(matches!(
-        judge(ApiOperation::Deletion, &status(500, "", two, &Value::Null)),
+        interpret(ApiOperation::Deletion, &status(500, "", two, &Value::Null)),
         ApiResult::Unknown { .. }
     ));
 }
 
 #[test]
-fn throttling_is_no_budget() {
+fn throttling_is_distinguished_from_a_pdb_refusal() {
     let pause = |seconds| ApiResult::Throttled { pause: Duration::from_secs(seconds) };
     let plain = "Too many requests, please try again later.\n";
     let throttled = |retry_after: Option<u64>, body: &str| {
@@ -71,28 +71,28 @@ fn throttling_is_no_budget() {
 }
 
 #[test]
-fn a_pod_that_is_gone_is_told_from_a_path_that_is_not_served() {
+fn missing_pod_is_distinguished_from_a_missing_path() {
     let message = r#"pods "web" not found"#;
     let details = json!({"name": "web", "kind": "pods"});
     assert_eq!(evict(&status(404, "NotFound", message, &details)), ApiResult::Terminated);
-    let unserved = evict(&answer(404, "404 page not found\n"));
+    let unserved = evict(&response(404, "404 page not found\n"));
     assert!(matches!(unserved, ApiResult::Rejected { status: 404, .. }), "{unserved:?}");
 }
 
 #[test]
-fn another_pod_is_told_from_a_conflict() {
+fn replaced_pod_is_distinguished_from_a_conflict() {
     let message = "Operation cannot be fulfilled on pods \"web\": the UID in the precondition (a) does not match the UID in record (b). The object might have been deleted and then recreated";
     assert_eq!(evict(&status(409, "Conflict", message, &Value::Null)), ApiResult::Replaced);
     let message = "Operation cannot be fulfilled on pods \"web\": the object has been modified";
     assert!(matches!(evict(&status(409, "Conflict", message, &Value::Null)), ApiResult::Rejected { .. }));
     let message = "Pod \"web\" is invalid: metadata.uid: Invalid value: \"a\": field is immutable";
     let patched = status(422, "Invalid", message, &Value::Null);
-    assert_eq!(judge(ApiOperation::Condition, &patched), ApiResult::Replaced);
+    assert_eq!(interpret(ApiOperation::Condition, &patched), ApiResult::Replaced);
     assert!(matches!(evict(&patched), ApiResult::Rejected { .. }));
 }
 
 #[test]
-fn a_missing_right_is_told_from_an_objection() {
+fn missing_permission_is_distinguished_from_a_webhook_denial() {
     let message = "pods \"web\" is forbidden: User \"agent\" cannot create resource \"pods/eviction\" in API group \"\" in the namespace \"shop\"";
     assert_eq!(
         evict(&status(403, "Forbidden", message, &Value::Null)),
@@ -108,21 +108,21 @@ fn a_missing_right_is_told_from_an_objection() {
 }
 
 #[test]
-fn what_may_have_been_done_is_unknown() {
+fn requests_that_may_have_been_carried_out_are_unknown() {
     let unknown = |result| matches!(evict(&result), ApiResult::Unknown { .. });
     assert!(unknown(Err(RequestError::Deadline { after: Duration::from_secs(5) })));
     assert!(unknown(Err(RequestError::Broken("reset".into()))));
     assert!(unknown(Err(RequestError::TooLarge { limit: 1 })));
     assert!(unknown(status(500, "InternalError", "etcd", &Value::Null)));
     assert!(unknown(status(504, "Timeout", "etcd", &Value::Null)));
-    assert!(unknown(answer(503, "upstream")));
-    assert!(unknown(answer(200, "<html>login</html>")), "some other server");
-    assert!(unknown(answer(201, "")));
-    assert!(unknown(answer(201, r#"{"kind":"Status","status":"Failure"}"#)));
+    assert!(unknown(response(503, "upstream")));
+    assert!(unknown(response(200, "<html>login</html>")), "some other server");
+    assert!(unknown(response(201, "")));
+    assert!(unknown(response(201, r#"{"kind":"Status","status":"Failure"}"#)));
 }
 
 #[test]
-fn what_was_not_sent_was_not_done() {
+fn failed_connection_means_not_sent() {
     let (address, source) = ("127.0.0.1:6443".to_owned(), "connection refused".into());
     let refused = RequestError::Connect { address, source };
     let ApiResult::NotSent { why } = evict(&Err(refused)) else { panic!("not sent") };
@@ -130,7 +130,7 @@ fn what_was_not_sent_was_not_done() {
 }
 
 #[test]
-fn texts_are_of_one_line_and_bounded() {
+fn texts_are_limited_to_one_line_and_a_maximum_length() {
     let long = format!("a\nb\u{1b}[31m{}", "ä".repeat(1000));
     let ApiResult::Rejected { why, .. } = evict(&status(400, "BadRequest", &long, &Value::Null)) else {
         panic!("rejected")
@@ -139,16 +139,16 @@ fn texts_are_of_one_line_and_bounded() {
 }
 
 /// Whether a request may have been carried out decides whether the eviction of a pod may be requested again.
-fn may_have_been_done(answered: &ApiResult) -> bool {
+fn may_have_been_carried_out(result: &ApiResult) -> bool {
     matches!(
-        answered,
+        result,
         ApiResult::Accepted | ApiResult::Unknown { .. } | ApiResult::Terminated | ApiResult::Replaced
     )
 }
 
 proptest! {
     #[test]
-    fn any_answer_means_something(
+    fn any_response_has_a_consistent_result(
         code in 100..1000_u16,
         retry_after in proptest::option::of(any::<u64>()),
         body in prop_oneof![
@@ -156,14 +156,14 @@ proptest! {
             "\\{\"kind\":\"(Status|Pod|X)\",\"(status|reason|message|details|code)\":(1|\"[a-zA-Z ]{0,9}\"|null|\\{\\}|\\[\\])[}]?".prop_map(String::into_bytes),
         ],
     ) {
-        for asked in [ApiOperation::Eviction, ApiOperation::Deletion, ApiOperation::Condition, ApiOperation::GetPod] {
-            let answer = Response { status: code, retry_after: retry_after.map(Duration::from_secs), body: body.clone().into() };
-            let answered = judge(asked, &Ok(answer));
-            // Success is believed of an object only; a failure of the server's is never one of ours.
-            if answered == ApiResult::Accepted {
+        for operation in [ApiOperation::Eviction, ApiOperation::Deletion, ApiOperation::Condition, ApiOperation::GetPod] {
+            let response = Response { status: code, retry_after: retry_after.map(Duration::from_secs), body: body.clone().into() };
+            let result = interpret(operation, &Ok(response));
+            // Success requires an object in the body, and a server failure is never a result of our own.
+            if result == ApiResult::Accepted {
                 prop_assert!((200..300).contains(&code) && serde_json::from_slice::<Value>(&body).is_ok());
             }
-            prop_assert_eq!((200..300).contains(&code) || (500..600).contains(&code), may_have_been_done(&answered) && !matches!(answered, ApiResult::Terminated | ApiResult::Replaced));
+            prop_assert_eq!((200..300).contains(&code) || (500..600).contains(&code), may_have_been_carried_out(&result) && !matches!(result, ApiResult::Terminated | ApiResult::Replaced));
         }
     }
 }

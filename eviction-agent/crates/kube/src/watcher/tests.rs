@@ -3,10 +3,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
-use crate::fake_server::{Seen, Then, ended_watch, json, open_watch, serve};
+use crate::fake_server::{AfterResponse, RequestHeads, ended_watch, json, open_watch, serve};
 use crate::metrics::{MetricEvent, Observer};
 
-/// A guard against a watcher that hangs.
+/// A timeout for a watcher that hangs.
 const GUARD: Duration = Duration::from_secs(60);
 
 const LIST: &str = r#"{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"10"},"items":[
@@ -17,7 +17,7 @@ const LIST: &str = r#"{"kind":"PodList","apiVersion":"v1","metadata":{"resourceV
 struct Fixture {
     view: watch::Receiver<Arc<StoreView<String>>>,
     counts: Arc<Mutex<BTreeMap<WatchEvent, u64>>>,
-    seen: Seen,
+    seen: RequestHeads,
 }
 
 fn decode(json: &[u8]) -> Result<String, String> {
@@ -28,9 +28,9 @@ fn decode(json: &[u8]) -> Result<String, String> {
     }
 }
 
-/// A watcher of a server that responds to each list with [`LIST`], and to watches one after the other
-/// with `watches`, the last of them again and again.
-async fn fixture(watches: Vec<(Vec<u8>, Then)>) -> Fixture {
+/// Starts a watcher with a server that responds to each list with [`LIST`], and to watches with the elements
+/// of `watches` in order; the last one is repeated.
+async fn fixture(watches: Vec<(Vec<u8>, AfterResponse)>) -> Fixture {
     let next = AtomicUsize::new(0);
     fixture_of(move |head| match head.contains("watch=true") {
         true => {
@@ -42,7 +42,7 @@ async fn fixture(watches: Vec<(Vec<u8>, Then)>) -> Fixture {
     .await
 }
 
-async fn fixture_of(respond: impl Fn(&str) -> (Vec<u8>, Then) + Send + Sync + 'static) -> Fixture {
+async fn fixture_of(respond: impl Fn(&str) -> (Vec<u8>, AfterResponse) + Send + Sync + 'static) -> Fixture {
     let (server, seen) = serve(respond).await;
     let counts = Arc::new(Mutex::new(BTreeMap::new()));
     let observer = Observer::new({
@@ -94,7 +94,7 @@ fn names(view: &StoreView<String>) -> Vec<&str> {
 const TWO: &str = r#"{"type":"ADDED","object":{"metadata":{"namespace":"a","name":"two","uid":"3","resourceVersion":"11"}}}"#;
 
 #[tokio::test]
-async fn an_object_that_is_not_understood_costs_itself_alone() {
+async fn undecodable_object_does_not_affect_other_objects() {
     let watch = open_watch(&[
         r#"{"type":"NEW","object":{}}"#,
         "no JSON",
@@ -125,7 +125,7 @@ async fn an_object_that_is_not_understood_costs_itself_alone() {
 }
 
 #[tokio::test]
-async fn an_object_whose_metadata_is_none_in_a_watch_has_everything_listed_again() {
+async fn invalid_metadata_in_a_watch_causes_a_new_list() {
     let odd = r#"{"type":"ADDED","object":{"metadata":"x"}}"#;
     let mut fixture = fixture(vec![open_watch(&[odd]), open_watch(&[TWO])]).await;
     fixture.wait_for(|view| names(view) == ["one", "two"]).await;
@@ -133,7 +133,7 @@ async fn an_object_whose_metadata_is_none_in_a_watch_has_everything_listed_again
 }
 
 #[tokio::test]
-async fn a_version_that_the_server_does_not_know_has_everything_listed_again() {
+async fn unknown_resource_version_causes_a_new_list() {
     let gone =
         json(410, r#"{"kind":"Status","code":410,"reason":"Expired","message":"too old resource version"}"#);
     let ahead =
@@ -153,20 +153,20 @@ async fn a_version_that_the_server_does_not_know_has_everything_listed_again() {
 }
 
 #[tokio::test]
-async fn watches_that_end_go_on_and_those_that_end_at_once_wait() {
+async fn ended_watches_resume_where_they_ended_after_a_pause() {
     let fixture = fixture(vec![ended_watch(&[TWO])]).await;
     fixture.wait_for_count(WatchEvent::Closed, 4).await;
     assert_eq!((fixture.lists(), fixture.count(WatchEvent::Failed)), (1, 0));
     let times: Vec<_> =
         fixture.seen.lock().unwrap().iter().filter(|head| head.contains("watch=true")).cloned().collect();
     assert!(times.last().unwrap().contains("resourceVersion=11"), "each goes on where the last ended");
-    // Without pauses they would be hundreds.
+    // Without pauses there would be hundreds.
     sleep(Duration::from_millis(500)).await;
     assert!(fixture.count(WatchEvent::Watched) < 20);
 }
 
 #[tokio::test]
-async fn a_line_without_end_is_passed_over() {
+async fn overlong_line_is_skipped() {
     let long = format!(r#"{{"type":"ADDED","object":{{"metadata":{{"name":"{}"}}}}}}"#, "x".repeat(9 << 20));
     let mut fixture = fixture(vec![open_watch(&[&long, TWO])]).await;
     fixture.wait_for(|view| names(view) == ["one", "two"]).await;
@@ -175,9 +175,9 @@ async fn a_line_without_end_is_passed_over() {
 }
 
 #[tokio::test]
-async fn a_watch_that_breaks_is_reported_until_the_next_begins() {
+async fn broken_watch_is_reported_until_the_next_one_starts() {
     let (cut, _) = open_watch(&[]);
-    let mut fixture = fixture(vec![(cut, Then::Close), open_watch(&[])]).await;
+    let mut fixture = fixture(vec![(cut, AfterResponse::Close), open_watch(&[])]).await;
     let view = fixture.wait_for(|view| view.error.is_some()).await;
     assert_eq!(view.error.as_deref(), Some("watch pods: the connection broke"));
     assert_eq!(names(&view), ["one"]);
@@ -186,14 +186,14 @@ async fn a_watch_that_breaks_is_reported_until_the_next_begins() {
 }
 
 #[tokio::test]
-async fn a_list_that_is_refused_or_too_large_is_reported_and_asked_for_again() {
-    let great = format!(
+async fn failed_list_is_reported_and_retried() {
+    let too_large = format!(
         r#"{{"kind":"PodList","metadata":{{"resourceVersion":"1"}},"items":["{}"]}}"#,
         "x".repeat(64 << 20)
     );
     let responses = Mutex::new(vec![
         json(200, LIST),
-        json(200, &great),
+        json(200, &too_large),
         json(200, "<html>"),
         json(500, "<html>"),
         json(403, r#"{"kind":"Status","code":403,"message":"pods is forbidden"}"#),
@@ -207,7 +207,7 @@ async fn a_list_that_is_refused_or_too_large_is_reported_and_asked_for_again() {
         "list pods: the server answers 403: pods is forbidden",
         "list pods: the server answers 500",
         "list pods: not a list: ",
-        "list pods: an answer of more than 33554432 bytes",
+        "list pods: the response is longer than 33554432 bytes",
     ] {
         let view =
             fixture.wait_for(|view| view.error.as_ref().is_some_and(|it| it.starts_with(expected))).await;

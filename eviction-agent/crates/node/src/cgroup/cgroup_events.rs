@@ -1,4 +1,4 @@
-//! Whether anybody is left in a group.
+//! Determines whether a cgroup has processes.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -7,98 +7,97 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 
-use crate::file::{KeptFile, read_once, retry};
+use crate::file::{OpenFile, read_once, retry};
 use eviction_core::reading::UnknownReason;
 
-/// Runtimes nest no deeper below a pod.
-const DEEPEST: usize = 8;
+/// The maximum depth of cgroups below a pod; runtimes do not nest deeper.
+const MAX_DEPTH: usize = 8;
 
-/// A list of all processes that there can be.
-const LONGEST: usize = 64 << 20;
+/// The longest file that is read, in bytes: a list of all possible processes.
+const MAX_FILE_BYTES: usize = 64 << 20;
 
-/// Whether the group, or one below it, has a process. One that cannot be read has none.
+/// Returns whether the cgroup, or one below it, has a process. A cgroup that cannot be read counts as empty.
 pub fn is_populated(group: &Path) -> bool {
-    // From 7.2 on the list ends before the memory is back; the events of version 2 do not.
-    let events = read_once(&group.join("cgroup.events"), LONGEST).unwrap_or_default();
-    say_populated(&events) || is_populated_within(group, DEEPEST)
+    // From 7.2 on the list of processes is empty before the memory is returned; the events of v2 are not.
+    let events = read_once(&group.join("cgroup.events"), MAX_FILE_BYTES).unwrap_or_default();
+    has_populated_event(&events) || is_populated_within(group, MAX_DEPTH)
 }
 
-fn say_populated(events: &[u8]) -> bool {
+fn has_populated_event(events: &[u8]) -> bool {
     events.split(|byte| *byte == b'\n').any(|line| line == b"populated 1")
 }
 
-/// The folders in a folder; none in one that cannot be read.
+/// Returns the folders in a folder; none if it cannot be read.
 fn folders_in(folder: &Path) -> impl Iterator<Item = PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path())
 }
 
-fn is_populated_within(group: &Path, deeper: usize) -> bool {
-    if read_once(&group.join("cgroup.procs"), LONGEST).is_ok_and(|text| !text.is_empty()) {
+fn is_populated_within(group: &Path, depth_left: usize) -> bool {
+    if read_once(&group.join("cgroup.procs"), MAX_FILE_BYTES).is_ok_and(|text| !text.is_empty()) {
         return true;
     }
-    let Some(deeper) = deeper.checked_sub(1) else { return false };
-    folders_in(group).any(|group| is_populated_within(&group, deeper))
+    let Some(depth_left) = depth_left.checked_sub(1) else { return false };
+    folders_in(group).any(|group| is_populated_within(&group, depth_left))
 }
 
-/// So many groups are kept open.
-const MOST: usize = 64;
+/// The most cgroups that are kept open.
+const MAX_WATCHED: usize = 64;
 
-/// Groups that are asked again and again whether anybody is in them: without a look-up of their paths,
-/// and without the allocator.
+/// Checks repeatedly whether cgroups have processes, without path lookups and without the allocator.
 ///
-/// Their folders are kept open, and not the lists of processes: whoever reads one of version 1 through
-/// the same descriptor, and more often than once a second, is shown the same list for ever
-/// (`cgroup_pidlist_start` in kernel/cgroup/cgroup-v1.c).
+/// It keeps the folders open, not the lists of processes: a v1 list that is read through the same descriptor
+/// more often than once a second always shows the same content (`cgroup_pidlist_start` in
+/// kernel/cgroup/cgroup-v1.c).
 #[derive(Debug, Default)]
 pub struct PopulatedWatch {
-    tops: Vec<OwnedFd>,
-    inside: Vec<OwnedFd>,
+    roots: Vec<OwnedFd>,
+    nested: Vec<OwnedFd>,
 }
 
 impl PopulatedWatch {
-    /// Watches this group, and those that are below it now, as far as there is room for them.
+    /// Watches this cgroup and those that are below it now, up to [`MAX_WATCHED`] in total.
     pub fn add(&mut self, group: &Path) {
         if let Some(folder) = self.open(group) {
-            self.tops.push(folder);
-            self.add_inside(group, DEEPEST);
+            self.roots.push(folder);
+            self.add_nested(group, MAX_DEPTH);
         }
     }
 
-    fn add_inside(&mut self, group: &Path, deeper: usize) {
-        let Some(deeper) = deeper.checked_sub(1) else { return };
+    fn add_nested(&mut self, group: &Path, depth_left: usize) {
+        let Some(depth_left) = depth_left.checked_sub(1) else { return };
         for path in folders_in(group) {
             let Some(folder) = self.open(&path) else { continue };
-            self.inside.push(folder);
-            self.add_inside(&path, deeper);
+            self.nested.push(folder);
+            self.add_nested(&path, depth_left);
         }
     }
 
     fn open(&self, group: &Path) -> Option<OwnedFd> {
         const FOLDER: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
-        let has_room = self.tops.len() + self.inside.len() < MOST;
+        let has_room = self.roots.len() + self.nested.len() < MAX_WATCHED;
         has_room.then(|| retry(|| rustix::fs::open(group, FOLDER, Mode::empty())).ok()).flatten()
     }
 
-    /// Whether somebody is known to be in one of them. If not, [`is_populated`] knows it for certain.
+    /// Returns whether one of the cgroups is known to have processes. If not, [`is_populated`] gives the
+    /// certain result.
     pub fn are_populated(&self) -> bool {
-        self.tops.iter().any(is_said_to_be_populated)
-            || self.tops.iter().chain(&self.inside).any(has_processes)
+        self.roots.iter().any(reports_populated) || self.roots.iter().chain(&self.nested).any(has_processes)
     }
 }
 
-fn is_said_to_be_populated(group: &OwnedFd) -> bool {
+fn reports_populated(group: &OwnedFd) -> bool {
     let mut buffer = [0; 256];
-    let events = KeptFile::open_at(group.as_fd(), c"cgroup.events");
-    // Version 1 has none: then the lists of processes say it.
-    events.is_ok_and(|events| events.read(&mut buffer).is_ok_and(say_populated))
+    let events = OpenFile::open_at(group.as_fd(), c"cgroup.events");
+    // v1 has no such file; then the lists of processes are read.
+    events.is_ok_and(|events| events.read(&mut buffer).is_ok_and(has_populated_event))
 }
 
 fn has_processes(group: &OwnedFd) -> bool {
-    let Ok(list) = KeptFile::open_at(group.as_fd(), c"cgroup.procs") else { return false };
+    let Ok(list) = OpenFile::open_at(group.as_fd(), c"cgroup.procs") else { return false };
     match list.read(&mut [0; 32]) {
         Ok(text) => !text.is_empty(),
-        // A part of it is enough.
+        // The beginning of the list is enough.
         Err(why) => why == UnknownReason::Unparsable,
     }
 }
@@ -108,10 +107,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_is_anywhere_below_counts() {
+    fn process_in_any_nested_cgroup_makes_the_pod_populated() {
         let folder = tempfile::tempdir().unwrap();
         let pod = folder.path().join("pod");
-        // Asked in both ways.
+        // Checks with both methods.
         let is_populated = |pod: &Path, watched: &PopulatedWatch| {
             let is_populated = is_populated(pod);
             assert_eq!(watched.are_populated(), is_populated);
@@ -139,14 +138,14 @@ mod tests {
     }
 
     #[test]
-    fn no_more_are_watched_than_there_is_room_for() {
+    fn number_of_watched_cgroups_is_limited() {
         let folder = tempfile::tempdir().unwrap();
-        for nth in 0..2 * MOST {
+        for nth in 0..2 * MAX_WATCHED {
             fs::create_dir(folder.path().join(nth.to_string())).unwrap();
         }
         let mut watched = PopulatedWatch::default();
         watched.add(folder.path());
-        assert_eq!((watched.tops.len(), watched.inside.len()), (1, MOST - 1));
+        assert_eq!((watched.roots.len(), watched.nested.len()), (1, MAX_WATCHED - 1));
         fs::write(folder.path().join("cgroup.procs"), "1\n").unwrap();
         assert!(watched.are_populated());
     }

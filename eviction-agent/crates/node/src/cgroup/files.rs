@@ -1,4 +1,4 @@
-//! The text of the control files.
+//! Parses the text of the control files.
 #![forbid(unsafe_code)]
 
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,7 @@ pub enum Version {
     V2,
 }
 
-/// A limit on a group.
+/// A limit on a cgroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Limit {
     /// At most so much: bytes or processes.
@@ -26,7 +26,7 @@ pub enum Limit {
 }
 
 impl Limit {
-    /// The lower of two limits.
+    /// Returns the lower of two limits.
     pub fn min(self, other: Self) -> Self {
         match (self, other) {
             (Self::At(a), Self::At(b)) => Self::At(a.min(b)),
@@ -36,15 +36,15 @@ impl Limit {
     }
 }
 
-/// `memory.usage_in_bytes` and `memory.current`, in bytes; `pids.current`, in tasks.
+/// Parses `memory.usage_in_bytes` and `memory.current`, in bytes; `pids.current`, in tasks.
 pub fn parse_usage(text: &[u8]) -> Result<u64, UnknownReason> {
     parse_number_line(text)
 }
 
-/// `memory.limit_in_bytes`, `memory.max`, `memory.high` in bytes; `pids.max` in tasks.
+/// Parses `memory.limit_in_bytes`, `memory.max`, `memory.high` in bytes; `pids.max` in tasks.
 ///
-/// Version 1 shows no limit as the greatest signed long rounded down to a page
-/// (PAGE_COUNTER_MAX in mm/page_counter.c), whatever the size of a page; version 2 as `max`.
+/// v1 shows no limit as the greatest signed long rounded down to a page (PAGE_COUNTER_MAX in
+/// mm/page_counter.c), whatever the page size; v2 shows it as `max`.
 pub fn parse_limit(text: &[u8]) -> Result<Limit, UnknownReason> {
     const LARGEST_PAGE: u64 = 1 << 20;
     if text.strip_suffix(b"\n").unwrap_or(text) == b"max" {
@@ -54,85 +54,85 @@ pub fn parse_limit(text: &[u8]) -> Result<Limit, UnknownReason> {
     Ok(if value > i64::MAX as u64 - LARGEST_PAGE { Limit::Unlimited } else { Limit::At(value) })
 }
 
-/// What `memory.stat` says of a group with all groups below it, in bytes.
+/// The values of `memory.stat` for a cgroup with all cgroups below it, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct MemoryStat {
     /// Anonymous memory (`anon`, `total_rss`).
     pub anon: Reading<u64>,
-    /// Page cache that has not been used lately; the kubelet takes it off the usage.
+    /// Page cache that has not been used lately; the kubelet subtracts it from the usage.
     pub inactive_file: Reading<u64>,
     /// Page cache in use.
     pub active_file: Reading<u64>,
 }
 
 impl MemoryStat {
-    /// All values unknown, before anything was read or after a read that failed.
+    /// Returns unknown values, for before the first read and after a read that failed.
     pub fn unknown(why: UnknownReason) -> Self {
         Self::of([Reading::Unknown(why); 3])
     }
 
-    /// From the values in the order of [`Self::values`].
+    /// Creates it from the values in the order of [`Self::values`].
     pub(super) fn of([anon, inactive_file, active_file]: [Reading<u64>; 3]) -> Self {
         Self { anon, inactive_file, active_file }
     }
 
-    /// All values.
+    /// Returns all values.
     pub(super) fn values(&self) -> [Reading<u64>; 3] {
         [self.anon, self.inactive_file, self.active_file]
     }
 }
 
-/// `memory.stat`. Each value stands for itself: one that is missing, repeated or no number is
-/// unknown, and lines about other things are of no concern. A text that ends inside a line was
-/// cut off, and then nothing in it is believed.
+/// Parses `memory.stat`. Each value is parsed independently: one that is missing, repeated or no number is
+/// unknown. Other lines are ignored. A text that ends inside a line was cut off, so all of its values are
+/// unknown.
 pub fn parse_memory_stat(version: Version, text: &[u8]) -> MemoryStat {
     MemoryStat::of(match version {
-        // Version 1 has each value twice: of the group alone, and prefixed, with those below.
+        // v1 has each value twice: of the cgroup alone, and with a prefix for the sum with those below.
         Version::V1 => parse_keys(text, [b"total_rss", b"total_inactive_file", b"total_active_file"]),
         Version::V2 => parse_keys(text, [b"anon", b"inactive_file", b"active_file"]),
     })
 }
 
-/// Counters of `memory.events` (version 2).
+/// Counters of `memory.events` (v2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct MemoryEvents {
-    /// Times that `memory.high` was exceeded and the group was throttled.
+    /// How often `memory.high` was exceeded and the cgroup was throttled.
     pub high: Reading<u64>,
-    /// Times that usage was about to go over `memory.max`.
+    /// How often usage was about to exceed `memory.max`.
     pub max: Reading<u64>,
-    /// Times that the limit was reached and an allocation was about to fail.
+    /// How often the limit was reached and an allocation was about to fail.
     pub oom: Reading<u64>,
-    /// Processes that were killed by an out-of-memory killer.
+    /// How many processes the OOM killer killed.
     pub oom_kill: Reading<u64>,
-    /// Times that a whole group was killed (from 5.17).
+    /// How often a whole cgroup was killed (from 5.17).
     pub oom_group_kill: Reading<u64>,
 }
 
-/// `memory.events` and `memory.events.local`.
+/// Parses `memory.events` and `memory.events.local`.
 pub fn parse_memory_events(text: &[u8]) -> MemoryEvents {
     let [high, max, oom, oom_kill, oom_group_kill] =
         parse_keys(text, [b"high", b"max", b"oom", b"oom_kill", b"oom_group_kill"]);
     MemoryEvents { high, max, oom, oom_kill, oom_group_kill }
 }
 
-/// `memory.oom_control` (version 1): processes of this very group that were killed (from 4.13).
+/// Parses `memory.oom_control` (v1): the number of killed processes of this cgroup itself (from 4.13).
 pub fn parse_oom_control(text: &[u8]) -> Reading<u64> {
     let [kills] = parse_keys(text, [b"oom_kill"]);
     kills
 }
 
-/// `pids.events`: how many forks the group's limit refused.
+/// Parses `pids.events`: how many forks the cgroup's limit refused.
 pub fn parse_pids_events(text: &[u8]) -> Reading<u64> {
     let [max] = parse_keys(text, [b"max"]);
     max
 }
 
-/// A file of names separated by blanks, such as `cgroup.controllers`.
+/// Returns whether a file of names separated by blanks, such as `cgroup.controllers`, contains this one.
 pub fn has_word(text: &[u8], word: &[u8]) -> bool {
     text.split(|byte| byte.is_ascii_whitespace()).any(|found| found == word)
 }
 
-/// The figures of `keys` in a text of lines `key value`.
+/// Returns the values of `keys` in a text of lines `key value`.
 fn parse_keys<const N: usize>(text: &[u8], keys: [&[u8]; N]) -> [Reading<u64>; N] {
     let mut found = [SingleValue::NEW; N];
     match complete_lines(text) {
@@ -147,7 +147,7 @@ fn parse_keys<const N: usize>(text: &[u8], keys: [&[u8]; N]) -> [Reading<u64>; N
                     _ => Err(UnknownReason::Unparsable),
                 });
             }
-            found.map(|figure| figure.get().into())
+            found.map(|value| value.get().into())
         }
     }
 }
@@ -162,7 +162,7 @@ mod tests {
     const V1: &[u8] = b"inactive_file 9\nrss 9\ntotal_cache 2\ntotal_rss 1\ntotal_shmem 4\ntotal_inactive_file 5\ntotal_active_file 6\n";
 
     #[test]
-    fn memory_stat_of_both_versions() {
+    fn memory_stat_of_both_versions_is_parsed() {
         let expected = MemoryStat::of([1, 5, 6].map(Known));
         assert_eq!(parse_memory_stat(Version::V2, V2), expected);
         assert_eq!(parse_memory_stat(Version::V1, V1), expected);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn limits() {
+    fn limits_are_parsed() {
         for (text, expected) in [
             ("max\n", Ok(Limit::Unlimited)),
             ("max", Ok(Limit::Unlimited)),
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn events() {
+    fn memory_events_and_oom_control_are_parsed() {
         let events = parse_memory_events(b"low 0\nhigh 1\nmax 2\noom 3\noom_kill 4\n");
         assert_eq!(
             (events.high, events.max, events.oom, events.oom_kill),
@@ -233,7 +233,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_survived(bytes: Vec<u8>) {
+        fn arbitrary_bytes_cause_no_panic(bytes: Vec<u8>) {
             for version in [Version::V1, Version::V2] {
                 parse_memory_stat(version, &bytes);
             }
@@ -243,7 +243,7 @@ mod tests {
         }
 
         #[test]
-        fn a_cut_never_changes_a_figure(inactive in 0..u64::MAX / 4, cut in 0..200_usize) {
+        fn truncated_text_never_changes_a_value(inactive in 0..u64::MAX / 4, cut in 0..200_usize) {
             let whole = format!("anon 1\nfile 2\ninactive_file {inactive}\nactive_file 6\n");
             let part = &whole.as_bytes()[..cut.min(whole.len())];
             if let Known(value) = parse_memory_stat(Version::V2, part).inactive_file {
@@ -252,11 +252,11 @@ mod tests {
         }
 
         #[test]
-        fn memory_stat_keeps_every_figure(figures: [u32; 3], order in Just([0, 1, 2]).prop_shuffle()) {
+        fn every_value_of_memory_stat_is_parsed(expected: [u32; 3], order in Just([0, 1, 2]).prop_shuffle()) {
             let keys = ["rss", "inactive_file", "active_file"];
-            let text: String = order.iter().map(|i| format!("{} 1\ntotal_{} {}\n", keys[*i], keys[*i], figures[*i])).collect();
+            let text: String = order.iter().map(|i| format!("{} 1\ntotal_{} {}\n", keys[*i], keys[*i], expected[*i])).collect();
             let stat = parse_memory_stat(Version::V1, text.as_bytes());
-            prop_assert_eq!(stat.values(), figures.map(|figure| Known(u64::from(figure))));
+            prop_assert_eq!(stat.values(), expected.map(|value| Known(u64::from(value))));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Which controllers are in which hierarchy, and where those are mounted.
+//! Finds which controllers are in which hierarchy, and where those are mounted.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;
@@ -10,7 +10,7 @@ use serde::Serialize;
 use thiserror::Error;
 
 use super::files::{Version, has_word};
-use crate::file::{InWords, read_once};
+use crate::file::{ReasonText, read_once};
 use eviction_core::reading::UnknownReason;
 
 /// The inode number of the root of every hierarchy (`cgroup_setup_root` in
@@ -19,13 +19,13 @@ const ROOT_INODE: u64 = 1;
 
 const MOUNTINFO_LIMIT: usize = 16 << 20;
 
-/// The machine as a program sees it: where its `/proc` is, and the folder that mount points
-/// are below. Tests have recorded ones.
+/// The machine as a program sees it: the path of its `/proc`, and the folder that mount points are relative to.
+/// Tests use recorded ones.
 #[derive(Clone, Debug)]
 pub struct Host {
     /// The proc file system.
     pub proc: PathBuf,
-    /// What mount points are relative to.
+    /// The folder that mount points are relative to.
     pub root: PathBuf,
 }
 
@@ -35,7 +35,7 @@ impl Default for Host {
     }
 }
 
-/// A mounted hierarchy, as /proc/self/mountinfo tells.
+/// A mounted hierarchy, as /proc/self/mountinfo shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CgroupMount {
     /// Where it is mounted.
@@ -48,8 +48,8 @@ pub struct CgroupMount {
     pub read_only: bool,
 }
 
-/// The cgroup mounts in the text of a mountinfo file (proc_pid_mountinfo(5)). Lines that are
-/// no such line, and mounts of other file systems, are of no concern.
+/// Parses the cgroup mounts in the text of a mountinfo file (proc_pid_mountinfo(5)). Lines of another format,
+/// and mounts of other file systems, are ignored.
 pub fn parse_mounts(mountinfo: &[u8]) -> Vec<CgroupMount> {
     mountinfo.split(|byte| *byte == b'\n').filter_map(parse_mount).collect()
 }
@@ -117,23 +117,23 @@ pub struct Hierarchy {
     pub version: Version,
     /// Where it is mounted.
     pub mount_point: PathBuf,
-    /// Whether the mount shows the whole hierarchy and not a part of it, as a mount made
-    /// inside a private cgroup namespace does.
+    /// Whether the mount shows the whole hierarchy. A mount that was made inside a private cgroup namespace
+    /// shows a part of it.
     pub whole: bool,
-    /// Whether nothing can be written: then there are no event_control thresholds, pressure
-    /// triggers and cgroup.kill.
+    /// Whether nothing can be written. Then event_control thresholds, pressure triggers and cgroup.kill cannot
+    /// be used.
     pub read_only: bool,
 }
 
-/// Where each controller that is of use is found. With version 2 they are all the same one;
-/// on a hybrid machine each has its own.
+/// The hierarchy of each controller that is used. On v2 they are all the same one; on a hybrid machine each has
+/// its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Hierarchies {
     /// Memory usage and limits.
     pub memory: Option<Hierarchy>,
     /// Process counts and limits.
     pub pids: Option<Hierarchy>,
-    /// Stopping all processes of a group; on version 2 every group can be frozen.
+    /// Stopping all processes of a cgroup; on v2 every cgroup can be frozen.
     pub freezer: Option<Hierarchy>,
     /// CPU time.
     pub cpu: Option<Hierarchy>,
@@ -145,17 +145,17 @@ pub struct Hierarchies {
 #[derive(Debug, Error)]
 pub enum DiscoverError {
     /// The mounts could not be read.
-    #[error("cannot read {}: {}", path.display(), InWords(*why))]
+    #[error("cannot read {}: {}", path.display(), ReasonText(*why))]
     Mounts {
         /// The mountinfo file.
         path: PathBuf,
-        /// What came in the way.
+        /// The reason.
         why: UnknownReason,
     },
 }
 
 impl Hierarchies {
-    /// Looks at the mounts of this process.
+    /// Reads the mounts of this process and chooses among them.
     pub fn discover(host: &Host) -> Result<Self, DiscoverError> {
         let path = host.proc.join("self/mountinfo");
         let text = read_once(&path, MOUNTINFO_LIMIT).map_err(|why| DiscoverError::Mounts { path, why })?;
@@ -166,10 +166,10 @@ impl Hierarchies {
         Ok(Self::choose(&mounts, &MountContent::at))
     }
 
-    /// Chooses one mount for each controller: one that shows the whole hierarchy before one
-    /// that shows a part, a writable one before a read-only one, the first of equals.
+    /// Chooses one mount for each controller: one that shows the whole hierarchy before one that shows a part,
+    /// a writable one before a read-only one, the first of equals.
     pub fn choose(mounts: &[CgroupMount], content: &dyn Fn(&Path) -> Option<MountContent>) -> Self {
-        let seen: Vec<(&CgroupMount, MountContent)> = mounts
+        let visible: Vec<(&CgroupMount, MountContent)> = mounts
             .iter()
             .enumerate()
             // Of mounts on the same mount point only the last can be reached.
@@ -179,7 +179,8 @@ impl Hierarchies {
             .filter_map(|(_, mount)| Some((mount, content(&mount.mount_point)?)))
             .collect();
         let best = |wanted: &dyn Fn(&CgroupMount, &MountContent) -> bool| {
-            seen.iter()
+            visible
+                .iter()
                 .filter(|(mount, content)| wanted(mount, content))
                 .map(|(mount, content)| Hierarchy {
                     version: mount.version,
@@ -218,8 +219,8 @@ pub struct MountContent {
 }
 
 impl MountContent {
-    /// Looks at a mount point; `None` when there is no group, for instance because something
-    /// else is mounted above it.
+    /// Reads a mount point. Returns `None` if there is no cgroup, for instance because something else is
+    /// mounted above it.
     pub fn at(mount_point: &Path) -> Option<Self> {
         let inode = std::fs::metadata(mount_point).ok()?.ino();
         std::fs::metadata(mount_point.join("cgroup.procs")).ok()?;
@@ -230,7 +231,7 @@ impl MountContent {
     }
 }
 
-/// `path` below `root`, also when it is absolute.
+/// Returns `path` below `root`, also if it is absolute.
 pub(crate) fn below(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
 }
@@ -266,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_unified_machine_has_everything_in_one_place() {
+    fn unified_machine_has_all_controllers_in_one_hierarchy() {
         let found = Hierarchies::choose(&parse_mounts(UNIFIED.as_bytes()), &|_| {
             content(1, "cpuset cpu io memory pids\n")
         });
@@ -295,7 +296,7 @@ mod tests {
         assert!(memory.whole && memory.read_only);
         let alone = Hierarchies::choose(&parse_mounts(UNIFIED.as_bytes()), &inode).memory.unwrap();
         assert!(!alone.whole);
-        // Of two mounts on one another the upper is what is seen.
+        // Of two mounts on one another only the upper one is visible.
         let text = format!("{HYBRID}50 31 0:40 / /sys/fs/cgroup/memory rw - cgroup2 none rw\n");
         let memory =
             Hierarchies::choose(&parse_mounts(text.as_bytes()), &|_| content(1, "memory")).memory.unwrap();
@@ -303,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn escapes_and_bad_lines() {
+    fn escapes_are_decoded_and_invalid_lines_are_ignored() {
         let text = "1 2 0:3 / /a\\040b\\011\\134c rw - cgroup cgroup rw,memory\n\
             short\n\
             1 2 0:3 / /x rw shared:1\n\
@@ -316,7 +317,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_survived(bytes: Vec<u8>, tail: Vec<u8>) {
+        fn arbitrary_bytes_cause_no_panic(bytes: Vec<u8>, tail: Vec<u8>) {
             parse_mounts(&bytes);
             let mut line = b"1 2 0:3 / ".to_vec();
             line.extend(bytes);
@@ -326,14 +327,14 @@ mod tests {
         }
 
         #[test]
-        fn escaping_is_undone(path in "[ -~]{1,30}") {
+        fn octal_escapes_are_decoded(path in "[ -~]{1,30}") {
             let escaped: String = path.chars().map(|c| if c == ' ' || c == '\\' { format!("\\{:03o}", c as u32) } else { c.to_string() }).collect();
             prop_assert_eq!(unescape(escaped.as_bytes()), path.as_bytes());
         }
     }
 
     #[test]
-    fn unreadable_mounts_name_the_file() {
+    fn error_about_unreadable_mounts_names_the_file() {
         let host = Host { proc: "/nonexistent".into(), root: "/".into() };
         let error = Hierarchies::discover(&host).unwrap_err().to_string();
         assert_eq!(error, "cannot read /nonexistent/self/mountinfo: No such file or directory (os error 2)");

@@ -12,43 +12,43 @@ use super::files::{Limit, Version, parse_limit, parse_memory_stat, parse_usage};
 use super::sample::Changes;
 use super::tree::Tree;
 use crate::clock::mono_ns;
-use crate::file::{KeptFile, is_gone, unreadable};
+use crate::file::{OpenFile, is_removed, unreadable};
 use eviction_core::reading::UnknownReason;
 
-/// A `memory.stat` is 1.5 to 2 KB on kernels up to 7.2.
+/// The size of the buffer for `memory.stat`, in bytes. The text has 1.5 to 2 KB on kernels up to 7.2.
 const STAT_BUFFER: usize = 32 << 10;
 
 /// Longer than any number with its line feed.
 const NUMBER_BUFFER: usize = 32;
 
-/// How much a cgroup is taken to have moved that the kernel side saw charging: more than any
-/// that it did not see.
-const DIRTY: u64 = 1 << 50;
+/// The amount, in bytes, by which a cgroup counts as moved that a BPF program has seen charging: more than any
+/// amount that is computed from usages.
+const CHARGED_BYTES: u64 = 1 << 50;
 
-/// So long a memory.stat is taken for what it was while usage stands still.
-const KEEPS_NS: u64 = 2_000_000_000;
+/// For this time, in nanoseconds, a memory.stat counts as current while usage does not change.
+const MAX_STAT_AGE_NS: u64 = 2_000_000_000;
 
-/// Cgroups below one that are read for one sample of it: those that can have changed most. A read that
-/// flushes takes 7 to 13 µs; the others have their turn in a later sample.
-const MOST_CHANGED: usize = 12;
+/// The most cgroups below one that are read for one sample of it: those that can have changed most. A read that
+/// flushes takes 7 to 13 µs; the others are read in a later sample.
+const MAX_CHANGED: usize = 12;
 
-/// Of a pod with more cgroups only those are read for its sake that can have changed.
-const FEW: usize = 64;
+/// In a pod with more cgroups than this, only those are read that can have changed.
+const SMALL_SUBTREE: usize = 64;
 
 /// A tree of cgroups with the memory of each, in the same order.
 #[derive(Debug)]
 pub(super) struct MemoryTree {
     pub(super) tree: Tree,
     pub(super) memory: Vec<CgroupMemory>,
-    /// Whether a cgroup was found to be gone since the tree was read.
+    /// Whether a cgroup was found to be removed since the tree was read.
     pub(super) stale: bool,
     /// When usages were read last, as far down as something had moved.
     pub(super) swept_ns: u64,
     version: Version,
-    /// How many files may be kept open; those of the cgroups behind are opened for each read.
+    /// How many files may be kept open. Those of the cgroups beyond are opened for each read.
     max_descriptors: usize,
     by_id: Vec<(u64, usize)>,
-    /// Whose turn it was in the last full sample.
+    /// Which part of the cgroups the last full sample read.
     turn: usize,
     path: PathBuf,
     buffer: Box<[u8]>,
@@ -78,7 +78,7 @@ impl MemoryTree {
         groups
     }
 
-    /// Takes over a newer tree; values and descriptors of cgroups that stay are kept.
+    /// Takes over a newer tree. Values and descriptors of cgroups that stay are kept.
     pub(super) fn adopt(&mut self, tree: Tree) -> Changes {
         let mut changes = Changes { skipped: tree.skipped(), ..Changes::default() };
         let count = tree.groups().len();
@@ -88,8 +88,8 @@ impl MemoryTree {
         self.tree = tree;
         for index in 0..count {
             let id = self.tree.groups()[index].id;
-            // Behind one that is gone another one may have its id.
-            let known = before.remove(&id).filter(|memory| !memory.gone);
+            // After a cgroup was removed, another one may get its id.
+            let known = before.remove(&id).filter(|memory| !memory.unavailable);
             let is_new = known.is_none();
             let mut memory = known.unwrap_or_else(|| CgroupMemory::new(id));
             if !self.may_keep_open(index) {
@@ -99,7 +99,7 @@ impl MemoryTree {
             if is_new {
                 changes.added += 1;
                 self.read_limit(index);
-                // Opens its file, so that a sample does not have to ask the allocator for a path.
+                // Opens its file, so that a sample does not need the allocator for a path.
                 self.read_usage(index, mono_ns());
             }
         }
@@ -119,19 +119,19 @@ impl MemoryTree {
         Some(self.by_id[at].1)
     }
 
-    /// Whether the two files of a cgroup may be kept open.
+    /// Returns whether the two files of a cgroup may be kept open.
     fn may_keep_open(&self, index: usize) -> bool {
         2 * index + 2 <= self.max_descriptors
     }
 
-    /// One past the last cgroup below `index`.
+    /// Returns one past the last cgroup below `index`.
     fn end(&self, index: usize) -> usize {
         self.tree.groups().get(index).map_or(index, |group| group.end)
     }
 
-    /// Whether all cgroups below one are read for its sake.
+    /// Returns whether all cgroups below one are read for a sample of it.
     pub(super) fn has_few_below(&self, index: usize) -> bool {
-        self.end(index) - index <= FEW
+        self.end(index) - index <= SMALL_SUBTREE
     }
 
     fn read_usage(&mut self, index: usize, at_ns: u64) {
@@ -163,7 +163,7 @@ impl MemoryTree {
         self.read_usage(index, at_ns);
     }
 
-    /// Reads the limits of a cgroup. One that cannot be read limits nothing as far as anybody can tell.
+    /// Reads the limits of a cgroup. One that cannot be read counts as unlimited.
     pub(super) fn read_limit(&mut self, index: usize) {
         self.tree.write_path(index, &mut self.path);
         let mut limit = |name| {
@@ -178,17 +178,17 @@ impl MemoryTree {
         (memory.hard, memory.high) = (hard, high);
     }
 
-    /// Reads usages and notes what moved, `charged` cgroups (by id) as having moved most, but not those
-    /// of cgroups below which nothing can have moved. A cgroup's charges are its ancestors' too, in the
-    /// same batches: where its usage has not changed by a byte since the last sweep, and no limit holds
-    /// it there, nothing below it has moved, but for opposite moves of the same size between two sweeps;
+    /// Reads usages and records what moved, with the `charged` cgroups (by id) as having moved most. Skips the
+    /// cgroups below one whose usage shows that nothing moved there. A cgroup's charges are its ancestors' too,
+    /// in the same batches: if its usage has not changed by a byte since the last sweep, and no limit keeps it
+    /// there, nothing below it has moved. Opposite moves of the same size between two sweeps are the exception;
     /// the next full sample finds those.
     pub(super) fn sweep_moved(&mut self, charged: &[u64]) {
         self.sweep(false);
         for id in charged {
             if let Some(index) = self.index(*id) {
                 let memory = &mut self.memory[index];
-                memory.moved = memory.moved.saturating_add(DIRTY);
+                memory.moved = memory.moved.saturating_add(CHARGED_BYTES);
             }
         }
     }
@@ -197,27 +197,27 @@ impl MemoryTree {
         self.swept_ns = mono_ns();
         let mut index = 0;
         while index < self.memory.len() {
-            if !self.memory[index].gone {
+            if !self.memory[index].unavailable {
                 self.read_usage(index, self.swept_ns);
             }
             let parent = self.tree.groups()[index].parent;
-            let above = parent.is_some_and(|parent| self.memory[parent].full);
+            let parent_at_limit = parent.is_some_and(|parent| self.memory[parent].at_limit);
             let memory = &mut self.memory[index];
-            memory.full = above || memory.is_at_limit();
-            let still = memory.sweep() && !memory.full;
-            index = if still && !all { self.end(index) } else { index + 1 };
+            memory.at_limit = parent_at_limit || memory.is_at_limit();
+            let is_unchanged = memory.sweep() && !memory.at_limit;
+            index = if is_unchanged && !all { self.end(index) } else { index + 1 };
         }
     }
 
-    /// Reads all usages, the memory.stat of cgroups that can have changed with those above them, and that
-    /// and the limits of one in `turns` of the others: what moves without a charge (pages that become
-    /// active) is seen after as many samples, and nobody tells of new limits.
+    /// Reads all usages, then the memory.stat of cgroups that can have changed and of those above them. Of the
+    /// others it reads memory.stat and the limits of one in `turns`: so changes without a charge (pages that
+    /// become active) and new limits, for which there is no notification, are found after as many samples.
     pub(super) fn read_in_turn(&mut self, turns: usize) {
         let turns = turns.max(1);
         self.turn = (self.turn + 1) % turns;
-        // Those without files may have been given the controller since.
+        // Cgroups without files may have been given the controller since.
         for memory in &mut self.memory {
-            memory.gone &= !std::mem::take(&mut memory.bare);
+            memory.unavailable &= !std::mem::take(&mut memory.without_files);
         }
         self.sweep(true);
         for index in 0..self.memory.len() {
@@ -227,14 +227,14 @@ impl MemoryTree {
             }
             self.memory[index].marked |= is_in_turn || self.memory[index].stat_at_ns == 0;
             if self.memory[index].has_changed() {
-                self.mark_up(index, 0);
+                self.mark_ancestors(index, 0);
             }
         }
         self.read_marked(0, self.memory.len(), true);
     }
 
-    /// Marks a cgroup and those between it and `top`, `top` among them.
-    fn mark_up(&mut self, index: usize, top: usize) {
+    /// Marks a cgroup and those above it up to and including `top`.
+    fn mark_ancestors(&mut self, index: usize, top: usize) {
         let mut at = Some(index);
         while let Some(index) = at.filter(|index| *index >= top) {
             self.memory[index].marked = true;
@@ -242,13 +242,13 @@ impl MemoryTree {
         }
     }
 
-    /// Begins a round of reads: the marked cgroups in this range, those below before those above, and
-    /// works out what each has. `is_swept` says that all usages are those of a sweep just before.
+    /// Reads the marked cgroups in this range, those below before those above, and computes the values of each.
+    /// `is_swept` means that all usages are those of a sweep just before.
     fn read_marked(&mut self, from: usize, to: usize, is_swept: bool) {
         let round_ns = mono_ns();
         self.sums[from..to].fill(ChildrenSum::NONE);
         for index in (from..to).rev() {
-            if self.memory[index].marked && !self.memory[index].gone {
+            if self.memory[index].marked && !self.memory[index].unavailable {
                 self.read(index);
             }
             let (memory, below) = (&mut self.memory[index], self.sums[index]);
@@ -259,8 +259,8 @@ impl MemoryTree {
         }
     }
 
-    /// Samples a cgroup after [`Self::sweep_moved`]: reads those below it first that can have changed
-    /// most, and all of them for the first sample.
+    /// Samples a cgroup after [`Self::sweep_moved`]: first reads those below it that can have changed most, or
+    /// all of them for the first sample.
     pub(super) fn read_level(&mut self, target: usize) {
         let (first, end) = (target + 1, self.end(target));
         if self.memory[target].stat_at_ns == 0 {
@@ -270,29 +270,29 @@ impl MemoryTree {
             self.chosen.clear();
             for index in (first..end).rev() {
                 let memory = &self.memory[index];
-                if memory.gone {
+                if memory.unavailable {
                     continue;
                 }
-                // What those below it do not explain is its own.
+                // The part that the cgroups below do not explain is its own.
                 let own = memory.moved.saturating_sub(self.moved[index]);
                 let cache = memory.stat.inactive_file.known().unwrap_or(u64::MAX);
-                let cache = if memory.full && self.tree.is_leaf(index) { cache } else { 0 };
+                let cache = if memory.at_limit && self.tree.is_leaf(index) { cache } else { 0 };
                 if own.max(cache) > 0 {
                     self.chosen.push((own.max(cache), index));
                 }
                 let parent = self.tree.groups()[index].parent.unwrap_or(target);
                 self.moved[parent] = self.moved[parent].saturating_add(memory.moved);
             }
-            keep_greatest(&mut self.chosen, MOST_CHANGED);
+            keep_greatest(&mut self.chosen, MAX_CHANGED);
             for at in 0..self.chosen.len() {
-                self.mark_up(self.chosen[at].1, first);
+                self.mark_ancestors(self.chosen[at].1, first);
             }
         }
         self.memory[target].marked = true;
         self.read_marked(target, end, true);
     }
 
-    /// Marks a cgroup and all below it, or of many those that can have changed.
+    /// Marks a cgroup and all below it; if those are many, only those that can have changed.
     fn mark_subtree(&mut self, index: usize) {
         let (end, few) = (self.end(index), self.has_few_below(index));
         for memory in &mut self.memory[index..end] {
@@ -307,26 +307,28 @@ impl MemoryTree {
         self.read_marked(index, self.end(index), false);
     }
 
-    /// Reads a cgroup now, after those below it, unless that was done since `since_ns`. Whether it was
+    /// Reads a cgroup now, after those below it, unless that was done since `since_ns`. Returns whether it was
     /// done now.
     pub(super) fn read_again(&mut self, index: usize, since_ns: u64) -> bool {
         let end = if self.has_few_below(index) { self.end(index) } else { index + 1 };
-        let is_due =
-            |memory: &CgroupMemory| !memory.gone && memory.stat_at_ns.min(memory.usage_at_ns) < since_ns;
-        let any = !self.memory[index].gone && self.memory[index..end].iter().any(is_due);
-        if any {
+        let is_due = |memory: &CgroupMemory| {
+            !memory.unavailable && memory.stat_at_ns.min(memory.usage_at_ns) < since_ns
+        };
+        let must_read = !self.memory[index].unavailable && self.memory[index..end].iter().any(is_due);
+        if must_read {
             self.read_subtree(index);
         }
-        any
+        must_read
     }
 
-    /// Reads the pods in which something can have changed since it was read, or that were read too long
-    /// ago, but before `since_ns`, with all that is below them: those that use most, up to `most` cgroups.
+    /// Reads the pods that can have changed since they were read, or that were read too long ago, with all
+    /// cgroups below them. Pods that were read since `since_ns` are skipped. Those that use most memory are
+    /// read first, up to `most` cgroups.
     pub(super) fn read_changed(&mut self, pods: impl Iterator<Item = u64>, most: usize, since_ns: u64) {
         let now_ns = mono_ns();
         let is_due = |memory: &CgroupMemory| {
-            let is_old = now_ns.saturating_sub(memory.stat_at_ns) > KEEPS_NS;
-            !memory.gone && memory.stat_at_ns < since_ns && (memory.has_changed() || is_old)
+            let is_old = now_ns.saturating_sub(memory.stat_at_ns) > MAX_STAT_AGE_NS;
+            !memory.unavailable && memory.stat_at_ns < since_ns && (memory.has_changed() || is_old)
         };
         self.chosen.clear();
         for id in pods {
@@ -336,19 +338,19 @@ impl MemoryTree {
             }
         }
         self.chosen.sort_unstable_by(|a, b| b.cmp(a));
-        let mut left = most;
+        let mut remaining = most;
         for at in 0..self.chosen.len() {
-            if left == 0 {
+            if remaining == 0 {
                 break;
             }
             let index = self.chosen[at].1;
-            left = left.saturating_sub(self.end(index) - index);
+            remaining = remaining.saturating_sub(self.end(index) - index);
             self.read_subtree(index);
         }
     }
 }
 
-/// Leaves the greatest so many.
+/// Keeps the `most` greatest elements.
 fn keep_greatest(chosen: &mut Vec<(u64, usize)>, most: usize) {
     if chosen.len() > most {
         chosen.select_nth_unstable_by(most, |a, b| b.cmp(a));
@@ -356,10 +358,10 @@ fn keep_greatest(chosen: &mut Vec<(u64, usize)>, most: usize) {
     }
 }
 
-/// Reads a file of the cgroup in `path`, through a descriptor that is kept if it may be. `path` is left
-/// as it was, and not looked at where there is one.
+/// Reads a file of the cgroup in `path`. Uses the open descriptor if there is one, without `path`; a new one is
+/// kept if `may_keep`. `path` is left as it was.
 fn read<'b>(
-    file: &mut Option<KeptFile>,
+    file: &mut Option<OpenFile>,
     may_keep: bool,
     path: &mut PathBuf,
     name: &str,
@@ -369,10 +371,10 @@ fn read<'b>(
         return file.read(buffer);
     }
     path.push(name);
-    let opened = KeptFile::open(path).map_err(unreadable);
+    let opened = OpenFile::open(path).map_err(unreadable);
     let folder_is_there = || path.parent().is_some_and(Path::is_dir);
-    // A cgroup that is there may have no such file.
-    let opened = opened.map_err(|why| match is_gone(why) && folder_is_there() {
+    // A cgroup that exists may have no such file.
+    let opened = opened.map_err(|why| match is_removed(why) && folder_is_there() {
         true => UnknownReason::Absent,
         false => why,
     });

@@ -1,8 +1,8 @@
-//! Control groups, version 1 and 2: hierarchies, trees, pods, usage and working set.
+//! Cgroups v1 and v2: hierarchies, trees, pods, usage and working set.
 //!
-//! Everything takes the folder that it works in, so that it runs on recorded trees as well.
-//! A group is named by its cgroup id, which is the inode number of its directory on either
-//! version and on every kernel; it is the id that the kernel side reports too.
+//! Every function takes the folder that it works in, so that it runs on recorded trees as well. A cgroup is
+//! identified by its cgroup id: the inode number of its directory, on either version and on every kernel. The
+//! BPF programs report the same id.
 
 pub mod cgroup_events;
 mod cgroup_memory;

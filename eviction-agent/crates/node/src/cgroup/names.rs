@@ -1,17 +1,17 @@
-//! The kubelet's and the container runtimes' names for groups, read from the name alone.
+//! Parses the names that the kubelet and the container runtimes give to cgroups.
 //!
-//! The kubelet (pkg/kubelet/cm/cgroup_manager_linux.go) joins `kubepods`, the QoS class unless
-//! the pod is Guaranteed, and `pod<UID>`: as folders with the cgroupfs driver, and as slices
-//! `a.slice/a-b.slice/a-b-c.slice` with the systemd driver, where `-` inside a part becomes
-//! `_`. A kubelet with `--cgroup-root` puts the parts of that path in front.
+//! The kubelet (pkg/kubelet/cm/cgroup_manager_linux.go) joins `kubepods`, the QoS class unless the pod is
+//! Guaranteed, and `pod<UID>`: as folders with the cgroupfs driver, and as slices
+//! `a.slice/a-b.slice/a-b-c.slice` with the systemd driver, where `-` inside a part becomes `_`. A kubelet with
+//! `--cgroup-root` puts the parts of that path in front.
 #![forbid(unsafe_code)]
 
 use serde::{Deserialize, Serialize};
 
-/// The QoS class that the name of a group tells.
+/// The QoS class in the name of a cgroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum QosClass {
-    /// Requests equal limits: the pod's group is directly below `kubepods`.
+    /// Requests equal limits: the pod's cgroup is directly below `kubepods`.
     Guaranteed,
     /// Some request or limit is set.
     Burstable,
@@ -19,19 +19,19 @@ pub enum QosClass {
     BestEffort,
 }
 
-/// A pod's identity as the kubelet's group names carry it: the API's uid, or for a static pod
-/// the hash in its annotation `kubernetes.io/config.hash`.
+/// A pod's identity in the kubelet's cgroup names: the API's uid, or for a static pod the hash in its
+/// annotation `kubernetes.io/config.hash`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct PodUid(Box<str>);
 
 impl PodUid {
-    /// The uid with the systemd driver's `_` turned back; the kubelet allows none in a uid.
+    /// Creates a uid, with the systemd driver's `_` replaced by `-`; the kubelet allows no `_` in a uid.
     pub fn new(uid: &str) -> Self {
         Self(uid.replace('_', "-").into())
     }
 
-    /// The text.
+    /// Returns the uid as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -43,23 +43,23 @@ impl std::fmt::Display for PodUid {
     }
 }
 
-/// What the name of a group says, seen below a certain parent.
+/// What the name of a cgroup means below a certain parent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GroupName<'n> {
-    /// The group of all pods.
+    /// The cgroup of all pods.
     PodsRoot,
-    /// The group of a QoS class.
+    /// The cgroup of a QoS class.
     Qos(QosClass),
-    /// The group of a pod.
+    /// The cgroup of a pod.
     Pod {
         /// Its uid.
         uid: PodUid,
-        /// Whether the uid has the form of one (a UUID, or the hash of a static pod). Where
-        /// nothing else says that this is a place of pods, only such a name is one.
+        /// Whether the uid has the form of one (a UUID, or the hash of a static pod). Where the parent is not
+        /// known to contain pods, only such a name counts as a pod.
         certain: bool,
     },
-    /// A container that a runtime misplaced, named after its pod's slice instead of being in
-    /// it: the kubelet has the systemd driver and the runtime cgroupfs.
+    /// A container that a runtime misplaced: it is named after its pod's slice instead of being in it, since
+    /// the kubelet has the systemd driver and the runtime cgroupfs.
     Misplaced {
         /// The pod's uid.
         uid: PodUid,
@@ -70,7 +70,7 @@ pub enum GroupName<'n> {
     Other,
 }
 
-/// Reads the name of a group outside of pods.
+/// Parses the name of a cgroup outside of pods.
 pub fn parse_group_name(name: &str) -> GroupName<'_> {
     if let Some((slice, rest)) = name.split_once(':') {
         let container = rest.rsplit(':').next().unwrap_or(rest);
@@ -97,19 +97,19 @@ pub fn parse_group_name(name: &str) -> GroupName<'_> {
     }
 }
 
-/// What a group directly below a pod is.
+/// The kind of a cgroup directly below a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum ContainerKind {
-    /// A container or the pod's sandbox; names do not tell which.
+    /// A container or the pod's sandbox; names do not show which.
     Container,
     /// CRI-O's monitor of a container.
     Monitor,
-    /// Something else that lives in the pod's group, such as the overhead of a virtual machine.
+    /// Something else in the pod's cgroup, such as the overhead of a virtual machine.
     Other,
 }
 
-/// Reads the name of a group directly below a pod's: what it is, and the container's id as in
-/// the pod's status behind `containerd://` and the like (the whole name for [`ContainerKind::Other`]).
+/// Parses the name of a cgroup directly below a pod's. Returns its kind, and the container's id as in the pod's
+/// status behind `containerd://` and the like (the whole name for [`ContainerKind::Other`]).
 pub fn parse_container_name(name: &str) -> (ContainerKind, &str) {
     let unit = name.strip_suffix(".scope").unwrap_or(name);
     if let Some(id) = unit.strip_prefix("crio-conmon-").filter(|id| is_id(id)) {
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn groups() {
+    fn cgroup_names_are_parsed() {
         let escaped = UID.replace('-', "_");
         let hash = "9d3f0a1b2c3d4e5f60718293a4b5c6d7";
         for (name, expected) in [
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn containers() {
+    fn container_names_are_parsed() {
         let id = "0123456789abcdef".repeat(4);
         for (name, kind) in [
             (id.clone(), ContainerKind::Container),
@@ -226,7 +226,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_pod_is_found_whatever_the_driver_and_the_root(uid in "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", root in "[a-z]{1,8}(_[a-z]{1,8})?") {
+        fn pod_name_is_parsed_for_any_driver_and_root(uid in "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", root in "[a-z]{1,8}(_[a-z]{1,8})?") {
             let escaped = uid.replace('-', "_");
             let expected = pod(&uid, true);
             let name = format!("pod{uid}");
@@ -238,7 +238,7 @@ mod tests {
         }
 
         #[test]
-        fn any_name_is_survived(name in "\\PC{0,80}") {
+        fn arbitrary_name_causes_no_panic(name in "\\PC{0,80}") {
             parse_group_name(&name);
             let (_, id) = parse_container_name(&name);
             prop_assert!(name.contains(id));

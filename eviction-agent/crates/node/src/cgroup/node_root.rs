@@ -1,4 +1,4 @@
-//! What counts as the node: a group in each hierarchy.
+//! The root of the node: its cgroup in each hierarchy.
 #![forbid(unsafe_code)]
 
 use std::path::{Component, Path, PathBuf};
@@ -11,18 +11,18 @@ use super::hierarchy::{Hierarchies, Hierarchy};
 use super::pods::Pods;
 use crate::file::read_once;
 
-/// The folders of the node's group.
+/// The folders of the node's cgroup.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NodeRoot {
-    /// In the hierarchy of the memory controller.
+    /// Its folder in the hierarchy of the memory controller.
     pub memory: PathBuf,
     /// The version of that hierarchy.
     pub version: Version,
-    /// In the hierarchy of the pids controller.
+    /// Its folder in the hierarchy of the pids controller.
     pub pids: Option<PathBuf>,
-    /// In the hierarchy of the freezer, or the unified one.
+    /// Its folder in the hierarchy of the freezer, or in the unified one.
     pub freezer: Option<PathBuf>,
-    /// In the unified hierarchy.
+    /// Its folder in the unified hierarchy.
     pub unified: Option<PathBuf>,
     /// Whether this is the root of the hierarchy, and the node the whole machine.
     pub whole_machine: bool,
@@ -30,20 +30,20 @@ pub struct NodeRoot {
     pub partial: bool,
 }
 
-/// The folders of one group in each hierarchy; those that exist.
+/// The folders of one cgroup in each hierarchy, where they exist.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct GroupPaths {
-    /// In the hierarchy of the memory controller.
+    /// The folder in the hierarchy of the memory controller.
     pub memory: PathBuf,
-    /// In the hierarchy of the pids controller.
+    /// The folder in the hierarchy of the pids controller.
     pub pids: Option<PathBuf>,
-    /// In the hierarchy of the freezer, or the unified one.
+    /// The folder in the hierarchy of the freezer, or in the unified one.
     pub freezer: Option<PathBuf>,
-    /// In the unified hierarchy.
+    /// The folder in the unified hierarchy.
     pub unified: Option<PathBuf>,
 }
 
-/// Why there is no node to look at.
+/// Why there is no root of the node.
 #[derive(Debug, PartialEq, Eq, Error)]
 pub enum RootError {
     /// No hierarchy has a memory controller.
@@ -52,19 +52,19 @@ pub enum RootError {
     /// The path leads out of the hierarchy.
     #[error("cgroup root {} must not contain `..`", .0.display())]
     Outside(PathBuf),
-    /// The group is not there.
+    /// The cgroup does not exist.
     #[error("cgroup root {} does not exist: no control group {}", root.display(), path.display())]
     Absent {
-        /// As it was given.
+        /// The root as it was given.
         root: PathBuf,
-        /// The folder that was looked for.
+        /// The folder that does not exist.
         path: PathBuf,
     },
-    /// The kernel adds nothing up: memory of a pod's containers is not the pod's (version 1, before
-    /// 5.11, and nobody has asked for more).
-    #[error("{} counts for itself alone: memory.use_hierarchy is 0", path.display())]
+    /// The kernel does not sum up usages: memory of a pod's containers is not counted for the pod (v1 before
+    /// 5.11, with memory.use_hierarchy at its default).
+    #[error("{} is not hierarchical: memory.use_hierarchy is 0", path.display())]
     Flat {
-        /// The group.
+        /// The cgroup.
         path: PathBuf,
     },
     /// The mount shows a part of the hierarchy in which there are no pods.
@@ -76,7 +76,7 @@ pub enum RootError {
 }
 
 impl RootError {
-    /// What can be done about it.
+    /// Returns what the user can do about it.
     pub fn help(&self) -> &'static str {
         match self {
             Self::NoMemoryController => {
@@ -99,8 +99,8 @@ impl RootError {
 }
 
 impl NodeRoot {
-    /// The group `cgroup_root`, a path from the mount of each hierarchy (`--cgroup-root`); `/`
-    /// is the whole machine.
+    /// Returns the cgroup `cgroup_root`, a path from the mount of each hierarchy (`--cgroup-root`); `/` is the
+    /// whole machine.
     pub fn resolve(hierarchies: &Hierarchies, cgroup_root: &Path) -> Result<Self, RootError> {
         let memory = hierarchies.memory.as_ref().ok_or(RootError::NoMemoryController)?;
         let mut relative = PathBuf::new();
@@ -136,8 +136,8 @@ impl NodeRoot {
         })
     }
 
-    /// Whether the pods of this node can be seen: a private cgroup namespace hides them,
-    /// unless the kubelet lives in the same one.
+    /// Checks that the pods of this node are visible: a private cgroup namespace hides them, unless the kubelet
+    /// runs in the same one.
     pub fn require_visible(&self, pods: &Pods) -> Result<(), RootError> {
         if self.partial && pods.pods_root.is_none() && pods.pods.is_empty() {
             return Err(RootError::HidesTheTree { mount: self.memory.clone() });
@@ -145,7 +145,7 @@ impl NodeRoot {
         Ok(())
     }
 
-    /// The folders of the group at `relative`, a path from this root.
+    /// Returns the folders of the cgroup at `relative`, a path from this root.
     pub fn paths_of(&self, relative: &Path) -> GroupPaths {
         let below = |root: &Option<PathBuf>| {
             root.as_ref().map(|root| root.join(relative)).filter(|path| is_group(path))
@@ -163,7 +163,8 @@ fn is_group(path: &Path) -> bool {
     path.join("cgroup.procs").exists()
 }
 
-/// `mem_cgroup_hierarchy_read` in mm/memcontrol.c; from 5.11 on there is nothing but 1.
+/// Returns whether the kernel counts each cgroup alone (`mem_cgroup_hierarchy_read` in mm/memcontrol.c). From
+/// 5.11 on the file always contains 1.
 fn is_flat(path: &Path) -> bool {
     read_once(&path.join("memory.use_hierarchy"), 32).is_ok_and(|text| text == b"0\n")
 }
@@ -173,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_group_that_counts_for_itself_alone_is_no_node() {
+    fn cgroup_without_hierarchical_accounting_is_refused() {
         let mount = tempfile::tempdir().unwrap();
         std::fs::write(mount.path().join("cgroup.procs"), "").unwrap();
         let hierarchies = |version| Hierarchies {

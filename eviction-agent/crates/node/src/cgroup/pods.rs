@@ -1,4 +1,4 @@
-//! Pods and containers in a tree of groups.
+//! Finds pods and containers in a tree of cgroups.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
@@ -8,12 +8,12 @@ use serde::Serialize;
 use super::names::{ContainerKind, GroupName, PodUid, QosClass, parse_container_name, parse_group_name};
 use super::tree::Tree;
 
-/// A container's group.
+/// A container's cgroup.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Container {
     /// Its id as in the pod's status, without the runtime's prefix.
     pub id: Box<str>,
-    /// What it is, as far as the name tells.
+    /// Its kind, as far as the name shows it.
     pub kind: ContainerKind,
     /// Its cgroup id.
     pub cgroup_id: u64,
@@ -21,62 +21,61 @@ pub struct Container {
     pub path: PathBuf,
 }
 
-/// A pod's group.
+/// A pod's cgroup.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Pod {
-    /// The uid in the group's name: for a static pod the hash in `kubernetes.io/config.hash`.
+    /// The uid in the cgroup's name: for a static pod the hash in `kubernetes.io/config.hash`.
     pub uid: PodUid,
-    /// The QoS class that the place in the tree tells.
+    /// The QoS class that follows from the position in the tree.
     pub qos: Option<QosClass>,
     /// Its cgroup id.
     pub cgroup_id: u64,
     /// Its path from the root of the tree, which is the same in every hierarchy.
     pub path: PathBuf,
-    /// The groups directly below it, and containers of it that a runtime put elsewhere.
+    /// The cgroups directly below it, and containers of it that a runtime misplaced.
     pub containers: Vec<Container>,
-    /// The groups of this pod that have no groups below them.
+    /// The cgroups of this pod that have no cgroups below them.
     pub leaves: Vec<u64>,
 }
 
-/// Whose a group is.
+/// The pod or container that a cgroup belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CgroupOwner {
     /// Index of the pod.
     pub pod: usize,
-    /// Index of the container in the pod; `None` for the pod's own group.
+    /// Index of the container in the pod; `None` for the pod's own cgroup.
     pub container: Option<usize>,
 }
 
 /// All pods of a tree.
 #[derive(Clone, Debug, Default)]
 pub struct Pods {
-    /// The pods in order of the tree. While the kubelet's driver is being changed a uid may
-    /// be there twice.
+    /// The pods in order of the tree. While the kubelet's cgroup driver is being changed a uid may occur twice.
     pub pods: Vec<Pod>,
-    /// The cgroup id of the group of all pods, `kubepods`, where there is one. Of several (another
-    /// kubelet may run in a container, a former driver leaves its own behind) it is one with pods that
-    /// are known, then the one nearest to the root, then one with pods.
+    /// The cgroup id of the cgroup of all pods, `kubepods`, if there is one. There may be several: another
+    /// kubelet may run in a container, and an earlier driver leaves its own. Then the order of preference is:
+    /// one with known pods, the one nearest to the root, one with pods.
     pub pods_root: Option<u64>,
-    /// A known pod is in that group. Without one it may be another kubelet's: it is shown, but
-    /// nothing is decided by its limit.
+    /// Whether a known pod is in that cgroup. Without one it may be another kubelet's: it is shown, but its
+    /// limit is not used for decisions.
     pub pods_root_has_known_pods: bool,
-    /// The cgroup ids of the groups of QoS classes.
+    /// The cgroup ids of the QoS classes.
     pub qos: Vec<(QosClass, u64)>,
     owners: Vec<(u64, CgroupOwner)>,
 }
 
-/// What the parent of a group is.
+/// The kind of a cgroup's parent.
 #[derive(Clone, Copy)]
 enum ParentKind {
-    /// The root of the tree, about which nothing is known.
+    /// The root of the tree; it may have any name.
     Root,
     PodsRoot,
-    /// A QoS class; whether it is below a `kubepods`.
+    /// A QoS class, and whether it is below a `kubepods`.
     Qos(QosClass, bool),
-    Elsewhere,
+    Other,
 }
 
-/// A group named like the kubelet's group of all pods.
+/// A cgroup with the name of the kubelet's cgroup of all pods.
 struct PodsRoot {
     index: usize,
     has_pods: bool,
@@ -86,15 +85,14 @@ struct PodsRoot {
 impl Pods {
     /// Finds the pods of a tree by the kubelet's names.
     ///
-    /// Pods are found below a group named like the kubelet's `kubepods` at any depth outside
-    /// of pods, and directly below the root of the tree, for a root that is such a group under
-    /// another name; there a name must be a UUID, a static pod's hash, or `is_known`, for it
-    /// may be any program's.
+    /// Pods are found below a cgroup named like the kubelet's `kubepods`, at any depth outside of pods. They
+    /// are also found directly below the root of the tree, which may be such a cgroup under another name. There
+    /// a name must be a UUID, a static pod's hash, or `is_known`, since any program may have created it.
     pub fn find(tree: &Tree, is_known: impl Fn(&PodUid) -> bool) -> Self {
         let mut found = Self::default();
         let mut misplaced = Vec::new();
         let groups = tree.groups();
-        let mut places = vec![ParentKind::Elsewhere; groups.len()];
+        let mut kinds = vec![ParentKind::Other; groups.len()];
         let mut roots = Vec::new();
         let mut index = 0;
         while let Some(group) = groups.get(index) {
@@ -102,10 +100,10 @@ impl Pods {
                 None => tree.root().file_name().unwrap_or_default(),
                 Some(_) => &group.name,
             };
-            let parent = group.parent.map(|parent| places[parent]);
+            let parent = group.parent.map(|parent| kinds[parent]);
             let next = index + 1;
             let name = name.to_str().map_or(GroupName::Other, parse_group_name);
-            let (place, pod) = match (name, parent) {
+            let (kind, pod) = match (name, parent) {
                 (GroupName::PodsRoot, _) => {
                     roots.push(PodsRoot { index, has_pods: false, has_known_pods: false });
                     (ParentKind::PodsRoot, None)
@@ -116,24 +114,24 @@ impl Pods {
                     (ParentKind::Qos(class, true), None)
                 }
                 (GroupName::Qos(class), Some(ParentKind::Root)) => (ParentKind::Qos(class, false), None),
-                (GroupName::Pod { uid, certain }, Some(place)) => {
+                (GroupName::Pod { uid, certain }, Some(kind)) => {
                     let credible = |uid: &PodUid| certain || is_known(uid);
-                    let pod = match place {
+                    let pod = match kind {
                         ParentKind::PodsRoot => Some((uid, Some(QosClass::Guaranteed))),
                         ParentKind::Qos(class, true) => Some((uid, Some(class))),
                         ParentKind::Qos(class, false) if credible(&uid) => Some((uid, Some(class))),
                         ParentKind::Root if credible(&uid) => Some((uid, None)),
-                        ParentKind::Root | ParentKind::Qos(..) | ParentKind::Elsewhere => None,
+                        ParentKind::Root | ParentKind::Qos(..) | ParentKind::Other => None,
                     };
-                    (ParentKind::Elsewhere, pod)
+                    (ParentKind::Other, pod)
                 }
                 (GroupName::Misplaced { uid, container }, Some(_)) => {
                     misplaced.push((uid, container.into(), index));
-                    (ParentKind::Elsewhere, None)
+                    (ParentKind::Other, None)
                 }
-                (GroupName::Qos(_) | GroupName::Other, Some(_)) => (ParentKind::Elsewhere, None),
+                (GroupName::Qos(_) | GroupName::Other, Some(_)) => (ParentKind::Other, None),
             };
-            places[index] = place;
+            kinds[index] = kind;
             index = match pod {
                 Some((uid, qos)) => {
                     let above = roots.iter_mut().rev().find(|root| index < groups[root.index].end);
@@ -158,13 +156,13 @@ impl Pods {
         found
     }
 
-    /// Whose the group with this cgroup id is: at any depth inside a pod.
+    /// Returns the owner of the cgroup with this id, at any depth inside a pod.
     pub fn owner(&self, cgroup_id: u64) -> Option<CgroupOwner> {
         let at = self.owners.binary_search_by_key(&cgroup_id, |(id, _)| *id).ok()?;
         Some(self.owners[at].1)
     }
 
-    /// The pods with this uid.
+    /// Returns the pods with this uid.
     pub fn by_uid(&self, uid: &PodUid) -> impl Iterator<Item = &Pod> {
         self.pods.iter().filter(move |pod| pod.uid == *uid)
     }

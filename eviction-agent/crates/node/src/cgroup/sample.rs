@@ -1,4 +1,4 @@
-//! What samples say.
+//! The values of a sample.
 #![forbid(unsafe_code)]
 
 use serde::Serialize;
@@ -24,7 +24,7 @@ impl LevelSample {
     }
 }
 
-/// Memory in use of the node or of a cgroup, bytes.
+/// Memory usage of the node or of a cgroup, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryUsage {
     /// Bytes in use, page cache included.
@@ -34,30 +34,30 @@ pub struct MemoryUsage {
 }
 
 impl MemoryUsage {
-    /// The same where another measure than the working set says what is available: what it
-    /// does not call available is used. No measure loses more than is charged.
+    /// Returns the usage by another measure than the working set: what that measure does not count as available
+    /// is used. No measure subtracts more than is charged.
     pub fn by_measure(self, capacity: u64, available: Option<i64>) -> Self {
         let used = available.map(|available| capacity.saturating_sub(available.max(0).unsigned_abs()));
         Self { working_set: used.unwrap_or(self.working_set), ..self }
     }
 }
 
-/// What was read of the node.
+/// The values that were read of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct NodeSample {
-    /// Its usage and working set.
+    /// The usage and working set of the node.
     pub level: LevelSample,
-    /// MemFree of the machine, which is the node's own if that is the machine; else it is not read.
+    /// MemFree of the machine. Known only if the node is the whole machine; otherwise it is not read.
     pub free: Reading<u64>,
-    /// MemTotal of the machine; for a node that is a group with a limit, that limit if lower than
-    /// MemTotal was when the sampler was made.
+    /// MemTotal of the machine. For a node that is a cgroup with a limit: that limit if it is lower than
+    /// MemTotal was when the sampler was created.
     pub capacity: Reading<u64>,
-    /// Its other measures, without stalls. Of a node that is a group only the active file pages
-    /// are known, which may be older than the rest.
+    /// The other measures, without stalls. For a node that is a cgroup only the active file pages are known,
+    /// which may be older than the rest.
     pub detail: MemoryDetail,
 }
 
-/// The last figures of one group.
+/// The last values of one cgroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct GroupSample {
     /// The cgroup id.
@@ -68,42 +68,42 @@ pub struct GroupSample {
     pub usage_at_ns: u64,
     /// Usage less inactive file pages, which may be older than the usage.
     pub working_set: Reading<u64>,
-    /// The figures of memory.stat.
+    /// The values of memory.stat.
     pub stat: MemoryStat,
     /// When memory.stat was read; 0 for never.
     pub stat_at_ns: u64,
-    /// The lowest limit that is set on this very group.
+    /// The lowest limit that is set on this cgroup itself.
     pub limit: Limit,
-    /// The one at which the kernel kills: without `memory.high`.
+    /// The limit at which the kernel kills: without `memory.high`.
     pub hard_limit: Limit,
 }
 
-/// The last figures of a pod.
+/// The last values of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct PodSample {
-    /// The figures of the pod's group.
+    /// The values of the pod's cgroup.
     pub memory: GroupSample,
-    /// Tasks in the pod's group and below (`pids.current`).
+    /// Tasks in the pod's cgroup and below (`pids.current`).
     pub tasks: Reading<u64>,
 }
 
 /// Whether a sample of pods counts tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tasks {
-    /// It does.
+    /// Tasks are counted.
     Count,
-    /// It leaves them unknown: nobody asks, and it is a file for each pod.
+    /// Tasks are left unknown where no value is needed: counting reads a file for each pod.
     Leave,
 }
 
-/// What a refresh found.
+/// The result of a refresh.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Changes {
-    /// Groups that are new.
+    /// The number of new cgroups.
     pub added: usize,
-    /// Groups that are gone.
+    /// The number of removed cgroups.
     pub removed: usize,
-    /// Groups that exist but cannot be read, or are too many.
+    /// The number of cgroups that exist but cannot be read, or are too many.
     pub skipped: usize,
 }
 

@@ -12,61 +12,59 @@ use super::pods::Pods;
 use super::sample::{Changes, GroupSample, LevelSample, NodeSample, PodSample, Tasks};
 use super::tree::{ScanError, Tree};
 use crate::backend::BackendInfo;
-use crate::file::{KeptFile, read_once, unreadable};
+use crate::file::{OpenFile, read_once, unreadable};
 use crate::proc::meminfo::{Meminfo, parse_meminfo};
 use eviction_core::reading::{Reading, UnknownReason};
 use eviction_core::snapshot::MemoryDetail;
 
 const MEMINFO_BUFFER: usize = 16 << 10;
 
-/// How a sampler works.
+/// Options of a sampler.
 #[derive(Clone, Debug)]
 pub struct SamplerOptions {
     /// The folder of the proc file system.
     pub proc: PathBuf,
-    /// Files to keep open; beyond, they are opened for each read. Two for each group and one
-    /// for each pod are wanted.
+    /// The number of files to keep open. Beyond that, files are opened for each read. Two for each cgroup and
+    /// one for each pod are needed.
     pub max_descriptors: usize,
 }
 
 impl Default for SamplerOptions {
-    /// All descriptors that the process may have (RLIMIT_NOFILE), less some for the rest of
-    /// the agent.
+    /// Returns all descriptors that the process may have (RLIMIT_NOFILE), less some for the rest of the agent.
     fn default() -> Self {
-        // Main processes of containers among them.
-        const FOR_THE_REST: u64 = 768;
+        // Among them are those of init processes of containers.
+        const RESERVED: u64 = 768;
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1 << 20);
         Self {
             proc: "/proc".into(),
-            max_descriptors: usize::try_from(limit.saturating_sub(FOR_THE_REST)).unwrap_or(usize::MAX),
+            max_descriptors: usize::try_from(limit.saturating_sub(RESERVED)).unwrap_or(usize::MAX),
         }
     }
 }
 
 /// Reads the memory of a node, its pods and containers through descriptors that stay open.
 ///
-/// Between refreshes a sample allocates nothing, unless there are more groups than
-/// descriptors.
+/// Between refreshes a sample allocates nothing, unless there are more cgroups than descriptors.
 #[derive(Debug)]
 pub struct Sampler {
     root: NodeRoot,
     groups: MemoryTree,
     pods: Pods,
-    /// The `pids.current` of each pod, as far as descriptors reach.
-    tasks: Vec<(u64, Option<KeptFile>)>,
+    /// The `pids.current` of each pod, while there are descriptors.
+    tasks: Vec<(u64, Option<OpenFile>)>,
     /// `pids.current` and `pids.max` of the node.
-    node_tasks: [Result<KeptFile, UnknownReason>; 2],
+    node_tasks: [Result<OpenFile, UnknownReason>; 2],
     max_descriptors: usize,
     pod_samples: Vec<PodSample>,
-    meminfo: Result<KeptFile, UnknownReason>,
+    meminfo: Result<OpenFile, UnknownReason>,
     meminfo_buffer: Box<[u8]>,
-    /// MemTotal when the sampler was made.
+    /// MemTotal when the sampler was created.
     machine_total: Reading<u64>,
 }
 
 impl Sampler {
-    /// A sampler of `root` with the tree as it is now. `is_known` tells which uids are pods'
-    /// where names alone do not ([`Pods::find`]).
+    /// Creates a sampler of `root` with the tree as it is now. `is_known` returns which uids are pods' where
+    /// names alone do not show it ([`Pods::find`]).
     pub fn new(
         root: NodeRoot,
         options: &SamplerOptions,
@@ -76,7 +74,7 @@ impl Sampler {
         let tree = Tree::scan(&root.memory, None)?;
         let node_task = |name: &str| {
             let folder = root.pids.as_ref().ok_or(UnknownReason::Absent)?;
-            KeptFile::open(&folder.join(name)).map_err(unreadable)
+            OpenFile::open(&folder.join(name)).map_err(unreadable)
         };
         let mut sampler = Self {
             node_tasks: ["pids.current", "pids.max"].map(node_task),
@@ -86,7 +84,7 @@ impl Sampler {
             pods: Pods::default(),
             tasks: Vec::new(),
             pod_samples: Vec::new(),
-            meminfo: KeptFile::open(&proc.join("meminfo")).map_err(unreadable),
+            meminfo: OpenFile::open(&proc.join("meminfo")).map_err(unreadable),
             meminfo_buffer: vec![0; MEMINFO_BUFFER].into(),
             machine_total: Reading::Unknown(UnknownReason::Absent),
         };
@@ -95,65 +93,64 @@ impl Sampler {
         Ok(sampler)
     }
 
-    /// Looks at the tree again and adapts to it. One `stat` for each group, and a listing for
-    /// each one that changed.
+    /// Reads the tree again and adapts to it. This takes one `stat` for each cgroup, and a listing for each one
+    /// that changed.
     pub fn refresh(&mut self, is_known: impl Fn(&PodUid) -> bool) -> Result<Changes, ScanError> {
         let tree = Tree::scan(&self.root.memory, Some(&self.groups.tree))?;
         Ok(self.adopt(tree, is_known))
     }
 
-    /// Takes over a tree of the same root that was read elsewhere. Figures and descriptors of
-    /// groups that stay are kept.
+    /// Takes over a tree of the same root that was read elsewhere. Values and descriptors of cgroups that stay
+    /// are kept.
     pub fn adopt(&mut self, tree: Tree, is_known: impl Fn(&PodUid) -> bool) -> Changes {
         let changes = self.groups.adopt(tree);
         self.find_pods(is_known);
         changes
     }
 
-    /// Finds the pods, and keeps a descriptor of `pids.current` for each while there are some
-    /// to spare.
+    /// Finds the pods, and keeps a descriptor of `pids.current` open for each while there are free descriptors.
     fn find_pods(&mut self, is_known: impl Fn(&PodUid) -> bool) {
         self.pods = Pods::find(&self.groups.tree, is_known);
-        let mut before: HashMap<u64, KeptFile> =
+        let mut before: HashMap<u64, OpenFile> =
             self.tasks.drain(..).filter_map(|(id, file)| Some((id, file?))).collect();
-        let mut spare = self.max_descriptors.saturating_sub(2 * self.groups.memory.len());
+        let mut free_descriptors = self.max_descriptors.saturating_sub(2 * self.groups.memory.len());
         for pod in &self.pods.pods {
             let file = before.remove(&pod.cgroup_id).or_else(|| {
-                let folder = self.root.pids.as_ref().filter(|_| spare > 0)?.join(&pod.path);
-                KeptFile::open(&folder.join("pids.current")).ok()
+                let folder = self.root.pids.as_ref().filter(|_| free_descriptors > 0)?.join(&pod.path);
+                OpenFile::open(&folder.join("pids.current")).ok()
             });
-            spare = spare.saturating_sub(usize::from(file.is_some()));
+            free_descriptors = free_descriptors.saturating_sub(usize::from(file.is_some()));
             self.tasks.push((pod.cgroup_id, file));
         }
         self.pod_samples.clear();
         self.pod_samples.reserve(self.pods.pods.len());
     }
 
-    /// The node's root.
+    /// Returns the node's root.
     pub fn root(&self) -> &NodeRoot {
         &self.root
     }
 
-    /// The tree as of the last refresh.
+    /// Returns the tree as of the last refresh.
     pub fn tree(&self) -> &Tree {
         &self.groups.tree
     }
 
-    /// The pods as of the last refresh.
+    /// Returns the pods as of the last refresh.
     pub fn pods(&self) -> &Pods {
         &self.pods
     }
 
-    /// Whether a group was found to be gone since the last refresh.
+    /// Returns whether a cgroup was found to be removed since the last refresh.
     pub fn is_stale(&self) -> bool {
         self.groups.stale
     }
 
-    /// Samples the node's level.
+    /// Samples the memory of the node.
     ///
-    /// For the whole machine that is one read of /proc/meminfo. For a node that is a group it
-    /// reads usages, the memory.stat of groups in which something moved, `charged` ones
-    /// (by cgroup id) before others, and then the group's own.
+    /// For the whole machine that is one read of /proc/meminfo. For a node that is a cgroup it reads usages,
+    /// then the memory.stat of cgroups in which something moved, `charged` ones (by cgroup id) before others,
+    /// and then that of the node's cgroup.
     pub fn sample_node(&mut self, charged: &[u64]) -> NodeSample {
         if self.root.whole_machine {
             let meminfo = self.read_meminfo();
@@ -179,16 +176,16 @@ impl Sampler {
         NodeSample { level, free: Reading::Unknown(UnknownReason::Absent), capacity, detail }
     }
 
-    /// Reads the limits of a group again.
+    /// Reads the limits of a cgroup again.
     pub fn read_limit(&mut self, cgroup_id: u64) {
         if let Some(index) = self.groups.index(cgroup_id) {
             self.groups.read_limit(index);
         }
     }
 
-    /// Samples a group as of now, for instance the pods' root: everything below it is read first where
-    /// that is little, else what moved, as [`Self::sample_node`] does with a node that is a group. `None`
-    /// if it is not in the tree or gone.
+    /// Samples a cgroup now, for instance the pods' root. Everything below it is read first where that is
+    /// little, else what moved, as [`Self::sample_node`] does for a node that is a cgroup. Returns `None` if it
+    /// is not in the tree or was removed.
     pub fn sample_group(&mut self, cgroup_id: u64, charged: &[u64]) -> Option<GroupSample> {
         let index = self.groups.index(cgroup_id)?;
         if self.groups.has_few_below(index) {
@@ -198,19 +195,19 @@ impl Sampler {
             self.groups.read_level(index);
         }
         let memory = &self.groups.memory[index];
-        (!memory.gone).then(|| memory.sample())
+        (!memory.unavailable).then(|| memory.sample())
     }
 
-    /// Samples every pod in full: the usages of all groups, the memory.stat of those in which something
-    /// moved and of those above them, and that and the limits of one in `turns` of the others.
+    /// Samples every pod in full: the usages of all cgroups, the memory.stat of those in which something moved
+    /// and of those above them, and memory.stat and the limits of one in `turns` of the others.
     pub fn sample_all(&mut self, turns: usize, tasks: Tasks) -> &[PodSample] {
         self.groups.read_in_turn(turns);
         self.collect_pods(tasks)
     }
 
-    /// Samples every pod for a decision: usages as far down as something moved, and the memory.stat of
-    /// pods with all groups in them that can have changed since `since_ns`, when the look began: of those
-    /// that use most, up to `most` files.
+    /// Samples every pod for a decision. Reads usages as far down as something moved, then the memory.stat of
+    /// pods, with all cgroups in them, that can have changed and were not read since `since_ns`, when the
+    /// sample began. Pods that use most memory are read first, up to `most` files.
     pub fn sample_changed(&mut self, most: usize, since_ns: u64, tasks: Tasks) -> &[PodSample] {
         if self.groups.swept_ns < since_ns {
             self.groups.sweep_moved(&[]);
@@ -219,7 +216,8 @@ impl Sampler {
         self.collect_pods(tasks)
     }
 
-    /// The samples are in the order of [`Self::pods`]; those of containers are had by [`Self::group`].
+    /// Returns the samples in the order of [`Self::pods`]. Those of containers are available from
+    /// [`Self::group`].
     fn collect_pods(&mut self, tasks: Tasks) -> &[PodSample] {
         self.pod_samples.clear();
         for (pod, (cgroup_id, file)) in self.pods.pods.iter().zip(&self.tasks) {
@@ -239,8 +237,8 @@ impl Sampler {
         &self.pod_samples
     }
 
-    /// Reads the memory of a pod now, that of groups below it first (of many, those in which something
-    /// moved), unless it was read since `since_ns`. Whether it was read.
+    /// Reads the memory of a pod now, that of cgroups below it first (of many, those in which something moved),
+    /// unless it was read since `since_ns`. Returns whether it was read.
     pub fn read_again(&mut self, cgroup_id: u64, since_ns: u64) -> bool {
         let Some(index) = self.groups.index(cgroup_id) else { return false };
         if !self.groups.read_again(index, since_ns) {
@@ -252,17 +250,17 @@ impl Sampler {
         true
     }
 
-    /// What [`Self::sample_all`] or [`Self::sample_changed`] found last.
+    /// Returns the samples of the last [`Self::sample_all`] or [`Self::sample_changed`].
     pub fn last_pods(&self) -> &[PodSample] {
         &self.pod_samples
     }
 
-    /// The last figures of a group.
+    /// Returns the last values of a cgroup.
     pub fn group(&self, cgroup_id: u64) -> Option<GroupSample> {
         Some(self.groups.memory[self.groups.index(cgroup_id)?].sample())
     }
 
-    /// Tasks of a node that is a group: `pids.current`, and `pids.max`.
+    /// Reads the tasks of a node that is a cgroup: `pids.current`, and `pids.max`.
     pub fn read_tasks(&self) -> (Reading<u64>, Reading<Limit>) {
         let [_, max] = &self.node_tasks;
         let mut buffer = [0; 32];
@@ -270,15 +268,15 @@ impl Sampler {
         (self.read_task_count(), max.into())
     }
 
-    /// The first of them alone.
+    /// Reads `pids.current` of the node only.
     pub fn read_task_count(&self) -> Reading<u64> {
         let [current, _] = &self.node_tasks;
         let mut buffer = [0; 32];
-        let read = |file: &KeptFile| parse_usage(file.read(&mut buffer)?);
+        let read = |file: &OpenFile| parse_usage(file.read(&mut buffer)?);
         current.as_ref().map_err(|why| *why).and_then(read).into()
     }
 
-    /// Where the node's figures come from: memory and tasks.
+    /// Returns the backends of the node's values: memory and tasks.
     pub fn info(&self) -> [BackendInfo; 2] {
         if self.root.whole_machine {
             let memory = "the values that the kubelet reads, never stale";

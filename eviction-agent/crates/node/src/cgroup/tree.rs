@@ -1,4 +1,4 @@
-//! The groups of one hierarchy below a folder.
+//! The cgroups of one hierarchy below a folder.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-/// More groups than this are not looked at: a tenant that may make groups of its own must not
-/// be able to exhaust the agent's memory.
+/// The most cgroups that are read: a tenant that may create cgroups must not be able to exhaust the agent's
+/// memory.
 pub const MAX_GROUPS: usize = 1 << 17;
 
-/// A group and its place in the tree.
+/// A cgroup and its position in the tree.
 #[derive(Clone, Debug)]
 pub struct Group {
     /// The cgroup id: the inode number of the directory.
@@ -24,14 +24,14 @@ pub struct Group {
     pub name: Box<OsStr>,
     /// Levels below the root of the tree.
     pub depth: usize,
-    /// One past the index of the last group below this one: the groups of a subtree are
-    /// neighbours, each parent before its children.
+    /// One past the index of the last cgroup below this one: the cgroups of a subtree are neighbours, each
+    /// parent before its children.
     pub end: usize,
-    /// Number of directories in this one, where the file system says.
+    /// Number of directories in this one, if the file system shows it.
     subfolders: Option<u64>,
 }
 
-/// All groups below a folder, in depth-first order, siblings by name.
+/// All cgroups below a folder, in depth-first order, siblings by name.
 #[derive(Clone, Debug)]
 pub struct Tree {
     root: PathBuf,
@@ -39,7 +39,7 @@ pub struct Tree {
     skipped: usize,
 }
 
-/// Why there is no tree.
+/// An error that prevented reading the tree.
 #[derive(Debug, Error)]
 #[error("cannot read control group {}", path.display())]
 pub struct ScanError {
@@ -50,7 +50,7 @@ pub struct ScanError {
     pub source: io::Error,
 }
 
-/// A directory that was looked at.
+/// A directory that was read.
 #[derive(Clone, Copy)]
 struct ScannedDir {
     id: u64,
@@ -63,14 +63,14 @@ impl ScannedDir {
         if !found.is_dir() {
             return Err(io::ErrorKind::NotADirectory.into());
         }
-        // A directory has a link for itself, one from its parent, and one from each child,
-        // except on file systems that do not count and say 1.
+        // A directory has a link for itself, one from its parent, and one from each child. File systems that do
+        // not count links show 1.
         Ok(Self { id: found.ino(), subfolders: found.nlink().checked_sub(2) })
     }
 }
 
 impl Tree {
-    /// One branch below `root`, whose id is given: each of the groups is inside the one before it.
+    /// Creates a tree of one branch below `root`, which has this id: each cgroup is inside the one before it.
     pub fn branch<'a>(root: &Path, id: u64, groups: impl IntoIterator<Item = (u64, &'a OsStr)>) -> Self {
         let all = std::iter::once((id, OsStr::new(""))).chain(groups);
         let group = |(index, (id, name)): (usize, (u64, &OsStr))| Group {
@@ -89,15 +89,15 @@ impl Tree {
 
     /// Reads the tree below `root`.
     ///
-    /// With a `previous` tree only directories whose number of children changed, or one of
-    /// whose children is gone, are listed again; for the others one `stat` each is enough.
-    /// Groups that vanish meanwhile are left out; those that cannot be read are counted.
+    /// With a `previous` tree only directories are listed again whose number of children changed, or that lost
+    /// one of their children; for the others one `stat` each is enough. Cgroups that are removed meanwhile are
+    /// left out; those that cannot be read are counted.
     pub fn scan(root: &Path, previous: Option<&Self>) -> Result<Self, ScanError> {
         Self::scan_at_most(root, previous, MAX_GROUPS)
     }
 
-    /// The same with no more than `most` groups. How many those are that are left out is not known,
-    /// since nobody looks below them; at least as many are counted as were come by.
+    /// Reads the tree with at most `most` cgroups. The number of those left out is not known, since nothing
+    /// below them is read; the count is a lower bound.
     pub fn scan_at_most(root: &Path, previous: Option<&Self>, most: usize) -> Result<Self, ScanError> {
         let fail = |source| ScanError { path: root.to_owned(), source };
         let known: HashMap<u64, usize> = previous
@@ -106,40 +106,40 @@ impl Tree {
         let mut tree = Self { root: root.to_owned(), groups: Vec::with_capacity(known.len()), skipped: 0 };
         let mut pending = vec![(None, OsString::new(), ScannedDir::at(root).map_err(fail)?)];
         let mut path = PathBuf::new();
-        while let Some((parent, name, seen)) = pending.pop() {
+        while let Some((parent, name, dir)) = pending.pop() {
             if tree.groups.len() >= most {
                 tree.skipped += 1 + pending.len();
                 break;
             }
             let index = tree.groups.len();
             tree.groups.push(Group {
-                id: seen.id,
+                id: dir.id,
                 parent,
                 name: name.into(),
                 depth: parent.map_or(0, |parent: usize| tree.groups[parent].depth + 1),
                 end: index + 1,
-                subfolders: seen.subfolders,
+                subfolders: dir.subfolders,
             });
-            if seen.subfolders == Some(0) {
+            if dir.subfolders == Some(0) {
                 continue;
             }
             tree.write_path(index, &mut path);
-            let before = previous.zip(known.get(&seen.id).copied());
-            let children = match before.and_then(|(tree, at)| tree.same_children(at, seen, &mut path)) {
+            let before = previous.zip(known.get(&dir.id).copied());
+            let children = match before.and_then(|(tree, at)| tree.unchanged_children(at, dir, &mut path)) {
                 Some(children) => children,
-                None => match list(&mut path) {
+                None => match list_directories(&mut path) {
                     Ok((children, skipped)) => {
                         tree.skipped += skipped;
                         children
                     }
                     Err(error) if parent.is_none() => return Err(fail(error)),
                     Err(error) => {
-                        tree.skipped += usize::from(!is_gone(&error));
+                        tree.skipped += usize::from(!is_removed(&error));
                         continue;
                     }
                 },
             };
-            pending.extend(children.into_iter().rev().map(|(name, seen)| (Some(index), name, seen)));
+            pending.extend(children.into_iter().rev().map(|(name, dir)| (Some(index), name, dir)));
         }
         for index in (1..tree.groups.len()).rev() {
             if let Some(parent) = tree.groups[index].parent {
@@ -149,22 +149,22 @@ impl Tree {
         Ok(tree)
     }
 
-    /// The folder that the tree is of.
+    /// Returns the folder of the tree's root.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// All groups; index 0 is the root.
+    /// Returns all cgroups; index 0 is the root.
     pub fn groups(&self) -> &[Group] {
         &self.groups
     }
 
-    /// Groups that exist but could not be read, or were too many.
+    /// Returns the number of cgroups that exist but could not be read, or were too many.
     pub fn skipped(&self) -> usize {
         self.skipped
     }
 
-    /// The indices of the direct children of a group.
+    /// Returns the indices of the direct children of a cgroup.
     pub fn children(&self, index: usize) -> impl Iterator<Item = usize> {
         let end = self.groups.get(index).map_or(0, |group| group.end);
         let mut next = index + 1;
@@ -176,12 +176,12 @@ impl Tree {
         })
     }
 
-    /// Whether a group has no groups below it.
+    /// Returns whether a cgroup has no cgroups below it.
     pub fn is_leaf(&self, index: usize) -> bool {
         self.groups.get(index).is_some_and(|group| group.end == index + 1)
     }
 
-    /// The path of a group from the root of the tree.
+    /// Returns the path of a cgroup from the root of the tree.
     pub fn relative_path(&self, index: usize) -> PathBuf {
         let mut names: Vec<&OsStr> = Vec::new();
         let mut at = Some(index);
@@ -192,12 +192,12 @@ impl Tree {
         names.iter().rev().filter(|name| !name.is_empty()).collect()
     }
 
-    /// Writes the full path of a group into `path`, keeping its memory.
+    /// Writes the full path of a cgroup into `path`, and reuses its allocation.
     pub fn write_path(&self, index: usize, path: &mut PathBuf) {
         path.clear();
         path.push(&self.root);
         let depth = self.groups.get(index).map_or(0, |group| group.depth);
-        // From the top, without recursion or a list: a tenant may nest as deep as it likes.
+        // From the top, without recursion or a list, since a tenant may nest cgroups to any depth.
         for level in 1..=depth {
             let mut at = index;
             while self.groups[at].depth > level {
@@ -207,8 +207,8 @@ impl Tree {
         }
     }
 
-    /// The children of `index` as they were, if they are all still what they were.
-    fn same_children(
+    /// Returns the previous children of `index`, if none of them has changed.
+    fn unchanged_children(
         &self,
         index: usize,
         now: ScannedDir,
@@ -221,19 +221,19 @@ impl Tree {
         let mut children = Vec::new();
         for child in self.children(index) {
             path.push(self.groups[child].name.as_ref());
-            let seen = ScannedDir::at(path);
+            let dir = ScannedDir::at(path);
             path.pop();
             children.push((
                 self.groups[child].name.to_os_string(),
-                seen.ok().filter(|seen| seen.id == self.groups[child].id)?,
+                dir.ok().filter(|dir| dir.id == self.groups[child].id)?,
             ));
         }
         (Some(children.len() as u64) == now.subfolders).then_some(children)
     }
 }
 
-/// The directories in `path`, sorted, and the number of those that cannot be looked at.
-fn list(path: &mut PathBuf) -> io::Result<(Vec<(OsString, ScannedDir)>, usize)> {
+/// Returns the directories in `path`, sorted, and the number of those that cannot be read.
+fn list_directories(path: &mut PathBuf) -> io::Result<(Vec<(OsString, ScannedDir)>, usize)> {
     let mut children = Vec::new();
     let mut skipped = 0;
     for entry in std::fs::read_dir(&*path)? {
@@ -244,8 +244,8 @@ fn list(path: &mut PathBuf) -> io::Result<(Vec<(OsString, ScannedDir)>, usize)> 
         let name = entry.file_name();
         path.push(&name);
         match ScannedDir::at(path) {
-            Ok(seen) => children.push((name, seen)),
-            Err(error) => skipped += usize::from(!is_gone(&error)),
+            Ok(dir) => children.push((name, dir)),
+            Err(error) => skipped += usize::from(!is_removed(&error)),
         }
         path.pop();
     }
@@ -253,8 +253,8 @@ fn list(path: &mut PathBuf) -> io::Result<(Vec<(OsString, ScannedDir)>, usize)> 
     Ok((children, skipped))
 }
 
-/// Whether the group was removed while it was being read.
-fn is_gone(error: &io::Error) -> bool {
+/// Returns whether the cgroup was removed while it was being read.
+fn is_removed(error: &io::Error) -> bool {
     const ENODEV: i32 = 19;
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(ENODEV)
 }

@@ -1,18 +1,19 @@
-//! What btrfs has promised to writers and statfs does not show until the next commit, up to 30 seconds later.
+//! Bytes that btrfs has reserved for writers. statfs does not show them until the next commit, up to 30 seconds
+//! later.
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
 
 use eviction_core::reading::UnknownReason;
 
-use crate::file::{KeptFile, read_once, unreadable};
+use crate::file::{OpenFile, read_once, unreadable};
 use crate::kv_file::parse_number_line;
 
 const LIMIT: usize = 256;
 
-/// `bytes_may_use` of the data and of the metadata of a btrfs.
+/// The `bytes_may_use` of the data and of the metadata of a btrfs.
 #[derive(Debug)]
-pub(super) struct BytesMayUse([KeptFile; 2]);
+pub(super) struct BytesMayUse([OpenFile; 2]);
 
 impl BytesMayUse {
     /// Finds the file system among those in `/sys/fs/btrfs` by one of its devices, for instance `/dev/sda1`.
@@ -22,28 +23,28 @@ impl BytesMayUse {
     pub(super) fn open(sys: &Path, source: &Path) -> Result<Self, UnknownReason> {
         let found = entries(&sys.join("fs/btrfs"))?.find(|file_system| has_device(file_system, source));
         let allocation = found.ok_or(UnknownReason::Absent)?.join("allocation");
-        let open = |part| KeptFile::open(&allocation.join(part).join("bytes_may_use")).map_err(unreadable);
+        let open = |part| OpenFile::open(&allocation.join(part).join("bytes_may_use")).map_err(unreadable);
         Ok(Self([open("data")?, open("metadata")?]))
     }
 
-    /// In bytes.
+    /// Reads the sum of both, in bytes.
     pub(super) fn read(&self) -> Result<u64, UnknownReason> {
         let [data, metadata] = &self.0;
         Ok(read_number(data)?.saturating_add(read_number(metadata)?))
     }
 }
 
-/// Whether a device of the file system has this name, or is a device mapper's of this name.
+/// Returns whether a device of the file system has this name, or is a device mapper device of this name.
 fn has_device(file_system: &Path, source: &Path) -> bool {
     let Some(name) = source.file_name() else { return false };
-    let is_it = |device: PathBuf| {
+    let matches_source = |device: PathBuf| {
         let mapped = read_once(&device.join("dm/name"), LIMIT).unwrap_or_default();
         device.file_name() == Some(name) || mapped.trim_ascii_end() == name.as_encoded_bytes()
     };
-    entries(&file_system.join("devices")).is_ok_and(|mut devices| devices.any(is_it))
+    entries(&file_system.join("devices")).is_ok_and(|mut devices| devices.any(matches_source))
 }
 
-fn read_number(file: &KeptFile) -> Result<u64, UnknownReason> {
+fn read_number(file: &OpenFile) -> Result<u64, UnknownReason> {
     parse_number_line(file.read(&mut [0; LIMIT])?)
 }
 
@@ -71,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn both_parts_are_summed_up_for_any_device_of_the_file_system() {
+    fn data_and_metadata_are_summed_for_any_device_of_the_file_system() {
         let sys = sys(&["sda1", "dm-3"], "20971520\n");
         let mapped = sys.path().join("fs/btrfs/ef6dc219/devices/dm-3/dm/name");
         std::fs::write(mapped, "vg-kubelet\n").unwrap();
@@ -82,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_system_that_sysfs_does_not_show_and_nonsense_are_errors() {
+    fn missing_file_system_and_invalid_number_are_errors() {
         let sys = sys(&["sda1"], "-5\n");
         let open = |source: &str| BytesMayUse::open(sys.path(), Path::new(source));
         assert_eq!(open("/dev/sda2").unwrap_err(), UnknownReason::Absent);

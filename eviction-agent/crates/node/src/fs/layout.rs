@@ -1,4 +1,4 @@
-//! Where nodefs and imagefs are, and whether they are one.
+//! Finds nodefs and imagefs, and whether they are one file system.
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use super::pod_storage::StoragePaths;
 use super::statistics::FileSystem;
 use crate::backend::BackendInfo;
 use crate::cgroup::hierarchy::Host;
-use crate::file::InWords;
+use crate::file::ReasonText;
 
 /// Where the kubelet keeps its files by default.
 const KUBELET_ROOT: &str = "/var/lib/kubelet";
@@ -25,10 +25,10 @@ const POD_LOGS: &str = "/var/log/pods";
 /// Where container runtimes keep images and writable layers by default: containerd, CRI-O.
 const RUNTIME_ROOTS: [&str; 2] = ["/var/lib/containerd", "/var/lib/containers/storage"];
 
-/// How long file systems may take to answer at the start.
+/// How long file systems may take to respond at the start.
 const DEADLINE: Duration = Duration::from_secs(2);
 
-/// The paths of a node's disks, as far as they are given.
+/// The configured paths of a node's disks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FsPaths {
     /// A path on nodefs.
@@ -42,15 +42,15 @@ pub struct FsPaths {
 }
 
 impl FsPaths {
-    /// Where the storage of pods is: as given, else where it usually is on a node.
+    /// Returns the paths of pod storage: the configured ones, else the usual ones of a node.
     pub fn storage(&self, host: &Host, whole_machine: bool) -> StoragePaths {
-        let usual = |path: &str| {
+        let default_path = |path: &str| {
             let path = host.root.join(path.trim_start_matches('/'));
             (whole_machine && path.is_dir()).then_some(path)
         };
         StoragePaths {
-            kubelet_root: self.kubelet_root.clone().or_else(|| usual(KUBELET_ROOT)),
-            pod_logs: self.pod_logs.clone().or_else(|| usual(POD_LOGS)),
+            kubelet_root: self.kubelet_root.clone().or_else(|| default_path(KUBELET_ROOT)),
+            pod_logs: self.pod_logs.clone().or_else(|| default_path(POD_LOGS)),
         }
     }
 }
@@ -70,7 +70,7 @@ enum Image {
     NotFound(NotFound),
 }
 
-/// Why a file system is not known.
+/// Why a file system was not found.
 #[derive(Clone, Debug)]
 struct NotFound {
     why: UnknownReason,
@@ -78,15 +78,15 @@ struct NotFound {
 }
 
 impl NotFound {
-    /// Nothing was named and nothing is there: this is no node.
+    /// Returns the reason for a file system that is neither configured nor found.
     fn absent(text: &str) -> Self {
         Self { why: UnknownReason::Absent, text: text.to_owned() }
     }
 }
 
 impl NodeFileSystems {
-    /// Finds the file systems of a node that may be a part of the machine: what is not given is that of the machine.
-    /// One that does not answer within two seconds makes all of them unknown.
+    /// Finds the file systems of a node that may be a part of the machine. A file system that is not configured
+    /// is that of the machine. If one does not respond within two seconds, all of them are unknown.
     pub fn find(host: &Host, paths: &FsPaths, whole_machine: bool) -> Self {
         let FsPaths { node_fs, image_fs: _, kubelet_root, pod_logs: _ } = paths;
         if !whole_machine && node_fs.is_none() && kubelet_root.is_none() {
@@ -96,7 +96,7 @@ impl NodeFileSystems {
         let finder = Finder { host: host.clone(), paths };
         let (sender, receiver) = mpsc::channel();
         let work = move || drop(sender.send(finder.find()));
-        // Opening a path may hang as well as statfs does.
+        // Opening a path may hang, as statfs may.
         let thread = std::thread::Builder::new().name("find-fs".to_owned()).spawn(work);
         let found = thread.ok().and_then(|_| receiver.recv_timeout(DEADLINE).ok());
         found.unwrap_or_else(|| {
@@ -109,17 +109,18 @@ impl NodeFileSystems {
         Self { node: Err(why.clone()), image: Image::NotFound(why.clone()) }
     }
 
-    /// None at all: disks are not watched.
+    /// Returns no file systems: disks are not watched.
     pub fn none() -> Self {
         Self::unknown(&NotFound::absent("disks are not watched"))
     }
 
-    /// The answer to the kubelet's question. Writable layers lie with the images: containerd has no other layout.
+    /// Returns the layout as the kubelet defines it. Writable layers are with the images: containerd has no
+    /// other layout.
     pub fn layout(&self) -> DiskLayout {
         DiskLayout { dedicated_image_fs: matches!(self.image, Image::Dedicated(_)), split_image_fs: false }
     }
 
-    /// Nodefs and imagefs as they are now.
+    /// Reads the stats of nodefs and imagefs.
     pub fn read(&self) -> [Reading<FsStats>; 2] {
         let node = match &self.node {
             Ok(file_system) => file_system.read(),
@@ -128,12 +129,12 @@ impl NodeFileSystems {
         match &self.image {
             Image::Shared => [node, node],
             Image::Dedicated(file_system) => [node, file_system.read()],
-            // Without imagefs the layout is not known, and so not what is to be reclaimed or counted either.
+            // Without imagefs the layout is unknown, and so is what can be reclaimed and what counts.
             Image::NotFound(NotFound { why, text: _ }) => [node, Reading::Unknown(*why)],
         }
     }
 
-    /// The type and `st_dev` of each whose kernel can tell what is taken of it.
+    /// Returns the type and `st_dev` of each file system whose allocations BPF programs can see.
     pub fn devices(&self) -> [Option<(&str, u64)>; 2] {
         let node = self.node.as_ref().ok().and_then(FileSystem::hooked_device);
         match &self.image {
@@ -143,12 +144,12 @@ impl NodeFileSystems {
         }
     }
 
-    /// The types of these.
+    /// Returns the types of these file systems.
     pub fn hooked_types(&self) -> Vec<String> {
         self.devices().into_iter().flatten().map(|(fs_type, _)| fs_type.to_owned()).collect()
     }
 
-    /// How each is read, for logs, metrics and `check`.
+    /// Returns how each file system is read, for logs, metrics and `check`.
     pub fn info(&self) -> [BackendInfo; 2] {
         let info = |source, found: Result<&FileSystem, &NotFound>| match found {
             Ok(file_system) => BackendInfo::plain(source, "statfs", file_system.description()),
@@ -164,7 +165,7 @@ impl NodeFileSystems {
     }
 }
 
-/// Looks for the file systems.
+/// Finds the file systems.
 struct Finder {
     host: Host,
     paths: FsPaths,
@@ -187,20 +188,21 @@ impl Finder {
         self.host.root.join(path.trim_start_matches('/'))
     }
 
-    fn open(&self, path: &Path, elsewhere: &[&Path]) -> Result<FileSystem, NotFound> {
-        FileSystem::open(path, elsewhere, &self.host)
-            .map_err(|why| NotFound { why, text: format!("{}: {}", path.display(), InWords(why)) })
+    fn open(&self, path: &Path, other_paths: &[&Path]) -> Result<FileSystem, NotFound> {
+        FileSystem::open(path, other_paths, &self.host)
+            .map_err(|why| NotFound { why, text: format!("{}: {}", path.display(), ReasonText(why)) })
     }
 
-    /// By what was given, else by the file that the kubelet mounts into each pod, else by its root directory.
+    /// Opens nodefs by the configured path, else by the file that the kubelet mounts into each pod, else by the
+    /// kubelet's root directory.
     fn node_fs(&self) -> Result<FileSystem, NotFound> {
         let FsPaths { node_fs, image_fs: _, kubelet_root, pod_logs: _ } = &self.paths;
         if let Some(path) = node_fs.as_ref().or(kubelet_root.as_ref()) {
             return self.open(path, &[]);
         }
         if self.is_pod() {
-            let elsewhere = [self.at("/dev/termination-log"), self.at("/etc/hostname")];
-            return self.open(&self.at("/etc/hosts"), &elsewhere.each_ref().map(PathBuf::as_path));
+            let other_paths = [self.at("/dev/termination-log"), self.at("/etc/hostname")];
+            return self.open(&self.at("/etc/hosts"), &other_paths.each_ref().map(PathBuf::as_path));
         }
         let root = self.at(KUBELET_ROOT);
         match root.is_dir() {
@@ -211,7 +213,7 @@ impl Finder {
         }
     }
 
-    /// None where it is nodefs, for all that is known.
+    /// Opens imagefs; `None` if it is nodefs as far as is known.
     fn image_fs(&self, node: &Result<FileSystem, NotFound>) -> Result<Option<FileSystem>, NotFound> {
         if let Some(path) = &self.paths.image_fs {
             return self.open(path, &[]).map(Some);
@@ -226,14 +228,14 @@ impl Finder {
         root.map(|root| self.open(&root, &[])).transpose()
     }
 
-    /// Whether `/etc/hosts` is what a kubelet mounts there: `pods/UID/etc-hosts` of its root directory.
+    /// Returns whether `/etc/hosts` is what a kubelet mounts there: `pods/UID/etc-hosts` of its root directory.
     fn is_pod(&self) -> bool {
         let hosts = self.at("/etc/hosts");
         self.open(&hosts, &[]).is_ok_and(|found| is_etc_hosts_of_pod(found.mount(), &hosts))
     }
 
-    /// The file system below the overlay that is the `/` of a pod. containerd keeps `/etc/hostname` beside it, so
-    /// that tells the device; CRI-O keeps it in memory, so the size must tell whether it is nodefs.
+    /// Finds the file system below the overlay that is the `/` of a pod. containerd keeps `/etc/hostname` on
+    /// the same device; CRI-O keeps it in memory, so the size shows whether it is nodefs.
     fn image_fs_of_pod(&self, node: Option<&FileSystem>) -> Result<Option<FileSystem>, NotFound> {
         let layers = self.open(&self.host.root, &[])?;
         if layers.mount().fs_type != "overlay" {
@@ -262,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn no_node_has_no_file_systems() {
+    fn no_file_system_is_found_without_kubelet_directories() {
         let root = tempfile::tempdir().unwrap();
         let found = NodeFileSystems::find(&host(root.path()), &FsPaths::default(), true);
         assert_eq!(found.read(), [Reading::Unknown(UnknownReason::Absent); 2]);
@@ -278,21 +280,22 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_is_taken_and_is_shared_where_it_is_one_device() {
+    fn configured_paths_are_used_and_one_device_counts_as_shared() {
         let root = tempfile::tempdir().unwrap();
-        let given = |image: &str| FsPaths {
+        let configured = |image: &str| FsPaths {
             node_fs: Some(root.path().into()),
             image_fs: Some(image.into()),
             ..FsPaths::default()
         };
-        let shared = NodeFileSystems::find(&host(root.path()), &given(root.path().to_str().unwrap()), true);
+        let shared =
+            NodeFileSystems::find(&host(root.path()), &configured(root.path().to_str().unwrap()), true);
         assert_eq!(shared.layout(), DiskLayout::default());
         let [node, image] = shared.read();
         assert!(node.known().is_some() && node == image);
-        let missing = NodeFileSystems::find(&host(root.path()), &given("/nonexistent/images"), true);
+        let missing = NodeFileSystems::find(&host(root.path()), &configured("/nonexistent/images"), true);
         assert_eq!(missing.read()[1], Reading::Unknown(UnknownReason::Unreadable(2)));
         assert!(missing.read()[0].known().is_some());
-        let proc = NodeFileSystems::find(&host(root.path()), &given("/proc"), true);
+        let proc = NodeFileSystems::find(&host(root.path()), &configured("/proc"), true);
         assert!(proc.layout().dedicated_image_fs);
         assert_eq!(proc.read()[1], Reading::Unknown(UnknownReason::Implausible));
     }
@@ -307,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn etc_hosts_of_a_pod_is_told_from_others() {
+    fn etc_hosts_of_a_pod_is_recognized() {
         let hosts = Path::new("/etc/hosts");
         let of = |root: &str, mount_point: &str| {
             let mount = MountInfo {

@@ -1,7 +1,7 @@
 //! The node's file systems: where they are, what is available on them, and what pods use of them.
 //!
-//! The signals need no privilege: `/etc/hosts` of any pod lies on nodefs, and its `/` on the file system of the
-//! writable layers. The usage of pods needs the right to read the kubelet's root directory.
+//! The signals need no privilege: `/etc/hosts` of any pod is on nodefs, and its `/` on the file system of the
+//! writable layers. The usage of pods needs permission to read the kubelet's root directory.
 
 mod btrfs;
 mod disk_usage;

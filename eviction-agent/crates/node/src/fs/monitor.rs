@@ -1,4 +1,4 @@
-//! The node's file systems at each sample, and how soon a threshold of theirs can be reached.
+//! Reads the node's file systems at each sample, and computes how soon one of their thresholds can be reached.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
@@ -15,18 +15,18 @@ use crate::backend::BackendInfo;
 use crate::clock::Instant;
 use crate::notify::sample_interval::{FLOOR, FULL_CALM, FULL_NEAR, FillRate};
 
-/// The least rate of writing that is reckoned with, in bytes per second: page cache takes 11.5 GB/s from one writer.
+/// The lowest rate of writing that is assumed, in bytes per second: page cache takes 11.5 GB/s from one writer.
 const BYTES_PER_SECOND: u64 = 12_000_000_000;
 
-/// The same of inodes, for each CPU: 45,000 creates a second were seen.
+/// The lowest rate of inode creation that is assumed for each CPU, in inodes per second: 45,000 were measured.
 const INODES_PER_SECOND: u64 = 100_000;
 
-/// The signals with thresholds of their own. Those of containerfs follow nodefs or imagefs, on whose file system
-/// it is.
+/// The signals with thresholds of their own. Those of containerfs follow nodefs or imagefs, whichever has its
+/// file system.
 const SIGNALS: [Signal; 4] =
     [Signal::NodeFsAvailable, Signal::NodeFsInodesFree, Signal::ImageFsAvailable, Signal::ImageFsInodesFree];
 
-/// Reads nodefs and imagefs, and follows how far their thresholds are.
+/// Reads nodefs and imagefs, and tracks the headroom to their thresholds.
 #[derive(Debug)]
 pub struct DiskMonitor {
     file_systems: NodeFileSystems,
@@ -34,37 +34,37 @@ pub struct DiskMonitor {
     headroom: [Headroom; SIGNALS.len()],
 }
 
-/// How far the thresholds of a signal are.
+/// The headroom to the thresholds of a signal.
 #[derive(Debug)]
 struct Headroom {
-    /// The capacity that the levels are for.
+    /// The capacity that the levels were computed for.
     capacity: u64,
     levels: ThresholdLevels,
     rate: FillRate,
-    /// To the nearest threshold that is not met, in bytes or inodes.
+    /// The headroom to the nearest threshold that is not met, in bytes or inodes.
     distance: Option<u64>,
     may_be_met: bool,
-    /// What was used by the last sample.
+    /// The used amount at the last sample.
     used: Option<u64>,
-    /// By how much that grew from sample to sample, all in all: what is freed does not count.
+    /// The total growth from sample to sample; decreases are not subtracted.
     grown: u64,
 }
 
-/// What may be taken of a file system until a threshold on it may be met.
+/// How much of a file system can be used until one of its thresholds may be met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceHeadroom {
     /// `st_dev` of the file system.
     pub device: u64,
-    /// Bytes that it has.
+    /// The capacity in bytes.
     pub capacity: u64,
-    /// Bytes; `None` if no threshold is ahead.
+    /// Headroom in bytes; `None` if there is no threshold ahead.
     pub bytes: Option<u64>,
-    /// Inodes, the same.
+    /// Headroom in inodes, as for bytes.
     pub inodes: Option<u64>,
 }
 
 impl DiskMonitor {
-    /// On a machine with so many CPUs, without thresholds yet.
+    /// Creates a monitor for a machine with `cpus` CPUs, without thresholds.
     pub fn new(file_systems: NodeFileSystems, cpus: usize) -> Self {
         let cpus = u64::try_from(cpus).unwrap_or(u64::MAX);
         let headroom = SIGNALS.map(|signal| Headroom {
@@ -85,7 +85,7 @@ impl DiskMonitor {
     }
 
     /// Follows the thresholds of a policy.
-    pub fn follow(&mut self, policy: &Policy) {
+    pub fn apply_policy(&mut self, policy: &Policy) {
         let of_disks = |threshold: &&Threshold| SIGNALS.contains(&threshold.signal);
         self.thresholds = policy.thresholds.iter().filter(of_disks).cloned().collect();
         for headroom in &mut self.headroom {
@@ -93,12 +93,12 @@ impl DiskMonitor {
         }
     }
 
-    /// How nodefs and imagefs are read.
+    /// Returns how nodefs and imagefs are read.
     pub fn info(&self) -> [BackendInfo; 2] {
         self.file_systems.info()
     }
 
-    /// The answer to the kubelet's question of the layout.
+    /// Returns the disk layout as the kubelet defines it.
     pub fn layout(&self) -> DiskLayout {
         self.file_systems.layout()
     }
@@ -116,7 +116,7 @@ impl DiskMonitor {
         }
     }
 
-    /// Whether a threshold is met at this moment, by a reading that is no sample.
+    /// Returns whether a threshold is met now, by a reading that is not a sample.
     pub fn is_met_now(&self) -> bool {
         let stats = self.file_systems.read();
         SIGNALS.into_iter().zip(&self.headroom).any(|(signal, headroom)| {
@@ -125,57 +125,60 @@ impl DiskMonitor {
         })
     }
 
-    /// Whether a threshold may be met or held by its minimum reclaim.
+    /// Returns whether a threshold may be met, or held by its minimum reclaim.
     pub fn may_be_met(&self) -> bool {
         self.headroom.iter().any(|it| it.may_be_met)
     }
 
-    /// Until the next sample: no threshold can be reached before. `None` if there is nothing to watch.
+    /// Returns the time until the next sample: no threshold can be reached before. `None` if there is nothing
+    /// to watch.
     pub fn due(&self) -> Option<Duration> {
         let times = self.headroom.iter().filter_map(|it| Some(it.rate.time_to_fill(it.distance?)));
         let due = times.min().map(|time| time.clamp(FLOOR, FULL_CALM));
         if self.may_be_met() { Some(due.map_or(FULL_NEAR, |due| due.min(FULL_NEAR))) } else { due }
     }
 
-    /// How much of a signal is left until its nearest threshold that is not met, in bytes or inodes.
+    /// Returns the headroom of a signal to its nearest threshold that is not met, in bytes or inodes.
     pub fn headroom(&self, signal: Signal) -> Option<u64> {
-        let place = SIGNALS.iter().position(|it| *it == signal)?;
-        self.headroom.get(place)?.distance
+        let index = SIGNALS.iter().position(|it| *it == signal)?;
+        self.headroom.get(index)?.distance
     }
 
-    /// Whether a threshold on inodes may be reached within this time, at the greatest rate that was seen lately.
+    /// Returns whether a threshold on inodes may be reached within this time, at the greatest rate observed
+    /// lately.
     pub fn inodes_fill_within(&self, time: Duration) -> bool {
         let [_, node, _, image] = &self.headroom;
-        let fills = |it: &Headroom| Some(it.rate.time_at_seen_rate(it.distance?)? <= time);
+        let fills = |it: &Headroom| Some(it.rate.time_at_observed_rate(it.distance?)? <= time);
         [node, image].into_iter().any(|it| fills(it) == Some(true))
     }
 
-    /// Whether thresholds on inodes may be met, and none on bytes.
+    /// Returns whether thresholds on inodes may be met, and none on bytes.
     pub fn are_inodes_alone_short(&self) -> bool {
         let [node, node_inodes, image, image_inodes] = self.headroom.each_ref().map(|it| it.may_be_met);
         (node_inodes || image_inodes) && !node && !image
     }
 
-    /// `st_dev` of nodefs and of imagefs, if both are ext4.
+    /// Returns `st_dev` of nodefs and of imagefs, if both are ext4.
     pub fn ext4_devices(&self) -> Option<[u64; 2]> {
         let [node, image] = self.file_systems.devices().map(ext4);
         Some([node?, image?])
     }
 
-    /// `st_dev` of nodefs if it is ext4.
+    /// Returns `st_dev` of nodefs if it is ext4.
     pub fn ext4_node_fs(&self) -> Option<u64> {
         let [node, _] = self.file_systems.devices();
         ext4(node)
     }
 
-    /// Bytes that are available on nodefs at this moment.
+    /// Reads the bytes that are available on nodefs.
     pub fn node_fs_available(&self) -> Option<u64> {
         let [node, _] = self.file_systems.read();
         node.known()?.available
     }
 
-    /// Whether thresholds are met for nothing but what xfs has allocated beyond the ends of files: none would be met with
-    /// so many bytes more on nodefs and on imagefs. Never with less than 5 % available, where xfs allocates little ahead.
+    /// Returns whether thresholds are met only because xfs has allocated space beyond the ends of files: none
+    /// would be met with these bytes more on nodefs and on imagefs. Always false with less than 5 % available,
+    /// where xfs preallocates little.
     pub fn is_met_by_preallocation(&self, [of_node, of_image]: [u64; 2]) -> bool {
         let is_shared = !self.layout().dedicated_image_fs;
         let bytes = if is_shared { [of_node.saturating_add(of_image); 2] } else { [of_node, of_image] };
@@ -188,14 +191,14 @@ impl DiskMonitor {
         self.may_be_met() && explained && !node_inodes.may_be_met && !image_inodes.may_be_met
     }
 
-    /// Bytes by which the usage of nodefs and imagefs grew since the start. Only the difference of two values says
-    /// something.
+    /// Returns the bytes by which the usage of nodefs and imagefs grew since the start. Only the difference of
+    /// two values is meaningful.
     pub fn grown_bytes(&self) -> u64 {
         let [node, _, image, _] = &self.headroom;
         if self.layout().dedicated_image_fs { node.grown.wrapping_add(image.grown) } else { node.grown }
     }
 
-    /// The headroom of each file system for which there are hooks.
+    /// Returns the headroom of each file system for which there are BPF programs.
     pub fn devices(&self) -> impl Iterator<Item = DeviceHeadroom> {
         let of = |found: Option<(&str, u64)>, bytes: &Headroom, inodes: &Headroom| {
             let (_, device) = found?;
@@ -211,18 +214,18 @@ impl DiskMonitor {
                 let (bytes, inodes) = (nearest(a.bytes, b.bytes), nearest(a.inodes, b.inodes));
                 (Some(DeviceHeadroom { bytes, inodes, ..a }), None)
             }
-            both => both,
+            separate => separate,
         };
         [node, image].into_iter().flatten()
     }
 }
 
-/// `st_dev` of a file system, if it is ext4.
+/// Returns `st_dev` of a file system, if it is ext4.
 fn ext4(found: Option<(&str, u64)>) -> Option<u64> {
     found.filter(|(kind, _)| *kind == "ext4").map(|(_, device)| device)
 }
 
-/// What is available of a signal, and the capacity.
+/// Returns the available amount of a signal, and the capacity.
 fn available_of(signal: Signal, [node, image]: &[Reading<FsStats>; 2]) -> Option<(u64, u64)> {
     let stats = match signal {
         Signal::NodeFsAvailable | Signal::NodeFsInodesFree => node,
@@ -257,7 +260,7 @@ impl Headroom {
         self.may_be_met = self.levels.may_be_met(signed(available));
     }
 
-    /// Whether no threshold would be met with so many bytes more.
+    /// Returns whether no threshold would be met with so many bytes more.
     fn would_not_be_met_with(&self, bytes: u64) -> bool {
         let Some(available) = self.used.map(|used| self.capacity.saturating_sub(used)) else { return false };
         let more = signed(available.saturating_add(bytes));
@@ -278,7 +281,7 @@ mod tests {
 
     fn monitor(thresholds: Vec<Threshold>) -> DiskMonitor {
         let mut monitor = DiskMonitor::new(NodeFileSystems::none(), 2);
-        monitor.follow(&policy(thresholds));
+        monitor.apply_policy(&policy(thresholds));
         monitor
     }
 
@@ -312,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_that_was_seen_counts_double() {
+    fn observed_rate_counts_double() {
         let mut monitor = monitor(vec![hard(Signal::NodeFsAvailable, "10G")]);
         monitor.observe(&[stats(90 * GB, 1), stats(0, 0)], 0);
         monitor.observe(&[stats(70 * GB, 1), stats(0, 0)], GB);
@@ -320,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_no_reason_to_hurry_or_to_evict() {
+    fn unknown_readings_meet_no_threshold_and_make_no_sample_due() {
         let unknown = Reading::Unknown(UnknownReason::Implausible);
         let mut monitor =
             monitor(vec![hard(Signal::NodeFsAvailable, "10G"), hard(Signal::NodeFsInodesFree, "5%")]);
@@ -338,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn thresholds_follow_the_policy_and_a_capacity_that_changes() {
+    fn thresholds_are_recomputed_for_a_new_policy_or_capacity() {
         let mut monitor = monitor(vec![hard(Signal::NodeFsAvailable, "25%")]);
         let of = |capacity| {
             let stats = FsStats { available: Some(60 * GB), capacity: Some(capacity), ..FsStats::default() };
@@ -348,20 +351,20 @@ mod tests {
         assert_eq!(monitor.headroom(Signal::NodeFsAvailable), Some(35 * GB));
         monitor.observe(&of(200 * GB), 0);
         assert_eq!(monitor.headroom(Signal::NodeFsAvailable), Some(10 * GB));
-        monitor.follow(&policy(vec![hard(Signal::NodeFsAvailable, "50%")]));
+        monitor.apply_policy(&policy(vec![hard(Signal::NodeFsAvailable, "50%")]));
         assert!(!monitor.may_be_met());
         monitor.observe(&of(200 * GB), 0);
         assert!(monitor.may_be_met());
     }
 
     #[test]
-    fn one_device_has_the_nearest_headroom_of_its_signals() {
+    fn device_headroom_is_the_nearest_of_its_signals() {
         let root = tempfile::tempdir().unwrap();
         let paths = FsPaths { node_fs: Some(root.path().into()), ..FsPaths::default() };
         let found = NodeFileSystems::find(&Host::default(), &paths, true);
         let [Some((_, device)), _] = found.devices() else { return };
         let mut monitor = DiskMonitor::new(found, 2);
-        monitor.follow(&policy(vec![
+        monitor.apply_policy(&policy(vec![
             hard(Signal::NodeFsAvailable, "10G"),
             hard(Signal::ImageFsAvailable, "20G"),
             hard(Signal::NodeFsInodesFree, "1000"),
@@ -373,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn growth_adds_up_and_nothing_that_is_freed_is_taken_off_it() {
+    fn freed_bytes_are_not_subtracted_from_growth() {
         let mut monitor = monitor(Vec::new());
         let mut grown = |available| {
             monitor.observe(&[stats(available, 0), stats_unknown()], 0);

@@ -1,4 +1,4 @@
-//! Which mount a descriptor belongs to.
+//! Finds the mount that a descriptor belongs to.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;
@@ -14,7 +14,7 @@ use crate::file::read_once;
 const FDINFO_LIMIT: usize = 64 << 10;
 const MOUNTINFO_LIMIT: usize = 16 << 20;
 
-/// The device of a file system, as mountinfo and the kernel have it. Unlike `st_dev` it is the same in all
+/// The device of a file system, as in mountinfo and in the kernel. Unlike `st_dev` it is the same in all
 /// subvolumes of a btrfs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Device {
@@ -30,7 +30,7 @@ impl std::fmt::Display for Device {
     }
 }
 
-/// A line of a mountinfo file (proc_pid_mountinfo(5)), as far as file systems are told apart by it.
+/// The fields of a mountinfo line (proc_pid_mountinfo(5)) that identify a file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountInfo {
     /// The file system's device.
@@ -39,14 +39,15 @@ pub struct MountInfo {
     pub root: PathBuf,
     /// Where it is mounted.
     pub mount_point: PathBuf,
-    /// For instance `ext4`.
+    /// The file system type, for instance `ext4`.
     pub fs_type: String,
     /// What is mounted, for instance `/dev/sda1`.
     pub source: PathBuf,
 }
 
 impl MountInfo {
-    /// The mount of a descriptor: `mnt_id` of its fdinfo, looked up in mountinfo. Neither asks the file system.
+    /// Finds the mount of a descriptor: `mnt_id` of its fdinfo, looked up in mountinfo. Neither accesses the
+    /// file system.
     ///
     /// # Errors
     /// If one of the two files cannot be read or has no such line.
@@ -59,7 +60,7 @@ impl MountInfo {
         lines.find_map(|line| parse_line(line, &id)).ok_or(UnknownReason::Absent)
     }
 
-    /// Whether statfs on it may wait for a server or for another process.
+    /// Returns whether statfs on it may wait for a server or for another process.
     pub fn may_hang(&self) -> bool {
         const REMOTE: [&str; 11] =
             ["nfs", "nfs4", "9p", "cifs", "smb3", "ceph", "afs", "lustre", "gfs2", "ocfs2", "virtiofs"];
@@ -67,7 +68,7 @@ impl MountInfo {
     }
 }
 
-/// The upper directory of the overlay that is the root in the text of a mountinfo file.
+/// Returns the upper directory of the overlay that is the root in the text of a mountinfo file.
 pub(super) fn upper_directory(mountinfo: &[u8]) -> Option<PathBuf> {
     let mut lines = mountinfo.split(|byte| *byte == b'\n');
     let root = lines.find(|line| line.split(|byte| *byte == b' ').nth(4) == Some(b"/"))?;
@@ -84,7 +85,7 @@ fn parse_mount_id(fdinfo: &[u8]) -> Option<Vec<u8>> {
     id.iter().all(u8::is_ascii_digit).then(|| id.to_vec()).filter(|id| !id.is_empty())
 }
 
-/// The line of the mount with this id.
+/// Parses the line if it is that of the mount with this id.
 fn parse_line(line: &[u8], id: &[u8]) -> Option<MountInfo> {
     let mut fields = line.split(|byte| *byte == b' ');
     fields.next().filter(|found| *found == id)?;
@@ -110,7 +111,7 @@ mod tests {
         b"604 592 7:0 /kubelet/pods/a\\040b/etc-hosts /etc/hosts rw,relatime master:7 - ext4 /dev/loop0 rw";
 
     #[test]
-    fn a_line_of_a_pod() {
+    fn mountinfo_line_of_a_pod_is_parsed() {
         let found = parse_line(LINE, b"604").unwrap();
         assert_eq!(found.device.to_string(), "7:0");
         assert_eq!(found.root, Path::new("/kubelet/pods/a b/etc-hosts"));
@@ -122,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn file_systems_of_other_machines_and_processes_may_hang() {
+    fn remote_and_fuse_file_systems_may_hang() {
         let of =
             |fs_type: &str| MountInfo { fs_type: fs_type.to_owned(), ..parse_line(LINE, b"604").unwrap() };
         for fs_type in ["nfs", "nfs4", "fuse", "fuse.s3fs", "fuseblk", "9p", "virtiofs"] {
@@ -134,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn the_upper_directory_of_a_container() {
+    fn upper_directory_of_a_container_is_found() {
         let overlay = b"1 0 0:9 / /proc rw - proc proc rw\n2 0 0:8 / / rw,relatime - overlay overlay \
             rw,lowerdir=/l/1:/l/2,upperdir=/snap shots/7/fs,workdir=/snap/7/work\n";
         let escaped = String::from_utf8(overlay.to_vec()).unwrap().replace("snap shots", "snap\\040shots");
@@ -144,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mount_of_an_open_file() {
+    fn mount_of_an_open_file_is_found() {
         let file = std::fs::File::open("/proc/self/stat").unwrap();
         let mount = MountInfo::of(file.as_fd(), Path::new("/proc")).unwrap();
         assert_eq!((&*mount.fs_type, mount.mount_point), ("proc", "/proc".into()));
@@ -152,7 +153,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_line_is_survived(line: Vec<u8>, id: Vec<u8>) {
+        fn arbitrary_line_causes_no_panic(line: Vec<u8>, id: Vec<u8>) {
             parse_line(&line, &id);
             parse_mount_id(&line);
             upper_directory(&line);

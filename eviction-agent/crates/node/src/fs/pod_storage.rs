@@ -1,4 +1,4 @@
-//! What pods use of the node's disks: volumes, logs and writable layers.
+//! The usage of pods on the node's disks: volumes, logs and writable layers.
 #![forbid(unsafe_code)]
 
 mod reader;
@@ -14,7 +14,7 @@ use eviction_core::snapshot::{ContainerStatValues, VolumeStatValues};
 use super::disk_usage::DiskUsage;
 pub use reader::{StorageReader, Urgency, read_pod_storage};
 
-/// Where the storage of pods is.
+/// The directories of pod storage.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoragePaths {
     /// The kubelet's root directory.
@@ -33,13 +33,13 @@ pub struct StorageRequest {
     volumes: Vec<(Box<str>, &'static str)>,
     /// Each container's name and `cgroup.procs`.
     containers: Vec<(Box<str>, PathBuf)>,
-    made_inodes: Option<i64>,
+    created_inodes: Option<i64>,
 }
 
 impl StorageRequest {
-    /// Of a pod with these containers, and the inodes that it made less those that it removed since the BPF programs
-    /// were loaded, if they are counted.
-    pub fn new(known: &KnownPod, containers: Vec<(Box<str>, PathBuf)>, made_inodes: Option<i64>) -> Self {
+    /// Creates a request for a pod with these containers. `created_inodes` is the number of inodes that it
+    /// created less those that it removed since the BPF programs were loaded, if they are counted.
+    pub fn new(known: &KnownPod, containers: Vec<(Box<str>, PathBuf)>, created_inodes: Option<i64>) -> Self {
         let pod = &known.pod;
         let volumes = pod.volumes.iter().filter_map(|volume| Some((volume.name.clone(), plugin(volume)?)));
         Self {
@@ -48,22 +48,23 @@ impl StorageRequest {
             logs: format!("{}_{}_{}", pod.namespace, pod.name, mirrored_uid(pod).unwrap_or(&pod.uid)),
             volumes: volumes.collect(),
             containers,
-            made_inodes,
+            created_inodes,
         }
     }
 
-    /// The uid of the pod's object.
+    /// Returns the uid of the pod's object.
     pub fn uid(&self) -> &str {
         &self.uid
     }
 
-    /// The uid by which the kubelet knows the pod: for a static pod that of its manifest.
+    /// Returns the kubelet's uid of the pod: for a static pod that of its manifest.
     pub fn kubelet_uid(&self) -> &str {
         &self.directory
     }
 }
 
-/// The directory of volumes of its kind; none of those whose usage is not that of the node's disk, or not the pod's.
+/// Returns the directory of volumes of this kind; `None` if its usage is not on the node's disk, or not the
+/// pod's.
 fn plugin(volume: &Volume) -> Option<&'static str> {
     match &volume.empty_dir {
         Some(dir) if dir.medium.is_empty() => Some("kubernetes.io~empty-dir"),
@@ -74,16 +75,16 @@ fn plugin(volume: &Volume) -> Option<&'static str> {
     }
 }
 
-/// What a pod uses.
+/// The usage of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodStorage {
     volumes: Vec<(Box<str>, DiskUsage)>,
     containers: Vec<ContainerStorage>,
-    /// Not everything of it could be read.
+    /// Whether not everything of it could be read.
     is_lower_bound: bool,
 }
 
-/// What a container uses; nothing of a part that is not known.
+/// The usage of a container; `None` for a part that is unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerStorage {
     /// Its name.
@@ -95,18 +96,18 @@ pub struct ContainerStorage {
 }
 
 impl PodStorage {
-    /// Of a pod whose volumes and containers are these, as far as they are known.
+    /// Creates the usage of a pod with these volumes and containers, as far as they are known.
     pub fn new(volumes: Vec<(Box<str>, DiskUsage)>, containers: Vec<ContainerStorage>) -> Self {
         let is_lower_bound = containers.iter().any(|it| it.rootfs.is_none() || it.logs.is_none());
         Self { volumes, containers, is_lower_bound }
     }
 
-    /// Of a pod of which nothing is known.
+    /// Returns the usage of a pod of which nothing is known.
     pub fn unknown() -> Self {
         Self { is_lower_bound: true, ..Self::default() }
     }
 
-    /// `ephemeral-storage` of the Summary: the sum of everything, if everything is known.
+    /// Returns `ephemeral-storage` of the Summary: the sum of everything, if everything is known.
     pub fn ephemeral_storage(&self) -> Option<u64> {
         let containers = self.containers.iter().flat_map(|it| [it.rootfs, it.logs]).flatten();
         let all = self.volumes.iter().map(|(_, usage)| *usage).chain(containers);
@@ -114,7 +115,8 @@ impl PodStorage {
         (!self.is_lower_bound && !sum.is_lower_bound).then_some(sum.bytes)
     }
 
-    /// Each volume as the Summary has it. A lower bound never exceeds a limit: what does is left out.
+    /// Returns each volume as in the Summary. A lower bound must not exceed a limit; where it does, the usage
+    /// is left out.
     pub fn volumes<'a>(&'a self, known: &'a KnownPod) -> impl Iterator<Item = (&'a str, VolumeStatValues)> {
         self.volumes.iter().map(|(name, usage)| {
             let limit =
@@ -125,7 +127,8 @@ impl PodStorage {
         })
     }
 
-    /// The storage of a container as the Summary has it. Of one with a limit only what is exact.
+    /// Returns the storage of a container as in the Summary. For a container with a limit only exact values are
+    /// returned.
     pub fn container(&self, name: &str, known: &KnownPod) -> ContainerStatValues {
         let Some(found) = self.containers.iter().find(|it| *it.name == *name) else {
             return ContainerStatValues::default();
@@ -142,8 +145,9 @@ impl PodStorage {
         }
     }
 
-    /// Bytes that the pod can still write before it may exceed one of its limits, from 1 on. `None` if it exceeds one, or
-    /// nothing is known of what it uses. The default value is that of a pod that has just come.
+    /// Returns the bytes that the pod can still write before it may exceed one of its limits, at least 1.
+    /// `None` if it exceeds one, or if its usage is unknown. The default value is the usage of a pod that was
+    /// just created.
     pub fn headroom(&self, known: &KnownPod) -> Option<u64> {
         let LocalLimits { empty_dirs, pod, containers } = &known.limits;
         let exact = |usage: DiskUsage| (!usage.is_lower_bound).then_some(usage.bytes);
@@ -159,14 +163,14 @@ impl PodStorage {
         let dirs = empty_dirs.iter().filter(on_disk).map(|dir| (of_volume(&dir.name), dir.limit));
         let containers = containers.iter().map(|it| (of_container(&it.name), it.limit));
         let pod = pod.map(|limit| (self.ephemeral_storage(), limit));
-        let left = dirs.chain(containers).chain(pod).filter_map(|(used, limit)| {
+        let remaining = dirs.chain(containers).chain(pod).filter_map(|(used, limit)| {
             let first_beyond = u64::try_from((limit + 1).clamp(0, i64::MAX.into())).unwrap_or(0);
             Some(first_beyond.saturating_sub(used?))
         });
-        left.min().filter(|left| *left > 0)
+        remaining.min().filter(|remaining| *remaining > 0)
     }
 
-    /// Bytes beyond the ends of its files, on nodefs and on imagefs.
+    /// Returns the bytes beyond the ends of its files, on nodefs and on imagefs.
     fn preallocated(&self) -> [u64; 2] {
         let sum = |all: &mut dyn Iterator<Item = DiskUsage>| {
             all.fold(0, |sum: u64, usage| sum.saturating_add(usage.preallocated))
@@ -184,18 +188,18 @@ impl PodStorage {
     }
 }
 
-/// Inodes that a pod made less those that it removed, since it was read.
+/// Inodes that a pod created less those that it removed, since its storage was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InodeGrowth {
     /// The id of its cgroup.
     pub cgroup: u64,
-    /// On nodefs and on imagefs, which may be the same.
+    /// Inodes on nodefs and on imagefs, which may be the same.
     pub inodes: [i64; 2],
 }
 
 impl InodeGrowth {
-    /// Adds to what was read of a part of the pod on nodefs, or on imagefs. Where more was removed than was in that
-    /// part, the rest is left for the next one.
+    /// Adds the growth on nodefs, or on imagefs, to the inodes that were read of a part of the pod. If more was
+    /// removed than there was in that part, the rest is left for the next one.
     pub fn add_to(&mut self, is_image_fs: bool, inodes: Option<u64>) -> Option<u64> {
         let growth = &mut self.inodes[usize::from(is_image_fs)];
         let grown = inodes?.saturating_add_signed(*growth);
@@ -204,26 +208,26 @@ impl InodeGrowth {
     }
 }
 
-/// What was read of some pods.
+/// The storage that was read of some pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StorageSample {
-    /// When it began, CLOCK_MONOTONIC in nanoseconds, and how long it took.
+    /// When the reading began, CLOCK_MONOTONIC in nanoseconds.
     pub began_ns: u64,
-    /// Nanoseconds.
+    /// How long the reading took, in nanoseconds.
     pub took_ns: u64,
-    /// By uid.
+    /// The usage of each pod, by uid.
     pub pods: BTreeMap<Box<str>, PodStorage>,
     /// Parts that could not be read of any pod.
     pub unmeasured: Parts,
 }
 
 impl StorageSample {
-    /// One that says nothing of any pod.
+    /// Returns a sample without values of any pod.
     pub fn unknown() -> Self {
         Self { unmeasured: Parts::ALL, ..Self::default() }
     }
 
-    /// Bytes that are allocated beyond the ends of files, on nodefs and on imagefs.
+    /// Returns the bytes that are allocated beyond the ends of files, on nodefs and on imagefs.
     pub fn preallocated(&self) -> [u64; 2] {
         let of_pods = self.pods.values().map(PodStorage::preallocated);
         of_pods.fold([0_u64; 2], |[node, image], [more_node, more_image]| {
@@ -302,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_right_nothing_is_known_and_no_limit_is_exceeded() {
+    fn missing_directories_leave_all_storage_unmeasured() {
         let root = tempfile::tempdir().unwrap();
         let (found, unmeasured) = read(root.path(), &known(vec![volume("cache", "", None)]));
         assert_eq!(unmeasured, Parts::ALL);
@@ -324,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_limit_is_the_headroom_and_what_is_exceeded_or_unknown_has_none() {
+    fn pod_headroom_is_to_the_nearest_limit_and_none_if_one_is_exceeded() {
         let volumes = vec![
             volume("cache", "", Some("4Mi")),
             volume("other", "", Some("9Mi")),
@@ -348,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_pod_made_since_is_added_once_and_what_it_removed_is_taken_off_all_parts() {
+    fn inode_growth_is_added_once_and_shrinkage_is_spread_over_parts() {
         let parts = |growth, parts: [(bool, Option<u64>); 3]| {
             let mut growth = InodeGrowth { cgroup: 1, inodes: growth };
             parts.map(|(is_image_fs, inodes)| growth.add_to(is_image_fs, inodes))
@@ -361,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn names_never_lead_out_of_the_directory_of_the_pod() {
+    fn names_cannot_escape_the_directory_of_the_pod() {
         let root = tempfile::tempdir().unwrap();
         write(root.path(), "kubelet/secret", MIB);
         let kubelet = open(&root.path().join("kubelet"));
@@ -379,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn each_pod_gets_a_share_of_the_inodes() {
+    fn exhausted_inode_budget_gives_a_lower_bound() {
         let root = tempfile::tempdir().unwrap();
         let base = open(root.path());
         write(root.path(), "a/file", 1);
@@ -389,12 +393,12 @@ mod tests {
     }
 
     #[test]
-    fn the_thread_answers_until_nobody_listens() {
+    fn storage_thread_answers_a_request() {
         let root = tempfile::tempdir().unwrap();
         write(root.path(), &format!("{VOLUMES}/cache/file"), MIB);
         let (sender, mut samples) = tokio::sync::mpsc::channel(1);
         let reader = StorageReader::of_directories(paths(root.path()), sender).unwrap();
-        assert!(reader.ask(
+        assert!(reader.request(
             vec![StorageRequest::new(&known(vec![volume("cache", "", None)]), Vec::new(), None)],
             Urgency::Routine
         ));

@@ -1,8 +1,8 @@
 //! Bytes and inodes of a file system, by statfs of a path.
 //!
-//! A reading takes 1 µs and is exact at the very write, long before it is written back: on ext4, xfs, tmpfs and
-//! overlay by itself, on btrfs less what it has promised to writers. No descriptor is kept: it would keep the file
-//! system from being unmounted, and show it after another was mounted in its place.
+//! A reading takes 1 µs and reflects each write at once, long before write-back: on ext4, xfs, tmpfs and
+//! overlay directly, on btrfs after subtracting what it has reserved for writers. No descriptor is kept: it
+//! would keep the file system from being unmounted, and show it after another was mounted in its place.
 #![forbid(unsafe_code)]
 
 use std::os::fd::AsFd as _;
@@ -22,13 +22,13 @@ use crate::cgroup::hierarchy::Host;
 use crate::clock::mono_ns;
 use crate::file::{retry, unreadable};
 
-/// How often a file system whose server may not answer is asked, on a thread of its own.
+/// How often a file system is read whose server may not respond, on a thread of its own.
 const REMOTE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How old its last answer may be.
+/// The maximum age of its last reading.
 const REMOTE_DEADLINE: Duration = Duration::from_secs(5);
 
-/// A file system whose statistics are read again and again.
+/// A file system whose statistics are read repeatedly.
 #[derive(Debug)]
 pub struct FileSystem {
     path: PathBuf,
@@ -38,76 +38,79 @@ pub struct FileSystem {
 
 #[derive(Debug)]
 enum Source {
-    /// Asked by whoever wants to know.
+    /// Read by the caller.
     Local(Paths),
-    /// Asked by a thread: the call may hang.
+    /// Read by a thread, since the call may hang.
     Remote(Arc<Mutex<RemoteReading>>),
 }
 
-/// Where a file system is asked.
+/// The paths by which a file system is read.
 #[derive(Debug)]
 struct Paths {
     path: PathBuf,
-    /// Its `f_fsid`, by which another one in its place is recognized; not known of one that may hang.
+    /// Its `f_fsid`, which shows that another file system was mounted in its place; `None` if the call may
+    /// hang.
     fs_id: Option<u64>,
-    /// Another place of the same file system. A directory with a project quota shows the project's limit as if it
-    /// were the file system.
-    witness: Option<PathBuf>,
-    /// Of a btrfs that sysfs shows.
+    /// Another path on the same file system. A directory with a project quota shows the project's limit as if
+    /// it were the file system.
+    second_path: Option<PathBuf>,
+    /// The reservations of a btrfs, if sysfs shows them.
     bytes_may_use: Option<BytesMayUse>,
 }
 
 #[derive(Debug)]
 struct RemoteReading {
-    /// When it was asked for.
+    /// When the reading began.
     at_ns: u64,
     stats: Reading<FsStats>,
 }
 
-/// Types whose allocations BPF programs can see.
+/// File system types whose allocations BPF programs can see.
 const HOOKED: [&str; 2] = ["ext4", "xfs"];
 
 const PATH: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
 impl FileSystem {
-    /// Opens the file system of `path`. `elsewhere` are paths that may lie on it as well.
+    /// Opens the file system of `path`. `other_paths` are paths that may be on it as well.
     ///
     /// # Errors
-    /// If the path does not exist, or it is not known which mount it is on.
-    pub fn open(path: &Path, elsewhere: &[&Path], host: &Host) -> Result<Self, UnknownReason> {
+    /// If the path does not exist, or its mount cannot be determined.
+    pub fn open(path: &Path, other_paths: &[&Path], host: &Host) -> Result<Self, UnknownReason> {
         let mount_of = |path: &Path| {
             let fd = retry(|| rustix::fs::open(path, PATH, Mode::empty())).map_err(unreadable)?;
             MountInfo::of(fd.as_fd(), &host.proc)
         };
         let mount = mount_of(path)?;
-        let mut paths = Paths { path: path.to_owned(), fs_id: None, witness: None, bytes_may_use: None };
+        let mut paths = Paths { path: path.to_owned(), fs_id: None, second_path: None, bytes_may_use: None };
         if mount.fs_type == "btrfs" {
             paths.bytes_may_use = BytesMayUse::open(&host.root.join("sys"), &mount.source).ok();
         }
         let source = if mount.may_hang() {
-            paths.ask_on_a_thread()?
+            paths.read_on_a_thread()?
         } else {
-            let on_it = |path: &&&Path| mount_of(path).is_ok_and(|other| other.device == mount.device);
-            paths.witness = [&&*mount.mount_point].into_iter().chain(elsewhere).find(on_it).map(Into::into);
+            let is_same_device =
+                |path: &&&Path| mount_of(path).is_ok_and(|other| other.device == mount.device);
+            paths.second_path =
+                [&&*mount.mount_point].into_iter().chain(other_paths).find(is_same_device).map(Into::into);
             paths.fs_id = Some(retry(|| statvfs(path)).map_err(unreadable)?.f_fsid);
             Source::Local(paths)
         };
         Ok(Self { path: path.to_owned(), mount, source })
     }
 
-    /// Which mount the path is on.
+    /// Returns the mount of the path.
     pub fn mount(&self) -> &MountInfo {
         &self.mount
     }
 
-    /// Its type and `st_dev`, if there are hooks for that type.
+    /// Returns its type and `st_dev`, if there are BPF programs for that type.
     pub fn hooked_device(&self) -> Option<(&str, u64)> {
         let MountInfo { device, fs_type, .. } = &self.mount;
         let is_hooked = HOOKED.contains(&fs_type.as_str());
         is_hooked.then(|| (fs_type.as_str(), makedev(device.major, device.minor)))
     }
 
-    /// Where it is asked, and what for, in words.
+    /// Returns as text which path is read, and how.
     pub fn description(&self) -> String {
         let MountInfo { device, fs_type, .. } = &self.mount;
         let how = match &self.source {
@@ -120,19 +123,19 @@ impl FileSystem {
         format!("{} on {fs_type} {device}{how}", self.path.display())
     }
 
-    /// What there is and what is left. Never waits for a file system that may hang.
+    /// Reads the statistics. Never waits for a file system that may hang.
     pub fn read(&self) -> Reading<FsStats> {
         match &self.source {
             Source::Local(paths) => paths.read().into(),
             Source::Remote(last) => match last.try_lock() {
                 Ok(last) if mono_ns().saturating_sub(last.at_ns) <= nanos(REMOTE_DEADLINE) => last.stats,
-                // It is held for moments only, and the next sample is soon.
+                // The lock is held for moments only, and the next sample is soon.
                 Ok(_) | Err(_) => Reading::Unknown(UnknownReason::Stale),
             },
         }
     }
 
-    /// Whether two of them have the same size, as one that is seen twice has.
+    /// Returns whether both have the same size, as one file system has that is seen twice.
     pub fn is_as_large_as(&self, other: &Self) -> bool {
         match (self.read(), other.read()) {
             (Reading::Known(a), Reading::Known(b)) => {
@@ -150,19 +153,19 @@ impl Paths {
         if self.fs_id.is_some_and(|fs_id| fs_id != found.f_fsid) {
             return Err(UnknownReason::Replaced);
         }
-        let mut stats = plausible(&found)?;
-        if let Some(witness) = &self.witness {
-            disagreement(&stats, &plausible(&stat(witness)?)?)?;
+        let mut stats = checked_stats(&found)?;
+        if let Some(second_path) = &self.second_path {
+            check_same_file_system(&stats, &checked_stats(&stat(second_path)?)?)?;
         }
-        if let Some(promised) = &self.bytes_may_use {
-            let promised = promised.read()?;
-            stats.available = stats.available.map(|bytes| bytes.saturating_sub(promised));
+        if let Some(reserved) = &self.bytes_may_use {
+            let reserved = reserved.read()?;
+            stats.available = stats.available.map(|bytes| bytes.saturating_sub(reserved));
         }
         Ok(stats)
     }
 
-    /// Reads in a loop until nobody wants to know any more.
-    fn ask_on_a_thread(self) -> Result<Source, UnknownReason> {
+    /// Reads in a loop on a thread, until the reading is not needed any more.
+    fn read_on_a_thread(self) -> Result<Source, UnknownReason> {
         let stats = Reading::Unknown(UnknownReason::Absent);
         let last = Arc::new(Mutex::new(RemoteReading { at_ns: mono_ns(), stats }));
         let shared: Weak<Mutex<RemoteReading>> = Arc::downgrade(&last);
@@ -184,9 +187,9 @@ impl Paths {
     }
 }
 
-/// As the kubelet counts: capacity and available bytes in units of `f_frsize`, free inodes also of those that only
-/// root gets. No inodes at all means that there is no limit.
-fn plausible(stat: &StatVfs) -> Result<FsStats, UnknownReason> {
+/// Converts the values as the kubelet does: capacity and available bytes in units of `f_frsize`, free inodes
+/// including those reserved for root. No inodes at all means that there is no limit.
+fn checked_stats(stat: &StatVfs) -> Result<FsStats, UnknownReason> {
     let bytes = |blocks: u64| blocks.checked_mul(stat.f_frsize).ok_or(UnknownReason::Implausible);
     let (capacity, available) = (bytes(stat.f_blocks)?, bytes(stat.f_bavail)?);
     if capacity == 0 || available > capacity || stat.f_ffree > stat.f_files {
@@ -202,12 +205,12 @@ fn plausible(stat: &StatVfs) -> Result<FsStats, UnknownReason> {
     })
 }
 
-/// An error if the two are not of one file system. xfs has more inodes the more bytes are free.
-fn disagreement(stats: &FsStats, witness: &FsStats) -> Result<(), UnknownReason> {
+/// Returns an error if the two are not of one file system. xfs has more inodes the more bytes are free.
+fn check_same_file_system(stats: &FsStats, other: &FsStats) -> Result<(), UnknownReason> {
     const TOLERANCE: u64 = 64;
     let inodes = |stats: &FsStats| stats.inodes.unwrap_or(0);
-    let (ours, theirs) = (inodes(stats), inodes(witness));
-    let agree = stats.capacity == witness.capacity && ours.abs_diff(theirs) <= ours.max(theirs) / TOLERANCE;
+    let (ours, theirs) = (inodes(stats), inodes(other));
+    let agree = stats.capacity == other.capacity && ours.abs_diff(theirs) <= ours.max(theirs) / TOLERANCE;
     if agree { Ok(()) } else { Err(UnknownReason::Implausible) }
 }
 
@@ -238,39 +241,48 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_of_the_fragment_size() {
-        let stats = plausible(&stat(100, 10, 50)).unwrap();
+    fn block_counts_are_multiplied_by_the_fragment_size() {
+        let stats = checked_stats(&stat(100, 10, 50)).unwrap();
         assert_eq!((stats.capacity, stats.available), (Some(409_600), Some(40_960)));
         assert_eq!((stats.inodes, stats.inodes_free), (Some(50), Some(25)));
     }
 
     #[test]
-    fn no_inodes_mean_no_limit_of_them() {
-        let stats = plausible(&stat(100, 10, 0)).unwrap();
+    fn zero_inodes_mean_no_inode_limit() {
+        let stats = checked_stats(&stat(100, 10, 0)).unwrap();
         assert_eq!((stats.inodes, stats.inodes_free, stats.available), (None, None, Some(40_960)));
     }
 
     #[test]
-    fn what_cannot_be_true_is_not_known() {
+    fn implausible_statistics_are_refused() {
         for impossible in [stat(0, 0, 0), stat(0, 0, 100), stat(10, 11, 0), stat(u64::MAX, 1, 0)] {
-            assert_eq!(plausible(&impossible), Err(UnknownReason::Implausible), "{}", impossible.f_blocks);
+            assert_eq!(
+                checked_stats(&impossible),
+                Err(UnknownReason::Implausible),
+                "{}",
+                impossible.f_blocks
+            );
         }
         let more_free = StatVfs { f_ffree: 51, ..stat(100, 10, 50) };
-        assert_eq!(plausible(&more_free), Err(UnknownReason::Implausible));
+        assert_eq!(checked_stats(&more_free), Err(UnknownReason::Implausible));
     }
 
     #[test]
-    fn the_limit_of_a_project_is_not_taken_for_the_file_system() {
-        let of = |blocks, inodes| plausible(&stat(blocks, 10, inodes)).unwrap();
+    fn project_quota_is_not_mistaken_for_the_file_system() {
+        let of = |blocks, inodes| checked_stats(&stat(blocks, 10, inodes)).unwrap();
         let whole = of(76_800, 6_400);
         for project in [of(2_560, 6_400), of(76_800, 100), of(76_800, 0)] {
-            assert_eq!(disagreement(&whole, &project), Err(UnknownReason::Implausible), "{project:?}");
+            assert_eq!(
+                check_same_file_system(&whole, &project),
+                Err(UnknownReason::Implausible),
+                "{project:?}"
+            );
         }
-        assert_eq!(disagreement(&whole, &of(76_800, 6_390)), Ok(()), "xfs has some more or less");
+        assert_eq!(check_same_file_system(&whole, &of(76_800, 6_390)), Ok(()), "xfs has some more or less");
     }
 
     #[test]
-    fn a_file_system_without_inode_limit_and_one_with() {
+    fn temporary_directory_is_read_and_procfs_is_implausible() {
         let stats = open(Path::new("/proc/self")).read();
         assert_eq!(stats, Reading::Unknown(UnknownReason::Implausible), "capacity 0");
         let folder = tempfile::tempdir().unwrap();
@@ -282,19 +294,19 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_is_not_there_is_an_error() {
+    fn missing_path_is_an_error() {
         let path = Path::new("/nonexistent/eviction-agent");
         let error = FileSystem::open(path, &[], &Host::default()).unwrap_err();
         assert_eq!(error, UnknownReason::Unreadable(2));
     }
 
     #[test]
-    fn what_a_thread_reads_is_known_until_it_is_too_old() {
+    fn remote_reading_never_blocks_and_is_stale_when_too_old() {
         let folder = tempfile::tempdir().unwrap();
         let FileSystem { path, mount, source: Source::Local(paths) } = open(folder.path()) else {
             panic!("{} may hang", folder.path().display())
         };
-        let source = paths.ask_on_a_thread().unwrap();
+        let source = paths.read_on_a_thread().unwrap();
         let Source::Remote(last) = &source else { panic!("{source:?}") };
         let last = Arc::clone(last);
         let file_system = FileSystem { path, mount, source };

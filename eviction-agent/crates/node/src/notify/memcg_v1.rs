@@ -1,8 +1,8 @@
 //! The usage threshold of cgroup v1.
 //!
-//! `cgroup.event_control` binds an eventfd to `memory.usage_in_bytes` and a number of bytes; the kernel signals
+//! `cgroup.event_control` binds an eventfd to `memory.usage_in_bytes` and a number of bytes. The kernel signals
 //! it when usage crosses that number in either direction. It checks every 128 charges, so it is up to 0.9 MB
-//! late, and it misses a working set that grows while usage stands still.
+//! late, and it misses a working set that grows while usage does not change.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -19,14 +19,15 @@ use tokio::task::JoinHandle;
 use crate::async_fd::{register, take_count};
 use crate::file::retry;
 
-/// Bytes that usage may be beyond a threshold when the kernel signals it: it checks each 128 charge events on
-/// each CPU (THRESHOLDS_EVENTS_TARGET in mm/memcontrol-v1.c), and charges come in batches.
+/// The number of bytes by which usage may exceed a threshold before the kernel signals it: it checks each 128
+/// charge events on each CPU (THRESHOLDS_EVENTS_TARGET in mm/memcontrol-v1.c), and charges come in batches.
 pub const GRANULARITY: u64 = 1 << 20;
 
-/// Its name as a backend.
+/// The name of the backend.
 pub const NAME: &str = "cgroup v1 threshold";
 
-/// Working set and usage drift apart all the time; registering more often is not worth its cost.
+/// The minimum time between two registrations: working set and usage always drift apart, and registering more
+/// often is not worth its cost.
 const REGISTER_INTERVAL_NS: u64 = 1_000_000_000;
 
 /// A registered threshold stays while it is off by less than this, or by a sixteenth of the headroom.
@@ -94,9 +95,9 @@ impl MemcgV1 {
         Ok(Self { group: group.to_owned(), current: None, pending: None, usage: None, registered_ns: 0 })
     }
 
-    /// Sets the threshold at `usage` bytes, `headroom` more than there are, unless the one that is set is near
-    /// enough. Registering waits for an RCU grace period, milliseconds, so a thread for blocking work does it.
-    /// Needs a tokio runtime.
+    /// Sets the threshold at `usage` bytes, which is `headroom` above the current usage, unless the present
+    /// threshold is near enough. Registering waits for an RCU grace period (milliseconds), so it runs on a
+    /// thread for blocking work. Needs a tokio runtime.
     pub fn set(&mut self, usage: u64, headroom: u64, now_ns: u64) {
         let is_near = |set: u64| set.abs_diff(usage) <= (headroom / 16).max(TOLERANCE);
         let is_recent = now_ns.saturating_sub(self.registered_ns) < REGISTER_INTERVAL_NS;
@@ -128,7 +129,7 @@ impl MemcgV1 {
                     None => std::future::pending().await,
                 }
             };
-            // The threshold of before stays until the new one is registered.
+            // The previous threshold stays until the new one is registered.
             let crossed = async {
                 match &self.current {
                     Some(current) => current.crossed().await,
@@ -151,7 +152,8 @@ pub struct UsageThreshold(AsyncFd<OwnedFd>);
 
 impl UsageThreshold {
     /// Registers each of `levels`, in bytes of usage, for the cgroup in the folder `group`. One signal means
-    /// that some level was crossed, not which. **Blocks** for an RCU grace period per level (milliseconds).
+    /// that one of the levels was crossed, without telling which. **Blocks** for an RCU grace period per level
+    /// (milliseconds).
     ///
     /// # Errors
     /// See [`ThresholdError`].
@@ -170,7 +172,7 @@ impl UsageThreshold {
 }
 
 /// Makes an eventfd that the kernel signals when the usage of `group` crosses one of `levels`. Closing it
-/// ends that.
+/// removes the registration.
 ///
 /// # Errors
 /// See [`ThresholdError`].
@@ -187,7 +189,7 @@ pub fn register_eventfd(group: &Path, levels: &[u64]) -> Result<OwnedFd, Thresho
     Ok(event)
 }
 
-/// Opens the usage file, and the control file with its name.
+/// Opens the usage file and the control file; the path is that of the control file.
 fn control_files(group: &Path) -> Result<(OwnedFd, OwnedFd, PathBuf), ThresholdError> {
     let open = |name: &str, flags: OFlags| {
         let path = group.join(name);
@@ -226,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_threshold_that_is_near_enough_or_recent_stays() {
+    fn near_or_recent_threshold_is_not_registered_again() {
         const MIB: u64 = 1 << 20;
         let folder = tempfile::tempdir().unwrap();
         for name in ["memory.usage_in_bytes", "cgroup.event_control"] {

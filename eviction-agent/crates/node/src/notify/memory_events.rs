@@ -1,8 +1,8 @@
 //! The kernel's notification that a cgroup ran into a limit or out of memory.
 //!
 //! On cgroup v2 `memory.events` can be polled, and reports the cgroups below it as well. On v1
-//! `cgroup.event_control` binds an eventfd to `memory.oom_control`. Both say that something happened, not what:
-//! the counters have to be read. On v1 neither reports a machine that is out of memory without any limit.
+//! `cgroup.event_control` binds an eventfd to `memory.oom_control`. Both report only that something happened,
+//! so the counters have to be read. On v1 neither reports a machine that is out of memory without any limit.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,11 +21,11 @@ use crate::cgroup::files::Version;
 use crate::cgroup::tree::Tree;
 use crate::file::retry;
 
-/// Its name as a backend.
+/// The name of the backend.
 pub const NAME: &str = "memory.events";
 
-/// Cgroups that are added in one go: each takes the kernel some 20 us.
-const AT_ONCE: usize = 64;
+/// The most cgroups that are added per call: each takes the kernel about 20 us.
+const MAX_ADDED_PER_CALL: usize = 64;
 
 /// Which cgroups are watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +45,7 @@ pub fn probe(group: &Path) -> Result<(), WatchError> {
     open(&path, OFlags::RDONLY).map(drop).map_err(|source| WatchError { path, source })
 }
 
-/// A watch of the cgroups of one hierarchy; of none until [`MemoryEvents::follow`] is called.
+/// Watches the cgroups of one hierarchy, from the first call of [`MemoryEvents::follow`] on.
 #[derive(Debug)]
 pub struct MemoryEvents {
     version: Version,
@@ -55,33 +55,33 @@ pub struct MemoryEvents {
 #[derive(Debug)]
 struct EpollWatch {
     epoll: AsyncFd<OwnedFd>,
-    /// Of version 1, for all cgroups.
+    /// The eventfd of all cgroups, for v1.
     event: OwnedFd,
-    /// By the cgroup's id; the file to poll on version 2.
+    /// The watched cgroups by id, on v2 with the file to poll.
     groups: BTreeMap<u64, Option<OwnedFd>>,
 }
 
 impl MemoryEvents {
-    /// For a hierarchy of this version.
+    /// Creates a watch without cgroups for a hierarchy of this version.
     pub fn new(version: Version) -> Self {
         Self { version, watch: None }
     }
 
-    /// Watches the cgroups of this tree, some more at each call. One that cannot be watched is left to the
-    /// counters, which are read anyway.
+    /// Watches the cgroups of this tree, some more at each call. A cgroup that cannot be watched is covered by
+    /// the counters, which are read anyway.
     ///
     /// # Errors
     /// If no cgroup can be watched.
-    pub fn follow(&mut self, tree: &Tree, watched: Watched) -> io::Result<()> {
+    pub fn watch(&mut self, tree: &Tree, watched: Watched) -> io::Result<()> {
         let watch = match &mut self.watch {
             Some(watch) => watch,
             none => none.insert(EpollWatch::new()?),
         };
-        watch.follow(tree, self.version, watched);
+        watch.update(tree, self.version, watched);
         Ok(())
     }
 
-    /// Watches nothing any more. Closing what this returns takes some time per cgroup.
+    /// Stops watching. Closing the returned value takes some time per cgroup.
     #[must_use = "dropping it takes time"]
     pub fn clear(&mut self) -> Option<impl Send + use<>> {
         self.watch.take()
@@ -100,7 +100,7 @@ impl MemoryEvents {
             let none = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
             match epoll::wait(epoll, spare_capacity(&mut events), Some(&none)) {
                 Ok(count) if count > 0 => return Ok(()),
-                // More than fit come with the next call.
+                // Events that do not fit come with the next call.
                 Ok(_) | Err(_) => ready.clear_ready(),
             }
         }
@@ -116,30 +116,32 @@ impl EpollWatch {
         Ok(Self { epoll: register(all)?, event, groups: BTreeMap::new() })
     }
 
-    fn follow(&mut self, tree: &Tree, version: Version, watched: Watched) {
+    fn update(&mut self, tree: &Tree, version: Version, watched: Watched) {
         let groups = tree.groups();
         let present: BTreeSet<u64> = groups.iter().map(|group| group.id).collect();
         self.groups.retain(|id, _| present.contains(id));
-        // On version 2 a cgroup reports those below it, and the root of the hierarchy has no file.
+        // On v2 a cgroup reports those below it, and the root of the hierarchy has no file.
         let deepest = match (version, watched) {
             (Version::V1, _) => usize::MAX,
             (Version::V2, Watched::All) => 1,
             (Version::V2, Watched::Node) => 0,
         };
         let wanted = groups.iter().enumerate().filter(|(_, group)| group.depth <= deepest);
-        let new: Vec<_> =
-            wanted.filter(|(_, group)| !self.groups.contains_key(&group.id)).take(AT_ONCE).collect();
+        let new: Vec<_> = wanted
+            .filter(|(_, group)| !self.groups.contains_key(&group.id))
+            .take(MAX_ADDED_PER_CALL)
+            .collect();
         for (index, group) in new {
             let folder = tree.root().join(tree.relative_path(index));
             let file = match version {
-                Version::V1 => self.join(&folder).ok().and(None),
-                Version::V2 => self.poll(&folder, group.id).ok(),
+                Version::V1 => self.watch_oom_control(&folder).ok().and(None),
+                Version::V2 => self.watch_memory_events(&folder, group.id).ok(),
             };
             self.groups.insert(group.id, file);
         }
     }
 
-    fn join(&self, folder: &Path) -> io::Result<()> {
+    fn watch_oom_control(&self, folder: &Path) -> io::Result<()> {
         let control = open(&folder.join("memory.oom_control"), OFlags::RDONLY)?;
         let events = open(&folder.join("cgroup.event_control"), OFlags::WRONLY)?;
         let request = format!("{} {}", self.event.as_raw_fd(), control.as_raw_fd());
@@ -147,7 +149,7 @@ impl EpollWatch {
         Ok(())
     }
 
-    fn poll(&self, folder: &Path, id: u64) -> io::Result<OwnedFd> {
+    fn watch_memory_events(&self, folder: &Path, id: u64) -> io::Result<OwnedFd> {
         let file = open(&folder.join("memory.events"), OFlags::RDONLY)?;
         let edges = epoll::EventFlags::PRI | epoll::EventFlags::ET;
         epoll::add(&self.epoll, &file, epoll::EventData::new_u64(id), edges)?;

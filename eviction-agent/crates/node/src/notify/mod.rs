@@ -1,4 +1,4 @@
-//! What the kernel offers without BPF to notify of memory growth, and the timer that stands behind it.
+//! Kernel notifications of memory growth that need no BPF, and the timer that covers what they miss.
 
 pub mod memcg_v1;
 pub mod memory_events;

@@ -1,5 +1,5 @@
-//! The PSI trigger of a cgroup v2: the kernel reports that tasks of the cgroup wait for memory. It comes late,
-//! when the kernel reclaims already, and says that a sample is due, not what it will show.
+//! The PSI trigger of a cgroup v2: the kernel reports that tasks of the cgroup wait for memory. The report
+//! comes late, when the kernel already reclaims. It only makes a sample due.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -14,7 +14,7 @@ use super::WatchError;
 use crate::async_fd::register_for;
 use crate::file::retry;
 
-/// Its name as a backend.
+/// The name of the backend.
 pub const NAME: &str = "memory.pressure trigger";
 
 /// Stalls that are reported: microseconds within a window of microseconds. The kernel takes windows from half a
@@ -51,7 +51,7 @@ impl PsiTrigger {
         Ok(())
     }
 
-    /// Removes the trigger: closing what this returns waits for the kernel's readers (`synchronize_rcu`).
+    /// Removes the trigger. Closing the returned value waits for the kernel's readers (`synchronize_rcu`).
     #[must_use = "dropping it may take tenths of a second"]
     pub fn clear(&mut self) -> Option<impl Send + use<>> {
         self.file.take()
@@ -60,7 +60,7 @@ impl PsiTrigger {
     /// Waits until the kernel reports a stall; forever while no trigger is registered. Cancel-safe.
     ///
     /// # Errors
-    /// If the cgroup is gone.
+    /// If the cgroup was removed.
     pub async fn fired(&self) -> io::Result<()> {
         let Some(file) = &self.file else { return std::future::pending().await };
         let mut guard = file.ready(Interest::PRIORITY | Interest::ERROR).await?;
@@ -70,7 +70,7 @@ impl PsiTrigger {
     }
 
     #[cfg(any(test, feature = "fixture"))]
-    /// For tests: over any descriptor, of a cgroup that does not exist.
+    /// Creates a trigger for tests, on any descriptor and with a cgroup that does not exist.
     pub fn of(file: OwnedFd) -> io::Result<Self> {
         let file = register_for(file, Interest::PRIORITY)?;
         Ok(Self { group: PathBuf::from("/nowhere"), file: Some(file) })
@@ -78,15 +78,15 @@ impl PsiTrigger {
 }
 
 fn register(path: &Path) -> io::Result<AsyncFd<OwnedFd>> {
-    let mut refused = io::Error::other("no trigger");
+    let mut last_error = io::Error::other("no trigger");
     for stall in STALLS {
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = retry(|| rustix::fs::open(path, flags, Mode::empty()))?;
-        // The closing zero counts.
+        // The terminating NUL is part of the request.
         match retry(|| rustix::io::write(&file, format!("{stall}\0").as_bytes())) {
             Ok(_) => return register_for(file, Interest::PRIORITY),
-            Err(errno) => refused = errno.into(),
+            Err(errno) => last_error = errno.into(),
         }
     }
-    Err(refused)
+    Err(last_error)
 }

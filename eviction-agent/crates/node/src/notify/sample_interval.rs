@@ -1,14 +1,14 @@
-//! When the next sample is due.
+//! Computes when the next sample is due.
 //!
-//! A timer is the guarantee where backends do not see all growth: the next sample comes before the threshold can be
-//! reached at the greatest rate at which memory can fill.
+//! Some backends do not see all growth, so a timer guarantees that the next sample comes before the threshold
+//! can be reached at the greatest rate at which memory can fill.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
 
 use eviction_core::time::nanos;
 
-/// A sample is never due sooner.
+/// The minimum time until a sample.
 pub const FLOOR: Duration = Duration::from_millis(1);
 
 /// The interval of full samples of a node that is near a threshold, or under pressure.
@@ -17,105 +17,108 @@ pub const FULL_NEAR: Duration = Duration::from_secs(1);
 /// The interval of full samples of a node that is calm and far from every threshold.
 pub const FULL_CALM: Duration = Duration::from_secs(10);
 
-/// No sample sooner than this where a backend sees every charge.
-const REPORTED: Duration = Duration::from_millis(100);
+/// The minimum time until a sample where a backend sees every charge.
+const MIN_WITH_EVENTS: Duration = Duration::from_millis(100);
 
 /// A threshold that may be reached within this time is near.
 const NEAR: Duration = Duration::from_millis(333);
 
-/// What one CPU of many can clear of memory, in bytes per second.
+/// The rate at which one CPU of many can clear memory, in bytes per second.
 const PER_CPU: u64 = 2_000_000_000;
 
-/// The least rate that is reckoned with, in bytes per second: one CPU alone clears huge pages at 5 GB/s where it clears
-/// small ones at 2, and faster ones than that were made.
-const LEAST_RATE: u64 = 12_000_000_000;
+/// The lowest fill rate that is assumed, in bytes per second. One CPU alone clears huge pages at 5 GB/s and
+/// small ones at 2 GB/s; faster CPUs exist.
+const MIN_RATE: u64 = 12_000_000_000;
 
-/// A rate over less time is noise: CPUs cache what they count, and report it all at once.
-const SHORTEST_NS: u64 = 5_000_000;
+/// The minimum time between two observations, in nanoseconds. A rate over less time is noise, since CPUs cache
+/// their counts and report them all at once.
+const MIN_ELAPSED_NS: u64 = 5_000_000;
 
-/// For so long at least a rate that was seen is reckoned with, and at most twice as long. One that
-/// is never forgotten would have a calm node looked at each millisecond from its busiest moment on.
-const REMEMBERED: Duration = Duration::from_secs(60);
+/// The minimum time for which an observed rate counts; it counts at most twice as long. Otherwise a calm node
+/// would be sampled each millisecond from its busiest moment on.
+const RATE_PERIOD: Duration = Duration::from_secs(60);
 
-/// How fast memory can fill, by what was seen and by what the CPUs can do.
+/// The greatest rate at which memory can fill, from observations and from what the CPUs can do.
 #[derive(Clone, Copy, Debug)]
 pub struct FillRate {
     bound: u64,
-    /// Of the present [`REMEMBERED`] and of the one before.
-    greatest_seen: [u64; 2],
-    remembers_until_ns: u64,
+    /// The greatest rates in the current [`RATE_PERIOD`] and in the one before.
+    greatest_observed: [u64; 2],
+    period_ends_ns: u64,
     last: Option<(u64, u64)>,
 }
 
 impl FillRate {
-    /// On a machine with so many CPUs, nothing seen yet.
+    /// Creates a rate for a machine with `cpus` CPUs, without observations.
     pub fn new(cpus: usize) -> Self {
         let cpus = u64::try_from(cpus).unwrap_or(u64::MAX);
-        Self::at_least(PER_CPU.saturating_mul(cpus).max(LEAST_RATE))
+        Self::at_least(PER_CPU.saturating_mul(cpus).max(MIN_RATE))
     }
 
-    /// With a least rate per second of whatever is observed.
+    /// Creates a rate with a lower bound per second, in the unit that is observed.
     pub fn at_least(bound: u64) -> Self {
-        Self { bound, greatest_seen: [0; 2], remembers_until_ns: 0, last: None }
+        Self { bound, greatest_observed: [0; 2], period_ends_ns: 0, last: None }
     }
 
-    /// Takes note of a working set. A clock that stands still or goes back teaches nothing, and
-    /// neither does a step shorter than 5 ms.
+    /// Records a working set. It is ignored for the rate if the clock stands still or goes back, or after less
+    /// than 5 ms.
     pub fn observe(&mut self, at_ns: u64, working_set: u64) {
         if let Some((last_ns, last)) = self.last {
             let elapsed = at_ns.saturating_sub(last_ns);
-            if elapsed < SHORTEST_NS && at_ns >= last_ns {
+            if elapsed < MIN_ELAPSED_NS && at_ns >= last_ns {
                 return;
             }
             if let Some(grown) = working_set.checked_sub(last).filter(|_| elapsed > 0) {
                 let rate = u128::from(grown) * 1_000_000_000 / u128::from(elapsed);
-                if at_ns >= self.remembers_until_ns {
-                    self.greatest_seen = [0, self.greatest_seen[0]];
-                    self.remembers_until_ns = at_ns.saturating_add(nanos(REMEMBERED));
+                if at_ns >= self.period_ends_ns {
+                    self.greatest_observed = [0, self.greatest_observed[0]];
+                    self.period_ends_ns = at_ns.saturating_add(nanos(RATE_PERIOD));
                 }
-                self.greatest_seen[0] = self.greatest_seen[0].max(u64::try_from(rate).unwrap_or(u64::MAX));
+                self.greatest_observed[0] =
+                    self.greatest_observed[0].max(u64::try_from(rate).unwrap_or(u64::MAX));
             }
         }
         self.last = Some((at_ns, working_set));
     }
 
-    /// The rate to reckon with, in bytes per second: twice the greatest seen lately, and never less
-    /// than what the CPUs can clear.
+    /// Returns the rate to assume, in bytes per second: twice the greatest observed lately, and at least what
+    /// the CPUs can clear.
     pub fn bytes_per_second(&self) -> u64 {
-        let [now, before] = self.greatest_seen;
+        let [now, before] = self.greatest_observed;
         now.max(before).saturating_mul(2).max(self.bound)
     }
 
-    /// The time in which `distance` bytes fill at the greatest rate that was seen lately; `None` if none was.
-    pub fn time_at_seen_rate(&self, distance: u64) -> Option<Duration> {
-        let [now, before] = self.greatest_seen;
+    /// Returns the time in which `distance` bytes fill at the greatest rate observed lately; `None` if there is
+    /// none.
+    pub fn time_at_observed_rate(&self, distance: u64) -> Option<Duration> {
+        let [now, before] = self.greatest_observed;
         let ns = (u128::from(distance) * 1_000_000_000).checked_div(u128::from(now.max(before)))?;
         Some(Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX)))
     }
 
-    /// The least time in which `distance` bytes can fill.
+    /// Returns the minimum time in which `distance` bytes can fill.
     pub fn time_to_fill(&self, distance: u64) -> Duration {
         let ns = u128::from(distance) * 1_000_000_000 / u128::from(self.bytes_per_second());
         Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
     }
 }
 
-/// When what is due.
+/// The times until the next samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SampleSchedule {
-    /// Until the next sample of the cgroup that the threshold is about.
+    /// Time until the next sample of the cgroup that the threshold is about.
     pub sample: Duration,
-    /// Until the next full sample, counted from the last one.
+    /// Time until the next full sample, counted from the last one.
     pub full: Duration,
 }
 
 /// Returns when the next samples are due.
 ///
-/// `headroom` is from the working set to the nearest level above it in bytes, `None` if that is unknown or there is no
-/// threshold; `calm` means that no threshold is met. A threshold that cannot be reached within a third of a second is
-/// far. An unknown headroom is no reason to hurry, since it gives nothing to decide on, and none to rest. Where a backend
-/// sees every charge, a sample is no more than a check that it still does, and that nothing grows that nobody is charged
-/// for.
+/// `headroom` is from the working set to the nearest level above it in bytes, `None` if that is unknown or
+/// there is no threshold; `calm` means that no threshold is met. A threshold that cannot be reached within a
+/// third of a second is far. With an unknown headroom there is nothing to decide, so the intervals are those
+/// near a threshold. Where a backend sees every charge, a sample only checks that it still does, and that no
+/// memory grows without a charge.
 pub fn due(headroom: Option<u64>, rate: &FillRate, calm: bool, sees_every_charge: bool) -> SampleSchedule {
     let Some(time) = headroom.map(|headroom| rate.time_to_fill(headroom)) else {
         return SampleSchedule { sample: FULL_NEAR, full: FULL_NEAR };
@@ -124,14 +127,14 @@ pub fn due(headroom: Option<u64>, rate: &FillRate, calm: bool, sees_every_charge
     let sample = match sees_every_charge {
         false => time.clamp(FLOOR, full),
         true if full == FULL_CALM => full,
-        true => time.clamp(REPORTED, full),
+        true => time.clamp(MIN_WITH_EVENTS, full),
     };
     SampleSchedule { sample, full }
 }
 
-/// What is left of it when so much has passed: that counts up to half of it, since samples that take long must not follow
+/// Returns the rest of `due` after `passed`, but at least half of `due`: samples that take long must not follow
 /// each other without a pause.
-pub fn left(due: Duration, passed: Duration) -> Duration {
+pub fn remaining(due: Duration, passed: Duration) -> Duration {
     due.saturating_sub(passed).max(due / 2)
 }
 
@@ -143,9 +146,9 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn the_nearer_the_sooner() {
+    fn less_headroom_makes_the_sample_due_sooner() {
         let rate = FillRate::new(2);
-        assert_eq!(rate.bytes_per_second(), LEAST_RATE);
+        assert_eq!(rate.bytes_per_second(), MIN_RATE);
         assert_eq!(due(Some(0), &rate, true, false), SampleSchedule { sample: FLOOR, full: FULL_NEAR });
         assert_eq!(due(Some(1_200 * 1_000_000), &rate, true, false).sample, Duration::from_millis(100));
         assert_eq!(
@@ -164,13 +167,13 @@ mod tests {
     }
 
     #[test]
-    fn what_was_seen_counts_double() {
+    fn observed_rate_counts_double() {
         let mut rate = FillRate::new(2);
         rate.observe(1_000_000_000, 100 * MIB);
         rate.observe(1_000_000_000, 900 * MIB);
-        assert_eq!(rate.bytes_per_second(), LEAST_RATE, "no time has passed");
+        assert_eq!(rate.bytes_per_second(), MIN_RATE, "no time has passed");
         rate.observe(1_001_000_000, 900 * MIB);
-        assert_eq!(rate.bytes_per_second(), LEAST_RATE, "what CPUs cached comes at once");
+        assert_eq!(rate.bytes_per_second(), MIN_RATE, "what CPUs cached comes at once");
         rate.observe(1_010_000_000, 200 * MIB);
         assert_eq!(rate.bytes_per_second(), 2 * 10 * MIB * 1000);
         rate.observe(500_000_000, 800 * MIB);
@@ -180,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_seen_long_ago_counts_no_more() {
+    fn old_observed_rate_is_forgotten() {
         let mut rate = FillRate::new(2);
         rate.observe(0, 0);
         rate.observe(10_000_000, 100 * MIB);
@@ -191,14 +194,14 @@ mod tests {
             assert_eq!(rate.bytes_per_second(), fast, "after {second} s");
         }
         (61..=130).for_each(|second| rate.observe(second * 1_000_000_000, 100 * MIB));
-        assert_eq!(rate.bytes_per_second(), LEAST_RATE);
+        assert_eq!(rate.bytes_per_second(), MIN_RATE);
     }
 
     #[test]
-    fn where_every_charge_is_seen_a_sample_is_but_a_check() {
+    fn samples_are_rarer_where_a_backend_sees_every_charge() {
         let rate = FillRate::new(2);
         let sample = |distance, calm| due(distance, &rate, calm, true).sample;
-        assert_eq!(sample(Some(0), true), REPORTED);
+        assert_eq!(sample(Some(0), true), MIN_WITH_EVENTS);
         assert_eq!(sample(Some(2_400_000_000), true), Duration::from_millis(200));
         assert_eq!(sample(Some(8_000_000_000), true), FULL_CALM);
         assert_eq!(sample(Some(24_000_000_000), false), FULL_NEAR);
@@ -206,11 +209,11 @@ mod tests {
     }
 
     #[test]
-    fn what_has_passed_counts_up_to_half() {
+    fn passed_time_shortens_the_wait_by_at_most_half() {
         let ms = Duration::from_millis;
         let cases = [(0, 10), (3, 7), (5, 5), (9, 5), (1_000, 5)];
-        assert!(cases.into_iter().all(|(passed, is_left)| left(ms(10), ms(passed)) == ms(is_left)));
-        assert_eq!(left(Duration::ZERO, ms(1)), Duration::ZERO);
+        assert!(cases.into_iter().all(|(passed, is_left)| remaining(ms(10), ms(passed)) == ms(is_left)));
+        assert_eq!(remaining(Duration::ZERO, ms(1)), Duration::ZERO);
     }
 
     proptest! {
@@ -226,7 +229,7 @@ mod tests {
         }
 
         #[test]
-        fn any_observations_are_survived(steps: Vec<(u64, u64)>, distance: u64) {
+        fn arbitrary_observations_cause_no_panic(steps: Vec<(u64, u64)>, distance: u64) {
             let mut rate = FillRate::new(usize::MAX);
             for (at_ns, working_set) in steps {
                 rate.observe(at_ns, working_set);

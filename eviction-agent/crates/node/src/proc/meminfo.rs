@@ -1,14 +1,12 @@
 //! `/proc/meminfo`: the memory of the whole machine.
 //!
-//! The kubelet takes the root group's usage less its inactive file pages for the working set
-//! of the node. On version 1 that usage is `memory.usage_in_bytes`, for which the kernel adds
-//! up NR_FILE_PAGES and NR_ANON_MAPPED of the machine (`mem_cgroup_usage` in mm/memcontrol.c);
-//! on version 2 the kubelet adds `anon` and `file` of the root's memory.stat itself
-//! (`rootStatsFromMeminfo` in opencontainers/cgroups), which are the same two. Here they are
-//! AnonPages and Cached + Buffers + SwapCached (`meminfo_proc_show` takes buffers and swap
-//! cache off the file pages), and inactive file pages are Inactive(file): the same figures,
-//! all of one moment, for either version, at the price of one read, and not stale as the
-//! root's memory.stat may be.
+//! The kubelet computes the working set of the node as the usage of the root cgroup less its inactive file
+//! pages. On v1 that usage is `memory.usage_in_bytes`, for which the kernel adds up NR_FILE_PAGES and
+//! NR_ANON_MAPPED of the machine (`mem_cgroup_usage` in mm/memcontrol.c). On v2 the kubelet adds `anon` and
+//! `file` of the root's memory.stat itself (`rootStatsFromMeminfo` in opencontainers/cgroups), which are the
+//! same two. Here they are AnonPages and Cached + Buffers + SwapCached (`meminfo_proc_show` subtracts buffers
+//! and swap cache from the file pages), and inactive file pages are Inactive(file). So the values are the same
+//! for either version, all of one moment, cost one read, and are not stale as the root's memory.stat may be.
 #![forbid(unsafe_code)]
 
 use serde::Serialize;
@@ -16,7 +14,7 @@ use serde::Serialize;
 use crate::kv_file::{SingleValue, complete_lines, parse_number, words};
 use eviction_core::reading::{Reading, UnknownReason};
 
-/// Figures of `/proc/meminfo`, in bytes.
+/// Values of `/proc/meminfo`, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Meminfo {
     /// `MemTotal`: the capacity that the kubelet reports.
@@ -25,7 +23,7 @@ pub struct Meminfo {
     pub free: Reading<u64>,
     /// `MemAvailable`, the kernel's own estimate; the kubelet does not use it.
     pub available: Reading<u64>,
-    /// Anonymous memory and page cache: the usage of the root group.
+    /// Anonymous memory and page cache: the usage of the root cgroup.
     pub usage: Reading<u64>,
     /// `Inactive(file)`.
     pub inactive_file: Reading<u64>,
@@ -42,7 +40,7 @@ pub struct Meminfo {
 }
 
 impl Meminfo {
-    /// The figures after a read that failed.
+    /// Returns the values after a read that failed.
     pub fn unknown(why: UnknownReason) -> Self {
         let unknown = Reading::Unknown(why);
         Self {
@@ -60,8 +58,8 @@ impl Meminfo {
     }
 }
 
-/// Reads the text of `/proc/meminfo`. Every figure stands for itself; lines about other things
-/// are of no concern. Allocates nothing, which is why procfs is not used for it.
+/// Parses the text of `/proc/meminfo`. Each value is parsed independently, and other lines are ignored.
+/// Allocates nothing, which is why procfs is not used for it.
 pub fn parse_meminfo(text: &[u8]) -> Meminfo {
     const KEYS: [&[u8]; 12] = [
         b"MemTotal:",
@@ -126,7 +124,7 @@ mod tests {
         Inactive(file):  1082388 kB\nAnonPages:        379840 kB\nShmem:              8788 kB\nSwapTotal:          4096 kB\nSwapFree:           3072 kB\nHugePages_Total:       0\n";
 
     #[test]
-    fn a_real_text() {
+    fn real_meminfo_is_parsed() {
         let meminfo = parse_meminfo(TEXT.as_bytes());
         assert_eq!(meminfo.total, Known(24_684_096 << 10));
         assert_eq!(meminfo.available, Known(23_809_496 << 10));
@@ -139,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn one_bad_line_costs_its_own_figures() {
+    fn invalid_line_makes_only_its_own_values_unknown() {
         for (from, to, why) in [
             ("Buffers:           17188 kB\n", "", UnknownReason::Absent),
             ("Buffers:           17188 kB", "Buffers:           17188", UnknownReason::Unparsable),
@@ -158,7 +156,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_survived(bytes: Vec<u8>) {
+        fn arbitrary_bytes_cause_no_panic(bytes: Vec<u8>) {
             parse_meminfo(&bytes);
         }
 

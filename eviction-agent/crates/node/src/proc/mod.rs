@@ -1,4 +1,4 @@
-//! Figures of the whole machine from `/proc`.
+//! Values of the whole machine from `/proc`.
 
 pub mod meminfo;
 pub mod pressure;

@@ -1,7 +1,7 @@
-//! Pressure stall information: `/proc/pressure/*`, and `*.pressure` of a version 2 group.
+//! Pressure stall information: `/proc/pressure/*`, and `*.pressure` of a cgroup v2.
 //!
-//! procfs's own parser slices lines without looking and panics on short ones, and groups'
-//! files are written by the same kernel code; so both are read here.
+//! procfs's own parser slices lines without checks and panics on short ones, so it is not used. The files of
+//! cgroups are written by the same kernel code, so one parser reads both.
 #![forbid(unsafe_code)]
 
 use serde::Serialize;
@@ -12,23 +12,23 @@ use eviction_core::reading::{Reading, UnknownReason};
 /// One line of a pressure file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct PsiLine {
-    /// Share of the last 10 s, in hundredths of a percent.
+    /// Share of the last 10 s with a stall, in hundredths of a percent.
     pub avg10: Reading<u64>,
-    /// Microseconds since boot or since the group was made.
+    /// Total stall time in microseconds, since boot or since the cgroup was created.
     pub total_us: Reading<u64>,
 }
 
 /// A pressure file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Pressure {
-    /// Some task was stalled.
+    /// Time in which some task was stalled.
     pub some: PsiLine,
-    /// All tasks that had something to do were stalled; before 5.13 there is no such line for
-    /// the CPU.
+    /// Time in which all tasks that had something to do were stalled. Before 5.13 there is no such line for the
+    /// CPU.
     pub full: PsiLine,
 }
 
-/// Reads the text of a pressure file. Lines and fields of newer formats are of no concern.
+/// Parses the text of a pressure file. Lines and fields of newer formats are ignored.
 pub fn parse_pressure(text: &[u8]) -> Pressure {
     let mut lines_found = [[SingleValue::NEW; 2]; 2];
     match complete_lines(text) {
@@ -64,7 +64,7 @@ fn stall([avg10, total]: [Result<u64, UnknownReason>; 2]) -> PsiLine {
     PsiLine { avg10: avg10.into(), total_us: total.into() }
 }
 
-/// A percentage with two digits after the point, as the kernel writes it.
+/// Parses a percentage with two digits after the point, as the kernel writes it.
 fn parse_share(text: &[u8]) -> Result<u64, UnknownReason> {
     let point = text.iter().position(|byte| *byte == b'.').ok_or(UnknownReason::Unparsable)?;
     let (whole, hundredths) = (parse_number(&text[..point])?, &text[point + 1..]);
@@ -85,7 +85,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_real_text() {
+    fn real_pressure_file_is_parsed() {
         let text = b"some avg10=12.34 avg60=0.00 avg300=100.00 total=157656722\nfull avg10=0.01 avg60=0.00 avg300=0.00 total=5\n";
         let pressure = parse_pressure(text);
         assert_eq!(pressure.some.avg10, Known(1234));
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_bad_is_unknown() {
+    fn missing_or_invalid_values_are_unknown() {
         let pressure = parse_pressure(b"some avg10=101.00 avg60=1.5 total=-1 avg1=3.00 x\nhalf avg10=1.00\n");
         assert_eq!(pressure.some.avg10, Unknown(UnknownReason::Implausible));
         for share in ["1.5", "max"] {
@@ -114,12 +114,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_survived(bytes: Vec<u8>) {
+        fn arbitrary_bytes_cause_no_panic(bytes: Vec<u8>) {
             parse_pressure(&bytes);
         }
 
         #[test]
-        fn shares_are_what_was_written(share in 0..=10_000_u64, total in 0..=i64::MAX as u64) {
+        fn parsed_share_and_total_equal_the_written_ones(share in 0..=10_000_u64, total in 0..=i64::MAX as u64) {
             let text = format!("some avg10={}.{:02} avg60=0.00 avg300=0.00 total={total}\n", share / 100, share % 100);
             let some = parse_pressure(text.as_bytes()).some;
             prop_assert_eq!((some.avg10, some.total_us), (Known(share), Known(total)));

@@ -1,4 +1,4 @@
-//! Single processes: who made them, and whether they are still there.
+//! Single processes: their parents, and whether they still exist.
 #![forbid(unsafe_code)]
 
 use std::os::fd::OwnedFd;
@@ -13,31 +13,32 @@ use crate::file::read_once;
 use crate::kv_file::{complete_lines, parse_number};
 use eviction_core::reading::UnknownReason;
 
-/// A line of `/proc/PID/stat` has 52 numbers and a name of up to 64 bytes.
+/// The longest stat file in bytes: `/proc/PID/stat` has 52 numbers and a name of up to 64 bytes.
 const STAT_LIMIT: usize = 4096;
 
-/// Seven digits and a line feed for each of the processes that a machine can have.
+/// The longest list of processes in bytes: seven digits and a line feed for each process that a machine can
+/// have.
 const PROCS_LIMIT: usize = 32 << 20;
 
-/// Bits of a wait status in which the signal stands that ended a process (wait(2)).
+/// The bits of a wait status that hold the signal that ended a process (wait(2)).
 const SIGNAL_BITS: i32 = 0x7f;
 
-/// What the kernel says of a process.
+/// A process as `/proc/PID/stat` shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process {
-    /// The process that made it, or that has taken it over.
+    /// The process id of the parent, or of the process that adopted it.
     pub parent: u32,
-    /// When it began, in clock ticks since boot: with the process id it names it for good.
+    /// The start time in clock ticks since boot. Together with the process id it identifies the process.
     pub started: u64,
-    /// If it has ended and was not reaped yet: its wait status, 0 where that is not shown.
+    /// The wait status of a process that has ended and was not reaped yet; 0 where the kernel does not show it.
     pub ended: Option<i32>,
 }
 
 impl Process {
-    /// Reads about the process `pid` in the folder `proc`.
+    /// Reads the process `pid` from the folder `proc`.
     ///
     /// # Errors
-    /// [`UnknownReason::Unreadable`] with `ENOENT` or `ESRCH` if there is none.
+    /// [`UnknownReason::Unreadable`] with `ENOENT` or `ESRCH` if there is no such process.
     pub fn read(proc: &Path, pid: u32) -> Result<Self, UnknownReason> {
         let text = read_once(&proc.join(pid.to_string()).join("stat"), STAT_LIMIT)?;
         let stat = Stat::from_read(text.as_slice()).map_err(|_| UnknownReason::Unparsable)?;
@@ -46,8 +47,8 @@ impl Process {
         Ok(Self { parent, started: stat.starttime, ended })
     }
 
-    /// The exit code or the signal in the wait status of a process that has ended. A status of
-    /// 0 may be one that the kernel does not show, and says nothing.
+    /// Returns the exit code or the signal in the wait status of a process that has ended. A status of 0 gives
+    /// neither, since the kernel may have hidden it.
     pub fn exit(&self) -> (Option<i32>, Option<i32>) {
         match self.ended {
             None | Some(0) => (None, None),
@@ -57,22 +58,22 @@ impl Process {
     }
 }
 
-/// Whether a process is there no more.
-pub fn is_gone(why: UnknownReason) -> bool {
+/// Returns whether the reason means that the process does not exist any more.
+pub fn is_missing(why: UnknownReason) -> bool {
     const ENOENT: i32 = 2;
     const ESRCH: i32 = 3;
     matches!(why, UnknownReason::Unreadable(ENOENT | ESRCH))
 }
 
-/// The processes in a group, by its folder. 0 stands for each that is in another process namespace.
+/// Reads the processes of a cgroup, given its folder. 0 stands for each process of another PID namespace.
 ///
 /// # Errors
-/// If `cgroup.procs` cannot be read or is not of its form.
+/// If `cgroup.procs` cannot be read or parsed.
 pub fn read_processes(group: &Path) -> Result<Vec<u32>, UnknownReason> {
     parse_procs(&read_once(&group.join("cgroup.procs"), PROCS_LIMIT)?)
 }
 
-/// `cgroup.procs`: process ids, 0 for each process outside the reader's process namespace.
+/// Parses `cgroup.procs`: process ids, 0 for each process outside the reader's PID namespace.
 pub fn parse_procs(text: &[u8]) -> Result<Vec<u32>, UnknownReason> {
     if text.is_empty() {
         return Ok(Vec::new());
@@ -82,31 +83,31 @@ pub fn parse_procs(text: &[u8]) -> Result<Vec<u32>, UnknownReason> {
         .collect()
 }
 
-/// Whether process ids are those that the kernel's own records carry: this process is in the
-/// first process namespace (`PROC_PID_INIT_INO` in linux/proc_ns.h).
+/// Returns whether process ids are those of the kernel's own records: this process is in the initial PID
+/// namespace (`PROC_PID_INIT_INO` in linux/proc_ns.h).
 pub fn sees_global_pids(proc: &Path) -> bool {
-    const FIRST: &str = "pid:[4026531836]";
+    const INITIAL_NAMESPACE: &str = "pid:[4026531836]";
     rustix::fs::readlink(proc.join("self/ns/pid"), Vec::new())
-        .is_ok_and(|it| it.to_bytes() == FIRST.as_bytes())
+        .is_ok_and(|it| it.to_bytes() == INITIAL_NAMESPACE.as_bytes())
 }
 
-/// A process, by a descriptor that no other process can come to stand for (pidfd_open(2), 5.3).
+/// A process descriptor. It never refers to another process (pidfd_open(2), 5.3).
 #[derive(Debug)]
 pub struct ProcessHandle(OwnedFd);
 
 impl ProcessHandle {
-    /// Of the process that has this id now, in the namespace of the caller; none if there is no
-    /// such process, or no descriptor to spare.
+    /// Opens the process that has this id now, in the PID namespace of the caller. Returns `None` if there is
+    /// no such process, or no free descriptor.
     pub fn open(pid: u32) -> Option<Self> {
         let pid = i32::try_from(pid).ok().and_then(Pid::from_raw)?;
         pidfd_open(pid, PidfdFlags::empty()).ok().map(Self)
     }
 
-    /// Whether it has not ended. A call of a third of a microsecond, where reading
-    /// `/proc/PID/stat` takes ten.
-    pub fn lives(&self) -> bool {
-        const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
-        matches!(poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&NOW)), Ok(0))
+    /// Returns whether the process has not ended. This takes a third of a microsecond; reading `/proc/PID/stat`
+    /// takes ten.
+    pub fn is_running(&self) -> bool {
+        const NO_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+        matches!(poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&NO_WAIT)), Ok(0))
     }
 }
 
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_and_what_it_ended_by() {
+    fn process_stat_and_wait_status_are_parsed() {
         for (state, status, ended, exit) in [
             ('S', 0, None, (None, None)),
             ('Z', 9, Some(9), (None, Some(9))),
@@ -145,15 +146,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gone_is_told_from_what_cannot_be_read() {
+    fn missing_process_is_distinguished_from_an_unreadable_one() {
         let proc = folder(7, "7 (x");
         assert_eq!(Process::read(proc.path(), 7), Err(UnknownReason::Unparsable));
-        assert!(is_gone(Process::read(proc.path(), 8).unwrap_err()));
-        assert!(!is_gone(UnknownReason::Unparsable) && !is_gone(UnknownReason::Unreadable(13)));
+        assert!(is_missing(Process::read(proc.path(), 8).unwrap_err()));
+        assert!(!is_missing(UnknownReason::Unparsable) && !is_missing(UnknownReason::Unreadable(13)));
     }
 
     #[test]
-    fn processes_of_a_group() {
+    fn processes_of_a_cgroup_are_read() {
         let group = tempfile::tempdir().unwrap();
         assert!(read_processes(group.path()).is_err());
         std::fs::write(group.path().join("cgroup.procs"), "12\n0\n4194304\n").unwrap();
@@ -161,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_of_processes() {
+    fn cgroup_procs_is_parsed() {
         assert_eq!(parse_procs(b""), Ok(vec![]));
         assert_eq!(parse_procs(b"12\n0\n4194304\n0\n"), Ok(vec![12, 0, 4_194_304, 0]));
         for (text, why) in [
@@ -176,24 +177,24 @@ mod tests {
     }
 
     #[test]
-    fn this_process() {
+    fn stat_of_this_process_is_read() {
         let own = Process::read(Path::new("/proc"), std::process::id()).unwrap();
         assert_eq!(own.ended, None);
         assert!(own.started > 0);
     }
 
     #[test]
-    fn a_process_lives_until_it_has_ended_reaped_or_not() {
+    fn process_handle_detects_the_exit_before_and_after_reaping() {
         let mut child =
             std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
         let handle = ProcessHandle::open(child.id()).unwrap();
-        assert!(handle.lives());
+        assert!(handle.is_running());
         drop(child.stdin.take());
-        while handle.lives() {
+        while handle.is_running() {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
         child.wait().unwrap();
-        assert!(!handle.lives());
+        assert!(!handle.is_running());
         assert!(ProcessHandle::open(0).is_none() && ProcessHandle::open(u32::MAX).is_none());
     }
 }

@@ -1,20 +1,20 @@
-//! Tasks of the whole machine, and how many there can be.
+//! The tasks of the whole machine, and how many there can be.
 //!
-//! As the kubelet has it (pkg/kubelet/stats/pidlimit/pidlimit_linux.go): the capacity is the
-//! lesser of kernel.pid_max and kernel.threads-max, one of them if the other cannot be read;
-//! the count is the total in /proc/loadavg, since sysinfo(2) cuts it to 16 bits.
+//! As in the kubelet (pkg/kubelet/stats/pidlimit/pidlimit_linux.go), the capacity is the lesser of
+//! kernel.pid_max and kernel.threads-max, or one of them if the other cannot be read. The count is the total in
+//! /proc/loadavg, since sysinfo(2) cuts it to 16 bits.
 #![forbid(unsafe_code)]
 
 use std::path::Path;
 
 use rustix::io::Errno;
 
-use crate::file::{KeptFile, read_once, unreadable};
+use crate::file::{OpenFile, read_once, unreadable};
 use crate::kv_file::{parse_number, parse_number_line, words};
 use eviction_core::reading::{Reading, UnknownReason};
 
-/// The number of tasks (threads of all processes) in the text of `/proc/loadavg`, for instance
-/// 3518 in `1.36 3.49 4.53 2/3518 3715089`.
+/// Parses the number of tasks (threads of all processes) in the text of `/proc/loadavg`, for instance 3518 in
+/// `1.36 3.49 4.53 2/3518 3715089`.
 pub fn parse_task_count(text: &[u8]) -> Result<u64, UnknownReason> {
     let mut fields = words(text.strip_suffix(b"\n").ok_or(UnknownReason::Unparsable)?);
     let tasks = fields.nth(3).ok_or(UnknownReason::Unparsable)?;
@@ -24,7 +24,7 @@ pub fn parse_task_count(text: &[u8]) -> Result<u64, UnknownReason> {
     let slash = tasks.iter().position(|byte| *byte == b'/').ok_or(UnknownReason::Unparsable)?;
     parse_number(&tasks[..slash])?;
     match parse_number(&tasks[slash + 1..])? {
-        // Whoever reads this is a task.
+        // The reader itself is a task.
         0 => Err(UnknownReason::Implausible),
         count => Ok(count),
     }
@@ -32,15 +32,15 @@ pub fn parse_task_count(text: &[u8]) -> Result<u64, UnknownReason> {
 
 /// Counts the tasks of the machine through a descriptor that is kept open.
 #[derive(Debug)]
-pub struct TaskCounter(Result<KeptFile, Errno>);
+pub struct TaskCounter(Result<OpenFile, Errno>);
 
 impl TaskCounter {
     /// Opens `loadavg` in the folder `proc`.
     pub fn open(proc: &Path) -> Self {
-        Self(KeptFile::open(&proc.join("loadavg")))
+        Self(OpenFile::open(&proc.join("loadavg")))
     }
 
-    /// Tasks of the machine now.
+    /// Reads the number of tasks of the machine.
     pub fn read(&self) -> Reading<u64> {
         let file = match &self.0 {
             Ok(file) => file,
@@ -50,9 +50,8 @@ impl TaskCounter {
     }
 }
 
-/// How many tasks the machine can have: the lesser of `kernel.pid_max` and
-/// `kernel.threads-max` in the folder `proc`. From 6.14 pid_max is that of the reader's own
-/// process namespace.
+/// Reads how many tasks the machine can have: the lesser of `kernel.pid_max` and `kernel.threads-max` in the
+/// folder `proc`. From 6.14 on pid_max is that of the reader's PID namespace.
 pub fn read_task_capacity(proc: &Path) -> Reading<u64> {
     let read = |name: &str| match read_once(&proc.join("sys/kernel").join(name), 64)
         .and_then(|text| parse_number_line(&text))
@@ -73,7 +72,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn task_counts() {
+    fn task_count_is_parsed() {
         for (text, expected) in [
             ("1.36 3.49 4.53 2/3518 3715089\n", Ok(3518)),
             ("0.00 0.00 0.00 1/100000 1\n", Ok(100_000)),
@@ -93,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn capacity_is_the_lesser_and_one_is_enough() {
+    fn task_capacity_is_the_lower_limit_or_the_only_readable_one() {
         let proc = tempfile::tempdir().unwrap();
         let kernel = proc.path().join("sys/kernel");
         std::fs::create_dir_all(&kernel).unwrap();
@@ -111,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine() {
+    fn task_count_of_this_machine_is_within_its_capacity() {
         let proc = Path::new("/proc");
         let count = TaskCounter::open(proc).read().known().unwrap();
         let capacity = read_task_capacity(proc).known().unwrap();
@@ -120,7 +119,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_survived(bytes: Vec<u8>) {
+        fn arbitrary_bytes_cause_no_panic(bytes: Vec<u8>) {
             let _ = parse_task_count(&bytes);
         }
     }

@@ -1,16 +1,16 @@
-//! `/proc/vmstat`: the machine's own count of out-of-memory kills.
+//! `/proc/vmstat`: the number of OOM kills on the machine.
 #![forbid(unsafe_code)]
 
 use std::path::Path;
 
 use rustix::io::Errno;
 
-use crate::file::{KeptFile, unreadable};
+use crate::file::{OpenFile, unreadable};
 use crate::kv_file::{SingleValue, complete_lines, parse_number};
 use eviction_core::reading::{Reading, UnknownReason};
 
-/// Processes that out-of-memory killers have killed since boot, whoever's limit it was
-/// (`oom_kill` in the text of `/proc/vmstat`, from 4.13).
+/// Parses the number of processes that the OOM killer has killed since boot, for any limit (`oom_kill` in the
+/// text of `/proc/vmstat`, from 4.13).
 pub fn parse_oom_kills(text: &[u8]) -> Result<u64, UnknownReason> {
     let mut kills = SingleValue::NEW;
     for line in complete_lines(text)? {
@@ -21,31 +21,31 @@ pub fn parse_oom_kills(text: &[u8]) -> Result<u64, UnknownReason> {
     kills.get()
 }
 
-/// The text has some 4 KiB.
-const MOST: usize = 1 << 20;
+/// The longest text that is read, in bytes. The text has about 4 KiB.
+const MAX_BYTES: usize = 1 << 20;
 
-/// Reads them through a descriptor and into room that are kept: the control loop waits for neither
-/// a look-up nor the allocator.
+/// Reads the OOM kills through an open descriptor into a buffer that is kept, so that the control loop waits
+/// neither for a path lookup nor for the allocator.
 #[derive(Debug)]
 pub struct OomKillCounter {
-    file: Result<KeptFile, Errno>,
+    file: Result<OpenFile, Errno>,
     text: Vec<u8>,
 }
 
 impl OomKillCounter {
     /// Opens `vmstat` in the folder `proc`.
     pub fn open(proc: &Path) -> Self {
-        let mut counter = Self { file: KeptFile::open(&proc.join("vmstat")), text: Vec::new() };
-        // The room finds its size.
+        let mut counter = Self { file: OpenFile::open(&proc.join("vmstat")), text: Vec::new() };
+        // This grows the buffer to its size.
         counter.read();
         counter
     }
 
-    /// Kills until now.
+    /// Reads the number of OOM kills since boot.
     pub fn read(&mut self) -> Reading<u64> {
         let Self { file, text } = self;
         match file {
-            Ok(file) => file.read_all(text, MOST).and_then(parse_oom_kills).into(),
+            Ok(file) => file.read_all(text, MAX_BYTES).and_then(parse_oom_kills).into(),
             Err(errno) => Reading::Unknown(unreadable(*errno)),
         }
     }
@@ -57,7 +57,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn oom_kills() {
+    fn oom_kill_count_is_parsed() {
         assert_eq!(parse_oom_kills(b"nr_free_pages 1\noom_kill 7\noom_killers 9\n"), Ok(7));
         assert_eq!(parse_oom_kills(b"nr_free_pages 1\n"), Err(UnknownReason::Absent));
         assert_eq!(parse_oom_kills(b"oom_kill 7\noom_kill 7\n"), Err(UnknownReason::Unparsable));
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine() {
+    fn oom_kill_count_of_this_machine_is_read() {
         assert!(OomKillCounter::open(Path::new("/proc")).read().known().is_some());
         assert_eq!(
             OomKillCounter::open(Path::new("/nonexistent")).read(),
@@ -76,7 +76,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_survived(bytes: Vec<u8>) {
+        fn arbitrary_bytes_cause_no_panic(bytes: Vec<u8>) {
             let _ = parse_oom_kills(&bytes);
         }
     }

@@ -1,11 +1,11 @@
-//! How much of the machine's memory the kernel keeps free: what is free beyond that can be taken
-//! without page cache making room, which a kernel kill must know.
+//! How much of the machine's memory the kernel keeps free. Free memory beyond that can be allocated without
+//! reclaiming page cache; a kernel kill depends on it.
 //!
-//! Before a page is taken for a process, more must be free in its zone than the zone's watermark
-//! and what it holds ready for those who can use no other (`lowmem_reserve`; `__zone_watermark_ok` in
-//! mm/page_alloc.c). Where no zone has as much, `kswapd` or the process itself takes page cache back.
+//! Before the kernel allocates a page for a process, a zone must have more free pages than its watermark plus
+//! its reserve for allocations that can use no other zone (`lowmem_reserve`; `__zone_watermark_ok` in
+//! mm/page_alloc.c). If no zone has as many, `kswapd` or the process itself reclaims page cache.
 //!
-//! `/proc/zoneinfo` is read on the slow side, since it has several lines for each CPU and zone.
+//! `/proc/zoneinfo` is not read in the control loop, since it has several lines for each CPU and zone.
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
@@ -13,20 +13,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::file::{InWords, read_once};
+use crate::file::{ReasonText, read_once};
 use crate::kv_file::{SingleValue, complete_lines, parse_number, words};
 use crate::timer::Timer;
 use eviction_core::reading::{Reading, UnknownReason};
 
-/// Watermarks change when an administrator says so, and rise for a moment when memory is scattered.
+/// The read interval. Watermarks change when an administrator sets them, and rise for a moment when memory is
+/// fragmented.
 const PERIOD: Duration = Duration::from_secs(5);
 
-/// A machine with 1024 CPUs has less.
+/// The longest text that is read, in bytes. A machine with 1024 CPUs has less.
 const LIMIT: usize = 8 << 20;
 
 const UNKNOWN: u64 = u64::MAX;
 
-/// The last figure, in bytes. Written on the slow side, read by the reaction.
+/// The last value, in bytes. The control loop reads it; a task outside of the loop writes it.
 #[derive(Clone, Debug)]
 pub struct Watermarks(Arc<AtomicU64>);
 
@@ -37,14 +38,15 @@ impl Default for Watermarks {
 }
 
 impl Watermarks {
-    /// What can be taken of so much free memory; nothing is said where either is not known.
-    pub fn room(&self, free: Reading<u64>) -> Option<u64> {
-        let kept = self.0.load(Ordering::Relaxed);
-        free.known().filter(|_| kept != UNKNOWN).map(|free| free.saturating_sub(kept))
+    /// Returns how much of `free` can be allocated without reclaim, in bytes; `None` if either value is
+    /// unknown.
+    pub fn above_reserve(&self, free: Reading<u64>) -> Option<u64> {
+        let reserved = self.0.load(Ordering::Relaxed);
+        free.known().filter(|_| reserved != UNKNOWN).map(|free| free.saturating_sub(reserved))
     }
 
-    /// Reads it again and again, until dropped.
-    pub async fn follow(self, proc: PathBuf, timer: Timer) {
+    /// Reads the watermarks periodically, until dropped.
+    pub async fn refresh(self, proc: PathBuf, timer: Timer) {
         let mut was_known = true;
         loop {
             let is_known = self.read(&proc, was_known);
@@ -55,17 +57,17 @@ impl Watermarks {
             };
             if let Err(error) = waited {
                 self.0.store(UNKNOWN, Ordering::Relaxed);
-                tracing::error!(%error, "the timer of free memory: no kernel kill while the page cache is reclaimed");
+                tracing::error!(%error, "cannot start the timer of the watermarks: no kernel kill while the page cache is reclaimed");
                 return;
             }
         }
     }
 
-    /// Whether it is known now. Said once where it is not.
+    /// Reads the watermarks. Returns whether they are known; logs once when they become unknown.
     fn read(&self, proc: &Path, was_known: bool) -> bool {
         let path = proc.join("zoneinfo");
         let page = rustix::param::page_size() as u64;
-        match read_once(&path, LIMIT).and_then(|text| parse_kept_free(&text)) {
+        match read_once(&path, LIMIT).and_then(|text| parse_zoneinfo_reserve(&text)) {
             Ok(pages) => {
                 self.0.store(pages.saturating_mul(page).min(UNKNOWN - 1), Ordering::Relaxed);
                 true
@@ -75,7 +77,7 @@ impl Watermarks {
                 if was_known {
                     tracing::warn!(
                         path = %path.display(),
-                        why = %InWords(why), "no kernel kill while the page cache is reclaimed");
+                        why = %ReasonText(why), "no kernel kill while the page cache is reclaimed");
                 }
                 false
             }
@@ -83,19 +85,19 @@ impl Watermarks {
     }
 }
 
-/// Pages that are free now and will stay so: of each zone as many as its high watermark, up to which
+/// Parses how many pages are free now and stay free: of each zone as many as its high watermark, up to which
 /// `kswapd` works, and its reserve against memory of processes.
 ///
 /// # Errors
-/// Why it is not known: the text is cut off, or a zone lacks one of the figures.
-pub fn parse_kept_free(text: &[u8]) -> Result<u64, UnknownReason> {
-    let mut kept = 0_u64;
+/// Why the number is unknown: the text is cut off, or a zone lacks one of the values.
+pub fn parse_zoneinfo_reserve(text: &[u8]) -> Result<u64, UnknownReason> {
+    let mut reserved = 0_u64;
     let mut zone: Option<[SingleValue; 3]> = None;
     for line in complete_lines(text)? {
         let mut words = words(line);
         let Some(first) = words.next() else { continue };
         if first == b"Node" {
-            kept = add(kept, zone)?;
+            reserved = add_zone(reserved, zone)?;
             zone = Some([SingleValue::NEW; 3]);
             continue;
         }
@@ -103,22 +105,22 @@ pub fn parse_kept_free(text: &[u8]) -> Result<u64, UnknownReason> {
         match first {
             b"pages" if words.next() == Some(b"free") => free.found(number(words.next())),
             b"high" => high.found(number(words.next())),
-            // The last one is against what may be anywhere, as memory of processes may.
+            // The last reserve is the one against allocations from any zone, such as memory of processes.
             b"protection:" => reserve.found(number(words.last().and_then(|word| word.strip_suffix(b")")))),
             _ => {}
         }
     }
-    add(kept, zone.ok_or(UnknownReason::Absent).map(Some)?)
+    add_zone(reserved, zone.ok_or(UnknownReason::Absent).map(Some)?)
 }
 
-fn add(kept: u64, zone: Option<[SingleValue; 3]>) -> Result<u64, UnknownReason> {
-    let Some(zone) = zone else { return Ok(kept) };
+fn add_zone(reserved: u64, zone: Option<[SingleValue; 3]>) -> Result<u64, UnknownReason> {
+    let Some(zone) = zone else { return Ok(reserved) };
     let [free, high, reserve] = zone.map(SingleValue::get);
-    let held = high?.saturating_add(reserve?);
-    Ok(kept.saturating_add(free?.min(held)))
+    let zone_reserved = high?.saturating_add(reserve?);
+    Ok(reserved.saturating_add(free?.min(zone_reserved)))
 }
 
-/// A number, of a list with one element with the bracket before it.
+/// Parses a number. The number of a list with one element has the bracket before it.
 fn number(word: Option<&[u8]>) -> Result<u64, UnknownReason> {
     let word = word.ok_or(UnknownReason::Unparsable)?;
     parse_number(word.strip_prefix(b"(").unwrap_or(word))
@@ -157,13 +159,13 @@ Node 0, zone  Movable
 ";
 
     #[test]
-    fn each_zone_keeps_its_watermark_and_its_reserve() {
-        // All of the first, which is less than its reserve; of the last there is nothing.
-        assert_eq!(parse_kept_free(TEXT.as_bytes()), Ok(3840 + 3660 + 21071));
+    fn each_zone_keeps_its_watermark_and_its_reserve_free() {
+        // All pages of the first zone, which are fewer than its reserve; the last zone has none.
+        assert_eq!(parse_zoneinfo_reserve(TEXT.as_bytes()), Ok(3840 + 3660 + 21071));
     }
 
     #[test]
-    fn what_is_missing_makes_all_unknown() {
+    fn missing_or_invalid_zone_value_makes_the_result_unknown() {
         for (from, to, why) in [
             ("  pages free     766810\n", "", UnknownReason::Absent),
             ("        high     16\n", "", UnknownReason::Absent),
@@ -176,40 +178,48 @@ Node 0, zone  Movable
             ("24090)", "24090", UnknownReason::Unparsable),
             ("24090)", "many)", UnknownReason::Unparsable),
         ] {
-            assert_eq!(parse_kept_free(TEXT.replacen(from, to, 1).as_bytes()), Err(why), "{from} → {to}");
+            assert_eq!(
+                parse_zoneinfo_reserve(TEXT.replacen(from, to, 1).as_bytes()),
+                Err(why),
+                "{from} → {to}"
+            );
         }
-        assert_eq!(parse_kept_free(b""), Err(UnknownReason::Unparsable));
-        assert_eq!(parse_kept_free(b"\n"), Err(UnknownReason::Absent));
-        assert_eq!(parse_kept_free(TEXT.trim_end().as_bytes()), Err(UnknownReason::Unparsable));
+        assert_eq!(parse_zoneinfo_reserve(b""), Err(UnknownReason::Unparsable));
+        assert_eq!(parse_zoneinfo_reserve(b"\n"), Err(UnknownReason::Absent));
+        assert_eq!(parse_zoneinfo_reserve(TEXT.trim_end().as_bytes()), Err(UnknownReason::Unparsable));
     }
 
     #[test]
-    fn this_machine_has_one() {
+    fn zoneinfo_of_this_machine_is_parsed() {
         let text = std::fs::read("/proc/zoneinfo").unwrap();
-        assert!(parse_kept_free(&text).unwrap() > 0);
+        assert!(parse_zoneinfo_reserve(&text).unwrap() > 0);
     }
 
     proptest! {
         #[test]
-        fn any_bytes_are_survived(bytes: Vec<u8>) {
-            let _ = parse_kept_free(&bytes);
+        fn arbitrary_bytes_cause_no_panic(bytes: Vec<u8>) {
+            let _ = parse_zoneinfo_reserve(&bytes);
         }
     }
 
     #[test]
-    fn what_is_free_beyond_what_is_kept_is_room() {
+    fn free_memory_beyond_the_watermarks_can_be_allocated() {
         let folder = tempfile::tempdir().unwrap();
-        let kept = Watermarks::default();
-        assert_eq!(kept.room(Reading::Known(1 << 30)), None, "not read so far");
+        let watermarks = Watermarks::default();
+        assert_eq!(watermarks.above_reserve(Reading::Known(1 << 30)), None, "not read so far");
         let text = "Node 0, zone Normal\n  pages free 5000\n        high 100\n        protection: (0, 28)\n";
         std::fs::write(folder.path().join("zoneinfo"), text).unwrap();
-        assert!(kept.read(folder.path(), true));
+        assert!(watermarks.read(folder.path(), true));
         let bytes = 128 * rustix::param::page_size() as u64;
-        assert_eq!(kept.room(Reading::Known(bytes + 7)), Some(7));
-        assert_eq!(kept.room(Reading::Known(7)), Some(0));
-        assert_eq!(kept.room(Reading::Unknown(UnknownReason::Absent)), None);
+        assert_eq!(watermarks.above_reserve(Reading::Known(bytes + 7)), Some(7));
+        assert_eq!(watermarks.above_reserve(Reading::Known(7)), Some(0));
+        assert_eq!(watermarks.above_reserve(Reading::Unknown(UnknownReason::Absent)), None);
         std::fs::write(folder.path().join("zoneinfo"), "Node 0, zone Normal\n").unwrap();
-        assert!(!kept.read(folder.path(), true));
-        assert_eq!(kept.room(Reading::Known(bytes)), None, "what was known once may be so no more");
+        assert!(!watermarks.read(folder.path(), true));
+        assert_eq!(
+            watermarks.above_reserve(Reading::Known(bytes)),
+            None,
+            "what was known once may be so no more"
+        );
     }
 }

@@ -3,7 +3,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::tests::allocations::counted;
+use ::tests::allocations::count_allocations;
 use tempfile::TempDir;
 
 use super::{Capacity, NodeSampler};
@@ -26,7 +26,7 @@ use eviction_core::snapshot::Snapshot;
 const MIB: u64 = 1 << 20;
 const UIDS: [&str; 2] = ["5d3fa8a5-3b1c-4e6f-9a55-0d5f0d4d8b01", "5d3fa8a5-3b1c-4e6f-9a55-0d5f0d4d8b02"];
 
-/// A node in plain files, with eyes and an engine.
+/// A node in plain files, with a sampler and an engine.
 struct Node {
     folder: TempDir,
     sampler: NodeSampler,
@@ -50,8 +50,8 @@ fn write_group(folder: &Path, usage: u64) {
     }
 }
 
-/// A pod with limits of its local storage, so that the engine looks for its figures.
-fn limited(uid: &str) -> Pod {
+/// A pod with limits of its local storage, so that the engine needs its storage values.
+fn pod_with_storage_limit(uid: &str) -> Pod {
     Pod { containers: vec![container("main", limits(&[("ephemeral-storage", "1Gi")]))], ..pod(uid, "1Mi") }
 }
 
@@ -81,7 +81,7 @@ impl Node {
         let options = SamplerOptions { proc: top.to_owned(), max_descriptors: 100 };
         let sampler = Sampler::new(root, &options, |_| true).unwrap();
         let policy = policy(vec![hard(MemoryAvailable, "100Mi")]);
-        let known = UIDS.map(|uid| Arc::new(KnownPod::new(limited(uid), &policy)));
+        let known = UIDS.map(|uid| Arc::new(KnownPod::new(pod_with_storage_limit(uid), &policy)));
         let mut pod_index = PodIndex::new(known.into());
         assert!(pod_index.join(sampler.pods()), "its pods are found");
         let engine = engine(policy, pod_index.active());
@@ -94,7 +94,7 @@ impl Node {
         fs::write(self.folder.path().join("memory.usage_in_bytes"), format!("{bytes}\n")).unwrap();
     }
 
-    /// As the loop does it.
+    /// Samples as the control loop does.
     fn sample(&mut self, with_pods: bool) -> (Decision, Arc<Snapshot>) {
         let sample = self.sampler.sample_node(self.clock.now(), &self.clock, &[]);
         let builder = match with_pods {
@@ -111,37 +111,37 @@ impl Node {
         self.sampler.recycle(snapshot);
     }
 
-    /// How the last of some looks ended, and what it asked the allocator for.
-    fn last_of_some(&mut self, with_pods: bool) -> (EvaluationEnd, u64) {
+    /// Returns how the last of some evaluations ended, and how many allocations it made.
+    fn last_evaluation(&mut self, with_pods: bool) -> (EvaluationEnd, u64) {
         for _ in 0..3 {
-            let seen = self.sample(with_pods);
-            self.recycle(seen);
-            // Figures have to be newer than the last ones to count.
+            let evaluated = self.sample(with_pods);
+            self.recycle(evaluated);
+            // Values have to be newer than the last ones to count.
             std::thread::sleep(Duration::from_millis(2));
         }
-        let (seen, looking) = counted(|| self.sample(with_pods));
-        let end = seen.0.evaluation().unwrap().end;
-        let ((), recycling) = counted(|| self.recycle(seen));
-        (end, looking + recycling)
+        let (evaluated, sampling) = count_allocations(|| self.sample(with_pods));
+        let end = evaluated.0.evaluation().unwrap().end;
+        let ((), recycling) = count_allocations(|| self.recycle(evaluated));
+        (end, sampling + recycling)
     }
 }
 
 #[test]
-fn a_calm_look_allocates_nothing() {
+fn sample_without_pressure_does_not_allocate() {
     let mut node = Node::new();
-    assert_eq!(node.last_of_some(false), (EvaluationEnd::NoPressure, 0));
-    assert_eq!(node.last_of_some(true), (EvaluationEnd::NoPressure, 0), "nor one that looks at all pods");
+    assert_eq!(node.last_evaluation(false), (EvaluationEnd::NoPressure, 0));
+    assert_eq!(node.last_evaluation(true), (EvaluationEnd::NoPressure, 0), "nor one that looks at all pods");
 }
 
 #[test]
-fn nor_does_one_that_evicts_in_the_end() {
+fn sample_that_leads_to_an_eviction_does_not_allocate() {
     let mut node = Node::new();
     node.use_memory(1000 * MIB);
-    assert_eq!(node.last_of_some(true), (EvaluationEnd::Evicted, 0));
+    assert_eq!(node.last_evaluation(true), (EvaluationEnd::Evicted, 0));
 }
 
 #[test]
-fn the_figures_of_a_look_are_those_of_its_pods() {
+fn snapshot_contains_only_values_of_its_own_sample() {
     let mut node = Node::new();
     let (decision, snapshot) = node.sample(true);
     assert_eq!(snapshot.len(), 2);
@@ -153,22 +153,22 @@ fn the_figures_of_a_look_are_those_of_its_pods() {
 }
 
 #[test]
-fn what_is_decided_by_a_look_is_decided_when_it_was_read() {
+fn read_at_is_after_the_read_and_not_when_the_sample_began() {
     let mut node = Node::new();
-    // One that was held up before it came to read.
+    // A sample that was delayed before it read anything.
     let second = 1_000_000_000;
     let now = node.clock.now();
-    let begun = node.clock.at(now.mono_ns.saturating_sub(second));
-    let sample = node.sampler.sample_node(begun, &node.clock, &[]);
-    assert_eq!(sample.at, begun);
+    let began = node.clock.at(now.mono_ns.saturating_sub(second));
+    let sample = node.sampler.sample_node(began, &node.clock, &[]);
+    assert_eq!(sample.at, began);
     assert!(sample.read_at.mono_ns >= now.mono_ns && sample.read_at.wall >= now.wall);
 }
 
 #[test]
-fn who_would_go_first_is_read_again_once() {
+fn pod_is_read_again_only_once_per_sample() {
     let mut node = Node::new();
     node.sample(true);
-    // Page cache that has become inactive: usage stands still, and nothing tells of it.
+    // Page cache has become inactive: usage does not change, so there is no notification.
     let pod = node.folder.path().join("kubepods/burstable").join(format!("pod{}", UIDS[1]));
     let stat = format!("total_cache 0\ntotal_rss 0\ntotal_inactive_file {}\n", 150 * MIB);
     for group in [pod.join("0123456789abcdef"), pod] {
@@ -192,12 +192,12 @@ fn who_would_go_first_is_read_again_once() {
 }
 
 #[test]
-fn the_order_ahead_is_the_order_of_the_pass() {
+fn rank_preview_equals_the_ranking_of_the_evaluation() {
     let mut node = Node::new();
     node.use_memory(1000 * MIB);
     let (decision, snapshot) = node.sample(true);
-    let mut ahead = Vec::new();
-    node.engine.rank_ahead(&snapshot, &mut ahead);
-    assert_eq!(ahead.len(), 2);
-    assert_eq!(ahead, decision.evaluation().unwrap().ranked);
+    let mut preview = Vec::new();
+    node.engine.rank_ahead(&snapshot, &mut preview);
+    assert_eq!(preview.len(), 2);
+    assert_eq!(preview, decision.evaluation().unwrap().ranked);
 }

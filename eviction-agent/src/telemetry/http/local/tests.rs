@@ -8,15 +8,15 @@ use tempfile::TempDir;
 use super::*;
 use crate::telemetry::live::tests::sample_of;
 
-/// A served API, until it is dropped.
-struct Served {
+/// An API that is served until dropped.
+struct TestServer {
     folder: TempDir,
     live: Live,
     handle: tokio::runtime::Handle,
     end: Option<tokio::sync::oneshot::Sender<()>>,
 }
 
-impl Served {
+impl TestServer {
     fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -43,46 +43,46 @@ impl Served {
         UnixStream::connect(self.path()).unwrap()
     }
 
-    /// The status and the body of the answer.
+    /// Returns the status and the body of the response.
     fn get(&self, target: &str) -> (u16, String) {
         let mut stream = self.connect();
         write!(stream, "GET {target} HTTP/1.0\r\n\r\n").unwrap();
-        answer_from(stream)
+        read_response(stream)
     }
 }
 
-impl Drop for Served {
+impl Drop for TestServer {
     fn drop(&mut self) {
         drop(self.end.take());
     }
 }
 
-fn answer_from(mut stream: UnixStream) -> (u16, String) {
+fn read_response(mut stream: UnixStream) -> (u16, String) {
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
     let (head, body) = text.split_once("\r\n\r\n").unwrap();
     (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
 }
 
-fn with_pods() -> Served {
-    let served = Served::start();
-    served.live.pods(sample_of(0, &[("a", 100, "10Mi"), ("b", 200, "10Mi")]));
-    served.live.event(Timestamp::from_second(10).unwrap(), "{\"event\":\"started\"}");
-    served.live.event(Timestamp::from_second(20).unwrap(), "{\"event\":\"pods\"}");
-    served
+fn with_pods() -> TestServer {
+    let server = TestServer::start();
+    server.live.pods(sample_of(0, &[("a", 100, "10Mi"), ("b", 200, "10Mi")]));
+    server.live.event(Timestamp::from_second(10).unwrap(), "{\"event\":\"started\"}");
+    server.live.event(Timestamp::from_second(20).unwrap(), "{\"event\":\"pods\"}");
+    server
 }
 
 #[test]
-fn each_path_answers() {
-    let served = with_pods();
-    let (status, body) = served.get("/v1/state");
+fn api_paths_return_their_responses_or_errors() {
+    let server = with_pods();
+    let (status, body) = server.get("/v1/state");
     let state: crate::telemetry::live::state::NodeState = serde_json::from_str(&body).unwrap();
     assert_eq!((status, state.pods.len(), state.last_event), (200, 2, 2));
     let second = "{\"seq\":2,\"event\":\"pods\"}\n".to_owned();
-    assert_eq!(served.get("/v1/events?since=1"), (200, second.clone()));
-    assert_eq!(served.get("/v1/events?since=1970-01-01T00:00:15Z"), (200, second));
-    assert_eq!(served.get("/v1/events").1.lines().count(), 2);
-    let (status, body) = served.get("/v1/explain?pod=default/pod-a&signal=memory.available");
+    assert_eq!(server.get("/v1/events?since=1"), (200, second.clone()));
+    assert_eq!(server.get("/v1/events?since=1970-01-01T00:00:15Z"), (200, second));
+    assert_eq!(server.get("/v1/events").1.lines().count(), 2);
+    let (status, body) = server.get("/v1/explain?pod=default/pod-a&signal=memory.available");
     let explanation: serde_json::Value = serde_json::from_str(&body).unwrap();
     assert_eq!(
         (status, &explanation["rank"], &explanation["candidate"]["pod"]["name"]),
@@ -94,18 +94,18 @@ fn each_path_answers() {
         ("/v1/events?since=yesterday", 400),
         ("/metrics", 404),
     ] {
-        let (status, body) = served.get(target);
+        let (status, body) = server.get(target);
         assert!(status == expected && body.contains("error"), "{target}: {status} {body}");
     }
 }
 
 #[test]
-fn the_socket_is_for_its_owner_and_goes_with_the_server() {
-    let served = Served::start();
-    let path = served.path();
+fn socket_has_mode_0600_and_is_removed_when_dropped() {
+    let server = TestServer::start();
+    let path = server.path();
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     {
-        let _within = served.handle.enter();
+        let _within = server.handle.enter();
         let error = LocalSocket::bind(&path).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse, "another agent serves there");
         let socket = LocalSocket::bind(&path.with_file_name("other.sock")).unwrap();
@@ -122,65 +122,66 @@ fn the_socket_is_for_its_owner_and_goes_with_the_server() {
 }
 
 #[test]
-fn a_client_that_sends_too_much_is_cut_off() {
-    let served = with_pods();
-    let mut stream = served.connect();
+fn client_that_sends_too_much_is_disconnected() {
+    let server = with_pods();
+    let mut stream = server.connect();
     let more = vec![b'x'; 1 << 20];
     stream.write_all(b"GET /v1/state HTTP/1.1\r\nhost: a\r\na: ").unwrap();
     let sent = (0..1024).take_while(|_| stream.write_all(&more).is_ok()).count();
     assert!(sent < 1024, "it took a header of {sent} MiB");
-    let mut stream = served.connect();
+    let mut stream = server.connect();
     stream.write_all(b"GET /v1/state HTTP/1.1\r\nhost: a\r\ncontent-length: 1073741824\r\n\r\n").unwrap();
     let sent = (0..1024).take_while(|_| stream.write_all(&more).is_ok()).count();
     assert!(sent < 1024, "it took a body of {sent} MiB");
-    assert_eq!(served.get("/v1/state").0, 200);
+    assert_eq!(server.get("/v1/state").0, 200);
 }
 
 #[test]
-fn clients_that_never_read_or_never_ask_delay_nobody_for_long() {
-    let served = with_pods();
+fn idle_and_non_reading_clients_do_not_block_other_clients() {
+    let server = with_pods();
     let names: Vec<String> = (0..1000).map(|number| format!("{number:04}-{}", "x".repeat(200))).collect();
     let pods: Vec<_> = names.iter().map(|name| (&**name, 1, "1Mi")).collect();
-    served.live.pods(sample_of(1, &pods));
+    server.live.pods(sample_of(1, &pods));
     let silent: Vec<_> = (0..2 * CONNECTIONS)
         .map(|number| {
-            let mut stream = served.connect();
+            let mut stream = server.connect();
             if number % 2 == 0 {
                 stream.write_all(b"GET /v1/state HTTP/1.0\r\n\r\n").unwrap();
             }
             stream
         })
         .collect();
-    // All places are taken twice; each is given back by its deadline.
-    assert_eq!(served.get("/v1/state").0, 200);
+    // All connections are taken twice, and each is closed by its deadline.
+    assert_eq!(server.get("/v1/state").0, 200);
     drop(silent);
 }
 
 #[test]
-fn a_storm_of_requests_is_slowed_down_and_nobody_is_shut_out() {
-    let served = with_pods();
-    let (ends, asked, answered) = (AtomicBool::new(false), AtomicUsize::new(0), AtomicUsize::new(0));
+fn request_rate_is_limited_and_other_clients_are_still_served() {
+    let server = with_pods();
+    let (has_ended, requested, answered) = (AtomicBool::new(false), AtomicUsize::new(0), AtomicUsize::new(0));
     let begin = std::time::Instant::now();
     thread::scope(|scope| {
         for number in 0..4 {
-            let (served, ends, asked, answered) = (&served, &ends, &asked, &answered);
+            let (server, has_ended, requested, answered) = (&server, &has_ended, &requested, &answered);
             scope.spawn(move || {
-                while !ends.load(Ordering::Relaxed) {
-                    // A full queue of the kernel makes it wait; that costs the agent nothing.
-                    let Ok(mut stream) = UnixStream::connect(served.path()) else { continue };
+                while !has_ended.load(Ordering::Relaxed) {
+                    // A full queue in the kernel makes the client wait, but costs the agent
+                    // nothing.
+                    let Ok(mut stream) = UnixStream::connect(server.path()) else { continue };
                     drop(stream.write_all(b"GET /v1/explain HTTP/1.0\r\n\r\n"));
-                    asked.fetch_add(1, Ordering::Relaxed);
+                    requested.fetch_add(1, Ordering::Relaxed);
                     if number < 2 && stream.read_to_end(&mut Vec::new()).is_ok() {
                         answered.fetch_add(1, Ordering::Relaxed);
                     }
                 }
             });
         }
-        while asked.load(Ordering::Relaxed) < 1500 {
+        while requested.load(Ordering::Relaxed) < 1500 {
             thread::yield_now();
         }
-        assert_eq!(served.get("/v1/state").0, 200);
-        ends.store(true, Ordering::Relaxed);
+        assert_eq!(server.get("/v1/state").0, 200);
+        has_ended.store(true, Ordering::Relaxed);
     });
     let most = begin.elapsed().as_millis() / PAUSE.as_millis() + 1;
     let answered = answered.into_inner();

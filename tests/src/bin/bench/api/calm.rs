@@ -1,4 +1,4 @@
-//! What the agent costs in a cluster while nothing happens, and what it asks of the server.
+//! The agent's cost in a cluster while nothing happens, and the requests that it sends.
 
 use std::time::{Duration, Instant};
 
@@ -12,32 +12,33 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
 
 use super::population;
-use crate::cost::Watched;
+use crate::cost::CostSampler;
 use crate::testbed::Testbed;
 
-/// So many pods, of so many containers each.
+/// A number of pods, and the containers of each.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Case {
     pods: usize,
     containers: &'static [&'static str],
-    /// MiB of memory that the agent may occupy.
+    /// The memory that the agent may occupy, MiB.
     rss: f64,
 }
 
-/// A bound for what runs here; the agent gets a node of 64 GiB, as such a node would have.
+/// The memory limit of the test's node. The agent is started with 64 GiB of capacity, as such a node would
+/// have.
 const BOUND: u64 = 3072 * MIB;
 const MEMORY: u64 = 64 * 1024 * MIB;
 const PIDS: u64 = 4096;
-/// What is left of the start must not be counted.
+/// The pause before the measurement, so that the cost of the start is not counted.
 const SETTLE: Duration = Duration::from_secs(12);
 const PIECE: Duration = Duration::from_secs(10);
-/// How often metrics are read.
+/// The interval at which metrics are read.
 const SCRAPE: Duration = Duration::from_secs(15);
-/// Requests beside watches and what keeps the connection open.
+/// The goal: requests per minute, without watches and keep-alive requests.
 const REQUESTS: f64 = 1.0;
 
 impl Case {
-    /// As many pods as the kubelet allows on a node by default, and as large nodes have.
+    /// 110 pods, which the kubelet allows on a node by default, and 500 pods, as on large nodes.
     pub(super) const ALL: [Self; 2] = [
         Self { pods: 110, containers: &["one", "two", "three"], rss: 16.0 },
         Self { pods: 500, containers: &["one"], rss: 20.0 },
@@ -48,7 +49,7 @@ impl Case {
     }
 }
 
-/// Watches a calm agent for so many seconds, by a proxy that counts what it asks.
+/// Measures a calm agent for so many seconds, through a proxy that counts its requests.
 pub(super) fn measure(
     testbed: &Testbed,
     cluster: &mut Cluster,
@@ -71,13 +72,17 @@ pub(super) fn measure(
     let kubelet = json!({"evictionHard": {"memory.available": "1Gi", "pid.available": "256"}});
     let mut options = testbed.options(&node, &kubelet)?;
     (options.pods, options.action, options.memory_capacity) = (None, "evict", MEMORY);
-    options.more.extend(population::in_cluster(cluster.kubeconfig_at("calm", &token, proxy.port())?));
+    options.more.extend(population::cluster_arguments(cluster.kubeconfig_at(
+        "calm",
+        &token,
+        proxy.port(),
+    )?));
     let mut agent = Agent::start(&options, &testbed.interrupt)?;
-    population::knows_pods(&mut agent, case.pods)?;
+    population::wait_for_pods(&mut agent, case.pods)?;
     testbed.interrupt.sleep(SETTLE)?;
 
-    let mut watched = Watched::new(agent.pid())?;
-    let before = proxy.seen().len();
+    let mut watched = CostSampler::new(agent.pid())?;
+    let before = proxy.requests().len();
     let start = Instant::now();
     let mut scraped = start;
     for _ in 0..(seconds / PIECE.as_secs()).max(1) {
@@ -92,8 +97,9 @@ pub(super) fn measure(
         watched.sample()?;
     }
     let minutes = start.elapsed().as_secs_f64() / 60.0;
-    let asked: Vec<String> = proxy.seen().into_iter().skip(before).map(|seen| seen.request).collect();
-    let decisions = agent.heard()?.iter().filter(|event| event.kind() == "eviction_decision").count();
+    let sent_requests: Vec<String> =
+        proxy.requests().into_iter().skip(before).map(|seen| seen.request).collect();
+    let decisions = agent.events()?.iter().filter(|event| event.kind() == "eviction_decision").count();
     ensure!(decisions == 0, "the agent was not calm: {decisions} decisions");
     agent.stop()?;
     drop(processes);
@@ -101,16 +107,17 @@ pub(super) fn measure(
         cluster.finish_pod("default", &pod.spec().name).context("clear away pods")?;
     }
 
-    let per_minute = asked.iter().filter(|request| counts(request)).count() as f64 / minutes;
+    let per_minute =
+        sent_requests.iter().filter(|request| is_counted_request(request)).count() as f64 / minutes;
     let [rss, cpu, wakeups] = watched.rows(&name);
     let requests = Row::new(name, "requests", "a minute", vec![per_minute])
         .goal(Goal::Max(REQUESTS))
-        .with("all", asked.len());
+        .with("all", sent_requests.len());
     Ok(vec![rss.goal(Goal::Max(case.rss)), cpu, wakeups, requests])
 }
 
-/// Neither a watch nor what keeps the connection open.
-fn counts(request: &str) -> bool {
+/// Returns whether a request is neither a watch nor a keep-alive request.
+fn is_counted_request(request: &str) -> bool {
     !request.contains("watch=true") && request != "GET /version"
 }
 
@@ -120,12 +127,12 @@ mod tests {
 
     #[test]
     fn watches_and_keep_alive_do_not_count() {
-        let asked = [
+        let sent_requests = [
             "GET /api/v1/pods?fieldSelector=spec.nodeName%3Dn1&watch=true&timeoutSeconds=300",
             "GET /version",
             "GET /api/v1/pods?fieldSelector=spec.nodeName%3Dn1",
             "PATCH /api/v1/nodes/n1/status",
         ];
-        assert_eq!(asked.map(counts), [false, false, true, true]);
+        assert_eq!(sent_requests.map(is_counted_request), [false, false, true, true]);
     }
 }

@@ -1,4 +1,4 @@
-//! One crossing: a hog grows beyond the line, and its eviction is asked for and granted.
+//! One crossing: a hog grows beyond the threshold, and its eviction is requested and granted.
 
 use std::time::Duration;
 
@@ -7,57 +7,57 @@ use serde_json::{Value, json};
 use tests::agent::{Event, GUARD};
 use tests::clock;
 use tests::cluster::{Patch, manifest};
-use tests::death::Death;
+use tests::death::DeathWatcher;
 use tests::growth::Climb;
 use tests::stamps::Record;
 use tests::workload::Workload;
 
-use super::population::{BESIDE, NODE, PodPopulation, forget};
+use super::population::{NODE, OTHER_NODE, PodPopulation, remove_pod};
 
-/// What was measured in a crossing.
+/// The measurements of one crossing.
 pub(super) struct Run {
     pub(super) climb: Climb,
-    /// The kernel program's stamp.
+    /// The timestamp of the BPF program.
     pub(super) stamped_ns: Option<u64>,
     pub(super) decided_ns: u64,
-    /// When the agent had read the server's 201.
+    /// When the agent had read the server's 201 response.
     pub(super) granted_ns: u64,
-    pub(super) floor: Floor,
-    /// The victim's, where the agent kills.
-    pub(super) end: Option<End>,
-    pub(super) seen_by: String,
+    pub(super) floor: ServerFloor,
+    /// The end of the victim, if the agent kills.
+    pub(super) end: Option<VictimEnd>,
+    pub(super) detected_by: String,
 }
 
-/// What the server takes for the same, from an idle client.
-pub(super) struct Floor {
-    /// When nobody has asked it for a while.
-    pub(super) rested_ns: u64,
-    /// An eviction that is asked for when another one was just granted.
+/// The time that the server takes for the same requests from an idle client.
+pub(super) struct ServerFloor {
+    /// The duration of the requests after a pause without requests.
+    pub(super) idle_ns: u64,
+    /// The duration of an eviction that is requested right after another one was granted.
     pub(super) next_ns: u64,
 }
 
 /// The end of a victim's processes.
-pub(super) struct End {
+pub(super) struct VictimEnd {
     /// When the last of them had been sent SIGKILL.
     pub(super) killed_ns: u64,
     /// When the last one was dead.
     pub(super) dead_ns: u64,
-    /// From SIGKILL to the death of as large a process that nobody else hears of.
+    /// The time from SIGKILL to the death of a process of the same size on a node without an agent.
     pub(super) floor_ns: u64,
 }
 
-/// Keys of the agent's taints begin so.
-const OURS: &str = "eviction-agent.io/";
+/// The prefix of the keys of the agent's taints.
+const TAINT_PREFIX: &str = "eviction-agent.io/";
 
-/// Any moment of the agent's own timers is as good as any other.
+/// Returns a random pause, so that runs start at different moments of the agent's timers.
 fn random_pause() -> Duration {
     Duration::from_millis(200 + clock::now() / 1000 % 500)
 }
 
 impl PodPopulation<'_> {
     pub(super) fn cross(&mut self, pod: usize) -> Result<Run> {
-        let floor = self.floor()?;
-        let kill_floor = self.way.kills().then(|| self.kill_floor()).transpose()?;
+        let floor = self.measure_server_floor()?;
+        let kill_floor = self.mode.kills().then(|| self.measure_kill_floor()).transpose()?;
         let interrupt = self.testbed.interrupt.clone();
         let stamps = self.node.file(&format!("stamps-{pod}"));
         let arguments =
@@ -66,13 +66,13 @@ impl PodPopulation<'_> {
         let mut hog = Workload::start(&self.testbed.workload, self.node.pods[pod].first()?, arguments)?;
         interrupt.sleep(random_pause())?;
         let base = self.base()?;
-        let death = match self.way.kills() {
-            true => Some(Death::of(&self.node.pods[pod].group, hog.pid())?),
+        let death = match self.mode.kills() {
+            true => Some(DeathWatcher::start(&self.node.pods[pod].group, hog.pid())?),
             false => None,
         };
         hog.go()?;
 
-        let decision = self.nth("eviction_decision", |_| true)?;
+        let decision = self.nth_event("eviction_decision", |_| true)?;
         ensure!(decision.pod() == name, "{} was chosen, and not {name}", decision.pod());
         let id = decision.number("id");
         let answered = self.agent.wait_for("what the server answered", GUARD, |event| {
@@ -80,7 +80,7 @@ impl PodPopulation<'_> {
         })?;
         ensure!(answered.text("result") == "accepted", "the server did not grant it: {}", answered.value);
         self.decisions += 1;
-        self.is_going(pod)?;
+        self.check_is_terminating(pod)?;
         let end = match (death, kill_floor) {
             (Some(death), Some(floor_ns)) => {
                 let killed = self.agent.wait_for("that it has killed", GUARD, |event| {
@@ -89,17 +89,17 @@ impl PodPopulation<'_> {
                         && event.text("result") == "killed"
                 })?;
                 let killed_ns = killed.number("mono_ns").context("an outcome has no time")?;
-                Some(End { killed_ns, dead_ns: death.at(&interrupt, GUARD)?, floor_ns })
+                Some(VictimEnd { killed_ns, dead_ns: death.wait(&interrupt, GUARD)?, floor_ns })
             }
             _ => {
-                self.until_grown(&stamps)?;
+                self.wait_until_grown(&stamps)?;
                 None
             }
         };
         drop(hog);
         let record = Record::read(&stamps)?;
         std::fs::remove_file(&stamps).context("remove the stamps of a run")?;
-        self.settle(pod)?;
+        self.finish_crossing(pod)?;
         Ok(Run {
             climb: Climb::new(self.case.hog.growth(&record), base, self.case.line, self.case.hog.pages()),
             stamped_ns: decision.number("crossed_mono_ns"),
@@ -107,65 +107,65 @@ impl PodPopulation<'_> {
             granted_ns: answered.number("mono_ns").context("an answer has no time")?,
             floor,
             end,
-            seen_by: decision.text("detected_by").to_owned(),
+            detected_by: decision.text("detected_by").to_owned(),
         })
     }
 
-    /// The next event of that kind, those of former crossings not counted.
-    fn nth(&mut self, kind: &str, fits: impl Fn(&Event) -> bool) -> Result<Event> {
+    /// Waits for the next event of that kind; those of former crossings do not count.
+    fn nth_event(&mut self, kind: &str, fits: impl Fn(&Event) -> bool) -> Result<Event> {
         let (agent, nth) = (&mut self.agent, self.decisions);
         self.testbed.interrupt.until(&format!("the agent says `{kind}`"), GUARD, || {
-            let mut heard = agent.heard()?.iter().filter(|event| event.kind() == kind && fits(event));
+            let mut heard = agent.events()?.iter().filter(|event| event.kind() == kind && fits(event));
             Ok(heard.nth(nth).cloned())
         })
     }
 
-    /// Holds what the agent says against what the server has.
-    fn is_going(&self, pod: usize) -> Result<()> {
+    /// Checks that the pod and the node in the API server match what the agent reported.
+    fn check_is_terminating(&self, pod: usize) -> Result<()> {
         let name = &self.node.pods[pod].spec().name;
         let object = self.cluster.pod("default", name)?.context("its object is gone at once")?;
         ensure!(object["metadata"]["deletionTimestamp"].is_string(), "{name} is not on its way: {object}");
-        ensure!(self.is_tainted()? == self.way.taints(), "the node's taints are not what they should be");
+        ensure!(self.is_tainted()? == self.mode.taints(), "the node's taints are not what they should be");
         Ok(())
     }
 
-    /// Whether the node has a taint of the agent's.
+    /// Returns whether the node has a taint of the agent.
     fn is_tainted(&self) -> Result<bool> {
         let node = self.cluster.admin().get(&format!("/api/v1/nodes/{NODE}"))?.ok()?;
-        let is_ours = |taint: &Value| taint["key"].as_str().is_some_and(|key| key.starts_with(OURS));
+        let is_ours = |taint: &Value| taint["key"].as_str().is_some_and(|key| key.starts_with(TAINT_PREFIX));
         Ok(node["spec"]["taints"].as_array().is_some_and(|taints| taints.iter().any(is_ours)))
     }
 
-    /// Lets the hog grow to its end, so that its own stamps go beyond the line.
-    fn until_grown(&self, stamps: &std::path::Path) -> Result<()> {
+    /// Waits until the hog has grown to its full size, so that its own stamps go beyond the threshold.
+    fn wait_until_grown(&self, stamps: &std::path::Path) -> Result<()> {
         self.testbed
             .interrupt
             .until("the hog has grown to its end", GUARD, || Ok(Record::read(stamps)?.done.map(drop)))
     }
 
-    /// Does what a kubelet does in the end, and waits until the agent knows that its victim is gone
-    /// and the pressure over.
-    fn settle(&mut self, pod: usize) -> Result<()> {
+    /// Finishes the pod as a kubelet does in the end. Waits until the agent has reported the end of its victim
+    /// and of the pressure, and has removed its taint.
+    fn finish_crossing(&mut self, pod: usize) -> Result<()> {
         self.cluster.finish_pod("default", &self.node.pods[pod].spec().name)?;
         let (agent, decisions) = (&mut self.agent, self.decisions);
         self.testbed.interrupt.until("the agent sees the end of its victim", GUARD, || {
-            Ok(agent.is_settled(decisions)?.then_some(()))
+            Ok(agent.has_reported_recovery(decisions)?.then_some(()))
         })?;
         let what = "the node's taint is taken away";
         self.testbed.interrupt.until(what, GUARD, || Ok((!self.is_tainted()?).then_some(())))
     }
 
-    /// The same requests for a pod that nobody runs and its node, by a client that has nothing else to
-    /// do, over the connection that it has; and then at once an eviction of another one.
-    fn floor(&self) -> Result<Floor> {
+    /// Measures the same requests for a pod without processes and its node, from an idle client over its open
+    /// connection, and then at once an eviction of another pod.
+    fn measure_server_floor(&self) -> Result<ServerFloor> {
         let names = ["floor", "floor-next"];
         let mut uids = Vec::new();
         for name in names {
-            forget(self.cluster, name)?;
-            let pod = self.cluster.run_pod(&manifest::pod(name, BESIDE))?;
+            remove_pod(self.cluster, name)?;
+            let pod = self.cluster.run_pod(&manifest::pod(name, OTHER_NODE))?;
             uids.push(pod["metadata"]["uid"].clone());
         }
-        let node = format!("/api/v1/nodes/{BESIDE}");
+        let node = format!("/api/v1/nodes/{OTHER_NODE}");
         let untainted = json!({"spec": {"taints": null}});
         let object = self.cluster.admin().patch(Patch::Merge, &node, &untainted)?.ok()?;
         let taint = json!([
@@ -175,46 +175,46 @@ impl PodPopulation<'_> {
                 {"key": "eviction-agent.io/memory-pressure", "effect": "NoSchedule"},
             ]},
         ]);
-        // The connection is there, and as idle as the agent's own.
-        self.beside.get("/version")?.ok()?;
+        // The connection is open, and as idle as the agent's own.
+        self.idle_client.get("/version")?.ok()?;
         self.testbed.interrupt.sleep(Duration::from_millis(200))?;
         let start = clock::now();
-        if self.way.taints() {
-            self.beside.patch(Patch::Json, &node, &taint)?.ok()?;
+        if self.mode.taints() {
+            self.idle_client.patch(Patch::Json, &node, &taint)?.ok()?;
         }
-        self.evict_beside(names[0], &uids[0])?;
+        self.evict_by_idle_client(names[0], &uids[0])?;
         let rested = clock::now();
-        self.evict_beside(names[1], &uids[1])?;
-        let floor = Floor { rested_ns: rested - start, next_ns: clock::now() - rested };
+        self.evict_by_idle_client(names[1], &uids[1])?;
+        let floor = ServerFloor { idle_ns: rested - start, next_ns: clock::now() - rested };
         for name in names {
             self.cluster.finish_pod("default", name)?;
         }
         Ok(floor)
     }
 
-    fn evict_beside(&self, name: &str, uid: &Value) -> Result<()> {
+    fn evict_by_idle_client(&self, name: &str, uid: &Value) -> Result<()> {
         let options = json!({"gracePeriodSeconds": 1, "preconditions": {"uid": uid}});
         let path = format!("/api/v1/namespaces/default/pods/{name}/eviction?timeout=6s");
-        let answer = self.beside.post(&path, &manifest::eviction(name, &options))?;
+        let answer = self.idle_client.post(&path, &manifest::eviction(name, &options))?;
         ensure!(answer.status == 201, "the server did not grant an eviction: {}", answer.body);
         Ok(())
     }
 
-    /// What the kernel takes to end a process of that size, once it is sent SIGKILL.
-    fn kill_floor(&self) -> Result<u64> {
-        let pod = &self.elsewhere.pods[0];
+    /// Measures the time that the kernel takes to end a process of that size after SIGKILL.
+    fn measure_kill_floor(&self) -> Result<u64> {
+        let pod = &self.floor_node.pods[0];
         let size = self.case.line.to_string();
         let mut large = Workload::run(&self.testbed.workload, pod.first()?, ["hold", "--size", &size])?;
         large.wait_event("holding")?;
-        let death = Death::of(&pod.group, large.pid())?;
+        let death = DeathWatcher::start(&pod.group, large.pid())?;
         self.testbed.interrupt.sleep(Duration::from_millis(100))?;
         let start = clock::now();
         large.process().child().kill().context("kill a process")?;
-        Ok(death.at(&self.testbed.interrupt, GUARD)?.saturating_sub(start))
+        Ok(death.wait(&self.testbed.interrupt, GUARD)?.saturating_sub(start))
     }
 }
 
-/// Whether an outcome is what the server said of the request, and not what became of processes.
+/// Returns whether a result is the server's answer to the request, and not the state of processes.
 fn is_answer(outcome: &str) -> bool {
     !matches!(outcome, "signalled" | "killed" | "terminated" | "error" | "processes_remaining")
 }

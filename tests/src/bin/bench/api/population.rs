@@ -1,4 +1,4 @@
-//! A node in small whose pods the API server knows, and an agent on it that asks for evictions.
+//! A small node with pods in the API server, and an agent on it that requests evictions.
 
 use std::path::PathBuf;
 
@@ -8,30 +8,30 @@ use tests::agent::{Agent, GUARD};
 use tests::cluster::{Client, Cluster, Manifests, manifest};
 use tests::node::{MIB, Node, PodSpec};
 
-use super::way::Way;
+use super::eviction_mode::EvictionMode;
 use crate::case::Case;
 use crate::testbed::Testbed;
 
 /// The node's name in the cluster.
 pub(super) const NODE: &str = "n1";
-/// Hogs of one node: the agent refuses to evict pod after pod, and a new one counts anew.
+/// The hogs of one node. The agent limits the rate of evictions, and a new agent counts from zero.
 pub(super) const HOGS: usize = 8;
 const PIDS: u64 = 200;
 const ACCOUNT: &str = "bench-agent";
 
 /// The node of the pods that the client beside the agent evicts.
-pub(super) const BESIDE: &str = "not-n1";
-/// The least that a floor's node holds beyond its process.
+pub(super) const OTHER_NODE: &str = "not-n1";
+/// The minimum memory of the floor's node beyond its process.
 const SPARE: u64 = 64 * MIB;
 
-/// The token of the agent's service account, once the server knows its rights.
+/// Returns the token of the agent's service account, once its rights are in effect.
 pub(super) fn token(cluster: &mut Cluster) -> Result<String> {
     let path = format!("/api/v1/namespaces/default/serviceaccounts/{ACCOUNT}");
     if cluster.admin().get(&path)?.status == 404 {
-        // What the agent may do, and so the client beside it.
+        // The rights of the agent, and of the client beside it.
         let rules = Manifests::read()?.of("ClusterRole")?["rules"].clone();
         cluster.account(ACCOUNT, &rules)?;
-        for node in [NODE, BESIDE] {
+        for node in [NODE, OTHER_NODE] {
             cluster.add_node(node)?;
         }
     }
@@ -43,110 +43,110 @@ pub(super) fn token(cluster: &mut Cluster) -> Result<String> {
     Ok(token)
 }
 
-/// How an agent is started that asks that server.
-pub(super) fn in_cluster(kubeconfig: PathBuf) -> Vec<String> {
+/// Returns the arguments of an agent that uses that server.
+pub(super) fn cluster_arguments(kubeconfig: PathBuf) -> Vec<String> {
     ["--kubeconfig".to_owned(), kubeconfig.display().to_string()]
         .into_iter()
         .chain(["--node-name", NODE].map(str::to_owned))
         .collect()
 }
 
-/// Node, agent and, beside it, a client with the same rights.
+/// A node, an agent on it, and a client with the same rights.
 pub(super) struct PodPopulation<'a> {
     pub(super) testbed: &'a Testbed,
     pub(super) cluster: &'a Cluster,
-    pub(super) way: Way,
+    pub(super) mode: EvictionMode,
     pub(super) case: Case,
-    // Ended in this order.
+    // Fields are dropped in this order.
     pub(super) agent: Agent,
     pub(super) node: Node,
-    /// One without an agent.
-    pub(super) elsewhere: Node,
-    pub(super) beside: Client,
-    /// Evictions that were asked for until now.
+    /// A node without an agent.
+    pub(super) floor_node: Node,
+    pub(super) idle_client: Client,
+    /// The number of evictions that were requested until now.
     pub(super) decisions: usize,
 }
 
 impl<'a> PodPopulation<'a> {
-    pub(super) fn new(testbed: &'a Testbed, cluster: &'a mut Cluster, way: Way) -> Result<Self> {
-        let case = way.case();
+    pub(super) fn new(testbed: &'a Testbed, cluster: &'a mut Cluster, mode: EvictionMode) -> Result<Self> {
+        let case = mode.case();
         let token = token(cluster)?;
         let mut node = Node::new("bench-api", case.memory(), PIDS)?;
         for nth in 0..HOGS {
             testbed.interrupt.check()?;
             add_pod(cluster, &mut node, &format!("hog-{nth}"), &["main"])?;
         }
-        let mut elsewhere = Node::new("bench-floor", case.line + SPARE, PIDS)?;
-        elsewhere.add(PodSpec::new("default", "floor", &["main"], 8))?;
+        let mut floor_node = Node::new("bench-floor", case.line + SPARE, PIDS)?;
+        floor_node.add(PodSpec::new("default", "floor", &["main"], 8))?;
         let kubelet = json!({
             "evictionHard": {"memory.available": format!("{}Mi", case.threshold() / MIB)},
-            // Each crossing is to be the first of which the node has to say something.
+            // The pressure must end before the next crossing, so that each crossing changes the node's status.
             "evictionPressureTransitionPeriod": "100ms",
         });
         let mut options = testbed.options(&node, &kubelet)?;
         let config = node.file("agent.yaml");
         let text = json!({
-            "apiVersion": "eviction-agent.io/v1alpha1", "kind": "AgentConfiguration", "eviction": way.eviction(),
-            // The line is the one that is measured at.
+            "apiVersion": "eviction-agent.io/v1alpha1", "kind": "AgentConfiguration", "eviction": mode.eviction(),
+            // The agent must act at the threshold that is measured.
             "thresholdMargin": {"mode": "Never"},
         });
         std::fs::write(&config, text.to_string()).with_context(|| format!("write {}", config.display()))?;
         (options.pods, options.config, options.action) = (None, Some(config), "evict");
-        options.more.extend(in_cluster(cluster.kubeconfig(ACCOUNT, &token)?));
+        options.more.extend(cluster_arguments(cluster.kubeconfig(ACCOUNT, &token)?));
         let mut agent = Agent::start(&options, &testbed.interrupt)?;
-        knows_pods(&mut agent, HOGS)?;
-        let beside = cluster.client(&token)?;
-        Ok(Self { testbed, cluster, way, case, agent, node, elsewhere, beside, decisions: 0 })
+        wait_for_pods(&mut agent, HOGS)?;
+        let idle_client = cluster.client(&token)?;
+        Ok(Self { testbed, cluster, mode, case, agent, node, floor_node, idle_client, decisions: 0 })
     }
 
-    /// The backend that a source of the agent uses.
+    /// Returns the backend that a source of the agent uses.
     pub(super) fn backend(&self, source: &str) -> Option<String> {
         self.agent.backend(source).map(|(backend, _)| backend)
     }
 
-    /// The node's working set before a run.
+    /// Returns the node's working set before a run.
     pub(super) fn base(&self) -> Result<u64> {
         let base = self.node.working_set()?;
         ensure!(base < self.case.line / 2, "the node is not empty before a run: {} MiB", base / MIB);
         Ok(base)
     }
 
-    /// Ends the agent, then the pods that are left.
+    /// Ends the agent, then removes the remaining pods.
     pub(super) fn end(self) -> Result<()> {
         let Self { agent, node, cluster, .. } = self;
         agent.stop()?;
         for pod in &node.pods {
-            forget(cluster, &pod.spec().name)?;
+            remove_pod(cluster, &pod.spec().name)?;
         }
         Ok(())
     }
 }
 
-/// Takes the object of a pod away, if it is there.
-pub(super) fn forget(cluster: &Cluster, name: &str) -> Result<()> {
+/// Removes the object of a pod, if it exists.
+pub(super) fn remove_pod(cluster: &Cluster, name: &str) -> Result<()> {
     match cluster.pod("default", name)? {
         Some(_) => cluster.finish_pod("default", name),
         None => Ok(()),
     }
 }
 
-/// A pod of the API server that runs on the node, with its groups.
+/// Adds a running pod to the API server and its cgroups to the node.
 pub(super) fn add_pod(
     cluster: &Cluster,
     node: &mut Node,
     name: &str,
     containers: &'static [&'static str],
 ) -> Result<()> {
-    forget(cluster, name)?;
+    remove_pod(cluster, name)?;
     let pod = cluster.make_pod(&with_usual_fields(name, containers))?;
     let uid = pod["metadata"]["uid"].as_str().context("a pod without a uid")?;
-    let at = node.add_as(PodSpec::new("default", name, containers, 8), uid.to_owned())?;
+    let at = node.add_with_uid(PodSpec::new("default", name, containers, 8), uid.to_owned())?;
     let of = &node.pods[at].containers;
     cluster.set_running("default", name, |place| of[place].id.clone())?;
     Ok(())
 }
 
-/// As large as pods are: environments, probes, volumes, labels, annotations.
+/// Returns a pod of usual size, with environment variables, probes, volumes, labels and annotations.
 fn with_usual_fields(name: &str, containers: &[&str]) -> Value {
     let mut pod = manifest::pod(name, NODE);
     let variables: Vec<Value> =
@@ -169,8 +169,8 @@ fn with_usual_fields(name: &str, containers: &[&str]) -> Value {
     pod
 }
 
-/// Waits until the agent has found the groups of so many pods.
-pub(super) fn knows_pods(agent: &mut Agent, pods: usize) -> Result<()> {
+/// Waits until the agent has found the cgroups of so many pods.
+pub(super) fn wait_for_pods(agent: &mut Agent, pods: usize) -> Result<()> {
     let pods = pods as u64;
     agent.wait_for(&format!("that it knows {pods} pods"), GUARD, |event| {
         event.kind() == "pods" && event.number("with_cgroup") == Some(pods)

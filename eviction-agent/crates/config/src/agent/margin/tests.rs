@@ -30,7 +30,7 @@ fn parsed(margin: serde_json::Value) -> ThresholdMargin {
 }
 
 #[test]
-fn five_percent_and_for_memory_at_least_32_mi() {
+fn default_margin_is_5_percent_and_at_least_32_mi_for_memory() {
     let default = ThresholdMargin::default();
     let memory = |value: &str| raised(&default, Signal::MemoryAvailable, value, NODE);
     assert_eq!(memory("100Mi"), "132Mi");
@@ -47,19 +47,19 @@ fn five_percent_and_for_memory_at_least_32_mi() {
 }
 
 #[test]
-fn never_by_more_than_half_of_what_is_left() {
+fn margin_is_at_most_half_of_the_remaining_capacity() {
     let small = Capacities { memory: Some(120 << 20), pids: Some(100) };
     let default = ThresholdMargin::default();
     assert_eq!(raised(&default, Signal::MemoryAvailable, "100Mi", small), "110Mi");
     assert_eq!(raised(&default, Signal::MemoryAvailable, "200Mi", small), "200Mi");
     assert_eq!(raised(&default, Signal::MemoryAvailable, "99%", small), "99.50%");
-    let much = parsed(json!({"value": "1Ti"}));
-    assert_eq!(raised(&much, Signal::MemoryAvailable, "2Gi", NODE), "9Gi");
-    assert_eq!(raised(&much, Signal::PidAvailable, "100", NODE), "16434");
+    let large = parsed(json!({"value": "1Ti"}));
+    assert_eq!(raised(&large, Signal::MemoryAvailable, "2Gi", NODE), "9Gi");
+    assert_eq!(raised(&large, Signal::PidAvailable, "100", NODE), "16434");
 }
 
 #[test]
-fn a_signal_has_its_own_say() {
+fn per_signal_margins_replace_the_general_margin() {
     let margin = parsed(json!({"value": "10%", "perSignal": [
         {"signal": "memory.available", "value": "1%"},
         {"signal": "pid.available", "value": "64"},
@@ -81,7 +81,7 @@ fn a_signal_has_its_own_say() {
 }
 
 #[test]
-fn what_turns_a_signal_off_stays_off() {
+fn values_that_disable_a_signal_get_no_margin() {
     let values = [
         ThresholdValue::Percentage(0.0),
         ThresholdValue::Percentage(1.0),
@@ -97,7 +97,7 @@ fn what_turns_a_signal_off_stays_off() {
 
 proptest! {
     #[test]
-    fn no_threshold_is_lowered_or_made_one_that_is_always_met(
+    fn margin_never_lowers_a_threshold_or_exceeds_the_capacity(
         by in prop_oneof!["[0-9]{1,2}%", "[0-9]{1,6}(Ki|Mi|Gi|m)?"],
         value in 1..i64::MAX,
         share in 0.0001..1.0_f32,

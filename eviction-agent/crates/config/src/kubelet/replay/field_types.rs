@@ -1,5 +1,5 @@
-//! JSON types of the fields of a `KubeletConfiguration` that do not count here. A wrong one
-//! stops the kubelet as any other decoding error does.
+//! JSON types of the fields of a `KubeletConfiguration` that the agent does not use. A wrong type stops the
+//! kubelet like any other decoding error.
 
 use eviction_core::units::GoDuration;
 use serde_json::{Map, Value};
@@ -13,7 +13,7 @@ enum Kind {
     Int64,
     Float,
     Text,
-    /// Null is an error.
+    /// A null is an error.
     Duration,
     OptionalDuration,
     Texts,
@@ -188,8 +188,8 @@ const FIELDS: &[(Kind, &[&str])] = &[
     ),
 ];
 
-/// The fields whose value has the wrong type.
-pub(super) fn wrong(object: &Map<String, Value>) -> impl Iterator<Item = &'static str> {
+/// Returns the fields with values of the wrong type.
+pub(super) fn with_wrong_type(object: &Map<String, Value>) -> impl Iterator<Item = &'static str> {
     FIELDS
         .iter()
         .flat_map(|(kind, names)| names.iter().map(|name| (*kind, *name)))
@@ -197,12 +197,12 @@ pub(super) fn wrong(object: &Map<String, Value>) -> impl Iterator<Item = &'stati
             let mut parts = path.split('.');
             let first = parts.next().and_then(|key| object.get(key));
             let value = parts.fold(first, |value, key| value.and_then(|value| value.get(key)));
-            value.is_some_and(|value| !fits(*kind, value))
+            value.is_some_and(|value| !matches_kind(*kind, value))
         })
         .map(|(_, name)| name)
 }
 
-fn fits(kind: Kind, value: &Value) -> bool {
+fn matches_kind(kind: Kind, value: &Value) -> bool {
     let text = |value: &Value| value.is_string() || value.is_null();
     match (kind, value) {
         (Duration, Value::Null) => false,

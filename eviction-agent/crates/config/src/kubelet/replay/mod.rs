@@ -1,6 +1,5 @@
-//! Whether a kubelet v1.36.3 would start with a configuration, and what it would decide by: for scenarios,
-//! which compare that. A running agent asks for less, since its kubelet has started and may be of
-//! another version.
+//! Decides whether kubelet v1.36.3 would start with a configuration, and resolves its policy. Scenarios
+//! compare this. A running agent checks less, since its kubelet has started and may have another version.
 
 mod field_types;
 
@@ -11,32 +10,33 @@ use serde_json::{Map, Value};
 use crate::kubelet::fields::{FeatureGates, KubeletFields, default_eviction_hard, retain_known};
 use crate::kubelet::{API_VERSION, KIND, fields, policy, thresholds};
 use crate::problem::Problem;
-use crate::read::{got, read};
+use crate::read::{describe, read};
 
-/// The error that ends the kubelet's start. At stage thresholds the text is the kubelet's;
-/// of several errors it is the first in the order of the maps and, within one, of the keys.
+/// The error that stops the kubelet at start. At stage `thresholds` the text is the kubelet's. Of several
+/// errors it is the first one in the order of the maps, and within a map of the keys.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
 pub struct KubeletError {
-    /// The step of its start at which the kubelet gives up, by its name in scenario files: `decode` (a wrong
-    /// JSON type or a bad duration), `featureGates` (the kubelet panics), `validate`
-    /// (`ValidateKubeletConfiguration`) or `thresholds` (`ParseThresholdConfig`).
+    /// The step of the start that fails, by its name in scenario files: `decode` (a wrong JSON type or an
+    /// invalid duration), `featureGates` (the kubelet panics), `validate` (`ValidateKubeletConfiguration`) or
+    /// `thresholds` (`ParseThresholdConfig`).
     pub stage: &'static str,
-    /// What it says.
+    /// The error text.
     pub text: String,
 }
 
-/// What the kubelet makes of a configuration as a scenario file has it: `apiVersion` and
-/// `kind` may be absent, and null is the same as an empty object.
+/// Resolves a configuration as the kubelet does, in the form of a scenario file: `apiVersion` and `kind` may
+/// be absent, and null is the same as an empty object.
 ///
 /// # Errors
-/// The first error that the kubelet would report, where chance decides always the same.
+/// If the kubelet would report an error. Where the kubelet's choice is random, always the same error is
+/// returned.
 pub fn kubelet_policy(configuration: &Value) -> Result<Policy, KubeletError> {
     let fail = |stage, text: String| Err(KubeletError { stage, text });
     let mut map = match configuration {
         Value::Object(object) => object.clone(),
         Value::Null => Map::new(),
-        other => return fail("decode", format!("must be an object, got {}", got(other))),
+        other => return fail("decode", format!("must be an object, got {}", describe(other))),
     };
     default_eviction_hard(&mut map);
     let mut known = map.clone();
@@ -47,12 +47,12 @@ pub fn kubelet_policy(configuration: &Value) -> Result<Policy, KubeletError> {
         return fail("decode", problem.to_string());
     }
     let given = fields.feature_gates.clone().unwrap_or_default();
-    if let Some(error) = fields::error(&given) {
+    if let Some(error) = fields::gate_error(&given) {
         return fail("featureGates", error);
     }
     let object = Value::Object(map.clone());
-    let invalid =
-        enforcement(&object, &fields.enforced()).or_else(|| broken(&map, &fields::FeatureGates(&given)));
+    let invalid = enforcement(&object, &fields.enforced())
+        .or_else(|| invalid_field(&map, &fields::FeatureGates(&given)));
     if let Some(field) = invalid {
         return fail("validate", format!("{field}: is not valid"));
     }
@@ -63,7 +63,7 @@ pub fn kubelet_policy(configuration: &Value) -> Result<Policy, KubeletError> {
     }
 }
 
-/// What does not decode outside of the fields that count.
+/// Returns decoding errors in the fields that the agent does not use.
 fn wrong_types(object: &Map<String, Value>) -> Vec<Problem> {
     let mut problems = Vec::new();
     for (key, wanted) in [("apiVersion", API_VERSION), ("kind", KIND)] {
@@ -71,12 +71,12 @@ fn wrong_types(object: &Map<String, Value>) -> Vec<Problem> {
             problems.push(Problem::new(key, format!("is not `{wanted}`")));
         }
     }
-    problems.extend(field_types::wrong(object).map(|key| Problem::new(key, "has the wrong type")));
+    problems.extend(field_types::with_wrong_type(object).map(|key| Problem::new(key, "has the wrong type")));
     problems
 }
 
-/// `enforceNodeAllocatable`: known, unique, `none` alone, a reserved cgroup where its limits
-/// are enforced, in one of the two ways only, and all of it only with cgroups for QoS.
+/// Checks `enforceNodeAllocatable`. Options must be known and unique, and `none` must be the only one. A
+/// reserved option needs its cgroup, and excludes its other variant. All options need cgroups for QoS.
 fn enforcement(object: &Value, enforced: &[&str]) -> Option<&'static str> {
     let is_valid = |(index, option): (usize, &&str)| {
         let has_cgroup = |key: &str, other: &str| {
@@ -98,7 +98,7 @@ fn enforcement(object: &Value, enforced: &[&str]) -> Option<&'static str> {
 
 const SECOND: i64 = 1_000_000_000;
 
-/// Fields whose numbers have bounds: name, what null means, what zero means, least, most.
+/// Fields with bounded numbers: name, value for null, value for zero, minimum, maximum.
 const BOUNDS: &[(&str, i64, i64, i64, i64)] = &[
     ("nodeLeaseDurationSeconds", 40, 40, 1, MAX),
     ("eventBurst", 100, 100, 0, MAX),
@@ -128,7 +128,7 @@ const BOUNDS: &[(&str, i64, i64, i64, i64)] = &[
 
 const MAX: i64 = i64::MAX;
 
-/// Fields with a fixed choice of texts; empty is the default.
+/// Fields with a fixed set of values; empty means the default.
 const CHOICES: &[(&str, &[&str])] = &[
     ("topologyManagerPolicy", &["none", "best-effort", "restricted", "single-numa-node"]),
     ("topologyManagerScope", &["container", "pod"]),
@@ -138,8 +138,8 @@ const CHOICES: &[(&str, &[&str])] = &[
     ("logging.format", &["text", "json"]),
 ];
 
-/// The first of these fields that the kubelet would not start with.
-fn broken(object: &Map<String, Value>, gates: &FeatureGates<'_>) -> Option<&'static str> {
+/// Returns the first of these fields that would stop the kubelet.
+fn invalid_field(object: &Map<String, Value>, gates: &FeatureGates<'_>) -> Option<&'static str> {
     let values = Values { object };
     let bound = BOUNDS.iter().find(|(path, null, zero, least, most)| {
         let value = values.integer(path, *null, *zero);
@@ -151,7 +151,7 @@ fn broken(object: &Map<String, Value>, gates: &FeatureGates<'_>) -> Option<&'sta
     });
     bound.map(|(path, ..)| *path).or(choice.map(|(path, _)| *path)).or_else(|| {
         let rules: [fn(&Values<'_>, &FeatureGates<'_>) -> Option<&'static str>; 5] =
-            [images, shutdown, logs, reservations, gated];
+            [images, shutdown, logs, reservations, gated_fields];
         rules.into_iter().find_map(|rule| rule(&values, gates))
     })
 }
@@ -175,14 +175,14 @@ fn images(values: &Values<'_>, gates: &FeatureGates<'_>) -> Option<&'static str>
         .get("preloadedImagesVerificationAllowlist")
         .and_then(Value::as_array)
         .is_some_and(|list| !list.is_empty());
-    let right = if gates.is_on("KubeletEnsureSecretPulledImages") {
+    let is_valid = if gates.is_on("KubeletEnsureSecretPulledImages") {
         let known =
             ["", "NeverVerify", "NeverVerifyPreloadedImages", "NeverVerifyAllowlistedImages", "AlwaysVerify"];
         known.contains(&policy) && (!listed || policy == "NeverVerifyAllowlistedImages")
     } else {
         policy.is_empty() && !listed
     };
-    (!right).then_some("imagePullCredentialsVerificationPolicy")
+    (!is_valid).then_some("imagePullCredentialsVerificationPolicy")
 }
 
 fn shutdown(values: &Values<'_>, gates: &FeatureGates<'_>) -> Option<&'static str> {
@@ -204,7 +204,7 @@ fn shutdown(values: &Values<'_>, gates: &FeatureGates<'_>) -> Option<&'static st
 }
 
 fn logs(values: &Values<'_>, _: &FeatureGates<'_>) -> Option<&'static str> {
-    // Null is the default, zero is zero.
+    // Null is the default, but zero is zero.
     let interval = values.get("containerLogMonitorInterval").and_then(nanos);
     if interval.is_some_and(|interval| interval < 3 * SECOND) {
         return Some("containerLogMonitorInterval");
@@ -216,8 +216,8 @@ fn logs(values: &Values<'_>, _: &FeatureGates<'_>) -> Option<&'static str> {
                 .strip_prefix('/')
                 .is_some_and(|rest| rest.split('/').all(|part| !matches!(part, "" | "." | "..")))
     };
-    let right = dir.is_empty() || clean(dir) && dir.is_ascii();
-    if !right {
+    let is_valid = dir.is_empty() || clean(dir) && dir.is_ascii();
+    if !is_valid {
         return Some("podLogsDir");
     }
     let on = |path: &str| values.get(path).and_then(Value::as_bool);
@@ -247,14 +247,14 @@ fn reservations(values: &Values<'_>, gates: &FeatureGates<'_>) -> Option<&'stati
     (tiered && !gates.is_on("MemoryQoS")).then_some("memoryReservationPolicy")
 }
 
-/// `5` or `0-3`: `cpuset.Parse`.
+/// Returns whether the text is a CPU or a range, such as `5` or `0-3`: `cpuset.Parse`.
 fn is_cpu_range(text: &str) -> bool {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let number = |text: &str| text.parse::<i64>().ok();
     matches!((number(first), number(last)), (Some(first), Some(last)) if first <= last)
 }
 
-fn gated(values: &Values<'_>, gates: &FeatureGates<'_>) -> Option<&'static str> {
+fn gated_fields(values: &Values<'_>, gates: &FeatureGates<'_>) -> Option<&'static str> {
     if values.get("runOnce") == Some(&Value::Bool(true)) {
         return Some("runOnce");
     }
@@ -264,20 +264,20 @@ fn gated(values: &Values<'_>, gates: &FeatureGates<'_>) -> Option<&'static str> 
     }
     let quota = values.get("cpuCFSQuotaPeriod").and_then(nanos);
     let quota = quota.unwrap_or(SECOND / 10);
-    let right = match gates.is_on("CustomCPUCFSQuotaPeriod") {
+    let is_valid = match gates.is_on("CustomCPUCFSQuotaPeriod") {
         true => (SECOND / 1000..=SECOND).contains(&quota),
         false => quota == SECOND / 10,
     };
-    if !right {
+    if !is_valid {
         return Some("cpuCFSQuotaPeriod");
     }
     let restart = values.get("crashLoopBackOff.maxContainerRestartPeriod").and_then(nanos);
-    let right = match (restart, gates.is_on("KubeletCrashLoopBackOffMax")) {
+    let is_valid = match (restart, gates.is_on("KubeletCrashLoopBackOffMax")) {
         (None, _) => true,
         (Some(nanos), true) => (1000..=300_000).contains(&(nanos / 1_000_000)),
         (Some(_), false) => false,
     };
-    (!right).then_some("crashLoopBackOff.maxContainerRestartPeriod")
+    (!is_valid).then_some("crashLoopBackOff.maxContainerRestartPeriod")
 }
 
 fn nanos(value: &Value) -> Option<i64> {
@@ -289,7 +289,7 @@ struct Values<'a> {
 }
 
 impl<'a> Values<'a> {
-    /// The value at a dotted path, if it is not null.
+    /// Returns the value at a dotted path, if it is not null.
     fn get(&self, path: &str) -> Option<&'a Value> {
         let mut parts = path.split('.');
         let first = self.object.get(parts.next()?)?;
@@ -308,7 +308,7 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// Absent and zero are the default.
+    /// Returns a duration in nanoseconds. Absent and zero mean the default.
     fn nanos(&self, path: &str, default: i64) -> i64 {
         match self.get(path).and_then(nanos) {
             None | Some(0) => default,

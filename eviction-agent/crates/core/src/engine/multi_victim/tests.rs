@@ -25,17 +25,17 @@ use crate::signal::Signal::{MemoryAvailable, NodeFsAvailable, PidAvailable};
 use crate::snapshot::{NodeStats, PodStatValues, ProcessStats, Snapshot};
 use crate::units::{GoDuration, ThresholdValue};
 
-/// By the enhanced profile's rules, as they are by default.
+/// Returns a policy with the default rules of the enhanced profile.
 fn enhanced(thresholds: Vec<Threshold>) -> Policy {
     fixture::enhanced(thresholds, |_| ())
 }
 
-/// A sample of a node of 1,000 bytes with so many available, and at what its pods hold.
+/// Returns a sample of a node of 1,000 bytes with this amount available, and with the memory of its pods.
 fn sample(seconds: i64, available: u64, usage: &[(&str, u64)]) -> Event {
-    Event::Sample(seen(node(available, 900, at(seconds)), usage))
+    Event::Sample(snapshot_of(node(available, 900, at(seconds)), usage))
 }
 
-fn seen(node: NodeStats, usage: &[(&str, u64)]) -> Arc<Snapshot> {
+fn snapshot_of(node: NodeStats, usage: &[(&str, u64)]) -> Arc<Snapshot> {
     let usage: Vec<_> = usage.iter().map(|&(uid, used)| memory_of(uid, used)).collect();
     snapshot(node, &usage)
 }
@@ -46,18 +46,23 @@ fn outcome(uid: &str, result: Result<(), &str>) -> Event {
 
 fn shortened(decision: &Decision) -> Vec<(&str, i64)> {
     let uid = |eviction: &Eviction| &*decision.evaluation().unwrap().pods.get(eviction.pod).unwrap().pod.uid;
-    let hasten = |action: &Action| match action {
+    let shortened_grace = |action: &Action| match action {
         Action::ShortenGrace(eviction) => Some((*eviction, eviction.grace_period_seconds)),
         _ => None,
     };
-    decision.actions.iter().filter_map(hasten).map(|(eviction, grace)| (uid(&eviction), grace)).collect()
+    decision
+        .actions
+        .iter()
+        .filter_map(shortened_grace)
+        .map(|(eviction, grace)| (uid(&eviction), grace))
+        .collect()
 }
 
 fn end(decision: &Decision) -> EvaluationEnd {
     decision.evaluation().unwrap().end
 }
 
-/// `available 100`, with a minimum reclaim.
+/// Returns the threshold `available 100` with a minimum reclaim.
 fn hard_with_reclaim(reclaim: &str) -> Threshold {
     let min_reclaim = ThresholdValue::Quantity(quantity(reclaim));
     Threshold { min_reclaim: Some(min_reclaim), ..hard(MemoryAvailable, "100") }
@@ -68,7 +73,7 @@ fn with_grace(uid: &str, grace: i64) -> Pod {
 }
 
 #[test]
-fn a_hard_threshold_drives_whatever_soft_ones_are_met_and_memory_goes_first() {
+fn hard_memory_threshold_drives_before_soft_and_disk_thresholds() {
     let thresholds = vec![
         soft(MemoryAvailable, "200", 1),
         hard(NodeFsAvailable, "950"),
@@ -84,7 +89,7 @@ fn a_hard_threshold_drives_whatever_soft_ones_are_met_and_memory_goes_first() {
 }
 
 #[test]
-fn soft_evictions_grant_what_the_pod_asks_for_up_to_the_cap() {
+fn soft_evictions_grant_the_pods_grace_period_up_to_the_cap() {
     let granted = |own: Option<i64>, cap: Option<i64>| {
         let mut one = pod("a", "10");
         one.termination_grace_period_seconds = own;
@@ -104,24 +109,24 @@ fn soft_evictions_grant_what_the_pod_asks_for_up_to_the_cap() {
 }
 
 #[test]
-fn as_many_go_as_it_takes_and_at_most_three() {
+fn evictions_cover_the_deficit_with_at_most_three_pods() {
     let pods = set(["a", "b", "c", "d", "e"].map(|uid| pod(uid, "10")).to_vec());
     let usage = [("a", 100), ("b", 90), ("c", 80), ("d", 70), ("e", 60)];
-    let gone = |reclaim: &str| {
+    let evicted = |reclaim: &str| {
         let mut engine = engine(enhanced(vec![hard_with_reclaim(reclaim)]), &pods);
         let decision = step(&mut engine, 1, sample(1, 50, &usage));
         let evaluation = decision.evaluation().unwrap();
         let deficit = &evaluation.deficits[0];
         (victims(&decision).len(), deficit.lacking(), deficit.remaining())
     };
-    assert_eq!(gone("50"), (1, 100, 0));
-    assert_eq!(gone("51"), (2, 101, -89));
-    assert_eq!(gone("200"), (3, 250, -20));
-    assert_eq!(gone("500"), (3, 550, 280), "the rest at the next look");
+    assert_eq!(evicted("50"), (1, 100, 0));
+    assert_eq!(evicted("51"), (2, 101, -89));
+    assert_eq!(evicted("200"), (3, 250, -20));
+    assert_eq!(evicted("500"), (3, 550, 280), "the rest at the next look");
 }
 
 #[test]
-fn a_pod_that_frees_next_to_nothing_waits_for_one_of_its_class() {
+fn pod_with_a_negligible_release_is_skipped_for_one_of_its_class() {
     let pods = set(vec![pod("cache", "1"), pod("real", "100"), pod("within", "500")]);
     let values = |uid, working_set, anonymous| {
         let values = PodStatValues {
@@ -140,7 +145,7 @@ fn a_pod_that_frees_next_to_nothing_waits_for_one_of_its_class() {
     assert_eq!((skipped.deficit, skipped.pod, skipped.outcome), (0, 0, outcome));
     assert_eq!(skipped.release.basis, Basis::Anonymous);
 
-    // Nobody is better in its class: its turn comes before that of those within their request.
+    // No pod of its class is better, so it is considered before those within their request.
     let usage = [values("cache", 300, 0), values("within", 400, 400)];
     let pods = set(vec![pod("cache", "1"), pod("within", "500")]);
     let mut other = engine_of(enhanced(vec![hard(MemoryAvailable, "100")]), &pods);
@@ -148,9 +153,9 @@ fn a_pod_that_frees_next_to_nothing_waits_for_one_of_its_class() {
     assert_eq!(victims(&decision), [("cache", 1), ("within", 1)]);
 }
 
-/// What a walk found for another threshold is not counted twice.
+/// The result of a selection for another threshold is not counted twice.
 #[test]
-fn that_all_are_critical_is_said_for_each_threshold() {
+fn only_critical_is_reported_for_each_threshold() {
     let critical = Pod { priority: Some(2_000_000_000), ..pod("a", "10") };
     let thresholds = vec![hard(MemoryAvailable, "100"), hard(PidAvailable, "10")];
     let mut engine = engine(enhanced(thresholds), &set(vec![critical]));
@@ -177,14 +182,14 @@ fn an_unknown_usage_counts_as_the_request() {
 }
 
 #[test]
-fn reclaim_was_enough_when_its_own_threshold_is_resolved() {
+fn reclaim_is_enough_once_the_driving_threshold_is_resolved() {
     let thresholds = vec![hard(NodeFsAvailable, "100"), soft(MemoryAvailable, "500", 3600)];
     let pods = set(vec![pod("a", "10")]);
     let end_of = |policy: Policy| {
         let mut engine = engine(policy, &pods);
-        let first = Event::Sample(seen(node(400, 50, at(1)), &[("a", 300)]));
+        let first = Event::Sample(snapshot_of(node(400, 50, at(1)), &[("a", 300)]));
         assert!(step(&mut engine, 1, first).awaits_reclaim());
-        let second = seen(node(400, 150, at(1)), &[("a", 300)]);
+        let second = snapshot_of(node(400, 150, at(1)), &[("a", 300)]);
         end(&step(&mut engine, 1, Event::Reclaimed(Ok(second))))
     };
     assert_eq!(end_of(enhanced(thresholds.clone())), EvaluationEnd::Reclaimed);
@@ -192,7 +197,7 @@ fn reclaim_was_enough_when_its_own_threshold_is_resolved() {
 }
 
 #[test]
-fn what_reclaim_has_freed_is_not_evicted_for() {
+fn deficit_after_reclaim_excludes_what_reclaim_has_freed() {
     let disk = |used| PodStatValues { ephemeral_storage_used: Some(used), ..PodStatValues::default() };
     let reclaim = ThresholdValue::Quantity(quantity("100"));
     let threshold = Threshold { min_reclaim: Some(reclaim), ..hard(NodeFsAvailable, "500") };
@@ -208,7 +213,7 @@ fn what_reclaim_has_freed_is_not_evicted_for() {
 }
 
 #[test]
-fn a_pod_above_its_own_limits_goes_once_and_holds_up_no_threshold() {
+fn pod_above_its_limits_is_evicted_once_and_delays_no_threshold() {
     let limited = Pod {
         containers: vec![container("main", limits(&[("ephemeral-storage", "100")]))],
         ..pod("limited", "1")
@@ -235,7 +240,7 @@ fn a_sample_of_pods_is_needed_while_a_deficit_remains() {
     assert!(!engine.needs_pods(&node(50, 900, at(2))));
     step(&mut engine, 2, outcome("a", Err("refused")));
     assert!(engine.needs_pods(&node(50, 900, at(3))));
-    // Whom a hard threshold would have to hurry may not be among the pods any more.
+    // A pod whose grace period a hard threshold would have to shorten may not be among the pods any more.
     let thresholds = vec![soft(MemoryAvailable, "200", 1), hard(MemoryAvailable, "100")];
     let mut engine = engine_of(enhanced(thresholds), &pods);
     step(&mut engine, 1, sample(1, 150, &[("a", 300)]));
@@ -247,7 +252,7 @@ fn a_sample_of_pods_is_needed_while_a_deficit_remains() {
 }
 
 #[test]
-fn the_kubelets_rules_remember_nobody() {
+fn kubelet_profile_evicts_regardless_of_earlier_evictions() {
     let pods = set(vec![pod("a", "10")]);
     let mut engine = engine(kubelet(vec![hard(MemoryAvailable, "100")]), &pods);
     for seconds in 1..4 {
@@ -259,26 +264,26 @@ fn the_kubelets_rules_remember_nobody() {
 }
 
 #[test]
-fn pods_that_went_while_garbage_was_collected_are_not_chosen() {
+fn pods_removed_during_reclaim_are_not_selected() {
     let pods = set(vec![pod("a", "10"), pod("b", "10")]);
     let mut engine = engine(enhanced(vec![hard(NodeFsAvailable, "100")]), &pods);
-    let first = Event::Sample(seen(node(900, 50, at(1)), &[("a", 1), ("b", 1)]));
+    let first = Event::Sample(snapshot_of(node(900, 50, at(1)), &[("a", 1), ("b", 1)]));
     assert!(step(&mut engine, 1, first).awaits_reclaim());
     step(&mut engine, 1, Event::Pods(set(vec![pod("b", "10")])));
     let decision = step(&mut engine, 1, Event::Reclaimed(Err(UnknownReason::Failed)));
     assert_eq!(victims(&decision), [("b", 1)]);
 }
 
-/// Who may be on the way out, by what came in and went out.
+/// The pods that may be terminating, derived from the events and the actions.
 #[derive(Default)]
-struct Leaving {
+struct TerminatingPods {
     chosen: BTreeSet<Box<str>>,
-    /// An executor says that it is at these, whoever chose them.
+    /// Pods for which an executor reports progress, whichever engine selected them.
     executing: BTreeSet<Box<str>>,
 }
 
-impl Leaving {
-    fn note(&mut self, event: &Event) {
+impl TerminatingPods {
+    fn update(&mut self, event: &Event) {
         match event {
             Event::Pods(pods) => self.chosen.retain(|uid| pods.index_of(uid).is_some()),
             Event::Evicted(outcome) => drop(self.chosen.remove(&outcome.uid)),
@@ -298,24 +303,25 @@ fn sized(policy: Policy) -> Option<(Policy, u32)> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
-    /// Time stands still, so that nothing expires.
+    /// The time does not advance, so no eviction expires.
     #[test]
-    fn nobody_is_evicted_twice_while_on_the_way(policy in any_policy(), inputs in inputs()) {
+    fn terminating_pods_are_not_evicted_again(policy in any_policy(), inputs in inputs()) {
         let Some((policy, _)) = sized(policy) else { return Ok(()) };
         let mut engine = Engine::new(policy);
-        let mut leaving = Leaving::default();
+        let mut terminating = TerminatingPods::default();
         for Input { event, .. } in inputs {
-            leaving.note(&event);
+            terminating.update(&event);
             let decision = step(&mut engine, 0, event);
             for action in &decision.actions {
                 let uid = |eviction: &Eviction| {
                     decision.evaluation().unwrap().pods.get(eviction.pod).unwrap().pod.uid.clone()
                 };
                 match action {
-                    Action::Evict(eviction) => prop_assert!(leaving.chosen.insert(uid(eviction))),
+                    Action::Evict(eviction) => prop_assert!(terminating.chosen.insert(uid(eviction))),
                     Action::ShortenGrace(eviction) => {
                         let uid = uid(eviction);
-                        prop_assert!(leaving.chosen.contains(&uid) || leaving.executing.contains(&uid));
+                        let is_chosen = terminating.chosen.contains(&uid);
+                        prop_assert!(is_chosen || terminating.executing.contains(&uid));
                     }
                     Action::RecordEvent(_) | Action::Reclaim(_) => {}
                 }
@@ -323,9 +329,9 @@ proptest! {
         }
     }
 
-    /// Without the last one something would be lacking, and there are no more than may go.
+    /// Without the last victim a deficit would remain, and there are no more victims than allowed.
     #[test]
-    fn no_more_go_than_are_needed(policy in any_policy(), inputs in inputs()) {
+    fn no_more_pods_are_evicted_than_needed(policy in any_policy(), inputs in inputs()) {
         let Some((policy, most)) = sized(policy) else { return Ok(()) };
         let mut engine = Engine::new(policy);
         for input in inputs {
@@ -344,16 +350,16 @@ proptest! {
         }
     }
 
-    /// However often the node is looked at, as long as nobody is gone and nothing gets worse.
+    /// This holds however often the node is sampled, while no pod terminates and the pressure does not rise.
     #[test]
-    fn one_deficit_has_its_victims_once(
-        holds in prop::collection::vec(1..400u64, 1..12),
+    fn later_samples_of_the_same_deficit_evict_no_more_pods(
+        usages in prop::collection::vec(1..400u64, 1..12),
         available in 0..100u64,
         more in 1..30i64,
     ) {
-        let uids: Vec<_> = (0..holds.len()).map(|n| n.to_string()).collect();
+        let uids: Vec<_> = (0..usages.len()).map(|n| n.to_string()).collect();
         let pods = set(uids.iter().map(|uid| pod(uid, "1")).collect());
-        let usage: Vec<_> = uids.iter().map(String::as_str).zip(holds.iter().copied()).collect();
+        let usage: Vec<_> = uids.iter().map(String::as_str).zip(usages.iter().copied()).collect();
         let policy = fixture::enhanced(vec![hard(MemoryAvailable, "100")], |preferences| {
             preferences.max_evictions_per_sync = 100;
         });
@@ -361,15 +367,15 @@ proptest! {
         let first = step(&mut engine, 0, sample(0, available, &usage));
         let evaluation = first.evaluation().unwrap();
         let covered = evaluation.deficits[0].remaining() <= 0;
-        prop_assert_eq!(covered, holds.iter().sum::<u64>() >= 100 - available);
+        prop_assert_eq!(covered, usages.iter().sum::<u64>() >= 100 - available);
         let again = step(&mut engine, more, sample(more, available, &usage));
         prop_assert!(victims(&again).is_empty(), "{:?}", again.actions);
     }
 }
 
-/// The sum of what is expected is what the report shows.
+/// The record shows the sum of the expected releases.
 #[test]
-fn every_part_of_the_sum_is_in_the_report() {
+fn record_contains_every_part_of_the_deficit() {
     let thresholds = vec![hard_with_reclaim("200"), soft(MemoryAvailable, "400", 1)];
     let pods = set(vec![with_grace("slow", 600), pod("b", "10"), pod("cache", "1"), pod("c", "10")]);
     let policy = enhanced(thresholds);

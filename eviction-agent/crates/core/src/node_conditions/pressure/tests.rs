@@ -29,16 +29,16 @@ fn memory(pressures: &mut Pressures, decision: &Decision) -> Pressure {
 }
 
 #[test]
-fn a_condition_is_as_bad_as_the_worst_threshold_of_its_period() {
+fn severity_is_that_of_the_worst_threshold_in_the_transition_period() {
     let (mut engine, mut pressures) = (memory_engine(), Pressures::default());
-    let mut see = |seconds, available| {
+    let mut observe = |seconds, available| {
         let decision = sample(&mut engine, seconds, available);
         memory(&mut pressures, &decision)
     };
-    let calm = see(0, 500);
-    assert_eq!(calm, Pressure::default());
-    // A grace period that is not over does not matter for a condition.
-    let soft = see(10, 150);
+    let no_pressure = observe(0, 500);
+    assert_eq!(no_pressure, Pressure::default());
+    // An unfinished grace period does not matter for a condition.
+    let soft = observe(10, 150);
     let expected = Pressure {
         status: Status::True,
         since: Some(at(10)),
@@ -46,23 +46,23 @@ fn a_condition_is_as_bad_as_the_worst_threshold_of_its_period() {
         cause: Cause::Met { threshold: 0 },
     };
     assert_eq!(soft, expected);
-    let hard = see(20, 50);
+    let hard = observe(20, 50);
     assert_eq!(
         hard,
         Pressure { severity: Some(Severity::Hard), cause: Cause::Met { threshold: 1 }, ..expected }
     );
-    // What was hard stays so for its own period, whatever is met meanwhile.
-    assert_eq!(see(100, 150), Pressure { severity: Some(Severity::Hard), ..expected });
-    assert_eq!(see(319, 150).severity, Some(Severity::Hard));
-    assert_eq!(see(320, 150).severity, Some(Severity::Soft));
+    // Hard severity stays for its own transition period, whatever is met in between.
+    assert_eq!(observe(100, 150), Pressure { severity: Some(Severity::Hard), ..expected });
+    assert_eq!(observe(319, 150).severity, Some(Severity::Hard));
+    assert_eq!(observe(320, 150).severity, Some(Severity::Soft));
     let over = Cause::Transition { since: at(320) };
-    assert_eq!(see(330, 500), Pressure { cause: over, ..expected });
-    assert_eq!(see(619, 500), Pressure { cause: over, ..expected });
-    let cleared = see(620, 500);
+    assert_eq!(observe(330, 500), Pressure { cause: over, ..expected });
+    assert_eq!(observe(619, 500), Pressure { cause: over, ..expected });
+    let cleared = observe(620, 500);
     assert_eq!(cleared, Pressure { since: Some(at(620)), ..Pressure::default() });
 }
 
-fn said(kind: &str, status: &str, text: (&str, &str), heartbeat: i64) -> api::Condition {
+fn published_condition(kind: &str, status: &str, text: (&str, &str), heartbeat: i64) -> api::Condition {
     api::Condition {
         kind: kind.into(),
         status: status.into(),
@@ -73,7 +73,7 @@ fn said(kind: &str, status: &str, text: (&str, &str), heartbeat: i64) -> api::Co
     }
 }
 
-fn node_saying(condition: api::Condition, effect: Option<&str>) -> api::Node {
+fn node_with(condition: api::Condition, effect: Option<&str>) -> api::Node {
     let taint = |effect: &str| api::Taint {
         key: node_conditions::taint_key(MemoryPressure).into(),
         value: "".into(),
@@ -86,20 +86,20 @@ fn node_saying(condition: api::Condition, effect: Option<&str>) -> api::Node {
 const KIND: &str = "EvictionAgentMemoryPressure";
 
 #[test]
-fn what_held_before_the_start_holds_for_the_rest_of_its_period() {
+fn condition_from_before_the_start_holds_for_the_rest_of_its_period() {
     let text = (
         "InPressureTransitionPeriod",
         "eviction thresholds were met until 2026-01-05T08:01:40Z; a hard one among them; the condition holds for 5m0s longer",
     );
-    let node = node_saying(said(KIND, "True", text, 200), Some("NoSchedule"));
+    let node = node_with(published_condition(KIND, "True", text, 200), Some("NoSchedule"));
     let seed = InitialConditions::of(&node, at(250));
     let (mut engine, mut pressures) = (memory_engine(), Pressures::default());
-    // The first sample may come before the node's object.
+    // The first sample may precede the Node object.
     let decision = sample(&mut engine, 249, 500);
     assert_eq!(memory(&mut pressures, &decision).status, Status::False);
     engine.seed_conditions(seed.raised());
     pressures.seed(&seed);
-    let mut see = |seconds| {
+    let mut observe = |seconds| {
         let decision = sample(&mut engine, seconds, 500);
         memory(&mut pressures, &decision)
     };
@@ -109,69 +109,71 @@ fn what_held_before_the_start_holds_for_the_rest_of_its_period() {
         severity: Some(Severity::Hard),
         cause: Cause::Transition { since: at(100) },
     };
-    assert_eq!(see(250), held, "and it is no change");
-    assert_eq!(see(399), held);
-    assert_eq!(see(400), Pressure { since: Some(at(400)), ..Pressure::default() });
+    assert_eq!(observe(250), held, "and it is no change");
+    assert_eq!(observe(399), held);
+    assert_eq!(observe(400), Pressure { since: Some(at(400)), ..Pressure::default() });
 }
 
 #[test]
-fn a_condition_that_is_met_when_it_was_last_said_is_so_until_the_next_heartbeat() {
+fn published_condition_counts_as_met_until_the_next_heartbeat() {
     let text = ("HardEvictionThresholdMet", "memory.available is below 100 (hard threshold)");
     let raised = |condition, now| {
-        let seed = InitialConditions::of(&node_saying(condition, None), at(now));
+        let seed = InitialConditions::of(&node_with(condition, None), at(now));
         seed.0[MemoryPressure as usize].unwrap().raised_at
     };
-    assert_eq!(raised(said(KIND, "True", text, 200), 250), Some(at(250)));
-    assert_eq!(raised(said(KIND, "True", text, 200), 9_000), Some(at(500)));
-    assert_eq!(raised(said(KIND, "False", text, 200), 250), None);
-    // Texts that are not the agent's, times of the future, no times at all.
+    assert_eq!(raised(published_condition(KIND, "True", text, 200), 250), Some(at(250)));
+    assert_eq!(raised(published_condition(KIND, "True", text, 200), 9_000), Some(at(500)));
+    assert_eq!(raised(published_condition(KIND, "False", text, 200), 250), None);
+    // A text that is not the agent's, a time in the future, no times at all.
     let foreign = ("InPressureTransitionPeriod", "eviction thresholds were met until noon; ");
-    assert_eq!(raised(said(KIND, "True", foreign, 200), 9_000), Some(at(500)));
-    assert_eq!(raised(said(KIND, "True", text, 99_000), 250), Some(at(250)));
+    assert_eq!(raised(published_condition(KIND, "True", foreign, 200), 9_000), Some(at(500)));
+    assert_eq!(raised(published_condition(KIND, "True", text, 99_000), 250), Some(at(250)));
     let timeless = api::Condition {
         last_heartbeat_time: None,
         last_transition_time: None,
-        ..said(KIND, "True", text, 0)
+        ..published_condition(KIND, "True", text, 0)
     };
     assert_eq!(raised(timeless, 250), Some(at(250)));
-    let kubelets = node_saying(said("MemoryPressure", "True", text, 200), Some("NoSchedule"));
+    let kubelets = node_with(published_condition("MemoryPressure", "True", text, 200), Some("NoSchedule"));
     assert_eq!(InitialConditions::of(&kubelets, at(250)), InitialConditions::default());
 }
 
 #[test]
-fn the_next_agent_goes_on_with_what_was_said() {
+fn next_agent_continues_from_the_published_conditions() {
     let (mut engine, mut pressures) = (memory_engine(), Pressures::default());
     assert_eq!(pressures.published(), None);
     memory(&mut pressures, &sample(&mut engine, 10, 500));
     memory(&mut pressures, &sample(&mut engine, 20, 50));
-    let said = pressures.published().unwrap();
+    let published = pressures.published().unwrap();
     let expected = PublishedCondition { status: Status::True, since: Some(at(20)), hard_at: Some(at(20)) };
-    assert_eq!(said[MemoryPressure as usize], expected);
-    // Nobody has written it to the node yet: the time of the change is not lost, nor how bad it was.
+    assert_eq!(published[MemoryPressure as usize], expected);
+    // The condition has not been written to the node yet: the time of the change and its severity are not lost.
     let mut next = Pressures::default();
-    next.restore(&said);
+    next.restore(&published);
     let mut engine = memory_engine();
     let pressure = memory(&mut next, &sample(&mut engine, 30, 150));
     assert_eq!((pressure.since, pressure.severity), (Some(at(20)), Some(Severity::Hard)));
     let mut next = Pressures::default();
-    next.restore(&said);
+    next.restore(&published);
     let mut engine = memory_engine();
     assert_eq!(memory(&mut next, &sample(&mut engine, 30, 500)).since, Some(at(30)), "it has changed since");
 }
 
 #[test]
-fn of_what_the_node_says_only_what_is_later_counts() {
+fn only_node_conditions_newer_than_the_state_are_used() {
     let text = ("HardEvictionThresholdMet", "memory.available is below 100 (hard threshold)");
-    let seed = InitialConditions::of(&node_saying(said(KIND, "True", text, 200), None), at(250));
+    let seed = InitialConditions::of(&node_with(published_condition(KIND, "True", text, 200), None), at(250));
     assert_eq!(seed.after(at(199)), seed);
     assert_eq!(seed.after(at(200)), InitialConditions::default());
 }
 
 proptest! {
-    /// Whatever is seen in whatever order: severity goes with the condition, and a hard threshold
-    /// that is met is never taken for less.
+    /// This holds for any samples in any order: there is a severity exactly while the condition holds, and it
+    /// is hard while a hard threshold is met.
     #[test]
-    fn severity_goes_with_the_condition(samples in prop::collection::vec((0..400_i64, 0..300_u64), 1..40)) {
+    fn condition_has_a_severity_exactly_while_it_holds(
+        samples in prop::collection::vec((0..400_i64, 0..300_u64), 1..40),
+    ) {
         let (mut engine, mut pressures) = (memory_engine(), Pressures::default());
         let mut now = 0;
         for (pause, available) in samples {

@@ -35,7 +35,7 @@ fn compare(
 }
 
 #[test]
-fn each_way_in_which_a_status_and_a_cause_can_differ() {
+fn status_and_cause_are_compared_for_each_mismatch_kind() {
     use Explanation::*;
     use MismatchKind::*;
     use TerminationCause::*;
@@ -44,7 +44,7 @@ fn each_way_in_which_a_status_and_a_cause_can_differ() {
     type Case<'a> =
         (&'a [(TerminationCause, Explanation)], Vec<Evidence>, &'a str, i32, Option<MismatchKind>);
     let cases: [Case<'_>; 14] = [
-        // They agree.
+        // The status and the cause agree.
         (&[(OomKilled, MainProcessKilled)], main(), "OOMKilled", 137, None),
         (&[(OomKilled, ChildKilled)], child(), "OOMKilled", 1, None),
         (&[(Other, Exited)], vec![], "Completed", 0, None),
@@ -57,7 +57,7 @@ fn each_way_in_which_a_status_and_a_cause_can_differ() {
             137,
             None,
         ),
-        // They do not.
+        // The status and the cause do not agree.
         (&[(OomKilled, MainProcessKilled)], main(), "Error", 137, Some(KillNotInStatus)),
         (&[(OomKilled, RuntimeSays)], vec![], "OOMKilled", 137, Some(NoKillSeen)),
         (&[(EvictedByKubelet, EvictionOnRecord)], vec![], "OOMKilled", 137, Some(NoKillSeen)),
@@ -92,7 +92,7 @@ fn causes() -> impl Strategy<Value = Vec<(TerminationCause, Explanation)>> {
 
 proptest! {
     #[test]
-    fn whatever_differs_is_a_mismatch(
+    fn status_that_differs_from_the_cause_is_a_mismatch(
         causes in causes(),
         kills in prop::collection::vec(prop_oneof![Just(OomVictimRole::Main), Just(OomVictimRole::Child)], 0..3),
         reason in prop_oneof![Just("OOMKilled"), Just("Error"), Just("Completed"), Just("")],
@@ -110,7 +110,7 @@ proptest! {
 }
 
 #[test]
-fn a_late_status_that_differs_in_one_line() {
+fn late_mismatch_is_written_in_one_line() {
     let mismatch = ContainerStatusMismatch {
         container: container("u", None),
         cause: TerminationCause::OomKilled,

@@ -1,47 +1,50 @@
-//! What an eviction explains, ours and the kubelet's, and how a kill in addition to it is reported.
+//! What an eviction by the agent or the kubelet explains, and how a kill in addition to it is reported.
 
 use super::*;
 
 #[test]
-fn a_container_of_a_pod_that_we_evict_was_evicted_by_us() {
-    let mut engine = watcher();
+fn container_of_an_evicted_pod_is_attributed_to_the_agent() {
+    let mut engine = counting_engine();
     evict_a(&mut engine, 1);
     ended(&mut engine, 2, status("Error", 143));
     assert_eq!(
-        only(&later(&mut engine)),
+        only_termination(&remaining_terminations(&mut engine)),
         (TerminationCause::EvictedByAgent, Explanation::EvictionUnderWay, None)
     );
 }
 
 #[test]
-fn what_ended_before_the_eviction_was_not_ended_by_it() {
-    let mut engine = watcher();
+fn termination_before_the_eviction_is_not_attributed_to_it() {
+    let mut engine = counting_engine();
     ended(&mut engine, 1, cgroup());
     evict_a(&mut engine, 2);
-    assert_eq!(only(&later(&mut engine)), (TerminationCause::Other, Explanation::Unexplained, None));
+    assert_eq!(
+        only_termination(&remaining_terminations(&mut engine)),
+        (TerminationCause::Other, Explanation::Unexplained, None)
+    );
 }
 
 #[test]
-fn an_eviction_that_failed_explains_what_ended_until_then_and_no_more() {
-    let mut engine = watcher();
+fn failed_eviction_explains_only_terminations_before_its_failure() {
+    let mut engine = counting_engine();
     evict_a(&mut engine, 1);
     ended(&mut engine, 2, cgroup());
     step(&mut engine, 5, eviction_failed("a"));
     ended(&mut engine, 9, ContainerEnded { instance: Some("i2".into()), ..cgroup() });
-    let causes: Vec<_> = later(&mut engine).iter().map(ContainerTerminated::cause).collect();
+    let causes: Vec<_> = remaining_terminations(&mut engine).iter().map(ContainerTerminated::cause).collect();
     assert_eq!(causes, [TerminationCause::EvictedByAgent, TerminationCause::Other]);
 }
 
 #[test]
-fn a_kill_inside_an_eviction_is_both_in_order_and_counts_once_in_each() {
-    let mut engine = watcher();
+fn kill_during_an_eviction_is_a_contributing_cause() {
+    let mut engine = counting_engine();
     evict_a(&mut engine, 1);
     let decision = killed(&mut engine, 2, kill(7, OomVictimRole::Main));
     let DecisionKind::Oom(OomUpdate::Kill(kill)) = &decision.kind else { panic!() };
     assert_eq!(kill.evicting_since, Some(at(1)));
     let ends = ended(&mut engine, 3, status("OOMKilled", 137)).ended;
     assert_eq!(
-        only(&ends),
+        only_termination(&ends),
         (TerminationCause::EvictedByAgent, Explanation::EvictionUnderWay, Some(TerminationCause::OomKilled))
     );
     let kinds: Vec<_> = ends[0].evidence.iter().map(Evidence::at).collect();
@@ -50,20 +53,20 @@ fn a_kill_inside_an_eviction_is_both_in_order_and_counts_once_in_each() {
 }
 
 #[test]
-fn a_kill_before_the_eviction_comes_first() {
-    let mut engine = watcher();
+fn kill_before_the_eviction_is_the_main_cause() {
+    let mut engine = counting_engine();
     killed(&mut engine, 1, kill(7, OomVictimRole::Main));
     evict_a(&mut engine, 2);
     let ends = ended(&mut engine, 3, status("OOMKilled", 137)).ended;
     assert_eq!(
-        only(&ends),
+        only_termination(&ends),
         (TerminationCause::OomKilled, Explanation::MainProcessKilled, Some(TerminationCause::EvictedByAgent))
     );
 }
 
 #[test]
-fn the_kubelets_evictions_are_distinguished_from_ours() {
-    let mut engine = watcher();
+fn evictions_of_the_kubelet_are_distinguished_from_the_agents() {
+    let mut engine = counting_engine();
     let by_kubelet = |container: &str| ContainerEnded {
         container: container.into(),
         instance: Some(container.into()),
@@ -72,12 +75,12 @@ fn the_kubelets_evictions_are_distinguished_from_ours() {
     };
     ended(&mut engine, 1, by_kubelet("main"));
     assert_eq!(
-        only(&later(&mut engine)),
+        only_termination(&remaining_terminations(&mut engine)),
         (TerminationCause::EvictedByKubelet, Explanation::EvictionOnRecord, None)
     );
-    let mut engine = watcher();
+    let mut engine = counting_engine();
     let dated = ContainerEnded { evicted_at: Some(at(1)), ..by_kubelet("main") };
     killed(&mut engine, 2, OomKill { container_id: Some("main".into()), ..kill(7, OomVictimRole::Main) });
     let ends = ended(&mut engine, 3, dated).ended;
-    assert_eq!(only(&ends).2, Some(TerminationCause::OomKilled), "evicted first, then killed");
+    assert_eq!(only_termination(&ends).2, Some(TerminationCause::OomKilled), "evicted first, then killed");
 }

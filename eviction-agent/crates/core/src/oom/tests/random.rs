@@ -1,4 +1,4 @@
-//! Whatever records come, the figures add up.
+//! The counts add up for any records.
 
 use std::collections::BTreeMap;
 
@@ -24,10 +24,10 @@ fn records() -> BoxedStrategy<Vec<Input>> {
     prop::collection::vec((close, record).prop_map(|(at, event)| Input { at, event }), 0..60).boxed()
 }
 
-/// Runs it to the end of time; checks what holds of any sequence.
+/// Runs the inputs until the end of time, and checks what holds for any sequence.
 fn run(inputs: Vec<Input>) -> Result<(), TestCaseError> {
     let mut engine = Engine::new(policy(Vec::new()));
-    let (mut kills, mut ends, mut noted) = (BTreeMap::new(), 0, 0);
+    let (mut kills, mut ends, mut recorded) = (BTreeMap::new(), 0, 0);
     let end = Input { at: Timestamp::MAX, event: Event::Pods(set(Vec::new())) };
     for input in inputs.into_iter().chain([end]) {
         let decision = engine.step(input);
@@ -39,7 +39,9 @@ fn run(inputs: Vec<Input>) -> Result<(), TestCaseError> {
                     prop_assert!(kill.kills_in_pod <= *in_pod, "fewer where the pod was forgotten");
                 }
             }
-            DecisionKind::Oom(OomUpdate::End(end)) => noted += u64::from(end.handling == EndHandling::Noted),
+            DecisionKind::Oom(OomUpdate::End(end)) => {
+                recorded += u64::from(end.handling == EndHandling::Noted)
+            }
             _ => {}
         }
         for ended in &decision.ended {
@@ -51,24 +53,24 @@ fn run(inputs: Vec<Input>) -> Result<(), TestCaseError> {
             ends += 1;
         }
     }
-    prop_assert!(ends <= noted, "an end has at least one record");
+    prop_assert!(ends <= recorded, "an end has at least one record");
     prop_assert_eq!(engine.oom().due(), None, "every end has its cause");
     Ok(())
 }
 
-/// Everything twice.
+/// Returns all inputs twice.
 fn twice(inputs: &[Input]) -> Vec<Input> {
     inputs.iter().chain(inputs).cloned().collect()
 }
 
 proptest! {
 #[test]
-fn the_figures_add_up(inputs in records()) {
+fn counts_add_up_for_random_oom_records(inputs in records()) {
 run(inputs)?;
 }
 
 #[test]
-fn the_figures_add_up_among_everything_else(inputs in inputs()) {
+fn counts_add_up_for_random_inputs(inputs in inputs()) {
 run(inputs)?;
 }
 

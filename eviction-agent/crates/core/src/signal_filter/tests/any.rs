@@ -1,4 +1,4 @@
-//! Whatever comes in: nothing unknown or impossible is acted on.
+//! For any inputs, no unknown or impossible value is acted on.
 
 use proptest::prelude::*;
 
@@ -29,10 +29,10 @@ fn any_enhanced() -> impl Strategy<Value = Policy> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
-    /// Whatever comes in, and whatever policies are proposed in between: nothing unknown or
-    /// implausible is acted on, and the same inputs give the same bytes.
+    /// This holds for any inputs, and for any policies that are proposed in between. Also, the same inputs
+    /// give the same bytes.
     #[test]
-    fn only_what_is_known_and_possible_is_acted_on(
+    fn only_known_and_plausible_readings_meet_thresholds(
         policy in any_enhanced(),
         other in any_enhanced(),
         inputs in inputs(),
@@ -60,8 +60,8 @@ proptest! {
         prop_assert_eq!(bytes(&once), bytes(&twice));
         for decision in &once {
             let Some(evaluation) = decision.evaluation() else { continue };
-            for refused in &evaluation.context.rejected {
-                prop_assert_eq!(evaluation.observations.reading(refused.signal), Reading::Unknown(UnknownReason::Implausible));
+            for rejected in &evaluation.context.rejected {
+                prop_assert_eq!(evaluation.observations.reading(rejected.signal), Reading::Unknown(UnknownReason::Implausible));
             }
             for met in &evaluation.met {
                 let signal = evaluation.threshold(met.threshold).unwrap().threshold.signal;

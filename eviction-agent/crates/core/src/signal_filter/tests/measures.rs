@@ -1,27 +1,29 @@
-//! Which value of memory decides, and what must be true beside it.
+//! Which measure of memory is used, and which further conditions must be fulfilled.
 
 use super::*;
 
 fn measured_by(measure: MemoryMeasure) -> Engine {
-    watching(enhanced(vec![hard(MemoryAvailable, "100")], |preferences| preferences.memory.measure = measure))
+    enhanced_engine(enhanced(vec![hard(MemoryAvailable, "100")], |preferences| {
+        preferences.memory.measure = measure
+    }))
 }
 
 #[test]
-fn the_measure_decides_and_all_are_reported() {
+fn configured_memory_measure_decides_and_all_are_reported() {
     let seen = |seconds| {
-        with(50, seconds, |detail| {
+        node_with(50, seconds, |detail| {
             detail.mem_available = Reading::Known(400);
             detail.active_file = Reading::Known(60);
         })
     };
-    for (measure, available, goes) in [
+    for (measure, available, is_evicted) in [
         (MemoryMeasure::WorkingSet, 50, true),
         (MemoryMeasure::MemAvailable, 400, false),
         (MemoryMeasure::WorkingSetMinusActiveFile, 110, false),
     ] {
         let mut engine = measured_by(measure);
         let decision = sample(&mut engine, 1, seen(1));
-        assert_eq!(evicts(&decision), goes, "{measure:?}");
+        assert_eq!(evicts(&decision), is_evicted, "{measure:?}");
         let observed = decision.evaluation().unwrap().observations.get(MemoryAvailable).unwrap();
         assert_eq!((observed.available, observed.capacity), (available, 1000));
         let report = serde_json::to_value(DecisionRecord::of(&decision)).unwrap();
@@ -33,34 +35,37 @@ fn the_measure_decides_and_all_are_reported() {
 }
 
 #[test]
-fn a_measure_that_is_not_known_evicts_nobody() {
+fn unknown_memory_measure_evicts_no_pod() {
     for measure in [MemoryMeasure::MemAvailable, MemoryMeasure::WorkingSetMinusActiveFile] {
         let mut engine = measured_by(measure);
         let absurd = |detail: &mut MemoryDetail| {
             detail.mem_available = Reading::Known(u64::MAX);
             detail.active_file = Reading::Known(u64::MAX);
         };
-        assert!(!evicts(&sample(&mut engine, 1, with(50, 1, |_| ()))), "{measure:?}");
-        assert!(!evicts(&sample(&mut engine, 2, with(50, 2, absurd))), "{measure:?}");
+        assert!(!evicts(&sample(&mut engine, 1, node_with(50, 1, |_| ()))), "{measure:?}");
+        assert!(!evicts(&sample(&mut engine, 2, node_with(50, 2, absurd))), "{measure:?}");
     }
 }
 
 #[test]
-fn without_stalls_a_threshold_is_not_met() {
+fn memory_threshold_is_not_met_without_enough_stalls() {
     for stalled in [PsiKind::Some, PsiKind::Full] {
-        let mut engine = watching(enhanced(vec![hard(MemoryAvailable, "100")], |preferences| {
+        let mut engine = enhanced_engine(enhanced(vec![hard(MemoryAvailable, "100")], |preferences| {
             preferences.memory.psi = Some(MemoryPsi { kind: stalled, avg10: Some(12.5), trigger: None });
         }));
         let share = |seconds, hundredths| {
-            with(50, seconds, |detail| match stalled {
+            node_with(50, seconds, |detail| match stalled {
                 PsiKind::Some => detail.some_avg10 = hundredths,
                 PsiKind::Full => detail.full_avg10 = hundredths,
             })
         };
-        let calm = sample(&mut engine, 1, share(1, Reading::Known(1249)));
-        assert!(calm.evaluation().unwrap().met.is_empty());
-        assert_eq!(calm.evaluation().unwrap().context.memory_conditions, MemoryConditions::TooLittleStall);
-        assert!(calm.conditions.is_empty(), "not met is not met");
+        let few_stalls = sample(&mut engine, 1, share(1, Reading::Known(1249)));
+        assert!(few_stalls.evaluation().unwrap().met.is_empty());
+        assert_eq!(
+            few_stalls.evaluation().unwrap().context.memory_conditions,
+            MemoryConditions::TooLittleStall
+        );
+        assert!(few_stalls.conditions.is_empty(), "not met is not met");
         let unknown = sample(&mut engine, 2, share(2, Reading::Unknown(UnknownReason::Stale)));
         assert!(!evicts(&unknown));
         assert_eq!(
@@ -72,13 +77,13 @@ fn without_stalls_a_threshold_is_not_met() {
 }
 
 #[test]
-fn a_stall_that_ends_ends_the_grace_period() {
-    let mut engine = watching(enhanced(vec![soft(MemoryAvailable, "100", 10)], |preferences| {
+fn end_of_the_stalls_resets_the_grace_period() {
+    let mut engine = enhanced_engine(enhanced(vec![soft(MemoryAvailable, "100", 10)], |preferences| {
         let trigger = PsiTrigger { stall: GoDuration::from_secs(1), window: GoDuration::from_secs(2) };
-        let asked = MemoryPsi { kind: PsiKind::Some, avg10: None, trigger: Some(trigger) };
-        preferences.memory.psi = Some(asked);
+        let psi = MemoryPsi { kind: PsiKind::Some, avg10: None, trigger: Some(trigger) };
+        preferences.memory.psi = Some(psi);
     }));
-    for (seconds, stalled, goes) in [
+    for (seconds, stalled, is_evicted) in [
         (0, true, false),
         (9, true, false),
         (10, false, false),
@@ -86,20 +91,20 @@ fn a_stall_that_ends_ends_the_grace_period() {
         (20, true, false),
         (21, true, true),
     ] {
-        let node = with(50, seconds, |detail| detail.stalled = Reading::Known(stalled));
-        assert_eq!(evicts(&sample(&mut engine, seconds, node)), goes, "at {seconds}");
+        let node = node_with(50, seconds, |detail| detail.stalled = Reading::Known(stalled));
+        assert_eq!(evicts(&sample(&mut engine, seconds, node)), is_evicted, "at {seconds}");
     }
 }
 
 #[test]
-fn swap_that_is_free_is_used_first() {
-    let asking = |text: &str| {
+fn memory_threshold_is_not_met_until_enough_swap_is_used() {
+    let requiring = |text: &str| {
         let limit = Limit::parse(text).unwrap();
-        watching(enhanced(vec![hard(MemoryAvailable, "100")], |preferences| {
+        enhanced_engine(enhanced(vec![hard(MemoryAvailable, "100")], |preferences| {
             preferences.memory.swap_used_at_least = Some(limit);
         }))
     };
-    for (asked, used, total, goes) in [
+    for (required, used, total, is_evicted) in [
         ("50%", 499, 1000, false),
         ("50%", 500, 1000, true),
         ("600", 599, 1000, false),
@@ -108,18 +113,22 @@ fn swap_that_is_free_is_used_first() {
         ("50%", 0, 0, true),
         ("600", 0, 0, true),
     ] {
-        let node = with(50, 1, |detail| {
+        let node = node_with(50, 1, |detail| {
             detail.swap_used = Reading::Known(used);
             detail.swap_total = Reading::Known(total);
         });
-        assert_eq!(evicts(&sample(&mut asking(asked), 1, node)), goes, "{asked}: {used} of {total}");
+        assert_eq!(
+            evicts(&sample(&mut requiring(required), 1, node)),
+            is_evicted,
+            "{required}: {used} of {total}"
+        );
     }
-    assert!(!evicts(&sample(&mut asking("600"), 1, with(50, 1, |_| ()))), "not known");
+    assert!(!evicts(&sample(&mut requiring("600"), 1, node_with(50, 1, |_| ()))), "not known");
 }
 
 #[test]
-fn what_is_asked_of_memory_is_not_asked_of_disks() {
-    let mut engine = watching(enhanced(vec![hard(NodeFsAvailable, "950")], |preferences| {
+fn memory_conditions_do_not_apply_to_disk_thresholds() {
+    let mut engine = enhanced_engine(enhanced(vec![hard(NodeFsAvailable, "950")], |preferences| {
         let pressure = MemoryPsi { kind: PsiKind::Some, avg10: Some(50.0), trigger: None };
         preferences.memory.psi = Some(pressure);
     }));

@@ -1,21 +1,21 @@
-//! What is about to be met, and who grows.
+//! Thresholds that are predicted to be met, and trends of values.
 
 use super::*;
 
 fn predicting(predict: PredictionMode) -> Engine {
-    watching(enhanced(vec![hard(MemoryAvailable, "100")], |preferences| {
+    enhanced_engine(enhanced(vec![hard(MemoryAvailable, "100")], |preferences| {
         preferences.prediction.mode = predict
     }))
 }
 
-/// Falls by 20 a second from 500: 100 is reached after 20 s.
+/// Returns a node on which memory falls by 20 a second from 500: 100 is reached after 20 s.
 fn falling(seconds: i64) -> NodeStats {
     node((500 - 20 * seconds).unsigned_abs(), 900, at(seconds))
 }
 
 #[test]
-fn a_threshold_about_to_be_met_is_reported_raises_or_evicts() {
-    for (predict, raised, goes) in [
+fn imminent_threshold_is_reported_raises_conditions_or_evicts() {
+    for (predict, raised, is_evicted) in [
         (PredictionMode::Off, 0, false),
         (PredictionMode::Condition, 1, false),
         (PredictionMode::Evict, 1, true),
@@ -27,11 +27,11 @@ fn a_threshold_about_to_be_met_is_reported_raises_or_evicts() {
         }
         let decision = sample(&mut engine, 3, falling(3));
         assert_eq!(decision.evaluation().unwrap().context.imminent, [0], "{predict:?}");
-        assert_eq!((decision.conditions.len(), evicts(&decision)), (raised, goes), "{predict:?}");
+        assert_eq!((decision.conditions.len(), evicts(&decision)), (raised, is_evicted), "{predict:?}");
         let report = serde_json::to_value(DecisionRecord::of(&decision)).unwrap();
         let pass = &report["pass"];
         assert_eq!(pass["signals"][0]["trend"]["per_second"], -20.0);
-        if !goes {
+        if !is_evicted {
             assert_eq!(pass["thresholds"][0]["eta"]["expected"], "17s", "{pass}");
             assert_eq!(pass["thresholds"][0]["imminent"], true);
         } else {
@@ -41,7 +41,7 @@ fn a_threshold_about_to_be_met_is_reported_raises_or_evicts() {
 }
 
 #[test]
-fn what_is_far_away_or_uncertain_is_not_imminent() {
+fn far_or_uncertain_thresholds_are_not_imminent() {
     let mut slow = predicting(PredictionMode::Evict);
     for seconds in 0..8_i64 {
         let node = node(900 - 10 * seconds.unsigned_abs(), 900, at(seconds));
@@ -57,8 +57,8 @@ fn what_is_far_away_or_uncertain_is_not_imminent() {
 }
 
 #[test]
-fn a_closed_gate_predicts_nothing() {
-    let mut engine = watching(enhanced(vec![hard(MemoryAvailable, "100")], |preferences| {
+fn no_threshold_is_predicted_while_memory_conditions_are_not_met() {
+    let mut engine = enhanced_engine(enhanced(vec![hard(MemoryAvailable, "100")], |preferences| {
         preferences.prediction.mode = PredictionMode::Evict;
         let pressure = MemoryPsi { kind: PsiKind::Some, avg10: Some(1.0), trigger: None };
         preferences.memory.psi = Some(pressure);

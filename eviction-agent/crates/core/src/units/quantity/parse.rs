@@ -1,4 +1,4 @@
-//! Reads the text of a quantity: `ParseQuantity` of k8s.io/apimachinery v0.36.3.
+//! Parses the text of a quantity: `ParseQuantity` of k8s.io/apimachinery v0.36.3.
 
 use std::sync::Arc;
 
@@ -7,36 +7,36 @@ use num_bigint::BigUint;
 use super::{Amount, Format, Quantity};
 use crate::units::decimal::Decimal;
 
-/// Longer texts are refused; the kubelet would read them, and spend minutes on it.
+/// The maximum length of a text. The kubelet would parse longer texts, and need minutes for that.
 const MAX_LENGTH: usize = 10_000;
 
-/// Most decimal digits that always fit an `i64`.
+/// The largest number of decimal digits that always fit an `i64`.
 const MAX_DIGITS: i64 = 18;
 
-/// Nothing finer than this is kept.
+/// The finest scale that is kept.
 const NANO: i32 = -9;
 
-/// Why a text is no quantity. The texts are those of Kubernetes.
+/// Why a text is not a quantity. The messages are those of Kubernetes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QuantityError {
-    /// Something else than sign, digits, point and suffix.
+    /// The text contains something other than a sign, digits, a point and a suffix.
     #[error("quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'")]
     Format,
-    /// No digits.
+    /// The text has no digits.
     #[error("unable to parse numeric part of quantity")]
     Numeric,
-    /// A suffix that does not exist.
+    /// The suffix does not exist.
     #[error("unable to parse quantity's suffix")]
     Suffix,
-    /// Longer than any sensible number; the kubelet has no such limit.
+    /// The text is longer than any sensible number. The kubelet has no such limit.
     #[error("quantity is longer than {MAX_LENGTH} characters")]
     Length,
 }
 
-/// A quantity's text, taken apart.
+/// The parts of a quantity's text.
 struct Parts<'a> {
     positive: bool,
-    /// Sign, digits and point as they stand.
+    /// The sign, the digits and the point, as written.
     value: &'a str,
     integer: &'a str,
     fraction: &'a str,
@@ -44,11 +44,11 @@ struct Parts<'a> {
 }
 
 impl Quantity {
-    /// Reads a quantity: optional sign, digits with an optional point, and a suffix: none,
+    /// Parses a quantity: an optional sign, digits with an optional point, and a suffix: none,
     /// `n u m k M G T P E`, `Ki Mi Gi Ti Pi Ei`, or `e` or `E` with an integer.
     ///
-    /// What is finer than 10⁻⁹ is rounded away from zero. Numbers with a binary suffix are
-    /// capped at ±(2⁶³−1), others are not.
+    /// Numbers finer than 10⁻⁹ are rounded away from zero. Numbers with a binary suffix are limited to
+    /// ±(2⁶³−1), others are not.
     ///
     /// # Errors
     /// If the text has another form.
@@ -79,7 +79,7 @@ impl std::str::FromStr for Quantity {
     }
 }
 
-/// The 64-bit representation, if the number is short enough for Go to choose it.
+/// Returns the 64-bit representation, if the number is short enough for Go to choose it.
 fn fast(text: &str, parts: &Parts<'_>, exponent: i32, format: Format) -> Option<Quantity> {
     let digits = |text: &str| i64::try_from(text.len()).unwrap_or(i64::MAX / 4);
     let (integer, fraction) = (digits(parts.integer), digits(parts.fraction));
@@ -113,7 +113,7 @@ fn fast(text: &str, parts: &Parts<'_>, exponent: i32, format: Format) -> Option<
     })
 }
 
-/// Any precision, rounded and capped.
+/// Returns the representation of arbitrary precision, rounded and limited.
 fn slow(parts: &Parts<'_>, exponent: i32, mut format: Format) -> Result<Quantity, QuantityError> {
     let unsigned = parts.value.trim_start_matches(['+', '-']);
     let (integer, fraction) = unsigned.split_once('.').unwrap_or((unsigned, ""));
@@ -149,8 +149,8 @@ fn slow(parts: &Parts<'_>, exponent: i32, mut format: Format) -> Result<Quantity
     Ok(Quantity { amount: Amount::Decimal(Arc::new(amount)), format, text: None })
 }
 
-/// `parseQuantityString`: leading zeros are no part of the integer digits, and a suffix may
-/// be any run of suffix letters, a sign and digits; what it means is decided later.
+/// `parseQuantityString`: leading zeros do not count as integer digits, and a suffix may be any run of suffix
+/// letters, a sign and digits. The meaning of the suffix is determined later.
 fn split(text: &str) -> Result<Parts<'_>, QuantityError> {
     let bytes = text.as_bytes();
     let run =
@@ -181,7 +181,7 @@ fn split(text: &str) -> Result<Parts<'_>, QuantityError> {
     Ok(parts)
 }
 
-/// The exponent, of two for a binary suffix and of ten otherwise, and the format.
+/// Returns the exponent, of two for a binary suffix and of ten otherwise, and the format.
 fn interpret(suffix: &str) -> Option<(i32, Format)> {
     use Format::{BinarySi, DecimalExponent, DecimalSi};
     Some(match suffix {
@@ -203,7 +203,7 @@ fn interpret(suffix: &str) -> Option<(i32, Format)> {
         "Ei" => (60, BinarySi),
         _ => {
             let exponent: i64 = suffix.strip_prefix(['e', 'E'])?.parse().ok()?;
-            // Go keeps the low 32 bits only.
+            // Go keeps only the low 32 bits.
             (exponent as i32, DecimalExponent)
         }
     })

@@ -4,9 +4,9 @@ fn parsed(text: &str) -> Quantity {
     Quantity::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
-/// Texts, what Go writes for them, and what it writes once the text is forgotten.
+/// Each text, what Go writes for it, and what Go writes after the text was dropped.
 #[test]
-fn texts_are_written_as_the_kubelet_writes_them() {
+fn quantities_are_written_as_in_the_kubelet() {
     for (text, written, canonical) in [
         ("0", "0", "0"),
         ("00", "0", "0"),
@@ -65,7 +65,7 @@ fn integers_are_written_in_their_format() {
 }
 
 #[test]
-fn errors_are_those_of_kubernetes() {
+fn parse_errors_match_those_of_kubernetes() {
     use QuantityError::{Format, Numeric, Suffix};
     for (text, error) in [
         ("", Format),

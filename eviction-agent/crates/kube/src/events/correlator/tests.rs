@@ -11,21 +11,21 @@ use eviction_core::pod::PodName;
 
 const MINUTE_NS: u64 = 60 * SECOND_NS;
 
-type Fates = Arc<Mutex<BTreeMap<&'static str, u64>>>;
+type Results = Arc<Mutex<BTreeMap<&'static str, u64>>>;
 
-fn correlator() -> (Correlator, Fates) {
-    let fates = Fates::default();
-    let kept = Arc::clone(&fates);
+fn correlator() -> (Correlator, Results) {
+    let results = Results::default();
+    let counts = Arc::clone(&results);
     let observer = Observer::new(move |event| {
         if let MetricEvent::Event(_, result, times) = event {
-            *kept.lock().unwrap().entry(result).or_insert(0) += times;
+            *counts.lock().unwrap().entry(result).or_insert(0) += times;
         }
     });
-    (Correlator::new("n1", 0, observer), fates)
+    (Correlator::new("n1", 0, observer), results)
 }
 
-fn result(fates: &Fates, result: EventResult) -> u64 {
-    fates.lock().unwrap().get(result.name()).copied().unwrap_or(0)
+fn result(results: &Results, result: EventResult) -> u64 {
+    results.lock().unwrap().get(result.name()).copied().unwrap_or(0)
 }
 
 fn waiting(correlator: &Correlator) -> u64 {
@@ -49,7 +49,7 @@ fn evicted(pod: usize) -> Occurrence {
     Occurrence { reason: Reason::Evicted, ..kill(pod) }
 }
 
-/// What is written at that instant, if something is.
+/// Returns the request that is written at this time, if there is one.
 fn write(correlator: &mut Correlator, now_ns: u64) -> Option<Box<EventRequest>> {
     match correlator.next(now_ns) {
         Next::Write(request) => Some(request),
@@ -61,7 +61,7 @@ fn write(correlator: &mut Correlator, now_ns: u64) -> Option<Box<EventRequest>> 
     }
 }
 
-/// Writes all that is to be written until then, each with that answer.
+/// Writes all due requests up to `to_ns`, each with this result.
 fn write_until(
     correlator: &mut Correlator,
     from_ns: u64,
@@ -88,59 +88,59 @@ fn series(request: &EventRequest) -> Value {
 }
 
 #[test]
-fn repeats_are_one_event_whose_count_is_raised_ever_more_seldom() {
-    let (mut correlator, fates) = correlator();
+fn repeats_update_one_event_at_doubling_intervals() {
+    let (mut correlator, results) = correlator();
     let mut written = Vec::new();
     for second in 0..1_200 {
-        correlator.note(kill(1), second * SECOND_NS);
+        correlator.add(kill(1), second * SECOND_NS);
         if let Some(request) = write(&mut correlator, second * SECOND_NS) {
             correlator.responded(&request, &ApiResult::Accepted, 0, second * SECOND_NS);
-            written.push((second, request.makes, series(&request)));
+            written.push((second, request.creates, series(&request)));
         }
     }
     let at: Vec<_> = written.iter().map(|(second, ..)| *second).collect();
     assert_eq!(at, [0, 10, 30, 70, 150, 310, 610, 910], "doubling up to five minutes");
-    assert!(written[0].1 && written[1..].iter().all(|(_, makes, _)| !makes));
+    assert!(written[0].1 && written[1..].iter().all(|(_, creates, _)| !creates));
     assert_eq!((&written[0].2, &written[2].2), (&Value::Null, &Value::from(31)));
     write_until(&mut correlator, 1_200 * SECOND_NS, 2_000 * SECOND_NS, &ApiResult::Accepted);
-    assert_eq!((result(&fates, EventResult::Created), result(&fates, EventResult::Counted)), (1, 1_199));
+    assert_eq!((result(&results, EventResult::Created), result(&results, EventResult::Counted)), (1, 1_199));
     assert_eq!(waiting(&correlator), 0);
-    // After a pause it is another one.
-    correlator.note(kill(1), 10_000 * SECOND_NS);
-    assert!(write(&mut correlator, 10_000 * SECOND_NS).unwrap().makes);
+    // After a pause it is another event.
+    correlator.add(kill(1), 10_000 * SECOND_NS);
+    assert!(write(&mut correlator, 10_000 * SECOND_NS).unwrap().creates);
 }
 
 #[test]
-fn a_thousand_kills_in_a_hundred_containers_stay_within_the_pace_and_are_all_told() {
-    let (mut correlator, fates) = correlator();
+fn many_kills_stay_within_the_rate_limit_and_are_all_recorded() {
+    let (mut correlator, results) = correlator();
     for nth in 0..1_000 {
-        correlator.note(kill(nth % 100), 0);
+        correlator.add(kill(nth % 100), 0);
     }
     let written = write_until(&mut correlator, 0, 60 * MINUTE_NS, &ApiResult::Accepted);
     assert_eq!(written.len(), 100, "ten of each are told at once");
     let in_a_minute = written.iter().filter(|(at, _)| *at < MINUTE_NS).count();
     assert!(in_a_minute < 60, "{in_a_minute}");
-    assert_eq!((result(&fates, EventResult::Created), result(&fates, EventResult::Counted)), (100, 900));
+    assert_eq!((result(&results, EventResult::Created), result(&results, EventResult::Counted)), (100, 900));
 }
 
 #[test]
-fn an_eviction_does_not_wait_behind_a_storm() {
+fn eviction_does_not_wait_behind_a_burst_of_kills() {
     let (mut correlator, _) = correlator();
-    (0..100).for_each(|pod| correlator.note(kill(pod), 0));
+    (0..100).for_each(|pod| correlator.add(kill(pod), 0));
     write_until(&mut correlator, 0, SECOND_NS, &ApiResult::Accepted);
-    correlator.note(evicted(7), SECOND_NS);
+    correlator.add(evicted(7), SECOND_NS);
     assert_eq!(write(&mut correlator, SECOND_NS).unwrap().reason(), Reason::Evicted);
 }
 
 #[test]
-fn what_has_no_room_is_dropped_oldest_first_and_counted() {
-    let (mut correlator, fates) = correlator();
-    correlator.note(evicted(0), 0);
+fn oldest_series_are_dropped_and_counted_when_there_are_too_many() {
+    let (mut correlator, results) = correlator();
+    correlator.add(evicted(0), 0);
     for pod in 0..SERIES + 88 {
-        correlator.note(Occurrence { times: 2, ..kill(pod) }, pod as u64 + 1);
+        correlator.add(Occurrence { times: 2, ..kill(pod) }, pod as u64 + 1);
     }
-    assert_eq!(result(&fates, EventResult::Dropped), 2 * 89);
-    assert_eq!(waiting(&correlator), result(&fates, EventResult::Noted) - 2 * 89);
+    assert_eq!(result(&results, EventResult::Dropped), 2 * 89);
+    assert_eq!(waiting(&correlator), result(&results, EventResult::Noted) - 2 * 89);
     let first = write(&mut correlator, SECOND_NS).unwrap();
     assert_eq!(first.reason(), Reason::Evicted, "which is dropped last of all");
     correlator.responded(&first, &ApiResult::Accepted, 0, SECOND_NS);
@@ -149,57 +149,57 @@ fn what_has_no_room_is_dropped_oldest_first_and_counted() {
 }
 
 #[test]
-fn a_server_that_cannot_be_asked_is_asked_again_for_an_hour() {
-    let (mut correlator, fates) = correlator();
-    correlator.note(kill(1), 0);
-    correlator.note(kill(2), 0);
-    let away = ApiResult::Throttled { pause: Duration::from_secs(30) };
-    let tried = write_until(&mut correlator, 0, MINUTE_NS, &away);
-    assert_eq!(tried.iter().map(|(at, _)| *at / SECOND_NS).collect::<Vec<_>>(), [0, 30, 60]);
-    let of = |nth: usize| tried[nth].1.key.1.clone();
+fn events_are_retried_for_an_hour_and_then_dropped() {
+    let (mut correlator, results) = correlator();
+    correlator.add(kill(1), 0);
+    correlator.add(kill(2), 0);
+    let throttled = ApiResult::Throttled { pause: Duration::from_secs(30) };
+    let attempts = write_until(&mut correlator, 0, MINUTE_NS, &throttled);
+    assert_eq!(attempts.iter().map(|(at, _)| *at / SECOND_NS).collect::<Vec<_>>(), [0, 30, 60]);
+    let of = |nth: usize| attempts[nth].1.key.1.clone();
     assert!(of(0) == of(2) && of(0) != of(1), "in turn");
-    correlator.note(kill(1), EXPIRES_NS - 1);
-    let told = write_until(&mut correlator, EXPIRES_NS, EXPIRES_NS, &ApiResult::Accepted);
-    assert!(told.is_empty(), "both are too old");
-    assert_eq!((result(&fates, EventResult::Dropped), waiting(&correlator)), (3, 0));
+    correlator.add(kill(1), EXPIRES_NS - 1);
+    let written = write_until(&mut correlator, EXPIRES_NS, EXPIRES_NS, &ApiResult::Accepted);
+    assert!(written.is_empty(), "both are too old");
+    assert_eq!((result(&results, EventResult::Dropped), waiting(&correlator)), (3, 0));
 }
 
 #[test]
-fn an_event_that_the_server_keeps_no_more_is_made_anew_with_what_came_since() {
-    let (mut correlator, fates) = correlator();
-    correlator.note(kill(1), 0);
+fn expired_event_is_created_again_with_later_occurrences() {
+    let (mut correlator, results) = correlator();
+    correlator.add(kill(1), 0);
     let first = write_until(&mut correlator, 0, 0, &ApiResult::Accepted);
-    (0..3).for_each(|_| correlator.note(kill(1), SECOND_NS));
-    let raised = write(&mut correlator, 10 * SECOND_NS).unwrap();
-    assert!(!raised.makes && series(&raised) == 4);
-    correlator.responded(&raised, &ApiResult::Terminated, 0, 10 * SECOND_NS);
-    let again = write(&mut correlator, 10 * SECOND_NS).unwrap();
-    assert!(again.makes && series(&again) == 3, "{again:?}");
-    assert_ne!(again.request.body, first[0].1.request.body);
-    correlator.responded(&again, &ApiResult::Accepted, 0, 10 * SECOND_NS);
-    assert_eq!((result(&fates, EventResult::Created), result(&fates, EventResult::Counted)), (2, 2));
+    (0..3).for_each(|_| correlator.add(kill(1), SECOND_NS));
+    let updated = write(&mut correlator, 10 * SECOND_NS).unwrap();
+    assert!(!updated.creates && series(&updated) == 4);
+    correlator.responded(&updated, &ApiResult::Terminated, 0, 10 * SECOND_NS);
+    let recreated = write(&mut correlator, 10 * SECOND_NS).unwrap();
+    assert!(recreated.creates && series(&recreated) == 3, "{recreated:?}");
+    assert_ne!(recreated.request.body, first[0].1.request.body);
+    correlator.responded(&recreated, &ApiResult::Accepted, 0, 10 * SECOND_NS);
+    assert_eq!((result(&results, EventResult::Created), result(&results, EventResult::Counted)), (2, 2));
 }
 
 #[test]
-fn what_is_refused_is_counted_and_not_asked_for_again_at_once() {
-    let (mut correlator, fates) = correlator();
-    correlator.note(kill(1), 0);
+fn rejected_event_is_counted_and_not_retried_immediately() {
+    let (mut correlator, results) = correlator();
+    correlator.add(kill(1), 0);
     let refused = ApiResult::Rejected { status: 422, why: "no".into() };
     assert_eq!(write_until(&mut correlator, 0, MINUTE_NS, &refused).len(), 1);
-    assert_eq!((result(&fates, EventResult::Refused), waiting(&correlator)), (1, 0));
-    correlator.note(kill(1), SECOND_NS);
+    assert_eq!((result(&results, EventResult::Refused), waiting(&correlator)), (1, 0));
+    correlator.add(kill(1), SECOND_NS);
     assert!(write(&mut correlator, SECOND_NS).is_none());
-    assert!(write(&mut correlator, 10 * SECOND_NS).unwrap().makes);
+    assert!(write(&mut correlator, 10 * SECOND_NS).unwrap().creates);
 }
 
 #[test]
-fn without_the_right_to_tell_the_server_is_asked_once_a_minute() {
-    let (mut correlator, fates) = correlator();
-    (0..3).for_each(|pod| correlator.note(kill(pod), 0));
+fn missing_permission_limits_requests_to_one_a_minute() {
+    let (mut correlator, results) = correlator();
+    (0..3).for_each(|pod| correlator.add(kill(pod), 0));
     let forbidden = ApiResult::Forbidden { why: "no".into() };
-    let asked = write_until(&mut correlator, 0, 150 * SECOND_NS, &forbidden);
-    assert_eq!(asked.iter().map(|(at, _)| *at / SECOND_NS).collect::<Vec<_>>(), [0, 60, 120]);
-    assert_eq!(result(&fates, EventResult::Refused), 3);
+    let attempts = write_until(&mut correlator, 0, 150 * SECOND_NS, &forbidden);
+    assert_eq!(attempts.iter().map(|(at, _)| *at / SECOND_NS).collect::<Vec<_>>(), [0, 60, 120]);
+    assert_eq!(result(&results, EventResult::Refused), 3);
 }
 
 #[derive(Clone, Debug)]
@@ -220,10 +220,10 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 proptest! {
     #[test]
-    fn nothing_is_lost_without_a_count_and_the_pace_is_kept(steps in steps()) {
-        let (mut correlator, fates) = correlator();
+    fn every_occurrence_is_counted_and_the_rate_limit_holds(steps in steps()) {
+        let (mut correlator, results) = correlator();
         let (mut now_ns, mut sent) = (0, Vec::new());
-        let answers = [
+        let responses = [
             ApiResult::Accepted,
             ApiResult::Terminated,
             ApiResult::Rejected { status: 422, why: "".into() },
@@ -234,21 +234,21 @@ proptest! {
             match step {
                 Step::Note(pod, evicts, times) => {
                     let what = if evicts { evicted(pod) } else { kill(pod) };
-                    correlator.note(Occurrence { times, ..what }, now_ns);
+                    correlator.add(Occurrence { times, ..what }, now_ns);
                 }
                 Step::Wait(ns) => now_ns += ns,
                 Step::Write(nth) => {
                     if let Some(request) = write(&mut correlator, now_ns) {
-                        let told = if nth == 1 && request.makes { &answers[0] } else { &answers[nth] };
+                        let response = if nth == 1 && request.creates { &responses[0] } else { &responses[nth] };
                         sent.push(now_ns);
-                        correlator.responded(&request, told, SECOND_NS, now_ns);
+                        correlator.responded(&request, response, SECOND_NS, now_ns);
                     }
                 }
             }
             prop_assert!(correlator.series.len() <= SERIES);
             let ends = [EventResult::Created, EventResult::Counted, EventResult::Dropped, EventResult::Refused];
-            let settled: u64 = ends.iter().map(|it| result(&fates, *it)).sum();
-            prop_assert_eq!(result(&fates, EventResult::Noted), settled + waiting(&correlator));
+            let completed: u64 = ends.iter().map(|it| result(&results, *it)).sum();
+            prop_assert_eq!(result(&results, EventResult::Noted), completed + waiting(&correlator));
         }
         for (nth, at) in sent.iter().enumerate() {
             let within = sent[nth..].iter().take_while(|later| **later < at + MINUTE_NS).count();
@@ -258,7 +258,7 @@ proptest! {
 }
 
 #[test]
-fn a_storm_gets_its_burst_and_then_one_each_interval() {
+fn token_bucket_allows_a_burst_and_then_one_token_per_interval() {
     let mut bucket = TokenBucket::new(0);
     let mut taken = 0;
     while bucket.take(false, 0).is_ok() {
@@ -277,7 +277,7 @@ fn a_storm_gets_its_burst_and_then_one_each_interval() {
 }
 
 #[test]
-fn what_is_saved_up_is_bounded_and_a_clock_that_goes_back_saves_nothing() {
+fn token_bucket_is_bounded_and_ignores_a_clock_that_goes_back() {
     let mut bucket = TokenBucket::new(100 * SECOND_NS);
     while bucket.take(true, 100 * SECOND_NS).is_ok() {}
     assert!(bucket.take(true, 50 * SECOND_NS).is_err());

@@ -33,7 +33,7 @@ impl Pod {
         MemoryTree::new(Version::V1, 100, Tree::scan(self.folder.path(), None).unwrap())
     }
 
-    /// What is anonymous, inactive page cache, and the working set, everything read now.
+    /// Returns anonymous memory, inactive page cache, and the working set, all read now.
     fn values(&self) -> [Option<u64>; 3] {
         let mut groups = self.groups();
         groups.read_subtree(0);
@@ -53,7 +53,7 @@ fn sample(groups: &mut MemoryTree) -> Option<u64> {
 }
 
 #[test]
-fn a_first_text_that_is_old_is_found_out() {
+fn stale_first_memory_stat_is_corrected() {
     let pod = Pod::new();
     pod.write("", 600 * MIB, 0, 100 * MIB);
     pod.write("leaf", 600 * MIB, 0, 500 * MIB);
@@ -67,7 +67,7 @@ fn a_first_text_that_is_old_is_found_out() {
 }
 
 #[test]
-fn a_text_of_a_moment_between_two_samples_is_found_out() {
+fn memory_stat_from_between_two_samples_is_corrected() {
     let pod = Pod::new();
     pod.write("", 510 * MIB, 0, 410 * MIB);
     pod.write("idle", 10 * MIB, 0, 10 * MIB);
@@ -80,14 +80,14 @@ fn a_text_of_a_moment_between_two_samples_is_found_out() {
 }
 
 #[test]
-fn what_is_read_between_sweeps_hides_no_growth_below() {
+fn usage_read_between_sweeps_does_not_hide_growth_below() {
     let pod = Pod::new();
     let write = |usage| ["", "pod", "pod/main"].map(|group| pod.write(group, usage, 0, 0));
     write(100 * MIB);
     let mut groups = pod.groups();
     groups.sweep_moved(&[]);
     let below = |groups: &MemoryTree| [1, 2].map(|index| groups.memory[index].usage.known());
-    // As it ends with every sample of an ancestor: its own usage is read last.
+    // Every sample of an ancestor ends like this: its own usage is read last.
     write(600 * MIB);
     groups.read_usage(0, mono_ns());
     groups.sweep_moved(&[]);
@@ -101,20 +101,20 @@ fn what_is_read_between_sweeps_hides_no_growth_below() {
 }
 
 #[test]
-fn what_the_containers_hold_the_pod_holds() {
+fn memory_of_containers_counts_for_the_pod() {
     let pod = Pod::new();
     pod.write("", 210, 2, 90);
     pod.write("main", 200, 200, 0);
     pod.write("pause", 10, 1, 5);
     assert_eq!(pod.values(), [Some(201), Some(5), Some(205)]);
-    // What was given back it holds no more.
+    // Memory that was freed does not count any more.
     pod.write("", 15, 200, 0);
     pod.write("main", 5, 0, 5);
     assert_eq!(pod.values(), [Some(1), Some(10), Some(5)]);
 }
 
 #[test]
-fn a_pod_follows_its_containers_while_its_own_text_does_not_change() {
+fn pod_follows_its_containers_while_its_memory_stat_is_unchanged() {
     let pod = Pod::new();
     pod.write("", 300, 250, 20);
     pod.write("main", 200, 200, 0);
@@ -132,7 +132,7 @@ fn a_pod_follows_its_containers_while_its_own_text_does_not_change() {
 }
 
 #[test]
-fn what_is_its_own_or_left_over_counts_as_far_as_it_is_in_use() {
+fn own_part_of_a_pod_is_limited_by_its_own_usage() {
     let pod = Pod::new();
     pod.write("", 150, 100, 40);
     pod.write("main", 100, 90, 10);
@@ -142,7 +142,7 @@ fn what_is_its_own_or_left_over_counts_as_far_as_it_is_in_use() {
 }
 
 #[test]
-fn groups_below_containers_count_for_them_however_deep() {
+fn deeply_nested_cgroups_count_for_the_pod() {
     let pod = Pod::new();
     pod.write("", 200, 0, 0);
     let mut path = "main".to_owned();
@@ -155,7 +155,7 @@ fn groups_below_containers_count_for_them_however_deep() {
 }
 
 #[test]
-fn what_is_not_known_says_nothing() {
+fn pod_keeps_its_own_value_where_that_of_a_child_is_unknown() {
     let pod = Pod::new();
     pod.write("", 200, 20, 0);
     pod.write("main", 200, 100, 0);
@@ -167,14 +167,14 @@ fn what_is_not_known_says_nothing() {
 }
 
 #[test]
-fn of_many_groups_those_that_can_have_changed_are_read() {
+fn of_many_cgroups_only_the_changed_ones_are_read() {
     let pod = Pod::new();
     pod.write("", 300, 2, 20);
     pod.write("main", 210, 210, 0);
-    for n in 0..FEW {
+    for n in 0..SMALL_SUBTREE {
         pod.write(&format!("nested/{n}"), 2, 1, 1);
     }
-    let few = FEW as u64;
+    let few = SMALL_SUBTREE as u64;
     pod.write("nested", 60, few, 20);
     let mut groups = pod.groups();
     groups.read_in_turn(1);
@@ -191,13 +191,13 @@ fn of_many_groups_those_that_can_have_changed_are_read() {
 }
 
 #[test]
-fn a_group_without_the_controller_is_there_all_the_same() {
+fn cgroup_without_the_memory_controller_does_not_count_as_removed() {
     let folder = tempfile::tempdir().unwrap();
     let child = folder.path().join("kubepods");
     fs::create_dir(&child).unwrap();
     fs::write(child.join("memory.current"), "4096\n").unwrap();
     fs::write(child.join("memory.stat"), "anon 1\n").unwrap();
-    // Opened for each reading, as where descriptors are used up.
+    // Opened for each read, as when no descriptors are left.
     let mut groups = MemoryTree::new(Version::V2, 0, Tree::scan(folder.path(), None).unwrap());
     let sweep = |groups: &mut MemoryTree| {
         groups.sweep_moved(&[]);
@@ -205,7 +205,7 @@ fn a_group_without_the_controller_is_there_all_the_same() {
     };
     let absent = Reading::Unknown(UnknownReason::Absent);
     assert_eq!(sweep(&mut groups), (absent, Reading::Known(4096), false));
-    assert!(groups.memory[0].gone, "nobody counts on values of it");
+    assert!(groups.memory[0].unavailable, "nobody counts on values of it");
     fs::write(folder.path().join("memory.current"), "8192\n").unwrap();
     assert_eq!(sweep(&mut groups).0, absent, "each sweep is not to try it again");
     groups.read_in_turn(1000);
@@ -218,7 +218,7 @@ fn a_group_without_the_controller_is_there_all_the_same() {
 
 proptest! {
     #[test]
-    fn the_greatest_are_left(sizes in proptest::collection::vec(0..50_u64, 0..40)) {
+    fn keep_greatest_leaves_the_greatest_elements(sizes in proptest::collection::vec(0..50_u64, 0..40)) {
         let mut chosen: Vec<_> = sizes.iter().copied().zip(0..).collect();
         keep_greatest(&mut chosen, 4);
         let mut left: Vec<u64> = chosen.into_iter().map(|(size, _)| size).collect();
@@ -230,7 +230,7 @@ proptest! {
     }
 
     #[test]
-    fn a_text_that_can_be_is_left_as_it_is(
+    fn consistent_memory_stat_is_not_corrected(
         own in (0..1_u64 << 40, 0..1_u64 << 30, 0..1_u64 << 30),
         parts in proptest::collection::vec((0..1_u64 << 40, 0..1_u64 << 30, 0..1_u64 << 30), 0..4),
     ) {

@@ -1,7 +1,7 @@
-//! Reads what pods use, on a thread of its own.
+//! Reads the storage usage of pods on a thread of its own.
 //!
-//! The control loop never touches a directory. It asks for a reading when a threshold is met and pods are to be
-//! ranked, and every few seconds for pods with limits of their own.
+//! The control loop never accesses a directory. It requests a reading when a threshold is met and pods are to
+//! be ranked, and every few seconds for pods with limits of their own.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -18,39 +18,39 @@ use eviction_core::time::nanos;
 
 use super::{ContainerStorage, PodStorage, StoragePaths, StorageRequest, StorageSample};
 use crate::clock::mono_ns;
-use crate::file::{is_gone, read_once, retry};
+use crate::file::{is_removed, read_once, retry};
 use crate::fs::disk_usage::{DiskUsage, WalkBudget, read_disk_usage};
 use crate::fs::mountinfo::upper_directory;
 use crate::io_priority::{IoPriority, set_io_priority};
 
-/// How long a reading may take, and how many inodes it may count: a decision waits for it.
+/// The limits of a reading: time, and number of inodes. A decision waits for it.
 const DEADLINE: Duration = Duration::from_millis(200);
 const INODES: u64 = 200_000;
 
 const PROCS_LIMIT: usize = 1 << 20;
 const MOUNTS_LIMIT: usize = 1 << 20;
 
-/// Reads the storage of pods on a thread of its own. A directory that hangs makes it answer no more: nobody is
-/// evicted for a disk then.
+/// Reads the storage of pods on a thread of its own. If a directory hangs, it returns no more readings; then no
+/// pod is evicted because of a disk.
 #[derive(Debug)]
 pub struct StorageReader {
     requests: SyncSender<(Vec<StorageRequest>, Urgency)>,
 }
 
-/// Whether a decision waits for a reading.
+/// The urgency of a reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Urgency {
-    /// It does.
+    /// A decision waits for the reading.
     Decision,
-    /// Nobody does: the disk serves it when nobody else wants anything.
+    /// No decision waits: the disk serves the reading only while there is no other IO.
     Routine,
 }
 
 impl StorageReader {
-    /// Starts the thread; what `read` returns goes to `samples`.
+    /// Starts the thread. The results of `read` are sent to `samples`.
     ///
     /// # Errors
-    /// If there can be no thread.
+    /// If the thread cannot be started.
     pub fn start(
         mut read: impl FnMut(Vec<StorageRequest>, Urgency) -> StorageSample + Send + 'static,
         samples: Sender<StorageSample>,
@@ -67,10 +67,10 @@ impl StorageReader {
         Ok(Self { requests })
     }
 
-    /// One that reads the directories.
+    /// Starts a reader of the directories.
     ///
     /// # Errors
-    /// If there can be no thread.
+    /// If the thread cannot be started.
     pub fn of_directories(paths: StoragePaths, samples: Sender<StorageSample>) -> std::io::Result<Self> {
         let mut sizes = PodSizes::default();
         let read = move |mut pods: Vec<StorageRequest>, urgency| {
@@ -80,48 +80,49 @@ impl StorageReader {
             });
             sizes.sort(&mut pods);
             let sample = read_pod_storage(&paths, &pods);
-            sizes.note(&pods, &sample);
+            sizes.record(&pods, &sample);
             sample
         };
         Self::start(read, samples)
     }
 
-    /// Asks for these pods. False if it is busy.
-    pub fn ask(&self, pods: Vec<StorageRequest>, urgency: Urgency) -> bool {
+    /// Requests a reading of these pods. Returns false if the thread is busy.
+    pub fn request(&self, pods: Vec<StorageRequest>, urgency: Urgency) -> bool {
         self.requests.try_send((pods, urgency)).is_ok()
     }
 }
 
-/// How many inodes pods had when they were read, and had made by then, by uid.
+/// How many inodes pods had when they were read, and how many they had created by then, by uid.
 #[derive(Debug, Default)]
 struct PodSizes(BTreeMap<Box<str>, (u64, Option<i64>)>);
 
 impl PodSizes {
-    /// Puts those with few inodes first.
+    /// Sorts the pods with few inodes first.
     fn sort(&self, pods: &mut [StorageRequest]) {
         pods.sort_by_cached_key(|pod| (self.expected(pod), pod.uid.clone()));
     }
 
-    /// How many it may have now.
+    /// Returns how many inodes the pod may have now.
     fn expected(&self, pod: &StorageRequest) -> u64 {
-        let (inodes, made) = self.0.get(&pod.uid).copied().unwrap_or((0, Some(0)));
-        let since = pod.made_inodes.zip(made).map_or(0, |(now, before)| now.saturating_sub(before));
-        inodes.saturating_add_signed(since)
+        let (inodes, created) = self.0.get(&pod.uid).copied().unwrap_or((0, Some(0)));
+        let created_since =
+            pod.created_inodes.zip(created).map_or(0, |(now, before)| now.saturating_sub(before));
+        inodes.saturating_add_signed(created_since)
     }
 
-    fn note(&mut self, pods: &[StorageRequest], sample: &StorageSample) {
+    fn record(&mut self, pods: &[StorageRequest], sample: &StorageSample) {
         if pods.len() >= self.0.len() {
             self.0.clear();
         }
         let found = pods.iter().filter_map(|pod| {
-            Some((pod.uid.clone(), (sample.pods.get(&pod.uid)?.inodes(), pod.made_inodes)))
+            Some((pod.uid.clone(), (sample.pods.get(&pod.uid)?.inodes(), pod.created_inodes)))
         });
         self.0.extend(found);
     }
 }
 
-/// Reads the storage of these pods. Each gets an equal share of what is left of the time and the inodes: where those
-/// with few inodes come first, the others get what they leave.
+/// Reads the storage of these pods. Each gets an equal share of the time and the inodes that are left: if those
+/// with few inodes come first, the others get what they leave over.
 pub fn read_pod_storage(paths: &StoragePaths, pods: &[StorageRequest]) -> StorageSample {
     let deadline_ns = mono_ns().saturating_add(nanos(DEADLINE));
     read_within(WalkBudget { deadline_ns, inodes: INODES }, paths, pods)
@@ -153,7 +154,7 @@ fn read_within(budget: WalkBudget, paths: &StoragePaths, pods: &[StorageRequest]
     sample
 }
 
-/// Opened for one reading.
+/// Directories that are open for one reading.
 struct Directories {
     kubelet: Option<OwnedFd>,
     logs: Option<OwnedFd>,
@@ -184,8 +185,8 @@ impl Directories {
     }
 }
 
-/// The usage of a directory by the names on the way to it. A directory that is not there uses nothing; nothing is
-/// known of one that cannot be read.
+/// Reads the usage of a directory, given by the names on the path to it. A directory that does not exist uses
+/// nothing. Returns `None` if it cannot be read.
 pub(super) fn read_below(
     base: Option<&OwnedFd>,
     names: &[&str],
@@ -195,18 +196,19 @@ pub(super) fn read_below(
         let mut parts = Path::new(name).components();
         matches!((parts.next(), parts.next()), (Some(Component::Normal(part)), None) if part == OsStr::new(name))
     };
-    // Names are the API's: they must not lead out of the directory of the pod.
+    // Names come from the API and must not lead out of the directory of the pod.
     if !names.iter().all(is_name) {
         return None;
     }
     let path: PathBuf = names.iter().collect();
     match read_disk_usage(base?.as_fd(), &path, budget) {
-        Err(why) if is_gone(why) => Some(DiskUsage::default()),
+        Err(why) if is_removed(why) => Some(DiskUsage::default()),
         usage => usage.ok(),
     }
 }
 
-/// The writable layer of a container: the upper directory of the overlay that one of its processes has as its root.
+/// Reads the writable layer of a container: the upper directory of the overlay that is the root of one of its
+/// processes.
 fn read_rootfs(procs: &Path, budget: &mut WalkBudget) -> Option<DiskUsage> {
     let text = read_once(procs, PROCS_LIMIT).ok()?;
     let first = std::str::from_utf8(text.split(|byte| *byte == b'\n').next()?).ok()?;
@@ -224,11 +226,11 @@ mod tests {
     use eviction_core::pod::{EmptyDir, Pod, Volume};
     use eviction_core::pods::KnownPod;
 
-    fn request(uid: &str, made_inodes: Option<i64>) -> StorageRequest {
+    fn request(uid: &str, created_inodes: Option<i64>) -> StorageRequest {
         let empty_dir = Some(EmptyDir::default());
         let volumes = vec![Volume { name: "cache".into(), empty_dir, ..Volume::default() }];
         let known = KnownPod::new(Pod { volumes, ..pod(uid, "10") }, &policy(Vec::new()));
-        StorageRequest::new(&known, Vec::new(), made_inodes)
+        StorageRequest::new(&known, Vec::new(), created_inodes)
     }
 
     fn fill(root: &Path, uid: &str, files: u64) {
@@ -238,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_small_pods_leave_of_the_inodes_is_the_largest_ones() {
+    fn large_pod_gets_the_inodes_that_small_pods_leave() {
         let root = tempfile::tempdir().unwrap();
         let uids: Vec<_> = (0..10).map(|pod| format!("uid-{pod}")).collect();
         uids.iter()
@@ -246,12 +248,12 @@ mod tests {
             .for_each(|(uid, files)| fill(root.path(), uid, files));
         let paths = StoragePaths { kubelet_root: Some(root.path().to_owned()), pod_logs: None };
         let mut sizes = PodSizes::default();
-        let mut read = |made: Option<i64>, inodes| {
+        let mut read = |created: Option<i64>, inodes| {
             let mut pods: Vec<_> = uids.iter().map(|uid| request(uid, Some(0))).collect();
-            pods[0] = request("uid-0", made);
+            pods[0] = request("uid-0", created);
             sizes.sort(&mut pods);
             let sample = read_within(WalkBudget { deadline_ns: u64::MAX, inodes }, &paths, &pods);
-            sizes.note(&pods, &sample);
+            sizes.record(&pods, &sample);
             let exact = sample.pods.values().filter(|it| it.ephemeral_storage().is_some()).count();
             (sample.pods["uid-0"].inodes(), exact)
         };

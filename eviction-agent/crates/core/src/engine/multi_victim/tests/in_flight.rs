@@ -1,6 +1,6 @@
-//! Those terminating, and who is shortened.
+//! Terminating pods, and which grace periods are shortened.
 
-use super::{end, enhanced, outcome, sample, seen, shortened, with_grace};
+use super::{end, enhanced, outcome, sample, shortened, snapshot_of, with_grace};
 use crate::decision::Action;
 use crate::eviction::{EvaluationEnd, SizedOutcome, SkipReason};
 use crate::fixture::{at, engine, hard, node, pod, set, snapshot, soft, step, victims};
@@ -11,7 +11,7 @@ use crate::signal::Signal::{MemoryAvailable, PidAvailable};
 use crate::snapshot::{NodeStats, PodStatValues, ProcessStats};
 
 #[test]
-fn who_is_on_the_way_makes_up_for_the_deficit_until_it_is_gone() {
+fn terminating_pod_covers_the_deficit_until_it_has_terminated() {
     let pods = set(vec![with_grace("slow", 600), pod("other", "10")]);
     let usage = [("slow", 300), ("other", 200)];
     let mut engine = engine(enhanced(vec![soft(MemoryAvailable, "100", 1)]), &pods);
@@ -33,7 +33,7 @@ fn who_is_on_the_way_makes_up_for_the_deficit_until_it_is_gone() {
 }
 
 #[test]
-fn a_hard_threshold_takes_a_soft_victim_over() {
+fn hard_threshold_shortens_the_grace_period_of_a_soft_victim() {
     let thresholds = vec![hard(MemoryAvailable, "100"), soft(MemoryAvailable, "200", 1)];
     let pods = set(vec![with_grace("slow", 600), pod("other", "10")]);
     let usage = [("slow", 300), ("other", 200)];
@@ -50,7 +50,7 @@ fn a_hard_threshold_takes_a_soft_victim_over() {
 }
 
 #[test]
-fn a_taken_over_victim_that_is_not_enough_gets_company() {
+fn hard_threshold_evicts_more_if_the_shortened_victim_is_not_enough() {
     let thresholds = vec![hard(MemoryAvailable, "400"), soft(MemoryAvailable, "500", 1)];
     let pods = set(vec![with_grace("slow", 600), pod("b", "10"), pod("c", "10")]);
     let usage = [("slow", 300), ("b", 200), ("c", 190)];
@@ -94,26 +94,26 @@ fn one_slow_eviction_blocks_no_other_signal() {
     assert_eq!(victims(&step(&mut engine, 1, sample(1, 50))), [("slow", 600)]);
     let decision = step(&mut engine, 2, sample(2, 5));
     assert_eq!(victims(&decision), [("forks", 1)]);
-    // It is shortened as well: every process counts.
+    // Its grace period is shortened as well: every process counts.
     assert_eq!(shortened(&decision), [("slow", 1)]);
     let covered = step(&mut engine, 3, sample(3, 5));
     assert_eq!(covered.actions, []);
 }
 
 #[test]
-fn figures_from_before_the_end_of_a_pod_evict_nobody_else() {
+fn samples_from_before_a_termination_evict_no_other_pod() {
     let pods = set(vec![pod("a", "10"), pod("b", "10")]);
     let usage = [("a", 300), ("b", 200)];
     let mut engine = engine(enhanced(vec![hard(MemoryAvailable, "100")]), &pods);
     assert_eq!(victims(&step(&mut engine, 1, sample(1, 50, &usage))), [("a", 1)]);
     step(&mut engine, 5, outcome("a", Ok(())));
-    let stale = step(&mut engine, 6, Event::Sample(seen(node(50, 900, at(4)), &usage)));
+    let stale = step(&mut engine, 6, Event::Sample(snapshot_of(node(50, 900, at(4)), &usage)));
     assert_eq!(end(&stale), EvaluationEnd::ReleaseInProgress);
     assert_eq!(victims(&step(&mut engine, 7, sample(7, 50, &usage))), [("b", 1)], "not the one that is gone");
 }
 
 #[test]
-fn a_failed_eviction_gives_way_at_once_and_is_tried_again_after_all_others() {
+fn failed_eviction_is_retried_later_after_all_other_pods() {
     let pods = set(vec![pod("stuck", "10"), pod("b", "10")]);
     let usage = [("stuck", 300), ("b", 200)];
     let mut engine = engine(enhanced(vec![hard(MemoryAvailable, "100")]), &pods);
@@ -136,7 +136,7 @@ fn a_failed_eviction_gives_way_at_once_and_is_tried_again_after_all_others() {
 }
 
 #[test]
-fn what_frees_nothing_in_time_expires() {
+fn eviction_that_frees_nothing_in_time_expires() {
     let pods = set(vec![with_grace("a", 20), pod("b", "10")]);
     let usage = [("a", 300), ("b", 200)];
     let mut engine = engine(enhanced(vec![soft(MemoryAvailable, "100", 1)]), &pods);
@@ -149,7 +149,7 @@ fn what_frees_nothing_in_time_expires() {
 }
 
 #[test]
-fn a_clock_that_goes_back_neither_ends_nor_prolongs_what_is_under_way() {
+fn clock_set_back_does_not_change_the_age_of_an_eviction() {
     let pods = set(vec![with_grace("a", 20), pod("b", "10")]);
     let usage = [("a", 300), ("b", 200)];
     let mut engine = engine(enhanced(vec![hard(MemoryAvailable, "100")]), &pods);
@@ -164,7 +164,7 @@ fn a_clock_that_goes_back_neither_ends_nor_prolongs_what_is_under_way() {
 }
 
 #[test]
-fn while_evictions_are_paused_nobody_new_goes_but_a_soft_grace_period_is_shortened() {
+fn soft_grace_periods_are_shortened_while_evictions_are_paused() {
     let thresholds = vec![hard(MemoryAvailable, "100"), soft(MemoryAvailable, "200", 1)];
     let pods = set(vec![with_grace("slow", 600), pod("other", "10")]);
     let usage = [("slow", 60), ("other", 50)];
@@ -181,9 +181,9 @@ fn while_evictions_are_paused_nobody_new_goes_but_a_soft_grace_period_is_shorten
     assert!(!victims(&step(&mut engine, 60, sample(60, 10, &usage))).is_empty());
 }
 
-/// What counts is what it frees of what is short, not that it goes anyhow.
+/// Only the release of the resource that is short counts, not that the pod terminates in any case.
 #[test]
-fn no_grace_period_is_shortened_for_next_to_nothing() {
+fn no_grace_period_is_shortened_for_a_negligible_release() {
     let thresholds = vec![hard(PidAvailable, "500"), soft(MemoryAvailable, "100", 1)];
     let pods = set(vec![with_grace("slow", 600), pod("forks", "10")]);
     let values = |uid, memory, processes| {

@@ -1,8 +1,7 @@
-//! A kubelet as far as an agent asks it what it runs with: `/configz` behind TLS, for whom the API
-//! server lets have it.
+//! A fake kubelet that serves `/configz` over TLS, to clients that the API server allows.
 //!
-//! Who asks is found out by a TokenReview, and whether he may by SubjectAccessReviews, in the order of
-//! `pkg/kubelet/server/auth.go: GetRequestAttributes`. A real one is asked in `tests/tests/kubelet`.
+//! It authenticates clients by a TokenReview, and authorizes them by SubjectAccessReviews, in the order of
+//! `pkg/kubelet/server/auth.go: GetRequestAttributes`. A real kubelet is used in `tests/tests/kubelet`.
 
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,9 +19,9 @@ use tokio::net::TcpListener;
 use super::background::Background;
 use super::{Client, Cluster, tls};
 
-/// It ends when it goes out of scope.
+/// A fake kubelet. It ends when it is dropped.
 #[derive(Debug)]
-pub struct AskedKubelet {
+pub struct FakeKubelet {
     shared: Arc<Shared>,
     port: u16,
     _background: Background,
@@ -36,11 +35,11 @@ struct Shared {
     statuses: Mutex<Vec<u16>>,
 }
 
-impl AskedKubelet {
-    /// Starts one of that node, that runs with this configuration.
+impl FakeKubelet {
+    /// Starts a kubelet of that node, which runs with this configuration.
     ///
     /// # Errors
-    /// If no port can be had.
+    /// If no port is free.
     pub fn start(cluster: &Cluster, node: &str, configuration: &Value) -> Result<Self> {
         let acceptor = tls::acceptor(&cluster.authority.server()?)?;
         let shared = Arc::new(Shared {
@@ -54,16 +53,16 @@ impl AskedKubelet {
             .run(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))
             .context("find a port for a kubelet")?;
         let port = listener.local_addr().context("read a kubelet's port")?.port();
-        let asked = Arc::clone(&shared);
+        let state = Arc::clone(&shared);
         background.handle().spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let (acceptor, asked) = (acceptor.clone(), Arc::clone(&asked));
+                let (acceptor, state) = (acceptor.clone(), Arc::clone(&state));
                 tokio::spawn(async move {
                     let Ok(stream) = acceptor.accept(stream).await else { return };
-                    let answer = hyper::service::service_fn(|request| answer(Arc::clone(&asked), request));
-                    // What becomes of a connection is the client's to say.
+                    let service = hyper::service::service_fn(|request| respond(Arc::clone(&state), request));
+                    // The client handles errors of the connection.
                     let _ = hyper::server::conn::http1::Builder::new()
-                        .serve_connection(TokioIo::new(stream), answer)
+                        .serve_connection(TokioIo::new(stream), service)
                         .await;
                 });
             }
@@ -71,37 +70,37 @@ impl AskedKubelet {
         Ok(Self { shared, port, _background: background })
     }
 
-    /// Its port on 127.0.0.1.
+    /// Returns its port on 127.0.0.1.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The statuses that it has answered with.
+    /// Returns the statuses of its responses.
     pub fn statuses(&self) -> Vec<u16> {
         self.shared.statuses.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-async fn answer(asked: Arc<Shared>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>> {
+async fn respond(state: Arc<Shared>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>> {
     let header = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
     let token = header.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default().to_owned();
     let is_configz = request.uri().path() == "/configz";
-    let reviewed = Arc::clone(&asked);
+    let reviewer = Arc::clone(&state);
     let status = match is_configz {
-        true => tokio::task::spawn_blocking(move || reviewed.review(&token)).await??,
+        true => tokio::task::spawn_blocking(move || reviewer.review_token(&token)).await??,
         false => 404,
     };
-    asked.statuses.lock().unwrap_or_else(PoisonError::into_inner).push(status);
+    state.statuses.lock().unwrap_or_else(PoisonError::into_inner).push(status);
     let body = match status {
-        200 => json!({"kubeletconfig": asked.configuration}).to_string(),
+        200 => json!({"kubeletconfig": state.configuration}).to_string(),
         _ => String::new(),
     };
     Response::builder().status(status).body(Full::new(body.into())).context("answer")
 }
 
 impl Shared {
-    /// The status for whoever has that token.
-    fn review(&self, token: &str) -> Result<u16> {
+    /// Returns the status for a client with that token.
+    fn review_token(&self, token: &str) -> Result<u16> {
         let review = json!({"spec": {"token": token}});
         let answer = self.api.post("/apis/authentication.k8s.io/v1/tokenreviews", &review)?.ok()?;
         if answer["status"]["authenticated"] != true {

@@ -1,5 +1,6 @@
-//! The lists of a decision that is no longer needed, for the next one: from a kernel event to an eviction, the
-//! engine asks the allocator for nothing, which may wait for the very memory that is short.
+//! Buffer pool: the lists of a decision that is no longer needed are reused for the next one. Between a
+//! kernel event and an eviction the engine does not allocate, because an allocation may wait for the very
+//! memory that is short.
 
 use std::sync::Arc;
 
@@ -18,9 +19,9 @@ use crate::snapshot::Snapshot;
 use crate::threshold::Met;
 use crate::time::Timestamp;
 
-/// Empty lists. The first are those of a decision, the last four are used within an evaluation.
+/// Empty lists for reuse. The first ones belong to a decision, the last four are used within an evaluation.
 #[derive(Debug, Default)]
-pub(super) struct Spare {
+pub(super) struct BufferPool {
     pub(super) actions: Vec<Action>,
     pub(super) conditions: Vec<RaisedCondition>,
     pub(super) met: Vec<Met>,
@@ -38,15 +39,15 @@ pub(super) struct Spare {
     pub(super) pdb_refused: Vec<u32>,
 }
 
-/// Copies of an engine decide on trial, and need none.
-impl Clone for Spare {
+/// Copies of an engine are used for trials and need no buffers.
+impl Clone for BufferPool {
     fn clone(&self) -> Self {
         Self::default()
     }
 }
 
-impl Spare {
-    /// Makes room for what an evaluation of so many pods lists, each threshold met.
+impl BufferPool {
+    /// Reserves space for an evaluation of this many pods and thresholds, with each threshold met.
     fn reserve(&mut self, thresholds: usize, pods: usize) {
         self.actions.reserve(pods + Signal::COUNT);
         self.conditions.reserve(NodeCondition::COUNT);
@@ -67,41 +68,41 @@ impl Spare {
 }
 
 impl Engine {
-    /// Takes back a decision that is no longer needed, for its memory. To drop one instead does no harm.
+    /// Takes back the buffers of a decision that is no longer needed. Dropping a decision instead does no harm.
     pub fn recycle(&mut self, decision: Decision) {
         let Decision { actions, conditions, kind, .. } = decision;
-        keep(&mut self.spare.actions, actions);
-        keep(&mut self.spare.conditions, conditions);
+        keep_larger(&mut self.buffers.actions, actions);
+        keep_larger(&mut self.buffers.conditions, conditions);
         if let DecisionKind::Evaluated(evaluation) = kind {
-            keep(&mut self.spare.met, evaluation.met);
-            keep(&mut self.spare.rejected, evaluation.context.rejected);
-            keep(&mut self.spare.imminent, evaluation.context.imminent);
-            keep(&mut self.spare.ranked, evaluation.ranked);
-            keep(&mut self.spare.critical_pods, evaluation.critical_pods);
-            keep(&mut self.spare.refused_pods, evaluation.refused_pods);
-            keep(&mut self.spare.in_flight, evaluation.in_flight);
-            keep(&mut self.spare.deficits, evaluation.deficits);
-            keep(&mut self.spare.sized_pods, evaluation.sized_pods);
+            keep_larger(&mut self.buffers.met, evaluation.met);
+            keep_larger(&mut self.buffers.rejected, evaluation.context.rejected);
+            keep_larger(&mut self.buffers.imminent, evaluation.context.imminent);
+            keep_larger(&mut self.buffers.ranked, evaluation.ranked);
+            keep_larger(&mut self.buffers.critical_pods, evaluation.critical_pods);
+            keep_larger(&mut self.buffers.refused_pods, evaluation.refused_pods);
+            keep_larger(&mut self.buffers.in_flight, evaluation.in_flight);
+            keep_larger(&mut self.buffers.deficits, evaluation.deficits);
+            keep_larger(&mut self.buffers.sized_pods, evaluation.sized_pods);
         }
     }
 
-    /// Decides on a sample and forgets the decision, so that the memory for one like it, and for larger ones, is
-    /// there. Nothing else changes.
+    /// Evaluates a sample on a copy of the engine and drops the decision, so that the buffers for such a
+    /// decision, and for larger ones, are allocated. Nothing else changes.
     pub fn warm_up(&mut self, at: Timestamp, snapshot: Arc<Snapshot>) {
-        self.spare.reserve(self.thresholds.all().len(), self.pods.len());
+        self.buffers.reserve(self.thresholds.all().len(), self.pods.len());
         let mut trial = self.clone();
-        trial.spare = std::mem::take(&mut self.spare);
+        trial.buffers = std::mem::take(&mut self.buffers);
         let decision = trial.step(Input { at, event: Event::Sample(snapshot) });
         trial.recycle(decision);
-        self.spare = trial.spare;
+        self.buffers = trial.buffers;
         self.in_flight.reserve(self.pods.len());
     }
 }
 
-/// Keeps the larger of two lists, empty.
-fn keep<T>(spare: &mut Vec<T>, mut list: Vec<T>) {
-    if list.capacity() > spare.capacity() {
+/// Keeps the list with the larger capacity, empty.
+fn keep_larger<T>(buffer: &mut Vec<T>, mut list: Vec<T>) {
+    if list.capacity() > buffer.capacity() {
         list.clear();
-        *spare = list;
+        *buffer = list;
     }
 }

@@ -1,8 +1,8 @@
-//! A real node whose pods have a small part of the machine, and an agent that acts on it.
+//! A real node where pods have a small part of the machine, and an agent that acts on it.
 //!
-//! What pods may have together is bounded by the kubelet's reservations, and thresholds of memory
-//! hold for that part as well (`allocatableMemory.available`): so the stories neither depend on what
-//! else the machine does, nor endanger it.
+//! The kubelet's reservations limit the memory of all pods together, and memory thresholds apply to that part as well
+//! (`allocatableMemory.available`). So the tests neither depend on the other load of the machine nor endanger the
+//! machine.
 
 use std::path::{Path, PathBuf};
 
@@ -18,26 +18,26 @@ use crate::fixture;
 
 /// The node's name in the cluster.
 pub(crate) const NODE: &str = "n1";
-/// What all pods together may have.
+/// The memory that all pods together may have, in MiB.
 pub(crate) const ROOM_MIB: u64 = 1024;
-/// What must stay available of it.
+/// The memory of [`ROOM_MIB`] that must stay available, in MiB.
 pub(crate) const THRESHOLD_MIB: u64 = 200;
 
-/// Cluster and node.
-pub(crate) struct World {
-    // Ended in this order.
+/// A cluster with a real node.
+pub(crate) struct Testbed {
+    // Dropped in this order.
     pub(crate) node: RealNode,
     pub(crate) cluster: Cluster,
     pub(crate) programs: Programs,
 }
 
-/// Cluster and node, if this machine can be one, with that configuration of the kubelet.
-pub(crate) fn node(options: &cluster::Options, config: &Value) -> Option<World> {
+/// Starts a cluster and a node with this kubelet configuration; `None` if this machine cannot run them.
+pub(crate) fn node(options: &cluster::Options, config: &Value) -> Option<Testbed> {
     node_on(options, config, None)
 }
 
-/// The same with the kubelet's root directory on a disk of its own.
-pub(crate) fn node_on(options: &cluster::Options, config: &Value, disk: Option<&Path>) -> Option<World> {
+/// Does the same with the kubelet's root directory on `disk`.
+pub(crate) fn node_on(options: &cluster::Options, config: &Value, disk: Option<&Path>) -> Option<Testbed> {
     let programs = match Programs::find() {
         Ok(programs) => programs,
         Err(why) => {
@@ -47,11 +47,11 @@ pub(crate) fn node_on(options: &cluster::Options, config: &Value, disk: Option<&
     };
     let mut cluster = fixture::cluster(options)?;
     let node = RealNode::start(&mut cluster, &programs, NODE, config, disk).unwrap();
-    Some(World { node, cluster, programs })
+    Some(Testbed { node, cluster, programs })
 }
 
-/// The kubelet's configuration by which pods have [`ROOM_MIB`].
-pub(crate) fn small() -> Value {
+/// Returns the kubelet configuration that gives pods [`ROOM_MIB`].
+pub(crate) fn small_config() -> Value {
     json!({
         "systemReserved": {"memory": (meminfo::total().unwrap() - ROOM_MIB * MIB).to_string()},
         "enforceNodeAllocatable": ["pods"],
@@ -59,7 +59,7 @@ pub(crate) fn small() -> Value {
     })
 }
 
-/// A line of shell that waits for `seconds`, then grows to so many MiB and stays there; on SIGTERM it ends.
+/// Returns a shell line that waits for `seconds`, then grows to `mib` MiB and stays there; on SIGTERM it ends.
 pub(crate) fn growing(seconds: u64, mib: u64) -> String {
     format!(
         "trap 'exit 0' TERM; sleep {seconds} & wait; \
@@ -67,33 +67,33 @@ pub(crate) fn growing(seconds: u64, mib: u64) -> String {
     )
 }
 
-/// One that waits as long, takes `mib` at once and then 50 MB/s for as many seconds as it is let.
+/// Returns a shell line that waits for `seconds`, takes `mib` MiB at once and then 50 MB/s until it is stopped.
 pub(crate) fn climbing(seconds: u64, mib: u64) -> String {
     growing(seconds, mib)
         .replace("exec sleep 3600", "while :; do dd if=/dev/zero bs=1M count=5 2>/dev/null; sleep 0.1; done")
 }
 
-impl World {
-    /// One whose pods have little room, or none where this machine cannot tell such stories.
+impl Testbed {
+    /// Starts a node where pods have little memory; `None` if this machine cannot run it.
     pub(crate) fn small(options: &cluster::Options) -> Option<Self> {
-        node(options, &small())
+        node(options, &small_config())
     }
 
-    /// Makes a shell image with that line known.
+    /// Makes a shell image that runs `line`, and imports it into the node.
     pub(crate) fn image(&self, name: &'static str, line: &str) -> Image {
         let image = Image::shell(name, self.programs.busybox(), line);
         self.node.import(&image).unwrap();
         image
     }
 
-    /// An agent with the rights and the configuration of deploy/manifests, and `eviction` settings of its own.
+    /// Starts an agent with the rights of deploy/manifests and these `eviction` settings.
     pub(crate) fn agent(&self, eviction: &Value) -> Agent {
         let paths =
             [("--kubelet-root-dir", self.node.kubelet_root()), ("--pod-logs-dir", self.node.pod_logs())];
         self.agent_with(json!({"eviction": eviction}), &[], &paths)
     }
 
-    /// One that sees no directories of pods: it asks the kubelet what they use.
+    /// Starts an agent without access to the pods' directories: it asks the kubelet for the pods' usage.
     pub(crate) fn agent_by_summary(&self) -> Agent {
         let config = json!({
             "podStorage": {"source": "Summary"},
@@ -139,7 +139,7 @@ impl World {
         Agent::start_recorded(&options, fixture::interrupt()).unwrap()
     }
 
-    /// Makes a pod and waits until it runs; hands it back. One that the kubelet does not let run is an error.
+    /// Creates a pod, waits until it runs and returns it. Panics if the kubelet does not let it run.
     pub(crate) fn run(&mut self, pod: &Value) -> Value {
         let name = pod["metadata"]["name"].as_str().unwrap().to_owned();
         self.cluster.make_pod(pod).unwrap();
@@ -150,32 +150,32 @@ impl World {
             Ok((pod["status"]["phase"] == "Running").then_some(pod))
         };
         self.cluster.until(&format!("{name} runs"), runs).unwrap_or_else(|error| {
-            panic!("{error:#}; the kubelet has evicted: {:?}", self.kubelets_evictions())
+            panic!("{error:#}; the kubelet has evicted: {:?}", self.kubelet_eviction_log())
         })
     }
 
     /// Waits until the node has no pod of that name.
-    pub(crate) fn until_gone(&mut self, name: &str) {
-        let gone = |it: &Cluster| Ok(it.pod("default", name)?.is_none().then_some(()));
-        self.cluster.until(&format!("{name} is gone"), gone).unwrap();
+    pub(crate) fn wait_until_removed(&mut self, name: &str) {
+        let is_removed = |it: &Cluster| Ok(it.pod("default", name)?.is_none().then_some(()));
+        self.cluster.until(&format!("{name} is gone"), is_removed).unwrap();
     }
 
-    /// What the kubelet has said of evictions; nothing if it never came to that.
-    pub(crate) fn kubelets_evictions(&self) -> Vec<String> {
+    /// Returns the kubelet's log lines about evictions; empty if there were none.
+    pub(crate) fn kubelet_eviction_log(&self) -> Vec<String> {
         let log = std::fs::read_to_string(self.node.path().join("kubelet.log")).unwrap();
-        let said = ["attempting to reclaim", "must evict pod", "pod is evicted"];
-        let is_one = |line: &&str| said.iter().any(|text| line.contains(text));
-        log.lines().filter(is_one).map(str::to_owned).collect()
+        let phrases = ["attempting to reclaim", "must evict pod", "pod is evicted"];
+        let is_eviction = |line: &&str| phrases.iter().any(|text| line.contains(text));
+        log.lines().filter(is_eviction).map(str::to_owned).collect()
     }
 }
 
-/// A pod that runs.
-pub(crate) fn running(cluster: &Cluster, name: &str) -> Option<Value> {
+/// Returns the pod if it runs.
+pub(crate) fn running_pod(cluster: &Cluster, name: &str) -> Option<Value> {
     let pod = cluster.pod("default", name).unwrap()?;
     (pod["status"]["phase"] == "Running").then_some(pod)
 }
 
-/// A pod of that image; `memory` is what its container asks for, `limit` what it may have.
+/// Returns a pod of that image; `memory` is its container's request, `limit` its limit.
 pub(crate) fn pod(name: &str, image: &Image, memory: Option<&str>, limit: Option<&str>) -> Value {
     let mut pod = manifest::pod(name, NODE);
     pod["spec"]["terminationGracePeriodSeconds"] = json!(1);
@@ -191,24 +191,24 @@ pub(crate) fn pod(name: &str, image: &Image, memory: Option<&str>, limit: Option
     pod
 }
 
-/// Waits until the agent has found the groups of so many pods.
-pub(crate) fn knows(agent: &mut Agent, pods: u64) {
+/// Waits until the agent has found the cgroups of this many pods.
+pub(crate) fn wait_for_pods(agent: &mut Agent, pods: u64) {
     let what = format!("that it knows {pods} pods");
     let fits = |event: &Event| event.kind() == "pods" && event.number("with_cgroup") == Some(pods);
     agent.wait_for(&what, GUARD, fits).unwrap();
 }
 
-/// Waits for that outcome of the eviction of that pod.
-pub(crate) fn outcome(agent: &mut Agent, pod: &str, outcome: &str) -> Event {
-    let full = format!("default/{pod}");
-    let is_it = |event: &Event| {
-        event.kind() == "eviction_progress" && event.text("result") == outcome && event.pod() == full
+/// Waits for that result of the eviction of that pod.
+pub(crate) fn wait_for_result(agent: &mut Agent, pod: &str, result: &str) -> Event {
+    let full_name = format!("default/{pod}");
+    let is_match = |event: &Event| {
+        event.kind() == "eviction_progress" && event.text("result") == result && event.pod() == full_name
     };
-    agent.wait_for(&format!("that {pod} is {outcome}"), GUARD, is_it).unwrap()
+    agent.wait_for(&format!("that {pod} is {result}"), GUARD, is_match).unwrap()
 }
 
-/// The pods that were chosen until now, in order.
-pub(crate) fn chosen(agent: &mut Agent) -> Vec<String> {
-    let heard = agent.heard().unwrap().iter();
+/// Returns the pods that were selected so far, in order.
+pub(crate) fn selected_pods(agent: &mut Agent) -> Vec<String> {
+    let heard = agent.events().unwrap().iter();
     heard.filter(|event| event.kind() == "eviction_decision").map(|event| event.pod()).collect()
 }

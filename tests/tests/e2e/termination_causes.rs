@@ -1,16 +1,17 @@
-//! Why containers ended: kills by the real kernel, evictions, and what the API says of them, kept apart.
+//! Causes of container terminations: OOM kills by the real kernel, evictions, and mismatches with the status in the
+//! API.
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tests::agent::{Agent, Event, GUARD};
 use tests::node::PodSpec;
 
-use crate::events::World;
+use crate::events::Testbed;
 
-/// Writes that the first container of a pod has ended, as a kubelet does.
-pub(crate) fn end(world: &World, pod: usize, terminated: &Value) {
-    write(
-        world,
+/// Writes the status that the first container of a pod has terminated, as a kubelet does.
+pub(crate) fn write_terminated_status(testbed: &Testbed, pod: usize, terminated: &Value) {
+    write_status(
+        testbed,
         pod,
         terminated,
         |terminated| json!({"state": {"terminated": terminated}, "restartCount": 0}),
@@ -18,9 +19,15 @@ pub(crate) fn end(world: &World, pod: usize, terminated: &Value) {
     );
 }
 
-/// The same with more in the pod's status, and the container's status made of how it ended.
-fn write(world: &World, pod: usize, terminated: &Value, status: impl Fn(&Value) -> Value, more: Value) {
-    let pod = &world.node.pods[pod];
+/// Does the same with more in the pod's status; `status` makes the container's status from its termination.
+fn write_status(
+    testbed: &Testbed,
+    pod: usize,
+    terminated: &Value,
+    status: impl Fn(&Value) -> Value,
+    more: Value,
+) {
+    let pod = &testbed.node.pods[pod];
     let container = &pod.containers[0];
     let id = format!("containerd://{}", container.id);
     let mut terminated = terminated.clone();
@@ -37,48 +44,48 @@ fn write(world: &World, pod: usize, terminated: &Value, status: impl Fn(&Value) 
     for (key, value) in more.as_object().unwrap() {
         patch["status"][key] = value.clone();
     }
-    world.cluster.set_pod_status(pod.namespace(), &pod.spec().name, &patch).unwrap();
+    testbed.cluster.set_pod_status(pod.namespace(), &pod.spec().name, &patch).unwrap();
 }
 
-/// The pods, by what becomes of them.
+/// The pods, named by the way in which they end.
 const PODS: [&str; 7] = ["main", "child", "untold", "elsewhere", "kubelet", "unseen", "late"];
 
-fn of_kill(agent: &mut Agent, pid: u32) -> Event {
-    let of_it = |event: &Event| event.kind() == "oom_kill" && event.number("pid") == Some(pid.into());
-    agent.wait_for("the OOM kill", GUARD, of_it).unwrap()
+fn wait_for_oom_kill(agent: &mut Agent, pid: u32) -> Event {
+    let is_match = |event: &Event| event.kind() == "oom_kill" && event.number("pid") == Some(pid.into());
+    agent.wait_for("the OOM kill", GUARD, is_match).unwrap()
 }
 
-fn termination(agent: &mut Agent, pod: &str) -> Event {
+fn wait_for_termination(agent: &mut Agent, pod: &str) -> Event {
     let full_name = format!("shop/{pod}");
-    let of_it = |event: &Event| event.kind() == "container_terminated" && event.pod() == full_name;
-    agent.wait_for(&format!("the termination of {pod}"), GUARD, of_it).unwrap()
+    let is_match = |event: &Event| event.kind() == "container_terminated" && event.pod() == full_name;
+    agent.wait_for(&format!("the termination of {pod}"), GUARD, is_match).unwrap()
 }
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "one scenario, in the order of its steps")]
-fn each_end_has_one_cause_and_what_its_status_says_otherwise_is_explained() {
+fn terminations_have_one_cause_and_mismatches_are_explained() {
     let pod = |name: &&str| PodSpec { limit_mib: Some(16), ..PodSpec::new("shop", *name, &["app"], 8) };
-    let Some(mut world) = World::new("apart", PODS.iter().map(pod)) else { return };
-    let place = |name: &str| PODS.iter().position(|it| *it == name).unwrap();
+    let Some(mut testbed) = Testbed::new("apart", PODS.iter().map(pod)) else { return };
+    let index_of = |name: &str| PODS.iter().position(|it| *it == name).unwrap();
     let grow = ["grow", "--size", "64M"];
     let hold = ["hold", "--size", "1M"];
-    let mut main = world.workload(place("main"), &grow);
-    let mut child = world.workload(place("child"), &["child", "--size", "64M"]);
-    let mut untold = world.workload(place("untold"), &grow);
+    let mut main = testbed.workload(index_of("main"), &grow);
+    let mut child = testbed.workload(index_of("child"), &["child", "--size", "64M"]);
+    let mut untold = testbed.workload(index_of("untold"), &grow);
     let mut others =
-        ["elsewhere", "kubelet", "unseen", "late"].map(|name| world.workload(place(name), &hold));
-    let mut agent = world.start(&json!({"evictionHard": {"memory.available": "1Mi"}}));
+        ["elsewhere", "kubelet", "unseen", "late"].map(|name| testbed.workload(index_of(name), &hold));
+    let mut agent = testbed.start(&json!({"evictionHard": {"memory.available": "1Mi"}}));
 
     let mut owners = Vec::new();
-    // The kernel kills the main process, and the status says so, or does not.
+    // The kernel kills the main process, and the status has that reason, or another one.
     for (process, name, reason) in [(&mut main, "main", "OOMKilled"), (&mut untold, "untold", "Error")] {
         process.go().unwrap();
-        owners.push(of_kill(&mut agent, process.pid()).text("limit_scope").to_owned());
+        owners.push(wait_for_oom_kill(&mut agent, process.pid()).text("limit_scope").to_owned());
         process.process().wait().unwrap();
-        end(&world, place(name), &json!({"exitCode": 137, "reason": reason}));
+        write_terminated_status(&testbed, index_of(name), &json!({"exitCode": 137, "reason": reason}));
     }
-    let reported = termination(&mut agent, "main");
-    // A pod of one container has the container's limit, and more that counts against it.
+    let reported = wait_for_termination(&mut agent, "main");
+    // A pod of one container has the container's limit, and more charges count against it.
     assert!(["container", "pod"].contains(&owners[0].as_str()), "{owners:?}");
     assert_eq!(
         (reported.text("cause"), reported.text("limit_scope")),
@@ -86,17 +93,17 @@ fn each_end_has_one_cause_and_what_its_status_says_otherwise_is_explained() {
         "{reported:?}"
     );
     assert_eq!(reported.value.get("mismatch"), None, "{reported:?}");
-    let reported = termination(&mut agent, "untold");
+    let reported = wait_for_termination(&mut agent, "untold");
     assert_eq!(
         (reported.text("cause"), reported.text("mismatch")),
         ("oom_killed", "kill_not_in_status"),
         "{reported:?}"
     );
 
-    // It kills a child; the main process survives that and ends of itself, and was started again.
+    // The kernel kills a child; the main process survives that, exits by itself, and the container was restarted.
     child.go().unwrap();
     let killed = child.wait_event("child").unwrap()["child"].as_u64().unwrap();
-    assert_eq!(of_kill(&mut agent, u32::try_from(killed).unwrap()).text("victim"), "child");
+    assert_eq!(wait_for_oom_kill(&mut agent, u32::try_from(killed).unwrap()).text("victim"), "child");
     tests::process::signal(child.pid(), Signal::TERM).unwrap();
     assert!(child.process().wait().unwrap().success());
     let restarted = |terminated: &Value| {
@@ -107,8 +114,14 @@ fn each_end_has_one_cause_and_what_its_status_says_otherwise_is_explained() {
             "restartCount": 1,
         })
     };
-    write(&world, place("child"), &json!({"exitCode": 0, "reason": "OOMKilled"}), restarted, json!({}));
-    let reported = termination(&mut agent, "child");
+    write_status(
+        &testbed,
+        index_of("child"),
+        &json!({"exitCode": 0, "reason": "OOMKilled"}),
+        restarted,
+        json!({}),
+    );
+    let reported = wait_for_termination(&mut agent, "child");
     assert_eq!(
         (reported.text("cause"), reported.text("mismatch")),
         ("other", "only_a_child_killed"),
@@ -116,7 +129,7 @@ fn each_end_has_one_cause_and_what_its_status_says_otherwise_is_explained() {
     );
     assert!(reported.text("mismatch_explanation").contains("the main process survived it"), "{reported:?}");
 
-    // Somebody sends SIGKILL; who it was is to be seen from elsewhere.
+    // Another process sends SIGKILL; its identity is visible only from elsewhere.
     for process in &mut others {
         process.go().unwrap();
         process.wait_event("holding").unwrap();
@@ -124,8 +137,8 @@ fn each_end_has_one_cause_and_what_its_status_says_otherwise_is_explained() {
         process.process().wait().unwrap();
     }
     let killed = json!({"exitCode": 137, "reason": "Error"});
-    end(&world, place("elsewhere"), &killed);
-    end(&world, place("unseen"), &json!({"exitCode": 137, "reason": "OOMKilled"}));
+    write_terminated_status(&testbed, index_of("elsewhere"), &killed);
+    write_terminated_status(&testbed, index_of("unseen"), &json!({"exitCode": 137, "reason": "OOMKilled"}));
     let evicted = json!({
         "phase": "Failed",
         "reason": "Evicted",
@@ -136,20 +149,20 @@ fn each_end_has_one_cause_and_what_its_status_says_otherwise_is_explained() {
         }],
     });
     let ended = |terminated: &Value| json!({"state": {"terminated": terminated}, "restartCount": 0});
-    write(&world, place("kubelet"), &killed, ended, evicted);
-    let reported = termination(&mut agent, "elsewhere");
+    write_status(&testbed, index_of("kubelet"), &killed, ended, evicted);
+    let reported = wait_for_termination(&mut agent, "elsewhere");
     assert_eq!(
         (reported.text("cause"), reported.text("mismatch")),
         ("other", "killed_by_other_process"),
         "{reported:?}"
     );
-    let reported = termination(&mut agent, "kubelet");
+    let reported = wait_for_termination(&mut agent, "kubelet");
     assert_eq!(
         (reported.text("cause"), reported.text("mismatch")),
         ("evicted_by_kubelet", "killed_by_eviction"),
         "{reported:?}"
     );
-    let reported = termination(&mut agent, "unseen");
+    let reported = wait_for_termination(&mut agent, "unseen");
     assert_eq!(
         (reported.text("cause"), reported.text("mismatch")),
         ("oom_killed", "no_kill_seen"),
@@ -157,10 +170,10 @@ fn each_end_has_one_cause_and_what_its_status_says_otherwise_is_explained() {
     );
     assert_eq!(reported.value["inferred"], true, "{reported:?}");
 
-    // A status that comes after the event line is compared with it all the same.
-    let reported = termination(&mut agent, "late");
+    // A status that comes after the event line is still compared with it.
+    let reported = wait_for_termination(&mut agent, "late");
     assert_eq!((reported.text("cause"), reported.value.get("mismatch")), ("other", None), "{reported:?}");
-    end(&world, place("late"), &killed);
+    write_terminated_status(&testbed, index_of("late"), &killed);
     let reported = agent
         .wait_for("the late status", GUARD, |event| event.kind() == "container_status_mismatch")
         .unwrap();
@@ -170,9 +183,9 @@ fn each_end_has_one_cause_and_what_its_status_says_otherwise_is_explained() {
         "{reported:?}"
     );
 
-    // What was counted outlives the pods.
-    while let Some(pod) = world.node.pods.pop() {
-        world.cluster.end_pod(&pod).unwrap();
+    // The counters stay when the pods are removed.
+    while let Some(pod) = testbed.node.pods.pop() {
+        testbed.cluster.end_pod(&pod).unwrap();
     }
     crate::agent::wait_for_pods(&mut agent, "no pods", |it| it["pods_known"] == 0);
     let metrics = agent.metrics().unwrap();
@@ -197,7 +210,7 @@ fn each_end_has_one_cause_and_what_its_status_says_otherwise_is_explained() {
         );
     }
     let terminations =
-        agent.heard().unwrap().iter().filter(|event| event.kind() == "container_terminated").count();
+        agent.events().unwrap().iter().filter(|event| event.kind() == "container_terminated").count();
     assert_eq!(terminations, PODS.len(), "one for each");
     assert!(agent.stop().unwrap().success());
 }

@@ -1,4 +1,4 @@
-//! How victims of a crossing are ended, and what the node says meanwhile.
+//! How victims of a crossing are ended, and the node's taints meanwhile.
 
 use ::tests::node::MIB;
 use serde_json::{Value, json};
@@ -6,31 +6,31 @@ use serde_json::{Value, json};
 use crate::case::Case;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
-    /// By the kubelet, which is asked to: the node has no taint.
+pub(super) enum EvictionMode {
+    /// The kubelet ends the victim after an eviction request; the node has no taint.
     Evict,
-    /// The same on a node that is tainted first: the eviction waits for the answer to that.
+    /// Like `Evict`, on a node that is tainted first: the eviction waits for the response to that.
     Taint,
-    /// By the agent itself at the same moment. A victim has so many MiB: the kernel takes the longer
-    /// to end it, the more it has.
+    /// The agent kills the victim at the same moment. The victim has `mib` MiB: the more memory it has, the
+    /// longer the kernel takes to end it.
     EvictAndKill { mib: u64 },
 }
 
-impl Way {
+impl EvictionMode {
     pub(super) const ALL: [Self; 4] =
         [Self::Evict, Self::Taint, Self::EvictAndKill { mib: MODERATE_MIB }, Self::EvictAndKill { mib: 256 }];
 
-    /// As rows have it.
+    /// Returns the name in rows.
     pub(super) fn name(self) -> String {
-        let way = match self {
+        let mode = match self {
             Self::Evict => "taints off".to_owned(),
             Self::Taint => "taint awaited".to_owned(),
             Self::EvictAndKill { mib } => format!("evict and kill, {mib} MiB"),
         };
-        format!("{}, {way}", self.case().name())
+        format!("{}, {mode}", self.case().name())
     }
 
-    /// What crosses which line.
+    /// Returns the case of the crossing.
     pub(super) fn case(self) -> Case {
         let case = Case::new(1);
         match self {
@@ -39,7 +39,7 @@ impl Way {
         }
     }
 
-    /// `eviction` of the agent's configuration.
+    /// Returns `eviction` of the agent's configuration.
     pub(super) fn eviction(self) -> Value {
         let (mode, taints) = match self {
             Self::Evict => ("Evict", false),
@@ -49,7 +49,7 @@ impl Way {
         json!({"hardMode": mode, "nodeStatus": {"noSchedule": taints, "preferNoSchedule": taints}})
     }
 
-    /// Whether each crossing taints the node.
+    /// Returns whether each crossing taints the node.
     pub(super) fn taints(self) -> bool {
         self == Self::Taint
     }
@@ -58,13 +58,13 @@ impl Way {
         matches!(self, Self::EvictAndKill { .. })
     }
 
-    /// Whether its victims are of the size that the goal is for.
+    /// Returns whether the victims have the size to which the goal applies.
     pub(super) fn is_moderate(self) -> bool {
         self == Self::EvictAndKill { mib: MODERATE_MIB }
     }
 }
 
-/// What a victim has that is to be dead soon.
+/// The size of victims to which the goal for the time to death applies.
 const MODERATE_MIB: u64 = 64;
 
 #[cfg(test)]
@@ -72,13 +72,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_those_by_which_runs_are_compared() {
+    fn case_names_are_stable() {
         let expected = [
             "idle, fresh, 1 GB/s, taints off",
             "idle, fresh, 1 GB/s, taint awaited",
             "idle, fresh, 1 GB/s, evict and kill, 64 MiB",
             "idle, fresh, 1 GB/s, evict and kill, 256 MiB",
         ];
-        assert_eq!(Way::ALL.map(Way::name), expected);
+        assert_eq!(EvictionMode::ALL.map(EvictionMode::name), expected);
     }
 }

@@ -1,5 +1,5 @@
-//! What a node leaves on a machine, and how it is cleared away: processes, mounts, cgroups, files
-//! outside its folder, and the kernel's settings that a kubelet changes.
+//! What a node leaves on a machine, and its removal: processes, mounts, cgroups, files outside its folder, and
+//! the kernel settings that a kubelet changes.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,7 +14,7 @@ use super::run;
 use crate::folder::abandoned;
 use crate::process;
 
-/// What kubelet (`setupKernelTunables`) and the network plugins set, below /proc/sys.
+/// The settings below /proc/sys that the kubelet (`setupKernelTunables`) and the network plugins change.
 const SETTINGS: [&str; 7] = [
     "vm/overcommit_memory",
     "vm/panic_on_oom",
@@ -24,10 +24,10 @@ const SETTINGS: [&str; 7] = [
     "kernel/keys/root_maxbytes",
     "net/ipv4/ip_forward",
 ];
-/// Where in the node's folder they are noted.
-const NOTED: &str = "settings-before";
+/// The file in the node's folder with their previous values.
+const SAVED_SETTINGS: &str = "settings-before";
 
-/// Folders that a node makes outside its own, the inner ones first; removed when they are empty.
+/// The folders that a node creates outside its own, the inner ones first. They are removed if they are empty.
 const FOLDERS: [&str; 5] = [
     "/var/lib/kubelet/device-plugins",
     "/var/lib/kubelet",
@@ -39,47 +39,47 @@ const FOLDERS: [&str; 5] = [
 /// The pods' cgroup, as the kubelet names it.
 const PODS: &str = "kubepods";
 const CGROUPS: &str = "/sys/fs/cgroup";
-/// A guard against processes that do not go.
+/// The timeout for processes that do not end.
 const GUARD: Duration = Duration::from_secs(30);
 
-/// What will have to be cleared away.
+/// What has to be removed after a node.
 #[derive(Debug)]
-pub(super) struct Remains {
+pub(super) struct NodeCleanup {
     folder: PathBuf,
 }
 
-impl Remains {
-    /// Prepares the machine for a node with that folder, and notes how it was before.
-    pub(super) fn of(folder: &Path) -> Result<Self> {
+impl NodeCleanup {
+    /// Prepares the machine for a node with that folder, and records the previous kernel settings.
+    pub(super) fn prepare(folder: &Path) -> Result<Self> {
         if let Some(pods) = hierarchies()?.into_iter().map(|it| it.join(PODS)).find(|it| it.exists()) {
             bail!("{} exists: this machine is a node already", pods.display());
         }
-        let mut noted = String::new();
+        let mut saved = String::new();
         for name in SETTINGS {
             if let Ok(value) = fs::read_to_string(Path::new("/proc/sys").join(name)) {
-                noted.push_str(&format!("{name} {}\n", value.trim_end()));
+                saved.push_str(&format!("{name} {}\n", value.trim_end()));
             }
         }
-        fs::write(folder.join(NOTED), noted).context("note the kernel's settings")?;
-        let remains = Self { folder: folder.to_owned() };
-        let group = remains.runtime_group();
+        fs::write(folder.join(SAVED_SETTINGS), saved).context("note the kernel's settings")?;
+        let cleanup = Self { folder: folder.to_owned() };
+        let group = cleanup.runtime_group();
         fs::create_dir(&group).with_context(|| format!("make {}", group.display()))?;
-        Ok(remains)
+        Ok(cleanup)
     }
 
-    /// The group of containerd and its shims: by it they are found, whoever's children they are.
+    /// Returns the cgroup of containerd and its shims, by which they are found whatever their parents are.
     pub(super) fn runtime_group(&self) -> PathBuf {
         let memory = Path::new(CGROUPS).join("memory");
         let hierarchy = if memory.is_dir() { memory } else { PathBuf::from(CGROUPS) };
         hierarchy.join(self.folder.file_name().unwrap_or_default())
     }
 
-    /// Clears away what nodes of processes left that are gone.
+    /// Removes the remains of nodes of processes that have ended.
     pub(super) fn clear_abandoned(parent: &Path, prefix: &str) -> Result<()> {
         abandoned(parent, prefix)?.into_iter().try_for_each(|folder| Self { folder }.clear())
     }
 
-    /// Clears everything away but the folder itself.
+    /// Removes everything except the folder itself.
     pub(super) fn clear(&self) -> Result<()> {
         let start = Instant::now();
         loop {
@@ -106,11 +106,11 @@ impl Remains {
         if let Some(left) = hierarchies()?.into_iter().map(|it| it.join(PODS)).find(|it| it.exists()) {
             bail!("{} does not go", left.display());
         }
-        self.remove_strays();
+        self.remove_outside_files();
         self.restore_settings()
     }
 
-    /// containerd, its shims, and every process whose root is one of its containers.
+    /// Returns containerd, its shims, and every process with the root of one of its containers.
     fn processes(&self) -> Result<Vec<u32>> {
         let mut pids: BTreeSet<u32> = procs(&self.runtime_group()).into_iter().collect();
         let folder = self.folder.display().to_string();
@@ -131,8 +131,8 @@ impl Remains {
         Ok(points.filter(|point| point.starts_with(&self.folder)).collect())
     }
 
-    /// Files outside the folder; none of them is worth an error.
-    fn remove_strays(&self) {
+    /// Removes files outside the folder, and ignores errors.
+    fn remove_outside_files(&self) {
         let entries = |folder: &str| fs::read_dir(folder).into_iter().flatten().flatten().map(|it| it.path());
         for link in entries("/var/log/containers") {
             if fs::read_link(&link).is_ok_and(|target| target.starts_with(&self.folder)) {
@@ -140,7 +140,7 @@ impl Remains {
             }
         }
         for result in entries("/var/lib/cni/results") {
-            // What a plugin did is kept with the network namespace that it was done to.
+            // The result of a plugin contains the path of the network namespace, which is in the folder.
             let text = fs::read_to_string(&result).unwrap_or_default();
             if text.contains(&*self.folder.to_string_lossy()) {
                 let _ = fs::remove_file(result);
@@ -155,8 +155,8 @@ impl Remains {
     }
 
     fn restore_settings(&self) -> Result<()> {
-        let noted = fs::read_to_string(self.folder.join(NOTED)).unwrap_or_default();
-        for (name, value) in noted.lines().filter_map(|line| line.split_once(' ')) {
+        let saved = fs::read_to_string(self.folder.join(SAVED_SETTINGS)).unwrap_or_default();
+        for (name, value) in saved.lines().filter_map(|line| line.split_once(' ')) {
             let path = Path::new("/proc/sys").join(name);
             if fs::read_to_string(&path).is_ok_and(|now| now.trim_end() != value) {
                 fs::write(&path, value).with_context(|| format!("write {}", path.display()))?;
@@ -166,7 +166,7 @@ impl Remains {
     }
 }
 
-/// The mount points of all cgroup hierarchies.
+/// Returns the mount points of all cgroup hierarchies.
 pub(crate) fn hierarchies() -> Result<Vec<PathBuf>> {
     let root = PathBuf::from(CGROUPS);
     if root.join("cgroup.controllers").exists() {
@@ -176,13 +176,13 @@ pub(crate) fn hierarchies() -> Result<Vec<PathBuf>> {
     Ok(entries.flatten().map(|it| it.path()).filter(|it| it.is_dir()).collect())
 }
 
-/// A group and all below it, the outer ones first; nothing if it does not exist.
+/// Returns a cgroup and all below it, the outer ones first; empty if it does not exist.
 fn groups(group: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    let mut open = vec![group.to_owned()];
-    while let Some(group) = open.pop() {
+    let mut queue = vec![group.to_owned()];
+    while let Some(group) = queue.pop() {
         let Ok(entries) = fs::read_dir(&group) else { continue };
-        open.extend(entries.flatten().map(|it| it.path()).filter(|it| it.is_dir()));
+        queue.extend(entries.flatten().map(|it| it.path()).filter(|it| it.is_dir()));
         found.push(group);
     }
     found
@@ -193,7 +193,7 @@ fn procs(group: &Path) -> Vec<u32> {
     text.lines().filter_map(|line| line.parse().ok()).collect()
 }
 
-/// A group that still has processes stays: it is somebody else's.
+/// Removes a cgroup and those below it. A cgroup that still has processes stays: it belongs to others.
 pub(crate) fn remove_groups(group: &Path) {
     for group in groups(group).iter().rev() {
         let _ = fs::remove_dir(group);

@@ -1,4 +1,4 @@
-//! Files that go away under descriptors that are kept open.
+//! Files that are removed while their descriptors are kept open.
 
 use std::time::Duration;
 
@@ -9,30 +9,30 @@ use tests::skip;
 
 use crate::fixture::{GUARD, node};
 
-/// Turns of a loop that spins would be some ten thousand in the time that is waited.
+/// The maximum number of iterations. A loop that spins would make some ten thousand in the time that the test waits.
 const MANY: f64 = 2_000.0;
 
 #[test]
-fn a_node_s_group_that_is_gone_is_unknown_and_the_loop_neither_ends_nor_spins() {
+fn a_removed_node_cgroup_causes_read_errors_and_no_busy_loop() {
     let Some(node) = node("gone") else { skip!("no cgroups can be made here") };
     let kubelet = json!({"evictionHard": {"memory.available": "64Mi", "pid.available": "10"}});
     let options = Options::of(&agent::binary().unwrap(), &node, &kubelet).unwrap();
     let mut agent = Agent::start(&options, &Interrupt::default()).unwrap();
     drop(node);
     for signal in ["memory.available", "pid.available"] {
-        let unknown = agent
+        let read_error = agent
             .wait_for(&format!("that {signal} is unknown"), GUARD, |event| {
                 event.kind() == "signal_read_error" && event.text("signal") == signal
             })
             .unwrap();
-        let why = unknown.text("error");
+        let why = read_error.text("error");
         assert!(why.contains("No such"), "{why}");
     }
-    let looks = |agent: &Agent| agent.metrics().unwrap().sum("eviction_agent_syncs_total", &[]);
-    let before = looks(&agent);
+    let syncs = |agent: &Agent| agent.metrics().unwrap().sum("eviction_agent_syncs_total", &[]);
+    let before = syncs(&agent);
     std::thread::sleep(Duration::from_secs(3));
-    let turns = looks(&agent) - before;
-    assert!(turns < MANY, "{turns} turns");
-    assert_eq!(agent.heard().unwrap().iter().filter(|event| event.kind() == "eviction_decision").count(), 0);
+    let iterations = syncs(&agent) - before;
+    assert!(iterations < MANY, "{iterations} iterations");
+    assert_eq!(agent.events().unwrap().iter().filter(|event| event.kind() == "eviction_decision").count(), 0);
     assert!(agent.stop().unwrap().success());
 }

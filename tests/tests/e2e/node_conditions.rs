@@ -1,5 +1,4 @@
-//! The node's own object says how hard the node is pressed: conditions and taints of the agent's,
-//! beside those of others.
+//! The Node object reports the pressure on the node: conditions and taints of the agent, beside those of others.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -20,14 +19,14 @@ const PATH: &str = "/api/v1/nodes/n1";
 const CONDITION: &str = "EvictionAgentMemoryPressure";
 const TAINT: &str = "eviction-agent.io/memory-pressure";
 
-/// A node on this machine with its pods, in a cluster that knows them, and whom the agent is there.
-struct World {
+/// A node on this machine, a cluster that has its pods, and the account of the agent there.
+struct Testbed {
     cluster: Cluster,
     node: Node,
     account: Account,
 }
 
-impl World {
+impl Testbed {
     fn new(label: &str, options: &cluster::Options) -> Option<Self> {
         let mut cluster = fixture::cluster(options)?;
         let Ok(node) = Node::new(label, MEMORY, 200) else {
@@ -39,10 +38,10 @@ impl World {
         Some(Self { cluster, node, account })
     }
 
-    /// Cgroups for a pod of the cluster.
-    fn house(&mut self, pod: &Value) {
+    /// Creates the cgroups for a pod of the cluster.
+    fn create_cgroups(&mut self, pod: &Value) {
         let text = |field: &str| pod["metadata"][field].as_str().unwrap().to_owned();
-        self.node.add_as(PodSpec::new("default", text("name"), &["main"], 8), text("uid")).unwrap();
+        self.node.add_with_uid(PodSpec::new("default", text("name"), &["main"], 8), text("uid")).unwrap();
     }
 
     fn start(&self, kubelet: &Value, port: u16) -> Agent {
@@ -55,7 +54,7 @@ impl World {
         let kubeconfig = kubeconfig.display().to_string();
         let given = ["--kubeconfig", &kubeconfig, "--node-name", NODE];
         let more = given.into_iter().chain(further.iter().copied()).map(str::to_owned).collect();
-        let config = Some(tests::agent::at_the_line(&self.node).unwrap());
+        let config = Some(tests::agent::config_without_margin(&self.node).unwrap());
         Agent::start_recorded(
             &Options { pods: None, config, action: "evict", more, ..options },
             fixture::interrupt(),
@@ -71,24 +70,24 @@ impl World {
         self.cluster.admin().patch(Patch::Json, PATH, operations).unwrap().ok().unwrap();
     }
 
-    fn until<T>(&mut self, what: &str, look: impl Fn(&Value) -> Option<T>) -> T {
-        self.cluster.until(what, |it| Ok(look(&it.admin().get(PATH)?.body))).unwrap()
+    fn until<T>(&mut self, what: &str, find: impl Fn(&Value) -> Option<T>) -> T {
+        self.cluster.until(what, |it| Ok(find(&it.admin().get(PATH)?.body))).unwrap()
     }
 
-    /// Waits until the agent's condition of memory has that status and reason.
-    fn condition(&mut self, status: &str, reason: &str) -> Value {
+    /// Waits until the agent's memory condition has that status and reason.
+    fn wait_for_condition(&mut self, status: &str, reason: &str) -> Value {
         self.until(&format!("the condition is {status} for {reason}"), |node| {
             condition(node, CONDITION).filter(|it| it["status"] == status && it["reason"] == reason).cloned()
         })
     }
 
-    /// Waits until the agent's taint of memory has that effect, or is gone.
-    fn taint(&mut self, effect: Option<&str>) {
+    /// Waits until the agent's memory taint has that effect, or is removed.
+    fn wait_for_taint(&mut self, effect: Option<&str>) {
         self.until(&format!("the taint is {effect:?}"), |node| (own_taint(node) == effect).then_some(()));
     }
 }
 
-/// All that an agent asks of its pods and its node.
+/// Returns all rights that an agent needs for its pods and its node.
 pub(crate) fn rules() -> Value {
     json!([
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch", "get", "delete"]},
@@ -99,7 +98,7 @@ pub(crate) fn rules() -> Value {
     ])
 }
 
-/// The soft threshold evicts nobody in the time of a story.
+/// Returns a kubelet configuration with a soft threshold that evicts no pod during a test.
 fn kubelet(period: &str) -> Value {
     json!({
         "evictionHard": {"memory.available": "64Mi"},
@@ -127,59 +126,63 @@ fn time(condition: &Value, field: &str) -> Timestamp {
 }
 
 #[test]
-fn conditions_and_taints_follow_the_pressure_over_a_restart_and_a_new_node() {
-    let Some(mut world) = World::new("e2e-marks", &cluster::Options::default()) else { return };
+fn conditions_and_taints_survive_a_restart_and_a_new_node() {
+    let Some(mut testbed) = Testbed::new("e2e-marks", &cluster::Options::default()) else { return };
     for name in ["steady", "hog"] {
-        let pod = world.cluster.run_pod(&manifest::pod(name, NODE)).unwrap();
-        world.house(&pod);
+        let pod = testbed.cluster.run_pod(&manifest::pod(name, NODE)).unwrap();
+        testbed.create_cgroups(&pod);
     }
-    let proxy = Proxy::start(&world.cluster).unwrap();
-    let agent = world.start(&kubelet("60s"), proxy.port());
+    let proxy = Proxy::start(&testbed.cluster).unwrap();
+    let agent = testbed.start(&kubelet("60s"), proxy.port());
     for kind in [CONDITION, "EvictionAgentDiskPressure", "EvictionAgentPIDPressure"] {
-        world.until(kind, |node| condition(node, kind).filter(|it| it["status"] == "False").cloned());
+        testbed.until(kind, |node| condition(node, kind).filter(|it| it["status"] == "False").cloned());
     }
-    let calm = world.condition("False", "NoEvictionThresholdMet");
+    let calm = testbed.wait_for_condition("False", "NoEvictionThresholdMet");
     assert_eq!(calm["lastHeartbeatTime"], calm["lastTransitionTime"], "{calm}");
-    let ready = world.until("the kubelet's condition", |node| condition(node, "Ready").cloned());
+    let ready = testbed.until("the kubelet's condition", |node| condition(node, "Ready").cloned());
     assert_eq!(ready["reason"], "KubeletReady");
 
-    let mut steady = world.hog(0, "190M");
-    let soft = world.condition("True", "SoftEvictionThresholdMet");
+    let mut steady = testbed.hog(0, "190M");
+    let soft = testbed.wait_for_condition("True", "SoftEvictionThresholdMet");
     assert_eq!(soft["message"], "memory.available is below 160Mi (soft threshold, grace period 1h0m0s)");
-    world.taint(Some("PreferNoSchedule"));
-    let mut hog = world.hog(1, "100M");
-    let hard = world.condition("True", "HardEvictionThresholdMet");
+    testbed.wait_for_taint(Some("PreferNoSchedule"));
+    let mut hog = testbed.hog(1, "100M");
+    let hard = testbed.wait_for_condition("True", "HardEvictionThresholdMet");
     assert_eq!(hard["lastTransitionTime"], soft["lastTransitionTime"], "it held all the time");
-    world.taint(Some("NoSchedule"));
-    // The taint was asked for before the eviction was.
-    let place = |begin: &str, part: &str| {
-        let seen = proxy.seen();
+    testbed.wait_for_taint(Some("NoSchedule"));
+    // The agent set the taint before it requested the eviction.
+    let request_index = |begin: &str, part: &str| {
+        let seen = proxy.requests();
         seen.iter().rposition(|it| it.request.starts_with(begin) && it.request.contains(part))
     };
-    let evicted = world.cluster.until("an eviction", |_| Ok(place("POST", "/eviction"))).unwrap();
-    assert!(place("PATCH", "/nodes/n1?").is_some_and(|tainted| tainted < evicted), "{:#?}", proxy.seen());
+    let evicted = testbed.cluster.until("an eviction", |_| Ok(request_index("POST", "/eviction"))).unwrap();
+    assert!(
+        request_index("PATCH", "/nodes/n1?").is_some_and(|tainted| tainted < evicted),
+        "{:#?}",
+        proxy.requests()
+    );
 
-    // The cause goes; the condition stays for its period, also over a restart.
+    // The cause ends; the condition stays for its transition period, also over a restart.
     hog.process().child().kill().unwrap();
     steady.process().child().kill().unwrap();
-    // What a kubelet does in the end; until then there is no other look.
+    // As the kubelet does when the pods have ended. Until then the agent decides nothing.
     for name in ["steady", "hog"] {
-        world.cluster.finish_pod("default", name).unwrap();
+        testbed.cluster.finish_pod("default", name).unwrap();
     }
-    let over = world.condition("True", "InPressureTransitionPeriod");
+    let over = testbed.wait_for_condition("True", "InPressureTransitionPeriod");
     assert_eq!(over["lastTransitionTime"], soft["lastTransitionTime"]);
     let since = over["message"].as_str().unwrap();
     let since = since.strip_prefix("eviction thresholds were met until ").unwrap();
     let since: Timestamp = since.split(';').next().unwrap().parse().unwrap();
     assert!(agent.stop().unwrap().success());
-    let mut agent = world.start(&kubelet("60s"), proxy.port());
+    let mut agent = testbed.start(&kubelet("60s"), proxy.port());
     agent
         .wait_for("that the condition still holds", GUARD, |it| {
             it.kind() == "condition" && it.text("status") == "True"
         })
         .unwrap();
-    let cleared = world.condition("False", "NoEvictionThresholdMet");
-    world.taint(None);
+    let cleared = testbed.wait_for_condition("False", "NoEvictionThresholdMet");
+    testbed.wait_for_taint(None);
     let held = time(&cleared, "lastTransitionTime").duration_since(since);
     assert!(held.as_secs() >= 60, "it held for {held:?} after its cause");
     assert!(
@@ -188,28 +191,29 @@ fn conditions_and_taints_follow_the_pressure_over_a_restart_and_a_new_node() {
     );
     wait_for_metric(&agent, "eviction_agent_node_status_out_of_sync", &[], |due| due == 0.0);
 
-    // Another node under the name of this one is reported as well, and is no change of the pressure.
-    let mut steady = world.hog(0, "190M");
-    world.taint(Some("PreferNoSchedule"));
-    let before = world.condition("True", "SoftEvictionThresholdMet");
-    world.cluster.admin().delete(PATH, &Value::Null).unwrap().ok().unwrap();
-    let made = world.cluster.add_node(NODE).unwrap();
-    world.taint(Some("PreferNoSchedule"));
-    let again = world.condition("True", "SoftEvictionThresholdMet");
+    // Another node under the same name gets condition and taint as well, and this is no change of the pressure.
+    let mut steady = testbed.hog(0, "190M");
+    testbed.wait_for_taint(Some("PreferNoSchedule"));
+    let before = testbed.wait_for_condition("True", "SoftEvictionThresholdMet");
+    testbed.cluster.admin().delete(PATH, &Value::Null).unwrap().ok().unwrap();
+    let made = testbed.cluster.add_node(NODE).unwrap();
+    testbed.wait_for_taint(Some("PreferNoSchedule"));
+    let again = testbed.wait_for_condition("True", "SoftEvictionThresholdMet");
     assert_eq!(again["lastTransitionTime"], before["lastTransitionTime"]);
-    world.until("it is that node", |node| (node["metadata"]["uid"] == made["metadata"]["uid"]).then_some(()));
+    testbed
+        .until("it is that node", |node| (node["metadata"]["uid"] == made["metadata"]["uid"]).then_some(()));
     steady.process().child().kill().unwrap();
     assert!(agent.stop().unwrap().success());
 }
 
-/// Adds and removes a taint of its own, as those do who test the version, until stopped.
-fn rival(client: &Client, key: &str, stop: &AtomicBool) -> u32 {
+/// Adds and removes a taint of its own until it is stopped, as writers do that test the resource version.
+fn toggle_taint(client: &Client, key: &str, stop: &AtomicBool) -> u32 {
     let mut writes = 0;
     while !stop.load(Ordering::Relaxed) {
         let node = client.get(PATH).unwrap().ok().unwrap();
         let version = json!({"op": "test", "path": "/metadata/resourceVersion", "value": node["metadata"]["resourceVersion"]});
         let operation = match taints(&node).iter().position(|it| it["key"] == key) {
-            Some(place) => json!({"op": "remove", "path": format!("/spec/taints/{place}")}),
+            Some(index) => json!({"op": "remove", "path": format!("/spec/taints/{index}")}),
             None => {
                 let taint = json!({"key": key, "effect": "PreferNoSchedule"});
                 json!({"op": "add", "path": "/spec/taints/-", "value": taint})
@@ -223,91 +227,92 @@ fn rival(client: &Client, key: &str, stop: &AtomicBool) -> u32 {
 }
 
 #[test]
-fn taints_of_others_stay_as_they_are_among_rival_writers() {
-    let Some(mut world) = World::new("e2e-rivals", &cluster::Options::default()) else { return };
-    let pod = world.cluster.run_pod(&manifest::pod("steady", NODE)).unwrap();
-    world.house(&pod);
+fn other_taints_are_kept_with_concurrent_writers() {
+    let Some(mut testbed) = Testbed::new("e2e-rivals", &cluster::Options::default()) else { return };
+    let pod = testbed.cluster.run_pod(&manifest::pod("steady", NODE)).unwrap();
+    testbed.create_cgroups(&pod);
     let foreign =
         |nth: usize| json!({"key": format!("example.com/t{nth}"), "value": "x", "effect": "NoSchedule"});
     let mut others: Vec<Value> = (0..98).map(foreign).collect();
-    // Under the agent's key, and not the agent's.
+    // Taints with the agent's key that are not the agent's.
     others.push(json!({"key": TAINT, "value": "by-hand", "effect": "NoSchedule"}));
     others.push(json!({"key": TAINT, "effect": "NoExecute"}));
-    world.patch(&json!([{"op": "add", "path": "/spec/taints", "value": others}]));
+    testbed.patch(&json!([{"op": "add", "path": "/spec/taints", "value": others}]));
     let is_others = |taint: &&Value| !taint["key"].as_str().unwrap().starts_with("rival");
 
-    let mut agent = world.start(&kubelet("1s"), world.cluster.port());
+    let mut agent = testbed.start(&kubelet("1s"), testbed.cluster.port());
     let stop = AtomicBool::new(false);
-    let clients: Vec<Client> = (0..3).map(|_| world.cluster.client(&world.account.token).unwrap()).collect();
+    let clients: Vec<Client> =
+        (0..3).map(|_| testbed.cluster.client(&testbed.account.token).unwrap()).collect();
     std::thread::scope(|scope| {
         let stop = &stop;
-        let rivals: Vec<_> = clients
+        let writers: Vec<_> = clients
             .iter()
             .enumerate()
-            .map(|(nth, client)| scope.spawn(move || rival(client, &format!("rival-{nth}"), stop)))
+            .map(|(nth, client)| scope.spawn(move || toggle_taint(client, &format!("rival-{nth}"), stop)))
             .collect();
         let is_soft = |node: &Value| {
             taints(node).iter().any(|it| it["key"] == TAINT && it["effect"] == "PreferNoSchedule")
         };
         for _ in 0..3 {
-            let mut hog = world.hog(0, "190M");
-            world.until("the agent's taint", |node| is_soft(node).then_some(()));
+            let mut hog = testbed.hog(0, "190M");
+            testbed.until("the agent's taint", |node| is_soft(node).then_some(()));
             hog.process().child().kill().unwrap();
-            world.until("no taint of the agent's", |node| (!is_soft(node)).then_some(()));
+            testbed.until("no taint of the agent's", |node| (!is_soft(node)).then_some(()));
         }
         stop.store(true, Ordering::Relaxed);
-        for rival in rivals {
-            assert!(rival.join().unwrap() > 0, "a rival never got through");
+        for writer in writers {
+            assert!(writer.join().unwrap() > 0, "a rival never got through");
         }
     });
-    let node = world.cluster.admin().get(PATH).unwrap().ok().unwrap();
+    let node = testbed.cluster.admin().get(PATH).unwrap().ok().unwrap();
     let left: Vec<Value> = taints(&node).iter().filter(is_others).cloned().collect();
     assert_eq!(left, others);
-    assert!(agent.heard().is_ok());
+    assert!(agent.events().is_ok());
     assert!(agent.stop().unwrap().success());
 }
 
 #[test]
-fn what_the_node_says_is_true_again_after_an_outage() {
-    let Some(mut world) = World::new("e2e-behind", &cluster::Options::default()) else { return };
-    let pod = world.cluster.run_pod(&manifest::pod("steady", NODE)).unwrap();
-    world.house(&pod);
-    let proxy = Proxy::start(&world.cluster).unwrap();
-    let mut agent = world.start(&kubelet("1s"), proxy.port());
-    let calm = world.condition("False", "NoEvictionThresholdMet");
+fn the_node_status_is_up_to_date_after_an_outage() {
+    let Some(mut testbed) = Testbed::new("e2e-behind", &cluster::Options::default()) else { return };
+    let pod = testbed.cluster.run_pod(&manifest::pod("steady", NODE)).unwrap();
+    testbed.create_cgroups(&pod);
+    let proxy = Proxy::start(&testbed.cluster).unwrap();
+    let mut agent = testbed.start(&kubelet("1s"), proxy.port());
+    let calm = testbed.wait_for_condition("False", "NoEvictionThresholdMet");
     proxy.refuse();
-    // It came and went while nothing could be reported, and came again.
-    let raised = |agent: &mut Agent, times: usize| {
+    // The condition was raised and cleared while nothing could be reported, and was raised again.
+    let wait_until_raised = |agent: &mut Agent, times: usize| {
         fixture::interrupt()
             .until("the condition is raised", GUARD, || {
                 let is_raised =
                     |it: &&tests::agent::Event| it.kind() == "condition" && it.text("status") == "True";
-                Ok((agent.heard()?.iter().filter(is_raised).count() >= times).then_some(()))
+                Ok((agent.events()?.iter().filter(is_raised).count() >= times).then_some(()))
             })
             .unwrap();
     };
-    let mut hog = world.hog(0, "190M");
-    raised(&mut agent, 1);
+    let mut hog = testbed.hog(0, "190M");
+    wait_until_raised(&mut agent, 1);
     hog.process().child().kill().unwrap();
     agent
         .wait_for("that the condition is cleared", GUARD, |it| {
             it.kind() == "condition" && it.text("status") == "False"
         })
         .unwrap();
-    let mut hog = world.hog(0, "190M");
-    raised(&mut agent, 2);
+    let mut hog = testbed.hog(0, "190M");
+    wait_until_raised(&mut agent, 2);
     wait_for_metric(&agent, "eviction_agent_node_status_out_of_sync", &[], |due| due == 2.0);
     let reopened = Timestamp::now();
     proxy.reopen();
-    world.taint(Some("PreferNoSchedule"));
-    let late = world.condition("True", "SoftEvictionThresholdMet");
+    testbed.wait_for_taint(Some("PreferNoSchedule"));
+    let late = testbed.wait_for_condition("True", "SoftEvictionThresholdMet");
     assert!(
         time(&late, "lastTransitionTime") <= reopened,
         "it changed before anything could be reported: {late}"
     );
     assert!(time(&late, "lastTransitionTime") >= time(&calm, "lastTransitionTime"), "{late}");
-    // Nothing of what was the case meanwhile is replayed.
-    let events = agent.heard().unwrap().iter().filter(|it| it.kind() == "condition").count();
+    // The states in between are not replayed.
+    let events = agent.events().unwrap().iter().filter(|it| it.kind() == "condition").count();
     assert_eq!(events, 3);
     let of_taints = [("kind", "taints"), ("result", "accepted")];
     wait_for_metric(&agent, "eviction_agent_node_status_patches_total", &of_taints, |written| written == 1.0);
@@ -316,36 +321,37 @@ fn what_the_node_says_is_true_again_after_an_outage() {
 }
 
 #[test]
-fn what_a_killed_agent_could_not_tell_the_next_one_tells() {
-    let Some(mut world) = World::new("e2e-untold", &cluster::Options::default()) else { return };
-    let pod = world.cluster.run_pod(&manifest::pod("steady", NODE)).unwrap();
-    world.house(&pod);
-    let proxy = Proxy::start(&world.cluster).unwrap();
-    let state = world.node.file("run").display().to_string();
-    let start = |world: &World| world.start_with(&kubelet("60s"), proxy.port(), &["--state-dir", &state]);
-    let agent = start(&world);
-    world.condition("False", "NoEvictionThresholdMet");
+fn the_next_agent_writes_the_status_that_a_killed_one_could_not() {
+    let Some(mut testbed) = Testbed::new("e2e-untold", &cluster::Options::default()) else { return };
+    let pod = testbed.cluster.run_pod(&manifest::pod("steady", NODE)).unwrap();
+    testbed.create_cgroups(&pod);
+    let proxy = Proxy::start(&testbed.cluster).unwrap();
+    let state = testbed.node.file("run").display().to_string();
+    let start =
+        |testbed: &Testbed| testbed.start_with(&kubelet("60s"), proxy.port(), &["--state-dir", &state]);
+    let agent = start(&testbed);
+    testbed.wait_for_condition("False", "NoEvictionThresholdMet");
     proxy.on(When::any().method(Method::PATCH), Fault::status(503));
-    let mut hog = world.hog(0, "190M");
+    let mut hog = testbed.hog(0, "190M");
     wait_for_metric(&agent, "eviction_agent_node_status_out_of_sync", &[], |due| due == 2.0);
     agent.kill().unwrap();
     let killed = Timestamp::now();
     hog.process().child().kill().unwrap();
     proxy.heal();
-    // Nothing presses any more, and the node's object has never heard of it.
-    let agent = start(&world);
-    let over = world.condition("True", "InPressureTransitionPeriod");
+    // The pressure is over, and the Node object has never reported it.
+    let agent = start(&testbed);
+    let over = testbed.wait_for_condition("True", "InPressureTransitionPeriod");
     assert!(time(&over, "lastTransitionTime") <= killed, "it was before {killed}: {over}");
-    world.taint(Some("PreferNoSchedule"));
+    testbed.wait_for_taint(Some("PreferNoSchedule"));
     assert!(agent.stop().unwrap().success());
 }
 
 #[test]
-fn a_replacement_does_not_come_back_to_the_node() {
+fn a_replacement_pod_is_not_scheduled_to_the_tainted_node() {
     let options = cluster::Options { controllers: true, scheduler: true };
-    let Some(mut world) = World::new("e2e-elsewhere", &options) else { return };
-    world.cluster.add_node("n2").unwrap();
-    // It would rather run on this node than on the other one.
+    let Some(mut testbed) = Testbed::new("e2e-elsewhere", &options) else { return };
+    testbed.cluster.add_node("n2").unwrap();
+    // The pod prefers this node to the other one.
     let prefers = json!([{"weight": 100, "preference": {"matchExpressions": [
         {"key": "kubernetes.io/hostname", "operator": "In", "values": [NODE]},
     ]}}]);
@@ -364,29 +370,31 @@ fn a_replacement_does_not_come_back_to_the_node() {
             "template": {"metadata": {"labels": {"app": "web"}}, "spec": template["spec"]},
         },
     });
-    world.cluster.admin().post("/apis/apps/v1/namespaces/default/replicasets", &set).unwrap().ok().unwrap();
+    testbed.cluster.admin().post("/apis/apps/v1/namespaces/default/replicasets", &set).unwrap().ok().unwrap();
     let pods = |cluster: &Cluster| {
         let path = "/api/v1/namespaces/default/pods?labelSelector=app%3Dweb";
         let list = cluster.admin().get(path).unwrap().ok().unwrap();
         list["items"].as_array().unwrap().clone()
     };
     let bound = |pod: &&Value| pod["spec"]["nodeName"].is_string();
-    let first =
-        world.cluster.until("the first is scheduled", |it| Ok(pods(it).iter().find(bound).cloned())).unwrap();
+    let first = testbed
+        .cluster
+        .until("the first is scheduled", |it| Ok(pods(it).iter().find(bound).cloned()))
+        .unwrap();
     assert_eq!(first["spec"]["nodeName"], NODE, "that is where it prefers to be");
     let name = first["metadata"]["name"].as_str().unwrap();
     let id = |_| tests::cgroup::container_id(1);
-    let running = world.cluster.set_running("default", name, id).unwrap();
-    world.house(&running);
-    let mut agent = world.start(&kubelet("5m"), world.cluster.port());
-    world.condition("False", "NoEvictionThresholdMet");
-    let _hog = world.hog(0, "290M");
+    let running = testbed.cluster.set_running("default", name, id).unwrap();
+    testbed.create_cgroups(&running);
+    let mut agent = testbed.start(&kubelet("5m"), testbed.cluster.port());
+    testbed.wait_for_condition("False", "NoEvictionThresholdMet");
+    let _hog = testbed.hog(0, "290M");
     agent
         .wait_for("an eviction", GUARD, |it| {
             it.kind() == "eviction_progress" && it.text("result") == "accepted"
         })
         .unwrap();
-    let second = world
+    let second = testbed
         .cluster
         .until("its replacement is scheduled", |it| {
             let other = |pod: &&Value| bound(pod) && pod["metadata"]["uid"] != first["metadata"]["uid"];
@@ -394,6 +402,6 @@ fn a_replacement_does_not_come_back_to_the_node() {
         })
         .unwrap();
     assert_eq!(second["spec"]["nodeName"], "n2");
-    world.taint(Some("NoSchedule"));
+    testbed.wait_for_taint(Some("NoSchedule"));
     assert!(agent.stop().unwrap().success());
 }

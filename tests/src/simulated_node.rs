@@ -1,26 +1,26 @@
-//! Nodes full of pods, made up from a seed: as scenario files have them, so that the agent and
-//! the kubelet can be given the same ones.
+//! Simulated nodes full of pods, generated from a seed, in the format of scenario files, so that the agent and
+//! the kubelet can get the same ones.
 //!
-//! Every pod has three containers with requests and limits and four volumes, three of them local.
-//! A quarter of the pods uses more than it requested, of memory and of local storage alike; none
-//! is above its limits, so that it takes a threshold of the node for one to go. One in a hundred
-//! is critical. Statistics come in an order of their own, as those of a kubelet do.
+//! Every pod has three containers with requests and limits and four volumes, three of them local. A quarter of
+//! the pods uses more than it requested, of memory and of local storage alike. None is above its limits, so
+//! that only a threshold of the node leads to an eviction. One in a hundred is critical. Statistics have a
+//! different order, as those of a kubelet do.
 
 use std::fmt::{self, Write as _};
 
 use serde_json::{Value, json};
 
-/// Bytes of a MiB.
+/// The bytes of a MiB.
 const MIB: u64 = 1 << 20;
-/// What all of a pod's containers are called.
+/// The names of the containers of every pod.
 const CONTAINERS: [&str; 3] = ["app", "proxy", "log-shipper"];
 
-/// What presses on the node.
+/// The pressure on the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Case {
-    /// Nothing.
+    /// No pressure.
     Calm,
-    /// Nothing, and pods are not held to their limits of local storage.
+    /// No pressure, and the pods' limits of local storage are not enforced.
     CalmNoLocalStorage,
     /// The hard threshold of `memory.available` is met.
     MemoryPressure,
@@ -29,11 +29,11 @@ pub enum Case {
 }
 
 impl Case {
-    /// All of them.
+    /// All cases.
     pub const ALL: [Self; 4] =
         [Self::Calm, Self::CalmNoLocalStorage, Self::MemoryPressure, Self::DiskPressure];
 
-    /// By which rows and scenarios are known.
+    /// Returns the name in rows and scenarios.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Calm => "calm",
@@ -43,15 +43,15 @@ impl Case {
         }
     }
 
-    /// The node's configuration: the kubelet's defaults but for the one field.
+    /// Returns the node's configuration: the kubelet's defaults except for one field.
     pub fn configuration(self) -> Value {
         json!({"localStorageCapacityIsolation": self != Self::CalmNoLocalStorage})
     }
 }
 
-/// The pods of a node and what they use.
+/// The pods of a node, and what they use.
 #[derive(Clone, Debug)]
-pub struct World {
+pub struct SimulatedNode {
     pods: Vec<Pod>,
     /// The order of the statistics.
     order: Vec<usize>,
@@ -74,11 +74,11 @@ struct Pod {
     processes: u64,
 }
 
-impl World {
-    /// A node with so many pods. The same seed gives the same world for ever.
+impl SimulatedNode {
+    /// Creates a node with so many pods. The same seed always gives the same node.
     pub fn new(pods: usize, seed: u64) -> Self {
         let mut random = SplitMix64(seed);
-        let pods: Vec<Pod> = (0..pods).map(|place| Pod::new(place, &mut random)).collect();
+        let pods: Vec<Pod> = (0..pods).map(|index| Pod::new(index, &mut random)).collect();
         let mut order: Vec<usize> = (0..pods.len()).collect();
         for last in (1..order.len()).rev() {
             order.swap(last, random.below(last as u64 + 1) as usize);
@@ -86,13 +86,13 @@ impl World {
         Self { pods, order }
     }
 
-    /// The pods, each a `v1.Pod`.
+    /// Returns the pods, each a `v1.Pod`.
     pub fn pods(&self) -> impl ExactSizeIterator<Item = Value> {
         self.pods.iter().map(Pod::specification)
     }
 
-    /// The `Summary` of `stats/v1alpha1` that so many seconds after the first one is given, as
-    /// JSON text: as a tree it would fill hundreds of megabytes.
+    /// Returns the `Summary` of `stats/v1alpha1` so many seconds after the first one, as JSON text: as a tree
+    /// it would fill hundreds of megabytes.
     pub fn summary(&self, case: Case, after_seconds: i64) -> String {
         let time = time(after_seconds);
         let free = |pressed, calm| if case == pressed { MIB } else { calm };
@@ -115,11 +115,11 @@ impl World {
             "runtime": {"imageFs": file_system, "containerFs": file_system},
             "rlimit": {"time": time, "maxpid": 4_194_304, "curproc": 60_000},
         });
-        let pods = self.order.iter().map(|&place| self.pods[place].statistics(&time));
+        let pods = self.order.iter().map(|&index| self.pods[index].statistics(&time));
         format!(r#"{{"node":{node},"pods":{}}}"#, list(pods))
     }
 
-    /// A scenario of so many steps, as a line of JSON.
+    /// Returns a scenario of so many steps, as a line of JSON.
     pub fn scenario(&self, case: Case, steps: u32) -> String {
         let name = json!(format!("{}, {} pods", case.name(), self.pods.len()));
         let (configuration, pods) = (case.configuration(), list(self.pods()));
@@ -135,22 +135,22 @@ impl World {
 
 fn list(elements: impl Iterator<Item = impl fmt::Display>) -> String {
     let mut text = String::from("[");
-    for (place, element) in elements.enumerate() {
-        let comma = if place > 0 { "," } else { "" };
+    for (index, element) in elements.enumerate() {
+        let comma = if index > 0 { "," } else { "" };
         // Writing to a String cannot fail.
         let _ = write!(text, "{comma}{element}");
     }
     text + "]"
 }
 
-/// RFC 3339, for the few hours that worlds last.
+/// Formats a time as RFC 3339. A simulated node lasts a few hours.
 fn time(after_seconds: i64) -> String {
     let seconds = 8 * 3600 + after_seconds;
     format!("2026-01-05T{:02}:{:02}:{:02}Z", seconds / 3600, seconds / 60 % 60, seconds % 60)
 }
 
 impl Pod {
-    fn new(place: usize, random: &mut SplitMix64) -> Self {
+    fn new(index: usize, random: &mut SplitMix64) -> Self {
         let exceeds = random.below(4) == 0;
         let memory_request = random.between(64, 1024) * MIB;
         let storage_request = random.between(256, 2048) * MIB;
@@ -170,7 +170,7 @@ impl Pod {
         };
         Self {
             uid: random.uid(),
-            name: format!("service-{place}-{}", random.letters(5)),
+            name: format!("service-{index}-{}", random.letters(5)),
             namespace: format!("team-{}", random.below(12)),
             token: format!("kube-api-access-{}", random.letters(5)),
             priority,
@@ -217,12 +217,12 @@ impl Pod {
     fn statistics(&self, time: &str) -> Value {
         let fs = |used: u64, inodes: u64| json!({"time": time, "usedBytes": used, "inodesUsed": inodes});
         let memory = |bytes: u64| json!({"time": time, "workingSetBytes": bytes});
-        let container = |place: usize| {
+        let container = |index: usize| {
             json!({
-                "name": CONTAINERS[place],
-                "memory": memory(self.memory[place]),
-                "rootfs": fs(self.rootfs[place], self.inodes[place]),
-                "logs": fs(self.logs[place], 2),
+                "name": CONTAINERS[index],
+                "memory": memory(self.memory[index]),
+                "rootfs": fs(self.rootfs[index], self.inodes[index]),
+                "logs": fs(self.logs[index], 2),
             })
         };
         let volume = |name: &str, used: u64, inodes: u64| {
@@ -249,7 +249,7 @@ impl Pod {
     }
 }
 
-/// Cuts a number into parts.
+/// Splits a number into parts.
 fn parts<const N: usize>(whole: u64, random: &mut SplitMix64) -> [u64; N] {
     let mut left = whole;
     let mut parts = [0; N];
@@ -261,7 +261,7 @@ fn parts<const N: usize>(whole: u64, random: &mut SplitMix64) -> [u64; N] {
     parts
 }
 
-/// Steele, Lea and Flood, "Fast splittable pseudorandom number generators" (OOPSLA 2014), with
+/// The generator of Steele, Lea and Flood, "Fast splittable pseudorandom number generators" (OOPSLA 2014), with
 /// the constants that Java and xoshiro's authors use.
 struct SplitMix64(u64);
 
@@ -274,7 +274,7 @@ impl SplitMix64 {
         mixed ^ (mixed >> 31)
     }
 
-    /// Less than `bound`; as even as 64 bits for small bounds are.
+    /// Returns a number below `bound`, as evenly distributed as 64 bits allow for small bounds.
     fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
@@ -288,7 +288,7 @@ impl SplitMix64 {
         (0..count).map(|_| char::from(ALPHABET[self.below(ALPHABET.len() as u64) as usize])).collect()
     }
 
-    /// A random UUID, version 4.
+    /// Returns a random UUID, version 4.
     fn uid(&mut self) -> String {
         let (high, low) = (self.next(), self.next());
         format!(
@@ -306,9 +306,9 @@ impl SplitMix64 {
 mod tests {
     use super::*;
 
-    /// From the reference implementation, `splitmix64.c`, with seed 1234567.
+    /// The numbers are from the reference implementation, `splitmix64.c`, with seed 1234567.
     #[test]
-    fn the_numbers_are_those_of_splitmix64() {
+    fn random_numbers_match_the_splitmix64_reference() {
         let mut random = SplitMix64(1_234_567);
         let numbers = [(); 3].map(|()| random.next());
         assert_eq!(
@@ -318,27 +318,27 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_gives_one_world() {
-        let scenario = |seed| World::new(20, seed).scenario(Case::Calm, 2);
+    fn same_seed_gives_the_same_node() {
+        let scenario = |seed| SimulatedNode::new(20, seed).scenario(Case::Calm, 2);
         assert_eq!(scenario(7), scenario(7));
         assert_ne!(scenario(7), scenario(8));
     }
 
     #[test]
     fn a_quarter_of_the_pods_is_above_its_request() {
-        let world = World::new(1000, 1);
+        let node = SimulatedNode::new(1000, 1);
         let above = |used: u64, requested: u64| used > requested;
         let memory = |pod: &&Pod| above(pod.memory.iter().sum(), pod.memory_request);
         let storage = |pod: &&Pod| {
             above([pod.rootfs, pod.logs, pod.volumes].iter().flatten().sum(), pod.storage_request)
         };
-        let count = world.pods.iter().filter(memory).count();
+        let count = node.pods.iter().filter(memory).count();
         assert!((200..300).contains(&count), "{count}");
-        assert_eq!(count, world.pods.iter().filter(storage).count());
+        assert_eq!(count, node.pods.iter().filter(storage).count());
     }
 
     #[test]
-    fn times_go_on() {
+    fn times_are_formatted_as_rfc_3339() {
         assert_eq!(
             [time(0), time(59), time(3_601)],
             ["2026-01-05T08:00:00Z", "2026-01-05T08:00:59Z", "2026-01-05T09:00:01Z"]
