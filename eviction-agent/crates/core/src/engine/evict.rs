@@ -13,7 +13,7 @@ use crate::policy::eviction_settings::WhenApiServerDown;
 use crate::protection::{EvictionMotive, EvictionRequest, Refusal, RefusedPod};
 use crate::rank::{Measure, rank};
 use crate::signal::Resource;
-use crate::snapshot::{ContainerStatValues, PodStats, Snapshot, VolumeStats};
+use crate::snapshot::{ContainerStatValues, PodStats, Snapshot};
 use crate::time::Timestamp;
 
 /// `immediateEvictionGracePeriodSeconds`.
@@ -35,8 +35,13 @@ impl Engine {
         }
         let before = actions.len();
         let (pods, snapshot) = (Arc::clone(&evaluation.pods), Arc::clone(&evaluation.snapshot));
-        for &index in pods.limited() {
-            let (Some(known), Some(stats)) = (pods.get(index), snapshot.stats_of(index)) else { continue };
+        for &(index, lowest_limit) in pods.limited() {
+            let Some(stats) = snapshot.stats_of(index) else { continue };
+            // Most pods are below all of their limits, and need no comparison by name.
+            if highest_usage(stats).is_some_and(|used| used <= lowest_limit) {
+                continue;
+            }
+            let Some(known) = pods.get(index) else { continue };
             let StorageCheck { cause, unknown_volumes } =
                 exceeded_limit(&known.limits, stats, evaluation.layout.dedicated_image_fs);
             evaluation.unknown_volumes += unknown_volumes;
@@ -207,15 +212,22 @@ pub(crate) fn exceeded_limit(
     check
 }
 
+/// Returns the highest usage that is compared with any limit; `None` if the usage of a volume is unknown.
+fn highest_usage(stats: PodStats<'_>) -> Option<i128> {
+    let mut highest = bytes(stats.values().ephemeral_storage_used.unwrap_or(0));
+    for volume in stats.volumes() {
+        highest = highest.max(bytes(volume.values().used?));
+    }
+    for container in stats.containers() {
+        let ContainerStatValues { logs_used, rootfs_used, .. } = container.values();
+        highest = highest.max(bytes(logs_used.unwrap_or(0)) + bytes(rootfs_used.unwrap_or(0)).max(0));
+    }
+    Some(highest)
+}
+
 /// `emptyDirLimitEviction`. If several statistics have the same name, the last one counts.
 fn exceeded_empty_dir(limits: &LocalLimits, stats: PodStats<'_>, unknown: &mut u32) -> Option<Cause> {
     for dir in &limits.empty_dirs {
-        // Compares the numbers first, because then most names need no comparison.
-        let may_exceed =
-            |volume: VolumeStats<'_>| volume.values().used.is_none_or(|used| bytes(used) > dir.limit);
-        if !stats.volumes().any(may_exceed) {
-            continue;
-        }
         let Some(volume) = stats.volumes().rfind(|volume| volume.name() == &*dir.name) else {
             continue;
         };

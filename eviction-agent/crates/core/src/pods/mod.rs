@@ -128,7 +128,7 @@ type IndexByUid = std::collections::HashMap<Box<str>, u32, BuildHasherDefault<De
 pub struct PodSet {
     pods: Vec<Arc<KnownPod>>,
     uid_order: Vec<u32>,
-    limited: Vec<u32>,
+    limited: Vec<(u32, i128)>,
     by_uid: IndexByUid,
     repeated: Vec<(u32, u32)>,
 }
@@ -138,9 +138,7 @@ impl PodSet {
     pub fn new(pods: Vec<Arc<KnownPod>>) -> Self {
         let mut set = Self { pods, ..Self::default() };
         for (index, known) in (0..).zip(&set.pods) {
-            if !known.limits.is_empty() {
-                set.limited.push(index);
-            }
+            set.limited.extend(known.limits.lowest().map(|limit| (index, limit)));
             match set.by_uid.get(&known.pod.uid) {
                 Some(&first) => set.repeated.push((index, first)),
                 None => {
@@ -184,8 +182,9 @@ impl PodSet {
         &self.uid_order
     }
 
-    /// Returns the indices of the pods with limits of their local storage, in order.
-    pub(crate) fn limited(&self) -> &[u32] {
+    /// Returns the indices of the pods with limits of their local storage, in order, each with the lowest of its
+    /// limits in bytes.
+    pub(crate) fn limited(&self) -> &[(u32, i128)] {
         &self.limited
     }
 

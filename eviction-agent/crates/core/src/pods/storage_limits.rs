@@ -48,10 +48,16 @@ impl LocalLimits {
         }
     }
 
+    /// Returns the lowest limit in bytes; `None` without limits.
+    pub fn lowest(&self) -> Option<i128> {
+        let volumes = self.empty_dirs.iter().map(|volume| volume.limit);
+        let containers = self.containers.iter().map(|container| container.limit);
+        volumes.chain(containers).chain(self.pod).min()
+    }
+
     /// Returns whether the pod has no limits.
     pub fn is_empty(&self) -> bool {
-        let Self { empty_dirs, pod, containers } = self;
-        empty_dirs.is_empty() && pod.is_none() && containers.is_empty()
+        self.lowest().is_none()
     }
 }
 
