@@ -291,7 +291,10 @@ impl ControlLoop {
             Some(crossed) => Some((Trigger::Charge, Some(crossed.stamp.ktime_ns))),
             None if is_alarm => Some((Trigger::TaskAlarm, None)),
             None if disk_crossed.is_some() => {
-                self.read_storage_at_crossing();
+                if self.read_storage_at_crossing() {
+                    self.state.disk_crossed_ns = disk_crossed;
+                    return None;
+                }
                 Some((Trigger::DiskThreshold, disk_crossed))
             }
             None if needs_sync => Some((Trigger::Charge, None)),
