@@ -45,7 +45,8 @@ pub(super) fn read<T: DeserializeOwned>(mut document: Value, problems: &mut Vec<
         match (document.pointer_mut(&pointer(parents))?, last) {
             (Value::Object(object), Segment::Map { key }) => {
                 let value = object.remove(key)?;
-                if let Some(new) = renamed_key(&name(parents), key).filter(|new| !new.contains('.')) {
+                let new = renamed(RENAMED_KEYS, &name(parents), key);
+                if let Some(new) = new.filter(|new| !new.contains('.')) {
                     object.entry(new).or_insert(value);
                 }
             }
@@ -117,7 +118,7 @@ fn problem(path: String, segments: &[Segment], cause: &str, value: &Value) -> Pr
         (segments.split_last(), found.starts_with("unknown field "))
     {
         let parent = name(parents);
-        return match renamed_key(&parent, key) {
+        return match renamed(RENAMED_KEYS, &parent, key) {
             Some(new) if parent.is_empty() => Problem::new(path, format!("was renamed to `{new}`")),
             Some(new) => Problem::new(path, format!("was renamed to `{parent}.{new}`")),
             None => Problem::new(path, "is not known here").with_help(did_you_mean(key, names)),
@@ -125,7 +126,7 @@ fn problem(path: String, segments: &[Segment], cause: &str, value: &Value) -> Pr
     }
     if found.starts_with("unknown variant ") {
         let text = value.as_str().unwrap_or_default();
-        if let Some(new) = renamed_value(&name(segments), text) {
+        if let Some(new) = renamed(RENAMED_VALUES, &name(segments), text) {
             return Problem::new(path, format!("the value `{text}` was renamed to `{new}`"));
         }
         let one_of = if names.len() > 1 { "one of " } else { "" };
@@ -303,16 +304,7 @@ pub(super) const RENAMED_VALUES: &[(&str, &str, &str)] = &[
     ("policy.applyChanges", "atOnce", "Immediately"),
 ];
 
-/// Returns the new name of a key.
-pub(crate) fn renamed_key(parent: &str, old: &str) -> Option<&'static str> {
-    find(RENAMED_KEYS, parent, old)
-}
-
-/// Returns the replacement of a value.
-pub(crate) fn renamed_value(field: &str, old: &str) -> Option<&'static str> {
-    find(RENAMED_VALUES, field, old)
-}
-
-fn find(table: &[(&str, &str, &'static str)], place: &str, old: &str) -> Option<&'static str> {
+/// Returns the new name of a key, or the replacement of a value.
+fn renamed(table: &[(&str, &str, &'static str)], place: &str, old: &str) -> Option<&'static str> {
     table.iter().find(|row| (row.0, row.1) == (place, old)).map(|row| row.2)
 }

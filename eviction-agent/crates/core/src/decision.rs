@@ -236,11 +236,11 @@ impl Decision {
 
     /// Returns the conditions whose state is unknown, because a signal that raises them is unavailable.
     pub fn unknown_conditions(&self) -> impl Iterator<Item = NodeCondition> {
-        let all = [NodeCondition::DiskPressure, NodeCondition::MemoryPressure, NodeCondition::PidPressure];
         let is_unavailable =
             |condition| self.unavailable.iter().any(|signal| signal.condition() == condition);
         let holds = |condition| self.conditions.iter().any(|raised| raised.condition == condition);
-        all.into_iter().filter(move |condition| is_unavailable(*condition) && !holds(*condition))
+        let is_unknown = move |condition: &NodeCondition| is_unavailable(*condition) && !holds(*condition);
+        NodeCondition::ALL.into_iter().filter(is_unknown)
     }
 
     /// Returns whether the decision asks for node-level reclaim and a second sample.

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use jiff::SignedDuration;
+
 use super::units::GoDuration;
 
 /// A point in time, UTC, to the nanosecond.
@@ -20,6 +22,11 @@ pub fn since(now: Timestamp, then: Timestamp) -> GoDuration {
     let nanos = now.as_nanosecond() - then.as_nanosecond();
     let nearest = if nanos < 0 { i64::MIN } else { i64::MAX };
     GoDuration::from_nanos(i64::try_from(nanos).unwrap_or(nearest))
+}
+
+/// Returns `time + by`. If that is out of range, the time stays as it is.
+pub(crate) fn later(time: Timestamp, by: GoDuration) -> Timestamp {
+    time.checked_add(SignedDuration::from_nanos(by.as_nanos())).unwrap_or(time)
 }
 
 /// Returns a duration in nanoseconds, as in monotonic timestamps. A duration that does not fit 64 bits

@@ -233,7 +233,7 @@ pub struct MarginValue(ThresholdValue);
 impl MarginValue {
     fn parse(text: &str) -> Result<Self, String> {
         if text.ends_with('%') {
-            let share = parse_percentage(text).map_err(|error| error.to_string())?;
+            let share = parse_percentage(text)?;
             return match (0.0..=1.0).contains(&share) {
                 true => Ok(Self(ThresholdValue::Percentage(share))),
                 false => Err(format!("must be 0% to 100%, got {text}")),

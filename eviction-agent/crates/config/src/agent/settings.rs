@@ -74,17 +74,13 @@ impl ActionSettings {
     /// # Errors
     /// If the dry run mode is `Server` and the action sends no requests to the API server.
     pub fn check(self) -> Result<(), Problem> {
-        match self {
-            Self { action: Action::Evict, .. } | Self { dry_run: DryRun::None | DryRun::Client, .. } => {
-                Ok(())
-            }
-            Self { action, dry_run: DryRun::Server } => {
-                let cause = format!(
-                    "`Server` needs the action Evict, which asks the API server; the action is {action:?}"
-                );
-                Err(Problem::new("dryRun", cause))
-            }
+        let Self { action, dry_run } = self;
+        if action == Action::Evict || dry_run != DryRun::Server {
+            return Ok(());
         }
+        let cause =
+            format!("`Server` needs the action Evict, which asks the API server; the action is {action:?}");
+        Err(Problem::new("dryRun", cause))
     }
 
     /// Returns whether nothing on the node or in the cluster is changed.

@@ -196,22 +196,16 @@ fn is_on(gate: &Gate, given: &BTreeMap<String, bool>) -> bool {
     *given.get(gate.name).or(stage_entry).unwrap_or(&gate.on)
 }
 
-/// The gates of a configuration.
-pub(super) struct FeatureGates<'a>(pub(super) &'a BTreeMap<String, bool>);
-
-impl FeatureGates<'_> {
-    /// Whether the gate of this name is on.
-    pub(super) fn is_on(&self, name: &str) -> bool {
-        find(name).is_some_and(|gate| is_on(&gate, self.0))
-    }
+/// Returns whether the gate of this name is on.
+pub(super) fn is_gate_on(name: &str, given: &BTreeMap<String, bool>) -> bool {
+    find(name).is_some_and(|gate| is_on(&gate, given))
 }
 
 /// Returns the gates that change a decision. Others are ignored: the kubelet may have another version.
 pub(super) fn resolve(given: &BTreeMap<String, bool>) -> Gates {
-    let gates = FeatureGates(given);
     Gates {
-        pod_level_resources: gates.is_on("PodLevelResources"),
-        separate_disk_gc: gates.is_on("KubeletSeparateDiskGC"),
+        pod_level_resources: is_gate_on("PodLevelResources", given),
+        separate_disk_gc: is_gate_on("KubeletSeparateDiskGC", given),
     }
 }
 

@@ -79,42 +79,32 @@ fn record_origins(origins: &mut Origins, key: &str, value: &Value, origin: &Orig
     origins.extend(members.chain([key.to_owned()]).map(|path| (path, origin.clone())));
 }
 
-pub(super) struct DropIns {
-    pub(super) files: Vec<PathBuf>,
-    /// Notes on files that are ignored.
-    pub(super) skipped: Vec<Problem>,
-}
-
-/// Lists `*.conf` by name, including subdirectories, but not symbolic links to directories: `WalkDir`.
-pub(super) fn list_drop_ins(dir: &Path) -> Result<DropIns, Problem> {
-    let mut found = DropIns { files: Vec::new(), skipped: Vec::new() };
-    walk(dir, &mut found)?;
-    Ok(found)
-}
-
 /// Returns the drop-in files that are read, for callers that copy them.
 pub fn files_of(dir: &Path) -> std::io::Result<Vec<PathBuf>> {
-    Ok(list_drop_ins(dir).map_err(|problem| std::io::Error::other(problem.to_string()))?.files)
+    list_drop_ins(dir, &mut Vec::new()).map_err(|problem| std::io::Error::other(problem.to_string()))
 }
 
-fn walk(dir: &Path, found: &mut DropIns) -> Result<(), Problem> {
+/// Lists `*.conf` by name, including subdirectories, but not symbolic links to directories: `WalkDir`. Adds
+/// notes on files that are ignored.
+pub(super) fn list_drop_ins(dir: &Path, notes: &mut Vec<Problem>) -> Result<Vec<PathBuf>, Problem> {
     let wrong = |cause: std::io::Error| Problem::new("", cause).in_file(Some(dir));
     let mut entries =
         std::fs::read_dir(dir).and_then(Iterator::collect::<std::io::Result<Vec<_>>>).map_err(wrong)?;
     entries.sort_by_key(std::fs::DirEntry::file_name);
+    let mut files = Vec::new();
     for entry in entries {
         let kind = entry.file_type().map_err(wrong)?;
         let path = entry.path();
         if kind.is_dir() {
-            walk(&path, found)?;
+            files.extend(list_drop_ins(&path, notes)?);
         } else if entry.file_name().as_encoded_bytes().ends_with(b".conf") {
-            found.files.push(path);
+            files.push(path);
         } else {
             let note = Problem::new("", "is passed over: its name does not end in .conf");
-            found.skipped.push(note.in_file(Some(&path)));
+            notes.push(note.in_file(Some(&path)));
         }
     }
-    Ok(())
+    Ok(files)
 }
 
 /// The used fields of a kubelet's effective configuration: its files, command line and defaults together.

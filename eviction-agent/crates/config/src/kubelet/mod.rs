@@ -66,15 +66,14 @@ pub fn load_kubelet(
     let mut notes = Vec::new();
     if let Some(dir) = drop_in_dir {
         layers.omit_empty();
-        match files::list_drop_ins(dir) {
-            Ok(found) => {
-                for file in found.files {
+        match files::list_drop_ins(dir, &mut notes) {
+            Ok(drop_ins) => {
+                for file in drop_ins {
                     match read_document(&file, API_VERSION, KIND) {
                         Ok(object) => layers.apply_patch(object, &Origin::DropIn(file)),
                         Err(wrong) => problems.extend(wrong),
                     }
                 }
-                notes = found.skipped;
             }
             Err(problem) => problems.push(problem),
         }

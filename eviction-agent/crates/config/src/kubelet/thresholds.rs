@@ -89,7 +89,7 @@ fn threshold(signal: Signal, text: &str) -> Result<Option<ThresholdValue>, Strin
         return Ok(None);
     }
     if text.ends_with('%') {
-        let share = parse_percentage(text).map_err(|error| error.to_string())?;
+        let share = parse_percentage(text)?;
         if share < 0.0 {
             return Err(format!("eviction percentage threshold {signal} must be >= 0%: {text}"));
         }
@@ -117,7 +117,7 @@ fn grace_period(_: Signal, text: &str) -> Result<GoDuration, String> {
 /// `parseMinimumReclaims`; a percentage has no upper bound.
 fn minimum_reclaim(signal: Signal, text: &str) -> Result<ThresholdValue, String> {
     if text.ends_with('%') {
-        let share = parse_percentage(text).map_err(|error| error.to_string())?;
+        let share = parse_percentage(text)?;
         if share <= 0.0 {
             return Err(format!("eviction percentage minimum reclaim {signal} must be positive: {text}"));
         }

@@ -8,7 +8,7 @@ use crate::disk_layout::{DiskLayout, Parts};
 use crate::engine::Engine;
 use crate::eviction::EvaluationEnd;
 use crate::in_flight::InFlightEviction;
-use crate::oom::{ContainerEnded, ContainerTerminated, OomKill, OomTracker, OomUpdate};
+use crate::oom::{ContainerTerminated, OomTracker, OomUpdate};
 use crate::policy::Rules;
 use crate::policy::preferences::Prediction;
 use crate::policy::preferences::PredictionMode;
@@ -250,14 +250,6 @@ impl Engine {
     /// container terminated.
     pub fn set_dry_run(&mut self) {
         self.oom.set_dry_run();
-    }
-
-    pub(super) fn oom_kill(&mut self, at: Timestamp, kill: OomKill) -> DecisionKind {
-        DecisionKind::Oom(OomUpdate::Kill(Box::new(self.oom.add_kill(at, kill, &self.pods))))
-    }
-
-    pub(super) fn container_ended(&mut self, at: Timestamp, end: ContainerEnded) -> DecisionKind {
-        DecisionKind::Oom(OomUpdate::End(self.oom.add_end(at, &end, &self.pods)))
     }
 
     /// Returns the terminated containers whose cause can be decided after this input. Evictions of the same

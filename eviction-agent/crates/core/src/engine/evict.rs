@@ -10,7 +10,7 @@ use crate::input::{ApiReachability, Event, Input};
 use crate::pod::PodName;
 use crate::pods::{ContainerLimit, KnownPod, LocalLimits};
 use crate::policy::eviction_settings::WhenApiServerDown;
-use crate::protection::{EvictionMotive, EvictionRequest, Refusal, RefusedPod};
+use crate::protection::{Refusal, RefusedPod};
 use crate::rank::{Measure, rank};
 use crate::signal::Resource;
 use crate::snapshot::{ContainerStatValues, PodStats, Snapshot};
@@ -42,16 +42,16 @@ impl Engine {
                 continue;
             }
             let Some(known) = pods.get(index) else { continue };
-            let StorageCheck { cause, unknown_volumes } =
-                exceeded_limit(&known.limits, stats, evaluation.layout.dedicated_image_fs);
-            evaluation.unknown_volumes += unknown_volumes;
-            let Some(cause) = cause else { continue };
+            let dedicated_image_fs = evaluation.layout.dedicated_image_fs;
+            let unknown = &mut evaluation.unknown_volumes;
+            let Some(cause) = exceeded_limit(&known.limits, stats, dedicated_image_fs, unknown) else {
+                continue;
+            };
             if known.critical {
                 evaluation.critical_pods.push(index);
                 continue;
             }
-            let request = EvictionRequest { at, motive: EvictionMotive::OwnLimits, is_last_resort: false };
-            let refusal = self.guard.refusal(&self.policy.rules, request, known);
+            let refusal = self.guard.refusal(&self.policy.rules, at, None, false, known);
             let ignores_budget = match refusal.map_or_else(|| self.ignores_pdb(at, known, true), Err) {
                 Ok(ignores_budget) => ignores_budget,
                 Err(why) => {
@@ -189,27 +189,18 @@ fn is_hard(evaluation: &Evaluation, threshold_index: u8) -> bool {
     evaluation.threshold(threshold_index).is_some_and(|resolved| resolved.threshold.is_hard())
 }
 
-/// The result of the check of a pod's local storage limits. The pod may be critical.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct StorageCheck {
-    /// The first limit that is exceeded.
-    pub(crate) cause: Option<Cause>,
-    /// The number of limited volumes whose usage is not known. The kubelet crashes on them.
-    pub(crate) unknown_volumes: u32,
-}
-
-/// Checks a pod against its limits: its emptyDir volumes, then all containers together, then each container.
-/// The first exceeded limit becomes the cause of the eviction.
-pub(crate) fn exceeded_limit(
+/// Returns the first limit that a pod exceeds: of its emptyDir volumes, then of all containers together, then
+/// of each container. The pod may be critical. Adds the number of limited volumes whose usage is not known to
+/// `unknown`; the kubelet crashes on them.
+fn exceeded_limit(
     limits: &LocalLimits,
     stats: PodStats<'_>,
     dedicated_image_fs: bool,
-) -> StorageCheck {
-    let mut check = StorageCheck::default();
-    check.cause = exceeded_empty_dir(limits, stats, &mut check.unknown_volumes)
+    unknown: &mut u32,
+) -> Option<Cause> {
+    exceeded_empty_dir(limits, stats, unknown)
         .or_else(|| exceeds_pod_limit(limits, stats))
-        .or_else(|| exceeding_container(limits, stats, dedicated_image_fs));
-    check
+        .or_else(|| exceeding_container(limits, stats, dedicated_image_fs))
 }
 
 /// Returns the highest usage that is compared with any limit; `None` if the usage of a volume is unknown.

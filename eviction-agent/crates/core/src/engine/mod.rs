@@ -24,7 +24,6 @@ use std::mem::take;
 use std::sync::Arc;
 
 use buffers::BufferPool;
-use jiff::SignedDuration;
 use policy_trial::Proposal;
 
 use super::condition::{Conditions, RaisedCondition};
@@ -32,7 +31,7 @@ use super::decision::{Action, Admission, Decision, DecisionKind, Evaluation, Not
 use super::disk_layout::DiskLayout;
 use super::in_flight::{InFlightEviction, InFlightEvictions, TERMINATION_TIMEOUT};
 use super::input::{ApiReachability, Event, Input};
-use super::oom::OomTracker;
+use super::oom::{OomTracker, OomUpdate};
 use super::pods::PodSet;
 use super::policy::Policy;
 use super::protection::EvictionGuard;
@@ -41,7 +40,7 @@ use super::signal::SignalSet;
 use super::signal_filter::SignalFilter;
 use super::snapshot::Snapshot;
 use super::threshold::Thresholds;
-use super::time::Timestamp;
+use super::time::{Timestamp, later};
 use crate::condition::admits;
 use crate::decision::ProposalState;
 use crate::progress::NotEvicted;
@@ -216,9 +215,11 @@ impl Engine {
                 if let Some(uid) = &kill.pod_uid {
                     self.guard.record_oom_kill(&self.policy.rules, kill.at.unwrap_or(at), uid);
                 }
-                self.oom_kill(at, *kill)
+                DecisionKind::Oom(OomUpdate::Kill(Box::new(self.oom.add_kill(at, *kill, &self.pods))))
             }
-            Event::ContainerEnded(end) => self.container_ended(at, *end),
+            Event::ContainerEnded(end) => {
+                DecisionKind::Oom(OomUpdate::End(self.oom.add_end(at, &end, &self.pods)))
+            }
             Event::Propose(policy) => {
                 *proposal = Some(self.propose(at, *policy));
                 DecisionKind::StateUpdated
@@ -274,24 +275,20 @@ impl Engine {
     pub fn is_waiting(&self, now: Timestamp) -> bool {
         let awaits_result =
             || self.api == ApiReachability::Reachable && self.in_flight.some_are_unconfirmed();
-        self.waits_for_victims_until(now).is_some() || (self.is_kubelet_profile() && awaits_result())
+        self.waits_for_victims_until(now).is_some() || (self.policy.rules.are_kubelets() && awaits_result())
     }
 
     /// Returns when the wait for victims ends at the latest. None if the engine does not wait for victims.
     pub fn waits_for_victims_until(&self, now: Timestamp) -> Option<Timestamp> {
-        self.in_flight.waits_until(now).filter(|_| self.is_kubelet_profile())
-    }
-
-    fn is_kubelet_profile(&self) -> bool {
-        self.policy.rules.are_kubelets()
+        self.in_flight.waits_until(now).filter(|_| self.policy.rules.are_kubelets())
     }
 
     /// Pauses evictions. Under the kubelet's rules for at most the time that a victim is waited for, because
     /// nothing else is decided meanwhile.
     fn pause_until(&mut self, at: Timestamp, until: Timestamp) {
-        let longest = SignedDuration::from_nanos(TERMINATION_TIMEOUT.as_nanos());
-        let longest = at.checked_add(longest).unwrap_or(at);
-        self.in_flight.pause_until(if self.is_kubelet_profile() { until.min(longest) } else { until });
+        let is_limited = self.policy.rules.are_kubelets();
+        let until = if is_limited { until.min(later(at, TERMINATION_TIMEOUT)) } else { until };
+        self.in_flight.pause_until(until);
     }
 
     fn has_anything_to_enforce(&self) -> bool {

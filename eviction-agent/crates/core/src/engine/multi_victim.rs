@@ -15,9 +15,8 @@ use crate::eviction::{
 };
 use crate::in_flight::{Eligibility, InFlightEviction};
 use crate::pods::{EvictionOrder, KnownPod};
-use crate::protection::{EvictionMotive, EvictionRequest, Refusal, RefusedPod};
+use crate::protection::{Refusal, RefusedPod};
 use crate::rank::{Candidate, Measure, OverRequestClass};
-use crate::signal::Signal;
 use crate::signal_filter::observe;
 use crate::snapshot::NodeStats;
 use crate::time::Timestamp;
@@ -142,7 +141,7 @@ impl Engine {
         evaluation.end = match remaining {
             ..=0 => EvaluationEnd::ReleaseInProgress,
             _ if self.waits_for_api(hard) => EvaluationEnd::ApiUnreachable,
-            _ if self.in_flight.is_paused() => EvaluationEnd::RateLimited,
+            _ if self.in_flight.paused_until().is_some() => EvaluationEnd::RateLimited,
             _ => {
                 let ranked = take(&mut evaluation.ranked);
                 let may_evict = if hard && runs_out { u32::MAX } else { most };
@@ -298,13 +297,9 @@ impl Selection<'_> {
         self.remaining > 0 && self.may_evict > 0
     }
 
-    fn signal(&self) -> Option<Signal> {
-        self.evaluation.signal_of(self.threshold_index)
-    }
-
     fn release(&self, pod: u32) -> ExpectedRelease {
         let evaluation = &*self.evaluation;
-        let known = self.signal().zip(evaluation.pods.get(pod));
+        let known = evaluation.signal_of(self.threshold_index).zip(evaluation.pods.get(pod));
         known.map_or(ExpectedRelease::UNKNOWN, |(signal, known)| {
             ExpectedRelease::of(signal, evaluation.layout, known, evaluation.snapshot.stats_of(pod))
         })
@@ -339,13 +334,12 @@ impl Selection<'_> {
 
     /// Returns why a pod may not be evicted. The pod is the last resort if no other pod is terminating.
     fn refusal(&self, pod: u32, known: &KnownPod) -> Option<Refusal> {
-        let signal = self.signal()?;
+        let threshold = &self.evaluation.threshold(self.threshold_index)?.threshold;
         let is_last_resort = !self.engine.in_flight.known().any(InFlightEviction::is_terminating);
-        let motive = EvictionMotive::Threshold { signal, hard: self.hard };
-        let request = EvictionRequest { at: self.at, motive, is_last_resort };
-        self.engine.guard.refusal(&self.engine.policy.rules, request, known).or_else(|| {
+        let (guard, rules) = (&self.engine.guard, &self.engine.policy.rules);
+        guard.refusal(rules, self.at, Some(threshold), is_last_resort, known).or_else(|| {
             let stats = self.evaluation.snapshot.stats_of(pod);
-            let measure = Measure::of(signal, self.evaluation.layout);
+            let measure = Measure::of(threshold.signal, self.evaluation.layout);
             (known.rank.enhanced && measure.frees_nothing(known, stats)).then_some(Refusal::FreesNothing)
         })
     }

@@ -126,7 +126,8 @@ impl Engine {
         }
         self.guard.adopt(&policy.rules);
         self.policy = policy;
-        self.pods = self.derive_pods(&self.pods);
+        let pods = self.pods.pods().iter().map(|known| KnownPod::new(known.pod.clone(), &self.policy));
+        self.pods = Arc::new(PodSet::new(pods.map(Arc::new).collect()));
     }
 
     /// Returns whether a trial shows what its policy does at present: every signal that it needs is known or
@@ -136,13 +137,6 @@ impl Engine {
         let Policy { thresholds, rules, .. } = &self.policy;
         evaluation.end != EvaluationEnd::LocalStorage
             && !self.signal_filter.has_undecided_signal(thresholds, rules)
-    }
-
-    /// Returns the pods with the values that the policy in force derives from them.
-    fn derive_pods(&self, pods: &PodSet) -> Arc<PodSet> {
-        let known = (0..).map_while(|index| pods.get(index));
-        let known = known.map(|known| Arc::new(KnownPod::new(known.pod.clone(), &self.policy)));
-        Arc::new(PodSet::new(known.collect()))
     }
 }
 

@@ -2,14 +2,12 @@
 
 use std::sync::Arc;
 
-use jiff::SignedDuration;
-
 use crate::condition::RaisedCondition;
 use crate::in_flight::InFlightEviction;
 use crate::pod::{Pod, PodName};
 use crate::pods::{KnownPod, PodSet};
 use crate::state::{EngineState, MAX_PAUSE, MAX_SAMPLE_GAP, PERSIST_INTERVAL};
-use crate::time::{Timestamp, since};
+use crate::time::{Timestamp, later, since};
 
 use super::Engine;
 
@@ -50,18 +48,16 @@ impl Engine {
                 self.thresholds.restore(met);
             }
         }
-        let persist_interval = SignedDuration::from_nanos(PERSIST_INTERVAL.as_nanos());
         let raised = conditions.into_iter().map(|RaisedCondition { condition, at: raised }| {
             // Later samples, which were not persisted, may have raised the condition again.
             let is_latest = last_sync == Some(raised);
-            let latest = raised.checked_add(persist_interval).unwrap_or(raised).min(at);
+            let latest = later(raised, PERSIST_INTERVAL).min(at);
             RaisedCondition { condition, at: if is_latest { latest.max(raised) } else { raised } }
         });
         self.conditions.restore(at, raised, self.policy.pressure_transition_period);
         self.in_flight.restore(in_flight);
         if let Some(until) = paused_until {
-            let longest = SignedDuration::from_nanos(MAX_PAUSE.as_nanos());
-            self.pause_until(at, until.min(at.checked_add(longest).unwrap_or(at)));
+            self.pause_until(at, until.min(later(at, MAX_PAUSE)));
         }
         self.guard.restore(&self.policy.rules, counted, oom_killed);
         self.pdb_refusals.restore(pdb_refused);

@@ -60,9 +60,9 @@ pub(super) fn write(record: &DecisionRecord, evaluation: &EvaluationRecord, page
     page.lines("reclaim", reclaim(evaluation));
     page.lines("conditions", record.conditions.iter().map(|one| signals::condition(one, record.at)));
     page.lines("deficit", evaluation.deficit.iter().map(signals::deficit));
-    page.lines("in flight", in_flight_lines(evaluation));
+    page.lines("in flight", evaluation.in_flight.iter().map(in_flight_line));
     page.lines("sized", sizing_lines(evaluation));
-    page.lines("skipped", skipped_lines(evaluation));
+    page.lines("skipped", evaluation.sizing.iter().flat_map(skipped_of).map(|(_, why)| why));
     above_limits(evaluation, page);
     if let Some(resource) = evaluation.starved {
         ranking(evaluation, resource, page);
@@ -208,11 +208,6 @@ fn ranking(evaluation: &EvaluationRecord, resource: Resource, page: &mut TextPag
     page.lines("nearest", nearest.map(|nearest| candidates::nearest_change(resource, nearest)));
 }
 
-/// Returns a line for each in-flight eviction.
-pub(super) fn in_flight_lines(evaluation: &EvaluationRecord) -> impl Iterator<Item = String> {
-    evaluation.in_flight.iter().map(in_flight_line)
-}
-
 pub(super) fn in_flight_line(InFlightRecord { pod: name, signal, state, .. }: &InFlightRecord) -> String {
     let name = pod(name);
     match state {
@@ -255,11 +250,6 @@ pub(super) fn sizing_lines(evaluation: &EvaluationRecord) -> impl Iterator<Item 
             (with_signal_unit(*lacking), with_signal_unit(*in_flight), with_signal_unit(*chosen));
         format!("{signal} lacks {lacking}: {in_flight} on the way, {chosen} chosen{detail}{rest}")
     })
-}
-
-/// Returns why pods were skipped that rank before evicted ones.
-pub(super) fn skipped_lines(evaluation: &EvaluationRecord) -> impl Iterator<Item = String> {
-    evaluation.sizing.iter().flat_map(skipped_of).map(|(_, why)| why)
 }
 
 /// Returns the skipped pods of one threshold, each with the reason.

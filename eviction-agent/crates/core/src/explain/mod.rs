@@ -156,7 +156,7 @@ impl Explainer {
                 format!("; the transition period keeps {}", names.join(" and "))
             }
         };
-        let evaluations = text::evaluations(evaluations);
+        let evaluations = text::count(evaluations, "evaluation");
         let text = self.style.paint(Tone::Good, &format!("CALM for {evaluations}{until}{held}"));
         let mut page = TextPage { style: self.style, out };
         *page.out += &format!("{from}  {text}\n");

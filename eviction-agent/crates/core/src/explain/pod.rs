@@ -3,7 +3,7 @@
 use super::evaluation::TextPage;
 use super::{candidates, oom};
 use crate::explain::evaluation;
-use crate::explain::text::{Tone, evaluations, pod, printable};
+use crate::explain::text::{Tone, count, pod, printable};
 use crate::oom::OomUpdate;
 use crate::pod::PodName;
 use crate::record::{CandidateOutcome, CandidateRecord, DecisionRecord, EvaluationRecord, RecordSubject};
@@ -52,7 +52,7 @@ impl PodHistory {
     /// Writes the summary of all records.
     pub(super) fn finish(self, page: &mut TextPage<'_>) {
         let name = page.style.paint(Tone::Strong, &pod(&self.pod));
-        let count = evaluations(self.evaluation_count);
+        let evaluations = count(self.evaluation_count, "evaluation");
         let times: Vec<String> = self.evicted.iter().map(ToString::to_string).collect();
         let selections = match &*times {
             [] => "it was never chosen".to_owned(),
@@ -64,7 +64,7 @@ impl PodHistory {
             1 => "; the kernel killed a process of it".to_owned(),
             more => format!("; the kernel killed {more} processes of it"),
         };
-        *page.out += &format!("{name}: {count}, ranked in {}; {selections}{kills}\n", self.ranked);
+        *page.out += &format!("{name}: {evaluations}, ranked in {}; {selections}{kills}\n", self.ranked);
     }
 
     fn evaluation(

@@ -17,8 +17,9 @@ pub(super) fn met(evaluation: &EvaluationRecord, at: Timestamp) -> Vec<String> {
     let mut met: Vec<_> =
         evaluation.thresholds.iter().filter_map(|threshold| Some((threshold, threshold.met?))).collect();
     met.sort_by_key(|(_, met)| !met.driving);
-    let signal = |of: Signal| evaluation.signals.iter().find(|seen| seen.signal == of);
-    met.into_iter().map(|(threshold, met)| line(threshold, met, signal(threshold.signal), at)).collect()
+    met.into_iter()
+        .map(|(threshold, met)| line(threshold, met, evaluation.signal(threshold.signal), at))
+        .collect()
 }
 
 /// Returns the signals that have thresholds but are unknown. Their thresholds cannot be met.

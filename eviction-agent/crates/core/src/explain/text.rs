@@ -72,11 +72,6 @@ pub(super) fn printable(text: &str) -> String {
     text.chars().map(shown).collect()
 }
 
-/// Formats a number of evaluations: `2 evaluations`, `1 evaluation`.
-pub(super) fn evaluations(number: usize) -> String {
-    format!("{number} {}", if number == 1 { "evaluation" } else { "evaluations" })
-}
-
 /// Formats a number of things: `2 pods`, `1 pod`.
 pub(super) fn count(number: usize, one: &str) -> String {
     format!("{number} {one}{}", if number == 1 { "" } else { "s" })

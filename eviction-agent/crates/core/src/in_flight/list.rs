@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use jiff::SignedDuration;
-
 use super::{
     ApiPhase, Ended, ExecutorUpdate, FAILURE_REMEMBERED, Failure, InFlightEviction, Label, RETRY_AFTER,
     TERMINATION_TIMEOUT,
@@ -12,7 +10,7 @@ use crate::eviction::{ExpectedRelease, is_negligible};
 use crate::pods::{KnownPod, PodSet};
 use crate::progress::{EvictionResult, NotEvicted};
 use crate::signal::Signal;
-use crate::time::{Timestamp, since};
+use crate::time::{Timestamp, later, since};
 use crate::units::GoDuration;
 
 /// The in-flight evictions, in the order of their decisions. A pod has at most one, unless executors still
@@ -115,12 +113,8 @@ impl InFlightEvictions {
         }
         // Under the kubelet's rules, the wait for a victim ends with its API request, unless its processes
         // are being killed.
-        let is_over = match update {
-            ExecutorUpdate::ApiEnded => !is_sized && !it.killing,
-            ExecutorUpdate::PodGone => !is_sized && !it.killing,
-            _ => false,
-        };
-        if is_over {
+        let has_ended = matches!(update, ExecutorUpdate::ApiEnded | ExecutorUpdate::PodGone);
+        if has_ended && !is_sized && !it.killing {
             self.list.remove(index);
         }
     }
@@ -267,11 +261,6 @@ impl InFlightEvictions {
         self.paused_until.filter(|until| self.last.is_some_and(|last| *until > last))
     }
 
-    /// Returns whether evictions are paused.
-    pub(crate) fn is_paused(&self) -> bool {
-        self.paused_until().is_some()
-    }
-
     /// Adds the eviction of a pod, unless it may not be selected. Returns whether the eviction was added.
     pub(crate) fn begin(
         &mut self,
@@ -354,8 +343,4 @@ impl InFlightEvictions {
             }
         }
     }
-}
-
-fn later(time: Timestamp, by: GoDuration) -> Timestamp {
-    time.checked_add(SignedDuration::from_nanos(by.as_nanos())).unwrap_or(time)
 }

@@ -56,11 +56,6 @@ pub const FAILURE_REMEMBERED: GoDuration = GoDuration::from_secs(300);
 /// The name of an eviction's cause: a signal or a local storage limit.
 pub type Label = &'static str;
 
-/// Returns the label with this name, if there is one.
-fn label_of(name: &str) -> Option<Label> {
-    LABELS.into_iter().chain(Signal::ALL.map(Signal::name)).find(|known| *known == name)
-}
-
 /// The eviction of a pod, from the decision on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -275,7 +270,9 @@ impl InFlightEviction {
 /// Deserializes a label, which must be a known one.
 fn deserialize_label<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Label, D::Error> {
     let text = Box::<str>::deserialize(deserializer)?;
-    label_of(&text).ok_or_else(|| D::Error::custom(format_args!("nobody goes for {text:?}")))
+    let mut labels = LABELS.into_iter().chain(Signal::ALL.map(Signal::name));
+    let known = labels.find(|label| **label == *text);
+    known.ok_or_else(|| D::Error::custom(format_args!("nobody goes for {text:?}")))
 }
 
 /// Serializes the expected releases by signal, without unknown ones.

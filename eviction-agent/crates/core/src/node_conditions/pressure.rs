@@ -18,8 +18,7 @@ use crate::time::{Timestamp, since};
 use crate::units::GoDuration;
 
 /// All conditions. The index of a condition is its value as `usize`.
-pub const CONDITIONS: [NodeCondition; NodeCondition::COUNT] =
-    [NodeCondition::DiskPressure, NodeCondition::MemoryPressure, NodeCondition::PidPressure];
+pub const CONDITIONS: [NodeCondition; NodeCondition::COUNT] = NodeCondition::ALL;
 
 /// The state of one condition that is published.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

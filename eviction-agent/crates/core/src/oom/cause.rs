@@ -101,12 +101,6 @@ pub struct AttributedCause {
     pub limit_scope: Option<LimitScope>,
 }
 
-impl AttributedCause {
-    fn other(explanation: Explanation) -> Self {
-        Self { cause: TerminationCause::Other, explanation, at: None, limit_scope: None }
-    }
-}
-
 /// Returns the causes of a termination in order of time, never an empty list. Kills among them become
 /// *consumed*: they explain no later termination.
 pub(super) fn attribute(
@@ -124,7 +118,8 @@ pub(super) fn attribute(
     // A cause without a time, the kubelet's record, goes last.
     causes.sort_by_key(|cause| (cause.at.is_none(), cause.at));
     if causes.is_empty() {
-        causes.push(AttributedCause::other(other(end, kills)));
+        let (cause, explanation) = (TerminationCause::Other, other(end, kills));
+        causes.push(AttributedCause { cause, explanation, at: None, limit_scope: None });
     }
     // Kills in the terminated container are no cause of later terminations.
     for kill in kills.iter_mut().filter(|kill| end.contains_victim_of(kill) && kill.at <= end.latest) {

@@ -5,8 +5,7 @@ use std::collections::VecDeque;
 
 use serde::Serialize;
 
-use super::kill::OomKill;
-use super::kill::clip;
+use super::kill::{OomKill, clip, is_zero};
 use crate::pod::PodRef;
 use crate::time::Timestamp;
 
@@ -46,11 +45,6 @@ pub struct Victim {
     /// The pod of the process, if the engine knows it.
     #[serde(flatten)]
     pub pod: Option<PodRef>,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde calls")]
-fn is_zero(count: &u64) -> bool {
-    *count == 0
 }
 
 /// The most recent group kills.

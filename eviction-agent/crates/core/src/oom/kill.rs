@@ -121,9 +121,9 @@ pub struct OomKill {
     pub repeated: bool,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde calls")]
-fn is_zero(pid: &u32) -> bool {
-    *pid == 0
+/// Returns whether a number is zero, so that it is omitted.
+pub(super) fn is_zero<N: Default + PartialEq>(number: &N) -> bool {
+    *number == N::default()
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde calls")]

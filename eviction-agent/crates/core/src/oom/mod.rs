@@ -23,6 +23,6 @@ pub use cause::{AttributedCause, Explanation, TerminationCause};
 pub use group::{GroupKill, LISTED, Victim};
 pub use kill::{LimitScope, OomKill, OomVictimRole};
 pub use pod::KillEntry;
-pub use status_mismatch::{ContainerStatusMismatch, ExplainedMismatch, MismatchKind};
+pub use status_mismatch::{ContainerStatusMismatch, MismatchKind};
 pub use termination::{ContainerEnded, ContainerRef, ContainerTerminated, EndSeen, Evictor, Evidence};
 pub use tracker::{AnomalyCounts, EndHandling, EndUpdate, OomTracker, OomUpdate};

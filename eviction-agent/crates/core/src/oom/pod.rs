@@ -16,6 +16,7 @@ use super::pending::{PendingEnd, is_same};
 use super::status_mismatch::{ContainerStatusMismatch, FoundCause};
 use super::termination::{ContainerEnded, EndSeen};
 use super::termination::{ContainerRef, ContainerTerminated, Evidence};
+use super::tracker::EndHandling;
 
 /// The number of kills that are kept for the cause of the next termination. One more drops the oldest kill of
 /// a child. The kill of a main process is only dropped if there is no kill of a child.
@@ -122,15 +123,6 @@ struct ClosedEnd {
     awaits_status: Option<FoundCause>,
 }
 
-/// The result of adding a record of a termination.
-pub(super) enum EndRecord {
-    /// The record belongs to a termination whose cause is not decided yet.
-    Noted,
-    /// The cause was decided before. If the record is the container's status, the value is how it differs
-    /// from the cause.
-    Late(Option<Box<ContainerStatusMismatch>>),
-}
-
 impl ClosedEnd {
     /// Returns whether the victim was in the terminated container.
     fn contained_victim_of(&self, kill: &KillEntry) -> bool {
@@ -164,29 +156,36 @@ impl PodOomHistory {
         late
     }
 
-    /// Adds a record of a termination.
-    pub(super) fn add_end(&mut self, end: &ContainerEnded, at: Timestamp, now: Timestamp) -> EndRecord {
+    /// Adds a record of a termination. If the cause was decided before and the record is the container's
+    /// status, also returns how it differs from the cause.
+    pub(super) fn add_end(
+        &mut self,
+        end: &ContainerEnded,
+        at: Timestamp,
+        now: Timestamp,
+    ) -> (EndHandling, Option<Box<ContainerStatusMismatch>>) {
         if let Some(open) = self.open.iter_mut().find(|open| open.is_same(end, at)) {
             open.add_record(end, at);
-            return EndRecord::Noted;
+            return (EndHandling::Noted, None);
         }
         let is_same = |closed: &&mut ClosedEnd| {
             is_same(&closed.container, closed.instance.as_deref(), closed.at, end, at)
         };
         let Some(closed) = self.closed.iter_mut().find(is_same) else {
             self.open.push(PendingEnd::new(end, at, now));
-            return EndRecord::Noted;
+            return (EndHandling::Noted, None);
         };
         if end.seen != EndSeen::Status {
-            return EndRecord::Late(None);
+            return (EndHandling::Late, None);
         }
         let found = closed.awaits_status.take();
         let (name, id) = (closed.container.clone(), closed.instance.clone());
-        EndRecord::Late(found.and_then(|found| {
+        let mismatch = found.and_then(|found| {
             let mismatch = found.compare(&end.reason, end.exit_code, end.signal)?;
             let container = self.container_ref(&end.pod, name, id);
             Some(Box::new(ContainerStatusMismatch { container, cause: found.cause, mismatch }))
-        }))
+        });
+        (EndHandling::Late, mismatch)
     }
 
     fn container_ref(&self, uid: &str, name: Box<str>, id: Option<Box<str>>) -> ContainerRef {

@@ -8,7 +8,7 @@ mod tests;
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use super::cause::{AttributedCause, Explanation, OOM_KILLED, TerminationCause};
 use super::pending::{EXIT_BY_KILL, SIGKILL};
@@ -34,13 +34,6 @@ crate::named_enum! {
     }
 }
 
-/// The two fields of a mismatch in event lines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct ExplainedMismatch {
-    mismatch: MismatchKind,
-    mismatch_explanation: &'static str,
-}
-
 impl MismatchKind {
     /// Returns the mismatch as a sentence.
     pub fn text(self) -> &'static str {
@@ -59,11 +52,6 @@ impl MismatchKind {
             }
         }
     }
-
-    /// Returns the mismatch with its sentence.
-    pub fn explained(self) -> ExplainedMismatch {
-        ExplainedMismatch { mismatch: self, mismatch_explanation: self.text() }
-    }
 }
 
 /// A status that arrived late and differs from the cause. The JSON form is that of the event line
@@ -80,9 +68,19 @@ pub struct ContainerStatusMismatch {
     pub mismatch: MismatchKind,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde calls")]
-fn write_explained<S: serde::Serializer>(mismatch: &MismatchKind, serializer: S) -> Result<S::Ok, S::Error> {
-    mismatch.explained().serialize(serializer)
+/// Writes a mismatch, if there is one, with its sentence.
+pub(super) fn write_explained<M: Copy + Into<Option<MismatchKind>>, S: Serializer>(
+    mismatch: &M,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct Fields {
+        mismatch: MismatchKind,
+        mismatch_explanation: &'static str,
+    }
+    let mismatch: Option<MismatchKind> = (*mismatch).into();
+    let fields = mismatch.map(|mismatch| Fields { mismatch, mismatch_explanation: mismatch.text() });
+    fields.serialize(serializer)
 }
 
 impl fmt::Display for ContainerStatusMismatch {

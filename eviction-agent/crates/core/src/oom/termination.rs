@@ -8,7 +8,7 @@ use super::cause::{AttributedCause, TerminationCause};
 use super::group::LISTED;
 use super::kill::LimitScope;
 use super::pod::KillEntry;
-use super::status_mismatch::MismatchKind;
+use super::status_mismatch::{MismatchKind, write_explained};
 use crate::pod::PodRef;
 use crate::time::Timestamp;
 
@@ -60,7 +60,7 @@ pub struct ContainerTerminated {
     #[serde(skip_serializing_if = "str::is_empty")]
     pub reason: Box<str>,
     /// How the container's status differs from the cause, if the status is known and differs.
-    #[serde(flatten, serialize_with = "write_mismatch")]
+    #[serde(flatten, serialize_with = "write_explained")]
     pub mismatch: Option<MismatchKind>,
     /// The evidence of the termination, in order of time.
     #[serde(flatten, serialize_with = "write_evidence")]
@@ -142,11 +142,6 @@ fn write_causes<S: Serializer>(causes: &[AttributedCause], serializer: S) -> Res
         limit_scope: causes.iter().find_map(|cause| cause.limit_scope),
     }
     .serialize(serializer)
-}
-
-#[expect(clippy::ref_option, reason = "the form that serde calls")]
-fn write_mismatch<S: Serializer>(mismatch: &Option<MismatchKind>, serializer: S) -> Result<S::Ok, S::Error> {
-    mismatch.map(MismatchKind::explained).serialize(serializer)
 }
 
 fn write_evidence<S: Serializer>(evidence: &[Evidence], serializer: S) -> Result<S::Ok, S::Error> {

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::group::GroupKills;
 use super::kill::OomKill;
 use super::kill::clipped;
-use super::pod::{EndRecord, KillEntry, PodOomHistory, StartedEviction};
+use super::pod::{KillEntry, PodOomHistory, StartedEviction};
 use super::status_mismatch::ContainerStatusMismatch;
 use super::termination::ContainerTerminated;
 use super::termination::{ContainerEnded, EndSeen};
@@ -161,21 +161,14 @@ impl OomTracker {
     pub(crate) fn add_end(&mut self, now: Timestamp, end: &ContainerEnded, active: &PodSet) -> EndUpdate {
         self.add_decided_evictions(active);
         let ContainerEnded { pod: uid, container, seen, .. } = end.clone();
-        let mut mismatch = None;
-        let handling = if uid.is_empty() || (container.is_empty() && end.instance.is_none()) {
+        let (handling, mismatch) = if uid.is_empty() || (container.is_empty() && end.instance.is_none()) {
             self.anomalies.nameless_ends += 1;
-            EndHandling::Nameless
+            (EndHandling::Nameless, None)
         } else {
             let at = self.record_time(end.at, now);
-            match self.pod_mut(&uid, now, active).add_end(end, at, now) {
-                EndRecord::Noted => EndHandling::Noted,
-                EndRecord::Late(late_mismatch) => {
-                    self.anomalies.late_ends += 1;
-                    mismatch = late_mismatch;
-                    EndHandling::Late
-                }
-            }
+            self.pod_mut(&uid, now, active).add_end(end, at, now)
         };
+        self.anomalies.late_ends += u64::from(handling == EndHandling::Late);
         EndUpdate { uid, container, seen, handling, mismatch }
     }
 

@@ -9,9 +9,7 @@ mod tests;
 use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
 
-#[cfg(test)]
 pub(crate) use protection::PodAnnotations;
-pub(crate) use protection::opts_out;
 pub use protection::{
     AnnotationError, DESCHEDULER_EVICT, DESCHEDULER_PREFER_NO_EVICTION, EVICT, EvictionOrder,
     IgnoredAnnotation, PRIORITY_HINT, PodEventTime, PodProtection, RateLimitKey, from_api, is_critical,

@@ -188,7 +188,8 @@ impl PodAnnotations {
             ..Self::default()
         };
         if let Some(value) = annotations.get(DESCHEDULER_EVICT) {
-            if equals_ignoring_case(value, "false") {
+            // `False` and `FALSE` are what YAML's booleans look like when they are quoted.
+            if value.eq_ignore_ascii_case("false") {
                 parsed.ignore(DESCHEDULER_EVICT, value, AnnotationError::SaysFalse);
             } else {
                 parsed.allows_eviction = true;
@@ -196,10 +197,10 @@ impl PodAnnotations {
         }
         if let Some(value) = annotations.get(EVICT) {
             match () {
-                () if equals_ignoring_case(value, "false") => {
+                () if value.eq_ignore_ascii_case("false") => {
                     (parsed.opts_out, parsed.allows_eviction) = (true, false)
                 }
-                () if equals_ignoring_case(value, "true") => parsed.allows_eviction = true,
+                () if value.eq_ignore_ascii_case("true") => parsed.allows_eviction = true,
                 () => parsed.ignore(EVICT, value, AnnotationError::NotTrueOrFalse),
             }
         }
@@ -216,16 +217,6 @@ impl PodAnnotations {
         let value: String = value.chars().take(MAX_STORED_CHARS).collect();
         self.ignored.push(IgnoredAnnotation { annotation, value: value.into(), mistake });
     }
-}
-
-/// Returns whether a pod asks not to be evicted.
-pub(crate) fn opts_out(annotations: &SortedMap<Box<str>>) -> bool {
-    PodAnnotations::of(annotations).opts_out
-}
-
-/// Compares without regard to case: `False` and `FALSE` are what YAML's booleans look like when they are quoted.
-fn equals_ignoring_case(value: &str, word: &str) -> bool {
-    value.eq_ignore_ascii_case(word)
 }
 
 /// `scheduling.SystemCriticalPriority`.

@@ -71,10 +71,6 @@ impl CountedEvictions {
         self.0.retain(|entry| &*entry.key.uid != uid);
     }
 
-    pub(super) fn clear(&mut self) {
-        self.0.clear();
-    }
-
     /// Returns the latest [`MAX_COUNTED`] evictions.
     pub(super) fn counted(&self) -> Vec<CountedEviction> {
         self.0.iter().skip(self.0.len().saturating_sub(MAX_COUNTED)).cloned().collect()
@@ -125,10 +121,6 @@ impl OomKilledPods {
         }
         let last = self.0.entry(uid.into()).or_insert(at);
         *last = at.max(*last);
-    }
-
-    pub(super) fn clear(&mut self) {
-        self.0.clear();
     }
 
     pub(super) fn all(&self) -> Vec<PodEventTime> {

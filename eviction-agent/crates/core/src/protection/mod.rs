@@ -21,38 +21,12 @@ use limits::{CountedEvictions, OomKilledPods};
 use serde::Serialize;
 
 use crate::pods::{EvictionOrder, KnownPod, PodEventTime};
-use crate::policy::Rules;
 use crate::policy::preferences::RateLimitScope;
+use crate::policy::{Rules, Threshold};
 use crate::progress::EvictionResult;
-use crate::signal::{Resource, Signal};
+use crate::signal::Resource;
 use crate::time::Timestamp;
 use crate::units::GoDuration;
-
-/// The motive of an eviction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EvictionMotive {
-    /// A threshold of the node.
-    Threshold {
-        /// The signal of the threshold.
-        signal: Signal,
-        /// Whether the threshold is hard.
-        hard: bool,
-    },
-    /// The pod exceeds its own limits of local storage.
-    OwnLimits,
-}
-
-/// The question whether a pod may be evicted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EvictionRequest {
-    /// The time of the input.
-    pub at: Timestamp,
-    /// The motive of the eviction.
-    pub motive: EvictionMotive,
-    /// Whether no other pod is evicted for this motive: all pods that were considered before were refused,
-    /// and no pod is terminating.
-    pub is_last_resort: bool,
-}
 
 /// Stores evictions and OOM kills, and refuses evictions because of them or because of the pod's protection.
 /// Under the kubelet's rules it refuses and stores nothing.
@@ -66,19 +40,28 @@ impl EvictionGuard {
     /// Drops the state that other rules do not use.
     pub fn adopt(&mut self, rules: &Rules) {
         if rules.rate_limits().is_empty() {
-            self.evictions.clear();
+            self.evictions = CountedEvictions::default();
         }
         if rules.are_kubelets() {
-            self.oom_killed.clear();
+            self.oom_killed = OomKilledPods::default();
         }
     }
 
-    /// Returns why a pod may not be evicted. None if it may. The engine does not call it for critical pods.
-    pub fn refusal(&self, rules: &Rules, request: EvictionRequest, known: &KnownPod) -> Option<Refusal> {
+    /// Returns why a pod may not be evicted for a threshold of the node, or, without one, for its own limits
+    /// of local storage. None if it may. The pod is the last resort if all pods that were considered before
+    /// were refused and no pod is terminating. The engine does not call it for critical pods.
+    pub fn refusal(
+        &self,
+        rules: &Rules,
+        at: Timestamp,
+        threshold: Option<&Threshold>,
+        is_last_resort: bool,
+        known: &KnownPod,
+    ) -> Option<Refusal> {
         let preferences = rules.preferences.as_ref()?;
-        let EvictionRequest { at, motive, is_last_resort } = request;
         let protection = &known.protection;
-        let overrides = preferences.hard.override_opt_out && is_last_resort && is_hard_memory(motive);
+        let may_override = preferences.hard.override_opt_out && is_last_resort;
+        let overrides = may_override && threshold.is_some_and(is_hard_memory);
         match protection.order {
             EvictionOrder::Never => {
                 return Some(Refusal::ProtectedByRule { rule: protection.rule.unwrap_or(0) });
@@ -86,7 +69,7 @@ impl EvictionGuard {
             EvictionOrder::OptedOut if !overrides => return Some(Refusal::OptedOut),
             EvictionOrder::First | EvictionOrder::Normal | EvictionOrder::Last | EvictionOrder::OptedOut => {}
         }
-        let soft = matches!(motive, EvictionMotive::Threshold { hard: false, .. });
+        let soft = threshold.is_some_and(|threshold| !threshold.is_hard());
         if soft && protection.without_controller && !preferences.soft.evict_pods_without_controller {
             return Some(Refusal::WithoutController);
         }
@@ -135,10 +118,10 @@ impl EvictionGuard {
     }
 }
 
-/// Returns whether the motive is a hard memory threshold. The threshold of allocatable memory counts, because
+/// Returns whether a threshold is a hard one of memory. The threshold of allocatable memory counts, because
 /// it is a copy of that of memory.
-fn is_hard_memory(motive: EvictionMotive) -> bool {
-    matches!(motive, EvictionMotive::Threshold { signal, hard: true } if signal.resource() == Resource::Memory)
+fn is_hard_memory(threshold: &Threshold) -> bool {
+    threshold.is_hard() && threshold.signal.resource() == Resource::Memory
 }
 
 /// Returns how far two times are apart, whichever is later.

@@ -258,8 +258,7 @@ let policy = Policy { rules: rules.clone(), ..policy(Vec::new()) };
 let mut guard = EvictionGuard::default();
 for (at, pod) in times.into_iter().zip(pods.iter().cycle()) {
 let known = KnownPod::new(pod.clone(), &policy);
-let motive = EvictionMotive::Threshold { signal: MemoryAvailable, hard: true };
-if guard.refusal(&rules, EvictionRequest { at, motive, is_last_resort: true }, &known).is_none() {
+if guard.refusal(&rules, at, Some(&hard(MemoryAvailable, "100")), true, &known).is_none() {
 guard.record_eviction(&rules, at, &known);
 }
 guard.record_oom_kill(&rules, at, &pod.uid);

@@ -24,7 +24,8 @@ use crate::signal::Signal::{
 };
 use crate::snapshot::{ContainerStatValues, PodStatValues, Snapshot, SnapshotBuilder, VolumeStatValues};
 
-use super::{Candidate, Measure, exact_excess};
+use super::tests::measures;
+use super::{Candidate, exact_excess};
 
 fn enhanced(signal: Signal) -> Policy {
     let rules = Rules::enhanced(&Preferences { rate_limits: Vec::new(), ..Preferences::default() });
@@ -234,12 +235,6 @@ fn pod_level_request_replaces_container_requests_per_resource() {
     assert_eq!(level(&[("cpu", "1")]), "101Mi");
     assert_eq!(level(&[("cpu", "1"), ("memory", "1Gi")]), "1025Mi");
     assert_eq!(level(&[]), "101Mi");
-}
-
-fn measures() -> impl Strategy<Value = Measure> {
-    let layout = any::<[bool; 2]>()
-        .prop_map(|[dedicated_image_fs, split_image_fs]| DiskLayout { dedicated_image_fs, split_image_fs });
-    (prop::sample::select(&Signal::ALL[..]), layout).prop_map(|(signal, layout)| Measure::of(signal, layout))
 }
 
 /// Returns any pod, with or without an owner and with any hint.

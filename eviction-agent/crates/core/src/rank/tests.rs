@@ -2,7 +2,7 @@ use std::cmp::Ordering;
 
 use proptest::prelude::*;
 
-use super::{Candidate, Measure, OverRequestClass, exact_excess, rank};
+use super::{Candidate, Measure, exact_excess, rank};
 use crate::disk_layout::DiskLayout;
 use crate::fixture::arbitrary::{pods as any_pods, snapshot as any_snapshot};
 use crate::fixture::{memory_of, pod, set, snapshot};
@@ -58,7 +58,7 @@ fn candidate_takes_at_most_48_bytes() {
     assert!(size_of::<Candidate>() <= 48);
 }
 
-fn measures() -> impl Strategy<Value = Measure> {
+pub(super) fn measures() -> impl Strategy<Value = Measure> {
     let layout = any::<[bool; 2]>()
         .prop_map(|[dedicated_image_fs, split_image_fs]| DiskLayout { dedicated_image_fs, split_image_fs });
     (prop::sample::select(&Signal::ALL[..]), layout).prop_map(|(signal, layout)| Measure::of(signal, layout))
@@ -97,12 +97,4 @@ proptest! {
             order(Measure::Memory, reversed, &usage)
         );
     }
-}
-
-#[test]
-fn class_without_statistics_comes_first() {
-    assert!(
-        OverRequestClass::NoStats < OverRequestClass::Exceeds
-            && OverRequestClass::Exceeds < OverRequestClass::Within
-    );
 }

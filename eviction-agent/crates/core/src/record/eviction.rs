@@ -29,11 +29,11 @@ pub struct EvictionRecord {
     /// The grace period in seconds.
     pub grace_period_seconds: i64,
     /// Whether the pod was already terminating for a soft threshold, and its grace period is shortened.
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     #[serde(rename = "takes_over")]
     pub shortens_grace: bool,
     /// Whether the pod's PodDisruptionBudget has refused the eviction and is not asked again.
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub ignores_budget: bool,
     /// The message of the event, and of the status and the condition of the pod.
     pub message: String,
@@ -57,12 +57,6 @@ impl EvictionRecord {
             annotations,
         })
     }
-}
-
-/// Returns whether to omit a flag, which only matters if it is true.
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands over a reference")]
-fn is_false(flag: &bool) -> bool {
-    !flag
 }
 
 /// An in-flight eviction that the evaluation took into account.

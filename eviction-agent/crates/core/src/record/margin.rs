@@ -74,7 +74,7 @@ impl RankedPods<'_> {
         let usage = measure.known_usage(known, self.snapshot.stats_of(candidate.pod));
         let against = if is_evicted { first } else { last };
         let values = RankedValues { measure, candidate, facts, usage };
-        let Changes { usage, request, priority } = values.changes_to_pass(self.ranked.get(against)?);
+        let [usage, request, priority] = values.changes_to_pass(self.ranked.get(against)?);
         Some(MarginRecord { against, usage, request, priority, sized: self.is_sized })
     }
 }
@@ -95,55 +95,42 @@ struct RankedValues {
     usage: Option<i128>,
 }
 
-/// The smallest change of one value, with all others unchanged, by which a pod changes sides with a rival. In
-/// whole units; `None` if no change of that value is enough.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Changes {
-    /// The change of the usage.
-    usage: Option<i64>,
-    /// The change of the request.
-    request: Option<i64>,
-    /// The change of the priority.
-    priority: Option<i64>,
-}
-
 impl RankedValues {
-    /// Returns what moves the pod to the other side of its rival: behind it if it ranks before it, and before
-    /// it otherwise. More usage, a lower request and a lower priority never move a pod back, so the smallest
-    /// change is found by bisection, with the same keys as in the ranking.
+    /// Returns the smallest changes of the usage, of the request and of the priority that each move the pod
+    /// to the other side of its rival: behind it if it ranks before it, and before it otherwise. In whole
+    /// units; None if no change of that value is enough. More usage, a lower request and a lower priority
+    /// never move a pod back, so the smallest change is found by bisection, with the same keys as in the
+    /// ranking.
     ///
     /// There is no change if the excesses of both are out of the range of [`Nanos`].
-    fn changes_to_pass(&self, rival: &Candidate) -> Changes {
+    fn changes_to_pass(&self, rival: &Candidate) -> [Option<i64>; 3] {
         let is_beyond =
             |candidate: &Candidate| self.measure != Measure::Processes && candidate.excess.is_saturated();
         if is_beyond(&self.candidate) && is_beyond(rival) {
-            return Changes::default();
+            return [None; 3];
         }
         let is_before = self.candidate.key() < rival.key();
         let towards_the_front = !is_before;
         let crosses = |changed: Candidate| (changed.key() < rival.key()) != is_before;
-        Changes {
-            usage: self.usage.and_then(|usage| {
-                let room = if towards_the_front { i128::from(i64::MAX) - usage } else { usage };
-                let changed = |by: i64| self.with(self.facts, Some(usage + i128::from(by)));
-                smallest_change(room, towards_the_front, |by| crosses(changed(by)))
-            }),
-            request: self.request().and_then(|request| {
-                let room = if towards_the_front { request } else { i128::from(i64::MAX) - request };
-                let changed = |by: i64| self.with(self.with_request_change(by), self.usage);
-                smallest_change(room, !towards_the_front, |by| crosses(changed(by)))
-            }),
-            priority: {
-                let (now, most) = (i128::from(self.facts.priority), i128::from(HIGHEST_USER_PRIORITY));
-                let room = if towards_the_front { now - i128::from(i32::MIN) } else { most - now };
-                let changed = |by: i64| {
-                    let sum = i64::from(self.facts.priority).saturating_add(by);
-                    let priority = i32::try_from(sum).unwrap_or(self.facts.priority);
-                    self.with(RankFacts { priority, ..self.facts }, self.usage)
-                };
-                smallest_change(room, !towards_the_front, |by| crosses(changed(by)))
-            },
-        }
+        let usage = self.usage.and_then(|usage| {
+            let room = if towards_the_front { i128::from(i64::MAX) - usage } else { usage };
+            let changed = |by: i64| self.with(self.facts, Some(usage + i128::from(by)));
+            smallest_change(room, towards_the_front, |by| crosses(changed(by)))
+        });
+        let request = self.request().and_then(|request| {
+            let room = if towards_the_front { request } else { i128::from(i64::MAX) - request };
+            let changed = |by: i64| self.with(self.with_request_change(by), self.usage);
+            smallest_change(room, !towards_the_front, |by| crosses(changed(by)))
+        });
+        let (now, most) = (i128::from(self.facts.priority), i128::from(HIGHEST_USER_PRIORITY));
+        let room = if towards_the_front { now - i128::from(i32::MIN) } else { most - now };
+        let with_priority = |by: i64| {
+            let sum = i64::from(self.facts.priority).saturating_add(by);
+            let priority = i32::try_from(sum).unwrap_or(self.facts.priority);
+            self.with(RankFacts { priority, ..self.facts }, self.usage)
+        };
+        let priority = smallest_change(room, !towards_the_front, |by| crosses(with_priority(by)));
+        [usage, request, priority]
     }
 
     fn with(&self, facts: RankFacts, usage: Option<i128>) -> Candidate {

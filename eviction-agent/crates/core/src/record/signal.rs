@@ -159,10 +159,10 @@ impl ThresholdRecord {
             quantity: text(&threshold.value),
             min_reclaim: threshold.min_reclaim.as_ref().and_then(text),
             grace_period: threshold.grace_period,
-            eta: evaluation
-                .threshold(index)
-                .filter(|_| met.is_none())
-                .and_then(|resolved| eta(resolved, &evaluation.observations, &evaluation.context)),
+            eta: match met {
+                None => eta(resolved, &evaluation.observations, &evaluation.context),
+                Some(_) => None,
+            },
             imminent: evaluation.context.imminent.contains(&index),
             met: met.map(|met| MetRecord {
                 first_seen: met.first_seen,

@@ -3,7 +3,7 @@
 use std::mem::take;
 use std::sync::Arc;
 
-use crate::snapshot::{ContainerEntry, NodeStats, PodEntry, Snapshot, Span, VolumeEntry};
+use crate::snapshot::{NamedEntry, NodeStats, PodEntry, Snapshot, Span};
 
 /// Fills a snapshot, pod by pod.
 #[derive(Debug, Default)]
@@ -77,7 +77,7 @@ impl PodBuilder<'_> {
     pub fn container(&mut self, name: &str, values: ContainerStatValues) -> &mut Self {
         let name = self.builder.write(name);
         let snapshot = &mut self.builder.snapshot;
-        snapshot.containers.push(ContainerEntry { name, values });
+        snapshot.containers.push(NamedEntry { name, values });
         if let Some(pod) = snapshot.pods.last_mut() {
             pod.containers.1 = index(snapshot.containers.len());
         }
@@ -88,7 +88,7 @@ impl PodBuilder<'_> {
     pub fn volume(&mut self, name: &str, values: VolumeStatValues) -> &mut Self {
         let name = self.builder.write(name);
         let snapshot = &mut self.builder.snapshot;
-        snapshot.volumes.push(VolumeEntry { name, values });
+        snapshot.volumes.push(NamedEntry { name, values });
         if let Some(pod) = snapshot.pods.last_mut() {
             pod.volumes.1 = index(snapshot.volumes.len());
         }

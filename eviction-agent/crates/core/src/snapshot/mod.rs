@@ -8,7 +8,6 @@ mod builder;
 #[cfg(test)]
 mod tests;
 
-use std::ops::Range;
 use std::sync::Arc;
 
 pub use builder::{
@@ -29,8 +28,8 @@ pub struct Snapshot {
     pub node: NodeStats,
     text: String,
     pods: Vec<PodEntry>,
-    containers: Vec<ContainerEntry>,
-    volumes: Vec<VolumeEntry>,
+    containers: Vec<NamedEntry<ContainerStatValues>>,
+    volumes: Vec<NamedEntry<VolumeStatValues>>,
     /// The pods that the snapshot is indexed for.
     indexed: Option<Arc<PodSet>>,
     /// The index of each pod's statistics or `NO_STATS`, by the index of the pod.
@@ -52,16 +51,11 @@ struct PodEntry {
     values: PodStatValues,
 }
 
+/// A container or a volume.
 #[derive(Clone, Copy, Debug)]
-struct ContainerEntry {
+struct NamedEntry<V> {
     name: Span,
-    values: ContainerStatValues,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct VolumeEntry {
-    name: Span,
-    values: VolumeStatValues,
+    values: V,
 }
 
 impl Snapshot {
@@ -98,10 +92,6 @@ impl Snapshot {
         self.volumes.clone_from(&other.volumes);
         self.indexed = None;
     }
-
-    fn text(&self, span: Span) -> &str {
-        self.text.get(span.start as usize..span.end as usize).unwrap_or_default()
-    }
 }
 
 /// The statistics of one pod: `stats.PodStats`.
@@ -114,7 +104,7 @@ pub struct PodStats<'a> {
 impl<'a> PodStats<'a> {
     /// `podRef.uid`.
     pub fn uid(self) -> &'a str {
-        self.snapshot.text(self.entry.uid)
+        part(&self.snapshot.text, self.entry.uid)
     }
 
     /// Returns the pod's own values.
@@ -124,57 +114,36 @@ impl<'a> PodStats<'a> {
 
     /// Returns the containers of all kinds, in order.
     pub fn containers(self) -> impl ExactSizeIterator<Item = ContainerStats<'a>> {
-        let text = &self.snapshot.text;
-        slice(&self.snapshot.containers, self.entry.containers).iter().map(move |entry| {
-            step();
-            ContainerStats { text, entry }
-        })
+        named(&self.snapshot.text, &self.snapshot.containers, self.entry.containers)
     }
 
     /// Returns the volumes, in order.
     pub fn volumes(self) -> impl DoubleEndedIterator<Item = VolumeStats<'a>> {
-        let text = &self.snapshot.text;
-        slice(&self.snapshot.volumes, self.entry.volumes).iter().map(move |entry| {
-            step();
-            VolumeStats { text, entry }
-        })
+        named(&self.snapshot.text, &self.snapshot.volumes, self.entry.volumes)
     }
 }
 
 /// The statistics of one container: `stats.ContainerStats`.
-#[derive(Clone, Copy, Debug)]
-pub struct ContainerStats<'a> {
-    text: &'a str,
-    entry: &'a ContainerEntry,
-}
-
-impl<'a> ContainerStats<'a> {
-    /// `name`.
-    pub fn name(self) -> &'a str {
-        part(self.text, self.entry.name)
-    }
-
-    /// Returns the values of the container.
-    pub fn values(self) -> ContainerStatValues {
-        self.entry.values
-    }
-}
+pub type ContainerStats<'a> = NamedStats<'a, ContainerStatValues>;
 
 /// The statistics of one volume: `stats.VolumeStats`.
+pub type VolumeStats<'a> = NamedStats<'a, VolumeStatValues>;
+
+/// The statistics of one container or volume.
 #[derive(Clone, Copy, Debug)]
-pub struct VolumeStats<'a> {
+pub struct NamedStats<'a, V> {
     text: &'a str,
-    entry: &'a VolumeEntry,
+    entry: &'a NamedEntry<V>,
 }
 
-impl<'a> VolumeStats<'a> {
+impl<'a, V: Copy> NamedStats<'a, V> {
     /// `name`.
     pub fn name(self) -> &'a str {
         part(self.text, self.entry.name)
     }
 
-    /// Returns the values of the volume.
-    pub fn values(self) -> VolumeStatValues {
+    /// Returns the values of the container or volume.
+    pub fn values(self) -> V {
         self.entry.values
     }
 }
@@ -183,8 +152,16 @@ fn part(text: &str, span: Span) -> &str {
     text.get(span.start as usize..span.end as usize).unwrap_or_default()
 }
 
-fn slice<T>(all: &[T], (start, end): (u32, u32)) -> &[T] {
-    all.get(Range { start: start as usize, end: end as usize }).unwrap_or_default()
+/// Returns the statistics in a range of entries.
+fn named<'a, V>(
+    text: &'a str,
+    all: &'a [NamedEntry<V>],
+    (start, end): (u32, u32),
+) -> impl DoubleEndedIterator<Item = NamedStats<'a, V>> + ExactSizeIterator {
+    all.get(start as usize..end as usize).unwrap_or_default().iter().map(move |entry| {
+        step();
+        NamedStats { text, entry }
+    })
 }
 
 /// The index of a pod that has no statistics.

@@ -202,15 +202,8 @@ impl Thresholds {
         if let Some(index) = index
             && !self.before.iter().any(|before| before.threshold == index)
         {
-            let &MetSince { first_seen, grace_period_over, .. } = met;
-            self.before.push(Met {
-                threshold: index,
-                first_seen,
-                by_min_reclaim: false,
-                by_prediction: false,
-                grace_period_over,
-                may_evict: false,
-            });
+            let restored = self.met(met.first_seen, index);
+            self.before.push(Met { grace_period_over: met.grace_period_over, ..restored });
         }
     }
 

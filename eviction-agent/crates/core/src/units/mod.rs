@@ -14,4 +14,4 @@ pub use decimal::Nanos;
 pub use duration::{DurationError, GoDuration};
 pub use quantity::{Format, Quantity, QuantityError};
 pub use text::{deserialize_text, display_bytes, quote};
-pub use threshold_value::{FloatError, Limit, ThresholdValue, parse_percentage};
+pub use threshold_value::{Limit, ThresholdValue, parse_percentage};

@@ -63,11 +63,6 @@ impl Quantity {
         self.amount.signum()
     }
 
-    /// Compares the numbers exactly.
-    pub fn compare(&self, other: &Self) -> Ordering {
-        self.amount.compare(&other.amount)
-    }
-
     /// Adds a quantity. Zero takes the format of the other quantity. The text is dropped.
     pub fn add(&mut self, other: &Self) {
         self.text = None;
@@ -111,7 +106,7 @@ impl Default for Quantity {
 
 impl PartialEq for Quantity {
     fn eq(&self, other: &Self) -> bool {
-        self.compare(other) == Ordering::Equal
+        self.cmp(other) == Ordering::Equal
     }
 }
 
@@ -125,7 +120,7 @@ impl PartialOrd for Quantity {
 
 impl Ord for Quantity {
     fn cmp(&self, other: &Self) -> Ordering {
-        self.compare(other)
+        self.amount.compare(&other.amount)
     }
 }
 

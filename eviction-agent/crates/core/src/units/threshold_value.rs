@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::units::{Format, Quantity, deserialize_text, text};
+use crate::units::{Format, Quantity, deserialize_text, quote};
 
 /// The value of a threshold or of a minimum reclaim: absolute, or a share of the capacity.
 ///
@@ -52,34 +52,24 @@ fn truncate(value: f64) -> i64 {
 /// Parses `TEXT%` as a share in binary32: `parsePercentage`. All trailing `%` are removed.
 ///
 /// # Errors
-/// If the rest is not a float in Go's notation.
-pub fn parse_percentage(text: &str) -> Result<f32, FloatError> {
+/// Go's message, if the rest is not a float in Go's notation, or larger than any binary32.
+pub fn parse_percentage(text: &str) -> Result<f32, String> {
     Ok(parse_f32(text.trim_end_matches('%'))? / 100.0)
 }
 
-/// Why a text is not a float. The messages are those of Go.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum FloatError {
-    /// The text is not a number in Go's notation.
-    #[error("strconv.ParseFloat: parsing {}: invalid syntax", text::quote(.0))]
-    Syntax(String),
-    /// The number is larger than any binary32.
-    #[error("strconv.ParseFloat: parsing {}: value out of range", text::quote(.0))]
-    Range(String),
-}
-
 /// Parses a decimal or hexadecimal float, `inf`, `infinity` or `nan`, rounded to binary32.
-pub(super) fn parse_f32(text: &str) -> Result<f32, FloatError> {
+fn parse_f32(text: &str) -> Result<f32, String> {
     if let Some(value) = special(text) {
         return Ok(value);
     }
     let value =
         if hexadecimal_digits(text).is_some() { parse_hexadecimal(text) } else { parse_decimal(text) };
-    match value {
-        None => Err(FloatError::Syntax(text.to_owned())),
-        Some(value) if value.is_infinite() => Err(FloatError::Range(text.to_owned())),
-        Some(value) => Ok(value),
-    }
+    let problem = match value {
+        None => "invalid syntax",
+        Some(value) if value.is_infinite() => "value out of range",
+        Some(value) => return Ok(value),
+    };
+    Err(format!("strconv.ParseFloat: parsing {}: {problem}", quote(text)))
 }
 
 /// Parses `nan`, `inf` or `infinity`. Only infinity may have a sign.
@@ -234,7 +224,7 @@ impl Limit {
     /// The cause, if the text is neither or is out of bounds.
     pub fn parse(text: &str) -> Result<Self, String> {
         let value = if text.ends_with('%') {
-            let share = parse_percentage(text).map_err(|error| error.to_string())?;
+            let share = parse_percentage(text)?;
             if !(share > 0.0 && share <= 1.0) {
                 return Err(format!("must be above 0% and at most 100%, is {text}"));
             }

@@ -3,11 +3,13 @@
 
 mod field_types;
 
+use std::collections::BTreeMap;
+
 use eviction_core::policy::Policy;
 use eviction_core::units::GoDuration;
 use serde_json::{Map, Value};
 
-use crate::kubelet::fields::{FeatureGates, KubeletFields, default_eviction_hard, retain_known};
+use crate::kubelet::fields::{KubeletFields, default_eviction_hard, is_gate_on, retain_known};
 use crate::kubelet::{API_VERSION, KIND, fields, policy, thresholds};
 use crate::problem::Problem;
 use crate::read::{describe, read};
@@ -50,10 +52,8 @@ pub fn kubelet_policy(configuration: &Value) -> Result<Policy, KubeletError> {
     if let Some(error) = fields::gate_error(&given) {
         return fail("featureGates", error);
     }
-    let object = Value::Object(map.clone());
-    let invalid = enforcement(&object, &fields.enforced())
-        .or_else(|| invalid_field(&map, &fields::FeatureGates(&given)));
-    if let Some(field) = invalid {
+    let values = Values { object: &map, gates: &given };
+    if let Some(field) = enforcement(&values, &fields.enforced()).or_else(|| invalid_field(&values)) {
         return fail("validate", format!("{field}: is not valid"));
     }
     let thresholds = thresholds::resolve(&fields, &mut problems);
@@ -77,11 +77,10 @@ fn wrong_types(object: &Map<String, Value>) -> Vec<Problem> {
 
 /// Checks `enforceNodeAllocatable`. Options must be known and unique, and `none` must be the only one. A
 /// reserved option needs its cgroup, and excludes its other variant. All options need cgroups for QoS.
-fn enforcement(object: &Value, enforced: &[&str]) -> Option<&'static str> {
+fn enforcement(values: &Values<'_>, enforced: &[&str]) -> Option<&'static str> {
+    let has_qos_cgroups = values.get("cgroupsPerQOS") != Some(&Value::Bool(false));
     let is_valid = |(index, option): (usize, &&str)| {
-        let has_cgroup = |key: &str, other: &str| {
-            object[key].as_str().is_some_and(|cgroup| !cgroup.is_empty()) && !enforced.contains(&other)
-        };
+        let has_cgroup = |key: &str, other: &str| !values.text(key).is_empty() && !enforced.contains(&other);
         let is_known = match *option {
             "none" => return enforced.len() == 1,
             "pods" => true,
@@ -91,7 +90,7 @@ fn enforcement(object: &Value, enforced: &[&str]) -> Option<&'static str> {
             "kube-reserved-compressible" => has_cgroup("kubeReservedCgroup", "kube-reserved"),
             _ => false,
         };
-        is_known && !enforced[..index].contains(option) && object["cgroupsPerQOS"] != false
+        is_known && !enforced[..index].contains(option) && has_qos_cgroups
     };
     (!enforced.iter().enumerate().all(is_valid)).then_some("enforceNodeAllocatable")
 }
@@ -139,8 +138,7 @@ const CHOICES: &[(&str, &[&str])] = &[
 ];
 
 /// Returns the first of these fields that would stop the kubelet.
-fn invalid_field(object: &Map<String, Value>, gates: &FeatureGates<'_>) -> Option<&'static str> {
-    let values = Values { object };
+fn invalid_field(values: &Values<'_>) -> Option<&'static str> {
     let bound = BOUNDS.iter().find(|(path, null, zero, least, most)| {
         let value = values.integer(path, *null, *zero);
         value < *least || value > *most
@@ -150,13 +148,13 @@ fn invalid_field(object: &Map<String, Value>, gates: &FeatureGates<'_>) -> Optio
         !text.is_empty() && !choices.contains(&text)
     });
     bound.map(|(path, ..)| *path).or(choice.map(|(path, _)| *path)).or_else(|| {
-        let rules: [fn(&Values<'_>, &FeatureGates<'_>) -> Option<&'static str>; 5] =
+        let rules: [fn(&Values<'_>) -> Option<&'static str>; 5] =
             [images, shutdown, logs, reservations, gated_fields];
-        rules.into_iter().find_map(|rule| rule(&values, gates))
+        rules.into_iter().find_map(|rule| rule(values))
     })
 }
 
-fn images(values: &Values<'_>, gates: &FeatureGates<'_>) -> Option<&'static str> {
+fn images(values: &Values<'_>) -> Option<&'static str> {
     let high = values.integer("imageGCHighThresholdPercent", 85, 0);
     if values.integer("imageGCLowThresholdPercent", 80, 0) >= high {
         return Some("imageGCLowThresholdPercent");
@@ -175,7 +173,7 @@ fn images(values: &Values<'_>, gates: &FeatureGates<'_>) -> Option<&'static str>
         .get("preloadedImagesVerificationAllowlist")
         .and_then(Value::as_array)
         .is_some_and(|list| !list.is_empty());
-    let is_valid = if gates.is_on("KubeletEnsureSecretPulledImages") {
+    let is_valid = if values.is_on("KubeletEnsureSecretPulledImages") {
         let known =
             ["", "NeverVerify", "NeverVerifyPreloadedImages", "NeverVerifyAllowlistedImages", "AlwaysVerify"];
         known.contains(&policy) && (!listed || policy == "NeverVerifyAllowlistedImages")
@@ -185,7 +183,7 @@ fn images(values: &Values<'_>, gates: &FeatureGates<'_>) -> Option<&'static str>
     (!is_valid).then_some("imagePullCredentialsVerificationPolicy")
 }
 
-fn shutdown(values: &Values<'_>, gates: &FeatureGates<'_>) -> Option<&'static str> {
+fn shutdown(values: &Values<'_>) -> Option<&'static str> {
     let all = values.nanos("shutdownGracePeriod", 0);
     let critical = values.nanos("shutdownGracePeriodCriticalPods", 0);
     let by_priority = values
@@ -194,16 +192,16 @@ fn shutdown(values: &Values<'_>, gates: &FeatureGates<'_>) -> Option<&'static st
         .is_some_and(|list| !list.is_empty());
     let some = all > 0 || critical > 0;
     let short = |nanos: i64| nanos < 0 || nanos > 0 && nanos < SECOND;
-    let wrong = if gates.is_on("GracefulNodeShutdown") {
+    let wrong = if values.is_on("GracefulNodeShutdown") {
         critical > all || short(all) || short(critical)
     } else {
         some
     };
-    let wrong = wrong || by_priority && (some || !gates.is_on("GracefulNodeShutdownBasedOnPodPriority"));
+    let wrong = wrong || by_priority && (some || !values.is_on("GracefulNodeShutdownBasedOnPodPriority"));
     wrong.then_some("shutdownGracePeriod")
 }
 
-fn logs(values: &Values<'_>, _: &FeatureGates<'_>) -> Option<&'static str> {
+fn logs(values: &Values<'_>) -> Option<&'static str> {
     // Null is the default, but zero is zero.
     let interval = values.get("containerLogMonitorInterval").and_then(nanos);
     if interval.is_some_and(|interval| interval < 3 * SECOND) {
@@ -227,7 +225,7 @@ fn logs(values: &Values<'_>, _: &FeatureGates<'_>) -> Option<&'static str> {
     None
 }
 
-fn reservations(values: &Values<'_>, gates: &FeatureGates<'_>) -> Option<&'static str> {
+fn reservations(values: &Values<'_>) -> Option<&'static str> {
     if !values.text("systemCgroups").is_empty() && values.text("cgroupRoot").is_empty() {
         return Some("systemCgroups");
     }
@@ -244,7 +242,7 @@ fn reservations(values: &Values<'_>, gates: &FeatureGates<'_>) -> Option<&'stati
         return Some("memoryThrottlingFactor");
     }
     let tiered = values.text("memoryReservationPolicy") == "TieredReservation";
-    (tiered && !gates.is_on("MemoryQoS")).then_some("memoryReservationPolicy")
+    (tiered && !values.is_on("MemoryQoS")).then_some("memoryReservationPolicy")
 }
 
 /// Returns whether the text is a CPU or a range, such as `5` or `0-3`: `cpuset.Parse`.
@@ -254,17 +252,17 @@ fn is_cpu_range(text: &str) -> bool {
     matches!((number(first), number(last)), (Some(first), Some(last)) if first <= last)
 }
 
-fn gated_fields(values: &Values<'_>, gates: &FeatureGates<'_>) -> Option<&'static str> {
+fn gated_fields(values: &Values<'_>) -> Option<&'static str> {
     if values.get("runOnce") == Some(&Value::Bool(true)) {
         return Some("runOnce");
     }
     let bootstrap = values.get("serverTLSBootstrap") == Some(&Value::Bool(true));
-    if bootstrap && !gates.is_on("RotateKubeletServerCertificate") {
+    if bootstrap && !values.is_on("RotateKubeletServerCertificate") {
         return Some("serverTLSBootstrap");
     }
     let quota = values.get("cpuCFSQuotaPeriod").and_then(nanos);
     let quota = quota.unwrap_or(SECOND / 10);
-    let is_valid = match gates.is_on("CustomCPUCFSQuotaPeriod") {
+    let is_valid = match values.is_on("CustomCPUCFSQuotaPeriod") {
         true => (SECOND / 1000..=SECOND).contains(&quota),
         false => quota == SECOND / 10,
     };
@@ -272,7 +270,7 @@ fn gated_fields(values: &Values<'_>, gates: &FeatureGates<'_>) -> Option<&'stati
         return Some("cpuCFSQuotaPeriod");
     }
     let restart = values.get("crashLoopBackOff.maxContainerRestartPeriod").and_then(nanos);
-    let is_valid = match (restart, gates.is_on("KubeletCrashLoopBackOffMax")) {
+    let is_valid = match (restart, values.is_on("KubeletCrashLoopBackOffMax")) {
         (None, _) => true,
         (Some(nanos), true) => (1000..=300_000).contains(&(nanos / 1_000_000)),
         (Some(_), false) => false,
@@ -286,9 +284,14 @@ fn nanos(value: &Value) -> Option<i64> {
 
 struct Values<'a> {
     object: &'a Map<String, Value>,
+    gates: &'a BTreeMap<String, bool>,
 }
 
 impl<'a> Values<'a> {
+    fn is_on(&self, gate: &str) -> bool {
+        is_gate_on(gate, self.gates)
+    }
+
     /// Returns the value at a dotted path, if it is not null.
     fn get(&self, path: &str) -> Option<&'a Value> {
         let mut parts = path.split('.');

@@ -263,24 +263,6 @@ fn disk_kill_order_requires_its_mode_a_near_hard_threshold_and_pod_stats() {
 
 #[test]
 fn not_armed_reasons_have_distinct_names() {
-    let all = [
-        NotArmedReason::Off,
-        NotArmedReason::NoHardThreshold,
-        NotArmedReason::OtherMeasure,
-        NotArmedReason::MoreConditions,
-        NotArmedReason::Unknown(UnknownReason::Stale),
-        NotArmedReason::ThresholdMet,
-        NotArmedReason::AtThreshold,
-        NotArmedReason::Far,
-        NotArmedReason::ConfigPending,
-        NotArmedReason::NoCandidate(EvaluationEnd::NoPods),
-        NotArmedReason::OtherSignal,
-        NotArmedReason::EvictionInFlight,
-        NotArmedReason::Critical,
-        NotArmedReason::Protected,
-        NotArmedReason::UsageUnknown,
-        NotArmedReason::EqualRank,
-    ];
-    let names: std::collections::BTreeSet<_> = all.iter().map(|why| why.name()).collect();
-    assert_eq!(names.len(), all.len());
+    let names: std::collections::BTreeSet<_> = NotArmedReason::ALL.iter().map(|why| why.name()).collect();
+    assert_eq!(names.len(), NotArmedReason::ALL.len());
 }

@@ -68,6 +68,12 @@ fn hard_with_reclaim(reclaim: &str) -> Threshold {
     Threshold { min_reclaim: Some(min_reclaim), ..hard(MemoryAvailable, "100") }
 }
 
+/// Returns the memory of a pod, and how much of it is anonymous.
+fn anonymous_of(uid: &str, working_set: u64, anonymous: u64) -> (&str, PodStatValues) {
+    let (uid, values) = memory_of(uid, working_set);
+    (uid, PodStatValues { memory_anonymous: Some(anonymous), ..values })
+}
+
 fn with_grace(uid: &str, grace: i64) -> Pod {
     Pod { termination_grace_period_seconds: Some(grace), ..pod(uid, "10") }
 }
@@ -128,16 +134,9 @@ fn evictions_cover_the_deficit_with_at_most_three_pods() {
 #[test]
 fn pod_with_a_negligible_release_is_skipped_for_one_of_its_class() {
     let pods = set(vec![pod("cache", "1"), pod("real", "100"), pod("within", "500")]);
-    let values = |uid, working_set, anonymous| {
-        let values = PodStatValues {
-            memory_working_set: Some(working_set),
-            memory_anonymous: Some(anonymous),
-            ..PodStatValues::default()
-        };
-        (uid, values)
-    };
     let mut engine = engine(enhanced(vec![hard(MemoryAvailable, "100")]), &pods);
-    let usage = [values("cache", 300, 0), values("real", 200, 150), values("within", 400, 400)];
+    let usage =
+        [anonymous_of("cache", 300, 0), anonymous_of("real", 200, 150), anonymous_of("within", 400, 400)];
     let decision = step(&mut engine, 1, Event::Sample(snapshot(node(0, 900, at(1)), &usage)));
     assert_eq!(victims(&decision), [("real", 1)]);
     let skipped = decision.evaluation().unwrap().sized_pods[1];
@@ -146,7 +145,7 @@ fn pod_with_a_negligible_release_is_skipped_for_one_of_its_class() {
     assert_eq!(skipped.release.basis, Basis::Anonymous);
 
     // No pod of its class is better, so it is considered before those within their request.
-    let usage = [values("cache", 300, 0), values("within", 400, 400)];
+    let usage = [anonymous_of("cache", 300, 0), anonymous_of("within", 400, 400)];
     let pods = set(vec![pod("cache", "1"), pod("within", "500")]);
     let mut other = engine_of(enhanced(vec![hard(MemoryAvailable, "100")]), &pods);
     let decision = step(&mut other, 1, Event::Sample(snapshot(node(0, 900, at(1)), &usage)));
@@ -380,15 +379,8 @@ fn record_contains_every_part_of_the_deficit() {
     let pods = set(vec![with_grace("slow", 600), pod("b", "10"), pod("cache", "1"), pod("c", "10")]);
     let policy = enhanced(thresholds);
     let mut engine = engine(policy.clone(), &pods);
-    let values = |uid, working_set, anonymous| {
-        let values = PodStatValues {
-            memory_working_set: Some(working_set),
-            memory_anonymous: Some(anonymous),
-            ..PodStatValues::default()
-        };
-        (uid, values)
-    };
-    let usage = [values("slow", 110, 100), values("b", 100, 90), values("cache", 95, 0), values("c", 60, 55)];
+    let usage = [("slow", 110, 100), ("b", 100, 90), ("cache", 95, 0), ("c", 60, 55)]
+        .map(|(uid, working_set, anonymous)| anonymous_of(uid, working_set, anonymous));
     let sample = |seconds, available| Event::Sample(snapshot(node(available, 900, at(seconds)), &usage));
     step(&mut engine, 0, sample(0, 350));
     step(&mut engine, 1, sample(1, 350));

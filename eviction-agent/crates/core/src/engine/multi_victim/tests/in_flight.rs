@@ -3,12 +3,25 @@
 use super::{end, enhanced, outcome, sample, shortened, snapshot_of, with_grace};
 use crate::decision::Action;
 use crate::eviction::{EvaluationEnd, SizedOutcome, SkipReason};
-use crate::fixture::{at, engine, hard, node, pod, set, snapshot, soft, step, victims};
+use crate::fixture::{at, engine, hard, memory_of, node, pod, set, snapshot, soft, step, victims};
 use crate::in_flight::Ended;
 use crate::input::Event;
 use crate::reading::Reading;
 use crate::signal::Signal::{MemoryAvailable, PidAvailable};
 use crate::snapshot::{NodeStats, PodStatValues, ProcessStats};
+
+/// Returns a sample of a node that is short of memory, with its running processes and their maximum, and with
+/// the memory and the processes of its pods.
+fn sample_of_processes(seconds: i64, running: i64, max: i64, pods: [(&str, u64, u64); 2]) -> Event {
+    let time = Some(at(seconds));
+    let processes = ProcessStats { max: Some(max), running: Some(running), time, ..ProcessStats::default() };
+    let node = NodeStats { processes: Reading::Known(processes), ..node(50, 900, at(seconds)) };
+    let usage = pods.map(|(uid, memory, processes)| {
+        let (uid, values) = memory_of(uid, memory);
+        (uid, PodStatValues { process_count: Some(processes), ..values })
+    });
+    Event::Sample(snapshot(node, &usage))
+}
 
 #[test]
 fn terminating_pod_covers_the_deficit_until_it_has_terminated() {
@@ -71,23 +84,8 @@ fn hard_threshold_evicts_more_if_the_shortened_victim_is_not_enough() {
 fn one_slow_eviction_blocks_no_other_signal() {
     let thresholds = vec![hard(PidAvailable, "10"), soft(MemoryAvailable, "100", 1)];
     let pods = set(vec![with_grace("slow", 600), pod("forks", "10")]);
-    let values = |uid, memory, processes| {
-        let values = PodStatValues {
-            memory_working_set: Some(memory),
-            process_count: Some(processes),
-            ..PodStatValues::default()
-        };
-        (uid, values)
-    };
     let sample = |seconds, pids: i64| {
-        let processes = ProcessStats {
-            max: Some(100),
-            running: Some(100 - pids),
-            time: Some(at(seconds)),
-            ..ProcessStats::default()
-        };
-        let node = NodeStats { processes: Reading::Known(processes), ..node(50, 900, at(seconds)) };
-        Event::Sample(snapshot(node, &[values("slow", 300, 1), values("forks", 100, 80)]))
+        sample_of_processes(seconds, 100 - pids, 100, [("slow", 300, 1), ("forks", 100, 80)])
     };
     let mut engine = engine(enhanced(thresholds), &pods);
     step(&mut engine, 0, sample(0, 50));
@@ -186,23 +184,8 @@ fn soft_grace_periods_are_shortened_while_evictions_are_paused() {
 fn no_grace_period_is_shortened_for_a_negligible_release() {
     let thresholds = vec![hard(PidAvailable, "500"), soft(MemoryAvailable, "100", 1)];
     let pods = set(vec![with_grace("slow", 600), pod("forks", "10")]);
-    let values = |uid, memory, processes| {
-        let values = PodStatValues {
-            memory_working_set: Some(memory),
-            process_count: Some(processes),
-            ..PodStatValues::default()
-        };
-        (uid, values)
-    };
-    let sample = |seconds, running: i64| {
-        let processes = ProcessStats {
-            max: Some(1000),
-            running: Some(running),
-            time: Some(at(seconds)),
-            ..ProcessStats::default()
-        };
-        let node = NodeStats { processes: Reading::Known(processes), ..node(50, 900, at(seconds)) };
-        Event::Sample(snapshot(node, &[values("slow", 300, 1), values("forks", 100, 700)]))
+    let sample = |seconds, running| {
+        sample_of_processes(seconds, running, 1000, [("slow", 300, 1), ("forks", 100, 700)])
     };
     let mut engine = engine(enhanced(thresholds), &pods);
     step(&mut engine, 0, sample(0, 100));
