@@ -1,9 +1,6 @@
 //! One HTTP/2 connection to the runtime's socket, and the calls that the agent makes.
 
-use std::future::Future;
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
-use std::task::{Context, Poll};
 
 use http::uri::{PathAndQuery, Uri};
 use http::{Request, Response};
@@ -15,7 +12,7 @@ use tokio::net::UnixStream;
 use tonic::body::Body;
 use tonic::client::Grpc;
 use tonic_prost::ProstCodec;
-use tower::Service;
+use tower::service_fn;
 
 use crate::api;
 
@@ -174,35 +171,19 @@ impl Client {
         Q: Message + 'static,
         A: Message + Default + 'static,
     {
+        let failed = |code, message| CriError::Call { method, code, message };
+        let mut sender = self.sender.clone();
+        sender.ready().await.map_err(|error| failed(tonic::Code::Unavailable, error.to_string()))?;
         // Runtimes accept any authority over a socket.
         let origin = Uri::from_static("http://localhost");
-        let connection = Connection(self.sender.clone());
+        let connection = service_fn(move |request: Request<Body>| sender.send_request(request));
         let mut grpc = Grpc::with_origin(connection, origin).max_decoding_message_size(MAX_MESSAGE);
-        let failed = |code, message| CriError::Call { method, code, message };
-        grpc.ready().await.map_err(|error| failed(tonic::Code::Unavailable, error.to_string()))?;
         let codec = ProstCodec::<Q, A>::default();
         let response = grpc.unary(tonic::Request::new(request), PathAndQuery::from_static(path), codec).await;
         match response {
             Ok(response) => Ok(response.into_inner()),
             Err(status) => Err(failed(status.code(), status.message().to_owned())),
         }
-    }
-}
-
-#[derive(Clone, Debug)]
-struct Connection(SendRequest<Body>);
-
-impl Service<Request<Body>> for Connection {
-    type Response = Response<Incoming>;
-    type Error = hyper::Error;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        self.0.poll_ready(context)
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        Box::pin(self.0.send_request(request))
     }
 }
 

@@ -73,11 +73,6 @@ mod messages {
         #[prost(message, optional, tag = "3")]
         pub(super) sandbox_config: Option<PodSandboxConfig>,
     }
-    #[derive(Clone, PartialEq, prost::Message)]
-    pub(super) struct CreateContainerResponse {
-        #[prost(string, tag = "1")]
-        pub(super) container_id: String,
-    }
 }
 
 /// A view of the node that reads the file system of the images.
@@ -97,18 +92,10 @@ impl NodeView for Node<'_> {
     }
 }
 
-async fn call<Q, A>(client: &Client, method: &'static str, path: &'static str, request: Q) -> A
-where
-    Q: prost::Message + 'static,
-    A: prost::Message + Default + 'static,
-{
-    client.call(method, path, request).await.unwrap()
-}
-
 /// Creates a pod on the host's network with one container, which is never started.
-async fn create_pod(client: &Client, folder: &Path, uid: &str, image: &str) -> (String, String) {
-    let name = |name: &str| crate::api::PodSandboxMetadata {
-        name: name.to_owned(),
+async fn create_pod(client: &Client, folder: &Path, uid: &str, image: &str) {
+    let metadata = crate::api::PodSandboxMetadata {
+        name: "web".to_owned(),
         uid: uid.to_owned(),
         namespace: "shop".to_owned(),
         attempt: 0,
@@ -117,26 +104,25 @@ async fn create_pod(client: &Client, folder: &Path, uid: &str, image: &str) -> (
     let security_context =
         Some(messages::LinuxSandboxSecurityContext { namespace_options: Some(host_network) });
     let config = messages::PodSandboxConfig {
-        metadata: Some(name("web")),
+        metadata: Some(metadata),
         log_directory: folder.join("logs").display().to_string(),
         linux: Some(messages::LinuxPodSandboxConfig { security_context }),
     };
     let request = messages::RunPodSandboxRequest { config: Some(config.clone()) };
     let path = "/runtime.v1.RuntimeService/RunPodSandbox";
-    let sandbox: messages::RunPodSandboxResponse = call(client, "RunPodSandbox", path, request).await;
+    let pod: messages::RunPodSandboxResponse = client.call("RunPodSandbox", path, request).await.unwrap();
     let container = messages::ContainerConfig {
         metadata: Some(crate::api::ContainerMetadata { name: "app".to_owned(), attempt: 0 }),
         image: Some(ImageSpec { image: image.to_owned(), ..ImageSpec::default() }),
         labels: [(crate::containers::POD_UID.to_owned(), uid.to_owned())].into(),
     };
     let request = messages::CreateContainerRequest {
-        pod_sandbox_id: sandbox.pod_sandbox_id.clone(),
+        pod_sandbox_id: pod.pod_sandbox_id,
         config: Some(container),
         sandbox_config: Some(config),
     };
     let path = "/runtime.v1.RuntimeService/CreateContainer";
-    let created: messages::CreateContainerResponse = call(client, "CreateContainer", path, request).await;
-    (sandbox.pod_sandbox_id, created.container_id)
+    client.call::<_, ()>("CreateContainer", path, request).await.unwrap();
 }
 
 fn names(containerd: &Containerd) -> Vec<String> {
@@ -176,7 +162,7 @@ async fn a_real_containerd_keeps_what_is_in_use() {
     assert_eq!(info.name, "containerd");
     assert!(info.image_file_systems.iter().all(|path| path.starts_with(&root)), "{info:?}");
     let client = Client::connect(&endpoint).await.unwrap();
-    let (sandbox, _) = create_pod(&client, disk.outside(), "u-1", "docker.io/local/used:1").await;
+    create_pod(&client, disk.outside(), "u-1", "docker.io/local/used:1").await;
 
     let config = ReclaimConfig {
         endpoint: endpoint.clone(),
@@ -212,7 +198,6 @@ async fn a_real_containerd_keeps_what_is_in_use() {
     let report = reclaimer.reclaim(order(&mut node, 10_000), &mut node).await;
     assert_eq!((report.end, report.errors), (ReclaimEnd::NothingLeft, Vec::new()));
     stop_and_kill_runtime(&containerd, &config, &mut node).await;
-    drop(sandbox);
 }
 
 /// An image that was removed already, and a container that does not exist, are no errors of containerd.

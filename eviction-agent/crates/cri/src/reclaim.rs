@@ -142,13 +142,7 @@ pub struct Reclaimer {
     started_at: Duration,
 }
 
-/// Why an attempt ended early.
-enum Stop {
-    Enough,
-    Failed(String),
-}
-
-impl From<CriError> for Stop {
+impl From<CriError> for ReclaimEnd {
     fn from(error: CriError) -> Self {
         Self::Failed(error.to_string())
     }
@@ -204,31 +198,23 @@ impl Reclaimer {
     pub async fn reclaim(&mut self, order: ReclaimOrder, node: &mut impl NodeView) -> ReclaimReport {
         let start = Instant::now();
         let within = self.config.within;
-        let mut attempt =
-            Attempt { reclaimer: self, order, node, report: ReclaimReport::empty(), last: None };
-        attempt.report.dry_run = attempt.reclaimer.config.dry_run;
-        let end = match timeout(within, attempt.run()).await {
-            Ok(Ok(())) if attempt.report.dry_run => ReclaimEnd::Listed,
-            Ok(Ok(())) => ReclaimEnd::NothingLeft,
-            Ok(Err(Stop::Enough)) => ReclaimEnd::Enough,
-            Ok(Err(Stop::Failed(why))) => ReclaimEnd::Failed(why),
-            Err(_) => ReclaimEnd::TimedOut,
-        };
-        ReclaimReport { end, took: start.elapsed(), ..attempt.report }
-    }
-}
-
-impl ReclaimReport {
-    fn empty() -> Self {
-        Self {
+        let report = ReclaimReport {
             end: ReclaimEnd::NothingLeft,
             images: Vec::new(),
             containers: 0,
             freed_bytes: 0,
             errors: Vec::new(),
-            dry_run: false,
+            dry_run: self.config.dry_run,
             took: Duration::ZERO,
-        }
+        };
+        let mut attempt = Attempt { reclaimer: self, order, node, report, last: None };
+        let end = match timeout(within, attempt.run()).await {
+            Ok(Ok(())) if attempt.report.dry_run => ReclaimEnd::Listed,
+            Ok(Ok(())) => ReclaimEnd::NothingLeft,
+            Ok(Err(end)) => end,
+            Err(_) => ReclaimEnd::TimedOut,
+        };
+        ReclaimReport { end, took: start.elapsed(), ..attempt.report }
     }
 }
 
@@ -242,7 +228,8 @@ struct Attempt<'a, N> {
 }
 
 impl<N: NodeView> Attempt<'_, N> {
-    async fn run(&mut self) -> Result<(), Stop> {
+    /// Removes all that may be removed. Fails with the reason to end earlier.
+    async fn run(&mut self) -> Result<(), ReclaimEnd> {
         self.wait_for_others().await?;
         let client = Client::connect(&self.reclaimer.config.endpoint).await?;
         if self.order.containers {
@@ -254,7 +241,7 @@ impl<N: NodeView> Attempt<'_, N> {
         Ok(())
     }
 
-    async fn remove_containers(&mut self, client: &Client) -> Result<(), Stop> {
+    async fn remove_containers(&mut self, client: &Client) -> Result<(), ReclaimEnd> {
         let containers = read_containers(client).await?;
         let sandboxes = client.list_pod_sandbox(ListPodSandboxRequest::default()).await?.items;
         let pods = self.node.pods().ok();
@@ -284,7 +271,7 @@ impl<N: NodeView> Attempt<'_, N> {
         !was_known && self.node.pods().map_or(true, |pods| pods.uids.contains(uid))
     }
 
-    async fn remove_images(&mut self, client: &Client) -> Result<(), Stop> {
+    async fn remove_images(&mut self, client: &Client) -> Result<(), ReclaimEnd> {
         let mut pods = self.pods()?;
         let mut used_by_pods = read_images_of_sandboxes(client).await?;
         used_by_pods.extend(pods.images.iter().cloned());
@@ -322,19 +309,21 @@ impl<N: NodeView> Attempt<'_, N> {
         Ok(())
     }
 
-    fn pods(&self) -> Result<Arc<NodePods>, Stop> {
-        let failed = |why| Stop::Failed(format!("the pods of the node are not known: {why}"));
+    fn pods(&self) -> Result<Arc<NodePods>, ReclaimEnd> {
+        let failed = |why| ReclaimEnd::Failed(format!("the pods of the node are not known: {why}"));
         self.node.pods().map_err(failed)
     }
 
     /// Waits while another process frees space, which the kubelet does. Stops at the goal.
-    async fn wait_for_others(&mut self) -> Result<(), Stop> {
+    async fn wait_for_others(&mut self) -> Result<(), ReclaimEnd> {
         if self.report.dry_run {
             return Ok(());
         }
         loop {
-            let now = self.read_space()?;
-            self.stop_at_goal(now)?;
+            let (now, goal) = (self.read_space()?, self.order.goal);
+            if now.bytes >= goal.bytes && now.inodes >= goal.inodes {
+                return Err(ReclaimEnd::Enough);
+            }
             let is_rising =
                 self.last.is_some_and(|last| now.bytes > last.bytes.saturating_add(FOREIGN_BYTES));
             self.last = Some(now);
@@ -346,7 +335,7 @@ impl<N: NodeView> Attempt<'_, N> {
     }
 
     /// Measures what a removal freed. Returns `None` if nothing was removed.
-    fn record_removal(&mut self, removed: Result<(), CriError>) -> Result<Option<u64>, Stop> {
+    fn record_removal(&mut self, removed: Result<(), CriError>) -> Result<Option<u64>, ReclaimEnd> {
         match removed {
             Ok(()) => {}
             // Another process has removed it.
@@ -367,16 +356,8 @@ impl<N: NodeView> Attempt<'_, N> {
         Ok(Some(freed))
     }
 
-    fn read_space(&mut self) -> Result<Space, Stop> {
-        self.node.space().map_err(|error| Stop::Failed(format!("read the file system: {error}")))
-    }
-
-    fn stop_at_goal(&self, now: Space) -> Result<(), Stop> {
-        let goal = self.order.goal;
-        match now.bytes >= goal.bytes && now.inodes >= goal.inodes {
-            true => Err(Stop::Enough),
-            false => Ok(()),
-        }
+    fn read_space(&mut self) -> Result<Space, ReclaimEnd> {
+        self.node.space().map_err(|error| ReclaimEnd::Failed(format!("read the file system: {error}")))
     }
 }
 

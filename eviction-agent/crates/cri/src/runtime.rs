@@ -1,9 +1,10 @@
 //! Reads information about a runtime.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde_json::Value;
 use tokio::time::timeout;
 
 use crate::api::{
@@ -50,47 +51,25 @@ pub async fn read_runtime(endpoint: &Endpoint, within: Duration) -> Result<Runti
         .unwrap_or_else(|_| Err(CriError::Connect { path, cause: format!("no answer within {within:?}") }))
 }
 
-/// Returns the names of the pause image, and of the images that the sandboxes were made from.
+/// Returns the names of the pause image, and of the images that the sandboxes were made from. containerd 1.x
+/// shows the name of the pause image in its configuration. Version 2 does not; there the image is pinned.
 pub(crate) async fn read_images_of_sandboxes(client: &Client) -> Result<ImageNames, CriError> {
-    let mut names: ImageNames = read_sandbox_image(client).await?.into_iter().collect();
-    let sandboxes = client.list_pod_sandbox(ListPodSandboxRequest::default()).await?.items;
-    read_sandbox_images(client, &sandboxes, &mut names).await?;
+    let status = client.status(StatusRequest { verbose: true }).await?;
+    let mut names: ImageNames = text_of(&status.info, "config", "sandboxImage").into_iter().collect();
+    for sandbox in client.list_pod_sandbox(ListPodSandboxRequest::default()).await?.items {
+        let request = PodSandboxStatusRequest { pod_sandbox_id: sandbox.id, verbose: true };
+        match client.pod_sandbox_status(request).await {
+            Ok(status) => names.extend(text_of(&status.info, "info", "image")),
+            Err(error) if error.is_not_found() => {}
+            Err(error) => return Err(error),
+        }
+    }
     Ok(names)
 }
 
-/// Reads the name of the pause image in the configuration of containerd 1.x. Version 2 does not show it; there
-/// the image is pinned.
-async fn read_sandbox_image(client: &Client) -> Result<Option<String>, CriError> {
-    #[derive(Default, Deserialize)]
-    #[serde(rename_all = "camelCase", default)]
-    struct Config {
-        sandbox_image: String,
-    }
-    let status = client.status(StatusRequest { verbose: true }).await?;
-    // Other runtimes have other content there.
-    let config = status.info.get("config").and_then(|json| serde_json::from_str::<Config>(json).ok());
-    Ok(config.map(|config| config.sandbox_image).filter(|image| !image.is_empty()))
-}
-
-/// Adds the images that these sandboxes were made from.
-async fn read_sandbox_images(
-    client: &Client,
-    sandboxes: &[crate::api::PodSandbox],
-    into: &mut ImageNames,
-) -> Result<(), CriError> {
-    #[derive(Default, Deserialize)]
-    #[serde(default)]
-    struct Info {
-        image: String,
-    }
-    for sandbox in sandboxes {
-        let request = PodSandboxStatusRequest { pod_sandbox_id: sandbox.id.clone(), verbose: true };
-        let status = match client.pod_sandbox_status(request).await {
-            Err(error) if error.is_not_found() => continue,
-            status => status?,
-        };
-        let info = status.info.get("info").and_then(|json| serde_json::from_str::<Info>(json).ok());
-        into.extend(info.map(|info| info.image).filter(|image| !image.is_empty()));
-    }
-    Ok(())
+/// Returns a field of a JSON object in a verbose status, if it is a text and not empty. Other runtimes have
+/// other content there.
+fn text_of(info: &BTreeMap<String, String>, key: &str, field: &str) -> Option<String> {
+    let json: Value = serde_json::from_str(info.get(key)?).ok()?;
+    json.get(field)?.as_str().filter(|text| !text.is_empty()).map(str::to_owned)
 }

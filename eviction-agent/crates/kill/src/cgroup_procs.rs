@@ -310,13 +310,10 @@ fn list(group: BorrowedFd<'_>, text: &mut Vec<u8>, pids: &mut Vec<u32>) -> Resul
     }
 }
 
-/// Whether a cgroup v2 cgroup or one below it has tasks. This includes tasks that `cgroup.procs` no longer
-/// lists although their exit has only begun, as on 7.2: they hold their memory until the exit is complete.
-pub(super) fn is_populated(group: BorrowedFd<'_>) -> bool {
+/// Whether `cgroup.events` of a cgroup v2 cgroup has this line.
+pub(super) fn has_event(group: impl AsFd, line: &[u8]) -> bool {
     let mut text = [0; 128];
-    read_short_file(group, c"cgroup.events", &mut text)
-        .split(|byte| *byte == b'\n')
-        .any(|line| line == b"populated 1")
+    read_short_file(group, c"cgroup.events", &mut text).split(|byte| *byte == b'\n').any(|it| it == line)
 }
 
 /// Whether a short control file of a cgroup has this content.
@@ -420,12 +417,12 @@ mod tests {
     fn cgroup_events_shows_whether_a_cgroup_is_populated() {
         let folder = tempfile::tempdir().unwrap();
         let group = std::fs::File::open(folder.path()).unwrap();
-        assert!(!is_populated(group.as_fd()), "version 1 does not tell");
+        assert!(!has_event(&group, b"populated 1"), "version 1 does not tell");
         for (text, expected) in
             [("populated 1\nfrozen 0\n", true), ("populated 0\nfrozen 1\n", false), ("", false)]
         {
             std::fs::write(folder.path().join("cgroup.events"), text).unwrap();
-            assert_eq!(is_populated(group.as_fd()), expected, "{text}");
+            assert_eq!(has_event(&group, b"populated 1"), expected, "{text}");
         }
     }
 }

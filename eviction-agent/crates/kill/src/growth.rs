@@ -32,6 +32,7 @@ const BUFFER_BYTES: usize = 16 << 10;
 const USAGE_1: &str = "memory.usage_in_bytes";
 const USAGE_2: &str = "memory.current";
 const STAT: &str = "memory.stat";
+const UNEXPECTED: &str = "unexpected content";
 
 /// Compares the memory of a pod with the value at SIGTERM.
 #[derive(Debug)]
@@ -64,28 +65,6 @@ struct Part {
     page_cache: u64,
 }
 
-/// Why the growth of a pod cannot be measured.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum GrowthError {
-    /// A file cannot be read.
-    Unreadable(&'static str, Errno),
-    /// A file has unexpected content.
-    Unexpected(&'static str),
-    /// The pod has more cgroups than can be read in time.
-    TooMany,
-}
-
-impl fmt::Display for GrowthError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("growth since SIGTERM is not watched: ")?;
-        match self {
-            Self::Unreadable(file, error) => write!(f, "read {file}: {error}"),
-            Self::Unexpected(file) => write!(f, "read {file}: unexpected content"),
-            Self::TooMany => write!(f, "the pod has more than {MAX_CGROUPS} cgroups"),
-        }
-    }
-}
-
 impl Growth {
     /// Reads the baseline. The pod may grow by `limit` bytes.
     ///
@@ -95,7 +74,7 @@ impl Growth {
         groups: &[PinnedCgroup],
         limit: u64,
         processes: &mut CgroupProcesses,
-    ) -> Result<Self, GrowthError> {
+    ) -> Result<Self, String> {
         let mut cgroups = Vec::with_capacity(groups.len());
         for group in groups {
             cgroups.extend(Cgroup::open(group.deciding.as_fd())?);
@@ -119,7 +98,7 @@ impl Growth {
         &mut self,
         processes: &mut CgroupProcesses,
         clock: impl Fn() -> u64,
-    ) -> Result<Option<u64>, GrowthError> {
+    ) -> Result<Option<u64>, String> {
         let from_ns = clock();
         let mut grown = self.memory()?.saturating_sub(self.baseline);
         if grown > self.limit {
@@ -135,7 +114,7 @@ impl Growth {
 
     /// Returns usage minus page cache. Usage is read first, so page cache that is added in between does not
     /// count as growth.
-    fn memory(&mut self) -> Result<u64, GrowthError> {
+    fn memory(&mut self) -> Result<u64, String> {
         let mut memory = 0_u64;
         for cgroup in &mut self.cgroups {
             memory = memory.saturating_add(cgroup.memory(&mut self.text)?);
@@ -144,39 +123,39 @@ impl Growth {
     }
 
     /// Adds the cgroups that are not in `parts` yet.
-    fn find_parts(&mut self, processes: &mut CgroupProcesses) -> Result<(), GrowthError> {
+    fn find_parts(&mut self, processes: &mut CgroupProcesses) -> Result<(), String> {
         let mut count = 0;
         for cgroup in &mut self.cgroups {
             cgroup.find_parts(processes)?;
             count += cgroup.parts.len();
         }
-        if count > MAX_CGROUPS { Err(GrowthError::TooMany) } else { Ok(()) }
+        if count > MAX_CGROUPS { Err(too_many()) } else { Ok(()) }
     }
 }
 
 impl Cgroup {
     /// Opens a cgroup. Returns `None` if it is removed.
-    fn open(dir: BorrowedFd<'_>) -> Result<Option<Self>, GrowthError> {
-        let dir = open_group(dir, b"").map_err(|error| GrowthError::Unreadable("the cgroup", error))?;
+    fn open(dir: BorrowedFd<'_>) -> Result<Option<Self>, String> {
+        let dir = open_group(dir, b"").map_err(|error| unreadable("the cgroup", error))?;
         for usage_file in [USAGE_2, USAGE_1] {
             match open(&dir, usage_file) {
                 Ok(usage) => return Ok(Some(Self { dir, usage, usage_file, parts: Vec::new() })),
                 Err(Errno::NOENT | Errno::NODEV) => {}
-                Err(error) => return Err(GrowthError::Unreadable(usage_file, error)),
+                Err(error) => return Err(unreadable(usage_file, error)),
             }
         }
         match open(&dir, "cgroup.procs") {
-            Ok(_) => Err(GrowthError::Unreadable(USAGE_2, Errno::NOENT)),
+            Ok(_) => Err(unreadable(USAGE_2, Errno::NOENT)),
             Err(_) => Ok(None),
         }
     }
 
     /// Returns the memory in bytes; 0 if the cgroup is removed, and its processes with it.
-    fn memory(&mut self, text: &mut [u8]) -> Result<u64, GrowthError> {
+    fn memory(&mut self, text: &mut [u8]) -> Result<u64, String> {
         let usage = match read(&self.usage, text) {
-            Ok(content) => number(content).ok_or(GrowthError::Unexpected(self.usage_file))?,
+            Ok(content) => number(content).ok_or_else(|| unreadable(self.usage_file, UNEXPECTED))?,
             Err(Errno::NOENT | Errno::NODEV) => return Ok(0),
-            Err(error) => return Err(GrowthError::Unreadable(self.usage_file, error)),
+            Err(error) => return Err(unreadable(self.usage_file, error)),
         };
         for part in &mut self.parts {
             part.refresh(text)?;
@@ -187,7 +166,7 @@ impl Cgroup {
 
     /// Adds the cgroups below that are not known yet. In cgroup v1 the page cache of a cgroup excludes that
     /// of its children. In cgroup v2 it includes it, so only cgroups without children count.
-    fn find_parts(&mut self, processes: &mut CgroupProcesses) -> Result<(), GrowthError> {
+    fn find_parts(&mut self, processes: &mut CgroupProcesses) -> Result<(), String> {
         processes.scan(self.dir.as_fd());
         let is_version_2 = self.usage_file == USAGE_2;
         for path in processes.paths() {
@@ -203,10 +182,10 @@ impl Cgroup {
                 Ok(stat) => self.parts.push(Part { path: path.into(), stat, page_cache: 0 }),
                 // Removed in the meantime, or without a memory controller: its pages count for the parent.
                 Err(Errno::NOENT | Errno::NODEV) => {}
-                Err(error) => return Err(GrowthError::Unreadable(STAT, error)),
+                Err(error) => return Err(unreadable(STAT, error)),
             }
             if self.parts.len() > MAX_CGROUPS {
-                return Err(GrowthError::TooMany);
+                return Err(too_many());
             }
         }
         Ok(())
@@ -214,17 +193,25 @@ impl Cgroup {
 }
 
 impl Part {
-    fn refresh(&mut self, text: &mut [u8]) -> Result<(), GrowthError> {
+    fn refresh(&mut self, text: &mut [u8]) -> Result<(), String> {
         match read(&self.stat, text) {
             Ok(content) => {
-                let value = |key| value(content, key).ok_or(GrowthError::Unexpected(STAT));
+                let value = |key| value(content, key).ok_or_else(|| unreadable(STAT, UNEXPECTED));
                 self.page_cache = value(b"inactive_file ")?.saturating_add(value(b"active_file ")?);
                 Ok(())
             }
             Err(Errno::NOENT | Errno::NODEV) => Ok(()),
-            Err(error) => Err(GrowthError::Unreadable(STAT, error)),
+            Err(error) => Err(unreadable(STAT, error)),
         }
     }
+}
+
+fn unreadable(file: &str, why: impl fmt::Display) -> String {
+    format!("growth since SIGTERM is not watched: read {file}: {why}")
+}
+
+fn too_many() -> String {
+    format!("growth since SIGTERM is not watched: the pod has more than {MAX_CGROUPS} cgroups")
 }
 
 /// Whether a path is below another one. Every path is below an empty path.
@@ -289,7 +276,7 @@ mod tests {
             std::fs::write(path, text).unwrap();
         }
 
-        fn watch(&mut self) -> Result<Growth, GrowthError> {
+        fn watch(&mut self) -> Result<Growth, String> {
             let dirs = |path: &Path| CgroupDirs { memory: Some(path.to_owned()), ..CgroupDirs::default() };
             let scope = CgroupScope::open(&dirs(self.folder.path())).unwrap();
             let pinned = scope.pin(&dirs(&self.folder.path().join("pod"))).unwrap();
@@ -356,7 +343,7 @@ mod tests {
 
     #[test]
     fn unreadable_memory_files_are_reported_by_name() {
-        let error = |files: &[(&str, &str)]| Pod::new(files).watch().unwrap_err().to_string();
+        let error = |files: &[(&str, &str)]| Pod::new(files).watch().unwrap_err();
         let message = error(&[(STAT, "inactive_file 0\nactive_file 0\n")]);
         assert!(message.contains("read memory.current: No such file"), "{message}");
         let message = error(&[(USAGE_2, "many\n"), (STAT, "inactive_file 0\nactive_file 0\n")]);
@@ -367,7 +354,7 @@ mod tests {
         for n in 0..MAX_CGROUPS {
             pod.write(&format!("{n}/{STAT}"), &stat(0, 0));
         }
-        assert_eq!(pod.watch().unwrap_err(), GrowthError::TooMany);
+        assert!(pod.watch().unwrap_err().ends_with("the pod has more than 64 cgroups"));
     }
 
     #[test]

@@ -198,15 +198,23 @@ impl Job {
     fn is_finished(&mut self, processes: &mut CgroupProcesses) -> bool {
         let now_ns = now_ns();
         if matches!(self.phase, Phase::Grace { .. } | Phase::Kill { .. })
-            && self.finish_if_terminated(processes)
+            && self.victim.is_terminated(processes)
         {
+            let (killed, unreaped) = (self.victim.killed(), self.victim.unreaped());
+            self.end(KillProgress::Terminated { killed, unreaped });
             return true;
         }
         match self.phase {
-            Phase::List => self.list(processes),
+            Phase::List => {
+                let (pids, unreachable) = self.victim.list_all(processes);
+                self.end(KillProgress::WouldSignal { pids, unreachable });
+            }
             Phase::Term { .. } => self.send_first_signals(processes),
             Phase::Grace { kill_at_ns } if now_ns >= kill_at_ns => self.kill(None, processes),
-            Phase::Kill { until_ns } if now_ns >= until_ns => self.give_up(processes),
+            Phase::Kill { until_ns } if now_ns >= until_ns => {
+                let remaining = self.victim.remaining(processes);
+                self.end(remaining);
+            }
             Phase::Kill { .. } => self.victim.kill_remaining(processes),
             Phase::Grace { .. } | Phase::Over => {}
         }
@@ -250,11 +258,6 @@ impl Job {
         self.victim.report(progress);
     }
 
-    fn list(&mut self, processes: &mut CgroupProcesses) {
-        let (pids, unreachable) = self.victim.list_all(processes);
-        self.end(KillProgress::WouldSignal { pids, unreachable });
-    }
-
     fn terminate(&mut self, grace_ns: u64, processes: &mut CgroupProcesses) {
         let sum = self.victim.terminate(self.stops_forks, processes);
         self.phase = Phase::Grace { kill_at_ns: now_ns().saturating_add(grace_ns) };
@@ -267,7 +270,7 @@ impl Job {
         let Some(limit) = self.growth_limit else { return };
         match Growth::start(self.victim.groups(), limit, processes) {
             Ok(growth) => self.growth = Some(growth),
-            Err(error) => self.victim.report(KillProgress::Error { what: error.to_string() }),
+            Err(what) => self.victim.report(KillProgress::Error { what }),
         }
     }
 
@@ -275,9 +278,9 @@ impl Job {
     /// reported and the measurement ends.
     fn exceeded_growth(&mut self, processes: &mut CgroupProcesses) -> Option<u64> {
         let growth = self.growth.as_mut().filter(|growth| growth.due_ns() <= now_ns())?;
-        growth.exceeded(processes, now_ns).unwrap_or_else(|error| {
+        growth.exceeded(processes, now_ns).unwrap_or_else(|what| {
             self.growth = None;
-            self.victim.report(KillProgress::Error { what: error.to_string() });
+            self.victim.report(KillProgress::Error { what });
             None
         })
     }
@@ -290,20 +293,5 @@ impl Job {
         self.pause_ns = FIRST_PAUSE_NS;
         let signalled = self.victim.kill(processes);
         self.victim.report(KillProgress::KillSent { signalled, grown });
-    }
-
-    /// Whether no process is left. If so, the job ends.
-    fn finish_if_terminated(&mut self, processes: &mut CgroupProcesses) -> bool {
-        let is_terminated = self.victim.is_terminated(processes);
-        if is_terminated {
-            let (killed, unreaped) = (self.victim.killed(), self.victim.unreaped());
-            self.end(KillProgress::Terminated { killed, unreaped });
-        }
-        is_terminated
-    }
-
-    fn give_up(&mut self, processes: &mut CgroupProcesses) {
-        let remaining = self.victim.remaining(processes);
-        self.end(remaining);
     }
 }

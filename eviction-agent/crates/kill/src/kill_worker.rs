@@ -183,18 +183,11 @@ impl WorkerThread {
     /// Waits until a command arrives, a job is due, or a watched process ends.
     fn wait(&mut self) {
         let now_ns = now_ns();
-        let mut due_ns = self.jobs.iter().map(Job::due_ns).min();
-        if !self.backlog.is_empty() {
-            let retry_ns = now_ns.saturating_add(RETRY_NS);
-            due_ns = Some(due_ns.map_or(retry_ns, |due_ns| due_ns.min(retry_ns)));
-        }
-        let timeout = due_ns.map(|due_ns| {
-            let rest = due_ns.saturating_sub(now_ns);
-            Timespec {
-                tv_sec: i64::try_from(rest / 1_000_000_000).unwrap_or(i64::MAX),
-                tv_nsec: i64::try_from(rest % 1_000_000_000).unwrap_or(0),
-            }
-        });
+        let retry_ns = (!self.backlog.is_empty()).then(|| now_ns.saturating_add(RETRY_NS));
+        let due_ns = self.jobs.iter().map(Job::due_ns).chain(retry_ns).min();
+        let pause = due_ns.map(|due_ns| Duration::from_nanos(due_ns.saturating_sub(now_ns)));
+        // Nanoseconds in 64 bits always fit.
+        let timeout = pause.and_then(|pause| Timespec::try_from(pause).ok());
         let eventfd = Arc::clone(&self.eventfd);
         let mut fds = vec![PollFd::new(&eventfd, PollFlags::IN)];
         let watched = self.jobs.iter().flat_map(Job::watched);

@@ -10,7 +10,7 @@ use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::{Errno, write};
 use rustix::process::Signal;
 
-use super::cgroup_procs::{CgroupProcesses, file_contains, is_populated, read_short_file};
+use super::cgroup_procs::{CgroupProcesses, file_contains, has_event, read_short_file};
 use super::cgroup_scope::PinnedCgroup;
 use super::scoped_write::{ScopedWrite, ScopedWriteError, UndoLog};
 use super::thread::now_ns;
@@ -265,10 +265,10 @@ impl PodProcesses {
 }
 
 impl PinnedCgroup {
-    /// Whether processes are still exiting although the process list is empty. cgroup v1 lists all processes
-    /// until their end.
+    /// Whether processes are still exiting although the process list is empty, as on 7.2: they hold their
+    /// memory until the exit is complete. cgroup v1 lists all processes until their end.
     fn is_exiting(&self) -> bool {
-        self.is_unified && is_populated(self.deciding.as_fd())
+        self.is_unified && has_event(&self.deciding, b"populated 1")
     }
 }
 

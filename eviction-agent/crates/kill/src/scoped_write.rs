@@ -15,6 +15,7 @@ use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::{Errno, pread, pwrite};
 use thiserror::Error;
 
+use super::cgroup_procs::has_event;
 use undo_log::UndoEntry;
 pub(super) use undo_log::UndoLog;
 
@@ -105,10 +106,7 @@ impl ScopedWrite {
         if self.entry.ours == b"FROZEN" {
             return content(&self.file).is_ok_and(|text| text == b"FROZEN");
         }
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        let events = openat(dir, c"cgroup.events", flags, Mode::empty());
-        let text = events.and_then(|events| content(&events));
-        text.is_ok_and(|text| text.windows(8).any(|line| line == b"frozen 1"))
+        has_event(dir, b"frozen 1")
     }
 }
 

@@ -27,14 +27,8 @@ pub struct Access {
     pub(crate) config: kube::Config,
     /// The file of the bearer token, if there is one.
     pub(crate) token_file: Option<PathBuf>,
-    pub(crate) origin: Origin,
-}
-
-/// The source of an [`Access`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Origin {
-    Kubeconfig { path: PathBuf, context: String },
-    ServiceAccount,
+    /// The source, for messages.
+    pub(crate) origin: String,
 }
 
 /// The address of a kubelet, and how its certificate is verified.
@@ -107,17 +101,6 @@ impl Access {
     }
 }
 
-impl fmt::Display for Origin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Kubeconfig { path, context } => {
-                write!(f, "kubeconfig {}, context {context}", path.display())
-            }
-            Self::ServiceAccount => f.write_str("the pod's service account"),
-        }
-    }
-}
-
 /// Reads a kubeconfig, a certificate or a token file.
 pub(crate) fn read_file(what: &'static str, path: &Path) -> Result<Vec<u8>, AccessError> {
     let fail = |source| AccessError::Read { what, path: path.to_owned(), source };
@@ -166,7 +149,7 @@ fn from_kubeconfig(path: &Path) -> Result<Access, AccessError> {
         }
         None => {}
     }
-    Ok(Access::new(config, Origin::Kubeconfig { path: path.to_owned(), context }))
+    Ok(Access::new(config, format!("kubeconfig {}, context {context}", path.display())))
 }
 
 /// Returns the CA file of the current context, if the CA is in a file.
@@ -208,7 +191,7 @@ fn in_cluster(variable: impl Fn(&str) -> Option<String>, account: &Path) -> Resu
     let mut config = kube::Config::new(url(&host, port)?);
     use_ca_file(&mut config, account.join("ca.crt"))?;
     config.auth_info.token_file = Some(account.join("token").display().to_string());
-    Ok(Access::new(config, Origin::ServiceAccount))
+    Ok(Access::new(config, "the pod's service account".to_owned()))
 }
 
 /// Returns `https://HOST:PORT` for a name, or for an address with or without brackets.
@@ -227,7 +210,7 @@ fn url(host: &str, port: u16) -> Result<http::Uri, AccessError> {
 }
 
 impl Access {
-    fn new(mut config: kube::Config, origin: Origin) -> Self {
+    fn new(mut config: kube::Config, origin: String) -> Self {
         config.headers.push((http::header::USER_AGENT, http::HeaderValue::from_static(AGENT)));
         let file = config.auth_info.token_file.take().filter(|file| !file.is_empty());
         if file.is_some() {

@@ -3,6 +3,7 @@
 use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
 
+use eviction_core::time::nanos;
 use rustix::time::{ClockId, clock_gettime};
 
 /// Pauses that double, each randomly shortened to not less than half, so that agents which lost the same
@@ -42,12 +43,8 @@ pub(crate) fn random_part_of(whole: Duration) -> Duration {
 
 /// Returns the time of CLOCK_MONOTONIC in nanoseconds, the clock of decision timestamps.
 pub(crate) fn now_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
     // The monotonic clock starts near zero at boot and is never negative.
-    u64::try_from(now.tv_sec)
-        .unwrap_or(0)
-        .saturating_mul(1_000_000_000)
-        .saturating_add(u64::try_from(now.tv_nsec).unwrap_or(0))
+    nanos(Duration::try_from(clock_gettime(ClockId::Monotonic)).unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 use crate::backoff::Backoff;
 use crate::client::Client;
 use crate::error::OperationError;
-use crate::node_identity::message;
+use crate::node_identity::read_body;
 use crate::node_patch::{NodePatcher, NodeResponse, PatchKind};
 use crate::nullable::objects;
 use crate::request::Request;
@@ -55,17 +55,10 @@ pub async fn list_nodes(client: &Client) -> Result<Vec<String>, OperationError> 
     let mut next = String::new();
     loop {
         let request = Request::get(format!("/api/v1/nodes?limit={PAGE}{next}"));
-        let response = client
-            .request(Request { largest: LARGEST, ..request })
-            .await
-            .map_err(|error| OperationError::because(OPERATION, &error))?;
-        if response.status != 200 {
-            let why = format!("{OPERATION}: {}: {}", response.status, message(&response));
-            let error = OperationError::new(why);
-            return Err(if response.status == 403 { error.help("it takes list of nodes") } else { error });
-        }
-        let page: NodeList = serde_json::from_slice(&response.body)
-            .map_err(|error| OperationError::because(OPERATION, &error))?;
+        let request = Request { largest: LARGEST, ..request };
+        let body = read_body(client, OPERATION, request, Some("it takes list of nodes")).await?;
+        let page: NodeList =
+            serde_json::from_slice(&body).map_err(|error| OperationError::because(OPERATION, &error))?;
         names.extend(page.items.into_iter().map(|node| node.metadata.name));
         if page.metadata.next.is_empty() {
             return Ok(names);
@@ -186,7 +179,7 @@ fn failure(operation: &'static str, name: &str, result: &ApiResult) -> Operation
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fake_server::{AfterResponse, serve};
+    use crate::fake_server::{json, serve};
 
     #[tokio::test]
     async fn every_page_of_the_list_is_read() {
@@ -195,8 +188,7 @@ mod tests {
                 false => r#"{"metadata": {"continue": "abc"}, "items": [{"metadata": {"name": "n1"}}]}"#,
                 true => r#"{"metadata": {"continue": null}, "items": [{"metadata": {"name": "n2"}}]}"#,
             };
-            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
-            ((head + body).into_bytes(), AfterResponse::Close)
+            json(200, body)
         })
         .await;
         let client = Client::new(access).unwrap();

@@ -11,7 +11,7 @@ use crate::access::{Access, KubeletAddress};
 use crate::backoff::Backoff;
 use crate::error::{AccessError, RequestError};
 use crate::metrics::{Observer, operation};
-use crate::reachability::{ApiReachability, Availability};
+use crate::reachability::{ApiReachability, is_handled};
 use crate::request::{Request, Response, retry_after};
 use crate::stack::{Service, Stack, TokenFile};
 
@@ -68,19 +68,16 @@ struct Shared {
 }
 
 /// The connections, created on demand and recreated when they no longer work.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Connections {
     stack: Option<Arc<Stack>>,
     /// kube's client for requests, with its connection pool.
-    pool: Option<Pool>,
+    pool: Option<kube::Client>,
 }
 
-#[derive(Clone)]
-struct Pool(kube::Client);
-
-impl std::fmt::Debug for Pool {
+impl std::fmt::Debug for Connections {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Pool")
+        f.write_str("Connections")
     }
 }
 
@@ -164,7 +161,7 @@ impl Client {
         }
         // The server can answer this path even without its store.
         if request.path != VERSION {
-            self.shared.record_result(began, Availability::of(&result));
+            self.shared.record_result(began, is_handled(&result));
         } else if result.is_err() {
             self.check_reachability();
         }
@@ -194,12 +191,12 @@ impl Client {
         if connection == Connection::Fresh {
             return Ok(kube_client(self.stack().await?.service(NONE)));
         }
-        if let Some(Pool(client)) = &self.shared.connections().pool {
+        if let Some(client) = &self.shared.connections().pool {
             return Ok(client.clone());
         }
         let stack = self.stack().await?;
         let pool = &mut self.shared.connections().pool;
-        Ok(pool.get_or_insert_with(|| Pool(kube_client(stack.service(REQUESTS)))).0.clone())
+        Ok(pool.get_or_insert_with(|| kube_client(stack.service(REQUESTS))).clone())
     }
 
     /// Returns a service with separate connections, for lists and watches.
@@ -257,7 +254,7 @@ impl Client {
                 let requested_at = Instant::now();
                 let request = Request::get(path.clone()).within(PROBE_WITHIN);
                 let result = self.send(request, connection).await;
-                if Availability::of(&result) == Availability::Available {
+                if is_handled(&result) {
                     break;
                 }
                 connection = if result.is_err() { Connection::Fresh } else { Connection::Pooled };
@@ -361,12 +358,12 @@ impl Shared {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn record_result(&self, began: Duration, availability: Availability) {
+    fn record_result(&self, began: Duration, is_handled: bool) {
         let mut reachability = self.reachability.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(reachable) = reachability.record(began, self.created_at.elapsed(), availability) {
+        if let Some(reachable) = reachability.record(began, self.created_at.elapsed(), is_handled) {
             self.reachable.send_replace(reachable);
         }
-        if availability == Availability::Unavailable {
+        if !is_handled {
             self.check_reachability.notify_one();
         }
     }

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::client::Client;
 use crate::error::OperationError;
-use crate::node_identity::message;
+use crate::node_identity::read_body;
 use crate::nullable::objects;
 use crate::request::{Request, push_segment};
 
@@ -183,17 +183,9 @@ async fn read<T: DeserializeOwned>(
     push_segment(if is_list { labels } else { name }, &mut path);
     let operation = format!("read {resource} of DaemonSet {daemon_set}");
     let request = Request { largest: 32 << 20, ..Request::get(path) };
-    let response =
-        client.request(request).await.map_err(|error| OperationError::because(&operation, &error))?;
-    if response.status != 200 {
-        let why = format!("{operation}: {}: {}", response.status, message(&response));
-        let error = OperationError::new(why);
-        return Err(match response.status {
-            403 => error.help("it takes get of daemonsets and list of pods in that namespace"),
-            _ => error,
-        });
-    }
-    serde_json::from_slice(&response.body).map_err(|error| OperationError::because(&operation, &error))
+    let help = "it takes get of daemonsets and list of pods in that namespace";
+    let body = read_body(client, &operation, request, Some(help)).await?;
+    serde_json::from_slice(&body).map_err(|error| OperationError::because(&operation, &error))
 }
 
 impl Pod {
@@ -220,7 +212,7 @@ impl Pod {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fake_server::{AfterResponse, serve};
+    use crate::fake_server::{json, serve};
 
     const PODS: &str = r#"{"items": [
         {"metadata": {"name": "a"}, "spec": {"nodeName": "n1"},
@@ -238,11 +230,8 @@ mod tests {
         pods: &'static str,
     ) -> (Result<u64, OperationError>, Vec<String>) {
         let (access, seen) = serve(move |head| {
-            let is_pods = head.contains("/pods");
-            let body = if is_pods { pods } else { daemon_set };
-            let status = if body.is_empty() { "403 Forbidden" } else { "200 OK" };
-            let head = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n", body.len());
-            ((head + body).into_bytes(), AfterResponse::Close)
+            let body = if head.contains("/pods") { pods } else { daemon_set };
+            json(if body.is_empty() { 403 } else { 200 }, body)
         })
         .await;
         let client = Client::new(access).unwrap();

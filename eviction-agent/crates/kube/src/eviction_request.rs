@@ -7,24 +7,18 @@ use std::time::Duration;
 use eviction_core::pod::PodName;
 use eviction_core::progress::ApiOperation;
 use eviction_core::signal::Resource;
+use jiff::Timestamp;
 use k8s_openapi::api::policy::v1::Eviction;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Preconditions};
 use serde_json::json;
 
-use crate::request::{Request, push_segment, to_json};
+use crate::request::{Request, STRATEGIC_MERGE, push_segment, to_json};
 
 /// The condition with the reason why a pod is terminated (KEP-3329).
 const DISRUPTION_TARGET: &str = "DisruptionTarget";
 
 /// The reason of that condition when the Eviction API does not set it.
 const REASON: &str = "TerminationByEvictionAgent";
-
-/// The content type of a patch that merges lists of conditions by their type. A JSON merge patch would
-/// replace the list.
-const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
-
-/// The maximum size of a response, in bytes. The response to a deletion or a patch is the pod itself.
-const LARGEST: usize = 4 << 20;
 
 /// The eviction of a pod, as it was decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,7 +72,7 @@ pub(crate) fn eviction(order: &EvictionRequest, options: RequestOptions) -> Requ
         ..ObjectMeta::default()
     };
     let body = Eviction { delete_options: Some(delete_options(order, options)), metadata };
-    with_limits(Request::post(path(&order.pod, "/eviction", options), to_json(&body)), options)
+    Request::post(path(&order.pod, "/eviction", options), to_json(&body)).within(options.within)
 }
 
 /// Returns the request for a deletion, which PodDisruptionBudgets cannot deny.
@@ -88,26 +82,32 @@ pub(crate) fn deletion(order: &EvictionRequest, options: RequestOptions) -> Requ
         kind: Some("DeleteOptions".to_owned()),
         ..delete_options(order, options)
     };
-    with_limits(Request::delete(path(&order.pod, "", options), to_json(&body)), options)
+    Request::delete(path(&order.pod, "", options), to_json(&body)).within(options.within)
 }
 
 /// Returns the request that sets the condition with the reason of the termination on the pod.
-pub(crate) fn disruption_target(pod: &PodName, message: &str, now: &str, options: RequestOptions) -> Request {
+pub(crate) fn disruption_target(
+    pod: &PodName,
+    message: &str,
+    now: Timestamp,
+    options: RequestOptions,
+) -> Request {
     let condition = json!({
         "type": DISRUPTION_TARGET,
         "status": "True",
         "reason": REASON,
         "message": message,
-        "lastTransitionTime": now,
+        // In whole seconds, as the API does.
+        "lastTransitionTime": format!("{now:.0}"),
     });
     // With the uid, the server rejects the patch for another pod.
     let body = json!({"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}});
-    with_limits(Request::patch(path(pod, "/status", options), STRATEGIC_MERGE, to_json(&body)), options)
+    Request::patch(path(pod, "/status", options), STRATEGIC_MERGE, to_json(&body)).within(options.within)
 }
 
 /// Returns the request that reads a pod.
 pub(crate) fn read(pod: &PodName, options: RequestOptions) -> Request {
-    with_limits(Request::get(path(pod, "", RequestOptions { is_dry: false, ..options })), options)
+    Request::get(path(pod, "", RequestOptions { is_dry: false, ..options })).within(options.within)
 }
 
 fn delete_options(order: &EvictionRequest, options: RequestOptions) -> DeleteOptions {
@@ -118,10 +118,6 @@ fn delete_options(order: &EvictionRequest, options: RequestOptions) -> DeleteOpt
         dry_run: options.is_dry.then(|| vec!["All".to_owned()]),
         ..DeleteOptions::default()
     }
-}
-
-fn with_limits(request: Request, options: RequestOptions) -> Request {
-    Request { largest: LARGEST, ..request.within(options.within) }
 }
 
 fn path(pod: &PodName, subresource: &str, options: RequestOptions) -> String {
@@ -199,15 +195,15 @@ mod tests {
         assert!(request.path.ends_with("?timeout=6s&dryRun=All"), "{}", request.path);
         assert_eq!(body(&request)["deleteOptions"]["dryRun"], json!(["All"]));
         assert_eq!(body(&deletion(&order("web", 1), options))["dryRun"], json!(["All"]));
-        let patch = disruption_target(&order("web", 1).pod, "why", "2026-01-05T08:00:00Z", options);
+        let patch = disruption_target(&order("web", 1).pod, "why", Timestamp::UNIX_EPOCH, options);
         assert!(patch.path.ends_with("/pods/web/status?timeout=6s&dryRun=All"), "{}", patch.path);
         assert!(!read(&order("web", 1).pod, options).path.contains("dryRun"));
     }
 
     #[test]
-    fn condition_patch_has_the_uid_of_the_pod() {
-        let request =
-            disruption_target(&order("web", 1).pod, "memory \"low\"", "2026-01-05T08:00:00Z", OPTIONS);
+    fn condition_patch_has_the_uid_of_the_pod_and_whole_seconds() {
+        let now = Timestamp::new(1_767_600_000, 999_999_999).unwrap();
+        let request = disruption_target(&order("web", 1).pod, "memory \"low\"", now, OPTIONS);
         assert_eq!(request.body.as_ref().unwrap().0, "application/strategic-merge-patch+json");
         let wanted = json!({
             "metadata": {"uid": "u-1"},

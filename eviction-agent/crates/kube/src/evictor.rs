@@ -14,8 +14,7 @@ use crate::backoff::now_ns;
 use crate::client::Client;
 use crate::eviction_request::{self as request, EvictionRequest, RequestOptions};
 use crate::request::Request;
-use crate::response::Permissions;
-use crate::response::interpret;
+use crate::response::{Permissions, interpret};
 
 /// The maximum time that a deletion waits for the condition, which is optional.
 const CONDITION_WITHIN: Duration = Duration::from_millis(500);
@@ -136,9 +135,8 @@ impl Shared {
     /// Sets the condition with the reason of the termination, if the API does not set it itself.
     async fn set_condition(&self, eviction: &EvictionRequest) {
         let message = format!("The node was low on resource: {}. ", eviction.resource.name());
-        let now = seconds(Timestamp::now());
         let options = RequestOptions { within: CONDITION_WITHIN, is_dry: self.config.is_dry };
-        let request = request::disruption_target(&eviction.pod, &message, &now, options);
+        let request = request::disruption_target(&eviction.pod, &message, Timestamp::now(), options);
         let result = self.send(ApiOperation::Condition, request).await;
         if result != ApiResult::Accepted {
             self.report(eviction, ApiOperation::Condition, result).await;
@@ -226,12 +224,6 @@ fn result_from_pod(body: &[u8], uid: &str) -> Option<ApiResult> {
     })
 }
 
-/// Formats a time in whole seconds, as the API does.
-fn seconds(at: Timestamp) -> String {
-    let whole = Timestamp::from_second(at.as_second()).unwrap_or(at);
-    whole.to_string()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -245,11 +237,5 @@ mod tests {
         assert!(matches!(result_from_pod(pod("").as_bytes(), "u"), Some(ApiResult::NotSent { .. })));
         assert_eq!(result_from_pod(b"{", "u"), None);
         assert_eq!(result_from_pod(b"{\"metadata\":{}}", "u"), None);
-    }
-
-    #[test]
-    fn times_are_written_in_whole_seconds() {
-        let at = Timestamp::new(1_767_600_000, 123_456_789).unwrap();
-        assert_eq!(seconds(at), "2026-01-05T08:00:00Z");
     }
 }

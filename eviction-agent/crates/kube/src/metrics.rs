@@ -104,23 +104,13 @@ pub(crate) fn operation(method: &Method, path: &str) -> &'static str {
         (&Method::DELETE, ["pods", _]) => "delete_pod",
         (&Method::PATCH, ["pods", _, "status"]) => "patch_pod_status",
         (&Method::GET, ["pods", _]) => "get_pod",
-        (&Method::GET, ["pods"]) => {
-            if is_watch {
-                "watch_pods"
-            } else {
-                "list_pods"
-            }
-        }
+        (&Method::GET, ["pods"]) if is_watch => "watch_pods",
+        (&Method::GET, ["pods"]) => "list_pods",
         (&Method::PATCH, ["nodes", _, "status"]) => "patch_node_status",
         (&Method::PATCH, ["nodes", _]) => "patch_node",
         (&Method::GET, ["nodes", _]) => "get_node",
-        (&Method::GET, ["nodes"]) => {
-            if is_watch {
-                "watch_nodes"
-            } else {
-                "list_nodes"
-            }
-        }
+        (&Method::GET, ["nodes"]) if is_watch => "watch_nodes",
+        (&Method::GET, ["nodes"]) => "list_nodes",
         (&Method::POST, ["events"]) => "create_event",
         (&Method::PATCH, ["events", _]) => "patch_event",
         (&Method::GET, ["", "version"]) => "get_version",

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use bytes::Bytes;
 use eviction_core::error::chain;
 use tokio::time::{Instant, sleep};
 
@@ -126,14 +127,11 @@ async fn read_boot_id(client: &Client, name: &NodeName) -> Result<Box<str>, Iden
 }
 
 /// Returns the `message` of the `Status` in the body.
-pub(crate) fn message(response: &Response) -> String {
+fn message(response: &Response) -> String {
     let status: Option<serde_json::Value> = serde_json::from_slice(&response.body).ok();
     let message = status.as_ref().and_then(|status| status.get("message")?.as_str());
     message.unwrap_or("no reason given").chars().take(300).collect()
 }
-
-/// The timeout of a check, for a server that does not respond.
-const CHECK_WITHIN: Duration = Duration::from_secs(10);
 
 /// The maximum size of a list in bytes. The server may return all of it despite the limit.
 const LARGEST_LIST: usize = 256 << 20;
@@ -159,20 +157,34 @@ pub async fn check_access(
         for (verb, query) in [("list", "limit=1"), ("watch", "watch=true&timeoutSeconds=1")] {
             let selector = format!("fieldSelector={selector}%3D{name}");
             let path = format!("/api/v1/{resource}?{selector}&{query}&resourceVersion=0");
-            problems.extend(try_request(client, format!("{verb} {resource}"), path).await.err());
+            let request = Request { largest: LARGEST_LIST, ..Request::get(path) };
+            problems.extend(read_body(client, &format!("{verb} {resource}"), request, None).await.err());
         }
     }
     Ok(problems)
 }
 
-async fn try_request(client: &Client, operation: String, path: String) -> Result<(), OperationError> {
-    let request = Request { largest: LARGEST_LIST, ..Request::get(path).within(CHECK_WITHIN) };
-    let response =
-        client.request(request).await.map_err(|error| OperationError::because(&operation, &error))?;
-    match response.status {
-        200 => Ok(()),
-        status => Err(OperationError::new(format!("{operation}: {status}: {}", message(&response)))),
+/// Returns the body of the response to a request that reads. `help` is for a missing permission.
+///
+/// # Errors
+/// If there is no response, or one with another status than 200.
+pub(crate) async fn read_body(
+    client: &Client,
+    operation: &str,
+    request: Request,
+    help: Option<&'static str>,
+) -> Result<Bytes, OperationError> {
+    let result = client.request(request).await;
+    let response = result.map_err(|error| OperationError::because(operation, &error))?;
+    let status = response.status;
+    if status == 200 {
+        return Ok(response.body);
     }
+    let error = OperationError::new(format!("{operation}: {status}: {}", message(&response)));
+    Err(match help {
+        Some(help) if status == 403 => error.help(help),
+        _ => error,
+    })
 }
 
 #[cfg(test)]

@@ -19,13 +19,8 @@ use serde_json::{Value, json};
 
 use crate::client::Client;
 use crate::nodes::parse_node;
-use crate::request::{Request, to_json};
-use crate::response::Permissions;
-use crate::response::interpret;
-
-/// The content type of a patch that merges lists of conditions by their type. A JSON merge patch would
-/// replace the list.
-const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
+use crate::request::{Request, STRATEGIC_MERGE, to_json};
+use crate::response::{Permissions, interpret};
 
 /// The content type of a patch that changes single elements of the list of taints. All other kinds of patches
 /// replace the whole list.
@@ -55,11 +50,6 @@ impl NodeStatusUpdate {
         let Self { number: _, pressures, thresholds, period, settings } = self;
         (pressures, period, settings) == (&other.pressures, &other.period, &other.settings)
             && Arc::ptr_eq(thresholds, &other.thresholds)
-    }
-
-    /// Returns the inputs for the messages of conditions.
-    pub(crate) fn inputs(&self) -> ConditionInputs<'_> {
-        ConditionInputs { pressures: &self.pressures, thresholds: &self.thresholds, period: self.period }
     }
 }
 
@@ -101,8 +91,10 @@ impl PatchKind {
                 (Patch::Taints(taints(node, &wanted)), None)
             }
             Self::Conditions if settings.conditions => {
+                let NodeStatusUpdate { pressures, thresholds, period, .. } = desired;
+                let inputs = ConditionInputs { pressures, thresholds, period: *period };
                 let node_conditions::Conditions { all, due, heartbeat } =
-                    node_conditions::conditions(node, desired.inputs(), now);
+                    node_conditions::conditions(node, inputs, now);
                 let patch = Patch::Conditions { write: all.into(), remove: Vec::new() };
                 return Difference { patch, due, heartbeat: Some(heartbeat) };
             }

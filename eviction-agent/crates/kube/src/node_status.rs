@@ -119,19 +119,13 @@ impl Reconciler {
                 sleep(pause).await;
                 return self.desired.has_changed().is_ok();
             }
-            Wait::Change => None,
-            Wait::ChangeOr(pause) => Some(pause),
-        };
-        let timer = async {
-            match pause {
-                Some(pause) => sleep(pause).await,
-                None => std::future::pending().await,
-            }
+            Wait::Change => Duration::MAX,
+            Wait::ChangeOr(pause) => pause,
         };
         tokio::select! {
             changed = self.desired.changed() => changed.is_ok(),
             changed = self.node.changed() => changed.is_ok(),
-            () = timer => true,
+            () = sleep(pause) => true,
         }
     }
 

@@ -16,29 +16,9 @@ pub(crate) const MIN_DURATION: Duration = Duration::from_secs(3);
 /// The minimum number of failed requests.
 pub(crate) const MIN_FAILURES: u32 = 2;
 
-/// What the result of a request shows about the server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Availability {
-    /// The server has handled the request.
-    Available,
-    /// The server has not handled the request.
-    Unavailable,
-}
-
-impl Availability {
-    pub(crate) fn of(result: &Result<Response, RequestError>) -> Self {
-        match result {
-            Ok(response) => Self::of_status(response.status),
-            Err(_) => Self::Unavailable,
-        }
-    }
-
-    fn of_status(status: u16) -> Self {
-        match status {
-            401 | 500..=599 => Self::Unavailable,
-            _ => Self::Available,
-        }
-    }
+/// Whether the server has handled the request.
+pub(crate) fn is_handled(result: &Result<Response, RequestError>) -> bool {
+    result.as_ref().is_ok_and(|response| !matches!(response.status, 401 | 500..=599))
 }
 
 /// The current state.
@@ -53,19 +33,14 @@ pub(crate) struct ApiReachability {
 impl ApiReachability {
     /// Records a request that ended now. Times are measured from any fixed point in time. If the state
     /// changes, returns whether the server is available.
-    pub(crate) fn record(&mut self, began: Duration, now: Duration, result: Availability) -> Option<bool> {
-        match result {
-            Availability::Available => {
-                let before = std::mem::take(self);
-                before.unreachable.then_some(true)
-            }
-            Availability::Unavailable => {
-                let since = *self.since.get_or_insert(began);
-                self.failures = self.failures.saturating_add(1);
-                let fails = self.failures >= MIN_FAILURES && now.saturating_sub(since) >= MIN_DURATION;
-                (fails && !std::mem::replace(&mut self.unreachable, true)).then_some(false)
-            }
+    pub(crate) fn record(&mut self, began: Duration, now: Duration, is_handled: bool) -> Option<bool> {
+        if is_handled {
+            return std::mem::take(self).unreachable.then_some(true);
         }
+        let since = *self.since.get_or_insert(began);
+        self.failures = self.failures.saturating_add(1);
+        let fails = self.failures >= MIN_FAILURES && now.saturating_sub(since) >= MIN_DURATION;
+        (fails && !std::mem::replace(&mut self.unreachable, true)).then_some(false)
     }
 }
 
@@ -78,28 +53,24 @@ mod tests {
     }
 
     /// Returns what is reported for requests that start and end at these times, in seconds.
-    fn changes(requests: &[(f64, f64, Availability)]) -> Vec<Option<bool>> {
+    fn changes(requests: &[(f64, f64, bool)]) -> Vec<Option<bool>> {
         let mut reachability = ApiReachability::default();
-        requests
-            .iter()
-            .map(|&(began, ended, result)| reachability.record(seconds(began), seconds(ended), result))
-            .collect()
+        let record = |&(began, ended, handled)| reachability.record(seconds(began), seconds(ended), handled);
+        requests.iter().map(record).collect()
     }
 
-    use Availability::{Available, Unavailable};
+    const HANDLED: bool = true;
+    const FAILED: bool = false;
 
     #[test]
     fn single_or_brief_failures_do_not_make_the_server_unavailable() {
-        assert_eq!(changes(&[(0.0, 60.0, Unavailable)]), [None]);
-        assert_eq!(
-            changes(&[(0.0, 0.1, Unavailable), (0.5, 0.6, Unavailable), (1.0, 2.9, Unavailable)]),
-            [None; 3]
-        );
+        assert_eq!(changes(&[(0.0, 60.0, FAILED)]), [None]);
+        assert_eq!(changes(&[(0.0, 0.1, FAILED), (0.5, 0.6, FAILED), (1.0, 2.9, FAILED)]), [None; 3]);
     }
 
     #[test]
     fn refusing_server_is_unavailable_after_three_seconds() {
-        let refused = |second: f64| (second, second, Unavailable);
+        let refused = |second: f64| (second, second, FAILED);
         assert_eq!(
             changes(&[refused(0.0), refused(1.0), refused(2.0), refused(3.0), refused(4.0)]),
             [None, None, None, Some(false), None]
@@ -109,39 +80,32 @@ mod tests {
     #[test]
     fn hanging_server_is_unavailable_after_the_second_failed_request() {
         // Both requests started long before the failure could be detected.
-        assert_eq!(changes(&[(0.0, 5.0, Unavailable), (1.0, 6.0, Unavailable)]), [None, Some(false)]);
+        assert_eq!(changes(&[(0.0, 5.0, FAILED), (1.0, 6.0, FAILED)]), [None, Some(false)]);
     }
 
     #[test]
     fn slow_server_stays_available() {
-        assert_eq!(
-            changes(&[(0.0, 3.0, Available), (1.0, 4.0, Available), (2.0, 5.0, Available)]),
-            [None; 3]
-        );
+        assert_eq!(changes(&[(0.0, 3.0, HANDLED), (1.0, 4.0, HANDLED), (2.0, 5.0, HANDLED)]), [None; 3]);
     }
 
     #[test]
     fn first_success_makes_the_server_available_and_resets_failures() {
-        let out = [(0.0, 1.0, Unavailable), (2.0, 4.0, Unavailable)];
-        let then = [
-            (5.0, 5.1, Available),
-            (6.0, 7.0, Unavailable),
-            (7.0, 8.9, Unavailable),
-            (8.0, 9.0, Unavailable),
-        ];
+        let out = [(0.0, 1.0, FAILED), (2.0, 4.0, FAILED)];
+        let then = [(5.0, 5.1, HANDLED), (6.0, 7.0, FAILED), (7.0, 8.9, FAILED), (8.0, 9.0, FAILED)];
         let all: Vec<_> = out.into_iter().chain(then).collect();
         assert_eq!(changes(&all), [None, Some(false), Some(true), None, None, Some(false)]);
-        let mixed = [(0.0, 1.0, Unavailable), (1.0, 2.0, Available), (2.0, 9.0, Unavailable)];
+        let mixed = [(0.0, 1.0, FAILED), (1.0, 2.0, HANDLED), (2.0, 9.0, FAILED)];
         assert_eq!(changes(&mixed), [None; 3]);
     }
 
     #[test]
     fn rejections_mean_available_and_401_and_5xx_mean_unavailable() {
+        let response = |status| Ok(Response { status, retry_after: None, body: Default::default() });
         for status in [200, 201, 400, 403, 404, 409, 410, 422, 429] {
-            assert_eq!(Availability::of_status(status), Available, "{status}");
+            assert!(is_handled(&response(status)), "{status}");
         }
         for status in [401, 500, 502, 503, 504, 599] {
-            assert_eq!(Availability::of_status(status), Unavailable, "{status}");
+            assert!(!is_handled(&response(status)), "{status}");
         }
     }
 }

@@ -13,6 +13,10 @@ use crate::error::RequestError;
 
 const JSON: &str = "application/json";
 
+/// The content type of a patch that merges lists of conditions by their type. A JSON merge patch would
+/// replace the list.
+pub(crate) const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
+
 /// The default limit for the size of a response, in bytes.
 const LARGEST: usize = 4 << 20;
 

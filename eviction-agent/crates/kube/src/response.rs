@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use eviction_core::error::chain;
 use eviction_core::progress::{ApiOperation, ApiResult};
-use serde::Deserialize;
 
 use crate::error::RequestError;
+use crate::nullable::objects;
 use crate::request::Response;
 
 /// The pause after a 429 response without a time.
@@ -35,30 +35,26 @@ const MISSING_PERMISSION: &str = "is forbidden: User ";
 /// The maximum length of a text from the server, in bytes.
 const LONGEST_TEXT: usize = 512;
 
-/// The body of a response. All fields are optional: other programs may respond on this port too.
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Body {
-    kind: Option<Box<str>>,
-    /// The status of a `Status` is a text; that of a pod is an object.
-    status: serde_json::Value,
-    reason: Option<Box<str>>,
-    message: Option<Box<str>>,
-    details: Option<Details>,
-}
+objects! {
+    /// The body of a response. All fields are optional: other programs may respond on this port too.
+    struct Body {
+        kind: Box<str>,
+        /// The status of a `Status` is a text; that of a pod is an object.
+        status: serde_json::Value,
+        reason: Box<str>,
+        message: Option<Box<str>>,
+        details: Details,
+    }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Details {
-    causes: Option<Vec<Cause>>,
-    retry_after_seconds: Option<u64>,
-}
+    struct Details {
+        causes: Vec<Cause>,
+        retry_after_seconds: Option<u64>,
+    }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Cause {
-    reason: Option<Box<str>>,
-    message: Option<Box<str>>,
+    struct Cause {
+        reason: Box<str>,
+        message: Option<Box<str>>,
+    }
 }
 
 /// Returns the meaning of the response to a request.
@@ -76,50 +72,38 @@ pub(crate) fn interpret(operation: ApiOperation, result: &Result<Response, Reque
 }
 
 fn interpret_response(operation: ApiOperation, response: &Response) -> ApiResult {
-    let body = serde_json::from_slice::<Body>(&response.body).ok();
-    let is_status = body.as_ref().is_some_and(|body| body.kind.as_deref() == Some("Status"));
-    let message_text = |body: &Body| body.message.as_deref().map(text);
-    let why = || {
-        let message_text = body.as_ref().and_then(message_text);
-        message_text.unwrap_or_else(|| text(&format!("status {} without a reason", response.status)))
+    let Body { kind, status, reason, message, details } =
+        serde_json::from_slice(&response.body).unwrap_or_default();
+    let why = || match &message {
+        Some(message) => text(message),
+        None => text(&format!("status {} without a reason", response.status)),
     };
-    let reason = body.as_ref().and_then(|body| body.reason.as_deref()).unwrap_or("");
-    let message = body.as_ref().and_then(|body| body.message.as_deref()).unwrap_or("");
+    let message_has = |part: &str| message.as_deref().is_some_and(|message| message.contains(part));
     match response.status {
         // Another server may respond with a page and status 200.
-        200..=299 => match &body {
-            Some(Body { kind: Some(kind), status, .. })
-                if matches!(
-                    (&**kind, status.as_str()),
-                    ("Status", Some("Success")) | ("Pod" | "Node" | "Event", _)
-                ) =>
-            {
-                ApiResult::Accepted
-            }
+        200..=299 => match (&*kind, status.as_str()) {
+            ("Status", Some("Success")) | ("Pod" | "Node" | "Event", _) => ApiResult::Accepted,
             _ => ApiResult::Unknown { why: text(&format!("status {} without an object", response.status)) },
         },
         401 => ApiResult::Unauthorized { why: why() },
-        403 if message.contains(MISSING_PERMISSION) => ApiResult::Forbidden { why: why() },
-        404 if is_status && reason == "NotFound" => ApiResult::Terminated,
-        409 if is_other_uid(message) => ApiResult::Replaced,
+        403 if message_has(MISSING_PERMISSION) => ApiResult::Forbidden { why: why() },
+        404 if &*kind == "Status" && &*reason == "NotFound" => ApiResult::Terminated,
+        409 if message_has(OTHER_UID) || message_has(OTHER_UID_IN_THE) => ApiResult::Replaced,
         // A patch with another uid is rejected as a change of an immutable field.
         422 if matches!(operation, ApiOperation::Condition | ApiOperation::NodeConditions)
-            && message.contains("uid") =>
+            && message_has("uid") =>
         {
             ApiResult::Replaced
         }
-        429 => {
-            let details = body.as_ref().and_then(|body| body.details.as_ref());
-            match details.and_then(budget) {
-                Some(cause) => ApiResult::PdbDenied { why: cause },
-                None => {
-                    let requested = details.and_then(|details| details.retry_after_seconds);
-                    let pause = response.retry_after.or(requested.map(Duration::from_secs)).unwrap_or(PAUSE);
-                    ApiResult::Throttled { pause: pause.clamp(PAUSE, LONGEST_PAUSE) }
-                }
+        429 => match budget(&details.causes) {
+            Some(why) => ApiResult::PdbDenied { why },
+            None => {
+                let requested = details.retry_after_seconds.map(Duration::from_secs);
+                let pause = response.retry_after.or(requested).unwrap_or(PAUSE);
+                ApiResult::Throttled { pause: pause.clamp(PAUSE, LONGEST_PAUSE) }
             }
-        }
-        500 if operation == ApiOperation::Eviction && message.contains(SEVERAL_BUDGETS) => {
+        },
+        500 if operation == ApiOperation::Eviction && message_has(SEVERAL_BUDGETS) => {
             ApiResult::PdbDenied { why: why() }
         }
         // Includes requests that timed out on the server: they may still be in progress.
@@ -128,14 +112,9 @@ fn interpret_response(operation: ApiOperation, response: &Response) -> ApiResult
     }
 }
 
-fn is_other_uid(message: &str) -> bool {
-    message.contains(OTHER_UID_IN_THE) || message.contains(OTHER_UID)
-}
-
 /// Returns the text of the budget, if there is one.
-fn budget(details: &Details) -> Option<Box<str>> {
-    let causes = details.causes.as_deref().unwrap_or_default();
-    let cause = causes.iter().find(|cause| cause.reason.as_deref() == Some(DISRUPTION_BUDGET))?;
+fn budget(causes: &[Cause]) -> Option<Box<str>> {
+    let cause = causes.iter().find(|cause| &*cause.reason == DISRUPTION_BUDGET)?;
     Some(cause.message.as_deref().map_or_else(|| DISRUPTION_BUDGET.into(), text))
 }
 

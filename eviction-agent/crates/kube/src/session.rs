@@ -161,8 +161,8 @@ impl KubeSession {
     /// Starts to write Events.
     pub fn events(&mut self) -> EventSink {
         let name = self.name.to_string();
-        let recorder = Recorder::new(&name, self.client.observer().clone());
-        self.events = Some(tokio::spawn(recorder.clone().run(self.client.clone())));
+        let recorder = Arc::new(Recorder::new(&name, self.client.observer().clone()));
+        self.events = Some(tokio::spawn(Arc::clone(&recorder).run(self.client.clone())));
         EventSink::new(recorder, &name)
     }
 }

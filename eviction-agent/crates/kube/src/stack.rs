@@ -82,7 +82,7 @@ impl Stack {
                 RecvTimeoutError::Disconnected => "they cannot be read".to_owned(),
             })
         });
-        let from = access.origin.to_string();
+        let from = access.origin.clone();
         built.map_err(|why| AccessError::Credentials { what: "credentials", from, why })
     }
 
@@ -118,12 +118,6 @@ impl Stack {
             .option_layer(token)
             .service(client.map_err(BoxError::from));
         BoxCloneSyncService::new(service.map_err(BoxError::from))
-    }
-}
-
-impl std::fmt::Debug for Stack {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Stack")
     }
 }
 
@@ -244,7 +238,8 @@ mod tests {
             args: Some(vec!["5".into()]),
             ..ExecConfig::default()
         });
-        let error = Stack::build_within(&access, None, Duration::from_millis(100)).unwrap_err().to_string();
+        let built = Stack::build_within(&access, None, Duration::from_millis(100));
+        let error = built.err().unwrap().to_string();
         assert!(error.contains("the exec plugin does not end within 100ms"), "{error}");
     }
 

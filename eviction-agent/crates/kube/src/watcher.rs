@@ -1,7 +1,6 @@
 //! The objects of one resource on this node, listed and watched by kube's watcher as long as there is a
 //! receiver.
 
-use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,7 +36,7 @@ const ERRORS: u32 = 3;
 const ERRORS_RESET_AFTER: Duration = Duration::from_secs(30);
 
 /// Decodes an object from JSON, or returns the error in it.
-pub(crate) type Decode<T> = Box<dyn Fn(&[u8]) -> Result<T, String> + Send>;
+type Decode<T> = Box<dyn Fn(&[u8]) -> Result<T, String> + Send>;
 
 /// The watched resource and its decoder.
 pub(crate) struct Resource<T> {
@@ -49,14 +48,7 @@ pub(crate) struct Resource<T> {
     pub decode: Decode<T>,
 }
 
-impl<T> fmt::Debug for Resource<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Resource({} {})", self.kind.1, self.field_selector)
-    }
-}
-
 /// The watcher of one resource.
-#[derive(Debug)]
 pub(crate) struct Watcher<T> {
     requests: Arc<WatchRequests>,
     resource: Resource<T>,
@@ -67,15 +59,6 @@ pub(crate) struct Watcher<T> {
     backoff: Backoff,
     errors: u32,
     last_error: Option<Instant>,
-}
-
-/// The action after an error.
-#[derive(Debug, PartialEq, Eq)]
-enum AfterError {
-    /// The stream continues.
-    Continue,
-    /// A new stream lists everything again.
-    Relist,
 }
 
 impl<T: PartialEq + Send + Sync + 'static> Watcher<T> {
@@ -141,7 +124,7 @@ impl<T: PartialEq + Send + Sync + 'static> Watcher<T> {
                 Some(Ok(event)) => self.apply(event),
                 Some(Err(error)) if concerns_one_line(&error) => self.count(WatchEvent::Unreadable),
                 Some(Err(error)) => {
-                    if self.on_stream_error(&error).await == AfterError::Relist {
+                    if self.on_stream_error(&error).await {
                         return;
                     }
                 }
@@ -187,21 +170,18 @@ impl<T: PartialEq + Send + Sync + 'static> Watcher<T> {
         }
     }
 
-    /// Reports an error of the stream and waits.
-    async fn on_stream_error(&mut self, error: &Error) -> AfterError {
+    /// Reports an error of the stream and waits. Returns whether a new stream must list everything again.
+    async fn on_stream_error(&mut self, error: &Error) -> bool {
         let code = code(error);
         if code == Some(410) {
             self.requests.count(WatchEvent::Expired);
             // Without this pause, servers with different caches would get endless list requests.
             sleep(self.backoff.pause()).await;
-            return AfterError::Relist;
+            return true;
         }
         let (operation, why) = explain(error);
         self.on_error(operation, &why).await;
-        match self.errors >= ERRORS {
-            true => AfterError::Relist,
-            false => AfterError::Continue,
-        }
+        self.errors >= ERRORS
     }
 
     /// Reports once why no data arrives, and waits.

@@ -2,7 +2,6 @@
 //! them.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use eviction_core::progress::{ApiOperation, ApiResult};
 use eviction_core::time::nanos;
@@ -141,6 +140,7 @@ pub(super) enum Next {
 }
 
 /// Groups occurrences into series and creates the requests for them.
+#[derive(Debug)]
 pub(super) struct Correlator {
     reporter: Reporter,
     series: BTreeMap<Key, Series>,
@@ -149,12 +149,6 @@ pub(super) struct Correlator {
     paused_until_ns: u64,
     serial: u64,
     observer: Observer,
-}
-
-impl fmt::Debug for Correlator {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Correlator").field("series", &self.series).finish_non_exhaustive()
-    }
 }
 
 impl Correlator {
@@ -188,9 +182,9 @@ impl Correlator {
             self.count(occurrence.reason, EventResult::Dropped, times);
             return;
         }
-        let name = self.name(&occurrence);
+        self.serial += 1;
         let series = Series {
-            name,
+            name: name(&occurrence, self.serial),
             exists: false,
             count: times,
             completed: 0,
@@ -310,11 +304,6 @@ impl Correlator {
 
     fn count(&self, reason: Reason, result: EventResult, times: u64) {
         self.observer.observe(MetricEvent::Event(reason.name(), result.name(), times));
-    }
-
-    fn name(&mut self, of: &Occurrence) -> String {
-        self.serial += 1;
-        name(of, self.serial)
     }
 }
 

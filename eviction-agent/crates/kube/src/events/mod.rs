@@ -28,51 +28,44 @@ pub use sink::EventSink;
 /// The pause after a failure: the first and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
-/// Accepts occurrences. Clones share the same state.
-#[derive(Clone, Debug)]
-pub(crate) struct Recorder {
-    shared: Arc<Shared>,
-}
-
+/// Accepts occurrences.
 #[derive(Debug)]
-struct Shared {
+pub(crate) struct Recorder {
     correlator: Mutex<Correlator>,
     /// Notified when an occurrence was noted.
     changed: Notify,
-}
-
-impl Shared {
-    fn correlator(&self) -> MutexGuard<'_, Correlator> {
-        self.correlator.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Recorder {
     /// Creates a recorder for this node and its pods. The observer counts the result of each occurrence.
     pub(crate) fn new(node: &str, observer: Observer) -> Self {
         let correlator = Mutex::new(Correlator::new(node, now_ns(), observer));
-        Self { shared: Arc::new(Shared { correlator, changed: Notify::new() }) }
+        Self { correlator, changed: Notify::new() }
+    }
+
+    fn correlator(&self) -> MutexGuard<'_, Correlator> {
+        self.correlator.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds an occurrence. Waits only for other callers of this function.
     pub(crate) fn record(&self, occurrence: Occurrence) {
-        self.shared.correlator().add(occurrence, now_ns());
-        self.shared.changed.notify_one();
+        self.correlator().add(occurrence, now_ns());
+        self.changed.notify_one();
     }
 
     /// Writes the noted occurrences, one request at a time, forever. Needs a tokio runtime.
-    pub(crate) async fn run(self, client: Client) {
+    pub(crate) async fn run(self: Arc<Self>, client: Client) {
         let mut backoff = Backoff::new(PAUSES.0, PAUSES.1);
         let permissions = Permissions::default();
         loop {
-            let next = self.shared.correlator().next(now_ns());
+            let next = self.correlator().next(now_ns());
             match next {
-                Next::Idle => self.shared.changed.notified().await,
+                Next::Idle => self.changed.notified().await,
                 Next::Wait(until_ns) => {
                     let pause = Duration::from_nanos(until_ns.saturating_sub(now_ns()));
                     tokio::select! {
                         () = sleep(pause) => {}
-                        () = self.shared.changed.notified() => {}
+                        () = self.changed.notified() => {}
                     }
                 }
                 Next::Write(request) => {
@@ -91,7 +84,7 @@ impl Recorder {
                         }
                         Duration::ZERO
                     };
-                    self.shared.correlator().responded(&request, &result, nanos(pause), now_ns());
+                    self.correlator().responded(&request, &result, nanos(pause), now_ns());
                 }
             }
         }
@@ -153,15 +146,5 @@ mod tests {
         }
         let lost = Err(RequestError::Deadline { after: Duration::from_secs(1) });
         assert_eq!(outcome(true, &lost), "later");
-    }
-
-    #[test]
-    fn retry_after_is_respected_up_to_one_minute() {
-        for (requested, expected) in [(0, 1), (7, 7), (86_400, 60)] {
-            let retry_after = Some(Duration::from_secs(requested));
-            let response = Ok(Response { status: 429, retry_after, body: Default::default() });
-            let pause = Duration::from_secs(expected);
-            assert_eq!(interpret(ApiOperation::CreateEvent, &response), ApiResult::Throttled { pause });
-        }
     }
 }

@@ -5,7 +5,6 @@
 //! the series may change later.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use eviction_core::pod::PodName;
 use jiff::Timestamp;
@@ -127,9 +126,6 @@ const NO_NAMESPACE: &str = "default";
 /// The content type of a patch that changes only the given fields.
 const MERGE: &str = "application/merge-patch+json";
 
-/// The timeout of a request. An Event is not urgent.
-const WITHIN: Duration = Duration::from_secs(10);
-
 /// The reporter of the Events.
 #[derive(Clone, Debug)]
 pub(super) struct Reporter {
@@ -172,14 +168,14 @@ impl Reporter {
             type_: Some(reason.severity().to_owned()),
             ..Event::default()
         };
-        Request::post(path(namespace, None), to_json(&event)).within(WITHIN)
+        Request::post(path(namespace, None), to_json(&event))
     }
 }
 
 /// Updates the count of an event.
 pub(super) fn update_count(name: &str, occurrence: &Occurrence, count: u64, last: Timestamp) -> Request {
     let patch = json!({"series": series(count, last)});
-    Request::patch(path(namespace(&occurrence.regarding), Some(name)), MERGE, to_json(&patch)).within(WITHIN)
+    Request::patch(path(namespace(&occurrence.regarding), Some(name)), MERGE, to_json(&patch))
 }
 
 /// Returns a unique name for an event: the name of its object, the time, and a serial number. For an eviction

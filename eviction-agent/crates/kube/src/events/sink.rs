@@ -1,6 +1,7 @@
 //! Records Events for evictions, thresholds and OOM kills on the node. They are rendered from the records.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use eviction_core::oom::OomKill;
 use eviction_core::pod::PodName;
@@ -23,24 +24,20 @@ const TERMINATED_NOTE: &str = "The pod was chosen to be evicted, and is gone.";
 /// Receives evictions, thresholds and OOM kills, and records their Events.
 #[derive(Debug)]
 pub struct EventSink {
-    recorder: Recorder,
+    recorder: Arc<Recorder>,
     node: Regarding,
     evictions: Evictions,
 }
 
 impl EventSink {
     /// Creates a sink for the Events of this node.
-    pub(crate) fn new(recorder: Recorder, node: &str) -> Self {
+    pub(crate) fn new(recorder: Arc<Recorder>, node: &str) -> Self {
         Self { recorder, node: Regarding::Node(node.into()), evictions: Evictions::default() }
-    }
-
-    fn record(&self, occurrence: Occurrence) {
-        self.recorder.record(occurrence);
     }
 
     /// Records an OOM kill as an Event of its pod, or of the node.
     pub fn oom_kill(&self, kill: &OomKill, at: Timestamp) {
-        self.record(oom_event(kill, at, &self.node));
+        self.recorder.record(oom_event(kill, at, &self.node));
     }
 
     /// Stores a decision. Its Event is recorded when the pod terminates.
@@ -56,8 +53,9 @@ impl EventSink {
         progress: &KillProgress,
         at: Timestamp,
     ) {
-        let occurrence = self.evictions.progressed((id, decision_id), pod, progress, at);
-        occurrence.into_iter().for_each(|occurrence| self.record(occurrence));
+        if let Some(occurrence) = self.evictions.progressed((id, decision_id), pod, progress, at) {
+            self.recorder.record(occurrence);
+        }
     }
 
     /// Forgets an eviction that the executor does not start.
@@ -67,7 +65,7 @@ impl EventSink {
 
     /// Records an Event of the node: a threshold is met, or no longer met.
     pub fn threshold(&self, threshold: &ThresholdRecord, is_met: bool, note: &str, at: Timestamp) {
-        self.record(Occurrence {
+        self.recorder.record(Occurrence {
             reason: if is_met { Reason::ThresholdMet } else { Reason::ThresholdCleared },
             regarding: self.node.clone(),
             part: format!("{}/{}", threshold.signal.name(), threshold.kind()).into(),

@@ -29,7 +29,7 @@ objects! {
         name: Box<str>,
         namespace: Box<str>,
         generation: i64,
-        labels: Labels,
+        labels: BTreeMap<Box<str>, Option<Box<str>>>,
         annotations: Annotations,
         owner_references: List<OwnerReference>,
     }
@@ -180,17 +180,6 @@ impl<'de> Visitor<'de> for AnnotationVisitor {
     }
 }
 
-/// Labels. Null is an empty map, and as a value an empty text.
-#[derive(Clone, Debug, Default)]
-struct Labels(SortedMap<Box<str>>);
-
-impl<'de> Deserialize<'de> for Labels {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let labels = BTreeMap::<Box<str>, Option<Box<str>>>::deserialize(deserializer)?;
-        Ok(Self(labels.into_iter().map(|(key, text)| (key, text.unwrap_or_default())).collect()))
-    }
-}
-
 impl From<Pod> for core::Pod {
     fn from(pod: Pod) -> Self {
         let Pod { metadata, spec, status } = pod;
@@ -199,7 +188,7 @@ impl From<Pod> for core::Pod {
             name,
             namespace,
             generation,
-            labels: Labels(labels),
+            labels,
             annotations: Annotations(annotations),
             owner_references: List(owner_references),
         } = metadata;
@@ -249,7 +238,7 @@ impl From<Pod> for core::Pod {
             name,
             namespace,
             generation,
-            labels,
+            labels: labels.into_iter().map(|(key, text)| (key, text.unwrap_or_default())).collect(),
             annotations,
             owner: owner(owner_references),
             priority,
