@@ -133,14 +133,7 @@ impl Link {
     }
 }
 
-/// The attach method of a class that works.
-pub(super) struct Attached {
-    pub(super) info: BackendInfo,
-    pub(super) method: &'static AttachMethod,
-    pub(super) links: Vec<Link>,
-}
-
-/// Tries the methods of a class, best first.
+/// Tries the methods of a class, best first. Returns the one that works.
 ///
 /// # Errors
 /// The reasons, if no method works.
@@ -149,14 +142,14 @@ pub(super) fn attach_best(
     ebpf: &mut Ebpf,
     btf: &Btf,
     lockdown: Lockdown,
-) -> Result<Attached, BackendInfo> {
+) -> Result<(BackendInfo, &'static AttachMethod, Vec<Link>), BackendInfo> {
     let ClassPlan { class, candidates, mut rejected } = plan;
     for method in candidates {
         let is_on_demand = method.companion.is_some();
         let links: Result<Vec<_>, _> =
             method.hooks.iter().map(|hook| attach(hook, ebpf, btf, is_on_demand)).collect();
         match links {
-            Ok(links) => return Ok(Attached { info: method.info(&rejected), method, links }),
+            Ok(links) => return Ok((method.info(&rejected), method, links)),
             Err(error) => rejected.push(RejectedMethod { method: method.name, why: lockdown.explain(error) }),
         }
     }

@@ -163,32 +163,8 @@ impl HookPoint {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Expected {
-    Struct(&'static str),
-    Pointer,
-    Number,
-}
-
-impl Expected {
-    pub(super) fn matches(self, argument: &Argument) -> bool {
-        match (self, argument) {
-            (Self::Struct(name), Argument::Struct(found)) => name == found,
-            (Self::Pointer, Argument::Pointer) | (Self::Number, Argument::Number) => true,
-            _ => false,
-        }
-    }
-}
-
-impl fmt::Display for Expected {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Struct(name) => write!(f, "struct {name} *"),
-            Self::Pointer => f.write_str("pointer"),
-            Self::Number => f.write_str("number"),
-        }
-    }
-}
+/// The required type of an argument.
+pub(super) type Expected = Argument<&'static str>;
 
 /// The fallbacks of the methods for charges on every machine, by the names of their backends.
 pub const FALLBACKS: [&str; 4] = [memcg_v1::NAME, psi::NAME, memory_events::NAME, timer::NAME];

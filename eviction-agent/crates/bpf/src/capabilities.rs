@@ -102,16 +102,6 @@ impl Lockdown {
         }
     }
 
-    /// Returns the mode as it is written in the kernel's file.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Integrity => "integrity",
-            Self::Confidentiality => "confidentiality",
-            Self::Unknown => "unknown",
-        }
-    }
-
     /// Reads the mode.
     pub fn read() -> Self {
         let mode = fs::read_to_string(LOCKDOWN_FILE).map_or(Self::Unknown, |text| Self::parse(&text));

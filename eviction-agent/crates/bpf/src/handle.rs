@@ -7,7 +7,8 @@ pub(crate) mod task_counters;
 
 use std::collections::HashMap;
 
-use aya::maps::{Array, HashMap as BpfHashMap, MapData, MapError, PerCpuArray};
+use aya::Ebpf;
+use aya::maps::{Array, HashMap as BpfHashMap, Map, MapData, MapError, PerCpuArray};
 use eviction_common::{ChargedCgroup, Edge, FireToken, MemcgThreshold, threshold_bit};
 use thiserror::Error;
 
@@ -96,6 +97,26 @@ pub(super) struct Maps {
     pub(super) counters: PerCpuArray<MapData, u64>,
     pub(super) task_counters: TaskCounterMaps,
     pub(super) disks: DiskMaps,
+}
+
+/// Takes a map out of the object.
+pub(super) fn take_map<M>(ebpf: &mut Ebpf, name: &str) -> Result<M, MapError>
+where
+    M: TryFrom<Map, Error = MapError>,
+{
+    ebpf.take_map(name).ok_or_else(|| MapError::InvalidName { name: name.to_owned() })?.try_into()
+}
+
+/// Returns whether there was an entry to read or to remove.
+fn was_present(result: Result<(), MapError>) -> Result<bool, MapError> {
+    match result {
+        Ok(()) => Ok(true),
+        Err(MapError::KeyNotFound) => Ok(false),
+        Err(MapError::SyscallError(error)) if error.io_error.kind() == std::io::ErrorKind::NotFound => {
+            Ok(false)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// The programs that are loaded into the kernel. Dropping it detaches every program.
@@ -343,7 +364,7 @@ impl BpfHandle {
     pub fn take_charged(&mut self, out: &mut Vec<CgroupGrowth>) -> Result<(), MapError> {
         out.clear();
         let page = self.page_bytes;
-        sys::take_all::<u64, ChargedCgroup>(&self.maps.charged, |id, charged| {
+        sys::take_all(&self.maps.charged, |id, charged| {
             let ChargedCgroup { gross, fired, usage_first, usage_last } = charged;
             out.push(CgroupGrowth {
                 id,

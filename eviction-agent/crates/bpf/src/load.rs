@@ -1,11 +1,11 @@
 //! Loads and attaches the planned methods, best first.
 
+use std::fs;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::{fs, path::Path};
 
 use aya::{
     Btf, Ebpf, EbpfError, EbpfLoader,
-    maps::{MapData, MapError, RingBuf},
+    maps::{Map, MapError},
 };
 use aya_log::EbpfLogger;
 use eviction_common::{ABI_VERSION, ABSENT, DISKS, DiskKillOrder, KillOrder, ProgramConfig};
@@ -16,13 +16,14 @@ use thiserror::Error;
 use eviction_node::backend::BackendSelection;
 
 use super::{
-    attach::{Attached, attach_best, error_summary},
+    attach::{attach_best, error_summary},
     attach_methods::EventClass,
     capabilities::{self, KernelFacts},
     handle::{
         BpfHandle, Maps,
         disk::DiskMaps,
-        kernel_kill::{KernelKillMaps, OrderMap},
+        kernel_kill::{KernelKillMaps, LastOrderNumbers, OrderMap},
+        take_map,
         task_counters::{self, TaskCounterMaps},
     },
     on_demand::OnDemandProbe,
@@ -123,10 +124,10 @@ fn max_thresholds(cgroups: u32) -> u32 {
 /// Reads how many memory cgroups there are from /proc/cgroups, else from the root of cgroup v2: kernels without
 /// the memory controller of v1 (6.12 on, CONFIG_MEMCG_V1) do not list it. Returns 0 if neither has the number.
 fn read_cgroups() -> u32 {
-    let read = |path: &str, parse: fn(&str) -> Option<u32>| parse(&fs::read_to_string(Path::new(path)).ok()?);
-    read("/proc/cgroups", parse_proc_cgroups)
-        .or_else(|| read("/sys/fs/cgroup/cgroup.stat", parse_cgroup_stat))
-        .unwrap_or(0)
+    let controllers = procfs::cgroups().map_or_else(|_| Vec::new(), |controllers| controllers.0);
+    let memory = controllers.iter().find(|controller| controller.name == "memory");
+    let in_stat = || parse_cgroup_stat(&fs::read_to_string("/sys/fs/cgroup/cgroup.stat").ok()?);
+    memory.map(|memory| memory.num_cgroups).or_else(in_stat).unwrap_or(0)
 }
 
 /// Returns the sum of `nr_descendants`, `nr_dying_descendants`, and 1 for the root.
@@ -136,13 +137,6 @@ fn parse_cgroup_stat(text: &str) -> Option<u32> {
         lines.find(|(name, _)| *name == key)?.1.trim().parse::<u32>().ok()
     };
     Some(value("nr_descendants")?.saturating_add(value("nr_dying_descendants")?).saturating_add(1))
-}
-
-/// Returns the third word of the memory controller's line.
-fn parse_proc_cgroups(text: &str) -> Option<u32> {
-    let words = text.lines().map(str::split_whitespace);
-    let mut memory = words.filter_map(|mut words| (words.next() == Some("memory")).then_some(words));
-    memory.next()?.nth(1)?.parse().ok()
 }
 
 /// The result of a load.
@@ -225,7 +219,7 @@ pub fn load_on(facts: &KernelFacts, options: &LoadOptions) -> Result<Loaded, Loa
             _ => {}
         }
         match attach_best(plan, &mut ebpf, &btf, facts.lockdown) {
-            Ok(Attached { info, method, links: attached }) => {
+            Ok((info, method, attached)) => {
                 match class {
                     EventClass::Charge => charge = method.name,
                     EventClass::Disk => disk = method.name,
@@ -248,10 +242,9 @@ pub fn load_on(facts: &KernelFacts, options: &LoadOptions) -> Result<Loaded, Loa
         }
     }
     drop(btf);
-    let failed = |why: String, missing| LoadError { why, missing };
     if sources.is_empty() {
-        let why = missing.first().map(|none| none.reason.clone());
-        return Err(failed(why.unwrap_or_default(), missing));
+        let why = missing.first().map(|none| none.reason.clone()).unwrap_or_default();
+        return Err(LoadError { why, missing });
     }
     let log = match log {
         ProgramLog::Off => None,
@@ -270,7 +263,7 @@ pub fn load_on(facts: &KernelFacts, options: &LoadOptions) -> Result<Loaded, Loa
             let kernel = BpfHandle::new(maps, kernel_kill, links, near, sources, charge_caches);
             Ok(Loaded { kernel, ring, missing, log })
         }
-        Err(error) => Err(failed(error_summary(&error), missing)),
+        Err(error) => Err(LoadError { why: error_summary(&error), missing }),
     }
 }
 
@@ -346,39 +339,32 @@ fn raise_memlock() {
 }
 
 fn take_kernel_kill_maps(ebpf: &mut Ebpf) -> Result<KernelKillMaps, MapError> {
-    let mut take =
-        |name: &str| ebpf.take_map(name).ok_or_else(|| MapError::InvalidName { name: name.to_owned() });
     Ok(KernelKillMaps {
-        marks: take("SAMPLE_EPOCH")?.try_into()?,
-        order: OrderMap::new(take("KILL_ORDER")?.try_into()?, KillOrder::NONE),
-        disk_order: OrderMap::new(take("DISK_KILL_ORDER")?.try_into()?, DiskKillOrder::NONE),
-        tokens: take("KILL_ORDER_TOKEN")?.try_into()?,
-        suppressed: take("SUPPRESSED")?.try_into()?,
-        last_epoch: 0,
+        marks: take_map(ebpf, "SAMPLE_EPOCH")?,
+        order: OrderMap::new(take_map(ebpf, "KILL_ORDER")?, KillOrder::NONE),
+        disk_order: OrderMap::new(take_map(ebpf, "DISK_KILL_ORDER")?, DiskKillOrder::NONE),
+        tokens: take_map(ebpf, "KILL_ORDER_TOKEN")?,
+        suppressed: take_map(ebpf, "SUPPRESSED")?,
         is_marked: false,
-        last_order: 0,
+        last: LastOrderNumbers::default(),
     })
 }
 
 fn take_maps(ebpf: &mut Ebpf, levels: u32) -> Result<(Maps, Ring), MapError> {
-    let task_counters = TaskCounterMaps::take(ebpf)?;
-    let mut take =
-        |name: &str| ebpf.take_map(name).ok_or_else(|| MapError::InvalidName { name: name.to_owned() });
-    let ring: RingBuf<MapData> = take("EVENTS")?.try_into()?;
     let maps = Maps {
-        thresholds: take("THRESHOLDS")?.try_into()?,
-        threshold_bits: take("THRESHOLD_BITS")?.try_into()?,
+        thresholds: take_map(ebpf, "THRESHOLDS")?,
+        threshold_bits: take_map(ebpf, "THRESHOLD_BITS")?,
         max_thresholds: levels,
-        fire_tokens: take("FIRE_TOKENS")?.try_into()?,
-        charged: match take("CHARGED_CGROUPS")? {
-            aya::maps::Map::HashMap(map) => map,
+        fire_tokens: take_map(ebpf, "FIRE_TOKENS")?,
+        charged: match ebpf.take_map("CHARGED_CGROUPS") {
+            Some(Map::HashMap(map)) => map,
             _ => return Err(MapError::InvalidName { name: "CHARGED_CGROUPS".into() }),
         },
-        counters: take("COUNTERS")?.try_into()?,
-        task_counters,
+        counters: take_map(ebpf, "COUNTERS")?,
+        task_counters: TaskCounterMaps::take(ebpf)?,
         disks: DiskMaps::take(ebpf)?,
     };
-    Ok((maps, Ring::new(ring)))
+    Ok((maps, Ring::new(take_map(ebpf, "EVENTS")?)))
 }
 
 /// The programs as they were built, part of the agent's executable.
@@ -428,15 +414,6 @@ mod tests {
         assert_eq!(parse_cgroup_stat(text), Some(343));
         for odd in ["", "nr_descendants 3", "nr_descendants many\nnr_dying_descendants 1"] {
             assert_eq!(parse_cgroup_stat(odd), None, "{odd:?}");
-        }
-    }
-
-    #[test]
-    fn number_of_cgroups_is_parsed_from_proc_cgroups() {
-        let text = "#subsys_name\thierarchy\tnum_cgroups\tenabled\ncpu\t1\t2\t1\nmemory\t4\t79\t1\n";
-        assert_eq!(parse_proc_cgroups(text), Some(79));
-        for odd in ["", "memory", "memory\t4", "memory\t4\tmany\t1", "memory\t4\t-1\t1", "memory_x\t4\t79"] {
-            assert_eq!(parse_proc_cgroups(odd), None, "{odd:?}");
         }
     }
 }

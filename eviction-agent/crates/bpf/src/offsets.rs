@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use eviction_common::{ABSENT, Offsets};
 
-use super::btf::{Btf, BtfMissing, BtfQuery};
+use super::btf::{Btf, BtfQuery, wrong_form};
 
 /// The names to find in the kernel's BTF, besides the functions that methods are attached to.
 pub const WANTED: BtfQuery<'static> = BtfQuery {
@@ -36,7 +36,6 @@ pub const WANTED: BtfQuery<'static> = BtfQuery {
         "xfs_alloc_arg",
         "xfs_mount",
     ],
-    typedef_prefix: "btf_trace_",
     enumerators: &[
         "memory_cgrp_id",
         "pids_cgrp_id",
@@ -70,20 +69,20 @@ pub struct ResolvedOffsets {
     /// The events that count pages reclaimed from a memory cgroup; empty if not known.
     pub reclaimed: Range<u32>,
     /// Why each absent offset is absent, by the name of its field in [`Offsets`].
-    pub missing: Vec<(&'static str, BtfMissing)>,
+    pub missing: Vec<(&'static str, String)>,
 }
 
 impl ResolvedOffsets {
     /// Returns why the offset of this name is absent.
-    pub fn why(&self, field: &str) -> Option<&BtfMissing> {
-        self.missing.iter().find(|(name, _)| *name == field).map(|(_, why)| why)
+    pub fn why(&self, field: &str) -> Option<&str> {
+        self.missing.iter().find(|(name, _)| *name == field).map(|(_, why)| why.as_str())
     }
 }
 
 /// Finds all offsets. Those of xfs are in its module, if it is one.
 pub fn resolve(btf: &Btf<'_>, xfs: Option<&Btf<'_>>) -> ResolvedOffsets {
     let mut missing = Vec::new();
-    let mut take = |field: &'static str, found: Result<u32, BtfMissing>| {
+    let mut take = |field: &'static str, found: Result<u32, String>| {
         found.unwrap_or_else(|why| {
             missing.push((field, why));
             ABSENT
@@ -93,11 +92,11 @@ pub fn resolve(btf: &Btf<'_>, xfs: Option<&Btf<'_>>) -> ResolvedOffsets {
     let in_xfs = |structure, member| xfs.unwrap_or(btf).member(structure, member).map(|found| found.offset);
     let bit = |name: &str| {
         let value = btf.enumerator(name)?;
-        u32::try_from(value).map_err(|_| BtfMissing::Form(name.into(), "a bit"))
+        u32::try_from(value).map_err(|_| wrong_form(name, "a bit"))
     };
     let (online, dying) = (bit("CSS_ONLINE"), bit("CSS_DYING"));
     let offsets = Offsets {
-        memcg_css: take("memcg_css", css_of_memcg(btf)),
+        memcg_css: take("memcg_css", css_of(btf, "mem_cgroup")),
         memcg_memory: take("memcg_memory", at("mem_cgroup", "memory")),
         // These are optional: a kernel with cgroup v2 only has no such counters.
         memcg_memsw: at("mem_cgroup", "memsw").unwrap_or(ABSENT),
@@ -120,7 +119,7 @@ pub fn resolve(btf: &Btf<'_>, xfs: Option<&Btf<'_>>) -> ResolvedOffsets {
         kn_id: take("kn_id", at("kernfs_node", "id")),
         kn_name: take("kn_name", at("kernfs_node", "name")),
         task_cgroups: take("task_cgroups", at("task_struct", "cgroups")),
-        cset_memory: take("cset_memory", css_of(btf, "css_set", "memory_cgrp_id")),
+        cset_memory: take("cset_memory", element_of(btf, "css_set", "subsys", "memory_cgrp_id")),
         task_pid: take("task_pid", at("task_struct", "pid")),
         task_tgid: take("task_tgid", at("task_struct", "tgid")),
         task_comm: take("task_comm", at("task_struct", "comm")),
@@ -135,7 +134,7 @@ pub fn resolve(btf: &Btf<'_>, xfs: Option<&Btf<'_>>) -> ResolvedOffsets {
         mm_file: take("mm_file", resident(btf, "MM_FILEPAGES")),
         mm_shmem: take("mm_shmem", resident(btf, "MM_SHMEMPAGES")),
         mm_swap: take("mm_swap", resident(btf, "MM_SWAPENTS")),
-        cset_pids: take("cset_pids", css_of(btf, "css_set", "pids_cgrp_id")),
+        cset_pids: take("cset_pids", element_of(btf, "css_set", "subsys", "pids_cgrp_id")),
         pids_counter: take("pids_counter", pids(btf, "counter")),
         pids_limit: take("pids_limit", pids(btf, "limit")),
         cgroup_self: take("cgroup_self", at("cgroup", "self")),
@@ -187,39 +186,35 @@ fn reclaimed(btf: &Btf<'_>) -> Range<u32> {
     last.checked_add(1).map_or(0..0, |end| first..end)
 }
 
-/// Returns the offset of the css in the memory cgroup. It must be the first member, since the programs read a
-/// css as the memory cgroup around it.
-fn css_of_memcg(btf: &Btf<'_>) -> Result<u32, BtfMissing> {
-    match btf.member("mem_cgroup", "css")?.offset {
+/// Returns the offset of the css in the structure of a controller. It must be the first member, since the
+/// programs read a css as the structure around it.
+fn css_of(btf: &Btf<'_>, structure: &str) -> Result<u32, String> {
+    match btf.member(structure, "css")?.offset {
         0 => Ok(0),
-        _ => Err(BtfMissing::Form("mem_cgroup.css".into(), "its first member")),
+        _ => Err(wrong_form(&format!("{structure}.css"), "its first member")),
     }
 }
 
-fn local_event(btf: &Btf<'_>, event: &str) -> Result<u32, BtfMissing> {
-    let counts = btf.member("mem_cgroup", "memory_events_local")?;
-    let index = btf.enumerator(event)?;
-    Ok(btf.element("mem_cgroup.memory_events_local", &counts, index)?.offset)
+/// Returns the offset of the element of an array that an enumerator is the index of.
+fn element_of(btf: &Btf<'_>, structure: &str, array: &str, index: &str) -> Result<u32, String> {
+    let elements = btf.member(structure, array)?;
+    let index = btf.enumerator(index)?;
+    Ok(btf.element(&format!("{structure}.{array}"), &elements, index)?.offset)
 }
 
-/// Returns the pointer to a controller's css in the `subsys` of a `css_set` or a `cgroup`.
-pub(super) fn css_of(btf: &Btf<'_>, structure: &str, controller: &str) -> Result<u32, BtfMissing> {
-    let controllers = btf.member(structure, "subsys")?;
-    let index = btf.enumerator(controller)?;
-    Ok(btf.element(&format!("{structure}.subsys"), &controllers, index)?.offset)
+fn local_event(btf: &Btf<'_>, event: &str) -> Result<u32, String> {
+    element_of(btf, "mem_cgroup", "memory_events_local", event)
 }
 
-/// Returns the offset of a member of `pids_cgroup`, which is read from its css on.
-fn pids(btf: &Btf<'_>, member: &str) -> Result<u32, BtfMissing> {
-    match btf.member("pids_cgroup", "css")?.offset {
-        0 => Ok(btf.member("pids_cgroup", member)?.offset),
-        _ => Err(BtfMissing::Form("pids_cgroup.css".into(), "its first member")),
-    }
+/// Returns the offset of a member of `pids_cgroup`.
+fn pids(btf: &Btf<'_>, member: &str) -> Result<u32, String> {
+    css_of(btf, "pids_cgroup")?;
+    Ok(btf.member("pids_cgroup", member)?.offset)
 }
 
 /// Returns the offset of a count of resident pages. `mm_struct.rss_stat` is a structure around an array of
 /// counts up to 6.1, and an array of per-CPU counters since.
-fn resident(btf: &Btf<'_>, which: &str) -> Result<u32, BtfMissing> {
+fn resident(btf: &Btf<'_>, which: &str) -> Result<u32, String> {
     let index = btf.enumerator(which)?;
     let whole = btf.member("mm_struct", "rss_stat")?;
     if btf.structure_of(&whole) == Some("mm_rss_stat") {
@@ -233,7 +228,7 @@ fn resident(btf: &Btf<'_>, which: &str) -> Result<u32, BtfMissing> {
             let count = btf.member("percpu_counter", "count")?;
             Ok(element.of(count).offset)
         }
-        _ => Err(BtfMissing::Form("mm_struct.rss_stat".into(), "an array of per-CPU counters")),
+        _ => Err(wrong_form("mm_struct.rss_stat", "an array of per-CPU counters")),
     }
 }
 
@@ -316,7 +311,7 @@ mod tests {
         blob.structure("mm_struct", 100, &[("rss_stat", array, 0)]);
         let resolved = resolved(&blob);
         assert_eq!(resolved.offsets.mm_anon, ABSENT);
-        let why = resolved.why("mm_anon").unwrap().to_string();
+        let why = resolved.why("mm_anon").unwrap();
         assert_eq!(why, "this kernel's mm_struct.rss_stat is not an array of per-CPU counters");
     }
 
@@ -338,7 +333,7 @@ mod tests {
         blob.structure("mem_cgroup", 2000, &[("css", css, 8)]);
         let resolved = resolved(&blob);
         assert_eq!(resolved.offsets.memcg_css, ABSENT);
-        let why = resolved.why("memcg_css").unwrap().to_string();
+        let why = resolved.why("memcg_css").unwrap();
         assert_eq!(why, "this kernel's mem_cgroup.css is not its first member");
     }
 
@@ -357,7 +352,7 @@ mod tests {
         blob.structure("pids_cgroup", 232, &[("counter", long, 0), ("css", css, 8)]);
         let resolved = resolved(&blob);
         assert_eq!(resolved.offsets.pids_counter, ABSENT);
-        let why = resolved.why("pids_counter").unwrap().to_string();
+        let why = resolved.why("pids_counter").unwrap();
         assert_eq!(why, "this kernel's pids_cgroup.css is not its first member");
     }
 

@@ -35,7 +35,7 @@ impl OnDemandProbe {
         drop(attached);
         let to_attach = programs.clone();
         let attach = move || to_attach.iter().map(Program::attach).collect();
-        Ok(Self { class, when, switch: DetachSwitch::new("hook", attach)?, programs })
+        Ok(Self { class, when, switch: DetachSwitch::new(attach)?, programs })
     }
 
     /// See [`Program::runs_missed`].
@@ -100,7 +100,7 @@ impl<T> SwitchShared<T> {
 impl<T: Send + 'static> DetachSwitch<T> {
     /// Creates a switch that is off. `make` switches it on, and dropping the value that it made switches it
     /// off.
-    pub(super) fn new(name: &str, make: impl Fn() -> io::Result<T> + Send + 'static) -> io::Result<Self> {
+    pub(super) fn new(make: impl Fn() -> io::Result<T> + Send + 'static) -> io::Result<Self> {
         let shared = Arc::new(SwitchShared {
             wanted: AtomicBool::new(false),
             is_dropped: AtomicBool::new(false),
@@ -109,7 +109,7 @@ impl<T: Send + 'static> DetachSwitch<T> {
         });
         let thread_shared = Arc::clone(&shared);
         let thread =
-            std::thread::Builder::new().name(name.to_owned()).spawn(move || thread_shared.run(make))?;
+            std::thread::Builder::new().name("hook".to_owned()).spawn(move || thread_shared.run(make))?;
         Ok(Self { shared, thread: Some(thread) })
     }
 
@@ -124,13 +124,9 @@ impl<T: Send + 'static> DetachSwitch<T> {
             return Err(error);
         }
         if self.shared.wanted.swap(wanted, Ordering::AcqRel) != wanted {
-            self.wake();
+            self.thread.iter().for_each(|thread| thread.thread().unpark());
         }
         Ok(())
-    }
-
-    fn wake(&self) {
-        self.thread.iter().for_each(|thread| thread.thread().unpark());
     }
 }
 
@@ -211,7 +207,7 @@ mod tests {
     fn switch_follows_each_request_and_is_off_after_drop() {
         let instances = Arc::new(AtomicUsize::new(0));
         let thread_shared = Arc::clone(&instances);
-        let mut switch = DetachSwitch::new("test", move || Ok(Counted::new(&thread_shared))).unwrap();
+        let mut switch = DetachSwitch::new(move || Ok(Counted::new(&thread_shared))).unwrap();
         assert!(!switch.is_on());
         for _ in 0..3 {
             switch.request(true).unwrap();
@@ -232,7 +228,7 @@ mod tests {
     #[test]
     fn request_does_not_wait_and_the_last_one_counts() {
         let (go, gate) = mpsc::channel::<()>();
-        let mut switch = DetachSwitch::new("test", move || gate.recv().map_err(io::Error::other)).unwrap();
+        let mut switch = DetachSwitch::new(move || gate.recv().map_err(io::Error::other)).unwrap();
         switch.request(true).unwrap();
         assert!(!switch.is_on() && switch.is_changing(), "it is being made");
         switch.request(false).unwrap();
@@ -243,7 +239,7 @@ mod tests {
 
     #[test]
     fn error_is_returned_by_one_request_only() {
-        let mut switch = DetachSwitch::<()>::new("test", || Err(io::Error::other("no"))).unwrap();
+        let mut switch = DetachSwitch::<()>::new(|| Err(io::Error::other("no"))).unwrap();
         switch.request(true).unwrap();
         wait_until(|| switch.shared.state.load(Ordering::SeqCst) == FAILED);
         assert_eq!(switch.request(true).unwrap_err().to_string(), "no");

@@ -93,12 +93,7 @@ impl AttachMethod {
     }
 
     fn missing_offset(&self, btf: &BtfFacts) -> Option<String> {
-        self.needs
-            .iter()
-            .copied()
-            .flatten()
-            .find_map(|field| btf.resolved.why(field))
-            .map(ToString::to_string)
+        self.needs.iter().copied().flatten().find_map(|field| btf.resolved.why(field)).map(str::to_owned)
     }
 
     /// Returns the description for `check`, the log and the metrics, for a method that is attached.

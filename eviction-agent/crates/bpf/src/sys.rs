@@ -88,17 +88,11 @@ struct BatchAttr {
     flags: u64,
 }
 
-/// Takes all entries out of a hash map and passes them to `each`. An entry that is added meanwhile stays or is
-/// taken, but is not lost.
-pub(super) fn take_all<K, V>(map: &MapData, mut each: impl FnMut(K, V)) -> Result<(), MapError>
-where
-    K: Copy,
-    V: Copy,
-    MapEntry<K>: Pod,
-    MapEntry<V>: Pod,
-{
-    let mut keys = [const { MaybeUninit::<K>::uninit() }; BATCH as usize];
-    let mut values = [const { MaybeUninit::<V>::uninit() }; BATCH as usize];
+/// Takes all entries out of the map of charged cgroups and passes them to `each`. An entry that is added
+/// meanwhile stays or is taken, but is not lost.
+pub(super) fn take_all(map: &MapData, mut each: impl FnMut(u64, ChargedCgroup)) -> Result<(), MapError> {
+    let mut keys = [const { MaybeUninit::<u64>::uninit() }; BATCH as usize];
+    let mut values = [const { MaybeUninit::<ChargedCgroup>::uninit() }; BATCH as usize];
     let mut position = 0_u32;
     let mut first = true;
     loop {

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use std::ffi::CStr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
@@ -19,13 +19,13 @@ const READ: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOC
 
 impl OpenFile {
     /// Opens `path` for reading.
-    pub fn open(path: &Path) -> Result<Self, Errno> {
-        retry(|| rustix::fs::open(path, READ, Mode::empty())).map(Self)
+    pub fn open(path: &Path) -> Result<Self, UnknownReason> {
+        open_path(path, READ).map(Self).map_err(unreadable)
     }
 
     /// Opens `name` in the directory `directory` for reading.
-    pub fn open_at(directory: BorrowedFd<'_>, name: &CStr) -> Result<Self, Errno> {
-        retry(|| rustix::fs::openat(directory, name, READ, Mode::empty())).map(Self)
+    pub fn open_at(directory: BorrowedFd<'_>, name: &CStr) -> Result<Self, UnknownReason> {
+        retry(|| rustix::fs::openat(directory, name, READ, Mode::empty())).map(Self).map_err(unreadable)
     }
 
     /// Reads the whole file into `buffer` with one call. A file that does not fit is
@@ -54,16 +54,15 @@ impl OpenFile {
     }
 }
 
-impl AsFd for OpenFile {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
+/// Opens a file or a folder.
+pub(crate) fn open_path(path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+    retry(|| rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty()))
 }
 
 /// Opens, reads and closes a file of at most `limit` bytes.
 pub fn read_once(path: &Path, limit: usize) -> Result<Vec<u8>, UnknownReason> {
     let mut buffer = Vec::new();
-    let length = OpenFile::open(path).map_err(unreadable)?.read_all(&mut buffer, limit)?.len();
+    let length = OpenFile::open(path)?.read_all(&mut buffer, limit)?.len();
     buffer.truncate(length);
     Ok(buffer)
 }

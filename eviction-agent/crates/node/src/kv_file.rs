@@ -58,6 +58,30 @@ impl SingleValue {
     }
 }
 
+/// Parses the values of `keys` in a text of lines `key value`, or `key value unit` if there is a unit. Other
+/// lines are ignored.
+pub fn parse_keys<const N: usize>(
+    text: &[u8],
+    keys: [&[u8]; N],
+    unit: Option<&[u8]>,
+) -> [Result<u64, UnknownReason>; N] {
+    let lines = match complete_lines(text) {
+        Ok(lines) => lines,
+        Err(why) => return [Err(why); N],
+    };
+    let mut found = [SingleValue::NEW; N];
+    for line in lines {
+        let mut words = words(line);
+        let Some(key) = words.next() else { continue };
+        let Some(index) = keys.iter().position(|wanted| *wanted == key) else { continue };
+        found[index].found(match (words.next(), words.next(), words.next()) {
+            (Some(value), found_unit, None) if found_unit == unit => parse_number(value),
+            _ => Err(UnknownReason::Unparsable),
+        });
+    }
+    found.map(SingleValue::get)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

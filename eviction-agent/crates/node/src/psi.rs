@@ -5,11 +5,11 @@
 //! two seconds.
 #![forbid(unsafe_code)]
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::cgroup::files::Version;
 use super::cgroup::node_root::NodeRoot;
-use super::file::{OpenFile, unreadable};
+use super::file::OpenFile;
 use super::proc::pressure::{Pressure, PsiLine, parse_pressure};
 use eviction_core::policy::preferences::{MemoryPsi, PsiKind, PsiTrigger};
 use eviction_core::reading::{Reading, UnknownReason};
@@ -57,12 +57,10 @@ impl PsiReader {
     /// Opens the pressure file of what counts as the node. A cgroup v1 has none.
     pub fn open(root: &NodeRoot, proc: &Path) -> Self {
         let file = match (root.whole_machine, root.version) {
-            (true, _) => Some(proc.join("pressure/memory")),
-            (false, Version::V2) => Some(root.memory.join("memory.pressure")),
-            (false, Version::V1) => None,
+            (true, _) => OpenFile::open(&proc.join("pressure/memory")),
+            (false, Version::V2) => OpenFile::open(&root.memory.join("memory.pressure")),
+            (false, Version::V1) => Err(UnknownReason::Absent),
         };
-        let open = |path: PathBuf| OpenFile::open(&path).map_err(unreadable);
-        let file = file.map_or(Err(UnknownReason::Absent), open);
         Self { file, window: None, totals: [StallTotal::default(); MAX_TOTALS], len: 0 }
     }
 
@@ -205,7 +203,7 @@ mod tests {
     #[test]
     fn machine_pressure_is_read_where_the_kernel_has_psi() {
         let root = NodeRoot {
-            memory: PathBuf::new(),
+            memory: "".into(),
             version: Version::V1,
             pids: None,
             freezer: None,

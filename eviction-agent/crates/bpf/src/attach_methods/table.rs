@@ -1,11 +1,11 @@
 //! Every attach method.
 #![forbid(unsafe_code)]
 
-use super::Expected::{Number, Pointer, Struct};
 use super::HookPoint::{Entry, Exit, Probe, RawTracepoint, ReturnProbe, Tracepoint};
 use super::{
     AttachMethod, AttachWhen, CompanionProbe, EventClass, Expected, Granularity, HookPoint, ProgramHook,
 };
+use crate::btf::Argument::{Number, Pointer, Struct};
 
 /// Every method, the best of each class first.
 pub static ATTACH_METHODS: &[AttachMethod] = &[

@@ -12,57 +12,16 @@ pub(super) mod tests;
 
 use std::{collections::HashMap, fmt};
 
-use thiserror::Error;
-
 use raw::{CHAIN, Kind, Type, Types, u32_at};
 
-/// Why a blob of BTF cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum BtfError {
-    /// It does not begin like BTF in the byte order of this machine.
-    #[error("no BTF: begins with {0:#06x}")]
-    Magic(u16),
-    /// It ends before the end that its header gives.
-    #[error("BTF is cut off: {what} reaches to byte {end} of {have}")]
-    Cut {
-        /// The part that reaches beyond the end.
-        what: &'static str,
-        /// The position at which that part would end.
-        end: u64,
-        /// The length of the blob.
-        have: usize,
-    },
-    /// A type of an unknown kind; the types behind it cannot be found.
-    #[error("BTF type {id} is of unknown kind {kind}")]
-    Kind {
-        /// The type.
-        id: u32,
-        /// Its kind.
-        kind: u32,
-    },
-}
+/// The prefix of the typedefs that describe tracepoints.
+const TRACEPOINT: &str = "btf_trace_";
 
-/// Why something was not found.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum BtfMissing {
-    /// No such type.
-    #[error("this kernel has no {0}")]
-    Type(String),
-    /// The type has no such member.
-    #[error("this kernel's {0} has no {1}")]
-    Member(String, String),
-    /// It exists, but not in the form that is read.
-    #[error("this kernel's {0} is not {1}")]
-    Form(String, &'static str),
-}
-
-/// The names to find in a blob.
+/// The names to find in a blob, besides all tracepoints.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BtfQuery<'w> {
     /// Names of structures.
     pub structs: &'w [&'w str],
-    /// The prefix of the names of typedefs.
-    pub typedef_prefix: &'w str,
     /// Names of enumerators.
     pub enumerators: &'w [&'w str],
     /// Names of functions.
@@ -87,9 +46,9 @@ impl Member {
 
 /// The type of an argument of a tracepoint or of a function.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Argument {
-    /// A pointer to a structure.
-    Struct(String),
+pub enum Argument<N = String> {
+    /// A pointer to a structure of this name.
+    Struct(N),
     /// A pointer to anything else.
     Pointer,
     /// A number.
@@ -98,7 +57,18 @@ pub enum Argument {
     Other,
 }
 
-impl fmt::Display for Argument {
+impl Argument<&str> {
+    /// Returns whether an argument has this type.
+    pub(super) fn matches(&self, found: &Argument) -> bool {
+        match (self, found) {
+            (Self::Struct(name), Argument::Struct(found)) => name == found,
+            (Self::Pointer, Argument::Pointer) | (Self::Number, Argument::Number) => true,
+            _ => false,
+        }
+    }
+}
+
+impl<N: fmt::Display> fmt::Display for Argument<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Struct(name) => write!(f, "struct {name} *"),
@@ -122,32 +92,28 @@ pub struct Btf<'a> {
 #[derive(Default)]
 struct Names<'a> {
     structs: HashMap<&'a str, u32>,
-    typedefs: HashMap<&'a str, u32>,
+    /// The typedefs of tracepoints, by the name of the tracepoint.
+    tracepoints: HashMap<&'a str, u32>,
     enumerators: HashMap<&'a str, i64>,
     functions: HashMap<&'a str, u32>,
 }
 
 impl<'a> Names<'a> {
     fn record(&mut self, types: &Types<'a>, id: u32, found: &Type<'a>, wanted: &BtfQuery<'_>) {
+        let name = || types.name(found.name);
         match found.kind {
             Kind::Struct => {
-                if let Some(name) = types.name(found.name)
-                    && wanted.structs.contains(&name)
-                {
+                if let Some(name) = name().filter(|name| wanted.structs.contains(name)) {
                     self.structs.entry(name).or_insert(id);
                 }
             }
             Kind::Typedef => {
-                if let Some(name) = types.name(found.name)
-                    && name.starts_with(wanted.typedef_prefix)
-                {
-                    self.typedefs.entry(name).or_insert(id);
+                if let Some(tracepoint) = name().and_then(|name| name.strip_prefix(TRACEPOINT)) {
+                    self.tracepoints.entry(tracepoint).or_insert(id);
                 }
             }
             Kind::Func => {
-                if let Some(name) = types.name(found.name)
-                    && wanted.functions.contains(&name)
-                {
+                if let Some(name) = name().filter(|name| wanted.functions.contains(name)) {
                     self.functions.entry(name).or_insert(id);
                 }
             }
@@ -168,14 +134,14 @@ impl<'a> Names<'a> {
 }
 
 impl<'a> Btf<'a> {
-    /// Reads the kernel's blob, and finds the wanted names in it.
-    pub fn parse(blob: &'a [u8], wanted: &BtfQuery<'_>) -> Result<Self, BtfError> {
+    /// Reads the kernel's blob, and finds the wanted names in it. The error says why the blob cannot be used.
+    pub fn parse(blob: &'a [u8], wanted: &BtfQuery<'_>) -> Result<Self, String> {
         Self::parse_on(None, blob, wanted)
     }
 
     /// Reads the blob of a module. Its types refer to those of this kernel and continue their numbers
     /// (Documentation/bpf/btf.rst).
-    pub fn parse_module<'b>(&'b self, blob: &'b [u8], wanted: &BtfQuery<'_>) -> Result<Btf<'b>, BtfError> {
+    pub fn parse_module<'b>(&'b self, blob: &'b [u8], wanted: &BtfQuery<'_>) -> Result<Btf<'b>, String> {
         Btf::parse_on(Some(&self.types), blob, wanted)
     }
 
@@ -183,30 +149,29 @@ impl<'a> Btf<'a> {
         kernel: Option<&'a Types<'a>>,
         blob: &'a [u8],
         wanted: &BtfQuery<'_>,
-    ) -> Result<Self, BtfError> {
+    ) -> Result<Self, String> {
         let mut names = Names::default();
         let types = Types::walk(kernel, blob, |types, id, found| names.record(types, id, found, wanted))?;
         Ok(Self { types, names })
     }
 
-    /// Returns the value of an enumerator of any enumeration.
-    pub fn enumerator(&self, name: &str) -> Result<i64, BtfMissing> {
+    /// Returns the value of an enumerator of any enumeration. The error says why there is none.
+    pub fn enumerator(&self, name: &str) -> Result<i64, String> {
         let value = self.names.enumerators.get(name).copied();
-        value.ok_or_else(|| BtfMissing::Type(format!("enumerator {name}")))
+        value.ok_or_else(|| format!("this kernel has no enumerator {name}"))
     }
 
     /// Returns the position of a structure's member, also of one in an anonymous structure or union inside it.
-    pub fn member(&self, structure: &str, member: &str) -> Result<Member, BtfMissing> {
+    pub fn member(&self, structure: &str, member: &str) -> Result<Member, String> {
         let id = self.names.structs.get(structure);
         let found = id
             .and_then(|id| self.types.by_id(*id))
-            .ok_or_else(|| BtfMissing::Type(format!("struct {structure}")))?;
+            .ok_or_else(|| format!("this kernel has no struct {structure}"))?;
         let (bits, type_id, is_bitfield) = self
             .member_in(&found, member, 0, &mut { MEMBERS })
-            .ok_or_else(|| BtfMissing::Member(format!("struct {structure}"), member.to_owned()))?;
+            .ok_or_else(|| format!("this kernel's struct {structure} has no {member}"))?;
         if is_bitfield || bits % 8 != 0 {
-            let whole = format!("{structure}.{member}");
-            return Err(BtfMissing::Form(whole, "made of whole bytes"));
+            return Err(wrong_form(&format!("{structure}.{member}"), "made of whole bytes"));
         }
         Ok(Member { offset: bits / 8, type_id })
     }
@@ -257,23 +222,23 @@ impl<'a> Btf<'a> {
 
     /// Returns the element `index` of an array that is a member, from the start of the structure. An array of
     /// arrays counts as one of all their elements, as older kernels describe it.
-    pub fn element(&self, what: &str, array: &Member, index: i64) -> Result<Member, BtfMissing> {
-        let missing_form = |form| BtfMissing::Form(what.to_owned(), form);
-        let (type_id, len) = self.elements(array.type_id).ok_or(missing_form("an array"))?;
+    pub fn element(&self, what: &str, array: &Member, index: i64) -> Result<Member, String> {
+        let (type_id, len) = self.elements(array.type_id).ok_or_else(|| wrong_form(what, "an array"))?;
         let index = u64::try_from(index).ok().filter(|index| *index < len);
-        let index = index.ok_or(missing_form("long enough"))?;
-        let size = self.types.size(type_id).ok_or(missing_form("an array of a known size"))?;
+        let index = index.ok_or_else(|| wrong_form(what, "long enough"))?;
+        let size = self.types.size(type_id);
+        let size = size.ok_or_else(|| wrong_form(what, "an array of a known size"))?;
         let offset = size
             .checked_mul(index)
             .and_then(|bytes| bytes.checked_add(u64::from(array.offset)))
             .and_then(|bytes| u32::try_from(bytes).ok());
-        Ok(Member { offset: offset.ok_or(missing_form("of a possible size"))?, type_id })
+        Ok(Member { offset: offset.ok_or_else(|| wrong_form(what, "of a possible size"))?, type_id })
     }
 
     /// Returns how many elements an array has, in all of its dimensions.
-    pub fn len(&self, what: &str, array: &Member) -> Result<u64, BtfMissing> {
+    pub fn len(&self, what: &str, array: &Member) -> Result<u64, String> {
         let found = self.elements(array.type_id).map(|(_, len)| len);
-        found.ok_or_else(|| BtfMissing::Form(what.to_owned(), "an array"))
+        found.ok_or_else(|| wrong_form(what, "an array"))
     }
 
     /// Returns the type of the innermost elements, and their number.
@@ -292,7 +257,7 @@ impl<'a> Btf<'a> {
     /// Returns the arguments of a tracepoint from its `btf_trace_` typedef, or `None` if the kernel has no such
     /// tracepoint.
     pub fn tracepoint(&self, name: &str) -> Option<Vec<Argument>> {
-        let typedef = *self.names.typedefs.get(format!("btf_trace_{name}").as_str())?;
+        let typedef = *self.names.tracepoints.get(name)?;
         let pointer = self.types.underlying(typedef).filter(|found| found.kind == Kind::Ptr)?;
         let prototype = self.types.underlying(pointer.word)?;
         if prototype.kind != Kind::FuncProto {
@@ -330,4 +295,9 @@ impl<'a> Btf<'a> {
             _ => Argument::Other,
         }
     }
+}
+
+/// Returns the error about something that exists, but not in the form that is read.
+pub(super) fn wrong_form(what: &str, form: &str) -> String {
+    format!("this kernel's {what} is not {form}")
 }

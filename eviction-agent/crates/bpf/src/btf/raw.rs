@@ -1,8 +1,6 @@
 //! The parts of a BTF blob: its sections, where each type begins, and what follows a type's three words.
 #![forbid(unsafe_code)]
 
-use super::BtfError;
-
 const MAGIC: u16 = 0xeb9f;
 const HEADER_BYTES: usize = 24;
 const TYPE_BYTES: usize = 12;
@@ -112,25 +110,26 @@ pub(super) struct Types<'a> {
 }
 
 impl<'a> Types<'a> {
-    /// Walks the blob, and calls `each` with each type and its number.
+    /// Walks the blob, and calls `each` with each type and its number. A type of an unknown kind is an error,
+    /// since the types behind it cannot be found.
     pub(super) fn walk(
         kernel: Option<&'a Types<'a>>,
         blob: &'a [u8],
         mut each: impl FnMut(&Self, u32, &Type<'a>),
-    ) -> Result<Self, BtfError> {
+    ) -> Result<Self, String> {
         let have = blob.len();
-        let cut = |what, end: u64| BtfError::Cut { what, end, have };
-        let head = blob.get(..HEADER_BYTES).ok_or(cut("its header", HEADER_BYTES as u64))?;
+        let cut = |what: &str, end: u64| format!("BTF is cut off: {what} reaches to byte {end} of {have}");
+        let head = blob.get(..HEADER_BYTES).ok_or_else(|| cut("its header", HEADER_BYTES as u64))?;
         let magic = u16::from_ne_bytes([head[0], head[1]]);
         if magic != MAGIC {
-            return Err(BtfError::Magic(magic));
+            return Err(format!("no BTF: begins with {magic:#06x}"));
         }
         let word = |position| u64::from(u32_at(head, position).unwrap_or(0));
-        let section = |what, offset: u64, len: u64| {
+        let section = |what: &str, offset: u64, len: u64| {
             let start = word(4) + offset;
             let end = start + len;
             let range = usize::try_from(start).ok().zip(usize::try_from(end).ok());
-            range.and_then(|(start, end)| blob.get(start..end)).ok_or(cut(what, end))
+            range.and_then(|(start, end)| blob.get(start..end)).ok_or_else(|| cut(what, end))
         };
         let mut found = Self {
             kernel,
@@ -144,7 +143,7 @@ impl<'a> Types<'a> {
         while at < found.types.len() {
             let id = found.kernel_types() + found.starts.len() as u32 + 1;
             let (one, next) = found.read(at).map_err(|kind| match kind {
-                Some(kind) => BtfError::Kind { id, kind },
+                Some(kind) => format!("BTF type {id} is of unknown kind {kind}"),
                 None => cut("a type", (at + TYPE_BYTES) as u64),
             })?;
             found.starts.push(at as u32);

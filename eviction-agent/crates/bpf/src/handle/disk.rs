@@ -8,7 +8,7 @@ use eviction_common::{
 use rustix::fs::{major, makedev, minor};
 use thiserror::Error;
 
-use super::{BpfHandle, Generation};
+use super::{BpfHandle, Generation, take_map};
 use crate::EventClass;
 use crate::sys::MapEntry;
 
@@ -66,12 +66,10 @@ pub(crate) struct DiskMaps {
 
 impl DiskMaps {
     pub(crate) fn take(ebpf: &mut Ebpf) -> Result<Self, MapError> {
-        let mut take =
-            |name: &str| ebpf.take_map(name).ok_or_else(|| MapError::InvalidName { name: name.to_owned() });
         Ok(Self {
-            thresholds: take("DISK_THRESHOLDS")?.try_into()?,
-            totals: take("DISK_TOTALS")?.try_into()?,
-            usage: take("DISK_USAGE")?.try_into()?,
+            thresholds: take_map(ebpf, "DISK_THRESHOLDS")?,
+            totals: take_map(ebpf, "DISK_TOTALS")?,
+            usage: take_map(ebpf, "DISK_USAGE")?,
             slots: [None; DISKS as usize],
         })
     }

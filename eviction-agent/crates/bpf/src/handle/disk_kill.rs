@@ -42,8 +42,8 @@ impl BpfHandle {
         }
         let kernel_kill = self.kernel_kill.as_mut().ok_or(ArmError::Absent)?;
         let ArmedDiskOrder { victim_id, device, expires_ns } = *order;
-        kernel_kill.last_order += 1;
-        let generation = kernel_kill.last_order;
+        kernel_kill.last.order += 1;
+        let generation = kernel_kill.last.order;
         let bytes_then = since.bytes();
         let mut order = DiskKillOrder {
             generation,

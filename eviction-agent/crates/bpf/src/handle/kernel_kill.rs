@@ -5,7 +5,7 @@ use aya::maps::{Array, HashMap as BpfHashMap, MapData, MapError, PerCpuArray};
 use eviction_common::{DiskKillOrder, KillOrder, MARK_EPOCH, MARK_LEVEL, Suppressed, SuppressedCount};
 use thiserror::Error;
 
-use super::BpfHandle;
+use super::{BpfHandle, was_present};
 use crate::sys::MapEntry;
 
 /// The number of reasons for which a kill at a crossing is suppressed.
@@ -78,9 +78,8 @@ pub(crate) struct KernelKillMaps {
     pub(crate) disk_order: OrderMap<DiskKillOrder>,
     pub(crate) tokens: Tokens,
     pub(crate) suppressed: PerCpuArray<MapData, MapEntry<SuppressedCount>>,
-    pub(crate) last_epoch: u64,
     pub(crate) is_marked: bool,
-    pub(crate) last_order: u64,
+    pub(crate) last: LastOrderNumbers,
 }
 
 /// Tokens of armed orders, by their numbers.
@@ -129,11 +128,7 @@ where
         let Some(number) = self.armed.take() else { return Ok(false) };
         let removed = tokens.remove(&number);
         self.map.set(0, MapEntry(self.none), 0)?;
-        match removed {
-            Ok(()) => Ok(false),
-            Err(error) if is_absent(&error) => Ok(true),
-            Err(error) => Err(error.into()),
-        }
+        Ok(!was_present(removed)?)
     }
 }
 
@@ -150,11 +145,11 @@ impl BpfHandle {
     /// See [`ArmError`].
     pub fn mark_sample(&mut self, level_id: u64) -> Result<SampleEpoch, ArmError> {
         let kernel_kill = self.kernel_kill.as_mut().ok_or(ArmError::Absent)?;
-        kernel_kill.last_epoch += 1;
+        kernel_kill.last.epoch += 1;
         kernel_kill.marks.set(MARK_LEVEL, level_id, 0)?;
-        kernel_kill.marks.set(MARK_EPOCH, kernel_kill.last_epoch, 0)?;
+        kernel_kill.marks.set(MARK_EPOCH, kernel_kill.last.epoch, 0)?;
         kernel_kill.is_marked = true;
-        Ok(SampleEpoch(kernel_kill.last_epoch))
+        Ok(SampleEpoch(kernel_kill.last.epoch))
     }
 
     /// Arms a kill order in place of the one before. From now until it expires, or until another call, one
@@ -183,8 +178,8 @@ impl BpfHandle {
         if distance == 0 {
             return Err(ArmError::NoDistance);
         }
-        kernel_kill.last_order += 1;
-        let generation = kernel_kill.last_order;
+        kernel_kill.last.order += 1;
+        let generation = kernel_kill.last.order;
         // With this one page more the threshold is crossed, and not only reached.
         let growth = distance / page + 1;
         let mut order = KillOrder {
@@ -216,17 +211,13 @@ impl BpfHandle {
     /// Returns the last numbers. Programs that are loaded in place of these continue from them, so that each
     /// record identifies its kill order. Without kernel kill the numbers are 0.
     pub fn last_numbers(&self) -> LastOrderNumbers {
-        let numbers = |kernel_kill: &KernelKillMaps| LastOrderNumbers {
-            epoch: kernel_kill.last_epoch,
-            order: kernel_kill.last_order,
-        };
-        self.kernel_kill.as_ref().map(numbers).unwrap_or_default()
+        self.kernel_kill.as_ref().map(|kernel_kill| kernel_kill.last).unwrap_or_default()
     }
 
     /// Continues from the numbers of earlier programs.
     pub fn continue_from(&mut self, last: LastOrderNumbers) {
         if let Some(kernel_kill) = &mut self.kernel_kill {
-            (kernel_kill.last_epoch, kernel_kill.last_order) = (last.epoch, last.order);
+            kernel_kill.last = last;
         }
     }
 
@@ -259,13 +250,5 @@ impl BpfHandle {
             }
         }
         Ok(all)
-    }
-}
-
-fn is_absent(error: &MapError) -> bool {
-    match error {
-        MapError::KeyNotFound => true,
-        MapError::SyscallError(error) => error.io_error.kind() == std::io::ErrorKind::NotFound,
-        _ => false,
     }
 }

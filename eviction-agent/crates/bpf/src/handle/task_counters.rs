@@ -3,16 +3,14 @@
 
 use std::collections::HashSet;
 
-use aya::{
-    Ebpf, Pod,
-    maps::{Array, HashMap as BpfHashMap, Map, MapData, MapError, MapKeys},
-};
+use aya::Ebpf;
+use aya::maps::{Array, HashMap as BpfHashMap, MapData, MapError, MapKeys};
 use eviction_common::{
     Alarm, AlarmKey, HostTasks, OomCounts, PidThreshold, ReclaimStart, ReclaimTime as RawReclaimTime,
     STORM_WINDOW_NS, TaskCount as RawTaskCount,
 };
 
-use super::BpfHandle;
+use super::{BpfHandle, take_map, was_present};
 use crate::sys::MapEntry;
 
 /// Tasks that a cgroup made and ended since the programs were attached.
@@ -81,20 +79,21 @@ pub(crate) struct TaskCounterMaps {
 
 impl TaskCounterMaps {
     pub(crate) fn take(ebpf: &mut Ebpf) -> Result<Self, MapError> {
-        let mut take = |name: &str| -> Result<Map, MapError> {
-            ebpf.take_map(name).ok_or_else(|| MapError::InvalidName { name: name.to_owned() })
-        };
         Ok(Self {
-            task_stats: take("TASK_STATS")?.try_into()?,
-            reclaim_time: take("RECLAIM_TIME")?.try_into()?,
-            reclaim_start: take("RECLAIM_START")?.try_into()?,
-            oom_counts: take("OOM_COUNTS")?.try_into()?,
-            alarms_sent: take("ALARMS_SENT")?.try_into()?,
-            pid_threshold: take("PID_THRESHOLD")?.try_into()?,
-            host_tasks: take("HOST_TASKS")?.try_into()?,
+            task_stats: take_map(ebpf, "TASK_STATS")?,
+            reclaim_time: take_map(ebpf, "RECLAIM_TIME")?,
+            reclaim_start: take_map(ebpf, "RECLAIM_START")?,
+            oom_counts: take_map(ebpf, "OOM_COUNTS")?,
+            alarms_sent: take_map(ebpf, "ALARMS_SENT")?,
+            pid_threshold: take_map(ebpf, "PID_THRESHOLD")?,
+            host_tasks: take_map(ebpf, "HOST_TASKS")?,
             generation: 0,
             absent_before: HashSet::new(),
         })
+    }
+
+    fn remove_alarm(&mut self, key: &MapEntry<AlarmKey>) -> Result<(), MapError> {
+        was_present(self.alarms_sent.remove(key)).map(drop)
     }
 }
 
@@ -200,7 +199,7 @@ impl BpfHandle {
             }
         };
         maps.pid_threshold.set(0, MapEntry(armed), 0)?;
-        remove_if_present(&mut maps.alarms_sent, &before)
+        maps.remove_alarm(&before)
     }
 
     /// Lets alarms that were sent before `before_ns` (nanoseconds of `CLOCK_MONOTONIC`) be sent again, if there
@@ -219,7 +218,7 @@ impl BpfHandle {
             Err(error) => Some(Err(error)),
         });
         let old: Vec<_> = old.collect::<Result<_, _>>()?;
-        old.iter().try_for_each(|key| remove_if_present(&mut maps.alarms_sent, key))
+        old.iter().try_for_each(|key| maps.remove_alarm(key))
     }
 
     /// Removes the entries of memory cgroups that do not exist. rmdir removes them too, but a task that was
@@ -247,11 +246,11 @@ impl BpfHandle {
         let mut removed = 0;
         let absent_before = std::mem::take(&mut task_counters.absent_before);
         for id in absent.intersection(&absent_before) {
-            removed += removed_count(task_counters.task_stats.remove(id))?;
-            removed += removed_count(task_counters.reclaim_time.remove(id))?;
-            removed += removed_count(task_counters.oom_counts.remove(id))?;
-            let storm = alarm_key(*id, Alarm::ForkStorm);
-            remove_if_present(&mut task_counters.alarms_sent, &storm)?;
+            // An entry is missing if the kernel's own cleanup was first.
+            removed += u64::from(was_present(task_counters.task_stats.remove(id))?);
+            removed += u64::from(was_present(task_counters.reclaim_time.remove(id))?);
+            removed += u64::from(was_present(task_counters.oom_counts.remove(id))?);
+            task_counters.remove_alarm(&alarm_key(*id, Alarm::ForkStorm))?;
         }
         absent.retain(|id| !absent_before.contains(id));
         task_counters.absent_before = absent;
@@ -264,14 +263,9 @@ impl BpfHandle {
     /// If a map cannot be read.
     pub fn has_entries(&self, id: u64) -> Result<bool, MapError> {
         let task_counters = &self.maps.task_counters;
-        let has_entry = |found: Result<(), MapError>| match found {
-            Ok(()) => Ok(true),
-            Err(error) if is_absent(&error) => Ok(false),
-            Err(error) => Err(error),
-        };
-        Ok(has_entry(task_counters.task_stats.get(&id, 0).map(drop))?
-            || has_entry(task_counters.reclaim_time.get(&id, 0).map(drop))?
-            || has_entry(task_counters.oom_counts.get(&id, 0).map(drop))?)
+        Ok(was_present(task_counters.task_stats.get(&id, 0).map(drop))?
+            || was_present(task_counters.reclaim_time.get(&id, 0).map(drop))?
+            || was_present(task_counters.oom_counts.get(&id, 0).map(drop))?)
     }
 }
 
@@ -282,30 +276,6 @@ fn to_task_count(MapEntry(counted): MapEntry<RawTaskCount>) -> TaskCount {
 
 fn alarm_key(id: u64, alarm: Alarm) -> MapEntry<AlarmKey> {
     MapEntry(AlarmKey { id, alarm: alarm as u32, pad: 0 })
-}
-
-/// Returns how many entries were removed: 0 if the kernel's own cleanup was first.
-fn removed_count(removed: Result<(), MapError>) -> Result<u64, MapError> {
-    match removed {
-        Ok(()) => Ok(1),
-        Err(error) if is_absent(&error) => Ok(0),
-        Err(error) => Err(error),
-    }
-}
-
-fn remove_if_present<K, V: Pod>(map: &mut BpfHashMap<MapData, K, V>, key: &K) -> Result<(), MapError>
-where
-    K: Pod,
-{
-    removed_count(map.remove(key)).map(drop)
-}
-
-fn is_absent(error: &MapError) -> bool {
-    match error {
-        MapError::KeyNotFound => true,
-        MapError::SyscallError(error) => error.io_error.kind() == std::io::ErrorKind::NotFound,
-        _ => false,
-    }
 }
 
 #[cfg(test)]

@@ -7,12 +7,7 @@ use eviction_common::{MIN_CHANGE_PAGES, Offsets};
 use rustix::thread::CapabilitySet;
 
 use super::*;
-use crate::{
-    attach_methods::Granularity,
-    btf::{Argument, BtfMissing},
-    capabilities::Lockdown,
-    offsets::ResolvedOffsets,
-};
+use crate::{attach_methods::Granularity, btf::Argument, capabilities::Lockdown, offsets::ResolvedOffsets};
 
 fn structure(name: &str) -> Argument {
     Argument::Struct(name.into())
@@ -214,7 +209,7 @@ fn arguments_of_reclaim_begin_are_not_checked() {
 #[test]
 fn missing_member_affects_only_the_classes_that_need_it() {
     let mut facts = complete_kernel();
-    let missing = BtfMissing::Member("struct cgroup".into(), "root".into());
+    let missing = "this kernel's struct cgroup has no root".to_owned();
     btf(&mut facts).resolved.missing.push(("cgroup_root", missing));
     let described = described(&facts, &BackendSelection::default());
     assert_eq!(described[5], "cgroup:  | this kernel's struct cgroup has no root");
@@ -225,8 +220,7 @@ fn missing_member_affects_only_the_classes_that_need_it() {
 fn missing_optional_member_affects_no_class() {
     let mut facts = complete_kernel();
     for field in ["mm_anon", "cred_uid", "memcg_oom", "css_flags", "pids_counter"] {
-        let missing = BtfMissing::Type("such thing".into());
-        btf(&mut facts).resolved.missing.push((field, missing));
+        btf(&mut facts).resolved.missing.push((field, "this kernel has no such thing".to_owned()));
     }
     assert_eq!(
         described(&facts, &BackendSelection::default()),

@@ -27,7 +27,8 @@ pub(super) fn facts(host: &Host, held: CapabilitySet) -> [Fact; 4] {
 fn lockdown(lockdown: Lockdown) -> Fact {
     const HELP: &str = "boot without lockdown=confidentiality, if BPF is wanted";
     let found = match lockdown {
-        Lockdown::None | Lockdown::Integrity => Ok(lockdown.name().to_owned()),
+        Lockdown::None => Ok("none".to_owned()),
+        Lockdown::Integrity => Ok("integrity".to_owned()),
         Lockdown::Confidentiality => Err((
             "confidentiality: BPF may read kernel memory by typed pointers alone; sources that need more \
              are without it"

@@ -5,9 +5,9 @@ use std::fs;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::OFlags;
 
-use crate::file::{OpenFile, read_once, retry};
+use crate::file::{OpenFile, open_path, read_once};
 use eviction_core::reading::UnknownReason;
 
 /// The maximum depth of cgroups below a pod; runtimes do not nest deeper.
@@ -74,9 +74,8 @@ impl PopulatedWatch {
     }
 
     fn open(&self, group: &Path) -> Option<OwnedFd> {
-        const FOLDER: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
         let has_room = self.roots.len() + self.nested.len() < MAX_WATCHED;
-        has_room.then(|| retry(|| rustix::fs::open(group, FOLDER, Mode::empty())).ok()).flatten()
+        has_room.then(|| open_path(group, OFlags::PATH | OFlags::DIRECTORY).ok()).flatten()
     }
 
     /// Returns whether one of the cgroups is known to have processes. If not, [`is_populated`] gives the

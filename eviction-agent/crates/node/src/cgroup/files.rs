@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::kv_file::{SingleValue, complete_lines, parse_number, parse_number_line, words};
+use crate::kv_file::{parse_keys, parse_number_line};
 use eviction_core::reading::{Reading, UnknownReason};
 
 /// The version of the hierarchy that a controller is in.
@@ -16,24 +16,13 @@ pub enum Version {
     V2,
 }
 
-/// A limit on a cgroup.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// A limit on a cgroup, in order from the lowest to none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Limit {
     /// At most so much: bytes or processes.
     At(u64),
     /// None is set.
     Unlimited,
-}
-
-impl Limit {
-    /// Returns the lower of two limits.
-    pub fn min(self, other: Self) -> Self {
-        match (self, other) {
-            (Self::At(a), Self::At(b)) => Self::At(a.min(b)),
-            (Self::At(a), Self::Unlimited) | (Self::Unlimited, Self::At(a)) => Self::At(a),
-            (Self::Unlimited, Self::Unlimited) => Self::Unlimited,
-        }
-    }
 }
 
 /// Parses `memory.usage_in_bytes` and `memory.current`, in bytes; `pids.current`, in tasks.
@@ -86,11 +75,12 @@ impl MemoryStat {
 /// unknown. Other lines are ignored. A text that ends inside a line was cut off, so all of its values are
 /// unknown.
 pub fn parse_memory_stat(version: Version, text: &[u8]) -> MemoryStat {
-    MemoryStat::of(match version {
+    let keys: [&[u8]; 3] = match version {
         // v1 has each value twice: of the cgroup alone, and with a prefix for the sum with those below.
-        Version::V1 => parse_keys(text, [b"total_rss", b"total_inactive_file", b"total_active_file"]),
-        Version::V2 => parse_keys(text, [b"anon", b"inactive_file", b"active_file"]),
-    })
+        Version::V1 => [b"total_rss", b"total_inactive_file", b"total_active_file"],
+        Version::V2 => [b"anon", b"inactive_file", b"active_file"],
+    };
+    MemoryStat::of(parse_keys(text, keys, None).map(Reading::from))
 }
 
 /// Counters of `memory.events` (v2).
@@ -110,46 +100,21 @@ pub struct MemoryEvents {
 
 /// Parses `memory.events` and `memory.events.local`.
 pub fn parse_memory_events(text: &[u8]) -> MemoryEvents {
-    let [high, max, oom, oom_kill, oom_group_kill] =
-        parse_keys(text, [b"high", b"max", b"oom", b"oom_kill", b"oom_group_kill"]);
+    let found = parse_keys(text, [b"high", b"max", b"oom", b"oom_kill", b"oom_group_kill"], None);
+    let [high, max, oom, oom_kill, oom_group_kill] = found.map(Reading::from);
     MemoryEvents { high, max, oom, oom_kill, oom_group_kill }
 }
 
 /// Parses `memory.oom_control` (v1): the number of killed processes of this cgroup itself (from 4.13).
 pub fn parse_oom_control(text: &[u8]) -> Reading<u64> {
-    let [kills] = parse_keys(text, [b"oom_kill"]);
-    kills
+    let [kills] = parse_keys(text, [b"oom_kill"], None);
+    kills.into()
 }
 
 /// Parses `pids.events`: how many forks the cgroup's limit refused.
 pub fn parse_pids_events(text: &[u8]) -> Reading<u64> {
-    let [max] = parse_keys(text, [b"max"]);
-    max
-}
-
-/// Returns whether a file of names separated by blanks, such as `cgroup.controllers`, contains this one.
-pub fn has_word(text: &[u8], word: &[u8]) -> bool {
-    text.split(|byte| byte.is_ascii_whitespace()).any(|found| found == word)
-}
-
-/// Returns the values of `keys` in a text of lines `key value`.
-fn parse_keys<const N: usize>(text: &[u8], keys: [&[u8]; N]) -> [Reading<u64>; N] {
-    let mut found = [SingleValue::NEW; N];
-    match complete_lines(text) {
-        Err(why) => [Reading::Unknown(why); N],
-        Ok(lines) => {
-            for line in lines {
-                let mut words = words(line);
-                let Some(key) = words.next() else { continue };
-                let Some(index) = keys.iter().position(|wanted| *wanted == key) else { continue };
-                found[index].found(match (words.next(), words.next()) {
-                    (Some(value), None) => parse_number(value),
-                    _ => Err(UnknownReason::Unparsable),
-                });
-            }
-            found.map(|value| value.get().into())
-        }
-    }
+    let [max] = parse_keys(text, [b"max"], None);
+    max.into()
 }
 
 #[cfg(test)]

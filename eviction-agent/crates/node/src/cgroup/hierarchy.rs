@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use thiserror::Error;
 
-use super::files::{Version, has_word};
+use super::files::Version;
 use crate::file::{ReasonText, read_once};
 use eviction_core::reading::UnknownReason;
 
@@ -141,24 +141,21 @@ pub struct Hierarchies {
     pub unified: Option<Hierarchy>,
 }
 
-/// Why the hierarchies are not known.
+/// The mounts could not be read, so the hierarchies are not known.
 #[derive(Debug, Error)]
-pub enum DiscoverError {
-    /// The mounts could not be read.
-    #[error("cannot read {}: {}", path.display(), ReasonText(*why))]
-    Mounts {
-        /// The mountinfo file.
-        path: PathBuf,
-        /// The reason.
-        why: UnknownReason,
-    },
+#[error("cannot read {}: {}", path.display(), ReasonText(*why))]
+pub struct DiscoverError {
+    /// The mountinfo file.
+    pub path: PathBuf,
+    /// The reason.
+    pub why: UnknownReason,
 }
 
 impl Hierarchies {
     /// Reads the mounts of this process and chooses among them.
     pub fn discover(host: &Host) -> Result<Self, DiscoverError> {
         let path = host.proc.join("self/mountinfo");
-        let text = read_once(&path, MOUNTINFO_LIMIT).map_err(|why| DiscoverError::Mounts { path, why })?;
+        let text = read_once(&path, MOUNTINFO_LIMIT).map_err(|why| DiscoverError { path, why })?;
         let mut mounts = parse_mounts(&text);
         for mount in &mut mounts {
             mount.mount_point = below(&host.root, &mount.mount_point);
@@ -194,7 +191,8 @@ impl Hierarchies {
             best(&|mount, _| mount.version == Version::V1 && mount.controllers.iter().any(|c| c == name))
                 .or_else(|| {
                     best(&|mount, content| {
-                        mount.version == Version::V2 && has_word(&content.controllers, name.as_bytes())
+                        let mut controllers = content.controllers.split(u8::is_ascii_whitespace);
+                        mount.version == Version::V2 && controllers.any(|found| found == name.as_bytes())
                     })
                 })
         };

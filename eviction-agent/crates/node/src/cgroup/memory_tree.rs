@@ -12,7 +12,7 @@ use super::files::{Limit, Version, parse_limit, parse_memory_stat, parse_usage};
 use super::sample::Changes;
 use super::tree::Tree;
 use crate::clock::mono_ns;
-use crate::file::{OpenFile, is_removed, unreadable};
+use crate::file::{OpenFile, is_removed};
 use eviction_core::reading::UnknownReason;
 
 /// The size of the buffer for `memory.stat`, in bytes. The text has 1.5 to 2 KB on kernels up to 7.2.
@@ -371,7 +371,7 @@ fn read<'b>(
         return file.read(buffer);
     }
     path.push(name);
-    let opened = OpenFile::open(path).map_err(unreadable);
+    let opened = OpenFile::open(path);
     let folder_is_there = || path.parent().is_some_and(Path::is_dir);
     // A cgroup that exists may have no such file.
     let opened = opened.map_err(|why| match is_removed(why) && folder_is_there() {

@@ -12,7 +12,7 @@ use super::pods::Pods;
 use super::sample::{Changes, GroupSample, LevelSample, NodeSample, PodSample, Tasks};
 use super::tree::{ScanError, Tree};
 use crate::backend::BackendInfo;
-use crate::file::{OpenFile, read_once, unreadable};
+use crate::file::{OpenFile, read_once};
 use crate::proc::meminfo::{Meminfo, parse_meminfo};
 use eviction_core::reading::{Reading, UnknownReason};
 use eviction_core::snapshot::MemoryDetail;
@@ -74,7 +74,7 @@ impl Sampler {
         let tree = Tree::scan(&root.memory, None)?;
         let node_task = |name: &str| {
             let folder = root.pids.as_ref().ok_or(UnknownReason::Absent)?;
-            OpenFile::open(&folder.join(name)).map_err(unreadable)
+            OpenFile::open(&folder.join(name))
         };
         let mut sampler = Self {
             node_tasks: ["pids.current", "pids.max"].map(node_task),
@@ -84,7 +84,7 @@ impl Sampler {
             pods: Pods::default(),
             tasks: Vec::new(),
             pod_samples: Vec::new(),
-            meminfo: OpenFile::open(&proc.join("meminfo")).map_err(unreadable),
+            meminfo: OpenFile::open(&proc.join("meminfo")),
             meminfo_buffer: vec![0; MEMINFO_BUFFER].into(),
             machine_total: Reading::Unknown(UnknownReason::Absent),
         };

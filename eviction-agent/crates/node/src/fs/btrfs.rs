@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use eviction_core::reading::UnknownReason;
 
-use crate::file::{OpenFile, read_once, unreadable};
+use crate::file::{OpenFile, read_once};
 use crate::kv_file::parse_number_line;
 
 const LIMIT: usize = 256;
@@ -23,7 +23,7 @@ impl BytesMayUse {
     pub(super) fn open(sys: &Path, source: &Path) -> Result<Self, UnknownReason> {
         let found = entries(&sys.join("fs/btrfs"))?.find(|file_system| has_device(file_system, source));
         let allocation = found.ok_or(UnknownReason::Absent)?.join("allocation");
-        let open = |part| OpenFile::open(&allocation.join(part).join("bytes_may_use")).map_err(unreadable);
+        let open = |part| OpenFile::open(&allocation.join(part).join("bytes_may_use"));
         Ok(Self([open("data")?, open("metadata")?]))
     }
 

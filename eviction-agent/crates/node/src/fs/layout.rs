@@ -314,7 +314,7 @@ mod tests {
         let hosts = Path::new("/etc/hosts");
         let of = |root: &str, mount_point: &str| {
             let mount = MountInfo {
-                device: super::super::Device { major: 7, minor: 0 },
+                device: 7,
                 root: root.into(),
                 mount_point: mount_point.into(),
                 fs_type: "ext4".to_owned(),

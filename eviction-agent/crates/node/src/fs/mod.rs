@@ -14,7 +14,7 @@ mod statistics;
 pub use disk_usage::{DiskUsage, WalkBudget, read_disk_usage};
 pub use layout::{FsPaths, NodeFileSystems};
 pub use monitor::{DeviceHeadroom, DiskMonitor};
-pub use mountinfo::{Device, MountInfo};
+pub use mountinfo::MountInfo;
 pub use pod_storage::{
     ContainerStorage, InodeGrowth, PodStorage, StoragePaths, StorageReader, StorageRequest, StorageSample,
     Urgency, read_pod_storage,

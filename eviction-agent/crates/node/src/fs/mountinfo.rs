@@ -6,6 +6,8 @@ use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::makedev;
+
 use eviction_core::reading::UnknownReason;
 
 use crate::cgroup::hierarchy::unescape;
@@ -14,27 +16,11 @@ use crate::file::read_once;
 const FDINFO_LIMIT: usize = 64 << 10;
 const MOUNTINFO_LIMIT: usize = 16 << 20;
 
-/// The device of a file system, as in mountinfo and in the kernel. Unlike `st_dev` it is the same in all
-/// subvolumes of a btrfs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Device {
-    /// Major number; 0 if no block device is below.
-    pub major: u32,
-    /// Minor number.
-    pub minor: u32,
-}
-
-impl std::fmt::Display for Device {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}:{}", self.major, self.minor)
-    }
-}
-
 /// The fields of a mountinfo line (proc_pid_mountinfo(5)) that identify a file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountInfo {
-    /// The file system's device.
-    pub device: Device,
+    /// The file system's device number. Unlike `st_dev` it is the same in all subvolumes of a btrfs.
+    pub device: u64,
     /// The directory or file of the file system that is mounted.
     pub root: PathBuf,
     /// Where it is mounted.
@@ -97,7 +83,7 @@ fn parse_line(line: &[u8], id: &[u8]) -> Option<MountInfo> {
     fields.find(|field| *field == b"-")?;
     let fs_type = String::from_utf8(fields.next()?.to_vec()).ok()?;
     let source = path(fields.next()?);
-    let device = Device { major: major.parse().ok()?, minor: minor.parse().ok()? };
+    let device = makedev(major.parse().ok()?, minor.parse().ok()?);
     Some(MountInfo { device, root, mount_point, fs_type, source })
 }
 
@@ -113,7 +99,7 @@ mod tests {
     #[test]
     fn mountinfo_line_of_a_pod_is_parsed() {
         let found = parse_line(LINE, b"604").unwrap();
-        assert_eq!(found.device.to_string(), "7:0");
+        assert_eq!(found.device, makedev(7, 0));
         assert_eq!(found.root, Path::new("/kubelet/pods/a b/etc-hosts"));
         assert_eq!((found.mount_point, &*found.fs_type), ("/etc/hosts".into(), "ext4"));
         assert_eq!(found.source, Path::new("/dev/loop0"));

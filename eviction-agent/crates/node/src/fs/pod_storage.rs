@@ -109,9 +109,7 @@ impl PodStorage {
 
     /// Returns `ephemeral-storage` of the Summary: the sum of everything, if everything is known.
     pub fn ephemeral_storage(&self) -> Option<u64> {
-        let containers = self.containers.iter().flat_map(|it| [it.rootfs, it.logs]).flatten();
-        let all = self.volumes.iter().map(|(_, usage)| *usage).chain(containers);
-        let sum = all.fold(DiskUsage::default(), DiskUsage::plus);
+        let sum = self.total();
         (!self.is_lower_bound && !sum.is_lower_bound).then_some(sum.bytes)
     }
 
@@ -181,10 +179,11 @@ impl PodStorage {
         [sum(&mut on_node_fs), sum(&mut containers.filter_map(|it| it.rootfs))]
     }
 
-    fn inodes(&self) -> u64 {
+    /// Returns the sum of everything that is known.
+    fn total(&self) -> DiskUsage {
         let containers = self.containers.iter().flat_map(|it| [it.rootfs, it.logs]).flatten();
         let all = self.volumes.iter().map(|(_, usage)| *usage).chain(containers);
-        all.fold(0, |sum: u64, usage| sum.saturating_add(usage.inodes))
+        all.fold(DiskUsage::default(), DiskUsage::plus)
     }
 }
 

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use rustix::fs::{Mode, OFlags, StatVfs, makedev, statvfs};
+use rustix::fs::{OFlags, StatVfs, major, minor, statvfs};
 
 use eviction_core::reading::{Reading, UnknownReason};
 use eviction_core::snapshot::FsStats;
@@ -20,7 +20,7 @@ use super::btrfs::BytesMayUse;
 use super::mountinfo::MountInfo;
 use crate::cgroup::hierarchy::Host;
 use crate::clock::mono_ns;
-use crate::file::{retry, unreadable};
+use crate::file::{open_path, retry, unreadable};
 
 /// How often a file system is read whose server may not respond, on a thread of its own.
 const REMOTE_INTERVAL: Duration = Duration::from_secs(1);
@@ -68,8 +68,6 @@ struct RemoteReading {
 /// File system types whose allocations BPF programs can see.
 const HOOKED: [&str; 2] = ["ext4", "xfs"];
 
-const PATH: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
-
 impl FileSystem {
     /// Opens the file system of `path`. `other_paths` are paths that may be on it as well.
     ///
@@ -77,7 +75,7 @@ impl FileSystem {
     /// If the path does not exist, or its mount cannot be determined.
     pub fn open(path: &Path, other_paths: &[&Path], host: &Host) -> Result<Self, UnknownReason> {
         let mount_of = |path: &Path| {
-            let fd = retry(|| rustix::fs::open(path, PATH, Mode::empty())).map_err(unreadable)?;
+            let fd = open_path(path, OFlags::PATH).map_err(unreadable)?;
             MountInfo::of(fd.as_fd(), &host.proc)
         };
         let mount = mount_of(path)?;
@@ -107,7 +105,7 @@ impl FileSystem {
     pub fn hooked_device(&self) -> Option<(&str, u64)> {
         let MountInfo { device, fs_type, .. } = &self.mount;
         let is_hooked = HOOKED.contains(&fs_type.as_str());
-        is_hooked.then(|| (fs_type.as_str(), makedev(device.major, device.minor)))
+        is_hooked.then_some((fs_type.as_str(), *device))
     }
 
     /// Returns as text which path is read, and how.
@@ -120,7 +118,8 @@ impl FileSystem {
             }
             Source::Local(_) => "",
         };
-        format!("{} on {fs_type} {device}{how}", self.path.display())
+        let (path, major, minor) = (self.path.display(), major(*device), minor(*device));
+        format!("{path} on {fs_type} {major}:{minor}{how}")
     }
 
     /// Reads the statistics. Never waits for a file system that may hang.

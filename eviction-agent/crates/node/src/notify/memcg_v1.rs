@@ -10,14 +10,14 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use thiserror::Error;
 use tokio::io::unix::AsyncFd;
 use tokio::task::JoinHandle;
 
 use crate::async_fd::{register, take_count};
-use crate::file::retry;
+use crate::file::{open_path, retry};
 
 /// The number of bytes by which usage may exceed a threshold before the kernel signals it: it checks each 128
 /// charge events on each CPU (THRESHOLDS_EVENTS_TARGET in mm/memcontrol-v1.c), and charges come in batches.
@@ -193,7 +193,7 @@ pub fn register_eventfd(group: &Path, levels: &[u64]) -> Result<OwnedFd, Thresho
 fn control_files(group: &Path) -> Result<(OwnedFd, OwnedFd, PathBuf), ThresholdError> {
     let open = |name: &str, flags: OFlags| {
         let path = group.join(name);
-        match retry(|| rustix::fs::open(&path, flags | OFlags::CLOEXEC, Mode::empty())) {
+        match open_path(&path, flags) {
             Ok(file) => Ok((file, path)),
             Err(errno) => Err(ThresholdError::Open { path, source: errno.into() }),
         }

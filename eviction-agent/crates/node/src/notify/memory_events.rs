@@ -12,14 +12,14 @@ use std::path::Path;
 
 use rustix::buffer::spare_capacity;
 use rustix::event::{EventfdFlags, epoll, eventfd};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::OFlags;
 use tokio::io::unix::AsyncFd;
 
 use super::WatchError;
 use crate::async_fd::register;
 use crate::cgroup::files::Version;
 use crate::cgroup::tree::Tree;
-use crate::file::retry;
+use crate::file::{open_path, retry};
 
 /// The name of the backend.
 pub const NAME: &str = "memory.events";
@@ -42,7 +42,7 @@ pub enum Watched {
 /// If there is no such file, or it cannot be read.
 pub fn probe(group: &Path) -> Result<(), WatchError> {
     let path = group.join(NAME);
-    open(&path, OFlags::RDONLY).map(drop).map_err(|source| WatchError { path, source })
+    open_path(&path, OFlags::RDONLY).map(drop).map_err(|errno| WatchError { path, source: errno.into() })
 }
 
 /// Watches the cgroups of one hierarchy, from the first call of [`MemoryEvents::follow`] on.
@@ -142,21 +142,17 @@ impl EpollWatch {
     }
 
     fn watch_oom_control(&self, folder: &Path) -> io::Result<()> {
-        let control = open(&folder.join("memory.oom_control"), OFlags::RDONLY)?;
-        let events = open(&folder.join("cgroup.event_control"), OFlags::WRONLY)?;
+        let control = open_path(&folder.join("memory.oom_control"), OFlags::RDONLY)?;
+        let events = open_path(&folder.join("cgroup.event_control"), OFlags::WRONLY)?;
         let request = format!("{} {}", self.event.as_raw_fd(), control.as_raw_fd());
         retry(|| rustix::io::write(&events, request.as_bytes()))?;
         Ok(())
     }
 
     fn watch_memory_events(&self, folder: &Path, id: u64) -> io::Result<OwnedFd> {
-        let file = open(&folder.join("memory.events"), OFlags::RDONLY)?;
+        let file = open_path(&folder.join("memory.events"), OFlags::RDONLY)?;
         let edges = epoll::EventFlags::PRI | epoll::EventFlags::ET;
         epoll::add(&self.epoll, &file, epoll::EventData::new_u64(id), edges)?;
         Ok(file)
     }
-}
-
-fn open(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
-    Ok(retry(|| rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty()))?)
 }

@@ -6,13 +6,13 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::OFlags;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::WatchError;
 use crate::async_fd::register_for;
-use crate::file::retry;
+use crate::file::{open_path, retry};
 
 /// The name of the backend.
 pub const NAME: &str = "memory.pressure trigger";
@@ -80,8 +80,7 @@ impl PsiTrigger {
 fn register(path: &Path) -> io::Result<AsyncFd<OwnedFd>> {
     let mut last_error = io::Error::other("no trigger");
     for stall in STALLS {
-        let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = retry(|| rustix::fs::open(path, flags, Mode::empty()))?;
+        let file = open_path(path, OFlags::RDWR | OFlags::NONBLOCK)?;
         // The terminating NUL is part of the request.
         match retry(|| rustix::io::write(&file, format!("{stall}\0").as_bytes())) {
             Ok(_) => return register_for(file, Interest::PRIORITY),

@@ -11,7 +11,7 @@
 
 use serde::Serialize;
 
-use crate::kv_file::{SingleValue, complete_lines, parse_number, words};
+use crate::kv_file::parse_keys;
 use eviction_core::reading::{Reading, UnknownReason};
 
 /// Values of `/proc/meminfo`, in bytes.
@@ -75,23 +75,8 @@ pub fn parse_meminfo(text: &[u8]) -> Meminfo {
         b"SwapFree:",
         b"MemFree:",
     ];
-    let lines = match complete_lines(text) {
-        Ok(lines) => lines,
-        Err(why) => return Meminfo::unknown(why),
-    };
-    let mut found = [SingleValue::NEW; KEYS.len()];
-    for line in lines {
-        let mut words = words(line);
-        let Some(key) = words.next() else { continue };
-        let Some(index) = KEYS.iter().position(|wanted| *wanted == key) else { continue };
-        found[index].found(match (words.next(), words.next(), words.next()) {
-            (Some(value), Some(b"kB"), None) => {
-                parse_number(value).and_then(|kib| kib.checked_mul(1024).ok_or(UnknownReason::Implausible))
-            }
-            _ => Err(UnknownReason::Unparsable),
-        });
-    }
-    let found = found.map(SingleValue::get);
+    let found = parse_keys(text, KEYS, Some(b"kB"));
+    let found = found.map(|kib| kib?.checked_mul(1024).ok_or(UnknownReason::Implausible));
     let [total, available, buffers, cached, swap_cached, inactive_file, anon, shmem, ..] = found;
     let [.., active_file, swap_total, swap_free, free] = found;
     let swap_used =

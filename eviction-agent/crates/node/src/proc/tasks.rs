@@ -7,9 +7,7 @@
 
 use std::path::Path;
 
-use rustix::io::Errno;
-
-use crate::file::{OpenFile, read_once, unreadable};
+use crate::file::{OpenFile, read_once};
 use crate::kv_file::{parse_number, parse_number_line, words};
 use eviction_core::reading::{Reading, UnknownReason};
 
@@ -32,7 +30,7 @@ pub fn parse_task_count(text: &[u8]) -> Result<u64, UnknownReason> {
 
 /// Counts the tasks of the machine through a descriptor that is kept open.
 #[derive(Debug)]
-pub struct TaskCounter(Result<OpenFile, Errno>);
+pub struct TaskCounter(Result<OpenFile, UnknownReason>);
 
 impl TaskCounter {
     /// Opens `loadavg` in the folder `proc`.
@@ -42,11 +40,8 @@ impl TaskCounter {
 
     /// Reads the number of tasks of the machine.
     pub fn read(&self) -> Reading<u64> {
-        let file = match &self.0 {
-            Ok(file) => file,
-            Err(errno) => return Reading::Unknown(unreadable(*errno)),
-        };
-        file.read(&mut [0; 128]).and_then(parse_task_count).into()
+        let file = self.0.as_ref().map_err(|why| *why);
+        file.and_then(|file| parse_task_count(file.read(&mut [0; 128])?)).into()
     }
 }
 

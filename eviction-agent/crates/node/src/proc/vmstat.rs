@@ -3,9 +3,7 @@
 
 use std::path::Path;
 
-use rustix::io::Errno;
-
-use crate::file::{OpenFile, unreadable};
+use crate::file::OpenFile;
 use crate::kv_file::{SingleValue, complete_lines, parse_number};
 use eviction_core::reading::{Reading, UnknownReason};
 
@@ -28,7 +26,7 @@ const MAX_BYTES: usize = 1 << 20;
 /// neither for a path lookup nor for the allocator.
 #[derive(Debug)]
 pub struct OomKillCounter {
-    file: Result<OpenFile, Errno>,
+    file: Result<OpenFile, UnknownReason>,
     text: Vec<u8>,
 }
 
@@ -43,11 +41,8 @@ impl OomKillCounter {
 
     /// Reads the number of OOM kills since boot.
     pub fn read(&mut self) -> Reading<u64> {
-        let Self { file, text } = self;
-        match file {
-            Ok(file) => file.read_all(text, MAX_BYTES).and_then(parse_oom_kills).into(),
-            Err(errno) => Reading::Unknown(unreadable(*errno)),
-        }
+        let file = self.file.as_ref().map_err(|why| *why);
+        file.and_then(|file| parse_oom_kills(file.read_all(&mut self.text, MAX_BYTES)?)).into()
     }
 }
 

@@ -11,14 +11,14 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::OFlags;
 use tokio::sync::mpsc::Sender;
 
 use eviction_core::time::nanos;
 
 use super::{ContainerStorage, PodStorage, StoragePaths, StorageRequest, StorageSample};
 use crate::clock::mono_ns;
-use crate::file::{is_removed, read_once, retry};
+use crate::file::{is_removed, open_path, read_once};
 use crate::fs::disk_usage::{DiskUsage, WalkBudget, read_disk_usage};
 use crate::fs::mountinfo::upper_directory;
 use crate::io_priority::{IoPriority, set_io_priority};
@@ -115,7 +115,7 @@ impl PodSizes {
             self.0.clear();
         }
         let found = pods.iter().filter_map(|pod| {
-            Some((pod.uid.clone(), (sample.pods.get(&pod.uid)?.inodes(), pod.created_inodes)))
+            Some((pod.uid.clone(), (sample.pods.get(&pod.uid)?.total().inodes, pod.created_inodes)))
         });
         self.0.extend(found);
     }
@@ -161,8 +161,7 @@ struct Directories {
 }
 
 pub(super) fn open(path: &Path) -> Option<OwnedFd> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    retry(|| rustix::fs::open(path, flags, Mode::empty())).ok()
+    open_path(path, OFlags::PATH | OFlags::DIRECTORY).ok()
 }
 
 impl Directories {
@@ -255,7 +254,7 @@ mod tests {
             let sample = read_within(WalkBudget { deadline_ns: u64::MAX, inodes }, &paths, &pods);
             sizes.record(&pods, &sample);
             let exact = sample.pods.values().filter(|it| it.ephemeral_storage().is_some()).count();
-            (sample.pods["uid-0"].inodes(), exact)
+            (sample.pods["uid-0"].total().inodes, exact)
         };
         assert_eq!(
             read(None, 600),
