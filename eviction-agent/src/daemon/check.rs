@@ -183,10 +183,7 @@ impl NodeFacts {
     /// # Errors
     /// If `memory` is not a quantity, or not positive.
     pub fn find(in_cluster: bool, memory: Option<&str>, pids: Option<u64>) -> Result<Self, Failure> {
-        let memory = match memory.map(memory_quantity).transpose()? {
-            Some(memory) => Some(memory),
-            None => read_mem_total(),
-        };
+        let memory = memory.map(memory_quantity).transpose()?.or_else(read_mem_total);
         let pids = pids.or_else(|| read_task_capacity(Path::new(PROC)).known());
         let signed = |amount: u64| i64::try_from(amount).unwrap_or(i64::MAX);
         Ok(Self { in_cluster, capacities: Capacities { memory: memory.map(signed), pids: pids.map(signed) } })
@@ -195,10 +192,7 @@ impl NodeFacts {
 
 fn read_mem_total() -> Option<u64> {
     let text = std::fs::read(Path::new(PROC).join("meminfo")).ok()?;
-    match parse_meminfo(&text).total {
-        Reading::Known(total) => Some(total),
-        Reading::Unknown(_) => None,
-    }
+    parse_meminfo(&text).total.known()
 }
 
 /// Returns the value of `--memory-capacity` in bytes.
@@ -213,11 +207,11 @@ pub(crate) fn memory_quantity(text: &str) -> Result<u64, Failure> {
 
 /// Returns the capacity of the node: as given, else as its cgroup or the machine reports it.
 pub(crate) fn capacity(
-    mut sampler: Sampler,
+    sampler: &mut Sampler,
     host: &Host,
     memory: Option<u64>,
     pids: Option<u64>,
-) -> Result<(Sampler, Capacity), Failure> {
+) -> Result<Capacity, Failure> {
     let memory = match memory {
         Some(memory) => memory,
         None => sampler.sample_node(&[]).capacity.known().ok_or_else(|| {
@@ -226,7 +220,7 @@ pub(crate) fn capacity(
         })?,
     };
     let machine = read_task_capacity(&host.proc);
-    let group = if sampler.root().whole_machine { machine } else { pid_limit(&sampler) };
+    let group = if sampler.root().whole_machine { machine } else { pid_limit(sampler) };
     let pids = match (pids, group, machine) {
         (Some(pids), _, _) => pids,
         (None, Reading::Known(pids), _) | (None, _, Reading::Known(pids)) => pids,
@@ -234,5 +228,5 @@ pub(crate) fn capacity(
             return Err(Failure::failed("find how many process ids the node has").help("give --pid-capacity"));
         }
     };
-    Ok((sampler, Capacity { memory, pids }))
+    Ok(Capacity { memory, pids })
 }

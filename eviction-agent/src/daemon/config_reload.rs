@@ -41,12 +41,6 @@ fn baseline(configuration: &Configuration) -> (Policy, Profile, Service) {
     (policy.clone(), *profile, service.clone())
 }
 
-/// Returns when the configuration of the kubelet is requested again; `None` if it is not the source.
-fn next_request(kubelet: &KubeletSource) -> Option<Instant> {
-    let pause = if kubelet.is_fallback { CONFIGZ_RETRY_INTERVAL } else { CONFIGZ_INTERVAL };
-    kubelet.is_configz.then(|| Instant::now() + pause)
-}
-
 /// The name of the file in the state directory.
 pub(crate) const CONFIG_FILE: &str = "config.json";
 
@@ -90,6 +84,7 @@ pub(crate) struct Reload {
     reading: Option<(ReloadReason, JoinHandle<Result<Configuration, Failure>>)>,
     /// The baseline of the last configuration; `None` after an invalid one.
     known: Option<(Policy, Profile, Service)>,
+    /// When the configuration of the kubelet is requested again; `None` if it is not the source.
     next_request: Option<Instant>,
     /// Whether the kubelet did not respond to the last request.
     is_unavailable: bool,
@@ -212,7 +207,8 @@ impl Reload {
     /// Records the source of the kubelet's settings. The last response of the kubelet counts until there is
     /// another one.
     fn record_source(&mut self, kubelet: &KubeletSource) {
-        self.next_request = next_request(kubelet);
+        let pause = if kubelet.is_fallback { CONFIGZ_RETRY_INTERVAL } else { CONFIGZ_INTERVAL };
+        self.next_request = kubelet.is_configz.then(|| Instant::now() + pause);
         self.is_unavailable = kubelet.is_fallback;
         if let Some(effective) = &kubelet.effective {
             self.files.last_heard = Some(effective.clone());

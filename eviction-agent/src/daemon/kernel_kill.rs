@@ -18,7 +18,7 @@ use eviction_node::notify::sample_interval;
 use eviction_node::clock::{Instant, mono_ns};
 use eviction_node::sampler::MemoryUsage;
 
-use super::memory_notifier::{BpfBackend, NotArmed};
+use super::memory_notifier::BpfBackend;
 
 /// Kill orders are armed when the headroom is at most the node's memory divided by this.
 const HEADROOM_DIVISOR: u64 = 8;
@@ -29,8 +29,8 @@ const MIN_HEADROOM_BYTES: u64 = 256 << 20;
 /// A pod is chosen again after this time.
 const CHOICE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How long a choice is valid.
-const CHOICE_VALIDITY: Duration = sample_interval::FULL_NEAR.saturating_mul(2);
+/// How long a choice for memory is valid.
+pub(crate) const CHOICE_VALIDITY: Duration = sample_interval::FULL_NEAR.saturating_mul(2);
 
 /// How long after a sample usage at the limit is attributed to page cache that is being reclaimed.
 const RECLAIM_WINDOW: Duration = Duration::from_millis(100);
@@ -44,10 +44,6 @@ const MAX_CHOICES: usize = 4;
 /// How long the agent waits for the event of a kill order that was carried out. No pod is chosen meanwhile: one
 /// crossing kills one pod.
 const EVENT_WAIT: Duration = Duration::from_secs(1);
-
-/// How long a reading of pods' storage may be used for ranking, from its start. It is as for an ordinary
-/// eviction.
-pub(crate) const STORAGE_VALIDITY: Duration = Duration::from_secs(1);
 
 /// Why no kill order is armed, besides the reasons of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -191,36 +187,20 @@ impl KillOrders {
         self.is_chosen
     }
 
-    /// Returns whether the pod was chosen on the reading of pods' storage that began at `read_ns`.
-    pub(crate) fn is_chosen_on(&self, read_ns: u64) -> bool {
-        let expires_ns = read_ns.saturating_add(nanos(STORAGE_VALIDITY));
+    /// Returns whether a pod is chosen, and the choice expires at `expires_ns`.
+    pub(crate) fn is_chosen_until(&self, expires_ns: u64) -> bool {
         self.current_choice().is_some_and(|choice| choice.expires_ns == expires_ns)
     }
 
-    /// Sets the pod that was chosen for memory.
-    pub(crate) fn choose(&mut self, order: ArmedKillOrder, victim_id: u64, chosen: Instant) {
-        self.choose_until(order, victim_id, chosen, after(chosen, CHOICE_VALIDITY));
-    }
-
-    /// Sets the pod that was chosen for a disk, on the reading of pods' storage that began at `read_ns`.
-    pub(crate) fn choose_writer(
-        &mut self,
-        order: ArmedKillOrder,
-        victim_id: u64,
-        chosen: Instant,
-        read_ns: u64,
-    ) {
-        self.choose_until(order, victim_id, chosen, read_ns.saturating_add(nanos(STORAGE_VALIDITY)));
-    }
-
-    fn choose_until(&mut self, order: ArmedKillOrder, victim_id: u64, chosen: Instant, expires_ns: u64) {
+    /// Sets the pod that was chosen.
+    pub(crate) fn choose(&mut self, order: ArmedKillOrder, victim_id: u64, at: Instant, expires_ns: u64) {
         if self.choices.len() == MAX_CHOICES {
             self.choices.pop_front();
         }
         self.choices.push_back(Arc::new(VictimChoice {
             order,
             victim_id,
-            chosen,
+            chosen: at,
             expires_ns,
             evicting_decision: None,
             numbers: None,
@@ -281,7 +261,7 @@ impl KillOrders {
             room: level.room,
             distance,
             expires_ns: choice.expires_ns,
-            still_until_ns: after(at, RECLAIM_WINDOW),
+            still_until_ns: at.mono_ns.saturating_add(nanos(RECLAIM_WINDOW)),
         };
         let armed = bpf.arm_kill(&order);
         self.record_armed(armed, at, evicting_decision)
@@ -308,18 +288,14 @@ impl KillOrders {
 
     fn record_armed(
         &mut self,
-        armed: Result<OrderNumber, NotArmed>,
+        armed: Result<OrderNumber, KernelKillIdle>,
         at: Instant,
         evicting_decision: Option<u64>,
     ) -> Result<(), KernelKillIdle> {
-        let OrderNumber(number) = match armed {
-            Ok(number) => number,
-            Err(NotArmed::CarriedOut) => {
-                self.await_event();
-                return Err(KernelKillIdle::InFlight);
-            }
-            Err(NotArmed::Refused) => return Err(KernelKillIdle::NotSet),
-        };
+        if armed == Err(KernelKillIdle::InFlight) {
+            self.await_event();
+        }
+        let OrderNumber(number) = armed?;
         // The choice is shared, and not changed, only while an event of it is being handled.
         if let Some(choice) = self.choices.back_mut().and_then(Arc::get_mut) {
             let first = choice.numbers.map_or(number, |(first, _)| first);
@@ -348,8 +324,4 @@ impl KillOrders {
     fn current_choice(&self) -> Option<&VictimChoice> {
         self.choices.back().filter(|_| self.is_chosen).map(|choice| &**choice)
     }
-}
-
-fn after(instant: Instant, duration: Duration) -> u64 {
-    instant.mono_ns.saturating_add(nanos(duration))
 }

@@ -26,7 +26,7 @@ pub(crate) const OWNERS: [LimitScope; 4] =
 pub(crate) type LimitCounts = [[i64; 3]; OWNERS.len()];
 
 /// The watched cgroups, sorted by their ids.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Limits {
     /// How near a limit is reported, in percent of it.
     near_percent: u8,
@@ -46,15 +46,7 @@ pub(crate) struct Limits {
 impl Limits {
     /// Creates a monitor without cgroups.
     pub(crate) fn new(near_percent: u8) -> Self {
-        Self {
-            near_percent,
-            watches: Vec::new(),
-            buffer: Vec::new(),
-            sample_rate: TokenBucket::default(),
-            fired: 0,
-            polled: 0,
-            programs: 0,
-        }
+        Self { near_percent, ..Self::default() }
     }
 
     /// Updates the cgroups from a tree that was just read. Cgroups that were removed, or have no limit any
@@ -91,7 +83,7 @@ impl Limits {
     /// Forgets all thresholds if other programs are loaded, in which none is set.
     pub(crate) fn set_programs(&mut self, programs: u32) {
         if std::mem::replace(&mut self.programs, programs) != programs {
-            self.watches.iter_mut().for_each(LimitWatch::clear_armed);
+            self.watches.iter_mut().for_each(|watch| watch.armed = None);
         }
     }
 
@@ -147,7 +139,7 @@ impl Limits {
             let Some(place) = OWNERS.iter().position(|owner| *owner == watch.owner) else { continue };
             let [watched, armed, near] = &mut counts[place];
             *watched += 1;
-            *armed += i64::from(watch.is_armed());
+            *armed += i64::from(watch.armed.is_some());
             *near += i64::from(watch.near_since_ns.is_some());
         }
         counts
@@ -155,7 +147,7 @@ impl Limits {
 
     /// Counts the cgroups that are to be sampled.
     pub(crate) fn recount(&mut self) {
-        self.fired = self.watches.iter().filter(|watch| watch.has_fired()).count();
+        self.fired = self.watches.iter().filter(|watch| watch.fired).count();
         self.polled = self.watches.iter().filter(|watch| watch.needs_polling).count();
     }
 }

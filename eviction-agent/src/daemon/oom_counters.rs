@@ -49,20 +49,11 @@ struct AllCounts {
     groups: BTreeMap<u64, Counts>,
 }
 
-/// Kills in one cgroup.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct GroupKills {
-    /// The cgroup's id.
-    pub(crate) cgroup: u64,
-    /// The number of kills.
-    pub(crate) kills: u64,
-}
-
 /// Kills since the counters were last read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CountedKills {
-    /// Kills in cgroups that exist.
-    pub(crate) groups: Vec<GroupKills>,
+    /// The number of kills in each cgroup that exists, by the id of the cgroup.
+    pub(crate) groups: Vec<(u64, u64)>,
     /// Kills in removed cgroups, or outside of the node.
     pub(crate) elsewhere: u64,
     /// The cgroups whose own limit was hit meanwhile, if the kernel counts that.
@@ -148,7 +139,7 @@ fn new_kills(before: &AllCounts, now: &AllCounts) -> CountedKills {
         let kills = counts.kills.saturating_sub(before.kills).min(left);
         if kills > 0 {
             left -= kills;
-            found.groups.push(GroupKills { cgroup: group, kills });
+            found.groups.push((group, kills));
         }
         if before.ooms.zip(counts.ooms).is_some_and(|(before, now)| before < now) {
             found.limited.push(group);
@@ -179,15 +170,10 @@ mod tests {
         let before = counts(Some(5), &[(1, 4, 0), (2, 1, 1), (3, 0, 0)]);
         assert_eq!(new_kills(&before, &before), CountedKills::default());
         let now = counts(Some(10), &[(1, 6, 0), (2, 1, 2), (4, 1, 0)]);
-        let groups = vec![GroupKills { cgroup: 1, kills: 2 }, GroupKills { cgroup: 4, kills: 1 }];
-        let expected = CountedKills { groups, elsewhere: 2, limited: vec![2] };
+        let expected = CountedKills { groups: vec![(1, 2), (4, 1)], elsewhere: 2, limited: vec![2] };
         assert_eq!(new_kills(&before, &now), expected);
         let one = counts(Some(6), &[(1, 4, 0), (2, 1, 1), (4, 2, 0)]);
-        assert_eq!(
-            new_kills(&before, &one).groups,
-            [GroupKills { cgroup: 4, kills: 1 }],
-            "one was reported before"
-        );
+        assert_eq!(new_kills(&before, &one).groups, [(4, 1)], "one was reported before");
         let unknown = AllCounts { machine: None, ..now };
         assert_eq!(new_kills(&before, &unknown), CountedKills { elsewhere: 0, ..expected });
     }
@@ -208,7 +194,7 @@ mod tests {
         counters.schedule_read(5);
         assert_eq!(counters.due_in_ns(5), Some(READ_DELAY_NS));
         assert_eq!(counters.read(&tree, 5), None, "the kernel may not have killed yet");
-        let groups = vec![GroupKills { cgroup: tree.groups()[0].id, kills: 1 }];
+        let groups = vec![(tree.groups()[0].id, 1)];
         let expected = CountedKills { groups, ..CountedKills::default() };
         assert_eq!(counters.read(&tree, 5 + READ_DELAY_NS), Some(expected));
         counters.request_read();

@@ -79,11 +79,6 @@ fn touch_stack() {
     std::hint::black_box(&mut stack);
 }
 
-/// Returns the id of the calling thread.
-pub(crate) fn current_thread() -> Pid {
-    gettid()
-}
-
 /// Takes real-time priority from a thread of this process that ran too long. The thread stays ahead of ordinary
 /// ones, if that is allowed.
 pub(crate) fn drop_real_time_priority(thread: Pid) -> BackendInfo {
@@ -101,7 +96,7 @@ fn schedule(choice: &BackendSelection) -> BackendInfo {
     let refused = if let Some(why) = denied(FIFO) {
         format!("{FIFO}: {why}")
     } else {
-        match set_limit().and_then(|()| set_scheduler(current_thread(), libc::SCHED_FIFO, FIFO_PRIORITY)) {
+        match set_limit().and_then(|()| set_scheduler(gettid(), libc::SCHED_FIFO, FIFO_PRIORITY)) {
             Ok(()) => {
                 return BackendInfo::plain(
                     SOURCE,
@@ -112,7 +107,7 @@ fn schedule(choice: &BackendSelection) -> BackendInfo {
             Err(error) => format!("{FIFO}: {error}{}", refusal(&error)),
         }
     };
-    set_nice(current_thread(), refused, denied(NICE))
+    set_nice(gettid(), refused, denied(NICE))
 }
 
 /// Applies the next backend without real-time priority.
@@ -213,7 +208,7 @@ mod tests {
             let infos = prepare(&BackendSelection::default());
             let child = std::thread::spawn(|| policy(gettid())).join().unwrap();
             assert_eq!(child, libc::SCHED_OTHER, "a thread that it spawns");
-            let down = drop_real_time_priority(current_thread());
+            let down = drop_real_time_priority(gettid());
             assert_eq!(policy(gettid()) & !libc::SCHED_RESET_ON_FORK, libc::SCHED_OTHER);
             assert!(down.reason.starts_with("it ran too long"), "{down:?}");
             infos
@@ -244,11 +239,8 @@ mod tests {
     fn a_cgroup_without_real_time_budget_is_named() {
         let group = Path::new("/sys/fs/cgroup/cpu").join(format!("no-real-time-{}", std::process::id()));
         if std::fs::create_dir(&group).is_err() || !group.join("cpu.rt_runtime_us").exists() {
-            println!(
-                "SKIPPED a_cgroup_without_real_time_budget_is_named: no cpu controller with RT_GROUP_SCHED"
-            );
             drop(std::fs::remove_dir(&group));
-            return;
+            ::tests::skip!("no cpu controller with RT_GROUP_SCHED");
         }
         let tasks = group.join("tasks");
         let info = std::thread::spawn(move || {

@@ -15,7 +15,6 @@ use crate::error::Failure;
 use crate::telemetry::event_log::{Backend, NO_BACKEND};
 use eviction_core::pods::mirrored_uid;
 use eviction_core::reading::Reading;
-use eviction_core::units::GoDuration;
 use eviction_cri::{
     Endpoint, ImageHistory, NodePods, NodeView, ReclaimConfig, ReclaimOrder, ReclaimReport, Reclaimer,
     RuntimeInfo, Space, read_runtime,
@@ -42,31 +41,6 @@ pub(crate) enum ShortFs {
     Node,
     /// Imagefs, and containerfs, which is the same with containerd.
     Image,
-}
-
-/// The parts that the executor is made of.
-#[derive(Debug)]
-pub(crate) struct ReclaimParts {
-    /// How images and containers are removed, if the agent does so.
-    pub(crate) config: Option<ReclaimConfig>,
-    /// The file for the history of images, if it is persisted.
-    pub(crate) history: Option<ImageHistoryFile>,
-    /// The pods, once they are watched.
-    pub(crate) pods: Option<watch::Receiver<PodsOfNode>>,
-}
-
-impl ReclaimParts {
-    /// Starts the executor, if the agent removes images and containers.
-    ///
-    /// # Errors
-    /// If the thread cannot be created.
-    pub(crate) fn open(
-        self,
-        find_file_systems: impl FnOnce() -> NodeFileSystems,
-    ) -> Result<Option<ReclaimExecutor>, Failure> {
-        let Some((config, pods)) = self.config.zip(self.pods) else { return Ok(None) };
-        ReclaimExecutor::start(config, self.history, pods, find_file_systems()).map(Some)
-    }
 }
 
 /// The name of the file in the state directory.
@@ -135,18 +109,13 @@ pub(crate) fn config(reclaim: &Reclaim, dry_run: bool) -> Result<ReclaimConfig, 
     })?;
     let endpoint =
         Endpoint::parse(socket).map_err(|error| Failure::because("find the container runtime", &error))?;
-    let min_image_age = nanos(*min_image_age);
     Ok(ReclaimConfig {
         endpoint,
         keep_images: keep_images.clone(),
-        min_image_age,
+        min_image_age: Duration::from_nanos(u64::try_from(min_image_age.as_nanos()).unwrap_or_default()),
         within: ATTEMPT_TIMEOUT,
         dry_run,
     })
-}
-
-fn nanos(duration: GoDuration) -> Duration {
-    Duration::from_nanos(u64::try_from(duration.as_nanos()).unwrap_or_default())
 }
 
 /// Returns the runtime that answers at the socket, as a source of `check`.
@@ -305,6 +274,7 @@ mod tests {
     use eviction_core::fixture::policy;
     use eviction_core::pod::Pod;
     use eviction_core::pods::KnownPod;
+    use eviction_core::units::GoDuration;
     use eviction_cri::api::Image;
     use serde_json::json;
 

@@ -7,17 +7,6 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
-/// A notification to systemd.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Notification {
-    /// The control loop runs.
-    Ready,
-    /// The control loop still runs.
-    Watchdog,
-    /// The agent has begun to stop.
-    Stopping,
-}
-
 /// The socket of the service manager. Without one, notifications are dropped.
 #[derive(Debug, Default)]
 pub(crate) struct ServiceManager {
@@ -44,20 +33,14 @@ impl ServiceManager {
     }
 
     /// Sends a notification. Does not wait for a socket that is full or closed.
-    pub(crate) fn notify(&self, notification: Notification) {
+    pub(crate) fn notify(&self, text: &str) {
         let Some(socket) = &self.socket else { return };
-        let text = match notification {
-            Notification::Ready => "READY=1",
-            Notification::Watchdog => "WATCHDOG=1",
-            Notification::Stopping => "STOPPING=1",
-        };
         if let Err(error) = socket.send(text.as_bytes()) {
             tracing::warn!(%error, text, "systemd was not notified");
         }
     }
 
-    /// Returns how often systemd expects [`Notification::Watchdog`] at least: twice in the unit's
-    /// `WatchdogSec`.
+    /// Returns how often systemd expects `WATCHDOG=1` at least: twice in the unit's `WatchdogSec`.
     pub(crate) fn watchdog_interval(&self) -> Option<Duration> {
         self.watchdog.map(|limit| limit / 2)
     }
@@ -112,12 +95,8 @@ mod tests {
         ];
         for (socket, address) in sockets {
             let manager = manager(address);
-            for (notification, text) in [
-                (Notification::Ready, "READY=1"),
-                (Notification::Watchdog, "WATCHDOG=1"),
-                (Notification::Stopping, "STOPPING=1"),
-            ] {
-                manager.notify(notification);
+            for text in ["READY=1", "STOPPING=1"] {
+                manager.notify(text);
                 assert_eq!(received(&socket), text);
             }
         }
@@ -130,12 +109,12 @@ mod tests {
         let socket = UnixDatagram::bind(&path).unwrap();
         let manager = manager(path);
         for _ in 0..10_000 {
-            manager.notify(Notification::Watchdog);
+            manager.notify("WATCHDOG=1");
         }
         assert_eq!(received(&socket), "WATCHDOG=1");
         drop(socket);
-        manager.notify(Notification::Stopping);
-        ServiceManager::default().notify(Notification::Ready);
+        manager.notify("STOPPING=1");
+        ServiceManager::default().notify("READY=1");
     }
 
     #[test]

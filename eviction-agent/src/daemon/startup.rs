@@ -1,6 +1,6 @@
 //! The start of the agent, from options to a running loop: everything that can keep it from starting.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use eviction_core::policy::Policy;
 use eviction_core::policy::eviction_settings::{KernelKillMode, NodeReclaim};
 use eviction_core::policy::preferences::Profile;
 use eviction_core::progress::KillUpdate;
-use eviction_core::signal::Signal;
 use eviction_core::threshold::ThresholdLevels;
+use eviction_cri::ReclaimConfig;
 use eviction_kill::{CgroupDirs, KillMode, Killer, KillerConfig, MreleaseResult};
 use eviction_node::backend::BackendSelection;
 use eviction_node::cgroup::hierarchy::{Hierarchies, Host};
@@ -28,7 +28,7 @@ use eviction_node::notify::timer;
 use eviction_node::pod_index::PodIndex;
 use eviction_node::proc::watermarks::Watermarks;
 use eviction_node::sampler::{Capacity, NodeSampler};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::cluster::{self, Cluster, EvictionSender, NodeStatusSender};
 use super::config_reload::Reload;
@@ -43,13 +43,12 @@ use super::memory_notifier::MemoryNotifier;
 use super::oom_counters::OomCounters;
 use super::rate_limit::RateLimit;
 use super::realtime;
-use super::reclaim::{self, ImageHistoryFile, ReclaimParts};
+use super::reclaim::{self, ImageHistoryFile, PodsOfNode, ReclaimExecutor};
 use super::state::{self, Document, PersistedState};
 use super::watchdog::Heartbeat;
 use crate::daemon::check::{capacity, memory_quantity};
 use crate::daemon::configuration::Options;
 use crate::error::{Failure, chain};
-use crate::telemetry::exporter::SignalFiles;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::queue::DecisionIds;
 use crate::telemetry::queue::TelemetryQueue;
@@ -67,8 +66,8 @@ pub(crate) struct Plan {
     pub(crate) policy: Policy,
     pub(crate) profile: Profile,
     pub(crate) service: Service,
-    root: NodeRoot,
-    host: Host,
+    pub(crate) root: NodeRoot,
+    pub(crate) host: Host,
     memory_capacity: Option<u64>,
     pid_capacity: Option<u64>,
     disks: FsPaths,
@@ -87,21 +86,13 @@ pub(crate) struct Plan {
     previous: Option<Document>,
     /// Receives the engine's inputs if they are recorded.
     pub(crate) recorder: Option<RecordingQueue>,
-    load: LoadOptions,
-    dry_run: bool,
-    pub(crate) reclaim: ReclaimParts,
-}
-
-impl Plan {
-    /// Returns the files that the node's signals are read from.
-    pub(crate) fn signal_files(&self) -> SignalFiles {
-        SignalFiles::of(&self.root, &self.host.proc)
-    }
-
-    /// Returns where to read the watermarks of the machine, if kernel kill needs them: `/proc` of the host.
-    pub(crate) fn watermarks_path(&self) -> Option<PathBuf> {
-        (self.load.kernel_kill && self.root.whole_machine).then(|| self.host.proc.clone())
-    }
+    pub(crate) load: LoadOptions,
+    /// How images and containers are removed, if the agent does so.
+    reclaim: Option<ReclaimConfig>,
+    /// The file for the history of images, if it is persisted.
+    image_history: Option<ImageHistoryFile>,
+    /// The pods in the form that node reclaim needs, once they are watched.
+    pub(crate) node_pods: Option<watch::Receiver<PodsOfNode>>,
 }
 
 /// The facts that the loop started with.
@@ -159,9 +150,8 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
     let kernel_kill = policy.kernel_kill != KernelKillMode::Off && action.kills();
     let reclaims = policy.eviction.node_reclaim == NodeReclaim::Cri;
     let reclaim = reclaims.then(|| reclaim::config(&service.reclaim, action.is_dry())).transpose()?;
-    let history = state_dir.as_deref().zip(state::read_boot_id());
-    let history = history.map(|(dir, boot_id)| ImageHistoryFile::new(dir, boot_id));
-    let reclaim = ReclaimParts { config: reclaim, history, pods: None };
+    let image_history = state_dir.as_deref().zip(state::read_boot_id());
+    let image_history = image_history.map(|(dir, boot_id)| ImageHistoryFile::new(dir, boot_id));
     let plan = Plan {
         policy,
         profile,
@@ -181,8 +171,9 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
         names,
         previous,
         recorder: None,
-        dry_run: action.is_dry(),
         reclaim,
+        image_history,
+        node_pods: None,
         load: LoadOptions { choice: options.choice.clone(), log, kernel_kill, ..LoadOptions::default() },
     };
     Ok((plan, reload))
@@ -225,7 +216,7 @@ pub(crate) fn run_control_loop(
         control_loop.heartbeat.begin_iteration(mono_ns());
         // The receiver is closed if the main thread is ending already.
         let capacity = control_loop.node_sampler.capacity();
-        drop(ready.send(Ready { sources, capacity, thread: realtime::current_thread() }));
+        drop(ready.send(Ready { sources, capacity, thread: rustix::thread::gettid() }));
         control_loop.run(commands).await
     });
     // The end of the process releases everything that a registration in progress holds.
@@ -245,26 +236,30 @@ pub(crate) fn build(
     let (notifier, mut sources) =
         MemoryNotifier::start(&plan.load, &plan.service.probes, &plan.root, &metrics)
             .map_err(|error| Failure::because("make a timer", &error))?;
-    let sampler = open_sampler(plan.root, &pod_index)?;
+    let mut sampler = open_sampler(plan.root, &pod_index)?;
     sources.extend(sampler.info());
-    let (sampler, capacity) = capacity(sampler, &plan.host, plan.memory_capacity, plan.pid_capacity)?;
+    let capacity = capacity(&mut sampler, &plan.host, plan.memory_capacity, plan.pid_capacity)?;
     let oom_counters = OomCounters::new(&plan.host.proc, sampler.root().version, sampler.tree());
     let whole_machine = sampler.root().whole_machine;
-    let reclaim = plan.reclaim.open(|| NodeFileSystems::find(&plan.host, &plan.disks, whole_machine))?;
-    let node_sampler = node_sampler(sampler, capacity, &plan.host, &plan.policy, file_systems);
+    let reclaim = match plan.reclaim.zip(plan.node_pods) {
+        Some((config, pods)) => {
+            let file_systems = NodeFileSystems::find(&plan.host, &plan.disks, whole_machine);
+            Some(ReclaimExecutor::start(config, plan.image_history, pods, file_systems)?)
+        }
+        None => None,
+    };
+    let mut node_sampler = NodeSampler::new(sampler, capacity, &plan.host.proc, whole_machine);
+    node_sampler.disks = DiskMonitor::new(file_systems, online_cpus());
     sources.extend(node_sampler.disks.info());
-    let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
     let clock = Clock::start();
-    let mut gauges = Gauges::new(&metrics);
-    gauges.set_policy(&plan.policy, &metrics);
     let rate_limit = RateLimit::new(&plan.policy.rules);
     let mut control_loop = ControlLoop {
         clock,
-        memory_levels: ThresholdLevels::of(&plan.policy, Signal::MemoryAvailable, signed(capacity.memory)),
+        memory_levels: ThresholdLevels::default(),
         limits: Limits::new(plan.service.memory_limits.warn_percent),
-        pid_levels: ThresholdLevels::of(&plan.policy, Signal::PidAvailable, signed(capacity.pids)),
+        pid_levels: ThresholdLevels::default(),
         state: State::default(),
-        engine: engine(plan.policy, plan.dry_run),
+        engine: Engine::new(plan.policy),
         storage: PodStorageWatch::new(
             plan.disks.storage(&plan.host, whole_machine),
             plan.service.stats_summary.take(),
@@ -286,13 +281,17 @@ pub(crate) fn build(
         eviction_results: plan.eviction_results,
         reclaim: ReclaimState::new(reclaim),
         telemetry,
-        gauges,
+        gauges: Gauges::new(&metrics),
         heartbeat,
         metrics,
         task_totals: TaskTotals::default(),
         state_sender: plan.state_sender,
         recorder: plan.recorder,
     };
+    if plan.service.action.is_dry() {
+        control_loop.engine.set_dry_run();
+    }
+    control_loop.apply_policy();
     control_loop.record_key();
     if let Some(previous) = plan.previous {
         control_loop.restore_state(previous);
@@ -311,30 +310,6 @@ fn open_sampler(root: NodeRoot, pod_index: &PodIndex) -> Result<Sampler, Failure
         .require_visible(sampler.pods())
         .map_err(|error| Failure::because("find pods", &error).help(error.help()))?;
     Ok(sampler)
-}
-
-fn node_sampler(
-    sampler: Sampler,
-    capacity: Capacity,
-    host: &Host,
-    policy: &Policy,
-    file_systems: NodeFileSystems,
-) -> NodeSampler {
-    let whole_machine = sampler.root().whole_machine;
-    let mut node_sampler = NodeSampler::new(sampler, capacity, &host.proc, whole_machine);
-    node_sampler.apply_rules(&policy.rules);
-    node_sampler.allocatable.apply_policy(policy);
-    node_sampler.disks = DiskMonitor::new(file_systems, online_cpus());
-    node_sampler.disks.apply_policy(policy);
-    node_sampler
-}
-
-fn engine(policy: Policy, dry_run: bool) -> Engine {
-    let mut engine = Engine::new(policy);
-    if dry_run {
-        engine.set_dry_run();
-    }
-    engine
 }
 
 /// Fails if a backend of `--backend` is not in use: the agent does not start then.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::thread::Pid;
 
-use crate::daemon::service_manager::{Notification, ServiceManager};
+use crate::daemon::service_manager::ServiceManager;
 use crate::telemetry::metrics::Metrics;
 use eviction_core::time::nanos;
 use eviction_node::notify::timer::Timer;
@@ -112,7 +112,7 @@ pub(crate) async fn watch(
         let next = manager.watchdog_interval().map_or(next, |interval| next.min(interval));
         let late_by_ns = heartbeat.late_by_ns(now_ns);
         if late_by_ns.is_none() {
-            manager.notify(Notification::Watchdog);
+            manager.notify("WATCHDOG=1");
         }
         match watchdog.check(now_ns, late_by_ns, next) {
             Some(StallChange::Stalled { late_by_ns }) => {

@@ -120,9 +120,7 @@ impl ControlLoop {
             .map(|container| self.dirs_of(container.cgroup_id, &container.path))
             .collect()
     }
-}
 
-impl ControlLoop {
     /// Handles that the API server became available or unavailable.
     pub(super) fn handle_reachability(&mut self, reachability: ApiReachability) {
         self.state.reachability = reachability;

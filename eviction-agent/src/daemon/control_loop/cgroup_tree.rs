@@ -57,7 +57,8 @@ impl ControlLoop {
             self.schedule_tree_read();
         }
         if missed {
-            self.state.resample_all();
+            // The next sync takes a full sample of a tree that is read again.
+            (self.state.last_full_ns, self.state.tree_read_ns) = (0, 0);
         }
         // The last tree has the names of cgroups that were removed meanwhile, but not of new ones.
         let is_unknown = |alarm: &TaskAlarm| self.node_sampler.cgroups.group(alarm.memcg_id).is_none();

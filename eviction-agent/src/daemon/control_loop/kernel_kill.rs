@@ -9,9 +9,10 @@ use eviction_core::in_flight::InFlightEviction;
 use eviction_core::pods::KnownPod;
 use eviction_core::reading::Reading;
 use eviction_core::signal::{Resource, Signal};
+use eviction_core::time::nanos;
 use eviction_node::cgroup::sample::Tasks;
 
-use super::super::kernel_kill::{GuardedLevel, KernelKillIdle, KillOrders, arming_headroom};
+use super::super::kernel_kill::{CHOICE_VALIDITY, GuardedLevel, KernelKillIdle, KillOrders, arming_headroom};
 use super::super::memory_notifier::root_id;
 use super::super::rate_limit::Admission;
 use super::ControlLoop;
@@ -137,7 +138,8 @@ impl ControlLoop {
             let max_headroom = arming_headroom(self.node_sampler.capacity().memory);
             let (order, victim_id) =
                 self.choose_victim(node_sample, Signal::MemoryAvailable, max_headroom)?;
-            self.kill_orders.choose(order, victim_id, node_sample.at);
+            let expires_ns = node_sample.at.mono_ns.saturating_add(nanos(CHOICE_VALIDITY));
+            self.kill_orders.choose(order, victim_id, node_sample.at, expires_ns);
         }
         let is_all = !self.node_sampler.cgroups.root().whole_machine;
         let room = self.watermarks.above_reserve(node_sample.free).filter(|_| !is_all);

@@ -4,11 +4,12 @@ use eviction_core::decision::Evaluation;
 use eviction_core::engine::kernel_kill::NotArmedReason;
 use eviction_core::policy::eviction_settings::NodeReclaim;
 use eviction_core::signal::Signal;
+use eviction_core::time::nanos;
 use eviction_node::sampler::CompleteSample;
 
 use super::super::kernel_kill::KernelKillIdle;
 use super::ControlLoop;
-use super::pod_storage::Extent;
+use super::pod_storage::{Extent, MAX_AGE};
 
 const SIGNAL: Signal = Signal::NodeFsAvailable;
 
@@ -53,12 +54,14 @@ impl ControlLoop {
         }
         let read_ns = self.storage.ranked_by(now_ns);
         let read_ns = read_ns.ok_or(KernelKillIdle::NoOrder(NotArmedReason::UsageUnknown))?;
-        if !self.disk_kill_orders.is_chosen_on(read_ns) {
+        // An order is valid for as long as the reading that its pod was chosen on.
+        let expires_ns = read_ns.saturating_add(nanos(MAX_AGE));
+        if !self.disk_kill_orders.is_chosen_until(expires_ns) {
             let (order, victim_id) = self.choose_victim(node_sample, SIGNAL, u64::MAX)?;
             if order.decision.evaluation().is_none_or(|evaluation| self.reclaims_first(evaluation)) {
                 return Err(KernelKillIdle::ReclaimFirst);
             }
-            self.disk_kill_orders.choose_writer(order, victim_id, at, read_ns);
+            self.disk_kill_orders.choose(order, victim_id, at, expires_ns);
         }
         let disks = &self.node_sampler.disks;
         self.disk_kill_orders

@@ -105,28 +105,10 @@ impl ControlLoop {
         if !has_eviction_thresholds
             && let Some(arming) = watch.threshold_to_set(growth.unwrap_or_default(), seen)
         {
-            match self.notifier.bpf.set_threshold(id, &arming) {
-                Some(number) => watch.set_armed(number.0, arming),
-                None => watch.clear_armed(),
-            }
+            watch.armed = self.notifier.bpf.set_threshold(id, &arming).map(|number| (number.0, arming));
         }
-        if let Some(change) = change {
-            let owner = watch.owner;
-            self.publish_limit(id, owner, change, seen, limit, by, at_ns);
-        }
-    }
-
-    #[expect(clippy::too_many_arguments, reason = "all of it is published")]
-    fn publish_limit(
-        &mut self,
-        id: u64,
-        owner: LimitScope,
-        change: LimitChange,
-        seen: MemoryUsage,
-        limit: u64,
-        by: DetectedBy,
-        at_ns: u64,
-    ) {
+        let Some(change) = change else { return };
+        let owner = watch.owner;
         let (state, near_ns, publish) = match change {
             LimitChange::Near { publish } => ("near", None, publish),
             LimitChange::Away { near_ns, publish } => ("away", Some(near_ns), publish),

@@ -35,6 +35,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc::Receiver;
 
 use crate::telemetry::metrics::Metrics;
+use eviction_bpf::EventClass;
 use eviction_core::engine::Engine;
 use eviction_core::input::{ApiReachability, Event};
 use eviction_core::node::ContainerImage;
@@ -225,7 +226,7 @@ impl ControlLoop {
                 return None;
             }
             LoopEvent::Memory(Notification { trigger, .. }) => {
-                if trigger == Trigger::MemoryEvents && !self.notifier.bpf.reports_kills() {
+                if trigger == Trigger::MemoryEvents && !self.notifier.bpf.reports(EventClass::Oom) {
                     self.oom_counters.schedule_read(mono_ns());
                 }
                 None
@@ -247,7 +248,7 @@ impl ControlLoop {
                 None
             }
             LoopEvent::Command(Command::Images(images)) => {
-                self.reclaim.set_images(images);
+                self.reclaim.images = images;
                 return None;
             }
             LoopEvent::Command(Command::Pods(pod_index)) => {

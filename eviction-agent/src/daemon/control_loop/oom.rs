@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use eviction_bpf::OomKill as KernelOomKill;
 use eviction_bpf::oom_limit_owner::{OomLimitOwner, attribute};
+use eviction_bpf::{EventClass, OomKill as KernelOomKill};
 use eviction_core::decision::{Decision, DecisionKind};
 use eviction_core::input::{Event, Input};
 use eviction_core::oom::{ContainerEnded, OomKill, OomUpdate};
@@ -12,7 +12,7 @@ use eviction_node::clock::{Instant, mono_ns};
 
 use super::super::memory_notifier::root_id;
 use super::super::oom_attribution::{KillCgroups, describe};
-use super::super::oom_counters::{CountedKills, GroupKills};
+use super::super::oom_counters::CountedKills;
 use super::ControlLoop;
 use crate::telemetry::event_log;
 
@@ -79,7 +79,7 @@ impl ControlLoop {
             OomLimitOwner::Global | OomLimitOwner::Unknown => None,
         }
         .map(|since_ns| self.clock.at(since_ns).wall);
-        described.detected_by = self.notifier.bpf.oom_backend();
+        described.detected_by = self.notifier.bpf.backend(EventClass::Oom);
         let Some(mut kill) = self.step_kill(self.clock.now().wall, described) else { return };
         kill.during_eviction = self.eviction_of(kill.pod_uid.as_deref());
         if let Some(kill) = self.state.oom_groups.add(kill, killed, mono_ns()) {
@@ -108,7 +108,7 @@ impl ControlLoop {
     /// Publishes kills that only the counters show. This may read a file of every cgroup, so it is done at the
     /// end of an iteration.
     pub(super) fn publish_counted_kills(&mut self) {
-        if self.notifier.bpf.reports_kills() {
+        if self.notifier.bpf.reports(EventClass::Oom) {
             return self.oom_counters.reset();
         }
         let at = self.clock.now();
@@ -116,7 +116,7 @@ impl ControlLoop {
             return;
         };
         let CountedKills { groups, elsewhere, limited } = kills;
-        for GroupKills { cgroup, kills } in groups {
+        for (cgroup, kills) in groups {
             let kill = self.describe_counted(cgroup, &limited);
             self.publish_counted(kill, kills, at);
         }

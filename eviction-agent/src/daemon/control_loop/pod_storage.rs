@@ -22,7 +22,7 @@ use crate::daemon::kubelet_api::KubeletClient;
 use crate::daemon::stats_summary;
 
 /// The maximum age of a reading by which pods are ranked.
-const MAX_AGE: Duration = Duration::from_secs(1);
+pub(super) const MAX_AGE: Duration = Duration::from_secs(1);
 
 /// How long a sync after a crossing waits for the reading of the pods, which takes less than 1 ms where the pods have
 /// few inodes. The sync also raises the node condition, so it does not wait for a long reading.

@@ -40,8 +40,8 @@ impl ControlLoop {
         }
     }
 
-    /// Applies the policy in force to thresholds, measures and pods.
-    pub(super) fn adopt_policy(&mut self) {
+    /// Applies the policy in force to thresholds and measures.
+    pub(crate) fn apply_policy(&mut self) {
         let policy = self.engine.policy();
         let capacity = self.node_sampler.capacity();
         let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
@@ -51,6 +51,12 @@ impl ControlLoop {
         self.node_sampler.apply_rules(&policy.rules);
         self.node_sampler.allocatable.apply_policy(policy);
         self.node_sampler.disks.apply_policy(policy);
+    }
+
+    /// Applies the policy in force to thresholds, measures and pods.
+    pub(super) fn adopt_policy(&mut self) {
+        self.apply_policy();
+        let policy = self.engine.policy();
         let rules = policy.rules.clone();
         let pod_index = std::mem::take(&mut self.pod_index).with_policy(policy);
         self.adopt_pods(pod_index);

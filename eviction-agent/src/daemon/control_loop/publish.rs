@@ -62,7 +62,7 @@ impl ControlLoop {
             dry_run: false,
             state: self.engine.state(),
             layout,
-            terminating: self.state.terminating.iter().map(|it| it.uid().into()).collect(),
+            terminating: self.state.terminating.iter().map(|it| it.uid.clone()).collect(),
             api: self.state.reachability,
             lost: 0,
             pods: Arc::clone(self.engine.pods()),

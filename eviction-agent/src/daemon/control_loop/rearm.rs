@@ -134,7 +134,7 @@ impl ControlLoop {
         for other in [grace, self.termination_due(node_sample.read_at.wall)].into_iter().flatten() {
             due = due.min(other);
         }
-        if self.notifier.is_changing() {
+        if self.notifier.bpf.is_changing() {
             due = due.min(BACKEND_CHECK_INTERVAL);
         }
         if let Some(interval) = self.node_sampler.stall_interval_ns().filter(|_| under_pressure) {
@@ -147,7 +147,7 @@ impl ControlLoop {
         if let Reading::Known(left) = node_sample.pids_left {
             due = due.min(self.pids_due(left, node_sample.at.mono_ns));
         }
-        self.set_disk_thresholds(now_ns);
+        self.notifier.set_disk_thresholds(self.node_sampler.disks.devices(), now_ns);
         self.read_ahead(now_ns);
         let disks = self.node_sampler.disks.due().map(|disks| sample_interval::remaining(disks, passed));
         let xfs = self.storage.preallocation.wait(now_ns);
@@ -156,11 +156,6 @@ impl ControlLoop {
         }
         self.set_timer(due, now_ns);
         is_full_sample
-    }
-
-    /// Sets the kernel thresholds of the disks at the headrooms of the last sample.
-    fn set_disk_thresholds(&mut self, now_ns: u64) {
-        self.notifier.set_disk_thresholds(self.node_sampler.disks.devices(), now_ns);
     }
 
     /// Sets the timer to `due` after `since_ns` ([`sample_interval::remaining`]).
@@ -190,7 +185,7 @@ impl ControlLoop {
         self.count_sync(Trigger::Pids, at);
         self.record_reading(Signal::PidAvailable, pids, self.node_sampler.capacity().pids, at);
         self.record_disks(&disks, at);
-        self.set_disk_thresholds(at.mono_ns);
+        self.notifier.set_disk_thresholds(self.node_sampler.disks.devices(), at.mono_ns);
         self.read_ahead(at.mono_ns);
         let due = self.pids_due(left, at.mono_ns).min(Duration::from_nanos(left_ns));
         let disks = [self.node_sampler.disks.due(), self.read_storage_near_limits(at.mono_ns)];

@@ -31,7 +31,7 @@ const EXECUTOR_TIMEOUT_NS: u64 = ATTEMPT_TIMEOUT.as_nanos() as u64 + 2_000_000_0
 pub(crate) struct ReclaimState {
     executor: Option<ReclaimExecutor>,
     /// `status.images` of the Node object.
-    images: Vec<ContainerImage>,
+    pub(super) images: Vec<ContainerImage>,
     /// Signals for which reclaim was attempted since their thresholds were met.
     attempted: SignalSet,
     pub(super) phase: Phase,
@@ -72,10 +72,6 @@ impl ReclaimState {
             Some(executor) => executor.report().await,
             None => std::future::pending().await,
         }
-    }
-
-    pub(super) fn set_images(&mut self, images: Vec<ContainerImage>) {
-        self.images = images;
     }
 
     /// Forgets the attempts for signals whose thresholds are not met any more.

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 
 use super::super::ConfigurationFiles;
 use super::reclaim::Phase;
-use super::tests::{Fixture, runtime, start};
+use super::tests::{Fixture, start};
 use super::{LoopEvent, ReclaimState};
 use crate::daemon::memory_notifier::Trigger;
 use crate::daemon::reclaim::{ReclaimExecutor, ShortFs};
@@ -94,7 +94,7 @@ impl Fixture {
 
     fn set_garbage(&mut self, size_bytes: u64) {
         let names = vec!["docker.io/library/unused:1".into()];
-        self.control_loop.reclaim.set_images(vec![ContainerImage { names, size_bytes }]);
+        self.control_loop.reclaim.images = vec![ContainerImage { names, size_bytes }];
     }
 
     /// Lets the test take the place of the executor.
@@ -117,64 +117,56 @@ macro_rules! fixture {
     };
 }
 
-#[test]
-fn enough_garbage_is_left_to_the_kubelet_for_fifteen_seconds() {
-    runtime().block_on(async {
-        let mut fixture = fixture!(MET, "Kubelet");
-        fixture.set_garbage(1 << 60);
+#[tokio::test]
+async fn enough_garbage_is_left_to_the_kubelet_for_fifteen_seconds() {
+    let mut fixture = fixture!(MET, "Kubelet");
+    fixture.set_garbage(1 << 60);
+    let begun = mono_ns();
+    for _ in 0..3 {
+        let (end, is_left) = fixture.sync();
+        assert!(is_left && end != EvaluationEnd::Evicted, "{end:?}");
+    }
+    let events = fixture.events();
+    let [event] = events.as_slice() else { panic!("{events:?}") };
+    assert_eq!((event.signal, event.result), ("nodefs.available", "left_to_kubelet"));
+    assert!(event.deficit_bytes.unwrap() > 0 && event.unused_bytes == Some(1 << 60));
+    let Phase::LeftToKubelet { since_ns, .. } = &mut fixture.control_loop.reclaim.phase else {
+        panic!("{:?}", fixture.control_loop.reclaim)
+    };
+    assert!(*since_ns >= begun);
+    *since_ns -= 15_000_000_000;
+    fixture.run_until_eviction().await;
+    assert!(fixture.events().is_empty(), "one attempt a crossing");
+}
+
+#[tokio::test]
+async fn a_pod_is_evicted_at_once_if_garbage_is_not_sufficient() {
+    for (thresholds, garbage) in [(MET, 0), (MET, 1), (INODES_MET, 1 << 60)] {
+        let mut fixture = fixture!(thresholds, "Kubelet");
+        fixture.set_garbage(garbage);
         let begun = mono_ns();
-        for _ in 0..3 {
-            let (end, is_left) = fixture.sync();
-            assert!(is_left && end != EvaluationEnd::Evicted, "{end:?}");
-        }
-        let events = fixture.events();
-        let [event] = events.as_slice() else { panic!("{events:?}") };
-        assert_eq!((event.signal, event.result), ("nodefs.available", "left_to_kubelet"));
-        assert!(event.deficit_bytes.unwrap() > 0 && event.unused_bytes == Some(1 << 60));
-        let Phase::LeftToKubelet { since_ns, .. } = &mut fixture.control_loop.reclaim.phase else {
-            panic!("{:?}", fixture.control_loop.reclaim)
-        };
-        assert!(*since_ns >= begun);
-        *since_ns -= 15_000_000_000;
-        fixture.run_until_eviction().await;
-        assert!(fixture.events().is_empty(), "one attempt a crossing");
-    });
-}
-
-#[test]
-fn a_pod_is_evicted_at_once_if_garbage_is_not_sufficient() {
-    runtime().block_on(async {
-        for (thresholds, garbage) in [(MET, 0), (MET, 1), (INODES_MET, 1 << 60)] {
-            let mut fixture = fixture!(thresholds, "Kubelet");
-            fixture.set_garbage(garbage);
-            let begun = mono_ns();
-            fixture.run_until_eviction().await;
-            assert!(fixture.events().is_empty());
-            assert!(mono_ns() - begun < 14_000_000_000, "{thresholds}: no wait for the kubelet");
-        }
-    });
-}
-
-#[test]
-fn a_signal_does_not_wait_for_garbage_of_another_signal() {
-    runtime().block_on(async {
-        let mut fixture = fixture!(INODES_MET, "Kubelet");
-        fixture.set_garbage(1 << 60);
-        let estimate = eviction_core::disk_layout::GarbageEstimate { unused_bytes: 2, deficit_bytes: 1 };
-        let signal = Signal::NodeFsAvailable;
-        fixture.control_loop.reclaim.phase = Phase::LeftToKubelet { signal, since_ns: mono_ns(), estimate };
-        fixture.run_until_eviction().await;
-    });
-}
-
-#[test]
-fn a_pod_is_evicted_without_a_wait_if_reclaim_is_off() {
-    runtime().block_on(async {
-        let mut fixture = fixture!(MET, "Off");
-        fixture.set_garbage(1 << 60);
         fixture.run_until_eviction().await;
         assert!(fixture.events().is_empty());
-    });
+        assert!(mono_ns() - begun < 14_000_000_000, "{thresholds}: no wait for the kubelet");
+    }
+}
+
+#[tokio::test]
+async fn a_signal_does_not_wait_for_garbage_of_another_signal() {
+    let mut fixture = fixture!(INODES_MET, "Kubelet");
+    fixture.set_garbage(1 << 60);
+    let estimate = eviction_core::disk_layout::GarbageEstimate { unused_bytes: 2, deficit_bytes: 1 };
+    let signal = Signal::NodeFsAvailable;
+    fixture.control_loop.reclaim.phase = Phase::LeftToKubelet { signal, since_ns: mono_ns(), estimate };
+    fixture.run_until_eviction().await;
+}
+
+#[tokio::test]
+async fn a_pod_is_evicted_without_a_wait_if_reclaim_is_off() {
+    let mut fixture = fixture!(MET, "Off");
+    fixture.set_garbage(1 << 60);
+    fixture.run_until_eviction().await;
+    assert!(fixture.events().is_empty());
 }
 
 fn report(end: ReclaimEnd) -> ReclaimReport {
@@ -182,82 +174,76 @@ fn report(end: ReclaimEnd) -> ReclaimReport {
     ReclaimReport { end, images, containers: 3, freed_bytes: 7, errors, dry_run: false, took: Duration::ZERO }
 }
 
-#[test]
-fn a_pod_is_evicted_after_one_attempt_of_the_executor() {
-    runtime().block_on(async {
-        let mut fixture = fixture!(MET, "CRI");
-        let (mut orders, reports) = fixture.executor();
-        for _ in 0..3 {
-            assert_ne!(fixture.sync().0, EvaluationEnd::Evicted);
-        }
-        let (order, short) = orders.try_recv().unwrap();
-        let stats = rustix::fs::statvfs(DISK).unwrap();
-        let capacity = stats.f_blocks * stats.f_frsize;
-        assert!(order.goal.bytes > capacity / 1000 * 998 && order.goal.bytes < capacity, "{order:?}");
-        assert_eq!(order.goal.inodes, 0);
-        assert!(order.containers && order.images && short == ShortFs::Node);
-        assert!(orders.try_recv().is_err(), "one order");
-        reports.try_send(report(ReclaimEnd::NothingLeft)).unwrap();
-        fixture.run_until_eviction().await;
-        let events = fixture.events();
-        let [event] = events.as_slice() else { panic!("{events:?}") };
-        assert_eq!((event.result, event.containers, event.freed_bytes), ("nothing_left", 3, 7));
-    });
+#[tokio::test]
+async fn a_pod_is_evicted_after_one_attempt_of_the_executor() {
+    let mut fixture = fixture!(MET, "CRI");
+    let (mut orders, reports) = fixture.executor();
+    for _ in 0..3 {
+        assert_ne!(fixture.sync().0, EvaluationEnd::Evicted);
+    }
+    let (order, short) = orders.try_recv().unwrap();
+    let stats = rustix::fs::statvfs(DISK).unwrap();
+    let capacity = stats.f_blocks * stats.f_frsize;
+    assert!(order.goal.bytes > capacity / 1000 * 998 && order.goal.bytes < capacity, "{order:?}");
+    assert_eq!(order.goal.inodes, 0);
+    assert!(order.containers && order.images && short == ShortFs::Node);
+    assert!(orders.try_recv().is_err(), "one order");
+    reports.try_send(report(ReclaimEnd::NothingLeft)).unwrap();
+    fixture.run_until_eviction().await;
+    let events = fixture.events();
+    let [event] = events.as_slice() else { panic!("{events:?}") };
+    assert_eq!((event.result, event.containers, event.freed_bytes), ("nothing_left", 3, 7));
 }
 
-#[test]
-fn a_missing_ended_or_hung_executor_does_not_prevent_evictions() {
-    runtime().block_on(async {
-        let mut missing = fixture!(MET, "CRI");
-        missing.run_until_eviction().await;
-        let mut ended = fixture!(MET, "CRI");
-        drop(ended.executor());
-        ended.run_until_eviction().await;
-        let mut hangs = fixture!(MET, "CRI");
-        let (_orders, _reports) = hangs.executor();
-        hangs.sync();
-        let Phase::Running { since_ns, .. } = &mut hangs.control_loop.reclaim.phase else {
-            panic!("{:?}", hangs.control_loop.reclaim)
-        };
-        *since_ns -= 12_000_000_000;
-        hangs.run_until_eviction().await;
-        for mut fixture in [missing, ended, hangs] {
-            let events = fixture.events();
-            let [event] = events.as_slice() else { panic!("{events:?}") };
-            assert_eq!(event.result, "failed");
-            assert!(event.reason.as_ref().unwrap().contains("thread of node reclaim"), "{event:?}");
-        }
-    });
+#[tokio::test]
+async fn a_missing_ended_or_hung_executor_does_not_prevent_evictions() {
+    let mut missing = fixture!(MET, "CRI");
+    missing.run_until_eviction().await;
+    let mut ended = fixture!(MET, "CRI");
+    drop(ended.executor());
+    ended.run_until_eviction().await;
+    let mut hangs = fixture!(MET, "CRI");
+    let (_orders, _reports) = hangs.executor();
+    hangs.sync();
+    let Phase::Running { since_ns, .. } = &mut hangs.control_loop.reclaim.phase else {
+        panic!("{:?}", hangs.control_loop.reclaim)
+    };
+    *since_ns -= 12_000_000_000;
+    hangs.run_until_eviction().await;
+    for mut fixture in [missing, ended, hangs] {
+        let events = fixture.events();
+        let [event] = events.as_slice() else { panic!("{events:?}") };
+        assert_eq!(event.result, "failed");
+        assert!(event.reason.as_ref().unwrap().contains("thread of node reclaim"), "{event:?}");
+    }
 }
 
 /// After enough was freed the threshold is not met any more.
-#[test]
-fn no_pod_is_evicted_if_reclaim_freed_enough() {
-    runtime().block_on(async {
-        let free = rustix::fs::statvfs("/dev/shm").unwrap();
-        let free = free.f_bavail * free.f_frsize;
-        let mut fixture =
-            fixture!(Path::new("/dev/shm"), &format!("nodefs.available: \"{}\"", free - 32 * MIB), "CRI");
-        let (mut orders, reports) = fixture.executor();
-        assert_eq!(fixture.sync().0, EvaluationEnd::NoPressure);
-        let garbage = fixture.node.file("garbage");
-        std::fs::write(&garbage, vec![1; 64 << 20]).unwrap();
-        assert_ne!(fixture.sync().0, EvaluationEnd::NoPressure);
-        orders.try_recv().unwrap();
-        std::fs::remove_file(&garbage).unwrap();
-        let trigger = fixture
-            .control_loop
-            .handle(LoopEvent::Reclaimed(Some(Box::new(report(ReclaimEnd::Enough)))))
-            .unwrap();
-        assert_eq!(trigger.0, Trigger::NodeReclaim);
-        let (end, _) = fixture.sync();
-        assert!(matches!(end, EvaluationEnd::Reclaimed | EvaluationEnd::NoPressure), "{end:?}");
-        assert_eq!(fixture.events()[0].result, "enough");
-        // The next crossing has its own attempt.
-        fixture.sync();
-        std::fs::write(&garbage, vec![1; 64 << 20]).unwrap();
-        fixture.sync();
-        orders.try_recv().unwrap();
-        drop(reports);
-    });
+#[tokio::test]
+async fn no_pod_is_evicted_if_reclaim_freed_enough() {
+    let free = rustix::fs::statvfs("/dev/shm").unwrap();
+    let free = free.f_bavail * free.f_frsize;
+    let mut fixture =
+        fixture!(Path::new("/dev/shm"), &format!("nodefs.available: \"{}\"", free - 32 * MIB), "CRI");
+    let (mut orders, reports) = fixture.executor();
+    assert_eq!(fixture.sync().0, EvaluationEnd::NoPressure);
+    let garbage = fixture.node.file("garbage");
+    std::fs::write(&garbage, vec![1; 64 << 20]).unwrap();
+    assert_ne!(fixture.sync().0, EvaluationEnd::NoPressure);
+    orders.try_recv().unwrap();
+    std::fs::remove_file(&garbage).unwrap();
+    let trigger = fixture
+        .control_loop
+        .handle(LoopEvent::Reclaimed(Some(Box::new(report(ReclaimEnd::Enough)))))
+        .unwrap();
+    assert_eq!(trigger.0, Trigger::NodeReclaim);
+    let (end, _) = fixture.sync();
+    assert!(matches!(end, EvaluationEnd::Reclaimed | EvaluationEnd::NoPressure), "{end:?}");
+    assert_eq!(fixture.events()[0].result, "enough");
+    // The next crossing has its own attempt.
+    fixture.sync();
+    std::fs::write(&garbage, vec![1; 64 << 20]).unwrap();
+    fixture.sync();
+    orders.try_recv().unwrap();
+    drop(reports);
 }

@@ -45,13 +45,6 @@ pub(crate) struct State {
     pub(super) ahead: Vec<Candidate>,
 }
 
-impl State {
-    /// Lets the next sync take a full sample of a tree that is read again, because events were lost.
-    pub(super) fn resample_all(&mut self) {
-        (self.last_full_ns, self.tree_read_ns) = (0, 0);
-    }
-}
-
 /// The parts of a decision that are published when they change.
 #[derive(Debug, Default)]
 pub(super) struct LoopDelta {

@@ -8,7 +8,6 @@ use eviction_core::reading::{Reading, UnknownReason};
 use eviction_core::signal::{NodeCondition, Signal};
 use eviction_core::signal_filter::observe;
 use eviction_core::snapshot::{NodeStats, Snapshot};
-use eviction_core::time::Timestamp;
 use eviction_node::cgroup::sample::Tasks;
 use eviction_node::notify::{memory_events, psi};
 
@@ -151,7 +150,12 @@ impl ControlLoop {
                 self.node_sampler.finish(builder, self.engine.pods())
             }
         };
-        let decision = self.evaluate(node_sample.read_at.wall, &snapshot);
+        let read_at = node_sample.read_at.wall;
+        if self.engine.wants_layout() {
+            let event = Event::DiskLayout(Ok(self.node_sampler.disks.layout()));
+            self.step(Input { at: read_at, event });
+        }
+        let decision = self.decide(read_at, &snapshot);
         let decided = SyncDecision { decision, trigger, crossed, mono_ns: mono_ns() };
         SyncResult { node_sample, under_pressure, decided: Some(decided) }
     }
@@ -173,14 +177,6 @@ impl ControlLoop {
             snapshot = self.node_sampler.finish(builder, self.engine.pods());
         }
         snapshot
-    }
-
-    /// Lets the engine decide.
-    fn evaluate(&mut self, at: Timestamp, snapshot: &Arc<Snapshot>) -> Decision {
-        if self.engine.wants_layout() {
-            self.step(Input { at, event: Event::DiskLayout(Ok(self.node_sampler.disks.layout())) });
-        }
-        self.decide(at, snapshot)
     }
 
     pub(super) fn count_sync(&self, trigger: Trigger, at: Instant) {

@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use eviction_bpf::{Alarm, BpfHandle, ReclaimTime, TaskAlarm, TaskCount};
 use eviction_core::pods::KnownPod;
-use eviction_core::reading::Reading;
 use eviction_node::cgroup::files::parse_pids_events;
 use eviction_node::cgroup::sampler::Sampler;
 use eviction_node::file::read_once;
@@ -202,10 +201,7 @@ pub(crate) fn describe(alarm: &TaskAlarm, sampler: &Sampler, pod_index: &PodInde
 /// Returns how many forks the limit of this cgroup has rejected since the cgroup was created.
 fn rejected_forks(folder: &Path) -> Option<u64> {
     let text = read_once(&folder.join("pids.events"), 4096).ok()?;
-    match parse_pids_events(&text) {
-        Reading::Known(refused) => Some(refused),
-        Reading::Unknown(_) => None,
-    }
+    parse_pids_events(&text).known()
 }
 
 #[cfg(test)]

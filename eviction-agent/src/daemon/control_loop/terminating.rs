@@ -16,7 +16,6 @@ use eviction_core::time::nanos;
 use eviction_kill::CgroupDirs;
 use eviction_node::cgroup::cgroup_events::{PopulatedWatch, is_populated};
 use eviction_node::cgroup::names::PodUid;
-use eviction_node::cgroup::pods::Pod as CgroupPod;
 
 use super::ControlLoop;
 use super::evictions::grace_of;
@@ -25,18 +24,13 @@ use eviction_node::clock::mono_ns;
 /// A terminating pod without an object.
 #[derive(Debug)]
 pub(super) struct TerminatingPod {
-    uid: Box<str>,
+    pub(super) uid: Box<str>,
     /// When its cgroup stops counting, in nanoseconds of `CLOCK_MONOTONIC`.
     until_ns: u64,
     groups: PopulatedWatch,
 }
 
 impl TerminatingPod {
-    /// The UID of the pod.
-    pub(super) fn uid(&self) -> &str {
-        &self.uid
-    }
-
     /// Returns what identifies the pod and its time limit.
     fn key(&self) -> (&str, u64) {
         (&self.uid, self.until_ns)
@@ -79,13 +73,7 @@ impl ControlLoop {
     }
 
     fn memory_folders(&self, uid: &str) -> impl Iterator<Item = PathBuf> {
-        let root = self.node_sampler.cgroups.root();
-        let paths = self.cgroups_by_uid(uid).flat_map(|group| {
-            let containers = group.containers.iter().map(|container| &container.path);
-            let misplaced = containers.filter(|path| !path.starts_with(&group.path));
-            std::iter::once(&group.path).chain(misplaced)
-        });
-        paths.map(|path| root.paths_of(path).memory)
+        self.groups_by_uid(uid).into_iter().filter_map(|dirs| dirs.memory)
     }
 
     fn populated_watch(&self, uid: &str) -> PopulatedWatch {
@@ -96,12 +84,9 @@ impl ControlLoop {
 
     /// Returns the directories of a pod's cgroups, also if it has no object.
     pub(super) fn groups_by_uid(&self, uid: &str) -> Vec<CgroupDirs> {
-        self.folders_of(self.cgroups_by_uid(uid))
-    }
-
-    fn cgroups_by_uid(&self, uid: &str) -> impl Iterator<Item = &CgroupPod> {
         let uid = PodUid::new(uid);
-        self.node_sampler.cgroups.pods().pods.iter().filter(move |cgroup| cgroup.uid == uid)
+        let cgroups = self.node_sampler.cgroups.pods().pods.iter();
+        self.folders_of(cgroups.filter(|cgroup| cgroup.uid == uid))
     }
 
     fn find_terminating(&self, now_ns: u64) -> Vec<TerminatingPod> {

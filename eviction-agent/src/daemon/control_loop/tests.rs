@@ -209,14 +209,10 @@ fn started_eviction(control_loop: &ControlLoop, known: &KnownPod) -> InFlightEvi
     InFlightEviction { killing: true, ..begun }
 }
 
-pub(super) fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
-}
-
 /// Returns whether a record of the kernel was among the triggers, if there are BPF programs. On a busy machine
 /// the timer may have been first each time.
 fn from_record_to_decision(profile: Profile, telemetry_is_read: bool) -> Option<bool> {
-    runtime().block_on(async {
+    crate::daemon::start_runtime().unwrap().block_on(async {
         let mut fixture = fixture(profile)?;
         let has_bpf = fixture.control_loop.notifier.bpf.growth().is_some();
         fixture.warm_up().await;
@@ -242,9 +238,26 @@ fn from_record_to_decision(profile: Profile, telemetry_is_read: bool) -> Option<
     })
 }
 
-fn while_a_pod_terminates(profile: Profile) -> Option<()> {
-    runtime().block_on(async {
-        let mut fixture = fixture(profile)?;
+const PROFILES: [Profile; 2] = [Profile::Kubelet, Profile::Enhanced];
+
+#[test]
+fn no_memory_is_allocated_from_a_kernel_record_to_the_decision() {
+    for profile in PROFILES {
+        for telemetry_is_read in [true, false] {
+            let attempt = |_| from_record_to_decision(profile, telemetry_is_read);
+            let woken_by_a_record = (0..TRIES).map(attempt).find(|woken| *woken != Some(false));
+            assert!(woken_by_a_record.is_some(), "a record of the kernel wakes it in one of {TRIES} tries");
+            if woken_by_a_record == Some(None) {
+                ::tests::skip!("no cgroups can be made here");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn no_memory_is_allocated_while_a_pod_without_object_terminates() {
+    for profile in PROFILES {
+        let Some(mut fixture) = fixture(profile) else { ::tests::skip!("no cgroups can be made here") };
         let (uid, mut process) = fixture.remove_object_of("other");
         assert!(fixture.control_loop.is_terminating(&uid));
         fixture.warm_up().await;
@@ -264,135 +277,92 @@ fn while_a_pod_terminates(profile: Profile) -> Option<()> {
             let (end, name, allocated) = fixture.run_iteration().await;
             assert_eq!(allocated.blocks, 0, "{profile:?}, {name} that ended {end:?}: {allocated}");
         }
-        Some(())
-    })
-}
-
-const PROFILES: [Profile; 2] = [Profile::Kubelet, Profile::Enhanced];
-
-#[test]
-fn no_memory_is_allocated_from_a_kernel_record_to_the_decision() {
-    for profile in PROFILES {
-        for telemetry_is_read in [true, false] {
-            let attempt = |_| from_record_to_decision(profile, telemetry_is_read);
-            let woken_by_a_record = (0..TRIES).map(attempt).find(|woken| *woken != Some(false));
-            assert!(woken_by_a_record.is_some(), "a record of the kernel wakes it in one of {TRIES} tries");
-            if woken_by_a_record == Some(None) {
-                ::tests::skip!("no cgroups can be made here");
-            }
-        }
     }
 }
 
-#[test]
-fn no_memory_is_allocated_while_a_pod_without_object_terminates() {
-    for profile in PROFILES {
-        if while_a_pod_terminates(profile).is_none() {
-            ::tests::skip!("no cgroups can be made here");
-        }
-    }
-}
-
-#[test]
-fn a_victim_keeps_its_cgroups_when_other_pods_come_or_go() {
-    let found = runtime().block_on(async {
-        let mut fixture = fixture(Profile::Kubelet)?;
-        let mut grower = fixture.grower();
-        assert!(grower.wait().unwrap().success());
-        let control_loop = &mut fixture.control_loop;
-        let result = control_loop.sample_and_decide(Trigger::Timer, None);
-        assert_eq!(end_of(&result), Some(EvaluationEnd::Evicted));
-        let decision = result.decided.unwrap().decision;
-        let eviction = decision.actions.iter().find_map(|action| match action {
-            Action::Evict(eviction) => Some(*eviction),
-            _ => None,
-        });
-        let eviction = eviction.unwrap();
-        let ids = |control_loop: &ControlLoop| {
-            let target = control_loop.target(1, &decision, &eviction, mono_ns()).unwrap();
-            target.groups.iter().map(|group| group.id).collect::<Vec<_>>()
-        };
+#[tokio::test]
+async fn a_victim_keeps_its_cgroups_when_other_pods_come_or_go() {
+    let Some(mut fixture) = fixture(Profile::Kubelet) else { ::tests::skip!("no cgroups can be made here") };
+    let mut grower = fixture.grower();
+    assert!(grower.wait().unwrap().success());
+    let control_loop = &mut fixture.control_loop;
+    let result = control_loop.sample_and_decide(Trigger::Timer, None);
+    assert_eq!(end_of(&result), Some(EvaluationEnd::Evicted));
+    let decision = result.decided.unwrap().decision;
+    let eviction = decision.actions.iter().find_map(|action| match action {
+        Action::Evict(eviction) => Some(*eviction),
+        _ => None,
+    });
+    let eviction = eviction.unwrap();
+    let ids = |control_loop: &ControlLoop| {
         let target = control_loop.target(1, &decision, &eviction, mono_ns()).unwrap();
-        assert_eq!((target.hard, target.kill_on_growth), (true, Some(16 << 20)), "as the policy says");
-        let before = ids(control_loop);
-        // After a change of the policy the tree is read again, and the index of a pod may be that of another
-        // one.
-        let mut known = control_loop.pod_index.known().to_vec();
-        known.rotate_right(1);
-        control_loop.adopt_pods(PodIndex::new(known));
-        assert_eq!((before.len(), &ids(control_loop)), (1, &before));
-        let uid = &decision.evaluation().unwrap().pods.get(eviction.pod).unwrap().pod.uid;
-        let mut others = control_loop.pod_index.known().to_vec();
-        others.retain(|known| known.pod.uid != *uid);
-        control_loop.adopt_pods(PodIndex::new(others));
-        assert_eq!(ids(control_loop), before, "also without his object");
-        Some(())
-    });
-    if found.is_none() {
-        ::tests::skip!("no cgroups can be made here");
-    }
+        target.groups.iter().map(|group| group.id).collect::<Vec<_>>()
+    };
+    let target = control_loop.target(1, &decision, &eviction, mono_ns()).unwrap();
+    assert_eq!((target.hard, target.kill_on_growth), (true, Some(16 << 20)), "as the policy says");
+    let before = ids(control_loop);
+    // After a change of the policy the tree is read again, and the index of a pod may be that of another
+    // one.
+    let mut known = control_loop.pod_index.known().to_vec();
+    known.rotate_right(1);
+    control_loop.adopt_pods(PodIndex::new(known));
+    assert_eq!((before.len(), &ids(control_loop)), (1, &before));
+    let uid = &decision.evaluation().unwrap().pods.get(eviction.pod).unwrap().pod.uid;
+    let mut others = control_loop.pod_index.known().to_vec();
+    others.retain(|known| known.pod.uid != *uid);
+    control_loop.adopt_pods(PodIndex::new(others));
+    assert_eq!(ids(control_loop), before, "also without his object");
 }
 
-#[test]
-fn a_full_sample_publishes_the_usage_of_pods() {
-    let found = runtime().block_on(async {
-        let mut fixture = fixture(Profile::Kubelet)?;
-        while let Next::Value(_) = fixture.telemetry.next() {}
-        let mut published = Vec::new();
-        for _ in 0..2 {
-            fixture.control_loop.state.last_full_ns = 0;
-            fixture.control_loop.sync(Trigger::Timer, None);
-            while let Next::Value(event) = fixture.telemetry.next() {
-                if let TelemetryEvent::PodSample(sample, _) = event {
-                    published.push(sample.ranking(Signal::MemoryAvailable).candidates.len());
-                }
+#[tokio::test]
+async fn a_full_sample_publishes_the_usage_of_pods() {
+    let Some(mut fixture) = fixture(Profile::Kubelet) else { ::tests::skip!("no cgroups can be made here") };
+    while let Next::Value(_) = fixture.telemetry.next() {}
+    let mut published = Vec::new();
+    for _ in 0..2 {
+        fixture.control_loop.state.last_full_ns = 0;
+        fixture.control_loop.sync(Trigger::Timer, None);
+        while let Next::Value(event) = fixture.telemetry.next() {
+            if let TelemetryEvent::PodSample(sample, _) = event {
+                published.push(sample.ranking(Signal::MemoryAvailable).candidates.len());
             }
         }
-        Some(published)
-    });
-    match found {
-        Some(published) => assert_eq!(published, [3, 3], "each full sample"),
-        None => ::tests::skip!("no cgroups can be made here"),
     }
+    assert_eq!(published, [3, 3], "each full sample");
 }
 
-#[test]
-fn a_pdb_refusal_does_not_end_an_eviction_that_is_being_killed() {
-    let found = runtime().block_on(async {
-        let control_loop = &mut fixture(Profile::Kubelet)?.control_loop;
-        let known = Arc::clone(&control_loop.pod_index.known()[0]);
-        for killing in [true, false] {
-            let api = Some(ApiPhase::Asked);
-            let it = InFlightEviction { api, killing, ..started_eviction(control_loop, &known) };
-            let update = |progress| KillUpdate {
-                decision: DECISION,
-                pod: Arc::clone(&known.name),
-                at_ns: mono_ns(),
-                progress,
-            };
-            control_loop.update(DECISION, ExecutorUpdate::Started(Box::new(it)));
-            let answered = ApiResult::PdbDenied { why: "not now".into() };
-            let answered = KillProgress::Answered {
-                operation: eviction_core::progress::ApiOperation::Eviction,
-                answered,
-                is_dry: false,
-            };
-            assert_eq!(
-                control_loop.handle_result(update(answered)),
-                !killing,
-                "whether another one may be looked for"
-            );
-            assert_eq!(control_loop.engine.is_waiting(control_loop.clock.now().wall), killing);
-            assert_eq!(control_loop.executing().count(), usize::from(killing));
-            if killing {
-                let gone = KillProgress::Terminated { killed: 1, unreaped: None };
-                assert!(control_loop.handle_result(update(gone)), "and now it may");
-                assert_eq!(control_loop.executing().count(), 0);
-            }
+#[tokio::test]
+async fn a_pdb_refusal_does_not_end_an_eviction_that_is_being_killed() {
+    let Some(mut fixture) = fixture(Profile::Kubelet) else { ::tests::skip!("no cgroups can be made here") };
+    let control_loop = &mut fixture.control_loop;
+    let known = Arc::clone(&control_loop.pod_index.known()[0]);
+    for killing in [true, false] {
+        let api = Some(ApiPhase::Asked);
+        let it = InFlightEviction { api, killing, ..started_eviction(control_loop, &known) };
+        let update = |progress| KillUpdate {
+            decision: DECISION,
+            pod: Arc::clone(&known.name),
+            at_ns: mono_ns(),
+            progress,
+        };
+        control_loop.update(DECISION, ExecutorUpdate::Started(Box::new(it)));
+        let answered = ApiResult::PdbDenied { why: "not now".into() };
+        let answered = KillProgress::Answered {
+            operation: eviction_core::progress::ApiOperation::Eviction,
+            answered,
+            is_dry: false,
+        };
+        assert_eq!(
+            control_loop.handle_result(update(answered)),
+            !killing,
+            "whether another one may be looked for"
+        );
+        assert_eq!(control_loop.engine.is_waiting(control_loop.clock.now().wall), killing);
+        assert_eq!(control_loop.executing().count(), usize::from(killing));
+        if killing {
+            let gone = KillProgress::Terminated { killed: 1, unreaped: None };
+            assert!(control_loop.handle_result(update(gone)), "and now it may");
+            assert_eq!(control_loop.executing().count(), 0);
         }
-        Some(())
-    });
-    if found.is_none() {
-        ::tests::skip!("no cgroups can be made here");
     }
 }

@@ -51,9 +51,9 @@ pub(crate) struct LimitWatch {
     /// Since when the limit is near.
     pub(crate) near_since_ns: Option<u64>,
     /// The kernel threshold and its number; `None` if it fired or could not be set.
-    armed: Option<(u64, ThresholdPlan)>,
+    pub(crate) armed: Option<(u64, ThresholdPlan)>,
     /// Whether the cgroup is to be sampled: its threshold fired, or it is new.
-    fired: bool,
+    pub(super) fired: bool,
     /// Whether usage does not show that the limit comes near, since usage is near it all the time.
     pub(super) needs_polling: bool,
     sampled_ns: u64,
@@ -131,21 +131,6 @@ impl LimitWatch {
         }
     }
 
-    /// Notes that the kernel threshold is set, and its number.
-    pub(crate) fn set_armed(&mut self, number: u64, arming: ThresholdPlan) {
-        self.armed = Some((number, arming));
-    }
-
-    /// Notes that no kernel threshold is set any more.
-    pub(crate) fn clear_armed(&mut self) {
-        self.armed = None;
-    }
-
-    /// Returns whether a kernel threshold is set.
-    pub(crate) fn is_armed(&self) -> bool {
-        self.armed.is_some()
-    }
-
     /// Handles a crossing that the kernel reported. Returns false if it is of an earlier threshold, or of
     /// another cgroup that had this id.
     pub(crate) fn fire(&mut self, crossed: &ThresholdCrossed) -> bool {
@@ -156,11 +141,6 @@ impl LimitWatch {
             self.crossed_ns = Some(crossed.stamp.ktime_ns);
         }
         is_own
-    }
-
-    /// Returns whether the threshold fired and the cgroup was not sampled since.
-    pub(crate) fn has_fired(&self) -> bool {
-        self.fired
     }
 
     /// Returns when the cgroup is to be sampled; `None` if the kernel will report a change.
@@ -267,12 +247,12 @@ mod tests {
         let mut watch = watch();
         let far = seen(500, 500);
         watch.evaluate(1000 * MIB, far.working_set, SECOND);
-        watch.set_armed(1, watch.threshold_to_set(EVERY_CHARGE, far).unwrap());
+        watch.armed = Some((1, watch.threshold_to_set(EVERY_CHARGE, far).unwrap()));
         assert_eq!(watch.threshold_to_set(EVERY_CHARGE, far), None);
         assert_eq!(watch.evaluate(2000 * MIB, far.working_set, SECOND), None);
         let armed = watch.threshold_to_set(EVERY_CHARGE, far).unwrap();
         assert_eq!(armed.gross, Some(1299 * MIB));
-        watch.set_armed(2, armed);
+        watch.armed = Some((2, armed));
         assert_eq!(
             watch.evaluate(520 * MIB, far.working_set, SECOND),
             Some(LimitChange::Near { publish: true })
@@ -289,12 +269,12 @@ mod tests {
     #[test]
     fn only_the_present_threshold_fires_and_only_once() {
         let mut watch = watch();
-        watch.set_armed(5, watch.threshold_to_set(EVERY_CHARGE, seen(100, 100)).unwrap());
+        watch.armed = Some((5, watch.threshold_to_set(EVERY_CHARGE, seen(100, 100)).unwrap()));
         assert!(!watch.fire(&crossed(4)), "an earlier arming, perhaps of another group with this id");
-        assert!(watch.is_armed());
+        assert!(watch.armed.is_some());
         watch.record_sample(SECOND);
         assert_eq!(watch.due_ns(), None);
-        assert!(watch.fire(&crossed(5)) && watch.has_fired() && !watch.is_armed());
+        assert!(watch.fire(&crossed(5)) && watch.fired && watch.armed.is_none());
         assert!(!watch.fire(&crossed(5)));
         assert_eq!(watch.due_ns(), Some(0));
     }
@@ -302,13 +282,13 @@ mod tests {
     #[test]
     fn gross_thresholds_are_kept_and_outdated_usage_thresholds_replaced() {
         let mut watch = watch();
-        watch.set_armed(1, watch.threshold_to_set(EVERY_CHARGE, seen(500, 300)).unwrap());
+        watch.armed = Some((1, watch.threshold_to_set(EVERY_CHARGE, seen(500, 300)).unwrap()));
         assert_eq!(watch.threshold_to_set(EVERY_CHARGE, seen(900, 600)), None);
         assert!(watch.threshold_to_set(USAGE_ONLY, seen(900, 600)).is_some(), "another growth");
 
         let armed = watch.threshold_to_set(USAGE_ONLY, seen(500, 300)).unwrap();
         assert_eq!(armed.kernel_threshold().usage_above, Some(1098 * MIB));
-        watch.set_armed(2, armed);
+        watch.armed = Some((2, armed));
         assert_eq!(watch.threshold_to_set(USAGE_ONLY, seen(600, 400)), None);
         assert_eq!(watch.threshold_to_set(USAGE_ONLY, seen(600, 390)), None, "a little early");
         assert!(watch.threshold_to_set(USAGE_ONLY, seen(600, 420)).is_some(), "it would be late");

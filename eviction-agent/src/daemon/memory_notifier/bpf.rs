@@ -222,7 +222,7 @@ impl BpfBackend {
     }
 
     /// Returns whether programs are being loaded, or one is being attached or detached.
-    pub(super) fn is_changing(&self) -> bool {
+    pub(crate) fn is_changing(&self) -> bool {
         self.failover.as_ref().is_some_and(BpfFailover::is_loading)
             || self.handle().is_some_and(BpfHandle::is_changing)
     }
@@ -287,13 +287,8 @@ impl BpfBackend {
         self.charge().map_or("none", |info| info.backend)
     }
 
-    /// Returns the backend that reports OOM kills; empty without one.
-    pub(crate) fn oom_backend(&self) -> &'static str {
-        self.backend(EventClass::Oom)
-    }
-
     /// Returns the backend of a class, also if it has failed; empty without one.
-    pub(super) fn backend(&self, class: EventClass) -> &'static str {
+    pub(crate) fn backend(&self, class: EventClass) -> &'static str {
         let sources = self.handle().map_or(&[][..], BpfHandle::sources);
         sources.iter().find(|info| info.source == class.name()).map_or("", |info| info.backend)
     }
@@ -301,11 +296,6 @@ impl BpfBackend {
     /// Returns whether the programs report events of this class.
     pub(crate) fn reports(&self, class: EventClass) -> bool {
         !self.backend(class).is_empty() && !self.is_failed(class.name())
-    }
-
-    /// Returns whether the programs report OOM kills.
-    pub(crate) fn reports_kills(&self) -> bool {
-        self.reports(EventClass::Oom)
     }
 
     /// Sets the cgroups with eviction thresholds: crossings of these cause a sync, those of others wait.
@@ -386,7 +376,7 @@ impl BpfBackend {
     pub(crate) fn read_losses(&mut self, metrics: &Metrics) -> (Option<BpfEventsLost>, bool) {
         let handle = self.loaded.as_ref().map(|(handle, _)| handle);
         let is_tree_missed = handle.is_some_and(|handle| self.counters.export_losses(handle, metrics));
-        (self.counters.take_event(), is_tree_missed)
+        (self.counters.event.take(), is_tree_missed)
     }
 }
 

@@ -82,8 +82,8 @@ pub(super) struct ProgramCounters {
     /// Events that could not be decoded, of all programs; and how many of them were published.
     invalid: u64,
     invalid_published: u64,
-    /// Losses that are not published yet.
-    event: Option<BpfEventsLost>,
+    /// Losses that are not published yet. The numbers are totals.
+    pub(super) event: Option<BpfEventsLost>,
     suppressed: [u64; SUPPRESSED_REASONS],
     runs_missed: [u64; EventClass::ALL.len()],
     /// Whether some charges were not followed up to the root recently: thresholds above do not see every
@@ -149,11 +149,6 @@ impl ProgramCounters {
         is_tree_missed
     }
 
-    /// Takes the event of the losses since the last one. Its numbers are totals.
-    pub(super) fn take_event(&mut self) -> Option<BpfEventsLost> {
-        self.event.take()
-    }
-
     /// Counts events. Returns true if others are missing or could not be decoded.
     pub(super) fn count(&mut self, drained: Drained, metrics: &Metrics) -> bool {
         let Drained { events, malformed, why, missed } = drained;
@@ -210,11 +205,6 @@ mod tests {
         assert!(batch.missed && batch.crossed.is_none());
         assert_eq!(sorter.limit_crossings.len(), MAX_LIMIT_CROSSINGS);
     }
-}
-
-#[cfg(test)]
-mod losses_tests {
-    use super::increase;
 
     #[test]
     fn a_smaller_sum_does_not_count_events_twice() {

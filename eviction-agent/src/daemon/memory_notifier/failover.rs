@@ -24,6 +24,7 @@ const RELOAD_INTERVAL_NS: u64 = 10_000_000_000;
 const MAX_REFUSED: u32 = 5;
 
 /// The classes of events that failed, and what is loaded to replace them.
+#[derive(Default)]
 pub(super) struct BpfFailover {
     options: LoadOptions,
     missed_charges: MissedCharges,
@@ -37,14 +38,7 @@ pub(super) struct BpfFailover {
 impl BpfFailover {
     /// Creates the failover. `options` are those of the programs that are loaded.
     pub(super) fn new(options: LoadOptions) -> Self {
-        Self {
-            options,
-            missed_charges: MissedCharges::default(),
-            loading: None,
-            last_ns: None,
-            failures: Vec::new(),
-            refused: 0,
-        }
+        Self { options, ..Self::default() }
     }
 
     /// Records a failure, and reports the first one of each source.

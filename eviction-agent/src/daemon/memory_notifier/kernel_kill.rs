@@ -6,16 +6,8 @@ use eviction_bpf::{
     ArmError, ArmedDiskOrder, ArmedOrder, BpfHandle, EventClass, KernelKillCause, OrderNumber, SampleEpoch,
 };
 
+use super::super::kernel_kill::KernelKillIdle;
 use super::bpf::BpfBackend;
-
-/// Why no kernel kill order is armed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NotArmed {
-    /// The order before was carried out, and its event will arrive.
-    CarriedOut,
-    /// A map cannot be written. The error was logged.
-    Refused,
-}
 
 impl BpfBackend {
     /// Exports the reasons for which an armed kill order was not carried out.
@@ -45,9 +37,10 @@ impl BpfBackend {
     /// Arms a kill order.
     ///
     /// # Errors
-    /// If the order before was carried out, or a map cannot be written.
-    pub(crate) fn arm_kill(&mut self, order: &ArmedOrder) -> Result<OrderNumber, NotArmed> {
-        let (handle, _) = self.loaded.as_mut().ok_or(NotArmed::Refused)?;
+    /// `InFlight` if the order before was carried out, so that its event will arrive. `NotSet` if a map cannot be
+    /// written. That is logged.
+    pub(crate) fn arm_kill(&mut self, order: &ArmedOrder) -> Result<OrderNumber, KernelKillIdle> {
+        let (handle, _) = self.loaded.as_mut().ok_or(KernelKillIdle::NotSet)?;
         arm_result(handle.arm_kill(order))
     }
 
@@ -60,16 +53,16 @@ impl BpfBackend {
     /// Arms a kill order for writers to a file system. `headroom` reads what is left to the threshold.
     ///
     /// # Errors
-    /// If the order before was carried out, or a map cannot be written.
+    /// As for [`Self::arm_kill`].
     pub(crate) fn arm_disk_kill(
         &mut self,
         order: &ArmedDiskOrder,
         headroom: impl FnOnce() -> Option<u64>,
-    ) -> Result<OrderNumber, NotArmed> {
-        let (handle, _) = self.loaded.as_mut().ok_or(NotArmed::Refused)?;
+    ) -> Result<OrderNumber, KernelKillIdle> {
+        let (handle, _) = self.loaded.as_mut().ok_or(KernelKillIdle::NotSet)?;
         // In this order: what is taken in between makes the order late, and never early.
-        let headroom = headroom().ok_or(NotArmed::Refused)?;
-        let since = handle.disk_total(order.device).ok_or(NotArmed::Refused)?;
+        let headroom = headroom().ok_or(KernelKillIdle::NotSet)?;
+        let since = handle.disk_total(order.device).ok_or(KernelKillIdle::NotSet)?;
         arm_result(handle.arm_disk_kill(order, since, headroom))
     }
 
@@ -91,10 +84,10 @@ impl BpfBackend {
     }
 }
 
-fn arm_result(armed: Result<OrderNumber, ArmError>) -> Result<OrderNumber, NotArmed> {
+fn arm_result(armed: Result<OrderNumber, ArmError>) -> Result<OrderNumber, KernelKillIdle> {
     match armed {
-        Err(ArmError::CarriedOut) => Err(NotArmed::CarriedOut),
-        armed => log_error("arming a kill order", armed).ok_or(NotArmed::Refused),
+        Err(ArmError::CarriedOut) => Err(KernelKillIdle::InFlight),
+        armed => log_error("arming a kill order", armed).ok_or(KernelKillIdle::NotSet),
     }
 }
 

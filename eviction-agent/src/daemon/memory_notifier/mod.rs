@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::telemetry::metrics::{Metrics, backend_labels};
-use eviction_bpf::{BackendInfo, LoadOptions, load::load, online_cpus};
+use eviction_bpf::{BackendInfo, EventClass, LoadOptions, load::load, online_cpus};
 use eviction_config::Probes;
 use eviction_node::cgroup::node_root::NodeRoot;
 use eviction_node::cgroup::tree::Tree;
@@ -33,7 +33,6 @@ use kernel::KernelBackends;
 
 pub(crate) use bpf::{BpfBackend, root_id};
 pub(crate) use events::EventBatch;
-pub(crate) use kernel_kill::NotArmed;
 pub(crate) use plan::{
     GrowthSource, MinRearm, ThresholdPlan, TokenBucket, conservative_level, pids_due, plan as plan_thresholds,
 };
@@ -244,7 +243,8 @@ impl MemoryNotifier {
     ) {
         self.bpf.check(pods, now_ns, &self.reporter);
         let sees_every_charge = self.growth().sees_every_charge;
-        if let Err(failure) = self.kernel.watch_events(tree, sees_every_charge, self.bpf.reports_kills()) {
+        let reports_kills = self.bpf.reports(EventClass::Oom);
+        if let Err(failure) = self.kernel.watch_events(tree, sees_every_charge, reports_kills) {
             self.report(&failure);
         }
     }
@@ -272,11 +272,6 @@ impl MemoryNotifier {
     /// Returns when the next samples are due. `headroom` is in bytes; `calm` means that no threshold is met.
     pub(crate) fn schedule(&self, headroom: Option<u64>, calm: bool) -> SampleSchedule {
         sample_interval::due(headroom, &self.rate, calm, self.growth().sees_every_charge)
-    }
-
-    /// Returns whether a backend is being loaded or attached: then the next sample is due soon.
-    pub(crate) fn is_changing(&self) -> bool {
-        self.bpf.is_changing()
     }
 }
 

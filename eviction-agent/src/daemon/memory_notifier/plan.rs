@@ -292,17 +292,11 @@ mod tests {
         assert_eq!(pids_due(4_000, 0, false), Duration::from_secs(1));
         assert_eq!(pids_due(4_000, 0, true), Duration::from_secs(4));
     }
-}
-
-#[cfg(test)]
-mod token_bucket_tests {
-    use super::*;
-
-    const SECOND: u64 = 1_000_000_000;
-    const EACH: u64 = SECOND / 20;
 
     #[test]
     fn a_token_bucket_allows_a_burst_and_then_a_constant_rate() {
+        const SECOND: u64 = 1_000_000_000;
+        const EACH: u64 = SECOND / 20;
         let mut tokens = TokenBucket::<20, 64>::default();
         let taken =
             |tokens: &mut TokenBucket<20, 64>, now_ns| (0..1000).filter(|_| tokens.take(now_ns)).count();

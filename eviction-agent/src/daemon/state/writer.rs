@@ -152,60 +152,50 @@ mod tests {
         value["state"]["decisions"].as_u64().unwrap()
     }
 
-    fn with_runtime(test: impl Future<Output = ()>) {
-        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test);
+    #[tokio::test]
+    async fn a_wait_ends_when_the_state_is_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state.json");
+        let metrics = Arc::new(Metrics::new("0", "0"));
+        let (mut sender, state_writer, mut written) = self::writer(path.clone(), &metrics);
+        let work = tokio::spawn(state_writer.run(Arc::clone(&metrics)));
+        for number in 1..20 {
+            sender.send(numbered(number)).unwrap();
+            written.wait_for(number).await;
+            assert_eq!(decisions(&path), number);
+        }
+        // A state that is still in the channel is written before the end.
+        sender.send(numbered(20)).unwrap();
+        drop(sender);
+        work.await.unwrap().unwrap();
+        assert_eq!(decisions(&path), 20);
+        assert_eq!(metrics.state_writes.with(["late"]).get(), 0);
     }
 
-    #[test]
-    fn a_wait_ends_when_the_state_is_written() {
-        with_runtime(async {
-            let folder = tempfile::tempdir().unwrap();
-            let path = folder.path().join("state.json");
-            let metrics = Arc::new(Metrics::new("0", "0"));
-            let (mut sender, state_writer, mut written) = self::writer(path.clone(), &metrics);
-            let work = tokio::spawn(state_writer.run(Arc::clone(&metrics)));
-            for number in 1..20 {
-                sender.send(numbered(number)).unwrap();
-                written.wait_for(number).await;
-                assert_eq!(decisions(&path), number);
-            }
-            // A state that is still in the channel is written before the end.
-            sender.send(numbered(20)).unwrap();
-            drop(sender);
-            work.await.unwrap().unwrap();
-            assert_eq!(decisions(&path), 20);
-            assert_eq!(metrics.state_writes.with(["late"]).get(), 0);
-        });
+    #[tokio::test]
+    async fn a_wait_ends_when_the_write_fails() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("file"), "").unwrap();
+        let metrics = Arc::new(Metrics::new("0", "0"));
+        let path = folder.path().join("file/state.json");
+        let (mut sender, state_writer, mut written) = self::writer(path.clone(), &metrics);
+        let work = tokio::spawn(state_writer.run(Arc::clone(&metrics)));
+        sender.send(numbered(1)).unwrap();
+        written.wait_for(1).await;
+        let of = |result| metrics.state_writes.with([result]).get();
+        assert_eq!((of("failed"), of("late")), (1, 0));
+        drop(sender);
+        work.await.unwrap().unwrap();
     }
 
-    #[test]
-    fn a_wait_ends_when_the_write_fails() {
-        with_runtime(async {
-            let folder = tempfile::tempdir().unwrap();
-            std::fs::write(folder.path().join("file"), "").unwrap();
-            let metrics = Arc::new(Metrics::new("0", "0"));
-            let path = folder.path().join("file/state.json");
-            let (mut sender, state_writer, mut written) = self::writer(path.clone(), &metrics);
-            let work = tokio::spawn(state_writer.run(Arc::clone(&metrics)));
-            sender.send(numbered(1)).unwrap();
-            written.wait_for(1).await;
-            let of = |result| metrics.state_writes.with([result]).get();
-            assert_eq!((of("failed"), of("late")), (1, 0));
-            drop(sender);
-            work.await.unwrap().unwrap();
-        });
-    }
-
-    #[test]
-    fn a_hanging_write_delays_only_the_first_wait() {
-        with_runtime(async {
-            let metrics = Arc::new(Metrics::new("0", "0"));
-            // The writer does not run.
-            let (_sender, _writer, mut written) = writer(PathBuf::from("/nowhere"), &metrics);
-            for number in 1..10 {
-                written.wait_for(number).await;
-            }
-            assert_eq!(metrics.state_writes.with(["late"]).get(), 1);
-        });
+    #[tokio::test]
+    async fn a_hanging_write_delays_only_the_first_wait() {
+        let metrics = Arc::new(Metrics::new("0", "0"));
+        // The writer does not run.
+        let (_sender, _writer, mut written) = writer(PathBuf::from("/nowhere"), &metrics);
+        for number in 1..10 {
+            written.wait_for(number).await;
+        }
+        assert_eq!(metrics.state_writes.with(["late"]).get(), 1);
     }
 }

@@ -23,7 +23,7 @@ use crate::daemon::configuration::Options;
 use crate::daemon::control_loop::Command;
 use crate::daemon::pod_source::PodSource;
 use crate::daemon::reclaim::{PodsOfNode, pods_of};
-use crate::daemon::service_manager::{Notification, ServiceManager};
+use crate::daemon::service_manager::ServiceManager;
 use crate::daemon::startup::{Plan, Ready, TelemetryOutputs};
 use crate::daemon::watchdog::Heartbeat;
 use crate::daemon::{realtime, startup};
@@ -197,7 +197,7 @@ impl Daemon {
             manager,
             ..
         } = self;
-        manager.notify(Notification::Stopping);
+        manager.notify("STOPPING=1");
         // A second signal ends the agent at once: the kernel detaches everything at the end of the process.
         tokio::spawn(async move {
             tokio::select! { _ = signals.terminate.recv() => {}, _ = signals.interrupt.recv() => {} }

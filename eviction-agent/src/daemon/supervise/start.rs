@@ -22,14 +22,14 @@ use crate::daemon::cluster;
 use crate::daemon::config_reload::Reload;
 use crate::daemon::configuration::{ConfigurationFiles, Options};
 use crate::daemon::pod_source::PodSource;
-use crate::daemon::service_manager::{Notification, ServiceManager};
+use crate::daemon::service_manager::ServiceManager;
 use crate::daemon::startup::{Plan, Ready, TelemetryOutputs};
 use crate::daemon::state::{StateWriter, read_boot_id};
 use crate::daemon::supervise::{ControlLoopThread, State};
 use crate::daemon::watchdog::{self, Heartbeat};
 use crate::error::Failure;
 use crate::telemetry::event_log::{self, Event};
-use crate::telemetry::exporter::TelemetryExporter;
+use crate::telemetry::exporter::{SignalFiles, TelemetryExporter};
 use crate::telemetry::http::local::LocalSocket;
 use crate::telemetry::http::{self, Health};
 use crate::telemetry::line_writer::LineWriter;
@@ -37,7 +37,7 @@ use crate::telemetry::live::Live;
 use crate::telemetry::metrics::{Group, Metrics};
 use crate::telemetry::queue::TelemetryQueue;
 use crate::telemetry::recording::Header;
-use crate::telemetry::recording::recorder::{self, Recording, RecordingQueue, ReportQueue};
+use crate::telemetry::recording::recorder::{self, Recording};
 use crate::telemetry::recording::writer::Limits;
 
 /// Name of the socket in the state directory.
@@ -69,14 +69,16 @@ impl Daemon {
         let (mut session, pods, index) = open_pods(&options, client.as_ref(), &plan).await?;
         begin_namespaces(&metrics, &index);
         let (node_pods, receiver) = watch::channel(node_pods(&pods, &index));
-        plan.reclaim.pods = Some(receiver);
+        plan.node_pods = Some(receiver);
         let applied = Arc::new(Notify::new());
         let socket = local_socket(&options, &plan)?;
         let live = socket.as_ref().map(|_| Live::new(session.as_ref().map(|it| it.name().to_string())));
         let mut exporter = exporter(&options, &plan, session.as_mut(), &applied, &metrics)?;
-        let (recorder, reports) = recording(&plan, &metrics)?.unzip();
-        plan.recorder = recorder;
-        (exporter.live, exporter.recording) = (live.clone(), reports);
+        exporter.live = live.clone();
+        if let Some(Recording { inputs, reports, thread }) = recording(&plan, &metrics)? {
+            plan.recorder = Some(inputs);
+            exporter.recording = Some((reports, thread));
+        }
         let (loop_events, loop_receiver) = TelemetryQueue::new(&metrics)?;
         let (events, receiver) = mpsc::channel(OWN_EVENTS);
         let heartbeat = Heartbeat::new();
@@ -143,7 +145,7 @@ fn start_watchdog(
     timer: Timer,
 ) -> (Arc<ServiceManager>, JoinHandle<()>) {
     let manager = Arc::new(ServiceManager::from_env());
-    manager.notify(Notification::Ready);
+    manager.notify("READY=1");
     let watchdog = watchdog::watch(heartbeat, thread, Arc::clone(metrics), Arc::clone(&manager), timer);
     (manager, tokio::spawn(watchdog))
 }
@@ -201,18 +203,13 @@ fn exporter(
     let metrics = Arc::clone(metrics);
     let mut exporter =
         TelemetryExporter::new(options.json_lines, printer, metrics, plan.names, applied, events);
-    (exporter.node, exporter.files) = (node, plan.signal_files());
+    (exporter.node, exporter.files) = (node, SignalFiles::of(&plan.root, &plan.host.proc));
     exporter.pod_metrics = plan.service.metrics.pods;
     Ok(exporter)
 }
 
-/// Starts the recorder if one is configured. Returns the queue for the control loop, and the queue and the
-/// thread for the exporter.
-#[expect(clippy::type_complexity, reason = "two ends that part at once")]
-fn recording(
-    plan: &Plan,
-    metrics: &Arc<Metrics>,
-) -> Result<Option<(RecordingQueue, (ReportQueue, std::thread::JoinHandle<()>))>, Failure> {
+/// Starts the recorder if one is configured.
+fn recording(plan: &Plan, metrics: &Arc<Metrics>) -> Result<Option<Recording>, Failure> {
     let RecorderSettings { directory, max_size, max_age, min_free_disk } = plan.service.recorder.clone();
     let Some(directory) = directory else { return Ok(None) };
     let bytes = |quantity: Quantity| quantity.value().max(0).unsigned_abs();
@@ -225,18 +222,16 @@ fn recording(
     let boot_id = read_boot_id().unwrap_or_default();
     let run = format!("{boot_id}/{}/{}", std::process::id(), mono_ns());
     let header = Header { agent: VERSION.to_owned(), boot_id, run, segment: 0 };
-    let Recording { inputs, reports, thread } =
-        recorder::start(limits, header, Clock::start(), plan.service.action.is_dry(), metrics)?;
-    Ok(Some((inputs, (reports, thread))))
+    recorder::start(limits, header, Clock::start(), plan.service.action.is_dry(), metrics).map(Some)
 }
 
-/// Returns the watermarks of the machine. They are read periodically if something needs them.
+/// Returns the watermarks of the machine. They are read periodically if kernel kill needs them.
 fn watermarks(plan: &Plan) -> Result<Watermarks, Failure> {
     let watermarks = Watermarks::default();
-    if let Some(proc) = plan.watermarks_path() {
+    if plan.load.kernel_kill && plan.root.whole_machine {
         let timer =
             Timer::new().map_err(|error| Failure::because("make the timer of free memory", &error))?;
-        tokio::spawn(watermarks.clone().refresh(proc, timer));
+        tokio::spawn(watermarks.clone().refresh(plan.host.proc.clone(), timer));
     }
     Ok(watermarks)
 }
