@@ -129,17 +129,13 @@ fn fields(schema: &serde_json::Value, root: &serde_json::Value, path: &str, into
     for alternative in schema["anyOf"].as_array().into_iter().flatten() {
         fields(alternative, root, path, into);
     }
-    fields_of_list(schema, root, path, into);
+    if schema["items"].is_object() {
+        fields(&schema["items"], root, &format!("{path}[]"), into);
+    }
     for (key, field) in schema["properties"].as_object().into_iter().flatten() {
         let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
         into.push(path.clone());
         fields(field, root, &path, into);
-    }
-}
-
-fn fields_of_list(schema: &serde_json::Value, root: &serde_json::Value, path: &str, into: &mut Vec<String>) {
-    if schema["items"].is_object() {
-        fields(&schema["items"], root, &format!("{path}[]"), into);
     }
 }
 

@@ -1,7 +1,7 @@
 //! `version`, `completion` and `man`: information about the program.
 
 use std::io::{self, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Command, ValueEnum};
@@ -84,9 +84,7 @@ pub(super) struct ManArgs {
 pub(super) fn man(args: &ManArgs, mut command: Command, out: &mut Out) -> Result<ExitCode, VerbError> {
     command.build();
     let Some(dir) = &args.dir else {
-        let mut page = Vec::new();
-        clap_mangen::Man::new(command).render(&mut page)?;
-        out.write_all(&page)?;
+        out.write_all(&page(command)?)?;
         return Ok(ExitCode::SUCCESS);
     };
     let pages = command
@@ -96,14 +94,15 @@ pub(super) fn man(args: &ManArgs, mut command: Command, out: &mut Out) -> Result
     let pages: Vec<_> = pages.collect();
     for (command, name) in pages.into_iter().chain([(command, NAME.to_owned())]) {
         let file = dir.join(format!("{name}.1"));
-        write_page(&file, command)
+        page(command)
+            .and_then(|page| std::fs::write(&file, page))
             .map_err(|error| Failure::because(format!("write {}", file.display()), &error))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn write_page(file: &Path, command: Command) -> io::Result<()> {
+fn page(command: Command) -> io::Result<Vec<u8>> {
     let mut page = Vec::new();
     clap_mangen::Man::new(command).render(&mut page)?;
-    std::fs::write(file, page)
+    Ok(page)
 }

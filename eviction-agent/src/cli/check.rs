@@ -87,46 +87,28 @@ pub(super) fn check(args: CheckArgs, out: &mut Out) -> Result<ExitCode, VerbErro
     Ok(if findings.would_start { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The status of a source's backend.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Status {
-    Ok,
-    /// The preferred backend is not available.
-    Degraded,
-    Missing,
-}
-
-impl Status {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Degraded => "degraded",
-            Self::Missing => "missing",
-        }
-    }
-}
-
-/// Returns the status of a source's backend, with a short reason.
-fn status(source: &Backend) -> (Status, String) {
+/// Returns the status of a source's backend, with a short reason. A source is degraded if its preferred backend is
+/// not available.
+fn status(source: &Backend) -> (&'static str, String) {
     let Backend { source: _, backend, reason } = source;
     if backend == NO_BACKEND {
-        return (Status::Missing, reason.split_once("; ").map_or(&**reason, |(first, _)| first).to_owned());
+        return ("missing", reason.split_once("; ").map_or(&**reason, |(first, _)| first).to_owned());
     }
     match source.preferred() {
-        Some(preferred) => (Status::Degraded, format!("{backend} in place of {preferred}")),
-        None => (Status::Ok, backend.clone()),
+        Some(preferred) => ("degraded", format!("{backend} in place of {preferred}")),
+        None => ("ok", backend.clone()),
     }
 }
 
 fn report(findings: &Findings, is_wide: bool) -> String {
     let Findings { configuration, would_start, sources, facts: _, problems } = findings;
-    let number = |wanted| sources.iter().filter(|source| status(source).0 == wanted).count();
+    let number = |wanted: &str| sources.iter().filter(|source| status(source).0 == wanted).count();
     let result = match (would_start, problems.len()) {
         (true, _) => "run would start".to_owned(),
         (false, 1) => "run would not start: 1 error".to_owned(),
         (false, errors) => format!("run would not start: {errors} errors"),
     };
-    let (ok, degraded, missing) = (number(Status::Ok), number(Status::Degraded), number(Status::Missing));
+    let (ok, degraded, missing) = (number("ok"), number("degraded"), number("missing"));
     let summary = format!("{result}; sources: {ok} ok, {degraded} degraded, {missing} missing");
     if is_wide {
         return format!("{summary}\n\n{}", details(findings, configuration.as_ref()));
@@ -142,7 +124,7 @@ fn short_table(sources: &[Backend], width: u16) -> String {
     let rest = usize::from(COLUMNS).saturating_sub(longest + "degraded".len() + 3 * 2);
     let rows = sources.iter().map(|source| {
         let (status, reason) = status(source);
-        [source.source.clone(), status.name().to_owned(), truncate(&reason, rest)]
+        [source.source.clone(), status.to_owned(), truncate(&reason, rest)]
     });
     table(["SOURCE", "STATUS", "REASON"], rows, Some(width.min(COLUMNS)))
 }
@@ -162,7 +144,7 @@ fn details(findings: &Findings, configuration: Option<&EffectiveConfig>) -> Stri
     let columns = columns();
     let sources = sources.iter().map(|source| {
         let Backend { source: name, backend, reason } = source;
-        [name.clone(), status(source).0.name().to_owned(), backend.clone(), reason.clone()]
+        [name.clone(), status(source).0.to_owned(), backend.clone(), reason.clone()]
     });
     let mut text = table(["SOURCE", "STATUS", "BACKEND", "REASON"], sources, columns);
     let facts = facts.iter().map(|fact| {
@@ -262,12 +244,12 @@ mod tests {
         let (degraded, reason) = status(&source("charge", "tp_btf mod_memcg_state", better));
         assert_eq!(
             (degraded, &*reason),
-            (Status::Degraded, "tp_btf mod_memcg_state in place of fexit page_counter_try_charge")
+            ("degraded", "tp_btf mod_memcg_state in place of fexit page_counter_try_charge")
         );
         let (missing, reason) = status(&source("charge", NO_BACKEND, "no BTF: x; y"));
-        assert_eq!((missing, &*reason), (Status::Missing, "no BTF: x"));
+        assert_eq!((missing, &*reason), ("missing", "no BTF: x"));
         let timer = source("timer", "timerfd", "on every kernel");
-        assert_eq!(status(&timer), (Status::Ok, "timerfd".to_owned()));
+        assert_eq!(status(&timer), ("ok", "timerfd".to_owned()));
     }
 
     #[test]

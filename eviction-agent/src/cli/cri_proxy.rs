@@ -16,15 +16,11 @@ use crate::telemetry::http::local::LocalSocket;
 #[derive(Debug, Args)]
 pub(super) struct CriProxyArgs {
     /// Socket of the container runtime, such as unix:///run/containerd/containerd.sock
-    #[arg(long, value_name = "PATH", value_parser = endpoint)]
+    #[arg(long, value_name = "PATH", value_parser = Endpoint::parse)]
     cri_socket: Endpoint,
     /// Socket to serve at, for the agent's --cri-socket; that of a process that has ended is replaced
     #[arg(long, value_name = "PATH")]
     socket: PathBuf,
-}
-
-fn endpoint(text: &str) -> Result<Endpoint, String> {
-    Endpoint::parse(text).map_err(|error| error.to_string())
 }
 
 /// Runs the verb until SIGTERM or SIGINT.

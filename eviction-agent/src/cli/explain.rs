@@ -100,8 +100,8 @@ fn explain_recordings(args: &ExplainArgs, out: &mut Out) -> Result<ExitCode, Ver
     let (mut code, mut write_error) = (ExitCode::SUCCESS, None);
     for file in &args.subjects {
         if is_recording(file) {
-            let explained = selected_decisions(args, file, &mut code)?;
-            explanations.write(&explained, out)?;
+            let explained = recorded_decisions(args, file, &mut code)?;
+            explanations.write(explained, out)?;
             continue;
         }
         read::each(file, &mut |found| {
@@ -113,12 +113,7 @@ fn explain_recordings(args: &ExplainArgs, out: &mut Out) -> Result<ExitCode, Ver
                 run::run(case.scenario, &overrides).map_err(|error| format!("explain {name}: {error}"))
             });
             match explained {
-                Ok(mut explained) => {
-                    if let Some(signal) = args.signal {
-                        explained.reports.retain(|report| is_of_signal(report, signal));
-                    }
-                    write_error = explanations.write(&explained, out).err();
-                }
+                Ok(explained) => write_error = explanations.write(explained, out).err(),
                 Err(cause) => {
                     code = ExitCode::FAILURE;
                     write_stderr(&format!("error: {cause}\n"));
@@ -136,8 +131,8 @@ fn explain_recordings(args: &ExplainArgs, out: &mut Out) -> Result<ExitCode, Ver
     Ok(code)
 }
 
-/// Returns the decisions of a recording that the options select.
-fn selected_decisions(
+/// Returns the decisions of a recording around the time of the options.
+fn recorded_decisions(
     args: &ExplainArgs,
     file: &Path,
     code: &mut ExitCode,
@@ -155,12 +150,8 @@ fn selected_decisions(
             *code = ExitCode::FAILURE;
         }
     };
-    let mut explained = recording::explained(file, within, &mut error)
-        .map_err(|error| Failure::because(format!("read {}", file.display()), &error))?;
-    if let Some(signal) = args.signal {
-        explained.reports.retain(|report| is_of_signal(report, signal));
-    }
-    Ok(explained)
+    recording::explained(file, within, &mut error)
+        .map_err(|error| Failure::because(format!("read {}", file.display()), &error))
 }
 
 /// Returns whether a decision is about a threshold of this signal.
@@ -205,10 +196,13 @@ impl<'a> Explanations<'a> {
     }
 
     /// Explains one scenario, unless it has only other pods.
-    fn write(&mut self, explained: &ExplainedScenario, out: &mut impl Write) -> io::Result<()> {
-        let ExplainedScenario { outcome, pods, reports } = explained;
+    fn write(&mut self, mut explained: ExplainedScenario, out: &mut impl Write) -> io::Result<()> {
+        if let Some(signal) = self.args.signal {
+            explained.reports.retain(|report| is_of_signal(report, signal));
+        }
+        let ExplainedScenario { outcome, pods, reports } = &explained;
         let Some(wanted) = self.args.pod.as_deref() else {
-            return self.write_explanation(&outcome.name, None, explained, out);
+            return self.write_explanation(None, &explained, out);
         };
         let matching: Vec<&PodName> = pods.iter().filter(|pod| pod.matches(wanted)).collect();
         if matching.is_empty() {
@@ -217,7 +211,7 @@ impl<'a> Explanations<'a> {
         for pod in matching {
             self.found = true;
             match self.args.output {
-                StreamFormat::Table => self.write_explanation(&outcome.name, Some(pod), explained, out)?,
+                StreamFormat::Table => self.write_explanation(Some(pod), &explained, out)?,
                 StreamFormat::Jsonl => {
                     let reports = reports.iter().filter(|report| concerns(report, pod));
                     write_lines(&outcome.name, reports, out)?;
@@ -229,16 +223,15 @@ impl<'a> Explanations<'a> {
 
     fn write_explanation(
         &self,
-        name: &str,
         pod: Option<&PodName>,
         explained: &ExplainedScenario,
         out: &mut impl Write,
     ) -> io::Result<()> {
         let ExplainedScenario { outcome, pods: _, reports } = explained;
         if self.args.output == StreamFormat::Jsonl {
-            return write_lines(name, reports, out);
+            return write_lines(&outcome.name, reports, out);
         }
-        writeln!(out, "scenario {}\n", name.escape_debug())?;
+        writeln!(out, "scenario {}\n", outcome.name.escape_debug())?;
         if let Some(error) = &outcome.config_error {
             let stage = &outcome.config_error_stage;
             return writeln!(out, "the configuration is refused ({stage}): {}\n", error.escape_debug());

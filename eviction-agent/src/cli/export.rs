@@ -87,25 +87,17 @@ pub(super) fn run(args: &ExportArgs, out: &mut Out) -> Result<ExitCode, VerbErro
     Ok(if errors == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The offset in nanoseconds from the times of a recording to those of the system clock.
-#[derive(Clone, Copy, Debug, Default)]
-struct ClockOffset(i64);
-
-impl ClockOffset {
-    fn shown(self, at: Timestamp) -> Timestamp {
-        at.checked_add(jiff::SignedDuration::from_nanos(self.0)).unwrap_or(at)
-    }
+/// Returns a time of a recording as a time of the system clock, which is `offset` nanoseconds later.
+fn shown(offset: i64, at: Timestamp) -> Timestamp {
+    at.checked_add(jiff::SignedDuration::from_nanos(offset)).unwrap_or(at)
 }
 
-/// Passes all items to `on_item`. Returns the number of damaged segments. A segment that is cut off
-/// does not count as damaged.
-fn read(
-    file: &Path,
-    on_item: &mut dyn FnMut(ClockOffset, &Item) -> io::Result<()>,
-) -> Result<usize, VerbError> {
-    let (mut offset, mut errors, mut write_error) = (ClockOffset::default(), 0, None);
+/// Passes all items to `on_item`, with the clock offset in nanoseconds. Returns the number of damaged segments. A
+/// segment that is cut off does not count as damaged.
+fn read(file: &Path, on_item: &mut dyn FnMut(i64, &Item) -> io::Result<()>) -> Result<usize, VerbError> {
+    let (mut offset, mut errors, mut write_error) = (0, 0, None);
     let read = for_each_item(file, &mut |item| match item {
-        Ok(Item::Clock(nanos)) => offset = ClockOffset(*nanos),
+        Ok(Item::Clock(nanos)) => offset = *nanos,
         Ok(item) if write_error.is_none() => write_error = on_item(offset, item).err(),
         Ok(_) => {}
         Err(error) => {
@@ -119,8 +111,8 @@ fn read(
     }
 }
 
-fn line(offset: ClockOffset, item: &Item) -> Value {
-    let at = |at: &Timestamp| offset.shown(*at);
+fn line(offset: i64, item: &Item) -> Value {
+    let at = |at: &Timestamp| shown(offset, *at);
     let sampled = |kind: &str, when: &Timestamp, snapshot: &Snapshot| {
         let memory = memory(&snapshot.node.memory_detail);
         json!({"at": at(when), "kind": kind, "summary": summary(snapshot), "memory": memory})
@@ -270,8 +262,10 @@ fn write_points(
                 names = pods.collect();
                 return Ok(());
             }
-            Item::Usage(at, snapshot) => (offset.shown(*at), snapshot, true),
-            Item::Input(Input { at, event: Event::Sample(snapshot) }) => (offset.shown(*at), snapshot, false),
+            Item::Usage(at, snapshot) => (shown(offset, *at), snapshot, true),
+            Item::Input(Input { at, event: Event::Sample(snapshot) }) => {
+                (shown(offset, *at), snapshot, false)
+            }
             _ => return Ok(()),
         };
         let observations = Observations::of(&snapshot.node);

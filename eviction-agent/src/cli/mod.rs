@@ -98,7 +98,7 @@ pub fn main() -> ExitCode {
     start_log(log_format, Some(writer.queue()));
     let result = match verb {
         Verb::Record(args) => record::record(args),
-        Verb::Run(args) => run::run(args),
+        Verb::Run(args) => run::run(args, None),
         _ => Ok(ExitCode::SUCCESS),
     };
     // Log lines are written before the final error.
@@ -112,7 +112,7 @@ pub fn main() -> ExitCode {
 fn run_short_lived(verb: Verb) -> ExitCode {
     let mut out = output::out();
     let result = match verb {
-        Verb::Run(args) => run::run(args),
+        Verb::Run(args) => run::run(args, None),
         Verb::Record(args) => record::copy(&args, &mut out),
         Verb::Check(args) => check::check(args, &mut out),
         Verb::Config(args) => config::config(args, &mut out),
@@ -265,11 +265,6 @@ mod tests {
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
     }
-}
-
-#[cfg(test)]
-mod retired_tests {
-    use super::*;
 
     fn errors_of(line: &str) -> Vec<String> {
         retired_errors(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())

@@ -55,8 +55,10 @@ impl RecordArgs {
     }
 }
 
-pub(super) fn record(args: RecordArgs) -> Result<ExitCode, VerbError> {
-    run::record(args.run, args.directory.unwrap_or_default())
+/// Runs the agent without actions, and records.
+pub(super) fn record(mut args: RecordArgs) -> Result<ExitCode, VerbError> {
+    args.run.service.observe_only()?;
+    run::run(args.run, Some(args.directory.unwrap_or_default()))
 }
 
 /// Copies the end of a recording.
@@ -68,7 +70,7 @@ pub(super) fn copy(args: &RecordArgs, out: &mut Out) -> Result<ExitCode, VerbErr
     let failed = |error: std::io::Error| {
         Failure::because(format!("copy {} to {}", directory.display(), file.display()), &error)
     };
-    let excerpt = if file.as_os_str() == "-" {
+    let left_out = if file.as_os_str() == "-" {
         copy_end(directory, last, out)
     } else if is_recording(file) && file.extension().is_some_and(|it| it == "zst") {
         let options = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(file);
@@ -77,7 +79,7 @@ pub(super) fn copy(args: &RecordArgs, out: &mut Out) -> Result<ExitCode, VerbErr
         let error = format!("record snapshot {}: the name must end in .rec.zst", file.display());
         return Err(Failure::usage(error).into());
     };
-    for why in excerpt.map_err(failed)?.left_out {
+    for why in left_out.map_err(failed)? {
         write_stderr(&format!("warning: left out {why}\n"));
     }
     Ok(ExitCode::SUCCESS)

@@ -76,7 +76,7 @@ impl WindowArgs {
         }
         let report = read(file, |all| self.within(all));
         let report = report.map_err(|error| Failure::failed(format!("report: {error}")))?;
-        report.warnings().for_each(|warning| write_stderr(&format!("warning: {warning}\n")));
+        report.warnings.iter().for_each(|warning| write_stderr(&format!("warning: {warning}\n")));
         Ok(report)
     }
 

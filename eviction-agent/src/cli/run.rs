@@ -38,7 +38,7 @@ pub(super) struct RunArgs {
     #[command(flatten)]
     disks: DiskArgs,
     #[command(flatten)]
-    service: ServiceArgs,
+    pub(super) service: ServiceArgs,
     /// Unix socket for `top`, `watch` and `explain` [default: agent.sock in the state directory]
     #[arg(long, value_name = "PATH", help_heading = "Output")]
     socket: Option<PathBuf>,
@@ -52,17 +52,8 @@ pub(super) struct RunArgs {
     bpf_debug_log: bool,
 }
 
-pub(super) fn run(args: RunArgs) -> Result<ExitCode, VerbError> {
-    run_recording(args, None)
-}
-
-/// Runs the agent without actions, and records.
-pub(super) fn record(mut args: RunArgs, directory: PathBuf) -> Result<ExitCode, VerbError> {
-    args.service.observe_only()?;
-    run_recording(args, Some(directory))
-}
-
-fn run_recording(args: RunArgs, recorder_directory: Option<PathBuf>) -> Result<ExitCode, VerbError> {
+/// Runs the agent. `recorder_directory` replaces the directory of the AgentConfiguration.
+pub(super) fn run(args: RunArgs, recorder_directory: Option<PathBuf>) -> Result<ExitCode, VerbError> {
     let RunArgs {
         configuration,
         state_dir,

@@ -22,7 +22,7 @@ pub(super) struct WatchArgs {
     #[command(flatten)]
     socket: SocketArgs,
     /// Show the events of this time only, for example 10m [default: all that the agent still has]
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", value_parser = GoDuration::parse)]
     since: Option<GoDuration>,
     /// Show events of this kind only, for example eviction_decision (repeatable)
     #[arg(long, value_name = "EVENT")]
@@ -39,10 +39,6 @@ pub(super) struct WatchArgs {
     /// Output format
     #[arg(short, long, value_enum, default_value_t = StreamFormat::Table, help_heading = "Output")]
     output: StreamFormat,
-}
-
-fn duration(text: &str) -> Result<GoDuration, String> {
-    GoDuration::parse(text).map_err(|error| error.to_string())
 }
 
 /// Runs the verb until its reader closes standard output, or one of the options ends it.

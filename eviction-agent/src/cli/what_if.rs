@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::str::FromStr;
 
 use clap::Args;
+use eviction_core::policy::preferences::Profile;
 use eviction_core::signal::Signal;
 use eviction_core::units::{Format as QuantityFormat, Quantity, display_bytes};
 
@@ -141,10 +142,7 @@ fn changes(args: &WhatIfArgs) -> Result<Changes, Failure> {
     let WhatIfArgs { kubelet, set, profile, request, priority, protect, without, .. } = args;
     let mut agent: BTreeMap<String, String> = pairs("--set", set)?;
     if let Some(profile) = profile {
-        let name = match profile {
-            ProfileArg::Kubelet => "Kubelet",
-            ProfileArg::Enhanced => "Enhanced",
-        };
+        let name = Profile::from(*profile).name();
         if agent.insert("profile".to_owned(), name.to_owned()).is_some_and(|before| before != name) {
             return Err(Failure::usage("--profile and --set profile contradict each other"));
         }

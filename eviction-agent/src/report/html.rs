@@ -1,6 +1,5 @@
 //! A report as one HTML page that makes no outside request.
 
-use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Read as _};
 
@@ -11,21 +10,24 @@ const SCRIPT: &str = include_str!("page.js");
 const UPLOT: &str = include_str!("uplot/uPlot.iife.min.js");
 const UPLOT_CSS: &str = include_str!("uplot/uPlot.min.css");
 
-/// Returns the page. Only scripts and styles with its nonce, which cannot be guessed, take effect.
-///
-/// # Errors
-/// If the kernel has no random numbers.
-pub(super) fn page(report: &Report) -> io::Result<String> {
-    // Without `<`, no text can close the element or open another one.
-    let data = report.json().replace('<', "\\u003c");
-    let page = PAGE
-        .replace("{{NONCE}}", &random_hex()?)
-        .replace("{{CONNECT}}", if report.live { "'self'" } else { "'none'" })
-        .replace("{{UPLOT_CSS}}", UPLOT_CSS)
-        .replace("{{UPLOT_JS}}", UPLOT)
-        .replace("{{SCRIPT}}", SCRIPT);
-    // The data is inserted last, so that its content is not replaced.
-    Ok(page.replacen("{{DATA}}", &data, 1))
+impl Report {
+    /// Returns the report as an HTML page. Only scripts and styles with its nonce, which cannot be guessed, take
+    /// effect.
+    ///
+    /// # Errors
+    /// If the kernel has no random numbers.
+    pub(crate) fn html(&self) -> io::Result<String> {
+        // Without `<`, no text can close the element or open another one.
+        let data = self.json().replace('<', "\\u003c");
+        let page = PAGE
+            .replace("{{NONCE}}", &random_hex()?)
+            .replace("{{CONNECT}}", if self.live { "'self'" } else { "'none'" })
+            .replace("{{UPLOT_CSS}}", UPLOT_CSS)
+            .replace("{{UPLOT_JS}}", UPLOT)
+            .replace("{{SCRIPT}}", SCRIPT);
+        // The data is inserted last, so that its content is not replaced.
+        Ok(page.replacen("{{DATA}}", &data, 1))
+    }
 }
 
 /// Returns 128 random bits in hexadecimal digits.
@@ -35,9 +37,5 @@ pub(super) fn page(report: &Report) -> io::Result<String> {
 pub(crate) fn random_hex() -> io::Result<String> {
     let mut bytes = [0; 16];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(bytes.iter().fold(String::new(), |mut text, byte| {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    }))
+    Ok(format!("{:032x}", u128::from_be_bytes(bytes)))
 }

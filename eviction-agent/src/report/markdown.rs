@@ -6,14 +6,17 @@ use eviction_core::units::display_bytes;
 
 use super::Report;
 
-pub(super) fn write(report: &Report) -> String {
-    let mut out = String::new();
-    // Writing to a string cannot fail.
-    let _ = try_write(report, &mut out);
-    out
+impl Report {
+    /// Returns the report as Markdown, for a ticket.
+    pub(crate) fn markdown(&self) -> String {
+        let mut out = String::new();
+        // Writing to a string cannot fail.
+        let _ = write(self, &mut out);
+        out
+    }
 }
 
-fn try_write(report: &Report, out: &mut String) -> fmt::Result {
+fn write(report: &Report, out: &mut String) -> fmt::Result {
     writeln!(out, "# Node pressure report\n")?;
     writeln!(out, "- source: {}", escaped(&report.source))?;
     writeln!(out, "- time: {} to {}", report.from, report.to)?;

@@ -58,7 +58,7 @@ pub struct Report {
     decisions: Vec<DecisionReport>,
     decisions_omitted: usize,
     /// Warnings about missing or inconsistent data.
-    warnings: Vec<String>,
+    pub(crate) warnings: Vec<String>,
     /// The maximum number of events.
     #[serde(skip)]
     max_events: usize,
@@ -190,24 +190,6 @@ impl Report {
     /// Returns the report as a JSON document.
     pub(crate) fn json(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
-    }
-
-    /// Warnings about missing or inconsistent data.
-    pub(crate) fn warnings(&self) -> impl Iterator<Item = &str> {
-        self.warnings.iter().map(String::as_str)
-    }
-
-    /// Returns the report as an HTML page.
-    ///
-    /// # Errors
-    /// If the kernel has no random numbers.
-    pub(crate) fn html(&self) -> std::io::Result<String> {
-        html::page(self)
-    }
-
-    /// Returns the report as Markdown, for a ticket.
-    pub(crate) fn markdown(&self) -> String {
-        markdown::write(self)
     }
 
     fn event(&mut self, event: EventReport) {

@@ -1,8 +1,6 @@
 //! Reports of the golden recording, and of one with hostile names.
 
 use std::path::Path;
-use std::sync::Arc;
-use std::time::Duration;
 
 use eviction_core::fixture::{at, hard, memory_of, node, pod, policy, set_by, snapshot};
 use eviction_core::input::{Event, Input};
@@ -15,8 +13,9 @@ use super::recording::read;
 use super::*;
 use crate::scenario::recording::evicts;
 use crate::scenario::recording_tests::golden_recording;
-use crate::telemetry::recording::writer::{Limits, Writer};
-use crate::telemetry::recording::{Header, Key, Recorded};
+use crate::telemetry::recording::tests::{key_of, limits};
+use crate::telemetry::recording::writer::Writer;
+use crate::telemetry::recording::{Header, Recorded};
 
 fn golden() -> Report {
     let report = read(golden_recording().path(), |all| all).unwrap();
@@ -73,13 +72,7 @@ const MI: u64 = 1 << 20;
 /// Writes a recording of `seconds` seconds and `pods` pods. Every 200 s a pod starts, grows and is evicted. The first
 /// one is [`HOSTILE`].
 fn record(directory: &Path, seconds: i64, pods: usize) {
-    let limits = Limits {
-        directory: directory.to_owned(),
-        max_size: 1 << 30,
-        max_age: Duration::from_secs(3600),
-        min_free: 0,
-    };
-    let mut writer = Writer::open(limits, Header::default()).unwrap();
+    let mut writer = Writer::open(limits(directory), Header::default()).unwrap();
     let mut write = |recorded: Recorded| writer.take(&recorded, |at| at).unwrap();
     let policy = policy(vec![hard(Signal::MemoryAvailable, "512Mi"), hard(Signal::NodeFsAvailable, "10%")]);
     let worker = |number: usize| Pod {
@@ -87,17 +80,7 @@ fn record(directory: &Path, seconds: i64, pods: usize) {
         ..pod(&format!("00000000-0000-4000-8000-{number:012}"), "200Mi")
     };
     let workers: Vec<_> = (1..pods).map(worker).collect();
-    let key = Key {
-        at: at(0),
-        policy: policy.clone(),
-        dry_run: false,
-        state: Default::default(),
-        layout: Some(Default::default()),
-        terminating: Vec::new(),
-        api: Default::default(),
-        lost: 0,
-        pods: Arc::default(),
-    };
+    let key = key_of(policy.clone());
     let mut engine = crate::scenario::recording::engine(&key);
     write(Recorded::Key(Box::new(key)));
     let mut apply = |engine: &mut eviction_core::engine::Engine, second, event: Event| {

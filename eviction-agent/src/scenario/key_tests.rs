@@ -8,11 +8,12 @@ use serde_json::json;
 
 use crate::scenario::recording::engine;
 use crate::telemetry::recording::Key;
+use crate::telemetry::recording::tests::key_of;
 use eviction_config::{kubelet_policy, parse_agent};
 use eviction_core::decision::Decision;
 use eviction_core::engine::Engine;
 use eviction_core::fixture::{at, memory_of, node, pod, set_by, snapshot, step};
-use eviction_core::input::{ApiReachability, Event};
+use eviction_core::input::Event;
 use eviction_core::oom::OomKill;
 use eviction_core::pod::{EmptyDir, Owner, Pod, Volume};
 use eviction_core::policy::Policy;
@@ -108,14 +109,9 @@ fn replay_and_compare(profile: &str, events: Vec<(i64, TestEvent)>) -> Result<us
                 let sample = snapshot(node(available, 900, at(now)), &used);
                 let mut restored = self::engine(&Key {
                     at: at(now),
-                    policy: policy.clone(),
-                    dry_run: false,
                     state: engine.state(),
-                    layout: Some(Default::default()),
                     terminating: terminating.clone(),
-                    api: ApiReachability::Reachable,
-                    lost: 0,
-                    pods: Arc::default(),
+                    ..key_of(policy.clone())
                 });
                 step(&mut restored, now, Event::Pods(set_by(&policy, active.clone())));
                 let decision = step(&mut engine, now, Event::Sample(Arc::clone(&sample)));

@@ -4,37 +4,27 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use eviction_core::engine::Engine;
 use eviction_core::fixture::{at, hard, memory_of, node, pod, policy, quantity, set_by, snapshot};
-use eviction_core::input::{ApiReachability, Event, Input};
+use eviction_core::input::{Event, Input};
 use eviction_core::progress::EvictionResult;
 use eviction_core::record::DecisionRecord;
 use eviction_core::signal::Signal::MemoryAvailable;
 
 use super::recording::verify;
 use super::what_if::{Changes, Comparison, compare};
-use crate::telemetry::recording::writer::{Limits, Writer};
+use crate::telemetry::recording::tests::{key_of, limits};
+use crate::telemetry::recording::writer::Writer;
 use crate::telemetry::recording::{Header, Key, Recorded};
 
 /// The available memory, second by second. A pod is evicted when it is below 100.
 const AVAILABLE: [u64; 8] = [900, 500, 350, 200, 90, 206, 400, 800];
 
 /// Runs an engine and records its inputs in two segments.
-fn record(directory: &Path) {
-    record_run(directory, "test");
-}
-
-fn record_run(directory: &Path, boot: &str) {
-    let limits = Limits {
-        directory: directory.to_owned(),
-        max_size: 1 << 30,
-        max_age: Duration::from_secs(3600),
-        min_free: 0,
-    };
+fn record(directory: &Path, boot: &str) {
     let header = Header { run: boot.to_owned(), boot_id: boot.to_owned(), ..Header::default() };
-    let mut writer = Writer::open(limits, header).unwrap();
+    let mut writer = Writer::open(limits(directory), header).unwrap();
     let policy = policy(vec![hard(MemoryAvailable, "100")]);
     let mut engine = Engine::new(policy.clone());
     let all = set_by(&policy, vec![pod("a", "10"), pod("b", "300")]);
@@ -44,14 +34,9 @@ fn record_run(directory: &Path, boot: &str) {
     let key = |second: i64, engine: &Engine| {
         Recorded::Key(Box::new(Key {
             at: at(second),
-            policy: policy.clone(),
-            dry_run: false,
             state: engine.state(),
-            layout: Some(Default::default()),
-            terminating: Vec::new(),
-            api: ApiReachability::Reachable,
-            lost: 0,
             pods: Arc::clone(engine.pods()),
+            ..key_of(policy.clone())
         }))
     };
     write(key(0, &engine));
@@ -82,7 +67,7 @@ fn record_run(directory: &Path, boot: &str) {
 
 fn recorded() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
-    record(folder.path());
+    record(folder.path(), "test");
     folder
 }
 
@@ -115,8 +100,8 @@ fn replay_of_a_recording_makes_the_same_decisions() {
 fn replay_starts_a_new_engine_after_a_boot() {
     let folder = tempfile::tempdir().unwrap();
     // The clock of the second boot begins at the same time as that of the first.
-    record_run(folder.path(), "first boot");
-    record_run(folder.path(), "second boot");
+    record(folder.path(), "first boot");
+    record(folder.path(), "second boot");
     let verified = verify(folder.path()).unwrap();
     assert_eq!((verified.same, verified.lost), (2, 0), "{verified:?}");
     assert!(verified.different.is_empty() && verified.errors.is_empty(), "{verified:?}");
@@ -134,13 +119,7 @@ fn differing_decision_is_reported_with_its_field() {
     assert!(!text.is_empty());
     // The same inputs with another decision.
     let other = tempfile::tempdir().unwrap();
-    let limits = Limits {
-        directory: other.path().to_owned(),
-        max_size: 1 << 30,
-        max_age: Duration::from_secs(3600),
-        min_free: 0,
-    };
-    let mut writer = Writer::open(limits, Header::default()).unwrap();
+    let mut writer = Writer::open(limits(other.path()), Header::default()).unwrap();
     let mut reader = crate::telemetry::recording::reader::Segment::open(&segment).unwrap();
     while let Some(item) = reader.next_item().unwrap() {
         use crate::telemetry::recording::reader::Item;

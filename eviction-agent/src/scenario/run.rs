@@ -65,7 +65,7 @@ pub fn run(scenario: Scenario, overrides: &Overrides) -> Result<ExplainedScenari
     let mut simulator = Simulator::new(policy, filesystems, pods);
     let outcomes = steps.iter().zip(proposed).map(|(step, proposed)| Ok(simulator.step(step, proposed?)));
     let outcome = Outcome { steps: outcomes.collect::<Result<_, String>>()?, ..outcome };
-    Ok(ExplainedScenario { outcome, pods: names, reports: simulator.into_reports() })
+    Ok(ExplainedScenario { outcome, pods: names, reports: simulator.reports })
 }
 
 /// Returns the policy, or the stage at which the configuration fails and the error.

@@ -34,7 +34,7 @@ pub(super) struct Simulator {
     /// The OOM kills and terminated containers since the last step.
     oom: ExpectedStep,
     /// The records of all decisions.
-    reports: Vec<DecisionRecord>,
+    pub(super) reports: Vec<DecisionRecord>,
     /// The last state of a changed configuration.
     proposal: Option<ProposalRecord>,
 }
@@ -63,11 +63,6 @@ impl Simulator {
             reports: Vec::new(),
             proposal: None,
         }
-    }
-
-    /// Returns the records of all decisions.
-    pub(super) fn into_reports(self) -> Vec<DecisionRecord> {
-        self.reports
     }
 
     /// One sync, and admissions after it. `proposed`: the policy of the step's changed configuration.

@@ -104,8 +104,19 @@ impl Comparison {
 /// If the recording cannot be found, the changes make no valid configuration, or name a pod that the
 /// recording does not have.
 pub fn compare(path: &Path, changes: &Changes) -> Result<Comparison, String> {
-    let mut replays =
-        ParallelReplay { changes, projected: !changes.without.is_empty(), ..ParallelReplay::new(changes) };
+    let mut replays = ParallelReplay {
+        changes,
+        recorded: Replay::default(),
+        what_if: None,
+        projected: !changes.without.is_empty(),
+        pods: Vec::new(),
+        usage: Arc::default(),
+        termination_times: BTreeMap::new(),
+        surviving: BTreeMap::new(),
+        without: HashSet::new(),
+        pod_names: BTreeSet::new(),
+        comparison: Comparison::default(),
+    };
     let mut failed = None;
     let read = for_each_item(path, &mut |item| match item {
         Ok(item) if failed.is_none() => failed = replays.take(item).err(),
@@ -190,23 +201,7 @@ struct ParallelReplay<'a> {
     comparison: Comparison,
 }
 
-impl<'a> ParallelReplay<'a> {
-    fn new(changes: &'a Changes) -> Self {
-        Self {
-            changes,
-            recorded: Replay::default(),
-            what_if: None,
-            projected: false,
-            pods: Vec::new(),
-            usage: Arc::default(),
-            termination_times: BTreeMap::new(),
-            surviving: BTreeMap::new(),
-            without: HashSet::new(),
-            pod_names: BTreeSet::new(),
-            comparison: Comparison::default(),
-        }
-    }
-
+impl ParallelReplay<'_> {
     fn take(&mut self, item: &Item) -> Result<(), String> {
         let recorded = self.recorded.take(item);
         match item {
@@ -401,9 +396,8 @@ impl<'a> ParallelReplay<'a> {
 
 /// Returns a map with another value.
 fn with_entry<V: Clone>(map: &SortedMap<V>, key: &str, value: V) -> SortedMap<V> {
-    let others =
-        map.iter().filter(|(other, _)| *other != key).map(|(key, value)| (key.into(), value.clone()));
-    others.chain([(key.into(), value)]).collect()
+    // Of several values with the same key, the last one counts.
+    map.iter().map(|(key, value)| (key.into(), value.clone())).chain([(key.into(), value)]).collect()
 }
 
 /// Returns the pods that a decision evicts, with their grace periods in seconds.

@@ -28,7 +28,7 @@ use crate::telemetry::event_log::{FREEZE_STATES, RECLAIM_RESULTS};
 use crate::telemetry::exporter::{ENDS, RESULTS};
 
 pub use exposition::Form;
-pub use family::{Family, Label, OptionalGauge};
+pub use family::{Family, Label, OptionalGauge, unix_now};
 pub use labels::backend_labels;
 
 /// A gauge of whole numbers.
@@ -62,19 +62,12 @@ macro_rules! type_of {
     ($type:ty, $($label:literal),+) => { Family<{ [$($label),+].len() }, $type> };
 }
 
-/// The constructor of a metric, or its default, which is 0.
-macro_rules! constructor {
-    () => {
-        Default::default
-    };
-    ($new:path) => {
-        $new
-    };
-}
-
+/// A new metric or family. Without a constructor, a metric is 0.
 macro_rules! make {
-    ($constructor:expr) => { $constructor() };
-    ($constructor:expr, $($label:literal),+) => { Family::new([$($label),+], $constructor) };
+    (;) => { Default::default() };
+    ($new:path;) => { $new() };
+    (; $($label:literal),+) => { Family::new([$($label),+], Default::default) };
+    ($new:path; $($label:literal),+) => { Family::new([$($label),+], $new) };
 }
 
 /// Declares the fields: group, name of the field, type, labels, name, constructor, and the values of the label whose
@@ -98,9 +91,9 @@ macro_rules! metrics {
             fn unregistered() -> Self {
                 let metrics = Self {
                     registry: Mutex::default(),
-                    started: family::now(),
+                    started: unix_now(),
                     namespaces: Mutex::default(),
-                    $($field: make!(constructor!($($new)?) $(, $($label),+)?),)+
+                    $($field: make!($($new)?; $($($label),+)?),)+
                 };
                 $($($values.into_iter().for_each(|value| drop(metrics.$field.with([value])));)?)+
                 metrics
@@ -339,11 +332,6 @@ pub struct SignalFamilies<'a> {
     pub capacity: &'a Family<1, OptionalGauge>,
     /// The family `threshold_…`.
     pub thresholds: &'a Family<3, OptionalGauge>,
-}
-
-/// Returns the current time in seconds since the Unix epoch.
-pub fn unix_now() -> f64 {
-    family::now()
 }
 
 impl Metrics {

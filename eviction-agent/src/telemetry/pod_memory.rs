@@ -28,17 +28,14 @@ pub(crate) struct PodMemory {
 
 /// Selects the pods to export.
 pub(crate) fn select_pods(mode: PodMetrics, sample: &PodSample) -> Vec<PodMemory> {
-    if mode == PodMetrics::Off {
-        return Vec::new();
-    }
-    let ranked = sample.ranked(Signal::MemoryAvailable);
-    let PodSample { pods, snapshot, .. } = sample;
     let limit = match mode {
-        PodMetrics::All => MAX_PODS.min(ranked.len()),
-        PodMetrics::Top => RANKED.min(ranked.len()),
+        PodMetrics::All => MAX_PODS,
+        PodMetrics::Top => RANKED,
         PodMetrics::Off => return Vec::new(),
     };
-    let mut selected = Vec::with_capacity(limit);
+    let ranked = sample.ranked(Signal::MemoryAvailable);
+    let PodSample { pods, snapshot, .. } = sample;
+    let mut selected = Vec::with_capacity(limit.min(ranked.len()));
     let mut ranks = 1..=RANKED;
     for candidate in &ranked {
         if selected.len() == limit {

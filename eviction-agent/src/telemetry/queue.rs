@@ -139,7 +139,7 @@ impl TelemetryQueue {
     /// Sends an event without waiting. An event that does not fit is dropped and counted.
     pub(crate) fn send(&mut self, event: TelemetryEvent) {
         if self.queue.send(event).is_err() {
-            self.count_dropped();
+            self.dropped.inc();
         }
     }
 
@@ -152,7 +152,9 @@ impl TelemetryQueue {
     pub(crate) fn send_decision(&mut self, event: impl FnOnce(OwnedSemaphorePermit) -> DecisionEvent) {
         match Arc::clone(&self.decisions).try_acquire_owned() {
             Ok(permit) => self.send(TelemetryEvent::Decision(Box::new(event(permit)))),
-            Err(_) => self.count_dropped(),
+            Err(_) => {
+                self.dropped.inc();
+            }
         }
     }
 
@@ -162,10 +164,6 @@ impl TelemetryQueue {
         if let (true, Ok(permit)) = (has_room, Arc::clone(&self.decisions).try_acquire_owned()) {
             self.send(TelemetryEvent::PodSample(Box::new(sample()), permit));
         }
-    }
-
-    fn count_dropped(&self) {
-        self.dropped.inc();
     }
 }
 

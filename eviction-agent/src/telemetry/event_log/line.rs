@@ -3,7 +3,6 @@
 use std::fmt;
 
 use jiff::Timestamp;
-use serde::ser::Error as _;
 use serde::{Serialize, Serializer};
 
 use super::Event;
@@ -39,16 +38,13 @@ struct Json<'a> {
 
 impl Serialize for Line {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        use std::fmt::Write as _;
         let Self { at, node, event } = self;
-        let mut message = String::new();
-        write!(message, "{event}").map_err(S::Error::custom)?;
         let json = Json {
             at: *at,
             schema_version: SCHEMA_VERSION,
             severity: event.severity(),
             node: node.as_deref(),
-            message,
+            message: event.to_string(),
             event,
         };
         json.serialize(serializer)

@@ -17,7 +17,6 @@ pub(crate) const RESULTS: [&str; 6] =
 
 /// See [`Event::NodeReclaim`](super::Event::NodeReclaim).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-#[expect(missing_docs, reason = "docs/reference/events.md is the one place that describes the fields")]
 pub struct NodeReclaim {
     pub signal: &'static str,
     pub result: &'static str,

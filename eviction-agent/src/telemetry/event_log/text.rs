@@ -1,6 +1,6 @@
 //! The text format of events.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 
 use super::{
     Backend, BpfEventsLost, ConfigChange, Event, EvictionDecision, EvictionProgress, Pods, Started, Threshold,
@@ -156,18 +156,17 @@ fn amount(signal: &str, value: i64) -> String {
 
 impl fmt::Display for EvictionDecision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut text = String::new();
         write!(
-            text,
+            f,
             "eviction decision {}: evict {} with a grace period of {} s: {}",
             self.id,
             self.pod,
             self.grace_seconds,
             self.eviction_message.trim_end()
         )?;
-        write!(text, " Detected by {}", self.detected_by)?;
+        write!(f, " Detected by {}", self.detected_by)?;
         if let Some(late) = self.crossed_to_decided_us {
-            write!(text, ", decided {} after the kernel's timestamp", milliseconds(late))?;
+            write!(f, ", decided {} after the kernel's timestamp", milliseconds(late))?;
         }
         let skipped = self
             .candidates
@@ -175,9 +174,9 @@ impl fmt::Display for EvictionDecision {
             .filter_map(|it| it.skipped_reason.as_ref().map(|why| format!("{} ({why})", it.pod)));
         let skipped: Vec<_> = skipped.collect();
         if !skipped.is_empty() {
-            write!(text, "; skipped: {}", skipped.join(", "))?;
+            write!(f, "; skipped: {}", skipped.join(", "))?;
         }
-        f.write_str(&text)
+        Ok(())
     }
 }
 

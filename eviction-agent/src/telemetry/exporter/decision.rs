@@ -130,13 +130,13 @@ impl TelemetryExporter {
             usage: usage.map(|usage| usage.usage),
             working_set: usage.map(|usage| usage.working_set),
             detected_by: (*detected_by).to_owned(),
-            sample_age_us: Some(micros(decided_mono_ns.saturating_sub(sampled.mono_ns))),
+            sample_age_us: Some(decided_mono_ns.saturating_sub(sampled.mono_ns) / 1_000),
             candidates: self.candidates(evaluation),
             candidates_omitted: evaluation.candidates.len().saturating_sub(SHOWN),
             crossed_mono_ns: *crossed_mono_ns,
             sampled_mono_ns: sampled.mono_ns,
             decided_mono_ns: *decided_mono_ns,
-            crossed_to_decided_us: event.latency_ns().map(micros),
+            crossed_to_decided_us: event.latency_ns().map(|ns| ns / 1_000),
         }
     }
 
@@ -260,10 +260,6 @@ fn overshoot(threshold: i64, available: i64) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "a histogram's value")]
     let beyond = threshold.saturating_sub(available).max(0) as f64;
     beyond
-}
-
-pub(super) fn micros(ns: u64) -> u64 {
-    ns / 1_000
 }
 
 #[cfg(test)]

@@ -5,7 +5,6 @@ use eviction_core::progress::{ApiOperation, ApiResult, KillProgress, KillUpdate,
 use eviction_core::signal::Signal;
 
 use super::TelemetryExporter;
-use super::decision::micros;
 use crate::telemetry::event_log::{self, Event};
 use crate::telemetry::queue::{EvictionUpdate, Step};
 
@@ -53,7 +52,7 @@ impl TelemetryExporter {
             processes,
             reason: why,
             mono_ns: at.mono_ns,
-            since_decision_us: micros(at.mono_ns.saturating_sub(decided_mono_ns)),
+            since_decision_us: at.mono_ns.saturating_sub(decided_mono_ns) / 1_000,
         };
         self.publish(at.wall, Event::EvictionProgress(event));
     }

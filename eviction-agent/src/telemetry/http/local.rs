@@ -16,11 +16,10 @@ use eviction_core::signal::Signal;
 use eviction_core::time::Timestamp;
 use http_body_util::Full;
 use hyper::body::Incoming;
-use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use tokio::net::{UnixListener, UnixStream};
 
-use super::serve_connections;
+use super::{response, serve_connections};
 use crate::telemetry::live::{ExplainError, Live};
 use crate::telemetry::metrics::Metrics;
 
@@ -30,6 +29,8 @@ const CONNECTIONS: usize = 8;
 const PAUSE: Duration = Duration::from_millis(5);
 /// The maximum duration of a connection.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(5);
+
+const JSON: &str = "application/json";
 
 /// A listening socket. Dropping it removes its file.
 #[derive(Debug)]
@@ -109,7 +110,7 @@ fn respond(request: &Request<Incoming>, live: &Live, metrics: &Metrics) -> Respo
         pairs.filter(|(key, _)| *key == name).map(|(_, value)| value).next()
     };
     match request.uri().path() {
-        "/v1/state" => json(live.state(metrics)),
+        "/v1/state" => response(StatusCode::OK, JSON, live.state(metrics)),
         "/v1/events" => events(live, value("since").unwrap_or("0")),
         "/v1/explain" => {
             let Some(signal) = value("signal").map_or(Some(Signal::MemoryAvailable), Signal::from_name)
@@ -133,14 +134,14 @@ fn events(live: &Live, since: &str) -> Response<Full<Bytes>> {
             );
         }
     };
-    let mut response = json(Bytes::from(lines));
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/jsonl"));
-    response
+    response(StatusCode::OK, "application/jsonl", lines)
 }
 
 fn explain(live: &Live, pod: Option<&str>, signal: Signal) -> Response<Full<Bytes>> {
     match live.explain(pod, signal) {
-        Ok(explanation) => json(Bytes::from(serde_json::to_vec(&explanation).unwrap_or_default())),
+        Ok(explanation) => {
+            response(StatusCode::OK, JSON, serde_json::to_vec(&explanation).unwrap_or_default())
+        }
         Err(ExplainError::NotSampled) => {
             error_response(StatusCode::SERVICE_UNAVAILABLE, "no pod was sampled yet")
         }
@@ -151,16 +152,8 @@ fn explain(live: &Live, pod: Option<&str>, signal: Signal) -> Response<Full<Byte
     }
 }
 
-fn json(body: Bytes) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(body));
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response
-}
-
 fn error_response(status: StatusCode, error: &str) -> Response<Full<Bytes>> {
-    let mut response = json(Bytes::from(format!("{}\n", serde_json::json!({"error": error}))));
-    *response.status_mut() = status;
-    response
+    response(status, JSON, format!("{}\n", serde_json::json!({"error": error})))
 }
 
 #[cfg(test)]

@@ -138,9 +138,7 @@ fn scrape(request: &Request<Incoming>, metrics: &Metrics) -> Response<Full<Bytes
     let Ok(body) = metrics.scrape(form) else {
         return text(StatusCode::INTERNAL_SERVER_ERROR, "a metric could not be written\n".to_owned());
     };
-    let mut response = Response::new(Full::new(Bytes::from(body)));
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(form.content_type()));
-    response
+    response(StatusCode::OK, form.content_type(), body)
 }
 
 fn health_response(result: Result<(), String>) -> Response<Full<Bytes>> {
@@ -151,9 +149,13 @@ fn health_response(result: Result<(), String>) -> Response<Full<Bytes>> {
 }
 
 fn text(status: StatusCode, body: String) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(Bytes::from(body)));
+    response(status, "text/plain; charset=utf-8", body)
+}
+
+fn response(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     response
 }
 

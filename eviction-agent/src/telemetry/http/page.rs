@@ -4,14 +4,12 @@ use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::Full;
 use hyper::body::Incoming;
-use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderName, HeaderValue};
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::header::{CACHE_CONTROL, HOST, HeaderName, HeaderValue};
+use hyper::{Method, Request, StatusCode};
 use tokio::net::TcpListener;
 
-use super::{serve_connections, text};
+use super::{response, serve_connections, text};
 
 const CONNECTIONS: usize = 16;
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
@@ -46,7 +44,7 @@ pub(crate) async fn serve(
         let mut response = match parse_request(request, host, &token) {
             Err((status, why)) => text(status, why.to_owned()),
             Ok(requested) => match body(requested) {
-                Ok(body) => page_response(requested, body),
+                Ok(body) => response(StatusCode::OK, content_type(requested), body),
                 Err(why) => text(StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
             },
         };
@@ -86,14 +84,11 @@ fn is_loopback(host: &str) -> bool {
     name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok_and(|it| it.is_loopback())
 }
 
-fn page_response(requested: PageRequest, body: String) -> Response<Full<Bytes>> {
-    let kind = match requested {
+fn content_type(requested: PageRequest) -> &'static str {
+    match requested {
         PageRequest::Page => "text/html; charset=utf-8",
         PageRequest::Data => "application/json",
-    };
-    let mut response = Response::new(Full::new(Bytes::from(body)));
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
-    response
+    }
 }
 
 #[cfg(test)]

@@ -170,17 +170,11 @@ const EVENT_BYTES: usize = 1 << 20;
 
 #[derive(Debug, Default)]
 struct EventRing {
-    lines: VecDeque<Event>,
+    /// The number, the time and the JSON of each event.
+    lines: VecDeque<(u64, Timestamp, Box<str>)>,
     bytes: usize,
     /// The number of the newest event.
     last: u64,
-}
-
-#[derive(Debug)]
-struct Event {
-    seq: u64,
-    at: Timestamp,
-    json: Box<str>,
 }
 
 impl EventRing {
@@ -189,25 +183,21 @@ impl EventRing {
         self.last += 1;
         let json = format!("{{\"seq\":{},{}\n", self.last, json.strip_prefix('{').unwrap_or("}"));
         self.bytes += json.len();
-        self.lines.push_back(Event { seq: self.last, at, json: json.into() });
+        self.lines.push_back((self.last, at, json.into()));
         while self.lines.len() > EVENTS || self.bytes > EVENT_BYTES {
-            let Some(oldest) = self.lines.pop_front() else { return };
-            self.bytes -= oldest.json.len();
+            let Some((_, _, oldest)) = self.lines.pop_front() else { return };
+            self.bytes -= oldest.len();
         }
     }
 
     /// Returns the events with a greater number. If the number is of an earlier agent, returns all events.
     fn after(&self, seq: u64) -> String {
         let seq = if seq > self.last { 0 } else { seq };
-        self.lines.iter().filter(|event| event.seq > seq).map(|event| &*event.json).collect()
+        self.lines.iter().filter(|(number, ..)| *number > seq).map(|(.., json)| &**json).collect()
     }
 
     fn since(&self, at: Timestamp) -> String {
-        self.lines.iter().filter(|event| event.at >= at).map(|event| &*event.json).collect()
-    }
-
-    fn last(&self) -> u64 {
-        self.last
+        self.lines.iter().filter(|(_, time, _)| *time >= at).map(|(.., json)| &**json).collect()
     }
 }
 

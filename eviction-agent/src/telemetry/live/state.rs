@@ -1,4 +1,5 @@
 //! The response of `/v1/state`: the node, its signals and thresholds, and the pods in the eviction order.
+#![expect(missing_docs, reason = "docs/reference/local-api.md is the one place that describes the fields")]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,7 +27,6 @@ const LISTED: usize = 1000;
 
 /// The node and its pods.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[expect(missing_docs, reason = "docs/reference/local-api.md is the one place that describes the fields")]
 pub struct NodeState {
     pub schema_version: u32,
     pub at: Timestamp,
@@ -52,7 +52,6 @@ pub struct NodeState {
 
 /// A signal of the node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[expect(missing_docs, reason = "docs/reference/local-api.md is the one place that describes the fields")]
 pub struct SignalState {
     pub signal: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -64,7 +63,6 @@ pub struct SignalState {
 
 /// A threshold of the agent, or of the kubelet.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[expect(missing_docs, reason = "docs/reference/local-api.md is the one place that describes the fields")]
 pub struct ThresholdState {
     pub threshold: String,
     pub source: String,
@@ -81,7 +79,6 @@ pub struct ThresholdState {
 
 /// The share of the last ten seconds, in percent, in which tasks waited for memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[expect(missing_docs, reason = "docs/reference/local-api.md is the one place that describes the fields")]
 pub struct MemoryPressure {
     pub some_avg10: f64,
     pub full_avg10: f64,
@@ -89,7 +86,6 @@ pub struct MemoryPressure {
 
 /// A pod. Amounts are in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[expect(missing_docs, reason = "docs/reference/local-api.md is the one place that describes the fields")]
 pub struct PodState {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rank: Option<usize>,
@@ -121,7 +117,6 @@ pub struct PodState {
 
 /// A container. Amounts are in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[expect(missing_docs, reason = "docs/reference/local-api.md is the one place that describes the fields")]
 pub struct ContainerState {
     pub container: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -156,7 +151,7 @@ impl Inner {
             pods_at: self.pods.newest().map(|sample| self.clock.shown(sample.at)),
             pods,
             pods_omitted,
-            last_event: self.events.last(),
+            last_event: self.events.last,
         }
     }
 

@@ -52,7 +52,7 @@ impl<const N: usize, M: Clone> Family<N, M> {
         if let Some((metric, _)) = self.read().get(&values) {
             return metric.clone();
         }
-        self.insert(values, (self.make)(), now())
+        self.insert(values, (self.make)(), unix_now())
     }
 
     /// Adds a series with this creation time, in seconds since the Unix epoch, unless the series exists.
@@ -62,7 +62,7 @@ impl<const N: usize, M: Clone> Family<N, M> {
 
     /// Adds a series unless it exists.
     pub fn add(&self, values: [impl Into<Label>; N], metric: M) {
-        self.insert(values.map(Into::into), metric, now());
+        self.insert(values.map(Into::into), metric, unix_now());
     }
 
     /// Returns the series with these label values if it exists.
@@ -123,7 +123,7 @@ impl<const N: usize> EncodeLabelSet for Labels<'_, N> {
 }
 
 /// Returns the current time in seconds since the Unix epoch.
-pub(super) fn now() -> f64 {
+pub fn unix_now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_millis() as f64 / 1e3)
 }
 

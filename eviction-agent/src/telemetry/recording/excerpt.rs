@@ -10,27 +10,19 @@ use super::format::{FormatError, Frames, begin, frame_of};
 use super::reader::{find, open};
 use super::writer::{COMPRESSED, PIECE};
 
-/// The result of a copy.
-#[derive(Debug, Default)]
-pub struct Excerpt {
-    /// The number of copied segments.
-    pub segments: usize,
-    /// The reasons why other segments were not copied.
-    pub left_out: Vec<String>,
-}
-
 /// Writes the segments that were written to in the time `last` before the end of the recording, one after the
-/// other and compressed. A damaged segment is left out, because the next one begins with its own key.
+/// other and compressed. A damaged segment is left out, because the next one begins with its own key. Returns the
+/// reason for each segment that was left out.
 ///
 /// # Errors
 /// If the directory cannot be read, has no segment, or the copy cannot be written.
-pub fn copy_end(path: &Path, last: Duration, out: &mut dyn Write) -> io::Result<Excerpt> {
+pub fn copy_end(path: &Path, last: Duration, out: &mut dyn Write) -> io::Result<Vec<String>> {
     let ended = |segment: &PathBuf| segment.metadata().ok().filter(|it| it.len() > 0)?.modified().ok();
     // An empty file may be the output file itself.
     let segments: Vec<_> = find(path)?.into_iter().filter(|it| ended(it).is_some()).collect();
     let end = segments.iter().filter_map(ended).max();
     let from = end.and_then(|end| end.checked_sub(last)).unwrap_or(SystemTime::UNIX_EPOCH);
-    let mut excerpt = Excerpt::default();
+    let (mut copied, mut left_out) = (0, Vec::new());
     for segment in segments {
         // A segment that no longer exists was compressed, or was removed as the oldest one.
         let compressed = PathBuf::from(format!("{}.{COMPRESSED}", segment.display()));
@@ -40,18 +32,18 @@ pub fn copy_end(path: &Path, last: Duration, out: &mut dyn Write) -> io::Result<
         }
         match frames(&segment) {
             Ok(frames) => {
-                let begin = if excerpt.segments == 0 { begin() } else { Vec::new() };
+                let begin = if copied == 0 { begin() } else { Vec::new() };
                 for piece in [begin, frames].concat().chunks(PIECE) {
                     out.write_all(&compress_to_vec(piece, CompressionLevel::Fastest))?;
                 }
-                excerpt.segments += 1;
+                copied += 1;
             }
-            Err(error) => excerpt.left_out.push(format!("{}: {error}", segment.display())),
+            Err(error) => left_out.push(format!("{}: {error}", segment.display())),
         }
     }
-    match excerpt {
-        Excerpt { segments: 0, .. } => Err(io::Error::new(io::ErrorKind::NotFound, "no recording")),
-        excerpt => Ok(excerpt),
+    match copied {
+        0 => Err(io::Error::new(io::ErrorKind::NotFound, "no recording")),
+        _ => Ok(left_out),
     }
 }
 

@@ -80,13 +80,13 @@ pub fn begin() -> Vec<u8> {
     [&MAGIC[..], &VERSION.to_le_bytes()].concat()
 }
 
-/// Appends a frame whose payload `write` appends.
-pub(super) fn frame(kind: Kind, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
+/// Appends a frame with this kind, which may be an unknown one. `write` appends its payload.
+pub(super) fn frame(kind: u8, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();
     out.extend([0; HEAD]);
     write(out);
     let length = u32::try_from(out.len() - start - HEAD).unwrap_or(u32::MAX);
-    out[start] = kind as u8;
+    out[start] = kind;
     out[start + 1..start + 5].copy_from_slice(&length.to_le_bytes());
     let sum = checksum(&out[start..start + 5], &out[start + HEAD..]);
     out[start + 5..start + HEAD].copy_from_slice(&sum.to_le_bytes());
@@ -95,10 +95,7 @@ pub(super) fn frame(kind: Kind, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u
 /// Returns a frame with this kind, which may be an unknown one.
 pub fn frame_of(kind: u8, payload: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
-    frame(Kind::Event, &mut out, |out| out.extend(payload));
-    out[0] = kind;
-    let sum = checksum(&out[..5], payload);
-    out[5..HEAD].copy_from_slice(&sum.to_le_bytes());
+    frame(kind, &mut out, |out| out.extend(payload));
     out
 }
 
@@ -172,15 +169,7 @@ impl<R: Read> Frames<R> {
 }
 
 /// Reads until the buffer is full or the source ends. Returns the number of bytes.
-fn read_up_to(source: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
-    let mut read = 0;
-    while read < buffer.len() {
-        match source.read(&mut buffer[read..]) {
-            Ok(0) => break,
-            Ok(more) => read += more,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(read)
+fn read_up_to(source: &mut impl Read, mut buffer: &mut [u8]) -> io::Result<usize> {
+    let length = buffer.len() as u64;
+    io::copy(&mut source.take(length), &mut buffer).map(|read| read as usize)
 }

@@ -12,7 +12,7 @@ pub mod reader;
 pub(crate) mod recorder;
 mod sample;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 pub mod writer;
 
 use std::sync::Arc;

@@ -68,23 +68,7 @@ pub struct Segment<R> {
 }
 
 /// The last samples. A sample that has no other owner is overwritten, which saves allocations.
-#[derive(Default)]
-struct SampleBuffers([Arc<Snapshot>; 4]);
-
-impl SampleBuffers {
-    fn read(
-        &mut self,
-        codec: &mut Codec,
-        payload: &[u8],
-    ) -> Result<(SampleUse, Timestamp, Arc<Snapshot>), &'static str> {
-        let index = self.0.iter_mut().position(|it| Arc::get_mut(it).is_some()).unwrap_or(0);
-        let buffer = &mut self.0[index];
-        let old = Arc::get_mut(buffer).map(std::mem::take).unwrap_or_default();
-        let (usage, at, sample) = codec.read(payload, SnapshotBuilder::reuse(old))?;
-        *buffer = Arc::new(sample);
-        Ok((usage, at, Arc::clone(buffer)))
-    }
-}
+type SampleBuffers = [Arc<Snapshot>; 4];
 
 impl Segment<Box<dyn Read>> {
     /// Opens a file.
@@ -161,7 +145,11 @@ fn decode(
             Item::Pods(frame.at, pods.clone())
         }
         Kind::Sample => {
-            let (usage, at, sample) = samples.read(codec, payload)?;
+            let index = samples.iter_mut().position(|it| Arc::get_mut(it).is_some()).unwrap_or(0);
+            let old = Arc::get_mut(&mut samples[index]).map(std::mem::take).unwrap_or_default();
+            let (usage, at, sample) = codec.read(payload, SnapshotBuilder::reuse(old))?;
+            samples[index] = Arc::new(sample);
+            let sample = Arc::clone(&samples[index]);
             match usage {
                 SampleUse::Sample => Item::Input(Input { at, event: Event::Sample(sample) }),
                 SampleUse::Reclaimed => Item::Input(Input { at, event: Event::Reclaimed(Ok(sample)) }),

@@ -102,7 +102,7 @@ impl Codec {
         instant(&mut at, &mut writer);
         let mut node = snapshot.node;
         node_values(&mut node, at, &mut writer);
-        writer.finish();
+        writer.end_run();
         out.push(u8::from(!snapshot.is_empty()));
         if snapshot.is_empty() {
             return;
@@ -113,7 +113,7 @@ impl Codec {
             pod.containers().for_each(|it| container_values(&mut it.values(), &mut writer));
             pod.volumes().for_each(|it| volume_values(&mut it.values(), &mut writer));
         }
-        writer.finish();
+        writer.end_run();
     }
 
     /// Reads a sample into a snapshot.
@@ -332,10 +332,7 @@ impl<'a> Writer<'a> {
         Self { before, index: 0, unchanged: 0, out, skips_small_changes }
     }
 
-    fn finish(mut self) {
-        self.end_run();
-    }
-
+    /// Writes the number of unchanged values.
     fn end_run(&mut self) {
         if self.unchanged > 0 {
             varint(0, self.out);

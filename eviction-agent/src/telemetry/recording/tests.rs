@@ -1,14 +1,14 @@
 //! Tests that a recording can be read, as far as it is complete.
 
 use std::fs::{self, File};
-use std::io::Read as _;
+use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use eviction_core::engine::Engine;
 use eviction_core::fixture::{arbitrary, at, hard, node, policy};
 use eviction_core::input::{ApiReachability, Event, Input};
+use eviction_core::policy::Policy;
 use eviction_core::signal::Signal::MemoryAvailable;
 use eviction_core::snapshot::{
     ContainerStatValues, PodStatValues, Snapshot, SnapshotBuilder, VolumeStatValues,
@@ -22,7 +22,8 @@ use super::reader::{FormatError, Item, Segment, find, is_recording};
 use super::writer::{Limits, Writer};
 use super::{Header, Key, Recorded};
 
-fn limits(directory: &Path) -> Limits {
+/// Returns limits that a test does not reach.
+pub(crate) fn limits(directory: &Path) -> Limits {
     let directory = directory.to_owned();
     Limits { directory, max_size: 1 << 30, max_age: Duration::from_secs(3600), min_free: 0 }
 }
@@ -31,19 +32,23 @@ fn open(directory: &Path) -> Writer {
     Writer::open(limits(directory), Header { run: "test".to_owned(), ..Header::default() }).unwrap()
 }
 
-fn key() -> Recorded {
-    let policy = policy(vec![hard(MemoryAvailable, "100")]);
-    Recorded::Key(Box::new(Key {
+/// Returns the key of an engine that has only its policy and its disk layout.
+pub(crate) fn key_of(policy: Policy) -> Key {
+    Key {
         at: at(0),
-        state: Engine::new(policy.clone()).state(),
         policy,
         dry_run: false,
-        layout: None,
+        state: Default::default(),
+        layout: Some(Default::default()),
         terminating: Vec::new(),
         api: ApiReachability::Reachable,
         lost: 0,
         pods: Arc::default(),
-    }))
+    }
+}
+
+fn key() -> Recorded {
+    Recorded::Key(Box::new(key_of(policy(vec![hard(MemoryAvailable, "100")]))))
 }
 
 /// Writes each entry as a tick, and returns the bytes of the file.
@@ -57,18 +62,23 @@ fn written(directory: &Path, recorded: &[Recorded]) -> Vec<u8> {
 }
 
 fn read(bytes: &[u8]) -> (Vec<Item>, Option<FormatError>) {
+    read_all(Segment::read(bytes))
+}
+
+fn read_file(file: &Path) -> (Vec<Item>, Option<FormatError>) {
+    read_all(Segment::open(file))
+}
+
+/// Returns the items of a segment, and the error at its end.
+fn read_all<R: Read>(segment: Result<Segment<R>, FormatError>) -> (Vec<Item>, Option<FormatError>) {
     let mut items = Vec::new();
-    let mut segment = match Segment::read(bytes) {
-        Ok(segment) => segment,
-        Err(error) => return (items, Some(error)),
-    };
-    loop {
-        match segment.next_item() {
-            Ok(Some(item)) => items.push(item),
-            Ok(None) => return (items, None),
-            Err(error) => return (items, Some(error)),
+    let read = segment.and_then(|mut segment| {
+        while let Some(item) = segment.next_item()? {
+            items.push(item);
         }
-    }
+        Ok(())
+    });
+    (items, read.err())
 }
 
 /// Returns an item in a form that can be compared.
@@ -234,30 +244,17 @@ fn complete_segments_are_compressed_and_read_the_same() {
     let found = find(folder.path()).unwrap();
     let names: Vec<_> = found.iter().map(|it| it.extension().unwrap().to_str().unwrap()).collect();
     assert_eq!(names, ["zst", "rec"]);
-    let mut segment = Segment::open(&found[0]).unwrap();
-    let mut items = Vec::new();
-    while let Some(item) = segment.next_item().unwrap() {
-        items.push(shown(&item));
-    }
-    assert_eq!(items, read(&plain).0.iter().map(shown).collect::<Vec<_>>());
+    let (items, error) = read_file(&found[0]);
+    assert!(error.is_none(), "{error:?}");
+    assert!(items.iter().map(shown).eq(read(&plain).0.iter().map(shown)), "{items:?}");
 }
 
 /// Returns the items of a compressed segment with these bytes, and the error at its end.
 fn read_compressed(folder: &Path, bytes: &[u8]) -> (Vec<String>, Option<FormatError>) {
     let file = folder.join("damaged.rec.zst");
     fs::write(&file, bytes).unwrap();
-    let mut items = Vec::new();
-    let mut segment = match Segment::open(&file) {
-        Ok(segment) => segment,
-        Err(error) => return (items, Some(error)),
-    };
-    loop {
-        match segment.next_item() {
-            Ok(Some(item)) => items.push(shown(&item)),
-            Ok(None) => return (items, None),
-            Err(error) => return (items, Some(error)),
-        }
-    }
+    let (items, error) = read_file(&file);
+    (items.iter().map(shown).collect(), error)
 }
 
 #[test]
@@ -316,9 +313,7 @@ fn a_step_of_the_clock_is_recorded() {
     writer.take(&input(1), hours(0)).unwrap();
     writer.take(&input(2), hours(-2)).unwrap();
     writer.flush().unwrap();
-    let mut bytes = Vec::new();
-    File::open(&find(folder.path()).unwrap()[0]).unwrap().read_to_end(&mut bytes).unwrap();
-    let steps = read(&bytes).0.into_iter().filter_map(|item| match item {
+    let steps = read_file(&find(folder.path()).unwrap()[0]).0.into_iter().filter_map(|item| match item {
         Item::Clock(offset) => Some(offset / 3_600_000_000_000),
         _ => None,
     });
@@ -360,14 +355,11 @@ fn the_end_of_a_recording_is_copied_into_one_file() {
     fs::write(&segments[2], &half[..half.len() - 1]).unwrap();
 
     let copy = folder.path().join("copy.rec.zst");
-    let excerpt = copy_end(folder.path(), hour, &mut File::create(&copy).unwrap()).unwrap();
-    assert_eq!((excerpt.segments, excerpt.left_out.len()), (2, 1), "{excerpt:?}");
-    assert!(excerpt.left_out[0].contains("a checksum is wrong"), "{excerpt:?}");
-    let mut items = Vec::new();
-    let mut segment = Segment::open(&copy).unwrap();
-    while let Some(item) = segment.next_item().unwrap() {
-        items.push(shown(&item));
-    }
+    let left_out = copy_end(folder.path(), hour, &mut File::create(&copy).unwrap()).unwrap();
+    assert!(left_out.len() == 1 && left_out[0].contains("a checksum is wrong"), "{left_out:?}");
+    let (items, error) = read_file(&copy);
+    assert!(error.is_none(), "{error:?}");
+    let items: Vec<_> = items.iter().map(shown).collect();
     let of_one: Vec<_> = read(&half).0.iter().map(shown).collect();
     let of_next = of_one.iter().map(|item| item.replace("segment: 2", "segment: 3"));
     let expected: Vec<_> = of_one[..of_one.len() - 1].iter().cloned().chain(of_next).collect();

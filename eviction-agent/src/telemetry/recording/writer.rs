@@ -111,7 +111,7 @@ impl Writer {
             compression: None,
             _lock: lock,
         };
-        let segments = writer.segments()?;
+        let segments = segments(&writer.limits.directory)?;
         let number = |path: &PathBuf| path.file_name()?.to_str()?.split('-').next()?.parse::<u64>().ok();
         writer.header.segment = segments.iter().filter_map(number).max().map_or(0, |last| last + 1);
         // Segments of an agent that was killed are not compressed yet.
@@ -135,14 +135,12 @@ impl Writer {
     /// # Errors
     /// If a segment cannot be created.
     pub fn take(&mut self, recorded: &Recorded, shown: impl Fn(Timestamp) -> Timestamp) -> io::Result<()> {
-        if let Recorded::Key(key) = recorded {
-            self.flush()?;
-            return self.begin(key, shown(key.at));
-        }
-        if self.open.is_none() {
-            return Ok(());
-        }
         match recorded {
+            Recorded::Key(key) => {
+                self.flush()?;
+                return self.begin(key, shown(key.at));
+            }
+            _ if self.open.is_none() => {}
             Recorded::Input(Input { at, event }) => {
                 self.record_clock(*at, shown(*at));
                 match event {
@@ -156,9 +154,8 @@ impl Writer {
             Recorded::Seed(raised) => self.put(Kind::Seed, raised),
             Recorded::Usage(at, sample) => self.put_sample(SampleUse::Usage, *at, sample),
             Recorded::Decision(json) => {
-                format::frame(Kind::Decision, &mut self.buffer, |out| out.extend(json.as_bytes()));
+                format::frame(Kind::Decision as u8, &mut self.buffer, |out| out.extend(json.as_bytes()));
             }
-            Recorded::Key(_) => {}
         }
         Ok(())
     }
@@ -217,7 +214,7 @@ impl Writer {
     }
 
     fn put(&mut self, kind: Kind, value: &impl Serialize) {
-        format::frame(kind, &mut self.buffer, |out| {
+        format::frame(kind as u8, &mut self.buffer, |out| {
             if let Err(error) = serde_json::to_writer(out, value) {
                 tracing::error!(%error, ?kind, "an input cannot be recorded");
             }
@@ -226,14 +223,14 @@ impl Writer {
 
     fn put_sample(&mut self, usage: SampleUse, at: Timestamp, sample: &eviction_core::snapshot::Snapshot) {
         if let Some(names) = self.codec.update_names(sample) {
-            format::frame(Kind::Names, &mut self.buffer, |out| {
+            format::frame(Kind::Names as u8, &mut self.buffer, |out| {
                 if let Err(error) = serde_json::to_writer(out, names) {
                     tracing::error!(%error, "names cannot be recorded");
                 }
             });
         }
         let codec = &mut self.codec;
-        format::frame(Kind::Sample, &mut self.buffer, |out| codec.write(usage, at, sample, out));
+        format::frame(Kind::Sample as u8, &mut self.buffer, |out| codec.write(usage, at, sample, out));
     }
 
     fn put_pods(&mut self, at: Timestamp, pods: &Arc<PodSet>) {
@@ -288,14 +285,14 @@ impl Writer {
     /// If the directory cannot be read.
     pub fn enforce_limits(&mut self) -> io::Result<(u64, bool)> {
         let open = self.open.as_ref().map(|open| open.path.clone());
-        let mut segments = Vec::new();
-        for path in self.segments()? {
+        let mut found = Vec::new();
+        for path in segments(&self.limits.directory)? {
             let metadata = path.metadata()?;
             let age = metadata.modified()?.elapsed().unwrap_or_default();
-            segments.push((path, metadata.len(), age));
+            found.push((path, metadata.len(), age));
         }
-        let mut total: u64 = segments.iter().map(|(_, length, _)| length).sum();
-        for (path, length, age) in segments {
+        let mut total: u64 = found.iter().map(|(_, length, _)| length).sum();
+        for (path, length, age) in found {
             let is_short = self.free()? < self.limits.min_free;
             let is_over = total > self.limits.max_size || age > self.limits.max_age || is_short;
             if !is_over || Some(&path) == open.as_ref() {
@@ -311,10 +308,6 @@ impl Writer {
     fn free(&self) -> io::Result<u64> {
         let file_system = statvfs(&self.limits.directory)?;
         Ok(file_system.f_bavail.saturating_mul(file_system.f_frsize))
-    }
-
-    fn segments(&self) -> io::Result<Vec<PathBuf>> {
-        segments(&self.limits.directory)
     }
 }
 
