@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::clock;
 use crate::interrupt::{Interrupt, POLL_INTERVAL};
@@ -40,11 +40,7 @@ pub fn binary() -> Result<PathBuf> {
 /// # Errors
 /// If it cannot be written.
 pub fn config_without_margin(node: &Node) -> Result<PathBuf> {
-    let file = node.file("agent.yaml");
-    let text =
-        "apiVersion: eviction-agent.io/v1alpha1\nkind: AgentConfiguration\nthresholdMargin: {mode: Never}\n";
-    std::fs::write(&file, text).with_context(|| format!("write {}", file.display()))?;
-    Ok(file)
+    node.write_agent_config(&json!({"thresholdMargin": {"mode": "Never"}}))
 }
 
 /// An event that the agent printed as a JSON line.
@@ -202,15 +198,28 @@ impl Agent {
         }
     }
 
-    /// Returns whether the agent has reported the end of so many victims and of the last pressure.
-    pub fn has_reported_recovery(&mut self, evictions: usize) -> Result<bool> {
-        let events = self.events()?;
+    /// Waits until the agent has reported the end of so many victims and of the last pressure.
+    ///
+    /// # Errors
+    /// As for [`Self::events`], or if it does not report them within [`GUARD`].
+    pub fn wait_for_recovery(&mut self, evictions: usize) -> Result<()> {
         let is_end =
             |event: &&Event| event.kind() == "eviction_progress" && event.text("result") == "terminated";
-        let terminated = events.iter().filter(is_end).count();
-        let threshold = events.iter().rev().find(|event| event.kind() == "threshold");
-        let is_over = threshold.is_none_or(|event| event.text("state") == "cleared");
-        Ok(terminated >= evictions && is_over)
+        self.interrupt.clone().until("the agent sees the end of its victim", GUARD, || {
+            let events = self.events()?;
+            let terminated = events.iter().filter(is_end).count();
+            let threshold = events.iter().rev().find(|event| event.kind() == "threshold");
+            let is_over = threshold.is_none_or(|event| event.text("state") == "cleared");
+            Ok((terminated >= evictions && is_over).then_some(()))
+        })
+    }
+
+    /// Returns how many victims the agent has chosen until now.
+    ///
+    /// # Errors
+    /// As for [`Self::events`].
+    pub fn count_decisions(&mut self) -> Result<usize> {
+        Ok(self.events()?.iter().filter(|event| event.kind() == "eviction_decision").count())
     }
 
     /// Waits for the first event that `fits`, among those already read and those to come.

@@ -356,7 +356,7 @@ fn write(file: &Path, value: &str) -> Result<()> {
 }
 
 /// Returns the directory and all below it, parents first; empty if the directory does not exist.
-fn descendants(dir: &Path) -> Vec<PathBuf> {
+pub(crate) fn descendants(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut queue = vec![dir.to_owned()];
     while let Some(dir) = queue.pop() {
@@ -374,7 +374,8 @@ fn descendants(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-fn read_procs(dir: &Path) -> Vec<u32> {
+/// Returns the processes in the cgroup of a directory.
+pub(crate) fn read_procs(dir: &Path) -> Vec<u32> {
     let text = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
     text.lines().filter_map(|line| line.parse().ok()).filter(|&pid| pid != 0).collect()
 }

@@ -8,10 +8,10 @@ use std::process::Command;
 use anyhow::{Context as _, Result};
 use rustix::process::Signal;
 
-use crate::cluster::node::{Image, Runtime, run};
+use crate::cluster::node::{Image, Runtime, hierarchies, remove_groups, unmount_all};
 use crate::cluster::program::Program;
 use crate::folder::Folder;
-use crate::process;
+use crate::process::{self, run};
 
 /// The parent of the cgroups of containers, if their pod names none.
 const GROUP: &str = "k8s.io";
@@ -41,7 +41,7 @@ impl Containerd {
         let folder = Folder::below(Path::new("/var/tmp"), "eviction-containerd")?;
         let config = config(root, folder.path());
         fs::write(folder.path().join("containerd.toml"), config).context("write containerd.toml")?;
-        let groups = crate::cluster::node::hierarchies()?.into_iter().map(|it| it.join(GROUP));
+        let groups = hierarchies()?.into_iter().map(|it| it.join(GROUP));
         let created_groups = groups.filter(|group| !group.exists()).collect();
         let created_sockets = !Path::new(SHIM_SOCKETS).exists();
         let mut command = Command::new(runtime.containerd());
@@ -136,15 +136,9 @@ impl Containerd {
             remaining.iter().for_each(|pid| drop(process::signal(*pid, Signal::KILL)));
             remaining.is_empty()
         })?;
-        let mounts = fs::read_to_string("/proc/self/mountinfo").context("read /proc/self/mountinfo")?;
-        let points = mounts.lines().filter_map(|line| line.split(' ').nth(4)).map(Path::new);
-        let (root, folder) = (&self.root, self.folder.path());
-        let is_own = |point: &&Path| (point.starts_with(root) && *point != root) || point.starts_with(folder);
-        let points: Vec<_> = points.filter(is_own).collect();
-        for point in points.into_iter().rev() {
-            run(Command::new("umount").arg("--lazy").arg(point))?;
-        }
-        self.created_groups.iter().for_each(|group| crate::cluster::node::remove_groups(group));
+        let (root, folder) = (self.root.as_path(), self.folder.path());
+        unmount_all(|point| (point.starts_with(root) && point != root) || point.starts_with(folder))?;
+        self.created_groups.iter().for_each(|group| remove_groups(group));
         if self.created_sockets && Path::new(SHIM_SOCKETS).exists() {
             fs::remove_dir_all(SHIM_SOCKETS).context("remove the sockets of shims")?;
         }

@@ -4,12 +4,12 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
 use crate::folder::{self, Folder};
-use crate::process::wait_until;
+use crate::process::{run, wait_until};
 
 /// The kind of a file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,17 +151,4 @@ impl Drop for FileSystem {
             eprintln!("unmount {}: {error}", self.point.display());
         }
     }
-}
-
-/// Runs a program to its end.
-///
-/// # Errors
-/// If there is no such program, or it fails; the error contains its error output.
-pub fn run(command: &mut Command) -> Result<()> {
-    let program = command.get_program().display().to_string();
-    let output = command.output().with_context(|| format!("run {program}"))?;
-    if !output.status.success() {
-        bail!("{program}: {}", String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; "));
-    }
-    Ok(())
 }

@@ -70,6 +70,14 @@ pub fn on_disk() -> Result<PathBuf> {
     }
 }
 
+/// Returns `~/.cache/eviction-agent`, in which tasks keep what they build and fetch.
+pub fn cache() -> Option<PathBuf> {
+    let base = std::env::var_os("XDG_CACHE_HOME")
+        .map(PathBuf::from)
+        .or_else(|| Some(std::env::home_dir()?.join(".cache")))?;
+    Some(base.join("eviction-agent"))
+}
+
 /// Returns whether a file or folder is in a tmpfs, so that its pages exist only in memory.
 ///
 /// # Errors

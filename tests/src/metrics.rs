@@ -49,16 +49,14 @@ impl Metrics {
 
     /// Returns the sum of all series of that name with these labels; 0 if there is none.
     pub fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
-        self.samples
-            .iter()
-            .filter(|sample| {
-                sample.name == name
-                    && labels
-                        .iter()
-                        .all(|(key, value)| sample.labels.iter().any(|(k, v)| k == key && v == value))
-            })
-            .map(|sample| sample.value)
-            .sum()
+        self.series(name, labels).map(|sample| sample.value).sum()
+    }
+
+    fn series(&self, name: &str, labels: &[(&str, &str)]) -> impl Iterator<Item = &Sample> {
+        self.samples.iter().filter(move |sample| {
+            let has = |(key, value): &(&str, &str)| sample.labels.iter().any(|(k, v)| k == key && v == value);
+            sample.name == name && labels.iter().all(has)
+        })
     }
 
     /// Returns the series with names that begin like this and values that are not zero, as text.
@@ -74,12 +72,7 @@ impl Metrics {
 
     /// Returns whether there is a series of that name with these labels.
     pub fn has_series(&self, name: &str, labels: &[(&str, &str)]) -> bool {
-        let is_one = |(key, value): &(&str, &str), sample: &Sample| {
-            sample.labels.iter().any(|(k, v)| k == key && v == value)
-        };
-        self.samples
-            .iter()
-            .any(|sample| sample.name == name && labels.iter().all(|label| is_one(label, sample)))
+        self.series(name, labels).next().is_some()
     }
 
     /// Returns the values of that label in the series of that name.
@@ -87,11 +80,6 @@ impl Metrics {
         let of_name = self.samples.iter().filter(move |sample| sample.name == name);
         let labels = of_name.flat_map(|sample| &sample.labels);
         labels.filter(move |(key, _)| key == label).map(|(_, value)| value.as_str())
-    }
-
-    /// Returns whether there is any series of that name.
-    pub fn has(&self, name: &str) -> bool {
-        self.samples.iter().any(|sample| sample.name == name)
     }
 }
 
@@ -186,7 +174,8 @@ eviction_agent_odd{text=\"a \\\"quoted\\\" } brace, and\\nmore\"} 1e3
         assert!(page.has_series(evictions, &[("eviction_signal", "pid.available"), ("namespace", "a")]));
         assert!(!page.has_series(evictions, &[("namespace", "b")]));
         assert_eq!(page.values(evictions, "namespace").collect::<Vec<_>>(), ["a", "a"]);
-        assert!(page.has("eviction_agent_pods_known") && !page.has("eviction_agent_pod"));
+        assert!(page.has_series("eviction_agent_pods_known", &[]));
+        assert!(!page.has_series("eviction_agent_pod", &[]));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::cgroup::{Driver, Group, Qos, Subtree, container_id, pod_uid};
 use crate::folder::Folder;
@@ -60,6 +60,34 @@ impl PodSpec {
             is_static: false,
         }
     }
+
+    /// Returns `resources` of each of its containers.
+    pub(crate) fn resources(&self) -> Value {
+        let mut resources = json!({"requests": {"memory": format!("{}Mi", self.request_mib)}});
+        if let Some(limit) = self.limit_mib {
+            resources["limits"] = json!({"memory": format!("{limit}Mi")});
+        }
+        if self.storage_request_mib > 0 {
+            resources["requests"]["ephemeral-storage"] = json!(format!("{}Mi", self.storage_request_mib));
+        }
+        resources
+    }
+
+    /// Returns its emptyDir volume as `volumes` of a pod, if it has one.
+    pub(crate) fn volumes(&self) -> Option<Value> {
+        let (name, limit) = (self.volume?, self.volume_limit_mib);
+        let empty_dir = limit.map_or_else(|| json!({}), |limit| json!({"sizeLimit": format!("{limit}Mi")}));
+        Some(json!([{"name": name, "emptyDir": empty_dir}]))
+    }
+}
+
+/// Returns the annotations of the mirror of a static pod, as the kubelet writes them.
+pub(crate) fn mirror_annotations(hash: &str) -> Value {
+    json!({
+        "kubernetes.io/config.source": "file",
+        "kubernetes.io/config.hash": hash,
+        "kubernetes.io/config.mirror": hash,
+    })
 }
 
 /// A pod, with its cgroups.
@@ -149,32 +177,9 @@ impl Pod {
 
     fn manifest(&self) -> Value {
         let Self { spec, uid, hash, group: _, containers } = self;
-        let PodSpec {
-            namespace,
-            name,
-            containers: _,
-            request_mib,
-            storage_request_mib,
-            volume,
-            volume_limit_mib,
-            limit_mib,
-            priority,
-            is_static: _,
-        } = spec;
-        let mut annotations = Map::new();
-        if let Some(hash) = hash {
-            // As the kubelet writes the mirror of a static pod.
-            annotations.insert("kubernetes.io/config.source".to_owned(), json!("file"));
-            annotations.insert("kubernetes.io/config.hash".to_owned(), json!(hash));
-            annotations.insert("kubernetes.io/config.mirror".to_owned(), json!(hash));
-        }
-        let mut resources = json!({"requests": {"memory": format!("{request_mib}Mi")}});
-        if let Some(limit) = limit_mib {
-            resources["limits"] = json!({"memory": format!("{limit}Mi")});
-        }
-        if *storage_request_mib > 0 {
-            resources["requests"]["ephemeral-storage"] = json!(format!("{storage_request_mib}Mi"));
-        }
+        let PodSpec { namespace, name, priority, .. } = spec;
+        let annotations = hash.as_deref().map_or_else(|| json!({}), mirror_annotations);
+        let resources = spec.resources();
         let of_spec: Vec<Value> = containers
             .iter()
             .map(|container| json!({"name": container.name, "resources": resources}))
@@ -190,8 +195,8 @@ impl Pod {
             })
             .collect();
         let mut pod_spec = json!({"containers": of_spec});
-        if let Some(volume) = volume {
-            pod_spec["volumes"] = json!([{"name": volume, "emptyDir": empty_dir(*volume_limit_mib)}]);
+        if let Some(volumes) = spec.volumes() {
+            pod_spec["volumes"] = volumes;
         }
         if let Some(priority) = priority {
             pod_spec["priority"] = json!(priority);
@@ -204,11 +209,6 @@ impl Pod {
             "status": {"phase": "Running", "qosClass": "Burstable", "containerStatuses": of_status},
         })
     }
-}
-
-/// Returns `emptyDir` of a volume with this limit.
-pub(crate) fn empty_dir(limit_mib: Option<u64>) -> Value {
-    limit_mib.map_or_else(|| json!({}), |limit| json!({"sizeLimit": format!("{limit}Mi")}))
 }
 
 /// A small node.
@@ -338,16 +338,22 @@ impl Node {
     /// # Errors
     /// If it cannot be written.
     pub fn write_config(&self, fields: &Value) -> Result<PathBuf> {
-        let mut config = json!({
+        let config = json!({
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
             "kind": "KubeletConfiguration",
             // A small node has no separate cgroup of all pods to which a limit could apply.
             "enforceNodeAllocatable": [],
         });
-        for (key, value) in fields.as_object().context("fields of a configuration")? {
-            config[key] = value.clone();
-        }
-        self.write("kubelet.yaml", &config)
+        self.write("kubelet.yaml", &with_fields(config, fields)?)
+    }
+
+    /// Writes the agent's configuration with these fields, and returns the file.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn write_agent_config(&self, fields: &Value) -> Result<PathBuf> {
+        let config = json!({"apiVersion": "eviction-agent.io/v1alpha1", "kind": "AgentConfiguration"});
+        self.write("agent.yaml", &with_fields(config, fields)?)
     }
 
     fn write(&self, name: &str, value: &Value) -> Result<PathBuf> {
@@ -357,4 +363,12 @@ impl Node {
         fs::rename(&half, &path).with_context(|| format!("rename to {}", path.display()))?;
         Ok(path)
     }
+}
+
+/// Sets these fields of a configuration.
+pub(crate) fn with_fields(mut config: Value, fields: &Value) -> Result<Value> {
+    for (key, value) in fields.as_object().context("fields of a configuration")? {
+        config[key] = value.clone();
+    }
+    Ok(config)
 }

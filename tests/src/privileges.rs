@@ -65,11 +65,7 @@ pub fn keep_only(names: &[&str]) -> Result<()> {
 /// If it cannot be written, or the launcher is not beside this program.
 pub fn write_script(file: &Path, program: &Path, names: &[&str]) -> Result<PathBuf> {
     use std::os::unix::fs::PermissionsExt as _;
-    let own = std::env::current_exe().context("find this program")?;
-    let mut folders = own.ancestors().skip(1).take(2).map(|folder| folder.join("unprivileged"));
-    let launcher = folders
-        .find(|path| path.is_file())
-        .with_context(|| format!("no unprivileged beside {} (cargo build -p tests --bins)", own.display()))?;
+    let launcher = crate::binary::find("unprivileged")?;
     let text = format!(
         "#!/bin/sh\nexec {} --capabilities '{}' -- {} \"$@\"\n",
         launcher.display(),

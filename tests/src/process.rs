@@ -52,6 +52,19 @@ pub fn signal(pid: u32, signal: Signal) -> Result<()> {
     }
 }
 
+/// Runs a program to its end.
+///
+/// # Errors
+/// If there is no such program, or it fails; the error contains its error output.
+pub fn run(command: &mut Command) -> Result<()> {
+    let program = command.get_program().display().to_string();
+    let output = command.output().with_context(|| format!("run {program}"))?;
+    if !output.status.success() {
+        bail!("{program}: {}", String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; "));
+    }
+    Ok(())
+}
+
 /// A child process that is killed and reaped when dropped.
 #[derive(Debug)]
 pub struct Process(Child);

@@ -25,7 +25,6 @@ enum Field {
     Go = 2,
     Term = 3,
     Done = 4,
-    Pid = 5,
 }
 
 /// The side of the workload. Safe to use from several threads, forked children and signal handlers.
@@ -36,28 +35,27 @@ impl Writer {
     /// Creates the file, maps it and touches all of it, so that stamping charges nothing later.
     pub fn create(path: &Path) -> Result<Self> {
         let file = File::create_new(path).with_context(|| format!("create {}", path.display()))?;
-        file.set_len(LEN as u64).with_context(|| format!("size {}", path.display()))?;
-        Self::map(&file, MapFlags::SHARED).with_context(|| format!("map {}", path.display()))
+        Self::map(&file).with_context(|| format!("map {}", path.display()))
     }
 
     /// Creates a writer of stamps that are not read.
     pub fn discarding() -> Result<Self> {
         let file = tempfile::tempfile().context("create a temporary file")?;
-        file.set_len(LEN as u64).context("size a temporary file")?;
-        Self::map(&file, MapFlags::SHARED).context("map a temporary file")
+        Self::map(&file).context("map a temporary file")
     }
 
-    fn map(file: &File, flags: MapFlags) -> Result<Self> {
+    fn map(file: &File) -> Result<Self> {
+        file.set_len(LEN as u64)?;
         // SAFETY: a new mapping of LEN bytes that exist in the file, never unmapped, page-aligned,
         // accessed only as atomics.
         let words = unsafe {
-            let base = mmap(std::ptr::null_mut(), LEN, ProtFlags::READ | ProtFlags::WRITE, flags, file, 0)?;
+            let access = ProtFlags::READ | ProtFlags::WRITE;
+            let base = mmap(std::ptr::null_mut(), LEN, access, MapFlags::SHARED, file, 0)?;
             std::slice::from_raw_parts(base.cast::<AtomicU64>(), LEN / 8)
         };
         for word in words {
             word.store(0, Ordering::Relaxed);
         }
-        words[Field::Pid as usize].store(std::process::id().into(), Ordering::Relaxed);
         words[Field::Magic as usize].store(MAGIC, Ordering::Release);
         Ok(Self(words))
     }
@@ -114,10 +112,6 @@ pub struct Record {
     pub term: Option<u64>,
     /// When growth ended by itself.
     pub done: Option<u64>,
-    /// The process ID of the workload.
-    pub pid: u32,
-    /// The number of stamps that the ring has overwritten.
-    pub lost: u64,
     /// The stamps, in order of time.
     pub stamps: Vec<Stamp>,
 }
@@ -150,14 +144,7 @@ impl Record {
             .filter(|stamp| stamp.ns != 0)
             .collect();
         stamps.sort_by_key(|stamp| (stamp.ns, stamp.bytes));
-        Ok(Self {
-            go: time(Field::Go),
-            term: time(Field::Term),
-            done: time(Field::Done),
-            pid: u32::try_from(field(Field::Pid)).context("process id")?,
-            lost: count.saturating_sub(CAPACITY),
-            stamps,
-        })
+        Ok(Self { go: time(Field::Go), term: time(Field::Term), done: time(Field::Done), stamps })
     }
 
     /// Returns the bytes that had certainly been touched at `ns`.
@@ -193,7 +180,6 @@ mod tests {
         }
         writer.term();
         let record = Record::read(&path).unwrap();
-        assert_eq!(record.pid, std::process::id());
         assert_eq!(record.stamps.len(), 10);
         assert_eq!(record.done, None);
         let third = record.reached(3 * STEP - 1).unwrap();
@@ -211,7 +197,6 @@ mod tests {
             writer.stamp(step);
         }
         let record = Record::read(&path).unwrap();
-        assert_eq!(record.lost, 5);
         assert_eq!(record.last().unwrap().bytes, CAPACITY + 5);
         assert_eq!(record.stamps[0].bytes, 6);
     }

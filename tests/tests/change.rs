@@ -36,14 +36,10 @@ impl Testbed {
         let workload = Path::new(env!("CARGO_BIN_EXE_workload"));
         let mut quiet = Workload::start(workload, group, ["hold", "--size", "48M"]).unwrap();
         quiet.go().unwrap();
-        let agent_config = node.file("agent.yaml");
-        let policy = json!({
-            "apiVersion": "eviction-agent.io/v1alpha1", "kind": "AgentConfiguration", "profile": "Enhanced",
-        });
-        fs::write(&agent_config, policy.to_string()).unwrap();
+        let config = node.write_agent_config(&json!({"profile": "Enhanced"})).unwrap();
         let state = node.file("state").display().to_string();
         let mut options = Options::of(&agent::binary().unwrap(), &node, &hard_threshold("64Mi")).unwrap();
-        options.config = Some(agent_config);
+        options.config = Some(config);
         options.more = vec!["--state-dir".to_owned(), state];
         Some(Self { node, options, _quiet: quiet })
     }

@@ -28,14 +28,8 @@ fn start(node: &Node) -> Agent {
         "evictionSoftGracePeriod": {"memory.available": "1s"},
     });
     // The pods of this node have no owner.
-    let config = node.file("agent.yaml");
-    let policy = json!({
-        "apiVersion": "eviction-agent.io/v1alpha1",
-        "kind": "AgentConfiguration",
-        "profile": "Enhanced",
-        "policy": {"soft": {"evictPodsWithoutController": true}},
-    });
-    std::fs::write(&config, policy.to_string()).unwrap();
+    let config = json!({"profile": "Enhanced", "policy": {"soft": {"evictPodsWithoutController": true}}});
+    let config = node.write_agent_config(&config).unwrap();
     let options = Options::of(&agent::binary().unwrap(), node, &kubelet).unwrap();
     let options = Options { config: Some(config), ..options };
     Agent::start(&options, &Interrupt::default()).unwrap()

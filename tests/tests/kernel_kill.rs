@@ -22,8 +22,6 @@ const GUARD: Duration = agent::GUARD;
 
 /// The capacity of the node. The threshold is at 256 MiB, and all usage below it is near.
 const MEMORY: u64 = 320 * MIB;
-const CONFIG: &str =
-    "apiVersion: eviction-agent.io/v1alpha1\nkind: AgentConfiguration\nkernelKill: HardMemory\n";
 
 /// The maximum age of a kill order.
 const ORDER_MAX_AGE: Duration = Duration::from_secs(2);
@@ -71,8 +69,7 @@ impl Testbed {
         let idle = start_holding(&node, hog, "160M", more);
         let bystander = start_holding(&node, other, "16M", &[]);
         let runaway = workload(&node, hog, &[&["grow", "--size", "120M"], more].concat());
-        let config = node.file("agent.yaml");
-        std::fs::write(&config, CONFIG).unwrap();
+        let config = node.write_agent_config(&json!({"kernelKill": "HardMemory"})).unwrap();
         let hard = json!({"evictionHard": {"memory.available": "64Mi"}});
         let mut options = Options::of(&agent::binary().unwrap(), &node, &hard).unwrap();
         options.config = Some(config);
@@ -112,7 +109,7 @@ impl Testbed {
     }
 
     fn decisions(&mut self) -> usize {
-        self.agent.events().unwrap().iter().filter(|event| event.kind() == "eviction_decision").count()
+        self.agent.count_decisions().unwrap()
     }
 
     fn is_hog_terminated(&self) -> bool {

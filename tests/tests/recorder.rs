@@ -10,9 +10,10 @@ use std::time::Duration;
 use serde_json::json;
 use tests::agent::{self, Agent, Options};
 use tests::cgroup::pod_uid;
-use tests::file_system::{FileSystem, Kind, run as run_program};
+use tests::file_system::{FileSystem, Kind};
 use tests::interrupt::Interrupt;
 use tests::node::{MIB, Node, PodSpec};
+use tests::process::run as run_program;
 use tests::skip;
 use tests::workload::{self, Workload};
 
@@ -37,13 +38,9 @@ impl Testbed {
     }
 
     fn recording_in(directory: &Path, node: Node, profile: &str) -> Self {
-        let config = node.file("agent.yaml");
         let recorder = json!({"directory": directory, "minFreeDisk": "0"});
-        let text = json!({
-            "apiVersion": "eviction-agent.io/v1alpha1", "kind": "AgentConfiguration",
-            "profile": profile, "recorder": recorder,
-        });
-        fs::write(&config, text.to_string()).unwrap();
+        let config = json!({"profile": profile, "recorder": recorder});
+        let config = node.write_agent_config(&config).unwrap();
         let kubelet = json!({
             "evictionHard": {"memory.available": "64Mi"},
             "evictionSoft": {"memory.available": "120Mi"},

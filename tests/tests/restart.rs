@@ -53,16 +53,12 @@ impl Testbed {
 
     fn with(label: &str, kubelet: &Value) -> Option<Self> {
         let node = Node::new(label, MEMORY, 200).ok()?;
-        let agent_config = node.file("agent.yaml");
-        let policy = json!({
-            "apiVersion": "eviction-agent.io/v1alpha1", "kind": "AgentConfiguration", "profile": "Enhanced",
-            "policy": {"soft": {"evictPodsWithoutController": true}},
-        });
-        fs::write(&agent_config, policy.to_string()).unwrap();
+        let config = json!({"profile": "Enhanced", "policy": {"soft": {"evictPodsWithoutController": true}}});
+        let config = node.write_agent_config(&config).unwrap();
         let options = Options::of(&agent::binary().unwrap(), &node, kubelet).unwrap();
         let state = node.file("run").display().to_string();
         let options =
-            Options { config: Some(agent_config), more: vec!["--state-dir".to_owned(), state], ..options };
+            Options { config: Some(config), more: vec!["--state-dir".to_owned(), state], ..options };
         Some(Self { node, options, interrupt: Interrupt::default(), pods: 0 })
     }
 

@@ -10,8 +10,8 @@ use std::process::{Command, ExitCode};
 
 use anyhow::Result;
 
+use crate::setup::Need;
 use crate::shell;
-use node::Companions;
 
 /// Arguments of the task.
 #[derive(clap::Args)]
@@ -57,15 +57,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Bench::Oom(args) => oom::run(args),
         Bench::Storm(args) => storm::run(args),
         Bench::Recorder(args) => recorder::run(args),
-        Bench::Overhead(args) => node::run("overhead", args, Companions::Nothing),
-        Bench::Reaction(args) => node::run("reaction", args, Companions::Others),
-        Bench::KernelKill(args) => node::run("kernel-kill", args, Companions::Others),
-        Bench::Hogs(args) => node::run("hogs", args, Companions::Stressors),
-        Bench::Idle(args) => node::run("idle", args, Companions::Others),
-        Bench::Top(args) => node::run("top", args, Companions::Nothing),
-        Bench::Disk(args) => node::run("disk", args, Companions::Nothing),
-        Bench::Skeleton(args) => node::run("skeleton", args, Companions::Nothing),
-        Bench::Api(args) => node::run("api", args, Companions::Kubernetes),
+        Bench::Overhead(args) => node::run("overhead", args, &[]),
+        Bench::Reaction(args) => node::run("reaction", args, &[Need::Competitors]),
+        Bench::KernelKill(args) => node::run("kernel-kill", args, &[Need::Competitors]),
+        Bench::Hogs(args) => node::run("hogs", args, &[Need::Competitors, Need::Stressors]),
+        Bench::Idle(args) => node::run("idle", args, &[Need::Competitors]),
+        Bench::Top(args) => node::run("top", args, &[]),
+        Bench::Disk(args) => node::run("disk", args, &[]),
+        Bench::Skeleton(args) => node::run("skeleton", args, &[]),
+        Bench::Api(args) => node::run("api", args, &[]),
     }
 }
 

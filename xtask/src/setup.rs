@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::build::Platform;
 use crate::shell;
-use machine::{Machine, Nightly};
+use machine::Machine;
 
 /// The linker of the BPF target. 0.10.3 is the last one for LLVM 22, which rustc 1.95 and the nightlies up to
 /// [`DATED_NIGHTLY`] contain; later ones need LLVM 23.
@@ -161,9 +161,9 @@ pub(crate) fn ensure(needs: &[Need]) -> Result<Tools> {
     let machine = Machine::of_this_process()?;
     let mut last = None;
     loop {
-        let step = match next_step(&machine, needs) {
-            Plan::Ready(tools) => return Ok(tools),
-            Plan::Do(step) => step,
+        let step = match find_tools(&machine, needs) {
+            Ok(tools) => return Ok(tools),
+            Err(step) => step,
         };
         if last.as_ref() == Some(&step) {
             bail!(
@@ -178,14 +178,9 @@ pub(crate) fn ensure(needs: &[Need]) -> Result<Tools> {
     }
 }
 
-enum Plan {
-    Ready(Tools),
-    Do(Step),
-}
-
-/// Returns the first installation that is missing. Each one is determined after the one before it: a toolchain
-/// just installed may lack a component.
-fn next_step(machine: &Machine, needs: &[Need]) -> Plan {
+/// Returns the tools, or the first installation that is missing. Each one is determined after the one before
+/// it: a toolchain just installed may lack a component.
+fn find_tools(machine: &Machine, needs: &[Need]) -> Result<Tools, Step> {
     let mut tools = Tools::default();
     for need in needs {
         let step = match need {
@@ -212,24 +207,21 @@ fn next_step(machine: &Machine, needs: &[Need]) -> Plan {
             Need::Promtool => unpack_packages(machine, "prometheus", &PROMETHEUS, &mut tools.prometheus),
         };
         if let Some(step) = step {
-            return Plan::Do(step);
+            return Err(step);
         }
     }
-    Plan::Ready(tools)
+    Ok(tools)
 }
 
 /// Returns the nightly that builds the BPF programs: the machine's own if the linker supports its LLVM, else
 /// one that is known to fit.
 fn bpf_toolchain(machine: &Machine) -> &'static str {
-    match machine.nightly("nightly") {
-        Nightly::Llvm(LLVM) => "nightly",
-        Nightly::Llvm(_) | Nightly::Absent => DATED_NIGHTLY,
-    }
+    if machine.llvm("nightly") == Some(LLVM) { "nightly" } else { DATED_NIGHTLY }
 }
 
 fn bpf(machine: &Machine, tools: &mut Tools) -> Option<Step> {
     let toolchain = bpf_toolchain(machine);
-    if machine.nightly(toolchain) == Nightly::Absent {
+    if machine.llvm(toolchain).is_none() {
         return Some(Step::rustup(
             "a nightly toolchain for the BPF programs",
             [
@@ -260,8 +252,8 @@ fn bpf(machine: &Machine, tools: &mut Tools) -> Option<Step> {
         }
         // Another project on this machine may need the version that is there, so the project's own is installed
         // beside it.
-        Some(_) => Some(install(machine, "bpf-linker", BPF_LINKER, InstallFolder::Own)),
-        None => Some(install(machine, "bpf-linker", BPF_LINKER, InstallFolder::Cargo)),
+        Some(_) => Some(install("bpf-linker", BPF_LINKER, Some(&machine.own))),
+        None => Some(install("bpf-linker", BPF_LINKER, None)),
     }
 }
 
@@ -296,7 +288,7 @@ fn deny(machine: &Machine, tools: &mut Tools) -> Option<Step> {
             tools.cargo_deny = Some(path);
             None
         }
-        None => Some(install(machine, "cargo-deny", CARGO_DENY, InstallFolder::Own)),
+        None => Some(install("cargo-deny", CARGO_DENY, Some(&machine.own))),
     }
 }
 
@@ -304,19 +296,19 @@ fn fuzz(machine: &Machine, tools: &mut Tools) -> Option<Step> {
     let found =
         [machine.tool_on_path("cargo-fuzz"), machine.own_tool("cargo-fuzz")].into_iter().flatten().next();
     tools.cargo_fuzz = found.map(|(path, _)| path);
-    tools.cargo_fuzz.is_none().then(|| install(machine, "cargo-fuzz", CARGO_FUZZ, InstallFolder::Own))
+    tools.cargo_fuzz.is_none().then(|| install("cargo-fuzz", CARGO_FUZZ, Some(&machine.own)))
 }
 
 /// Finds Helm, in the version that the chart is tested with.
 fn helm(machine: &Machine, tools: &mut Tools) -> Option<Step> {
-    let folder = machine.own_tools_folder().join(format!("helm-{HELM}"));
+    let folder = machine.own.join(format!("helm-{HELM}"));
     tools.helm = Some(folder.join("helm"));
     let is_missing = !folder.join("helm").is_file();
     is_missing.then(|| go(&format!("helm {HELM}"), &folder, &[&format!("helm.sh/helm/v3/cmd/helm@{HELM}")]))
 }
 
 fn krew(machine: &Machine, tools: &mut Tools) -> Option<Step> {
-    let folder = machine.own_tools_folder().join(format!("krew-{KREW}"));
+    let folder = machine.own.join(format!("krew-{KREW}"));
     tools.krew = Some(folder.clone());
     let programs = ["krew", "validate-krew-manifest"];
     let packages = programs.map(|program| format!("sigs.k8s.io/krew/cmd/{program}@{KREW}"));
@@ -332,7 +324,7 @@ fn go(missing: &str, folder: &Path, packages: &[&str]) -> Step {
 
 /// Finds kubernetes-validate in its own Python environment.
 fn kubernetes_validate(machine: &Machine, tools: &mut Tools) -> Option<Step> {
-    let folder = machine.own_tools_folder().join(format!("kubernetes-validate-{KUBERNETES_VALIDATE}"));
+    let folder = machine.own.join(format!("kubernetes-validate-{KUBERNETES_VALIDATE}"));
     let program = folder.join("bin/kubernetes-validate");
     tools.kubernetes_validate = Some(program.clone());
     (!program.is_file()).then(|| Step {
@@ -430,7 +422,7 @@ fn unpack_packages(
     packages: &[(&str, &str)],
     found: &mut Option<PathBuf>,
 ) -> Option<Step> {
-    let folder = machine.own_tools_folder().join(name);
+    let folder = machine.own.join(name);
     let missing: Vec<_> = packages
         .iter()
         .filter(|(_, file)| !folder.join(file).is_file())
@@ -455,15 +447,9 @@ fn unpack_packages(
     })
 }
 
-/// The folder of a tool.
-enum InstallFolder {
-    /// Cargo's own folder for tools, so that a plain `cargo build` finds it.
-    Cargo,
-    /// The project's own folder.
-    Own,
-}
-
-fn install(machine: &Machine, tool: &str, version: &str, folder: InstallFolder) -> Step {
+/// Returns a step in which cargo installs a tool into that folder, or else into its own folder for tools, in
+/// which a plain `cargo build` finds it.
+fn install(tool: &str, version: &str, folder: Option<&Path>) -> Step {
     let tool_version = format!("{tool}@{version}");
     let mut args = ["install", &tool_version, "--locked", "--quiet"].map(str::to_owned).to_vec();
     let mut env: &[_] = &[];
@@ -471,8 +457,8 @@ fn install(machine: &Machine, tool: &str, version: &str, folder: InstallFolder) 
         args.push("--debug".to_owned());
         env = &[("CARGO_PROFILE_DEV_DEBUG", "0")];
     }
-    if let InstallFolder::Own = folder {
-        args.push(format!("--root={}", machine.own_tools_folder().display()));
+    if let Some(folder) = folder {
+        args.push(format!("--root={}", folder.display()));
     }
     Step { missing: format!("{tool} {version}"), program: "cargo", args, env }
 }

@@ -11,7 +11,7 @@ use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use serde::Deserialize;
+use serde_json::Value;
 
 use crate::build::Platform;
 use crate::chart;
@@ -90,21 +90,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 /// not need them. Tests without them report that.
 fn kubernetes_folder(args: &Args) -> Option<PathBuf> {
     let found = if args.filter.is_some() { kubernetes::cached() } else { kubernetes::ensure().map(Some) };
-    found.unwrap_or_else(|error| {
-        eprintln!("{error:#}");
-        None
-    })
+    found.inspect_err(|error| eprintln!("{error:#}")).unwrap_or_default()
 }
 
 /// Returns promtool, if it is available. The test without it reports that.
 fn promtool() -> Option<PathBuf> {
-    match setup::ensure(&[Need::Promtool]) {
-        Ok(tools) => Some(tools.prometheus?.join("usr/bin/promtool")),
-        Err(error) => {
-            eprintln!("{error:#}");
-            None
-        }
-    }
+    let tools = setup::ensure(&[Need::Promtool]).inspect_err(|error| eprintln!("{error:#}")).ok()?;
+    Some(tools.prometheus?.join("usr/bin/promtool"))
 }
 
 /// Prints what was skipped and what failed, and the closing line.
@@ -179,27 +171,6 @@ impl TestProgram {
     }
 }
 
-/// A line of cargo's JSON messages.
-#[derive(Deserialize)]
-struct Message {
-    reason: String,
-    manifest_path: Option<PathBuf>,
-    target: Option<Target>,
-    profile: Option<Profile>,
-    executable: Option<PathBuf>,
-}
-
-#[derive(Deserialize)]
-struct Target {
-    name: String,
-    kind: Vec<String>,
-}
-
-#[derive(Deserialize)]
-struct Profile {
-    test: bool,
-}
-
 /// Builds these targets of these packages.
 pub(crate) fn build(packages: &[&str], targets: &[&str], tools: &Tools) -> Result<Built> {
     let mut cargo = shell::cargo();
@@ -216,35 +187,34 @@ pub(crate) fn build(packages: &[&str], targets: &[&str], tools: &Tools) -> Resul
     let text = String::from_utf8(output.stdout).context("the messages of cargo build")?;
     let mut built = Built::default();
     for line in text.lines().filter(|line| line.starts_with('{')) {
-        let message: Message = serde_json::from_str(line).context("a message of cargo build")?;
-        built.add(message);
+        built.add(&serde_json::from_str(line).context("a message of cargo build")?);
     }
     Ok(built)
 }
 
 impl Built {
-    fn add(&mut self, message: Message) {
-        let Message { reason, manifest_path, target, profile, executable } = message;
-        let (Some(manifest), Some(target), Some(profile), Some(program)) =
-            (manifest_path, target, profile, executable)
-        else {
+    /// Adds the program of a message of cargo, if it is about one.
+    fn add(&mut self, message: &Value) {
+        let (manifest, target) = (&message["manifest_path"], &message["target"]);
+        let (Some(manifest), Some(program)) = (manifest.as_str(), message["executable"].as_str()) else {
             return;
         };
-        if reason != "compiler-artifact" {
+        if message["reason"] != "compiler-artifact" {
             return;
         }
+        let (program, manifest) = (PathBuf::from(program), Path::new(manifest));
         let folder = manifest.parent().unwrap_or(Path::new("/")).to_owned();
         let package = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let kind = target.kind.first().map_or("", String::as_str);
-        match (profile.test, kind) {
-            (false, "bin") => self.programs.push((target.name, program)),
+        let name = target["name"].as_str().unwrap_or_default();
+        match (message["profile"]["test"] == true, target["kind"][0].as_str().unwrap_or_default()) {
+            (false, "bin") => self.programs.push((name.to_owned(), program)),
             (true, kind) => {
-                let name = match kind {
-                    "test" => target.name,
-                    "bin" => format!("bin {}", target.name),
+                let target = match kind {
+                    "test" => name.to_owned(),
+                    "bin" => format!("bin {name}"),
                     _ => String::new(),
                 };
-                self.tests.push(TestProgram { package, target: name, folder, program });
+                self.tests.push(TestProgram { package, target, folder, program });
             }
             (false, _) => {}
         }

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::folder::cache;
+
 /// The module from which they are built.
 const MODULE: &str = include_str!("../../kubernetes/go.mod");
 
@@ -45,12 +47,9 @@ impl Binaries {
 
 /// Returns `~/.cache/eviction-agent/kubernetes/<versions>`, which the task fills.
 fn cached() -> Option<PathBuf> {
-    let base = std::env::var_os("XDG_CACHE_HOME")
-        .map(PathBuf::from)
-        .or_else(|| Some(std::env::home_dir()?.join(".cache")))?;
     let versions =
         format!("{}-etcd-{}", version_of("k8s.io/kubernetes")?, version_of("go.etcd.io/etcd/server/v3")?);
-    Some(base.join("eviction-agent/kubernetes").join(versions))
+    Some(cache()?.join("kubernetes").join(versions))
 }
 
 /// Returns the version of Kubernetes that tests run with, such as `v1.36.3`.

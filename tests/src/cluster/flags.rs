@@ -39,7 +39,7 @@ impl Layout {
         };
         let (private, public) = pki::token_key()?;
         let serving = authority.server()?;
-        let to_kubelets = authority.master("kube-apiserver-kubelet-client")?;
+        let to_kubelets = authority.client("kube-apiserver-kubelet-client", "system:masters")?;
         let tokens = format!(
             "{},admin,1,\"system:masters\"\n{},system:kube-controller-manager,2\n{},system:kube-scheduler,3\n",
             layout.admin_token, layout.controllers_token, layout.scheduler_token

@@ -50,17 +50,10 @@ impl Authority {
         self.identity(params, ExtendedKeyUsagePurpose::ServerAuth)
     }
 
-    /// Creates the client certificate of a member of `system:masters`.
-    pub(super) fn master(&self, name: &str) -> Result<Identity> {
-        let mut params = params(&[], name)?;
-        params.distinguished_name.push(DnType::OrganizationName, "system:masters");
-        self.identity(params, ExtendedKeyUsagePurpose::ClientAuth)
-    }
-
-    /// Creates the client certificate of the kubelet of that node.
-    pub(super) fn node(&self, name: &str) -> Result<Identity> {
-        let mut params = params(&[], &format!("system:node:{name}"))?;
-        params.distinguished_name.push(DnType::OrganizationName, "system:nodes");
+    /// Creates the client certificate of a user of that group.
+    pub(super) fn client(&self, user: &str, group: &str) -> Result<Identity> {
+        let mut params = params(&[], user)?;
+        params.distinguished_name.push(DnType::OrganizationName, group);
         self.identity(params, ExtendedKeyUsagePurpose::ClientAuth)
     }
 

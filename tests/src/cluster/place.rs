@@ -5,65 +5,50 @@ use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
 use super::Cluster;
-use crate::node::{Node, Pod, PodSpec, empty_dir};
+use crate::node::{Node, Pod, PodSpec, mirror_annotations};
 
 impl Cluster {
-    /// Creates a pod and, with the UID that the server assigns, its cgroups on the node; then sets it running.
-    /// Returns its index in the node. Creates the namespace and the priority class if they do not exist.
+    /// Does the same as [`Self::place_pod`] for the manifest of this spec. Creates the namespace and the
+    /// priority class if they do not exist.
     ///
     /// # Errors
     /// If the server refuses the pod, or a cgroup cannot be created.
     pub fn run_pod_on(&self, node_name: &str, node: &mut Node, spec: PodSpec) -> Result<usize> {
-        let PodSpec {
-            namespace,
-            name,
-            containers,
-            request_mib,
-            storage_request_mib,
-            volume,
-            volume_limit_mib,
-            limit_mib,
-            priority,
-            is_static,
-        } = spec.clone();
-        self.ensure_namespace(namespace)?;
-        let mut resources = json!({"requests": {"memory": format!("{request_mib}Mi")}});
-        if let Some(limit) = limit_mib {
-            resources["limits"] = json!({"memory": format!("{limit}Mi")});
-        }
-        if storage_request_mib > 0 {
-            resources["requests"]["ephemeral-storage"] = json!(format!("{storage_request_mib}Mi"));
-        }
-        let of_spec: Vec<Value> = containers
+        self.ensure_namespace(spec.namespace)?;
+        let (name, resources) = (&spec.name, spec.resources());
+        let of_spec: Vec<Value> = spec
+            .containers
             .iter()
             .map(|name| json!({"name": name, "image": "none.invalid/none:1", "resources": resources}))
             .collect();
         let mut manifest = json!({
-            "metadata": {"name": name, "namespace": namespace, "labels": {"app": name}},
+            "metadata": {"name": name, "namespace": spec.namespace, "labels": {"app": name}},
             "spec": {"nodeName": node_name, "automountServiceAccountToken": false, "containers": of_spec},
         });
-        if let Some(volume) = volume {
-            manifest["spec"]["volumes"] = json!([{"name": volume, "emptyDir": empty_dir(volume_limit_mib)}]);
+        if let Some(volumes) = spec.volumes() {
+            manifest["spec"]["volumes"] = volumes;
         }
-        if let Some(priority) = priority {
+        if let Some(priority) = spec.priority {
             manifest["spec"]["priorityClassName"] = json!(self.ensure_priority(priority)?);
         }
-        if is_static {
-            // As the kubelet creates the mirror of a static pod; the cgroup is named after the hash instead of
-            // the UID.
-            let hash = Node::config_hash(node.pods.len());
-            manifest["metadata"]["annotations"] = json!({
-                "kubernetes.io/config.source": "file",
-                "kubernetes.io/config.hash": hash,
-                "kubernetes.io/config.mirror": hash,
-            });
+        if spec.is_static {
+            // The cgroup is named after the hash instead of the UID.
+            manifest["metadata"]["annotations"] = mirror_annotations(&Node::config_hash(node.pods.len()));
         }
-        let created = self.make_pod(&manifest)?;
+        self.place_pod(&manifest, node, spec)
+    }
+
+    /// Creates a pod with this manifest and, with the UID that the server assigns, its cgroups on the node;
+    /// then sets it running. Returns its index in the node.
+    ///
+    /// # Errors
+    /// If the server refuses the pod, or a cgroup cannot be created.
+    pub fn place_pod(&self, manifest: &Value, node: &mut Node, spec: PodSpec) -> Result<usize> {
+        let created = self.make_pod(manifest)?;
         let uid = created["metadata"]["uid"].as_str().context("a pod without a uid")?;
         let index = node.add_with_uid(spec, uid.to_owned())?;
-        let ids: Vec<String> =
-            node.pods[index].containers.iter().map(|container| container.id.clone()).collect();
-        self.set_running(namespace, &name, |container| ids[container].clone())?;
+        let pod = &node.pods[index];
+        self.set_running(pod.namespace(), &pod.spec().name, |nth| pod.containers[nth].id.clone())?;
         Ok(index)
     }
 

@@ -12,11 +12,11 @@ use rustix::mount::{MountFlags, UnmountFlags, unmount};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tests::agent::{self, Agent, Event, Options};
-use tests::file_system::{FileSystem, Kind, run};
+use tests::file_system::{FileSystem, Kind};
 use tests::folder::Folder;
 use tests::interrupt::Interrupt;
 use tests::node::{Node, PodSpec};
-use tests::process::{signal, wait_until};
+use tests::process::{run, signal, wait_until};
 use tests::workload::{self, Workload};
 
 use crate::{MIB, mount};

@@ -1,6 +1,5 @@
 //! Kernel kills of writers: the kernel kills the process whose buffered write crosses a threshold.
 
-use std::fs;
 use std::os::unix::process::ExitStatusExt as _;
 
 use serde_json::json;
@@ -15,7 +14,6 @@ use crate::agent::{GUARD, is_decision, node, pod, writer, writing};
 use crate::hooks::available;
 use crate::{MIB, mount};
 
-const CONFIG: &str = "apiVersion: eviction-agent.io/v1alpha1\nkind: AgentConfiguration\nkernelKill: HardDisk\nthresholdMargin: {mode: Never}\n";
 /// The bytes that may be written until the threshold is met.
 const HEADROOM: u64 = 24 * MIB;
 
@@ -37,8 +35,8 @@ impl Testbed {
         let modest = node.add(PodSpec { storage_request_mib: 200, ..pod("modest", None) }).unwrap();
         let writers = [writer(disk, &node, hog, 32), writer(disk, &node, modest, 64)];
         let threshold = available(disk) - HEADROOM;
-        let config = node.file("agent.yaml");
-        fs::write(&config, CONFIG).unwrap();
+        let config = json!({"kernelKill": "HardDisk", "thresholdMargin": {"mode": "Never"}});
+        let config = node.write_agent_config(&config).unwrap();
         let hard = json!({"evictionHard": {"nodefs.available": threshold.to_string()}});
         let mut options = Options::of(&agent::binary().unwrap(), &node, &hard).unwrap();
         options.config = Some(config);

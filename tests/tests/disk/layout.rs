@@ -9,7 +9,8 @@ use eviction_core::reading::{Reading, UnknownReason};
 use eviction_node::cgroup::hierarchy::Host;
 use eviction_node::fs::{FileSystem, FsPaths, NodeFileSystems};
 use rustix::mount::{UnmountFlags, unmount};
-use tests::file_system::{Kind, run};
+use tests::file_system::Kind;
+use tests::process::run;
 
 use crate::mount;
 

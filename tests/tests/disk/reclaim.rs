@@ -1,6 +1,5 @@
 //! The agent removes images through a real containerd before it evicts a pod.
 
-use std::fs;
 use std::path::Path;
 use std::process::Command;
 
@@ -73,10 +72,7 @@ impl Testbed {
             "evictionHard": {"nodefs.available": (self.free - mib_below * MIB).to_string()},
             "imageMinimumGCAge": "1ms",
         });
-        let config = self.node.file("agent.yaml");
-        let text = "apiVersion: eviction-agent.io/v1alpha1\nkind: AgentConfiguration\n\
-                    eviction: {nodeReclaim: CRI}\n";
-        fs::write(&config, text).unwrap();
+        let config = self.node.write_agent_config(&json!({"eviction": {"nodeReclaim": "CRI"}})).unwrap();
         let mut options = Options::of(&agent::binary().unwrap(), &self.node, &kubelet).unwrap();
         options.action = action;
         options.config = Some(config);

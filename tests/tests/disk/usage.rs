@@ -9,7 +9,8 @@ use std::process::Command;
 use eviction_node::fs::{DiskUsage, WalkBudget, read_disk_usage};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
-use tests::file_system::{Kind, run};
+use tests::file_system::Kind;
+use tests::process::run;
 
 use crate::mount;
 

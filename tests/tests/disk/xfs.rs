@@ -32,11 +32,7 @@ fn start_until_threshold_met(disk: &FileSystem, node: &mut Node, profile: &str) 
     let hog = node.add(pod("hog", None)).unwrap();
     let threshold = available(disk) - HEADROOM_MIB * MIB;
     let kubelet = json!({"evictionHard": {"nodefs.available": threshold.to_string()}});
-    let config = node.file("agent.yaml");
-    let agent = json!({
-        "apiVersion": "eviction-agent.io/v1alpha1", "kind": "AgentConfiguration", "profile": profile,
-    });
-    fs::write(&config, agent.to_string()).unwrap();
+    let config = node.write_agent_config(&json!({"profile": profile})).unwrap();
     let options = Options::of(&agent::binary().unwrap(), node, &kubelet).unwrap();
     let options = Options { config: Some(config), ..options };
     let mut agent = start_on(disk, options, &[("--kubelet-root-dir", "kubelet")]);

@@ -15,10 +15,8 @@ use crate::fixture;
 /// Creates a small node of that name with one pod, which the API server has as a running one.
 pub(crate) fn node_with_pod(cluster: &Cluster, name: &str, pod: &str) -> Node {
     let mut node = Node::new(name, 320 * MIB, 200).unwrap();
-    let made = cluster.make_pod(&manifest::pod(pod, name)).unwrap();
-    let uid = made["metadata"]["uid"].as_str().unwrap().to_owned();
-    node.add_with_uid(PodSpec::new("default", pod, &["main"], 8), uid).unwrap();
-    cluster.set_running("default", pod, |_| node.pods[0].containers[0].id.clone()).unwrap();
+    let spec = PodSpec::new("default", pod, &["main"], 8);
+    cluster.place_pod(&manifest::pod(pod, name), &mut node, spec).unwrap();
     node
 }
 

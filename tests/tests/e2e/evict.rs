@@ -83,16 +83,13 @@ impl Testbed {
     ) -> Options {
         let account = self.cluster.account("agent", rules).unwrap();
         let kubeconfig = self.cluster.kubeconfig_at(&account.name, &account.token, port).unwrap();
-        let config = self.node.file("agent.yaml");
-        let policy = json!({
-            "apiVersion": "eviction-agent.io/v1alpha1",
-            "kind": "AgentConfiguration",
+        let config = json!({
             "profile": "Enhanced",
             "policy": {"soft": {"evictPodsWithoutController": true}},
             "eviction": eviction,
             "thresholdMargin": self.margin,
         });
-        std::fs::write(&config, policy.to_string()).unwrap();
+        let config = self.node.write_agent_config(&config).unwrap();
         let options = Options::of(&agent::binary().unwrap(), &self.node, kubelet).unwrap();
         let more = vec!["--kubeconfig".to_owned(), kubeconfig.display().to_string()];
         Options { config: Some(config), action, more, ..options }
@@ -161,8 +158,7 @@ fn a_hog_is_evicted_and_in_flight_until_its_pod_is_removed() {
     let evictions = agent.metrics().unwrap();
     let labels = [("eviction_signal", "memory.available"), ("namespace", "default")];
     assert_eq!(evictions.sum("eviction_agent_evictions_total", &labels), 1.0);
-    let decisions =
-        agent.events().unwrap().iter().filter(|event| event.kind() == "eviction_decision").count();
+    let decisions = agent.count_decisions().unwrap();
     assert_eq!(decisions, 1);
     assert!(agent.stop().unwrap().success());
 }

@@ -195,8 +195,7 @@ fn an_unanswered_eviction_is_unknown_until_the_server_responds() {
     proxy.heal();
     wait_for_result(&mut agent, "hog", "accepted");
     assert!(!testbed.is_terminating("next"));
-    let decisions =
-        agent.events().unwrap().iter().filter(|event| event.kind() == "eviction_decision").count();
+    let decisions = agent.count_decisions().unwrap();
     assert_eq!(decisions, 1);
     assert!(agent.stop().unwrap().success());
 }

@@ -30,28 +30,11 @@ pub(super) struct Node {
     more: Vec<String>,
 }
 
-/// The other programs of a run.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Companions {
-    Nothing,
-    /// Other programs that watch a node, measured in the same run.
-    Others,
-    /// The programs of `Others`, and programs that grow.
-    Stressors,
-    /// A real API server.
-    Kubernetes,
-}
-
-/// Runs the bench of that name.
-pub(super) fn run(name: &str, args: &Node, companions: Companions) -> Result<ExitCode> {
+/// Runs the bench of that name, which starts these programs as well.
+pub(super) fn run(name: &str, args: &Node, others: &[Need]) -> Result<ExitCode> {
     let Node { json, agent, agent_arg, only, more } = args;
-    let needs: &[Need] = match companions {
-        Companions::Others => &[Need::Bpf, Need::Musl, Need::Competitors],
-        Companions::Stressors => &[Need::Bpf, Need::Musl, Need::Competitors, Need::Stressors],
-        Companions::Nothing | Companions::Kubernetes => &[Need::Bpf, Need::Musl],
-    };
-    let tools = setup::ensure(needs)?;
-    let kubernetes = (companions == Companions::Kubernetes).then(kubernetes::ensure).transpose()?;
+    let tools = setup::ensure(&[&[Need::Bpf, Need::Musl][..], others].concat())?;
+    let kubernetes = (name == "api").then(kubernetes::ensure).transpose()?;
     let agent = match agent {
         Some(agent) => agent.clone(),
         None => build::agent(true)?,

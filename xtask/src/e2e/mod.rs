@@ -77,7 +77,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 
     let logs = Metadata::read()?.target_directory.join("xtask/e2e");
     std::fs::create_dir_all(&logs).with_context(|| format!("create {}", logs.display()))?;
-    let mut counts = Counts::default();
+    let (mut passed, mut failed, mut skipped) = (0, 0, 0);
     // Ctrl-C ends the current story, which cleans up meanwhile; the others are not run then.
     let interrupted = Arc::new(AtomicBool::new(false));
     if *keep {
@@ -113,14 +113,17 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             let mut story = start(&[]);
             story.envs(image.iter().map(|path| (IMAGE, path)));
             let outcome = run_story(&name, story, &logs, *keep)?;
-            counts.add(&outcome);
+            match outcome.result {
+                StoryResult::Passed => passed += 1,
+                StoryResult::Failed(_) => failed += 1,
+                StoryResult::Skipped(_) => skipped += 1,
+            }
             print_line(*json, &outcome.text());
             if *json {
                 println!("{}", outcome.json_line());
             }
         }
     }
-    let Counts { passed, failed, skipped } = counts;
     if passed + failed + skipped == 0 {
         bail!("e2e: no story has a name with {} in it", stories.join(" or "));
     }
@@ -153,23 +156,6 @@ fn pack_image(logs: &Path) -> Result<PathBuf> {
     let archive = logs.join("image.oci.tar");
     image::pack(&[agent], &archive)?;
     Ok(archive)
-}
-
-#[derive(Default)]
-struct Counts {
-    passed: usize,
-    failed: usize,
-    skipped: usize,
-}
-
-impl Counts {
-    fn add(&mut self, outcome: &Outcome) {
-        match outcome.result {
-            StoryResult::Passed => self.passed += 1,
-            StoryResult::Failed(_) => self.failed += 1,
-            StoryResult::Skipped(_) => self.skipped += 1,
-        }
-    }
 }
 
 /// Prints a line of text.

@@ -25,14 +25,6 @@ pub(super) struct Machine {
     pub(super) own: PathBuf,
 }
 
-/// The state of a nightly toolchain.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Nightly {
-    Absent,
-    /// The major version of its LLVM; 0 if it has no shared LLVM.
-    Llvm(u32),
-}
-
 impl Machine {
     /// Returns the machine as the environment of this process describes it.
     pub(super) fn of_this_process() -> Result<Self> {
@@ -53,22 +45,15 @@ impl Machine {
         })
     }
 
-    /// Returns the folder of tools that would be in the way elsewhere.
-    pub(super) fn own_tools_folder(&self) -> &Path {
-        &self.own
-    }
-
     fn toolchain(&self, name: &str) -> PathBuf {
         self.rustup_home.join("toolchains").join(format!("{name}-{}", self.host))
     }
 
-    /// Returns the state of the nightly toolchain of that name.
-    pub(super) fn nightly(&self, name: &str) -> Nightly {
-        let Ok(libraries) = std::fs::read_dir(self.toolchain(name).join("lib")) else {
-            return Nightly::Absent;
-        };
-        let llvm = libraries.flatten().find_map(|file| llvm_of(file.file_name().to_str()?)).unwrap_or(0);
-        Nightly::Llvm(llvm)
+    /// Returns the major version of LLVM of the toolchain of that name, 0 if it has no shared LLVM; `None` if
+    /// there is no such toolchain.
+    pub(super) fn llvm(&self, toolchain: &str) -> Option<u32> {
+        let libraries = std::fs::read_dir(self.toolchain(toolchain).join("lib")).ok()?;
+        Some(libraries.flatten().find_map(|file| llvm_of(file.file_name().to_str()?)).unwrap_or(0))
     }
 
     /// Returns whether that toolchain has the source of the standard library.

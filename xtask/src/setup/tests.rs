@@ -67,17 +67,17 @@ impl Fake {
 
     /// Returns the command that would be run next for all needs.
     fn next(&self) -> String {
-        match next_step(&self.machine, ALL) {
-            Plan::Do(step) => format!("{} {}", step.program, step.args.join(" "))
+        match find_tools(&self.machine, ALL) {
+            Err(step) => format!("{} {}", step.program, step.args.join(" "))
                 .replace(&self.dir.path().display().to_string(), "~"),
-            Plan::Ready(_) => "ready".to_owned(),
+            Ok(_) => "ready".to_owned(),
         }
     }
 
     fn ready(&self) -> Tools {
-        match next_step(&self.machine, ALL) {
-            Plan::Ready(tools) => tools,
-            Plan::Do(step) => panic!("{step:?}"),
+        match find_tools(&self.machine, ALL) {
+            Ok(tools) => tools,
+            Err(step) => panic!("{step:?}"),
         }
     }
 }
@@ -167,9 +167,9 @@ fn error_of_a_step_names_its_missing_program() {
 #[test]
 fn competitors_are_unpacked_in_the_projects_own_folder_and_not_installed() {
     let fake = Fake::fresh();
-    let next = |fake: &Fake| match next_step(&fake.machine, &[Need::Competitors]) {
-        Plan::Do(step) => (step.missing, step.args.join(" ")),
-        Plan::Ready(tools) => (String::new(), tools.competitors.unwrap().display().to_string()),
+    let next = |fake: &Fake| match find_tools(&fake.machine, &[Need::Competitors]) {
+        Err(step) => (step.missing, step.args.join(" ")),
+        Ok(tools) => (String::new(), tools.competitors.unwrap().display().to_string()),
     };
     assert_eq!(next(&fake).0, "python3");
     fake.file("usr/python3");
@@ -190,9 +190,9 @@ fn competitors_are_unpacked_in_the_projects_own_folder_and_not_installed() {
 #[test]
 fn prometheus_is_unpacked_and_not_installed() {
     let fake = Fake::fresh();
-    let next = |fake: &Fake| match next_step(&fake.machine, &[Need::Promtool]) {
-        Plan::Do(step) => step.args.join(" "),
-        Plan::Ready(tools) => tools.prometheus.unwrap().display().to_string(),
+    let next = |fake: &Fake| match find_tools(&fake.machine, &[Need::Promtool]) {
+        Err(step) => step.args.join(" "),
+        Ok(tools) => tools.prometheus.unwrap().display().to_string(),
     };
     let command = next(&fake);
     assert!(
@@ -206,9 +206,9 @@ fn prometheus_is_unpacked_and_not_installed() {
 #[test]
 fn stressors_are_installed() {
     let fake = Fake::fresh();
-    let next = |fake: &Fake| match next_step(&fake.machine, &[Need::Stressors]) {
-        Plan::Do(step) => step.args.join(" "),
-        Plan::Ready(_) => String::new(),
+    let next = |fake: &Fake| match find_tools(&fake.machine, &[Need::Stressors]) {
+        Err(step) => step.args.join(" "),
+        Ok(_) => String::new(),
     };
     assert!(next(&fake).ends_with("install --yes --no-install-recommends stress-ng"));
     fake.file("usr/stress-ng");
@@ -218,9 +218,9 @@ fn stressors_are_installed() {
 #[test]
 fn dynamic_busybox_counts_as_missing() {
     let fake = Fake::fresh();
-    let next = |fake: &Fake| match next_step(&fake.machine, &[Need::Node]) {
-        Plan::Do(step) => step.missing,
-        Plan::Ready(_) => String::new(),
+    let next = |fake: &Fake| match find_tools(&fake.machine, &[Need::Node]) {
+        Err(step) => step.missing,
+        Ok(_) => String::new(),
     };
     fake.file("usr/busybox");
     assert_eq!(next(&fake), "busybox-static");
@@ -235,9 +235,9 @@ fn dynamic_busybox_counts_as_missing() {
 #[test]
 fn helm_is_built_and_its_validator_installed_in_folders_of_their_versions() {
     let fake = Fake::fresh();
-    let next = || match next_step(&fake.machine, &[Need::Helm]) {
-        Plan::Do(step) => Err(step.missing),
-        Plan::Ready(tools) => Ok((tools.helm.unwrap(), tools.kubernetes_validate.unwrap())),
+    let next = || match find_tools(&fake.machine, &[Need::Helm]) {
+        Err(step) => Err(step.missing),
+        Ok(tools) => Ok((tools.helm.unwrap(), tools.kubernetes_validate.unwrap())),
     };
     assert_eq!(next().unwrap_err(), format!("helm {HELM}"));
     fake.file(&format!("own/helm-{HELM}/helm"));

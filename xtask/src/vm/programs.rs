@@ -28,7 +28,8 @@ pub(super) struct Program {
     /// The name of the binary, or of the integration test.
     pub(super) target: &'static str,
     pub(super) arguments: &'static [&'static str],
-    pub(super) cgroups: RequiredCgroups,
+    /// The version of cgroups that it requires of its guest, if any.
+    pub(super) cgroups: Option<Cgroups>,
     /// Whether it starts `earlyoom/earlyoom`, which is then beside it with its loader and libc.
     pub(super) needs_earlyoom: bool,
     /// Whether it is part of `--short`.
@@ -41,15 +42,8 @@ pub(super) enum Kind {
     Tests,
 }
 
-/// The version of cgroups that a program requires of its guest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum RequiredCgroups {
-    Any,
-    V2,
-}
-
 const fn stories(name: &'static str, arguments: &'static [&'static str]) -> Program {
-    let (target, cgroups, needs_earlyoom) = ("demo", RequiredCgroups::Any, false);
+    let (target, cgroups, needs_earlyoom) = ("demo", None, false);
     Program { name, kind: Kind::Stories, target, arguments, cgroups, needs_earlyoom, short: false }
 }
 
@@ -112,7 +106,7 @@ pub(super) const PROGRAMS: &[Program] = &[
             "disk, the clock steps",
         ],
     ),
-    Program { cgroups: RequiredCgroups::V2, ..stories("group", &["--json", "oom, group"]) },
+    Program { cgroups: Some(Cgroups::V2), ..stories("group", &["--json", "oom, group"]) },
     stories("backends", &["--json", "--each-backend"]),
     Program { target: "bench_oom", ..stories("kills", KILLS) },
     Program { target: "bench_oom", ..stories("kills-tracepoint", KILLS_BY_TRACEPOINT) },
@@ -152,7 +146,7 @@ pub(super) const PROGRAMS: &[Program] = &[
     tests_of("disk", "disk", DISK),
     tests("quota", "quota"),
     Program {
-        cgroups: RequiredCgroups::V2,
+        cgroups: Some(Cgroups::V2),
         needs_earlyoom: true,
         ..stories("peer", &["--json", "beside earlyoom, 128 MiB/s", "beside earlyoom, full speed"])
     },
@@ -161,11 +155,7 @@ pub(super) const PROGRAMS: &[Program] = &[
 impl Program {
     /// Returns whether a guest with these cgroups runs it.
     pub(super) fn is_for(&self, cgroups: Cgroups, short: bool) -> bool {
-        let fits = match self.cgroups {
-            RequiredCgroups::Any => true,
-            RequiredCgroups::V2 => cgroups == Cgroups::V2,
-        };
-        fits && (self.short || !short)
+        self.cgroups.is_none_or(|required| required == cgroups) && (self.short || !short)
     }
 }
 

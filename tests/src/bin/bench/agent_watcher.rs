@@ -2,8 +2,7 @@
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
-use tests::agent::{self, Agent};
-use tests::interrupt::Interrupt;
+use tests::agent::Agent;
 use tests::node::{MIB, Node};
 
 use crate::case::Case;
@@ -16,7 +15,6 @@ use crate::testbed::Testbed;
 pub(crate) struct AgentWatcher {
     agent: Agent,
     screens: Vec<Screen>,
-    interrupt: Interrupt,
     /// The number of decisions before the current run.
     decisions: usize,
     victim: String,
@@ -28,13 +26,12 @@ impl AgentWatcher {
         let kubelet = json!({"evictionHard": {"memory.available": hard}});
         let mut options = testbed.options(node, &kubelet)?;
         if case.kernel_kill {
-            options.config = Some(write_kernel_kill_config(node)?);
+            options.config = Some(node.write_agent_config(&json!({"kernelKill": "HardMemory"}))?);
         }
         case.observer.prepare(node, &mut options)?;
         let agent = Agent::start(&options, &testbed.interrupt)?;
         let screens = case.observer.start(node, &options)?;
-        let (interrupt, victim) = (testbed.interrupt.clone(), String::new());
-        Ok(Self { agent, screens, interrupt, decisions: 0, victim })
+        Ok(Self { agent, screens, decisions: 0, victim: String::new() })
     }
 
     /// Returns the backend that a source uses.
@@ -46,17 +43,6 @@ impl AgentWatcher {
         self.screens.iter_mut().try_for_each(Screen::check)?;
         self.agent.stop().map(drop)
     }
-}
-
-fn write_kernel_kill_config(node: &Node) -> Result<std::path::PathBuf> {
-    let file = node.file("agent.yaml");
-    let config = json!({
-        "apiVersion": "eviction-agent.io/v1alpha1",
-        "kind": "AgentConfiguration",
-        "kernelKill": "HardMemory",
-    });
-    std::fs::write(&file, config.to_string()).with_context(|| format!("write {}", file.display()))?;
-    Ok(file)
 }
 
 impl Watcher for AgentWatcher {
@@ -84,9 +70,6 @@ impl Watcher for AgentWatcher {
             return Ok(());
         }
         ensure!(self.victim == hog.pod, "{} was chosen, and not {}", self.victim, hog.pod);
-        let (agent, decisions) = (&mut self.agent, self.decisions);
-        self.interrupt.until("the agent sees the end of its victim", agent::GUARD, || {
-            Ok(agent.has_reported_recovery(decisions)?.then_some(()))
-        })
+        self.agent.wait_for_recovery(self.decisions)
     }
 }

@@ -42,11 +42,6 @@ const BLOCKS: &str = "256";
 const GOES: usize = 12;
 /// The case of a writer that is killed in the kernel.
 const KILLED: &str = "ext4, full speed, kernel kill";
-const KERNEL_KILL: &str = "apiVersion: eviction-agent.io/v1alpha1
-kind: AgentConfiguration
-kernelKill: HardDisk
-thresholdMargin: {mode: Never}
-";
 /// The length of one measurement; a full sample falls into each.
 const PIECE: Duration = Duration::from_secs(10);
 
@@ -200,12 +195,13 @@ impl Site {
         let mut node = Node::new("bench", MEMORY, 4096)?;
         for nth in 0..pods {
             let spec = PodSpec::new("bench", format!("pod-{nth:03}"), &["main"], 8);
-            let index = node.add(PodSpec { volume: Some(VOLUME), volume_limit_mib: limit_mib, ..spec })?;
-            let path = disk.path().join("kubelet/pods").join(node.pods[index].uid());
-            fs::create_dir_all(path.join("volumes/kubernetes.io~empty-dir").join(VOLUME))
-                .context("make a volume")?;
+            node.add(PodSpec { volume: Some(VOLUME), volume_limit_mib: limit_mib, ..spec })?;
         }
-        Ok(Self { node, disk })
+        let site = Self { node, disk };
+        for pod in 0..pods {
+            fs::create_dir_all(site.volume(pod)).context("make a volume")?;
+        }
+        Ok(site)
     }
 
     fn volume(&self, pod: usize) -> PathBuf {
@@ -346,8 +342,8 @@ fn kill_writer(testbed: &Testbed) -> Result<f64> {
     let first = File::create_new(site.volume(0).join("first")).context("make a file")?;
     fallocate(&first, FallocateFlags::empty(), 0, 8 * MIB).context("allocate a file")?;
     let threshold = Load::Write.available(site.disk.path())? - NEAR;
-    let config = site.node.file("kernel-kill.yaml");
-    fs::write(&config, KERNEL_KILL).context("write the configuration")?;
+    let config = json!({"kernelKill": "HardDisk", "thresholdMargin": {"mode": "Never"}});
+    let config = site.node.write_agent_config(&config)?;
     let mut agent = site.agent_with(testbed, Load::Write.signal(), threshold, "kill", config, &[])?;
     let is_armed = || {
         let metrics = agent.metrics();

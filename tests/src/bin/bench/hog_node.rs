@@ -36,6 +36,11 @@ pub(crate) trait Watcher {
     fn wait_until_settled(&mut self, hog_node: &HogNode<'_>, hog: &Hog<'_>, decided: bool) -> Result<()>;
 }
 
+/// Returns a random pause, so that runs start at different moments of a watcher's timers.
+pub(crate) fn random_pause() -> Duration {
+    Duration::from_millis(200 + clock::now() / 1000 % 500)
+}
+
 /// The process that grows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hog<'a> {
@@ -60,7 +65,6 @@ pub(crate) struct HogNode<'a> {
     pub(crate) testbed: &'a Testbed,
     pub(crate) case: Case,
     pub(crate) node: Node,
-    random: u64,
 }
 
 impl<'a> HogNode<'a> {
@@ -76,11 +80,11 @@ impl<'a> HogNode<'a> {
                 8,
             ))?;
         }
-        Ok(Self { testbed, case, node, random: clock::now() | 1 })
+        Ok(Self { testbed, case, node })
     }
 
     /// Lets the hog of that pod grow until the watcher ends it or it has grown to its full size.
-    pub(crate) fn cross(&mut self, pod: usize, watcher: &mut dyn Watcher) -> Result<Run> {
+    pub(crate) fn cross(&self, pod: usize, watcher: &mut dyn Watcher) -> Result<Run> {
         let Self { testbed, case, .. } = *self;
         let reader = if case.cache_full { Some(self.fill_page_cache()?) } else { None };
         let stamps = self.node.file(&format!("stamps-{pod}"));
@@ -88,9 +92,8 @@ impl<'a> HogNode<'a> {
         let mut process = Workload::start(&testbed.workload, self.node.pods[pod].first()?, arguments)?;
         let name = self.node.pods[pod].full_name();
         let hog = Hog { pid: process.pid(), pod: &name };
-        let pause = self.random_pause();
         watcher.begin(self, &hog)?;
-        testbed.interrupt.sleep(pause)?;
+        testbed.interrupt.sleep(random_pause())?;
         let base = self.node.working_set()?;
         ensure!(base < self.case.line / 2, "the node is not empty before a run: {} MiB", base / MIB);
         let death = DeathWatcher::start(&self.node.pods[pod].group, hog.pid)?;
@@ -107,14 +110,6 @@ impl<'a> HogNode<'a> {
         std::fs::remove_file(&stamps).context("remove the stamps of a run")?;
         watcher.wait_until_settled(self, &hog, decided.is_some())?;
         Ok(Run { climb: Climb::new(growth, base, case.line, case.hog.pages()), decided, dead })
-    }
-
-    /// Returns a random pause, so that runs start at different moments of a watcher's timers.
-    fn random_pause(&mut self) -> Duration {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        Duration::from_millis(200 + self.random % 500)
     }
 
     /// Fills the node with page cache up to its limit.

@@ -58,8 +58,7 @@ struct Run {
 }
 
 pub(crate) fn run(testbed: &mut Testbed, n: usize) -> Result<()> {
-    let backend = reaction::backend(testbed)?;
-    testbed.print_machine(Some(backend))?;
+    reaction::print_machine(testbed)?;
     for (stressor, arguments) in STRESSORS {
         let case = format!("{stressor}, full");
         if !testbed.is_selected(&case) {

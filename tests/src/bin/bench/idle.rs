@@ -26,7 +26,7 @@ const BOUND: u64 = 2048 * MIB;
 const MEMORY: u64 = 64 * 1024 * MIB;
 const PIDS: u64 = 4096;
 /// The pause before the measurement, so that the cost of the start is not counted.
-const SETTLE: Duration = Duration::from_secs(12);
+pub(crate) const SETTLE: Duration = Duration::from_secs(12);
 /// The length of one measurement, which gives one value; a full sample falls into each.
 const PIECE: Duration = Duration::from_secs(10);
 /// The interval at which the metrics of the agent and of node-exporter are read.
@@ -49,9 +49,30 @@ pub(crate) fn measure(testbed: &Testbed, seconds: u64, beside: bool, observer: O
     let others = if beside { OtherPrograms::start(testbed)? } else { OtherPrograms::default() };
     testbed.interrupt.sleep(SETTLE)?;
 
-    let mut ours = CostSampler::new(agent.pid())?;
-    let mut theirs: Vec<CostSampler> =
-        others.running.iter().map(|other| CostSampler::new(other.pid)).collect::<Result<_>>()?;
+    let pids = std::iter::once(agent.pid()).chain(others.running.iter().map(|other| other.pid));
+    let mut samplers = pids.map(CostSampler::new).collect::<Result<Vec<_>>>()?;
+    sample_calm(testbed, &mut agent, seconds, &mut samplers, || others.scrape())?;
+    screens.iter_mut().try_for_each(Screen::check)?;
+    agent.stop()?;
+
+    let [rss, cpu, wakeups] = samplers[0].rows(&case);
+    let mut rows =
+        vec![rss.goal(Goal::Max(16.0)), cpu.goal(Goal::Mean(0.1)), wakeups.goal(Goal::Mean(300.0))];
+    for (other, watched) in others.running.iter().zip(&samplers[1..]) {
+        rows.extend(watched.rows(&case).map(|row| row.program(other.program)));
+    }
+    Ok(rows)
+}
+
+/// Samples for so many seconds. Reads the agent's metrics and calls `scrape` meanwhile. Fails if the agent
+/// was not calm.
+pub(crate) fn sample_calm(
+    testbed: &Testbed,
+    agent: &mut Agent,
+    seconds: u64,
+    samplers: &mut [CostSampler],
+    scrape: impl Fn() -> Result<()>,
+) -> Result<()> {
     let mut scraped = Instant::now();
     for _ in 0..(seconds / PIECE.as_secs()).max(1) {
         let end = Instant::now() + PIECE;
@@ -60,24 +81,14 @@ pub(crate) fn measure(testbed: &Testbed, seconds: u64, beside: bool, observer: O
             if scraped.elapsed() >= SCRAPE {
                 scraped = Instant::now();
                 agent.metrics()?;
-                others.scrape()?;
+                scrape()?;
             }
         }
-        ours.sample()?;
-        theirs.iter_mut().try_for_each(CostSampler::sample)?;
+        samplers.iter_mut().try_for_each(CostSampler::sample)?;
     }
-    let decisions = agent.events()?.iter().filter(|event| event.kind() == "eviction_decision").count();
+    let decisions = agent.count_decisions()?;
     ensure!(decisions == 0, "the agent was not calm: {decisions} decisions");
-    screens.iter_mut().try_for_each(Screen::check)?;
-    agent.stop()?;
-
-    let [rss, cpu, wakeups] = ours.rows(&case);
-    let mut rows =
-        vec![rss.goal(Goal::Max(16.0)), cpu.goal(Goal::Mean(0.1)), wakeups.goal(Goal::Mean(300.0))];
-    for (other, watched) in others.running.iter().zip(&theirs) {
-        rows.extend(watched.rows(&case).map(|row| row.program(other.program)));
-    }
-    Ok(rows)
+    Ok(())
 }
 
 fn populate(testbed: &Testbed, node: &mut Node) -> Result<Vec<Workload>> {

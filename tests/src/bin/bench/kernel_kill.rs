@@ -6,17 +6,17 @@ use tests::node::MIB;
 
 use crate::case::{Case, Hog, Load, Rate};
 use crate::competitor::Competitor;
-use crate::reaction::{self, RunningLoad};
+use crate::load::Hogs;
+use crate::reaction;
 use crate::testbed::Testbed;
 
 /// At full speed, a hog with fresh pages grows further.
 const ROOM: u64 = 512 * MIB;
 
 pub(crate) fn run(testbed: &mut Testbed, n: usize) -> Result<()> {
-    let backend = reaction::backend(testbed)?;
-    testbed.print_machine(Some(backend))?;
+    reaction::print_machine(testbed)?;
     for load in [Load::Idle, Load::Hogs] {
-        let hogs = RunningLoad::new(testbed, load)?;
+        let hogs = Hogs::start(testbed, load)?;
         for rate in Rate::ALL {
             for hog in Hog::ALL {
                 for cache_full in [false, true] {

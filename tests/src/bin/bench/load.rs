@@ -5,6 +5,7 @@ use tests::cgroup::Subtree;
 use tests::node::MIB;
 use tests::workload::Workload;
 
+use crate::case::Load;
 use crate::testbed::Testbed;
 
 const PROCESSORS: usize = 15;
@@ -19,8 +20,11 @@ pub(crate) struct Hogs {
 }
 
 impl Hogs {
-    /// Starts the processes in their own cgroup, which limits them.
-    pub(crate) fn start(testbed: &Testbed) -> Result<Self> {
+    /// Starts the processes in their own cgroup, which limits them; `None` if there is to be no load.
+    pub(crate) fn start(testbed: &Testbed, load: Load) -> Result<Option<Self>> {
+        if load == Load::Idle {
+            return Ok(None);
+        }
         let tree = Subtree::new("load")?;
         tree.root().limit_memory(MEMORY as u64 * EACH * 2)?;
         tree.root().limit_pids(64)?;
@@ -32,6 +36,6 @@ impl Hogs {
             testbed.interrupt.check()?;
             processes.push(Workload::run(&testbed.workload, tree.root(), arguments)?);
         }
-        Ok(Self { _processes: processes, _tree: tree })
+        Ok(Some(Self { _processes: processes, _tree: tree }))
     }
 }

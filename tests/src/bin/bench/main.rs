@@ -191,8 +191,7 @@ fn run(args: &Args) -> Result<()> {
 }
 
 fn skeleton(testbed: &mut Testbed, crossings: usize, runs: usize, calm: u64) -> Result<()> {
-    let backend = reaction::backend(testbed)?;
-    testbed.print_machine(Some(backend))?;
+    reaction::print_machine(testbed)?;
     let cases = [
         Case::new(crossings),
         Case { pods: idle::MOST_PODS, ..Case::new(runs) },

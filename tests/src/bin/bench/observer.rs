@@ -37,15 +37,8 @@ impl Observer {
         match self {
             Self::None => {}
             Self::Recorder => {
-                let file = node.file("recorder.yaml");
-                let config = json!({
-                    "apiVersion": "eviction-agent.io/v1alpha1",
-                    "kind": "AgentConfiguration",
-                    "recorder": {"directory": node.file("recordings")},
-                });
-                std::fs::write(&file, config.to_string())
-                    .with_context(|| format!("write {}", file.display()))?;
-                options.config = Some(file);
+                let recorder = json!({"directory": node.file("recordings")});
+                options.config = Some(node.write_agent_config(&json!({"recorder": recorder}))?);
             }
             Self::Screens => options.more.extend(["--socket".to_owned(), socket(node)]),
         }

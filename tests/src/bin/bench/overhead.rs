@@ -69,8 +69,7 @@ pub(crate) fn run(testbed: &mut Testbed, pairs: usize, backends: &[String], stor
                 (NodeState::Near, Some(backend)) => format!("near, {backend}"),
             };
             if testbed.is_selected(&case) {
-                let PairResults { measurements, clock, watched_by } =
-                    site.pairs(testbed, pairs, &case, state, backend)?;
+                let (measurements, clock, watched_by) = site.pairs(testbed, pairs, &case, state, backend)?;
                 for ((task, ..), measurements) in TASKS.iter().zip(measurements) {
                     let rows = rows_of(task, &case, state, watched_by.as_deref(), measurements);
                     if stories {
@@ -184,15 +183,15 @@ impl Site {
             let without = whole - programs.sum().ns;
             let of = |runs: Runs| runs.without_clock(clock_ns) / without * 100.0;
             let each = programs.by_name().into_iter();
-            let each: BTreeMap<_, _> = each
+            *share = each
                 .map(|(name, runs)| (name, [of(runs), runs.without_clock(clock_ns) / runs.count]))
                 .collect();
-            // A program with runs shorter than the clock does not lower the sum.
-            *share = Shares { all: each.values().map(|[share, _]| share).sum(), each };
         }
         Ok(shares)
     }
 
+    /// Returns the measurements of each task, the time that the kernel's clock adds to each run of a program,
+    /// nanoseconds, and the backend that watches charges.
     fn pairs(
         &mut self,
         testbed: &Testbed,
@@ -200,7 +199,7 @@ impl Site {
         case: &str,
         state: NodeState,
         backend: Option<&str>,
-    ) -> Result<PairResults> {
+    ) -> Result<([Measurements; TASKS.len()], Vec<f64>, Option<String>)> {
         let mut measurements: [Measurements; TASKS.len()] = Default::default();
         let (mut watched_by, mut clock) = (None, Vec::new());
         for pair in 0..pairs {
@@ -211,8 +210,7 @@ impl Site {
             let mut agent = self.agent(testbed, state, backend)?;
             let with = self.measure()?;
             let of_programs = self.shares(&agent, clock_ns)?;
-            let decisions =
-                agent.events()?.iter().filter(|event| event.kind() == "eviction_decision").count();
+            let decisions = agent.count_decisions()?;
             anyhow::ensure!(decisions == 0, "the line was crossed: {decisions} decisions");
             watched_by = agent.backend(state.source()).map(|(backend, _)| backend);
             agent.stop()?;
@@ -224,8 +222,9 @@ impl Site {
             for (task, measurements) in measurements.iter_mut().enumerate() {
                 measurements.slowdowns.push(percent(with[task], before[task], after[task]));
                 measurements.noise.push(percent(again[task], after[task], last[task]));
-                measurements.shares.push(of_programs[task].all);
-                for (name, [share, ns]) in &of_programs[task].each {
+                // A program with runs shorter than the clock does not lower the sum.
+                measurements.shares.push(of_programs[task].values().map(|[share, _]| share).sum());
+                for (name, [share, ns]) in &of_programs[task] {
                     let [shares, runs] = measurements.programs.entry(name.clone()).or_default();
                     shares.push(*share);
                     runs.push(*ns);
@@ -240,21 +239,12 @@ impl Site {
                 testbed.progress(&format!("{case}: {} of {pairs} pairs", pair + 1));
             }
         }
-        Ok(PairResults { measurements, clock, watched_by })
+        Ok((measurements, clock, watched_by))
     }
 }
 
 fn measured() -> Result<BpfStats> {
     BpfStats::enable().context("have the kernel measure programs")
-}
-
-/// The results of the pairs.
-#[derive(Debug)]
-struct PairResults {
-    measurements: [Measurements; TASKS.len()],
-    /// The time that the kernel's clock adds to each run of a program, nanoseconds.
-    clock: Vec<f64>,
-    watched_by: Option<String>,
 }
 
 /// Returns the goal at a place, percent. The hook that fires at each page fault has another goal than those
@@ -318,14 +308,8 @@ struct Measurements {
     entering: Vec<f64>,
 }
 
-/// The share of the agent's programs in a task's time.
-#[derive(Debug, Default)]
-struct Shares {
-    /// The share of all programs, percent.
-    all: f64,
-    /// By program: its share in percent, and the nanoseconds of one run.
-    each: BTreeMap<String, [f64; 2]>,
-}
+/// By program: its share in a task's time in percent, and the nanoseconds of one run.
+type Shares = BTreeMap<String, [f64; 2]>;
 
 /// Waits for the end of a go of a task, and returns its processor time in nanoseconds.
 pub(crate) fn cpu_ns(task: &mut Workload) -> Result<f64> {

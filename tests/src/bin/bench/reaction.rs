@@ -22,23 +22,23 @@ const LEAST_MIB: f64 = 0.25;
 /// Competitors let a hog grow for a while, so it must be able to grow further than that.
 const FAR: u64 = 1024 * MIB;
 
-/// Returns the backend by which the agent watches charges here.
-pub(crate) fn backend(testbed: &Testbed) -> Result<String> {
+/// Prints the line that precedes all rows, with the backend by which the agent watches charges here.
+pub(crate) fn print_machine(testbed: &mut Testbed) -> Result<()> {
     let case = Case::new(1);
     let hog_node = HogNode::new(testbed, case)?;
     let ours = AgentWatcher::start(testbed, case, &hog_node.node)?;
     let backend = ours.backend("charge").context("the agent names no source of charges")?;
     ours.stop()?;
-    Ok(backend)
+    drop(hog_node);
+    testbed.print_machine(Some(backend))
 }
 
 /// Measures every hog at 1 GB/s, with free memory and with the page cache full. Measures fresh pages at every
 /// rate, and there also with everything else that ends a hog.
 pub(crate) fn run(testbed: &mut Testbed, n: usize) -> Result<()> {
-    let backend = backend(testbed)?;
-    testbed.print_machine(Some(backend))?;
+    print_machine(testbed)?;
     for load in [Load::Idle, Load::Hogs] {
-        let hogs = RunningLoad::new(testbed, load)?;
+        let hogs = Hogs::start(testbed, load)?;
         let base = Case { load, ..Case::new(n) };
         for hog in Hog::ALL {
             for cache_full in [false, true] {
@@ -59,21 +59,6 @@ pub(crate) fn run(testbed: &mut Testbed, n: usize) -> Result<()> {
         drop(hogs);
     }
     Ok(())
-}
-
-/// The load of several cases, from the first to the last of them.
-pub(crate) struct RunningLoad {
-    _hogs: Option<Hogs>,
-}
-
-impl RunningLoad {
-    pub(crate) fn new(testbed: &Testbed, load: Load) -> Result<Self> {
-        let _hogs = match load {
-            Load::Idle => None,
-            Load::Hogs => Some(Hogs::start(testbed)?),
-        };
-        Ok(Self { _hogs })
-    }
 }
 
 /// Measures one case with everything that ends a hog, the agent last: its rows contain the comparison.
@@ -143,10 +128,10 @@ pub(crate) fn agent_rows(testbed: &Testbed, case: Case) -> Result<Vec<Row>> {
     let mut runs = Runs::new(case, None);
     let (mut thread, mut backend) = (None, None);
     while needs_more(&runs, case)? {
-        let mut hog_node = HogNode::new(testbed, case)?;
+        let hog_node = HogNode::new(testbed, case)?;
         let mut ours = AgentWatcher::start(testbed, case, &hog_node.node)?;
         (thread, backend) = (ours.backend("control loop thread"), ours.backend("charge"));
-        cross_all_hogs(&mut hog_node, &mut runs, &mut ours)?;
+        cross_all_hogs(&hog_node, &mut runs, &mut ours)?;
         ours.stop()?;
         testbed.progress(&runs.progress());
     }
@@ -157,8 +142,8 @@ pub(crate) fn agent_rows(testbed: &Testbed, case: Case) -> Result<Vec<Row>> {
 fn poller_rows(testbed: &Testbed, case: Case, method: DetectionMethod) -> Result<Vec<Row>> {
     let mut runs = Runs::new(case, Some(&method.name()));
     while needs_more(&runs, case)? {
-        let mut hog_node = HogNode::new(testbed, case)?;
-        cross_all_hogs(&mut hog_node, &mut runs, &mut Poller::new(method))?;
+        let hog_node = HogNode::new(testbed, case)?;
+        cross_all_hogs(&hog_node, &mut runs, &mut Poller::new(method))?;
         testbed.progress(&runs.progress());
     }
     Ok(runs.rows())
@@ -186,7 +171,7 @@ fn needs_more(runs: &Runs, case: Case) -> Result<bool> {
     Ok(runs.good() < case.n && runs.total() < case.n * TRIES)
 }
 
-fn cross_all_hogs(hog_node: &mut HogNode<'_>, runs: &mut Runs, watcher: &mut dyn Watcher) -> Result<()> {
+fn cross_all_hogs(hog_node: &HogNode<'_>, runs: &mut Runs, watcher: &mut dyn Watcher) -> Result<()> {
     for pod in 1..=hog_node::HOGS {
         if runs.good() < hog_node.case.n {
             let run = hog_node.cross(pod, watcher);

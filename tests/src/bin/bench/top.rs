@@ -11,8 +11,7 @@ use crate::reaction;
 use crate::testbed::Testbed;
 
 pub(crate) fn run(testbed: &mut Testbed, n: usize, seconds: u64) -> Result<()> {
-    let backend = reaction::backend(testbed)?;
-    testbed.print_machine(Some(backend))?;
+    reaction::print_machine(testbed)?;
     let mut alone: Vec<Row> = Vec::new();
     for observer in Observer::ALL {
         let case = Case { observer, pods: idle::MOST_PODS, ..Case::new(n) };

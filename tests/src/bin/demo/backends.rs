@@ -7,8 +7,6 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 use tests::mounts::{Hierarchy, Mounts};
 
-use crate::testbed::Forced;
-
 /// A source with backends to force, and the stories that verify them.
 pub(crate) struct Backends {
     source: &'static str,
@@ -43,7 +41,7 @@ const MAX_BACKENDS: usize = 32;
 impl Backends {
     /// Returns the backends below the one that the agent would choose. Disables them one after the other, best
     /// first, until only the fallbacks are left.
-    pub(crate) fn lower_backends(&self, agent: &Path) -> Result<Vec<Forced>> {
+    pub(crate) fn lower_backends(&self, agent: &Path) -> Result<Vec<String>> {
         let mut disabled: Vec<String> = Vec::new();
         while let Some(backend) = backend(agent, self.source, &disabled)? {
             if disabled.contains(&backend) || disabled.len() == MAX_BACKENDS {
@@ -54,25 +52,16 @@ impl Backends {
         let is_v1 = Mounts::discover()?.get(Hierarchy::Memory).is_some();
         let here = if is_v1 { Version::V1 } else { Version::V2 };
         let fits = |of: Option<Version>| of.is_none_or(|version| version == here);
-        let fallbacks = self.fallbacks.iter().filter(|(_, of)| fits(*of)).map(|(name, _)| *name);
-        let below = disabled.iter().skip(1).map(String::as_str).chain(fallbacks);
-        Ok(below.map(forced_backend).collect())
+        let fallbacks = self.fallbacks.iter().filter(|(_, of)| fits(*of)).map(|(name, _)| (*name).to_owned());
+        Ok(disabled.into_iter().skip(1).chain(fallbacks).collect())
     }
-}
-
-fn forced_backend(backend: &str) -> Forced {
-    Forced { backend: backend.to_owned(), arguments: vec!["--backend".to_owned(), backend.to_owned()] }
-}
-
-fn disable_arguments(backends: &[String]) -> Vec<String> {
-    backends.iter().flat_map(|backend| ["--disable-backend".to_owned(), backend.clone()]).collect()
 }
 
 /// Returns the backend that the agent would use for a source.
 fn backend(agent: &Path, source: &str, disabled: &[String]) -> Result<Option<String>> {
     let output = Command::new(agent)
         .args(["check", "--output", "json"])
-        .args(disable_arguments(disabled))
+        .args(disabled.iter().flat_map(|backend| ["--disable-backend", backend]))
         .output()
         .with_context(|| format!("run {} check", agent.display()))?;
     let findings: Value = serde_json::from_slice(&output.stdout).context("the findings of check")?;

@@ -2,11 +2,11 @@
 
 use anyhow::{Context as _, Error, Result};
 use serde_json::{Value, json};
-use tests::agent::{Agent, Event, Options};
+use tests::agent::{Agent, Event, Options, config_without_margin};
 use tests::cluster::{self, Binaries, Cluster, Manifests, NAME, kubernetes_version, manifest};
 use tests::node::{MIB, Node, PodSpec};
 
-use crate::pods::Bystander;
+use crate::pods;
 use crate::runaway::{Plan, Runaway};
 use crate::testbed::{GUARD, Skip, Testbed};
 
@@ -36,12 +36,15 @@ pub(crate) fn run(testbed: &mut Testbed<'_>) -> Result<()> {
     );
     testbed.printer.line("server", server);
     cluster.add_node(NODE)?;
-    let [report, web, shop] = ["report", "web", "shop"].map(|name| add(&cluster, &mut node, name));
+    let [report, web, shop] = ["report", "web", "shop"].map(|name| {
+        let spec = PodSpec::new("default", name, &["main"], 8);
+        cluster.place_pod(&manifest::pod(name, NODE), &mut node, spec)
+    });
     let (report, web, shop) = (report?, web?, shop?);
     testbed.printer.line("pod", format_args!("default/report  grows at {} MiB/s", PLAN.rate / MIB));
     testbed.printer.line("pod", format_args!("default/web     {WEB} MiB"));
     testbed.printer.line("pod", format_args!("default/shop    {SHOP} MiB"));
-    let mut bystanders = crate::pods::bystanders(testbed, &node, &[(web, WEB), (shop, SHOP)])?;
+    let mut bystanders = pods::bystanders(testbed, &node, &[(web, WEB), (shop, SHOP)])?;
     let mut agent = start(testbed, &cluster, &node)?;
     agent.wait_for("that it knows the pods", GUARD, |event| {
         event.kind() == "pods" && event.number("with_cgroup") == Some(3)
@@ -70,11 +73,7 @@ pub(crate) fn run(testbed: &mut Testbed<'_>) -> Result<()> {
     // The kubelet does this when a pod is deleted.
     testbed.printer.line("kubelet", "there is none here: the demo ends the process in its place");
     runaway.process().process().child().kill().context("end the runaway")?;
-    runaway.wait_for_death_with_marks(
-        testbed,
-        &decision,
-        &[("granted", granted, "the API server had answered 201")],
-    )?;
+    runaway.wait_for_death(testbed, &decision, &[("granted", granted, "the API server had answered 201")])?;
     cluster.finish_pod("default", "report")?;
     agent.wait_for("that the pod is gone", GUARD, is_terminated)?;
     testbed.check("and the agent knows that it is gone", true, "");
@@ -82,23 +81,11 @@ pub(crate) fn run(testbed: &mut Testbed<'_>) -> Result<()> {
         let terminating = is_terminating(&cluster.pod("default", name)?.unwrap_or_default());
         testbed.check(format!("default/{name} is not on its way"), !terminating, "it is being deleted");
     }
-    for (bystander, why) in bystanders.iter_mut().zip(["it was not chosen", "the same"]) {
-        Bystander::check(bystander, testbed, why)?;
-    }
-    let decisions = agent.events()?.iter().filter(|event| event.kind() == "eviction_decision").count();
+    pods::check_bystanders(testbed, &mut bystanders, ["it was not chosen", "the same"])?;
+    let decisions = agent.count_decisions()?;
     testbed.check("one decision, one victim", decisions == 1, format_args!("{decisions} decisions"));
     agent.stop()?;
     Ok(())
-}
-
-/// Adds a running pod to the API server, and its cgroups to the node.
-fn add(cluster: &Cluster, node: &mut Node, name: &'static str) -> Result<usize> {
-    let made = cluster.make_pod(&manifest::pod(name, NODE))?;
-    let uid = made["metadata"]["uid"].as_str().context("a pod without a uid")?;
-    let pod = node.add_with_uid(PodSpec::new("default", name, &["main"], 8), uid.to_owned())?;
-    let containers = &node.pods[pod].containers;
-    cluster.set_running("default", name, |place| containers[place].id.clone())?;
-    Ok(pod)
 }
 
 /// Starts an agent with the rights of deploy/manifests.
@@ -109,11 +96,7 @@ fn start(testbed: &mut Testbed<'_>, cluster: &Cluster, node: &Node) -> Result<Ag
     let kubelet = json!({"evictionHard": {"memory.available": format!("{}Mi", THRESHOLD / MIB)}});
     let options = testbed.options(node, &kubelet)?;
     // There is no kubelet here that the agent must precede, so its threshold is the one that the demo prints.
-    let config = node.file("agent.yaml");
-    let text = json!({
-        "apiVersion": "eviction-agent.io/v1alpha1", "kind": "AgentConfiguration", "thresholdMargin": {"mode": "Never"},
-    });
-    std::fs::write(&config, text.to_string()).with_context(|| format!("write {}", config.display()))?;
+    let config = config_without_margin(node)?;
     let more = ["--kubeconfig", &kubeconfig, "--node-name", NODE].map(str::to_owned).to_vec();
     testbed.start(&Options { pods: None, action: "evict", config: Some(config), more, ..options }, "charge")
 }

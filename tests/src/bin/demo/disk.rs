@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use rustix::fs::statvfs;
@@ -143,14 +142,8 @@ pub(crate) fn run(testbed: &mut Testbed<'_>, shortage: Shortage, variant: Varian
     let expected = format!("nodefs has its {} back", shortage.unit());
     testbed.check(expected, available >= threshold, format_args!("{available} of {threshold}"));
 
-    // After this time a second victim would have been chosen, if the first were not enough for the agent.
-    testbed.interrupt.sleep(Duration::from_millis(1500))?;
-    let decisions = agent.events()?.iter().filter(|event| event.kind() == "eviction_decision").count();
-    testbed.check("one decision, one victim", decisions == 1, format_args!("{decisions} decisions"));
     let reasons = ["it uses more, within its request", "critical, being static"];
-    for (bystander, why) in bystanders.iter_mut().zip(reasons) {
-        bystander.check(testbed, why)?;
-    }
+    pods::check_one_decision(testbed, &mut agent, &mut bystanders, reasons)?;
     pods::check_one_eviction(testbed, &node, kills_before, agent, (shortage.signal(), report))
 }
 

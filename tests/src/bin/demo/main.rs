@@ -36,7 +36,7 @@ use crate::disk::Shortage;
 use crate::hard::Cache;
 use crate::oom::Level;
 use crate::print::Printer;
-use crate::testbed::{Forced, Skip, Testbed};
+use crate::testbed::{Skip, Testbed};
 use crate::variant::Variant;
 
 #[derive(Debug, Parser)]
@@ -242,7 +242,7 @@ struct Runner<'a> {
 }
 
 impl Runner<'_> {
-    fn run(&mut self, story: &Story, forced: Option<&Forced>) -> Result<()> {
+    fn run(&mut self, story: &Story, forced: Option<&str>) -> Result<()> {
         let (agent, workload, interrupt, printer) = self.parts;
         printer.title(story.name, story.subject);
         let mut testbed = Testbed::new(agent, workload, interrupt, printer);

@@ -131,9 +131,7 @@ pub(crate) fn run(testbed: &mut Testbed<'_>, level: Level) -> Result<()> {
         acted == 0 && kills == 1,
         format_args!("{acted} acts, {kills} kills"),
     );
-    for (bystander, why) in bystanders.iter_mut().zip(["nothing was evicted", "nothing was evicted"]) {
-        bystander.check(testbed, why)?;
-    }
+    pods::check_bystanders(testbed, &mut bystanders, ["nothing was evicted"; 2])?;
     pods::check_counters(testbed, &agent, &[], 1)?;
     agent.stop()?;
     Ok(())

@@ -33,9 +33,6 @@ const RUNS: usize = 3;
 /// Growth is stamped in steps of this size, so nothing smaller can be seen.
 const GRAIN_MIB: f64 = 0.25;
 
-const KERNEL_KILL: &str =
-    "apiVersion: eviction-agent.io/v1alpha1\nkind: AgentConfiguration\nkernelKill: HardMemory\n";
-
 /// The growth beyond the threshold, MiB.
 #[derive(Clone, Copy, Debug)]
 struct Overshoot {
@@ -162,7 +159,8 @@ fn kubelet(base: u64) -> Value {
 fn with_kernel_kill(testbed: &mut Testbed<'_>, rate: u64) -> Result<Option<WithKernelKill>> {
     let (node, hog, stamps) = prepare(testbed, rate)?;
     let base = node.working_set()?;
-    let mut agent = testbed.agent_with(&node, &kubelet(base), "charge", Some(KERNEL_KILL))?;
+    let config = node.write_agent_config(&json!({"kernelKill": "HardMemory"}))?;
+    let mut agent = testbed.agent_with(&node, &kubelet(base), "charge", Some(config))?;
     if testbed.backend.as_deref().is_none_or(|backend| backend.is_empty() || backend == "none") {
         agent.stop()?;
         return Ok(None);

@@ -1,5 +1,7 @@
 //! The three pods of the stories.
 
+use std::time::Duration;
+
 use anyhow::Result;
 use tests::agent::Agent;
 use tests::node::{MIB, Node, Pod, PodSpec};
@@ -64,11 +66,27 @@ pub(crate) fn bystanders(
     Ok(settled)
 }
 
-/// Checks that the kernel counts no OOM kill in the node since `before`.
-fn check_no_oom_kill(testbed: &mut Testbed<'_>, node: &Node, before: u64) -> Result<()> {
-    let kills = node.oom_kills()?.saturating_sub(before);
-    testbed.check("the kernel counts no OOM kill: this was an eviction", kills == 0, format_args!("{kills}"));
-    Ok(())
+/// Checks that the bystanders live; `reasons` are the reasons for each.
+pub(crate) fn check_bystanders(
+    testbed: &mut Testbed<'_>,
+    bystanders: &mut [Bystander],
+    reasons: [&str; 2],
+) -> Result<()> {
+    bystanders.iter_mut().zip(reasons).try_for_each(|(bystander, why)| bystander.check(testbed, why))
+}
+
+/// Checks that the agent has chosen one victim only, and that the bystanders live.
+pub(crate) fn check_one_decision(
+    testbed: &mut Testbed<'_>,
+    agent: &mut Agent,
+    bystanders: &mut [Bystander],
+    reasons: [&str; 2],
+) -> Result<()> {
+    // After this time a second victim would have been chosen, if the first were not enough for the agent.
+    testbed.interrupt.sleep(Duration::from_millis(1500))?;
+    let decisions = agent.count_decisions()?;
+    testbed.check("one decision, one victim", decisions == 1, format_args!("{decisions} decisions"));
+    check_bystanders(testbed, bystanders, reasons)
 }
 
 /// Checks, at the end of a story, that this pod was evicted for that signal, and that nothing else was evicted
@@ -80,7 +98,8 @@ pub(crate) fn check_one_eviction(
     agent: Agent,
     (signal, pod): (&str, usize),
 ) -> Result<()> {
-    check_no_oom_kill(testbed, node, kills_before)?;
+    let kills = node.oom_kills()?.saturating_sub(kills_before);
+    testbed.check("the kernel counts no OOM kill: this was an eviction", kills == 0, format_args!("{kills}"));
     check_counters(testbed, &agent, &[(signal, &node.pods[pod])], 0)?;
     agent.stop()?;
     Ok(())

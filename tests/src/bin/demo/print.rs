@@ -85,7 +85,7 @@ impl Printer {
             line["backend"] = json!(backend);
         }
         if let Some(forced) = testbed.forced {
-            line["forced"] = json!(forced.backend);
+            line["forced"] = json!(forced);
         }
         self.emit(&line);
     }

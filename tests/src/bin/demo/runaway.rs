@@ -69,13 +69,8 @@ impl Runaway {
     }
 
     /// Waits until it and all other processes of its pod are dead, and records the timeline from the crossing
-    /// on.
-    pub(crate) fn wait_for_death(&mut self, testbed: &mut Testbed<'_>, decision: &Event) -> Result<Climb> {
-        self.wait_for_death_with_marks(testbed, decision, &[])
-    }
-
-    /// Does the same, with other moments in the timeline: key, time, description.
-    pub(crate) fn wait_for_death_with_marks(
+    /// on, with these other moments: key, time, description.
+    pub(crate) fn wait_for_death(
         &mut self,
         testbed: &mut Testbed<'_>,
         decision: &Event,

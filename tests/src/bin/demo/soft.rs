@@ -60,7 +60,7 @@ pub(crate) fn run(testbed: &mut Testbed<'_>, variant: Variant) -> Result<()> {
     else {
         return Ok(());
     };
-    let climb = runaway.wait_for_death(testbed, &decision)?;
+    let climb = runaway.wait_for_death(testbed, &decision, &[])?;
     let crossed = climb.crossed().context("the line was never crossed")?;
     let decided = decision.number("decided_mono_ns").context("the decision has no time")?;
     let waited = Duration::from_nanos(decided.saturating_sub(crossed));
@@ -79,9 +79,7 @@ pub(crate) fn run(testbed: &mut Testbed<'_>, variant: Variant) -> Result<()> {
     check_condition_stays(testbed, &mut agent, decided, "the eviction")?;
 
     active_variant.end(testbed)?;
-    for (bystander, why) in bystanders.iter_mut().zip(["within its request", "critical"]) {
-        bystander.check(testbed, why)?;
-    }
+    pods::check_bystanders(testbed, &mut bystanders, ["within its request", "critical"])?;
     pods::check_one_eviction(testbed, &node, kills_before, agent, ("memory.available", report))
 }
 
@@ -125,7 +123,7 @@ fn check_spike(
     };
     agent.wait_for("MemoryPressure True", GUARD, condition("True"))?;
     check_condition_stays(testbed, agent, fell, "the spike")?;
-    let decisions = agent.events()?.iter().filter(|event| event.kind() == "eviction_decision").count();
+    let decisions = agent.count_decisions()?;
     let lives = spike.process().process().is_running()?;
     testbed.check(
         "the spike is forgiven: its process lives, nothing was decided",

@@ -2,10 +2,10 @@
 
 use std::fmt::{self, Display};
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context as _, Error, Result};
+use anyhow::{Error, Result};
 use serde_json::{Map, Value};
 use tests::agent::{Agent, Event, Options, Recording};
 use tests::cgroup::Group;
@@ -54,18 +54,9 @@ pub(crate) struct Testbed<'a> {
     /// Whether the machine is slow, so that something short may take seconds.
     pub(crate) slow: bool,
     /// The backend that the agent must use.
-    pub(crate) forced: Option<&'a Forced>,
+    pub(crate) forced: Option<&'a str>,
     /// The recording of each agent.
     recordings: Vec<Recording>,
-}
-
-/// A backend that the agent is made to use.
-#[derive(Clone, Debug)]
-pub(crate) struct Forced {
-    /// The name of the backend.
-    pub(crate) backend: String,
-    /// The arguments that make the agent use it.
-    pub(crate) arguments: Vec<String>,
 }
 
 impl<'a> Testbed<'a> {
@@ -107,22 +98,18 @@ impl<'a> Testbed<'a> {
         self.agent_with(node, config, source, None)
     }
 
-    /// Does the same, with a configuration of the agent.
+    /// Does the same, with the file of a configuration of the agent.
     pub(crate) fn agent_with(
         &mut self,
         node: &Node,
         config: &Value,
         source: &str,
-        own: Option<&str>,
+        own: Option<PathBuf>,
     ) -> Result<Agent> {
         let mut options = self.options(node, config)?;
-        if let Some(own) = own {
-            let file = node.file("agent.yaml");
-            std::fs::write(&file, own).with_context(|| format!("write {}", file.display()))?;
-            options.config = Some(file);
-        }
+        options.config = own;
         if let Some(forced) = self.forced {
-            options.more.clone_from(&forced.arguments);
+            options.more = ["--backend", forced].map(str::to_owned).to_vec();
         }
         self.start(&options, source)
     }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use rustix::process::Signal;
 
-use super::run;
+use crate::cgroup::{descendants, read_procs};
 use crate::folder::abandoned;
 use crate::process;
 
@@ -95,9 +95,7 @@ impl NodeCleanup {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        for mount in self.mounts()?.iter().rev() {
-            run(Command::new("umount").arg("--lazy").arg(mount))?;
-        }
+        unmount_all(|point| point.starts_with(&self.folder))?;
         let runtime = self.runtime_group();
         for hierarchy in hierarchies()? {
             remove_groups(&hierarchy.join(PODS));
@@ -112,23 +110,17 @@ impl NodeCleanup {
 
     /// Returns containerd, its shims, and every process with the root of one of its containers.
     fn processes(&self) -> Result<Vec<u32>> {
-        let mut pids: BTreeSet<u32> = procs(&self.runtime_group()).into_iter().collect();
+        let mut pids: BTreeSet<u32> = read_procs(&self.runtime_group()).into_iter().collect();
         let folder = self.folder.display().to_string();
         for hierarchy in hierarchies()? {
-            for group in groups(&hierarchy.join(PODS)) {
-                pids.extend(procs(&group).into_iter().filter(|pid| {
+            for group in descendants(&hierarchy.join(PODS)) {
+                pids.extend(read_procs(&group).into_iter().filter(|pid| {
                     let mounts = fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
                     mounts.contains(&folder)
                 }));
             }
         }
         Ok(pids.into_iter().filter(|&pid| process::is_alive(pid)).collect())
-    }
-
-    fn mounts(&self) -> Result<Vec<PathBuf>> {
-        let text = fs::read_to_string("/proc/self/mountinfo").context("read /proc/self/mountinfo")?;
-        let points = text.lines().filter_map(|line| line.split(' ').nth(4)).map(PathBuf::from);
-        Ok(points.filter(|point| point.starts_with(&self.folder)).collect())
     }
 
     /// Removes files outside the folder, and ignores errors.
@@ -176,26 +168,17 @@ pub(crate) fn hierarchies() -> Result<Vec<PathBuf>> {
     Ok(entries.flatten().map(|it| it.path()).filter(|it| it.is_dir()).collect())
 }
 
-/// Returns a cgroup and all below it, the outer ones first; empty if it does not exist.
-fn groups(group: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    let mut queue = vec![group.to_owned()];
-    while let Some(group) = queue.pop() {
-        let Ok(entries) = fs::read_dir(&group) else { continue };
-        queue.extend(entries.flatten().map(|it| it.path()).filter(|it| it.is_dir()));
-        found.push(group);
-    }
-    found
-}
-
-fn procs(group: &Path) -> Vec<u32> {
-    let text = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
-    text.lines().filter_map(|line| line.parse().ok()).collect()
+/// Unmounts each mount point for which `is_own` holds, the last one first.
+pub(crate) fn unmount_all(is_own: impl Fn(&Path) -> bool) -> Result<()> {
+    let text = fs::read_to_string("/proc/self/mountinfo").context("read /proc/self/mountinfo")?;
+    let points = text.lines().rev().filter_map(|line| line.split(' ').nth(4)).map(Path::new);
+    let mut own = points.filter(|point| is_own(point));
+    own.try_for_each(|point| process::run(Command::new("umount").arg("--lazy").arg(point)))
 }
 
 /// Removes a cgroup and those below it. A cgroup that still has processes stays: it belongs to others.
 pub(crate) fn remove_groups(group: &Path) {
-    for group in groups(group).iter().rev() {
+    for group in descendants(group).iter().rev() {
         let _ = fs::remove_dir(group);
     }
 }

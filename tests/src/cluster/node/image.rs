@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result};
 use serde_json::json;
 
-use super::run;
+use crate::process::run;
 
 /// An image to build.
 #[derive(Clone, Debug)]

@@ -11,11 +11,11 @@ mod settings;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use serde_json::Value;
 
 use cleanup::NodeCleanup;
-pub(crate) use cleanup::{hierarchies, remove_groups};
+pub(crate) use cleanup::{hierarchies, remove_groups, unmount_all};
 pub use image::Image;
 pub use programs::{FOLDER, Programs, Runtime};
 use settings::Settings;
@@ -23,6 +23,7 @@ use settings::Settings;
 use super::Cluster;
 use super::program::{Program, free_ports};
 use crate::folder::Folder;
+use crate::process::run;
 
 /// A folder on a disk, so that images and the file systems of containers do not use the node's memory.
 const PARENT: &str = "/var/tmp";
@@ -154,14 +155,4 @@ impl Drop for RealNode {
             eprintln!("clear away a node: {error:#}");
         }
     }
-}
-
-/// Runs a program to its end; an error contains its error output.
-pub(crate) fn run(command: &mut Command) -> Result<()> {
-    let name = command.get_program().to_owned();
-    let output = command.output().with_context(|| format!("run {}", name.display()))?;
-    if !output.status.success() {
-        bail!("{} failed: {}", name.display(), String::from_utf8_lossy(&output.stderr).trim_end());
-    }
-    Ok(())
 }

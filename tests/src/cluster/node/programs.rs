@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::cluster::Binaries;
+use crate::folder::cache;
 
 /// The environment variable with the folder, if it is not the usual one.
 pub const FOLDER: &str = "EVICTION_AGENT_NODE_PROGRAMS";
@@ -11,8 +12,8 @@ pub const FOLDER: &str = "EVICTION_AGENT_NODE_PROGRAMS";
 /// The programs of a node.
 #[derive(Clone, Debug)]
 pub struct Programs {
-    kubelet: PathBuf,
-    runtime: Runtime,
+    pub(super) kubelet: PathBuf,
+    pub(super) runtime: Runtime,
 }
 
 /// containerd and the programs that it needs.
@@ -40,14 +41,6 @@ impl Programs {
     pub fn busybox(&self) -> &Path {
         self.runtime.busybox()
     }
-
-    pub(super) fn kubelet(&self) -> &Path {
-        &self.kubelet
-    }
-
-    pub(super) fn runtime(&self) -> &Runtime {
-        &self.runtime
-    }
 }
 
 impl Runtime {
@@ -58,11 +51,7 @@ impl Runtime {
     pub fn find() -> Result<Self, String> {
         let root = match std::env::var_os(FOLDER) {
             Some(folder) => PathBuf::from(folder),
-            None => std::env::var_os("XDG_CACHE_HOME")
-                .map(PathBuf::from)
-                .or_else(|| Some(std::env::home_dir()?.join(".cache")))
-                .ok_or("there is no home folder, and so no cache of programs")?
-                .join("eviction-agent/tools/node"),
+            None => cache().ok_or("there is no home folder, and so no cache of programs")?.join("tools/node"),
         };
         let found = Self { root, busybox: PathBuf::from("/bin/busybox") };
         for file in [&found.containerd(), &found.root.join("usr/sbin/runc"), &found.busybox] {

@@ -11,6 +11,7 @@ use super::programs::Programs;
 use super::{PREFIX, image};
 use crate::cluster::pki::write_private;
 use crate::cluster::{Cluster, flags};
+use crate::node::with_fields;
 
 /// The files and ports of a node.
 #[derive(Debug)]
@@ -37,7 +38,7 @@ impl Settings {
             let path = folder.join(name);
             fs::create_dir(&path).with_context(|| format!("make {}", path.display()))?;
         }
-        let identity = cluster.authority.node(name)?;
+        let identity = cluster.authority.client(&format!("system:node:{name}"), "system:nodes")?;
         let kubelet = settings.kubelet_config(cluster, config)?;
         let credentials =
             format!("    client-certificate: {0}/node.crt\n    client-key: {0}/node.key\n", folder.display());
@@ -70,7 +71,7 @@ impl Settings {
 
     fn kubelet_config(&self, cluster: &Cluster, fields: &Value) -> Result<Value> {
         let in_folder = |name: &str| self.folder.join(name).display().to_string();
-        let mut config = json!({
+        let config = json!({
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
             "kind": "KubeletConfiguration",
             "address": "127.0.0.1",
@@ -94,14 +95,11 @@ impl Settings {
             "imageGCHighThresholdPercent": 100,
             "evictionHard": {"memory.available": "100Mi"},
         });
-        for (key, value) in fields.as_object().context("fields of a configuration")? {
-            config[key] = value.clone();
-        }
-        Ok(config)
+        with_fields(config, fields)
     }
 
     fn containerd_config(&self) -> String {
-        let (folder, plugins) = (self.folder.display(), self.programs.runtime().plugins());
+        let (folder, plugins) = (self.folder.display(), self.programs.runtime.plugins());
         // Without CAP_SYS_RESOURCE, runc could not set an oom_score_adj below the inherited one, so it is
         // restricted to what is allowed.
         format!(
@@ -134,20 +132,20 @@ impl Settings {
         command
             .args(["-c", "echo $$ > \"$0\" && exec \"$@\""])
             .arg(group.join("cgroup.procs"))
-            .arg(self.programs.runtime().containerd())
+            .arg(self.programs.runtime.containerd())
             .arg("--config=containerd.toml")
-            .env("PATH", self.programs.runtime().path());
+            .env("PATH", self.programs.runtime.path());
         command
     }
 
     pub(super) fn ctr(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(self.programs.runtime().ctr());
+        let mut command = Command::new(self.programs.runtime.ctr());
         command.arg("--address").arg(self.folder.join("containerd.sock")).args(arguments);
         command
     }
 
     pub(super) fn kubelet(&self) -> Command {
-        let mut command = Command::new(self.programs.kubelet());
+        let mut command = Command::new(&self.programs.kubelet);
         command
             .args(["--config=kubelet.json", "--kubeconfig=kubeconfig"])
             .arg(format!("--hostname-override={}", self.name))

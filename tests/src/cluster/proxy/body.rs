@@ -3,28 +3,17 @@
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use anyhow::{Error, Result};
 use bytes::Bytes;
 use hyper::body::{Body, Frame};
 use tokio::sync::mpsc;
 
-/// The error with which a connection is aborted in the middle of a body.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct ConnectionAborted;
-
-impl std::fmt::Display for ConnectionAborted {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("the proxy breaks off")
-    }
-}
-
-impl std::error::Error for ConnectionAborted {}
-
-/// A body that is passed on.
+/// A body that is passed on. An error aborts the connection in the middle of the body.
 #[derive(Debug)]
-pub(super) struct ForwardedBody(mpsc::Receiver<Result<Bytes, ConnectionAborted>>);
+pub(super) struct ForwardedBody(mpsc::Receiver<Result<Bytes>>);
 
 /// The sender of the parts of a body.
-pub(super) type BodySender = mpsc::Sender<Result<Bytes, ConnectionAborted>>;
+pub(super) type BodySender = mpsc::Sender<Result<Bytes>>;
 
 impl ForwardedBody {
     pub(super) fn new() -> (BodySender, Self) {
@@ -43,12 +32,9 @@ impl ForwardedBody {
 
 impl Body for ForwardedBody {
     type Data = Bytes;
-    type Error = ConnectionAborted;
+    type Error = Error;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, ConnectionAborted>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>>>> {
         self.0.poll_recv(context).map(|data| data.map(|data| data.map(Frame::data)))
     }
 }

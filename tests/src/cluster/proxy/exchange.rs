@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow, bail};
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
@@ -14,10 +14,13 @@ use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::sync::Mutex;
 
-use super::body::{BodySender, ConnectionAborted, ForwardedBody};
-use super::fault::{Fault, Rewrite, is_watch};
+use super::body::{BodySender, ForwardedBody};
+use super::fault::{self, Fault, Rewrite, is_watch};
 use super::{ReceivedRequest, Shared, lock};
 use crate::cluster::tls;
+
+/// The error that aborts a connection.
+const ABORTED: &str = "the proxy breaks off";
 
 /// A client's connection.
 pub(super) struct Exchange<'a> {
@@ -32,12 +35,9 @@ impl<'a> Exchange<'a> {
     }
 
     /// Returns the response to a request. An error closes the connection.
-    pub(super) async fn answer(
-        &self,
-        request: Request<Incoming>,
-    ) -> Result<Response<ForwardedBody>, ConnectionAborted> {
+    pub(super) async fn answer(&self, request: Request<Incoming>) -> Result<Response<ForwardedBody>> {
         let path = request.uri().path_and_query().map_or("/", |it| it.as_str()).to_owned();
-        let fault = lock(&self.shared.faults).take(request.method(), &path);
+        let fault = fault::take(&mut lock(&self.shared.faults), request.method(), &path);
         let index = {
             let mut requests = lock(&self.shared.requests);
             let request = format!("{} {path}", request.method());
@@ -58,20 +58,18 @@ impl<'a> Exchange<'a> {
         request: Request<Incoming>,
         watch: bool,
         fault: Option<Fault>,
-    ) -> Result<Response<ForwardedBody>, ConnectionAborted> {
+    ) -> Result<Response<ForwardedBody>> {
         match &fault {
-            Some(Fault::Answer(status, headers, body)) => {
-                return build_response(*status, headers, body).map_err(|_| ConnectionAborted);
-            }
-            Some(Fault::DropRequest) => return Err(ConnectionAborted),
+            Some(Fault::Answer(status, headers, body)) => return build_response(*status, headers, body),
+            Some(Fault::DropRequest) => bail!(ABORTED),
             Some(Fault::DelayRequest(time)) => tokio::time::sleep(*time).await,
             _ => {}
         }
         // A server that cannot be reached looks like one that closes the connection.
-        let answer = self.send(request).await.map_err(|_| ConnectionAborted)?;
+        let answer = self.send(request).await?;
         match &fault {
             Some(Fault::DelayResponse(time)) => tokio::time::sleep(*time).await,
-            Some(Fault::Reset(0)) => return Err(ConnectionAborted),
+            Some(Fault::Reset(0)) => bail!(ABORTED),
             _ => {}
         }
         let (mut head, incoming) = answer.into_parts();
@@ -125,10 +123,9 @@ async fn forward_body(
     fault: Option<Fault>,
 ) {
     let result = match fault {
-        Some(Fault::Reset(bytes)) => match forward_bytes(&shared, body, &to_client, bytes).await {
-            Ok(()) => Err(ConnectionAborted),
-            broken => broken,
-        },
+        Some(Fault::Reset(bytes)) => {
+            forward_bytes(&shared, body, &to_client, bytes).await.and_then(|()| Err(anyhow!(ABORTED)))
+        }
         Some(Fault::Truncate(bytes)) => forward_bytes(&shared, body, &to_client, bytes).await,
         Some(Fault::Close(time)) => {
             tokio::time::timeout(time, forward_bytes(&shared, body, &to_client, usize::MAX))
@@ -138,9 +135,9 @@ async fn forward_body(
         Some(Fault::Rewrite(rewrite)) => forward_rewritten(&shared, body, &to_client, watch, &rewrite).await,
         _ => forward_bytes(&shared, body, &to_client, usize::MAX).await,
     };
-    if result.is_err() {
+    if let Err(error) = result {
         // The client may have closed the connection.
-        let _ = to_client.send(Err(ConnectionAborted)).await;
+        let _ = to_client.send(Err(error)).await;
     }
 }
 
@@ -150,7 +147,7 @@ async fn forward_bytes(
     mut body: Incoming,
     to_client: &BodySender,
     bytes: usize,
-) -> Result<(), ConnectionAborted> {
+) -> Result<()> {
     let mut left = bytes;
     while left > 0
         && let Some(mut data) = next_data(&mut body).await?
@@ -158,14 +155,14 @@ async fn forward_bytes(
         data.truncate(left);
         left -= data.len();
         shared.wait_while_silent().await;
-        to_client.send(Ok(data)).await.map_err(|_| ConnectionAborted)?;
+        to_client.send(Ok(data)).await?;
     }
     Ok(())
 }
 
-async fn next_data(body: &mut Incoming) -> Result<Option<Bytes>, ConnectionAborted> {
+async fn next_data(body: &mut Incoming) -> Result<Option<Bytes>> {
     while let Some(frame) = body.frame().await {
-        if let Ok(data) = frame.map_err(|_| ConnectionAborted)?.into_data() {
+        if let Ok(data) = frame?.into_data() {
             return Ok(Some(data));
         }
     }
@@ -179,7 +176,7 @@ async fn forward_rewritten(
     to_client: &BodySender,
     watch: bool,
     rewrite: &Rewrite,
-) -> Result<(), ConnectionAborted> {
+) -> Result<()> {
     let mut unread = BytesMut::new();
     loop {
         let data = next_data(&mut body).await?;
@@ -191,12 +188,12 @@ async fn forward_rewritten(
             _ => None,
         } {
             let piece = unread.split_to(end);
-            let value = serde_json::from_slice(&piece).map_err(|_| ConnectionAborted)?;
+            let value = serde_json::from_slice(&piece)?;
             let ending = if watch { "\n" } else { "" };
             let text: String = (rewrite.0)(value).iter().map(|value| format!("{value}{ending}")).collect();
             if !text.is_empty() {
                 shared.wait_while_silent().await;
-                to_client.send(Ok(text.into())).await.map_err(|_| ConnectionAborted)?;
+                to_client.send(Ok(text.into())).await?;
             }
         }
         if ended {

@@ -107,27 +107,13 @@ pub(super) fn is_watch(path: &str) -> bool {
     query.split('&').any(|word| matches!(word, "watch=true" | "watch=1" | "watch"))
 }
 
-/// The active faults: the first that fits applies.
-#[derive(Debug, Default)]
-pub(super) struct Faults(Vec<(When, Fault)>);
-
-impl Faults {
-    pub(super) fn add(&mut self, when: When, fault: Fault) {
-        self.0.push((when, fault));
+/// Returns the fault of a request, the first that fits. The request counts as one of the times.
+pub(super) fn take(faults: &mut [(When, Fault)], method: &Method, path: &str) -> Option<Fault> {
+    let (when, fault) = faults.iter_mut().find(|(when, _)| when.fits(method, path))?;
+    if let Some(times) = &mut when.times {
+        *times -= 1;
     }
-
-    pub(super) fn clear(&mut self) {
-        self.0.clear();
-    }
-
-    /// Returns the fault of a request, which counts as one of the times.
-    pub(super) fn take(&mut self, method: &Method, path: &str) -> Option<Fault> {
-        let (when, fault) = self.0.iter_mut().find(|(when, _)| when.fits(method, path))?;
-        if let Some(times) = &mut when.times {
-            *times -= 1;
-        }
-        Some(fault.clone())
-    }
+    Some(fault.clone())
 }
 
 #[cfg(test)]
@@ -136,10 +122,11 @@ mod tests {
 
     #[test]
     fn fault_affects_only_matching_requests() {
-        let mut faults = Faults::default();
-        faults.add(When::any().method(Method::POST).path("/eviction").times(2), Fault::status(503));
-        faults.add(When::any().watch(true), Fault::DropRequest);
-        let mut status = |method: Method, path| match faults.take(&method, path) {
+        let mut faults = [
+            (When::any().method(Method::POST).path("/eviction").times(2), Fault::status(503)),
+            (When::any().watch(true), Fault::DropRequest),
+        ];
+        let mut status = |method: Method, path| match take(&mut faults, &method, path) {
             Some(Fault::Answer(status, ..)) => status,
             Some(_) => 1,
             None => 0,

@@ -20,7 +20,6 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 use super::background::Background;
 use super::{Cluster, tls};
 use exchange::Exchange;
-use fault::Faults;
 pub use fault::{Fault, Rewrite, When};
 
 /// A running proxy. Dropping it ends the proxy and its connections.
@@ -56,7 +55,8 @@ struct Shared {
     link: watch::Sender<LinkState>,
     /// The number of resets. Connections that began before the last one are reset.
     resets: watch::Sender<u64>,
-    faults: Mutex<Faults>,
+    /// The active faults: the first that fits applies.
+    faults: Mutex<Vec<(When, Fault)>>,
     requests: Mutex<Vec<ReceivedRequest>>,
     connections: AtomicUsize,
     server: SocketAddr,
@@ -115,7 +115,7 @@ impl Proxy {
 
     /// Applies a fault to these requests from now on. If several fit, the first one that was added applies.
     pub fn on(&self, when: When, fault: Fault) {
-        lock(&self.shared.faults).add(when, fault);
+        lock(&self.shared.faults).push((when, fault));
     }
 
     /// Refuses connections from now on, and resets those that are open.

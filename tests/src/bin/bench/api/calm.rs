@@ -1,6 +1,6 @@
 //! The agent's cost in a cluster while nothing happens, and the requests that it sends.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ::tests::agent::Agent;
 use ::tests::bench::row::{Goal, Row};
@@ -8,11 +8,12 @@ use ::tests::cluster::Cluster;
 use ::tests::cluster::proxy::Proxy;
 use ::tests::node::{MIB, Node};
 use ::tests::workload::Workload;
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use serde_json::json;
 
 use super::population;
 use crate::cost::CostSampler;
+use crate::idle::{SETTLE, sample_calm};
 use crate::testbed::Testbed;
 
 /// A number of pods, and the containers of each.
@@ -29,11 +30,6 @@ pub(super) struct Case {
 const BOUND: u64 = 3072 * MIB;
 const MEMORY: u64 = 64 * 1024 * MIB;
 const PIDS: u64 = 4096;
-/// The pause before the measurement, so that the cost of the start is not counted.
-const SETTLE: Duration = Duration::from_secs(12);
-const PIECE: Duration = Duration::from_secs(10);
-/// The interval at which metrics are read.
-const SCRAPE: Duration = Duration::from_secs(15);
 /// The goal: requests per minute, without watches and keep-alive requests.
 const REQUESTS: f64 = 1.0;
 
@@ -81,26 +77,13 @@ pub(super) fn measure(
     population::wait_for_pods(&mut agent, case.pods)?;
     testbed.interrupt.sleep(SETTLE)?;
 
-    let mut watched = CostSampler::new(agent.pid())?;
+    let mut samplers = [CostSampler::new(agent.pid())?];
     let before = proxy.requests().len();
     let start = Instant::now();
-    let mut scraped = start;
-    for _ in 0..(seconds / PIECE.as_secs()).max(1) {
-        let end = Instant::now() + PIECE;
-        while let Some(left) = end.checked_duration_since(Instant::now()) {
-            testbed.interrupt.sleep(left.min(Duration::from_secs(1)))?;
-            if scraped.elapsed() >= SCRAPE {
-                scraped = Instant::now();
-                agent.metrics()?;
-            }
-        }
-        watched.sample()?;
-    }
+    sample_calm(testbed, &mut agent, seconds, &mut samplers, || Ok(()))?;
     let minutes = start.elapsed().as_secs_f64() / 60.0;
     let sent_requests: Vec<String> =
         proxy.requests().into_iter().skip(before).map(|seen| seen.request).collect();
-    let decisions = agent.events()?.iter().filter(|event| event.kind() == "eviction_decision").count();
-    ensure!(decisions == 0, "the agent was not calm: {decisions} decisions");
     agent.stop()?;
     drop(processes);
     for pod in &node.pods {
@@ -109,7 +92,7 @@ pub(super) fn measure(
 
     let per_minute =
         sent_requests.iter().filter(|request| is_counted_request(request)).count() as f64 / minutes;
-    let [rss, cpu, wakeups] = watched.rows(&name);
+    let [rss, cpu, wakeups] = samplers[0].rows(&name);
     let requests = Row::new(name, "requests", "a minute", vec![per_minute])
         .goal(Goal::Max(REQUESTS))
         .with("all", sent_requests.len());

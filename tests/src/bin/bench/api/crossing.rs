@@ -13,6 +13,7 @@ use tests::stamps::Record;
 use tests::workload::Workload;
 
 use super::population::{NODE, OTHER_NODE, PodPopulation, remove_pod};
+use crate::hog_node::random_pause;
 
 /// The measurements of one crossing.
 pub(super) struct Run {
@@ -22,18 +23,13 @@ pub(super) struct Run {
     pub(super) decided_ns: u64,
     /// When the agent had read the server's 201 response.
     pub(super) granted_ns: u64,
-    pub(super) floor: ServerFloor,
+    /// The time that the server takes for the same requests from an idle client, after a pause.
+    pub(super) floor_ns: u64,
+    /// The time of an eviction that such a client requests right after another one was granted.
+    pub(super) next_ns: u64,
     /// The end of the victim, if the agent kills.
     pub(super) end: Option<VictimEnd>,
     pub(super) detected_by: String,
-}
-
-/// The time that the server takes for the same requests from an idle client.
-pub(super) struct ServerFloor {
-    /// The duration of the requests after a pause without requests.
-    pub(super) idle_ns: u64,
-    /// The duration of an eviction that is requested right after another one was granted.
-    pub(super) next_ns: u64,
 }
 
 /// The end of a victim's processes.
@@ -49,14 +45,9 @@ pub(super) struct VictimEnd {
 /// The prefix of the keys of the agent's taints.
 const TAINT_PREFIX: &str = "eviction-agent.io/";
 
-/// Returns a random pause, so that runs start at different moments of the agent's timers.
-fn random_pause() -> Duration {
-    Duration::from_millis(200 + clock::now() / 1000 % 500)
-}
-
 impl PodPopulation<'_> {
     pub(super) fn cross(&mut self, pod: usize) -> Result<Run> {
-        let floor = self.measure_server_floor()?;
+        let (floor_ns, next_ns) = self.measure_server_floor()?;
         let kill_floor = self.mode.kills().then(|| self.measure_kill_floor()).transpose()?;
         let interrupt = self.testbed.interrupt.clone();
         let stamps = self.node.file(&format!("stamps-{pod}"));
@@ -105,7 +96,8 @@ impl PodPopulation<'_> {
             stamped_ns: decision.number("crossed_mono_ns"),
             decided_ns: decision.number("decided_mono_ns").context("a decision has no time")?,
             granted_ns: answered.number("mono_ns").context("an answer has no time")?,
-            floor,
+            floor_ns,
+            next_ns,
             end,
             detected_by: decision.text("detected_by").to_owned(),
         })
@@ -147,17 +139,14 @@ impl PodPopulation<'_> {
     /// and of the pressure, and has removed its taint.
     fn finish_crossing(&mut self, pod: usize) -> Result<()> {
         self.cluster.finish_pod("default", &self.node.pods[pod].spec().name)?;
-        let (agent, decisions) = (&mut self.agent, self.decisions);
-        self.testbed.interrupt.until("the agent sees the end of its victim", GUARD, || {
-            Ok(agent.has_reported_recovery(decisions)?.then_some(()))
-        })?;
+        self.agent.wait_for_recovery(self.decisions)?;
         let what = "the node's taint is taken away";
         self.testbed.interrupt.until(what, GUARD, || Ok((!self.is_tainted()?).then_some(())))
     }
 
     /// Measures the same requests for a pod without processes and its node, from an idle client over its open
-    /// connection, and then at once an eviction of another pod.
-    fn measure_server_floor(&self) -> Result<ServerFloor> {
+    /// connection, and then at once an eviction of another pod, nanoseconds.
+    fn measure_server_floor(&self) -> Result<(u64, u64)> {
         let names = ["floor", "floor-next"];
         let mut uids = Vec::new();
         for name in names {
@@ -185,7 +174,7 @@ impl PodPopulation<'_> {
         self.evict_by_idle_client(names[0], &uids[0])?;
         let rested = clock::now();
         self.evict_by_idle_client(names[1], &uids[1])?;
-        let floor = ServerFloor { idle_ns: rested - start, next_ns: clock::now() - rested };
+        let floor = (rested - start, clock::now() - rested);
         for name in names {
             self.cluster.finish_pod("default", name)?;
         }

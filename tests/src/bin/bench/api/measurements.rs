@@ -20,49 +20,33 @@ const NEXT_FLOOR: &str = "server floor, next";
 pub(super) const BEYOND_FLOOR: &str = "beyond floor";
 /// From the crossing, by the hog's own clock, to the death of the last process.
 pub(super) const TO_DEATH: &str = "crossing to death";
+const STAMP_TO_GRANTED: &str = "stamp to 201";
+const TO_DECISION: &str = "crossing to decision";
+const DECISION_TO_GRANTED: &str = "decision to 201";
+const TO_KILL: &str = "crossing to SIGKILL";
+const KILL_TO_DEATH: &str = "SIGKILL to death";
+/// The time from SIGKILL to death on a node without an agent.
+const KILL_FLOOR: &str = "kill floor";
 
 const PIECE_NS: u64 = 50_000_000;
 
-/// The crossings of one case, times in microseconds.
+/// The crossings of one case.
 pub(super) struct Measurements {
     mode: EvictionMode,
     void: usize,
-    crossing_to_granted: Vec<f64>,
-    stamp_to_granted: Vec<f64>,
-    crossing_to_decision: Vec<f64>,
-    decision_to_granted: Vec<f64>,
-    crossing_to_kill: Vec<f64>,
-    kill_to_death: Vec<f64>,
-    crossing_to_death: Vec<f64>,
-    floor: Vec<f64>,
-    next_floor: Vec<f64>,
-    kill_floor: Vec<f64>,
+    /// The values of each metric, microseconds.
+    values: BTreeMap<&'static str, Vec<f64>>,
     detected_by: BTreeMap<String, usize>,
 }
 
 impl Measurements {
     pub(super) fn new(mode: EvictionMode) -> Self {
-        let none = Vec::new;
-        Self {
-            mode,
-            void: 0,
-            crossing_to_granted: none(),
-            stamp_to_granted: none(),
-            crossing_to_decision: none(),
-            decision_to_granted: none(),
-            crossing_to_kill: none(),
-            kill_to_death: none(),
-            crossing_to_death: none(),
-            floor: none(),
-            next_floor: none(),
-            kill_floor: none(),
-            detected_by: BTreeMap::new(),
-        }
+        Self { mode, void: 0, values: BTreeMap::new(), detected_by: BTreeMap::new() }
     }
 
     /// Returns the number of valid crossings.
     pub(super) fn good(&self) -> usize {
-        self.decision_to_granted.len()
+        self.values.get(TO_GRANTED).map_or(0, Vec::len)
     }
 
     /// Returns the number of all crossings.
@@ -76,7 +60,7 @@ impl Measurements {
     }
 
     pub(super) fn add(&mut self, run: Run) -> Result<()> {
-        let Run { climb, stamped_ns, decided_ns, granted_ns, end, floor, detected_by } = run;
+        let Run { climb, stamped_ns, decided_ns, granted_ns, floor_ns, next_ns, end, detected_by } = run;
         let last = climb.growth().last().context("the hog has stamped nothing")?;
         // A hog that is killed at once may have been charged for more than it had touched.
         let crossed = climb.crossed().or_else(|| climb.crossed_by_batched_charges(0));
@@ -87,62 +71,54 @@ impl Measurements {
             self.void += 1;
             return Ok(());
         };
-        let since = |from: u64, to: u64| (to as f64 - from as f64) / 1000.0;
-        self.crossing_to_granted.push(since(crossed, granted_ns));
-        self.stamp_to_granted.extend(stamped_ns.map(|stamped| since(stamped, granted_ns)));
-        self.crossing_to_decision.push(since(crossed, decided_ns));
-        self.decision_to_granted.push(since(decided_ns, granted_ns));
-        self.floor.push(floor.idle_ns as f64 / 1000.0);
-        self.next_floor.push(floor.next_ns as f64 / 1000.0);
+        let mut add = |metric, from: u64, to: u64| {
+            self.values.entry(metric).or_default().push((to as f64 - from as f64) / 1000.0);
+        };
+        add(TO_GRANTED, crossed, granted_ns);
+        if let Some(stamped_ns) = stamped_ns {
+            add(STAMP_TO_GRANTED, stamped_ns, granted_ns);
+        }
+        add(TO_DECISION, crossed, decided_ns);
+        add(DECISION_TO_GRANTED, decided_ns, granted_ns);
+        add(FLOOR, 0, floor_ns);
+        add(NEXT_FLOOR, 0, next_ns);
         if let Some(VictimEnd { killed_ns, dead_ns, floor_ns }) = end {
-            self.crossing_to_kill.push(since(crossed, killed_ns));
-            self.kill_to_death.push(since(killed_ns, dead_ns));
-            self.crossing_to_death.push(since(crossed, dead_ns));
-            self.kill_floor.push(floor_ns as f64 / 1000.0);
+            add(TO_KILL, crossed, killed_ns);
+            add(KILL_TO_DEATH, killed_ns, dead_ns);
+            add(TO_DEATH, crossed, dead_ns);
+            add(KILL_FLOOR, 0, floor_ns);
         }
         *self.detected_by.entry(detected_by).or_default() += 1;
         Ok(())
     }
 
     pub(super) fn rows(self) -> Vec<Row> {
-        let Self {
-            mode,
-            void,
-            crossing_to_granted,
-            stamp_to_granted,
-            crossing_to_decision,
-            decision_to_granted,
-            crossing_to_kill,
-            kill_to_death,
-            crossing_to_death,
-            floor,
-            next_floor,
-            kill_floor,
-            detected_by,
-        } = self;
+        let Self { mode, void, mut values, detected_by } = self;
         let detected_by = json!(detected_by);
         let row = |metric, values| {
             Row::new(mode.name(), metric, "us", values)
                 .with("void", void)
                 .with("detected_by", detected_by.clone())
         };
-        let floor = row(FLOOR, floor).program("kube-apiserver");
+        let granted = values.get(TO_GRANTED).cloned().unwrap_or_default();
+        let mut measured = |metric| row(metric, values.remove(metric).unwrap_or_default());
+        let floor = measured(FLOOR).program("kube-apiserver");
         let half = floor.percentile(50).unwrap_or(f64::NAN);
-        let beyond = crossing_to_granted.iter().map(|granted| granted - half).collect();
+        let beyond = granted.iter().map(|granted| granted - half).collect();
         let mut rows = vec![
-            row(TO_GRANTED, crossing_to_granted),
-            row("stamp to 201", stamp_to_granted),
-            row("crossing to decision", crossing_to_decision),
-            row("decision to 201", decision_to_granted),
+            measured(TO_GRANTED),
+            measured(STAMP_TO_GRANTED),
+            measured(TO_DECISION),
+            measured(DECISION_TO_GRANTED),
             row(BEYOND_FLOOR, beyond),
             floor,
-            row(NEXT_FLOOR, next_floor).program("kube-apiserver"),
+            measured(NEXT_FLOOR).program("kube-apiserver"),
         ];
         if mode.kills() {
-            rows.insert(0, row(TO_DEATH, crossing_to_death));
-            rows.push(row("crossing to SIGKILL", crossing_to_kill));
-            rows.push(row("SIGKILL to death", kill_to_death));
-            rows.push(row("kill floor", kill_floor).program("SIGKILL"));
+            rows.insert(0, measured(TO_DEATH));
+            rows.push(measured(TO_KILL));
+            rows.push(measured(KILL_TO_DEATH));
+            rows.push(measured(KILL_FLOOR).program("SIGKILL"));
         }
         rows
     }
@@ -153,7 +129,6 @@ mod tests {
     use ::tests::growth::{Climb, Growth, Pages};
     use ::tests::stamps::Stamp;
 
-    use super::super::crossing::ServerFloor;
     use super::*;
     use crate::case::LINE;
 
@@ -173,7 +148,8 @@ mod tests {
                 dead_ns: crossed + 1_000_000,
                 floor_ns: 900_000,
             }),
-            floor: ServerFloor { idle_ns: 2_500_000, next_ns: 2_000_000 },
+            floor_ns: 2_500_000,
+            next_ns: 2_000_000,
             detected_by: "charge".to_owned(),
         }
     }
@@ -188,10 +164,10 @@ mod tests {
         measurements.add(run(1)).unwrap();
         assert_eq!((measurements.good(), measurements.total()), (1, 1));
         let rows = measurements.rows();
-        let reported = [TO_GRANTED, "stamp to 201", "decision to 201", BEYOND_FLOOR, FLOOR, NEXT_FLOOR];
+        let reported = [TO_GRANTED, STAMP_TO_GRANTED, DECISION_TO_GRANTED, BEYOND_FLOOR, FLOOR, NEXT_FLOOR];
         let expected = [3000.0, 3100.0, 2950.0, 500.0, 2500.0, 2000.0];
         assert_eq!(reported.map(|metric| median(&rows, metric)), expected.map(Some));
-        let reported = [TO_DEATH, "crossing to SIGKILL", "SIGKILL to death", "kill floor"];
+        let reported = [TO_DEATH, TO_KILL, KILL_TO_DEATH, KILL_FLOOR];
         assert_eq!(reported.map(|metric| median(&rows, metric)), [1000.0, 200.0, 800.0, 900.0].map(Some));
     }
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 use tests::agent::{Agent, GUARD};
 use tests::cluster::{Client, Cluster, Manifests, manifest};
@@ -84,14 +84,10 @@ impl<'a> PodPopulation<'a> {
             "evictionPressureTransitionPeriod": "100ms",
         });
         let mut options = testbed.options(&node, &kubelet)?;
-        let config = node.file("agent.yaml");
-        let text = json!({
-            "apiVersion": "eviction-agent.io/v1alpha1", "kind": "AgentConfiguration", "eviction": mode.eviction(),
-            // The agent must act at the threshold that is measured.
-            "thresholdMargin": {"mode": "Never"},
-        });
-        std::fs::write(&config, text.to_string()).with_context(|| format!("write {}", config.display()))?;
-        (options.pods, options.config, options.action) = (None, Some(config), "evict");
+        // The agent must act at the threshold that is measured.
+        let config = json!({"eviction": mode.eviction(), "thresholdMargin": {"mode": "Never"}});
+        options.config = Some(node.write_agent_config(&config)?);
+        (options.pods, options.action) = (None, "evict");
         options.more.extend(cluster_arguments(cluster.kubeconfig(ACCOUNT, &token)?));
         let mut agent = Agent::start(&options, &testbed.interrupt)?;
         wait_for_pods(&mut agent, HOGS)?;
@@ -138,11 +134,8 @@ pub(super) fn add_pod(
     containers: &'static [&'static str],
 ) -> Result<()> {
     remove_pod(cluster, name)?;
-    let pod = cluster.make_pod(&with_usual_fields(name, containers))?;
-    let uid = pod["metadata"]["uid"].as_str().context("a pod without a uid")?;
-    let at = node.add_with_uid(PodSpec::new("default", name, containers, 8), uid.to_owned())?;
-    let of = &node.pods[at].containers;
-    cluster.set_running("default", name, |place| of[place].id.clone())?;
+    let manifest = with_usual_fields(name, containers);
+    cluster.place_pod(&manifest, node, PodSpec::new("default", name, containers, 8))?;
     Ok(())
 }
 
