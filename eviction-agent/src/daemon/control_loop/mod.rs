@@ -292,10 +292,7 @@ impl ControlLoop {
             Some(crossed) => Some((Trigger::Charge, Some(crossed.stamp.ktime_ns))),
             None if is_alarm => Some((Trigger::TaskAlarm, None)),
             None if disk_crossed.is_some() => {
-                if self.read_storage_at_crossing() {
-                    self.state.disk_crossed_ns = disk_crossed;
-                    return None;
-                }
+                self.read_storage_at_crossing();
                 Some((Trigger::DiskThreshold, disk_crossed))
             }
             None if needs_sync => Some((Trigger::Charge, None)),

@@ -24,10 +24,6 @@ use crate::daemon::stats_summary;
 /// The maximum age of a reading by which pods are ranked.
 pub(super) const MAX_AGE: Duration = Duration::from_secs(1);
 
-/// How long a sync after a crossing waits for the reading of the pods, which takes less than 1 ms where the pods have
-/// few inodes. The sync also raises the node condition, so it does not wait for a long reading.
-const CROSSING_WAIT: Duration = Duration::from_millis(5);
-
 /// How often pods with their own limits are read, and the minimum wait as a multiple of the time that a reading
 /// takes.
 const LIMITS_INTERVAL: Duration = Duration::from_secs(10);
@@ -218,27 +214,22 @@ impl ControlLoop {
         }
     }
 
-    /// Requests the storage of all pods if a threshold is met for which pods must be ranked. Returns whether the sync
-    /// waits for the reading, for [`CROSSING_WAIT`] at most: without it the sync could not rank them.
-    pub(super) fn read_storage_at_crossing(&mut self) -> bool {
+    /// Requests the storage of all pods if a threshold is met for which pods must be ranked. Runs before the
+    /// sync that finds this, since the reading takes as long as the sync.
+    pub(super) fn read_storage_at_crossing(&mut self) {
         let now_ns = mono_ns();
-        if self.storage.is_read_ahead(now_ns) || !self.node_sampler.disks.is_met_now() {
-            return false;
+        if !self.storage.is_read_ahead(now_ns) && self.node_sampler.disks.is_met_now() {
+            self.read_storage(now_ns);
         }
-        let is_requested = self.read_storage(now_ns);
-        if is_requested {
-            self.state.sync_due_ns = now_ns;
-            self.set_timer(CROSSING_WAIT, now_ns);
-        }
-        is_requested
     }
 
-    /// Requests the storage of all pods if it is due. Returns whether it was requested.
-    fn read_storage(&mut self, now_ns: u64) -> bool {
+    fn read_storage(&mut self, now_ns: u64) {
         let is_due = self.storage.may_evict_for_disk(now_ns)
             && !self.storage.is_fresh(now_ns)
             && self.storage.summary_due_ns.is_none_or(|due_ns| now_ns >= due_ns);
-        is_due && !self.reclaim.is_awaited && self.request_storage(Extent::All)
+        if is_due && !self.reclaim.is_awaited {
+            self.request_storage(Extent::All);
+        }
     }
 
     /// Requests the storage of pods with limits, if that is due.
@@ -280,19 +271,18 @@ impl ControlLoop {
         Some(LIMIT_FLOOR)
     }
 
-    /// Requests a reading, unless one is in progress. Returns whether it was requested.
-    pub(super) fn request_storage(&mut self, extent: Extent) -> bool {
+    pub(super) fn request_storage(&mut self, extent: Extent) {
         if self.storage.reader.is_none() || self.storage.pending.is_some() {
-            return false;
+            return;
         }
         let counts = match extent {
             Extent::All | Extent::Ahead => self.count_inodes(),
             Extent::Limited | Extent::NearLimit => None,
         };
         if extent == Extent::Ahead && counts.is_none() {
-            return false;
+            return;
         }
-        let Some(reader) = &self.storage.reader else { return false };
+        let Some(reader) = &self.storage.reader else { return };
         let groups = self.node_sampler.cgroups.pods().pods.iter();
         let known = groups.filter_map(|group| Some((self.pod_index.pod_of(group)?, group)));
         let grown = self.node_sampler.disks.grown_bytes();
@@ -313,15 +303,13 @@ impl ControlLoop {
             Extent::All | Extent::Ahead | Extent::NearLimit => Urgency::Decision,
             Extent::Limited => Urgency::Routine,
         };
-        let is_requested = reader.request(requests.collect(), urgency);
-        if is_requested {
+        if reader.request(requests.collect(), urgency) {
             (self.storage.pending, self.storage.grown_at_request) = (Some(extent), grown);
             self.storage.counts_at_request = counts.filter(|_| extent == Extent::Ahead);
             if let Some(due_ns) = &mut self.storage.summary_due_ns {
                 *due_ns = mono_ns().saturating_add(nanos(stats_summary::MIN_INTERVAL));
             }
         }
-        is_requested
     }
 
     fn procs_of(&self, container: &Container) -> std::path::PathBuf {
