@@ -37,8 +37,8 @@ impl Engine {
         let (pods, snapshot) = (Arc::clone(&evaluation.pods), Arc::clone(&evaluation.snapshot));
         for &(index, lowest_limit) in pods.limited() {
             let Some(stats) = snapshot.stats_of(index) else { continue };
-            // Most pods are below all of their limits, and need no comparison by name.
-            if highest_usage(stats).is_some_and(|used| used <= lowest_limit) {
+            // Most pods exceed none of their limits, and need no comparison by name.
+            if max_usage(stats).is_some_and(|used| used <= lowest_limit) {
                 continue;
             }
             let Some(known) = pods.get(index) else { continue };
@@ -203,17 +203,18 @@ fn exceeded_limit(
         .or_else(|| exceeding_container(limits, stats, dedicated_image_fs))
 }
 
-/// Returns the highest usage that is compared with any limit; `None` if the usage of a volume is unknown.
-fn highest_usage(stats: PodStats<'_>) -> Option<i128> {
-    let mut highest = bytes(stats.values().ephemeral_storage_used.unwrap_or(0));
+/// Returns an upper bound of each usage that a limit may be compared with; `None` if the usage of a volume is
+/// unknown, which is counted.
+fn max_usage(stats: PodStats<'_>) -> Option<i128> {
+    let mut max = bytes(stats.values().ephemeral_storage_used.unwrap_or(0));
     for volume in stats.volumes() {
-        highest = highest.max(bytes(volume.values().used?));
+        max = max.max(bytes(volume.values().used?));
     }
     for container in stats.containers() {
         let ContainerStatValues { logs_used, rootfs_used, .. } = container.values();
-        highest = highest.max(bytes(logs_used.unwrap_or(0)) + bytes(rootfs_used.unwrap_or(0)).max(0));
+        max = max.max(bytes(logs_used.unwrap_or(0)) + bytes(rootfs_used.unwrap_or(0)).max(0));
     }
-    Some(highest)
+    Some(max)
 }
 
 /// `emptyDirLimitEviction`. If several statistics have the same name, the last one counts.

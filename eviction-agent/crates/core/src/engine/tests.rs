@@ -8,15 +8,16 @@ use crate::disk_layout::{DiskLayout, Reclaim};
 use crate::eviction::EvaluationEnd;
 use crate::fixture::arbitrary::{inputs, policy as any_policy};
 use crate::fixture::{
-    at, container, engine, hard, limits, memory_of, node, pod, policy, set, snapshot, soft, step, victims,
+    at, container, engine, hard, limits, memory_of, node, pod, policy, quantity, set, snapshot, soft, step,
+    victims,
 };
 use crate::input::{Event, Input};
-use crate::pod::Pod;
+use crate::pod::{EmptyDir, Pod, Volume};
 use crate::policy::{Gates, Policy};
 use crate::reading::UnknownReason;
 use crate::record::DecisionRecord;
 use crate::signal::Signal::{ContainerFsAvailable, MemoryAvailable, NodeFsAvailable};
-use crate::snapshot::PodStatValues;
+use crate::snapshot::{ContainerStatValues, PodStatValues, SnapshotBuilder, VolumeStatValues};
 
 #[test]
 fn pod_above_its_request_is_evicted_before_a_larger_one_within_it() {
@@ -186,6 +187,41 @@ fn pods_above_their_limits_are_evicted_first_except_critical_pods() {
     assert_eq!(victims(&decision), [("a", 1), ("c", 1)]);
     let evaluation = decision.evaluation().unwrap();
     assert_eq!((evaluation.end, &evaluation.critical_pods[..]), (EvaluationEnd::LocalStorage, &[1][..]));
+}
+
+/// Returns a sample without pressure, with one container and one volume of the pod `a`.
+fn storage_sample(container: ContainerStatValues, volume: VolumeStatValues) -> Event {
+    let mut builder = SnapshotBuilder::new();
+    builder.node(node(900, 900, at(1)));
+    let mut pod = builder.pod("a", PodStatValues::default());
+    pod.container("main", container).volume("cache", volume);
+    Event::Sample(Arc::new(builder.finish()))
+}
+
+#[test]
+fn unknown_usage_of_a_limited_volume_is_counted_and_evicts_no_pod() {
+    let empty_dir = EmptyDir { size_limit: Some(quantity("100")), ..EmptyDir::default() };
+    let cache = Volume { name: "cache".into(), empty_dir: Some(empty_dir), ..Volume::default() };
+    let pods = set(vec![Pod { volumes: vec![cache], ..pod("a", "1") }]);
+    let mut engine = engine(policy(vec![hard(MemoryAvailable, "100")]), &pods);
+    let decision =
+        step(&mut engine, 1, storage_sample(ContainerStatValues::default(), VolumeStatValues::default()));
+    assert_eq!((victims(&decision).len(), decision.evaluation().unwrap().unknown_volumes), (0, 1));
+}
+
+#[test]
+fn writable_layer_on_a_dedicated_image_file_system_does_not_lower_the_usage() {
+    let containers = vec![container("main", limits(&[("ephemeral-storage", "100")]))];
+    let pods = set(vec![Pod { containers, ..pod("a", "1") }]);
+    let mut engine = Engine::new(policy(vec![hard(NodeFsAvailable, "100")]));
+    step(&mut engine, 0, Event::Pods(pods));
+    let layout = DiskLayout { dedicated_image_fs: true, ..DiskLayout::default() };
+    step(&mut engine, 0, Event::DiskLayout(Ok(layout)));
+    // The kubelet converts usage to an i64, so this is -1.
+    let values =
+        ContainerStatValues { logs_used: Some(101), rootfs_used: Some(u64::MAX), ..Default::default() };
+    let decision = step(&mut engine, 1, storage_sample(values, VolumeStatValues::default()));
+    assert_eq!(victims(&decision), [("a", 1)]);
 }
 
 #[test]
