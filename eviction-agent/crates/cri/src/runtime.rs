@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde_json::Value;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use crate::api::{
@@ -55,21 +56,35 @@ pub async fn read_runtime(endpoint: &Endpoint, within: Duration) -> Result<Runti
 /// shows the name of the pause image in its configuration. Version 2 does not; there the image is pinned.
 pub(crate) async fn read_images_of_sandboxes(client: &Client) -> Result<ImageNames, CriError> {
     let status = client.status(StatusRequest { verbose: true }).await?;
-    let mut names: ImageNames = text_of(&status.info, "config", "sandboxImage").into_iter().collect();
+    let config = parse_info::<Config>(&status.info, "config").map(|config| config.sandbox_image);
+    let mut names: ImageNames = config.into_iter().collect();
     for sandbox in client.list_pod_sandbox(ListPodSandboxRequest::default()).await?.items {
         let request = PodSandboxStatusRequest { pod_sandbox_id: sandbox.id, verbose: true };
         match client.pod_sandbox_status(request).await {
-            Ok(status) => names.extend(text_of(&status.info, "info", "image")),
+            Ok(status) => names.extend(parse_info::<Info>(&status.info, "info").map(|info| info.image)),
             Err(error) if error.is_not_found() => {}
             Err(error) => return Err(error),
         }
     }
+    names.remove("");
     Ok(names)
 }
 
-/// Returns a field of a JSON object in a verbose status, if it is a text and not empty. Other runtimes have
-/// other content there.
-fn text_of(info: &BTreeMap<String, String>, key: &str, field: &str) -> Option<String> {
-    let json: Value = serde_json::from_str(info.get(key)?).ok()?;
-    json.get(field)?.as_str().filter(|text| !text.is_empty()).map(str::to_owned)
+/// The part of containerd's configuration that is read.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Config {
+    sandbox_image: String,
+}
+
+/// The part of containerd's information on a sandbox that is read.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Info {
+    image: String,
+}
+
+/// Parses an entry of a verbose status. Other runtimes have other content there.
+fn parse_info<T: DeserializeOwned>(info: &BTreeMap<String, String>, key: &str) -> Option<T> {
+    serde_json::from_str(info.get(key)?).ok()
 }
