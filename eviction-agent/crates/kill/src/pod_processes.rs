@@ -265,8 +265,9 @@ impl PodProcesses {
 }
 
 impl PinnedCgroup {
-    /// Whether processes are still exiting although the process list is empty, as on 7.2: they hold their
-    /// memory until the exit is complete. cgroup v1 lists all processes until their end.
+    /// Returns whether this cgroup or one below it still has tasks although the process lists are empty, as on
+    /// 7.2: processes whose exit has begun hold their memory until it is complete. cgroup v1 lists all
+    /// processes until their end.
     fn is_exiting(&self) -> bool {
         self.is_unified && has_event(&self.deciding, b"populated 1")
     }

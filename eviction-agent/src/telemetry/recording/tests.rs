@@ -48,7 +48,8 @@ pub(crate) fn key_of(policy: Policy) -> Key {
 }
 
 fn key() -> Recorded {
-    Recorded::Key(Box::new(key_of(policy(vec![hard(MemoryAvailable, "100")]))))
+    // Before the first layout is read, a key has none.
+    Recorded::Key(Box::new(Key { layout: None, ..key_of(policy(vec![hard(MemoryAvailable, "100")])) }))
 }
 
 /// Writes each entry as a tick, and returns the bytes of the file.

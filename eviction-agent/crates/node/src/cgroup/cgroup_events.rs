@@ -56,7 +56,7 @@ pub struct PopulatedWatch {
 }
 
 impl PopulatedWatch {
-    /// Watches this cgroup and those that are below it now, up to [`MAX_WATCHED`] in total.
+    /// Watches this cgroup and those that are below it now, up to `MAX_WATCHED` in total.
     pub fn add(&mut self, group: &Path) {
         if let Some(folder) = self.open(group) {
             self.roots.push(folder);

@@ -45,7 +45,7 @@ pub fn probe(group: &Path) -> Result<(), WatchError> {
     open_path(&path, OFlags::RDONLY).map(drop).map_err(|errno| WatchError { path, source: errno.into() })
 }
 
-/// Watches the cgroups of one hierarchy, from the first call of [`MemoryEvents::follow`] on.
+/// Watches the cgroups of one hierarchy, from the first call of [`MemoryEvents::watch`] on.
 #[derive(Debug)]
 pub struct MemoryEvents {
     version: Version,
