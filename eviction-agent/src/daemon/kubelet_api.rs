@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use bytes::Bytes;
 use eviction_config::Configz;
-use eviction_kube::{Access, KubeletAddress, KubeletEndpoint, RequestError, Response, ask_kubelet};
+use eviction_kube::{Access, KubeletAddress, KubeletEndpoint, RequestError, Response, read_kubelet};
 
 use crate::error::Failure;
 
@@ -63,7 +63,7 @@ impl KubeletClient {
             server_name: server_name.clone(),
             insecure: *insecure_skip_tls_verify,
         };
-        match ask_kubelet(&access, &kubelet, node_name.as_deref(), endpoint).await {
+        match read_kubelet(&access, &kubelet, node_name.as_deref(), endpoint).await {
             Ok(answer) => {
                 let url = format!("https://{place}{}", endpoint.path());
                 body(answer, &operation, endpoint).map(|body| KubeletResponse { operation, url, body })

@@ -9,7 +9,6 @@ use tokio::time::{Instant, sleep};
 use crate::backoff::Backoff;
 use crate::client::Client;
 use crate::error::OperationError;
-use crate::node_identity::read_body;
 use crate::node_patch::{NodePatcher, NodeResponse, PatchKind};
 use crate::nullable::objects;
 use crate::request::Request;
@@ -56,7 +55,7 @@ pub async fn list_nodes(client: &Client) -> Result<Vec<String>, OperationError> 
     loop {
         let request = Request::get(format!("/api/v1/nodes?limit={PAGE}{next}"));
         let request = Request { largest: LARGEST, ..request };
-        let body = read_body(client, OPERATION, request, Some("it takes list of nodes")).await?;
+        let body = client.read_body(OPERATION, request, Some("it takes list of nodes")).await?;
         let page: NodeList =
             serde_json::from_slice(&body).map_err(|error| OperationError::because(OPERATION, &error))?;
         names.extend(page.items.into_iter().map(|node| node.metadata.name));

@@ -3,13 +3,14 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 
 use crate::access::{Access, KubeletAddress};
 use crate::backoff::Backoff;
-use crate::error::{AccessError, RequestError};
+use crate::error::{AccessError, OperationError, RequestError};
 use crate::metrics::{Observer, operation};
 use crate::reachability::{ApiReachability, is_handled};
 use crate::request::{Request, Response, retry_after};
@@ -166,6 +167,29 @@ impl Client {
             self.check_reachability();
         }
         result
+    }
+
+    /// Returns the body of the response to a request that reads. `help` is for a missing permission.
+    ///
+    /// # Errors
+    /// If there is no response, or one with another status than 200.
+    pub(crate) async fn read_body(
+        &self,
+        operation: &str,
+        request: Request,
+        help: Option<&'static str>,
+    ) -> Result<Bytes, OperationError> {
+        let result = self.request(request).await;
+        let response = result.map_err(|error| OperationError::because(operation, &error))?;
+        let status = response.status;
+        if status == 200 {
+            return Ok(response.body);
+        }
+        let error = OperationError::new(format!("{operation}: {status}: {}", response.status_message()));
+        Err(match help {
+            Some(help) if status == 403 => error.help(help),
+            _ => error,
+        })
     }
 
     async fn exchange(&self, request: &Request, connection: Connection) -> Result<Response, RequestError> {
@@ -330,7 +354,7 @@ const KUBELET_WITHIN: Duration = Duration::from_secs(12);
 ///
 /// # Errors
 /// If there is no response. If no certificate verifies, the error is that of the first name.
-pub async fn ask_kubelet(
+pub async fn read_kubelet(
     access: &Access,
     kubelet: &KubeletAddress,
     node_name: Option<&str>,

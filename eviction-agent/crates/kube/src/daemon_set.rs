@@ -11,7 +11,6 @@ use tokio::time::{Instant, sleep};
 
 use crate::client::Client;
 use crate::error::OperationError;
-use crate::node_identity::read_body;
 use crate::nullable::objects;
 use crate::request::{Request, push_segment};
 
@@ -184,7 +183,7 @@ async fn read<T: DeserializeOwned>(
     let operation = format!("read {resource} of DaemonSet {daemon_set}");
     let request = Request { largest: 32 << 20, ..Request::get(path) };
     let help = "it takes get of daemonsets and list of pods in that namespace";
-    let body = read_body(client, &operation, request, Some(help)).await?;
+    let body = client.read_body(&operation, request, Some(help)).await?;
     serde_json::from_slice(&body).map_err(|error| OperationError::because(&operation, &error))
 }
 

@@ -34,7 +34,7 @@ mod watcher;
 
 pub use access::{Access, KubeletAddress};
 pub use cleanup::{Clean, clean_node, list_nodes};
-pub use client::{Client, KubeletEndpoint, ask_kubelet};
+pub use client::{Client, KubeletEndpoint, read_kubelet};
 pub use daemon_set::{DaemonSetName, wait_ready};
 pub use error::{AccessError, OperationError, RequestError};
 pub use eviction_request::EvictionRequest;

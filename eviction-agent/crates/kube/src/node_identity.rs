@@ -3,14 +3,13 @@
 use std::fmt;
 use std::time::Duration;
 
-use bytes::Bytes;
 use eviction_core::error::chain;
 use tokio::time::{Instant, sleep};
 
 use crate::client::Client;
 use crate::error::OperationError;
 use crate::nodes::parse_node;
-use crate::request::{Request, Response};
+use crate::request::Request;
 
 /// The maximum wait after a boot until the kubelet has updated the boot id in the node's object.
 const BOOT_ID_TIMEOUT: Duration = Duration::from_secs(20);
@@ -105,7 +104,7 @@ async fn read_boot_id(client: &Client, name: &NodeName) -> Result<Box<str>, Iden
         }
         Err(error) => return Err(IdentifyError::Unavailable(format!("{server}: {}", chain(&error)))),
     };
-    let why = || message(&response);
+    let why = || response.status_message();
     let failed = match response.status {
         200 => match parse_node(&response.body) {
             Ok(node) => return Ok(node.boot_id),
@@ -124,13 +123,6 @@ async fn read_boot_id(client: &Client, name: &NodeName) -> Result<Box<str>, Iden
         }
     };
     Err(failed.into())
-}
-
-/// Returns the `message` of the `Status` in the body.
-fn message(response: &Response) -> String {
-    let status: Option<serde_json::Value> = serde_json::from_slice(&response.body).ok();
-    let message = status.as_ref().and_then(|status| status.get("message")?.as_str());
-    message.unwrap_or("no reason given").chars().take(300).collect()
 }
 
 /// The maximum size of a list in bytes. The server may return all of it despite the limit.
@@ -158,33 +150,10 @@ pub async fn check_access(
             let selector = format!("fieldSelector={selector}%3D{name}");
             let path = format!("/api/v1/{resource}?{selector}&{query}&resourceVersion=0");
             let request = Request { largest: LARGEST_LIST, ..Request::get(path) };
-            problems.extend(read_body(client, &format!("{verb} {resource}"), request, None).await.err());
+            problems.extend(client.read_body(&format!("{verb} {resource}"), request, None).await.err());
         }
     }
     Ok(problems)
-}
-
-/// Returns the body of the response to a request that reads. `help` is for a missing permission.
-///
-/// # Errors
-/// If there is no response, or one with another status than 200.
-pub(crate) async fn read_body(
-    client: &Client,
-    operation: &str,
-    request: Request,
-    help: Option<&'static str>,
-) -> Result<Bytes, OperationError> {
-    let result = client.request(request).await;
-    let response = result.map_err(|error| OperationError::because(operation, &error))?;
-    let status = response.status;
-    if status == 200 {
-        return Ok(response.body);
-    }
-    let error = OperationError::new(format!("{operation}: {status}: {}", message(&response)));
-    Err(match help {
-        Some(help) if status == 403 => error.help(help),
-        _ => error,
-    })
 }
 
 #[cfg(test)]

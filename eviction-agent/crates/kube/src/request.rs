@@ -88,6 +88,15 @@ pub struct Response {
     pub body: Bytes,
 }
 
+impl Response {
+    /// Returns the `message` of the `Status` in the body.
+    pub(crate) fn status_message(&self) -> String {
+        let status: Option<serde_json::Value> = serde_json::from_slice(&self.body).ok();
+        let message = status.as_ref().and_then(|status| status.get("message")?.as_str());
+        message.unwrap_or("no reason given").chars().take(300).collect()
+    }
+}
+
 /// Returns `Retry-After` in seconds. A date is ignored; no API server sends one.
 pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
