@@ -5,51 +5,32 @@
 //! an evicted pod releases the memory that it used, and a pod that is not evicted keeps the usage that it had
 //! when it was evicted in the recording. So the usage of a pod that would have grown further is too small.
 
+mod changes;
+
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt::Write as _;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use eviction_config::{kubelet_policy, parse_agent};
 use eviction_core::decision::{Action, Decision};
 use eviction_core::engine::Engine;
 use eviction_core::input::{Event, Input};
-use eviction_core::pod::{Pod, Resources};
-use eviction_core::pods::EVICT;
-use eviction_core::policy::Policy;
+use eviction_core::pod::Pod;
 use eviction_core::progress::EvictionResult;
 use eviction_core::reading::Reading;
 use eviction_core::signal::Signal;
 use eviction_core::signal_filter::observe;
 use eviction_core::snapshot::{MemoryStats, NodeStats, PodStats, Snapshot, SnapshotBuilder};
-use eviction_core::sorted_map::SortedMap;
 use eviction_core::time::Timestamp;
-use eviction_core::units::Quantity;
 use serde::Serialize;
-use serde_json::{Value, json};
+
+pub use changes::Changes;
+use changes::name;
 
 use super::recording::{Replay, engine, for_each_item, known_pods};
-use super::settings;
 use crate::telemetry::recording::Key;
 use crate::telemetry::recording::reader::Item;
-
-/// The changes. Pods are `NAMESPACE/NAME`.
-#[derive(Clone, Debug, Default)]
-pub struct Changes {
-    /// Fields of the KubeletConfiguration, such as `evictionHard.memory.available`.
-    pub kubelet: BTreeMap<String, String>,
-    /// Fields of the AgentConfiguration, such as `policy.maxEvictionsPerSync`.
-    pub agent: BTreeMap<String, String>,
-    /// Memory requests of pods.
-    pub requests: BTreeMap<String, Quantity>,
-    /// Priorities of pods.
-    pub priorities: BTreeMap<String, i32>,
-    /// Pods that opt out of eviction.
-    pub protect: BTreeSet<String>,
-    /// Pods that do not exist.
-    pub without: BTreeSet<String>,
-}
 
 /// A decision that evicts in the recording, under the changes, or in both.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -141,45 +122,6 @@ pub fn compare(path: &Path, changes: &Changes) -> Result<Comparison, String> {
     }
 }
 
-/// Returns the policy under the changes.
-///
-/// # Errors
-/// If the changes are invalid.
-pub fn policy(recorded: &Policy, changes: &Changes) -> Result<Policy, String> {
-    if changes.kubelet.is_empty() && changes.agent.is_empty() {
-        return Ok(recorded.clone());
-    }
-    let mut kubelet = settings::kubelet(recorded);
-    let mut agent = settings::agent(recorded);
-    for (path, value) in &changes.kubelet {
-        // Names of signals have dots.
-        match path.split_once('.') {
-            Some((map, signal)) => kubelet[map][signal] = json!(value),
-            None => kubelet[path.as_str()] = parsed(value),
-        }
-    }
-    for (path, value) in &changes.agent {
-        let mut target = &mut agent;
-        for key in path.split('.') {
-            if !target.is_object() && !target.is_null() {
-                return Err(format!("{path}: is no field of an AgentConfiguration"));
-            }
-            target = &mut target[key];
-        }
-        *target = parsed(value);
-    }
-    let wrong = |text: &str| format!("the changed configuration is refused: {text}");
-    let kubelet = kubelet_policy(&kubelet).map_err(|error| wrong(&error.text))?;
-    let agent = parse_agent(&agent).map_err(|problems| wrong(&problems.to_string()))?;
-    let kubelet_thresholds = recorded.kubelet_thresholds.clone();
-    Ok(Policy { kubelet_thresholds, ..agent.over(kubelet) })
-}
-
-/// Parses a value of a configuration: JSON if it is valid JSON, else a string.
-fn parsed(text: &str) -> Value {
-    serde_json::from_str(text).unwrap_or_else(|_| json!(text))
-}
-
 struct ParallelReplay<'a> {
     changes: &'a Changes,
     recorded: Replay,
@@ -210,7 +152,7 @@ impl ParallelReplay<'_> {
                 self.termination_times.clear();
                 self.surviving.clear();
                 self.projected = !self.changes.without.is_empty();
-                let policy = policy(&key.policy, self.changes)?;
+                let policy = self.changes.policy(&key.policy)?;
                 self.what_if = Some(engine(&Key { policy, ..(**key).clone() }));
             }
             Item::Pods(at, pods) => {
@@ -246,7 +188,7 @@ impl ParallelReplay<'_> {
                 Event::Sample(sample)
             }
             Event::Reclaimed(Ok(sample)) => Event::Reclaimed(Ok(self.changed_sample(sample))),
-            Event::Propose(policy) => match self::policy(policy, self.changes) {
+            Event::Propose(policy) => match self.changes.policy(policy) {
                 Ok(policy) => Event::Propose(Box::new(policy)),
                 Err(_) => return Ok(()),
             },
@@ -311,30 +253,13 @@ impl ParallelReplay<'_> {
     fn update_pods(&mut self, at: Timestamp) {
         let has_terminated = |pod: &Pod| self.termination_times.get(&pod.uid).is_some_and(|end| *end <= at);
         let is_present = |pod: &&Arc<Pod>| !has_terminated(pod) && !self.without.contains(&pod.uid);
-        let mut pods: Vec<_> = self.pods.iter().filter(is_present).map(|pod| self.changed_pod(pod)).collect();
+        let mut pods: Vec<_> = self.pods.iter().filter(is_present).map(|pod| self.changes.pod(pod)).collect();
         let surviving = self.surviving.values().map(|(pod, _)| pod);
         let is_missing = |pod: &&Arc<Pod>| !self.pods.iter().any(|other| other.uid == pod.uid);
         pods.extend(surviving.filter(is_missing).cloned());
         let Some(engine) = &mut self.what_if else { return };
         let pods = known_pods(&pods, engine);
         engine.step(Input { at, event: Event::Pods(pods) });
-    }
-
-    fn changed_pod(&self, pod: &Arc<Pod>) -> Arc<Pod> {
-        let Changes { requests, priorities, protect, .. } = self.changes;
-        let name = name(pod);
-        let mut changed = (**pod).clone();
-        if let Some(request) = requests.get(&name) {
-            let of_pod = changed.resources.get_or_insert_with(Resources::default);
-            of_pod.requests = with_entry(&of_pod.requests, "memory", request.clone());
-        }
-        if let Some(priority) = priorities.get(&name) {
-            changed.priority = Some(*priority);
-        }
-        if protect.contains(&name) {
-            changed.annotations = with_entry(&changed.annotations, EVICT, "false".into());
-        }
-        if changed == **pod { Arc::clone(pod) } else { Arc::new(changed) }
     }
 
     /// Returns the sample under the changes. It has the pods if the recorded sample has them or if they must
@@ -394,12 +319,6 @@ impl ParallelReplay<'_> {
     }
 }
 
-/// Returns a map with another value.
-fn with_entry<V: Clone>(map: &SortedMap<V>, key: &str, value: V) -> SortedMap<V> {
-    // Of several values with the same key, the last one counts.
-    map.iter().map(|(key, value)| (key.into(), value.clone())).chain([(key.into(), value)]).collect()
-}
-
 /// Returns the pods that a decision evicts, with their grace periods in seconds.
 fn evicted(decision: &Decision) -> Vec<(Arc<Pod>, i64)> {
     let Some(evaluation) = decision.evaluation() else { return Vec::new() };
@@ -411,10 +330,6 @@ fn evicted(decision: &Decision) -> Vec<(Arc<Pod>, i64)> {
         Action::RecordEvent(_) | Action::Reclaim(_) | Action::ShortenGrace(_) => None,
     });
     pods.collect()
-}
-
-fn name(pod: &Pod) -> String {
-    format!("{}/{}", pod.namespace, pod.name)
 }
 
 fn memory_used(pod: PodStats<'_>) -> u64 {

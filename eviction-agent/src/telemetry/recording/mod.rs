@@ -5,6 +5,7 @@
 //! [`Key`], which is all that an engine needs to continue from there. `docs/recordings.md` describes the
 //! format.
 
+mod delta;
 pub mod excerpt;
 pub mod format;
 pub(crate) mod pods;

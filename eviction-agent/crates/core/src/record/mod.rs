@@ -7,6 +7,8 @@
 mod candidate;
 mod eviction;
 mod margin;
+mod memory;
+mod proposal;
 mod ranking;
 mod signal;
 #[cfg(test)]
@@ -20,12 +22,11 @@ pub use eviction::{
     EvictionRecord, InFlightPhase, InFlightRecord, PlannedVictim, ReleaseRecord, SizingRecord, SkippedVictim,
 };
 pub use margin::{MarginRecord, NearestRecord};
+pub use memory::{MemoryRecord, UnknownValue};
+pub use proposal::ProposalRecord;
 pub use ranking::{PodSample, RankingRecord};
 use serde::Serialize;
-pub use signal::{
-    ConditionRecord, DeficitRecord, MemoryRecord, MetRecord, ProposalRecord, RaiserRecord, SignalRecord,
-    ThresholdRecord, UnknownValue,
-};
+pub use signal::{ConditionRecord, DeficitRecord, MetRecord, RaiserRecord, SignalRecord, ThresholdRecord};
 
 use crate::decision::{Action, Decision, DecisionKind, Evaluation, NotEvaluated};
 use crate::disk_layout::{GarbageEstimate, Reclaim};

@@ -1,0 +1,65 @@
+//! The record of a proposed policy.
+
+use serde::Serialize;
+
+use crate::decision::{Action, Decision, ProposalState};
+use crate::disk_layout::Reclaim;
+use crate::pod::PodName;
+use crate::time::Timestamp;
+
+/// The state of a proposed policy.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ProposalRecord {
+    /// The proposed policy equals the one in force.
+    Unchanged,
+    /// The policy is in force from now on.
+    #[serde(rename = "took_effect")]
+    Applied,
+    /// The policy would do more than the one in force.
+    #[serde(rename = "waits")]
+    Pending {
+        /// When it was proposed.
+        since: Timestamp,
+        /// When it takes effect in any case. Absent if it must be applied manually.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        until: Option<Timestamp>,
+        /// The pods that it would evict now, if it was tried on a sample already.
+        would_evict: Vec<PodName>,
+        /// The garbage that it would collect first.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        would_reclaim: Vec<Reclaim>,
+    },
+}
+
+impl ProposalRecord {
+    pub(super) fn of(state: &ProposalState) -> Self {
+        match state {
+            ProposalState::Unchanged => Self::Unchanged,
+            ProposalState::Applied => Self::Applied,
+            ProposalState::Pending(waiting) => {
+                let trial = waiting.trial.as_deref();
+                let actions = |decision: &Decision| decision.actions.clone();
+                let actions = trial.map_or_else(Vec::new, actions);
+                let pods = trial.and_then(Decision::evaluation).map(|evaluation| &evaluation.pods);
+                let evicted = actions.iter().filter_map(|action| match action {
+                    Action::Evict(eviction) | Action::ShortenGrace(eviction) => {
+                        Some(PodName::of(&pods?.get(eviction.pod)?.pod))
+                    }
+                    Action::RecordEvent(_) | Action::Reclaim(_) => None,
+                });
+                let would_evict = evicted.collect();
+                let reclaim = actions.iter().filter_map(|action| match action {
+                    Action::Reclaim(reclaim) => Some(*reclaim),
+                    Action::RecordEvent(_) | Action::Evict(_) | Action::ShortenGrace(_) => None,
+                });
+                Self::Pending {
+                    since: waiting.since,
+                    until: waiting.until,
+                    would_evict,
+                    would_reclaim: reclaim.collect(),
+                }
+            }
+        }
+    }
+}

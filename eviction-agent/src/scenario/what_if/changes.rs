@@ -1,0 +1,101 @@
+//! The changes under which a recording is replayed, and what they make of a policy and of a pod.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use eviction_config::{kubelet_policy, parse_agent};
+use eviction_core::pod::{Pod, Resources};
+use eviction_core::pods::EVICT;
+use eviction_core::policy::Policy;
+use eviction_core::sorted_map::SortedMap;
+use eviction_core::units::Quantity;
+use serde_json::{Value, json};
+
+use crate::scenario::settings;
+
+/// The changes. Pods are `NAMESPACE/NAME`.
+#[derive(Clone, Debug, Default)]
+pub struct Changes {
+    /// Fields of the KubeletConfiguration, such as `evictionHard.memory.available`.
+    pub kubelet: BTreeMap<String, String>,
+    /// Fields of the AgentConfiguration, such as `policy.maxEvictionsPerSync`.
+    pub agent: BTreeMap<String, String>,
+    /// Memory requests of pods.
+    pub requests: BTreeMap<String, Quantity>,
+    /// Priorities of pods.
+    pub priorities: BTreeMap<String, i32>,
+    /// Pods that opt out of eviction.
+    pub protect: BTreeSet<String>,
+    /// Pods that do not exist.
+    pub without: BTreeSet<String>,
+}
+
+impl Changes {
+    /// Returns the policy under the changes.
+    ///
+    /// # Errors
+    /// If the changes are invalid.
+    pub(super) fn policy(&self, recorded: &Policy) -> Result<Policy, String> {
+        if self.kubelet.is_empty() && self.agent.is_empty() {
+            return Ok(recorded.clone());
+        }
+        let mut kubelet = settings::kubelet(recorded);
+        let mut agent = settings::agent(recorded);
+        for (path, value) in &self.kubelet {
+            // Names of signals have dots.
+            match path.split_once('.') {
+                Some((map, signal)) => kubelet[map][signal] = json!(value),
+                None => kubelet[path.as_str()] = parsed(value),
+            }
+        }
+        for (path, value) in &self.agent {
+            let mut target = &mut agent;
+            for key in path.split('.') {
+                if !target.is_object() && !target.is_null() {
+                    return Err(format!("{path}: is no field of an AgentConfiguration"));
+                }
+                target = &mut target[key];
+            }
+            *target = parsed(value);
+        }
+        let wrong = |text: &str| format!("the changed configuration is refused: {text}");
+        let kubelet = kubelet_policy(&kubelet).map_err(|error| wrong(&error.text))?;
+        let agent = parse_agent(&agent).map_err(|problems| wrong(&problems.to_string()))?;
+        let kubelet_thresholds = recorded.kubelet_thresholds.clone();
+        Ok(Policy { kubelet_thresholds, ..agent.over(kubelet) })
+    }
+
+    /// Returns the pod under the changes.
+    pub(super) fn pod(&self, pod: &Arc<Pod>) -> Arc<Pod> {
+        let Changes { requests, priorities, protect, .. } = self;
+        let name = name(pod);
+        let mut changed = (**pod).clone();
+        if let Some(request) = requests.get(&name) {
+            let of_pod = changed.resources.get_or_insert_with(Resources::default);
+            of_pod.requests = with_entry(&of_pod.requests, "memory", request.clone());
+        }
+        if let Some(priority) = priorities.get(&name) {
+            changed.priority = Some(*priority);
+        }
+        if protect.contains(&name) {
+            changed.annotations = with_entry(&changed.annotations, EVICT, "false".into());
+        }
+        if changed == **pod { Arc::clone(pod) } else { Arc::new(changed) }
+    }
+}
+
+/// Parses a value of a configuration: JSON if it is valid JSON, else a string.
+fn parsed(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|_| json!(text))
+}
+
+/// Returns a map with another value.
+fn with_entry<V: Clone>(map: &SortedMap<V>, key: &str, value: V) -> SortedMap<V> {
+    // Of several values with the same key, the last one counts.
+    map.iter().map(|(key, value)| (key.into(), value.clone())).chain([(key.into(), value)]).collect()
+}
+
+/// Returns `NAMESPACE/NAME`.
+pub(super) fn name(pod: &Pod) -> String {
+    format!("{}/{}", pod.namespace, pod.name)
+}
