@@ -212,7 +212,7 @@ fn an_expired_kill_order_is_not_carried_out() {
     let mut testbed = testbed!(Testbed::new("kernel-kill-old"));
     signal(testbed.agent.pid(), Signal::STOP).unwrap();
     std::thread::sleep(ORDER_MAX_AGE + Duration::from_secs(1));
-    assert!(!testbed.let_runaway_grow(), "nobody has decided this lately");
+    assert!(!testbed.let_runaway_grow(), "this was not decided recently");
     signal(testbed.agent.pid(), Signal::CONT).unwrap();
     // The agent evicts in the ordinary way then.
     let decided =

@@ -78,7 +78,10 @@ fn a_container_is_reported_near_and_away_from_its_limit_and_at_its_kill() {
         wait_for_limits(&agent, "container", "armed", 2.0);
         wait_for_limits(&agent, "pod", "armed", 1.0);
     }
-    assert!(agent.events().unwrap().iter().all(|event| event.kind() != "memory_limit"), "nobody is near");
+    assert!(
+        agent.events().unwrap().iter().all(|event| event.kind() != "memory_limit"),
+        "no cgroup is near its limit"
+    );
 
     let more = start_holding(&node, web, 0, "33M");
     let near = agent

@@ -95,7 +95,7 @@ fn an_oom_kill_missed_by_bpf_is_reported_from_kernel_counters() {
     let reported = agent.wait_for("of the kill", GUARD, is_oom_kill).unwrap();
     assert_eq!(reported.number("unattributed"), Some(1), "{reported:?}");
     assert_eq!((&*reported.pod(), reported.text("container")), ("shop/web", "app"));
-    assert_eq!(reported.value.get("pid"), None, "nobody saw whom: {reported:?}");
+    assert_eq!(reported.value.get("pid"), None, "the victim was not seen: {reported:?}");
     assert!(["memory.oom_control", "memory.events"].contains(&reported.text("detected_by")), "{reported:?}");
     let metrics = agent.metrics().unwrap();
     let labels = [("namespace", "shop"), ("detected_by", reported.text("detected_by"))];

@@ -8,7 +8,7 @@ use eviction_config::{Origin, Setting};
 use eviction_core::policy::preferences::Profile;
 use eviction_node::fs::FsPaths;
 
-use crate::daemon::{Action, AskConfigz, Caller, ConfigurationFiles, DryRun, Failure, NodeFacts};
+use crate::daemon::{Action, Caller, ConfigurationFiles, ConfigzOptions, DryRun, Failure, NodeFacts};
 
 /// Where the configuration is.
 #[derive(Debug, Args)]
@@ -202,13 +202,13 @@ impl ConfigurationArgs {
         Ok(ConfigurationFiles {
             kubelet: kubelet_config,
             kubelet_drop_ins: kubelet_config_dir,
-            configz: AskConfigz {
-                ask: kubelet_configz,
+            configz: ConfigzOptions {
+                is_source: kubelet_configz,
                 certificate_authority: kubelet_certificate_authority,
                 insecure: kubelet_insecure_tls,
             },
             caller,
-            last_heard: None,
+            last_configz: None,
             agent: config,
             profile: profile.map(Into::into),
             action: action.map(Into::into),

@@ -67,7 +67,7 @@ pub fn check(
             }
             summary = configuration.service.stats_summary.clone();
             // In a cluster the connection is checked below.
-            if !files.node.in_cluster && configuration.service.action.asks_server() {
+            if !files.node.in_cluster && configuration.service.action.requests_evictions() {
                 let connected = cluster::connect(files.caller.kubeconfig.as_deref(), Observer::default());
                 problems.extend(connected.err().into_iter().flat_map(Failure::into_causes));
             }

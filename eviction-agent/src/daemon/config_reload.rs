@@ -211,7 +211,7 @@ impl Reload {
         self.next_request = kubelet.is_configz.then(|| Instant::now() + pause);
         self.is_unavailable = kubelet.is_fallback;
         if let Some(effective) = &kubelet.effective {
-            self.files.last_heard = Some(effective.clone());
+            self.files.last_configz = Some(effective.clone());
         }
     }
 

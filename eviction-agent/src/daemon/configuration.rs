@@ -32,11 +32,11 @@ pub struct ConfigurationFiles {
     /// Folder with drop-in files for the KubeletConfiguration.
     pub kubelet_drop_ins: Option<PathBuf>,
     /// How `/configz` of the kubelet is requested; overrides the AgentConfiguration.
-    pub configz: AskConfigz,
+    pub configz: ConfigzOptions,
     /// The credentials for the kubelet.
     pub caller: Caller,
     /// The last response of `/configz`, to this agent or the previous one.
-    pub last_heard: Option<Effective>,
+    pub last_configz: Option<Effective>,
     /// AgentConfiguration file; absent: the agent's defaults.
     pub agent: Option<PathBuf>,
     /// Profile; overrides that of the AgentConfiguration.
@@ -57,9 +57,9 @@ pub struct ConfigurationFiles {
 
 /// The options about `/configz` of the kubelet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct AskConfigz {
+pub struct ConfigzOptions {
     /// Whether `/configz` is the source of thresholds, whatever the file has.
-    pub ask: bool,
+    pub is_source: bool,
     /// File with the CA certificates for the kubelet's serving certificate.
     pub certificate_authority: Option<PathBuf>,
     /// Whether any serving certificate is accepted.
@@ -218,8 +218,8 @@ impl ConfigurationFiles {
 
     /// Returns the AgentConfiguration with the overrides of the command line.
     fn with_overrides(&self, mut agent: AgentConfiguration) -> AgentConfiguration {
-        let AskConfigz { ask, certificate_authority, insecure } = &self.configz;
-        if *ask {
+        let ConfigzOptions { is_source, certificate_authority, insecure } = &self.configz;
+        if *is_source {
             let source = ThresholdSource::Configz;
             agent.override_setting("thresholds.source", "Configz".to_owned(), |it| {
                 it.thresholds.source = source
@@ -401,8 +401,8 @@ const STATE_DIR: &str = "/run/eviction-agent";
 impl Options {
     /// Returns the state directory of an agent with this action; `None` if no state is persisted.
     pub(super) fn state_dir(&self, action: ActionSettings) -> Option<PathBuf> {
-        let asks_server = self.configuration.node.in_cluster || action.asks_server();
-        let in_pod = self.configuration.caller.kubeconfig.is_none() && asks_server;
+        let uses_server = self.configuration.node.in_cluster || action.requests_evictions();
+        let in_pod = self.configuration.caller.kubeconfig.is_none() && uses_server;
         self.state_dir.clone().or_else(|| (in_pod && !action.is_dry()).then(|| STATE_DIR.into()))
     }
 

@@ -39,7 +39,7 @@ pub(crate) mod watchdog;
 pub use check::{Findings, NodeFacts, check};
 pub use cluster::{CleanOptions, Cleaned, await_daemon_set, clean_nodes};
 pub use configuration::{
-    AskConfigz, ConfigurationFiles, EffectiveConfig, EffectiveThreshold, Options, configured,
+    ConfigurationFiles, ConfigzOptions, EffectiveConfig, EffectiveThreshold, Options, configured,
 };
 pub use eviction_config::{Action, ActionSettings, DryRun};
 pub use eviction_node::backend::BackendSelection;

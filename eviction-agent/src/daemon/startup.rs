@@ -123,12 +123,12 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
     let (results, eviction_results) = mpsc::channel(RESULTS);
     // One client for all requests: they share its connection.
     let ConfigurationFiles { caller, node: facts, .. } = &options.configuration;
-    let connects = action.asks_server() || facts.in_cluster;
+    let connects = action.requests_evictions() || facts.in_cluster;
     let observer = cluster::observer(Arc::clone(metrics));
     let client = connects.then(|| cluster::connect(caller.kubeconfig.as_deref(), observer)).transpose()?;
     let (mut cluster, mut evictions, mut node) = (client.map(Cluster::new), None, None);
     if let Some(cluster) = &mut cluster {
-        if action.asks_server() {
+        if action.requests_evictions() {
             let access = cluster.client.access();
             tracing::info!(server = %access.server(), by = %access.origin(), "API server");
             evictions = Some(cluster.evictions(eviction_requests, action, results.clone())?);

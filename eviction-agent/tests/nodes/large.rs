@@ -77,7 +77,7 @@ fn scan_skips_and_counts_cgroups_beyond_the_maximum() {
     // Beyond a cap they are counted; what there is room for stays a tree.
     let few = Tree::scan_at_most(folder.path(), Some(&all), 10_000).unwrap();
     assert_eq!(few.groups().len(), 10_000);
-    assert!(few.skipped() >= 40, "{} are told to be left out", few.skipped());
+    assert!(few.skipped() >= 40, "{} are skipped on purpose", few.skipped());
     for (index, group) in few.groups().iter().enumerate().skip(1) {
         let parent = group.parent.unwrap();
         assert!(parent < index && index < group.end && group.end <= few.groups()[parent].end);

@@ -208,7 +208,7 @@ fn one_of_several_kubepods_cgroups_is_that_of_the_node() {
     // The node's kubelet has another driver now.
     place(&format!("kubepods.slice/kubepods-pod{}.slice", BURSTABLE.replace('-', "_")));
     assert_eq!(root(true).as_deref(), Some("kubepods.slice"));
-    // It was told to use another place.
+    // It was configured to use another place.
     place(&format!("node/kubepods/besteffort/pod{BEST_EFFORT}"));
     assert_eq!(root(false).as_deref(), Some("kubepods.slice"));
     assert_eq!(root(true).as_deref(), Some("node/kubepods"));

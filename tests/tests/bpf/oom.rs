@@ -190,7 +190,7 @@ fn earlier_oom_kills_of_a_cgroup_are_known_after_its_next_charge() {
     container.limit(32 * MIB);
     let mut process = Stepper::start(&container);
     process.send("touch 256");
-    assert_eq!(process.answer(), "", "a kill that nobody saw");
+    assert_eq!(process.answer(), "", "a kill that no program saw");
 
     let mut fixture = Fixture::load();
     let mut process = Stepper::start(&container);

@@ -247,7 +247,7 @@ fn check_reports_the_same_kubeconfig_error_as_run() {
     let arguments = ["--pods-file", &pods, "--kubeconfig", "/no/kubeconfig"];
     let checked =
         |action: &str| output(agent_command(&[&["check", "--action", action], &arguments[..]].concat()));
-    assert_eq!(checked("kill").status.code(), Some(0), "nobody is asked");
+    assert_eq!(checked("kill").status.code(), Some(0), "the API server is not used");
     let check = checked("evict");
     assert_eq!(check.status.code(), Some(1));
     let run = output(agent_command(&[&["run", "--action", "evict"], &arguments[..]].concat()));
@@ -434,7 +434,7 @@ fn a_config_change_that_would_evict_a_pod_is_pending_until_applied() {
             break reported;
         }
     };
-    assert_eq!(harmless["state"], "applied", "it evicts nobody: {harmless}");
+    assert_eq!(harmless["state"], "applied", "it evicts no pod: {harmless}");
     assert_eq!(running.stop().0, Some(0));
 }
 

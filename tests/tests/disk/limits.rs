@@ -113,7 +113,7 @@ fn constant_writes_by_another_process_cause_few_syncs_and_no_decision() {
         fs::write(&path, vec![0x5a; 4 << 20]).unwrap();
     }
     let during = readings(&mut agent) - before;
-    assert!(during <= 2.0, "{during} syncs by readings in which nobody exceeded a limit");
+    assert!(during <= 2.0, "{during} syncs by readings in which no pod exceeded a limit");
     assert_no_decision(&mut agent);
     assert!(bystander.process().is_running().unwrap());
     agent.stop().unwrap();

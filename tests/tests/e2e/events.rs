@@ -170,7 +170,7 @@ fn evictions_and_thresholds_are_reported_as_by_the_kubelet() {
     let pod = testbed.node.pods.remove(0);
     testbed.cluster.end_pod(&pod).unwrap();
     assert_eq!(testbed.events("shop", "Evicted").len(), 1);
-    assert!(testbed.events("shop", "ContainerOOMKilled").is_empty(), "nobody was killed by the kernel");
+    assert!(testbed.events("shop", "ContainerOOMKilled").is_empty(), "no process was killed by the kernel");
     assert!(agent.stop().unwrap().success());
 }
 

@@ -140,7 +140,7 @@ fn the_proxy_injects_the_configured_faults() {
     // The first request may still use the connection that is cut.
     let refused =
         |_: &Cluster| Ok(format!("{:#}", through.get(PODS).unwrap_err()).contains("refused").then_some(()));
-    cluster.until("nobody listens", refused).unwrap();
+    cluster.until("no process listens", refused).unwrap();
     proxy.heal();
     cluster.until("the proxy listens again", |_| Ok(through.get(PODS).ok())).unwrap();
     proxy.use_untrusted_certificate().unwrap();

@@ -37,7 +37,7 @@ fn tasks_that_wait_for_memory_are_reported() {
     run(async {
         let mut reader = thrash(subtree.root());
         let trigger = PsiTrigger::open(&folder).unwrap();
-        assert!(is_quiet(trigger.fired()).await, "nobody waits yet");
+        assert!(is_quiet(trigger.fired()).await, "no task stalls yet");
         reader.go().unwrap();
         trigger.fired().await.unwrap();
         trigger.fired().await.unwrap();

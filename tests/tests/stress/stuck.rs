@@ -34,7 +34,7 @@ fn stuck_readers_do_not_delay_decisions() {
     // Each request is logged, and no process reads the log.
     fixture.until("what is lost is counted", || fixture.dropped("log") > 0.0);
     assert_eq!(fixture.get("/healthz").unwrap().0, 200);
-    assert!(fixture.stop().success(), "ended by SIGTERM, with what nobody reads left behind");
+    assert!(fixture.stop().success(), "ended by SIGTERM, with unread output left behind");
 }
 
 #[test]

@@ -274,7 +274,7 @@ mod tests {
         sequence.take(Stamp { cpu: 0, seq: 0, ktime_ns: 0 });
         assert_eq!((sequence.missing(), sequence.take_newly_missing()), (0, 0));
         sequence.take(Stamp { cpu: 0, seq: 3, ktime_ns: 0 });
-        assert_eq!((sequence.missing(), sequence.take_newly_missing()), (1, 0), "told already");
+        assert_eq!((sequence.missing(), sequence.take_newly_missing()), (1, 0), "reported already");
     }
 
     #[test]

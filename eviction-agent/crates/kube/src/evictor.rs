@@ -189,7 +189,7 @@ impl Shared {
             }
             sleep(READ_EVERY).await;
         }
-        ApiResult::NotSent { why: "nobody says what came of the request".into() }
+        ApiResult::NotSent { why: "the result of the request cannot be read".into() }
     }
 
     async fn report(&self, eviction: &EvictionRequest, operation: ApiOperation, answered: ApiResult) {
@@ -220,7 +220,9 @@ fn result_from_pod(body: &[u8], uid: &str) -> Option<ApiResult> {
     Some(match metadata.deletion_timestamp {
         _ if *metadata.uid != *uid => ApiResult::Replaced,
         Some(_) => ApiResult::Accepted,
-        None => ApiResult::NotSent { why: "the pod is not going: nobody carried out the request".into() },
+        None => {
+            ApiResult::NotSent { why: "the pod is not terminating: the request was not carried out".into() }
+        }
     })
 }
 

@@ -58,7 +58,7 @@ impl Kubelet {
             Ok(effective) => return from_response(effective, false, Vec::new()),
             Err(why) => why,
         };
-        if let Some(last) = &given.last_heard {
+        if let Some(last) = &given.last_configz {
             return from_response(last.clone(), true, warnings(why, "what it said last counts"));
         }
         if files == KubeletFiles::default() {
@@ -114,7 +114,7 @@ mod tests {
     use serde_json::json;
 
     use super::super::super::kubelet_api::Caller;
-    use super::super::AskConfigz;
+    use super::super::ConfigzOptions;
     use super::*;
 
     #[test]
@@ -129,7 +129,7 @@ mod tests {
         };
         let mut files = ConfigurationFiles {
             kubelet: Some(file),
-            configz: AskConfigz { ask: true, ..AskConfigz::default() },
+            configz: ConfigzOptions { is_source: true, ..ConfigzOptions::default() },
             // Without a kubeconfig no request can be sent.
             caller: Caller { kubeconfig: Some(folder.path().join("none")), ..Caller::default() },
             ..ConfigurationFiles::default()
@@ -141,7 +141,7 @@ mod tests {
             found.policy.thresholds[0].value.quantity(0).to_string()
         };
         assert_eq!(line(&files), "3Gi");
-        files.last_heard = Some(answered("1Gi"));
+        files.last_configz = Some(answered("1Gi"));
         assert_eq!(line(&files), "1Gi");
     }
 }

@@ -89,7 +89,7 @@ impl Fixture {
                 return;
             }
         }
-        panic!("nobody was evicted");
+        panic!("no pod was evicted");
     }
 
     fn set_garbage(&mut self, size_bytes: u64) {

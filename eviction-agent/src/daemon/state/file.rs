@@ -153,7 +153,7 @@ mod tests {
         assert_eq!(StateFile::at(long).read().unwrap().as_deref(), Some(&b""[..]));
         let pipe = folder.path().join("pipe");
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
-        assert!(StateFile::at(pipe).read().is_err(), "and nobody waits for it");
+        assert!(StateFile::at(pipe).read().is_err(), "without a wait");
     }
 
     #[test]

@@ -177,7 +177,7 @@ fn an_unusable_state_file_is_rejected_with_a_reason() {
     assert_eq!(with("/state/rateLimits/0/atNs", later), "it holds times that are still to come");
     assert!(with("/state/decisions", json!(-1)).starts_with("it is spoiled: "));
     assert!(with("/state/engine/met", json!([{}])).starts_with("it is spoiled: "));
-    assert!(with("/state/engine/flights/0/label", json!("magic")).contains("nobody goes for \"magic\""));
+    assert!(with("/state/engine/flights/0/label", json!("magic")).contains("unknown label \"magic\""));
     assert!(with("/state/published", json!([])).starts_with("it is spoiled: "));
     let mut more = written();
     more["state"]["more"] = json!(1);

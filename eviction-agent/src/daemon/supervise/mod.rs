@@ -46,7 +46,7 @@ const FLUSH_TIMEOUT: Duration = Duration::from_millis(100);
 /// # Errors
 /// If the agent cannot start, or the failure that ended it.
 pub fn run(mut options: Options) -> Result<(), Failure> {
-    options.configuration.last_heard = options.saved_kubelet_config();
+    options.configuration.last_configz = options.saved_kubelet_config();
     let metrics = Arc::new(Metrics::new(env!("CARGO_PKG_VERSION"), env!("EVICTION_AGENT_COMMIT")));
     let runtime = crate::daemon::start_runtime()?;
     let (plan, reload) = {
@@ -242,7 +242,7 @@ async fn part_ended(
         // The telemetry exporter takes events until the control loop has ended.
         () = events.closed() => End { reason: "the control loop ended", failure: None },
         failure = misplaced => {
-            End { reason: "the agent is not where it was told to be", failure: Some(failure) }
+            End { reason: "the node of that name is another machine", failure: Some(failure) }
         }
     }
 }

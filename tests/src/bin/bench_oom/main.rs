@@ -138,7 +138,7 @@ fn run(args: &Args) -> Result<bool> {
     let no_others = unattributed == 0 && unexpected == 0;
     let row = json!({"bench": "oom", "case": "beside", "ok": no_others, "unattributed": unattributed, "strange": unexpected});
     emit(&story(row, "no other reported"));
-    text.push_str(&format!("unattributed {unattributed}, of nobody's killing {unexpected}\n"));
+    text.push_str(&format!("unattributed {unattributed}, unexpected {unexpected}\n"));
     let _ = if *json { write!(std::io::stderr(), "{text}") } else { write!(std::io::stdout(), "{text}") };
     Ok(all_correct)
 }

@@ -89,7 +89,7 @@ impl ActionSettings {
     }
 
     /// Returns whether evictions are requested from the API server, including its own dry run.
-    pub fn asks_server(self) -> bool {
+    pub fn requests_evictions(self) -> bool {
         self.action == Action::Evict && self.dry_run != DryRun::Client
     }
 
@@ -373,8 +373,8 @@ mod tests {
     #[test]
     fn client_dry_run_sends_no_requests_and_kills_no_processes() {
         let settings = |action, dry_run| ActionSettings { action, dry_run };
-        assert!(!settings(Action::Evict, DryRun::Client).asks_server());
-        assert!(settings(Action::Evict, DryRun::Server).asks_server());
+        assert!(!settings(Action::Evict, DryRun::Client).requests_evictions());
+        assert!(settings(Action::Evict, DryRun::Server).requests_evictions());
         assert!(settings(Action::Evict, DryRun::Server).is_dry());
         assert!(settings(Action::Kill, DryRun::Client).is_dry());
         assert!(!settings(Action::Kill, DryRun::Client).kills());

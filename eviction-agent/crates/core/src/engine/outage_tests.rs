@@ -25,7 +25,7 @@ fn started(policy: Policy) -> Engine {
 
 /// Starts the API request to evict `a`.
 fn start_request(engine: &mut Engine, seconds: i64) {
-    let Some(it) = engine.in_flight().first().cloned() else { panic!("nobody was chosen") };
+    let Some(it) = engine.in_flight().first().cloned() else { panic!("no pod was chosen") };
     let started = InFlightEviction { api: Some(ApiPhase::Asked), ..it };
     step(engine, seconds, executing(ExecutorUpdate::Started(Box::new(started))));
 }

@@ -73,7 +73,11 @@ fn in_flight_eviction_is_restored_for_a_pod_that_arrives_late() {
     assert!(victims(&sample(&mut second, 6, 100)).is_empty());
     let uid: Box<str> = "a".into();
     step(&mut second, 7, Event::Evicted(EvictionResult { uid, result: Err(NotEvicted::NotAsked) }));
-    assert_eq!(victims(&sample(&mut second, 8, 100)), [("a", 1)], "nobody had asked: decided anew");
+    assert_eq!(
+        victims(&sample(&mut second, 8, 100)),
+        [("a", 1)],
+        "no request was sent, so the pod is chosen again"
+    );
 }
 
 #[test]

@@ -272,7 +272,7 @@ fn deserialize_label<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Label
     let text = Box::<str>::deserialize(deserializer)?;
     let mut labels = LABELS.into_iter().chain(Signal::ALL.map(Signal::name));
     let known = labels.find(|label| **label == *text);
-    known.ok_or_else(|| D::Error::custom(format_args!("nobody goes for {text:?}")))
+    known.ok_or_else(|| D::Error::custom(format_args!("unknown label {text:?}")))
 }
 
 /// Serializes the expected releases by signal, without unknown ones.

@@ -141,7 +141,7 @@ fn next_agent_resumes_in_flight_evictions() {
     let mut second = Engine::new(first.policy().clone());
     step(&mut second, 10, Event::Restore(Box::new(state)));
     assert!(second.in_flight().iter().all(|it| it.restored && it.is_executing()));
-    assert!(!second.is_waiting(at(10)), "nobody can be chosen before the pods are known");
+    assert!(!second.is_waiting(at(10)), "no pod can be chosen before the pods are known");
     step(&mut second, 11, Event::Pods(set(Vec::new())));
     assert_eq!(second.in_flight().len(), 2, "no pods are known yet");
     step(&mut second, 12, Event::Pods(pods()));

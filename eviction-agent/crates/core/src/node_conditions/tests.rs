@@ -96,7 +96,7 @@ fn transition_time_is_kept_unless_a_later_change_was_not_written() {
     };
     assert_eq!(transition(None), Some(at(40)));
     assert_eq!(transition(Some(at(30))), Some(at(40)));
-    assert_eq!(transition(Some(at(700))), Some(at(700)), "it was False meanwhile, and nobody was told");
+    assert_eq!(transition(Some(at(700))), Some(at(700)), "it was False meanwhile, and no update was sent");
     assert_eq!(transition(Some(at(5_000))), Some(at(1_000)), "no time of the future");
 }
 

@@ -264,7 +264,7 @@ fn pod_is_not_evicted_during_the_cool_down_after_an_oom_kill() {
     );
     testbed.oom_kill(140, "hit");
     testbed.oom_kill(120, "hit");
-    assert_eq!(testbed.victim(199), None, "the latest counts, in whatever order they are told");
+    assert_eq!(testbed.victim(199), None, "the latest counts, in whatever order they arrive");
     assert_eq!(testbed.victim(200).as_deref(), Some("hit"));
 
     let off = Preferences { cool_down_after_oom_kill: GoDuration::ZERO, ..without_limits() };

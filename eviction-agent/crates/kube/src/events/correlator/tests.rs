@@ -117,7 +117,7 @@ fn many_kills_stay_within_the_rate_limit_and_are_all_recorded() {
         correlator.add(kill(nth % 100), 0);
     }
     let written = write_until(&mut correlator, 0, 60 * MINUTE_NS, &ApiResult::Accepted);
-    assert_eq!(written.len(), 100, "ten of each are told at once");
+    assert_eq!(written.len(), 100, "ten of each are sent at once");
     let in_a_minute = written.iter().filter(|(at, _)| *at < MINUTE_NS).count();
     assert!(in_a_minute < 60, "{in_a_minute}");
     assert_eq!((result(&results, EventResult::Created), result(&results, EventResult::Counted)), (100, 900));
