@@ -287,7 +287,7 @@ fn store_baseline(baseline: *mut GrowthBaseline, of: u64, epoch: u64, pages: u64
     }
 }
 
-/// Returns the pages of an owner in an epoch; `None` if they were not stored.
+/// Returns the pages of an owner when it was first seen in this epoch or a later one; `None` if it was not.
 #[inline(always)]
 fn baseline_at(baseline: *const GrowthBaseline, of: u64, epoch: u64) -> Option<u64> {
     // SAFETY: the map's value, which other CPUs may write.
@@ -300,16 +300,11 @@ fn baseline_at(baseline: *const GrowthBaseline, of: u64, epoch: u64) -> Option<u
             core::ptr::read_volatile(&raw const (*baseline).before_pages),
         )
     };
-    if owner != of {
+    if owner != of || at < epoch {
         return None;
     }
-    if at == epoch {
-        return Some(then);
-    }
-    if before == epoch {
-        return Some(before_then);
-    }
-    None
+    // Nothing was charged between an epoch and the first later one in which the owner was seen.
+    Some(if before >= epoch { before_then } else { then })
 }
 
 /// Returns the level with this id; `None` if it is not on the path up.

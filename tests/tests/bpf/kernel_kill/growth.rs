@@ -133,6 +133,19 @@ fn without_a_limit_a_process_is_killed_only_if_no_memory_is_free() {
     }
 }
 
+/// An agent that is stopped between a sample and its kill order leaves the order of the sample before armed.
+#[test]
+fn a_kill_order_is_carried_out_after_the_next_sample_is_marked() {
+    need_bpf!();
+    let node = Node::new();
+    let (mut process, mut fixture, _) = node.start_and_arm(&node.victim);
+    fixture.kernel.mark_sample(node.root.id()).unwrap();
+    process.send(TOUCH_BEYOND_HEADROOM);
+    assert_eq!(process.ended_by(), Some(9), "{:?}", fixture.kernel.suppressed().unwrap());
+    fixture.wait("the record", |reported| !reported.kernel_kills.is_empty());
+    assert!(fixture.events.kernel_kills[0].grown > HEADROOM, "{:?}", fixture.events.kernel_kills);
+}
+
 #[test]
 fn growth_counts_from_the_sample_of_the_kill_order() {
     need_bpf!();
