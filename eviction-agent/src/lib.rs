@@ -13,7 +13,7 @@ pub mod scenario;
 pub mod source;
 mod spsc;
 pub mod telemetry;
-pub mod top;
+mod top;
 mod zstd_stream;
 
 /// Counts allocations, so that tests can check that the reaction path does not allocate.

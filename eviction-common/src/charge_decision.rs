@@ -28,31 +28,31 @@ pub trait Charge {
     fn now_ns(&self) -> u64;
 }
 
-/// The decision on a charge.
+/// The decision on a charge or a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ChargeDecision {
+pub enum KillDecision {
     /// No action: the threshold does not seem to be crossed, or no kill order is armed for it.
     Pass,
     /// The threshold seems to be crossed, but the process is not killed, for this reason.
     Suppress(Suppressed),
-    /// The process is to be killed by the program that removes the kill order's token. The value is its
-    /// growth in pages.
+    /// The process is to be killed by the program that removes the kill order's token. The value is
+    /// [`KernelKill::grown`](crate::KernelKill::grown).
     Kill(u64),
 }
 
 impl KillOrder {
     /// Returns the decision on this charge.
     #[inline(always)]
-    pub fn decide(&self, charge: &impl Charge) -> ChargeDecision {
+    pub fn decide(&self, charge: &impl Charge) -> KillDecision {
         if self.generation == 0 {
-            return ChargeDecision::Pass;
+            return KillDecision::Pass;
         }
         if self.check != self.checked() {
-            return ChargeDecision::Suppress(Suppressed::Torn);
+            return KillDecision::Suppress(Suppressed::Torn);
         }
         let usage = charge.usage();
         if self.level_id != charge.level_id() || usage < self.usage_least {
-            return ChargeDecision::Pass;
+            return KillDecision::Pass;
         }
         let grown = charge.grown(self.epoch);
         let baseline = charge.usage_at_epoch(self.epoch);
@@ -61,32 +61,32 @@ impl KillOrder {
             None => false,
         };
         if !has_risen && grown < self.growth {
-            return ChargeDecision::Pass;
+            return KillDecision::Pass;
         }
         if !charge.has_memory() {
-            return ChargeDecision::Suppress(Suppressed::KernelThread);
+            return KillDecision::Suppress(Suppressed::KernelThread);
         }
         if !charge.is_within(self.victim_id) {
-            return ChargeDecision::Suppress(Suppressed::NotTheVictim);
+            return KillDecision::Suppress(Suppressed::NotTheVictim);
         }
         if charge.tgid() == 1 {
-            return ChargeDecision::Suppress(Suppressed::FirstProcess);
+            return KillDecision::Suppress(Suppressed::FirstProcess);
         }
         if !charge.is_in_charged_cgroup() {
-            return ChargeDecision::Suppress(Suppressed::Remote);
+            return KillDecision::Suppress(Suppressed::Remote);
         }
         let now_ns = charge.now_ns();
         if now_ns >= self.expires_ns {
-            return ChargeDecision::Suppress(Suppressed::Expired);
+            return KillDecision::Suppress(Suppressed::Expired);
         }
         if grown < self.growth {
-            return ChargeDecision::Suppress(Suppressed::NotGrown);
+            return KillDecision::Suppress(Suppressed::NotGrown);
         }
         let makes_room = now_ns < self.still_until_ns && self.is_full(usage, charge.max(), baseline);
         if !(has_risen || makes_room) {
-            return ChargeDecision::Suppress(Suppressed::UsageStill);
+            return KillDecision::Suppress(Suppressed::UsageStill);
         }
-        ChargeDecision::Kill(grown)
+        KillDecision::Kill(grown)
     }
 
     /// Whether page cache must be reclaimed at this usage. Reclaim for a huge page may leave another huge
@@ -188,7 +188,7 @@ mod tests {
         order
     }
 
-    fn decide_with(change: impl FnOnce(&mut Facts)) -> ChargeDecision {
+    fn decide_with(change: impl FnOnce(&mut Facts)) -> KillDecision {
         let mut facts = RUNAWAY;
         change(&mut facts);
         order_with(|_| ()).decide(&facts)
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn runaway_process_of_the_victim_is_killed() {
-        assert_eq!(decide_with(|_| ()), ChargeDecision::Kill(50_000));
+        assert_eq!(decide_with(|_| ()), KillDecision::Kill(50_000));
     }
 
     #[test]
@@ -213,7 +213,7 @@ mod tests {
             (decide_with(|it| it.baseline = Some(151_001)), UsageStill),
         ];
         for (decision, why) in suppressed {
-            assert_eq!(decision, ChargeDecision::Suppress(why));
+            assert_eq!(decision, KillDecision::Suppress(why));
         }
     }
 
@@ -222,8 +222,8 @@ mod tests {
         let below = decide_with(|it| it.usage = 198_999);
         let elsewhere = decide_with(|it| it.level_id = 8);
         let not_grown = decide_with(|it| (it.baseline, it.grown) = (Some(199_000), 10));
-        assert_eq!([below, elsewhere, not_grown], [ChargeDecision::Pass; 3]);
-        assert_eq!(KillOrder::NONE.decide(&RUNAWAY), ChargeDecision::Pass);
+        assert_eq!([below, elsewhere, not_grown], [KillDecision::Pass; 3]);
+        assert_eq!(KillOrder::default().decide(&RUNAWAY), KillDecision::Pass);
     }
 
     /// User space writes the value word by word.
@@ -250,7 +250,7 @@ mod tests {
                 WORDS[from..to].iter().for_each(|word| word(&mut mixed, &new));
                 if mixed != old && mixed != new {
                     let decision = mixed.decide(&RUNAWAY);
-                    assert_eq!(decision, ChargeDecision::Suppress(Suppressed::Torn), "{from}..{to}");
+                    assert_eq!(decision, KillDecision::Suppress(Suppressed::Torn), "{from}..{to}");
                 }
             }
         }
@@ -261,23 +261,23 @@ mod tests {
         // At the level's own limit, minus a huge page and the pages that CPUs hold in their charge caches.
         let at = |max| decide_with(|it| (it.max, it.baseline) = (max, Some(200_000)));
         let slack = 2 * BATCH_PAGES + HUGE_PAGES;
-        assert_eq!(at(200_000 + slack), ChargeDecision::Kill(50_000));
-        assert_eq!(at(200_001 + slack), ChargeDecision::Suppress(Suppressed::UsageStill));
+        assert_eq!(at(200_000 + slack), KillDecision::Kill(50_000));
+        assert_eq!(at(200_001 + slack), KillDecision::Suppress(Suppressed::UsageStill));
         // At the point where the free memory is used up.
         let with_room =
             |room| order_with(|it| it.room = room).decide(&Facts { baseline: Some(200_000), ..RUNAWAY });
-        assert_eq!(with_room(slack), ChargeDecision::Kill(50_000));
-        assert_eq!(with_room(slack + 1), ChargeDecision::Suppress(Suppressed::UsageStill));
+        assert_eq!(with_room(slack), KillDecision::Kill(50_000));
+        assert_eq!(with_room(slack + 1), KillDecision::Suppress(Suppressed::UsageStill));
         // Later, other memory may have been freed.
         let late = decide_with(|it| (it.max, it.baseline, it.now_ns) = (200_000, Some(200_000), 1_500));
-        assert_eq!(late, ChargeDecision::Suppress(Suppressed::UsageStill));
+        assert_eq!(late, KillDecision::Suppress(Suppressed::UsageStill));
     }
 
     #[test]
     fn process_without_memory_is_suppressed_before_other_checks() {
         assert_eq!(
             decide_with(|it| (it.has_memory, it.is_within_victim, it.grown) = (false, false, 0)),
-            ChargeDecision::Suppress(Suppressed::KernelThread)
+            KillDecision::Suppress(Suppressed::KernelThread)
         );
     }
 }

@@ -10,186 +10,137 @@ pub const MAX_ANCESTORS: usize = 24;
 /// The maximum number of ancestors of a victim that an [`crate::OomKill`] lists.
 pub const MAX_CHAIN: usize = 16;
 
-/// The offsets of the members that the programs read, in bytes from the start of their structure, or
-/// [`ABSENT`]. The loader resolves them from the BTF of the running kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(C)]
-pub struct Offsets {
-    /// `mem_cgroup.css`. It must be 0, since the programs use the address of a css as that of its memory
-    /// cgroup.
-    pub memcg_css: u32,
-    /// `mem_cgroup.memory`.
-    pub memcg_memory: u32,
-    /// `mem_cgroup.memsw`; absent where there is no cgroup v1.
-    pub memcg_memsw: u32,
-    /// `mem_cgroup.kmem`; absent where there is no cgroup v1.
-    pub memcg_kmem: u32,
-    /// `mem_cgroup.memory_events_local[MEMCG_OOM]`.
-    pub memcg_oom: u32,
-    /// `mem_cgroup.memory_events_local[MEMCG_OOM_KILL]`.
-    pub memcg_oom_kill: u32,
-    /// `mem_cgroup.oom_group`.
-    pub memcg_oom_group: u32,
-    /// `page_counter.usage`.
-    pub counter_usage: u32,
-    /// `page_counter.max`.
-    pub counter_max: u32,
-    /// `page_counter.parent`.
-    pub counter_parent: u32,
-    /// `cgroup_subsys_state.cgroup`.
-    pub css_cgroup: u32,
-    /// `cgroup_subsys_state.parent`.
-    pub css_parent: u32,
-    /// `cgroup_subsys_state.flags`.
-    pub css_flags: u32,
-    /// `cgroup_subsys_state.ss`.
-    pub css_ss: u32,
-    /// `cgroup_subsys_state.serial_nr`.
-    pub css_serial: u32,
-    /// `cgroup.kn`.
-    pub cgroup_kn: u32,
-    /// `cgroup.level`.
-    pub cgroup_level: u32,
-    /// `cgroup.root`.
-    pub cgroup_root: u32,
-    /// `cgroup_root.hierarchy_id`.
-    pub root_hierarchy: u32,
-    /// `kernfs_node.id`.
-    pub kn_id: u32,
-    /// `kernfs_node.name`.
-    pub kn_name: u32,
-    /// `task_struct.cgroups`.
-    pub task_cgroups: u32,
-    /// `css_set.subsys[memory_cgrp_id]`.
-    pub cset_memory: u32,
-    /// `task_struct.pid`.
-    pub task_pid: u32,
-    /// `task_struct.tgid`.
-    pub task_tgid: u32,
-    /// `task_struct.comm`.
-    pub task_comm: u32,
-    /// `task_struct.signal`.
-    pub task_signal: u32,
-    /// `signal_struct.oom_score_adj`.
-    pub signal_oom_score_adj: u32,
-    /// `task_struct.real_cred`.
-    pub task_cred: u32,
-    /// `cred.uid`.
-    pub cred_uid: u32,
-    /// `task_struct.mm`.
-    pub task_mm: u32,
-    /// `oom_control.memcg`.
-    pub oc_memcg: u32,
-    /// `oom_control.chosen`.
-    pub oc_chosen: u32,
-    /// The count of `MM_ANONPAGES` in `mm_struct`.
-    pub mm_anon: u32,
-    /// The count of `MM_FILEPAGES`.
-    pub mm_file: u32,
-    /// The count of `MM_SHMEMPAGES`.
-    pub mm_shmem: u32,
-    /// The count of `MM_SWAPENTS`.
-    pub mm_swap: u32,
-    /// `css_set.subsys[pids_cgrp_id]`.
-    pub cset_pids: u32,
-    /// `pids_cgroup.counter`; [`ABSENT`] also where `css` is not the first member of `pids_cgroup`.
-    pub pids_counter: u32,
-    /// `pids_cgroup.limit`.
-    pub pids_limit: u32,
-    /// `cgroup.self`, the css through which its parent is found.
-    pub cgroup_self: u32,
-    /// `inode.i_sb`.
-    pub inode_sb: u32,
-    /// `inode.i_wb`; [`ABSENT`] if the kernel does not support cgroup write-back.
-    pub inode_wb: u32,
-    /// `bdi_writeback.memcg_css`; [`ABSENT`] in the same case.
-    pub wb_memcg_css: u32,
-    /// `super_block.s_dev`.
-    pub sb_dev: u32,
-    /// `super_block.s_blocksize_bits`.
-    pub sb_block_bits: u32,
-    /// `ext4_allocation_request.inode`.
-    pub ext4_ar_inode: u32,
-    /// `ext4_allocation_request.len`.
-    pub ext4_ar_len: u32,
-    /// `ext4_allocation_request.flags`.
-    pub ext4_ar_flags: u32,
-    /// `xfs_inode.i_vnode`.
-    pub xfs_inode_vnode: u32,
-    /// `xfs_bmbt_irec.br_startblock`.
-    pub xfs_irec_start: u32,
-    /// `xfs_bmbt_irec.br_blockcount`.
-    pub xfs_irec_count: u32,
-    /// `xfs_alloc_arg.mp`.
-    pub xfs_arg_mount: u32,
-    /// `xfs_alloc_arg.len`.
-    pub xfs_arg_len: u32,
-    /// `xfs_alloc_arg.wasdel`.
-    pub xfs_arg_delayed: u32,
-    /// `xfs_mount.m_super`.
-    pub xfs_mount_super: u32,
+macro_rules! offsets {
+    ($($(#[$doc:meta])+ $member:ident,)+) => {
+        /// The offsets of the members that the programs read, in bytes from the start of their structure, or
+        /// [`ABSENT`]. The loader resolves them from the BTF of the running kernel.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(C)]
+        pub struct Offsets {
+            $($(#[$doc])+ pub $member: u32,)+
+        }
+
+        impl Offsets {
+            /// All offsets are [`ABSENT`].
+            pub const NONE: Self = Self { $($member: ABSENT,)+ };
+        }
+    };
 }
 
-impl Offsets {
-    /// All offsets are [`ABSENT`].
-    pub const NONE: Self = Self {
-        memcg_css: ABSENT,
-        memcg_memory: ABSENT,
-        memcg_memsw: ABSENT,
-        memcg_kmem: ABSENT,
-        memcg_oom: ABSENT,
-        memcg_oom_kill: ABSENT,
-        memcg_oom_group: ABSENT,
-        counter_usage: ABSENT,
-        counter_max: ABSENT,
-        counter_parent: ABSENT,
-        css_cgroup: ABSENT,
-        css_parent: ABSENT,
-        css_flags: ABSENT,
-        css_ss: ABSENT,
-        css_serial: ABSENT,
-        cgroup_kn: ABSENT,
-        cgroup_level: ABSENT,
-        cgroup_root: ABSENT,
-        root_hierarchy: ABSENT,
-        kn_id: ABSENT,
-        kn_name: ABSENT,
-        task_cgroups: ABSENT,
-        cset_memory: ABSENT,
-        task_pid: ABSENT,
-        task_tgid: ABSENT,
-        task_comm: ABSENT,
-        task_signal: ABSENT,
-        signal_oom_score_adj: ABSENT,
-        task_cred: ABSENT,
-        cred_uid: ABSENT,
-        task_mm: ABSENT,
-        oc_memcg: ABSENT,
-        oc_chosen: ABSENT,
-        mm_anon: ABSENT,
-        mm_file: ABSENT,
-        mm_shmem: ABSENT,
-        mm_swap: ABSENT,
-        cset_pids: ABSENT,
-        pids_counter: ABSENT,
-        pids_limit: ABSENT,
-        cgroup_self: ABSENT,
-        inode_sb: ABSENT,
-        inode_wb: ABSENT,
-        wb_memcg_css: ABSENT,
-        sb_dev: ABSENT,
-        sb_block_bits: ABSENT,
-        ext4_ar_inode: ABSENT,
-        ext4_ar_len: ABSENT,
-        ext4_ar_flags: ABSENT,
-        xfs_inode_vnode: ABSENT,
-        xfs_irec_start: ABSENT,
-        xfs_irec_count: ABSENT,
-        xfs_arg_mount: ABSENT,
-        xfs_arg_len: ABSENT,
-        xfs_arg_delayed: ABSENT,
-        xfs_mount_super: ABSENT,
-    };
+offsets! {
+    /// `mem_cgroup.css`. It must be 0, since the programs use the address of a css as that of its memory
+    /// cgroup.
+    memcg_css,
+    /// `mem_cgroup.memory`.
+    memcg_memory,
+    /// `mem_cgroup.memsw`; absent where there is no cgroup v1.
+    memcg_memsw,
+    /// `mem_cgroup.kmem`; absent where there is no cgroup v1.
+    memcg_kmem,
+    /// `mem_cgroup.memory_events_local[MEMCG_OOM]`.
+    memcg_oom,
+    /// `mem_cgroup.memory_events_local[MEMCG_OOM_KILL]`.
+    memcg_oom_kill,
+    /// `mem_cgroup.oom_group`.
+    memcg_oom_group,
+    /// `page_counter.usage`.
+    counter_usage,
+    /// `page_counter.max`.
+    counter_max,
+    /// `page_counter.parent`.
+    counter_parent,
+    /// `cgroup_subsys_state.cgroup`.
+    css_cgroup,
+    /// `cgroup_subsys_state.parent`.
+    css_parent,
+    /// `cgroup_subsys_state.flags`.
+    css_flags,
+    /// `cgroup_subsys_state.ss`.
+    css_ss,
+    /// `cgroup_subsys_state.serial_nr`.
+    css_serial,
+    /// `cgroup.kn`.
+    cgroup_kn,
+    /// `cgroup.level`.
+    cgroup_level,
+    /// `cgroup.root`.
+    cgroup_root,
+    /// `cgroup_root.hierarchy_id`.
+    root_hierarchy,
+    /// `kernfs_node.id`.
+    kn_id,
+    /// `kernfs_node.name`.
+    kn_name,
+    /// `task_struct.cgroups`.
+    task_cgroups,
+    /// `css_set.subsys[memory_cgrp_id]`.
+    cset_memory,
+    /// `task_struct.pid`.
+    task_pid,
+    /// `task_struct.tgid`.
+    task_tgid,
+    /// `task_struct.comm`.
+    task_comm,
+    /// `task_struct.signal`.
+    task_signal,
+    /// `signal_struct.oom_score_adj`.
+    signal_oom_score_adj,
+    /// `task_struct.real_cred`.
+    task_cred,
+    /// `cred.uid`.
+    cred_uid,
+    /// `task_struct.mm`.
+    task_mm,
+    /// `oom_control.memcg`.
+    oc_memcg,
+    /// `oom_control.chosen`.
+    oc_chosen,
+    /// The count of `MM_ANONPAGES` in `mm_struct`.
+    mm_anon,
+    /// The count of `MM_FILEPAGES`.
+    mm_file,
+    /// The count of `MM_SHMEMPAGES`.
+    mm_shmem,
+    /// The count of `MM_SWAPENTS`.
+    mm_swap,
+    /// `css_set.subsys[pids_cgrp_id]`.
+    cset_pids,
+    /// `pids_cgroup.counter`; [`ABSENT`] also where `css` is not the first member of `pids_cgroup`.
+    pids_counter,
+    /// `pids_cgroup.limit`.
+    pids_limit,
+    /// `cgroup.self`, the css through which its parent is found.
+    cgroup_self,
+    /// `inode.i_sb`.
+    inode_sb,
+    /// `inode.i_wb`; [`ABSENT`] if the kernel does not support cgroup write-back.
+    inode_wb,
+    /// `bdi_writeback.memcg_css`; [`ABSENT`] in the same case.
+    wb_memcg_css,
+    /// `super_block.s_dev`.
+    sb_dev,
+    /// `super_block.s_blocksize_bits`.
+    sb_block_bits,
+    /// `ext4_allocation_request.inode`.
+    ext4_ar_inode,
+    /// `ext4_allocation_request.len`.
+    ext4_ar_len,
+    /// `ext4_allocation_request.flags`.
+    ext4_ar_flags,
+    /// `xfs_inode.i_vnode`.
+    xfs_inode_vnode,
+    /// `xfs_bmbt_irec.br_startblock`.
+    xfs_irec_start,
+    /// `xfs_bmbt_irec.br_blockcount`.
+    xfs_irec_count,
+    /// `xfs_alloc_arg.mp`.
+    xfs_arg_mount,
+    /// `xfs_alloc_arg.len`.
+    xfs_arg_len,
+    /// `xfs_alloc_arg.wasdel`.
+    xfs_arg_delayed,
+    /// `xfs_mount.m_super`.
+    xfs_mount_super,
 }
 
 /// The configuration with which the programs are loaded.

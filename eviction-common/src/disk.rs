@@ -83,12 +83,8 @@ pub enum DiskResource {
 
 impl DiskResource {
     /// Returns the resource with this number.
-    pub const fn from_raw(raw: u32) -> Option<Self> {
-        match raw {
-            0 => Some(Self::Bytes),
-            1 => Some(Self::Inodes),
-            _ => None,
-        }
+    pub fn from_raw(raw: u32) -> Option<Self> {
+        [Self::Bytes, Self::Inodes].into_iter().find(|resource| *resource as u32 == raw)
     }
 }
 

@@ -1,9 +1,9 @@
 //! Kernel kill for writers: user space makes the decision in advance, and a BPF program carries it out at the
 //! buffered write that crosses a file system threshold.
 
-use crate::Suppressed;
+use crate::{KillDecision, Suppressed};
 
-/// The armed order; the only value of map `DISK_KILL_ORDER`.
+/// The armed order; the only value of map `DISK_KILL_ORDER`. The default is no order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct DiskKillOrder {
@@ -40,29 +40,7 @@ pub trait Write {
     fn now_ns(&self) -> u64;
 }
 
-/// The decision on a write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WriteDecision {
-    /// No action: the threshold is not crossed, or no order is armed for it.
-    Pass,
-    /// The threshold is crossed, but the process is not killed, for this reason.
-    Suppress(Suppressed),
-    /// The process is to be killed by the program that removes the order's token.
-    Kill,
-}
-
 impl DiskKillOrder {
-    /// No order.
-    pub const NONE: Self = Self {
-        generation: 0,
-        victim_id: 0,
-        bytes_limit: i64::MAX,
-        bytes_then: 0,
-        expires_ns: 0,
-        device: 0,
-        check: 0,
-    };
-
     /// Returns the checksum for `check`. It depends on all other fields and on their order.
     #[inline(always)]
     pub fn checked(&self) -> u64 {
@@ -78,26 +56,26 @@ impl DiskKillOrder {
 
     /// Returns the decision on this write.
     #[inline(always)]
-    pub fn decide(&self, write: &impl Write) -> WriteDecision {
+    pub fn decide(&self, write: &impl Write) -> KillDecision {
         if self.generation == 0 || self.device != write.device() || write.taken() < self.bytes_limit {
-            return WriteDecision::Pass;
+            return KillDecision::Pass;
         }
         if self.check != self.checked() {
-            return WriteDecision::Suppress(Suppressed::Torn);
+            return KillDecision::Suppress(Suppressed::Torn);
         }
         if !write.has_memory() {
-            return WriteDecision::Suppress(Suppressed::KernelThread);
+            return KillDecision::Suppress(Suppressed::KernelThread);
         }
         if !write.is_within(self.victim_id) {
-            return WriteDecision::Suppress(Suppressed::NotTheVictim);
+            return KillDecision::Suppress(Suppressed::NotTheVictim);
         }
         if write.tgid() == 1 {
-            return WriteDecision::Suppress(Suppressed::FirstProcess);
+            return KillDecision::Suppress(Suppressed::FirstProcess);
         }
         if write.now_ns() >= self.expires_ns {
-            return WriteDecision::Suppress(Suppressed::Expired);
+            return KillDecision::Suppress(Suppressed::Expired);
         }
-        WriteDecision::Kill
+        KillDecision::Kill(write.taken().wrapping_sub(self.bytes_then) as u64)
     }
 }
 
@@ -172,14 +150,14 @@ mod tests {
 
     #[test]
     fn writer_of_the_victim_is_killed_when_it_crosses_the_threshold() {
-        assert_eq!(order().decide(&WRITER), WriteDecision::Kill);
-        assert_eq!(DiskKillOrder::NONE.decide(&WRITER), WriteDecision::Pass);
+        assert_eq!(order().decide(&WRITER), KillDecision::Kill(4_000));
+        assert_eq!(DiskKillOrder::default().decide(&WRITER), KillDecision::Pass);
     }
 
     #[test]
     fn writes_below_the_threshold_or_on_other_devices_pass() {
         for write in [Facts { taken: 4_999, ..WRITER }, Facts { device: 8, ..WRITER }] {
-            assert_eq!(order().decide(&write), WriteDecision::Pass);
+            assert_eq!(order().decide(&write), KillDecision::Pass);
         }
     }
 
@@ -191,7 +169,7 @@ mod tests {
             (Facts { tgid: 1, ..WRITER }, Suppressed::FirstProcess),
             (Facts { now_ns: 2_000, ..WRITER }, Suppressed::Expired),
         ] {
-            assert_eq!(order().decide(&write), WriteDecision::Suppress(reason));
+            assert_eq!(order().decide(&write), KillDecision::Suppress(reason));
         }
     }
 
@@ -208,7 +186,7 @@ mod tests {
         for change in torn {
             let mut order = order();
             change(&mut order);
-            assert_eq!(order.decide(&WRITER), WriteDecision::Suppress(Suppressed::Torn), "{order:?}");
+            assert_eq!(order.decide(&WRITER), KillDecision::Suppress(Suppressed::Torn), "{order:?}");
         }
     }
 }

@@ -43,17 +43,8 @@ impl Kind {
     ];
 
     /// Returns the kind with this number.
-    pub const fn from_raw(raw: u16) -> Option<Self> {
-        match raw {
-            1 => Some(Self::ThresholdCrossed),
-            2 => Some(Self::OomKill),
-            3 => Some(Self::CgroupCreated),
-            4 => Some(Self::CgroupRemoved),
-            5 => Some(Self::TaskAlarm),
-            6 => Some(Self::KernelKill),
-            7 => Some(Self::DiskThresholdCrossed),
-            _ => None,
-        }
+    pub fn from_raw(raw: u16) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| *kind as u16 == raw)
     }
 
     /// Returns the name that logs and metrics use.
@@ -108,13 +99,8 @@ impl Edge {
     pub const ALL: [Self; 3] = [Self::UsageAbove, Self::Gross, Self::UsageBelow];
 
     /// Returns the edge with this number.
-    pub const fn from_raw(raw: u32) -> Option<Self> {
-        match raw {
-            0 => Some(Self::UsageAbove),
-            1 => Some(Self::Gross),
-            2 => Some(Self::UsageBelow),
-            _ => None,
-        }
+    pub fn from_raw(raw: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|edge| *edge as u32 == raw)
     }
 }
 

@@ -9,7 +9,8 @@ use crate::{
     disk_kill::{FNV_BASIS, fnv_step},
 };
 
-/// The armed kill order; the only value of map `KILL_ORDER`. Memory values are in pages.
+/// The armed kill order; the only value of map `KILL_ORDER`. The default is no order. Memory values are in
+/// pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct KillOrder {
@@ -41,20 +42,6 @@ pub struct KillOrder {
 }
 
 impl KillOrder {
-    /// No kill order.
-    pub const NONE: Self = Self {
-        generation: 0,
-        epoch: 0,
-        victim_id: 0,
-        level_id: 0,
-        expires_ns: 0,
-        usage_least: 0,
-        growth: 0,
-        room: u64::MAX,
-        still_until_ns: 0,
-        check: 0,
-    };
-
     /// Returns the checksum for `check`. It depends on all other fields and on their order.
     #[inline(always)]
     pub fn checked(&self) -> u64 {
@@ -226,12 +213,8 @@ pub enum KernelKillCause {
 
 impl KernelKillCause {
     /// Returns the cause with this number.
-    pub const fn from_raw(raw: u32) -> Option<Self> {
-        match raw {
-            0 => Some(Self::Memory),
-            1 => Some(Self::Disk),
-            _ => None,
-        }
+    pub fn from_raw(raw: u32) -> Option<Self> {
+        [Self::Memory, Self::Disk].into_iter().find(|cause| *cause as u32 == raw)
     }
 }
 

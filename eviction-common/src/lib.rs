@@ -17,10 +17,10 @@ mod kernel_kill;
 mod map;
 mod task;
 
-pub use charge_decision::{Charge, ChargeDecision};
+pub use charge_decision::{Charge, KillDecision};
 pub use config::{ABSENT, MAX_ANCESTORS, MAX_CHAIN, Offsets, ProgramConfig};
 pub use disk::{DISKS, DiskResource, DiskThreshold, DiskThresholdCrossed, DiskTotal, DiskUsage, DiskUser};
-pub use disk_kill::{DiskKillOrder, Write, WriteDecision};
+pub use disk_kill::{DiskKillOrder, Write};
 pub use event::{
     Ancestor, CgroupChange, Edge, Header, Kind, NAME_BYTES, OomKill, ThresholdCrossed, UNLIMITED_BYTES,
     ancestor_flag, oom_flag,
@@ -36,7 +36,7 @@ pub use map::{
 };
 pub use task::{
     Alarm, AlarmKey, ForkRate, HostTasks, PIDS_CACHE_NS, PIDS_LIMIT_MAX, PIDS_NEAR_FRACTION, PidThreshold,
-    PidsCache, ReclaimStart, ReclaimTime, STORM_WINDOW_NS, TaskAlarm, TaskCount,
+    PidsCache, ReclaimStart, ReclaimTime, STORM_WINDOW_NS, TaskAlarm, TaskCount, TaskStats,
 };
 
 /// The version of the layout of all types in this crate. The programs do nothing if their configuration has

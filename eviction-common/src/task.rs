@@ -2,8 +2,17 @@
 
 use crate::Header;
 
-/// The task counters of a memory cgroup since the programs were attached; the value of map `TASK_STATS`,
-/// whose key is the cgroup's id.
+/// The task counters of a memory cgroup; the value of map `TASK_STATS`, whose key is the cgroup's id.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct TaskStats {
+    /// The tasks since the programs were attached.
+    pub count: TaskCount,
+    /// The rate at which the cgroup forks.
+    pub rate: ForkRate,
+}
+
+/// The tasks of a memory cgroup since the programs were attached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct TaskCount {
@@ -17,20 +26,6 @@ pub struct TaskCount {
     pub process_exits: u64,
     /// Programs started in a process (`execve`).
     pub execs: u64,
-    /// The rate at which the cgroup forks.
-    pub rate: ForkRate,
-}
-
-impl TaskCount {
-    /// All counters are 0.
-    pub const NONE: Self = Self {
-        forks: 0,
-        exits: 0,
-        process_forks: 0,
-        process_exits: 0,
-        execs: 0,
-        rate: ForkRate { since_ns: 0, forks: 0 },
-    };
 }
 
 /// The window for the fork rate, in nanoseconds.
@@ -114,13 +109,8 @@ impl Alarm {
     }
 
     /// Returns the alarm with this number.
-    pub const fn from_raw(raw: u32) -> Option<Self> {
-        match raw {
-            0 => Some(Self::ForkStorm),
-            1 => Some(Self::PidsLimit),
-            2 => Some(Self::NodeTasks),
-            _ => None,
-        }
+    pub fn from_raw(raw: u32) -> Option<Self> {
+        [Self::ForkStorm, Self::PidsLimit, Self::NodeTasks].into_iter().find(|alarm| *alarm as u32 == raw)
     }
 }
 
@@ -209,7 +199,7 @@ pub struct ReclaimTime {
 }
 
 const _: () = {
-    assert!(size_of::<TaskCount>() == 56);
+    assert!(size_of::<TaskStats>() == 56);
     assert!(size_of::<ForkRate>() == 16);
     assert!(size_of::<HostTasks>() == 16);
     assert!(size_of::<PidsCache>() == 32);

@@ -104,7 +104,7 @@ impl AncestorPath {
         let owner = unsafe { PathOwner::of(entry) };
         // SAFETY: as above; volatile, as there.
         let levels = unsafe { core::ptr::read_volatile(&raw const (*entry).levels) };
-        if owner.sequence & 1 != 0 || owner.counter != memcg.counter() as u64 || owner.serial == 0 {
+        if owner.sequence & 1 != 0 || owner.counter != memcg.counter as u64 || owner.serial == 0 {
             return None;
         }
         let CssState { serial, is_online } = memcg.css_state::<M>();
@@ -126,7 +126,7 @@ impl AncestorPath {
         // SAFETY: as above.
         unsafe {
             core::ptr::write_volatile(&raw mut (*entry).sequence, sequence + 1);
-            core::ptr::write_volatile(&raw mut (*entry).counter, memcg.counter() as u64);
+            core::ptr::write_volatile(&raw mut (*entry).counter, memcg.counter as u64);
             core::ptr::write_volatile(&raw mut (*entry).serial, serial);
         }
         let levels = write_ids::<M>(memcg, entry);

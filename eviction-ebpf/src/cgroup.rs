@@ -8,10 +8,9 @@ use crate::{
     config::{abi_matches, hierarchy, offset},
     disk,
     events::{header, lost, routine},
-    maps::{ALARMS_SENT, CHARGED_CGROUPS, EVENTS, OOM_COUNTS, RECLAIM_TIME, THRESHOLDS, count},
+    maps::{ALARMS_SENT, CHARGED_CGROUPS, EVENTS, OOM_COUNTS, RECLAIM_TIME, TASK_STATS, THRESHOLDS, count},
     memcg::id_of_cgroup,
     probe_read::{Direct, Read},
-    task,
 };
 
 /// A cgroup was created.
@@ -37,7 +36,7 @@ pub(crate) fn cgroup_rmdir(ctx: BtfTracePointContext) -> i32 {
         // SAFETY: the same `cgroup`.
         unsafe { disk::move_usage_to_parent(ctx.arg(0), id) };
         let _ = OOM_COUNTS.remove(id);
-        task::remove_counts(id);
+        let _ = TASK_STATS.remove(id);
         let _ = RECLAIM_TIME.remove(id);
         let _ = THRESHOLDS.remove(id);
         let _ = CHARGED_CGROUPS.remove(id);

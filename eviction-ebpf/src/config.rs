@@ -26,65 +26,49 @@ pub(crate) fn offset_at(place: usize) -> u32 {
     unsafe { core::ptr::read_volatile(program_config().byte_add(place).cast()) }
 }
 
+/// The value of one member of [`ProgramConfig`].
+macro_rules! member {
+    ($member:ident) => {
+        // SAFETY: a static; volatile, since the loader changes it.
+        unsafe { core::ptr::read_volatile(&raw const (*program_config()).$member) }
+    };
+}
+
 /// Whether the loader uses the same layout as the programs.
 #[inline(always)]
 pub(crate) fn abi_matches() -> bool {
-    // SAFETY: a static; volatile, since the loader changes it.
-    unsafe { core::ptr::read_volatile(&raw const (*program_config()).abi) == ABI_VERSION as u32 }
+    member!(abi) == ABI_VERSION as u32
 }
 
 /// Returns the hierarchy of the memory controller.
 #[inline(always)]
 pub(crate) fn hierarchy() -> i32 {
-    // SAFETY: a static; volatile, since the loader changes it.
-    unsafe { core::ptr::read_volatile(&raw const (*program_config()).hierarchy) }
+    member!(hierarchy)
 }
 
 /// Whether a kill order may be armed.
 #[inline(always)]
 pub(crate) fn has_kernel_kill() -> bool {
-    // SAFETY: a static; volatile, since the loader changes it.
-    unsafe { core::ptr::read_volatile(&raw const (*program_config()).kernel_kill) != 0 }
-}
-
-/// Returns the flag bit of an online css.
-#[inline(always)]
-fn css_online() -> u32 {
-    // SAFETY: a static; volatile, since the loader changes it.
-    unsafe { core::ptr::read_volatile(&raw const (*program_config()).css_online) }
-}
-
-/// Returns the flag bit that a css has after its cgroup is removed.
-#[inline(always)]
-fn css_dying() -> u32 {
-    // SAFETY: a static; volatile, since the loader changes it.
-    unsafe { core::ptr::read_volatile(&raw const (*program_config()).css_dying) }
+    member!(kernel_kill) != 0
 }
 
 /// Whether a css with these flags belongs to a cgroup that exists and is not removed.
 #[inline(always)]
 pub(crate) fn is_online(flags: u32) -> bool {
-    flags & (css_online() | css_dying()) == css_online()
+    let online = member!(css_online);
+    flags & (online | member!(css_dying)) == online
 }
 
 /// Whether this event number counts reclaimed pages.
 #[inline(always)]
 pub(crate) fn is_reclaim(event: u32) -> bool {
-    // SAFETY: statics; volatile, since the loader changes them.
-    let (first, events) = unsafe {
-        (
-            core::ptr::read_volatile(&raw const (*program_config()).reclaimed_first),
-            core::ptr::read_volatile(&raw const (*program_config()).reclaimed_events),
-        )
-    };
-    event.wrapping_sub(first) < events
+    event.wrapping_sub(member!(reclaimed_first)) < member!(reclaimed_events)
 }
 
 /// Returns the number of forks in a window that cause an alarm; 0 means no alarm.
 #[inline(always)]
 pub(crate) fn storm_forks() -> u32 {
-    // SAFETY: a static; volatile, since the loader changes it.
-    unsafe { core::ptr::read_volatile(&raw const (*program_config()).storm_forks) }
+    member!(storm_forks)
 }
 
 /// Returns the address of the configuration. `Global` is transparent, and loading it as a whole would copy it

@@ -3,11 +3,11 @@
 //! writing.
 
 use aya_ebpf::{helpers::bpf_ktime_get_ns, macros::map, maps::Array};
-use eviction_common::{ABSENT, DiskKillOrder, KernelKillCause, MAX_ANCESTORS, Write, WriteDecision};
+use eviction_common::{ABSENT, DiskKillOrder, KernelKillCause, MAX_ANCESTORS, Write};
 
 use crate::{
     config::{has_kernel_kill, offset},
-    kernel_kill::{ExecutedOrder, Running, count_suppressed, running, send_kill},
+    kernel_kill::{DecidedOrder, Running, carry_out, running},
     memcg::{css_of_task, id_of_css},
     probe_read::{Probe, Read},
 };
@@ -30,18 +30,10 @@ pub(crate) fn apply_kill_order(device: u32, taken: i64, leaf_id: u64) {
         return;
     }
     let running = running();
-    let why = match order.decide(&WriteFacts { device, taken, running: &running }) {
-        WriteDecision::Pass => return,
-        WriteDecision::Suppress(why) => Some(why),
-        WriteDecision::Kill => {
-            let DiskKillOrder { generation, victim_id, bytes_then, .. } = order;
-            let (cause, grown) = (KernelKillCause::Disk, taken.wrapping_sub(bytes_then) as u64);
-            send_kill(&ExecutedOrder { cause, generation, victim_id, leaf_id, usage: 0, grown }, &running)
-        }
-    };
-    if let Some(why) = why {
-        count_suppressed(why, order.generation);
-    }
+    let decision = order.decide(&WriteFacts { device, taken, running: &running });
+    let DiskKillOrder { generation, victim_id, .. } = order;
+    let cause = KernelKillCause::Disk;
+    carry_out(decision, &DecidedOrder { cause, generation, victim_id, leaf_id, usage: 0 }, &running);
 }
 
 struct WriteFacts<'a> {

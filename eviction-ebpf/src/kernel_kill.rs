@@ -18,7 +18,7 @@ use aya_ebpf::{
     maps::{Array, HashMap, LruHashMap, PerCpuArray},
 };
 use eviction_common::{
-    ABSENT, Charge, ChargeDecision, GrowthBaseline, KernelKill, KernelKillCause, KillOrder, Kind, MARK_EPOCH,
+    ABSENT, Charge, GrowthBaseline, KernelKill, KernelKillCause, KillDecision, KillOrder, Kind, MARK_EPOCH,
     MARK_LEVEL, MARKS, MAX_ANCESTORS, Suppressed, SuppressedCount,
 };
 
@@ -97,18 +97,10 @@ pub(crate) fn apply_kill_order<M: ReadStrategy>(memcg: &Memcg, path: &AncestorPa
     if let Some(baseline) = USAGE_BASELINE.get_ptr_mut(0) {
         store_baseline(baseline, level_id, epoch, level.usage);
     }
-    let why = match order.decide(&ChargeFacts { level_id, level: &level, leaf_id, running: &running }) {
-        ChargeDecision::Pass => return,
-        ChargeDecision::Suppress(why) => Some(why),
-        ChargeDecision::Kill(grown) => {
-            let KillOrder { generation, victim_id, .. } = order;
-            let (cause, usage) = (KernelKillCause::Memory, level.usage);
-            send_kill(&ExecutedOrder { cause, generation, victim_id, leaf_id, usage, grown }, &running)
-        }
-    };
-    if let Some(why) = why {
-        count_suppressed(why, order.generation);
-    }
+    let decision = order.decide(&ChargeFacts { level_id, level: &level, leaf_id, running: &running });
+    let KillOrder { generation, victim_id, .. } = order;
+    let (cause, usage) = (KernelKillCause::Memory, level.usage);
+    carry_out(decision, &DecidedOrder { cause, generation, victim_id, leaf_id, usage }, &running);
 }
 
 /// Reads an element of map `SAMPLE_EPOCH`.
@@ -190,19 +182,31 @@ impl Charge for ChargeFacts<'_> {
     }
 }
 
-/// An order that is being carried out.
-pub(crate) struct ExecutedOrder {
+/// An order that was decided on.
+pub(crate) struct DecidedOrder {
     pub(crate) cause: KernelKillCause,
     pub(crate) generation: u64,
     pub(crate) victim_id: u64,
     pub(crate) leaf_id: u64,
     pub(crate) usage: u64,
-    pub(crate) grown: u64,
+}
+
+/// Carries out the decision on the running process, or counts why it is not killed.
+#[inline(always)]
+pub(crate) fn carry_out(decision: KillDecision, order: &DecidedOrder, running: &Running) {
+    let why = match decision {
+        KillDecision::Pass => return,
+        KillDecision::Suppress(why) => Some(why),
+        KillDecision::Kill(grown) => send_kill(order, grown, running),
+    };
+    if let Some(why) = why {
+        count_suppressed(why, order.generation);
+    }
 }
 
 /// Sends the signal to the running process, if the order was not carried out before.
 #[inline(always)]
-pub(crate) fn send_kill(order: &ExecutedOrder, running: &Running) -> Option<Suppressed> {
+fn send_kill(order: &DecidedOrder, grown: u64, running: &Running) -> Option<Suppressed> {
     let Some(mut entry) = EVENTS.reserve::<KernelKill>(0) else {
         return Some(Suppressed::NoRoom);
     };
@@ -219,7 +223,7 @@ pub(crate) fn send_kill(order: &ExecutedOrder, running: &Running) -> Option<Supp
         victim_id: order.victim_id,
         leaf_id: order.leaf_id,
         usage: order.usage,
-        grown: order.grown,
+        grown,
         tgid: running.tgid,
         pid: running.pid,
         error: error as i32,
@@ -315,7 +319,7 @@ fn find_level<M: ReadStrategy>(
     level_id: u64,
     victim_id: u64,
 ) -> Option<GuardedLevel> {
-    let mut counter = memcg.counter();
+    let mut counter = memcg.counter;
     let mut through_victim = false;
     for depth in 0..MAX_ANCESTORS {
         let id = path.id(depth)?;
@@ -333,7 +337,7 @@ fn find_level<M: ReadStrategy>(
 
 /// Counts the reason, once for each kill order and CPU.
 #[inline(always)]
-pub(crate) fn count_suppressed(why: Suppressed, generation: u64) {
+fn count_suppressed(why: Suppressed, generation: u64) {
     let Some(count) = SUPPRESSED.get_ptr_mut(why as u32) else { return };
     // SAFETY: the map's value, of this CPU.
     unsafe {

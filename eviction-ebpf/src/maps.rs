@@ -10,7 +10,7 @@ use aya_ebpf::{
 use eviction_common::{
     AlarmKey, ChargedCgroup, Counter, DISKS, DiskThreshold, DiskTotal, DiskUsage, DiskUser, FireToken,
     HostTasks, LAST_SEEN_SLOTS, LastSeen, MemcgThreshold, OomContext, OomCounts, PidThreshold, PidsCache,
-    ReclaimStart, ReclaimTime, THRESHOLD_WORDS, TaskCount,
+    ReclaimStart, ReclaimTime, THRESHOLD_WORDS, TaskStats,
 };
 
 /// All records for user space.
@@ -64,7 +64,7 @@ pub(crate) static OOM_CONTEXT: Array<OomContext> = Array::with_max_entries(1, 0)
 
 /// The task counters of memory cgroups, by the cgroup's id.
 #[map]
-pub(crate) static TASK_STATS: HashMap<u64, TaskCount> = HashMap::with_max_entries(4096, BPF_F_NO_PREALLOC);
+pub(crate) static TASK_STATS: HashMap<u64, TaskStats> = HashMap::with_max_entries(4096, BPF_F_NO_PREALLOC);
 
 /// The alarms that were sent, with their time, so that each is sent once.
 #[map]

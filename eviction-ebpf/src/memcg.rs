@@ -14,7 +14,8 @@ use crate::{
 #[derive(Clone, Copy)]
 pub(crate) struct Memcg {
     css: *const u8,
-    counter: *const u8,
+    /// Its page counter.
+    pub(crate) counter: *const u8,
 }
 
 impl Memcg {
@@ -67,12 +68,6 @@ impl Memcg {
     #[inline(always)]
     pub(crate) fn address(&self) -> u64 {
         self.css as u64
-    }
-
-    /// Returns its page counter.
-    #[inline(always)]
-    pub(crate) fn counter(&self) -> *const u8 {
-        self.counter
     }
 
     /// Returns its id.

@@ -85,11 +85,9 @@ unsafe fn on_kill(ctx: &BtfTracePointContext, victim: *const u8, pid: u32) {
             true => 0,
             false => own.id::<Probe>(),
         };
+        write_victim_pid(record, pid);
         (*record).flags = match victim.is_null() {
-            true => {
-                write_victim_pid(record, pid);
-                oom_flag::PID_ONLY
-            }
+            true => oom_flag::PID_ONLY,
             false => write_victim(record, victim),
         };
         (*record).chain_len = 0;
@@ -134,10 +132,10 @@ unsafe fn write_limit_owner(record: *mut OomKill) {
     }
 }
 
-/// Writes the fields of the victim. Returns the flags of those that are valid.
+/// Writes the fields of the victim that the kernel has. Returns their flags.
 ///
 /// # Safety
-/// `record` points to a record, and `task` to a `task_struct`.
+/// `record` points to a record in which [`write_victim_pid`] wrote all of them, and `task` to a `task_struct`.
 #[inline(always)]
 unsafe fn write_victim(record: *mut OomKill, task: *const u8) -> u32 {
     let mut flags = 0;
@@ -146,7 +144,6 @@ unsafe fn write_victim(record: *mut OomKill, task: *const u8) -> u32 {
         (*record).pid = Probe::at(task, offset!(task_pid));
         (*record).tgid = Probe::at(task, offset!(task_tgid));
         (*record).comm = Probe::at(task, offset!(task_comm));
-        (*record).uid = 0;
         if offset!(task_cred) != ABSENT && offset!(cred_uid) != ABSENT {
             let cred: usize = Probe::at(task, offset!(task_cred));
             if cred != 0 {
@@ -154,7 +151,6 @@ unsafe fn write_victim(record: *mut OomKill, task: *const u8) -> u32 {
                 flags |= oom_flag::UID;
             }
         }
-        (*record).oom_score_adj = 0;
         if offset!(task_signal) != ABSENT && offset!(signal_oom_score_adj) != ABSENT {
             let signal: usize = Probe::at(task, offset!(task_signal));
             if signal != 0 {
@@ -163,10 +159,6 @@ unsafe fn write_victim(record: *mut OomKill, task: *const u8) -> u32 {
                 flags |= oom_flag::SCORE;
             }
         }
-        (*record).anon = 0;
-        (*record).file = 0;
-        (*record).shmem = 0;
-        (*record).swap = 0;
         if offset!(task_mm) != ABSENT && offset!(mm_anon) != ABSENT {
             let mm: usize = Probe::at(task, offset!(task_mm));
             if mm != 0 {
@@ -182,6 +174,8 @@ unsafe fn write_victim(record: *mut OomKill, task: *const u8) -> u32 {
     flags
 }
 
+/// Writes the pid of the victim, and 0 to its other fields.
+///
 /// # Safety
 /// `record` points to a record.
 #[inline(always)]

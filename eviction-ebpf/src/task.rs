@@ -4,7 +4,7 @@
 //! is usually skipped. An exec costs one addition, an exit three.
 
 use aya_ebpf::{bindings::BPF_NOEXIST, macros::btf_tracepoint, programs::BtfTracePointContext};
-use eviction_common::{Counter, TaskCount};
+use eviction_common::{Counter, TaskStats};
 
 use crate::{
     config::{abi_matches, offset},
@@ -21,10 +21,10 @@ pub(crate) fn task_fork(ctx: BtfTracePointContext) -> i32 {
         let task = ctx.arg(1);
         // SAFETY: a `task_struct`, which the loader checks in BTF, and a map's value.
         unsafe {
-            let (id, counts) = on_task(task, TaskEvent::Fork);
-            match counts.is_null() {
+            let (id, stats) = on_task(task, TaskEvent::Fork);
+            match stats.is_null() {
                 true => task_alarm::on_fork(task, id, None),
-                false => task_alarm::on_fork(task, id, Some(&raw mut (*counts).rate)),
+                false => task_alarm::on_fork(task, id, Some(&raw mut (*stats).rate)),
             }
         }
     }
@@ -70,23 +70,23 @@ enum TaskEvent {
 /// # Safety
 /// `task` is a pointer to a `task_struct`.
 #[inline(always)]
-unsafe fn on_task(task: *const u8, event: TaskEvent) -> (u64, *mut TaskCount) {
+unsafe fn on_task(task: *const u8, event: TaskEvent) -> (u64, *mut TaskStats) {
     // SAFETY: the caller's promise.
     let id = unsafe { id_or_none::<Direct>(css_of_task::<Direct>(task)) };
-    let counts = counts_of(id);
-    if counts.is_null() {
-        return (id, counts);
+    let stats = stats_of(id);
+    if stats.is_null() {
+        return (id, stats);
     }
     // SAFETY: the map's value, the caller's promise, and the types of the members. It never adds 0: the compiler
     // would turn that into an instruction that old kernels do not have.
     unsafe {
         let (tasks, processes) = match event {
-            TaskEvent::Fork => (&raw mut (*counts).forks, &raw mut (*counts).process_forks),
+            TaskEvent::Fork => (&raw mut (*stats).count.forks, &raw mut (*stats).count.process_forks),
             TaskEvent::Exec => {
-                add(&raw mut (*counts).execs, 1);
-                return (id, counts);
+                add(&raw mut (*stats).count.execs, 1);
+                return (id, stats);
             }
-            TaskEvent::Exit => (&raw mut (*counts).exits, &raw mut (*counts).process_exits),
+            TaskEvent::Exit => (&raw mut (*stats).count.exits, &raw mut (*stats).count.process_exits),
         };
         add(tasks, 1);
         let (pid, tgid): (u32, u32) =
@@ -95,31 +95,25 @@ unsafe fn on_task(task: *const u8, event: TaskEvent) -> (u64, *mut TaskCount) {
             add(processes, 1);
         }
     }
-    (id, counts)
+    (id, stats)
 }
 
 /// Returns the counters of the memory cgroup with this id; null if the map is full.
 #[inline(never)]
-fn counts_of(id: u64) -> *mut TaskCount {
+fn stats_of(id: u64) -> *mut TaskStats {
     if id == 0 {
         return core::ptr::null_mut();
     }
-    if let Some(counts) = TASK_STATS.get_ptr_mut(id) {
-        return counts;
+    if let Some(stats) = TASK_STATS.get_ptr_mut(id) {
+        return stats;
     }
     // Another CPU may insert it first.
-    let _ = TASK_STATS.insert(id, TaskCount::NONE, BPF_NOEXIST as u64);
+    let _ = TASK_STATS.insert(id, TaskStats::default(), BPF_NOEXIST as u64);
     match TASK_STATS.get_ptr_mut(id) {
-        Some(counts) => counts,
+        Some(stats) => stats,
         None => {
             count(Counter::TaskStatsFull);
             core::ptr::null_mut()
         }
     }
-}
-
-/// Removes the counters of a memory cgroup that is removed.
-#[inline(always)]
-pub(crate) fn remove_counts(id: u64) {
-    let _ = TASK_STATS.remove(id);
 }

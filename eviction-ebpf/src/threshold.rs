@@ -35,7 +35,7 @@ pub(crate) fn for_each_threshold<M: ReadStrategy>(
     path: &AncestorPath,
     mut visit: impl FnMut(*mut MemcgThreshold, u64, u64),
 ) {
-    let mut counter = memcg.counter();
+    let mut counter = memcg.counter;
     for level in 0..MAX_ANCESTORS {
         let Some(cgroup_id) = path.id(level) else { return };
         if let Some(threshold) = threshold_on(cgroup_id) {

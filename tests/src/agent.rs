@@ -68,6 +68,16 @@ impl Event {
         full_name(&self.value)
     }
 
+    /// Returns whether the event selects a pod for eviction.
+    pub fn is_decision(&self) -> bool {
+        self.kind() == "eviction_decision"
+    }
+
+    /// Returns whether the event reports that result of an eviction.
+    pub fn is_result(&self, result: &str) -> bool {
+        self.kind() == "eviction_progress" && self.text("result") == result
+    }
+
     /// Returns a field that is a non-negative integer.
     pub fn number(&self, field: &str) -> Option<u64> {
         self.value.get(field).and_then(Value::as_u64)
@@ -203,11 +213,9 @@ impl Agent {
     /// # Errors
     /// As for [`Self::events`], or if it does not report them within [`GUARD`].
     pub fn wait_for_recovery(&mut self, evictions: usize) -> Result<()> {
-        let is_end =
-            |event: &&Event| event.kind() == "eviction_progress" && event.text("result") == "terminated";
         self.interrupt.clone().until("the agent sees the end of its victim", GUARD, || {
             let events = self.events()?;
-            let terminated = events.iter().filter(is_end).count();
+            let terminated = events.iter().filter(|event| event.is_result("terminated")).count();
             let threshold = events.iter().rev().find(|event| event.kind() == "threshold");
             let is_over = threshold.is_none_or(|event| event.text("state") == "cleared");
             Ok((terminated >= evictions && is_over).then_some(()))
@@ -219,7 +227,7 @@ impl Agent {
     /// # Errors
     /// As for [`Self::events`].
     pub fn count_decisions(&mut self) -> Result<usize> {
-        Ok(self.events()?.iter().filter(|event| event.kind() == "eviction_decision").count())
+        Ok(self.events()?.iter().filter(|event| event.is_decision()).count())
     }
 
     /// Waits for the first event that `fits`, among those already read and those to come.
@@ -253,6 +261,23 @@ impl Agent {
                 Err(RecvTimeoutError::Disconnected) => self.ended = true,
             }
         }
+    }
+
+    /// Waits until the agent selects a pod, and returns the first decision.
+    ///
+    /// # Errors
+    /// As for [`Self::wait_for`].
+    pub fn wait_for_decision(&mut self) -> Result<Event> {
+        self.wait_for("a decision", GUARD, Event::is_decision)
+    }
+
+    /// Waits for that result of the eviction of that pod, `namespace/name`.
+    ///
+    /// # Errors
+    /// As for [`Self::wait_for`].
+    pub fn wait_for_result(&mut self, pod: &str, result: &str) -> Result<Event> {
+        let is_match = |event: &Event| event.is_result(result) && event.pod() == pod;
+        self.wait_for(&format!("that {pod} is {result}"), GUARD, is_match)
     }
 
     fn store(&mut self, line: EventLine) -> Result<()> {

@@ -157,14 +157,8 @@ mod tests {
 
     #[test]
     fn attached_program_runs_and_its_run_time_is_measured() {
-        let program = match EmptyProgram::attach() {
-            Ok(program) => program,
-            Err(why) => crate::skip!("no program can be attached: {why}"),
-        };
-        let _stats = match BpfStats::enable() {
-            Ok(stats) => stats,
-            Err(why) => crate::skip!("{why}"),
-        };
+        let program = crate::or_skip!(EmptyProgram::attach(), "no program can be attached");
+        let _stats = crate::or_skip!(BpfStats::enable());
         for _ in 0..20 {
             assert!(std::process::Command::new("true").status().unwrap().success());
         }

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
+use procfs::FromBufRead as _;
+use procfs::process::MountInfos;
 
 /// A cgroup hierarchy that the agent reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,45 +27,34 @@ pub struct Mounts(BTreeMap<Hierarchy, PathBuf>);
 impl Mounts {
     /// Finds the mount points in /proc/self/mountinfo.
     pub fn discover() -> Result<Self> {
-        let text = std::fs::read_to_string("/proc/self/mountinfo").context("read /proc/self/mountinfo")?;
-        let mounts = Self::parse(&text);
+        let text = std::fs::read("/proc/self/mountinfo").context("read /proc/self/mountinfo")?;
+        let mounts = Self::parse(&text)?;
         if mounts.0.is_empty() {
             bail!("no cgroup hierarchy with memory, pids, freezer or cgroup2 is mounted");
         }
         Ok(mounts)
     }
 
-    fn parse(mountinfo: &str) -> Self {
+    fn parse(mountinfo: &[u8]) -> Result<Self> {
         let mut found = BTreeMap::new();
-        for line in mountinfo.lines() {
-            let Some((mount, filesystem)) = line.split_once(" - ") else {
-                continue;
+        for mount in MountInfos::from_buf_read(mountinfo).context("parse /proc/self/mountinfo")? {
+            let has = |option: &str| match &*mount.fs_type {
+                "cgroup2" => option == "unified",
+                "cgroup" => mount.super_options.contains_key(option),
+                _ => false,
             };
-            let mut filesystem = filesystem.split(' ');
-            let kind = filesystem.next().unwrap_or_default();
-            let options = filesystem.nth(1).unwrap_or_default();
-            let Some(point) = mount.split(' ').nth(4) else {
-                continue;
-            };
-            let mut add = |hierarchy| {
-                found.entry(hierarchy).or_insert_with(|| point.into());
-            };
-            match kind {
-                "cgroup2" => add(Hierarchy::Unified),
-                "cgroup" => {
-                    for option in options.split(',') {
-                        match option {
-                            "memory" => add(Hierarchy::Memory),
-                            "pids" => add(Hierarchy::Pids),
-                            "freezer" => add(Hierarchy::Freezer),
-                            _ => {}
-                        }
-                    }
+            for (option, hierarchy) in [
+                ("memory", Hierarchy::Memory),
+                ("pids", Hierarchy::Pids),
+                ("freezer", Hierarchy::Freezer),
+                ("unified", Hierarchy::Unified),
+            ] {
+                if has(option) {
+                    found.entry(hierarchy).or_insert_with(|| mount.mount_point.clone());
                 }
-                _ => {}
             }
         }
-        Self(found)
+        Ok(Self(found))
     }
 
     /// Returns the mount point, if the hierarchy is mounted.
@@ -84,17 +75,19 @@ mod tests {
     #[test]
     fn mount_points_of_hybrid_and_unified_hierarchies_are_found() {
         let hybrid = Mounts::parse(
-            "30 23 0:26 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu\n\
+            b"30 23 0:26 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu\n\
              31 23 0:27 / /sys/fs/cgroup/memory rw,relatime shared:3 - cgroup cgroup rw,memory\n\
              32 23 0:28 / /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids\n\
              33 23 0:29 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n",
-        );
+        )
+        .unwrap();
         let memory = Path::new("/sys/fs/cgroup/memory");
         assert_eq!(hybrid.get(Hierarchy::Memory), Some(memory));
         assert_eq!(hybrid.get(Hierarchy::Freezer), None);
         assert_eq!(hybrid.iter().count(), 3);
         let unified =
-            Mounts::parse("29 23 0:26 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw,nsdelegate\n");
+            Mounts::parse(b"29 23 0:26 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw,nsdelegate\n")
+                .unwrap();
         assert_eq!(unified.iter().count(), 1);
     }
 }

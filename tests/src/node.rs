@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::cgroup::{Driver, Group, Qos, Subtree, container_id, pod_uid};
 use crate::folder::Folder;
+use crate::workload::{self, Workload};
 
 /// Bytes in a MiB.
 pub const MIB: u64 = 1 << 20;
@@ -297,6 +298,32 @@ impl Node {
     /// Returns the agent's cgroup root.
     pub fn cgroup_root(&self) -> String {
         self.tree.path().display().to_string()
+    }
+
+    /// Starts `workload` with these arguments in the first container of a pod. It is ready, and waits for the go.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn workload(&self, pod: usize, arguments: &[&str]) -> Result<Workload> {
+        Workload::start(&workload::binary()?, self.pods[pod].first()?, arguments)
+    }
+
+    /// Starts a workload as [`Self::workload`] does, and lets it go at once.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn run(&self, pod: usize, arguments: &[&str]) -> Result<Workload> {
+        Workload::run(&workload::binary()?, self.pods[pod].first()?, arguments)
+    }
+
+    /// Starts a process that holds `size` in the first container of a pod, and waits until it does.
+    ///
+    /// # Errors
+    /// If it cannot be started, or ends before.
+    pub fn hold(&self, pod: usize, size: &str) -> Result<Workload> {
+        let mut process = self.run(pod, &["hold", "--size", size])?;
+        process.wait_event("holding")?;
+        Ok(process)
     }
 
     /// Returns a file in the folder of this node.

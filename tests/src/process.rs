@@ -2,6 +2,7 @@
 
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, ExitStatus};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
@@ -25,14 +26,21 @@ pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) -> Result<()>
     Ok(())
 }
 
+/// A flag for another thread to end, which is set when this is dropped: a failed assertion must not leave that thread
+/// running for ever.
+#[derive(Debug)]
+pub struct Stop<'a>(pub &'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Returns the state letter and start time (clock ticks since boot) of a process.
 pub fn stat(pid: u32) -> Option<(char, u64)> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The command may contain spaces and parentheses; the fields start after the last one.
-    let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace();
-    let state = fields.next()?.chars().next()?;
-    let start = fields.nth(18)?.parse().ok()?;
-    Some((state, start))
+    let stat = procfs::process::Process::new(pid.try_into().ok()?).ok()?.stat().ok()?;
+    Some((stat.state, stat.starttime))
 }
 
 /// Returns whether the process runs: it exists and is no zombie.

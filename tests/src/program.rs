@@ -69,10 +69,7 @@ mod tests {
 
     #[test]
     fn a_program_is_found_by_its_id() {
-        let program = match EmptyProgram::attach() {
-            Ok(program) => program,
-            Err(why) => crate::skip!("no program can be attached: {why}"),
-        };
+        let program = crate::or_skip!(EmptyProgram::attach(), "no program can be attached");
         assert_eq!(name(program.id().unwrap()).unwrap(), "nothing");
         assert!(name(u32::MAX).is_err());
     }

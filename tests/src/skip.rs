@@ -18,6 +18,23 @@ macro_rules! skip {
     }};
 }
 
+/// Returns the value of a `Result`. An error ends the test as [`skip!`](crate::skip!) does, with `what` before it.
+#[macro_export]
+macro_rules! or_skip {
+    ($result:expr) => {
+        match $result {
+            Ok(value) => value,
+            Err(why) => $crate::skip!("{why:#}"),
+        }
+    };
+    ($result:expr, $what:expr) => {
+        match $result {
+            Ok(value) => value,
+            Err(why) => $crate::skip!("{}: {why:#}", $what),
+        }
+    };
+}
+
 /// Prints the line for the running test. The macro [`skip!`](crate::skip!) calls it.
 pub fn report(reason: &str) {
     let thread = std::thread::current();

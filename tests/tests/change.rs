@@ -11,14 +11,10 @@ use std::time::Duration;
 use rustix::fs::{CWD, Mode, mkfifoat};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use tests::agent::{self, Agent, Event, Options};
-use tests::interrupt::Interrupt;
+use tests::agent::{Agent, Event, GUARD, Options};
 use tests::node::{MIB, Node, PodSpec};
 use tests::skip;
 use tests::workload::Workload;
-
-/// A guard against an agent that hangs.
-const GUARD: Duration = Duration::from_secs(60);
 
 /// A node with one pod that holds 48 MiB, and the agent's files.
 struct Testbed {
@@ -32,13 +28,10 @@ impl Testbed {
         let mut node = Node::new(label, 384 * MIB, 200).ok()?;
         let spec = PodSpec::new("shop", "quiet", &["main"], 8);
         node.add(spec).unwrap();
-        let group = &node.pods[0].containers[0].group;
-        let workload = Path::new(env!("CARGO_BIN_EXE_workload"));
-        let mut quiet = Workload::start(workload, group, ["hold", "--size", "48M"]).unwrap();
-        quiet.go().unwrap();
+        let quiet = node.run(0, &["hold", "--size", "48M"]).unwrap();
         let config = node.write_agent_config(&json!({"profile": "Enhanced"})).unwrap();
         let state = node.file("state").display().to_string();
-        let mut options = Options::of(&agent::binary().unwrap(), &node, &hard_threshold("64Mi")).unwrap();
+        let mut options = Options::new(&node, &hard_threshold("64Mi")).unwrap();
         options.config = Some(config);
         options.more = vec!["--state-dir".to_owned(), state];
         Some(Self { node, options, _quiet: quiet })
@@ -52,7 +45,7 @@ impl Testbed {
     fn start(&self, more: &[&str]) -> Agent {
         let mut options = self.options.clone();
         options.more.extend(more.iter().map(|&word| word.to_owned()));
-        Agent::start(&options, &Interrupt::default()).unwrap()
+        options.start().unwrap()
     }
 }
 
@@ -72,16 +65,19 @@ fn wait_for_change(agent: &mut Agent, state: &str) -> Event {
 }
 
 fn wait_for_decision(agent: &mut Agent) {
-    let is_match = |event: &Event| event.kind() == "eviction_decision" && event.pod() == "shop/quiet";
+    let is_match = |event: &Event| event.is_decision() && event.pod() == "shop/quiet";
     agent.wait_for("the decision on shop/quiet", GUARD, is_match).unwrap();
 }
 
 fn assert_no_decision(agent: &mut Agent) {
-    assert!(
-        agent.events().unwrap().iter().all(|event| event.kind() != "eviction_decision"),
-        "{:?}",
-        agent.events()
-    );
+    assert_eq!(agent.count_decisions().unwrap(), 0, "{:?}", agent.events());
+}
+
+/// Waits until a change is pending that would evict the pod. Asserts that nothing is decided yet.
+fn assert_pending(agent: &mut Agent) {
+    let would_evict = json!([{"namespace": "shop", "pod": "quiet"}]);
+    assert_eq!(wait_for_change(agent, "pending").value["would_evict"], would_evict);
+    assert_no_decision(agent);
 }
 
 /// Waits until the saved configuration in force has this text.
@@ -100,11 +96,7 @@ fn a_change_that_would_evict_is_pending_until_sigusr1() {
     let mut agent = testbed.start(&[]);
     testbed.raise_threshold();
     send_signal(&agent, Signal::HUP);
-    assert_eq!(
-        wait_for_change(&mut agent, "pending").value["would_evict"],
-        json!([{"namespace": "shop", "pod": "quiet"}])
-    );
-    assert_no_decision(&mut agent);
+    assert_pending(&mut agent);
     wait_until_saved(&testbed, "64Mi");
     send_signal(&agent, Signal::USR1);
     wait_for_change(&mut agent, "applied");
@@ -119,11 +111,7 @@ fn a_change_at_restart_is_pending_unless_apply_config_now_is_set() {
     testbed.start(&[]).stop().unwrap();
     testbed.raise_threshold();
     let mut agent = testbed.start(&[]);
-    assert_eq!(
-        wait_for_change(&mut agent, "pending").value["would_evict"],
-        json!([{"namespace": "shop", "pod": "quiet"}])
-    );
-    assert_no_decision(&mut agent);
+    assert_pending(&mut agent);
     agent.stop().unwrap();
     let mut agent = testbed.start(&["--apply-config-now"]);
     wait_for_decision(&mut agent);
@@ -168,10 +156,7 @@ fn a_config_map_update_is_reported_as_pending_invalid_or_applied() {
     testbed.options.config = Some(volume.join("agent.yaml"));
     let mut agent = testbed.start(&[]);
     publish(&volume, 2, &with_threshold("380Mi"));
-    assert_eq!(
-        wait_for_change(&mut agent, "pending").value["would_evict"],
-        json!([{"namespace": "shop", "pod": "quiet"}])
-    );
+    assert_pending(&mut agent);
     publish(&volume, 3, &with_threshold("much"));
     let errors = wait_for_change(&mut agent, "invalid").value["errors"].to_string();
     assert!(errors.contains("volume/agent.yaml: policy.signals[0].hard: "), "{errors}");
@@ -202,10 +187,6 @@ fn a_change_while_the_agent_starts_is_detected() {
     });
     let mut agent = testbed.start(&[]);
     writer.join().unwrap();
-    assert_eq!(
-        wait_for_change(&mut agent, "pending").value["would_evict"],
-        json!([{"namespace": "shop", "pod": "quiet"}])
-    );
-    assert_no_decision(&mut agent);
+    assert_pending(&mut agent);
     agent.stop().unwrap();
 }

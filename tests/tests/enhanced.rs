@@ -2,17 +2,11 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
-use std::time::Duration;
-
 use serde_json::json;
-use tests::agent::{self, Agent, Event, Options};
-use tests::interrupt::Interrupt;
+use tests::agent::{Agent, Event, GUARD, Options};
 use tests::node::{MIB, Node, PodSpec};
 use tests::skip;
-use tests::workload::{self, Workload};
-
-/// A guard against an agent that hangs.
-const GUARD: Duration = Duration::from_secs(60);
+use tests::workload::Workload;
 
 const MEMORY: u64 = 384 * MIB;
 const PIDS: u64 = 200;
@@ -30,31 +24,18 @@ fn start(node: &Node) -> Agent {
     // The pods of this node have no owner.
     let config = json!({"profile": "Enhanced", "policy": {"soft": {"evictPodsWithoutController": true}}});
     let config = node.write_agent_config(&config).unwrap();
-    let options = Options::of(&agent::binary().unwrap(), node, &kubelet).unwrap();
-    let options = Options { config: Some(config), ..options };
-    Agent::start(&options, &Interrupt::default()).unwrap()
-}
-
-fn workload(node: &Node, pod: usize, arguments: &[&str]) -> Workload {
-    let group = &node.pods[pod].containers[0].group;
-    Workload::start(&workload::binary().unwrap(), group, arguments).unwrap()
+    let options = Options { config: Some(config), ..Options::new(node, &kubelet).unwrap() };
+    options.start().unwrap()
 }
 
 fn wait_for_decision(agent: &mut Agent, pod: &str, signal: &str, kind: &str) -> Event {
     let is_match = |event: &Event| {
-        event.kind() == "eviction_decision"
+        event.is_decision()
             && event.pod() == pod
             && event.text("signal") == signal
             && event.text("threshold") == kind
     };
     agent.wait_for(&format!("a {kind} decision on {pod} for {signal}"), GUARD, is_match).unwrap()
-}
-
-fn wait_for_termination(agent: &mut Agent, pod: &str) -> Event {
-    let is_match = |event: &Event| {
-        event.kind() == "eviction_progress" && event.text("result") == "terminated" && event.pod() == pod
-    };
-    agent.wait_for(&format!("the end of {pod}"), GUARD, is_match).unwrap()
 }
 
 /// Creates a node where the agent selected `slow` for the soft memory threshold, and `slow` ignores SIGTERM.
@@ -63,11 +44,9 @@ fn node_with_slow_victim() -> Option<(Node, Agent, [Workload; 2])> {
     for name in ["slow", "quiet", "bomb"] {
         node.add(pod(name)).unwrap();
     }
-    let mut quiet = workload(&node, QUIET, &["hold", "--size", "24M"]);
-    quiet.go().unwrap();
+    let quiet = node.run(QUIET, &["hold", "--size", "24M"]).unwrap();
     let mut agent = start(&node);
-    let mut slow = workload(&node, SLOW, &["grow", "--size", "190M", "--on-term", "ignore"]);
-    slow.go().unwrap();
+    let slow = node.run(SLOW, &["grow", "--size", "190M", "--on-term", "ignore"]).unwrap();
     let soft = wait_for_decision(&mut agent, "shop/slow", "memory.available", "soft");
     assert_eq!(soft.number("grace_seconds"), Some(30), "the API server's default: the pod says nothing");
     Some((node, agent, [quiet, slow]))
@@ -86,14 +65,13 @@ fn a_slow_soft_eviction_becomes_hard_when_the_hard_threshold_is_met() {
     let Some((node, mut agent, [mut quiet, _slow])) = node_with_slow_victim() else {
         skip!("no cgroups can be made here")
     };
-    let mut more = workload(&node, SLOW, &["grow", "--size", "110M", "--on-term", "ignore"]);
-    more.go().unwrap();
+    let _more = node.run(SLOW, &["grow", "--size", "110M", "--on-term", "ignore"]).unwrap();
     wait_for_decision(&mut agent, "shop/slow", "memory.available", "hard");
-    wait_for_termination(&mut agent, "shop/slow");
+    agent.wait_for_result("shop/slow", "terminated").unwrap();
     assert!(is_empty(&node, SLOW));
     assert!(quiet.process().is_running().unwrap(), "there is no second victim for one deficit");
-    let decisions = agent.events().unwrap().iter().filter(|event| event.kind() == "eviction_decision");
-    assert!(decisions.into_iter().all(|event| event.pod() == "shop/slow"));
+    let mut decisions = agent.events().unwrap().iter().filter(|event| event.is_decision());
+    assert!(decisions.all(|event| event.pod() == "shop/slow"));
     agent.stop().unwrap();
 }
 
@@ -102,15 +80,12 @@ fn a_slow_victim_does_not_delay_evictions_for_other_signals() {
     let Some((node, mut agent, [mut quiet, _slow])) = node_with_slow_victim() else {
         skip!("no cgroups can be made here")
     };
-    let mut forks = workload(&node, BOMB, &["forks", "--max", "170", "--rate", "1000"]);
-    forks.go().unwrap();
+    let _forks = node.run(BOMB, &["forks", "--max", "170", "--rate", "1000"]).unwrap();
     let bomb = wait_for_decision(&mut agent, "shop/bomb", "pid.available", "hard");
-    wait_for_termination(&mut agent, "shop/bomb");
+    agent.wait_for_result("shop/bomb", "terminated").unwrap();
     assert!(is_empty(&node, BOMB));
     let before = agent.events().unwrap().iter().filter(|event| event.read_ns < bomb.read_ns);
-    let ended = before
-        .filter(|event| event.kind() == "eviction_progress" && event.text("result") == "terminated")
-        .count();
+    let ended = before.filter(|event| event.is_result("terminated")).count();
     assert_eq!(ended, 0, "the slow one was still on its way, where the kubelet waits");
     assert!(quiet.process().is_running().unwrap());
     agent.stop().unwrap();

@@ -5,21 +5,15 @@
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use std::fs;
-use std::time::Duration;
 
 use eviction_agent::telemetry::metrics::backend_labels;
 use eviction_bpf::attach_methods::ATTACH_METHODS;
 use serde_json::json;
-use tests::agent::{self, Agent, Options};
+use tests::agent::{GUARD, Options};
 use tests::fdinfo::FdInfo;
 use tests::inject::replace_descriptor;
-use tests::interrupt::Interrupt;
 use tests::node::{MIB, Node, PodSpec};
 use tests::skip;
-use tests::workload::{self, Workload};
-
-/// A guard against an agent that hangs: without pressure the agent checks its backends every ten seconds.
-const GUARD: Duration = Duration::from_secs(90);
 
 /// Returns the descriptor in this process by which a program of that name is attached.
 fn link_of(pid: u32, program: &str) -> Option<u32> {
@@ -45,13 +39,10 @@ fn the_agent_switches_to_the_next_backend_when_a_bpf_link_is_lost() {
     };
     let spec = PodSpec::new("shop", "web", &["app"], 8);
     let web = node.add(spec).unwrap();
-    let group = &node.pods[web].containers[0].group;
-    let arguments = ["grow", "--size", "250M"];
-    let mut hog = Workload::start(&workload::binary().unwrap(), group, arguments).unwrap();
+    let mut hog = node.workload(web, &["grow", "--size", "250M"]).unwrap();
     let kubelet = json!({"evictionHard": {"memory.available": "96Mi"}});
-    let options = Options::of(&agent::binary().unwrap(), &node, &kubelet).unwrap();
-    let options = Options { action: "none", ..options };
-    let mut agent = Agent::start(&options, &Interrupt::default()).unwrap();
+    let options = Options { action: "none", ..Options::new(&node, &kubelet).unwrap() };
+    let mut agent = options.start().unwrap();
     let (first_backend, _) = agent.backend("charge").unwrap();
     let Some(backend) = ATTACH_METHODS.iter().find(|backend| backend.name == first_backend) else {
         skip!("no BPF program for charges can be used here")
@@ -81,7 +72,7 @@ fn the_agent_switches_to_the_next_backend_when_a_bpf_link_is_lost() {
     assert_eq!(metrics.sum("eviction_agent_backend_info", &[("source", "charge")]), 1.0);
 
     hog.go().unwrap();
-    let decision = agent.wait_for("a decision", GUARD, |event| event.kind() == "eviction_decision").unwrap();
+    let decision = agent.wait_for_decision().unwrap();
     assert_eq!(decision.pod(), "shop/web");
     agent.stop().unwrap();
 }

@@ -4,27 +4,16 @@
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use serde_json::json;
-use tests::agent::{self, Agent, Event, Options};
-use tests::cgroup::Group;
-use tests::interrupt::Interrupt;
+use tests::agent::{Agent, Event, GUARD, Options};
 use tests::node::{MIB, Node, PodSpec};
 use tests::skip;
 use tests::workload::{self, Workload};
-
-const GUARD: std::time::Duration = agent::GUARD;
 
 const SIGNAL: &str = "allocatableMemory.available";
 
 /// The limits of the cgroups. They differ, so that a value shows which cgroup was read.
 const FOREIGN: u64 = 96 * MIB;
 const OWN: u64 = 128 * MIB;
-
-fn start_holding(group: &Group, size: &str) -> Workload {
-    let arguments = ["hold", "--size", size];
-    let mut process = Workload::run(&workload::binary().unwrap(), group, arguments).unwrap();
-    process.wait_event("holding").unwrap();
-    process
-}
 
 fn is_of_signal(event: &Event) -> bool {
     event.kind() == "threshold" && event.text("signal") == SIGNAL
@@ -42,14 +31,15 @@ fn allocatable_limits_apply_only_to_a_kubepods_cgroup_with_known_pods() {
     foreign.limit_memory(FOREIGN).unwrap();
     let uid = Node::config_hash(70);
     let inner = node.root().group(format!("machine/inner/kubepods/burstable/pod{uid}/app")).unwrap();
-    let _foreign_usage = start_holding(&inner, "72M");
+    let arguments = ["hold", "--size", "72M"];
+    let mut foreign_usage = Workload::run(&workload::binary().unwrap(), &inner, arguments).unwrap();
+    foreign_usage.wait_event("holding").unwrap();
     let kubelet = json!({
         "evictionHard": {"memory.available": "40Mi", "pid.available": "20"},
         "enforceNodeAllocatable": ["pods"],
     });
-    let options = Options::of(&agent::binary().unwrap(), &node, &kubelet).unwrap();
-    let options = Options { action: "none", ..options };
-    let mut agent = Agent::start(&options, &Interrupt::default()).unwrap();
+    let options = Options { action: "none", ..Options::new(&node, &kubelet).unwrap() };
+    let mut agent = options.start().unwrap();
     let names_cgroup = |event: &Event| {
         event.kind() == "pods" && event.value["unknown_cgroups"].to_string().contains(uid.as_str())
     };
@@ -57,7 +47,7 @@ fn allocatable_limits_apply_only_to_a_kubepods_cgroup_with_known_pods() {
 
     let web = node.add(PodSpec::new("shop", "web", &["main"], 8)).unwrap();
     node.root().group("kubepods").unwrap().limit_memory(OWN).unwrap();
-    let usage = start_holding(&node.pods[web].containers[0].group, "104M");
+    let usage = node.hold(web, "104M").unwrap();
     node.write_pods().unwrap();
     let met = wait_for_state(&mut agent, "met");
     assert_eq!(met.number("capacity"), Some(OWN), "{met:?}");
@@ -65,7 +55,7 @@ fn allocatable_limits_apply_only_to_a_kubepods_cgroup_with_known_pods() {
         |event: &&Event| is_of_signal(event) || ["condition", "eviction_decision"].contains(&event.kind());
     let events = agent.events().unwrap();
     assert_eq!(events.iter().find(is_reaction), Some(&met), "nothing was decided before");
-    let decision = agent.wait_for("a decision", GUARD, |event| event.kind() == "eviction_decision").unwrap();
+    let decision = agent.wait_for_decision().unwrap();
     assert_eq!((decision.text("signal"), &*decision.pod()), (SIGNAL, "shop/web"), "{decision:?}");
 
     // The pod is no longer known, and the cgroup is as full as before: nothing was cleared.

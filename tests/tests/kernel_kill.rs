@@ -9,16 +9,11 @@ use std::time::{Duration, Instant};
 use eviction_bpf::capabilities::{self, Lockdown};
 use rustix::process::Signal;
 use serde_json::json;
-use tests::agent::{self, Agent, Options};
+use tests::agent::{Agent, GUARD, Options};
 use tests::fdinfo::FdInfo;
-use tests::interrupt::Interrupt;
 use tests::node::{MIB, Node, PodSpec};
 use tests::process::{is_alive, signal, wait_until};
-use tests::skip;
-use tests::workload::{self, Workload};
-
-/// A guard against a process that hangs.
-const GUARD: Duration = agent::GUARD;
+use tests::workload::Workload;
 
 /// The capacity of the node. The threshold is at 256 MiB, and all usage below it is near.
 const MEMORY: u64 = 320 * MIB;
@@ -42,16 +37,6 @@ struct Testbed {
     agent: Agent,
 }
 
-/// Returns a testbed, or skips the test.
-macro_rules! testbed {
-    ($testbed:expr) => {
-        match $testbed {
-            Ok(testbed) => testbed,
-            Err(why) => skip!("{why}"),
-        }
-    };
-}
-
 impl Testbed {
     /// Creates a testbed, or returns why there can be none here.
     fn new(label: &str) -> Result<Self, String> {
@@ -68,12 +53,11 @@ impl Testbed {
         let other = node.add(pod("bystander", 64)).unwrap();
         let idle = start_holding(&node, hog, "160M", more);
         let bystander = start_holding(&node, other, "16M", &[]);
-        let runaway = workload(&node, hog, &[&["grow", "--size", "120M"], more].concat());
+        let runaway = node.workload(hog, &[&["grow", "--size", "120M"], more].concat()).unwrap();
         let config = node.write_agent_config(&json!({"kernelKill": "HardMemory"})).unwrap();
         let hard = json!({"evictionHard": {"memory.available": "64Mi"}});
-        let mut options = Options::of(&agent::binary().unwrap(), &node, &hard).unwrap();
-        options.config = Some(config);
-        let agent = Agent::start(&options, &Interrupt::default()).unwrap();
+        let options = Options { config: Some(config), ..Options::new(&node, &hard).unwrap() };
+        let agent = options.start().unwrap();
         if agent.backend("charge").is_none_or(|(backend, _)| backend.is_empty() || backend == "none") {
             return Err("no hook for charges".to_owned());
         }
@@ -101,10 +85,7 @@ impl Testbed {
     /// runs.
     fn wait_for_eviction_end(&mut self) {
         wait_until("the rest of the pod to be gone", || self.is_hog_terminated()).unwrap();
-        let is_terminated = |event: &agent::Event| {
-            event.kind() == "eviction_progress" && event.text("result") == "terminated"
-        };
-        self.agent.wait_for("the end of the eviction", GUARD, is_terminated).unwrap();
+        self.agent.wait_for_result("default/hog", "terminated").unwrap();
         assert!(self.bystander.process().is_running().unwrap());
     }
 
@@ -117,14 +98,8 @@ impl Testbed {
     }
 }
 
-fn workload(node: &Node, pod: usize, arguments: &[&str]) -> Workload {
-    let group = &node.pods[pod].containers[0].group;
-    Workload::start(&workload::binary().unwrap(), group, arguments).unwrap()
-}
-
 fn start_holding(node: &Node, pod: usize, size: &str, more: &[&str]) -> Workload {
-    let mut workload = workload(node, pod, &[&["hold", "--size", size], more].concat());
-    workload.go().unwrap();
+    let mut workload = node.run(pod, &[&["hold", "--size", size], more].concat()).unwrap();
     workload.wait_event("holding").unwrap();
     workload
 }
@@ -133,7 +108,7 @@ fn start_holding(node: &Node, pod: usize, size: &str, more: &[&str]) -> Workload
 fn the_kernel_kills_the_runaway_while_the_agent_is_stopped() {
     // On a machine that gives the runaway less than 100 MB in two seconds the kill order expires.
     for _ in 0..5 {
-        let mut testbed = testbed!(Testbed::new("kernel-kill"));
+        let mut testbed = tests::or_skip!(Testbed::new("kernel-kill"));
         signal(testbed.agent.pid(), Signal::STOP).unwrap();
         let stopped = Instant::now();
         let is_killed = testbed.let_runaway_grow();
@@ -152,10 +127,7 @@ fn the_kernel_kills_the_runaway_while_the_agent_is_stopped() {
             testbed.agent.wait_for("the kernel kill", GUARD, |event| event.kind() == "kernel_kill").unwrap();
         assert_eq!(reported.pod(), "default/hog", "{reported:?}");
         assert_eq!(reported.number("pid"), Some(testbed.runaway.pid().into()), "{reported:?}");
-        let decided = testbed
-            .agent
-            .wait_for("its decision", GUARD, |event| event.kind() == "eviction_decision")
-            .unwrap();
+        let decided = testbed.agent.wait_for_decision().unwrap();
         assert_eq!(
             (&*decided.pod(), decided.text("detected_by")),
             ("default/hog", "kernel_kill"),
@@ -179,13 +151,11 @@ fn the_kernel_kills_a_victim_that_still_grows_after_the_decision() {
     // On a machine that needs the grace period of a second until the runaway has grown, the end of that period kills
     // it.
     for _ in 0..5 {
-        let mut testbed = testbed!(Testbed::with("kernel-kill-grace", &["--on-term", "ignore"]));
+        let mut testbed = tests::or_skip!(Testbed::with("kernel-kill-grace", &["--on-term", "ignore"]));
         // Another pod crosses the threshold, which the kill order is not on.
-        let mut crossing =
-            workload(&testbed.node, testbed.bystander_pod, &["grow", "--size", "90M", "--rate", "200M"]);
-        crossing.go().unwrap();
-        let decided =
-            testbed.agent.wait_for("a decision", GUARD, |event| event.kind() == "eviction_decision").unwrap();
+        let arguments = ["grow", "--size", "90M", "--rate", "200M"];
+        let mut crossing = testbed.node.run(testbed.bystander_pod, &arguments).unwrap();
+        let decided = testbed.agent.wait_for_decision().unwrap();
         assert_eq!(decided.pod(), "default/hog", "{decided:?}");
         assert_ne!(decided.text("detected_by"), "kernel_kill", "{decided:?}");
         assert!(testbed.let_runaway_grow(), "it had grown to its end");
@@ -209,14 +179,13 @@ fn the_kernel_kills_a_victim_that_still_grows_after_the_decision() {
 
 #[test]
 fn an_expired_kill_order_is_not_carried_out() {
-    let mut testbed = testbed!(Testbed::new("kernel-kill-old"));
+    let mut testbed = tests::or_skip!(Testbed::new("kernel-kill-old"));
     signal(testbed.agent.pid(), Signal::STOP).unwrap();
     std::thread::sleep(ORDER_MAX_AGE + Duration::from_secs(1));
     assert!(!testbed.let_runaway_grow(), "this was not decided recently");
     signal(testbed.agent.pid(), Signal::CONT).unwrap();
     // The agent evicts in the ordinary way then.
-    let decided =
-        testbed.agent.wait_for("a decision", GUARD, |event| event.kind() == "eviction_decision").unwrap();
+    let decided = testbed.agent.wait_for_decision().unwrap();
     assert_eq!(decided.pod(), "default/hog", "{decided:?}");
     assert_ne!(decided.text("detected_by"), "kernel_kill", "{decided:?}");
     wait_until("the pod to be gone", || testbed.is_hog_terminated()).unwrap();
@@ -232,7 +201,7 @@ fn programs_of(pid: u32) -> Vec<u64> {
 
 #[test]
 fn a_kill_order_ends_with_the_agent() {
-    let mut testbed = testbed!(Testbed::new("kernel-kill-dead"));
+    let mut testbed = tests::or_skip!(Testbed::new("kernel-kill-dead"));
     let agent = testbed.agent.pid();
     let programs = programs_of(agent);
     assert!(!programs.is_empty());

@@ -6,16 +6,11 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tests::agent::{self, Agent, Event, Options};
-use tests::interrupt::Interrupt;
+use tests::agent::{Agent, Event, GUARD, Options};
 use tests::node::{MIB, Node, PodSpec};
 use tests::process::wait_until;
 use tests::skip;
 use tests::workload::{self, Workload};
-
-/// A guard against an agent that hangs. Where nothing more is charged, only a full sample, every ten seconds, finds
-/// that a limit is no longer near; a changed limit may take twelve full samples.
-const GUARD: Duration = agent::GUARD;
 
 const CONTAINERS: &[&str] = &["main", "side"];
 
@@ -24,9 +19,8 @@ fn pod(name: &str, limit_mib: Option<u64>) -> PodSpec {
 }
 
 fn start(node: &Node, config: &Value) -> Agent {
-    let options = Options::of(&agent::binary().unwrap(), node, config).unwrap();
-    let options = Options { action: "none", ..options };
-    Agent::start(&options, &Interrupt::default()).unwrap()
+    let options = Options { action: "none", ..Options::new(node, config).unwrap() };
+    options.start().unwrap()
 }
 
 fn config_without_pressure() -> Value {
@@ -49,7 +43,8 @@ fn is_limit_event(event: &Event, state: &str, owner: &str) -> bool {
     event.kind() == "memory_limit" && (event.text("state"), event.text("limit_scope")) == (state, owner)
 }
 
-/// Waits until so many limits of this level are in this state.
+/// Waits until so many limits of this level are in this state. Where nothing more is charged, only a full sample,
+/// every ten seconds, finds that a limit is no longer near; a changed limit may take twelve full samples.
 fn wait_for_limits(agent: &Agent, owner: &str, state: &str, expected: f64) {
     let start = Instant::now();
     loop {
@@ -185,7 +180,7 @@ fn the_agent_decides_at_the_node_allocatable_limit() {
     let mut agent = start(&node, &config);
     let (backend, _) = agent.backend("charge").unwrap();
     let grower = run(&node, web, 0, &["grow", "--size", "110M", "--rate", "200M"]);
-    let decision = agent.wait_for("a decision", GUARD, |event| event.kind() == "eviction_decision").unwrap();
+    let decision = agent.wait_for_decision().unwrap();
     assert_eq!((decision.text("signal"), &*decision.pod()), ("allocatableMemory.available", "shop/web"));
     let available = decision.value.get("available").and_then(Value::as_i64).unwrap();
     assert!(available < 40 * MIB as i64, "{decision:?}");
@@ -227,7 +222,7 @@ fn truncated_cgroup_paths_are_counted_and_the_pod_is_still_selected() {
         skip!("no BPF program for charges can be used here");
     }
     hog.go().unwrap();
-    let decision = agent.wait_for("a decision", GUARD, |event| event.kind() == "eviction_decision").unwrap();
+    let decision = agent.wait_for_decision().unwrap();
     assert_eq!(decision.pod(), "shop/web");
     let are_counted = || agent.metrics().unwrap().sum("eviction_agent_bpf_paths_truncated_total", &[]) > 0.0;
     wait_until("charges that were not followed up are counted", are_counted).unwrap();

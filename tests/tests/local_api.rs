@@ -11,18 +11,15 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tests::agent::{self, Agent, GUARD, Options};
-use tests::interrupt::Interrupt;
 use tests::node::{MIB, Node, PodSpec};
 use tests::skip;
-use tests::workload::{self, Workload};
 
 fn start(node: &Node) -> (Agent, PathBuf) {
     let kubelet = json!({"evictionHard": {"memory.available": "64Mi", "pid.available": "20"}});
-    let options = Options::of(&agent::binary().unwrap(), node, &kubelet).unwrap();
+    let options = Options::new(node, &kubelet).unwrap();
     let socket = node.file("agent.sock");
     let more = vec!["--socket".to_owned(), socket.display().to_string()];
-    let agent = Agent::start(&Options { action: "none", more, ..options }, &Interrupt::default()).unwrap();
-    (agent, socket)
+    (Options { action: "none", more, ..options }.start().unwrap(), socket)
 }
 
 fn run(verb: &[&str], socket: &Path) -> Output {
@@ -47,19 +44,12 @@ fn successful_output(verb: &[&str], socket: &Path) -> String {
     }
 }
 
-fn hold(node: &Node, pod: usize, size: &str) -> Workload {
-    let group = &node.pods[pod].containers[0].group;
-    let mut process = Workload::run(&workload::binary().unwrap(), group, ["hold", "--size", size]).unwrap();
-    process.wait_event("holding").unwrap();
-    process
-}
-
 #[test]
 fn verbs_show_the_state_of_a_running_agent() {
     let Ok(mut node) = Node::new("api", 512 * MIB, 400) else { skip!("no cgroups can be made here") };
     let large = node.add(PodSpec::new("shop", "large", &["main"], 8)).unwrap();
     node.add(PodSpec::new("shop", "small", &["main"], 8)).unwrap();
-    let _process = hold(&node, large, "64MiB");
+    let _process = node.hold(large, "64MiB").unwrap();
     let (agent, socket) = start(&node);
     let metadata = std::fs::metadata(&socket).unwrap();
     assert!(metadata.file_type().is_socket() && metadata.permissions().mode() & 0o777 == 0o600);
@@ -123,8 +113,8 @@ fn hostile_clients_do_not_delay_decisions() {
                 }
             });
         }
-        let _process = hold(&node, large, "460MiB");
-        let decided = agent.wait_for("a decision", GUARD, |event| event.kind() == "eviction_decision");
+        let _process = node.hold(large, "460MiB").unwrap();
+        let decided = agent.wait_for_decision();
         stop.store(true, Ordering::Relaxed);
         assert_eq!(decided.unwrap().pod(), "shop/large");
     });

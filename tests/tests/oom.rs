@@ -7,14 +7,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tests::agent::{self, Agent, Event, Options};
-use tests::interrupt::Interrupt;
+use tests::agent::{self, Agent, Event, GUARD, Options};
 use tests::node::{MIB, Node, PodSpec};
 use tests::skip;
-use tests::workload::{self, Workload};
-
-/// A guard against an agent that hangs.
-const GUARD: Duration = agent::GUARD;
 
 fn node() -> Option<Node> {
     let mut node = Node::new("kills", 256 * MIB, 100).ok()?;
@@ -25,17 +20,15 @@ fn node() -> Option<Node> {
 
 fn start(node: &Node, more: &[String]) -> Agent {
     let kubelet = json!({"evictionHard": {"memory.available": "1Mi"}});
-    let options = Options::of(&agent::binary().unwrap(), node, &kubelet).unwrap();
-    let options = Options { action: "none", more: more.to_vec(), ..options };
-    Agent::start(&options, &Interrupt::default()).unwrap()
+    let options = Options { action: "none", more: more.to_vec(), ..Options::new(node, &kubelet).unwrap() };
+    options.start().unwrap()
 }
 
 /// Runs a process in the container `app` until the kernel kills it at the container's limit. Returns its pid.
 fn cause_oom_kill(node: &Node) -> u32 {
     let group = &node.pods[0].containers[0].group;
     let before = group.oom_kills().unwrap();
-    let arguments = ["grow", "--size", "64M"];
-    let mut process = Workload::run(&workload::binary().unwrap(), group, arguments).unwrap();
+    let mut process = node.run(0, &["grow", "--size", "64M"]).unwrap();
     process.process().wait().unwrap();
     assert_eq!(group.oom_kills().unwrap(), before + 1, "the kernel counts it");
     process.pid()

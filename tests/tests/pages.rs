@@ -6,20 +6,15 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::Path;
-use std::time::Duration;
 
 use procfs::process::{MMPermissions, MMapPath, MemoryMap, MemoryPageFlags, PageInfo, Process};
 use rustix::fs::{Advice, fadvise};
 use serde_json::json;
-use tests::agent::{self, Agent, Options};
+use tests::agent::{self, Agent, GUARD, Options};
 use tests::folder;
 use tests::interrupt::Interrupt;
 use tests::node::{MIB, Node, PodSpec};
 use tests::skip;
-use tests::workload::{self, Workload};
-
-/// A guard against an agent that hangs.
-const GUARD: Duration = Duration::from_secs(60);
 
 /// The threads that decide and end a pod.
 const EVICTION_THREADS: [&str; 3] = ["control-loop", "killer", "mrelease"];
@@ -64,10 +59,9 @@ fn the_first_eviction_causes_no_major_page_faults() {
         skip!("the agent's file is on no disk");
     }
     let kubelet = json!({"evictionHard": {"memory.available": "64Mi"}});
-    let options = Options::of(&binary, &node, &kubelet).unwrap();
+    let options = Options::new(&node, &kubelet).unwrap();
     let interrupt = Interrupt::default();
-    let group = &node.pods[pod].containers[0].group;
-    let mut hog = Workload::start(&workload::binary().unwrap(), group, ["hold", "--size", "224M"]).unwrap();
+    let mut hog = node.workload(pod, &["hold", "--size", "224M"]).unwrap();
     let mut agent = Agent::start(&options, &interrupt).unwrap();
     let first = syncs(&agent);
     interrupt
@@ -84,9 +78,7 @@ fn the_first_eviction_causes_no_major_page_faults() {
     let (resident, pages) = resident_code_pages(&agent, &binary);
     assert!(pages > 100 && resident == pages, "{resident} of {pages} pages of code are in memory");
     hog.go().unwrap();
-    let is_terminated =
-        |event: &agent::Event| event.kind() == "eviction_progress" && event.text("result") == "terminated";
-    agent.wait_for("the pod's end", GUARD, is_terminated).unwrap();
+    agent.wait_for_result("shop/hog", "terminated").unwrap();
     assert_eq!(before, major_faults(&agent));
     assert!(agent.stop().unwrap().success());
 }

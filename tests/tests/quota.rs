@@ -55,10 +55,8 @@ fn create_project_directory(mounted: &FileSystem, id: u32, limit: u64) -> std::i
 /// Its statfs returns the limit of the project, not the size of the file system.
 #[test]
 fn statfs_of_a_directory_with_a_project_quota_is_implausible() {
-    let mounted = match FileSystem::new(Kind::Ext4WithQuotas, 320 * MIB, "eviction-quota-test") {
-        Ok(mounted) => mounted,
-        Err(why) => tests::skip!("no ext4 with project quotas can be mounted here: {why:#}"),
-    };
+    let mounted = FileSystem::new(Kind::Ext4WithQuotas, 320 * MIB, "eviction-quota-test");
+    let mounted = tests::or_skip!(mounted, "no ext4 with project quotas can be mounted here");
     let directory = create_project_directory(&mounted, 7, 10 * MIB).unwrap();
     let stat = rustix::fs::statvfs(&directory).unwrap();
     assert_eq!(stat.f_blocks * stat.f_frsize, 10 * MIB);

@@ -8,17 +8,14 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use serde_json::json;
-use tests::agent::{self, Agent, Options};
+use tests::agent::{self, Agent, GUARD, Options};
 use tests::cgroup::pod_uid;
 use tests::file_system::{FileSystem, Kind};
 use tests::interrupt::Interrupt;
 use tests::node::{MIB, Node, PodSpec};
 use tests::process::run as run_program;
-use tests::skip;
-use tests::workload::{self, Workload};
-
-/// A guard against an agent that hangs.
-const GUARD: Duration = Duration::from_secs(90);
+use tests::workload::Workload;
+use tests::{or_skip, skip};
 
 const MEMORY: u64 = 320 * MIB;
 
@@ -46,10 +43,8 @@ impl Testbed {
             "evictionSoft": {"memory.available": "120Mi"},
             "evictionSoftGracePeriod": {"memory.available": "1h"},
         });
-        let options = Options::of(&agent::binary().unwrap(), &node, &kubelet).unwrap();
-        let state = node.file("run").display().to_string();
-        let options =
-            Options { config: Some(config), more: vec!["--state-dir".to_owned(), state], ..options };
+        let more = vec!["--state-dir".to_owned(), node.file("run").display().to_string()];
+        let options = Options { config: Some(config), more, ..Options::new(&node, &kubelet).unwrap() };
         Self { node, options, interrupt: Interrupt::default(), pods: 0, directory: directory.to_owned() }
     }
 
@@ -58,17 +53,13 @@ impl Testbed {
         let index =
             self.node.add_with_uid(PodSpec::new("shop", name, &["main"], 8), pod_uid(self.pods)).unwrap();
         self.node.write_pods().unwrap();
-        let group = &self.node.pods[index].containers[0].group;
-        let arguments = ["--on-term", "ignore", "hold", "--size", size];
-        let mut workload = Workload::start(&workload::binary().unwrap(), group, arguments).unwrap();
-        workload.go().unwrap();
-        workload
+        self.node.run(index, &["--on-term", "ignore", "hold", "--size", size]).unwrap()
     }
 
     /// Adds a hog, and waits until it is evicted.
     fn evict_hog(&mut self, agent: &mut Agent, name: &str) {
         let mut hog = self.add(name, "210M");
-        agent.wait_for("a decision", GUARD, |event| event.kind() == "eviction_decision").unwrap();
+        agent.wait_for_decision().unwrap();
         let ended = || Ok((!hog.process().is_running()?).then_some(()));
         self.interrupt.until("the hog's end", GUARD, ended).unwrap();
         self.node.pods.pop();
@@ -215,10 +206,8 @@ fn assert_evicts_without_recorder(
 
 #[test]
 fn a_full_disk_stops_only_the_recorder_until_space_is_freed() {
-    let file_system = match FileSystem::new(Kind::Tmpfs, 4 * MIB, "eviction-recorder-") {
-        Ok(file_system) => file_system,
-        Err(error) => skip!("no file system can be mounted here: {error:#}"),
-    };
+    let file_system = FileSystem::new(Kind::Tmpfs, 4 * MIB, "eviction-recorder-");
+    let file_system = or_skip!(file_system, "no file system can be mounted here");
     let filler = file_system.path().join("filler");
     let fill = || {
         let mut file = fs::File::create(&filler).unwrap();
@@ -230,10 +219,8 @@ fn a_full_disk_stops_only_the_recorder_until_space_is_freed() {
 
 #[test]
 fn a_read_only_disk_stops_only_the_recorder_until_it_is_replaced() {
-    let file_system = match FileSystem::new(Kind::Ext4, 32 * MIB, "eviction-recorder-") {
-        Ok(file_system) => file_system,
-        Err(error) => skip!("no file system can be mounted here: {error:#}"),
-    };
+    let file_system = FileSystem::new(Kind::Ext4, 32 * MIB, "eviction-recorder-");
+    let file_system = or_skip!(file_system, "no file system can be mounted here");
     let point = file_system.path();
     let mount = |arguments: &[&str]| run_program(Command::new("mount").args(arguments).arg(point)).unwrap();
     // As after an error of the disk.

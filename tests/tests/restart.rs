@@ -8,15 +8,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tests::agent::{self, Agent, Event, Options};
+use tests::agent::{Agent, Event, GUARD, Options};
 use tests::cgroup::pod_uid;
 use tests::interrupt::Interrupt;
 use tests::node::{MIB, Node, PodSpec};
 use tests::skip;
-use tests::workload::{self, Workload};
-
-/// A guard against an agent that hangs.
-const GUARD: Duration = Duration::from_secs(90);
+use tests::workload::Workload;
 
 const MEMORY: u64 = 320 * MIB;
 
@@ -55,10 +52,8 @@ impl Testbed {
         let node = Node::new(label, MEMORY, 200).ok()?;
         let config = json!({"profile": "Enhanced", "policy": {"soft": {"evictPodsWithoutController": true}}});
         let config = node.write_agent_config(&config).unwrap();
-        let options = Options::of(&agent::binary().unwrap(), &node, kubelet).unwrap();
-        let state = node.file("run").display().to_string();
-        let options =
-            Options { config: Some(config), more: vec!["--state-dir".to_owned(), state], ..options };
+        let more = vec!["--state-dir".to_owned(), node.file("run").display().to_string()];
+        let options = Options { config: Some(config), more, ..Options::new(&node, kubelet).unwrap() };
         Some(Self { node, options, interrupt: Interrupt::default(), pods: 0 })
     }
 
@@ -77,11 +72,7 @@ impl Testbed {
 
     /// Starts a process that holds `size` and ignores SIGTERM.
     fn hold(&self, pod: usize, size: &str) -> Workload {
-        let group = &self.node.pods[pod].containers[0].group;
-        let arguments = ["--on-term", "ignore", "hold", "--size", size];
-        let mut workload = Workload::start(&workload::binary().unwrap(), group, arguments).unwrap();
-        workload.go().unwrap();
-        workload
+        self.node.run(pod, &["--on-term", "ignore", "hold", "--size", size]).unwrap()
     }
 
     fn wait_for_state(&self) {
@@ -95,12 +86,11 @@ impl Testbed {
 }
 
 fn wait_for_result(agent: &mut Agent, result: &str) -> Event {
-    let is_match = |event: &Event| event.kind() == "eviction_progress" && event.text("result") == result;
-    agent.wait_for(&format!("the result {result}"), GUARD, is_match).unwrap()
+    agent.wait_for(&format!("the result {result}"), GUARD, |event| event.is_result(result)).unwrap()
 }
 
 fn decided_pods(events: &[Event]) -> Vec<String> {
-    events.iter().filter(|event| event.kind() == "eviction_decision").map(|event| event.pod()).collect()
+    events.iter().filter(|event| event.is_decision()).map(Event::pod).collect()
 }
 
 fn has_memory_pressure(agent: &Agent) -> bool {
@@ -130,12 +120,10 @@ fn an_agent_killed_at_any_time_evicts_no_other_pod_after_restart() {
         testbed.interrupt.until("the hog's end", GUARD, ended).unwrap();
         let is_relieved = || Ok((testbed.node.working_set()? < MEMORY - 64 * MIB).then_some(()));
         testbed.interrupt.until("that memory is back", GUARD, is_relieved).unwrap();
-        testbed
-            .interrupt
-            .until("the condition", GUARD, || Ok(has_memory_pressure(&agent).then_some(())))
-            .unwrap();
+        let is_raised = || Ok(has_memory_pressure(&agent).then_some(()));
+        testbed.interrupt.until("the condition", GUARD, is_raised).unwrap();
         events.extend(agent.kill().unwrap());
-        assert!(self::decided_pods(&events).iter().all(|pod| *pod == name), "round {round}: {events:?}");
+        assert!(decided_pods(&events).iter().all(|pod| *pod == name), "round {round}: {events:?}");
         assert!(bystander.process().is_running().unwrap(), "round {round}");
         // There is no pressure any more; the condition lasts longer than the pressure, also over a restart of the
         // agent.

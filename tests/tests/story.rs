@@ -3,18 +3,11 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
-use tests::agent::{self, Agent, Event, Options};
-use tests::interrupt::Interrupt;
+use tests::agent::{Agent, Event, GUARD, Options};
 use tests::node::{MIB, Node, PodSpec};
 use tests::skip;
 use tests::workload::{self, Workload};
-
-/// A guard against an agent that hangs. A termination cause takes up to ten seconds until the end is detected, and
-/// ten more for records that may be late.
-const GUARD: Duration = Duration::from_secs(90);
 
 const MEMORY: u64 = 320 * MIB;
 const LIMIT: u64 = 32;
@@ -30,8 +23,7 @@ fn start(node: &Node) -> Agent {
         "evictionSoftGracePeriod": {"memory.available": "1s"},
         "evictionMaxPodGracePeriod": 5,
     });
-    let options = Options::of(&agent::binary().unwrap(), node, &config).unwrap();
-    Agent::start(&options, &Interrupt::default()).unwrap()
+    Options::new(node, &config).unwrap().start().unwrap()
 }
 
 fn workload(node: &Node, pod: usize, container: usize, arguments: &[&str]) -> Workload {
@@ -112,7 +104,7 @@ fn oom_kills_and_container_terminations_are_attributed_correctly() {
     // The kernel kills inside a pod that is being evicted: the killed container has both causes, in order, the other
     // one only the eviction.
     hog.go().unwrap();
-    let decided = agent.wait_for("a decision", GUARD, |event| event.kind() == "eviction_decision").unwrap();
+    let decided = agent.wait_for_decision().unwrap();
     assert_eq!(decided.pod(), "batch/report");
     job.go().unwrap();
     let reported = wait_for_oom_kill(&mut agent, job.pid());

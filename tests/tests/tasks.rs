@@ -3,17 +3,13 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde_json::json;
-use tests::agent::{self, Agent, Event, Options};
-use tests::interrupt::Interrupt;
+use tests::agent::{Agent, Event, GUARD, Options};
 use tests::node::{MIB, Node, PodSpec};
 use tests::skip;
 use tests::workload::{self, Workload};
-
-/// A guard against an agent that hangs. The agent reports task counts every ten seconds.
-const GUARD: Duration = agent::GUARD;
 
 fn pod(name: &str) -> PodSpec {
     PodSpec::new("default", name, &["main"], 8)
@@ -21,14 +17,8 @@ fn pod(name: &str) -> PodSpec {
 
 fn start(node: &Node) -> Agent {
     let config = json!({"evictionHard": {"memory.available": "16Mi", "pid.available": "100"}});
-    let options = Options::of(&agent::binary().unwrap(), node, &config).unwrap();
-    let options = Options { action: "none", ..options };
-    Agent::start(&options, &Interrupt::default()).unwrap()
-}
-
-fn workload(node: &Node, pod: usize, arguments: &[&str]) -> Workload {
-    let group = node.pods[pod].first().unwrap();
-    Workload::start(&workload::binary().unwrap(), group, arguments).unwrap()
+    let options = Options { action: "none", ..Options::new(node, &config).unwrap() };
+    options.start().unwrap()
 }
 
 #[test]
@@ -39,9 +29,9 @@ fn tasks_and_reclaim_are_reported_with_their_pod() {
     let [forker, reader, idler] = ["forker", "reader", "idler"].map(|name| node.add(pod(name)).unwrap());
     node.pods[forker].group.limit_pids(64).unwrap();
     node.pods[reader].group.limit_memory(32 * MIB).unwrap();
-    let mut forks = workload(&node, forker, &["forks", "--max", "60"]);
-    let mut reads = workload(&node, reader, &["cache", "--size", "128M"]);
-    let idle = workload(&node, idler, &["hold", "--size", "8M"]);
+    let mut forks = node.workload(forker, &["forks", "--max", "60"]).unwrap();
+    let mut reads = node.workload(reader, &["cache", "--size", "128M"]).unwrap();
+    let idle = node.workload(idler, &["hold", "--size", "8M"]).unwrap();
     let mut agent = start(&node);
     for source in ["task", "reclaim"] {
         if agent.backend(source).is_none_or(|(backend, _)| backend == "none") {

@@ -36,7 +36,7 @@ impl Screen {
         let terminal = Terminal::new(80, 24).unwrap();
         let before = tcgetattr(&terminal.terminal).unwrap();
         let kubelet = json!({"evictionHard": {"memory.available": "64Mi"}});
-        let options = Options::of(&agent::binary().unwrap(), node, &kubelet).unwrap();
+        let options = Options::new(node, &kubelet).unwrap();
         let mut command = terminal.command(&options.binary).unwrap();
         command.args(["top", "--delay", "250ms", "--"]);
         command.arg("--kubelet-config").arg(&options.kubelet_config);

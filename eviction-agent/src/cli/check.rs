@@ -12,7 +12,7 @@ use eviction_kube::DaemonSetName;
 use crate::cli::configuration::{CapacityArgs, ClusterArgs, ConfigurationArgs, DiskArgs, ServiceArgs};
 use crate::cli::output::{Format, Out, VerbError, columns, table, wrap, write_stderr};
 use crate::daemon;
-use crate::daemon::{EffectiveConfig, Failure, Findings, NO_BACKEND, NodeFacts};
+use crate::daemon::{EffectiveConfig, Failure, Findings, NO_BACKEND};
 use crate::telemetry::event_log::Backend;
 
 /// The timeout of the wait for a DaemonSet.
@@ -65,8 +65,7 @@ pub(super) fn check(args: CheckArgs, out: &mut Out) -> Result<ExitCode, VerbErro
         backends,
     } = args;
     if let Some(name) = daemon_set {
-        let kubeconfig = cluster.kubeconfig();
-        let ready = daemon::await_daemon_set(kubeconfig.as_deref(), &name, READY_TIMEOUT)?;
+        let ready = daemon::await_daemon_set(cluster.kubeconfig.as_deref(), &name, READY_TIMEOUT)?;
         if ready == 0 {
             let failure = Failure::failed(format!("DaemonSet {name}: no node is to have a pod of it"));
             return Err(failure.help("its nodeSelector and affinity say which nodes do").into());
@@ -74,10 +73,7 @@ pub(super) fn check(args: CheckArgs, out: &mut Out) -> Result<ExitCode, VerbErro
         writeln!(out, "DaemonSet {name}: {ready} of {ready} pods are ready")?;
         return Ok(ExitCode::SUCCESS);
     }
-    let (caller, in_cluster) = (cluster.caller(), cluster.has_pods(pods_file.as_deref()));
-    let CapacityArgs { memory_capacity, pid_capacity } = capacity;
-    let node = NodeFacts::find(in_cluster, memory_capacity.as_deref(), pid_capacity)?;
-    let files = configuration.files(service, node, caller)?;
+    let files = configuration.files(service, &cluster, pods_file.as_deref(), &capacity)?;
     let findings =
         daemon::check(&files, pods_file.as_deref(), &cgroup_root, &disks.into(), &backends.into())?;
     output.write(out, "findings", &findings, report)?;

@@ -8,8 +8,8 @@ use std::time::Duration;
 use clap::Args;
 
 use super::configuration::DryRunArg;
-use super::output::{Out, VerbError, write_stderr};
-use crate::daemon::{self, CleanOptions, CleanedDir, DryRun};
+use super::output::{Out, VerbError, report_failure};
+use crate::daemon::{self, CleanedDir, DryRun};
 use eviction_kube::{Clean, DaemonSetName};
 
 /// The timeout of the wait for the DaemonSet. Helm gives a hook 5 minutes.
@@ -49,21 +49,16 @@ pub(super) fn run(args: CleanupArgs, out: &mut Out) -> Result<ExitCode, VerbErro
     let nodes = (!all).then_some(nodes);
     let dry_run = dry_run.map_or(DryRun::None, Into::into);
     let mut code = ExitCode::SUCCESS;
-    if let Some(failure) =
-        after.and_then(|set| daemon::await_daemon_set(kubeconfig.as_deref(), &set, READY_TIMEOUT).err())
+    let kubeconfig = kubeconfig.as_deref();
+    if let Some(set) = after
+        && let Err(failure) = daemon::await_daemon_set(kubeconfig, &set, READY_TIMEOUT)
     {
-        let (text, failed) = failure.report();
-        write_stderr(&text);
-        code = failed;
+        code = report_failure(&failure);
     }
-    for (node, result) in daemon::clean_nodes(&CleanOptions { kubeconfig, nodes, dry_run })? {
+    for (node, result) in daemon::clean_nodes(kubeconfig, nodes, dry_run)? {
         match result {
             Ok(clean) => write!(out, "{}", text(&node, &clean, dry_run))?,
-            Err(failure) => {
-                let (text, failed) = failure.report();
-                write_stderr(&text);
-                code = failed;
-            }
+            Err(failure) => code = report_failure(&failure),
         }
     }
     Ok(code)

@@ -21,18 +21,13 @@ const MAX_RESPONSE_BYTES: u64 = 16 << 20;
 pub(super) struct SocketArgs {
     /// Unix socket of the running agent
     #[arg(long, value_name = "PATH", default_value = DEFAULT_SOCKET)]
-    socket: PathBuf,
+    pub(super) socket: PathBuf,
 }
 
 /// The socket of an agent that runs with the manifests.
 const DEFAULT_SOCKET: &str = "/run/eviction-agent/agent.sock";
 
 impl SocketArgs {
-    /// Returns the arguments for an agent that listens at this socket.
-    pub(super) fn at(socket: PathBuf) -> Self {
-        Self { socket }
-    }
-
     /// Returns whether the socket is the default one.
     pub(super) fn is_default(&self) -> bool {
         self.socket == Path::new(DEFAULT_SOCKET)

@@ -9,7 +9,7 @@ use eviction_config::Setting;
 use super::configuration::{CapacityArgs, ConfigurationArgs, ServiceArgs};
 use super::output::{Format, Out, VerbError, columns, table, wrap};
 use crate::cli::configuration::ClusterArgs;
-use crate::daemon::{self, EffectiveConfig, EffectiveThreshold, NodeFacts};
+use crate::daemon::{EffectiveConfig, EffectiveThreshold};
 
 /// Print the configuration that `run` would use: every value, and where it comes from
 #[derive(Debug, Args)]
@@ -32,12 +32,9 @@ pub(super) struct ConfigArgs {
 
 pub(super) fn config(args: ConfigArgs, out: &mut Out) -> Result<ExitCode, VerbError> {
     let ConfigArgs { output, configuration, pods_file, cluster, capacity, service } = args;
-    let CapacityArgs { memory_capacity, pid_capacity } = capacity;
-    let (options, caller) = (cluster.settings(), cluster.caller());
-    let in_cluster = cluster.has_pods(pods_file.as_deref());
-    let node = NodeFacts::find(in_cluster, memory_capacity.as_deref(), pid_capacity)?;
-    let mut configured = daemon::configured(&configuration.files(service, node, caller)?)?;
-    configured.settings.splice(0..0, options);
+    let files = configuration.files(service, &cluster, pods_file.as_deref(), &capacity)?;
+    let mut configured = EffectiveConfig::of(files.load()?);
+    configured.settings.splice(0..0, cluster.settings());
     output.write(out, "the configuration", &configured, report)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -59,14 +56,10 @@ fn report(configured: &EffectiveConfig, _is_wide: bool) -> String {
         None => table(["SETTING", "VALUE", "FROM"], values, columns),
     };
     let thresholds = thresholds.iter().map(|threshold| {
-        let EffectiveThreshold { signal, watched, below, grace_period, min_reclaim } = threshold;
-        let grace_period = match (watched, grace_period) {
-            (false, _) => "not watched",
-            (true, None) => "none",
-            (true, Some(grace_period)) => grace_period,
-        };
-        let min_reclaim = min_reclaim.as_deref().unwrap_or("none");
-        [(*signal).to_owned(), below.clone(), grace_period.to_owned(), min_reclaim.to_owned()]
+        let EffectiveThreshold { signal, watched: _, below, grace_period, min_reclaim } = threshold;
+        let [grace_period, min_reclaim] =
+            [grace_period, min_reclaim].map(|it| it.as_deref().unwrap_or("none").to_owned());
+        [(*signal).to_owned(), below.clone(), grace_period, min_reclaim]
     });
     let heading = ["SIGNAL", "THRESHOLD", "GRACE PERIOD", "MIN RECLAIM"];
     text.push_str(&format!("\n{}", table(heading, thresholds, columns)));

@@ -8,7 +8,7 @@ use eviction_config::{Origin, Setting};
 use eviction_core::policy::preferences::Profile;
 use eviction_node::fs::FsPaths;
 
-use crate::daemon::{Action, Caller, ConfigurationFiles, ConfigzOptions, DryRun, Failure, NodeFacts};
+use crate::daemon::{Action, Caller, ConfigurationFiles, DryRun, Failure, NodeFacts};
 
 /// Where the configuration is.
 #[derive(Debug, Args)]
@@ -160,7 +160,7 @@ impl ServiceArgs {
     /// Sets the options of an agent that takes no action and may run beside another one.
     pub(super) fn observe_only(&mut self) -> Result<(), Failure> {
         if let Some(action @ (ActionArg::Kill | ActionArg::Evict)) = self.action {
-            let name = Action::from(action).lower_name();
+            let name = Action::from(action).name();
             return Err(Failure::usage(format!("--action {name}: record evicts no pod")));
         }
         self.action = Some(ActionArg::None);
@@ -174,13 +174,17 @@ impl ConfigurationArgs {
     /// Returns the location of this node's configuration, and the overrides of the command line.
     ///
     /// # Errors
-    /// If options contradict each other.
+    /// If options contradict each other, or the memory capacity is not valid.
     pub(super) fn files(
         self,
         service: ServiceArgs,
-        node: NodeFacts,
-        caller: Caller,
+        cluster: &ClusterArgs,
+        pods_file: Option<&Path>,
+        capacity: &CapacityArgs,
     ) -> Result<ConfigurationFiles, Failure> {
+        let CapacityArgs { memory_capacity, pid_capacity } = capacity;
+        let in_cluster = cluster.has_pods(pods_file);
+        let node = NodeFacts::find(in_cluster, memory_capacity.as_deref(), *pid_capacity)?;
         let Self { config, profile, kubelet } = self;
         let KubeletArgs {
             kubelet_config,
@@ -193,7 +197,7 @@ impl ConfigurationArgs {
         if let (Some(action @ (ActionArg::None | ActionArg::Kill)), Some(DryRunArg::Server)) =
             (action, dry_run)
         {
-            let name = Action::from(action).lower_name();
+            let name = Action::from(action).name();
             return Err(Failure::usage(format!(
                 "--dry-run=server with --action {name}: only --action evict sends requests to the API server"
             ))
@@ -202,12 +206,10 @@ impl ConfigurationArgs {
         Ok(ConfigurationFiles {
             kubelet: kubelet_config,
             kubelet_drop_ins: kubelet_config_dir,
-            configz: ConfigzOptions {
-                is_source: kubelet_configz,
-                certificate_authority: kubelet_certificate_authority,
-                insecure: kubelet_insecure_tls,
-            },
-            caller,
+            kubelet_configz,
+            kubelet_certificate_authority,
+            kubelet_insecure_tls,
+            caller: cluster.caller(),
             last_configz: None,
             agent: config,
             profile: profile.map(Into::into),
@@ -250,22 +252,17 @@ const NODE_IP: &str = "NODE_IP";
 pub(super) struct ClusterArgs {
     /// Kubeconfig file for the API server [default in a pod: the pod's service account]
     #[arg(long, value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
+    pub(super) kubeconfig: Option<PathBuf>,
     /// Name of this node's Node object [default: $NODE_NAME]
     #[arg(long, value_name = "NAME")]
     node_name: Option<String>,
 }
 
 impl ClusterArgs {
-    /// Returns the kubeconfig, if one is given.
-    pub(super) fn kubeconfig(&self) -> Option<PathBuf> {
-        self.kubeconfig.clone()
-    }
-
     /// Returns the credentials for requests to the kubelet.
-    pub(super) fn caller(&self) -> Caller {
+    fn caller(&self) -> Caller {
         Caller {
-            kubeconfig: self.kubeconfig(),
+            kubeconfig: self.kubeconfig.clone(),
             node_name: self.node_name().map(|(name, _)| name),
             node_ip: variable(NODE_IP),
         }
@@ -289,7 +286,7 @@ impl ClusterArgs {
 
     /// Returns whether pods come from a cluster: there is no pods file, and a cluster is named or the agent
     /// runs in a pod.
-    pub(super) fn has_pods(&self, pods_file: Option<&Path>) -> bool {
+    fn has_pods(&self, pods_file: Option<&Path>) -> bool {
         let Self { kubeconfig, node_name } = self;
         let is_named = kubeconfig.is_some() || node_name.is_some();
         pods_file.is_none() && (is_named || std::env::var_os(IN_CLUSTER).is_some())

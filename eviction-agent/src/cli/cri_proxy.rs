@@ -9,7 +9,7 @@ use eviction_cri::proxy::serve;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::output::VerbError;
-use crate::daemon::Failure;
+use crate::daemon::{Failure, start_runtime};
 use crate::telemetry::http::local::LocalSocket;
 
 /// Offer node reclaim the socket of the container runtime: what it reads, and removals of what is not in use
@@ -27,8 +27,7 @@ pub(super) struct CriProxyArgs {
 pub(super) fn run(args: &CriProxyArgs) -> Result<ExitCode, VerbError> {
     let CriProxyArgs { cri_socket, socket } = args;
     let failed = |error: std::io::Error| Failure::because(format!("serve at {}", socket.display()), &error);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
-    runtime.block_on(async {
+    start_runtime()?.block_on(async {
         let mut terminated = signal(SignalKind::terminate()).map_err(failed)?;
         let mut interrupted = signal(SignalKind::interrupt()).map_err(failed)?;
         let listening = LocalSocket::bind(socket).map_err(failed)?;

@@ -96,7 +96,8 @@ fn explain_now(args: &ExplainArgs, pod: Option<&str>, out: &mut Out) -> Result<E
 
 fn explain_recordings(args: &ExplainArgs, out: &mut Out) -> Result<ExitCode, VerbError> {
     let overrides = replay::overrides(args.config.as_deref(), args.profile)?;
-    let mut explanations = Explanations::new(args);
+    let style = if is_coloured(&io::stdout()) { Style::Coloured } else { Style::Plain };
+    let mut explanations = Explanations { args, style, found: false, names: BTreeSet::new() };
     let (mut code, mut write_error) = (ExitCode::SUCCESS, None);
     for file in &args.subjects {
         if is_recording(file) {
@@ -184,17 +185,7 @@ struct ExplainLine<'a> {
     report: &'a DecisionRecord,
 }
 
-impl<'a> Explanations<'a> {
-    fn new(args: &'a ExplainArgs) -> Self {
-        let coloured = is_coloured(&io::stdout());
-        Self {
-            args,
-            style: if coloured { Style::Coloured } else { Style::Plain },
-            found: false,
-            names: BTreeSet::new(),
-        }
-    }
-
+impl Explanations<'_> {
     /// Explains one scenario, unless it has only other pods.
     fn write(&mut self, mut explained: ExplainedScenario, out: &mut impl Write) -> io::Result<()> {
         if let Some(signal) = self.args.signal {

@@ -23,7 +23,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand, ValueEnum};
-use output::{is_coloured, write_stderr};
+use output::{VerbError, is_coloured, write_stderr};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
@@ -78,15 +78,18 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return print_help_or_errors(&error),
     };
-    let is_daemon = match &verb {
-        Verb::Run(_) => true,
-        Verb::Record(args) => !args.is_copy(),
-        _ => false,
-    };
-    if !is_daemon {
-        start_log(log_format, None);
-        return run_short_lived(verb);
+    match verb {
+        Verb::Run(args) => run_daemon(log_format, || run::run(args, None)),
+        Verb::Record(args) if !args.is_copy() => run_daemon(log_format, || record::record(args)),
+        verb => {
+            start_log(log_format, None);
+            run_short_lived(verb)
+        }
     }
+}
+
+/// Runs a verb that runs until it is stopped.
+fn run_daemon(log_format: LogFormat, run: impl FnOnce() -> Result<ExitCode, VerbError>) -> ExitCode {
     // A slow reader of the log must not block the daemon.
     let writer = match LineWriter::start_log() {
         Ok(writer) => writer,
@@ -96,11 +99,7 @@ pub fn main() -> ExitCode {
         }
     };
     start_log(log_format, Some(writer.queue()));
-    let result = match verb {
-        Verb::Record(args) => record::record(args),
-        Verb::Run(args) => run::run(args, None),
-        _ => Ok(ExitCode::SUCCESS),
-    };
+    let result = run();
     // Log lines are written before the final error.
     writer.finish_log();
     // `report` does not lock standard output: the thread that writes it may hold the lock for ever if

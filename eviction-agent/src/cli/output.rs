@@ -68,12 +68,15 @@ pub(super) fn report(result: Result<ExitCode, VerbError>) -> ExitCode {
             write_stderr(&format!("error: write standard output: {error}\n"));
             ExitCode::FAILURE
         }
-        Err(VerbError::Failure(failure)) => {
-            let (text, code) = failure.report();
-            write_stderr(&text);
-            code
-        }
+        Err(VerbError::Failure(failure)) => report_failure(&failure),
     }
+}
+
+/// Reports a failure and returns its exit code.
+pub(super) fn report_failure(failure: &Failure) -> ExitCode {
+    let (text, code) = failure.report();
+    write_stderr(&text);
+    code
 }
 
 /// The format of one document.

@@ -120,25 +120,26 @@ pub(super) fn run(args: &ReplayArgs, out: &mut Out) -> Result<ExitCode, VerbErro
 fn decisions(outcome: &Outcome) -> Vec<[String; 5]> {
     let Outcome { name, config_error, config_error_stage: _, steps } = outcome;
     let name = name.escape_debug().to_string();
-    let none = || "-".to_owned();
+    let without_eviction = |why: String| {
+        let none = || "-".to_owned();
+        vec![[name.clone(), none(), none(), none(), why]]
+    };
     if let Some(error) = config_error {
-        return vec![[
-            name,
-            none(),
-            none(),
-            none(),
-            format!("configuration refused: {}", error.escape_debug()),
-        ]];
+        return without_eviction(format!("configuration refused: {}", error.escape_debug()));
     }
     let evictions = steps.iter().flat_map(|step| step.evictions.iter().map(move |it| (&step.at, it)));
     let rows: Vec<_> = evictions
         .map(|(at, it)| {
-            let pod = format!("{}/{}", it.namespace, it.name).escape_debug().to_string();
-            let grace_period = format!("{}s", it.grace_period_seconds);
-            [name.clone(), at.clone(), pod, grace_period, it.message.trim().escape_debug().to_string()]
+            let pod = format!("{}/{}", it.namespace, it.name);
+            eviction_row(&name, at, &pod, it.grace_period_seconds, &it.message)
         })
         .collect();
-    if rows.is_empty() { vec![[name, none(), none(), none(), "no eviction".to_owned()]] } else { rows }
+    if rows.is_empty() { without_eviction("no eviction".to_owned()) } else { rows }
+}
+
+fn eviction_row(name: &str, at: &str, pod: &str, grace_period_seconds: i64, message: &str) -> [String; 5] {
+    let [pod, message] = [pod, message.trim()].map(|text| text.escape_debug().to_string());
+    [name.to_owned(), at.to_owned(), pod, format!("{grace_period_seconds}s"), message]
 }
 
 /// Replays a recording and compares each decision.
@@ -169,17 +170,10 @@ fn recorded_evictions(file: &Path, tally: &mut Tally) -> Vec<[String; 5]> {
         Ok(item) => {
             let Some(decision) = replay.take(item).filter(recording::evicts) else { return };
             let record = DecisionRecord::of(&decision);
-            for eviction in record.evaluation().into_iter().flat_map(|it| &it.evictions) {
-                let grace_period = format!("{}s", eviction.grace_period_seconds);
-                let message = eviction.message.trim().escape_debug().to_string();
-                let name = file.display().to_string();
-                rows.push([
-                    name,
-                    record.at.to_string(),
-                    eviction.pod.to_string().escape_debug().to_string(),
-                    grace_period,
-                    message,
-                ]);
+            let (name, at) = (file.display().to_string(), record.at.to_string());
+            for it in record.evaluation().into_iter().flat_map(|it| &it.evictions) {
+                let pod = it.pod.to_string();
+                rows.push(eviction_row(&name, &at, &pod, it.grace_period_seconds, &it.message));
             }
         }
         Err(error) => {

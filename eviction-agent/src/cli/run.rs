@@ -9,7 +9,7 @@ use super::configuration::{CapacityArgs, ConfigurationArgs, DiskArgs, ServiceArg
 use super::output::{StreamFormat, VerbError};
 use crate::cli::check::BackendArgs;
 use crate::cli::configuration::ClusterArgs;
-use crate::daemon::{self, ConfigurationFiles, NodeFacts, Options};
+use crate::daemon::{self, ConfigurationFiles, Options};
 
 /// Run the agent: watch the node's memory, disks and process IDs, and evict pods when an eviction threshold is met
 #[derive(Debug, Args)]
@@ -69,21 +69,16 @@ pub(super) fn run(args: RunArgs, recorder_directory: Option<PathBuf>) -> Result<
         backends,
         bpf_debug_log,
     } = args;
-    let (caller, in_cluster) = (cluster.caller(), cluster.has_pods(pods_file.as_deref()));
-    let CapacityArgs { memory_capacity, pid_capacity } = capacity;
-    let node = NodeFacts::find(in_cluster, memory_capacity.as_deref(), pid_capacity)?;
+    let files = configuration.files(service, &cluster, pods_file.as_deref(), &capacity)?;
     daemon::run(Options {
-        configuration: ConfigurationFiles {
-            recorder_directory,
-            ..configuration.files(service, node, caller)?
-        },
+        configuration: ConfigurationFiles { recorder_directory, ..files },
         state_dir,
         socket,
         apply_config_now,
         pods_file,
         cgroup_root,
-        memory_capacity,
-        pid_capacity,
+        memory_capacity: capacity.memory_capacity,
+        pid_capacity: capacity.pid_capacity,
         disks: disks.into(),
         json_lines: output == StreamFormat::Jsonl,
         choice: backends.into(),

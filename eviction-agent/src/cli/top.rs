@@ -23,12 +23,12 @@ use ratatui::backend::TestBackend;
 use ratatui::text::Span;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::SignalKind;
 
 use super::client::SocketArgs;
 use super::output::{Out, VerbError, columns, write_stderr};
 use super::watch;
-use crate::daemon::Failure;
+use crate::daemon::{Failure, start_runtime, watch_signal};
 use crate::report;
 use crate::scenario::playback::Playback;
 use crate::telemetry::live::state::NodeState;
@@ -111,7 +111,8 @@ fn show(
     // Without an agent the verb fails here, before the screen is drawn.
     source.refresh(&mut screen)?;
     let begin = Instant::now();
-    while is_once && source.is_standalone() && !screen.has_pods() && begin.elapsed() < FIRST_SAMPLE {
+    let waits_for_pods = is_once && matches!(source, Source::Agent { is_standalone: true, .. });
+    while waits_for_pods && screen.state.pods_at.is_none() && begin.elapsed() < FIRST_SAMPLE {
         std::thread::sleep(POLL);
         source.refresh(&mut screen)?;
     }
@@ -142,7 +143,7 @@ fn run_screen(
     is_stopped: &AtomicBool,
 ) -> std::io::Result<()> {
     let mut refreshed_at = Instant::now();
-    while !screen.is_ended() && !is_stopped.load(Ordering::Relaxed) {
+    while !screen.is_ended && !is_stopped.load(Ordering::Relaxed) {
         terminal.draw(|frame| screen.draw(frame))?;
         if !is_terminal_open(delay.saturating_sub(refreshed_at.elapsed()).min(POLL)) {
             break;
@@ -163,10 +164,10 @@ fn run_screen(
         refreshed_at = Instant::now();
         screen.play(SignedDuration::try_from(delay).unwrap_or_default());
         source.seek(screen);
-        if !screen.is_paused()
+        if !screen.is_paused
             && let Err(failure) = source.refresh(screen)
         {
-            screen.show_error(failure.report().0.lines().next().unwrap_or_default().to_owned());
+            screen.error = Some(failure.report().0.lines().next().unwrap_or_default().to_owned());
         }
     }
     Ok(())
@@ -228,7 +229,7 @@ impl Source {
     /// Goes to the requested time of the recording.
     fn seek(&mut self, screen: &mut Screen) {
         if let Self::Recording(playback) = self
-            && let Some(at) = screen.take_target()
+            && let Some(at) = screen.target.take()
         {
             playback.seek(at);
             screen.update(playback.state());
@@ -238,29 +239,24 @@ impl Source {
 
     /// Shows the explanation of the selected pod, or nothing if the pod no longer exists.
     fn explain(&self, screen: &mut Screen) {
-        let Some(pod) = screen.selected() else { return screen.explain(Vec::new()) };
-        let lines = match self {
-            Self::Agent { socket, .. } => {
+        screen.explanation = match (screen.selected(), self) {
+            (None, _) => Vec::new(),
+            (Some(pod), Self::Agent { socket, .. }) => {
                 let name = format!("{}/{}", pod.namespace, pod.pod);
                 let answer = socket.get_json::<Value>(&format!("/v1/explain?pod={name}"));
                 let lines = answer.map(|answer| answer["lines"].clone()).unwrap_or_default();
                 let lines = lines.as_array().into_iter().flatten().filter_map(Value::as_str);
                 lines.map(str::to_owned).collect()
             }
-            Self::Recording(playback) => playback.explain(&pod.pod_uid),
+            (Some(pod), Self::Recording(playback)) => playback.explain(&pod.pod_uid),
         };
-        screen.explain(lines);
-    }
-
-    fn is_standalone(&self) -> bool {
-        matches!(self, Self::Agent { is_standalone: true, .. })
     }
 }
 
 /// Prints a screen that is high enough for all pods.
 fn print_once(screen: &Screen, out: &mut Out) -> Result<ExitCode, VerbError> {
     let width = columns().unwrap_or(160).clamp(60, 500);
-    let height = u16::try_from(screen.pods() * 2 + 40).unwrap_or(u16::MAX).min(3000);
+    let height = u16::try_from(screen.state.pods.len() * 2 + 40).unwrap_or(u16::MAX).min(3000);
     let mut terminal = Terminal::new(TestBackend::new(width, height)).map_err(std::io::Error::other)?;
     terminal.draw(|frame| screen.draw(frame)).map_err(std::io::Error::other)?;
     let buffer = terminal.backend().buffer();
@@ -292,12 +288,12 @@ fn is_utf8(variable: impl Fn(&str) -> Option<String>) -> bool {
 
 /// Returns a flag that becomes true at a signal, so that the terminal is restored before the end.
 fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
-    let failed = |error: std::io::Error| Failure::because("watch for signals", &error);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+    let runtime = start_runtime()?;
     let (mut terminate, mut hangup, mut interrupt) = {
         let _within = runtime.enter();
-        let watch = |kind| signal(kind).map_err(failed);
-        (watch(SignalKind::terminate())?, watch(SignalKind::hangup())?, watch(SignalKind::interrupt())?)
+        let [terminate, hangup, interrupt] =
+            [SignalKind::terminate(), SignalKind::hangup(), SignalKind::interrupt()].map(watch_signal);
+        (terminate?, hangup?, interrupt?)
     };
     let is_stopped = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&is_stopped);

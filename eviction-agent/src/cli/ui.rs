@@ -11,7 +11,7 @@ use clap::Args;
 use super::client::SocketArgs;
 use super::output::{Out, VerbError};
 use super::report::WindowArgs;
-use crate::daemon::Failure;
+use crate::daemon::{Failure, start_runtime};
 use crate::report::live::LiveReport;
 use crate::report::{Report, random_hex};
 use crate::telemetry::http::page::{PageRequest, serve};
@@ -54,7 +54,7 @@ pub(super) fn run(args: UiArgs, out: &mut Out) -> Result<ExitCode, VerbError> {
         None => poll_agent(args.socket)?,
     };
     let failed = |error: std::io::Error| Failure::because(format!("serve at {address}"), &error);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+    let runtime = start_runtime()?;
     let token = random_hex().map_err(failed)?;
     let listener = runtime.block_on(tokio::net::TcpListener::bind(address)).map_err(failed)?;
     let bound = listener.local_addr().map_err(failed)?;

@@ -9,13 +9,14 @@ use eviction_core::policy::Policy;
 use eviction_core::policy::preferences::Profile;
 use eviction_kube::KubeletEndpoint;
 use serde::{Deserialize, Serialize};
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
 use crate::daemon::configuration::{Configuration, ConfigurationFiles, KubeletSource, Service};
 use crate::daemon::kubelet_api::{KubeletClient, KubeletResponse};
 use crate::daemon::state::StateFile;
+use crate::daemon::watch_signal;
 use crate::error::{Failure, chain};
 use eviction_node::file_watch::FileWatch;
 
@@ -111,8 +112,7 @@ impl Reload {
         watch: FileWatch,
         accept: bool,
     ) -> Result<(Configuration, Self), Failure> {
-        let hangup =
-            signal(SignalKind::hangup()).map_err(|error| Failure::because("watch for signals", &error))?;
+        let hangup = watch_signal(SignalKind::hangup())?;
         let mut it = Self {
             files,
             hangup,

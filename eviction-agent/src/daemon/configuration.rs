@@ -31,8 +31,12 @@ pub struct ConfigurationFiles {
     pub kubelet: Option<PathBuf>,
     /// Folder with drop-in files for the KubeletConfiguration.
     pub kubelet_drop_ins: Option<PathBuf>,
-    /// How `/configz` of the kubelet is requested; overrides the AgentConfiguration.
-    pub configz: ConfigzOptions,
+    /// Whether `/configz` of the kubelet is the source of thresholds, whatever the AgentConfiguration has.
+    pub kubelet_configz: bool,
+    /// File with the CA certificates for the kubelet's serving certificate; overrides the AgentConfiguration.
+    pub kubelet_certificate_authority: Option<PathBuf>,
+    /// Whether any serving certificate of the kubelet is accepted; overrides the AgentConfiguration.
+    pub kubelet_insecure_tls: bool,
     /// The credentials for the kubelet.
     pub caller: Caller,
     /// The last response of `/configz`, to this agent or the previous one.
@@ -53,17 +57,6 @@ pub struct ConfigurationFiles {
     pub recorder_directory: Option<PathBuf>,
     /// The capacities of the node, and whether a kubelet acts on the same thresholds.
     pub node: NodeFacts,
-}
-
-/// The options about `/configz` of the kubelet.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ConfigzOptions {
-    /// Whether `/configz` is the source of thresholds, whatever the file has.
-    pub is_source: bool,
-    /// File with the CA certificates for the kubelet's serving certificate.
-    pub certificate_authority: Option<PathBuf>,
-    /// Whether any serving certificate is accepted.
-    pub insecure: bool,
 }
 
 /// A valid configuration.
@@ -218,20 +211,18 @@ impl ConfigurationFiles {
 
     /// Returns the AgentConfiguration with the overrides of the command line.
     fn with_overrides(&self, mut agent: AgentConfiguration) -> AgentConfiguration {
-        let ConfigzOptions { is_source, certificate_authority, insecure } = &self.configz;
-        if *is_source {
-            let source = ThresholdSource::Configz;
+        if self.kubelet_configz {
             agent.override_setting("thresholds.source", "Configz".to_owned(), |it| {
-                it.thresholds.source = source
+                it.thresholds.source = ThresholdSource::Configz;
             });
         }
-        if let Some(file) = certificate_authority {
+        if let Some(file) = &self.kubelet_certificate_authority {
             let path = "thresholds.configz.certificateAuthority";
             agent.override_setting(path, file.display().to_string(), |it| {
                 it.thresholds.configz.certificate_authority = Some(file.clone());
             });
         }
-        if *insecure {
+        if self.kubelet_insecure_tls {
             let path = "thresholds.configz.insecureSkipTLSVerify";
             agent.override_setting(path, "true".to_owned(), |it| {
                 it.thresholds.configz.insecure_skip_tls_verify = true;
@@ -330,16 +321,8 @@ pub struct EffectiveThreshold {
     pub min_reclaim: Option<String>,
 }
 
-/// Reads the configuration and returns its effective values.
-///
-/// # Errors
-/// Everything that is wrong with it.
-pub fn configured(files: &ConfigurationFiles) -> Result<EffectiveConfig, Failure> {
-    files.load().map(EffectiveConfig::of)
-}
-
 impl EffectiveConfig {
-    pub(super) fn of(configuration: Configuration) -> Self {
+    pub(crate) fn of(configuration: Configuration) -> Self {
         let Configuration { policy, profile, service: _, kubelet: _, settings, notes } = configuration;
         let thresholds = policy.thresholds.iter().map(effective_threshold).collect();
         Self { profile, thresholds, settings, notes }

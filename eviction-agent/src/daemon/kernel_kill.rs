@@ -115,7 +115,8 @@ pub(crate) struct KillOrders {
     epoch: Option<SampleEpoch>,
     /// The last choice is the present one if `is_chosen`.
     choices: VecDeque<Arc<VictimChoice>>,
-    is_chosen: bool,
+    /// Whether a pod is chosen.
+    pub(crate) is_chosen: bool,
     /// When the last order was armed, in nanoseconds of `CLOCK_MONOTONIC`.
     armed_mono_ns: u64,
     /// Until when the event of an order that was carried out while it was withdrawn may arrive, in nanoseconds
@@ -179,12 +180,7 @@ impl KillOrders {
     pub(crate) fn needs_choice(&self, now: Instant, distance: u64) -> bool {
         let Some(choice) = self.current_choice() else { return true };
         let age = now.mono_ns.saturating_sub(choice.chosen.mono_ns);
-        u128::from(age) >= CHOICE_INTERVAL.as_nanos() || distance < choice.order.headroom() / 4 * 3
-    }
-
-    /// Returns whether a pod is chosen.
-    pub(crate) fn is_chosen(&self) -> bool {
-        self.is_chosen
+        u128::from(age) >= CHOICE_INTERVAL.as_nanos() || distance < choice.order.threshold.headroom() / 4 * 3
     }
 
     /// Returns whether a pod is chosen, and the choice expires at `expires_ns`.
@@ -247,7 +243,7 @@ impl KillOrders {
             return Err(KernelKillIdle::InFlight);
         }
         let Some(choice) = self.choices.back() else { return Err(KernelKillIdle::NotSet) };
-        let most = choice.order.max_working_set();
+        let most = choice.order.threshold.max_working_set();
         let distance = most.saturating_sub(seen.working_set)
             + if evicting_decision.is_some() { EXTRA_GROWTH_BYTES } else { 0 };
         if distance == 0 {
@@ -280,7 +276,7 @@ impl KillOrders {
         }
         let Some(choice) = self.current_choice() else { return Err(KernelKillIdle::NotSet) };
         let &VictimChoice { victim_id, expires_ns, .. } = choice;
-        let threshold = choice.order.threshold;
+        let threshold = choice.order.threshold.met_below;
         let order = ArmedDiskOrder { victim_id, device, expires_ns };
         let armed = bpf.arm_disk_kill(&order, || available()?.checked_sub(threshold));
         self.record_armed(armed, at, None)

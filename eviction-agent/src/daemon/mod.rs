@@ -36,11 +36,11 @@ pub(crate) mod stats_summary;
 pub(crate) mod supervise;
 pub(crate) mod watchdog;
 
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
 pub use check::{Findings, NodeFacts, check};
-pub use cluster::{CleanOptions, Cleaned, await_daemon_set, clean_nodes};
-pub use configuration::{
-    ConfigurationFiles, ConfigzOptions, EffectiveConfig, EffectiveThreshold, Options, configured,
-};
+pub use cluster::{Cleaned, await_daemon_set, clean_nodes};
+pub use configuration::{ConfigurationFiles, EffectiveConfig, EffectiveThreshold, Options};
 pub use eviction_config::{Action, ActionSettings, DryRun};
 pub use eviction_node::backend::BackendSelection;
 pub use eviction_node::notify::timer::NAME as TIMER;
@@ -71,6 +71,14 @@ pub const BPF_ABI: &str = env!("EVICTION_AGENT_ABI");
 /// Returns the names of all backends that an option can select or disable.
 pub fn backend_names() -> impl Iterator<Item = &'static str> {
     eviction_bpf::attach_methods::names().chain(realtime::BACKENDS)
+}
+
+/// Returns the signals of this kind from now on. Needs a tokio runtime.
+///
+/// # Errors
+/// If the signal cannot be watched.
+pub(crate) fn watch_signal(kind: SignalKind) -> Result<Signal, Failure> {
+    signal(kind).map_err(|error| Failure::because("watch for signals", &error))
 }
 
 /// Returns a tokio runtime for the calling thread.

@@ -6,7 +6,6 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use eviction_core::reading::Reading;
 use eviction_node::cgroup::files::{Version, parse_memory_events, parse_oom_control};
 use eviction_node::cgroup::tree::Tree;
 use eviction_node::file::read_once;
@@ -63,7 +62,8 @@ pub(crate) struct CountedKills {
 /// Reads the counters and returns new kills.
 #[derive(Debug)]
 pub(crate) struct OomCounters {
-    vmstat: OomKillCounter,
+    /// The kills on the machine since it booted.
+    pub(crate) vmstat: OomKillCounter,
     version: Version,
     /// `None` while a BPF program reports kills.
     last: Option<AllCounts>,
@@ -84,11 +84,6 @@ impl OomCounters {
             Version::V1 => "memory.oom_control",
             Version::V2 => "memory.events",
         }
-    }
-
-    /// Returns the kills on the machine since it booted.
-    pub(crate) fn read_machine(&mut self) -> Reading<u64> {
-        self.vmstat.read()
     }
 
     /// Forgets the counters, as long as a BPF program reports kills.

@@ -14,7 +14,7 @@ use eviction_core::pod::Pod;
 use eviction_core::pods::KnownPod;
 use eviction_core::policy::Policy;
 use eviction_kube::{StoreView, WatchedPod};
-use eviction_node::pods_file::{FileChange, PodsFile};
+use eviction_node::pods_file::PodsFile;
 
 use eviction_node::pod_index::PodIndex;
 
@@ -55,8 +55,8 @@ impl PodSource {
         match self {
             Self::Nothing => std::future::pending().await,
             Self::File(source) => match source.file.changed().await {
-                FileChange::New(pods) => Ok(pod_index(pods, &source.policy)),
-                FileChange::Invalid(error) => {
+                Ok(pods) => Ok(pod_index(pods, &source.policy)),
+                Err(error) => {
                     let error = chain(&error);
                     metrics.pods_file_errors.inc();
                     tracing::error!(error, "the pods file cannot be used; the last good one stays");

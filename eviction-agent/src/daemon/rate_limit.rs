@@ -69,18 +69,13 @@ pub(crate) struct RateLimit {
     /// Whether the next victim waits for the last one.
     waits_for_victims: bool,
     /// The counted evictions, ordered by begin. None is older than both windows and the cool-down.
-    kills: VecDeque<CountedKill>,
+    pub(crate) kills: VecDeque<CountedKill>,
 }
 
 impl RateLimit {
     /// Creates a rate limit without evictions.
     pub(crate) fn new(rules: &Rules) -> Self {
         Self { waits_for_victims: rules.are_kubelets(), kills: VecDeque::with_capacity(64) }
-    }
-
-    /// Returns the evictions that count, ordered by begin.
-    pub(crate) fn kills(&self) -> impl Iterator<Item = &CountedKill> {
-        self.kills.iter()
     }
 
     /// Applies other rules from now on.

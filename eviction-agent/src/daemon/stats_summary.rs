@@ -25,7 +25,7 @@ pub(crate) fn start(
     samples: Sender<StorageSample>,
 ) -> std::io::Result<StorageReader> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let read = move |pods: Vec<StorageRequest>, _urgency| {
+    let read = move |pods: Vec<StorageRequest>, _priority| {
         let began_ns = mono_ns();
         let sample = runtime.block_on(request(&kubelet)).map(|summary| summary.pod_storage(&pods));
         let sample = sample.unwrap_or_else(|failure| {

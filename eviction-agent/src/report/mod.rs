@@ -35,7 +35,7 @@ const EVENTS: usize = 200;
 const DECISIONS: usize = 30;
 
 /// The content of a page. Times of series are milliseconds since 1970 (UTC), memory is in bytes.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Report {
     schema_version: u32,
     /// The version of the program that made the report.
@@ -111,7 +111,7 @@ struct PodReport {
 }
 
 /// A pod in the eviction order.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 struct RankReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     rank: Option<usize>,
@@ -172,18 +172,8 @@ impl Report {
             source,
             from,
             to,
-            signals: Vec::new(),
-            pods: Vec::new(),
-            pods_omitted: 0,
-            ranking: Vec::new(),
-            ranking_omitted: 0,
-            events: Vec::new(),
-            events_omitted: 0,
-            decisions: Vec::new(),
-            decisions_omitted: 0,
-            warnings: Vec::new(),
             max_events: EVENTS,
-            live: false,
+            ..Self::default()
         }
     }
 

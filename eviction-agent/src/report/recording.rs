@@ -21,7 +21,7 @@ use super::{
     CANDIDATES, CandidateReport, DecisionReport, EVENTS, EventReport, POD_POINTS, PodReport, Report,
     SIGNAL_POINTS, SignalReport, Signals,
 };
-use crate::scenario::recording::{Replay, evicts, for_each_item, pod_sample};
+use crate::scenario::recording::{Replay, decision_time, evicts, for_each_item, pod_sample};
 use crate::telemetry::event_log::{self, Event as LogEvent, Line};
 use crate::telemetry::live::state::PodHistory;
 use crate::telemetry::recording::reader::Item;
@@ -59,9 +59,7 @@ fn read_with(
     let failed = |error: io::Error| format!("read {}: {error}", path.display());
     let (mut recorded, mut all) = (BTreeSet::new(), None);
     for_each_item(path, &mut |item| match item {
-        Ok(Item::Decision(record)) => {
-            recorded.extend(record["at"].as_str().and_then(|at| at.parse::<Timestamp>().ok()));
-        }
+        Ok(Item::Decision(record)) => recorded.extend(decision_time(record)),
         Ok(Item::Input(Input { at, .. }) | Item::Usage(at, _)) => {
             let (from, to) = all.unwrap_or((*at, *at));
             all = Some((from.min(*at), to.max(*at)));
@@ -237,15 +235,12 @@ impl Builder {
             self.thresholds(record.at, evaluation);
         }
         let conditions: Vec<_> = record.conditions.iter().map(|it| it.condition).collect();
-        let changed = |one: &[NodeCondition], other: &[NodeCondition]| {
-            one.iter().filter(|it| !other.contains(it)).map(|it| it.name()).collect::<Vec<_>>()
-        };
-        let raised = changed(&conditions, &self.conditions).into_iter().map(|it| (it, "True"));
-        let cleared = changed(&self.conditions, &conditions).into_iter().map(|it| (it, "False"));
-        for (condition, status) in raised.chain(cleared).collect::<Vec<_>>() {
-            self.log(record.at, LogEvent::Condition { condition, status });
+        let before = std::mem::replace(&mut self.conditions, conditions.clone());
+        let raised = conditions.iter().filter(|it| !before.contains(it)).map(|it| (it, "True"));
+        let cleared = before.iter().filter(|it| !conditions.contains(it)).map(|it| (it, "False"));
+        for (condition, status) in raised.chain(cleared) {
+            self.log(record.at, LogEvent::Condition { condition: condition.name(), status });
         }
-        self.conditions = conditions;
         let Some(evaluation) = record.evaluation().filter(|_| self.is_within(record.at)) else { return };
         for eviction in &evaluation.evictions {
             self.eviction(record.at, eviction);

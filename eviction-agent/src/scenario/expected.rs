@@ -65,23 +65,12 @@ pub struct ExpectedStep {
 impl ExpectedStep {
     /// Returns the short form of a decision's report.
     pub(super) fn of(report: &DecisionRecord) -> Self {
-        Self {
+        let step = Self {
             blind: report.unavailable.iter().map(ToString::to_string).collect(),
             unknown_conditions: report.unknown_conditions.iter().map(ToString::to_string).collect(),
             proposal: report.proposal.as_ref().map(proposal),
-            ..Self::of_evaluation(report)
-        }
-    }
-
-    /// Adds the OOM kills and terminated containers that a decision reports.
-    pub(super) fn add_oom(&mut self, decision: &Decision) {
-        if let DecisionKind::Oom(OomUpdate::Kill(kill)) = &decision.kind {
-            self.oom_kills.push(KillBrief::of(kill));
-        }
-        self.ended.extend(decision.ended.iter().filter_map(EndBrief::of));
-    }
-
-    fn of_evaluation(report: &DecisionRecord) -> Self {
+            ..Self::default()
+        };
         match &report.subject {
             RecordSubject::Evaluated(evaluation) => Self {
                 end: name(&evaluation.end),
@@ -113,13 +102,19 @@ impl ExpectedStep {
                         protection.ignored_annotations.iter().map(|ignored| of_pod(pod, ignored))
                     })
                     .collect(),
-                ..Self::default()
+                ..step
             },
-            RecordSubject::NotEvaluated(why) => Self { end: name(why), ..Self::default() },
-            RecordSubject::Nothing | RecordSubject::Admission { .. } | RecordSubject::Oom(_) => {
-                Self::default()
-            }
+            RecordSubject::NotEvaluated(why) => Self { end: name(why), ..step },
+            RecordSubject::Nothing | RecordSubject::Admission { .. } | RecordSubject::Oom(_) => step,
         }
+    }
+
+    /// Adds the OOM kills and terminated containers that a decision reports.
+    pub(super) fn add_oom(&mut self, decision: &Decision) {
+        if let DecisionKind::Oom(OomUpdate::Kill(kill)) = &decision.kind {
+            self.oom_kills.push(KillBrief::of(kill));
+        }
+        self.ended.extend(decision.ended.iter().filter_map(EndBrief::of));
     }
 }
 
@@ -177,7 +172,7 @@ pub(super) fn name(variant: &impl Serialize) -> String {
 }
 
 /// The first difference between an outcome and the expected outcome that agrees with it longest.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Difference {
     /// The field, such as `steps[1].evictions[0].message`.
     pub path: String,
@@ -191,13 +186,12 @@ pub struct Difference {
 
 impl std::fmt::Display for Difference {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let nothing = || "nothing".to_owned();
         writeln!(f, "{}:", self.path)?;
-        write!(f, "  expected {}", self.expected.clone().unwrap_or_else(nothing))?;
+        write!(f, "  expected {}", self.expected.as_deref().unwrap_or("nothing"))?;
         if self.outcomes > 1 {
             write!(f, " (the nearest of {} outcomes)", self.outcomes)?;
         }
-        write!(f, "\n  found    {}", self.found.clone().unwrap_or_else(nothing))
+        write!(f, "\n  found    {}", self.found.as_deref().unwrap_or("nothing"))
     }
 }
 
@@ -219,8 +213,7 @@ pub fn compare(outcome: &Outcome, expected: &[Outcome]) -> Option<Difference> {
     });
     // The first of the outcomes that agree longest.
     let nearest = differences.reduce(|best, next| if next.0 > best.0 { next } else { best });
-    let (path, expected_here, found_here) = nearest.map(|(_, difference)| difference)?;
-    Some(Difference { path, expected: expected_here, found: found_here, outcomes: expected.len() })
+    Some(Difference { outcomes: expected.len(), ..nearest?.1 })
 }
 
 fn comparable(outcome: &Outcome) -> Outcome {
@@ -238,14 +231,14 @@ fn comparable(outcome: &Outcome) -> Outcome {
 pub(super) struct JsonDiff {
     path: String,
     agreed: usize,
-    difference: Option<(String, Option<String>, Option<String>)>,
+    difference: Option<Difference>,
 }
 
 impl JsonDiff {
-    /// Returns the path of the first difference, and both values there as JSON.
-    pub(super) fn first(one: &Value, other: &Value) -> Option<(String, Option<String>, Option<String>)> {
+    /// Returns the first difference between two values.
+    pub(super) fn first(expected: &Value, found: &Value) -> Option<Difference> {
         let mut diff = Self::default();
-        diff.values(Some(one), Some(other));
+        diff.values(Some(expected), Some(found));
         diff.difference
     }
 
@@ -266,7 +259,8 @@ impl JsonDiff {
             _ if expected == found => self.agreed += 1,
             _ => {
                 let text = |value: Option<&Value>| value.map(ToString::to_string);
-                self.difference = Some((self.path.clone(), text(expected), text(found)));
+                let (path, expected, found) = (self.path.clone(), text(expected), text(found));
+                self.difference = Some(Difference { path, expected, found, outcomes: 1 });
             }
         }
     }

@@ -51,13 +51,11 @@ pub struct Scenario {
 
 /// The file systems of the node.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", default)]
 pub struct Filesystems {
     /// Whether images are on a separate file system.
-    #[serde(default)]
     pub dedicated_image_fs: bool,
     /// Whether writable layers are on another file system than images.
-    #[serde(default)]
     pub split_image_fs: bool,
 }
 
@@ -112,47 +110,44 @@ pub struct Step {
 
 /// The outcome of a scenario.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Outcome {
     /// The name of the scenario.
-    #[serde(default)]
     pub name: String,
     /// The error because of which there was no manager. Then there are no steps.
-    #[serde(default)]
     pub config_error: Option<String>,
     /// The stage at which the configuration failed: `decode`, `validate`, `featureGates`,
     /// `thresholds`, or `agent` for the AgentConfiguration.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub config_error_stage: String,
     /// The outcomes of the syncs, in order.
-    #[serde(default, deserialize_with = "nullable")]
+    #[serde(deserialize_with = "nullable")]
     pub steps: Vec<StepOutcome>,
 }
 
 /// The outcome of one sync.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct StepOutcome {
     /// The time of the sync.
-    #[serde(default)]
     pub at: String,
     /// The node conditions after the sync, sorted.
-    #[serde(default, deserialize_with = "nullable")]
+    #[serde(deserialize_with = "nullable")]
     pub node_conditions: Vec<String>,
     /// `containers` and `images` in the order of the calls.
-    #[serde(default, deserialize_with = "nullable")]
+    #[serde(deserialize_with = "nullable")]
     pub reclaim: Vec<String>,
     /// The evictions, in the order of the pods.
-    #[serde(default, deserialize_with = "nullable")]
+    #[serde(deserialize_with = "nullable")]
     pub evictions: Vec<EvictionOutcome>,
     /// The events: those of the node, then those of the pods in their order.
-    #[serde(default, deserialize_with = "nullable")]
+    #[serde(deserialize_with = "nullable")]
     pub events: Vec<EventOutcome>,
     /// The answers to admission requests.
-    #[serde(default, deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
     pub admit: Vec<AdmitOutcome>,
     /// The further results of the engine, in the enhanced profile.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub report: Option<ExpectedStep>,
 }
 

@@ -4,21 +4,19 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use eviction_core::condition::RaisedCondition;
-use eviction_core::disk_layout::Reclaim;
 use eviction_core::message;
 use eviction_core::message::{REASON_EVICTED, REASON_THRESHOLD_MET};
 use eviction_core::pod::{Pod, PodCondition};
 use eviction_core::pods::KnownPod;
 use eviction_core::reading::{Reading, UnknownReason};
-use eviction_core::record::{DecisionRecord, EvictionRecord};
+use eviction_core::record::EvictionRecord;
 use eviction_core::signal::Resource;
 use eviction_core::snapshot::MemoryDetail;
 use eviction_core::time::Timestamp;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::scenario::expected::ExpectedStep;
-use crate::scenario::format::{AdmitOutcome, ConditionOutcome, EventOutcome, EvictionOutcome, StepOutcome};
+use crate::scenario::format::{ConditionOutcome, EventOutcome, EvictionOutcome, StepOutcome};
 
 /// The result of an eviction.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -90,7 +88,7 @@ const WARNING: &str = "Warning";
 
 /// Collects the outcome of a step.
 pub(super) struct OutcomeCollector {
-    outcome: StepOutcome,
+    pub(super) outcome: StepOutcome,
     evictions: Vec<(usize, EvictionOutcome, EventOutcome)>,
     /// The last index among the active pods, by UID.
     indexes: HashMap<Box<str>, usize>,
@@ -113,10 +111,6 @@ impl OutcomeCollector {
             reason: REASON_THRESHOLD_MET.to_owned(),
             message: message::announcement(resource),
         });
-    }
-
-    pub(super) fn reclaim(&mut self, reclaim: Reclaim) {
-        self.outcome.reclaim.push(reclaim.name().to_owned());
     }
 
     pub(super) fn evict(&mut self, eviction: &EvictionRecord, pod: &Pod, kill_error: &str) {
@@ -144,15 +138,6 @@ impl OutcomeCollector {
         };
         let index = self.indexes.get(&pod.uid).copied().unwrap_or(usize::MAX);
         self.evictions.push((index, outcome, event));
-    }
-
-    pub(super) fn admission(&mut self, admission: AdmitOutcome) {
-        self.outcome.admit.push(admission);
-    }
-
-    pub(super) fn report(&mut self, report: &DecisionRecord, oom: ExpectedStep) {
-        let ExpectedStep { oom_kills, ended, .. } = oom;
-        self.outcome.report = Some(ExpectedStep { oom_kills, ended, ..ExpectedStep::of(report) });
     }
 
     pub(super) fn finish(mut self, conditions: &[RaisedCondition]) -> StepOutcome {

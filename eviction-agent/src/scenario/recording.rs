@@ -16,7 +16,7 @@ use eviction_core::snapshot::Snapshot;
 use eviction_core::time::Timestamp;
 use serde_json::Value;
 
-use super::expected::JsonDiff;
+use super::expected::{Difference, JsonDiff};
 use super::format::Outcome;
 use super::run::ExplainedScenario;
 use crate::telemetry::recording::Key;
@@ -177,6 +177,11 @@ pub fn for_each_item(path: &Path, on_item: &mut dyn FnMut(Result<&Item, SegmentE
     Ok(())
 }
 
+/// Returns the time of a recorded decision.
+pub(crate) fn decision_time(record: &Value) -> Option<Timestamp> {
+    record["at"].as_str()?.parse().ok()
+}
+
 /// Returns the decisions of a recording within a time, for `explain`: those that were recorded, and those
 /// that evict. Errors of segments are passed to `error`.
 ///
@@ -190,7 +195,7 @@ pub fn explained(
     let mut recorded = BTreeSet::new();
     for_each_item(path, &mut |item| {
         if let Ok(Item::Decision(record)) = item {
-            recorded.extend(record["at"].as_str().and_then(|at| at.parse::<Timestamp>().ok()));
+            recorded.extend(decision_time(record));
         }
     })?;
     let (mut replay, mut reports, mut pods) = (Replay::default(), Vec::new(), BTreeMap::new());
@@ -241,7 +246,7 @@ pub fn verify(path: &Path) -> io::Result<Verification> {
     // A record may come later than the inputs of its decision.
     let mut records: BTreeMap<Timestamp, Vec<Value>> = BTreeMap::new();
     for_each_item(path, &mut |item| match item {
-        Ok(Item::Decision(record)) => match record["at"].as_str().and_then(|at| at.parse().ok()) {
+        Ok(Item::Decision(record)) => match decision_time(record) {
             Some(at) => records.entry(at).or_default().push(record.clone()),
             None => verified.different.push("a decision without a time".to_owned()),
         },
@@ -295,10 +300,11 @@ pub fn verify(path: &Path) -> io::Result<Verification> {
     for (at, record) in records.into_iter().flat_map(|(at, all)| all.into_iter().map(move |it| (at, it))) {
         let why = match found.get(&at) {
             Some(replayed) => {
-                let (path, recorded, replayed) =
+                let Difference { path, expected, found, .. } =
                     JsonDiff::first(&without_agent_fields(record), replayed).unwrap_or_default();
                 let text = |value: Option<String>| value.unwrap_or_else(|| "nothing".to_owned());
-                format!("{path}: recorded {}, decided again {}", text(recorded), text(replayed))
+                let [recorded, replayed] = [expected, found].map(text);
+                format!("{path}: recorded {recorded}, decided again {replayed}")
             }
             None if gaps.iter().any(|(from, to)| (*from..=*to).contains(&at)) => {
                 verified.lost += 1;

@@ -100,14 +100,11 @@ impl Simulator {
         }
         // The kubelet's profile keeps the form of the kubelet's outcomes.
         if self.engine.policy().rules.preferences.is_some() {
-            let oom = std::mem::take(&mut self.oom);
             report.proposal = self.proposal.take();
-            record.report(&report, oom);
+            let ExpectedStep { oom_kills, ended, .. } = std::mem::take(&mut self.oom);
+            record.outcome.report = Some(ExpectedStep { oom_kills, ended, ..ExpectedStep::of(&report) });
         }
-        for uid in &step.admit {
-            let answer = self.admit(step, uid);
-            record.admission(answer);
-        }
+        record.outcome.admit = step.admit.iter().map(|uid| self.admit(step, uid)).collect();
         record.finish(self.engine.conditions())
     }
 
@@ -195,7 +192,7 @@ impl Simulator {
         for action in &decision.actions {
             match action {
                 Action::RecordEvent(resource) => record.record_event(*resource),
-                Action::Reclaim(reclaim) => record.reclaim(*reclaim),
+                Action::Reclaim(reclaim) => record.outcome.reclaim.push(reclaim.name().to_owned()),
                 Action::Evict(_) | Action::ShortenGrace(_) => {}
             }
         }

@@ -86,17 +86,9 @@ impl Comparison {
 /// recording does not have.
 pub fn compare(path: &Path, changes: &Changes) -> Result<Comparison, String> {
     let mut replays = ParallelReplay {
-        changes,
-        recorded: Replay::default(),
-        what_if: None,
+        changes: changes.clone(),
         projected: !changes.without.is_empty(),
-        pods: Vec::new(),
-        usage: Arc::default(),
-        termination_times: BTreeMap::new(),
-        surviving: BTreeMap::new(),
-        without: HashSet::new(),
-        pod_names: BTreeSet::new(),
-        comparison: Comparison::default(),
+        ..ParallelReplay::default()
     };
     let mut failed = None;
     let read = for_each_item(path, &mut |item| match item {
@@ -122,8 +114,9 @@ pub fn compare(path: &Path, changes: &Changes) -> Result<Comparison, String> {
     }
 }
 
-struct ParallelReplay<'a> {
-    changes: &'a Changes,
+#[derive(Default)]
+struct ParallelReplay {
+    changes: Changes,
     recorded: Replay,
     what_if: Option<Engine>,
     projected: bool,
@@ -143,7 +136,7 @@ struct ParallelReplay<'a> {
     comparison: Comparison,
 }
 
-impl ParallelReplay<'_> {
+impl ParallelReplay {
     fn take(&mut self, item: &Item) -> Result<(), String> {
         let recorded = self.recorded.take(item);
         match item {
@@ -182,9 +175,9 @@ impl ParallelReplay<'_> {
                 if !sample.is_empty() {
                     self.usage = Arc::clone(sample);
                 }
-                self.update_minimums(true, &sample.node);
+                update_minimums(&mut self.comparison.recorded, self.recorded.engine(), &sample.node);
                 let sample = self.changed_sample(sample);
-                self.update_minimums(false, &sample.node);
+                update_minimums(&mut self.comparison.what_if, self.what_if.as_ref(), &sample.node);
                 Event::Sample(sample)
             }
             Event::Reclaimed(Ok(sample)) => Event::Reclaimed(Ok(self.changed_sample(sample))),
@@ -299,23 +292,20 @@ impl ParallelReplay<'_> {
         let surviving = self.surviving.values().flat_map(|(_, then)| then.pods());
         surviving.filter(|pod| !measured.contains(pod.uid())).collect()
     }
+}
 
-    fn update_minimums(&mut self, is_recorded: bool, node: &NodeStats) {
-        let engine = if is_recorded { self.recorded.engine() } else { self.what_if.as_ref() };
-        let Some(policy) = engine.map(Engine::policy) else { return };
-        let Some(observation) = observe(node, policy.rules.memory().measure).get(Signal::MemoryAvailable)
-        else {
-            return;
-        };
-        let result = if is_recorded { &mut self.comparison.recorded } else { &mut self.comparison.what_if };
-        let least =
-            |least: &mut Option<i64>, value: i64| *least = Some(least.map_or(value, |it| it.min(value)));
-        least(&mut result.least_available, observation.available);
-        let hard = policy.thresholds.iter().find(|it| it.signal == Signal::MemoryAvailable && it.is_hard());
-        if let Some(hard) = hard {
-            let below = hard.value.quantity(observation.capacity).value();
-            least(&mut result.least_headroom, observation.available.saturating_sub(below));
-        }
+/// Updates the least available memory and headroom of a result by a sample.
+fn update_minimums(result: &mut ReplayResult, engine: Option<&Engine>, node: &NodeStats) {
+    let Some(policy) = engine.map(Engine::policy) else { return };
+    let Some(observation) = observe(node, policy.rules.memory().measure).get(Signal::MemoryAvailable) else {
+        return;
+    };
+    let least = |least: &mut Option<i64>, value: i64| *least = Some(least.map_or(value, |it| it.min(value)));
+    least(&mut result.least_available, observation.available);
+    let hard = policy.thresholds.iter().find(|it| it.signal == Signal::MemoryAvailable && it.is_hard());
+    if let Some(hard) = hard {
+        let below = hard.value.quantity(observation.capacity).value();
+        least(&mut result.least_headroom, observation.available.saturating_sub(below));
     }
 }
 

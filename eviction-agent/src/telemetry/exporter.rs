@@ -175,7 +175,7 @@ impl TelemetryExporter {
 
     fn take(&mut self, event: TelemetryEvent) {
         match event {
-            TelemetryEvent::Decision(decision) => self.decision(&decision),
+            TelemetryEvent::Decision(decision, _permit) => self.decision(&decision),
             TelemetryEvent::Progress(update) => self.progress(update),
             TelemetryEvent::Event(event, at) => self.event(*event, at),
             TelemetryEvent::Unknown(signal, why, at) => {

@@ -20,7 +20,6 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Metric, Registry, Unit};
 
 use eviction_bpf::{EventClass, LossCounters, suppressed_reasons};
-use eviction_core::node_conditions::pressure::CONDITIONS;
 use eviction_core::signal::{NodeCondition, Resource, Signal};
 use eviction_core::signal_filter::Implausible;
 
@@ -190,7 +189,7 @@ metrics! {
     /// Available memory of the node by each measure.
     Node memory_available: OptionalGauge["measure"] = "memory_available_bytes";
     /// 1 while the agent's own node condition is true.
-    Node node_condition: IntGauge["condition"] = "node_condition", from CONDITIONS.map(NodeCondition::name);
+    Node node_condition: IntGauge["condition"] = "node_condition", from NodeCondition::ALL.map(NodeCondition::name);
     /// Value of an eviction threshold of the agent or of the kubelet.
     Node threshold_bytes: OptionalGauge["eviction_signal", "threshold", "source"] = "threshold_bytes";
     /// Value of an eviction threshold in inodes.

@@ -12,7 +12,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::telemetry::metrics::Metrics;
 use eviction_core::decision::Decision;
 use eviction_core::pod::PodName;
-use eviction_core::progress::{KillRejection, KillUpdate};
+use eviction_core::progress::{KillProgress, KillRejection};
 use eviction_core::reading::UnknownReason;
 use eviction_core::record::PodSample;
 use eviction_core::signal::Signal;
@@ -31,11 +31,11 @@ const QUEUE: usize = 1024;
 /// The maximum number of decisions and pod samples that wait. Each has the values of all pods.
 const DECISIONS: usize = 16;
 
-/// An event to publish or count.
+/// An event to publish or count. A permit limits the number of decisions and pod samples that wait.
 #[derive(Debug)]
 pub(crate) enum TelemetryEvent {
     /// A decision with a change of thresholds or conditions, or with a selected pod.
-    Decision(Box<DecisionEvent>),
+    Decision(Box<DecisionEvent>, OwnedSemaphorePermit),
     /// A step of an eviction.
     Progress(EvictionUpdate),
     /// An event that is published unchanged, with its metrics.
@@ -66,9 +66,6 @@ pub(crate) struct DecisionEvent {
     pub(crate) crossed_mono_ns: Option<u64>,
     pub(crate) sampled: Instant,
     pub(crate) decided_mono_ns: u64,
-    /// Limits the number of queued decisions.
-    #[expect(dead_code, reason = "what counts is when it is dropped")]
-    pub(crate) permit: OwnedSemaphorePermit,
 }
 
 impl DecisionEvent {
@@ -85,14 +82,9 @@ pub(crate) struct EvictionUpdate {
     pub(crate) pod: Arc<PodName>,
     pub(crate) signal: Option<Signal>,
     pub(crate) decided_mono_ns: u64,
-    pub(crate) step: Step,
-}
-
-/// Progress that the executor reports, or the reason why it rejected the action.
-#[derive(Debug)]
-pub(crate) enum Step {
-    Progress(KillUpdate),
-    Refused(KillRejection),
+    pub(crate) mono_ns: u64,
+    /// Progress that the executor reports, or the reason why it rejected the action.
+    pub(crate) step: Result<KillProgress, KillRejection>,
 }
 
 /// The prefix of decision ids. An id is a start time in milliseconds as hexadecimal digits, and a number; the start
@@ -149,9 +141,9 @@ impl TelemetryQueue {
     }
 
     /// Sends a decision, unless too many decisions wait to be recorded. Then the decision is dropped and counted.
-    pub(crate) fn send_decision(&mut self, event: impl FnOnce(OwnedSemaphorePermit) -> DecisionEvent) {
+    pub(crate) fn send_decision(&mut self, event: impl FnOnce() -> DecisionEvent) {
         match Arc::clone(&self.decisions).try_acquire_owned() {
-            Ok(permit) => self.send(TelemetryEvent::Decision(Box::new(event(permit)))),
+            Ok(permit) => self.send(TelemetryEvent::Decision(Box::new(event()), permit)),
             Err(_) => {
                 self.dropped.inc();
             }

@@ -37,7 +37,7 @@ type Text = Vec<Line<'static>>;
 
 impl Screen {
     /// Draws the whole screen.
-    pub fn draw(&self, frame: &mut Frame<'_>) {
+    pub(crate) fn draw(&self, frame: &mut Frame<'_>) {
         let area = frame.area();
         if area.width < MIN_SIZE.0 || area.height < MIN_SIZE.1 {
             let text =

@@ -5,7 +5,7 @@ mod pods;
 #[cfg(test)]
 mod tests;
 pub(crate) mod text;
-pub mod timeline;
+pub(crate) mod timeline;
 
 use std::collections::VecDeque;
 
@@ -20,7 +20,7 @@ const EVENTS: usize = 1000;
 
 /// The view that fills the screen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum View {
+enum View {
     /// Pods, events and the explanation.
     #[default]
     Overview,
@@ -38,7 +38,7 @@ pub enum View {
 
 /// The sort key of the pods, each with the largest first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Sort {
+pub(crate) enum Sort {
     /// The eviction order.
     #[default]
     Rank,
@@ -56,7 +56,7 @@ pub enum Sort {
 
 impl Sort {
     /// All sort keys, in the order of the key `o`.
-    pub const ALL: [(Self, &str); 6] = [
+    pub(crate) const ALL: [(Self, &str); 6] = [
         (Self::Rank, "rank"),
         (Self::Usage, "usage"),
         (Self::Over, "over"),
@@ -83,24 +83,26 @@ enum Prompt {
 
 /// The screen.
 #[derive(Debug, Default)]
-pub struct Screen {
+pub(crate) struct Screen {
     /// The state. Its pods are those that match the filter.
-    state: NodeState,
+    pub(crate) state: NodeState,
     /// All pods.
     pods: Vec<PodState>,
     filter: String,
     /// The times of the shown recording.
     timeline: Option<Timeline>,
     /// The time of the recording to show next.
-    target: Option<Timestamp>,
+    pub(crate) target: Option<Timestamp>,
     events: VecDeque<String>,
-    explanation: Vec<String>,
+    /// The explanation of the selected pod's rank.
+    pub(crate) explanation: Vec<String>,
     /// The error of the last request to the agent.
-    error: Option<String>,
+    pub(crate) error: Option<String>,
     view: View,
     sort: Sort,
     is_reversed: bool,
-    is_paused: bool,
+    /// Whether updates are paused.
+    pub(crate) is_paused: bool,
     /// The UID of the selected pod, if one was selected.
     selected: Option<String>,
     /// The first line shown of events or containers.
@@ -109,24 +111,25 @@ pub struct Screen {
     find: String,
     /// The prompt and the text that is being typed.
     prompt: Option<(Prompt, String)>,
-    is_ended: bool,
+    /// Whether a key has ended the program.
+    pub(crate) is_ended: bool,
     /// Whether the terminal shows only ASCII.
     is_ascii: bool,
 }
 
 impl Screen {
     /// Returns an empty screen.
-    pub fn new(sort: Sort, is_ascii: bool) -> Self {
+    pub(crate) fn new(sort: Sort, is_ascii: bool) -> Self {
         Self { sort, is_ascii, ..Self::default() }
     }
 
     /// Shows a recording, which is paused at first.
-    pub fn of_recording(self, timeline: Timeline) -> Self {
+    pub(crate) fn of_recording(self, timeline: Timeline) -> Self {
         Self { timeline: Some(timeline), is_paused: true, ..self }
     }
 
     /// Shows a new state.
-    pub fn update(&mut self, mut state: NodeState) {
+    pub(crate) fn update(&mut self, mut state: NodeState) {
         self.error = None;
         self.pods = std::mem::take(&mut state.pods);
         self.state = state;
@@ -139,59 +142,24 @@ impl Screen {
     }
 
     /// Adds an event line.
-    pub fn event(&mut self, line: String) {
+    pub(crate) fn event(&mut self, line: String) {
         self.events.push_back(line);
         if self.events.len() > EVENTS {
             self.events.pop_front();
         }
     }
 
-    /// Shows the explanation of the selected pod's rank.
-    pub fn explain(&mut self, lines: Vec<String>) {
-        self.explanation = lines;
-    }
-
-    /// Shows that the agent does not answer.
-    pub fn show_error(&mut self, error: String) {
-        self.error = Some(error);
-    }
-
     /// Returns the selected pod, whose explanation is shown.
-    pub fn selected(&self) -> Option<&PodState> {
+    pub(crate) fn selected(&self) -> Option<&PodState> {
         self.state.pods.get(self.selected_index())
     }
 
-    /// Returns the number of listed pods.
-    pub fn pods(&self) -> usize {
-        self.state.pods.len()
-    }
-
-    /// Returns whether the pods were sampled.
-    pub fn has_pods(&self) -> bool {
-        self.state.pods_at.is_some()
-    }
-
-    /// Returns whether updates are paused.
-    pub fn is_paused(&self) -> bool {
-        self.is_paused
-    }
-
-    /// Takes the time of the recording that a key requested.
-    pub fn take_target(&mut self) -> Option<Timestamp> {
-        self.target.take()
-    }
-
     /// Advances a recording that is not paused. At the end, the recording is paused.
-    pub fn play(&mut self, by: jiff::SignedDuration) {
+    pub(crate) fn play(&mut self, by: jiff::SignedDuration) {
         let Some(timeline) = self.timeline.as_ref().filter(|_| !self.is_paused) else { return };
         let to = timeline.later(self.state.at, by);
         self.is_paused = to == timeline.ends().1;
         self.target = Some(to);
-    }
-
-    /// Returns whether a key has ended the program.
-    pub fn is_ended(&self) -> bool {
-        self.is_ended
     }
 
     /// Selects the pods that have each word of the filter in their name or as their QoS class. `>request`
@@ -264,7 +232,7 @@ impl Screen {
     }
 
     /// Handles a key.
-    pub fn key(&mut self, key: KeyEvent) {
+    pub(crate) fn key(&mut self, key: KeyEvent) {
         if key.kind == KeyEventKind::Release {
             return;
         }

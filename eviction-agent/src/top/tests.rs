@@ -102,12 +102,12 @@ fn screen_of(state: NodeState) -> Screen {
     screen.event(
         "2026-01-05T22:10:21.310Z oom_kill shop/img-9 (convert, pid 4711): container limit 256Mi".into(),
     );
-    screen.explain(vec![
+    screen.explanation = vec![
         "batch/report-7f9c is evicted first for memory.available: rank 1 of 3".into(),
         "uses 4.79Gi and requests 100Mi: it is 4.69Gi above its request".into(),
         "goes before shop/checkout-5f6d8-2: it is 4.69Gi above its request, the other is 58Mi above its request".into(),
         "would stay, and shop/checkout-5f6d8-2 would be evicted, with 4.63Gi less used or more requested, or a priority of 1".into(),
-    ]);
+    ];
     screen
 }
 
@@ -248,9 +248,8 @@ fn drawing_does_not_panic_at_any_size_or_after_any_key() {
 #[test]
 fn request_error_is_shown_until_the_next_state() {
     let mut screen = screen_of(calm());
-    screen.show_error(
-        "error: ask the agent at /run/eviction-agent/agent.sock: No such file or directory".into(),
-    );
+    screen.error =
+        Some("error: ask the agent at /run/eviction-agent/agent.sock: No such file or directory".into());
     assert!(drawn(&screen, 80, 24).contains("error: ask the agent"));
     screen.update(calm());
     assert!(drawn(&screen, 80, 24).contains("q quit"));
@@ -260,14 +259,14 @@ fn request_error_is_shown_until_the_next_state() {
 fn keys_quit_or_pause_the_screen() {
     let mut screen = screen_of(calm());
     press(&mut screen, " ");
-    assert!(screen.is_paused() && drawn(&screen, 80, 24).contains("paused"));
+    assert!(screen.is_paused && drawn(&screen, 80, 24).contains("paused"));
     press(&mut screen, "/q");
-    assert!(!screen.is_ended(), "a letter that is searched for");
+    assert!(!screen.is_ended, "a letter that is searched for");
     screen.key(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL));
-    assert!(screen.is_ended());
+    assert!(screen.is_ended);
     let mut screen = screen_of(calm());
     press(&mut screen, "q");
-    assert!(screen.is_ended());
+    assert!(screen.is_ended);
 }
 
 /// Opens the golden recording with a screen.
@@ -283,10 +282,10 @@ fn recording() -> (tempfile::TempDir, Playback, Screen) {
 
 /// Updates the screen like `top` after each key.
 fn seek_playback(playback: &mut Playback, screen: &mut Screen) {
-    let to = screen.take_target().unwrap();
+    let to = screen.target.take().unwrap();
     playback.seek(to);
     screen.update(playback.state());
-    screen.explain(screen.selected().map_or_else(Vec::new, |pod| playback.explain(&pod.pod_uid)));
+    screen.explanation = screen.selected().map_or_else(Vec::new, |pod| playback.explain(&pod.pod_uid));
 }
 
 #[test]
@@ -315,7 +314,7 @@ fn a_recording_is_shown_at_any_time() {
     go(":-1h");
     press(&mut screen, ":noon");
     press_code(&mut screen, KeyCode::Enter);
-    assert_eq!(screen.take_target(), None);
+    assert_eq!(screen.target.take(), None);
     assert!(drawn(&screen, 80, 24).contains("no time: noon"));
 }
 
@@ -338,10 +337,10 @@ fn a_recording_plays_to_its_end() {
     press_code(&mut screen, KeyCode::Enter);
     seek_playback(&mut playback, &mut screen);
     screen.play(jiff::SignedDuration::from_secs(3));
-    assert_eq!(screen.take_target(), None, "it is paused");
+    assert_eq!(screen.target.take(), None, "it is paused");
     press(&mut screen, " ");
     let mut times = 0;
-    while !screen.is_paused() {
+    while !screen.is_paused {
         screen.play(jiff::SignedDuration::from_secs(3));
         seek_playback(&mut playback, &mut screen);
         times += 1;

@@ -7,24 +7,24 @@ use jiff::SignedDuration;
 
 /// The times of a recording, in order.
 #[derive(Clone, Debug, Default)]
-pub struct Timeline {
+pub(crate) struct Timeline {
     /// The name that is shown in place of a node's name.
-    pub name: String,
+    pub(crate) name: String,
     /// The times of samples. There is at least one.
-    pub samples: Vec<Timestamp>,
+    pub(crate) samples: Vec<Timestamp>,
     /// The event lines with their times.
-    pub events: Vec<(Timestamp, String)>,
+    pub(crate) events: Vec<(Timestamp, String)>,
 }
 
 impl Timeline {
     /// Returns the first and the last time.
-    pub fn ends(&self) -> (Timestamp, Timestamp) {
+    pub(crate) fn ends(&self) -> (Timestamp, Timestamp) {
         let first = self.samples.first().copied().unwrap_or_default();
         (first, self.samples.last().copied().unwrap_or(first))
     }
 
     /// Returns the time that is later by `by`, limited to the recording.
-    pub fn later(&self, at: Timestamp, by: SignedDuration) -> Timestamp {
+    pub(super) fn later(&self, at: Timestamp, by: SignedDuration) -> Timestamp {
         let (first, last) = self.ends();
         at.checked_add(by).unwrap_or(at).clamp(first, last)
     }

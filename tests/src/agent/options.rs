@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use serde_json::Value;
 
+use super::{Agent, binary};
+use crate::interrupt::Interrupt;
 use crate::node::Node;
 
 /// The options with which an agent is started.
@@ -31,6 +33,22 @@ pub struct Options {
 }
 
 impl Options {
+    /// Returns options as [`Self::of`] does, with the binary that [`binary`] finds.
+    ///
+    /// # Errors
+    /// As for [`Self::of`], or if there is no binary.
+    pub fn new(node: &Node, kubelet: &Value) -> Result<Self> {
+        Self::of(&binary()?, node, kubelet)
+    }
+
+    /// Starts an agent that no signal to this program interrupts.
+    ///
+    /// # Errors
+    /// As for [`Agent::start`].
+    pub fn start(&self) -> Result<Agent> {
+        Agent::start(self, &Interrupt::default())
+    }
+
     /// Returns options for a node, with these fields of a kubelet's configuration and `--action kill`.
     ///
     /// # Errors

@@ -36,8 +36,7 @@ fn a_crossing_among_500_thresholds_is_reported_in_both_directions() {
     let node = Cgroup::new();
     let pods: Vec<_> = (0..500).map(|place| node.child(&format!("pod{place}"))).collect();
     let busy = &pods[321];
-    let mut process = Stepper::start(busy);
-    process.step("touch 8");
+    let mut process = Stepper::with_memory(busy, 8);
     let mut fixture = Fixture::load();
     for pod in &pods {
         fixture.kernel.set_threshold(pod.id(), above(busy.usage() + 64 * MIB)).unwrap();
@@ -86,8 +85,7 @@ fn a_cgroup_and_its_ancestors_are_each_reported_at_their_threshold() {
     let class = pods.child("burstable");
     let pod = class.child("pod");
     let container = pod.child("container");
-    let mut process = Stepper::start(&container);
-    process.step("touch 4");
+    let mut process = Stepper::with_memory(&container, 4);
     let mut fixture = Fixture::load();
     let granularity = fixture.kernel.charge().unwrap().granularity_bytes;
     let levels = [(&pods, 128), (&class, 96), (&pod, 64), (&container, 32)];
@@ -155,8 +153,7 @@ fn thresholds_of_short_lived_cgroups_do_not_fill_the_map() {
 fn a_new_threshold_is_distinguished_from_an_earlier_one_on_the_same_id() {
     need_bpf!();
     let group = Cgroup::new();
-    let mut process = Stepper::start(&group);
-    process.step("touch 4");
+    let mut process = Stepper::with_memory(&group, 4);
     let mut fixture = Fixture::load();
     // As for another cgroup with the same id: one crossing is not read yet, one has not happened.
     let first = fixture.kernel.set_threshold(group.id(), above(group.usage() + 8 * MIB)).unwrap();
@@ -175,8 +172,7 @@ fn a_new_threshold_is_distinguished_from_an_earlier_one_on_the_same_id() {
 fn cgroups_whose_ids_share_a_bit_have_separate_thresholds() {
     need_bpf!();
     let group = Cgroup::new();
-    let mut process = Stepper::start(&group);
-    process.step("touch 4");
+    let mut process = Stepper::with_memory(&group, 4);
     let mut fixture = Fixture::load();
     let other = group.id() + (1 << 16);
     let threshold = above(group.usage() + 16 * MIB);

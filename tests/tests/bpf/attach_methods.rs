@@ -33,8 +33,7 @@ fn a_crossing_is_reported_once_by_every_attach_method() {
     on_each_method(|name, mut fixture| {
         let pod = Cgroup::new();
         let container = pod.child("container");
-        let mut process = Stepper::start(&container);
-        process.step("touch 8");
+        let mut process = Stepper::with_memory(&container, 8);
         let granularity = fixture.kernel.charge().unwrap().granularity_bytes;
         let threshold_bytes = pod.usage() + 32 * MIB;
         let threshold = above(threshold_bytes);
@@ -62,8 +61,7 @@ fn gross_charges_are_reported_by_methods_that_see_every_charge() {
         let sees_every_charge = fixture.kernel.charge().unwrap().sees_every_charge;
         let pod = Cgroup::new();
         let container = pod.child("container");
-        let mut process = Stepper::start(&container);
-        process.step("touch 64");
+        let mut process = Stepper::with_memory(&container, 64);
         let before = pod.usage();
         let threshold = KernelThreshold { gross: Some(96 * MIB), ..KernelThreshold::default() };
         let armed = fixture.kernel.set_threshold(pod.id(), threshold).unwrap();
@@ -98,8 +96,7 @@ fn charges_during_a_sample_count_towards_the_threshold() {
     on_each_method(|name, mut fixture| {
         let sees_every_charge = fixture.kernel.charge().unwrap().sees_every_charge;
         let pod = Cgroup::new();
-        let mut process = Stepper::start(&pod);
-        process.step("touch 1");
+        let mut process = Stepper::with_memory(&pod, 1);
         let gross = |mib: u64| KernelThreshold { gross: Some(mib * MIB), ..KernelThreshold::default() };
         assert_eq!(fixture.kernel.gross_charge(pod.id()), None, "{name}: nothing is armed");
         fixture.kernel.set_threshold(pod.id(), gross(1024)).unwrap();
@@ -138,8 +135,7 @@ fn charges_rejected_by_a_limit_are_not_counted() {
         }
         let pod = Cgroup::new();
         pod.limit(24 * MIB);
-        let mut process = Stepper::start(&pod);
-        process.step("touch 1");
+        let mut process = Stepper::with_memory(&pod, 1);
         let mut leaves = Vec::new();
         fixture.kernel.take_charged(&mut leaves).unwrap();
         process.send("touch 64");
@@ -155,8 +151,7 @@ fn a_downward_crossing_is_reported_without_a_charge_by_release_probes() {
     need_some_bpf!();
     on_each_method(|name, mut fixture| {
         let pod = Cgroup::new();
-        let mut process = Stepper::start(&pod);
-        process.step("touch 64");
+        let mut process = Stepper::with_memory(&pod, 64);
         let threshold = KernelThreshold { usage_below: Some(32 * MIB), ..KernelThreshold::default() };
         let armed = fixture.kernel.set_threshold(pod.id(), threshold).unwrap();
         let sees_every_charge = fixture.kernel.charge().unwrap().sees_every_charge;

@@ -2,7 +2,7 @@
 
 use eviction_bpf::{Counter, LoadOptions};
 
-use crate::fixture::{Fixture, MIB, Stepper, above, need_bpf, wait_until};
+use crate::fixture::{Fixture, MIB, Stepper, above, need_bpf};
 use crate::groups::Cgroup;
 
 #[test]
@@ -25,8 +25,7 @@ fn a_cgroup_is_reported_when_it_is_created_and_when_it_is_removed() {
 fn a_crossing_lost_to_a_full_ring_buffer_is_counted_and_repeated() {
     need_bpf!();
     let group = Cgroup::new();
-    let mut process = Stepper::start(&group);
-    process.step("touch 1");
+    let mut process = Stepper::with_memory(&group, 1);
     let mut fixture = Fixture::with(&LoadOptions { ring_bytes: 1, ..LoadOptions::default() });
     for round in 0..100 {
         group.child(&format!("g{round}")).remove();
@@ -41,9 +40,5 @@ fn a_crossing_lost_to_a_full_ring_buffer_is_counted_and_repeated() {
     assert_eq!(fixture.crossings(armed.unwrap()).len(), 1);
 
     // Other tests create and remove cgroups meanwhile; in a quiet moment the sum is exact.
-    wait_until("every record to be read or counted as lost", || {
-        let lost = fixture.kernel.lost().unwrap();
-        fixture.drain();
-        lost.get(Counter::Records) == fixture.events.events + lost.records_lost()
-    });
+    fixture.wait_until_all_records_are_known();
 }

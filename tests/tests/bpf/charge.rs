@@ -16,8 +16,7 @@ fn a_crossing_is_reported_once_per_threshold_with_the_right_ids() {
     need_bpf!();
     let pod = Cgroup::new();
     let container = pod.child("container");
-    let mut process = Stepper::start(&container);
-    process.step("touch 8");
+    let mut process = Stepper::with_memory(&container, 8);
     let mut fixture = Fixture::load();
     let granularity = fixture.kernel.sources()[0].granularity_bytes;
 
@@ -77,8 +76,7 @@ fn change_cached_paths(kernel: &BpfHandle, change: impl Fn(&mut CachedPath)) {
 fn the_cached_ancestor_path_is_used_only_for_the_same_cgroup() {
     need_bpf!();
     let (pod, other) = (Cgroup::new(), Cgroup::new());
-    let mut process = Stepper::start(&pod);
-    process.step("touch 8");
+    let mut process = Stepper::with_memory(&pod, 8);
     let mut fixture = Fixture::load();
     let threshold_bytes = pod.usage() + 64 * MIB;
     // The usage of the other cgroup is less than this all the time.
@@ -132,8 +130,7 @@ fn simultaneous_charges_over_a_threshold_yield_one_event() {
 fn a_threshold_can_be_set_again_at_each_crossing_of_a_growing_process() {
     need_bpf!();
     let group = Cgroup::new();
-    let mut process = Stepper::start(&group);
-    process.step("touch 1");
+    let mut process = Stepper::with_memory(&group, 1);
     let mut fixture = Fixture::load();
     let mut threshold_bytes = 8 * MIB;
     let mut armed = fixture.kernel.set_threshold(group.id(), above(threshold_bytes)).unwrap();
@@ -160,8 +157,7 @@ fn a_threshold_can_be_set_again_at_each_crossing_of_a_growing_process() {
 fn a_threshold_below_usage_fires_at_the_next_charge() {
     need_bpf!();
     let group = Cgroup::new();
-    let mut process = Stepper::start(&group);
-    process.step("touch 32");
+    let mut process = Stepper::with_memory(&group, 32);
     let mut fixture = Fixture::load();
     let armed = fixture.kernel.set_threshold(group.id(), above(MIB)).unwrap();
     process.step("touch 8");
@@ -172,8 +168,7 @@ fn a_threshold_below_usage_fires_at_the_next_charge() {
 fn a_downward_crossing_is_reported_once() {
     need_bpf!();
     let group = Cgroup::new();
-    let mut process = Stepper::start(&group);
-    process.step("touch 64");
+    let mut process = Stepper::with_memory(&group, 64);
     let mut fixture = Fixture::load();
     let armed = fixture.kernel.set_threshold(group.id(), below(32 * MIB)).unwrap();
     process.step("touch 16");
@@ -192,8 +187,7 @@ fn a_downward_crossing_is_reported_once() {
 fn each_edge_of_a_threshold_fires_once() {
     need_bpf!();
     let group = Cgroup::new();
-    let mut process = Stepper::start(&group);
-    process.step("touch 16");
+    let mut process = Stepper::with_memory(&group, 16);
     let mut fixture = Fixture::load();
     let threshold =
         KernelThreshold { usage_above: Some(32 * MIB), usage_below: Some(8 * MIB), gross: Some(MIB) };
@@ -261,8 +255,7 @@ fn the_charged_set_names_the_cgroup_that_grew_and_is_then_cleared() {
     let pod = Cgroup::new();
     let (busy, calm) = (pod.child("busy"), pod.child("calm"));
     let mut grower = Stepper::start(&busy);
-    let mut idle_process = Stepper::start(&calm);
-    idle_process.step("touch 4");
+    let mut idle_process = Stepper::with_memory(&calm, 4);
     grower.step("touch 4");
     let mut fixture = Fixture::load();
     let mut charged = Vec::new();

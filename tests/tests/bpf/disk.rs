@@ -13,7 +13,7 @@ use eviction_bpf::{
 use rustix::fs::statfs;
 use tests::file_system::{FileSystem, Kind};
 
-use crate::fixture::{Fixture, MIB, Stepper, need_bpf, report_skip};
+use crate::fixture::{Fixture, MIB, Stepper, need_bpf};
 use crate::groups::{Cgroup, mount};
 
 const BLOCK: u64 = 4096;
@@ -33,10 +33,7 @@ macro_rules! load {
     () => {
         match load() {
             Some(fixture) => fixture,
-            None => {
-                report_skip("this kernel has no bpf_get_current_task_btf");
-                return;
-            }
+            None => tests::skip!("this kernel has no bpf_get_current_task_btf"),
         }
     };
 }
@@ -55,13 +52,10 @@ fn load() -> Option<Fixture> {
 /// Mounts a file system with blocks of 4 KiB, or ends the test.
 macro_rules! mount {
     ($kind:expr) => {
-        match FileSystem::new($kind, 1024 * MIB, "eviction-bpf-disk") {
-            Ok(mounted) => mounted,
-            Err(why) => {
-                report_skip(&format!("no {} can be mounted here: {why:#}", $kind.name()));
-                return;
-            }
-        }
+        tests::or_skip!(
+            FileSystem::new($kind, 1024 * MIB, "eviction-bpf-disk"),
+            format!("no {} can be mounted here", $kind.name())
+        )
     };
 }
 
@@ -380,8 +374,7 @@ fn xfs_thresholds_are_reported_once_and_xfs_counts_are_upper_bounds() {
     let mut pod = Pod::new(&mounted, "pod");
     let loaded = eviction_bpf::load(&options()).unwrap();
     if let Some(info) = loaded.missing.iter().find(|info| info.source == EventClass::DiskXfs.name()) {
-        report_skip(&info.reason);
-        return;
+        tests::skip!("{}", info.reason);
     }
     let mut fixture = Fixture::from_loaded(loaded);
     let method = fixture.kernel.sources().iter().find(|info| info.source == EventClass::DiskXfs.name());

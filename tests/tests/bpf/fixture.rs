@@ -6,13 +6,13 @@ use std::{
     os::fd::AsFd as _,
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
     sync::OnceLock,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use eviction_bpf::capabilities::{self, Lockdown};
 use eviction_bpf::event::Alarm;
 use eviction_bpf::{
-    self, AttachWhen, BpfHandle, CgroupChange, DiskThresholdCrossed, Event, EventClass, Generation,
+    self, AttachWhen, BpfHandle, CgroupChange, Counter, DiskThresholdCrossed, Event, EventClass, Generation,
     KernelKill, KernelThreshold, LoadOptions, Loaded, OomKill, Ring, TaskAlarm, ThresholdCrossed,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -55,7 +55,7 @@ fn find_withheld() -> Option<String> {
 /// A process in a cgroup that runs the steps written to its input.
 pub(crate) struct Stepper {
     child: Child,
-    input: ChildStdin,
+    input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
 }
 
@@ -67,9 +67,16 @@ impl Stepper {
             .spawn()
             .unwrap();
         group.add_pid(child.id());
-        let input = child.stdin.take().unwrap();
+        let input = child.stdin.take();
         let output = BufReader::new(child.stdout.take().unwrap());
         Self { child, input, output }
+    }
+
+    /// Starts a process, and waits until it has touched so many MiB.
+    pub(crate) fn with_memory(group: &Cgroup, mib: u64) -> Self {
+        let mut process = Self::start(group);
+        process.step(&format!("touch {mib}"));
+        process
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -84,7 +91,7 @@ impl Stepper {
 
     /// Sends a step that may end the process.
     pub(crate) fn send(&mut self, step: &str) {
-        writeln!(self.input, "{step}").unwrap();
+        writeln!(self.input.as_mut().unwrap(), "{step}").unwrap();
     }
 
     /// Returns one line of the process's output; empty at the end of the output.
@@ -108,17 +115,9 @@ impl Stepper {
 
     /// Closes the input, so that the process ends, and waits for that.
     pub(crate) fn end(mut self) {
-        drop(std::mem::replace(&mut self.input, closed_input()));
+        drop(self.input.take());
         self.child.wait().unwrap();
     }
-}
-
-/// Returns the input of a process that has ended.
-fn closed_input() -> ChildStdin {
-    let mut child = Command::new("true").stdin(Stdio::piped()).spawn().unwrap();
-    let input = child.stdin.take().unwrap();
-    child.wait().unwrap();
-    input
 }
 
 impl Drop for Stepper {
@@ -217,6 +216,15 @@ impl Fixture {
         }
     }
 
+    /// Waits for a moment in which every record was read, or counted as lost by the programs.
+    pub(crate) fn wait_until_all_records_are_known(&mut self) {
+        wait_until("every record to be read or counted as lost", || {
+            let lost = self.kernel.lost().unwrap();
+            self.drain();
+            lost.get(Counter::Records) == self.events.events + lost.records_lost()
+        });
+    }
+
     /// Returns the crossings of one threshold setting that have been reported so far.
     pub(crate) fn crossings(&mut self, generation: Generation) -> Vec<ThresholdCrossed> {
         self.drain();
@@ -252,28 +260,15 @@ pub(crate) fn above(bytes: u64) -> KernelThreshold {
 }
 
 /// Waits until `found` returns true.
-pub(crate) fn wait_until(what: &str, mut found: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !found() {
-        assert!(start.elapsed() < HANG, "waited in vain for {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-/// Prints a line past the capture of the test harness. The task that runs the tests counts these lines.
-pub(crate) fn report_skip(reason: &str) {
-    let thread = std::thread::current();
-    let name = thread.name().unwrap_or("unnamed");
-    let line = format!("SKIPPED {name}: {}\n", reason.replace('\n', " "));
-    let _ = std::io::stderr().write_all(line.as_bytes());
+pub(crate) fn wait_until(what: &str, found: impl FnMut() -> bool) {
+    tests::process::wait_until(what, found).unwrap();
 }
 
 /// Ends a test that needs all programs if this machine cannot run it.
 macro_rules! need_bpf {
     () => {
         if let Some(why) = crate::fixture::skip_reason_for_all_programs() {
-            crate::fixture::report_skip(why);
-            return;
+            tests::skip!("{why}");
         }
     };
 }
@@ -283,8 +278,7 @@ pub(crate) use need_bpf;
 macro_rules! need_some_bpf {
     () => {
         if let Some(why) = crate::fixture::skip_reason() {
-            crate::fixture::report_skip(why);
-            return;
+            tests::skip!("{why}");
         }
     };
 }

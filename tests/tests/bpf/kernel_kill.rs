@@ -56,8 +56,7 @@ impl Node {
     }
 
     fn start_and_arm_with(&self, group: &Cgroup, options: LoadOptions) -> (Stepper, Fixture, ArmedOrder) {
-        let mut process = Stepper::start(group);
-        process.step("touch 8");
+        let process = Stepper::with_memory(group, 8);
         let mut fixture = fixture_with(options);
         let order = self.order(&mut fixture);
         fixture.kernel.arm_kill(&order).unwrap();
@@ -98,8 +97,7 @@ fn a_growing_process_of_the_victim_is_killed_at_the_threshold() {
     let container = node.victim.child("container");
     let mut fixture = fixture();
     for round in 0..8 {
-        let mut process = Stepper::start(&container);
-        process.step("touch 8");
+        let mut process = Stepper::with_memory(&container, 8);
         let order = node.order(&mut fixture);
         let number = fixture.kernel.arm_kill(&order).unwrap();
         process.send(TOUCH_BEYOND_HEADROOM);
@@ -169,8 +167,7 @@ fn growth_of_all_threads_counts_for_their_process() {
 fn growth_into_memory_that_was_freed_before_is_seen() {
     need_bpf!();
     let node = Node::new();
-    let mut process = Stepper::start(&node.victim);
-    process.step("touch 128");
+    let mut process = Stepper::with_memory(&node.victim, 128);
     process.step("give-back");
     let mut fixture = fixture();
     let order = node.order(&mut fixture);
@@ -219,8 +216,7 @@ fn a_process_of_another_pod_is_not_killed() {
 fn a_process_outside_the_node_is_neither_killed_nor_counted() {
     need_bpf!();
     let (node, elsewhere) = (Node::new(), Cgroup::new());
-    let mut process = Stepper::start(&elsewhere);
-    process.step("touch 8");
+    let mut process = Stepper::with_memory(&elsewhere, 8);
     let mut fixture = fixture();
     let order = ArmedOrder { max_working_set: None, ..node.order(&mut fixture) };
     fixture.kernel.arm_kill(&order).unwrap();
@@ -261,8 +257,7 @@ fn a_new_cgroup_with_the_victims_name_is_not_the_victim() {
     node.victim.remove();
     let recreated = node.root.child("victim");
     assert_ne!(recreated.id(), order.victim_id);
-    let mut process = Stepper::start(&recreated);
-    process.step("touch 8");
+    let mut process = Stepper::with_memory(&recreated, 8);
     process.step(TOUCH_BEYOND_HEADROOM);
     assert_not_killed(&mut fixture, "not_victim");
 }
@@ -271,8 +266,7 @@ fn a_new_cgroup_with_the_victims_name_is_not_the_victim() {
 fn an_expired_kill_order_kills_no_process() {
     need_bpf!();
     let node = Node::new();
-    let mut process = Stepper::start(&node.victim);
-    process.step("touch 8");
+    let mut process = Stepper::with_memory(&node.victim, 8);
     let mut fixture = fixture();
     let order = ArmedOrder { expires_ns: now_ns() + SECOND / 50, ..node.order(&mut fixture) };
     fixture.kernel.arm_kill(&order).unwrap();
@@ -320,8 +314,7 @@ fn reloaded_programs_do_not_reuse_kill_order_numbers() {
     assert!(after.kernel.arm_kill(&order).unwrap().0 > number.0);
     // The new programs carry out their orders.
     assert!(!before.kernel.disarm_kill().unwrap(), "no cgroup grew");
-    let mut process = Stepper::start(&node.victim);
-    process.step("touch 8");
+    let mut process = Stepper::with_memory(&node.victim, 8);
     let order = node.order(&mut after);
     let number = after.kernel.arm_kill(&order).unwrap();
     process.send(TOUCH_BEYOND_HEADROOM);

@@ -11,7 +11,7 @@ use eviction_bpf::{
 };
 use eviction_node::backend::BackendSelection;
 
-use crate::fixture::{Fixture, need_bpf, need_some_bpf, report_skip, wait_until};
+use crate::fixture::{Fixture, need_bpf, need_some_bpf, wait_until};
 use crate::groups::Cgroup;
 
 #[test]
@@ -158,8 +158,7 @@ fn release() -> (u32, u32) {
 #[test]
 fn truncated_kernel_btf_is_an_error_or_lacks_members() {
     let Ok(blob) = std::fs::read("/sys/kernel/btf/vmlinux") else {
-        report_skip("the kernel has no BTF");
-        return;
+        tests::skip!("the kernel has no BTF");
     };
     let whole = resolve(&Btf::parse(&blob, &WANTED).unwrap(), None);
     // Most kernels have xfs as a module, and its structures in that.

@@ -2,14 +2,14 @@
 
 use eviction_bpf::AttachWhen;
 
-use crate::fixture::{Fixture, MIB, Stepper, above, need_bpf, report_skip};
+use crate::fixture::{Fixture, MIB, Stepper, above, need_bpf};
 use crate::groups::Cgroup;
 
 /// Returns whether there is such a probe; reports a skip if there is none.
 fn has_near_probe(fixture: &Fixture) -> bool {
     let sees_every_charge = fixture.kernel.charge().unwrap().sees_every_charge;
     if sees_every_charge {
-        report_skip("this kernel shows every charge without a dense hook");
+        tests::report_skip("this kernel shows every charge without a dense hook");
     }
     !sees_every_charge
 }
@@ -18,8 +18,7 @@ fn has_near_probe(fixture: &Fixture) -> bool {
 fn growth_into_existing_page_tables_is_seen_near_a_threshold() {
     need_bpf!();
     let group = Cgroup::new();
-    let mut process = Stepper::start(&group);
-    process.step("touch 128");
+    let mut process = Stepper::with_memory(&group, 128);
     process.step("give-back");
     let mut fixture = Fixture::load();
     if !has_near_probe(&fixture) {
@@ -69,8 +68,7 @@ impl FullPageCache {
         let node = Cgroup::new();
         node.limit(LIMIT);
         let pod = node.child("pod");
-        let mut process = Stepper::start(&pod);
-        process.step("touch 8");
+        let mut process = Stepper::with_memory(&pod, 8);
         process.step("cache 400");
         assert!(node.usage() > LIMIT - 4 * MIB, "{} of {LIMIT}", node.usage());
         Self { node, _pod: pod, process }

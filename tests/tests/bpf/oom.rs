@@ -76,8 +76,7 @@ fn an_oom_kill_of_a_child_is_attributed_to_the_limit_of_the_pod() {
     let pod = Cgroup::new();
     pod.limit(48 * MIB);
     let (first, second) = (pod.child("first"), pod.child("second"));
-    let mut bystander = Stepper::start(&first);
-    bystander.step("touch 8");
+    let mut bystander = Stepper::with_memory(&first, 8);
     let mut parent = Stepper::start(&second);
     parent.send("child 256");
     let child: u32 = parent.answer().strip_prefix("child ").unwrap().parse().unwrap();
@@ -165,8 +164,7 @@ fn exiting_processes_at_the_limit_are_not_reported_as_oom_kills() {
     let group = Cgroup::new();
     group.limit(16 * MIB);
     for round in 0..90 {
-        let mut process = Stepper::start(&group);
-        process.step("touch 12");
+        let mut process = Stepper::with_memory(&group, 12);
         process.send("touch 256");
         match round % 3 {
             0 => assert_eq!(process.answer(), "", "the kernel kills it"),
@@ -193,8 +191,7 @@ fn earlier_oom_kills_of_a_cgroup_are_known_after_its_next_charge() {
     assert_eq!(process.answer(), "", "a kill that no program saw");
 
     let mut fixture = Fixture::load();
-    let mut process = Stepper::start(&container);
-    process.step("touch 8");
+    let mut process = Stepper::with_memory(&container, 8);
     // A count that was read a moment before a kill is not used for that kill.
     std::thread::sleep(Duration::from_millis(50));
     process.send("touch 256");

@@ -18,6 +18,7 @@ use eviction_node::cgroup::{
     sampler::{Sampler, SamplerOptions},
 };
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use tests::process::Stop;
 use tests::storm::{Storm, held_bytes};
 
 use crate::fixture::{Fixture, MIB, Stepper, above, need_bpf, wait_until};
@@ -44,15 +45,6 @@ fn cause_an_event_on_each_cpu() {
         Cgroup::new().remove();
     }
     sched_setaffinity(None, &allowed).unwrap();
-}
-
-/// Sets the stop flag when dropped: a failed assertion must not leave the other thread running for ever.
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 #[test]
@@ -128,11 +120,7 @@ fn lost_events_are_counted_in_a_storm_and_the_crossing_is_reported() {
     // Every record arrived or was counted as lost, by the programs' counters and by the numbers of those that
     // arrived.
     cause_an_event_on_each_cpu();
-    wait_until("every record to be read or counted as lost", || {
-        let lost = fixture.kernel.lost().unwrap();
-        fixture.drain();
-        lost.get(Counter::Records) == fixture.events.events + lost.records_lost()
-    });
+    fixture.wait_until_all_records_are_known();
     let lost = fixture.kernel.lost().unwrap();
     println!("{lost:?}");
     assert!(lost.records_lost() > 0, "the ring was too small for this");

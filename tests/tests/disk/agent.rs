@@ -6,22 +6,19 @@ use std::io::Write as _;
 use std::os::fd::AsRawFd as _;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Duration;
 
 use rustix::mount::{MountFlags, UnmountFlags, unmount};
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use tests::agent::{self, Agent, Event, Options};
+use tests::agent::{Agent, Event, GUARD, Options};
 use tests::file_system::{FileSystem, Kind};
 use tests::folder::Folder;
-use tests::interrupt::Interrupt;
 use tests::node::{Node, PodSpec};
 use tests::process::{run, signal, wait_until};
-use tests::workload::{self, Workload};
+use tests::workload::Workload;
 
 use crate::{MIB, mount};
 
-pub(crate) const GUARD: Duration = Duration::from_secs(60);
 const VOLUME: &str = "scratch";
 
 pub(crate) fn pod(name: &str, limit_mib: Option<u64>) -> PodSpec {
@@ -45,12 +42,8 @@ pub(crate) fn writer(disk: &FileSystem, node: &Node, pod: usize, mib: u64) -> Wo
 /// Starts a process in a pod that begins to write `mib` MiB to the pod's volume.
 pub(crate) fn writing(disk: &FileSystem, node: &Node, pod: usize, mib: u64) -> Workload {
     let file = volume(disk, node, pod).join(format!("{mib}-mib")).display().to_string();
-    let group = &node.pods[pod].containers[0].group;
     let size = (mib * MIB).to_string();
-    let arguments = ["write", "--file", &file, "--size", &size];
-    let mut writer = Workload::start(&workload::binary().unwrap(), group, arguments).unwrap();
-    writer.go().unwrap();
-    writer
+    node.run(pod, &["write", "--file", &file, "--size", &size]).unwrap()
 }
 
 pub(crate) fn start(disk: &FileSystem, node: &Node, kubelet: &Value, with_root: bool) -> Agent {
@@ -59,8 +52,7 @@ pub(crate) fn start(disk: &FileSystem, node: &Node, kubelet: &Value, with_root: 
 
 /// Starts an agent with these options; their values are paths on the disk.
 fn start_with(disk: &FileSystem, node: &Node, kubelet: &Value, more: &[(&str, &str)]) -> Agent {
-    let options = Options::of(&agent::binary().unwrap(), node, kubelet).unwrap();
-    start_on(disk, options, more)
+    start_on(disk, Options::new(node, kubelet).unwrap(), more)
 }
 
 /// Does the same with options that have been set.
@@ -69,23 +61,16 @@ pub(crate) fn start_on(disk: &FileSystem, mut options: Options, more: &[(&str, &
     let arguments =
         paths.flat_map(|(option, path)| [(*option).to_owned(), disk.path().join(path).display().to_string()]);
     options.more = arguments.collect();
-    Agent::start(&options, &Interrupt::default()).unwrap()
+    options.start().unwrap()
 }
 
 /// Makes a node, or ends the test.
 macro_rules! node {
     () => {
-        match Node::new("disk", 384 * MIB, 200) {
-            Ok(node) => node,
-            Err(error) => tests::skip!("no cgroups can be made here: {error:#}"),
-        }
+        tests::or_skip!(Node::new("disk", 384 * MIB, 200), "no cgroups can be made here")
     };
 }
 pub(crate) use node;
-
-pub(crate) fn is_decision(event: &Event) -> bool {
-    event.kind() == "eviction_decision"
-}
 
 #[test]
 fn only_the_pod_above_its_volume_limit_is_evicted() {
@@ -93,14 +78,12 @@ fn only_the_pod_above_its_volume_limit_is_evicted() {
     let (above, below) = (node.add(pod("above", Some(8))).unwrap(), node.add(pod("below", Some(8))).unwrap());
     let (_above, mut bystander) = (writer(&disk, &node, above, 9), writer(&disk, &node, below, 7));
     let mut agent = start(&disk, &node, &json!({"evictionHard": {"nodefs.available": "1Mi"}}), true);
-    let decision = agent.wait_for("a decision", GUARD, is_decision).unwrap();
+    let decision = agent.wait_for_decision().unwrap();
     let message = "Usage of EmptyDir volume \"scratch\" exceeds the limit \"8Mi\". ";
     assert_eq!((decision.pod(), decision.text("eviction_message")), ("shop/above".to_owned(), message));
-    let is_end = |event: &Event| event.kind() == "eviction_progress" && event.text("result") == "terminated";
-    agent.wait_for("its end", GUARD, is_end).unwrap();
+    agent.wait_for_result("shop/above", "terminated").unwrap();
     assert!(bystander.process().is_running().unwrap());
-    let decisions = agent.events().unwrap().iter().filter(|event| is_decision(event)).count();
-    assert_eq!(decisions, 1);
+    assert_eq!(agent.count_decisions().unwrap(), 1);
     agent.stop().unwrap();
 }
 
@@ -140,7 +123,7 @@ fn the_signal_is_reported_and_no_pod_evicted_if_usage_is_unknown() {
     let available = metrics.sum("eviction_agent_signal_available_bytes", signal);
     assert!(available > 0.0 && available < (256 * MIB) as f64, "{available}");
     assert_eq!(metrics.sum("eviction_agent_node_condition", &[("condition", "DiskPressure")]), 1.0);
-    assert!(!agent.events().unwrap().iter().any(is_decision));
+    assert_eq!(agent.count_decisions().unwrap(), 0);
     assert!(hog.process().is_running().unwrap());
     agent.stop().unwrap();
 }
@@ -162,10 +145,9 @@ fn the_agent_evicts_on_a_full_disk_where_it_cannot_write_its_state() {
     rest.sync_all().unwrap();
     while rest.write_all(&[0x5a]).is_ok() {}
     signal(agent.pid(), Signal::CONT).unwrap();
-    let decision = agent.wait_for("a decision", GUARD, is_decision).unwrap();
+    let decision = agent.wait_for_decision().unwrap();
     assert_eq!(decision.pod(), "shop/hog");
-    let is_end = |event: &Event| event.kind() == "eviction_progress" && event.text("result") == "terminated";
-    agent.wait_for("its end", GUARD, is_end).unwrap();
+    agent.wait_for_result("shop/hog", "terminated").unwrap();
     let syncs = || agent.metrics().unwrap().sum("eviction_agent_syncs_total", &[]);
     let before = syncs();
     wait_until("three more syncs on a full disk", || syncs() >= before + 3.0).unwrap();
@@ -185,15 +167,9 @@ fn a_frozen_disk_does_not_delay_decisions() {
     if let Err(error) = freeze("--freeze") {
         tests::skip!("{error:#}");
     }
-    let group = &node.pods[pod].containers[0].group;
-    let arguments = ["grow", "--size", "320M", "--rate", "0"];
-    let hog = Workload::start(&workload::binary().unwrap(), group, arguments);
-    let decision = hog.and_then(|mut hog| {
-        hog.go()?;
-        agent.wait_for("a decision", GUARD, is_decision)
-    });
-    let is_end = |event: &Event| event.kind() == "eviction_progress" && event.text("result") == "terminated";
-    let end = agent.wait_for("its end", GUARD, is_end);
+    let hog = node.run(pod, &["grow", "--size", "320M", "--rate", "0"]);
+    let decision = hog.and_then(|_hog| agent.wait_for_decision());
+    let end = agent.wait_for_result("shop/hog", "terminated");
     freeze("--unfreeze").unwrap();
     assert_eq!(decision.unwrap().pod(), "shop/hog");
     end.unwrap();
@@ -226,23 +202,17 @@ impl Drop for HangingFileSystem {
 
 #[test]
 fn a_hanging_file_system_does_not_delay_decisions() {
-    let hanging = match HangingFileSystem::new() {
-        Ok(hanging) => hanging,
-        Err(why) => tests::skip!("no FUSE file system can be mounted here: {why:#}"),
-    };
+    let hanging = tests::or_skip!(HangingFileSystem::new(), "no FUSE file system can be mounted here");
     let mut node = node!();
     let pod = node.add(self::pod("hog", Some(8))).unwrap();
     let kubelet = json!({"evictionHard": {"nodefs.available": "90%", "memory.available": "128Mi"}});
-    let mut options = Options::of(&agent::binary().unwrap(), &node, &kubelet).unwrap();
+    let mut options = Options::new(&node, &kubelet).unwrap();
     let paths = ["--nodefs", "--imagefs", "--kubelet-root-dir", "--pod-logs-dir"];
     let path = hanging.folder.path().display().to_string();
     options.more = paths.into_iter().flat_map(|option| [option.to_owned(), path.clone()]).collect();
-    let mut agent = Agent::start(&options, &Interrupt::default()).unwrap();
-    let group = &node.pods[pod].containers[0].group;
-    let arguments = ["grow", "--size", "320M", "--rate", "0"];
-    let mut hog = Workload::start(&workload::binary().unwrap(), group, arguments).unwrap();
-    hog.go().unwrap();
-    let decision = agent.wait_for("a decision", GUARD, is_decision).unwrap();
+    let mut agent = options.start().unwrap();
+    let _hog = node.run(pod, &["grow", "--size", "320M", "--rate", "0"]).unwrap();
+    let decision = agent.wait_for_decision().unwrap();
     assert_eq!((decision.pod().as_str(), decision.text("signal")), ("shop/hog", "memory.available"));
     let metrics = agent.metrics().unwrap();
     let known = |signal| metrics.sum("eviction_agent_signal_available_bytes", &[("eviction_signal", signal)]);
@@ -262,7 +232,7 @@ fn the_right_pod_is_selected_on_a_read_only_disk() {
     let kubelet = json!({"evictionHard": {"nodefs.available": "256Mi"}});
     let paths = [("--kubelet-root-dir", "kubelet"), ("--state-dir", "state")];
     let mut agent = start_with(&disk, &node, &kubelet, &paths);
-    let decision = agent.wait_for("a decision", GUARD, is_decision).unwrap();
+    let decision = agent.wait_for_decision().unwrap();
     assert_eq!(decision.pod(), "shop/hog");
     agent.stop().unwrap();
 }
@@ -282,10 +252,10 @@ fn no_pod_is_evicted_for_an_unmounted_disk_until_it_is_mounted_again() {
     let syncs = || agent.metrics().unwrap().sum("eviction_agent_syncs_total", &[]);
     let before = syncs();
     wait_until("a sync without it", || syncs() > before).unwrap();
-    assert!(!agent.events().unwrap().iter().any(is_decision));
+    assert_eq!(agent.count_decisions().unwrap(), 0);
     disk.unmount().unwrap();
     let _hog = writing(&disk, &node, hog, 256);
-    let decision = agent.wait_for("a decision", GUARD, is_decision).unwrap();
+    let decision = agent.wait_for_decision().unwrap();
     assert_eq!(decision.pod(), "shop/hog");
     agent.stop().unwrap();
 }

@@ -7,14 +7,13 @@ use std::time::Duration;
 
 use rustix::fs::{FallocateFlags, fallocate, statvfs};
 use serde_json::{Value, json};
-use tests::agent::{self, Agent, Event, Options};
+use tests::agent::{self, Agent, Event, GUARD, Options};
 use tests::clock;
 use tests::file_system::{FileSystem, Kind};
-use tests::interrupt::Interrupt;
 use tests::node::Node;
-use tests::workload::{self, Workload};
+use tests::or_skip;
 
-use crate::agent::{GUARD, is_decision, node, pod, volume};
+use crate::agent::{node, pod, volume};
 use crate::{MIB, mount};
 
 const EXT4: &str = "tp_btf ext4_allocate_blocks, ext4_free_blocks, ext4_allocate_inode, ext4_free_inode";
@@ -37,22 +36,17 @@ fn start(disk: &FileSystem, node: &Node, headroom: u64, more: &[&str]) -> Agent 
 
 fn start_with(disk: &FileSystem, node: &Node, thresholds: &Value, more: &[&str]) -> Agent {
     let kubelet = json!({"evictionHard": thresholds});
-    let mut options = Options::of(&agent::binary().unwrap(), node, &kubelet).unwrap();
+    let mut options = Options::new(node, &kubelet).unwrap();
     options.action = "none";
     options.config = Some(agent::config_without_margin(node).unwrap());
     let (path, root) = (disk.path().display().to_string(), disk.path().join("kubelet").display().to_string());
     let paths = ["--nodefs", &path, "--kubelet-root-dir", &root];
     options.more = paths.into_iter().chain(more.iter().copied()).map(str::to_owned).collect();
-    Agent::start(&options, &Interrupt::default()).unwrap()
+    options.start().unwrap()
 }
 
 fn is_met(event: &Event) -> bool {
     event.kind() == "threshold" && event.text("state") == "met"
-}
-
-fn large_file_system() -> Result<FileSystem, String> {
-    FileSystem::new(Kind::Ext4, HEADROOM + (1 << 30), "eviction-disk-hooks")
-        .map_err(|error| format!("{error:#}"))
 }
 
 /// Returns backend and reason of a source in a `started` event or in the output of `check`.
@@ -65,10 +59,8 @@ fn backend(sources: &Value, source: &str) -> (String, String) {
 
 #[test]
 fn an_allocation_over_the_threshold_is_detected_by_hooks_or_the_timer() {
-    let disk = match large_file_system() {
-        Ok(disk) => disk,
-        Err(why) => tests::skip!("no ext4 can be mounted here: {why}"),
-    };
+    let disk = FileSystem::new(Kind::Ext4, HEADROOM + (1 << 30), "eviction-disk-hooks");
+    let disk = or_skip!(disk, "no ext4 can be mounted here");
     for is_denied in [false, true] {
         let mut node = node!();
         let hog = node.add(pod("hog", None)).unwrap();
@@ -83,7 +75,7 @@ fn an_allocation_over_the_threshold_is_detected_by_hooks_or_the_timer() {
         let file = File::create_new(&path).unwrap();
         fallocate(&file, FallocateFlags::empty(), 0, HEADROOM + 8 * MIB).unwrap();
         let met = agent.wait_for("the threshold", GUARD, is_met).unwrap();
-        let decision = agent.wait_for("a decision", GUARD, is_decision).unwrap();
+        let decision = agent.wait_for_decision().unwrap();
         assert_eq!(decision.pod(), "shop/hog");
         let delay_ns = decision.number("decided_mono_ns").unwrap() - start_ns;
         let crossings =
@@ -161,10 +153,8 @@ fn the_pod_that_creates_inodes_is_selected_at_the_threshold_crossing() {
     }
     let max = (2 * HEADROOM).to_string();
     let arguments = ["create", "--dir", &directory, "--max", &max, "--rate", "10000"];
-    let program = workload::binary().unwrap();
-    let mut creates = Workload::start(&program, node.pods[hog].first().unwrap(), arguments).unwrap();
-    creates.go().unwrap();
-    let decision = agent.wait_for("a decision", GUARD, is_decision).unwrap();
+    let _creates = node.run(hog, &arguments).unwrap();
+    let decision = agent.wait_for_decision().unwrap();
     assert_eq!(decision.pod(), "shop/hog");
     let detected_by = decision.text("detected_by");
     assert!(detected_by == EXT4 || detected_by == "timer", "{detected_by}");

@@ -3,14 +3,13 @@
 use std::os::unix::process::ExitStatusExt as _;
 
 use serde_json::json;
-use tests::agent::{self, Agent, Event, Options};
+use tests::agent::{Agent, Event, GUARD, Options};
 use tests::file_system::{FileSystem, Kind};
-use tests::interrupt::Interrupt;
 use tests::node::{Node, PodSpec};
 use tests::process::wait_until;
 use tests::workload::Workload;
 
-use crate::agent::{GUARD, is_decision, node, pod, writer, writing};
+use crate::agent::{node, pod, start_on, writer, writing};
 use crate::hooks::available;
 use crate::{MIB, mount};
 
@@ -38,13 +37,8 @@ impl Testbed {
         let config = json!({"kernelKill": "HardDisk", "thresholdMargin": {"mode": "Never"}});
         let config = node.write_agent_config(&config).unwrap();
         let hard = json!({"evictionHard": {"nodefs.available": threshold.to_string()}});
-        let mut options = Options::of(&agent::binary().unwrap(), &node, &hard).unwrap();
-        options.config = Some(config);
-        let paths = [("--nodefs", ""), ("--kubelet-root-dir", "kubelet")];
-        let paths =
-            paths.map(|(option, path)| [option.to_owned(), disk.path().join(path).display().to_string()]);
-        options.more = paths.concat();
-        let agent = Agent::start(&options, &Interrupt::default()).unwrap();
+        let options = Options { config: Some(config), ..Options::new(&node, &hard).unwrap() };
+        let agent = start_on(disk, options, &[("--kubelet-root-dir", "kubelet")]);
         if agent.backend("disk near").is_none_or(|(used, _)| used.is_empty() || used == "none") {
             return Err(format!("no hook on reservations of ext4: {:?}", agent.backend("disk near")));
         }
@@ -59,35 +53,23 @@ impl Testbed {
     }
 
     fn wait_for_the_end(&mut self) {
-        let is_end =
-            |event: &Event| event.kind() == "eviction_progress" && event.text("result") == "terminated";
-        self.agent.wait_for("the end of the eviction", GUARD, is_end).unwrap();
+        self.agent.wait_for_result("shop/hog", "terminated").unwrap();
         let [_, modest] = &mut self.writers;
         assert!(modest.process().is_running().unwrap());
     }
 }
 
-/// Makes a testbed, or ends the test.
-macro_rules! testbed {
-    ($disk:expr) => {
-        match Testbed::new($disk, node!()) {
-            Ok(testbed) => testbed,
-            Err(why) => tests::skip!("{why}"),
-        }
-    };
-}
-
 #[test]
 fn the_kernel_kills_the_writer_and_the_agent_evicts_its_pod() {
     let disk = mount!(Kind::Ext4);
-    let mut testbed = testbed!(&disk);
+    let mut testbed = tests::or_skip!(Testbed::new(&disk, node!()));
     let mut runaway = writing(&disk, &testbed.node, testbed.hog, 200);
     assert_eq!(runaway.process().wait().unwrap().signal(), Some(9));
     let left = available(&disk);
     // A write checks for a signal after each folio of page cache, and the workload writes 256 KiB at a time.
     assert!(left + MIB / 2 >= testbed.threshold, "{left} of {}", testbed.threshold);
     assert!(left < testbed.threshold + MIB, "it was killed at {left} of {}", testbed.threshold);
-    let decision = testbed.agent.wait_for("a decision", GUARD, is_decision).unwrap();
+    let decision = testbed.agent.wait_for_decision().unwrap();
     assert_eq!((decision.pod().as_str(), decision.text("signal")), ("shop/hog", "nodefs.available"));
     let is_kill = |event: &Event| event.kind() == "kernel_kill";
     let kill = testbed.agent.wait_for("the event of the kernel kill", GUARD, is_kill).unwrap();
@@ -101,10 +83,10 @@ fn the_kernel_kills_the_writer_and_the_agent_evicts_its_pod() {
 #[test]
 fn a_writer_of_another_pod_is_not_killed_and_the_agent_evicts_the_victim() {
     let disk = mount!(Kind::Ext4);
-    let mut testbed = testbed!(&disk);
+    let mut testbed = tests::or_skip!(Testbed::new(&disk, node!()));
     let mut other = writing(&disk, &testbed.node, testbed.modest, 100);
     other.wait_event("written").unwrap();
-    let decision = testbed.agent.wait_for("a decision", GUARD, is_decision).unwrap();
+    let decision = testbed.agent.wait_for_decision().unwrap();
     assert_eq!(decision.pod(), "shop/hog");
     assert_ne!(decision.text("detected_by"), "kernel_kill");
     testbed.wait_for_the_end();

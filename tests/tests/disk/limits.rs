@@ -9,9 +9,8 @@ use tests::clock;
 use tests::file_system::{FileSystem, Kind};
 use tests::node::Node;
 use tests::process::wait_until;
-use tests::workload::{self, Workload};
 
-use crate::agent::{GUARD, is_decision, node, pod, start, volume, writer, writing};
+use crate::agent::{node, pod, start, volume, writer, writing};
 use crate::{MIB, mount};
 
 /// Far less than the 10 s after which the agent reads pods with limits in any case.
@@ -35,8 +34,7 @@ fn readings(agent: &mut Agent) -> f64 {
 fn assert_no_decision(agent: &mut Agent) {
     let before = readings(agent);
     wait_until("the next reading", || readings(agent) > before).unwrap();
-    let decisions: Vec<_> = agent.events().unwrap().iter().filter(|event| is_decision(event)).collect();
-    assert!(decisions.is_empty(), "{decisions:?}");
+    assert_eq!(agent.count_decisions().unwrap(), 0, "{:?}", agent.events());
 }
 
 #[test]
@@ -49,7 +47,7 @@ fn a_pod_that_exceeds_its_volume_limit_is_evicted_at_once() {
     let start_ns = clock::now();
     // The process may be killed before it reports that it is done.
     let _above = writing(&disk, &node, above, 9);
-    let decision = agent.wait_for("a decision", GUARD, is_decision).unwrap();
+    let decision = agent.wait_for_decision().unwrap();
     assert_eq!(decision.pod(), "shop/above");
     let decided = decision.number("decided_mono_ns").unwrap();
     assert!(decided.saturating_sub(start_ns) < MAX_DELAY_NS, "{} ns after it began", decided - start_ns);
@@ -65,13 +63,10 @@ fn a_volume_filled_by_another_pod_counts_for_its_owner() {
     let mut agent = start_after_first_reading(&disk, &node);
     let file = volume(&disk, &node, owner).join("file").display().to_string();
     let size = (9 * MIB).to_string();
-    let group = &node.pods[other].containers[0].group;
-    let arguments = ["write", "--file", &file, "--size", &size];
-    let mut writes = Workload::start(&workload::binary().unwrap(), group, arguments).unwrap();
-    writes.go().unwrap();
+    let mut writes = node.run(other, &["write", "--file", &file, "--size", &size]).unwrap();
     writes.wait_event("written").unwrap();
     let written = clock::now();
-    let decision = agent.wait_for("a decision", GUARD, is_decision).unwrap();
+    let decision = agent.wait_for_decision().unwrap();
     assert_eq!(decision.pod(), "shop/owner");
     assert!(decision.number("decided_mono_ns").unwrap().saturating_sub(written) < MAX_DELAY_NS);
     agent.stop().unwrap();

@@ -5,17 +5,17 @@ use std::process::Command;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use tests::agent::{self, Agent, Event, Options};
+use tests::agent::{self, Agent, Event, GUARD, Options};
 use tests::cluster::node::{Image, Runtime};
 use tests::containerd::Containerd;
 use tests::file_system::{FileSystem, Kind};
-use tests::interrupt::Interrupt;
 use tests::node::Node;
 use tests::process::{signal, wait_until};
 use tests::workload::Workload;
 
 use crate::MIB;
-use crate::agent::{GUARD, is_decision, pod, writer, writing};
+use crate::agent::{pod, writer, writing};
+use crate::hooks::available;
 
 /// A file system with the images of a containerd and the volumes of two pods.
 struct Testbed {
@@ -46,20 +46,6 @@ fn testbed() -> Result<Testbed, String> {
     Ok(Testbed { stays, node, containerd, disk, free })
 }
 
-macro_rules! testbed {
-    () => {
-        match testbed() {
-            Ok(testbed) => testbed,
-            Err(why) => tests::skip!("{why}"),
-        }
-    };
-}
-
-fn available(disk: &FileSystem) -> u64 {
-    let stats = rustix::fs::statvfs(disk.path()).unwrap();
-    stats.f_bavail * stats.f_frsize
-}
-
 impl Testbed {
     /// Starts an agent with a threshold that is `mib_below` MiB below the available space.
     fn start(&self, mib_below: u64, action: &'static str) -> Agent {
@@ -73,16 +59,14 @@ impl Testbed {
             "imageMinimumGCAge": "1ms",
         });
         let config = self.node.write_agent_config(&json!({"eviction": {"nodeReclaim": "CRI"}})).unwrap();
-        let mut options = Options::of(&agent::binary().unwrap(), &self.node, &kubelet).unwrap();
-        options.action = action;
-        options.config = Some(config);
         let root = self.disk.path().display().to_string();
         let socket = socket.display().to_string();
-        options.more =
+        let more =
             ["--nodefs", &root, "--kubelet-root-dir", &format!("{root}/kubelet"), "--cri-socket", &socket]
                 .map(str::to_owned)
                 .to_vec();
-        Agent::start(&options, &Interrupt::default()).unwrap()
+        let options = Options::new(&self.node, &kubelet).unwrap();
+        Options { action, config: Some(config), more, ..options }.start().unwrap()
     }
 
     fn images(&self) -> Vec<String> {
@@ -107,13 +91,13 @@ fn wait_for_reclaim(agent: &mut Agent, nth: usize) -> (String, Vec<String>) {
 
 #[test]
 fn images_are_removed_only_as_needed_and_then_the_pod_is_evicted() {
-    let mut testbed = testbed!();
+    let mut testbed = tests::or_skip!(testbed());
     let mut agent = testbed.start(30, "kill");
     // The hog leaves 20 MiB less than the threshold: removing `large` alone is enough.
     let mut hog = writer(&testbed.disk, &testbed.node, 0, 50);
     assert_eq!(wait_for_reclaim(&mut agent, 0), ("enough".to_owned(), vec!["large:1".to_owned()]));
     assert_eq!(testbed.images(), ["pause", "small"]);
-    assert!(!agent.events().unwrap().iter().any(is_decision));
+    assert_eq!(agent.count_decisions().unwrap(), 0);
     let metrics = agent.metrics().unwrap();
     let images = metrics.sum("eviction_agent_node_reclaim_removed_total", &[("kind", "images")]);
     let freed = metrics.sum("eviction_agent_node_reclaim_freed_bytes_total", &[]);
@@ -131,11 +115,10 @@ fn images_are_removed_only_as_needed_and_then_the_pod_is_evicted() {
         images.extend(more);
     }
     assert_eq!(images, ["small:1"]);
-    let decision = agent.wait_for("a decision", GUARD, is_decision).unwrap();
+    let decision = agent.wait_for_decision().unwrap();
     assert_eq!(decision.pod(), "shop/hog");
     assert_eq!(testbed.images(), ["pause"]);
-    let is_end = |event: &Event| event.kind() == "eviction_progress" && event.text("result") == "terminated";
-    agent.wait_for("its end", GUARD, is_end).unwrap();
+    agent.wait_for_result("shop/hog", "terminated").unwrap();
     assert!(!hog.process().is_running().unwrap() && !more.process().is_running().unwrap());
     assert!(testbed.stays.process().is_running().unwrap());
     agent.stop().unwrap();
@@ -144,7 +127,7 @@ fn images_are_removed_only_as_needed_and_then_the_pod_is_evicted() {
 /// As in the chart, the agent has no socket of the runtime.
 #[test]
 fn images_are_removed_through_the_cri_proxy() {
-    let testbed = testbed!();
+    let testbed = tests::or_skip!(testbed());
     let socket = testbed.disk.outside().join("proxy.sock");
     let mut command = Command::new(agent::binary().unwrap());
     command.args(["cri-proxy", "--cri-socket"]).arg(testbed.containerd.socket()).arg("--socket").arg(&socket);
@@ -161,12 +144,12 @@ fn images_are_removed_through_the_cri_proxy() {
 
 #[test]
 fn a_dry_run_lists_the_same_images_and_removes_none() {
-    let testbed = testbed!();
+    let testbed = tests::or_skip!(testbed());
     let mut agent = testbed.start(30, "none");
     let mut hog = writer(&testbed.disk, &testbed.node, 0, 50);
     let all = vec!["large:1".to_owned(), "small:1".to_owned()];
     assert_eq!(wait_for_reclaim(&mut agent, 0), ("listed".to_owned(), all));
-    let decision = agent.wait_for("a decision", GUARD, is_decision).unwrap();
+    let decision = agent.wait_for_decision().unwrap();
     assert_eq!(decision.pod(), "shop/hog");
     assert_eq!(testbed.images(), ["large", "pause", "small"]);
     assert!(hog.process().is_running().unwrap());
@@ -177,14 +160,14 @@ fn a_dry_run_lists_the_same_images_and_removes_none() {
 
 #[test]
 fn reclaim_with_a_hanging_runtime_times_out_before_the_eviction() {
-    let testbed = testbed!();
+    let testbed = tests::or_skip!(testbed());
     let mut agent = testbed.start(30, "kill");
     testbed.containerd.signal(Signal::STOP).unwrap();
     let _hog = writer(&testbed.disk, &testbed.node, 0, 50);
     let (result, images) = wait_for_reclaim(&mut agent, 0);
     testbed.containerd.signal(Signal::CONT).unwrap();
     assert_eq!((result.as_str(), images), ("timed_out", Vec::new()));
-    let decision = agent.wait_for("a decision", GUARD, is_decision).unwrap();
+    let decision = agent.wait_for_decision().unwrap();
     assert_eq!(decision.pod(), "shop/hog");
     agent.stop().unwrap();
 }

@@ -3,16 +3,17 @@
 use std::fs;
 use std::time::Duration;
 
-use rustix::fs::statvfs;
+use anyhow::{Context as _, Result};
 use serde_json::json;
-use tests::agent::{self, Agent, Event, Options};
+use tests::agent::{Agent, Event, GUARD, Options};
 use tests::file_system::{FileSystem, Kind};
 use tests::node::Node;
+use tests::or_skip;
 use tests::process::wait_until;
-use tests::skip;
 use tests::workload::Workload;
 
-use crate::agent::{GUARD, is_decision, node, pod, start_on, writing};
+use crate::agent::{node, pod, start_on, writing};
+use crate::hooks::available;
 use crate::{MIB, mount};
 
 /// How long the agent waits for space that was allocated ahead.
@@ -22,19 +23,13 @@ const PREALLOCATION_WAIT: Duration = Duration::from_secs(2);
 const WRITTEN_MIB: u64 = 72;
 const HEADROOM_MIB: u64 = 90;
 
-fn available(disk: &FileSystem) -> u64 {
-    let stat = statvfs(disk.path()).unwrap();
-    stat.f_bavail * stat.f_frsize
-}
-
 /// Starts an agent, and a pod that writes until the threshold is met.
 fn start_until_threshold_met(disk: &FileSystem, node: &mut Node, profile: &str) -> (Agent, Workload, u64) {
     let hog = node.add(pod("hog", None)).unwrap();
     let threshold = available(disk) - HEADROOM_MIB * MIB;
     let kubelet = json!({"evictionHard": {"nodefs.available": threshold.to_string()}});
     let config = node.write_agent_config(&json!({"profile": profile})).unwrap();
-    let options = Options::of(&agent::binary().unwrap(), node, &kubelet).unwrap();
-    let options = Options { config: Some(config), ..options };
+    let options = Options { config: Some(config), ..Options::new(node, &kubelet).unwrap() };
     let mut agent = start_on(disk, options, &[("--kubelet-root-dir", "kubelet")]);
     let writer = writing(disk, node, hog, WRITTEN_MIB);
     let is_met = |event: &Event| event.kind() == "threshold" && event.text("signal") == "nodefs.available";
@@ -57,7 +52,7 @@ fn no_pod_is_evicted_for_preallocation_that_is_freed_at_once() {
         }
         let is_cleared = |event: &Event| event.kind() == "threshold" && event.text("state") == "cleared";
         agent.wait_for("the end of the threshold", GUARD, is_cleared).unwrap();
-        assert!(!agent.events().unwrap().iter().any(is_decision));
+        assert_eq!(agent.count_decisions().unwrap(), 0);
         agent.stop().unwrap();
         return;
     }
@@ -66,12 +61,12 @@ fn no_pod_is_evicted_for_preallocation_that_is_freed_at_once() {
 
 /// Returns how long after the threshold was met the pod is evicted that has its file open, with `meanwhile` in
 /// between.
-fn delay_until_decision(profile: &str, meanwhile: impl FnOnce(&FileSystem)) -> Result<Duration, String> {
-    let disk = crate::mounted(Kind::Xfs)?;
-    let mut node = Node::new("disk", 384 * MIB, 200).map_err(|error| format!("{error:#}"))?;
+fn delay_until_decision(profile: &str, meanwhile: impl FnOnce(&FileSystem)) -> Result<Duration> {
+    let disk = crate::mounted(Kind::Xfs).context("no xfs can be mounted here")?;
+    let mut node = Node::new("disk", 384 * MIB, 200).context("no cgroups can be made here")?;
     let (mut agent, _writer, _) = start_until_threshold_met(&disk, &mut node, profile);
     meanwhile(&disk);
-    let decision = agent.wait_for("a decision", GUARD, is_decision).unwrap();
+    let decision = agent.wait_for_decision().unwrap();
     assert_eq!(decision.pod(), "shop/hog");
     let is_met = |event: &Event| event.kind() == "threshold" && event.text("state") == "met";
     let met = agent.wait_for("the threshold", GUARD, is_met).unwrap();
@@ -81,7 +76,7 @@ fn delay_until_decision(profile: &str, meanwhile: impl FnOnce(&FileSystem)) -> R
 }
 
 /// Returns whether that takes less than [`PREALLOCATION_WAIT`] in one of five attempts: the machine may be slow.
-fn decides_early(profile: &str, meanwhile: impl Fn(&FileSystem)) -> Result<bool, String> {
+fn decides_early(profile: &str, meanwhile: impl Fn(&FileSystem)) -> Result<bool> {
     for _ in 0..5 {
         if delay_until_decision(profile, &meanwhile)? < PREALLOCATION_WAIT {
             return Ok(true);
@@ -92,25 +87,17 @@ fn decides_early(profile: &str, meanwhile: impl Fn(&FileSystem)) -> Result<bool,
 
 #[test]
 fn a_pod_is_evicted_if_preallocation_is_not_freed_in_time() {
-    match delay_until_decision("Enhanced", |_| {}) {
-        Ok(delay) => assert!(delay >= PREALLOCATION_WAIT, "{delay:?}"),
-        Err(why) => skip!("{why}"),
-    }
+    let delay = or_skip!(delay_until_decision("Enhanced", |_| {}));
+    assert!(delay >= PREALLOCATION_WAIT, "{delay:?}");
 }
 
 #[test]
 fn the_agent_does_not_wait_for_too_little_preallocation() {
     let write = |disk: &FileSystem| fs::write(disk.path().join("another"), vec![0x5a; 48 << 20]).unwrap();
-    match decides_early("Enhanced", write) {
-        Ok(decides_early) => assert!(decides_early),
-        Err(why) => skip!("{why}"),
-    }
+    assert!(or_skip!(decides_early("Enhanced", write)));
 }
 
 #[test]
 fn the_kubelet_profile_does_not_wait_for_preallocation() {
-    match decides_early("Kubelet", |_| {}) {
-        Ok(decides_early) => assert!(decides_early),
-        Err(why) => skip!("{why}"),
-    }
+    assert!(or_skip!(decides_early("Kubelet", |_| {})));
 }

@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
-use tests::agent::{Agent, GUARD, Options, binary, full_name};
+use tests::agent::{Agent, GUARD, Options, full_name};
 use tests::cgroup::{Driver, Group, Qos, container_id};
-use tests::cluster::{Account, Cluster};
+use tests::cluster::{self, Account, Cluster};
 use tests::node::{MIB, Node};
-use tests::workload::{self, Workload};
+use tests::workload::Workload;
 
 use crate::fixture;
 
@@ -31,6 +31,14 @@ pub(crate) fn account(cluster: &mut Cluster, name: &str, rules: &Value) -> Accou
     account
 }
 
+/// Starts a cluster with the node, and creates an account that may watch it.
+pub(crate) fn watched_cluster() -> Option<(Cluster, Account)> {
+    let mut cluster = fixture::cluster(&cluster::Options::default())?;
+    cluster.add_node(NODE).unwrap();
+    let account = account(&mut cluster, "agent", &watching_rules());
+    Some((cluster, account))
+}
+
 /// Creates a small node on this machine; its thresholds are far away.
 pub(crate) fn small_node(label: &str) -> Node {
     Node::new(label, 256 * MIB, 4096).unwrap()
@@ -38,9 +46,7 @@ pub(crate) fn small_node(label: &str) -> Node {
 
 /// Starts a process that holds `size` in that pod's first container and ignores SIGTERM.
 pub(crate) fn hog(node: &Node, pod: usize, size: &str) -> Workload {
-    let group = &node.pods[pod].containers[0].group;
-    let arguments = ["--on-term", "ignore", "hold", "--size", size];
-    Workload::run(&workload::binary().unwrap(), group, arguments).unwrap()
+    node.run(pod, &["--on-term", "ignore", "hold", "--size", size]).unwrap()
 }
 
 /// Creates the cgroups of a pod with one container, named by that UID.
@@ -58,14 +64,14 @@ pub(crate) fn options(node: &Node, kubeconfig: &Path) -> Options {
 /// Returns the options of an agent on the node of that name.
 pub(crate) fn options_on(name: &str, node: &Node, kubeconfig: &Path) -> Options {
     let config = json!({"evictionHard": {"memory.available": "1Mi"}});
-    let options = Options::of(&binary().unwrap(), node, &config).unwrap();
+    Options { action: "none", ..cluster_options(name, node, kubeconfig, &config) }
+}
+
+/// Returns the options of an agent with that kubeconfig and these fields of the kubelet's configuration.
+pub(crate) fn cluster_options(name: &str, node: &Node, kubeconfig: &Path, kubelet: &Value) -> Options {
     let kubeconfig = kubeconfig.display().to_string();
-    Options {
-        pods: None,
-        action: "none",
-        more: ["--kubeconfig", &kubeconfig, "--node-name", name].map(str::to_owned).to_vec(),
-        ..options
-    }
+    let more = ["--kubeconfig", &kubeconfig, "--node-name", name].map(str::to_owned).to_vec();
+    Options { pods: None, more, ..Options::new(node, kubelet).unwrap() }
 }
 
 /// Starts the agent.

@@ -136,10 +136,7 @@ fn the_manifests_put_a_pod_on_every_node_and_its_token_evicts() {
     assert_eq!(kubelet.statuses(), [200]);
     agent::wait_for_pods(&mut agent, "its pod", |event| event["with_cgroup"] == 1);
     let _hog = hog(&node);
-    let accepted = |event: &tests::agent::Event| {
-        event.kind() == "eviction_progress" && event.text("result") == "accepted"
-    };
-    let event = agent.wait_for("that the hog is evicted", GUARD, accepted).unwrap();
+    let event = agent.wait_for("an eviction", GUARD, |it| it.is_result("accepted")).unwrap();
     assert_eq!(event.pod(), "default/hog");
     let pod = cluster.pod("default", "hog").unwrap().unwrap();
     assert!(pod["metadata"]["deletionTimestamp"].is_string(), "{pod}");

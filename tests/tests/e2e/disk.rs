@@ -4,11 +4,12 @@ use std::fs;
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
-use tests::agent::{Agent, Event, GUARD, Options, binary, config_without_margin};
+use tests::agent::{Agent, config_without_margin};
 use tests::cluster::{self, Cluster, manifest};
 use tests::file_system::{FileSystem, Kind};
 use tests::node::{MIB, Node, PodSpec};
-use tests::workload::{self, Workload};
+use tests::or_skip;
+use tests::workload::Workload;
 
 use crate::agent::{self, NODE};
 use crate::fixture;
@@ -25,17 +26,9 @@ struct Testbed {
 
 impl Testbed {
     fn new() -> Option<Self> {
-        let disk = match FileSystem::new(Kind::Ext4, 512 * MIB, "eviction-e2e-disk") {
-            Ok(disk) => disk,
-            Err(why) => {
-                tests::report_skip(&format!("no ext4 can be mounted here: {why:#}"));
-                return None;
-            }
-        };
-        let Ok(node) = Node::new("e2e-disk", 384 * MIB, 200) else {
-            tests::report_skip("no cgroups can be made here");
-            return None;
-        };
+        let disk = FileSystem::new(Kind::Ext4, 512 * MIB, "eviction-e2e-disk");
+        let disk = or_skip!(disk, "no ext4 can be mounted here");
+        let node = or_skip!(Node::new("e2e-disk", 384 * MIB, 200), "no cgroups can be made here");
         let cluster = fixture::cluster(&cluster::Options::default())?;
         cluster.add_node(NODE).unwrap();
         Some(Self { cluster, node, disk })
@@ -62,51 +55,25 @@ impl Testbed {
     fn start(&mut self, kubelet: &Value) -> Agent {
         let account = agent::account(&mut self.cluster, "agent", &node_conditions::rules());
         let kubeconfig = self.cluster.kubeconfig(&account.name, &account.token).unwrap();
-        let options = Options::of(&binary().unwrap(), &self.node, kubelet).unwrap();
-        let [kubeconfig, nodefs, root] =
-            [kubeconfig.as_path(), self.disk.path(), &self.disk.path().join("kubelet")]
-                .map(|path| path.display().to_string());
-        let more = [
-            "--kubeconfig",
-            &kubeconfig,
-            "--node-name",
-            NODE,
-            "--nodefs",
-            &nodefs,
-            "--kubelet-root-dir",
-            &root,
-        ];
-        let more = more.map(str::to_owned).to_vec();
-        let config = Some(config_without_margin(&self.node).unwrap());
-        Agent::start_recorded(
-            &Options { pods: None, config, action: "evict", more, ..options },
-            fixture::interrupt(),
-        )
-        .unwrap()
+        let mut options = agent::cluster_options(NODE, &self.node, &kubeconfig, kubelet);
+        options.action = "evict";
+        options.config = Some(config_without_margin(&self.node).unwrap());
+        for (option, path) in [("--nodefs", ""), ("--kubelet-root-dir", "kubelet")] {
+            options.more.extend([option.to_owned(), self.disk.path().join(path).display().to_string()]);
+        }
+        Agent::start_recorded(&options, fixture::interrupt()).unwrap()
     }
 
     fn write(&self, pod: usize, mib: u64) -> Workload {
         let file = self.volume(pod).join("file").display().to_string();
         let size = (mib * MIB).to_string();
-        let arguments = ["write", "--file", &file, "--size", &size];
-        let program = workload::binary().unwrap();
-        let mut writer = Workload::start(&program, self.node.pods[pod].first().unwrap(), arguments).unwrap();
-        writer.go().unwrap();
-        writer
+        self.node.run(pod, &["write", "--file", &file, "--size", &size]).unwrap()
     }
 
     fn is_terminating(&self, name: &str) -> bool {
         let pod = self.cluster.pod("default", name).unwrap().unwrap();
         pod["metadata"]["deletionTimestamp"].is_string()
     }
-}
-
-fn wait_for_accepted(agent: &mut Agent, name: &str) {
-    let full_name = format!("default/{name}");
-    let is_match = |event: &Event| {
-        event.kind() == "eviction_progress" && event.text("result") == "accepted" && event.pod() == full_name
-    };
-    agent.wait_for(&format!("that {name} is evicted"), GUARD, is_match).unwrap();
 }
 
 #[test]
@@ -121,7 +88,7 @@ fn a_pod_that_fills_nodefs_is_evicted_and_the_node_is_tainted() {
     let threshold = (stat.f_bavail * stat.f_frsize - 64 * MIB).to_string();
     let mut agent = testbed.start(&json!({"evictionHard": {"nodefs.available": threshold}}));
     let _hog = testbed.write(hog, 96);
-    wait_for_accepted(&mut agent, "hog");
+    agent.wait_for_result("default/hog", "accepted").unwrap();
     assert!(testbed.is_terminating("hog") && !testbed.is_terminating("modest"));
     let has_condition_and_taint = |cluster: &Cluster| {
         let node = cluster.admin().get(&format!("/api/v1/nodes/{NODE}"))?.body;
@@ -147,10 +114,10 @@ fn a_pod_over_its_volume_limit_is_evicted_with_the_kubelets_message() {
     let mut writer = testbed.write(below, 7);
     writer.wait_event("written").unwrap();
     let _above = testbed.write(above, 9);
-    wait_for_accepted(&mut agent, "above");
+    agent.wait_for_result("default/above", "accepted").unwrap();
     assert!(testbed.is_terminating("above") && !testbed.is_terminating("below"));
     let message = "Usage of EmptyDir volume \"scratch\" exceeds the limit \"8Mi\". ";
-    let decision = agent.events().unwrap().iter().find(|event| event.kind() == "eviction_decision").unwrap();
+    let decision = agent.events().unwrap().iter().find(|event| event.is_decision()).unwrap();
     assert_eq!(decision.text("eviction_message"), message);
     agent.stop().unwrap();
 }

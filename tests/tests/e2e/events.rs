@@ -3,11 +3,12 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tests::agent::{Agent, Event, GUARD, Options, binary};
+use tests::agent::{Agent, Event, GUARD, Options};
 use tests::cluster::proxy::Proxy;
 use tests::cluster::{self, Cluster, Patch};
 use tests::node::{MIB, Node, PodSpec};
-use tests::workload::{self, Workload};
+use tests::or_skip;
+use tests::workload::Workload;
 
 use crate::agent::{self, NODE, wait_for_metric};
 use crate::fixture;
@@ -39,10 +40,7 @@ impl Testbed {
     /// Creates a node with these pods of the namespace `shop`.
     pub(crate) fn new(label: &str, pods: impl IntoIterator<Item = PodSpec>) -> Option<Self> {
         let mut cluster = fixture::cluster(&cluster::Options::default())?;
-        let Ok(mut node) = Node::new(label, MEMORY, PIDS) else {
-            tests::report_skip("no cgroups can be made here");
-            return None;
-        };
+        let mut node = or_skip!(Node::new(label, MEMORY, PIDS), "no cgroups can be made here");
         cluster.add_node(NODE).unwrap();
         let account = agent::account(&mut cluster, "agent", &rules());
         let proxy = Proxy::start(&cluster).unwrap();
@@ -54,11 +52,9 @@ impl Testbed {
     }
 
     pub(crate) fn start(&self, kubelet: &Value) -> Agent {
-        let options = Options::of(&binary().unwrap(), &self.node, kubelet).unwrap();
-        let kubeconfig = self.kubeconfig.display().to_string();
-        let more = ["--kubeconfig", &kubeconfig, "--node-name", NODE].map(str::to_owned).to_vec();
+        let options = agent::cluster_options(NODE, &self.node, &self.kubeconfig, kubelet);
         let config = Some(tests::agent::config_without_margin(&self.node).unwrap());
-        let options = Options { pods: None, config, action: "evict", more, ..options };
+        let options = Options { config, action: "evict", ..options };
         let mut agent = Agent::start_recorded(&options, fixture::interrupt()).unwrap();
         let placed = self.node.pods.len();
         agent::wait_for_pods(&mut agent, "all pods", |it| it["with_cgroup"] == placed);
@@ -66,8 +62,7 @@ impl Testbed {
     }
 
     pub(crate) fn workload(&self, pod: usize, arguments: &[&str]) -> Workload {
-        let group = &self.node.pods[pod].containers[0].group;
-        Workload::start(&workload::binary().unwrap(), group, arguments).unwrap()
+        self.node.workload(pod, arguments).unwrap()
     }
 
     /// Returns the events of a namespace with that reason.
@@ -117,7 +112,7 @@ fn evictions_and_thresholds_are_reported_as_by_the_kubelet() {
     let mut agent = testbed.start(&json!({"evictionHard": {"memory.available": "64Mi"}}));
     hog.go().unwrap();
 
-    let decision = agent.wait_for("a decision", GUARD, is_kind("eviction_decision")).unwrap();
+    let decision = agent.wait_for_decision().unwrap();
     let events = testbed.wait_for_events("shop", "Evicted", |events| !events.is_empty());
     let [event] = &events[..] else { panic!("{events:?}") };
     let note = event["note"].as_str().unwrap();

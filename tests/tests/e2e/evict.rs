@@ -1,18 +1,14 @@
 //! The agent with a real API server: it decides on real cgroups, and requests evictions.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
-use tests::agent::{self, Agent, Event, Options};
+use tests::agent::{Agent, Event, GUARD, Options};
+use tests::cluster::proxy::Proxy;
 use tests::cluster::{self, Cluster, manifest};
 use tests::node::{MIB, Node, PodSpec};
 use tests::workload::Workload;
 
 use crate::fixture;
 use crate::node_conditions;
-
-/// A guard against an agent that hangs.
-pub(crate) const GUARD: Duration = Duration::from_secs(90);
 
 const MEMORY: u64 = 320 * MIB;
 const PIDS: u64 = 200;
@@ -27,60 +23,46 @@ impl Testbed {
     /// Creates a node with these pods, in a cluster that has them.
     pub(crate) fn new(pods: &[&str]) -> Option<Self> {
         let cluster = fixture::cluster(&cluster::Options::default())?;
-        let Ok(mut node) = Node::new("evict", MEMORY, PIDS) else {
-            tests::report_skip("no cgroups can be made here");
-            return None;
-        };
+        let mut node = tests::or_skip!(Node::new("evict", MEMORY, PIDS), "no cgroups can be made here");
         cluster.add_node("n1").unwrap();
         for name in pods {
-            let pod = cluster.run_pod(&manifest::pod(name, "n1")).unwrap();
-            let uid = pod["metadata"]["uid"].as_str().unwrap().to_owned();
-            node.add_with_uid(PodSpec::new("default", *name, &["main"], 8), uid).unwrap();
+            let spec = PodSpec::new("default", *name, &["main"], 8);
+            cluster.place_pod(&manifest::pod(name, "n1"), &mut node, spec).unwrap();
         }
         Some(Self { cluster, node, margin: json!({"mode": "Never"}) })
     }
 
     /// Starts an agent with the rights to evict and to delete pods.
     fn start(&self, kubelet: &Value, eviction: &Value) -> Agent {
-        Agent::start_recorded(
-            &self.options("evict", kubelet, eviction, self.cluster.port()),
-            fixture::interrupt(),
-        )
-        .unwrap()
+        let options = self.options(kubelet, eviction, self.cluster.port());
+        Agent::start_recorded(&options, fixture::interrupt()).unwrap()
+    }
+
+    /// Starts an agent with the hard threshold that uses the proxy as the API server.
+    pub(crate) fn start_at(&self, proxy: &Proxy, eviction: &Value) -> Agent {
+        let options = self.options(&hard(), eviction, proxy.port());
+        Agent::start_recorded(&options, fixture::interrupt()).unwrap()
     }
 
     /// Returns the options of an agent that uses this port as the API server's.
-    pub(crate) fn options(
-        &self,
-        action: &'static str,
-        kubelet: &Value,
-        eviction: &Value,
-        port: u16,
-    ) -> Options {
+    pub(crate) fn options(&self, kubelet: &Value, eviction: &Value, port: u16) -> Options {
         let rules = json!([
             {"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]},
             {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "delete"]},
             {"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"]},
         ]);
-        self.options_with(&rules, action, kubelet, eviction, port)
+        self.options_with(&rules, kubelet, eviction, port)
     }
 
     /// Returns the options of an agent that reads its pods and its node from the server.
     pub(crate) fn watching_options(&self, kubelet: &Value, eviction: &Value, port: u16) -> Options {
-        let mut options = self.options_with(&node_conditions::rules(), "evict", kubelet, eviction, port);
+        let mut options = self.options_with(&node_conditions::rules(), kubelet, eviction, port);
         options.pods = None;
         options.more.extend(["--node-name", "n1"].map(str::to_owned));
         options
     }
 
-    fn options_with(
-        &self,
-        rules: &Value,
-        action: &'static str,
-        kubelet: &Value,
-        eviction: &Value,
-        port: u16,
-    ) -> Options {
+    fn options_with(&self, rules: &Value, kubelet: &Value, eviction: &Value, port: u16) -> Options {
         let account = self.cluster.account("agent", rules).unwrap();
         let kubeconfig = self.cluster.kubeconfig_at(&account.name, &account.token, port).unwrap();
         let config = json!({
@@ -89,10 +71,9 @@ impl Testbed {
             "eviction": eviction,
             "thresholdMargin": self.margin,
         });
-        let config = self.node.write_agent_config(&config).unwrap();
-        let options = Options::of(&agent::binary().unwrap(), &self.node, kubelet).unwrap();
+        let config = Some(self.node.write_agent_config(&config).unwrap());
         let more = vec!["--kubeconfig".to_owned(), kubeconfig.display().to_string()];
-        Options { config: Some(config), action, more, ..options }
+        Options { config, action: "evict", more, ..Options::new(&self.node, kubelet).unwrap() }
     }
 
     pub(crate) fn hog(&self, pod: usize, size: &str) -> Workload {
@@ -105,6 +86,13 @@ impl Testbed {
         hog.process().wait().unwrap();
         let is_back = || Ok((self.node.working_set()? < MEMORY / 2).then_some(()));
         fixture::interrupt().until("that memory is back", GUARD, is_back).unwrap();
+    }
+
+    /// Removes the first pod, which has ended, from the cluster and from the node.
+    pub(crate) fn remove_first_pod(&mut self, name: &str) {
+        self.cluster.finish_pod("default", name).unwrap();
+        self.node.pods.remove(0);
+        self.node.write_pods().unwrap();
     }
 
     pub(crate) fn pod(&self, name: &str) -> Value {
@@ -129,11 +117,7 @@ fn soft() -> Value {
 }
 
 pub(crate) fn wait_for_result(agent: &mut Agent, pod: &str, result: &str) -> Event {
-    let full_name = format!("default/{pod}");
-    let is_match = |event: &Event| {
-        event.kind() == "eviction_progress" && event.text("result") == result && event.pod() == full_name
-    };
-    agent.wait_for(&format!("that {pod} is {result}"), GUARD, is_match).unwrap()
+    agent.wait_for_result(&format!("default/{pod}"), result).unwrap()
 }
 
 #[test]
@@ -151,15 +135,12 @@ fn a_hog_is_evicted_and_in_flight_until_its_pod_is_removed() {
     process.kill().unwrap();
     // The memory is back before the object is removed.
     process.wait().unwrap();
-    testbed.cluster.finish_pod("default", "hog").unwrap();
-    testbed.node.pods.remove(0);
-    testbed.node.write_pods().unwrap();
+    testbed.remove_first_pod("hog");
     wait_for_result(&mut agent, "hog", "terminated");
     let evictions = agent.metrics().unwrap();
     let labels = [("eviction_signal", "memory.available"), ("namespace", "default")];
     assert_eq!(evictions.sum("eviction_agent_evictions_total", &labels), 1.0);
-    let decisions = agent.count_decisions().unwrap();
-    assert_eq!(decisions, 1);
+    assert_eq!(agent.count_decisions().unwrap(), 1);
     assert!(agent.stop().unwrap().success());
 }
 
@@ -242,7 +223,7 @@ fn evict_and_kill_mode_kills_the_evicted_pod() {
 fn a_server_dry_run_reports_the_response_and_evicts_no_pod() {
     let Some(testbed) = Testbed::new(&["hog"]) else { return };
     let before = testbed.pod("hog");
-    let mut options = testbed.options("evict", &hard(), &json!({}), testbed.cluster.port());
+    let mut options = testbed.options(&hard(), &json!({}), testbed.cluster.port());
     options.more.push("--dry-run=server".to_owned());
     let mut agent = Agent::start_recorded(&options, fixture::interrupt()).unwrap();
     let mut hog = testbed.hog(0, "270M");

@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use hyper::Method;
 use serde_json::json;
-use tests::agent::{Agent, Event, Options};
+use tests::agent::{Agent, Event, GUARD, Options};
 use tests::cluster::proxy::{Fault, Proxy, When};
-use tests::workload::Workload;
 
-use crate::evict::{GUARD, Testbed, hard, wait_for_result};
+use crate::evict::{Testbed, hard, wait_for_result};
 use crate::fixture;
 
 /// Waits until the agent has reported this state of the API server so many times in all.
@@ -26,14 +25,6 @@ fn wait_for_server(agent: &mut Agent, state: &str, times: usize) {
 /// A function that injects a fault.
 type InjectFault = fn(&Proxy);
 
-/// Removes the evicted pod and its memory, as a kubelet ends it.
-fn finish(testbed: &mut Testbed, name: &str, hog: Workload) {
-    testbed.kill_hog(hog);
-    testbed.cluster.finish_pod("default", name).unwrap();
-    testbed.node.pods.remove(0);
-    testbed.node.write_pods().unwrap();
-}
-
 #[test]
 fn server_faults_prevent_evictions_until_they_end() {
     let faults: [(&str, InjectFault); 5] = [
@@ -46,8 +37,7 @@ fn server_faults_prevent_evictions_until_they_end() {
     let names: Vec<&str> = faults.iter().map(|(name, _)| *name).chain(["calm"]).collect();
     let Some(mut testbed) = Testbed::new(&names) else { return };
     let proxy = Proxy::start(&testbed.cluster).unwrap();
-    let options = testbed.options("evict", &hard(), &json!({}), proxy.port());
-    let mut agent = Agent::start_recorded(&options, fixture::interrupt()).unwrap();
+    let mut agent = testbed.start_at(&proxy, &json!({}));
     for (times, (name, inject)) in (1..).zip(faults) {
         inject(&proxy);
         let hog = testbed.hog(0, "270M");
@@ -58,7 +48,9 @@ fn server_faults_prevent_evictions_until_they_end() {
         wait_for_server(&mut agent, "reachable", times);
         wait_for_result(&mut agent, name, "accepted");
         assert!(testbed.is_terminating(name) && !testbed.is_terminating("calm"));
-        finish(&mut testbed, name, hog);
+        // As a kubelet ends the evicted pod.
+        testbed.kill_hog(hog);
+        testbed.remove_first_pod(name);
         wait_for_result(&mut agent, name, "terminated");
     }
     assert!(agent.stop().unwrap().success());
@@ -68,7 +60,7 @@ fn server_faults_prevent_evictions_until_they_end() {
 fn an_untrusted_server_is_unavailable_until_its_ca_is_installed() {
     let Some(testbed) = Testbed::new(&["hog"]) else { return };
     let proxy = Proxy::start(&testbed.cluster).unwrap();
-    let mut options = testbed.options("evict", &hard(), &json!({}), proxy.port());
+    let mut options = testbed.options(&hard(), &json!({}), proxy.port());
     let authority = with_own_authority(&testbed, &mut options);
     let mut agent = Agent::start_recorded(&options, fixture::interrupt()).unwrap();
     let other = proxy.use_untrusted_certificate().unwrap();
@@ -101,8 +93,7 @@ fn a_slow_server_is_not_treated_as_unavailable() {
     let Some(testbed) = Testbed::new(&["hog"]) else { return };
     let proxy = Proxy::start(&testbed.cluster).unwrap();
     proxy.on(When::any().watch(false), Fault::DelayResponse(Duration::from_secs(3)));
-    let options = testbed.options("evict", &hard(), &json!({}), proxy.port());
-    let mut agent = Agent::start_recorded(&options, fixture::interrupt()).unwrap();
+    let mut agent = testbed.start_at(&proxy, &json!({}));
     let _hog = testbed.hog(0, "270M");
     wait_for_result(&mut agent, "hog", "accepted");
     assert!(agent.events().unwrap().iter().all(|event| event.kind() != "kube_api"));
@@ -113,9 +104,7 @@ fn a_slow_server_is_not_treated_as_unavailable() {
 fn with_kill_the_victim_is_killed_during_an_outage() {
     let Some(testbed) = Testbed::new(&["hog", "quiet"]) else { return };
     let proxy = Proxy::start(&testbed.cluster).unwrap();
-    let eviction = json!({"whenAPIServerDown": "Kill"});
-    let options = testbed.options("evict", &hard(), &eviction, proxy.port());
-    let mut agent = Agent::start_recorded(&options, fixture::interrupt()).unwrap();
+    let mut agent = testbed.start_at(&proxy, &json!({"whenAPIServerDown": "Kill"}));
     let mut quiet = testbed.hog(1, "8M");
     proxy.hang();
     let mut hog = testbed.hog(0, "270M");
@@ -141,8 +130,7 @@ fn wait_for_freeze(agent: &mut Agent, state: &str) -> Event {
 fn with_freeze_the_victim_is_frozen_until_the_server_is_back() {
     let Some(testbed) = Testbed::new(&["hog", "quiet"]) else { return };
     let proxy = Proxy::start(&testbed.cluster).unwrap();
-    let options = testbed.options("evict", &hard(), &json!({"whenAPIServerDown": "Freeze"}), proxy.port());
-    let mut agent = Agent::start_recorded(&options, fixture::interrupt()).unwrap();
+    let mut agent = testbed.start_at(&proxy, &json!({"whenAPIServerDown": "Freeze"}));
     let frozen = |pod: usize| testbed.node.pods[pod].containers[0].group.is_frozen().unwrap();
     proxy.hang();
     let mut hog = testbed.hog(0, "270M");
@@ -162,7 +150,7 @@ fn a_frozen_pod_is_thawed_on_timeout_and_when_the_agent_stops() {
     let frozen = || testbed.node.pods[0].containers[0].group.is_frozen().unwrap();
     proxy.refuse();
     let short = json!({"whenAPIServerDown": "Freeze", "freezeTimeout": "1s"});
-    let options = testbed.options("evict", &hard(), &short, proxy.port());
+    let options = testbed.options(&hard(), &short, proxy.port());
     let mut agent = Agent::start_recorded(&options, fixture::interrupt()).unwrap();
     let _hog = testbed.hog(0, "270M");
     wait_for_freeze(&mut agent, "frozen");
@@ -185,8 +173,7 @@ fn an_unanswered_eviction_is_unknown_until_the_server_responds() {
     // The server carries the eviction out, but its response and all later ones are lost.
     proxy.on(When::any().method(Method::POST).path("/eviction"), Fault::Reset(0));
     proxy.on(When::any().method(Method::GET), Fault::DropRequest);
-    let options = testbed.options("evict", &hard(), &json!({}), proxy.port());
-    let mut agent = Agent::start_recorded(&options, fixture::interrupt()).unwrap();
+    let mut agent = testbed.start_at(&proxy, &json!({}));
     let _next = testbed.hog(1, "40M");
     let _hog = testbed.hog(0, "240M");
     wait_for_result(&mut agent, "hog", "unknown");
@@ -195,8 +182,7 @@ fn an_unanswered_eviction_is_unknown_until_the_server_responds() {
     proxy.heal();
     wait_for_result(&mut agent, "hog", "accepted");
     assert!(!testbed.is_terminating("next"));
-    let decisions = agent.count_decisions().unwrap();
-    assert_eq!(decisions, 1);
+    assert_eq!(agent.count_decisions().unwrap(), 1);
     assert!(agent.stop().unwrap().success());
 }
 
@@ -209,7 +195,7 @@ fn a_rejected_eviction_is_not_retried_at_once() {
         "message": "admission webhook \"guard.example.com\" denied the request: not this one",
     });
     proxy.on(When::any().method(Method::POST).path("/eviction"), Fault::Answer(403, Vec::new(), denied));
-    let options = testbed.options("evict", &hard(), &json!({}), proxy.port());
+    let options = testbed.options(&hard(), &json!({}), proxy.port());
     // The profile remembers no failure, and would select the same pod again.
     let config = json!({
         "apiVersion": "eviction-agent.io/v1alpha1", "kind": "AgentConfiguration", "profile": "Kubelet",

@@ -19,11 +19,6 @@ pub(crate) fn interrupt() -> &'static Interrupt {
 
 /// Starts a cluster. Where the programs of Kubernetes are missing it reports that, and returns `None`.
 pub(crate) fn cluster(options: &Options) -> Option<Cluster> {
-    match Binaries::find() {
-        Ok(binaries) => Some(Cluster::start(&binaries, options, interrupt()).unwrap()),
-        Err(why) => {
-            tests::report_skip(&why);
-            None
-        }
-    }
+    let binaries = tests::or_skip!(Binaries::find());
+    Some(Cluster::start(&binaries, options, interrupt()).unwrap())
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tests::cluster::proxy::{Fault, Proxy, Rewrite, When};
-use tests::cluster::{Cluster, Options, Patch, manifest};
+use tests::cluster::{Cluster, Patch, manifest};
 
 use crate::agent::{self, NODE, names, wait_for_metric, wait_for_pods};
 use crate::fixture;
@@ -90,9 +90,7 @@ fn touch(cluster: &Cluster, name: &str) {
 
 #[test]
 fn undecodable_pods_are_reported_until_they_can_be_decoded() {
-    let Some(mut cluster) = fixture::cluster(&Options::default()) else { return };
-    cluster.add_node(NODE).unwrap();
-    let account = agent::account(&mut cluster, "agent", &agent::watching_rules());
+    let Some((cluster, account)) = agent::watched_cluster() else { return };
     let proxy = Proxy::start(&cluster).unwrap();
     let kubeconfig = cluster.kubeconfig_at("agent", &account.token, proxy.port()).unwrap();
     let node = agent::small_node("e2e-hostile");
@@ -139,9 +137,7 @@ fn undecodable_pods_are_reported_until_they_can_be_decoded() {
 
 #[test]
 fn a_watch_continues_after_every_kind_of_fault() {
-    let Some(mut cluster) = fixture::cluster(&Options::default()) else { return };
-    cluster.add_node(NODE).unwrap();
-    let account = agent::account(&mut cluster, "agent", &agent::watching_rules());
+    let Some((cluster, account)) = agent::watched_cluster() else { return };
     let proxy = Proxy::start(&cluster).unwrap();
     let kubeconfig = cluster.kubeconfig_at("agent", &account.token, proxy.port()).unwrap();
     let node = agent::small_node("e2e-broken");

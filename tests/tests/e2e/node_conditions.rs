@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use eviction_core::time::Timestamp;
 use hyper::Method;
 use serde_json::{Value, json};
-use tests::agent::{Agent, GUARD, Options, binary};
+use tests::agent::{Agent, Event, GUARD};
 use tests::cluster::proxy::{Fault, Proxy, When};
 use tests::cluster::{self, Account, Client, Cluster, Patch, manifest};
 use tests::node::{MIB, Node, PodSpec};
@@ -29,10 +29,7 @@ struct Testbed {
 impl Testbed {
     fn new(label: &str, options: &cluster::Options) -> Option<Self> {
         let mut cluster = fixture::cluster(options)?;
-        let Ok(node) = Node::new(label, MEMORY, 200) else {
-            tests::report_skip("no cgroups can be made here");
-            return None;
-        };
+        let node = tests::or_skip!(Node::new(label, MEMORY, 200), "no cgroups can be made here");
         cluster.add_node(NODE).unwrap();
         let account = agent::account(&mut cluster, "agent", &rules());
         Some(Self { cluster, node, account })
@@ -50,16 +47,11 @@ impl Testbed {
 
     fn start_with(&self, kubelet: &Value, port: u16, further: &[&str]) -> Agent {
         let kubeconfig = self.cluster.kubeconfig_at(&self.account.name, &self.account.token, port).unwrap();
-        let options = Options::of(&binary().unwrap(), &self.node, kubelet).unwrap();
-        let kubeconfig = kubeconfig.display().to_string();
-        let given = ["--kubeconfig", &kubeconfig, "--node-name", NODE];
-        let more = given.into_iter().chain(further.iter().copied()).map(str::to_owned).collect();
-        let config = Some(tests::agent::config_without_margin(&self.node).unwrap());
-        Agent::start_recorded(
-            &Options { pods: None, config, action: "evict", more, ..options },
-            fixture::interrupt(),
-        )
-        .unwrap()
+        let mut options = agent::cluster_options(NODE, &self.node, &kubeconfig, kubelet);
+        options.more.extend(further.iter().map(|&argument| argument.to_owned()));
+        options.action = "evict";
+        options.config = Some(tests::agent::config_without_margin(&self.node).unwrap());
+        Agent::start_recorded(&options, fixture::interrupt()).unwrap()
     }
 
     fn hog(&self, pod: usize, size: &str) -> Workload {
@@ -110,6 +102,11 @@ fn kubelet(period: &str) -> Value {
 
 fn condition<'a>(node: &'a Value, kind: &str) -> Option<&'a Value> {
     node["status"]["conditions"].as_array()?.iter().find(|it| it["type"] == kind)
+}
+
+/// Returns whether an event reports that the condition has this status.
+fn is_condition(status: &'static str) -> impl Fn(&Event) -> bool {
+    move |event| event.kind() == "condition" && event.text("status") == status
 }
 
 fn taints(node: &Value) -> &[Value] {
@@ -176,11 +173,7 @@ fn conditions_and_taints_survive_a_restart_and_a_new_node() {
     let since: Timestamp = since.split(';').next().unwrap().parse().unwrap();
     assert!(agent.stop().unwrap().success());
     let mut agent = testbed.start(&kubelet("60s"), proxy.port());
-    agent
-        .wait_for("that the condition still holds", GUARD, |it| {
-            it.kind() == "condition" && it.text("status") == "True"
-        })
-        .unwrap();
+    agent.wait_for("that the condition still holds", GUARD, is_condition("True")).unwrap();
     let cleared = testbed.wait_for_condition("False", "NoEvictionThresholdMet");
     testbed.wait_for_taint(None);
     let held = time(&cleared, "lastTransitionTime").duration_since(since);
@@ -285,20 +278,15 @@ fn the_node_status_is_up_to_date_after_an_outage() {
     let wait_until_raised = |agent: &mut Agent, times: usize| {
         fixture::interrupt()
             .until("the condition is raised", GUARD, || {
-                let is_raised =
-                    |it: &&tests::agent::Event| it.kind() == "condition" && it.text("status") == "True";
-                Ok((agent.events()?.iter().filter(is_raised).count() >= times).then_some(()))
+                let is_raised = is_condition("True");
+                Ok((agent.events()?.iter().filter(|it| is_raised(it)).count() >= times).then_some(()))
             })
             .unwrap();
     };
     let mut hog = testbed.hog(0, "190M");
     wait_until_raised(&mut agent, 1);
     hog.process().child().kill().unwrap();
-    agent
-        .wait_for("that the condition is cleared", GUARD, |it| {
-            it.kind() == "condition" && it.text("status") == "False"
-        })
-        .unwrap();
+    agent.wait_for("that the condition is cleared", GUARD, is_condition("False")).unwrap();
     let mut hog = testbed.hog(0, "190M");
     wait_until_raised(&mut agent, 2);
     wait_for_metric(&agent, "eviction_agent_node_status_out_of_sync", &[], |due| due == 2.0);
@@ -389,11 +377,7 @@ fn a_replacement_pod_is_not_scheduled_to_the_tainted_node() {
     let mut agent = testbed.start(&kubelet("5m"), testbed.cluster.port());
     testbed.wait_for_condition("False", "NoEvictionThresholdMet");
     let _hog = testbed.hog(0, "290M");
-    agent
-        .wait_for("an eviction", GUARD, |it| {
-            it.kind() == "eviction_progress" && it.text("result") == "accepted"
-        })
-        .unwrap();
+    agent.wait_for("an eviction", GUARD, |it| it.is_result("accepted")).unwrap();
     let second = testbed
         .cluster
         .until("its replacement is scheduled", |it| {

@@ -3,17 +3,15 @@
 use std::time::Duration;
 
 use tests::agent::GUARD;
+use tests::cluster::manifest;
 use tests::cluster::proxy::{Fault, Proxy, When};
-use tests::cluster::{Options, manifest};
 
 use crate::agent::{self, NODE, wait_for_metric, wait_for_pods};
 use crate::fixture;
 
 #[test]
 fn a_watch_continues_when_the_server_is_back() {
-    let Some(mut cluster) = fixture::cluster(&Options::default()) else { return };
-    cluster.add_node(NODE).unwrap();
-    let account = agent::account(&mut cluster, "agent", &agent::watching_rules());
+    let Some((mut cluster, account)) = agent::watched_cluster() else { return };
     let kubeconfig = cluster.kubeconfig("agent", &account.token).unwrap();
     let node = agent::small_node("e2e-outage");
     cluster.run_pod(&manifest::pod("before", NODE)).unwrap();
@@ -42,9 +40,7 @@ fn a_watch_continues_when_the_server_is_back() {
 
 #[test]
 fn the_agent_waits_for_a_server_that_is_not_up() {
-    let Some(mut cluster) = fixture::cluster(&Options::default()) else { return };
-    cluster.add_node(NODE).unwrap();
-    let account = agent::account(&mut cluster, "agent", &agent::watching_rules());
+    let Some((mut cluster, account)) = agent::watched_cluster() else { return };
     let kubeconfig = cluster.kubeconfig("agent", &account.token).unwrap();
     let node = agent::small_node("e2e-absent");
     cluster.run_pod(&manifest::pod("web", NODE)).unwrap();
@@ -59,9 +55,7 @@ fn the_agent_waits_for_a_server_that_is_not_up() {
 
 #[test]
 fn watches_closed_every_second_lose_no_event() {
-    let Some(mut cluster) = fixture::cluster(&Options::default()) else { return };
-    cluster.add_node(NODE).unwrap();
-    let account = agent::account(&mut cluster, "agent", &agent::watching_rules());
+    let Some((cluster, account)) = agent::watched_cluster() else { return };
     let proxy = Proxy::start(&cluster).unwrap();
     proxy.on(When::any().watch(true), Fault::Close(Duration::from_secs(1)));
     let kubeconfig = cluster.kubeconfig_at("agent", &account.token, proxy.port()).unwrap();

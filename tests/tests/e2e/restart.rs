@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use hyper::Method;
 use serde_json::{Value, json};
-use tests::agent::{Agent, Event, Options};
+use tests::agent::{Agent, Event, GUARD, Options};
 use tests::cluster::proxy::{Fault, Proxy, When};
 
-use crate::evict::{GUARD, Testbed, hard, wait_for_result};
+use crate::evict::{Testbed, hard, wait_for_result};
 use crate::fixture;
 
 /// The number of kills, spread over the time from before the crossing until after the response, unless
@@ -15,10 +15,11 @@ use crate::fixture;
 const KILLS: u32 = 4;
 const SPREAD: Duration = Duration::from_millis(900);
 
-fn with_state(testbed: &Testbed, options: Options) -> Options {
-    let state = testbed.node.file("run").display().to_string();
-    let more = options.more.into_iter().chain(["--state-dir".to_owned(), state]).collect();
-    Options { more, ..options }
+/// Returns the options of an agent with a state directory that uses the proxy as the API server.
+fn options_at(testbed: &Testbed, proxy: &Proxy) -> Options {
+    let mut options = testbed.options(&hard(), &json!({}), proxy.port());
+    options.more.extend(["--state-dir".to_owned(), testbed.node.file("run").display().to_string()]);
+    options
 }
 
 fn start(options: &Options) -> Agent {
@@ -43,7 +44,7 @@ fn a_killed_agent_requests_each_eviction_once() {
     // The delay gives time to kill the agent while a request is in flight.
     let late = Fault::DelayResponse(Duration::from_millis(300));
     proxy.on(When::any().method(Method::POST).path("/eviction"), late);
-    let options = with_state(&testbed, testbed.options("evict", &hard(), &json!({}), proxy.port()));
+    let options = options_at(&testbed, &proxy);
     let _next = testbed.hog(hogs.len(), "40M");
     for (kill, name) in (0..).zip(&hogs) {
         let agent = start(&options);
@@ -57,9 +58,7 @@ fn a_killed_agent_requests_each_eviction_once() {
         assert_eq!((count_requests(&proxy, name), count_requests(&proxy, "next")), (1, 0), "kill {kill}");
         assert!(testbed.is_terminating(name) && !testbed.is_terminating("next"));
         testbed.kill_hog(hog);
-        testbed.cluster.finish_pod("default", name).unwrap();
-        testbed.node.pods.remove(0);
-        testbed.node.write_pods().unwrap();
+        testbed.remove_first_pod(name);
         wait_for_result(&mut agent, name, "terminated");
         agent.kill().unwrap();
     }
@@ -69,7 +68,7 @@ fn a_killed_agent_requests_each_eviction_once() {
 fn an_eviction_stays_in_flight_until_the_memory_is_released() {
     let Some(mut testbed) = Testbed::new(&["hog", "next"]) else { return };
     let proxy = Proxy::start(&testbed.cluster).unwrap();
-    let options = with_state(&testbed, testbed.options("evict", &hard(), &json!({}), proxy.port()));
+    let options = options_at(&testbed, &proxy);
     let _next = testbed.hog(1, "40M");
     let mut agent = start(&options);
     let hog = testbed.hog(0, "240M");
@@ -98,7 +97,7 @@ fn an_eviction_stays_in_flight_until_the_memory_is_released() {
 fn a_lost_request_is_decided_again_after_a_restart() {
     let Some(testbed) = Testbed::new(&["hog", "next"]) else { return };
     let proxy = Proxy::start(&testbed.cluster).unwrap();
-    let options = with_state(&testbed, testbed.options("evict", &hard(), &json!({}), proxy.port()));
+    let options = options_at(&testbed, &proxy);
     // The agent has saved the eviction, and then the request is lost.
     proxy.on(When::any().method(Method::POST).path("/eviction").times(1), Fault::DropRequest);
     let mut agent = start(&options);

@@ -212,8 +212,7 @@ fn is_refused(seen: &ReceivedRequest) -> bool {
 }
 
 fn wait_for_deletion(agent: &mut Agent) -> bool {
-    let accepted = |event: &Event| event.kind() == "eviction_progress" && event.text("result") == "accepted";
-    agent.wait_for("the deletion", GUARD, accepted).unwrap();
+    agent.wait_for("the deletion", GUARD, |event| event.is_result("accepted")).unwrap();
     true
 }
 

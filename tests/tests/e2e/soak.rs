@@ -6,12 +6,12 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tests::agent::Agent;
+use tests::agent::{Agent, GUARD};
 use tests::cluster::proxy::{Fault, Proxy, When};
 use tests::node::PodSpec;
 use tests::workload::Workload;
 
-use crate::evict::{GUARD, Testbed, hard};
+use crate::evict::{Testbed, hard};
 use crate::fixture;
 
 /// How many seconds the test lasts, unless `EVICTION_AGENT_SOAK_SECONDS` sets another number.

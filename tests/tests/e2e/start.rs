@@ -7,12 +7,11 @@ use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 use tests::agent::binary;
+use tests::cluster::Patch;
 use tests::cluster::proxy::Proxy;
-use tests::cluster::{Options, Patch};
 use tests::node::Node;
 
 use crate::agent::{self, NODE};
-use crate::fixture;
 
 fn run_agent(verb: &str, node: &Node, more: &[&str]) -> Output {
     let mut command = Command::new(binary().unwrap());
@@ -40,9 +39,7 @@ fn text(path: &Path) -> String {
 
 #[test]
 fn connection_errors_are_reported_at_the_start() {
-    let Some(mut cluster) = fixture::cluster(&Options::default()) else { return };
-    cluster.add_node(NODE).unwrap();
-    let account = agent::account(&mut cluster, "agent", &agent::watching_rules());
+    let Some((cluster, account)) = agent::watched_cluster() else { return };
     let node = agent::small_node("e2e-start");
     let good = cluster.kubeconfig("agent", &account.token).unwrap();
     let config = fs::read_to_string(&good).unwrap();

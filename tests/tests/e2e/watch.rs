@@ -2,19 +2,16 @@
 
 use serde_json::json;
 use tests::cgroup::pod_uid;
-use tests::cluster::{Options, manifest};
+use tests::cluster::manifest;
 
 use crate::agent::{self, NODE, create_pod_cgroups, names, wait_for_metric, wait_for_pods};
-use crate::fixture;
 
 const OBJECTS: &str = "eviction_agent_kube_watch_objects";
 const EVENTS: &str = "eviction_agent_kube_watch_events_total";
 
 #[test]
 fn pods_are_known_from_a_watch_and_joined_with_their_cgroups() {
-    let Some(mut cluster) = fixture::cluster(&Options::default()) else { return };
-    cluster.add_node(NODE).unwrap();
-    let account = agent::account(&mut cluster, "agent", &agent::watching_rules());
+    let Some((cluster, account)) = agent::watched_cluster() else { return };
     let kubeconfig = cluster.kubeconfig("agent", &account.token).unwrap();
     let node = agent::small_node("e2e-watch");
     let web = cluster.run_pod(&manifest::pod("web", NODE)).unwrap();
@@ -62,9 +59,7 @@ fn pods_are_known_from_a_watch_and_joined_with_their_cgroups() {
 
 #[test]
 fn five_hundred_pods_some_of_maximum_size_are_decoded() {
-    let Some(mut cluster) = fixture::cluster(&Options::default()) else { return };
-    cluster.add_node(NODE).unwrap();
-    let account = agent::account(&mut cluster, "agent", &agent::watching_rules());
+    let Some((cluster, account)) = agent::watched_cluster() else { return };
     let kubeconfig = cluster.kubeconfig("agent", &account.token).unwrap();
     let node = agent::small_node("e2e-many");
     let large = "x".repeat((256 << 10) - 64);

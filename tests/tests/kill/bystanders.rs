@@ -6,8 +6,8 @@ use eviction_core::progress::{KillProgress, Signalled};
 use tests::process::{is_alive, wait_until};
 
 use crate::fixture::{
-    Fixture, LONG, ended_by, has_cgroup_kill, hold_ignoring_sigterm, hold_until_sigterm, process_cgroup, run,
-    soft, steps, target,
+    Fixture, LONG, assert_killed, ended_by, has_cgroup_kill, hold_ignoring_sigterm, hold_until_sigterm,
+    process_cgroup, run, soft, steps, target,
 };
 
 #[test]
@@ -48,15 +48,12 @@ fn all_processes_of_the_pod_are_killed_and_none_outside() {
     let whole_group = has_cgroup_kill(&fixture);
     assert_eq!(sum, &Signalled { sent: 26, whole_group, ..Signalled::default() });
     assert_eq!(pod.processes(), [0_u32; 0]);
-    for victim in &mut victims {
-        assert_eq!(ended_by(victim), Some(9));
-    }
+    assert_killed(&mut victims);
     drop(forked);
     for bystander in &mut bystanders {
         assert!(is_alive(bystander.pid()));
     }
-    drop(killer);
-    fixture.subtree.remove().unwrap();
+    fixture.end(killer);
 }
 
 #[test]
@@ -72,8 +69,7 @@ fn a_pod_with_more_processes_than_a_batch_is_killed() {
     assert_eq!(sum, &Signalled { sent: 301, ..Signalled::default() });
     assert!(matches!(updates[2].progress, KillProgress::Terminated { killed: 301, .. }), "{updates:?}");
     assert_eq!(pod.processes(), [0_u32; 0]);
-    drop(killer);
-    fixture.subtree.remove().unwrap();
+    fixture.end(killer);
 }
 
 #[test]
@@ -91,8 +87,7 @@ fn a_process_that_left_the_pod_is_not_killed() {
     assert_eq!(steps(&updates), ["kill", "terminated"]);
     assert_eq!(ended_by(&mut remaining), Some(9));
     assert!(moved.process().is_running().unwrap());
-    drop(killer);
-    fixture.subtree.remove().unwrap();
+    fixture.end(killer);
 }
 
 #[test]
@@ -101,15 +96,13 @@ fn a_process_that_joins_during_the_grace_period_is_killed() {
     let (pod, container) = fixture.pod(1);
     let _first = hold_ignoring_sigterm(&container);
     let mut killer = fixture.killer();
-    killer.begin(soft(&pod, Duration::from_secs(1))).unwrap();
-    assert!(matches!(killer.next().progress, KillProgress::TermSent(_)));
+    killer.begin_with_sigterm(soft(&pod, Duration::from_secs(1)));
     // As a probe or `kubectl exec` does, also into a cgroup that did not exist before.
     let late_group = pod.group("late").unwrap();
     let mut late = hold_ignoring_sigterm(&late_group);
     assert_eq!(steps(&killer.wait_last()), ["kill", "terminated"]);
     assert_eq!(ended_by(&mut late), Some(9));
-    drop(killer);
-    fixture.subtree.remove().unwrap();
+    fixture.end(killer);
 }
 
 #[test]
@@ -118,11 +111,9 @@ fn a_pod_removed_during_the_grace_period_counts_as_terminated() {
     let (pod, container) = fixture.pod(1);
     let victim = hold_ignoring_sigterm(&container);
     let mut killer = fixture.killer();
-    assert_eq!(killer.begin(soft(&pod, LONG)), Ok(()));
-    assert!(matches!(killer.next().progress, KillProgress::TermSent(_)));
+    killer.begin_with_sigterm(soft(&pod, LONG));
     // As the runtime does when the pod is deleted at the same time.
     pod.destroy().unwrap();
     assert_eq!(steps(&killer.wait_last()), ["terminated"]);
-    drop((victim, killer));
-    fixture.subtree.remove().unwrap();
+    fixture.end((victim, killer));
 }

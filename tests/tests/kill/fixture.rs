@@ -45,6 +45,12 @@ impl Fixture {
         (pod, container)
     }
 
+    /// Drops what still uses the node, such as a killer, and then removes the node.
+    pub(crate) fn end<T>(self, users: T) {
+        drop(users);
+        self.subtree.remove().unwrap();
+    }
+
     pub(crate) fn config(&self, mode: KillMode) -> KillerConfig {
         let mut config = KillerConfig::new(mode, dirs_of(self.subtree.root()));
         config.run_dir = self.run_dir.path().to_owned();
@@ -64,6 +70,14 @@ impl Fixture {
         })
         .unwrap();
         killer.unwrap()
+    }
+
+    /// Freezes the cgroup of the pods' QoS class, and starts a killer that waits only briefly for the end of processes.
+    pub(crate) fn frozen_class_and_killer(&self) -> (Group, TestKiller) {
+        let class = self.subtree.group("kubepods/burstable").unwrap();
+        class.freeze(true).unwrap();
+        let config = KillerConfig { kill_wait: Duration::from_millis(300), ..self.config(KillMode::Kill) };
+        (class, self.try_killer(config).unwrap())
     }
 
     pub(crate) fn try_killer(&self, config: KillerConfig) -> Result<TestKiller, StartError> {
@@ -139,6 +153,14 @@ impl TestKiller {
         self.decisions += 1;
         let at_ns = tests::clock::now();
         self.executor.begin(&KillTarget { decision: self.decisions, at_ns, ..target })
+    }
+
+    /// Begins a kill, waits until SIGTERM was sent, and returns that update.
+    pub(crate) fn begin_with_sigterm(&mut self, target: KillTarget) -> KillUpdate {
+        assert_eq!(self.begin(target), Ok(()));
+        let term = self.next();
+        assert!(matches!(term.progress, KillProgress::TermSent(_)), "{term:?}");
+        term
     }
 
     /// Shortens the grace period of a decision.
@@ -223,6 +245,13 @@ pub(crate) fn hold_ignoring_sigterm(group: &Group) -> Workload {
 pub(crate) fn ended_by(workload: &mut Workload) -> Option<i32> {
     use std::os::unix::process::ExitStatusExt as _;
     workload.process().wait().unwrap().signal()
+}
+
+/// Asserts that SIGKILL ends each of these workloads.
+pub(crate) fn assert_killed(victims: &mut [Workload]) {
+    for victim in victims {
+        assert_eq!(ended_by(victim), Some(9));
+    }
 }
 
 /// Returns the path of a file that a workload stamps, in a temporary folder.

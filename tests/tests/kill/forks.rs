@@ -26,8 +26,7 @@ fn kill_bomb(label: &str, kill: impl FnOnce(KillTarget) -> KillTarget) -> Vec<&'
     assert_eq!(pod.processes(), [0_u32; 0]);
     assert_eq!(pod.pids_limit().unwrap(), "100");
     assert!(is_alive(bystander.pid()));
-    drop((bomb, killer));
-    fixture.subtree.remove().unwrap();
+    fixture.end((bomb, killer));
     steps(&updates)
 }
 
@@ -82,8 +81,7 @@ fn a_pids_limit_set_during_a_kill_is_kept() {
     pod.limit_pids(77).unwrap();
     assert_eq!(steps(&killer.wait_last()), ["term", "kill", "terminated"]);
     assert_eq!(pod.pids_limit().unwrap(), "77");
-    drop(killer);
-    fixture.subtree.remove().unwrap();
+    fixture.end(killer);
 }
 
 #[test]
@@ -122,6 +120,5 @@ fn unreaped_processes_are_counted() {
     let updates = killer.kill(soft(&pod, LONG));
     assert_eq!(steps(&updates), ["term", "terminated"]);
     assert_eq!(updates[1].progress, KillProgress::Terminated { killed: 0, unreaped: Some(1) });
-    drop((victim, killer));
-    fixture.subtree.remove().unwrap();
+    fixture.end((victim, killer));
 }

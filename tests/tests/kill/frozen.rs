@@ -8,7 +8,7 @@ use tests::mounts::Hierarchy;
 use tests::process::{is_alive, wait_until};
 
 use crate::fixture::{
-    Fixture, dirs_of, ended_by, hold_ignoring_sigterm, process_cgroup, soft, steps, target,
+    Fixture, assert_killed, dirs_of, ended_by, hold_ignoring_sigterm, process_cgroup, soft, steps, target,
 };
 
 #[test]
@@ -20,8 +20,7 @@ fn a_frozen_pod_is_killed() {
     let mut killer = fixture.killer();
     assert_eq!(steps(&killer.kill(target(&pod))), ["kill", "terminated"]);
     assert_eq!(ended_by(&mut victim), Some(9));
-    drop(killer);
-    fixture.subtree.remove().unwrap();
+    fixture.end(killer);
 }
 
 #[test]
@@ -38,11 +37,8 @@ fn a_frozen_container_is_killed() {
     container.freeze(true).unwrap();
     let mut killer = fixture.killer();
     assert_eq!(steps(&killer.kill(soft(&pod, Duration::from_millis(1)))), ["term", "kill", "terminated"]);
-    for victim in &mut victims {
-        assert_eq!(ended_by(victim), Some(9));
-    }
-    drop(killer);
-    fixture.subtree.remove().unwrap();
+    assert_killed(&mut victims);
+    fixture.end(killer);
 }
 
 #[test]
@@ -51,8 +47,7 @@ fn a_pod_is_not_frozen_after_sigterm() {
     let (pod, container) = fixture.pod(1);
     let victim = hold_ignoring_sigterm(&container);
     let mut killer = fixture.killer();
-    killer.begin(soft(&pod, Duration::from_secs(3600))).unwrap();
-    assert!(matches!(killer.next().progress, KillProgress::TermSent(_)));
+    killer.begin_with_sigterm(soft(&pod, Duration::from_secs(3600)));
     let (dir, file, thawed) = match pod.dir(Hierarchy::Freezer) {
         Some(dir) => (dir, "freezer.state", "THAWED"),
         None => (pod.dir(Hierarchy::Unified).unwrap(), "cgroup.freeze", "0"),
@@ -71,11 +66,7 @@ fn processes_frozen_by_an_ancestor_are_reported_as_remaining() {
     }
     let (pod, container) = fixture.pod(1);
     let mut victim = hold_ignoring_sigterm(&container);
-    let class = fixture.subtree.group("kubepods/burstable").unwrap();
-    class.freeze(true).unwrap();
-    let mut config = fixture.config(KillMode::Kill);
-    config.kill_wait = Duration::from_millis(300);
-    let mut killer = fixture.try_killer(config).unwrap();
+    let (class, mut killer) = fixture.frozen_class_and_killer();
     let updates = killer.kill(target(&pod));
     assert_eq!(steps(&updates), ["kill", "processes_remaining"]);
     let KillProgress::ProcessesRemaining { processes, unreachable: 0, unreadable_groups: 0 } =
@@ -90,8 +81,7 @@ fn processes_frozen_by_an_ancestor_are_reported_as_remaining() {
     class.freeze(false).unwrap();
     wait_until("the process to end", || !is_alive(victim.pid())).unwrap();
     assert_eq!(ended_by(&mut victim), Some(9));
-    drop(killer);
-    fixture.subtree.remove().unwrap();
+    fixture.end(killer);
 }
 
 #[test]

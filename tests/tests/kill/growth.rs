@@ -11,7 +11,7 @@ use tests::process::{self, is_alive, wait_until};
 use tests::workload::Workload;
 
 use crate::fixture::{
-    Fixture, LONG, TestKiller, binary, ended_by, hold_ignoring_sigterm, run, soft, steps, target,
+    Fixture, LONG, assert_killed, binary, ended_by, hold_ignoring_sigterm, run, soft, steps, target,
 };
 
 const MIB: u64 = 1 << 20;
@@ -28,14 +28,6 @@ fn bounded(pod: &Group, grace: Duration) -> KillTarget {
 fn start_growth_workload(group: &Group, growth: &str) -> Workload {
     let arguments = ["--on-term", "ignore", "grow"].into_iter().chain(growth.split(' '));
     Workload::start(binary(), group, arguments).unwrap()
-}
-
-/// Begins a kill, and waits until SIGTERM was sent.
-fn begin_and_wait_for_sigterm(killer: &mut TestKiller, target: KillTarget) -> KillUpdate {
-    assert_eq!(killer.begin(target), Ok(()));
-    let term = killer.next();
-    assert!(matches!(term.progress, KillProgress::TermSent(_)), "{term:?}");
-    term
 }
 
 /// Returns how much the pod had grown, if SIGKILL was sent before the end of the grace period.
@@ -63,15 +55,14 @@ fn a_pod_that_grows_is_killed_before_the_grace_period_ends() {
         let mut quiet = hold_ignoring_sigterm(&container);
         let mut hog = start_growth_workload(&container, growth);
         let mut killer = fixture.killer();
-        begin_and_wait_for_sigterm(&mut killer, bounded(&pod, LONG));
+        killer.begin_with_sigterm(bounded(&pod, LONG));
         hog.go().unwrap();
         let updates = killer.wait_last();
         assert_eq!(steps(&updates), ["kill", "terminated"]);
         assert!(growth_at_kill(&updates[0]).is_some_and(|bytes| bytes > LIMIT), "{updates:?}");
         assert_eq!((ended_by(&mut hog), ended_by(&mut quiet)), (Some(9), Some(9)));
         assert!(is_alive(other.pid()));
-        drop((other, killer));
-        fixture.subtree.remove().unwrap();
+        fixture.end((other, killer));
     }
 }
 
@@ -83,13 +74,12 @@ fn a_pod_that_grows_little_has_the_whole_grace_period() {
     let mut killer = fixture.killer();
     let grace = Duration::from_secs(1);
     let before = pod.memory().unwrap();
-    let term = begin_and_wait_for_sigterm(&mut killer, bounded(&pod, grace));
+    let term = killer.begin_with_sigterm(bounded(&pod, grace));
     hog.go().unwrap();
     wait_until("its growth", || pod.memory().is_ok_and(|bytes| bytes > before + 7 * MIB)).unwrap();
     assert_full_grace_period(&killer.wait_last(), &term, grace);
     assert_eq!(ended_by(&mut hog), Some(9));
-    drop(killer);
-    fixture.subtree.remove().unwrap();
+    fixture.end(killer);
 }
 
 #[test]
@@ -105,13 +95,12 @@ fn growth_is_ignored_without_a_bound_and_for_other_thresholds() {
         let (pod, container) = fixture.pod(1);
         let mut hog = start_growth_workload(&container, "--size 64M");
         let mut killer = fixture.killer();
-        let term = begin_and_wait_for_sigterm(&mut killer, vary(bounded(&pod, grace)));
+        let term = killer.begin_with_sigterm(vary(bounded(&pod, grace)));
         hog.go().unwrap();
         wait_until("its growth", || pod.memory().is_ok_and(|bytes| bytes > 60 * MIB)).unwrap();
         assert_full_grace_period(&killer.wait_last(), &term, grace);
         assert_eq!(ended_by(&mut hog), Some(9));
-        drop(killer);
-        fixture.subtree.remove().unwrap();
+        fixture.end(killer);
     }
 }
 
@@ -128,18 +117,17 @@ fn page_cache_does_not_count_as_growth() {
         let growth = format!("--kind page-cache --size 96M --dir {folder}");
         let (term, mut writer);
         if is_new_cgroup {
-            term = begin_and_wait_for_sigterm(&mut killer, bounded(&pod, grace));
+            term = killer.begin_with_sigterm(bounded(&pod, grace));
             writer = start_growth_workload(&pod.group("late").unwrap(), &growth);
         } else {
             writer = start_growth_workload(&container, &growth);
-            term = begin_and_wait_for_sigterm(&mut killer, bounded(&pod, grace));
+            term = killer.begin_with_sigterm(bounded(&pod, grace));
         }
         writer.go().unwrap();
         wait_until("its page cache", || pod.memory().is_ok_and(|bytes| bytes > 80 * MIB)).unwrap();
         assert_full_grace_period(&killer.wait_last(), &term, grace);
         assert_eq!((ended_by(&mut writer), ended_by(&mut quiet)), (Some(9), Some(9)));
-        drop(killer);
-        fixture.subtree.remove().unwrap();
+        fixture.end(killer);
     }
 }
 
@@ -150,7 +138,7 @@ fn the_growth_of_all_containers_counts_together() {
     let second = pod.group("second").unwrap();
     let mut hogs = vec![start_growth_workload(&first, "--size 12M"), hold_ignoring_sigterm(&second)];
     let mut killer = fixture.killer();
-    begin_and_wait_for_sigterm(&mut killer, bounded(&pod, LONG));
+    killer.begin_with_sigterm(bounded(&pod, LONG));
     // Each container alone stays below the limit; one has a cgroup that did not exist at first.
     hogs[0].go().unwrap();
     wait_until("the first one's growth", || first.memory().is_ok_and(|bytes| bytes > 11 * MIB)).unwrap();
@@ -159,11 +147,8 @@ fn the_growth_of_all_containers_counts_together() {
     hogs.push(run(&late, "--on-term ignore hold --size 12M"));
     let updates = killer.wait_last();
     assert!(growth_at_kill(&updates[0]).is_some_and(|bytes| bytes > LIMIT), "{updates:?}");
-    for hog in &mut hogs {
-        assert_eq!(ended_by(hog), Some(9));
-    }
-    drop(killer);
-    fixture.subtree.remove().unwrap();
+    assert_killed(&mut hogs);
+    fixture.end(killer);
 }
 
 #[test]
@@ -176,15 +161,14 @@ fn growth_counts_from_the_memory_at_sigterm() {
     let mut regrowing = start_growth_workload(&container, "--size 88M");
     let mut killer = fixture.killer();
     let grace = Duration::from_millis(1500);
-    let term = begin_and_wait_for_sigterm(&mut killer, bounded(&pod, grace));
+    let term = killer.begin_with_sigterm(bounded(&pod, grace));
     assert_eq!(large.process().wait().unwrap().code(), Some(0));
     wait_until("its memory to come back", || pod.memory().is_ok_and(|bytes| bytes < 8 * MIB)).unwrap();
     regrowing.go().unwrap();
     wait_until("growth", || pod.memory().is_ok_and(|bytes| bytes > 85 * MIB)).unwrap();
     assert_full_grace_period(&killer.wait_last(), &term, grace);
     assert_eq!(ended_by(&mut regrowing), Some(9));
-    drop(killer);
-    fixture.subtree.remove().unwrap();
+    fixture.end(killer);
 }
 
 #[test]
@@ -196,12 +180,11 @@ fn a_stopped_process_that_resumes_at_sigterm_and_grows_is_killed() {
     wait_until("some growth", || pod.memory().is_ok_and(|bytes| bytes > 4 * MIB)).unwrap();
     process::signal(hog.pid(), Signal::STOP).unwrap();
     let mut killer = fixture.killer();
-    begin_and_wait_for_sigterm(&mut killer, bounded(&pod, LONG));
+    killer.begin_with_sigterm(bounded(&pod, LONG));
     let updates = killer.wait_last();
     assert!(growth_at_kill(&updates[0]).is_some_and(|bytes| bytes > LIMIT), "{updates:?}");
     assert_eq!(ended_by(&mut hog), Some(9));
-    drop(killer);
-    fixture.subtree.remove().unwrap();
+    fixture.end(killer);
 }
 
 #[test]
@@ -210,7 +193,7 @@ fn growth_of_a_soft_victim_counts_once_a_hard_threshold_is_met() {
     let (pod, container) = fixture.pod(1);
     let mut hog = start_growth_workload(&container, "--size 128M --stop-at 64M");
     let mut killer = fixture.killer();
-    begin_and_wait_for_sigterm(&mut killer, KillTarget { kill_on_growth: Some(LIMIT), ..soft(&pod, LONG) });
+    killer.begin_with_sigterm(KillTarget { kill_on_growth: Some(LIMIT), ..soft(&pod, LONG) });
     hog.go().unwrap();
     wait_until("its growth", || pod.memory().is_ok_and(|bytes| bytes > 60 * MIB)).unwrap();
     // The growth until then does not count.
@@ -222,8 +205,7 @@ fn growth_of_a_soft_victim_counts_once_a_hard_threshold_is_met() {
         "{updates:?}"
     );
     assert_eq!((ended_by(&mut hog), ended_by(&mut more)), (Some(9), Some(9)));
-    drop(killer);
-    fixture.subtree.remove().unwrap();
+    fixture.end(killer);
 }
 
 #[test]
@@ -232,9 +214,8 @@ fn a_pod_removed_while_its_growth_is_watched_counts_as_terminated() {
     let (pod, container) = fixture.pod(1);
     let victim = hold_ignoring_sigterm(&container);
     let mut killer = fixture.killer();
-    begin_and_wait_for_sigterm(&mut killer, bounded(&pod, LONG));
+    killer.begin_with_sigterm(bounded(&pod, LONG));
     pod.destroy().unwrap();
     assert_eq!(steps(&killer.wait_last()), ["terminated"]);
-    drop((victim, killer));
-    fixture.subtree.remove().unwrap();
+    fixture.end((victim, killer));
 }

@@ -31,8 +31,7 @@ fn targets_not_below_the_nodes_root_are_rejected() {
     rejected_path(killer.begin(KillTarget { groups: vec![roundabout], ..target(&pod) }));
     rejected_path(killer.begin(target(fixture.subtree.root())));
     assert!(is_alive(bystander.pid()));
-    drop(killer);
-    fixture.subtree.remove().unwrap();
+    fixture.end(killer);
     outside.subtree.remove().unwrap();
 }
 
@@ -58,8 +57,7 @@ fn a_cgroup_that_replaced_the_target_is_rejected() {
     let dirs = dirs_of(&pod);
     let dirs = CgroupDirs { id: Some(id(&dirs)), ..dirs };
     assert_eq!(steps(&killer.kill(KillTarget { groups: vec![dirs], ..decided })), ["kill", "terminated"]);
-    drop(killer);
-    fixture.subtree.remove().unwrap();
+    fixture.end(killer);
 }
 
 #[test]
@@ -68,6 +66,5 @@ fn a_pod_without_processes_is_rejected() {
     let (pod, _) = fixture.pod(1);
     let mut killer = fixture.killer();
     assert_eq!(killer.begin(target(&pod)), Err(KillRejection::Empty));
-    drop(killer);
-    fixture.subtree.remove().unwrap();
+    fixture.end(killer);
 }

@@ -1,14 +1,11 @@
 //! Memory is freed without waiting for the end of the process that held it.
 
-use std::time::Duration;
-
 use eviction_core::progress::{KillProgress, UnkillableReason};
-use eviction_kill::KillMode;
 use eviction_kill::MreleaseResult;
 use tests::mounts::Hierarchy;
 use tests::process::{HANG, is_alive, wait_until};
 
-use crate::fixture::{Fixture, ended_by, run, steps, target};
+use crate::fixture::{Fixture, assert_killed, ended_by, run, steps, target};
 
 const MIB: u64 = 1 << 20;
 
@@ -25,11 +22,7 @@ fn the_memory_of_a_killed_frozen_process_is_released() {
     let (pod, container) = fixture.pod(1);
     let mut victim = run(&container, "hold --size 64M");
     wait_until("its memory", || pod.memory().is_ok_and(|bytes| bytes > 60 * MIB)).unwrap();
-    let class = fixture.subtree.group("kubepods/burstable").unwrap();
-    class.freeze(true).unwrap();
-    let mut config = fixture.config(KillMode::Kill);
-    config.kill_wait = Duration::from_millis(300);
-    let mut killer = fixture.try_killer(config).unwrap();
+    let (class, mut killer) = fixture.frozen_class_and_killer();
     let updates = killer.kill(target(&pod));
     assert_eq!(steps(&updates), ["kill", "processes_remaining"]);
     assert!(matches!(
@@ -41,8 +34,7 @@ fn the_memory_of_a_killed_frozen_process_is_released() {
     assert!(is_alive(victim.pid()));
     class.freeze(false).unwrap();
     assert_eq!(ended_by(&mut victim), Some(9));
-    drop(killer);
-    fixture.subtree.remove().unwrap();
+    fixture.end(killer);
 }
 
 /// Returns whether the kernel has process_mrelease, which came with 5.15. Calls it with an invalid descriptor.
@@ -60,9 +52,7 @@ fn process_mrelease_is_called_once_for_each_killed_process() {
     let mut victims: Vec<_> = (0..5).map(|_| run(&container, "hold --size 4M")).collect();
     let mut killer = fixture.killer();
     assert_eq!(steps(&killer.kill(target(&pod))), ["kill", "terminated"]);
-    for victim in &mut victims {
-        assert_eq!(ended_by(victim), Some(9));
-    }
+    assert_killed(&mut victims);
     let mrelease_results: Vec<_> =
         victims.iter().map(|_| killer.mrelease_results.recv_timeout(HANG).unwrap()).collect();
     let is_refused = |result: &MreleaseResult| *result == MreleaseResult::Refused;

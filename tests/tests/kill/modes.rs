@@ -25,8 +25,7 @@ fn a_dry_run_lists_processes_and_signals_none() {
     assert_eq!(updates[0].progress, KillProgress::WouldSignal { pids, unreachable: 0 });
     assert_eq!(pod.pids_limit().unwrap(), "max");
     assert!(victims.iter().all(|victim| is_alive(victim.pid())));
-    drop(killer);
-    fixture.subtree.remove().unwrap();
+    fixture.end(killer);
 }
 
 #[test]
@@ -61,7 +60,6 @@ fn a_second_killer_is_refused_with_an_error_that_names_the_first() {
     assert!(fixture.try_killer(fixture.config(KillMode::Kill)).is_err());
     drop(killer);
     drop(fixture.killer());
-    drop((victim, dry));
-    fixture.subtree.remove().unwrap();
+    fixture.end((victim, dry));
     other.subtree.remove().unwrap();
 }

@@ -29,8 +29,7 @@ fn sigkill_comes_after_the_grace_period_and_not_before() {
     let sigterm_ns = Record::read(&path).unwrap().term.unwrap();
     assert!(kill.at_ns - sigterm_ns.min(term.at_ns) >= grace.as_nanos() as u64 * 9 / 10, "{updates:?}");
     assert!(term.at_ns <= kill.at_ns && kill.at_ns <= terminated.at_ns);
-    drop(killer);
-    fixture.subtree.remove().unwrap();
+    fixture.end(killer);
 }
 
 #[test]
@@ -44,8 +43,7 @@ fn a_process_that_ends_in_time_gets_no_sigkill() {
         assert_eq!(steps(&updates), ["term", "terminated"]);
         assert!(matches!(updates[1].progress, KillProgress::Terminated { killed: 0, .. }));
         assert_eq!(victim.process().wait().unwrap().code(), Some(0));
-        drop(killer);
-        fixture.subtree.remove().unwrap();
+        fixture.end(killer);
     }
 }
 
@@ -85,8 +83,7 @@ fn sigterm_handlers_may_fork_for_a_soft_threshold() {
     assert_eq!(shell.wait().unwrap().code(), Some(7));
     // The handler ran once: what it forks is not signalled again.
     assert_eq!(std::fs::read_to_string(done).unwrap(), "ready\ncleaned\n");
-    drop(killer);
-    fixture.subtree.remove().unwrap();
+    fixture.end(killer);
 }
 
 #[test]
@@ -98,8 +95,7 @@ fn stopped_processes_are_resumed_to_handle_sigterm() {
     let mut killer = fixture.killer();
     assert_eq!(steps(&killer.kill(soft(&pod, LONG))), ["term", "terminated"]);
     assert_eq!(victim.process().wait().unwrap().code(), Some(0));
-    drop(killer);
-    fixture.subtree.remove().unwrap();
+    fixture.end(killer);
 }
 
 #[test]
@@ -111,8 +107,7 @@ fn stopped_processes_are_killed() {
     let mut killer = fixture.killer();
     assert_eq!(steps(&killer.kill(target(&pod))), ["kill", "terminated"]);
     assert_eq!(ended_by(&mut victim), Some(9));
-    drop(killer);
-    fixture.subtree.remove().unwrap();
+    fixture.end(killer);
 }
 
 fn stop(pid: u32) {
@@ -126,15 +121,13 @@ fn a_hard_threshold_shortens_the_grace_period() {
     let (pod, container) = fixture.pod(1);
     let mut victim = hold_ignoring_sigterm(&container);
     let mut killer = fixture.killer();
-    killer.begin(soft(&pod, LONG)).unwrap();
-    assert!(matches!(killer.next().progress, KillProgress::TermSent(_)));
+    killer.begin_with_sigterm(soft(&pod, LONG));
     killer.shorten(1, target(&pod));
     let updates = killer.wait_last();
     assert_eq!(steps(&updates), ["kill", "terminated"]);
     assert!(updates.iter().all(|update| update.decision == 1));
     assert_eq!(ended_by(&mut victim), Some(9));
-    drop(killer);
-    fixture.subtree.remove().unwrap();
+    fixture.end(killer);
 }
 
 #[test]
@@ -150,6 +143,5 @@ fn a_container_monitor_gets_no_sigterm() {
     assert_eq!(steps(&updates), ["term", "kill", "terminated"]);
     assert_eq!(victim.process().wait().unwrap().code(), Some(0));
     assert_eq!(ended_by(&mut monitor), Some(9));
-    drop(killer);
-    fixture.subtree.remove().unwrap();
+    fixture.end(killer);
 }

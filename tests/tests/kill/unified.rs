@@ -12,8 +12,8 @@ use tests::mounts::Hierarchy;
 use tests::process::{HANG, is_alive};
 
 use crate::fixture::{
-    Fixture, LONG, TestKiller, ended_by, hold_ignoring_sigterm, hold_until_sigterm, process_cgroup, soft,
-    steps, target,
+    Fixture, LONG, TestKiller, assert_killed, ended_by, hold_ignoring_sigterm, hold_until_sigterm,
+    process_cgroup, soft, steps, target,
 };
 
 /// Returns the directories of a cgroup as if there were the unified hierarchy alone.
@@ -56,12 +56,9 @@ fn the_kernel_kills_the_whole_cgroup() {
     assert_eq!(steps(&updates), ["kill", "terminated"]);
     let KillProgress::KillSent { signalled: sum, .. } = &updates[0].progress else { panic!("{updates:?}") };
     assert!(sum.whole_group);
-    for victim in &mut victims {
-        assert_eq!(ended_by(victim), Some(9));
-    }
+    assert_killed(&mut victims);
     assert!(is_alive(bystander.pid()));
-    drop(killer);
-    fixture.subtree.remove().unwrap();
+    fixture.end(killer);
 }
 
 #[test]
@@ -82,8 +79,7 @@ fn process_mrelease_is_called_for_all_processes_of_the_cgroup() {
         assert_eq!(ended_by(victim), Some(9));
         killer.mrelease_results.recv_timeout(HANG).unwrap();
     }
-    drop(killer);
-    fixture.subtree.remove().unwrap();
+    fixture.end(killer);
 }
 
 #[test]
@@ -96,15 +92,13 @@ fn a_frozen_cgroup_is_killed_and_a_soft_kill_leaves_it_thawed() {
     let mut victim = hold_ignoring_sigterm(&container);
     let dir = pod.dir(Hierarchy::Unified).unwrap();
     let mut killer = killer(&fixture);
-    killer.begin(with_unified_dirs(&pod, soft(&pod, LONG))).unwrap();
-    assert!(matches!(killer.next().progress, KillProgress::TermSent(_)));
+    killer.begin_with_sigterm(with_unified_dirs(&pod, soft(&pod, LONG)));
     assert_eq!(std::fs::read_to_string(dir.join("cgroup.freeze")).unwrap().trim(), "0");
     std::fs::write(dir.join("cgroup.freeze"), "1").unwrap();
     killer.begin(with_unified_dirs(&pod, target(&pod))).unwrap();
     assert_eq!(steps(&killer.wait_last()), ["kill", "terminated"]);
     assert_eq!(ended_by(&mut victim), Some(9));
-    drop(killer);
-    fixture.subtree.remove().unwrap();
+    fixture.end(killer);
 }
 
 #[test]
@@ -123,6 +117,5 @@ fn processes_that_end_in_time_are_not_killed() {
     for victim in &mut victims {
         assert_eq!(victim.process().wait().unwrap().code(), Some(0));
     }
-    drop(killer);
-    fixture.subtree.remove().unwrap();
+    fixture.end(killer);
 }

@@ -37,7 +37,7 @@ fn with_volume(mut pod: Value, volume: &Value, request: Option<&str>, limit: Opt
 
 fn eviction_message(agent: &mut tests::agent::Agent, pod: &str) -> String {
     let full_name = format!("default/{pod}");
-    let is_match = |event: &Event| event.kind() == "eviction_decision" && event.pod() == full_name;
+    let is_match = |event: &Event| event.is_decision() && event.pod() == full_name;
     agent.wait_for("its decision", GUARD, is_match).unwrap().text("eviction_message").to_owned()
 }
 
@@ -74,13 +74,8 @@ fn only_pods_over_their_local_storage_limits_are_evicted() {
 
 /// Starts a node with a disk of 1 GiB as its nodefs, and with more of the kubelet's configuration.
 fn testbed_on_disk(more: &Value) -> Option<(FileSystem, Testbed)> {
-    let disk = match FileSystem::new(Kind::Ext4, 1024 * MIB, "eviction-kubelet-disk") {
-        Ok(disk) => disk,
-        Err(why) => {
-            tests::report_skip(&format!("no ext4 can be mounted here: {why:#}"));
-            return None;
-        }
-    };
+    let disk = FileSystem::new(Kind::Ext4, 1024 * MIB, "eviction-kubelet-disk");
+    let disk = tests::or_skip!(disk, "no ext4 can be mounted here");
     let mut config = testbed::small_config();
     config["evictionHard"] = json!({"memory.available": "200Mi", "nodefs.available": "500Mi"});
     config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());

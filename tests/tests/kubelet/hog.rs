@@ -52,11 +52,8 @@ fn a_hog_is_evicted_before_the_kubelet_acts() {
         assert_eq!(made["status"]["qosClass"], "BestEffort");
         let full = format!("default/{name}");
         let accepted = wait_for_result(&mut agent, &name, "accepted");
-        let decision = agent
-            .wait_for("its decision", GUARD, |event: &Event| {
-                event.kind() == "eviction_decision" && event.pod() == full
-            })
-            .unwrap();
+        let is_match = |event: &Event| event.is_decision() && event.pod() == full;
+        let decision = agent.wait_for("its decision", GUARD, is_match).unwrap();
         // The ranking uses values of that moment: with the usage of the other pods the hog has no less.
         let first = &decision.value["candidates"][0];
         assert_eq!(full_name(first), full, "{decision:?}");

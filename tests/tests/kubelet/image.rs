@@ -66,28 +66,31 @@ pub(crate) fn ready_agent_pod(cluster: &Cluster) -> Option<Value> {
     })
 }
 
-/// Returns the events that the agent has printed, from the runtime's log of its container.
-pub(crate) fn printed_events(folder: &Path) -> Vec<Value> {
+/// Returns the lines of the runtime's logs of pods with `part` in their path: `<time> <stream> F <line>`.
+pub(crate) fn log_lines(folder: &Path, part: &str) -> Vec<String> {
     let mut open = vec![folder.join("pod-logs")];
-    let mut events = Vec::new();
+    let mut lines = Vec::new();
     while let Some(path) = open.pop() {
         if path.is_dir() {
             open.extend(std::fs::read_dir(path).unwrap().flatten().map(|entry| entry.path()));
-        } else if path.to_string_lossy().contains(&format!("{NAME}_")) {
-            let text = std::fs::read_to_string(path).unwrap();
-            // `<time> stdout F <line>`
-            let lines = text.lines().filter_map(|line| line.split_once(" stdout F ")).map(|(_, line)| line);
-            events.extend(lines.filter_map(|line| serde_json::from_str(line).ok()));
+        } else if path.to_string_lossy().contains(part) {
+            lines.extend(std::fs::read_to_string(path).unwrap().lines().map(str::to_owned));
         }
     }
-    events
+    lines
+}
+
+/// Returns the events that the agent has printed.
+pub(crate) fn printed_events(folder: &Path) -> Vec<Value> {
+    let lines = log_lines(folder, &format!("{NAME}_"));
+    let printed = lines.iter().filter_map(|line| line.split_once(" stdout F "));
+    printed.filter_map(|(_, line)| serde_json::from_str(line).ok()).collect()
 }
 
 #[test]
 fn the_pod_of_the_manifests_runs_the_image_and_evicts() {
     let Some(image) = std::env::var_os(IMAGE).map(PathBuf::from) else {
-        tests::report_skip(&format!("{IMAGE} names no image: `cargo xtask e2e` makes one"));
-        return;
+        tests::skip!("{IMAGE} names no image: `cargo xtask e2e` makes one")
     };
     let options = Options { controllers: true, scheduler: true };
     let Some(mut testbed) = Testbed::small(&options) else { return };

@@ -11,7 +11,7 @@ use tests::cluster::{Binaries, Cluster, NAME, Options};
 use tests::file_system::{FileSystem, Kind};
 use tests::helm::{Helm, chart};
 
-use crate::image::{IMAGE, printed_events, ready_agent_pod};
+use crate::image::{IMAGE, log_lines, printed_events, ready_agent_pod};
 use crate::testbed::{self, NODE, Testbed, growing, pod, running_pod, small_config};
 
 /// The memory of the hog in MiB: it leaves less than the agent's threshold, and more than the kubelet's.
@@ -112,17 +112,7 @@ fn remaining(cluster: &Cluster) -> Vec<String> {
 
 /// Returns what the agents have logged on standard error.
 fn warnings(folder: &Path) -> Vec<String> {
-    let mut open = vec![folder.join("pod-logs")];
-    let mut lines = Vec::new();
-    while let Some(path) = open.pop() {
-        if path.is_dir() {
-            open.extend(std::fs::read_dir(path).unwrap().flatten().map(|entry| entry.path()));
-        } else if path.to_string_lossy().contains(NAME) {
-            let text = std::fs::read_to_string(path).unwrap();
-            lines.extend(text.lines().filter(|line| line.contains(" stderr F ")).map(str::to_owned));
-        }
-    }
-    lines
+    log_lines(folder, NAME).into_iter().filter(|line| line.contains(" stderr F ")).collect()
 }
 
 /// Asserts that the kubectl plugin with the real kubectl reaches the agent, and reports what does not exist.
@@ -159,8 +149,7 @@ fn check_plugin(cluster: &Cluster) {
 #[test]
 fn an_upgrade_ends_the_dry_run_and_an_uninstall_leaves_nothing() {
     let Some(image) = std::env::var_os(IMAGE).map(PathBuf::from) else {
-        tests::report_skip(&format!("{IMAGE} names no image: `cargo xtask e2e` makes one"));
-        return;
+        tests::skip!("{IMAGE} names no image: `cargo xtask e2e` makes one")
     };
     let Some(helm) = Helm::find() else { return };
     let options = Options { controllers: true, scheduler: true };

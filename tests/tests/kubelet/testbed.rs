@@ -38,13 +38,7 @@ pub(crate) fn node(options: &cluster::Options, config: &Value) -> Option<Testbed
 
 /// Does the same with the kubelet's root directory on `disk`.
 pub(crate) fn node_on(options: &cluster::Options, config: &Value, disk: Option<&Path>) -> Option<Testbed> {
-    let programs = match Programs::find() {
-        Ok(programs) => programs,
-        Err(why) => {
-            tests::report_skip(&why);
-            return None;
-        }
-    };
+    let programs = tests::or_skip!(Programs::find());
     let mut cluster = fixture::cluster(options)?;
     let node = RealNode::start(&mut cluster, &programs, NODE, config, disk).unwrap();
     Some(Testbed { node, cluster, programs })
@@ -200,15 +194,11 @@ pub(crate) fn wait_for_pods(agent: &mut Agent, pods: u64) {
 
 /// Waits for that result of the eviction of that pod.
 pub(crate) fn wait_for_result(agent: &mut Agent, pod: &str, result: &str) -> Event {
-    let full_name = format!("default/{pod}");
-    let is_match = |event: &Event| {
-        event.kind() == "eviction_progress" && event.text("result") == result && event.pod() == full_name
-    };
-    agent.wait_for(&format!("that {pod} is {result}"), GUARD, is_match).unwrap()
+    agent.wait_for_result(&format!("default/{pod}"), result).unwrap()
 }
 
 /// Returns the pods that were selected so far, in order.
 pub(crate) fn selected_pods(agent: &mut Agent) -> Vec<String> {
     let heard = agent.events().unwrap().iter();
-    heard.filter(|event| event.kind() == "eviction_decision").map(|event| event.pod()).collect()
+    heard.filter(|event| event.is_decision()).map(Event::pod).collect()
 }

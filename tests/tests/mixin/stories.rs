@@ -8,10 +8,9 @@ use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 use tests::agent::{self, Agent, Options};
 use tests::file_system::{FileSystem, Kind};
-use tests::interrupt::Interrupt;
 use tests::node::{MIB, Node, PodSpec};
 use tests::process::wait_until;
-use tests::workload::Workload;
+use tests::workload::{self, Workload};
 
 use crate::server::Server;
 
@@ -118,7 +117,7 @@ impl Scenario {
         let mut node = Node::new("mixin", MEMORY, PIDS)?;
         let web = node.add(PodSpec::new("shop", "web", &["main"], 64))?;
         let report = node.add(misbehaving_pod(self))?;
-        let mut options = Options::of(&agent::binary()?, &node, &self.kubelet())?;
+        let mut options = Options::new(&node, &self.kubelet())?;
         let mut volume = PathBuf::new();
         if let Some(disk) = &disk {
             let kubelet = disk.path().join("kubelet");
@@ -129,16 +128,15 @@ impl Scenario {
             let paths = paths.map(|(option, path)| [option.to_owned(), path.display().to_string()]);
             options.more = paths.concat();
         }
-        let workload = tests::workload::binary()?;
-        let size = (16 * MIB).to_string();
-        let _web = Workload::run(&workload, node.pods[web].first()?, ["hold", "--size", &size])?;
+        let _web = node.run(web, &["hold", "--size", "16M"])?;
 
-        let mut agent = Agent::start(&options, &Interrupt::default())?;
+        let mut agent = options.start()?;
         let address = self.address(&mut agent)?;
         server.add_target(self.name(), &address)?;
         self.wait_scrapes(server, 3)?;
         let from = server.now("vector(time())")?.context("no time")?;
-        let _report = Workload::run(&workload, node.pods[report].first()?, self.workload(&volume))?;
+        let _report =
+            Workload::run(&workload::binary()?, node.pods[report].first()?, self.workload(&volume))?;
         for series in self.expected_series() {
             self.wait(server, &format!("sum(eviction_agent_{series}) > 0"))?;
         }

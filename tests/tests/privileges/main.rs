@@ -13,10 +13,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tests::agent::{self, Agent, Event, Options};
-use tests::interrupt::Interrupt;
 use tests::mounts::{Hierarchy, Mounts};
 use tests::node::{MIB, Node, PodSpec};
-use tests::workload::{self, Workload};
+use tests::workload::Workload;
 use tests::{privileges, skip};
 
 /// The capabilities that `run` uses if it does not write to control files.
@@ -274,9 +273,7 @@ fn assert_decides_and_kills(label: &str, names: &[&str]) -> String {
     assert_reported_protection_is_real(&agent, &status);
     site.go();
     site.assert_decided(&mut agent, label);
-    let is_terminated =
-        |event: &Event| event.kind() == "eviction_progress" && event.text("result") == "terminated";
-    agent.wait_for("its end", GUARD, is_terminated).unwrap();
+    agent.wait_for_result(&site.node.pods[0].full_name(), "terminated").unwrap();
     site.assert_hog_ended(label);
     agent.stop().unwrap();
     backend

@@ -16,10 +16,7 @@ impl Site {
         for name in ["web", "quiet"] {
             node.add(PodSpec::new("shop", name, &["app"], 8)).unwrap();
         }
-        let start = |pod: usize, size: &str| {
-            let group = &node.pods[pod].containers[0].group;
-            Workload::start(&workload::binary().unwrap(), group, ["grow", "--size", size]).unwrap()
-        };
+        let start = |pod, size| node.workload(pod, &["grow", "--size", size]).unwrap();
         let (hog, quiet) = (start(0, "200M"), start(1, "2M"));
         Self { node, hog, quiet, folder: folder() }
     }
@@ -30,7 +27,7 @@ impl Site {
         let mut options =
             Options::of(&agent_script(self.folder.path(), names), &self.node, &kubelet).unwrap();
         options.more.extend(more.iter().map(|&option| option.to_owned()));
-        Agent::start(&options, &Interrupt::default()).unwrap()
+        options.start().unwrap()
     }
 
     /// Lets both processes grow, the small one first.
@@ -40,9 +37,7 @@ impl Site {
     }
 
     pub(super) fn assert_decided(&self, agent: &mut Agent, what: &str) {
-        let decision =
-            agent.wait_for("a decision", GUARD, |event| event.kind() == "eviction_decision").unwrap();
-        assert_eq!(decision.pod(), "shop/web", "{what}");
+        assert_eq!(agent.wait_for_decision().unwrap().pod(), "shop/web", "{what}");
     }
 
     /// Asserts that the hog ends, which it does on SIGTERM, and that the small process still runs.

@@ -8,21 +8,12 @@ use eviction_node::cgroup::names::PodUid;
 use eviction_node::cgroup::sample::Tasks;
 use eviction_node::file::is_removed;
 use tests::cgroup::{Driver, Qos, Subtree, container_id, pod_uid};
-use tests::process::HANG;
+use tests::process::{HANG, Stop};
 use tests::workload::Workload;
 
 use crate::MIB;
 use crate::sampler;
 use crate::workload;
-
-/// Sets the stop flag when dropped.
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
 
 #[test]
 fn values_of_a_removed_cgroup_are_unknown_and_not_zero() {
@@ -130,7 +121,6 @@ fn sampling_continues_while_cgroups_are_created_and_removed() {
             }
             made
         });
-        // A failed assertion must not leave the other thread running for ever.
         let stopper = Stop(&stop);
         let mut sampler = sampler(&subtree);
         let start = Instant::now();

@@ -69,7 +69,7 @@ fn meminfo_and_pressure_files_of_this_kernel_are_parsed() {
     let read = |path: &str| std::fs::read(path).unwrap();
     let meminfo = parse_meminfo(&read("/proc/meminfo"));
     assert!(meminfo.total.known().unwrap() > meminfo.usage.known().unwrap());
-    assert!(meminfo.available.known().is_some() && meminfo.shmem.known().is_some());
+    assert!(meminfo.available.known().is_some() && meminfo.active_file.known().is_some());
     match std::fs::read("/proc/pressure/memory") {
         Ok(text) => {
             let pressure = parse_pressure(&text);

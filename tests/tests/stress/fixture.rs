@@ -13,7 +13,7 @@ use tests::agent;
 use tests::interrupt::Interrupt;
 use tests::metrics::Metrics;
 use tests::node::{MIB, Node, PodSpec};
-use tests::workload::{self, Workload};
+use tests::workload::Workload;
 
 /// A guard against an agent that hangs.
 pub(crate) const GUARD: Duration = Duration::from_secs(60);
@@ -105,10 +105,7 @@ impl Fixture {
     }
 
     pub(crate) fn workload(&self, arguments: &[&str]) -> Workload {
-        let group = &self.node.pods[0].containers[0].group;
-        let mut workload = Workload::start(&workload::binary().unwrap(), group, arguments).unwrap();
-        workload.go().unwrap();
-        workload
+        self.node.run(0, arguments).unwrap()
     }
 
     /// Asserts that a pod that grows over the threshold is evicted, and no other one.

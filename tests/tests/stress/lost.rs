@@ -7,7 +7,6 @@ use eviction_common::CgroupChange;
 use rustix::process::{Pid, Signal, kill_process};
 use tests::node::PodSpec;
 use tests::skip;
-use tests::workload::{self, Workload};
 
 use crate::fixture::{Fixture, node};
 
@@ -31,10 +30,7 @@ fn lost_bpf_events_are_counted_and_the_pod_is_still_evicted() {
     // No event reports its cgroups, nor its charges.
     let late = fixture.node.add(PodSpec::new("shop", "late", &["main"], 8)).unwrap();
     fixture.node.write_pods().unwrap();
-    let group = &fixture.node.pods[late].containers[0].group;
-    let arguments = ["grow", "--size", "220M", "--rate", "400M"];
-    let mut hog = Workload::start(&workload::binary().unwrap(), group, arguments).unwrap();
-    hog.go().unwrap();
+    let mut hog = fixture.node.run(late, &["grow", "--size", "220M", "--rate", "400M"]).unwrap();
     hog.wait_event("grown").unwrap();
     kill_process(agent, Signal::CONT).unwrap();
     fixture.until("the pod that came meanwhile goes", || !hog.process().is_running().unwrap());

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use serde_json::json;
-use tests::agent::{self, Agent, Options};
-use tests::interrupt::Interrupt;
+use tests::agent::{Agent, Options};
 use tests::skip;
 
 use crate::fixture::{GUARD, node};
@@ -16,8 +15,7 @@ const MANY: f64 = 2_000.0;
 fn a_removed_node_cgroup_causes_read_errors_and_no_busy_loop() {
     let Some(node) = node("gone") else { skip!("no cgroups can be made here") };
     let kubelet = json!({"evictionHard": {"memory.available": "64Mi", "pid.available": "10"}});
-    let options = Options::of(&agent::binary().unwrap(), &node, &kubelet).unwrap();
-    let mut agent = Agent::start(&options, &Interrupt::default()).unwrap();
+    let mut agent = Options::new(&node, &kubelet).unwrap().start().unwrap();
     drop(node);
     for signal in ["memory.available", "pid.available"] {
         let read_error = agent

@@ -5,8 +5,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tests::agent::{self, Agent, GUARD, Options};
-use tests::interrupt::Interrupt;
+use tests::agent::{Agent, GUARD, Options};
 use tests::metrics::Metrics;
 use tests::node::{MIB, Node, PodSpec};
 use tests::skip;
@@ -17,9 +16,7 @@ const LIMIT: u64 = 128 * MIB;
 const OOM_KILLS: &str = "eviction_agent_oom_kills_total";
 
 fn start(options: Options) -> Agent {
-    let mut agent = Agent::start(&Options { action: "none", ..options }, &Interrupt::default()).unwrap();
-    agent.wait_for("its start", GUARD, |event| event.kind() == "started").unwrap();
-    agent
+    Options { action: "none", ..options }.start().unwrap()
 }
 
 /// Reads the metrics until a page fits, and returns that page.
@@ -44,7 +41,7 @@ fn a_signal_has_no_series_while_its_cgroup_is_missing() {
         "evictionHard": {"memory.available": "40Mi", "pid.available": "20"},
         "enforceNodeAllocatable": ["pods"],
     });
-    let options = Options::of(&agent::binary().unwrap(), &node, &kubelet).unwrap();
+    let options = Options::new(&node, &kubelet).unwrap();
     let agent = start(options);
     let names = ["signal_available_bytes", "signal_capacity_bytes", "threshold_met"]
         .map(|name| format!("eviction_agent_{name}"));
@@ -92,7 +89,7 @@ fn the_number_of_namespaces_in_metrics_is_bounded() {
     const EACH: usize = 20;
     let Ok(node) = Node::new("namespaces", 256 * MIB, 200) else { skip!("no cgroups can be made here") };
     let kubelet = json!({"evictionHard": {"memory.available": "40Mi", "pid.available": "20"}});
-    let options = Options::of(&agent::binary().unwrap(), &node, &kubelet).unwrap();
+    let options = Options::new(&node, &kubelet).unwrap();
     let agent = start(options);
     let is_counted = |page: &Metrics, namespace: &str| {
         page.has_series(OOM_KILLS, &[("namespace", namespace), ("limit_scope", "container")])

@@ -6,8 +6,7 @@ use std::net::TcpStream;
 use std::process::{Command, Stdio};
 
 use serde_json::json;
-use tests::agent::{self, Agent, GUARD, Options};
-use tests::interrupt::Interrupt;
+use tests::agent::{Agent, GUARD, Options};
 use tests::node::{MIB, Node, PodSpec};
 use tests::prometheus::promtool;
 use tests::skip;
@@ -27,8 +26,7 @@ fn start(label: &str) -> Option<(Node, Agent)> {
     node.add(PodSpec::new("shop", "web", &["main"], 8)).unwrap();
     node.write_pods().unwrap();
     let kubelet = json!({"evictionHard": {"memory.available": "64Mi", "pid.available": "10%"}});
-    let options = Options::of(&agent::binary().unwrap(), &node, &kubelet).unwrap();
-    let agent = Agent::start(&options, &Interrupt::default()).unwrap();
+    let agent = Options::new(&node, &kubelet).unwrap().start().unwrap();
     Some((node, agent))
 }
 

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-use aya::programs::{BtfTracePoint, FEntry, FExit, KProbe, ProgramError, ProgramFd, RawTracePoint};
+use aya::programs::{BtfTracePoint, FEntry, FExit, KProbe, ProgramError, RawTracePoint};
 use aya::{Btf, Ebpf};
 
 use super::attach_methods::{AttachMethod, HookPoint, ProgramHook};
@@ -34,37 +34,17 @@ impl Program {
     fn load(hook: &ProgramHook, ebpf: &mut Ebpf, btf: &Btf) -> Result<Self, ProgramError> {
         let ProgramHook { program, at, arguments: _ } = *hook;
         let program = ebpf.program_mut(program).ok_or(ProgramError::NotLoaded)?;
-        let loaded = |fd: &ProgramFd, info: aya::programs::ProgramInfo| {
-            let code = fd.as_fd().try_clone_to_owned().map_err(ProgramError::IOError)?;
-            Ok(Self { at, code, id: info.id() })
-        };
         match at {
-            HookPoint::Tracepoint(name) => {
-                let program: &mut BtfTracePoint = program.try_into()?;
-                program.load(name, btf)?;
-                loaded(program.fd()?, program.info()?)
-            }
-            HookPoint::RawTracepoint(_) => {
-                let program: &mut RawTracePoint = program.try_into()?;
-                program.load()?;
-                loaded(program.fd()?, program.info()?)
-            }
-            HookPoint::Entry(name) => {
-                let program: &mut FEntry = program.try_into()?;
-                program.load(name, btf)?;
-                loaded(program.fd()?, program.info()?)
-            }
-            HookPoint::Exit(name) => {
-                let program: &mut FExit = program.try_into()?;
-                program.load(name, btf)?;
-                loaded(program.fd()?, program.info()?)
-            }
+            HookPoint::Tracepoint(name) => <&mut BtfTracePoint>::try_from(&mut *program)?.load(name, btf)?,
+            HookPoint::RawTracepoint(_) => <&mut RawTracePoint>::try_from(&mut *program)?.load()?,
+            HookPoint::Entry(name) => <&mut FEntry>::try_from(&mut *program)?.load(name, btf)?,
+            HookPoint::Exit(name) => <&mut FExit>::try_from(&mut *program)?.load(name, btf)?,
             HookPoint::Probe(_) | HookPoint::ReturnProbe(_) => {
-                let program: &mut KProbe = program.try_into()?;
-                program.load()?;
-                loaded(program.fd()?, program.info()?)
+                <&mut KProbe>::try_from(&mut *program)?.load()?;
             }
         }
+        let code = program.fd()?.as_fd().try_clone_to_owned().map_err(ProgramError::IOError)?;
+        Ok(Self { at, code, id: program.info()?.id() })
     }
 
     /// Attaches the program.

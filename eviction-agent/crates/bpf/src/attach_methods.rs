@@ -4,8 +4,6 @@
 
 mod table;
 
-use std::fmt;
-
 use eviction_common::{BATCH_PAGES, MIN_CHANGE_PAGES};
 use eviction_node::notify::{memcg_v1, memory_events, psi, timer};
 
@@ -49,12 +47,6 @@ impl EventClass {
             Self::DiskXfs => Some("xfs"),
             _ => None,
         }
-    }
-}
-
-impl fmt::Display for EventClass {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 

@@ -189,25 +189,15 @@ impl<'a> Fields<'a> {
         let context = OomContext { owner: (owner_id != 0).then_some(owner), ktime_ns: self.u64()? };
         let flags = self.u32()?;
         let chain_len = self.u32()?;
-        if chain_len as usize > MAX_CHAIN {
+        let Some(unused) = MAX_CHAIN.checked_sub(chain_len as usize) else {
             return Err(unknown(Kind::OomKill, "chain length", chain_len));
-        }
-        let mut chain = Vec::with_capacity(chain_len as usize);
-        for index in 0..MAX_CHAIN {
-            let ancestor = self.ancestor()?;
-            if index < chain_len as usize {
-                chain.push(ancestor);
-            }
-        }
-        let mut names = Vec::with_capacity(chain_len as usize);
-        for index in 0..MAX_CHAIN {
-            let name = self.slice(NAME_BYTES)?;
-            if index < chain_len as usize {
-                // A name without a NUL may be cut off, so it counts as unknown.
-                let end = name.iter().position(|byte| *byte == 0).unwrap_or(0);
-                names.push(name[..end].into());
-            }
-        }
+        };
+        let chain = (0..chain_len).map(|_| self.ancestor()).collect::<Result<Vec<_>, _>>()?;
+        self.slice(unused * size_of::<eviction_common::Ancestor>())?;
+        let names = self.slice(MAX_CHAIN * NAME_BYTES)?.chunks_exact(NAME_BYTES).take(chain_len as usize);
+        // A name without a NUL may be cut off, so it counts as unknown.
+        let end = |name: &[u8]| name.iter().position(|byte| *byte == 0).unwrap_or(0);
+        let names: Vec<Box<[u8]>> = names.map(|name| name[..end(name)].into()).collect();
         let has = |flag| flags & flag != 0;
         Ok(OomKill {
             stamp,

@@ -44,14 +44,13 @@ pub use event::{
     Alarm, Ancestor, CgroupChange, DiskThresholdCrossed, Edge, Event, KernelKill, KernelKillCause,
     OomContext, OomKill, Stamp, TaskAlarm, ThresholdCrossed,
 };
-pub use eviction_common::Counter;
-pub use eviction_common::{DiskResource, DiskTotal};
+pub use eviction_common::{Counter, DiskResource, DiskTotal, TaskCount};
 pub use handle::disk::{DiskHeadroom, DiskUsage, SetDiskThresholdError};
 pub use handle::disk_kill::ArmedDiskOrder;
 pub use handle::kernel_kill::{
     ArmError, ArmedOrder, LastOrderNumbers, OrderNumber, SUPPRESSED_REASONS, SampleEpoch, suppressed_reasons,
 };
-pub use handle::task_counters::{NodePidThreshold, ReclaimTime, TaskCount};
+pub use handle::task_counters::{NodePidThreshold, ReclaimTime};
 pub use handle::{
     BpfHandle, CgroupGrowth, Detached, Generation, GrossCharge, KernelThreshold, SetThresholdError,
 };

@@ -8,7 +8,7 @@ use aya::{
     maps::{Map, MapError},
 };
 use aya_log::EbpfLogger;
-use eviction_common::{ABI_VERSION, ABSENT, DISKS, DiskKillOrder, KillOrder, ProgramConfig};
+use eviction_common::{ABI_VERSION, ABSENT, DISKS, ProgramConfig};
 use rustix::mm::{Advice, madvise};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use thiserror::Error;
@@ -341,8 +341,8 @@ fn raise_memlock() {
 fn take_kernel_kill_maps(ebpf: &mut Ebpf) -> Result<KernelKillMaps, MapError> {
     Ok(KernelKillMaps {
         marks: take_map(ebpf, "SAMPLE_EPOCH")?,
-        order: OrderMap::new(take_map(ebpf, "KILL_ORDER")?, KillOrder::NONE),
-        disk_order: OrderMap::new(take_map(ebpf, "DISK_KILL_ORDER")?, DiskKillOrder::NONE),
+        order: OrderMap::new(take_map(ebpf, "KILL_ORDER")?),
+        disk_order: OrderMap::new(take_map(ebpf, "DISK_KILL_ORDER")?),
         tokens: take_map(ebpf, "KILL_ORDER_TOKEN")?,
         suppressed: take_map(ebpf, "SUPPRESSED")?,
         is_marked: false,

@@ -14,7 +14,7 @@ use aya::{
 use eviction_common::{
     AlarmKey, ChargedCgroup, DiskKillOrder, DiskThreshold, DiskTotal, DiskUsage, DiskUser, FireToken,
     HostTasks, KillOrder, MemcgThreshold, OomCounts, PidThreshold, ProgramConfig, ReclaimStart, ReclaimTime,
-    SuppressedCount, TaskCount,
+    SuppressedCount, TaskStats,
 };
 
 /// A shared type in the form that aya takes.
@@ -32,7 +32,7 @@ macro_rules! pod {
 pod!(
     MemcgThreshold,
     FireToken,
-    TaskCount,
+    TaskStats,
     ProgramConfig,
     ChargedCgroup,
     OomCounts,

@@ -12,10 +12,10 @@ pub use agent::{
     Action, ActionSettings, AgentConfiguration, Capacities, Configz, DryRun, EvictionRequests, KubeletFiles,
     MarginMode, MarginValue, MemoryLimits, MetricsSettings, PodMetrics, PodStorageSettings, PodStorageSource,
     Probes, ReclaimSettings, RecorderSettings, Server, SignalMargin, ThresholdMargin, ThresholdSettings,
-    ThresholdSource, load_agent, parse_agent, with_own_thresholds,
+    ThresholdSource, load_agent, parse_agent,
 };
 pub use kubelet::{
-    Effective, KubeletConfiguration, KubeletError, KubeletFields, Origin, Setting, files_of as drop_in_files,
-    kubelet_policy, load_kubelet,
+    Effective, KubeletConfiguration, KubeletError, KubeletFields, Origin, Setting, kubelet_policy,
+    load_kubelet,
 };
 pub use problem::{Problem, Problems};

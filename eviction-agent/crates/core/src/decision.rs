@@ -174,10 +174,8 @@ impl Evaluation {
 
     /// Returns the threshold that caused an eviction, if a threshold did.
     pub fn threshold_of(&self, cause: Cause) -> Option<&ResolvedThreshold> {
-        match cause {
-            Cause::Threshold { threshold: index } => self.threshold(index),
-            Cause::EmptyDir { .. } | Cause::PodStorage | Cause::ContainerStorage { .. } => None,
-        }
+        let Cause::Threshold { threshold: index } = cause else { return None };
+        self.threshold(index)
     }
 
     /// Returns the label of an eviction's cause: the name of a signal, or one of [`LABELS`].
@@ -225,13 +223,8 @@ pub struct Admission {
 impl Decision {
     /// Returns the evaluation, if the decision is one.
     pub fn evaluation(&self) -> Option<&Evaluation> {
-        match &self.kind {
-            DecisionKind::Evaluated(evaluation) => Some(evaluation),
-            DecisionKind::StateUpdated
-            | DecisionKind::NotEvaluated(_)
-            | DecisionKind::Admission(_)
-            | DecisionKind::Oom(_) => None,
-        }
+        let DecisionKind::Evaluated(evaluation) = &self.kind else { return None };
+        Some(evaluation)
     }
 
     /// Returns the conditions whose state is unknown, because a signal that raises them is unavailable.

@@ -1,7 +1,7 @@
 //! Enums whose variants have names.
 
 /// Declares an enum whose variants have names for metrics, event lines and files: `Variant = "name"`. The
-/// enum gets the constant `ALL` and the method `name`.
+/// enum gets the constant `ALL` and the method `name`. Its `Display` writes the name.
 #[macro_export]
 macro_rules! named_enum {
     (
@@ -24,6 +24,12 @@ macro_rules! named_enum {
                 match self {
                     $(Self::$variant => $name,)+
                 }
+            }
+        }
+
+        impl ::std::fmt::Display for $enum {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+                f.write_str(self.name())
             }
         }
     };

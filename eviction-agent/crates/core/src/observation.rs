@@ -30,26 +30,16 @@ impl Observations {
     /// Derives all observations; those of memory are based on the working set. An observation exists only if
     /// all of its values do. There is no fallback from one file system to another.
     pub fn of(node: &NodeStats) -> Self {
-        let NodeStats {
-            memory: of_node,
-            allocatable_memory,
-            node_fs,
-            image_fs,
-            container_fs,
-            processes: pids,
-            memory_detail: _,
-            unmeasured: _,
-        } = *node;
         Self(Signal::ALL.map(|signal| match signal {
-            Signal::MemoryAvailable => make(of_node, memory),
-            Signal::AllocatableMemoryAvailable => make(allocatable_memory, memory),
-            Signal::NodeFsAvailable => make(node_fs, bytes),
-            Signal::NodeFsInodesFree => make(node_fs, inodes),
-            Signal::ImageFsAvailable => make(image_fs, bytes),
-            Signal::ImageFsInodesFree => make(image_fs, inodes),
-            Signal::ContainerFsAvailable => make(container_fs, bytes),
-            Signal::ContainerFsInodesFree => make(container_fs, inodes),
-            Signal::PidAvailable => make(pids, processes),
+            Signal::MemoryAvailable => make(node.memory, memory),
+            Signal::AllocatableMemoryAvailable => make(node.allocatable_memory, memory),
+            Signal::NodeFsAvailable => make(node.node_fs, bytes),
+            Signal::NodeFsInodesFree => make(node.node_fs, inodes),
+            Signal::ImageFsAvailable => make(node.image_fs, bytes),
+            Signal::ImageFsInodesFree => make(node.image_fs, inodes),
+            Signal::ContainerFsAvailable => make(node.container_fs, bytes),
+            Signal::ContainerFsInodesFree => make(node.container_fs, inodes),
+            Signal::PidAvailable => make(node.processes, processes),
         }))
     }
 
@@ -86,49 +76,27 @@ impl Observation {
 }
 
 fn make<T>(group: Reading<T>, observe: fn(&T) -> Option<Observation>) -> Reading<Observation> {
-    match group {
-        Reading::Known(values) => {
-            observe(&values).map_or(Reading::Unknown(UnknownReason::Absent), Reading::Known)
-        }
-        Reading::Unknown(why) => Reading::Unknown(why),
-    }
+    group.and_then(|values| observe(&values).ok_or(UnknownReason::Absent).into())
 }
 
 /// Returns the memory available to a cgroup. Its capacity is the sum of that and the working set.
 fn memory(values: &MemoryStats) -> Option<Observation> {
-    let (available, working_set) = (values.available?, values.working_set?);
-    Some(Observation {
-        available: available.cast_signed(),
-        capacity: available.wrapping_add(working_set).cast_signed(),
-        time: values.time,
-        source: values.source,
-    })
+    let capacity = values.available?.wrapping_add(values.working_set?).cast_signed();
+    let available = values.available?.cast_signed();
+    Some(Observation { available, capacity, time: values.time, source: values.source })
 }
 
 fn bytes(values: &FsStats) -> Option<Observation> {
-    Some(Observation {
-        available: values.available?.cast_signed(),
-        capacity: values.capacity?.cast_signed(),
-        time: values.time,
-        source: values.source,
-    })
+    let (available, capacity) = (values.available?.cast_signed(), values.capacity?.cast_signed());
+    Some(Observation { available, capacity, time: values.time, source: values.source })
 }
 
 fn inodes(values: &FsStats) -> Option<Observation> {
-    Some(Observation {
-        available: values.inodes_free?.cast_signed(),
-        capacity: values.inodes?.cast_signed(),
-        time: values.time,
-        source: values.source,
-    })
+    let (available, capacity) = (values.inodes_free?.cast_signed(), values.inodes?.cast_signed());
+    Some(Observation { available, capacity, time: values.time, source: values.source })
 }
 
 fn processes(values: &ProcessStats) -> Option<Observation> {
-    let (max, running) = (values.max?, values.running?);
-    Some(Observation {
-        available: max.wrapping_sub(running),
-        capacity: max,
-        time: values.time,
-        source: values.source,
-    })
+    let (available, capacity) = (values.max?.wrapping_sub(values.running?), values.max?);
+    Some(Observation { available, capacity, time: values.time, source: values.source })
 }

@@ -78,13 +78,13 @@ pub enum KillProgress {
 impl KillProgress {
     /// Returns whether no further update follows.
     pub fn is_last(&self) -> bool {
-        match self {
+        matches!(
+            self,
             Self::WouldSignal { .. }
-            | Self::Terminated { .. }
-            | Self::ProcessesRemaining { .. }
-            | Self::Abandoned => true,
-            Self::TermSent(_) | Self::KillSent { .. } | Self::Error { .. } | Self::Answered { .. } => false,
-        }
+                | Self::Terminated { .. }
+                | Self::ProcessesRemaining { .. }
+                | Self::Abandoned
+        )
     }
 }
 
@@ -135,10 +135,11 @@ pub enum UnkillableReason {
 }
 
 /// Why a decision is not carried out.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
 #[serde(rename_all = "snake_case", tag = "why")]
 pub enum KillRejection {
     /// The last victim for the same pressure still has time to terminate.
+    #[error("the victim of decision {decision} still has time to go")]
     VictimPending {
         /// The decision about that victim.
         decision: u64,
@@ -146,11 +147,13 @@ pub enum KillRejection {
         until_ns: u64,
     },
     /// The pod was killed a moment ago, and something restarts it.
+    #[error("the pod was killed a moment ago")]
     CoolDown {
         /// When the pod may be killed again, in nanoseconds.
         until_ns: u64,
     },
     /// The pod was killed too often lately.
+    #[error("the pod was killed {kills} times lately")]
     PodLimit {
         /// The number of kills.
         kills: u32,
@@ -158,6 +161,7 @@ pub enum KillRejection {
         until_ns: u64,
     },
     /// Too many pods of this node were killed lately.
+    #[error("{kills} pods of this node were killed lately")]
     NodeLimit {
         /// The number of kills.
         kills: u32,
@@ -165,71 +169,49 @@ pub enum KillRejection {
         until_ns: u64,
     },
     /// Too many pods are being killed.
+    #[error("{in_flight} pods are being killed")]
     Busy {
         /// The number of those pods.
         in_flight: u32,
     },
     /// The pod is already terminating by an earlier decision.
     #[serde(rename = "already_going")]
+    #[error("the pod goes by decision {decision} already")]
     AlreadyTerminating {
         /// That decision.
         decision: u64,
     },
     /// The kernel has just killed a process of another pod for the same threshold crossing. That pod is the victim.
     #[serde(rename = "struck")]
+    #[error("the kernel has just killed a process of another pod for the same crossing")]
     KilledInKernel,
     /// The decision is so old that the values it is based on may no longer be true.
+    #[error("the decision is {} ms old", .age_ns / 1_000_000)]
     Stale {
         /// The age of the decision, in nanoseconds.
         age_ns: u64,
     },
     /// The pod's cgroup has no processes, or was removed.
+    #[error("no process is in the pod's cgroup")]
     Empty,
     /// All of the pod's processes are outside this PID namespace.
+    #[error("none of the pod's {processes} processes is in the agent's PID namespace")]
     Unreachable {
         /// The number of processes.
         processes: u32,
     },
     /// The cgroup is not the one that the decision is about, or must not be killed.
+    #[error("{what}")]
     NotAPod {
         /// Operation, subject and cause.
         what: String,
     },
     /// The executor has stopped working.
+    #[error("{what}")]
     Broken {
         /// Operation, subject and cause.
         what: String,
     },
-}
-
-impl std::fmt::Display for KillRejection {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::VictimPending { decision, .. } => {
-                write!(f, "the victim of decision {decision} still has time to go")
-            }
-            Self::CoolDown { .. } => f.write_str("the pod was killed a moment ago"),
-            Self::PodLimit { kills, .. } => write!(f, "the pod was killed {kills} times lately"),
-            Self::NodeLimit { kills, .. } => {
-                write!(f, "{kills} pods of this node were killed lately")
-            }
-            Self::Busy { in_flight } => write!(f, "{in_flight} pods are being killed"),
-            Self::AlreadyTerminating { decision } => {
-                write!(f, "the pod goes by decision {decision} already")
-            }
-            Self::KilledInKernel => {
-                f.write_str("the kernel has just killed a process of another pod for the same crossing")
-            }
-            Self::Stale { age_ns } => {
-                write!(f, "the decision is {} ms old", age_ns / 1_000_000)
-            }
-            Self::Empty => f.write_str("no process is in the pod's cgroup"),
-            Self::Unreachable { processes } => {
-                write!(f, "none of the pod's {processes} processes is in the agent's PID namespace")
-            }
-            Self::NotAPod { what } | Self::Broken { what } => f.write_str(what),
-        }
-    }
 }
 
 impl KillRejection {

@@ -48,12 +48,26 @@ impl<T> Reading<T> {
 
     /// Applies `f` to a known value.
     pub fn map<U>(self, f: impl FnOnce(T) -> U) -> Reading<U> {
+        self.and_then(|value| Reading::Known(f(value)))
+    }
+
+    /// Applies `f` to a known value. Its result may be unknown.
+    pub fn and_then<U>(self, f: impl FnOnce(T) -> Reading<U>) -> Reading<U> {
         match self {
-            Self::Known(value) => Reading::Known(f(value)),
+            Self::Known(value) => f(value),
             Self::Unknown(why) => Reading::Unknown(why),
         }
     }
+
+    /// Returns both values, or the first reason why one of them is not known.
+    pub fn zip<U>(self, other: Reading<U>) -> Reading<(T, U)> {
+        match (self, other) {
+            (Self::Known(value), Reading::Known(other)) => Reading::Known((value, other)),
+            (Self::Unknown(why), _) | (_, Reading::Unknown(why)) => Reading::Unknown(why),
+        }
+    }
 }
+
 impl<T> From<Result<T, UnknownReason>> for Reading<T> {
     fn from(result: Result<T, UnknownReason>) -> Self {
         match result {

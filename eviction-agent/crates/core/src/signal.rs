@@ -2,8 +2,6 @@
 //!
 //! Mirrors `pkg/kubelet/eviction/api/types.go` and the tables in `helpers.go: init`.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 
 crate::named_enum! {
@@ -75,12 +73,6 @@ impl Signal {
     }
 }
 
-impl fmt::Display for Signal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
 /// A set of signals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SignalSet(u16);
@@ -126,12 +118,6 @@ crate::named_enum! {
     }
 }
 
-impl fmt::Display for Resource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
 crate::named_enum! {
     /// A condition of the node that holds while a resource is short.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -149,10 +135,4 @@ crate::named_enum! {
 impl NodeCondition {
     /// The number of conditions.
     pub const COUNT: usize = Self::ALL.len();
-}
-
-impl fmt::Display for NodeCondition {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
 }

@@ -18,6 +18,7 @@ use tokio::net::UnixListener;
 use tonic::Code;
 
 use crate::api::*;
+use crate::client::Endpoint;
 use crate::reclaim::Space;
 
 /// What a method does instead of responding.
@@ -77,6 +78,10 @@ impl FakeRuntime {
 
     pub(crate) fn socket(&self) -> PathBuf {
         self.folder.path().join("cri.sock")
+    }
+
+    pub(crate) fn endpoint(&self) -> Endpoint {
+        Endpoint::parse(self.socket().to_str().unwrap()).unwrap()
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {

@@ -1,7 +1,5 @@
 //! Tests the proxy between the agent's client and a fake runtime.
 
-use std::path::PathBuf;
-
 use tokio::net::UnixListener;
 use tonic::Code;
 
@@ -44,14 +42,10 @@ async fn start() -> Proxied {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("cri.sock");
     let listener = UnixListener::bind(&socket).unwrap();
-    let endpoint = endpoint(runtime.socket());
+    let endpoint = runtime.endpoint();
     tokio::spawn(async move { serve(&listener, &endpoint).await });
-    let client = Client::connect(&self::endpoint(socket)).await.unwrap();
+    let client = Client::connect(&Endpoint::parse(socket.to_str().unwrap()).unwrap()).await.unwrap();
     Proxied { runtime, client, _folder: folder }
-}
-
-fn endpoint(path: PathBuf) -> Endpoint {
-    Endpoint::parse(path.to_str().unwrap()).unwrap()
 }
 
 /// Returns the code and the message of a refusal.

@@ -18,7 +18,7 @@ use crate::containers::{POD_UID, removable_containers};
 use crate::images::{
     ImageHistory, ImageNames, ImageRules, display_name, has_name_of, names_of_containers, removable_images,
 };
-use crate::runtime::read_images_of_sandboxes;
+use crate::runtime::{answer_within, read_images_of_sandboxes};
 
 /// Space that appears between two of our removals, and is more than this, was freed by another process; in
 /// bytes.
@@ -179,17 +179,13 @@ impl Reclaimer {
     /// # Errors
     /// If the runtime does not answer, or not in time.
     pub async fn observe_images(&mut self) -> Result<(), CriError> {
-        let path = self.config.endpoint.path().to_owned();
+        let ReclaimConfig { endpoint, within, .. } = &self.config;
         let read = async {
-            let client = Client::connect(&self.config.endpoint).await?;
+            let client = Client::connect(endpoint).await?;
             let images = read_images(&client).await?;
             Ok((images, names_of_containers(&read_containers(&client).await?)))
         };
-        let within = self.config.within;
-        let cause = || format!("no answer within {within:?}");
-        let (images, in_use) = timeout(within, read)
-            .await
-            .unwrap_or_else(|_| Err(CriError::Connect { path, cause: cause() }))?;
+        let (images, in_use) = answer_within(endpoint, *within, read).await?;
         self.history.observe(self.now(), &images, &in_use);
         Ok(())
     }

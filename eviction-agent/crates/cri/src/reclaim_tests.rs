@@ -60,7 +60,7 @@ fn node(runtime: &FakeRuntime) -> Node<'_> {
 
 fn config(runtime: &FakeRuntime) -> ReclaimConfig {
     ReclaimConfig {
-        endpoint: Endpoint::parse(runtime.socket().to_str().unwrap()).unwrap(),
+        endpoint: runtime.endpoint(),
         keep_images: Vec::new(),
         min_image_age: Duration::ZERO,
         within: Duration::from_secs(60),

@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
 use tokio::time::timeout;
 
 use crate::api::{
@@ -46,22 +45,30 @@ pub async fn read_runtime(endpoint: &Endpoint, within: Duration) -> Result<Runti
             container_file_systems: paths(info.container_filesystems),
         })
     };
-    let path = endpoint.path().to_owned();
-    timeout(within, read)
-        .await
-        .unwrap_or_else(|_| Err(CriError::Connect { path, cause: format!("no answer within {within:?}") }))
+    answer_within(endpoint, within, read).await
+}
+
+/// Awaits the answers of a runtime, for at most this time.
+pub(crate) async fn answer_within<T>(
+    endpoint: &Endpoint,
+    within: Duration,
+    answer: impl Future<Output = Result<T, CriError>>,
+) -> Result<T, CriError> {
+    timeout(within, answer).await.unwrap_or_else(|_| {
+        let path = endpoint.path().to_owned();
+        Err(CriError::Connect { path, cause: format!("no answer within {within:?}") })
+    })
 }
 
 /// Returns the names of the pause image, and of the images that the sandboxes were made from. containerd 1.x
 /// shows the name of the pause image in its configuration. Version 2 does not; there the image is pinned.
 pub(crate) async fn read_images_of_sandboxes(client: &Client) -> Result<ImageNames, CriError> {
     let status = client.status(StatusRequest { verbose: true }).await?;
-    let config = parse_info::<Config>(&status.info, "config").map(|config| config.sandbox_image);
-    let mut names: ImageNames = config.into_iter().collect();
+    let mut names: ImageNames = text_of(&status.info, "config", "sandboxImage").into_iter().collect();
     for sandbox in client.list_pod_sandbox(ListPodSandboxRequest::default()).await?.items {
         let request = PodSandboxStatusRequest { pod_sandbox_id: sandbox.id, verbose: true };
         match client.pod_sandbox_status(request).await {
-            Ok(status) => names.extend(parse_info::<Info>(&status.info, "info").map(|info| info.image)),
+            Ok(status) => names.extend(text_of(&status.info, "info", "image")),
             Err(error) if error.is_not_found() => {}
             Err(error) => return Err(error),
         }
@@ -70,21 +77,9 @@ pub(crate) async fn read_images_of_sandboxes(client: &Client) -> Result<ImageNam
     Ok(names)
 }
 
-/// The part of containerd's configuration that is read.
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Config {
-    sandbox_image: String,
-}
-
-/// The part of containerd's information on a sandbox that is read.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Info {
-    image: String,
-}
-
-/// Parses an entry of a verbose status. Other runtimes have other content there.
-fn parse_info<T: DeserializeOwned>(info: &BTreeMap<String, String>, key: &str) -> Option<T> {
-    serde_json::from_str(info.get(key)?).ok()
+/// Returns a text in the JSON object of a verbose status. Other runtimes have other content there. The other
+/// fields are skipped, so that no value in them is an error.
+fn text_of(info: &BTreeMap<String, String>, key: &str, field: &str) -> Option<String> {
+    let object: BTreeMap<String, &RawValue> = serde_json::from_str(info.get(key)?).ok()?;
+    serde_json::from_str(object.get(field)?.get()).ok()
 }

@@ -17,6 +17,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, Mode, OFlags, RawDir, fstat, openat};
 use rustix::io::{Errno, read, write};
+use rustix::path::Arg;
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal};
 
 use eviction_core::progress::Signalled;
@@ -34,8 +35,8 @@ const MONITOR: &[u8] = b"crio-conmon-";
 /// The processes of a pod's cgroup and of all cgroups below it. Its buffers are kept between scans.
 #[derive(Debug)]
 pub(super) struct CgroupProcesses {
-    /// Sorted within each cgroup.
-    pids: Vec<u32>,
+    /// The processes that the last scan found, sorted within each cgroup.
+    pub(super) pids: Vec<u32>,
     groups: Vec<Group>,
     /// Processes outside this PID namespace.
     pub(super) unreachable: u32,
@@ -71,11 +72,6 @@ impl CgroupProcesses {
             pinned: Vec::with_capacity(BATCH),
             relisted: Vec::with_capacity(1024),
         }
-    }
-
-    /// Returns the processes that the last scan found.
-    pub(super) fn pids(&self) -> &[u32] {
-        &self.pids
     }
 
     /// Returns the cgroups that the last scan found, each after its parent, as paths below the pod's
@@ -116,7 +112,7 @@ impl CgroupProcesses {
     fn scan_one(&mut self, dir: BorrowedFd<'_>) -> Result<Range<usize>, Errno> {
         let group = open_group(dir, &self.path)?;
         let from = self.pids.len();
-        let listed = list(group.as_fd(), &mut self.text, &mut self.pids);
+        let listed = list(&group, &mut self.text, &mut self.pids);
         let subfolders = fstat(&group)?.st_nlink.saturating_sub(2);
         if subfolders > 0 {
             let mut entries = RawDir::new(&group, &mut self.entries);
@@ -223,8 +219,8 @@ impl CgroupProcesses {
     /// Reads the process list of the cgroup at `self.path` again, into `self.relisted`.
     fn relist(&mut self, dir: BorrowedFd<'_>) {
         self.relisted.clear();
-        let listed = open_group(dir, &self.path)
-            .and_then(|group| list(group.as_fd(), &mut self.text, &mut self.relisted));
+        let listed =
+            open_group(dir, &self.path).and_then(|group| list(&group, &mut self.text, &mut self.relisted));
         if listed.is_err() {
             self.relisted.clear();
         }
@@ -238,10 +234,8 @@ impl CgroupProcesses {
                 continue;
             };
             if file_contains(&group, c"freezer.self_freezing", b"1") {
-                let flags = OFlags::WRONLY | OFlags::CLOEXEC;
-                let file = openat(&group, c"freezer.state", flags, Mode::empty());
                 // Processes that cannot be thawed are reported as remaining and frozen.
-                let _ = file.and_then(|file| write(&file, b"THAWED"));
+                let _ = write_file(&group, c"freezer.state", b"THAWED");
             }
         }
     }
@@ -283,9 +277,8 @@ pub(super) fn open_group(dir: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Er
 /// Appends the process ids of the cgroup's `cgroup.procs`. Returns the number of its processes that are not
 /// visible in this PID namespace. The file is opened each time, because cgroup v1 creates the list when it is
 /// opened, and keeps it.
-fn list(group: BorrowedFd<'_>, text: &mut Vec<u8>, pids: &mut Vec<u32>) -> Result<u32, Errno> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let file = openat(group, c"cgroup.procs", flags, Mode::empty())?;
+fn list(group: &OwnedFd, text: &mut Vec<u8>, pids: &mut Vec<u32>) -> Result<u32, Errno> {
+    let file = open_file(group, c"cgroup.procs")?;
     let mut digits: Option<u32> = None;
     let mut unreachable = 0;
     loop {
@@ -323,10 +316,19 @@ pub(super) fn file_contains(group: &OwnedFd, name: &CStr, content: &[u8]) -> boo
 
 /// Returns the content of a short file of a cgroup; empty if it cannot be read.
 pub(super) fn read_short_file<'t>(group: impl AsFd, name: &CStr, text: &'t mut [u8]) -> &'t [u8] {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let count =
-        openat(group, name, flags, Mode::empty()).and_then(|file| read(&file, &mut *text)).unwrap_or(0);
+    let count = open_file(group, name).and_then(|file| read(&file, &mut *text)).unwrap_or(0);
     &text[..count]
+}
+
+/// Opens a file of a cgroup for reading.
+pub(super) fn open_file(group: impl AsFd, name: impl Arg) -> Result<OwnedFd, Errno> {
+    openat(group, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// Writes a value to a control file of a cgroup.
+pub(super) fn write_file(group: impl AsFd, name: &CStr, value: &[u8]) -> Result<(), Errno> {
+    let file = openat(group, name, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+    write(&file, value).map(drop)
 }
 
 #[cfg(test)]
@@ -356,7 +358,7 @@ mod tests {
         ]);
         let mut processes = CgroupProcesses::new();
         processes.scan(dir.as_fd());
-        let mut pids = processes.pids().to_vec();
+        let mut pids = processes.pids.to_vec();
         pids.sort_unstable();
         assert_eq!(pids, [5, 7, 10, 20, 30, u32::MAX]);
         assert_eq!(processes.unreachable, 2);
@@ -366,7 +368,7 @@ mod tests {
         let (folder, dir) = fake_cgroups(&[("a", "")]);
         std::fs::create_dir_all(folder.path().join("b/cgroup.procs")).unwrap();
         processes.scan(dir.as_fd());
-        assert_eq!(processes.pids(), [0_u32; 0]);
+        assert_eq!(processes.pids, [0_u32; 0]);
         assert_eq!(processes.unreadable_groups, 1);
         assert!(!processes.is_empty());
     }
@@ -392,7 +394,7 @@ mod tests {
         let (folder, dir) = fake_cgroups(&[("a", &format!("{pid}\n"))]);
         let mut processes = CgroupProcesses::new();
         processes.scan(dir.as_fd());
-        assert_eq!(processes.pids(), [pid]);
+        assert_eq!(processes.pids, [pid]);
         // The process is moved between the scan and the signal.
         std::fs::write(folder.path().join("a/cgroup.procs"), "").unwrap();
         let mut sum = Signalled::default();

@@ -11,10 +11,9 @@
 use std::fmt;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
-use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::{Errno, pread};
 
-use super::cgroup_procs::{CgroupProcesses, open_group};
+use super::cgroup_procs::{CgroupProcesses, open_file, open_group};
 use super::cgroup_scope::PinnedCgroup;
 
 /// The pause between two comparisons: 3 MiB of growth at 3 GB/s.
@@ -40,7 +39,8 @@ pub(super) struct Growth {
     limit: u64,
     baseline: u64,
     cgroups: Vec<Cgroup>,
-    due_ns: u64,
+    /// The time of the next comparison: CLOCK_MONOTONIC in nanoseconds.
+    pub(super) due_ns: u64,
     text: Vec<u8>,
 }
 
@@ -85,11 +85,6 @@ impl Growth {
         Ok(growth)
     }
 
-    /// Returns the time of the next comparison: CLOCK_MONOTONIC in nanoseconds.
-    pub(super) fn due_ns(&self) -> u64 {
-        self.due_ns
-    }
-
     /// Returns the growth of the pod in bytes if it exceeds the limit.
     ///
     /// # Errors
@@ -115,11 +110,8 @@ impl Growth {
     /// Returns usage minus page cache. Usage is read first, so page cache that is added in between does not
     /// count as growth.
     fn memory(&mut self) -> Result<u64, String> {
-        let mut memory = 0_u64;
-        for cgroup in &mut self.cgroups {
-            memory = memory.saturating_add(cgroup.memory(&mut self.text)?);
-        }
-        Ok(memory)
+        let Self { cgroups, text, .. } = self;
+        cgroups.iter_mut().try_fold(0_u64, |sum, cgroup| Ok(sum.saturating_add(cgroup.memory(text)?)))
     }
 
     /// Adds the cgroups that are not in `parts` yet.
@@ -138,13 +130,13 @@ impl Cgroup {
     fn open(dir: BorrowedFd<'_>) -> Result<Option<Self>, String> {
         let dir = open_group(dir, b"").map_err(|error| unreadable("the cgroup", error))?;
         for usage_file in [USAGE_2, USAGE_1] {
-            match open(&dir, usage_file) {
+            match open_file(&dir, usage_file) {
                 Ok(usage) => return Ok(Some(Self { dir, usage, usage_file, parts: Vec::new() })),
                 Err(Errno::NOENT | Errno::NODEV) => {}
                 Err(error) => return Err(unreadable(usage_file, error)),
             }
         }
-        match open(&dir, "cgroup.procs") {
+        match open_file(&dir, "cgroup.procs") {
             Ok(_) => Err(unreadable(USAGE_2, Errno::NOENT)),
             Err(_) => Ok(None),
         }
@@ -177,7 +169,7 @@ impl Cgroup {
             if is_known || (is_version_2 && processes.paths().any(|other| is_below(other, path))) {
                 continue;
             }
-            let stat = open_group(self.dir.as_fd(), path).and_then(|group| open(&group, STAT));
+            let stat = open_group(self.dir.as_fd(), path).and_then(|group| open_file(&group, STAT));
             match stat {
                 Ok(stat) => self.parts.push(Part { path: path.into(), stat, page_cache: 0 }),
                 // Removed in the meantime, or without a memory controller: its pages count for the parent.
@@ -220,10 +212,6 @@ fn is_below(path: &[u8], above: &[u8]) -> bool {
         [] => !rest.is_empty(),
         _ => rest.first() == Some(&b'/'),
     })
-}
-
-fn open(group: &OwnedFd, file: &str) -> Result<OwnedFd, Errno> {
-    openat(group, file, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
 }
 
 fn read<'t>(file: &OwnedFd, text: &'t mut [u8]) -> Result<&'t [u8], Errno> {
@@ -308,7 +296,7 @@ mod tests {
                 pod.write(usage, &bytes(mib));
                 assert_eq!(pod.grown_mib(&mut growth), expected, "{mib}");
             }
-            assert_eq!(growth.due_ns(), PAUSE_NS);
+            assert_eq!(growth.due_ns, PAUSE_NS);
         }
     }
 
@@ -364,6 +352,6 @@ mod tests {
         let now_ns = std::cell::Cell::new(0);
         let clock = || now_ns.replace(now_ns.get() + 2_000_000);
         growth.exceeded(&mut pod.processes, clock).unwrap();
-        assert_eq!(growth.due_ns(), 2_000_000 + 3 * 2_000_000);
+        assert_eq!(growth.due_ns, 2_000_000 + 3 * 2_000_000);
     }
 }

@@ -54,12 +54,6 @@ impl KillTarget {
     pub(super) fn growth_limit(&self) -> Option<u64> {
         self.kill_on_growth.filter(|_| self.hard && self.resource == Resource::Memory)
     }
-
-    /// Whether forks are stopped with the first signal. The disadvantage is that handlers of SIGTERM cannot
-    /// fork.
-    pub fn stops_forks(&self) -> bool {
-        self.hard || self.resource == Resource::Pids
-    }
 }
 
 /// The termination of a pod's processes and its progress.
@@ -67,8 +61,10 @@ impl KillTarget {
 pub(super) struct Job {
     pub(super) decision: u64,
     pod: Arc<PodName>,
-    victim: PodProcesses,
+    pub(super) victim: PodProcesses,
     phase: Phase,
+    /// Whether forks are stopped with the first signal. The disadvantage is that handlers of SIGTERM cannot
+    /// fork.
     stops_forks: bool,
     /// The maximum growth of the pod in its grace period, in bytes, if it is limited.
     growth_limit: Option<u64>,
@@ -77,7 +73,8 @@ pub(super) struct Job {
     kill_wait_ns: u64,
     pause_ns: u64,
     due_ns: u64,
-    watched: Vec<OwnedFd>,
+    /// The processes whose end triggers a check.
+    pub(super) watched: Vec<OwnedFd>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,7 +109,7 @@ impl Job {
                 true => Phase::List,
                 false => Phase::Term { grace_ns },
             },
-            stops_forks: target.stops_forks(),
+            stops_forks: target.hard || target.resource == Resource::Pids,
             growth_limit: target.growth_limit(),
             growth: None,
             kill_wait_ns: nanos(kill_wait),
@@ -122,30 +119,16 @@ impl Job {
         }
     }
 
-    pub(super) fn groups(&self) -> &[PinnedCgroup] {
-        self.victim.groups()
-    }
-
     /// Returns the updates since the last call.
     pub(super) fn take_updates(&mut self) -> impl Iterator<Item = KillUpdate> + use<> {
         let (decision, pod) = (self.decision, Arc::clone(&self.pod));
-        let updates = self.victim.take_updates().into_iter();
+        let updates = std::mem::take(&mut self.victim.updates).into_iter();
         updates.map(move |(at_ns, progress)| KillUpdate { decision, pod: Arc::clone(&pod), at_ns, progress })
-    }
-
-    /// Returns the processes that were killed since the last call, so that their memory can be released.
-    pub(super) fn take_killed(&mut self) -> Vec<u32> {
-        self.victim.take_newly_killed()
     }
 
     /// Returns the time of the next check, even if no watched process ends.
     pub(super) fn due_ns(&self) -> u64 {
-        self.growth.as_ref().map_or(self.due_ns, |growth| growth.due_ns().min(self.due_ns))
-    }
-
-    /// Returns the processes whose end triggers a check.
-    pub(super) fn watched(&self) -> &[OwnedFd] {
-        &self.watched
+        self.growth.as_ref().map_or(self.due_ns, |growth| growth.due_ns.min(self.due_ns))
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -268,7 +251,7 @@ impl Job {
     /// Starts to measure the pod's growth, if it is limited.
     fn watch_growth(&mut self, processes: &mut CgroupProcesses) {
         let Some(limit) = self.growth_limit else { return };
-        match Growth::start(self.victim.groups(), limit, processes) {
+        match Growth::start(&self.victim.groups, limit, processes) {
             Ok(growth) => self.growth = Some(growth),
             Err(what) => self.victim.report(KillProgress::Error { what }),
         }
@@ -277,7 +260,7 @@ impl Job {
     /// Returns the growth of the pod in bytes if it exceeds the limit. If it cannot be read, the error is
     /// reported and the measurement ends.
     fn exceeded_growth(&mut self, processes: &mut CgroupProcesses) -> Option<u64> {
-        let growth = self.growth.as_mut().filter(|growth| growth.due_ns() <= now_ns())?;
+        let growth = self.growth.as_mut().filter(|growth| growth.due_ns <= now_ns())?;
         growth.exceeded(processes, now_ns).unwrap_or_else(|what| {
             self.growth = None;
             self.victim.report(KillProgress::Error { what });

@@ -140,7 +140,7 @@ impl WorkerThread {
         let mut jobs = std::mem::take(&mut self.jobs);
         for job in &mut jobs {
             act(job, &mut self.processes);
-            self.mrelease.release(&job.take_killed());
+            self.mrelease.release(std::mem::take(&mut job.victim.newly_killed));
             job.take_updates().for_each(|update| self.report(update));
         }
         jobs.retain(|job| !job.is_over());
@@ -190,7 +190,7 @@ impl WorkerThread {
         let timeout = pause.and_then(|pause| Timespec::try_from(pause).ok());
         let eventfd = Arc::clone(&self.eventfd);
         let mut fds = vec![PollFd::new(&eventfd, PollFlags::IN)];
-        let watched = self.jobs.iter().flat_map(Job::watched);
+        let watched = self.jobs.iter().flat_map(|job| &job.watched);
         fds.extend(watched.map(|pidfd| PollFd::new(pidfd, PollFlags::IN)));
         // After an interrupt or an error (out of memory) the loop continues with what is due.
         let ready = poll(&mut fds, timeout.as_ref()).unwrap_or(0);
@@ -206,7 +206,7 @@ impl WorkerThread {
         let mut ended = ended.as_slice();
         let now_ns = super::thread::now_ns();
         for job in &mut self.jobs {
-            let (own, rest) = ended.split_at(job.watched().len().min(ended.len()));
+            let (own, rest) = ended.split_at(job.watched.len().min(ended.len()));
             ended = rest;
             if own.contains(&true) {
                 job.wake(now_ns);

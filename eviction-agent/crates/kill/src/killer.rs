@@ -154,7 +154,7 @@ impl Killer {
         let groups = self.pin(&target.groups)?;
         let is_dry = self.mode == KillMode::DryRun;
         let mut job = Job::new(target, groups, self.kill_wait, is_dry, Arc::clone(&self.log));
-        let processes = self.count(job.groups())?;
+        let processes = self.count(&job.victim.groups)?;
         if target.hard && !is_dry && processes <= MAX_IMMEDIATE_SIGNALS {
             job.send_first_signals(&mut self.processes);
         }
@@ -244,7 +244,7 @@ impl Killer {
                 };
                 return Err(KillRejection::NotAPod { what });
             }
-            processes += self.processes.pids().len();
+            processes += self.processes.pids.len();
             unreachable += self.processes.unreachable;
             can_kill_unreachable |= group.is_unified;
         }

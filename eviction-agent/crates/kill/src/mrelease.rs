@@ -57,9 +57,9 @@ impl MreleaseWorker {
     }
 
     /// Queues killed processes for the release of their memory.
-    pub(super) fn release(&self, killed: &[u32]) {
+    pub(super) fn release(&self, killed: Vec<u32>) {
         for pid in killed {
-            if self.pids.try_send(*pid).is_err() {
+            if self.pids.try_send(pid).is_err() {
                 (self.callback)(MreleaseResult::Refused);
             }
         }
@@ -127,14 +127,14 @@ mod tests {
         let (sender, results) = channel();
         let worker = MreleaseWorker::start(Arc::new(move |result| sender.send(result).unwrap())).unwrap();
         let mut sleeper = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
-        worker.release(&[std::process::id(), sleeper.id()]);
+        worker.release(vec![std::process::id(), sleeper.id()]);
         assert_eq!(results.recv_timeout(LONG), Ok(MreleaseResult::Refused));
         assert_eq!(results.recv_timeout(LONG), Ok(MreleaseResult::Refused));
         assert!(sleeper.try_wait().unwrap().is_none());
         sleeper.kill().unwrap();
         sleeper.wait().unwrap();
         // No process can have the first id, and the second process has ended.
-        worker.release(&[u32::MAX, sleeper.id()]);
+        worker.release(vec![u32::MAX, sleeper.id()]);
         assert_eq!(results.recv_timeout(LONG), Ok(MreleaseResult::Ended));
         assert_eq!(results.recv_timeout(LONG), Ok(MreleaseResult::Ended));
     }

@@ -6,11 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use procfs::process::{Process, StatFlags};
-use rustix::fs::{Mode, OFlags, openat};
-use rustix::io::{Errno, write};
+use rustix::io::Errno;
 use rustix::process::Signal;
 
-use super::cgroup_procs::{CgroupProcesses, file_contains, has_event, read_short_file};
+use super::cgroup_procs::{CgroupProcesses, file_contains, has_event, read_short_file, write_file};
 use super::cgroup_scope::PinnedCgroup;
 use super::scoped_write::{ScopedWrite, ScopedWriteError, UndoLog};
 use super::thread::now_ns;
@@ -22,7 +21,7 @@ const FREEZE_TIMEOUT: Duration = Duration::from_millis(50);
 /// The cgroups of a pod, and the actions taken on their processes.
 #[derive(Debug)]
 pub(super) struct PodProcesses {
-    groups: Vec<PinnedCgroup>,
+    pub(super) groups: Vec<PinnedCgroup>,
     log: Arc<UndoLog>,
     fork_stops: Vec<ScopedWrite>,
     /// Whether forks could not be stopped in every cgroup.
@@ -31,10 +30,10 @@ pub(super) struct PodProcesses {
     sigterm_sent: Vec<u32>,
     /// Processes that got SIGKILL, sorted.
     killed: Vec<u32>,
-    /// Killed processes that [`PodProcesses::take_newly_killed`] has not returned yet.
-    newly_killed: Vec<u32>,
-    /// Updates since the last call of [`PodProcesses::take_updates`], with their time.
-    updates: Vec<(u64, KillProgress)>,
+    /// Processes that got SIGKILL and were not taken yet.
+    pub(super) newly_killed: Vec<u32>,
+    /// Updates that were not taken yet, with their time.
+    pub(super) updates: Vec<(u64, KillProgress)>,
 }
 
 impl PodProcesses {
@@ -51,28 +50,14 @@ impl PodProcesses {
         }
     }
 
-    pub(super) fn groups(&self) -> &[PinnedCgroup] {
-        &self.groups
-    }
-
     /// Returns the number of processes to which SIGKILL was sent.
     pub(super) fn killed(&self) -> u32 {
         u32::try_from(self.killed.len()).unwrap_or(u32::MAX)
     }
 
-    /// Returns the processes to which SIGKILL was sent since the last call.
-    pub(super) fn take_newly_killed(&mut self) -> Vec<u32> {
-        std::mem::take(&mut self.newly_killed)
-    }
-
     /// Adds an update with the current time.
     pub(super) fn report(&mut self, progress: KillProgress) {
         self.updates.push((now_ns(), progress));
-    }
-
-    /// Returns the updates since the last call, with their time.
-    pub(super) fn take_updates(&mut self) -> Vec<(u64, KillProgress)> {
-        std::mem::take(&mut self.updates)
     }
 
     /// Returns all processes of the pod, sorted, and the number of those that are not visible in this PID
@@ -82,7 +67,7 @@ impl PodProcesses {
         let mut unreachable = 0;
         for group in &self.groups {
             processes.scan(group.deciding.as_fd());
-            pids.extend_from_slice(processes.pids());
+            pids.extend_from_slice(&processes.pids);
             unreachable += processes.unreachable;
         }
         pids.sort_unstable();
@@ -150,10 +135,11 @@ impl PodProcesses {
                 // Processes that are exiting are not listed any more (since 7.2), but still have their
                 // memory.
                 processes.scan(dir);
-                match kill_group(group) {
+                // Also kills the processes of forks in progress (since 5.14).
+                match write_file(dir, c"cgroup.kill", b"1") {
                     Ok(()) => {
                         sum.whole_group = true;
-                        insert_sorted(&mut at_once, processes.pids());
+                        insert_sorted(&mut at_once, &processes.pids);
                     }
                     Err(Errno::NOENT | Errno::NODEV) => {}
                     Err(error) if self.killed.is_empty() => {
@@ -199,7 +185,7 @@ impl PodProcesses {
         for group in &self.groups {
             processes.scan(group.deciding.as_fd());
             let killed = &self.killed;
-            remaining.extend(processes.pids().iter().map(|pid| {
+            remaining.extend(processes.pids.iter().map(|pid| {
                 let is_denied = killed.binary_search(pid).is_err();
                 unkillable_process(*pid, is_denied, group)
             }));
@@ -304,14 +290,6 @@ fn insert_sorted(sorted: &mut Vec<u32>, more: &[u32]) {
         sorted.sort_unstable();
         sorted.dedup();
     }
-}
-
-/// Has the kernel kill all processes in the cgroup and below it, including those of forks in progress (since
-/// 5.14).
-fn kill_group(group: &PinnedCgroup) -> Result<(), Errno> {
-    let flags = OFlags::WRONLY | OFlags::CLOEXEC;
-    let file = openat(&group.deciding, c"cgroup.kill", flags, Mode::empty())?;
-    write(&file, b"1").map(|_| ())
 }
 
 fn pids_current(group: &PinnedCgroup) -> Option<u64> {

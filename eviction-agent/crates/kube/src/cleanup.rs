@@ -95,7 +95,7 @@ pub async fn clean_node(patcher: &NodePatcher, name: &str, only_read: bool) -> R
             match clean_once(patcher, &node, &mut removed).await {
                 Ok(false) => return Ok(removed),
                 // A dry run changes nothing.
-                Ok(true) if patcher.is_dry() => return Ok(removed),
+                Ok(true) if patcher.is_dry => return Ok(removed),
                 Ok(true) if repeats < MAX_REPEATS => {
                     repeats += 1;
                     continue;

@@ -82,15 +82,6 @@ impl std::fmt::Debug for Connections {
     }
 }
 
-/// The connection for a request.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Connection {
-    /// Any connection of the pool.
-    Pooled,
-    /// A new connection, since those of the pool may be broken.
-    Fresh,
-}
-
 impl Client {
     /// Creates a client that has not connected yet. Reads the credentials once, so that errors in them are
     /// reported before the first request. Blocks while an exec plugin runs.
@@ -140,21 +131,20 @@ impl Client {
     /// If there is no response. [`RequestError::may_have_been_carried_out`] returns whether the request may
     /// have been carried out anyway.
     pub async fn request(&self, request: Request) -> Result<Response, RequestError> {
-        self.send(request, Connection::Pooled).await
+        self.send(request, false).await
     }
 
-    async fn send(&self, request: Request, connection: Connection) -> Result<Response, RequestError> {
+    /// Sends a request over a connection of the pool, or over a new one, since those of the pool may be broken.
+    async fn send(&self, request: Request, is_new: bool) -> Result<Response, RequestError> {
         let began = self.shared.created_at.elapsed();
-        let result = self.exchange(&request, connection).await;
+        let result = self.exchange(&request, is_new).await;
         let status = result.as_ref().map(|response| response.status);
         self.shared.observer.request(operation(&request.method, &request.path), status);
         match &result {
             Ok(response) if response.status == 401 => self.renew_credentials(),
             Err(RequestError::Certificate { .. }) => self.renew_credentials(),
             // The other pooled connections use the same network path.
-            Err(RequestError::Deadline { .. } | RequestError::Broken(_))
-                if connection == Connection::Pooled =>
-            {
+            Err(RequestError::Deadline { .. } | RequestError::Broken(_)) if !is_new => {
                 self.shared.connections().pool = None;
                 self.shared.closed.notify_one();
             }
@@ -192,9 +182,9 @@ impl Client {
         })
     }
 
-    async fn exchange(&self, request: &Request, connection: Connection) -> Result<Response, RequestError> {
+    async fn exchange(&self, request: &Request, is_new: bool) -> Result<Response, RequestError> {
         let message = request.write()?;
-        let client = self.kube(connection).await?;
+        let client = self.kube(is_new).await?;
         let address = self.shared.access.authority();
         let exchange = async {
             let response = client.send(message).await.map_err(|error| RequestError::of(error, &address))?;
@@ -211,8 +201,8 @@ impl Client {
         timeout(request.within, exchange).await.map_err(timed_out)?
     }
 
-    async fn kube(&self, connection: Connection) -> Result<kube::Client, RequestError> {
-        if connection == Connection::Fresh {
+    async fn kube(&self, is_new: bool) -> Result<kube::Client, RequestError> {
+        if is_new {
             return Ok(kube_client(self.stack().await?.service(NONE)));
         }
         if let Some(client) = &self.shared.connections().pool {
@@ -271,17 +261,17 @@ impl Client {
     pub async fn probe(&self, path: String) {
         loop {
             self.shared.check_reachability.notified().await;
-            let mut connection = Connection::Fresh;
+            let mut is_new = true;
             let began = Instant::now();
             let mut pauses = Backoff::new(PROBE_EVERY, PROBE_MOST);
             loop {
                 let requested_at = Instant::now();
                 let request = Request::get(path.clone()).within(PROBE_WITHIN);
-                let result = self.send(request, connection).await;
+                let result = self.send(request, is_new).await;
                 if is_handled(&result) {
                     break;
                 }
-                connection = if result.is_err() { Connection::Fresh } else { Connection::Pooled };
+                is_new = result.is_err();
                 // All nodes reconnect to a server that has recovered.
                 let pause = if began.elapsed() < PROBE_OFTEN { PROBE_EVERY } else { pauses.pause() };
                 sleep(pause.saturating_sub(requested_at.elapsed())).await;

@@ -51,10 +51,6 @@ impl Version {
         Self { text: text.into(), number: text.parse().ok().filter(|_| digits) }
     }
 
-    pub(crate) fn as_str(&self) -> &str {
-        &self.text
-    }
-
     /// Returns whether this version is known to be older than the other.
     pub(crate) fn is_before(&self, other: &Self) -> bool {
         matches!((self.number, other.number), (Some(own), Some(other)) if own < other)
@@ -81,10 +77,8 @@ struct Metadata<'a> {
 }
 
 impl Identity {
-    /// Returns the identity of an object.
-    pub(crate) fn of(json: &[u8]) -> Result<Self, String> {
-        let object: Object<'_> = serde_json::from_slice(json).map_err(|error| error.to_string())?;
-        let Metadata { namespace, name, uid, resource_version } = object.metadata;
+    fn of(Object { metadata }: Object<'_>) -> Result<Self, String> {
+        let Metadata { namespace, name, uid, resource_version } = metadata;
         let namespace = namespace.unwrap_or_default();
         Ok(Self {
             key: Key { namespace: (*namespace).into(), name: required("name", name.as_deref())?.into() },
@@ -98,16 +92,6 @@ fn required<'t>(field: &str, text: Option<&'t str>) -> Result<&'t str, String> {
     text.filter(|text| !text.is_empty()).ok_or_else(|| format!("metadata.{field}: is missing"))
 }
 
-/// Returns only the version, which is all that bookmarks have.
-pub(crate) fn version_of(json: &[u8]) -> Option<Version> {
-    let object: Object<'_> = serde_json::from_slice(json).ok()?;
-    object
-        .metadata
-        .resource_version
-        .map(|text| Version::new(&text))
-        .filter(|version| !version.text.is_empty())
-}
-
 /// The type with which kube's watcher lists and watches any resource.
 #[derive(Clone, Debug)]
 pub(crate) struct Item {
@@ -119,12 +103,11 @@ pub(crate) struct Item {
 
 impl From<Box<RawValue>> for Item {
     fn from(json: Box<RawValue>) -> Self {
-        let identity = Identity::of(json.get().as_bytes());
-        let version = match &identity {
-            Ok(identity) => Some(identity.version.clone()),
-            Err(_) => version_of(json.get().as_bytes()),
-        };
-        let resource_version = version.map(|version| version.as_str().to_owned());
+        let object = serde_json::from_str::<Object<'_>>(json.get()).map_err(|error| error.to_string());
+        // Bookmarks have only the version.
+        let version = object.as_ref().ok().and_then(|object| object.metadata.resource_version.as_deref());
+        let resource_version = version.map(str::to_owned);
+        let identity = object.and_then(Identity::of);
         Self { identity, json, meta: ObjectMeta { resource_version, ..ObjectMeta::default() } }
     }
 }
@@ -232,7 +215,8 @@ mod tests {
     #[test]
     fn identity_needs_a_name_and_a_uid() {
         let of = |json: &str| {
-            Identity::of(json.as_bytes()).map(|it| format!("{} {} {}", it.key, it.uid, it.version.as_str()))
+            let object = serde_json::from_str(json).map_err(|error| error.to_string());
+            object.and_then(Identity::of).map(|it| format!("{} {} {}", it.key, it.uid, it.version.text))
         };
         assert_eq!(
             of(r#"{"metadata":{"namespace":"a","name":"b\u0041","uid":"c","resourceVersion":"7"}}"#),

@@ -5,10 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use eviction_core::node::{Condition, Node};
-use eviction_core::node_conditions::pressure::{CONDITIONS, Pressure};
-use eviction_core::node_conditions::{
-    self, ConditionInputs, Due, TaintChange, condition_type, taints, wanted,
-};
+use eviction_core::node_conditions::pressure::Pressure;
+use eviction_core::node_conditions::{self, Due, TaintChange, condition_type, taints, wanted};
 use eviction_core::policy::eviction_settings::NodeStatusSettings;
 use eviction_core::progress::{ApiOperation, ApiResult};
 use eviction_core::signal::NodeCondition;
@@ -87,14 +85,13 @@ impl PatchKind {
         let settings = desired.settings;
         let (patch, heartbeat) = match self {
             Self::Taints => {
-                let wanted = CONDITIONS.map(|it| wanted(&desired.pressures[it as usize], settings));
+                let wanted = NodeCondition::ALL.map(|it| wanted(&desired.pressures[it as usize], settings));
                 (Patch::Taints(taints(node, &wanted)), None)
             }
             Self::Conditions if settings.conditions => {
                 let NodeStatusUpdate { pressures, thresholds, period, .. } = desired;
-                let inputs = ConditionInputs { pressures, thresholds, period: *period };
                 let node_conditions::Conditions { all, due, heartbeat } =
-                    node_conditions::conditions(node, inputs, now);
+                    node_conditions::conditions(node, pressures, thresholds, *period, now);
                 let patch = Patch::Conditions { write: all.into(), remove: Vec::new() };
                 return Difference { patch, due, heartbeat: Some(heartbeat) };
             }
@@ -107,10 +104,10 @@ impl PatchKind {
     /// Returns a patch that removes everything the agent owns.
     pub(crate) fn removal(self, node: &Node) -> Patch {
         match self {
-            Self::Taints => Patch::Taints(taints(node, &[None; CONDITIONS.len()])),
+            Self::Taints => Patch::Taints(taints(node, &[None; NodeCondition::COUNT])),
             Self::Conditions => {
                 let exists = |kind: &&str| node.conditions.iter().any(|it| *it.kind == **kind);
-                let remove = CONDITIONS.map(condition_type).into_iter().filter(exists).collect();
+                let remove = NodeCondition::ALL.map(condition_type).into_iter().filter(exists).collect();
                 Patch::Conditions { write: Vec::new(), remove }
             }
         }
@@ -160,7 +157,8 @@ impl Patch {
 #[derive(Debug)]
 pub struct NodePatcher {
     client: Client,
-    is_dry: bool,
+    /// Whether the server changes nothing (dry run).
+    pub(crate) is_dry: bool,
     permissions: Permissions,
 }
 
@@ -183,11 +181,6 @@ impl NodePatcher {
     /// Creates a patcher for this client. With `is_dry` the server checks patches and changes nothing.
     pub fn new(client: Client, is_dry: bool) -> Self {
         Self { client, is_dry, permissions: Permissions::default() }
-    }
-
-    /// Returns whether the server changes nothing (dry run).
-    pub(crate) fn is_dry(&self) -> bool {
-        self.is_dry
     }
 
     /// Sends a patch. The server rejects it if the node is another object; for taints also if the node has

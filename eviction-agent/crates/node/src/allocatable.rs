@@ -46,8 +46,8 @@ impl Allocatable {
     pub fn apply_policy(&mut self, policy: &Policy) {
         let mut thresholds = policy.thresholds.iter();
         let signal = Signal::AllocatableMemoryAvailable;
-        self.is_used = thresholds.any(|threshold| threshold.signal == signal);
-        *self = Self { is_used: self.is_used, ..Self::default() };
+        let is_used = thresholds.any(|threshold| threshold.signal == signal);
+        *self = Self { is_used, ..Self::default() };
     }
 
     /// Returns the cgroup of all pods, if a threshold uses the signal. A cgroup without a known pod may belong
@@ -92,9 +92,9 @@ impl Allocatable {
         if at.mono_ns < self.due_ns {
             return (self.last, None);
         }
-        let (stats, root) = read(sampler, id, at, charged);
-        self.last = stats;
-        (stats, root)
+        let read = read(sampler, id, at, charged);
+        self.last = read.map(|(stats, _)| stats).into();
+        (self.last, read.ok().map(|(_, root)| root))
     }
 
     /// Returns the levels of the signal's thresholds at this limit.
@@ -102,7 +102,8 @@ impl Allocatable {
         if self.limit != limit {
             self.limit = limit;
             let capacity = i64::try_from(limit).unwrap_or(i64::MAX);
-            self.levels = ThresholdLevels::of(policy, Signal::AllocatableMemoryAvailable, capacity);
+            let signal = Signal::AllocatableMemoryAvailable;
+            self.levels = ThresholdLevels::of(&policy.thresholds, signal, capacity);
         }
         &self.levels
     }
@@ -127,17 +128,13 @@ fn read(
     id: u64,
     at: Instant,
     charged: &[u64],
-) -> (Reading<MemoryStats>, Option<PodsRootSample>) {
-    let Some(sample) = sampler.sample_group(id, charged) else {
-        // The cgroup was just removed; the next read of the tree shows it.
-        return (Reading::Unknown(UnknownReason::Failed), None);
-    };
-    let Limit::At(limit) = sample.hard_limit else {
-        return (Reading::Unknown(UnknownReason::Absent), None);
-    };
-    let seen = match (sample.usage, sample.working_set) {
-        (Reading::Known(usage), Reading::Known(working_set)) => MemoryUsage { usage, working_set },
-        (Reading::Unknown(why), _) | (_, Reading::Unknown(why)) => return (Reading::Unknown(why), None),
+) -> Result<(MemoryStats, PodsRootSample), UnknownReason> {
+    // A cgroup that was just removed; the next read of the tree shows it.
+    let sample = sampler.sample_group(id, charged).ok_or(UnknownReason::Failed)?;
+    let Limit::At(limit) = sample.hard_limit else { return Err(UnknownReason::Absent) };
+    let seen = match MemoryUsage::of(sample.usage, sample.working_set) {
+        Reading::Known(seen) => seen,
+        Reading::Unknown(why) => return Err(why),
     };
     let stats = MemoryStats {
         available: Some(limit.saturating_sub(seen.working_set)),
@@ -145,5 +142,5 @@ fn read(
         time: Some(at.wall),
         source: SourceId::default(),
     };
-    (Reading::Known(stats), Some(PodsRootSample { id, seen, limit }))
+    Ok((stats, PodsRootSample { id, seen, limit }))
 }

@@ -9,7 +9,9 @@
 //! its steady time, so that a recorded time keeps its meaning.
 
 use std::sync::OnceLock;
+use std::time::Duration;
 
+use eviction_core::time::nanos;
 use jiff::Timestamp;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
@@ -87,10 +89,8 @@ pub struct Instant {
 
 /// Returns `CLOCK_MONOTONIC` in nanoseconds, as `bpf_ktime_get_ns` does.
 pub fn mono_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
     // The monotonic clock starts near zero at boot and never shows a negative time.
-    u64::try_from(now.tv_sec).unwrap_or(0).saturating_mul(1_000_000_000)
-        + u64::try_from(now.tv_nsec).unwrap_or(0)
+    nanos(Duration::try_from(clock_gettime(ClockId::Monotonic)).unwrap_or_default())
 }
 
 fn wall_ns() -> i128 {

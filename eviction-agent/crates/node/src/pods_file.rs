@@ -8,7 +8,6 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::{self, Read as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error;
@@ -50,21 +49,12 @@ pub enum PodsFileError<E> {
     },
 }
 
-/// A change of the file.
-#[derive(Debug)]
-pub enum FileChange<T, E> {
-    /// The file has new content.
-    New(T),
-    /// The file cannot be used; the last good content stays. Reported once for each change of the file.
-    Invalid(PodsFileError<E>),
-}
-
-type Parse<T, E> = dyn Fn(&[u8]) -> Result<T, E> + Send + Sync;
+type Parse<T, E> = fn(&[u8]) -> Result<T, E>;
 
 /// Watches a file. Needs a tokio runtime with IO and time.
 pub struct PodsFile<T, E> {
     path: PathBuf,
-    parse: Arc<Parse<T, E>>,
+    parse: Parse<T, E>,
     /// A hash of the content, or of the error that prevented reading it.
     state: u64,
     watch: FileWatch,
@@ -72,25 +62,25 @@ pub struct PodsFile<T, E> {
 
 impl<T: Send + 'static, E: Send + 'static> PodsFile<T, E> {
     /// Reads the file, which must be valid this first time, and begins to watch it.
-    pub fn open(
-        path: &Path,
-        parse: impl Fn(&[u8]) -> Result<T, E> + Send + Sync + 'static,
-    ) -> Result<(Self, T), PodsFileError<E>> {
+    pub fn open(path: &Path, parse: Parse<T, E>) -> Result<(Self, T), PodsFileError<E>> {
         // Events first, so that a change after the first read is reported.
         let watch = FileWatch::of(Some(path), EVENT_DELAY);
-        let (state, content) = read(path, &parse, None);
+        let (state, content) = read(path, parse, None);
         let content = content.unwrap_or_else(|| {
             Err(PodsFileError::Read { path: path.to_owned(), source: io::ErrorKind::NotFound.into() })
         })?;
-        Ok((Self { path: path.to_owned(), parse: Arc::new(parse), state, watch }, content))
+        Ok((Self { path: path.to_owned(), parse, state, watch }, content))
     }
 
-    /// Waits for the next change. Cancel-safe.
-    pub async fn changed(&mut self) -> FileChange<T, E> {
+    /// Waits for the next change, and returns the new content. Cancel-safe.
+    ///
+    /// # Errors
+    /// If the file cannot be used; the last good content stays. Reported once for each change of the file.
+    pub async fn changed(&mut self) -> Result<T, PodsFileError<E>> {
         loop {
-            let (path, parse, state) = (self.path.clone(), self.parse.clone(), self.state);
+            let (path, parse, state) = (self.path.clone(), self.parse, self.state);
             // A file may be on a file system that hangs.
-            let read = tokio::task::spawn_blocking(move || read(&path, &*parse, Some(state))).await;
+            let read = tokio::task::spawn_blocking(move || read(&path, parse, Some(state))).await;
             let content = match read {
                 Ok((state, content)) => {
                     self.state = state;
@@ -101,8 +91,7 @@ impl<T: Send + 'static, E: Send + 'static> PodsFile<T, E> {
                 }
             };
             match content {
-                Some(Ok(content)) => return FileChange::New(content),
-                Some(Err(error)) => return FileChange::Invalid(error),
+                Some(content) => return content,
                 None => self.wait().await,
             }
         }
@@ -126,7 +115,7 @@ impl<T: Send + 'static, E: Send + 'static> PodsFile<T, E> {
 /// Reads the file. Returns its state, and its content or error unless the state is still `before`.
 fn read<T, E>(
     path: &Path,
-    parse: &Parse<T, E>,
+    parse: Parse<T, E>,
     before: Option<u64>,
 ) -> (u64, Option<Result<T, PodsFileError<E>>>) {
     let text = read_text(path);

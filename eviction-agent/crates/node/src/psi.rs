@@ -5,6 +5,7 @@
 //! two seconds.
 #![forbid(unsafe_code)]
 
+use std::collections::VecDeque;
 use std::path::Path;
 
 use super::cgroup::files::Version;
@@ -13,6 +14,7 @@ use super::file::OpenFile;
 use super::proc::pressure::{Pressure, PsiLine, parse_pressure};
 use eviction_core::policy::preferences::{MemoryPsi, PsiKind, PsiTrigger};
 use eviction_core::reading::{Reading, UnknownReason};
+use eviction_core::snapshot::MemoryDetail;
 use eviction_core::units::GoDuration;
 
 /// The number of stall totals that are kept per window.
@@ -23,20 +25,8 @@ const MAX_TOTALS: usize = 16;
 pub struct PsiReader {
     file: Result<OpenFile, UnknownReason>,
     window: Option<StallWindow>,
-    /// The totals that are kept, oldest first; the first `len` are valid.
-    totals: [StallTotal; MAX_TOTALS],
-    len: usize,
-}
-
-/// One reading of the memory stalls.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PsiReading {
-    /// Share of the last 10 s in which some task stalled, in hundredths of a percent.
-    pub some_avg10: Reading<u64>,
-    /// Share of the last 10 s in which all tasks stalled at once, in hundredths of a percent.
-    pub full_avg10: Reading<u64>,
-    /// Whether tasks stalled within the window for at least the configured time.
-    pub stalled: Reading<bool>,
+    /// The totals that are kept, oldest first, at most [`MAX_TOTALS`].
+    totals: VecDeque<StallTotal>,
 }
 
 /// A stall of some length within a window.
@@ -47,7 +37,7 @@ struct StallWindow {
     window_ns: u64,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct StallTotal {
     at_ns: u64,
     us: u64,
@@ -61,7 +51,7 @@ impl PsiReader {
             (false, Version::V2) => OpenFile::open(&root.memory.join("memory.pressure")),
             (false, Version::V1) => Err(UnknownReason::Absent),
         };
-        Self { file, window: None, totals: [StallTotal::default(); MAX_TOTALS], len: 0 }
+        Self { file, window: None, totals: VecDeque::with_capacity(MAX_TOTALS) }
     }
 
     /// Takes the stall window from the PSI settings of the policy. A changed window discards the totals.
@@ -74,7 +64,7 @@ impl PsiReader {
         });
         if window != self.window {
             self.window = window;
-            self.len = 0;
+            self.totals.clear();
         }
     }
 
@@ -83,25 +73,23 @@ impl PsiReader {
         self.window.map(|window| window.window_ns / 4)
     }
 
-    /// Reads the stalls; `now_ns` is a time of CLOCK_MONOTONIC.
-    pub fn read(&mut self, now_ns: u64) -> PsiReading {
+    /// Reads the stalls and adds them to `detail`; `now_ns` is a time of CLOCK_MONOTONIC.
+    pub fn add_to(&mut self, detail: MemoryDetail, now_ns: u64) -> MemoryDetail {
         let mut buffer = [0; 512];
         let read = self.file.as_ref().map_err(|why| *why).and_then(|file| file.read(&mut buffer));
-        let Pressure { some, full } = match read {
-            Ok(text) => parse_pressure(text),
-            Err(why) => {
-                let unknown = Reading::Unknown(why);
-                return PsiReading {
-                    some_avg10: unknown,
-                    full_avg10: unknown,
-                    stalled: Reading::Unknown(why),
-                };
-            }
-        };
-        PsiReading {
-            some_avg10: some.avg10,
-            full_avg10: full.avg10,
-            stalled: self.evaluate(now_ns, some, full),
+        match read.map(parse_pressure) {
+            Ok(Pressure { some, full }) => MemoryDetail {
+                some_avg10: some.avg10,
+                full_avg10: full.avg10,
+                stalled: self.evaluate(now_ns, some, full),
+                ..detail
+            },
+            Err(why) => MemoryDetail {
+                some_avg10: Reading::Unknown(why),
+                full_avg10: Reading::Unknown(why),
+                stalled: Reading::Unknown(why),
+                ..detail
+            },
         }
     }
 
@@ -120,22 +108,19 @@ impl PsiReader {
             Reading::Known(us) => us,
             Reading::Unknown(why) => return Reading::Unknown(why),
         };
-        let valid = &self.totals[..self.len];
-        if valid.last().is_some_and(|last| last.us > us || last.at_ns > now_ns) {
+        if self.totals.back().is_some_and(|last| last.us > us || last.at_ns > now_ns) {
             // The cgroup was replaced, or the clock is another one.
-            self.len = 0;
+            self.totals.clear();
         }
-        let old = |total: &&StallTotal| now_ns - total.at_ns > window_ns;
-        let outdated = self.totals[..self.len].iter().take_while(old).count();
-        let before = outdated.checked_sub(1).map(|last| self.totals[last]);
-        self.totals.copy_within(outdated..self.len, 0);
-        self.len -= outdated;
-        let within = self.totals[..self.len].first().copied();
+        let mut before = None;
+        while let Some(old) = self.totals.pop_front_if(|total| now_ns - total.at_ns > window_ns) {
+            before = Some(old);
+        }
+        let within = self.totals.front().copied();
         let spacing_ns = window_ns / (MAX_TOTALS as u64 - 2);
-        let due = self.totals[..self.len].last().is_none_or(|last| now_ns - last.at_ns >= spacing_ns);
-        if due && self.len < MAX_TOTALS {
-            self.totals[self.len] = StallTotal { at_ns: now_ns, us };
-            self.len += 1;
+        let due = self.totals.back().is_none_or(|last| now_ns - last.at_ns >= spacing_ns);
+        if due && self.totals.len() < MAX_TOTALS {
+            self.totals.push_back(StallTotal { at_ns: now_ns, us });
         }
         match (within, before) {
             (Some(then), _) => Reading::Known(us - then.us >= stall_us),
@@ -154,12 +139,8 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     fn stalls(stall_ms: i64, window_ms: i64) -> PsiReader {
-        let mut stalls = PsiReader {
-            file: Err(UnknownReason::Absent),
-            window: None,
-            totals: [StallTotal::default(); MAX_TOTALS],
-            len: 0,
-        };
+        let mut stalls =
+            PsiReader { file: Err(UnknownReason::Absent), window: None, totals: VecDeque::new() };
         let millis = |ms: i64| GoDuration::from_nanos(ms * 1_000_000);
         let trigger = PsiTrigger { stall: millis(stall_ms), window: millis(window_ms) };
         let window = MemoryPsi { kind: PsiKind::Some, avg10: None, trigger: Some(trigger) };
@@ -213,12 +194,11 @@ mod tests {
         };
         let mut of_machine = PsiReader::open(&root, Path::new("/proc"));
         let exists = std::fs::read("/proc/pressure/memory").is_ok();
-        assert_eq!(of_machine.read(1).some_avg10.known().is_some(), exists);
+        assert_eq!(of_machine.add_to(MemoryDetail::default(), 1).some_avg10.known().is_some(), exists);
         let group = NodeRoot { whole_machine: false, ..root };
-        assert_eq!(
-            PsiReader::open(&group, Path::new("/proc")).read(1).some_avg10,
-            Unknown(UnknownReason::Absent)
-        );
+        let mut of_group = PsiReader::open(&group, Path::new("/proc"));
+        let detail = of_group.add_to(MemoryDetail::default(), 1);
+        assert_eq!(detail.some_avg10, Unknown(UnknownReason::Absent));
     }
 
     proptest! {

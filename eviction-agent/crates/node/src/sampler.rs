@@ -11,7 +11,7 @@ use crate::cgroup::files::Limit;
 use crate::cgroup::sample::{NodeSample, Tasks};
 use crate::cgroup::sampler::Sampler;
 use crate::proc::tasks::TaskCounter;
-use crate::psi::{PsiReader, PsiReading};
+use crate::psi::PsiReader;
 use eviction_core::disk_layout::Parts;
 use eviction_core::pods::PodSet;
 use eviction_core::policy::Rules;
@@ -146,28 +146,17 @@ impl NodeSampler {
     /// (by id) are read first.
     pub fn sample_node(&mut self, at: Instant, clock: &Clock, charged: &[u64]) -> CompleteSample {
         let NodeSample { level, free, capacity, detail } = self.cgroups.sample_node(charged);
-        let memory = match (level.usage, level.working_set) {
-            (Reading::Known(usage), Reading::Known(working_set)) => {
-                Reading::Known(MemoryUsage { usage, working_set })
-            }
-            (Reading::Unknown(why), _) | (_, Reading::Unknown(why)) => Reading::Unknown(why),
-        };
+        let memory = MemoryUsage::of(level.usage, level.working_set);
         let tasks = self.tasks();
-        let by_measure = self.by_measure(memory, capacity, detail);
+        let detail = self.within_capacity(capacity, detail);
+        let by_measure = self.by_measure(memory, &detail);
         let detail = match self.all_measures {
-            true => self.detail(at, capacity, detail),
+            true => self.stalls.add_to(detail, at.mono_ns),
             false => MemoryDetail::default(),
         };
         let (allocatable_memory, pods_root) = self.allocatable.sample(&mut self.cgroups, at, charged);
-        let NodeStats { node_fs, image_fs, container_fs, unmeasured, .. } = self.read_disks(at);
-        let stats = NodeStats {
-            allocatable_memory,
-            node_fs,
-            image_fs,
-            container_fs,
-            unmeasured,
-            ..self.node_stats(at, memory, tasks, detail)
-        };
+        let others = NodeStats { allocatable_memory, ..self.read_disks(at) };
+        let stats = self.node_stats(at, memory, tasks, detail, others);
         let observation = observe(&stats, self.memory.measure);
         let available_of = |signal| observation.reading(signal).map(|value| value.available);
         let memory_left = available_of(Signal::MemoryAvailable);
@@ -189,18 +178,16 @@ impl NodeSampler {
     fn by_measure(
         &self,
         memory: Reading<MemoryUsage>,
-        machine: Reading<u64>,
-        detail: MemoryDetail,
+        detail: &MemoryDetail,
     ) -> [Reading<i64>; MEASURES.len()] {
         let usage = match memory {
             Reading::Known(usage) => usage,
             Reading::Unknown(why) => return [Reading::Unknown(why); MEASURES.len()],
         };
-        let detail = self.within_capacity(machine, detail);
         let total = self.capacity.memory;
         let left = total.saturating_sub(usage.working_set);
         let [total, left] = [total, left].map(|bytes| i64::try_from(bytes).unwrap_or(i64::MAX));
-        MEASURES.map(|measure| available(left, total, &detail, measure))
+        MEASURES.map(|measure| available(left, total, detail, measure))
     }
 
     fn tasks(&self) -> Reading<u64> {
@@ -213,7 +200,7 @@ impl NodeSampler {
     /// Reads the available process ids only.
     pub fn available_pids(&self, at: Instant) -> Reading<i64> {
         let (memory, detail) = (Reading::Unknown(UnknownReason::Absent), MemoryDetail::default());
-        let stats = self.node_stats(at, memory, self.tasks(), detail);
+        let stats = self.node_stats(at, memory, self.tasks(), detail, NodeStats::default());
         observe(&stats, self.memory.measure).reading(Signal::PidAvailable).map(|pids| pids.available)
     }
 
@@ -236,13 +223,6 @@ impl NodeSampler {
         let beyond_capacity = machine.known().unwrap_or(0).saturating_sub(self.capacity.memory);
         let mem_available = detail.mem_available.map(|bytes| bytes.saturating_sub(beyond_capacity));
         MemoryDetail { mem_available, ..detail }
-    }
-
-    /// Adds the memory stalls.
-    fn detail(&mut self, at: Instant, machine: Reading<u64>, detail: MemoryDetail) -> MemoryDetail {
-        let PsiReading { some_avg10, full_avg10, stalled } = self.stalls.read(at.mono_ns);
-        let detail = self.within_capacity(machine, detail);
-        MemoryDetail { some_avg10, full_avg10, stalled, ..detail }
     }
 
     /// Begins a snapshot of the node alone. It is enough for an evaluation that ranks no pods.
@@ -348,13 +328,14 @@ impl NodeSampler {
         self.pool.recycle(snapshot);
     }
 
-    /// Returns the stats of the node.
+    /// Returns the stats of the node: these values, and `others`.
     fn node_stats(
         &self,
         at: Instant,
         memory: Reading<MemoryUsage>,
         tasks: Reading<u64>,
         detail: MemoryDetail,
+        others: NodeStats,
     ) -> NodeStats {
         let time = Some(at.wall);
         let source = SourceId::default();
@@ -372,7 +353,7 @@ impl NodeSampler {
                 source,
             }),
             memory_detail: detail,
-            ..NodeStats::default()
+            ..others
         }
     }
 }

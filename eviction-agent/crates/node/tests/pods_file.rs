@@ -7,7 +7,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use eviction_node::pods_file::{FileChange, LARGEST, PodsFile, PodsFileError};
+use eviction_node::pods_file::{LARGEST, PodsFile, PodsFileError};
 
 type TextFile = PodsFile<String, String>;
 
@@ -35,17 +35,11 @@ fn open(path: &Path) -> (TextFile, String) {
 }
 
 async fn next_content(watched: &mut TextFile) -> String {
-    match watched.changed().await {
-        FileChange::New(content) => content,
-        FileChange::Invalid(error) => panic!("{error}"),
-    }
+    watched.changed().await.unwrap()
 }
 
 async fn next_error(watched: &mut TextFile) -> PodsFileError<String> {
-    match watched.changed().await {
-        FileChange::New(content) => panic!("{content}"),
-        FileChange::Invalid(error) => error,
-    }
+    watched.changed().await.unwrap_err()
 }
 
 /// Checks that no change is reported within several read intervals.

@@ -52,7 +52,7 @@ impl Standalone {
         });
         let child = started.inspect_err(|_| drop(fs::remove_dir_all(&directory))).map_err(failed)?;
         let mut agent = Self { child, directory };
-        let socket = SocketArgs::at(agent.directory.join("agent.sock"));
+        let socket = SocketArgs { socket: agent.directory.join("agent.sock") };
         let begin = Instant::now();
         while !socket.has_agent() {
             let ended = agent.child.try_wait().map_err(failed)?;

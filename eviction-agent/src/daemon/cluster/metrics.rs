@@ -78,7 +78,7 @@ mod tests {
         begin_patches(&metrics);
         let series = || {
             let Metrics { kube_watch_events, kube_events, node_status_patches, .. } = &*metrics;
-            (kube_watch_events.len(), kube_events.len(), node_status_patches.len())
+            (kube_watch_events.series().len(), kube_events.series().len(), node_status_patches.series().len())
         };
         let all = (
             2 * WatchEvent::ALL.len(),

@@ -3,7 +3,7 @@
 mod metrics;
 mod senders;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -280,39 +280,32 @@ fn run_once<T>(future: impl Future<Output = T>) -> Result<T, Failure> {
     Ok(result)
 }
 
-/// Options of `cleanup`.
-#[derive(Clone, Debug)]
-pub struct CleanOptions {
-    /// The kubeconfig; without one, the service account of the pod that this runs in.
-    pub kubeconfig: Option<PathBuf>,
-    /// The names of the nodes; `None` for all nodes of the cluster.
-    pub nodes: Option<Vec<String>>,
-    /// The dry-run mode.
-    pub dry_run: DryRun,
-}
-
 /// A node, and what was removed from it, or why that failed.
 pub type Cleaned = (String, Result<Clean, Failure>);
 
-/// Removes the agent's conditions and taints from nodes, one after the other.
+/// Removes the agent's conditions and taints from these nodes, else from all nodes of the cluster, one after
+/// the other. Without a kubeconfig, uses the service account of the pod that this runs in.
 ///
 /// # Errors
 /// If the API server cannot be reached, its nodes cannot be listed, or a name is not a valid node name.
-pub fn clean_nodes(options: &CleanOptions) -> Result<Vec<Cleaned>, Failure> {
-    let CleanOptions { kubeconfig, nodes, dry_run } = options;
+pub fn clean_nodes(
+    kubeconfig: Option<&Path>,
+    nodes: Option<Vec<String>>,
+    dry_run: DryRun,
+) -> Result<Vec<Cleaned>, Failure> {
     for name in nodes.iter().flatten() {
         NodeName::parse(Some(name))?;
     }
-    let client = connect(kubeconfig.as_deref(), Observer::default())?;
+    let client = connect(kubeconfig, Observer::default())?;
     run_once(async {
         let names = match nodes {
-            Some(names) => names.clone(),
+            Some(names) => names,
             None => list_nodes(&client).await?,
         };
-        let patcher = NodePatcher::new(client, *dry_run != DryRun::None);
+        let patcher = NodePatcher::new(client, dry_run != DryRun::None);
         let mut cleaned = Vec::new();
         for name in names {
-            let result = clean_node(&patcher, &name, *dry_run == DryRun::Client).await;
+            let result = clean_node(&patcher, &name, dry_run == DryRun::Client).await;
             cleaned.push((name, result.map_err(Failure::from)));
         }
         Ok(cleaned)

@@ -114,7 +114,6 @@ mod tests {
     use serde_json::json;
 
     use super::super::super::kubelet_api::Caller;
-    use super::super::ConfigzOptions;
     use super::*;
 
     #[test]
@@ -129,7 +128,7 @@ mod tests {
         };
         let mut files = ConfigurationFiles {
             kubelet: Some(file),
-            configz: ConfigzOptions { is_source: true, ..ConfigzOptions::default() },
+            kubelet_configz: true,
             // Without a kubeconfig no request can be sent.
             caller: Caller { kubeconfig: Some(folder.path().join("none")), ..Caller::default() },
             ..ConfigurationFiles::default()

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use eviction_core::decision::Decision;
 use eviction_core::eviction::EvaluationEnd;
 use eviction_core::in_flight::{ApiPhase, ExecutorUpdate, InFlightEviction};
-use eviction_core::input::{ApiReachability, Event, Input};
+use eviction_core::input::{ApiReachability, Event};
 use eviction_core::pod::PodName;
 use eviction_core::policy::eviction_settings::WhenApiServerDown;
 use eviction_core::progress::KillRejection;
@@ -40,13 +40,6 @@ impl ControlLoop {
         let at = self.clock.now().wall;
         if let Some(pod) = self.engine.victim_without_outage(at, &evaluation.snapshot) {
             self.freeze(&pod);
-        }
-    }
-
-    /// Freezes the pod whose eviction for a hard memory threshold was requested without a response.
-    pub(super) fn freeze_unanswered(&mut self) {
-        if let Some(it) = self.unanswered().iter().find(|it| it.resource() == Resource::Memory) {
-            self.freeze(&it.pod);
         }
     }
 
@@ -124,8 +117,7 @@ impl ControlLoop {
     /// Handles that the API server became available or unavailable.
     pub(super) fn handle_reachability(&mut self, reachability: ApiReachability) {
         self.state.reachability = reachability;
-        let at = self.clock.now().wall;
-        self.step(Input { at, event: Event::ApiServer(reachability) });
+        self.step_and_discard(Event::ApiServer(reachability));
         if reachability == ApiReachability::Reachable {
             // Before the next pod is evicted.
             return self.thaw_if_due();
@@ -133,12 +125,16 @@ impl ControlLoop {
         match self.engine.policy().eviction.when_api_server_down {
             WhenApiServerDown::Wait => {}
             WhenApiServerDown::Kill => self.kill_unanswered(),
-            WhenApiServerDown::Freeze => self.freeze_unanswered(),
+            WhenApiServerDown::Freeze => {
+                if let Some(it) = self.unanswered().iter().find(|it| it.resource() == Resource::Memory) {
+                    self.freeze(&it.pod);
+                }
+            }
         }
     }
 
     /// Returns the evictions for a hard threshold that the API server has not accepted.
-    pub(super) fn unanswered(&self) -> Vec<InFlightEviction> {
+    fn unanswered(&self) -> Vec<InFlightEviction> {
         let pods = self.engine.pods();
         let is_meant = |it: &&InFlightEviction| {
             let is_unanswered = matches!(it.api, Some(ApiPhase::Asked | ApiPhase::Unconfirmed));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use eviction_bpf::{EventClass, TaskAlarm, ThresholdCrossed};
-use eviction_core::input::{Event, Input};
+use eviction_core::input::Event;
 use eviction_core::time::nanos;
 use eviction_node::cgroup::sample::Changes;
 
@@ -82,8 +82,7 @@ impl ControlLoop {
     pub(super) fn step_pods(&mut self) {
         self.step_terminating();
         let restored = self.restored();
-        let at = self.clock.now().wall;
-        self.step(Input { at, event: Event::Pods(Arc::clone(self.pod_index.active())) });
+        self.step_and_discard(Event::Pods(Arc::clone(self.pod_index.active())));
         self.resume(&restored);
         self.end_evictions_of_removed_pods();
         self.state.is_warm = false;

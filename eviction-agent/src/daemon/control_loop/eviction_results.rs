@@ -13,7 +13,6 @@ use eviction_kill::KillTarget;
 use super::super::cluster::NodeStatusSender;
 use super::super::rate_limit::Admission;
 use super::ControlLoop;
-use crate::telemetry::queue::Step;
 use eviction_node::clock::mono_ns;
 
 /// The pause while a permission is missing: it has to be granted first.
@@ -94,7 +93,7 @@ impl ControlLoop {
         }
         // The end of the pod is published once.
         if !(is_without_object && it.reported_gone) {
-            self.publish_step(it, Step::Progress(update));
+            self.publish_step(it, update.at_ns, Ok(update.progress));
         }
         if operation == ApiOperation::Condition {
             return false;

@@ -17,7 +17,7 @@ use eviction_node::cgroup::pods::Pod as CgroupPod;
 
 use super::super::rate_limit::Admission;
 use super::ControlLoop;
-use crate::telemetry::queue::{EvictionUpdate, Step, TelemetryEvent};
+use crate::telemetry::queue::{EvictionUpdate, TelemetryEvent};
 use eviction_node::clock::mono_ns;
 
 /// The pause between two attempts while too many evictions are in flight: one pod that has terminated makes
@@ -36,7 +36,7 @@ impl ControlLoop {
                 continue;
             };
             self.state.decisions += 1;
-            self.state_sender.mark_changed();
+            self.state_sender.is_changed = true;
             let id = target.decision;
             let uses_api = self.evictions.is_some() && self.state.reachability == ApiReachability::Reachable;
             let mut started = InFlightEviction::new(
@@ -68,7 +68,7 @@ impl ControlLoop {
                         self.pause_for_monitoring_interval(decided_mono_ns);
                     }
                     self.report_rejection(&started, &refused);
-                    self.publish_step(&started, Step::Refused(refused));
+                    self.publish_step(&started, decided_mono_ns, Err(refused));
                 }
             }
         }
@@ -181,7 +181,7 @@ impl ControlLoop {
 
     /// Handles a result. Returns true if a sync may choose another victim.
     pub(super) fn handle_result(&mut self, update: KillUpdate) -> bool {
-        self.state_sender.mark_changed();
+        self.state_sender.is_changed = true;
         let id = update.decision;
         let Some(it) = self.executing().find(|it| it.decision == Some(id)).cloned() else { return false };
         if matches!(update.progress, KillProgress::Answered { .. }) {
@@ -199,7 +199,7 @@ impl ControlLoop {
         };
         let is_last = update.progress.is_last();
         if !(it.reported_gone && matches!(update.progress, KillProgress::Terminated { .. })) {
-            self.publish_step(&it, Step::Progress(update));
+            self.publish_step(&it, update.at_ns, Ok(update.progress));
         }
         if !is_last {
             return false;
@@ -225,7 +225,7 @@ impl ControlLoop {
 
     /// Reports the progress of executors to the engine.
     pub(super) fn update(&mut self, decision: u64, update: ExecutorUpdate) {
-        self.state_sender.mark_changed();
+        self.state_sender.is_changed = true;
         self.step_and_discard(Event::Executing { decision, update });
         if !self.executing().any(|it| it.decision == Some(decision)) {
             self.rate_limit.record_end(decision, mono_ns());
@@ -233,7 +233,7 @@ impl ControlLoop {
     }
 
     /// Passes an event to the engine that has no immediate consequence.
-    fn step_and_discard(&mut self, event: Event) {
+    pub(super) fn step_and_discard(&mut self, event: Event) {
         let at = self.clock.now().wall;
         let decision = self.step(Input { at, event });
         self.engine.recycle(decision);
@@ -257,19 +257,23 @@ impl ControlLoop {
     /// Publishes that the killer rejects an eviction that the API server may still carry out. The rejection
     /// does not end the eviction.
     pub(super) fn publish_kill_rejection(&mut self, it: &InFlightEviction, refused: &KillRejection) {
-        let Some(decision) = it.decision else { return };
-        let progress = KillProgress::Error { what: format!("the pod is not killed instead: {refused}") };
-        let pod = Arc::clone(&it.pod);
-        self.publish_step(it, Step::Progress(KillUpdate { decision, pod, at_ns: mono_ns(), progress }));
+        let what = format!("the pod is not killed instead: {refused}");
+        self.publish_step(it, mono_ns(), Ok(KillProgress::Error { what }));
     }
 
-    pub(super) fn publish_step(&mut self, it: &InFlightEviction, step: Step) {
+    pub(super) fn publish_step(
+        &mut self,
+        it: &InFlightEviction,
+        mono_ns: u64,
+        step: Result<KillProgress, KillRejection>,
+    ) {
         let Some(id) = it.decision else { return };
         self.telemetry.send(TelemetryEvent::Progress(EvictionUpdate {
             id,
             pod: Arc::clone(&it.pod),
             signal: it.signal(),
             decided_mono_ns: self.clock.mono_of(it.decided_at),
+            mono_ns,
             step,
         }));
     }

@@ -51,9 +51,8 @@ impl ControlLoop {
             return false;
         }
         let Some(now) = self.count_inodes() else { return false };
-        let Some(before) = self.storage.counts().filter(|before| before.programs == now.programs) else {
-            return false;
-        };
+        let before = self.storage.counts.as_ref().filter(|before| before.programs == now.programs);
+        let Some(before) = before else { return false };
         let since = now.pods.iter().map(|now| {
             let [node, image] = before.of(now.cgroup)?;
             Some(InodeGrowth {

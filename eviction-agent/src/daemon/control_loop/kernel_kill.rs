@@ -210,7 +210,8 @@ impl ControlLoop {
         let evicting_decision =
             self.evictions_of(&victim).next().and_then(|it| it.decision).or(choice.evicting_decision);
         let id = evicting_decision.or_else(|| self.decide_and_carry_out(&choice.order, carried_out));
-        let used = choice.order.capacity.saturating_sub(choice.order.available);
+        let threshold = choice.order.threshold;
+        let used = threshold.capacity.saturating_sub(threshold.available);
         let event = event_log::KernelKill {
             id,
             // Telemetry sets it.
@@ -219,9 +220,9 @@ impl ControlLoop {
             pod_uid: victim.pod.uid.to_string(),
             pid: kill.tgid,
             comm: kill.comm_lossy().to_string(),
-            signal: choice.order.signal,
-            threshold_bytes: choice.order.threshold,
-            available: choice.order.available,
+            signal: threshold.signal,
+            threshold_bytes: threshold.met_below,
+            available: threshold.available,
             growth: kill.grown,
             usage: match kill.cause {
                 KernelKillCause::Memory => kill.usage,
@@ -250,7 +251,7 @@ impl ControlLoop {
         self.carry_out(&decision, decided_mono_ns);
         let id = number_of(&decision, first_id, &order.victim);
         self.state.last_change.update(&decision);
-        self.publish_decision(decision, |decision, permit| DecisionEvent {
+        self.publish_decision(decision, |decision| DecisionEvent {
             first_id,
             usage: None,
             detected_by: DETECTED_BY,
@@ -258,7 +259,6 @@ impl ControlLoop {
             sampled: at,
             decided_mono_ns,
             decision,
-            permit,
         });
         id
     }

@@ -30,7 +30,7 @@ impl ControlLoop {
     /// Arms the order until the next reading of pods' storage, if one may be armed.
     pub(super) fn arm_disk_kill(&mut self, node_sample: &CompleteSample) {
         let is_wanted = self.engine.policy().kernel_kill.includes(SIGNAL);
-        if !is_wanted && !self.disk_kill_orders.is_chosen() {
+        if !is_wanted && !self.disk_kill_orders.is_chosen {
             return;
         }
         if let Err(idle) = self.try_arm_disk_kill(node_sample) {

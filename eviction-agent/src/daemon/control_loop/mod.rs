@@ -49,7 +49,7 @@ use super::cluster::{EvictionSender, NodeStatusSender};
 use super::container_status::ContainerStatusTracker;
 use super::kernel_kill::KillOrders;
 use super::limit_monitor::Limits;
-use super::memory_notifier::{EventBatch, MemoryNotifier, Notification, Trigger};
+use super::memory_notifier::{EventBatch, MemoryNotifier, Trigger};
 use super::oom_counters::OomCounters;
 use super::rate_limit::RateLimit;
 use super::watchdog::Heartbeat;
@@ -96,18 +96,18 @@ pub(crate) enum Command {
 
 /// The event that woke the loop.
 pub(crate) enum LoopEvent {
-    Memory(Notification),
+    Memory(Trigger, EventBatch),
     EvictionResult(KillUpdate),
     PodStorage(StorageSample),
     /// An attempt of node reclaim has ended; `None` if its thread has ended.
-    Reclaimed(Option<Box<ReclaimReport>>),
+    Reclaimed(Option<ReclaimReport>),
     Command(Command),
 }
 
 impl LoopEvent {
     fn trigger(&self) -> Trigger {
         match self {
-            Self::Memory(notification) => notification.trigger,
+            Self::Memory(trigger, _) => *trigger,
             Self::EvictionResult(_) => Trigger::EvictionResult,
             Self::PodStorage(_) => Trigger::PodStorage,
             Self::Reclaimed(_) | Self::Command(Command::Images(_)) => Trigger::NodeReclaim,
@@ -206,9 +206,11 @@ impl ControlLoop {
             },
             Some(result) = self.eviction_results.recv() => LoopEvent::EvictionResult(result),
             Some(sample) = self.storage.samples.recv() => LoopEvent::PodStorage(sample),
-            report = self.reclaim.report() => LoopEvent::Reclaimed(report.map(Box::new)),
+            report = self.reclaim.report() => LoopEvent::Reclaimed(report),
             notified = self.notifier.next() => {
-                LoopEvent::Memory(notified.map_err(|error| Failure::because("wait for the timer", &error))?)
+                let notified = notified.map_err(|error| Failure::because("wait for the timer", &error));
+                let (trigger, events) = notified?;
+                LoopEvent::Memory(trigger, events)
             }
         }))
     }
@@ -217,15 +219,9 @@ impl ControlLoop {
     fn handle(&mut self, event: LoopEvent) -> Option<(Trigger, Option<u64>)> {
         let trigger = event.trigger();
         let crossed = match event {
-            LoopEvent::Memory(Notification { trigger: Trigger::Charge, events }) => {
-                return self.handle_bpf_notification(events);
-            }
-            LoopEvent::Memory(Notification { trigger: Trigger::Timer, .. })
-                if self.sample_pids_and_disks() =>
-            {
-                return None;
-            }
-            LoopEvent::Memory(Notification { trigger, .. }) => {
+            LoopEvent::Memory(Trigger::Charge, events) => return self.handle_bpf_notification(events),
+            LoopEvent::Memory(Trigger::Timer, _) if self.sample_pids_and_disks() => return None,
+            LoopEvent::Memory(trigger, _) => {
                 if trigger == Trigger::MemoryEvents && !self.notifier.bpf.reports(EventClass::Oom) {
                     self.oom_counters.schedule_read(mono_ns());
                 }
@@ -244,7 +240,7 @@ impl ControlLoop {
                 None
             }
             LoopEvent::Reclaimed(report) => {
-                self.handle_reclaim_report(report.map(|report| *report));
+                self.handle_reclaim_report(report);
                 None
             }
             LoopEvent::Command(Command::Images(images)) => {

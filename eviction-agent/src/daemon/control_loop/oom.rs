@@ -100,7 +100,7 @@ impl ControlLoop {
 
     /// Exports the machine's counter, and requests a read of the cgroups' counters at the end of the iteration.
     pub(super) fn count_oom_kills(&mut self) {
-        let kills = self.oom_counters.read_machine().known();
+        let kills = self.oom_counters.vmstat.read().known();
         self.metrics.vmstat_oom_kills.set(kills.map(|kills| i64::try_from(kills).unwrap_or(i64::MAX)));
         self.oom_counters.request_read();
     }

@@ -1,11 +1,10 @@
 //! State that outlives the agent: sent when it changes, and restored at a start.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use eviction_core::in_flight::{ExecutorUpdate, InFlightEviction};
-use eviction_core::input::{Event, Input};
-use eviction_core::progress::{KillProgress, KillRejection, KillUpdate};
+use eviction_core::input::Event;
+use eviction_core::progress::{KillProgress, KillRejection};
 use eviction_core::state::PERSIST_INTERVAL;
 
 use super::super::cluster::NodeStatusSender;
@@ -13,7 +12,6 @@ use super::super::state::{Document, LoopState};
 use super::ControlLoop;
 use super::evictions::grace_of;
 use crate::spsc::Sender;
-use crate::telemetry::queue::Step;
 use eviction_node::clock::mono_ns;
 
 /// Sends the state to the writer.
@@ -23,18 +21,14 @@ pub(crate) struct StateSender {
     /// The number of the last state that was sent.
     number: u64,
     sent_ns: u64,
-    is_changed: bool,
+    /// Whether the state has changed since it was sent.
+    pub(super) is_changed: bool,
 }
 
 impl StateSender {
     /// Creates a sender for this channel.
     pub(crate) fn new(sender: Sender<LoopState>) -> Self {
         Self { sender: Some(sender), is_changed: true, ..Self::default() }
-    }
-
-    /// Notes that the state has changed.
-    pub(super) fn mark_changed(&mut self) {
-        self.is_changed = true;
     }
 
     /// Returns the number of the state that must be written before a request made now is sent; 0 if no state is
@@ -51,14 +45,14 @@ impl ControlLoop {
         let Some(sender) = &mut states.sender else { return };
         let now_ns = mono_ns();
         let old = now_ns.saturating_sub(states.sent_ns) >= PERSIST_INTERVAL.as_nanos().unsigned_abs();
-        let is_due = states.is_changed || (old && self.state.last_change.is_met());
+        let is_due = states.is_changed || (old && !self.state.last_change.met.is_empty());
         if !is_due {
             return;
         }
         let state = LoopState {
             number: states.number + 1,
             engine: self.engine.state(),
-            rate_limits: self.rate_limit.kills().cloned().collect(),
+            rate_limits: self.rate_limit.kills.iter().cloned().collect(),
             decisions: self.state.decisions,
             published: self.node.as_ref().and_then(NodeStatusSender::published),
         };
@@ -81,8 +75,7 @@ impl ControlLoop {
             node.restore(&published, written);
         }
         self.state.decisions = decisions;
-        let at = self.clock.now().wall;
-        self.step(Input { at, event: Event::Restore(Box::new(engine)) });
+        self.step_and_discard(Event::Restore(Box::new(engine)));
     }
 
     /// Returns the evictions of the previous agent. Runs before the engine gets the pods.
@@ -105,7 +98,7 @@ impl ControlLoop {
                 self.publish_terminated(it);
             }
         }
-        self.state_sender.mark_changed();
+        self.state_sender.is_changed = true;
     }
 
     fn resume_executing(&mut self, it: &InFlightEviction) {
@@ -135,7 +128,7 @@ impl ControlLoop {
                         self.publish_kill_rejection(it, &refused);
                     } else {
                         self.report_rejection(it, &refused);
-                        self.publish_step(it, Step::Refused(refused));
+                        self.publish_step(it, self.clock.mono_of(it.decided_at), Err(refused));
                     }
                 }
             }
@@ -147,9 +140,6 @@ impl ControlLoop {
 
     /// Publishes that the pod of an eviction has terminated and its memory is released.
     pub(super) fn publish_terminated(&mut self, over: &InFlightEviction) {
-        let Some(decision) = over.decision else { return };
-        let (pod, at_ns) = (Arc::clone(&over.pod), mono_ns());
-        let progress = KillProgress::Terminated { killed: 0, unreaped: None };
-        self.publish_step(over, Step::Progress(KillUpdate { decision, pod, at_ns, progress }));
+        self.publish_step(over, mono_ns(), Ok(KillProgress::Terminated { killed: 0, unreaped: None }));
     }
 }

@@ -12,7 +12,8 @@ use eviction_core::time::nanos;
 use eviction_node::cgroup::node_root::GroupPaths;
 use eviction_node::cgroup::pods::Container;
 use eviction_node::clock::mono_ns;
-use eviction_node::fs::{PodStorage, StoragePaths, StorageReader, StorageRequest, StorageSample, Urgency};
+use eviction_node::fs::{PodStorage, StoragePaths, StorageReader, StorageRequest, StorageSample};
+use eviction_node::io_priority::IoPriority;
 use tokio::sync::mpsc::{Receiver, channel};
 
 use super::ControlLoop;
@@ -73,7 +74,7 @@ pub(crate) struct PodStorageWatch {
     /// The inode counts when the pending reading, and the last reading of all pods, were requested. Only for
     /// readings ahead of a crossing.
     counts_at_request: Option<InodeCounts>,
-    counts: Option<InodeCounts>,
+    pub(super) counts: Option<InodeCounts>,
     ahead_due_ns: u64,
     kill_order_due_ns: u64,
     /// When pods with limits are read next.
@@ -191,10 +192,6 @@ impl PodStorageWatch {
         self.all_read_ns.filter(|_| self.is_fresh(now_ns) && self.may_evict_for_disk(now_ns))
     }
 
-    pub(super) fn counts(&self) -> Option<&InodeCounts> {
-        self.counts.as_ref()
-    }
-
     /// Returns the parts of pods whose usage is unknown now. With `is_counted`, a reading ahead of a crossing
     /// counts.
     pub(super) fn unmeasured(&self, now_ns: u64, is_counted: bool) -> Parts {
@@ -299,11 +296,12 @@ impl ControlLoop {
             let made_inodes = counts.as_ref().and_then(|counts| counts.made_by(group.cgroup_id));
             StorageRequest::new(known, group.containers.iter().map(of).collect(), made_inodes)
         });
-        let urgency = match extent {
-            Extent::All | Extent::Ahead | Extent::NearLimit => Urgency::Decision,
-            Extent::Limited => Urgency::Routine,
+        let priority = match extent {
+            Extent::All | Extent::Ahead | Extent::NearLimit => IoPriority::Normal,
+            // No decision waits for it.
+            Extent::Limited => IoPriority::Idle,
         };
-        if reader.request(requests.collect(), urgency) {
+        if reader.request(requests.collect(), priority) {
             (self.storage.pending, self.storage.grown_at_request) = (Some(extent), grown);
             self.storage.counts_at_request = counts.filter(|_| extent == Extent::Ahead);
             if let Some(due_ns) = &mut self.storage.summary_due_ns {

@@ -27,7 +27,7 @@ impl ControlLoop {
         let is_pending = matches!(decision.proposal, Some(ProposalState::Pending(_)));
         if !is_pending && self.state.last_change.update(&decision) {
             let first_id = self.state.decisions + 1;
-            self.publish_decision(decision, |decision, permit| DecisionEvent {
+            self.publish_decision(decision, |decision| DecisionEvent {
                 first_id,
                 usage: None,
                 detected_by: "configuration",
@@ -35,7 +35,6 @@ impl ControlLoop {
                 sampled: now,
                 decided_mono_ns: mono_ns(),
                 decision,
-                permit,
             });
         }
     }
@@ -45,9 +44,10 @@ impl ControlLoop {
         let policy = self.engine.policy();
         let capacity = self.node_sampler.capacity();
         let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
-        self.memory_levels = ThresholdLevels::of(policy, Signal::MemoryAvailable, signed(capacity.memory));
+        let levels = |signal, capacity| ThresholdLevels::of(&policy.thresholds, signal, signed(capacity));
+        self.memory_levels = levels(Signal::MemoryAvailable, capacity.memory);
         self.gauges.set_policy(policy, &self.metrics);
-        self.pid_levels = ThresholdLevels::of(policy, Signal::PidAvailable, signed(capacity.pids));
+        self.pid_levels = levels(Signal::PidAvailable, capacity.pids);
         self.node_sampler.apply_rules(&policy.rules);
         self.node_sampler.allocatable.apply_policy(policy);
         self.node_sampler.disks.apply_policy(policy);
@@ -85,7 +85,7 @@ impl ControlLoop {
         let seen = observe(stats, proposed.rules.memory().measure);
         Signal::ALL.into_iter().any(|signal| {
             let may_be_met = |seen: Observation| {
-                ThresholdLevels::of(proposed, signal, seen.capacity).may_be_met(seen.available)
+                ThresholdLevels::of(&proposed.thresholds, signal, seen.capacity).may_be_met(seen.available)
             };
             seen.reading(signal).known().is_some_and(may_be_met)
         })

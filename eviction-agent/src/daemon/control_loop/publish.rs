@@ -5,8 +5,6 @@
 
 use std::sync::Arc;
 
-use tokio::sync::OwnedSemaphorePermit;
-
 use eviction_core::decision::{Decision, DecisionKind};
 use eviction_core::record::PodSample;
 use eviction_node::sampler::CompleteSample;
@@ -21,9 +19,9 @@ impl ControlLoop {
     pub(super) fn publish_decision(
         &mut self,
         decision: Decision,
-        event: impl FnOnce(Decision, OwnedSemaphorePermit) -> DecisionEvent,
+        event: impl FnOnce(Decision) -> DecisionEvent,
     ) {
-        self.telemetry.send_decision(|permit| event(copy_of(&decision), permit));
+        self.telemetry.send_decision(|| event(copy_of(&decision)));
         self.recycle(decision);
     }
 

@@ -179,7 +179,7 @@ impl ControlLoop {
         self.notifier.bpf.record_disk_totals();
         let disks = self.node_sampler.read_disks(at);
         let is_pressed = self.pid_levels.may_be_met(left) || self.node_sampler.disks.may_be_met();
-        if is_pressed || self.state.last_change.predicts() || self.disk_kill_needs_sync(at.mono_ns) {
+        if is_pressed || self.state.last_change.imminent || self.disk_kill_needs_sync(at.mono_ns) {
             return false;
         }
         self.count_sync(Trigger::Pids, at);

@@ -232,10 +232,8 @@ async fn no_pod_is_evicted_if_reclaim_freed_enough() {
     assert_ne!(fixture.sync().0, EvaluationEnd::NoPressure);
     orders.try_recv().unwrap();
     std::fs::remove_file(&garbage).unwrap();
-    let trigger = fixture
-        .control_loop
-        .handle(LoopEvent::Reclaimed(Some(Box::new(report(ReclaimEnd::Enough)))))
-        .unwrap();
+    let ended = LoopEvent::Reclaimed(Some(report(ReclaimEnd::Enough)));
+    let trigger = fixture.control_loop.handle(ended).unwrap();
     assert_eq!(trigger.0, Trigger::NodeReclaim);
     let (end, _) = fixture.sync();
     assert!(matches!(end, EvaluationEnd::Reclaimed | EvaluationEnd::NoPressure), "{end:?}");

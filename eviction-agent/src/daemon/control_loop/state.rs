@@ -48,26 +48,18 @@ pub(crate) struct State {
 /// The parts of a decision that are published when they change.
 #[derive(Debug, Default)]
 pub(super) struct LoopDelta {
-    met: Vec<u8>,
+    /// The indexes of the thresholds that are met.
+    pub(super) met: Vec<u8>,
     conditions: Vec<NodeCondition>,
     unavailable: SignalSet,
     rejected: SignalSet,
-    imminent: bool,
+    /// Whether a threshold was about to be met.
+    pub(super) imminent: bool,
     /// Since when a changed configuration is pending.
     pending_since: Option<Timestamp>,
 }
 
 impl LoopDelta {
-    /// Returns whether a threshold was about to be met.
-    pub(super) fn predicts(&self) -> bool {
-        self.imminent
-    }
-
-    /// Returns whether a threshold is met.
-    pub(super) fn is_met(&self) -> bool {
-        !self.met.is_empty()
-    }
-
     /// Reserves memory for all thresholds and conditions.
     pub(super) fn reserve(&mut self) {
         self.met.reserve(2 * Signal::COUNT);

@@ -54,7 +54,7 @@ impl ControlLoop {
         if let Some(node) = &mut self.node
             && node.send(&decision, self.engine.policy(), self.state_sender.next_number())
         {
-            self.state_sender.mark_changed();
+            self.state_sender.is_changed = true;
         }
         let first_id = self.state.decisions + 1;
         self.carry_out(&decision, mono_ns);
@@ -62,7 +62,7 @@ impl ControlLoop {
         let evicts = self.state.decisions >= first_id;
         let changed = self.state.last_change.update(&decision) || evicts;
         if changed {
-            self.state_sender.mark_changed();
+            self.state_sender.is_changed = true;
         }
         if evicts && self.evictions.is_some() {
             // The request is sent when this is written, so it does not wait for the end of the iteration.
@@ -72,7 +72,7 @@ impl ControlLoop {
             self.set_thresholds_and_timer(&node_sample, under_pressure, next_grace(&decision));
         if changed {
             let detected_by = self.detected_by(trigger);
-            self.publish_decision(decision, |decision, permit| DecisionEvent {
+            self.publish_decision(decision, |decision| DecisionEvent {
                 first_id,
                 usage: node_sample.memory.known(),
                 detected_by,
@@ -80,7 +80,6 @@ impl ControlLoop {
                 sampled: node_sample.at,
                 decided_mono_ns: mono_ns,
                 decision,
-                permit,
             });
         } else {
             self.recycle(decision);
@@ -128,7 +127,7 @@ impl ControlLoop {
         .filter(|_| disks_pressed);
         // Pods that may be evicted by prediction must have been sampled.
         let under_pressure =
-            pids_pressed || self.state.last_change.predicts() || memory_pressed || disks_pressed;
+            pids_pressed || self.state.last_change.imminent || memory_pressed || disks_pressed;
         if self.engine.is_waiting(at.wall) {
             return SyncResult { node_sample, under_pressure, decided: None };
         }
@@ -137,7 +136,7 @@ impl ControlLoop {
         let is_measured = std::mem::take(&mut self.storage.needs_limit_check);
         let with_pods = ranks
             || on_trial
-            || self.state.last_change.predicts()
+            || self.state.last_change.imminent
             || self.passes_pods_for_trends()
             || is_measured;
         let snapshot = match with_pods {
@@ -202,7 +201,13 @@ impl ControlLoop {
             Reading::Known(_) => None,
             Reading::Unknown(why) => Some(why),
         };
-        self.report_unknown(signal, why, at);
+        let before = &mut self.state.unknown[signal as usize];
+        if *before != why {
+            *before = why;
+            if let Some(why) = why {
+                self.telemetry.send(TelemetryEvent::Unknown(signal, why, at.wall));
+            }
+        }
     }
 
     fn record_allocatable(&mut self, node_sample: &CompleteSample, at: Instant) {
@@ -228,16 +233,6 @@ impl ControlLoop {
             let reading = seen.reading(signal);
             let capacity = reading.known().map_or(0, |seen| seen.capacity.max(0).unsigned_abs());
             self.record_reading(signal, reading.map(|seen| seen.available), capacity, at);
-        }
-    }
-
-    fn report_unknown(&mut self, signal: Signal, why: Option<UnknownReason>, at: Instant) {
-        let before = &mut self.state.unknown[signal as usize];
-        if *before != why {
-            *before = why;
-            if let Some(why) = why {
-                self.telemetry.send(TelemetryEvent::Unknown(signal, why, at.wall));
-            }
         }
     }
 

@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
 use std::sync::Arc;
 
 use eviction_bpf::{Alarm, BpfHandle, ReclaimTime, TaskAlarm, TaskCount};
@@ -193,15 +192,12 @@ pub(crate) fn describe(alarm: &TaskAlarm, sampler: &Sampler, pod_index: &PodInde
             (std::fs::metadata(&folder).ok()?.ino() == key_id).then_some((owner, folder))
         });
         described.limit_scope = Some(limited.as_ref().map_or("other", |(owner, _)| *owner));
-        described.forks_rejected = limited.and_then(|(_, folder)| rejected_forks(&folder));
+        described.forks_rejected = limited.and_then(|(_, folder)| {
+            let text = read_once(&folder.join("pids.events"), 4096).ok()?;
+            parse_pids_events(&text).known()
+        });
     }
     described
-}
-
-/// Returns how many forks the limit of this cgroup has rejected since the cgroup was created.
-fn rejected_forks(folder: &Path) -> Option<u64> {
-    let text = read_once(&folder.join("pids.events"), 4096).ok()?;
-    parse_pids_events(&text).known()
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ use super::super::pod_source::PodSource;
 use super::super::startup::{self, TelemetryOutputs};
 use super::super::watchdog::Heartbeat;
 use super::sync::SyncResult;
-use super::{Command, ControlLoop, LoopEvent, Notification, Trigger};
+use super::{Command, ControlLoop, LoopEvent, Trigger};
 use crate::daemon::configuration::Options;
 use crate::spsc::{Next, Receiver};
 use crate::telemetry::metrics::Metrics;
@@ -117,7 +117,7 @@ impl Fixture {
         let next = self.control_loop.next(&mut self.commands);
         let event = tokio::time::timeout(TIMEOUT, next).await.unwrap().unwrap().unwrap();
         let disturbed = match &event {
-            LoopEvent::Memory(Notification { events, .. }) => !events.kills.is_empty(),
+            LoopEvent::Memory(_, events) => !events.kills.is_empty(),
             LoopEvent::EvictionResult(_) | LoopEvent::Reclaimed(_) | LoopEvent::Command(_) => true,
             LoopEvent::PodStorage(_) => false,
         };

@@ -17,7 +17,7 @@ use super::super::realtime;
 use super::disks::DiskThresholds;
 use super::events::{EventBatch, EventSorter, ProgramCounters};
 use super::failover::BpfFailover;
-use super::on_demand::{AttachFacts, AttachPolicy};
+use super::on_demand::AttachPolicy;
 use super::plan::{GrowthSource, ThresholdPlan};
 use super::{BackendFailure, BackendReporter};
 use crate::error::chain;
@@ -98,7 +98,8 @@ impl BpfBackend {
             self.disarm_kill(cause);
         }
         let Some((handle, _)) = self.loaded.take() else { return };
-        self.counters.unload(&handle, metrics);
+        self.counters.export_suppressed(&handle, metrics);
+        self.counters.export_losses(&handle, metrics);
         self.order_numbers = handle.last_numbers();
         realtime::drop_on_thread(handle);
     }
@@ -239,8 +240,9 @@ impl BpfBackend {
         for (place, when) in ON_DEMAND.into_iter().enumerate() {
             let Some(handle) = self.handle() else { return };
             let is_attached = handle.is_attached(when);
-            let facts = AttachFacts { when, is_attached, headroom, capacity: memory_capacity, below };
-            let wanted = self.attach_policies[place].wants(facts, now_ns);
+            let policy = &mut self.attach_policies[place];
+            let is_needed = policy.is_needed(when, is_attached, headroom, memory_capacity, below);
+            let wanted = policy.wants(is_attached, is_needed, now_ns);
             self.attach(EventClass::ChargeNear, when, wanted, reporter);
         }
     }

@@ -7,7 +7,7 @@ use eviction_node::fs::DeviceHeadroom;
 
 use super::BackendReporter;
 use super::bpf::BpfBackend;
-use super::on_demand::{AttachFacts, AttachPolicy};
+use super::on_demand::AttachPolicy;
 use super::plan::TokenBucket;
 use crate::error::chain;
 
@@ -81,14 +81,14 @@ impl BpfBackend {
         reporter: &BackendReporter,
     ) {
         let Some((handle, _)) = self.loaded.as_mut().filter(|(handle, _)| handle.has_disks()) else { return };
-        let is_attached = handle.is_attached(AttachWhen::NearDiskThreshold);
+        let when = AttachWhen::NearDiskThreshold;
+        let is_attached = handle.is_attached(when);
         let DiskThresholds { attach_policies, taken, set, crossings } = &mut self.disks;
         let [least_bytes, least_inodes] = if crossings.has_token(now_ns) { CLOSE } else { WIDE };
         let mut is_near = false;
         for (DeviceHeadroom { device, capacity, bytes, inodes }, policy) in devices.zip(attach_policies) {
-            let when = AttachWhen::NearDiskThreshold;
-            is_near |= policy
-                .wants(AttachFacts { when, is_attached, headroom: bytes, capacity, below: false }, now_ns);
+            let is_needed = policy.is_needed(when, is_attached, bytes, capacity, false);
+            is_near |= policy.wants(is_attached, is_needed, now_ns);
             // A threshold is met by less than its value, not by the value itself.
             let beyond = |left: u64, least: u64| left.saturating_add(1).max(least);
             let headroom = DiskHeadroom {
@@ -111,6 +111,6 @@ impl BpfBackend {
                 }
             }
         }
-        self.attach(EventClass::DiskNear, AttachWhen::NearDiskThreshold, is_near, reporter);
+        self.attach(EventClass::DiskNear, when, is_near, reporter);
     }
 }

@@ -98,12 +98,6 @@ impl ProgramCounters {
         *self = Self { loads: loads + 1, invalid, invalid_published, event, ..Self::default() };
     }
 
-    /// Exports the last counters of programs that are unloaded.
-    pub(super) fn unload(&mut self, handle: &BpfHandle, metrics: &Metrics) {
-        self.export_suppressed(handle, metrics);
-        self.export_losses(handle, metrics);
-    }
-
     /// Exports the reasons for which an armed kill order was not carried out.
     pub(super) fn export_suppressed(&mut self, handle: &BpfHandle, metrics: &Metrics) {
         let Ok(suppressed) = handle.suppressed() else { return };

@@ -53,13 +53,6 @@ pub(crate) struct MemoryNotifier {
     pods_below: bool,
 }
 
-/// A notification, and what the BPF programs reported with it.
-#[derive(Debug)]
-pub(crate) struct Notification {
-    pub(crate) trigger: Trigger,
-    pub(crate) events: EventBatch,
-}
-
 /// A cgroup with eviction thresholds, as it was sampled.
 pub(crate) struct CgroupThresholds<L> {
     pub(crate) id: u64,
@@ -196,18 +189,18 @@ impl MemoryNotifier {
         }
     }
 
-    /// Waits for the next notification. Cancel-safe.
+    /// Waits for the next notification, and returns what the BPF programs reported with it. Cancel-safe.
     ///
     /// # Errors
     /// If the timer cannot be waited for: without it a crossing may be missed.
-    pub(crate) async fn next(&mut self) -> io::Result<Notification> {
+    pub(crate) async fn next(&mut self) -> io::Result<(Trigger, EventBatch)> {
         let fired = tokio::select! {
             biased;
             events = self.bpf.next(&mut self.reporter) => {
                 if events.crossed.is_some() {
                     self.crossings.take(mono_ns());
                 }
-                return Ok(Notification { trigger: Trigger::Charge, events });
+                return Ok((Trigger::Charge, events));
             }
             fired = self.kernel.next() => fired,
             expired = self.timer.expired() => {
@@ -220,7 +213,7 @@ impl MemoryNotifier {
             // It is not known what the backend did not report.
             Trigger::Timer
         });
-        Ok(Notification { trigger, events: EventBatch::default() })
+        Ok((trigger, EventBatch::default()))
     }
 
     /// Takes the events that the BPF programs have reported so far, without waiting, and fills `charged` with

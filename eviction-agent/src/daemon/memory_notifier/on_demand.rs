@@ -15,29 +15,23 @@ pub(super) struct AttachPolicy {
     unused_since_ns: Option<u64>,
 }
 
-/// The facts that the decision depends on.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct AttachFacts {
-    pub(super) when: AttachWhen,
-    pub(super) is_attached: bool,
-    /// The headroom to the nearest threshold that is not met, bytes.
-    pub(super) headroom: Option<u64>,
-    /// The capacity of memory, or of the disk, bytes.
-    pub(super) capacity: u64,
-    /// Whether the end of pressure is to be reported.
-    pub(super) below: bool,
-}
-
 impl AttachPolicy {
     pub(super) fn new(probes: &Probes) -> Self {
         let detach_after_ns = u64::try_from(probes.detach_after.as_nanos()).unwrap_or(0);
         Self { near_percent: probes.near_threshold_percent, detach_after_ns, unused_since_ns: None }
     }
 
-    /// Returns whether the probe is to be attached.
-    pub(super) fn wants(&mut self, facts: AttachFacts, now_ns: u64) -> bool {
-        let AttachFacts { when, is_attached, headroom, capacity, below } = facts;
-        let is_needed = match when {
+    /// Returns whether the probe is needed now. `headroom` is that to the nearest threshold that is not met, and
+    /// `capacity` that of memory or of the disk, both in bytes. `below`: the end of pressure is to be reported.
+    pub(super) fn is_needed(
+        &self,
+        when: AttachWhen,
+        is_attached: bool,
+        headroom: Option<u64>,
+        capacity: u64,
+        below: bool,
+    ) -> bool {
+        match when {
             AttachWhen::OnRelease => below,
             AttachWhen::NearThreshold | AttachWhen::NearDiskThreshold => {
                 let near = self.near_bytes(capacity);
@@ -45,7 +39,11 @@ impl AttachPolicy {
                 // the probe all the time.
                 headroom.is_some_and(|bytes| bytes <= if is_attached { near.saturating_mul(2) } else { near })
             }
-        };
+        }
+    }
+
+    /// Returns whether the probe is to be attached: while it is needed, and for some time after that.
+    pub(super) fn wants(&mut self, is_attached: bool, is_needed: bool, now_ns: u64) -> bool {
         if is_needed {
             self.unused_since_ns = None;
             return true;
@@ -72,10 +70,6 @@ mod tests {
     const GIB: u64 = 1 << 30;
     const SECOND: u64 = 1_000_000_000;
 
-    fn near(headroom: Option<u64>, capacity: u64, is_attached: bool) -> AttachFacts {
-        AttachFacts { when: AttachWhen::NearThreshold, is_attached, headroom, capacity, below: false }
-    }
-
     #[test]
     fn a_probe_is_attached_at_once_and_detached_after_a_delay() {
         let probes = Probes { near_threshold_percent: 3.125, ..Probes::default() };
@@ -91,29 +85,31 @@ mod tests {
             (14, Some(3 * GIB), false),
             (15, Some(0), true),
         ] {
-            is_attached = policy.wants(near(headroom, 64 * GIB, is_attached), seconds * SECOND);
+            let is_needed =
+                policy.is_needed(AttachWhen::NearThreshold, is_attached, headroom, 64 * GIB, false);
+            is_attached = policy.wants(is_attached, is_needed, seconds * SECOND);
             assert_eq!(is_attached, expected, "after {seconds} s");
         }
     }
 
     #[test]
     fn an_on_release_probe_is_attached_only_for_the_end_of_pressure() {
-        let mut policy = AttachPolicy::new(&Probes::default());
-        let facts = AttachFacts { when: AttachWhen::OnRelease, ..near(Some(0), GIB, false) };
-        assert!(!policy.wants(facts, 0));
-        assert!(policy.wants(AttachFacts { below: true, headroom: None, ..facts }, 0));
+        let policy = AttachPolicy::new(&Probes::default());
+        assert!(!policy.is_needed(AttachWhen::OnRelease, false, Some(0), GIB, false));
+        assert!(policy.is_needed(AttachWhen::OnRelease, false, None, GIB, true));
     }
 
     #[test]
     fn a_small_node_has_time_to_attach() {
         let probes = Probes { near_threshold_percent: 0.0, ..Probes::default() };
-        assert!(AttachPolicy::new(&probes).wants(near(Some(64 << 20), 1 << 20, false), 0));
+        let policy = AttachPolicy::new(&probes);
+        assert!(policy.is_needed(AttachWhen::NearThreshold, false, Some(64 << 20), 1 << 20, false));
     }
 
     #[test]
     fn a_clock_that_goes_back_does_not_detach_a_probe() {
         let mut policy = AttachPolicy::new(&Probes::default());
-        assert!(policy.wants(near(None, GIB, true), 10 * SECOND));
-        assert!(policy.wants(near(None, GIB, true), SECOND));
+        assert!(policy.wants(true, false, 10 * SECOND));
+        assert!(policy.wants(true, false, SECOND));
     }
 }

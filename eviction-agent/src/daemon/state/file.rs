@@ -16,16 +16,12 @@ const MAX_BYTES: u64 = 4 << 20;
 /// A state file, by its path.
 #[derive(Clone, Debug)]
 pub(crate) struct StateFile {
-    path: PathBuf,
+    pub(super) path: PathBuf,
 }
 
 impl StateFile {
     pub(crate) fn at(path: PathBuf) -> Self {
         Self { path }
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
     }
 
     /// Returns the content; `None` if there is no file.
@@ -119,7 +115,7 @@ mod tests {
             file.write(bytes).unwrap();
             assert_eq!(file.read().unwrap().as_deref(), Some(bytes));
         }
-        let names = fs::read_dir(file.path().parent().unwrap()).unwrap().count();
+        let names = fs::read_dir(file.path.parent().unwrap()).unwrap().count();
         assert_eq!(names, 1, "nothing is left beside it");
         // A file that a kill in the middle has left does no harm.
         fs::write(file.with_suffix(".new"), vec![b'x'; 100]).unwrap();

@@ -142,7 +142,7 @@ pub(crate) fn read_boot_id() -> Option<String> {
 /// file that cannot be used is set aside with a warning. Then, and without a file, the agent starts without
 /// earlier state.
 fn restore(file: &StateFile, identity: &Identity) -> Option<Document> {
-    let shown = file.path().display();
+    let shown = file.path.display();
     let bytes = file.read().unwrap_or_else(|error| {
         tracing::warn!(file = %shown, error = chain(&error), "the state of the previous agent cannot be read");
         None

@@ -8,7 +8,7 @@ use crate::daemon::rate_limit::CountedKill;
 use eviction_core::condition::RaisedCondition;
 use eviction_core::eviction::{Basis, ExpectedRelease};
 use eviction_core::in_flight::{ApiPhase, Ended, Failure, InFlightEviction};
-use eviction_core::node_conditions::pressure::{CONDITIONS, PublishedCondition, Status};
+use eviction_core::node_conditions::pressure::{PublishedCondition, Status};
 use eviction_core::pod::PodName;
 use eviction_core::pods::{PodEventTime, RateLimitKey};
 use eviction_core::protection::CountedEviction;
@@ -93,7 +93,7 @@ fn state() -> LoopState {
         },
         rate_limits: vec![kill(16, 90), kill(15, 95), kill(17, 96)],
         decisions: 17,
-        published: Some(CONDITIONS.map(|condition| PublishedCondition {
+        published: Some(NodeCondition::ALL.map(|condition| PublishedCondition {
             status: if condition == NodeCondition::PidPressure { Status::True } else { Status::Unknown },
             since: (condition == NodeCondition::PidPressure).then(|| at(994)),
             hard_at: Some(at(995)),

@@ -100,7 +100,7 @@ impl StateWriter {
 
     /// Logs a result that differs from the previous one.
     fn log_result(&self, result: &Result<(), String>, worked: bool) {
-        let file = self.file.path().display();
+        let file = self.file.path.display();
         match result {
             Ok(()) if !worked => tracing::info!(%file, "the state can be written again"),
             Err(why) if worked => tracing::warn!(

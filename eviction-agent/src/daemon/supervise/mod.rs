@@ -14,7 +14,7 @@ use eviction_kube::KubeSession;
 use eviction_node::clock::{Clock, mono_ns};
 use eviction_node::pod_index::PodIndex;
 use rustix::thread::Pid;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
@@ -26,7 +26,7 @@ use crate::daemon::reclaim::{PodsOfNode, pods_of};
 use crate::daemon::service_manager::ServiceManager;
 use crate::daemon::startup::{Plan, Ready, TelemetryOutputs};
 use crate::daemon::watchdog::Heartbeat;
-use crate::daemon::{realtime, startup};
+use crate::daemon::{realtime, startup, watch_signal};
 use crate::error::Failure;
 use crate::telemetry::event_log::{ConfigChange, Event};
 use crate::telemetry::exporter::TelemetryExporter;
@@ -285,10 +285,6 @@ impl Signals {
             overrun: watch_signal(SignalKind::from_raw(libc::SIGXCPU))?,
         })
     }
-}
-
-fn watch_signal(kind: SignalKind) -> Result<Signal, Failure> {
-    signal(kind).map_err(|error| Failure::because("watch for signals", &error))
 }
 
 /// The state that `/healthz` and `/readyz` report.

@@ -267,8 +267,8 @@ fn started(
     let Ready { sources, capacity, thread: _ } = ready;
     event_log::Started {
         version: VERSION,
-        action: action.action.lower_name(),
-        dry_run: action.dry_run.lower_name(),
+        action: action.action.name(),
+        dry_run: action.dry_run.name(),
         profile: profile.name(),
         cgroup_root: options.cgroup_root.display().to_string(),
         memory_capacity: capacity.memory,

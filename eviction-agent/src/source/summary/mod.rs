@@ -168,14 +168,14 @@ impl Summary {
     pub fn pod_storage(&self, requests: &[StorageRequest]) -> StorageSample {
         let mut sample = StorageSample::unknown();
         for request in requests {
-            let found = self.pods.iter().find(|pod| &*pod.pod_ref.uid == request.kubelet_uid());
+            let found = self.pods.iter().find(|pod| *pod.pod_ref.uid == *request.kubelet_uid);
             if let Some(pod) = found {
                 let parts = &mut sample.unmeasured;
                 parts.volumes = false;
                 parts.logs &= pod.containers.iter().all(|it| it.logs.is_none());
                 parts.rootfs &= pod.containers.iter().all(|it| it.rootfs.is_none());
             }
-            sample.pods.insert(request.uid().into(), found.map_or_else(PodStorage::unknown, Pod::storage));
+            sample.pods.insert(request.uid.clone(), found.map_or_else(PodStorage::unknown, Pod::storage));
         }
         sample
     }
@@ -205,10 +205,7 @@ impl Node {
 }
 
 fn known<T, U>(values: Option<T>, stats: impl FnOnce(T) -> U) -> Reading<U> {
-    match values {
-        Some(values) => Reading::Known(stats(values)),
-        None => Reading::Unknown(UnknownReason::Absent),
-    }
+    values.map(stats).ok_or(UnknownReason::Absent).into()
 }
 
 impl Memory {

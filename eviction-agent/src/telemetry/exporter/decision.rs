@@ -1,6 +1,5 @@
 //! Event lines and metrics of a decision, from its record.
 
-use eviction_core::node_conditions::pressure::CONDITIONS;
 use eviction_core::record::{
     DecisionRecord, EvaluationRecord, EvictionRecord, ProposalRecord, ThresholdRecord,
 };
@@ -177,7 +176,7 @@ impl TelemetryExporter {
             (false, true) => "Unknown",
             (false, false) => "False",
         };
-        for condition in CONDITIONS {
+        for condition in NodeCondition::ALL {
             let holds = now.contains(&condition);
             self.metrics.node_condition.with([condition.name()]).set(i64::from(holds));
             let before =

@@ -1,37 +1,29 @@
 //! Event lines and metrics of the steps of an eviction.
 
 use crate::telemetry::metrics::Metrics;
-use eviction_core::progress::{ApiOperation, ApiResult, KillProgress, KillUpdate, Signalled};
+use eviction_core::progress::{ApiOperation, ApiResult, KillProgress, KillRejection, Signalled};
 use eviction_core::signal::Signal;
 
 use super::TelemetryExporter;
 use crate::telemetry::event_log::{self, Event};
-use crate::telemetry::queue::{EvictionUpdate, Step};
+use crate::telemetry::queue::EvictionUpdate;
 
 impl TelemetryExporter {
     pub(super) fn progress(&mut self, update: EvictionUpdate) {
-        let EvictionUpdate { id, pod, signal, decided_mono_ns, step } = update;
-        let at = match &step {
-            Step::Progress(outcome) => self.clock.at(outcome.at_ns),
-            Step::Refused(_) => self.clock.at(decided_mono_ns),
-        };
+        let EvictionUpdate { id, pod, signal, decided_mono_ns, mono_ns, step } = update;
+        let at = self.clock.at(mono_ns);
         let decision_id = self.decision_ids.of(id);
         if let Some(events) = &mut self.events {
             match &step {
-                Step::Progress(update) => {
+                Ok(progress) => {
                     let at = self.clock.shown(at.wall);
-                    events.progressed((id, &decision_id), &pod, &update.progress, at);
+                    events.progressed((id, &decision_id), &pod, progress, at);
                 }
-                Step::Refused(_) => events.rejected(id),
+                Err(_) => events.rejected(id),
             }
         }
-        let is_condition_patch = matches!(
-            &step,
-            Step::Progress(KillUpdate {
-                progress: KillProgress::Answered { operation: ApiOperation::Condition, .. },
-                ..
-            })
-        );
+        let is_condition_patch =
+            matches!(&step, Ok(KillProgress::Answered { operation: ApiOperation::Condition, .. }));
         let (outcome, processes, why) = describe(step);
         debug_assert!(RESULTS.contains(&outcome), "{outcome} is not among them");
         self.metrics.eviction_results.with([outcome]).inc();
@@ -123,7 +115,7 @@ fn at_most(bytes: u64) -> String {
 }
 
 /// Returns the result of a step, the number of its processes, and the reason.
-fn describe(step: Step) -> (&'static str, Option<usize>, Option<String>) {
+fn describe(step: Result<KillProgress, KillRejection>) -> (&'static str, Option<usize>, Option<String>) {
     let describe_signalled = |signalled: Signalled| {
         let Signalled { sent, ended: _, moved, denied, unreachable, unreadable_groups, whole_group: _ } =
             signalled;
@@ -138,8 +130,8 @@ fn describe(step: Step) -> (&'static str, Option<usize>, Option<String>) {
         (Some(sent as usize), (!anomalies.is_empty()).then(|| anomalies.join(", ")))
     };
     let progress = match step {
-        Step::Refused(refused) => return ("rejected", None, Some(refused.to_string())),
-        Step::Progress(outcome) => outcome.progress,
+        Err(refused) => return ("rejected", None, Some(refused.to_string())),
+        Ok(progress) => progress,
     };
     match progress {
         KillProgress::WouldSignal { pids, unreachable } => {
@@ -185,11 +177,8 @@ fn describe(step: Step) -> (&'static str, Option<usize>, Option<String>) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
     use crate::telemetry::metrics::Form;
-    use eviction_core::pod::PodName;
 
     #[test]
     fn only_the_end_of_an_eviction_has_a_duration() {
@@ -209,12 +198,9 @@ mod tests {
 
     #[test]
     fn kill_reason_reports_the_growth_since_sigterm() {
-        let pod = Arc::new(PodName { uid: "uid".into(), namespace: "default".into(), name: "pod".into() });
         let killed = |grown, moved| {
             let signalled = Signalled { sent: 2, moved, ..Signalled::default() };
-            let progress = KillProgress::KillSent { signalled, grown };
-            let outcome = KillUpdate { decision: 1, pod: Arc::clone(&pod), at_ns: 0, progress };
-            let (outcome, processes, why) = describe(Step::Progress(outcome));
+            let (outcome, processes, why) = describe(Ok(KillProgress::KillSent { signalled, grown }));
             assert_eq!((outcome, processes), ("killed", Some(2)));
             why
         };

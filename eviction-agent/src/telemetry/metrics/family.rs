@@ -79,16 +79,6 @@ impl<const N: usize, M: Clone> Family<N, M> {
     pub fn retain(&self, is_wanted: impl Fn(&[Label; N]) -> bool) {
         self.write().retain(|values, _| is_wanted(values));
     }
-
-    /// Returns the number of series.
-    pub fn len(&self) -> usize {
-        self.read().len()
-    }
-
-    /// Returns whether there is no series.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
 }
 
 impl<const N: usize, M: EncodeMetric + TypedMetric + Clone> EncodeMetric for Family<N, M> {
@@ -205,11 +195,11 @@ mod tests {
         family.with(["b"]).inc();
         family.with(["a"]);
         assert_eq!(family.with(["b"]).get(), 1);
-        assert_eq!(family.len(), 2);
+        assert_eq!(family.series().len(), 2);
         family.retain(|[signal]| signal == "a");
         assert_eq!(family.series()[0].0, ["a"]);
         family.retain(|_| false);
-        assert!(family.is_empty());
+        assert!(family.series().is_empty());
     }
 
     #[test]

@@ -157,11 +157,12 @@ mod tests {
             metrics.begin_namespace(&format!("round-{round}"));
         }
         assert_eq!(
-            metrics.oom_kills.len(),
+            metrics.oom_kills.series().len(),
             (MAX_NAMESPACES + 2) * 5,
             "512 namespaces, the unknown one and all others"
         );
-        assert_eq!(metrics.container_status_mismatches.len(), (MAX_NAMESPACES + 2) * MismatchKind::ALL.len());
+        let mismatches = metrics.container_status_mismatches.series();
+        assert_eq!(mismatches.len(), (MAX_NAMESPACES + 2) * MismatchKind::ALL.len());
         assert_eq!(series(OTHERS), each);
         assert_eq!(metrics.namespace("late"), OTHERS);
     }

@@ -219,38 +219,15 @@ impl Recorder {
             self.inputs.clear();
             self.reports.clear();
             // Reports are read before inputs but written after them, so that the inputs of a decision precede it.
-            let (reports, reports_ended) = self.reports();
-            let ended = self.take_inputs() & reports_ended;
-            reports.into_iter().for_each(|report| self.take(report));
+            let (reports, reports_ended) = waiting(&mut self.reports);
+            let (inputs, inputs_ended) = waiting(&mut self.inputs);
+            inputs.into_iter().chain(reports).for_each(|recorded| self.take(recorded));
             let flushed = self.writer.flush();
             self.check(flushed);
-            if ended {
+            if inputs_ended && reports_ended {
                 return;
             }
             is_busy = self.maintain();
-        }
-    }
-
-    /// Takes all waiting inputs. Returns true if the queue has ended.
-    fn take_inputs(&mut self) -> bool {
-        loop {
-            match self.inputs.next() {
-                Next::Value(recorded) => self.take(recorded),
-                Next::Empty => return false,
-                Next::Ended => return true,
-            }
-        }
-    }
-
-    /// Returns the waiting reports, and whether the queue has ended.
-    fn reports(&mut self) -> (Vec<Recorded>, bool) {
-        let mut waiting = Vec::new();
-        loop {
-            match self.reports.next() {
-                Next::Value(report) => waiting.push(report),
-                Next::Empty => return (waiting, false),
-                Next::Ended => return (waiting, true),
-            }
         }
     }
 
@@ -305,6 +282,18 @@ impl Recorder {
                 tracing::warn!(%error, "a segment cannot be compressed; it stays as it is");
                 false
             }
+        }
+    }
+}
+
+/// Returns the entries that wait in a queue, and whether the queue has ended.
+fn waiting(queue: &mut Receiver<Recorded>) -> (Vec<Recorded>, bool) {
+    let mut waiting = Vec::new();
+    loop {
+        match queue.next() {
+            Next::Value(recorded) => waiting.push(recorded),
+            Next::Empty => return (waiting, false),
+            Next::Ended => return (waiting, true),
         }
     }
 }

@@ -147,11 +147,13 @@ impl Writer {
                     Event::Pods(pods) => self.put_pods(*at, pods),
                     Event::Sample(sample) => self.put_sample(SampleUse::Sample, *at, sample),
                     Event::Reclaimed(Ok(sample)) => self.put_sample(SampleUse::Reclaimed, *at, sample),
-                    Event::Reclaimed(Err(why)) => self.put(Kind::Event, &(at, Err::<&Event, _>(why))),
-                    other => self.put(Kind::Event, &(at, Ok::<_, &()>(other))),
+                    Event::Reclaimed(Err(why)) => {
+                        put(&mut self.buffer, Kind::Event, &(at, Err::<&Event, _>(why)));
+                    }
+                    other => put(&mut self.buffer, Kind::Event, &(at, Ok::<_, &()>(other))),
                 }
             }
-            Recorded::Seed(raised) => self.put(Kind::Seed, raised),
+            Recorded::Seed(raised) => put(&mut self.buffer, Kind::Seed, raised),
             Recorded::Usage(at, sample) => self.put_sample(SampleUse::Usage, *at, sample),
             Recorded::Decision(json) => {
                 format::frame(Kind::Decision as u8, &mut self.buffer, |out| out.extend(json.as_bytes()));
@@ -203,31 +205,18 @@ impl Writer {
         let path = self.limits.directory.join(name);
         let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(&path)?;
         self.buffer = format::begin();
-        let header = self.header.clone();
+        put(&mut self.buffer, Kind::Header, &self.header);
         self.header.segment += 1;
-        self.put(Kind::Header, &header);
         self.record_clock(key.at, shown);
-        self.put(Kind::Key, key);
+        put(&mut self.buffer, Kind::Key, key);
         self.open = Some(OpenSegment { path, file, length: 0, since: Instant::now() });
         self.put_pods(key.at, &key.pods);
         self.flush()
     }
 
-    fn put(&mut self, kind: Kind, value: &impl Serialize) {
-        format::frame(kind as u8, &mut self.buffer, |out| {
-            if let Err(error) = serde_json::to_writer(out, value) {
-                tracing::error!(%error, ?kind, "an input cannot be recorded");
-            }
-        });
-    }
-
     fn put_sample(&mut self, usage: SampleUse, at: Timestamp, sample: &eviction_core::snapshot::Snapshot) {
         if let Some(names) = self.codec.update_names(sample) {
-            format::frame(Kind::Names as u8, &mut self.buffer, |out| {
-                if let Err(error) = serde_json::to_writer(out, names) {
-                    tracing::error!(%error, "names cannot be recorded");
-                }
-            });
+            put(&mut self.buffer, Kind::Names, names);
         }
         let codec = &mut self.codec;
         format::frame(Kind::Sample as u8, &mut self.buffer, |out| codec.write(usage, at, sample, out));
@@ -244,7 +233,7 @@ impl Writer {
             }
         };
         let frame = PodsFrame { at, pods: pods.pods().iter().map(change).collect() };
-        self.put(Kind::Pods, &frame);
+        put(&mut self.buffer, Kind::Pods, &frame);
         self.pods = Arc::clone(pods);
     }
 
@@ -253,7 +242,7 @@ impl Writer {
         // Smaller differences are the drift of the clock.
         if self.clock_offset.is_none_or(|before| before.abs_diff(offset) > 50_000_000) {
             self.clock_offset = Some(offset);
-            self.put(Kind::Clock, &offset);
+            put(&mut self.buffer, Kind::Clock, &offset);
         }
     }
 
@@ -309,6 +298,15 @@ impl Writer {
         let file_system = statvfs(&self.limits.directory)?;
         Ok(file_system.f_bavail.saturating_mul(file_system.f_frsize))
     }
+}
+
+/// Appends a frame with this value as JSON.
+fn put(buffer: &mut Vec<u8>, kind: Kind, value: &impl Serialize) {
+    format::frame(kind as u8, buffer, |out| {
+        if let Err(error) = serde_json::to_writer(out, value) {
+            tracing::error!(%error, ?kind, "an entry cannot be recorded");
+        }
+    });
 }
 
 /// Returns the segments in a directory, the oldest first.

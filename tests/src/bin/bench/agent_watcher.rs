@@ -52,7 +52,7 @@ impl Watcher for AgentWatcher {
     }
 
     fn poll_decision(&mut self) -> Result<Option<Decision>> {
-        let mut decisions = self.agent.events()?.iter().filter(|event| event.kind() == "eviction_decision");
+        let mut decisions = self.agent.events()?.iter().filter(|event| event.is_decision());
         let Some(event) = decisions.nth(self.decisions) else { return Ok(None) };
         let decided = Decision {
             at_ns: event.number("decided_mono_ns").context("a decision has no time")?,

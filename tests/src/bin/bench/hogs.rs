@@ -131,11 +131,9 @@ fn with_agent(testbed: &Testbed, arguments: &[&str]) -> Result<Run> {
     let others = node.working_set()?;
     let mut hog = Stressor::start(node.pods[1].first()?, &node.file("."), arguments)?;
     hog.go()?;
-    let decision = agent.wait_for("a decision", agent::GUARD, |event| event.kind() == "eviction_decision")?;
+    let decision = agent.wait_for_decision()?;
     ensure!(decision.pod() == node.pods[1].full_name(), "{} was chosen", decision.pod());
-    let is_end =
-        |event: &agent::Event| event.kind() == "eviction_progress" && event.text("result") == "terminated";
-    agent.wait_for("the end of the hog", agent::GUARD, is_end)?;
+    agent.wait_for_result(&decision.pod(), "terminated")?;
     let is_grown = |event: &agent::Event| event.text("reason").contains("since SIGTERM");
     let grew = agent.events()?.iter().any(is_grown);
     let since_crossing = decision.number("decided_mono_ns").zip(decision.number("crossed_mono_ns"));

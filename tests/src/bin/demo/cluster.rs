@@ -54,7 +54,7 @@ pub(crate) fn run(testbed: &mut Testbed<'_>) -> Result<()> {
         .line("watch", "the agent knows the node's 3 pods by the API server, and found their cgroups");
 
     let mut runaway = Runaway::start(testbed, &node, report, PLAN)?;
-    let decision = agent.wait_for("a decision", GUARD, |event| event.kind() == "eviction_decision")?;
+    let decision = agent.wait_for_decision()?;
     let (chosen, expected) = (decision.pod(), node.pods[report].full_name());
     let what = format!("the agent chose {expected}, for memory.available");
     testbed.check(what, chosen == expected && decision.text("signal") == "memory.available", &decision.value);

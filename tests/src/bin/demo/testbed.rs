@@ -173,7 +173,7 @@ impl<'a> Testbed<'a> {
         signal: &str,
         pod: &Pod,
     ) -> Result<Option<Event>> {
-        let decision = agent.wait_for("a decision", GUARD, |event| event.kind() == "eviction_decision")?;
+        let decision = agent.wait_for_decision()?;
         let (chosen, reason) = (decision.pod(), decision.text("signal"));
         let right = chosen == pod.full_name() && reason == signal;
         let expected = format!("the agent chose {}, for {signal}", pod.full_name());

@@ -75,8 +75,7 @@ fn grow_with_the_cache_full(
 ) -> Fixture {
     let node = Node::new();
     limited(&node).limit(256 * MIB);
-    let mut process = Stepper::start(&node.victim);
-    process.step("touch 8");
+    let mut process = Stepper::with_memory(&node.victim, 8);
     process.step("cache 400");
     let mut fixture = fixture();
     let order = change(node.order(&mut fixture));
@@ -150,8 +149,7 @@ fn a_kill_order_is_carried_out_after_the_next_sample_is_marked() {
 fn growth_counts_from_the_sample_of_the_kill_order() {
     need_bpf!();
     let node = Node::new();
-    let mut process = Stepper::start(&node.victim);
-    process.step("touch 8");
+    let mut process = Stepper::with_memory(&node.victim, 8);
     let mut fixture = fixture();
     let first = node.order(&mut fixture);
     fixture.kernel.arm_kill(&first).unwrap();

@@ -3,12 +3,13 @@
 
 use std::os::unix::fs::MetadataExt as _;
 
+use anyhow::Context as _;
 use eviction_bpf::{ArmedDiskOrder, AttachWhen, DiskHeadroom, KernelKillCause, LoadOptions};
 use rustix::fs::statfs;
 use tests::file_system::{FileSystem, Kind};
 
 use super::{SECOND, assert_not_killed, now_ns};
-use crate::fixture::{Fixture, MIB, Stepper, need_bpf, report_skip};
+use crate::fixture::{Fixture, MIB, Stepper, need_bpf};
 use crate::groups::Cgroup;
 
 const HEADROOM: u64 = 32 * MIB;
@@ -24,9 +25,9 @@ struct Testbed {
 
 impl Testbed {
     /// Creates a testbed, or returns why there can be none here.
-    fn new() -> Result<Self, String> {
+    fn new() -> anyhow::Result<Self> {
         let mounted = FileSystem::new(Kind::Ext4, 256 * MIB, "eviction-bpf-writers")
-            .map_err(|why| format!("no ext4 can be mounted here: {why:#}"))?;
+            .context("no ext4 can be mounted here")?;
         let disks = vec!["ext4".to_owned()];
         let mut fixture = Fixture::with(&LoadOptions { kernel_kill: true, disks, ..LoadOptions::default() });
         fixture.attach(AttachWhen::NearDiskThreshold);
@@ -65,13 +66,7 @@ impl Testbed {
 macro_rules! testbed {
     () => {{
         need_bpf!();
-        match Testbed::new() {
-            Ok(testbed) => testbed,
-            Err(why) => {
-                report_skip(&why);
-                return;
-            }
-        }
+        tests::or_skip!(Testbed::new())
     }};
 }
 

@@ -28,7 +28,7 @@ pub(super) fn unknown_decisions(heard: &[Event]) -> BTreeSet<u64> {
 pub(super) fn check_events(heard: &[Event], evicted: usize) {
     let decided: BTreeMap<u64, &str> = heard
         .iter()
-        .filter(|event| event.kind() == "eviction_decision")
+        .filter(|event| event.is_decision())
         .map(|event| (event.number("id").unwrap(), event.text("pod_uid")))
         .collect();
     let mut accepted: BTreeMap<&str, BTreeSet<u64>> = BTreeMap::new();
@@ -67,11 +67,8 @@ pub(super) fn check_recording(recording: &Path, heard: &[Event], protected: &[St
         decisions.filter(|it| it["kind"] == "decision").map(|mut it| it["decision"]["pass"].take());
     let recorded: Vec<Value> =
         decisions.filter(|it| it["evictions"].as_array().is_some_and(|all| !all.is_empty())).collect();
-    let mut reported: Vec<&str> = heard
-        .iter()
-        .filter(|event| event.kind() == "eviction_decision")
-        .map(|event| event.text("pod_uid"))
-        .collect();
+    let mut reported: Vec<&str> =
+        heard.iter().filter(|event| event.is_decision()).map(|event| event.text("pod_uid")).collect();
     let mut evicted: Vec<&str> = recorded.iter().flat_map(|it| uids(&it["evictions"])).collect();
     reported.sort_unstable();
     evicted.sort_unstable();

@@ -65,26 +65,22 @@ impl Blob {
         bytes: u32,
         members: &[(&str, u32, u32)],
     ) -> u32 {
-        let mut tail = Vec::new();
-        for (name, id, offset) in members {
-            tail.extend([self.string(name), *id, offset * 8]);
-        }
+        let tail = self.members(members);
         self.push_type(name, 4, members.len(), bytes, &tail)
     }
 
     pub(in super::super) fn union(&mut self, bytes: u32, members: &[(&str, u32, u32)]) -> u32 {
-        let mut tail = Vec::new();
-        for (name, id, offset) in members {
-            tail.extend([self.string(name), *id, offset * 8]);
-        }
+        let tail = self.members(members);
         self.push_type("", 5, members.len(), bytes, &tail)
     }
 
+    fn members(&mut self, members: &[(&str, u32, u32)]) -> Vec<u32> {
+        members.iter().flat_map(|(name, id, offset)| [self.string(name), *id, offset * 8]).collect()
+    }
+
     pub(in super::super) fn enumeration(&mut self, members: &[(&str, i32)]) -> u32 {
-        let mut tail = Vec::new();
-        for (name, value) in members {
-            tail.extend([self.string(name), value.cast_unsigned()]);
-        }
+        let tail = members.iter().flat_map(|(name, value)| [self.string(name), value.cast_unsigned()]);
+        let tail: Vec<_> = tail.collect();
         self.push_type("", 6, members.len(), 4, &tail)
     }
 

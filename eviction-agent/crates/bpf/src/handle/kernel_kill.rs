@@ -92,17 +92,15 @@ where
     MapEntry<T>: Pod,
 {
     map: Array<MapData, MapEntry<T>>,
-    /// The value for no order.
-    none: T,
     armed: Option<u64>,
 }
 
-impl<T: Copy> OrderMap<T>
+impl<T: Default> OrderMap<T>
 where
     MapEntry<T>: Pod,
 {
-    pub(crate) fn new(map: Array<MapData, MapEntry<T>>, none: T) -> Self {
-        Self { map, none, armed: None }
+    pub(crate) fn new(map: Array<MapData, MapEntry<T>>) -> Self {
+        Self { map, armed: None }
     }
 
     /// Arms an order. No other one may be armed.
@@ -127,7 +125,7 @@ where
     pub(super) fn disarm(&mut self, tokens: &mut Tokens) -> Result<bool, ArmError> {
         let Some(number) = self.armed.take() else { return Ok(false) };
         let removed = tokens.remove(&number);
-        self.map.set(0, MapEntry(self.none), 0)?;
+        self.map.set(0, MapEntry(T::default()), 0)?;
         Ok(!was_present(removed)?)
     }
 }

@@ -7,26 +7,11 @@ use aya::Ebpf;
 use aya::maps::{Array, HashMap as BpfHashMap, MapData, MapError, MapKeys};
 use eviction_common::{
     Alarm, AlarmKey, HostTasks, OomCounts, PidThreshold, ReclaimStart, ReclaimTime as RawReclaimTime,
-    STORM_WINDOW_NS, TaskCount as RawTaskCount,
+    STORM_WINDOW_NS, TaskCount, TaskStats,
 };
 
 use super::{BpfHandle, take_map, was_present};
 use crate::sys::MapEntry;
-
-/// Tasks that a cgroup made and ended since the programs were attached.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TaskCount {
-    /// Tasks (threads included) that were created.
-    pub forks: u64,
-    /// Tasks that ended.
-    pub exits: u64,
-    /// Processes that were created.
-    pub process_forks: u64,
-    /// Processes whose first thread ended.
-    pub process_exits: u64,
-    /// Programs that were started (`execve`).
-    pub execs: u64,
-}
 
 /// The time that the tasks of a cgroup spent in memcg direct reclaim since the programs were attached. It
 /// counts for the cgroup of the waiting task; the limit may be that of a cgroup above.
@@ -65,7 +50,7 @@ pub(crate) fn forks_in_window(per_second: u32) -> u32 {
 }
 
 pub(crate) struct TaskCounterMaps {
-    task_stats: BpfHashMap<MapData, u64, MapEntry<RawTaskCount>>,
+    task_stats: BpfHashMap<MapData, u64, MapEntry<TaskStats>>,
     reclaim_time: BpfHashMap<MapData, u64, MapEntry<RawReclaimTime>>,
     reclaim_start: BpfHashMap<MapData, u32, MapEntry<ReclaimStart>>,
     oom_counts: BpfHashMap<MapData, u64, MapEntry<OomCounts>>,
@@ -105,7 +90,7 @@ impl BpfHandle {
     /// If the map cannot be read.
     pub fn task_count(&self, id: u64) -> Result<TaskCount, MapError> {
         match self.maps.task_counters.task_stats.get(&id, 0) {
-            Ok(counted) => Ok(to_task_count(counted)),
+            Ok(MapEntry(stats)) => Ok(stats.count),
             Err(MapError::KeyNotFound) => Ok(TaskCount::default()),
             Err(error) => Err(error),
         }
@@ -119,8 +104,8 @@ impl BpfHandle {
     pub fn task_counts(&self, out: &mut Vec<(u64, TaskCount)>) -> Result<(), MapError> {
         out.clear();
         for entry in self.maps.task_counters.task_stats.iter() {
-            let (id, counted) = entry?;
-            out.push((id, to_task_count(counted)));
+            let (id, MapEntry(stats)) = entry?;
+            out.push((id, stats.count));
         }
         Ok(())
     }
@@ -267,11 +252,6 @@ impl BpfHandle {
             || was_present(task_counters.reclaim_time.get(&id, 0).map(drop))?
             || was_present(task_counters.oom_counts.get(&id, 0).map(drop))?)
     }
-}
-
-fn to_task_count(MapEntry(counted): MapEntry<RawTaskCount>) -> TaskCount {
-    let RawTaskCount { forks, exits, process_forks, process_exits, execs, rate: _ } = counted;
-    TaskCount { forks, exits, process_forks, process_exits, execs }
 }
 
 fn alarm_key(id: u64, alarm: Alarm) -> MapEntry<AlarmKey> {

@@ -5,11 +5,11 @@ use std::path::Path;
 
 use rustix::thread::CapabilitySet;
 
-use super::{Fact, fact};
+use super::{Fact, fact, read_error};
 use crate::capabilities::Lockdown;
 use eviction_core::reading::UnknownReason;
 use eviction_node::cgroup::hierarchy::Host;
-use eviction_node::file::{ReasonText, read_once};
+use eviction_node::file::read_once;
 
 const ENOENT: i32 = 2;
 
@@ -50,13 +50,7 @@ fn bpf_syscall(proc: &Path, held: CapabilitySet) -> Fact {
             let help = Some("use a kernel with CONFIG_BPF_SYSCALL=y");
             return fact("bpf-syscall", "BPF", Err(("the kernel was built without BPF".to_owned(), help)));
         }
-        Err(why) => {
-            return fact(
-                "bpf-syscall",
-                "BPF",
-                Err((format!("{}: {}", path.display(), ReasonText(why)), None)),
-            );
-        }
+        Err(why) => return fact("bpf-syscall", "BPF", Err((read_error(&path, why), None))),
     };
     let is_allowed = held.intersects(CapabilitySet::BPF | CapabilitySet::SYS_ADMIN);
     let found = match (is_allowed, value.as_str()) {

@@ -74,6 +74,10 @@ fn fact(
     Fact { subject, name, usable, required: false, found, help }
 }
 
+fn read_error(path: &Path, why: UnknownReason) -> String {
+    format!("{}: {}", path.display(), ReasonText(why))
+}
+
 fn memory_controller(host: &Host, memory: Option<&Hierarchy>) -> Fact {
     const HELP: &str = "boot without cgroup_disable=memory (on some systems with cgroup_enable=memory), and mount the cgroup hierarchies";
     let found = match memory {
@@ -161,14 +165,14 @@ fn pressure(host: &Host) -> Fact {
     let path = host.proc.join("pressure/memory");
     let found = match read_once(&path, 4096).map(|text| parse_pressure(&text).some.total_us) {
         Ok(Reading::Known(_)) => Ok(format!("{}", path.display())),
-        Ok(Reading::Unknown(why)) => Err((format!("{}: {}", path.display(), ReasonText(why)), None)),
+        Ok(Reading::Unknown(why)) => Err((read_error(&path, why), None)),
         Err(UnknownReason::Unreadable(ENOENT)) => {
             Err(("the kernel was built without it".to_owned(), Some("use a kernel with CONFIG_PSI=y")))
         }
         Err(UnknownReason::Unreadable(EOPNOTSUPP)) => {
             Err(("switched off at boot".to_owned(), Some("boot with psi=1")))
         }
-        Err(why) => Err((format!("{}: {}", path.display(), ReasonText(why)), None)),
+        Err(why) => Err((read_error(&path, why), None)),
     };
     fact("pressure", "pressure stall information", found)
 }
@@ -186,21 +190,15 @@ fn meminfo(host: &Host) -> Fact {
         },
         Err(why) => Err(why),
     };
-    let found = found.map_err(|why| {
-        (format!("{}: {}", path.display(), ReasonText(why)), Some("mount the proc file system"))
-    });
+    let found = found.map_err(|why| (read_error(&path, why), Some("mount the proc file system")));
     Fact { required: true, ..fact("meminfo", "meminfo", found) }
 }
 
 fn tasks(host: &Host) -> Fact {
     let found = match (TaskCounter::open(&host.proc).read(), read_task_capacity(&host.proc)) {
         (Reading::Known(count), Reading::Known(capacity)) => Ok(format!("{count} of {capacity}")),
-        (Reading::Unknown(why), _) => {
-            Err((format!("{}: {}", host.proc.join("loadavg").display(), ReasonText(why)), None))
-        }
-        (_, Reading::Unknown(why)) => {
-            Err((format!("{}: {}", host.proc.join("sys/kernel/pid_max").display(), ReasonText(why)), None))
-        }
+        (Reading::Unknown(why), _) => Err((read_error(&host.proc.join("loadavg"), why), None)),
+        (_, Reading::Unknown(why)) => Err((read_error(&host.proc.join("sys/kernel/pid_max"), why), None)),
     };
     fact("tasks", "tasks", found)
 }

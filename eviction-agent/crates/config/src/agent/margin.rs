@@ -97,56 +97,48 @@ impl ThresholdMargin {
     /// If a margin is a quantity, the threshold is a percentage, and the capacity is not known.
     pub fn apply(
         &self,
-        thresholds: Vec<Threshold>,
+        mut thresholds: Vec<Threshold>,
         capacities: Capacities,
     ) -> Result<Vec<Threshold>, Problems> {
         let mut problems = Vec::new();
-        let raised = thresholds.into_iter().map(|threshold| {
-            let Some(margin) = self.effective_margin(threshold.signal, capacities) else { return threshold };
+        for threshold in &mut thresholds {
+            let Some(margin) = self.effective_margin(threshold.signal, capacities) else { continue };
             match margin.raise(&threshold.value) {
-                Some(value) => Threshold { value, ..threshold },
-                None => {
-                    problems.push(self.problem(&threshold, &margin));
-                    threshold
-                }
+                Some(value) => threshold.value = value,
+                None => problems.push(self.problem(threshold.signal, margin.increase)),
             }
-        });
-        let raised = raised.collect();
-        if problems.is_empty() { Ok(raised) } else { Err(Problems(problems)) }
+        }
+        if problems.is_empty() { Ok(thresholds) } else { Err(Problems(problems)) }
     }
 
     /// Returns the margin for a signal. File system signals have a margin only if it is configured for them:
     /// the kubelet deletes images before it evicts pods for these signals, and the agent would evict pods
     /// instead.
     fn effective_margin(&self, signal: Signal, capacities: Capacities) -> Option<EffectiveMargin<'_>> {
-        let Capacities { memory, pids } = capacities;
         let own = self.per_signal.iter().find(|own| own.signal == signal);
         let (minimum, capacity, rounding) = match signal.resource() {
-            Resource::Memory => (Some(&self.minimum), memory, MIB),
-            Resource::Pids => (None, pids, 1),
-            Resource::EphemeralStorage | Resource::Inodes => (None, None, 1),
+            Resource::Memory => (Some(&self.minimum), capacities.memory, MIB),
+            Resource::Pids => (None, capacities.pids, 1),
+            Resource::EphemeralStorage | Resource::Inodes if own.is_some() => (None, None, 1),
+            Resource::EphemeralStorage | Resource::Inodes => return None,
         };
-        let capacity = capacity.filter(|capacity| *capacity > 0);
-        match (own, signal.resource()) {
-            (Some(own), _) => {
-                Some(EffectiveMargin { increase: &own.value, minimum: None, capacity, rounding })
-            }
-            (None, Resource::Memory | Resource::Pids) => {
-                Some(EffectiveMargin { increase: &self.value, minimum, capacity, rounding })
-            }
-            (None, Resource::EphemeralStorage | Resource::Inodes) => None,
-        }
+        Some(EffectiveMargin {
+            increase: own.map_or(&self.value, |own| &own.value),
+            minimum: minimum.filter(|_| own.is_none()),
+            capacity: capacity.filter(|capacity| *capacity > 0),
+            rounding,
+        })
     }
 
-    fn problem(&self, threshold: &Threshold, margin: &EffectiveMargin<'_>) -> Problem {
-        let own = self.per_signal.iter().position(|own| own.signal == threshold.signal);
+    fn problem(&self, signal: Signal, increase: &MarginValue) -> Problem {
+        let own = self.per_signal.iter().position(|own| own.signal == signal);
         let path = own.map_or_else(
             || "thresholdMargin.value".to_owned(),
             |at| format!("thresholdMargin.perSignal[{at}].value"),
         );
         let cause = format!(
-            "{} cannot be added to a percentage: how much there is in all of what {} measures is not known here",
-            margin.increase, threshold.signal
+            "{increase} cannot be added to a percentage: how much there is in all of what {signal} measures is \
+             not known here"
         );
         Problem::new(path, cause).with_help(Some("give a percentage of the threshold".to_owned()))
     }
@@ -154,14 +146,10 @@ impl ThresholdMargin {
 
 impl EffectiveMargin<'_> {
     fn raise(&self, value: &ThresholdValue) -> Option<ThresholdValue> {
-        match value {
-            ThresholdValue::Quantity(quantity) => {
-                Some(ThresholdValue::Quantity(self.raise_quantity(quantity)))
-            }
-            ThresholdValue::Percentage(share) => {
-                self.raise_percentage(*share).map(ThresholdValue::Percentage)
-            }
-        }
+        Some(match value {
+            ThresholdValue::Quantity(quantity) => ThresholdValue::Quantity(self.raise_quantity(quantity)),
+            ThresholdValue::Percentage(share) => ThresholdValue::Percentage(self.raise_percentage(*share)?),
+        })
     }
 
     fn raise_quantity(&self, quantity: &Quantity) -> Quantity {

@@ -276,9 +276,7 @@ impl AgentConfiguration {
         resolved.notes = resolved.notes.into_iter().map(at_inline_path).collect();
         Ok(resolved)
     }
-}
 
-impl AgentConfiguration {
     /// Applies this profile to the kubelet's settings.
     pub fn over(&self, kubelet: Policy) -> Policy {
         let (kernel_kill, eviction) = (self.kernel_kill, self.eviction);
@@ -293,7 +291,7 @@ impl AgentConfiguration {
 
 /// Replaces the kubelet's thresholds of the given signals. Hard thresholds of allocatable memory that are
 /// copies of the hard memory threshold change with it.
-pub fn with_own_thresholds(kubelet: &[Threshold], own: &[SignalThresholds]) -> Vec<Threshold> {
+fn with_own_thresholds(kubelet: &[Threshold], own: &[SignalThresholds]) -> Vec<Threshold> {
     let replaced = |signal: Signal| own.iter().any(|own| own.signal == signal);
     let hard_memory: Vec<&Threshold> = kubelet
         .iter()

@@ -6,7 +6,6 @@ use std::cmp::Ordering;
 use eviction_core::units::{GoDuration, Limit, Quantity, ThresholdValue};
 use serde_json::Value;
 
-use super::settings::ReclaimSettings;
 use crate::problem::{Problem, member, quoted};
 
 /// The ranges of numbers: minimum and maximum. They are the same as in the schema.
@@ -83,7 +82,11 @@ pub(super) fn check(document: &Value, problems: &mut Vec<Problem>) {
             _ => Ok(()),
         });
     }
-    check_texts(document, "reclaim.criSocket", problems, ReclaimSettings::check_socket);
+    check_texts(document, "reclaim.criSocket", problems, |text| {
+        let is_absolute = text.strip_prefix("unix://").unwrap_or(text).starts_with('/');
+        let cause = || format!("must be `unix:///PATH` or an absolute path, got {text:?}");
+        if is_absolute { Ok(()) } else { Err(cause()) }
+    });
     check_texts(document, "thresholds.inline.enforceNodeAllocatable[]", problems, |text| {
         let is_known = ENFORCED.contains(&text);
         if is_known { Ok(()) } else { Err(format!("must be one of {}, got {text:?}", quoted(&ENFORCED))) }

@@ -12,29 +12,34 @@ use serde::{Deserialize, Serialize};
 use crate::kubelet::KubeletFields;
 use crate::problem::Problem;
 
-/// What is done with the chosen pods. A change takes effect when the agent is restarted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum Action {
-    /// Decisions are reported and nothing is done.
-    #[default]
-    None,
-    /// The processes in the pod's cgroup are killed.
-    Kill,
-    /// The agent requests the pod's eviction from the API server.
-    Evict,
+// The names are those on the command line and in events.
+eviction_core::named_enum! {
+    /// What is done with the chosen pods. A change takes effect when the agent is restarted.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+    pub enum Action {
+        /// Decisions are reported and nothing is done.
+        #[default]
+        None = "none",
+        /// The processes in the pod's cgroup are killed.
+        Kill = "kill",
+        /// The agent requests the pod's eviction from the API server.
+        Evict = "evict",
+    }
 }
 
-/// How much of the action is left out. A change takes effect when the agent is restarted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum DryRun {
-    /// The action is carried out.
-    #[default]
-    None,
-    /// The agent reports what it would do, and sends no request.
-    Client,
-    /// The API server gets the requests with `dryRun: All`: it checks them and changes nothing.
-    /// For the action Evict only.
-    Server,
+eviction_core::named_enum! {
+    /// How much of the action is left out. A change takes effect when the agent is restarted.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+    pub enum DryRun {
+        /// The action is carried out.
+        #[default]
+        None = "none",
+        /// The agent reports what it would do, and sends no request.
+        Client = "client",
+        /// The API server gets the requests with `dryRun: All`: it checks them and changes nothing.
+        /// For the action Evict only.
+        Server = "server",
+    }
 }
 
 /// The action and its dry run mode.
@@ -44,28 +49,6 @@ pub struct ActionSettings {
     pub action: Action,
     /// The dry run mode.
     pub dry_run: DryRun,
-}
-
-impl Action {
-    /// Returns the value as it appears on the command line and in events.
-    pub const fn lower_name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Kill => "kill",
-            Self::Evict => "evict",
-        }
-    }
-}
-
-impl DryRun {
-    /// Returns the value as it appears on the command line and in events.
-    pub const fn lower_name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Client => "client",
-            Self::Server => "server",
-        }
-    }
 }
 
 impl ActionSettings {
@@ -102,10 +85,10 @@ impl ActionSettings {
 impl fmt::Display for ActionSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { action, dry_run } = self;
-        write!(f, "{}", action.lower_name())?;
+        f.write_str(action.name())?;
         match dry_run {
             DryRun::None => Ok(()),
-            DryRun::Client | DryRun::Server => write!(f, " (dry run: {})", dry_run.lower_name()),
+            DryRun::Client | DryRun::Server => write!(f, " (dry run: {})", dry_run.name()),
         }
     }
 }
@@ -336,16 +319,6 @@ pub struct ReclaimSettings {
     pub cri_socket: Option<String>,
     /// Patterns of images that are never removed, by name or id; `*` stands for any text.
     pub keep_images: Vec<String>,
-}
-
-impl ReclaimSettings {
-    /// Checks whether a text can be the address of a container runtime's socket.
-    pub(super) fn check_socket(text: &str) -> Result<(), String> {
-        match text.strip_prefix("unix://").unwrap_or(text).starts_with('/') {
-            true => Ok(()),
-            false => Err(format!("must be `unix:///PATH` or an absolute path, got {text:?}")),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -79,11 +79,6 @@ fn record_origins(origins: &mut Origins, key: &str, value: &Value, origin: &Orig
     origins.extend(members.chain([key.to_owned()]).map(|path| (path, origin.clone())));
 }
 
-/// Returns the drop-in files that are read, for callers that copy them.
-pub fn files_of(dir: &Path) -> std::io::Result<Vec<PathBuf>> {
-    list_drop_ins(dir, &mut Vec::new()).map_err(|problem| std::io::Error::other(problem.to_string()))
-}
-
 /// Lists `*.conf` by name, including subdirectories, but not symbolic links to directories: `WalkDir`. Adds
 /// notes on files that are ignored.
 pub(super) fn list_drop_ins(dir: &Path, notes: &mut Vec<Problem>) -> Result<Vec<PathBuf>, Problem> {

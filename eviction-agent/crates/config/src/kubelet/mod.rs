@@ -18,7 +18,7 @@ use eviction_core::policy::{Policy, Rules, Threshold};
 use eviction_core::units::{GoDuration, ThresholdValue, parse_percentage};
 pub use fields::KubeletFields;
 use fields::{StringMap, default_eviction_hard, retain_known};
-pub use files::{Effective, files_of};
+pub use files::Effective;
 use files::{Layers, Origins};
 pub use replay::{KubeletError, kubelet_policy};
 use serde::Serialize;

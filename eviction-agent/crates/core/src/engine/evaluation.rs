@@ -10,8 +10,7 @@ use crate::eviction::EvaluationEnd;
 use crate::in_flight::InFlightEviction;
 use crate::oom::{ContainerTerminated, OomTracker, OomUpdate};
 use crate::policy::Rules;
-use crate::policy::preferences::Prediction;
-use crate::policy::preferences::PredictionMode;
+use crate::policy::preferences::{Prediction, PredictionMode};
 use crate::rank::{Candidate, Measure, rank};
 use crate::reading::UnknownReason;
 use crate::signal::Resource;
@@ -263,10 +262,7 @@ impl Engine {
         let changed_pod = match subject {
             DecisionKind::Oom(OomUpdate::Kill(kill)) => kill.pod_uid.as_deref(),
             DecisionKind::Oom(OomUpdate::End(end)) => Some(&*end.uid),
-            DecisionKind::StateUpdated
-            | DecisionKind::Evaluated(_)
-            | DecisionKind::NotEvaluated(_)
-            | DecisionKind::Admission(_) => None,
+            _ => None,
         };
         let ended = self.oom.decide_causes(at, changed_pod, &self.pods);
         if let DecisionKind::Evaluated(evaluation) = subject {
@@ -279,9 +275,7 @@ impl Engine {
         }
         ended
     }
-}
 
-impl Engine {
     /// Ranks the pods for memory as an evaluation of this snapshot would, the first to be evicted first. The
     /// snapshot must be indexed for the engine's pods. The engine does not change.
     pub fn rank_ahead(&self, snapshot: &Snapshot, ranked: &mut Vec<Candidate>) {

@@ -8,7 +8,7 @@ use crate::decision::{Action, Evaluation};
 use crate::eviction::{Cause, EvaluationEnd, Eviction, ExpectedRelease};
 use crate::input::{ApiReachability, Event, Input};
 use crate::pod::PodName;
-use crate::pods::{ContainerLimit, KnownPod, LocalLimits};
+use crate::pods::{KnownPod, LocalLimits, NamedLimit};
 use crate::policy::eviction_settings::WhenApiServerDown;
 use crate::protection::{Refusal, RefusedPod};
 use crate::rank::{Measure, rank};
@@ -224,7 +224,7 @@ fn exceeded_empty_dir(limits: &LocalLimits, stats: PodStats<'_>, unknown: &mut u
             continue;
         };
         match volume.values().used {
-            Some(used) if bytes(used) > dir.limit => return Some(Cause::EmptyDir { volume: dir.volume }),
+            Some(used) if bytes(used) > dir.limit => return Some(Cause::EmptyDir { volume: dir.index }),
             Some(_) => {}
             None => *unknown += 1,
         }
@@ -252,9 +252,9 @@ fn exceeding_container(limits: &LocalLimits, stats: PodStats<'_>, dedicated_imag
     stats.containers().find_map(|container| {
         let used = used(container.values());
         // Compares the numbers first, because then most names need no comparison.
-        let exceeds = |limit: &&ContainerLimit| used > limit.limit && container.name() == &*limit.name;
+        let exceeds = |limit: &&NamedLimit| used > limit.limit && container.name() == &*limit.name;
         let exceeded = limits.containers.iter().find(exceeds)?;
-        Some(Cause::ContainerStorage { container: exceeded.container })
+        Some(Cause::ContainerStorage { container: exceeded.index })
     })
 }
 

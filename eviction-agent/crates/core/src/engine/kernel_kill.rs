@@ -72,16 +72,17 @@ impl Engine {
 
 /// The nearest hard threshold of a signal. It is not met yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct HardThreshold {
-    pub(crate) signal: Signal,
+pub struct HardThreshold {
+    /// The signal.
+    pub signal: Signal,
     /// The index among the thresholds.
     pub(crate) index: u8,
     /// The threshold is met when less than this is available, in bytes.
-    pub(crate) threshold: u64,
-    /// The available amount, in bytes.
-    pub(crate) available: u64,
+    pub met_below: u64,
+    /// The amount available at the time of the sample, in bytes.
+    pub available: u64,
     /// The capacity, in bytes.
-    pub(crate) capacity: u64,
+    pub capacity: u64,
 }
 
 impl HardThreshold {
@@ -124,8 +125,8 @@ impl HardThreshold {
             if available < met_below {
                 return Err(NotArmedReason::ThresholdMet);
             }
-            if met_below > 0 && nearest.is_none_or(|nearest| met_below > nearest.threshold) {
-                nearest = Some(Self { signal, index, threshold: met_below, available, capacity });
+            if met_below > 0 && nearest.is_none_or(|nearest| met_below > nearest.met_below) {
+                nearest = Some(Self { signal, index, met_below, available, capacity });
             }
         }
         let nearest = nearest.ok_or(NotArmedReason::NoHardThreshold)?;
@@ -137,17 +138,22 @@ impl HardThreshold {
     }
 
     /// Returns how much can still be used before the threshold is reached, in bytes.
-    pub(crate) fn headroom(&self) -> u64 {
-        self.available - self.threshold
+    pub fn headroom(&self) -> u64 {
+        self.available - self.met_below
+    }
+
+    /// Returns the working set that must not be exceeded, in bytes.
+    pub fn max_working_set(&self) -> u64 {
+        self.capacity.saturating_sub(self.met_below)
     }
 
     /// Returns the same sample with the threshold just crossed at this time.
     pub(crate) fn when_met(&self, snapshot: &Snapshot, at: Timestamp) -> Arc<Snapshot> {
         let mut crossed = snapshot.clone();
-        let (available, time) = (Some(self.threshold - 1), Some(at));
+        let (available, time) = (Some(self.met_below - 1), Some(at));
         let node = &mut crossed.node;
         if self.signal == Signal::MemoryAvailable {
-            let working_set = Some(self.capacity.saturating_sub(self.threshold - 1));
+            let working_set = Some(self.capacity.saturating_sub(self.met_below - 1));
             node.memory = node.memory.map(|memory| MemoryStats { available, working_set, time, ..memory });
         } else {
             node.node_fs = node.node_fs.map(|disk| FsStats { available, time, ..disk });
@@ -165,37 +171,14 @@ pub struct ArmedKillOrder {
     pub eviction: Eviction,
     /// The pod to kill.
     pub victim: Arc<KnownPod>,
-    /// The signal of the threshold.
-    pub signal: Signal,
-    /// The threshold. It is crossed when less than this is available, in bytes.
-    pub threshold: u64,
-    /// The amount available at the time of the sample, in bytes.
-    pub available: u64,
-    /// The capacity, in bytes.
-    pub capacity: u64,
+    /// The threshold.
+    pub threshold: HardThreshold,
 }
 
 impl ArmedKillOrder {
-    /// Returns how much could be used before the threshold was reached, in bytes.
-    pub fn headroom(&self) -> u64 {
-        self.available.saturating_sub(self.threshold)
-    }
-
-    /// Returns the working set that must not be exceeded, in bytes.
-    pub fn max_working_set(&self) -> u64 {
-        self.capacity.saturating_sub(self.threshold)
-    }
-
     /// Returns the sample of the order, with the threshold crossed at this time.
     pub fn met_at(&self, at: Timestamp) -> Option<Arc<Snapshot>> {
-        let mut snapshot = Snapshot::clone(&self.decision.evaluation()?.snapshot);
-        let (node, time) = (&mut snapshot.node, Some(at));
-        if self.signal == Signal::MemoryAvailable {
-            node.memory = node.memory.map(|memory| MemoryStats { time, ..memory });
-        } else {
-            node.node_fs = node.node_fs.map(|disk| FsStats { time, ..disk });
-        }
-        Some(Arc::new(snapshot))
+        Some(self.threshold.when_met(&self.decision.evaluation()?.snapshot, at))
     }
 }
 
@@ -204,7 +187,6 @@ pub(crate) fn check_order(
     threshold: HardThreshold,
     decision: Decision,
 ) -> Result<ArmedKillOrder, NotArmedReason> {
-    let HardThreshold { signal, index, threshold: met_below, available, capacity } = threshold;
     let Some(evaluation) = decision.evaluation() else { return Err(NotArmedReason::OtherSignal) };
     let first = decision.actions.iter().find_map(|action| match action {
         Action::Evict(eviction) => Some(Ok(*eviction)),
@@ -212,7 +194,7 @@ pub(crate) fn check_order(
         Action::RecordEvent(_) | Action::Reclaim(_) => None,
     });
     let eviction = first.unwrap_or(Err(NotArmedReason::NoCandidate(evaluation.end)))?;
-    if eviction.cause != (Cause::Threshold { threshold: index }) {
+    if eviction.cause != (Cause::Threshold { threshold: threshold.index }) {
         return Err(NotArmedReason::OtherSignal);
     }
     let Some(victim) = evaluation.pods.pods().get(eviction.pod as usize).map(Arc::clone) else {
@@ -236,7 +218,7 @@ pub(crate) fn check_order(
     if others.first().is_some_and(|other| rank_equally(first, other)) {
         return Err(NotArmedReason::EqualRank);
     }
-    Ok(ArmedKillOrder { eviction, victim, signal, threshold: met_below, available, capacity, decision })
+    Ok(ArmedKillOrder { eviction, victim, threshold, decision })
 }
 
 /// Returns whether only the order of uids, which is arbitrary, ranks one candidate before the other.

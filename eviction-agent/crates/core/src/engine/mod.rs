@@ -167,26 +167,16 @@ impl Engine {
         proposal: &mut Option<ProposalState>,
     ) -> DecisionKind {
         match event {
-            Event::Restore(state) => {
-                self.restore(at, *state);
-                DecisionKind::StateUpdated
-            }
-            Event::Terminating(uids) => {
-                self.in_flight.set_terminating(uids);
-                DecisionKind::StateUpdated
-            }
+            Event::Restore(state) => self.restore(at, *state),
+            Event::Terminating(uids) => self.in_flight.set_terminating(uids),
             Event::Pods(pods) => {
                 self.oom.update_pods(at, &pods);
                 self.in_flight.update_pods(at, &pods);
                 self.resume_restored(at, &pods);
                 self.pdb_refusals.update_pods(&pods);
                 self.pods = pods;
-                DecisionKind::StateUpdated
             }
-            Event::DiskLayout(result) => {
-                self.set_layout(result);
-                DecisionKind::StateUpdated
-            }
+            Event::DiskLayout(result) => self.set_layout(result),
             // Under the kubelet's rules, a failed kill is an eviction like any other:
             // `eviction_manager.go: evictPod`.
             Event::Evicted(outcome) => {
@@ -196,45 +186,34 @@ impl Engine {
                     self.pdb_refusals.record(at, &outcome.uid);
                 }
                 self.in_flight.record_result(at, outcome);
-                DecisionKind::StateUpdated
             }
-            Event::EvictionsPausedUntil(until) => {
-                self.pause_until(at, until);
-                DecisionKind::StateUpdated
-            }
-            Event::ApiServer(reachability) => {
-                self.api = reachability;
-                DecisionKind::StateUpdated
-            }
+            Event::EvictionsPausedUntil(until) => self.pause_until(at, until),
+            Event::ApiServer(reachability) => self.api = reachability,
             Event::Executing { decision, update } => {
                 self.in_flight.update(at, decision, update, !self.policy.rules.are_kubelets());
-                DecisionKind::StateUpdated
             }
             Event::OomKill(kill) => {
                 self.signal_filter.record_oom_kill();
                 if let Some(uid) = &kill.pod_uid {
                     self.guard.record_oom_kill(&self.policy.rules, kill.at.unwrap_or(at), uid);
                 }
-                DecisionKind::Oom(OomUpdate::Kill(Box::new(self.oom.add_kill(at, *kill, &self.pods))))
+                let kill = self.oom.add_kill(at, *kill, &self.pods);
+                return DecisionKind::Oom(OomUpdate::Kill(Box::new(kill)));
             }
             Event::ContainerEnded(end) => {
-                DecisionKind::Oom(OomUpdate::End(self.oom.add_end(at, &end, &self.pods)))
+                return DecisionKind::Oom(OomUpdate::End(self.oom.add_end(at, &end, &self.pods)));
             }
-            Event::Propose(policy) => {
-                *proposal = Some(self.propose(at, *policy));
-                DecisionKind::StateUpdated
-            }
-            Event::ApplyProposed => {
-                *proposal = self.apply_proposed();
-                DecisionKind::StateUpdated
-            }
-            Event::Sample(snapshot) => self.sync(at, snapshot, actions),
-            Event::SampleFailed(why) => self.sample_failed(why),
-            Event::Reclaimed(second) => self.resume(at, second, actions),
+            Event::Propose(policy) => *proposal = Some(self.propose(at, *policy)),
+            Event::ApplyProposed => *proposal = self.apply_proposed(),
+            Event::Sample(snapshot) => return self.sync(at, snapshot, actions),
+            Event::SampleFailed(why) => return self.sample_failed(why),
+            Event::Reclaimed(second) => return self.resume(at, second, actions),
             Event::Admission(pod) => {
-                DecisionKind::Admission(Admission { admit: admits(self.conditions.active(), &pod), pod })
+                let admit = admits(self.conditions.active(), &pod);
+                return DecisionKind::Admission(Admission { admit, pod });
             }
         }
+        DecisionKind::StateUpdated
     }
 
     fn sync(&mut self, at: Timestamp, snapshot: Arc<Snapshot>, actions: &mut Vec<Action>) -> DecisionKind {

@@ -1,6 +1,8 @@
 //! Writes the ranking as a table, why one pod ranks before another, and what would have changed the result.
 
-use crate::explain::text::{Style, Table, Tone, amount, count, exact, pod, printable, quantity, with_unit};
+use crate::explain::text::{
+    Style, Tone, amount, count, exact, pod, printable, quantity, with_unit, write_table,
+};
 use crate::pod::PodName;
 use crate::pods::EvictionOrder;
 use crate::rank::OverRequestClass;
@@ -45,9 +47,7 @@ pub(super) fn rows(
     style: Style,
     out: &mut String,
 ) {
-    let mut table = Table::new(&COLUMNS);
-    for (rank, candidate) in candidates {
-        let unknown = || "?".to_owned();
+    let row = |(rank, candidate): &(usize, &CandidateRecord)| {
         let request = candidate.request.as_deref().map(|text| quantity(resource, text));
         let above = candidate.request.as_ref().and(candidate.excess);
         let tone = match candidate.result {
@@ -60,20 +60,18 @@ pub(super) fn rows(
             | CandidateOutcome::Skipped => Some(Tone::Warning),
             CandidateOutcome::NotReached => None,
         };
-        table.row(
-            vec![
-                (rank + 1).to_string(),
-                pod(&candidate.pod),
-                candidate.usage.map_or_else(unknown, |usage| amount(resource, usage)),
-                request.unwrap_or_else(|| "-".to_owned()),
-                above.map_or_else(|| "-".to_owned(), |above| signed(resource, above)),
-                candidate.priority.to_string(),
-                with_notes(outcome(resource, candidate), candidate),
-            ],
-            tone,
-        );
-    }
-    table.write(style, out);
+        let cells = vec![
+            (rank + 1).to_string(),
+            pod(&candidate.pod),
+            candidate.usage.map_or_else(|| "?".to_owned(), |usage| amount(resource, usage)),
+            request.unwrap_or_else(|| "-".to_owned()),
+            above.map_or_else(|| "-".to_owned(), |above| signed(resource, above)),
+            candidate.priority.to_string(),
+            with_notes(outcome(resource, candidate), candidate),
+        ];
+        (cells, tone)
+    };
+    write_table(&COLUMNS, candidates.iter().map(row), style, out);
 }
 
 fn signed(resource: Resource, number: i64) -> String {
@@ -210,8 +208,8 @@ fn class_reason(ahead: &CandidateRecord, behind: &CandidateRecord) -> String {
         OverRequestClass::Unknown => "the other is not known to",
         OverRequestClass::Alike => "nor does the other's",
     };
-    match (ahead.class, behind.class) {
-        (OverRequestClass::NoStats, _) => reason.to_owned(),
+    match ahead.class {
+        OverRequestClass::NoStats => reason.to_owned(),
         _ => format!("{reason}, {other}"),
     }
 }
@@ -309,29 +307,25 @@ pub(super) fn refusal_line(refused: &RefusedPodRecord) -> String {
 /// Returns why one pod ranks before another if their eviction orders differ. The order counts before the
 /// class and the priority.
 pub(super) fn order_reason(ahead: &CandidateRecord, behind: &CandidateRecord) -> Option<String> {
-    let (a, b) = (order_of(ahead), order_of(behind));
-    if a == b {
-        return None;
-    }
-    Some(match (a, b) {
-        (EvictionOrder::First, _) => "it is to go first by the operator's table".to_owned(),
-        (_, EvictionOrder::Never) => "the other is never to go by the operator's table".to_owned(),
-        (_, EvictionOrder::OptedOut) => "the other opted out".to_owned(),
-        _ => "the other is to go last".to_owned(),
-    })
+    let reason = match (order_of(ahead), order_of(behind)) {
+        (a, b) if a == b => return None,
+        (EvictionOrder::First, _) => "it is to go first by the operator's table",
+        (_, EvictionOrder::Never) => "the other is never to go by the operator's table",
+        (_, EvictionOrder::OptedOut) => "the other opted out",
+        _ => "the other is to go last",
+    };
+    Some(reason.to_owned())
 }
 
 /// Returns why one pod ranks before another of the same class and priority, if their controllers or hints differ.
 pub(super) fn protection_reason(ahead: &CandidateRecord, behind: &CandidateRecord) -> Option<String> {
-    let without_controller = |candidate: &CandidateRecord| {
-        candidate.protection.as_ref().is_some_and(|protection| protection.without_controller)
-    };
-    let hint =
-        |candidate: &CandidateRecord| candidate.protection.as_ref().map_or(0, |protection| protection.hint);
-    if without_controller(ahead) != without_controller(behind) {
+    let [(without_controller, a), (other_without_controller, b)] = [ahead, behind].map(|candidate| {
+        let protection = candidate.protection.as_ref();
+        protection.map_or((false, 0), |protection| (protection.without_controller, protection.hint))
+    });
+    if without_controller != other_without_controller {
         return Some("the other has no owner to bring it back".to_owned());
     }
-    let (a, b) = (hint(ahead), hint(behind));
     (a != b).then(|| format!("its hint is lower: {a} against {b}"))
 }
 

@@ -7,9 +7,10 @@ use crate::explain::{candidates, signals};
 use crate::pod::PodName;
 use crate::record::{
     CandidateOutcome, CandidateRecord, DecisionRecord, EvaluationRecord, EvictionRecord, InFlightPhase,
-    InFlightRecord, SizingRecord, SkippedVictim,
+    InFlightRecord, SignalRecord, SizingRecord, SkippedVictim, ThresholdRecord,
 };
 use crate::signal::Resource;
+use crate::time::Timestamp;
 use crate::units::display_bytes;
 
 /// The width of the labels on the left.
@@ -22,8 +23,8 @@ pub(super) struct TextPage<'a> {
 }
 
 impl TextPage<'_> {
-    pub(super) fn heading(&mut self, at: &str, tone: Tone, text: &str) {
-        *self.out += &format!("{}  {}\n", at, self.style.paint(tone, text));
+    pub(super) fn heading(&mut self, at: Timestamp, tone: Tone, text: &str) {
+        *self.out += &format!("{at}  {}\n", self.style.paint(tone, text));
     }
 
     /// Writes lines of one kind. The label precedes the first one.
@@ -49,7 +50,7 @@ pub(super) fn is_without_pressure(evaluation: &EvaluationRecord) -> bool {
 /// Writes a whole evaluation.
 pub(super) fn write(record: &DecisionRecord, evaluation: &EvaluationRecord, page: &mut TextPage<'_>) {
     let (tone, heading) = heading(evaluation);
-    page.heading(&record.at.to_string(), tone, &heading);
+    page.heading(record.at, tone, &heading);
     page.lines("short", signals::met(evaluation, record.at));
     page.lines("memory", evaluation.memory.iter().flat_map(signals::memory));
     page.lines("ahead", signals::imminent_thresholds(evaluation));
@@ -79,6 +80,8 @@ pub(super) fn write(record: &DecisionRecord, evaluation: &EvaluationRecord, page
 fn heading(evaluation: &EvaluationRecord) -> (Tone, String) {
     let short = evaluation.starved.map_or_else(String::new, |resource| format!(": short of {resource}"));
     let evicted = evicted_pods(&evaluation.evictions);
+    let no_eviction = |why: &str| (Tone::Warning, format!("NO EVICTION{short}, but {why}"));
+    let is_met = |threshold: &ThresholdRecord| threshold.met.is_some();
     if evaluation.left_to_kubelet.is_some() && evicted.is_empty() {
         return (Tone::Warning, format!("LEFT TO THE KUBELET{short}"));
     }
@@ -98,31 +101,19 @@ fn heading(evaluation: &EvaluationRecord) -> (Tone, String) {
             (Tone::Warning, format!("RECLAIM unused {} before any eviction{short}", kinds.join(" and ")))
         }
         EvaluationEnd::Reclaimed => (Tone::Good, "ENOUGH was reclaimed, no eviction".to_owned()),
-        EvaluationEnd::CannotRank => {
-            (Tone::Warning, format!("NO EVICTION{short}, but pods cannot be ranked by what they use of it"))
-        }
-        EvaluationEnd::NoPods => (Tone::Warning, format!("NO EVICTION{short}, but there are no pods")),
-        EvaluationEnd::OnlyCritical => {
-            (Tone::Warning, format!("NO EVICTION{short}, but all pods are critical"))
-        }
-        EvaluationEnd::OnlyProtected => {
-            (Tone::Warning, format!("NO EVICTION{short}, but all pods that are not critical are protected"))
-        }
+        EvaluationEnd::CannotRank => no_eviction("pods cannot be ranked by what they use of it"),
+        EvaluationEnd::NoPods => no_eviction("there are no pods"),
+        EvaluationEnd::OnlyCritical => no_eviction("all pods are critical"),
+        EvaluationEnd::OnlyProtected => no_eviction("all pods that are not critical are protected"),
         EvaluationEnd::ReleaseInProgress => {
             (Tone::Warning, format!("WAIT{short}: terminating pods make up for it"))
         }
         EvaluationEnd::RateLimited => {
             (Tone::Warning, format!("NO FURTHER EVICTION{short}, but the rate limit is reached"))
         }
-        EvaluationEnd::ApiUnreachable => {
-            (Tone::Warning, format!("NO EVICTION{short}, but the API server is unavailable"))
-        }
-        EvaluationEnd::NoCandidates => {
-            (Tone::Warning, format!("NO EVICTION{short}, but no candidate is left"))
-        }
-        EvaluationEnd::NoPressure
-            if evaluation.thresholds.iter().any(|threshold| threshold.met.is_some()) =>
-        {
+        EvaluationEnd::ApiUnreachable => no_eviction("the API server is unavailable"),
+        EvaluationEnd::NoCandidates => no_eviction("no candidate is left"),
+        EvaluationEnd::NoPressure if evaluation.thresholds.iter().any(is_met) => {
             (Tone::Warning, "WAIT: thresholds are met, but may not evict yet".to_owned())
         }
         EvaluationEnd::NoPressure if evaluation.thresholds.iter().any(|threshold| threshold.imminent) => {
@@ -155,20 +146,13 @@ fn reclaim(evaluation: &EvaluationRecord) -> Vec<String> {
         let [unused, deficit] = [unused_bytes, deficit_bytes].map(|bytes| display_bytes(bytes.into()));
         return vec![format!("left to the kubelet: {unused} of unused images for a deficit of {deficit}")];
     }
-    let after = evaluation.signals_after_reclaim.iter();
-    let changed = after.filter(|after| {
-        let met = |signal| evaluation.thresholds.iter().any(|one| one.signal == signal && one.met.is_some());
-        met(after.signal)
-    });
-    changed
-        .map(|after| {
-            let signal = after.signal;
-            let now = signals::value(signal, Some(after));
-            let enough =
-                if evaluation.end == EvaluationEnd::Reclaimed { "" } else { ", which is not enough" };
-            format!("afterwards {signal} {now}{enough}")
-        })
-        .collect()
+    let enough = if evaluation.end == EvaluationEnd::Reclaimed { "" } else { ", which is not enough" };
+    let is_met = |signal| evaluation.thresholds.iter().any(|one| one.signal == signal && one.met.is_some());
+    let short = evaluation.signals_after_reclaim.iter().filter(|after| is_met(after.signal));
+    let line = |after: &SignalRecord| {
+        format!("afterwards {} {}{enough}", after.signal, signals::value(after.signal, Some(after)))
+    };
+    short.map(line).collect()
 }
 
 fn above_limits(evaluation: &EvaluationRecord, page: &mut TextPage<'_>) {
@@ -246,8 +230,7 @@ pub(super) fn sizing_lines(evaluation: &EvaluationRecord) -> impl Iterator<Item 
             ..=0 => String::new(),
             open => format!("; {} remain lacking", with_signal_unit(*open)),
         };
-        let (lacking, in_flight, chosen) =
-            (with_signal_unit(*lacking), with_signal_unit(*in_flight), with_signal_unit(*chosen));
+        let [lacking, in_flight, chosen] = [*lacking, *in_flight, *chosen].map(with_signal_unit);
         format!("{signal} lacks {lacking}: {in_flight} on the way, {chosen} chosen{detail}{rest}")
     })
 }

@@ -64,44 +64,15 @@ impl Explainer {
             return out;
         }
         match &record.subject {
-            RecordSubject::Nothing | RecordSubject::Oom(OomUpdate::End(_)) => {
-                if let Some(proposal) = &record.proposal {
-                    self.end_no_pressure_run(&mut out);
-                    let mut page = TextPage { style: self.style, out: &mut out };
-                    page.heading(&record.at.to_string(), Tone::Warning, "POLICY");
-                    page.lines("policy", signals::proposal(proposal, record.at));
-                    page.out.push('\n');
-                }
-            }
-            RecordSubject::Oom(OomUpdate::Kill(kill)) => {
-                self.end_no_pressure_run(&mut out);
-                oom::kill(record.at, kill, &mut TextPage { style: self.style, out: &mut out });
-            }
             RecordSubject::Evaluated(evaluation)
                 if record.proposal.is_none() && evaluation::is_without_pressure(evaluation) =>
             {
-                self.count_no_pressure(record, evaluation, &mut out)
+                self.count_no_pressure(record, evaluation, &mut out);
             }
-            RecordSubject::Evaluated(evaluation) => {
+            RecordSubject::Nothing | RecordSubject::Oom(OomUpdate::End(_)) if record.proposal.is_none() => {}
+            _ => {
                 self.end_no_pressure_run(&mut out);
-                evaluation::write(record, evaluation, &mut TextPage { style: self.style, out: &mut out });
-                out.push('\n');
-            }
-            RecordSubject::NotEvaluated(why) => {
-                self.end_no_pressure_run(&mut out);
-                let mut page = TextPage { style: self.style, out: &mut out };
-                page.heading(
-                    &record.at.to_string(),
-                    Tone::Warning,
-                    &format!("NO EVALUATION: {}", not_evaluated(*why)),
-                );
-                page.out.push('\n');
-            }
-            RecordSubject::Admission { pod, admit, message } => {
-                self.end_no_pressure_run(&mut out);
-                let mut page = TextPage { style: self.style, out: &mut out };
-                admission(record, pod, *admit, message.as_deref(), &mut page);
-                page.out.push('\n');
+                write(record, &mut TextPage { style: self.style, out: &mut out });
             }
         }
         if !record.ended.is_empty() {
@@ -165,6 +136,26 @@ impl Explainer {
     }
 }
 
+/// Writes what a record is about.
+fn write(record: &DecisionRecord, page: &mut TextPage<'_>) {
+    match &record.subject {
+        RecordSubject::Oom(OomUpdate::Kill(kill)) => return oom::kill(record.at, kill, page),
+        RecordSubject::Nothing | RecordSubject::Oom(OomUpdate::End(_)) => {
+            page.heading(record.at, Tone::Warning, "POLICY");
+            page.lines("policy", record.proposal.iter().flat_map(|one| signals::proposal(one, record.at)));
+        }
+        RecordSubject::Evaluated(evaluation) => evaluation::write(record, evaluation, page),
+        RecordSubject::NotEvaluated(why) => {
+            let text = format!("NO EVALUATION: {}", not_evaluated(*why));
+            page.heading(record.at, Tone::Warning, &text);
+        }
+        RecordSubject::Admission { pod, admit, message } => {
+            admission(record, pod, *admit, message.as_deref(), page);
+        }
+    }
+    page.out.push('\n');
+}
+
 fn not_evaluated(why: NotEvaluated) -> String {
     match why {
         NotEvaluated::NothingToEnforce => {
@@ -190,11 +181,11 @@ fn admission(
     message: Option<&str>,
     page: &mut TextPage<'_>,
 ) {
-    let (name, at) = (text::pod(name), record.at.to_string());
+    let name = text::pod(name);
     let reason =
         message.map_or_else(String::new, |message| format!(": {}", text::printable(message.trim_end())));
     match admit {
-        true => page.heading(&at, Tone::Good, &format!("ADMIT {name}")),
-        false => page.heading(&at, Tone::Warning, &format!("REFUSE {name}{reason}")),
+        true => page.heading(record.at, Tone::Good, &format!("ADMIT {name}")),
+        false => page.heading(record.at, Tone::Warning, &format!("REFUSE {name}{reason}")),
     }
 }

@@ -10,7 +10,7 @@ pub(super) fn kill(at: Timestamp, kill: &OomKill, page: &mut TextPage<'_>) {
     if kill.repeated {
         return;
     }
-    page.heading(&at.to_string(), Tone::Bad, &format!("OOM KILL: {}", printable(&kill.to_string())));
+    page.heading(at, Tone::Bad, &format!("OOM KILL: {}", printable(&kill.to_string())));
     let since = kill.evicting_since.map(|since| clock(since, at));
     page.lines("eviction", since.map(|since| format!("the pod has been evicted since {since}")));
     if kill.kills_in_pod > 1 {
@@ -22,6 +22,6 @@ pub(super) fn kill(at: Timestamp, kill: &OomKill, page: &mut TextPage<'_>) {
 /// Writes a terminated container and the cause of its termination.
 pub(super) fn terminated(at: Timestamp, terminated: &ContainerTerminated, page: &mut TextPage<'_>) {
     let (when, text) = (clock(terminated.finished_at, at), printable(&terminated.to_string()));
-    page.heading(&at.to_string(), Tone::Warning, &format!("ENDED at {when}: {text}"));
+    page.heading(at, Tone::Warning, &format!("ENDED at {when}: {text}"));
     page.out.push('\n');
 }

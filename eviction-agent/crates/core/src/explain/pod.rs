@@ -74,50 +74,50 @@ impl PodHistory {
         page: &mut TextPage<'_>,
     ) {
         self.evaluation_count += 1;
-        let at = record.at.to_string();
         let found = evaluation.candidates.iter().position(|candidate| candidate.pod == self.pod);
         let evicted = evaluation.evictions.iter().find(|eviction| eviction.pod == self.pod);
         if evicted.is_some_and(|eviction| !eviction.shortens_grace) {
             self.evicted.push(record.at);
         }
+        let name = pod(&self.pod);
         if let (Some(rank), Some(resource)) = (found, evaluation.starved) {
             self.ranked += 1;
-            ranked(&at, evaluation, rank, resource, page);
-            page.out.push('\n');
-        } else if let Some(eviction) = evicted.filter(|eviction| eviction.shortens_grace) {
-            let name = pod(&self.pod);
-            page.heading(
-                &at,
-                Tone::Bad,
-                &format!("SHORTEN {name}: it was terminating with a longer grace period"),
-            );
-            page.lines("why", [candidates::above_limit(eviction)]);
-            page.out.push('\n');
+            ranked(record.at, evaluation, rank, resource, page);
         } else if let Some(eviction) = evicted {
-            page.heading(&at, Tone::Bad, &format!("EVICT {}: above a limit of its own", pod(&self.pod)));
+            let heading = match eviction.shortens_grace {
+                true => format!("SHORTEN {name}: it was terminating with a longer grace period"),
+                false => format!("EVICT {name}: above a limit of its own"),
+            };
+            page.heading(record.at, Tone::Bad, &heading);
             page.lines("why", [candidates::above_limit(eviction)]);
-            page.lines("message", [printable(eviction.message.trim_end())]);
-            page.out.push('\n');
-        } else if evaluation.critical_pods.contains(&self.pod) {
-            let name = pod(&self.pod);
-            page.heading(&at, Tone::Warning, &format!("{name} is above a limit of its own, but critical"));
-            page.out.push('\n');
-        } else if let Some(why) = candidates::refusal_of(evaluation, &self.pod) {
-            let name = pod(&self.pod);
-            page.heading(&at, Tone::Warning, &format!("{name} is above a limit of its own, but {why}"));
-            page.out.push('\n');
+            if !eviction.shortens_grace {
+                page.lines("message", [printable(eviction.message.trim_end())]);
+            }
+        } else {
+            let is_critical = evaluation.critical_pods.contains(&self.pod);
+            let critical = is_critical.then(|| "critical".to_owned());
+            let why = critical.or_else(|| candidates::refusal_of(evaluation, &self.pod));
+            let Some(why) = why else { return };
+            let heading = format!("{name} is above a limit of its own, but {why}");
+            page.heading(record.at, Tone::Warning, &heading);
         }
+        page.out.push('\n');
     }
 }
 
 /// Writes the rank of the pod, its neighbours in the ranking, and what would have changed its outcome.
-fn ranked(at: &str, evaluation: &EvaluationRecord, rank: usize, resource: Resource, page: &mut TextPage<'_>) {
+fn ranked(
+    at: Timestamp,
+    evaluation: &EvaluationRecord,
+    rank: usize,
+    resource: Resource,
+    page: &mut TextPage<'_>,
+) {
     let Some(own) = evaluation.candidates.get(rank) else {
         return;
     };
     let name = pod(&own.pod);
-    let rank_text = format!("{} of {}", rank + 1, evaluation.candidates.len());
-    let rank_text = format!("rank {rank_text}, short of {resource}");
+    let rank_text = format!("rank {} of {}, short of {resource}", rank + 1, evaluation.candidates.len());
     let (tone, heading) = match own.result {
         CandidateOutcome::Evicted => (Tone::Bad, format!("EVICT {name}: {rank_text}")),
         CandidateOutcome::GraceShortened => (Tone::Bad, format!("SHORTEN {name}: {rank_text}")),

@@ -8,10 +8,11 @@ use crate::record::{CandidateOutcome, CandidateRecord, RankingRecord};
 pub fn explain_rank(ranking: &RankingRecord, index: usize) -> Vec<String> {
     let resource = ranking.signal.resource();
     let (candidates, ranks) = (&ranking.candidates, ranking.ranks().collect::<Vec<_>>());
+    let rank_of = |at: usize| ranks.get(at).copied().flatten();
     let Some(own) = candidates.get(index) else { return Vec::new() };
     let (name, signal) = (pod(&own.pod), ranking.signal);
     let of = ranks.iter().flatten().count();
-    let mut lines = vec![match (ranks.get(index).copied().flatten(), &own.skipped_reason) {
+    let mut lines = vec![match (rank_of(index), &own.skipped_reason) {
         (Some(1), _) => format!("{name} is evicted first for {signal}: rank 1 of {of}"),
         (Some(rank), _) => format!("{name} has rank {rank} of {of} for {signal}"),
         (None, Some(why)) => format!("{name} is not evicted for {signal}: {why}"),
@@ -23,10 +24,10 @@ pub fn explain_rank(ranking: &RankingRecord, index: usize) -> Vec<String> {
     lines.push(format!("uses {used}{}{}", request.unwrap_or_default(), excess.unwrap_or_default()));
     let rival = own.margin.and_then(|margin| candidates.get(margin.against));
     lines.extend(rival.map(|rival| margin_sentence(resource, own, rival)));
-    let has_rank = |at: &usize| ranks.get(*at).copied().flatten().is_some();
-    if has_rank(&index) {
-        let before = (0..index).rev().find(has_rank).and_then(|at| candidates.get(at));
-        let after = (index + 1..candidates.len()).find(has_rank).and_then(|at| candidates.get(at));
+    if rank_of(index).is_some() {
+        let ranked = |at: usize| candidates.get(at).filter(|_| rank_of(at).is_some());
+        let before = (0..index).rev().find_map(ranked);
+        let after = (index + 1..candidates.len()).find_map(ranked);
         lines.extend(
             before.map(|it| format!("{} goes before it: {}", pod(&it.pod), ranks_before(resource, it, own))),
         );

@@ -118,43 +118,28 @@ impl Style {
     }
 }
 
-/// A table: rows of cells under a heading.
-pub(super) struct Table {
-    /// The columns, and whether each one holds numbers.
-    columns: Vec<(&'static str, bool)>,
-    rows: Vec<(Vec<String>, Option<Tone>)>,
-}
-
-impl Table {
-    pub(super) fn new(columns: &[(&'static str, bool)]) -> Self {
-        Self { columns: columns.to_vec(), rows: Vec::new() }
-    }
-
-    pub(super) fn row(&mut self, cells: Vec<String>, tone: Option<Tone>) {
-        self.rows.push((cells, tone));
-    }
-
-    /// Writes the whole table, indented.
-    pub(super) fn write(&self, style: Style, out: &mut String) {
-        let heading: Vec<String> = self.columns.iter().map(|(name, _)| (*name).to_owned()).collect();
-        let width = |column: usize| {
-            let cells = self.rows.iter().filter_map(|(cells, _)| cells.get(column));
-            cells.chain(heading.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
-        };
-        let widths: Vec<usize> = (0..self.columns.len()).map(width).collect();
-        let mut line = |cells: &[String], tone: Option<Tone>| {
-            let mut text = String::new();
-            for ((cell, &width), (_, is_number)) in cells.iter().zip(&widths).zip(&self.columns) {
-                text += &if *is_number { format!("  {cell:>width$}") } else { format!("  {cell:width$}") };
-            }
-            let text = text.trim_end();
-            *out += &tone.map_or_else(|| text.to_owned(), |tone| style.paint(tone, text));
-            out.push('\n');
-        };
-        line(&heading, Some(Tone::Faint));
-        for (cells, tone) in &self.rows {
-            line(cells, *tone);
+/// Writes a table under a heading, indented. A column has a name, and is aligned to the right if it holds numbers.
+pub(super) fn write_table(
+    columns: &[(&str, bool)],
+    rows: impl Iterator<Item = (Vec<String>, Option<Tone>)>,
+    style: Style,
+    out: &mut String,
+) {
+    let heading: Vec<String> = columns.iter().map(|(name, _)| (*name).to_owned()).collect();
+    let lines: Vec<_> = std::iter::once((heading, Some(Tone::Faint))).chain(rows).collect();
+    let width = |column: usize| {
+        let cells = lines.iter().filter_map(|(cells, _)| cells.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns.len()).map(width).collect();
+    for (cells, tone) in &lines {
+        let mut text = String::new();
+        for ((cell, &width), (_, is_number)) in cells.iter().zip(&widths).zip(columns) {
+            text += &if *is_number { format!("  {cell:>width$}") } else { format!("  {cell:width$}") };
         }
+        let text = text.trim_end();
+        *out += &tone.map_or_else(|| text.to_owned(), |tone| style.paint(tone, text));
+        out.push('\n');
     }
 }
 

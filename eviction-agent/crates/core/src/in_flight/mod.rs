@@ -208,7 +208,7 @@ impl InFlightEviction {
 
     /// Returns the signal that caused the eviction, if a signal did.
     pub fn signal(&self) -> Option<Signal> {
-        Signal::ALL.into_iter().find(|signal| signal.name() == self.signal)
+        Signal::from_name(self.signal)
     }
 
     /// Returns what the pod will have freed by its end, for values of a given time. Zero if the eviction

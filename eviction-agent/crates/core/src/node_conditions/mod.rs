@@ -8,13 +8,13 @@ pub mod pressure;
 #[cfg(test)]
 mod tests;
 
-use pressure::{CONDITIONS, Cause, Pressure, Severity, Status};
+use pressure::{Cause, Pressure, Severity, Status};
 
 use crate::node::{Condition, Node, Taint};
 use crate::policy::eviction_settings::NodeStatusSettings;
 use crate::signal::NodeCondition;
 use crate::threshold::ResolvedThreshold;
-use crate::time::Timestamp;
+use crate::time::{Timestamp, later};
 use crate::units::GoDuration;
 
 /// The interval after which unchanged conditions are written again.
@@ -42,17 +42,6 @@ pub const fn taint_key(condition: NodeCondition) -> &'static str {
 const IN_TRANSITION: &str = "InPressureTransitionPeriod";
 const UNTIL: &str = "eviction thresholds were met until ";
 
-/// The values that the text of a condition is made from.
-#[derive(Clone, Copy, Debug)]
-pub struct ConditionInputs<'a> {
-    /// The pressure on the node, by the index of the condition.
-    pub pressures: &'a [Pressure; NodeCondition::COUNT],
-    /// The thresholds that causes refer to.
-    pub thresholds: &'a [ResolvedThreshold],
-    /// The transition period.
-    pub period: GoDuration,
-}
-
 /// The conditions that the node should have, and how urgent it is to write them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conditions {
@@ -77,19 +66,27 @@ pub enum Due {
     Status,
 }
 
-/// Returns the conditions that the node should have. All times are of the clock that shows `now`.
+/// Returns the conditions that the node should have. `pressures` has the index of the condition, causes refer to
+/// `thresholds`, and `period` is the transition period. All times are of the clock that shows `now`.
 ///
 /// `lastTransitionTime` stays as it is on the node while the status is the same, no matter what wrote it. The
 /// exception is a later change of the status that could not be written at the time.
-pub fn conditions(node: &Node, inputs: ConditionInputs<'_>, now: Timestamp) -> Conditions {
+pub fn conditions(
+    node: &Node,
+    pressures: &[Pressure; NodeCondition::COUNT],
+    thresholds: &[ResolvedThreshold],
+    period: GoDuration,
+    now: Timestamp,
+) -> Conditions {
     let now = whole_seconds(now);
     let mut due = Due::Not;
     let mut heartbeat: Option<Timestamp> = None;
-    let all = CONDITIONS.map(|condition| {
+    let all = NodeCondition::ALL.map(|condition| {
         let kind = condition_type(condition);
-        let pressure = &inputs.pressures[condition as usize];
+        let pressure = &pressures[condition as usize];
         let before = node.conditions.iter().find(|before| &*before.kind == kind);
-        let (status, (reason, message)) = (pressure.status.name(), text(condition, pressure, inputs));
+        let status = pressure.status.name();
+        let (reason, message) = text(condition, pressure, thresholds, period);
         let seen = pressure.since.map(|since| whole_seconds(since).min(now));
         let same = before.filter(|before| &*before.status == status);
         let transition = match same.and_then(|before| before.last_transition_time) {
@@ -110,8 +107,7 @@ pub fn conditions(node: &Node, inputs: ConditionInputs<'_>, now: Timestamp) -> C
         let next = before
             .and_then(|before| before.last_heartbeat_time)
             .filter(|last| *last <= now)
-            .and_then(|last| last.checked_add(jiff::SignedDuration::from_nanos(HEARTBEAT.as_nanos())).ok())
-            .unwrap_or(now);
+            .map_or(now, |last| later(last, HEARTBEAT));
         heartbeat = Some(heartbeat.map_or(next, |first| first.min(next)));
         Condition {
             kind: kind.into(),
@@ -139,11 +135,12 @@ pub fn transition_since(reason: &str, message: &str) -> Option<Timestamp> {
 fn text(
     condition: NodeCondition,
     pressure: &Pressure,
-    inputs: ConditionInputs<'_>,
+    thresholds: &[ResolvedThreshold],
+    period: GoDuration,
 ) -> (&'static str, String) {
     match (pressure.status, pressure.cause) {
         (Status::True, Cause::Met { threshold: index }) => {
-            let threshold = inputs.thresholds.get(usize::from(index)).map(|resolved| &resolved.threshold);
+            let threshold = thresholds.get(usize::from(index)).map(|resolved| &resolved.threshold);
             let below = threshold.map(|threshold| {
                 let grace = match threshold.is_hard() {
                     true => "hard threshold".to_owned(),
@@ -166,11 +163,8 @@ fn text(
                 Some(Severity::Hard) => "a hard one among them",
                 Some(Severity::Soft) | None => "no hard one among them",
             };
-            let message = format!(
-                "{UNTIL}{}; {worst}; the condition holds for {} longer",
-                whole_seconds(last),
-                inputs.period
-            );
+            let last = whole_seconds(last);
+            let message = format!("{UNTIL}{last}; {worst}; the condition holds for {period} longer");
             (IN_TRANSITION, message)
         }
         (Status::True, Cause::NoPressure | Cause::Unavailable) => {
@@ -196,12 +190,6 @@ crate::named_enum! {
         PreferNoSchedule = "PreferNoSchedule",
         /// The scheduler places no pod on the node.
         NoSchedule = "NoSchedule",
-    }
-}
-
-impl Effect {
-    fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|effect| effect.name() == name)
     }
 }
 
@@ -238,7 +226,8 @@ pub enum TaintChange {
 /// Returns the effect of a taint, if it is one that the agent wrote for this condition.
 fn agent_effect(taint: &Taint, condition: NodeCondition) -> Option<Effect> {
     let Taint { key, value, effect } = taint;
-    Effect::named(effect).filter(|_| &**key == taint_key(condition) && value.is_empty())
+    let is_own = &**key == taint_key(condition) && value.is_empty();
+    Effect::ALL.into_iter().find(|known| is_own && known.name() == &**effect)
 }
 
 /// Returns the effects of the agent's taints for a condition on a node.
@@ -257,7 +246,7 @@ pub fn wanted(pressure: &Pressure, settings: NodeStatusSettings) -> Option<Effec
 /// Returns the changes that lead to the wanted taints of the agent. They are given by the index of the condition.
 pub fn taints(node: &Node, wanted: &[Option<Effect>; NodeCondition::COUNT]) -> Vec<TaintChange> {
     let (mut replaced, mut removed, mut added) = (Vec::new(), Vec::new(), Vec::new());
-    for condition in CONDITIONS {
+    for condition in NodeCondition::ALL {
         let key = taint_key(condition);
         let found = node.taints.iter().enumerate();
         let mut found: Vec<(usize, Effect)> =

@@ -14,11 +14,8 @@ use crate::node::{Condition, Node};
 use crate::node_conditions;
 use crate::node_conditions::{Effect, HEARTBEAT};
 use crate::signal::NodeCondition;
-use crate::time::{Timestamp, since};
+use crate::time::{Timestamp, later, since};
 use crate::units::GoDuration;
-
-/// All conditions. The index of a condition is its value as `usize`.
-pub const CONDITIONS: [NodeCondition; NodeCondition::COUNT] = NodeCondition::ALL;
 
 /// The state of one condition that is published.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -93,7 +90,7 @@ impl Pressures {
     /// Updates the state by a decision and returns it. `period` is the transition period of the policy.
     pub fn update(&mut self, decision: &Decision, period: GoDuration) -> &[Pressure; NodeCondition::COUNT] {
         let evaluation = decision.evaluation();
-        for condition in CONDITIONS {
+        for condition in NodeCondition::ALL {
             let index = condition as usize;
             let met = evaluation.and_then(|evaluation| worst(evaluation, condition));
             if let Some((_, Severity::Hard)) = met {
@@ -126,7 +123,7 @@ impl Pressures {
 
     /// Takes over the conditions that were published before the start. A different status later counts as a change.
     pub fn seed(&mut self, seed: &InitialConditions) {
-        for condition in CONDITIONS {
+        for condition in NodeCondition::ALL {
             let index = condition as usize;
             let Some(InitialCondition { status, raised_at, hard, published_at: _ }) = seed.0[index] else {
                 continue;
@@ -170,7 +167,7 @@ impl InitialConditions {
             let seeded = self.0[condition as usize]?;
             Some(RaisedCondition { condition, at: seeded.raised_at? })
         };
-        CONDITIONS.into_iter().filter_map(raised)
+        NodeCondition::ALL.into_iter().filter_map(raised)
     }
 }
 
@@ -194,7 +191,7 @@ pub struct InitialCondition {
 impl InitialConditions {
     /// Reads the conditions of this Node. Its times are of the clock that shows `now`.
     pub fn of(node: &Node, now: Timestamp) -> Self {
-        Self(CONDITIONS.map(|condition| {
+        Self(NodeCondition::ALL.map(|condition| {
             let found =
                 node.conditions.iter().find(|it| *it.kind == *node_conditions::condition_type(condition))?;
             let status = match &*found.status {
@@ -227,8 +224,7 @@ fn published_at(condition: &Condition) -> Option<Timestamp> {
 /// the time at which the next heartbeat would have been due. None if the condition has no times.
 fn last_met(condition: &Condition) -> Option<Timestamp> {
     let until = node_conditions::transition_since(&condition.reason, &condition.message);
-    let next_heartbeat =
-        || published_at(condition)?.checked_add(jiff::SignedDuration::from_nanos(HEARTBEAT.as_nanos())).ok();
+    let next_heartbeat = || Some(later(published_at(condition)?, HEARTBEAT));
     until.or_else(next_heartbeat)
 }
 
@@ -252,12 +248,12 @@ impl Pressures {
             let Pressure { status, since, .. } = self.now[index];
             PublishedCondition { status, since, hard_at: self.hard_at[index] }
         };
-        self.has_decisions.then(|| CONDITIONS.map(published))
+        self.has_decisions.then(|| NodeCondition::ALL.map(published))
     }
 
     /// Continues from the state of another agent. A different status later counts as a change.
     pub fn restore(&mut self, published: &[PublishedCondition; NodeCondition::COUNT]) {
-        for condition in CONDITIONS {
+        for condition in NodeCondition::ALL {
             let index = condition as usize;
             let PublishedCondition { status, since, hard_at } = published[index];
             self.now[index] = Pressure { status, since, ..Pressure::default() };

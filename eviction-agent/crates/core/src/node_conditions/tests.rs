@@ -1,11 +1,9 @@
 use proptest::prelude::*;
 
-use super::{
-    ConditionInputs, Due, Effect, TaintChange, conditions, effects, taint_key, taints, transition_since,
-};
+use super::{Due, Effect, TaintChange, conditions, effects, taint_key, taints, transition_since};
 use crate::fixture::{at, hard, soft};
 use crate::node::{Condition, Node, Taint};
-use crate::node_conditions::pressure::{CONDITIONS, Cause, Pressure, Severity, Status};
+use crate::node_conditions::pressure::{Cause, Pressure, Severity, Status};
 use crate::policy::eviction_settings::NodeStatusSettings;
 use crate::signal::NodeCondition::{self, MemoryPressure};
 use crate::signal::Signal::MemoryAvailable;
@@ -24,12 +22,7 @@ fn with_memory_pressure(pressure: Pressure) -> [Pressure; NodeCondition::COUNT] 
     all
 }
 
-fn inputs<'a>(
-    pressures: &'a [Pressure; NodeCondition::COUNT],
-    thresholds: &'a [ResolvedThreshold],
-) -> ConditionInputs<'a> {
-    ConditionInputs { pressures, thresholds, period: GoDuration::from_secs(300) }
-}
+const PERIOD: GoDuration = GoDuration::from_secs(300);
 
 const HARD: Pressure = Pressure {
     status: Status::True,
@@ -42,21 +35,21 @@ const HARD: Pressure = Pressure {
 fn conditions_are_due_when_they_change_or_need_a_heartbeat() {
     let thresholds = thresholds();
     let no_pressure = with_memory_pressure(Pressure::default());
-    let first = conditions(&Node::default(), inputs(&no_pressure, &thresholds), at(0));
+    let first = conditions(&Node::default(), &no_pressure, &thresholds, PERIOD, at(0));
     assert_eq!((first.due, first.heartbeat), (Due::Status, at(0)));
     assert!(first.all.iter().all(|it| &*it.status == "False" && it.last_transition_time == Some(at(0))));
     let mut node = Node { conditions: first.all.to_vec(), ..Node::default() };
     // The kubelet's conditions stay where they are and are ignored.
     node.conditions.insert(0, Condition { kind: "MemoryPressure".into(), ..Condition::default() });
 
-    let same = conditions(&node, inputs(&no_pressure, &thresholds), at(299));
+    let same = conditions(&node, &no_pressure, &thresholds, PERIOD, at(299));
     assert_eq!((same.due, same.heartbeat), (Due::Not, at(300)));
-    assert_eq!(conditions(&node, inputs(&no_pressure, &thresholds), at(300)).due, Due::Heartbeat);
+    assert_eq!(conditions(&node, &no_pressure, &thresholds, PERIOD, at(300)).due, Due::Heartbeat);
     // The clock was set back.
-    assert_eq!(conditions(&node, inputs(&no_pressure, &thresholds), at(-10)).due, Due::Heartbeat);
+    assert_eq!(conditions(&node, &no_pressure, &thresholds, PERIOD, at(-10)).due, Due::Heartbeat);
 
     let hard = with_memory_pressure(Pressure { since: Some(at(17)), ..HARD });
-    let raised = conditions(&node, inputs(&hard, &thresholds), at(20));
+    let raised = conditions(&node, &hard, &thresholds, PERIOD, at(20));
     let memory = &raised.all[MemoryPressure as usize];
     assert_eq!(raised.due, Due::Status);
     assert_eq!((&*memory.status, &*memory.reason), ("True", "HardEvictionThresholdMet"));
@@ -71,7 +64,7 @@ fn conditions_are_due_when_they_change_or_need_a_heartbeat() {
         cause: Cause::Met { threshold: 0 },
         ..HARD
     });
-    let lighter = conditions(&node, inputs(&soft, &thresholds), at(400));
+    let lighter = conditions(&node, &soft, &thresholds, PERIOD, at(400));
     let memory = &lighter.all[MemoryPressure as usize];
     assert_eq!(lighter.due, Due::Detail);
     assert_eq!(&*memory.message, "memory.available is below 200Mi (soft threshold, grace period 30s)");
@@ -91,7 +84,7 @@ fn transition_time_is_kept_unless_a_later_change_was_not_written() {
     let node = Node { conditions: vec![published], ..Node::default() };
     let transition = |since| {
         let pressures = with_memory_pressure(Pressure { since, ..HARD });
-        let conditions = conditions(&node, inputs(&pressures, &thresholds), at(1_000));
+        let conditions = conditions(&node, &pressures, &thresholds, PERIOD, at(1_000));
         conditions.all[MemoryPressure as usize].last_transition_time
     };
     assert_eq!(transition(None), Some(at(40)));
@@ -105,7 +98,7 @@ fn transition_start_is_parsed_from_the_condition_message() {
     let thresholds = thresholds();
     let over = Pressure { cause: Cause::Transition { since: at(100) }, ..HARD };
     let pressures = with_memory_pressure(over);
-    let all = conditions(&Node::default(), inputs(&pressures, &thresholds), at(120)).all;
+    let all = conditions(&Node::default(), &pressures, &thresholds, PERIOD, at(120)).all;
     let memory = &all[MemoryPressure as usize];
     assert_eq!(
         &*memory.message,
@@ -176,7 +169,7 @@ fn only_taints_that_the_agent_writes_count_as_its_own() {
 }
 
 fn any_taint() -> impl Strategy<Value = Taint> {
-    let keys = CONDITIONS.map(taint_key).into_iter().chain(["a", "b"]).collect::<Vec<_>>();
+    let keys = NodeCondition::ALL.map(taint_key).into_iter().chain(["a", "b"]).collect::<Vec<_>>();
     let effects = vec!["PreferNoSchedule", "NoSchedule", "NoExecute", ""];
     (prop::sample::select(keys), prop::sample::select(vec!["", "x"]), prop::sample::select(effects))
         .prop_map(|(key, value, effect)| taint(key, value, effect))
@@ -194,9 +187,9 @@ proptest! {
         let after = node(changed(&before, &taints(&before, &wanted)));
         let is_own = |taint: &&Taint| {
             let alone = node(vec![(*taint).clone()]);
-            CONDITIONS.into_iter().any(|condition| effects(&alone, condition).count() > 0)
+            NodeCondition::ALL.into_iter().any(|condition| effects(&alone, condition).count() > 0)
         };
-        for condition in CONDITIONS {
+        for condition in NodeCondition::ALL {
             let found: Vec<Effect> = effects(&after, condition).collect();
             let is_set_by_other_writer = |effect: &Effect| before.taints.iter().any(|it| {
                 &*it.key == taint_key(condition) && &*it.value == "x" && *it.effect == *effect.name()

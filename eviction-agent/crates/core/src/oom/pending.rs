@@ -4,24 +4,24 @@
 use std::collections::BTreeSet;
 
 use super::cause::Explanation;
-use super::kill::OomVictimRole;
-use super::kill::clip;
+use super::kill::{OomVictimRole, clip};
 use super::pod::KillEntry;
 use super::termination::{ContainerEnded, EndSeen, Evictor};
-use crate::time::Timestamp;
+use crate::time::{Timestamp, later};
+use crate::units::GoDuration;
 
 /// How long a cause waits for late records: the kubelet writes a status one to three seconds after a
 /// termination, and kills can be reported after that.
-pub(super) const DECISION_DELAY_NANOS: i64 = 10_000_000_000;
+const DECISION_DELAY: GoDuration = GoDuration::from_secs(10);
 
 /// Times in the API have whole seconds.
-const SECOND_NANOS: i64 = 1_000_000_000;
+const API_RESOLUTION: GoDuration = GoDuration::from_secs(1);
 
 /// Records without an instance belong to the same termination if they are at most this far apart.
 const SAME_NANOS: i128 = 2_000_000_000;
 
 /// All that is known about one termination.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct PendingEnd {
     pub(super) container: Box<str>,
     pub(super) instance: Option<Box<str>>,
@@ -44,16 +44,10 @@ impl PendingEnd {
     pub(super) fn new(end: &ContainerEnded, at: Timestamp, now: Timestamp) -> Self {
         let mut open = Self {
             container: clip(&end.container),
-            instance: end.instance.as_deref().map(clip),
             at,
             latest: latest(end, at),
-            seen: BTreeSet::new(),
-            exit_code: None,
-            signal: None,
-            reason: Box::default(),
-            evicted_by: None,
-            evicted_at: None,
-            due: later(now, DECISION_DELAY_NANOS),
+            due: later(now, DECISION_DELAY),
+            ..Self::default()
         };
         open.add_record(end, at);
         open
@@ -102,14 +96,9 @@ pub(super) fn is_same(
 
 fn latest(end: &ContainerEnded, at: Timestamp) -> Timestamp {
     match end.seen {
-        EndSeen::Status => later(at, SECOND_NANOS),
+        EndSeen::Status => later(at, API_RESOLUTION),
         EndSeen::Cgroup | EndSeen::Process => at,
     }
-}
-
-/// Returns `at` plus `nanos`, at most the latest possible time.
-fn later(at: Timestamp, nanos: i64) -> Timestamp {
-    at.checked_add(jiff::SignedDuration::from_nanos(nanos)).unwrap_or(Timestamp::MAX)
 }
 
 /// How long before a termination a kill may have been its cause, if no record names the container's instance
@@ -123,8 +112,13 @@ const MAIN_NEAR_NANOS: i128 = 30_000_000_000;
 const SKEW_NANOS: i128 = 1_000_000_000;
 
 /// The exit code of a process that SIGKILL ended: 128 + 9.
-pub(super) const EXIT_BY_KILL: i32 = 137;
-pub(super) const SIGKILL: i32 = 9;
+const EXIT_BY_KILL: i32 = 137;
+const SIGKILL: i32 = 9;
+
+/// Returns whether a process with this exit code or signal ended by SIGKILL, as far as that is known.
+pub(super) fn is_sigkill(exit_code: Option<i32>, signal: Option<i32>) -> bool {
+    signal.map_or(exit_code == Some(EXIT_BY_KILL), |signal| signal == SIGKILL)
+}
 
 impl PendingEnd {
     /// Returns whether a kill can have been the cause, by this explanation.
@@ -181,10 +175,7 @@ impl PendingEnd {
 
     /// Returns whether the main process ended by SIGKILL, as far as that is known.
     pub(super) fn ended_by_sigkill(&self) -> bool {
-        match self.signal {
-            Some(signal) => signal == SIGKILL,
-            None => self.exit_code == Some(EXIT_BY_KILL),
-        }
+        is_sigkill(self.exit_code, self.signal)
     }
 
     fn is_not_before_kill(&self, kill: &KillEntry) -> bool {

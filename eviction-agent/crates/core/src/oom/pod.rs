@@ -10,12 +10,10 @@ use crate::pods::KnownPod;
 use crate::time::Timestamp;
 
 use super::cause::{attribute, is_complete};
-use super::kill::clip;
-use super::kill::{LimitScope, OomKill, OomVictimRole};
+use super::kill::{LimitScope, OomKill, OomVictimRole, clip};
 use super::pending::{PendingEnd, is_same};
 use super::status_mismatch::{ContainerStatusMismatch, FoundCause};
-use super::termination::{ContainerEnded, EndSeen};
-use super::termination::{ContainerRef, ContainerTerminated, Evidence};
+use super::termination::{ContainerEnded, ContainerRef, ContainerTerminated, EndSeen, Evidence};
 use super::tracker::EndHandling;
 
 /// The number of kills that are kept for the cause of the next termination. One more drops the oldest kill of

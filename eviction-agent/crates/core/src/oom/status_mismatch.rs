@@ -11,7 +11,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::cause::{AttributedCause, Explanation, OOM_KILLED, TerminationCause};
-use super::pending::{EXIT_BY_KILL, SIGKILL};
+use super::pending::is_sigkill;
 use super::termination::{ContainerRef, Evidence, cause_text};
 
 crate::named_enum! {
@@ -126,7 +126,7 @@ impl FoundCause {
         signal: Option<i32>,
     ) -> Option<MismatchKind> {
         let status_says_oom = reason == OOM_KILLED;
-        let by_sigkill = signal.map_or(exit_code == Some(EXIT_BY_KILL), |signal| signal == SIGKILL);
+        let by_sigkill = is_sigkill(exit_code, signal);
         match (status_says_oom, self.oom_killed, self.any_kill) {
             (true, true, _) => None,
             (true, false, true) => Some(MismatchKind::OnlyAChildKilled),

@@ -6,12 +6,10 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::group::GroupKills;
-use super::kill::OomKill;
-use super::kill::clipped;
+use super::kill::{OomKill, clipped};
 use super::pod::{KillEntry, PodOomHistory, StartedEviction};
 use super::status_mismatch::ContainerStatusMismatch;
-use super::termination::ContainerTerminated;
-use super::termination::{ContainerEnded, EndSeen};
+use super::termination::{ContainerEnded, ContainerTerminated, EndSeen};
 use crate::pod::PodRef;
 use crate::pods::{KnownPod, PodSet};
 use crate::progress::EvictionResult;

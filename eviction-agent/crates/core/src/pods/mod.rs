@@ -16,7 +16,7 @@ pub use protection::{
     is_used_annotation, mirrored_uid,
 };
 pub use requests::{has_pod_level_resources, is_best_effort, memory_limit, pod_limit, pod_request};
-pub use storage_limits::{ContainerLimit, EmptyDirLimit, LocalLimits};
+pub use storage_limits::{LocalLimits, NamedLimit};
 
 use crate::pod::{Pod, PodName};
 use crate::policy::{Gates, Policy};
@@ -49,13 +49,12 @@ impl KnownPod {
     /// Derives the values of a pod under this policy. Under another policy they must be derived again.
     pub fn new(pod: Pod, policy: &Policy) -> Self {
         let (gates, rules) = (policy.gates, &policy.rules);
-        let protection = PodProtection::of(&pod, rules);
         Self {
             critical: is_critical(&pod),
             best_effort: is_best_effort(&pod, gates),
             limits: LocalLimits::of(&pod),
-            rank: RankFacts::of(&pod, policy, &protection),
-            protection,
+            rank: RankFacts::of(&pod, policy),
+            protection: PodProtection::of(&pod, rules),
             gates,
             name: Arc::new(PodName::of(&pod)),
             pod,
@@ -76,17 +75,11 @@ impl KnownPod {
     }
 }
 
-/// The values of a pod that ranking needs.
+/// The values of a pod that ranking needs, in addition to its [`PodProtection`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankFacts {
-    /// The eviction order of the pod, whatever its usage.
-    pub order: EvictionOrder,
     /// `spec.priority`, 0 if absent.
     pub priority: i32,
-    /// Whether no controller would recreate the pod. Similar pods with a controller are evicted first.
-    pub without_controller: bool,
-    /// The priority hint of the pod's annotation, from -100 to 100. Among similar pods, lower is evicted first.
-    pub hint: i8,
     /// Whether the enhanced profile ranks the pod: an absent value is unknown instead of 0; inodes are
     /// compared with requested inodes instead of requested bytes; a pod is evicted for a disk only if that
     /// frees something.
@@ -100,16 +93,13 @@ pub struct RankFacts {
 }
 
 impl RankFacts {
-    fn of(pod: &Pod, policy: &Policy, protection: &PodProtection) -> Self {
+    fn of(pod: &Pod, policy: &Policy) -> Self {
         let enhanced = !policy.rules.are_kubelets();
         let request = |resource: Resource| {
             Nanos::from_quantity(&pod_request(pod, resource.name(), policy.gates, enhanced))
         };
         Self {
-            order: protection.order,
             priority: pod.priority.unwrap_or(0),
-            without_controller: protection.without_controller,
-            hint: protection.hint,
             enhanced,
             memory: request(Resource::Memory),
             storage: request(Resource::EphemeralStorage),

@@ -35,7 +35,8 @@ pub struct PodProtection {
     pub order: EvictionOrder,
     /// The index in `policy.protection` of the rule that matches the pod.
     pub rule: Option<usize>,
-    /// Whether no controller would recreate the pod, and its annotations do not allow its eviction.
+    /// Whether no controller would recreate the pod, and its annotations do not allow its eviction. Similar
+    /// pods with a controller are evicted first.
     pub without_controller: bool,
     /// The priority hint of the pod's annotation, from -100 to 100. Among similar pods, lower is evicted first.
     pub hint: i8,

@@ -9,32 +9,21 @@ use crate::units::{Nanos, Quantity};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LocalLimits {
     /// The limits of emptyDir volumes with a limit above zero, in the order of the specification.
-    pub empty_dirs: Vec<EmptyDirLimit>,
+    pub empty_dirs: Vec<NamedLimit>,
     /// The limit of all containers together, if any of them has one.
     pub pod: Option<i128>,
     /// The limits of the main containers, other than zero.
-    pub containers: Vec<ContainerLimit>,
+    pub containers: Vec<NamedLimit>,
 }
 
-/// The limit of an emptyDir volume, on any medium.
+/// The limit of an emptyDir volume on any medium, or of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EmptyDirLimit {
-    /// The index of the volume in the specification.
-    pub volume: usize,
-    /// The name of the volume.
+pub struct NamedLimit {
+    /// The index of the volume or container in the specification.
+    pub index: usize,
+    /// The name of the volume or container. No two limits of containers have the same name.
     pub name: Box<str>,
-    /// `sizeLimit`, in bytes.
-    pub limit: i128,
-}
-
-/// The limit of a container.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ContainerLimit {
-    /// The index of the container in the specification.
-    pub container: usize,
-    /// The name of the container, which no other limit in the list has.
-    pub name: Box<str>,
-    /// `limits["ephemeral-storage"]`, in bytes.
+    /// `sizeLimit` or `limits["ephemeral-storage"]`, in bytes.
     pub limit: i128,
 }
 
@@ -61,28 +50,23 @@ impl LocalLimits {
     }
 }
 
-fn empty_dirs(pod: &Pod) -> Vec<EmptyDirLimit> {
-    let limit = |(volume, spec): (usize, &crate::pod::Volume)| {
+fn empty_dirs(pod: &Pod) -> Vec<NamedLimit> {
+    let limit = |(index, spec): (usize, &crate::pod::Volume)| {
         let limit = spec.empty_dir.as_ref()?.size_limit.as_ref()?;
-        (limit.signum() > 0).then(|| EmptyDirLimit { volume, name: spec.name.clone(), limit: bytes(limit) })
+        (limit.signum() > 0).then(|| NamedLimit { index, name: spec.name.clone(), limit: bytes(limit) })
     };
     pod.volumes.iter().enumerate().filter_map(limit).collect()
 }
 
 /// Returns the limits of the main containers. Of several containers with the same name, the last one with a
 /// limit counts.
-fn containers(pod: &Pod) -> Vec<ContainerLimit> {
-    let mut limits: Vec<ContainerLimit> = Vec::new();
+fn containers(pod: &Pod) -> Vec<NamedLimit> {
+    let mut limits: Vec<NamedLimit> = Vec::new();
     for (index, container) in pod.containers.iter().enumerate() {
-        let storage = Resource::EphemeralStorage.name();
-        let Some(limit) = container.resources.limits.get(storage) else {
-            continue;
-        };
-        if limit.value() == 0 {
-            continue;
-        }
+        let limit = container.resources.limits.get(Resource::EphemeralStorage.name());
+        let Some(limit) = limit.filter(|limit| limit.value() != 0) else { continue };
         limits.retain(|other| other.name != container.name);
-        limits.push(ContainerLimit { container: index, name: container.name.clone(), limit: bytes(limit) });
+        limits.push(NamedLimit { index, name: container.name.clone(), limit: bytes(limit) });
     }
     limits
 }

@@ -121,10 +121,10 @@ fn local_limits_contain_only_positive_limits() {
         ..Pod::default()
     };
     let limits = LocalLimits::of(&pod);
-    let dirs: Vec<_> = limits.empty_dirs.iter().map(|dir| (dir.volume, &*dir.name)).collect();
+    let dirs: Vec<_> = limits.empty_dirs.iter().map(|dir| (dir.index, &*dir.name)).collect();
     assert_eq!(dirs, [(2, "some")]);
     assert_eq!(limits.pod, Some(3));
-    let containers: Vec<_> = limits.containers.iter().map(|c| (c.container, c.limit)).collect();
+    let containers: Vec<_> = limits.containers.iter().map(|c| (c.index, c.limit)).collect();
     assert_eq!(containers, [(1, 2)], "the last of a name");
     assert!(!limits.is_empty());
     assert!(KnownPod::new(Pod::default(), &crate::fixture::policy(Vec::new())).limits.is_empty());

@@ -22,13 +22,6 @@ crate::named_enum! {
     }
 }
 
-impl Profile {
-    /// Returns the profile with this name.
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|profile| profile.name() == name)
-    }
-}
-
 /// How the enhanced profile decides. Everything has a default.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]

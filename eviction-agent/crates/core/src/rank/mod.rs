@@ -16,7 +16,7 @@ use std::sync::Arc;
 use serde::Serialize;
 pub(crate) use usage::Measure;
 
-use super::pods::{KnownPod, PodSet, RankFacts};
+use super::pods::{KnownPod, PodProtection, PodSet};
 use super::snapshot::Snapshot;
 use super::work::step;
 use crate::pods::EvictionOrder;
@@ -99,8 +99,9 @@ impl Candidate {
 /// Mirrors `helpers.go: rankMemoryPressure, rankPIDPressure, rankDiskPressureFunc`.
 pub(crate) fn rank(measure: Measure, pods: &PodSet, snapshot: &Snapshot, ranked: &mut Vec<Candidate>) {
     let candidate = |((index, known), &uid_rank): ((u32, &Arc<KnownPod>), &u32)| {
-        let RankFacts { order, priority, without_controller, hint, .. } = known.rank;
+        let PodProtection { order, without_controller, hint, .. } = known.protection;
         let (class, excess) = measure.key(known, snapshot.stats_of(index));
+        let priority = known.rank.priority;
         Candidate { pod: index, order, class, priority, without_controller, hint, excess, uid_rank }
     };
     ranked.clear();

@@ -1,7 +1,6 @@
 //! Ranked pods in a record, what protects them, and why they were skipped.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use serde::Serialize;
 
@@ -45,8 +44,7 @@ pub struct CandidateRecord {
     /// Whether the pod is critical, so that it is skipped.
     pub critical: bool,
     /// What protects the pod or moves it forward, if anything does.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[serde(rename = "shelter")]
+    #[serde(rename = "shelter", skip_serializing_if = "Option::is_none")]
     pub protection: Option<ProtectionRecord>,
     /// How long ago the pod started, if its usage is unknown and that was only recently.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -244,7 +242,7 @@ fn clamped(number: i128) -> i64 {
 const YOUNG: GoDuration = GoDuration::from_secs(30);
 
 /// What determines the eviction order of a pod besides its usage.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ProtectionRecord {
     /// The eviction order of the pod.
     #[serde(rename = "turn")]
@@ -265,17 +263,10 @@ pub struct ProtectionRecord {
 impl ProtectionRecord {
     /// Returns the protection of a pod. None if the pod has none.
     pub(super) fn of(known: &KnownPod) -> Option<Self> {
-        if known.protection
-            == (PodProtection {
-                rate_limit_key: Arc::clone(&known.protection.rate_limit_key),
-                ..PodProtection::default()
-            })
-        {
-            return None;
-        }
         let PodProtection { order, rule, without_controller, hint, rate_limit_key: _, ignored } =
             known.protection.clone();
-        Some(Self { order, rule, without_controller, hint, ignored_annotations: ignored })
+        let record = Self { order, rule, without_controller, hint, ignored_annotations: ignored };
+        (record != Self::default()).then_some(record)
     }
 }
 

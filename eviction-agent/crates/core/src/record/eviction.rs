@@ -29,8 +29,7 @@ pub struct EvictionRecord {
     /// The grace period in seconds.
     pub grace_period_seconds: i64,
     /// Whether the pod was already terminating for a soft threshold, and its grace period is shortened.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    #[serde(rename = "takes_over")]
+    #[serde(rename = "takes_over", skip_serializing_if = "std::ops::Not::not")]
     pub shortens_grace: bool,
     /// Whether the pod's PodDisruptionBudget has refused the eviction and is not asked again.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -159,8 +158,7 @@ pub struct SizingRecord {
     /// How much more must be available before the threshold is resolved.
     pub min_reclaim: i64,
     /// The amount added for a threshold that is only predicted to be met.
-    #[serde(skip_serializing_if = "is_zero")]
-    #[serde(rename = "ahead")]
+    #[serde(rename = "ahead", skip_serializing_if = "is_zero")]
     pub predicted: i64,
     /// The available amount. If there was a sample after node-level reclaim, it is the amount of that sample.
     pub available: i64,
@@ -179,12 +177,10 @@ pub struct SizingRecord {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub victims: Vec<PlannedVictim>,
     /// Pods that were terminating for a soft threshold, and whose grace period is shortened. `in_flight` counts them.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[serde(rename = "hurried")]
+    #[serde(rename = "hurried", skip_serializing_if = "Vec::is_empty")]
     pub shortened: Vec<PodName>,
     /// Pods that were skipped, and why.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[serde(rename = "passed_over")]
+    #[serde(rename = "passed_over", skip_serializing_if = "Vec::is_empty")]
     pub skipped: Vec<SkippedVictim>,
 }
 

@@ -79,7 +79,6 @@ impl MemoryRecord {
         let memory = evaluation.snapshot.node.memory.known();
         let available = memory.and_then(|memory| memory.available);
         let percent = |hundredths: Reading<u64>| hundredths.known().map(|share| share as f64 / 100.0);
-        let mut unknown = Vec::new();
         let values = [
             ("mem_available", why(mem_available)),
             ("active_file", why(active_file)),
@@ -89,9 +88,7 @@ impl MemoryRecord {
             ("swap_used", why(swap_used)),
             ("swap_total", why(swap_total)),
         ];
-        for (value, why) in values {
-            unknown.extend(why.map(|why| UnknownValue { value, why }));
-        }
+        let unknown = values.into_iter().filter_map(|(value, why)| Some(UnknownValue { value, why: why? }));
         Some(Self {
             available_by_working_set: available,
             available_without_active_file: available
@@ -106,7 +103,7 @@ impl MemoryRecord {
             swap_used: swap_used.known(),
             swap_total: swap_total.known(),
             conditions: evaluation.context.memory_conditions,
-            unknown,
+            unknown: unknown.collect(),
         })
     }
 }

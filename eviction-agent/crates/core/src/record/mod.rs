@@ -103,8 +103,7 @@ pub struct EvaluationRecord {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryRecord>,
     /// The readings that were rejected.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[serde(rename = "refused")]
+    #[serde(rename = "refused", skip_serializing_if = "Vec::is_empty")]
     pub rejected: Vec<RejectedReading>,
     /// The thresholds that count.
     pub thresholds: Vec<ThresholdRecord>,
@@ -115,8 +114,7 @@ pub struct EvaluationRecord {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deficit: Option<DeficitRecord>,
     /// The in-flight evictions that the evaluation took into account.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[serde(rename = "flights")]
+    #[serde(rename = "flights", skip_serializing_if = "Vec::is_empty")]
     pub in_flight: Vec<InFlightRecord>,
     /// The deficit of each threshold that was handled, the last one being that of `starved`. Empty under the
     /// kubelet's rules.
@@ -135,8 +133,7 @@ pub struct EvaluationRecord {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nearest: Option<NearestRecord>,
     /// Critical pods that would have been evicted.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[serde(rename = "spared")]
+    #[serde(rename = "spared", skip_serializing_if = "Vec::is_empty")]
     pub critical_pods: Vec<PodName>,
     /// Pods that were considered but are protected, and why.
     #[serde(skip_serializing_if = "Vec::is_empty")]

@@ -2,9 +2,10 @@
 
 use serde::Serialize;
 
-use crate::decision::{Action, Decision, ProposalState};
+use crate::decision::ProposalState;
 use crate::disk_layout::Reclaim;
 use crate::pod::PodName;
+use crate::record::EvaluationRecord;
 use crate::time::Timestamp;
 
 /// The state of a proposed policy.
@@ -39,25 +40,14 @@ impl ProposalRecord {
             ProposalState::Applied => Self::Applied,
             ProposalState::Pending(waiting) => {
                 let trial = waiting.trial.as_deref();
-                let actions = |decision: &Decision| decision.actions.clone();
-                let actions = trial.map_or_else(Vec::new, actions);
-                let pods = trial.and_then(Decision::evaluation).map(|evaluation| &evaluation.pods);
-                let evicted = actions.iter().filter_map(|action| match action {
-                    Action::Evict(eviction) | Action::ShortenGrace(eviction) => {
-                        Some(PodName::of(&pods?.get(eviction.pod)?.pod))
-                    }
-                    Action::RecordEvent(_) | Action::Reclaim(_) => None,
-                });
-                let would_evict = evicted.collect();
-                let reclaim = actions.iter().filter_map(|action| match action {
-                    Action::Reclaim(reclaim) => Some(*reclaim),
-                    Action::RecordEvent(_) | Action::Evict(_) | Action::ShortenGrace(_) => None,
-                });
+                let record = trial.and_then(|trial| Some(EvaluationRecord::of(trial, trial.evaluation()?)));
+                let (evictions, would_reclaim) =
+                    record.map(|record| (record.evictions, record.reclaim)).unwrap_or_default();
                 Self::Pending {
                     since: waiting.since,
                     until: waiting.until,
-                    would_evict,
-                    would_reclaim: reclaim.collect(),
+                    would_evict: evictions.into_iter().map(|eviction| eviction.pod).collect(),
+                    would_reclaim,
                 }
             }
         }

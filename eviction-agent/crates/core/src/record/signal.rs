@@ -1,4 +1,4 @@
-//! Signals, thresholds and conditions in a record, and a pending policy.
+//! Signals, thresholds and conditions in a record.
 
 use serde::Serialize;
 
@@ -94,25 +94,20 @@ impl SignalRecord {
         now: Timestamp,
         trend: impl Fn(Signal) -> Option<Slope>,
     ) -> Vec<Self> {
-        let record = |signal| match seen.reading(signal) {
-            Reading::Known(seen) => Self {
+        let record = |signal| {
+            let (seen, unknown) = match seen.reading(signal) {
+                Reading::Known(seen) => (Some(seen), None),
+                Reading::Unknown(why) => (None, Some(why)),
+            };
+            Self {
                 signal,
-                available: Some(seen.available),
-                capacity: Some(seen.capacity),
-                age: seen.time.map(|time| since(now, time)),
-                source: Some(seen.source),
+                available: seen.map(|seen| seen.available),
+                capacity: seen.map(|seen| seen.capacity),
+                age: seen.and_then(|seen| seen.time).map(|time| since(now, time)),
+                source: seen.map(|seen| seen.source),
                 trend: trend(signal),
-                unknown: None,
-            },
-            Reading::Unknown(why) => Self {
-                signal,
-                available: None,
-                capacity: None,
-                age: None,
-                source: None,
-                trend: trend(signal),
-                unknown: Some(why),
-            },
+                unknown,
+            }
         };
         Signal::ALL.into_iter().map(record).collect()
     }

@@ -159,11 +159,10 @@ pub fn observe(node: &NodeStats, measure: MemoryMeasure) -> Observations {
     if measure == MemoryMeasure::WorkingSet {
         return observations;
     }
-    let reading = match observations.reading(Signal::MemoryAvailable) {
-        Reading::Known(seen) => available(seen.available, seen.capacity, &node.memory_detail, measure)
-            .map(|available| Observation { available, ..seen }),
-        Reading::Unknown(why) => Reading::Unknown(why),
-    };
+    let reading = observations.reading(Signal::MemoryAvailable).and_then(|seen| {
+        available(seen.available, seen.capacity, &node.memory_detail, measure)
+            .map(|available| Observation { available, ..seen })
+    });
     observations.set(Signal::MemoryAvailable, reading);
     observations
 }

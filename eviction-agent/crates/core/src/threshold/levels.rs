@@ -1,7 +1,7 @@
 //! The thresholds of one signal as plain values. With them the control loop computes the headroom without
 //! asking the engine.
 
-use crate::policy::{Policy, Threshold};
+use crate::policy::Threshold;
 use crate::signal::Signal;
 
 /// The available amounts below which the thresholds of a signal are met, and from which on they are resolved.
@@ -16,12 +16,7 @@ struct ThresholdBytes {
 
 impl ThresholdLevels {
     /// Returns the thresholds of `signal` on a node with this capacity.
-    pub fn of(policy: &Policy, signal: Signal, capacity: i64) -> Self {
-        Self::of_thresholds(&policy.thresholds, signal, capacity)
-    }
-
-    /// Returns the thresholds of `signal` in a list.
-    pub fn of_thresholds(thresholds: &[Threshold], signal: Signal, capacity: i64) -> Self {
+    pub fn of(thresholds: &[Threshold], signal: Signal, capacity: i64) -> Self {
         let thresholds = thresholds.iter().filter(|threshold| threshold.signal == signal);
         Self(
             thresholds

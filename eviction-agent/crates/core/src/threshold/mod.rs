@@ -403,11 +403,9 @@ fn stalls_enough(detail: &MemoryDetail, required: &MemoryPsi) -> Reading<bool> {
 
 /// Returns whether enough swap is used. Swap that is full is enough, whatever amount is required.
 fn uses_enough_swap(detail: &MemoryDetail, required: &Limit) -> Reading<bool> {
-    let (used, total) = match (detail.swap_used, detail.swap_total) {
-        (Reading::Known(used), Reading::Known(total)) => (used, total),
-        (Reading::Unknown(why), _) | (_, Reading::Unknown(why)) => return Reading::Unknown(why),
-    };
     let bytes = |bytes: u64| Nanos::from_units(i128::from(bytes));
-    let required = ThresholdBasis::of(required.value()).at(i64::try_from(total).unwrap_or(i64::MAX));
-    Reading::Known(bytes(used) >= required.min(bytes(total)))
+    detail.swap_used.zip(detail.swap_total).map(|(used, total)| {
+        let required = ThresholdBasis::of(required.value()).at(i64::try_from(total).unwrap_or(i64::MAX));
+        bytes(used) >= required.min(bytes(total))
+    })
 }

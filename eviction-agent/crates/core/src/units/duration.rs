@@ -5,6 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::deserialize_text;
+use super::text::split_sign;
 
 /// A signed number of nanoseconds, written like `1h2m3.5s`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -55,11 +56,7 @@ impl GoDuration {
     pub fn parse(text: &str) -> Result<Self, DurationError> {
         const LIMIT: u64 = 1 << 63;
         let invalid = || DurationError::Invalid(text.to_owned());
-        let (negative, mut rest) = match text.as_bytes().first() {
-            Some(b'-') => (true, &text[1..]),
-            Some(b'+') => (false, &text[1..]),
-            _ => (false, text),
-        };
+        let (negative, mut rest) = split_sign(text);
         if rest == "0" {
             return Ok(Self::ZERO);
         }

@@ -337,31 +337,22 @@ fn canonical_1024(amount: &Amount) -> Option<(String, u32)> {
     Some((value.to_string(), times))
 }
 
+/// Returns the binary suffixes, each with its exponent of two.
+fn binary_suffixes() -> impl Iterator<Item = (i32, &'static str)> {
+    (0..).step_by(10).zip(["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"])
+}
+
+/// Returns the decimal suffixes, each with its exponent of ten.
+fn decimal_suffixes() -> impl Iterator<Item = (i32, &'static str)> {
+    (-9..).step_by(3).zip(["n", "u", "m", "", "k", "M", "G", "T", "P", "E"])
+}
+
 /// Returns the suffix. Beyond the table Go writes none.
 fn binary_suffix(times: u32) -> &'static str {
-    match times {
-        1 => "Ki",
-        2 => "Mi",
-        3 => "Gi",
-        4 => "Ti",
-        5 => "Pi",
-        6 => "Ei",
-        _ => "",
-    }
+    binary_suffixes().nth(times as usize).map_or("", |(_, suffix)| suffix)
 }
 
 /// Returns the suffix. Beyond the table Go writes none: `1000E` becomes `1`.
 fn decimal_suffix(exponent: i32) -> &'static str {
-    match exponent {
-        -9 => "n",
-        -6 => "u",
-        -3 => "m",
-        3 => "k",
-        6 => "M",
-        9 => "G",
-        12 => "T",
-        15 => "P",
-        18 => "E",
-        _ => "",
-    }
+    decimal_suffixes().find(|(power, _)| *power == exponent).map_or("", |(_, suffix)| suffix)
 }

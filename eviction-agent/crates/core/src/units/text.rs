@@ -33,6 +33,14 @@ pub fn deserialize_text<'de, D: Deserializer<'de>, T, E: fmt::Display>(
     deserializer.deserialize_str(Text { wanted, parse })
 }
 
+/// Removes a sign from the start of a text. Returns whether it was a minus.
+pub(super) fn split_sign(text: &str) -> (bool, &str) {
+    match text.strip_prefix('-') {
+        Some(rest) => (true, rest),
+        None => (false, text.strip_prefix('+').unwrap_or(text)),
+    }
+}
+
 /// Quotes a text with double quotes. Quotes, backslashes and unprintable characters are escaped.
 pub fn quote(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);

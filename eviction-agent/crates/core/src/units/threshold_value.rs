@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::units::text::split_sign;
 use crate::units::{Format, Quantity, deserialize_text, quote};
 
 /// The value of a threshold or of a minimum reclaim: absolute, or a share of the capacity.
@@ -77,28 +78,20 @@ fn special(text: &str) -> Option<f32> {
     if text.eq_ignore_ascii_case("nan") {
         return Some(f32::NAN);
     }
-    let (negative, rest) = sign(text);
+    let (negative, rest) = split_sign(text);
     let infinite = rest.eq_ignore_ascii_case("inf") || rest.eq_ignore_ascii_case("infinity");
     infinite.then_some(if negative { f32::NEG_INFINITY } else { f32::INFINITY })
 }
 
-fn sign(text: &str) -> (bool, &str) {
-    match text.as_bytes().first() {
-        Some(b'-') => (true, &text[1..]),
-        Some(b'+') => (false, &text[1..]),
-        _ => (false, text),
-    }
-}
-
 /// Returns the text after `0x`. None if there is only the prefix.
 fn hexadecimal_digits(text: &str) -> Option<&str> {
-    let rest = sign(text).1;
+    let rest = split_sign(text).1;
     let digits = rest.strip_prefix("0x").or_else(|| rest.strip_prefix("0X"))?;
     (!digits.is_empty()).then_some(digits)
 }
 
 fn parse_decimal(text: &str) -> Option<f32> {
-    let rest = sign(text).1;
+    let rest = split_sign(text).1;
     let (mantissa, exponent) = match rest.split_once(['e', 'E']) {
         Some((mantissa, exponent)) => (mantissa, Some(exponent)),
         None => (rest, None),
@@ -115,7 +108,7 @@ fn parse_hexadecimal(text: &str) -> Option<f32> {
     let (mantissa, exponent) = hexadecimal_digits(text)?.split_once(['p', 'P'])?;
     let well_formed = is_mantissa(mantissa, u8::is_ascii_hexdigit)
         && is_exponent(exponent)
-        && underscores_separate_digits(sign(text).1);
+        && underscores_separate_digits(split_sign(text).1);
     if !well_formed {
         return None;
     }
@@ -135,7 +128,7 @@ fn parse_hexadecimal(text: &str) -> Option<f32> {
         }
     }
     let magnitude = round(bits, power.saturating_add(exponent_of(exponent)), rest);
-    Some(if sign(text).0 { -magnitude } else { magnitude })
+    Some(if split_sign(text).0 { -magnitude } else { magnitude })
 }
 
 /// Returns `bits × 2^power`, plus a little if `rest`, rounded to the nearest binary32, ties to even.
@@ -173,13 +166,13 @@ fn is_mantissa(text: &str, is_digit: fn(&u8) -> bool) -> bool {
 }
 
 fn is_exponent(text: &str) -> bool {
-    let digits = sign(text).1;
+    let digits = split_sign(text).1;
     digits.as_bytes().first().is_some_and(u8::is_ascii_digit)
         && digits.bytes().all(|b| b.is_ascii_digit() || b == b'_')
 }
 
 fn exponent_of(text: &str) -> i64 {
-    let (negative, digits) = sign(text);
+    let (negative, digits) = split_sign(text);
     let value = digits
         .bytes()
         .filter(u8::is_ascii_digit)

@@ -82,26 +82,21 @@ impl UndoLog {
     }
 
     pub(super) fn log_write(&self, entry: &UndoEntry) {
-        self.append_line(b'+', entry);
+        self.append_line('+', entry);
     }
 
     pub(super) fn log_undone(&self, entry: &UndoEntry) {
-        self.append_line(b'-', entry);
+        self.append_line('-', entry);
     }
 
     /// Writes a line with one append, so that lines of two threads never mix.
-    fn append_line(&self, sign: u8, UndoEntry { id, ours, original, path }: &UndoEntry) {
+    fn append_line(&self, sign: char, UndoEntry { id, ours, original, path }: &UndoEntry) {
         let Some(mut file) = self.file.as_ref() else {
             return;
         };
-        let mut line = Vec::with_capacity(512);
-        line.push(sign);
-        line.extend_from_slice(format!("\t{id}\t").as_bytes());
-        line.extend_from_slice(ours);
-        line.push(b'\t');
-        line.extend_from_slice(original);
-        line.push(b'\t');
-        line.extend_from_slice(path.as_os_str().as_bytes());
+        let sign_and_id = format!("{sign}\t{id}");
+        let fields = [sign_and_id.as_bytes(), ours, original, path.as_os_str().as_bytes()];
+        let mut line = fields.join(&b'\t');
         line.push(b'\n');
         if let Err(error) = file.write_all(&line) {
             tracing::warn!(%error, "cannot note what is held; killed now, the agent would leave it");

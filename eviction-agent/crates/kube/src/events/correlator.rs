@@ -7,7 +7,7 @@ use eviction_core::progress::{ApiOperation, ApiResult};
 use eviction_core::time::nanos;
 use jiff::Timestamp;
 
-use super::object::{EventResult, Occurrence, Reason, Reporter, name, update_count};
+use super::object::{EventResult, Occurrence, Reason, create, name, update_count};
 use crate::metrics::{MetricEvent, Observer};
 use crate::request::Request;
 
@@ -142,7 +142,7 @@ pub(super) enum Next {
 /// Groups occurrences into series and creates the requests for them.
 #[derive(Debug)]
 pub(super) struct Correlator {
-    reporter: Reporter,
+    node: Box<str>,
     series: BTreeMap<Key, Series>,
     bucket: TokenBucket,
     /// No request is sent before this time.
@@ -152,11 +152,11 @@ pub(super) struct Correlator {
 }
 
 impl Correlator {
-    pub(super) fn new(node: &str, now_ns: u64, observer: Observer) -> Self {
+    pub(super) fn new(node: &str, observer: Observer) -> Self {
         Self {
-            reporter: Reporter::new(node),
+            node: node.into(),
             series: BTreeMap::new(),
-            bucket: TokenBucket::new(now_ns),
+            bucket: TokenBucket::default(),
             paused_until_ns: 0,
             serial: 0,
             observer,
@@ -220,7 +220,7 @@ impl Correlator {
         let Series { first, name, exists, count, last, .. } = series;
         let request = match exists {
             true => update_count(name, first, *count, *last),
-            false => self.reporter.create(name, first, *count, *last),
+            false => create(&self.node, name, first, *count, *last),
         };
         Next::Write(Box::new(EventRequest { key: key.clone(), creates: !*exists, count: *count, request }))
     }
@@ -317,33 +317,24 @@ pub(super) const INTERVAL_NS: u64 = 2_500_000_000;
 /// The tokens that are reserved for urgent events, so that they do not wait behind a storm.
 const RESERVE: u64 = 5;
 
-/// A token bucket. Its level is saved time, in nanoseconds; a token is [`INTERVAL_NS`].
-#[derive(Clone, Copy, Debug)]
+/// A token bucket, full at first. It gains a token in each [`INTERVAL_NS`].
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct TokenBucket {
-    saved_ns: u64,
-    updated_ns: u64,
+    /// When the bucket is full again.
+    full_ns: u64,
 }
 
 impl TokenBucket {
-    /// Creates a full bucket.
-    pub(super) fn new(now_ns: u64) -> Self {
-        Self { saved_ns: BURST * INTERVAL_NS, updated_ns: now_ns }
-    }
-
     /// Takes a token for a request, or returns the time of the next token. The reserve is for urgent
     /// requests.
     pub(super) fn take(&mut self, urgent: bool, now_ns: u64) -> Result<(), u64> {
-        let passed = now_ns.saturating_sub(self.updated_ns);
-        self.saved_ns = self.saved_ns.saturating_add(passed).min(BURST * INTERVAL_NS);
-        self.updated_ns = self.updated_ns.max(now_ns);
-        let left_over = if urgent { 0 } else { RESERVE };
-        match self.saved_ns.checked_sub((1 + left_over) * INTERVAL_NS) {
-            Some(_) => {
-                self.saved_ns -= INTERVAL_NS;
-                Ok(())
-            }
-            None => Err(now_ns + ((1 + left_over) * INTERVAL_NS - self.saved_ns)),
+        let most = if urgent { BURST } else { BURST - RESERVE };
+        let next_ns = self.full_ns.saturating_sub((most - 1) * INTERVAL_NS);
+        if next_ns > now_ns {
+            return Err(next_ns);
         }
+        self.full_ns = self.full_ns.max(now_ns).saturating_add(INTERVAL_NS);
+        Ok(())
     }
 }
 

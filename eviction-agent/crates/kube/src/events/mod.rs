@@ -39,7 +39,7 @@ pub(crate) struct Recorder {
 impl Recorder {
     /// Creates a recorder for this node and its pods. The observer counts the result of each occurrence.
     pub(crate) fn new(node: &str, observer: Observer) -> Self {
-        let correlator = Mutex::new(Correlator::new(node, now_ns(), observer));
+        let correlator = Mutex::new(Correlator::new(node, observer));
         Self { correlator, changed: Notify::new() }
     }
 

@@ -126,50 +126,43 @@ const NO_NAMESPACE: &str = "default";
 /// The content type of a patch that changes only the given fields.
 const MERGE: &str = "application/merge-patch+json";
 
-/// The reporter of the Events.
-#[derive(Clone, Debug)]
-pub(super) struct Reporter {
-    node: Box<str>,
-    instance: Box<str>,
-}
-
-impl Reporter {
-    pub(super) fn new(node: &str) -> Self {
-        let instance = format!("eviction-agent-{node}");
-        Self { node: node.into(), instance: clip(&instance, LONGEST_INSTANCE).into() }
-    }
-
-    /// Creates an event for `count` occurrences, the last of them at `last`.
-    pub(super) fn create(&self, name: &str, occurrence: &Occurrence, count: u64, last: Timestamp) -> Request {
-        let Occurrence { reason, regarding, part: _, at, note, annotations, times: _ } = occurrence;
-        let namespace = namespace(regarding);
-        let (regarding, related) = match regarding {
-            Regarding::Pod(pod) => (pod_reference(pod), Some(node_reference(&self.node, None))),
-            // As in the kubelet: tools that show a node's events look for its name as a uid.
-            Regarding::Node(name) => (node_reference(name, Some(name)), None),
-        };
-        let annotations = annotations.iter().map(|(key, text)| (key.to_string(), text.to_string()));
-        let event = Event {
-            metadata: ObjectMeta {
-                name: Some(name.to_owned()),
-                namespace: Some(namespace.to_owned()),
-                annotations: Some(annotations.collect()).filter(|all: &BTreeMap<_, _>| !all.is_empty()),
-                ..ObjectMeta::default()
-            },
-            event_time: Some(MicroTime(*at)),
-            series: (count > 1).then(|| series(count, last)),
-            reporting_controller: Some(CONTROLLER.to_owned()),
-            reporting_instance: Some(self.instance.to_string()),
-            action: Some(reason.action().to_owned()),
-            reason: Some(reason.name().to_owned()),
-            regarding: Some(regarding),
-            related,
-            note: Some(clip(note, LONGEST_NOTE).to_owned()),
-            type_: Some(reason.severity().to_owned()),
-            ..Event::default()
-        };
-        Request::post(path(namespace, None), to_json(&event))
-    }
+/// Creates an event that the agent of `node` reports, for `count` occurrences, the last of them at `last`.
+pub(super) fn create(
+    node: &str,
+    name: &str,
+    occurrence: &Occurrence,
+    count: u64,
+    last: Timestamp,
+) -> Request {
+    let Occurrence { reason, regarding, part: _, at, note, annotations, times: _ } = occurrence;
+    let namespace = namespace(regarding);
+    let (regarding, related) = match regarding {
+        Regarding::Pod(pod) => (pod_reference(pod), Some(node_reference(node, None))),
+        // As in the kubelet: tools that show a node's events look for its name as a uid.
+        Regarding::Node(name) => (node_reference(name, Some(name)), None),
+    };
+    let annotations = annotations.iter().map(|(key, text)| (key.to_string(), text.to_string()));
+    let instance = format!("eviction-agent-{node}");
+    let event = Event {
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            namespace: Some(namespace.to_owned()),
+            annotations: Some(annotations.collect()).filter(|all: &BTreeMap<_, _>| !all.is_empty()),
+            ..ObjectMeta::default()
+        },
+        event_time: Some(MicroTime(*at)),
+        series: (count > 1).then(|| series(count, last)),
+        reporting_controller: Some(CONTROLLER.to_owned()),
+        reporting_instance: Some(clip(&instance, LONGEST_INSTANCE).to_owned()),
+        action: Some(reason.action().to_owned()),
+        reason: Some(reason.name().to_owned()),
+        regarding: Some(regarding),
+        related,
+        note: Some(clip(note, LONGEST_NOTE).to_owned()),
+        type_: Some(reason.severity().to_owned()),
+        ..Event::default()
+    };
+    Request::post(path(namespace, None), to_json(&event))
 }
 
 /// Updates the count of an event.
@@ -280,7 +273,7 @@ mod tests {
     #[test]
     fn pod_event_has_the_form_that_the_api_requires() {
         let occurrence = evicted("web", "The node was low on resource: memory. ");
-        let request = Reporter::new("n1").create("web.1", &occurrence, 1, occurrence.at);
+        let request = create("n1", "web.1", &occurrence, 1, occurrence.at);
         assert_eq!(request.path, "/apis/events.k8s.io/v1/namespaces/shop/events");
         let wanted = json!({
             "apiVersion": "events.k8s.io/v1",
@@ -304,7 +297,7 @@ mod tests {
         let occurrence = evicted("web", "");
         let last = at(1_767_600_001_500_000_999);
         let series = json!({"count": 3, "lastObservedTime": "2026-01-05T08:00:01.500000Z"});
-        let created = Reporter::new("n1").create("web.1", &occurrence, 3, last);
+        let created = create("n1", "web.1", &occurrence, 3, last);
         assert_eq!(body(&created)["series"], series);
         let updated = update_count("web.1", &occurrence, 3, last);
         assert_eq!(updated.path, "/apis/events.k8s.io/v1/namespaces/shop/events/web.1");
@@ -321,7 +314,7 @@ mod tests {
             annotations: BTreeMap::new(),
             ..evicted("", "")
         };
-        let event = body(&Reporter::new("n1").create("n1.1", &occurrence, 1, occurrence.at));
+        let event = body(&create("n1", "n1.1", &occurrence, 1, occurrence.at));
         assert_eq!(
             event["regarding"],
             json!({"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "n1"})
@@ -336,7 +329,7 @@ mod tests {
     #[test]
     fn texts_are_cut_to_the_length_limits_of_the_api() {
         let occurrence = evicted("web", &"ü".repeat(600));
-        let event = body(&Reporter::new(&"n".repeat(253)).create("web.1", &occurrence, 1, occurrence.at));
+        let event = body(&create(&"n".repeat(253), "web.1", &occurrence, 1, occurrence.at));
         assert_eq!(event["note"].as_str().unwrap().len(), 1024);
         assert_eq!(event["reportingInstance"].as_str().unwrap().len(), 128);
     }

@@ -77,45 +77,6 @@ impl EventSink {
     }
 }
 
-/// The state of the pod after a step of an eviction.
-enum Phase {
-    /// The pod is terminating: a signal was sent, or the API server has accepted the eviction.
-    Terminating,
-    /// The pod is terminated.
-    Terminated,
-    /// The pod is not evicted.
-    NotEvicted,
-    /// The request may have been carried out.
-    Unknown,
-    /// No change.
-    Unchanged,
-}
-
-impl Phase {
-    fn of(progress: &KillProgress) -> Self {
-        match progress {
-            KillProgress::TermSent(_) | KillProgress::KillSent { .. } => Self::Terminating,
-            KillProgress::Terminated { .. } => Self::Terminated,
-            KillProgress::Abandoned => Self::NotEvicted,
-            KillProgress::Answered { operation, is_dry, .. }
-                if *is_dry || *operation == ApiOperation::Condition =>
-            {
-                Self::Unchanged
-            }
-            KillProgress::Answered { answered, .. } => match answered {
-                ApiResult::Accepted => Self::Terminating,
-                ApiResult::Terminated | ApiResult::Replaced => Self::Terminated,
-                ApiResult::Rejected { .. } => Self::NotEvicted,
-                ApiResult::Unknown { .. } => Self::Unknown,
-                _ => Self::Unchanged,
-            },
-            KillProgress::WouldSignal { .. }
-            | KillProgress::Error { .. }
-            | KillProgress::ProcessesRemaining { .. } => Self::Unchanged,
-        }
-    }
-}
-
 /// Evictions by their decision number, until their Event is recorded and some time longer. A pod counts as
 /// evicted only when it is known to terminate.
 #[derive(Debug, Default)]
@@ -145,20 +106,31 @@ impl Evictions {
         progress: &KillProgress,
         at: Timestamp,
     ) -> Option<Occurrence> {
-        let phase = Phase::of(progress);
-        match phase {
-            Phase::Unchanged => return None,
-            Phase::NotEvicted => {
+        let is_terminated = match progress {
+            KillProgress::Answered { operation, is_dry, .. }
+                if *is_dry || *operation == ApiOperation::Condition =>
+            {
+                return None;
+            }
+            // The pod is terminating: a signal was sent, or the API server has accepted the eviction.
+            KillProgress::TermSent(_)
+            | KillProgress::KillSent { .. }
+            | KillProgress::Answered { answered: ApiResult::Accepted, .. } => false,
+            KillProgress::Terminated { .. }
+            | KillProgress::Answered { answered: ApiResult::Terminated | ApiResult::Replaced, .. } => true,
+            KillProgress::Abandoned | KillProgress::Answered { answered: ApiResult::Rejected { .. }, .. } => {
                 self.remove(id);
                 return None;
             }
-            Phase::Unknown => {
+            KillProgress::Answered { answered: ApiResult::Unknown { .. }, .. } => {
                 self.get(id).is_unknown = true;
                 return None;
             }
-            Phase::Terminating | Phase::Terminated => {}
-        }
-        let is_terminated = matches!(phase, Phase::Terminated);
+            KillProgress::Answered { .. }
+            | KillProgress::WouldSignal { .. }
+            | KillProgress::Error { .. }
+            | KillProgress::ProcessesRemaining { .. } => return None,
+        };
         let eviction = self.get(id);
         if std::mem::replace(&mut eviction.is_recorded, true) {
             return None;

@@ -214,19 +214,21 @@ impl From<Pod> for core::Pod {
             init_container_statuses: List(init_container_statuses),
             ephemeral_container_statuses: List(ephemeral_container_statuses),
         } = status;
-        let (mut container_ids, mut ended) = (Vec::new(), Vec::new());
-        let mut images = Images::default();
-        containers.iter().chain(&init_containers).for_each(|it| images.add(&it.image));
-        ephemeral_containers.iter().for_each(|it| images.add(&it.image));
-        volumes.iter().for_each(|it| images.add(&it.image.reference));
+        let (mut container_ids, mut ended, mut images) = (Vec::new(), Vec::new(), Vec::<Box<str>>::new());
+        let mut add_image = |name: &str| {
+            if !name.is_empty() && !images.iter().any(|known| **known == *name) {
+                images.push(name.into());
+            }
+        };
+        containers.iter().chain(&init_containers).for_each(|it| add_image(&it.image));
+        ephemeral_containers.iter().for_each(|it| add_image(&it.image));
+        volumes.iter().for_each(|it| add_image(&it.image.reference));
         for ImageStatus { image, image_id } in &ephemeral_container_statuses {
-            images.add(image);
-            images.add(image_id);
+            [image, image_id].into_iter().for_each(|it| add_image(it));
         }
         for status in container_statuses.into_iter().chain(init_container_statuses) {
             let ContainerStatus { name, container_id, image, image_id, state, last_state } = status;
-            images.add(&image);
-            images.add(&image_id);
+            [&image, &image_id].into_iter().for_each(|it| add_image(it));
             let terminated = [state, last_state].into_iter().filter_map(|state| state.terminated);
             ended.extend(terminated.map(|terminated| terminated.of(&name)));
             if let Some(id) = without_runtime(&container_id) {
@@ -252,24 +254,12 @@ impl From<Pod> for core::Pod {
             tolerations: convert_all(tolerations),
             qos_class,
             container_ids,
-            images: images.0,
+            images,
             finished: matches!(&*phase, "Succeeded" | "Failed"),
             start_time,
             conditions: convert_all(conditions),
             reason,
             ended,
-        }
-    }
-}
-
-/// Names of images, without duplicates.
-#[derive(Default)]
-struct Images(Vec<Box<str>>);
-
-impl Images {
-    fn add(&mut self, name: &str) {
-        if !name.is_empty() && !self.0.iter().any(|known| **known == *name) {
-            self.0.push(name.into());
         }
     }
 }

@@ -171,7 +171,6 @@ impl CgroupMemory {
         GroupSample {
             cgroup_id: self.id,
             usage: self.usage,
-            usage_at_ns: self.usage_at_ns,
             working_set: working_set_of(self.usage, self.stat.inactive_file),
             stat: self.stat,
             stat_at_ns: self.stat_at_ns,

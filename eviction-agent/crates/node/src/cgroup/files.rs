@@ -86,23 +86,16 @@ pub fn parse_memory_stat(version: Version, text: &[u8]) -> MemoryStat {
 /// Counters of `memory.events` (v2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct MemoryEvents {
-    /// How often `memory.high` was exceeded and the cgroup was throttled.
-    pub high: Reading<u64>,
-    /// How often usage was about to exceed `memory.max`.
-    pub max: Reading<u64>,
     /// How often the limit was reached and an allocation was about to fail.
     pub oom: Reading<u64>,
     /// How many processes the OOM killer killed.
     pub oom_kill: Reading<u64>,
-    /// How often a whole cgroup was killed (from 5.17).
-    pub oom_group_kill: Reading<u64>,
 }
 
 /// Parses `memory.events` and `memory.events.local`.
 pub fn parse_memory_events(text: &[u8]) -> MemoryEvents {
-    let found = parse_keys(text, [b"high", b"max", b"oom", b"oom_kill", b"oom_group_kill"], None);
-    let [high, max, oom, oom_kill, oom_group_kill] = found.map(Reading::from);
-    MemoryEvents { high, max, oom, oom_kill, oom_group_kill }
+    let [oom, oom_kill] = parse_keys(text, [b"oom", b"oom_kill"], None).map(Reading::from);
+    MemoryEvents { oom, oom_kill }
 }
 
 /// Parses `memory.oom_control` (v1): the number of killed processes of this cgroup itself (from 4.13).
@@ -184,11 +177,9 @@ mod tests {
     #[test]
     fn memory_events_and_oom_control_are_parsed() {
         let events = parse_memory_events(b"low 0\nhigh 1\nmax 2\noom 3\noom_kill 4\n");
-        assert_eq!(
-            (events.high, events.max, events.oom, events.oom_kill),
-            (Known(1), Known(2), Known(3), Known(4))
-        );
-        assert_eq!(events.oom_group_kill, Unknown(UnknownReason::Absent));
+        assert_eq!(events, MemoryEvents { oom: Known(3), oom_kill: Known(4) });
+        let absent = parse_memory_events(b"oom 3\n").oom_kill;
+        assert_eq!(absent, Unknown(UnknownReason::Absent));
         assert_eq!(parse_oom_control(b"oom_kill_disable 0\nunder_oom 0\noom_kill 7\n"), Known(7));
         assert_eq!(parse_oom_control(b"oom_kill_disable 0\nunder_oom 0\n"), Unknown(UnknownReason::Absent));
         assert_eq!(parse_oom_control(b"oom_kill 1\noom_kill 1\n"), Unknown(UnknownReason::Unparsable));

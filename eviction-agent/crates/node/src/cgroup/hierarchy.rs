@@ -35,6 +35,14 @@ impl Default for Host {
     }
 }
 
+impl Host {
+    /// Returns `path` below the root, also if it is absolute.
+    pub(crate) fn path(&self, path: impl AsRef<Path>) -> PathBuf {
+        let path = path.as_ref();
+        self.root.join(path.strip_prefix("/").unwrap_or(path))
+    }
+}
+
 /// A mounted hierarchy, as /proc/self/mountinfo shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CgroupMount {
@@ -84,28 +92,15 @@ fn parse_mount(line: &[u8]) -> Option<CgroupMount> {
 pub(crate) fn unescape(field: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(field.len());
     let mut rest = field;
-    while let Some((first, after)) = rest.split_first() {
-        let octal = |digits: &[u8; 3]| {
-            digits.iter().try_fold(0_u32, |value, digit| match digit {
-                b'0'..=b'7' => Some(value * 8 + u32::from(digit - b'0')),
-                _ => None,
-            })
+    while let [first, after @ ..] = rest {
+        let (byte, after) = match after {
+            [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', after @ ..] if *first == b'\\' => {
+                ((a - b'0') * 64 + (b - b'0') * 8 + (c - b'0'), after)
+            }
+            _ => (*first, after),
         };
-        let escaped = (*first == b'\\')
-            .then(|| after.first_chunk::<3>())
-            .flatten()
-            .and_then(octal)
-            .and_then(|value| u8::try_from(value).ok());
-        match escaped {
-            Some(byte) => {
-                plain.push(byte);
-                rest = &after[3..];
-            }
-            None => {
-                plain.push(*first);
-                rest = after;
-            }
-        }
+        plain.push(byte);
+        rest = after;
     }
     plain
 }
@@ -135,8 +130,6 @@ pub struct Hierarchies {
     pub pids: Option<Hierarchy>,
     /// Stopping all processes of a cgroup; on v2 every cgroup can be frozen.
     pub freezer: Option<Hierarchy>,
-    /// CPU time.
-    pub cpu: Option<Hierarchy>,
     /// The unified hierarchy, also where it has no controllers.
     pub unified: Option<Hierarchy>,
 }
@@ -158,7 +151,7 @@ impl Hierarchies {
         let text = read_once(&path, MOUNTINFO_LIMIT).map_err(|why| DiscoverError { path, why })?;
         let mut mounts = parse_mounts(&text);
         for mount in &mut mounts {
-            mount.mount_point = below(&host.root, &mount.mount_point);
+            mount.mount_point = host.path(&mount.mount_point);
         }
         Ok(Self::choose(&mounts, &MountContent::at))
     }
@@ -201,7 +194,6 @@ impl Hierarchies {
             memory: controller("memory"),
             pids: controller("pids"),
             freezer: controller("freezer").or_else(|| unified.clone()),
-            cpu: controller("cpu"),
             unified,
         }
     }
@@ -227,11 +219,6 @@ impl MountContent {
             controllers: read_once(&mount_point.join("cgroup.controllers"), 4096).unwrap_or_default(),
         })
     }
-}
-
-/// Returns `path` below `root`, also if it is absolute.
-pub(crate) fn below(root: &Path, path: &Path) -> PathBuf {
-    root.join(path.strip_prefix("/").unwrap_or(path))
 }
 
 #[cfg(test)]
@@ -260,7 +247,6 @@ mod tests {
         assert_eq!(memory.mount_point, Path::new("/sys/fs/cgroup/memory"));
         assert!(found.pids.unwrap().read_only);
         assert_eq!(found.freezer.unwrap().mount_point, Path::new("/sys/fs/cgroup/freezer"));
-        assert_eq!(found.cpu.unwrap().mount_point, Path::new("/sys/fs/cgroup/cpu,cpuacct"));
         assert_eq!(found.unified.unwrap().mount_point, Path::new("/sys/fs/cgroup/unified"));
     }
 

@@ -34,6 +34,11 @@ pub struct MemoryUsage {
 }
 
 impl MemoryUsage {
+    /// Returns the two values that were read.
+    pub(crate) fn of(usage: Reading<u64>, working_set: Reading<u64>) -> Reading<Self> {
+        usage.zip(working_set).map(|(usage, working_set)| Self { usage, working_set })
+    }
+
     /// Returns the usage by another measure than the working set: what that measure does not count as available
     /// is used. No measure subtracts more than is charged.
     pub fn by_measure(self, capacity: u64, available: Option<i64>) -> Self {
@@ -64,8 +69,6 @@ pub struct GroupSample {
     pub cgroup_id: u64,
     /// Bytes in use, page cache included.
     pub usage: Reading<u64>,
-    /// When usage was read.
-    pub usage_at_ns: u64,
     /// Usage less inactive file pages, which may be older than the usage.
     pub working_set: Reading<u64>,
     /// The values of memory.stat.
@@ -108,8 +111,5 @@ pub struct Changes {
 }
 
 pub(super) fn working_set_of(usage: Reading<u64>, inactive_file: Reading<u64>) -> Reading<u64> {
-    match (usage, inactive_file) {
-        (Reading::Known(usage), Reading::Known(inactive)) => Reading::Known(usage.saturating_sub(inactive)),
-        (Reading::Unknown(why), _) | (_, Reading::Unknown(why)) => Reading::Unknown(why),
-    }
+    usage.zip(inactive_file).map(|(usage, inactive)| usage.saturating_sub(inactive))
 }

@@ -45,7 +45,7 @@ impl FsPaths {
     /// Returns the paths of pod storage: the configured ones, else the usual ones of a node.
     pub fn storage(&self, host: &Host, whole_machine: bool) -> StoragePaths {
         let default_path = |path: &str| {
-            let path = host.root.join(path.trim_start_matches('/'));
+            let path = host.path(path);
             (whole_machine && path.is_dir()).then_some(path)
         };
         StoragePaths {
@@ -88,12 +88,10 @@ impl NodeFileSystems {
     /// Finds the file systems of a node that may be a part of the machine. A file system that is not configured
     /// is that of the machine. If one does not respond within two seconds, all of them are unknown.
     pub fn find(host: &Host, paths: &FsPaths, whole_machine: bool) -> Self {
-        let FsPaths { node_fs, image_fs: _, kubelet_root, pod_logs: _ } = paths;
-        if !whole_machine && node_fs.is_none() && kubelet_root.is_none() {
+        if !whole_machine && paths.node_fs.is_none() && paths.kubelet_root.is_none() {
             return Self::unknown(&NotFound::absent("--cgroup-root is given; --nodefs names a path on it"));
         }
-        let paths = paths.clone();
-        let finder = Finder { host: host.clone(), paths };
+        let finder = Finder { host: host.clone(), paths: paths.clone() };
         let (sender, receiver) = mpsc::channel();
         let work = move || drop(sender.send(finder.find()));
         // Opening a path may hang, as statfs may.
@@ -184,10 +182,6 @@ impl Finder {
         NodeFileSystems { node, image }
     }
 
-    fn at(&self, path: &str) -> PathBuf {
-        self.host.root.join(path.trim_start_matches('/'))
-    }
-
     fn open(&self, path: &Path, other_paths: &[&Path]) -> Result<FileSystem, NotFound> {
         FileSystem::open(path, other_paths, &self.host)
             .map_err(|why| NotFound { why, text: format!("{}: {}", path.display(), ReasonText(why)) })
@@ -196,15 +190,14 @@ impl Finder {
     /// Opens nodefs by the configured path, else by the file that the kubelet mounts into each pod, else by the
     /// kubelet's root directory.
     fn node_fs(&self) -> Result<FileSystem, NotFound> {
-        let FsPaths { node_fs, image_fs: _, kubelet_root, pod_logs: _ } = &self.paths;
-        if let Some(path) = node_fs.as_ref().or(kubelet_root.as_ref()) {
+        if let Some(path) = self.paths.node_fs.as_ref().or(self.paths.kubelet_root.as_ref()) {
             return self.open(path, &[]);
         }
         if self.is_pod() {
-            let other_paths = [self.at("/dev/termination-log"), self.at("/etc/hostname")];
-            return self.open(&self.at("/etc/hosts"), &other_paths.each_ref().map(PathBuf::as_path));
+            let other_paths = ["/dev/termination-log", "/etc/hostname"].map(|path| self.host.path(path));
+            return self.open(&self.host.path("/etc/hosts"), &other_paths.each_ref().map(PathBuf::as_path));
         }
-        let root = self.at(KUBELET_ROOT);
+        let root = self.host.path(KUBELET_ROOT);
         match root.is_dir() {
             true => self.open(&root, &[]),
             false => {
@@ -224,13 +217,13 @@ impl Finder {
         if node.is_err() || self.paths.node_fs.is_some() {
             return Ok(None);
         }
-        let root = RUNTIME_ROOTS.map(|root| self.at(root)).into_iter().find(|root| root.is_dir());
+        let root = RUNTIME_ROOTS.map(|root| self.host.path(root)).into_iter().find(|root| root.is_dir());
         root.map(|root| self.open(&root, &[])).transpose()
     }
 
     /// Returns whether `/etc/hosts` is what a kubelet mounts there: `pods/UID/etc-hosts` of its root directory.
     fn is_pod(&self) -> bool {
-        let hosts = self.at("/etc/hosts");
+        let hosts = self.host.path("/etc/hosts");
         self.open(&hosts, &[]).is_ok_and(|found| is_etc_hosts_of_pod(found.mount(), &hosts))
     }
 
@@ -241,7 +234,7 @@ impl Finder {
         if layers.mount().fs_type != "overlay" {
             return Err(NotFound::absent("/ is no overlay; --imagefs names a path on imagefs"));
         }
-        match self.open(&self.at("/etc/hostname"), &[]) {
+        match self.open(&self.host.path("/etc/hostname"), &[]) {
             Ok(hostname) if hostname.is_as_large_as(&layers) => Ok(Some(hostname)),
             _ if node.is_some_and(|node| node.is_as_large_as(&layers)) => Ok(None),
             _ => Ok(Some(layers)),

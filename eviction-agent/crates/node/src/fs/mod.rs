@@ -17,6 +17,6 @@ pub use monitor::{DeviceHeadroom, DiskMonitor};
 pub use mountinfo::MountInfo;
 pub use pod_storage::{
     ContainerStorage, InodeGrowth, PodStorage, StoragePaths, StorageReader, StorageRequest, StorageSample,
-    Urgency, read_pod_storage,
+    read_pod_storage,
 };
 pub use statistics::FileSystem;

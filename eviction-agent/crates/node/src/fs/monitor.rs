@@ -250,7 +250,7 @@ impl Headroom {
         };
         if capacity != self.capacity {
             self.capacity = capacity;
-            self.levels = ThresholdLevels::of_thresholds(thresholds, signal, signed(capacity));
+            self.levels = ThresholdLevels::of(thresholds, signal, signed(capacity));
         }
         let used = capacity.saturating_sub(available);
         self.rate.observe(at_ns, used);

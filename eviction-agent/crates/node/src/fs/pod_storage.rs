@@ -8,11 +8,11 @@ use std::path::PathBuf;
 
 use eviction_core::disk_layout::Parts;
 use eviction_core::pod::Volume;
-use eviction_core::pods::{EmptyDirLimit, KnownPod, LocalLimits, mirrored_uid};
+use eviction_core::pods::{KnownPod, LocalLimits, NamedLimit, mirrored_uid};
 use eviction_core::snapshot::{ContainerStatValues, VolumeStatValues};
 
 use super::disk_usage::DiskUsage;
-pub use reader::{StorageReader, Urgency, read_pod_storage};
+pub use reader::{StorageReader, read_pod_storage};
 
 /// The directories of pod storage.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,9 +26,10 @@ pub struct StoragePaths {
 /// A pod whose storage is to be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StorageRequest {
-    uid: Box<str>,
-    /// Its uid in the kubelet's root directory: for a static pod that of its manifest.
-    directory: Box<str>,
+    /// The uid of its object.
+    pub uid: Box<str>,
+    /// The kubelet's uid of the pod: for a static pod that of its manifest.
+    pub kubelet_uid: Box<str>,
     logs: String,
     volumes: Vec<(Box<str>, &'static str)>,
     /// Each container's name and `cgroup.procs`.
@@ -44,22 +45,12 @@ impl StorageRequest {
         let volumes = pod.volumes.iter().filter_map(|volume| Some((volume.name.clone(), plugin(volume)?)));
         Self {
             uid: pod.uid.clone(),
-            directory: mirrored_uid(pod).unwrap_or(&pod.uid).into(),
+            kubelet_uid: mirrored_uid(pod).unwrap_or(&pod.uid).into(),
             logs: format!("{}_{}_{}", pod.namespace, pod.name, mirrored_uid(pod).unwrap_or(&pod.uid)),
             volumes: volumes.collect(),
             containers,
             created_inodes,
         }
-    }
-
-    /// Returns the uid of the pod's object.
-    pub fn uid(&self) -> &str {
-        &self.uid
-    }
-
-    /// Returns the kubelet's uid of the pod: for a static pod that of its manifest.
-    pub fn kubelet_uid(&self) -> &str {
-        &self.directory
     }
 }
 
@@ -157,7 +148,7 @@ impl PodStorage {
             Some(it) => exact(it.rootfs?.plus(it.logs?)),
             None => (!self.is_lower_bound).then_some(0),
         };
-        let on_disk = |dir: &&EmptyDirLimit| known.pod.volumes.get(dir.volume).and_then(plugin).is_some();
+        let on_disk = |dir: &&NamedLimit| known.pod.volumes.get(dir.index).and_then(plugin).is_some();
         let dirs = empty_dirs.iter().filter(on_disk).map(|dir| (of_volume(&dir.name), dir.limit));
         let containers = containers.iter().map(|it| (of_container(&it.name), it.limit));
         let pod = pod.map(|limit| (self.ephemeral_storage(), limit));
@@ -168,23 +159,15 @@ impl PodStorage {
         remaining.min().filter(|remaining| *remaining > 0)
     }
 
-    /// Returns the bytes beyond the ends of its files, on nodefs and on imagefs.
-    fn preallocated(&self) -> [u64; 2] {
-        let sum = |all: &mut dyn Iterator<Item = DiskUsage>| {
-            all.fold(0, |sum: u64, usage| sum.saturating_add(usage.preallocated))
-        };
-        let (volumes, containers) = (self.volumes.iter(), self.containers.iter());
-        let mut on_node_fs =
-            volumes.map(|(_, usage)| *usage).chain(containers.clone().filter_map(|it| it.logs));
-        [sum(&mut on_node_fs), sum(&mut containers.filter_map(|it| it.rootfs))]
-    }
-
     /// Returns the sum of everything that is known.
     fn total(&self) -> DiskUsage {
         let containers = self.containers.iter().flat_map(|it| [it.rootfs, it.logs]).flatten();
-        let all = self.volumes.iter().map(|(_, usage)| *usage).chain(containers);
-        all.fold(DiskUsage::default(), DiskUsage::plus)
+        sum(self.volumes.iter().map(|(_, usage)| *usage).chain(containers))
     }
+}
+
+fn sum(usages: impl Iterator<Item = DiskUsage>) -> DiskUsage {
+    usages.fold(DiskUsage::default(), DiskUsage::plus)
 }
 
 /// Inodes that a pod created less those that it removed, since its storage was read.
@@ -228,10 +211,11 @@ impl StorageSample {
 
     /// Returns the bytes that are allocated beyond the ends of files, on nodefs and on imagefs.
     pub fn preallocated(&self) -> [u64; 2] {
-        let of_pods = self.pods.values().map(PodStorage::preallocated);
-        of_pods.fold([0_u64; 2], |[node, image], [more_node, more_image]| {
-            [node.saturating_add(more_node), image.saturating_add(more_image)]
-        })
+        let containers = || self.pods.values().flat_map(|pod| &pod.containers);
+        let volumes = self.pods.values().flat_map(|pod| &pod.volumes).map(|(_, usage)| *usage);
+        let on_node_fs = sum(volumes.chain(containers().filter_map(|it| it.logs)));
+        let on_image_fs = sum(containers().filter_map(|it| it.rootfs));
+        [on_node_fs.preallocated, on_image_fs.preallocated]
     }
 }
 
@@ -241,6 +225,7 @@ mod tests {
     use super::*;
     use crate::clock::mono_ns;
     use crate::fs::WalkBudget;
+    use crate::io_priority::IoPriority;
     use eviction_core::fixture::{pod, policy};
     use eviction_core::pod::{EmptyDir, Pod};
     use eviction_core::units::Quantity;
@@ -399,7 +384,7 @@ mod tests {
         let reader = StorageReader::of_directories(paths(root.path()), sender).unwrap();
         assert!(reader.request(
             vec![StorageRequest::new(&known(vec![volume("cache", "", None)]), Vec::new(), None)],
-            Urgency::Routine
+            IoPriority::Idle
         ));
         let sample = samples.blocking_recv().unwrap();
         assert!(sample.pods["uid-1"].ephemeral_storage().unwrap() >= MIB);

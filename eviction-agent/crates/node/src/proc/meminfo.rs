@@ -33,10 +33,6 @@ pub struct Meminfo {
     pub swap_total: Reading<u64>,
     /// `SwapTotal` less `SwapFree`.
     pub swap_used: Reading<u64>,
-    /// `AnonPages`.
-    pub anon: Reading<u64>,
-    /// `Shmem`.
-    pub shmem: Reading<u64>,
 }
 
 impl Meminfo {
@@ -52,8 +48,6 @@ impl Meminfo {
             active_file: unknown,
             swap_total: unknown,
             swap_used: unknown,
-            anon: unknown,
-            shmem: unknown,
         }
     }
 }
@@ -61,7 +55,7 @@ impl Meminfo {
 /// Parses the text of `/proc/meminfo`. Each value is parsed independently, and other lines are ignored.
 /// Allocates nothing, which is why procfs is not used for it.
 pub fn parse_meminfo(text: &[u8]) -> Meminfo {
-    const KEYS: [&[u8]; 12] = [
+    const KEYS: [&[u8]; 11] = [
         b"MemTotal:",
         b"MemAvailable:",
         b"Buffers:",
@@ -69,7 +63,6 @@ pub fn parse_meminfo(text: &[u8]) -> Meminfo {
         b"SwapCached:",
         b"Inactive(file):",
         b"AnonPages:",
-        b"Shmem:",
         b"Active(file):",
         b"SwapTotal:",
         b"SwapFree:",
@@ -77,7 +70,7 @@ pub fn parse_meminfo(text: &[u8]) -> Meminfo {
     ];
     let found = parse_keys(text, KEYS, Some(b"kB"));
     let found = found.map(|kib| kib?.checked_mul(1024).ok_or(UnknownReason::Implausible));
-    let [total, available, buffers, cached, swap_cached, inactive_file, anon, shmem, ..] = found;
+    let [total, available, buffers, cached, swap_cached, inactive_file, anon, ..] = found;
     let [.., active_file, swap_total, swap_free, free] = found;
     let swap_used =
         swap_total.and_then(|total| total.checked_sub(swap_free?).ok_or(UnknownReason::Implausible));
@@ -93,8 +86,6 @@ pub fn parse_meminfo(text: &[u8]) -> Meminfo {
         active_file: active_file.into(),
         swap_total: swap_total.into(),
         swap_used: swap_used.into(),
-        anon: anon.into(),
-        shmem: shmem.into(),
     }
 }
 
@@ -116,7 +107,6 @@ mod tests {
         assert_eq!(meminfo.free, Known(22_390_348 << 10));
         assert_eq!(meminfo.usage, Known((379_840 + 1_548_796 + 17_188 + 4) << 10));
         assert_eq!(meminfo.inactive_file, Known(1_082_388 << 10));
-        assert_eq!(meminfo.shmem, Known(8_788 << 10));
         assert_eq!(meminfo.active_file, Known(474_824 << 10));
         assert_eq!((meminfo.swap_total, meminfo.swap_used), (Known(4096 << 10), Known(1024 << 10)));
     }

@@ -31,28 +31,25 @@ pub struct Pressure {
 /// Parses the text of a pressure file. Lines and fields of newer formats are ignored.
 pub fn parse_pressure(text: &[u8]) -> Pressure {
     let mut lines_found = [[SingleValue::NEW; 2]; 2];
-    match complete_lines(text) {
+    let lines = match complete_lines(text) {
+        Ok(lines) => lines,
         Err(why) => {
             let stall = stall([Err(why); 2]);
             return Pressure { some: stall, full: stall };
         }
-        Ok(lines) => {
-            for line in lines {
-                let mut words = words(line);
-                let found = match words.next() {
-                    Some(b"some") => &mut lines_found[0],
-                    Some(b"full") => &mut lines_found[1],
-                    _ => continue,
-                };
-                for word in words {
-                    let Some(equals) = word.iter().position(|byte| *byte == b'=') else { continue };
-                    let value = &word[equals + 1..];
-                    match &word[..equals] {
-                        b"avg10" => found[0].found(parse_share(value)),
-                        b"total" => found[1].found(parse_number(value)),
-                        _ => {}
-                    }
-                }
+    };
+    for line in lines {
+        let mut words = words(line);
+        let found = match words.next() {
+            Some(b"some") => &mut lines_found[0],
+            Some(b"full") => &mut lines_found[1],
+            _ => continue,
+        };
+        for word in words {
+            if let Some(share) = word.strip_prefix(b"avg10=") {
+                found[0].found(parse_share(share));
+            } else if let Some(total) = word.strip_prefix(b"total=") {
+                found[1].found(parse_number(total));
             }
         }
     }

@@ -193,12 +193,7 @@ pub(super) fn with_wrong_type(object: &Map<String, Value>) -> impl Iterator<Item
     FIELDS
         .iter()
         .flat_map(|(kind, names)| names.iter().map(|name| (*kind, *name)))
-        .filter(|(kind, path)| {
-            let mut parts = path.split('.');
-            let first = parts.next().and_then(|key| object.get(key));
-            let value = parts.fold(first, |value, key| value.and_then(|value| value.get(key)));
-            value.is_some_and(|value| !matches_kind(*kind, value))
-        })
+        .filter(|(kind, path)| super::value_at(object, path).is_some_and(|it| !matches_kind(*kind, it)))
         .map(|(_, name)| name)
 }
 

@@ -78,7 +78,7 @@ fn wrong_types(object: &Map<String, Value>) -> Vec<Problem> {
 /// Checks `enforceNodeAllocatable`. Options must be known and unique, and `none` must be the only one. A
 /// reserved option needs its cgroup, and excludes its other variant. All options need cgroups for QoS.
 fn enforcement(values: &Values<'_>, enforced: &[&str]) -> Option<&'static str> {
-    let has_qos_cgroups = values.get("cgroupsPerQOS") != Some(&Value::Bool(false));
+    let has_qos_cgroups = values.flag("cgroupsPerQOS") != Some(false);
     let is_valid = |(index, option): (usize, &&str)| {
         let has_cgroup = |key: &str, other: &str| !values.text(key).is_empty() && !enforced.contains(&other);
         let is_known = match *option {
@@ -164,15 +164,11 @@ fn images(values: &Values<'_>) -> Option<&'static str> {
     if least < 0 || most < 0 || most > 0 && most <= least {
         return Some("imageMaximumGCAge");
     }
-    let serial = values.get("serializeImagePulls").and_then(Value::as_bool);
-    if values.integer("maxParallelImagePulls", 1, 0) > 1 && serial == Some(true) {
+    if values.integer("maxParallelImagePulls", 1, 0) > 1 && values.flag("serializeImagePulls") == Some(true) {
         return Some("serializeImagePulls");
     }
     let policy = values.text("imagePullCredentialsVerificationPolicy");
-    let listed = values
-        .get("preloadedImagesVerificationAllowlist")
-        .and_then(Value::as_array)
-        .is_some_and(|list| !list.is_empty());
+    let listed = values.has_items("preloadedImagesVerificationAllowlist");
     let is_valid = if values.is_on("KubeletEnsureSecretPulledImages") {
         let known =
             ["", "NeverVerify", "NeverVerifyPreloadedImages", "NeverVerifyAllowlistedImages", "AlwaysVerify"];
@@ -186,10 +182,7 @@ fn images(values: &Values<'_>) -> Option<&'static str> {
 fn shutdown(values: &Values<'_>) -> Option<&'static str> {
     let all = values.nanos("shutdownGracePeriod", 0);
     let critical = values.nanos("shutdownGracePeriodCriticalPods", 0);
-    let by_priority = values
-        .get("shutdownGracePeriodByPodPriority")
-        .and_then(Value::as_array)
-        .is_some_and(|list| !list.is_empty());
+    let by_priority = values.has_items("shutdownGracePeriodByPodPriority");
     let some = all > 0 || critical > 0;
     let short = |nanos: i64| nanos < 0 || nanos > 0 && nanos < SECOND;
     let wrong = if values.is_on("GracefulNodeShutdown") {
@@ -218,11 +211,9 @@ fn logs(values: &Values<'_>) -> Option<&'static str> {
     if !is_valid {
         return Some("podLogsDir");
     }
-    let on = |path: &str| values.get(path).and_then(Value::as_bool);
-    if on("enableSystemLogQuery") == Some(true) && on("enableSystemLogHandler") == Some(false) {
-        return Some("enableSystemLogQuery");
-    }
-    None
+    let is_refused = values.flag("enableSystemLogQuery") == Some(true)
+        && values.flag("enableSystemLogHandler") == Some(false);
+    is_refused.then_some("enableSystemLogQuery")
 }
 
 fn reservations(values: &Values<'_>) -> Option<&'static str> {
@@ -253,11 +244,10 @@ fn is_cpu_range(text: &str) -> bool {
 }
 
 fn gated_fields(values: &Values<'_>) -> Option<&'static str> {
-    if values.get("runOnce") == Some(&Value::Bool(true)) {
+    if values.flag("runOnce") == Some(true) {
         return Some("runOnce");
     }
-    let bootstrap = values.get("serverTLSBootstrap") == Some(&Value::Bool(true));
-    if bootstrap && !values.is_on("RotateKubeletServerCertificate") {
+    if values.flag("serverTLSBootstrap") == Some(true) && !values.is_on("RotateKubeletServerCertificate") {
         return Some("serverTLSBootstrap");
     }
     let quota = values.get("cpuCFSQuotaPeriod").and_then(nanos);
@@ -282,6 +272,13 @@ fn nanos(value: &Value) -> Option<i64> {
     GoDuration::parse(value.as_str()?).ok().map(GoDuration::as_nanos)
 }
 
+/// Returns the value at a dotted path.
+fn value_at<'a>(object: &'a Map<String, Value>, path: &str) -> Option<&'a Value> {
+    let mut parts = path.split('.');
+    let first = object.get(parts.next()?)?;
+    parts.try_fold(first, |value, part| value.get(part))
+}
+
 struct Values<'a> {
     object: &'a Map<String, Value>,
     gates: &'a BTreeMap<String, bool>,
@@ -294,9 +291,15 @@ impl<'a> Values<'a> {
 
     /// Returns the value at a dotted path, if it is not null.
     fn get(&self, path: &str) -> Option<&'a Value> {
-        let mut parts = path.split('.');
-        let first = self.object.get(parts.next()?)?;
-        parts.try_fold(first, |value, part| value.get(part)).filter(|value| !value.is_null())
+        value_at(self.object, path).filter(|value| !value.is_null())
+    }
+
+    fn flag(&self, path: &str) -> Option<bool> {
+        self.get(path)?.as_bool()
+    }
+
+    fn has_items(&self, path: &str) -> bool {
+        self.get(path).and_then(Value::as_array).is_some_and(|list| !list.is_empty())
     }
 
     fn text(&self, path: &str) -> &'a str {

@@ -60,7 +60,7 @@ fn kill_order_matches_the_decision_when_the_threshold_is_crossed() {
         step(&mut engine, 1, Event::Sample(sample(300)));
         let order = kill_order(&engine, &sample(300)).unwrap();
         assert_eq!(&*order.victim.pod.uid, "a");
-        assert_eq!((order.headroom(), order.max_working_set()), (200, 900));
+        assert_eq!((order.threshold.headroom(), order.threshold.max_working_set()), (200, 900));
         // The engine has not changed: the result is the same again.
         assert_eq!(&*kill_order(&engine, &sample(300)).unwrap().victim.pod.uid, "a");
         // The threshold is crossed in a real sample.
@@ -100,14 +100,14 @@ fn kill_order_requires_a_hard_memory_threshold() {
     let mut engine = engine_with(both, two_pods());
     step(&mut engine, 1, Event::Sample(sample(300)));
     let order = kill_order(&engine, &sample(300)).unwrap();
-    assert_eq!(order.threshold, 100);
+    assert_eq!(order.threshold.met_below, 100);
 }
 
 #[test]
 fn kill_order_uses_the_nearest_of_several_thresholds() {
     let thresholds = vec![hard(MemoryAvailable, "50"), hard(MemoryAvailable, "200")];
     assert_eq!(
-        kill_order(&engine_with(policy(thresholds), two_pods()), &sample(300)).unwrap().threshold,
+        kill_order(&engine_with(policy(thresholds), two_pods()), &sample(300)).unwrap().threshold.met_below,
         200
     );
 }
@@ -235,7 +235,8 @@ fn disk_kill_order_matches_the_decision_without_reclaim() {
         let mut engine = disk_engine(mode, threshold());
         step(&mut engine, 1, Event::Sample(disk_sample(300)));
         let order = disk_order(&engine, &disk_sample(300)).unwrap();
-        assert_eq!((&*order.victim.pod.uid, order.signal, order.headroom()), ("b", NodeFsAvailable, 200));
+        assert_eq!(&*order.victim.pod.uid, "b");
+        assert_eq!((order.threshold.signal, order.threshold.headroom()), (NodeFsAvailable, 200));
         let met = step(&mut engine, 2, Event::Sample(order.met_at(at(2)).unwrap()));
         assert!(met.awaits_reclaim());
         let decision = step(&mut engine, 2, Event::Reclaimed(Err(UnknownReason::Absent)));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use num_bigint::BigUint;
 
-use super::{Amount, Format, Quantity};
+use super::{Amount, Format, Quantity, binary_suffixes, decimal_suffixes};
 use crate::units::decimal::Decimal;
 
 /// The maximum length of a text. The kubelet would parse longer texts, and need minutes for that.
@@ -183,28 +183,14 @@ fn split(text: &str) -> Result<Parts<'_>, QuantityError> {
 
 /// Returns the exponent, of two for a binary suffix and of ten otherwise, and the format.
 fn interpret(suffix: &str) -> Option<(i32, Format)> {
-    use Format::{BinarySi, DecimalExponent, DecimalSi};
-    Some(match suffix {
-        "" => (0, DecimalSi),
-        "n" => (-9, DecimalSi),
-        "u" => (-6, DecimalSi),
-        "m" => (-3, DecimalSi),
-        "k" => (3, DecimalSi),
-        "M" => (6, DecimalSi),
-        "G" => (9, DecimalSi),
-        "T" => (12, DecimalSi),
-        "P" => (15, DecimalSi),
-        "E" => (18, DecimalSi),
-        "Ki" => (10, BinarySi),
-        "Mi" => (20, BinarySi),
-        "Gi" => (30, BinarySi),
-        "Ti" => (40, BinarySi),
-        "Pi" => (50, BinarySi),
-        "Ei" => (60, BinarySi),
-        _ => {
-            let exponent: i64 = suffix.strip_prefix(['e', 'E'])?.parse().ok()?;
-            // Go keeps only the low 32 bits.
-            (exponent as i32, DecimalExponent)
-        }
-    })
+    let is_wanted = |(_, known): &(i32, &str)| *known == suffix;
+    if let Some((exponent, _)) = decimal_suffixes().find(is_wanted) {
+        return Some((exponent, Format::DecimalSi));
+    }
+    if let Some((exponent, _)) = binary_suffixes().find(is_wanted) {
+        return Some((exponent, Format::BinarySi));
+    }
+    let exponent: i64 = suffix.strip_prefix(['e', 'E'])?.parse().ok()?;
+    // Go keeps only the low 32 bits.
+    Some((exponent as i32, Format::DecimalExponent))
 }

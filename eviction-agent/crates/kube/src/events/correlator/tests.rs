@@ -21,7 +21,7 @@ fn correlator() -> (Correlator, Results) {
             *counts.lock().unwrap().entry(result).or_insert(0) += times;
         }
     });
-    (Correlator::new("n1", 0, observer), results)
+    (Correlator::new("n1", observer), results)
 }
 
 fn result(results: &Results, result: EventResult) -> u64 {
@@ -259,7 +259,7 @@ proptest! {
 
 #[test]
 fn token_bucket_allows_a_burst_and_then_one_token_per_interval() {
-    let mut bucket = TokenBucket::new(0);
+    let mut bucket = TokenBucket::default();
     let mut taken = 0;
     while bucket.take(false, 0).is_ok() {
         taken += 1;
@@ -278,7 +278,7 @@ fn token_bucket_allows_a_burst_and_then_one_token_per_interval() {
 
 #[test]
 fn token_bucket_is_bounded_and_ignores_a_clock_that_goes_back() {
-    let mut bucket = TokenBucket::new(100 * SECOND_NS);
+    let mut bucket = TokenBucket::default();
     while bucket.take(true, 100 * SECOND_NS).is_ok() {}
     assert!(bucket.take(true, 50 * SECOND_NS).is_err());
     assert!(bucket.take(true, 101 * SECOND_NS).is_err());

@@ -34,16 +34,7 @@ const MOUNTS_LIMIT: usize = 1 << 20;
 /// pod is evicted because of a disk.
 #[derive(Debug)]
 pub struct StorageReader {
-    requests: SyncSender<(Vec<StorageRequest>, Urgency)>,
-}
-
-/// The urgency of a reading.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Urgency {
-    /// A decision waits for the reading.
-    Decision,
-    /// No decision waits: the disk serves the reading only while there is no other IO.
-    Routine,
+    requests: SyncSender<(Vec<StorageRequest>, IoPriority)>,
 }
 
 impl StorageReader {
@@ -52,13 +43,13 @@ impl StorageReader {
     /// # Errors
     /// If the thread cannot be started.
     pub fn start(
-        mut read: impl FnMut(Vec<StorageRequest>, Urgency) -> StorageSample + Send + 'static,
+        mut read: impl FnMut(Vec<StorageRequest>, IoPriority) -> StorageSample + Send + 'static,
         samples: Sender<StorageSample>,
     ) -> std::io::Result<Self> {
         let (requests, receiver) = sync_channel(1);
         let work = move || {
-            while let Ok((pods, urgency)) = receiver.recv() {
-                if samples.blocking_send(read(pods, urgency)).is_err() {
+            while let Ok((pods, priority)) = receiver.recv() {
+                if samples.blocking_send(read(pods, priority)).is_err() {
                     return;
                 }
             }
@@ -73,11 +64,8 @@ impl StorageReader {
     /// If the thread cannot be started.
     pub fn of_directories(paths: StoragePaths, samples: Sender<StorageSample>) -> std::io::Result<Self> {
         let mut sizes = PodSizes::default();
-        let read = move |mut pods: Vec<StorageRequest>, urgency| {
-            set_io_priority(match urgency {
-                Urgency::Decision => IoPriority::Normal,
-                Urgency::Routine => IoPriority::Idle,
-            });
+        let read = move |mut pods: Vec<StorageRequest>, priority| {
+            set_io_priority(priority);
             sizes.sort(&mut pods);
             let sample = read_pod_storage(&paths, &pods);
             sizes.record(&pods, &sample);
@@ -87,8 +75,8 @@ impl StorageReader {
     }
 
     /// Requests a reading of these pods. Returns false if the thread is busy.
-    pub fn request(&self, pods: Vec<StorageRequest>, urgency: Urgency) -> bool {
-        self.requests.try_send((pods, urgency)).is_ok()
+    pub fn request(&self, pods: Vec<StorageRequest>, priority: IoPriority) -> bool {
+        self.requests.try_send((pods, priority)).is_ok()
     }
 }
 
@@ -168,7 +156,7 @@ impl Directories {
     fn read(&self, pod: &StorageRequest, budget: &mut WalkBudget) -> PodStorage {
         let mut storage = PodStorage::default();
         for (name, plugin) in &pod.volumes {
-            let path = ["pods", &pod.directory, "volumes", plugin, name];
+            let path = ["pods", &pod.kubelet_uid, "volumes", plugin, name];
             match read_below(self.kubelet.as_ref(), &path, budget) {
                 Some(usage) => storage.volumes.push((name.clone(), usage)),
                 None => storage.is_lower_bound = true,
@@ -266,6 +254,6 @@ mod tests {
         sizes = PodSizes::default();
         let mut pods = [request("uid-0", Some(500)), request("uid-1", Some(4))];
         sizes.sort(&mut pods);
-        assert_eq!(pods[1].uid(), "uid-0", "it is new, but what it made is counted");
+        assert_eq!(&*pods[1].uid, "uid-0", "it is new, but what it made is counted");
     }
 }
