@@ -9,7 +9,7 @@ use object::elf::PT_INTERP;
 use object::read::elf::ElfFile64;
 
 use crate::setup::{self, Need, Tools};
-use crate::shell::{self, Metadata};
+use crate::shell;
 
 /// The agent is linked against musl, so that one file runs on every distribution.
 pub(crate) const TARGET: &str = "x86_64-unknown-linux-musl";
@@ -105,36 +105,31 @@ pub(crate) fn agent(release: bool) -> Result<PathBuf> {
 pub(crate) fn agent_for(platform: Platform, release: bool) -> Result<PathBuf> {
     let tools = setup::ensure(platform.needs())?;
     let target = platform.target();
-    let mut cargo = shell::cargo();
-    cargo.args(["build", "--package", "eviction-agent", "--bin", "eviction-agent"]);
-    cargo.args(["--target", target]);
-    if release {
-        cargo.args(["--profile", SHIPPED]);
-    }
-    tools.apply(&mut cargo);
-    shell::run(&mut cargo)?;
-    let profile = if release { SHIPPED } else { "debug" };
-    Ok(Metadata::read()?.target_directory.join(target).join(profile).join("eviction-agent"))
+    let profile: &[&str] = if release { &["--profile", SHIPPED] } else { &[] };
+    let options = [&["--bin", "eviction-agent", "--target", target][..], profile].concat();
+    let folder = build(&["eviction-agent"], &options, &tools)?.join(target);
+    Ok(folder.join(if release { SHIPPED } else { "debug" }).join("eviction-agent"))
 }
 
 /// Builds the programs of these packages for this machine, unoptimised, and returns their folder.
 pub(crate) fn programs(packages: &[&str], tools: &Tools) -> Result<PathBuf> {
-    let mut cargo = shell::cargo();
-    cargo.args(["build", "--bins"]);
-    cargo.args(packages.iter().flat_map(|package| ["--package", package]));
-    tools.apply(&mut cargo);
-    shell::run(&mut cargo)?;
-    Ok(Metadata::read()?.target_directory.join("debug"))
+    Ok(build(packages, &["--bins"], tools)?.join("debug"))
 }
 
 /// Builds the programs of these packages for a platform as static files, optimised, and returns their folder.
 pub(crate) fn static_programs(packages: &[&str], platform: Platform, tools: &Tools) -> Result<PathBuf> {
+    let target = platform.target();
+    let folder = build(packages, &["--release", "--bins", "--target", target], tools)?;
+    Ok(folder.join(target).join("release"))
+}
+
+/// Builds these packages with these options of cargo, and returns the folder in which cargo builds.
+fn build(packages: &[&str], options: &[&str], tools: &Tools) -> Result<PathBuf> {
     let mut cargo = shell::cargo();
-    cargo.args(["build", "--release", "--bins", "--target", platform.target()]);
-    cargo.args(packages.iter().flat_map(|package| ["--package", package]));
+    cargo.arg("build").args(packages.iter().flat_map(|package| ["--package", package])).args(options);
     tools.apply(&mut cargo);
     shell::run(&mut cargo)?;
-    Ok(Metadata::read()?.target_directory.join(platform.target()).join("release"))
+    shell::target_folder()
 }
 
 /// Returns whether a program runs without a dynamic loader.

@@ -1,19 +1,15 @@
 //! `cargo xtask chart`: checks the Helm chart with the tests of `tests/tests/chart`.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 
-use crate::setup::{self, Need, Tools};
+use crate::setup::{self, Need};
 use crate::shell;
 use crate::test;
 
-/// The environment variables with the paths of programs for the tests; as in `tests/src/helm.rs` and
+/// The environment variable that makes the tests write what is generated from the chart; as in
 /// `tests/tests/chart/main.rs`.
-const HELM: &str = "EVICTION_AGENT_HELM";
-const VALIDATE: &str = "EVICTION_AGENT_KUBERNETES_VALIDATE";
-/// The environment variable that makes the tests write what is generated from the chart; as in the latter.
 const UPDATE: &str = "EVICTION_AGENT_UPDATE";
 
 /// Arguments of the task.
@@ -30,7 +26,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let Some(program) = built.tests.first() else { bail!("the tests of the chart were not built") };
     let start = |arguments: &[&str]| {
         let mut command = program.start(&built.programs);
-        command.args(arguments).envs(program_variables(&tools));
+        command.args(arguments).envs(tools.test_variables());
         command
     };
     if args.update {
@@ -40,10 +36,4 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     shell::run(&mut start(&[]))?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Returns the paths of Helm and kubernetes-validate as environment variables for the tests.
-pub(crate) fn program_variables(tools: &Tools) -> impl Iterator<Item = (&'static str, &PathBuf)> {
-    let all = [(HELM, &tools.helm), (VALIDATE, &tools.kubernetes_validate)];
-    all.into_iter().filter_map(|(name, program)| Some((name, program.as_ref()?)))
 }

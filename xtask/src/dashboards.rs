@@ -9,23 +9,21 @@ use anyhow::{Context as _, Result};
 
 use crate::build;
 use crate::setup::{self, Need};
-use crate::shell::{self, Metadata};
+use crate::shell;
 
 /// The environment variable with the file for the answers; as in `tests/tests/mixin/queries.rs`.
 const ANSWERS: &str = "EVICTION_AGENT_ANSWERS";
-/// The environment variable with the path of promtool; as in `tests/src/prometheus.rs`.
-const PROMTOOL: &str = "EVICTION_AGENT_PROMTOOL";
 
 pub(crate) fn run() -> Result<ExitCode> {
     let tools = setup::ensure(&[Need::Bpf, Need::Promtool, Need::Browser])?;
-    let folder = Metadata::read()?.target_directory.join("dashboards");
+    let folder = shell::target_folder()?.join("dashboards");
     install(&folder, "tests/dashboards", &["package.json", "render.tsx", "draw.mjs"])?;
 
     build::programs(&["eviction-agent", "tests"], &tools)?;
     let answers = folder.join("answers.json");
     let mut cargo = shell::cargo();
     cargo.args(["test", "--quiet", "--package=tests", "--test=mixin", "queries"]).env(ANSWERS, &answers);
-    cargo.envs(tools.prometheus.as_ref().map(|folder| (PROMTOOL, folder.join("usr/bin/promtool"))));
+    cargo.envs(tools.test_variables());
     tools.apply(&mut cargo);
     shell::run(&mut cargo)?;
 

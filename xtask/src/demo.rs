@@ -36,14 +36,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let programs = build::programs(&["eviction-agent", "tests"], &tools)?;
     let mut demo = std::process::Command::new(programs.join("demo"));
     demo.arg("--agent").arg(programs.join("eviction-agent"));
-    if *json {
-        demo.arg("--json");
-    }
-    if *deny_skips {
-        demo.arg("--deny-skips");
-    }
-    if *cluster {
-        demo.arg("--cluster");
+    for (option, is_given) in [("--json", json), ("--deny-skips", deny_skips), ("--cluster", cluster)] {
+        demo.args(is_given.then_some(option));
     }
     demo.envs(kubernetes.map(|folder| (kubernetes::FOLDER, folder)));
     demo.arg("--").args(stories);

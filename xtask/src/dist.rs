@@ -8,7 +8,7 @@ use object::Object as _;
 
 use crate::build::{self, Platform};
 use crate::setup::{self, Need};
-use crate::shell::{self, Metadata};
+use crate::shell;
 use crate::{image, packages, plugin, sbom};
 
 /// The maximum size of the binary. It has 15.3 MiB on amd64 and 12.8 MiB on arm64, most of it code of crates
@@ -30,11 +30,11 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     setup::ensure(&[Need::Packages])?;
-    let dist = Metadata::read()?.target_directory.join("dist");
+    let dist = shell::target_folder()?.join("dist");
     if dist.exists() {
         std::fs::remove_dir_all(&dist).with_context(|| format!("empty {}", dist.display()))?;
     }
-    std::fs::create_dir_all(&dist).with_context(|| format!("create {}", dist.display()))?;
+    let dist = shell::create_folder(dist)?;
     let (mut names, mut agents) = (Vec::new(), Vec::new());
     for &platform in &args.platform {
         let binary = build::agent_for(platform, true)?;
@@ -45,7 +45,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     names.push(image::ARCHIVE.to_owned());
     for licence in LICENCES {
         let name = licence.rsplit('/').next().unwrap_or(licence);
-        copy(&shell::root().join(licence), &dist.join(name))?;
+        shell::copy(&shell::root().join(licence), &dist.join(name))?;
         names.push(name.to_owned());
     }
     plugin::pack(&dist, &args.url)?;
@@ -66,7 +66,7 @@ fn write_agent(binary: &Path, platform: Platform, dist: &Path) -> Result<Vec<Str
         check_emulated_output(&build::agent_for(Platform::HOST, true)?, binary, platform)?;
     }
     let name = format!("eviction-agent-linux-{}", platform.arch());
-    copy(binary, &dist.join(&name))?;
+    shell::copy(binary, &dist.join(&name))?;
     let bill = format!("{name}.cdx.json");
     std::fs::write(dist.join(&bill), sbom::generate(&bytes, platform)?)
         .with_context(|| format!("write {bill}"))?;
@@ -112,12 +112,6 @@ fn check(bytes: &[u8]) -> Result<()> {
         build::mib(MAX_BINARY_BYTES)
     );
     Ok(())
-}
-
-fn copy(from: &Path, to: &Path) -> Result<()> {
-    std::fs::copy(from, to)
-        .map(|_| ())
-        .with_context(|| format!("copy {} to {}", from.display(), to.display()))
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context as _, Result, ensure};
 
 use crate::setup::{self, Need, Tools};
-use crate::shell::{self, Metadata};
+use crate::shell;
 
 /// Arguments of the task.
 #[derive(clap::Args)]
@@ -29,11 +29,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     let chosen = if targets.is_empty() { &all } else { targets };
     let tools = setup::ensure(&[Need::Bpf, Need::Fuzz])?;
-    let work = Metadata::read()?.target_directory.join("fuzz");
+    let work = shell::target_folder()?.join("fuzz");
     let mut failed = Vec::new();
     for target in chosen {
-        let new_inputs = work.join(target);
-        std::fs::create_dir_all(&new_inputs).with_context(|| format!("make {}", new_inputs.display()))?;
+        let new_inputs = shell::create_folder(work.join(target))?;
         if shell::run(&mut command(&tools, target, &new_inputs, *seconds)?).is_err() {
             failed.push(target.as_str());
         }

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::build::{self, Platform};
-use crate::shell::{self, Metadata};
+use crate::shell;
 use crate::{dist, sbom};
 
 /// Arguments of the task.
@@ -50,11 +50,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     };
     let path = match output {
         Some(path) => path.clone(),
-        None => {
-            let folder = Metadata::read()?.target_directory.join("image");
-            std::fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
-            folder.join(ARCHIVE)
-        }
+        None => shell::create_folder(shell::target_folder()?.join("image"))?.join(ARCHIVE),
     };
     pack(&agents, &path)?;
     let bytes = std::fs::read(&path).with_context(|| format!("read {}", path.display()))?;

@@ -11,14 +11,24 @@ use crate::shell::{self, EBPF};
 
 pub(crate) fn run() -> Result<ExitCode> {
     let tools = setup::ensure(&[Need::Bpf, Need::Lints, Need::Deny])?;
+    let cargo = |options: &[&str]| {
+        let mut cargo = shell::cargo();
+        tools.apply(cargo.args(options));
+        cargo
+    };
+    let clippy = |targets: &[&str]| shell::run(cargo(&["clippy"]).args(targets).args(["--", "-Dwarnings"]));
     // The quick ones first. All of them run, since each may find something.
     let steps: [(&str, &dyn Fn() -> Result<()>); 6] = [
         ("format", &|| shell::run(shell::cargo().args(["fmt", "--all", "--check"]))),
         ("dependencies", &|| deny::run(&tools)),
         ("clippy of the BPF programs", &|| shell::run(&mut bpf_clippy(&tools))),
-        ("clippy", &|| shell::run(&mut clippy(&tools))),
-        ("clippy of the node's stories", &|| shell::run(&mut clippy_of_nodes(&tools))),
-        ("documentation", &|| shell::run(&mut doc(&tools))),
+        ("clippy", &|| clippy(&["--workspace", "--exclude", EBPF, "--all-targets"])),
+        // `--all-targets` leaves out a target that plain tests leave out (`test = false` in tests/Cargo.toml).
+        ("clippy of the node's stories", &|| clippy(&["--package", "tests", "--test", "kubelet"])),
+        ("documentation", &|| {
+            let options = ["doc", "--workspace", "--exclude", EBPF, "--no-deps", "--document-private-items"];
+            shell::run(cargo(&options).env("RUSTDOCFLAGS", "-Dwarnings"))
+        }),
     ];
     let mut summary = Vec::new();
     let mut failed = 0;
@@ -37,21 +47,6 @@ pub(crate) fn run() -> Result<ExitCode> {
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn clippy(tools: &Tools) -> Command {
-    let mut cargo = shell::cargo();
-    cargo.args(["clippy", "--workspace", "--exclude", EBPF, "--all-targets", "--", "-Dwarnings"]);
-    tools.apply(&mut cargo);
-    cargo
-}
-
-/// `--all-targets` leaves out a target that plain tests leave out (`test = false` in tests/Cargo.toml).
-fn clippy_of_nodes(tools: &Tools) -> Command {
-    let mut cargo = shell::cargo();
-    cargo.args(["clippy", "--package", "tests", "--test", "kubelet", "--", "-Dwarnings"]);
-    tools.apply(&mut cargo);
-    cargo
-}
-
 /// The BPF programs as they are built: with the nightly toolchain, for their own target.
 fn bpf_clippy(tools: &Tools) -> Command {
     let mut cargo = Command::new("rustup");
@@ -65,13 +60,5 @@ fn bpf_clippy(tools: &Tools) -> Command {
     for name in ["CARGO", "RUSTC", "RUSTUP_TOOLCHAIN"] {
         cargo.env_remove(name);
     }
-    cargo
-}
-
-fn doc(tools: &Tools) -> Command {
-    let mut cargo = shell::cargo();
-    cargo.args(["doc", "--workspace", "--exclude", EBPF, "--no-deps", "--document-private-items"]);
-    cargo.env("RUSTDOCFLAGS", "-Dwarnings");
-    tools.apply(&mut cargo);
     cargo
 }

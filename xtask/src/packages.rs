@@ -43,8 +43,7 @@ fn stage(agent: &Path, platform: Platform, root: &Path) -> Result<()> {
         let mode = if to.starts_with("usr/bin/") { 0o755 } else { 0o644 };
         write(&root.join(to), &fs::read(from).with_context(|| format!("read {}", from.display()))?, mode)?;
     }
-    let pages = root.join("usr/share/man/man1");
-    fs::create_dir_all(&pages).with_context(|| format!("make {}", pages.display()))?;
+    let pages = shell::create_folder(root.join("usr/share/man/man1"))?;
     shell::read(platform.command(agent).arg("man").arg(&pages))?;
     shell::read(Command::new("sh").args(["-c", "gzip -9n \"$0\"/*"]).arg(&pages))?;
     for (shell, file) in [
@@ -152,8 +151,7 @@ pub(crate) fn check(agent: &Path, platform: Platform, dist: &Path, names: &[Stri
 fn check_deb(agent: &Path, platform: Platform, deb: &Path, work: &Path) -> Result<()> {
     let (target, next) = (work.join("target"), work.join("next"));
     for folder in ["var/lib/dpkg/info", "var/lib/dpkg/updates", "var/lib/dpkg/triggers"] {
-        let path = target.join(folder);
-        fs::create_dir_all(&path).with_context(|| format!("make {}", path.display()))?;
+        shell::create_folder(target.join(folder))?;
     }
     write(&target.join("var/lib/dpkg/status"), b"", 0o644)?;
     let dpkg = |arguments: &[&str], file: &Path| {

@@ -6,7 +6,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context as _, Result};
 
 use crate::setup::{self, Need};
-use crate::shell::{self, Metadata};
+use crate::shell;
 use crate::{build, dashboards};
 
 /// The environment variable with the folder for the recording; as in `eviction-agent/src/report/tests.rs`.
@@ -14,7 +14,7 @@ const RECORDING: &str = "EVICTION_AGENT_RECORDING";
 
 pub(crate) fn run() -> Result<ExitCode> {
     let tools = setup::ensure(&[Need::Bpf, Need::Browser])?;
-    let folder = Metadata::read()?.target_directory.join("report");
+    let folder = shell::target_folder()?.join("report");
     dashboards::install(&folder, "tests/report", &["package.json", "check.mjs"])?;
 
     let recording = folder.join("recording");

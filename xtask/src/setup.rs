@@ -99,6 +99,18 @@ pub(crate) struct Tools {
 }
 
 impl Tools {
+    /// Returns the paths of promtool, Helm and kubernetes-validate as environment variables for the tests; as in
+    /// `tests/src/prometheus.rs`, `tests/src/helm.rs` and `tests/tests/chart/main.rs`.
+    pub(crate) fn test_variables(&self) -> impl Iterator<Item = (&'static str, PathBuf)> {
+        let promtool = self.prometheus.as_ref().map(|folder| folder.join("usr/bin/promtool"));
+        let all = [
+            ("EVICTION_AGENT_PROMTOOL", promtool),
+            ("EVICTION_AGENT_HELM", self.helm.clone()),
+            ("EVICTION_AGENT_KUBERNETES_VALIDATE", self.kubernetes_validate.clone()),
+        ];
+        all.into_iter().filter_map(|(name, program)| Some((name, program?)))
+    }
+
     /// Sets the tools for a cargo that builds the agent, if they are not the default ones. On most machines
     /// this changes nothing, so that plain cargo reuses the build.
     pub(crate) fn apply(&self, cargo: &mut Command) {
@@ -128,6 +140,13 @@ impl Step {
             args: args.map(str::to_owned).to_vec(),
             env: &[],
         }
+    }
+
+    /// Returns an installation by a line of shell commands.
+    fn shell(missing: String, line: String) -> Self {
+        // For apt, which must not ask.
+        let env = &[("DEBIAN_FRONTEND", "noninteractive")];
+        Self { missing, program: "sh", args: vec!["-ec".to_owned(), line], env }
     }
 
     fn run(&self) -> Result<()> {
@@ -176,6 +195,11 @@ pub(crate) fn ensure(needs: &[Need]) -> Result<Tools> {
         step.run()?;
         last = Some(step);
     }
+}
+
+/// Does the same for a need of tests that skip themselves without it: prints the error, and returns no tools.
+pub(crate) fn ensure_for_tests(need: Need) -> Tools {
+    ensure(&[need]).inspect_err(|error| eprintln!("{error:#}")).unwrap_or_default()
 }
 
 /// Returns the tools, or the first installation that is missing. Each one is determined after the one before
@@ -279,23 +303,12 @@ fn deny(machine: &Machine, tools: &mut Tools) -> Option<Step> {
         let mut parts = version.split('.').map_while(|part| part.parse::<u32>().ok());
         matches!((parts.next(), parts.next()), (Some(major), Some(minor)) if (major, minor) >= CARGO_DENY_MIN)
     };
-    let found = [machine.tool_on_path("cargo-deny"), machine.own_tool("cargo-deny")]
-        .into_iter()
-        .flatten()
-        .find(|(_, version)| fits(version));
-    match found {
-        Some((path, _)) => {
-            tools.cargo_deny = Some(path);
-            None
-        }
-        None => Some(install("cargo-deny", CARGO_DENY, Some(&machine.own))),
-    }
+    tools.cargo_deny = machine.tool("cargo-deny", fits);
+    tools.cargo_deny.is_none().then(|| install("cargo-deny", CARGO_DENY, Some(&machine.own)))
 }
 
 fn fuzz(machine: &Machine, tools: &mut Tools) -> Option<Step> {
-    let found =
-        [machine.tool_on_path("cargo-fuzz"), machine.own_tool("cargo-fuzz")].into_iter().flatten().next();
-    tools.cargo_fuzz = found.map(|(path, _)| path);
+    tools.cargo_fuzz = machine.tool("cargo-fuzz", |_| true);
     tools.cargo_fuzz.is_none().then(|| install("cargo-fuzz", CARGO_FUZZ, Some(&machine.own)))
 }
 
@@ -304,7 +317,7 @@ fn helm(machine: &Machine, tools: &mut Tools) -> Option<Step> {
     let folder = machine.own.join(format!("helm-{HELM}"));
     tools.helm = Some(folder.join("helm"));
     let is_missing = !folder.join("helm").is_file();
-    is_missing.then(|| go(&format!("helm {HELM}"), &folder, &[&format!("helm.sh/helm/v3/cmd/helm@{HELM}")]))
+    is_missing.then(|| go(format!("helm {HELM}"), &folder, &[format!("helm.sh/helm/v3/cmd/helm@{HELM}")]))
 }
 
 fn krew(machine: &Machine, tools: &mut Tools) -> Option<Step> {
@@ -313,13 +326,13 @@ fn krew(machine: &Machine, tools: &mut Tools) -> Option<Step> {
     let programs = ["krew", "validate-krew-manifest"];
     let packages = programs.map(|program| format!("sigs.k8s.io/krew/cmd/{program}@{KREW}"));
     let is_missing = programs.iter().any(|program| !folder.join(program).is_file());
-    is_missing.then(|| go(&format!("krew {KREW}"), &folder, &packages.each_ref().map(String::as_str)))
+    is_missing.then(|| go(format!("krew {KREW}"), &folder, &packages))
 }
 
 /// Returns a step in which Go builds programs into a folder.
-fn go(missing: &str, folder: &Path, packages: &[&str]) -> Step {
+fn go(missing: String, folder: &Path, packages: &[String]) -> Step {
     let line = format!("GOBIN='{}' CGO_ENABLED=0 go install {}", folder.display(), packages.join(" "));
-    Step { missing: missing.to_owned(), program: "sh", args: vec!["-ec".to_owned(), line], env: &[] }
+    Step::shell(missing, line)
 }
 
 /// Finds kubernetes-validate in its own Python environment.
@@ -327,17 +340,12 @@ fn kubernetes_validate(machine: &Machine, tools: &mut Tools) -> Option<Step> {
     let folder = machine.own.join(format!("kubernetes-validate-{KUBERNETES_VALIDATE}"));
     let program = folder.join("bin/kubernetes-validate");
     tools.kubernetes_validate = Some(program.clone());
-    (!program.is_file()).then(|| Step {
-        missing: format!("kubernetes-validate {KUBERNETES_VALIDATE}"),
-        program: "sh",
-        args: vec![
-            "-ec".to_owned(),
-            format!(
-                "python3 -m venv '{0}'; '{0}/bin/pip' install --quiet kubernetes-validate=={KUBERNETES_VALIDATE}",
-                folder.display()
-            ),
-        ],
-        env: &[],
+    (!program.is_file()).then(|| {
+        let line = format!(
+            "python3 -m venv '{0}'; '{0}/bin/pip' install --quiet kubernetes-validate=={KUBERNETES_VALIDATE}",
+            folder.display()
+        );
+        Step::shell(format!("kubernetes-validate {KUBERNETES_VALIDATE}"), line)
     })
 }
 
@@ -377,18 +385,9 @@ fn install_packages(machine: &Machine, wanted: &[(&str, &str)]) -> Option<Step> 
     };
     let missing: Vec<_> = wanted.iter().filter(|it| !is_installed(it)).collect();
     let packages: Vec<_> = missing.iter().map(|(_, package)| *package).collect();
-    (!missing.is_empty()).then(|| Step {
-        missing: packages.join(", "),
-        program: "sh",
-        args: vec![
-            "-c".to_owned(),
-            format!(
-                "apt-get -qq update && apt-get -qq install --yes --no-install-recommends {}",
-                packages.join(" ")
-            ),
-        ],
-        env: &[("DEBIAN_FRONTEND", "noninteractive")],
-    })
+    let install = "apt-get -qq update && apt-get -qq install --yes --no-install-recommends";
+    (!missing.is_empty())
+        .then(|| Step::shell(packages.join(", "), format!("{install} {}", packages.join(" "))))
 }
 
 /// The interpreter of nohang.
@@ -433,18 +432,11 @@ fn unpack_packages(
         return None;
     }
     let (packages, folder) = (missing.join(" "), folder.display());
-    Some(Step {
-        missing: missing.join(", "),
-        program: "sh",
-        args: vec![
-            "-ec".to_owned(),
-            format!(
-                "mkdir -p '{folder}'; cd '{folder}'; apt-get -qq update; apt-get -qq download {packages}; \
-                 for package in *.deb; do dpkg-deb -x \"$package\" .; done; rm -- *.deb"
-            ),
-        ],
-        env: &[("DEBIAN_FRONTEND", "noninteractive")],
-    })
+    let line = format!(
+        "mkdir -p '{folder}'; cd '{folder}'; apt-get -qq update; apt-get -qq download {packages}; \
+         for package in *.deb; do dpkg-deb -x \"$package\" .; done; rm -- *.deb"
+    );
+    Some(Step::shell(missing.join(", "), line))
 }
 
 /// Returns a step in which cargo installs a tool into that folder, or else into its own folder for tools, in

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Error, Result, bail};
-use serde::Deserialize;
+use serde_json::Value;
 
 /// The package of the BPF programs, which are built for their own target. Every other package is part of a
 /// build for this machine.
@@ -82,28 +82,43 @@ pub(crate) fn command_line(command: &Command) -> String {
         .join(" ")
 }
 
-/// The output of `cargo metadata` about the workspace itself.
-#[derive(Debug, Deserialize)]
-pub(crate) struct Metadata {
-    /// The workspace's own packages.
-    pub(crate) packages: Vec<Package>,
-    /// The folder in which cargo builds.
-    pub(crate) target_directory: PathBuf,
+/// Returns the output of `cargo metadata` about the workspace itself, without the network.
+fn metadata() -> Result<Value> {
+    let text = read(cargo().args(["metadata", "--format-version=1", "--no-deps", "--offline"]))?;
+    serde_json::from_str(&text).context("the output of `cargo metadata`")
 }
 
-/// One package of the workspace.
-#[derive(Debug, Clone, Deserialize)]
-pub(crate) struct Package {
-    /// Its name.
-    pub(crate) name: String,
+/// Returns the names of the workspace's own packages.
+pub(crate) fn packages() -> Result<Vec<String>> {
+    let metadata = metadata()?;
+    let packages = metadata["packages"].as_array().into_iter().flatten();
+    Ok(packages.filter_map(|package| package["name"].as_str()).map(str::to_owned).collect())
 }
 
-impl Metadata {
-    /// Runs `cargo metadata`, without the network.
-    pub(crate) fn read() -> Result<Self> {
-        let text = read(cargo().args(["metadata", "--format-version=1", "--no-deps", "--offline"]))?;
-        serde_json::from_str(&text).context("the output of `cargo metadata`")
-    }
+/// Returns the folder in which cargo builds.
+pub(crate) fn target_folder() -> Result<PathBuf> {
+    let metadata = metadata()?;
+    let folder = metadata["target_directory"].as_str().context("cargo names no target directory")?;
+    Ok(PathBuf::from(folder))
+}
+
+/// Returns the project's folder in the user's folder for caches.
+pub(crate) fn cache_folder() -> Result<PathBuf> {
+    let folder = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let folder = folder.or_else(|| Some(std::env::home_dir()?.join(".cache")));
+    Ok(folder.context("no home folder: set HOME")?.join("eviction-agent"))
+}
+
+/// Copies a file.
+pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {
+    let copied = std::fs::copy(from, to).map(drop);
+    copied.with_context(|| format!("copy {} to {}", from.display(), to.display()))
+}
+
+/// Creates a folder, if it is missing, and returns it.
+pub(crate) fn create_folder(folder: PathBuf) -> Result<PathBuf> {
+    std::fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
+    Ok(folder)
 }
 
 #[cfg(test)]

@@ -14,10 +14,9 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
 use crate::build::Platform;
-use crate::chart;
 use crate::e2e::kubernetes;
 use crate::setup::{self, Need, Tools};
-use crate::shell::{self, EBPF, Metadata};
+use crate::shell::{self, EBPF};
 use report::Report;
 
 /// Packages with tests that load programs into the kernel or create cgroups, which are shared.
@@ -29,8 +28,6 @@ const STORIES_AT_ONCE: usize = 3;
 /// The task's own package. It is built separately, so that its dependencies have the features with which `cargo
 /// xtask` itself is built.
 const XTASK: &str = "xtask";
-/// The environment variable with the path of promtool for the tests; as in `tests/src/prometheus.rs`.
-const PROMTOOL: &str = "EVICTION_AGENT_PROMTOOL";
 /// The timeout for a test that never ends. It does not measure speed.
 const TIMEOUT: Duration = Duration::from_secs(20 * 60);
 
@@ -46,13 +43,9 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let tools = setup::ensure(&[Need::Bpf])?;
-    let metadata = Metadata::read()?;
-    let packages: Vec<&str> = metadata
-        .packages
-        .iter()
-        .map(|package| package.name.as_str())
-        .filter(|name| ![EBPF, XTASK].contains(name))
-        .collect();
+    let packages = shell::packages()?;
+    let packages: Vec<&str> =
+        packages.iter().map(String::as_str).filter(|name| ![EBPF, XTASK].contains(name)).collect();
 
     let mut built = build(&packages, &["--bins", "--tests"], &tools)?;
     let xtask = build(&[XTASK], &["--tests"], &tools)?;
@@ -60,24 +53,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     // The quick ones first.
     built.tests.sort_by_key(|test| (ONE_AT_A_TIME.contains(&test.package.as_str()), test.title()));
 
-    let logs = metadata.target_directory.join("xtask/tests");
-    std::fs::create_dir_all(&logs).with_context(|| format!("create {}", logs.display()))?;
+    let logs = shell::create_folder(shell::target_folder()?.join("xtask/tests"))?;
     let mut total = Report::default();
     let kubernetes = kubernetes_folder(args);
-    let promtool = promtool();
-    // Tests without these programs report that.
-    let helm = setup::ensure(&[Need::Helm]).inspect_err(|error| eprintln!("{error:#}")).unwrap_or_default();
-    for need in [Need::FileSystems, Need::Node] {
-        if let Err(error) = setup::ensure(&[need]) {
-            eprintln!("{error:#}");
-        }
-    }
+    let programs = [Need::Promtool, Need::Helm, Need::FileSystems, Need::Node].map(setup::ensure_for_tests);
     for test in &built.tests {
         let log = logs.join(format!("{}.log", test.title().replace(['/', ' '], "-")));
         let mut command = test.command(args, &built.programs);
         command.envs(kubernetes.iter().map(|folder| (kubernetes::FOLDER, folder)));
-        command.envs(promtool.iter().map(|program| (PROMTOOL, program)));
-        command.envs(chart::program_variables(&helm));
+        command.envs(programs.iter().flat_map(Tools::test_variables));
         total.add(run_one(&test.title(), command, &log)?);
     }
     let log = logs.join("doc.log");
@@ -91,12 +75,6 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 fn kubernetes_folder(args: &Args) -> Option<PathBuf> {
     let found = if args.filter.is_some() { kubernetes::cached() } else { kubernetes::ensure().map(Some) };
     found.inspect_err(|error| eprintln!("{error:#}")).unwrap_or_default()
-}
-
-/// Returns promtool, if it is available. The test without it reports that.
-fn promtool() -> Option<PathBuf> {
-    let tools = setup::ensure(&[Need::Promtool]).inspect_err(|error| eprintln!("{error:#}")).ok()?;
-    Some(tools.prometheus?.join("usr/bin/promtool"))
 }
 
 /// Prints what was skipped and what failed, and the closing line.
@@ -232,7 +210,7 @@ pub(crate) fn static_tests(names: &[&str], platform: Platform, tools: &Tools) ->
     let built = build(&["tests"], &targets, tools)?;
     let copy = |test: TestProgram| {
         let copied = test.program.with_file_name(&test.target);
-        std::fs::copy(&test.program, &copied).with_context(|| format!("copy {}", test.program.display()))?;
+        shell::copy(&test.program, &copied)?;
         Ok(copied)
     };
     built.tests.into_iter().map(copy).collect()

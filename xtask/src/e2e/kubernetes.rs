@@ -34,8 +34,7 @@ pub(crate) fn cached() -> Result<Option<PathBuf>> {
 /// Builds the programs that are missing, and returns their folder.
 pub(crate) fn ensure() -> Result<PathBuf> {
     let versions = Versions::read()?;
-    let folder = versions.folder()?;
-    fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
+    let folder = shell::create_folder(versions.folder()?)?;
     let missing: Vec<_> = PROGRAMS.iter().filter(|(name, _)| !folder.join(name).is_file()).collect();
     if !missing.is_empty() {
         eprintln!(
@@ -81,9 +80,8 @@ impl Versions {
     }
 
     fn folder(&self) -> Result<PathBuf> {
-        let home = std::env::home_dir().context("kubernetes: no home folder: set HOME")?;
-        let base = std::env::var_os("XDG_CACHE_HOME").map_or_else(|| home.join(".cache"), PathBuf::from);
-        Ok(base.join("eviction-agent/kubernetes").join(format!("{}-etcd-{}", self.kubernetes, self.etcd)))
+        let name = format!("{}-etcd-{}", self.kubernetes, self.etcd);
+        Ok(shell::cache_folder()?.join("kubernetes").join(name))
     }
 
     /// Returns the linker flags of Kubernetes' own scripts, so that the programs print the right version.

@@ -15,10 +15,9 @@ use serde_json::json;
 use signal_hook::consts::SIGINT;
 
 use crate::build::{self, Platform};
-use crate::chart;
 use crate::image;
 use crate::setup::{self, Need};
-use crate::shell::{self, Metadata};
+use crate::shell;
 use crate::test;
 use crate::test::report::Report;
 use crate::vm;
@@ -63,20 +62,18 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let Args { json, deny_skips, keep, containerd, stories } = args;
     let tools = setup::ensure(&[Need::Bpf])?;
-    let node = setup::ensure(&[Need::Node]).inspect_err(|error| eprintln!("{error:#}")).ok();
-    let mut node = node.and_then(|tools| tools.node);
+    let mut node = setup::ensure_for_tests(Need::Node).node;
     if let (Some(folder), Some(suite)) = (&mut node, containerd) {
         *folder = node_with_containerd_of(folder, suite)?;
     }
-    let helm = setup::ensure(&[Need::Helm]).inspect_err(|error| eprintln!("{error:#}")).unwrap_or_default();
+    let helm = setup::ensure_for_tests(Need::Helm);
     // A story without its programs reports that, and is counted as skipped.
     let folder = kubernetes::ensure().inspect_err(|error| eprintln!("{error:#}")).ok();
     let targets: Vec<&str> =
         TARGETS.iter().flat_map(|&target| ["--test", target]).chain(["--bins"]).collect();
     let built = test::build(&["eviction-agent", "tests"], &targets, &tools)?;
 
-    let logs = Metadata::read()?.target_directory.join("xtask/e2e");
-    std::fs::create_dir_all(&logs).with_context(|| format!("create {}", logs.display()))?;
+    let logs = shell::create_folder(shell::target_folder()?.join("xtask/e2e"))?;
     let (mut passed, mut failed, mut skipped) = (0, 0, 0);
     // Ctrl-C ends the current story, which cleans up meanwhile; the others are not run then.
     let interrupted = Arc::new(AtomicBool::new(false));
@@ -90,21 +87,17 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         let start = |arguments: &[&str]| {
             let mut command = program.start(&built.programs);
             command.args(arguments);
-            if let Some(folder) = &folder {
-                command.env(kubernetes::FOLDER, folder);
-            }
+            command.envs(folder.iter().map(|folder| (kubernetes::FOLDER, folder)));
             command.envs(node.iter().map(|folder| (NODE, folder)));
-            command.envs(chart::program_variables(&helm));
+            command.envs(helm.test_variables());
             if *keep {
                 command.env(KEEP, "1");
             }
             command
         };
         let names = select_stories(&shell::read(&mut start(&["--list", "--format=terse"]))?, stories);
-        let image = match names.iter().any(|name| IMAGE_STORIES.iter().any(|part| name.starts_with(part))) {
-            true => Some(pack_image(&logs)?),
-            false => None,
-        };
+        let needs_image = names.iter().any(|name| IMAGE_STORIES.iter().any(|part| name.starts_with(part)));
+        let image = needs_image.then(|| pack_image(&logs)).transpose()?;
         for name in names {
             if interrupted.load(Ordering::Relaxed) {
                 break;

@@ -41,7 +41,7 @@ impl Machine {
             host: host(&sysroot),
             sysroot,
             path,
-            own: folder("XDG_CACHE_HOME", ".cache").join("eviction-agent/tools"),
+            own: shell::cache_folder()?.join("tools"),
         })
     }
 
@@ -86,6 +86,12 @@ impl Machine {
     pub(super) fn is_static(&self, program: &str) -> bool {
         let found = self.path.iter().map(|folder| folder.join(program)).find(|path| path.is_file());
         found.and_then(|path| build::is_static(&std::fs::read(path).ok()?).ok()).unwrap_or(false)
+    }
+
+    /// Returns a tool of a version that fits, on the path or in the project's own folder.
+    pub(super) fn tool(&self, tool: &str, fits: impl Fn(&str) -> bool) -> Option<PathBuf> {
+        let mut found = [self.tool_on_path(tool), self.own_tool(tool)].into_iter().flatten();
+        found.find(|(_, version)| fits(version)).map(|(path, _)| path)
     }
 
     /// Returns a tool on the path, and its version.

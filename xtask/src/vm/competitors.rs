@@ -33,14 +33,13 @@ pub(super) fn add_earlyoom(guest_files: &GuestFiles, cache: &Cache) -> Result<()
 
 /// Returns the files of a package, from the cache or fetched.
 fn package_files(cache: &Cache, package: &str, wanted: &[&str]) -> Result<Vec<PathBuf>> {
-    let folder = cache.folder("peers")?.join(package);
+    let folder = cache.folder(&format!("peers/{package}"))?;
     let names = wanted.iter().filter_map(|file| Path::new(file).file_name());
     let files: Vec<_> = names.map(|name| folder.join(name)).collect();
     if files.iter().all(|file| file.exists()) {
         return Ok(files);
     }
     let tree = cache.extract(&format!("{package}/{SUITE}"))?;
-    fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
     for (file, cached) in wanted.iter().zip(&files) {
         // A file gets its name when it is complete. The libraries may be links.
         let partial = cached.with_extension("partial");

@@ -61,11 +61,10 @@ impl GuestFiles {
     pub(super) fn new(programs: &[PathBuf], platform: Platform) -> Result<Self> {
         remove_abandoned();
         let files = Self { folder: std::env::temp_dir().join(format!("{FOLDER}{}", std::process::id())) };
-        let disk = files.folder.join("programs");
-        create_folder(&disk)?;
+        let disk = shell::create_folder(files.folder.join("programs"))?;
         for program in programs {
             let copied = disk.join(program.file_name().context("the name of a program")?);
-            copy(program, &copied)?;
+            shell::copy(program, &copied)?;
             shell::read(Command::new(platform.strip()).arg(&copied))?;
         }
         Ok(files)
@@ -73,9 +72,9 @@ impl GuestFiles {
 
     /// Copies files of other projects, which are not static, into a folder.
     pub(super) fn add(&self, name: &str, files: &[PathBuf]) -> Result<()> {
-        let folder = self.folder.join("programs").join(name);
-        create_folder(&folder)?;
-        files.iter().try_for_each(|file| copy(file, &folder.join(file.file_name().unwrap_or_default())))
+        let folder = shell::create_folder(self.folder.join("programs").join(name))?;
+        let copied = |file: &PathBuf| folder.join(file.file_name().unwrap_or_default());
+        files.iter().try_for_each(|file| shell::copy(file, &copied(file)))
     }
 
     /// Creates the RAM disk of a guest that runs these programs and has this busybox.
@@ -88,13 +87,13 @@ impl GuestFiles {
     ) -> Result<PathBuf> {
         let root = self.folder.join(format!("root-{}", machine.name));
         for name in ["bin", "proc", "sys", "dev", "etc", "tmp", "run", "disk"] {
-            create_folder(&root.join(name))?;
+            shell::create_folder(root.join(name))?;
         }
-        copy(busybox, &root.join("bin/busybox"))?;
+        shell::copy(busybox, &root.join("bin/busybox"))?;
         symlink("busybox", root.join("bin/sh")).context("link the guest's shell")?;
         if machine.platform == Platform::HOST {
             MKFS.iter().try_for_each(|program| add_program(&root, program))?;
-            copy(Path::new("/etc/mke2fs.conf"), &root.join("etc/mke2fs.conf"))?;
+            shell::copy(Path::new("/etc/mke2fs.conf"), &root.join("etc/mke2fs.conf"))?;
         }
         shell::run(Command::new("cp").arg("-r").arg(modules).arg(&root))?;
         let init = root.join("init");
@@ -123,11 +122,11 @@ const MKFS: [&str; 2] = ["mkfs.ext4", "mkfs.xfs"];
 /// Copies a program of this machine into a guest, with the libraries that it loads.
 fn add_program(root: &Path, program: &str) -> Result<()> {
     let found = shell::read(Command::new("sh").args(["-c", "command -v \"$1\"", "find", program]))?;
-    copy(Path::new(found.trim()), &root.join("bin").join(program))?;
+    shell::copy(Path::new(found.trim()), &root.join("bin").join(program))?;
     for library in libraries(&shell::read(Command::new("ldd").arg(found.trim()))?) {
         let copied = root.join(library.trim_start_matches('/'));
-        create_folder(copied.parent().unwrap_or(root))?;
-        copy(Path::new(library), &copied)?;
+        shell::create_folder(copied.parent().unwrap_or(root).to_owned())?;
+        shell::copy(Path::new(library), &copied)?;
     }
     Ok(())
 }
@@ -147,14 +146,6 @@ fn remove_abandoned() {
             let _ = fs::remove_dir_all(entry.path());
         }
     }
-}
-
-fn create_folder(folder: &Path) -> Result<()> {
-    fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))
-}
-
-fn copy(from: &Path, to: &Path) -> Result<()> {
-    fs::copy(from, to).with_context(|| format!("copy {}", from.display())).map(drop)
 }
 
 /// Returns the script of the guest's first process. Each section is printed as a whole.

@@ -67,14 +67,11 @@ impl Drop for Unpacked {
 
 impl Cache {
     pub(super) fn open(platform: Platform) -> Result<Self> {
-        let home = std::env::home_dir().context("vm: no home folder: set HOME")?;
-        let base = std::env::var_os("XDG_CACHE_HOME").map_or_else(|| home.join(".cache"), PathBuf::from);
-        let folder = match platform {
-            Platform::HOST => base.join("eviction-agent/vm"),
-            _ => base.join(format!("eviction-agent/vm-{}", platform.arch())),
+        let name = match platform {
+            Platform::HOST => "vm".to_owned(),
+            _ => format!("vm-{}", platform.arch()),
         };
-        fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
-        Ok(Self { folder, platform })
+        Ok(Self { folder: shell::create_folder(shell::cache_folder()?.join(name))?, platform })
     }
 
     /// Returns a static busybox: this machine's, or Debian's for another platform.
@@ -90,7 +87,7 @@ impl Cache {
             let found =
                 found.iter().find(|path| path.exists()).context("vm: busybox-static has no busybox")?;
             let partial = cached.with_extension("partial");
-            fs::copy(found, &partial).with_context(|| format!("copy {}", found.display()))?;
+            shell::copy(found, &partial)?;
             fs::rename(&partial, &cached).with_context(|| format!("rename to {}", cached.display()))?;
         }
         Ok(cached)
@@ -98,7 +95,7 @@ impl Cache {
 
     /// Returns the newest kernel of that series, and fetches it if it is missing.
     pub(super) fn kernel(&self, series: &str) -> Result<Kernel> {
-        let cached = self.folder.join("kernels").join(series);
+        let cached = self.folder(&format!("kernels/{series}"))?;
         let (image, version, modules) = (cached.join("vmlinuz"), cached.join("version"), cached.join("lib"));
         if let Some(version) = cached_version(&image, &version)
             && modules.is_dir()
@@ -117,8 +114,7 @@ impl Cache {
             }
         };
         let found = find_image(&tree.path()).with_context(|| format!("vm: {package} has no kernel image"))?;
-        fs::create_dir_all(&cached).with_context(|| format!("make {}", cached.display()))?;
-        fs::copy(&found, &image).with_context(|| format!("copy {}", found.display()))?;
+        shell::copy(&found, &image)?;
         copy_modules(&tree.path(), &cached)?;
         if package.starts_with(BINARY) {
             drop(tree);
@@ -132,18 +128,14 @@ impl Cache {
 
     /// Returns a folder of the cache, and creates it if it is missing.
     pub(super) fn folder(&self, name: &str) -> Result<PathBuf> {
-        let folder = self.folder.join(name);
-        fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
-        Ok(folder)
+        shell::create_folder(self.folder.join(name))
     }
 
     /// Fetches a package, `name` or `name/suite`, and unpacks it.
     pub(super) fn extract(&self, package: &str) -> Result<Unpacked> {
         self.update()?;
         // Two runs may fetch at the same time.
-        let work = self.folder.join(format!("fetch-{}", std::process::id()));
-        fs::create_dir_all(&work).with_context(|| format!("make {}", work.display()))?;
-        let unpacked = Unpacked(work);
+        let unpacked = Unpacked(self.folder(&format!("fetch-{}", std::process::id()))?);
         let Unpacked(work) = &unpacked;
         // apt compares what it downloads with the hash in the signed index.
         let download = || {
@@ -190,8 +182,7 @@ impl Cache {
             return Ok(());
         }
         for folder in ["state/lists/partial", "cache/archives/partial"] {
-            let folder = self.folder.join("apt").join(folder);
-            fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
+            self.folder(&format!("apt/{folder}"))?;
         }
         let installed = installed_sources()?;
         fs::write(&sources, with_kernel_suites(&installed)?)

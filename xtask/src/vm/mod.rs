@@ -26,7 +26,7 @@ use serde_json::json;
 
 use crate::build::{self, Platform};
 use crate::setup::{self, Need, Tools};
-use crate::shell::{self, Metadata};
+use crate::shell;
 use guest::Guest;
 use host::HOST;
 use init::{GuestFiles, MARK};
@@ -226,8 +226,7 @@ fn read(machine: &Machine, log: &Path) -> Result<GuestResults> {
 
 /// Returns the file with a guest's output, which is kept until the guest is run again.
 fn log_path(machine: &Machine, only_some: bool) -> Result<PathBuf> {
-    let folder = Metadata::read()?.target_directory.join("xtask/vm");
-    fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
+    let folder = shell::create_folder(shell::target_folder()?.join("xtask/vm"))?;
     let suffix = if only_some { "-only" } else { "" };
     Ok(folder.join(format!("{}{suffix}.log", machine.name)))
 }
