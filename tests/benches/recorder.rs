@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use clap::{Parser, ValueEnum};
+use clap::Parser;
 use eviction_agent::telemetry::recording::writer::{Limits, Writer};
 use eviction_agent::telemetry::recording::{Header, Key, Recorded};
 use eviction_config::kubelet_policy;
@@ -32,6 +32,7 @@ use eviction_core::time::Timestamp;
 use eviction_kube::pods::Pod;
 use serde_json::{Value, json};
 use tests::bench::machine;
+use tests::random::Random;
 
 const PODS: u64 = 110;
 const CONTAINERS: usize = 3;
@@ -58,53 +59,42 @@ struct Args {
     /// What is measured, for the machine line
     #[arg(long, value_name = "COMMIT", default_value = "")]
     commit: String,
-    /// Run one case and print what it took
-    #[arg(long, hide = true, requires = "directory")]
-    case: Option<Case>,
-    /// Where the case records
+    /// Run one case, which records here, and print what it took
     #[arg(long, hide = true)]
     directory: Option<PathBuf>,
+    #[command(flatten)]
+    case: Case,
     /// Given by `cargo bench`
     #[arg(long, hide = true)]
     bench: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Case {
-    CalmBaseline,
-    Calm,
-    ExactBaseline,
-    Exact,
-}
-
-impl Case {
-    fn is_exact(self) -> bool {
-        matches!(self, Self::Exact | Self::ExactBaseline)
-    }
-
-    fn records(self) -> bool {
-        matches!(self, Self::Calm | Self::Exact)
-    }
+#[derive(Clone, Copy, Debug, clap::Args)]
+struct Case {
+    /// Look at all pods in every sample
+    #[arg(long, hide = true)]
+    exact: bool,
+    /// Start the recorder; without it the case is a baseline
+    #[arg(long, hide = true)]
+    record: bool,
 }
 
 fn main() -> Result<ExitCode> {
     let args = Args::parse();
-    if let (Some(case), Some(directory)) = (args.case, &args.directory) {
-        let evicted = run(directory, args.hours * 3600, case)?;
-        println!("{}", json!({"cpu": cpu_seconds()?, "peak": peak_mib()?, "evicted": evicted}));
+    if let Some(directory) = &args.directory {
+        let evicted = run(directory, args.hours * 3600, args.case)?;
+        let cpu = tests::clock::cpu_time(std::process::id())?;
+        println!("{}", json!({"cpu": cpu.as_secs_f64(), "peak": peak_mib()?, "evicted": evicted}));
         return Ok(ExitCode::SUCCESS);
     }
     if args.json {
         println!("{}", machine::line("recorder", None, &args.commit)?);
     }
     let mut rows = Rows { json: args.json, all_met: true };
-    for (case, baseline, name, most_mb) in [
-        (Case::Calm, Case::CalmBaseline, "calm, 110 pods", 30.0),
-        (Case::Exact, Case::ExactBaseline, "exact, 110 pods", 150.0),
-    ] {
+    for (exact, name, most_mb) in [(false, "calm, 110 pods", 30.0), (true, "exact, 110 pods", 150.0)] {
         let folder = tempfile::tempdir()?;
-        let (before, after) =
-            (measured(&args, baseline, folder.path())?, measured(&args, case, folder.path())?);
+        let measure = |record| measured(args.hours, Case { exact, record }, folder.path());
+        let (before, after) = (measure(false)?, measure(true)?);
         let more = |key: &str| Some(after[key].as_f64()? - before[key].as_f64()?);
         let size = size(folder.path())? * 24.0 / args.hours as f64 / 1e6;
         let cpu = 100.0 * more("cpu").context("no cpu")? / (args.hours * 3600) as f64;
@@ -149,14 +139,12 @@ impl Rows {
 }
 
 /// Runs a case in a process of its own.
-fn measured(args: &Args, case: Case, directory: &Path) -> Result<Value> {
-    let name = case.to_possible_value().context("a case")?;
+fn measured(hours: u64, case: Case, directory: &Path) -> Result<Value> {
     let mut command = Command::new(std::env::current_exe()?);
-    command
-        .args(["--hours", &args.hours.to_string(), "--case", name.get_name(), "--directory"])
-        .arg(directory);
+    command.args(["--hours", &hours.to_string(), "--directory"]).arg(directory);
+    command.args(case.exact.then_some("--exact")).args(case.record.then_some("--record"));
     let output = command.stderr(std::process::Stdio::inherit()).output().context("run a case")?;
-    ensure!(output.status.success(), "{} failed", name.get_name());
+    ensure!(output.status.success(), "{case:?} failed");
     serde_json::from_slice(&output.stdout).context("read what a case took")
 }
 
@@ -168,16 +156,6 @@ fn verb(agent: &Path, arguments: &[&str]) -> Result<(f64, usize)> {
     let (verb, error) = (arguments[0], String::from_utf8_lossy(&output.stderr));
     ensure!(output.status.success(), "`{verb}` failed with {}: {error}", output.status);
     Ok((start.elapsed().as_secs_f64(), output.stdout.len()))
-}
-
-/// Numbers that look random, the same in each run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % limit
-    }
 }
 
 /// A pod and the pages of its containers.
@@ -205,7 +183,7 @@ fn run(directory: &Path, seconds: u64, case: Case) -> Result<u64> {
         max_age: Duration::from_secs(seconds.max(DAY_SECONDS) * 2),
         min_free: 0,
     };
-    let writer = case.records().then(|| Writer::open(limits, Header::default())).transpose()?;
+    let writer = case.record.then(|| Writer::open(limits, Header::default())).transpose()?;
     let policy = kubelet_policy(&Value::Null).ok().context("the kubelet's defaults")?;
     let mut engine = Engine::new(policy.clone());
     let layout = Event::DiskLayout(Ok(DiskLayout::default()));
@@ -222,7 +200,7 @@ fn run(directory: &Path, seconds: u64, case: Case) -> Result<u64> {
         node.grow(is_growing);
         let sample = node.sample(at, true);
         // Near a threshold the engine looks at all pods, in calm times at the node alone.
-        let decision = if case.is_exact() || is_growing {
+        let decision = if case.exact || is_growing {
             node.handle(at, Event::Sample(sample))?
         } else {
             let calm = node.sample(at, false);
@@ -380,14 +358,6 @@ fn size(directory: &Path) -> Result<f64> {
         bytes += entry?.metadata()?.len();
     }
     Ok(bytes as f64)
-}
-
-/// User and system time of this process.
-fn cpu_seconds() -> Result<f64> {
-    let stat = std::fs::read_to_string("/proc/self/stat")?;
-    let after = stat.rsplit(") ").next().context("a form of its own")?;
-    let ticks: Vec<f64> = after.split(' ').skip(11).take(2).filter_map(|it| it.parse().ok()).collect();
-    Ok(ticks.iter().sum::<f64>() / 100.0)
 }
 
 fn peak_mib() -> Result<f64> {

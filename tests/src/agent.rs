@@ -5,20 +5,20 @@ use std::io::{BufRead as _, BufReader, Read};
 use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, TryRecvError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::clock;
 use crate::interrupt::{Interrupt, POLL_INTERVAL};
 use crate::metrics::Metrics;
 use crate::node::Node;
-use crate::process::HANG;
-use crate::process::die_with_parent;
+use crate::process::{self, HANG, die_with_parent};
 
 mod options;
 mod recording;
@@ -133,38 +133,10 @@ impl Agent {
     }
 
     fn spawn(options: &Options, interrupt: &Interrupt) -> Result<Self> {
-        let Options {
-            binary,
-            kubelet_config,
-            pods,
-            cgroup_root,
-            memory_capacity,
-            pid_capacity,
-            action,
-            config,
-            more,
-        } = options;
-        let mut command = Command::new(binary);
-        command
-            .arg("run")
-            .arg("--kubelet-config")
-            .arg(kubelet_config)
-            .args(["--cgroup-root", cgroup_root])
-            .args(["--memory-capacity", &memory_capacity.to_string()])
-            .args(["--pid-capacity", &pid_capacity.to_string()])
-            .args(["--action", action, "--output", "json", "--listen-address", "127.0.0.1:0"])
-            .args(more)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        if let Some(pods) = pods {
-            command.arg("--pods-file").arg(pods);
-        }
-        if let Some(config) = config {
-            command.arg("--config").arg(config);
-        }
+        let mut command = options.command("127.0.0.1:0");
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
         die_with_parent(&mut command);
-        let mut child = command.spawn().with_context(|| format!("start {}", binary.display()))?;
+        let mut child = command.spawn().with_context(|| format!("start {}", options.binary.display()))?;
         let stdout = child.stdout.take().context("the agent's output")?;
         let stderr = child.stderr.take().context("the agent's log")?;
         let (sender, lines) = mpsc::channel();
@@ -198,11 +170,8 @@ impl Agent {
                 Ok(line) => self.store(line)?,
                 Err(TryRecvError::Empty) => return Ok(&self.events),
                 Err(TryRecvError::Disconnected) => {
-                    bail!(
-                        "the agent ended by itself ({}){}",
-                        self.wait_and_describe_exit()?,
-                        self.log.tail()
-                    );
+                    let end = self.wait_and_describe_exit()?;
+                    bail!("the agent ended by itself ({end}){}", self.log.tail());
                 }
             }
         }
@@ -246,11 +215,8 @@ impl Agent {
             }
             self.interrupt.check()?;
             if self.ended {
-                bail!(
-                    "the agent ended ({}) before {what}{}",
-                    self.wait_and_describe_exit()?,
-                    self.log.tail()
-                );
+                let end = self.wait_and_describe_exit()?;
+                bail!("the agent ended ({end}) before {what}{}", self.log.tail());
             }
             if Instant::now() >= end {
                 bail!("the agent did not say {what} for {} s{}", guard.as_secs(), self.log.tail());
@@ -293,11 +259,17 @@ impl Agent {
     /// # Errors
     /// If it has no endpoint, or the endpoint does not answer.
     pub fn metrics(&self) -> Result<Metrics> {
+        Metrics::read(self.address()?)
+    }
+
+    /// Returns the address of its endpoint.
+    ///
+    /// # Errors
+    /// If it has no endpoint.
+    pub fn address(&self) -> Result<SocketAddr> {
         let started = self.events.iter().find(|event| event.kind() == "started");
         let listen = started.map_or("", |event| event.text("listen_address"));
-        let address: SocketAddr =
-            listen.parse().with_context(|| format!("the agent's address `{listen}`"))?;
-        Metrics::read(address)
+        listen.parse().with_context(|| format!("the agent's address `{listen}`"))
     }
 
     /// Returns the backend that a source uses, and the reason.
@@ -314,10 +286,8 @@ impl Agent {
     /// # Errors
     /// If it does not end, or has ended by itself before.
     pub fn stop(mut self) -> Result<ExitStatus> {
-        if let Some(status) = self.child.try_wait().context("look at the agent")? {
-            bail!("the agent had ended by itself: {}{}", describe(status), self.log.tail());
-        }
-        signal(&self.child, rustix::process::Signal::TERM)?;
+        self.check_running()?;
+        process::signal(self.pid(), Signal::TERM)?;
         let child = &mut self.child;
         self.interrupt
             .until("the agent ends on SIGTERM", GUARD, || child.try_wait().context("wait for the agent"))
@@ -328,9 +298,7 @@ impl Agent {
     /// # Errors
     /// If it has ended before.
     pub fn kill(mut self) -> Result<Vec<Event>> {
-        if let Some(status) = self.child.try_wait().context("look at the agent")? {
-            bail!("the agent had ended by itself: {}{}", describe(status), self.log.tail());
-        }
+        self.check_running()?;
         self.child.kill().context("kill the agent")?;
         self.child.wait().context("wait for the killed agent")?;
         // The line that was being written is cut off, so it is ignored.
@@ -340,6 +308,14 @@ impl Agent {
             }
         }
         Ok(std::mem::take(&mut self.events))
+    }
+
+    /// Fails if the agent has ended by itself.
+    fn check_running(&mut self) -> Result<()> {
+        match self.child.try_wait().context("look at the agent")? {
+            None => Ok(()),
+            Some(status) => bail!("the agent had ended by itself: {}{}", describe(status), self.log.tail()),
+        }
     }
 
     /// Prints the last events and the end of the log, for the reader of a failed test.
@@ -371,7 +347,7 @@ impl Drop for Agent {
         let mut signalled = false;
         while let Ok(None) = self.child.try_wait() {
             if !signalled {
-                signalled = signal(&self.child, rustix::process::Signal::TERM).is_ok();
+                signalled = process::signal(self.pid(), Signal::TERM).is_ok();
             }
             if !signalled || Instant::now() >= end {
                 break;
@@ -387,11 +363,6 @@ impl Drop for Agent {
             panic!("{error:#}");
         }
     }
-}
-
-fn signal(child: &Child, signal: rustix::process::Signal) -> Result<()> {
-    rustix::process::kill_process(rustix::process::Pid::from_child(child), signal)
-        .with_context(|| format!("send {signal:?} to the agent"))
 }
 
 /// Describes an exit status: its code or its signal.

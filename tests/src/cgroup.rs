@@ -135,12 +135,16 @@ impl Group {
         Ok(group)
     }
 
-    fn create(mounts: Mounts, path: &Path) -> Result<Self> {
+    /// Creates a cgroup and its parents in these hierarchies, by its path relative to the mount points.
+    ///
+    /// # Errors
+    /// If the kernel refuses it.
+    pub fn create(mounts: Mounts, path: &Path) -> Result<Self> {
         for (hierarchy, point) in mounts.iter() {
             let mut directory = point.to_owned();
             for component in path.components() {
                 if hierarchy == Hierarchy::Unified {
-                    enable_controllers(&directory)?;
+                    enable_controllers(&directory);
                 }
                 directory.push(component);
                 match fs::create_dir(&directory) {
@@ -330,7 +334,7 @@ impl Group {
             let Some((group, error)) = last else {
                 return Ok(());
             };
-            if start.elapsed() > Duration::from_secs(20) {
+            if start.elapsed() > process::HANG {
                 return Err(error).with_context(|| {
                     format!("remove cgroup {} with processes {:?}", group.display(), read_procs(&group))
                 });
@@ -340,15 +344,13 @@ impl Group {
     }
 }
 
-fn enable_controllers(dir: &Path) -> Result<()> {
-    let file = dir.join("cgroup.controllers");
-    let available = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
-    for controller in available.split_ascii_whitespace() {
-        if CONTROLLERS.contains(&controller) {
-            write(&dir.join("cgroup.subtree_control"), &format!("+{controller}"))?;
-        }
+/// Enables the controllers for cgroups below that one, unless the kernel refuses it, as it does for a cgroup with
+/// processes of its own.
+fn enable_controllers(dir: &Path) {
+    let available = fs::read_to_string(dir.join("cgroup.controllers")).unwrap_or_default();
+    for controller in available.split_ascii_whitespace().filter(|it| CONTROLLERS.contains(it)) {
+        let _ = fs::write(dir.join("cgroup.subtree_control"), format!("+{controller}"));
     }
-    Ok(())
 }
 
 fn write(file: &Path, value: &str) -> Result<()> {

@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result};
 use rustix::process::Signal;
 
-use crate::cluster::node::{Image, Runtime, hierarchies, remove_groups, unmount_all};
+use crate::cluster::node::{Image, Runtime, containerd_config, hierarchies, remove_groups, unmount_all};
 use crate::cluster::program::Program;
 use crate::folder::Folder;
 use crate::process::{self, run};
@@ -109,9 +109,7 @@ impl Containerd {
         command.arg("--address").arg(self.socket()).args(arguments);
         command
     }
-}
 
-impl Containerd {
     /// Returns its shims, and the processes with the root of one of its containers.
     fn remaining_processes(&self) -> Vec<u32> {
         let (socket, root) = (self.socket().display().to_string(), self.root.display().to_string());
@@ -155,16 +153,9 @@ impl Drop for Containerd {
 }
 
 fn config(root: &Path, folder: &Path) -> String {
-    let (root, folder) = (root.display(), folder.display());
-    format!(
-        "version = 2\nroot = \"{root}\"\nstate = \"{folder}/run\"\n\
-         [grpc]\naddress = \"{folder}/containerd.sock\"\n\
-         [ttrpc]\naddress = \"{folder}/containerd.sock.ttrpc\"\n\
-         [plugins.\"io.containerd.grpc.v1.cri\"]\n\
-         sandbox_image = \"docker.io/local/pause:1\"\nrestrict_oom_score_adj = true\ndisable_apparmor = true\n\
-         [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc]\n\
-         runtime_type = \"io.containerd.runc.v2\"\n\
-         [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc.options]\n\
-         Root = \"{folder}/runc\"\n"
-    )
+    let runc = format!(
+        "[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc.options]\nRoot = \"{}/runc\"\n",
+        folder.display()
+    );
+    containerd_config(root, folder, &runc)
 }

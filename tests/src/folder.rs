@@ -70,6 +70,11 @@ pub fn on_disk() -> Result<PathBuf> {
     }
 }
 
+/// Returns a file or folder of this repository.
+pub fn repository(path: impl AsRef<Path>) -> PathBuf {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).join(path)
+}
+
 /// Returns `~/.cache/eviction-agent`, in which tasks keep what they build and fetch.
 pub fn cache() -> Option<PathBuf> {
     let base = std::env::var_os("XDG_CACHE_HOME")

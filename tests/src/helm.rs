@@ -1,14 +1,16 @@
 //! Helm, and the chart that it installs.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
+
+use crate::folder::repository;
 
 /// The environment variable with the path of Helm, which `cargo xtask` installs.
 const HELM: &str = "EVICTION_AGENT_HELM";
 
 /// Returns the folder of the chart.
 pub fn chart() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/charts/eviction-agent")
+    repository("deploy/charts/eviction-agent")
 }
 
 /// Returns the program that this variable names, else that of this machine.

@@ -28,6 +28,7 @@ pub mod privileges;
 pub mod process;
 pub mod program;
 pub mod prometheus;
+pub mod random;
 pub mod simulated_node;
 mod skip;
 pub mod stamps;

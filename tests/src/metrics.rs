@@ -88,17 +88,26 @@ impl Metrics {
 /// # Errors
 /// If it does not answer, or not with status 200.
 pub fn get(address: SocketAddr, path: &str) -> Result<String> {
+    let (status, body) = request(address, path, "")?;
+    ensure!(status == 200, "the answer was {status}: {body}");
+    Ok(body)
+}
+
+/// Returns the status and the body of a server's response to a GET with these headers, each with its line end.
+///
+/// # Errors
+/// If it does not answer.
+pub fn request(address: SocketAddr, path: &str, headers: &str) -> Result<(u16, String)> {
     let mut stream = TcpStream::connect_timeout(&address, GUARD).context("connect")?;
     stream.set_read_timeout(Some(GUARD))?;
     stream.set_write_timeout(Some(GUARD))?;
     // HTTP/1.0: the response comes in one piece and ends with the connection.
-    write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
+    write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\nConnection: close\r\n{headers}\r\n")?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).context("read the answer")?;
     let (head, body) = answer.split_once("\r\n\r\n").context("an answer without an end of its head")?;
-    let status = head.lines().next().unwrap_or_default();
-    ensure!(status.split(' ').nth(1) == Some("200"), "the answer was `{status}`");
-    Ok(body.to_owned())
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+    Ok((status.with_context(|| format!("no status in `{head}`"))?, body.to_owned()))
 }
 
 fn parse_sample(line: &str) -> Result<Sample> {

@@ -62,6 +62,14 @@ impl Mounts {
         self.0.get(&hierarchy).map(PathBuf::as_path)
     }
 
+    /// Returns only the hierarchy that has this controller: its own one in version 1, else the unified one.
+    #[must_use]
+    pub fn of_controller(mut self, v1: Hierarchy) -> Self {
+        let hierarchy = if self.0.contains_key(&v1) { v1 } else { Hierarchy::Unified };
+        self.0.retain(|found, _| *found == hierarchy);
+        self
+    }
+
     /// Returns all mount points.
     pub fn iter(&self) -> impl Iterator<Item = (Hierarchy, &Path)> {
         self.0.iter().map(|(&hierarchy, path)| (hierarchy, path.as_path()))

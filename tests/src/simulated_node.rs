@@ -10,6 +10,8 @@ use std::fmt::{self, Write as _};
 
 use serde_json::{Value, json};
 
+use crate::random::Random;
+
 /// The bytes of a MiB.
 const MIB: u64 = 1 << 20;
 /// The names of the containers of every pod.
@@ -77,7 +79,7 @@ struct Pod {
 impl SimulatedNode {
     /// Creates a node with so many pods. The same seed always gives the same node.
     pub fn new(pods: usize, seed: u64) -> Self {
-        let mut random = SplitMix64(seed);
+        let mut random = Random(seed);
         let pods: Vec<Pod> = (0..pods).map(|index| Pod::new(index, &mut random)).collect();
         let mut order: Vec<usize> = (0..pods.len()).collect();
         for last in (1..order.len()).rev() {
@@ -150,12 +152,12 @@ fn time(after_seconds: i64) -> String {
 }
 
 impl Pod {
-    fn new(index: usize, random: &mut SplitMix64) -> Self {
+    fn new(index: usize, random: &mut Random) -> Self {
         let exceeds = random.below(4) == 0;
         let memory_request = random.between(64, 1024) * MIB;
         let storage_request = random.between(256, 2048) * MIB;
         // Per mille of the request.
-        let share = |random: &mut SplitMix64| {
+        let share = |random: &mut Random| {
             if exceeds { random.between(1_010, 2_000) } else { random.between(100, 950) }
         };
         let memory = memory_request * share(random) / 1000;
@@ -250,7 +252,7 @@ impl Pod {
 }
 
 /// Splits a number into parts.
-fn parts<const N: usize>(whole: u64, random: &mut SplitMix64) -> [u64; N] {
+fn parts<const N: usize>(whole: u64, random: &mut Random) -> [u64; N] {
     let mut left = whole;
     let mut parts = [0; N];
     for part in &mut parts[1..] {
@@ -261,61 +263,9 @@ fn parts<const N: usize>(whole: u64, random: &mut SplitMix64) -> [u64; N] {
     parts
 }
 
-/// The generator of Steele, Lea and Flood, "Fast splittable pseudorandom number generators" (OOPSLA 2014), with
-/// the constants that Java and xoshiro's authors use.
-struct SplitMix64(u64);
-
-impl SplitMix64 {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// Returns a number below `bound`, as evenly distributed as 64 bits allow for small bounds.
-    fn below(&mut self, bound: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
-    }
-
-    fn between(&mut self, least: u64, most: u64) -> u64 {
-        least + self.below(most - least + 1)
-    }
-
-    fn letters(&mut self, count: usize) -> String {
-        const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
-        (0..count).map(|_| char::from(ALPHABET[self.below(ALPHABET.len() as u64) as usize])).collect()
-    }
-
-    /// Returns a random UUID, version 4.
-    fn uid(&mut self) -> String {
-        let (high, low) = (self.next(), self.next());
-        format!(
-            "{:08x}-{:04x}-4{:03x}-{:04x}-{:012x}",
-            high >> 32,
-            high >> 16 & 0xffff,
-            high & 0xfff,
-            low >> 48 & 0x3fff | 0x8000,
-            low & 0xffff_ffff_ffff,
-        )
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// The numbers are from the reference implementation, `splitmix64.c`, with seed 1234567.
-    #[test]
-    fn random_numbers_match_the_splitmix64_reference() {
-        let mut random = SplitMix64(1_234_567);
-        let numbers = [(); 3].map(|()| random.next());
-        assert_eq!(
-            numbers,
-            [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423]
-        );
-    }
 
     #[test]
     fn same_seed_gives_the_same_node() {

@@ -12,8 +12,7 @@ use eviction_core::reading::{Reading, UnknownReason};
 use eviction_core::snapshot::FsStats;
 use eviction_node::cgroup::hierarchy::Host;
 use tests::file_system::{FileSystem, Kind};
-
-const MIB: u64 = 1 << 20;
+use tests::node::MIB;
 
 fn read(path: &Path) -> Reading<FsStats> {
     eviction_node::fs::FileSystem::open(path, &[], &Host::default()).unwrap().read()

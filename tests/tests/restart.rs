@@ -12,6 +12,7 @@ use tests::agent::{Agent, Event, GUARD, Options};
 use tests::cgroup::pod_uid;
 use tests::interrupt::Interrupt;
 use tests::node::{MIB, Node, PodSpec};
+use tests::random::Random;
 use tests::skip;
 use tests::workload::Workload;
 
@@ -20,19 +21,9 @@ const MEMORY: u64 = 320 * MIB;
 /// How often the agent is killed, unless `EVICTION_AGENT_KILLS` sets another number.
 const KILLS: usize = 3;
 
-/// The agent is killed within this time after a hog was started: the hog crosses the threshold in the first half, and
-/// is terminating for a second after that.
-const KILL_WITHIN: Duration = Duration::from_millis(1_500);
-
-/// A pseudo-random generator with the same numbers in each run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: Duration) -> Duration {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        Duration::from_nanos((self.0 >> 11) % u64::try_from(limit.as_nanos()).unwrap())
-    }
-}
+/// The agent is killed within this time, in milliseconds, after a hog was started: the hog crosses the threshold in the
+/// first half, and is terminating for a second after that.
+const KILL_WITHIN: u64 = 1_500;
 
 struct Testbed {
     node: Node,
@@ -112,7 +103,7 @@ fn an_agent_killed_at_any_time_evicts_no_other_pod_after_restart() {
         let hog = testbed.add(&format!("hog-{round}"));
         let name = testbed.node.pods[hog].full_name();
         let mut process = testbed.hold(hog, "210M");
-        testbed.interrupt.sleep(random.below(KILL_WITHIN)).unwrap();
+        testbed.interrupt.sleep(Duration::from_millis(random.below(KILL_WITHIN))).unwrap();
         let mut events = agent.kill().unwrap();
         agent = testbed.start();
         // Either of the two agents may have evicted the hog.

@@ -12,11 +12,10 @@ use std::thread;
 use rustix::process::Signal;
 use tests::cgroup::{Driver, Group, Qos, Subtree, container_id, pod_uid};
 use tests::mounts::Hierarchy;
+use tests::node::MIB;
 use tests::process::{self, Process, wait_until};
 use tests::stamps::{Record, STEP};
 use tests::workload::Workload;
-
-const MIB: u64 = 1 << 20;
 
 fn binary() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_workload"))

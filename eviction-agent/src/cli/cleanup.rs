@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::configuration::DryRunArg;
+use super::configuration::dry_run_parser;
 use super::output::{Out, VerbError, report_failure};
 use crate::daemon::{self, CleanedDir, DryRun};
 use eviction_kube::{Clean, DaemonSetName};
@@ -36,8 +36,14 @@ pub(super) struct CleanupArgs {
     #[arg(long, value_name = "FILE", help_heading = "Cluster")]
     kubeconfig: Option<PathBuf>,
     /// Report what would be removed and remove nothing; --dry-run alone means client
-    #[arg(long, value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "client")]
-    dry_run: Option<DryRunArg>,
+    #[arg(
+        long,
+        value_parser = dry_run_parser(),
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "client"
+    )]
+    dry_run: Option<DryRun>,
 }
 
 pub(super) fn run(args: CleanupArgs, out: &mut Out) -> Result<ExitCode, VerbError> {
@@ -47,7 +53,7 @@ pub(super) fn run(args: CleanupArgs, out: &mut Out) -> Result<ExitCode, VerbErro
         return Ok(ExitCode::SUCCESS);
     }
     let nodes = (!all).then_some(nodes);
-    let dry_run = dry_run.map_or(DryRun::None, Into::into);
+    let dry_run = dry_run.unwrap_or_default();
     let mut code = ExitCode::SUCCESS;
     let kubeconfig = kubeconfig.as_deref();
     if let Some(set) = after

@@ -3,7 +3,8 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use clap::{Args, ValueEnum};
+use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use eviction_config::{Origin, Setting};
 use eviction_core::policy::preferences::Profile;
 use eviction_node::fs::FsPaths;
@@ -18,8 +19,8 @@ pub(super) struct ConfigurationArgs {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Eviction rules to follow, in place of `profile` of the AgentConfiguration [default: kubelet]
-    #[arg(long, value_enum)]
-    profile: Option<ProfileArg>,
+    #[arg(long, value_parser = profile_parser())]
+    profile: Option<Profile>,
     #[command(flatten)]
     kubelet: KubeletArgs,
 }
@@ -53,19 +54,19 @@ struct KubeletArgs {
 #[derive(Debug, Args)]
 pub(super) struct ServiceArgs {
     /// What to do with the chosen pod, in place of `action` of the AgentConfiguration [default: none]
-    #[arg(long, value_enum, help_heading = "Policy")]
-    action: Option<ActionArg>,
+    #[arg(long, value_parser = action_parser(), help_heading = "Policy")]
+    action: Option<Action>,
     /// Report the action without carrying it out; --dry-run alone means client. In place of `dryRun`
     /// of the AgentConfiguration [default: none]
     #[arg(
         long,
-        value_enum,
+        value_parser = dry_run_parser(),
         num_args = 0..=1,
         require_equals = true,
         default_missing_value = "client",
         help_heading = "Policy"
     )]
-    dry_run: Option<DryRunArg>,
+    dry_run: Option<DryRun>,
     /// Address (IP:PORT) that serves /metrics, /healthz and /readyz; port 0 picks a free port. In place
     /// of the address in the AgentConfiguration [default: 127.0.0.1:9095]
     #[arg(long, value_name = "ADDRESS", help_heading = "Output")]
@@ -116,55 +117,50 @@ impl From<DiskArgs> for FsPaths {
     }
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum ActionArg {
-    /// Report decisions and do nothing
-    None,
-    /// Kill the processes in the pod's cgroup
-    Kill,
-    /// Ask the API server to evict the pod
-    Evict,
+/// Returns a parser of named values. Each has a help text.
+fn named_values<T: Copy + Send + Sync + 'static, const N: usize>(
+    values: [(&'static str, T, &'static str); N],
+) -> impl TypedValueParser<Value = T> {
+    let possible = values.map(|(name, _, help)| PossibleValue::new(name).help(help));
+    PossibleValuesParser::new(possible).try_map(move |text| {
+        let value = values.iter().find(|(name, ..)| *name == text);
+        value.map(|(_, value, _)| *value).ok_or("unknown value")
+    })
 }
 
-impl From<ActionArg> for Action {
-    fn from(action: ActionArg) -> Self {
-        match action {
-            ActionArg::None => Self::None,
-            ActionArg::Kill => Self::Kill,
-            ActionArg::Evict => Self::Evict,
-        }
-    }
+fn action_parser() -> impl TypedValueParser<Value = Action> {
+    named_values([
+        (Action::None.name(), Action::None, "Report decisions and do nothing"),
+        (Action::Kill.name(), Action::Kill, "Kill the processes in the pod's cgroup"),
+        (Action::Evict.name(), Action::Evict, "Ask the API server to evict the pod"),
+    ])
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(super) enum DryRunArg {
-    /// Carry it out
-    None,
-    /// Report what would be done; change nothing
-    Client,
-    /// Send requests as dry runs: the API server checks them and changes nothing
-    Server,
+pub(super) fn dry_run_parser() -> impl TypedValueParser<Value = DryRun> {
+    let server = "Send requests as dry runs: the API server checks them and changes nothing";
+    named_values([
+        (DryRun::None.name(), DryRun::None, "Carry it out"),
+        (DryRun::Client.name(), DryRun::Client, "Report what would be done; change nothing"),
+        (DryRun::Server.name(), DryRun::Server, server),
+    ])
 }
 
-impl From<DryRunArg> for DryRun {
-    fn from(dry_run: DryRunArg) -> Self {
-        match dry_run {
-            DryRunArg::None => Self::None,
-            DryRunArg::Client => Self::Client,
-            DryRunArg::Server => Self::Server,
-        }
-    }
+pub(super) fn profile_parser() -> impl TypedValueParser<Value = Profile> {
+    let enhanced = "The kubelet's rules with the settings under `policy` of the AgentConfiguration";
+    named_values([
+        ("kubelet", Profile::Kubelet, "The kubelet's own eviction rules, unchanged"),
+        ("enhanced", Profile::Enhanced, enhanced),
+    ])
 }
 
 impl ServiceArgs {
     /// Sets the options of an agent that takes no action and may run beside another one.
     pub(super) fn observe_only(&mut self) -> Result<(), Failure> {
-        if let Some(action @ (ActionArg::Kill | ActionArg::Evict)) = self.action {
-            let name = Action::from(action).name();
-            return Err(Failure::usage(format!("--action {name}: record evicts no pod")));
+        if let Some(action @ (Action::Kill | Action::Evict)) = self.action {
+            return Err(Failure::usage(format!("--action {action}: record evicts no pod")));
         }
-        self.action = Some(ActionArg::None);
-        self.dry_run = Some(DryRunArg::None);
+        self.action = Some(Action::None);
+        self.dry_run = Some(DryRun::None);
         self.listen_address.get_or_insert(SocketAddr::from(([127, 0, 0, 1], 0)));
         Ok(())
     }
@@ -194,14 +190,10 @@ impl ConfigurationArgs {
             kubelet_insecure_tls,
         } = kubelet;
         let ServiceArgs { action, dry_run, listen_address, cri_socket } = service;
-        if let (Some(action @ (ActionArg::None | ActionArg::Kill)), Some(DryRunArg::Server)) =
-            (action, dry_run)
-        {
-            let name = Action::from(action).name();
-            return Err(Failure::usage(format!(
-                "--dry-run=server with --action {name}: only --action evict sends requests to the API server"
-            ))
-            .help("use --dry-run=client"));
+        if let (Some(action @ (Action::None | Action::Kill)), Some(DryRun::Server)) = (action, dry_run) {
+            let error = "only --action evict sends requests to the API server";
+            return Err(Failure::usage(format!("--dry-run=server with --action {action}: {error}"))
+                .help("use --dry-run=client"));
         }
         Ok(ConfigurationFiles {
             kubelet: kubelet_config,
@@ -212,32 +204,14 @@ impl ConfigurationArgs {
             caller: cluster.caller(),
             last_configz: None,
             agent: config,
-            profile: profile.map(Into::into),
-            action: action.map(Into::into),
-            dry_run: dry_run.map(Into::into),
+            profile,
+            action,
+            dry_run,
             listen_address,
             cri_socket,
             recorder_directory: None,
             node,
         })
-    }
-}
-
-/// Whose decisions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum ProfileArg {
-    /// The kubelet's own eviction rules, unchanged
-    Kubelet,
-    /// The kubelet's rules with the settings under `policy` of the AgentConfiguration
-    Enhanced,
-}
-
-impl From<ProfileArg> for Profile {
-    fn from(profile: ProfileArg) -> Self {
-        match profile {
-            ProfileArg::Kubelet => Self::Kubelet,
-            ProfileArg::Enhanced => Self::Enhanced,
-        }
     }
 }
 

@@ -9,6 +9,7 @@ use clap::Args;
 use eviction_core::explain::{Explainer, Style};
 use eviction_core::oom::OomUpdate;
 use eviction_core::pod::PodName;
+use eviction_core::policy::preferences::Profile;
 use eviction_core::record::{DecisionRecord, RecordSubject};
 use eviction_core::signal::Signal;
 use eviction_core::time::Timestamp;
@@ -18,7 +19,7 @@ use serde_json::Value;
 use super::client::SocketArgs;
 use super::output::{Out, StreamFormat, VerbError, is_coloured, report_unreadable, write_stderr};
 use super::replay;
-use crate::cli::configuration::ProfileArg;
+use crate::cli::configuration::profile_parser;
 use crate::daemon::Failure;
 use crate::scenario::read;
 use crate::scenario::recording::{self, SegmentError};
@@ -50,8 +51,8 @@ pub(super) struct ExplainArgs {
     #[arg(long, value_name = "FILE", help_heading = "Policy")]
     config: Option<PathBuf>,
     /// Eviction rules to follow, in place of those of the configuration
-    #[arg(long, value_enum, help_heading = "Policy")]
-    profile: Option<ProfileArg>,
+    #[arg(long, value_parser = profile_parser(), help_heading = "Policy")]
+    profile: Option<Profile>,
     /// Output format
     #[arg(short, long, value_enum, default_value_t = StreamFormat::Table, help_heading = "Output")]
     output: StreamFormat,

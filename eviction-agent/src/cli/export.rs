@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use super::output::{Out, VerbError, report_unreadable};
 use crate::daemon::Failure;
-use crate::scenario::recording::for_each_item;
+use crate::scenario::recording::{SegmentError, for_each_item};
 use crate::telemetry::recording::pods;
 use crate::telemetry::recording::reader::Item;
 
@@ -56,7 +56,7 @@ pub(super) fn run(args: &ExportArgs, out: &mut Out) -> Result<ExitCode, VerbErro
             })?
         }
         ExportFormat::Openmetrics => {
-            let mut errors = 0;
+            let mut errors = Vec::new();
             // The samples of a metric must be consecutive.
             for (family, help) in FAMILIES {
                 writeln!(out, "# TYPE {family} gauge\n# HELP {family} {help}")?;
@@ -84,7 +84,8 @@ pub(super) fn run(args: &ExportArgs, out: &mut Out) -> Result<ExitCode, VerbErro
             errors
         }
     };
-    Ok(if errors == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let damaged = errors.iter().filter(|error| !report_unreadable(error)).count();
+    Ok(if damaged == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Returns a time of a recording as a time of the system clock, which is `offset` nanoseconds later.
@@ -92,17 +93,18 @@ fn shown(offset: i64, at: Timestamp) -> Timestamp {
     at.checked_add(jiff::SignedDuration::from_nanos(offset)).unwrap_or(at)
 }
 
-/// Passes all items to `on_item`, with the clock offset in nanoseconds. Returns the number of damaged segments. A
-/// segment that is cut off does not count as damaged.
-fn read(file: &Path, on_item: &mut dyn FnMut(i64, &Item) -> io::Result<()>) -> Result<usize, VerbError> {
-    let (mut offset, mut errors, mut write_error) = (0, 0, None);
+/// Passes all items to `on_item`, with the clock offset in nanoseconds. Returns the segments that cannot be read
+/// to their end.
+fn read(
+    file: &Path,
+    on_item: &mut dyn FnMut(i64, &Item) -> io::Result<()>,
+) -> Result<Vec<SegmentError>, VerbError> {
+    let (mut offset, mut errors, mut write_error) = (0, Vec::new(), None);
     let read = for_each_item(file, &mut |item| match item {
         Ok(Item::Clock(nanos)) => offset = *nanos,
         Ok(item) if write_error.is_none() => write_error = on_item(offset, item).err(),
         Ok(_) => {}
-        Err(error) => {
-            errors += usize::from(!report_unreadable(&error));
-        }
+        Err(error) => errors.push(error),
     });
     read.map_err(|error| Failure::because(format!("read {}", file.display()), &error))?;
     match write_error {
@@ -253,7 +255,7 @@ struct Point<'a> {
 fn write_points(
     file: &Path,
     on_point: &mut dyn FnMut(Point<'_>) -> io::Result<()>,
-) -> Result<usize, VerbError> {
+) -> Result<Vec<SegmentError>, VerbError> {
     let mut names: BTreeMap<Box<str>, (Box<str>, Box<str>)> = BTreeMap::new();
     read(file, &mut |offset, item| {
         let (at, snapshot, is_usage) = match item {

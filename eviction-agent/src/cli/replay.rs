@@ -6,10 +6,11 @@ use std::process::ExitCode;
 
 use clap::Args;
 use eviction_config::load_agent;
+use eviction_core::policy::preferences::Profile;
 use eviction_core::record::DecisionRecord;
 
 use super::output::{Out, StreamFormat, VerbError, columns, report_unreadable, table, write_stderr};
-use crate::cli::configuration::ProfileArg;
+use crate::cli::configuration::profile_parser;
 use crate::daemon::Failure;
 use crate::scenario::expected::compare;
 use crate::scenario::format::{Case, Outcome};
@@ -35,8 +36,8 @@ pub(super) struct ReplayArgs {
     #[arg(long, value_name = "FILE", help_heading = "Policy")]
     config: Option<PathBuf>,
     /// Eviction rules to follow, in place of those of the configuration
-    #[arg(long, value_enum, help_heading = "Policy")]
-    profile: Option<ProfileArg>,
+    #[arg(long, value_parser = profile_parser(), help_heading = "Policy")]
+    profile: Option<Profile>,
     /// Output format [default: table]
     #[arg(short, long, value_enum, conflicts_with = "verify", help_heading = "Output")]
     output: Option<StreamFormat>,
@@ -50,12 +51,12 @@ struct Tally {
 }
 
 /// Returns the overrides of the agent configuration.
-pub(super) fn overrides(config: Option<&Path>, profile: Option<ProfileArg>) -> Result<Overrides, Failure> {
+pub(super) fn overrides(config: Option<&Path>, profile: Option<Profile>) -> Result<Overrides, Failure> {
     let agent = config.map(|file| load_agent(Some(file))).transpose().map_err(|problems| {
         let problems = problems.0.into_iter();
         Failure::all(problems.map(|problem| format!("read agent configuration: {problem}")).collect())
     })?;
-    Ok(Overrides { agent, profile: profile.map(Into::into) })
+    Ok(Overrides { agent, profile })
 }
 
 /// Runs the verb. Exit code 0 on success, 1 if a scenario failed or is invalid.

@@ -12,7 +12,7 @@ use eviction_core::policy::preferences::Profile;
 use eviction_core::signal::Signal;
 use eviction_core::units::{Format as QuantityFormat, Quantity, display_bytes};
 
-use super::configuration::ProfileArg;
+use super::configuration::profile_parser;
 use super::output::{Out, StreamFormat, VerbError, columns, table, write_stderr};
 use crate::daemon::Failure;
 use crate::scenario::what_if::{Changes, Comparison, compare, summary};
@@ -33,8 +33,8 @@ pub(super) struct WhatIfArgs {
     #[arg(long, value_name = "FIELD=VALUE")]
     set: Vec<String>,
     /// Eviction rules to follow
-    #[arg(long, value_enum)]
-    profile: Option<ProfileArg>,
+    #[arg(long, value_parser = profile_parser())]
+    profile: Option<Profile>,
     /// Memory request of a pod (repeatable)
     #[arg(long, value_name = "NAMESPACE/NAME=QUANTITY")]
     request: Vec<String>,
@@ -65,6 +65,7 @@ pub(super) fn run(args: &WhatIfArgs, out: &mut Out) -> Result<ExitCode, VerbErro
     }
     let conditions: Vec<Condition> = args.expect.iter().map(|it| it.parse()).collect::<Result<_, _>>()?;
     let comparison = compare_recording(args, &changes)?;
+    warn(&comparison);
     match args.output {
         StreamFormat::Jsonl => {
             writeln!(out, "{}", serde_json::to_string(&comparison).map_err(std::io::Error::other)?)?
@@ -87,10 +88,12 @@ pub(super) fn run(args: &WhatIfArgs, out: &mut Out) -> Result<ExitCode, VerbErro
 }
 
 fn compare_recording(args: &WhatIfArgs, changes: &Changes) -> Result<Comparison, Failure> {
-    let comparison =
-        compare(&args.file, changes).map_err(|error| Failure::failed(format!("what-if: {error}")))?;
+    compare(&args.file, changes).map_err(|error| Failure::failed(format!("what-if: {error}")))
+}
+
+/// Reports the parts of the recording that cannot be read.
+fn warn(comparison: &Comparison) {
     comparison.errors.iter().for_each(|error| write_stderr(&format!("warning: {error}\n")));
-    Ok(comparison)
 }
 
 fn run_sweep(
@@ -117,7 +120,11 @@ fn run_sweep(
         let value = Quantity::from_i64(value, QuantityFormat::BinarySi).to_string();
         let mut changes = changes.clone();
         changes.kubelet.insert(field.clone(), value.clone());
-        let result = compare_recording(args, &changes)?.what_if;
+        let comparison = compare_recording(args, &changes)?;
+        if step == 0 {
+            warn(&comparison);
+        }
+        let result = comparison.what_if;
         if args.output == StreamFormat::Jsonl {
             let line = serde_json::json!({"signal": signal, "threshold": value, "whatIf": result});
             writeln!(out, "{line}")?;
@@ -142,7 +149,7 @@ fn changes(args: &WhatIfArgs) -> Result<Changes, Failure> {
     let WhatIfArgs { kubelet, set, profile, request, priority, protect, without, .. } = args;
     let mut agent: BTreeMap<String, String> = pairs("--set", set)?;
     if let Some(profile) = profile {
-        let name = Profile::from(*profile).name();
+        let name = profile.name();
         if agent.insert("profile".to_owned(), name.to_owned()).is_some_and(|before| before != name) {
             return Err(Failure::usage("--profile and --set profile contradict each other"));
         }

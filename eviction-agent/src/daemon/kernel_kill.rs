@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::telemetry::metrics::Metrics;
-use eviction_bpf::{ArmedDiskOrder, ArmedOrder, KernelKillCause, OrderNumber, SampleEpoch};
+use eviction_bpf::{ArmedDiskOrder, ArmedOrder, KernelKillCause, SampleEpoch};
 use eviction_core::engine::kernel_kill::{ArmedKillOrder, NotArmedReason};
 use eviction_core::pods::KnownPod;
 use eviction_core::time::nanos;
@@ -284,14 +284,14 @@ impl KillOrders {
 
     fn record_armed(
         &mut self,
-        armed: Result<OrderNumber, KernelKillIdle>,
+        armed: Result<u64, KernelKillIdle>,
         at: Instant,
         evicting_decision: Option<u64>,
     ) -> Result<(), KernelKillIdle> {
         if armed == Err(KernelKillIdle::InFlight) {
             self.await_event();
         }
-        let OrderNumber(number) = armed?;
+        let number = armed?;
         // The choice is shared, and not changed, only while an event of it is being handled.
         if let Some(choice) = self.choices.back_mut().and_then(Arc::get_mut) {
             let first = choice.numbers.map_or(number, |(first, _)| first);

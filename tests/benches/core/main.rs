@@ -22,7 +22,6 @@ use tests::bench::row::Row;
 use tests::interrupt;
 use tests::simulated_node::{Case, SimulatedNode};
 
-use crate::kubelet::Kubelet;
 use crate::measure::Drop;
 
 #[global_allocator]
@@ -98,7 +97,6 @@ fn run(Args { json, kubelet, commit, bench: _ }: &Args) -> Result<()> {
         false => Ok(()),
     };
     emit(&machine::line("core", None, commit)?)?;
-    let kubelet = kubelet.clone().map(Kubelet::new);
     let mut rows = Vec::new();
     for (pods, passes, theirs) in SIZES {
         eprintln!("measuring nodes of {pods} pods");
@@ -109,8 +107,8 @@ fn run(Args { json, kubelet, commit, bench: _ }: &Args) -> Result<()> {
             Ok(())
         };
         for case in Case::ALL {
-            let theirs =
-                kubelet.as_ref().map(|kubelet| kubelet.passes(&simulated, case, theirs)).transpose()?;
+            let theirs = kubelet.as_ref().map(|oracle| kubelet::passes(oracle, &simulated, case, theirs));
+            let theirs = theirs.transpose()?;
             let median = theirs.as_ref().and_then(|row| row.percentile(50));
             for drop_as in [Drop::Recycled, Drop::Freed] {
                 keep(

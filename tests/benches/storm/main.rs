@@ -9,7 +9,7 @@
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{ChildStdout, Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -25,6 +25,7 @@ use tests::cgroup::{Group, Subtree};
 use tests::clock;
 use tests::interrupt::{self, Interrupt};
 use tests::mounts::Hierarchy;
+use tests::process::Process;
 use tests::storm::Storm;
 
 const MIB: u64 = 1 << 20;
@@ -135,7 +136,7 @@ fn rage(
                 let _ = poll(&mut descriptors, Some(&timeout));
                 let now_ns = clock::now();
                 let drained = ring.drain(|event| match event {
-                    Event::ThresholdCrossed(crossed) if crossed.generation == generation.0 => {
+                    Event::ThresholdCrossed(crossed) if crossed.generation == generation => {
                         seen = Some(now_ns.saturating_sub(crossed.stamp.ktime_ns));
                     }
                     _ => {}
@@ -207,26 +208,21 @@ fn firings(kernel: &BpfHandle) -> u64 {
 
 /// The program `stepper`, which touches memory on command.
 struct Stepper {
-    child: Child,
-    output: BufReader<std::process::ChildStdout>,
+    process: Process,
+    output: BufReader<ChildStdout>,
 }
 
 impl Stepper {
     fn start(group: &Group) -> Result<Self> {
-        let program = env!("CARGO_BIN_EXE_stepper");
-        let mut child = Command::new(program)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .with_context(|| format!("start {program}"))?;
-        let output = BufReader::new(child.stdout.take().context("the stepper's output")?);
-        let stepper = Self { child, output };
-        group.add(stepper.child.id())?;
-        Ok(stepper)
+        let mut command = Command::new(env!("CARGO_BIN_EXE_stepper"));
+        let mut process = Process::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()))?;
+        let output = BufReader::new(process.child().stdout.take().context("the stepper's output")?);
+        group.add(process.pid())?;
+        Ok(Self { process, output })
     }
 
     fn tell(&mut self, step: &str) -> Result<()> {
-        let input = self.child.stdin.as_mut().context("the stepper's input")?;
+        let input = self.process.child().stdin.as_mut().context("the stepper's input")?;
         writeln!(input, "{step}").context("tell the stepper")
     }
 
@@ -235,13 +231,6 @@ impl Stepper {
         self.output.read_line(&mut line).context("hear the stepper")?;
         ensure!(line == "ok\n", "the stepper says {line:?}");
         Ok(())
-    }
-}
-
-impl Drop for Stepper {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

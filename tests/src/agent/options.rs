@@ -1,6 +1,7 @@
 //! The options of an agent in tests.
 
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use anyhow::Result;
 use serde_json::Value;
@@ -39,6 +40,27 @@ impl Options {
     /// As for [`Self::of`], or if there is no binary.
     pub fn new(node: &Node, kubelet: &Value) -> Result<Self> {
         Self::of(&binary()?, node, kubelet)
+    }
+
+    /// Returns the command of an agent that listens on this address.
+    pub fn command(&self, listen: &str) -> Command {
+        let mut command = Command::new(&self.binary);
+        command
+            .arg("run")
+            .arg("--kubelet-config")
+            .arg(&self.kubelet_config)
+            .args(["--cgroup-root", &self.cgroup_root])
+            .args(["--memory-capacity", &self.memory_capacity.to_string()])
+            .args(["--pid-capacity", &self.pid_capacity.to_string()])
+            .args(["--action", self.action, "--output", "json", "--listen-address", listen])
+            .args(&self.more)
+            .stdin(Stdio::null());
+        for (option, file) in [("--pods-file", &self.pods), ("--config", &self.config)] {
+            if let Some(file) = file {
+                command.arg(option).arg(file);
+            }
+        }
+        command
     }
 
     /// Starts an agent that no signal to this program interrupts.

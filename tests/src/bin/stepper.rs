@@ -76,9 +76,7 @@ impl Region {
             unsafe { self.start.add(offset).write_volatile(1) };
         }
     }
-}
 
-impl Region {
     /// Writes to each page; each thread has its own part.
     fn touch_by_threads(&self, threads: usize) {
         let (start, part) = (self.start.expose_provenance(), self.bytes / threads);

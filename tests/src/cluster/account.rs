@@ -51,8 +51,12 @@ impl Cluster {
     /// # Errors
     /// If the server refuses it.
     pub fn token_in(&self, namespace: &str, account: &str) -> Result<String> {
+        self.request_token(namespace, account, &Value::Null)
+    }
+
+    fn request_token(&self, namespace: &str, account: &str, bound_to: &Value) -> Result<String> {
         let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token");
-        let request = json!({"spec": {"expirationSeconds": 3600}});
+        let request = json!({"spec": {"expirationSeconds": 3600, "boundObjectRef": bound_to}});
         let answer = self.admin().post(&path, &request)?.ok()?;
         answer["status"]["token"].as_str().map(str::to_owned).context("a token request without a token")
     }
@@ -65,14 +69,10 @@ impl Cluster {
         let text = |pointer: &str| {
             pod.pointer(pointer).and_then(Value::as_str).with_context(|| format!("a pod without {pointer}"))
         };
-        let account = text("/spec/serviceAccountName")?;
-        let path =
-            format!("/api/v1/namespaces/{}/serviceaccounts/{account}/token", text("/metadata/namespace")?);
+        let (namespace, account) = (text("/metadata/namespace")?, text("/spec/serviceAccountName")?);
         let (name, uid) = (text("/metadata/name")?, text("/metadata/uid")?);
         let object = json!({"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid});
-        let request = json!({"spec": {"expirationSeconds": 3600, "boundObjectRef": object}});
-        let answer = self.admin().post(&path, &request)?.ok()?;
-        answer["status"]["token"].as_str().map(str::to_owned).context("a token request without a token")
+        self.request_token(namespace, account, &object)
     }
 
     /// Replaces the rules of an account. The server's authorizer applies them a moment later.

@@ -1,13 +1,14 @@
 //! The manifests that users apply: deploy/manifests.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 use serde::Deserialize as _;
 use serde_json::Value;
 
 use super::Cluster;
+use crate::folder::repository;
 
 /// The namespace of all namespaced objects, and the name of all objects.
 pub const NAME: &str = "eviction-agent";
@@ -22,7 +23,7 @@ impl Manifests {
     /// # Errors
     /// If the folder or a file cannot be read, or a file is not YAML.
     pub fn read() -> Result<Self> {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/manifests");
+        let folder = repository("deploy/manifests");
         let entries = fs::read_dir(&folder).with_context(|| format!("list {}", folder.display()))?;
         let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
         // That file is for `kubectl apply -k`; it is no object of the API.

@@ -9,11 +9,8 @@ use crate::groups::Cgroup;
 /// Returns the nanoseconds that a program takes at a charge.
 fn ns_per_charge(fixture: &Fixture, process: &mut Stepper) -> f64 {
     let _counting = enable_stats(Stats::RunTime).unwrap();
-    let ours = fixture.kernel.program_ids();
     let spent = || {
-        let programs = aya::programs::loaded_programs().filter_map(Result::ok);
-        let programs = programs.filter(|program| ours.contains(&program.id()));
-        let charge = programs.filter(|program| {
+        let charge = fixture.programs().filter(|program| {
             let name = program.name_as_str().unwrap_or_default();
             name.starts_with("charge_") || name.starts_with("counter_try_charge")
         });

@@ -1,7 +1,7 @@
 //! Kernel thresholds on usage, and the set of charged cgroups.
 
-use aya::maps::{Map, MapData, PerCpuArray, PerCpuValues};
-use eviction_bpf::{AsyncRing, BpfHandle, CgroupGrowth, Counter, Edge, Event, KernelThreshold, LoadOptions};
+use aya::maps::{Map, PerCpuArray, PerCpuValues};
+use eviction_bpf::{AsyncRing, CgroupGrowth, Counter, Edge, Event, KernelThreshold, LoadOptions};
 use eviction_common::MAX_ANCESTORS;
 
 use crate::fixture::{Fixture, MIB, Stepper, above, need_bpf};
@@ -54,15 +54,9 @@ type CachedPath = [u64; 4 + MAX_ANCESTORS];
 /// The number of attempts: another process may charge between a change of the cached path and the next charge.
 const ATTEMPTS: usize = 40;
 
-/// Changes what these programs have cached, by their own maps: another test may have loaded some since.
-fn change_cached_paths(kernel: &BpfHandle, change: impl Fn(&mut CachedPath)) {
-    let programs = aya::programs::loaded_programs().filter_map(Result::ok);
-    let ours = programs.filter(|program| kernel.program_ids().contains(&program.id()));
-    let maps: Vec<u32> = ours.flat_map(|program| program.map_ids().unwrap().unwrap()).collect();
-    let mut named = aya::maps::loaded_maps().filter_map(Result::ok);
-    let paths =
-        named.find(|map| map.name_as_str() == Some("CACHED_PATHS") && maps.contains(&map.id())).unwrap();
-    let map = Map::PerCpuArray(MapData::from_id(paths.id()).unwrap());
+/// Changes what these programs have cached.
+fn change_cached_paths(fixture: &Fixture, change: impl Fn(&mut CachedPath)) {
+    let map = Map::PerCpuArray(fixture.map("CACHED_PATHS"));
     let mut paths = PerCpuArray::<_, CachedPath>::try_from(map).unwrap();
     for index in 0..paths.len() {
         let mut values: Vec<CachedPath> = paths.get(&index, 0).unwrap().to_vec();
@@ -83,7 +77,7 @@ fn the_cached_ancestor_path_is_used_only_for_the_same_cgroup() {
     let others = fixture.kernel.set_threshold(other.id(), above(threshold_bytes)).unwrap();
     let own = fixture.kernel.set_threshold(pod.id(), above(threshold_bytes)).unwrap();
     process.step("touch 16");
-    change_cached_paths(&fixture.kernel, |[_, _, serial, _, ids @ ..]| {
+    change_cached_paths(&fixture, |[_, _, serial, _, ids @ ..]| {
         *serial = serial.wrapping_add(1);
         *ids = [other.id(); MAX_ANCESTORS];
     });
@@ -93,7 +87,7 @@ fn the_cached_ancestor_path_is_used_only_for_the_same_cgroup() {
     // With the right serial number it is. On a busy machine another process may charge on that CPU before: then the
     // path of that process is cached there.
     let is_cache_used = (0..ATTEMPTS).any(|_| {
-        change_cached_paths(&fixture.kernel, |[_, _, _, _, ids @ ..]| *ids = [other.id(); MAX_ANCESTORS]);
+        change_cached_paths(&fixture, |[_, _, _, _, ids @ ..]| *ids = [other.id(); MAX_ANCESTORS]);
         process.step("touch 8");
         !fixture.crossings(others).is_empty()
     });
@@ -138,7 +132,7 @@ fn a_threshold_can_be_set_again_at_each_crossing_of_a_growing_process() {
     let mut reported = Vec::new();
     while threshold_bytes < 256 * MIB {
         fixture.wait("the next crossing", |reported| {
-            reported.crossed.iter().any(|crossed| crossed.generation == armed.0)
+            reported.crossed.iter().any(|crossed| crossed.generation == armed)
         });
         let crossings = fixture.crossings(armed);
         assert_eq!(crossings.len(), 1);
@@ -331,7 +325,7 @@ fn a_crossing_wakes_a_reader_on_tokio() {
             while crossings == 0 {
                 let drained = ring.drain_ready(|event| {
                     if let Event::ThresholdCrossed(crossed) = event {
-                        crossings += u32::from(crossed.generation == armed.0);
+                        crossings += u32::from(crossed.generation == armed);
                     }
                 });
                 assert_eq!(drained.await.unwrap().malformed, 0);

@@ -51,7 +51,7 @@ fn the_maps_keep_nothing_of_removed_cgroups_that_had_tasks() {
         process.step("threads 5");
         process.step("touch 4");
         process.step("free");
-        assert_eq!(fixture.kernel.task_count(id).unwrap().forks, 5);
+        assert_eq!(fixture.task_count(id).forks, 5);
         home.add(&process);
         group.remove();
         if fixture.kernel.has_entries(id).unwrap() {
@@ -62,7 +62,7 @@ fn the_maps_keep_nothing_of_removed_cgroups_that_had_tasks() {
             fixture.kernel.sweep(exists).unwrap();
             assert!(!fixture.kernel.has_entries(id).unwrap(), "cgroup {place}");
         }
-        assert_eq!(fixture.kernel.task_count(id).unwrap(), TaskCount::default());
+        assert_eq!(fixture.task_count(id), TaskCount::default());
         fixture.drain();
     }
     assert!(late <= 3, "{late} of 100 were cleaned too early");
@@ -87,5 +87,5 @@ fn entries_of_a_missing_cgroup_are_deleted_by_the_second_sweep() {
     assert!(!fixture.kernel.has_entries(id).unwrap());
     // A counter that was swept too early starts again.
     process.step("threads 5");
-    assert_eq!(fixture.kernel.task_count(id).unwrap().forks, 5);
+    assert_eq!(fixture.task_count(id).forks, 5);
 }

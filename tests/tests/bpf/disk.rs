@@ -8,10 +8,11 @@ use std::path::Path;
 use eviction_bpf::capabilities::{self, KernelFacts};
 use eviction_bpf::{
     self, AttachWhen, BackendInfo, Counter, DiskHeadroom, DiskResource, DiskThresholdCrossed, DiskUsage,
-    EventClass, Generation, LoadOptions,
+    EventClass, LoadOptions,
 };
 use rustix::fs::statfs;
 use tests::file_system::{FileSystem, Kind};
+use tests::random::Random;
 
 use crate::fixture::{Fixture, MIB, Stepper, need_bpf};
 use crate::groups::{Cgroup, mount};
@@ -88,10 +89,10 @@ fn counted_usage(fixture: &Fixture, cgroup: u64, device: u64) -> (i64, i64) {
 }
 
 /// Returns the crossings of one threshold setting that have been reported so far.
-fn crossings(fixture: &mut Fixture, generation: Generation) -> Vec<DiskThresholdCrossed> {
+fn crossings(fixture: &mut Fixture, generation: u64) -> Vec<DiskThresholdCrossed> {
     fixture.drain();
     let all = fixture.events.disk.iter();
-    all.filter(|crossed| crossed.generation == generation.0).copied().collect()
+    all.filter(|crossed| crossed.generation == generation).copied().collect()
 }
 
 /// A pod's cgroup, its process and its folder.
@@ -123,26 +124,16 @@ impl Pod {
     }
 }
 
-/// A pseudo-random generator with the same numbers in each run.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self, below: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % below
-    }
-}
-
 /// Applies a random change to a file of the pod, and updates the list of its files.
 fn apply_random_change(pod: &mut Pod, random: &mut Random, files: &mut Vec<String>, serial: u64) {
     let what =
         ["append", "append", "append", "rewrite", "truncate", "unlink", "fallocate", "map", "sync", "mkdir"];
-    let what = what[random.next(what.len() as u64) as usize];
-    let bytes = 1 + random.next(2 * MIB);
+    let what = what[random.below(what.len() as u64) as usize];
+    let bytes = 1 + random.below(2 * MIB);
     if what == "mkdir" {
         return pod.file(what, &format!("dir{serial}"), 0);
     }
-    let place = random.next(files.len() as u64 + 3) as usize;
+    let place = random.below(files.len() as u64 + 3) as usize;
     let name = files.get(place).cloned().unwrap_or_else(|| format!("file{serial}"));
     if what == "unlink" && place < files.len() {
         files.remove(place);

@@ -4,19 +4,21 @@ use std::{
     fs,
     io::{BufRead as _, BufReader, Write as _},
     os::fd::AsFd as _,
-    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    process::{ChildStdin, ChildStdout, Command, Stdio},
     sync::OnceLock,
     time::Instant,
 };
 
+use aya::maps::{MapData, MapInfo};
+use aya::programs::ProgramInfo;
 use eviction_bpf::capabilities::{self, Lockdown};
 use eviction_bpf::event::Alarm;
 use eviction_bpf::{
-    self, AttachWhen, BpfHandle, CgroupChange, Counter, DiskThresholdCrossed, Event, EventClass, Generation,
-    KernelKill, KernelThreshold, LoadOptions, Loaded, OomKill, Ring, TaskAlarm, ThresholdCrossed,
+    self, AttachWhen, BpfHandle, CgroupChange, Counter, DiskThresholdCrossed, Event, EventClass, KernelKill,
+    KernelThreshold, LoadOptions, Loaded, OomKill, ReclaimTime, Ring, TaskAlarm, TaskCount, ThresholdCrossed,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use tests::process::HANG;
+use tests::process::{HANG, Process};
 
 use crate::groups::{Cgroup, mount};
 
@@ -54,22 +56,19 @@ fn find_withheld() -> Option<String> {
 
 /// A process in a cgroup that runs the steps written to its input.
 pub(crate) struct Stepper {
-    child: Child,
+    process: Process,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
 }
 
 impl Stepper {
     pub(crate) fn start(group: &Cgroup) -> Self {
-        let mut child = Command::new(tests::binary::find("stepper").unwrap())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        group.add_pid(child.id());
-        let input = child.stdin.take();
-        let output = BufReader::new(child.stdout.take().unwrap());
-        Self { child, input, output }
+        let mut command = Command::new(tests::binary::find("stepper").unwrap());
+        let mut process = Process::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped())).unwrap();
+        group.add_pid(process.pid());
+        let input = process.child().stdin.take();
+        let output = BufReader::new(process.child().stdout.take().unwrap());
+        Self { process, input, output }
     }
 
     /// Starts a process, and waits until it has touched so many MiB.
@@ -80,7 +79,7 @@ impl Stepper {
     }
 
     pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
+        self.process.pid()
     }
 
     /// Runs a step and waits until it is done.
@@ -104,26 +103,19 @@ impl Stepper {
     /// Waits for the process to end, and returns the signal that ended it.
     pub(crate) fn ended_by(&mut self) -> Option<i32> {
         assert_eq!(self.answer(), "", "it should have ended");
-        std::os::unix::process::ExitStatusExt::signal(&self.child.wait().unwrap())
+        std::os::unix::process::ExitStatusExt::signal(&self.process.child().wait().unwrap())
     }
 
     /// Kills the process.
     pub(crate) fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
+        self.process.child().kill().unwrap();
+        self.process.child().wait().unwrap();
     }
 
     /// Closes the input, so that the process ends, and waits for that.
     pub(crate) fn end(mut self) {
         drop(self.input.take());
-        self.child.wait().unwrap();
-    }
-}
-
-impl Drop for Stepper {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.process.child().wait().unwrap();
     }
 }
 
@@ -226,17 +218,43 @@ impl Fixture {
     }
 
     /// Returns the crossings of one threshold setting that have been reported so far.
-    pub(crate) fn crossings(&mut self, generation: Generation) -> Vec<ThresholdCrossed> {
+    pub(crate) fn crossings(&mut self, generation: u64) -> Vec<ThresholdCrossed> {
         self.drain();
         let ours = self.events.crossed.iter();
-        ours.filter(|crossed| crossed.generation == generation.0).copied().collect()
+        ours.filter(|crossed| crossed.generation == generation).copied().collect()
+    }
+
+    /// Returns what the kernel tells of each of the programs.
+    pub(crate) fn programs(&self) -> impl Iterator<Item = ProgramInfo> {
+        let ours = self.kernel.program_ids();
+        let loaded = aya::programs::loaded_programs().filter_map(Result::ok);
+        loaded.filter(move |program| ours.contains(&program.id()))
+    }
+
+    /// Returns what the tasks of a memory cgroup did since the programs were attached.
+    pub(crate) fn task_count(&self, id: u64) -> TaskCount {
+        let mut counts = Vec::new();
+        self.kernel.task_counts(&mut counts).unwrap();
+        counts.into_iter().find(|(of, _)| *of == id).map(|(_, count)| count).unwrap_or_default()
+    }
+
+    /// Returns what the tasks of a memory cgroup spent in reclaim since the programs were attached.
+    pub(crate) fn reclaim_time(&self, id: u64) -> ReclaimTime {
+        let mut times = Vec::new();
+        self.kernel.reclaim_times(&mut times).unwrap();
+        times.into_iter().find(|(of, _)| *of == id).map(|(_, time)| time).unwrap_or_default()
     }
 
     /// Returns how often the programs ran while the kernel counted it.
     pub(crate) fn program_runs(&self) -> u64 {
-        let ours = self.kernel.program_ids();
-        let loaded = aya::programs::loaded_programs().filter_map(Result::ok);
-        loaded.filter(|program| ours.contains(&program.id())).map(|program| program.run_count()).sum()
+        self.programs().map(|program| program.run_count()).sum()
+    }
+
+    /// Returns a map of these programs: another test may have loaded one of the same name.
+    pub(crate) fn map(&self, name: &str) -> MapData {
+        let mut ids = self.programs().flat_map(|program| program.map_ids().unwrap().unwrap());
+        let named = |id: &u32| MapInfo::from_id(*id).unwrap().name_as_str() == Some(name);
+        MapData::from_id(ids.find(named).unwrap()).unwrap()
     }
 
     /// Returns the alarms with this key that have been reported so far.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use eviction_bpf::{ArmError, ArmedOrder, AttachWhen, LoadOptions};
-use rustix::time::{ClockId, clock_gettime};
+use tests::clock;
 
 use crate::fixture::{Fixture, MIB, Stepper, above, need_bpf};
 use crate::groups::Cgroup;
@@ -17,11 +17,6 @@ const SECOND: u64 = 1_000_000_000;
 /// The headroom of the tests' processes, and the step by which they try to touch more.
 const HEADROOM: u64 = 48 * MIB;
 const TOUCH_BEYOND_HEADROOM: &str = "touch 160";
-
-fn now_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    now.tv_sec as u64 * SECOND + now.tv_nsec as u64
-}
 
 /// Loads the programs with kernel kill, with the on-demand probe attached as near a threshold.
 fn fixture() -> Fixture {
@@ -73,7 +68,7 @@ impl Node {
             max_working_set: Some(usage + HEADROOM),
             distance: HEADROOM,
             room: None,
-            expires_ns: now_ns() + 600 * SECOND,
+            expires_ns: clock::now() + 600 * SECOND,
             still_until_ns: 0,
         }
     }
@@ -104,7 +99,7 @@ fn a_growing_process_of_the_victim_is_killed_at_the_threshold() {
         assert_eq!(process.ended_by(), Some(9), "round {round}: {:?}", fixture.kernel.suppressed().unwrap());
         fixture.wait("the record", |reported| reported.kernel_kills.len() > round);
         let kill = *fixture.events.kernel_kills.last().unwrap();
-        assert_eq!((kill.order, kill.error), (number.0, None));
+        assert_eq!((kill.order, kill.error), (number, None));
         assert_eq!((kill.victim_id, kill.leaf_id), (node.victim.id(), container.id()));
         assert_eq!((kill.tgid, kill.pid), (process.pid(), process.pid()));
         assert_eq!(kill.comm_lossy().to_string(), "stepper");
@@ -268,9 +263,9 @@ fn an_expired_kill_order_kills_no_process() {
     let node = Node::new();
     let mut process = Stepper::with_memory(&node.victim, 8);
     let mut fixture = fixture();
-    let order = ArmedOrder { expires_ns: now_ns() + SECOND / 50, ..node.order(&mut fixture) };
+    let order = ArmedOrder { expires_ns: clock::now() + SECOND / 50, ..node.order(&mut fixture) };
     fixture.kernel.arm_kill(&order).unwrap();
-    while now_ns() < order.expires_ns {
+    while clock::now() < order.expires_ns {
         std::thread::sleep(Duration::from_millis(5));
     }
     process.step(TOUCH_BEYOND_HEADROOM);
@@ -311,7 +306,7 @@ fn reloaded_programs_do_not_reuse_kill_order_numbers() {
     let mut after = fixture();
     after.kernel.continue_from(before.kernel.last_numbers());
     let order = ArmedOrder { epoch: after.kernel.mark_sample(node.root.id()).unwrap(), ..order };
-    assert!(after.kernel.arm_kill(&order).unwrap().0 > number.0);
+    assert!(after.kernel.arm_kill(&order).unwrap() > number);
     // The new programs carry out their orders.
     assert!(!before.kernel.disarm_kill().unwrap(), "no cgroup grew");
     let mut process = Stepper::with_memory(&node.victim, 8);
@@ -320,7 +315,7 @@ fn reloaded_programs_do_not_reuse_kill_order_numbers() {
     process.send(TOUCH_BEYOND_HEADROOM);
     assert_eq!(process.ended_by(), Some(9));
     after.wait("the record", |reported| !reported.kernel_kills.is_empty());
-    assert_eq!(after.events.kernel_kills[0].order, number.0);
+    assert_eq!(after.events.kernel_kills[0].order, number);
 }
 
 #[test]

@@ -54,7 +54,7 @@ fn lost_events_are_counted_in_a_storm_and_the_crossing_is_reported() {
     let _counting = enable_stats(Stats::RunTime).unwrap();
     let node = Cgroup::new();
     let groups: Vec<_> = (0..GROUPS).map(|place| node.child(&format!("{place}"))).collect();
-    let folders: Vec<_> = groups.iter().map(|group| group.folder().to_owned()).collect();
+    let folders: Vec<_> = groups.iter().map(Cgroup::folder).collect();
     let ids: BTreeSet<u64> = groups.iter().map(Cgroup::id).collect();
     let grower = node.child("grower");
     let mut process = Stepper::start(&grower);

@@ -8,7 +8,7 @@ use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::fixture::{Fixture, Stepper, need_bpf, need_some_bpf};
-use crate::groups::{Cgroup, Pids};
+use crate::groups::Cgroup;
 
 #[test]
 fn forks_and_exits_are_counted_exactly() {
@@ -18,28 +18,24 @@ fn forks_and_exits_are_counted_exactly() {
     let bystander = Stepper::start(&other);
     process.step("forks 1");
     let fixture = Fixture::with_class(EventClass::Task, &LoadOptions::default());
-    let before = fixture.kernel.task_count(ours.id()).unwrap();
+    let before = fixture.task_count(ours.id());
     let all = fixture.kernel.host_tasks().unwrap();
     process.step("forks 200");
     process.step("threads 30");
     // A thread is joined before it has ended completely.
     process.end();
 
-    let count = fixture.kernel.task_count(ours.id()).unwrap();
+    let count = fixture.task_count(ours.id());
     assert_eq!(before, Default::default());
     assert_eq!(count.process_forks, 200);
     assert_eq!(count.execs, 200, "each became another program");
     assert_eq!(count.forks, 230);
     assert_eq!(count.process_exits, 201, "the process itself ended, too");
     assert_eq!(count.exits, 231);
-    assert_eq!(fixture.kernel.task_count(other.id()).unwrap(), Default::default());
+    assert_eq!(fixture.task_count(other.id()), Default::default());
     let after = fixture.kernel.host_tasks().unwrap();
     assert!(after.forks - all.forks >= 230, "the whole machine counts them as well");
     assert!(after.exits - all.exits >= 231);
-
-    let mut counts = Vec::new();
-    fixture.kernel.task_counts(&mut counts).unwrap();
-    assert!(counts.contains(&(ours.id(), count)));
     drop(bystander);
 }
 
@@ -74,8 +70,7 @@ fn counts_are_exact_when_many_fork_at_once_in_several_cgroups() {
             forks + PROCESSES_PER_CGROUP,
             forks,
         ];
-        let TaskCount { forks, exits, process_forks, process_exits, execs } =
-            fixture.kernel.task_count(group.id()).unwrap();
+        let TaskCount { forks, exits, process_forks, process_exits, execs } = fixture.task_count(group.id());
         let counted = [forks, exits, process_forks, process_exits, execs];
         let pairs = happened.into_iter().zip(counted);
         assert!(pairs.clone().all(|(happened, counted)| counted <= happened), "{happened:?}, {counted:?}");
@@ -100,10 +95,10 @@ fn the_counts_of_a_removed_cgroup_are_deleted() {
     let mut process = Stepper::start(&group);
     let fixture = Fixture::load();
     process.step("forks 3");
-    assert_eq!(fixture.kernel.task_count(id).unwrap().process_forks, 3);
+    assert_eq!(fixture.task_count(id).process_forks, 3);
     process.end();
     group.remove();
-    assert_eq!(fixture.kernel.task_count(id).unwrap(), Default::default());
+    assert_eq!(fixture.task_count(id), Default::default());
 }
 
 #[test]
@@ -117,7 +112,7 @@ fn a_cgroup_without_a_map_entry_is_not_counted_as_another_one() {
     for _ in 0..3 {
         processes.iter_mut().for_each(|process| process.step("threads 10"));
     }
-    let counted = groups.iter().map(|group| fixture.kernel.task_count(group.id()).unwrap().forks);
+    let counted = groups.iter().map(|group| fixture.task_count(group.id()).forks);
     let counted: Vec<_> = counted.filter(|forks| *forks != 0).collect();
     assert!(counted.is_empty() || counted == [30], "{counted:?}");
     let lost = fixture.kernel.lost().unwrap();
@@ -163,7 +158,7 @@ fn no_fork_storm_is_reported_without_a_bound() {
         Fixture::with_class(EventClass::Task, &LoadOptions { fork_storm: 0, ..LoadOptions::default() });
     process.step("threads 2000");
     assert_eq!(fixture.alarms(Alarm::ForkStorm, group.id()), []);
-    assert_eq!(fixture.kernel.task_count(group.id()).unwrap().forks, 2000);
+    assert_eq!(fixture.task_count(group.id()).forks, 2000);
 }
 
 #[test]
@@ -172,12 +167,12 @@ fn tasks_near_an_ancestors_pids_limit_are_reported_before_a_fork_fails() {
     let pod = Cgroup::new();
     let container = pod.child("container");
     let mut process = Stepper::start(&container);
-    let (pod_pids, container_pids) = (Pids::of(&pod), Pids::of(&container));
+    let (pod_pids, container_pids) = (pod.of_pids(), container.of_pids());
     container_pids.add(&process);
-    pod_pids.limit(16);
+    pod_pids.limit_pids(16);
     let mut fixture = Fixture::load();
     process.step("park 12");
-    assert_eq!(pod_pids.current(), 13);
+    assert_eq!(pod_pids.pids(), 13);
     assert_eq!(fixture.alarms(Alarm::PidsLimit, pod_pids.id()), []);
     process.step("park 1");
     let reported = fixture.alarms(Alarm::PidsLimit, pod_pids.id());
@@ -208,11 +203,11 @@ fn the_pids_cache_of_a_cpu_hides_no_limit() {
     for stepper in [&calm, &process] {
         sched_setaffinity(Pid::from_raw(stepper.pid().cast_signed()), &one).unwrap();
     }
-    let (far_pids, near_pids) = (Pids::of(&far), Pids::of(&near));
+    let (far_pids, near_pids) = (far.of_pids(), near.of_pids());
     far_pids.add(&calm);
     near_pids.add(&process);
     process.step("park 12");
-    near_pids.limit(16);
+    near_pids.limit_pids(16);
     let mut fixture = Fixture::load();
     let mut reported = |id: u64| {
         fixture.alarms(Alarm::PidsLimit, id).iter().map(|reported| reported.tasks).collect::<Vec<_>>()
@@ -222,7 +217,7 @@ fn the_pids_cache_of_a_cpu_hides_no_limit() {
     assert_eq!(reported(near_pids.id()), [14], "another group's limit");
 
     calm.step("park 3");
-    far_pids.limit(8);
+    far_pids.limit_pids(8);
     std::thread::sleep(Duration::from_nanos(2 * PIDS_CACHE_NS));
     calm.step("park 1");
     assert_eq!(reported(far_pids.id()), [0_i64; 0], "6 of 8");
@@ -238,7 +233,7 @@ fn a_node_pid_threshold_is_reported_once_for_a_cgroup_or_the_machine() {
     let node = Cgroup::new();
     let container = node.child("container");
     let mut process = Stepper::start(&container);
-    let (node_pids, container_pids) = (Pids::of(&node), Pids::of(&container));
+    let (node_pids, container_pids) = (node.of_pids(), container.of_pids());
     container_pids.add(&process);
     let mut fixture = Fixture::load();
     // Forks with no limit near, a moment before a threshold is near.

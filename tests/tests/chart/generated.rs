@@ -6,9 +6,10 @@ use std::fs;
 use regex_lite::Regex;
 use serde_json::{Value, json};
 
+use tests::folder::repository;
 use tests::helm::{Helm, chart};
 
-use super::{NEWEST, assert_file, ci_values, render, root};
+use super::{NEWEST, assert_file, ci_values, render};
 
 /// The files of deploy/manifests, by the template from which each is generated.
 const MANIFESTS: [(&str, &str); 5] = [
@@ -32,14 +33,14 @@ fn the_manifests_are_generated_from_the_chart() {
         let lines = lines.map(|line| line.replace("managed-by: Helm", "managed-by: kustomize") + "\n");
         let text = lines.collect::<String>();
         let text = text.strip_prefix("---\n").unwrap();
-        assert_file(&root().join("deploy/manifests").join(file), text);
+        assert_file(&repository("deploy/manifests").join(file), text);
     }
 }
 
 #[test]
 fn each_ci_values_file_renders_its_golden_file() {
     let Some(helm) = Helm::find() else { return };
-    let folder = root().join("tests/tests/chart/golden");
+    let folder = repository("tests/tests/chart/golden");
     for (name, path) in ci_values() {
         let text = render(&helm, NEWEST, &["--values", &path, "--skip-tests"]).unwrap();
         // Rules and dashboards are in the repository themselves.
@@ -68,7 +69,7 @@ fn chart_and_image_have_the_version_of_the_agent() {
 #[test]
 fn the_values_schema_includes_the_agents_schema() {
     let read = |path| serde_json::from_str::<Value>(&fs::read_to_string(path).unwrap()).unwrap();
-    let agents = root().join("eviction-agent/crates/config/schema/agent-configuration.v1alpha1.json");
+    let agents = repository("eviction-agent/crates/config/schema/agent-configuration.v1alpha1.json");
     let mut agents = read(agents);
     agents["$id"] = json!("urn:eviction-agent:agent-configuration");
     let path = chart().join("values.schema.json");

@@ -8,7 +8,7 @@ mod refusals;
 mod rendered;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::Deserialize as _;
 use serde_json::Value;
@@ -24,11 +24,6 @@ const NAME: &str = "eviction-agent";
 /// The newest Kubernetes for which there are schemas, and the minor versions of all of them.
 const NEWEST: &str = "1.37.0";
 const MINORS: std::ops::RangeInclusive<u32> = 29..=37;
-
-/// Returns the root of the repository.
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
-}
 
 /// Runs `helm template` for that version of Kubernetes, with more arguments.
 fn render(helm: &Helm, kubernetes: &str, more: &[&str]) -> Result<String, String> {

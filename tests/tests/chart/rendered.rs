@@ -54,7 +54,7 @@ fn every_object_is_valid_in_every_kubernetes() {
 #[test]
 fn an_upgrade_with_the_values_of_an_earlier_chart_changes_nothing() {
     let Some(helm) = Helm::find() else { return };
-    let earlier = crate::root().join("tests/tests/chart/earlier-values.yaml");
+    let earlier = tests::folder::repository("tests/tests/chart/earlier-values.yaml");
     let folder = tempfile::tempdir().unwrap();
     let copied = Command::new("cp").arg("-r").arg(chart()).arg(folder.path().join("chart")).status().unwrap();
     assert!(copied.success());

@@ -40,16 +40,14 @@ fn all_errors_of_a_kubelet_configuration_are_reported_at_once() {
          evictionHard:\n  memory.available: 10m%\n  memori.available: 64Mi\n\
          evictionSoft:\n  memory.available: 128Mi\n",
     );
-    let expected = [
-        ("evictionHard[\"memory.available\"]", "10m"),
-        ("evictionHard[\"memori.available\"]", "unsupported eviction signal"),
-        ("memory.available", "grace period must be specified"),
-    ];
-    assert_eq!(errors.len(), expected.len(), "{errors:?}");
-    for (place, cause) in expected {
-        let found = errors.iter().any(|error| error.contains(place) && error.contains(cause));
-        assert!(found, "{place}: {cause} in {errors:?}");
-    }
+    assert_errors(
+        &errors,
+        &[
+            ("evictionHard[\"memory.available\"]", "10m"),
+            ("evictionHard[\"memori.available\"]", "unsupported eviction signal"),
+            ("memory.available", "grace period must be specified"),
+        ],
+    );
 }
 
 /// Asserts that there is one line of `found` for each line of `expected`, and that it has both texts.

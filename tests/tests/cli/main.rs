@@ -6,16 +6,17 @@
 mod configuration;
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use tests::agent;
 use tests::cgroup::{Driver, Qos, Subtree, pod_uid};
 use tests::folder::Folder;
-use tests::{agent, process};
+use tests::process::{self, Process};
 
 /// A guard against a program that hangs, not a measure of its speed.
 const GUARD: Duration = Duration::from_secs(30);
@@ -60,17 +61,23 @@ fn write_file(folder: &Folder, name: &str, text: &str) -> String {
     path.to_str().unwrap().to_owned()
 }
 
+/// Returns a pods file with one pod.
+fn pod_list(metadata: &Value) -> String {
+    let pod = json!({"metadata": metadata, "spec": {"containers": []}});
+    json!({"apiVersion": "v1", "kind": "PodList", "items": [pod]}).to_string()
+}
+
 /// A running agent, killed when dropped.
 struct RunningAgent {
-    child: Child,
+    process: Process,
     lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
 }
 
 impl RunningAgent {
     fn start(mut command: Command) -> (Self, Value) {
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let mut running = Self { child, lines };
+        let mut process = Process::spawn(command.stdout(Stdio::piped()).stderr(Stdio::piped())).unwrap();
+        let lines = BufReader::new(process.child().stdout.take().unwrap()).lines();
+        let mut running = Self { process, lines };
         let started = running.next_event("started");
         (running, started)
     }
@@ -83,33 +90,39 @@ impl RunningAgent {
                 return event;
             }
         }
-        let mut log = String::new();
-        self.child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
-        panic!("the agent ended before it said {kind}: {log}");
+        panic!("the agent ended before it said {kind}: {}", self.log());
+    }
+
+    /// Returns its log, once it has ended.
+    fn log(&mut self) -> String {
+        std::io::read_to_string(self.process.child().stderr.take().unwrap()).unwrap()
     }
 
     fn signal(&self, signal: Signal) {
-        process::signal(self.child.id(), signal).unwrap();
+        process::signal(self.process.pid(), signal).unwrap();
     }
 
     /// Stops the agent with SIGTERM. Returns its exit code, its log, and how long it took.
     fn stop(mut self) -> (Option<i32>, String, Duration) {
         let stopped_at = Instant::now();
-        process::signal(self.child.id(), Signal::TERM).unwrap();
-        let status = self.child.wait().unwrap();
+        self.signal(Signal::TERM);
+        let status = self.process.child().wait().unwrap();
         let took = stopped_at.elapsed();
-        let mut log = String::new();
-        self.child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
-        (status.code(), log, took)
+        (status.code(), self.log(), took)
     }
 }
 
-impl Drop for RunningAgent {
-    fn drop(&mut self) {
-        // Both fail only for a process that has ended.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// Returns what a `started` event or the findings of `check` report about a source.
+fn source<'a>(report: &'a Value, name: &str) -> &'a Value {
+    report["sources"].as_array().unwrap().iter().find(|it| it["source"] == name).unwrap()
+}
+
+/// Returns the only error of an agent that has failed.
+fn only_error(output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(output));
+    let mut errors = errors(output);
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    errors.remove(0)
 }
 
 fn in_subtree(subtree: &Subtree, more: &[&str]) -> Command {
@@ -194,20 +207,16 @@ fn a_missing_file_is_reported() {
     for option in ["--kubelet-config", "--kubelet-config-dir", "--config", "--pods-file"] {
         let output =
             output(agent_command(&["run", "--listen-address", "127.0.0.1:0", option, "/no/such/file"]));
-        assert_eq!(output.status.code(), Some(1));
-        let errors = errors(&output);
-        assert_eq!(errors.len(), 1, "{errors:?}");
-        assert!(errors[0].contains("/no/such/file") && errors[0].contains("No such file"), "{errors:?}");
+        let error = only_error(&output);
+        assert!(error.contains("/no/such/file") && error.contains("No such file"), "{error}");
     }
 }
 
 #[test]
 fn a_missing_cgroup_root_is_reported() {
     let output = output(agent_command(&["run", "--cgroup-root", "/no/such/group"]));
-    assert_eq!(output.status.code(), Some(1));
-    let errors = errors(&output);
-    assert_eq!(errors.len(), 1, "{errors:?}");
-    assert!(errors[0].contains("/no/such/group does not exist"), "{errors:?}");
+    let error = only_error(&output);
+    assert!(error.contains("/no/such/group does not exist"), "{error}");
     assert!(stderr(&output).contains("help: "));
 }
 
@@ -217,14 +226,11 @@ fn check_reports_what_run_would_use() {
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let findings: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(findings["would_start"], true);
-    let backend = |source: &str| {
-        let sources = findings["sources"].as_array().unwrap();
-        let found = sources.iter().find(|it| it["source"] == source).unwrap();
-        assert!(!found["reason"].as_str().unwrap().is_empty(), "{source} has a reason");
-        found["backend"].as_str().unwrap().to_owned()
-    };
-    for source in ["charge", "oom", "task", "reclaim", "cgroup", "timer"] {
-        assert_ne!(backend(source), "", "{source}");
+    for name in ["charge", "oom", "task", "reclaim", "cgroup", "timer"] {
+        let found = source(&findings, name);
+        for field in ["reason", "backend"] {
+            assert_ne!(found[field].as_str().unwrap(), "", "{name} has a {field}");
+        }
     }
     assert!(findings["facts"].as_array().unwrap().iter().any(|fact| fact["subject"] == "memory-controller"));
 }
@@ -318,13 +324,9 @@ fn there_are_completions_and_manual_pages() {
 fn sigterm_stops_the_agent_and_leaves_no_program_attached() {
     let subtree = Subtree::new("cli-term").unwrap();
     let (running, started) = RunningAgent::start(in_subtree(&subtree, &[]));
-    let backend = |source: &str| {
-        let sources = started["sources"].as_array().unwrap();
-        sources.iter().find(|it| it["source"] == source).unwrap()["backend"].clone()
-    };
-    assert_eq!(backend("charge"), "tp_btf mod_memcg_state");
+    assert_eq!(source(&started, "charge")["backend"], "tp_btf mod_memcg_state");
     assert_eq!(started["action"], "none", "nothing is done that was not asked for");
-    let pid = running.child.id();
+    let pid = running.process.pid();
     let programs = || fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count);
     assert!(programs() > 0);
     let (code, log, took) = running.stop();
@@ -339,10 +341,8 @@ fn a_second_acting_agent_is_refused_and_the_first_is_named() {
     let subtree = Subtree::new("cli-lock").unwrap();
     let (first, _) = RunningAgent::start(in_subtree(&subtree, &["--action", "kill"]));
     let second = output(in_subtree(&subtree, &["--action", "kill"]));
-    assert_eq!(second.status.code(), Some(1));
-    let errors = errors(&second);
-    assert_eq!(errors.len(), 1, "{errors:?}");
-    assert!(errors[0].contains(&format!("pid {}", first.child.id())), "{errors:?}");
+    let error = only_error(&second);
+    assert!(error.contains(&format!("pid {}", first.process.pid())), "{error}");
     // An agent that only watches works beside it.
     let (third, _) = RunningAgent::start(in_subtree(&subtree, &[]));
     assert_eq!(third.stop().0, Some(0));
@@ -355,12 +355,7 @@ fn an_invalid_pods_file_keeps_the_last_valid_pods() {
     let uid = pod_uid(1);
     let _pod = subtree.pod(Driver::Cgroupfs, Qos::Burstable, &uid).unwrap();
     let folder = Folder::below(&std::env::temp_dir(), "cli-pods").unwrap();
-    let list = |name: &str| {
-        format!(
-            "{{\"apiVersion\":\"v1\",\"kind\":\"PodList\",\"items\":[{{\"metadata\":\
-             {{\"name\":\"{name}\",\"namespace\":\"ns\",\"uid\":\"{uid}\"}},\"spec\":{{\"containers\":[]}}}}]}}"
-        )
-    };
+    let list = |name: &str| pod_list(&json!({"name": name, "namespace": "ns", "uid": uid}));
     let pods = write_file(&folder, "pods.json", &list("good"));
     let (mut running, started) = RunningAgent::start(in_subtree(&subtree, &["--pods-file", &pods]));
     assert_eq!(started["pods_known"], 1);
@@ -385,12 +380,9 @@ fn a_config_change_that_would_evict_a_pod_is_pending_until_applied() {
     let uid = pod_uid(1);
     let _pod = subtree.pod(Driver::Cgroupfs, Qos::Burstable, &uid).unwrap();
     let folder = Folder::below(&std::env::temp_dir(), "cli-reload").unwrap();
-    let pods = format!(
-        "{{\"apiVersion\":\"v1\",\"kind\":\"PodList\",\"items\":[{{\"metadata\":{{\"name\":\"only\",\
-         \"namespace\":\"ns\",\"uid\":\"{uid}\",\"ownerReferences\":[{{\"kind\":\"ReplicaSet\",\"name\":\"o\",\
-         \"uid\":\"o\",\"controller\":true}}]}},\"spec\":{{\"containers\":[]}}}}]}}"
-    );
-    let pods = write_file(&folder, "pods.json", &pods);
+    let owner = json!({"kind": "ReplicaSet", "name": "o", "uid": "o", "controller": true});
+    let metadata = json!({"name": "only", "namespace": "ns", "uid": uid, "ownerReferences": [owner]});
+    let pods = write_file(&folder, "pods.json", &pod_list(&metadata));
     let agent = write_file(&folder, "agent.yaml", &format!("{AGENT}profile: Enhanced\n"));
     let memory = |available: &str| {
         format!(
@@ -463,11 +455,10 @@ fn without_btf_the_agent_uses_and_reports_its_fallbacks() {
     command.args(["--mount", "sh", "-c", "mount -t tmpfs none /sys/kernel/btf && exec \"$@\"", "sh"]);
     command.arg(inner.get_program()).args(inner.get_args()).stdin(Stdio::null());
     let (running, started) = RunningAgent::start(command);
-    let sources = started["sources"].as_array().unwrap();
-    let of = |source: &str| sources.iter().find(|it| it["source"] == source).unwrap();
-    assert_eq!(of("charge")["backend"], "none");
-    assert!(of("charge")["reason"].as_str().unwrap().contains("btf"), "{}", of("charge"));
-    assert_eq!(of("timer")["backend"], "timerfd");
+    let charge = source(&started, "charge");
+    assert_eq!(charge["backend"], "none");
+    assert!(charge["reason"].as_str().unwrap().contains("btf"), "{charge}");
+    assert_eq!(source(&started, "timer")["backend"], "timerfd");
     let (code, log, _) = running.stop();
     assert_eq!(code, Some(0));
     assert!(log.contains("no BPF"), "{log}");
@@ -493,8 +484,7 @@ fn without_privilege_the_missing_capability_is_reported() {
     ]);
     command.arg(&program).args(inner.get_args()).env("NO_COLOR", "1").stdin(Stdio::null());
     let (running, started) = RunningAgent::start(command);
-    let sources = started["sources"].as_array().unwrap();
-    let charge = sources.iter().find(|it| it["source"] == "charge").unwrap();
+    let charge = source(&started, "charge");
     assert_eq!(charge["backend"], "none");
     assert!(charge["reason"].as_str().unwrap().contains("CAP_"), "the missing capability is named: {charge}");
     assert_eq!(running.stop().0, Some(0));

@@ -46,22 +46,31 @@ pub(crate) fn writing(disk: &FileSystem, node: &Node, pod: usize, mib: u64) -> W
     node.run(pod, &["write", "--file", &file, "--size", &size]).unwrap()
 }
 
-pub(crate) fn start(disk: &FileSystem, node: &Node, kubelet: &Value, with_root: bool) -> Agent {
-    start_with(disk, node, kubelet, if with_root { &[("--kubelet-root-dir", "kubelet")] } else { &[] })
-}
-
-/// Starts an agent with these options; their values are paths on the disk.
-fn start_with(disk: &FileSystem, node: &Node, kubelet: &Value, more: &[(&str, &str)]) -> Agent {
-    start_on(disk, Options::new(node, kubelet).unwrap(), more)
+/// Starts an agent with the disk as nodefs and the kubelet's root directory on it.
+pub(crate) fn start(disk: &FileSystem, node: &Node, kubelet: &Value) -> Agent {
+    start_on(disk, Options::new(node, kubelet).unwrap())
 }
 
 /// Does the same with options that have been set.
-pub(crate) fn start_on(disk: &FileSystem, mut options: Options, more: &[(&str, &str)]) -> Agent {
-    let paths = [("--nodefs", "")].iter().chain(more);
-    let arguments =
-        paths.flat_map(|(option, path)| [(*option).to_owned(), disk.path().join(path).display().to_string()]);
-    options.more = arguments.collect();
+pub(crate) fn start_on(disk: &FileSystem, mut options: Options) -> Agent {
+    let (nodefs, root) =
+        (disk.path().display().to_string(), disk.path().join("kubelet").display().to_string());
+    options.more.extend(["--nodefs".to_owned(), nodefs, "--kubelet-root-dir".to_owned(), root]);
     options.start().unwrap()
+}
+
+/// Does the same with the agent's state on the disk.
+fn start_with_state(disk: &FileSystem, node: &Node, kubelet: &Value) -> Agent {
+    let mut options = Options::new(node, kubelet).unwrap();
+    options.more = vec!["--state-dir".to_owned(), disk.path().join("state").display().to_string()];
+    start_on(disk, options)
+}
+
+/// Waits until the agent has made three more syncs.
+fn wait_for_syncs(agent: &Agent) {
+    let syncs = || agent.metrics().unwrap().sum("eviction_agent_syncs_total", &[]);
+    let before = syncs();
+    wait_until("three more syncs", || syncs() >= before + 3.0).unwrap();
 }
 
 /// Makes a node, or ends the test.
@@ -77,7 +86,7 @@ fn only_the_pod_above_its_volume_limit_is_evicted() {
     let (disk, mut node) = (mount!(Kind::Ext4), node!());
     let (above, below) = (node.add(pod("above", Some(8))).unwrap(), node.add(pod("below", Some(8))).unwrap());
     let (_above, mut bystander) = (writer(&disk, &node, above, 9), writer(&disk, &node, below, 7));
-    let mut agent = start(&disk, &node, &json!({"evictionHard": {"nodefs.available": "1Mi"}}), true);
+    let mut agent = start(&disk, &node, &json!({"evictionHard": {"nodefs.available": "1Mi"}}));
     let decision = agent.wait_for_decision().unwrap();
     let message = "Usage of EmptyDir volume \"scratch\" exceeds the limit \"8Mi\". ";
     assert_eq!((decision.pod(), decision.text("eviction_message")), ("shop/above".to_owned(), message));
@@ -92,7 +101,7 @@ fn only_the_pod_above_its_volume_limit_is_evicted() {
 fn failed_usage_readings_are_not_repeated_more_often_than_the_timer() {
     let (disk, node) = (mount!(Kind::Ext4), node!());
     fs::write(disk.path().join("file"), vec![0x5a; 128 << 20]).unwrap();
-    let mut agent = start(&disk, &node, &json!({"evictionHard": {"nodefs.available": "256Mi"}}), true);
+    let mut agent = start(&disk, &node, &json!({"evictionHard": {"nodefs.available": "256Mi"}}));
     let is_met = |event: &Event| event.kind() == "threshold" && event.text("signal") == "nodefs.available";
     agent.wait_for("the threshold", GUARD, is_met).unwrap();
     let syncs_by =
@@ -112,12 +121,12 @@ fn the_signal_is_reported_and_no_pod_evicted_if_usage_is_unknown() {
     let (disk, mut node) = (mount!(Kind::Ext4), node!());
     let hog = node.add(pod("hog", Some(1))).unwrap();
     let mut hog = writer(&disk, &node, hog, 128);
-    let mut agent = start(&disk, &node, &json!({"evictionHard": {"nodefs.available": "256Mi"}}), false);
+    let mut options = Options::new(&node, &json!({"evictionHard": {"nodefs.available": "256Mi"}})).unwrap();
+    options.more = vec!["--nodefs".to_owned(), disk.path().display().to_string()];
+    let mut agent = options.start().unwrap();
     let is_met = |event: &Event| event.kind() == "threshold" && event.text("signal") == "nodefs.available";
     agent.wait_for("the threshold", GUARD, is_met).unwrap();
-    let syncs = || agent.metrics().unwrap().sum("eviction_agent_syncs_total", &[]);
-    let before = syncs();
-    wait_until("three more syncs", || syncs() >= before + 3.0).unwrap();
+    wait_for_syncs(&agent);
     let metrics = agent.metrics().unwrap();
     let signal = &[("eviction_signal", "nodefs.available")];
     let available = metrics.sum("eviction_agent_signal_available_bytes", signal);
@@ -136,8 +145,7 @@ fn the_agent_evicts_on_a_full_disk_where_it_cannot_write_its_state() {
     let (hog, modest) = (node.add(pod("hog", None)).unwrap(), node.add(pod("modest", None)).unwrap());
     let mut bystander = writer(&disk, &node, modest, 4);
     let kubelet = json!({"evictionHard": {"nodefs.available": "1Mi"}});
-    let paths = [("--kubelet-root-dir", "kubelet"), ("--state-dir", "state")];
-    let mut agent = start_with(&disk, &node, &kubelet, &paths);
+    let mut agent = start_with_state(&disk, &node, &kubelet);
     signal(agent.pid(), Signal::STOP).unwrap();
     let _hog = writer(&disk, &node, hog, 1024);
     let mut rest = File::create(disk.path().join("rest")).unwrap();
@@ -148,9 +156,7 @@ fn the_agent_evicts_on_a_full_disk_where_it_cannot_write_its_state() {
     let decision = agent.wait_for_decision().unwrap();
     assert_eq!(decision.pod(), "shop/hog");
     agent.wait_for_result("shop/hog", "terminated").unwrap();
-    let syncs = || agent.metrics().unwrap().sum("eviction_agent_syncs_total", &[]);
-    let before = syncs();
-    wait_until("three more syncs on a full disk", || syncs() >= before + 3.0).unwrap();
+    wait_for_syncs(&agent);
     assert!(bystander.process().is_running().unwrap());
     agent.stop().unwrap();
 }
@@ -161,8 +167,7 @@ fn a_frozen_disk_does_not_delay_decisions() {
     let (disk, mut node) = (mount!(Kind::Ext4), node!());
     let pod = node.add(PodSpec::new("shop", "hog", &["main"], 8)).unwrap();
     let kubelet = json!({"evictionHard": {"nodefs.available": "1Mi", "memory.available": "128Mi"}});
-    let paths = [("--kubelet-root-dir", "kubelet"), ("--state-dir", "state")];
-    let mut agent = start_with(&disk, &node, &kubelet, &paths);
+    let mut agent = start_with_state(&disk, &node, &kubelet);
     let freeze = |how| run(Command::new("fsfreeze").arg(how).arg(disk.path()));
     if let Err(error) = freeze("--freeze") {
         tests::skip!("{error:#}");
@@ -230,8 +235,7 @@ fn the_right_pod_is_selected_on_a_read_only_disk() {
     }
     run(Command::new("mount").args(["-o", "remount,ro"]).arg(disk.path())).unwrap();
     let kubelet = json!({"evictionHard": {"nodefs.available": "256Mi"}});
-    let paths = [("--kubelet-root-dir", "kubelet"), ("--state-dir", "state")];
-    let mut agent = start_with(&disk, &node, &kubelet, &paths);
+    let mut agent = start_with_state(&disk, &node, &kubelet);
     let decision = agent.wait_for_decision().unwrap();
     assert_eq!(decision.pod(), "shop/hog");
     agent.stop().unwrap();
@@ -243,15 +247,13 @@ fn no_pod_is_evicted_for_an_unmounted_disk_until_it_is_mounted_again() {
     let (disk, mut node) = (mount!(Kind::Ext4), node!());
     let hog = node.add(pod("hog", None)).unwrap();
     let under = FileSystem::new(Kind::Tmpfs, MIB, "eviction-disk-under").unwrap();
-    let mut agent = start(&disk, &node, &json!({"evictionHard": {"nodefs.available": "128Mi"}}), true);
+    let mut agent = start(&disk, &node, &json!({"evictionHard": {"nodefs.available": "128Mi"}}));
     rustix::mount::mount_bind(under.path(), disk.path()).unwrap();
     let is_error = |event: &Event| event.kind() == "signal_read_error";
     let error = agent.wait_for("an error", GUARD, is_error).unwrap();
     let text = error.text("error");
     assert!(text.contains("another file system has taken its place"), "{text}");
-    let syncs = || agent.metrics().unwrap().sum("eviction_agent_syncs_total", &[]);
-    let before = syncs();
-    wait_until("a sync without it", || syncs() > before).unwrap();
+    wait_for_syncs(&agent);
     assert_eq!(agent.count_decisions().unwrap(), 0);
     disk.unmount().unwrap();
     let _hog = writing(&disk, &node, hog, 256);

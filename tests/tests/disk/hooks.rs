@@ -13,7 +13,7 @@ use tests::file_system::{FileSystem, Kind};
 use tests::node::Node;
 use tests::or_skip;
 
-use crate::agent::{node, pod, volume};
+use crate::agent::{node, pod, start_on, volume};
 use crate::{MIB, mount};
 
 const EXT4: &str = "tp_btf ext4_allocate_blocks, ext4_free_blocks, ext4_allocate_inode, ext4_free_inode";
@@ -39,10 +39,8 @@ fn start_with(disk: &FileSystem, node: &Node, thresholds: &Value, more: &[&str])
     let mut options = Options::new(node, &kubelet).unwrap();
     options.action = "none";
     options.config = Some(agent::config_without_margin(node).unwrap());
-    let (path, root) = (disk.path().display().to_string(), disk.path().join("kubelet").display().to_string());
-    let paths = ["--nodefs", &path, "--kubelet-root-dir", &root];
-    options.more = paths.into_iter().chain(more.iter().copied()).map(str::to_owned).collect();
-    options.start().unwrap()
+    options.more = more.iter().map(|&argument| argument.to_owned()).collect();
+    start_on(disk, options)
 }
 
 fn is_met(event: &Event) -> bool {

@@ -38,7 +38,7 @@ impl Testbed {
         let config = node.write_agent_config(&config).unwrap();
         let hard = json!({"evictionHard": {"nodefs.available": threshold.to_string()}});
         let options = Options { config: Some(config), ..Options::new(&node, &hard).unwrap() };
-        let agent = start_on(disk, options, &[("--kubelet-root-dir", "kubelet")]);
+        let agent = start_on(disk, options);
         if agent.backend("disk near").is_none_or(|(used, _)| used.is_empty() || used == "none") {
             return Err(format!("no hook on reservations of ext4: {:?}", agent.backend("disk near")));
         }

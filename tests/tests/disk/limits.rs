@@ -19,7 +19,7 @@ const MAX_DELAY_NS: u64 = 3_000_000_000;
 /// Creates the volumes, and starts an agent that has read them once.
 fn start_after_first_reading(disk: &FileSystem, node: &Node) -> Agent {
     (0..node.pods.len()).for_each(|pod| drop(volume(disk, node, pod)));
-    let mut agent = start(disk, node, &json!({"evictionHard": {"nodefs.available": "1Mi"}}), true);
+    let mut agent = start(disk, node, &json!({"evictionHard": {"nodefs.available": "1Mi"}}));
     wait_until("the first reading", || readings(&mut agent) > 0.0).unwrap();
     agent
 }

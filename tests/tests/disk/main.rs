@@ -13,8 +13,7 @@ mod usage;
 mod xfs;
 
 use tests::file_system::{FileSystem, Kind};
-
-const MIB: u64 = 1 << 20;
+use tests::node::MIB;
 
 /// Mounts a file system of 320 MiB. The least that xfs takes is 300.
 fn mounted(kind: Kind) -> anyhow::Result<FileSystem> {

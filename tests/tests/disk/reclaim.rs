@@ -14,7 +14,7 @@ use tests::process::{signal, wait_until};
 use tests::workload::Workload;
 
 use crate::MIB;
-use crate::agent::{pod, writer, writing};
+use crate::agent::{pod, start_on, writer, writing};
 use crate::hooks::available;
 
 /// A file system with the images of a containerd and the volumes of two pods.
@@ -59,14 +59,9 @@ impl Testbed {
             "imageMinimumGCAge": "1ms",
         });
         let config = self.node.write_agent_config(&json!({"eviction": {"nodeReclaim": "CRI"}})).unwrap();
-        let root = self.disk.path().display().to_string();
-        let socket = socket.display().to_string();
-        let more =
-            ["--nodefs", &root, "--kubelet-root-dir", &format!("{root}/kubelet"), "--cri-socket", &socket]
-                .map(str::to_owned)
-                .to_vec();
+        let more = vec!["--cri-socket".to_owned(), socket.display().to_string()];
         let options = Options::new(&self.node, &kubelet).unwrap();
-        Options { action, config: Some(config), more, ..options }.start().unwrap()
+        start_on(&self.disk, Options { action, config: Some(config), more, ..options })
     }
 
     fn images(&self) -> Vec<String> {

@@ -30,7 +30,7 @@ fn start_until_threshold_met(disk: &FileSystem, node: &mut Node, profile: &str) 
     let kubelet = json!({"evictionHard": {"nodefs.available": threshold.to_string()}});
     let config = node.write_agent_config(&json!({"profile": profile})).unwrap();
     let options = Options { config: Some(config), ..Options::new(node, &kubelet).unwrap() };
-    let mut agent = start_on(disk, options, &[("--kubelet-root-dir", "kubelet")]);
+    let mut agent = start_on(disk, options);
     let writer = writing(disk, node, hog, WRITTEN_MIB);
     let is_met = |event: &Event| event.kind() == "threshold" && event.text("signal") == "nodefs.available";
     agent.wait_for("the threshold", GUARD, is_met).unwrap();

@@ -56,11 +56,6 @@ pub(crate) fn create_pod_cgroups(node: &Node, uid: &str, serial: u64) -> Group {
     pod
 }
 
-/// Returns the options of an agent on that node with that kubeconfig.
-pub(crate) fn options(node: &Node, kubeconfig: &Path) -> Options {
-    options_on(NODE, node, kubeconfig)
-}
-
 /// Returns the options of an agent on the node of that name.
 pub(crate) fn options_on(name: &str, node: &Node, kubeconfig: &Path) -> Options {
     let config = json!({"evictionHard": {"memory.available": "1Mi"}});
@@ -76,7 +71,7 @@ pub(crate) fn cluster_options(name: &str, node: &Node, kubeconfig: &Path, kubele
 
 /// Starts the agent.
 pub(crate) fn start(node: &Node, kubeconfig: &Path) -> Agent {
-    Agent::start_recorded(&options(node, kubeconfig), fixture::interrupt()).unwrap()
+    fixture::start(&options_on(NODE, node, kubeconfig))
 }
 
 /// Waits for an event about the agent's pods that fits.

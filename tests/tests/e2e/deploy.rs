@@ -4,19 +4,18 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use tests::agent::{Agent, GUARD};
+use tests::agent::GUARD;
 use tests::cluster::{Cluster, FakeKubelet, Manifests, NAME, Options, Patch, manifest};
-use tests::node::{MIB, Node, PodSpec};
+use tests::node::{MIB, Node};
 use tests::workload::Workload;
 
 use crate::agent::{self, NODE};
-use crate::fixture;
+use crate::{fixture, testbed};
 
 /// Creates a small node of that name with one pod, which the API server has as a running one.
 pub(crate) fn node_with_pod(cluster: &Cluster, name: &str, pod: &str) -> Node {
     let mut node = Node::new(name, 320 * MIB, 200).unwrap();
-    let spec = PodSpec::new("default", pod, &["main"], 8);
-    cluster.place_pod(&manifest::pod(pod, name), &mut node, spec).unwrap();
+    cluster.run_pod_on(name, &mut node, testbed::pod(pod)).unwrap();
     node
 }
 
@@ -128,11 +127,7 @@ fn the_manifests_put_a_pod_on_every_node_and_its_token_evicts() {
     let token = cluster.token_of_pod(&pods[NODE]).unwrap();
     let (node, kubelet) = (node_with_pod(&cluster, NODE, "hog"), kubelet(&cluster, NODE));
     let kubeconfig = cluster.kubeconfig("deployed", &token).unwrap();
-    let mut agent = Agent::start_recorded(
-        &self::options(&mut manifests, NODE, &node, &kubelet, &kubeconfig),
-        fixture::interrupt(),
-    )
-    .unwrap();
+    let mut agent = fixture::start(&self::options(&mut manifests, NODE, &node, &kubelet, &kubeconfig));
     assert_eq!(kubelet.statuses(), [200]);
     agent::wait_for_pods(&mut agent, "its pod", |event| event["with_cgroup"] == 1);
     let _hog = hog(&node);

@@ -3,92 +3,51 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tests::agent::{Agent, Event, GUARD, Options};
+use tests::agent::{Agent, Event, GUARD};
 use tests::cluster::proxy::Proxy;
-use tests::cluster::{self, Cluster, Patch};
-use tests::node::{MIB, Node, PodSpec};
-use tests::or_skip;
-use tests::workload::Workload;
+use tests::cluster::{Cluster, Patch};
+use tests::node::{MIB, PodSpec};
 
 use crate::agent::{self, NODE, wait_for_metric};
 use crate::fixture;
+use crate::testbed::Testbed;
 
-const MEMORY: u64 = 320 * MIB;
-const PIDS: u64 = 400;
-
-/// A cluster with pods that are cgroups of this machine, and an agent that may evict and write events.
-pub(crate) struct Testbed {
-    pub(crate) cluster: Cluster,
-    pub(crate) node: Node,
-    proxy: Proxy,
-    kubeconfig: std::path::PathBuf,
+/// Starts an agent that uses this port as the API server's, and waits until it knows all pods.
+pub(crate) fn start(testbed: &Testbed, kubelet: &Value, port: u16) -> Agent {
+    let mut agent = fixture::start(&testbed.options(kubelet, port));
+    let placed = testbed.node.pods.len();
+    agent::wait_for_pods(&mut agent, "all pods", |it| it["with_cgroup"] == placed);
+    agent
 }
 
-fn rules() -> Value {
-    let mut rules = agent::watching_rules();
-    let more = json!([
-        {"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]},
-        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "delete"]},
-        {"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"]},
-        {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"]},
-    ]);
-    rules.as_array_mut().unwrap().extend(more.as_array().unwrap().iter().cloned());
-    rules
+/// Returns the events of a namespace with that reason.
+fn list_events(cluster: &Cluster, namespace: &str, reason: &str) -> Vec<Value> {
+    let path = format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events");
+    let list = cluster.admin().get(&path).unwrap().ok().unwrap();
+    let is_match = |event: &&Value| event["reason"] == reason;
+    list["items"].as_array().unwrap().iter().filter(is_match).cloned().collect()
 }
 
-impl Testbed {
-    /// Creates a node with these pods of the namespace `shop`.
-    pub(crate) fn new(label: &str, pods: impl IntoIterator<Item = PodSpec>) -> Option<Self> {
-        let mut cluster = fixture::cluster(&cluster::Options::default())?;
-        let mut node = or_skip!(Node::new(label, MEMORY, PIDS), "no cgroups can be made here");
-        cluster.add_node(NODE).unwrap();
-        let account = agent::account(&mut cluster, "agent", &rules());
-        let proxy = Proxy::start(&cluster).unwrap();
-        let kubeconfig = cluster.kubeconfig_at("agent", &account.token, proxy.port()).unwrap();
-        for pod in pods {
-            cluster.run_pod_on(NODE, &mut node, pod).unwrap();
-        }
-        Some(Self { cluster, node, proxy, kubeconfig })
-    }
+/// Waits until the events of a namespace with that reason fit.
+fn wait_for_events(
+    cluster: &Cluster,
+    namespace: &str,
+    reason: &str,
+    fits: impl Fn(&[Value]) -> bool,
+) -> Vec<Value> {
+    fixture::interrupt()
+        .until(&format!("events {reason} in {namespace}"), GUARD, || {
+            let events = list_events(cluster, namespace, reason);
+            Ok(fits(&events).then_some(events))
+        })
+        .unwrap()
+}
 
-    pub(crate) fn start(&self, kubelet: &Value) -> Agent {
-        let options = agent::cluster_options(NODE, &self.node, &self.kubeconfig, kubelet);
-        let config = Some(tests::agent::config_without_margin(&self.node).unwrap());
-        let options = Options { config, action: "evict", ..options };
-        let mut agent = Agent::start_recorded(&options, fixture::interrupt()).unwrap();
-        let placed = self.node.pods.len();
-        agent::wait_for_pods(&mut agent, "all pods", |it| it["with_cgroup"] == placed);
-        agent
-    }
-
-    pub(crate) fn workload(&self, pod: usize, arguments: &[&str]) -> Workload {
-        self.node.workload(pod, arguments).unwrap()
-    }
-
-    /// Returns the events of a namespace with that reason.
-    fn events(&self, namespace: &str, reason: &str) -> Vec<Value> {
-        let path = format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events");
-        let list = self.cluster.admin().get(&path).unwrap().ok().unwrap();
-        let is_match = |event: &&Value| event["reason"] == reason;
-        list["items"].as_array().unwrap().iter().filter(is_match).cloned().collect()
-    }
-
-    /// Waits until the events of a namespace with that reason fit.
-    fn wait_for_events(&self, namespace: &str, reason: &str, fits: impl Fn(&[Value]) -> bool) -> Vec<Value> {
-        let what = format!("events {reason} in {namespace}");
-        fixture::interrupt()
-            .until(&what, GUARD, || {
-                let events = self.events(namespace, reason);
-                Ok(fits(&events).then_some(events))
-            })
-            .unwrap()
-    }
-
-    /// Returns the times of the requests about events.
-    fn event_request_times(&self) -> Vec<Instant> {
-        let about = self.proxy.requests().into_iter().filter(|seen| seen.request.contains("/events"));
-        about.map(|seen| seen.at).collect()
-    }
+/// Waits until the OOM kills in the namespace `shop` have been reported so many times in all.
+fn wait_for_oom_kills(cluster: &Cluster, times: u64) -> Vec<Value> {
+    wait_for_events(cluster, "shop", "ContainerOOMKilled", |events| {
+        events.iter().map(count).sum::<u64>() == times
+    })
 }
 
 /// Returns how many occurrences an event stands for.
@@ -109,11 +68,11 @@ fn evictions_and_thresholds_are_reported_as_by_the_kubelet() {
     let pods = ["hog", "quiet"].map(|name| PodSpec::new("shop", name, &["main"], 8));
     let Some(mut testbed) = Testbed::new("events", pods) else { return };
     let mut hog = testbed.workload(0, &["--on-term", "ignore", "hold", "--size", "270M"]);
-    let mut agent = testbed.start(&json!({"evictionHard": {"memory.available": "64Mi"}}));
+    let mut agent = start(&testbed, &crate::evict::hard(), testbed.cluster.port());
     hog.go().unwrap();
 
     let decision = agent.wait_for_decision().unwrap();
-    let events = testbed.wait_for_events("shop", "Evicted", |events| !events.is_empty());
+    let events = wait_for_events(&testbed.cluster, "shop", "Evicted", |events| !events.is_empty());
     let [event] = &events[..] else { panic!("{events:?}") };
     let note = event["note"].as_str().unwrap();
     assert_eq!(note, decision.text("eviction_message"));
@@ -141,7 +100,8 @@ fn evictions_and_thresholds_are_reported_as_by_the_kubelet() {
         testbed.cluster.admin().get(&format!("/api/v1/namespaces/shop/events/{name}")).unwrap().ok().unwrap();
     assert_eq!((&old["message"], &old["involvedObject"]["uid"]), (&event["note"], &json!(uid)));
 
-    let met = testbed.wait_for_events("default", "EvictionThresholdMet", |events| !events.is_empty());
+    let met =
+        wait_for_events(&testbed.cluster, "default", "EvictionThresholdMet", |events| !events.is_empty());
     assert_eq!((&met[0]["regarding"]["kind"], &met[0]["regarding"]["name"]), (&json!("Node"), &json!(NODE)));
     assert!(met[0]["note"].as_str().unwrap().starts_with("hard threshold memory.available < 64Mi met"));
     assert_eq!(met[0]["type"], "Warning");
@@ -160,12 +120,16 @@ fn evictions_and_thresholds_are_reported_as_by_the_kubelet() {
         ("evicted_by_agent", "killed_by_eviction"),
         "{ended:?}"
     );
-    let cleared = testbed.wait_for_events("default", "EvictionThresholdCleared", |events| !events.is_empty());
+    let cleared =
+        wait_for_events(&testbed.cluster, "default", "EvictionThresholdCleared", |events| !events.is_empty());
     assert_eq!(cleared[0]["type"], "Normal");
     let pod = testbed.node.pods.remove(0);
     testbed.cluster.end_pod(&pod).unwrap();
-    assert_eq!(testbed.events("shop", "Evicted").len(), 1);
-    assert!(testbed.events("shop", "ContainerOOMKilled").is_empty(), "no process was killed by the kernel");
+    assert_eq!(list_events(&testbed.cluster, "shop", "Evicted").len(), 1);
+    assert!(
+        list_events(&testbed.cluster, "shop", "ContainerOOMKilled").is_empty(),
+        "no process was killed by the kernel"
+    );
     assert!(agent.stop().unwrap().success());
 }
 
@@ -174,11 +138,10 @@ fn oom_kills_of_a_pod_are_one_event_series() {
     let pod = PodSpec { limit_mib: Some(16), ..PodSpec::new("shop", "web", &["app"], 8) };
     let Some(testbed) = Testbed::new("events-series", [pod]) else { return };
     let mut parent = testbed.workload(0, &["child", "--size", "64M", "--times", "5"]);
-    let mut agent = testbed.start(&distant_threshold());
+    let mut agent = start(&testbed, &distant_threshold(), testbed.cluster.port());
     parent.go().unwrap();
     let reported = agent.wait_for("of the kill", GUARD, is_kind("oom_kill")).unwrap();
-    let events = testbed
-        .wait_for_events("shop", "ContainerOOMKilled", |events| events.iter().map(count).sum::<u64>() == 5);
+    let events = wait_for_oom_kills(&testbed.cluster, 5);
     let [event] = &events[..] else { panic!("one series: {events:?}") };
     let note = event["note"].as_str().unwrap();
     let pid = reported.number("pid").unwrap();
@@ -205,7 +168,7 @@ fn oom_kills_of_a_pod_are_one_event_series() {
     }
     assert!(event["series"]["lastObservedTime"].as_str().unwrap() > event["eventTime"].as_str().unwrap());
     assert_eq!(event["regarding"]["uid"], testbed.node.pods[0].uid());
-    assert!(testbed.events("shop", "Evicted").is_empty());
+    assert!(list_events(&testbed.cluster, "shop", "Evicted").is_empty());
     let labels = [("reason", "ContainerOOMKilled"), ("result", "created")];
     wait_for_metric(&agent, "eviction_agent_kube_events_total", &labels, |created| created == 1.0);
     let labels = [("reason", "ContainerOOMKilled"), ("result", "counted")];
@@ -224,7 +187,8 @@ fn a_thousand_oom_kills_take_less_than_sixty_requests_a_minute() {
     let arguments = ["child", "--size", "16M", "--times", &times];
     let mut parents: Vec<_> =
         (0..testbed.node.pods.len()).map(|pod| testbed.workload(pod, &arguments)).collect();
-    let agent = testbed.start(&distant_threshold());
+    let proxy = Proxy::start(&testbed.cluster).unwrap();
+    let agent = start(&testbed, &distant_threshold(), proxy.port());
     parents.iter_mut().for_each(|parent| parent.go().unwrap());
     for parent in &mut parents {
         for _ in 0..EACH {
@@ -241,9 +205,7 @@ fn a_thousand_oom_kills_take_less_than_sixty_requests_a_minute() {
         count == kills
     });
     assert_eq!(events_with_result("noted"), kills);
-    let events = testbed.wait_for_events("shop", "ContainerOOMKilled", |events| {
-        events.iter().map(count).sum::<u64>() == u64::from(PODS * EACH)
-    });
+    let events = wait_for_oom_kills(&testbed.cluster, u64::from(PODS * EACH));
     // A parent that the agent did not know as the main process at first has a series for its unknown children.
     let pods = testbed.node.pods.len();
     assert!((pods..=2 * pods).contains(&events.len()), "{} series", events.len());
@@ -251,7 +213,8 @@ fn a_thousand_oom_kills_take_less_than_sixty_requests_a_minute() {
         counted + events_with_result("created") == kills
     });
     assert_eq!((events_with_result("dropped"), events_with_result("refused")), (0.0, 0.0));
-    let request_times = testbed.event_request_times();
+    let requests = proxy.requests().into_iter().filter(|seen| seen.request.contains("/events"));
+    let request_times: Vec<Instant> = requests.map(|seen| seen.at).collect();
     for (nth, at) in request_times.iter().enumerate() {
         let until = *at + Duration::from_secs(60);
         let within = request_times[nth..].iter().take_while(|later| **later < until).count();
@@ -265,14 +228,14 @@ fn events_are_sent_after_an_outage_and_a_missing_right_is_counted() {
     let pod = PodSpec { limit_mib: Some(16), ..PodSpec::new("shop", "web", &["app"], 8) };
     let Some(testbed) = Testbed::new("events-outage", [pod]) else { return };
     let mut parent = testbed.workload(0, &["child", "--size", "64M", "--times", "3"]);
-    let mut agent = testbed.start(&distant_threshold());
-    testbed.proxy.refuse();
+    let proxy = Proxy::start(&testbed.cluster).unwrap();
+    let mut agent = start(&testbed, &distant_threshold(), proxy.port());
+    proxy.refuse();
     parent.go().unwrap();
     (0..3).for_each(|_| drop(parent.wait_event("child-ended").unwrap()));
     agent.wait_for("the third kill", GUARD, |event| event.number("kills_in_pod") == Some(3)).unwrap();
-    testbed.proxy.reopen();
-    let events = testbed
-        .wait_for_events("shop", "ContainerOOMKilled", |events| events.iter().map(count).sum::<u64>() == 3);
+    proxy.reopen();
+    let events = wait_for_oom_kills(&testbed.cluster, 3);
     let [event] = &events[..] else { panic!("{events:?}") };
     let first = agent.wait_for("of the first kill", GUARD, is_kind("oom_kill")).unwrap();
     assert_eq!(

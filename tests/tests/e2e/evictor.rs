@@ -9,14 +9,12 @@ use eviction_core::signal::Resource;
 use eviction_kube::{Access, Client, EvictionRequest, Evictor, EvictorConfig};
 use hyper::Method;
 use serde_json::{Value, json};
+use tests::agent::GUARD;
 use tests::cluster::proxy::{Fault, Proxy, When};
 use tests::cluster::{Cluster, Options, Patch, manifest};
 use tokio::sync::mpsc;
 
 use crate::fixture;
-
-/// A guard against an evictor that hangs.
-const GUARD: Duration = Duration::from_secs(90);
 
 /// Returns all rights that the evictor needs.
 fn rules() -> Value {
@@ -55,18 +53,12 @@ impl Fixture {
     /// Orders an eviction, and returns the next result.
     fn order(&mut self, pod: &PodName, grace: i64, ignores_budget: bool) -> (ApiOperation, ApiResult) {
         self.decisions += 1;
-        let order = EvictionRequest {
-            decision: self.decisions,
-            at_ns: tests::clock::now(),
-            pod: Arc::new(pod.clone()),
-            grace_period_seconds: grace,
-            resource: Resource::Memory,
-            ignores_budget,
-            after_update: 0,
-            is_unconfirmed: false,
-        };
-        self.runtime.block_on(self.evictor.evict(order));
+        self.send(EvictionRequest { ignores_budget, ..request(self.decisions, pod, grace) });
         self.next()
+    }
+
+    fn send(&mut self, request: EvictionRequest) {
+        self.runtime.block_on(self.evictor.evict(request));
     }
 
     fn next(&mut self) -> (ApiOperation, ApiResult) {
@@ -91,6 +83,20 @@ impl Fixture {
         let (operation, result) = self.order(pod, 1, false);
         assert_eq!(operation, ApiOperation::Eviction);
         result
+    }
+}
+
+/// Returns a request for a decision made now.
+fn request(decision: u64, pod: &PodName, grace_period_seconds: i64) -> EvictionRequest {
+    EvictionRequest {
+        decision,
+        at_ns: tests::clock::now(),
+        pod: Arc::new(pod.clone()),
+        grace_period_seconds,
+        resource: Resource::Memory,
+        ignores_budget: false,
+        after_update: 0,
+        is_unconfirmed: false,
     }
 }
 
@@ -152,18 +158,9 @@ fn only_the_requested_pod_is_evicted() {
     assert!(!is_terminating(&cluster, &second));
     assert_eq!(disruptions(&read_pod(&cluster, &second)), [""; 0]);
     // A decision that is too old is not carried out.
-    let order = EvictionRequest {
-        decision: 99,
-        at_ns: tests::clock::now() - 6_000_000_000,
-        pod: Arc::new(second.clone()),
-        grace_period_seconds: 1,
-        resource: Resource::Memory,
-        ignores_budget: false,
-        after_update: 0,
-        is_unconfirmed: false,
-    };
-    fixture.runtime.block_on(fixture.evictor.evict(order));
+    let old = tests::clock::now() - 6_000_000_000;
     fixture.decisions = 99;
+    fixture.send(EvictionRequest { at_ns: old, ..request(99, &second, 1) });
     assert!(matches!(fixture.next(), (ApiOperation::Eviction, ApiResult::NotSent { .. })));
     assert!(!is_terminating(&cluster, &second));
 }

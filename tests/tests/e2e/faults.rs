@@ -5,12 +5,18 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hyper::Method;
-use serde_json::json;
+use serde_json::{Value, json};
 use tests::agent::{Agent, Event, GUARD, Options};
 use tests::cluster::proxy::{Fault, Proxy, When};
 
-use crate::evict::{Testbed, hard, wait_for_result};
+use crate::evict::{hard, options, testbed, wait_for_result};
 use crate::fixture;
+use crate::testbed::Testbed;
+
+/// Starts an agent with the hard threshold that uses the proxy as the API server.
+fn start(testbed: &Testbed, proxy: &Proxy, eviction: &Value) -> Agent {
+    fixture::start(&options(testbed, &hard(), eviction, proxy.port()))
+}
 
 /// Waits until the agent has reported this state of the API server so many times in all.
 fn wait_for_server(agent: &mut Agent, state: &str, times: usize) {
@@ -35,9 +41,9 @@ fn server_faults_prevent_evictions_until_they_end() {
         ("expired", |proxy| proxy.on(When::any(), Fault::status(401))),
     ];
     let names: Vec<&str> = faults.iter().map(|(name, _)| *name).chain(["calm"]).collect();
-    let Some(mut testbed) = Testbed::new(&names) else { return };
+    let Some(mut testbed) = testbed(&names) else { return };
     let proxy = Proxy::start(&testbed.cluster).unwrap();
-    let mut agent = testbed.start_at(&proxy, &json!({}));
+    let mut agent = start(&testbed, &proxy, &json!({}));
     for (times, (name, inject)) in (1..).zip(faults) {
         inject(&proxy);
         let hog = testbed.hog(0, "270M");
@@ -58,11 +64,11 @@ fn server_faults_prevent_evictions_until_they_end() {
 
 #[test]
 fn an_untrusted_server_is_unavailable_until_its_ca_is_installed() {
-    let Some(testbed) = Testbed::new(&["hog"]) else { return };
+    let Some(testbed) = testbed(&["hog"]) else { return };
     let proxy = Proxy::start(&testbed.cluster).unwrap();
-    let mut options = testbed.options(&hard(), &json!({}), proxy.port());
+    let mut options = options(&testbed, &hard(), &json!({}), proxy.port());
     let authority = with_own_authority(&testbed, &mut options);
-    let mut agent = Agent::start_recorded(&options, fixture::interrupt()).unwrap();
+    let mut agent = fixture::start(&options);
     let other = proxy.use_untrusted_certificate().unwrap();
     proxy.reset_connections();
     let _hog = testbed.hog(0, "270M");
@@ -90,10 +96,10 @@ fn with_own_authority(testbed: &Testbed, options: &mut Options) -> PathBuf {
 
 #[test]
 fn a_slow_server_is_not_treated_as_unavailable() {
-    let Some(testbed) = Testbed::new(&["hog"]) else { return };
+    let Some(testbed) = testbed(&["hog"]) else { return };
     let proxy = Proxy::start(&testbed.cluster).unwrap();
     proxy.on(When::any().watch(false), Fault::DelayResponse(Duration::from_secs(3)));
-    let mut agent = testbed.start_at(&proxy, &json!({}));
+    let mut agent = start(&testbed, &proxy, &json!({}));
     let _hog = testbed.hog(0, "270M");
     wait_for_result(&mut agent, "hog", "accepted");
     assert!(agent.events().unwrap().iter().all(|event| event.kind() != "kube_api"));
@@ -102,9 +108,9 @@ fn a_slow_server_is_not_treated_as_unavailable() {
 
 #[test]
 fn with_kill_the_victim_is_killed_during_an_outage() {
-    let Some(testbed) = Testbed::new(&["hog", "quiet"]) else { return };
+    let Some(testbed) = testbed(&["hog", "quiet"]) else { return };
     let proxy = Proxy::start(&testbed.cluster).unwrap();
-    let mut agent = testbed.start_at(&proxy, &json!({"whenAPIServerDown": "Kill"}));
+    let mut agent = start(&testbed, &proxy, &json!({"whenAPIServerDown": "Kill"}));
     let mut quiet = testbed.hog(1, "8M");
     proxy.hang();
     let mut hog = testbed.hog(0, "270M");
@@ -128,9 +134,9 @@ fn wait_for_freeze(agent: &mut Agent, state: &str) -> Event {
 
 #[test]
 fn with_freeze_the_victim_is_frozen_until_the_server_is_back() {
-    let Some(testbed) = Testbed::new(&["hog", "quiet"]) else { return };
+    let Some(testbed) = testbed(&["hog", "quiet"]) else { return };
     let proxy = Proxy::start(&testbed.cluster).unwrap();
-    let mut agent = testbed.start_at(&proxy, &json!({"whenAPIServerDown": "Freeze"}));
+    let mut agent = start(&testbed, &proxy, &json!({"whenAPIServerDown": "Freeze"}));
     let frozen = |pod: usize| testbed.node.pods[pod].containers[0].group.is_frozen().unwrap();
     proxy.hang();
     let mut hog = testbed.hog(0, "270M");
@@ -145,13 +151,13 @@ fn with_freeze_the_victim_is_frozen_until_the_server_is_back() {
 
 #[test]
 fn a_frozen_pod_is_thawed_on_timeout_and_when_the_agent_stops() {
-    let Some(testbed) = Testbed::new(&["hog"]) else { return };
+    let Some(testbed) = testbed(&["hog"]) else { return };
     let proxy = Proxy::start(&testbed.cluster).unwrap();
     let frozen = || testbed.node.pods[0].containers[0].group.is_frozen().unwrap();
     proxy.refuse();
     let short = json!({"whenAPIServerDown": "Freeze", "freezeTimeout": "1s"});
-    let options = testbed.options(&hard(), &short, proxy.port());
-    let mut agent = Agent::start_recorded(&options, fixture::interrupt()).unwrap();
+    let options = options(&testbed, &hard(), &short, proxy.port());
+    let mut agent = fixture::start(&options);
     let _hog = testbed.hog(0, "270M");
     wait_for_freeze(&mut agent, "frozen");
     assert_eq!(wait_for_freeze(&mut agent, "thawed").text("reason"), "timeout");
@@ -159,7 +165,7 @@ fn a_frozen_pod_is_thawed_on_timeout_and_when_the_agent_stops() {
     assert!(agent.stop().unwrap().success());
     let config = options.config.as_ref().unwrap();
     std::fs::write(config, std::fs::read_to_string(config).unwrap().replace("\"1s\"", "\"1h\"")).unwrap();
-    let mut agent = Agent::start_recorded(&options, fixture::interrupt()).unwrap();
+    let mut agent = fixture::start(&options);
     wait_for_freeze(&mut agent, "frozen");
     assert!(frozen());
     assert!(agent.stop().unwrap().success());
@@ -168,12 +174,12 @@ fn a_frozen_pod_is_thawed_on_timeout_and_when_the_agent_stops() {
 
 #[test]
 fn an_unanswered_eviction_is_unknown_until_the_server_responds() {
-    let Some(testbed) = Testbed::new(&["hog", "next"]) else { return };
+    let Some(testbed) = testbed(&["hog", "next"]) else { return };
     let proxy = Proxy::start(&testbed.cluster).unwrap();
     // The server carries the eviction out, but its response and all later ones are lost.
     proxy.on(When::any().method(Method::POST).path("/eviction"), Fault::Reset(0));
     proxy.on(When::any().method(Method::GET), Fault::DropRequest);
-    let mut agent = testbed.start_at(&proxy, &json!({}));
+    let mut agent = start(&testbed, &proxy, &json!({}));
     let _next = testbed.hog(1, "40M");
     let _hog = testbed.hog(0, "240M");
     wait_for_result(&mut agent, "hog", "unknown");
@@ -188,21 +194,21 @@ fn an_unanswered_eviction_is_unknown_until_the_server_responds() {
 
 #[test]
 fn a_rejected_eviction_is_not_retried_at_once() {
-    let Some(testbed) = Testbed::new(&["hog", "quiet"]) else { return };
+    let Some(testbed) = testbed(&["hog", "quiet"]) else { return };
     let proxy = Proxy::start(&testbed.cluster).unwrap();
     let denied = json!({
         "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 403,
         "message": "admission webhook \"guard.example.com\" denied the request: not this one",
     });
     proxy.on(When::any().method(Method::POST).path("/eviction"), Fault::Answer(403, Vec::new(), denied));
-    let options = testbed.options(&hard(), &json!({}), proxy.port());
+    let options = options(&testbed, &hard(), &json!({}), proxy.port());
     // The profile remembers no failure, and would select the same pod again.
     let config = json!({
         "apiVersion": "eviction-agent.io/v1alpha1", "kind": "AgentConfiguration", "profile": "Kubelet",
         "thresholdMargin": {"mode": "Never"},
     });
     std::fs::write(options.config.as_ref().unwrap(), config.to_string()).unwrap();
-    let mut agent = Agent::start_recorded(&options, fixture::interrupt()).unwrap();
+    let mut agent = fixture::start(&options);
     let _hog = testbed.hog(0, "270M");
     wait_for_result(&mut agent, "hog", "rejected");
     // The pressure continues, and each sync would select the same pod.

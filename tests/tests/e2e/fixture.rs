@@ -3,6 +3,7 @@
 use std::sync::OnceLock;
 
 use rustix::process::{Signal, set_parent_process_death_signal};
+use tests::agent::{self, Agent};
 use tests::cluster::{Binaries, Cluster, Options};
 use tests::interrupt::Interrupt;
 
@@ -21,4 +22,9 @@ pub(crate) fn interrupt() -> &'static Interrupt {
 pub(crate) fn cluster(options: &Options) -> Option<Cluster> {
     let binaries = tests::or_skip!(Binaries::find());
     Some(Cluster::start(&binaries, options, interrupt()).unwrap())
+}
+
+/// Starts an agent with a recording that is replayed when the agent has ended.
+pub(crate) fn start(options: &agent::Options) -> Agent {
+    Agent::start_recorded(options, interrupt()).unwrap()
 }

@@ -22,4 +22,5 @@ mod server;
 mod soak;
 mod start;
 mod termination_causes;
+mod testbed;
 mod watch;

@@ -7,61 +7,22 @@ use hyper::Method;
 use serde_json::{Value, json};
 use tests::agent::{Agent, Event, GUARD};
 use tests::cluster::proxy::{Fault, Proxy, When};
-use tests::cluster::{self, Account, Client, Cluster, Patch, manifest};
-use tests::node::{MIB, Node, PodSpec};
-use tests::workload::Workload;
+use tests::cluster::{self, Client, Cluster, Patch, manifest};
 
-use crate::agent::{self, NODE, wait_for_metric};
+use crate::agent::{NODE, wait_for_metric};
 use crate::fixture;
+use crate::testbed::{MEMORY, Testbed, pod};
 
-const MEMORY: u64 = 320 * MIB;
 const PATH: &str = "/api/v1/nodes/n1";
 const CONDITION: &str = "EvictionAgentMemoryPressure";
 const TAINT: &str = "eviction-agent.io/memory-pressure";
 
-/// A node on this machine, a cluster that has its pods, and the account of the agent there.
-struct Testbed {
-    cluster: Cluster,
-    node: Node,
-    account: Account,
+/// Starts an agent that uses this port as the API server's.
+fn start(testbed: &Testbed, kubelet: &Value, port: u16) -> Agent {
+    fixture::start(&testbed.options(kubelet, port))
 }
 
 impl Testbed {
-    fn new(label: &str, options: &cluster::Options) -> Option<Self> {
-        let mut cluster = fixture::cluster(options)?;
-        let node = tests::or_skip!(Node::new(label, MEMORY, 200), "no cgroups can be made here");
-        cluster.add_node(NODE).unwrap();
-        let account = agent::account(&mut cluster, "agent", &rules());
-        Some(Self { cluster, node, account })
-    }
-
-    /// Creates the cgroups for a pod of the cluster.
-    fn create_cgroups(&mut self, pod: &Value) {
-        let text = |field: &str| pod["metadata"][field].as_str().unwrap().to_owned();
-        self.node.add_with_uid(PodSpec::new("default", text("name"), &["main"], 8), text("uid")).unwrap();
-    }
-
-    fn start(&self, kubelet: &Value, port: u16) -> Agent {
-        self.start_with(kubelet, port, &[])
-    }
-
-    fn start_with(&self, kubelet: &Value, port: u16, further: &[&str]) -> Agent {
-        let kubeconfig = self.cluster.kubeconfig_at(&self.account.name, &self.account.token, port).unwrap();
-        let mut options = agent::cluster_options(NODE, &self.node, &kubeconfig, kubelet);
-        options.more.extend(further.iter().map(|&argument| argument.to_owned()));
-        options.action = "evict";
-        options.config = Some(tests::agent::config_without_margin(&self.node).unwrap());
-        Agent::start_recorded(&options, fixture::interrupt()).unwrap()
-    }
-
-    fn hog(&self, pod: usize, size: &str) -> Workload {
-        agent::hog(&self.node, pod, size)
-    }
-
-    fn patch(&self, operations: &Value) {
-        self.cluster.admin().patch(Patch::Json, PATH, operations).unwrap().ok().unwrap();
-    }
-
     fn until<T>(&mut self, what: &str, find: impl Fn(&Value) -> Option<T>) -> T {
         self.cluster.until(what, |it| Ok(find(&it.admin().get(PATH)?.body))).unwrap()
     }
@@ -77,17 +38,6 @@ impl Testbed {
     fn wait_for_taint(&mut self, effect: Option<&str>) {
         self.until(&format!("the taint is {effect:?}"), |node| (own_taint(node) == effect).then_some(()));
     }
-}
-
-/// Returns all rights that an agent needs for its pods and its node.
-pub(crate) fn rules() -> Value {
-    json!([
-        {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch", "get", "delete"]},
-        {"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]},
-        {"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"]},
-        {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch", "patch"]},
-        {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]},
-    ])
 }
 
 /// Returns a kubelet configuration with a soft threshold that evicts no pod during a test.
@@ -124,13 +74,9 @@ fn time(condition: &Value, field: &str) -> Timestamp {
 
 #[test]
 fn conditions_and_taints_survive_a_restart_and_a_new_node() {
-    let Some(mut testbed) = Testbed::new("e2e-marks", &cluster::Options::default()) else { return };
-    for name in ["steady", "hog"] {
-        let pod = testbed.cluster.run_pod(&manifest::pod(name, NODE)).unwrap();
-        testbed.create_cgroups(&pod);
-    }
+    let Some(mut testbed) = Testbed::new("e2e-marks", ["steady", "hog"].map(pod)) else { return };
     let proxy = Proxy::start(&testbed.cluster).unwrap();
-    let agent = testbed.start(&kubelet("60s"), proxy.port());
+    let agent = start(&testbed, &kubelet("60s"), proxy.port());
     for kind in [CONDITION, "EvictionAgentDiskPressure", "EvictionAgentPIDPressure"] {
         testbed.until(kind, |node| condition(node, kind).filter(|it| it["status"] == "False").cloned());
     }
@@ -172,7 +118,7 @@ fn conditions_and_taints_survive_a_restart_and_a_new_node() {
     let since = since.strip_prefix("eviction thresholds were met until ").unwrap();
     let since: Timestamp = since.split(';').next().unwrap().parse().unwrap();
     assert!(agent.stop().unwrap().success());
-    let mut agent = testbed.start(&kubelet("60s"), proxy.port());
+    let mut agent = start(&testbed, &kubelet("60s"), proxy.port());
     agent.wait_for("that the condition still holds", GUARD, is_condition("True")).unwrap();
     let cleared = testbed.wait_for_condition("False", "NoEvictionThresholdMet");
     testbed.wait_for_taint(None);
@@ -221,19 +167,18 @@ fn toggle_taint(client: &Client, key: &str, stop: &AtomicBool) -> u32 {
 
 #[test]
 fn other_taints_are_kept_with_concurrent_writers() {
-    let Some(mut testbed) = Testbed::new("e2e-rivals", &cluster::Options::default()) else { return };
-    let pod = testbed.cluster.run_pod(&manifest::pod("steady", NODE)).unwrap();
-    testbed.create_cgroups(&pod);
+    let Some(mut testbed) = Testbed::new("e2e-rivals", [pod("steady")]) else { return };
     let foreign =
         |nth: usize| json!({"key": format!("example.com/t{nth}"), "value": "x", "effect": "NoSchedule"});
     let mut others: Vec<Value> = (0..98).map(foreign).collect();
     // Taints with the agent's key that are not the agent's.
     others.push(json!({"key": TAINT, "value": "by-hand", "effect": "NoSchedule"}));
     others.push(json!({"key": TAINT, "effect": "NoExecute"}));
-    testbed.patch(&json!([{"op": "add", "path": "/spec/taints", "value": others}]));
+    let add = json!([{"op": "add", "path": "/spec/taints", "value": others}]);
+    testbed.cluster.admin().patch(Patch::Json, PATH, &add).unwrap().ok().unwrap();
     let is_others = |taint: &&Value| !taint["key"].as_str().unwrap().starts_with("rival");
 
-    let mut agent = testbed.start(&kubelet("1s"), testbed.cluster.port());
+    let mut agent = start(&testbed, &kubelet("1s"), testbed.cluster.port());
     let stop = AtomicBool::new(false);
     let clients: Vec<Client> =
         (0..3).map(|_| testbed.cluster.client(&testbed.account.token).unwrap()).collect();
@@ -267,11 +212,9 @@ fn other_taints_are_kept_with_concurrent_writers() {
 
 #[test]
 fn the_node_status_is_up_to_date_after_an_outage() {
-    let Some(mut testbed) = Testbed::new("e2e-behind", &cluster::Options::default()) else { return };
-    let pod = testbed.cluster.run_pod(&manifest::pod("steady", NODE)).unwrap();
-    testbed.create_cgroups(&pod);
+    let Some(mut testbed) = Testbed::new("e2e-behind", [pod("steady")]) else { return };
     let proxy = Proxy::start(&testbed.cluster).unwrap();
-    let mut agent = testbed.start(&kubelet("1s"), proxy.port());
+    let mut agent = start(&testbed, &kubelet("1s"), proxy.port());
     let calm = testbed.wait_for_condition("False", "NoEvictionThresholdMet");
     proxy.refuse();
     // The condition was raised and cleared while nothing could be reported, and was raised again.
@@ -310,14 +253,12 @@ fn the_node_status_is_up_to_date_after_an_outage() {
 
 #[test]
 fn the_next_agent_writes_the_status_that_a_killed_one_could_not() {
-    let Some(mut testbed) = Testbed::new("e2e-untold", &cluster::Options::default()) else { return };
-    let pod = testbed.cluster.run_pod(&manifest::pod("steady", NODE)).unwrap();
-    testbed.create_cgroups(&pod);
+    let Some(mut testbed) = Testbed::new("e2e-untold", [pod("steady")]) else { return };
     let proxy = Proxy::start(&testbed.cluster).unwrap();
     let state = testbed.node.file("run").display().to_string();
-    let start =
-        |testbed: &Testbed| testbed.start_with(&kubelet("60s"), proxy.port(), &["--state-dir", &state]);
-    let agent = start(&testbed);
+    let mut options = testbed.options(&kubelet("60s"), proxy.port());
+    options.more.extend(["--state-dir".to_owned(), state]);
+    let agent = fixture::start(&options);
     testbed.wait_for_condition("False", "NoEvictionThresholdMet");
     proxy.on(When::any().method(Method::PATCH), Fault::status(503));
     let mut hog = testbed.hog(0, "190M");
@@ -327,7 +268,7 @@ fn the_next_agent_writes_the_status_that_a_killed_one_could_not() {
     hog.process().child().kill().unwrap();
     proxy.heal();
     // The pressure is over, and the Node object has never reported it.
-    let agent = start(&testbed);
+    let agent = fixture::start(&options);
     let over = testbed.wait_for_condition("True", "InPressureTransitionPeriod");
     assert!(time(&over, "lastTransitionTime") <= killed, "it was before {killed}: {over}");
     testbed.wait_for_taint(Some("PreferNoSchedule"));
@@ -337,7 +278,7 @@ fn the_next_agent_writes_the_status_that_a_killed_one_could_not() {
 #[test]
 fn a_replacement_pod_is_not_scheduled_to_the_tainted_node() {
     let options = cluster::Options { controllers: true, scheduler: true };
-    let Some(mut testbed) = Testbed::new("e2e-elsewhere", &options) else { return };
+    let Some(mut testbed) = Testbed::with("e2e-elsewhere", MEMORY, &options) else { return };
     testbed.cluster.add_node("n2").unwrap();
     // The pod prefers this node to the other one.
     let prefers = json!([{"weight": 100, "preference": {"matchExpressions": [
@@ -373,8 +314,9 @@ fn a_replacement_pod_is_not_scheduled_to_the_tainted_node() {
     let name = first["metadata"]["name"].as_str().unwrap();
     let id = |_| tests::cgroup::container_id(1);
     let running = testbed.cluster.set_running("default", name, id).unwrap();
-    testbed.create_cgroups(&running);
-    let mut agent = testbed.start(&kubelet("5m"), testbed.cluster.port());
+    let uid = running["metadata"]["uid"].as_str().unwrap().to_owned();
+    testbed.node.add_with_uid(pod(name), uid).unwrap();
+    let mut agent = start(&testbed, &kubelet("5m"), testbed.cluster.port());
     testbed.wait_for_condition("False", "NoEvictionThresholdMet");
     let _hog = testbed.hog(0, "290M");
     agent.wait_for("an eviction", GUARD, |it| it.is_result("accepted")).unwrap();

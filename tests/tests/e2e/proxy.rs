@@ -5,13 +5,12 @@ use std::time::{Duration, Instant};
 
 use hyper::Method;
 use serde_json::{Value, json};
+use tests::agent::GUARD;
 use tests::cluster::proxy::{Fault, Proxy, Rewrite, When};
 use tests::cluster::{Client, Cluster, Options, manifest};
 
 use crate::fixture;
 
-/// A guard against a silent watch.
-const PATIENCE: Duration = Duration::from_secs(60);
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const WATCH: &str = "/api/v1/namespaces/default/pods?watch=true";
 
@@ -104,7 +103,7 @@ fn the_proxy_injects_the_configured_faults() {
     assert_eq!(reported(&through, Duration::from_secs(1)), ["a", "b", "unknown"]);
     proxy.on(When::any().watch(true).times(1), Fault::Close(Duration::from_secs(1)));
     let mut watch = through.watch(WATCH).unwrap();
-    while watch.next(PATIENCE).unwrap().is_some() {}
+    while watch.next(GUARD).unwrap().is_some() {}
     let held = Mutex::new(None::<Value>);
     let swap = move |event: Value| {
         let mut held = held.lock().unwrap();
@@ -134,9 +133,9 @@ fn the_proxy_injects_the_configured_faults() {
     cluster.run_pod(&manifest::pod("meanwhile", "n1")).unwrap();
     assert_eq!(open.next(Duration::from_secs(1)).unwrap(), None, "silent, and not ended");
     proxy.heal();
-    assert_eq!(open.next(PATIENCE).unwrap().unwrap()["object"]["metadata"]["name"], "meanwhile");
+    assert_eq!(open.next(GUARD).unwrap().unwrap()["object"]["metadata"]["name"], "meanwhile");
     proxy.refuse();
-    while open.next(PATIENCE).is_ok_and(|event| event.is_some()) {}
+    while open.next(GUARD).is_ok_and(|event| event.is_some()) {}
     // The first request may still use the connection that is cut.
     let refused =
         |_: &Cluster| Ok(format!("{:#}", through.get(PODS).unwrap_err()).contains("refused").then_some(()));

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use hyper::Method;
 use serde_json::{Value, json};
-use tests::agent::{Agent, Event, GUARD, Options};
+use tests::agent::{Event, GUARD, Options};
 use tests::cluster::proxy::{Fault, Proxy, When};
 
-use crate::evict::{Testbed, hard, wait_for_result};
-use crate::fixture;
+use crate::evict::{self, hard, testbed, wait_for_result};
+use crate::fixture::{self, start};
+use crate::testbed::Testbed;
 
 /// The number of kills, spread over the time from before the crossing until after the response, unless
 /// `EVICTION_AGENT_KILLS` sets another.
@@ -17,13 +18,9 @@ const SPREAD: Duration = Duration::from_millis(900);
 
 /// Returns the options of an agent with a state directory that uses the proxy as the API server.
 fn options_at(testbed: &Testbed, proxy: &Proxy) -> Options {
-    let mut options = testbed.options(&hard(), &json!({}), proxy.port());
+    let mut options = evict::options(testbed, &hard(), &json!({}), proxy.port());
     options.more.extend(["--state-dir".to_owned(), testbed.node.file("run").display().to_string()]);
     options
-}
-
-fn start(options: &Options) -> Agent {
-    Agent::start_recorded(options, fixture::interrupt()).unwrap()
 }
 
 /// Returns how often the API server was asked to evict that pod, or to delete it.
@@ -39,7 +36,7 @@ fn a_killed_agent_requests_each_eviction_once() {
     let kills = std::env::var("EVICTION_AGENT_KILLS").map_or(KILLS, |kills| kills.parse().unwrap());
     let hogs: Vec<String> = (0..kills).map(|kill| format!("hog-{kill}")).collect();
     let names: Vec<&str> = hogs.iter().map(String::as_str).chain(["next"]).collect();
-    let Some(mut testbed) = Testbed::new(&names) else { return };
+    let Some(mut testbed) = testbed(&names) else { return };
     let proxy = Proxy::start(&testbed.cluster).unwrap();
     // The delay gives time to kill the agent while a request is in flight.
     let late = Fault::DelayResponse(Duration::from_millis(300));
@@ -66,7 +63,7 @@ fn a_killed_agent_requests_each_eviction_once() {
 
 #[test]
 fn an_eviction_stays_in_flight_until_the_memory_is_released() {
-    let Some(mut testbed) = Testbed::new(&["hog", "next"]) else { return };
+    let Some(mut testbed) = testbed(&["hog", "next"]) else { return };
     let proxy = Proxy::start(&testbed.cluster).unwrap();
     let options = options_at(&testbed, &proxy);
     let _next = testbed.hog(1, "40M");
@@ -95,7 +92,7 @@ fn an_eviction_stays_in_flight_until_the_memory_is_released() {
 
 #[test]
 fn a_lost_request_is_decided_again_after_a_restart() {
-    let Some(testbed) = Testbed::new(&["hog", "next"]) else { return };
+    let Some(testbed) = testbed(&["hog", "next"]) else { return };
     let proxy = Proxy::start(&testbed.cluster).unwrap();
     let options = options_at(&testbed, &proxy);
     // The agent has saved the eviction, and then the request is lost.

@@ -1,21 +1,13 @@
 //! Behavior of the API server that the agent depends on: if it were different, the other tests would prove nothing.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
-use tests::cluster::{Cluster, Options, Patch, kubernetes_version, manifest};
+use tests::agent::GUARD;
+use tests::cluster::{Options, Patch, kubernetes_version, manifest};
 use tests::node::{MIB, Node, PodSpec};
 use tests::skip;
 
 use crate::fixture;
-
-/// A guard against a silent watch.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-fn is_terminating(cluster: &Cluster, name: &str) -> bool {
-    let pod = cluster.pod("default", name).unwrap().unwrap();
-    pod["metadata"]["deletionTimestamp"].is_string()
-}
+use crate::testbed::is_terminating;
 
 /// Returns the causes that identify a refusal because of a PDB.
 fn causes(answer: &Value) -> Vec<(&str, &str)> {
@@ -98,7 +90,7 @@ fn a_watch_reports_the_pods_of_one_node() {
     cluster.finish_pod("default", "web").unwrap();
     let mut reported = Vec::new();
     while reported.last().is_none_or(|kind| kind != "DELETED") {
-        let event = watch.next(PATIENCE).unwrap().expect("an event");
+        let event = watch.next(GUARD).unwrap().expect("an event");
         assert_eq!(event["object"]["metadata"]["name"], "web", "{event}");
         reported.push(event["type"].as_str().unwrap().to_owned());
     }

@@ -2,17 +2,18 @@
 
 mod audit;
 
-use std::fs;
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
+use serde_json::json;
 use tests::agent::{Agent, GUARD};
 use tests::cluster::proxy::{Fault, Proxy, When};
 use tests::node::PodSpec;
+use tests::random::Random;
 use tests::workload::Workload;
 
-use crate::evict::{Testbed, hard};
+use crate::evict::{config, hard};
 use crate::fixture;
+use crate::testbed::{Testbed, pod};
 
 /// How many seconds the test lasts, unless `EVICTION_AGENT_SOAK_SECONDS` sets another number.
 const DEFAULT_SECONDS: u64 = 15;
@@ -20,16 +21,6 @@ const DEFAULT_SECONDS: u64 = 15;
 /// The number of pods that together use more than there is, beside those that may not be evicted.
 const PODS: usize = 3;
 const SIZE: &str = "70M";
-
-/// A pseudo-random generator with the same numbers in each run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % limit
-    }
-}
 
 /// Injects a random fault.
 fn inject_fault(proxy: &Proxy, random: &mut Random) {
@@ -73,8 +64,7 @@ impl Churn {
     fn start(&mut self, testbed: &mut Testbed) {
         self.created += 1;
         let name = format!("hog-{}", self.created);
-        let HoldingPod { workload, uid: _ } =
-            create_pod(testbed, PodSpec::new("default", &name, &["main"], 8), SIZE);
+        let HoldingPod { workload, uid: _ } = create_pod(testbed, pod(&name), SIZE);
         self.hogs.push((name, workload));
     }
 }
@@ -86,7 +76,7 @@ struct HoldingPod {
 }
 
 fn create_pod(testbed: &mut Testbed, spec: PodSpec, size: &str) -> HoldingPod {
-    let index = testbed.cluster.run_pod_on("n1", &mut testbed.node, spec).unwrap();
+    let index = testbed.add(spec);
     HoldingPod { uid: testbed.node.pods[index].uid().to_owned(), workload: testbed.hog(index, size) }
 }
 
@@ -99,7 +89,7 @@ const PROTECTED: [&str; 4] = ["static", "critical", "modest", "small"];
 /// Creates pods that hold memory and may not be evicted: a static pod and a critical one, both far above their
 /// requests, and two below theirs.
 fn create_protected_pods(testbed: &mut Testbed) -> [HoldingPod; 4] {
-    let spec = |name: &str| PodSpec::new("default", name, &["main"], 1);
+    let spec = |name: &str| PodSpec { request_mib: 1, ..pod(name) };
     let [static_pod, critical, modest, small] = PROTECTED.map(spec);
     let modest = PodSpec { request_mib: 60, limit_mib: Some(60), ..modest };
     let small = PodSpec { request_mib: 8, ..small };
@@ -115,16 +105,15 @@ fn create_protected_pods(testbed: &mut Testbed) -> [HoldingPod; 4] {
 fn faults_evict_no_pod_twice_or_without_a_decision() {
     let seconds =
         std::env::var("EVICTION_AGENT_SOAK_SECONDS").map_or(DEFAULT_SECONDS, |text| text.parse().unwrap());
-    let Some(mut testbed) = Testbed::new(&[]) else { return };
+    let Some(mut testbed) = Testbed::new("evict", []) else { return };
     let proxy = Proxy::start(&testbed.cluster).unwrap();
-    let mut options = testbed.watching_options(&hard(), &json!({}), proxy.port());
+    let mut options = testbed.options(&hard(), proxy.port());
     let state = testbed.node.file("run").display().to_string();
     options.more.extend(["--state-dir".to_owned(), state]);
     let recording = testbed.node.file("recording");
-    let config = options.config.as_ref().unwrap();
-    let mut text: Value = serde_json::from_slice(&fs::read(config).unwrap()).unwrap();
-    text["recorder"] = json!({"directory": recording, "minFreeDisk": "0"});
-    fs::write(config, text.to_string()).unwrap();
+    let mut config = config(&json!({}));
+    config["recorder"] = json!({"directory": recording, "minFreeDisk": "0"});
+    testbed.node.write_agent_config(&config).unwrap();
     let mut protected = create_protected_pods(&mut testbed);
     let mut agent = Agent::start(&options, fixture::interrupt()).unwrap();
     let (mut churn, mut random) = (Churn { hogs: Vec::new(), created: 0 }, Random(5));

@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 use tests::agent::{Agent, Event, GUARD};
 use tests::node::PodSpec;
 
-use crate::events::Testbed;
+use crate::events::start;
+use crate::testbed::Testbed;
 
 /// Writes the status that the first container of a pod has terminated, as a kubelet does.
 pub(crate) fn write_terminated_status(testbed: &Testbed, pod: usize, terminated: &Value) {
@@ -61,6 +62,13 @@ fn wait_for_termination(agent: &mut Agent, pod: &str) -> Event {
     agent.wait_for(&format!("the termination of {pod}"), GUARD, is_match).unwrap()
 }
 
+/// Asserts that the container of that pod terminates with this cause and this mismatch, and returns the event.
+fn assert_termination(agent: &mut Agent, pod: &str, cause: &str, mismatch: &str) -> Event {
+    let reported = wait_for_termination(agent, pod);
+    assert_eq!((reported.text("cause"), reported.text("mismatch")), (cause, mismatch), "{reported:?}");
+    reported
+}
+
 #[test]
 #[expect(clippy::too_many_lines, reason = "one scenario, in the order of its steps")]
 fn terminations_have_one_cause_and_mismatches_are_explained() {
@@ -74,7 +82,8 @@ fn terminations_have_one_cause_and_mismatches_are_explained() {
     let mut untold = testbed.workload(index_of("untold"), &grow);
     let mut others =
         ["elsewhere", "kubelet", "unseen", "late"].map(|name| testbed.workload(index_of(name), &hold));
-    let mut agent = testbed.start(&json!({"evictionHard": {"memory.available": "1Mi"}}));
+    let mut agent =
+        start(&testbed, &json!({"evictionHard": {"memory.available": "1Mi"}}), testbed.cluster.port());
 
     let mut owners = Vec::new();
     // The kernel kills the main process, and the status has that reason, or another one.
@@ -93,12 +102,7 @@ fn terminations_have_one_cause_and_mismatches_are_explained() {
         "{reported:?}"
     );
     assert_eq!(reported.value.get("mismatch"), None, "{reported:?}");
-    let reported = wait_for_termination(&mut agent, "untold");
-    assert_eq!(
-        (reported.text("cause"), reported.text("mismatch")),
-        ("oom_killed", "kill_not_in_status"),
-        "{reported:?}"
-    );
+    assert_termination(&mut agent, "untold", "oom_killed", "kill_not_in_status");
 
     // The kernel kills a child; the main process survives that, exits by itself, and the container was restarted.
     child.go().unwrap();
@@ -121,12 +125,7 @@ fn terminations_have_one_cause_and_mismatches_are_explained() {
         restarted,
         json!({}),
     );
-    let reported = wait_for_termination(&mut agent, "child");
-    assert_eq!(
-        (reported.text("cause"), reported.text("mismatch")),
-        ("other", "only_a_child_killed"),
-        "{reported:?}"
-    );
+    let reported = assert_termination(&mut agent, "child", "other", "only_a_child_killed");
     assert!(reported.text("mismatch_explanation").contains("the main process survived it"), "{reported:?}");
 
     // Another process sends SIGKILL; its identity is visible only from elsewhere.
@@ -150,24 +149,9 @@ fn terminations_have_one_cause_and_mismatches_are_explained() {
     });
     let ended = |terminated: &Value| json!({"state": {"terminated": terminated}, "restartCount": 0});
     write_status(&testbed, index_of("kubelet"), &killed, ended, evicted);
-    let reported = wait_for_termination(&mut agent, "elsewhere");
-    assert_eq!(
-        (reported.text("cause"), reported.text("mismatch")),
-        ("other", "killed_by_other_process"),
-        "{reported:?}"
-    );
-    let reported = wait_for_termination(&mut agent, "kubelet");
-    assert_eq!(
-        (reported.text("cause"), reported.text("mismatch")),
-        ("evicted_by_kubelet", "killed_by_eviction"),
-        "{reported:?}"
-    );
-    let reported = wait_for_termination(&mut agent, "unseen");
-    assert_eq!(
-        (reported.text("cause"), reported.text("mismatch")),
-        ("oom_killed", "no_kill_seen"),
-        "{reported:?}"
-    );
+    assert_termination(&mut agent, "elsewhere", "other", "killed_by_other_process");
+    assert_termination(&mut agent, "kubelet", "evicted_by_kubelet", "killed_by_eviction");
+    let reported = assert_termination(&mut agent, "unseen", "oom_killed", "no_kill_seen");
     assert_eq!(reported.value["inferred"], true, "{reported:?}");
 
     // A status that comes after the event line is still compared with it.

@@ -65,7 +65,7 @@ fn a_pods_memory_includes_its_containers_if_its_memory_stat_is_stale() {
         let _others: Vec<_> = (2..2 + others).map(|n| group.group(container_id(n)).unwrap()).collect();
         let size = GROWTH.to_string();
         let arguments = ["--on-term", "ignore", "grow", "--size", &size, "--rate", "0"];
-        let mut grower = Workload::start(workload(), &container, arguments).unwrap();
+        let mut grower = Workload::start(&workload(), &container, arguments).unwrap();
         let mut running = sampler(&subtree);
         pod(&mut running, true, 0);
         grower.go().unwrap();
@@ -107,7 +107,7 @@ fn the_first_sample_of_a_node_is_current() {
         let (size, dir) = (GROWTH.to_string(), folders.to_str().unwrap());
         let arguments = ["cache", "--size", &size, "--dir", dir];
         let stat_file = folder(subtree.root()).join("memory.stat");
-        let mut filler = Workload::run(workload(), &container, arguments).unwrap();
+        let mut filler = Workload::run(&workload(), &container, arguments).unwrap();
         read_repeatedly(Duration::from_millis(round * 2), &stat_file);
         filler.wait_event("cached").unwrap();
         let mut sampler = sampler(&subtree);

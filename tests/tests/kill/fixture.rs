@@ -1,9 +1,9 @@
 //! A node with pods, and a killer on it.
 
 use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use eviction_core::pod::PodName;
@@ -15,11 +15,10 @@ use eviction_kill::{
 use tempfile::TempDir;
 use tests::cgroup::{Driver, Group, Qos, Subtree, container_id, pod_uid};
 use tests::mounts::Hierarchy;
+use tests::node::MIB;
 use tests::process::{HANG, wait_until};
 use tests::workload::Workload;
 use tokio::sync::mpsc;
-
-const MIB: u64 = 1 << 20;
 
 /// Long enough not to end during a test.
 pub(crate) const LONG: Duration = Duration::from_secs(3600);
@@ -219,14 +218,13 @@ pub(crate) fn steps(updates: &[KillUpdate]) -> Vec<&'static str> {
     updates.iter().map(name).collect()
 }
 
-pub(crate) fn binary() -> &'static Path {
-    static BINARY: OnceLock<PathBuf> = OnceLock::new();
-    BINARY.get_or_init(|| tests::workload::binary().unwrap())
+pub(crate) fn binary() -> PathBuf {
+    tests::workload::binary().unwrap()
 }
 
 /// Starts a workload in its cgroup, and waits until it runs.
 pub(crate) fn run(group: &Group, arguments: &str) -> Workload {
-    let mut workload = Workload::run(binary(), group, arguments.split(' ')).unwrap();
+    let mut workload = Workload::run(&binary(), group, arguments.split(' ')).unwrap();
     workload.wait_event("go").unwrap();
     workload
 }

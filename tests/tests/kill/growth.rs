@@ -7,14 +7,13 @@ use eviction_core::signal::Resource;
 use eviction_kill::KillTarget;
 use rustix::process::Signal;
 use tests::cgroup::Group;
+use tests::node::MIB;
 use tests::process::{self, is_alive, wait_until};
 use tests::workload::Workload;
 
 use crate::fixture::{
     Fixture, LONG, assert_killed, binary, ended_by, hold_ignoring_sigterm, run, soft, steps, target,
 };
-
-const MIB: u64 = 1 << 20;
 
 /// The growth that a pod may have here.
 const LIMIT: u64 = 16 * MIB;
@@ -27,7 +26,7 @@ fn bounded(pod: &Group, grace: Duration) -> KillTarget {
 /// Starts a process that ignores SIGTERM, and grows when the test lets it.
 fn start_growth_workload(group: &Group, growth: &str) -> Workload {
     let arguments = ["--on-term", "ignore", "grow"].into_iter().chain(growth.split(' '));
-    Workload::start(binary(), group, arguments).unwrap()
+    Workload::start(&binary(), group, arguments).unwrap()
 }
 
 /// Returns how much the pod had grown, if SIGKILL was sent before the end of the grace period.
@@ -113,7 +112,8 @@ fn page_cache_does_not_count_as_growth() {
         let mut killer = fixture.killer();
         let grace = Duration::from_secs(2);
         // On a disk, wherever the folder for temporary files is.
-        let folder = binary().parent().unwrap().display();
+        let folder = binary();
+        let folder = folder.parent().unwrap().display();
         let growth = format!("--kind page-cache --size 96M --dir {folder}");
         let (term, mut writer);
         if is_new_cgroup {

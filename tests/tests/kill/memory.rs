@@ -3,11 +3,10 @@
 use eviction_core::progress::{KillProgress, UnkillableReason};
 use eviction_kill::MreleaseResult;
 use tests::mounts::Hierarchy;
+use tests::node::MIB;
 use tests::process::{HANG, is_alive, wait_until};
 
 use crate::fixture::{Fixture, assert_killed, ended_by, run, steps, target};
-
-const MIB: u64 = 1 << 20;
 
 /// A process that is frozen from above cannot end, but a process that is being killed needs no memory any more.
 #[test]

@@ -35,7 +35,7 @@ fn a_second_killer_is_refused_with_an_error_that_names_the_first() {
     // Another program that has locked the node's root stands for the first agent.
     let elsewhere = fixture.subtree.group("elsewhere").unwrap();
     let arguments = [OsStr::new("lock"), OsStr::new("--dir"), root.deciding().unwrap().as_os_str()];
-    let mut first = Workload::run(binary(), &elsewhere, arguments).unwrap();
+    let mut first = Workload::run(&binary(), &elsewhere, arguments).unwrap();
     first.wait_event("locked").unwrap();
 
     let error = fixture.try_killer(fixture.config(KillMode::Kill)).map(|_| ()).unwrap_err();

@@ -32,17 +32,19 @@ fn with_unified_dirs(pod: &Group, target: KillTarget) -> KillTarget {
     KillTarget { groups: vec![unified_dirs(pod)], ..target }
 }
 
-fn has_cgroup_kill(group: &Group) -> bool {
-    group.dir(Hierarchy::Unified).is_some_and(|dir| dir.join("cgroup.kill").exists())
+/// Creates a node with the cgroups of a pod and of its container, where the unified hierarchy has `cgroup.kill`.
+fn fixture(label: &str) -> Option<(Fixture, Group, Group)> {
+    let fixture = Fixture::new(label);
+    let (pod, container) = fixture.pod(1);
+    if pod.dir(Hierarchy::Unified).is_none_or(|dir| !dir.join("cgroup.kill").exists()) {
+        tests::skip!("no unified hierarchy with cgroup.kill");
+    }
+    Some((fixture, pod, container))
 }
 
 #[test]
 fn the_kernel_kills_the_whole_cgroup() {
-    let fixture = Fixture::new("v2");
-    let (pod, container) = fixture.pod(1);
-    if !has_cgroup_kill(&pod) {
-        tests::skip!("no unified hierarchy with cgroup.kill");
-    }
+    let Some((fixture, pod, container)) = fixture("v2") else { return };
     let nested = container.group("nested").unwrap();
     let (_, other) = fixture.pod(10);
     let bystander = hold_ignoring_sigterm(&other);
@@ -63,11 +65,7 @@ fn the_kernel_kills_the_whole_cgroup() {
 
 #[test]
 fn process_mrelease_is_called_for_all_processes_of_the_cgroup() {
-    let fixture = Fixture::new("v2-reaped");
-    let (pod, container) = fixture.pod(1);
-    if !has_cgroup_kill(&pod) {
-        tests::skip!("no unified hierarchy with cgroup.kill");
-    }
+    let Some((fixture, pod, container)) = fixture("v2-reaped") else { return };
     let mut victims: Vec<_> = (0..5).map(|_| hold_ignoring_sigterm(&container)).collect();
     let mut killer = killer(&fixture);
     let updates = killer.kill(with_unified_dirs(&pod, target(&pod)));
@@ -84,11 +82,7 @@ fn process_mrelease_is_called_for_all_processes_of_the_cgroup() {
 
 #[test]
 fn a_frozen_cgroup_is_killed_and_a_soft_kill_leaves_it_thawed() {
-    let fixture = Fixture::new("v2-frozen");
-    let (pod, container) = fixture.pod(1);
-    if !has_cgroup_kill(&pod) {
-        tests::skip!("no unified hierarchy with cgroup.kill");
-    }
+    let Some((fixture, pod, container)) = fixture("v2-frozen") else { return };
     let mut victim = hold_ignoring_sigterm(&container);
     let dir = pod.dir(Hierarchy::Unified).unwrap();
     let mut killer = killer(&fixture);
@@ -103,11 +97,7 @@ fn a_frozen_cgroup_is_killed_and_a_soft_kill_leaves_it_thawed() {
 
 #[test]
 fn processes_that_end_in_time_are_not_killed() {
-    let fixture = Fixture::new("v2-soft");
-    let (pod, container) = fixture.pod(1);
-    if !has_cgroup_kill(&pod) {
-        tests::skip!("no unified hierarchy with cgroup.kill");
-    }
+    let Some((fixture, pod, container)) = fixture("v2-soft") else { return };
     let mut victims = [hold_until_sigterm(&container), hold_until_sigterm(&process_cgroup(&pod))];
     let mut killer = killer(&fixture);
     assert_eq!(

@@ -130,7 +130,7 @@ impl Testbed {
                 .flat_map(|(flag, value)| [(*flag).to_owned(), value.display().to_string()])
                 .collect(),
         };
-        Agent::start_recorded(&options, fixture::interrupt()).unwrap()
+        fixture::start(&options)
     }
 
     /// Creates a pod, waits until it runs and returns it. Panics if the kubelet does not let it run.

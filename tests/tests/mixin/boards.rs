@@ -5,9 +5,10 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
+use tests::folder::repository;
 use tests::skip;
 
-use crate::{chart, root};
+use crate::chart;
 
 const BOARDS: [&str; 2] = ["fleet", "node"];
 /// The newest schema whose dashboards are still one JSON document without `spec`.
@@ -35,11 +36,14 @@ fn text(value: &Value, key: &str) -> String {
     value[key].as_str().unwrap_or_default().to_owned()
 }
 
-/// Returns the panels of a dashboard, also those in collapsed rows, without the rows.
+/// Returns the panels and rows of a dashboard, also the panels in collapsed rows.
+fn panels_and_rows(board: &Value) -> impl Iterator<Item = &Value> {
+    list(board, "panels").flat_map(|panel| std::iter::once(panel).chain(list(panel, "panels")))
+}
+
+/// Returns the panels of a dashboard without the rows.
 fn panels(board: &Value) -> impl Iterator<Item = &Value> {
-    let with_inner =
-        list(board, "panels").flat_map(|panel| std::iter::once(panel).chain(list(panel, "panels")));
-    with_inner.filter(|panel| panel["type"] != "row")
+    panels_and_rows(board).filter(|panel| panel["type"] != "row")
 }
 
 /// Returns all expressions, also those of annotations.
@@ -90,10 +94,7 @@ fn dashboards_have_portable_ids_and_variables() {
                 "{name}"
             );
         }
-        let ids: Vec<_> = list(&board, "panels")
-            .flat_map(|panel| std::iter::once(panel).chain(list(panel, "panels")))
-            .map(|panel| panel["id"].as_u64().unwrap())
-            .collect();
+        let ids: Vec<_> = panels_and_rows(&board).map(|panel| panel["id"].as_u64().unwrap()).collect();
         assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), ids.len(), "{name}: ids of panels");
     }
     assert_eq!(BOARDS.map(|name| panels(&read(name)).count()), [13, 26]);
@@ -105,9 +106,7 @@ fn panels_do_not_overlap_and_leave_no_gap() {
     for name in BOARDS {
         let board = read(name);
         let mut taken = BTreeSet::new();
-        for panel in
-            list(&board, "panels").flat_map(|panel| std::iter::once(panel).chain(list(panel, "panels")))
-        {
+        for panel in panels_and_rows(&board) {
             let [x, y, w, h] = ["x", "y", "w", "h"].map(|key| panel["gridPos"][key].as_u64().unwrap());
             for cell in (y..y + h).flat_map(|y| (x..x + w).map(move |x| (x, y))) {
                 assert!(cell.0 < 24 && taken.insert(cell), "{name}, {}: {cell:?}", text(panel, "title"));
@@ -202,7 +201,7 @@ fn the_linter_finds_faults() {
 
 /// Checks a dashboard against Grafana's own schema. Returns the error if Grafana refuses it.
 fn check_schema(file: &Path) -> Result<(), String> {
-    let folder = root().join("tests/dashboards");
+    let folder = repository("tests/dashboards");
     let output = Command::new("go").current_dir(folder).args(["run", "."]).arg(file).output().unwrap();
     if output.status.success() { Ok(()) } else { Err(String::from_utf8(output.stderr).unwrap()) }
 }

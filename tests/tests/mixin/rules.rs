@@ -5,10 +5,11 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_yaml_ng::Value;
+use tests::folder::repository;
 use tests::prometheus::promtool;
 use tests::skip;
 
-use crate::{chart, root};
+use crate::chart;
 
 const TESTS: &str = "deploy/mixin/tests/alerts.yaml";
 /// The site of each `runbook_url`, followed by the path in this repository.
@@ -41,7 +42,7 @@ fn promtool_accepts_the_rules_and_their_tests() {
         assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&printed));
     };
     run(Command::new(&promtool).args(["check", "rules", "--lint=all", "--lint-fatal"]).args(files));
-    run(Command::new(&promtool).args(["test", "rules"]).arg(root().join(TESTS)));
+    run(Command::new(&promtool).args(["test", "rules"]).arg(repository(TESTS)));
 }
 
 /// Users of monitoring mixins import what the chart has, here by the jsonnet of its Go module.
@@ -50,8 +51,8 @@ fn the_mixin_has_the_rules_and_dashboards_of_the_chart() {
     let program = "local mixin = import 'mixin.libsonnet'; \
         {alerts: mixin.prometheusAlerts, rules: mixin.prometheusRules, boards: mixin.grafanaDashboards}";
     let mut jsonnet = Command::new("go");
-    jsonnet.args(["tool", "jsonnet", "--jpath"]).arg(root().join("deploy/mixin")).args(["--exec", program]);
-    let Ok(output) = jsonnet.current_dir(root().join("tests/dashboards")).output() else {
+    jsonnet.args(["tool", "jsonnet", "--jpath"]).arg(repository("deploy/mixin")).args(["--exec", program]);
+    let Ok(output) = jsonnet.current_dir(repository("tests/dashboards")).output() else {
         skip!("there is no Go")
     };
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -70,7 +71,7 @@ fn the_mixin_has_the_rules_and_dashboards_of_the_chart() {
 fn each_alert_has_a_severity_annotations_and_a_runbook() {
     let alerts = rules("rules/alerts.yaml");
     assert_eq!((alerts.len(), rules("rules/recording.yaml").len()), (16, 5));
-    let mut pages: BTreeSet<_> = std::fs::read_dir(root().join("docs/runbooks"))
+    let mut pages: BTreeSet<_> = std::fs::read_dir(repository("docs/runbooks"))
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .collect();
@@ -84,7 +85,7 @@ fn each_alert_has_a_severity_annotations_and_a_runbook() {
         let page = format!("docs/runbooks/{name}.md");
         assert_eq!(text(annotations, "runbook_url"), format!("{SITE}{page}"));
         assert!(pages.remove(&format!("{name}.md")), "{page} is missing");
-        let runbook = std::fs::read_to_string(root().join(&page)).unwrap();
+        let runbook = std::fs::read_to_string(repository(&page)).unwrap();
         let headings: Vec<_> = runbook.lines().filter(|line| line.starts_with('#')).collect();
         let title = format!("# {name}");
         assert_eq!(
@@ -98,7 +99,7 @@ fn each_alert_has_a_severity_annotations_and_a_runbook() {
 
 #[test]
 fn each_alert_fires_in_one_test_and_is_silent_in_another() {
-    let file = yaml(&root().join(TESTS));
+    let file = yaml(&repository(TESTS));
     let mut seen = BTreeSet::new();
     for test in file["tests"].as_sequence().unwrap() {
         let name = text(test, "name");

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
-use tests::agent::{self, Agent, Options};
+use tests::agent::Options;
 use tests::file_system::{FileSystem, Kind};
 use tests::node::{MIB, Node, PodSpec};
 use tests::process::wait_until;
@@ -130,9 +130,8 @@ impl Scenario {
         }
         let _web = node.run(web, &["hold", "--size", "16M"])?;
 
-        let mut agent = options.start()?;
-        let address = self.address(&mut agent)?;
-        server.add_target(self.name(), &address)?;
+        let agent = options.start()?;
+        server.add_target(self.name(), &agent.address()?.to_string())?;
         self.wait_scrapes(server, 3)?;
         let from = server.now("vector(time())")?.context("no time")?;
         let _report =
@@ -146,11 +145,6 @@ impl Scenario {
         server.remove_target(self.name())?;
         agent.stop()?;
         Ok((from, to))
-    }
-
-    fn address(self, agent: &mut Agent) -> Result<String> {
-        let started = agent.wait_for("its start", agent::GUARD, |event| event.kind() == "started")?;
-        Ok(started.text("listen_address").to_owned())
     }
 
     /// Waits for `more` further scrapes.

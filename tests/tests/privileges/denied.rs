@@ -31,7 +31,7 @@ const TASKS: (Hierarchy, (&str, &str)) = (Hierarchy::Pids, ("pids.current", "pid
 
 /// Starts an agent without the right to bypass file permissions.
 fn start_agent(site: &Site) -> Agent {
-    site.agent(&without("DAC_READ_SEARCH"), &[])
+    site.agent(&without("DAC_READ_SEARCH"))
 }
 
 /// Asserts that the agent decides at the crossing, and that no other pod is touched.

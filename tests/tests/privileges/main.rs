@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tests::agent::{self, Agent, Event, Options};
+use tests::agent::{self, Agent, Event, GUARD, Options};
 use tests::mounts::{Hierarchy, Mounts};
 use tests::node::{MIB, Node, PodSpec};
 use tests::workload::Workload;
@@ -21,9 +21,6 @@ use tests::{privileges, skip};
 /// The capabilities that `run` uses if it does not write to control files.
 const SMALLEST_SET: [&str; 7] =
     ["BPF", "PERFMON", "SYS_RESOURCE", "SYS_NICE", "IPC_LOCK", "KILL", "DAC_READ_SEARCH"];
-
-/// A guard against an agent that hangs.
-const GUARD: Duration = Duration::from_secs(90);
 
 const CHECK: [&str; 3] = ["check", "-o", "json"];
 
@@ -266,7 +263,7 @@ fn a_root_only_configuration_needs_dac_read_search() {
 /// the backend for charges.
 fn assert_decides_and_kills(label: &str, names: &[&str]) -> String {
     let mut site = Site::new(label);
-    let mut agent = site.agent(names, &[]);
+    let mut agent = site.agent(names);
     let status = std::fs::read_to_string(format!("/proc/{}/status", agent.pid())).unwrap();
     assert!(status.contains("Uid:\t65534\t65534\t65534\t65534\n"), "{status}");
     let (backend, _) = agent.backend("charge").unwrap();

@@ -22,12 +22,9 @@ impl Site {
     }
 
     /// Starts the agent as a user with these capabilities.
-    pub(super) fn agent(&self, names: &[&str], more: &[&str]) -> Agent {
+    pub(super) fn agent(&self, names: &[&str]) -> Agent {
         let kubelet = json!({"evictionHard": {"memory.available": "96Mi"}});
-        let mut options =
-            Options::of(&agent_script(self.folder.path(), names), &self.node, &kubelet).unwrap();
-        options.more.extend(more.iter().map(|&option| option.to_owned()));
-        options.start().unwrap()
+        Options::of(&agent_script(self.folder.path(), names), &self.node, &kubelet).unwrap().start().unwrap()
     }
 
     /// Lets both processes grow, the small one first.

@@ -104,7 +104,7 @@ fn sampling_continues_while_cgroups_are_created_and_removed() {
     subtree.root().limit_memory(64 * MIB).unwrap();
     let lasting = subtree.pod(Driver::Cgroupfs, Qos::Guaranteed, &pod_uid(0)).unwrap();
     let lasting = lasting.group(container_id(0)).unwrap();
-    let mut holder = Workload::run(workload(), &lasting, ["hold", "--size", "16M"]).unwrap();
+    let mut holder = Workload::run(&workload(), &lasting, ["hold", "--size", "16M"]).unwrap();
     holder.wait_event("holding").unwrap();
     let stop = AtomicBool::new(false);
     let (mut samples, mut added, mut removed) = (0, 0, 0);

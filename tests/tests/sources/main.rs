@@ -9,20 +9,17 @@ mod threshold;
 mod trigger;
 
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 use std::time::Duration;
 
 use eviction_node::cgroup::hierarchy::{Hierarchies, Host};
 use eviction_node::cgroup::node_root::NodeRoot;
 use eviction_node::cgroup::sampler::{Sampler, SamplerOptions};
 use tests::cgroup::Subtree;
+use tests::node::MIB;
 use tests::process::HANG;
 
-const MIB: u64 = 1 << 20;
-
-fn workload() -> &'static Path {
-    static BINARY: OnceLock<PathBuf> = OnceLock::new();
-    BINARY.get_or_init(|| tests::workload::binary().unwrap())
+fn workload() -> PathBuf {
+    tests::workload::binary().unwrap()
 }
 
 fn run<F: Future>(test: F) -> F::Output {

@@ -27,7 +27,7 @@ fn thrash(group: &Group) -> Workload {
     group.limit_memory(24 * MIB).unwrap();
     let folder = tests::folder::on_disk().unwrap();
     let arguments = ["cache", "--size", "32M", "--again", "--dir", folder.to_str().unwrap()];
-    Workload::start(workload(), group, arguments).unwrap()
+    Workload::start(&workload(), group, arguments).unwrap()
 }
 
 #[test]

@@ -1,7 +1,5 @@
 //! A ring buffer that is full while the agent cannot read it.
 
-use std::process::Stdio;
-
 use eviction_bpf::load::RING_BYTES;
 use eviction_common::CgroupChange;
 use rustix::process::{Pid, Signal, kill_process};
@@ -17,8 +15,8 @@ const GROUPS: usize = RING_BYTES as usize / size_of::<CgroupChange>();
 #[test]
 fn lost_bpf_events_are_counted_and_the_pod_is_still_evicted() {
     let Some(node) = node("lost") else { skip!("no cgroups can be made here") };
-    let mut fixture = Fixture::start(node, Stdio::null(), Stdio::null(), "info", &[]);
-    if !fixture.has_backend("cgroup") {
+    let mut fixture = Fixture::start(node);
+    if fixture.has_backend("cgroup", "none") {
         skip!("no BPF program for cgroups can be used here");
     }
     let agent = Pid::from_raw(fixture.pid().cast_signed()).unwrap();

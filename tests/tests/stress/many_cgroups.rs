@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::Stdio;
 
 use tests::mounts::Hierarchy;
 use tests::node::{MIB, Node};
@@ -49,7 +48,7 @@ impl Drop for ManyCgroups {
 fn a_hog_is_evicted_among_fifty_thousand_cgroups() {
     let Some(node) = node_of("crowd", 1024 * MIB) else { skip!("no cgroups can be made here") };
     let cgroups = ManyCgroups::new(&node);
-    let fixture = Fixture::start(node, Stdio::null(), Stdio::null(), "info", &[]);
+    let fixture = Fixture::start(node);
     assert_eq!(fixture.metric("eviction_agent_cgroups_unreadable"), 0.0);
     fixture.assert_hog_is_evicted("1000M", "1G");
     // All of them are removed at once, and the agent continues.

@@ -1,9 +1,6 @@
 //! A control loop that runs too long without waiting, by the kernel's own count.
 
-use std::process::Stdio;
-
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
-use tests::metrics::Metrics;
 use tests::node::MIB;
 use tests::skip;
 
@@ -21,11 +18,8 @@ fn a_control_loop_that_loses_real_time_priority_still_evicts() {
     for number in 0..GROUPS {
         node.root().group(format!("group-{number}")).unwrap();
     }
-    let fixture = Fixture::start(node, Stdio::null(), Stdio::null(), "info", &[]);
-    let runs_as = |backend| {
-        let labels = [("source", "control loop thread"), ("backend", backend)];
-        Metrics::read(fixture.address).unwrap().sum("eviction_agent_backend_info", &labels) == 1.0
-    };
+    let fixture = Fixture::start(node);
+    let runs_as = |backend| fixture.has_backend("control loop thread", backend);
     if !runs_as("SCHED_FIFO") {
         skip!("no thread can have real time here");
     }

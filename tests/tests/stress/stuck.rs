@@ -27,7 +27,7 @@ fn stuck_readers_do_not_delay_decisions() {
     let Some(node) = node("stuck") else { skip!("no cgroups can be made here") };
     let (_out, stdout) = full_pipe();
     let (_log, stderr) = full_pipe();
-    let fixture = Fixture::start(node, stdout, stderr, "trace", &[]);
+    let fixture = Fixture::start_with(node, stdout, stderr, "trace");
     let _scrapers = [stuck_scraper(&fixture), stuck_scraper(&fixture)];
     fixture.assert_hog_is_evicted("230M", "400M");
     assert_eq!(fixture.metric("eviction_agent_eviction_decisions_total"), 1.0);
@@ -41,8 +41,8 @@ fn stuck_readers_do_not_delay_decisions() {
 fn event_lines_are_kept_for_a_late_reader() {
     let Some(node) = node("late") else { skip!("no cgroups can be made here") };
     let (out, stdout) = full_pipe();
-    let fixture = Fixture::start(node, stdout, Stdio::null(), "info", &[]);
-    let mut hog = fixture.workload(&["grow", "--size", "230M", "--rate", "400M"]);
+    let fixture = Fixture::start_with(node, stdout, Stdio::null(), "info");
+    let mut hog = fixture.node.run(0, &["grow", "--size", "230M", "--rate", "400M"]).unwrap();
     fixture.until("the hog is killed", || !hog.process().is_running().unwrap());
     fixture.until("the eviction is reported", || fixture.metric("eviction_agent_evictions_total") == 1.0);
     let reader = std::thread::spawn(move || std::io::read_to_string(std::fs::File::from(out)).unwrap());

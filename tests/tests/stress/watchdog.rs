@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::Stdio;
 
 use tests::skip;
 
@@ -55,7 +54,7 @@ fn control_loop_thread(pid: u32) -> u32 {
 #[test]
 fn a_stalled_control_loop_is_reported_until_it_runs_again() {
     let Some(node) = node("watchdog") else { skip!("no cgroups can be made here") };
-    let fixture = Fixture::start(node, Stdio::null(), Stdio::null(), "info", &[]);
+    let fixture = Fixture::start(node);
     // Dropped before the agent: a failed test could not stop the agent while its thread is frozen.
     let Some(freezer) = Freezer::new() else {
         skip!("there is no version 1 freezer, which stops one thread")

@@ -5,8 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Output};
 
 use tempfile::TempDir;
-
-use crate::root;
+use tests::folder::repository;
 
 /// Answers `get pods` and `get node` from the files of these names, with exit code 1 where there is none.
 const KUBECTL: &str = r#"#!/bin/sh
@@ -40,7 +39,7 @@ impl Kubectl {
 
     fn plugin(&self, arguments: &[&str]) -> Output {
         let path = format!("{}:/usr/bin:/bin", self.0.path().display());
-        let plugin = root().join("deploy/kubectl-plugin/kubectl-eviction_agent");
+        let plugin = repository("deploy/kubectl-plugin/kubectl-eviction_agent");
         Command::new(plugin).args(arguments).env("PATH", path).output().unwrap()
     }
 

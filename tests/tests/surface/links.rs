@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 
-use super::{Text, pages, root};
+use tests::folder::repository;
+
+use super::{Text, pages};
 
 #[test]
 fn every_link_between_pages_has_a_target() {
@@ -32,7 +34,7 @@ fn resolve(page: &Text, target: &str, pages: &[Text]) -> Result<(), &'static str
     let (path, anchor) = target.split_once('#').unwrap_or((target, ""));
     let folder = Path::new(&page.name).parent().unwrap_or(Path::new(""));
     let name = if path.is_empty() { PathBuf::from(&page.name) } else { normal(&folder.join(path)) };
-    if !root().join(&name).exists() {
+    if !repository(&name).exists() {
         return Err("there is no such file");
     }
     let page = pages.iter().find(|page| Path::new(&page.name) == name);

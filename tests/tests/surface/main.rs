@@ -9,12 +9,7 @@ mod promtool;
 mod screen;
 mod words;
 
-use std::path::{Path, PathBuf};
-
-/// Returns the root of the repository.
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
-}
+use tests::folder::repository;
 
 /// A text, and the name by which a failure reports it.
 struct Text {
@@ -30,13 +25,13 @@ fn pages() -> Vec<Text> {
 }
 
 fn read(name: &str) -> Text {
-    let text = std::fs::read_to_string(root().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let text = std::fs::read_to_string(repository(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
     Text { name: name.to_owned(), text }
 }
 
 /// Returns the text files below a folder of the repository, sorted by name, without pictures.
 fn files(folder: &str) -> Vec<Text> {
-    let entries = std::fs::read_dir(root().join(folder)).unwrap().map(|entry| entry.unwrap());
+    let entries = std::fs::read_dir(repository(folder)).unwrap().map(|entry| entry.unwrap());
     let is_text = |entry: &std::fs::DirEntry| entry.path().extension().is_none_or(|it| it != "png");
     let mut entries: Vec<_> = entries.filter(is_text).collect();
     entries.sort_by_key(std::fs::DirEntry::file_name);

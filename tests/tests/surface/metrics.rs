@@ -15,8 +15,8 @@ const SIGNAL: &str = "allocatableMemory.available";
 const LIMIT: u64 = 128 * MIB;
 const OOM_KILLS: &str = "eviction_agent_oom_kills_total";
 
-fn start(options: Options) -> Agent {
-    Options { action: "none", ..options }.start().unwrap()
+fn start(node: &Node, kubelet: &Value) -> Agent {
+    Options { action: "none", ..Options::new(node, kubelet).unwrap() }.start().unwrap()
 }
 
 /// Reads the metrics until a page fits, and returns that page.
@@ -41,8 +41,7 @@ fn a_signal_has_no_series_while_its_cgroup_is_missing() {
         "evictionHard": {"memory.available": "40Mi", "pid.available": "20"},
         "enforceNodeAllocatable": ["pods"],
     });
-    let options = Options::new(&node, &kubelet).unwrap();
-    let agent = start(options);
+    let agent = start(&node, &kubelet);
     let names = ["signal_available_bytes", "signal_capacity_bytes", "threshold_met"]
         .map(|name| format!("eviction_agent_{name}"));
     let labels = [("eviction_signal", SIGNAL)];
@@ -89,8 +88,7 @@ fn the_number_of_namespaces_in_metrics_is_bounded() {
     const EACH: usize = 20;
     let Ok(node) = Node::new("namespaces", 256 * MIB, 200) else { skip!("no cgroups can be made here") };
     let kubelet = json!({"evictionHard": {"memory.available": "40Mi", "pid.available": "20"}});
-    let options = Options::new(&node, &kubelet).unwrap();
-    let agent = start(options);
+    let agent = start(&node, &kubelet);
     let is_counted = |page: &Metrics, namespace: &str| {
         page.has_series(OOM_KILLS, &[("namespace", namespace), ("limit_scope", "container")])
     };

@@ -2,22 +2,18 @@
 
 use std::fs;
 use std::io::Write as _;
-use std::net::TcpStream;
 use std::process::{Command, Stdio};
 
 use serde_json::json;
-use tests::agent::{Agent, GUARD, Options};
+use tests::agent::{Agent, Options};
+use tests::metrics;
 use tests::node::{MIB, Node, PodSpec};
 use tests::prometheus::promtool;
 use tests::skip;
 
-fn scrape(agent: &mut Agent, accept: &str) -> String {
-    let started = agent.wait_for("its start", GUARD, |event| event.kind() == "started").unwrap();
-    let address = started.text("listen_address").to_owned();
-    let mut stream = TcpStream::connect(&address).unwrap();
-    write!(stream, "GET /metrics HTTP/1.0\r\nHost: {address}\r\nAccept: {accept}\r\n\r\n").unwrap();
-    let answer = std::io::read_to_string(stream).unwrap();
-    answer.split_once("\r\n\r\n").unwrap().1.to_owned()
+fn scrape(agent: &Agent, accept: &str) -> String {
+    let accept = format!("Accept: {accept}\r\n");
+    metrics::request(agent.address().unwrap(), "/metrics", &accept).unwrap().1
 }
 
 /// Starts an agent on a node with a pod.
@@ -35,8 +31,8 @@ fn promtool_accepts_a_scrape() {
     let Some(promtool) = promtool() else {
         skip!("there is no promtool: `cargo xtask test` unpacks Debian's package prometheus")
     };
-    let Some((_node, mut agent)) = start("promtool") else { skip!("no cgroups can be made here") };
-    let text = scrape(&mut agent, "text/plain");
+    let Some((_node, agent)) = start("promtool") else { skip!("no cgroups can be made here") };
+    let text = scrape(&agent, "text/plain");
     let mut check = Command::new(&promtool)
         .args(["check", "metrics"])
         .stdin(Stdio::piped())
@@ -51,7 +47,7 @@ fn promtool_accepts_a_scrape() {
 
     // `check metrics` reads the older format only; the command that creates blocks reads OpenMetrics, with a time for
     // each sample.
-    let open = scrape(&mut agent, "application/openmetrics-text; version=1.0.0");
+    let open = scrape(&agent, "application/openmetrics-text; version=1.0.0");
     let stamped: Vec<_> = open
         .lines()
         .map(|line| if line.starts_with('#') { line.to_owned() } else { format!("{line} 1700000000") })
@@ -72,8 +68,8 @@ fn promtool_accepts_a_scrape() {
 
 #[test]
 fn a_scrape_is_sorted_and_counters_exist_before_their_first_event() {
-    let Some((_node, mut agent)) = start("scrape") else { skip!("no cgroups can be made here") };
-    let text = scrape(&mut agent, "text/plain");
+    let Some((_node, agent)) = start("scrape") else { skip!("no cgroups can be made here") };
+    let text = scrape(&agent, "text/plain");
     let has = |line: &str| text.lines().any(|found| found == line);
     assert!(
         has("eviction_agent_evictions_total{eviction_signal=\"memory.available\",namespace=\"shop\"} 0"),
@@ -86,7 +82,7 @@ fn a_scrape_is_sorted_and_counters_exist_before_their_first_event() {
     assert!(text.contains("\nprocess_open_fds "), "{text}");
     let mut names = text.lines().filter_map(|line| line.split(['{', ' ']).next());
     assert!(!names.any(|name| name.ends_with("_created")), "the older form has no such series");
-    let open = scrape(&mut agent, "application/openmetrics-text; version=1.0.0");
+    let open = scrape(&agent, "application/openmetrics-text; version=1.0.0");
     let names: Vec<_> =
         open.lines().filter_map(|line| line.strip_prefix("# HELP ")?.split(' ').next()).collect();
     assert!(names.is_sorted() && names.len() > 50, "{names:?}");

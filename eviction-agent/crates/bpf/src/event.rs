@@ -61,7 +61,7 @@ pub struct ThresholdCrossed {
     pub cgroup_id: u64,
     /// The cgroup that was charged: the one with the threshold, or one below it.
     pub leaf_id: u64,
-    /// The setting of the threshold: the [`Generation`](super::Generation) that
+    /// The setting of the threshold: the generation that
     /// [`set_threshold`](super::BpfHandle::set_threshold) returned.
     pub generation: u64,
     /// The edge that was crossed.
@@ -103,7 +103,7 @@ pub struct DiskThresholdCrossed {
     pub device: u64,
     /// The resource that was crossed.
     pub resource: DiskResource,
-    /// The setting of the threshold: the [`Generation`](super::Generation) that
+    /// The setting of the threshold: the generation that
     /// [`set_disk_threshold`](super::BpfHandle::set_disk_threshold) returned.
     pub generation: u64,
     /// How much more than the headroom was taken, in bytes or inodes.
@@ -122,7 +122,7 @@ pub struct DiskThresholdCrossed {
 pub struct KernelKill {
     /// When and where.
     pub stamp: Stamp,
-    /// The kill order: the [`OrderNumber`](super::OrderNumber) that [`arm_kill`](super::BpfHandle::arm_kill) or
+    /// The kill order: the number that [`arm_kill`](super::BpfHandle::arm_kill) or
     /// [`arm_disk_kill`](super::BpfHandle::arm_disk_kill) returned.
     pub order: u64,
     /// Whether the order was for memory or for a disk.

@@ -38,10 +38,6 @@ pub struct KernelThreshold {
     pub gross: Option<u64>,
 }
 
-/// The number of a threshold setting; greater than that of every earlier one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Generation(pub u64);
-
 /// The charges of a cgroup with a threshold up to some moment: see [`BpfHandle::gross_charge`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GrossCharge {
@@ -223,12 +219,10 @@ impl BpfHandle {
     /// with an earlier generation. An edge that is already crossed fires when the charge hook runs next, that
     /// is, within the method's granularity.
     ///
+    /// Returns the generation of the setting, which is greater than that of every earlier one.
+    ///
     /// Bytes are rounded to pages so that an edge never fires later than requested.
-    pub fn set_threshold(
-        &mut self,
-        id: u64,
-        threshold: KernelThreshold,
-    ) -> Result<Generation, SetThresholdError> {
+    pub fn set_threshold(&mut self, id: u64, threshold: KernelThreshold) -> Result<u64, SetThresholdError> {
         self.set_threshold_since(id, threshold, None)
     }
 
@@ -240,7 +234,7 @@ impl BpfHandle {
         id: u64,
         threshold: KernelThreshold,
         since: Option<GrossCharge>,
-    ) -> Result<Generation, SetThresholdError> {
+    ) -> Result<u64, SetThresholdError> {
         self.generation += 1;
         let generation = self.generation;
         if let Err(source) = self.write(id, generation, &threshold, since) {
@@ -250,7 +244,7 @@ impl BpfHandle {
         if let Some((old, threshold)) = self.thresholds.insert(id, (generation, threshold)) {
             self.remove_fire_tokens(id, old, &threshold);
         }
-        Ok(Generation(generation))
+        Ok(generation)
     }
 
     /// Returns what was charged to this cgroup so far, on methods that see every charge, and what was reclaimed
@@ -334,17 +328,9 @@ impl BpfHandle {
     /// # Errors
     /// If a map cannot be read.
     pub fn threshold_entries(&self) -> Result<(usize, usize), MapError> {
-        let mut thresholds = 0;
-        for id in self.maps.thresholds.keys() {
-            id?;
-            thresholds += 1;
-        }
-        let mut fire_tokens = 0;
-        for fire_token in self.maps.fire_tokens.keys() {
-            fire_token?;
-            fire_tokens += 1;
-        }
-        Ok((thresholds, fire_tokens))
+        let thresholds = self.maps.thresholds.keys().collect::<Result<Vec<_>, _>>()?;
+        let fire_tokens = self.maps.fire_tokens.keys().collect::<Result<Vec<_>, _>>()?;
+        Ok((thresholds.len(), fire_tokens.len()))
     }
 
     /// Returns the ids of the cgroups with a threshold.

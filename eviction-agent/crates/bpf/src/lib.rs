@@ -48,12 +48,10 @@ pub use eviction_common::{Counter, DiskResource, DiskTotal, TaskCount};
 pub use handle::disk::{DiskHeadroom, DiskUsage, SetDiskThresholdError};
 pub use handle::disk_kill::ArmedDiskOrder;
 pub use handle::kernel_kill::{
-    ArmError, ArmedOrder, LastOrderNumbers, OrderNumber, SUPPRESSED_REASONS, SampleEpoch, suppressed_reasons,
+    ArmError, ArmedOrder, LastOrderNumbers, SUPPRESSED_REASONS, SampleEpoch, suppressed_reasons,
 };
 pub use handle::task_counters::{NodePidThreshold, ReclaimTime};
-pub use handle::{
-    BpfHandle, CgroupGrowth, Detached, Generation, GrossCharge, KernelThreshold, SetThresholdError,
-};
+pub use handle::{BpfHandle, CgroupGrowth, Detached, GrossCharge, KernelThreshold, SetThresholdError};
 pub use load::{LoadError, LoadOptions, Loaded, ProgramLog, ProgramLogReader, load};
 pub use plan::BackendInfo;
 pub use ring::{AsyncRing, Drained, LossCounters, Ring};

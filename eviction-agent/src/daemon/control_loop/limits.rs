@@ -105,7 +105,7 @@ impl ControlLoop {
         if !has_eviction_thresholds
             && let Some(arming) = watch.threshold_to_set(growth.unwrap_or_default(), seen)
         {
-            watch.armed = self.notifier.bpf.set_threshold(id, &arming).map(|number| (number.0, arming));
+            watch.armed = self.notifier.bpf.set_threshold(id, &arming).map(|generation| (generation, arming));
         }
         let Some(change) = change else { return };
         let owner = watch.owner;

@@ -6,8 +6,8 @@ use crate::telemetry::event_log::BpfEventsLost;
 use crate::telemetry::metrics::Metrics;
 use eviction_bpf::load::{ProgramLogReader, load};
 use eviction_bpf::{
-    AsyncRing, AttachWhen, BackendInfo, BpfHandle, CgroupGrowth, EventClass, Generation, GrossCharge,
-    KernelKillCause, LastOrderNumbers, LoadOptions, Loaded, NodePidThreshold, ThresholdCrossed,
+    AsyncRing, AttachWhen, BackendInfo, BpfHandle, CgroupGrowth, EventClass, GrossCharge, KernelKillCause,
+    LastOrderNumbers, LoadOptions, Loaded, NodePidThreshold, ThresholdCrossed,
 };
 use eviction_config::Probes;
 use eviction_node::cgroup::sampler::Sampler;
@@ -306,8 +306,9 @@ impl BpfBackend {
         self.clear_threshold(before);
     }
 
-    /// Sets the kernel thresholds of a cgroup; `None` if that is not possible. Then only the timer remains.
-    pub(crate) fn set_threshold(&mut self, id: u64, plan: &ThresholdPlan) -> Option<Generation> {
+    /// Sets the kernel thresholds of a cgroup, and returns the generation of the setting; `None` if that is not
+    /// possible. Then only the timer remains.
+    pub(crate) fn set_threshold(&mut self, id: u64, plan: &ThresholdPlan) -> Option<u64> {
         let since = self.charged.iter().flatten().find(|(of, _)| *of == id).map(|(_, charged)| *charged);
         let (handle, _) = self.loaded.as_mut()?;
         match handle.set_threshold_since(id, plan.kernel_threshold(), since) {

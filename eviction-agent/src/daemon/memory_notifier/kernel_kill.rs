@@ -3,7 +3,7 @@
 use crate::error::chain;
 use crate::telemetry::metrics::Metrics;
 use eviction_bpf::{
-    ArmError, ArmedDiskOrder, ArmedOrder, BpfHandle, EventClass, KernelKillCause, OrderNumber, SampleEpoch,
+    ArmError, ArmedDiskOrder, ArmedOrder, BpfHandle, EventClass, KernelKillCause, SampleEpoch,
 };
 
 use super::super::kernel_kill::KernelKillIdle;
@@ -34,12 +34,12 @@ impl BpfBackend {
         log_error("marking a sample", handle.mark_sample(level_id))
     }
 
-    /// Arms a kill order.
+    /// Arms a kill order. Returns its number.
     ///
     /// # Errors
     /// `InFlight` if the order before was carried out, so that its event will arrive. `NotSet` if a map cannot be
     /// written. That is logged.
-    pub(crate) fn arm_kill(&mut self, order: &ArmedOrder) -> Result<OrderNumber, KernelKillIdle> {
+    pub(crate) fn arm_kill(&mut self, order: &ArmedOrder) -> Result<u64, KernelKillIdle> {
         let (handle, _) = self.loaded.as_mut().ok_or(KernelKillIdle::NotSet)?;
         arm_result(handle.arm_kill(order))
     }
@@ -58,7 +58,7 @@ impl BpfBackend {
         &mut self,
         order: &ArmedDiskOrder,
         headroom: impl FnOnce() -> Option<u64>,
-    ) -> Result<OrderNumber, KernelKillIdle> {
+    ) -> Result<u64, KernelKillIdle> {
         let (handle, _) = self.loaded.as_mut().ok_or(KernelKillIdle::NotSet)?;
         // In this order: what is taken in between makes the order late, and never early.
         let headroom = headroom().ok_or(KernelKillIdle::NotSet)?;
@@ -84,7 +84,7 @@ impl BpfBackend {
     }
 }
 
-fn arm_result(armed: Result<OrderNumber, ArmError>) -> Result<OrderNumber, KernelKillIdle> {
+fn arm_result(armed: Result<u64, ArmError>) -> Result<u64, KernelKillIdle> {
     match armed {
         Err(ArmError::CarriedOut) => Err(KernelKillIdle::InFlight),
         armed => log_error("arming a kill order", armed).ok_or(KernelKillIdle::NotSet),

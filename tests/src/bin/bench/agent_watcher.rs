@@ -4,17 +4,18 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
 use tests::agent::Agent;
 use tests::node::{MIB, Node};
+use tests::process::Process;
 
 use crate::case::Case;
 use crate::hog_node::{Decision, Hog, HogNode, Watcher};
-use crate::observer::Screen;
+use crate::observer::check_screens;
 use crate::testbed::Testbed;
 
 /// A running agent that kills.
 #[derive(Debug)]
 pub(crate) struct AgentWatcher {
     agent: Agent,
-    screens: Vec<Screen>,
+    screens: Vec<Process>,
     /// The number of decisions before the current run.
     decisions: usize,
     victim: String,
@@ -40,7 +41,7 @@ impl AgentWatcher {
     }
 
     pub(crate) fn stop(mut self) -> Result<()> {
-        self.screens.iter_mut().try_for_each(Screen::check)?;
+        check_screens(&mut self.screens)?;
         self.agent.stop().map(drop)
     }
 }

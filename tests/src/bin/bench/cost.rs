@@ -16,7 +16,8 @@ pub(crate) struct CostSampler {
     /// The number of voluntary context switches of each thread, including threads that have ended.
     sleeps: BTreeMap<u32, u64>,
     before: Sample,
-    costs: Vec<Cost>,
+    /// Memory in MiB, the share of one core in percent, and wake-ups per [`SPAN_SECONDS`].
+    costs: [Vec<f64>; 3],
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -27,14 +28,6 @@ struct Sample {
     sleeps: u64,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Cost {
-    rss_mib: f64,
-    /// Percent of one core.
-    cpu_percent: f64,
-    wakeups_per_second: f64,
-}
-
 /// The span to which the number of wake-ups is scaled.
 const SPAN_SECONDS: f64 = 120.0;
 
@@ -42,29 +35,28 @@ impl CostSampler {
     pub(crate) fn new(pid: u32) -> Result<Self> {
         let mut sleeps = BTreeMap::new();
         let before = Sample::of(pid, &mut sleeps)?;
-        Ok(Self { pid, sleeps, before, costs: Vec::new() })
+        Ok(Self { pid, sleeps, before, costs: Default::default() })
     }
 
     /// Adds the cost since the last sample.
     pub(crate) fn sample(&mut self) -> Result<()> {
         let now = Sample::of(self.pid, &mut self.sleeps)?;
         let seconds = now.at.duration_since(self.before.at).as_secs_f64();
-        self.costs.push(Cost {
-            rss_mib: rss(self.pid)? as f64 / MIB as f64,
-            cpu_percent: now.cpu.saturating_sub(self.before.cpu).as_secs_f64() / seconds * 100.0,
-            wakeups_per_second: now.sleeps.saturating_sub(self.before.sleeps) as f64 / seconds,
-        });
+        let cpu = now.cpu.saturating_sub(self.before.cpu).as_secs_f64() / seconds * 100.0;
+        let wakeups = now.sleeps.saturating_sub(self.before.sleeps) as f64 / seconds * SPAN_SECONDS;
+        let costs = [rss(self.pid)? as f64 / MIB as f64, cpu, wakeups];
+        self.costs.iter_mut().zip(costs).for_each(|(values, value)| values.push(value));
         self.before = now;
         Ok(())
     }
 
     /// Returns the rows for memory, processor time and wake-ups.
     pub(crate) fn rows(&self, case: &str) -> [Row; 3] {
-        let of = |value: fn(&Cost) -> f64| self.costs.iter().map(value).collect();
+        let [rss, cpu, wakeups] = self.costs.clone();
         [
-            Row::new(case, "rss", "MiB", of(|cost| cost.rss_mib)),
-            Row::new(case, "cpu", "% of a core", of(|cost| cost.cpu_percent)),
-            Row::new(case, "wakeups", "in 120 s", of(|cost| cost.wakeups_per_second * SPAN_SECONDS)),
+            Row::new(case, "rss", "MiB", rss),
+            Row::new(case, "cpu", "% of a core", cpu),
+            Row::new(case, "wakeups", "in 120 s", wakeups),
         ]
     }
 }

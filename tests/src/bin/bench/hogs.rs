@@ -102,12 +102,14 @@ fn goal(row: Row) -> Row {
     }
 }
 
-/// Creates a node with an idle pod and one for the hog.
-fn node() -> Result<Node> {
+/// Creates a node with an idle pod and one for the hog, and returns the process of the idle one as well.
+fn node(testbed: &Testbed) -> Result<(Node, Workload)> {
     let mut node = Node::new("hogs", MEMORY, PIDS)?;
     node.add(PodSpec::new("bench", "quiet", &["main"], QUIET / MIB * 2))?;
     node.add(PodSpec::new("bench", "hog", &["main"], 8))?;
-    Ok(node)
+    let size = QUIET.to_string();
+    let quiet = Workload::run(&testbed.workload, node.pods[0].first()?, ["hold", "--size", &size])?;
+    Ok((node, quiet))
 }
 
 /// Returns how far beyond the threshold the peak was, MiB, if all but the hog use `others` bytes.
@@ -121,9 +123,7 @@ fn beyond(node: &Node, others: u64) -> Result<f64> {
 }
 
 fn with_agent(testbed: &Testbed, arguments: &[&str]) -> Result<Run> {
-    let node = node()?;
-    let size = QUIET.to_string();
-    let quiet = Workload::run(&testbed.workload, node.pods[0].first()?, ["hold", "--size", &size])?;
+    let (node, quiet) = node(testbed)?;
     let kubelet = json!({"evictionHard": {"memory.available": format!("{}Mi", AVAILABLE / MIB)}});
     let mut options = testbed.options(&node, &kubelet)?;
     options.config = Some(agent::config_without_margin(&node)?);
@@ -152,9 +152,7 @@ fn with_agent(testbed: &Testbed, arguments: &[&str]) -> Result<Run> {
 /// Runs the hog with earlyoom in its own process namespace, with a threshold at the same distance below the
 /// machine's available memory.
 fn with_earlyoom(testbed: &Testbed, arguments: &[&str]) -> Result<Run> {
-    let node = node()?;
-    let size = QUIET.to_string();
-    let quiet = Workload::run(&testbed.workload, node.pods[0].first()?, ["hold", "--size", &size])?;
+    let (node, quiet) = node(testbed)?;
     let others = node.working_set()?;
     let own = std::env::current_exe().context("find this program")?;
     let mut inside = Command::new(own);

@@ -14,7 +14,7 @@ use tests::workload::Workload;
 
 use crate::competitor::{self, Competitor};
 use crate::cost::CostSampler;
-use crate::observer::{Observer, Screen};
+use crate::observer::{Observer, check_screens};
 use crate::testbed::Testbed;
 
 /// The number of pods that the kubelet allows on a node by default.
@@ -52,7 +52,7 @@ pub(crate) fn measure(testbed: &Testbed, seconds: u64, beside: bool, observer: O
     let pids = std::iter::once(agent.pid()).chain(others.running.iter().map(|other| other.pid));
     let mut samplers = pids.map(CostSampler::new).collect::<Result<Vec<_>>>()?;
     sample_calm(testbed, &mut agent, seconds, &mut samplers, || others.scrape())?;
-    screens.iter_mut().try_for_each(Screen::check)?;
+    check_screens(&mut screens)?;
     agent.stop()?;
 
     let [rss, cpu, wakeups] = samplers[0].rows(&case);

@@ -1,9 +1,8 @@
 //! The observers of the agent while it is measured: none, its own recorder, or ten screens.
 
-use std::process::Child;
-
 use ::tests::agent::Options;
 use ::tests::node::Node;
+use ::tests::process::Process;
 use ::tests::terminal::Terminal;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
@@ -45,10 +44,10 @@ impl Observer {
         Ok(())
     }
 
-    /// Starts the observers of a running agent.
-    pub(crate) fn start(self, node: &Node, options: &Options) -> Result<Vec<Screen>> {
+    /// Starts the observers of a running agent, and returns the processes of the screens.
+    pub(crate) fn start(self, node: &Node, options: &Options) -> Result<Vec<Process>> {
         let screens = if self == Self::Screens { SCREENS } else { 0 };
-        (0..screens).map(|_| Screen::start(options, &socket(node))).collect()
+        (0..screens).map(|_| start_screen(options, &socket(node))).collect()
     }
 }
 
@@ -56,31 +55,20 @@ fn socket(node: &Node) -> String {
     node.file("agent.sock").display().to_string()
 }
 
-/// A `top` with a terminal that is read.
-#[derive(Debug)]
-pub(crate) struct Screen(Child);
-
-impl Screen {
-    fn start(options: &Options, socket: &str) -> Result<Self> {
-        let terminal = Terminal::new(160, 50).context("open a terminal")?;
-        let mut command = terminal.command(&options.binary)?;
-        let child = command.args(["top", "--socket", socket]).spawn().context("start top")?;
-        let Terminal { mut master, terminal: _ } = terminal;
-        // The thread ends when `top` does.
-        std::thread::spawn(move || std::io::copy(&mut master, &mut std::io::sink()));
-        Ok(Self(child))
-    }
-
-    /// Checks that `top` still runs.
-    pub(crate) fn check(&mut self) -> Result<()> {
-        ensure!(self.0.try_wait()?.is_none(), "a screen ended before the agent");
-        Ok(())
-    }
+/// Starts a `top` with a terminal that is read.
+fn start_screen(options: &Options, socket: &str) -> Result<Process> {
+    let terminal = Terminal::new(160, 50).context("open a terminal")?;
+    let process = Process::spawn(terminal.command(&options.binary)?.args(["top", "--socket", socket]))?;
+    let Terminal { mut master, terminal: _ } = terminal;
+    // The thread ends when `top` does.
+    std::thread::spawn(move || std::io::copy(&mut master, &mut std::io::sink()));
+    Ok(process)
 }
 
-impl Drop for Screen {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+/// Checks that all screens still run.
+pub(crate) fn check_screens(screens: &mut [Process]) -> Result<()> {
+    for screen in screens {
+        ensure!(screen.is_running()?, "a screen ended before the agent");
     }
+    Ok(())
 }

@@ -130,8 +130,8 @@ fn run(args: &Args) -> Result<bool> {
     for level in Level::ALL {
         let report = LevelReport::of(level, &expected, &reported);
         if report.killed > 0 {
-            emit(&story(report.row(), level.name()));
-            text.push_str(&report.line());
+            emit(&story(report.row(level), level.name()));
+            text.push_str(&report.line(level));
             all_correct &= report.is_correct();
         }
     }

@@ -9,9 +9,8 @@ use tests::bench::row::Row;
 use crate::kill::{Kill, Level};
 
 /// How the kills of a level were reported.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct LevelReport {
-    level: Level,
     pub(crate) killed: usize,
     /// Kills that were reported exactly once.
     once: usize,
@@ -30,17 +29,7 @@ pub(crate) struct LevelReport {
 
 impl LevelReport {
     pub(crate) fn of(level: Level, expected: &[Kill], reported: &[Event]) -> Self {
-        let mut report = Self {
-            level,
-            killed: 0,
-            once: 0,
-            owners_right: 0,
-            inferred: 0,
-            names_right: 0,
-            whole: 0,
-            delays: Vec::new(),
-            wrong: None,
-        };
+        let mut report = Self::default();
         for kill in expected.iter().filter(|kill| kill.level == level) {
             report.killed += 1;
             let of_it: Vec<&Event> = reported.iter().filter(|event| is_report_of(event, kill)).collect();
@@ -86,8 +75,8 @@ impl LevelReport {
         [self.once, self.owners_right, self.names_right, self.whole].iter().all(|n| *n == self.killed)
     }
 
-    pub(crate) fn row(&self) -> Value {
-        let mut row = Row::new(self.level.name(), "stamp to line", "us", self.delays.clone())
+    pub(crate) fn row(&self, level: Level) -> Value {
+        let mut row = Row::new(level.name(), "stamp to line", "us", self.delays.clone())
             .with("killed", self.killed)
             .with("reported_once", self.once)
             .with("owners_right", self.owners_right)
@@ -101,8 +90,8 @@ impl LevelReport {
         row.json("oom")
     }
 
-    pub(crate) fn line(&self) -> String {
-        let Self { level, killed, once, owners_right, inferred, names_right, whole, delays: _, wrong } = self;
+    pub(crate) fn line(&self, level: Level) -> String {
+        let Self { killed, once, owners_right, inferred, names_right, whole, delays: _, wrong } = self;
         let mut line = format!(
             "{}: {killed} kills, {once} reported once, {owners_right} owners right ({inferred} inferred), {names_right} names right, {whole} with all figures\n",
             level.name()

@@ -41,18 +41,12 @@ impl Checks {
         self.0.iter().filter_map(failure).collect()
     }
 
-    /// Returns a failure, because the story did not reach its end.
-    pub(crate) fn end_with(&self, error: &Error) -> StoryResult {
+    /// Returns `Passed` if there was a check, none failed, and no error ended the story.
+    pub(crate) fn end(&self, error: Option<&Error>) -> StoryResult {
         let mut failures = self.failures();
-        failures.push(format!("{error:#}"));
-        StoryResult::Failed(failures.join(" | "))
-    }
-
-    /// Returns `Passed` if there was a check and none failed.
-    pub(crate) fn end(&self) -> StoryResult {
-        let failures = self.failures();
+        failures.extend(error.map(|error| format!("{error:#}")));
         match (self.0.len(), failures.len()) {
-            (0, _) => StoryResult::Failed("nothing was checked".to_owned()),
+            (0, 0) => StoryResult::Failed("nothing was checked".to_owned()),
             (_, 0) => StoryResult::Passed,
             _ => StoryResult::Failed(failures.join(" | ")),
         }
@@ -69,19 +63,19 @@ mod tests {
 
     #[test]
     fn a_story_without_a_check_has_not_passed() {
-        assert_eq!(Checks::default().end(), StoryResult::Failed("nothing was checked".to_owned()));
+        assert_eq!(Checks::default().end(None), StoryResult::Failed("nothing was checked".to_owned()));
     }
 
     #[test]
     fn every_check_must_hold() {
         let mut checks = Checks::default();
         checks.add(check("a", None));
-        assert_eq!(checks.end(), StoryResult::Passed);
+        assert_eq!(checks.end(None), StoryResult::Passed);
         checks.add(check("b", Some("c")));
         checks.add(check("d", None));
         checks.add(check("e", Some("f")));
         assert_eq!(
-            checks.end(),
+            checks.end(None),
             StoryResult::Failed("expected: b; seen: c | expected: e; seen: f".to_owned())
         );
     }
@@ -90,7 +84,7 @@ mod tests {
     fn an_error_is_added_to_earlier_failures() {
         let mut checks = Checks::default();
         checks.add(check("b", Some("c")));
-        let end = checks.end_with(&Error::msg("lost").context("on the way"));
+        let end = checks.end(Some(&Error::msg("lost").context("on the way")));
         assert_eq!(end, StoryResult::Failed("expected: b; seen: c | on the way: lost".to_owned()));
     }
 }

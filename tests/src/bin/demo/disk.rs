@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use rustix::fs::statvfs;
+use rustix::fs::{StatVfs, statvfs};
 use serde_json::json;
 use tests::agent::Event;
 use tests::death::DeathWatcher;
@@ -22,73 +22,61 @@ const DISK: u64 = 1024 * MIB;
 const VOLUME: &str = "scratch";
 
 /// The resource that runs out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shortage {
-    Bytes,
-    Inodes,
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shortage {
+    signal: &'static str,
+    unit: &'static str,
+    /// How much a process may take before the threshold is met.
+    headroom: u64,
+    /// What each bystander takes; the first takes more than the runaway.
+    bystander_amounts: [u64; 2],
+    /// What the runaway takes per second.
+    rate: u64,
+    available: fn(&StatVfs) -> u64,
+    /// The mode of the workload, its options for the place and the amount, and the event at its end.
+    mode: &'static str,
+    place: (&'static str, &'static str),
+    most: &'static str,
+    event: &'static str,
 }
 
 impl Shortage {
-    fn signal(self) -> &'static str {
-        match self {
-            Self::Bytes => "nodefs.available",
-            Self::Inodes => "nodefs.inodesFree",
-        }
-    }
+    pub(crate) const BYTES: Self = Self {
+        signal: "nodefs.available",
+        unit: "bytes",
+        headroom: 160 * MIB,
+        bystander_amounts: [240 * MIB, 16 * MIB],
+        rate: 256 * MIB,
+        available: |stat| stat.f_bavail * stat.f_frsize,
+        mode: "write",
+        place: ("--file", "file"),
+        most: "--size",
+        event: "written",
+    };
+    pub(crate) const INODES: Self = Self {
+        signal: "nodefs.inodesFree",
+        unit: "inodes",
+        headroom: 12_000,
+        bystander_amounts: [16_000, 500],
+        rate: 20_000,
+        available: |stat| stat.f_ffree,
+        mode: "create",
+        place: ("--dir", ""),
+        most: "--max",
+        event: "created",
+    };
 
-    fn unit(self) -> &'static str {
-        match self {
-            Self::Bytes => "bytes",
-            Self::Inodes => "inodes",
-        }
-    }
-
-    /// Returns how much a process may take before the threshold is met.
-    fn headroom(self) -> u64 {
-        match self {
-            Self::Bytes => 160 * MIB,
-            Self::Inodes => 12_000,
-        }
-    }
-
-    /// Returns what each bystander takes; the first takes more than the runaway.
-    fn bystander_amounts(self) -> [u64; 2] {
-        match self {
-            Self::Bytes => [240 * MIB, 16 * MIB],
-            Self::Inodes => [16_000, 500],
-        }
-    }
-
-    fn available(self, path: &Path) -> Result<u64> {
+    fn available(&self, path: &Path) -> Result<u64> {
         let stat = statvfs(path).with_context(|| format!("look at {}", path.display()))?;
-        Ok(match self {
-            Self::Bytes => stat.f_bavail * stat.f_frsize,
-            Self::Inodes => stat.f_ffree,
-        })
+        Ok((self.available)(&stat))
     }
 
     /// Returns the arguments of a process that takes `amount`, at `rate` per second.
-    fn arguments(self, volume: &Path, amount: u64, rate: u64) -> Vec<String> {
-        let (mode, option, place, most) = match self {
-            Self::Bytes => ("write", "--file", volume.join("file"), "--size"),
-            Self::Inodes => ("create", "--dir", volume.to_owned(), "--max"),
-        };
+    fn arguments(&self, volume: &Path, amount: u64, rate: u64) -> Vec<String> {
+        let (option, name) = self.place;
+        let place = volume.join(name).display().to_string();
         let [amount, rate] = [amount, rate].map(|number| number.to_string());
-        [mode, option, &place.display().to_string(), most, &amount, "--rate", &rate].map(str::to_owned).into()
-    }
-
-    fn rate(self) -> u64 {
-        match self {
-            Self::Bytes => 256 * MIB,
-            Self::Inodes => 20_000,
-        }
-    }
-
-    fn event_name(self) -> &'static str {
-        match self {
-            Self::Bytes => "written",
-            Self::Inodes => "created",
-        }
+        [self.mode, option, &place, self.most, &amount, "--rate", &rate].map(str::to_owned).into()
     }
 }
 
@@ -102,16 +90,16 @@ pub(crate) fn run(testbed: &mut Testbed<'_>, shortage: Shortage, variant: Varian
     let kubelet = disk.path().join("kubelet");
     let volumes = node.pods.iter().map(|pod| volume(&kubelet, pod)).collect::<Result<Vec<_>>>()?;
     let mut bystanders = Vec::new();
-    for (index, amount) in [checkout, etcd].into_iter().zip(shortage.bystander_amounts()) {
+    for (index, amount) in [checkout, etcd].into_iter().zip(shortage.bystander_amounts) {
         let arguments = shortage.arguments(&volumes[index], amount, 0);
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         let pod = &node.pods[index];
-        let process = testbed.start_and_wait(pod.first()?, &arguments, shortage.event_name())?;
+        let process = testbed.start_and_wait(pod.first()?, &arguments, shortage.event)?;
         bystanders.push(Bystander::new(pod, process));
     }
-    let threshold = shortage.available(disk.path())?.saturating_sub(shortage.headroom());
+    let threshold = shortage.available(disk.path())?.saturating_sub(shortage.headroom);
     describe(testbed, shortage, threshold);
-    let config = json!({"evictionHard": {shortage.signal(): threshold.to_string()}});
+    let config = json!({"evictionHard": {shortage.signal: threshold.to_string()}});
     let mut options = testbed.options(&node, &config)?;
     let paths = [("--nodefs", disk.path().to_owned()), ("--kubelet-root-dir", kubelet)];
     options.more =
@@ -121,7 +109,7 @@ pub(crate) fn run(testbed: &mut Testbed<'_>, shortage: Shortage, variant: Varian
     let kills_before = node.oom_kills()?;
 
     let stamps = node.file("stamps-disk");
-    let mut arguments = shortage.arguments(&volumes[report], 2 * shortage.headroom(), shortage.rate());
+    let mut arguments = shortage.arguments(&volumes[report], 2 * shortage.headroom, shortage.rate);
     arguments.extend(["--stamps".to_owned(), stamps.display().to_string()]);
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let pod = &node.pods[report];
@@ -129,7 +117,7 @@ pub(crate) fn run(testbed: &mut Testbed<'_>, shortage: Shortage, variant: Varian
     let before = shortage.available(disk.path())?;
     let death = DeathWatcher::start(&pod.group, runaway.pid())?;
     runaway.go()?;
-    let Some(decision) = testbed.wait_for_eviction(&mut agent, shortage.signal(), pod)? else {
+    let Some(decision) = testbed.wait_for_eviction(&mut agent, shortage.signal, pod)? else {
         return Ok(());
     };
     let dead = death.wait(testbed.interrupt, GUARD)?;
@@ -139,12 +127,12 @@ pub(crate) fn run(testbed: &mut Testbed<'_>, shortage: Shortage, variant: Varian
     // The kubelet removes the volumes of a pod that has ended.
     fs::remove_dir_all(&volumes[report]).context("remove the volume of the pod that has ended")?;
     let available = shortage.available(disk.path())?;
-    let expected = format!("nodefs has its {} back", shortage.unit());
+    let expected = format!("nodefs has its {} back", shortage.unit);
     testbed.check(expected, available >= threshold, format_args!("{available} of {threshold}"));
 
     let reasons = ["it uses more, within its request", "critical, being static"];
     pods::check_one_decision(testbed, &mut agent, &mut bystanders, reasons)?;
-    pods::check_one_eviction(testbed, &node, kills_before, agent, (shortage.signal(), report))
+    pods::check_one_eviction(testbed, &node, kills_before, agent, (shortage.signal, report))
 }
 
 /// Returns an ext4 on a loop device, or a tmpfs where that cannot be mounted.
@@ -174,14 +162,14 @@ fn volume(kubelet: &Path, pod: &Pod) -> Result<PathBuf> {
 }
 
 fn describe(testbed: &Testbed<'_>, shortage: Shortage, threshold: u64) {
-    let (signal, unit, headroom) = (shortage.signal(), shortage.unit(), shortage.headroom());
+    let (signal, unit, headroom) = (shortage.signal, shortage.unit, shortage.headroom);
     testbed
         .printer
         .line("node", format_args!("{signal} is below {threshold} once {headroom} {unit} are taken"));
-    let [checkout, etcd] = shortage.bystander_amounts();
+    let [checkout, etcd] = shortage.bystander_amounts;
     testbed.printer.line("pod", format_args!("shop/checkout     {checkout} {unit}, 400Mi requested"));
     testbed.printer.line("pod", format_args!("kube-system/etcd  {etcd} {unit}: critical, being static"));
-    let rate = shortage.rate();
+    let rate = shortage.rate;
     testbed
         .printer
         .line("pod", format_args!("batch/report      takes {rate} {unit} a second, 16Mi requested"));
@@ -195,7 +183,7 @@ fn record(
     decision: &Event,
     dead: u64,
 ) -> Result<()> {
-    let unit = shortage.unit();
+    let unit = shortage.unit;
     let crossed = record.reached(headroom + 1).context("the threshold was never crossed")?;
     testbed.timeline = Timeline::crossed(crossed, "the threshold was crossed, by the runaway's own statfs");
     testbed.mark_decision(decision);

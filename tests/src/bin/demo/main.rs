@@ -119,13 +119,13 @@ const STORIES: [Story; 18] = [
         name: "disk",
         subject: "a pod fills nodefs",
         when: When::Always,
-        run: |testbed| disk::run(testbed, Shortage::Bytes, Variant::None),
+        run: |testbed| disk::run(testbed, Shortage::BYTES, Variant::None),
     },
     Story {
         name: "inodes",
         subject: "a pod takes the inodes of nodefs",
         when: When::Always,
-        run: |testbed| disk::run(testbed, Shortage::Inodes, Variant::None),
+        run: |testbed| disk::run(testbed, Shortage::INODES, Variant::None),
     },
     Story {
         name: "oom, pod",
@@ -185,7 +185,7 @@ const STORIES: [Story; 18] = [
         name: "disk, the clock steps",
         subject: "a pod fills nodefs after the wall clock has jumped",
         when: When::OwnMachine,
-        run: |testbed| disk::run(testbed, Shortage::Bytes, Variant::ClockSteps),
+        run: |testbed| disk::run(testbed, Shortage::BYTES, Variant::ClockSteps),
     },
     Story {
         name: "cluster",
@@ -254,9 +254,9 @@ impl Runner<'_> {
             Err(error) if error.is::<Interrupted>() => return Err(error),
             Err(error) => match error.downcast::<Skip>() {
                 Ok(Skip(why)) => StoryResult::Skipped(why),
-                Err(error) => testbed.checks.end_with(&error),
+                Err(error) => testbed.checks.end(Some(&error)),
             },
-            Ok(()) => testbed.checks.end(),
+            Ok(()) => testbed.checks.end(None),
         };
         match end {
             StoryResult::Passed => self.passed += 1,

@@ -131,6 +131,21 @@ impl<'a> Testbed<'a> {
         Ok(agent)
     }
 
+    /// Returns whether the agent uses a backend for the source with which it was started.
+    pub(crate) fn has_backend(&self) -> bool {
+        self.backend.as_deref().is_some_and(|backend| !["", "none"].contains(&backend))
+    }
+
+    /// Checks, after the kernel has killed, that the agent evicts nothing.
+    pub(crate) fn check_no_eviction(&mut self, agent: &mut Agent) -> Result<()> {
+        // After this time an eviction would have been decided on, if the kill were taken for one.
+        self.interrupt.sleep(Duration::from_millis(1500))?;
+        let is_act = |event: &&Event| ["eviction_decision", "eviction_progress"].contains(&event.kind());
+        let acts = agent.events()?.iter().filter(is_act).count();
+        self.check("nothing was evicted", acts == 0, format_args!("{acts} acts"));
+        Ok(())
+    }
+
     /// Replays the recordings of the agents, which have ended.
     pub(crate) fn check_recordings(&mut self) {
         for recording in std::mem::take(&mut self.recordings) {

@@ -19,6 +19,7 @@ pub(crate) use cleanup::{hierarchies, remove_groups, unmount_all};
 pub use image::Image;
 pub use programs::{FOLDER, Programs, Runtime};
 use settings::Settings;
+pub(crate) use settings::containerd_config;
 
 use super::Cluster;
 use super::program::{Program, free_ports};

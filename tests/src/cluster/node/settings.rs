@@ -99,23 +99,13 @@ impl Settings {
     }
 
     fn containerd_config(&self) -> String {
-        let (folder, plugins) = (self.folder.display(), self.programs.runtime.plugins());
-        // Without CAP_SYS_RESOURCE, runc could not set an oom_score_adj below the inherited one, so it is
-        // restricted to what is allowed.
-        format!(
-            "version = 2\nroot = \"{folder}/containerd\"\nstate = \"{folder}/run\"\n\
-             [grpc]\naddress = \"{folder}/containerd.sock\"\n\
-             [ttrpc]\naddress = \"{folder}/containerd.sock.ttrpc\"\n\
-             [plugins.\"io.containerd.grpc.v1.cri\"]\n\
-             sandbox_image = \"{}\"\nrestrict_oom_score_adj = true\ndisable_apparmor = true\n\
-             netns_mounts_under_state_dir = true\n\
-             [plugins.\"io.containerd.grpc.v1.cri\".cni]\n\
-             bin_dir = \"{}\"\nconf_dir = \"{folder}/cni\"\n\
-             [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc]\n\
-             runtime_type = \"io.containerd.runc.v2\"\n",
-            image::reference("pause"),
-            plugins.display()
-        )
+        let network = format!(
+            "netns_mounts_under_state_dir = true\n\
+             [plugins.\"io.containerd.grpc.v1.cri\".cni]\nbin_dir = \"{}\"\nconf_dir = \"{}/cni\"\n",
+            self.programs.runtime.plugins().display(),
+            self.folder.display()
+        );
+        containerd_config(&self.folder.join("containerd"), &self.folder, &network)
     }
 
     /// Returns the network of the pods, with addresses of a range that is not routed.
@@ -153,4 +143,21 @@ impl Settings {
             .arg(format!("--cert-dir={}", self.folder.join("certificates").display()));
         command
     }
+}
+
+/// Returns the configuration of a containerd that keeps its images in `root`. `more` are further settings of the CRI
+/// plugin, and then other tables.
+pub(crate) fn containerd_config(root: &Path, folder: &Path, more: &str) -> String {
+    let (root, folder, sandbox) = (root.display(), folder.display(), image::reference("pause"));
+    // Without CAP_SYS_RESOURCE, runc could not set an oom_score_adj below the inherited one, so it is
+    // restricted to what is allowed.
+    format!(
+        "version = 2\nroot = \"{root}\"\nstate = \"{folder}/run\"\n\
+         [grpc]\naddress = \"{folder}/containerd.sock\"\n\
+         [ttrpc]\naddress = \"{folder}/containerd.sock.ttrpc\"\n\
+         [plugins.\"io.containerd.grpc.v1.cri\"]\n\
+         sandbox_image = \"{sandbox}\"\nrestrict_oom_score_adj = true\ndisable_apparmor = true\n{more}\
+         [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc]\n\
+         runtime_type = \"io.containerd.runc.v2\"\n"
+    )
 }

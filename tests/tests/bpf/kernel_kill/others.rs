@@ -1,8 +1,7 @@
 //! Cases in which no process may be killed: charges for another cgroup, tasks without memory of their own, and half
 //! of a kill order.
 
-use aya::maps::{Array, Map, MapData, MapInfo};
-use aya::programs::loaded_programs;
+use aya::maps::{Array, Map};
 
 use super::*;
 
@@ -58,16 +57,6 @@ fn a_task_without_memory_is_not_killed() {
     assert_not_killed(&mut testbed.fixture, "kernel_thread");
 }
 
-/// Returns the map of the loaded programs that has the kill order.
-fn kill_order_map(fixture: &Fixture) -> Array<MapData, [u64; 10]> {
-    let ours = fixture.kernel.program_ids();
-    let programs = loaded_programs().filter_map(Result::ok).filter(|program| ours.contains(&program.id()));
-    let mut ids = programs.flat_map(|program| program.map_ids().unwrap().unwrap());
-    let named = |id: &u32| MapInfo::from_id(*id).unwrap().name_as_str() == Some("KILL_ORDER");
-    let id = ids.find(named).unwrap();
-    Map::Array(MapData::from_id(id).unwrap()).try_into().unwrap()
-}
-
 /// The index of `expires_ns` among the words of the kill order.
 const EXPIRES: usize = 4;
 
@@ -76,7 +65,7 @@ fn a_partially_written_kill_order_kills_no_process() {
     need_bpf!();
     let node = Node::new();
     let (mut process, mut fixture, _) = node.start_and_arm(&node.victim);
-    let mut map = kill_order_map(&fixture);
+    let mut map = Array::<_, [u64; 10]>::try_from(Map::Array(fixture.map("KILL_ORDER"))).unwrap();
     let whole = map.get(&0, 0).unwrap();
     // As another CPU finds the order between two words.
     let mut partial = whole;

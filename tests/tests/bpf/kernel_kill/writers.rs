@@ -6,9 +6,10 @@ use std::os::unix::fs::MetadataExt as _;
 use anyhow::Context as _;
 use eviction_bpf::{ArmedDiskOrder, AttachWhen, DiskHeadroom, KernelKillCause, LoadOptions};
 use rustix::fs::statfs;
+use tests::clock;
 use tests::file_system::{FileSystem, Kind};
 
-use super::{SECOND, assert_not_killed, now_ns};
+use super::{SECOND, assert_not_killed};
 use crate::fixture::{Fixture, MIB, Stepper, need_bpf};
 use crate::groups::Cgroup;
 
@@ -42,10 +43,10 @@ impl Testbed {
         let order = ArmedDiskOrder {
             victim_id: self.victim.id(),
             device: self.device,
-            expires_ns: now_ns() + valid_ns,
+            expires_ns: clock::now() + valid_ns,
         };
         let since = self.fixture.kernel.disk_total(self.device).unwrap();
-        self.fixture.kernel.arm_disk_kill(&order, since, HEADROOM).unwrap().0
+        self.fixture.kernel.arm_disk_kill(&order, since, HEADROOM).unwrap()
     }
 
     fn available(&self) -> u64 {

@@ -8,7 +8,7 @@ use eviction_common::{
 use rustix::fs::{major, makedev, minor};
 use thiserror::Error;
 
-use super::{BpfHandle, Generation, take_map};
+use super::{BpfHandle, take_map};
 use crate::EventClass;
 use crate::sys::MapEntry;
 
@@ -119,6 +119,8 @@ impl BpfHandle {
     /// From the first call on the file system's blocks and inodes are counted per cgroup
     /// ([`BpfHandle::read_disk_usage`]).
     ///
+    /// Returns the generation of the setting, which is greater than that of every earlier one.
+    ///
     /// # Errors
     /// See [`SetDiskThresholdError`].
     pub fn set_disk_threshold(
@@ -126,7 +128,7 @@ impl BpfHandle {
         device: u64,
         headroom: DiskHeadroom,
         since: Option<DiskTotal>,
-    ) -> Result<Generation, SetDiskThresholdError> {
+    ) -> Result<u64, SetDiskThresholdError> {
         if !self.has_disks() {
             return Err(SetDiskThresholdError::Absent);
         }
@@ -161,7 +163,7 @@ impl BpfHandle {
         if let Some((_, before)) = before {
             self.remove_disk_tokens(key, before);
         }
-        Ok(Generation(generation))
+        Ok(generation)
     }
 
     /// Removes the threshold on a file system, and what was counted on it.

@@ -4,7 +4,7 @@ use eviction_common::{DiskKillOrder, DiskTotal};
 
 use super::BpfHandle;
 use super::disk::kernel_device;
-use super::kernel_kill::{ArmError, OrderNumber};
+use super::kernel_kill::ArmError;
 use crate::AttachWhen;
 
 /// A kill order for the buffered write that crosses a threshold of a disk.
@@ -28,6 +28,7 @@ impl BpfHandle {
 
     /// Arms an order in place of the one before: `headroom` bytes were left to the threshold when `since` was
     /// read. From now until it expires, or until another call, one process of the victim may be killed by it.
+    /// Returns the number of the order, greater than that of every earlier one.
     ///
     /// # Errors
     /// See [`ArmError`]. Then no order is armed.
@@ -36,7 +37,7 @@ impl BpfHandle {
         order: &ArmedDiskOrder,
         since: DiskTotal,
         headroom: u64,
-    ) -> Result<OrderNumber, ArmError> {
+    ) -> Result<u64, ArmError> {
         if self.disarm_disk_kill()? {
             return Err(ArmError::CarriedOut);
         }

@@ -43,10 +43,6 @@ pub struct ArmedOrder {
     pub still_until_ns: u64,
 }
 
-/// The number of a kill order; greater than that of every earlier one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct OrderNumber(pub u64);
-
 /// Why no kill order is armed.
 #[derive(Debug, Error)]
 pub enum ArmError {
@@ -104,12 +100,7 @@ where
     }
 
     /// Arms an order. No other one may be armed.
-    pub(super) fn arm(
-        &mut self,
-        tokens: &mut Tokens,
-        number: u64,
-        order: T,
-    ) -> Result<OrderNumber, ArmError> {
+    pub(super) fn arm(&mut self, tokens: &mut Tokens, number: u64, order: T) -> Result<u64, ArmError> {
         // The token first: without it no order is carried out, and alone it has no effect.
         tokens.insert(number, 1, 0)?;
         self.armed = Some(number);
@@ -118,7 +109,7 @@ where
             let _ = self.disarm(tokens);
             return Err(error.into());
         }
-        Ok(OrderNumber(number))
+        Ok(number)
     }
 
     /// Disarms the order. Returns whether it was carried out before; then its token is missing.
@@ -151,13 +142,14 @@ impl BpfHandle {
     }
 
     /// Arms a kill order in place of the one before. From now until it expires, or until another call, one
-    /// process of the victim may be killed by it.
+    /// process of the victim may be killed by it. Returns the number of the order, greater than that of every
+    /// earlier one.
     ///
     /// Bytes are rounded to pages so that no process is killed too early.
     ///
     /// # Errors
     /// See [`ArmError`]. Then no order is armed.
-    pub fn arm_kill(&mut self, armed: &ArmedOrder) -> Result<OrderNumber, ArmError> {
+    pub fn arm_kill(&mut self, armed: &ArmedOrder) -> Result<u64, ArmError> {
         let page = self.page_bytes;
         if self.disarm_kill()? {
             return Err(ArmError::CarriedOut);

@@ -83,21 +83,8 @@ impl TaskCounterMaps {
 }
 
 impl BpfHandle {
-    /// Returns what the tasks of this memory cgroup did since the programs were attached; zero for a cgroup
-    /// that did nothing. Cgroups below it are not included.
-    ///
-    /// # Errors
-    /// If the map cannot be read.
-    pub fn task_count(&self, id: u64) -> Result<TaskCount, MapError> {
-        match self.maps.task_counters.task_stats.get(&id, 0) {
-            Ok(MapEntry(stats)) => Ok(stats.count),
-            Err(MapError::KeyNotFound) => Ok(TaskCount::default()),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Reads the task count of every memory cgroup that did anything, in no order, into `out` (which is
-    /// cleared).
+    /// Reads what the tasks of each memory cgroup did since the programs were attached, in no order, into `out`
+    /// (which is cleared). Cgroups that did nothing are missing. Cgroups below a cgroup are not included in it.
     ///
     /// # Errors
     /// If the map cannot be read.
@@ -110,29 +97,17 @@ impl BpfHandle {
         Ok(())
     }
 
-    /// Returns what the tasks of this memory cgroup spent in reclaim; zero if they did not reclaim. Cgroups
-    /// below it are not included.
-    ///
-    /// # Errors
-    /// If the map cannot be read.
-    pub fn reclaim_time(&self, id: u64) -> Result<ReclaimTime, MapError> {
-        match self.maps.task_counters.reclaim_time.get(&id, 0) {
-            Ok(time) => Ok(self.to_reclaim_time(time)),
-            Err(MapError::KeyNotFound) => Ok(ReclaimTime::default()),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Reads the reclaim time of every memory cgroup whose tasks reclaimed, in no order, into `out` (which is
-    /// cleared).
+    /// Reads the reclaim time of each memory cgroup whose tasks reclaimed, in no order, into `out` (which is
+    /// cleared). Cgroups below a cgroup are not included in it.
     ///
     /// # Errors
     /// If the map cannot be read.
     pub fn reclaim_times(&self, out: &mut Vec<(u64, ReclaimTime)>) -> Result<(), MapError> {
         out.clear();
         for entry in self.maps.task_counters.reclaim_time.iter() {
-            let (id, time) = entry?;
-            out.push((id, self.to_reclaim_time(time)));
+            let (id, MapEntry(RawReclaimTime { count, ns, reclaimed })) = entry?;
+            let reclaimed = reclaimed.saturating_mul(self.page_bytes);
+            out.push((id, ReclaimTime { count, ns, reclaimed }));
         }
         Ok(())
     }
@@ -148,11 +123,6 @@ impl BpfHandle {
             count += usize::from(start.memcg_id == id);
         }
         Ok(count)
-    }
-
-    fn to_reclaim_time(&self, MapEntry(time): MapEntry<RawReclaimTime>) -> ReclaimTime {
-        let RawReclaimTime { count, ns, reclaimed } = time;
-        ReclaimTime { count, ns, reclaimed: reclaimed.saturating_mul(self.page_bytes) }
     }
 
     /// Returns the forks and exits of the whole machine since the programs were attached.

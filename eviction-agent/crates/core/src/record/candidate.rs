@@ -96,13 +96,15 @@ pub(super) struct RankedPods<'a> {
     pub(super) snapshot: &'a Snapshot,
     pub(super) ranked: &'a [Candidate],
     pub(super) evicted: BTreeSet<u32>,
-    pub(super) critical_pods: &'a [u32],
-    pub(super) refused_pods: &'a [RefusedPod],
-    pub(super) in_flight: &'a [InFlightEviction],
-    /// The pods that were considered for any threshold.
-    pub(super) sized_pods: &'a [SizedPod],
-    /// The pods that were considered for the driving threshold.
-    pub(super) sized_now: Vec<SizedPod>,
+    pub(super) critical_pods: BTreeSet<u32>,
+    /// The first refusal of each refused pod.
+    pub(super) refusals: BTreeMap<u32, Refusal>,
+    /// The in-flight evictions by the uids of their pods.
+    pub(super) in_flight: BTreeMap<&'a str, Vec<&'a InFlightEviction>>,
+    /// The pods that were skipped for any threshold, each with the first reason.
+    pub(super) skipped: BTreeMap<u32, SkipReason>,
+    /// The outcomes of the pods that were considered for the driving threshold.
+    pub(super) sized_now: BTreeMap<u32, Vec<SizedOutcome>>,
     /// Whether pods are selected by what each one frees.
     pub(super) is_sized: bool,
 }
@@ -117,11 +119,12 @@ impl<'a> RankedPods<'a> {
             snapshot: &evaluation.snapshot,
             ranked: &evaluation.ranked,
             evicted: decision.actions.iter().filter_map(for_threshold).collect(),
-            critical_pods: &evaluation.critical_pods,
-            refused_pods: &evaluation.refused_pods,
-            in_flight: &evaluation.in_flight,
-            sized_pods: &evaluation.sized_pods,
-            sized_now: evaluation.sized_for_driving().copied().collect(),
+            critical_pods: evaluation.critical_pods.iter().copied().collect(),
+            // Reversed, so that the first entry of a pod is the one that stays in the map.
+            refusals: evaluation.refused_pods.iter().rev().map(|it| (it.pod, it.why)).collect(),
+            in_flight: by_uid(&evaluation.in_flight),
+            skipped: evaluation.sized_pods.iter().rev().filter_map(skipped).collect(),
+            sized_now: grouped(evaluation.sized_for_driving().map(|it| (it.pod, it.outcome))),
             is_sized: !evaluation.deficits.is_empty(),
         })
     }
@@ -156,15 +159,16 @@ impl<'a> RankedPods<'a> {
 
     fn result(&self, index: u32, known: &KnownPod) -> CandidateOutcome {
         let sized = |predicate: fn(&SizedOutcome) -> bool| {
-            self.sized_now.iter().any(|sized| sized.pod == index && predicate(&sized.outcome))
+            self.sized_now.get(&index).is_some_and(|outcomes| outcomes.iter().any(predicate))
         };
         let in_flight = |predicate: fn(&InFlightEviction) -> bool| {
-            self.in_flight.iter().any(|it| it.pod.uid == known.pod.uid && predicate(it))
+            let evictions = self.in_flight.get(&*known.pod.uid);
+            evictions.is_some_and(|evictions| evictions.iter().any(|it| predicate(it)))
         };
         match () {
             () if self.evicted.contains(&index) => CandidateOutcome::Evicted,
             () if self.critical_pods.contains(&index) => CandidateOutcome::Critical,
-            () if self.refused(index).is_some() => CandidateOutcome::Protected,
+            () if self.refusals.contains_key(&index) => CandidateOutcome::Protected,
             () if sized(|it| *it == SizedOutcome::GraceShortened) => CandidateOutcome::GraceShortened,
             () if sized(|it| matches!(it, SizedOutcome::Skipped { .. })) => CandidateOutcome::Skipped,
             () if in_flight(InFlightEviction::is_terminating) => CandidateOutcome::Terminating,
@@ -173,23 +177,10 @@ impl<'a> RankedPods<'a> {
         }
     }
 
-    fn refused(&self, index: u32) -> Option<Refusal> {
-        self.refused_pods.iter().find(|refused| refused.pod == index).map(|refused| refused.why)
-    }
-
-    /// Returns why a pod was skipped for one that ranks behind it: it frees too little, or its last eviction failed.
-    pub(super) fn skipped(&self, index: u32) -> Option<SkipReason> {
-        self.sized_pods.iter().find_map(|sized| match sized.outcome {
-            SizedOutcome::Skipped { why, .. } if sized.pod == index => Some(why),
-            _ => None,
-        })
-    }
-
     /// Returns whether only its rank keeps a pod from being evicted.
     pub(super) fn may_be_evicted(&self, index: u32) -> bool {
-        let is_in_flight = |known: &KnownPod| self.in_flight.iter().any(|it| it.pod.uid == known.pod.uid);
-        let is_excluded = |known: &KnownPod| known.critical || is_in_flight(known);
-        !self.pods.get(index).is_some_and(is_excluded) && self.refused(index).is_none()
+        let is_excluded = |known: &KnownPod| known.critical || self.in_flight.contains_key(&*known.pod.uid);
+        !self.pods.get(index).is_some_and(is_excluded) && !self.refusals.contains_key(&index)
     }
 
     /// Returns why a pod is not evicted, or would not be, as a sentence without its subject.
@@ -197,13 +188,13 @@ impl<'a> RankedPods<'a> {
         match result {
             CandidateOutcome::Evicted => None,
             CandidateOutcome::Critical => Some("critical".to_owned()),
-            CandidateOutcome::Protected => self.refused(index).map(|why| why.to_string()),
+            CandidateOutcome::Protected => self.refusals.get(&index).map(Refusal::to_string),
             CandidateOutcome::GraceShortened => {
                 Some("was on its way, and gets a shorter grace period".to_owned())
             }
             CandidateOutcome::Terminating => Some("is on its way".to_owned()),
             CandidateOutcome::FailedLately => Some("was to go a moment ago and did not".to_owned()),
-            CandidateOutcome::Skipped => self.skipped(index).map(|why| why.to_string()),
+            CandidateOutcome::Skipped => self.skipped.get(&index).map(SkipReason::to_string),
             CandidateOutcome::NotReached => known.critical.then(|| "critical".to_owned()),
         }
     }
@@ -222,6 +213,26 @@ impl NearestRecord {
             _ => (rival, pod.clone()),
         };
         Some(Self { pod, usage, kept, evicted })
+    }
+}
+
+/// Returns in-flight evictions by the uids of their pods.
+pub(super) fn by_uid(in_flight: &[InFlightEviction]) -> BTreeMap<&str, Vec<&InFlightEviction>> {
+    grouped(in_flight.iter().map(|it| (&*it.pod.uid, it)))
+}
+
+fn grouped<K: Ord, V>(pairs: impl Iterator<Item = (K, V)>) -> BTreeMap<K, Vec<V>> {
+    let mut groups: BTreeMap<K, Vec<V>> = BTreeMap::new();
+    pairs.for_each(|(key, value)| groups.entry(key).or_default().push(value));
+    groups
+}
+
+/// Returns a pod that was skipped for one that ranks behind it, and the reason: it frees too little, or its last
+/// eviction failed.
+fn skipped(sized: &SizedPod) -> Option<(u32, SkipReason)> {
+    match sized.outcome {
+        SizedOutcome::Skipped { why, .. } => Some((sized.pod, why)),
+        _ => None,
     }
 }
 

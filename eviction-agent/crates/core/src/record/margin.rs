@@ -56,7 +56,7 @@ impl RankedPods<'_> {
     pub(super) fn border(&self) -> Option<(usize, usize)> {
         let is_evicted = |candidate: &Candidate| self.evicted.contains(&candidate.pod);
         let stays = |candidate: &Candidate| {
-            let may_be = self.may_be_evicted(candidate.pod) && self.skipped(candidate.pod).is_none();
+            let may_be = self.may_be_evicted(candidate.pod) && !self.skipped.contains_key(&candidate.pod);
             may_be && !is_evicted(candidate)
         };
         self.ranked.iter().rposition(is_evicted).zip(self.ranked.iter().position(stays))
@@ -66,7 +66,7 @@ impl RankedPods<'_> {
     pub(super) fn margin(&self, (last, first): (usize, usize), rank: usize) -> Option<MarginRecord> {
         let candidate = *self.ranked.get(rank)?;
         let is_evicted = self.evicted.contains(&candidate.pod);
-        if !is_evicted && self.skipped(candidate.pod).is_some() {
+        if !is_evicted && self.skipped.contains_key(&candidate.pod) {
             return None;
         }
         let known = self.pods.get(candidate.pod)?;

@@ -1,6 +1,6 @@
 //! The order in which pods would be evicted if a threshold were met now.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -8,9 +8,9 @@ use serde::Serialize;
 use crate::disk_layout::DiskLayout;
 use crate::in_flight::InFlightEviction;
 use crate::pods::{EvictionOrder, KnownPod, PodSet};
-use crate::protection::{Refusal, RefusedPod};
+use crate::protection::Refusal;
 use crate::rank::{Candidate, Measure, rank};
-use crate::record::candidate::RankedPods;
+use crate::record::candidate::{RankedPods, by_uid};
 use crate::record::{CandidateOutcome, CandidateRecord};
 use crate::signal::Signal;
 use crate::snapshot::Snapshot;
@@ -58,10 +58,7 @@ impl PodSample {
     pub fn ranking(&self, signal: Signal) -> RankingRecord {
         let Self { at, pods, snapshot, layout, in_flight, sized } = self;
         let ranked = self.ranked(signal);
-        let refused_pods: Vec<_> = ranked
-            .iter()
-            .filter_map(|it| Some(RefusedPod { pod: it.pod, why: refusal(pods.get(it.pod)?)? }))
-            .collect();
+        let refused = |it: &Candidate| Some((it.pod, refusal(pods.get(it.pod)?)?));
         let mut ranked_pods = RankedPods {
             at: *at,
             measure: Measure::of(signal, *layout),
@@ -69,11 +66,11 @@ impl PodSample {
             snapshot,
             ranked: &ranked,
             evicted: BTreeSet::new(),
-            critical_pods: &[],
-            refused_pods: &refused_pods,
-            in_flight,
-            sized_pods: &[],
-            sized_now: Vec::new(),
+            critical_pods: BTreeSet::new(),
+            refusals: ranked.iter().filter_map(refused).collect(),
+            in_flight: by_uid(in_flight),
+            skipped: BTreeMap::new(),
+            sized_now: BTreeMap::new(),
             is_sized: *sized,
         };
         let first = ranked.iter().find(|candidate| ranked_pods.may_be_evicted(candidate.pod));

@@ -17,7 +17,7 @@ use eviction_core::reading::UnknownReason;
 /// kernel/cgroup/cgroup.c warns about anything else).
 const ROOT_INODE: u64 = 1;
 
-const MOUNTINFO_LIMIT: usize = 16 << 20;
+pub(crate) const MOUNTINFO_LIMIT: usize = 16 << 20;
 
 /// The machine as a program sees it: the path of its `/proc`, and the folder that mount points are relative to.
 /// Tests use recorded ones.
@@ -63,20 +63,15 @@ pub fn parse_mounts(mountinfo: &[u8]) -> Vec<CgroupMount> {
 }
 
 fn parse_mount(line: &[u8]) -> Option<CgroupMount> {
-    let mut fields = line.split(|byte| *byte == b' ');
-    let mount_point = fields.nth(4)?;
-    let options = fields.next()?;
-    // Any number of optional fields, ended by a hyphen.
-    fields.by_ref().find(|field| *field == b"-")?;
-    let version = match fields.next()? {
+    let ([.., mount_point, options], [fs_type, _, super_options]) = mount_fields(line)?;
+    let version = match fs_type {
         b"cgroup" => Version::V1,
         b"cgroup2" => Version::V2,
         _ => return None,
     };
-    let super_options = fields.nth(1)?;
     let of = |options: &'_ [u8]| options.split(|byte| *byte == b',').any(|option| option == b"ro");
     Some(CgroupMount {
-        mount_point: PathBuf::from(OsString::from_vec(unescape(mount_point))),
+        mount_point: unescape(mount_point),
         version,
         controllers: match version {
             Version::V1 => {
@@ -88,8 +83,21 @@ fn parse_mount(line: &[u8]) -> Option<CgroupMount> {
     })
 }
 
-/// Undoes the octal escapes of blanks, line feeds and backslashes in mountinfo.
-pub(crate) fn unescape(field: &[u8]) -> Vec<u8> {
+/// The fields of a mountinfo line (proc_pid_mountinfo(5)): the six before the optional fields, and the three after
+/// them.
+type MountFields<'a> = ([&'a [u8]; 6], [&'a [u8]; 3]);
+
+/// Splits a mountinfo line into its fields.
+pub(crate) fn mount_fields(line: &[u8]) -> Option<MountFields<'_>> {
+    let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
+    let (before, rest) = fields.split_first_chunk::<6>()?;
+    // Any number of optional fields, ended by a hyphen.
+    let hyphen = rest.iter().position(|field| *field == b"-")?;
+    Some((*before, *rest.get(hyphen + 1..)?.first_chunk::<3>()?))
+}
+
+/// Undoes the octal escapes of blanks, line feeds and backslashes in a path of mountinfo.
+pub(crate) fn unescape(field: &[u8]) -> PathBuf {
     let mut plain = Vec::with_capacity(field.len());
     let mut rest = field;
     while let [first, after @ ..] = rest {
@@ -102,7 +110,7 @@ pub(crate) fn unescape(field: &[u8]) -> Vec<u8> {
         plain.push(byte);
         rest = after;
     }
-    plain
+    OsString::from_vec(plain).into()
 }
 
 /// A hierarchy as it is used.
@@ -313,7 +321,7 @@ mod tests {
         #[test]
         fn octal_escapes_are_decoded(path in "[ -~]{1,30}") {
             let escaped: String = path.chars().map(|c| if c == ' ' || c == '\\' { format!("\\{:03o}", c as u32) } else { c.to_string() }).collect();
-            prop_assert_eq!(unescape(escaped.as_bytes()), path.as_bytes());
+            prop_assert_eq!(unescape(escaped.as_bytes()).into_os_string(), &*path);
         }
     }
 

@@ -1,20 +1,17 @@
 //! Finds the mount that a descriptor belongs to.
 #![forbid(unsafe_code)]
 
-use std::ffi::OsString;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
-use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::makedev;
 
 use eviction_core::reading::UnknownReason;
 
-use crate::cgroup::hierarchy::unescape;
+use crate::cgroup::hierarchy::{MOUNTINFO_LIMIT, mount_fields, unescape};
 use crate::file::read_once;
 
 const FDINFO_LIMIT: usize = 64 << 10;
-const MOUNTINFO_LIMIT: usize = 16 << 20;
 
 /// The fields of a mountinfo line (proc_pid_mountinfo(5)) that identify a file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,12 +54,11 @@ impl MountInfo {
 /// Returns the upper directory of the overlay that is the root in the text of a mountinfo file.
 pub(super) fn upper_directory(mountinfo: &[u8]) -> Option<PathBuf> {
     let mut lines = mountinfo.split(|byte| *byte == b'\n');
-    let root = lines.find(|line| line.split(|byte| *byte == b' ').nth(4) == Some(b"/"))?;
-    let mut fields = root.split(|byte| *byte == b' ');
-    fields.find(|field| *field == b"-")?;
-    let options = fields.nth(2).filter(|_| root.windows(11).any(|part| part == b" - overlay "))?;
-    let upper = options.split(|byte| *byte == b',').find_map(|option| option.strip_prefix(b"upperdir="))?;
-    Some(PathBuf::from(OsString::from_vec(unescape(upper)))).filter(|path| path.is_absolute())
+    let root = |line| mount_fields(line).filter(|([.., mount_point, _], _)| *mount_point == b"/");
+    let (_, [fs_type, _, options]) = lines.find_map(root)?;
+    let mut options = options.split(|byte| *byte == b',').filter(|_| fs_type == b"overlay");
+    let upper = options.find_map(|option| option.strip_prefix(b"upperdir="))?;
+    Some(unescape(upper)).filter(|path| path.is_absolute())
 }
 
 fn parse_mount_id(fdinfo: &[u8]) -> Option<Vec<u8>> {
@@ -73,18 +69,16 @@ fn parse_mount_id(fdinfo: &[u8]) -> Option<Vec<u8>> {
 
 /// Parses the line if it is that of the mount with this id.
 fn parse_line(line: &[u8], id: &[u8]) -> Option<MountInfo> {
-    let mut fields = line.split(|byte| *byte == b' ');
-    fields.next().filter(|found| *found == id)?;
-    let device = std::str::from_utf8(fields.nth(1)?).ok()?;
-    let (major, minor) = device.split_once(':')?;
-    let path = |field: &[u8]| PathBuf::from(OsString::from_vec(unescape(field)));
-    let (root, mount_point) = (path(fields.next()?), path(fields.next()?));
-    // Any number of optional fields, ended by a hyphen.
-    fields.find(|field| *field == b"-")?;
-    let fs_type = String::from_utf8(fields.next()?.to_vec()).ok()?;
-    let source = path(fields.next()?);
-    let device = makedev(major.parse().ok()?, minor.parse().ok()?);
-    Some(MountInfo { device, root, mount_point, fs_type, source })
+    let fields = mount_fields(line).filter(|([found, ..], _)| *found == id);
+    let ([_, _, device, root, mount_point, _], [fs_type, source, _]) = fields?;
+    let (major, minor) = std::str::from_utf8(device).ok()?.split_once(':')?;
+    Some(MountInfo {
+        device: makedev(major.parse().ok()?, minor.parse().ok()?),
+        root: unescape(root),
+        mount_point: unescape(mount_point),
+        fs_type: String::from_utf8(fs_type.to_vec()).ok()?,
+        source: unescape(source),
+    })
 }
 
 #[cfg(test)]
