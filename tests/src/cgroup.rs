@@ -45,6 +45,8 @@ impl Subtree {
         let serial = CREATED.fetch_add(1, Ordering::Relaxed);
         let name = format!("{PREFIX}-{label}-{serial}-{pid}-{start}");
         let root = Group::create(mounts, Path::new(&name))?;
+        // An error if the memory controller could not be enabled.
+        root.memory()?;
         root.disable_swap()?;
         Ok(Self { root })
     }
@@ -144,7 +146,7 @@ impl Group {
             let mut directory = point.to_owned();
             for component in path.components() {
                 if hierarchy == Hierarchy::Unified {
-                    enable_controllers(&directory);
+                    enable_controllers(&directory)?;
                 }
                 directory.push(component);
                 match fs::create_dir(&directory) {
@@ -344,13 +346,17 @@ impl Group {
     }
 }
 
-/// Enables the controllers for cgroups below that one, unless the kernel refuses it, as it does for a cgroup with
-/// processes of its own.
-fn enable_controllers(dir: &Path) {
-    let available = fs::read_to_string(dir.join("cgroup.controllers")).unwrap_or_default();
+/// Enables the controllers for cgroups below that one. A cgroup with processes of its own can have none.
+fn enable_controllers(dir: &Path) -> Result<()> {
+    let file = dir.join("cgroup.controllers");
+    let available = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
     for controller in available.split_ascii_whitespace().filter(|it| CONTROLLERS.contains(it)) {
-        let _ = fs::write(dir.join("cgroup.subtree_control"), format!("+{controller}"));
+        match fs::write(dir.join("cgroup.subtree_control"), format!("+{controller}")) {
+            Err(error) if error.kind() == ErrorKind::ResourceBusy => {}
+            written => written.with_context(|| format!("enable {controller} below {}", dir.display()))?,
+        }
     }
+    Ok(())
 }
 
 fn write(file: &Path, value: &str) -> Result<()> {

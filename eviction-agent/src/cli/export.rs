@@ -1,6 +1,6 @@
 //! `export`: prints a recording in other formats.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -62,7 +62,7 @@ pub(super) fn run(args: &ExportArgs, out: &mut Out) -> Result<ExitCode, VerbErro
                 writeln!(out, "# TYPE {family} gauge\n# HELP {family} {help}")?;
                 // The timestamps of a series have a precision of milliseconds and must increase.
                 let mut last: BTreeMap<String, i64> = BTreeMap::new();
-                errors = write_points(&args.file, &mut |point| {
+                let of_pass = write_points(&args.file, &mut |point| {
                     let Point { at, family: of, signal, namespace, pod, value } = point;
                     if of != family {
                         return Ok(());
@@ -79,8 +79,12 @@ pub(super) fn run(args: &ExportArgs, out: &mut Out) -> Result<ExitCode, VerbErro
                     last.insert(labels, millis);
                     Ok(())
                 })?;
+                errors.extend(of_pass);
             }
             writeln!(out, "# EOF")?;
+            // Each pass meets the same damaged segments.
+            let mut texts = BTreeSet::new();
+            errors.retain(|error: &SegmentError| texts.insert(error.text.clone()));
             errors
         }
     };

@@ -65,7 +65,7 @@ pub(super) fn run(args: &WhatIfArgs, out: &mut Out) -> Result<ExitCode, VerbErro
     }
     let conditions: Vec<Condition> = args.expect.iter().map(|it| it.parse()).collect::<Result<_, _>>()?;
     let comparison = compare_recording(args, &changes)?;
-    warn(&comparison);
+    warn(&comparison, &mut BTreeSet::new());
     match args.output {
         StreamFormat::Jsonl => {
             writeln!(out, "{}", serde_json::to_string(&comparison).map_err(std::io::Error::other)?)?
@@ -92,8 +92,15 @@ fn compare_recording(args: &WhatIfArgs, changes: &Changes) -> Result<Comparison,
 }
 
 /// Reports the parts of the recording that cannot be read.
-fn warn(comparison: &Comparison) {
-    comparison.errors.iter().for_each(|error| write_stderr(&format!("warning: {error}\n")));
+/// Writes the errors that were not written before.
+fn warn(comparison: &Comparison, written: &mut BTreeSet<String>) {
+    for error in &comparison.errors {
+        let line = format!("warning: {error}\n");
+        if !written.contains(&line) {
+            write_stderr(&line);
+            written.insert(line);
+        }
+    }
 }
 
 fn run_sweep(
@@ -114,16 +121,14 @@ fn run_sweep(
     if changes.kubelet.contains_key(&field) {
         return Err(Failure::usage(format!("--sweep and --kubelet {field} contradict each other")).into());
     }
-    let mut rows = Vec::new();
+    let (mut rows, mut written) = (Vec::new(), BTreeSet::new());
     for step in 0..STEPS {
         let value = from + (to - from) / (STEPS - 1) * step;
         let value = Quantity::from_i64(value, QuantityFormat::BinarySi).to_string();
         let mut changes = changes.clone();
         changes.kubelet.insert(field.clone(), value.clone());
         let comparison = compare_recording(args, &changes)?;
-        if step == 0 {
-            warn(&comparison);
-        }
+        warn(&comparison, &mut written);
         let result = comparison.what_if;
         if args.output == StreamFormat::Jsonl {
             let line = serde_json::json!({"signal": signal, "threshold": value, "whatIf": result});

@@ -35,7 +35,8 @@ use super::config_reload::Reload;
 use super::configuration::{Configuration, ConfigurationFiles, Service};
 use super::container_status::ContainerStatusTracker;
 use super::control_loop::{
-    Command, ControlLoop, Gauges, PodStorageWatch, ReclaimState, State, StateSender, TaskTotals,
+    Command, ControlLoop, Gauges, OutageFreezes, PodStorageWatch, ReclaimState, State, StateSender,
+    TaskTotals,
 };
 use super::kernel_kill::KillOrders;
 use super::limit_monitor::Limits;
@@ -276,7 +277,7 @@ pub(crate) fn build(
         executor: plan.executor,
         rate_limit,
         evictions: plan.evictions,
-        freeze: None,
+        freezes: OutageFreezes::default(),
         node: plan.node,
         eviction_results: plan.eviction_results,
         reclaim: ReclaimState::new(reclaim),

@@ -29,6 +29,7 @@ impl Cgroup {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let serial = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("eviction-bpf-{}-{serial}", std::process::id());
+        assert!(!mount().join(&name).exists(), "{name} is left over");
         Self::create(Hierarchy::Memory, Path::new(&name))
     }
 
@@ -84,8 +85,8 @@ impl Cgroup {
 
     /// Returns the highest usage since the last reset; cgroup v2 reports it from 5.19 on.
     pub(crate) fn peak(&self) -> Option<u64> {
-        let text = fs::read_to_string(self.peak_file()).ok()?;
-        Some(text.trim().parse().unwrap())
+        let file = self.peak_file();
+        file.exists().then(|| fs::read_to_string(file).unwrap().trim().parse().unwrap())
     }
 
     /// Resets the peak where the kernel can (cgroup v1).

@@ -21,11 +21,25 @@ pub(crate) fn config(eviction: &Value) -> Value {
     })
 }
 
-/// Returns the options of an agent that reads its pods from a file, with this port as the API server's.
+/// Returns the options of an agent that reads its pods from a file, with this port as the API server's. It has no
+/// right but those that evictions need.
 pub(crate) fn options(testbed: &Testbed, kubelet: &Value, eviction: &Value, port: u16) -> Options {
+    restrict_rights(testbed);
     let config = Some(testbed.node.write_agent_config(&config(eviction)).unwrap());
     let more = vec!["--kubeconfig".to_owned(), testbed.kubeconfig(port).display().to_string()];
     Options { config, action: "evict", more, ..Options::new(&testbed.node, kubelet).unwrap() }
+}
+
+fn restrict_rights(testbed: &Testbed) {
+    let rules = json!([
+        {"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]},
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "delete"]},
+        {"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"]},
+    ]);
+    testbed.cluster.set_rules(&testbed.account.name, &rules).unwrap();
+    let client = testbed.cluster.client(&testbed.account.token).unwrap();
+    let is_refused = || Ok((client.get("/api/v1/nodes")?.status == 403).then_some(()));
+    fixture::interrupt().until("the other rights are gone", GUARD, is_refused).unwrap();
 }
 
 fn start(testbed: &Testbed, kubelet: &Value, eviction: &Value) -> Agent {

@@ -173,6 +173,39 @@ fn a_frozen_pod_is_thawed_on_timeout_and_when_the_agent_stops() {
 }
 
 #[test]
+fn each_pod_is_frozen_at_most_once_in_an_outage() {
+    let Some(testbed) = testbed(&["hog", "next"]) else { return };
+    let proxy = Proxy::start(&testbed.cluster).unwrap();
+    proxy.refuse();
+    let short = json!({"whenAPIServerDown": "Freeze", "freezeTimeout": "100ms"});
+    let mut agent = fixture::start(&options(&testbed, &hard(), &short, proxy.port()));
+    for (crossing, pod) in [(1, 0), (2, 1), (3, 0)] {
+        let hog = testbed.hog(pod, "270M");
+        wait_for_threshold(&mut agent, "met", crossing);
+        if crossing <= 2 {
+            let name = ["default/hog", "default/next"][pod];
+            for state in ["frozen", "thawed"] {
+                let is_match =
+                    |it: &Event| it.kind() == "pod_freeze" && it.text("state") == state && it.pod() == name;
+                agent.wait_for(state, GUARD, is_match).unwrap();
+            }
+        }
+        drop(hog);
+        wait_for_threshold(&mut agent, "cleared", crossing);
+    }
+    let frozen = agent.metrics().unwrap().sum("eviction_agent_pod_freezes_total", &[("result", "frozen")]);
+    assert_eq!(frozen, 2.0);
+    assert!(agent.stop().unwrap().success());
+}
+
+/// Waits until a threshold was reported in this state so many times.
+fn wait_for_threshold(agent: &mut Agent, state: &str, times: usize) {
+    let is_match = |it: &&Event| it.kind() == "threshold" && it.text("state") == state;
+    let is_reached = || Ok((agent.events()?.iter().filter(is_match).count() >= times).then_some(()));
+    fixture::interrupt().until("the threshold", GUARD, is_reached).unwrap();
+}
+
+#[test]
 fn an_unanswered_eviction_is_unknown_until_the_server_responds() {
     let Some(testbed) = testbed(&["hog", "next"]) else { return };
     let proxy = Proxy::start(&testbed.cluster).unwrap();

@@ -2,6 +2,7 @@
 //! until its result is known. By `eviction.whenAPIServerDown` the agent kills the pods of such requests, or
 //! freezes the pod that would be evicted until the API server is available again.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use eviction_core::decision::Decision;
@@ -19,22 +20,31 @@ use super::ControlLoop;
 use super::evictions::grace_of;
 use crate::telemetry::event_log::{self, PodFreeze};
 
-/// The pod that was frozen last in this outage.
+/// The pods that were frozen in this outage: one at a time, and each once. A freeze releases nothing, so the same
+/// pod would be chosen again and again.
+#[derive(Debug, Default)]
+pub(crate) struct OutageFreezes {
+    frozen: Option<Freeze>,
+    /// The pods that were frozen or, in a dry run, would have been.
+    uids: BTreeSet<Box<str>>,
+}
+
+/// The pod that is frozen.
 #[derive(Debug)]
-pub(crate) struct FreezeState {
+struct Freeze {
     pod: Arc<PodName>,
     /// When the pod is thawed at the latest, in nanoseconds of `CLOCK_MONOTONIC`.
     until_ns: u64,
-    /// `None` once the pod is thawed, and for a dry run.
-    frozen: Option<FrozenPod>,
+    /// Thaws the pod when it is dropped.
+    guard: FrozenPod,
 }
 
 impl ControlLoop {
     /// Freezes the pod that this decision would have evicted if the API server were available.
     pub(super) fn freeze_victim(&mut self, decision: &Decision) {
         let Some(evaluation) = decision.evaluation() else { return };
-        let is_frozen = self.freeze.as_ref().is_some_and(|state| state.frozen.is_some());
-        if evaluation.end != EvaluationEnd::ApiUnreachable || !self.freezes() || is_frozen {
+        let can_freeze = self.is_freezing_enabled() && self.freezes.frozen.is_none();
+        if evaluation.end != EvaluationEnd::ApiUnreachable || !can_freeze {
             return;
         }
         let at = self.clock.now().wall;
@@ -45,38 +55,35 @@ impl ControlLoop {
 
     /// Thaws the frozen pod if its time is over or the reason for the freeze does not apply any more.
     pub(super) fn thaw_if_due(&mut self) {
-        let Some(state) = &self.freeze else { return };
-        let why = if self.state.reachability == ApiReachability::Reachable {
-            "api_server_reachable"
-        } else if !self.freezes() {
-            "configuration"
-        } else if self.engine.pods().index_of(&state.pod.uid).is_none() {
-            "pod_gone"
+        let is_over = if self.state.reachability == ApiReachability::Reachable {
+            Some("api_server_reachable")
+        } else if !self.is_freezing_enabled() {
+            Some("configuration")
         } else {
-            // The pod is not frozen again in this outage.
-            if state.until_ns <= mono_ns() {
-                self.thaw("timeout");
-            }
-            return;
+            None
         };
-        self.thaw(why);
-        self.freeze = None;
+        if is_over.is_some() {
+            self.freezes.uids.clear();
+        }
+        let Some(Freeze { pod, until_ns, .. }) = &self.freezes.frozen else { return };
+        let is_gone = || self.engine.pods().index_of(&pod.uid).is_none().then_some("pod_gone");
+        let is_late = || (*until_ns <= mono_ns()).then_some("timeout");
+        if let Some(why) = is_over.or_else(is_gone).or_else(is_late) {
+            self.thaw(why);
+        }
     }
 
     /// Returns in how many nanoseconds the frozen pod is thawed at the latest.
     pub(super) fn thaw_due_in_ns(&self, now_ns: u64) -> Option<u64> {
-        let state = self.freeze.as_ref().filter(|state| state.frozen.is_some())?;
-        Some(state.until_ns.saturating_sub(now_ns))
+        Some(self.freezes.frozen.as_ref()?.until_ns.saturating_sub(now_ns))
     }
 
-    fn freezes(&self) -> bool {
+    fn is_freezing_enabled(&self) -> bool {
         self.engine.policy().eviction.when_api_server_down == WhenApiServerDown::Freeze
     }
 
     fn freeze(&mut self, pod: &Arc<PodName>) {
-        // One pod at a time, and each once: a freeze releases nothing, so the same pod would be chosen again
-        // and again.
-        if self.freeze.as_ref().is_some_and(|it| it.frozen.is_some() || it.pod.uid == pod.uid) {
+        if self.freezes.frozen.is_some() || self.freezes.uids.contains(&pod.uid) {
             return;
         }
         let groups = self.containers_of(&pod.uid);
@@ -88,15 +95,15 @@ impl ControlLoop {
         };
         let timeout = self.engine.policy().eviction.freeze_timeout.as_nanos();
         let until_ns = mono_ns().saturating_add(timeout.max(0).unsigned_abs());
-        self.freeze = Some(FreezeState { pod: Arc::clone(pod), until_ns, frozen });
+        self.freezes.uids.insert(pod.uid.clone());
+        self.freezes.frozen = frozen.map(|guard| Freeze { pod: Arc::clone(pod), until_ns, guard });
         self.publish_freeze(PodFreeze::new(pod, state, reason));
     }
 
     fn thaw(&mut self, why: &str) {
-        let Some(state) = self.freeze.as_mut().filter(|state| state.frozen.is_some()) else { return };
-        state.frozen = None;
-        let event = PodFreeze::new(&state.pod, "thawed", Some(why.to_owned()));
-        self.publish_freeze(event);
+        let Some(Freeze { pod, guard, .. }) = self.freezes.frozen.take() else { return };
+        drop(guard);
+        self.publish_freeze(PodFreeze::new(&pod, "thawed", Some(why.to_owned())));
     }
 
     fn publish_freeze(&mut self, event: PodFreeze) {

@@ -67,7 +67,7 @@ use crate::telemetry::event_log;
 use crate::telemetry::queue::TelemetryQueue;
 use crate::telemetry::recording::Recorded;
 use crate::telemetry::recording::recorder::RecordingQueue;
-pub(crate) use api_outage::FreezeState;
+pub(crate) use api_outage::OutageFreezes;
 pub(crate) use metrics::Gauges;
 pub(crate) use persist::StateSender;
 pub(crate) use pod_storage::PodStorageWatch;
@@ -137,8 +137,8 @@ pub(crate) struct ControlLoop {
     pub(crate) rate_limit: RateLimit,
     /// The sender of evictions in a cluster. Without it the executor carries out all evictions.
     pub(crate) evictions: Option<EvictionSender>,
-    /// The state of the pod that is frozen while the API server is unavailable.
-    pub(crate) freeze: Option<FreezeState>,
+    /// The pods that are frozen while the API server is unavailable.
+    pub(crate) freezes: OutageFreezes,
     /// The sender of conditions and taints, if the agent maintains those of the node's object.
     pub(crate) node: Option<NodeStatusSender>,
     pub(crate) eviction_results: Receiver<KillUpdate>,
