@@ -22,7 +22,7 @@ fn folder(name: &str) -> PathBuf {
 /// Runs the scenarios of a folder, and asserts that all have an expected outcome. Returns their number.
 fn count_passed(folder_name: &str) -> usize {
     let (mut passed, mut failures) = (0, Vec::new());
-    read::each(&folder(folder_name), &mut |found| {
+    let mut check = |found: read::CaseResult| {
         let case = match found {
             Ok(case) => case,
             Err(error) => return failures.push(error),
@@ -36,7 +36,12 @@ fn count_passed(folder_name: &str) -> usize {
             },
             Err(error) => failures.push(format!("{name}: {error}")),
         }
-    });
+    };
+    read::each(&folder(folder_name), &mut |found| {
+        check(found);
+        Ok(())
+    })
+    .unwrap();
     assert!(failures.is_empty(), "{}", failures.join("\n"));
     println!("{passed} scenarios of {folder_name}/ came out as expected");
     passed

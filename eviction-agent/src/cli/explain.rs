@@ -9,7 +9,6 @@ use clap::Args;
 use eviction_core::explain::{Explainer, Style};
 use eviction_core::oom::OomUpdate;
 use eviction_core::pod::PodName;
-use eviction_core::policy::preferences::Profile;
 use eviction_core::record::{DecisionRecord, RecordSubject};
 use eviction_core::signal::Signal;
 use eviction_core::time::Timestamp;
@@ -17,9 +16,10 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::client::SocketArgs;
-use super::output::{Out, StreamFormat, VerbError, is_coloured, report_unreadable, write_stderr};
-use super::replay;
-use crate::cli::configuration::profile_parser;
+use super::output::{
+    Out, StreamFormat, VerbError, is_coloured, report_unreadable, write_json_line, write_stderr,
+};
+use super::replay::PolicyArgs;
 use crate::daemon::Failure;
 use crate::scenario::read;
 use crate::scenario::recording::{self, SegmentError};
@@ -47,12 +47,8 @@ pub(super) struct ExplainArgs {
     /// Explain decisions for this eviction signal only, for example memory.available
     #[arg(long, value_name = "SIGNAL", value_parser = known_signal)]
     signal: Option<Signal>,
-    /// AgentConfiguration file (eviction-agent.io/v1alpha1) in place of that of the scenarios
-    #[arg(long, value_name = "FILE", help_heading = "Policy")]
-    config: Option<PathBuf>,
-    /// Eviction rules to follow, in place of those of the configuration
-    #[arg(long, value_parser = profile_parser(), help_heading = "Policy")]
-    profile: Option<Profile>,
+    #[command(flatten)]
+    policy: PolicyArgs,
     /// Output format
     #[arg(short, long, value_enum, default_value_t = StreamFormat::Table, help_heading = "Output")]
     output: StreamFormat,
@@ -76,7 +72,7 @@ pub(super) fn run(args: &ExplainArgs, out: &mut Out) -> Result<ExitCode, VerbErr
 
 /// Explains the rank of a pod now, with data of the running agent.
 fn explain_now(args: &ExplainArgs, pod: Option<&str>, out: &mut Out) -> Result<ExitCode, VerbError> {
-    if args.config.is_some() || args.profile.is_some() {
+    if args.policy.is_given() {
         let error = "explain: --config and --profile are for recordings; a running agent has its own policy";
         return Err(Failure::usage(error).into());
     }
@@ -96,10 +92,10 @@ fn explain_now(args: &ExplainArgs, pod: Option<&str>, out: &mut Out) -> Result<E
 }
 
 fn explain_recordings(args: &ExplainArgs, out: &mut Out) -> Result<ExitCode, VerbError> {
-    let overrides = replay::overrides(args.config.as_deref(), args.profile)?;
+    let overrides = args.policy.overrides()?;
     let style = if is_coloured(&io::stdout()) { Style::Coloured } else { Style::Plain };
     let mut explanations = Explanations { args, style, found: false, names: BTreeSet::new() };
-    let (mut code, mut write_error) = (ExitCode::SUCCESS, None);
+    let mut code = ExitCode::SUCCESS;
     for file in &args.subjects {
         if is_recording(file) {
             let explained = recorded_decisions(args, file, &mut code)?;
@@ -107,24 +103,19 @@ fn explain_recordings(args: &ExplainArgs, out: &mut Out) -> Result<ExitCode, Ver
             continue;
         }
         read::each(file, &mut |found| {
-            if write_error.is_some() {
-                return;
-            }
             let explained = found.and_then(|case| {
                 let name = case.scenario.name.clone();
                 run::run(case.scenario, &overrides).map_err(|error| format!("explain {name}: {error}"))
             });
             match explained {
-                Ok(explained) => write_error = explanations.write(explained, out).err(),
+                Ok(explained) => explanations.write(explained, out),
                 Err(cause) => {
                     code = ExitCode::FAILURE;
                     write_stderr(&format!("error: {cause}\n"));
+                    Ok(())
                 }
             }
-        });
-    }
-    if let Some(error) = write_error {
-        return Err(error.into());
+        })?;
     }
     if let Some(error) = explanations.unknown_pod_error() {
         code = ExitCode::FAILURE;
@@ -139,7 +130,7 @@ fn recorded_decisions(
     file: &Path,
     code: &mut ExitCode,
 ) -> Result<ExplainedScenario, Failure> {
-    if args.config.is_some() || args.profile.is_some() {
+    if args.policy.is_given() {
         let error = "explain: --config and --profile do not change a recording";
         return Err(Failure::usage(error).help("use `what-if`"));
     }
@@ -192,27 +183,23 @@ impl Explanations<'_> {
         if let Some(signal) = self.args.signal {
             explained.reports.retain(|report| is_of_signal(report, signal));
         }
-        let ExplainedScenario { outcome, pods, reports } = &explained;
         let Some(wanted) = self.args.pod.as_deref() else {
             return self.write_explanation(None, &explained, out);
         };
-        let matching: Vec<&PodName> = pods.iter().filter(|pod| pod.matches(wanted)).collect();
-        if matching.is_empty() {
-            self.names.extend(pods.iter().map(ToString::to_string));
+        let mut is_found = false;
+        for pod in explained.pods.iter().filter(|pod| pod.matches(wanted)) {
+            is_found = true;
+            self.write_explanation(Some(pod), &explained, out)?;
         }
-        for pod in matching {
+        if is_found {
             self.found = true;
-            match self.args.output {
-                StreamFormat::Table => self.write_explanation(Some(pod), &explained, out)?,
-                StreamFormat::Jsonl => {
-                    let reports = reports.iter().filter(|report| concerns(report, pod));
-                    write_lines(&outcome.name, reports, out)?;
-                }
-            }
+        } else {
+            self.names.extend(explained.pods.iter().map(ToString::to_string));
         }
         Ok(())
     }
 
+    /// Explains all decisions of a scenario, or those that concern one pod.
     fn write_explanation(
         &self,
         pod: Option<&PodName>,
@@ -221,7 +208,9 @@ impl Explanations<'_> {
     ) -> io::Result<()> {
         let ExplainedScenario { outcome, pods: _, reports } = explained;
         if self.args.output == StreamFormat::Jsonl {
-            return write_lines(&outcome.name, reports, out);
+            let scenario = &*outcome.name;
+            let mut reports = reports.iter().filter(|report| pod.is_none_or(|pod| concerns(report, pod)));
+            return reports.try_for_each(|report| write_json_line(&ExplainLine { scenario, report }, out));
         }
         writeln!(out, "scenario {}\n", outcome.name.escape_debug())?;
         if let Some(error) = &outcome.config_error {
@@ -264,16 +253,4 @@ fn concerns(report: &DecisionRecord, pod: &PodName) -> bool {
         RecordSubject::Oom(OomUpdate::End(end)) => end.uid == pod.uid,
         RecordSubject::Nothing | RecordSubject::NotEvaluated(_) => false,
     }
-}
-
-fn write_lines<'a>(
-    scenario: &str,
-    reports: impl IntoIterator<Item = &'a DecisionRecord>,
-    out: &mut impl Write,
-) -> io::Result<()> {
-    for report in reports {
-        serde_json::to_writer(&mut *out, &ExplainLine { scenario, report })?;
-        out.write_all(b"\n")?;
-    }
-    Ok(())
 }

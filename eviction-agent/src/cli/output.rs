@@ -128,6 +128,12 @@ impl Format {
     }
 }
 
+/// Writes a value as a line of JSON.
+pub(super) fn write_json_line(value: &impl Serialize, out: &mut impl Write) -> io::Result<()> {
+    serde_json::to_writer(&mut *out, value)?;
+    out.write_all(b"\n")
+}
+
 /// Returns whether the stream may have colours: it is a terminal, and NO_COLOR is unset or empty.
 pub(super) fn is_coloured(stream: &impl io::IsTerminal) -> bool {
     stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())

@@ -9,7 +9,9 @@ use eviction_config::load_agent;
 use eviction_core::policy::preferences::Profile;
 use eviction_core::record::DecisionRecord;
 
-use super::output::{Out, StreamFormat, VerbError, columns, report_unreadable, table, write_stderr};
+use super::output::{
+    Out, StreamFormat, VerbError, columns, report_unreadable, table, write_json_line, write_stderr,
+};
 use crate::cli::configuration::profile_parser;
 use crate::daemon::Failure;
 use crate::scenario::expected::compare;
@@ -32,15 +34,22 @@ pub(super) struct ReplayArgs {
     /// Compare with the recorded or expected decisions; exit code 1 if one differs
     #[arg(long, visible_alias = "check")]
     verify: bool,
+    #[command(flatten)]
+    policy: PolicyArgs,
+    /// Output format [default: table]
+    #[arg(short, long, value_enum, conflicts_with = "verify", help_heading = "Output")]
+    output: Option<StreamFormat>,
+}
+
+/// The policy of scenarios.
+#[derive(Debug, Args)]
+pub(super) struct PolicyArgs {
     /// AgentConfiguration file (eviction-agent.io/v1alpha1) in place of that of the scenarios
     #[arg(long, value_name = "FILE", help_heading = "Policy")]
     config: Option<PathBuf>,
     /// Eviction rules to follow, in place of those of the configuration
     #[arg(long, value_parser = profile_parser(), help_heading = "Policy")]
     profile: Option<Profile>,
-    /// Output format [default: table]
-    #[arg(short, long, value_enum, conflicts_with = "verify", help_heading = "Output")]
-    output: Option<StreamFormat>,
 }
 
 #[derive(Default)]
@@ -50,26 +59,33 @@ struct Tally {
     errors: usize,
 }
 
-/// Returns the overrides of the agent configuration.
-pub(super) fn overrides(config: Option<&Path>, profile: Option<Profile>) -> Result<Overrides, Failure> {
-    let agent = config.map(|file| load_agent(Some(file))).transpose().map_err(|problems| {
-        let problems = problems.0.into_iter();
-        Failure::all(problems.map(|problem| format!("read agent configuration: {problem}")).collect())
-    })?;
-    Ok(Overrides { agent, profile })
+impl PolicyArgs {
+    /// Returns whether an option is given. Recordings and running agents have their own policy.
+    pub(super) fn is_given(&self) -> bool {
+        self.config.is_some() || self.profile.is_some()
+    }
+
+    /// Returns the overrides of the agent configuration.
+    pub(super) fn overrides(&self) -> Result<Overrides, Failure> {
+        let agent = self.config.as_deref().map(|file| load_agent(Some(file))).transpose();
+        let agent = agent.map_err(|problems| {
+            let problems = problems.0.into_iter();
+            Failure::all(problems.map(|problem| format!("read agent configuration: {problem}")).collect())
+        })?;
+        Ok(Overrides { agent, profile: self.profile })
+    }
 }
 
 /// Runs the verb. Exit code 0 on success, 1 if a scenario failed or is invalid.
 pub(super) fn run(args: &ReplayArgs, out: &mut Out) -> Result<ExitCode, VerbError> {
-    let ReplayArgs { files, scenarios, verify, config, profile, output } = args;
-    let overrides = overrides(config.as_deref(), *profile)?;
+    let ReplayArgs { files, scenarios, verify, policy, output } = args;
+    let overrides = policy.overrides()?;
     let default = if scenarios.is_some() { StreamFormat::Jsonl } else { StreamFormat::Table };
     let format = output.unwrap_or(default);
-    let mut tally = Tally::default();
-    let (mut write_error, mut rows) = (None, Vec::new());
+    let (mut tally, mut rows) = (Tally::default(), Vec::new());
     for file in files.iter().chain(scenarios) {
         if is_recording(file) {
-            if config.is_some() || profile.is_some() {
+            if policy.is_given() {
                 let error = "--config and --profile do not change a recording";
                 return Err(Failure::usage(error).help("use `what-if`").into());
             }
@@ -80,28 +96,21 @@ pub(super) fn run(args: &ReplayArgs, out: &mut Out) -> Result<ExitCode, VerbErro
             continue;
         }
         read::each(file, &mut |found| {
-            if write_error.is_some() {
-                return;
-            }
-            let written = outcome(found, &overrides).map(|(outcome, expected)| match (verify, format) {
-                (true, _) => check_outcome(&outcome, &expected, &mut tally, out),
-                (false, StreamFormat::Jsonl) => print_outcome(&outcome, &mut tally, out),
-                (false, StreamFormat::Table) => {
-                    tally.passed += 1;
-                    rows.extend(decisions(&outcome));
-                    Ok(())
+            let (outcome, expected) = match outcome(found, &overrides) {
+                Ok(outcomes) => outcomes,
+                Err(cause) => {
+                    tally.errors += 1;
+                    write_stderr(&format!("error: {cause}\n"));
+                    return Ok(());
                 }
-            });
-            let written = written.unwrap_or_else(|cause| {
-                tally.errors += 1;
-                write_stderr(&format!("error: {cause}\n"));
-                Ok(())
-            });
-            write_error = written.err();
-        });
-    }
-    if let Some(error) = write_error {
-        return Err(error.into());
+            };
+            match (verify, format) {
+                (true, _) => check_outcome(&outcome, &expected, &mut tally, out)?,
+                (false, StreamFormat::Jsonl) => write_json_line(&outcome, out)?,
+                (false, StreamFormat::Table) => rows.extend(decisions(&outcome)),
+            }
+            Ok(())
+        })?;
     }
     match (verify, format) {
         (true, _) => writeln!(out, "{} passed, {} failed", tally.passed, tally.failed)?,
@@ -145,13 +154,11 @@ fn eviction_row(name: &str, at: &str, pod: &str, grace_period_seconds: i64, mess
 
 /// Replays a recording and compares each decision.
 fn verify_recording(file: &Path, tally: &mut Tally, out: &mut Out) -> Result<(), VerbError> {
-    let Verification { same, different, lost, errors } = match recording::verify(file) {
-        Ok(verified) => verified,
-        Err(error) => {
-            let text = format!("read {}: {error}", file.display());
-            Verification { errors: vec![SegmentError { text, is_cut: false }], ..Verification::default() }
-        }
-    };
+    let verified = recording::verify(file).unwrap_or_else(|error| {
+        let text = format!("read {}: {error}", file.display());
+        Verification { errors: vec![SegmentError { text, is_cut: false }], ..Verification::default() }
+    });
+    let Verification { same, different, lost, errors } = verified;
     tally.passed += same;
     tally.failed += different.len();
     for text in different {
@@ -195,12 +202,6 @@ fn outcome(found: CaseResult, overrides: &Overrides) -> Result<(Outcome, Vec<Out
     let name = scenario.name.clone();
     let explained = run::run(scenario, overrides).map_err(|error| format!("replay {name}: {error}"))?;
     Ok((explained.outcome, expected))
-}
-
-fn print_outcome(outcome: &Outcome, tally: &mut Tally, out: &mut impl Write) -> io::Result<()> {
-    tally.passed += 1;
-    serde_json::to_writer(&mut *out, outcome)?;
-    out.write_all(b"\n")
 }
 
 fn check_outcome(

@@ -36,8 +36,8 @@ pub(super) struct UiArgs {
     listen_address: SocketAddr,
 }
 
-/// Returns the current report, or the error because of which there is none.
-type ReportSource = Arc<dyn Fn() -> Result<Report, String> + Send + Sync>;
+/// The current report, or the error because of which there is none.
+type CurrentReport = Arc<Mutex<Result<Report, String>>>;
 
 /// Runs the verb until a signal ends it.
 pub(super) fn run(args: UiArgs, out: &mut Out) -> Result<ExitCode, VerbError> {
@@ -46,11 +46,8 @@ pub(super) fn run(args: UiArgs, out: &mut Out) -> Result<ExitCode, VerbError> {
         let error = format!("ui: --listen-address {address} is not a loopback address");
         return Err(Failure::usage(error).help("reach it through `ssh -L` or `kubectl port-forward`").into());
     }
-    let source: ReportSource = match &args.file {
-        Some(file) => {
-            let report = args.window.read(file)?;
-            Arc::new(move || Ok(report.clone()))
-        }
+    let current: CurrentReport = match &args.file {
+        Some(file) => Arc::new(Mutex::new(Ok(args.window.read(file)?))),
         None => poll_agent(args.socket)?,
     };
     let failed = |error: std::io::Error| Failure::because(format!("serve at {address}"), &error);
@@ -61,7 +58,7 @@ pub(super) fn run(args: UiArgs, out: &mut Out) -> Result<ExitCode, VerbError> {
     writeln!(out, "http://{bound}/{token}/")?;
     out.flush()?;
     let body = move |request| {
-        let report = source()?;
+        let report = current.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
         match request {
             PageRequest::Page => report.html().map_err(|error| error.to_string()),
             PageRequest::Data => Ok(report.json()),
@@ -72,7 +69,7 @@ pub(super) fn run(args: UiArgs, out: &mut Out) -> Result<ExitCode, VerbError> {
 }
 
 /// Sends requests to the agent every second, on a separate thread.
-fn poll_agent(socket: SocketArgs) -> Result<ReportSource, Failure> {
+fn poll_agent(socket: SocketArgs) -> Result<CurrentReport, Failure> {
     let request = move |since: u64| -> Result<(NodeState, String), Failure> {
         let state = socket.get_json("/v1/state")?;
         Ok((state, socket.get(&format!("/v1/events?since={since}"))?))
@@ -81,8 +78,8 @@ fn poll_agent(socket: SocketArgs) -> Result<ReportSource, Failure> {
     let (state, events) = request(0)?;
     let mut live = LiveReport::new(&state);
     live.take(&state, &events);
-    let newest = Arc::new(Mutex::new(Ok(live.report())));
-    let shared = Arc::clone(&newest);
+    let current = Arc::new(Mutex::new(Ok(live.report())));
+    let shared = Arc::clone(&current);
     std::thread::spawn(move || {
         loop {
             std::thread::sleep(INTERVAL);
@@ -93,8 +90,8 @@ fn poll_agent(socket: SocketArgs) -> Result<ReportSource, Failure> {
                 }
                 Err(failure) => Err(failure.report().0),
             };
-            *newest.lock().unwrap_or_else(PoisonError::into_inner) = report;
+            *shared.lock().unwrap_or_else(PoisonError::into_inner) = report;
         }
     });
-    Ok(Arc::new(move || shared.lock().unwrap_or_else(PoisonError::into_inner).clone()))
+    Ok(current)
 }

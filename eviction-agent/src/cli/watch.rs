@@ -47,9 +47,10 @@ pub(super) fn run(args: &WatchArgs, out: &mut Out) -> Result<ExitCode, VerbError
         let since = SignedDuration::from_nanos(since.as_nanos());
         Timestamp::now().checked_sub(since).unwrap_or(Timestamp::MIN).to_string()
     });
-    let (mut since, mut last_seq) = (begin.unwrap_or_else(|| "0".to_owned()), None);
-    let mut is_unreachable = false;
+    let begin = begin.unwrap_or_else(|| "0".to_owned());
+    let (mut last_seq, mut is_unreachable) = (None, false);
     loop {
+        let since = last_seq.map_or_else(|| begin.clone(), |seq: u64| seq.to_string());
         match args.socket.get(&format!("/v1/events?since={since}")) {
             Ok(lines) => {
                 is_unreachable = false;
@@ -57,7 +58,6 @@ pub(super) fn run(args: &WatchArgs, out: &mut Out) -> Result<ExitCode, VerbError
                     let event: Value = serde_json::from_str(line).unwrap_or_default();
                     let seq = event["seq"].as_u64().unwrap_or_default();
                     report_gap(last_seq.replace(seq), seq);
-                    since = seq.to_string();
                     if args.wants(&event) {
                         args.print(line, &event, out)?;
                     }
@@ -72,7 +72,6 @@ pub(super) fn run(args: &WatchArgs, out: &mut Out) -> Result<ExitCode, VerbError
                 if !std::mem::replace(&mut is_unreachable, true) {
                     write_stderr("warning: the agent does not answer; waiting for it\n");
                 }
-                "0".clone_into(&mut since);
                 last_seq = Some(0);
             }
         }

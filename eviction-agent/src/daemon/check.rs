@@ -16,7 +16,7 @@ use eviction_node::cgroup::sampler::{Sampler, SamplerOptions};
 use eviction_node::fs::{FsPaths, NodeFileSystems};
 use eviction_node::proc::meminfo::parse_meminfo;
 use eviction_node::proc::tasks::read_task_capacity;
-use eviction_node::sampler::{Capacity, pid_limit};
+use eviction_node::sampler::Capacity;
 use serde::Serialize;
 
 use crate::daemon::configuration::{ConfigurationFiles, EffectiveConfig};
@@ -57,40 +57,23 @@ pub fn check(
     let host = Host::default();
     let mut problems = Vec::new();
     let (mut reclaim, mut summary) = (None, None);
-    let configuration = match files.load() {
-        Ok(configuration) => {
-            if configuration.policy.eviction.node_reclaim == NodeReclaim::Cri {
-                match reclaim::config(&configuration.service.reclaim, true) {
-                    Ok(config) => reclaim = Some(config),
-                    Err(failure) => problems.extend(failure.into_causes()),
-                }
-            }
-            summary = configuration.service.stats_summary.clone();
-            // In a cluster the connection is checked below.
-            if !files.node.in_cluster && configuration.service.action.requests_evictions() {
-                let connected = cluster::connect(files.caller.kubeconfig.as_deref(), Observer::default());
-                problems.extend(connected.err().into_iter().flat_map(Failure::into_causes));
-            }
-            Some(EffectiveConfig::of(configuration))
+    let configuration = passed(files.load(), &mut problems).map(|configuration| {
+        if configuration.policy.eviction.node_reclaim == NodeReclaim::Cri {
+            reclaim = passed(reclaim::config(&configuration.service.reclaim, true), &mut problems);
         }
-        Err(failure) => {
-            problems.extend(failure.into_causes());
-            None
+        summary = configuration.service.stats_summary.clone();
+        // In a cluster the connection is checked below.
+        if !files.node.in_cluster && configuration.service.action.requests_evictions() {
+            let connected = cluster::connect(files.caller.kubeconfig.as_deref(), Observer::default());
+            passed(connected, &mut problems);
         }
-    };
-    if let Some(pods) = pods {
-        problems.extend(pods_problem(pods));
-    }
-    let (hierarchies, root) = match Hierarchies::discover(&host) {
-        Ok(hierarchies) => {
-            let root = NodeRoot::resolve(&hierarchies, cgroup_root);
-            (Some(hierarchies), root.map_err(|error| problems.push(chain(&error))).ok())
-        }
-        Err(error) => {
-            problems.push(chain(&error));
-            (None, None)
-        }
-    };
+        EffectiveConfig::of(configuration)
+    });
+    problems.extend(pods.and_then(pods_problem));
+    let hierarchies = Hierarchies::discover(&host).map_err(|error| problems.push(chain(&error))).ok();
+    let root = hierarchies.as_ref().and_then(|hierarchies| {
+        NodeRoot::resolve(hierarchies, cgroup_root).map_err(|error| problems.push(chain(&error))).ok()
+    });
     let (mut values, hidden) = root.as_ref().map(read_tree).unwrap_or_default();
     problems.extend(hidden);
     let whole_machine = root.as_ref().is_none_or(|root| root.whole_machine);
@@ -114,9 +97,7 @@ pub fn check(
         let _inside = runtime.enter();
         sources(selection, file_systems.hooked_types(), root.as_ref(), values)
     };
-    problems.extend(
-        startup::require_backends(selection, &sources).err().into_iter().flat_map(Failure::into_causes),
-    );
+    passed(startup::require_backends(selection, &sources), &mut problems);
     Ok(Findings {
         configuration,
         would_start: problems.is_empty(),
@@ -127,6 +108,11 @@ pub fn check(
         facts,
         problems,
     })
+}
+
+/// Returns the result of a step. Adds the causes of its failure to the problems.
+fn passed<T>(step: Result<T, Failure>, problems: &mut Vec<String>) -> Option<T> {
+    step.map_err(|failure| problems.extend(failure.into_causes())).ok()
 }
 
 /// Returns the backend of each source. Loads and attaches the backends to find out.
@@ -220,7 +206,7 @@ pub(crate) fn capacity(
         })?,
     };
     let machine = read_task_capacity(&host.proc);
-    let group = if sampler.root().whole_machine { machine } else { pid_limit(sampler) };
+    let group = if sampler.root().whole_machine { machine } else { sampler.read_task_limit() };
     let pids = match (pids, group, machine) {
         (Some(pids), _, _) => pids,
         (None, Reading::Known(pids), _) | (None, _, Reading::Known(pids)) => pids,

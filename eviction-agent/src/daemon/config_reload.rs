@@ -13,7 +13,7 @@ use tokio::signal::unix::{Signal, SignalKind};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
-use crate::daemon::configuration::{Configuration, ConfigurationFiles, KubeletSource, Service};
+use crate::daemon::configuration::{Configuration, ConfigurationFiles, KubeletSource, Options, Service};
 use crate::daemon::kubelet_api::{KubeletClient, KubeletResponse};
 use crate::daemon::state::StateFile;
 use crate::daemon::watch_signal;
@@ -35,6 +35,9 @@ enum ReloadReason {
 const CONFIGZ_INTERVAL: Duration = Duration::from_secs(600);
 /// How often it is requested while the kubelet does not respond.
 const CONFIGZ_RETRY_INTERVAL: Duration = Duration::from_secs(30);
+
+/// A configuration file is written in several steps, and nothing waits for it.
+const FILE_DEBOUNCE: Duration = Duration::from_millis(200);
 
 /// Returns the parts of a configuration that the next one is compared with.
 fn baseline(configuration: &Configuration) -> (Policy, Profile, Service) {
@@ -100,18 +103,16 @@ pub(crate) struct Reload {
 
 impl Reload {
     /// Returns the configuration to start with and the `Reload` that finds its changes. If the files changed
-    /// since the previous agent ended, they are the first change. The watch was begun before the files were
-    /// read. Needs a tokio runtime.
+    /// since the previous agent ended, they are the first change; only the settings that take effect at a start
+    /// are those of the files. Needs a tokio runtime.
     ///
     /// # Errors
-    /// If SIGHUP cannot be watched.
-    pub(crate) fn start(
-        files: ConfigurationFiles,
-        state_dir: Option<PathBuf>,
-        configured: Configuration,
-        watch: FileWatch,
-        accept: bool,
-    ) -> Result<(Configuration, Self), Failure> {
+    /// Everything that is wrong with the configuration, or if SIGHUP cannot be watched.
+    pub(crate) fn start(options: &Options) -> Result<(Configuration, Self), Failure> {
+        let files = options.configuration.clone();
+        // Before the files are read, so that no change is missed.
+        let watch = FileWatch::of(files.agent.as_deref(), FILE_DEBOUNCE);
+        let configured = files.load()?;
         let hangup = watch_signal(SignalKind::hangup())?;
         let mut it = Self {
             files,
@@ -121,13 +122,13 @@ impl Reload {
             known: Some(baseline(&configured)),
             next_request: None,
             is_unavailable: false,
-            state_dir,
+            state_dir: options.state_dir(configured.service.action),
             service: configured.service.clone(),
             unproposed: None,
             proposed: None,
         };
         it.record_source(&configured.kubelet);
-        Ok(match it.previous(&configured, accept) {
+        Ok(match it.previous(&configured, options.apply_config_now) {
             Some(previous) => {
                 it.unproposed = Some(configured);
                 (previous, it)
@@ -152,9 +153,9 @@ impl Reload {
             return None;
         }
         tracing::warn!("the configuration was changed since the agent ended; it is held against the present");
-        let (service, kubelet) = (configured.service.clone(), configured.kubelet.clone());
-        let (settings, notes) = Default::default();
-        Some(Configuration { policy, profile, service, kubelet, settings, notes })
+        // Settings and notes are those of the files, which are not in force yet.
+        let (settings, notes) = (Vec::new(), Vec::new());
+        Some(Configuration { policy, profile, settings, notes, ..configured.clone() })
     }
 
     /// Waits for the next change. Returns the new policy, or everything that is wrong with the configuration.

@@ -139,25 +139,13 @@ impl ConfigurationFiles {
     /// # Errors
     /// Everything that is wrong with the configuration.
     pub(crate) fn load(&self) -> Result<Configuration, Failure> {
-        let agent =
-            load_agent(self.agent.as_deref()).map(|agent| self.with_overrides(agent)).and_then(|agent| {
-                let checked =
-                    agent.action().check().map_err(|problem| problem.in_file(agent.file.as_deref()));
-                checked.map_err(Problems::from).map(|()| agent)
-            });
-        let (agent, kubelet) = match agent {
-            Ok(agent) => {
-                let kubelet = Kubelet::find(self, &agent)?;
-                (agent, kubelet)
-            }
-            Err(wrong) => {
-                // Problems of the other files are reported as well.
-                let mut causes = kubelet::problems_of_files(self);
-                causes.extend(problems("agent", wrong));
-                return Err(Failure::all(causes));
-            }
-        };
-        let Kubelet { configuration, source, notes: source_notes } = kubelet;
+        let agent = self.load_agent().map_err(|wrong| {
+            // Problems of the other files are reported as well.
+            let mut causes = kubelet::problems_of_files(self);
+            causes.extend(problems("agent", wrong));
+            Failure::all(causes)
+        })?;
+        let Kubelet { configuration, source, notes: source_notes } = Kubelet::find(self, &agent)?;
         let KubeletConfiguration {
             mut policy,
             container_runtime_endpoint,
@@ -169,13 +157,11 @@ impl ConfigurationFiles {
             policy.kubelet_thresholds = policy.thresholds.clone();
         }
         if raises_thresholds(&agent, &self.node) {
-            let raised = agent.threshold_margin.apply(policy.thresholds, self.node.capacities).map_err(
-                |Problems(wrong)| {
-                    let wrong = wrong.into_iter().map(|problem| problem.in_file(agent.file.as_deref()));
-                    Failure::all(problems("agent", Problems(wrong.collect())).collect())
-                },
-            );
-            policy.thresholds = raised?;
+            let raised = agent.threshold_margin.apply(policy.thresholds, self.node.capacities);
+            policy.thresholds = raised.map_err(|Problems(wrong)| {
+                let wrong = wrong.into_iter().map(|problem| problem.in_file(agent.file.as_deref()));
+                Failure::all(problems("agent", Problems(wrong.collect())).collect())
+            })?;
         }
         let policy = agent.over(policy);
         let is_summary = agent.pod_storage.source == PodStorageSource::Summary;
@@ -207,6 +193,13 @@ impl ConfigurationFiles {
                 .chain(agent.notes.iter().chain(&notes).map(ToString::to_string))
                 .collect(),
         })
+    }
+
+    /// Reads the AgentConfiguration, applies the overrides of the command line, and checks the result.
+    fn load_agent(&self) -> Result<AgentConfiguration, Problems> {
+        let agent = self.with_overrides(load_agent(self.agent.as_deref())?);
+        agent.action().check().map_err(|problem| problem.in_file(agent.file.as_deref()))?;
+        Ok(agent)
     }
 
     /// Returns the AgentConfiguration with the overrides of the command line.

@@ -238,11 +238,12 @@ impl KillOrders {
         at: Instant,
         evicting_decision: Option<u64>,
     ) -> Result<(), KernelKillIdle> {
-        let (Some(epoch), true) = (self.epoch, self.is_chosen) else { return Err(KernelKillIdle::NotSet) };
+        let (Some(epoch), Some(choice)) = (self.epoch, self.current_choice()) else {
+            return Err(KernelKillIdle::NotSet);
+        };
         if at.mono_ns < self.event_awaited_until_ns {
             return Err(KernelKillIdle::InFlight);
         }
-        let Some(choice) = self.choices.back() else { return Err(KernelKillIdle::NotSet) };
         let most = choice.order.threshold.max_working_set();
         let distance = most.saturating_sub(seen.working_set)
             + if evicting_decision.is_some() { EXTRA_GROWTH_BYTES } else { 0 };

@@ -35,10 +35,8 @@ pub(crate) struct Limits {
     /// The rate limit of samples: each takes a wakeup and a read of one cgroup, and many cgroups may reach
     /// their limits together. The others are sampled later.
     sample_rate: TokenBucket<20, 64>,
-    /// An upper bound of the number of cgroups to be sampled.
-    fired: usize,
-    /// The number of cgroups whose usage does not show that the limit comes near.
-    polled: usize,
+    /// Whether any cgroup may have to be sampled, now or later.
+    may_be_due: bool,
     /// The number of the programs in which thresholds are set.
     programs: u32,
 }
@@ -77,7 +75,7 @@ impl Limits {
         }
         before.clear();
         self.buffer = before;
-        self.recount();
+        self.update_due();
     }
 
     /// Forgets all thresholds if other programs are loaded, in which none is set.
@@ -90,19 +88,19 @@ impl Limits {
     /// Handles a crossing that the kernel reported. Returns false if it is not of a present threshold.
     pub(crate) fn fire(&mut self, crossed: &ThresholdCrossed) -> bool {
         let fired = self.find_mut(crossed.cgroup_id).is_some_and(|watch| watch.fire(crossed));
-        self.fired += usize::from(fired);
+        self.may_be_due |= fired;
         fired
     }
 
     /// Returns a cgroup that is to be sampled now, within the rate limit, and the kernel's timestamp if the
     /// kernel reported the crossing.
     pub(crate) fn next_due(&mut self, now_ns: u64) -> Option<(u64, Option<u64>)> {
-        if self.fired == 0 && self.polled == 0 {
+        if !self.may_be_due {
             return None;
         }
         let due = self.watches.iter().position(|watch| watch.due_ns().is_some_and(|due| due <= now_ns));
         let Some(watch) = due.and_then(|at| self.watches.get_mut(at)) else {
-            self.recount();
+            self.update_due();
             return None;
         };
         self.sample_rate.take(now_ns).then(|| (watch.id, watch.record_sample(now_ns)))
@@ -110,7 +108,7 @@ impl Limits {
 
     /// Returns in how many nanoseconds a cgroup is to be sampled.
     pub(crate) fn due_ns(&self, now_ns: u64) -> Option<u64> {
-        if self.fired == 0 && self.polled == 0 {
+        if !self.may_be_due {
             return None;
         }
         let due = self.watches.iter().filter_map(LimitWatch::due_ns).min()?;
@@ -145,10 +143,9 @@ impl Limits {
         counts
     }
 
-    /// Counts the cgroups that are to be sampled.
-    pub(crate) fn recount(&mut self) {
-        self.fired = self.watches.iter().filter(|watch| watch.fired).count();
-        self.polled = self.watches.iter().filter(|watch| watch.needs_polling).count();
+    /// Finds out whether any cgroup is to be sampled.
+    pub(crate) fn update_due(&mut self) {
+        self.may_be_due = self.watches.iter().any(|watch| watch.due_ns().is_some());
     }
 }
 

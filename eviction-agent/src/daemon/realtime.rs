@@ -93,21 +93,16 @@ const SOURCE: &str = "control loop thread";
 
 fn schedule(choice: &BackendSelection) -> BackendInfo {
     let denied = |backend| choice.refusal(backend, BACKENDS);
-    let refused = if let Some(why) = denied(FIFO) {
-        format!("{FIFO}: {why}")
-    } else {
-        match set_limit().and_then(|()| set_scheduler(gettid(), libc::SCHED_FIFO, FIFO_PRIORITY)) {
-            Ok(()) => {
-                return BackendInfo::plain(
-                    SOURCE,
-                    FIFO,
-                    "runs before every thread without real-time priority",
-                );
-            }
-            Err(error) => format!("{FIFO}: {error}{}", refusal(&error)),
-        }
+    let fifo = match denied(FIFO) {
+        Some(why) => Err(why.to_owned()),
+        None => set_limit()
+            .and_then(|()| set_scheduler(gettid(), libc::SCHED_FIFO, FIFO_PRIORITY))
+            .map_err(|error| format!("{error}{}", refusal(&error))),
     };
-    set_nice(gettid(), refused, denied(NICE))
+    match fifo {
+        Ok(()) => BackendInfo::plain(SOURCE, FIFO, "runs before every thread without real-time priority"),
+        Err(why) => set_nice(gettid(), format!("{FIFO}: {why}"), denied(NICE)),
+    }
 }
 
 /// Applies the next backend without real-time priority.

@@ -158,14 +158,13 @@ impl ReclaimExecutor {
         pods: watch::Receiver<PodsOfNode>,
         file_systems: NodeFileSystems,
     ) -> Result<Self, Failure> {
-        let (orders, receiver) = mpsc::channel(1);
-        let (sender, reports) = mpsc::channel(1);
+        let (executor, orders, reports) = Self::with_channels();
         let node = Node { pods, file_systems, short: ShortFs::Image };
         let work = move || match tokio::runtime::Builder::new_current_thread().enable_all().build() {
             Ok(runtime) => {
                 let known = history.as_ref().map(ImageHistoryFile::read).unwrap_or_default();
                 let reclaimer = Reclaimer::with_history(config, known, Duration::from_nanos(mono_ns()));
-                runtime.block_on(run(reclaimer, history, node, receiver, sender));
+                runtime.block_on(run(reclaimer, history, node, orders, reports));
             }
             Err(error) => tracing::error!(%error, "cannot start node reclaim"),
         };
@@ -174,12 +173,12 @@ impl ReclaimExecutor {
             .stack_size(STACK)
             .spawn(work)
             .map_err(|error| Failure::because("start node reclaim", &error))?;
-        Ok(Self { orders, reports })
+        Ok(executor)
     }
 
-    /// Returns an executor whose thread is a test.
-    #[cfg(test)]
-    pub(crate) fn of_test() -> (Self, mpsc::Receiver<(ReclaimOrder, ShortFs)>, mpsc::Sender<ReclaimReport>) {
+    /// Returns an executor without a thread, and the ends of its channels for the thread.
+    pub(crate) fn with_channels()
+    -> (Self, mpsc::Receiver<(ReclaimOrder, ShortFs)>, mpsc::Sender<ReclaimReport>) {
         let (orders, receiver) = mpsc::channel(1);
         let (sender, reports) = mpsc::channel(1);
         (Self { orders, reports }, receiver, sender)

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use eviction_bpf::load::ProgramLog;
 use eviction_bpf::{BackendInfo, KernelKillCause, LoadOptions, online_cpus};
@@ -22,7 +21,6 @@ use eviction_node::cgroup::sampler::{Sampler, SamplerOptions};
 use eviction_node::clock::{Clock, mono_ns};
 use eviction_node::container_init::ContainerInitTracker;
 use eviction_node::file::raise_descriptor_limit;
-use eviction_node::file_watch::FileWatch;
 use eviction_node::fs::{DiskMonitor, FsPaths, NodeFileSystems};
 use eviction_node::notify::timer;
 use eviction_node::pod_index::PodIndex;
@@ -45,7 +43,7 @@ use super::oom_counters::OomCounters;
 use super::rate_limit::RateLimit;
 use super::realtime;
 use super::reclaim::{self, ImageHistoryFile, PodsOfNode, ReclaimExecutor};
-use super::state::{self, Document, PersistedState};
+use super::state::{self, Document, StateWriter};
 use super::watchdog::Heartbeat;
 use crate::daemon::check::{capacity, memory_quantity};
 use crate::daemon::configuration::Options;
@@ -58,9 +56,6 @@ use crate::telemetry::{event_log, line_writer};
 
 /// The capacity of the channel for steps of evictions. The control loop takes them at once.
 const RESULTS: usize = 64;
-
-/// A configuration file is written in several steps, and nothing waits for it.
-const CONFIGURATION_DEBOUNCE: Duration = Duration::from_millis(200);
 
 /// Everything that is needed to start the loop. All user input was checked.
 pub(crate) struct Plan {
@@ -79,7 +74,7 @@ pub(crate) struct Plan {
     node: Option<NodeStatusSender>,
     evictions: Option<EvictionSender>,
     /// Passed to the main thread as well.
-    pub(crate) persisted_state: PersistedState,
+    pub(crate) state_writer: Option<StateWriter>,
     state_sender: StateSender,
     /// The ids of decisions.
     pub(crate) names: DecisionIds,
@@ -107,17 +102,11 @@ pub(crate) struct Ready {
 
 /// Checks all user input, and takes the lock of the node. Needs a runtime.
 pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan, Reload), Failure> {
-    let watch = FileWatch::of(options.configuration.agent.as_deref(), CONFIGURATION_DEBOUNCE);
-    let configuration = options.configuration.load()?;
-    // The saved configuration has the policy; the service settings are those of the files.
-    let service = configuration.service.clone();
+    let (in_force, reload) = Reload::start(options)?;
+    in_force.log();
+    let Configuration { policy, profile, service, kubelet: _, settings: _, notes: _ } = in_force;
     let (action, eviction_requests) = (service.action, service.eviction_requests);
     let state_dir = options.state_dir(action);
-    let files = options.configuration.clone();
-    let (in_force, reload) =
-        Reload::start(files, state_dir.clone(), configuration, watch, options.apply_config_now)?;
-    in_force.log();
-    let Configuration { policy, profile, service: _, kubelet: _, settings: _, notes: _ } = in_force;
     let host = Host::default();
     let root = resolve_root(&host, &options.cgroup_root)?;
     let memory_capacity = options.memory_capacity.as_deref().map(memory_quantity).transpose()?;
@@ -145,7 +134,7 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
         tracing::warn!(%error, "cannot raise the limit of open files");
     }
     let log = if options.bpf_debug_log { ProgramLog::Debug } else { ProgramLog::Off };
-    let (state_sender, persisted_state, names, previous) =
+    let (state_sender, state_writer, names, previous) =
         state::open(options, state_dir.as_deref(), action, metrics)?;
     // Without kernel kill the programs cannot send a signal at all.
     let kernel_kill = policy.kernel_kill != KernelKillMode::Off && action.kills();
@@ -167,7 +156,7 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
         cluster,
         node,
         evictions,
-        persisted_state,
+        state_writer,
         state_sender,
         names,
         previous,

@@ -2,13 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use eviction_core::signal::Signal;
 use eviction_core::time::Timestamp;
 use jiff::SignedDuration;
 use serde_json::Value;
 
 use super::series::Extreme;
-use super::{CandidateReport, DecisionReport, EventReport, PodReport, Report, SignalReport, Signals};
+use super::{CandidateReport, DecisionReport, EventReport, PodReport, Report, Signals, add_signals};
 use crate::telemetry::live::state::{NodeState, PodState};
 
 /// The time for which points are kept.
@@ -44,21 +43,7 @@ impl LiveReport {
         let begin = state.at.checked_sub(WINDOW).unwrap_or(Timestamp::MIN);
         self.report.to = state.at;
         self.report.from = self.report.from.max(begin);
-        for it in &state.signals {
-            let (Some(signal), Some(available)) = (Signal::from_name(&it.signal), it.available) else {
-                continue;
-            };
-            let capacity = it.capacity.unwrap_or(0);
-            let new = || SignalReport::new(signal, capacity, available);
-            let report = self.signals.entry(signal as usize).or_insert_with(new);
-            report.capacity = capacity;
-            report.available.push(state.at, available, SIGNAL_MS, Extreme::Least);
-            report.available.remove_before(begin);
-            report.least = report.available.least().unwrap_or(available);
-            for threshold in &it.thresholds {
-                report.threshold(&threshold.threshold, &threshold.source).step(state.at, threshold.value);
-            }
-        }
+        add_signals(&mut self.signals, state.at, &state.signals, SIGNAL_MS, begin);
         state.pods.iter().for_each(|pod| self.pod(state.pods_at.unwrap_or(state.at), pod));
         for pod in self.pods.values_mut() {
             pod.usage.remove_before(begin);

@@ -15,9 +15,9 @@ use eviction_core::signal::{Resource, Signal};
 use eviction_core::time::Timestamp;
 pub(crate) use html::random_hex;
 use serde::Serialize;
-use series::Series;
+use series::{Extreme, Series};
 
-use crate::telemetry::live::state::PodState;
+use crate::telemetry::live::state::{PodState, SignalState};
 
 /// The version of the JSON format. It is increased when a field is renamed or removed, or changes
 /// its meaning.
@@ -236,7 +236,7 @@ impl Report {
 
 impl SignalReport {
     /// Returns a report without points.
-    fn new(signal: Signal, capacity: i64, available: i64) -> Self {
+    fn new(signal: Signal) -> Self {
         let unit = match signal.resource() {
             Resource::Memory | Resource::EphemeralStorage => "bytes",
             Resource::Inodes => "inodes",
@@ -245,8 +245,8 @@ impl SignalReport {
         Self {
             signal: signal.name(),
             unit,
-            capacity,
-            least: available,
+            capacity: 0,
+            least: 0,
             available: Series::default(),
             thresholds: Vec::new(),
         }
@@ -266,3 +266,27 @@ impl SignalReport {
 
 /// The reports of signals by the position of the signal.
 type Signals = BTreeMap<usize, SignalReport>;
+
+/// Adds the state of signals at a time to their reports. Of the available amounts in each interval of
+/// `interval_ms`, the least is kept. Points before `begin` are removed.
+fn add_signals(
+    reports: &mut Signals,
+    at: Timestamp,
+    states: &[SignalState],
+    interval_ms: i64,
+    begin: Timestamp,
+) {
+    for state in states {
+        let (Some(signal), Some(available)) = (Signal::from_name(&state.signal), state.available) else {
+            continue;
+        };
+        let report = reports.entry(signal as usize).or_insert_with(|| SignalReport::new(signal));
+        report.capacity = state.capacity.unwrap_or(0);
+        report.available.push(at, available, interval_ms, Extreme::Least);
+        report.available.remove_before(begin);
+        report.least = report.available.least().unwrap_or(available);
+        for threshold in &state.thresholds {
+            report.threshold(&threshold.threshold, &threshold.source).step(at, threshold.value);
+        }
+    }
+}

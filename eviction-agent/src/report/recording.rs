@@ -12,15 +12,15 @@ use eviction_core::oom::OomUpdate;
 use eviction_core::progress::NotEvicted;
 use eviction_core::record::{DecisionRecord, EvaluationRecord, EvictionRecord, PodSample, RecordSubject};
 use eviction_core::signal::{NodeCondition, Resource, Signal};
-use eviction_core::signal_filter::observe;
 use eviction_core::snapshot::{NodeStats, Snapshot};
 use eviction_core::time::Timestamp;
 
 use super::series::Extreme;
 use super::{
     CANDIDATES, CandidateReport, DecisionReport, EVENTS, EventReport, POD_POINTS, PodReport, Report,
-    SIGNAL_POINTS, SignalReport, Signals,
+    SIGNAL_POINTS, SignalReport, Signals, add_signals,
 };
+use crate::scenario::playback;
 use crate::scenario::recording::{Replay, decision_time, evicts, for_each_item, pod_sample};
 use crate::telemetry::event_log::{self, Event as LogEvent, Line};
 use crate::telemetry::live::state::PodHistory;
@@ -198,22 +198,8 @@ impl Builder {
     }
 
     fn signals(&mut self, at: Timestamp, node: &NodeStats, engine: &Engine) {
-        let policy = engine.policy();
-        let observations = observe(node, policy.rules.memory().measure);
-        for signal in Signal::ALL {
-            let Some(observation) = observations.get(signal) else { continue };
-            let new = || SignalReport::new(signal, observation.capacity, observation.available);
-            let report = self.signals.entry(signal as usize).or_insert_with(new);
-            report.capacity = observation.capacity;
-            report.least = report.least.min(observation.available);
-            report.available.push(at, observation.available, self.signal_ms, Extreme::Least);
-            let of_agent = policy.thresholds.iter().map(|it| ("agent", it));
-            let of_kubelet = policy.kubelet_thresholds.iter().map(|it| ("kubelet", it));
-            for (source, threshold) in of_agent.chain(of_kubelet).filter(|(_, it)| it.signal == signal) {
-                let value = threshold.value.quantity(observation.capacity).value();
-                report.threshold(threshold.kind(), source).step(at, value);
-            }
-        }
+        let states = playback::signals(at, node, engine.policy(), &[]);
+        add_signals(&mut self.signals, at, &states, self.signal_ms, self.report.from);
     }
 
     fn usage(&mut self, at: Timestamp, snapshot: &Arc<Snapshot>, engine: &Engine) {

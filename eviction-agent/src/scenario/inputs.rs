@@ -89,7 +89,6 @@ const WARNING: &str = "Warning";
 /// Collects the outcome of a step.
 pub(super) struct OutcomeCollector {
     pub(super) outcome: StepOutcome,
-    evictions: Vec<(usize, EvictionOutcome, EventOutcome)>,
     /// The last index among the active pods, by UID.
     indexes: HashMap<Box<str>, usize>,
 }
@@ -99,7 +98,6 @@ impl OutcomeCollector {
         let indexes = active.iter().enumerate();
         Self {
             outcome: StepOutcome { at: at.to_string(), ..StepOutcome::default() },
-            evictions: Vec::new(),
             indexes: indexes.map(|(index, known)| (known.pod.uid.clone(), index)).collect(),
         }
     }
@@ -118,13 +116,7 @@ impl OutcomeCollector {
         let annotations = annotations.as_ref().map(|annotations| {
             annotations.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect()
         });
-        let event = EventOutcome {
-            object: format!("Pod/{}/{}", pod.namespace, pod.name),
-            kind: WARNING.to_owned(),
-            reason: REASON_EVICTED.to_owned(),
-            message: message.clone(),
-        };
-        let outcome = EvictionOutcome {
+        self.outcome.evictions.push(EvictionOutcome {
             uid: pod.uid.to_string(),
             name: pod.name.to_string(),
             namespace: pod.namespace.to_string(),
@@ -135,21 +127,22 @@ impl OutcomeCollector {
             message: message.clone(),
             annotations,
             kill_error: kill_error.to_owned(),
-        };
-        let index = self.indexes.get(&pod.uid).copied().unwrap_or(usize::MAX);
-        self.evictions.push((index, outcome, event));
+        });
     }
 
-    pub(super) fn finish(mut self, conditions: &[RaisedCondition]) -> StepOutcome {
-        self.evictions.sort_by_key(|(index, ..)| *index);
-        for (_, eviction, event) in self.evictions {
-            self.outcome.evictions.push(eviction);
-            self.outcome.events.push(event);
-        }
-        let names = conditions.iter().map(|raised| raised.condition.to_string());
-        self.outcome.node_conditions = names.collect();
-        self.outcome.node_conditions.sort();
-        self.outcome
+    pub(super) fn finish(self, conditions: &[RaisedCondition]) -> StepOutcome {
+        let Self { mut outcome, indexes } = self;
+        outcome.evictions.sort_by_key(|it| indexes.get(&*it.uid).copied().unwrap_or(usize::MAX));
+        let events = outcome.evictions.iter().map(|it| EventOutcome {
+            object: format!("Pod/{}/{}", it.namespace, it.name),
+            kind: WARNING.to_owned(),
+            reason: it.reason.clone(),
+            message: it.message.clone(),
+        });
+        outcome.events.extend(events);
+        outcome.node_conditions = conditions.iter().map(|raised| raised.condition.to_string()).collect();
+        outcome.node_conditions.sort();
+        outcome
     }
 }
 

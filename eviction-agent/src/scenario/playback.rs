@@ -161,8 +161,9 @@ fn time(item: &Item) -> Option<Timestamp> {
     }
 }
 
+/// Returns the state of the node's signals in a sample. Which thresholds are met and the times come from `records`.
 #[expect(clippy::cast_precision_loss, reason = "shown in seconds")]
-fn signals(
+pub(crate) fn signals(
     now: Timestamp,
     node: &NodeStats,
     policy: &Policy,

@@ -14,14 +14,20 @@ use crate::zstd_stream::Frames;
 /// A scenario, or the reason why it cannot be read.
 pub type CaseResult = Result<Case, String>;
 
+/// A function that takes each scenario. Its error ends the reading.
+pub type OnCase<'a> = dyn FnMut(CaseResult) -> io::Result<()> + 'a;
+
 /// Passes each scenario at a path to `on_case`; `-` is standard input. Directories are searched for `.json` and
 /// `.jsonl` files, with or without `.zst`, in the order of names.
-pub fn each(path: &Path, on_case: &mut dyn FnMut(CaseResult)) {
+///
+/// # Errors
+/// Those of `on_case`.
+pub fn each(path: &Path, on_case: &mut OnCase<'_>) -> io::Result<()> {
     if path == Path::new("-") {
         return stream("standard input", &mut io::stdin().lock(), on_case);
     }
     match files(path) {
-        Ok(files) => files.iter().for_each(|file| each_in_file(file, on_case)),
+        Ok(files) => files.iter().try_for_each(|file| each_in_file(file, on_case)),
         Err(source) => on_case(Err(io_error(path, source))),
     }
 }
@@ -48,7 +54,7 @@ fn files(path: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-fn each_in_file(path: &Path, on_case: &mut dyn FnMut(CaseResult)) {
+fn each_in_file(path: &Path, on_case: &mut OnCase<'_>) -> io::Result<()> {
     let source_name = path.display().to_string();
     let compressed = path.extension().is_some_and(|extension| extension == "zst");
     let opened = File::open(path).map(BufReader::new).map(|file| match compressed {
@@ -66,28 +72,18 @@ fn io_error(path: &Path, error: io::Error) -> String {
 }
 
 /// Reads one value per line, unless the whole stream is one value over several lines.
-fn stream(source_name: &str, reader: &mut dyn BufRead, on_case: &mut dyn FnMut(CaseResult)) {
+fn stream(source_name: &str, reader: &mut dyn BufRead, on_case: &mut OnCase<'_>) -> io::Result<()> {
     let mut lines = Lines { source_name, number: 0, text: Vec::new() };
-    let mut first = true;
-    loop {
-        match lines.next(reader) {
-            Ok(false) => return,
-            Ok(true) if first && !is_value(&lines.text) => {
-                return without_whole_first_line(lines, reader, on_case);
-            }
-            Ok(true) => on_case(lines.case()),
-            Err(error) => return on_case(Err(error)),
+    match lines.next(reader) {
+        Ok(true) if is_value(&lines.text) => {
+            on_case(lines.case())?;
+            return lines.each(reader, on_case);
         }
-        first = false;
+        Ok(true) => {}
+        Ok(false) => return Ok(()),
+        Err(error) => return on_case(Err(error)),
     }
-}
-
-/// Reads either a value over several lines, or a stream with an invalid first line.
-fn without_whole_first_line(
-    mut lines: Lines<'_>,
-    reader: &mut dyn BufRead,
-    on_case: &mut dyn FnMut(CaseResult),
-) {
+    // This is either a value over several lines, or a stream with an invalid first line.
     let mut rest = Vec::new();
     if let Err(source) = reader.read_to_end(&mut rest) {
         return on_case(Err(lines.io(source)));
@@ -96,13 +92,9 @@ fn without_whole_first_line(
         rest.split(|byte| *byte == b'\n').any(|line| line.first() == Some(&b'{') && is_value(line));
     if !is_stream {
         lines.text.append(&mut rest);
-        return on_case(lines.case());
     }
-    on_case(lines.case());
-    let mut rest = rest.as_slice();
-    while lines.next(&mut rest).unwrap_or(false) {
-        on_case(lines.case());
-    }
+    on_case(lines.case())?;
+    lines.each(&mut rest.as_slice(), on_case)
 }
 
 fn is_value(text: &[u8]) -> bool {
@@ -117,6 +109,17 @@ struct Lines<'a> {
 }
 
 impl Lines<'_> {
+    /// Passes each of the remaining lines to `on_case`.
+    fn each(&mut self, reader: &mut dyn BufRead, on_case: &mut OnCase<'_>) -> io::Result<()> {
+        loop {
+            match self.next(reader) {
+                Ok(true) => on_case(self.case())?,
+                Ok(false) => return Ok(()),
+                Err(error) => return on_case(Err(error)),
+            }
+        }
+    }
+
     /// Reads the next line that is not empty. Returns false at the end.
     fn next(&mut self, reader: &mut dyn BufRead) -> Result<bool, String> {
         loop {

@@ -28,8 +28,7 @@ use crate::source::summary::Summary;
 pub(super) struct Simulator {
     engine: Engine,
     filesystems: Filesystems,
-    pods: Vec<Arc<KnownPod>>,
-    states: Vec<PodState>,
+    pods: Vec<(Arc<KnownPod>, PodState)>,
     indexes: HashMap<Box<str>, usize>,
     /// The OOM kills and terminated containers since the last step.
     oom: ExpectedStep,
@@ -50,14 +49,13 @@ enum PodState {
 
 impl Simulator {
     pub(super) fn new(policy: Policy, filesystems: Filesystems, pods: Vec<Pod>) -> Self {
-        let known = |pod| Arc::new(KnownPod::new(pod, &policy));
-        let pods: Vec<_> = pods.into_iter().map(known).collect();
-        let index = |(index, known): (usize, &Arc<KnownPod>)| (known.pod.uid.clone(), index);
+        let indexes = pods.iter().enumerate().map(|(index, pod)| (pod.uid.clone(), index)).collect();
+        let active = |pod| (Arc::new(KnownPod::new(pod, &policy)), PodState::Active);
+        let pods = pods.into_iter().map(active).collect();
         Self {
             engine: Engine::new(policy),
             filesystems,
-            states: vec![PodState::Active; pods.len()],
-            indexes: pods.iter().enumerate().map(index).collect(),
+            indexes,
             pods,
             oom: ExpectedStep::default(),
             reports: Vec::new(),
@@ -121,8 +119,9 @@ impl Simulator {
         }
         if let Some(ProposalState::Applied) = decision.proposal {
             let policy = self.engine.policy();
-            let renew = |known: &Arc<KnownPod>| Arc::new(KnownPod::new(known.pod.clone(), policy));
-            self.pods = self.pods.iter().map(renew).collect();
+            for (known, _) in &mut self.pods {
+                *known = Arc::new(KnownPod::new(known.pod.clone(), policy));
+            }
         }
         (decision, record)
     }
@@ -138,17 +137,16 @@ impl Simulator {
         }
         let named: HashSet<&str> = step.active_pods.iter().flatten().map(|uid| &**uid).collect();
         for index in 0..self.pods.len() {
-            let uid = self.pods[index].pod.uid.clone();
-            if self.states[index] == PodState::Terminating && !named.contains(&*uid) {
+            let (known, state) = &self.pods[index];
+            let uid = known.pod.uid.clone();
+            if *state == PodState::Terminating && !named.contains(&*uid) {
                 self.report_result(step, &uid, PodState::Terminated, "");
             }
         }
     }
 
     fn report_result(&mut self, step: &Step, uid: &str, state: PodState, error: &str) {
-        if let Some(&index) = self.indexes.get(uid) {
-            self.states[index] = state;
-        }
+        self.set_state(uid, state);
         let result = if error.is_empty() { Ok(()) } else { Err(error.into()) };
         self.step_engine(step, Event::Evicted(EvictionResult { uid: uid.into(), result }));
     }
@@ -159,15 +157,14 @@ impl Simulator {
             None => self
                 .pods
                 .iter()
-                .zip(&self.states)
-                .filter(|(_, state)| **state != PodState::Terminated)
+                .filter(|(_, state)| *state != PodState::Terminated)
                 .map(|(known, _)| Arc::clone(known))
                 .collect(),
         }
     }
 
     fn known(&self, uid: &str) -> Option<Arc<KnownPod>> {
-        self.indexes.get(uid).map(|&index| Arc::clone(&self.pods[index]))
+        self.indexes.get(uid).map(|&index| Arc::clone(&self.pods[index].0))
     }
 
     fn layout(&self, step: &Step) -> Result<DiskLayout, UnknownReason> {
@@ -199,15 +196,17 @@ impl Simulator {
         for eviction in &evaluation.evictions {
             let Some(known) = self.known(&eviction.pod.uid) else { continue };
             record.evict(eviction, &known.pod, &step.kill_error);
-            self.kill(step, &known.pod.uid);
+            let uid = &known.pod.uid;
+            match &*step.kill_error {
+                "" => self.set_state(uid, PodState::Terminating),
+                error => self.report_result(step, uid, PodState::Active, error),
+            }
         }
     }
 
-    fn kill(&mut self, step: &Step, uid: &str) {
-        if !step.kill_error.is_empty() {
-            self.report_result(step, uid, PodState::Active, &step.kill_error);
-        } else if let Some(&index) = self.indexes.get(uid) {
-            self.states[index] = PodState::Terminating;
+    fn set_state(&mut self, uid: &str, state: PodState) {
+        if let Some(&index) = self.indexes.get(uid) {
+            self.pods[index].1 = state;
         }
     }
 

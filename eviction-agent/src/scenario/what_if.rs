@@ -223,23 +223,18 @@ impl ParallelReplay {
 
     /// Terminates the pods whose grace period under the changes has ended.
     fn terminate_due_pods(&mut self, at: Timestamp) {
-        let due: Vec<_> = self
-            .termination_times
-            .iter()
-            .filter(|(_, end)| **end <= at)
-            .map(|(uid, _)| uid.clone())
-            .collect();
-        let is_active = |engine: &Engine, uid: &str| engine.pods().index_of(uid).is_some();
-        let mut has_changed = false;
+        let Some(engine) = &mut self.what_if else { return };
+        let is_active = |uid: &str| engine.pods().index_of(uid).is_some();
+        let due = self.termination_times.iter().filter(|(uid, end)| **end <= at && is_active(uid));
+        let due: Vec<_> = due.map(|(uid, _)| uid.clone()).collect();
+        if due.is_empty() {
+            return;
+        }
         for uid in due {
-            let Some(engine) = self.what_if.as_mut().filter(|it| is_active(it, &uid)) else { continue };
             self.surviving.remove(&uid);
             engine.step(Input { at, event: Event::Evicted(EvictionResult { uid, result: Ok(()) }) });
-            has_changed = true;
         }
-        if has_changed {
-            self.update_pods(at);
-        }
+        self.update_pods(at);
     }
 
     /// Updates the pods of the engine under the changes.

@@ -7,7 +7,6 @@ mod progress;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
 use jiff::Timestamp;
 use tokio::sync::{Notify, mpsc};
@@ -43,8 +42,8 @@ pub(crate) struct TelemetryExporter {
     /// Whether lines are JSON instead of text.
     is_json: bool,
     printer: LineWriter,
-    /// The queue for decisions and usage samples of the recording, and the recorder's thread.
-    pub(crate) recording: Option<(ReportQueue, JoinHandle<()>)>,
+    /// The queue for decisions and usage samples of the recording.
+    pub(crate) recording: Option<ReportQueue>,
     metrics: Arc<Metrics>,
     decision_ids: DecisionIds,
     clock: Clock,
@@ -52,10 +51,9 @@ pub(crate) struct TelemetryExporter {
     thresholds: BTreeMap<(Signal, bool), decision::State>,
     /// Signals that have been known at any time.
     known: SignalSet,
-    conditions: Vec<NodeCondition>,
-    unknown_conditions: Vec<NodeCondition>,
-    /// The signals that are unavailable, and in `rejected` those whose last reading was rejected.
-    unavailable: Vec<Signal>,
+    /// The last published status of each condition.
+    conditions: BTreeMap<NodeCondition, &'static str>,
+    /// The signals whose last reading was rejected.
     rejected: Vec<Signal>,
     /// Notified when a changed configuration is applied.
     config_applied: Arc<Notify>,
@@ -94,9 +92,7 @@ impl TelemetryExporter {
             clock: Clock::start(),
             thresholds: BTreeMap::new(),
             known: SignalSet::EMPTY,
-            conditions: Vec::new(),
-            unknown_conditions: Vec::new(),
-            unavailable: Vec::new(),
+            conditions: BTreeMap::new(),
             rejected: Vec::new(),
             config_applied,
             pods: event_log::Pods::default(),
@@ -147,13 +143,8 @@ impl TelemetryExporter {
         let line = Line { at: self.clock.shown(at), node: self.node.clone(), event };
         let is_json = self.is_json;
         let json = (is_json || self.live.is_some()).then(|| serde_json::to_string(&line)).transpose();
-        let json = match json {
-            Ok(json) => json,
-            Err(error) => {
-                tracing::error!(%error, "an event cannot be serialised");
-                return;
-            }
-        };
+        let log_error = |error: &serde_json::Error| tracing::error!(%error, "an event cannot be serialised");
+        let Ok(json) = json.inspect_err(log_error) else { return };
         if let (Some(live), Some(json)) = (&self.live, &json) {
             live.event(line.at, json);
             if let Event::Started(started) = &line.event {
@@ -167,9 +158,8 @@ impl TelemetryExporter {
     pub(crate) fn finish(self, reason: &str) {
         self.publish(self.clock.now().wall, Event::Stopped { reason: reason.to_owned() });
         self.printer.finish();
-        if let Some((queue, thread)) = self.recording {
-            drop(queue);
-            drop(thread.join());
+        if let Some(recording) = self.recording {
+            recording.finish();
         }
     }
 
@@ -199,10 +189,10 @@ impl TelemetryExporter {
                 }
             }
             TelemetryEvent::PodSample(sample, _permit) => {
-                if let Some((recording, _)) = &mut self.recording {
+                if let Some(recording) = &mut self.recording {
                     recording.usage(&sample);
                 }
-                pod_memory::export(&pod_memory::select_pods(self.pod_metrics, &sample), &self.metrics);
+                pod_memory::export(self.pod_metrics, &sample, &self.metrics);
                 if let Some(live) = &self.live {
                     live.pods(*sample);
                 }

@@ -8,6 +8,7 @@ mod family;
 mod labels;
 mod refresh;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
 use std::sync::atomic::{AtomicI64, AtomicU64};
@@ -82,7 +83,8 @@ macro_rules! metrics {
         pub struct Metrics {
             registry: Mutex<Registry>,
             started: f64,
-            namespaces: Mutex<labels::Namespaces>,
+            /// The namespaces that have a label of their own.
+            namespaces: Mutex<BTreeSet<Box<str>>>,
             $($(#[doc = $doc])+ pub $field: type_of!($type $(, $($label),+)?),)+
         }
 

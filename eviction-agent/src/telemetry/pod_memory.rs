@@ -1,13 +1,11 @@
 //! The memory of pods and their rank in the eviction order, as metrics.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use crate::telemetry::metrics::{Label, Metrics};
 use crate::telemetry::pod_rates::pod_labels;
 use eviction_config::PodMetrics;
-use eviction_core::pods::EvictionOrder;
-use eviction_core::pods::{KnownPod, memory_limit};
+use eviction_core::pods::{EvictionOrder, KnownPod, memory_limit};
 use eviction_core::record::PodSample;
 use eviction_core::signal::{Resource, Signal};
 
@@ -18,66 +16,59 @@ const RANKED: usize = 10;
 const MAX_PODS: usize = 512;
 
 /// The exported values of a pod.
-#[derive(Clone, Debug)]
-pub(crate) struct PodMemory {
-    pod: Arc<KnownPod>,
+struct PodMemory<'a> {
+    known: &'a KnownPod,
     working_set: Option<u64>,
     /// The rank from 1. `None` if the pod is not among the first, or is never evicted.
-    rank: Option<usize>,
+    rank: Option<i64>,
 }
 
-/// Selects the pods to export.
-pub(crate) fn select_pods(mode: PodMetrics, sample: &PodSample) -> Vec<PodMemory> {
+/// Selects the pods to export. If several pods have the same name, the first one to be evicted counts.
+fn select_pods(mode: PodMetrics, sample: &PodSample) -> BTreeMap<[Label; 2], PodMemory<'_>> {
+    let mut selected = BTreeMap::new();
     let limit = match mode {
         PodMetrics::All => MAX_PODS,
         PodMetrics::Top => RANKED,
-        PodMetrics::Off => return Vec::new(),
+        PodMetrics::Off => return selected,
     };
-    let ranked = sample.ranked(Signal::MemoryAvailable);
-    let PodSample { pods, snapshot, .. } = sample;
-    let mut selected = Vec::with_capacity(limit.min(ranked.len()));
-    let mut ranks = 1..=RANKED;
-    for candidate in &ranked {
+    let mut ranks = (1..).take(RANKED);
+    for candidate in sample.ranked(Signal::MemoryAvailable) {
         if selected.len() == limit {
             break;
         }
-        let Some(pod) = pods.pods().get(candidate.pod as usize) else { continue };
-        let is_evictable = !pod.critical && candidate.order != EvictionOrder::Never;
+        let Some(known) = sample.pods.get(candidate.pod) else { continue };
+        let is_evictable = !known.critical && candidate.order != EvictionOrder::Never;
         let rank = if is_evictable { ranks.next() } else { None };
         if rank.is_none() && mode == PodMetrics::Top {
             continue;
         }
-        let stats = snapshot.stats_of(candidate.pod);
+        let stats = sample.snapshot.stats_of(candidate.pod);
         let working_set = stats.and_then(|stats| stats.values().memory_working_set);
-        selected.push(PodMemory { pod: Arc::clone(pod), working_set, rank });
+        let labels = pod_labels(&known.pod.namespace, &known.pod.name);
+        selected.entry(labels).or_insert(PodMemory { known, working_set, rank });
     }
     selected
 }
 
-/// Sets the series of these pods and removes the series of all others.
-pub(crate) fn export(pods: &[PodMemory], metrics: &Metrics) {
-    let mut wanted: BTreeMap<[Label; 2], &PodMemory> = BTreeMap::new();
-    for memory in pods {
-        let pod = &memory.pod.pod;
-        // If several pods have the same name, the first one to be evicted counts.
-        wanted.entry(pod_labels(&pod.namespace, &pod.name)).or_insert(memory);
-    }
+/// Sets the series of the selected pods and removes the series of all others.
+pub(crate) fn export(mode: PodMetrics, sample: &PodSample, metrics: &Metrics) {
+    let selected = select_pods(mode, sample);
     metrics.pod_eviction_rank.retain(|[_, namespace, pod]| {
-        wanted.get(&[namespace.clone(), pod.clone()]).is_some_and(|memory| memory.rank.is_some())
+        selected.get(&[namespace.clone(), pod.clone()]).is_some_and(|memory| memory.rank.is_some())
     });
     let Metrics { pod_memory_working_set, pod_memory_request, pod_memory_limit, .. } = metrics;
     for family in [pod_memory_working_set, pod_memory_request, pod_memory_limit] {
-        family.retain(|labels| wanted.contains_key(labels));
+        family.retain(|labels| selected.contains_key(labels));
     }
-    for (labels, PodMemory { pod: known, working_set, rank }) in wanted {
+    for (labels, PodMemory { known, working_set, rank }) in selected {
         let request = known.request(Resource::Memory).value();
         let limit = memory_limit(&known.pod, known.gates).map(|limit| limit.value());
         let working_set = working_set.and_then(|bytes| i64::try_from(bytes).ok());
         pod_memory_working_set.with(labels.clone()).set(working_set);
         pod_memory_request.with(labels.clone()).set(Some(request).filter(|bytes| *bytes > 0));
         pod_memory_limit.with(labels.clone()).set(limit);
-        let [namespace, pod] = labels;
-        if let Some(rank) = rank.and_then(|rank| i64::try_from(rank).ok()) {
+        if let Some(rank) = rank {
+            let [namespace, pod] = labels;
             let signal = Signal::MemoryAvailable.name().into();
             metrics.pod_eviction_rank.with([signal, namespace, pod]).set(rank);
         }
@@ -93,13 +84,14 @@ mod tests {
     use eviction_core::pod::{Pod, Resources};
     use eviction_core::snapshot::NodeStats;
 
-    fn selected(mode: PodMetrics, pods: Vec<Pod>) -> Vec<PodMemory> {
+    fn export_pods(mode: PodMetrics, pods: Vec<Pod>, metrics: &Metrics) {
         let uids: Vec<String> = pods.iter().map(|pod| pod.uid.to_string()).collect();
         let usage: Vec<_> = (1..).zip(&uids).map(|(used, uid)| memory_of(uid, used << 20)).collect();
         let pods = set(pods);
         let snapshot = snapshot(NodeStats::default(), &usage).indexed(&pods);
         let (layout, in_flight) = (DiskLayout::default(), Vec::new());
-        select_pods(mode, &PodSample { at: at(0), pods, snapshot, layout, in_flight, sized: false })
+        let sample = PodSample { at: at(0), pods, snapshot, layout, in_flight, sized: false };
+        export(mode, &sample, metrics);
     }
 
     /// Returns the metric lines of pods without their prefix.
@@ -123,7 +115,7 @@ mod tests {
             [(PodMetrics::All, 13, 10), (PodMetrics::Top, 10, 10), (PodMetrics::Off, 0, 0)]
         {
             let metrics = Metrics::new("0", "0");
-            export(&selected(mode, twelve_and_a_critical_one()), &metrics);
+            export_pods(mode, twelve_and_a_critical_one(), &metrics);
             let series = series(&metrics);
             let count = |name: &str| series.iter().filter(|line| line.starts_with(name)).count();
             assert_eq!(count("memory_working_set_bytes"), memories, "{mode:?}: {series:#?}");
@@ -147,17 +139,17 @@ mod tests {
         let metrics = Metrics::new("0", "0");
         let limited =
             Pod { containers: vec![container("main", limits(&[("memory", "9Mi")]))], ..pod("a", "1") };
-        export(&selected(PodMetrics::Top, vec![limited, pod("b", "1Mi")]), &metrics);
+        export_pods(PodMetrics::Top, vec![limited, pod("b", "1Mi")], &metrics);
         let names = |pod: &str| -> Vec<String> {
             let series = series(&metrics).into_iter().filter(|line| line.contains(pod));
             series.filter_map(|line| line.split('{').next().map(str::to_owned)).collect()
         };
         assert_eq!(names("pod-a"), ["eviction_rank", "memory_limit_bytes", "memory_working_set_bytes"]);
         assert_eq!(names("pod-b"), ["eviction_rank", "memory_request_bytes", "memory_working_set_bytes"]);
-        export(&selected(PodMetrics::Top, vec![pod("b", "1Mi")]), &metrics);
+        export_pods(PodMetrics::Top, vec![pod("b", "1Mi")], &metrics);
         assert!(names("pod-a").is_empty());
         assert_eq!(names("pod-b").len(), 3);
-        export(&[], &metrics);
+        export_pods(PodMetrics::Top, Vec::new(), &metrics);
         assert!(names("pod-b").is_empty());
     }
 

@@ -70,6 +70,7 @@ pub(crate) struct Rates {
 #[derive(Debug)]
 struct PodRates {
     updated_ns: u64,
+    /// The rates in the last interval, if the pod was in it.
     rates: Option<Rates>,
 }
 
@@ -82,13 +83,14 @@ pub(crate) struct PodRateExporter {
 
 impl PodRateExporter {
     pub(crate) fn take(&mut self, deltas: Vec<PodTaskDelta>, at: Instant, metrics: &Metrics) {
-        let interval_ns =
-            self.last_update_ns.replace(at.mono_ns).and_then(|then| at.mono_ns.checked_sub(then));
+        let last_update_ns = self.last_update_ns.replace(at.mono_ns);
+        let interval_ns = last_update_ns.and_then(|then| at.mono_ns.checked_sub(then)).filter(|ns| *ns > 0);
+        self.pods.values_mut().for_each(|pod| pod.rates = None);
         for PodTaskDelta { pod, activity } in deltas {
             let labels =
                 pod.map(|known| pod_labels(&known.pod.namespace, &known.pod.name)).unwrap_or_default();
             export(&labels, activity, metrics);
-            let rates = interval_ns.filter(|ns| *ns > 0).map(|ns| Rates::of(activity, ns));
+            let rates = interval_ns.map(|ns| Rates::of(activity, ns));
             self.pods.insert(labels, PodRates { updated_ns: at.mono_ns, rates });
         }
         self.pods.retain(|labels, rates| {
@@ -103,15 +105,14 @@ impl PodRateExporter {
     /// Returns the share of the time in direct reclaim of each pod that was in reclaim in the last
     /// interval.
     pub(crate) fn stalls(&self) -> BTreeMap<[Label; 2], f64> {
-        let of_now = self.pods.iter().filter(|(_, pod)| self.last_update_ns == Some(pod.updated_ns));
-        let stalls = of_now.filter_map(|(labels, pod)| Some((labels.clone(), pod.rates?.reclaim_stall)));
+        let stalls =
+            self.pods.iter().filter_map(|(labels, pod)| Some((labels.clone(), pod.rates?.reclaim_stall)));
         stalls.filter(|(_, stall)| *stall > 0.0).collect()
     }
 
     /// Returns the rates of a pod in the last interval.
     pub(crate) fn rates(&self, namespace: &str, pod: &str) -> Option<Rates> {
-        let PodRates { updated_ns, rates } = self.pods.get(&pod_labels(namespace, pod))?;
-        (self.last_update_ns == Some(*updated_ns)).then_some(*rates).flatten()
+        self.pods.get(&pod_labels(namespace, pod))?.rates
     }
 }
 

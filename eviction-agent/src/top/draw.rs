@@ -249,19 +249,19 @@ impl Screen {
 
     fn containers(&self, lines: usize) -> Text {
         let mut text = Vec::new();
-        let row = |name: &str, usage: Option<i64>, disk: Option<u64>| {
-            let amount = |number: Option<i64>| number.map_or_else(|| "?".to_owned(), bytes);
-            let disk = amount(disk.map(|bytes| i64::try_from(bytes).unwrap_or(i64::MAX)));
+        let row = |name: &str, usage: Option<i128>, disk: Option<u64>| {
+            let usage = usage.map_or_else(|| "?".to_owned(), bytes);
+            let disk = disk.map_or_else(|| "?".to_owned(), bytes);
             let name = pad(&shorten(&self.plain(name), 44, self.is_ascii), 44, false);
-            Line::from(format!("{name} {} {}", pad(&amount(usage), 8, true), pad(&disk, 8, true)))
+            Line::from(format!("{name} {} {}", pad(&usage, 8, true), pad(&disk, 8, true)))
         };
         text.push(Line::from(format!("{:44} {:>8} {:>8}", "POD / CONTAINER", "MEMORY", "DISK")));
         let branch = if self.is_ascii { "`-" } else { "└ " };
         for pod in &self.state.pods {
-            text.push(row(&format!("{}/{}", pod.namespace, pod.pod), pod.usage, pod.disk_usage));
+            let name = format!("{}/{}", pod.namespace, pod.pod);
+            text.push(row(&name, pod.usage.map(i128::from), pod.disk_usage));
             for ContainerState { container, usage, disk_usage } in &pod.containers {
-                let usage = usage.map(|bytes| i64::try_from(bytes).unwrap_or(i64::MAX));
-                text.push(row(&format!("  {branch} {container}"), usage, *disk_usage));
+                text.push(row(&format!("  {branch} {container}"), usage.map(i128::from), *disk_usage));
             }
         }
         let first = self.scroll.min(text.len().saturating_sub(lines));
@@ -273,10 +273,7 @@ impl Screen {
         let mut pods: Vec<_> = self.state.pods.iter().collect();
         pods.sort_by_key(|pod| std::cmp::Reverse(pod.disk_usage));
         let row = |pod: &&crate::telemetry::live::state::PodState| {
-            let used = pod.disk_usage.map_or_else(
-                || "not measured".to_owned(),
-                |used| bytes(i64::try_from(used).unwrap_or(i64::MAX)),
-            );
+            let used = pod.disk_usage.map_or_else(|| "not measured".to_owned(), bytes);
             let name = self.plain(&format!("{}/{}", pod.namespace, pod.pod));
             Line::from(format!("{} {used:>12}", pad(&shorten(&name, 44, self.is_ascii), 44, false)))
         };

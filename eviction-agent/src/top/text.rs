@@ -88,7 +88,7 @@ fn pieces(word: &str, columns: usize) -> Vec<String> {
 }
 
 /// Formats a number of bytes, such as `1.43Gi`.
-pub(super) fn bytes(number: i64) -> String {
+pub(super) fn bytes(number: impl Into<i128>) -> String {
     display_bytes(number.into())
 }
 

@@ -77,7 +77,7 @@ fn task_counts_are_unknown_without_a_pids_controller() {
         assert_eq!(pod.tasks, Reading::Unknown(UnknownReason::Absent));
         assert!(pod.memory.working_set.known().is_some());
     }
-    assert_eq!(sampler.read_tasks().0, Reading::Unknown(UnknownReason::Absent));
+    assert_eq!(sampler.read_task_count(), Reading::Unknown(UnknownReason::Absent));
 }
 
 #[test]

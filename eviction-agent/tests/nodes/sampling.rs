@@ -198,9 +198,10 @@ fn tasks_of_the_machine_and_of_a_cgroup_are_counted() {
     assert_eq!(TaskCounter::open(&node.path("proc")).read(), Reading::Known(412));
     assert_eq!(read_task_capacity(&node.path("proc")), Reading::Known(63_278));
     let sampler = node.sampler("/kubepods.slice/kubepods-burstable.slice");
-    assert_eq!(sampler.read_tasks(), (Reading::Known(31), Reading::Known(Limit::Unlimited)));
+    assert_eq!(sampler.read_task_count(), Reading::Known(31));
+    assert_eq!(sampler.read_task_limit(), Reading::Unknown(UnknownReason::Absent));
     let node = Node::unpack(V1);
-    assert_eq!(node.sampler("/").read_tasks().1, Reading::Known(Limit::At(64)));
+    assert_eq!(node.sampler("/").read_task_limit(), Reading::Known(64));
 }
 
 /// The groups whose memory.stat was read by this work.

@@ -65,15 +65,14 @@ fn gross_charges_are_reported_by_methods_that_see_every_charge() {
         let before = pod.usage();
         let threshold = KernelThreshold { gross: Some(96 * MIB), ..KernelThreshold::default() };
         let armed = fixture.kernel.set_threshold(pod.id(), threshold).unwrap();
-        let mut leaves = Vec::new();
-        fixture.kernel.take_charged(&mut leaves).unwrap();
+        fixture.take_charged();
         for _ in 0..3 {
             process.step("give-back");
             process.step("again");
         }
         let after = pod.usage();
         assert!(after < before + 8 * MIB, "{name}: usage stands where it was: {before} and {after}");
-        fixture.kernel.take_charged(&mut leaves).unwrap();
+        let leaves = fixture.take_charged();
         let gross: u64 = leaves.iter().filter(|leaf| leaf.id == container.id()).map(|leaf| leaf.gross).sum();
         let crossings = fixture.crossings(armed);
         if !sees_every_charge {
@@ -136,11 +135,10 @@ fn charges_rejected_by_a_limit_are_not_counted() {
         let pod = Cgroup::new();
         pod.limit(24 * MIB);
         let mut process = Stepper::with_memory(&pod, 1);
-        let mut leaves = Vec::new();
-        fixture.kernel.take_charged(&mut leaves).unwrap();
+        fixture.take_charged();
         process.send("touch 64");
         fixture.wait_for_oom_kill(process.pid());
-        fixture.kernel.take_charged(&mut leaves).unwrap();
+        let leaves = fixture.take_charged();
         let gross: u64 = leaves.iter().filter(|leaf| leaf.id == pod.id()).map(|leaf| leaf.gross).sum();
         assert!((16 * MIB..32 * MIB).contains(&gross), "{name}: {gross} were charged");
     });

@@ -14,8 +14,9 @@ use aya::programs::ProgramInfo;
 use eviction_bpf::capabilities::{self, Lockdown};
 use eviction_bpf::event::Alarm;
 use eviction_bpf::{
-    self, AttachWhen, BpfHandle, CgroupChange, Counter, DiskThresholdCrossed, Event, EventClass, KernelKill,
-    KernelThreshold, LoadOptions, Loaded, OomKill, ReclaimTime, Ring, TaskAlarm, TaskCount, ThresholdCrossed,
+    self, AttachWhen, BpfHandle, CgroupChange, CgroupGrowth, Counter, DiskThresholdCrossed, Event,
+    EventClass, KernelKill, KernelThreshold, LoadOptions, Loaded, OomKill, ReclaimTime, Ring, TaskAlarm,
+    TaskCount, ThresholdCrossed,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tests::process::{HANG, Process};
@@ -229,6 +230,13 @@ impl Fixture {
         let ours = self.kernel.program_ids();
         let loaded = aya::programs::loaded_programs().filter_map(Result::ok);
         loaded.filter(move |program| ours.contains(&program.id()))
+    }
+
+    /// Takes the memory cgroups that charged since the last call.
+    pub(crate) fn take_charged(&self) -> Vec<CgroupGrowth> {
+        let mut charged = Vec::new();
+        self.kernel.take_charged(|growth| charged.push(growth)).unwrap();
+        charged
     }
 
     /// Returns what the tasks of a memory cgroup did since the programs were attached.

@@ -44,11 +44,10 @@ fn growth_into_existing_page_tables_is_seen_near_a_threshold() {
         process.step("give-back");
 
         fixture.detach(AttachWhen::NearThreshold);
-        let mut leaves = Vec::new();
-        fixture.kernel.take_charged(&mut leaves).unwrap();
+        fixture.take_charged();
         process.step("again");
         process.step("give-back");
-        fixture.kernel.take_charged(&mut leaves).unwrap();
+        let leaves = fixture.take_charged();
         let fired: u64 = leaves.iter().filter(|leaf| leaf.id == group.id()).map(|leaf| leaf.fired).sum();
         assert!(fired < 128 * MIB / granularity / 2, "detached, it looks no more: {fired} times");
     }

@@ -64,7 +64,7 @@ fn lost_events_are_counted_in_a_storm_and_the_crossing_is_reported() {
     let mut storm = Storm::start(&tests::binary::find("storm").unwrap(), &folders).unwrap();
 
     let mut fixture = Fixture::with(&LoadOptions { ring_bytes: SMALL_RING, ..LoadOptions::default() });
-    let (mut charged, mut seen) = (Vec::new(), BTreeSet::new());
+    let mut seen = BTreeSet::new();
     let armed = {
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -94,7 +94,7 @@ fn lost_events_are_counted_in_a_storm_and_the_crossing_is_reported() {
                 // The reader sleeps while the ring buffer overflows.
                 std::thread::sleep(Duration::from_millis(50));
                 fixture.drain();
-                fixture.kernel.take_charged(&mut charged).unwrap();
+                let charged = fixture.take_charged();
                 seen.extend(charged.iter().map(|leaf| leaf.id).filter(|id| ids.contains(id)));
                 if armed.is_none() && fixture.kernel.lost().unwrap().records_lost() > 0 {
                     let threshold = above(grower.usage() + 4 * MIB);

@@ -79,15 +79,20 @@ impl Cache {
         if self.platform == Platform::HOST {
             return Ok(PathBuf::from("/bin/busybox"));
         }
-        let cached = self.folder.join("busybox");
+        // Older packages have it in /bin.
+        let paths = ["usr/bin/busybox", "bin/busybox"];
+        self.package_file("busybox-static/bookworm", &paths, self.folder.join("busybox"))
+    }
+
+    /// Returns a file of a package, `name/suite`, that is at one of these paths in it. It is kept as `cached`.
+    pub(super) fn package_file(&self, package: &str, paths: &[&str], cached: PathBuf) -> Result<PathBuf> {
         if !cached.exists() {
-            let tree = self.extract("busybox-static/bookworm")?;
-            // Older packages have it in /bin. The file gets its name when it is complete.
-            let found = ["usr/bin/busybox", "bin/busybox"].map(|path| tree.path().join(path));
-            let found =
-                found.iter().find(|path| path.exists()).context("vm: busybox-static has no busybox")?;
+            let tree = self.extract(package)?;
+            let found = paths.iter().map(|path| tree.path().join(path)).find(|path| path.exists());
+            let found = found.with_context(|| format!("vm: {package} has no {}", paths.join(" or ")))?;
+            // The file gets its name when it is complete.
             let partial = cached.with_extension("partial");
-            shell::copy(found, &partial)?;
+            shell::copy(&found, &partial)?;
             fs::rename(&partial, &cached).with_context(|| format!("rename to {}", cached.display()))?;
         }
         Ok(cached)

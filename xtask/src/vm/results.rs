@@ -28,8 +28,6 @@ pub(super) struct Story {
     pub(super) name: String,
     /// The backend that had to be used; empty if the agent could choose.
     pub(super) forced: String,
-    /// The backend that was used, if that was reported.
-    pub(super) backend: String,
     /// `None` if it was skipped.
     pub(super) ok: Option<bool>,
     pub(super) why: String,
@@ -41,14 +39,7 @@ impl Story {
         let text = |key: &str| line[key].as_str().unwrap_or_default().to_owned();
         let skipped = line.get("skipped").is_some_and(|skipped| *skipped != json!(false));
         let ok = if skipped { None } else { Some(line["ok"] == json!(true)) };
-        Self {
-            name: text("story"),
-            forced: text("forced"),
-            backend: text("backend"),
-            ok,
-            why: text("why"),
-            line,
-        }
+        Self { name: text("story"), forced: text("forced"), ok, why: text("why"), line }
     }
 
     /// Returns the line that the program printed, with the kernel.

@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use aya::programs::{BtfTracePoint, FEntry, FExit, KProbe, ProgramError, RawTracePoint};
-use aya::{Btf, Ebpf};
+use aya::{Btf, Ebpf, Pod};
 
-use super::attach_methods::{AttachMethod, HookPoint, ProgramHook};
+use super::attach_methods::{AttachWhen, HookPoint, ProgramHook};
 use super::capabilities::Lockdown;
 use super::kprobe::{attach_probe, event_id};
 use super::plan::{self, BackendInfo, ClassPlan, RejectedMethod};
@@ -64,7 +64,9 @@ impl Program {
     /// on that CPU (`recursion_misses`, from 5.12 on; 0 before). Where tasks are preempted in the kernel, that
     /// happens when another task reaches the same hook.
     pub(super) fn runs_missed(&self) -> io::Result<u64> {
-        Ok(info::<ProgramInfo>(&self.code)?.recursion_misses)
+        // In `struct bpf_prog_info` the 64-bit word 26. Kernels with a shorter structure leave it 0.
+        let [.., recursion_misses] = info::<u64, 27>(&self.code)?;
+        Ok(recursion_misses)
     }
 }
 
@@ -80,14 +82,12 @@ impl Link {
     /// Checks with the kernel whether the descriptor still refers to what was attached.
     pub(super) fn verify(&self) -> io::Result<()> {
         match self.program.at {
-            HookPoint::Tracepoint(_)
-            | HookPoint::RawTracepoint(_)
-            | HookPoint::Entry(_)
-            | HookPoint::Exit(_) => match info::<LinkInfo>(&self.descriptor)?.prog_id {
-                program if program == self.program.id => Ok(()),
-                other => Err(io::Error::other(format!("the link is of program {other}"))),
-            },
             HookPoint::Probe(_) | HookPoint::ReturnProbe(_) => event_id(&self.descriptor).map(drop),
+            _ => match info::<u32, 3>(&self.descriptor)? {
+                // `struct bpf_link_info` begins with the type, the id and `prog_id`.
+                [_, _, program] if program == self.program.id => Ok(()),
+                [_, _, other] => Err(io::Error::other(format!("the link is of program {other}"))),
+            },
         }
     }
 
@@ -113,7 +113,8 @@ impl Link {
     }
 }
 
-/// Tries the methods of a class, best first. Returns the one that works.
+/// Tries the methods of a class, best first. Returns the one that works; for an on-demand probe also when it is
+/// attached.
 ///
 /// # Errors
 /// The reasons, if no method works.
@@ -122,14 +123,14 @@ pub(super) fn attach_best(
     ebpf: &mut Ebpf,
     btf: &Btf,
     lockdown: Lockdown,
-) -> Result<(BackendInfo, &'static AttachMethod, Vec<Link>), BackendInfo> {
+) -> Result<(BackendInfo, Option<AttachWhen>, Vec<Link>), BackendInfo> {
     let ClassPlan { class, candidates, mut rejected } = plan;
     for method in candidates {
-        let is_on_demand = method.companion.is_some();
+        let when = method.companion.map(|companion| companion.when);
         let links: Result<Vec<_>, _> =
-            method.hooks.iter().map(|hook| attach(hook, ebpf, btf, is_on_demand)).collect();
+            method.hooks.iter().map(|hook| attach(hook, ebpf, btf, when.is_some())).collect();
         match links {
-            Ok(links) => return Ok((method.info(&rejected), method, links)),
+            Ok(links) => return Ok((method.info(&rejected), when, links)),
             Err(error) => rejected.push(RejectedMethod { method: method.name, why: lockdown.explain(error) }),
         }
     }
@@ -176,32 +177,6 @@ fn attach_traced(program: &OwnedFd, tracepoint: Option<&str>) -> io::Result<Owne
     unsafe { bpf_descriptor(BPF_RAW_TRACEPOINT_OPEN, &mut attr) }
 }
 
-/// The beginning of `struct bpf_link_info`.
-#[derive(Default)]
-#[repr(C)]
-struct LinkInfo {
-    kind: u32,
-    id: u32,
-    prog_id: u32,
-}
-
-/// The part of `struct bpf_prog_info` that is read; kernels with a shorter structure leave the rest unchanged.
-#[derive(Default)]
-#[repr(C)]
-struct ProgramInfo {
-    before: [u64; 26],
-    recursion_misses: u64,
-}
-
-/// # Safety
-/// The type consists of numbers only, with the layout of the beginning of the kernel's information about such a
-/// descriptor. Where that holds addresses of buffers, 0 requests none.
-unsafe trait Info: Default {}
-// SAFETY: the layout is that of `linux/bpf.h`.
-unsafe impl Info for LinkInfo {}
-// SAFETY: the layout is that of `linux/bpf.h`.
-unsafe impl Info for ProgramInfo {}
-
 /// The part of `union bpf_attr` that reading information about a descriptor uses.
 #[repr(C)]
 struct InfoAttr {
@@ -210,15 +185,16 @@ struct InfoAttr {
     info: u64,
 }
 
-fn info<I: Info>(of: &OwnedFd) -> io::Result<I> {
-    let mut info = I::default();
+/// Reads the first words of the kernel's information about a program or a link (linux/bpf.h).
+fn info<W: Pod + Default, const N: usize>(of: &OwnedFd) -> io::Result<[W; N]> {
+    let mut info = [W::default(); N];
     let mut attr = InfoAttr {
         bpf_fd: of.as_raw_fd() as u32,
-        info_len: size_of::<I>() as u32,
+        info_len: size_of_val(&info) as u32,
         info: (&raw mut info) as u64,
     };
-    // SAFETY: `attr` is the part of `bpf_attr` that this command uses. `info` consists of numbers, has as many
-    // bytes as `attr` states, and requests no buffer.
+    // SAFETY: `attr` is the part of `bpf_attr` that this command uses. `info` consists of numbers and has as many
+    // bytes as `attr` states. Where it holds addresses of buffers, 0 requests none.
     unsafe { bpf(BPF_OBJ_GET_INFO_BY_FD, &mut attr) }?;
     Ok(info)
 }

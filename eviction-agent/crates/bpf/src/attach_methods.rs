@@ -48,6 +48,15 @@ impl EventClass {
             _ => None,
         }
     }
+
+    /// Returns the class whose method the on-demand probes of this class accompany.
+    pub(super) const fn accompanied(self) -> Option<Self> {
+        match self {
+            Self::ChargeNear => Some(Self::Charge),
+            Self::DiskNear => Some(Self::Disk),
+            _ => None,
+        }
+    }
 }
 
 /// A way to observe a class of events: programs that are attached together.

@@ -257,12 +257,11 @@ impl BpfHandle {
 
     /// Returns what was charged since then, and what was reclaimed, in pages.
     fn charged_since(&self, id: u64, since: Option<GrossCharge>) -> (u64, u64) {
-        let Some((since, now)) = since.and_then(|since| Some((since, self.gross_charge(id)?))) else {
-            return (0, 0);
-        };
-        match now.generation == since.generation {
-            true => (now.pages.saturating_sub(since.pages), now.reclaimed.saturating_sub(since.reclaimed)),
-            false => (0, 0),
+        match since.and_then(|since| Some((since, self.gross_charge(id)?))) {
+            Some((since, now)) if now.generation == since.generation => {
+                (now.pages.saturating_sub(since.pages), now.reclaimed.saturating_sub(since.reclaimed))
+            }
+            _ => (0, 0),
         }
     }
 
@@ -345,24 +344,21 @@ impl BpfHandle {
         }
     }
 
-    /// Takes the memory cgroups that charged since the last call into `out` (which is cleared), those that grew
-    /// most first.
-    pub fn take_charged(&mut self, out: &mut Vec<CgroupGrowth>) -> Result<(), MapError> {
-        out.clear();
+    /// Passes on the memory cgroups that charged since the last call, in no order.
+    ///
+    /// # Errors
+    /// If the map cannot be read.
+    pub fn take_charged(&self, mut each: impl FnMut(CgroupGrowth)) -> Result<(), MapError> {
         let page = self.page_bytes;
         sys::take_all(&self.maps.charged, |id, charged| {
             let ChargedCgroup { gross, fired, usage_first, usage_last } = charged;
-            out.push(CgroupGrowth {
+            each(CgroupGrowth {
                 id,
                 gross: gross.saturating_mul(page),
                 grown: usage_last.saturating_sub(usage_first).saturating_mul(page),
                 fired,
             });
-        })?;
-        out.sort_unstable_by_key(|leaf| {
-            (std::cmp::Reverse((leaf.gross.max(leaf.grown), leaf.fired)), leaf.id)
-        });
-        Ok(())
+        })
     }
 }
 

@@ -1,7 +1,6 @@
 //! Loads and attaches the planned methods, best first.
 
 use std::fs;
-use std::os::fd::{AsFd, BorrowedFd};
 
 use aya::{
     Btf, Ebpf, EbpfError, EbpfLoader,
@@ -17,12 +16,11 @@ use eviction_node::backend::BackendSelection;
 
 use super::{
     attach::{attach_best, error_summary},
-    attach_methods::EventClass,
     capabilities::{self, KernelFacts},
     handle::{
         BpfHandle, Maps,
         disk::DiskMaps,
-        kernel_kill::{KernelKillMaps, LastOrderNumbers, OrderMap},
+        kernel_kill::KernelKillMaps,
         take_map,
         task_counters::{self, TaskCounterMaps},
     },
@@ -158,19 +156,13 @@ impl Loaded {
     }
 }
 
-/// The reader of the programs' own diagnostics; readable (poll, epoll) when there are any.
+/// The reader of the programs' own diagnostics.
 pub struct ProgramLogReader(EbpfLogger<&'static dyn log::Log>);
 
 impl ProgramLogReader {
     /// Writes pending diagnostics to the `log` facade.
     pub fn flush(&mut self) {
         self.0.flush();
-    }
-}
-
-impl AsFd for ProgramLogReader {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
     }
 }
 
@@ -207,37 +199,30 @@ pub fn load_on(facts: &KernelFacts, options: &LoadOptions) -> Result<Loaded, Loa
         Err(error) => return Err(load_error(plans, Some(error_summary(&error)))),
     };
     let mut links = Vec::new();
-    let mut sources = Vec::new();
+    let mut sources: Vec<BackendInfo> = Vec::new();
     let mut missing = Vec::new();
     let mut near = Vec::new();
-    let (mut charge, mut disk) = ("", "");
     for mut plan in plans {
         let class = plan.class;
-        match class {
-            EventClass::ChargeNear => plan.retain_probes_for(charge),
-            EventClass::DiskNear => plan.retain_probes_for(disk),
-            _ => {}
+        if let Some(accompanied) = class.accompanied() {
+            let attached = sources.iter().find(|info| info.source == accompanied.name());
+            plan.retain_probes_for(attached.map_or("", |info| info.backend));
         }
         match attach_best(plan, &mut ebpf, &btf, facts.lockdown) {
-            Ok((info, method, attached)) => {
-                match class {
-                    EventClass::Charge => charge = method.name,
-                    EventClass::Disk => disk = method.name,
-                    _ => {}
-                }
-                match method.companion {
-                    // A probe that is too expensive to stay attached has shown that it can be attached.
-                    Some(companion) => match OnDemandProbe::new(class, companion.when, attached) {
-                        Ok(probe) => near.push(probe),
-                        Err(error) => {
-                            missing.push(BackendInfo { backend: "", reason: error_summary(&error), ..info });
-                            continue;
-                        }
-                    },
-                    None => links.extend(attached.into_iter().map(|link| (class, link))),
-                }
+            Ok((info, None, attached)) => {
+                links.extend(attached.into_iter().map(|link| (class, link)));
                 sources.push(info);
             }
+            // A probe that is too expensive to stay attached has shown that it can be attached.
+            Ok((info, Some(when), attached)) => match OnDemandProbe::new(class, when, attached) {
+                Ok(probe) => {
+                    near.push(probe);
+                    sources.push(info);
+                }
+                Err(error) => {
+                    missing.push(BackendInfo { backend: "", reason: error_summary(&error), ..info });
+                }
+            },
             Err(none) => missing.push(none),
         }
     }
@@ -255,7 +240,7 @@ pub fn load_on(facts: &KernelFacts, options: &LoadOptions) -> Result<Loaded, Loa
     let charge_caches = facts.btf.as_ref().map_or(1, |btf| btf.resolved.charge_caches);
     let taken = take_maps(&mut ebpf, levels).and_then(|(maps, ring)| {
         let kernel_kill =
-            (*kernel_kill && shows_growth).then(|| take_kernel_kill_maps(&mut ebpf)).transpose()?;
+            (*kernel_kill && shows_growth).then(|| KernelKillMaps::take(&mut ebpf)).transpose()?;
         Ok((maps, kernel_kill, ring))
     });
     match taken {
@@ -336,18 +321,6 @@ fn raise_memlock() {
     if setrlimit(Resource::Memlock, unlimited).is_err() {
         let _ = setrlimit(Resource::Memlock, Rlimit { current: maximum, maximum });
     }
-}
-
-fn take_kernel_kill_maps(ebpf: &mut Ebpf) -> Result<KernelKillMaps, MapError> {
-    Ok(KernelKillMaps {
-        marks: take_map(ebpf, "SAMPLE_EPOCH")?,
-        order: OrderMap::new(take_map(ebpf, "KILL_ORDER")?),
-        disk_order: OrderMap::new(take_map(ebpf, "DISK_KILL_ORDER")?),
-        tokens: take_map(ebpf, "KILL_ORDER_TOKEN")?,
-        suppressed: take_map(ebpf, "SUPPRESSED")?,
-        is_marked: false,
-        last: LastOrderNumbers::default(),
-    })
 }
 
 fn take_maps(ebpf: &mut Ebpf, levels: u32) -> Result<(Maps, Ring), MapError> {

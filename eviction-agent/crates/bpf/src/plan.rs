@@ -22,24 +22,6 @@ pub struct RejectedMethod {
     pub why: String,
 }
 
-impl ClassPlan {
-    /// Removes the on-demand probes that do not accompany this method (empty: no method).
-    pub(super) fn retain_probes_for(&mut self, charge: &str) {
-        let Self { class: _, candidates, rejected } = self;
-        candidates.retain(|method| {
-            let Some(CompanionProbe { methods, when: _ }) = method.companion else { return true };
-            if methods.contains(&charge) {
-                return true;
-            }
-            let names: Vec<_> =
-                methods.iter().map(|name| if name.is_empty() { "no backend" } else { name }).collect();
-            let why = format!("requires {}", names.join(" or "));
-            rejected.push(RejectedMethod { method: method.name, why });
-            false
-        });
-    }
-}
-
 /// The methods to try for one class.
 #[derive(Debug)]
 pub struct ClassPlan {
@@ -49,6 +31,23 @@ pub struct ClassPlan {
     pub candidates: Vec<&'static AttachMethod>,
     /// The methods that are not tried.
     pub rejected: Vec<RejectedMethod>,
+}
+
+impl ClassPlan {
+    /// Removes the on-demand probes that do not accompany this method (empty: no method).
+    pub(super) fn retain_probes_for(&mut self, accompanied: &str) {
+        let Self { class: _, candidates, rejected } = self;
+        candidates.retain(|method| {
+            let Some(CompanionProbe { methods, when: _ }) = method.companion else { return true };
+            let is_companion = methods.contains(&accompanied);
+            if !is_companion {
+                let names = methods.iter().map(|name| if name.is_empty() { "no backend" } else { name });
+                let why = format!("requires {}", names.collect::<Vec<_>>().join(" or "));
+                rejected.push(RejectedMethod { method: method.name, why });
+            }
+            is_companion
+        });
+    }
 }
 
 /// Plans every class on these facts, with the methods that may be used.
@@ -86,29 +85,23 @@ impl AttachMethod {
         }
         match btf {
             Err(why) => Some(why.clone()),
-            Ok(btf) => {
-                self.hooks.iter().find_map(|hook| hook.refusal(btf)).or_else(|| self.missing_offset(btf))
-            }
+            Ok(btf) => self.hooks.iter().find_map(|hook| hook.refusal(btf)).or_else(|| {
+                let mut needs = self.needs.iter().copied().flatten();
+                needs.find_map(|field| btf.resolved.why(field)).map(str::to_owned)
+            }),
         }
-    }
-
-    fn missing_offset(&self, btf: &BtfFacts) -> Option<String> {
-        self.needs.iter().copied().flatten().find_map(|field| btf.resolved.why(field)).map(str::to_owned)
     }
 
     /// Returns the description for `check`, the log and the metrics, for a method that is attached.
     pub fn info(&self, rejected: &[RejectedMethod]) -> BackendInfo {
         // Methods that rank below it need no reason.
-        let above: Vec<_> = ATTACH_METHODS.iter().take_while(|method| method.name != self.name).collect();
-        let better: Vec<_> = rejected
-            .iter()
-            .filter(|rejected| above.iter().any(|method| method.name == rejected.method))
-            .cloned()
-            .collect();
+        let names = ATTACH_METHODS.iter().map(|method| method.name);
+        let above: Vec<_> = names.take_while(|name| *name != self.name).collect();
+        let reason = format_rejected(rejected.iter().filter(|rejected| above.contains(&rejected.method)));
         BackendInfo {
             source: self.class.name(),
             backend: self.name,
-            reason: if better.is_empty() { "the preferred backend".into() } else { format_rejected(&better) },
+            reason: if reason.is_empty() { "the preferred backend".into() } else { reason },
             sees_every_charge: self.sees_every_charge,
             granularity_bytes: self.granularity.bytes(rustix::param::page_size() as u64),
         }
@@ -145,10 +138,9 @@ pub fn no_backend(class: EventClass, rejected: &[RejectedMethod]) -> BackendInfo
     BackendInfo::plain(class.name(), "", format_rejected(rejected))
 }
 
-fn format_rejected(rejected: &[RejectedMethod]) -> String {
-    let each: Vec<_> =
-        rejected.iter().map(|RejectedMethod { method, why }| format!("{method}: {why}")).collect();
-    each.join("; ")
+fn format_rejected<'r>(rejected: impl IntoIterator<Item = &'r RejectedMethod>) -> String {
+    let each = rejected.into_iter().map(|RejectedMethod { method, why }| format!("{method}: {why}"));
+    each.collect::<Vec<_>>().join("; ")
 }
 
 #[cfg(test)]

@@ -205,9 +205,19 @@ impl Evaluation {
         }
     }
 
+    /// Returns the driving threshold of the evaluation.
+    pub fn driving_threshold(&self) -> Option<&ResolvedThreshold> {
+        self.threshold(self.driving?)
+    }
+
     /// Returns the driving signal of the evaluation.
     pub fn driving_signal(&self) -> Option<Signal> {
         self.signal_of(self.driving?)
+    }
+
+    /// Returns whether the driving threshold is a hard one.
+    pub(crate) fn driving_is_hard(&self) -> bool {
+        self.driving_threshold().is_some_and(|resolved| resolved.threshold.is_hard())
     }
 }
 

@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::policy::Gates;
 use super::signal::Signal;
 
 /// Which file systems are separate.
@@ -76,6 +77,11 @@ impl DiskLayout {
             (true, false) => Arrangement::Dedicated,
             (true, true) => Arrangement::Split,
         }
+    }
+
+    /// Returns whether the image file system is split, and the gates do not allow that.
+    pub(crate) fn is_refused_by(self, gates: Gates) -> bool {
+        self.split_image_fs && !gates.separate_disk_gc
     }
 
     /// Returns what to reclaim before evicting: `helpers.go: buildSignalToNodeReclaimFuncs`.

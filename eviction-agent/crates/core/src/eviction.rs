@@ -14,7 +14,6 @@ use crate::rank::Measure;
 use crate::signal::{Resource, Signal};
 use crate::snapshot::PodStats;
 use crate::threshold::ResolvedThreshold;
-use crate::time::Timestamp;
 use crate::units::Nanos;
 
 /// The eviction of a pod.
@@ -104,8 +103,6 @@ pub struct Deficit {
     pub threshold_index: u8,
     /// The available amount. If there was a sample after node-level reclaim, it is the amount of that sample.
     pub available: i64,
-    /// The time of that value.
-    pub sampled_at: Option<Timestamp>,
     /// The threshold value.
     pub threshold: i64,
     /// How much more must be available before the threshold is resolved.
@@ -180,7 +177,6 @@ impl Deficit {
         let mut deficit = Self {
             threshold_index: index,
             available: seen.available,
-            sampled_at: seen.time,
             threshold: threshold.units_rounded_up(),
             min_reclaim: goal.minus(threshold).units_rounded_up(),
             predicted: 0,

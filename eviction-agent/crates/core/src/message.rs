@@ -44,19 +44,12 @@ pub fn eviction(evaluation: &Evaluation, eviction: &Eviction) -> EvictionText {
     let Some(known) = evaluation.pods.get(eviction.pod) else {
         return EvictionText::default();
     };
-    match eviction.cause {
-        Cause::Threshold { threshold: threshold_index } => {
-            for_threshold(evaluation, eviction.pod, threshold_index, known)
-        }
-        Cause::EmptyDir { volume } => without_annotations(empty_dir(&known.pod, volume)),
-        Cause::PodStorage => without_annotations(pod_storage(&known.pod)),
-        Cause::ContainerStorage { container } => {
-            without_annotations(container_storage(&known.pod, container))
-        }
-    }
-}
-
-fn without_annotations(message: Option<String>) -> EvictionText {
+    let message = match eviction.cause {
+        Cause::Threshold { threshold } => return for_threshold(evaluation, eviction.pod, threshold, known),
+        Cause::EmptyDir { volume } => empty_dir(&known.pod, volume),
+        Cause::PodStorage => pod_storage(&known.pod),
+        Cause::ContainerStorage { container } => container_storage(&known.pod, container),
+    };
     EvictionText { message: message.unwrap_or_default(), annotations: None }
 }
 

@@ -11,16 +11,10 @@ pub struct Node {
     pub uid: Box<str>,
     /// `metadata.resourceVersion`: a patch of the taints tests it.
     pub resource_version: Box<str>,
-    /// `spec.unschedulable`.
-    pub unschedulable: bool,
     /// `spec.taints`, in order.
     pub taints: Vec<Taint>,
     /// `status.conditions`, in order.
     pub conditions: Vec<Condition>,
-    /// The first address of type `InternalIP`.
-    pub internal_ip: Option<Box<str>>,
-    /// `status.daemonEndpoints.kubeletEndpoint.Port`, if it is a valid port.
-    pub kubelet_port: Option<u16>,
     /// `status.nodeInfo.bootID`, empty if absent.
     pub boot_id: Box<str>,
     /// `status.images`: at most 50, unless `nodeStatusMaxImages` of the kubelet sets another number.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::pod::PodName;
 
 /// One step of carrying out a decision.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KillUpdate {
     /// The number of the decision.
     pub decision: u64,
@@ -21,8 +21,7 @@ pub struct KillUpdate {
 }
 
 /// The progress of carrying out a decision.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KillProgress {
     /// Dry run: these processes would have been signalled. Nothing follows.
     WouldSignal {
@@ -89,7 +88,7 @@ impl KillProgress {
 }
 
 /// The number of processes by result, for one iteration over the pod's cgroup.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Signalled {
     /// Processes that the signal was sent to.
     pub sent: u32,
@@ -108,7 +107,7 @@ pub struct Signalled {
 }
 
 /// A process that SIGKILL did not end.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnkillableProcess {
     /// The process id.
     pub pid: u32,
@@ -117,8 +116,7 @@ pub struct UnkillableProcess {
 }
 
 /// Why a process still exists after SIGKILL.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnkillableReason {
     /// The process is in uninterruptible sleep, most often because of a device or a file server.
     Uninterruptible,
@@ -135,8 +133,7 @@ pub enum UnkillableReason {
 }
 
 /// Why a decision is not carried out.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
-#[serde(rename_all = "snake_case", tag = "why")]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KillRejection {
     /// The last victim for the same pressure still has time to terminate.
     #[error("the victim of decision {decision} still has time to go")]
@@ -175,14 +172,12 @@ pub enum KillRejection {
         in_flight: u32,
     },
     /// The pod is already terminating by an earlier decision.
-    #[serde(rename = "already_going")]
     #[error("the pod goes by decision {decision} already")]
     AlreadyTerminating {
         /// That decision.
         decision: u64,
     },
     /// The kernel has just killed a process of another pod for the same threshold crossing. That pod is the victim.
-    #[serde(rename = "struck")]
     #[error("the kernel has just killed a process of another pod for the same crossing")]
     KilledInKernel,
     /// The decision is so old that the values it is based on may no longer be true.
@@ -229,8 +224,7 @@ pub const HOST_PID: &str = "run the agent in the host's PID namespace (hostPID: 
 
 crate::named_enum! {
     /// An operation of the API.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-    #[serde(rename_all = "snake_case")]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
     pub enum ApiOperation {
         /// An eviction, which PodDisruptionBudgets may deny.
         Eviction = "eviction",
@@ -239,7 +233,6 @@ crate::named_enum! {
         /// A patch of a condition of the pod.
         Condition = "condition",
         /// A read of the pod.
-        #[serde(rename = "look")]
         GetPod = "look",
         /// A patch of the node's taints.
         Taints = "taints",
@@ -272,13 +265,11 @@ impl ApiOperation {
 }
 
 /// The meaning of an answer.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case", tag = "answer")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ApiResult {
     /// The pod is terminating, or the object was written.
     Accepted,
     /// A PodDisruptionBudget denied the eviction.
-    #[serde(rename = "budget")]
     PdbDenied {
         /// The message of the server.
         why: Box<str>,
@@ -299,10 +290,8 @@ pub enum ApiResult {
         why: Box<str>,
     },
     /// The pod, or the node, no longer exists.
-    #[serde(rename = "gone")]
     Terminated,
     /// The pod, or the node, no longer exists, and another one has its name.
-    #[serde(rename = "another")]
     Replaced,
     /// The request was rejected, for example by an admission webhook.
     Rejected {

@@ -162,18 +162,12 @@ impl Job {
             None if self.is_finished(processes) => return,
             None => {}
         }
-        let last = match self.phase {
-            Phase::Grace { kill_at_ns } => {
-                self.due_ns = kill_at_ns;
-                GRACE_PAUSE_NS
-            }
-            _ => {
-                self.due_ns = u64::MAX;
-                KILL_PAUSE_NS
-            }
+        let (latest_ns, max_pause_ns) = match self.phase {
+            Phase::Grace { kill_at_ns } => (kill_at_ns, GRACE_PAUSE_NS),
+            _ => (u64::MAX, KILL_PAUSE_NS),
         };
-        self.due_ns = self.due_ns.min(now_ns.saturating_add(self.pause_ns));
-        self.pause_ns = self.pause_ns.saturating_mul(2).min(last);
+        self.due_ns = now_ns.saturating_add(self.pause_ns).min(latest_ns);
+        self.pause_ns = self.pause_ns.saturating_mul(2).min(max_pause_ns);
         self.watched = processes.watch(WATCHED);
     }
 
@@ -271,7 +265,6 @@ impl Job {
     /// Sends SIGKILL. `grown` is the growth in bytes if that is the reason.
     fn kill(&mut self, grown: Option<u64>, processes: &mut CgroupProcesses) {
         self.growth = None;
-        self.stops_forks = true;
         self.phase = Phase::Kill { until_ns: now_ns().saturating_add(self.kill_wait_ns) };
         self.pause_ns = FIRST_PAUSE_NS;
         let signalled = self.victim.kill(processes);

@@ -20,6 +20,8 @@ const LARGEST: u64 = 4 << 20;
 
 const CA: &str = "certificate authority";
 
+const AGENT: &str = concat!("eviction-agent/", env!("CARGO_PKG_VERSION"));
+
 /// The address of the API server and the credentials for requests, from a kubeconfig or from the service
 /// account of the agent's pod.
 #[derive(Clone, Debug)]
@@ -82,6 +84,15 @@ impl Access {
         auth.client_certificate.is_some() || auth.exec.is_some() || auth.auth_provider.is_some()
     }
 
+    fn new(mut config: kube::Config, origin: String) -> Self {
+        config.headers.push((http::header::USER_AGENT, http::HeaderValue::from_static(AGENT)));
+        let file = config.auth_info.token_file.take().filter(|file| !file.is_empty());
+        if file.is_some() {
+            // As with client-go, the token file takes precedence.
+            config.auth_info.token = None;
+        }
+        Self { config, token_file: file.map(PathBuf::from), origin }
+    }
     /// Returns an access to a kubelet with the same credentials.
     ///
     /// # Errors
@@ -103,12 +114,15 @@ impl Access {
 
 /// Reads a kubeconfig, a certificate or a token file.
 pub(crate) fn read_file(what: &'static str, path: &Path) -> Result<Vec<u8>, AccessError> {
-    let fail = |source| AccessError::Read { what, path: path.to_owned(), source };
+    let fail = |cause| AccessError::read(what, path, &cause);
     let mut bytes = Vec::new();
     File::open(path).map_err(fail)?.take(LARGEST + 1).read_to_end(&mut bytes).map_err(fail)?;
     if bytes.len() as u64 > LARGEST {
-        let (from, why) = (path.display().to_string(), format!("more than {LARGEST} bytes"));
-        return Err(AccessError::Credentials { what, from, why });
+        return Err(AccessError::credentials(
+            what,
+            path.display(),
+            format_args!("more than {LARGEST} bytes"),
+        ));
     }
     Ok(bytes)
 }
@@ -117,8 +131,7 @@ pub(crate) fn read_file(what: &'static str, path: &Path) -> Result<Vec<u8>, Acce
 fn use_ca_file(config: &mut kube::Config, path: PathBuf) -> Result<(), AccessError> {
     let bytes = read_file(CA, &path)?;
     if !String::from_utf8_lossy(&bytes).contains("-----BEGIN CERTIFICATE-----") {
-        let (from, why) = (path.display().to_string(), "no PEM certificate is in it".to_owned());
-        return Err(AccessError::Credentials { what: CA, from, why });
+        return Err(AccessError::credentials(CA, path.display(), "no PEM certificate is in it"));
     }
     // Without this, kube would load the system's CAs as well.
     config.root_cert = Some(Vec::new());
@@ -129,23 +142,21 @@ fn use_ca_file(config: &mut kube::Config, path: PathBuf) -> Result<(), AccessErr
 fn from_kubeconfig(path: &Path) -> Result<Access, AccessError> {
     // Read it first, so that I/O errors have the same form as for other files.
     read_file("kubeconfig", path)?;
-    let wrong = |why: String| AccessError::Kubeconfig { path: path.to_owned(), why };
+    let wrong = |why: &str| in_kubeconfig(path, why);
     let file = Kubeconfig::read_from(path).map_err(|error| explain(path, error))?;
     let context = file.current_context.clone().unwrap_or_default();
     let ca_file = ca_file(&file, &context);
     let mut config = kube::Config::try_from(file).map_err(|error| explain(path, error))?;
     if config.accept_invalid_certs {
-        return Err(wrong(
-            "insecure-skip-tls-verify is not supported: name the certificate-authority".into(),
-        ));
+        return Err(wrong("insecure-skip-tls-verify is not supported: name the certificate-authority"));
     }
     if config.cluster_url.scheme_str() != Some("https") {
-        return Err(wrong(format!("server: `{}` does not begin with https://", config.cluster_url)));
+        return Err(wrong(&format!("server: `{}` does not begin with https://", config.cluster_url)));
     }
     match ca_file {
         Some(ca) => use_ca_file(&mut config, ca)?,
         None if config.root_cert.as_ref().is_some_and(Vec::is_empty) => {
-            return Err(wrong("certificate-authority-data: no PEM certificate is in it".into()));
+            return Err(wrong("certificate-authority-data: no PEM certificate is in it"));
         }
         None => {}
     }
@@ -160,34 +171,37 @@ fn ca_file(file: &Kubeconfig, context: &str) -> Option<PathBuf> {
     cluster.certificate_authority.clone().filter(|_| !given).map(PathBuf::from)
 }
 
+/// Creates an error in a kubeconfig, or in a file that it refers to.
+fn in_kubeconfig(path: &Path, why: &str) -> AccessError {
+    AccessError(format!("kubeconfig {}: {why}", path.display()))
+}
+
 fn explain(path: &Path, error: KubeconfigError) -> AccessError {
     let read = |what, error| match error {
-        LoadDataError::ReadFile(source, path) => AccessError::Read { what, path, source },
-        other => AccessError::Kubeconfig { path: path.to_owned(), why: format!("{what}: {}", chain(&other)) },
+        LoadDataError::ReadFile(cause, path) => AccessError::read(what, &path, &cause),
+        other => in_kubeconfig(path, &format!("{what}: {}", chain(&other))),
     };
-    let why = match error {
-        KubeconfigError::LoadCertificateAuthority(error) => return read(CA, error),
-        KubeconfigError::LoadClientCertificate(error) => return read("client certificate", error),
-        KubeconfigError::LoadClientKey(error) => return read("client key", error),
-        KubeconfigError::CurrentContextNotSet => "current-context: is missing".to_owned(),
-        other => chain(&other),
-    };
-    AccessError::Kubeconfig { path: path.to_owned(), why }
+    match error {
+        KubeconfigError::LoadCertificateAuthority(error) => read(CA, error),
+        KubeconfigError::LoadClientCertificate(error) => read("client certificate", error),
+        KubeconfigError::LoadClientKey(error) => read("client key", error),
+        KubeconfigError::CurrentContextNotSet => in_kubeconfig(path, "current-context: is missing"),
+        other => in_kubeconfig(path, &chain(&other)),
+    }
 }
 
 /// `rest.InClusterConfig` of client-go, with the environment and the directory as arguments.
 fn in_cluster(variable: impl Fn(&str) -> Option<String>, account: &Path) -> Result<Access, AccessError> {
-    let set = |name: &'static str| {
-        variable(name)
-            .filter(|value| !value.is_empty())
-            .ok_or(AccessError::NotInCluster { variable: name, why: "it is empty or absent" })
+    let missing = |name: &str, why: &str| {
+        AccessError(format!("no kubeconfig is given, and {name} is not set as it is in a pod: {why}"))
     };
-    let host = set(HOST)?;
-    let port = set(PORT)?
-        .parse()
-        .ok()
-        .filter(|port| *port != 0)
-        .ok_or(AccessError::NotInCluster { variable: PORT, why: "it is no port" })?;
+    let get = |name: &str| {
+        let value = variable(name).filter(|value| !value.is_empty());
+        value.ok_or_else(|| missing(name, "it is empty or absent"))
+    };
+    let host = get(HOST)?;
+    let port = get(PORT)?.parse::<u16>().ok().filter(|port| *port != 0);
+    let port = port.ok_or_else(|| missing(PORT, "it is no port"))?;
     let mut config = kube::Config::new(url(&host, port)?);
     use_ca_file(&mut config, account.join("ca.crt"))?;
     config.auth_info.token_file = Some(account.join("token").display().to_string());
@@ -202,26 +216,8 @@ fn url(host: &str, port: u16) -> Result<http::Uri, AccessError> {
     } else {
         format!("https://{host}:{port}")
     };
-    url.parse().map_err(|error| AccessError::Credentials {
-        what: "address",
-        from: url.clone(),
-        why: format!("{error}"),
-    })
+    url.parse().map_err(|error| AccessError::credentials("address", &url, error))
 }
-
-impl Access {
-    fn new(mut config: kube::Config, origin: String) -> Self {
-        config.headers.push((http::header::USER_AGENT, http::HeaderValue::from_static(AGENT)));
-        let file = config.auth_info.token_file.take().filter(|file| !file.is_empty());
-        if file.is_some() {
-            // As with client-go, the token file takes precedence.
-            config.auth_info.token = None;
-        }
-        Self { config, token_file: file.map(PathBuf::from), origin }
-    }
-}
-
-const AGENT: &str = concat!("eviction-agent/", env!("CARGO_PKG_VERSION"));
 
 #[cfg(test)]
 mod tests;

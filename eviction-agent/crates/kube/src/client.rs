@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use eviction_core::progress::{ApiOperation, ApiResult};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
@@ -14,6 +15,7 @@ use crate::error::{AccessError, OperationError, RequestError};
 use crate::metrics::{Observer, operation};
 use crate::reachability::{ApiReachability, is_handled};
 use crate::request::{Request, Response, retry_after};
+use crate::response::{Permissions, interpret};
 use crate::stack::{Service, Stack, TokenFile};
 
 /// The number of connections that [`Client::keep_warm`] keeps open. At a threshold crossing the agent taints
@@ -27,6 +29,9 @@ const WARM_CONNECTIONS: usize = 2;
 const REQUESTS: (usize, Duration) = (WARM_CONNECTIONS, Duration::from_secs(80));
 const WATCHES: (usize, Duration) = (1, Duration::from_secs(1));
 const NONE: (usize, Duration) = (0, Duration::ZERO);
+
+/// The default namespace of kube's clients, which is not used, since all requests name one.
+pub(crate) const NAMESPACE: &str = "default";
 
 /// How long a connection may be idle before a request keeps it alive. The API server closes it after 90 s
 /// (`IdleTimeout` of its `http.Server`).
@@ -63,7 +68,7 @@ struct Shared {
     /// Whether the server is available.
     reachable: watch::Sender<bool>,
     reachability: Mutex<ApiReachability>,
-    created_at: Instant,
+    permissions: Permissions,
     /// Notified when a request failed or has no response yet, which starts the probe.
     check_reachability: Notify,
 }
@@ -111,7 +116,7 @@ impl Client {
             observer,
             reachable: watch::Sender::new(true),
             reachability: Mutex::default(),
-            created_at: Instant::now(),
+            permissions: Permissions::default(),
             check_reachability: Notify::new(),
         };
         Ok(Self { shared: Arc::new(shared) })
@@ -134,9 +139,18 @@ impl Client {
         self.send(request, false).await
     }
 
+    /// Sends a request of this operation. Returns its result, and the body of the response if it was accepted.
+    pub(crate) async fn call(&self, operation: ApiOperation, request: Request) -> (ApiResult, Option<Bytes>) {
+        let response = self.request(request).await;
+        let result = interpret(operation, &response);
+        self.shared.permissions.record(operation, &result);
+        let body = response.ok().filter(|_| result == ApiResult::Accepted).map(|response| response.body);
+        (result, body)
+    }
+
     /// Sends a request over a connection of the pool, or over a new one, since those of the pool may be broken.
     async fn send(&self, request: Request, is_new: bool) -> Result<Response, RequestError> {
-        let began = self.shared.created_at.elapsed();
+        let began = Instant::now();
         let result = self.exchange(&request, is_new).await;
         let status = result.as_ref().map(|response| response.status);
         self.shared.observer.request(operation(&request.method, &request.path), status);
@@ -203,14 +217,14 @@ impl Client {
 
     async fn kube(&self, is_new: bool) -> Result<kube::Client, RequestError> {
         if is_new {
-            return Ok(kube_client(self.stack().await?.service(NONE)));
+            return Ok(kube::Client::new(self.stack().await?.service(NONE), NAMESPACE));
         }
         if let Some(client) = &self.shared.connections().pool {
             return Ok(client.clone());
         }
         let stack = self.stack().await?;
         let pool = &mut self.shared.connections().pool;
-        Ok(pool.get_or_insert_with(|| kube_client(stack.service(REQUESTS))).clone())
+        Ok(pool.get_or_insert_with(|| kube::Client::new(stack.service(REQUESTS), NAMESPACE)).clone())
     }
 
     /// Returns a service with separate connections, for lists and watches.
@@ -301,21 +315,6 @@ impl Client {
     }
 }
 
-/// Creates kube's client over this service. The default namespace is not used, since all requests name one.
-pub(crate) fn kube_client<S, B>(service: S) -> kube::Client
-where
-    S: tower::Service<
-            http::Request<kube::client::Body>,
-            Response = http::Response<B>,
-            Error = crate::error::BoxError,
-        > + Send
-        + 'static,
-    S::Future: Send + 'static,
-    B: http_body::Body<Data = bytes::Bytes, Error: Into<crate::error::BoxError>> + Send + 'static,
-{
-    kube::Client::new(service, "default")
-}
-
 /// An endpoint of the kubelet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KubeletEndpoint {
@@ -372,11 +371,11 @@ impl Shared {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn record_result(&self, began: Duration, is_handled: bool) {
+    fn record_result(&self, began: Instant, is_handled: bool) {
         let mut reachability = self.reachability.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(reachable) = reachability.record(began, self.created_at.elapsed(), is_handled) {
-            self.reachable.send_replace(reachable);
-        }
+        let now_reachable = reachability.record(began, Instant::now(), is_handled);
+        self.reachable
+            .send_if_modified(|reachable| std::mem::replace(reachable, now_reachable) != now_reachable);
         if !is_handled {
             self.check_reachability.notify_one();
         }

@@ -1,8 +1,9 @@
 //! Errors between the agent and the API server.
 
 use std::error::Error;
+use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::Duration;
 
 use eviction_core::error::chain;
@@ -15,44 +16,19 @@ pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
 
 /// Why the address of the API server or the agent's credentials are not available. No request was sent.
 #[derive(Debug, Error)]
-pub enum AccessError {
-    /// A file that the connection needs cannot be read.
-    #[error("read {what} {}", path.display())]
-    Read {
-        /// The content of the file.
-        what: &'static str,
-        /// The path of the file.
-        path: PathBuf,
-        /// The cause.
-        #[source]
-        source: io::Error,
-    },
-    /// A kubeconfig, or a file that it refers to, cannot be used.
-    #[error("kubeconfig {}: {why}", path.display())]
-    Kubeconfig {
-        /// The path of the kubeconfig.
-        path: PathBuf,
-        /// The error in it.
-        why: String,
-    },
-    /// A certificate, a key or a token is invalid.
-    #[error("{what} of {from}: {why}")]
-    Credentials {
-        /// The kind of credentials.
-        what: &'static str,
-        /// Their source.
-        from: String,
-        /// The error in them.
-        why: String,
-    },
-    /// No kubeconfig is given, and the process does not run in a pod.
-    #[error("no kubeconfig is given, and {variable} is not set as it is in a pod: {why}")]
-    NotInCluster {
-        /// The environment variable.
-        variable: &'static str,
-        /// The error in its value.
-        why: &'static str,
-    },
+#[error("{0}")]
+pub struct AccessError(pub(crate) String);
+
+impl AccessError {
+    /// Creates an error in a certificate, a key or a token from this file or other source.
+    pub(crate) fn credentials(what: &str, from: impl fmt::Display, why: impl fmt::Display) -> Self {
+        Self(format!("{what} of {from}: {why}"))
+    }
+
+    /// Creates an error for a file that cannot be read.
+    pub(crate) fn read(what: &str, path: &Path, cause: &io::Error) -> Self {
+        Self(format!("read {what} {}: {cause}", path.display()))
+    }
 }
 
 /// Why an operation failed, as a message for users.
@@ -168,8 +144,7 @@ impl RequestError {
             Err(cause) => cause,
         };
         if let Some(auth) = find::<kube::client::AuthError>(&*cause) {
-            let (what, from) = ("credentials", address.to_owned());
-            return Self::Access(AccessError::Credentials { what, from, why: chain(auth) });
+            return Self::Access(AccessError::credentials("credentials", address, chain(auth)));
         }
         let address = address.to_owned();
         if let Some(source) = find::<rustls::Error>(&*cause).filter(|error| is_certificate_error(error)) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use serde::Deserialize;
+use serde_json::Value;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -14,7 +14,6 @@ use crate::backoff::now_ns;
 use crate::client::Client;
 use crate::eviction_request::{self as request, EvictionRequest, RequestOptions};
 use crate::request::Request;
-use crate::response::{Permissions, interpret};
 
 /// The maximum time that a deletion waits for the condition, which is optional.
 const CONDITION_WITHIN: Duration = Duration::from_millis(500);
@@ -58,17 +57,11 @@ impl Default for EvictorConfig {
 /// Sends eviction requests. Clones share the same state.
 #[derive(Clone, Debug)]
 pub struct Evictor {
-    shared: Arc<Shared>,
-    permits: Arc<Semaphore>,
-    node_status: Option<watch::Receiver<u64>>,
-}
-
-#[derive(Debug)]
-struct Shared {
     client: Client,
     config: EvictorConfig,
     results: mpsc::Sender<KillUpdate>,
-    permissions: Permissions,
+    node_status: Option<watch::Receiver<u64>>,
+    permits: Arc<Semaphore>,
 }
 
 impl Evictor {
@@ -82,27 +75,24 @@ impl Evictor {
         node_status: Option<watch::Receiver<u64>>,
     ) -> Self {
         let permits = Arc::new(Semaphore::new(config.in_flight.max(1)));
-        let shared = Arc::new(Shared { client, config, results, permissions: Permissions::default() });
-        Self { shared, permits, node_status }
+        Self { client, config, results, node_status, permits }
     }
 
     /// Starts to carry out a request as soon as fewer than the maximum are in flight. Needs a tokio runtime.
     pub async fn evict(&self, request: EvictionRequest) {
         // The semaphore is never closed.
         let Ok(permit) = Arc::clone(&self.permits).acquire_owned().await else { return };
-        let (shared, node_status) = (Arc::clone(&self.shared), self.node_status.clone());
+        let mut evictor = self.clone();
         tokio::spawn(async move {
-            if let Some(mut node_status) = node_status {
+            if let Some(node_status) = &mut evictor.node_status {
                 let written = node_status.wait_for(|written| *written >= request.after_update);
                 // The eviction continues even if the update is late or failed.
                 drop(timeout(NODE_STATUS_WITHIN, written).await);
             }
-            shared.carry_out(request, permit).await;
+            evictor.carry_out(request, permit).await;
         });
     }
-}
 
-impl Shared {
     async fn carry_out(&self, eviction: EvictionRequest, permit: OwnedSemaphorePermit) {
         let operation = eviction.operation();
         if eviction.is_unconfirmed {
@@ -144,17 +134,15 @@ impl Shared {
     }
 
     async fn send(&self, operation: ApiOperation, request: Request) -> ApiResult {
-        let request = self.client.request(request);
-        tokio::pin!(request);
-        let response = match timeout(PROBE_AFTER, &mut request).await {
+        let call = self.client.call(operation, request);
+        tokio::pin!(call);
+        let (result, _body) = match timeout(PROBE_AFTER, &mut call).await {
             Ok(response) => response,
             Err(_elapsed) => {
                 self.client.check_reachability();
-                request.await
+                call.await
             }
         };
-        let result = interpret(operation, &response);
-        self.permissions.record(operation, &result);
         result
     }
 
@@ -166,15 +154,11 @@ impl Shared {
         let server_done_at = Instant::now() + SERVER_DONE_AFTER;
         let mut unusable_responses = 0;
         while unusable_responses < MAX_UNUSABLE_RESPONSES {
-            let response = self.client.request(request::read(&eviction.pod, options)).await;
-            let result = interpret(ApiOperation::GetPod, &response);
-            self.permissions.record(ApiOperation::GetPod, &result);
+            let request = request::read(&eviction.pod, options);
+            let (result, body) = self.client.call(ApiOperation::GetPod, request).await;
             match result {
                 ApiResult::Accepted => {
-                    match response
-                        .ok()
-                        .and_then(|response| result_from_pod(&response.body, &eviction.pod.uid))
-                    {
+                    match body.and_then(|body| result_from_pod(&body, &eviction.pod.uid)) {
                         Some(ApiResult::NotSent { .. }) if Instant::now() < server_done_at => {}
                         Some(result) => return result,
                         None => unusable_responses += 1,
@@ -201,28 +185,18 @@ impl Shared {
     }
 }
 
-/// The part of a pod that shows whether it is terminating.
-#[derive(Deserialize)]
-struct Pod {
-    metadata: Metadata,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Metadata {
-    uid: Box<str>,
-    deletion_timestamp: Option<Box<str>>,
-}
-
 /// Returns the result of an eviction request according to the pod's state.
 fn result_from_pod(body: &[u8], uid: &str) -> Option<ApiResult> {
-    let Pod { metadata } = serde_json::from_slice(body).ok()?;
-    Some(match metadata.deletion_timestamp {
-        _ if *metadata.uid != *uid => ApiResult::Replaced,
-        Some(_) => ApiResult::Accepted,
-        None => {
+    let pod: Value = serde_json::from_slice(body).ok()?;
+    let metadata = pod.get("metadata")?;
+    if metadata.get("uid")?.as_str()? != uid {
+        return Some(ApiResult::Replaced);
+    }
+    Some(match metadata.get("deletionTimestamp") {
+        None | Some(Value::Null) => {
             ApiResult::NotSent { why: "the pod is not terminating: the request was not carried out".into() }
         }
+        Some(_) => ApiResult::Accepted,
     })
 }
 

@@ -11,6 +11,8 @@ use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::{RawValue, to_raw_value};
 
+use crate::nullable::objects;
+
 /// The namespace and name of an object. A later object may have the same key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
@@ -57,45 +59,34 @@ impl Version {
     }
 }
 
-#[derive(Deserialize)]
-struct Object<'a> {
-    #[serde(borrow)]
-    metadata: Metadata<'a>,
-}
+objects! {
+    struct Object {
+        metadata: Metadata,
+    }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Metadata<'a> {
-    #[serde(borrow, default)]
-    namespace: Option<Cow<'a, str>>,
-    #[serde(borrow, default)]
-    name: Option<Cow<'a, str>>,
-    #[serde(borrow, default)]
-    uid: Option<Cow<'a, str>>,
-    #[serde(borrow, default)]
-    resource_version: Option<Cow<'a, str>>,
-}
-
-impl Identity {
-    fn of(Object { metadata }: Object<'_>) -> Result<Self, String> {
-        let Metadata { namespace, name, uid, resource_version } = metadata;
-        let namespace = namespace.unwrap_or_default();
-        Ok(Self {
-            key: Key { namespace: (*namespace).into(), name: required("name", name.as_deref())?.into() },
-            uid: required("uid", uid.as_deref())?.into(),
-            version: Version::new(&resource_version.unwrap_or_default()),
-        })
+    struct Metadata {
+        namespace: Box<str>,
+        name: Box<str>,
+        uid: Box<str>,
+        resource_version: Box<str>,
     }
 }
 
-fn required<'t>(field: &str, text: Option<&'t str>) -> Result<&'t str, String> {
-    text.filter(|text| !text.is_empty()).ok_or_else(|| format!("metadata.{field}: is missing"))
+impl Identity {
+    /// Returns the identity of an object with a name and a uid.
+    fn of(metadata: Metadata) -> Option<Self> {
+        let Metadata { namespace, name, uid, resource_version } = metadata;
+        let is_complete = !name.is_empty() && !uid.is_empty();
+        let version = Version::new(&resource_version);
+        is_complete.then_some(Self { key: Key { namespace, name }, uid, version })
+    }
 }
 
 /// The type with which kube's watcher lists and watches any resource.
 #[derive(Clone, Debug)]
 pub(crate) struct Item {
-    pub(crate) identity: Result<Identity, String>,
+    /// `None` if the object cannot be decoded, or has no name or no uid.
+    pub(crate) identity: Option<Identity>,
     pub(crate) json: Box<RawValue>,
     /// Only the version, from which kube's watcher resumes.
     meta: ObjectMeta,
@@ -103,11 +94,10 @@ pub(crate) struct Item {
 
 impl From<Box<RawValue>> for Item {
     fn from(json: Box<RawValue>) -> Self {
-        let object = serde_json::from_str::<Object<'_>>(json.get()).map_err(|error| error.to_string());
+        let Object { metadata } = serde_json::from_str(json.get()).unwrap_or_default();
         // Bookmarks have only the version.
-        let version = object.as_ref().ok().and_then(|object| object.metadata.resource_version.as_deref());
-        let resource_version = version.map(str::to_owned);
-        let identity = object.and_then(Identity::of);
+        let resource_version = Some(String::from(&*metadata.resource_version)).filter(|it| !it.is_empty());
+        let identity = Identity::of(metadata);
         Self { identity, json, meta: ObjectMeta { resource_version, ..ObjectMeta::default() } }
     }
 }
@@ -181,7 +171,7 @@ mod tests {
     use super::*;
 
     fn parts(item: &Item) -> (Option<String>, Option<String>, &str) {
-        let name = item.identity.as_ref().ok().map(|identity| identity.key.to_string());
+        let name = item.identity.as_ref().map(|identity| identity.key.to_string());
         (name, item.resource_version(), item.json.get())
     }
 
@@ -215,18 +205,21 @@ mod tests {
     #[test]
     fn identity_needs_a_name_and_a_uid() {
         let of = |json: &str| {
-            let object = serde_json::from_str(json).map_err(|error| error.to_string());
-            object.and_then(Identity::of).map(|it| format!("{} {} {}", it.key, it.uid, it.version.text))
+            let item = Item::from(RawValue::from_string(json.to_owned()).unwrap());
+            item.identity.map(|it| format!("{} {} {}", it.key, it.uid, it.version.text))
         };
-        assert_eq!(
-            of(r#"{"metadata":{"namespace":"a","name":"b\u0041","uid":"c","resourceVersion":"7"}}"#),
-            Ok("a/bA c 7".into())
-        );
-        assert_eq!(of(r#"{"metadata":{"namespace":null,"name":"n","uid":"c"}}"#), Ok("n c ".into()));
-        assert_eq!(of(r#"{"metadata":{"name":"n"}}"#), Err("metadata.uid: is missing".into()));
-        assert_eq!(of(r#"{"metadata":{"name":"","uid":"u"}}"#), Err("metadata.name: is missing".into()));
-        for json in ["{}", "5", "", r#"{"metadata":{"name":5,"uid":"u"}}"#, r#"{"metadata":null}"#] {
-            assert!(of(json).is_err(), "{json}");
+        let complete = r#"{"metadata":{"namespace":"a","name":"b\u0041","uid":"c","resourceVersion":"7"}}"#;
+        assert_eq!(of(complete).as_deref(), Some("a/bA c 7"));
+        assert_eq!(of(r#"{"metadata":{"namespace":null,"name":"n","uid":"c"}}"#).as_deref(), Some("n c "));
+        for json in [
+            r#"{"metadata":{"name":"n"}}"#,
+            r#"{"metadata":{"name":"","uid":"u"}}"#,
+            r#"{"metadata":{"name":5,"uid":"u"}}"#,
+            r#"{"metadata":null}"#,
+            "{}",
+            "5",
+        ] {
+            assert_eq!(of(json), None, "{json}");
         }
     }
 

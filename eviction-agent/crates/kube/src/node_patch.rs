@@ -18,7 +18,6 @@ use serde_json::{Value, json};
 use crate::client::Client;
 use crate::nodes::parse_node;
 use crate::request::{Request, STRATEGIC_MERGE, to_json};
-use crate::response::{Permissions, interpret};
 
 /// The content type of a patch that changes single elements of the list of taints. All other kinds of patches
 /// replace the whole list.
@@ -159,7 +158,6 @@ pub struct NodePatcher {
     client: Client,
     /// Whether the server changes nothing (dry run).
     pub(crate) is_dry: bool,
-    permissions: Permissions,
 }
 
 /// The result of a request.
@@ -180,7 +178,7 @@ impl NodeResponse {
 impl NodePatcher {
     /// Creates a patcher for this client. With `is_dry` the server checks patches and changes nothing.
     pub fn new(client: Client, is_dry: bool) -> Self {
-        Self { client, is_dry, permissions: Permissions::default() }
+        Self { client, is_dry }
     }
 
     /// Sends a patch. The server rejects it if the node is another object; for taints also if the node has
@@ -206,11 +204,8 @@ impl NodePatcher {
     }
 
     async fn send(&self, operation: ApiOperation, request: Request) -> NodeResponse {
-        let response = self.client.request(request.within(WITHIN)).await;
-        let result = interpret(operation, &response);
-        self.permissions.record(operation, &result);
-        let node = response.ok().filter(|_| result == ApiResult::Accepted);
-        NodeResponse { result, node: node.map(|response| parse_node(&response.body)) }
+        let (result, body) = self.client.call(operation, request.within(WITHIN)).await;
+        NodeResponse { result, node: body.map(|body| parse_node(&body)) }
     }
 }
 

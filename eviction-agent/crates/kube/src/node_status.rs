@@ -206,11 +206,7 @@ impl Reconciler {
 
     /// Lets tasks continue that wait for this update.
     fn mark_done(&self, number: u64) {
-        self.done.send_if_modified(|done| {
-            let is_later = *done < number;
-            *done = number.max(*done);
-            is_later
-        });
+        self.done.send_if_modified(|done| std::mem::replace(done, number) < number);
     }
 }
 

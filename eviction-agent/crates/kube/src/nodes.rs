@@ -19,7 +19,6 @@ objects! {
     }
 
     struct Spec {
-        unschedulable: bool,
         taints: List<Taint>,
     }
 
@@ -31,8 +30,6 @@ objects! {
 
     struct Status {
         conditions: List<Condition>,
-        addresses: List<Address>,
-        daemon_endpoints: DaemonEndpoints,
         node_info: NodeInfo,
         images: List<ContainerImage>,
     }
@@ -50,22 +47,6 @@ objects! {
         message: Box<str>,
         last_heartbeat_time: Option<Timestamp>,
         last_transition_time: Option<Timestamp>,
-    }
-
-    struct Address {
-        #[serde(rename = "type")]
-        kind: Box<str>,
-        address: Box<str>,
-    }
-
-    struct DaemonEndpoints {
-        kubelet_endpoint: Endpoint,
-    }
-
-    struct Endpoint {
-        /// The API uses this name; no other field in these objects starts with a capital letter.
-        #[serde(rename = "Port")]
-        port: i64,
     }
 
     struct NodeInfo {
@@ -92,25 +73,15 @@ pub(crate) fn parse_node(json: &[u8]) -> Result<core::Node, String> {
 impl From<Node> for core::Node {
     fn from(node: Node) -> Self {
         let Node { metadata, spec, status } = node;
-        let Metadata { name, uid, resource_version } = metadata;
-        let Spec { unschedulable, taints: List(taints) } = spec;
-        let Status { conditions, addresses, daemon_endpoints, node_info, images } = status;
-        let internal = addresses.0.into_iter().find(|address| &*address.kind == "InternalIP");
-        let port = daemon_endpoints.kubelet_endpoint.port;
+        let taints = spec.taints.0.into_iter();
         Self {
-            name,
-            uid,
-            resource_version,
-            unschedulable,
-            taints: taints
-                .into_iter()
-                .map(|Taint { key, value, effect }| core::Taint { key, value, effect })
-                .collect(),
-            conditions: conditions.0.into_iter().map(Into::into).collect(),
-            internal_ip: internal.map(|address| address.address),
-            kubelet_port: u16::try_from(port).ok().filter(|port| *port != 0),
-            boot_id: node_info.boot_id,
-            images: images.0.into_iter().map(Into::into).collect(),
+            name: metadata.name,
+            uid: metadata.uid,
+            resource_version: metadata.resource_version,
+            taints: taints.map(|Taint { key, value, effect }| core::Taint { key, value, effect }).collect(),
+            conditions: status.conditions.0.into_iter().map(Into::into).collect(),
+            boot_id: status.node_info.boot_id,
+            images: status.images.0.into_iter().map(Into::into).collect(),
         }
     }
 }
@@ -143,8 +114,7 @@ mod tests {
             "spec": {"podCIDR": "10.0.0.0/24", "unschedulable": true, "taints": [{"key": "k", "effect": "NoSchedule", "timeAdded": "2026-01-02T03:04:05Z"}]},
             "status": {
                 "conditions": [{"type": "Ready", "status": "True", "reason": "R", "lastHeartbeatTime": "2026-01-02T03:04:05Z", "lastTransitionTime": null}],
-                "addresses": [{"type": "Hostname", "address": "n1"}, {"type": "InternalIP", "address": "10.1.1.1"}],
-                "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
+                "addresses": [{"type": "InternalIP", "address": "10.1.1.1"}],
                 "nodeInfo": {"bootID": "b"},
                 "images": [{"names": ["r/a@sha256:1", "r/a:1"], "sizeBytes": 7}, {"names": null, "sizeBytes": -1}]
             }
@@ -153,7 +123,6 @@ mod tests {
             name: "n1".into(),
             uid: "u".into(),
             resource_version: "9".into(),
-            unschedulable: true,
             taints: vec![Taint { key: "k".into(), value: "".into(), effect: "NoSchedule".into() }],
             conditions: vec![Condition {
                 kind: "Ready".into(),
@@ -163,8 +132,6 @@ mod tests {
                 last_heartbeat_time: Some("2026-01-02T03:04:05Z".parse().unwrap()),
                 last_transition_time: None,
             }],
-            internal_ip: Some("10.1.1.1".into()),
-            kubelet_port: Some(10250),
             boot_id: "b".into(),
             images: vec![
                 ContainerImage { names: vec!["r/a@sha256:1".into(), "r/a:1".into()], size_bytes: 7 },
@@ -176,7 +143,8 @@ mod tests {
 
     #[test]
     fn node_needs_only_a_name_and_a_uid() {
-        let least = br#"{"metadata": {"name": "n", "uid": "u"}, "spec": null, "status": {"conditions": null, "daemonEndpoints": {"kubeletEndpoint": {"Port": 70000}}}}"#;
+        let least =
+            br#"{"metadata": {"name": "n", "uid": "u"}, "spec": null, "status": {"conditions": null}}"#;
         let node = parse_node(least).unwrap();
         assert_eq!(node, Node { name: "n".into(), uid: "u".into(), ..Node::default() });
         let wrong = |json: &str| parse_node(json.as_bytes()).unwrap_err();

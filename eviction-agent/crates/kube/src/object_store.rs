@@ -57,6 +57,21 @@ pub struct UnreadableObject {
     pub why: String,
 }
 
+impl<T: PartialEq> Entry<T> {
+    /// Returns the entry of a received object, and whether it differs from the previous one. If the object has
+    /// not changed, the previous object is kept.
+    fn of(before: Option<&Self>, identity: Identity, object: Result<T, String>) -> (Key, Self, WatchEvent) {
+        let Identity { key, uid, version } = identity;
+        let before = before.filter(|before| before.uid == uid).map(|before| &before.object);
+        let (object, event) = match (before, object) {
+            (Some(Ok(before)), Ok(now)) if **before == now => (Ok(Arc::clone(before)), WatchEvent::Unchanged),
+            (_, Ok(now)) => (Ok(Arc::new(now)), WatchEvent::Changed),
+            (_, Err(why)) => (Err(why), WatchEvent::Unreadable),
+        };
+        (key, Self { uid, version, object }, event)
+    }
+}
+
 impl<T: PartialEq> ObjectStore<T> {
     pub(crate) fn new() -> Self {
         Self { entries: BTreeMap::new(), deleted: VecDeque::new(), listing: None }
@@ -64,34 +79,22 @@ impl<T: PartialEq> ObjectStore<T> {
 
     /// Adds or updates an object.
     pub(crate) fn put(&mut self, identity: Identity, object: Result<T, String>) -> WatchEvent {
-        let Identity { key, uid, version } = identity;
-        if self.deleted.contains(&uid) {
+        if self.deleted.contains(&identity.uid) {
             return WatchEvent::Reordered;
         }
-        let event = match self.entries.get(&key) {
-            Some(before) if version.is_before(&before.version) => return WatchEvent::Reordered,
-            Some(before) if before.uid == uid && before.version == version => return WatchEvent::Repeated,
-            Some(before) if before.uid == uid => match (&before.object, &object) {
-                (Ok(before), Ok(now)) if **before == *now => WatchEvent::Unchanged,
-                (_, Err(_)) => WatchEvent::Unreadable,
-                _ => WatchEvent::Changed,
-            },
-            // The deletion of the previous object was never received.
-            Some(before) => {
-                let before = before.uid.clone();
-                self.note_deleted(before);
-                if object.is_ok() { WatchEvent::Changed } else { WatchEvent::Unreadable }
-            }
+        let before = self.entries.get(&identity.key);
+        let replaced = match before {
+            Some(before) if identity.version.is_before(&before.version) => return WatchEvent::Reordered,
+            Some(before) if before.uid != identity.uid => Some(before.uid.clone()),
+            Some(before) if before.version == identity.version => return WatchEvent::Repeated,
             None if self.entries.len() >= MAX_OBJECTS => return WatchEvent::TooMany,
-            None if object.is_ok() => WatchEvent::Changed,
-            None => WatchEvent::Unreadable,
+            Some(_) | None => None,
         };
-        if event == WatchEvent::Unchanged {
-            if let Some(entry) = self.entries.get_mut(&key) {
-                entry.version = version;
-            }
-        } else {
-            self.entries.insert(key, Entry { uid, version, object: object.map(Arc::new) });
+        let (key, entry, event) = Entry::of(before, identity, object);
+        self.entries.insert(key, entry);
+        // The deletion of the previous object was never received.
+        if let Some(uid) = replaced {
+            self.note_deleted(uid);
         }
         event
     }
@@ -119,21 +122,15 @@ impl<T: PartialEq> ObjectStore<T> {
 
     /// Adds an item of the list.
     pub(crate) fn list(&mut self, identity: Identity, object: Result<T, String>) -> WatchEvent {
-        let Identity { key, uid, version } = identity;
         let Some(listing) = &mut self.listing else { return WatchEvent::Reordered };
         if listing.len() >= MAX_OBJECTS {
             return WatchEvent::TooMany;
         }
-        if listing.contains_key(&key) {
+        if listing.contains_key(&identity.key) {
             return WatchEvent::Repeated;
         }
-        let before = self.entries.get(&key).filter(|before| before.uid == uid);
-        let (object, event) = match (before.map(|before| &before.object), object) {
-            (Some(Ok(before)), Ok(now)) if **before == now => (Ok(Arc::clone(before)), WatchEvent::Unchanged),
-            (_, Ok(now)) => (Ok(Arc::new(now)), WatchEvent::Changed),
-            (_, Err(why)) => (Err(why), WatchEvent::Unreadable),
-        };
-        listing.insert(key, Entry { uid, version, object });
+        let (key, entry, event) = Entry::of(self.entries.get(&identity.key), identity, object);
+        listing.insert(key, entry);
         event
     }
 

@@ -5,7 +5,7 @@
 //! Connection errors, timeouts, broken responses, 5xx and 401 count as failures. It is available again after
 //! the first other response, including a rejection or 429.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::error::RequestError;
 use crate::request::Response;
@@ -21,26 +21,22 @@ pub(crate) fn is_handled(result: &Result<Response, RequestError>) -> bool {
     result.as_ref().is_ok_and(|response| !matches!(response.status, 401 | 500..=599))
 }
 
-/// The current state.
+/// The failures since the last success: the start of the first failed request, and the number of requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ApiReachability {
-    /// The start of the first failed request since the last success.
-    since: Option<Duration>,
-    failures: u32,
-    unreachable: bool,
+    failures: Option<(Instant, u32)>,
 }
 
 impl ApiReachability {
-    /// Records a request that ended now. Times are measured from any fixed point in time. If the state
-    /// changes, returns whether the server is available.
-    pub(crate) fn record(&mut self, began: Duration, now: Duration, is_handled: bool) -> Option<bool> {
+    /// Records a request that ended now. Returns whether the server is available.
+    pub(crate) fn record(&mut self, began: Instant, now: Instant, is_handled: bool) -> bool {
         if is_handled {
-            return std::mem::take(self).unreachable.then_some(true);
+            self.failures = None;
+            return true;
         }
-        let since = *self.since.get_or_insert(began);
-        self.failures = self.failures.saturating_add(1);
-        let fails = self.failures >= MIN_FAILURES && now.saturating_sub(since) >= MIN_DURATION;
-        (fails && !std::mem::replace(&mut self.unreachable, true)).then_some(false)
+        let (since, failures) = self.failures.get_or_insert((began, 0));
+        *failures = failures.saturating_add(1);
+        *failures < MIN_FAILURES || now.saturating_duration_since(*since) < MIN_DURATION
     }
 }
 
@@ -48,14 +44,13 @@ impl ApiReachability {
 mod tests {
     use super::*;
 
-    fn seconds(seconds: f64) -> Duration {
-        Duration::from_secs_f64(seconds)
-    }
-
-    /// Returns what is reported for requests that start and end at these times, in seconds.
-    fn changes(requests: &[(f64, f64, bool)]) -> Vec<Option<bool>> {
+    /// Returns whether the server is available after each of these requests, which start and end at these
+    /// times, in seconds.
+    fn available(requests: &[(f64, f64, bool)]) -> Vec<bool> {
         let mut reachability = ApiReachability::default();
-        let record = |&(began, ended, handled)| reachability.record(seconds(began), seconds(ended), handled);
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs_f64(seconds);
+        let record = |&(began, ended, handled)| reachability.record(at(began), at(ended), handled);
         requests.iter().map(record).collect()
     }
 
@@ -64,28 +59,28 @@ mod tests {
 
     #[test]
     fn single_or_brief_failures_do_not_make_the_server_unavailable() {
-        assert_eq!(changes(&[(0.0, 60.0, FAILED)]), [None]);
-        assert_eq!(changes(&[(0.0, 0.1, FAILED), (0.5, 0.6, FAILED), (1.0, 2.9, FAILED)]), [None; 3]);
+        assert_eq!(available(&[(0.0, 60.0, FAILED)]), [true]);
+        assert_eq!(available(&[(0.0, 0.1, FAILED), (0.5, 0.6, FAILED), (1.0, 2.9, FAILED)]), [true; 3]);
     }
 
     #[test]
     fn refusing_server_is_unavailable_after_three_seconds() {
         let refused = |second: f64| (second, second, FAILED);
         assert_eq!(
-            changes(&[refused(0.0), refused(1.0), refused(2.0), refused(3.0), refused(4.0)]),
-            [None, None, None, Some(false), None]
+            available(&[refused(0.0), refused(1.0), refused(2.0), refused(3.0), refused(4.0)]),
+            [true, true, true, false, false]
         );
     }
 
     #[test]
     fn hanging_server_is_unavailable_after_the_second_failed_request() {
         // Both requests started long before the failure could be detected.
-        assert_eq!(changes(&[(0.0, 5.0, FAILED), (1.0, 6.0, FAILED)]), [None, Some(false)]);
+        assert_eq!(available(&[(0.0, 5.0, FAILED), (1.0, 6.0, FAILED)]), [true, false]);
     }
 
     #[test]
     fn slow_server_stays_available() {
-        assert_eq!(changes(&[(0.0, 3.0, HANDLED), (1.0, 4.0, HANDLED), (2.0, 5.0, HANDLED)]), [None; 3]);
+        assert_eq!(available(&[(0.0, 3.0, HANDLED), (1.0, 4.0, HANDLED), (2.0, 5.0, HANDLED)]), [true; 3]);
     }
 
     #[test]
@@ -93,9 +88,9 @@ mod tests {
         let out = [(0.0, 1.0, FAILED), (2.0, 4.0, FAILED)];
         let then = [(5.0, 5.1, HANDLED), (6.0, 7.0, FAILED), (7.0, 8.9, FAILED), (8.0, 9.0, FAILED)];
         let all: Vec<_> = out.into_iter().chain(then).collect();
-        assert_eq!(changes(&all), [None, Some(false), Some(true), None, None, Some(false)]);
+        assert_eq!(available(&all), [true, false, true, true, true, false]);
         let mixed = [(0.0, 1.0, FAILED), (1.0, 2.0, HANDLED), (2.0, 9.0, FAILED)];
-        assert_eq!(changes(&mixed), [None; 3]);
+        assert_eq!(available(&mixed), [true; 3]);
     }
 
     #[test]

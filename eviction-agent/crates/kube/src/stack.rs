@@ -82,8 +82,7 @@ impl Stack {
                 RecvTimeoutError::Disconnected => "they cannot be read".to_owned(),
             })
         });
-        let from = access.origin.clone();
-        built.map_err(|why| AccessError::Credentials { what: "credentials", from, why })
+        built.map_err(|why| AccessError::credentials("credentials", &access.origin, why))
     }
 
     fn build_without_timeout(access: &Access, token: Option<Arc<TokenFile>>) -> Result<Self, kube::Error> {
@@ -167,8 +166,6 @@ fn explain(access: &Access, error: &kube::Error) -> String {
 /// The interval at which the token is read again, as in client-go (`NewCachedFileTokenSource`).
 const REREAD_AFTER: Duration = Duration::from_secs(60);
 
-const TOKEN: &str = "token";
-
 /// A file with a token, and the token as last read. The kubelet replaces the token long before it expires.
 /// kube would send the token with its final newline, and would not read it again after a 401 response.
 #[derive(Debug)]
@@ -207,11 +204,8 @@ impl TokenFile {
     }
 
     fn read(&self) -> Result<HeaderValue, AccessError> {
-        let wrong = |why: &str| {
-            let (from, why) = (self.path.display().to_string(), why.to_owned());
-            AccessError::Credentials { what: TOKEN, from, why }
-        };
-        let bytes = read_file(TOKEN, &self.path)?;
+        let wrong = |why| AccessError::credentials("token", self.path.display(), why);
+        let bytes = read_file("token", &self.path)?;
         let token = bytes.trim_ascii();
         if token.is_empty() {
             return Err(wrong("is empty"));

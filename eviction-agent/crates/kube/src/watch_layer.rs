@@ -16,7 +16,7 @@ use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout};
 use tower::ServiceExt as _;
 
 use crate::backoff::{Backoff, random_part_of};
-use crate::client::{Client, kube_client};
+use crate::client::{Client, NAMESPACE};
 use crate::error::{BoxError, RequestError};
 use crate::metrics::{MetricEvent, WatchEvent, operation};
 use crate::request::retry_after;
@@ -70,7 +70,8 @@ impl WatchRequests {
     /// Creates kube's client for its watcher, with separate connections.
     pub(crate) async fn kube(self: &Arc<Self>) -> Result<kube::Client, RequestError> {
         let (own, service) = (Arc::clone(self), self.client.service().await?);
-        Ok(kube_client(tower::service_fn(move |request| Arc::clone(&own).exchange(service.clone(), request))))
+        let service = tower::service_fn(move |request| Arc::clone(&own).exchange(service.clone(), request));
+        Ok(kube::Client::new(service, NAMESPACE))
     }
 
     /// Waits until a watch was started since the last call.

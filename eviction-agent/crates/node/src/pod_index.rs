@@ -91,41 +91,27 @@ impl PodIndex {
 
     /// Determines which pods run here. Returns true if they differ from before.
     pub fn join(&mut self, tree: &CgroupPods) -> bool {
-        let mut found = vec![false; self.known.len()];
+        let mut active_indices: Vec<Option<u32>> = vec![None; self.known.len()];
         for cgroup in &tree.pods {
             if let Some(index) = self.by_cgroup_uid.get(&cgroup.uid) {
-                found[*index] = true;
+                active_indices[*index] = Some(0);
             }
         }
-        let has_changed = !self.active_indices.iter().map(Option::is_some).eq(found.iter().copied());
-        if has_changed {
-            self.activate(&found);
+        for (index, active) in (0..).zip(active_indices.iter_mut().flatten()) {
+            *active = index;
         }
-        self.record_cgroups(tree);
-        has_changed
-    }
-
-    fn activate(&mut self, found: &[bool]) {
-        let mut next = 0;
-        self.active_indices = found
-            .iter()
-            .map(|found| {
-                found.then(|| {
-                    next += 1;
-                    next - 1
-                })
-            })
-            .collect();
-        let active = self.known.iter().zip(found).filter(|(_, found)| **found);
-        self.active = Arc::new(PodSet::new(active.map(|(known, _)| Arc::clone(known)).collect()));
-    }
-
-    fn record_cgroups(&mut self, tree: &CgroupPods) {
+        let has_changed = active_indices != self.active_indices;
+        if has_changed {
+            let active = self.known.iter().zip(&active_indices).filter(|(_, index)| index.is_some());
+            self.active = Arc::new(PodSet::new(active.map(|(known, _)| Arc::clone(known)).collect()));
+            self.active_indices = active_indices;
+        }
         let group = |cgroup: &CgroupPod| Some((self.active_index_of(cgroup)?, cgroup.cgroup_id));
         let mut groups: Vec<_> = tree.pods.iter().filter_map(group).collect();
         // The cgroups of one pod stay in the order of the tree.
         groups.sort_by_key(|(index, _)| *index);
         self.groups = groups;
+        has_changed
     }
 
     fn active_index_of(&self, cgroup: &CgroupPod) -> Option<u32> {

@@ -65,10 +65,8 @@ impl<T: Send + 'static, E: Send + 'static> PodsFile<T, E> {
     pub fn open(path: &Path, parse: Parse<T, E>) -> Result<(Self, T), PodsFileError<E>> {
         // Events first, so that a change after the first read is reported.
         let watch = FileWatch::of(Some(path), EVENT_DELAY);
-        let (state, content) = read(path, parse, None);
-        let content = content.unwrap_or_else(|| {
-            Err(PodsFileError::Read { path: path.to_owned(), source: io::ErrorKind::NotFound.into() })
-        })?;
+        let (state, text) = read(path);
+        let content = parse_content(path, parse, text)?;
         Ok((Self { path: path.to_owned(), parse, state, watch }, content))
     }
 
@@ -78,10 +76,13 @@ impl<T: Send + 'static, E: Send + 'static> PodsFile<T, E> {
     /// If the file cannot be used; the last good content stays. Reported once for each change of the file.
     pub async fn changed(&mut self) -> Result<T, PodsFileError<E>> {
         loop {
-            let (path, parse, state) = (self.path.clone(), self.parse, self.state);
+            let (path, parse, before) = (self.path.clone(), self.parse, self.state);
+            let read = move || {
+                let (state, text) = read(&path);
+                (state, (state != before).then(|| parse_content(&path, parse, text)))
+            };
             // A file may be on a file system that hangs.
-            let read = tokio::task::spawn_blocking(move || read(&path, parse, Some(state))).await;
-            let content = match read {
+            let content = match tokio::task::spawn_blocking(read).await {
                 Ok((state, content)) => {
                     self.state = state;
                     content
@@ -112,28 +113,27 @@ impl<T: Send + 'static, E: Send + 'static> PodsFile<T, E> {
     }
 }
 
-/// Reads the file. Returns its state, and its content or error unless the state is still `before`.
-fn read<T, E>(
-    path: &Path,
-    parse: Parse<T, E>,
-    before: Option<u64>,
-) -> (u64, Option<Result<T, PodsFileError<E>>>) {
+/// Reads the file. Returns its text or the error, and a hash of that.
+fn read(path: &Path) -> (u64, io::Result<Vec<u8>>) {
     let text = read_text(path);
     let mut hasher = DefaultHasher::new();
     match &text {
         Ok(text) => hasher.write(text),
         Err(error) => error.to_string().hash(&mut hasher),
     }
-    let state = hasher.finish();
-    if before == Some(state) {
-        return (state, None);
-    }
+    (hasher.finish(), text)
+}
+
+fn parse_content<T, E>(
+    path: &Path,
+    parse: Parse<T, E>,
+    text: io::Result<Vec<u8>>,
+) -> Result<T, PodsFileError<E>> {
     let path = path.to_owned();
-    let content = match text {
+    match text {
         Ok(text) => parse(&text).map_err(|source| PodsFileError::Parse { path, source }),
         Err(source) => Err(PodsFileError::Read { path, source }),
-    };
-    (state, Some(content))
+    }
 }
 
 fn read_text(path: &Path) -> io::Result<Vec<u8>> {

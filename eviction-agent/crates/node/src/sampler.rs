@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::cgroup::files::Limit;
 use crate::cgroup::sample::{NodeSample, Tasks};
 use crate::cgroup::sampler::Sampler;
 use crate::proc::tasks::TaskCounter;
@@ -16,7 +15,7 @@ use eviction_core::disk_layout::Parts;
 use eviction_core::pods::PodSet;
 use eviction_core::policy::Rules;
 use eviction_core::policy::preferences::{MemoryMeasure, MemoryPreferences};
-use eviction_core::reading::{Reading, UnknownReason};
+use eviction_core::reading::Reading;
 use eviction_core::signal::Signal;
 use eviction_core::signal_filter::{available, observe};
 use eviction_core::snapshot::{
@@ -148,6 +147,7 @@ impl NodeSampler {
         let NodeSample { level, free, capacity, detail } = self.cgroups.sample_node(charged);
         let memory = MemoryUsage::of(level.usage, level.working_set);
         let tasks = self.tasks();
+        let processes = self.process_stats(at, tasks);
         let detail = self.within_capacity(capacity, detail);
         let by_measure = self.by_measure(memory, &detail);
         let detail = match self.all_measures {
@@ -155,8 +155,18 @@ impl NodeSampler {
             false => MemoryDetail::default(),
         };
         let (allocatable_memory, pods_root) = self.allocatable.sample(&mut self.cgroups, at, charged);
-        let others = NodeStats { allocatable_memory, ..self.read_disks(at) };
-        let stats = self.node_stats(at, memory, tasks, detail, others);
+        let stats = NodeStats {
+            memory: memory.map(|usage| MemoryStats {
+                available: Some(self.capacity.memory.saturating_sub(usage.working_set)),
+                working_set: Some(usage.working_set),
+                time: Some(at.wall),
+                source: SourceId::default(),
+            }),
+            memory_detail: detail,
+            allocatable_memory,
+            processes,
+            ..self.read_disks(at)
+        };
         let observation = observe(&stats, self.memory.measure);
         let available_of = |signal| observation.reading(signal).map(|value| value.available);
         let memory_left = available_of(Signal::MemoryAvailable);
@@ -199,8 +209,7 @@ impl NodeSampler {
 
     /// Reads the available process ids only.
     pub fn available_pids(&self, at: Instant) -> Reading<i64> {
-        let (memory, detail) = (Reading::Unknown(UnknownReason::Absent), MemoryDetail::default());
-        let stats = self.node_stats(at, memory, self.tasks(), detail, NodeStats::default());
+        let stats = NodeStats { processes: self.process_stats(at, self.tasks()), ..NodeStats::default() };
         observe(&stats, self.memory.measure).reading(Signal::PidAvailable).map(|pids| pids.available)
     }
 
@@ -328,42 +337,13 @@ impl NodeSampler {
         self.pool.recycle(snapshot);
     }
 
-    /// Returns the stats of the node: these values, and `others`.
-    fn node_stats(
-        &self,
-        at: Instant,
-        memory: Reading<MemoryUsage>,
-        tasks: Reading<u64>,
-        detail: MemoryDetail,
-        others: NodeStats,
-    ) -> NodeStats {
-        let time = Some(at.wall);
-        let source = SourceId::default();
-        NodeStats {
-            memory: memory.map(|usage| MemoryStats {
-                available: Some(self.capacity.memory.saturating_sub(usage.working_set)),
-                working_set: Some(usage.working_set),
-                time,
-                source,
-            }),
-            processes: tasks.map(|tasks| ProcessStats {
-                max: Some(signed(self.capacity.pids)),
-                running: Some(signed(tasks)),
-                time,
-                source,
-            }),
-            memory_detail: detail,
-            ..others
-        }
-    }
-}
-
-/// Reads the pid limit of the node's cgroup, for use where the caller gave no capacity.
-pub fn pid_limit(sampler: &Sampler) -> Reading<u64> {
-    match sampler.read_tasks().1 {
-        Reading::Known(Limit::At(limit)) => Reading::Known(limit),
-        Reading::Known(Limit::Unlimited) => Reading::Unknown(UnknownReason::Absent),
-        Reading::Unknown(why) => Reading::Unknown(why),
+    fn process_stats(&self, at: Instant, tasks: Reading<u64>) -> Reading<ProcessStats> {
+        tasks.map(|tasks| ProcessStats {
+            max: Some(signed(self.capacity.pids)),
+            running: Some(signed(tasks)),
+            time: Some(at.wall),
+            source: SourceId::default(),
+        })
     }
 }
 

@@ -218,20 +218,15 @@ async fn send_initial_conditions(
 pub(crate) async fn send_images(
     mut nodes: watch::Receiver<Arc<StoreView<Node>>>,
     commands: mpsc::WeakSender<Command>,
-) {
+) -> Option<()> {
     let mut sent = Vec::new();
     loop {
         let images = nodes.borrow_and_update().objects.first().map(|node| node.images.clone());
         if let Some(images) = images.filter(|images| *images != sent) {
             sent.clone_from(&images);
-            let Some(commands) = commands.upgrade() else { return };
-            if commands.send(Command::Images(images)).await.is_err() {
-                return;
-            }
+            commands.upgrade()?.send(Command::Images(images)).await.ok()?;
         }
-        if nodes.changed().await.is_err() {
-            return;
-        }
+        nodes.changed().await.ok()?;
     }
 }
 

@@ -1,7 +1,5 @@
 //! The kubelet's settings, from the source that the AgentConfiguration names.
 
-use std::path::PathBuf;
-
 use eviction_config::{
     AgentConfiguration, Effective, KubeletConfiguration, KubeletFiles, Problems, ThresholdSource,
     load_kubelet,
@@ -90,10 +88,9 @@ fn from_files(files: &KubeletFiles) -> Result<Kubelet, Failure> {
 /// Returns the kubelet's files. The command line overrides the AgentConfiguration.
 fn files(given: &ConfigurationFiles, agent: &AgentConfiguration) -> KubeletFiles {
     let KubeletFiles { config, config_dir } = &agent.thresholds.files;
-    let first = |one: &Option<PathBuf>, other: &Option<PathBuf>| one.clone().or_else(|| other.clone());
     KubeletFiles {
-        config: first(&given.kubelet, config),
-        config_dir: first(&given.kubelet_drop_ins, config_dir),
+        config: given.kubelet.as_ref().or(config.as_ref()).cloned(),
+        config_dir: given.kubelet_drop_ins.as_ref().or(config_dir.as_ref()).cloned(),
     }
 }
 

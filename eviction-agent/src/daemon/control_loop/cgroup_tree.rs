@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use eviction_bpf::{EventClass, TaskAlarm, ThresholdCrossed};
+use eviction_bpf::{EventClass, TaskAlarm};
 use eviction_core::input::Event;
 use eviction_core::time::nanos;
 use eviction_node::cgroup::sample::Changes;
@@ -32,8 +32,9 @@ const TREE_RETRY_DELAY: Duration = Duration::from_secs(1);
 const TREE_POSTPONEMENT: Duration = Duration::from_secs(1);
 
 impl ControlLoop {
-    /// Publishes kills and alarms at once. A change of the tree is read when it has settled.
-    pub(super) fn handle_bpf_events(&mut self, events: EventBatch) -> Option<ThresholdCrossed> {
+    /// Publishes kills and alarms at once. A change of the tree is read when it has settled. Returns the kernel's
+    /// timestamp of the crossing of a memory threshold.
+    pub(super) fn handle_bpf_events(&mut self, events: EventBatch) -> Option<u64> {
         let EventBatch {
             crossed,
             pods_crossed,
@@ -67,7 +68,7 @@ impl ControlLoop {
         }
         self.handle_oom_kills(&kills);
         self.publish_task_alarms(&alarms);
-        crossed
+        crossed.map(|crossed| crossed.stamp.ktime_ns)
     }
 
     pub(super) fn adopt_pods(&mut self, pod_index: PodIndex) {

@@ -106,7 +106,6 @@ impl ControlLoop {
             }
             return false;
         }
-        let is_rejected = matches!(answered, ApiResult::Rejected { .. });
         let (result, pause) = match answered {
             ApiResult::Accepted => {
                 self.update(id, ExecutorUpdate::ApiAccepted);
@@ -139,7 +138,7 @@ impl ControlLoop {
         if goes_on {
             return false;
         }
-        if is_rejected {
+        if matches!(result, Err(NotEvicted::Failed(_))) {
             self.pause_for_monitoring_interval(mono_ns());
         }
         self.report_result(&it.pod, result.clone());

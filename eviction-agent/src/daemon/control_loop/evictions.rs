@@ -108,21 +108,19 @@ impl ControlLoop {
 
     /// Reports the rejection of a victim to the engine. A limit that is not the pod's own applies to all pods.
     pub(super) fn report_rejection(&mut self, it: &InFlightEviction, refused: &KillRejection) {
-        let decided_ns = self.clock.mono_of(it.decided_at);
-        let paused_until_ns = match refused {
+        // `NotAsked`: the rejection is not about the pod, and its rank is still the same.
+        let (result, paused_until_ns) = match refused {
             KillRejection::AlreadyTerminating { .. } => return,
             KillRejection::NodeLimit { until_ns, .. } | KillRejection::VictimPending { until_ns, .. } => {
-                Some(*until_ns)
+                (Err(NotEvicted::NotAsked), Some(*until_ns))
             }
-            KillRejection::Busy { .. } => Some(decided_ns.saturating_add(BUSY_PAUSE_NS)),
-            _ => None,
-        };
-        let result = match refused {
-            KillRejection::Empty => Ok(()),
-            // The rejection is not about the pod: its rank is still the same.
-            KillRejection::KilledInKernel => Err(NotEvicted::NotAsked),
-            _ if paused_until_ns.is_some() => Err(NotEvicted::NotAsked),
-            refused => Err(refused.to_string().into()),
+            KillRejection::Busy { .. } => {
+                let decided_ns = self.clock.mono_of(it.decided_at);
+                (Err(NotEvicted::NotAsked), Some(decided_ns.saturating_add(BUSY_PAUSE_NS)))
+            }
+            KillRejection::KilledInKernel => (Err(NotEvicted::NotAsked), None),
+            KillRejection::Empty => (Ok(()), None),
+            refused => (Err(refused.to_string().into()), None),
         };
         self.report_result(&it.pod, result);
         if let Some(until_ns) = paused_until_ns.filter(|_| !self.waits_for_victims()) {

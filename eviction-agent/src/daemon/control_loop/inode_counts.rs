@@ -47,11 +47,12 @@ impl ControlLoop {
     /// read and counted. Returns whether it did.
     pub(super) fn add_counted_inodes(&mut self, now_ns: u64) -> bool {
         self.node_sampler.inode_growth.clear();
-        if !self.node_sampler.disks.are_inodes_alone_short() || !self.storage.is_read_ahead(now_ns) {
+        let is_read_ahead = self.storage.counts_ahead(now_ns).is_some();
+        if !is_read_ahead || !self.node_sampler.disks.are_inodes_alone_short() {
             return false;
         }
         let Some(now) = self.count_inodes() else { return false };
-        let before = self.storage.counts.as_ref().filter(|before| before.programs == now.programs);
+        let before = self.storage.counts_ahead(now_ns).filter(|before| before.programs == now.programs);
         let Some(before) = before else { return false };
         let since = now.pods.iter().map(|now| {
             let [node, image] = before.of(now.cgroup)?;
@@ -69,7 +70,8 @@ impl ControlLoop {
     /// Returns how many inodes each pod has created so far on nodefs and imagefs; `None` unless both are
     /// counted.
     pub(super) fn count_inodes(&mut self) -> Option<InodeCounts> {
-        let devices = self.node_sampler.disks.ext4_devices()?;
+        let [node, image] = self.node_sampler.disks.ext4_devices();
+        let devices = [node?, image?];
         let usage = self.notifier.bpf.disk_usage(&devices)?;
         let of = |id: u64, device: u64| {
             let found = usage.binary_search_by_key(&(id, device), |it| (it.cgroup, it.device)).ok();

@@ -34,7 +34,8 @@ impl ControlLoop {
                 "kernel kill is on, but no kill order will be armed for memory"
             );
         }
-        let is_hooked = bpf.reports(EventClass::DiskNear) && self.node_sampler.disks.ext4_node_fs().is_some();
+        let [ext4_node, _] = self.node_sampler.disks.ext4_devices();
+        let is_hooked = bpf.reports(EventClass::DiskNear) && ext4_node.is_some();
         if mode.includes(Signal::NodeFsAvailable) && !(bpf.is_loaded_for_kernel_kill() && is_hooked) {
             tracing::warn!(
                 help = "needs --action kill, a nodefs on ext4, its hook on reservations, and kernel kill enabled when the agent starts",
@@ -251,7 +252,7 @@ impl ControlLoop {
         self.carry_out(&decision, decided_mono_ns);
         let id = number_of(&decision, first_id, &order.victim);
         self.state.last_change.update(&decision);
-        self.publish_decision(decision, |decision| DecisionEvent {
+        self.publish_decision(DecisionEvent {
             first_id,
             usage: None,
             detected_by: DETECTED_BY,

@@ -23,7 +23,8 @@ impl ControlLoop {
 
     /// Returns the file system whose writers can be killed in the kernel: nodefs, while its threshold is near.
     fn writers_device(&self) -> Option<u64> {
-        let device = self.node_sampler.disks.ext4_node_fs()?;
+        let [node, _] = self.node_sampler.disks.ext4_devices();
+        let device = node?;
         self.notifier.bpf.can_kill_writers(device).then_some(device)
     }
 

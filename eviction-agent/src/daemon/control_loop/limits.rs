@@ -18,19 +18,6 @@ const SAMPLE: &str = "sample";
 /// container.
 const POD_EXCESS_DIVISOR: u64 = 64;
 
-/// How a change was detected.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct DetectedBy {
-    name: &'static str,
-    /// The kernel's timestamp of the crossing.
-    crossed_ns: Option<u64>,
-}
-
-impl DetectedBy {
-    /// By a sample of the node.
-    pub(super) const SAMPLE: Self = Self { name: SAMPLE, crossed_ns: None };
-}
-
 impl ControlLoop {
     /// Updates the watched limits after the cgroup tree was read.
     pub(super) fn adopt_limits(&mut self) {
@@ -50,10 +37,10 @@ impl ControlLoop {
                 if let Some(watch) = self.limits.find_mut(id).filter(|_| is_fresh) {
                     watch.record_sample(sampled_ns);
                 }
-                self.handle_limit_sample(id, seen, limit, DetectedBy::SAMPLE);
+                self.handle_limit_sample(id, seen, limit, None);
             }
         }
-        self.limits.recount();
+        self.limits.update_due();
         self.gauges.set_limits(&self.limits.counts());
     }
 
@@ -68,12 +55,11 @@ impl ControlLoop {
         }
         while let Some((id, crossed_ns)) = self.limits.next_due(now_ns) {
             any = true;
-            let name = if crossed_ns.is_some() { self.notifier.bpf.charge_backend() } else { SAMPLE };
             self.node_sampler.cgroups.read_limit(id);
             // A removed cgroup is dropped when the tree is read.
             let sample = self.node_sampler.cgroups.sample_group(id, &self.state.charged);
             if let Some((seen, limit)) = sample.as_ref().and_then(usage_and_limit) {
-                self.handle_limit_sample(id, seen, limit, DetectedBy { name, crossed_ns });
+                self.handle_limit_sample(id, seen, limit, crossed_ns);
             }
         }
         if any {
@@ -93,13 +79,20 @@ impl ControlLoop {
         }
     }
 
-    /// Takes a sample of a cgroup, sets its kernel threshold, and publishes a change.
-    pub(super) fn handle_limit_sample(&mut self, id: u64, seen: MemoryUsage, limit: u64, by: DetectedBy) {
+    /// Takes a sample of a cgroup, sets its kernel threshold, and publishes a change. `crossed_ns` is the
+    /// kernel's timestamp of the crossing, if a probe caused the sample.
+    pub(super) fn handle_limit_sample(
+        &mut self,
+        id: u64,
+        seen: MemoryUsage,
+        limit: u64,
+        crossed_ns: Option<u64>,
+    ) {
         let (growth, at_ns) = (self.notifier.bpf.growth(), mono_ns());
         let has_eviction_thresholds =
             self.node_sampler.allocatable.group(&self.node_sampler.cgroups) == Some(id);
         let Some(watch) = self.limits.find_mut(id) else { return };
-        let change = watch.evaluate(limit, seen.working_set, by.crossed_ns.unwrap_or(at_ns));
+        let change = watch.evaluate(limit, seen.working_set, crossed_ns.unwrap_or(at_ns));
         watch.update_polling(growth, seen);
         // The kernel threshold of a cgroup with eviction thresholds is set in each sync.
         if !has_eviction_thresholds
@@ -130,8 +123,8 @@ impl ControlLoop {
             usage: seen.usage,
             working_set: seen.working_set,
             limit,
-            detected_by: by.name,
-            crossed_mono_ns: by.crossed_ns,
+            detected_by: crossed_ns.map_or(SAMPLE, |_| self.notifier.bpf.charge_backend()),
+            crossed_mono_ns: crossed_ns,
             mono_ns: at_ns,
             near_limit_us: near_ns.map(|ns| ns / 1000),
         };

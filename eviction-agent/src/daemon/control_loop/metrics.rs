@@ -268,6 +268,14 @@ mod tests {
     use eviction_core::fixture::{hard, policy};
     use eviction_core::signal::Resource;
 
+    fn text(metrics: &Metrics) -> String {
+        metrics.encode(Form::OpenMetrics).unwrap()
+    }
+
+    fn has_line(metrics: &Metrics, line: &str) -> bool {
+        text(metrics).lines().any(|found| found == line)
+    }
+
     #[test]
     fn each_trigger_is_at_the_index_of_its_value() {
         for (place, trigger) in Trigger::ALL.into_iter().enumerate() {
@@ -280,7 +288,7 @@ mod tests {
         let metrics = Metrics::new("0", "0");
         let gauges = Gauges::new(&metrics);
         let samples = || {
-            let text = metrics.encode(Form::OpenMetrics).unwrap();
+            let text = text(&metrics);
             let lines =
                 text.lines().filter_map(|line| line.strip_prefix("eviction_agent_memory_available_bytes{"));
             lines.map(str::to_owned).collect::<Vec<_>>()
@@ -313,8 +321,7 @@ mod tests {
             let at = Timestamp::default();
             let quarter = hard(signal, "25%");
             gauges.set_policy(&policy(vec![quarter]), &metrics);
-            let has =
-                |line: String| metrics.encode(Form::OpenMetrics).unwrap().lines().any(|found| found == line);
+            let has = |line: String| has_line(&metrics, &line);
             let available = |value: &str| {
                 format!(
                     "eviction_agent_signal_available_{}{{eviction_signal=\"{signal}\"}}{value}",
@@ -325,16 +332,13 @@ mod tests {
             let errors = |count: u32| {
                 format!("eviction_agent_signal_read_errors_total{{eviction_signal=\"{signal}\"}} {count}")
             };
-            assert!(
-                !metrics.encode(Form::OpenMetrics).unwrap().contains(&available("")),
-                "{signal}: it was never known"
-            );
+            assert!(!text(&metrics).contains(&available("")), "{signal}: it was never known");
             gauges.set_reading(signal, Reading::Unknown(UnknownReason::Absent), 9, at);
             assert!(has(errors(0)), "{signal}: it was never there");
             gauges.set_reading(signal, Reading::Known(7), 9, at);
             assert!(has(available(" 7")) && has(capacity(" 9")) && has(errors(0)), "{signal}");
             gauges.set_reading(signal, Reading::Unknown(UnknownReason::Absent), 9, at);
-            let text = metrics.encode(Form::OpenMetrics).unwrap();
+            let text = text(&metrics);
             assert!(!text.contains(&available("")) && !text.contains(&capacity("")), "{signal}: {text}");
             assert!(
                 !text.lines().any(|line| line.starts_with("eviction_agent_threshold")),
@@ -353,7 +357,7 @@ mod tests {
         let metrics = Metrics::new("0", "0");
         let gauges = Gauges::new(&metrics);
         gauges.count_sync(Trigger::Timer);
-        let text = metrics.encode(Form::OpenMetrics).unwrap();
+        let text = text(&metrics);
         assert!(text.contains("\neviction_agent_syncs_total{trigger=\"timer\"} 1\n"), "{text}");
         assert!(text.contains("\neviction_agent_syncs_total{trigger=\"charge\"} 0\n"), "{text}");
     }
@@ -366,24 +370,19 @@ mod tests {
         let mut policy = policy(vec![hard(signal, "200")]);
         policy.kubelet_thresholds = vec![hard(signal, "10%")];
         gauges.set_policy(&policy, &metrics);
-        let sample =
-            |line: &str| metrics.encode(Form::OpenMetrics).unwrap().lines().any(|found| found == line);
         let of = |source: &str| {
             format!(
                 "eviction_agent_threshold_bytes{{eviction_signal=\"{signal}\",threshold=\"hard\",source=\"{source}\"}}"
             )
         };
-        assert!(sample(&format!("{} 200", of("agent"))), "{}", metrics.encode(Form::OpenMetrics).unwrap());
-        assert!(
-            !metrics.encode(Form::OpenMetrics).unwrap().contains(&of("kubelet")),
-            "a share of what is not known"
-        );
+        assert!(has_line(&metrics, &format!("{} 200", of("agent"))), "{}", text(&metrics));
+        assert!(!text(&metrics).contains(&of("kubelet")), "a share of what is not known");
         let eta = metrics.threshold_eta.with([signal.name(), "hard"]);
         for second in 0..10 {
             let at = Timestamp::from_second(100 + second).unwrap();
             gauges.set_reading(signal, Reading::Known(900), 1000, at);
         }
-        assert!(sample(&format!("{} 100", of("kubelet"))));
+        assert!(has_line(&metrics, &format!("{} 100", of("kubelet"))));
         assert_eq!(eta.get_f64(), Some(f64::INFINITY), "nothing grows");
         for second in 0..20 {
             let at = Timestamp::from_second(200 + second).unwrap();
@@ -395,9 +394,6 @@ mod tests {
         assert_eq!(eta.get_f64(), Some(0.0), "it is met");
         policy.thresholds.clear();
         gauges.set_policy(&policy, &metrics);
-        assert!(
-            !metrics.encode(Form::OpenMetrics).unwrap().contains(&of("agent")),
-            "a threshold that is gone has no series"
-        );
+        assert!(!text(&metrics).contains(&of("agent")), "a threshold that is gone has no series");
     }
 }

@@ -104,21 +104,6 @@ pub(crate) enum LoopEvent {
     Command(Command),
 }
 
-impl LoopEvent {
-    fn trigger(&self) -> Trigger {
-        match self {
-            Self::Memory(trigger, _) => *trigger,
-            Self::EvictionResult(_) => Trigger::EvictionResult,
-            Self::PodStorage(_) => Trigger::PodStorage,
-            Self::Reclaimed(_) | Self::Command(Command::Images(_)) => Trigger::NodeReclaim,
-            Self::Command(Command::Propose(_) | Command::Accept) => Trigger::Configuration,
-            Self::Command(Command::Seed(_)) => Trigger::Start,
-            Self::Command(Command::ApiServer(_)) => Trigger::KubeApi,
-            Self::Command(Command::Pods(_) | Command::Stop) => Trigger::Pods,
-        }
-    }
-}
-
 /// The control loop, with everything that it works with.
 pub(crate) struct ControlLoop {
     pub(crate) clock: Clock,
@@ -217,65 +202,72 @@ impl ControlLoop {
 
     /// Handles an event. Returns the trigger of a sync, if one is to follow, and the kernel's timestamp.
     fn handle(&mut self, event: LoopEvent) -> Option<(Trigger, Option<u64>)> {
-        let trigger = event.trigger();
-        let crossed = match event {
+        let trigger = match event {
             LoopEvent::Memory(Trigger::Charge, events) => return self.handle_bpf_notification(events),
             LoopEvent::Memory(Trigger::Timer, _) if self.sample_pids_and_disks() => return None,
             LoopEvent::Memory(trigger, _) => {
                 if trigger == Trigger::MemoryEvents && !self.notifier.bpf.reports(EventClass::Oom) {
                     self.oom_counters.schedule_read(mono_ns());
                 }
-                None
+                trigger
             }
             LoopEvent::PodStorage(sample) => {
                 if !self.handle_storage_sample(sample) && self.sample_pids_and_disks() {
                     return None;
                 }
-                self.state.disk_crossed_ns.take()
+                return Some((Trigger::PodStorage, self.state.disk_crossed_ns.take()));
             }
             LoopEvent::EvictionResult(result) => {
                 if !self.handle_result(result) {
                     return None;
                 }
-                None
+                Trigger::EvictionResult
             }
             LoopEvent::Reclaimed(report) => {
                 self.handle_reclaim_report(report);
-                None
+                Trigger::NodeReclaim
             }
-            LoopEvent::Command(Command::Images(images)) => {
+            LoopEvent::Command(command) => self.handle_command(command)?,
+        };
+        Some((trigger, None))
+    }
+
+    /// Handles a command of the main thread. Returns the trigger of a sync, if one is to follow.
+    fn handle_command(&mut self, command: Command) -> Option<Trigger> {
+        Some(match command {
+            Command::Images(images) => {
                 self.reclaim.images = images;
                 return None;
             }
-            LoopEvent::Command(Command::Pods(pod_index)) => {
+            Command::Pods(pod_index) => {
                 // The index was made under the policy of the start.
                 let pod_index = pod_index.with_policy(self.engine.policy());
                 self.adopt_pods(pod_index);
-                None
+                Trigger::Pods
             }
-            LoopEvent::Command(Command::Seed(seed)) => {
+            Command::Seed(seed) => {
                 let seed = self.node.as_mut().map_or(*seed, |node| node.seed(*seed));
                 self.engine.seed_conditions(seed.raised());
                 if let Some(recorder) = &mut self.recorder {
                     recorder.send(Some(Recorded::Seed(seed.raised().collect())));
                 }
-                None
+                Trigger::Start
             }
-            LoopEvent::Command(Command::ApiServer(reachability)) => {
+            Command::ApiServer(reachability) => {
                 self.handle_reachability(reachability);
-                None
+                Trigger::KubeApi
             }
-            LoopEvent::Command(Command::Propose(policy)) => {
+            Command::Propose(policy) => {
                 self.step_configuration(Event::Propose(policy));
-                None
+                Trigger::Configuration
             }
-            LoopEvent::Command(Command::Accept) => {
+            Command::Accept => {
                 self.step_configuration(Event::ApplyProposed);
-                None
+                Trigger::Configuration
             }
-            LoopEvent::Command(Command::Stop) => None,
-        };
-        Some((trigger, crossed))
+            // `next` ends the loop at this command.
+            Command::Stop => return None,
+        })
     }
 
     /// Handles what the BPF programs have sent. Returns as [`Self::handle`].
@@ -285,7 +277,7 @@ impl ControlLoop {
         let is_alarm = !events.alarms.is_empty();
         let disk_crossed = events.disk_crossed.map(|crossed| crossed.stamp.ktime_ns);
         match self.handle_bpf_events(events) {
-            Some(crossed) => Some((Trigger::Charge, Some(crossed.stamp.ktime_ns))),
+            Some(crossed_ns) => Some((Trigger::Charge, Some(crossed_ns))),
             None if is_alarm => Some((Trigger::TaskAlarm, None)),
             None if disk_crossed.is_some() => {
                 self.read_storage_at_crossing();

@@ -58,31 +58,43 @@ pub(crate) struct PodStorageWatch {
     /// is asked only when a threshold is met. `None` if directories are read.
     summary_due_ns: Option<u64>,
     pub(super) samples: Receiver<StorageSample>,
-    /// The extent of the reading in progress.
-    pending: Option<Extent>,
-    /// [`DiskMonitor::grown_bytes`] when that reading was requested.
-    ///
-    /// [`DiskMonitor::grown_bytes`]: eviction_node::fs::DiskMonitor::grown_bytes
-    grown_at_request: u64,
+    pending: Option<PendingReading>,
+    /// The last reading of all pods.
+    all_pods: Option<AllPodsReading>,
+    /// When the last reading of any pods began, and how long it took.
+    last_began_ns: u64,
+    last_took_ns: u64,
     /// The headrooms of the pods with limits, by UID.
     headrooms: BTreeMap<Box<str>, LimitHeadroom>,
-    /// When pods near a limit are read next at the earliest.
-    near_due_ns: u64,
-    /// When the last reading of all pods began, and what could not be read.
-    all_read_ns: Option<u64>,
-    unmeasured: Parts,
-    /// The inode counts when the pending reading, and the last reading of all pods, were requested. Only for
-    /// readings ahead of a crossing.
-    counts_at_request: Option<InodeCounts>,
-    pub(super) counts: Option<InodeCounts>,
-    ahead_due_ns: u64,
-    kill_order_due_ns: u64,
     /// When pods with limits are read next.
     limits_due_ns: u64,
     paused_until_ns: u64,
     pub(super) preallocation: Preallocation,
     /// Whether the next sync must check the pods' limits.
     pub(super) needs_limit_check: bool,
+}
+
+/// A reading in progress.
+#[derive(Debug)]
+struct PendingReading {
+    extent: Extent,
+    /// [`DiskMonitor::grown_bytes`] when it was requested.
+    ///
+    /// [`DiskMonitor::grown_bytes`]: eviction_node::fs::DiskMonitor::grown_bytes
+    grown: u64,
+    /// The inode counts when it was requested, for a reading ahead of a crossing.
+    counts: Option<InodeCounts>,
+}
+
+/// A reading of all pods.
+#[derive(Debug)]
+struct AllPodsReading {
+    /// When it began; when the answer came, if the kubelet was asked.
+    at_ns: u64,
+    /// What could not be read.
+    unmeasured: Parts,
+    /// The inode counts when it was requested, for a reading ahead of a crossing.
+    counts: Option<InodeCounts>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,15 +149,10 @@ impl PodStorageWatch {
             summary_due_ns,
             samples,
             pending: None,
-            grown_at_request: 0,
+            all_pods: None,
+            last_began_ns: 0,
+            last_took_ns: 0,
             headrooms: BTreeMap::new(),
-            near_due_ns: 0,
-            counts_at_request: None,
-            counts: None,
-            ahead_due_ns: 0,
-            kill_order_due_ns: 0,
-            all_read_ns: None,
-            unmeasured: Parts::ALL,
             limits_due_ns: 0,
             paused_until_ns: 0,
             preallocation: Preallocation::default(),
@@ -153,13 +160,21 @@ impl PodStorageWatch {
         }
     }
 
-    fn is_younger(&self, age: Duration, now_ns: u64) -> bool {
-        self.all_read_ns.is_some_and(|at_ns| now_ns.saturating_sub(at_ns) <= nanos(age))
+    /// Returns when the next reading may begin: `pause` after the last one began, or `pace` times the time that
+    /// it took, whichever is later.
+    fn next_due_ns(&self, pause: Duration, pace: u64) -> u64 {
+        let pause = nanos(pause).max(self.last_took_ns.saturating_mul(pace));
+        self.last_began_ns.saturating_add(pause)
     }
 
-    /// Returns whether all pods were read recently, for a crossing.
-    fn is_fresh(&self, now_ns: u64) -> bool {
-        self.counts.is_none() && self.is_younger(MAX_AGE, now_ns)
+    /// Returns the last reading of all pods, if it is not older than `age`.
+    fn read_within(&self, age: Duration, now_ns: u64) -> Option<&AllPodsReading> {
+        self.all_pods.as_ref().filter(|it| now_ns.saturating_sub(it.at_ns) <= nanos(age))
+    }
+
+    /// Returns the recent reading of all pods for a crossing.
+    fn fresh(&self, now_ns: u64) -> Option<&AllPodsReading> {
+        self.read_within(MAX_AGE, now_ns).filter(|it| it.counts.is_none())
     }
 
     /// Returns whether a pod may be evicted for a disk: space that was freed, or will be freed soon, is known.
@@ -167,10 +182,10 @@ impl PodStorageWatch {
         now_ns >= self.paused_until_ns && self.preallocation.wait(now_ns).is_none()
     }
 
-    /// Returns whether all pods were read ahead of a crossing, and the inodes that they created since were
-    /// counted.
-    pub(super) fn is_read_ahead(&self, now_ns: u64) -> bool {
-        self.counts.is_some() && self.is_younger(AHEAD_FRESH, now_ns)
+    /// Returns the inode counts of the recent reading of all pods ahead of a crossing: the inodes that the pods
+    /// created since can be counted.
+    pub(super) fn counts_ahead(&self, now_ns: u64) -> Option<&InodeCounts> {
+        self.read_within(AHEAD_FRESH, now_ns)?.counts.as_ref()
     }
 
     /// Returns whether directories are read, which may be done at any time.
@@ -179,24 +194,25 @@ impl PodStorageWatch {
     }
 
     pub(super) fn may_read_ahead(&self, now_ns: u64) -> bool {
-        self.reads_directories() && self.pending.is_none() && now_ns >= self.ahead_due_ns
+        self.reads_directories() && self.pending.is_none() && now_ns >= self.next_due_ns(AHEAD, LIMITS_PACE)
     }
 
     /// Returns whether all pods may be read for a kill order.
     pub(super) fn may_read_for_kill_order(&self, now_ns: u64) -> bool {
-        self.reads_directories() && self.pending.is_none() && now_ns >= self.kill_order_due_ns
+        let due_ns = self.next_due_ns(KILL_ORDER_INTERVAL, KILL_ORDER_PACE);
+        self.reads_directories() && self.pending.is_none() && now_ns >= due_ns
     }
 
     /// Returns when the reading of all pods began by which they may be ranked now, for a crossing.
     pub(super) fn ranked_by(&self, now_ns: u64) -> Option<u64> {
-        self.all_read_ns.filter(|_| self.is_fresh(now_ns) && self.may_evict_for_disk(now_ns))
+        self.fresh(now_ns).filter(|_| self.may_evict_for_disk(now_ns)).map(|it| it.at_ns)
     }
 
     /// Returns the parts of pods whose usage is unknown now. With `is_counted`, a reading ahead of a crossing
     /// counts.
     pub(super) fn unmeasured(&self, now_ns: u64, is_counted: bool) -> Parts {
-        let is_known = (is_counted || self.is_fresh(now_ns)) && self.may_evict_for_disk(now_ns);
-        if is_known { self.unmeasured } else { Parts::ALL }
+        let reading = if is_counted { self.all_pods.as_ref() } else { self.fresh(now_ns) };
+        reading.filter(|_| self.may_evict_for_disk(now_ns)).map_or(Parts::ALL, |it| it.unmeasured)
     }
 }
 
@@ -215,14 +231,14 @@ impl ControlLoop {
     /// sync that finds this, since the reading takes as long as the sync.
     pub(super) fn read_storage_at_crossing(&mut self) {
         let now_ns = mono_ns();
-        if !self.storage.is_read_ahead(now_ns) && self.node_sampler.disks.is_met_now() {
+        if self.storage.counts_ahead(now_ns).is_none() && self.node_sampler.disks.is_met_now() {
             self.read_storage(now_ns);
         }
     }
 
     fn read_storage(&mut self, now_ns: u64) {
         let is_due = self.storage.may_evict_for_disk(now_ns)
-            && !self.storage.is_fresh(now_ns)
+            && self.storage.fresh(now_ns).is_none()
             && self.storage.summary_due_ns.is_none_or(|due_ns| now_ns >= due_ns);
         if is_due && !self.reclaim.is_awaited {
             self.request_storage(Extent::All);
@@ -261,7 +277,8 @@ impl ControlLoop {
             let time = Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX));
             return Some(time.clamp(LIMIT_FLOOR, LIMITS_INTERVAL));
         }
-        if let Some(pause) = self.storage.near_due_ns.checked_sub(now_ns).filter(|pause| *pause > 0) {
+        let pause = self.storage.next_due_ns(LIMIT_FLOOR, LIMITS_PACE).saturating_sub(now_ns);
+        if pause > 0 {
             return Some(Duration::from_nanos(pause));
         }
         self.request_storage(Extent::NearLimit);
@@ -302,8 +319,8 @@ impl ControlLoop {
             Extent::Limited => IoPriority::Idle,
         };
         if reader.request(requests.collect(), priority) {
-            (self.storage.pending, self.storage.grown_at_request) = (Some(extent), grown);
-            self.storage.counts_at_request = counts.filter(|_| extent == Extent::Ahead);
+            let counts = counts.filter(|_| extent == Extent::Ahead);
+            self.storage.pending = Some(PendingReading { extent, grown, counts });
             if let Some(due_ns) = &mut self.storage.summary_due_ns {
                 *due_ns = mono_ns().saturating_add(nanos(stats_summary::MIN_INTERVAL));
             }
@@ -319,39 +336,31 @@ impl ControlLoop {
     /// limits, and still are.
     pub(super) fn handle_storage_sample(&mut self, sample: StorageSample) -> bool {
         let (watch, active) = (&mut self.storage, self.pod_index.active());
-        let extent = watch.pending.take();
-        let not_before = |pause: Duration, pace: u64| {
-            let pause = nanos(pause).max(sample.took_ns.saturating_mul(pace));
-            sample.began_ns.saturating_add(pause)
-        };
-        let was_ahead = watch.counts.is_some();
-        watch.counts = watch.counts_at_request.take();
-        if matches!(extent, Some(Extent::All | Extent::Ahead)) {
+        let Some(PendingReading { extent, grown, counts }) = watch.pending.take() else { return false };
+        (watch.last_began_ns, watch.last_took_ns) = (sample.began_ns, sample.took_ns);
+        if matches!(extent, Extent::All | Extent::Ahead) {
             // The kubelet's values are older than its answer in any case.
             let took_ns = watch.summary_due_ns.map_or(0, |_| sample.took_ns);
-            let read_ns = sample.began_ns.saturating_add(took_ns);
-            (watch.all_read_ns, watch.unmeasured) = (Some(read_ns), sample.unmeasured);
-        } else if was_ahead {
+            let at_ns = sample.began_ns.saturating_add(took_ns);
+            watch.all_pods = Some(AllPodsReading { at_ns, unmeasured: sample.unmeasured, counts });
+        } else {
             // Some pods were read again: the counts do not fit all of them any more.
-            watch.all_read_ns = None;
+            watch.all_pods = watch.all_pods.take().filter(|it| it.counts.is_none());
         }
-        if extent != Some(Extent::NearLimit) {
-            watch.limits_due_ns = not_before(LIMITS_INTERVAL, LIMITS_PACE);
+        if extent != Extent::NearLimit {
+            watch.limits_due_ns = watch.next_due_ns(LIMITS_INTERVAL, LIMITS_PACE);
         }
-        watch.near_due_ns = not_before(LIMIT_FLOOR, LIMITS_PACE);
-        watch.ahead_due_ns = not_before(AHEAD, LIMITS_PACE);
-        watch.kill_order_due_ns = not_before(KILL_ORDER_INTERVAL, KILL_ORDER_PACE);
-        let mut needs_sync = matches!(extent, None | Some(Extent::All | Extent::Limited));
+        let mut needs_sync = matches!(extent, Extent::All | Extent::Limited);
         for (uid, storage) in &sample.pods {
             let known = active.index_of(uid).and_then(|place| active.get(place));
             let Some(known) = known.filter(|known| !known.limits.is_empty()) else { continue };
             let left = storage.headroom(known);
             needs_sync |= left.is_none();
-            watch.headrooms.insert(uid.clone(), LimitHeadroom { grown: watch.grown_at_request, left });
+            watch.headrooms.insert(uid.clone(), LimitHeadroom { grown, left });
         }
         watch.headrooms.retain(|uid, _| active.index_of(uid).is_some());
         watch.needs_limit_check |= needs_sync;
-        if extent == Some(Extent::All) {
+        if extent == Extent::All {
             self.begin_xfs_wait(sample.preallocated(), mono_ns());
         }
         self.node_sampler.take_storage(sample, &self.pod_index);

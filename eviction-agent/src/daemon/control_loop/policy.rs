@@ -26,9 +26,8 @@ impl ControlLoop {
         // The sync that follows finds the pods that a pending policy would evict.
         let is_pending = matches!(decision.proposal, Some(ProposalState::Pending(_)));
         if !is_pending && self.state.last_change.update(&decision) {
-            let first_id = self.state.decisions + 1;
-            self.publish_decision(decision, |decision| DecisionEvent {
-                first_id,
+            self.publish_decision(DecisionEvent {
+                first_id: self.state.decisions + 1,
                 usage: None,
                 detected_by: "configuration",
                 crossed_mono_ns: None,

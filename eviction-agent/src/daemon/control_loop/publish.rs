@@ -14,15 +14,11 @@ use crate::telemetry::queue::DecisionEvent;
 use crate::telemetry::recording::Key;
 
 impl ControlLoop {
-    /// Publishes a decision, and recycles its memory. If the telemetry thread has no room, the decision is
-    /// dropped and counted.
-    pub(super) fn publish_decision(
-        &mut self,
-        decision: Decision,
-        event: impl FnOnce(Decision) -> DecisionEvent,
-    ) {
-        self.telemetry.send_decision(|| event(copy_of(&decision)));
-        self.recycle(decision);
+    /// Publishes a copy of a decision, and recycles its memory. If the telemetry thread has no room, the decision
+    /// is dropped and counted.
+    pub(super) fn publish_decision(&mut self, event: DecisionEvent) {
+        self.telemetry.send_decision(|| DecisionEvent { decision: copy_of(&event.decision), ..event });
+        self.recycle(event.decision);
     }
 
     /// Recycles the memory of a decision and of its snapshot.

@@ -17,7 +17,6 @@ use super::super::memory_notifier::{
     self, CgroupThresholds, NodeThresholds, Trigger, conservative_level, root_id,
 };
 use super::ControlLoop;
-use super::limits::DetectedBy;
 use crate::telemetry::event_log;
 use eviction_node::allocatable::PodsRootSample;
 use eviction_node::clock::mono_ns;
@@ -52,7 +51,7 @@ impl ControlLoop {
         let whole_machine = self.node_sampler.cgroups.root().whole_machine;
         let pods_id = self.node_sampler.allocatable.group(&self.node_sampler.cgroups);
         let own_limit = node_sample.pods_root.and_then(|root| {
-            self.handle_limit_sample(root.id, root.seen, root.limit, DetectedBy::SAMPLE);
+            self.handle_limit_sample(root.id, root.seen, root.limit, None);
             self.limits.find(root.id).map(LimitWatch::level)
         });
         if let Some(root) = node_sample.pods_root {
@@ -128,18 +127,12 @@ impl ControlLoop {
         let patience = patience.map(|until| self.clock.mono_of(until).saturating_sub(now_ns));
         let (groups, counters) = (self.state.oom_groups.due_ns(now_ns), self.oom_counters.due_in_ns(now_ns));
         let thaw = self.thaw_due_in_ns(now_ns);
-        for other in [patience, tree, groups, counters, limits, pods, thaw].into_iter().flatten() {
-            due = due.min(Duration::from_nanos(other));
-        }
-        for other in [grace, self.termination_due(node_sample.read_at.wall)].into_iter().flatten() {
-            due = due.min(other);
-        }
-        if self.notifier.bpf.is_changing() {
-            due = due.min(BACKEND_CHECK_INTERVAL);
-        }
-        if let Some(interval) = self.node_sampler.stall_interval_ns().filter(|_| under_pressure) {
-            due = due.min(Duration::from_nanos(interval));
-        }
+        let stalls = self.node_sampler.stall_interval_ns().filter(|_| under_pressure);
+        let in_ns = [patience, tree, groups, counters, limits, pods, thaw, stalls].into_iter().flatten();
+        let terminations = self.termination_due(node_sample.read_at.wall);
+        let backends = self.notifier.bpf.is_changing().then_some(BACKEND_CHECK_INTERVAL);
+        let others = [grace, terminations, backends].into_iter().flatten();
+        due = in_ns.map(Duration::from_nanos).chain(others).fold(due, Duration::min);
         if self.update_terminating(now_ns) {
             due = Duration::ZERO;
         }
@@ -246,7 +239,6 @@ impl ControlLoop {
         // Charged cgroups outside the node's cgroup count as well, if the node is not the whole machine.
         let groups = self.node_sampler.cgroups.tree().groups().len().max(MIN_CHARGED_CAPACITY);
         self.state.charged.reserve(groups);
-        self.notifier.bpf.reserve_growths(groups);
     }
 
     /// Returns when process IDs are to be sampled again, by how fast they were used up since the last sample.

@@ -74,18 +74,21 @@ impl ReclaimState {
         }
     }
 
+    /// Ends the attempt for this signal: pods may be evicted for it.
+    fn end_attempt(&mut self, signal: Signal) {
+        self.phase = Phase::Idle;
+        self.attempted.insert(signal);
+    }
+
     /// Forgets the attempts for signals whose thresholds are not met any more.
     fn forget_resolved(&mut self, evaluation: &Evaluation) {
+        let is_met = |signal: &Signal| {
+            evaluation.met.iter().any(|met| evaluation.signal_of(met.threshold) == Some(*signal))
+        };
         let mut still = SignalSet::EMPTY;
-        for signal in evaluation.met.iter().filter_map(|met| evaluation.signal_of(met.threshold)) {
-            if self.attempted.contains(signal) {
-                still.insert(signal);
-            }
-        }
+        self.attempted.iter().filter(is_met).for_each(|signal| still.insert(signal));
         self.attempted = still;
-        if let Phase::LeftToKubelet { signal, .. } = self.phase
-            && !evaluation.met.iter().any(|met| evaluation.signal_of(met.threshold) == Some(signal))
-        {
+        if matches!(&self.phase, Phase::LeftToKubelet { signal, .. } if !is_met(signal)) {
             self.phase = Phase::Idle;
         }
     }
@@ -131,7 +134,7 @@ impl ControlLoop {
         match (self.engine.policy().eviction.node_reclaim, self.reclaim.phase) {
             (_, Phase::Running { signal, since_ns }) => self.wait_for_executor(signal, since_ns),
             (NodeReclaim::Off, _) => ReclaimStep::Skip,
-            (NodeReclaim::Kubelet, phase) => self.leave_to_kubelet(evaluation, signal, phase),
+            (NodeReclaim::Kubelet, _) => self.leave_to_kubelet(evaluation, signal),
             (NodeReclaim::Cri, _) => self.begin_reclaim(evaluation, signal),
         }
     }
@@ -148,8 +151,7 @@ impl ControlLoop {
     /// Gives up the executor. Without it pods are evicted at once.
     fn drop_executor(&mut self, signal: Signal, why: &str) {
         self.reclaim.executor = None;
-        self.reclaim.phase = Phase::Idle;
-        self.reclaim.attempted.insert(signal);
+        self.reclaim.end_attempt(signal);
         self.publish_reclaim(event_log::NodeReclaim::failed(signal, why.to_owned()));
     }
 
@@ -174,14 +176,13 @@ impl ControlLoop {
     }
 
     /// Waits for the kubelet if the node's unused images are estimated to be enough.
-    fn leave_to_kubelet(&mut self, evaluation: &Evaluation, signal: Signal, phase: Phase) -> ReclaimStep {
+    fn leave_to_kubelet(&mut self, evaluation: &Evaluation, signal: Signal) -> ReclaimStep {
         let now_ns = mono_ns();
-        if let Phase::LeftToKubelet { signal: left, since_ns, .. } = phase {
+        if let Phase::LeftToKubelet { signal: left, since_ns, .. } = self.reclaim.phase {
             if left == signal && now_ns < since_ns.saturating_add(KUBELET_WAIT_NS) {
                 return ReclaimStep::Wait;
             }
-            self.reclaim.phase = Phase::Idle;
-            self.reclaim.attempted.insert(left);
+            self.reclaim.end_attempt(left);
             if left == signal {
                 return ReclaimStep::Done;
             }
@@ -204,7 +205,7 @@ impl ControlLoop {
     pub(super) fn estimate(&self, evaluation: &Evaluation, signal: Signal) -> Option<GarbageEstimate> {
         let policy = self.engine.policy();
         let acts = policy.kubelet_thresholds.iter().any(|threshold| threshold.signal == signal);
-        let threshold = evaluation.threshold(evaluation.driving?)?;
+        let threshold = evaluation.driving_threshold()?;
         let seen = evaluation.observations.get(signal)?;
         if !acts || signal.resource() != Resource::EphemeralStorage {
             return None;
@@ -223,22 +224,17 @@ impl ControlLoop {
 
     /// Handles the end of an attempt. A sample must follow.
     pub(super) fn handle_reclaim_report(&mut self, report: Option<ReclaimReport>) {
-        let running = match self.reclaim.phase {
-            Phase::Running { signal, .. } => Some(signal),
-            _ => None,
-        };
-        match (running, report) {
-            (Some(signal), Some(report)) => {
-                self.reclaim.phase = Phase::Idle;
-                self.reclaim.attempted.insert(signal);
+        if report.is_none() {
+            // Its thread has ended.
+            self.reclaim.executor = None;
+        }
+        let Phase::Running { signal, .. } = self.reclaim.phase else { return };
+        match report {
+            Some(report) => {
+                self.reclaim.end_attempt(signal);
                 self.publish_reclaim(event_log::NodeReclaim::ended(signal, report));
             }
-            (Some(signal), None) => self.drop_executor(signal, "the thread of node reclaim has ended"),
-            (None, Some(_)) => return,
-            (None, None) => {
-                self.reclaim.executor = None;
-                return;
-            }
+            None => self.drop_executor(signal, "the thread of node reclaim has ended"),
         }
         self.reclaim.has_ended = true;
     }

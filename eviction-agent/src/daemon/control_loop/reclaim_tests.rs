@@ -99,7 +99,7 @@ impl Fixture {
 
     /// Lets the test take the place of the executor.
     fn executor(&mut self) -> (mpsc::Receiver<(ReclaimOrder, ShortFs)>, mpsc::Sender<ReclaimReport>) {
-        let (executor, orders, reports) = ReclaimExecutor::of_test();
+        let (executor, orders, reports) = ReclaimExecutor::with_channels();
         self.control_loop.reclaim = ReclaimState::new(Some(executor));
         (orders, reports)
     }

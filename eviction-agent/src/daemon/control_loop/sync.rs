@@ -71,11 +71,10 @@ impl ControlLoop {
         let is_full_sample =
             self.set_thresholds_and_timer(&node_sample, under_pressure, next_grace(&decision));
         if changed {
-            let detected_by = self.detected_by(trigger);
-            self.publish_decision(decision, |decision| DecisionEvent {
+            self.publish_decision(DecisionEvent {
                 first_id,
                 usage: node_sample.memory.known(),
-                detected_by,
+                detected_by: self.detected_by(trigger),
                 crossed_mono_ns: crossed,
                 sampled: node_sample.at,
                 decided_mono_ns: mono_ns,
@@ -98,7 +97,7 @@ impl ControlLoop {
         let at = self.clock.now();
         self.count_sync(trigger, at);
         let events = self.notifier.drain(&mut self.state.charged);
-        let crossed = self.handle_bpf_events(events).map(|crossed| crossed.stamp.ktime_ns).or(crossed);
+        let crossed = self.handle_bpf_events(events).or(crossed);
         self.decide_due_terminations(at.wall);
         self.publish_group_kills(at.mono_ns);
         let mut node_sample = self.node_sampler.sample_node(at, &self.clock, &self.state.charged);
@@ -191,14 +190,13 @@ impl ControlLoop {
         at: Instant,
     ) {
         self.gauges.set_reading(signal, available, capacity, at.wall);
+        // Like the kubelet: there is no value for all pods if their cgroup has no limit. For the disks: this is
+        // not a node, or the file system has no limit of inodes.
+        let may_be_absent =
+            signal == Signal::AllocatableMemoryAvailable || signal.condition() == NodeCondition::DiskPressure;
         let why = match available {
-            // Like the kubelet: there is no value for all pods if their cgroup has no limit.
-            Reading::Unknown(UnknownReason::Absent) if signal == Signal::AllocatableMemoryAvailable => None,
-            // This is not a node, or the file system has no limit of inodes.
-            Reading::Unknown(UnknownReason::Absent) if signal.condition() == NodeCondition::DiskPressure => {
-                None
-            }
             Reading::Known(_) => None,
+            Reading::Unknown(UnknownReason::Absent) if may_be_absent => None,
             Reading::Unknown(why) => Some(why),
         };
         let before = &mut self.state.unknown[signal as usize];
@@ -217,12 +215,7 @@ impl ControlLoop {
             return;
         }
         let limit = node_sample.pods_root.map_or(0, |root| root.limit);
-        let available = match reading {
-            Reading::Known(stats) => {
-                Reading::Known(i64::try_from(stats.available.unwrap_or(0)).unwrap_or(i64::MAX))
-            }
-            Reading::Unknown(why) => Reading::Unknown(why),
-        };
+        let available = reading.map(|stats| i64::try_from(stats.available.unwrap_or(0)).unwrap_or(i64::MAX));
         self.record_reading(Signal::AllocatableMemoryAvailable, available, limit, at);
     }
 

@@ -42,13 +42,12 @@ impl ControlLoop {
     pub(super) fn set_pid_threshold(&mut self, node_sample: &CompleteSample, left: i64) {
         let Some(tasks) = node_sample.tasks.known() else { return };
         let root = self.node_sampler.cgroups.root();
-        let group = match (root.whole_machine, &root.pids) {
-            (true, _) => None,
-            (false, Some(folder)) => match std::fs::metadata(folder) {
-                Ok(folder) => Some(folder.ino()),
-                Err(_) => return,
-            },
-            (false, None) => return,
+        let group = if root.whole_machine {
+            None
+        } else {
+            let folder = root.pids.as_ref().and_then(|folder| std::fs::metadata(folder).ok());
+            let Some(folder) = folder else { return };
+            Some(folder.ino())
         };
         let force = std::mem::take(&mut self.state.rearm_pids);
         self.notifier.bpf.set_pid_threshold(group, tasks, self.pid_levels.distance(left), force);

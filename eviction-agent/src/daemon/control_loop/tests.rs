@@ -121,19 +121,18 @@ impl Fixture {
             LoopEvent::EvictionResult(_) | LoopEvent::Reclaimed(_) | LoopEvent::Command(_) => true,
             LoopEvent::PodStorage(_) => false,
         };
-        let name = event.trigger().name();
         let (result, allocated) = trace_allocations(|| {
             let (trigger, crossed) = self.control_loop.handle(event)?;
-            Some(self.control_loop.sample_and_decide(trigger, crossed))
+            Some((trigger, self.control_loop.sample_and_decide(trigger, crossed)))
         });
-        let Some(result) = result else {
+        let Some((trigger, result)) = result else {
             self.control_loop.end_iteration();
-            return (None, name, Allocations::default());
+            return (None, "no sync", Allocations::default());
         };
         let end = end_of(&result);
         self.control_loop.act_on(result);
         self.control_loop.end_iteration();
-        (end, name, if disturbed { Allocations::default() } else { allocated })
+        (end, trigger.name(), if disturbed { Allocations::default() } else { allocated })
     }
 
     /// Empties the telemetry queue, as the telemetry thread does.

@@ -53,9 +53,9 @@ pub(crate) struct LimitWatch {
     /// The kernel threshold and its number; `None` if it fired or could not be set.
     pub(crate) armed: Option<(u64, ThresholdPlan)>,
     /// Whether the cgroup is to be sampled: its threshold fired, or it is new.
-    pub(super) fired: bool,
+    fired: bool,
     /// Whether usage does not show that the limit comes near, since usage is near it all the time.
-    pub(super) needs_polling: bool,
+    needs_polling: bool,
     sampled_ns: u64,
     /// The kernel's timestamp of the crossing.
     crossed_ns: Option<u64>,

@@ -6,7 +6,7 @@ use crate::telemetry::event_log::BpfEventsLost;
 use crate::telemetry::metrics::Metrics;
 use eviction_bpf::load::{ProgramLogReader, load};
 use eviction_bpf::{
-    AsyncRing, AttachWhen, BackendInfo, BpfHandle, CgroupGrowth, EventClass, GrossCharge, KernelKillCause,
+    AsyncRing, AttachWhen, BackendInfo, BpfHandle, EventClass, GrossCharge, KernelKillCause,
     LastOrderNumbers, LoadOptions, Loaded, NodePidThreshold, ThresholdCrossed,
 };
 use eviction_config::Probes;
@@ -43,7 +43,6 @@ pub(crate) struct BpfBackend {
     log: Option<ProgramLogReader>,
     sorter: EventSorter,
     pub(super) counters: ProgramCounters,
-    growths: Vec<CgroupGrowth>,
     /// The gross charges of the cgroups with eviction thresholds when this sample began.
     charged: [Option<(u64, GrossCharge)>; 2],
     attach_policies: [AttachPolicy; ON_DEMAND.len()],
@@ -144,10 +143,9 @@ impl BpfBackend {
         let Some((handle, ring)) = &mut self.loaded else { return };
         let drained = ring.drain(|event| self.sorter.add(event, batch));
         batch.missed |= self.counters.count(drained, metrics);
-        match handle.take_charged(&mut self.growths) {
-            Ok(()) => charged.extend(self.growths.iter().map(|growth| growth.id)),
+        if let Err(error) = handle.take_charged(|growth| charged.push(growth.id)) {
             // A full sample finds them too.
-            Err(error) => tracing::debug!(%error, "cannot read the charged cgroups"),
+            tracing::debug!(%error, "cannot read the charged cgroups");
         }
         // Charges while values are read are neither in the values nor in what counts after a threshold is set.
         let [node, pods] = self.sorter.eviction_cgroups;
@@ -241,7 +239,10 @@ impl BpfBackend {
             let Some(handle) = self.handle() else { return };
             let is_attached = handle.is_attached(when);
             let policy = &mut self.attach_policies[place];
-            let is_needed = policy.is_needed(when, is_attached, headroom, memory_capacity, below);
+            let is_needed = match when {
+                AttachWhen::OnRelease => below,
+                _ => policy.is_near(is_attached, headroom, memory_capacity),
+            };
             let wanted = policy.wants(is_attached, is_needed, now_ns);
             self.attach(EventClass::ChargeNear, when, wanted, reporter);
         }
@@ -367,11 +368,6 @@ impl BpfBackend {
         if let Err(error) = handle.set_pid_threshold(threshold) {
             tracing::warn!(%error, "cannot set the kernel threshold of the node's tasks");
         }
-    }
-
-    /// Reserves memory for the growth of `groups` charged cgroups.
-    pub(crate) fn reserve_growths(&mut self, groups: usize) {
-        self.growths.reserve(groups);
     }
 
     /// Exports losses. Returns the event of what was lost, if that has grown, and whether a change of the

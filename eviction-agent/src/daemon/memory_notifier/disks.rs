@@ -87,8 +87,7 @@ impl BpfBackend {
         let [least_bytes, least_inodes] = if crossings.has_token(now_ns) { CLOSE } else { WIDE };
         let mut is_near = false;
         for (DeviceHeadroom { device, capacity, bytes, inodes }, policy) in devices.zip(attach_policies) {
-            let is_needed = policy.is_needed(when, is_attached, bytes, capacity, false);
-            is_near |= policy.wants(is_attached, is_needed, now_ns);
+            is_near |= policy.wants(is_attached, policy.is_near(is_attached, bytes, capacity), now_ns);
             // A threshold is met by less than its value, not by the value itself.
             let beyond = |left: u64, least: u64| left.saturating_add(1).max(least);
             let headroom = DiskHeadroom {

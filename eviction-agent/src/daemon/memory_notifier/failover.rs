@@ -2,7 +2,7 @@
 //! missing events, and loads all programs again, without the attach methods that failed.
 
 use std::collections::HashMap;
-use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
+use std::thread::JoinHandle;
 
 use eviction_bpf::load::load;
 use eviction_bpf::{
@@ -28,7 +28,7 @@ const MAX_REFUSED: u32 = 5;
 pub(super) struct BpfFailover {
     options: LoadOptions,
     missed_charges: MissedCharges,
-    loading: Option<Receiver<Result<Loaded, LoadError>>>,
+    loading: Option<JoinHandle<Result<Loaded, LoadError>>>,
     last_ns: Option<u64>,
     /// Failures that are not replaced yet, one for each source.
     failures: Vec<BackendFailure>,
@@ -96,11 +96,10 @@ impl BpfFailover {
         self.last_ns = Some(now_ns);
         self.missed_charges = MissedCharges::default();
         self.failures.iter().for_each(|failure| exclude_failed(&mut self.options, failure));
-        let (sender, receiver) = sync_channel(1);
         let options = self.options.clone();
         let thread = std::thread::Builder::new().name("bpf-reload".to_owned());
-        match thread.spawn(move || drop(sender.send(load(&options)))) {
-            Ok(_) => self.loading = Some(receiver),
+        match thread.spawn(move || load(&options)) {
+            Ok(thread) => self.loading = Some(thread),
             Err(error) => tracing::warn!(%error, "cannot start a thread to load the BPF programs again"),
         }
     }
@@ -115,43 +114,30 @@ impl BpfFailover {
     /// The sources that are still without a backend, if nothing was loaded, or a working source would be lost.
     /// The load is tried again.
     pub(super) fn loaded(&mut self, present: Option<&BpfHandle>) -> Option<Result<Loaded, Vec<BackendInfo>>> {
-        let loaded = match self.loading.as_ref()?.try_recv() {
-            Ok(loaded) => loaded,
-            Err(TryRecvError::Empty) => return None,
-            Err(TryRecvError::Disconnected) => {
-                let why = "loading the BPF programs again panicked".to_owned();
-                Err(LoadError { why, missing: Vec::new() })
+        let thread = self.loading.take_if(|thread| thread.is_finished())?;
+        let (why, missing) = match thread.join() {
+            Ok(Ok(loaded)) => {
+                let Some(why) = present.and_then(|present| self.rejection_reason(present, &loaded)) else {
+                    self.failures.clear();
+                    self.refused = 0;
+                    return Some(Ok(loaded));
+                };
+                realtime::drop_on_thread(loaded.kernel);
+                (why, Vec::new())
             }
+            Ok(Err(LoadError { why, missing })) => (why, missing),
+            Err(_) => ("loading the BPF programs again panicked".to_owned(), Vec::new()),
         };
-        self.loading = None;
-        let loaded = loaded.and_then(|loaded| {
-            let Some(why) = present.and_then(|present| self.rejection_reason(present, &loaded)) else {
-                return Ok(loaded);
-            };
-            realtime::drop_on_thread(loaded.kernel);
-            Err(LoadError { why, missing: Vec::new() })
+        self.refused += 1;
+        tracing::warn!(why, "no BPF programs can be loaded in place of those that failed");
+        // Without programs the sources have been reported already, but not the reasons.
+        if present.is_none() {
+            return Some(Err(missing));
+        }
+        let failed = self.failures.iter().map(|BackendFailure { source, backend: _, why: failed }| {
+            BackendInfo::plain(source, "", format!("{failed}; nothing can be loaded in its place: {why}"))
         });
-        Some(match loaded {
-            Ok(loaded) => {
-                self.failures.clear();
-                self.refused = 0;
-                Ok(loaded)
-            }
-            Err(LoadError { why, missing }) => {
-                self.refused += 1;
-                tracing::warn!(why, "no BPF programs can be loaded in place of those that failed");
-                let failed = self.failures.iter().map(|failure| {
-                    let BackendFailure { source, backend: _, why: failed } = failure;
-                    BackendInfo::plain(
-                        source,
-                        "",
-                        format!("{failed}; nothing can be loaded in its place: {why}"),
-                    )
-                });
-                // Without programs the sources have been reported already, but not the reasons.
-                Err(if present.is_none() { missing } else { failed.collect() })
-            }
-        })
+        Some(Err(failed.collect()))
     }
 
     /// Returns why `new` must not replace `present`: a working source would be lost. The on-demand probe
@@ -159,11 +145,10 @@ impl BpfFailover {
     fn rejection_reason(&self, present: &BpfHandle, new: &Loaded) -> Option<String> {
         let classes = EventClass::ALL.into_iter().filter(|class| *class != EventClass::ChargeNear);
         let working = classes.filter(|class| !self.is_failed(class.name()));
-        let has = |sources: &[BackendInfo], class: EventClass| {
-            sources.iter().any(|info| info.source == class.name())
+        let has = |handle: &BpfHandle, class: EventClass| {
+            handle.sources().iter().any(|info| info.source == class.name())
         };
-        let mut lost =
-            working.filter(|class| has(present.sources(), *class) && !has(new.kernel.sources(), *class));
+        let mut lost = working.filter(|class| has(present, *class) && !has(&new.kernel, *class));
         lost.next().map(|class| format!("{class} would be missing"))
     }
 }

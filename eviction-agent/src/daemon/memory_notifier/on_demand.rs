@@ -1,7 +1,6 @@
 //! The policy for on-demand probes. Such a probe makes page faults several percent slower, and sees what the
 //! permanent probe misses.
 
-use eviction_bpf::AttachWhen;
 use eviction_config::Probes;
 
 /// The minimum headroom within which a threshold is near: attaching takes a moment, in which memory fills.
@@ -21,25 +20,13 @@ impl AttachPolicy {
         Self { near_percent: probes.near_threshold_percent, detach_after_ns, unused_since_ns: None }
     }
 
-    /// Returns whether the probe is needed now. `headroom` is that to the nearest threshold that is not met, and
-    /// `capacity` that of memory or of the disk, both in bytes. `below`: the end of pressure is to be reported.
-    pub(super) fn is_needed(
-        &self,
-        when: AttachWhen,
-        is_attached: bool,
-        headroom: Option<u64>,
-        capacity: u64,
-        below: bool,
-    ) -> bool {
-        match when {
-            AttachWhen::OnRelease => below,
-            AttachWhen::NearThreshold | AttachWhen::NearDiskThreshold => {
-                let near = self.near_bytes(capacity);
-                // Twice as far for detaching, so that a headroom around the limit does not attach and detach
-                // the probe all the time.
-                headroom.is_some_and(|bytes| bytes <= if is_attached { near.saturating_mul(2) } else { near })
-            }
-        }
+    /// Returns whether a threshold is near. `headroom` is that to the nearest threshold that is not met, and
+    /// `capacity` that of memory or of the disk, both in bytes.
+    pub(super) fn is_near(&self, is_attached: bool, headroom: Option<u64>, capacity: u64) -> bool {
+        let near = self.near_bytes(capacity);
+        // Twice as far for detaching, so that a headroom around the limit does not attach and detach the probe
+        // all the time.
+        headroom.is_some_and(|bytes| bytes <= if is_attached { near.saturating_mul(2) } else { near })
     }
 
     /// Returns whether the probe is to be attached: while it is needed, and for some time after that.
@@ -85,25 +72,17 @@ mod tests {
             (14, Some(3 * GIB), false),
             (15, Some(0), true),
         ] {
-            let is_needed =
-                policy.is_needed(AttachWhen::NearThreshold, is_attached, headroom, 64 * GIB, false);
-            is_attached = policy.wants(is_attached, is_needed, seconds * SECOND);
+            let is_near = policy.is_near(is_attached, headroom, 64 * GIB);
+            is_attached = policy.wants(is_attached, is_near, seconds * SECOND);
             assert_eq!(is_attached, expected, "after {seconds} s");
         }
-    }
-
-    #[test]
-    fn an_on_release_probe_is_attached_only_for_the_end_of_pressure() {
-        let policy = AttachPolicy::new(&Probes::default());
-        assert!(!policy.is_needed(AttachWhen::OnRelease, false, Some(0), GIB, false));
-        assert!(policy.is_needed(AttachWhen::OnRelease, false, None, GIB, true));
     }
 
     #[test]
     fn a_small_node_has_time_to_attach() {
         let probes = Probes { near_threshold_percent: 0.0, ..Probes::default() };
         let policy = AttachPolicy::new(&probes);
-        assert!(policy.is_needed(AttachWhen::NearThreshold, false, Some(64 << 20), 1 << 20, false));
+        assert!(policy.is_near(false, Some(64 << 20), 1 << 20));
     }
 
     #[test]

@@ -177,12 +177,12 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
     const WIDE: MinRearm = MinRearm(MinRearm::LEAST_WIDE);
+    const SEEN: MemoryUsage = MemoryUsage { usage: 500 * MIB, working_set: 300 * MIB };
     const COARSE: GrowthSource = GrowthSource { sees_every_charge: false, granularity_bytes: 2 * MIB };
 
     #[test]
     fn a_threshold_is_set_below_the_nearest_level_by_the_granularity() {
-        let seen = MemoryUsage { usage: 500 * MIB, working_set: 300 * MIB };
-        let thresholds = plan(COARSE, WIDE, seen, [900 * MIB, 400 * MIB]);
+        let thresholds = plan(COARSE, WIDE, SEEN, [900 * MIB, 400 * MIB]);
         assert_eq!(thresholds.headroom, Some(100 * MIB));
         assert_eq!(thresholds.usage_above, Some(598 * MIB));
         assert_eq!(thresholds.at_threshold, Some(600 * MIB));
@@ -191,12 +191,11 @@ mod tests {
 
     #[test]
     fn a_backend_that_sees_every_charge_counts_gross_charges() {
-        let seen = MemoryUsage { usage: 500 * MIB, working_set: 300 * MIB };
         let growth = GrowthSource { sees_every_charge: true, granularity_bytes: MIB };
-        assert_eq!(plan(growth, WIDE, seen, [400 * MIB]).gross, Some(99 * MIB));
-        assert_eq!(plan(growth, WIDE, seen, [300 * MIB]).gross, Some(MIB), "it never spins");
+        assert_eq!(plan(growth, WIDE, SEEN, [400 * MIB]).gross, Some(99 * MIB));
+        assert_eq!(plan(growth, WIDE, SEEN, [300 * MIB]).gross, Some(MIB), "it never spins");
         assert_eq!(
-            plan(growth, MinRearm::CLOSE, seen, [300 * MIB]).gross,
+            plan(growth, MinRearm::CLOSE, SEEN, [300 * MIB]).gross,
             Some(256 << 10),
             "now and then it may"
         );
@@ -213,9 +212,8 @@ mod tests {
             (256 << 10) + (65 * 7 - 1) * batch,
             "from 6.16 on"
         );
-        let seen = MemoryUsage { usage: 500 * MIB, working_set: 300 * MIB };
         let many = GrowthSource { granularity_bytes: 16 * MIB, ..growth };
-        let at = |far: u64| plan(many, WIDE, seen, [(300 + far) * MIB]).gross;
+        let at = |far: u64| plan(many, WIDE, SEEN, [(300 + far) * MIB]).gross;
         assert_eq!([at(100), at(32), at(16), at(1)], [84, 16, 8, 1].map(|far| Some(far * MIB)));
     }
 
@@ -276,8 +274,7 @@ mod tests {
     fn the_wide_minimum_rearm_distance_grows_with_the_cpus() {
         assert_eq!([0, 1, 2, 128].map(|cpus| MinRearm::wide(cpus).0), [MIB, MIB, MIB, 64 * MIB]);
         assert_eq!(MinRearm::wide(usize::MAX), MinRearm(u64::MAX));
-        let seen = MemoryUsage { usage: 500 * MIB, working_set: 300 * MIB };
-        let thresholds = plan(COARSE, MinRearm::wide(usize::MAX), seen, [400 * MIB]);
+        let thresholds = plan(COARSE, MinRearm::wide(usize::MAX), SEEN, [400 * MIB]);
         assert_eq!(thresholds.usage_above, Some(u64::MAX));
     }
 

@@ -99,11 +99,8 @@ pub(crate) struct Document {
     pub(crate) state: LoopState,
 }
 
-/// The writer of the state, and the revision that is written; `None` if no state is persisted.
-pub(crate) type PersistedState = Option<(StateWriter, DurableRevision)>;
-
-/// Restores the state of the previous agent. Returns the sender and the writer of this agent's state, and the
-/// ids of decisions.
+/// Restores the state of the previous agent. Returns the sender and the writer of this agent's state, which is
+/// `None` if no state is persisted, the ids of decisions, and the restored state.
 ///
 /// # Errors
 /// If the id of the boot cannot be read, or the channel to the writer cannot be created.
@@ -112,7 +109,7 @@ pub(crate) fn open(
     state_dir: Option<&Path>,
     action: ActionSettings,
     metrics: &Arc<Metrics>,
-) -> Result<(StateSender, PersistedState, DecisionIds, Option<Document>), Failure> {
+) -> Result<(StateSender, Option<StateWriter>, DecisionIds, Option<Document>), Failure> {
     let Some(dir) = state_dir else {
         return Ok((StateSender::default(), None, DecisionIds::of_this_start(), None));
     };
@@ -129,8 +126,8 @@ pub(crate) fn open(
     let file = StateFile::at(dir.join(STATE_FILE));
     let restored = restore(&file, &identity);
     let names = restored.as_ref().map_or_else(DecisionIds::of_this_start, |restored| restored.names);
-    let (sender, writer, written) = StateWriter::new(file, Document::new(identity, names), metrics)?;
-    Ok((StateSender::new(sender), Some((writer, written)), names, restored))
+    let (sender, writer) = StateWriter::new(file, Document::new(identity, names), metrics)?;
+    Ok((StateSender::new(sender), Some(writer), names, restored))
 }
 
 /// Returns the id of this boot; `None` if it cannot be read.

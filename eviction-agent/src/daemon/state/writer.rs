@@ -27,6 +27,7 @@ pub(crate) struct StateWriter {
     document: Document,
     /// The number of the last state that was written or failed to be written: there is no more to wait for.
     written: watch::Sender<u64>,
+    metrics: Arc<Metrics>,
 }
 
 /// Lets requests wait until a state is on the disk.
@@ -39,7 +40,7 @@ pub(crate) struct DurableRevision {
 }
 
 impl StateWriter {
-    /// Returns the sender for the control loop, the writer, and what requests wait for.
+    /// Returns the sender for the control loop, and the writer.
     ///
     /// # Errors
     /// If the channel cannot be created.
@@ -47,19 +48,24 @@ impl StateWriter {
         file: StateFile,
         document: Document,
         metrics: &Arc<Metrics>,
-    ) -> Result<(Sender<LoopState>, Self, DurableRevision), Failure> {
+    ) -> Result<(Sender<LoopState>, Self), Failure> {
         let (sender, receiver) = channel(CAPACITY)
             .map_err(|error| Failure::because("make the channel to the state writer", &error))?;
-        let (written, progress) = watch::channel(0);
-        let writer = Self { receiver, file, document, written };
-        Ok((sender, writer, DurableRevision { progress, timed_out_at: None, metrics: Arc::clone(metrics) }))
+        let (written, metrics) = (watch::Sender::new(0), Arc::clone(metrics));
+        Ok((sender, Self { receiver, file, document, written, metrics }))
+    }
+
+    /// Returns what requests wait for.
+    pub(crate) fn durable_revision(&self) -> DurableRevision {
+        let (progress, metrics) = (self.written.subscribe(), Arc::clone(&self.metrics));
+        DurableRevision { progress, timed_out_at: None, metrics }
     }
 
     /// Writes until the control loop has ended. Needs a tokio runtime.
     ///
     /// # Errors
     /// If the channel cannot be watched.
-    pub(crate) async fn run(mut self, metrics: Arc<Metrics>) -> Result<(), Failure> {
+    pub(crate) async fn run(mut self) -> Result<(), Failure> {
         let failed =
             |error: std::io::Error| Failure::because("watch the channel to the state writer", &error);
         let eventfd = self.receiver.eventfd().and_then(register).map_err(failed)?;
@@ -75,7 +81,7 @@ impl StateWriter {
             if self.document.state.number != done {
                 let result = self.write().await;
                 let name = if result.is_ok() { "written" } else { "failed" };
-                metrics.state_writes.with([name]).inc();
+                self.metrics.state_writes.with([name]).inc();
                 self.log_result(&result, works);
                 works = result.is_ok();
                 done = self.document.state.number;
@@ -136,11 +142,14 @@ mod tests {
     use super::*;
     use crate::telemetry::queue::DecisionIds;
 
-    fn writer(path: PathBuf, metrics: &Arc<Metrics>) -> (Sender<LoopState>, StateWriter, DurableRevision) {
+    fn writer(path: PathBuf) -> (Sender<LoopState>, StateWriter, DurableRevision) {
         let identity =
             Identity { boot_id: "b".into(), node: None, cgroup_root: "/".into(), act: "evict".into() };
         let document = Document::new(identity, DecisionIds::of_this_start());
-        StateWriter::new(StateFile::at(path), document, metrics).unwrap()
+        let metrics = Arc::new(Metrics::new("0", "0"));
+        let (sender, writer) = StateWriter::new(StateFile::at(path), document, &metrics).unwrap();
+        let written = writer.durable_revision();
+        (sender, writer, written)
     }
 
     fn numbered(number: u64) -> LoopState {
@@ -156,9 +165,8 @@ mod tests {
     async fn a_wait_ends_when_the_state_is_written() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state.json");
-        let metrics = Arc::new(Metrics::new("0", "0"));
-        let (mut sender, state_writer, mut written) = self::writer(path.clone(), &metrics);
-        let work = tokio::spawn(state_writer.run(Arc::clone(&metrics)));
+        let (mut sender, writer, mut written) = writer(path.clone());
+        let work = tokio::spawn(writer.run());
         for number in 1..20 {
             sender.send(numbered(number)).unwrap();
             written.wait_for(number).await;
@@ -169,20 +177,18 @@ mod tests {
         drop(sender);
         work.await.unwrap().unwrap();
         assert_eq!(decisions(&path), 20);
-        assert_eq!(metrics.state_writes.with(["late"]).get(), 0);
+        assert_eq!(written.metrics.state_writes.with(["late"]).get(), 0);
     }
 
     #[tokio::test]
     async fn a_wait_ends_when_the_write_fails() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("file"), "").unwrap();
-        let metrics = Arc::new(Metrics::new("0", "0"));
-        let path = folder.path().join("file/state.json");
-        let (mut sender, state_writer, mut written) = self::writer(path.clone(), &metrics);
-        let work = tokio::spawn(state_writer.run(Arc::clone(&metrics)));
+        let (mut sender, writer, mut written) = writer(folder.path().join("file/state.json"));
+        let work = tokio::spawn(writer.run());
         sender.send(numbered(1)).unwrap();
         written.wait_for(1).await;
-        let of = |result| metrics.state_writes.with([result]).get();
+        let of = |result| written.metrics.state_writes.with([result]).get();
         assert_eq!((of("failed"), of("late")), (1, 0));
         drop(sender);
         work.await.unwrap().unwrap();
@@ -190,12 +196,11 @@ mod tests {
 
     #[tokio::test]
     async fn a_hanging_write_delays_only_the_first_wait() {
-        let metrics = Arc::new(Metrics::new("0", "0"));
         // The writer does not run.
-        let (_sender, _writer, mut written) = writer(PathBuf::from("/nowhere"), &metrics);
+        let (_sender, _writer, mut written) = writer(PathBuf::from("/nowhere"));
         for number in 1..10 {
             written.wait_for(number).await;
         }
-        assert_eq!(metrics.state_writes.with(["late"]).get(), 1);
+        assert_eq!(written.metrics.state_writes.with(["late"]).get(), 1);
     }
 }

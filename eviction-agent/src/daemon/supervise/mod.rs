@@ -16,7 +16,7 @@ use eviction_node::pod_index::PodIndex;
 use rustix::thread::Pid;
 use tokio::signal::unix::{Signal, SignalKind};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 
 use crate::daemon::config_reload::Reload;
 use crate::daemon::configuration::Options;
@@ -84,9 +84,8 @@ struct Daemon {
     events: mpsc::Sender<TelemetryEvent>,
     exporter: JoinHandle<Result<TelemetryExporter, Failure>>,
     state_writer: Option<JoinHandle<()>>,
-    http_server: JoinHandle<()>,
-    local_api: Option<JoinHandle<()>>,
-    watchdog: JoinHandle<()>,
+    /// The watchdog, the HTTP server and the local API.
+    tasks: JoinSet<()>,
     manager: Arc<ServiceManager>,
 }
 
@@ -186,26 +185,14 @@ impl Daemon {
 
     /// Stops all parts, starting with those that others wait for.
     async fn stop(self, end: End) -> Result<(), Failure> {
-        let Self {
-            mut signals,
-            control_loop,
-            exporter,
-            state_writer,
-            http_server,
-            local_api,
-            watchdog,
-            manager,
-            ..
-        } = self;
+        let Self { mut signals, control_loop, exporter, state_writer, mut tasks, manager, .. } = self;
         manager.notify("STOPPING=1");
         // A second signal ends the agent at once: the kernel detaches everything at the end of the process.
         tokio::spawn(async move {
             tokio::select! { _ = signals.terminate.recv() => {}, _ = signals.interrupt.recv() => {} }
             std::process::exit(1);
         });
-        http_server.abort();
-        local_api.inspect(JoinHandle::abort);
-        watchdog.abort();
+        tasks.abort_all();
         let ended = control_loop.stop().await;
         if let Some(state_writer) = state_writer {
             // The last state is written as well, unless the disk hangs.

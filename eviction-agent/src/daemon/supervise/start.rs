@@ -14,7 +14,7 @@ use eviction_node::pod_index::PodIndex;
 use eviction_node::proc::watermarks::Watermarks;
 use rustix::thread::Pid;
 use tokio::sync::{Notify, mpsc, watch};
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 
 use super::{Daemon, Signals, begin_namespaces, node_pods};
 use crate::daemon::VERSION;
@@ -37,7 +37,7 @@ use crate::telemetry::live::Live;
 use crate::telemetry::metrics::{Group, Metrics};
 use crate::telemetry::queue::TelemetryQueue;
 use crate::telemetry::recording::Header;
-use crate::telemetry::recording::recorder::{self, Recording};
+use crate::telemetry::recording::recorder::{self, RecordingQueue, ReportQueue};
 use crate::telemetry::recording::writer::Limits;
 
 /// Name of the socket in the state directory.
@@ -57,7 +57,8 @@ impl Daemon {
         let cluster = plan.cluster.take();
         let client = cluster.as_ref().map(|cluster| cluster.client.clone());
         let reachable = cluster.as_ref().and_then(|cluster| cluster.reachable());
-        let (state_writer, written) = plan.persisted_state.take().unzip();
+        let state_writer = plan.state_writer.take();
+        let durable = state_writer.as_ref().map(StateWriter::durable_revision);
         let signals = Signals::watch()?;
         let Server { listen_address: listen } = plan.service.server;
         let listener = tokio::net::TcpListener::bind(listen)
@@ -75,10 +76,7 @@ impl Daemon {
         let live = socket.as_ref().map(|_| Live::new(session.as_ref().map(|it| it.name().to_string())));
         let mut exporter = exporter(&options, &plan, session.as_mut(), &applied, &metrics)?;
         exporter.live = live.clone();
-        if let Some(Recording { inputs, reports, thread }) = recording(&plan, &metrics)? {
-            plan.recorder = Some(inputs);
-            exporter.recording = Some((reports, thread));
-        }
+        (plan.recorder, exporter.recording) = recording(&plan, &metrics)?.unzip();
         let (loop_events, loop_receiver) = TelemetryQueue::new(&metrics)?;
         let (events, receiver) = mpsc::channel(OWN_EVENTS);
         let heartbeat = Heartbeat::new();
@@ -86,7 +84,7 @@ impl Daemon {
             telemetry: loop_events,
             metrics: Arc::clone(&metrics),
             heartbeat: heartbeat.clone(),
-            watermarks: watermarks(&plan)?,
+            watermarks: watermarks(&plan),
         };
         let (action, profile, pods_known) = (plan.service.action, plan.profile, index.known().len());
         let (control_loop, ready) = ControlLoopThread::start(plan, index, outputs).await?;
@@ -100,18 +98,20 @@ impl Daemon {
         started.sources.iter().for_each(|source| exporter.backend(source));
         let clock = Clock::start();
         exporter.publish(clock.now().wall, Event::Started(started));
-        let (manager, watchdog) = start_watchdog(heartbeat, control_loop.id, &metrics, timer);
+        let mut tasks = JoinSet::new();
+        let manager = start_watchdog(&mut tasks, heartbeat, control_loop.id, &metrics, timer);
         let health = Arc::clone(&state) as Arc<dyn Health>;
-        let state_writer = state_writer.map(|writer| write_state(writer, Arc::clone(&metrics)));
+        let state_writer = state_writer.map(|writer| tokio::spawn(write_state(writer)));
         let exporter = tokio::spawn(exporter.run(loop_receiver, receiver));
-        let local_api =
-            socket.zip(live).map(|(socket, live)| tokio::spawn(socket.serve(live, Arc::clone(&metrics))));
-        let http_server = tokio::spawn(http::serve(listener, Arc::clone(&metrics), health));
+        if let Some((socket, live)) = socket.zip(live) {
+            tasks.spawn(socket.serve(live, Arc::clone(&metrics)));
+        }
+        tasks.spawn(http::serve(listener, Arc::clone(&metrics), health));
         if let Some(session) = &session {
             tokio::spawn(cluster::send_images(session.node(), control_loop.commands.downgrade()));
         }
         if let Some(cluster) = cluster {
-            cluster.start(session.as_ref(), control_loop.commands.downgrade(), written, &metrics);
+            cluster.start(session.as_ref(), control_loop.commands.downgrade(), durable, &metrics);
         }
         Ok(Self {
             apply_config_now: options.apply_config_now,
@@ -129,9 +129,7 @@ impl Daemon {
             events,
             exporter,
             state_writer,
-            http_server,
-            local_api,
-            watchdog,
+            tasks,
             manager,
         })
     }
@@ -139,15 +137,16 @@ impl Daemon {
 
 /// Notifies systemd that the control loop runs, and starts the watchdog for it.
 fn start_watchdog(
+    tasks: &mut JoinSet<()>,
     heartbeat: Heartbeat,
     thread: Pid,
     metrics: &Arc<Metrics>,
     timer: Timer,
-) -> (Arc<ServiceManager>, JoinHandle<()>) {
+) -> Arc<ServiceManager> {
     let manager = Arc::new(ServiceManager::from_env());
     manager.notify("READY=1");
-    let watchdog = watchdog::watch(heartbeat, thread, Arc::clone(metrics), Arc::clone(&manager), timer);
-    (manager, tokio::spawn(watchdog))
+    tasks.spawn(watchdog::watch(heartbeat, thread, Arc::clone(metrics), Arc::clone(&manager), timer));
+    manager
 }
 
 /// Returns the source of the pods, and the first pods.
@@ -209,7 +208,7 @@ fn exporter(
 }
 
 /// Starts the recorder if one is configured.
-fn recording(plan: &Plan, metrics: &Arc<Metrics>) -> Result<Option<Recording>, Failure> {
+fn recording(plan: &Plan, metrics: &Arc<Metrics>) -> Result<Option<(RecordingQueue, ReportQueue)>, Failure> {
     let RecorderSettings { directory, max_size, max_age, min_free_disk } = plan.service.recorder.clone();
     let Some(directory) = directory else { return Ok(None) };
     let bytes = |quantity: Quantity| quantity.value().max(0).unsigned_abs();
@@ -226,14 +225,12 @@ fn recording(plan: &Plan, metrics: &Arc<Metrics>) -> Result<Option<Recording>, F
 }
 
 /// Returns the watermarks of the machine. They are read periodically if kernel kill needs them.
-fn watermarks(plan: &Plan) -> Result<Watermarks, Failure> {
+fn watermarks(plan: &Plan) -> Watermarks {
     let watermarks = Watermarks::default();
     if plan.load.kernel_kill && plan.root.whole_machine {
-        let timer =
-            Timer::new().map_err(|error| Failure::because("make the timer of free memory", &error))?;
-        tokio::spawn(watermarks.clone().refresh(plan.host.proc.clone(), timer));
+        tokio::spawn(watermarks.clone().refresh(plan.host.proc.clone()));
     }
-    Ok(watermarks)
+    watermarks
 }
 
 /// Creates the metrics of the connection to the API server and of the watches.
@@ -248,12 +245,10 @@ fn begin_kube_metrics(client: Option<&Client>, session: Option<&KubeSession>, me
     }
 }
 
-fn write_state(writer: StateWriter, metrics: Arc<Metrics>) -> JoinHandle<()> {
-    tokio::spawn(async move {
-        if let Err(failure) = writer.run(metrics).await {
-            tracing::error!(why = failure.into_causes().join("; "), "the state is not kept any more");
-        }
-    })
+async fn write_state(writer: StateWriter) {
+    if let Err(failure) = writer.run().await {
+        tracing::error!(why = failure.into_causes().join("; "), "the state is not kept any more");
+    }
 }
 
 fn started(

@@ -20,7 +20,7 @@ impl TelemetryExporter {
     pub(super) fn decision(&mut self, event: &DecisionEvent) {
         let DecisionEvent { decision, first_id, detected_by, sampled, .. } = event;
         let record = DecisionRecord::of(decision);
-        if let Some((recording, _)) = &mut self.recording {
+        if let Some(recording) = &mut self.recording {
             recording.decision(&record);
         }
         if let Some(evaluation) = record.evaluation() {
@@ -32,9 +32,7 @@ impl TelemetryExporter {
         if let Some(ProposalRecord::Applied) = record.proposal {
             self.config_applied.notify_one();
         }
-        for line in self.status_changes(&record) {
-            self.publish(sampled.wall, line);
-        }
+        self.status_changes(&record, *sampled);
         self.conditions(&record, *sampled);
         let Some(evaluation) = record.evaluation() else { return };
         for (id, eviction) in (*first_id..).zip(&evaluation.evictions) {
@@ -47,19 +45,18 @@ impl TelemetryExporter {
         }
     }
 
-    /// Returns the events for the changes since the previous decision other than its evaluation: unavailable
-    /// signals, rejected readings, and changed configurations.
-    fn status_changes(&mut self, record: &DecisionRecord) -> Vec<Event> {
-        let mut events = Vec::new();
+    /// Publishes the changes since the previous decision other than its evaluation: unavailable signals, rejected
+    /// readings, and changed configurations.
+    fn status_changes(&mut self, record: &DecisionRecord, sampled: Instant) {
         for signal in Signal::ALL {
             let is_unavailable = record.unavailable.contains(&signal);
-            if is_unavailable != self.unavailable.contains(&signal) {
-                self.metrics.signal_unavailable.with([signal.name()]).set(i64::from(is_unavailable));
+            let value = i64::from(is_unavailable);
+            // `set` returns the value of the previous decision.
+            if self.metrics.signal_unavailable.with([signal.name()]).set(value) != value {
                 let state = if is_unavailable { "unavailable" } else { "available" };
-                events.push(Event::SignalUnavailable { signal: signal.name(), state });
+                self.publish(sampled.wall, Event::SignalUnavailable { signal: signal.name(), state });
             }
         }
-        self.unavailable.clone_from(&record.unavailable);
         if let Some(evaluation) = record.evaluation() {
             for RejectedReading { signal, available, capacity, why } in evaluation.rejected.iter().copied() {
                 if self.rejected.contains(&signal) {
@@ -67,15 +64,15 @@ impl TelemetryExporter {
                 }
                 let (signal, reason) = (signal.name(), why.name());
                 self.metrics.implausible_readings.with([signal, reason]).inc();
-                events.push(Event::ReadingRejected { signal, reason, available, capacity });
+                let event = Event::ReadingRejected { signal, reason, available, capacity };
+                self.publish(sampled.wall, event);
             }
             self.rejected = evaluation.rejected.iter().map(|reading| reading.signal).collect();
         }
         if let Some(proposal) = &record.proposal {
             self.metrics.config_pending.set(i64::from(matches!(proposal, ProposalRecord::Pending { .. })));
-            events.push(Event::ConfigChange(config_change(proposal, &self.clock)));
+            self.publish(sampled.wall, Event::ConfigChange(config_change(proposal, &self.clock)));
         }
-        events
     }
 
     fn count_eviction(
@@ -169,25 +166,18 @@ impl TelemetryExporter {
     }
 
     fn conditions(&mut self, record: &DecisionRecord, sampled: Instant) {
-        let now: Vec<NodeCondition> = record.conditions.iter().map(|it| it.condition).collect();
-        let unknown = record.unknown_conditions.clone();
-        let status = |holds: bool, unknown: bool| match (holds, unknown) {
-            (true, _) => "True",
-            (false, true) => "Unknown",
-            (false, false) => "False",
-        };
         for condition in NodeCondition::ALL {
-            let holds = now.contains(&condition);
+            let holds = record.conditions.iter().any(|it| it.condition == condition);
             self.metrics.node_condition.with([condition.name()]).set(i64::from(holds));
-            let before =
-                status(self.conditions.contains(&condition), self.unknown_conditions.contains(&condition));
-            let status = status(holds, unknown.contains(&condition));
-            if status != before {
+            let status = match holds {
+                true => "True",
+                false if record.unknown_conditions.contains(&condition) => "Unknown",
+                false => "False",
+            };
+            if self.conditions.insert(condition, status).unwrap_or("False") != status {
                 self.publish(sampled.wall, Event::Condition { condition: condition.name(), status });
             }
         }
-        self.conditions = now;
-        self.unknown_conditions = unknown;
     }
 
     fn candidates(&self, evaluation: &EvaluationRecord) -> Vec<event_log::Candidate> {

@@ -51,15 +51,14 @@ impl SignalFiles {
             Signal::AllocatableMemoryAvailable => &self.pods,
             _ => &self.memory,
         };
-        let is_of_a_file = matches!(why, UnknownReason::Unreadable(_) | UnknownReason::Failed);
-        let failing = files.iter().filter(|_| is_of_a_file).find_map(|file| {
-            let why = read_once(file, LIMIT).err()?;
-            Some(format!("read {}: {}", file.display(), error_text(why)))
-        });
-        failing.unwrap_or_else(|| match files.first() {
-            Some(file) if is_of_a_file => format!("read {}: {}", file.display(), error_text(why)),
-            _ => error_text(why),
-        })
+        if !matches!(why, UnknownReason::Unreadable(_) | UnknownReason::Failed) {
+            return error_text(why);
+        }
+        let failing = files.iter().find_map(|file| Some((file, read_once(file, LIMIT).err()?)));
+        match failing.or_else(|| Some((files.first()?, why))) {
+            Some((file, why)) => format!("read {}: {}", file.display(), error_text(why)),
+            None => error_text(why),
+        }
     }
 }
 

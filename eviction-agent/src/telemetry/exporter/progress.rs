@@ -83,26 +83,30 @@ pub(crate) const RESULTS: [&str; 16] = [
     "not_sent",
 ];
 
+/// Joins the parts of a reason. Returns `None` if there is no part.
+fn joined(parts: impl IntoIterator<Item = String>, separator: &str) -> Option<String> {
+    parts.into_iter().reduce(|all, part| all + separator + &part)
+}
+
 /// Describes a response of the API server. Only the response to the eviction request ends the
 /// eviction.
 fn describe_api_result(
     operation: ApiOperation,
-    answered: ApiResult,
+    answered: &ApiResult,
     is_dry: bool,
-) -> (&'static str, Option<usize>, Option<String>) {
+) -> (&'static str, Option<String>) {
     let name = if is_dry { "dry_run" } else { answered.name() };
     let operation = match operation {
         ApiOperation::Eviction => None,
         other => Some(format!("request: {}", other.name())),
     };
-    let throttled = match &answered {
+    let throttled = match answered {
         ApiResult::Throttled { pause } => Some(format!("retry after {pause:?}")),
         _ => None,
     };
     let dry = is_dry.then(|| answered.name().to_owned());
     let why = [operation, dry, throttled, answered.why().map(str::to_owned)];
-    let why: Vec<String> = why.into_iter().flatten().collect();
-    (name, None, (!why.is_empty()).then(|| why.join(": ")))
+    (name, joined(why.into_iter().flatten(), ": "))
 }
 
 /// Returns the bytes as a quantity, rounded up, so that a value above the bound is shown as above
@@ -125,9 +129,8 @@ fn describe(step: Result<KillProgress, KillRejection>) -> (&'static str, Option<
             (unreachable, "outside this PID namespace"),
             (unreadable_groups, "cgroups could not be read"),
         ];
-        let anomalies: Vec<_> =
-            anomalies.iter().filter(|(count, _)| *count > 0).map(|(n, what)| format!("{n} {what}")).collect();
-        (Some(sent as usize), (!anomalies.is_empty()).then(|| anomalies.join(", ")))
+        let anomalies = anomalies.into_iter().filter(|(count, _)| *count > 0);
+        (Some(sent as usize), joined(anomalies.map(|(count, what)| format!("{count} {what}")), ", "))
     };
     let progress = match step {
         Err(refused) => return ("rejected", None, Some(refused.to_string())),
@@ -145,21 +148,17 @@ fn describe(step: Result<KillProgress, KillRejection>) -> (&'static str, Option<
         KillProgress::KillSent { signalled, grown } => {
             let (processes, why) = describe_signalled(signalled);
             let grown = grown.map(|bytes| format!("grew by {} since SIGTERM", at_most(bytes)));
-            let why: Vec<_> = grown.into_iter().chain(why).collect();
-            ("killed", processes, (!why.is_empty()).then(|| why.join(", ")))
+            ("killed", processes, joined(grown.into_iter().chain(why), ", "))
         }
         KillProgress::Error { what } => ("error", None, Some(what)),
         KillProgress::Terminated { unreaped, killed: _ } => {
             let unreaped = unreaped.filter(|count| *count > 0);
-            (
-                TERMINATED,
-                None,
-                unreaped.map(|count| format!("{count} terminated processes are not reaped yet")),
-            )
+            let why = unreaped.map(|count| format!("{count} terminated processes are not reaped yet"));
+            (TERMINATED, None, why)
         }
         KillProgress::ProcessesRemaining { processes, unreachable, unreadable_groups } => {
             let survivors = processes.iter().map(|it| format!("{} ({:?})", it.pid, it.why).to_lowercase());
-            let mut why = survivors.collect::<Vec<_>>().join(", ");
+            let mut why = joined(survivors, ", ").unwrap_or_default();
             if unreachable > 0 {
                 why.push_str(&format!(" and {unreachable} outside this PID namespace"));
             }
@@ -169,7 +168,8 @@ fn describe(step: Result<KillProgress, KillRejection>) -> (&'static str, Option<
             ("processes_remaining", Some(processes.len()), Some(why))
         }
         KillProgress::Answered { operation, answered, is_dry } => {
-            describe_api_result(operation, answered, is_dry)
+            let (name, why) = describe_api_result(operation, &answered, is_dry);
+            (name, None, why)
         }
         KillProgress::Abandoned => ("abandoned", None, Some("the agent ends".to_owned())),
     }

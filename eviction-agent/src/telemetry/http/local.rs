@@ -13,7 +13,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use eviction_core::signal::Signal;
-use eviction_core::time::Timestamp;
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::{Method, Request, Response, StatusCode};
@@ -111,7 +110,13 @@ fn respond(request: &Request<Incoming>, live: &Live, metrics: &Metrics) -> Respo
     };
     match request.uri().path() {
         "/v1/state" => response(StatusCode::OK, JSON, live.state(metrics)),
-        "/v1/events" => events(live, value("since").unwrap_or("0")),
+        "/v1/events" => match live.events(value("since").unwrap_or("0")) {
+            Some(lines) => response(StatusCode::OK, "application/jsonl", lines),
+            None => error_response(
+                StatusCode::BAD_REQUEST,
+                "since: must be a number or a time such as 2026-01-02T03:04:05Z",
+            ),
+        },
         "/v1/explain" => {
             let Some(signal) = value("signal").map_or(Some(Signal::MemoryAvailable), Signal::from_name)
             else {
@@ -121,20 +126,6 @@ fn respond(request: &Request<Incoming>, live: &Live, metrics: &Metrics) -> Respo
         }
         _ => error_response(StatusCode::NOT_FOUND, "/v1/state, /v1/events and /v1/explain are here"),
     }
-}
-
-fn events(live: &Live, since: &str) -> Response<Full<Bytes>> {
-    let lines = match (since.parse::<u64>(), since.parse::<Timestamp>()) {
-        (Ok(seq), _) => live.events_after(seq),
-        (_, Ok(at)) => live.events_since(at),
-        _ => {
-            return error_response(
-                StatusCode::BAD_REQUEST,
-                "since: must be a number or a time such as 2026-01-02T03:04:05Z",
-            );
-        }
-    };
-    response(StatusCode::OK, "application/jsonl", lines)
 }
 
 fn explain(live: &Live, pod: Option<&str>, signal: Signal) -> Response<Full<Bytes>> {

@@ -114,14 +114,15 @@ impl Live {
         bytes
     }
 
-    /// Returns the event lines after this number, as JSON lines with their number in `seq`.
-    pub(crate) fn events_after(&self, seq: u64) -> String {
-        self.lock().events.after(seq)
-    }
-
-    /// Returns the event lines from this time on.
-    pub(crate) fn events_since(&self, at: Timestamp) -> String {
-        self.lock().events.since(at)
+    /// Returns the event lines after a number or from a time on, as JSON lines with their number in `seq`. Returns
+    /// `None` if `since` is neither.
+    pub(crate) fn events(&self, since: &str) -> Option<String> {
+        let inner = self.lock();
+        match (since.parse::<u64>(), since.parse::<Timestamp>()) {
+            (Ok(seq), _) => Some(inner.events.after(seq)),
+            (_, Ok(at)) => Some(inner.events.since(at)),
+            _ => None,
+        }
     }
 
     /// Explains the rank of a pod, or of the first pod if `pod` is `None`. `pod` is `namespace/name` or a name.

@@ -3,7 +3,6 @@
 //! docs/reference/metrics.md lists the values of each label. Only labels of pods have unbounded values; their
 //! series are removed some minutes after the pod was deleted.
 
-use std::collections::BTreeSet;
 use std::sync::PoisonError;
 
 use eviction_core::oom::MismatchKind;
@@ -19,39 +18,31 @@ const MAX_NAMESPACES: usize = 512;
 /// The label of all other namespaces. No namespace can have this name.
 const OTHERS: &str = "_other";
 
-/// The namespaces that have a label.
-#[derive(Debug, Default)]
-pub(super) struct Namespaces(BTreeSet<Box<str>>);
-
-impl Namespaces {
-    /// Returns the label of a namespace. The empty name is for objects without a known namespace.
-    fn label(&mut self, name: &str) -> Label {
-        let known = name.is_empty() || self.0.contains(name);
-        if !known {
-            if self.0.len() >= MAX_NAMESPACES {
-                return OTHERS.into();
-            }
-            self.0.insert(name.into());
-        }
-        name.to_owned().into()
-    }
-}
-
 impl Metrics {
     /// Returns the label of a namespace. The empty name is for unknown pods.
     pub fn namespace(&self, name: &str) -> Label {
-        self.namespaces.lock().unwrap_or_else(PoisonError::into_inner).label(name)
+        self.label_of(name).0
     }
 
     /// Creates the counters of a namespace at 0, because `increase()` does not see a series that starts at 1.
     pub fn begin_namespace(&self, name: &str) {
-        let mut namespaces = self.namespaces.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_new = !name.is_empty() && !namespaces.0.contains(name);
-        let namespace = namespaces.label(name);
-        drop(namespaces);
+        let (namespace, is_new) = self.label_of(name);
         if is_new {
             self.begin(&namespace);
         }
+    }
+
+    /// Returns the label of a namespace, and whether the name had no label of its own before.
+    fn label_of(&self, name: &str) -> (Label, bool) {
+        let mut namespaces = self.namespaces.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_new = !name.is_empty() && !namespaces.contains(name);
+        if is_new && namespaces.len() >= MAX_NAMESPACES {
+            return (OTHERS.into(), true);
+        }
+        if is_new {
+            namespaces.insert(name.into());
+        }
+        (name.to_owned().into(), is_new)
     }
 
     /// Creates the series that are most likely to get an event. Other series are created by their first
@@ -73,8 +64,8 @@ impl Metrics {
             ("oom_killed", "pod"),
             ("other", ""),
         ] {
-            let contributing = "";
-            let labels = [cause.into(), contributing.into(), scope.into(), namespace.clone()];
+            let no_contributing = "".into();
+            let labels = [cause.into(), no_contributing, scope.into(), namespace.clone()];
             self.container_terminations.with(labels);
         }
         for difference in MismatchKind::ALL.map(MismatchKind::name) {
@@ -129,12 +120,12 @@ mod tests {
 
     #[test]
     fn namespaces_beyond_the_maximum_share_one_label() {
-        let mut namespaces = Namespaces::default();
+        let metrics = Metrics::new("0", "0");
         for nth in 0..MAX_NAMESPACES {
-            assert_eq!(namespaces.label(&format!("n{nth}")), format!("n{nth}"));
+            assert_eq!(metrics.namespace(&format!("n{nth}")), format!("n{nth}"));
         }
-        assert_eq!(namespaces.label("late"), OTHERS);
-        assert_eq!((&*namespaces.label("n0"), &*namespaces.label("")), ("n0", ""));
+        assert_eq!(metrics.namespace("late"), OTHERS);
+        assert_eq!((&*metrics.namespace("n0"), &*metrics.namespace("")), ("n0", ""));
     }
 
     #[test]

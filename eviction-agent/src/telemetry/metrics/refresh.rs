@@ -2,14 +2,10 @@
 
 use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::SystemTime;
 
-use super::{Family, Metrics, SecondsCounter};
+use super::{Family, Metrics, SecondsCounter, unix_now};
 use eviction_core::reading::Reading;
 use eviction_node::proc::pressure::{PsiLine, parse_pressure};
-
-/// The maximum size in bytes of a pressure file. Longer files are cut off.
-const MAX_FILE_BYTES: usize = 4096;
 
 impl Metrics {
     /// Reads the pressure files of a folder such as `/proc/pressure`. A file that cannot be read has no
@@ -17,7 +13,7 @@ impl Metrics {
     pub(super) fn read_pressure(&self, folder: &Path) {
         for resource in ["cpu", "io", "memory"] {
             let text = std::fs::read(folder.join(resource)).unwrap_or_default();
-            let pressure = parse_pressure(text.get(..MAX_FILE_BYTES).unwrap_or(&text));
+            let pressure = parse_pressure(&text);
             set(&self.pressure_waiting, resource, pressure.some);
             // The kernel defines no full stall of the machine for the CPU, and writes 0.
             if resource != "cpu" {
@@ -36,7 +32,7 @@ impl Metrics {
         let ticks = procfs::ticks_per_second().max(1) as f64;
         self.process_cpu.inner().store(((stat.utime + stat.stime) as f64 / ticks).to_bits(), Relaxed);
         self.process_resident_memory.set(Some(whole(stat.rss.saturating_mul(procfs::page_size()))));
-        self.process_start_time.set_f64(started(stat.starttime as f64 / ticks));
+        self.process_start_time.set_f64(Some(started(stat.starttime as f64 / ticks)));
     }
 }
 
@@ -45,8 +41,7 @@ fn set(family: &Family<1, SecondsCounter>, resource: &'static str, stall: PsiLin
         Reading::Known(total) => {
             // The kernel counts since boot. With a later creation time, all of the value would count as
             // an increase.
-            let boot = started(0.0).unwrap_or_default();
-            let counter = family.insert([resource.into()], SecondsCounter::default(), boot);
+            let counter = family.insert([resource.into()], SecondsCounter::default(), started(0.0));
             #[expect(clippy::cast_precision_loss, reason = "seconds for a metric")]
             let seconds = total as f64 / 1e6;
             counter.inner().store(seconds.to_bits(), Relaxed);
@@ -57,11 +52,10 @@ fn set(family: &Family<1, SecondsCounter>, resource: &'static str, stall: PsiLin
 
 /// Returns the wall clock time, in seconds since the Unix epoch, of an instant given in seconds since
 /// boot.
-fn started(after_boot: f64) -> Option<f64> {
+fn started(after_boot: f64) -> f64 {
     let up = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     let up = up.tv_sec as f64 + up.tv_nsec as f64 / 1e9;
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok()?;
-    Some(((now.as_secs_f64() - up + after_boot) * 100.0).round() / 100.0)
+    ((unix_now() - up + after_boot) * 100.0).round() / 100.0
 }
 
 #[cfg(test)]
@@ -85,7 +79,7 @@ mod tests {
         let samples = samples(&metrics);
         let created = samples.iter().find(|line| line.starts_with("waiting_seconds_created")).unwrap();
         let created: f64 = created.rsplit(' ').next().unwrap().parse().unwrap();
-        let boot = started(0.0).unwrap();
+        let boot = started(0.0);
         assert!((created - boot).abs() < 5.0, "{created} {boot}");
     }
 
@@ -120,6 +114,6 @@ mod tests {
         metrics.read_process();
         assert!(metrics.process_resident_memory.get().unwrap() > 1 << 20);
         assert!(metrics.process_open_fds.get().unwrap() > 2);
-        assert!(metrics.process_start_time.get_f64().unwrap() > started(0.0).unwrap());
+        assert!(metrics.process_start_time.get_f64().unwrap() > started(0.0));
     }
 }

@@ -62,13 +62,17 @@ pub fn is_recording(path: &Path) -> bool {
 /// Reads a segment, item by item.
 pub struct Segment<R> {
     frames: Frames<R>,
-    codec: Codec,
-    pods: Vec<Arc<Pod>>,
-    samples: SampleBuffers,
+    decoder: Decoder,
 }
 
-/// The last samples. A sample that has no other owner is overwritten, which saves allocations.
-type SampleBuffers = [Arc<Snapshot>; 4];
+/// Decodes frames, which depend on earlier ones.
+#[derive(Default)]
+struct Decoder {
+    codec: Codec,
+    pods: Vec<Arc<Pod>>,
+    /// The last samples. A sample that has no other owner is overwritten, which saves allocations.
+    samples: [Arc<Snapshot>; 4],
+}
 
 impl Segment<Box<dyn Read>> {
     /// Opens a file.
@@ -95,12 +99,7 @@ impl<R: Read> Segment<R> {
     /// # Errors
     /// If the source is not a recording, or one of another version.
     pub fn read(source: R) -> Result<Self, FormatError> {
-        Ok(Self {
-            frames: Frames::open(source)?,
-            codec: Codec::default(),
-            pods: Vec::new(),
-            samples: SampleBuffers::default(),
-        })
+        Ok(Self { frames: Frames::open(source)?, decoder: Decoder::default() })
     }
 
     /// Returns the next item, or `None` at the end.
@@ -111,60 +110,55 @@ impl<R: Read> Segment<R> {
         loop {
             let at = self.frames.at;
             let Some((kind, payload)) = self.frames.next()? else { return Ok(None) };
-            let Self { codec, pods, samples, .. } = self;
-            match decode(kind, payload, codec, pods, samples) {
-                Ok(None) => {}
-                Ok(Some(item)) => return Ok(Some(item)),
-                Err(why) => return Err(FormatError::Damaged { at, why }),
+            let item = self.decoder.decode(kind, payload);
+            if let Some(item) = item.map_err(|why| FormatError::Damaged { at, why })? {
+                return Ok(Some(item));
             }
         }
     }
 }
 
-fn decode(
-    kind: Kind,
-    payload: &[u8],
-    codec: &mut Codec,
-    pods: &mut Vec<Arc<Pod>>,
-    samples: &mut SampleBuffers,
-) -> Result<Option<Item>, String> {
-    Ok(Some(match kind {
-        Kind::Header => {
-            // A segment does not depend on the previous one, which the same file may contain.
-            (*codec, *pods) = (Codec::default(), Vec::new());
-            Item::Header(json(payload)?)
-        }
-        Kind::Key => Item::Key(json(payload)?),
-        Kind::Names => {
-            codec.set_names(json(payload)?);
-            return Ok(None);
-        }
-        Kind::Pods => {
-            let frame: PodsFrame = json(payload)?;
-            *pods = frame.pods.into_iter().map(|it| pod(it, pods)).collect::<Result<_, _>>()?;
-            Item::Pods(frame.at, pods.clone())
-        }
-        Kind::Sample => {
-            let index = samples.iter_mut().position(|it| Arc::get_mut(it).is_some()).unwrap_or(0);
-            let old = Arc::get_mut(&mut samples[index]).map(std::mem::take).unwrap_or_default();
-            let (usage, at, sample) = codec.read(payload, SnapshotBuilder::reuse(old))?;
-            samples[index] = Arc::new(sample);
-            let sample = Arc::clone(&samples[index]);
-            match usage {
-                SampleUse::Sample => Item::Input(Input { at, event: Event::Sample(sample) }),
-                SampleUse::Reclaimed => Item::Input(Input { at, event: Event::Reclaimed(Ok(sample)) }),
-                SampleUse::Usage => Item::Usage(at, sample),
+impl Decoder {
+    fn decode(&mut self, kind: Kind, payload: &[u8]) -> Result<Option<Item>, String> {
+        let Self { codec, pods, samples } = self;
+        Ok(Some(match kind {
+            Kind::Header => {
+                // A segment does not depend on the previous one, which the same file may contain.
+                (*codec, *pods) = (Codec::default(), Vec::new());
+                Item::Header(json(payload)?)
             }
-        }
-        Kind::Event => {
-            let (at, event): (Timestamp, Result<Event, UnknownReason>) = json(payload)?;
-            let event = event.unwrap_or_else(|why| Event::Reclaimed(Err(why)));
-            Item::Input(Input { at, event })
-        }
-        Kind::Seed => Item::Seed(json(payload)?),
-        Kind::Decision => Item::Decision(json(payload)?),
-        Kind::Clock => Item::Clock(json(payload)?),
-    }))
+            Kind::Key => Item::Key(json(payload)?),
+            Kind::Names => {
+                codec.set_names(json(payload)?);
+                return Ok(None);
+            }
+            Kind::Pods => {
+                let frame: PodsFrame = json(payload)?;
+                *pods = frame.pods.into_iter().map(|it| pod(it, pods)).collect::<Result<_, _>>()?;
+                Item::Pods(frame.at, pods.clone())
+            }
+            Kind::Sample => {
+                let index = samples.iter_mut().position(|it| Arc::get_mut(it).is_some()).unwrap_or(0);
+                let old = Arc::get_mut(&mut samples[index]).map(std::mem::take).unwrap_or_default();
+                let (usage, at, sample) = codec.read(payload, SnapshotBuilder::reuse(old))?;
+                samples[index] = Arc::new(sample);
+                let sample = Arc::clone(&samples[index]);
+                match usage {
+                    SampleUse::Sample => Item::Input(Input { at, event: Event::Sample(sample) }),
+                    SampleUse::Reclaimed => Item::Input(Input { at, event: Event::Reclaimed(Ok(sample)) }),
+                    SampleUse::Usage => Item::Usage(at, sample),
+                }
+            }
+            Kind::Event => {
+                let (at, event): (Timestamp, Result<Event, UnknownReason>) = json(payload)?;
+                let event = event.unwrap_or_else(|why| Event::Reclaimed(Err(why)));
+                Item::Input(Input { at, event })
+            }
+            Kind::Seed => Item::Seed(json(payload)?),
+            Kind::Decision => Item::Decision(json(payload)?),
+            Kind::Clock => Item::Clock(json(payload)?),
+        }))
+    }
 }
 
 fn json<T: DeserializeOwned>(payload: &[u8]) -> Result<T, String> {

@@ -37,10 +37,9 @@ pub(crate) struct RecordingQueue {
     buffers: Receiver<Arc<Snapshot>>,
     /// Whether the recorder wants to begin a segment.
     wants_key: Arc<AtomicBool>,
-    /// Whether a key was sent and no input was lost since.
-    is_open: bool,
-    /// The number of inputs that were lost since the last key.
-    lost: u64,
+    /// The number of inputs that were lost since the last key. `None` before the first key: that key has all state
+    /// of earlier inputs.
+    lost: Option<u64>,
     dropped: Counter,
     /// Whether the decisions of the engine are not carried out.
     dry_run: bool,
@@ -49,15 +48,15 @@ pub(crate) struct RecordingQueue {
 impl RecordingQueue {
     /// Returns whether to send a [`Key`] at the end of an iteration.
     pub(crate) fn wants_key(&self) -> bool {
-        self.wants_key.load(Ordering::Relaxed) || (!self.is_open && self.lost > 0)
+        self.wants_key.load(Ordering::Relaxed) || self.lost.is_some_and(|lost| lost > 0)
     }
 
     /// Begins a segment with this key.
     pub(crate) fn key(&mut self, key: Key) {
-        let key = Key { lost: self.lost, dry_run: self.dry_run, ..key };
+        let key = Key { lost: self.lost.unwrap_or_default(), dry_run: self.dry_run, ..key };
         if self.queue.send(Recorded::Key(Box::new(key))).is_ok() {
             self.wants_key.store(false, Ordering::Relaxed);
-            (self.is_open, self.lost) = (true, 0);
+            self.lost = Some(0);
         }
     }
 
@@ -74,21 +73,15 @@ impl RecordingQueue {
 
     /// Records an entry, or loses and counts it.
     pub(crate) fn send(&mut self, recorded: Option<Recorded>) {
-        if self.is_open
-            && let Some(recorded) = recorded
-            && self.queue.send(recorded).is_ok()
-        {
-            return;
-        }
-        if self.is_open || self.lost > 0 {
-            self.is_open = false;
-            self.lost += 1;
+        let Some(lost) = &mut self.lost else { return };
+        if *lost > 0 || recorded.is_none_or(|recorded| self.queue.send(recorded).is_err()) {
+            *lost += 1;
             self.dropped.inc();
         }
     }
 
     fn copy(&mut self, sample: &Snapshot) -> Option<Arc<Snapshot>> {
-        if !self.is_open {
+        if self.lost != Some(0) {
             return None;
         }
         let Next::Value(mut copy) = self.buffers.next() else { return None };
@@ -97,11 +90,12 @@ impl RecordingQueue {
     }
 }
 
-/// The queue for the reports of telemetry: decisions and the usage of pods.
+/// The queue for the reports of telemetry: decisions and the usage of pods. It owns the recorder's thread.
 #[derive(Debug)]
 pub(crate) struct ReportQueue {
     queue: Sender<Recorded>,
     dropped: Counter,
+    thread: JoinHandle<()>,
 }
 
 impl ReportQueue {
@@ -116,6 +110,12 @@ impl ReportQueue {
     /// Records the usage of pods.
     pub(crate) fn usage(&mut self, sample: &PodSample) {
         self.send(Recorded::Usage(sample.at, Arc::clone(&sample.snapshot)));
+    }
+
+    /// Waits until everything is written, after the other queue was dropped.
+    pub(crate) fn finish(self) {
+        drop(self.queue);
+        drop(self.thread.join());
     }
 
     fn send(&mut self, recorded: Recorded) {
@@ -134,15 +134,7 @@ const RETRY_DELAY: Duration = Duration::from_secs(10);
 /// The interval in which the limits are checked.
 const LIMIT_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The two queues of the recorder, and its thread.
-#[derive(Debug)]
-pub(crate) struct Recording {
-    pub(crate) inputs: RecordingQueue,
-    pub(crate) reports: ReportQueue,
-    pub(crate) thread: JoinHandle<()>,
-}
-
-/// Starts the recorder's thread.
+/// Starts the recorder's thread, and returns its two queues.
 ///
 /// # Errors
 /// If the directory cannot be used, or another agent records there.
@@ -152,7 +144,7 @@ pub(crate) fn start(
     clock: Clock,
     dry_run: bool,
     metrics: &Arc<Metrics>,
-) -> Result<Recording, Failure> {
+) -> Result<(RecordingQueue, ReportQueue), Failure> {
     let directory = limits.directory.display().to_string();
     let failed = |error: io::Error| Failure::because(format!("record in {directory}"), &error);
     metrics.with(Group::Recorder);
@@ -180,16 +172,9 @@ pub(crate) fn start(
         .spawn(move || recorder.run())
         .map_err(|error| Failure::because("start the recorder", &error))?;
     let dropped = metrics.telemetry_dropped.with(["recorder"]);
-    let inputs = RecordingQueue {
-        queue,
-        buffers: returned,
-        wants_key,
-        is_open: false,
-        lost: 0,
-        dropped: dropped.clone(),
-        dry_run,
-    };
-    Ok(Recording { inputs, reports: ReportQueue { queue: report_queue, dropped }, thread })
+    let inputs =
+        RecordingQueue { queue, buffers: returned, wants_key, lost: None, dropped: dropped.clone(), dry_run };
+    Ok((inputs, ReportQueue { queue: report_queue, dropped, thread }))
 }
 
 struct Recorder {
@@ -264,15 +249,14 @@ impl Recorder {
         if now >= self.next_limit_check {
             self.next_limit_check = now + LIMIT_CHECK_INTERVAL;
             match self.writer.enforce_limits() {
-                Ok((bytes, true)) => {
+                Ok(bytes) => {
                     self.metrics.recorder_size.set(i64::try_from(bytes).unwrap_or(i64::MAX));
                 }
-                Ok((_, false)) => self.check(Err(io::Error::other("the disk has too little free space"))),
                 Err(error) => self.check(Err(error)),
             }
         }
         let is_paused = self.paused_until.is_some_and(|until| now < until);
-        if self.writer.wants_key() && !is_paused && !self.wants_key.load(Ordering::Relaxed) {
+        if self.writer.wants_key() && !is_paused {
             self.wants_key.store(true, Ordering::Relaxed);
         }
         match self.writer.compress() {

@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use eviction_core::input::{Event, Input};
-use eviction_core::pods::PodSet;
+use eviction_core::pods::{KnownPod, PodSet};
+use eviction_core::snapshot::Snapshot;
 use eviction_core::time::Timestamp;
 use rustix::fs::{FlockOperation, flock, statvfs};
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
@@ -22,7 +23,7 @@ use serde_json::Value;
 use super::format::{self, Kind};
 use super::pods;
 use super::sample::{Codec, SampleUse};
-use super::{Header, Key, Recorded};
+use super::{Header, Recorded};
 
 /// A segment is complete after this time or this length in bytes.
 const SEGMENT: Duration = Duration::from_secs(3600);
@@ -68,10 +69,6 @@ pub struct Writer {
     limits: Limits,
     header: Header,
     open: Option<OpenSegment>,
-    codec: Codec,
-    pods: Arc<PodSet>,
-    clock_offset: Option<i64>,
-    buffer: Vec<u8>,
     complete: Vec<PathBuf>,
     compression: Option<Compression>,
     /// The lock file, locked until the writer is dropped.
@@ -85,6 +82,12 @@ struct OpenSegment {
     file: File,
     length: u64,
     since: Instant,
+    /// The entries that are not written yet.
+    buffer: Vec<u8>,
+    codec: Codec,
+    /// The pods of the last frame of pods.
+    pods: Arc<PodSet>,
+    clock_offset: Option<i64>,
 }
 
 impl Writer {
@@ -99,18 +102,8 @@ impl Writer {
         if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
             return Err(io::Error::other("another agent records there"));
         }
-        let mut writer = Self {
-            limits,
-            header,
-            open: None,
-            codec: Codec::default(),
-            pods: Arc::default(),
-            clock_offset: None,
-            buffer: Vec::new(),
-            complete: Vec::new(),
-            compression: None,
-            _lock: lock,
-        };
+        let mut writer =
+            Self { limits, header, open: None, complete: Vec::new(), compression: None, _lock: lock };
         let segments = segments(&writer.limits.directory)?;
         let number = |path: &PathBuf| path.file_name()?.to_str()?.split('-').next()?.parse::<u64>().ok();
         writer.header.segment = segments.iter().filter_map(number).max().map_or(0, |last| last + 1);
@@ -135,12 +128,124 @@ impl Writer {
     /// # Errors
     /// If a segment cannot be created.
     pub fn take(&mut self, recorded: &Recorded, shown: impl Fn(Timestamp) -> Timestamp) -> io::Result<()> {
+        let key = if let Recorded::Key(key) = recorded { Some(key) } else { None };
+        if let Some(key) = key {
+            self.flush()?;
+            self.begin(shown(key.at))?;
+        }
+        if let Some(open) = &mut self.open {
+            open.take(recorded, shown);
+        }
+        // A key is written at once, so that the caller knows whether the segment can be written.
+        if key.is_some() { self.flush() } else { Ok(()) }
+    }
+
+    /// Writes the entries that were taken. An error ends the segment.
+    ///
+    /// # Errors
+    /// If the entries cannot be written.
+    pub fn flush(&mut self) -> io::Result<()> {
+        let Some(open) = &mut self.open else { return Ok(()) };
+        if let Err(error) = open.file.write_all(&open.buffer) {
+            // A partly written tick would look like damage.
+            drop(open.file.set_len(open.length));
+            self.end();
+            return Err(error);
+        }
+        open.length += open.buffer.len() as u64;
+        open.buffer.clear();
+        Ok(())
+    }
+
+    /// Ends the segment.
+    pub fn end(&mut self) {
+        self.complete.extend(self.open.take().map(|open| open.path));
+    }
+
+    fn begin(&mut self, shown: Timestamp) -> io::Result<()> {
+        self.end();
+        self.enforce_limits()?;
+        let name = format!("{:08}-{}.{PLAIN}", self.header.segment, shown.strftime("%Y%m%dT%H%M%SZ"));
+        let path = self.limits.directory.join(name);
+        let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(&path)?;
+        let mut buffer = format::begin();
+        put(&mut buffer, Kind::Header, &self.header);
+        self.header.segment += 1;
+        self.open = Some(OpenSegment {
+            path,
+            file,
+            length: 0,
+            since: Instant::now(),
+            buffer,
+            codec: Codec::default(),
+            pods: Arc::default(),
+            clock_offset: None,
+        });
+        Ok(())
+    }
+
+    /// Compresses a piece of a complete segment. Returns whether there is more to do.
+    ///
+    /// # Errors
+    /// If the piece cannot be written. The segment then stays as it is.
+    pub fn compress(&mut self) -> io::Result<bool> {
+        let mut compression = match self.compression.take() {
+            Some(begun) => begun,
+            None => match self.complete.pop() {
+                Some(path) => Compression::begin(path)?,
+                None => return Ok(false),
+            },
+        };
+        if compression.step()? {
+            self.compression = Some(compression);
+        }
+        Ok(self.compression.is_some() || !self.complete.is_empty())
+    }
+
+    /// Removes the oldest segments while a limit is exceeded. Returns the size of the remaining segments in
+    /// bytes.
+    ///
+    /// # Errors
+    /// If the directory cannot be read, or the file system still has too little free space.
+    pub fn enforce_limits(&mut self) -> io::Result<u64> {
+        let open = self.open.as_ref().map(|open| open.path.clone());
+        let mut found = Vec::new();
+        for path in segments(&self.limits.directory)? {
+            let metadata = path.metadata()?;
+            let age = metadata.modified()?.elapsed().unwrap_or_default();
+            found.push((path, metadata.len(), age));
+        }
+        let mut total: u64 = found.iter().map(|(_, length, _)| length).sum();
+        for (path, length, age) in found {
+            let is_over =
+                total > self.limits.max_size || age > self.limits.max_age || self.is_disk_short()?;
+            if !is_over || Some(&path) == open.as_ref() {
+                break;
+            }
+            fs::remove_file(&path)?;
+            self.complete.retain(|other| *other != path);
+            total -= length;
+        }
+        if self.is_disk_short()? {
+            return Err(io::Error::other("the disk has too little free space"));
+        }
+        Ok(total)
+    }
+
+    fn is_disk_short(&self) -> io::Result<bool> {
+        let file_system = statvfs(&self.limits.directory)?;
+        Ok(file_system.f_bavail.saturating_mul(file_system.f_frsize) < self.limits.min_free)
+    }
+}
+
+impl OpenSegment {
+    fn take(&mut self, recorded: &Recorded, shown: impl Fn(Timestamp) -> Timestamp) {
         match recorded {
             Recorded::Key(key) => {
-                self.flush()?;
-                return self.begin(key, shown(key.at));
+                self.record_clock(key.at, shown(key.at));
+                put(&mut self.buffer, Kind::Key, key);
+                self.put_pods(key.at, &key.pods);
             }
-            _ if self.open.is_none() => {}
             Recorded::Input(Input { at, event }) => {
                 self.record_clock(*at, shown(*at));
                 match event {
@@ -159,62 +264,9 @@ impl Writer {
                 format::frame(Kind::Decision as u8, &mut self.buffer, |out| out.extend(json.as_bytes()));
             }
         }
-        Ok(())
     }
 
-    /// Writes the entries that were taken. An error ends the segment.
-    ///
-    /// # Errors
-    /// If the entries cannot be written.
-    pub fn flush(&mut self) -> io::Result<()> {
-        let Some(open) = &mut self.open else {
-            self.buffer.clear();
-            return Ok(());
-        };
-        if self.buffer.is_empty() {
-            return Ok(());
-        }
-        let written = open.file.write_all(&self.buffer);
-        self.buffer.clear();
-        match written {
-            Ok(()) => open.length = open.file.metadata()?.len(),
-            Err(error) => {
-                // A partly written tick would look like damage.
-                drop(open.file.set_len(open.length));
-                self.end();
-                return Err(error);
-            }
-        }
-        Ok(())
-    }
-
-    /// Ends the segment.
-    pub fn end(&mut self) {
-        self.buffer.clear();
-        self.complete.extend(self.open.take().map(|open| open.path));
-    }
-
-    fn begin(&mut self, key: &Key, shown: Timestamp) -> io::Result<()> {
-        self.end();
-        if !self.enforce_limits()?.1 {
-            return Err(io::Error::other("the disk has too little free space"));
-        }
-        self.codec = Codec::default();
-        (self.pods, self.clock_offset) = (Arc::default(), None);
-        let name = format!("{:08}-{}.{PLAIN}", self.header.segment, shown.strftime("%Y%m%dT%H%M%SZ"));
-        let path = self.limits.directory.join(name);
-        let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(&path)?;
-        self.buffer = format::begin();
-        put(&mut self.buffer, Kind::Header, &self.header);
-        self.header.segment += 1;
-        self.record_clock(key.at, shown);
-        put(&mut self.buffer, Kind::Key, key);
-        self.open = Some(OpenSegment { path, file, length: 0, since: Instant::now() });
-        self.put_pods(key.at, &key.pods);
-        self.flush()
-    }
-
-    fn put_sample(&mut self, usage: SampleUse, at: Timestamp, sample: &eviction_core::snapshot::Snapshot) {
+    fn put_sample(&mut self, usage: SampleUse, at: Timestamp, sample: &Snapshot) {
         if let Some(names) = self.codec.update_names(sample) {
             put(&mut self.buffer, Kind::Names, names);
         }
@@ -225,7 +277,7 @@ impl Writer {
     fn put_pods(&mut self, at: Timestamp, pods: &Arc<PodSet>) {
         let before: HashMap<&str, usize> =
             self.pods.pods().iter().enumerate().map(|(index, known)| (&*known.pod.uid, index)).collect();
-        let change = |known: &Arc<eviction_core::pods::KnownPod>| {
+        let change = |known: &Arc<KnownPod>| {
             let same = before.get(&*known.pod.uid).copied();
             match same.filter(|index| self.pods.pods()[*index].pod == known.pod) {
                 Some(index) => PodChange::Same(index),
@@ -244,59 +296,6 @@ impl Writer {
             self.clock_offset = Some(offset);
             put(&mut self.buffer, Kind::Clock, &offset);
         }
-    }
-
-    /// Compresses a piece of a complete segment. Returns whether there is more to do.
-    ///
-    /// # Errors
-    /// If the piece cannot be written. The segment then stays as it is.
-    pub fn compress(&mut self) -> io::Result<bool> {
-        if self.compression.is_none() {
-            let Some(path) = self.complete.pop() else { return Ok(false) };
-            self.compression = Some(Compression::begin(path)?);
-        }
-        if let Some(compression) = &mut self.compression {
-            match compression.step() {
-                Ok(true) => {}
-                ended => {
-                    self.compression = None;
-                    ended?;
-                }
-            }
-        }
-        Ok(self.compression.is_some() || !self.complete.is_empty())
-    }
-
-    /// Removes the oldest segments while a limit is exceeded. Returns the size of the remaining segments in
-    /// bytes, and whether the file system has room for more.
-    ///
-    /// # Errors
-    /// If the directory cannot be read.
-    pub fn enforce_limits(&mut self) -> io::Result<(u64, bool)> {
-        let open = self.open.as_ref().map(|open| open.path.clone());
-        let mut found = Vec::new();
-        for path in segments(&self.limits.directory)? {
-            let metadata = path.metadata()?;
-            let age = metadata.modified()?.elapsed().unwrap_or_default();
-            found.push((path, metadata.len(), age));
-        }
-        let mut total: u64 = found.iter().map(|(_, length, _)| length).sum();
-        for (path, length, age) in found {
-            let is_short = self.free()? < self.limits.min_free;
-            let is_over = total > self.limits.max_size || age > self.limits.max_age || is_short;
-            if !is_over || Some(&path) == open.as_ref() {
-                break;
-            }
-            fs::remove_file(&path)?;
-            self.complete.retain(|other| *other != path);
-            total -= length;
-        }
-        Ok((total, self.free()? >= self.limits.min_free))
-    }
-
-    fn free(&self) -> io::Result<u64> {
-        let file_system = statvfs(&self.limits.directory)?;
-        Ok(file_system.f_bavail.saturating_mul(file_system.f_frsize))
     }
 }
 

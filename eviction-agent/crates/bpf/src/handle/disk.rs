@@ -74,28 +74,14 @@ impl DiskMaps {
         })
     }
 
-    fn slot_of(&self, device: u64) -> Option<u32> {
-        (0_u32..)
-            .zip(&self.slots)
-            .find(|(_, slot)| slot.is_some_and(|(slot_device, _)| slot_device == device))
-            .map(|(at, _)| at)
+    /// Returns the slot of a file system, or for `None` one that is free.
+    fn slot_of(&self, device: Option<u64>) -> Option<u32> {
+        let devices = self.slots.iter().map(|slot| slot.map(|(device, _)| device));
+        (0_u32..).zip(devices).find(|(_, of)| *of == device).map(|(slot, _)| slot)
     }
 
     fn total(&self, slot: u32) -> Result<DiskTotal, MapError> {
         self.totals.get(&slot, 0).map(|MapEntry(total)| total)
-    }
-
-    /// Finds a free slot and clears its counts.
-    fn new_slot(&mut self) -> Result<Option<u32>, MapError> {
-        let free = (0_u32..).zip(&self.slots).find(|(_, slot)| slot.is_none()).map(|(at, _)| at);
-        if let Some(slot) = free {
-            let users: Vec<_> = self.usage.keys().filter_map(Result::ok).collect();
-            for user in users.into_iter().filter(|MapEntry(user)| user.slot == slot) {
-                let _ = self.usage.remove(&user);
-            }
-            self.totals.set(slot, MapEntry(DiskTotal::default()), 0)?;
-        }
-        Ok(free)
     }
 }
 
@@ -110,7 +96,7 @@ impl BpfHandle {
     /// `None` without a threshold on it.
     pub fn disk_total(&self, device: u64) -> Option<DiskTotal> {
         let disks = &self.maps.disks;
-        disks.total(disks.slot_of(device)?).ok()
+        disks.total(disks.slot_of(Some(device))?).ok()
     }
 
     /// Sets a threshold on the file system with this `st_dev`, in place of the one before. It is crossed when
@@ -136,10 +122,9 @@ impl BpfHandle {
         let generation = self.generation;
         let fail = |source| SetDiskThresholdError::Map { device, source };
         let disks = &mut self.maps.disks;
-        let slot = match disks.slot_of(device) {
-            Some(slot) => slot,
-            None => disks.new_slot().map_err(fail)?.ok_or(SetDiskThresholdError::Full)?,
-        };
+        // A slot that is free was never in use: its counts are 0.
+        let slot = disks.slot_of(Some(device)).or_else(|| disks.slot_of(None));
+        let slot = slot.ok_or(SetDiskThresholdError::Full)?;
         let before = disks.slots[slot as usize].replace((device, generation));
         let key = kernel_device(device);
         // The tokens first: a resource that fires without one would not be reported.
@@ -161,20 +146,12 @@ impl BpfHandle {
         };
         disks.thresholds.set(slot, MapEntry(threshold), 0).map_err(fail)?;
         if let Some((_, before)) = before {
-            self.remove_disk_tokens(key, before);
+            for token in tokens(key, before) {
+                // The token is missing if it was taken, that is, if the threshold was crossed.
+                let _ = self.maps.fire_tokens.remove(&token);
+            }
         }
         Ok(generation)
-    }
-
-    /// Removes the threshold on a file system, and what was counted on it.
-    pub fn clear_disk_threshold(&mut self, device: u64) {
-        let disks = &mut self.maps.disks;
-        let Some(slot) = disks.slot_of(device) else { return };
-        let key = kernel_device(device);
-        let _ = disks.thresholds.set(slot, MapEntry(NO_THRESHOLD), 0);
-        if let Some((_, generation)) = disks.slots[slot as usize].take() {
-            self.remove_disk_tokens(key, generation);
-        }
     }
 
     /// Returns the file systems with a threshold, as `st_dev`.
@@ -201,28 +178,12 @@ impl BpfHandle {
         out.dedup_by_key(|usage| (usage.cgroup, usage.device));
         Ok(())
     }
-
-    fn remove_disk_tokens(&mut self, device: u32, generation: u64) {
-        for token in tokens(device, generation) {
-            // The token is missing if it was taken, that is, if the threshold was crossed.
-            let _ = self.maps.fire_tokens.remove(&token);
-        }
-    }
 }
 
 fn tokens(device: u32, generation: u64) -> [MapEntry<FireToken>; 2] {
     [DiskResource::Bytes, DiskResource::Inodes]
         .map(|resource| MapEntry(FireToken { id: device.into(), generation, edge: resource as u32, pad: 0 }))
 }
-
-const NO_THRESHOLD: DiskThreshold = DiskThreshold {
-    generation: 0,
-    bytes_limit: i64::MAX,
-    inodes_limit: i64::MAX,
-    fired: [0; 2],
-    device: 0,
-    pad: 0,
-};
 
 /// Bits of the minor number in the kernel's own device numbers (`MINORBITS` in linux/kdev_t.h).
 const MINOR_BITS: u32 = 20;

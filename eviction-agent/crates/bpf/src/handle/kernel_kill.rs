@@ -1,11 +1,11 @@
 //! The kill order of the BPF programs: arming and disarming it, and how often a kill was suppressed.
 
-use aya::Pod;
 use aya::maps::{Array, HashMap as BpfHashMap, MapData, MapError, PerCpuArray};
+use aya::{Ebpf, Pod};
 use eviction_common::{DiskKillOrder, KillOrder, MARK_EPOCH, MARK_LEVEL, Suppressed, SuppressedCount};
 use thiserror::Error;
 
-use super::{BpfHandle, was_present};
+use super::{BpfHandle, take_map, was_present};
 use crate::sys::MapEntry;
 
 /// The number of reasons for which a kill at a crossing is suppressed.
@@ -69,13 +69,27 @@ pub struct LastOrderNumbers {
 
 /// The maps of kernel kills, and the armed order.
 pub(crate) struct KernelKillMaps {
-    pub(crate) marks: Array<MapData, u64>,
-    pub(crate) order: OrderMap<KillOrder>,
-    pub(crate) disk_order: OrderMap<DiskKillOrder>,
-    pub(crate) tokens: Tokens,
-    pub(crate) suppressed: PerCpuArray<MapData, MapEntry<SuppressedCount>>,
-    pub(crate) is_marked: bool,
-    pub(crate) last: LastOrderNumbers,
+    marks: Array<MapData, u64>,
+    order: OrderMap<KillOrder>,
+    pub(super) disk_order: OrderMap<DiskKillOrder>,
+    pub(super) tokens: Tokens,
+    suppressed: PerCpuArray<MapData, MapEntry<SuppressedCount>>,
+    is_marked: bool,
+    pub(super) last: LastOrderNumbers,
+}
+
+impl KernelKillMaps {
+    pub(crate) fn take(ebpf: &mut Ebpf) -> Result<Self, MapError> {
+        Ok(Self {
+            marks: take_map(ebpf, "SAMPLE_EPOCH")?,
+            order: OrderMap { map: take_map(ebpf, "KILL_ORDER")?, armed: None },
+            disk_order: OrderMap { map: take_map(ebpf, "DISK_KILL_ORDER")?, armed: None },
+            tokens: take_map(ebpf, "KILL_ORDER_TOKEN")?,
+            suppressed: take_map(ebpf, "SUPPRESSED")?,
+            is_marked: false,
+            last: LastOrderNumbers::default(),
+        })
+    }
 }
 
 /// Tokens of armed orders, by their numbers.
@@ -95,10 +109,6 @@ impl<T: Default> OrderMap<T>
 where
     MapEntry<T>: Pod,
 {
-    pub(crate) fn new(map: Array<MapData, MapEntry<T>>) -> Self {
-        Self { map, armed: None }
-    }
-
     /// Arms an order. No other one may be armed.
     pub(super) fn arm(&mut self, tokens: &mut Tokens, number: u64, order: T) -> Result<u64, ArmError> {
         // The token first: without it no order is carried out, and alone it has no effect.

@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 
 use aya::Ebpf;
-use aya::maps::{Array, HashMap as BpfHashMap, MapData, MapError, MapKeys};
+use aya::maps::{Array, HashMap as BpfHashMap, MapData, MapError};
 use eviction_common::{
     Alarm, AlarmKey, HostTasks, OomCounts, PidThreshold, ReclaimStart, ReclaimTime as RawReclaimTime,
     STORM_WINDOW_NS, TaskCount, TaskStats,
@@ -164,15 +164,14 @@ impl BpfHandle {
     /// If the map cannot be read or written.
     pub fn reset_alarms(&mut self, before_ns: u64) -> Result<(), MapError> {
         let maps = &mut self.maps.task_counters;
-        let node = Alarm::NodeTasks as u32;
-        let old = maps.alarms_sent.iter().filter_map(|entry| match entry {
+        let mut old = Vec::new();
+        for entry in maps.alarms_sent.iter() {
+            let (key, sent_ns) = entry?;
             // The alarm of the node is removed with its threshold.
-            Ok((MapEntry(key), sent_ns)) => {
-                (sent_ns < before_ns && key.alarm != node).then_some(Ok(MapEntry(key)))
+            if sent_ns < before_ns && key.0.alarm != Alarm::NodeTasks as u32 {
+                old.push(key);
             }
-            Err(error) => Some(Err(error)),
-        });
-        let old: Vec<_> = old.collect::<Result<_, _>>()?;
+        }
         old.iter().try_for_each(|key| maps.remove_alarm(key))
     }
 
@@ -183,32 +182,25 @@ impl BpfHandle {
     /// # Errors
     /// If a map cannot be read or written.
     pub fn sweep(&mut self, exists: impl Fn(u64) -> bool) -> Result<u64, MapError> {
-        let Self { maps, .. } = self;
-        let task_counters = &mut maps.task_counters;
+        let maps = &mut self.maps.task_counters;
         let mut absent = HashSet::new();
-        let mut record_absent = |keys: MapKeys<'_, u64>| -> Result<(), MapError> {
-            for id in keys {
-                let id = id?;
-                if !exists(id) {
-                    absent.insert(id);
-                }
+        for id in maps.task_stats.keys().chain(maps.reclaim_time.keys()).chain(maps.oom_counts.keys()) {
+            let id = id?;
+            if !exists(id) {
+                absent.insert(id);
             }
-            Ok(())
-        };
-        record_absent(task_counters.task_stats.keys())?;
-        record_absent(task_counters.reclaim_time.keys())?;
-        record_absent(task_counters.oom_counts.keys())?;
+        }
         let mut removed = 0;
-        let absent_before = std::mem::take(&mut task_counters.absent_before);
+        let absent_before = std::mem::take(&mut maps.absent_before);
         for id in absent.intersection(&absent_before) {
             // An entry is missing if the kernel's own cleanup was first.
-            removed += u64::from(was_present(task_counters.task_stats.remove(id))?);
-            removed += u64::from(was_present(task_counters.reclaim_time.remove(id))?);
-            removed += u64::from(was_present(task_counters.oom_counts.remove(id))?);
-            task_counters.remove_alarm(&alarm_key(*id, Alarm::ForkStorm))?;
+            removed += u64::from(was_present(maps.task_stats.remove(id))?);
+            removed += u64::from(was_present(maps.reclaim_time.remove(id))?);
+            removed += u64::from(was_present(maps.oom_counts.remove(id))?);
+            maps.remove_alarm(&alarm_key(*id, Alarm::ForkStorm))?;
         }
         absent.retain(|id| !absent_before.contains(id));
-        task_counters.absent_before = absent;
+        maps.absent_before = absent;
         Ok(removed)
     }
 

@@ -73,8 +73,12 @@ fn btf(facts: &mut KernelFacts) -> &mut BtfFacts {
     facts.btf.as_mut().unwrap()
 }
 
+fn described(facts: &KernelFacts) -> Vec<String> {
+    describe_plan(facts, &BackendSelection::default())
+}
+
 /// Returns the candidates of each class, and the reasons against the others.
-fn described(facts: &KernelFacts, choice: &BackendSelection) -> Vec<String> {
+fn describe_plan(facts: &KernelFacts, choice: &BackendSelection) -> Vec<String> {
     plan(facts, choice)
         .iter()
         .map(|plan| {
@@ -88,7 +92,7 @@ fn described(facts: &KernelFacts, choice: &BackendSelection) -> Vec<String> {
 #[test]
 fn complete_kernel_gets_the_best_method_of_each_class() {
     assert_eq!(
-        described(&complete_kernel(), &BackendSelection::default()),
+        described(&complete_kernel()),
         [
             "charge: fexit page_counter_try_charge, kprobe page_counter_try_charge, tp_btf mod_memcg_state | argument 3 of rss_stat is absent, not number",
             "charge near: fexit page_counter_uncharge, kprobe page_counter_uncharge, tp_btf count_memcg_events | ",
@@ -112,7 +116,7 @@ fn methods_for_an_old_kernel_are_chosen_by_its_prototypes() {
     btf(&mut facts).tracepoints.insert("rss_stat", counted);
     btf(&mut facts).tracepoints.insert("mark_victim", vec![Argument::Number]);
     btf(&mut facts).tracepoints.remove("xfs_alloc_vextent_finish");
-    let described = described(&facts, &BackendSelection::default());
+    let described = described(&facts);
     let function = "this kernel has no function page_counter_charge";
     let tracepoint = "this kernel has no tracepoint mod_memcg_state";
     assert_eq!(described[0], format!("charge: tp_btf rss_stat | {function}, {function}, {tracepoint}"));
@@ -156,14 +160,14 @@ fn on_demand_probe_is_planned_only_with_its_method() {
 fn missing_disk_hook_affects_only_its_class_and_is_named() {
     let mut facts = complete_kernel();
     btf(&mut facts).tracepoints.remove("ext4_da_release_space");
-    let all = described(&facts, &BackendSelection::default());
+    let all = described(&facts);
     let why = "this kernel has no tracepoint ext4_da_release_space";
     assert_eq!(all[7], format!("disk near:  | {why}, {why}"));
     assert!(all[6].starts_with("disk: tp_btf"), "{all:?}");
     let one = vec![structure("inode")];
     btf(&mut facts).tracepoints.insert("ext4_da_reserve_space", one);
     btf(&mut facts).tracepoints.insert("ext4_da_release_space", vec![structure("inode"), Argument::Number]);
-    assert!(described(&facts, &BackendSelection::default())[7].starts_with(
+    assert!(described(&facts)[7].starts_with(
         "disk near: tp_btf ext4_da_reserve_space(inode), ext4_da_release_space | argument 2 of ext4_da_reserve_space is absent"
     ));
     let mut near = plan(&complete_kernel(), &BackendSelection::default()).remove(7);
@@ -187,7 +191,7 @@ fn a_tracepoint_with_fewer_arguments_is_refused() {
     let task = structure("task_struct");
     btf(&mut facts).tracepoints.insert("sched_process_fork", vec![task]);
     let why = "argument 2 of sched_process_fork is absent, not struct task_struct *";
-    assert_eq!(described(&facts, &BackendSelection::default())[3], format!("task:  | {why}"));
+    assert_eq!(described(&facts)[3], format!("task:  | {why}"));
 }
 
 #[test]
@@ -197,13 +201,10 @@ fn arguments_of_reclaim_begin_are_not_checked() {
     btf(&mut facts).tracepoints.insert("mm_vmscan_memcg_reclaim_begin", newer);
     let newer = vec![Argument::Number, structure("mem_cgroup")];
     btf(&mut facts).tracepoints.insert("mm_vmscan_memcg_reclaim_end", newer);
-    assert_eq!(
-        described(&facts, &BackendSelection::default()),
-        described(&complete_kernel(), &BackendSelection::default())
-    );
+    assert_eq!(described(&facts), described(&complete_kernel()));
     btf(&mut facts).tracepoints.insert("mm_vmscan_memcg_reclaim_end", vec![structure("mem_cgroup")]);
     let why = "argument 1 of mm_vmscan_memcg_reclaim_end is struct mem_cgroup *, not number";
-    assert_eq!(described(&facts, &BackendSelection::default())[4], format!("reclaim:  | {why}"));
+    assert_eq!(described(&facts)[4], format!("reclaim:  | {why}"));
 }
 
 #[test]
@@ -211,7 +212,7 @@ fn missing_member_affects_only_the_classes_that_need_it() {
     let mut facts = complete_kernel();
     let missing = "this kernel's struct cgroup has no root".to_owned();
     btf(&mut facts).resolved.missing.push(("cgroup_root", missing));
-    let described = described(&facts, &BackendSelection::default());
+    let described = described(&facts);
     assert_eq!(described[5], "cgroup:  | this kernel's struct cgroup has no root");
     assert!(described[..5].iter().all(|line| line.contains("tp_btf")), "{described:?}");
 }
@@ -222,10 +223,7 @@ fn missing_optional_member_affects_no_class() {
     for field in ["mm_anon", "cred_uid", "memcg_oom", "css_flags", "pids_counter"] {
         btf(&mut facts).resolved.missing.push((field, "this kernel has no such thing".to_owned()));
     }
-    assert_eq!(
-        described(&facts, &BackendSelection::default()),
-        described(&complete_kernel(), &BackendSelection::default())
-    );
+    assert_eq!(described(&facts), described(&complete_kernel()));
 }
 
 #[test]
@@ -233,7 +231,7 @@ fn missing_bpf_prerequisite_is_the_reason_for_every_class() {
     let all = |change: &dyn Fn(&mut KernelFacts), why: &str| {
         let mut facts = complete_kernel();
         change(&mut facts);
-        for line in described(&facts, &BackendSelection::default()) {
+        for line in described(&facts) {
             assert!(line.contains(&format!(":  | {why}")), "{line}");
         }
     };
@@ -251,15 +249,14 @@ fn missing_bpf_prerequisite_is_the_reason_for_every_class() {
 fn methods_are_planned_on_a_locked_down_kernel_too() {
     let mut facts = complete_kernel();
     facts.lockdown = Lockdown::Confidentiality;
-    let choice = BackendSelection::default();
-    assert_eq!(described(&facts, &choice), described(&complete_kernel(), &choice));
+    assert_eq!(described(&facts), described(&complete_kernel()));
 }
 
 #[test]
 fn disabled_method_is_not_tried() {
     let deny = vec!["tp_btf cgroup_mkdir, cgroup_rmdir".to_owned()];
     let choice = BackendSelection { deny, ..BackendSelection::default() };
-    assert_eq!(described(&complete_kernel(), &choice)[5], "cgroup:  | disabled by --disable-backend");
+    assert_eq!(describe_plan(&complete_kernel(), &choice)[5], "cgroup:  | disabled by --disable-backend");
     let no_backend = no_backend(EventClass::Cgroup, &plan(&complete_kernel(), &choice)[5].rejected);
     assert_eq!(no_backend.reason, "tp_btf cgroup_mkdir, cgroup_rmdir: disabled by --disable-backend");
 }
@@ -268,7 +265,7 @@ fn disabled_method_is_not_tried() {
 fn requested_method_is_the_only_one_of_its_class() {
     let only = |name: &str| BackendSelection { only: vec![name.to_owned()], ..BackendSelection::default() };
     let other = "another backend was requested";
-    let described = |choice| described(&complete_kernel(), &choice);
+    let described = |choice| describe_plan(&complete_kernel(), &choice);
     assert_eq!(
         described(only("tp_btf mod_memcg_state"))[0],
         format!("charge: tp_btf mod_memcg_state | {other}, {other}, {other}")

@@ -10,6 +10,7 @@ use rustix::thread::CapabilitySet;
 use serde::Serialize;
 
 use crate::capabilities::effective_capabilities;
+use eviction_core::error::chain;
 use eviction_core::reading::{Reading, UnknownReason};
 use eviction_node::cgroup::files::Version;
 use eviction_node::cgroup::hierarchy::{Hierarchies, Hierarchy, Host};
@@ -148,12 +149,7 @@ fn usage_threshold(root: Option<&NodeRoot>) -> Fact {
         }
         Some(root) => match memcg_v1::register_eventfd(&root.memory, &[UNREACHABLE_USAGE]) {
             Ok(_) => Ok(format!("{}", root.memory.join("cgroup.event_control").display())),
-            Err(error) => {
-                let help = error.help();
-                let cause =
-                    std::error::Error::source(&error).map_or_else(String::new, |cause| format!(": {cause}"));
-                Err((format!("{error}{cause}"), help))
-            }
+            Err(error) => Err((chain(&error), error.help())),
         },
     };
     fact("usage-threshold", "usage threshold", found)

@@ -80,7 +80,7 @@ impl Engine {
         sort_by_urgency(&self.policy.rules, &evaluation.met, &evaluation.thresholds, &mut urgent);
         for &threshold_index in &urgent {
             evaluation.driving = Some(threshold_index);
-            let ends = self.handle_threshold(at, &mut evaluation, threshold_index, actions);
+            let ends = self.handle_driving_threshold(at, &mut evaluation, actions);
             evaluation.end_deficit();
             if ends {
                 break;
@@ -99,18 +99,18 @@ impl Engine {
         in_flight
     }
 
-    /// Handles a met threshold. Returns whether the evaluation ends here; if not, the next threshold is handled.
-    fn handle_threshold(
+    /// Handles the driving threshold. Returns whether the evaluation ends here; if not, the next threshold is
+    /// handled.
+    fn handle_driving_threshold(
         &mut self,
         at: Timestamp,
         evaluation: &mut Evaluation,
-        threshold_index: u8,
         actions: &mut Vec<Action>,
     ) -> bool {
         let Some(signal) = evaluation.driving_signal() else {
             return false;
         };
-        if self.is_covered(evaluation, threshold_index, actions) {
+        if self.is_covered(evaluation, actions) {
             evaluation.end = EvaluationEnd::ReleaseInProgress;
             return false;
         }
@@ -166,14 +166,11 @@ impl Engine {
             return PredictionMode::Off;
         };
         let mut imminent = take(&mut evaluation.context.imminent);
-        for &index in evaluation.visible.iter() {
-            let resolved = evaluation.threshold(index);
-            if resolved.is_some_and(|resolved| {
-                evaluation.context.is_imminent(resolved, &evaluation.observations, within)
-            }) {
-                imminent.push(index);
-            }
-        }
+        let is_imminent = |resolved: &ResolvedThreshold| {
+            evaluation.context.is_imminent(resolved, &evaluation.observations, within)
+        };
+        let visible = evaluation.visible.iter().copied();
+        imminent.extend(visible.filter(|&index| evaluation.threshold(index).is_some_and(is_imminent)));
         evaluation.context.imminent = imminent;
         match predict {
             // On a sample without pods no pod may be evicted by prediction.
@@ -194,7 +191,7 @@ impl Engine {
     /// Returns whether garbage can be collected and pods can be ranked. Both need a disk layout that the
     /// feature gates allow.
     pub(super) fn can_rank(&self) -> bool {
-        self.layout.is_some_and(|known| !known.is_refused)
+        self.layout.is_some_and(|known| !known.layout.is_refused_by(self.policy.gates))
     }
 }
 
@@ -268,8 +265,8 @@ impl Engine {
         if let DecisionKind::Evaluated(evaluation) = subject {
             for action in actions {
                 let Action::Evict(eviction) = action else { continue };
-                if let Some(known) = evaluation.pods.pods().get(eviction.pod as usize) {
-                    self.oom.add_eviction(at, known, &evaluation.pods);
+                if let Some(known) = evaluation.pods.get(eviction.pod) {
+                    self.oom.add_eviction(at, &known.name, &evaluation.pods);
                 }
             }
         }

@@ -115,7 +115,7 @@ impl Engine {
             None => self.evict_first(at, evaluation, threshold_index, actions),
             Some(preferences) => {
                 let most = preferences.max_evictions_per_sync;
-                self.evict_for_deficit(at, evaluation, threshold_index, most, actions);
+                self.evict_for_deficit(at, evaluation, most, actions);
             }
         }
     }
@@ -130,7 +130,7 @@ impl Engine {
         threshold_index: u8,
         actions: &mut Vec<Action>,
     ) {
-        let hard = is_hard(evaluation, threshold_index);
+        let hard = evaluation.driving_is_hard();
         if self.waits_for_api(hard) {
             evaluation.end = EvaluationEnd::ApiUnreachable;
             return;
@@ -154,7 +154,7 @@ impl Engine {
             };
             actions.push(Action::Evict(Eviction {
                 pod: candidate.pod,
-                grace_period_seconds: self.grace_period(evaluation, threshold_index, known),
+                grace_period_seconds: self.grace_period(hard, known),
                 cause: Cause::Threshold { threshold: threshold_index },
                 ignores_budget,
             }));
@@ -165,8 +165,8 @@ impl Engine {
 
     /// Returns the grace period in seconds: one second for a hard threshold, and what the rules define for a
     /// soft one.
-    pub(super) fn grace_period(&self, evaluation: &Evaluation, threshold_index: u8, known: &KnownPod) -> i64 {
-        if is_hard(evaluation, threshold_index) {
+    pub(super) fn grace_period(&self, hard: bool, known: &KnownPod) -> i64 {
+        if hard {
             return IMMEDIATE_GRACE_SECONDS;
         }
         let own = known.pod.termination_grace_period_seconds;
@@ -183,10 +183,6 @@ impl Engine {
             }
         }
     }
-}
-
-fn is_hard(evaluation: &Evaluation, threshold_index: u8) -> bool {
-    evaluation.threshold(threshold_index).is_some_and(|resolved| resolved.threshold.is_hard())
 }
 
 /// Returns the first limit that a pod exceeds: of its emptyDir volumes, then of all containers together, then
@@ -272,10 +268,7 @@ impl Engine {
     /// Returns the pod that would be evicted first for a hard memory threshold on this sample if the API
     /// server were available. The engine does not change.
     pub fn victim_without_outage(&self, at: Timestamp, snapshot: &Arc<Snapshot>) -> Option<Arc<PodName>> {
-        let mut trial = self.clone();
-        trial.api = ApiReachability::Reachable;
-        // The engine has already decided on this sample.
-        trial.thresholds.forget_observations();
+        let mut trial = Self { api: ApiReachability::Reachable, ..self.trial() };
         let decision = trial.step(Input { at, event: Event::Sample(Arc::clone(snapshot)) });
         let evaluation = decision.evaluation()?;
         decision.actions.iter().find_map(|action| {

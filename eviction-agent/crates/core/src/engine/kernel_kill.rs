@@ -13,8 +13,6 @@ mod tests;
 use std::fmt;
 use std::sync::Arc;
 
-use serde::Serialize;
-
 use crate::decision::{Action, Decision};
 use crate::engine::Engine;
 use crate::eviction::{Cause, EvaluationEnd, Eviction};
@@ -57,9 +55,7 @@ impl Engine {
             return Err(NotArmedReason::ConfigPending);
         }
         let threshold = HardThreshold::of(&self.thresholds, &self.policy.rules, snapshot, signal, reach)?;
-        let mut trial = self.clone();
-        // The sample may have been decided on already; the trial needs its values all the same.
-        trial.thresholds.forget_observations();
+        let mut trial = self.trial();
         let event = Event::Sample(threshold.when_met(snapshot, at));
         let mut decision = trial.step(Input { at, event });
         if decision.awaits_reclaim() {
@@ -229,41 +225,32 @@ fn rank_equally(one: &Candidate, other: &Candidate) -> bool {
 }
 
 /// Why no pod may be killed without another sample.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case", tag = "reason", content = "detail")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotArmedReason {
     /// The policy does not enable kernel kills for the signal.
     Off,
     /// The signal has no visible hard threshold. Soft thresholds never have a kill order.
-    #[serde(rename = "no_hard_line")]
     NoHardThreshold,
     /// Available memory is not measured by the working set. Only growth of the working set is bounded by
     /// memory charges.
     OtherMeasure,
     /// The threshold also depends on pressure or swap, which the BPF program does not read.
-    #[serde(rename = "asks_for_more")]
     MoreConditions,
     /// The available amount is not known.
     Unknown(UnknownReason),
     /// A hard threshold is met: the normal eviction is already in progress.
-    #[serde(rename = "crossed_already")]
     ThresholdMet,
     /// The headroom is zero, so growth by zero bytes would trigger the kill.
-    #[serde(rename = "at_the_line")]
     AtThreshold,
     /// The headroom is larger than the requested reach.
     Far,
     /// A changed policy is pending.
-    #[serde(rename = "policy_waits")]
     ConfigPending,
     /// No pod would be evicted. The value is how the evaluation would end.
-    #[serde(rename = "nobody_goes")]
     NoCandidate(EvaluationEnd),
     /// A pod would be evicted, but for another threshold or limit.
-    #[serde(rename = "goes_for_something_else")]
     OtherSignal,
     /// The pod is terminating already.
-    #[serde(rename = "goes_already")]
     EvictionInFlight,
     /// The pod is critical.
     Critical,
@@ -272,7 +259,6 @@ pub enum NotArmedReason {
     /// The usage of the pod is not known.
     UsageUnknown,
     /// Another pod ranks equally, so the choice between the two is arbitrary.
-    #[serde(rename = "alike")]
     EqualRank,
 }
 

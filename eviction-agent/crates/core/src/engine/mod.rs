@@ -75,10 +75,8 @@ pub struct Engine {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct KnownLayout {
     layout: DiskLayout,
-    /// The image file system is split, and the gates do not allow that.
-    is_refused: bool,
     /// No evaluation has used the layout yet. The first one ignores derived thresholds, and ends if the
-    /// layout is refused.
+    /// gates refuse the layout.
     is_new: bool,
 }
 
@@ -130,10 +128,17 @@ impl Engine {
         &self.policy
     }
 
+    /// Returns a copy for a trial evaluation. The engine may have decided on the sample already, so the trial
+    /// accepts the same values again.
+    fn trial(&self) -> Self {
+        let mut trial = self.clone();
+        trial.thresholds.forget_observations();
+        trial
+    }
+
     /// Processes an input and returns the decision.
     pub fn step(&mut self, Input { at, event }: Input) -> Decision {
-        if self.proposal.is_some()
-            && let Event::Sample(snapshot) = &event
+        if let Event::Sample(snapshot) = &event
             && let Some(decision) = self.sync_with_proposal(at, snapshot)
         {
             return decision;
@@ -278,11 +283,10 @@ impl Engine {
         let (None, Ok(layout)) = (self.layout, result) else {
             return;
         };
-        let is_refused = layout.split_image_fs && !self.policy.gates.separate_disk_gc;
-        if !is_refused {
+        if !layout.is_refused_by(self.policy.gates) {
             self.thresholds.derive_containerfs(self.policy.list_room, layout);
         }
-        self.layout = Some(KnownLayout { layout, is_refused, is_new: true });
+        self.layout = Some(KnownLayout { layout, is_new: true });
     }
 
     fn begin_evaluation(&mut self) -> Result<DiskLayout, NotEvaluated> {
@@ -290,7 +294,7 @@ impl Engine {
             return Err(NotEvaluated::NothingToEnforce);
         }
         let Some(known) = &mut self.layout else { return Err(NotEvaluated::LayoutUnknown) };
-        if known.is_refused && take(&mut known.is_new) {
+        if known.layout.is_refused_by(self.policy.gates) && take(&mut known.is_new) {
             return Err(NotEvaluated::LayoutRefused);
         }
         Ok(known.layout)

@@ -47,28 +47,17 @@ impl Engine {
             })
     }
 
-    /// Returns whether terminating pods free what the threshold lacks. A hard threshold shortens the grace
-    /// period of pods that terminate for a soft threshold, as many as needed.
-    pub(super) fn is_covered(
-        &mut self,
-        evaluation: &mut Evaluation,
-        threshold_index: u8,
-        actions: &mut Vec<Action>,
-    ) -> bool {
-        if self.policy.rules.are_kubelets() {
-            return false;
-        }
-        let deficit = self.add_deficit(evaluation, threshold_index, actions);
-        deficit.is_some_and(|deficit| deficit.remaining() <= 0)
+    /// Returns whether terminating pods free what the driving threshold lacks. A hard threshold shortens the
+    /// grace period of pods that terminate for a soft threshold, as many as needed.
+    pub(super) fn is_covered(&mut self, evaluation: &mut Evaluation, actions: &mut Vec<Action>) -> bool {
+        !self.policy.rules.are_kubelets()
+            && self.add_deficit(evaluation, actions).is_some_and(|deficit| deficit.remaining() <= 0)
     }
 
-    /// Adds the deficit of a threshold, by the last sample of the evaluation, to the evaluation's deficits.
-    fn add_deficit(
-        &mut self,
-        evaluation: &mut Evaluation,
-        threshold_index: u8,
-        actions: &mut Vec<Action>,
-    ) -> Option<Deficit> {
+    /// Adds the deficit of the driving threshold, by the last sample of the evaluation, to the evaluation's
+    /// deficits.
+    fn add_deficit(&mut self, evaluation: &mut Evaluation, actions: &mut Vec<Action>) -> Option<Deficit> {
+        let threshold_index = evaluation.driving?;
         let resolved = evaluation.threshold(threshold_index)?;
         let (signal, hard) = (resolved.threshold.signal, resolved.threshold.is_hard());
         let after_reclaim = evaluation.observations_after_reclaim.as_ref().and_then(|seen| seen.get(signal));
@@ -122,19 +111,18 @@ impl Engine {
         &mut self,
         at: Timestamp,
         evaluation: &mut Evaluation,
-        threshold_index: u8,
         most: u32,
         actions: &mut Vec<Action>,
     ) {
         // `is_covered` has already added the deficit, unless the evaluation got a second sample since.
         let added = evaluation.deficits.last().filter(|_| evaluation.observations_after_reclaim.is_none());
-        let added = added.copied().or_else(|| self.add_deficit(evaluation, threshold_index, actions));
-        let (Some(deficit), Some(resolved)) = (added, evaluation.threshold(threshold_index)) else {
+        let added = added.copied().or_else(|| self.add_deficit(evaluation, actions));
+        let (Some(deficit), Some(signal)) = (added, evaluation.driving_signal()) else {
             evaluation.end = EvaluationEnd::NoCandidates;
             return;
         };
-        let (remaining, hard) = (deficit.remaining(), resolved.threshold.is_hard());
-        let slope = evaluation.context.slopes[resolved.threshold.signal as usize];
+        let (remaining, hard) = (deficit.remaining(), evaluation.driving_is_hard());
+        let slope = evaluation.context.slopes[signal as usize];
         let runs_out = slope
             .and_then(|slope| slope.time_to_lose(Nanos::from_units(deficit.available.into())))
             .is_some_and(|eta| eta.expected < SINGLE_VICTIM_TIME);
@@ -145,16 +133,9 @@ impl Engine {
             _ => {
                 let ranked = take(&mut evaluation.ranked);
                 let may_evict = if hard && runs_out { u32::MAX } else { most };
-                let mut selection = Selection {
-                    engine: self,
-                    at,
-                    evaluation,
-                    threshold_index,
-                    hard,
-                    remaining,
-                    may_evict,
-                    actions,
-                };
+                let cause = Cause::Threshold { threshold: deficit.threshold_index };
+                let mut selection =
+                    Selection { engine: self, at, evaluation, cause, hard, remaining, may_evict, actions };
                 let end = selection.run(&ranked);
                 evaluation.ranked = ranked;
                 end
@@ -190,7 +171,8 @@ pub(super) struct Selection<'a> {
     engine: &'a mut Engine,
     at: Timestamp,
     evaluation: &'a mut Evaluation,
-    threshold_index: u8,
+    /// The driving threshold.
+    cause: Cause,
     hard: bool,
     /// The deficit that remains, in units of the signal.
     remaining: i64,
@@ -299,7 +281,7 @@ impl Selection<'_> {
 
     fn release(&self, pod: u32) -> ExpectedRelease {
         let evaluation = &*self.evaluation;
-        let known = evaluation.signal_of(self.threshold_index).zip(evaluation.pods.get(pod));
+        let known = evaluation.driving_signal().zip(evaluation.pods.get(pod));
         known.map_or(ExpectedRelease::UNKNOWN, |(signal, known)| {
             ExpectedRelease::of(signal, evaluation.layout, known, evaluation.snapshot.stats_of(pod))
         })
@@ -315,9 +297,8 @@ impl Selection<'_> {
             self.evaluation.refused_pods.push(RefusedPod { pod, why });
             return false;
         }
-        let grace_period_seconds = self.engine.grace_period(self.evaluation, self.threshold_index, known);
-        let cause = Cause::Threshold { threshold: self.threshold_index };
-        let eviction = Eviction { pod, grace_period_seconds, cause, ignores_budget };
+        let grace_period_seconds = self.engine.grace_period(self.hard, known);
+        let eviction = Eviction { pod, grace_period_seconds, cause: self.cause, ignores_budget };
         if !self.engine.begin_eviction(self.evaluation, known, &eviction, self.hard) {
             return false;
         }
@@ -334,7 +315,7 @@ impl Selection<'_> {
 
     /// Returns why a pod may not be evicted. The pod is the last resort if no other pod is terminating.
     fn refusal(&self, pod: u32, known: &KnownPod) -> Option<Refusal> {
-        let threshold = &self.evaluation.threshold(self.threshold_index)?.threshold;
+        let threshold = &self.evaluation.driving_threshold()?.threshold;
         let is_last_resort = !self.engine.in_flight.known().any(InFlightEviction::is_terminating);
         let (guard, rules) = (&self.engine.guard, &self.engine.policy.rules);
         guard.refusal(rules, self.at, Some(threshold), is_last_resort, known).or_else(|| {

@@ -36,9 +36,12 @@ impl Engine {
             self.adopt(policy);
             return ProposalState::Applied;
         }
-        let proposal = self.proposal.insert(Box::new(Proposal { policy, since: at }));
-        let since = proposal.since;
-        ProposalState::Pending(Box::new(PendingPolicy { since, until: self.waits_until(), trial: None }))
+        self.proposal = Some(Box::new(Proposal { policy, since: at }));
+        self.pending(at, None)
+    }
+
+    fn pending(&self, since: Timestamp, trial: Option<Box<Decision>>) -> ProposalState {
+        ProposalState::Pending(Box::new(PendingPolicy { since, until: self.waits_until(), trial }))
     }
 
     /// Applies the pending policy now, if there is one.
@@ -68,10 +71,8 @@ impl Engine {
             self.apply_proposed();
             return Some(Decision { proposal: Some(ProposalState::Applied), ..self.step(sample()) });
         }
-        let mut trial = Self { proposal: None, ..self.clone() };
+        let mut trial = Self { proposal: None, ..self.trial() };
         trial.adopt(policy);
-        // The sample may have been decided on already; the trial needs its values all the same.
-        trial.thresholds.forget_observations();
         let trial_decision = trial.step(sample());
         let pending = self.proposal.take();
         let decision = self.step(sample());
@@ -80,12 +81,7 @@ impl Engine {
             return Some(Decision { proposal: Some(ProposalState::Applied), ..trial_decision });
         }
         self.proposal = pending;
-        let until = self.waits_until();
-        let state = ProposalState::Pending(Box::new(PendingPolicy {
-            since,
-            until,
-            trial: Some(Box::new(trial_decision)),
-        }));
+        let state = self.pending(since, Some(Box::new(trial_decision)));
         Some(Decision { proposal: Some(state), ..decision })
     }
 
@@ -114,9 +110,8 @@ impl Engine {
 
     fn adopt(&mut self, policy: Policy) {
         let derived = self.layout.as_mut().and_then(|known| {
-            known.is_refused = known.layout.split_image_fs && !policy.gates.separate_disk_gc;
             known.is_new = false;
-            (!known.is_refused).then_some((policy.list_room, known.layout))
+            (!known.layout.is_refused_by(policy.gates)).then_some((policy.list_room, known.layout))
         });
         self.thresholds = self.thresholds.replaced(&policy.thresholds, derived);
         // The new policy would evaluate the second sample for an evaluation of the former policy.

@@ -1,11 +1,8 @@
 //! The engine state that the next engine needs, and its restoration.
 
-use std::sync::Arc;
-
 use crate::condition::RaisedCondition;
 use crate::in_flight::InFlightEviction;
-use crate::pod::{Pod, PodName};
-use crate::pods::{KnownPod, PodSet};
+use crate::pods::PodSet;
 use crate::state::{EngineState, MAX_PAUSE, MAX_SAMPLE_GAP, PERSIST_INTERVAL};
 use crate::time::{Timestamp, later, since};
 
@@ -64,16 +61,8 @@ impl Engine {
     }
 
     /// Resumes the evictions of a former engine whose pods are present.
-    pub(super) fn resume_restored(&mut self, at: Timestamp, pods: &Arc<PodSet>) {
-        let (tracker, policy) = (&mut self.oom, &self.policy);
-        self.in_flight.resume(at, pods, |it| {
-            let PodName { namespace, name, uid } = &*it.pod;
-            let (namespace, name, uid) = (namespace.clone(), name.clone(), uid.clone());
-            let without_object =
-                || Arc::new(KnownPod::new(Pod { uid, namespace, name, ..Pod::default() }, policy));
-            let known = pods.index_of(&it.pod.uid).and_then(|index| pods.pods().get(index as usize));
-            let known = known.map_or_else(without_object, Arc::clone);
-            tracker.add_eviction(it.decided_at, &known, pods);
-        });
+    pub(super) fn resume_restored(&mut self, at: Timestamp, pods: &PodSet) {
+        let tracker = &mut self.oom;
+        self.in_flight.resume(at, pods, |it| tracker.add_eviction(it.decided_at, &it.pod, pods));
     }
 }

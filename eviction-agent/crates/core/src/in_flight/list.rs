@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use super::{
-    ApiPhase, Ended, ExecutorUpdate, FAILURE_REMEMBERED, Failure, InFlightEviction, Label, RETRY_AFTER,
-    TERMINATION_TIMEOUT,
+    ApiPhase, Ended, ExecutorUpdate, Failure, InFlightEviction, Label, RETRY_AFTER, TERMINATION_TIMEOUT,
 };
 use crate::eviction::{ExpectedRelease, is_negligible};
 use crate::pods::{KnownPod, PodSet};
@@ -69,18 +68,13 @@ impl InFlightEvictions {
                 it.end(Ended::Failed(Failure::Expired), at);
             }
         }
-        self.list.retain(|it| {
-            let retention = match it.ended {
-                _ if it.restored || it.is_executing() => return true,
-                None if is_sized => return true,
-                None => TERMINATION_TIMEOUT,
-                // Under the kubelet's rules, an eviction that is over is removed at once.
-                Some(_) if !is_sized => return false,
-                Some(Ended::Terminated) => TERMINATION_TIMEOUT,
-                Some(Ended::Failed(_)) => FAILURE_REMEMBERED,
-            };
-            it.age(at) < retention
-        });
+        let retention = |it: &InFlightEviction| match it.ended {
+            _ if is_sized => it.retention(),
+            None => TERMINATION_TIMEOUT,
+            // Under the kubelet's rules, an eviction that is over is removed at once.
+            Some(_) => GoDuration::ZERO,
+        };
+        self.list.retain(|it| it.restored || it.is_executing() || it.age(at) < retention(it));
     }
 
     /// Records the progress of executors. Progress of an unknown eviction is ignored.
@@ -198,17 +192,12 @@ impl InFlightEvictions {
             let uid = &it.pod.uid;
             let has_only_processes = it.is_terminating() && terminating.contains(uid);
             let is_present = has_only_processes || pods.index_of(uid).is_some();
-            let retention = match it.ended {
-                None => it.max_duration(),
-                Some(Ended::Terminated) => TERMINATION_TIMEOUT,
-                Some(Ended::Failed(_)) => FAILURE_REMEMBERED,
-            };
             let is_kept = match (it.restored, is_present) {
                 (false, _) => true,
                 (true, true) => it.is_executing() || self.eligibility(uid) == Eligibility::Free,
                 // Without any pods it is not known whether this one is present.
                 (true, false) if it.is_executing() => pods.is_empty(),
-                (true, false) => it.age(at) < retention,
+                (true, false) => it.age(at) < it.retention(),
             };
             if !is_kept {
                 self.list.remove(index);
@@ -231,15 +220,11 @@ impl InFlightEvictions {
         let EvictionResult { uid, result } = outcome;
         let is_terminating_pod =
             |it: &InFlightEviction| it.has_uid(&uid) && !it.restored && it.is_terminating();
-        let why = match result {
-            Ok(()) => {
-                self.list
-                    .iter_mut()
-                    .filter(|it| is_terminating_pod(it))
-                    .for_each(|it| it.end(Ended::Terminated, at));
-                return;
+        let Err(why) = result else {
+            for it in self.list.iter_mut().filter(|it| is_terminating_pod(it)) {
+                it.end(Ended::Terminated, at);
             }
-            Err(why) => why,
+            return;
         };
         // An eviction that an executor carries out goes on.
         let index = self.list.iter().rposition(|it| is_terminating_pod(it) && !it.is_executing());

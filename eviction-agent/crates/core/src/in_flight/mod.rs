@@ -250,6 +250,15 @@ impl InFlightEviction {
         GoDuration::from_nanos(self.grace().as_nanos().saturating_add(TERMINATION_TIMEOUT.as_nanos()))
     }
 
+    /// Returns how long the eviction stays in the list without news of its pod.
+    fn retention(&self) -> GoDuration {
+        match self.ended {
+            None => self.max_duration(),
+            Some(Ended::Terminated) => TERMINATION_TIMEOUT,
+            Some(Ended::Failed(_)) => FAILURE_REMEMBERED,
+        }
+    }
+
     fn grace(&self) -> GoDuration {
         GoDuration::from_secs(self.grace_period_seconds.max(0))
     }

@@ -101,6 +101,17 @@ pub struct AttributedCause {
     pub limit_scope: Option<LimitScope>,
 }
 
+impl AttributedCause {
+    fn new(cause: TerminationCause, explanation: Explanation, at: Option<Timestamp>) -> Self {
+        Self { cause, explanation, at, limit_scope: None }
+    }
+
+    fn oom_killed(explanation: Explanation, at: Option<Timestamp>, limit_scope: LimitScope) -> Self {
+        let limit_scope = Some(limit_scope);
+        Self { limit_scope, ..Self::new(TerminationCause::OomKilled, explanation, at) }
+    }
+}
+
 /// Returns the causes of a termination in order of time, never an empty list. Kills among them become
 /// *consumed*: they explain no later termination.
 pub(super) fn attribute(
@@ -111,15 +122,15 @@ pub(super) fn attribute(
     let mut causes = Vec::new();
     causes.extend(evicted_by_agent(end, eviction));
     if end.evicted_by == Some(Evictor::Kubelet) {
-        causes.push(on_record(TerminationCause::EvictedByKubelet, end));
+        let (cause, explanation) = (TerminationCause::EvictedByKubelet, Explanation::EvictionOnRecord);
+        causes.push(AttributedCause::new(cause, explanation, end.evicted_at));
     }
     let evicted = !causes.is_empty();
     causes.extend(oom(end, kills, evicted));
     // A cause without a time, the kubelet's record, goes last.
     causes.sort_by_key(|cause| (cause.at.is_none(), cause.at));
     if causes.is_empty() {
-        let (cause, explanation) = (TerminationCause::Other, other(end, kills));
-        causes.push(AttributedCause { cause, explanation, at: None, limit_scope: None });
+        causes.push(AttributedCause::new(TerminationCause::Other, other(end, kills), None));
     }
     // Kills in the terminated container are no cause of later terminations.
     for kill in kills.iter_mut().filter(|kill| end.contains_victim_of(kill) && kill.at <= end.latest) {
@@ -134,16 +145,12 @@ pub(super) fn is_complete(end: &PendingEnd, kills: &[KillEntry]) -> bool {
 }
 
 fn evicted_by_agent(end: &PendingEnd, eviction: Option<StartedEviction>) -> Option<AttributedCause> {
-    if let Some(started) = eviction.filter(|started| started.covers(end.at, end.latest)) {
-        let (cause, explanation) = (TerminationCause::EvictedByAgent, Explanation::EvictionUnderWay);
-        return Some(AttributedCause { cause, explanation, at: Some(started.at), limit_scope: None });
-    }
-    (end.evicted_by == Some(Evictor::Agent)).then(|| on_record(TerminationCause::EvictedByAgent, end))
-}
-
-fn on_record(cause: TerminationCause, end: &PendingEnd) -> AttributedCause {
-    let explanation = Explanation::EvictionOnRecord;
-    AttributedCause { cause, explanation, at: end.evicted_at, limit_scope: None }
+    let (explanation, at) = match eviction.filter(|started| started.covers(end.at, end.latest)) {
+        Some(started) => (Explanation::EvictionUnderWay, Some(started.at)),
+        None if end.evicted_by == Some(Evictor::Agent) => (Explanation::EvictionOnRecord, end.evicted_at),
+        None => return None,
+    };
+    Some(AttributedCause::new(TerminationCause::EvictedByAgent, explanation, at))
 }
 
 fn oom(end: &PendingEnd, kills: &mut [KillEntry], evicted: bool) -> Option<AttributedCause> {
@@ -158,21 +165,11 @@ fn oom(end: &PendingEnd, kills: &mut [KillEntry], evicted: bool) -> Option<Attri
     for (explanation, _) in explanations.into_iter().filter(|(_, may)| *may) {
         if let Some(kill) = kills.iter_mut().rev().find(|kill| end.can_be_caused_by(kill, explanation)) {
             kill.consumed = true;
-            return Some(AttributedCause {
-                cause: TerminationCause::OomKilled,
-                explanation,
-                at: Some(kill.at),
-                limit_scope: Some(kill.limit_scope),
-            });
+            return Some(AttributedCause::oom_killed(explanation, Some(kill.at), kill.limit_scope));
         }
     }
     let status_says_oom = &*end.reason == OOM_KILLED && !end.contains_any_victim_of(kills);
-    status_says_oom.then_some(AttributedCause {
-        cause: TerminationCause::OomKilled,
-        explanation: Explanation::RuntimeSays,
-        at: None,
-        limit_scope: Some(LimitScope::Unknown),
-    })
+    status_says_oom.then(|| AttributedCause::oom_killed(Explanation::RuntimeSays, None, LimitScope::Unknown))
 }
 
 fn other(end: &PendingEnd, kills: &[KillEntry]) -> Explanation {

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::cause::Explanation;
-use super::kill::{OomVictimRole, clip};
+use super::kill::{OomVictimRole, clip, clipped};
 use super::pod::KillEntry;
 use super::termination::{ContainerEnded, EndSeen, Evictor};
 use crate::time::{Timestamp, later};
@@ -86,10 +86,10 @@ pub(super) fn is_same(
     at: Timestamp,
 ) -> bool {
     match (instance, end.instance.as_deref()) {
-        (Some(known), Some(other)) => known == &*clip(other),
+        (Some(known), Some(other)) => known == clipped(other),
         _ => {
             let distance = (at.as_nanosecond() - then.as_nanosecond()).abs();
-            container == &*clip(&end.container) && distance <= SAME_NANOS
+            container == clipped(&end.container) && distance <= SAME_NANOS
         }
     }
 }

@@ -136,11 +136,6 @@ impl PodOomHistory {
         Self { known, ..Self::default() }
     }
 
-    /// Returns the number of terminations whose cause is not decided yet.
-    pub(super) fn open_ends(&self) -> usize {
-        self.open.len()
-    }
-
     /// Adds a kill. Returns true if the cause of the termination that it may have caused was decided before.
     pub(super) fn add_kill(&mut self, mut killed: KillEntry) -> bool {
         self.kills = self.kills.saturating_add(1);
@@ -211,7 +206,7 @@ impl PodOomHistory {
         }
     }
 
-    /// Returns when the next cause is decided at the latest.
+    /// Returns when the next cause is decided at the latest. None if every cause is decided.
     pub(super) fn due(&self) -> Option<Timestamp> {
         self.open.iter().map(|end| end.due).min()
     }

@@ -4,6 +4,7 @@ use crate::engine::Engine;
 use crate::fixture::{at, engine, hard, memory_of, node, pod, policy, set, snapshot, step};
 use crate::input::Event;
 use crate::progress::EvictionResult;
+use crate::reading::UnknownReason;
 use crate::signal::Signal::MemoryAvailable;
 
 mod evicted;
@@ -27,20 +28,6 @@ impl CountingEngine {
 
     fn ends_of(&self, cause: TerminationCause) -> usize {
         self.ends.iter().filter(|it| **it == cause).count()
-    }
-}
-
-impl std::ops::Deref for CountingEngine {
-    type Target = Engine;
-
-    fn deref(&self) -> &Engine {
-        &self.engine
-    }
-}
-
-impl std::ops::DerefMut for CountingEngine {
-    fn deref_mut(&mut self) -> &mut Engine {
-        &mut self.engine
     }
 }
 
@@ -81,12 +68,12 @@ fn cgroup() -> ContainerEnded {
 }
 
 fn killed(engine: &mut CountingEngine, seconds: i64, kill: OomKill) -> Decision {
-    let decision = step(engine, seconds, Event::OomKill(Box::new(kill)));
+    let decision = step(&mut engine.engine, seconds, Event::OomKill(Box::new(kill)));
     engine.count(decision)
 }
 
 fn ended(engine: &mut CountingEngine, seconds: i64, end: ContainerEnded) -> Decision {
-    let decision = step(engine, seconds, Event::ContainerEnded(Box::new(end)));
+    let decision = step(&mut engine.engine, seconds, Event::ContainerEnded(Box::new(end)));
     engine.count(decision)
 }
 
@@ -98,7 +85,7 @@ fn evict_a(engine: &mut Engine, seconds: i64) {
 
 /// Returns the terminations that are reported once no more records arrive.
 fn remaining_terminations(engine: &mut CountingEngine) -> Vec<ContainerTerminated> {
-    let decision = step(engine, 10_000, Event::SampleFailed(crate::reading::UnknownReason::Absent));
+    let decision = step(&mut engine.engine, 10_000, Event::SampleFailed(UnknownReason::Absent));
     engine.count(decision).ended
 }
 
@@ -189,54 +176,27 @@ fn killed_child_does_not_end_the_container() {
 }
 
 #[test]
-fn failure_of_a_shell_is_attributed_to_the_kill_of_its_child() {
-    let mut engine = counting_engine();
-    killed(&mut engine, 1, kill(8, OomVictimRole::Child));
-    ended(&mut engine, 2, status("OOMKilled", 137));
-    let ends = remaining_terminations(&mut engine);
-    assert_eq!(only_termination(&ends), (TerminationCause::OomKilled, Explanation::ChildKilled, None));
-    assert!(ends[0].causes[0].explanation.is_inferred());
-}
-
-#[test]
-fn child_kill_of_long_ago_is_not_the_cause_despite_the_status() {
-    let mut engine = counting_engine();
-    killed(&mut engine, 1, kill(8, OomVictimRole::Child));
-    ended(&mut engine, 3600, status("OOMKilled", 1));
-    assert_eq!(
-        only_termination(&remaining_terminations(&mut engine)),
-        (TerminationCause::Other, Explanation::OnlyAChildLongBefore, None)
-    );
-}
-
-#[test]
-fn exit_code_zero_is_not_attributed_to_a_child_kill() {
-    let mut engine = counting_engine();
-    killed(&mut engine, 1, kill(8, OomVictimRole::Child));
-    ended(&mut engine, 2, status("Completed", 0));
-    assert_eq!(
-        only_termination(&remaining_terminations(&mut engine)),
-        (TerminationCause::Other, Explanation::Exited, None)
-    );
-}
-
-#[test]
-fn exit_137_alone_is_no_oom_kill() {
-    let mut engine = counting_engine();
-    ended(&mut engine, 1, status("Error", 137));
-    assert_eq!(
-        only_termination(&remaining_terminations(&mut engine)),
-        (TerminationCause::Other, Explanation::KilledBySomebodyElse, None)
-    );
-}
-
-#[test]
-fn status_oom_killed_counts_if_no_kill_was_observed() {
-    let mut engine = counting_engine();
-    ended(&mut engine, 1, status("OOMKilled", 137));
-    let ends = remaining_terminations(&mut engine);
-    assert_eq!(only_termination(&ends), (TerminationCause::OomKilled, Explanation::RuntimeSays, None));
-    assert_eq!(ends[0].causes[0].limit_scope, Some(LimitScope::Unknown));
+fn status_and_child_kills_determine_the_cause() {
+    use Explanation::{ChildKilled, Exited, KilledBySomebodyElse, OnlyAChildLongBefore, RuntimeSays};
+    use TerminationCause::{OomKilled, Other};
+    for (child_killed, seconds, reason, exit_code, cause, explanation, limit_scope) in [
+        // A shell fails because its child was killed.
+        (true, 2, "OOMKilled", 137, OomKilled, ChildKilled, Some(LimitScope::Container)),
+        (true, 3600, "OOMKilled", 1, Other, OnlyAChildLongBefore, None),
+        (true, 2, "Completed", 0, Other, Exited, None),
+        (false, 2, "Error", 137, Other, KilledBySomebodyElse, None),
+        (false, 2, "OOMKilled", 137, OomKilled, RuntimeSays, Some(LimitScope::Unknown)),
+    ] {
+        let mut engine = counting_engine();
+        if child_killed {
+            killed(&mut engine, 1, kill(8, OomVictimRole::Child));
+        }
+        ended(&mut engine, seconds, status(reason, exit_code));
+        let ends = remaining_terminations(&mut engine);
+        assert_eq!(only_termination(&ends), (cause, explanation, None), "{reason} {exit_code}");
+        assert_eq!(ends[0].limit_scope(), limit_scope, "{explanation:?}");
+        assert_eq!(explanation.is_inferred(), cause == OomKilled);
+    }
 }
 
 #[test]
@@ -255,7 +215,7 @@ fn recent_kill_of_a_victim_with_unknown_role_is_an_inferred_cause() {
     );
     let end = ContainerEnded { instance: Some("i2".into()), ..status("Error", 137) };
     ended(&mut engine, 10_101, end);
-    let ends = step(&mut engine, 20_000, Event::SampleFailed(crate::reading::UnknownReason::Absent)).ended;
+    let ends = step(&mut engine.engine, 20_000, Event::SampleFailed(UnknownReason::Absent)).ended;
     assert_eq!(only_termination(&ends), (TerminationCause::OomKilled, Explanation::ProcessKilled, None));
 }
 
@@ -304,7 +264,7 @@ fn repeated_and_late_records_count_as_anomalies() {
     ended(&mut engine, 10_001, status("Error", 1));
     killed(&mut engine, 10_002, kill(9, OomVictimRole::Main));
     assert_eq!((engine.kills, engine.ends.len()), (2, 1));
-    let anomalies = engine.oom().anomalies();
+    let anomalies = engine.engine.oom().anomalies();
     assert_eq!((anomalies.repeated_kills, anomalies.late_ends, anomalies.late_kills), (1, 3, 1));
 }
 
@@ -356,7 +316,7 @@ fn kills_without_a_process_id_each_count() {
     for _ in 0..2 {
         killed(&mut engine, 1, OomKill { at: Some(at(1)), ..kill(0, OomVictimRole::Unknown) });
     }
-    assert_eq!((engine.kills, engine.oom().anomalies().repeated_kills), (2, 0));
+    assert_eq!((engine.kills, engine.engine.oom().anomalies().repeated_kills), (2, 0));
     let decision = ended(&mut engine, 2, ContainerEnded { exit_code: Some(137), ..cgroup() });
     assert!(decision.ended.is_empty());
     assert_eq!(
@@ -388,7 +348,7 @@ fn kills_outside_of_pods_and_in_unknown_pods_are_counted() {
     let DecisionKind::Oom(OomUpdate::Kill(unknown_pod)) = decision.kind else { panic!() };
     assert_eq!((engine.kills, unknown_pod.kills_in_pod), (2, 1));
     ended(&mut engine, 3, ContainerEnded { container: "".into(), instance: None, ..cgroup() });
-    let anomalies = engine.oom().anomalies();
+    let anomalies = engine.engine.oom().anomalies();
     assert_eq!((anomalies.unknown_pods, anomalies.nameless_ends), (1, 1));
 }
 
@@ -425,8 +385,8 @@ fn pod_history_is_dropped_an_hour_after_the_pod_was_removed() {
     let kills_in_pod = |forgotten_after| {
         let mut engine = counting_engine();
         killed(&mut engine, 1, kill(7, OomVictimRole::Main));
-        step(&mut engine, 2, Event::Pods(set(vec![pod("b", "10")])));
-        step(&mut engine, forgotten_after, Event::Pods(set(vec![pod("b", "10")])));
+        step(&mut engine.engine, 2, Event::Pods(set(vec![pod("b", "10")])));
+        step(&mut engine.engine, forgotten_after, Event::Pods(set(vec![pod("b", "10")])));
         let again = killed(&mut engine, forgotten_after, kill(8, OomVictimRole::Main));
         let DecisionKind::Oom(OomUpdate::Kill(kill)) = again.kind else { panic!() };
         kill.kills_in_pod
@@ -438,11 +398,9 @@ fn pod_history_is_dropped_an_hour_after_the_pod_was_removed() {
 fn clock_set_back_only_delays_a_cause() {
     let mut engine = counting_engine();
     ended(&mut engine, 500, status("Error", 1));
-    assert!(
-        step(&mut engine, 1, Event::SampleFailed(crate::reading::UnknownReason::Absent)).ended.is_empty()
-    );
+    assert!(step(&mut engine.engine, 1, Event::SampleFailed(UnknownReason::Absent)).ended.is_empty());
     let decision = killed(&mut engine, 1, OomKill { at: Some(at(900)), ..kill(3, OomVictimRole::Child) });
-    assert_eq!(engine.oom().anomalies().from_the_future, 1);
+    assert_eq!(engine.engine.oom().anomalies().from_the_future, 1);
     let DecisionKind::Oom(OomUpdate::Kill(kill)) = decision.kind else { panic!() };
     assert_eq!(kill.at, Some(at(1)));
     assert_eq!(remaining_terminations(&mut engine).len(), 1);
@@ -463,7 +421,7 @@ fn flood_of_pods_is_bounded_and_every_termination_gets_a_cause() {
         let end = ContainerEnded { pod: uid.into(), container: container.into(), instance: None, ..cgroup() };
         causes += ended(&mut engine, 1, end).ended.len();
     }
-    assert!(engine.oom().anomalies().forgotten >= 2_500 - 1_024);
+    assert!(engine.engine.oom().anomalies().forgotten >= 2_500 - 1_024);
     let ends = remaining_terminations(&mut engine);
     assert!(ends.iter().all(|end| end.container.name.len() <= 256));
     causes += ends.len();
@@ -475,7 +433,7 @@ fn flood_of_pods_is_bounded_and_every_termination_gets_a_cause() {
 fn records_contain_the_kill_and_the_termination() {
     use crate::record::DecisionRecord;
     let mut engine = counting_engine();
-    evict_a(&mut engine, 1);
+    evict_a(&mut engine.engine, 1);
     let kill = OomKill {
         usage: Some(64 << 20),
         limit: Some(64 << 20),

@@ -10,8 +10,8 @@ use super::kill::{OomKill, clipped};
 use super::pod::{KillEntry, PodOomHistory, StartedEviction};
 use super::status_mismatch::ContainerStatusMismatch;
 use super::termination::{ContainerEnded, ContainerTerminated, EndSeen};
-use crate::pod::PodRef;
-use crate::pods::{KnownPod, PodSet};
+use crate::pod::{PodName, PodRef};
+use crate::pods::PodSet;
 use crate::progress::EvictionResult;
 use crate::time::{Timestamp, since};
 
@@ -38,7 +38,7 @@ pub struct OomTracker {
     recent: VecDeque<(Timestamp, u32)>,
     groups: GroupKills,
     /// Evictions that were decided and not added to a history yet. Adding them allocates memory, which may be short.
-    decided: Vec<(Timestamp, Arc<KnownPod>)>,
+    decided: Vec<(Timestamp, Arc<PodName>)>,
     /// Causes that were decided early, because the history of their pod was dropped.
     early: Vec<ContainerTerminated>,
     /// Whether evictions are decided but not carried out.
@@ -140,18 +140,16 @@ impl OomTracker {
             self.recent.pop_front();
         }
         self.recent.push_back((at, kill.pid));
-        let uid = kill.pod_uid.clone().filter(|uid| !uid.is_empty());
-        if let Some(uid) = &uid {
-            let known = self.pod_mut(uid, now, active).known.as_ref();
-            kill.pod = known.map(|known| PodRef::from(&known.pod));
+        if let Some(uid) = kill.pod_uid.clone().filter(|uid| !uid.is_empty()) {
+            let pod = self.pod_mut(&uid, now, active);
+            let late = pod.add_kill(KillEntry::new(&kill, at));
+            kill.pod = pod.known.as_ref().map(|known| PodRef::from(&known.pod));
+            kill.evicting_since =
+                pod.eviction.filter(StartedEviction::is_in_progress).map(|started| started.at);
+            kill.kills_in_pod = pod.kills;
+            self.anomalies.late_kills += u64::from(late);
         }
         kill.group = self.groups.add(&kill, at);
-        let Some(uid) = uid else { return kill };
-        let pod = self.pod_mut(&uid, now, active);
-        let late = pod.add_kill(KillEntry::new(&kill, at));
-        kill.evicting_since = pod.eviction.filter(StartedEviction::is_in_progress).map(|started| started.at);
-        kill.kills_in_pod = pod.kills;
-        self.anomalies.late_kills += u64::from(late);
         kill
     }
 
@@ -171,25 +169,25 @@ impl OomTracker {
     }
 
     /// Adds an eviction that was decided. An eviction that is in progress goes on.
-    pub(crate) fn add_eviction(&mut self, now: Timestamp, known: &Arc<KnownPod>, active: &PodSet) {
-        let uid = clipped(&known.pod.uid);
+    pub(crate) fn add_eviction(&mut self, now: Timestamp, pod: &Arc<PodName>, active: &PodSet) {
+        let uid = clipped(&pod.uid);
         // The same pod may be selected in each evaluation, which must cost nothing.
         let is_in_progress =
             |pod: &PodOomHistory| pod.eviction.as_ref().is_some_and(StartedEviction::is_in_progress);
-        let is_decided = || self.decided.iter().any(|(_, decided)| *decided.pod.uid == *known.pod.uid);
+        let is_decided = || self.decided.iter().any(|(_, decided)| decided.uid == pod.uid);
         if self.dry_run || self.pods.get(uid).is_some_and(is_in_progress) || is_decided() {
             return;
         }
         if self.decided.len() >= DECIDED_CAPACITY {
             self.add_decided_evictions(active);
         }
-        self.decided.push((now, Arc::clone(known)));
+        self.decided.push((now, Arc::clone(pod)));
     }
 
     /// Adds the decided evictions to the histories. Must be called before the history of a pod is used.
     fn add_decided_evictions(&mut self, active: &PodSet) {
-        for (at, known) in std::mem::take(&mut self.decided) {
-            self.pod_mut(&known.pod.uid, at, active).eviction = Some(StartedEviction { at, until: None });
+        for (at, pod) in std::mem::take(&mut self.decided) {
+            self.pod_mut(&pod.uid, at, active).eviction = Some(StartedEviction { at, until: None });
         }
         self.decided.reserve(DECIDED_CAPACITY);
     }
@@ -215,17 +213,14 @@ impl OomTracker {
             self.add_decided_evictions(active);
         }
         let mut decided = std::mem::take(&mut self.early);
-        if is_due {
-            for (uid, pod) in &mut self.pods {
+        let changed_pod = changed_pod.map(clipped);
+        if !is_due && changed_pod.is_none() && decided.is_empty() {
+            return decided;
+        }
+        for (uid, pod) in &mut self.pods {
+            if is_due || changed_pod == Some(&**uid) {
                 pod.decide_causes(now, uid, &mut decided);
             }
-        } else if let Some((uid, pod)) = changed_pod.and_then(|uid| {
-            let uid = clipped(uid);
-            Some((uid, self.pods.get_mut(uid)?))
-        }) {
-            pod.decide_causes(now, uid, &mut decided);
-        } else if decided.is_empty() {
-            return decided;
         }
         self.due = self.pods.values().filter_map(PodOomHistory::due).min();
         decided
@@ -235,11 +230,11 @@ impl OomTracker {
     pub(crate) fn update_pods(&mut self, now: Timestamp, active: &PodSet) {
         self.add_decided_evictions(active);
         self.pods.retain(|uid, pod| {
-            if let Some(known) = active.index_of(uid).and_then(|index| active.pods().get(index as usize)) {
+            if let Some(known) = active.find(uid) {
                 pod.known = Some(Arc::clone(known));
                 return true;
             }
-            pod.open_ends() > 0 || since(now, pod.last_event).as_nanos() < RETENTION_NANOS
+            pod.due().is_some() || since(now, pod.last_event).as_nanos() < RETENTION_NANOS
         });
     }
 
@@ -255,8 +250,7 @@ impl OomTracker {
             if self.pods.len() >= MAX_PODS {
                 self.drop_oldest_history(active);
             }
-            let index = active.index_of(uid);
-            let known = index.and_then(|index| active.pods().get(index as usize)).cloned();
+            let known = active.find(uid).cloned();
             self.anomalies.unknown_pods += u64::from(known.is_none());
             self.pods.insert(uid.into(), PodOomHistory::new(known));
         }

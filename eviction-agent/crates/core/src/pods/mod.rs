@@ -165,6 +165,11 @@ impl PodSet {
         self.by_uid.get(uid).copied()
     }
 
+    /// Returns the first pod with a uid.
+    pub(crate) fn find(&self, uid: &str) -> Option<&Arc<KnownPod>> {
+        self.pods.get(self.index_of(uid)? as usize)
+    }
+
     /// Returns for each index the position of the pod when all pods are sorted by uid, then index.
     pub fn uid_order(&self) -> &[u32] {
         &self.uid_order

@@ -260,7 +260,7 @@ pub struct DeficitRecord {
 
 impl DeficitRecord {
     pub(super) fn of(evaluation: &Evaluation) -> Option<Self> {
-        let resolved = evaluation.threshold(evaluation.driving?)?;
+        let resolved = evaluation.driving_threshold()?;
         let signal = resolved.threshold.signal;
         let seen = evaluation.observations.get(signal)?;
         let (value, resolved_at) = (resolved.value(seen.capacity), resolved.resolved_at(seen.capacity));

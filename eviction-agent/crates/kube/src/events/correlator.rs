@@ -109,22 +109,35 @@ impl EventRequest {
     }
 }
 
-/// Returns whether the server has the requested state. If an event already exists, it was created by a
-/// request whose response was lost.
-pub(super) fn is_done(creates: bool, result: &ApiResult) -> bool {
-    *result == ApiResult::Accepted || (creates && matches!(result, ApiResult::Rejected { status: 409, .. }))
+/// What follows from the result of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// The server has the requested state.
+    Done,
+    /// The request is repeated, because it was not accepted or its result is unknown. A repetition is safe: an
+    /// event has the same name again, and a count is set, not incremented.
+    Retry,
+    /// The event has expired on the server.
+    Expired,
+    /// The server rejected the request.
+    Refused,
 }
 
-/// Returns whether to repeat the request, because it was not accepted or its result is unknown. A repetition
-/// is safe: an event has the same name again, and a count is set, not incremented.
-pub(super) fn should_retry(creates: bool, result: &ApiResult) -> bool {
-    match result {
-        ApiResult::Throttled { .. }
-        | ApiResult::Unauthorized { .. }
-        | ApiResult::Unknown { .. }
-        | ApiResult::NotSent { .. } => true,
-        ApiResult::Rejected { status, .. } => matches!(status, 408 | 409) && !is_done(creates, result),
-        _ => false,
+impl Outcome {
+    /// Returns what follows for a request that creates an event, or updates one.
+    pub(super) fn of(creates: bool, result: &ApiResult) -> Self {
+        match result {
+            ApiResult::Accepted => Self::Done,
+            // The event was created by a request whose response was lost.
+            ApiResult::Rejected { status: 409, .. } if creates => Self::Done,
+            ApiResult::Rejected { status: 408 | 409, .. }
+            | ApiResult::Throttled { .. }
+            | ApiResult::Unauthorized { .. }
+            | ApiResult::Unknown { .. }
+            | ApiResult::NotSent { .. } => Self::Retry,
+            ApiResult::Terminated if !creates => Self::Expired,
+            _ => Self::Refused,
+        }
     }
 }
 
@@ -225,35 +238,36 @@ impl Correlator {
         Next::Write(Box::new(EventRequest { key: key.clone(), creates: !*exists, count: *count, request }))
     }
 
-    /// Handles the result of a request. If the request is to be repeated and the server did not specify a
-    /// pause, no request is sent for `pause_ns`.
+    /// Handles the result of a request, and returns what follows from it. If the request is to be repeated and
+    /// the server did not specify a pause, no request is sent for `pause_ns`.
     pub(super) fn responded(
         &mut self,
         request: &EventRequest,
         result: &ApiResult,
         pause_ns: u64,
         now_ns: u64,
-    ) {
-        let Some(series) = self.series.get_mut(&request.key) else { return };
+    ) -> Outcome {
+        let outcome = Outcome::of(request.creates, result);
+        let Some(series) = self.series.get_mut(&request.key) else { return outcome };
         series.in_flight = false;
-        if should_retry(request.creates, result) {
+        if outcome == Outcome::Retry {
             series.failures = series.failures.saturating_add(1);
             let pause_ns = if let ApiResult::Throttled { pause } = result { nanos(*pause) } else { pause_ns };
             self.paused_until_ns = now_ns.saturating_add(pause_ns);
-            return;
+            return outcome;
         }
-        if *result == ApiResult::Terminated && !request.creates {
-            // The event has expired on the server. Occurrences since then become a new event.
+        if outcome == Outcome::Expired {
+            // Occurrences since then become a new event.
             series.count -= series.completed;
             series.completed = 0;
             series.exists = false;
             series.due_ns = now_ns;
             self.serial += 1;
             series.name = name(&series.first, self.serial);
-            return;
+            return outcome;
         }
         let completed = request.count.saturating_sub(series.completed);
-        let is_done = is_done(request.creates, result);
+        let is_done = outcome == Outcome::Done;
         series.exists |= is_done;
         series.completed = request.count;
         series.failures = 0;
@@ -270,6 +284,7 @@ impl Correlator {
         if let ApiResult::Forbidden { .. } = result {
             self.paused_until_ns = now_ns.saturating_add(FORBIDDEN_NS);
         }
+        outcome
     }
 
     /// Ends series without new occurrences, and drops occurrences that are too old.

@@ -18,8 +18,7 @@ use tokio::time::sleep;
 use crate::backoff::{Backoff, now_ns};
 use crate::client::Client;
 use crate::metrics::Observer;
-use crate::response::{Permissions, interpret};
-use correlator::{Correlator, Next, is_done, should_retry};
+use correlator::{Correlator, Next, Outcome};
 use object::Occurrence;
 
 pub use object::{EventResult, Reason};
@@ -56,7 +55,6 @@ impl Recorder {
     /// Writes the noted occurrences, one request at a time, forever. Needs a tokio runtime.
     pub(crate) async fn run(self: Arc<Self>, client: Client) {
         let mut backoff = Backoff::new(PAUSES.0, PAUSES.1);
-        let permissions = Permissions::default();
         loop {
             let next = self.correlator().next(now_ns());
             match next {
@@ -69,22 +67,16 @@ impl Recorder {
                     }
                 }
                 Next::Write(request) => {
-                    let operation = request.operation();
-                    let result = interpret(operation, &client.request(request.request.clone()).await);
-                    permissions.record(operation, &result);
-                    let pause = if should_retry(request.creates, &result) {
-                        backoff.pause()
-                    } else {
+                    let (result, _body) = client.call(request.operation(), request.request.clone()).await;
+                    let pause_ns = nanos(backoff.pause());
+                    let outcome = self.correlator().responded(&request, &result, pause_ns, now_ns());
+                    if outcome != Outcome::Retry {
                         backoff.reset();
-                        if let (ApiResult::Rejected { why, .. }, false) =
-                            (&result, is_done(request.creates, &result))
-                        {
-                            let reason = request.reason().name();
-                            tracing::warn!(reason, %why, "the API server rejects a Kubernetes Event");
-                        }
-                        Duration::ZERO
-                    };
-                    self.correlator().responded(&request, &result, nanos(pause), now_ns());
+                    }
+                    if let (Outcome::Refused, ApiResult::Rejected { why, .. }) = (outcome, &result) {
+                        let reason = request.reason().name();
+                        tracing::warn!(reason, %why, "the API server rejects a Kubernetes Event");
+                    }
                 }
             }
         }
@@ -96,9 +88,11 @@ mod tests {
     use eviction_core::progress::ApiOperation;
     use serde_json::json;
 
+    use super::Outcome::{Done, Expired, Refused, Retry};
     use super::*;
     use crate::error::RequestError;
     use crate::request::Response;
+    use crate::response::interpret;
 
     fn response(status: u16, reason: &str, message: &str) -> Result<Response, RequestError> {
         let kind = if status < 300 { "Event" } else { "Status" };
@@ -106,16 +100,9 @@ mod tests {
         Ok(Response { status, retry_after: None, body: body.into() })
     }
 
-    fn outcome(creates: bool, response: &Result<Response, RequestError>) -> &'static str {
+    fn outcome(creates: bool, response: &Result<Response, RequestError>) -> Outcome {
         let operation = if creates { ApiOperation::CreateEvent } else { ApiOperation::PatchEvent };
-        let result = interpret(operation, response);
-        match result {
-            _ if should_retry(creates, &result) => "later",
-            _ if is_done(creates, &result) => "done",
-            ApiResult::Terminated if !creates => "missing",
-            ApiResult::Forbidden { .. } => "forbidden",
-            _ => "refused",
-        }
+        Outcome::of(creates, &interpret(operation, response))
     }
 
     #[test]
@@ -123,19 +110,19 @@ mod tests {
         let forbidden = "events.events.k8s.io is forbidden: User \"a\" cannot create resource \"events\"";
         let ending = "events \"web.1\" is forbidden: unable to create new content in namespace shop because it is being terminated";
         for (status, reason, message, created, updated) in [
-            (201, "", "", "done", "done"),
-            (400, "BadRequest", "", "refused", "refused"),
-            (401, "Unauthorized", "", "later", "later"),
-            (403, "Forbidden", forbidden, "forbidden", "forbidden"),
-            (403, "Forbidden", ending, "refused", "refused"),
-            (404, "NotFound", "namespaces \"shop\" not found", "refused", "missing"),
-            (404, "", "page not found", "refused", "refused"),
-            (409, "AlreadyExists", "", "done", "later"),
-            (409, "Conflict", "", "done", "later"),
-            (422, "Invalid", "", "refused", "refused"),
-            (429, "TooManyRequests", "", "later", "later"),
-            (500, "", "", "later", "later"),
-            (504, "Timeout", "", "later", "later"),
+            (201, "", "", Done, Done),
+            (400, "BadRequest", "", Refused, Refused),
+            (401, "Unauthorized", "", Retry, Retry),
+            (403, "Forbidden", forbidden, Refused, Refused),
+            (403, "Forbidden", ending, Refused, Refused),
+            (404, "NotFound", "namespaces \"shop\" not found", Refused, Expired),
+            (404, "", "page not found", Refused, Refused),
+            (409, "AlreadyExists", "", Done, Retry),
+            (409, "Conflict", "", Done, Retry),
+            (422, "Invalid", "", Refused, Refused),
+            (429, "TooManyRequests", "", Retry, Retry),
+            (500, "", "", Retry, Retry),
+            (504, "Timeout", "", Retry, Retry),
         ] {
             let response = response(status, reason, message);
             assert_eq!(
@@ -145,6 +132,6 @@ mod tests {
             );
         }
         let lost = Err(RequestError::Deadline { after: Duration::from_secs(1) });
-        assert_eq!(outcome(true, &lost), "later");
+        assert_eq!(outcome(true, &lost), Retry);
     }
 }

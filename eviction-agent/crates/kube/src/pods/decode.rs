@@ -183,50 +183,19 @@ impl<'de> Visitor<'de> for AnnotationVisitor {
 impl From<Pod> for core::Pod {
     fn from(pod: Pod) -> Self {
         let Pod { metadata, spec, status } = pod;
-        let Metadata {
-            uid,
-            name,
-            namespace,
-            generation,
-            labels,
-            annotations: Annotations(annotations),
-            owner_references: List(owner_references),
-        } = metadata;
-        let Spec {
-            priority,
-            priority_class_name,
-            termination_grace_period_seconds,
-            containers: List(containers),
-            init_containers: List(init_containers),
-            ephemeral_containers: List(ephemeral_containers),
-            resources,
-            overhead,
-            volumes: List(volumes),
-            tolerations: List(tolerations),
-        } = spec;
-        let Status {
-            phase,
-            qos_class,
-            reason,
-            start_time,
-            conditions: List(conditions),
-            container_statuses: List(container_statuses),
-            init_container_statuses: List(init_container_statuses),
-            ephemeral_container_statuses: List(ephemeral_container_statuses),
-        } = status;
         let (mut container_ids, mut ended, mut images) = (Vec::new(), Vec::new(), Vec::<Box<str>>::new());
         let mut add_image = |name: &str| {
             if !name.is_empty() && !images.iter().any(|known| **known == *name) {
                 images.push(name.into());
             }
         };
-        containers.iter().chain(&init_containers).for_each(|it| add_image(&it.image));
-        ephemeral_containers.iter().for_each(|it| add_image(&it.image));
-        volumes.iter().for_each(|it| add_image(&it.image.reference));
-        for ImageStatus { image, image_id } in &ephemeral_container_statuses {
+        spec.containers.0.iter().chain(&spec.init_containers.0).for_each(|it| add_image(&it.image));
+        spec.ephemeral_containers.0.iter().for_each(|it| add_image(&it.image));
+        spec.volumes.0.iter().for_each(|it| add_image(&it.image.reference));
+        for ImageStatus { image, image_id } in &status.ephemeral_container_statuses.0 {
             [image, image_id].into_iter().for_each(|it| add_image(it));
         }
-        for status in container_statuses.into_iter().chain(init_container_statuses) {
+        for status in status.container_statuses.0.into_iter().chain(status.init_container_statuses.0) {
             let ContainerStatus { name, container_id, image, image_id, state, last_state } = status;
             [&image, &image_id].into_iter().for_each(|it| add_image(it));
             let terminated = [state, last_state].into_iter().filter_map(|state| state.terminated);
@@ -235,30 +204,31 @@ impl From<Pod> for core::Pod {
                 container_ids.push((id.into(), name));
             }
         }
+        let labels = metadata.labels.into_iter().map(|(key, text)| (key, text.unwrap_or_default()));
         Self {
-            uid,
-            name,
-            namespace,
-            generation,
-            labels: labels.into_iter().map(|(key, text)| (key, text.unwrap_or_default())).collect(),
-            annotations,
-            owner: owner(owner_references),
-            priority,
-            priority_class: priority_class_name,
-            termination_grace_period_seconds,
-            containers: convert_all(containers),
-            init_containers: convert_all(init_containers),
-            resources: resources.map(Into::into),
-            overhead: quantities(overhead),
-            volumes: convert_all(volumes),
-            tolerations: convert_all(tolerations),
-            qos_class,
+            uid: metadata.uid,
+            name: metadata.name,
+            namespace: metadata.namespace,
+            generation: metadata.generation,
+            labels: labels.collect(),
+            annotations: metadata.annotations.0,
+            owner: owner(metadata.owner_references.0),
+            priority: spec.priority,
+            priority_class: spec.priority_class_name,
+            termination_grace_period_seconds: spec.termination_grace_period_seconds,
+            containers: convert_all(spec.containers),
+            init_containers: convert_all(spec.init_containers),
+            resources: spec.resources.map(Into::into),
+            overhead: quantities(spec.overhead),
+            volumes: convert_all(spec.volumes),
+            tolerations: convert_all(spec.tolerations),
+            qos_class: status.qos_class,
             container_ids,
             images,
-            finished: matches!(&*phase, "Succeeded" | "Failed"),
-            start_time,
-            conditions: convert_all(conditions),
-            reason,
+            finished: matches!(&*status.phase, "Succeeded" | "Failed"),
+            start_time: status.start_time,
+            conditions: convert_all(status.conditions),
+            reason: status.reason,
             ended,
         }
     }
@@ -287,7 +257,7 @@ fn owner(mut references: Vec<OwnerReference>) -> Option<core::Owner> {
     })
 }
 
-fn convert_all<T, U: From<T>>(list: Vec<T>) -> Vec<U> {
+fn convert_all<T, U: From<T>>(List(list): List<T>) -> Vec<U> {
     list.into_iter().map(U::from).collect()
 }
 

@@ -43,14 +43,21 @@ pub(super) struct CgroupMemory {
     /// The usage as of the last sweep. Usages that are read between sweeps do not show whether the cgroups
     /// below moved, since those are not read then.
     swept: Option<u64>,
-    /// Whether there is nothing to read: it was removed, or has no such files.
-    pub(super) unavailable: bool,
-    /// Whether it has no such files: the root of v2, and every cgroup without the controller.
-    pub(super) without_files: bool,
+    pub(super) files: Files,
     /// Whether its memory.stat is to be read.
     pub(super) marked: bool,
     pub(super) usage_file: Option<OpenFile>,
     pub(super) stat_file: Option<OpenFile>,
+}
+
+/// Whether a cgroup has files of the memory controller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Files {
+    Present,
+    /// It has none: the root of v2, and every cgroup without the controller.
+    Absent,
+    /// The cgroup was removed.
+    Removed,
 }
 
 impl CgroupMemory {
@@ -71,8 +78,7 @@ impl CgroupMemory {
             moved: 0,
             at_limit: false,
             swept: None,
-            unavailable: false,
-            without_files: false,
+            files: Files::Present,
             marked: false,
             usage_file: None,
             stat_file: None,
@@ -93,9 +99,9 @@ impl CgroupMemory {
         }
     }
 
-    /// Returns whether the cgroup was removed.
-    pub(super) fn is_removed(&self) -> bool {
-        self.unavailable && !self.without_files
+    /// Returns whether there are files to read.
+    pub(super) fn is_available(&self) -> bool {
+        self.files == Files::Present
     }
 
     /// Returns whether its memory.stat can have changed since it was read last.
@@ -104,8 +110,11 @@ impl CgroupMemory {
     }
 
     fn record_failure(&mut self, why: UnknownReason) {
-        self.without_files |= why == UnknownReason::Absent;
-        self.unavailable |= self.without_files || is_removed(why);
+        if why == UnknownReason::Absent {
+            self.files = Files::Absent;
+        } else if self.is_available() && is_removed(why) {
+            self.files = Files::Removed;
+        }
     }
 
     /// Records a usage that was read.
@@ -198,7 +207,7 @@ impl ChildrenSum {
 
     /// Adds a cgroup, with the sum of those below it.
     pub(super) fn add(&mut self, child: &CgroupMemory, below: &Self, round_ns: u64) {
-        if child.unavailable {
+        if !child.is_available() {
             return;
         }
         self.oldest_ns = self.oldest_ns.min(child.stat_at_ns).min(below.oldest_ns);

@@ -164,8 +164,8 @@ impl Hierarchies {
         Ok(Self::choose(&mounts, &MountContent::at))
     }
 
-    /// Chooses one mount for each controller: one that shows the whole hierarchy before one that shows a part,
-    /// a writable one before a read-only one, the first of equals.
+    /// Chooses one mount for each controller: version 1 before version 2, a mount that shows the whole hierarchy
+    /// before one that shows a part, a writable one before a read-only one, the first of equals.
     pub fn choose(mounts: &[CgroupMount], content: &dyn Fn(&Path) -> Option<MountContent>) -> Self {
         let visible: Vec<(&CgroupMount, MountContent)> = mounts
             .iter()
@@ -186,16 +186,16 @@ impl Hierarchies {
                     whole: content.inode == ROOT_INODE,
                     read_only: mount.read_only,
                 })
-                .min_by_key(|hierarchy| (!hierarchy.whole, hierarchy.read_only))
+                .min_by_key(|it| (it.version == Version::V2, !it.whole, it.read_only))
         };
         let controller = |name: &str| {
-            best(&|mount, _| mount.version == Version::V1 && mount.controllers.iter().any(|c| c == name))
-                .or_else(|| {
-                    best(&|mount, content| {
-                        let mut controllers = content.controllers.split(u8::is_ascii_whitespace);
-                        mount.version == Version::V2 && controllers.any(|found| found == name.as_bytes())
-                    })
-                })
+            best(&|mount, content| match mount.version {
+                Version::V1 => mount.controllers.iter().any(|controller| controller == name),
+                Version::V2 => {
+                    let mut controllers = content.controllers.split(u8::is_ascii_whitespace);
+                    controllers.any(|controller| controller == name.as_bytes())
+                }
+            })
         };
         let unified = best(&|mount, _| mount.version == Version::V2);
         Self {

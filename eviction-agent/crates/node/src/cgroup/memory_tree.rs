@@ -7,7 +7,7 @@ mod tests;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use super::cgroup_memory::{CgroupMemory, ChildrenSum};
+use super::cgroup_memory::{CgroupMemory, ChildrenSum, Files};
 use super::files::{Limit, Version, parse_limit, parse_memory_stat, parse_usage};
 use super::sample::Changes;
 use super::tree::Tree;
@@ -46,7 +46,7 @@ pub(super) struct MemoryTree {
     pub(super) swept_ns: u64,
     version: Version,
     /// How many files may be kept open. Those of the cgroups beyond are opened for each read.
-    max_descriptors: usize,
+    pub(super) max_descriptors: usize,
     by_id: Vec<(u64, usize)>,
     /// Which part of the cgroups the last full sample read.
     turn: usize,
@@ -89,7 +89,7 @@ impl MemoryTree {
         for index in 0..count {
             let id = self.tree.groups()[index].id;
             // After a cgroup was removed, another one may get its id.
-            let known = before.remove(&id).filter(|memory| !memory.unavailable);
+            let known = before.remove(&id).filter(CgroupMemory::is_available);
             let is_new = known.is_none();
             let mut memory = known.unwrap_or_else(|| CgroupMemory::new(id));
             if !self.may_keep_open(index) {
@@ -147,7 +147,7 @@ impl MemoryTree {
         }
         let text = read(&mut memory.usage_file, may_keep, &mut self.path, name, &mut number);
         memory.take_usage(text.and_then(parse_usage), at_ns);
-        self.stale |= memory.is_removed();
+        self.stale |= memory.files == Files::Removed;
     }
 
     /// Reads the memory.stat of a cgroup, which makes the kernel bring it up to date, and its usage.
@@ -197,7 +197,7 @@ impl MemoryTree {
         self.swept_ns = mono_ns();
         let mut index = 0;
         while index < self.memory.len() {
-            if !self.memory[index].unavailable {
+            if self.memory[index].is_available() {
                 self.read_usage(index, self.swept_ns);
             }
             let parent = self.tree.groups()[index].parent;
@@ -217,7 +217,9 @@ impl MemoryTree {
         self.turn = (self.turn + 1) % turns;
         // Cgroups without files may have been given the controller since.
         for memory in &mut self.memory {
-            memory.unavailable &= !std::mem::take(&mut memory.without_files);
+            if memory.files == Files::Absent {
+                memory.files = Files::Present;
+            }
         }
         self.sweep(true);
         for index in 0..self.memory.len() {
@@ -248,7 +250,7 @@ impl MemoryTree {
         let round_ns = mono_ns();
         self.sums[from..to].fill(ChildrenSum::NONE);
         for index in (from..to).rev() {
-            if self.memory[index].marked && !self.memory[index].unavailable {
+            if self.memory[index].marked && self.memory[index].is_available() {
                 self.read(index);
             }
             let (memory, below) = (&mut self.memory[index], self.sums[index]);
@@ -270,7 +272,7 @@ impl MemoryTree {
             self.chosen.clear();
             for index in (first..end).rev() {
                 let memory = &self.memory[index];
-                if memory.unavailable {
+                if !memory.is_available() {
                     continue;
                 }
                 // The part that the cgroups below do not explain is its own.
@@ -292,19 +294,14 @@ impl MemoryTree {
         self.read_marked(target, end, true);
     }
 
-    /// Marks a cgroup and all below it; if those are many, only those that can have changed.
-    fn mark_subtree(&mut self, index: usize) {
+    /// Reads a cgroup now, after those below it; if those are many, only those that can have changed.
+    pub(super) fn read_subtree(&mut self, index: usize) {
         let (end, few) = (self.end(index), self.has_few_below(index));
         for memory in &mut self.memory[index..end] {
             memory.marked |= few || memory.has_changed();
         }
         self.memory[index].marked = true;
-    }
-
-    /// Reads a cgroup now, after those below it.
-    pub(super) fn read_subtree(&mut self, index: usize) {
-        self.mark_subtree(index);
-        self.read_marked(index, self.end(index), false);
+        self.read_marked(index, end, false);
     }
 
     /// Reads a cgroup now, after those below it, unless that was done since `since_ns`. Returns whether it was
@@ -312,9 +309,9 @@ impl MemoryTree {
     pub(super) fn read_again(&mut self, index: usize, since_ns: u64) -> bool {
         let end = if self.has_few_below(index) { self.end(index) } else { index + 1 };
         let is_due = |memory: &CgroupMemory| {
-            !memory.unavailable && memory.stat_at_ns.min(memory.usage_at_ns) < since_ns
+            memory.is_available() && memory.stat_at_ns.min(memory.usage_at_ns) < since_ns
         };
-        let must_read = !self.memory[index].unavailable && self.memory[index..end].iter().any(is_due);
+        let must_read = self.memory[index].is_available() && self.memory[index..end].iter().any(is_due);
         if must_read {
             self.read_subtree(index);
         }
@@ -328,7 +325,7 @@ impl MemoryTree {
         let now_ns = mono_ns();
         let is_due = |memory: &CgroupMemory| {
             let is_old = now_ns.saturating_sub(memory.stat_at_ns) > MAX_STAT_AGE_NS;
-            !memory.unavailable && memory.stat_at_ns < since_ns && (memory.has_changed() || is_old)
+            memory.is_available() && memory.stat_at_ns < since_ns && (memory.has_changed() || is_old)
         };
         self.chosen.clear();
         for id in pods {

@@ -111,7 +111,8 @@ impl NodeRoot {
                 Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
             }
         }
-        let folder = |hierarchy: &Hierarchy| match relative.as_os_str().is_empty() {
+        let top = relative.as_os_str().is_empty();
+        let folder = |hierarchy: &Hierarchy| match top {
             true => hierarchy.mount_point.clone(),
             false => hierarchy.mount_point.join(&relative),
         };
@@ -124,7 +125,6 @@ impl NodeRoot {
         if memory.version == Version::V1 && is_flat(&path) {
             return Err(RootError::Flat { path });
         }
-        let top = relative.as_os_str().is_empty();
         Ok(Self {
             memory: path,
             version: memory.version,

@@ -101,7 +101,6 @@ impl Pods {
                 Some(_) => &group.name,
             };
             let parent = group.parent.map(|parent| kinds[parent]);
-            let next = index + 1;
             let name = name.to_str().map_or(GroupName::Other, parse_group_name);
             let (kind, pod) = match (name, parent) {
                 (GroupName::PodsRoot, _) => {
@@ -142,7 +141,7 @@ impl Pods {
                     found.add(tree, index, uid, qos);
                     group.end
                 }
-                None => next,
+                None => index + 1,
             };
         }
         let first =
@@ -150,7 +149,9 @@ impl Pods {
         found.pods_root = first.map(|root| groups[root.index].id);
         found.pods_root_has_known_pods = first.is_some_and(|root| root.has_known_pods);
         for (uid, id, index) in misplaced {
-            found.add_misplaced(tree, &uid, id, index);
+            if let Some(pod) = found.pods.iter().position(|pod| pod.uid == uid) {
+                found.add_container(tree, index, pod, ContainerKind::Container, id);
+            }
         }
         found.owners.sort_unstable_by_key(|(id, _)| *id);
         found
@@ -203,12 +204,6 @@ impl Pods {
             if tree.is_leaf(below) {
                 self.pods[pod].leaves.push(id);
             }
-        }
-    }
-
-    fn add_misplaced(&mut self, tree: &Tree, uid: &PodUid, id: Box<str>, index: usize) {
-        if let Some(pod) = self.pods.iter().position(|pod| pod.uid == *uid) {
-            self.add_container(tree, index, pod, ContainerKind::Container, id);
         }
     }
 }

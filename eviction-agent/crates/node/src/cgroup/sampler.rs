@@ -52,9 +52,8 @@ pub struct Sampler {
     pods: Pods,
     /// The `pids.current` of each pod, while there are descriptors.
     tasks: Vec<(u64, Option<OpenFile>)>,
-    /// `pids.current` and `pids.max` of the node.
-    node_tasks: [Result<OpenFile, UnknownReason>; 2],
-    max_descriptors: usize,
+    /// `pids.current` of the node.
+    node_tasks: Result<OpenFile, UnknownReason>,
     pod_samples: Vec<PodSample>,
     meminfo: Result<OpenFile, UnknownReason>,
     meminfo_buffer: Box<[u8]>,
@@ -72,13 +71,9 @@ impl Sampler {
     ) -> Result<Self, ScanError> {
         let SamplerOptions { proc, max_descriptors } = options;
         let tree = Tree::scan(&root.memory, None)?;
-        let node_task = |name: &str| {
-            let folder = root.pids.as_ref().ok_or(UnknownReason::Absent)?;
-            OpenFile::open(&folder.join(name))
-        };
+        let pids = root.pids.as_ref().ok_or(UnknownReason::Absent);
         let mut sampler = Self {
-            node_tasks: ["pids.current", "pids.max"].map(node_task),
-            max_descriptors: *max_descriptors,
+            node_tasks: pids.and_then(|folder| OpenFile::open(&folder.join("pids.current"))),
             groups: MemoryTree::new(root.version, *max_descriptors, tree),
             root,
             pods: Pods::default(),
@@ -113,7 +108,7 @@ impl Sampler {
         self.pods = Pods::find(&self.groups.tree, is_known);
         let mut before: HashMap<u64, OpenFile> =
             self.tasks.drain(..).filter_map(|(id, file)| Some((id, file?))).collect();
-        let mut free_descriptors = self.max_descriptors.saturating_sub(2 * self.groups.memory.len());
+        let mut free_descriptors = self.groups.max_descriptors.saturating_sub(2 * self.groups.memory.len());
         for pod in &self.pods.pods {
             let file = before.remove(&pod.cgroup_id).or_else(|| {
                 let folder = self.root.pids.as_ref().filter(|_| free_descriptors > 0)?.join(&pod.path);
@@ -195,7 +190,7 @@ impl Sampler {
             self.groups.read_level(index);
         }
         let memory = &self.groups.memory[index];
-        (!memory.unavailable).then(|| memory.sample())
+        memory.is_available().then(|| memory.sample())
     }
 
     /// Samples every pod in full: the usages of all cgroups, the memory.stat of those in which something moved
@@ -260,20 +255,20 @@ impl Sampler {
         Some(self.groups.memory[self.groups.index(cgroup_id)?].sample())
     }
 
-    /// Reads the tasks of a node that is a cgroup: `pids.current`, and `pids.max`.
-    pub fn read_tasks(&self) -> (Reading<u64>, Reading<Limit>) {
-        let [_, max] = &self.node_tasks;
-        let mut buffer = [0; 32];
-        let max = max.as_ref().map_err(|why| *why).and_then(|file| parse_limit(file.read(&mut buffer)?));
-        (self.read_task_count(), max.into())
+    /// Reads the tasks of a node that is a cgroup: `pids.current`.
+    pub fn read_task_count(&self) -> Reading<u64> {
+        let file = self.node_tasks.as_ref().map_err(|why| *why);
+        file.and_then(|file| parse_usage(file.read(&mut [0; 32])?)).into()
     }
 
-    /// Reads `pids.current` of the node only.
-    pub fn read_task_count(&self) -> Reading<u64> {
-        let [current, _] = &self.node_tasks;
-        let mut buffer = [0; 32];
-        let read = |file: &OpenFile| parse_usage(file.read(&mut buffer)?);
-        current.as_ref().map_err(|why| *why).and_then(read).into()
+    /// Reads the limit on the tasks of a node that is a cgroup: `pids.max`. Absent if there is none.
+    pub fn read_task_limit(&self) -> Reading<u64> {
+        let Some(folder) = &self.root.pids else { return Reading::Unknown(UnknownReason::Absent) };
+        match read_once(&folder.join("pids.max"), 32).and_then(|text| parse_limit(&text)) {
+            Ok(Limit::At(limit)) => Reading::Known(limit),
+            Ok(Limit::Unlimited) => Reading::Unknown(UnknownReason::Absent),
+            Err(why) => Reading::Unknown(why),
+        }
     }
 
     /// Returns the backends of the node's values: memory and tasks.

@@ -59,15 +59,8 @@ impl FsPaths {
 #[derive(Debug)]
 pub struct NodeFileSystems {
     node: Result<FileSystem, NotFound>,
-    image: Image,
-}
-
-#[derive(Debug)]
-enum Image {
-    /// On the same device as nodefs.
-    Shared,
-    Dedicated(FileSystem),
-    NotFound(NotFound),
+    /// `None` if it is on the same device as nodefs.
+    image: Result<Option<FileSystem>, NotFound>,
 }
 
 /// Why a file system was not found.
@@ -89,7 +82,7 @@ impl NodeFileSystems {
     /// is that of the machine. If one does not respond within two seconds, all of them are unknown.
     pub fn find(host: &Host, paths: &FsPaths, whole_machine: bool) -> Self {
         if !whole_machine && paths.node_fs.is_none() && paths.kubelet_root.is_none() {
-            return Self::unknown(&NotFound::absent("--cgroup-root is given; --nodefs names a path on it"));
+            return Self::unknown(NotFound::absent("--cgroup-root is given; --nodefs names a path on it"));
         }
         let finder = Finder { host: host.clone(), paths: paths.clone() };
         let (sender, receiver) = mpsc::channel();
@@ -99,23 +92,23 @@ impl NodeFileSystems {
         let found = thread.ok().and_then(|_| receiver.recv_timeout(DEADLINE).ok());
         found.unwrap_or_else(|| {
             let text = format!("no answer within {} seconds", DEADLINE.as_secs());
-            Self::unknown(&NotFound { why: UnknownReason::Stale, text })
+            Self::unknown(NotFound { why: UnknownReason::Stale, text })
         })
     }
 
-    fn unknown(why: &NotFound) -> Self {
-        Self { node: Err(why.clone()), image: Image::NotFound(why.clone()) }
+    fn unknown(why: NotFound) -> Self {
+        Self { node: Err(why.clone()), image: Err(why) }
     }
 
     /// Returns no file systems: disks are not watched.
     pub fn none() -> Self {
-        Self::unknown(&NotFound::absent("disks are not watched"))
+        Self::unknown(NotFound::absent("disks are not watched"))
     }
 
     /// Returns the layout as the kubelet defines it. Writable layers are with the images: containerd has no
     /// other layout.
     pub fn layout(&self) -> DiskLayout {
-        DiskLayout { dedicated_image_fs: matches!(self.image, Image::Dedicated(_)), split_image_fs: false }
+        DiskLayout { dedicated_image_fs: matches!(self.image, Ok(Some(_))), split_image_fs: false }
     }
 
     /// Reads the stats of nodefs and imagefs.
@@ -125,10 +118,10 @@ impl NodeFileSystems {
             Err(NotFound { why, text: _ }) => Reading::Unknown(*why),
         };
         match &self.image {
-            Image::Shared => [node, node],
-            Image::Dedicated(file_system) => [node, file_system.read()],
+            Ok(None) => [node, node],
+            Ok(Some(file_system)) => [node, file_system.read()],
             // Without imagefs the layout is unknown, and so is what can be reclaimed and what counts.
-            Image::NotFound(NotFound { why, text: _ }) => [node, Reading::Unknown(*why)],
+            Err(NotFound { why, text: _ }) => [node, Reading::Unknown(*why)],
         }
     }
 
@@ -136,9 +129,9 @@ impl NodeFileSystems {
     pub fn devices(&self) -> [Option<(&str, u64)>; 2] {
         let node = self.node.as_ref().ok().and_then(FileSystem::hooked_device);
         match &self.image {
-            Image::Shared => [node, node],
-            Image::Dedicated(file_system) => [node, file_system.hooked_device()],
-            Image::NotFound(_) => [node, None],
+            Ok(None) => [node, node],
+            Ok(Some(file_system)) => [node, file_system.hooked_device()],
+            Err(_) => [node, None],
         }
     }
 
@@ -155,9 +148,9 @@ impl NodeFileSystems {
         };
         let node = self.node.as_ref();
         let image = match &self.image {
-            Image::Shared => node,
-            Image::Dedicated(file_system) => Ok(file_system),
-            Image::NotFound(why) => Err(why),
+            Ok(None) => node,
+            Ok(Some(file_system)) => Ok(file_system),
+            Err(why) => Err(why),
         };
         [info("nodefs", node), info("imagefs", image)]
     }
@@ -173,11 +166,9 @@ impl Finder {
     fn find(&self) -> NodeFileSystems {
         let node = self.node_fs();
         let image = match (self.image_fs(&node), &node) {
-            (Ok(None), Ok(_)) => Image::Shared,
-            (Ok(None), Err(why)) => Image::NotFound(why.clone()),
-            (Err(why), _) => Image::NotFound(why),
-            (Ok(Some(image)), Ok(node)) if image.mount().device == node.mount().device => Image::Shared,
-            (Ok(Some(image)), _) => Image::Dedicated(image),
+            (Ok(None), Err(why)) => Err(why.clone()),
+            (Ok(Some(image)), Ok(node)) if image.mount().device == node.mount().device => Ok(None),
+            (image, _) => image,
         };
         NodeFileSystems { node, image }
     }

@@ -158,16 +158,12 @@ impl DiskMonitor {
         (node_inodes || image_inodes) && !node && !image
     }
 
-    /// Returns `st_dev` of nodefs and of imagefs, if both are ext4.
-    pub fn ext4_devices(&self) -> Option<[u64; 2]> {
-        let [node, image] = self.file_systems.devices().map(ext4);
-        Some([node?, image?])
-    }
-
-    /// Returns `st_dev` of nodefs if it is ext4.
-    pub fn ext4_node_fs(&self) -> Option<u64> {
-        let [node, _] = self.file_systems.devices();
-        ext4(node)
+    /// Returns `st_dev` of nodefs and of imagefs, for each that is ext4.
+    pub fn ext4_devices(&self) -> [Option<u64>; 2] {
+        self.file_systems.devices().map(|found| {
+            let (kind, device) = found?;
+            (kind == "ext4").then_some(device)
+        })
     }
 
     /// Reads the bytes that are available on nodefs.
@@ -218,11 +214,6 @@ impl DiskMonitor {
         };
         [node, image].into_iter().flatten()
     }
-}
-
-/// Returns `st_dev` of a file system, if it is ext4.
-fn ext4(found: Option<(&str, u64)>) -> Option<u64> {
-    found.filter(|(kind, _)| *kind == "ext4").map(|(_, device)| device)
 }
 
 /// Returns the available amount of a signal, and the capacity.

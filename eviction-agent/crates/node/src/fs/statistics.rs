@@ -7,7 +7,7 @@
 
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rustix::fs::{OFlags, StatVfs, major, minor, statvfs};
@@ -31,17 +31,10 @@ const REMOTE_DEADLINE: Duration = Duration::from_secs(5);
 /// A file system whose statistics are read repeatedly.
 #[derive(Debug)]
 pub struct FileSystem {
-    path: PathBuf,
     mount: MountInfo,
-    source: Source,
-}
-
-#[derive(Debug)]
-enum Source {
-    /// Read by the caller.
-    Local(Paths),
-    /// Read by a thread, since the call may hang.
-    Remote(Arc<Mutex<RemoteReading>>),
+    paths: Arc<Paths>,
+    /// The last reading of a thread, if the call may hang.
+    remote: Option<Arc<Mutex<RemoteReading>>>,
 }
 
 /// The paths by which a file system is read.
@@ -83,17 +76,16 @@ impl FileSystem {
         if mount.fs_type == "btrfs" {
             paths.bytes_may_use = BytesMayUse::open(&host.root.join("sys"), &mount.source).ok();
         }
-        let source = if mount.may_hang() {
-            paths.read_on_a_thread()?
-        } else {
+        if !mount.may_hang() {
             let is_same_device =
                 |path: &&&Path| mount_of(path).is_ok_and(|other| other.device == mount.device);
             paths.second_path =
                 [&&*mount.mount_point].into_iter().chain(other_paths).find(is_same_device).map(Into::into);
             paths.fs_id = Some(retry(|| statvfs(path)).map_err(unreadable)?.f_fsid);
-            Source::Local(paths)
-        };
-        Ok(Self { path: path.to_owned(), mount, source })
+        }
+        let paths = Arc::new(paths);
+        let remote = mount.may_hang().then(|| read_on_a_thread(Arc::clone(&paths))).transpose()?;
+        Ok(Self { mount, paths, remote })
     }
 
     /// Returns the mount of the path.
@@ -111,26 +103,24 @@ impl FileSystem {
     /// Returns as text which path is read, and how.
     pub fn description(&self) -> String {
         let MountInfo { device, fs_type, .. } = &self.mount;
-        let how = match &self.source {
-            Source::Remote(_) => ", asked once a second on a thread of its own",
-            Source::Local(Paths { bytes_may_use: None, .. }) if fs_type == "btrfs" => {
-                ", writes are seen when they are committed: /sys/fs/btrfs does not show it"
-            }
-            Source::Local(_) => "",
+        let how = if self.remote.is_some() {
+            ", asked once a second on a thread of its own"
+        } else if fs_type == "btrfs" && self.paths.bytes_may_use.is_none() {
+            ", writes are seen when they are committed: /sys/fs/btrfs does not show it"
+        } else {
+            ""
         };
-        let (path, major, minor) = (self.path.display(), major(*device), minor(*device));
+        let (path, major, minor) = (self.paths.path.display(), major(*device), minor(*device));
         format!("{path} on {fs_type} {major}:{minor}{how}")
     }
 
     /// Reads the statistics. Never waits for a file system that may hang.
     pub fn read(&self) -> Reading<FsStats> {
-        match &self.source {
-            Source::Local(paths) => paths.read().into(),
-            Source::Remote(last) => match last.try_lock() {
-                Ok(last) if mono_ns().saturating_sub(last.at_ns) <= nanos(REMOTE_DEADLINE) => last.stats,
-                // The lock is held for moments only, and the next sample is soon.
-                Ok(_) | Err(_) => Reading::Unknown(UnknownReason::Stale),
-            },
+        let Some(last) = &self.remote else { return self.paths.read().into() };
+        match last.try_lock() {
+            Ok(last) if mono_ns().saturating_sub(last.at_ns) <= nanos(REMOTE_DEADLINE) => last.stats,
+            // The lock is held for moments only, and the next sample is soon.
+            Ok(_) | Err(_) => Reading::Unknown(UnknownReason::Stale),
         }
     }
 
@@ -162,28 +152,28 @@ impl Paths {
         }
         Ok(stats)
     }
+}
 
-    /// Reads in a loop on a thread, until the reading is not needed any more.
-    fn read_on_a_thread(self) -> Result<Source, UnknownReason> {
-        let stats = Reading::Unknown(UnknownReason::Absent);
-        let last = Arc::new(Mutex::new(RemoteReading { at_ns: mono_ns(), stats }));
-        let shared: Weak<Mutex<RemoteReading>> = Arc::downgrade(&last);
-        let work = move || {
-            loop {
-                let at_ns = mono_ns();
-                let stats = self.read().into();
-                let Some(last) = shared.upgrade() else { return };
-                if let Ok(mut last) = last.lock() {
-                    *last = RemoteReading { at_ns, stats };
-                }
-                drop(last);
-                std::thread::sleep(REMOTE_INTERVAL);
+/// Reads in a loop on a thread, until the reading is not needed any more.
+fn read_on_a_thread(paths: Arc<Paths>) -> Result<Arc<Mutex<RemoteReading>>, UnknownReason> {
+    let stats = Reading::Unknown(UnknownReason::Absent);
+    let last = Arc::new(Mutex::new(RemoteReading { at_ns: mono_ns(), stats }));
+    let shared = Arc::downgrade(&last);
+    let work = move || {
+        loop {
+            let at_ns = mono_ns();
+            let stats = paths.read().into();
+            let Some(last) = shared.upgrade() else { return };
+            if let Ok(mut last) = last.lock() {
+                *last = RemoteReading { at_ns, stats };
             }
-        };
-        let thread = std::thread::Builder::new().name("statfs".to_owned());
-        thread.spawn(work).map_err(|_| UnknownReason::Failed)?;
-        Ok(Source::Remote(last))
-    }
+            drop(last);
+            std::thread::sleep(REMOTE_INTERVAL);
+        }
+    };
+    let thread = std::thread::Builder::new().name("statfs".to_owned());
+    thread.spawn(work).map_err(|_| UnknownReason::Failed)?;
+    Ok(last)
 }
 
 /// Converts the values as the kubelet does: capacity and available bytes in units of `f_frsize`, free inodes
@@ -302,13 +292,9 @@ mod tests {
     #[test]
     fn remote_reading_never_blocks_and_is_stale_when_too_old() {
         let folder = tempfile::tempdir().unwrap();
-        let FileSystem { path, mount, source: Source::Local(paths) } = open(folder.path()) else {
-            panic!("{} may hang", folder.path().display())
-        };
-        let source = paths.read_on_a_thread().unwrap();
-        let Source::Remote(last) = &source else { panic!("{source:?}") };
-        let last = Arc::clone(last);
-        let file_system = FileSystem { path, mount, source };
+        let FileSystem { mount, paths, .. } = open(folder.path());
+        let last = read_on_a_thread(Arc::clone(&paths)).unwrap();
+        let file_system = FileSystem { mount, paths, remote: Some(Arc::clone(&last)) };
         while last.lock().unwrap().stats == Reading::Unknown(UnknownReason::Absent) {
             std::thread::yield_now();
         }

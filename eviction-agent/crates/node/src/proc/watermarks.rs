@@ -15,7 +15,6 @@ use std::time::Duration;
 
 use crate::file::{ReasonText, read_once};
 use crate::kv_file::{SingleValue, complete_lines, parse_number, words};
-use crate::timer::Timer;
 use eviction_core::reading::{Reading, UnknownReason};
 
 /// The read interval. Watermarks change when an administrator sets them, and rise for a moment when memory is
@@ -46,20 +45,11 @@ impl Watermarks {
     }
 
     /// Reads the watermarks periodically, until dropped.
-    pub async fn refresh(self, proc: PathBuf, timer: Timer) {
+    pub async fn refresh(self, proc: PathBuf) {
         let mut was_known = true;
         loop {
-            let is_known = self.read(&proc, was_known);
-            was_known = is_known;
-            let waited = match timer.set_once(PERIOD) {
-                Ok(()) => timer.expired().await,
-                Err(error) => Err(error),
-            };
-            if let Err(error) = waited {
-                self.0.store(UNKNOWN, Ordering::Relaxed);
-                tracing::error!(%error, "cannot start the timer of the watermarks: no kernel kill while the page cache is reclaimed");
-                return;
-            }
+            was_known = self.read(&proc, was_known);
+            tokio::time::sleep(PERIOD).await;
         }
     }
 

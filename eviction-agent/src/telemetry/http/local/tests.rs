@@ -3,6 +3,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
+use eviction_core::time::Timestamp;
 use tempfile::TempDir;
 
 use super::*;

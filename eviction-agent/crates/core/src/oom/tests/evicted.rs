@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn container_of_an_evicted_pod_is_attributed_to_the_agent() {
     let mut engine = counting_engine();
-    evict_a(&mut engine, 1);
+    evict_a(&mut engine.engine, 1);
     ended(&mut engine, 2, status("Error", 143));
     assert_eq!(
         only_termination(&remaining_terminations(&mut engine)),
@@ -17,7 +17,7 @@ fn container_of_an_evicted_pod_is_attributed_to_the_agent() {
 fn termination_before_the_eviction_is_not_attributed_to_it() {
     let mut engine = counting_engine();
     ended(&mut engine, 1, cgroup());
-    evict_a(&mut engine, 2);
+    evict_a(&mut engine.engine, 2);
     assert_eq!(
         only_termination(&remaining_terminations(&mut engine)),
         (TerminationCause::Other, Explanation::Unexplained, None)
@@ -27,9 +27,9 @@ fn termination_before_the_eviction_is_not_attributed_to_it() {
 #[test]
 fn failed_eviction_explains_only_terminations_before_its_failure() {
     let mut engine = counting_engine();
-    evict_a(&mut engine, 1);
+    evict_a(&mut engine.engine, 1);
     ended(&mut engine, 2, cgroup());
-    step(&mut engine, 5, eviction_failed("a"));
+    step(&mut engine.engine, 5, eviction_failed("a"));
     ended(&mut engine, 9, ContainerEnded { instance: Some("i2".into()), ..cgroup() });
     let causes: Vec<_> = remaining_terminations(&mut engine).iter().map(ContainerTerminated::cause).collect();
     assert_eq!(causes, [TerminationCause::EvictedByAgent, TerminationCause::Other]);
@@ -38,7 +38,7 @@ fn failed_eviction_explains_only_terminations_before_its_failure() {
 #[test]
 fn kill_during_an_eviction_is_a_contributing_cause() {
     let mut engine = counting_engine();
-    evict_a(&mut engine, 1);
+    evict_a(&mut engine.engine, 1);
     let decision = killed(&mut engine, 2, kill(7, OomVictimRole::Main));
     let DecisionKind::Oom(OomUpdate::Kill(kill)) = &decision.kind else { panic!() };
     assert_eq!(kill.evicting_since, Some(at(1)));
@@ -56,7 +56,7 @@ fn kill_during_an_eviction_is_a_contributing_cause() {
 fn kill_before_the_eviction_is_the_main_cause() {
     let mut engine = counting_engine();
     killed(&mut engine, 1, kill(7, OomVictimRole::Main));
-    evict_a(&mut engine, 2);
+    evict_a(&mut engine.engine, 2);
     let ends = ended(&mut engine, 3, status("OOMKilled", 137)).ended;
     assert_eq!(
         only_termination(&ends),

@@ -205,7 +205,7 @@ fn cgroup_without_the_memory_controller_does_not_count_as_removed() {
     };
     let absent = Reading::Unknown(UnknownReason::Absent);
     assert_eq!(sweep(&mut groups), (absent, Reading::Known(4096), false));
-    assert!(groups.memory[0].unavailable, "its values are not used");
+    assert!(!groups.memory[0].is_available(), "its values are not used");
     fs::write(folder.path().join("memory.current"), "8192\n").unwrap();
     assert_eq!(sweep(&mut groups).0, absent, "each sweep is not to try it again");
     groups.read_in_turn(1000);
