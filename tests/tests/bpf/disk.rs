@@ -265,6 +265,11 @@ fn an_inode_threshold_is_reported_once_at_the_inode_that_crosses_it() {
     let all = crossings(&mut fixture, set);
     let [crossed] = all.as_slice() else { panic!("one crossing, not {all:?}") };
     assert_eq!((crossed.resource, crossed.beyond), (DiskResource::Inodes, 0));
+    for _ in 0..2 {
+        fixture.kernel.set_disk_threshold(device, headroom, None).unwrap();
+    }
+    let (_, tokens) = fixture.kernel.threshold_entries().unwrap();
+    assert_eq!(tokens, 2, "those of the thresholds before are removed");
 }
 
 #[test]

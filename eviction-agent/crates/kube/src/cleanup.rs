@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use eviction_core::node::Node;
 use eviction_core::progress::ApiResult;
-use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 use crate::backoff::Backoff;
 use crate::client::Client;
 use crate::error::OperationError;
 use crate::node_patch::{NodePatcher, NodeResponse, PatchKind};
-use crate::request::{Request, list, text};
+use crate::nullable::objects;
+use crate::request::Request;
 
 /// The time limit for one node, in case others write continuously or the server stays unavailable.
 const NODE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -22,6 +22,27 @@ const MAX_REPEATS: u32 = 2;
 /// The number of nodes that one request lists, and the maximum size of the response in bytes.
 const PAGE: u32 = 50;
 const LARGEST: usize = 32 << 20;
+
+objects! {
+    /// A page of the list of nodes.
+    struct NodeList {
+        metadata: ListMetadata,
+        items: Vec<ListedNode>,
+    }
+
+    struct ListMetadata {
+        #[serde(rename = "continue")]
+        next: String,
+    }
+
+    struct ListedNode {
+        metadata: NodeMetadata,
+    }
+
+    struct NodeMetadata {
+        name: String,
+    }
+}
 
 /// Lists the names of all nodes.
 ///
@@ -35,14 +56,14 @@ pub async fn list_nodes(client: &Client) -> Result<Vec<String>, OperationError> 
         let request = Request::get(format!("/api/v1/nodes?limit={PAGE}{next}"));
         let request = Request { largest: LARGEST, ..request };
         let body = client.read_body(OPERATION, request, Some("it takes list of nodes")).await?;
-        let page: Value =
+        let page: NodeList =
             serde_json::from_slice(&body).map_err(|error| OperationError::because(OPERATION, &error))?;
-        names.extend(list(&page, "/items").map(|node| text(node, "/metadata/name").to_owned()));
+        names.extend(page.items.into_iter().map(|node| node.metadata.name));
+        if page.metadata.next.is_empty() {
+            return Ok(names);
+        }
         // The server's token is URL-safe Base64.
-        next = match text(&page, "/metadata/continue") {
-            "" => return Ok(names),
-            token => format!("&continue={token}"),
-        };
+        next = format!("&continue={}", page.metadata.next);
     }
 }
 

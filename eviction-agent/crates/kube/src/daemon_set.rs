@@ -1,24 +1,23 @@
 //! Waits until the pods of a DaemonSet are ready.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fmt::Write as _;
 use std::str::FromStr;
 use std::time::Duration;
 
-use serde_json::Value;
+use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep};
 
 use crate::client::Client;
 use crate::error::OperationError;
-use crate::request::{Request, list, number, push_segment, text};
+use crate::nullable::objects;
+use crate::request::{Request, push_segment};
 
 const READ_EVERY: Duration = Duration::from_secs(1);
 
 /// The maximum number of pods that an error lists.
 const MAX_LISTED_PODS: usize = 20;
-
-const READY: &str = "/status/numberReady";
-const DESIRED: &str = "/status/desiredNumberScheduled";
 
 /// A DaemonSet as `NAMESPACE/NAME`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +45,78 @@ impl fmt::Display for DaemonSetName {
     }
 }
 
+objects! {
+    struct DaemonSet {
+        metadata: Metadata,
+        spec: DaemonSetSpec,
+        status: DaemonSetStatus,
+    }
+
+    struct Metadata {
+        name: String,
+        generation: u64,
+    }
+
+    struct DaemonSetSpec {
+        selector: Selector,
+    }
+
+    struct Selector {
+        match_labels: BTreeMap<String, String>,
+    }
+
+    struct DaemonSetStatus {
+        observed_generation: u64,
+        desired_number_scheduled: u64,
+        number_ready: u64,
+    }
+
+    struct PodList {
+        items: Vec<Pod>,
+    }
+
+    struct Pod {
+        metadata: Metadata,
+        spec: PodSpec,
+        status: PodStatus,
+    }
+
+    struct PodSpec {
+        node_name: String,
+    }
+
+    struct PodStatus {
+        phase: String,
+        conditions: Vec<Condition>,
+        init_container_statuses: Vec<ContainerStatus>,
+        container_statuses: Vec<ContainerStatus>,
+    }
+
+    struct Condition {
+        #[serde(rename = "type")]
+        kind: String,
+        status: String,
+        message: String,
+    }
+
+    struct ContainerStatus {
+        state: ContainerState,
+        last_state: ContainerState,
+    }
+
+    struct ContainerState {
+        waiting: StateDetails,
+        terminated: StateDetails,
+    }
+
+    /// Why a container waits or has terminated.
+    struct StateDetails {
+        reason: String,
+        message: String,
+        exit_code: i64,
+    }
+}
+
 /// Waits until the pods of a DaemonSet are ready, for at most `within`. Returns their number.
 ///
 /// # Errors
@@ -57,12 +128,12 @@ pub async fn wait_ready(
 ) -> Result<u64, OperationError> {
     let until = Instant::now() + within;
     loop {
-        let found = read(client, daemon_set, "daemonsets", "").await;
+        let found = read::<DaemonSet>(client, daemon_set, "daemonsets", "").await;
         if let Ok(found) = &found
-            && number(found, "/metadata/generation") <= number(found, "/status/observedGeneration")
-            && number(found, READY) >= number(found, DESIRED)
+            && found.metadata.generation <= found.status.observed_generation
+            && found.status.number_ready >= found.status.desired_number_scheduled
         {
-            return Ok(number(found, READY));
+            return Ok(found.status.number_ready);
         }
         if Instant::now() >= until {
             return Err(not_ready(client, daemon_set, &found?).await);
@@ -71,14 +142,14 @@ pub async fn wait_ready(
     }
 }
 
-async fn not_ready(client: &Client, daemon_set: &DaemonSetName, found: &Value) -> OperationError {
-    let (ready, desired) = (number(found, READY), number(found, DESIRED));
-    let mut text = format!("DaemonSet {daemon_set}: {ready} of {desired} pods are ready");
-    let labels = found.pointer("/spec/selector/matchLabels").and_then(Value::as_object).into_iter().flatten();
-    let labels = labels.map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()));
-    match read(client, daemon_set, "pods", &labels.collect::<Vec<_>>().join(",")).await {
-        Ok(pods) => {
-            let mut problems: Vec<_> = list(&pods, "/items").filter_map(problem).collect();
+async fn not_ready(client: &Client, daemon_set: &DaemonSetName, found: &DaemonSet) -> OperationError {
+    let DaemonSetStatus { desired_number_scheduled, number_ready, .. } = found.status;
+    let mut text =
+        format!("DaemonSet {daemon_set}: {number_ready} of {desired_number_scheduled} pods are ready");
+    let labels = found.spec.selector.match_labels.iter().map(|(key, value)| format!("{key}={value}"));
+    match read::<PodList>(client, daemon_set, "pods", &labels.collect::<Vec<_>>().join(",")).await {
+        Ok(PodList { items }) => {
+            let mut problems: Vec<_> = items.iter().filter_map(Pod::problem).collect();
             problems.sort();
             // Writing to a string cannot fail.
             for problem in problems.iter().take(MAX_LISTED_PODS) {
@@ -96,12 +167,12 @@ async fn not_ready(client: &Client, daemon_set: &DaemonSetName, found: &Value) -
 }
 
 /// Reads the DaemonSet, or the pods of its namespace that have these labels.
-async fn read(
+async fn read<T: DeserializeOwned>(
     client: &Client,
     daemon_set: &DaemonSetName,
     resource: &str,
     labels: &str,
-) -> Result<Value, OperationError> {
+) -> Result<T, OperationError> {
     let DaemonSetName { namespace, name } = daemon_set;
     let is_list = resource == "pods";
     let mut path = if is_list { "/api/v1".to_owned() } else { "/apis/apps/v1".to_owned() };
@@ -116,25 +187,25 @@ async fn read(
     serde_json::from_slice(&body).map_err(|error| OperationError::because(&operation, &error))
 }
 
-/// Returns why the pod is not ready, with its node; `None` if it is ready.
-fn problem(pod: &Value) -> Option<String> {
-    let conditions = || list(pod, "/status/conditions");
-    if conditions().any(|it| text(it, "/type") == "Ready" && text(it, "/status") == "True") {
-        return None;
+impl Pod {
+    /// Returns why the pod is not ready, with its node; `None` if it is ready.
+    fn problem(&self) -> Option<String> {
+        let PodStatus { phase, conditions, init_container_statuses, container_statuses } = &self.status;
+        if conditions.iter().any(|it| it.kind == "Ready" && it.status == "True") {
+            return None;
+        }
+        let node = Some(self.spec.node_name.as_str()).filter(|name| !name.is_empty());
+        let containers = init_container_statuses.iter().chain(container_statuses);
+        let states =
+            containers.flat_map(|it| [&it.state.terminated, &it.last_state.terminated, &it.state.waiting]);
+        let of_container = states
+            .filter(|it| it.exit_code != 0 || !it.message.is_empty())
+            .map(|it| if it.message.is_empty() { &it.reason } else { &it.message });
+        let of_condition = conditions.iter().filter(|it| it.status != "True").map(|it| &it.message);
+        let why = of_container.chain(of_condition).find(|why| !why.is_empty()).unwrap_or(phase);
+        let why = why.trim().replace('\n', ", ");
+        Some(format!("node {}: pod {}: {why}", node.unwrap_or("(none yet)"), self.metadata.name))
     }
-    let node = Some(text(pod, "/spec/nodeName")).filter(|name| !name.is_empty());
-    let containers = list(pod, "/status/initContainerStatuses").chain(list(pod, "/status/containerStatuses"));
-    let states = containers.flat_map(|it| {
-        ["/state/terminated", "/lastState/terminated", "/state/waiting"].map(|state| it.pointer(state))
-    });
-    let of_container = states.flatten().map(|state| match text(state, "/message") {
-        "" if state.get("exitCode").is_some_and(|code| *code != 0) => text(state, "/reason"),
-        message => message,
-    });
-    let of_condition = conditions().filter(|it| text(it, "/status") != "True").map(|it| text(it, "/message"));
-    let why = of_container.chain(of_condition).find(|why| !why.is_empty());
-    let why = why.unwrap_or(text(pod, "/status/phase")).trim().replace('\n', ", ");
-    Some(format!("node {}: pod {}: {why}", node.unwrap_or("(none yet)"), text(pod, "/metadata/name")))
 }
 
 #[cfg(test)]

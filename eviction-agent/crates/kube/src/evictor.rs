@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use serde_json::Value;
+use serde::Deserialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -185,18 +185,28 @@ impl Evictor {
     }
 }
 
+/// The part of a pod that shows whether it is terminating.
+#[derive(Deserialize)]
+struct Pod {
+    metadata: Metadata,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Metadata {
+    uid: Box<str>,
+    deletion_timestamp: Option<Box<str>>,
+}
+
 /// Returns the result of an eviction request according to the pod's state.
 fn result_from_pod(body: &[u8], uid: &str) -> Option<ApiResult> {
-    let pod: Value = serde_json::from_slice(body).ok()?;
-    let metadata = pod.get("metadata")?;
-    if metadata.get("uid")?.as_str()? != uid {
-        return Some(ApiResult::Replaced);
-    }
-    Some(match metadata.get("deletionTimestamp") {
-        None | Some(Value::Null) => {
+    let Pod { metadata } = serde_json::from_slice(body).ok()?;
+    Some(match metadata.deletion_timestamp {
+        _ if *metadata.uid != *uid => ApiResult::Replaced,
+        Some(_) => ApiResult::Accepted,
+        None => {
             ApiResult::NotSent { why: "the pod is not terminating: the request was not carried out".into() }
         }
-        Some(_) => ApiResult::Accepted,
     })
 }
 

@@ -8,7 +8,6 @@ pub(crate) use http::Method;
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderMap, RETRY_AFTER};
 use kube::client::Body;
 use serde::Serialize;
-use serde_json::Value;
 
 use crate::error::RequestError;
 
@@ -92,7 +91,7 @@ pub struct Response {
 impl Response {
     /// Returns the `message` of the `Status` in the body.
     pub(crate) fn status_message(&self) -> String {
-        let status: Option<Value> = serde_json::from_slice(&self.body).ok();
+        let status: Option<serde_json::Value> = serde_json::from_slice(&self.body).ok();
         let message = status.as_ref().and_then(|status| status.get("message")?.as_str());
         message.unwrap_or("no reason given").chars().take(300).collect()
     }
@@ -121,19 +120,4 @@ pub(crate) fn push_segment(name: &str, path: &mut String) {
             }
         }
     }
-}
-
-/// Returns the elements at this path of a JSON object; none if it has no list there.
-pub(crate) fn list<'o>(object: &'o Value, path: &str) -> impl Iterator<Item = &'o Value> {
-    object.pointer(path).and_then(Value::as_array).into_iter().flatten()
-}
-
-/// Returns the text at this path of a JSON object, empty if it has none there.
-pub(crate) fn text<'o>(object: &'o Value, path: &str) -> &'o str {
-    object.pointer(path).and_then(Value::as_str).unwrap_or_default()
-}
-
-/// Returns the number at this path of a JSON object, 0 if it has none there.
-pub(crate) fn number(object: &Value, path: &str) -> u64 {
-    object.pointer(path).and_then(Value::as_u64).unwrap_or_default()
 }

@@ -241,7 +241,9 @@ impl BpfBackend {
             let policy = &mut self.attach_policies[place];
             let is_needed = match when {
                 AttachWhen::OnRelease => below,
-                _ => policy.is_near(is_attached, headroom, memory_capacity),
+                AttachWhen::NearThreshold | AttachWhen::NearDiskThreshold => {
+                    policy.is_near(is_attached, headroom, memory_capacity)
+                }
             };
             let wanted = policy.wants(is_attached, is_needed, now_ns);
             self.attach(EventClass::ChargeNear, when, wanted, reporter);

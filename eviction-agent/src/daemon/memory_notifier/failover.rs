@@ -2,7 +2,7 @@
 //! missing events, and loads all programs again, without the attach methods that failed.
 
 use std::collections::HashMap;
-use std::thread::JoinHandle;
+use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 
 use eviction_bpf::load::load;
 use eviction_bpf::{
@@ -28,7 +28,7 @@ const MAX_REFUSED: u32 = 5;
 pub(super) struct BpfFailover {
     options: LoadOptions,
     missed_charges: MissedCharges,
-    loading: Option<JoinHandle<Result<Loaded, LoadError>>>,
+    loading: Option<Receiver<Result<Loaded, LoadError>>>,
     last_ns: Option<u64>,
     /// Failures that are not replaced yet, one for each source.
     failures: Vec<BackendFailure>,
@@ -96,10 +96,11 @@ impl BpfFailover {
         self.last_ns = Some(now_ns);
         self.missed_charges = MissedCharges::default();
         self.failures.iter().for_each(|failure| exclude_failed(&mut self.options, failure));
+        let (sender, receiver) = sync_channel(1);
         let options = self.options.clone();
         let thread = std::thread::Builder::new().name("bpf-reload".to_owned());
-        match thread.spawn(move || load(&options)) {
-            Ok(thread) => self.loading = Some(thread),
+        match thread.spawn(move || drop(sender.send(load(&options)))) {
+            Ok(_) => self.loading = Some(receiver),
             Err(error) => tracing::warn!(%error, "cannot start a thread to load the BPF programs again"),
         }
     }
@@ -114,8 +115,12 @@ impl BpfFailover {
     /// The sources that are still without a backend, if nothing was loaded, or a working source would be lost.
     /// The load is tried again.
     pub(super) fn loaded(&mut self, present: Option<&BpfHandle>) -> Option<Result<Loaded, Vec<BackendInfo>>> {
-        let thread = self.loading.take_if(|thread| thread.is_finished())?;
-        let (why, missing) = match thread.join() {
+        let result = self.loading.as_ref()?.try_recv();
+        if matches!(result, Err(TryRecvError::Empty)) {
+            return None;
+        }
+        self.loading = None;
+        let (why, missing) = match result {
             Ok(Ok(loaded)) => {
                 let Some(why) = present.and_then(|present| self.rejection_reason(present, &loaded)) else {
                     self.failures.clear();
@@ -140,10 +145,12 @@ impl BpfFailover {
         Some(Err(failed.collect()))
     }
 
-    /// Returns why `new` must not replace `present`: a working source would be lost. The on-demand probe
-    /// depends on the method for charges.
+    /// Returns why `new` must not replace `present`: a working source would be lost. The on-demand probes
+    /// depend on the methods that they accompany.
     fn rejection_reason(&self, present: &BpfHandle, new: &Loaded) -> Option<String> {
-        let classes = EventClass::ALL.into_iter().filter(|class| *class != EventClass::ChargeNear);
+        let is_on_demand =
+            |class: &EventClass| matches!(class, EventClass::ChargeNear | EventClass::DiskNear);
+        let classes = EventClass::ALL.into_iter().filter(|class| !is_on_demand(class));
         let working = classes.filter(|class| !self.is_failed(class.name()));
         let has = |handle: &BpfHandle, class: EventClass| {
             handle.sources().iter().any(|info| info.source == class.name())
