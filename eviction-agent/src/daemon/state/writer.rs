@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::timeout;
 
 use super::{Document, LoopState, StateFile};
 use crate::error::{Failure, chain};
@@ -18,6 +19,9 @@ const CAPACITY: usize = 16;
 /// How long a request to the API server waits for a write: a disk that hangs must not stop evictions.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// After which time a failed write is tried again, if no new state comes before.
+const RETRY_INTERVAL: Duration = Duration::from_secs(10);
+
 /// Writes the states of the control loop.
 #[derive(Debug)]
 pub(crate) struct StateWriter {
@@ -27,6 +31,7 @@ pub(crate) struct StateWriter {
     document: Document,
     /// The number of the last state that was written or failed to be written: there is no more to wait for.
     written: watch::Sender<u64>,
+    retry_interval: Duration,
     metrics: Arc<Metrics>,
 }
 
@@ -52,7 +57,8 @@ impl StateWriter {
         let (sender, receiver) = channel(CAPACITY)
             .map_err(|error| Failure::because("make the channel to the state writer", &error))?;
         let (written, metrics) = (watch::Sender::new(0), Arc::clone(metrics));
-        Ok((sender, Self { receiver, file, document, written, metrics }))
+        let retry_interval = RETRY_INTERVAL;
+        Ok((sender, Self { receiver, file, document, written, retry_interval, metrics }))
     }
 
     /// Returns what requests wait for.
@@ -91,7 +97,14 @@ impl StateWriter {
             if ended {
                 return Ok(());
             }
-            take_count(&eventfd).await.map_err(failed)?;
+            let sent = take_count(&eventfd);
+            if works {
+                sent.await.map_err(failed)?;
+            } else if let Ok(sent) = timeout(self.retry_interval, sent).await {
+                sent.map_err(failed)?;
+            } else {
+                done = 0;
+            }
         }
     }
 
@@ -126,7 +139,7 @@ impl DurableRevision {
             return;
         }
         let is_done = |written: &u64| *written >= number;
-        let is_late = tokio::time::timeout(WAIT_TIMEOUT, self.progress.wait_for(is_done)).await.is_err();
+        let is_late = timeout(WAIT_TIMEOUT, self.progress.wait_for(is_done)).await.is_err();
         if is_late {
             self.timed_out_at = Some(*self.progress.borrow());
             self.metrics.state_writes.with(["late"]).inc();
@@ -190,6 +203,26 @@ mod tests {
         written.wait_for(1).await;
         let of = |result| written.metrics.state_writes.with([result]).get();
         assert_eq!((of("failed"), of("late")), (1, 0));
+        drop(sender);
+        work.await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_failed_write_is_tried_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let in_the_way = folder.path().join("file");
+        std::fs::write(&in_the_way, "").unwrap();
+        let path = in_the_way.join("state.json");
+        let (mut sender, mut writer, mut written) = writer(path.clone());
+        writer.retry_interval = Duration::from_millis(1);
+        let work = tokio::spawn(writer.run());
+        sender.send(numbered(1)).unwrap();
+        written.wait_for(1).await;
+        std::fs::remove_file(&in_the_way).unwrap();
+        while written.metrics.state_writes.with(["written"]).get() == 0 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(decisions(&path), 1);
         drop(sender);
         work.await.unwrap().unwrap();
     }
