@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use rustix::io::Errno;
 use rustix::process::Signal;
 
 pub use self::names::{Driver, Qos, container_id, pod_uid};
@@ -352,7 +353,7 @@ fn enable_controllers(dir: &Path) -> Result<()> {
     let available = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
     for controller in available.split_ascii_whitespace().filter(|it| CONTROLLERS.contains(it)) {
         match fs::write(dir.join("cgroup.subtree_control"), format!("+{controller}")) {
-            Err(error) if error.kind() == ErrorKind::ResourceBusy => {}
+            Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::BUSY | Errno::OPNOTSUPP)) => {}
             written => written.with_context(|| format!("enable {controller} below {}", dir.display()))?,
         }
     }
