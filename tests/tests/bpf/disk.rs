@@ -25,7 +25,7 @@ fn options() -> LoadOptions {
 }
 
 /// Returns whether a source is missing because the kernel lacks `bpf_get_current_task_btf`, which came with 5.11.
-fn is_too_old(missing: &[BackendInfo]) -> bool {
+pub(crate) fn is_too_old(missing: &[BackendInfo]) -> bool {
     missing.iter().any(|info| info.reason.contains("invalid func unknown#158"))
 }
 
