@@ -204,14 +204,24 @@ impl Agent {
     /// # Errors
     /// If the agent ends, prints something that is not an event, or no event fits within `guard`.
     pub fn wait_for(&mut self, what: &str, guard: Duration, fits: impl Fn(&Event) -> bool) -> Result<Event> {
+        self.wait_for_nth(1, what, guard, fits)
+    }
+
+    /// Waits for the nth event that `fits`, counted from 1, among those already read and those to come.
+    ///
+    /// # Errors
+    /// As for [`Self::wait_for`].
+    pub fn wait_for_nth(
+        &mut self,
+        nth: usize,
+        what: &str,
+        guard: Duration,
+        fits: impl Fn(&Event) -> bool,
+    ) -> Result<Event> {
         let end = Instant::now() + guard;
-        let mut checked = 0;
         loop {
-            while let Some(event) = self.events.get(checked) {
-                if fits(event) {
-                    return Ok(event.clone());
-                }
-                checked += 1;
+            if let Some(event) = self.events.iter().filter(|event| fits(event)).nth(nth - 1) {
+                return Ok(event.clone());
             }
             self.interrupt.check()?;
             if self.ended {

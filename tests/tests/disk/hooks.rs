@@ -109,7 +109,12 @@ fn a_buffered_write_that_crosses_is_reported_by_the_kernel() {
         tests::skip!("no hook on reservations of ext4 here: {:?}", agent.backend("disk near"));
     }
     let path = disk.path().join("file");
-    for _ in 0..TRIES {
+    let is_change = |event: &Event, state: &str| {
+        event.kind() == "threshold"
+            && event.text("signal") == "nodefs.available"
+            && event.text("state") == state
+    };
+    for nth in 1..=TRIES {
         // The agent attaches the probe once the threshold is near; from then on the steps are slower than the timer.
         let mut file = File::create(&path).unwrap();
         file.write_all(&vec![0x5a; 7 << 20]).unwrap();
@@ -119,15 +124,13 @@ fn a_buffered_write_that_crosses_is_reported_by_the_kernel() {
             std::thread::sleep(Duration::from_millis(3));
         }
         drop(file);
-        let met = agent.wait_for("the threshold", GUARD, is_met).unwrap();
+        let met = agent.wait_for_nth(nth, "the threshold", GUARD, |event| is_change(event, "met")).unwrap();
         std::fs::remove_file(&path).unwrap();
         if met.text("detected_by") == EXT4 {
             agent.stop().unwrap();
             return;
         }
-        agent
-            .wait_for("the end", GUARD, |event| event.kind() == "threshold" && event.text("state") != "met")
-            .unwrap();
+        agent.wait_for_nth(nth, "the end", GUARD, |event| is_change(event, "cleared")).unwrap();
     }
     panic!("the timer was first {TRIES} times");
 }

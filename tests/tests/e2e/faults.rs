@@ -200,9 +200,8 @@ fn each_pod_is_frozen_at_most_once_in_an_outage() {
 
 /// Waits until a threshold was reported in this state so many times.
 fn wait_for_threshold(agent: &mut Agent, state: &str, times: usize) {
-    let is_match = |it: &&Event| it.kind() == "threshold" && it.text("state") == state;
-    let is_reached = || Ok((agent.events()?.iter().filter(is_match).count() >= times).then_some(()));
-    fixture::interrupt().until("the threshold", GUARD, is_reached).unwrap();
+    let is_match = |it: &Event| it.kind() == "threshold" && it.text("state") == state;
+    agent.wait_for_nth(times, "the threshold", GUARD, is_match).unwrap();
 }
 
 #[test]
