@@ -219,9 +219,14 @@ impl Agent {
         fits: impl Fn(&Event) -> bool,
     ) -> Result<Event> {
         let end = Instant::now() + guard;
+        let (mut checked, mut found) = (0, 0);
         loop {
-            if let Some(event) = self.events.iter().filter(|event| fits(event)).nth(nth - 1) {
-                return Ok(event.clone());
+            while let Some(event) = self.events.get(checked) {
+                checked += 1;
+                found += usize::from(fits(event));
+                if found == nth {
+                    return Ok(event.clone());
+                }
             }
             self.interrupt.check()?;
             if self.ended {

@@ -72,12 +72,10 @@ impl Testbed {
     }
 }
 
-/// Returns result and images of the n-th event line about reclaim.
+/// Returns result and images of the nth event line about reclaim, counted from 1.
 fn wait_for_reclaim(agent: &mut Agent, nth: usize) -> (String, Vec<String>) {
     let is_reclaim = |event: &Event| event.kind() == "node_reclaim";
-    let count = std::cell::Cell::new(0);
-    let nth_of = |event: &Event| is_reclaim(event) && count.replace(count.get() + 1) == nth;
-    let event = agent.wait_for("node reclaim", GUARD, nth_of).unwrap();
+    let event = agent.wait_for_nth(nth, "node reclaim", GUARD, is_reclaim).unwrap();
     assert_eq!(event.text("signal"), "nodefs.available");
     let images = event.value.get("images").and_then(Value::as_array).cloned().unwrap_or_default();
     let name = |image: &Value| image["name"].as_str().unwrap().replace("docker.io/local/", "");
@@ -90,7 +88,7 @@ fn images_are_removed_only_as_needed_and_then_the_pod_is_evicted() {
     let mut agent = testbed.start(30, "kill");
     // The hog leaves 20 MiB less than the threshold: removing `large` alone is enough.
     let mut hog = writer(&testbed.disk, &testbed.node, 0, 50);
-    assert_eq!(wait_for_reclaim(&mut agent, 0), ("enough".to_owned(), vec!["large:1".to_owned()]));
+    assert_eq!(wait_for_reclaim(&mut agent, 1), ("enough".to_owned(), vec!["large:1".to_owned()]));
     assert_eq!(testbed.images(), ["pause", "small"]);
     assert_eq!(agent.count_decisions().unwrap(), 0);
     let metrics = agent.metrics().unwrap();
@@ -103,9 +101,9 @@ fn images_are_removed_only_as_needed_and_then_the_pod_is_evicted() {
     let mut more = writing(&testbed.disk, &testbed.node, 0, 170);
     // The agent may act while the pod still writes: then `small` is enough for a moment, or the pod is killed before
     // it has written all.
-    let (first, mut images) = wait_for_reclaim(&mut agent, 1);
+    let (first, mut images) = wait_for_reclaim(&mut agent, 2);
     if first == "enough" {
-        let (second, more) = wait_for_reclaim(&mut agent, 2);
+        let (second, more) = wait_for_reclaim(&mut agent, 3);
         assert_eq!(second, "nothing_left");
         images.extend(more);
     }
@@ -130,7 +128,7 @@ fn images_are_removed_through_the_cri_proxy() {
     wait_until("the socket of the proxy", || socket.exists()).unwrap();
     let mut agent = testbed.start_at(&socket, 30, "kill");
     let _hog = writer(&testbed.disk, &testbed.node, 0, 50);
-    assert_eq!(wait_for_reclaim(&mut agent, 0), ("enough".to_owned(), vec!["large:1".to_owned()]));
+    assert_eq!(wait_for_reclaim(&mut agent, 1), ("enough".to_owned(), vec!["large:1".to_owned()]));
     assert_eq!(testbed.images(), ["pause", "small"]);
     agent.stop().unwrap();
     signal(proxy.id(), Signal::TERM).unwrap();
@@ -143,7 +141,7 @@ fn a_dry_run_lists_the_same_images_and_removes_none() {
     let mut agent = testbed.start(30, "none");
     let mut hog = writer(&testbed.disk, &testbed.node, 0, 50);
     let all = vec!["large:1".to_owned(), "small:1".to_owned()];
-    assert_eq!(wait_for_reclaim(&mut agent, 0), ("listed".to_owned(), all));
+    assert_eq!(wait_for_reclaim(&mut agent, 1), ("listed".to_owned(), all));
     let decision = agent.wait_for_decision().unwrap();
     assert_eq!(decision.pod(), "shop/hog");
     assert_eq!(testbed.images(), ["large", "pause", "small"]);
@@ -159,7 +157,7 @@ fn reclaim_with_a_hanging_runtime_times_out_before_the_eviction() {
     let mut agent = testbed.start(30, "kill");
     testbed.containerd.signal(Signal::STOP).unwrap();
     let _hog = writer(&testbed.disk, &testbed.node, 0, 50);
-    let (result, images) = wait_for_reclaim(&mut agent, 0);
+    let (result, images) = wait_for_reclaim(&mut agent, 1);
     testbed.containerd.signal(Signal::CONT).unwrap();
     assert_eq!((result.as_str(), images), ("timed_out", Vec::new()));
     let decision = agent.wait_for_decision().unwrap();
