@@ -187,15 +187,6 @@ impl DecisionRecord {
 
 impl EvaluationRecord {
     fn of(decision: &Decision, evaluation: &Evaluation) -> Self {
-        let evictions = decision.actions.iter().filter_map(|action| match action {
-            Action::Evict(eviction) => EvictionRecord::of(evaluation, eviction, false),
-            Action::ShortenGrace(eviction) => EvictionRecord::of(evaluation, eviction, true),
-            Action::RecordEvent(_) | Action::Reclaim(_) => None,
-        });
-        let reclaim = decision.actions.iter().filter_map(|action| match action {
-            Action::Reclaim(reclaim) => Some(*reclaim),
-            Action::RecordEvent(_) | Action::Evict(_) | Action::ShortenGrace(_) => None,
-        });
         let slopes = |signal: Signal| evaluation.context.slopes[signal as usize];
         let signals = |seen| SignalRecord::all(seen, decision.at, slopes);
         let ranked_pods = RankedPods::of(decision, evaluation);
@@ -214,13 +205,13 @@ impl EvaluationRecord {
             deficit: DeficitRecord::of(evaluation),
             in_flight: InFlightRecord::all(evaluation, decision.at),
             sizing: SizingRecord::all(evaluation),
-            reclaim: reclaim.collect(),
+            reclaim: reclaims(decision).collect(),
             left_to_kubelet: evaluation.left_to_kubelet,
             nearest: NearestRecord::of(&candidates),
             candidates,
             critical_pods: critical_pods(evaluation),
             refused_pods: RefusedPodRecord::all(evaluation),
-            evictions: evictions.collect(),
+            evictions: evictions(decision, evaluation).collect(),
             unknown_volumes: evaluation.unknown_volumes,
         }
     }
@@ -238,6 +229,23 @@ impl EvaluationRecord {
         let matches = |it: &&ThresholdRecord| it.signal.name() == eviction.signal && it.is_hard() == is_hard;
         self.thresholds.iter().find(matches)
     }
+}
+
+/// Returns the evictions among the actions of a decision.
+fn evictions(decision: &Decision, evaluation: &Evaluation) -> impl Iterator<Item = EvictionRecord> {
+    decision.actions.iter().filter_map(|action| match action {
+        Action::Evict(eviction) => EvictionRecord::of(evaluation, eviction, false),
+        Action::ShortenGrace(eviction) => EvictionRecord::of(evaluation, eviction, true),
+        Action::RecordEvent(_) | Action::Reclaim(_) => None,
+    })
+}
+
+/// Returns the reclaims among the actions of a decision.
+fn reclaims(decision: &Decision) -> impl Iterator<Item = Reclaim> {
+    decision.actions.iter().filter_map(|action| match action {
+        Action::Reclaim(reclaim) => Some(*reclaim),
+        Action::RecordEvent(_) | Action::Evict(_) | Action::ShortenGrace(_) => None,
+    })
 }
 
 /// Returns the critical pods, each once, although a pod may be considered for several thresholds.

@@ -5,7 +5,7 @@ use serde::Serialize;
 use crate::decision::ProposalState;
 use crate::disk_layout::Reclaim;
 use crate::pod::PodName;
-use crate::record::EvaluationRecord;
+use crate::record::{evictions, reclaims};
 use crate::time::Timestamp;
 
 /// The state of a proposed policy.
@@ -40,14 +40,14 @@ impl ProposalRecord {
             ProposalState::Applied => Self::Applied,
             ProposalState::Pending(waiting) => {
                 let trial = waiting.trial.as_deref();
-                let record = trial.and_then(|trial| Some(EvaluationRecord::of(trial, trial.evaluation()?)));
-                let (evictions, would_reclaim) =
-                    record.map(|record| (record.evictions, record.reclaim)).unwrap_or_default();
+                let evaluated = trial.and_then(|trial| Some((trial, trial.evaluation()?)));
+                let evicted =
+                    evaluated.into_iter().flat_map(|(trial, evaluation)| evictions(trial, evaluation));
                 Self::Pending {
                     since: waiting.since,
                     until: waiting.until,
-                    would_evict: evictions.into_iter().map(|eviction| eviction.pod).collect(),
-                    would_reclaim,
+                    would_evict: evicted.map(|eviction| eviction.pod).collect(),
+                    would_reclaim: trial.into_iter().flat_map(reclaims).collect(),
                 }
             }
         }
