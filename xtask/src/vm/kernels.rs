@@ -79,23 +79,29 @@ impl Cache {
         if self.platform == Platform::HOST {
             return Ok(PathBuf::from("/bin/busybox"));
         }
-        // Older packages have it in /bin.
-        let paths = ["usr/bin/busybox", "bin/busybox"];
-        self.package_file("busybox-static/bookworm", &paths, self.folder.join("busybox"))
-    }
-
-    /// Returns a file of a package, `name/suite`, that is at one of these paths in it. It is kept as `cached`.
-    pub(super) fn package_file(&self, package: &str, paths: &[&str], cached: PathBuf) -> Result<PathBuf> {
+        let cached = self.folder.join("busybox");
         if !cached.exists() {
-            let tree = self.extract(package)?;
-            let found = paths.iter().map(|path| tree.path().join(path)).find(|path| path.exists());
-            let found = found.with_context(|| format!("vm: {package} has no {}", paths.join(" or ")))?;
-            // The file gets its name when it is complete.
-            let partial = cached.with_extension("partial");
-            shell::copy(&found, &partial)?;
-            fs::rename(&partial, &cached).with_context(|| format!("rename to {}", cached.display()))?;
+            let tree = self.extract("busybox-static/bookworm")?;
+            // Older packages have it in /bin.
+            let found = ["usr/bin/busybox", "bin/busybox"].map(|path| tree.path().join(path));
+            let found = found.iter().find(|path| path.exists());
+            copy_complete(found.context("vm: busybox-static has no busybox")?, &cached)?;
         }
         Ok(cached)
+    }
+
+    /// Returns files of a package, `name/suite`, all from one version of it. They are cached in `folder`.
+    pub(super) fn package_files(&self, package: &str, paths: &[&str], folder: &Path) -> Result<Vec<PathBuf>> {
+        let names = paths.iter().filter_map(|path| Path::new(path).file_name());
+        let files: Vec<_> = names.map(|name| folder.join(name)).collect();
+        if !files.iter().all(|file| file.exists()) {
+            let tree = self.extract(package)?;
+            paths
+                .iter()
+                .zip(&files)
+                .try_for_each(|(path, file)| copy_complete(&tree.path().join(path), file))?;
+        }
+        Ok(files)
     }
 
     /// Returns the newest kernel of that series, and fetches it if it is missing.
@@ -300,6 +306,13 @@ fn only_file(folder: &Path) -> Result<PathBuf> {
     let mut files = fs::read_dir(folder).with_context(|| format!("list {}", folder.display()))?.flatten();
     let file = files.next().context("vm: apt downloaded nothing")?;
     Ok(file.path())
+}
+
+/// Copies a file, which gets its name when it is complete.
+fn copy_complete(from: &Path, to: &Path) -> Result<()> {
+    let partial = to.with_extension("partial");
+    shell::copy(from, &partial)?;
+    fs::rename(&partial, to).with_context(|| format!("rename to {}", to.display()))
 }
 
 /// Finds `boot/vmlinuz-*`, from 7.2 on `usr/lib/modules/*/vmlinuz`.
