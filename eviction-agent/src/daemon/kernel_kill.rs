@@ -277,7 +277,7 @@ impl KillOrders {
         }
         let Some(choice) = self.current_choice() else { return Err(KernelKillIdle::NotSet) };
         let &VictimChoice { victim_id, expires_ns, .. } = choice;
-        let threshold = choice.order.threshold.met_below;
+        let threshold = choice.order.threshold.value;
         let order = ArmedDiskOrder { victim_id, device, expires_ns };
         let armed = bpf.arm_disk_kill(&order, || available()?.checked_sub(threshold));
         self.record_armed(armed, at, None)

@@ -6,7 +6,6 @@ mod watch;
 
 use eviction_bpf::ThresholdCrossed;
 use eviction_core::oom::LimitScope;
-use eviction_core::reading::Reading;
 use eviction_node::cgroup::files::Limit;
 use eviction_node::cgroup::pods::Pods;
 use eviction_node::cgroup::sample::GroupSample;
@@ -162,10 +161,6 @@ fn groups(pods: &Pods) -> impl Iterator<Item = (u64, LimitScope)> + '_ {
 
 /// Returns usage, working set and limit of a sample; `None` if one of them is not known.
 pub(crate) fn usage_and_limit(sample: &GroupSample) -> Option<(MemoryUsage, u64)> {
-    let (Reading::Known(usage), Reading::Known(working_set), Limit::At(limit)) =
-        (sample.usage, sample.working_set, sample.hard_limit)
-    else {
-        return None;
-    };
-    Some((MemoryUsage { usage, working_set }, limit))
+    let Limit::At(limit) = sample.hard_limit else { return None };
+    Some((MemoryUsage::of(sample.usage, sample.working_set).known()?, limit))
 }

@@ -50,7 +50,7 @@ impl EventClass {
     }
 
     /// Returns the class whose method the on-demand probes of this class accompany.
-    pub(super) const fn accompanied(self) -> Option<Self> {
+    pub const fn accompanied(self) -> Option<Self> {
         match self {
             Self::ChargeNear => Some(Self::Charge),
             Self::DiskNear => Some(Self::Disk),

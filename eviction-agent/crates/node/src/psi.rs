@@ -73,8 +73,8 @@ impl PsiReader {
         self.window.map(|window| window.window_ns / 4)
     }
 
-    /// Reads the stalls and adds them to `detail`; `now_ns` is a time of CLOCK_MONOTONIC.
-    pub fn add_to(&mut self, detail: MemoryDetail, now_ns: u64) -> MemoryDetail {
+    /// Reads the stalls into `detail`; `now_ns` is a time of CLOCK_MONOTONIC.
+    pub fn read_into(&mut self, detail: MemoryDetail, now_ns: u64) -> MemoryDetail {
         let mut buffer = [0; 512];
         let read = self.file.as_ref().map_err(|why| *why).and_then(|file| file.read(&mut buffer));
         match read.map(parse_pressure) {
@@ -194,10 +194,10 @@ mod tests {
         };
         let mut of_machine = PsiReader::open(&root, Path::new("/proc"));
         let exists = std::fs::read("/proc/pressure/memory").is_ok();
-        assert_eq!(of_machine.add_to(MemoryDetail::default(), 1).some_avg10.known().is_some(), exists);
+        assert_eq!(of_machine.read_into(MemoryDetail::default(), 1).some_avg10.known().is_some(), exists);
         let group = NodeRoot { whole_machine: false, ..root };
         let mut of_group = PsiReader::open(&group, Path::new("/proc"));
-        let detail = of_group.add_to(MemoryDetail::default(), 1);
+        let detail = of_group.read_into(MemoryDetail::default(), 1);
         assert_eq!(detail.some_avg10, Unknown(UnknownReason::Absent));
     }
 

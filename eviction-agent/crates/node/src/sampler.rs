@@ -151,7 +151,7 @@ impl NodeSampler {
         let detail = self.within_capacity(capacity, detail);
         let by_measure = self.by_measure(memory, &detail);
         let detail = match self.all_measures {
-            true => self.stalls.add_to(detail, at.mono_ns),
+            true => self.stalls.read_into(detail, at.mono_ns),
             false => MemoryDetail::default(),
         };
         let (allocatable_memory, pods_root) = self.allocatable.sample(&mut self.cgroups, at, charged);

@@ -55,20 +55,20 @@ impl ControlLoop {
 
     /// Thaws the frozen pod if its time is over or the reason for the freeze does not apply any more.
     pub(super) fn thaw_if_due(&mut self) {
-        let is_over = if self.state.reachability == ApiReachability::Reachable {
+        let outage_end = if self.state.reachability == ApiReachability::Reachable {
             Some("api_server_reachable")
         } else if !self.is_freezing_enabled() {
             Some("configuration")
         } else {
             None
         };
-        if is_over.is_some() {
+        if outage_end.is_some() {
             self.freezes.uids.clear();
         }
         let Some(Freeze { pod, until_ns, .. }) = &self.freezes.frozen else { return };
-        let is_gone = || self.engine.pods().index_of(&pod.uid).is_none().then_some("pod_gone");
-        let is_late = || (*until_ns <= mono_ns()).then_some("timeout");
-        if let Some(why) = is_over.or_else(is_gone).or_else(is_late) {
+        let gone = || self.engine.pods().index_of(&pod.uid).is_none().then_some("pod_gone");
+        let timeout = || (*until_ns <= mono_ns()).then_some("timeout");
+        if let Some(why) = outage_end.or_else(gone).or_else(timeout) {
             self.thaw(why);
         }
     }

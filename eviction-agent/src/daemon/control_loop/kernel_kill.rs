@@ -222,7 +222,7 @@ impl ControlLoop {
             pid: kill.tgid,
             comm: kill.comm_lossy().to_string(),
             signal: threshold.signal,
-            threshold_bytes: threshold.met_below,
+            threshold_bytes: threshold.value,
             available: threshold.available,
             growth: kill.grown,
             usage: match kill.cause {

@@ -352,8 +352,7 @@ impl ControlLoop {
         }
         let mut needs_sync = matches!(extent, Extent::All | Extent::Limited);
         for (uid, storage) in &sample.pods {
-            let known = active.index_of(uid).and_then(|place| active.get(place));
-            let Some(known) = known.filter(|known| !known.limits.is_empty()) else { continue };
+            let Some(known) = active.find(uid).filter(|known| !known.limits.is_empty()) else { continue };
             let left = storage.headroom(known);
             needs_sync |= left.is_none();
             watch.headrooms.insert(uid.clone(), LimitHeadroom { grown, left });

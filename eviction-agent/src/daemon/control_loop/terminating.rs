@@ -11,7 +11,7 @@
 use std::path::PathBuf;
 
 use eviction_core::in_flight::{InFlightEviction, TERMINATION_TIMEOUT};
-use eviction_core::input::{Event, Input};
+use eviction_core::input::Event;
 use eviction_core::time::nanos;
 use eviction_kill::CgroupDirs;
 use eviction_node::cgroup::cgroup_events::{PopulatedWatch, is_populated};
@@ -46,8 +46,7 @@ impl ControlLoop {
             return;
         }
         let uids = self.state.terminating.iter().map(|it| it.uid.clone()).collect();
-        let at = self.clock.now().wall;
-        self.step(Input { at, event: Event::Terminating(uids) });
+        self.step_and_discard(Event::Terminating(uids));
     }
 
     /// Returns whether a pod is terminating without an object.

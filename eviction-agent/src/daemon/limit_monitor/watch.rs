@@ -50,7 +50,7 @@ pub(crate) struct LimitWatch {
     near_percent: u8,
     /// Since when the limit is near.
     pub(crate) near_since_ns: Option<u64>,
-    /// The kernel threshold and its number; `None` if it fired or could not be set.
+    /// The generation of the kernel threshold, and its plan; `None` if it fired or could not be set.
     pub(crate) armed: Option<(u64, ThresholdPlan)>,
     /// Whether the cgroup is to be sampled: its threshold fired, or it is new.
     fired: bool,

@@ -148,9 +148,7 @@ impl BpfFailover {
     /// Returns why `new` must not replace `present`: a working source would be lost. The on-demand probes
     /// depend on the methods that they accompany.
     fn rejection_reason(&self, present: &BpfHandle, new: &Loaded) -> Option<String> {
-        let is_on_demand =
-            |class: &EventClass| matches!(class, EventClass::ChargeNear | EventClass::DiskNear);
-        let classes = EventClass::ALL.into_iter().filter(|class| !is_on_demand(class));
+        let classes = EventClass::ALL.into_iter().filter(|class| class.accompanied().is_none());
         let working = classes.filter(|class| !self.is_failed(class.name()));
         let has = |handle: &BpfHandle, class: EventClass| {
             handle.sources().iter().any(|info| info.source == class.name())

@@ -223,7 +223,7 @@ impl PodHistory {
         let ranking = sample.ranking(Signal::MemoryAvailable);
         let ranked = ranking.candidates.iter().zip(ranking.ranks());
         let states = ranked.take(LISTED).filter_map(|(candidate, rank)| {
-            let known = sample.pods.get(sample.pods.index_of(&candidate.pod.uid)?)?;
+            let known = sample.pods.find(&candidate.pod.uid)?;
             let state = self.pod_state(sample, candidate, known);
             Some(PodState { rank, forecast: forecast(&ranking, candidate), ..state })
         });

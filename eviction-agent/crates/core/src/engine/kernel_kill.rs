@@ -74,7 +74,7 @@ pub struct HardThreshold {
     /// The index among the thresholds.
     pub(crate) index: u8,
     /// The threshold is met when less than this is available, in bytes.
-    pub met_below: u64,
+    pub value: u64,
     /// The amount available at the time of the sample, in bytes.
     pub available: u64,
     /// The capacity, in bytes.
@@ -121,8 +121,8 @@ impl HardThreshold {
             if available < met_below {
                 return Err(NotArmedReason::ThresholdMet);
             }
-            if met_below > 0 && nearest.is_none_or(|nearest| met_below > nearest.met_below) {
-                nearest = Some(Self { signal, index, met_below, available, capacity });
+            if met_below > 0 && nearest.is_none_or(|nearest| met_below > nearest.value) {
+                nearest = Some(Self { signal, index, value: met_below, available, capacity });
             }
         }
         let nearest = nearest.ok_or(NotArmedReason::NoHardThreshold)?;
@@ -135,21 +135,21 @@ impl HardThreshold {
 
     /// Returns how much can still be used before the threshold is reached, in bytes.
     pub fn headroom(&self) -> u64 {
-        self.available - self.met_below
+        self.available - self.value
     }
 
     /// Returns the working set that must not be exceeded, in bytes.
     pub fn max_working_set(&self) -> u64 {
-        self.capacity.saturating_sub(self.met_below)
+        self.capacity.saturating_sub(self.value)
     }
 
     /// Returns the same sample with the threshold just crossed at this time.
     pub(crate) fn when_met(&self, snapshot: &Snapshot, at: Timestamp) -> Arc<Snapshot> {
         let mut crossed = snapshot.clone();
-        let (available, time) = (Some(self.met_below - 1), Some(at));
+        let (available, time) = (Some(self.value - 1), Some(at));
         let node = &mut crossed.node;
         if self.signal == Signal::MemoryAvailable {
-            let working_set = Some(self.capacity.saturating_sub(self.met_below - 1));
+            let working_set = Some(self.capacity.saturating_sub(self.value - 1));
             node.memory = node.memory.map(|memory| MemoryStats { available, working_set, time, ..memory });
         } else {
             node.node_fs = node.node_fs.map(|disk| FsStats { available, time, ..disk });

@@ -128,9 +128,8 @@ impl Explainer {
             }
         };
         let evaluations = text::count(evaluations, "evaluation");
-        let text = self.style.paint(Tone::Good, &format!("CALM for {evaluations}{until}{held}"));
         let mut page = TextPage { style: self.style, out };
-        *page.out += &format!("{from}  {text}\n");
+        page.heading(from, Tone::Good, &format!("CALM for {evaluations}{until}{held}"));
         page.lines("unknown", unknown);
         page.out.push('\n');
     }

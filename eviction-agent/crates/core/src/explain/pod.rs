@@ -31,13 +31,12 @@ impl PodHistory {
     pub(super) fn explain(&mut self, record: &DecisionRecord, page: &mut TextPage<'_>) {
         match &record.subject {
             RecordSubject::Evaluated(evaluation) => self.evaluation(record, evaluation, page),
-            RecordSubject::Admission { pod: admitted, admit, message } if *admitted == self.pod => {
-                super::admission(record, admitted, *admit, message.as_deref(), page);
-                page.out.push('\n');
+            RecordSubject::Admission { pod: admitted, .. } if *admitted == self.pod => {
+                super::write(record, page);
             }
             RecordSubject::Oom(OomUpdate::Kill(kill)) if kill.pod_uid.as_deref() == Some(&*self.pod.uid) => {
                 self.kills += u64::from(!kill.repeated);
-                oom::kill(record.at, kill, page);
+                super::write(record, page);
             }
             RecordSubject::Oom(_)
             | RecordSubject::Admission { .. }

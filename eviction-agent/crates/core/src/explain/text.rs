@@ -118,7 +118,8 @@ impl Style {
     }
 }
 
-/// Writes a table under a heading, indented. A column has a name, and is aligned to the right if it holds numbers.
+/// Writes a table under a heading, indented. Each column has its name, and whether it holds numbers, which are
+/// aligned to the right.
 pub(super) fn write_table(
     columns: &[(&str, bool)],
     rows: impl Iterator<Item = (Vec<String>, Option<Tone>)>,

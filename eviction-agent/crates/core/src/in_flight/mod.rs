@@ -250,7 +250,7 @@ impl InFlightEviction {
         GoDuration::from_nanos(self.grace().as_nanos().saturating_add(TERMINATION_TIMEOUT.as_nanos()))
     }
 
-    /// Returns how long the eviction stays in the list without news of its pod.
+    /// Returns the age below which the eviction stays in the list.
     fn retention(&self) -> GoDuration {
         match self.ended {
             None => self.max_duration(),

@@ -66,8 +66,8 @@ pub enum Due {
     Status,
 }
 
-/// Returns the conditions that the node should have. `pressures` has the index of the condition, causes refer to
-/// `thresholds`, and `period` is the transition period. All times are of the clock that shows `now`.
+/// Returns the conditions that the node should have. `pressures` is indexed by condition, and its causes are
+/// indices into `thresholds`. `period` is the transition period. All times are of the clock that shows `now`.
 ///
 /// `lastTransitionTime` stays as it is on the node while the status is the same, no matter what wrote it. The
 /// exception is a later change of the status that could not be written at the time.

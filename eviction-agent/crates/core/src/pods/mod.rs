@@ -166,7 +166,7 @@ impl PodSet {
     }
 
     /// Returns the first pod with a uid.
-    pub(crate) fn find(&self, uid: &str) -> Option<&Arc<KnownPod>> {
+    pub fn find(&self, uid: &str) -> Option<&Arc<KnownPod>> {
         self.pods.get(self.index_of(uid)? as usize)
     }
 

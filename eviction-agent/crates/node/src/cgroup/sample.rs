@@ -35,7 +35,7 @@ pub struct MemoryUsage {
 
 impl MemoryUsage {
     /// Returns the two values that were read.
-    pub(crate) fn of(usage: Reading<u64>, working_set: Reading<u64>) -> Reading<Self> {
+    pub fn of(usage: Reading<u64>, working_set: Reading<u64>) -> Reading<Self> {
         usage.zip(working_set).map(|(usage, working_set)| Self { usage, working_set })
     }
 

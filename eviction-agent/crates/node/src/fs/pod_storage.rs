@@ -43,10 +43,11 @@ impl StorageRequest {
     pub fn new(known: &KnownPod, containers: Vec<(Box<str>, PathBuf)>, created_inodes: Option<i64>) -> Self {
         let pod = &known.pod;
         let volumes = pod.volumes.iter().filter_map(|volume| Some((volume.name.clone(), plugin(volume)?)));
+        let kubelet_uid = mirrored_uid(pod).unwrap_or(&pod.uid);
         Self {
             uid: pod.uid.clone(),
-            kubelet_uid: mirrored_uid(pod).unwrap_or(&pod.uid).into(),
-            logs: format!("{}_{}_{}", pod.namespace, pod.name, mirrored_uid(pod).unwrap_or(&pod.uid)),
+            kubelet_uid: kubelet_uid.into(),
+            logs: format!("{}_{}_{kubelet_uid}", pod.namespace, pod.name),
             volumes: volumes.collect(),
             containers,
             created_inodes,

@@ -100,14 +100,14 @@ fn kill_order_requires_a_hard_memory_threshold() {
     let mut engine = engine_with(both, two_pods());
     step(&mut engine, 1, Event::Sample(sample(300)));
     let order = kill_order(&engine, &sample(300)).unwrap();
-    assert_eq!(order.threshold.met_below, 100);
+    assert_eq!(order.threshold.value, 100);
 }
 
 #[test]
 fn kill_order_uses_the_nearest_of_several_thresholds() {
     let thresholds = vec![hard(MemoryAvailable, "50"), hard(MemoryAvailable, "200")];
     assert_eq!(
-        kill_order(&engine_with(policy(thresholds), two_pods()), &sample(300)).unwrap().threshold.met_below,
+        kill_order(&engine_with(policy(thresholds), two_pods()), &sample(300)).unwrap().threshold.value,
         200
     );
 }
