@@ -291,7 +291,8 @@ fn store_baseline(baseline: *mut GrowthBaseline, of: u64, epoch: u64, pages: u64
     }
 }
 
-/// Returns the pages of an owner when it was first seen in this epoch or a later one; `None` if it was not.
+/// Returns the pages of an owner when it was first seen in this epoch or a later one, as far as the two epochs
+/// that are stored show it; `None` if it was not.
 #[inline(always)]
 fn baseline_at(baseline: *const GrowthBaseline, of: u64, epoch: u64) -> Option<u64> {
     // SAFETY: the map's value, which other CPUs may write.
@@ -307,7 +308,8 @@ fn baseline_at(baseline: *const GrowthBaseline, of: u64, epoch: u64) -> Option<u
     if owner != of || at < epoch {
         return None;
     }
-    // Nothing was charged between an epoch and the first later one in which the owner was seen.
+    // Nothing was charged between an epoch and the first later one in which the owner was seen. If that one is
+    // not stored any more, growth is undercounted, which kills no process too early.
     Some(if before >= epoch { before_then } else { then })
 }
 

@@ -85,7 +85,7 @@ unsafe fn on_kill(ctx: &BtfTracePointContext, victim: *const u8, pid: u32) {
             true => 0,
             false => own.id::<Probe>(),
         };
-        write_victim_pid(record, pid);
+        init_victim(record, pid);
         (*record).flags = match victim.is_null() {
             true => oom_flag::PID_ONLY,
             false => write_victim(record, victim),
@@ -135,7 +135,7 @@ unsafe fn write_limit_owner(record: *mut OomKill) {
 /// Writes the fields of the victim that the kernel has. Returns their flags.
 ///
 /// # Safety
-/// `record` points to a record in which [`write_victim_pid`] wrote all of them, and `task` to a `task_struct`.
+/// `record` points to a record in which [`init_victim`] wrote all of them, and `task` to a `task_struct`.
 #[inline(always)]
 unsafe fn write_victim(record: *mut OomKill, task: *const u8) -> u32 {
     let mut flags = 0;
@@ -174,12 +174,12 @@ unsafe fn write_victim(record: *mut OomKill, task: *const u8) -> u32 {
     flags
 }
 
-/// Writes the pid of the victim, and 0 to its other fields.
+/// Initializes the fields of the victim: `pid` as its pid and tgid, and 0 for all others.
 ///
 /// # Safety
 /// `record` points to a record.
 #[inline(always)]
-unsafe fn write_victim_pid(record: *mut OomKill, pid: u32) {
+unsafe fn init_victim(record: *mut OomKill, pid: u32) {
     // SAFETY: the caller's promise.
     unsafe {
         (*record).pid = pid;

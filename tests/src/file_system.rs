@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result};
+use rustix::fs::statvfs;
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
@@ -134,6 +135,15 @@ impl FileSystem {
     /// Returns its mount point.
     pub fn path(&self) -> &Path {
         &self.point
+    }
+
+    /// Returns the bytes that are available on it.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn available(&self) -> Result<u64> {
+        let stat = statvfs(&self.point).with_context(|| format!("read {}", self.point.display()))?;
+        Ok(stat.f_bavail * stat.f_frsize)
     }
 
     /// Returns a folder that is on another file system.

@@ -5,9 +5,8 @@
 #[expect(unreachable_pub, reason = "the fuzz targets are programs of another package")]
 mod targets;
 
-use std::path::Path;
-
 use anyhow::{Context as _, Result, ensure};
+use tests::folder::repository;
 
 type Target = (&'static str, fn(&[u8]) -> bool);
 
@@ -24,7 +23,7 @@ const TARGETS: [Target; 9] = [
 ];
 
 fn corpus() -> std::path::PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus")
+    repository("fuzz/corpus")
 }
 
 #[test]

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tests::agent::{self, Agent, GUARD, Options};
 use tests::node::{MIB, Node, PodSpec};
+use tests::process::Stop;
 use tests::skip;
 
 fn start(node: &Node) -> (Agent, PathBuf) {
@@ -91,6 +92,7 @@ fn hostile_clients_do_not_delay_decisions() {
     successful_output(&["explain"], &socket);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let stopper = Stop(&stop);
         for kind in 0..3 {
             let (stop, socket) = (&stop, &socket);
             scope.spawn(move || {
@@ -115,7 +117,7 @@ fn hostile_clients_do_not_delay_decisions() {
         }
         let _process = node.hold(large, "460MiB").unwrap();
         let decided = agent.wait_for_decision();
-        stop.store(true, Ordering::Relaxed);
+        drop(stopper);
         assert_eq!(decided.unwrap().pod(), "shop/large");
     });
     let stalls = agent.metrics().unwrap().sum("eviction_agent_control_loop_stalls_total", &[]);

@@ -9,12 +9,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use tests::folder::repository;
+
 /// The modules that each top-level module imports.
 type Imports = BTreeMap<String, BTreeSet<String>>;
 
 #[test]
 fn no_crate_has_an_import_cycle() {
-    let agent = Path::new(env!("CARGO_MANIFEST_DIR")).join("../eviction-agent");
+    let agent = repository("eviction-agent");
     let crates = fs::read_dir(agent.join("crates")).unwrap().map(|entry| entry.unwrap().path());
     let sources: Vec<PathBuf> = crates.chain([agent]).map(|folder| folder.join("src")).collect();
     assert!(sources.len() > 5, "the crates are found: {sources:?}");

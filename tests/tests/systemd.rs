@@ -4,10 +4,11 @@
 
 use std::fs;
 use std::os::unix::net::UnixDatagram;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use tests::agent::{self, GUARD};
+use tests::folder::repository;
 use tests::node::{MIB, Node};
 use tests::skip;
 
@@ -15,7 +16,7 @@ use tests::skip;
 const MAX_EXPOSURE: &str = "40";
 
 fn deploy(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/systemd").join(name)
+    repository("deploy/systemd").join(name)
 }
 
 fn unit() -> String {

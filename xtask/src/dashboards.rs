@@ -39,13 +39,13 @@ pub(crate) fn run() -> Result<ExitCode> {
 /// Copies the files of `source` to the folder of npm's packages, and installs the packages if they have changed
 /// since the last time.
 pub(crate) fn install(folder: &Path, source: &str, files: &[&str]) -> Result<()> {
-    fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
+    shell::create_folder(folder.to_owned())?;
     let wanted = shell::root().join(source);
     let installed = folder.join("node_modules/package.json");
     let read = |path: &Path| fs::read(path).ok();
     let is_installed = read(&installed).is_some_and(|text| Some(text) == read(&wanted.join("package.json")));
     for file in files {
-        fs::copy(wanted.join(file), folder.join(file)).with_context(|| format!("copy {file}"))?;
+        shell::copy(&wanted.join(file), &folder.join(file))?;
     }
     if !is_installed {
         // @grafana/ui requires packages that contradict each other.

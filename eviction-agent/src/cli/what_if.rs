@@ -13,7 +13,7 @@ use eviction_core::signal::Signal;
 use eviction_core::units::{Format as QuantityFormat, Quantity, display_bytes};
 
 use super::configuration::profile_parser;
-use super::output::{Out, StreamFormat, VerbError, columns, table, write_stderr};
+use super::output::{Out, StreamFormat, VerbError, columns, table, write_json_line, write_stderr};
 use crate::daemon::Failure;
 use crate::scenario::what_if::{Changes, Comparison, compare, summary};
 
@@ -64,12 +64,9 @@ pub(super) fn run(args: &WhatIfArgs, out: &mut Out) -> Result<ExitCode, VerbErro
         return run_sweep(args, &changes, sweep, out);
     }
     let conditions: Vec<Condition> = args.expect.iter().map(|it| it.parse()).collect::<Result<_, _>>()?;
-    let comparison = compare_recording(args, &changes)?;
-    warn(&comparison, &mut BTreeSet::new());
+    let comparison = compare_recording(args, &changes, &mut BTreeSet::new())?;
     match args.output {
-        StreamFormat::Jsonl => {
-            writeln!(out, "{}", serde_json::to_string(&comparison).map_err(std::io::Error::other)?)?
-        }
+        StreamFormat::Jsonl => write_json_line(&comparison, out)?,
         StreamFormat::Table => {
             let pods = |pods: &[String]| if pods.is_empty() { "-".to_owned() } else { pods.join(", ") };
             let rows = comparison.rows.iter().map(|row| {
@@ -87,20 +84,20 @@ pub(super) fn run(args: &WhatIfArgs, out: &mut Out) -> Result<ExitCode, VerbErro
     Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn compare_recording(args: &WhatIfArgs, changes: &Changes) -> Result<Comparison, Failure> {
-    compare(&args.file, changes).map_err(|error| Failure::failed(format!("what-if: {error}")))
-}
-
-/// Reports the parts of the recording that cannot be read.
-/// Writes the errors that were not written before.
-fn warn(comparison: &Comparison, written: &mut BTreeSet<String>) {
+/// Compares the replays, and reports the parts of the recording that cannot be read, unless `reported` has them.
+fn compare_recording(
+    args: &WhatIfArgs,
+    changes: &Changes,
+    reported: &mut BTreeSet<String>,
+) -> Result<Comparison, Failure> {
+    let comparison =
+        compare(&args.file, changes).map_err(|error| Failure::failed(format!("what-if: {error}")))?;
     for error in &comparison.errors {
-        let line = format!("warning: {error}\n");
-        if !written.contains(&line) {
-            write_stderr(&line);
-            written.insert(line);
+        if reported.insert(error.clone()) {
+            write_stderr(&format!("warning: {error}\n"));
         }
     }
+    Ok(comparison)
 }
 
 fn run_sweep(
@@ -121,15 +118,13 @@ fn run_sweep(
     if changes.kubelet.contains_key(&field) {
         return Err(Failure::usage(format!("--sweep and --kubelet {field} contradict each other")).into());
     }
-    let (mut rows, mut written) = (Vec::new(), BTreeSet::new());
+    let (mut rows, mut reported) = (Vec::new(), BTreeSet::new());
     for step in 0..STEPS {
         let value = from + (to - from) / (STEPS - 1) * step;
         let value = Quantity::from_i64(value, QuantityFormat::BinarySi).to_string();
         let mut changes = changes.clone();
         changes.kubelet.insert(field.clone(), value.clone());
-        let comparison = compare_recording(args, &changes)?;
-        warn(&comparison, &mut written);
-        let result = comparison.what_if;
+        let result = compare_recording(args, &changes, &mut reported)?.what_if;
         if args.output == StreamFormat::Jsonl {
             let line = serde_json::json!({"signal": signal, "threshold": value, "whatIf": result});
             writeln!(out, "{line}")?;

@@ -85,11 +85,7 @@ impl Comparison {
 /// If the recording cannot be found, the changes make no valid configuration, or name a pod that the
 /// recording does not have.
 pub fn compare(path: &Path, changes: &Changes) -> Result<Comparison, String> {
-    let mut replays = ParallelReplay {
-        changes: changes.clone(),
-        projected: !changes.without.is_empty(),
-        ..ParallelReplay::default()
-    };
+    let mut replays = ParallelReplay { changes: changes.clone(), ..ParallelReplay::default() };
     let mut failed = None;
     let read = for_each_item(path, &mut |item| match item {
         Ok(item) if failed.is_none() => failed = replays.take(item).err(),

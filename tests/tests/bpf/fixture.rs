@@ -58,7 +58,7 @@ fn find_withheld() -> Option<String> {
 /// A process in a cgroup that runs the steps written to its input.
 pub(crate) struct Stepper {
     process: Process,
-    input: Option<ChildStdin>,
+    input: ChildStdin,
     output: BufReader<ChildStdout>,
 }
 
@@ -67,7 +67,7 @@ impl Stepper {
         let mut command = Command::new(tests::binary::find("stepper").unwrap());
         let mut process = Process::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped())).unwrap();
         group.add_pid(process.pid());
-        let input = process.child().stdin.take();
+        let input = process.child().stdin.take().unwrap();
         let output = BufReader::new(process.child().stdout.take().unwrap());
         Self { process, input, output }
     }
@@ -91,7 +91,7 @@ impl Stepper {
 
     /// Sends a step that may end the process.
     pub(crate) fn send(&mut self, step: &str) {
-        writeln!(self.input.as_mut().unwrap(), "{step}").unwrap();
+        writeln!(self.input, "{step}").unwrap();
     }
 
     /// Returns one line of the process's output; empty at the end of the output.
@@ -115,7 +115,7 @@ impl Stepper {
 
     /// Closes the input, so that the process ends, and waits for that.
     pub(crate) fn end(mut self) {
-        drop(self.input.take());
+        drop(self.input);
         self.process.child().wait().unwrap();
     }
 }

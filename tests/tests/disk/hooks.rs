@@ -24,13 +24,8 @@ const HEADROOM: u64 = 7 << 30;
 /// The maximum delay by the clock of the writing process: half of what the timer leaves.
 const MAX_DELAY_NS: u64 = 300_000_000;
 
-pub(crate) fn available(disk: &FileSystem) -> u64 {
-    let stat = statvfs(disk.path()).unwrap();
-    stat.f_bavail * stat.f_frsize
-}
-
 fn start(disk: &FileSystem, node: &Node, headroom: u64, more: &[&str]) -> Agent {
-    let threshold = (available(disk) - headroom).to_string();
+    let threshold = (disk.available().unwrap() - headroom).to_string();
     start_with(disk, node, &json!({"nodefs.available": threshold}), more)
 }
 

@@ -10,7 +10,6 @@ use tests::process::wait_until;
 use tests::workload::Workload;
 
 use crate::agent::{node, pod, start_on, writer, writing};
-use crate::hooks::available;
 use crate::{MIB, mount};
 
 /// The bytes that may be written until the threshold is met.
@@ -33,7 +32,7 @@ impl Testbed {
         let hog = node.add(pod("hog", None)).unwrap();
         let modest = node.add(PodSpec { storage_request_mib: 200, ..pod("modest", None) }).unwrap();
         let writers = [writer(disk, &node, hog, 32), writer(disk, &node, modest, 64)];
-        let threshold = available(disk) - HEADROOM;
+        let threshold = disk.available().unwrap() - HEADROOM;
         let config = json!({"kernelKill": "HardDisk", "thresholdMargin": {"mode": "Never"}});
         let config = node.write_agent_config(&config).unwrap();
         let hard = json!({"evictionHard": {"nodefs.available": threshold.to_string()}});
@@ -65,7 +64,7 @@ fn the_kernel_kills_the_writer_and_the_agent_evicts_its_pod() {
     let mut testbed = tests::or_skip!(Testbed::new(&disk, node!()));
     let mut runaway = writing(&disk, &testbed.node, testbed.hog, 200);
     assert_eq!(runaway.process().wait().unwrap().signal(), Some(9));
-    let left = available(&disk);
+    let left = disk.available().unwrap();
     // A write checks for a signal after each folio of page cache, and the workload writes 256 KiB at a time.
     assert!(left + MIB / 2 >= testbed.threshold, "{left} of {}", testbed.threshold);
     assert!(left < testbed.threshold + MIB, "it was killed at {left} of {}", testbed.threshold);

@@ -15,7 +15,6 @@ use tests::workload::Workload;
 
 use crate::MIB;
 use crate::agent::{pod, start_on, writer, writing};
-use crate::hooks::available;
 
 /// A file system with the images of a containerd and the volumes of two pods.
 struct Testbed {
@@ -42,7 +41,7 @@ fn testbed() -> Result<Testbed, String> {
     node.add(pod("hog", None)).unwrap();
     node.add(pod("stays", None)).unwrap();
     let stays = writer(&disk, &node, 1, 1);
-    let free = available(&disk);
+    let free = disk.available().unwrap();
     Ok(Testbed { stays, node, containerd, disk, free })
 }
 

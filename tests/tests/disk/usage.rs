@@ -10,7 +10,7 @@ use eviction_node::fs::{DiskUsage, WalkBudget, read_disk_usage};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use tests::file_system::Kind;
-use tests::process::run;
+use tests::process::{Stop, run};
 
 use crate::mount;
 
@@ -110,13 +110,12 @@ fn reading_usage_does_not_block_an_unmount() {
                 usage(mounted.path(), "volume");
             }
         });
+        let _stopper = Stop(&stop);
         let unmount = || (0..ATTEMPTS).any(|_| run(Command::new("umount").arg(&point)).is_ok());
         let mut rounds = (0..100).map(|_| {
             run(Command::new("mount").arg("--bind").arg(other.path()).arg(&point)).is_ok() && unmount()
         });
-        let unmounted = rounds.all(|unmounted| unmounted);
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
-        unmounted
+        rounds.all(|unmounted| unmounted)
     });
     assert!(unmounted);
 }
@@ -165,15 +164,14 @@ fn a_directory_replaced_by_a_link_is_not_followed() {
                 renameat_with(CWD, &directory, CWD, link, RenameFlags::EXCHANGE).unwrap();
             }
         });
+        let _stopper = Stop(&stop);
         let most = (0..2000).map(|_| {
             // The path itself may be the link at that moment, which is refused.
             let (base, path) = (File::open(mounted.path()).unwrap(), Path::new("volume/a/b"));
             let below = read_disk_usage(base.as_fd(), path, &mut UNLIMITED.clone());
             below.map_or(0, |it| it.bytes).max(usage(mounted.path(), "volume").bytes)
         });
-        let most = most.max();
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
-        most
+        most.max()
     });
     assert!(most.unwrap() < 1 << 20, "{most:?}");
 }

@@ -13,7 +13,6 @@ use tests::process::wait_until;
 use tests::workload::Workload;
 
 use crate::agent::{node, pod, start_on, writing};
-use crate::hooks::available;
 use crate::{MIB, mount};
 
 /// How long the agent waits for space that was allocated ahead.
@@ -26,7 +25,7 @@ const HEADROOM_MIB: u64 = 90;
 /// Starts an agent, and a pod that writes until the threshold is met.
 fn start_until_threshold_met(disk: &FileSystem, node: &mut Node, profile: &str) -> (Agent, Workload, u64) {
     let hog = node.add(pod("hog", None)).unwrap();
-    let threshold = available(disk) - HEADROOM_MIB * MIB;
+    let threshold = disk.available().unwrap() - HEADROOM_MIB * MIB;
     let kubelet = json!({"evictionHard": {"nodefs.available": threshold.to_string()}});
     let config = node.write_agent_config(&json!({"profile": profile})).unwrap();
     let options = Options { config: Some(config), ..Options::new(node, &kubelet).unwrap() };
@@ -45,7 +44,7 @@ fn no_pod_is_evicted_for_preallocation_that_is_freed_at_once() {
         let start = std::time::Instant::now();
         writer.wait_event("written").unwrap();
         drop(writer);
-        wait_until("the space", || available(&disk) > threshold).unwrap();
+        wait_until("the space", || disk.available().unwrap() > threshold).unwrap();
         // A slow machine gives the space back too late.
         if start.elapsed() > PREALLOCATION_WAIT / 2 {
             continue;

@@ -70,8 +70,7 @@ fn a_pod_that_fills_nodefs_is_evicted_and_the_node_is_tainted() {
     let hog = disk.add("hog", 1, None);
     let mut writer = disk.write(modest, 150);
     writer.wait_event("written").unwrap();
-    let stat = rustix::fs::statvfs(disk.file_system.path()).unwrap();
-    let threshold = (stat.f_bavail * stat.f_frsize - 64 * MIB).to_string();
+    let threshold = (disk.file_system.available().unwrap() - 64 * MIB).to_string();
     let mut agent = disk.start(&json!({"evictionHard": {"nodefs.available": threshold}}));
     let _hog = disk.write(hog, 96);
     agent.wait_for_result("default/hog", "accepted").unwrap();

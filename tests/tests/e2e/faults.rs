@@ -20,12 +20,8 @@ fn start(testbed: &Testbed, proxy: &Proxy, eviction: &Value) -> Agent {
 
 /// Waits until the agent has reported this state of the API server so many times in all.
 fn wait_for_server(agent: &mut Agent, state: &str, times: usize) {
-    fixture::interrupt()
-        .until(&format!("{state} for the {times}. time"), GUARD, || {
-            let is_match = |event: &&Event| event.kind() == "kube_api" && event.text("state") == state;
-            Ok((agent.events()?.iter().filter(is_match).count() >= times).then_some(()))
-        })
-        .unwrap();
+    let is_match = |event: &Event| event.kind() == "kube_api" && event.text("state") == state;
+    agent.wait_for_nth(times, &format!("{state} for the {times}. time"), GUARD, is_match).unwrap();
 }
 
 /// A function that injects a fault.

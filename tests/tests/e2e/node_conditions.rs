@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use tests::agent::{Agent, Event, GUARD};
 use tests::cluster::proxy::{Fault, Proxy, When};
 use tests::cluster::{self, Client, Cluster, Patch, manifest};
+use tests::process::Stop;
 
 use crate::agent::{NODE, wait_for_metric};
 use crate::fixture;
@@ -184,6 +185,7 @@ fn other_taints_are_kept_with_concurrent_writers() {
         (0..3).map(|_| testbed.cluster.client(&testbed.account.token).unwrap()).collect();
     std::thread::scope(|scope| {
         let stop = &stop;
+        let stopper = Stop(stop);
         let writers: Vec<_> = clients
             .iter()
             .enumerate()
@@ -198,7 +200,7 @@ fn other_taints_are_kept_with_concurrent_writers() {
             hog.process().child().kill().unwrap();
             testbed.until("no taint of the agent's", |node| (!is_soft(node)).then_some(()));
         }
-        stop.store(true, Ordering::Relaxed);
+        drop(stopper);
         for writer in writers {
             assert!(writer.join().unwrap() > 0, "a rival never got through");
         }
@@ -219,12 +221,7 @@ fn the_node_status_is_up_to_date_after_an_outage() {
     proxy.refuse();
     // The condition was raised and cleared while nothing could be reported, and was raised again.
     let wait_until_raised = |agent: &mut Agent, times: usize| {
-        fixture::interrupt()
-            .until("the condition is raised", GUARD, || {
-                let is_raised = is_condition("True");
-                Ok((agent.events()?.iter().filter(|it| is_raised(it)).count() >= times).then_some(()))
-            })
-            .unwrap();
+        agent.wait_for_nth(times, "that the condition is raised", GUARD, is_condition("True")).unwrap();
     };
     let mut hog = testbed.hog(0, "190M");
     wait_until_raised(&mut agent, 1);

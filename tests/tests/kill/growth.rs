@@ -112,8 +112,8 @@ fn page_cache_does_not_count_as_growth() {
         let mut killer = fixture.killer();
         let grace = Duration::from_secs(2);
         // On a disk, wherever the folder for temporary files is.
-        let folder = binary();
-        let folder = folder.parent().unwrap().display();
+        let program = binary();
+        let folder = program.parent().unwrap().display();
         let growth = format!("--kind page-cache --size 96M --dir {folder}");
         let (term, mut writer);
         if is_new_cgroup {

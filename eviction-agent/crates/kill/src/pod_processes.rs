@@ -30,9 +30,9 @@ pub(super) struct PodProcesses {
     sigterm_sent: Vec<u32>,
     /// Processes that got SIGKILL, sorted.
     killed: Vec<u32>,
-    /// Processes that got SIGKILL and were not taken yet.
+    /// Processes that got SIGKILL and that the mrelease worker has not received yet.
     pub(super) newly_killed: Vec<u32>,
-    /// Updates that were not taken yet, with their time.
+    /// Updates that `Job::take_updates` has not returned yet, with their time.
     pub(super) updates: Vec<(u64, KillProgress)>,
 }
 

@@ -93,6 +93,7 @@ impl Access {
         }
         Self { config, token_file: file.map(PathBuf::from), origin }
     }
+
     /// Returns an access to a kubelet with the same credentials.
     ///
     /// # Errors

@@ -137,7 +137,7 @@ impl Evictor {
         let call = self.client.call(operation, request);
         tokio::pin!(call);
         let (result, _body) = match timeout(PROBE_AFTER, &mut call).await {
-            Ok(response) => response,
+            Ok(answered) => answered,
             Err(_elapsed) => {
                 self.client.check_reachability();
                 call.await

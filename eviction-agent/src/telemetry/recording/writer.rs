@@ -128,8 +128,7 @@ impl Writer {
     /// # Errors
     /// If a segment cannot be created.
     pub fn take(&mut self, recorded: &Recorded, shown: impl Fn(Timestamp) -> Timestamp) -> io::Result<()> {
-        let key = if let Recorded::Key(key) = recorded { Some(key) } else { None };
-        if let Some(key) = key {
+        if let Recorded::Key(key) = recorded {
             self.flush()?;
             self.begin(shown(key.at))?;
         }
@@ -137,7 +136,7 @@ impl Writer {
             open.take(recorded, shown);
         }
         // A key is written at once, so that the caller knows whether the segment can be written.
-        if key.is_some() { self.flush() } else { Ok(()) }
+        if matches!(recorded, Recorded::Key(_)) { self.flush() } else { Ok(()) }
     }
 
     /// Writes the entries that were taken. An error ends the segment.

@@ -283,8 +283,7 @@ impl Watcher {
         match self {
             Self::Poll { decided, _end } => decided.recv_timeout(GUARD).context("the poll saw nothing")?,
             Self::Agent(mut agent) => {
-                let is_decision = |event: &agent::Event| event.kind() == "eviction_decision";
-                let decision = agent.wait_for("a decision", GUARD, is_decision)?;
+                let decision = agent.wait_for("a decision", GUARD, agent::Event::is_decision)?;
                 let at = decision.number("decided_mono_ns").context("a decision has no time")?;
                 agent.stop()?;
                 Ok(at)

@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Error, Result};
 use serde_json::{Value, json};
-use tests::agent::{Agent, Event, Options, config_without_margin};
+use tests::agent::{Agent, Options, config_without_margin};
 use tests::cluster::{self, Binaries, Cluster, Manifests, NAME, kubernetes_version, manifest};
 use tests::node::{MIB, Node, PodSpec};
 
@@ -75,7 +75,7 @@ pub(crate) fn run(testbed: &mut Testbed<'_>) -> Result<()> {
     runaway.process().process().child().kill().context("end the runaway")?;
     runaway.wait_for_death(testbed, &decision, &[("granted", granted, "the API server had answered 201")])?;
     cluster.finish_pod("default", "report")?;
-    agent.wait_for("that the pod is gone", GUARD, is_terminated)?;
+    agent.wait_for("that the pod is gone", GUARD, |event| event.is_result("terminated"))?;
     testbed.check("and the agent knows that it is gone", true, "");
     for name in ["web", "shop"] {
         let terminating = is_terminating(&cluster.pod("default", name)?.unwrap_or_default());
@@ -99,10 +99,6 @@ fn start(testbed: &mut Testbed<'_>, cluster: &Cluster, node: &Node) -> Result<Ag
     let config = config_without_margin(node)?;
     let more = ["--kubeconfig", &kubeconfig, "--node-name", NODE].map(str::to_owned).to_vec();
     testbed.start(&Options { pods: None, action: "evict", config: Some(config), more, ..options }, "charge")
-}
-
-fn is_terminated(event: &Event) -> bool {
-    event.kind() == "eviction_progress" && event.text("result") == "terminated"
 }
 
 fn is_terminating(pod: &Value) -> bool {

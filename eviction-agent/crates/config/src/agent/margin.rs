@@ -119,8 +119,7 @@ impl ThresholdMargin {
         let (minimum, capacity, rounding) = match signal.resource() {
             Resource::Memory => (Some(&self.minimum), capacities.memory, MIB),
             Resource::Pids => (None, capacities.pids, 1),
-            Resource::EphemeralStorage | Resource::Inodes if own.is_some() => (None, None, 1),
-            Resource::EphemeralStorage | Resource::Inodes => return None,
+            Resource::EphemeralStorage | Resource::Inodes => own.map(|_| (None, None, 1))?,
         };
         Some(EffectiveMargin {
             increase: own.map_or(&self.value, |own| &own.value),

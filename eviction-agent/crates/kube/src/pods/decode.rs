@@ -193,7 +193,8 @@ impl From<Pod> for core::Pod {
         spec.ephemeral_containers.0.iter().for_each(|it| add_image(&it.image));
         spec.volumes.0.iter().for_each(|it| add_image(&it.image.reference));
         for ImageStatus { image, image_id } in &status.ephemeral_container_statuses.0 {
-            [image, image_id].into_iter().for_each(|it| add_image(it));
+            add_image(image);
+            add_image(image_id);
         }
         for status in status.container_statuses.0.into_iter().chain(status.init_container_statuses.0) {
             let ContainerStatus { name, container_id, image, image_id, state, last_state } = status;

@@ -63,7 +63,8 @@ impl PodPopulation<'_> {
         };
         hog.go()?;
 
-        let decision = self.nth_event("eviction_decision", |_| true)?;
+        let decision =
+            self.agent.wait_for_nth(self.decisions + 1, "a decision", GUARD, Event::is_decision)?;
         ensure!(decision.pod() == name, "{} was chosen, and not {name}", decision.pod());
         let id = decision.number("id");
         let answered = self.agent.wait_for("what the server answered", GUARD, |event| {
@@ -75,9 +76,7 @@ impl PodPopulation<'_> {
         let end = match (death, kill_floor) {
             (Some(death), Some(floor_ns)) => {
                 let killed = self.agent.wait_for("that it has killed", GUARD, |event| {
-                    event.kind() == "eviction_progress"
-                        && event.number("id") == id
-                        && event.text("result") == "killed"
+                    event.is_result("killed") && event.number("id") == id
                 })?;
                 let killed_ns = killed.number("mono_ns").context("an outcome has no time")?;
                 Some(VictimEnd { killed_ns, dead_ns: death.wait(&interrupt, GUARD)?, floor_ns })
@@ -100,15 +99,6 @@ impl PodPopulation<'_> {
             next_ns,
             end,
             detected_by: decision.text("detected_by").to_owned(),
-        })
-    }
-
-    /// Waits for the next event of that kind; those of former crossings do not count.
-    fn nth_event(&mut self, kind: &str, fits: impl Fn(&Event) -> bool) -> Result<Event> {
-        let (agent, nth) = (&mut self.agent, self.decisions);
-        self.testbed.interrupt.until(&format!("the agent says `{kind}`"), GUARD, || {
-            let mut heard = agent.events()?.iter().filter(|event| event.kind() == kind && fits(event));
-            Ok(heard.nth(nth).cloned())
         })
     }
 
