@@ -56,6 +56,11 @@ impl<T> Sender<T> {
         Ok(())
     }
 
+    /// Returns whether the channel is full. If it is not, the next value fits.
+    pub(crate) fn is_full(&self) -> bool {
+        self.ring.as_ref().is_none_or(Producer::is_full)
+    }
+
     /// Touches the memory of the whole channel, so that later use causes no page faults. Call it only before the
     /// first value is sent.
     pub(crate) fn touch(&mut self, receiver: &mut Receiver<T>, value: impl Fn() -> T) {

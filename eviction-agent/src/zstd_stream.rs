@@ -1,13 +1,27 @@
-//! Reads zstd streams of several frames.
+//! Reads files, and decompresses zstd streams of several frames.
 
+use std::fs::File;
 use std::io;
-use std::io::{BufRead, Read};
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
 
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
+/// The extension of compressed files.
+pub(crate) const EXTENSION: &str = "zst";
+
+/// Opens a file. Its content is decompressed if the file has the extension of compressed files.
+pub(crate) fn open(path: &Path) -> io::Result<Box<dyn BufRead>> {
+    let file = BufReader::new(File::open(path)?);
+    Ok(match path.extension().is_some_and(|it| it == EXTENSION) {
+        true => Box::new(BufReader::new(Frames::new(file))),
+        false => Box::new(file),
+    })
+}
+
 /// Reads all frames of a zstd stream to its end.
-pub(crate) struct Frames<R> {
+struct Frames<R> {
     source: R,
     decoder: FrameDecoder,
     state: State,
@@ -22,7 +36,7 @@ enum State {
 }
 
 impl<R: BufRead> Frames<R> {
-    pub(crate) fn new(source: R) -> Self {
+    fn new(source: R) -> Self {
         Self { source, decoder: FrameDecoder::new(), state: State::Between }
     }
 

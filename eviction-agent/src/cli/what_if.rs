@@ -119,8 +119,10 @@ fn run_sweep(
         return Err(Failure::usage(format!("--sweep and --kubelet {field} contradict each other")).into());
     }
     let (mut rows, mut reported) = (Vec::new(), BTreeSet::new());
+    let (whole, rest) = ((to - from) / (STEPS - 1), (to - from) % (STEPS - 1));
     for step in 0..STEPS {
-        let value = from + (to - from) / (STEPS - 1) * step;
+        // The last one is exactly `to`.
+        let value = from + whole * step + rest * step / (STEPS - 1);
         let value = Quantity::from_i64(value, QuantityFormat::BinarySi).to_string();
         let mut changes = changes.clone();
         changes.kubelet.insert(field.clone(), value.clone());

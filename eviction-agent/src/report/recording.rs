@@ -21,7 +21,7 @@ use super::{
     SIGNAL_POINTS, SignalReport, Signals, add_signals,
 };
 use crate::scenario::playback;
-use crate::scenario::recording::{Replay, decision_time, evicts, for_each_item, pod_sample};
+use crate::scenario::recording::{Replay, decision_time, evicts, for_each_item, pod_sample, record};
 use crate::telemetry::event_log::{self, Event as LogEvent, Line};
 use crate::telemetry::live::state::PodHistory;
 use crate::telemetry::recording::reader::Item;
@@ -98,6 +98,8 @@ struct Builder {
     conditions: Vec<NodeCondition>,
     /// The last sample of the pods.
     sample: Option<PodSample>,
+    /// The offset from the times in the recording to the system clock, in nanoseconds.
+    clock_offset_ns: i64,
     signal_ms: i64,
     pod_ms: i64,
 }
@@ -114,6 +116,7 @@ impl Builder {
             met: BTreeSet::new(),
             conditions: Vec::new(),
             sample: None,
+            clock_offset_ns: 0,
             signal_ms: interval(SIGNAL_POINTS),
             pod_ms: interval(POD_POINTS),
         }
@@ -125,6 +128,9 @@ impl Builder {
 
     fn take(&mut self, item: &Item, replay: &mut Replay) {
         let decision = replay.take(item);
+        if let Item::Clock(offset_ns) = item {
+            self.clock(*offset_ns);
+        }
         let Some(engine) = replay.engine() else { return };
         match item {
             Item::Key(key) if key.lost > 0 && self.is_within(key.at) => {
@@ -133,21 +139,26 @@ impl Builder {
             }
             Item::Pods(..) => self.add_pods(engine),
             Item::Usage(at, snapshot) if self.is_within(*at) => self.usage(*at, snapshot, engine),
-            Item::Clock(offset) if offset.unsigned_abs() > 1_000_000_000 => {
-                let set = jiff::SignedDuration::from_nanos(*offset);
-                self.report.warnings.push(format!(
-                    "the system's clock was set while the agent ran: it then showed {set:#} more than the times of this report"
-                ));
-            }
             Item::Input(input) => self.input(input, engine),
             _ => {}
         }
         let Some(decision) = decision.filter(|it| it.at <= self.report.to) else { return };
-        for ended in replay.ended() {
+        for ended in &decision.ended {
             self.log(decision.at, LogEvent::ContainerTerminated(Box::new(ended.clone())));
         }
         if evicts(&decision) || self.recorded.contains(&decision.at) {
-            self.decision(&DecisionRecord::of(&decision));
+            self.decision(&record(&decision));
+        }
+    }
+
+    /// Warns if the system clock was set. Each segment repeats the offset, so only a change of it counts.
+    fn clock(&mut self, offset_ns: i64) {
+        let before_ns = std::mem::replace(&mut self.clock_offset_ns, offset_ns);
+        if offset_ns.unsigned_abs() > 1_000_000_000 && offset_ns.abs_diff(before_ns) > 1_000_000_000 {
+            let set = jiff::SignedDuration::from_nanos(offset_ns);
+            self.report.warnings.push(format!(
+                "the system's clock was set while the agent ran: it then showed {set:#} more than the times of this report"
+            ));
         }
     }
 

@@ -1,18 +1,14 @@
 //! Inputs of the engine between two syncs of a scenario, and the outcome of a step.
 
-use std::collections::HashMap;
-use std::sync::Arc;
-
 use eviction_core::condition::RaisedCondition;
 use eviction_core::message;
 use eviction_core::message::{REASON_EVICTED, REASON_THRESHOLD_MET};
 use eviction_core::pod::{Pod, PodCondition};
-use eviction_core::pods::KnownPod;
+use eviction_core::pods::PodSet;
 use eviction_core::reading::{Reading, UnknownReason};
 use eviction_core::record::EvictionRecord;
 use eviction_core::signal::Resource;
 use eviction_core::snapshot::MemoryDetail;
-use eviction_core::time::Timestamp;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -86,64 +82,50 @@ pub struct ProposedConfig {
 
 const WARNING: &str = "Warning";
 
-/// Collects the outcome of a step.
-pub(super) struct OutcomeCollector {
-    pub(super) outcome: StepOutcome,
-    /// The last index among the active pods, by UID.
-    indexes: HashMap<Box<str>, usize>,
+/// Returns the node's event for a resource that is short.
+pub(super) fn node_event(resource: Resource) -> EventOutcome {
+    EventOutcome {
+        object: "Node/node".to_owned(),
+        kind: WARNING.to_owned(),
+        reason: REASON_THRESHOLD_MET.to_owned(),
+        message: message::announcement(resource),
+    }
 }
 
-impl OutcomeCollector {
-    pub(super) fn new(at: Timestamp, active: &[Arc<KnownPod>]) -> Self {
-        let indexes = active.iter().enumerate();
-        Self {
-            outcome: StepOutcome { at: at.to_string(), ..StepOutcome::default() },
-            indexes: indexes.map(|(index, known)| (known.pod.uid.clone(), index)).collect(),
-        }
+/// Returns the outcome of an eviction.
+pub(super) fn eviction_outcome(eviction: &EvictionRecord, pod: &Pod, kill_error: &str) -> EvictionOutcome {
+    let EvictionRecord { message, annotations, hard, grace_period_seconds, .. } = eviction;
+    let annotations = annotations.as_ref().map(|annotations| {
+        annotations.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect()
+    });
+    EvictionOutcome {
+        uid: pod.uid.to_string(),
+        name: pod.name.to_string(),
+        namespace: pod.namespace.to_string(),
+        grace_period_seconds: *grace_period_seconds,
+        phase: "Failed".to_owned(),
+        reason: REASON_EVICTED.to_owned(),
+        conditions: conditions(pod, hard.map(|_| message)),
+        message: message.clone(),
+        annotations,
+        kill_error: kill_error.to_owned(),
     }
+}
 
-    pub(super) fn record_event(&mut self, resource: Resource) {
-        self.outcome.events.push(EventOutcome {
-            object: "Node/node".to_owned(),
-            kind: WARNING.to_owned(),
-            reason: REASON_THRESHOLD_MET.to_owned(),
-            message: message::announcement(resource),
-        });
-    }
-
-    pub(super) fn evict(&mut self, eviction: &EvictionRecord, pod: &Pod, kill_error: &str) {
-        let EvictionRecord { message, annotations, hard, grace_period_seconds, .. } = eviction;
-        let annotations = annotations.as_ref().map(|annotations| {
-            annotations.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect()
-        });
-        self.outcome.evictions.push(EvictionOutcome {
-            uid: pod.uid.to_string(),
-            name: pod.name.to_string(),
-            namespace: pod.namespace.to_string(),
-            grace_period_seconds: *grace_period_seconds,
-            phase: "Failed".to_owned(),
-            reason: REASON_EVICTED.to_owned(),
-            conditions: conditions(pod, hard.map(|_| message)),
-            message: message.clone(),
-            annotations,
-            kill_error: kill_error.to_owned(),
-        });
-    }
-
-    pub(super) fn finish(self, conditions: &[RaisedCondition]) -> StepOutcome {
-        let Self { mut outcome, indexes } = self;
-        outcome.evictions.sort_by_key(|it| indexes.get(&*it.uid).copied().unwrap_or(usize::MAX));
-        let events = outcome.evictions.iter().map(|it| EventOutcome {
-            object: format!("Pod/{}/{}", it.namespace, it.name),
-            kind: WARNING.to_owned(),
-            reason: it.reason.clone(),
-            message: it.message.clone(),
-        });
-        outcome.events.extend(events);
-        outcome.node_conditions = conditions.iter().map(|raised| raised.condition.to_string()).collect();
-        outcome.node_conditions.sort();
-        outcome
-    }
+/// Completes the outcome of a step: sorts the evictions by the active pods, and adds the events of the pods and the
+/// node conditions.
+pub(super) fn complete(outcome: &mut StepOutcome, active: &PodSet, conditions: &[RaisedCondition]) {
+    let last_index = |uid: &str| active.pods().iter().rposition(|known| *known.pod.uid == *uid);
+    outcome.evictions.sort_by_cached_key(|it| last_index(&it.uid).unwrap_or(usize::MAX));
+    let events = outcome.evictions.iter().map(|it| EventOutcome {
+        object: format!("Pod/{}/{}", it.namespace, it.name),
+        kind: WARNING.to_owned(),
+        reason: it.reason.clone(),
+        message: it.message.clone(),
+    });
+    outcome.events.extend(events);
+    outcome.node_conditions = conditions.iter().map(|raised| raised.condition.to_string()).collect();
+    outcome.node_conditions.sort();
 }
 
 /// Returns the conditions of an evicted pod: its own, and `DisruptionTarget` if it was evicted for

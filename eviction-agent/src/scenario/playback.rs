@@ -1,13 +1,12 @@
 //! The state of a node at any time of a recording.
 
-use std::io::{self, Read};
+use std::io::{self, BufRead};
 use std::path::{Path, PathBuf};
 
 use eviction_core::decision::Decision;
 use eviction_core::explain::explain_rank;
 use eviction_core::input::{Event, Input};
 use eviction_core::policy::Policy;
-use eviction_core::policy::preferences::Profile;
 use eviction_core::record::{DecisionRecord, ThresholdRecord};
 use eviction_core::signal::Signal;
 use eviction_core::signal_filter::observe;
@@ -28,7 +27,7 @@ pub struct Playback {
     files: Vec<(Timestamp, PathBuf)>,
     /// The file after the one that is being read.
     next_file: usize,
-    segment: Option<Segment<Box<dyn Read>>>,
+    segment: Option<Segment<Box<dyn BufRead>>>,
     /// An item that was read already, but is later than `at`.
     pending: Option<Item>,
     at: Timestamp,
@@ -127,12 +126,11 @@ impl Playback {
         let evaluation = record.as_ref().and_then(DecisionRecord::evaluation);
         let thresholds = evaluation.map_or(&[][..], |it| &it.thresholds);
         let (detail, (pods, pods_omitted)) = (&self.node.memory_detail, self.pods.states());
-        let profile = if policy.rules.are_kubelets() { Profile::Kubelet } else { Profile::Enhanced };
         NodeState {
             schema_version: STATE_VERSION,
             at: self.at,
             version: self.version.clone(),
-            profile: profile.name().to_lowercase(),
+            profile: policy.rules.profile().name().to_lowercase(),
             signals: signals(self.at, &self.node, policy, thresholds),
             conditions: engine.conditions().iter().map(|it| it.condition.name().to_owned()).collect(),
             memory_pressure: MemoryPressure::of(detail.some_avg10, detail.full_avg10),

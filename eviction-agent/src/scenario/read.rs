@@ -1,15 +1,14 @@
 //! Reads scenarios from files, folders, streams with one scenario per line, and standard input. Each may be
 //! compressed with zstd.
 
-use std::fs::File;
 use std::io;
-use std::io::{BufRead, BufReader};
+use std::io::BufRead;
 use std::path::{Path, PathBuf};
 
 use serde::de::IgnoredAny;
 
 use crate::scenario::format::Case;
-use crate::zstd_stream::Frames;
+use crate::zstd_stream;
 
 /// A scenario, or the reason why it cannot be read.
 pub type CaseResult = Result<Case, String>;
@@ -55,14 +54,8 @@ fn files(path: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 fn each_in_file(path: &Path, on_case: &mut OnCase<'_>) -> io::Result<()> {
-    let source_name = path.display().to_string();
-    let compressed = path.extension().is_some_and(|extension| extension == "zst");
-    let opened = File::open(path).map(BufReader::new).map(|file| match compressed {
-        true => Box::new(BufReader::new(Frames::new(file))) as Box<dyn BufRead>,
-        false => Box::new(file),
-    });
-    match opened {
-        Ok(mut reader) => stream(&source_name, &mut *reader, on_case),
+    match zstd_stream::open(path) {
+        Ok(mut reader) => stream(&path.display().to_string(), &mut *reader, on_case),
         Err(source) => on_case(Err(io_error(path, source))),
     }
 }

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use eviction_core::decision::{Action, Decision};
 use eviction_core::engine::Engine;
 use eviction_core::input::{ApiReachability, Event, Input};
-use eviction_core::oom::ContainerTerminated;
 use eviction_core::pod::{Pod, PodName};
 use eviction_core::pods::{KnownPod, PodSet};
 use eviction_core::record::{DecisionRecord, PodSample};
@@ -32,14 +31,11 @@ pub struct Replay {
     follows: bool,
     /// Whether to skip the pods after the key, because the engine has them already.
     skip_pods: bool,
-    /// Containers whose termination the last item explains.
-    ended: Vec<ContainerTerminated>,
 }
 
 impl Replay {
     /// Processes an item of the recording. Returns the decision of the engine if the item is an input.
     pub fn take(&mut self, item: &Item) -> Option<Decision> {
-        self.ended.clear();
         match item {
             Item::Header(header) => {
                 let follows = |(run, segment): &(String, u64)| {
@@ -63,27 +59,15 @@ impl Replay {
                     return None;
                 }
                 let pods = Event::Pods(known_pods(pods, engine));
-                self.step(Input { at: *at, event: pods })
+                Some(engine.step(Input { at: *at, event: pods }))
             }
-            Item::Input(input) => self.step(input.clone()),
+            Item::Input(input) => Some(self.engine.as_mut()?.step(input.clone())),
             Item::Seed(raised) => {
                 self.engine.as_mut()?.seed_conditions(raised.iter().copied());
                 None
             }
             Item::Usage(..) | Item::Decision(_) | Item::Clock(_) => None,
         }
-    }
-
-    fn step(&mut self, input: Input) -> Option<Decision> {
-        let mut decision = self.engine.as_mut()?.step(input);
-        // The agent reports terminated containers separately.
-        self.ended = std::mem::take(&mut decision.ended);
-        Some(decision)
-    }
-
-    /// Returns the containers whose termination was explained by the last item.
-    pub fn ended(&self) -> &[ContainerTerminated] {
-        &self.ended
     }
 
     /// Marks a gap in the items. The engine starts anew with the next key.
@@ -207,7 +191,7 @@ pub fn explained(
             let Some(decision) = replay.take(item) else { return };
             let is_within = within.0 <= decision.at && decision.at <= within.1;
             if is_within && (evicts(&decision) || recorded.contains(&decision.at)) {
-                reports.push(DecisionRecord::of(&decision));
+                reports.push(record(&decision));
             }
         }
         Err(cause) => {
@@ -322,9 +306,14 @@ pub fn evicts(decision: &Decision) -> bool {
     decision.actions.iter().any(|action| matches!(action, Action::Evict(_)))
 }
 
+/// Returns the record of a decision as the agent records it: terminated containers are reported separately.
+pub(crate) fn record(decision: &Decision) -> DecisionRecord {
+    DecisionRecord { ended: Vec::new(), ..DecisionRecord::of(decision) }
+}
+
 /// Returns the record of a decision in the form in which it is read from a recording.
 fn comparable(decision: &Decision) -> Option<Value> {
-    let text = serde_json::to_string(&DecisionRecord::of(decision)).ok()?;
+    let text = serde_json::to_string(&record(decision)).ok()?;
     serde_json::from_str(&text).ok().map(without_agent_fields)
 }
 

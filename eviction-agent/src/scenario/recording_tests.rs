@@ -115,8 +115,6 @@ fn replay_starts_a_new_engine_after_a_boot() {
 fn differing_decision_is_reported_with_its_field() {
     let folder = recorded();
     let segment = folder.path().join("00000000-20260105T080000Z.rec");
-    let text = fs::read(&segment).unwrap();
-    assert!(!text.is_empty());
     // The same inputs with another decision.
     let other = tempfile::tempdir().unwrap();
     let mut writer = Writer::open(limits(other.path()), Header::default()).unwrap();

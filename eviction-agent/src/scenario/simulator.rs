@@ -19,9 +19,8 @@ use eviction_core::record::{DecisionRecord, ProposalRecord};
 use eviction_core::snapshot::Snapshot;
 
 use super::format::{AdmitOutcome, Filesystems, Step, StepOutcome};
-use super::inputs::EvictedPod;
+use super::inputs::{EvictedPod, complete, eviction_outcome, node_event};
 use crate::scenario::expected::ExpectedStep;
-use crate::scenario::inputs::OutcomeCollector;
 use crate::source::summary::Summary;
 
 /// An engine, and the sources of its inputs.
@@ -66,9 +65,9 @@ impl Simulator {
     /// One sync, and admissions after it. `proposed`: the policy of the step's changed configuration.
     pub(super) fn step(&mut self, step: &Step, proposed: Option<Policy>) -> StepOutcome {
         self.report_results(step);
-        let active = self.active(step);
-        let mut record = OutcomeCollector::new(step.at, &active);
-        self.step_engine(step, Event::Pods(Arc::new(PodSet::new(active))));
+        let active = Arc::new(PodSet::new(self.active(step)));
+        let mut outcome = StepOutcome { at: step.at.to_string(), ..StepOutcome::default() };
+        self.step_engine(step, Event::Pods(Arc::clone(&active)));
         for kill in &step.oom_kills {
             self.step_engine(step, Event::OomKill(Box::new(kill.clone())));
         }
@@ -88,22 +87,23 @@ impl Simulator {
         let first = sample(step, step.summary.as_ref(), &step.summary_error);
         let first = first.map_or_else(Event::SampleFailed, Event::Sample);
         let (mut decision, mut report) = self.step_engine(step, first);
-        self.apply_actions(step, &decision, &report, &mut record);
+        self.apply_actions(step, &decision, &report, &mut outcome);
         if decision.awaits_reclaim() {
             let summary = step.summary_after_reclaim.as_ref();
             let summary = summary.or(step.summary.as_ref());
             let second = sample(step, summary, &step.summary_after_reclaim_error);
             (decision, report) = self.step_engine(step, Event::Reclaimed(second));
-            self.apply_actions(step, &decision, &report, &mut record);
+            self.apply_actions(step, &decision, &report, &mut outcome);
         }
         // The kubelet's profile keeps the form of the kubelet's outcomes.
         if self.engine.policy().rules.preferences.is_some() {
             report.proposal = self.proposal.take();
             let ExpectedStep { oom_kills, ended, .. } = std::mem::take(&mut self.oom);
-            record.outcome.report = Some(ExpectedStep { oom_kills, ended, ..ExpectedStep::of(&report) });
+            outcome.report = Some(ExpectedStep { oom_kills, ended, ..ExpectedStep::of(&report) });
         }
-        record.outcome.admit = step.admit.iter().map(|uid| self.admit(step, uid)).collect();
-        record.finish(self.engine.conditions())
+        outcome.admit = step.admit.iter().map(|uid| self.admit(step, uid)).collect();
+        complete(&mut outcome, &active, self.engine.conditions());
+        outcome
     }
 
     fn step_engine(&mut self, step: &Step, event: Event) -> (Decision, DecisionRecord) {
@@ -183,19 +183,19 @@ impl Simulator {
         step: &Step,
         decision: &Decision,
         report: &DecisionRecord,
-        record: &mut OutcomeCollector,
+        outcome: &mut StepOutcome,
     ) {
         let Some(evaluation) = report.evaluation() else { return };
         for action in &decision.actions {
             match action {
-                Action::RecordEvent(resource) => record.record_event(*resource),
-                Action::Reclaim(reclaim) => record.outcome.reclaim.push(reclaim.name().to_owned()),
+                Action::RecordEvent(resource) => outcome.events.push(node_event(*resource)),
+                Action::Reclaim(reclaim) => outcome.reclaim.push(reclaim.name().to_owned()),
                 Action::Evict(_) | Action::ShortenGrace(_) => {}
             }
         }
         for eviction in &evaluation.evictions {
             let Some(known) = self.known(&eviction.pod.uid) else { continue };
-            record.evict(eviction, &known.pod, &step.kill_error);
+            outcome.evictions.push(eviction_outcome(eviction, &known.pod, &step.kill_error));
             let uid = &known.pod.uid;
             match &*step.kill_error {
                 "" => self.set_state(uid, PodState::Terminating),

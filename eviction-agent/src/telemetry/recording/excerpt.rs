@@ -7,8 +7,9 @@ use std::time::{Duration, SystemTime};
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 
 use super::format::{FormatError, Frames, begin, frame_of};
-use super::reader::{find, open};
-use super::writer::{COMPRESSED, PIECE};
+use super::reader::find;
+use super::writer::PIECE;
+use crate::zstd_stream;
 
 /// Writes the segments that were written to in the time `last` before the end of the recording, one after the
 /// other and compressed. A damaged segment is left out, because the next one begins with its own key. Returns the
@@ -25,7 +26,7 @@ pub fn copy_end(path: &Path, last: Duration, out: &mut dyn Write) -> io::Result<
     let (mut copied, mut left_out) = (0, Vec::new());
     for segment in segments {
         // A segment that no longer exists was compressed, or was removed as the oldest one.
-        let compressed = PathBuf::from(format!("{}.{COMPRESSED}", segment.display()));
+        let compressed = PathBuf::from(format!("{}.{}", segment.display(), zstd_stream::EXTENSION));
         let segment = if segment.exists() { segment } else { compressed };
         if ended(&segment).is_none_or(|ended| ended < from) {
             continue;
@@ -49,7 +50,7 @@ pub fn copy_end(path: &Path, last: Duration, out: &mut dyn Write) -> io::Result<
 
 /// Returns the frames of a segment, up to the one that is being written.
 fn frames(segment: &Path) -> Result<Vec<u8>, FormatError> {
-    let (mut frames, mut copy) = (Frames::open(open(segment)?)?, Vec::new());
+    let (mut frames, mut copy) = (Frames::open(zstd_stream::open(segment)?)?, Vec::new());
     loop {
         match frames.next() {
             Ok(Some((kind, payload))) => copy.extend(frame_of(kind as u8, payload)),

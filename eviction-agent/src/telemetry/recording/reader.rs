@@ -1,7 +1,6 @@
 //! Reads the segments of a recording, as far as they are complete.
 
-use std::fs::File;
-use std::io::{self, BufReader, Read};
+use std::io::{self, BufRead, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -18,7 +17,7 @@ use serde_json::Value;
 pub use super::format::FormatError;
 use super::format::{Frames, Kind};
 use super::sample::{Codec, SampleUse};
-use super::writer::{COMPRESSED, PodChange, PodsFrame, segments};
+use super::writer::{PodChange, PodsFrame, segments};
 use super::{Header, Key};
 use crate::zstd_stream;
 
@@ -74,23 +73,14 @@ struct Decoder {
     samples: [Arc<Snapshot>; 4],
 }
 
-impl Segment<Box<dyn Read>> {
+impl Segment<Box<dyn BufRead>> {
     /// Opens a file.
     ///
     /// # Errors
     /// If the file cannot be read, is not a recording, or is one of another version.
     pub fn open(path: &Path) -> Result<Self, FormatError> {
-        Segment::read(open(path)?)
+        Segment::read(zstd_stream::open(path)?)
     }
-}
-
-/// Returns the decompressed bytes of a segment.
-pub(super) fn open(path: &Path) -> io::Result<Box<dyn Read>> {
-    let file = BufReader::new(File::open(path)?);
-    Ok(match path.extension().is_some_and(|it| it == COMPRESSED) {
-        true => Box::new(BufReader::new(zstd_stream::Frames::new(file))),
-        false => Box::new(file),
-    })
 }
 
 impl<R: Read> Segment<R> {

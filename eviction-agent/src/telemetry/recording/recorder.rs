@@ -48,7 +48,8 @@ pub(crate) struct RecordingQueue {
 impl RecordingQueue {
     /// Returns whether to send a [`Key`] at the end of an iteration.
     pub(crate) fn wants_key(&self) -> bool {
-        self.wants_key.load(Ordering::Relaxed) || self.lost.is_some_and(|lost| lost > 0)
+        let is_due = self.wants_key.load(Ordering::Relaxed) || self.lost.is_some_and(|lost| lost > 0);
+        is_due && !self.queue.is_full()
     }
 
     /// Begins a segment with this key.
@@ -80,8 +81,10 @@ impl RecordingQueue {
         }
     }
 
+    /// Copies a sample into a buffer. Returns `None` if the copy would not be sent, because the buffer would not be
+    /// returned.
     fn copy(&mut self, sample: &Snapshot) -> Option<Arc<Snapshot>> {
-        if self.lost != Some(0) {
+        if self.lost != Some(0) || self.queue.is_full() {
             return None;
         }
         let Next::Value(mut copy) = self.buffers.next() else { return None };
@@ -231,7 +234,7 @@ impl Recorder {
     /// Checks a result. After an error the recorder pauses and then begins a new segment.
     fn check(&mut self, result: io::Result<()>) {
         if let Err(error) = result {
-            self.writer.end();
+            self.writer.abort();
             self.metrics.recorder_write_errors.inc();
             if self.paused_until.is_none() {
                 tracing::warn!(%error, "the recorder cannot write; it tries again every {} s", RETRY_DELAY.as_secs());
@@ -279,5 +282,36 @@ fn waiting(queue: &mut Receiver<Recorded>) -> (Vec<Recorded>, bool) {
             Next::Empty => return (waiting, false),
             Next::Ended => return (waiting, true),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use eviction_core::fixture::{at, hard, policy};
+    use eviction_core::signal::Signal::MemoryAvailable;
+
+    use super::*;
+    use crate::telemetry::recording::tests::{key_of, sample};
+
+    #[test]
+    fn sample_that_does_not_fit_is_counted_and_takes_no_buffer() {
+        let (queue, mut inputs) = channel(1).unwrap();
+        let (mut buffers, returned) = channel(1).unwrap();
+        buffers.send(Arc::new(Snapshot::default())).unwrap();
+        let mut recorder = RecordingQueue {
+            queue,
+            buffers: returned,
+            wants_key: Arc::new(AtomicBool::new(true)),
+            lost: None,
+            dropped: Counter::default(),
+            dry_run: false,
+        };
+        recorder.key(key_of(policy(vec![hard(MemoryAvailable, "100")])));
+        recorder.input(&Input { at: at(1), event: Event::Sample(sample(1, 2)) });
+        assert_eq!((recorder.lost, recorder.dropped.get()), (Some(1), 1));
+        assert!(!recorder.wants_key(), "a key does not fit either");
+        assert!(matches!(inputs.next(), Next::Value(Recorded::Key(_))));
+        assert!(recorder.wants_key());
+        assert!(matches!(recorder.buffers.next(), Next::Value(_)));
     }
 }

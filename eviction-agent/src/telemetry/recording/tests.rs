@@ -333,6 +333,32 @@ fn a_file_that_cannot_be_written_ends_the_segment() {
 }
 
 #[test]
+fn a_segment_after_an_error_does_not_continue_the_one_before() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut writer = open(folder.path());
+    writer.take(&key(), |at| at).unwrap();
+    writer.abort();
+    writer.take(&key(), |at| at).unwrap();
+    let found = find(folder.path()).unwrap();
+    assert!(found.len() == 2 && found[1].to_string_lossy().contains("00000002-"), "{found:?}");
+}
+
+#[test]
+fn compression_of_a_removed_segment_leaves_no_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut small = limits(folder.path());
+    small.max_size = 1;
+    let mut writer = Writer::open(small, Header::default()).unwrap();
+    writer.take(&key(), |at| at).unwrap();
+    writer.end();
+    assert!(writer.compress().unwrap());
+    writer.enforce_limits().unwrap();
+    while writer.compress().unwrap() {}
+    let left: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|it| it.unwrap().file_name()).collect();
+    assert_eq!(left, ["lock"]);
+}
+
+#[test]
 fn the_end_of_a_recording_is_copied_into_one_file() {
     let folder = tempfile::tempdir().unwrap();
     let mut writer = open(folder.path());

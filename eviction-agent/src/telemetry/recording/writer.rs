@@ -24,6 +24,7 @@ use super::format::{self, Kind};
 use super::pods;
 use super::sample::{Codec, SampleUse};
 use super::{Header, Recorded};
+use crate::zstd_stream::EXTENSION as COMPRESSED;
 
 /// A segment is complete after this time or this length in bytes.
 const SEGMENT: Duration = Duration::from_secs(3600);
@@ -33,8 +34,7 @@ const SEGMENT_BYTES: u64 = 16 << 20;
 pub(super) const PIECE: usize = 64 << 10;
 
 /// The extension of segments. Compressed segments have `COMPRESSED` as a second extension.
-pub(super) const PLAIN: &str = "rec";
-pub(super) const COMPRESSED: &str = "zst";
+const PLAIN: &str = "rec";
 
 /// The directory of a recording, and its limits.
 #[derive(Clone, Debug, PartialEq)]
@@ -161,6 +161,13 @@ impl Writer {
         self.complete.extend(self.open.take().map(|open| open.path));
     }
 
+    /// Ends the segment after an error. A number is left out, because the next segment does not continue this one:
+    /// the inputs in between are not written.
+    pub fn abort(&mut self) {
+        self.end();
+        self.header.segment += 1;
+    }
+
     fn begin(&mut self, shown: Timestamp) -> io::Result<()> {
         self.end();
         self.enforce_limits()?;
@@ -223,6 +230,7 @@ impl Writer {
             }
             fs::remove_file(&path)?;
             self.complete.retain(|other| *other != path);
+            drop(self.compression.take_if(|compression| compression.from == path));
             total -= length;
         }
         if self.is_disk_short()? {
@@ -331,13 +339,20 @@ fn has_extension(path: &Path, extension: &str) -> bool {
     path.extension().is_some_and(|it| it == extension)
 }
 
-/// The compression of a complete segment.
+/// The compression of a complete segment. Its file is removed if the compression is not completed.
 #[derive(Debug)]
 struct Compression {
     from: PathBuf,
     source: File,
     part: PathBuf,
     out: File,
+}
+
+impl Drop for Compression {
+    fn drop(&mut self) {
+        // After the last step the file has another name.
+        drop(fs::remove_file(&self.part));
+    }
 }
 
 impl Compression {

@@ -6,7 +6,9 @@ pub mod preferences;
 use serde::{Deserialize, Serialize};
 
 use eviction_settings::{EvictionSettings, KernelKillMode};
-use preferences::{ApplyChanges, EvictionLimit, MemoryMeasure, MemoryPreferences, Prediction, Preferences};
+use preferences::{
+    ApplyChanges, EvictionLimit, MemoryMeasure, MemoryPreferences, Prediction, Preferences, Profile,
+};
 
 use crate::signal::Signal;
 use crate::units::{GoDuration, ThresholdValue};
@@ -115,6 +117,11 @@ impl Rules {
     /// cover the deficit, from which the expected release of terminating pods is subtracted.
     pub const fn are_kubelets(&self) -> bool {
         self.preferences.is_none()
+    }
+
+    /// Returns the profile of the rules.
+    pub const fn profile(&self) -> Profile {
+        if self.are_kubelets() { Profile::Kubelet } else { Profile::Enhanced }
     }
 
     /// Returns how available memory is measured, and the further conditions of its thresholds.
