@@ -7,8 +7,13 @@ use std::process::Command;
 
 const AGENT: &str = env!("CARGO_BIN_EXE_eviction-agent");
 
+/// Returns the folder with the scenarios that the kubelet decided as well.
 fn scenarios() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/scenarios/kubelet")
+    folder("kubelet")
+}
+
+fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/scenarios").join(name)
 }
 
 fn explain(path: &Path, arguments: &[&str]) -> (i32, String, String) {
@@ -29,7 +34,7 @@ macro_rules! explanations {
         $(
             #[test]
             fn $test() {
-                let path = scenarios().join($folder).join($name).with_extension("json");
+                let path = folder($folder).join($name).with_extension("json");
                 insta::assert_snapshot!(explained(&path, &[$($argument),*]));
             }
         )*
@@ -37,7 +42,7 @@ macro_rules! explanations {
 }
 
 explanations! {
-    "../kubelet"
+    "kubelet"
     above_request: "memory-rank-1-above-request-first";
     lower_priority: "memory-rank-2-lower-priority-first";
     larger_excess: "memory-rank-3-largest-excess-over-request-first";
@@ -71,7 +76,7 @@ explanations! {
 }
 
 explanations! {
-    "../enhanced"
+    "enhanced"
     ours_shortened_grace: "hard-takes-over-and-more-go-for-the-rest";
     ours_pod_with_shortened_grace_period: "hard-takes-a-soft-victim-over" "--pod" "hog";
     ours_eviction_in_flight: "slow-soft-eviction-is-not-doubled";

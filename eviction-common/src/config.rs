@@ -61,8 +61,6 @@ offsets! {
     css_serial,
     /// `cgroup.kn`.
     cgroup_kn,
-    /// `cgroup.level`.
-    cgroup_level,
     /// `cgroup.root`.
     cgroup_root,
     /// `cgroup_root.hierarchy_id`.
@@ -85,10 +83,6 @@ offsets! {
     task_signal,
     /// `signal_struct.oom_score_adj`.
     signal_oom_score_adj,
-    /// `task_struct.real_cred`.
-    task_cred,
-    /// `cred.uid`.
-    cred_uid,
     /// `task_struct.mm`.
     task_mm,
     /// `oom_control.memcg`.
@@ -186,4 +180,4 @@ impl ProgramConfig {
     };
 }
 
-const _: () = assert!(size_of::<ProgramConfig>() == 4 * (8 + 56));
+const _: () = assert!(size_of::<ProgramConfig>() == 4 * (8 + 53));

@@ -133,20 +133,17 @@ pub struct ThresholdCrossed {
 
 /// Bits of [`OomKill::flags`]: which fields of the record are valid.
 pub mod oom_flag {
-    /// `uid`.
-    pub const UID: u32 = 1;
     /// `oom_score_adj`.
-    pub const SCORE: u32 = 1 << 1;
+    pub const SCORE: u32 = 1;
     /// `anon`, `file`, `shmem`, `swap`.
-    pub const RSS: u32 = 1 << 2;
+    pub const RSS: u32 = 1 << 1;
     /// `chain` ends before the root of the hierarchy: the tree is deeper than the record.
-    pub const CUT: u32 = 1 << 3;
+    pub const CUT: u32 = 1 << 2;
     /// The kernel provided only the pid of the victim. `comm` is missing, and `chain` is that of the task
     /// that reached the limit.
-    pub const PID_ONLY: u32 = 1 << 4;
-    /// The kernel provided the cgroup that reached its limit: `owner_id`, `owner_usage`, `owner_max`,
-    /// `episode`.
-    pub const OWNER: u32 = 1 << 5;
+    pub const PID_ONLY: u32 = 1 << 3;
+    /// The kernel provided the cgroup that reached its limit: `owner_id`, `owner_usage`, `owner_max`.
+    pub const OWNER: u32 = 1 << 4;
 }
 
 /// Bits of [`Ancestor::flags`].
@@ -200,10 +197,10 @@ pub struct OomKill {
     pub pid: u32,
     /// The victim's process.
     pub tgid: u32,
-    /// The user id of the victim.
-    pub uid: u32,
     /// `oom_score_adj` of the victim.
     pub oom_score_adj: i32,
+    /// The process in whose context the kernel kills: its allocation exceeded the limit.
+    pub trigger_tgid: u32,
     /// Anonymous pages of the victim, as in the kernel's log line: without the counts that CPUs have not
     /// flushed yet.
     pub anon: u64,
@@ -213,11 +210,7 @@ pub struct OomKill {
     pub shmem: u64,
     /// Swapped-out pages of the victim.
     pub swap: u64,
-    /// The process in whose context the kernel kills: its allocation exceeded the limit.
-    pub trigger_tgid: u32,
-    /// The thread of that process.
-    pub trigger_pid: u32,
-    /// The memory cgroup of that task; 0 if it has none.
+    /// The memory cgroup of the task in whose context the kernel kills; 0 if it has none.
     pub trigger_memcg: u64,
     /// The memory cgroup that reached its limit; 0 is the whole machine.
     pub owner_id: u64,
@@ -225,8 +218,6 @@ pub struct OomKill {
     pub owner_usage: u64,
     /// The limit of that cgroup, in pages.
     pub owner_max: u64,
-    /// The time at which the kernel had chosen; the same for all processes that it kills together.
-    pub episode: u64,
     /// Bits of [`oom_flag`].
     pub flags: u32,
     /// The number of valid elements of `chain` and `names`.
@@ -252,7 +243,7 @@ const _: () = {
     assert!(size_of::<Header>() == 32);
     assert!(size_of::<ThresholdCrossed>() == 88);
     assert!(size_of::<Ancestor>() == 64);
-    assert!(size_of::<OomKill>() == 168 + (64 + NAME_BYTES) * MAX_CHAIN);
+    assert!(size_of::<OomKill>() == 152 + (64 + NAME_BYTES) * MAX_CHAIN);
     // The record must fit into the smallest ring, which is one page.
     assert!(size_of::<OomKill>() < 4096 - 8);
     assert!(size_of::<CgroupChange>() == 40);

@@ -212,9 +212,12 @@ pub enum KernelKillCause {
 }
 
 impl KernelKillCause {
+    /// Both causes.
+    pub const ALL: [Self; 2] = [Self::Memory, Self::Disk];
+
     /// Returns the cause with this number.
     pub fn from_raw(raw: u32) -> Option<Self> {
-        [Self::Memory, Self::Disk].into_iter().find(|cause| *cause as u32 == raw)
+        Self::ALL.into_iter().find(|cause| *cause as u32 == raw)
     }
 }
 

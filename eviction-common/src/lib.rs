@@ -30,9 +30,8 @@ pub use kernel_kill::{
     SuppressedCount,
 };
 pub use map::{
-    BATCH_PAGES, ChargedCgroup, Counter, FireToken, HUGE_PAGES, LAST_SEEN_CHARGE, LAST_SEEN_NEAR,
-    LAST_SEEN_SLOTS, LastSeen, MIN_CHANGE_PAGES, MemcgThreshold, OomContext, OomCounts, THRESHOLD_WORDS,
-    threshold_bit,
+    BATCH_PAGES, Counter, FireToken, HUGE_PAGES, LAST_SEEN_CHARGE, LAST_SEEN_NEAR, LAST_SEEN_SLOTS, LastSeen,
+    MIN_CHANGE_PAGES, MemcgThreshold, OomContext, OomCounts, THRESHOLD_WORDS, threshold_bit,
 };
 pub use task::{
     Alarm, AlarmKey, ForkRate, HostTasks, PIDS_CACHE_NS, PIDS_LIMIT_MAX, PIDS_NEAR_FRACTION, PidThreshold,
@@ -41,4 +40,4 @@ pub use task::{
 
 /// The version of the layout of all types in this crate. The programs do nothing if their configuration has
 /// another version, and the reader rejects records of another version.
-pub const ABI_VERSION: u16 = 16;
+pub const ABI_VERSION: u16 = 17;

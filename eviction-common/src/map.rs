@@ -50,21 +50,6 @@ pub struct FireToken {
     pub pad: u32,
 }
 
-/// A memory cgroup that was charged since the last sample; the value of map `CHARGED_CGROUPS`, whose key is
-/// its id.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C)]
-pub struct ChargedCgroup {
-    /// Pages charged since the last sample; 0 on backends that do not see every charge.
-    pub gross: u64,
-    /// How often the hook fired for this cgroup.
-    pub fired: u64,
-    /// Usage at the first firing, pages.
-    pub usage_first: u64,
-    /// Usage at the last firing, pages.
-    pub usage_last: u64,
-}
-
 /// Index into map `LAST_SEEN` for the hook that is always attached.
 pub const LAST_SEEN_CHARGE: u32 = 0;
 
@@ -121,8 +106,6 @@ impl OomCounts {
 pub struct OomContext {
     /// The process and thread in whose context the kernel kills; 0 while no kill is in progress.
     pub trigger: u64,
-    /// The time at which the kernel had chosen a victim.
-    pub ktime_ns: u64,
     /// The address of the task that is about to be killed.
     pub victim: u64,
     /// The memory cgroup that reached its limit; 0 is the whole machine.
@@ -186,8 +169,7 @@ impl Counter {
 const _: () = {
     assert!(size_of::<MemcgThreshold>() == 72);
     assert!(size_of::<FireToken>() == 24);
-    assert!(size_of::<ChargedCgroup>() == 32);
     assert!(size_of::<OomCounts>() == 24);
-    assert!(size_of::<OomContext>() == 64);
+    assert!(size_of::<OomContext>() == 56);
     assert!(size_of::<LastSeen>() == 16);
 };

@@ -20,10 +20,6 @@ pub struct TaskCount {
     pub forks: u64,
     /// Tasks that ended.
     pub exits: u64,
-    /// Processes created.
-    pub process_forks: u64,
-    /// Processes that ended: the exits of their main threads.
-    pub process_exits: u64,
     /// Programs started in a process (`execve`).
     pub execs: u64,
 }
@@ -167,12 +163,8 @@ pub struct TaskAlarm {
     pub bound: u64,
     /// The process that forked.
     pub tgid: u32,
-    /// [`Alarm::PidsLimit`]: the depth of the limited cgroup below the root of its hierarchy.
-    pub depth: u32,
     /// An [`Alarm`].
     pub alarm: u32,
-    /// Explicit padding.
-    pub pad: u32,
 }
 
 /// A task in memcg direct reclaim; the value of map `RECLAIM_START`, whose key is its thread id.
@@ -199,13 +191,13 @@ pub struct ReclaimTime {
 }
 
 const _: () = {
-    assert!(size_of::<TaskStats>() == 56);
+    assert!(size_of::<TaskStats>() == 40);
     assert!(size_of::<ForkRate>() == 16);
     assert!(size_of::<HostTasks>() == 16);
     assert!(size_of::<PidsCache>() == 32);
     assert!(size_of::<AlarmKey>() == 16);
     assert!(size_of::<PidThreshold>() == 32);
-    assert!(size_of::<TaskAlarm>() == 80);
+    assert!(size_of::<TaskAlarm>() == 72);
     assert!(size_of::<ReclaimStart>() == 16);
     assert!(size_of::<ReclaimTime>() == 24);
 };

@@ -8,9 +8,9 @@ use aya_ebpf::{
     maps::{Array, HashMap, PerCpuArray, RingBuf},
 };
 use eviction_common::{
-    AlarmKey, ChargedCgroup, Counter, DISKS, DiskThreshold, DiskTotal, DiskUsage, DiskUser, FireToken,
-    HostTasks, LAST_SEEN_SLOTS, LastSeen, MemcgThreshold, OomContext, OomCounts, PidThreshold, PidsCache,
-    ReclaimStart, ReclaimTime, THRESHOLD_WORDS, TaskStats,
+    AlarmKey, Counter, DISKS, DiskThreshold, DiskTotal, DiskUsage, DiskUser, FireToken, HostTasks,
+    LAST_SEEN_SLOTS, LastSeen, MemcgThreshold, OomContext, OomCounts, PidThreshold, PidsCache, ReclaimStart,
+    ReclaimTime, THRESHOLD_WORDS, TaskStats,
 };
 
 /// All records for user space.
@@ -46,9 +46,9 @@ pub(crate) struct PendingCharge {
     pub(crate) pages: u64,
 }
 
-/// Memory cgroups that were charged since user space last removed them.
+/// The ids of memory cgroups that were charged since user space last removed them.
 #[map]
-pub(crate) static CHARGED_CGROUPS: HashMap<u64, ChargedCgroup> = HashMap::with_max_entries(4096, 0);
+pub(crate) static CHARGED_CGROUPS: HashMap<u64, u8> = HashMap::with_max_entries(4096, 0);
 
 /// The memory cgroup that each CPU inspected last, for each hook.
 #[map]

@@ -11,14 +11,14 @@ use aya_ebpf::{
 };
 use aya_log_ebpf::{debug, warn};
 use eviction_common::{
-    ChargedCgroup, Counter, LAST_SEEN_CHARGE, LAST_SEEN_NEAR, MAX_ANCESTORS, MIN_CHANGE_PAGES, OomCounts,
+    Counter, LAST_SEEN_CHARGE, LAST_SEEN_NEAR, MAX_ANCESTORS, MIN_CHANGE_PAGES, OomCounts,
 };
 
 use crate::{
     ancestors::{AncestorPath, CacheUser},
     config::{abi_matches, is_reclaim},
     kernel_kill,
-    maps::{CHARGED_CGROUPS, LAST_SEEN, OOM_COUNTS, add, count},
+    maps::{CHARGED_CGROUPS, LAST_SEEN, OOM_COUNTS, count},
     memcg::Memcg,
     probe_read::{Direct, Probe, ReadStrategy},
     threshold::{LevelUsage, compare, for_each_threshold},
@@ -137,7 +137,7 @@ pub(crate) fn on_charge<M: ReadStrategy, C: EbpfContext>(
         return;
     };
     kernel_kill::apply_kill_order::<M>(&memcg, path, leaf_id);
-    if path.is_online && add_charged_cgroup(leaf_id, memcg.usage::<M>(), charged) {
+    if path.is_online && add_charged_cgroup(leaf_id) {
         store_event_counts::<M>(memcg, path);
     }
     for_each_threshold::<M>(&memcg, path, |threshold, cgroup_id, usage| {
@@ -153,21 +153,11 @@ pub(crate) fn on_charge<M: ReadStrategy, C: EbpfContext>(
 
 /// Adds the cgroup to the charged cgroups. Returns whether it is new there.
 #[inline(always)]
-fn add_charged_cgroup(id: u64, usage: u64, charged: Option<u64>) -> bool {
-    if let Some(entry) = CHARGED_CGROUPS.get_ptr_mut(id) {
-        // SAFETY: the map's value.
-        unsafe {
-            if let Some(pages) = charged {
-                add(&raw mut (*entry).gross, pages);
-            }
-            add(&raw mut (*entry).fired, 1);
-            core::ptr::write_volatile(&raw mut (*entry).usage_last, usage);
-        }
+fn add_charged_cgroup(id: u64) -> bool {
+    if CHARGED_CGROUPS.get_ptr(id).is_some() {
         return false;
     }
-    let first =
-        ChargedCgroup { gross: charged.unwrap_or(0), fired: 1, usage_first: usage, usage_last: usage };
-    if CHARGED_CGROUPS.insert(id, first, BPF_NOEXIST as u64).is_err() {
+    if CHARGED_CGROUPS.insert(id, 1_u8, BPF_NOEXIST as u64).is_err() {
         // Another CPU was first, or the map is full.
         if CHARGED_CGROUPS.get_ptr(id).is_none() {
             count(Counter::ChargedCgroupsFull);

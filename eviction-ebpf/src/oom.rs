@@ -73,13 +73,11 @@ unsafe fn on_kill(ctx: &BtfTracePointContext, victim: *const u8, pid: u32) {
         return;
     };
     let record = entry.as_mut_ptr();
-    let trigger = bpf_get_current_pid_tgid();
     // SAFETY: `record` points to a record inside the ring. All its fields are written here, except the elements
     // of the chain behind `chain_len`. Tasks are read by a helper that takes any address.
     let tgid = unsafe {
         (*record).header = header::<OomKill>(Kind::OomKill);
-        (*record).trigger_tgid = (trigger >> 32) as u32;
-        (*record).trigger_pid = trigger as u32;
+        (*record).trigger_tgid = (bpf_get_current_pid_tgid() >> 32) as u32;
         (*record).trigger_comm = bpf_get_current_comm().unwrap_or_default();
         (*record).trigger_memcg = match own.is_null() {
             true => 0,
@@ -114,13 +112,11 @@ unsafe fn write_limit_owner(record: *mut OomKill) {
             (*record).owner_id = 0;
             (*record).owner_usage = 0;
             (*record).owner_max = 0;
-            (*record).episode = 0;
             return;
         }
         (*record).owner_id = (*context).owner_id;
         (*record).owner_usage = (*context).owner_usage;
         (*record).owner_max = (*context).owner_max;
-        (*record).episode = (*context).ktime_ns;
         (*record).flags |= oom_flag::OWNER;
         let own = &raw mut (*record).chain[0];
         if (*record).chain_len > 0 && (*own).id == (*context).memcg_id {
@@ -144,13 +140,6 @@ unsafe fn write_victim(record: *mut OomKill, task: *const u8) -> u32 {
         (*record).pid = Probe::at(task, offset!(task_pid));
         (*record).tgid = Probe::at(task, offset!(task_tgid));
         (*record).comm = Probe::at(task, offset!(task_comm));
-        if offset!(task_cred) != ABSENT && offset!(cred_uid) != ABSENT {
-            let cred: usize = Probe::at(task, offset!(task_cred));
-            if cred != 0 {
-                (*record).uid = Probe::at(cred as *const u8, offset!(cred_uid));
-                flags |= oom_flag::UID;
-            }
-        }
         if offset!(task_signal) != ABSENT && offset!(signal_oom_score_adj) != ABSENT {
             let signal: usize = Probe::at(task, offset!(task_signal));
             if signal != 0 {
@@ -185,7 +174,6 @@ unsafe fn init_victim(record: *mut OomKill, pid: u32) {
         (*record).pid = pid;
         (*record).tgid = pid;
         (*record).comm = [0; 16];
-        (*record).uid = 0;
         (*record).oom_score_adj = 0;
         (*record).anon = 0;
         (*record).file = 0;

@@ -5,7 +5,7 @@
 //! except at a kill.
 
 use aya_ebpf::{
-    helpers::{bpf_get_current_pid_tgid, bpf_ktime_get_ns},
+    helpers::bpf_get_current_pid_tgid,
     macros::{fentry, fexit, kprobe, kretprobe},
     programs::{FEntryContext, FExitContext, ProbeContext, RetProbeContext},
 };
@@ -99,7 +99,6 @@ unsafe fn on_entry(oc: *const u8) {
         }
         let chosen: usize = Probe::at(oc, offset!(oc_chosen));
         store_victim(context, chosen as *const u8);
-        (*context).ktime_ns = bpf_ktime_get_ns();
         (*context).trigger = bpf_get_current_pid_tgid();
     }
 }

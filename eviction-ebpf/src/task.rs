@@ -1,7 +1,7 @@
 //! Forks, execs and exits, counted per memory cgroup.
 //!
-//! A fork costs a lookup and four additions, plus the walk up the pids cgroups ([`crate::task_alarm`]), which
-//! is usually skipped. An exec costs one addition, an exit three.
+//! A fork costs a lookup and three additions, plus the walk up the pids cgroups ([`crate::task_alarm`]), which
+//! is usually skipped. An exec costs one addition, an exit two.
 
 use aya_ebpf::{bindings::BPF_NOEXIST, macros::btf_tracepoint, programs::BtfTracePointContext};
 use eviction_common::{Counter, TaskStats};
@@ -77,23 +77,14 @@ unsafe fn on_task(task: *const u8, event: TaskEvent) -> (u64, *mut TaskStats) {
     if stats.is_null() {
         return (id, stats);
     }
-    // SAFETY: the map's value, the caller's promise, and the types of the members. It never adds 0: the compiler
-    // would turn that into an instruction that old kernels do not have.
+    // SAFETY: the map's value.
     unsafe {
-        let (tasks, processes) = match event {
-            TaskEvent::Fork => (&raw mut (*stats).count.forks, &raw mut (*stats).count.process_forks),
-            TaskEvent::Exec => {
-                add(&raw mut (*stats).count.execs, 1);
-                return (id, stats);
-            }
-            TaskEvent::Exit => (&raw mut (*stats).count.exits, &raw mut (*stats).count.process_exits),
+        let counter = match event {
+            TaskEvent::Fork => &raw mut (*stats).count.forks,
+            TaskEvent::Exec => &raw mut (*stats).count.execs,
+            TaskEvent::Exit => &raw mut (*stats).count.exits,
         };
-        add(tasks, 1);
-        let (pid, tgid): (u32, u32) =
-            (Direct::at(task, offset!(task_pid)), Direct::at(task, offset!(task_tgid)));
-        if pid == tgid {
-            add(processes, 1);
-        }
+        add(counter, 1);
     }
     (id, stats)
 }

@@ -67,7 +67,7 @@ fn check_fork_rate(rate: *mut ForkRate, memcg_id: u64, now_ns: u64) {
     };
     if forks >= bound {
         let key = AlarmKey { id: memcg_id, alarm: Alarm::ForkStorm as u32, pad: 0 };
-        send_alarm(&key, &AlarmContext { memcg_id, tasks: forks, bound, depth: 0, now_ns });
+        send_alarm(&key, &AlarmContext { memcg_id, tasks: forks, bound, now_ns });
     }
 }
 
@@ -89,10 +89,7 @@ fn check_host_threshold(memcg_id: u64, now_ns: u64) -> u64 {
     let net = tasks.net();
     if generation != 0 && net >= threshold {
         let key = AlarmKey { id: generation, alarm: Alarm::NodeTasks as u32, pad: 0 };
-        send_alarm(
-            &key,
-            &AlarmContext { memcg_id, tasks: net as u64, bound: threshold as u64, depth: 0, now_ns },
-        );
+        send_alarm(&key, &AlarmContext { memcg_id, tasks: net as u64, bound: threshold as u64, now_ns });
     }
     tasks.forks
 }
@@ -175,14 +172,12 @@ fn compare_with_limits(css: *const u8, memcg_id: u64, forks: u64, now_ns: u64) {
             left = 0;
             let id = id_of_css::<Direct>(group);
             if is_near {
-                let cgroup: usize = Direct::at(group, offset!(css_cgroup));
-                let depth: u32 = Probe::at(cgroup as *const u8, offset!(cgroup_level));
                 let key = AlarmKey { id, alarm: Alarm::PidsLimit as u32, pad: 0 };
-                send_alarm(&key, &AlarmContext { memcg_id, tasks, bound: limit, depth, now_ns });
+                send_alarm(&key, &AlarmContext { memcg_id, tasks, bound: limit, now_ns });
             }
             if may_be_over && id == cgroup_id {
                 let key = AlarmKey { id: generation, alarm: Alarm::NodeTasks as u32, pad: 0 };
-                send_alarm(&key, &AlarmContext { memcg_id, tasks, bound: threshold, depth: 0, now_ns });
+                send_alarm(&key, &AlarmContext { memcg_id, tasks, bound: threshold, now_ns });
             }
         }
         let until_forks = forks.saturating_add(left);
@@ -224,7 +219,6 @@ struct AlarmContext {
     memcg_id: u64,
     tasks: u64,
     bound: u64,
-    depth: u32,
     now_ns: u64,
 }
 
@@ -256,9 +250,7 @@ fn send_alarm(key: &AlarmKey, context: &AlarmContext) {
         tasks: context.tasks,
         bound: context.bound,
         tgid: (bpf_get_current_pid_tgid() >> 32) as u32,
-        depth: context.depth,
         alarm: key.alarm,
-        pad: 0,
     });
     entry.submit(URGENT);
 }

@@ -19,10 +19,10 @@ use eviction_core::reading::Reading;
 use eviction_core::units::{Format, GoDuration, Limit, Quantity, parse_percentage};
 use eviction_node::cgroup::files::{
     Version, parse_limit, parse_memory_events, parse_memory_stat, parse_oom_control, parse_pids_events,
-    parse_usage,
 };
 use eviction_node::cgroup::hierarchy::parse_mounts;
 use eviction_node::cgroup::names::{parse_container_name, parse_group_name};
+use eviction_node::kv_file::parse_number_line;
 use eviction_node::proc::meminfo::parse_meminfo;
 use eviction_node::proc::pressure::parse_pressure;
 use eviction_node::proc::process::parse_procs;
@@ -87,7 +87,7 @@ pub fn cgroup_files(input: &[u8]) -> bool {
         3 => is_in_text(parse_oom_control(text), "oom_kill"),
         4 => is_in_text(parse_pids_events(text), "max"),
         5 => parse_procs(text).is_ok(),
-        6 => parse_usage(text).is_ok(),
+        6 => parse_number_line(text).is_ok(),
         7 => parse_limit(text).is_ok(),
         _ => {
             let Ok(name) = std::str::from_utf8(text) else { return false };

@@ -1,13 +1,11 @@
 //! The agent as a process: starts it as a user does, reads its events line by line, and ends it.
 
-use std::collections::VecDeque;
 use std::io::{BufRead as _, BufReader, Read};
 use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
 use std::process::{Child, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, TryRecvError};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
@@ -20,9 +18,13 @@ use crate::metrics::Metrics;
 use crate::node::Node;
 use crate::process::{self, HANG, die_with_parent};
 
+mod event;
+mod log;
 mod options;
 mod recording;
 
+use self::log::Log;
+pub use event::{Event, full_name};
 pub use options::Options;
 pub use recording::Recording;
 
@@ -43,62 +45,12 @@ pub fn config_without_margin(node: &Node) -> Result<PathBuf> {
     node.write_agent_config(&json!({"thresholdMargin": {"mode": "Never"}}))
 }
 
-/// An event that the agent printed as a JSON line.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Event {
-    /// When the line was read, nanoseconds of `CLOCK_MONOTONIC`.
-    pub read_ns: u64,
-    /// The JSON object.
-    pub value: Value,
-}
-
-impl Event {
-    /// Returns the kind of the event.
-    pub fn kind(&self) -> &str {
-        self.text("event")
-    }
-
-    /// Returns a field that is a string; empty if there is none.
-    pub fn text(&self, field: &str) -> &str {
-        self.value.get(field).and_then(Value::as_str).unwrap_or_default()
-    }
-
-    /// Returns the pod as `namespace/name`; empty if there is none.
-    pub fn pod(&self) -> String {
-        full_name(&self.value)
-    }
-
-    /// Returns whether the event selects a pod for eviction.
-    pub fn is_decision(&self) -> bool {
-        self.kind() == "eviction_decision"
-    }
-
-    /// Returns whether the event reports that result of an eviction.
-    pub fn is_result(&self, result: &str) -> bool {
-        self.kind() == "eviction_progress" && self.text("result") == result
-    }
-
-    /// Returns a field that is a non-negative integer.
-    pub fn number(&self, field: &str) -> Option<u64> {
-        self.value.get(field).and_then(Value::as_u64)
-    }
-}
-
-/// Returns the pod of an event, or of an entry of a list, as `namespace/name`; empty if there is none.
-pub fn full_name(value: &Value) -> String {
-    let text = |field| value.get(field).and_then(Value::as_str);
-    text("namespace")
-        .zip(text("pod"))
-        .map_or_else(String::new, |(namespace, pod)| format!("{namespace}/{pod}"))
-}
-
 /// A running agent. Dropping it ends it, with SIGKILL if necessary.
 #[derive(Debug)]
 pub struct Agent {
     child: Child,
     lines: Receiver<EventLine>,
     events: Vec<Event>,
-    ended: bool,
     log: Log,
     interrupt: Interrupt,
     recording: Option<Recording>,
@@ -144,15 +96,7 @@ impl Agent {
         let log = Log::default();
         let log_reader = log.clone();
         std::thread::spawn(move || log_reader.read_lines(stderr));
-        Ok(Self {
-            child,
-            lines,
-            events: Vec::new(),
-            ended: false,
-            log,
-            interrupt: interrupt.clone(),
-            recording: None,
-        })
+        Ok(Self { child, lines, events: Vec::new(), log, interrupt: interrupt.clone(), recording: None })
     }
 
     /// Returns the process ID of the agent.
@@ -229,17 +173,16 @@ impl Agent {
                 }
             }
             self.interrupt.check()?;
-            if self.ended {
-                let end = self.wait_and_describe_exit()?;
-                bail!("the agent ended ({end}) before {what}{}", self.log.tail());
-            }
             if Instant::now() >= end {
                 bail!("the agent did not say {what} for {} s{}", guard.as_secs(), self.log.tail());
             }
             match self.lines.recv_timeout(POLL_INTERVAL) {
                 Ok(line) => self.store(line)?,
                 Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => self.ended = true,
+                Err(RecvTimeoutError::Disconnected) => {
+                    let end = self.wait_and_describe_exit()?;
+                    bail!("the agent ended ({end}) before {what}{}", self.log.tail());
+                }
             }
         }
     }
@@ -261,6 +204,24 @@ impl Agent {
         self.wait_for(&format!("that {pod} is {result}"), GUARD, is_match)
     }
 
+    /// Waits until a threshold is reported in that state, as [`Event::is_threshold`] has it.
+    ///
+    /// # Errors
+    /// As for [`Self::wait_for`].
+    pub fn wait_for_threshold(&mut self, state: &str) -> Result<Event> {
+        self.wait_for(&format!("that a threshold is {state}"), GUARD, |event| event.is_threshold(state))
+    }
+
+    /// Waits until the agent has found the cgroups of so many pods.
+    ///
+    /// # Errors
+    /// As for [`Self::wait_for`].
+    pub fn wait_for_pods(&mut self, pods: usize) -> Result<Event> {
+        let is_match =
+            |event: &Event| event.kind() == "pods" && event.number("with_cgroup") == Some(pods as u64);
+        self.wait_for(&format!("that it knows {pods} pods"), GUARD, is_match)
+    }
+
     fn store(&mut self, line: EventLine) -> Result<()> {
         match line {
             Ok(event) => self.events.push(event),
@@ -277,6 +238,32 @@ impl Agent {
         Metrics::read(self.address()?)
     }
 
+    /// Reads the sum of all series of that name with these labels from its endpoint; 0 if there is none.
+    ///
+    /// # Errors
+    /// As for [`Self::metrics`].
+    pub fn metric(&self, name: &str, labels: &[(&str, &str)]) -> Result<f64> {
+        Ok(self.metrics()?.sum(name, labels))
+    }
+
+    /// Reads that sum until it fits, and returns it.
+    ///
+    /// # Errors
+    /// As for [`Self::metrics`], or if it does not fit within [`GUARD`].
+    pub fn wait_for_metric(
+        &self,
+        name: &str,
+        labels: &[(&str, &str)],
+        fits: impl Fn(f64) -> bool,
+    ) -> Result<f64> {
+        let mut value = f64::NAN;
+        let found = self.interrupt.until(name, GUARD, || {
+            value = self.metric(name, labels)?;
+            Ok(fits(value).then_some(value))
+        });
+        found.with_context(|| format!("{name} of {labels:?} was {value} at last"))
+    }
+
     /// Returns the address of its endpoint.
     ///
     /// # Errors
@@ -287,13 +274,26 @@ impl Agent {
         listen.parse().with_context(|| format!("the agent's address `{listen}`"))
     }
 
-    /// Returns the backend that a source uses, and the reason.
-    pub fn backend(&self, source: &str) -> Option<(String, String)> {
+    /// Returns the backend that a source uses; `none` if it has none.
+    pub fn backend(&self, source: &str) -> Option<String> {
+        self.of_source(source, "backend")
+    }
+
+    /// Returns why a source uses that backend, or has none.
+    pub fn backend_reason(&self, source: &str) -> Option<String> {
+        self.of_source(source, "reason")
+    }
+
+    fn of_source(&self, source: &str, field: &str) -> Option<String> {
         let started = self.events.iter().find(|event| event.kind() == "started")?;
         let sources = started.value.get("sources")?.as_array()?;
         let found = sources.iter().find(|s| s.get("source").and_then(Value::as_str) == Some(source))?;
-        let text = |field| found.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
-        Some((text("backend"), text("reason")))
+        Some(found.get(field)?.as_str()?.to_owned())
+    }
+
+    /// Returns whether a source has a backend at all: without one the source is `none`, or not listed.
+    pub fn has_backend(&self, source: &str) -> bool {
+        self.backend(source).is_some_and(|backend| !["", "none"].contains(&backend.as_str()))
     }
 
     /// Ends the agent with SIGTERM, as an operator does, and returns its exit status.
@@ -402,32 +402,5 @@ fn read_events(stdout: impl Read, sender: &mpsc::Sender<EventLine>) {
         if sender.send(event).is_err() {
             return;
         }
-    }
-}
-
-/// The last lines of the agent's log.
-#[derive(Clone, Debug, Default)]
-struct Log(Arc<Mutex<VecDeque<String>>>);
-
-impl Log {
-    const MAX_LINES: usize = 12;
-
-    fn read_lines(&self, stderr: impl Read) {
-        for line in BufReader::new(stderr).lines().map_while(Result::ok) {
-            let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            if kept.len() == Self::MAX_LINES {
-                kept.pop_front();
-            }
-            kept.push_back(line);
-        }
-    }
-
-    fn tail(&self) -> String {
-        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.is_empty() {
-            return String::new();
-        }
-        let lines: Vec<&str> = kept.iter().map(String::as_str).collect();
-        format!("; its log ends with: {}", lines.join(" | "))
     }
 }

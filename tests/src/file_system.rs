@@ -137,6 +137,11 @@ impl FileSystem {
         &self.point
     }
 
+    /// Returns the kubelet's root directory on it, where it is the nodefs of a node.
+    pub fn kubelet_root(&self) -> PathBuf {
+        self.point.join("kubelet")
+    }
+
     /// Returns the bytes that are available on it.
     ///
     /// # Errors

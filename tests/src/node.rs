@@ -8,8 +8,9 @@ use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
 use crate::cgroup::{Driver, Group, Qos, Subtree, container_id, pod_uid};
+use crate::file_system::FileSystem;
 use crate::folder::Folder;
-use crate::workload::{self, Workload};
+use crate::workload::Workload;
 
 /// Bytes in a MiB.
 pub const MIB: u64 = 1 << 20;
@@ -135,11 +136,6 @@ impl Pod {
         &self.spec
     }
 
-    /// Returns its UID in paths: for a static pod that of its manifest.
-    pub fn uid_in_path(&self) -> &str {
-        self.hash.as_deref().unwrap_or(&self.uid)
-    }
-
     /// Returns the cgroup of its first container.
     ///
     /// # Errors
@@ -148,6 +144,20 @@ impl Pod {
         let container =
             self.containers.first().with_context(|| format!("{} has no container", self.full_name()))?;
         Ok(&container.group)
+    }
+
+    /// Creates the directory of its emptyDir volume on a file system that is the node's nodefs, and returns it.
+    ///
+    /// # Errors
+    /// If it has no volume, or the directory cannot be created.
+    pub fn create_volume(&self, disk: &FileSystem) -> Result<PathBuf> {
+        let name = self.spec.volume.with_context(|| format!("{} has no volume", self.full_name()))?;
+        // The path of a static pod has the hash of its manifest.
+        let uid = self.hash.as_deref().unwrap_or(&self.uid);
+        let pod = disk.kubelet_root().join("pods").join(uid);
+        let path = pod.join("volumes/kubernetes.io~empty-dir").join(name);
+        fs::create_dir_all(&path).with_context(|| format!("make {}", path.display()))?;
+        Ok(path)
     }
 
     /// Returns the working set: the usage of the pod less its inactive file pages. The value of each container
@@ -305,7 +315,15 @@ impl Node {
     /// # Errors
     /// If it cannot be started.
     pub fn workload(&self, pod: usize, arguments: &[&str]) -> Result<Workload> {
-        Workload::start(&workload::binary()?, self.pods[pod].first()?, arguments)
+        Workload::start(self.pods[pod].first()?, arguments)
+    }
+
+    /// Starts a workload as [`Self::workload`] does, in a container of the pod.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn workload_in(&self, pod: usize, container: usize, arguments: &[&str]) -> Result<Workload> {
+        Workload::start(&self.pods[pod].containers[container].group, arguments)
     }
 
     /// Starts a workload as [`Self::workload`] does, and lets it go at once.
@@ -313,7 +331,7 @@ impl Node {
     /// # Errors
     /// If it cannot be started.
     pub fn run(&self, pod: usize, arguments: &[&str]) -> Result<Workload> {
-        Workload::run(&workload::binary()?, self.pods[pod].first()?, arguments)
+        Workload::run(self.pods[pod].first()?, arguments)
     }
 
     /// Starts a process that holds `size` in the first container of a pod, and waits until it does.
@@ -321,9 +339,7 @@ impl Node {
     /// # Errors
     /// If it cannot be started, or ends before.
     pub fn hold(&self, pod: usize, size: &str) -> Result<Workload> {
-        let mut process = self.run(pod, &["hold", "--size", size])?;
-        process.wait_event("holding")?;
-        Ok(process)
+        Workload::hold(self.pods[pod].first()?, size)
     }
 
     /// Returns a file in the folder of this node.

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
@@ -29,11 +29,7 @@ pub struct Workload {
 
 impl Workload {
     /// Starts `workload <mode> <arguments>` inside `group` and waits until it is ready.
-    pub fn start<S: AsRef<OsStr>>(
-        binary: &Path,
-        group: &Group,
-        arguments: impl IntoIterator<Item = S>,
-    ) -> Result<Self> {
+    pub fn start<S: AsRef<OsStr>>(group: &Group, arguments: impl IntoIterator<Item = S>) -> Result<Self> {
         let mut join = std::ffi::OsString::new();
         for dir in group.dirs() {
             if !join.is_empty() {
@@ -41,7 +37,7 @@ impl Workload {
             }
             join.push(dir);
         }
-        let mut command = Command::new(binary);
+        let mut command = Command::new(binary()?);
         command.arg("--wait").arg("--join").arg(join).args(arguments);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = Process::spawn(&mut command)?;
@@ -53,13 +49,16 @@ impl Workload {
     }
 
     /// Starts a workload and lets it go at once.
-    pub fn run<S: AsRef<OsStr>>(
-        binary: &Path,
-        group: &Group,
-        arguments: impl IntoIterator<Item = S>,
-    ) -> Result<Self> {
-        let mut workload = Self::start(binary, group, arguments)?;
+    pub fn run<S: AsRef<OsStr>>(group: &Group, arguments: impl IntoIterator<Item = S>) -> Result<Self> {
+        let mut workload = Self::start(group, arguments)?;
         workload.go()?;
+        Ok(workload)
+    }
+
+    /// Starts a workload that holds `size`, and waits until it does.
+    pub fn hold(group: &Group, size: &str) -> Result<Self> {
+        let mut workload = Self::run(group, ["hold", "--size", size])?;
+        workload.wait_event("holding")?;
         Ok(workload)
     }
 

@@ -6,13 +6,13 @@ use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::time::Duration;
 
 use rustix::fs::{CWD, Mode, mkfifoat};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use tests::agent::{Agent, Event, GUARD, Options};
 use tests::node::{MIB, Node, PodSpec};
+use tests::process::{signal, wait_until};
 use tests::skip;
 use tests::workload::Workload;
 
@@ -26,20 +26,28 @@ struct Testbed {
 impl Testbed {
     fn new(label: &str) -> Option<Self> {
         let mut node = Node::new(label, 384 * MIB, 200).ok()?;
-        let spec = PodSpec::new("shop", "quiet", &["main"], 8);
-        node.add(spec).unwrap();
+        node.add(PodSpec::new("shop", "quiet", &["main"], 8)).unwrap();
         let quiet = node.run(0, &["hold", "--size", "48M"]).unwrap();
         let config = node.write_agent_config(&json!({"profile": "Enhanced"})).unwrap();
-        let state = node.file("state").display().to_string();
-        let mut options = Options::new(&node, &hard_threshold("64Mi")).unwrap();
-        options.config = Some(config);
-        options.more = vec!["--state-dir".to_owned(), state];
-        Some(Self { node, options, _quiet: quiet })
+        let options = Options::new(&node, &hard_threshold("64Mi")).unwrap();
+        let options = options.with_path("--state-dir", node.file("state"));
+        Some(Self { node, options: Options { config: Some(config), ..options }, _quiet: quiet })
     }
 
-    /// Changes the files to a threshold above the available memory.
+    /// Changes the kubelet's file to a threshold above the available memory.
     fn raise_threshold(&self) {
-        self.node.write_config(&hard_threshold("380Mi")).unwrap();
+        self.set_threshold("380Mi");
+    }
+
+    fn set_threshold(&self, memory: &str) {
+        self.node.write_config(&hard_threshold(memory)).unwrap();
+    }
+
+    /// Waits until the saved configuration in force has this text.
+    fn wait_until_saved(&self, text: &str) {
+        let saved = self.node.file("state").join("config.json");
+        let is_saved = || fs::read_to_string(&saved).is_ok_and(|saved| saved.contains(text));
+        wait_until(&format!("{text} in {}", saved.display()), is_saved).unwrap();
     }
 
     fn start(&self, more: &[&str]) -> Agent {
@@ -53,20 +61,19 @@ fn hard_threshold(memory: &str) -> Value {
     json!({"evictionHard": {"memory.available": memory}})
 }
 
-fn send_signal(agent: &Agent, signal: Signal) {
-    let pid = Pid::from_raw(i32::try_from(agent.pid()).unwrap()).unwrap();
-    kill_process(pid, signal).unwrap();
-}
-
 /// Waits for the event about a change in that state.
 fn wait_for_change(agent: &mut Agent, state: &str) -> Event {
-    let is_match = |event: &Event| event.kind() == "config_change" && event.text("state") == state;
-    agent.wait_for(&format!("that the change {state}"), GUARD, is_match).unwrap()
+    wait_for_nth_change(agent, 1, state)
 }
 
-fn wait_for_decision(agent: &mut Agent) {
+fn wait_for_nth_change(agent: &mut Agent, nth: usize, state: &str) -> Event {
+    let is_match = |event: &Event| event.kind() == "config_change" && event.text("state") == state;
+    agent.wait_for_nth(nth, &format!("that a change is {state}"), GUARD, is_match).unwrap()
+}
+
+fn wait_for_decision(agent: &mut Agent) -> Event {
     let is_match = |event: &Event| event.is_decision() && event.pod() == "shop/quiet";
-    agent.wait_for("the decision on shop/quiet", GUARD, is_match).unwrap();
+    agent.wait_for("the decision on shop/quiet", GUARD, is_match).unwrap()
 }
 
 fn assert_no_decision(agent: &mut Agent) {
@@ -74,20 +81,12 @@ fn assert_no_decision(agent: &mut Agent) {
 }
 
 /// Waits until a change is pending that would evict the pod. Asserts that nothing is decided yet.
-fn assert_pending(agent: &mut Agent) {
+fn assert_pending(agent: &mut Agent) -> Event {
+    let pending = wait_for_change(agent, "pending");
     let would_evict = json!([{"namespace": "shop", "pod": "quiet"}]);
-    assert_eq!(wait_for_change(agent, "pending").value["would_evict"], would_evict);
+    assert_eq!(pending.value["would_evict"], would_evict);
     assert_no_decision(agent);
-}
-
-/// Waits until the saved configuration in force has this text.
-fn wait_until_saved(testbed: &Testbed, text: &str) {
-    let saved = testbed.node.file("state").join("config.json");
-    let end = std::time::Instant::now() + GUARD;
-    while !fs::read_to_string(&saved).is_ok_and(|saved| saved.contains(text)) {
-        assert!(std::time::Instant::now() < end, "{} says {:?}", saved.display(), fs::read_to_string(&saved));
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    pending
 }
 
 #[test]
@@ -95,14 +94,30 @@ fn a_change_that_would_evict_is_pending_until_sigusr1() {
     let Some(testbed) = Testbed::new("change-by-hand") else { skip!("no cgroups can be made here") };
     let mut agent = testbed.start(&[]);
     testbed.raise_threshold();
-    send_signal(&agent, Signal::HUP);
-    assert_pending(&mut agent);
-    wait_until_saved(&testbed, "64Mi");
-    send_signal(&agent, Signal::USR1);
+    signal(agent.pid(), Signal::HUP).unwrap();
+    let pending = assert_pending(&mut agent);
+    assert!(pending.value["until"].is_string(), "the transition period ends some time: {pending:?}");
+    assert!(agent.metric("eviction_agent_config_pending", &[]).unwrap() >= 1.0);
+    testbed.wait_until_saved("64Mi");
+
+    // An invalid change is reported, and the one before it stays pending.
+    testbed.set_threshold("no quantity");
+    signal(agent.pid(), Signal::HUP).unwrap();
+    let invalid = wait_for_change(&mut agent, "invalid");
+    let error = invalid.value["errors"][0].as_str().unwrap();
+    assert!(error.contains("kubelet.yaml") && error.contains("memory.available"), "{error}");
+    assert!(agent.metric("eviction_agent_config_reload_errors_total", &[]).unwrap() >= 1.0);
+    assert_no_decision(&mut agent);
+    signal(agent.pid(), Signal::USR1).unwrap();
     wait_for_change(&mut agent, "applied");
-    wait_for_decision(&mut agent);
-    wait_until_saved(&testbed, "380Mi");
-    agent.stop().unwrap();
+    assert_eq!(wait_for_decision(&mut agent).text("value"), "380Mi");
+    testbed.wait_until_saved("380Mi");
+
+    // This change evicts no pod.
+    testbed.set_threshold("64Mi");
+    signal(agent.pid(), Signal::HUP).unwrap();
+    wait_for_nth_change(&mut agent, 2, "applied");
+    assert!(agent.stop().unwrap().success());
 }
 
 #[test]
@@ -116,7 +131,7 @@ fn a_change_at_restart_is_pending_unless_apply_config_now_is_set() {
     let mut agent = testbed.start(&["--apply-config-now"]);
     wait_for_decision(&mut agent);
     agent.stop().unwrap();
-    wait_until_saved(&testbed, "380Mi");
+    testbed.wait_until_saved("380Mi");
 }
 
 #[test]

@@ -43,7 +43,7 @@ fn the_agent_switches_to_the_next_backend_when_a_bpf_link_is_lost() {
     let kubelet = json!({"evictionHard": {"memory.available": "96Mi"}});
     let options = Options { action: "none", ..Options::new(&node, &kubelet).unwrap() };
     let mut agent = options.start().unwrap();
-    let (first_backend, _) = agent.backend("charge").unwrap();
+    let first_backend = agent.backend("charge").unwrap();
     let Some(backend) = ATTACH_METHODS.iter().find(|backend| backend.name == first_backend) else {
         skip!("no BPF program for charges can be used here")
     };

@@ -7,7 +7,7 @@ use serde_json::json;
 use tests::agent::{Agent, Event, GUARD, Options};
 use tests::node::{MIB, Node, PodSpec};
 use tests::skip;
-use tests::workload::{self, Workload};
+use tests::workload::Workload;
 
 const SIGNAL: &str = "allocatableMemory.available";
 
@@ -21,7 +21,7 @@ fn is_of_signal(event: &Event) -> bool {
 
 fn wait_for_state(agent: &mut Agent, state: &str) -> Event {
     let what = format!("that the threshold is {state}");
-    agent.wait_for(&what, GUARD, |event| is_of_signal(event) && event.text("state") == state).unwrap()
+    agent.wait_for(&what, GUARD, |event| is_of_signal(event) && event.is_threshold(state)).unwrap()
 }
 
 #[test]
@@ -31,9 +31,7 @@ fn allocatable_limits_apply_only_to_a_kubepods_cgroup_with_known_pods() {
     foreign.limit_memory(FOREIGN).unwrap();
     let uid = Node::config_hash(70);
     let inner = node.root().group(format!("machine/inner/kubepods/burstable/pod{uid}/app")).unwrap();
-    let arguments = ["hold", "--size", "72M"];
-    let mut foreign_usage = Workload::run(&workload::binary().unwrap(), &inner, arguments).unwrap();
-    foreign_usage.wait_event("holding").unwrap();
+    let _foreign_usage = Workload::hold(&inner, "72M").unwrap();
     let kubelet = json!({
         "evictionHard": {"memory.available": "40Mi", "pid.available": "20"},
         "enforceNodeAllocatable": ["pods"],

@@ -51,24 +51,24 @@ impl Testbed {
         let mut node = Node::new(label, MEMORY, 200).map_err(|error| format!("no cgroups: {error:#}"))?;
         let hog = node.add(pod("hog", 8)).unwrap();
         let other = node.add(pod("bystander", 64)).unwrap();
-        let idle = start_holding(&node, hog, "160M", more);
-        let bystander = start_holding(&node, other, "16M", &[]);
+        let mut idle = node.run(hog, &[&["hold", "--size", "160M"], more].concat()).unwrap();
+        idle.wait_event("holding").unwrap();
+        let bystander = node.hold(other, "16M").unwrap();
         let runaway = node.workload(hog, &[&["grow", "--size", "120M"], more].concat()).unwrap();
         let config = node.write_agent_config(&json!({"kernelKill": "HardMemory"})).unwrap();
         let hard = json!({"evictionHard": {"memory.available": "64Mi"}});
         let options = Options { config: Some(config), ..Options::new(&node, &hard).unwrap() };
         let agent = options.start().unwrap();
-        if agent.backend("charge").is_none_or(|(backend, _)| backend.is_empty() || backend == "none") {
+        if !agent.has_backend("charge") {
             return Err("no hook for charges".to_owned());
         }
-        let testbed = Self { node, hog, bystander_pod: other, idle, runaway, bystander, agent };
-        wait_until("an armed kill order", || testbed.metric("eviction_agent_kernel_kill_armed") == 1.0)
-            .unwrap();
-        Ok(testbed)
+        agent.wait_for_metric("eviction_agent_kernel_kill_armed", &[], |armed| armed == 1.0).unwrap();
+        Ok(Self { node, hog, bystander_pod: other, idle, runaway, bystander, agent })
     }
 
-    fn metric(&self, name: &str) -> f64 {
-        self.agent.metrics().unwrap().sum(name, &[])
+    /// Returns how many processes were killed in the kernel, by the agent's count.
+    fn kernel_kills(&self) -> f64 {
+        self.agent.metric("eviction_agent_kernel_kills_total", &[]).unwrap()
     }
 
     /// Lets the runaway grow as far as it can. Returns whether it was killed.
@@ -89,19 +89,9 @@ impl Testbed {
         assert!(self.bystander.process().is_running().unwrap());
     }
 
-    fn decisions(&mut self) -> usize {
-        self.agent.count_decisions().unwrap()
-    }
-
     fn is_hog_terminated(&self) -> bool {
         self.node.pods[self.hog].first().unwrap().processes().is_empty()
     }
-}
-
-fn start_holding(node: &Node, pod: usize, size: &str, more: &[&str]) -> Workload {
-    let mut workload = node.run(pod, &[&["hold", "--size", size], more].concat()).unwrap();
-    workload.wait_event("holding").unwrap();
-    workload
 }
 
 #[test]
@@ -138,8 +128,8 @@ fn the_kernel_kills_the_runaway_while_the_agent_is_stopped() {
         assert!(reported.number("armed_mono_ns") < reported.number("killed_mono_ns"), "{reported:?}");
         assert!(reported.number("killed_mono_ns") < decided.number("decided_mono_ns"), "{reported:?}");
         testbed.wait_for_eviction_end();
-        assert_eq!(testbed.metric("eviction_agent_kernel_kills_total"), 1.0);
-        assert_eq!(testbed.decisions(), 1);
+        assert_eq!(testbed.kernel_kills(), 1.0);
+        assert_eq!(testbed.agent.count_decisions().unwrap(), 1);
         testbed.agent.stop().unwrap();
         return;
     }
@@ -161,7 +151,7 @@ fn the_kernel_kills_a_victim_that_still_grows_after_the_decision() {
         assert!(testbed.let_runaway_grow(), "it had grown to its end");
         testbed.wait_for_eviction_end();
         assert!(crossing.process().is_running().unwrap(), "it has crossed the line, and goes not for that");
-        if testbed.metric("eviction_agent_kernel_kills_total") == 0.0 {
+        if testbed.kernel_kills() == 0.0 {
             testbed.agent.stop().unwrap();
             continue;
         }
@@ -170,7 +160,7 @@ fn the_kernel_kills_a_victim_that_still_grows_after_the_decision() {
         assert_eq!(reported.number("pid"), Some(testbed.runaway.pid().into()), "{reported:?}");
         assert_eq!(reported.number("id"), decided.number("id"), "{reported:?}");
         assert!(reported.number("killed_mono_ns") > decided.number("decided_mono_ns"), "{reported:?}");
-        assert_eq!(testbed.decisions(), 1);
+        assert_eq!(testbed.agent.count_decisions().unwrap(), 1);
         testbed.agent.stop().unwrap();
         return;
     }
@@ -189,7 +179,7 @@ fn an_expired_kill_order_is_not_carried_out() {
     assert_eq!(decided.pod(), "default/hog", "{decided:?}");
     assert_ne!(decided.text("detected_by"), "kernel_kill", "{decided:?}");
     wait_until("the pod to be gone", || testbed.is_hog_terminated()).unwrap();
-    assert_eq!(testbed.metric("eviction_agent_kernel_kills_total"), 0.0);
+    assert_eq!(testbed.kernel_kills(), 0.0);
     assert!(testbed.bystander.process().is_running().unwrap());
     testbed.agent.stop().unwrap();
 }

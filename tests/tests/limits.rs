@@ -3,14 +3,11 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
-use std::time::{Duration, Instant};
-
 use serde_json::{Value, json};
 use tests::agent::{Agent, Event, GUARD, Options};
 use tests::node::{MIB, Node, PodSpec};
-use tests::process::wait_until;
 use tests::skip;
-use tests::workload::{self, Workload};
+use tests::workload::Workload;
 
 const CONTAINERS: &[&str] = &["main", "side"];
 
@@ -27,18 +24,6 @@ fn config_without_pressure() -> Value {
     json!({"evictionHard": {"memory.available": "16Mi", "pid.available": "20"}})
 }
 
-/// Starts a process in a container of a pod with these arguments.
-fn run(node: &Node, pod: usize, container: usize, arguments: &[&str]) -> Workload {
-    let group = &node.pods[pod].containers[container].group;
-    Workload::run(&workload::binary().unwrap(), group, arguments).unwrap()
-}
-
-fn start_holding(node: &Node, pod: usize, container: usize, size: &str) -> Workload {
-    let mut process = run(node, pod, container, &["hold", "--size", size]);
-    process.wait_event("holding").unwrap();
-    process
-}
-
 fn is_limit_event(event: &Event, state: &str, owner: &str) -> bool {
     event.kind() == "memory_limit" && (event.text("state"), event.text("limit_scope")) == (state, owner)
 }
@@ -46,16 +31,8 @@ fn is_limit_event(event: &Event, state: &str, owner: &str) -> bool {
 /// Waits until so many limits of this level are in this state. Where nothing more is charged, only a full sample,
 /// every ten seconds, finds that a limit is no longer near; a changed limit may take twelve full samples.
 fn wait_for_limits(agent: &Agent, owner: &str, state: &str, expected: f64) {
-    let start = Instant::now();
-    loop {
-        let metrics = agent.metrics().unwrap();
-        let found = metrics.sum("eviction_agent_memory_limits", &[("level", owner), ("state", state)]);
-        if found == expected {
-            return;
-        }
-        assert!(start.elapsed() < GUARD, "{found} limits of a {owner} are {state}, not {expected}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    let labels = [("level", owner), ("state", state)];
+    agent.wait_for_metric("eviction_agent_memory_limits", &labels, |found| found == expected).unwrap();
 }
 
 #[test]
@@ -63,13 +40,14 @@ fn a_container_is_reported_near_and_away_from_its_limit_and_at_its_kill() {
     let Ok(mut node) = Node::new("limits", 512 * MIB, 400) else { skip!("no cgroups can be made here") };
     let web = node.add(pod("web", Some(100))).unwrap();
     let free = node.add(pod("free", None)).unwrap();
-    let other_usage = start_holding(&node, free, 0, "100M");
-    let base = start_holding(&node, web, 0, "60M");
+    let other_usage = node.hold(free, "100M").unwrap();
+    let base = node.hold(web, "60M").unwrap();
     let mut agent = start(&node, &config_without_pressure());
     wait_for_limits(&agent, "container", "watched", 2.0);
     wait_for_limits(&agent, "pod", "watched", 1.0);
-    let (backend, _) = agent.backend("charge").unwrap();
-    if backend != "none" {
+    let backend = agent.backend("charge").unwrap();
+    let has_backend = agent.has_backend("charge");
+    if has_backend {
         wait_for_limits(&agent, "container", "armed", 2.0);
         wait_for_limits(&agent, "pod", "armed", 1.0);
     }
@@ -78,7 +56,7 @@ fn a_container_is_reported_near_and_away_from_its_limit_and_at_its_kill() {
         "no cgroup is near its limit"
     );
 
-    let more = start_holding(&node, web, 0, "33M");
+    let more = node.hold(web, "33M").unwrap();
     let near = agent
         .wait_for("that the limit is near", GUARD, |event| is_limit_event(event, "near", "container"))
         .unwrap();
@@ -90,7 +68,7 @@ fn a_container_is_reported_near_and_away_from_its_limit_and_at_its_kill() {
     );
     assert!(near.number("working_set").is_some_and(|bytes| bytes >= 90 * MIB), "{near:?}");
     assert!(near.number("usage").is_some_and(|bytes| bytes <= 100 * MIB), "{near:?}");
-    if backend != "none" {
+    if has_backend {
         // The growth is over in some milliseconds, and the next full sample is far away: a BPF program reported it.
         assert_eq!(near.text("detected_by"), backend, "{near:?}");
         assert!(near.number("crossed_mono_ns").unwrap() <= near.number("mono_ns").unwrap(), "{near:?}");
@@ -106,21 +84,22 @@ fn a_container_is_reported_near_and_away_from_its_limit_and_at_its_kill() {
     assert!(away.number("near_limit_us").is_some_and(|us| us > 0), "{away:?}");
     wait_for_limits(&agent, "container", "near", 0.0);
 
-    let mut grower = run(&node, web, 1, &["grow", "--size", "200M", "--rate", "60M"]);
+    let mut grower = node.workload_in(web, 1, &["grow", "--size", "200M", "--rate", "60M"]).unwrap();
+    grower.go().unwrap();
     let is_oom_kill = |event: &Event| event.kind() == "oom_kill" && event.text("container") == "side";
-    if agent.backend("oom").is_some_and(|(backend, _)| backend != "none") {
+    if agent.has_backend("oom") {
         let kill = agent.wait_for("the kill", GUARD, is_oom_kill).unwrap();
         assert_eq!((kill.text("limit_scope"), &*kill.pod()), ("container", "shop/web"), "{kill:?}");
-        if backend != "none" {
+        if has_backend {
             assert!(kill.number("near_limit_us").is_some_and(|us| us > 0), "{kill:?}");
         }
     }
     grower.process().wait().unwrap();
     let transitions = |agent: &Agent, state| {
         let labels = [("level", "container"), ("state", state)];
-        agent.metrics().unwrap().sum("eviction_agent_memory_limit_transitions_total", &labels)
+        agent.metric("eviction_agent_memory_limit_transitions_total", &labels).unwrap()
     };
-    if backend != "none" {
+    if has_backend {
         assert_eq!(transitions(&agent, "near"), 2.0);
     }
     assert!(transitions(&agent, "away") >= 1.0);
@@ -137,8 +116,8 @@ fn changed_limits_are_detected_and_removed_cgroups_are_no_longer_watched() {
     let Ok(mut node) = Node::new("limits", 512 * MIB, 400) else { skip!("no cgroups can be made here") };
     let web = node.add(pod("web", Some(100))).unwrap();
     let removed = node.add(pod("gone", Some(64))).unwrap();
-    let base = start_holding(&node, web, 0, "60M");
-    let full = start_holding(&node, removed, 0, "60M");
+    let base = node.hold(web, "60M").unwrap();
+    let full = node.hold(removed, "60M").unwrap();
     let mut agent = start(&node, &config_without_pressure());
     let is_near_removed =
         |event: &Event| is_limit_event(event, "near", "container") && event.pod() == "shop/gone";
@@ -173,18 +152,19 @@ fn the_agent_decides_at_the_node_allocatable_limit() {
     let web = node.add(pod("web", None)).unwrap();
     let pods = node.root().group("kubepods").unwrap();
     pods.limit_memory(200 * MIB).unwrap();
-    let base = start_holding(&node, web, 1, "80M");
+    let mut base = node.workload_in(web, 1, &["hold", "--size", "80M"]).unwrap();
+    base.go().unwrap();
+    base.wait_event("holding").unwrap();
     let mut config = config_without_pressure();
     config["evictionHard"]["memory.available"] = json!("40Mi");
     config["enforceNodeAllocatable"] = json!(["pods"]);
     let mut agent = start(&node, &config);
-    let (backend, _) = agent.backend("charge").unwrap();
-    let grower = run(&node, web, 0, &["grow", "--size", "110M", "--rate", "200M"]);
+    let grower = node.run(web, &["grow", "--size", "110M", "--rate", "200M"]).unwrap();
     let decision = agent.wait_for_decision().unwrap();
     assert_eq!((decision.text("signal"), &*decision.pod()), ("allocatableMemory.available", "shop/web"));
     let available = decision.value.get("available").and_then(Value::as_i64).unwrap();
     assert!(available < 40 * MIB as i64, "{decision:?}");
-    if backend != "none" {
+    if agent.has_backend("charge") {
         assert!(
             decision.number("crossed_mono_ns").is_some() || decision.text("detected_by") == "timer",
             "{decision:?}"
@@ -203,9 +183,7 @@ fn the_agent_decides_at_the_node_allocatable_limit() {
     assert_eq!((near.number("limit"), &*near.pod()), (Some(200 * MIB), ""));
     drop((base, grower));
     let cleared = |event: &Event| {
-        event.kind() == "threshold"
-            && event.text("signal") == "allocatableMemory.available"
-            && event.text("state") == "cleared"
+        event.is_threshold("cleared") && event.text("signal") == "allocatableMemory.available"
     };
     agent.wait_for("the end of the pressure", GUARD, cleared).unwrap();
     agent.stop().unwrap();
@@ -216,14 +194,13 @@ fn truncated_cgroup_paths_are_counted_and_the_pod_is_still_selected() {
     let Ok(mut node) = Node::new("deep", 256 * MIB, 400) else { skip!("no cgroups can be made here") };
     let web = node.add(pod("web", None)).unwrap();
     let deep = node.pods[web].containers[0].group.group(["g"; 30].join("/")).unwrap();
-    let mut hog = Workload::start(&workload::binary().unwrap(), &deep, ["grow", "--size", "250M"]).unwrap();
+    let mut hog = Workload::start(&deep, ["grow", "--size", "250M"]).unwrap();
     let mut agent = start(&node, &json!({"evictionHard": {"memory.available": "96Mi"}}));
-    if agent.backend("charge").is_none_or(|(backend, _)| backend == "none") {
+    if !agent.has_backend("charge") {
         skip!("no BPF program for charges can be used here");
     }
     hog.go().unwrap();
     let decision = agent.wait_for_decision().unwrap();
     assert_eq!(decision.pod(), "shop/web");
-    let are_counted = || agent.metrics().unwrap().sum("eviction_agent_bpf_paths_truncated_total", &[]) > 0.0;
-    wait_until("charges that were not followed up are counted", are_counted).unwrap();
+    agent.wait_for_metric("eviction_agent_bpf_paths_truncated_total", &[], |count| count > 0.0).unwrap();
 }

@@ -17,10 +17,9 @@ use tests::skip;
 
 fn start(node: &Node) -> (Agent, PathBuf) {
     let kubelet = json!({"evictionHard": {"memory.available": "64Mi", "pid.available": "20"}});
-    let options = Options::new(node, &kubelet).unwrap();
     let socket = node.file("agent.sock");
-    let more = vec!["--socket".to_owned(), socket.display().to_string()];
-    (Options { action: "none", more, ..options }.start().unwrap(), socket)
+    let options = Options::new(node, &kubelet).unwrap().with_path("--socket", &socket);
+    (Options { action: "none", ..options }.start().unwrap(), socket)
 }
 
 fn run(verb: &[&str], socket: &Path) -> Output {
@@ -120,7 +119,7 @@ fn hostile_clients_do_not_delay_decisions() {
         drop(stopper);
         assert_eq!(decided.unwrap().pod(), "shop/large");
     });
-    let stalls = agent.metrics().unwrap().sum("eviction_agent_control_loop_stalls_total", &[]);
+    let stalls = agent.metric("eviction_agent_control_loop_stalls_total", &[]).unwrap();
     assert_eq!(stalls, 0.0, "the control loop was never late");
     assert!(agent.stop().unwrap().success());
 }

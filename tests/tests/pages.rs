@@ -10,14 +10,15 @@ use std::path::Path;
 use procfs::process::{MMPermissions, MMapPath, MemoryMap, MemoryPageFlags, PageInfo, Process};
 use rustix::fs::{Advice, fadvise};
 use serde_json::json;
-use tests::agent::{self, Agent, GUARD, Options};
+use tests::agent::{self, Agent, Options};
 use tests::folder;
-use tests::interrupt::Interrupt;
 use tests::node::{MIB, Node, PodSpec};
 use tests::skip;
 
 /// The threads that decide and end a pod.
 const EVICTION_THREADS: [&str; 3] = ["control-loop", "killer", "mrelease"];
+
+const SYNCS: &str = "eviction_agent_syncs_total";
 
 /// Returns the faults of each of these threads that had to wait for a disk.
 fn major_faults(agent: &Agent) -> BTreeMap<String, u64> {
@@ -45,10 +46,6 @@ fn resident_code_pages(agent: &Agent, binary: &Path) -> (usize, usize) {
     (pages.iter().filter(is_present).count(), pages.len())
 }
 
-fn syncs(agent: &Agent) -> f64 {
-    agent.metrics().unwrap().sum("eviction_agent_syncs_total", &[])
-}
-
 #[test]
 fn the_first_eviction_causes_no_major_page_faults() {
     let Ok(mut node) = Node::new("pages", 256 * MIB, 200) else { skip!("no cgroups can be made here") };
@@ -60,13 +57,11 @@ fn the_first_eviction_causes_no_major_page_faults() {
     }
     let kubelet = json!({"evictionHard": {"memory.available": "64Mi"}});
     let options = Options::new(&node, &kubelet).unwrap();
-    let interrupt = Interrupt::default();
     let mut hog = node.workload(pod, &["hold", "--size", "224M"]).unwrap();
-    let mut agent = Agent::start(&options, &interrupt).unwrap();
-    let first = syncs(&agent);
-    interrupt
-        .until("some syncs without pressure", GUARD, || Ok((syncs(&agent) > first + 2.0).then_some(())))
-        .unwrap();
+    let mut agent = options.start().unwrap();
+    // Some syncs without pressure.
+    let first = agent.metric(SYNCS, &[]).unwrap();
+    agent.wait_for_metric(SYNCS, &[], |syncs| syncs > first + 2.0).unwrap();
 
     // Drops the pages of the agent's file that no process has mapped. The file is written out first, because dirty
     // pages would stay.

@@ -8,10 +8,8 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use serde_json::json;
-use tests::agent::{self, Agent, GUARD, Options};
-use tests::cgroup::pod_uid;
+use tests::agent::{self, Agent, Options};
 use tests::file_system::{FileSystem, Kind};
-use tests::interrupt::Interrupt;
 use tests::node::{MIB, Node, PodSpec};
 use tests::process::run as run_program;
 use tests::workload::Workload;
@@ -22,8 +20,7 @@ const MEMORY: u64 = 320 * MIB;
 struct Testbed {
     node: Node,
     options: Options,
-    interrupt: Interrupt,
-    pods: u64,
+    /// The recording.
     directory: PathBuf,
 }
 
@@ -43,15 +40,13 @@ impl Testbed {
             "evictionSoft": {"memory.available": "120Mi"},
             "evictionSoftGracePeriod": {"memory.available": "1h"},
         });
-        let more = vec!["--state-dir".to_owned(), node.file("run").display().to_string()];
-        let options = Options { config: Some(config), more, ..Options::new(&node, &kubelet).unwrap() };
-        Self { node, options, interrupt: Interrupt::default(), pods: 0, directory: directory.to_owned() }
+        let options = Options::new(&node, &kubelet).unwrap().with_path("--state-dir", node.file("run"));
+        let options = Options { config: Some(config), ..options };
+        Self { node, options, directory: directory.to_owned() }
     }
 
     fn add(&mut self, name: &str, size: &str) -> Workload {
-        self.pods += 1;
-        let index =
-            self.node.add_with_uid(PodSpec::new("shop", name, &["main"], 8), pod_uid(self.pods)).unwrap();
+        let index = self.node.add(PodSpec::new("shop", name, &["main"], 8)).unwrap();
         self.node.write_pods().unwrap();
         self.node.run(index, &["--on-term", "ignore", "hold", "--size", size]).unwrap()
     }
@@ -60,26 +55,16 @@ impl Testbed {
     fn evict_hog(&mut self, agent: &mut Agent, name: &str) {
         let mut hog = self.add(name, "210M");
         agent.wait_for_decision().unwrap();
-        let ended = || Ok((!hog.process().is_running()?).then_some(()));
-        self.interrupt.until("the hog's end", GUARD, ended).unwrap();
+        hog.process().wait().unwrap();
         self.node.pods.pop();
         self.node.write_pods().unwrap();
     }
+}
 
-    fn recording(&self) -> PathBuf {
-        self.directory.clone()
-    }
-
-    /// Waits until the recorder can write, or until it cannot.
-    fn wait_for_recorder(&self, agent: &Agent, is_up: bool) {
-        let what = if is_up { "the recorder writes" } else { "the recorder cannot write" };
-        let wanted = if is_up { 1.0 } else { 0.0 };
-        let found = || {
-            let up = agent.metrics()?.sum("eviction_agent_recorder_up", &[]);
-            Ok((up == wanted).then_some(()))
-        };
-        self.interrupt.until(what, GUARD, found).unwrap();
-    }
+/// Waits until the recorder can write, or until it cannot.
+fn wait_for_recorder(agent: &Agent, is_up: bool) {
+    let wanted = if is_up { 1.0 } else { 0.0 };
+    agent.wait_for_metric("eviction_agent_recorder_up", &[], |up| up == wanted).unwrap();
 }
 
 fn run(verb: &str, path: &Path, more: &[&str]) -> Output {
@@ -105,24 +90,24 @@ fn replaying_the_recording_of_a_killed_agent_repeats_its_decisions() {
         let bystander = testbed.add("bystander", "60M");
         let mut millis = 7;
         for round in 0..3 {
-            let mut agent = Agent::start(&testbed.options, &testbed.interrupt).unwrap();
+            let mut agent = testbed.options.start().unwrap();
             testbed.evict_hog(&mut agent, &format!("hog-{round}"));
             // Each round kills the agent at another instant.
             millis = millis * 31 % 97;
-            testbed.interrupt.sleep(Duration::from_millis(millis)).unwrap();
+            std::thread::sleep(Duration::from_millis(millis));
             agent.kill().unwrap();
             // A recorder without CPU time may have lost the last decision.
-            assert!(count_verified_decisions(&testbed.recording()) >= round, "{profile} {round}");
+            assert!(count_verified_decisions(&testbed.directory) >= round, "{profile} {round}");
         }
-        let mut agent = Agent::start(&testbed.options, &testbed.interrupt).unwrap();
+        let mut agent = testbed.options.start().unwrap();
         testbed.evict_hog(&mut agent, "last");
         assert!(agent.stop().unwrap().success());
-        assert!(count_verified_decisions(&testbed.recording()) > 4, "{profile}");
-        let table = run("replay", &testbed.recording(), &[]);
+        assert!(count_verified_decisions(&testbed.directory) > 4, "{profile}");
+        let table = run("replay", &testbed.directory, &[]);
         let table = String::from_utf8_lossy(&table.stdout).into_owned();
         assert!(table.contains("shop/last") && table.contains("shop/hog-0"), "{table}");
-        assert_explain_export_and_what_if(&testbed.recording());
-        assert_snapshot_is_a_recording(&testbed.recording(), &testbed.node.file("copy.rec.zst"));
+        assert_explain_export_and_what_if(&testbed.directory);
+        assert_snapshot_is_a_recording(&testbed.directory, &testbed.node.file("copy.rec.zst"));
         drop(bystander);
     }
 }
@@ -188,19 +173,19 @@ fn assert_evicts_without_recorder(
     let Ok(node) = Node::new("recorder-disk", MEMORY, 200) else { skip!("no cgroups can be made here") };
     let mut testbed = Testbed::recording_in(file_system.path(), node, "Kubelet");
     let _bystander = testbed.add("bystander", "60M");
-    let mut agent = Agent::start(&testbed.options, &testbed.interrupt).unwrap();
-    testbed.wait_for_recorder(&agent, true);
+    let mut agent = testbed.options.start().unwrap();
+    wait_for_recorder(&agent, true);
     break_disk();
     testbed.evict_hog(&mut agent, "unrecorded");
-    testbed.wait_for_recorder(&agent, false);
-    let errors = agent.metrics().unwrap().sum("eviction_agent_recorder_write_errors_total", &[]);
+    wait_for_recorder(&agent, false);
+    let errors = agent.metric("eviction_agent_recorder_write_errors_total", &[]).unwrap();
     assert!(errors > 0.0, "{errors}");
     repair_disk();
-    testbed.wait_for_recorder(&agent, true);
+    wait_for_recorder(&agent, true);
     testbed.evict_hog(&mut agent, "recorded");
     assert!(agent.stop().unwrap().success());
-    assert!(count_verified_decisions(&testbed.recording()) > 0);
-    let table = String::from_utf8(run("replay", &testbed.recording(), &[]).stdout).unwrap();
+    assert!(count_verified_decisions(&testbed.directory) > 0);
+    let table = String::from_utf8(run("replay", &testbed.directory, &[]).stdout).unwrap();
     assert!(table.contains("shop/recorded"), "{table}");
 }
 
@@ -236,11 +221,9 @@ fn a_read_only_disk_stops_only_the_recorder_until_it_is_replaced() {
 #[test]
 fn a_second_agent_cannot_record_in_the_same_directory() {
     let Some(testbed) = Testbed::new("recorder-two", "Kubelet") else { skip!("no cgroups can be made here") };
-    let agent = Agent::start(&testbed.options, &testbed.interrupt).unwrap();
+    let agent = testbed.options.start().unwrap();
     let more = vec!["--state-dir".to_owned(), testbed.node.file("other").display().to_string()];
-    let error =
-        Agent::start(&Options { more, action: "none", ..testbed.options.clone() }, &testbed.interrupt)
-            .unwrap_err();
+    let error = Options { more, action: "none", ..testbed.options.clone() }.start().unwrap_err();
     assert!(format!("{error:#}").contains("another agent records there"), "{error:#}");
     assert!(agent.stop().unwrap().success());
 }

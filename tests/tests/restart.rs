@@ -9,9 +9,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tests::agent::{Agent, Event, GUARD, Options};
-use tests::cgroup::pod_uid;
-use tests::interrupt::Interrupt;
 use tests::node::{MIB, Node, PodSpec};
+use tests::process::wait_until;
 use tests::random::Random;
 use tests::skip;
 use tests::workload::Workload;
@@ -28,9 +27,6 @@ const KILL_WITHIN: u64 = 1_500;
 struct Testbed {
     node: Node,
     options: Options,
-    interrupt: Interrupt,
-    /// The number of pods that were added so far.
-    pods: u64,
 }
 
 impl Testbed {
@@ -43,20 +39,17 @@ impl Testbed {
         let node = Node::new(label, MEMORY, 200).ok()?;
         let config = json!({"profile": "Enhanced", "policy": {"soft": {"evictPodsWithoutController": true}}});
         let config = node.write_agent_config(&config).unwrap();
-        let more = vec!["--state-dir".to_owned(), node.file("run").display().to_string()];
-        let options = Options { config: Some(config), more, ..Options::new(&node, kubelet).unwrap() };
-        Some(Self { node, options, interrupt: Interrupt::default(), pods: 0 })
+        let options = Options::new(&node, kubelet).unwrap().with_path("--state-dir", node.file("run"));
+        Some(Self { node, options: Options { config: Some(config), ..options } })
     }
 
     fn start(&self) -> Agent {
-        Agent::start(&self.options, &self.interrupt).unwrap()
+        self.options.start().unwrap()
     }
 
     fn add(&mut self, name: &str) -> usize {
-        self.pods += 1;
-        let spec = PodSpec::new("shop", name, &["main"], 8);
         // The UID is never that of a former pod.
-        let index = self.node.add_with_uid(spec, pod_uid(self.pods)).unwrap();
+        let index = self.node.add(PodSpec::new("shop", name, &["main"], 8)).unwrap();
         self.node.write_pods().unwrap();
         index
     }
@@ -67,8 +60,7 @@ impl Testbed {
     }
 
     fn wait_for_state(&self) {
-        let is_there = || Ok(self.state().exists().then_some(()));
-        self.interrupt.until("the state", GUARD, is_there).unwrap();
+        wait_until("the state", || self.state().exists()).unwrap();
     }
 
     fn state(&self) -> std::path::PathBuf {
@@ -84,8 +76,9 @@ fn decided_pods(events: &[Event]) -> Vec<String> {
     events.iter().filter(|event| event.is_decision()).map(Event::pod).collect()
 }
 
-fn has_memory_pressure(agent: &Agent) -> bool {
-    agent.metrics().unwrap().sum("eviction_agent_node_condition", &[("condition", "MemoryPressure")]) > 0.0
+fn wait_for_memory_pressure(agent: &Agent) {
+    let labels = [("condition", "MemoryPressure")];
+    agent.wait_for_metric("eviction_agent_node_condition", &labels, |state| state > 0.0).unwrap();
 }
 
 fn kills() -> usize {
@@ -103,24 +96,21 @@ fn an_agent_killed_at_any_time_evicts_no_other_pod_after_restart() {
         let hog = testbed.add(&format!("hog-{round}"));
         let name = testbed.node.pods[hog].full_name();
         let mut process = testbed.hold(hog, "210M");
-        testbed.interrupt.sleep(Duration::from_millis(random.below(KILL_WITHIN))).unwrap();
+        std::thread::sleep(Duration::from_millis(random.below(KILL_WITHIN)));
         let mut events = agent.kill().unwrap();
         agent = testbed.start();
         // Either of the two agents may have evicted the hog.
-        let ended = || Ok((!process.process().is_running()?).then_some(()));
-        testbed.interrupt.until("the hog's end", GUARD, ended).unwrap();
-        let is_relieved = || Ok((testbed.node.working_set()? < MEMORY - 64 * MIB).then_some(()));
-        testbed.interrupt.until("that memory is back", GUARD, is_relieved).unwrap();
-        let is_raised = || Ok(has_memory_pressure(&agent).then_some(()));
-        testbed.interrupt.until("the condition", GUARD, is_raised).unwrap();
+        process.process().wait().unwrap();
+        let is_relieved = || testbed.node.working_set().unwrap() < MEMORY - 64 * MIB;
+        wait_until("memory to be back", is_relieved).unwrap();
+        wait_for_memory_pressure(&agent);
         events.extend(agent.kill().unwrap());
         assert!(decided_pods(&events).iter().all(|pod| *pod == name), "round {round}: {events:?}");
         assert!(bystander.process().is_running().unwrap(), "round {round}");
         // There is no pressure any more; the condition lasts longer than the pressure, also over a restart of the
         // agent.
         agent = testbed.start();
-        let is_raised = || Ok(has_memory_pressure(&agent).then_some(()));
-        testbed.interrupt.until("the condition that was raised before", GUARD, is_raised).unwrap();
+        wait_for_memory_pressure(&agent);
         testbed.node.pods.remove(hog);
         testbed.node.write_pods().unwrap();
     }
@@ -155,10 +145,10 @@ fn a_deleted_pod_counts_as_terminating_until_its_processes_end() {
     };
     agent.wait_for("that the object is gone", GUARD, is_unknown_cgroup).unwrap();
     // The agent samples more than once a second while a threshold is met.
-    testbed.interrupt.sleep(Duration::from_secs(2)).unwrap();
+    std::thread::sleep(Duration::from_secs(2));
     assert_eq!(decided_pods(&agent.kill().unwrap()), ["shop/hog"]);
     let mut agent = testbed.start();
-    testbed.interrupt.sleep(Duration::from_secs(2)).unwrap();
+    std::thread::sleep(Duration::from_secs(2));
     assert!(process.process().is_running().unwrap() && bystander.process().is_running().unwrap());
     assert!(decided_pods(agent.events().unwrap()).is_empty(), "{:?}", agent.events().unwrap());
     process.process().child().kill().unwrap();
@@ -232,7 +222,7 @@ fn the_agent_evicts_when_its_state_cannot_be_written() {
     let mut process = testbed.hold(hog, "270M");
     wait_for_result(&mut agent, "terminated");
     process.process().wait().unwrap();
-    let failed = agent.metrics().unwrap().sum("eviction_agent_state_writes_total", &[("result", "failed")]);
+    let failed = agent.metric("eviction_agent_state_writes_total", &[("result", "failed")]).unwrap();
     assert!(failed > 0.0);
     assert!(agent.stop().unwrap().success());
 }

@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 use tests::agent::{Agent, Event, GUARD, Options};
 use tests::node::{MIB, Node, PodSpec};
 use tests::skip;
-use tests::workload::{self, Workload};
 
 const MEMORY: u64 = 320 * MIB;
 const LIMIT: u64 = 32;
@@ -24,11 +23,6 @@ fn start(node: &Node) -> Agent {
         "evictionMaxPodGracePeriod": 5,
     });
     Options::new(node, &config).unwrap().start().unwrap()
-}
-
-fn workload(node: &Node, pod: usize, container: usize, arguments: &[&str]) -> Workload {
-    let group = &node.pods[pod].containers[container].group;
-    Workload::start(&workload::binary().unwrap(), group, arguments).unwrap()
 }
 
 fn wait_for_oom_kill(agent: &mut Agent, pid: u32) -> Event {
@@ -65,12 +59,12 @@ fn oom_kills_and_container_terminations_are_attributed_correctly() {
     for pod in [web, batch, report] {
         node.pods[pod].containers[0].group.limit_memory(LIMIT * MIB).unwrap();
     }
-    let mut main = workload(&node, web, 0, &["grow", "--size", "256M"]);
-    let mut parent = workload(&node, batch, 0, &["child", "--size", "256M"]);
-    let mut job = workload(&node, report, 0, &["--on-term", "ignore", "grow", "--size", "256M"]);
-    let mut hog = workload(&node, report, 1, &["--on-term", "ignore", "hold", "--size", "230M"]);
+    let mut main = node.workload(web, &["grow", "--size", "256M"]).unwrap();
+    let mut parent = node.workload(batch, &["child", "--size", "256M"]).unwrap();
+    let mut job = node.workload(report, &["--on-term", "ignore", "grow", "--size", "256M"]).unwrap();
+    let mut hog = node.workload_in(report, 1, &["--on-term", "ignore", "hold", "--size", "230M"]).unwrap();
     let mut agent = start(&node);
-    if agent.backend("oom").is_none_or(|(backend, _)| backend.is_empty() || backend == "none") {
+    if !agent.has_backend("oom") {
         skip!("no source of OOM kills can be used here");
     }
 

@@ -9,7 +9,7 @@ use serde_json::json;
 use tests::agent::{Agent, Event, GUARD, Options};
 use tests::node::{MIB, Node, PodSpec};
 use tests::skip;
-use tests::workload::{self, Workload};
+use tests::workload::Workload;
 
 fn pod(name: &str) -> PodSpec {
     PodSpec::new("default", name, &["main"], 8)
@@ -34,7 +34,7 @@ fn tasks_and_reclaim_are_reported_with_their_pod() {
     let idle = node.workload(idler, &["hold", "--size", "8M"]).unwrap();
     let mut agent = start(&node);
     for source in ["task", "reclaim"] {
-        if agent.backend(source).is_none_or(|(backend, _)| backend == "none") {
+        if !agent.has_backend(source) {
             skip!("the kernel's {source} tracepoints cannot be used here");
         }
     }
@@ -65,9 +65,8 @@ fn tasks_and_reclaim_are_reported_with_their_pod() {
             let group =
                 node.root().group(format!("kubepods/pod{}", tests::cgroup::pod_uid(900 + churned))).unwrap();
             let container = group.group(tests::cgroup::container_id(900 + churned)).unwrap();
-            let program = workload::binary().unwrap();
-            let unknown = Workload::run(&program, &container, ["forks", "--max", "3"]);
-            unknown.unwrap().wait_event("forked").unwrap();
+            let mut unknown = Workload::run(&container, ["forks", "--max", "3"]).unwrap();
+            unknown.wait_event("forked").unwrap();
             group.destroy().unwrap();
             churned += 1;
             let metrics = agent.metrics().unwrap();

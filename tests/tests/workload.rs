@@ -4,7 +4,6 @@
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Barrier;
 use std::thread;
@@ -15,11 +14,7 @@ use tests::mounts::Hierarchy;
 use tests::node::MIB;
 use tests::process::{self, Process, wait_until};
 use tests::stamps::{Record, STEP};
-use tests::workload::Workload;
-
-fn binary() -> &'static Path {
-    Path::new(env!("CARGO_BIN_EXE_workload"))
-}
+use tests::workload::{Workload, binary};
 
 /// Creates a subtree with one container and limits.
 fn node(label: &str) -> (Subtree, Group) {
@@ -39,7 +34,7 @@ fn grow(kind: &str, extra: &[&str]) -> (Record, u64, u64) {
     let mut arguments = vec!["--stamps", stamps_arg, "grow", "--kind", kind];
     arguments.extend(["--rate", "200M"]);
     arguments.extend(extra);
-    let mut workload = Workload::start(binary(), &container, arguments).unwrap();
+    let mut workload = Workload::start(&container, arguments).unwrap();
     let before = container.memory().unwrap();
     workload.go().unwrap();
     let grown = workload.wait_event("grown").unwrap();
@@ -89,7 +84,7 @@ fn files_are_charged_as_stamped() {
 fn growth_stops_at_the_given_limit_below_its_size() {
     let (record, ..) = grow("fresh", &["--size", "64M", "--stop-at", "32M"]);
     assert_eq!(record.last().unwrap().bytes, 32 * MIB);
-    let mut refused = Command::new(binary());
+    let mut refused = Command::new(binary().unwrap());
     refused.args(["grow", "--size", "1M", "--stop-at", "2M"]);
     let output = refused.output().unwrap();
     assert_eq!(output.status.code(), Some(1));
@@ -101,7 +96,7 @@ fn growth_stops_at_the_given_limit_below_its_size() {
 fn a_spike_frees_its_memory() {
     let (subtree, container) = node("spike");
     let arguments = ["spike", "--size", "32M", "--hold", "1"];
-    let mut workload = Workload::run(binary(), &container, arguments).unwrap();
+    let mut workload = Workload::run(&container, arguments).unwrap();
     workload.wait_event("freed").unwrap();
     wait_until("memory to be given back", || container.memory().unwrap() < 8 * MIB).unwrap();
     assert!(workload.process().is_running().unwrap());
@@ -113,7 +108,7 @@ fn the_cache_workload_fills_its_limit_with_clean_pages() {
     let (subtree, container) = node("cache");
     container.limit_memory(48 * MIB).unwrap();
     let arguments = ["cache", "--size", "96M"];
-    let mut workload = Workload::run(binary(), &container, arguments).unwrap();
+    let mut workload = Workload::run(&container, arguments).unwrap();
     workload.wait_event("cached").unwrap();
     assert!(container.memory().unwrap() > 40 * MIB);
     assert!(container.memory_stat("inactive_file").unwrap() > 36 * MIB);
@@ -126,7 +121,7 @@ fn the_kernel_kills_the_child_and_the_parent_keeps_running() {
     let (subtree, container) = node("child");
     container.limit_memory(24 * MIB).unwrap();
     let arguments = ["child", "--size", "64M", "--rate", "500M"];
-    let mut workload = Workload::run(binary(), &container, arguments).unwrap();
+    let mut workload = Workload::run(&container, arguments).unwrap();
     let ended = workload.wait_event("child-ended").unwrap();
     assert_eq!(ended["signal"], 9);
     assert_eq!(container.oom_kills().unwrap(), 1);
@@ -140,7 +135,7 @@ fn a_fork_bomb_keeps_to_its_pids_limit_and_ends_when_dropped() {
     container.limit_pids(40).unwrap();
     let arguments = ["--on-term", "ignore", "forks", "--max", "1000"];
     let bomb = arguments.into_iter().chain(["--rate", "100000", "--bomb"]);
-    let workload = Workload::run(binary(), &container, bomb).unwrap();
+    let workload = Workload::run(&container, bomb).unwrap();
     wait_until("the bomb to fill its limit", || container.pids().unwrap() == 40).unwrap();
     assert_eq!(container.processes().len(), 40);
     drop(workload);
@@ -151,7 +146,7 @@ fn a_fork_bomb_keeps_to_its_pids_limit_and_ends_when_dropped() {
 fn forks_stop_at_the_given_maximum() {
     let (subtree, container) = node("few");
     let arguments = ["forks", "--max", "20", "--rate", "10000"];
-    let mut workload = Workload::run(binary(), &container, arguments).unwrap();
+    let mut workload = Workload::run(&container, arguments).unwrap();
     workload.wait_event("forked").unwrap();
     assert_eq!(container.processes().len(), 21);
     subtree.remove().unwrap();
@@ -165,7 +160,7 @@ fn the_workload_stamps_sigterm_and_exits() {
     let stamps_arg = stamps.to_str().unwrap();
     let arguments = ["--stamps", stamps_arg, "--term-delay", "20", "grow"];
     let arguments = arguments.into_iter().chain(["--size", "1M"]);
-    let mut workload = Workload::run(binary(), &container, arguments).unwrap();
+    let mut workload = Workload::run(&container, arguments).unwrap();
     workload.wait_event("grown").unwrap();
     process::signal(workload.pid(), Signal::TERM).unwrap();
     let status = workload.process().wait().unwrap();
@@ -181,7 +176,7 @@ fn workloads_end_when_the_process_that_started_them_is_killed() {
     let join: Vec<_> = container.dirs().iter().map(|dir| dir.display().to_string()).collect();
     let script = format!(
         "{0} --join {1} hold --size 1M & {0} --join {1} --on-term ignore forks --max 10 --rate 10000 --bomb & wait",
-        binary().display(),
+        binary().unwrap().display(),
         join.join(",")
     );
     let mut shell = Command::new("sh");

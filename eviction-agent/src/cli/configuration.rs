@@ -7,6 +7,7 @@ use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use eviction_config::{Origin, Setting};
 use eviction_core::policy::preferences::Profile;
+use eviction_core::units::Quantity;
 use eviction_node::fs::FsPaths;
 
 use crate::daemon::{Action, Caller, ConfigurationFiles, DryRun, Failure, NodeFacts};
@@ -83,10 +84,26 @@ pub(super) struct ServiceArgs {
 pub(super) struct CapacityArgs {
     /// Memory capacity of the node, a Kubernetes quantity such as 8Gi [default: MemTotal]
     #[arg(long, value_name = "QUANTITY")]
-    pub(super) memory_capacity: Option<String>,
+    memory_capacity: Option<String>,
     /// Number of process IDs the node has [default: the kernel's limit]
     #[arg(long, value_name = "N")]
     pub(super) pid_capacity: Option<u64>,
+}
+
+impl CapacityArgs {
+    /// Returns the memory capacity in bytes, if it is given.
+    ///
+    /// # Errors
+    /// If it is not a quantity, or not positive.
+    pub(super) fn memory_bytes(&self) -> Result<Option<u64>, Failure> {
+        let Some(text) = &self.memory_capacity else { return Ok(None) };
+        let usage = |why: String| Failure::usage(format!("--memory-capacity {text}: {why}"));
+        let quantity = Quantity::parse(text).map_err(|error| usage(error.to_string()))?;
+        match u64::try_from(quantity.value()) {
+            Ok(bytes) if bytes > 0 => Ok(Some(bytes)),
+            _ => Err(usage("must be positive".to_owned())),
+        }
+    }
 }
 
 /// Where the node's disks are.
@@ -178,9 +195,8 @@ impl ConfigurationArgs {
         pods_file: Option<&Path>,
         capacity: &CapacityArgs,
     ) -> Result<ConfigurationFiles, Failure> {
-        let CapacityArgs { memory_capacity, pid_capacity } = capacity;
         let in_cluster = cluster.has_pods(pods_file);
-        let node = NodeFacts::find(in_cluster, memory_capacity.as_deref(), *pid_capacity)?;
+        let node = NodeFacts::find(in_cluster, capacity.memory_bytes()?, capacity.pid_capacity);
         let Self { config, profile, kubelet } = self;
         let KubeletArgs {
             kubelet_config,

@@ -6,10 +6,9 @@ use std::process::ExitCode;
 use clap::Args;
 use eviction_cri::Endpoint;
 use eviction_cri::proxy::serve;
-use tokio::signal::unix::{SignalKind, signal};
 
 use super::output::VerbError;
-use crate::daemon::{Failure, start_runtime};
+use crate::daemon::{Failure, StopSignals, start_runtime};
 use crate::telemetry::http::local::LocalSocket;
 
 /// Offer node reclaim the socket of the container runtime: what it reads, and removals of what is not in use
@@ -28,14 +27,12 @@ pub(super) fn run(args: &CriProxyArgs) -> Result<ExitCode, VerbError> {
     let CriProxyArgs { cri_socket, socket } = args;
     let failed = |error: std::io::Error| Failure::because(format!("serve at {}", socket.display()), &error);
     start_runtime()?.block_on(async {
-        let mut terminated = signal(SignalKind::terminate()).map_err(failed)?;
-        let mut interrupted = signal(SignalKind::interrupt()).map_err(failed)?;
+        let mut stop_signals = StopSignals::watch()?;
         let listening = LocalSocket::bind(socket).map_err(failed)?;
         tracing::info!(socket = %socket.display(), runtime = %cri_socket.path().display(), "CRI proxy");
         tokio::select! {
             error = serve(listening.listener(), cri_socket) => Err(failed(error).into()),
-            _ = terminated.recv() => Ok(ExitCode::SUCCESS),
-            _ = interrupted.recv() => Ok(ExitCode::SUCCESS),
+            _ = stop_signals.next() => Ok(ExitCode::SUCCESS),
         }
     })
 }

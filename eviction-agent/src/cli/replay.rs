@@ -14,6 +14,7 @@ use super::output::{
 };
 use crate::cli::configuration::profile_parser;
 use crate::daemon::Failure;
+use crate::daemon::configuration::failure_of;
 use crate::scenario::expected::compare;
 use crate::scenario::format::{Case, Outcome};
 use crate::scenario::read::{self, CaseResult};
@@ -68,10 +69,7 @@ impl PolicyArgs {
     /// Returns the overrides of the agent configuration.
     pub(super) fn overrides(&self) -> Result<Overrides, Failure> {
         let agent = self.config.as_deref().map(|file| load_agent(Some(file))).transpose();
-        let agent = agent.map_err(|problems| {
-            let problems = problems.0.into_iter();
-            Failure::all(problems.map(|problem| format!("read agent configuration: {problem}")).collect())
-        })?;
+        let agent = agent.map_err(|problems| failure_of("agent", problems))?;
         Ok(Overrides { agent, profile: self.profile })
     }
 }

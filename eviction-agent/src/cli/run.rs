@@ -77,7 +77,7 @@ pub(super) fn run(args: RunArgs, recorder_directory: Option<PathBuf>) -> Result<
         apply_config_now,
         pods_file,
         cgroup_root,
-        memory_capacity: capacity.memory_capacity,
+        memory_capacity: capacity.memory_bytes()?,
         pid_capacity: capacity.pid_capacity,
         disks: disks.into(),
         json_lines: output == StreamFormat::Jsonl,

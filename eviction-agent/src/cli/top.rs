@@ -28,7 +28,7 @@ use tokio::signal::unix::SignalKind;
 use super::client::SocketArgs;
 use super::output::{Out, VerbError, columns, write_stderr};
 use super::watch;
-use crate::daemon::{Failure, start_runtime, watch_signal};
+use crate::daemon::{Failure, StopSignals, start_runtime, watch_signal};
 use crate::report;
 use crate::scenario::playback::Playback;
 use crate::telemetry::live::state::NodeState;
@@ -289,17 +289,15 @@ fn is_utf8(variable: impl Fn(&str) -> Option<String>) -> bool {
 /// Returns a flag that becomes true at a signal, so that the terminal is restored before the end.
 fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
     let runtime = start_runtime()?;
-    let (mut terminate, mut hangup, mut interrupt) = {
+    let (mut stop_signals, mut hangup) = {
         let _within = runtime.enter();
-        let [terminate, hangup, interrupt] =
-            [SignalKind::terminate(), SignalKind::hangup(), SignalKind::interrupt()].map(watch_signal);
-        (terminate?, hangup?, interrupt?)
+        (StopSignals::watch()?, watch_signal(SignalKind::hangup())?)
     };
     let is_stopped = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&is_stopped);
     std::thread::spawn(move || {
         runtime.block_on(async {
-            tokio::select! { _ = terminate.recv() => {}, _ = hangup.recv() => {}, _ = interrupt.recv() => {} }
+            tokio::select! { _ = stop_signals.next() => {}, _ = hangup.recv() => {} }
         });
         flag.store(true, Ordering::Relaxed);
         // The agent may take long to answer, and the terminal may be closed.

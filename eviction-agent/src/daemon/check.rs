@@ -7,7 +7,6 @@ use eviction_bpf::{BackendInfo, LoadOptions};
 use eviction_config::Capacities;
 use eviction_core::policy::eviction_settings::NodeReclaim;
 use eviction_core::reading::Reading;
-use eviction_core::units::Quantity;
 use eviction_kube::Observer;
 use eviction_node::backend::BackendSelection;
 use eviction_node::cgroup::hierarchy::{Hierarchies, Host};
@@ -19,7 +18,7 @@ use eviction_node::proc::tasks::read_task_capacity;
 use eviction_node::sampler::Capacity;
 use serde::Serialize;
 
-use crate::daemon::configuration::{ConfigurationFiles, EffectiveConfig};
+use crate::daemon::configuration::{ConfigurationFiles, EffectiveConfig, Service};
 use crate::daemon::memory_notifier::MemoryNotifier;
 use crate::daemon::{cluster, realtime, reclaim, startup, stats_summary};
 use crate::error::{Failure, chain};
@@ -59,7 +58,8 @@ pub fn check(
     let (mut reclaim, mut summary) = (None, None);
     let configuration = passed(files.load(), &mut problems).map(|configuration| {
         if configuration.policy.eviction.node_reclaim == NodeReclaim::Cri {
-            reclaim = passed(reclaim::config(&configuration.service.reclaim, true), &mut problems);
+            let Service { reclaim: settings, min_image_age, .. } = &configuration.service;
+            reclaim = passed(reclaim::config(settings, *min_image_age, true), &mut problems);
         }
         summary = configuration.service.stats_summary.clone();
         // In a cluster the connection is checked below.
@@ -164,31 +164,18 @@ pub struct NodeFacts {
 }
 
 impl NodeFacts {
-    /// Returns the facts with the given capacities, else with those of the machine. `memory` is a quantity.
-    ///
-    /// # Errors
-    /// If `memory` is not a quantity, or not positive.
-    pub fn find(in_cluster: bool, memory: Option<&str>, pids: Option<u64>) -> Result<Self, Failure> {
-        let memory = memory.map(memory_quantity).transpose()?.or_else(read_mem_total);
+    /// Returns the facts with the given capacities, else with those of the machine. `memory` is in bytes.
+    pub fn find(in_cluster: bool, memory: Option<u64>, pids: Option<u64>) -> Self {
+        let memory = memory.or_else(read_mem_total);
         let pids = pids.or_else(|| read_task_capacity(Path::new(PROC)).known());
         let signed = |amount: u64| i64::try_from(amount).unwrap_or(i64::MAX);
-        Ok(Self { in_cluster, capacities: Capacities { memory: memory.map(signed), pids: pids.map(signed) } })
+        Self { in_cluster, capacities: Capacities { memory: memory.map(signed), pids: pids.map(signed) } }
     }
 }
 
 fn read_mem_total() -> Option<u64> {
     let text = std::fs::read(Path::new(PROC).join("meminfo")).ok()?;
     parse_meminfo(&text).total.known()
-}
-
-/// Returns the value of `--memory-capacity` in bytes.
-pub(crate) fn memory_quantity(text: &str) -> Result<u64, Failure> {
-    let usage = |why: String| Failure::usage(format!("--memory-capacity {text}: {why}"));
-    let quantity = Quantity::parse(text).map_err(|error| usage(error.to_string()))?;
-    match u64::try_from(quantity.value()) {
-        Ok(bytes) if bytes > 0 => Ok(bytes),
-        _ => Err(usage("must be positive".to_owned())),
-    }
 }
 
 /// Returns the capacity of the node: as given, else as its cgroup or the machine reports it.

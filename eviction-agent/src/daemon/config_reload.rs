@@ -39,12 +39,6 @@ const CONFIGZ_RETRY_INTERVAL: Duration = Duration::from_secs(30);
 /// A configuration file is written in several steps, and nothing waits for it.
 const FILE_DEBOUNCE: Duration = Duration::from_millis(200);
 
-/// Returns the parts of a configuration that the next one is compared with.
-fn baseline(configuration: &Configuration) -> (Policy, Profile, Service) {
-    let Configuration { policy, profile, service, kubelet: _, settings: _, notes: _ } = configuration;
-    (policy.clone(), *profile, service.clone())
-}
-
 /// The name of the file in the state directory.
 pub(crate) const CONFIG_FILE: &str = "config.json";
 
@@ -62,8 +56,9 @@ pub(crate) struct SavedConfig {
 
 impl SavedConfig {
     fn of(in_force: &Configuration) -> Self {
-        let Configuration { policy, profile, kubelet, .. } = in_force;
-        Self { profile: *profile, policy: policy.clone(), configz: kubelet.effective.clone() }
+        let Configuration { policy, kubelet, .. } = in_force;
+        let profile = policy.rules.profile();
+        Self { profile, policy: policy.clone(), configz: kubelet.effective.clone() }
     }
 
     /// Reads the file of the previous agent; `None` if there is none.
@@ -74,9 +69,50 @@ impl SavedConfig {
         StateFile::at(state_dir.join(CONFIG_FILE)).read_json()
     }
 
-    /// Writes the file. If the disk is full or read-only, nothing else is affected.
     fn write(&self, state_dir: &Path) -> std::io::Result<()> {
         StateFile::at(state_dir.join(CONFIG_FILE)).write_json(self)
+    }
+
+    /// Writes the file again if it has this policy, but another configuration of the kubelet.
+    fn update(&self, state_dir: &Path) {
+        if let Ok(Some(saved)) = Self::read(state_dir)
+            && saved.policy == self.policy
+            && saved != *self
+        {
+            self.save(state_dir);
+        }
+    }
+
+    /// Writes the file. If the disk is full or read-only, nothing else is affected.
+    fn save(&self, state_dir: &Path) {
+        if let Err(error) = self.write(state_dir) {
+            tracing::warn!(error = chain(&error), "the configuration in force cannot be saved for a restart");
+        }
+    }
+}
+
+/// Returns the policy that was in force when the previous agent ended, if the files differ from it now. Without a
+/// saved configuration there is nothing to compare the files with. With `accept` the files count at once.
+fn previous_policy(state_dir: &Path, configured: &Configuration, accept: bool) -> Option<Policy> {
+    let saved = SavedConfig::read(state_dir).unwrap_or_else(|cause| {
+        tracing::warn!(cause, "the saved configuration cannot be used; the files count at once");
+        None
+    });
+    let in_force = SavedConfig::of(configured);
+    match saved.filter(|_| !accept) {
+        Some(saved) if saved.policy != in_force.policy => {
+            tracing::warn!(
+                "the configuration was changed since the agent ended; it is held against the present"
+            );
+            Some(saved.policy)
+        }
+        // The kubelet may have another configuration that makes the same policy.
+        saved => {
+            if saved.as_ref() != Some(&in_force) {
+                in_force.save(state_dir);
+            }
+            None
+        }
     }
 }
 
@@ -86,84 +122,68 @@ pub(crate) struct Reload {
     hangup: Signal,
     watch: FileWatch,
     reading: Option<(ReloadReason, JoinHandle<Result<Configuration, Failure>>)>,
-    /// The baseline of the last configuration; `None` after an invalid one.
-    known: Option<(Policy, Profile, Service)>,
-    /// When the configuration of the kubelet is requested again; `None` if it is not the source.
-    next_request: Option<Instant>,
-    /// Whether the kubelet did not respond to the last request.
-    is_unavailable: bool,
-    state_dir: Option<PathBuf>,
     /// The settings that take effect only at a start, as of the start.
     service: Service,
-    /// The configuration of the files at the start, if it is still to be proposed.
-    unproposed: Option<Configuration>,
-    /// The configuration that was proposed last.
-    proposed: Option<Configuration>,
+    /// The last valid configuration of the files. It is in force or was proposed, unless `is_unproposed`.
+    last: Configuration,
+    /// Whether `last` is still to be proposed.
+    is_unproposed: bool,
+    /// Whether the files have become invalid since `last`.
+    is_invalid: bool,
+    /// When the configuration of the kubelet is requested again; `None` if it is not the source.
+    next_request: Option<Instant>,
+    state_dir: Option<PathBuf>,
 }
 
 impl Reload {
-    /// Returns the configuration to start with and the `Reload` that finds its changes. If the files changed
-    /// since the previous agent ended, they are the first change; only the settings that take effect at a start
-    /// are those of the files. Needs a tokio runtime.
+    /// Returns the policy to start with and the `Reload` that finds the changes of the configuration. If the files
+    /// changed since the previous agent ended, they are the first change; only the settings that take effect at a
+    /// start are those of the files. Needs a tokio runtime.
     ///
     /// # Errors
     /// Everything that is wrong with the configuration, or if SIGHUP cannot be watched.
-    pub(crate) fn start(options: &Options) -> Result<(Configuration, Self), Failure> {
-        let files = options.configuration.clone();
+    pub(crate) fn start(options: &Options) -> Result<(Policy, Self), Failure> {
+        let last_configz = options.saved_kubelet_config();
+        let files = ConfigurationFiles { last_configz, ..options.configuration.clone() };
         // Before the files are read, so that no change is missed.
         let watch = FileWatch::of(files.agent.as_deref(), FILE_DEBOUNCE);
-        let configured = files.load()?;
+        let last = files.load()?;
         let hangup = watch_signal(SignalKind::hangup())?;
+        let state_dir = options.state_dir(last.service.action);
+        let previous =
+            state_dir.as_deref().and_then(|dir| previous_policy(dir, &last, options.apply_config_now));
+        match &previous {
+            // Settings and notes are those of the files, which are not in force yet.
+            Some(policy) => tracing::info!(profile = policy.rules.profile().name(), "configuration"),
+            None => last.log(),
+        }
         let mut it = Self {
             files,
             hangup,
             watch,
             reading: None,
-            known: Some(baseline(&configured)),
+            service: last.service.clone(),
+            is_unproposed: previous.is_some(),
+            is_invalid: false,
             next_request: None,
-            is_unavailable: false,
-            state_dir: options.state_dir(configured.service.action),
-            service: configured.service.clone(),
-            unproposed: None,
-            proposed: None,
+            state_dir,
+            last,
         };
-        it.record_source(&configured.kubelet);
-        Ok(match it.previous(&configured, options.apply_config_now) {
-            Some(previous) => {
-                it.unproposed = Some(configured);
-                (previous, it)
-            }
-            None => (configured, it),
-        })
+        it.record_source();
+        Ok((previous.unwrap_or_else(|| it.last.policy.clone()), it))
     }
 
-    /// Returns the configuration that was in force when the previous agent ended, if the files differ from it
-    /// now. Without a saved configuration there is nothing to compare the files with.
-    fn previous(&self, configured: &Configuration, accept: bool) -> Option<Configuration> {
-        let dir = self.state_dir.as_deref()?;
-        let previous = SavedConfig::read(dir).unwrap_or_else(|cause| {
-            tracing::warn!(cause, "the saved configuration cannot be used; the files count at once");
-            None
-        });
-        let Some(SavedConfig { profile, policy, configz: _ }) = previous.filter(|_| !accept) else {
-            save(dir, configured);
-            return None;
-        };
-        if policy == configured.policy {
-            return None;
-        }
-        tracing::warn!("the configuration was changed since the agent ended; it is held against the present");
-        // Settings and notes are those of the files, which are not in force yet.
-        let (settings, notes) = (Vec::new(), Vec::new());
-        Some(Configuration { policy, profile, settings, notes, ..configured.clone() })
+    /// Returns the last valid configuration of the files, which may not be in force yet.
+    pub(crate) fn configuration(&self) -> &Configuration {
+        &self.last
     }
 
     /// Waits for the next change. Returns the new policy, or everything that is wrong with the configuration.
     /// May be cancelled.
     pub(crate) async fn changed(&mut self) -> Result<Policy, Vec<String>> {
         loop {
-            if let Some(configuration) = self.unproposed.take() {
-                return Ok(self.propose(configuration));
+            if std::mem::take(&mut self.is_unproposed) {
+                return Ok(self.propose());
             }
             let Some((why, reading)) = &mut self.reading else {
                 let why = self.next().await;
@@ -175,16 +195,20 @@ impl Reload {
             self.reading = None;
             match read {
                 Ok(Ok(configuration)) => {
-                    let was_unavailable = self.is_unavailable;
-                    self.record_source(&configuration.kubelet);
-                    let known = Some(baseline(&configuration));
-                    let is_changed = std::mem::replace(&mut self.known, known) != self.known;
-                    // After SIGHUP the result is reported in any case.
-                    if is_changed || why == ReloadReason::Signal {
-                        return Ok(self.propose(configuration));
+                    let before = std::mem::replace(&mut self.last, configuration);
+                    self.record_source();
+                    let Configuration { policy, service, kubelet, notes, .. } = &self.last;
+                    let is_changed = (policy, service) != (&before.policy, &before.service);
+                    if *policy == before.policy && kubelet.effective != before.kubelet.effective {
+                        // The engine does not apply the same policy again, so that `save` is not called.
+                        self.save_by(SavedConfig::update);
                     }
-                    if self.is_unavailable && !was_unavailable {
-                        configuration.notes.iter().for_each(|note| tracing::warn!(note, "configuration"));
+                    // After SIGHUP the result is reported in any case.
+                    if std::mem::take(&mut self.is_invalid) || is_changed || why == ReloadReason::Signal {
+                        return Ok(self.propose());
+                    }
+                    if kubelet.is_fallback && !before.kubelet.is_fallback {
+                        notes.iter().for_each(|note| tracing::warn!(note, "configuration"));
                     }
                 }
                 Ok(Err(failure)) if why == ReloadReason::Kubelet => {
@@ -197,7 +221,7 @@ impl Reload {
                     }
                 }
                 Ok(Err(failure)) => {
-                    self.known = None;
+                    self.is_invalid = true;
                     return Err(failure.into_causes());
                 }
                 Err(error) => return Err(vec![format!("read the configuration: {error}")]),
@@ -207,11 +231,11 @@ impl Reload {
 
     /// Records the source of the kubelet's settings. The last response of the kubelet counts until there is
     /// another one.
-    fn record_source(&mut self, kubelet: &KubeletSource) {
-        let pause = if kubelet.is_fallback { CONFIGZ_RETRY_INTERVAL } else { CONFIGZ_INTERVAL };
-        self.next_request = kubelet.is_configz.then(|| Instant::now() + pause);
-        self.is_unavailable = kubelet.is_fallback;
-        if let Some(effective) = &kubelet.effective {
+    fn record_source(&mut self) {
+        let KubeletSource { effective, is_configz, is_fallback } = &self.last.kubelet;
+        let pause = if *is_fallback { CONFIGZ_RETRY_INTERVAL } else { CONFIGZ_INTERVAL };
+        self.next_request = is_configz.then(|| Instant::now() + pause);
+        if let Some(effective) = effective {
             self.files.last_configz = Some(effective.clone());
         }
     }
@@ -234,28 +258,24 @@ impl Reload {
     }
 
     /// Saves the configuration that was proposed last, which is in force now.
-    pub(crate) fn save(&mut self) {
-        if let (Some(dir), Some(in_force)) = (self.state_dir.clone(), self.proposed.take()) {
-            tokio::task::spawn_blocking(move || save(&dir, &in_force));
-        }
+    pub(crate) fn save(&self) {
+        self.save_by(SavedConfig::save);
     }
 
-    fn propose(&mut self, configuration: Configuration) -> Policy {
-        configuration.log();
-        let waiting = self.service.changed(&configuration.service);
+    fn save_by(&self, write: fn(&SavedConfig, &Path)) {
+        let Some(dir) = self.state_dir.clone() else { return };
+        let last = SavedConfig::of(&self.last);
+        tokio::task::spawn_blocking(move || write(&last, &dir));
+    }
+
+    fn propose(&self) -> Policy {
+        self.last.log();
+        let waiting = self.service.changed(&self.last.service);
         if !waiting.is_empty() {
             let fields = waiting.join(", ");
             tracing::warn!(fields, "these changes take effect when the agent is restarted");
         }
-        let policy = configuration.policy.clone();
-        self.proposed = Some(configuration);
-        policy
-    }
-}
-
-fn save(state_dir: &Path, in_force: &Configuration) {
-    if let Err(error) = SavedConfig::of(in_force).write(state_dir) {
-        tracing::warn!(error = chain(&error), "the configuration in force cannot be saved for a restart");
+        self.last.policy.clone()
     }
 }
 
@@ -323,6 +343,23 @@ policy:
             saved.write(&state).unwrap();
             assert_eq!(SavedConfig::read(&state), Ok(Some(saved)));
         }
+    }
+
+    #[test]
+    fn at_a_start_only_another_policy_is_held_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = folder.path().join("state");
+        let [mut before, after] =
+            [Profile::Kubelet, Profile::Enhanced].map(|profile| configuration(folder.path(), profile));
+        assert_eq!(previous_policy(&state, &before, false), None, "there is no saved configuration");
+        assert_eq!(previous_policy(&state, &after, false), Some(before.policy.clone()));
+        // A response of the kubelet that makes the same policy is saved.
+        let answer = r#"{"kubeletconfig": {"imageMinimumGCAge": "1h"}}"#;
+        before.kubelet.effective = Some(Effective::parse(answer.as_bytes(), "https://node").unwrap());
+        assert_eq!(previous_policy(&state, &before, false), None);
+        assert_eq!(SavedConfig::read(&state), Ok(Some(SavedConfig::of(&before))));
+        assert_eq!(previous_policy(&state, &after, true), None, "--apply-config-now");
+        assert_eq!(SavedConfig::read(&state), Ok(Some(SavedConfig::of(&after))));
     }
 
     #[test]

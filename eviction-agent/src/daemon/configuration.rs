@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 use eviction_config::{
     Action, ActionSettings, AgentConfiguration, DryRun, Effective, EvictionRequests, KubeletConfiguration,
-    MarginMode, MemoryLimits, MetricsSettings, PodStorageSource, Probes, Problems, RecorderSettings, Server,
-    Setting, ThresholdSource, load_agent,
+    MarginMode, MemoryLimits, MetricsSettings, PodStorageSource, Probes, Problems, ReclaimSettings,
+    RecorderSettings, Server, Setting, ThresholdSource, load_agent,
 };
 use eviction_core::policy::preferences::Profile;
 use eviction_core::policy::{Policy, Threshold};
@@ -64,8 +64,6 @@ pub struct ConfigurationFiles {
 pub(crate) struct Configuration {
     /// The policy of the engine.
     pub(crate) policy: Policy,
-    /// The profile of the decisions.
-    pub(crate) profile: Profile,
     /// The settings that take effect only at a start.
     pub(crate) service: Service,
     /// The source of the kubelet's settings.
@@ -85,21 +83,13 @@ pub(crate) struct Service {
     pub(crate) metrics: MetricsSettings,
     pub(crate) server: Server,
     pub(crate) probes: Probes,
-    pub(crate) reclaim: Reclaim,
+    /// Its CRI socket is the kubelet's if the agent has none.
+    pub(crate) reclaim: ReclaimSettings,
+    /// The kubelet's `imageMinimumGCAge`.
+    pub(crate) min_image_age: GoDuration,
     /// The kubelet, if it is the source of the pods' disk usage.
     pub(crate) stats_summary: Option<KubeletClient>,
     pub(crate) recorder: RecorderSettings,
-}
-
-/// The settings of node reclaim for the container runtime.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Reclaim {
-    /// The CRI socket: the agent's setting, else the kubelet's.
-    pub(crate) socket: Option<String>,
-    /// Patterns of images that are not removed.
-    pub(crate) keep_images: Vec<String>,
-    /// The kubelet's `imageMinimumGCAge`.
-    pub(crate) min_image_age: GoDuration,
 }
 
 impl Service {
@@ -113,6 +103,7 @@ impl Service {
             server,
             probes,
             reclaim,
+            min_image_age,
             stats_summary,
             recorder,
         } = self;
@@ -124,7 +115,7 @@ impl Service {
             ("metrics", *metrics != other.metrics),
             ("server", *server != other.server),
             ("probes", *probes != other.probes),
-            ("reclaim", *reclaim != other.reclaim),
+            ("reclaim", *reclaim != other.reclaim || *min_image_age != other.min_image_age),
             ("podStorage", *stats_summary != other.stats_summary),
             ("recorder", *recorder != other.recorder),
         ];
@@ -160,14 +151,13 @@ impl ConfigurationFiles {
             let raised = agent.threshold_margin.apply(policy.thresholds, self.node.capacities);
             policy.thresholds = raised.map_err(|Problems(wrong)| {
                 let wrong = wrong.into_iter().map(|problem| problem.in_file(agent.file.as_deref()));
-                Failure::all(problems("agent", Problems(wrong.collect())).collect())
+                failure_of("agent", Problems(wrong.collect()))
             })?;
         }
         let policy = agent.over(policy);
         let is_summary = agent.pod_storage.source == PodStorageSource::Summary;
         Ok(Configuration {
             policy,
-            profile: agent.profile,
             service: Service {
                 action: agent.action(),
                 eviction_requests: agent.eviction_requests,
@@ -175,11 +165,11 @@ impl ConfigurationFiles {
                 metrics: agent.metrics,
                 server: agent.server,
                 probes: agent.probes,
-                reclaim: Reclaim {
-                    socket: agent.reclaim.cri_socket.or(container_runtime_endpoint),
-                    keep_images: agent.reclaim.keep_images,
-                    min_image_age: image_minimum_gc_age,
+                reclaim: ReclaimSettings {
+                    cri_socket: agent.reclaim.cri_socket.or(container_runtime_endpoint),
+                    ..agent.reclaim
                 },
+                min_image_age: image_minimum_gc_age,
                 stats_summary: is_summary.then(|| KubeletClient {
                     caller: self.caller.clone(),
                     configz: agent.thresholds.configz,
@@ -264,8 +254,8 @@ fn raises_thresholds(agent: &AgentConfiguration, node: &NodeFacts) -> bool {
 impl Configuration {
     /// Logs the settings in effect and the warnings.
     pub(crate) fn log(&self) {
-        let Self { policy: _, profile, service: _, kubelet: _, settings, notes } = self;
-        tracing::info!(profile = profile.name(), "configuration");
+        let Self { policy, service: _, kubelet: _, settings, notes } = self;
+        tracing::info!(profile = policy.rules.profile().name(), "configuration");
         for setting in settings {
             match setting.origin.is_default() {
                 true => tracing::debug!(%setting, "configuration"),
@@ -281,6 +271,11 @@ impl Configuration {
 fn problems(subject: &str, Problems(problems): Problems) -> impl Iterator<Item = String> {
     let start = format!("read {subject} configuration");
     problems.into_iter().map(move |problem| format!("{start}: {problem}"))
+}
+
+/// Returns the failure of reading an invalid configuration, with all problems.
+pub(crate) fn failure_of(subject: &str, wrong: Problems) -> Failure {
+    Failure::all(problems(subject, wrong).collect())
 }
 
 /// The effective configuration.
@@ -316,9 +311,9 @@ pub struct EffectiveThreshold {
 
 impl EffectiveConfig {
     pub(crate) fn of(configuration: Configuration) -> Self {
-        let Configuration { policy, profile, service: _, kubelet: _, settings, notes } = configuration;
+        let Configuration { policy, service: _, kubelet: _, settings, notes } = configuration;
         let thresholds = policy.thresholds.iter().map(effective_threshold).collect();
-        Self { profile, thresholds, settings, notes }
+        Self { profile: policy.rules.profile(), thresholds, settings, notes }
     }
 }
 
@@ -356,8 +351,8 @@ pub struct Options {
     pub pods_file: Option<PathBuf>,
     /// The cgroup that represents the node.
     pub cgroup_root: PathBuf,
-    /// The memory of the node, a quantity.
-    pub memory_capacity: Option<String>,
+    /// The memory of the node in bytes.
+    pub memory_capacity: Option<u64>,
     /// The number of process ids of the node.
     pub pid_capacity: Option<u64>,
     /// The paths of the node's disks.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use eviction_core::oom::{ContainerEnded, EndSeen, Evictor};
-use eviction_core::pod::{ContainerEnd, Pod, PodCondition};
+use eviction_core::pod::{Pod, PodCondition};
 use eviction_core::time::Timestamp;
 
 use eviction_node::clock::Clock;
@@ -42,33 +42,26 @@ impl ContainerStatusTracker {
             let evicted = (&*pod.reason == EVICTED).then(|| evicted_at(pod).map(|at| clock.steady(at)));
             for end in &pod.ended {
                 let finished_at = end.finished_at.map(|at| clock.steady(at));
-                if finished_at.is_none_or(|at| at < self.since) {
-                    continue;
-                }
+                let Some(at) = finished_at.filter(|at| *at >= self.since) else { continue };
                 let key = (pod.uid.clone(), end.instance.clone(), evicted.is_some());
                 if !before.contains(&key) {
-                    ends.push(ContainerEnded { at: finished_at, ..record(pod, end, evicted) });
+                    ends.push(ContainerEnded {
+                        at: Some(at),
+                        pod: pod.uid.clone(),
+                        container: end.container.clone(),
+                        instance: (!end.instance.is_empty()).then(|| end.instance.clone()),
+                        seen: EndSeen::Status,
+                        exit_code: Some(end.exit_code),
+                        signal: (end.signal != 0).then_some(end.signal),
+                        reason: end.reason.clone(),
+                        evicted_by: evicted.map(|_| Evictor::Kubelet),
+                        evicted_at: evicted.flatten(),
+                    });
                 }
                 self.reported.insert(key);
             }
         }
         ends
-    }
-}
-
-fn record(pod: &Pod, end: &ContainerEnd, evicted: Option<Option<Timestamp>>) -> ContainerEnded {
-    let ContainerEnd { container, instance, exit_code, signal, reason, finished_at } = end;
-    ContainerEnded {
-        at: *finished_at,
-        pod: pod.uid.clone(),
-        container: container.clone(),
-        instance: (!instance.is_empty()).then(|| instance.clone()),
-        seen: EndSeen::Status,
-        exit_code: Some(*exit_code),
-        signal: (*signal != 0).then_some(*signal),
-        reason: reason.clone(),
-        evicted_by: evicted.map(|_| Evictor::Kubelet),
-        evicted_at: evicted.flatten(),
     }
 }
 
@@ -82,6 +75,7 @@ fn evicted_at(pod: &Pod) -> Option<Timestamp> {
 #[cfg(test)]
 mod tests {
     use eviction_core::fixture::policy;
+    use eviction_core::pod::ContainerEnd;
     use std::sync::Arc;
 
     use super::*;

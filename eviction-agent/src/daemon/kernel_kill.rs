@@ -117,6 +117,8 @@ pub(crate) struct KillOrders {
     choices: VecDeque<Arc<VictimChoice>>,
     /// Whether a pod is chosen.
     pub(crate) is_chosen: bool,
+    /// Whether the pod was chosen by the policy in force.
+    is_current: bool,
     /// When the last order was armed, in nanoseconds of `CLOCK_MONOTONIC`.
     armed_mono_ns: u64,
     /// Until when the event of an order that was carried out while it was withdrawn may arrive, in nanoseconds
@@ -137,6 +139,7 @@ impl KillOrders {
             epoch: None,
             choices: VecDeque::new(),
             is_chosen: false,
+            is_current: false,
             armed_mono_ns: 0,
             event_awaited_until_ns: 0,
             idle: None,
@@ -176,16 +179,22 @@ impl KillOrders {
         self.epoch.is_some()
     }
 
+    /// Makes the next sample choose a pod again, by another policy. The order stays armed until then, so that
+    /// a decision made meanwhile is compared with it.
+    pub(crate) fn choose_again(&mut self) {
+        self.is_current = false;
+    }
+
     /// Returns whether a pod must be chosen again. `distance` is the headroom in bytes.
     pub(crate) fn needs_choice(&self, now: Instant, distance: u64) -> bool {
-        let Some(choice) = self.current_choice() else { return true };
+        let Some(choice) = self.current_choice().filter(|_| self.is_current) else { return true };
         let age = now.mono_ns.saturating_sub(choice.chosen.mono_ns);
         u128::from(age) >= CHOICE_INTERVAL.as_nanos() || distance < choice.order.threshold.headroom() / 4 * 3
     }
 
-    /// Returns whether a pod is chosen, and the choice expires at `expires_ns`.
+    /// Returns whether a pod is chosen by the policy in force, and the choice expires at `expires_ns`.
     pub(crate) fn is_chosen_until(&self, expires_ns: u64) -> bool {
-        self.current_choice().is_some_and(|choice| choice.expires_ns == expires_ns)
+        self.is_current && self.current_choice().is_some_and(|choice| choice.expires_ns == expires_ns)
     }
 
     /// Sets the pod that was chosen.
@@ -201,7 +210,7 @@ impl KillOrders {
             evicting_decision: None,
             numbers: None,
         }));
-        self.is_chosen = true;
+        (self.is_chosen, self.is_current) = (true, true);
     }
 
     /// Withdraws the order for a reason, and counts the reason when it changes.

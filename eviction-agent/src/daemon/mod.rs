@@ -81,6 +81,31 @@ pub(crate) fn watch_signal(kind: SignalKind) -> Result<Signal, Failure> {
     signal(kind).map_err(|error| Failure::because("watch for signals", &error))
 }
 
+/// The signals that end a process.
+pub(crate) struct StopSignals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl StopSignals {
+    /// Watches the signals from now on. Needs a tokio runtime.
+    ///
+    /// # Errors
+    /// If they cannot be watched.
+    pub(crate) fn watch() -> Result<Self, Failure> {
+        let terminate = watch_signal(SignalKind::terminate())?;
+        Ok(Self { terminate, interrupt: watch_signal(SignalKind::interrupt())? })
+    }
+
+    /// Waits for the next one. Returns its name.
+    pub(crate) async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+}
+
 /// Returns a tokio runtime for the calling thread.
 ///
 /// # Errors

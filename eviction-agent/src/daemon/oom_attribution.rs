@@ -1,6 +1,7 @@
 //! Attributes OOM kills: from ids of cgroups to the container, the pod and the scope of the limit.
 
-use eviction_bpf::oom_limit_owner::{Attribution, OomLimitOwner, attribute};
+use eviction_bpf::OomLimitOwner;
+use eviction_bpf::oom_limit_owner::Attribution;
 use eviction_core::oom::{LimitScope, OomKill};
 use eviction_core::time::Timestamp;
 use eviction_node::cgroup::pods::{Container, Pod, Pods};
@@ -13,6 +14,12 @@ use crate::telemetry::event_log::{CgroupOwner, PodRef};
 use eviction_node::container_init::ContainerInitTracker;
 use eviction_node::pod_index::PodIndex;
 
+/// Returns whether the victim's cgroup is in the tree as it was last read, as far as the kernel named it.
+pub(crate) fn knows_cgroup_of(kill: &eviction_bpf::OomKill, sampler: &Sampler) -> bool {
+    let groups = sampler.tree().groups();
+    kill.chain.first().is_none_or(|own| groups.iter().any(|group| group.id == own.id))
+}
+
 /// The cgroups that concern a kill, and which of them belong to pods and containers.
 pub(crate) struct KillCgroups<'a> {
     tree: Cow<'a, Tree>,
@@ -23,15 +30,14 @@ impl<'a> KillCgroups<'a> {
     /// Returns the cgroups of the tree as it was last read. If the victim's cgroup is not in it, returns those
     /// that the kernel itself named at the kill: the cgroup may have existed only for a moment.
     pub(crate) fn of(kill: &eviction_bpf::OomKill, sampler: &'a Sampler, index: &PodIndex) -> Self {
-        let read = Self::read(sampler);
-        let known = kill.chain.first().is_none_or(|group| read.position(group.id).is_some());
         let named = || {
             let root = root_id(sampler)?;
             let tree = Tree::branch(sampler.tree().root(), root, kill.path_below(root)?);
             let pods = Pods::find(&tree, |uid| index.contains(uid));
             Some(Self { tree: Cow::Owned(tree), pods: Cow::Owned(pods) })
         };
-        if known { read } else { named().unwrap_or(read) }
+        let named = if knows_cgroup_of(kill, sampler) { None } else { named() };
+        named.unwrap_or_else(|| Self::read(sampler))
     }
 
     /// Returns the cgroups of the tree as it was last read.
@@ -75,7 +81,7 @@ impl<'a> KillCgroups<'a> {
     }
 
     /// Returns the pod and the container of a cgroup.
-    fn owner(&self, id: u64) -> Option<(&Pod, Option<&Container>)> {
+    pub(crate) fn owner(&self, id: u64) -> Option<(&Pod, Option<&Container>)> {
         let owner = self.pods.owner(id)?;
         let pod = self.pods.pods.get(owner.pod)?;
         Some((pod, owner.container.and_then(|container| pod.containers.get(container))))
@@ -124,11 +130,11 @@ impl<'a> KillCgroups<'a> {
 pub(crate) fn describe(
     kill: &eviction_bpf::OomKill,
     at: Timestamp,
+    Attribution { owner, inferred }: Attribution,
     cgroups: &KillCgroups<'_>,
     index: &PodIndex,
     inits: &mut ContainerInitTracker,
 ) -> OomKill {
-    let Attribution { owner, inferred } = attribute(kill, rustix::param::page_size() as u64);
     let mut described = OomKill {
         at: Some(at),
         mono_ns: kill.stamp.ktime_ns,
@@ -164,7 +170,7 @@ pub(crate) fn describe(
 
 /// Returns the cgroup whose processes are all killed with the victim: the topmost of those between the victim
 /// and the limit's owner that have `memory.oom.group` set (`mm/memcontrol.c: mem_cgroup_get_oom_group`).
-pub(crate) fn killed_group(kill: &eviction_bpf::OomKill, owner: OomLimitOwner) -> Option<u64> {
+fn killed_group(kill: &eviction_bpf::OomKill, owner: OomLimitOwner) -> Option<u64> {
     if kill.pid_only {
         return None;
     }

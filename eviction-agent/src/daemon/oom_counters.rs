@@ -41,7 +41,7 @@ impl Counts {
 }
 
 /// The counters of the machine and of each cgroup at one time.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 struct AllCounts {
     /// `None` while /proc/vmstat cannot be read.
     machine: Option<u64>,
@@ -49,7 +49,7 @@ struct AllCounts {
 }
 
 /// Kills since the counters were last read.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct CountedKills {
     /// The number of kills in each cgroup that exists, by the id of the cgroup.
     pub(crate) groups: Vec<(u64, u64)>,
@@ -118,8 +118,9 @@ impl OomCounters {
             return None;
         }
         let now = AllCounts { machine, groups: read_groups(tree, self.version).collect() };
-        let before = self.last.replace(now.clone())?;
-        Some(new_kills(&before, &now))
+        let kills = self.last.as_ref().map(|last| new_kills(last, &now));
+        self.last = Some(now);
+        kills
     }
 }
 

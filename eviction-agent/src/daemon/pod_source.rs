@@ -13,7 +13,7 @@ use crate::telemetry::metrics::Metrics;
 use eviction_core::pod::Pod;
 use eviction_core::pods::KnownPod;
 use eviction_core::policy::Policy;
-use eviction_kube::{StoreView, WatchedPod};
+use eviction_kube::StoreView;
 use eviction_node::pods_file::PodsFile;
 
 use eviction_node::pod_index::PodIndex;
@@ -44,9 +44,9 @@ impl PodSource {
     }
 
     /// Returns the pods that the API server has sent so far.
-    pub(crate) fn watched(mut pods: Receiver<Arc<StoreView<WatchedPod>>>) -> (Self, PodIndex) {
+    pub(crate) fn watched(mut pods: Receiver<Arc<StoreView<KnownPod>>>) -> (Self, PodIndex) {
         let index = index(&pods.borrow_and_update());
-        (Self::Watch(WatchedPods { pods, pending: false, announce: true }), index)
+        (Self::Watch(WatchedPods { pods, pending: false, announce: true, error: None }), index)
     }
 
     /// Waits for the next change. Returns a new index, or why there is none, which is counted and logged. Waits
@@ -87,16 +87,18 @@ const DEBOUNCE: Duration = Duration::from_millis(20);
 
 /// The pods of the node, whenever they change.
 pub(crate) struct WatchedPods {
-    pods: Receiver<Arc<StoreView<WatchedPod>>>,
+    pods: Receiver<Arc<StoreView<KnownPod>>>,
     /// Whether a change was not returned yet.
     pending: bool,
-    /// Whether the next index is to be published even if it is the same.
+    /// Whether the next index without an error is to be published even if it is the same.
     announce: bool,
+    /// The error that was returned last; `None` if the API server has responded since.
+    error: Option<String>,
 }
 
 impl WatchedPods {
-    /// Waits for the next change. Returns another index, or why the API server does not respond. May be
-    /// cancelled at any time. Waits forever when the watch has ended; the agent ends then.
+    /// Waits for the next change. Returns another index, or why the API server does not respond; the index as it
+    /// is then follows. May be cancelled at any time. Waits forever when the watch has ended; the agent ends then.
     async fn changed(&mut self) -> Result<PodIndex, String> {
         if !self.pending {
             if self.pods.changed().await.is_err() {
@@ -107,17 +109,47 @@ impl WatchedPods {
         sleep(DEBOUNCE).await;
         self.pending = false;
         let view = Arc::clone(&self.pods.borrow_and_update());
-        if let Some(error) = &view.error {
-            self.announce = true;
-            return Err(error.clone());
+        let has_failed = view.error.is_some();
+        let before = std::mem::replace(&mut self.error, view.error.clone());
+        if let Some(error) = view.error.clone().filter(|_| before != view.error) {
+            // The pods that arrived before the error are returned next.
+            (self.pending, self.announce) = (true, true);
+            return Err(error);
         }
         let index = index(&view);
-        Ok(if std::mem::take(&mut self.announce) { index } else { index.reported_on_change() })
+        let is_announced = !has_failed && std::mem::take(&mut self.announce);
+        Ok(if is_announced { index } else { index.reported_on_change() })
     }
 }
 
-fn index(view: &StoreView<WatchedPod>) -> PodIndex {
-    let pods = view.objects.iter().map(|pod| Arc::clone(&pod.0)).collect();
+fn index(view: &StoreView<KnownPod>) -> PodIndex {
     let unreadable = view.unreadable.iter().map(|pod| format!("{}: {}", pod.key, pod.why));
-    PodIndex::new(pods).with_unreadable(unreadable.collect())
+    PodIndex::new(view.objects.clone()).with_unreadable(unreadable.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use eviction_core::fixture::{pod, policy};
+    use tokio::sync::watch;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn pods_that_arrived_before_an_error_follow_it() {
+        let (views, receiver) = watch::channel(Arc::new(StoreView::default()));
+        let (mut source, _) = PodSource::watched(receiver);
+        let metrics = Metrics::new("0", "0");
+        let view = |error: Option<&str>| {
+            let objects = vec![Arc::new(KnownPod::new(pod("a", "10"), &policy(Vec::new())))];
+            let error = error.map(str::to_owned);
+            Arc::new(StoreView { synced: true, objects, error, ..StoreView::default() })
+        };
+        views.send_replace(view(Some("refused")));
+        assert_eq!(source.changed(&metrics).await.unwrap_err(), "refused");
+        let index = source.changed(&metrics).await.unwrap();
+        assert_eq!((index.known().len(), index.is_quiet()), (1, true));
+        views.send_replace(view(None));
+        let index = source.changed(&metrics).await.unwrap();
+        assert_eq!((index.known().len(), index.is_quiet()), (1, false), "the end of the error is published");
+    }
 }

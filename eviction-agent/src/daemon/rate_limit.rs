@@ -88,13 +88,16 @@ impl RateLimit {
         self.kills.extend(kills);
     }
 
-    /// Returns whether the target may be evicted now, given the evictions in flight. Changes nothing.
+    /// Returns whether the target may be evicted now, given the evictions in flight. `shortens` means that the
+    /// engine has decided to shorten the grace period of one of them, which it has already marked as hard. Changes
+    /// nothing.
     ///
     /// # Errors
     /// The reason why it may not.
     pub(crate) fn admit<'a>(
         &self,
         target: &KillTarget,
+        shortens: bool,
         in_flight: impl Iterator<Item = &'a InFlightEviction> + Clone,
         clock: &Clock,
         now_ns: u64,
@@ -105,7 +108,8 @@ impl RateLimit {
         }
         let numbered = in_flight.filter_map(|it| Some((it.decision?, it)));
         if let Some((decision, it)) = numbered.clone().find(|(_, it)| is_same_pod(&it.pod, &target.pod)) {
-            return if target.hard && !it.hard {
+            let is_chosen = shortens && it.pod.uid == target.pod.uid;
+            return if target.hard && (is_chosen || !it.hard) {
                 Ok(Admission::Shorten { decision })
             } else {
                 Err(KillRejection::AlreadyTerminating { decision })

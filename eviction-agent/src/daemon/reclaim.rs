@@ -9,12 +9,13 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
-use super::configuration::Reclaim;
 use super::state::StateFile;
 use crate::error::Failure;
 use crate::telemetry::event_log::{Backend, NO_BACKEND};
+use eviction_config::ReclaimSettings;
 use eviction_core::pods::mirrored_uid;
 use eviction_core::reading::Reading;
+use eviction_core::units::GoDuration;
 use eviction_cri::{
     Endpoint, ImageHistory, NodePods, NodeView, ReclaimConfig, ReclaimOrder, ReclaimReport, Reclaimer,
     RuntimeInfo, Space, read_runtime,
@@ -95,13 +96,17 @@ pub(crate) struct ReclaimExecutor {
     reports: mpsc::Receiver<ReclaimReport>,
 }
 
-/// Returns the configuration of reclaim.
+/// Returns the configuration of reclaim. `min_image_age` is the kubelet's `imageMinimumGCAge`.
 ///
 /// # Errors
 /// If the socket of the runtime is not known or not valid.
-pub(crate) fn config(reclaim: &Reclaim, dry_run: bool) -> Result<ReclaimConfig, Failure> {
-    let Reclaim { socket, keep_images, min_image_age } = reclaim;
-    let socket = socket.as_deref().ok_or_else(|| {
+pub(crate) fn config(
+    reclaim: &ReclaimSettings,
+    min_image_age: GoDuration,
+    dry_run: bool,
+) -> Result<ReclaimConfig, Failure> {
+    let ReclaimSettings { cri_socket, keep_images } = reclaim;
+    let socket = cri_socket.as_deref().ok_or_else(|| {
         Failure::failed(
             "read agent configuration: reclaim.criSocket: is missing: eviction.nodeReclaim CRI needs it",
         )
@@ -273,7 +278,6 @@ mod tests {
     use eviction_core::fixture::policy;
     use eviction_core::pod::Pod;
     use eviction_core::pods::KnownPod;
-    use eviction_core::units::GoDuration;
     use eviction_cri::api::Image;
     use serde_json::json;
 
@@ -311,15 +315,15 @@ mod tests {
 
     #[test]
     fn reclaim_needs_a_valid_cri_socket() {
-        let reclaim = |socket: Option<&str>| Reclaim {
-            socket: socket.map(str::to_owned),
-            keep_images: Vec::new(),
-            min_image_age: GoDuration::from_secs(120),
+        let config = |socket: Option<&str>, dry_run| {
+            let cri_socket = socket.map(str::to_owned);
+            let reclaim = ReclaimSettings { cri_socket, ..ReclaimSettings::default() };
+            config(&reclaim, GoDuration::from_secs(120), dry_run)
         };
-        let config = config(&reclaim(Some("unix:///run/x.sock")), true).unwrap();
-        assert_eq!((config.min_image_age, config.dry_run), (Duration::from_secs(120), true));
+        let valid = config(Some("unix:///run/x.sock"), true).unwrap();
+        assert_eq!((valid.min_image_age, valid.dry_run), (Duration::from_secs(120), true));
         for socket in [None, Some("tcp://x")] {
-            super::config(&reclaim(socket), false).unwrap_err();
+            config(socket, false).unwrap_err();
         }
     }
 

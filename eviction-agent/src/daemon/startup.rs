@@ -3,13 +3,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use eviction_bpf::load::ProgramLog;
 use eviction_bpf::{BackendInfo, KernelKillCause, LoadOptions, online_cpus};
 use eviction_config::ActionSettings;
 use eviction_core::engine::Engine;
 use eviction_core::policy::Policy;
 use eviction_core::policy::eviction_settings::{KernelKillMode, NodeReclaim};
-use eviction_core::policy::preferences::Profile;
 use eviction_core::progress::KillUpdate;
 use eviction_core::threshold::ThresholdLevels;
 use eviction_cri::ReclaimConfig;
@@ -45,7 +43,7 @@ use super::realtime;
 use super::reclaim::{self, ImageHistoryFile, PodsOfNode, ReclaimExecutor};
 use super::state::{self, Document, StateWriter};
 use super::watchdog::Heartbeat;
-use crate::daemon::check::{capacity, memory_quantity};
+use crate::daemon::check::capacity;
 use crate::daemon::configuration::Options;
 use crate::error::{Failure, chain};
 use crate::telemetry::metrics::Metrics;
@@ -60,7 +58,6 @@ const RESULTS: usize = 64;
 /// Everything that is needed to start the loop. All user input was checked.
 pub(crate) struct Plan {
     pub(crate) policy: Policy,
-    pub(crate) profile: Profile,
     pub(crate) service: Service,
     pub(crate) root: NodeRoot,
     pub(crate) host: Host,
@@ -102,14 +99,12 @@ pub(crate) struct Ready {
 
 /// Checks all user input, and takes the lock of the node. Needs a runtime.
 pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan, Reload), Failure> {
-    let (in_force, reload) = Reload::start(options)?;
-    in_force.log();
-    let Configuration { policy, profile, service, kubelet: _, settings: _, notes: _ } = in_force;
+    let (policy, reload) = Reload::start(options)?;
+    let Configuration { policy: configured, service, .. } = reload.configuration();
     let (action, eviction_requests) = (service.action, service.eviction_requests);
     let state_dir = options.state_dir(action);
     let host = Host::default();
     let root = resolve_root(&host, &options.cgroup_root)?;
-    let memory_capacity = options.memory_capacity.as_deref().map(memory_quantity).transpose()?;
     let (results, eviction_results) = mpsc::channel(RESULTS);
     // One client for all requests: they share its connection.
     let ConfigurationFiles { caller, node: facts, .. } = &options.configuration;
@@ -133,22 +128,39 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
     if let Err(error) = raise_descriptor_limit() {
         tracing::warn!(%error, "cannot raise the limit of open files");
     }
-    let log = if options.bpf_debug_log { ProgramLog::Debug } else { ProgramLog::Off };
     let (state_sender, state_writer, names, previous) =
         state::open(options, state_dir.as_deref(), action, metrics)?;
-    // Without kernel kill the programs cannot send a signal at all.
-    let kernel_kill = policy.kernel_kill != KernelKillMode::Off && action.kills();
-    let reclaims = policy.eviction.node_reclaim == NodeReclaim::Cri;
-    let reclaim = reclaims.then(|| reclaim::config(&service.reclaim, action.is_dry())).transpose()?;
+    // Kernel kill and node reclaim are turned on by a restart. The policy of the files counts even if it is still
+    // pending. Without kernel kill the programs cannot send a signal at all.
+    let kernel_kill =
+        action.kills() && [&policy, configured].iter().any(|it| it.kernel_kill != KernelKillMode::Off);
+    let reclaims = |policy: &Policy| policy.eviction.node_reclaim == NodeReclaim::Cri;
+    let reclaim = || reclaim::config(&service.reclaim, service.min_image_age, action.is_dry());
+    let reclaim = match reclaims(configured) {
+        true => Some(reclaim()?),
+        // If only the previous agent's policy reclaims, the files may name no socket any more.
+        false if reclaims(&policy) => match reclaim() {
+            Ok(config) => Some(config),
+            Err(failure) => {
+                for cause in failure.into_causes() {
+                    tracing::warn!(
+                        cause,
+                        "the policy in force has nodeReclaim: CRI, but the agent cannot reclaim"
+                    );
+                }
+                None
+            }
+        },
+        false => None,
+    };
     let image_history = state_dir.as_deref().zip(state::read_boot_id());
     let image_history = image_history.map(|(dir, boot_id)| ImageHistoryFile::new(dir, boot_id));
     let plan = Plan {
         policy,
-        profile,
-        service,
+        service: service.clone(),
         root,
         host,
-        memory_capacity,
+        memory_capacity: options.memory_capacity,
         pid_capacity: options.pid_capacity,
         disks: options.disks.clone(),
         executor,
@@ -164,7 +176,12 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
         reclaim,
         image_history,
         node_pods: None,
-        load: LoadOptions { choice: options.choice.clone(), log, kernel_kill, ..LoadOptions::default() },
+        load: LoadOptions {
+            choice: options.choice.clone(),
+            debug_log: options.bpf_debug_log,
+            kernel_kill,
+            ..LoadOptions::default()
+        },
     };
     Ok((plan, reload))
 }
@@ -238,9 +255,9 @@ pub(crate) fn build(
         }
         None => None,
     };
-    let mut node_sampler = NodeSampler::new(sampler, capacity, &plan.host.proc, whole_machine);
-    node_sampler.disks = DiskMonitor::new(file_systems, online_cpus());
-    sources.extend(node_sampler.disks.info());
+    let disks = DiskMonitor::new(file_systems, online_cpus());
+    sources.extend(disks.info());
+    let node_sampler = NodeSampler::new(sampler, disks, capacity, &plan.host.proc);
     let clock = Clock::start();
     let rate_limit = RateLimit::new(&plan.policy.rules);
     let mut control_loop = ControlLoop {
@@ -328,7 +345,7 @@ pub(super) fn killer(
     // It takes the lock also if only some policies let it act.
     let mode = if action.is_dry() { KillMode::DryRun } else { KillMode::Kill };
     let NodeRoot { memory, pids, freezer, unified, version: _, whole_machine: _, partial: _ } = root.clone();
-    let roots = CgroupDirs { id: None, memory: Some(memory), pids, freezer, unified };
+    let roots = CgroupDirs { id: None, memory, pids, freezer, unified };
     let config = KillerConfig::new(mode, roots);
     let releases = metrics.process_mrelease.clone();
     let count = move |result| {

@@ -172,11 +172,11 @@ impl ParallelReplay {
                     self.usage = Arc::clone(sample);
                 }
                 update_minimums(&mut self.comparison.recorded, self.recorded.engine(), &sample.node);
-                let sample = self.changed_sample(sample);
+                let sample = self.changed_sample(at, sample);
                 update_minimums(&mut self.comparison.what_if, self.what_if.as_ref(), &sample.node);
                 Event::Sample(sample)
             }
-            Event::Reclaimed(Ok(sample)) => Event::Reclaimed(Ok(self.changed_sample(sample))),
+            Event::Reclaimed(Ok(sample)) => Event::Reclaimed(Ok(self.changed_sample(at, sample))),
             Event::Propose(policy) => match self.changes.policy(policy) {
                 Ok(policy) => Event::Propose(Box::new(policy)),
                 Err(_) => return Ok(()),
@@ -248,11 +248,11 @@ impl ParallelReplay {
 
     /// Returns the sample under the changes. It has the pods if the recorded sample has them or if they must
     /// be ranked.
-    fn changed_sample(&self, sample: &Arc<Snapshot>) -> Arc<Snapshot> {
+    fn changed_sample(&self, at: Timestamp, sample: &Arc<Snapshot>) -> Arc<Snapshot> {
         let Some(engine) = &self.what_if else { return Arc::clone(sample) };
         let is_same =
             self.termination_times.is_empty() && self.surviving.is_empty() && self.changes.without.is_empty();
-        if is_same && (!sample.is_empty() || !engine.needs_pods(&sample.node)) {
+        if is_same && (!sample.is_empty() || !engine.needs_pods(at, &sample.node)) {
             return Arc::clone(sample);
         }
         let stats = if sample.is_empty() { &self.usage } else { sample };
@@ -267,7 +267,7 @@ impl ParallelReplay {
         let sum = |pods: &[PodStats<'_>]| pods.iter().copied().map(memory_used).sum();
         adjust_memory(&mut node, sum(&removed), sum(&surviving));
         let mut builder = SnapshotBuilder::new();
-        if !sample.is_empty() || engine.needs_pods(&node) {
+        if !sample.is_empty() || engine.needs_pods(at, &node) {
             existing.into_iter().chain(surviving).for_each(|pod| copy(pod, &mut builder));
         }
         builder.node(node);

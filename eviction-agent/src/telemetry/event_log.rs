@@ -184,7 +184,7 @@ pub struct Threshold {
     pub available: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capacity: Option<i64>,
-    pub detected_by: String,
+    pub detected_by: &'static str,
 }
 
 impl Threshold {
@@ -193,7 +193,7 @@ impl Threshold {
         threshold: &ThresholdRecord,
         evaluation: &EvaluationRecord,
         state: &'static str,
-        detected_by: &str,
+        detected_by: &'static str,
     ) -> Self {
         let reading = evaluation.signal(threshold.signal).filter(|reading| reading.available.is_some());
         Self {
@@ -204,7 +204,7 @@ impl Threshold {
             value: threshold.quantity.clone().unwrap_or_else(|| "0".to_owned()),
             available: reading.and_then(|reading| reading.available),
             capacity: reading.and_then(|reading| reading.capacity),
-            detected_by: detected_by.to_owned(),
+            detected_by,
         }
     }
 }
@@ -222,7 +222,7 @@ pub struct EvictionDecision {
     pub grace_seconds: i64,
     pub eviction_message: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub annotations: Option<BTreeMap<String, String>>,
+    pub annotations: Option<BTreeMap<&'static str, String>>,
     pub value: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub available: Option<i64>,
@@ -230,9 +230,8 @@ pub struct EvictionDecision {
     pub usage: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub working_set: Option<u64>,
-    pub detected_by: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub sample_age_us: Option<u64>,
+    pub detected_by: &'static str,
+    pub sample_age_us: u64,
     pub candidates: Vec<Candidate>,
     #[serde(skip_serializing_if = "is_zero")]
     pub candidates_omitted: usize,

@@ -175,7 +175,7 @@ impl TelemetryExporter {
             TelemetryEvent::Pods { pods, reread, pods_root, at } => {
                 self.files.set_pods_folder(pods_root.as_deref());
                 // Only a list that was read again clears the error.
-                let error = self.pods.error.take().filter(|_| !reread);
+                let error = self.pods.error.clone().filter(|_| !reread);
                 self.pods(event_log::Pods { error, ..pods }, reread, at);
             }
             TelemetryEvent::PodsInvalid(error, at) => {

@@ -1,14 +1,26 @@
 use eviction_core::reading::{Reading, UnknownReason};
 use eviction_node::cgroup::files::Limit;
 use eviction_node::cgroup::names::PodUid;
+use eviction_node::cgroup::pods::Pod;
 use eviction_node::cgroup::sample::Tasks;
 use eviction_node::cgroup::sampler::Sampler;
 use eviction_node::clock::mono_ns;
-use eviction_node::proc::tasks::{TaskCounter, read_task_capacity};
+use eviction_node::proc::tasks::read_task_capacity;
 
 use crate::recorded::{Node, V1, V2};
 
 const BURSTABLE: &str = "a7d0c9e4-12f8-4b36-9c5d-e81f02a64b97";
+
+fn burstable_pod(sampler: &Sampler) -> Pod {
+    sampler.pods().by_uid(&PodUid::new(BURSTABLE)).next().unwrap().clone()
+}
+
+/// Sets the usage of a pod and of all cgroups above it to 150 MB.
+fn set_usage(node: &Node, pod: &Pod) {
+    for folder in pod.path.ancestors().filter(|folder| !folder.as_os_str().is_empty()) {
+        node.write(&format!("sys/fs/cgroup/{}/memory.current", folder.display()), "150000000\n");
+    }
+}
 
 #[test]
 fn node_memory_is_read_from_a_v1_cgroup() {
@@ -57,17 +69,15 @@ fn pods_and_containers_are_sampled_with_any_number_of_descriptors() {
         // With descriptors for everything, for some, and for nothing.
         for descriptors in [4096, 7, 0] {
             let mut sampler = node.sampler_with("/", descriptors);
-            let usage_only = sampler.sample_changed(0, u64::MAX, Tasks::Leave).to_vec();
-            assert!(usage_only.iter().all(|pod| pod.memory.usage.known().is_some()));
-            assert!(
-                usage_only
-                    .iter()
-                    .all(|pod| pod.memory.working_set == Reading::Unknown(UnknownReason::Absent))
-            );
-            assert!(usage_only.iter().all(|pod| pod.tasks == Reading::Unknown(UnknownReason::Absent)));
-            let samples = sampler.sample_all(1, Tasks::Count).to_vec();
-            assert_eq!(samples.len(), sampler.pods().pods.len());
-            for (pod, sample) in sampler.pods().pods.iter().zip(&samples) {
+            sampler.sample_changed(0, u64::MAX, Tasks::Leave);
+            for (_, usage_only) in sampler.last_pods() {
+                assert!(usage_only.memory.usage.known().is_some());
+                assert_eq!(usage_only.memory.working_set, Reading::Unknown(UnknownReason::Absent));
+                assert_eq!(usage_only.tasks, Reading::Unknown(UnknownReason::Absent));
+            }
+            sampler.sample_all(1, Tasks::Count);
+            assert_eq!(sampler.last_pods().count(), sampler.pods().pods.len());
+            for (pod, sample) in sampler.last_pods() {
                 assert_eq!(sample.memory.cgroup_id, pod.cgroup_id);
                 assert!(sample.tasks.known().is_some());
                 let of_pod = sample.memory.working_set.known().unwrap();
@@ -85,16 +95,13 @@ fn sample_changed_reads_only_pods_whose_usage_changed() {
     let node = Node::unpack(V2);
     let mut sampler = node.sampler("/");
     sampler.sample_all(1, Tasks::Count);
-    let pod = sampler.pods().by_uid(&PodUid::new(BURSTABLE)).next().unwrap().clone();
+    let pod = burstable_pod(&sampler);
     let other = sampler.pods().pods.iter().find(|other| other.uid != pod.uid).unwrap().cgroup_id;
     let read_at = |sampler: &Sampler, id| sampler.group(id).unwrap().stat_at_ns;
     let (before, other_before) = (read_at(&sampler, pod.cgroup_id), read_at(&sampler, other));
     let all = sampler.pods().pods_root.unwrap();
     let all_before = read_at(&sampler, all);
-    // The pod and all above it have grown.
-    for folder in pod.path.ancestors().filter(|folder| !folder.as_os_str().is_empty()) {
-        node.write(&format!("sys/fs/cgroup/{}/memory.current", folder.display()), "150000000\n");
-    }
+    set_usage(&node, &pod);
     sampler.sample_changed(0, u64::MAX, Tasks::Leave);
     assert_eq!(read_at(&sampler, pod.cgroup_id), before, "none may be read");
     sampler.sample_changed(32, u64::MAX, Tasks::Leave);
@@ -111,15 +118,13 @@ fn cgroup_is_not_read_twice_for_one_sample() {
     let node = Node::unpack(V2);
     let mut sampler = node.sampler("/");
     sampler.sample_all(1, Tasks::Count);
-    let pod = sampler.pods().by_uid(&PodUid::new(BURSTABLE)).next().unwrap().clone();
+    let pod = burstable_pod(&sampler);
     let id = pod.cgroup_id;
     let since_ns = mono_ns();
     sampler.sample_group(id, &[]);
     let read = sampler.group(id).unwrap();
     assert!(read.stat_at_ns >= since_ns);
-    for folder in pod.path.ancestors().filter(|folder| !folder.as_os_str().is_empty()) {
-        node.write(&format!("sys/fs/cgroup/{}/memory.current", folder.display()), "150000000\n");
-    }
+    set_usage(&node, &pod);
     sampler.sample_changed(32, since_ns, Tasks::Leave);
     assert_eq!(sampler.group(id).unwrap().stat_at_ns, read.stat_at_ns);
     sampler.sample_changed(32, mono_ns(), Tasks::Leave);
@@ -154,10 +159,8 @@ fn unchanged_cgroups_are_read_in_turn() {
         assert_eq!(turns.iter().filter(|turn| turn[group]).count(), 1, "group {group}");
     }
 
-    let pod = sampler.pods().by_uid(&PodUid::new(BURSTABLE)).next().unwrap().clone();
-    for folder in pod.path.ancestors().filter(|folder| !folder.as_os_str().is_empty()) {
-        node.write(&format!("sys/fs/cgroup/{}/memory.current", folder.display()), "150000000\n");
-    }
+    let pod = burstable_pod(&sampler);
+    set_usage(&node, &pod);
     let before = read(&sampler);
     sampler.sample_all(1000, Tasks::Leave);
     for (place, is_read) in later(&before, &read(&sampler)).into_iter().enumerate().skip(1) {
@@ -170,7 +173,7 @@ fn unchanged_cgroups_are_read_in_turn() {
 fn memory_limits_are_read_in_cgroup_v1_and_v2() {
     let node = Node::unpack(V2);
     let mut sampler = node.sampler("/");
-    let pod = sampler.pods().by_uid(&PodUid::new(BURSTABLE)).next().unwrap().clone();
+    let pod = burstable_pod(&sampler);
     let limits = |sampler: &Sampler| {
         pod.containers.iter().map(|c| sampler.group(c.cgroup_id).unwrap().limit).collect::<Vec<_>>()
     };
@@ -195,7 +198,7 @@ fn memory_limits_are_read_in_cgroup_v1_and_v2() {
 #[test]
 fn tasks_of_the_machine_and_of_a_cgroup_are_counted() {
     let node = Node::unpack(V2);
-    assert_eq!(TaskCounter::open(&node.path("proc")).read(), Reading::Known(412));
+    assert_eq!(node.sampler("/").read_task_count(), Reading::Known(412));
     assert_eq!(read_task_capacity(&node.path("proc")), Reading::Known(63_278));
     let sampler = node.sampler("/kubepods.slice/kubepods-burstable.slice");
     assert_eq!(sampler.read_task_count(), Reading::Known(31));
@@ -227,7 +230,7 @@ fn changed_and_charged_cgroups_are_read_with_their_ancestors() {
     let of_root = sampler.tree().groups()[0].id;
     assert_eq!(read(&[], &mut sampler), [of_root], "nothing moved: the group itself");
 
-    let pod = sampler.pods().by_uid(&PodUid::new(BURSTABLE)).next().unwrap().clone();
+    let pod = burstable_pod(&sampler);
     let folder = format!("sys/fs/cgroup{root}/{}", pod.containers[0].path.display());
     let leaf = format!("{folder}/workers/a");
     let grow = |path: &str, by: u64| {
@@ -255,7 +258,7 @@ fn stale_ancestor_is_corrected_by_its_leaves() {
     let mut sampler = node.sampler("/kubepods.slice");
     sampler.sample_all(1, Tasks::Count);
     let before = sampler.sample_node(&[]).level.inactive_file.known().unwrap();
-    let pod = sampler.pods().by_uid(&PodUid::new(BURSTABLE)).next().unwrap().clone();
+    let pod = burstable_pod(&sampler);
     let leaf =
         format!("sys/fs/cgroup/kubepods.slice/{}/workers/a/memory.stat", pod.containers[0].path.display());
     let text = std::fs::read_to_string(node.path(&leaf)).unwrap();

@@ -7,6 +7,7 @@ use anyhow::Result;
 use serde_json::Value;
 
 use super::{Agent, binary};
+use crate::file_system::FileSystem;
 use crate::interrupt::Interrupt;
 use crate::node::Node;
 
@@ -40,6 +41,27 @@ impl Options {
     /// As for [`Self::of`], or if there is no binary.
     pub fn new(node: &Node, kubelet: &Value) -> Result<Self> {
         Self::of(&binary()?, node, kubelet)
+    }
+
+    /// Returns the options with one more argument on the command line, which has a path as its value.
+    #[must_use]
+    pub fn with_path(mut self, option: &str, path: impl AsRef<Path>) -> Self {
+        self.more.extend([option.to_owned(), path.as_ref().display().to_string()]);
+        self
+    }
+
+    /// Returns the options with this file system as nodefs and the kubelet's root directory on it.
+    #[must_use]
+    pub fn on_disk(self, disk: &FileSystem) -> Self {
+        self.with_path("--nodefs", disk.path()).with_path("--kubelet-root-dir", disk.kubelet_root())
+    }
+
+    /// Returns the options of an agent that gets the pods of that node from an API server.
+    #[must_use]
+    pub fn in_cluster(mut self, kubeconfig: impl AsRef<Path>, node_name: &str) -> Self {
+        self.pods = None;
+        self.more.extend(["--node-name", node_name].map(str::to_owned));
+        self.with_path("--kubeconfig", kubeconfig)
     }
 
     /// Returns the command of an agent that listens on this address.

@@ -41,10 +41,7 @@ fn a_crossing_is_reported_once_by_every_attach_method() {
         process.step("touch 16");
         assert_eq!(fixture.crossings(armed), [], "{name}: not yet there");
         process.step("touch 64");
-        let crossings = fixture.crossings(armed);
-        let [crossed] = crossings.as_slice() else {
-            panic!("{name}: one crossing, not {crossings:?}");
-        };
+        let crossed = fixture.only_crossing(armed, name);
         assert_eq!((crossed.cgroup_id, crossed.leaf_id), (pod.id(), container.id()), "{name}");
         assert_eq!((crossed.edge, crossed.tgid), (Edge::UsageAbove, process.pid()), "{name}");
         assert!(
@@ -65,23 +62,19 @@ fn gross_charges_are_reported_by_methods_that_see_every_charge() {
         let before = pod.usage();
         let threshold = KernelThreshold { gross: Some(96 * MIB), ..KernelThreshold::default() };
         let armed = fixture.kernel.set_threshold(pod.id(), threshold).unwrap();
-        fixture.take_charged();
+        fixture.count_gross_charges(container.id());
         for _ in 0..3 {
             process.step("give-back");
             process.step("again");
         }
         let after = pod.usage();
         assert!(after < before + 8 * MIB, "{name}: usage stands where it was: {before} and {after}");
-        let leaves = fixture.take_charged();
-        let gross: u64 = leaves.iter().filter(|leaf| leaf.id == container.id()).map(|leaf| leaf.gross).sum();
-        let crossings = fixture.crossings(armed);
+        let gross = fixture.gross_bytes(container.id());
         if !sees_every_charge {
-            assert_eq!((crossings.len(), gross), (0, 0), "{name}");
+            assert_eq!((fixture.crossings(armed).len(), gross), (0, 0), "{name}");
             return;
         }
-        let [crossed] = crossings.as_slice() else {
-            panic!("{name}: one crossing, not {crossings:?}");
-        };
+        let crossed = fixture.only_crossing(armed, name);
         assert_eq!((crossed.edge, crossed.cgroup_id), (Edge::Gross, pod.id()), "{name}");
         assert!((96 * MIB..104 * MIB).contains(&crossed.gross), "{name}: {crossed:?}");
         // Counters of memory with swap and of kernel memory would double it.
@@ -135,11 +128,10 @@ fn charges_rejected_by_a_limit_are_not_counted() {
         let pod = Cgroup::new();
         pod.limit(24 * MIB);
         let mut process = Stepper::with_memory(&pod, 1);
-        fixture.take_charged();
+        fixture.count_gross_charges(pod.id());
         process.send("touch 64");
         fixture.wait_for_oom_kill(process.pid());
-        let leaves = fixture.take_charged();
-        let gross: u64 = leaves.iter().filter(|leaf| leaf.id == pod.id()).map(|leaf| leaf.gross).sum();
+        let gross = fixture.gross_bytes(pod.id());
         assert!((16 * MIB..32 * MIB).contains(&gross), "{name}: {gross} were charged");
     });
 }
@@ -158,10 +150,7 @@ fn a_downward_crossing_is_reported_without_a_charge_by_release_probes() {
         }
         process.step("free");
         if sees_every_charge {
-            let crossings = fixture.crossings(armed);
-            let [crossed] = crossings.as_slice() else {
-                panic!("{name}: one crossing, not {crossings:?}");
-            };
+            let crossed = fixture.only_crossing(armed, name);
             assert_eq!(crossed.edge, Edge::UsageBelow, "{name}");
             assert!(crossed.usage < 32 * MIB, "{name}: {crossed:?}");
         }

@@ -7,8 +7,8 @@ use std::path::Path;
 
 use eviction_bpf::capabilities::{self, KernelFacts};
 use eviction_bpf::{
-    self, AttachWhen, BackendInfo, Counter, DiskHeadroom, DiskResource, DiskThresholdCrossed, DiskUsage,
-    EventClass, LoadOptions,
+    self, AttachWhen, Counter, DiskHeadroom, DiskResource, DiskThresholdCrossed, DiskUsage, EventClass,
+    LoadOptions,
 };
 use rustix::fs::statfs;
 use tests::file_system::{FileSystem, Kind};
@@ -24,24 +24,20 @@ fn options() -> LoadOptions {
     LoadOptions { disks: vec!["ext4".to_owned(), "xfs".to_owned()], ..LoadOptions::default() }
 }
 
-/// Returns whether a source is missing because the kernel lacks `bpf_get_current_task_btf`, which came with 5.11.
-pub(crate) fn is_too_old(missing: &[BackendInfo]) -> bool {
-    missing.iter().any(|info| info.reason.contains("invalid func unknown#158"))
-}
-
 /// Loads the programs, or ends the test.
 macro_rules! load {
     () => {
-        match load() {
+        match load(&options()) {
             Some(fixture) => fixture,
             None => tests::skip!("this kernel has no bpf_get_current_task_btf"),
         }
     };
 }
 
-fn load() -> Option<Fixture> {
-    let mut loaded = eviction_bpf::load(&options()).unwrap();
-    if is_too_old(&loaded.missing) {
+/// Loads the programs; `None` if the kernel lacks `bpf_get_current_task_btf`, which came with 5.11.
+pub(crate) fn load(options: &LoadOptions) -> Option<Fixture> {
+    let mut loaded = eviction_bpf::load(options).unwrap();
+    if loaded.missing.iter().any(|info| info.reason.contains("invalid func unknown#158")) {
         return None;
     }
     // Most kernels have xfs as a module.

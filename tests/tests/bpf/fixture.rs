@@ -14,16 +14,15 @@ use aya::programs::ProgramInfo;
 use eviction_bpf::capabilities::{self, Lockdown};
 use eviction_bpf::event::Alarm;
 use eviction_bpf::{
-    self, AttachWhen, BpfHandle, CgroupChange, CgroupGrowth, Counter, DiskThresholdCrossed, Event,
-    EventClass, KernelKill, KernelThreshold, LoadOptions, Loaded, OomKill, ReclaimTime, Ring, TaskAlarm,
-    TaskCount, ThresholdCrossed,
+    self, AttachWhen, BpfHandle, CgroupChange, Counter, DiskThresholdCrossed, Event, EventClass, KernelKill,
+    KernelThreshold, LoadOptions, Loaded, OomKill, ReclaimTime, Ring, TaskAlarm, TaskCount, ThresholdCrossed,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tests::process::{HANG, Process};
 
 use crate::groups::{Cgroup, mount};
 
-pub(crate) const MIB: u64 = 1 << 20;
+pub(crate) use tests::node::MIB;
 
 /// Returns why the tests cannot run here; `None` if they can.
 pub(crate) fn skip_reason() -> Option<&'static str> {
@@ -225,6 +224,13 @@ impl Fixture {
         ours.filter(|crossed| crossed.generation == generation).copied().collect()
     }
 
+    /// Returns the only crossing of one threshold setting that has been reported so far; `what` is the case.
+    pub(crate) fn only_crossing(&mut self, generation: u64, what: &str) -> ThresholdCrossed {
+        let crossings = self.crossings(generation);
+        let [crossed] = crossings.as_slice() else { panic!("{what}: one crossing, not {crossings:?}") };
+        *crossed
+    }
+
     /// Returns what the kernel tells of each of the programs.
     pub(crate) fn programs(&self) -> impl Iterator<Item = ProgramInfo> {
         let ours = self.kernel.program_ids();
@@ -232,11 +238,22 @@ impl Fixture {
         loaded.filter(move |program| ours.contains(&program.id()))
     }
 
-    /// Takes the memory cgroups that charged since the last call.
-    pub(crate) fn take_charged(&self) -> Vec<CgroupGrowth> {
+    /// Takes the ids of the memory cgroups that charged since the last call.
+    pub(crate) fn take_charged(&self) -> Vec<u64> {
         let mut charged = Vec::new();
-        self.kernel.take_charged(|growth| charged.push(growth)).unwrap();
+        self.kernel.take_charged(|id| charged.push(id)).unwrap();
         charged
+    }
+
+    /// Sets a threshold on a cgroup that no charge reaches, so that its charges are counted from now on.
+    pub(crate) fn count_gross_charges(&mut self, id: u64) {
+        let far = KernelThreshold { gross: Some(1 << 50), ..KernelThreshold::default() };
+        self.kernel.set_threshold(id, far).unwrap();
+    }
+
+    /// Returns how many bytes were charged to a cgroup whose charges are counted.
+    pub(crate) fn gross_bytes(&self, id: u64) -> u64 {
+        self.kernel.gross_charge(id).unwrap().pages * rustix::param::page_size() as u64
     }
 
     /// Returns what the tasks of a memory cgroup did since the programs were attached.

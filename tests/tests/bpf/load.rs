@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use eviction_bpf::{
-    self, EventClass, LoadOptions, ProgramLog,
+    self, EventClass, LoadOptions,
     attach_methods::ATTACH_METHODS,
     btf::Btf,
     capabilities,
@@ -60,19 +60,17 @@ impl log::Log for CapturedLog {
 }
 
 #[test]
-fn the_programs_log_only_at_the_debug_level() {
+fn the_programs_log_only_if_requested() {
     need_bpf!();
     log::set_logger(&CAPTURED_LOG).unwrap();
     log::set_max_level(log::LevelFilter::Trace);
-    for (level, is_logged) in [(ProgramLog::Warn, false), (ProgramLog::Debug, true)] {
-        let loaded = eviction_bpf::load(&LoadOptions { log: level, ..LoadOptions::default() }).unwrap();
-        assert_eq!(loaded.missing, []);
-        let mut log = loaded.log.expect("a reader of the diagnostics");
-        let group = Cgroup::new();
-        log.flush();
-        let line = format!("DEBUG cgroup {} made", group.id());
-        assert_eq!(CAPTURED_LOG.0.lock().unwrap().contains(&line), is_logged, "{level:?}");
-    }
+    let loaded = eviction_bpf::load(&LoadOptions { debug_log: true, ..LoadOptions::default() }).unwrap();
+    assert_eq!(loaded.missing, []);
+    let mut log = loaded.log.expect("a reader of the diagnostics");
+    let group = Cgroup::new();
+    log.flush();
+    let line = format!("DEBUG cgroup {} made", group.id());
+    assert!(CAPTURED_LOG.0.lock().unwrap().contains(&line));
     assert!(eviction_bpf::load(&LoadOptions::default()).unwrap().log.is_none());
 }
 

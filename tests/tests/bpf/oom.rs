@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use eviction_bpf::{
-    Counter, LoadOptions, OomKill,
-    oom_limit_owner::{Attribution, OomLimitOwner, attribute},
+    Counter, LoadOptions, OomKill, OomLimitOwner,
+    oom_limit_owner::{Attribution, attribute},
 };
 
 use crate::fixture::{Fixture, MIB, Stepper, need_bpf};
@@ -39,7 +39,6 @@ fn an_oom_kill_at_a_containers_limit_is_attributed_to_the_container() {
     assert_eq!(kill.pid, process.pid());
     assert_eq!(kill.comm_lossy().to_string(), "stepper");
     assert_eq!(kill.memcg_id(), Some(container.id()));
-    assert_eq!(kill.uid, Some(0));
     assert_eq!(kill.oom_score_adj, Some(1000));
     assert_eq!(kill.trigger_tgid, process.pid());
     assert!(!kill.truncated && !kill.pid_only);

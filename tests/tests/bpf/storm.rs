@@ -95,7 +95,7 @@ fn lost_events_are_counted_in_a_storm_and_the_crossing_is_reported() {
                 std::thread::sleep(Duration::from_millis(50));
                 fixture.drain();
                 let charged = fixture.take_charged();
-                seen.extend(charged.iter().map(|leaf| leaf.id).filter(|id| ids.contains(id)));
+                seen.extend(charged.into_iter().filter(|id| ids.contains(id)));
                 if armed.is_none() && fixture.kernel.lost().unwrap().records_lost() > 0 {
                     let threshold = above(grower.usage() + 4 * MIB);
                     armed = Some(fixture.kernel.set_threshold(grower.id(), threshold).unwrap());

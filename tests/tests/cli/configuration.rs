@@ -1,54 +1,11 @@
-//! Errors in configurations, and the report about valid ones.
+//! Errors in configurations, and the report about valid ones. Each error has a snapshot in the tests of the agent.
 
 use serde_json::Value;
 use tests::cgroup::Subtree;
 use tests::folder::Folder;
 
-use super::{AGENT, GOOD, RunningAgent, agent_command, errors, in_subtree, output, stderr, write_file};
-
-/// Returns the errors of `run` with this configuration of the kubelet (`--kubelet-config`) or the agent (`--config`).
-fn errors_of(option: &str, text: &str) -> Vec<String> {
-    let folder = Folder::below(&std::env::temp_dir(), "cli").unwrap();
-    let path = write_file(&folder, "configuration.yaml", text);
-    let output = output(agent_command(&["run", "--listen-address", "127.0.0.1:0", option, &path]));
-    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
-    assert_eq!(output.stdout, b"", "nothing was begun");
-    let errors = errors(&output);
-    assert!(errors.iter().all(|error| error.contains(&path)), "each names the file: {errors:?}");
-    errors
-}
-
-#[test]
-fn a_configuration_that_is_not_yaml_is_refused() {
-    let errors = errors_of("--kubelet-config", "evictionHard: [\n");
-    assert_eq!(errors.len(), 1, "{errors:?}");
-    assert!(errors[0].contains("line"), "the place in the file: {errors:?}");
-}
-
-#[test]
-fn a_configuration_of_another_kind_is_refused() {
-    let errors =
-        errors_of("--kubelet-config", "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: ConfigMap\n");
-    assert!(errors.iter().any(|error| error.contains("kind")), "{errors:?}");
-}
-
-#[test]
-fn all_errors_of_a_kubelet_configuration_are_reported_at_once() {
-    let errors = errors_of(
-        "--kubelet-config",
-        "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
-         evictionHard:\n  memory.available: 10m%\n  memori.available: 64Mi\n\
-         evictionSoft:\n  memory.available: 128Mi\n",
-    );
-    assert_errors(
-        &errors,
-        &[
-            ("evictionHard[\"memory.available\"]", "10m"),
-            ("evictionHard[\"memori.available\"]", "unsupported eviction signal"),
-            ("memory.available", "grace period must be specified"),
-        ],
-    );
-}
+use super::running::{RunningAgent, in_subtree};
+use super::{AGENT, GOOD, agent_command, errors, output, write_file};
 
 /// Asserts that there is one line of `found` for each line of `expected`, and that it has both texts.
 fn assert_errors(found: &[String], expected: &[(&str, &str)]) {
@@ -57,54 +14,6 @@ fn assert_errors(found: &[String], expected: &[(&str, &str)]) {
         let is_there = found.iter().any(|error| error.contains(place) && error.contains(cause));
         assert!(is_there, "{place}: {cause} in {found:?}");
     }
-}
-
-#[test]
-fn a_file_that_is_no_agent_configuration_is_refused() {
-    let not_yaml = errors_of("--config", "policy: [\n");
-    assert_errors(&not_yaml, &[("read agent configuration: ", "line")]);
-    assert_errors(&errors_of("--config", ""), &[("configuration.yaml", "is empty")]);
-    assert_errors(
-        &errors_of("--config", "- a\n- b\n"),
-        &[("configuration.yaml", "must be an object, got a list")],
-    );
-    assert_errors(
-        &errors_of("--config", GOOD),
-        &[
-            (": apiVersion: ", "must be `eviction-agent.io/v1alpha1`, got `kubelet.config.k8s.io/v1beta1`"),
-            (": kind: ", "must be `AgentConfiguration`, got `KubeletConfiguration`"),
-        ],
-    );
-    assert_errors(
-        &errors_of("--kubelet-config", AGENT),
-        &[(": apiVersion: ", "got `eviction-agent.io/v1alpha1`"), (": kind: ", "got `AgentConfiguration`")],
-    );
-}
-
-#[test]
-fn all_errors_of_an_agent_configuration_are_reported_at_once() {
-    let text = format!(
-        "{AGENT}profile: enhansed\npolicy:\n  maxEvictions: 4\n  unavailableAfterSamples: 0\n  coolDownAfterOomKill: 5\n  \
-         soft: {{gracePeriodCap: -1m}}\n  prediction: {{mode: \"maybe\"}}\n  signals:\n  - {{signal: memory.available, hard: 1Gi, soft: 512Mi}}\n  \
-         protection:\n  - {{order: Never}}\n  rateLimits:\n  - {{scope: Owner, maxEvictions: 1, window: 1m}}\n  \
-         - {{scope: Owner, maxEvictions: 2, window: 0s}}\n"
-    );
-    assert_errors(
-        &errors_of("--config", &text),
-        &[
-            (": profile: ", "did you mean `Enhanced`?"),
-            (": policy.maxEvictions: ", "did you mean `maxEvictionsPerSync`?"),
-            (": policy.unavailableAfterSamples: ", "must be 1 to 1000, got 0"),
-            (": policy.coolDownAfterOomKill: ", "must be a duration"),
-            (": policy.soft.gracePeriodCap: ", "must not be negative"),
-            (": policy.prediction.mode: ", "must be one of `Off`, `Condition`, `Evict`"),
-            (": policy.signals[0].gracePeriod: ", "is missing: `soft` needs it"),
-            (": policy.signals[0].soft: ", "must be more than `hard`"),
-            (": policy.protection[0]: ", "fits nothing"),
-            (": policy.rateLimits[1].scope: ", "`Owner` is given twice"),
-            (": policy.rateLimits[1].window: ", "must be more than zero"),
-        ],
-    );
 }
 
 #[test]

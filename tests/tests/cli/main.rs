@@ -4,19 +4,15 @@
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 mod configuration;
+mod running;
 
 use std::fs;
-use std::io::{BufRead as _, BufReader};
-use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tests::agent;
-use tests::cgroup::{Driver, Qos, Subtree, pod_uid};
 use tests::folder::Folder;
-use tests::process::{self, Process};
 
 /// A guard against a program that hangs, not a measure of its speed.
 const GUARD: Duration = Duration::from_secs(30);
@@ -61,57 +57,6 @@ fn write_file(folder: &Folder, name: &str, text: &str) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// Returns a pods file with one pod.
-fn pod_list(metadata: &Value) -> String {
-    let pod = json!({"metadata": metadata, "spec": {"containers": []}});
-    json!({"apiVersion": "v1", "kind": "PodList", "items": [pod]}).to_string()
-}
-
-/// A running agent, killed when dropped.
-struct RunningAgent {
-    process: Process,
-    lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
-}
-
-impl RunningAgent {
-    fn start(mut command: Command) -> (Self, Value) {
-        let mut process = Process::spawn(command.stdout(Stdio::piped()).stderr(Stdio::piped())).unwrap();
-        let lines = BufReader::new(process.child().stdout.take().unwrap()).lines();
-        let mut running = Self { process, lines };
-        let started = running.next_event("started");
-        (running, started)
-    }
-
-    /// Returns the next event of this kind.
-    fn next_event(&mut self, kind: &str) -> Value {
-        for line in self.lines.by_ref() {
-            let event: Value = serde_json::from_str(&line.unwrap()).unwrap();
-            if event["event"] == kind {
-                return event;
-            }
-        }
-        panic!("the agent ended before it said {kind}: {}", self.log());
-    }
-
-    /// Returns its log, once it has ended.
-    fn log(&mut self) -> String {
-        std::io::read_to_string(self.process.child().stderr.take().unwrap()).unwrap()
-    }
-
-    fn signal(&self, signal: Signal) {
-        process::signal(self.process.pid(), signal).unwrap();
-    }
-
-    /// Stops the agent with SIGTERM. Returns its exit code, its log, and how long it took.
-    fn stop(mut self) -> (Option<i32>, String, Duration) {
-        let stopped_at = Instant::now();
-        self.signal(Signal::TERM);
-        let status = self.process.child().wait().unwrap();
-        let took = stopped_at.elapsed();
-        (status.code(), self.log(), took)
-    }
-}
-
 /// Returns what a `started` event or the findings of `check` report about a source.
 fn source<'a>(report: &'a Value, name: &str) -> &'a Value {
     report["sources"].as_array().unwrap().iter().find(|it| it["source"] == name).unwrap()
@@ -123,16 +68,6 @@ fn only_error(output: &Output) -> String {
     let mut errors = errors(output);
     assert_eq!(errors.len(), 1, "{errors:?}");
     errors.remove(0)
-}
-
-fn in_subtree(subtree: &Subtree, more: &[&str]) -> Command {
-    let root = subtree.path();
-    let root = root.to_str().unwrap();
-    let mut arguments =
-        vec!["run", "--output", "json", "--listen-address", "127.0.0.1:0", "--cgroup-root", root];
-    arguments.extend(["--memory-capacity", "256Mi", "--pid-capacity", "100"]);
-    arguments.extend(more);
-    agent_command(&arguments)
 }
 
 #[test]
@@ -318,174 +253,4 @@ fn there_are_completions_and_manual_pages() {
     for page in ["eviction-agent.1", "eviction-agent-run.1", "eviction-agent-explain.1"] {
         assert!(fs::read_to_string(folder.path().join(page)).unwrap().contains(".TH"), "{page}");
     }
-}
-
-#[test]
-fn sigterm_stops_the_agent_and_leaves_no_program_attached() {
-    let subtree = Subtree::new("cli-term").unwrap();
-    let (running, started) = RunningAgent::start(in_subtree(&subtree, &[]));
-    assert_eq!(source(&started, "charge")["backend"], "tp_btf mod_memcg_state");
-    assert_eq!(started["action"], "none", "nothing is done that was not asked for");
-    let pid = running.process.pid();
-    let programs = || fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count);
-    assert!(programs() > 0);
-    let (code, log, took) = running.stop();
-    assert_eq!(code, Some(0), "{log}");
-    // Only descriptors hold the programs: they end with the process.
-    assert_eq!(programs(), 0);
-    assert!(took < GUARD);
-}
-
-#[test]
-fn a_second_acting_agent_is_refused_and_the_first_is_named() {
-    let subtree = Subtree::new("cli-lock").unwrap();
-    let (first, _) = RunningAgent::start(in_subtree(&subtree, &["--action", "kill"]));
-    let second = output(in_subtree(&subtree, &["--action", "kill"]));
-    let error = only_error(&second);
-    assert!(error.contains(&format!("pid {}", first.process.pid())), "{error}");
-    // An agent that only watches works beside it.
-    let (third, _) = RunningAgent::start(in_subtree(&subtree, &[]));
-    assert_eq!(third.stop().0, Some(0));
-    assert_eq!(first.stop().0, Some(0));
-}
-
-#[test]
-fn an_invalid_pods_file_keeps_the_last_valid_pods() {
-    let subtree = Subtree::new("cli-pods").unwrap();
-    let uid = pod_uid(1);
-    let _pod = subtree.pod(Driver::Cgroupfs, Qos::Burstable, &uid).unwrap();
-    let folder = Folder::below(&std::env::temp_dir(), "cli-pods").unwrap();
-    let list = |name: &str| pod_list(&json!({"name": name, "namespace": "ns", "uid": uid}));
-    let pods = write_file(&folder, "pods.json", &list("good"));
-    let (mut running, started) = RunningAgent::start(in_subtree(&subtree, &["--pods-file", &pods]));
-    assert_eq!(started["pods_known"], 1);
-    assert_eq!(running.next_event("pods")["with_cgroup"], 1);
-    let listen = started["listen_address"].as_str().unwrap().parse().unwrap();
-    fs::write(&pods, "{\"items\": 3").unwrap();
-    let event = running.next_event("pods");
-    let error = event["error"].as_str().unwrap();
-    assert!(error.contains("pods.json"), "{error}");
-    assert_eq!(event["pods_known"], 1, "the last good one stays");
-    let metrics = tests::metrics::Metrics::read(listen).unwrap();
-    assert!(metrics.sum("eviction_agent_pods_file_errors_total", &[]) >= 1.0);
-    fs::write(&pods, list("other")).unwrap();
-    // The file may have been seen half-written in between.
-    while running.next_event("pods").get("error").is_some() {}
-    assert_eq!(running.stop().0, Some(0));
-}
-
-#[test]
-fn a_config_change_that_would_evict_a_pod_is_pending_until_applied() {
-    let subtree = Subtree::new("cli-reload").unwrap();
-    let uid = pod_uid(1);
-    let _pod = subtree.pod(Driver::Cgroupfs, Qos::Burstable, &uid).unwrap();
-    let folder = Folder::below(&std::env::temp_dir(), "cli-reload").unwrap();
-    let owner = json!({"kind": "ReplicaSet", "name": "o", "uid": "o", "controller": true});
-    let metadata = json!({"name": "only", "namespace": "ns", "uid": uid, "ownerReferences": [owner]});
-    let pods = write_file(&folder, "pods.json", &pod_list(&metadata));
-    let agent = write_file(&folder, "agent.yaml", &format!("{AGENT}profile: Enhanced\n"));
-    let memory = |available: &str| {
-        format!(
-            "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
-             evictionHard:\n  memory.available: {available}\n"
-        )
-    };
-    let kubelet = write_file(&folder, "kubelet.yaml", &memory("64Mi"));
-    let options = ["--kubelet-config", &kubelet, "--config", &agent, "--pods-file", &pods];
-    let (mut running, started) = RunningAgent::start(in_subtree(&subtree, &options));
-    assert_eq!(running.next_event("pods")["with_cgroup"], 1);
-    let listen = started["listen_address"].as_str().unwrap().parse().unwrap();
-    let metric = |name: &str| tests::metrics::Metrics::read(listen).unwrap().sum(name, &[]);
-
-    // The node has 256Mi, so this threshold is always met.
-    fs::write(&kubelet, memory("300Mi")).unwrap();
-    running.signal(Signal::HUP);
-    let pending = running.next_event("config_change");
-    assert_eq!(pending["state"], "pending", "{pending}");
-    assert!(pending["until"].is_string(), "the transition period ends some time: {pending}");
-    assert_eq!(pending["would_evict"][0], json!({"namespace": "ns", "pod": "only"}), "{pending}");
-    assert!(metric("eviction_agent_config_pending") >= 1.0);
-    fs::write(&kubelet, memory("no quantity")).unwrap();
-    running.signal(Signal::HUP);
-    let invalid = running.next_event("config_change");
-    assert_eq!(invalid["state"], "invalid", "{invalid}");
-    let error = invalid["errors"][0].as_str().unwrap();
-    assert!(error.contains("kubelet.yaml") && error.contains("memory.available"), "{error}");
-    assert!(metric("eviction_agent_config_reload_errors_total") >= 1.0);
-    running.signal(Signal::USR1);
-    assert_eq!(running.next_event("config_change")["state"], "applied", "the last good one still waited");
-    let decision = running.next_event("eviction_decision");
-    assert_eq!((&decision["namespace"], &decision["pod"]), (&"ns".into(), &"only".into()));
-    assert_eq!(decision["value"], "300Mi");
-
-    fs::write(&kubelet, memory("64Mi")).unwrap();
-    running.signal(Signal::HUP);
-    let harmless = loop {
-        let reported = running.next_event("config_change");
-        if reported["state"] != "pending" {
-            break reported;
-        }
-    };
-    assert_eq!(harmless["state"], "applied", "it evicts no pod: {harmless}");
-    assert_eq!(running.stop().0, Some(0));
-}
-
-#[test]
-fn a_new_cgroup_does_not_cause_continuous_syncs() {
-    let subtree = Subtree::new("cli-tree").unwrap();
-    let (mut running, started) = RunningAgent::start(in_subtree(&subtree, &[]));
-    let listen = started["listen_address"].as_str().unwrap().parse().unwrap();
-    let uid = pod_uid(7);
-    let _pod = subtree.pod(Driver::Cgroupfs, Qos::Burstable, &uid).unwrap();
-    while running.next_event("pods")["unknown_cgroups"][0] != uid.as_str() {}
-    // A timer that is always due would run the loop some ten thousand times in this time.
-    std::thread::sleep(Duration::from_secs(1));
-    let syncs = tests::metrics::Metrics::read(listen).unwrap().sum("eviction_agent_syncs_total", &[]);
-    assert!(syncs < 3_000.0, "{syncs} syncs");
-    assert_eq!(running.stop().0, Some(0));
-}
-
-#[test]
-fn without_btf_the_agent_uses_and_reports_its_fallbacks() {
-    let subtree = Subtree::new("cli-btf").unwrap();
-    let folder = Folder::below(&std::env::temp_dir(), "cli-btf").unwrap();
-    let kubelet = write_file(&folder, "kubelet.yaml", GOOD);
-    let inner = in_subtree(&subtree, &["--kubelet-config", &kubelet]);
-    let mut command = Command::new("unshare");
-    command.args(["--mount", "sh", "-c", "mount -t tmpfs none /sys/kernel/btf && exec \"$@\"", "sh"]);
-    command.arg(inner.get_program()).args(inner.get_args()).stdin(Stdio::null());
-    let (running, started) = RunningAgent::start(command);
-    let charge = source(&started, "charge");
-    assert_eq!(charge["backend"], "none");
-    assert!(charge["reason"].as_str().unwrap().contains("btf"), "{charge}");
-    assert_eq!(source(&started, "timer")["backend"], "timerfd");
-    let (code, log, _) = running.stop();
-    assert_eq!(code, Some(0));
-    assert!(log.contains("no BPF"), "{log}");
-}
-
-#[test]
-fn without_privilege_the_missing_capability_is_reported() {
-    let subtree = Subtree::new("cli-user").unwrap();
-    // A folder that the user nobody can reach: a build folder may be closed to other users.
-    let folder = Folder::below(&std::env::temp_dir(), "cli-user").unwrap();
-    let program: PathBuf = folder.path().join("eviction-agent");
-    fs::copy(agent::binary().unwrap(), &program).unwrap();
-    let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    fs::set_permissions(folder.path(), open).unwrap();
-    let inner = in_subtree(&subtree, &[]);
-    let mut command = Command::new("setpriv");
-    command.args([
-        "--reuid=65534",
-        "--regid=65534",
-        "--clear-groups",
-        "--inh-caps=-all",
-        "--bounding-set=-all",
-    ]);
-    command.arg(&program).args(inner.get_args()).env("NO_COLOR", "1").stdin(Stdio::null());
-    let (running, started) = RunningAgent::start(command);
-    let charge = source(&started, "charge");
-    assert_eq!(charge["backend"], "none");
-    assert!(charge["reason"].as_str().unwrap().contains("CAP_"), "the missing capability is named: {charge}");
-    assert_eq!(running.stop().0, Some(0));
 }

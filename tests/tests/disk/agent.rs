@@ -4,7 +4,6 @@ use std::ffi::CString;
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::os::fd::AsRawFd as _;
-use std::path::PathBuf;
 use std::process::Command;
 
 use rustix::mount::{MountFlags, UnmountFlags, unmount};
@@ -19,17 +18,12 @@ use tests::workload::Workload;
 
 use crate::{MIB, mount};
 
-const VOLUME: &str = "scratch";
-
 pub(crate) fn pod(name: &str, limit_mib: Option<u64>) -> PodSpec {
-    PodSpec { volume: Some(VOLUME), volume_limit_mib: limit_mib, ..PodSpec::new("shop", name, &["main"], 8) }
-}
-
-pub(crate) fn volume(disk: &FileSystem, node: &Node, pod: usize) -> PathBuf {
-    let path = disk.path().join("kubelet/pods").join(node.pods[pod].uid());
-    let path = path.join("volumes/kubernetes.io~empty-dir").join(VOLUME);
-    fs::create_dir_all(&path).unwrap();
-    path
+    PodSpec {
+        volume: Some("scratch"),
+        volume_limit_mib: limit_mib,
+        ..PodSpec::new("shop", name, &["main"], 8)
+    }
 }
 
 /// Starts a process in a pod, and waits until it has written a file of `mib` MiB to the pod's volume.
@@ -41,36 +35,27 @@ pub(crate) fn writer(disk: &FileSystem, node: &Node, pod: usize, mib: u64) -> Wo
 
 /// Starts a process in a pod that begins to write `mib` MiB to the pod's volume.
 pub(crate) fn writing(disk: &FileSystem, node: &Node, pod: usize, mib: u64) -> Workload {
-    let file = volume(disk, node, pod).join(format!("{mib}-mib")).display().to_string();
+    let volume = node.pods[pod].create_volume(disk).unwrap();
+    let file = volume.join(format!("{mib}-mib")).display().to_string();
     let size = (mib * MIB).to_string();
     node.run(pod, &["write", "--file", &file, "--size", &size]).unwrap()
 }
 
 /// Starts an agent with the disk as nodefs and the kubelet's root directory on it.
 pub(crate) fn start(disk: &FileSystem, node: &Node, kubelet: &Value) -> Agent {
-    start_on(disk, Options::new(node, kubelet).unwrap())
-}
-
-/// Does the same with options that have been set.
-pub(crate) fn start_on(disk: &FileSystem, mut options: Options) -> Agent {
-    let (nodefs, root) =
-        (disk.path().display().to_string(), disk.path().join("kubelet").display().to_string());
-    options.more.extend(["--nodefs".to_owned(), nodefs, "--kubelet-root-dir".to_owned(), root]);
-    options.start().unwrap()
+    Options::new(node, kubelet).unwrap().on_disk(disk).start().unwrap()
 }
 
 /// Does the same with the agent's state on the disk.
 fn start_with_state(disk: &FileSystem, node: &Node, kubelet: &Value) -> Agent {
-    let mut options = Options::new(node, kubelet).unwrap();
-    options.more = vec!["--state-dir".to_owned(), disk.path().join("state").display().to_string()];
-    start_on(disk, options)
+    let options = Options::new(node, kubelet).unwrap().on_disk(disk);
+    options.with_path("--state-dir", disk.path().join("state")).start().unwrap()
 }
 
 /// Waits until the agent has made three more syncs.
 fn wait_for_syncs(agent: &Agent) {
-    let syncs = || agent.metrics().unwrap().sum("eviction_agent_syncs_total", &[]);
-    let before = syncs();
-    wait_until("three more syncs", || syncs() >= before + 3.0).unwrap();
+    let before = agent.metric("eviction_agent_syncs_total", &[]).unwrap();
+    agent.wait_for_metric("eviction_agent_syncs_total", &[], |syncs| syncs >= before + 3.0).unwrap();
 }
 
 /// Makes a node, or ends the test.
@@ -102,10 +87,8 @@ fn failed_usage_readings_are_not_repeated_more_often_than_the_timer() {
     let (disk, node) = (mount!(Kind::Ext4), node!());
     fs::write(disk.path().join("file"), vec![0x5a; 128 << 20]).unwrap();
     let mut agent = start(&disk, &node, &json!({"evictionHard": {"nodefs.available": "256Mi"}}));
-    let is_met = |event: &Event| event.kind() == "threshold" && event.text("signal") == "nodefs.available";
-    agent.wait_for("the threshold", GUARD, is_met).unwrap();
-    let syncs_by =
-        |trigger| agent.metrics().unwrap().sum("eviction_agent_syncs_total", &[("trigger", trigger)]);
+    agent.wait_for_threshold("met").unwrap();
+    let syncs_by = |trigger| agent.metric("eviction_agent_syncs_total", &[("trigger", trigger)]).unwrap();
     wait_until("a reading", || syncs_by("pod_storage") > 0.0).unwrap();
     let (timer, storage) = (syncs_by("timer"), syncs_by("pod_storage"));
     wait_until("three more syncs by the timer", || syncs_by("timer") >= timer + 3.0).unwrap();
@@ -121,11 +104,9 @@ fn the_signal_is_reported_and_no_pod_evicted_if_usage_is_unknown() {
     let (disk, mut node) = (mount!(Kind::Ext4), node!());
     let hog = node.add(pod("hog", Some(1))).unwrap();
     let mut hog = writer(&disk, &node, hog, 128);
-    let mut options = Options::new(&node, &json!({"evictionHard": {"nodefs.available": "256Mi"}})).unwrap();
-    options.more = vec!["--nodefs".to_owned(), disk.path().display().to_string()];
-    let mut agent = options.start().unwrap();
-    let is_met = |event: &Event| event.kind() == "threshold" && event.text("signal") == "nodefs.available";
-    agent.wait_for("the threshold", GUARD, is_met).unwrap();
+    let options = Options::new(&node, &json!({"evictionHard": {"nodefs.available": "256Mi"}})).unwrap();
+    let mut agent = options.with_path("--nodefs", disk.path()).start().unwrap();
+    agent.wait_for_threshold("met").unwrap();
     wait_for_syncs(&agent);
     let metrics = agent.metrics().unwrap();
     let signal = &[("eviction_signal", "nodefs.available")];
@@ -212,9 +193,9 @@ fn a_hanging_file_system_does_not_delay_decisions() {
     let pod = node.add(self::pod("hog", Some(8))).unwrap();
     let kubelet = json!({"evictionHard": {"nodefs.available": "90%", "memory.available": "128Mi"}});
     let mut options = Options::new(&node, &kubelet).unwrap();
-    let paths = ["--nodefs", "--imagefs", "--kubelet-root-dir", "--pod-logs-dir"];
-    let path = hanging.folder.path().display().to_string();
-    options.more = paths.into_iter().flat_map(|option| [option.to_owned(), path.clone()]).collect();
+    for option in ["--nodefs", "--imagefs", "--kubelet-root-dir", "--pod-logs-dir"] {
+        options = options.with_path(option, hanging.folder.path());
+    }
     let mut agent = options.start().unwrap();
     let _hog = node.run(pod, &["grow", "--size", "320M", "--rate", "0"]).unwrap();
     let decision = agent.wait_for_decision().unwrap();
@@ -231,7 +212,8 @@ fn the_right_pod_is_selected_on_a_read_only_disk() {
     let (disk, mut node) = (mount!(Kind::Ext4), node!());
     let (hog, modest) = (node.add(pod("hog", None)).unwrap(), node.add(pod("modest", None)).unwrap());
     for (pod, mib) in [(hog, 128), (modest, 4)] {
-        fs::write(volume(&disk, &node, pod).join("file"), vec![0x5a; mib << 20]).unwrap();
+        let volume = node.pods[pod].create_volume(&disk).unwrap();
+        fs::write(volume.join("file"), vec![0x5a; mib << 20]).unwrap();
     }
     run(Command::new("mount").args(["-o", "remount,ro"]).arg(disk.path())).unwrap();
     let kubelet = json!({"evictionHard": {"nodefs.available": "256Mi"}});

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use rustix::fs::{FallocateFlags, fallocate, statvfs};
 use serde_json::{Value, json};
-use tests::agent::{self, Agent, Event, GUARD, Options};
+use tests::agent::{self, Agent, GUARD, Options};
 use tests::clock;
 use tests::file_system::{FileSystem, Kind};
 use tests::node::Node;
 use tests::or_skip;
 
-use crate::agent::{node, pod, start_on, volume};
+use crate::agent::{node, pod};
 use crate::{MIB, mount};
 
 const EXT4: &str = "tp_btf ext4_allocate_blocks, ext4_free_blocks, ext4_allocate_inode, ext4_free_inode";
@@ -35,11 +35,7 @@ fn start_with(disk: &FileSystem, node: &Node, thresholds: &Value, more: &[&str])
     options.action = "none";
     options.config = Some(agent::config_without_margin(node).unwrap());
     options.more = more.iter().map(|&argument| argument.to_owned()).collect();
-    start_on(disk, options)
-}
-
-fn is_met(event: &Event) -> bool {
-    event.kind() == "threshold" && event.text("state") == "met"
+    options.on_disk(disk).start().unwrap()
 }
 
 /// Returns backend and reason of a source in a `started` event or in the output of `check`.
@@ -57,22 +53,21 @@ fn an_allocation_over_the_threshold_is_detected_by_hooks_or_the_timer() {
     for is_denied in [false, true] {
         let mut node = node!();
         let hog = node.add(pod("hog", None)).unwrap();
-        let path = volume(&disk, &node, hog).join("file");
+        let path = node.pods[hog].create_volume(&disk).unwrap().join("file");
         let more: &[&str] = if is_denied { &["--disable-backend", EXT4] } else { &[] };
         let mut agent = start(&disk, &node, HEADROOM, more);
-        let is_hooked = agent.backend("disk").is_some_and(|(used, _)| used == EXT4);
+        let is_hooked = agent.backend("disk").as_deref() == Some(EXT4);
         if !is_denied && !is_hooked {
-            tests::skip!("no hooks on ext4 here: {:?}", agent.backend("disk"));
+            tests::skip!("no hooks on ext4 here: {:?}", agent.backend_reason("disk"));
         }
         let start_ns = clock::now();
         let file = File::create_new(&path).unwrap();
         fallocate(&file, FallocateFlags::empty(), 0, HEADROOM + 8 * MIB).unwrap();
-        let met = agent.wait_for("the threshold", GUARD, is_met).unwrap();
+        let met = agent.wait_for_threshold("met").unwrap();
         let decision = agent.wait_for_decision().unwrap();
         assert_eq!(decision.pod(), "shop/hog");
         let delay_ns = decision.number("decided_mono_ns").unwrap() - start_ns;
-        let crossings =
-            agent.metrics().unwrap().sum("eviction_agent_syncs_total", &[("trigger", "disk_threshold")]);
+        let crossings = agent.metric("eviction_agent_syncs_total", &[("trigger", "disk_threshold")]).unwrap();
         if is_denied {
             assert_eq!((met.text("detected_by"), crossings), ("timer", 0.0));
         } else {
@@ -100,15 +95,10 @@ fn a_buffered_write_that_crosses_is_reported_by_the_kernel() {
     let disk = mount!(Kind::Ext4);
     let node = node!();
     let mut agent = start(&disk, &node, 8 * MIB, &[]);
-    if agent.backend("disk near").is_none_or(|(used, _)| used.is_empty() || used == "none") {
-        tests::skip!("no hook on reservations of ext4 here: {:?}", agent.backend("disk near"));
+    if !agent.has_backend("disk near") {
+        tests::skip!("no hook on reservations of ext4 here: {:?}", agent.backend_reason("disk near"));
     }
     let path = disk.path().join("file");
-    let is_change = |event: &Event, state: &str| {
-        event.kind() == "threshold"
-            && event.text("signal") == "nodefs.available"
-            && event.text("state") == state
-    };
     for nth in 1..=TRIES {
         // The agent attaches the probe once the threshold is near; from then on the steps are slower than the timer.
         let mut file = File::create(&path).unwrap();
@@ -119,13 +109,13 @@ fn a_buffered_write_that_crosses_is_reported_by_the_kernel() {
             std::thread::sleep(Duration::from_millis(3));
         }
         drop(file);
-        let met = agent.wait_for_nth(nth, "the threshold", GUARD, |event| is_change(event, "met")).unwrap();
+        let met = agent.wait_for_nth(nth, "the threshold", GUARD, |event| event.is_threshold("met")).unwrap();
         std::fs::remove_file(&path).unwrap();
         if met.text("detected_by") == EXT4 {
             agent.stop().unwrap();
             return;
         }
-        agent.wait_for_nth(nth, "the end", GUARD, |event| is_change(event, "cleared")).unwrap();
+        agent.wait_for_nth(nth, "the end", GUARD, |event| event.is_threshold("cleared")).unwrap();
     }
     panic!("the timer was first {TRIES} times");
 }
@@ -138,14 +128,14 @@ fn the_pod_that_creates_inodes_is_selected_at_the_threshold_crossing() {
     let disk = mount!(Kind::Ext4);
     let mut node = node!();
     let (calm, hog) = (node.add(pod("calm", None)).unwrap(), node.add(pod("hog", None)).unwrap());
-    let files = volume(&disk, &node, calm);
+    let files = node.pods[calm].create_volume(&disk).unwrap();
     (0..HEADROOM / 3).for_each(|file| drop(File::create(files.join(file.to_string())).unwrap()));
-    let directory = volume(&disk, &node, hog).display().to_string();
+    let directory = node.pods[hog].create_volume(&disk).unwrap().display().to_string();
     let threshold = statvfs(disk.path()).unwrap().f_ffree - HEADROOM;
     let thresholds = json!({"nodefs.inodesFree": threshold.to_string()});
     let mut agent = start_with(&disk, &node, &thresholds, &[]);
-    if agent.backend("disk").is_none_or(|(used, _)| used != EXT4) {
-        tests::skip!("no hooks on ext4 here: {:?}", agent.backend("disk"));
+    if agent.backend("disk").as_deref() != Some(EXT4) {
+        tests::skip!("no hooks on ext4 here: {:?}", agent.backend_reason("disk"));
     }
     let max = (2 * HEADROOM).to_string();
     let arguments = ["create", "--dir", &directory, "--max", &max, "--rate", "10000"];

@@ -6,10 +6,9 @@ use serde_json::json;
 use tests::agent::{Agent, Event, GUARD, Options};
 use tests::file_system::{FileSystem, Kind};
 use tests::node::{Node, PodSpec};
-use tests::process::wait_until;
 use tests::workload::Workload;
 
-use crate::agent::{node, pod, start_on, writer, writing};
+use crate::agent::{node, pod, writer, writing};
 use crate::{MIB, mount};
 
 /// The bytes that may be written until the threshold is met.
@@ -37,18 +36,12 @@ impl Testbed {
         let config = node.write_agent_config(&config).unwrap();
         let hard = json!({"evictionHard": {"nodefs.available": threshold.to_string()}});
         let options = Options { config: Some(config), ..Options::new(&node, &hard).unwrap() };
-        let agent = start_on(disk, options);
-        if agent.backend("disk near").is_none_or(|(used, _)| used.is_empty() || used == "none") {
-            return Err(format!("no hook on reservations of ext4: {:?}", agent.backend("disk near")));
+        let agent = options.on_disk(disk).start().unwrap();
+        if !agent.has_backend("disk near") {
+            return Err(format!("no hook on reservations of ext4: {:?}", agent.backend_reason("disk near")));
         }
-        let testbed = Self { node, hog, modest, writers, threshold, agent };
-        wait_until("an armed kill order", || testbed.metric("eviction_agent_kernel_kill_armed") == 1.0)
-            .unwrap();
-        Ok(testbed)
-    }
-
-    fn metric(&self, name: &str) -> f64 {
-        self.agent.metrics().unwrap().sum(name, &[])
+        agent.wait_for_metric("eviction_agent_kernel_kill_armed", &[], |armed| armed == 1.0).unwrap();
+        Ok(Self { node, hog, modest, writers, threshold, agent })
     }
 
     fn wait_for_the_end(&mut self) {
@@ -75,7 +68,7 @@ fn the_kernel_kills_the_writer_and_the_agent_evicts_its_pod() {
     assert_eq!((kill.text("signal"), kill.number("id")), ("nodefs.available", decision.number("id")));
     assert_eq!(kill.number("threshold_bytes"), Some(testbed.threshold));
     testbed.wait_for_the_end();
-    assert_eq!(testbed.metric("eviction_agent_kernel_kills_total"), 1.0);
+    assert_eq!(testbed.agent.metric("eviction_agent_kernel_kills_total", &[]).unwrap(), 1.0);
     testbed.agent.stop().unwrap();
 }
 
@@ -89,10 +82,9 @@ fn a_writer_of_another_pod_is_not_killed_and_the_agent_evicts_the_victim() {
     assert_eq!(decision.pod(), "shop/hog");
     assert_ne!(decision.text("detected_by"), "kernel_kill");
     testbed.wait_for_the_end();
-    assert_eq!(testbed.metric("eviction_agent_kernel_kills_total"), 0.0);
+    assert_eq!(testbed.agent.metric("eviction_agent_kernel_kills_total", &[]).unwrap(), 0.0);
     let reason = [("reason", "not_victim")];
-    let suppressed =
-        testbed.agent.metrics().unwrap().sum("eviction_agent_kernel_kill_suppressed_total", &reason);
+    let suppressed = testbed.agent.metric("eviction_agent_kernel_kill_suppressed_total", &reason).unwrap();
     assert!(suppressed >= 1.0, "{suppressed}");
     assert!(other.process().is_running().unwrap());
     testbed.agent.stop().unwrap();

@@ -8,9 +8,8 @@ use tests::agent::Agent;
 use tests::clock;
 use tests::file_system::{FileSystem, Kind};
 use tests::node::Node;
-use tests::process::wait_until;
 
-use crate::agent::{node, pod, start, volume, writer, writing};
+use crate::agent::{node, pod, start, writer, writing};
 use crate::{MIB, mount};
 
 /// Far less than the 10 s after which the agent reads pods with limits in any case.
@@ -18,22 +17,28 @@ const MAX_DELAY_NS: u64 = 3_000_000_000;
 
 /// Creates the volumes, and starts an agent that has read them once.
 fn start_after_first_reading(disk: &FileSystem, node: &Node) -> Agent {
-    (0..node.pods.len()).for_each(|pod| drop(volume(disk, node, pod)));
-    let mut agent = start(disk, node, &json!({"evictionHard": {"nodefs.available": "1Mi"}}));
-    wait_until("the first reading", || readings(&mut agent) > 0.0).unwrap();
+    node.pods.iter().for_each(|pod| drop(pod.create_volume(disk).unwrap()));
+    let agent = start(disk, node, &json!({"evictionHard": {"nodefs.available": "1Mi"}}));
+    wait_for_readings(&agent, 0.0);
     agent
 }
 
+const TRIGGER: [(&str, &str); 1] = [("trigger", "pod_storage")];
+
 /// Returns the number of readings of pods' storage after which the limits of pods were checked.
-fn readings(agent: &mut Agent) -> f64 {
-    agent.metrics().unwrap().sum("eviction_agent_syncs_total", &[("trigger", "pod_storage")])
+fn readings(agent: &Agent) -> f64 {
+    agent.metric("eviction_agent_syncs_total", &TRIGGER).unwrap()
+}
+
+/// Waits for more readings than `before`.
+fn wait_for_readings(agent: &Agent, before: f64) {
+    agent.wait_for_metric("eviction_agent_syncs_total", &TRIGGER, |readings| readings > before).unwrap();
 }
 
 /// Asserts that the next reading of all pods with limits leads to no decision. It reads what a wrong decision would
 /// have been about.
 fn assert_no_decision(agent: &mut Agent) {
-    let before = readings(agent);
-    wait_until("the next reading", || readings(agent) > before).unwrap();
+    wait_for_readings(agent, readings(agent));
     assert_eq!(agent.count_decisions().unwrap(), 0, "{:?}", agent.events());
 }
 
@@ -61,7 +66,7 @@ fn a_volume_filled_by_another_pod_counts_for_its_owner() {
     let (disk, mut node) = (mount!(Kind::Ext4), node!());
     let (owner, other) = (node.add(pod("owner", Some(8))).unwrap(), node.add(pod("other", None)).unwrap());
     let mut agent = start_after_first_reading(&disk, &node);
-    let file = volume(&disk, &node, owner).join("file").display().to_string();
+    let file = node.pods[owner].create_volume(&disk).unwrap().join("file").display().to_string();
     let size = (9 * MIB).to_string();
     let mut writes = node.run(other, &["write", "--file", &file, "--size", &size]).unwrap();
     writes.wait_event("written").unwrap();
@@ -79,7 +84,7 @@ fn deleted_files_do_not_count_towards_a_volume_limit() {
     let (disk, mut node) = (mount!(Kind::Ext4), node!());
     let limited = node.add(pod("limited", Some(8))).unwrap();
     let mut agent = start_after_first_reading(&disk, &node);
-    let volume = volume(&disk, &node, limited);
+    let volume = node.pods[limited].create_volume(&disk).unwrap();
     let mut deleted = File::create(volume.join("open")).unwrap();
     for round in 0..4 {
         fs::write(volume.join("file"), vec![0x5a; 6 << 20]).unwrap();
@@ -102,12 +107,12 @@ fn constant_writes_by_another_process_cause_few_syncs_and_no_decision() {
     let near = node.add(pod("near", Some(8))).unwrap();
     let mut bystander = writer(&disk, &node, near, 7);
     let mut agent = start_after_first_reading(&disk, &node);
-    let before = readings(&mut agent);
+    let before = readings(&agent);
     let path = disk.path().join("elsewhere");
     for _ in 0..100 {
         fs::write(&path, vec![0x5a; 4 << 20]).unwrap();
     }
-    let during = readings(&mut agent) - before;
+    let during = readings(&agent) - before;
     assert!(during <= 2.0, "{during} syncs by readings in which no pod exceeded a limit");
     assert_no_decision(&mut agent);
     assert!(bystander.process().is_running().unwrap());

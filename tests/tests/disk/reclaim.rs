@@ -14,7 +14,7 @@ use tests::process::{signal, wait_until};
 use tests::workload::Workload;
 
 use crate::MIB;
-use crate::agent::{pod, start_on, writer, writing};
+use crate::agent::{pod, writer, writing};
 
 /// A file system with the images of a containerd and the volumes of two pods.
 struct Testbed {
@@ -58,9 +58,8 @@ impl Testbed {
             "imageMinimumGCAge": "1ms",
         });
         let config = self.node.write_agent_config(&json!({"eviction": {"nodeReclaim": "CRI"}})).unwrap();
-        let more = vec!["--cri-socket".to_owned(), socket.display().to_string()];
-        let options = Options::new(&self.node, &kubelet).unwrap();
-        start_on(&self.disk, Options { action, config: Some(config), more, ..options })
+        let options = Options::new(&self.node, &kubelet).unwrap().with_path("--cri-socket", socket);
+        Options { action, config: Some(config), ..options }.on_disk(&self.disk).start().unwrap()
     }
 
     fn images(&self) -> Vec<String> {
@@ -95,8 +94,7 @@ fn images_are_removed_only_as_needed_and_then_the_pod_is_evicted() {
     let freed = metrics.sum("eviction_agent_node_reclaim_freed_bytes_total", &[]);
     assert!(images == 1.0 && freed >= (60 * MIB) as f64, "{images} {freed}");
     // The second time the remaining images are not enough.
-    let cleared = |event: &Event| event.kind() == "threshold" && event.text("state") == "cleared";
-    agent.wait_for("the end of the pressure", GUARD, cleared).unwrap();
+    agent.wait_for_threshold("cleared").unwrap();
     let mut more = writing(&testbed.disk, &testbed.node, 0, 170);
     // The agent may act while the pod still writes: then `small` is enough for a moment, or the pod is killed before
     // it has written all.
@@ -145,8 +143,7 @@ fn a_dry_run_lists_the_same_images_and_removes_none() {
     assert_eq!(decision.pod(), "shop/hog");
     assert_eq!(testbed.images(), ["large", "pause", "small"]);
     assert!(hog.process().is_running().unwrap());
-    let metrics = agent.metrics().unwrap();
-    assert_eq!(metrics.sum("eviction_agent_node_reclaim_removed_total", &[]), 0.0);
+    assert_eq!(agent.metric("eviction_agent_node_reclaim_removed_total", &[]).unwrap(), 0.0);
     agent.stop().unwrap();
 }
 

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use serde_json::json;
-use tests::agent::{Agent, Event, GUARD, Options};
+use tests::agent::{Agent, Event, Options};
 use tests::file_system::{FileSystem, Kind};
 use tests::node::Node;
 use tests::or_skip;
 use tests::process::wait_until;
 use tests::workload::Workload;
 
-use crate::agent::{node, pod, start_on, writing};
+use crate::agent::{node, pod, writing};
 use crate::{MIB, mount};
 
 /// How long the agent waits for space that was allocated ahead.
@@ -29,10 +29,9 @@ fn start_until_threshold_met(disk: &FileSystem, node: &mut Node, profile: &str) 
     let kubelet = json!({"evictionHard": {"nodefs.available": threshold.to_string()}});
     let config = node.write_agent_config(&json!({"profile": profile})).unwrap();
     let options = Options { config: Some(config), ..Options::new(node, &kubelet).unwrap() };
-    let mut agent = start_on(disk, options);
+    let mut agent = options.on_disk(disk).start().unwrap();
     let writer = writing(disk, node, hog, WRITTEN_MIB);
-    let is_met = |event: &Event| event.kind() == "threshold" && event.text("signal") == "nodefs.available";
-    agent.wait_for("the threshold", GUARD, is_met).unwrap();
+    agent.wait_for_threshold("met").unwrap();
     (agent, writer, threshold)
 }
 
@@ -49,8 +48,7 @@ fn no_pod_is_evicted_for_preallocation_that_is_freed_at_once() {
         if start.elapsed() > PREALLOCATION_WAIT / 2 {
             continue;
         }
-        let is_cleared = |event: &Event| event.kind() == "threshold" && event.text("state") == "cleared";
-        agent.wait_for("the end of the threshold", GUARD, is_cleared).unwrap();
+        agent.wait_for_threshold("cleared").unwrap();
         assert_eq!(agent.count_decisions().unwrap(), 0);
         agent.stop().unwrap();
         return;
@@ -67,8 +65,7 @@ fn delay_until_decision(profile: &str, meanwhile: impl FnOnce(&FileSystem)) -> R
     meanwhile(&disk);
     let decision = agent.wait_for_decision().unwrap();
     assert_eq!(decision.pod(), "shop/hog");
-    let is_met = |event: &Event| event.kind() == "threshold" && event.text("state") == "met";
-    let met = agent.wait_for("the threshold", GUARD, is_met).unwrap();
+    let met = agent.wait_for_threshold("met").unwrap();
     agent.stop().unwrap();
     let at = |event: &Event| event.text("at").parse::<jiff::Timestamp>().unwrap();
     Ok(at(&decision).duration_since(at(&met)).try_into().unwrap())

@@ -59,14 +59,7 @@ pub(crate) fn create_pod_cgroups(node: &Node, uid: &str, serial: u64) -> Group {
 /// Returns the options of an agent on the node of that name.
 pub(crate) fn options_on(name: &str, node: &Node, kubeconfig: &Path) -> Options {
     let config = json!({"evictionHard": {"memory.available": "1Mi"}});
-    Options { action: "none", ..cluster_options(name, node, kubeconfig, &config) }
-}
-
-/// Returns the options of an agent with that kubeconfig and these fields of the kubelet's configuration.
-pub(crate) fn cluster_options(name: &str, node: &Node, kubeconfig: &Path, kubelet: &Value) -> Options {
-    let kubeconfig = kubeconfig.display().to_string();
-    let more = ["--kubeconfig", &kubeconfig, "--node-name", name].map(str::to_owned).to_vec();
-    Options { pods: None, more, ..Options::new(node, kubelet).unwrap() }
+    Options { action: "none", ..Options::new(node, &config).unwrap() }.in_cluster(kubeconfig, name)
 }
 
 /// Starts the agent.
@@ -83,19 +76,4 @@ pub(crate) fn wait_for_pods(agent: &mut Agent, what: &str, fits: impl Fn(&Value)
 pub(crate) fn names(event: &Value, list: &str) -> Vec<String> {
     let items = event[list].as_array().map_or(&[][..], Vec::as_slice).iter();
     items.map(|item| item.as_str().map_or_else(|| full_name(item), str::to_owned)).collect()
-}
-
-/// Waits until a series of the agent's metrics fits, and returns its value.
-pub(crate) fn wait_for_metric(
-    agent: &Agent,
-    name: &str,
-    labels: &[(&str, &str)],
-    fits: impl Fn(f64) -> bool,
-) -> f64 {
-    fixture::interrupt()
-        .until(name, GUARD, || {
-            let value = agent.metrics()?.sum(name, labels);
-            Ok(fits(value).then_some(value))
-        })
-        .unwrap()
 }

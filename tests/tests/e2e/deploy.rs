@@ -71,13 +71,12 @@ pub(crate) fn options(
     // The default is a directory of the host, where other agents may run.
     let state = node.file("state");
     std::fs::create_dir_all(&state).unwrap();
-    options.more.extend(["--state-dir".to_owned(), state.display().to_string()]);
     // The fixture sets these arguments by itself; a new argument has to be passed to it.
     for name in ["--output", "--log-format", "--listen-address"] {
         assert!(unused_arguments.remove(name).is_some(), "{name}");
     }
     assert!(unused_arguments.is_empty(), "{unused_arguments:?}");
-    options
+    options.with_path("--state-dir", state)
 }
 
 /// Returns a token of the manifests' service account, as its pod on that node gets one.
@@ -129,7 +128,7 @@ fn the_manifests_put_a_pod_on_every_node_and_its_token_evicts() {
     let kubeconfig = cluster.kubeconfig("deployed", &token).unwrap();
     let mut agent = fixture::start(&self::options(&mut manifests, NODE, &node, &kubelet, &kubeconfig));
     assert_eq!(kubelet.statuses(), [200]);
-    agent::wait_for_pods(&mut agent, "its pod", |event| event["with_cgroup"] == 1);
+    agent.wait_for_pods(1).unwrap();
     let _hog = hog(&node);
     let event = agent.wait_for("an eviction", GUARD, |it| it.is_result("accepted")).unwrap();
     assert_eq!(event.pod(), "default/hog");

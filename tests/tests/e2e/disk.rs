@@ -1,8 +1,5 @@
 //! Disk pressure with a real API server: condition, taint, and the eviction of the pod that writes.
 
-use std::fs;
-use std::path::PathBuf;
-
 use serde_json::{Value, json};
 use tests::agent::Agent;
 use tests::cluster::{Cluster, Options};
@@ -14,8 +11,6 @@ use tests::workload::Workload;
 use crate::agent::NODE;
 use crate::fixture;
 use crate::testbed::{Testbed, pod};
-
-const VOLUME: &str = "scratch";
 
 /// A node in a cluster, with a file system of its own as nodefs.
 struct DiskTestbed {
@@ -34,29 +29,20 @@ impl DiskTestbed {
     /// Adds a pod with a volume; `storage_request_mib` is its request of local storage, `volume_limit_mib` the size
     /// limit of its volume.
     fn add(&mut self, name: &str, storage_request_mib: u64, volume_limit_mib: Option<u64>) -> usize {
-        let spec = PodSpec { storage_request_mib, volume: Some(VOLUME), volume_limit_mib, ..pod(name) };
+        let spec = PodSpec { storage_request_mib, volume: Some("scratch"), volume_limit_mib, ..pod(name) };
         let index = self.testbed.add(spec);
-        fs::create_dir_all(self.volume(index)).unwrap();
+        self.testbed.node.pods[index].create_volume(&self.file_system).unwrap();
         index
     }
 
-    fn volume(&self, pod: usize) -> PathBuf {
-        let path = self.file_system.path().join("kubelet/pods").join(self.testbed.node.pods[pod].uid());
-        path.join("volumes/kubernetes.io~empty-dir").join(VOLUME)
-    }
-
     fn start(&self, kubelet: &Value) -> Agent {
-        let mut options = self.testbed.options(kubelet, self.testbed.cluster.port());
-        for (option, path) in [("--nodefs", ""), ("--kubelet-root-dir", "kubelet")] {
-            options
-                .more
-                .extend([option.to_owned(), self.file_system.path().join(path).display().to_string()]);
-        }
-        fixture::start(&options)
+        let options = self.testbed.options(kubelet, self.testbed.cluster.port());
+        fixture::start(&options.on_disk(&self.file_system))
     }
 
     fn write(&self, pod: usize, mib: u64) -> Workload {
-        let file = self.volume(pod).join("file").display().to_string();
+        let volume = self.testbed.node.pods[pod].create_volume(&self.file_system).unwrap();
+        let file = volume.join("file").display().to_string();
         let size = (mib * MIB).to_string();
         self.testbed.node.run(pod, &["write", "--file", &file, "--size", &size]).unwrap()
     }

@@ -8,15 +8,14 @@ use tests::cluster::proxy::Proxy;
 use tests::cluster::{Cluster, Patch};
 use tests::node::{MIB, PodSpec};
 
-use crate::agent::{self, NODE, wait_for_metric};
+use crate::agent::{self, NODE};
 use crate::fixture;
 use crate::testbed::Testbed;
 
 /// Starts an agent that uses this port as the API server's, and waits until it knows all pods.
 pub(crate) fn start(testbed: &Testbed, kubelet: &Value, port: u16) -> Agent {
     let mut agent = fixture::start(&testbed.options(kubelet, port));
-    let placed = testbed.node.pods.len();
-    agent::wait_for_pods(&mut agent, "all pods", |it| it["with_cgroup"] == placed);
+    agent.wait_for_pods(testbed.node.pods.len()).unwrap();
     agent
 }
 
@@ -170,9 +169,9 @@ fn oom_kills_of_a_pod_are_one_event_series() {
     assert_eq!(event["regarding"]["uid"], testbed.node.pods[0].uid());
     assert!(list_events(&testbed.cluster, "shop", "Evicted").is_empty());
     let labels = [("reason", "ContainerOOMKilled"), ("result", "created")];
-    wait_for_metric(&agent, "eviction_agent_kube_events_total", &labels, |created| created == 1.0);
+    agent.wait_for_metric("eviction_agent_kube_events_total", &labels, |created| created == 1.0).unwrap();
     let labels = [("reason", "ContainerOOMKilled"), ("result", "counted")];
-    wait_for_metric(&agent, "eviction_agent_kube_events_total", &labels, |counted| counted == 4.0);
+    agent.wait_for_metric("eviction_agent_kube_events_total", &labels, |counted| counted == 4.0).unwrap();
     assert!(agent.stop().unwrap().success());
 }
 
@@ -199,19 +198,19 @@ fn a_thousand_oom_kills_take_less_than_sixty_requests_a_minute() {
     let kills = f64::from(PODS * EACH);
     let events_with_result = |outcome: &str| {
         let labels = [("reason", "ContainerOOMKilled"), ("result", outcome)];
-        agent.metrics().unwrap().sum("eviction_agent_kube_events_total", &labels)
+        agent.metric("eviction_agent_kube_events_total", &labels).unwrap()
     };
-    wait_for_metric(&agent, "eviction_agent_oom_kills_total", &[("namespace", "shop")], |count| {
-        count == kills
-    });
+    let of_shop = [("namespace", "shop")];
+    agent.wait_for_metric("eviction_agent_oom_kills_total", &of_shop, |count| count == kills).unwrap();
     assert_eq!(events_with_result("noted"), kills);
     let events = wait_for_oom_kills(&testbed.cluster, u64::from(PODS * EACH));
     // A parent that the agent did not know as the main process at first has a series for its unknown children.
     let pods = testbed.node.pods.len();
     assert!((pods..=2 * pods).contains(&events.len()), "{} series", events.len());
-    wait_for_metric(&agent, "eviction_agent_kube_events_total", &[("result", "counted")], |counted| {
-        counted + events_with_result("created") == kills
-    });
+    let are_all_counted = |counted: f64| counted + events_with_result("created") == kills;
+    agent
+        .wait_for_metric("eviction_agent_kube_events_total", &[("result", "counted")], are_all_counted)
+        .unwrap();
     assert_eq!((events_with_result("dropped"), events_with_result("refused")), (0.0, 0.0));
     let requests = proxy.requests().into_iter().filter(|seen| seen.request.contains("/events"));
     let request_times: Vec<Instant> = requests.map(|seen| seen.at).collect();
@@ -255,6 +254,6 @@ fn events_are_sent_after_an_outage_and_a_missing_right_is_counted() {
     let mut second_parent = testbed.workload(0, &["child", "--size", "64M"]);
     second_parent.go().unwrap();
     let labels = [("result", "refused")];
-    wait_for_metric(&agent, "eviction_agent_kube_events_total", &labels, |count| count >= 1.0);
+    agent.wait_for_metric("eviction_agent_kube_events_total", &labels, |count| count >= 1.0).unwrap();
     assert!(agent.stop().unwrap().success());
 }

@@ -26,8 +26,8 @@ pub(crate) fn config(eviction: &Value) -> Value {
 pub(crate) fn options(testbed: &Testbed, kubelet: &Value, eviction: &Value, port: u16) -> Options {
     restrict_rights(testbed);
     let config = Some(testbed.node.write_agent_config(&config(eviction)).unwrap());
-    let more = vec!["--kubeconfig".to_owned(), testbed.kubeconfig(port).display().to_string()];
-    Options { config, action: "evict", more, ..Options::new(&testbed.node, kubelet).unwrap() }
+    let options = Options::new(&testbed.node, kubelet).unwrap();
+    Options { config, action: "evict", ..options }.with_path("--kubeconfig", testbed.kubeconfig(port))
 }
 
 fn restrict_rights(testbed: &Testbed) {
@@ -79,9 +79,8 @@ fn a_hog_is_evicted_and_in_flight_until_its_pod_is_removed() {
     process.wait().unwrap();
     testbed.remove_first_pod("hog");
     wait_for_result(&mut agent, "hog", "terminated");
-    let evictions = agent.metrics().unwrap();
     let labels = [("eviction_signal", "memory.available"), ("namespace", "default")];
-    assert_eq!(evictions.sum("eviction_agent_evictions_total", &labels), 1.0);
+    assert_eq!(agent.metric("eviction_agent_evictions_total", &labels).unwrap(), 1.0);
     assert_eq!(agent.count_decisions().unwrap(), 1);
     assert!(agent.stop().unwrap().success());
 }

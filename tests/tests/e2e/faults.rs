@@ -44,7 +44,7 @@ fn server_faults_prevent_evictions_until_they_end() {
         inject(&proxy);
         let hog = testbed.hog(0, "270M");
         wait_for_server(&mut agent, "unreachable", times);
-        assert_eq!(agent.metrics().unwrap().sum("eviction_agent_kube_api_up", &[]), 0.0);
+        assert_eq!(agent.metric("eviction_agent_kube_api_up", &[]).unwrap(), 0.0);
         assert!(!testbed.is_terminating(name));
         proxy.heal();
         wait_for_server(&mut agent, "reachable", times);
@@ -189,15 +189,14 @@ fn each_pod_is_frozen_at_most_once_in_an_outage() {
         drop(hog);
         wait_for_threshold(&mut agent, "cleared", crossing);
     }
-    let frozen = agent.metrics().unwrap().sum("eviction_agent_pod_freezes_total", &[("result", "frozen")]);
+    let frozen = agent.metric("eviction_agent_pod_freezes_total", &[("result", "frozen")]).unwrap();
     assert_eq!(frozen, 2.0);
     assert!(agent.stop().unwrap().success());
 }
 
 /// Waits until a threshold was reported in this state so many times.
 fn wait_for_threshold(agent: &mut Agent, state: &str, times: usize) {
-    let is_match = |it: &Event| it.kind() == "threshold" && it.text("state") == state;
-    agent.wait_for_nth(times, "the threshold", GUARD, is_match).unwrap();
+    agent.wait_for_nth(times, "the threshold", GUARD, |event| event.is_threshold(state)).unwrap();
 }
 
 #[test]

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tests::cluster::proxy::{Fault, Proxy, Rewrite, When};
 use tests::cluster::{Cluster, Patch, manifest};
 
-use crate::agent::{self, NODE, names, wait_for_metric, wait_for_pods};
+use crate::agent::{self, NODE, names, wait_for_pods};
 use crate::fixture;
 
 const EVENTS: &str = "eviction_agent_kube_watch_events_total";
@@ -120,7 +120,8 @@ fn undecodable_pods_are_reported_until_they_can_be_decoded() {
     assert_eq!(event["with_cgroup"], 1, "{event}");
     assert_eq!(names(&event, "undecodable").len(), unreadable.len(), "{event}");
     for outcome in ["unreadable", "repeated", "reordered"] {
-        wait_for_metric(&agent, EVENTS, &[("resource", "pods"), ("event", outcome)], |count| count > 0.0);
+        let labels = [("resource", "pods"), ("event", outcome)];
+        agent.wait_for_metric(EVENTS, &labels, |count| count > 0.0).unwrap();
     }
 
     // A pod that can be decoded again is a pod again.
@@ -170,7 +171,8 @@ fn a_watch_continues_after_every_kind_of_fault() {
         wait_for_pods(&mut agent, &format!("{nth} pods"), |it| it["pods_known"] == nth);
     }
     for outcome in ["closed", "expired", "failed", "listed"] {
-        wait_for_metric(&agent, EVENTS, &[("resource", "pods"), ("event", outcome)], |count| count > 0.0);
+        let labels = [("resource", "pods"), ("event", outcome)];
+        agent.wait_for_metric(EVENTS, &labels, |count| count > 0.0).unwrap();
     }
     // Silent connections are not reported; after them the agent is up to date again.
     proxy.hang();

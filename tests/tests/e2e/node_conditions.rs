@@ -10,7 +10,7 @@ use tests::cluster::proxy::{Fault, Proxy, When};
 use tests::cluster::{self, Client, Cluster, Patch, manifest};
 use tests::process::Stop;
 
-use crate::agent::{NODE, wait_for_metric};
+use crate::agent::NODE;
 use crate::fixture;
 use crate::testbed::{MEMORY, Testbed, pod};
 
@@ -125,11 +125,9 @@ fn conditions_and_taints_survive_a_restart_and_a_new_node() {
     testbed.wait_for_taint(None);
     let held = time(&cleared, "lastTransitionTime").duration_since(since);
     assert!(held.as_secs() >= 60, "it held for {held:?} after its cause");
-    assert!(
-        agent.metrics().unwrap().sum("eviction_agent_node_status_patches_total", &[("result", "accepted")])
-            >= 1.0
-    );
-    wait_for_metric(&agent, "eviction_agent_node_status_out_of_sync", &[], |due| due == 0.0);
+    let accepted = [("result", "accepted")];
+    assert!(agent.metric("eviction_agent_node_status_patches_total", &accepted).unwrap() >= 1.0);
+    agent.wait_for_metric("eviction_agent_node_status_out_of_sync", &[], |due| due == 0.0).unwrap();
 
     // Another node under the same name gets condition and taint as well, and this is no change of the pressure.
     let mut steady = testbed.hog(0, "190M");
@@ -229,7 +227,7 @@ fn the_node_status_is_up_to_date_after_an_outage() {
     agent.wait_for("that the condition is cleared", GUARD, is_condition("False")).unwrap();
     let mut hog = testbed.hog(0, "190M");
     wait_until_raised(&mut agent, 2);
-    wait_for_metric(&agent, "eviction_agent_node_status_out_of_sync", &[], |due| due == 2.0);
+    agent.wait_for_metric("eviction_agent_node_status_out_of_sync", &[], |due| due == 2.0).unwrap();
     let reopened = Timestamp::now();
     proxy.reopen();
     testbed.wait_for_taint(Some("PreferNoSchedule"));
@@ -243,7 +241,9 @@ fn the_node_status_is_up_to_date_after_an_outage() {
     let events = agent.events().unwrap().iter().filter(|it| it.kind() == "condition").count();
     assert_eq!(events, 3);
     let of_taints = [("kind", "taints"), ("result", "accepted")];
-    wait_for_metric(&agent, "eviction_agent_node_status_patches_total", &of_taints, |written| written == 1.0);
+    agent
+        .wait_for_metric("eviction_agent_node_status_patches_total", &of_taints, |written| written == 1.0)
+        .unwrap();
     hog.process().child().kill().unwrap();
     assert!(agent.stop().unwrap().success());
 }
@@ -252,14 +252,13 @@ fn the_node_status_is_up_to_date_after_an_outage() {
 fn the_next_agent_writes_the_status_that_a_killed_one_could_not() {
     let Some(mut testbed) = Testbed::new("e2e-untold", [pod("steady")]) else { return };
     let proxy = Proxy::start(&testbed.cluster).unwrap();
-    let state = testbed.node.file("run").display().to_string();
-    let mut options = testbed.options(&kubelet("60s"), proxy.port());
-    options.more.extend(["--state-dir".to_owned(), state]);
+    let options = testbed.options(&kubelet("60s"), proxy.port());
+    let options = options.with_path("--state-dir", testbed.node.file("run"));
     let agent = fixture::start(&options);
     testbed.wait_for_condition("False", "NoEvictionThresholdMet");
     proxy.on(When::any().method(Method::PATCH), Fault::status(503));
     let mut hog = testbed.hog(0, "190M");
-    wait_for_metric(&agent, "eviction_agent_node_status_out_of_sync", &[], |due| due == 2.0);
+    agent.wait_for_metric("eviction_agent_node_status_out_of_sync", &[], |due| due == 2.0).unwrap();
     agent.kill().unwrap();
     let killed = Timestamp::now();
     hog.process().child().kill().unwrap();

@@ -6,7 +6,7 @@ use tests::agent::GUARD;
 use tests::cluster::manifest;
 use tests::cluster::proxy::{Fault, Proxy, When};
 
-use crate::agent::{self, NODE, wait_for_metric, wait_for_pods};
+use crate::agent::{self, NODE, wait_for_pods};
 use crate::fixture;
 
 #[test]
@@ -25,9 +25,8 @@ fn a_watch_continues_when_the_server_is_back() {
     cluster.run_pod(&manifest::pod("after", NODE)).unwrap();
     let event = wait_for_pods(&mut agent, "the pod that came later", |it| it["pods_known"] == 2);
     assert!(event.get("error").is_none() || event["error"].is_null(), "{event}");
-    wait_for_metric(&agent, "eviction_agent_kube_watch_events_total", &[("event", "failed")], |count| {
-        count > 0.0
-    });
+    let failed = [("event", "failed")];
+    agent.wait_for_metric("eviction_agent_kube_watch_events_total", &failed, |count| count > 0.0).unwrap();
 
     // The server is frozen: no event arrives, and none is lost.
     cluster.freeze_server().unwrap();
@@ -71,7 +70,7 @@ fn watches_closed_every_second_lose_no_event() {
     wait_for_pods(&mut agent, "that one has gone", |it| it["pods_known"] == 4);
     let pods = |event| [("resource", "pods"), ("event", event)];
     let watched = "eviction_agent_kube_watch_events_total";
-    wait_for_metric(&agent, watched, &pods("closed"), |count| count >= 3.0);
+    agent.wait_for_metric(watched, &pods("closed"), |count| count >= 3.0).unwrap();
     let metrics = agent.metrics().unwrap();
     assert_eq!(
         (metrics.sum(watched, &pods("listed")), metrics.sum(watched, &pods("failed"))),

@@ -18,9 +18,8 @@ const SPREAD: Duration = Duration::from_millis(900);
 
 /// Returns the options of an agent with a state directory that uses the proxy as the API server.
 fn options_at(testbed: &Testbed, proxy: &Proxy) -> Options {
-    let mut options = evict::options(testbed, &hard(), &json!({}), proxy.port());
-    options.more.extend(["--state-dir".to_owned(), testbed.node.file("run").display().to_string()]);
-    options
+    let options = evict::options(testbed, &hard(), &json!({}), proxy.port());
+    options.with_path("--state-dir", testbed.node.file("run"))
 }
 
 /// Returns how often the API server was asked to evict that pod, or to delete it.

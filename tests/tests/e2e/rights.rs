@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use hyper::Method;
 use serde_json::{Value, json};
-use tests::agent::{Agent, Event, GUARD};
+use tests::agent::{Agent, GUARD};
 use tests::cluster::proxy::{Fault, Proxy, ReceivedRequest, When};
 use tests::cluster::{Cluster, Manifests, NAME, Options};
 use tests::node::Node;
@@ -175,8 +175,7 @@ impl RightsCase<'_> {
 
     /// Crosses the threshold again: a repeated event raises the count of an Event object.
     fn cross_threshold_again(&self, node: &Node, proxy: &Proxy, agent: &mut Agent) {
-        let cleared = |event: &Event| event.kind() == "threshold" && event.text("state") == "cleared";
-        agent.wait_for("that the threshold is cleared", GUARD, cleared).unwrap();
+        agent.wait_for_threshold("cleared").unwrap();
         let _hog = deploy::hog(node);
         let is_count_update = |seen: &ReceivedRequest| seen.request.starts_with("PATCH /apis/events.k8s.io/");
         self.until("a count is raised", || proxy.requests().iter().any(is_count_update).then_some(()));

@@ -107,9 +107,8 @@ fn faults_evict_no_pod_twice_or_without_a_decision() {
         std::env::var("EVICTION_AGENT_SOAK_SECONDS").map_or(DEFAULT_SECONDS, |text| text.parse().unwrap());
     let Some(mut testbed) = Testbed::new("evict", []) else { return };
     let proxy = Proxy::start(&testbed.cluster).unwrap();
-    let mut options = testbed.options(&hard(), proxy.port());
-    let state = testbed.node.file("run").display().to_string();
-    options.more.extend(["--state-dir".to_owned(), state]);
+    let options = testbed.options(&hard(), proxy.port());
+    let options = options.with_path("--state-dir", testbed.node.file("run"));
     let recording = testbed.node.file("recording");
     let mut config = config(&json!({}));
     config["recorder"] = json!({"directory": recording, "minFreeDisk": "0"});

@@ -56,7 +56,7 @@ impl Testbed {
     /// pods at the kubelet's own thresholds.
     pub(crate) fn options(&self, kubelet: &Value, port: u16) -> Options {
         let config = Some(config_without_margin(&self.node).unwrap());
-        let options = agent::cluster_options(NODE, &self.node, &self.kubeconfig(port), kubelet);
+        let options = Options::new(&self.node, kubelet).unwrap().in_cluster(self.kubeconfig(port), NODE);
         Options { config, action: "evict", ..options }
     }
 

@@ -4,7 +4,7 @@ use serde_json::json;
 use tests::cgroup::pod_uid;
 use tests::cluster::manifest;
 
-use crate::agent::{self, NODE, create_pod_cgroups, names, wait_for_metric, wait_for_pods};
+use crate::agent::{self, NODE, create_pod_cgroups, names, wait_for_pods};
 
 const OBJECTS: &str = "eviction_agent_kube_watch_objects";
 const EVENTS: &str = "eviction_agent_kube_watch_events_total";
@@ -19,8 +19,8 @@ fn pods_are_known_from_a_watch_and_joined_with_their_cgroups() {
     create_pod_cgroups(&node, web["metadata"]["uid"].as_str().unwrap(), 1);
 
     let mut agent = agent::start(&node, &kubeconfig);
-    let (backend, reason) = agent.backend("pods").unwrap();
-    assert_eq!(backend, "watch");
+    assert_eq!(agent.backend("pods").as_deref(), Some("watch"));
+    let reason = agent.backend_reason("pods").unwrap();
     assert!(reason.starts_with(&format!("pods of node {NODE} at {}", cluster.url())), "{reason}");
     let event = wait_for_pods(&mut agent, "one pod", |it| it["pods_known"] == 1);
     assert_eq!(event["with_cgroup"], 1, "{event}");
@@ -47,11 +47,10 @@ fn pods_are_known_from_a_watch_and_joined_with_their_cgroups() {
     cluster.finish_pod("default", "web").unwrap();
     cluster.finish_pod("default", "late").unwrap();
     wait_for_pods(&mut agent, "no pods", |it| it["pods_known"] == 0);
-    wait_for_metric(&agent, OBJECTS, &[("resource", "pods")], |count| count == 0.0);
-    wait_for_metric(&agent, OBJECTS, &[("resource", "nodes")], |count| count == 1.0);
-    wait_for_metric(&agent, "eviction_agent_kube_api_requests_total", &[("code", "200")], |count| {
-        count > 4.0
-    });
+    agent.wait_for_metric(OBJECTS, &[("resource", "pods")], |count| count == 0.0).unwrap();
+    agent.wait_for_metric(OBJECTS, &[("resource", "nodes")], |count| count == 1.0).unwrap();
+    let answered = [("code", "200")];
+    agent.wait_for_metric("eviction_agent_kube_api_requests_total", &answered, |count| count > 4.0).unwrap();
     let last_event = "eviction_agent_kube_watch_last_event_timestamp_seconds";
     assert!(agent.metrics().unwrap().has_series(last_event, &[]));
     assert!(agent.stop().unwrap().success());
@@ -81,7 +80,7 @@ fn five_hundred_pods_some_of_maximum_size_are_decoded() {
     assert!(names(&event, "without_cgroup").contains(&format!("default/{longest}")));
     assert!(event.get("undecodable").is_none(), "{event}");
     for outcome in ["unreadable", "too_long", "too_many", "failed"] {
-        let count = agent.metrics().unwrap().sum(EVENTS, &[("resource", "pods"), ("event", outcome)]);
+        let count = agent.metric(EVENTS, &[("resource", "pods"), ("event", outcome)]).unwrap();
         assert_eq!(count, 0.0, "{outcome}");
     }
     assert!(agent.stop().unwrap().success());

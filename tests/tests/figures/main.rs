@@ -5,8 +5,6 @@
 mod parts;
 mod working_set;
 
-use std::path::PathBuf;
-
 use eviction_node::cgroup::hierarchy::{Hierarchies, Host};
 use eviction_node::cgroup::node_root::NodeRoot;
 use eviction_node::cgroup::sampler::{Sampler, SamplerOptions};
@@ -14,15 +12,11 @@ use tests::cgroup::{Group, Subtree};
 use tests::node::MIB;
 use tests::workload::Workload;
 
-fn workload() -> PathBuf {
-    tests::workload::binary().unwrap()
-}
-
 /// Starts a process that fills the page cache of a cgroup, and waits until it has done so.
 fn cache(group: &Group, size: &str) -> Workload {
     let folder = tests::folder::on_disk().unwrap();
     let arguments = ["cache", "--size", size, "--dir", folder.to_str().unwrap()];
-    let mut cache = Workload::run(&workload(), group, arguments).unwrap();
+    let mut cache = Workload::run(group, arguments).unwrap();
     cache.wait_event("cached").unwrap();
     cache
 }

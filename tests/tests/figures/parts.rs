@@ -18,7 +18,6 @@ use crate::MIB;
 use crate::cache;
 use crate::sampler;
 use crate::working_set::TOLERANCE;
-use crate::workload;
 
 /// The growth of the container in bytes.
 const GROWTH: u64 = 100 * MIB;
@@ -39,10 +38,10 @@ fn pod(sampler: &mut Sampler, in_full: bool, since_ns: u64) -> GroupSample {
     match in_full {
         true => sampler.sample_all(1, Tasks::Leave),
         false => sampler.sample_changed(32, since_ns, Tasks::Leave),
-    };
+    }
     let id = sampler.pods().pods[0].cgroup_id;
     sampler.read_again(id, since_ns);
-    sampler.last_pods()[0].memory
+    sampler.group(id).unwrap()
 }
 
 fn read_repeatedly(time: Duration, stat_file: &Path) {
@@ -65,7 +64,7 @@ fn a_pods_memory_includes_its_containers_if_its_memory_stat_is_stale() {
         let _others: Vec<_> = (2..2 + others).map(|n| group.group(container_id(n)).unwrap()).collect();
         let size = GROWTH.to_string();
         let arguments = ["--on-term", "ignore", "grow", "--size", &size, "--rate", "0"];
-        let mut grower = Workload::start(&workload(), &container, arguments).unwrap();
+        let mut grower = Workload::start(&container, arguments).unwrap();
         let mut running = sampler(&subtree);
         pod(&mut running, true, 0);
         grower.go().unwrap();
@@ -107,7 +106,7 @@ fn the_first_sample_of_a_node_is_current() {
         let (size, dir) = (GROWTH.to_string(), folders.to_str().unwrap());
         let arguments = ["cache", "--size", &size, "--dir", dir];
         let stat_file = folder(subtree.root()).join("memory.stat");
-        let mut filler = Workload::run(&workload(), &container, arguments).unwrap();
+        let mut filler = Workload::run(&container, arguments).unwrap();
         read_repeatedly(Duration::from_millis(round * 2), &stat_file);
         filler.wait_event("cached").unwrap();
         let mut sampler = sampler(&subtree);
@@ -137,8 +136,8 @@ fn page_cache_of_removed_cgroups_is_not_counted_as_working_set() {
     drop(cache);
     first.destroy().unwrap();
     sampler.refresh(|_| false).unwrap();
-    let pods = sampler.sample_all(1, Tasks::Leave);
-    let memory = pods[0].memory;
+    sampler.sample_all(1, Tasks::Leave);
+    let memory = sampler.group(sampler.pods().pods[0].cgroup_id).unwrap();
     assert!(memory.usage.known().unwrap() >= 60 * MIB, "the pages stay charged to the pod: {memory:?}");
     assert!(memory.working_set.known().unwrap() <= 8 * MIB, "and are no working set: {memory:?}");
     drop(kept);

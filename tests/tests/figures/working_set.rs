@@ -16,7 +16,6 @@ use tests::workload::Workload;
 
 use crate::MIB;
 use crate::sampler;
-use crate::workload;
 
 const NODE: u64 = 384 * MIB;
 const GROWTH: u64 = 160 * MIB;
@@ -48,7 +47,7 @@ pub(crate) fn grow_in_full_cache(
     let cached = format!("{}", 2 * NODE);
     let (stamps_arg, size) = (stamps.to_str().unwrap(), GROWTH.to_string());
     let arguments = ["--stamps", stamps_arg, "grow", "--size", &size, "--rate", rate];
-    let mut grower = Workload::start(&workload(), hog, arguments).unwrap();
+    let mut grower = Workload::start(hog, arguments).unwrap();
 
     let mut sampler = sampler(subtree);
     // A machine may reclaim cold pages by itself: then the test fills the cache once more.
@@ -173,7 +172,7 @@ fn grow_at_own_limit() -> bool {
     let stamps = folder.path().join("stamps");
     let growth = (100 * MIB).to_string();
     let arguments = ["--stamps", stamps.to_str().unwrap(), "grow", "--size", &growth, "--rate", "200M"];
-    let mut grower = Workload::start(&workload(), &two, arguments).unwrap();
+    let mut grower = Workload::start(&two, arguments).unwrap();
     let mut sampler = sampler(&subtree);
     let filler = crate::cache(&two, &NODE.to_string());
     sampler.sample_all(1, Tasks::Count);

@@ -95,7 +95,7 @@ pub(crate) fn dirs_of(group: &Group) -> CgroupDirs {
     let or_unified = |hierarchy| group.dir(hierarchy).or_else(|| unified.clone());
     CgroupDirs {
         id: None,
-        memory: or_unified(Hierarchy::Memory),
+        memory: or_unified(Hierarchy::Memory).unwrap(),
         pids: or_unified(Hierarchy::Pids),
         freezer: or_unified(Hierarchy::Freezer),
         unified: unified.clone(),
@@ -106,7 +106,7 @@ pub(crate) fn dirs_of(group: &Group) -> CgroupDirs {
 /// v2, from kernel 5.14 on.
 pub(crate) fn has_cgroup_kill(fixture: &Fixture) -> bool {
     let dirs = dirs_of(fixture.subtree.root());
-    dirs.memory == dirs.unified && dirs.memory.is_some_and(|dir| dir.join("cgroup.kill").exists())
+    dirs.unified.as_ref() == Some(&dirs.memory) && dirs.memory.join("cgroup.kill").exists()
 }
 
 /// Returns the cgroup for a process of the group itself. On cgroup v2 only leaf cgroups have processes once
@@ -218,13 +218,9 @@ pub(crate) fn steps(updates: &[KillUpdate]) -> Vec<&'static str> {
     updates.iter().map(name).collect()
 }
 
-pub(crate) fn binary() -> PathBuf {
-    tests::workload::binary().unwrap()
-}
-
 /// Starts a workload in its cgroup, and waits until it runs.
 pub(crate) fn run(group: &Group, arguments: &str) -> Workload {
-    let mut workload = Workload::run(&binary(), group, arguments.split(' ')).unwrap();
+    let mut workload = Workload::run(group, arguments.split(' ')).unwrap();
     workload.wait_event("go").unwrap();
     workload
 }

@@ -12,7 +12,7 @@ use tests::process::{self, is_alive, wait_until};
 use tests::workload::Workload;
 
 use crate::fixture::{
-    Fixture, LONG, assert_killed, binary, ended_by, hold_ignoring_sigterm, run, soft, steps, target,
+    Fixture, LONG, assert_killed, ended_by, hold_ignoring_sigterm, run, soft, steps, target,
 };
 
 /// The growth that a pod may have here.
@@ -26,7 +26,7 @@ fn bounded(pod: &Group, grace: Duration) -> KillTarget {
 /// Starts a process that ignores SIGTERM, and grows when the test lets it.
 fn start_growth_workload(group: &Group, growth: &str) -> Workload {
     let arguments = ["--on-term", "ignore", "grow"].into_iter().chain(growth.split(' '));
-    Workload::start(&binary(), group, arguments).unwrap()
+    Workload::start(group, arguments).unwrap()
 }
 
 /// Returns how much the pod had grown, if SIGKILL was sent before the end of the grace period.
@@ -112,9 +112,8 @@ fn page_cache_does_not_count_as_growth() {
         let mut killer = fixture.killer();
         let grace = Duration::from_secs(2);
         // On a disk, wherever the folder for temporary files is.
-        let program = binary();
-        let folder = program.parent().unwrap().display();
-        let growth = format!("--kind page-cache --size 96M --dir {folder}");
+        let folder = tests::folder::on_disk().unwrap();
+        let growth = format!("--kind page-cache --size 96M --dir {}", folder.display());
         let (term, mut writer);
         if is_new_cgroup {
             term = killer.begin_with_sigterm(bounded(&pod, grace));

@@ -22,12 +22,12 @@ fn targets_not_below_the_nodes_root_are_rejected() {
     // Neither by a path around the root, nor the node itself.
     let around = |dirs: CgroupDirs| {
         let relative = format!("../../{}", pod.path().display());
-        let join = |dir: Option<std::path::PathBuf>| dir.map(|dir| dir.join("kubepods").join(&relative));
-        CgroupDirs { memory: join(dirs.memory), pids: None, freezer: None, unified: None, ..dirs }
+        let memory = dirs.memory.join("kubepods").join(relative);
+        CgroupDirs { memory, ..CgroupDirs::default() }
     };
     fixture.subtree.group("kubepods").unwrap();
     let roundabout = around(dirs_of(fixture.subtree.root()));
-    assert!(roundabout.memory.as_ref().unwrap().exists());
+    assert!(roundabout.memory.exists());
     rejected_path(killer.begin(KillTarget { groups: vec![roundabout], ..target(&pod) }));
     rejected_path(killer.begin(target(fixture.subtree.root())));
     assert!(is_alive(bystander.pid()));
@@ -41,7 +41,7 @@ fn a_cgroup_that_replaced_the_target_is_rejected() {
     let (pod, _) = fixture.pod(1);
     let id = |dirs: &CgroupDirs| {
         use std::os::unix::fs::MetadataExt as _;
-        std::fs::metadata(dirs.deciding().unwrap()).unwrap().ino()
+        std::fs::metadata(&dirs.memory).unwrap().ino()
     };
     let dirs = dirs_of(&pod);
     let dirs = CgroupDirs { id: Some(id(&dirs)), ..dirs };

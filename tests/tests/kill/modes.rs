@@ -9,7 +9,7 @@ use eviction_kill::StartError;
 use tests::process::is_alive;
 use tests::workload::Workload;
 
-use crate::fixture::{Fixture, binary, dirs_of, hold_ignoring_sigterm, process_cgroup, steps, target};
+use crate::fixture::{Fixture, dirs_of, hold_ignoring_sigterm, process_cgroup, steps, target};
 
 #[test]
 fn a_dry_run_lists_processes_and_signals_none() {
@@ -34,8 +34,8 @@ fn a_second_killer_is_refused_with_an_error_that_names_the_first() {
     let root = dirs_of(fixture.subtree.root());
     // Another program that has locked the node's root stands for the first agent.
     let elsewhere = fixture.subtree.group("elsewhere").unwrap();
-    let arguments = [OsStr::new("lock"), OsStr::new("--dir"), root.deciding().unwrap().as_os_str()];
-    let mut first = Workload::run(&binary(), &elsewhere, arguments).unwrap();
+    let arguments = [OsStr::new("lock"), OsStr::new("--dir"), root.memory.as_os_str()];
+    let mut first = Workload::run(&elsewhere, arguments).unwrap();
     first.wait_event("locked").unwrap();
 
     let error = fixture.try_killer(fixture.config(KillMode::Kill)).map(|_| ()).unwrap_err();

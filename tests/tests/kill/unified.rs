@@ -19,7 +19,8 @@ use crate::fixture::{
 /// Returns the directories of a cgroup as if there were the unified hierarchy alone.
 fn unified_dirs(group: &Group) -> CgroupDirs {
     let dir = group.dir(Hierarchy::Unified);
-    CgroupDirs { id: None, memory: None, pids: dir.clone(), freezer: dir.clone(), unified: dir }
+    let memory = dir.clone().unwrap();
+    CgroupDirs { id: None, memory, pids: dir.clone(), freezer: dir.clone(), unified: dir }
 }
 
 fn killer(fixture: &Fixture) -> TestKiller {

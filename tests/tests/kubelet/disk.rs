@@ -10,7 +10,7 @@ use tests::metrics::get;
 use tests::node::MIB;
 use tests::story::Story;
 
-use crate::testbed::{self, Testbed, pod, selected_pods, wait_for_pods, wait_for_result};
+use crate::testbed::{self, Testbed, pod, selected_pods, wait_for_result};
 
 const SCRATCH: &str = "/scratch";
 
@@ -51,7 +51,7 @@ fn only_pods_over_their_local_storage_limits_are_evicted() {
     let limited = json!({"sizeLimit": "8Mi"});
     testbed.run(&with_volume(pod("modest", &modest, None, None), &limited, None, Some("8Mi")));
     let mut agent = testbed.agent(&json!({}));
-    wait_for_pods(&mut agent, 1);
+    agent.wait_for_pods(1).unwrap();
     let mut story = Story::begin();
     let volume_message = "Usage of EmptyDir volume \"scratch\" exceeds the limit \"8Mi\". ";
     let pod_message = "Pod ephemeral local storage usage exceeds the total limit of containers 8Mi. ";
@@ -91,7 +91,7 @@ fn the_pod_over_its_request_on_nodefs_is_evicted_not_the_largest() {
     let volume = json!({});
     testbed.run(&with_volume(pod("modest", &modest, None, None), &volume, Some("300Mi"), None));
     let mut agent = testbed.agent(&json!({}));
-    wait_for_pods(&mut agent, 1);
+    agent.wait_for_pods(1).unwrap();
     testbed.run(&with_volume(pod("hog", &hog, None, None), &volume, Some("1Mi"), None));
     let mut story = Story::begin();
     let accepted = wait_for_result(&mut agent, "hog", "accepted");
@@ -120,7 +120,7 @@ fn an_agent_without_directories_reads_pod_usage_from_the_kubelet() {
     testbed.run(&with_volume(pod("modest", &modest, None, None), &json!({}), Some("300Mi"), None));
     testbed.run(&with_volume(pod("hog", &hog, None, None), &json!({}), Some("1Mi"), None));
     let mut agent = testbed.agent_by_summary();
-    wait_for_pods(&mut agent, 2);
+    agent.wait_for_pods(2).unwrap();
     let used = |summary: &Value, name: &str| {
         let pods = summary["pods"].as_array().unwrap();
         let pod = pods.iter().find(|pod| pod["podRef"]["name"] == name);

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use tests::cluster::Options;
 
-use crate::testbed::{Testbed, growing, pod, selected_pods, wait_for_pods, wait_for_result};
+use crate::testbed::{Testbed, growing, pod, selected_pods, wait_for_result};
 
 #[test]
 fn a_static_pod_is_not_evicted() {
@@ -19,7 +19,7 @@ fn a_static_pod_is_not_evicted() {
     let mirror = mirror.unwrap();
     let id = mirror["status"]["containerStatuses"][0]["containerID"].clone();
     let mut agent = testbed.agent(&json!({}));
-    wait_for_pods(&mut agent, 1);
+    agent.wait_for_pods(1).unwrap();
     testbed.run(&pod("ordinary", &ordinary, None, None));
     // The ordinary pod uses half as much, and is the one that is evicted.
     wait_for_result(&mut agent, "ordinary", "accepted");

@@ -7,7 +7,7 @@ use tests::cluster::Options;
 use tests::node::MIB;
 use tests::story::Story;
 
-use crate::testbed::{self, Testbed, climbing, growing, pod, selected_pods, wait_for_pods, wait_for_result};
+use crate::testbed::{self, Testbed, climbing, growing, pod, selected_pods, wait_for_result};
 
 /// The number of rounds, unless the environment sets another.
 const ROUNDS: usize = 5;
@@ -43,7 +43,7 @@ fn a_hog_is_evicted_before_the_kubelet_acts() {
     let important = testbed.run(&manifest);
     assert_eq!(important["status"]["qosClass"], "Burstable");
     let mut agent = testbed.agent(&json!({}));
-    wait_for_pods(&mut agent, 2);
+    agent.wait_for_pods(2).unwrap();
     let mut story = Story::begin();
     for round in 0..rounds {
         let begun = std::time::Instant::now();

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tests::cluster::Options;
 use tests::story::Story;
 
-use crate::testbed::{Testbed, growing, pod, wait_for_pods, wait_for_result};
+use crate::testbed::{Testbed, growing, pod, wait_for_result};
 
 /// Returns the status of a pod's only container, and how often it was restarted.
 fn container(pod: &Value) -> (&Value, u64) {
@@ -22,7 +22,7 @@ fn a_pod_that_is_killed_with_its_eviction_is_not_restarted() {
     let hog = testbed.image("hog", &growing(3, 850).replace("exit 0", ""));
     testbed.run(&pod("quiet", &quiet, Some("100Mi"), None));
     let mut agent = testbed.agent(&json!({"hardMode": "EvictAndKill"}));
-    wait_for_pods(&mut agent, 1);
+    agent.wait_for_pods(1).unwrap();
     let path = "/api/v1/namespaces/default/pods?fieldSelector=metadata.name%3Dhog&watch=true";
     let mut watch = testbed.cluster.admin().watch(path).unwrap();
     let mut manifest = pod("hog", &hog, None, None);

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
-use tests::agent::{Agent, Event, GUARD, Options, binary};
+use tests::agent::{Agent, Event, Options, binary};
 use tests::cluster::node::{Image, Programs, RealNode};
 use tests::cluster::{self, Cluster, Manifests, NAME, manifest};
 use tests::meminfo;
@@ -110,11 +110,6 @@ impl Testbed {
         config["apiVersion"] = json!("eviction-agent.io/v1alpha1");
         config["kind"] = json!("AgentConfiguration");
         std::fs::write(&file, config.to_string()).unwrap();
-        let shared = [
-            ("--kubeconfig", kubeconfig),
-            ("--node-name", NODE.into()),
-            ("--imagefs", self.node.path().to_owned()),
-        ];
         let options = Options {
             binary: binary().unwrap(),
             kubelet_config: self.node.path().join("kubelet.json"),
@@ -124,13 +119,10 @@ impl Testbed {
             pid_capacity: 32768,
             action: "evict",
             config: Some(file),
-            more: shared
-                .iter()
-                .chain(paths)
-                .flat_map(|(flag, value)| [(*flag).to_owned(), value.display().to_string()])
-                .collect(),
+            more: Vec::new(),
         };
-        fixture::start(&options)
+        let options = options.in_cluster(kubeconfig, NODE).with_path("--imagefs", self.node.path());
+        fixture::start(&paths.iter().fold(options, |options, (flag, path)| options.with_path(flag, path)))
     }
 
     /// Creates a pod, waits until it runs and returns it. Panics if the kubelet does not let it run.
@@ -183,13 +175,6 @@ pub(crate) fn pod(name: &str, image: &Image, memory: Option<&str>, limit: Option
         container["resources"]["limits"] = json!({"memory": limit});
     }
     pod
-}
-
-/// Waits until the agent has found the cgroups of this many pods.
-pub(crate) fn wait_for_pods(agent: &mut Agent, pods: u64) {
-    let what = format!("that it knows {pods} pods");
-    let fits = |event: &Event| event.kind() == "pods" && event.number("with_cgroup") == Some(pods);
-    agent.wait_for(&what, GUARD, fits).unwrap();
 }
 
 /// Waits for that result of the eviction of that pod.

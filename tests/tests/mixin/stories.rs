@@ -1,6 +1,5 @@
 //! Scenarios on the nodes with agents that Prometheus scrapes: those of the demo, on a smaller scale.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -10,7 +9,7 @@ use tests::agent::Options;
 use tests::file_system::{FileSystem, Kind};
 use tests::node::{MIB, Node, PodSpec};
 use tests::process::wait_until;
-use tests::workload::{self, Workload};
+use tests::workload::Workload;
 
 use crate::server::Server;
 
@@ -30,13 +29,12 @@ const PIDS: u64 = 200;
 const DISK: u64 = 96 * MIB;
 /// The limit of a container in MiB.
 const LIMIT: u64 = 32;
-const VOLUME: &str = "scratch";
 
 /// Returns the pod that misbehaves.
 fn misbehaving_pod(scenario: Scenario) -> PodSpec {
     PodSpec {
         limit_mib: (scenario == Scenario::Oom).then_some(LIMIT),
-        volume: (scenario == Scenario::Disk).then_some(VOLUME),
+        volume: (scenario == Scenario::Disk).then_some("scratch"),
         storage_request_mib: 1,
         ..PodSpec::new("batch", "report", &["main"], 8)
     }
@@ -120,13 +118,8 @@ impl Scenario {
         let mut options = Options::new(&node, &self.kubelet())?;
         let mut volume = PathBuf::new();
         if let Some(disk) = &disk {
-            let kubelet = disk.path().join("kubelet");
-            let of_pods = kubelet.join("pods").join(node.pods[report].uid());
-            volume = of_pods.join("volumes/kubernetes.io~empty-dir").join(VOLUME);
-            fs::create_dir_all(&volume).context("make the volume")?;
-            let paths = [("--nodefs", disk.path()), ("--kubelet-root-dir", kubelet.as_path())];
-            let paths = paths.map(|(option, path)| [option.to_owned(), path.display().to_string()]);
-            options.more = paths.concat();
+            volume = node.pods[report].create_volume(disk)?;
+            options = options.on_disk(disk);
         }
         let _web = node.run(web, &["hold", "--size", "16M"])?;
 
@@ -134,8 +127,7 @@ impl Scenario {
         server.add_target(self.name(), &agent.address()?.to_string())?;
         self.wait_scrapes(server, 3)?;
         let from = server.now("vector(time())")?.context("no time")?;
-        let _report =
-            Workload::run(&workload::binary()?, node.pods[report].first()?, self.workload(&volume))?;
+        let _report = Workload::run(node.pods[report].first()?, self.workload(&volume))?;
         for series in self.expected_series() {
             self.wait(server, &format!("sum(eviction_agent_{series}) > 0"))?;
         }

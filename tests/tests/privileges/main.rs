@@ -266,7 +266,7 @@ fn assert_decides_and_kills(label: &str, names: &[&str]) -> String {
     let mut agent = site.agent(names);
     let status = std::fs::read_to_string(format!("/proc/{}/status", agent.pid())).unwrap();
     assert!(status.contains("Uid:\t65534\t65534\t65534\t65534\n"), "{status}");
-    let (backend, _) = agent.backend("charge").unwrap();
+    let backend = agent.backend("charge").unwrap();
     assert_reported_protection_is_real(&agent, &status);
     site.go();
     site.assert_decided(&mut agent, label);
@@ -288,7 +288,7 @@ fn policies(pid: u32) -> Vec<i32> {
 /// Asserts that the protection of the agent in the `started` event is what the kernel reports.
 fn assert_reported_protection_is_real(agent: &Agent, status: &str) {
     const SCHED_FIFO: i32 = 1;
-    let backend = |source| agent.backend(source).unwrap().0;
+    let backend = |source| agent.backend(source).unwrap();
     let real_time = policies(agent.pid()).iter().filter(|policy| **policy == SCHED_FIFO).count();
     assert_eq!(real_time > 0, backend("control loop thread") == "SCHED_FIFO", "{real_time} threads");
     let score = std::fs::read_to_string(format!("/proc/{}/oom_score_adj", agent.pid())).unwrap();

@@ -13,7 +13,6 @@ use tests::workload::Workload;
 
 use crate::MIB;
 use crate::sampler;
-use crate::workload;
 
 #[test]
 fn values_of_a_removed_cgroup_are_unknown_and_not_zero() {
@@ -22,9 +21,9 @@ fn values_of_a_removed_cgroup_are_unknown_and_not_zero() {
     let name = Driver::Systemd.container(&container_id(1));
     let container = pod.group(&name).unwrap();
     let mut sampler = sampler(&subtree);
-    let before = sampler.sample_all(1, Tasks::Count).to_vec();
-    assert_eq!(before.len(), 1);
-    assert_eq!(before[0].tasks, Reading::Known(0));
+    sampler.sample_all(1, Tasks::Count);
+    let tasks: Vec<_> = sampler.last_pods().map(|(_, sample)| sample.tasks).collect();
+    assert_eq!(tasks, [Reading::Known(0)]);
     let found = sampler.pods().pods[0].clone();
     assert_eq!(found.uid, PodUid::new(&pod_uid(1)));
     assert_eq!(*found.containers[0].id, *container_id(1));
@@ -104,8 +103,7 @@ fn sampling_continues_while_cgroups_are_created_and_removed() {
     subtree.root().limit_memory(64 * MIB).unwrap();
     let lasting = subtree.pod(Driver::Cgroupfs, Qos::Guaranteed, &pod_uid(0)).unwrap();
     let lasting = lasting.group(container_id(0)).unwrap();
-    let mut holder = Workload::run(&workload(), &lasting, ["hold", "--size", "16M"]).unwrap();
-    holder.wait_event("holding").unwrap();
+    let holder = Workload::hold(&lasting, "16M").unwrap();
     let stop = AtomicBool::new(false);
     let (mut samples, mut added, mut removed) = (0, 0, 0);
     std::thread::scope(|scope| {
@@ -127,10 +125,11 @@ fn sampling_continues_while_cgroups_are_created_and_removed() {
         while (added < 150 || removed < 150) && start.elapsed() < HANG {
             let level = sampler.sample_node(&[]).level;
             assert!(level.working_set.known().unwrap() >= 16 * MIB, "{level:?}");
-            for pod in sampler.sample_all(1, Tasks::Count) {
+            sampler.sample_all(1, Tasks::Count);
+            for (_, sample) in sampler.last_pods() {
                 // Never a value of a removed cgroup.
-                let is_removed = matches!(pod.memory.usage, Reading::Unknown(why) if is_removed(why));
-                assert!(is_removed || pod.memory.usage.known().is_some(), "{pod:?}");
+                let is_removed = matches!(sample.memory.usage, Reading::Unknown(why) if is_removed(why));
+                assert!(is_removed || sample.memory.usage.known().is_some(), "{sample:?}");
             }
             let changes = sampler.refresh(|_| false).unwrap();
             assert_eq!(changes.skipped, 0);

@@ -8,7 +8,7 @@ mod namespace;
 mod threshold;
 mod trigger;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use eviction_node::cgroup::hierarchy::{Hierarchies, Host};
@@ -17,10 +17,6 @@ use eviction_node::cgroup::sampler::{Sampler, SamplerOptions};
 use tests::cgroup::Subtree;
 use tests::node::MIB;
 use tests::process::HANG;
-
-fn workload() -> PathBuf {
-    tests::workload::binary().unwrap()
-}
 
 fn run<F: Future>(test: F) -> F::Output {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -11,7 +11,6 @@ use tests::workload::Workload;
 use crate::MIB;
 use crate::is_quiet;
 use crate::run;
-use crate::workload;
 
 /// Returns the folder of the cgroup v1 memory controller, if the machine has one.
 fn folder(group: &Group) -> Option<PathBuf> {
@@ -25,7 +24,7 @@ fn a_crossing_is_reported_in_both_directions() {
     let Some(folder) = folder(subtree.root()) else { tests::skip!("no memory controller of version 1") };
     run(async {
         let arguments = ["grow", "--size", "64M", "--stop-at", "32M", "--rate", "100M"];
-        let mut grower = Workload::start(&workload(), subtree.root(), arguments).unwrap();
+        let mut grower = Workload::start(subtree.root(), arguments).unwrap();
         let base = subtree.root().memory().unwrap();
         let start = Instant::now();
         let mut threshold = UsageThreshold::register(&folder, &[base + 16 * MIB, base + 60 * MIB]).unwrap();

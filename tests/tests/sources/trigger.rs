@@ -13,7 +13,6 @@ use tests::workload::Workload;
 use crate::MIB;
 use crate::is_quiet;
 use crate::run;
-use crate::workload;
 
 /// Returns the cgroup v2 folder. On a hybrid machine memory is limited elsewhere, and waits are reported here all the
 /// same.
@@ -27,7 +26,7 @@ fn thrash(group: &Group) -> Workload {
     group.limit_memory(24 * MIB).unwrap();
     let folder = tests::folder::on_disk().unwrap();
     let arguments = ["cache", "--size", "32M", "--again", "--dir", folder.to_str().unwrap()];
-    Workload::start(&workload(), group, arguments).unwrap()
+    Workload::start(group, arguments).unwrap()
 }
 
 #[test]

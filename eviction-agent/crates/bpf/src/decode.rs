@@ -9,7 +9,7 @@ use eviction_common::{
 use thiserror::Error;
 
 use super::event::{
-    Ancestor, CgroupChange, DiskThresholdCrossed, Event, KernelKill, OomContext, OomEvents, OomKill, Rss,
+    Ancestor, CgroupChange, DiskThresholdCrossed, Event, KernelKill, OomEvents, OomKill, OomLimitOwner, Rss,
     Stamp, TaskAlarm, ThresholdCrossed,
 };
 use super::handle::disk::user_device;
@@ -177,16 +177,12 @@ impl<'a> Fields<'a> {
         let trigger_comm = self.comm()?;
         let pid = self.u32()?;
         let tgid = self.u32()?;
-        let uid = self.u32()?;
         let oom_score_adj = self.i32()?;
-        let rss = Rss { anon: self.pages()?, file: self.pages()?, shmem: self.pages()?, swap: self.pages()? };
         let trigger_tgid = self.u32()?;
-        let trigger_pid = self.u32()?;
+        let rss = Rss { anon: self.pages()?, file: self.pages()?, shmem: self.pages()?, swap: self.pages()? };
         let trigger_memcg = self.u64()?;
-        let owner_id = self.u64()?;
         let owner =
-            Ancestor { id: owner_id, usage: self.pages()?, max: self.limit()?, ..Ancestor::default() };
-        let context = OomContext { owner: (owner_id != 0).then_some(owner), ktime_ns: self.u64()? };
+            Ancestor { id: self.u64()?, usage: self.pages()?, max: self.limit()?, ..Ancestor::default() };
         let flags = self.u32()?;
         let chain_len = self.u32()?;
         let Some(unused) = MAX_CHAIN.checked_sub(chain_len as usize) else {
@@ -199,19 +195,22 @@ impl<'a> Fields<'a> {
         let end = |name: &[u8]| name.iter().position(|byte| *byte == 0).unwrap_or(0);
         let names: Vec<Box<[u8]>> = names.map(|name| name[..end(name)].into()).collect();
         let has = |flag| flags & flag != 0;
+        let owner = match (has(oom_flag::OWNER), owner.id) {
+            (false, _) => OomLimitOwner::Unknown,
+            (true, 0) => OomLimitOwner::Global,
+            (true, _) => OomLimitOwner::Memcg(owner),
+        };
         Ok(OomKill {
             stamp,
             tgid,
             pid,
             comm,
-            uid: has(oom_flag::UID).then_some(uid),
             oom_score_adj: has(oom_flag::SCORE).then_some(oom_score_adj),
             rss: has(oom_flag::RSS).then_some(rss),
             trigger_tgid,
-            trigger_pid,
             trigger_comm,
             trigger_memcg: (trigger_memcg != 0).then_some(trigger_memcg),
-            context: has(oom_flag::OWNER).then_some(context),
+            owner,
             truncated: has(oom_flag::CUT),
             pid_only: has(oom_flag::PID_ONLY),
             chain,
@@ -262,11 +261,9 @@ impl<'a> Fields<'a> {
         let tasks = self.u64()?.cast_signed();
         let bound = self.u64()?.cast_signed();
         let tgid = self.u32()?;
-        let depth = self.u32()?;
         let alarm = self.u32()?;
-        self.u32()?;
         let alarm = Alarm::from_raw(alarm).ok_or_else(|| unknown(Kind::TaskAlarm, "alarm", alarm))?;
-        Ok(TaskAlarm { stamp, alarm, memcg_id, key_id, tasks, bound, tgid, depth })
+        Ok(TaskAlarm { stamp, alarm, memcg_id, key_id, tasks, bound, tgid })
     }
 
     fn kernel_kill(&mut self, stamp: Stamp) -> Result<KernelKill, DecodeError> {

@@ -181,13 +181,15 @@ pub struct OomEvents {
     pub oom_kill_before: Option<u64>,
 }
 
-/// The context in which the kernel chose its victim (`struct oom_control` in linux/oom.h).
+/// The owner of the limit that led to a kill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OomContext {
-    /// The memory cgroup whose limit it was; `None` is the machine itself.
-    pub owner: Option<Ancestor>,
-    /// When the kernel had chosen: the same for all processes that it killed at once.
-    pub ktime_ns: u64,
+pub enum OomLimitOwner {
+    /// A memory cgroup, by its own limit.
+    Memcg(Ancestor),
+    /// The machine.
+    Global,
+    /// It is not known.
+    Unknown,
 }
 
 /// The kernel chose a victim and is about to kill it.
@@ -201,22 +203,19 @@ pub struct OomKill {
     pub pid: u32,
     /// Its name, zero-padded, as the kernel has it; empty if only the pid was available.
     pub comm: [u8; 16],
-    /// Its owner.
-    pub uid: Option<u32>,
     /// Its `oom_score_adj`.
     pub oom_score_adj: Option<i32>,
     /// Its resident memory.
     pub rss: Option<Rss>,
     /// The process in whose context the kernel killed.
     pub trigger_tgid: u32,
-    /// Its thread.
-    pub trigger_pid: u32,
-    /// That thread's name, zero-padded.
+    /// The name of its thread, zero-padded.
     pub trigger_comm: [u8; 16],
     /// The memory cgroup that it was in.
     pub trigger_memcg: Option<u64>,
-    /// The owner of the limit according to the kernel itself, where that can be observed.
-    pub context: Option<OomContext>,
+    /// The owner of the limit according to the kernel itself (`struct oom_control` in linux/oom.h), where that
+    /// can be observed.
+    pub owner: OomLimitOwner,
     /// Whether the tree was deeper than the record, so that the chain ends before the root.
     pub truncated: bool,
     /// Whether the kernel gave only the victim's pid, so that the chain is that of the triggering task.
@@ -319,6 +318,4 @@ pub struct TaskAlarm {
     pub bound: i64,
     /// The process that forked.
     pub tgid: u32,
-    /// [`Alarm::PidsLimit`]: how deep the limited cgroup is below the root of its hierarchy.
-    pub depth: u32,
 }

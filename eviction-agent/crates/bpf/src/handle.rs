@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use aya::Ebpf;
 use aya::maps::{Array, HashMap as BpfHashMap, Map, MapData, MapError, PerCpuArray};
-use eviction_common::{ChargedCgroup, Edge, FireToken, MemcgThreshold, threshold_bit};
+use eviction_common::{Edge, FireToken, MemcgThreshold, threshold_bit};
 use thiserror::Error;
 
 use super::{
@@ -42,7 +42,8 @@ pub struct KernelThreshold {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GrossCharge {
     generation: u64,
-    pages: u64,
+    /// Pages charged since the threshold was set; 0 on methods that do not see every charge.
+    pub pages: u64,
     reclaimed: u64,
 }
 
@@ -57,32 +58,6 @@ pub struct SetThresholdError {
     pub source: MapError,
 }
 
-/// A program that is not attached any more.
-#[derive(Debug, Error)]
-#[error("{method} was detached")]
-pub struct Detached {
-    /// Its class of events.
-    pub class: EventClass,
-    /// Its method.
-    pub method: &'static str,
-    /// The error that shows it.
-    #[source]
-    pub source: std::io::Error,
-}
-
-/// A memory cgroup that charged since the last [`BpfHandle::take_charged`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CgroupGrowth {
-    /// Its id.
-    pub id: u64,
-    /// Bytes charged since then; 0 on methods that do not see every charge.
-    pub gross: u64,
-    /// Usage at the last run of the hook less usage at the first, in bytes; 0 if it shrank.
-    pub grown: u64,
-    /// How often the hook ran for it.
-    pub fired: u64,
-}
-
 pub(super) struct Maps {
     pub(super) thresholds: BpfHashMap<MapData, u64, MapEntry<MemcgThreshold>>,
     pub(super) threshold_bits: Array<MapData, u64>,
@@ -93,6 +68,8 @@ pub(super) struct Maps {
     pub(super) counters: PerCpuArray<MapData, u64>,
     pub(super) task_counters: TaskCounterMaps,
     pub(super) disks: DiskMaps,
+    /// Absent if the programs were loaded without kernel kill, or this kernel does not show them what they need.
+    pub(super) kernel_kill: Option<KernelKillMaps>,
 }
 
 /// Takes a map out of the object.
@@ -122,7 +99,6 @@ pub struct BpfHandle {
     pub(super) near: Vec<OnDemandProbe>,
     pub(super) sources: Vec<BackendInfo>,
     pub(super) page_bytes: u64,
-    pub(super) kernel_kill: Option<KernelKillMaps>,
     charge_caches: u32,
     pub(super) generation: u64,
     thresholds: HashMap<u64, (u64, KernelThreshold)>,
@@ -131,7 +107,6 @@ pub struct BpfHandle {
 impl BpfHandle {
     pub(super) fn new(
         maps: Maps,
-        kernel_kill: Option<KernelKillMaps>,
         links: Vec<(EventClass, Link)>,
         near: Vec<OnDemandProbe>,
         sources: Vec<BackendInfo>,
@@ -144,7 +119,6 @@ impl BpfHandle {
             near,
             sources,
             page_bytes: rustix::param::page_size() as u64,
-            kernel_kill,
             charge_caches,
             generation: 0,
             thresholds: HashMap::with_capacity(capacity),
@@ -193,17 +167,18 @@ impl BpfHandle {
         self.near.iter().any(|near| near.switch.is_changing())
     }
 
-    /// Checks with the kernel which programs are not attached any more.
-    pub fn detached(&self) -> impl Iterator<Item = Detached> {
+    /// Checks with the kernel which programs are not attached any more. Returns the class and the method of each,
+    /// and the error that shows it.
+    pub fn detached(&self) -> impl Iterator<Item = (EventClass, &'static str, std::io::Error)> {
         let near = self.near.iter().flat_map(|near| {
             let verified = near.switch.with(|links| links.iter().map(Link::verify).collect::<Vec<_>>());
             verified.into_iter().flatten().map(|verified| (near.class, verified))
         });
         let links = self.links.iter().map(|(class, link)| (*class, link.verify()));
         links.chain(near).filter_map(|(class, verified)| {
-            let source = verified.err()?;
+            let error = verified.err()?;
             let info = self.sources.iter().find(|info| info.source == class.name());
-            Some(Detached { class, method: info.map_or("", |info| info.backend), source })
+            Some((class, info.map_or("", |info| info.backend), error))
         })
     }
 
@@ -344,21 +319,12 @@ impl BpfHandle {
         }
     }
 
-    /// Passes on the memory cgroups that charged since the last call, in no order.
+    /// Passes on the ids of the memory cgroups that charged since the last call, in no order.
     ///
     /// # Errors
     /// If the map cannot be read.
-    pub fn take_charged(&self, mut each: impl FnMut(CgroupGrowth)) -> Result<(), MapError> {
-        let page = self.page_bytes;
-        sys::take_all(&self.maps.charged, |id, charged| {
-            let ChargedCgroup { gross, fired, usage_first, usage_last } = charged;
-            each(CgroupGrowth {
-                id,
-                gross: gross.saturating_mul(page),
-                grown: usage_last.saturating_sub(usage_first).saturating_mul(page),
-                fired,
-            });
-        })
+    pub fn take_charged(&self, each: impl FnMut(u64)) -> Result<(), MapError> {
+        sys::take_all(&self.maps.charged, each)
     }
 }
 

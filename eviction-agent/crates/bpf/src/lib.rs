@@ -41,17 +41,15 @@ pub fn batch_bytes() -> u64 {
 
 pub use attach_methods::{AttachWhen, EventClass};
 pub use event::{
-    Alarm, Ancestor, CgroupChange, DiskThresholdCrossed, Edge, Event, KernelKill, KernelKillCause,
-    OomContext, OomKill, Stamp, TaskAlarm, ThresholdCrossed,
+    Alarm, Ancestor, CgroupChange, DiskThresholdCrossed, Edge, Event, KernelKill, KernelKillCause, OomKill,
+    OomLimitOwner, Stamp, TaskAlarm, ThresholdCrossed,
 };
 pub use eviction_common::{Counter, DiskResource, DiskTotal, TaskCount};
 pub use handle::disk::{DiskHeadroom, DiskUsage, SetDiskThresholdError};
 pub use handle::disk_kill::ArmedDiskOrder;
-pub use handle::kernel_kill::{
-    ArmError, ArmedOrder, LastOrderNumbers, SUPPRESSED_REASONS, SampleEpoch, suppressed_reasons,
-};
+pub use handle::kernel_kill::{ArmError, ArmedOrder, SUPPRESSED_REASONS, SampleEpoch, suppressed_reasons};
 pub use handle::task_counters::{NodePidThreshold, ReclaimTime};
-pub use handle::{BpfHandle, CgroupGrowth, Detached, GrossCharge, KernelThreshold, SetThresholdError};
-pub use load::{LoadError, LoadOptions, Loaded, ProgramLog, ProgramLogReader, load};
+pub use handle::{BpfHandle, GrossCharge, KernelThreshold, SetThresholdError};
+pub use load::{LoadError, LoadOptions, Loaded, ProgramLogReader, load};
 pub use plan::BackendInfo;
 pub use ring::{AsyncRing, Drained, LossCounters, Ring};

@@ -30,29 +30,6 @@ use super::{
     sys::MapEntry,
 };
 
-/// How much of the programs' own diagnostics is logged, through the `log` facade.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ProgramLog {
-    /// Nothing. It has no cost: the verifier removes the calls.
-    #[default]
-    Off,
-    /// Errors.
-    Warn,
-    /// Actions as well.
-    Debug,
-}
-
-impl ProgramLog {
-    /// Returns the level that the programs compare: a message is sent if its own level is not greater.
-    fn level(self) -> u8 {
-        match self {
-            Self::Off => 0,
-            Self::Warn => aya_log::Level::Warn as u8,
-            Self::Debug => aya_log::Level::Debug as u8,
-        }
-    }
-}
-
 /// Options of a load.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadOptions {
@@ -68,8 +45,9 @@ pub struct LoadOptions {
     pub choice: BackendSelection,
     /// How many tasks a cgroup may create per second before it is reported; 0 for any number.
     pub fork_storm: u32,
-    /// The level of the programs' own diagnostics.
-    pub log: ProgramLog,
+    /// Whether the programs send their own diagnostics ([`Loaded::log`]). Without it the verifier removes the
+    /// calls.
+    pub debug_log: bool,
     /// Whether a kill order may be armed ([`BpfHandle::arm_kill`]). Without it the verifier ensures that no
     /// program can send a signal.
     pub kernel_kill: bool,
@@ -90,7 +68,7 @@ impl Default for LoadOptions {
             levels: None,
             choice: BackendSelection::default(),
             fork_storm: FORK_STORM,
-            log: ProgramLog::Off,
+            debug_log: false,
             kernel_kill: false,
             disks: Vec::new(),
         }
@@ -156,15 +134,8 @@ impl Loaded {
     }
 }
 
-/// The reader of the programs' own diagnostics.
-pub struct ProgramLogReader(EbpfLogger<&'static dyn log::Log>);
-
-impl ProgramLogReader {
-    /// Writes pending diagnostics to the `log` facade.
-    pub fn flush(&mut self) {
-        self.0.flush();
-    }
-}
+/// The reader of the programs' own diagnostics. Its `flush` writes what is pending to the `log` facade.
+pub type ProgramLogReader = EbpfLogger<&'static dyn log::Log>;
 
 /// No program could be loaded; the agent runs on its fallbacks.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -183,7 +154,7 @@ pub fn load(options: &LoadOptions) -> Result<Loaded, LoadError> {
 
 /// Loads and attaches on facts that are known already.
 pub fn load_on(facts: &KernelFacts, options: &LoadOptions) -> Result<Loaded, LoadError> {
-    let LoadOptions { choice, log, kernel_kill, .. } = options;
+    let LoadOptions { choice, debug_log, kernel_kill, .. } = options;
     let mut plans = plan::plan(facts, choice);
     let is_wanted = |file_system: &str| options.disks.iter().any(|it| it == file_system);
     plans.retain(|plan| plan.class.file_system().is_none_or(is_wanted));
@@ -231,21 +202,13 @@ pub fn load_on(facts: &KernelFacts, options: &LoadOptions) -> Result<Loaded, Loa
         let why = missing.first().map(|none| none.reason.clone()).unwrap_or_default();
         return Err(LoadError { why, missing });
     }
-    let log = match log {
-        ProgramLog::Off => None,
-        ProgramLog::Warn | ProgramLog::Debug => EbpfLogger::init(&mut ebpf).ok().map(ProgramLogReader),
-    };
+    let log = if *debug_log { EbpfLogger::init(&mut ebpf).ok() } else { None };
     let offsets = &config.offsets;
     let shows_growth = offsets.task_mm != ABSENT && offsets.mm_anon != ABSENT;
     let charge_caches = facts.btf.as_ref().map_or(1, |btf| btf.resolved.charge_caches);
-    let taken = take_maps(&mut ebpf, levels).and_then(|(maps, ring)| {
-        let kernel_kill =
-            (*kernel_kill && shows_growth).then(|| KernelKillMaps::take(&mut ebpf)).transpose()?;
-        Ok((maps, kernel_kill, ring))
-    });
-    match taken {
-        Ok((maps, kernel_kill, ring)) => {
-            let kernel = BpfHandle::new(maps, kernel_kill, links, near, sources, charge_caches);
+    match take_maps(&mut ebpf, levels, *kernel_kill && shows_growth) {
+        Ok((maps, ring)) => {
+            let kernel = BpfHandle::new(maps, links, near, sources, charge_caches);
             Ok(Loaded { kernel, ring, missing, log })
         }
         Err(error) => Err(LoadError { why: error_summary(&error), missing }),
@@ -284,18 +247,17 @@ fn load_error(plans: Vec<ClassPlan>, why: Option<String>) -> LoadError {
 
 /// Creates the maps.
 fn open(config: ProgramConfig, levels: u32, options: &LoadOptions) -> Result<Ebpf, EbpfError> {
-    let LoadOptions { ring_bytes, cgroups, levels: _, choice: _, fork_storm: _, log, kernel_kill: _, disks } =
-        options;
+    let LoadOptions { ring_bytes, cgroups, debug_log, disks, .. } = options;
     raise_memlock();
     let page = rustix::param::page_size() as u32;
     let present = read_cgroups();
     let cgroups = cgroups.unwrap_or_else(|| map_entries(present)).max(1);
     let config = MapEntry(config);
-    let level = log.level();
+    let log_level = if *debug_log { aya_log::Level::Debug as u8 } else { 0 };
     let mut loader = EbpfLoader::new();
     loader
         .override_global("PROGRAM_CONFIG", &config, true)
-        .override_global(aya_log::LEVEL, &level, true)
+        .override_global(aya_log::LEVEL, &log_level, true)
         .map_max_entries("EVENTS", (*ring_bytes).max(page))
         .map_max_entries("THRESHOLDS", levels)
         // A threshold has three edges, and its tokens are removed after those of the next setting are inserted.
@@ -307,7 +269,7 @@ fn open(config: ProgramConfig, levels: u32, options: &LoadOptions) -> Result<Ebp
         .map_max_entries("RECLAIM_TIME", cgroups)
         .map_max_entries("DISK_USAGE", if disks.is_empty() { 1 } else { cgroups.saturating_mul(2) })
         .map_max_entries("ALARMS_SENT", levels);
-    if *log == ProgramLog::Off {
+    if !debug_log {
         loader.map_max_entries("AYA_LOGS", page);
     }
     with_object(|object| loader.load(object))
@@ -323,7 +285,7 @@ fn raise_memlock() {
     }
 }
 
-fn take_maps(ebpf: &mut Ebpf, levels: u32) -> Result<(Maps, Ring), MapError> {
+fn take_maps(ebpf: &mut Ebpf, levels: u32, has_kernel_kill: bool) -> Result<(Maps, Ring), MapError> {
     let maps = Maps {
         thresholds: take_map(ebpf, "THRESHOLDS")?,
         threshold_bits: take_map(ebpf, "THRESHOLD_BITS")?,
@@ -336,6 +298,7 @@ fn take_maps(ebpf: &mut Ebpf, levels: u32) -> Result<(Maps, Ring), MapError> {
         counters: take_map(ebpf, "COUNTERS")?,
         task_counters: TaskCounterMaps::take(ebpf)?,
         disks: DiskMaps::take(ebpf)?,
+        kernel_kill: has_kernel_kill.then(|| KernelKillMaps::take(ebpf)).transpose()?,
     };
     Ok((maps, Ring::new(take_map(ebpf, "EVENTS")?)))
 }

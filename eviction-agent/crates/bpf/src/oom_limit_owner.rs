@@ -1,6 +1,6 @@
 //! Determines whose limit caused an OOM kill.
 //!
-//! Where `oom_kill_process` can be observed, the kernel gives the owner of the limit itself ([`OomContext`]).
+//! Where `oom_kill_process` can be observed, the kernel gives the owner of the limit itself ([`OomKill::owner`]).
 //! Otherwise it follows from the counts of events:
 //!
 //! The kernel raises the owner's own `MEMCG_OOM` count before it searches for a victim (`mem_cgroup_oom` in
@@ -11,23 +11,12 @@
 
 use eviction_common::BATCH_PAGES;
 
-use super::event::{Ancestor, OomContext, OomKill};
-
-/// The owner of the limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OomLimitOwner {
-    /// A memory cgroup, by its own limit.
-    Memcg(Ancestor),
-    /// The machine.
-    Global,
-    /// The kernel gave no chain.
-    Unknown,
-}
+use super::event::{Ancestor, OomKill, OomLimitOwner};
 
 /// The owner, and how certain it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attribution {
-    /// The owner of the limit.
+    /// The owner of the limit; unknown if the kernel gave neither the owner nor a chain.
     pub owner: OomLimitOwner,
     /// Whether the owner was inferred from usage and limits, since the counts were not known or not conclusive.
     pub inferred: bool,
@@ -35,15 +24,14 @@ pub struct Attribution {
 
 /// Returns the owner of the limit for this kill, on a machine with pages of `page_bytes`.
 pub fn attribute(kill: &OomKill, page_bytes: u64) -> Attribution {
-    match kill.context {
-        Some(OomContext { owner: Some(owner), .. }) => Attribution::of(OomLimitOwner::Memcg(owner), false),
-        Some(OomContext { owner: None, .. }) => Attribution::of(OomLimitOwner::Global, false),
-        None => attribute_by_counts(kill, page_bytes),
+    match kill.owner {
+        OomLimitOwner::Unknown => attribute_by_counts(kill, page_bytes),
+        owner => Attribution::of(owner, false),
     }
 }
 
 /// Determines the owner from the counts of events alone.
-pub fn attribute_by_counts(kill: &OomKill, page_bytes: u64) -> Attribution {
+fn attribute_by_counts(kill: &OomKill, page_bytes: u64) -> Attribution {
     // The root has no limit of its own.
     let limited = match kill.chain.split_last() {
         None => return Attribution::of(OomLimitOwner::Unknown, true),
@@ -121,14 +109,12 @@ mod tests {
             tgid: 10,
             pid: 10,
             comm: [0; 16],
-            uid: None,
             oom_score_adj: None,
             rss: None,
             trigger_tgid: 10,
-            trigger_pid: 10,
             trigger_comm: [0; 16],
             trigger_memcg: None,
-            context: None,
+            owner: OomLimitOwner::Unknown,
             truncated: false,
             pid_only: false,
             chain: chain.to_vec(),
@@ -169,9 +155,9 @@ mod tests {
         let container = memcg(3, 64 * MIB, 64 * MIB, 1, Some(0));
         let pod = memcg(2, 64 * MIB, 64 * MIB, 0, Some(0));
         let mut reported = kill(&[container, pod, root()]);
-        reported.context = Some(OomContext { owner: Some(pod), ktime_ns: 1 });
+        reported.owner = OomLimitOwner::Memcg(pod);
         assert_eq!(owner_id(&reported), (Some(2), false));
-        reported.context = Some(OomContext { owner: None, ktime_ns: 1 });
+        reported.owner = OomLimitOwner::Global;
         assert_eq!(owner_id(&reported), (None, false));
         assert_eq!(attribute_by_counts(&reported, PAGE).owner, OomLimitOwner::Memcg(container));
     }

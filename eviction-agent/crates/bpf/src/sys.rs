@@ -12,9 +12,9 @@ use aya::{
     sys::SyscallError,
 };
 use eviction_common::{
-    AlarmKey, ChargedCgroup, DiskKillOrder, DiskThreshold, DiskTotal, DiskUsage, DiskUser, FireToken,
-    HostTasks, KillOrder, MemcgThreshold, OomCounts, PidThreshold, ProgramConfig, ReclaimStart, ReclaimTime,
-    SuppressedCount, TaskStats,
+    AlarmKey, DiskKillOrder, DiskThreshold, DiskTotal, DiskUsage, DiskUser, FireToken, HostTasks, KillOrder,
+    MemcgThreshold, OomCounts, PidThreshold, ProgramConfig, ReclaimStart, ReclaimTime, SuppressedCount,
+    TaskStats,
 };
 
 /// A shared type in the form that aya takes.
@@ -34,7 +34,6 @@ pod!(
     FireToken,
     TaskStats,
     ProgramConfig,
-    ChargedCgroup,
     OomCounts,
     AlarmKey,
     HostTasks,
@@ -88,11 +87,11 @@ struct BatchAttr {
     flags: u64,
 }
 
-/// Takes all entries out of the map of charged cgroups and passes them to `each`. An entry that is added
+/// Takes all entries out of the map of charged cgroups and passes their ids to `each`. An entry that is added
 /// meanwhile stays or is taken, but is not lost.
-pub(super) fn take_all(map: &MapData, mut each: impl FnMut(u64, ChargedCgroup)) -> Result<(), MapError> {
+pub(super) fn take_all(map: &MapData, mut each: impl FnMut(u64)) -> Result<(), MapError> {
     let mut keys = [const { MaybeUninit::<u64>::uninit() }; BATCH as usize];
-    let mut values = [const { MaybeUninit::<ChargedCgroup>::uninit() }; BATCH as usize];
+    let mut values = [const { MaybeUninit::<u8>::uninit() }; BATCH as usize];
     let mut position = 0_u32;
     let mut first = true;
     loop {
@@ -118,9 +117,9 @@ pub(super) fn take_all(map: &MapData, mut each: impl FnMut(u64, ChargedCgroup)) 
                 return Err(MapError::SyscallError(SyscallError { call, io_error }));
             }
         };
-        for (key, value) in keys.iter().zip(&values).take(attr.count as usize) {
-            // SAFETY: the kernel wrote `count` keys and values, and `MapEntry` of both is `Pod`.
-            each(unsafe { key.assume_init() }, unsafe { value.assume_init() });
+        for key in keys.iter().take(attr.count as usize) {
+            // SAFETY: the kernel wrote `count` keys.
+            each(unsafe { key.assume_init() });
         }
         if is_last {
             return Ok(());

@@ -14,7 +14,7 @@ use crate::units::GoDuration;
 /// Conditions are in the order of the thresholds that raised them, followed by those of earlier evaluations.
 /// The kubelet uses the order of a map; this is one of its possible orders. The order shows in the message of
 /// a refused admission.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Conditions {
     known: Vec<RaisedCondition>,
     active: Vec<RaisedCondition>,
@@ -30,15 +30,13 @@ pub struct RaisedCondition {
     pub at: Timestamp,
 }
 
-impl Default for Conditions {
-    /// Reserves space for every condition, because a condition is raised when memory is short.
-    fn default() -> Self {
-        let [known, active] = [NodeCondition::COUNT; 2].map(Vec::with_capacity);
-        Self { known, active, last_sync: None }
-    }
-}
-
 impl Conditions {
+    /// Reserves space for every condition, because a condition is raised when memory is short.
+    pub(crate) fn reserve(&mut self) {
+        self.known.reserve(NodeCondition::COUNT);
+        self.active.reserve(NodeCondition::COUNT);
+    }
+
     /// Returns the conditions that hold, in the order described at [`Conditions`].
     pub fn active(&self) -> &[RaisedCondition] {
         &self.active

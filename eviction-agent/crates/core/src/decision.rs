@@ -237,6 +237,14 @@ impl Decision {
         Some(evaluation)
     }
 
+    /// Returns the evictions, including those whose grace period is shortened, in the order of the actions.
+    pub fn evictions(&self) -> impl Iterator<Item = &Eviction> {
+        self.actions.iter().filter_map(|action| match action {
+            Action::Evict(eviction) | Action::ShortenGrace(eviction) => Some(eviction),
+            Action::RecordEvent(_) | Action::Reclaim(_) => None,
+        })
+    }
+
     /// Returns the conditions whose state is unknown, because a signal that raises them is unavailable.
     pub fn unknown_conditions(&self) -> impl Iterator<Item = NodeCondition> {
         let is_unavailable =

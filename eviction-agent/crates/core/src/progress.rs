@@ -1,19 +1,14 @@
 //! The reports of executors: how far an eviction has come, the answers of the API server, and the result.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-
-use crate::pod::PodName;
 
 /// One step of carrying out a decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KillUpdate {
     /// The number of the decision.
     pub decision: u64,
-    /// The pod.
-    pub pod: Arc<PodName>,
     /// The time of the step: CLOCK_MONOTONIC in nanoseconds.
     pub at_ns: u64,
     /// The step.

@@ -11,11 +11,12 @@ use thiserror::Error;
 /// The directories of one cgroup, one for each of its hierarchies. In cgroup v2 they are all the same.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CgroupDirs {
-    /// The expected cgroup id (inode number) of the deciding directory, if known. If another cgroup has taken
-    /// the path in the meantime, nothing is killed.
+    /// The expected cgroup id (inode number) of `memory`, if known. If another cgroup has taken the path in
+    /// the meantime, nothing is killed.
     pub id: Option<u64>,
-    /// The directory in the hierarchy of the memory controller.
-    pub memory: Option<PathBuf>,
+    /// The directory in the hierarchy of the memory controller. Its processes are killed. The other
+    /// directories only serve to stop forks and to freeze.
+    pub memory: PathBuf,
     /// The directory in the hierarchy of the pids controller.
     pub pids: Option<PathBuf>,
     /// The directory in the hierarchy of the freezer. In the unified hierarchy every cgroup has a freezer.
@@ -24,19 +25,10 @@ pub struct CgroupDirs {
     pub unified: Option<PathBuf>,
 }
 
-impl CgroupDirs {
-    /// Returns the directory whose processes are killed: the one to which memory is charged. The others only
-    /// serve to stop forks and to freeze.
-    pub fn deciding(&self) -> Option<&Path> {
-        let dirs = [&self.memory, &self.pids, &self.unified];
-        dirs.into_iter().find_map(Option::as_deref)
-    }
-}
-
 /// The node's root cgroup in each hierarchy.
 #[derive(Debug)]
 pub(super) struct CgroupScope {
-    memory: Option<Root>,
+    memory: Root,
     pids: Option<Root>,
     freezer: Option<Root>,
     unified: Option<Root>,
@@ -56,8 +48,6 @@ pub(super) enum OutOfScope {
     Removed,
     #[error("cgroup {} does not lie below the node's root {}", path.display(), root.display())]
     Outside { path: PathBuf, root: PathBuf },
-    #[error("cgroup {} lies in a hierarchy that the node's root was not found in", .0.display())]
-    NoRoot(PathBuf),
     #[error("open cgroup {}", path.display())]
     Unopenable { path: PathBuf, source: Errno },
     #[error("cgroup {} was replaced after the decision: id {found} instead of {expected}", path.display())]
@@ -103,7 +93,7 @@ fn strictly_below<'a>(root: &Path, path: &'a Path) -> Option<&'a Path> {
 /// A pinned cgroup of a pod. If another cgroup takes its path later, this one still refers to the old cgroup.
 #[derive(Debug)]
 pub(super) struct PinnedCgroup {
-    /// The path of the deciding directory, for messages.
+    /// The path of `deciding`, for messages.
     pub(super) path: PathBuf,
     /// The directory in which the processes are listed.
     pub(super) deciding: OwnedFd,
@@ -121,27 +111,20 @@ impl CgroupScope {
         let CgroupDirs { id: _, memory, pids, freezer, unified } = roots;
         let open = |path: &Option<PathBuf>| path.as_deref().map(Root::open).transpose();
         Ok(Self {
-            memory: open(memory)?,
+            memory: Root::open(memory)?,
             pids: open(pids)?,
             freezer: open(freezer)?,
             unified: open(unified)?,
         })
     }
 
-    /// Pins a cgroup. Only its deciding directory must exist.
+    /// Pins a cgroup. Only its directory in the hierarchy of the memory controller must exist.
     pub(super) fn pin(&self, dirs: &CgroupDirs) -> Result<PinnedCgroup, OutOfScope> {
         let CgroupDirs { id, memory, pids, freezer, unified } = dirs;
-        let (root, path) = match (memory, pids, unified) {
-            (Some(path), _, _) => (&self.memory, path),
-            (None, Some(path), _) => (&self.pids, path),
-            (None, None, Some(path)) => (&self.unified, path),
-            (None, None, None) => return Err(OutOfScope::Removed),
-        };
-        let no_root = || OutOfScope::NoRoot(path.clone());
-        let (deciding, stat) = root.as_ref().ok_or_else(no_root)?.open_below(path)?;
+        let (deciding, stat) = self.memory.open_below(memory)?;
         let found = stat.st_ino;
         if let Some(expected) = id.filter(|expected| *expected != found) {
-            let path = path.clone();
+            let path = memory.clone();
             return Err(OutOfScope::Replaced { path, expected, found });
         }
         let pin_other = |root: &Option<Root>, path: &Option<PathBuf>| {
@@ -162,7 +145,7 @@ impl CgroupScope {
             Some((dir.as_fd().try_clone_to_owned().ok()?, path.clone()))
         };
         Ok(PinnedCgroup {
-            path: path.clone(),
+            path: memory.clone(),
             deciding,
             is_unified,
             pids: pids.map(|(dir, _, path)| (dir, path)),
@@ -205,7 +188,7 @@ mod tests {
             std::fs::create_dir_all(folder.path().join(dir)).unwrap();
         }
         std::os::unix::fs::symlink(folder.path().join("elsewhere"), root.join("link")).unwrap();
-        let dirs = |path: PathBuf| CgroupDirs { memory: Some(path), ..CgroupDirs::default() };
+        let dirs = |path: PathBuf| CgroupDirs { memory: path, ..CgroupDirs::default() };
         let scope = CgroupScope::open(&dirs(root.clone())).unwrap();
         let pod = scope.pin(&dirs(root.join("pod1"))).unwrap();
         assert!(!pod.is_unified);
@@ -224,9 +207,6 @@ mod tests {
         let error = pinned("root/link", None).unwrap_err();
         assert!(error.contains("open cgroup"), "{error}");
         assert_eq!(pinned("root/absent", None).unwrap_err(), "the pod's cgroup was removed");
-        let other = CgroupDirs { pids: Some(root.join("pod1")), ..CgroupDirs::default() };
-        assert!(matches!(scope.pin(&other), Err(OutOfScope::NoRoot(_))));
-        assert!(matches!(scope.pin(&CgroupDirs::default()), Err(OutOfScope::Removed)));
     }
 
     proptest! {

@@ -265,7 +265,7 @@ mod tests {
         }
 
         fn watch(&mut self) -> Result<Growth, String> {
-            let dirs = |path: &Path| CgroupDirs { memory: Some(path.to_owned()), ..CgroupDirs::default() };
+            let dirs = |path: &Path| CgroupDirs { memory: path.to_owned(), ..CgroupDirs::default() };
             let scope = CgroupScope::open(&dirs(self.folder.path())).unwrap();
             let pinned = scope.pin(&dirs(&self.folder.path().join("pod"))).unwrap();
             Growth::start(&[pinned], 16 * MIB, &mut self.processes)

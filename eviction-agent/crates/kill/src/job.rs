@@ -60,7 +60,7 @@ impl KillTarget {
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) decision: u64,
-    pod: Arc<PodName>,
+    pub(super) pod: Arc<PodName>,
     pub(super) victim: PodProcesses,
     phase: Phase,
     /// Whether forks are stopped with the first signal. The disadvantage is that handlers of SIGTERM cannot
@@ -121,9 +121,9 @@ impl Job {
 
     /// Returns the updates since the last call.
     pub(super) fn take_updates(&mut self) -> impl Iterator<Item = KillUpdate> + use<> {
-        let (decision, pod) = (self.decision, Arc::clone(&self.pod));
+        let decision = self.decision;
         let updates = std::mem::take(&mut self.victim.updates).into_iter();
-        updates.map(move |(at_ns, progress)| KillUpdate { decision, pod: Arc::clone(&pod), at_ns, progress })
+        updates.map(move |(at_ns, progress)| KillUpdate { decision, at_ns, progress })
     }
 
     /// Returns the time of the next check, even if no watched process ends.

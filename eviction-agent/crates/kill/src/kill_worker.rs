@@ -20,6 +20,7 @@ use super::cgroup_procs::CgroupProcesses;
 use super::job::Job;
 use super::mrelease::MreleaseWorker;
 use super::thread::{now_ns, raise_priority};
+use eviction_core::pod::PodName;
 use eviction_core::progress::{HOST_PID, KillProgress, KillUpdate};
 
 /// The pause between two attempts to send updates while the channel is full, in nanoseconds.
@@ -141,13 +142,13 @@ impl WorkerThread {
         for job in &mut jobs {
             act(job, &mut self.processes);
             self.mrelease.release(std::mem::take(&mut job.victim.newly_killed));
-            job.take_updates().for_each(|update| self.report(update));
+            job.take_updates().for_each(|update| self.report(&job.pod, update));
         }
         jobs.retain(|job| !job.is_over());
         self.jobs = jobs;
     }
 
-    fn report(&mut self, update: KillUpdate) {
+    fn report(&mut self, pod: &PodName, update: KillUpdate) {
         let unreachable = match &update.progress {
             KillProgress::TermSent(signalled) | KillProgress::KillSent { signalled, .. } => {
                 signalled.unreachable
@@ -161,7 +162,7 @@ impl WorkerThread {
         };
         if unreachable > 0 && !self.has_logged_host_pid {
             self.has_logged_host_pid = true;
-            let (namespace, pod) = (&update.pod.namespace, &update.pod.name);
+            let (namespace, pod) = (&pod.namespace, &pod.name);
             tracing::warn!(
                 %namespace, %pod, processes = unreachable, help = HOST_PID,
                 "processes are outside the agent's PID namespace and cannot be signalled"

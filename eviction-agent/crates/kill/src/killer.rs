@@ -55,9 +55,6 @@ impl KillerConfig {
 /// Why a killer cannot be created.
 #[derive(Debug, Error)]
 pub enum StartError {
-    /// The node's root has no directory.
-    #[error("the node has no cgroup")]
-    NoRoot,
     /// A directory of the node's root cannot be opened.
     #[error("{0}")]
     Root(String),
@@ -74,7 +71,7 @@ impl StartError {
     pub fn help(&self) -> Option<&'static str> {
         match self {
             Self::Lock(error) => error.help(),
-            Self::NoRoot | Self::Root(_) | Self::Thread(_) => None,
+            Self::Root(_) | Self::Thread(_) => None,
         }
     }
 }
@@ -118,12 +115,11 @@ impl Killer {
         on_mrelease: impl Fn(MreleaseResult) + Send + Sync + 'static,
     ) -> Result<Self, StartError> {
         let KillerConfig { mode, roots, kill_wait, run_dir } = config;
-        let root = roots.deciding().ok_or(StartError::NoRoot)?;
         let scope = CgroupScope::open(&roots).map_err(|error| StartError::Root(chain(&error)))?;
         let (lock, log) = match mode {
             KillMode::DryRun => (None, UndoLog::default()),
             KillMode::Kill => {
-                let lock = NodeLock::acquire(root)?;
+                let lock = NodeLock::acquire(&roots.memory)?;
                 let log = run_dir.join(format!("{UNDO_LOG}{}", lock.id()));
                 (Some(lock), open_log(&log))
             }
@@ -301,7 +297,7 @@ mod tests {
             std::fs::create_dir_all(root.join(group)).unwrap();
             std::fs::write(root.join(group).join("cgroup.procs"), text).unwrap();
         }
-        let dirs = |path: &Path| CgroupDirs { memory: Some(path.to_owned()), ..CgroupDirs::default() };
+        let dirs = |path: &Path| CgroupDirs { memory: path.to_owned(), ..CgroupDirs::default() };
         let mut config = KillerConfig::new(KillMode::Kill, dirs(&root));
         config.run_dir = folder.path().join("run");
         let (sender, _updates) = mpsc::channel(8);

@@ -88,6 +88,7 @@ impl PodProcesses {
         // The second pass reaches processes whose fork was in progress.
         for _ in 0..2 {
             let before = self.sigterm_sent.len();
+            (sum.unreachable, sum.unreadable_groups) = (0, 0);
             for group in &self.groups {
                 processes.scan(group.deciding.as_fd());
                 let signals = [Signal::TERM, Signal::CONT];
@@ -95,8 +96,8 @@ impl PodProcesses {
                 let mut reached = Vec::new();
                 processes.signal(dir, &signals, &self.sigterm_sent, &mut sum, &mut reached);
                 insert_sorted(&mut self.sigterm_sent, &reached);
-                sum.unreachable = sum.unreachable.max(processes.unreachable);
-                sum.unreadable_groups = sum.unreadable_groups.max(processes.unreadable_groups);
+                sum.unreachable += processes.unreachable;
+                sum.unreadable_groups += processes.unreadable_groups;
             }
             if self.sigterm_sent.len() == before {
                 break;

@@ -178,8 +178,7 @@ impl Evictor {
 
     async fn report(&self, eviction: &EvictionRequest, operation: ApiOperation, answered: ApiResult) {
         let progress = KillProgress::Answered { operation, answered, is_dry: self.config.is_dry };
-        let pod = Arc::clone(&eviction.pod);
-        let update = KillUpdate { decision: eviction.decision, pod, at_ns: now_ns(), progress };
+        let update = KillUpdate { decision: eviction.decision, at_ns: now_ns(), progress };
         // Without a receiver the update is dropped.
         let _ = self.results.send(update).await;
     }

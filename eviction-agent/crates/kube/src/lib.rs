@@ -46,4 +46,4 @@ pub use node_patch::{NodePatcher, NodeStatusUpdate};
 pub use node_status::{PATCH_KINDS, PATCH_RESULTS};
 pub use object_store::{StoreView, UnreadableObject};
 pub use request::Response;
-pub use session::{KubeSession, WatchedPod};
+pub use session::KubeSession;

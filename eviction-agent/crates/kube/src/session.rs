@@ -30,22 +30,12 @@ const PERMANENT_AFTER: Duration = Duration::from_secs(30);
 /// How long the start waits for the first list of pods. Without pods there is nothing to evict.
 const FIRST_LIST: Duration = Duration::from_secs(5);
 
-/// A pod and the data derived from it. The data depends only on the pod.
-#[derive(Clone, Debug)]
-pub struct WatchedPod(pub Arc<KnownPod>);
-
-impl PartialEq for WatchedPod {
-    fn eq(&self, other: &Self) -> bool {
-        self.0.pod == other.0.pod
-    }
-}
-
 /// The watches of a node.
 #[derive(Debug)]
 pub struct KubeSession {
     client: Client,
     name: NodeName,
-    pods: Receiver<Arc<StoreView<WatchedPod>>>,
+    pods: Receiver<Arc<StoreView<KnownPod>>>,
     node: Receiver<Arc<StoreView<Node>>>,
     /// Ends only with an error in the node's name or the agent's permissions. It is detected here if the
     /// server was not available at the start.
@@ -81,7 +71,7 @@ impl KubeSession {
             field_selector: format!("spec.nodeName={name}"),
             decode: Box::new(move |json| {
                 let pod = parse_pod(json).map_err(|error| format!("{}: {}", error.path, error.cause))?;
-                Ok(WatchedPod(Arc::new(KnownPod::new(from_api(pod), &policy))))
+                Ok(KnownPod::new(from_api(pod), &policy))
             }),
         };
         let node = Resource {
@@ -124,7 +114,7 @@ impl KubeSession {
     }
 
     /// Returns the pods of the node.
-    pub fn pods(&self) -> Receiver<Arc<StoreView<WatchedPod>>> {
+    pub fn pods(&self) -> Receiver<Arc<StoreView<KnownPod>>> {
         self.pods.clone()
     }
 

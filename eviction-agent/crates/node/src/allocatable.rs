@@ -7,7 +7,7 @@
 
 use crate::cgroup::files::Limit;
 use crate::cgroup::sampler::Sampler;
-use eviction_core::policy::Policy;
+use eviction_core::policy::{Policy, Threshold};
 use eviction_core::reading::{Reading, UnknownReason};
 use eviction_core::signal::Signal;
 use eviction_core::snapshot::{MemoryStats, SourceId};
@@ -30,8 +30,8 @@ pub struct PodsRootSample {
 /// Decides when the cgroup of all pods is sampled, and keeps its last values.
 #[derive(Debug, Default)]
 pub struct Allocatable {
-    /// Whether a threshold uses the signal.
-    is_used: bool,
+    /// The thresholds on the signal.
+    thresholds: Vec<Threshold>,
     /// The cgroup that `last` is about.
     id: Option<u64>,
     last: Reading<MemoryStats>,
@@ -44,10 +44,18 @@ pub struct Allocatable {
 impl Allocatable {
     /// Applies a policy, and discards the last values.
     pub fn apply_policy(&mut self, policy: &Policy) {
-        let mut thresholds = policy.thresholds.iter();
-        let signal = Signal::AllocatableMemoryAvailable;
-        let is_used = thresholds.any(|threshold| threshold.signal == signal);
-        *self = Self { is_used, ..Self::default() };
+        let is_used = |it: &&Threshold| it.signal == Signal::AllocatableMemoryAvailable;
+        let thresholds = policy.thresholds.iter().filter(is_used).cloned().collect();
+        let limit = self.limit;
+        *self = Self { thresholds, ..Self::default() };
+        // The kernel thresholds of this policy may be set before the next read.
+        self.set_limit(limit);
+    }
+
+    fn set_limit(&mut self, limit: u64) {
+        self.limit = limit;
+        let capacity = i64::try_from(limit).unwrap_or(i64::MAX);
+        self.levels = ThresholdLevels::of(&self.thresholds, Signal::AllocatableMemoryAvailable, capacity);
     }
 
     /// Returns the cgroup of all pods, if a threshold uses the signal. A cgroup without a known pod may belong
@@ -55,7 +63,8 @@ impl Allocatable {
     pub fn group(&self, sampler: &Sampler) -> Option<u64> {
         let node = sampler.tree().groups().first()?.id;
         let pods = sampler.pods();
-        pods.pods_root.filter(|id| self.is_used && pods.pods_root_has_known_pods && *id != node)
+        let is_used = !self.thresholds.is_empty() && pods.pods_root_has_known_pods;
+        pods.pods_root.filter(|id| is_used && *id != node)
     }
 
     /// Makes the cgroup due for the next sample.
@@ -94,18 +103,16 @@ impl Allocatable {
         }
         let read = read(sampler, id, at, charged);
         self.last = read.map(|(stats, _)| stats).into();
-        (self.last, read.ok().map(|(_, root)| root))
+        let root = read.ok().map(|(_, root)| root);
+        if let Some(limit) = root.map(|root| root.limit).filter(|limit| *limit != self.limit) {
+            self.set_limit(limit);
+        }
+        (self.last, root)
     }
 
-    /// Returns the levels of the signal's thresholds at this limit.
-    pub fn levels(&mut self, policy: &Policy, limit: u64) -> &ThresholdLevels {
-        if self.limit != limit {
-            self.limit = limit;
-            let capacity = i64::try_from(limit).unwrap_or(i64::MAX);
-            let signal = Signal::AllocatableMemoryAvailable;
-            self.levels = ThresholdLevels::of(&policy.thresholds, signal, capacity);
-        }
-        &self.levels
+    /// Returns the working sets at which the signal's thresholds are met, at the limit that was read last.
+    pub fn working_sets(&self) -> impl Iterator<Item = u64> {
+        self.levels.working_sets(self.limit)
     }
 
     /// Returns whether a threshold may be met, or held by its minimum reclaim, according to the last values.

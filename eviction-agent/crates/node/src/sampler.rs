@@ -9,10 +9,8 @@ use std::sync::Arc;
 
 use crate::cgroup::sample::{NodeSample, Tasks};
 use crate::cgroup::sampler::Sampler;
-use crate::proc::tasks::TaskCounter;
 use crate::psi::PsiReader;
 use eviction_core::disk_layout::Parts;
-use eviction_core::pods::PodSet;
 use eviction_core::policy::Rules;
 use eviction_core::policy::preferences::{MemoryMeasure, MemoryPreferences};
 use eviction_core::reading::Reading;
@@ -20,13 +18,13 @@ use eviction_core::signal::Signal;
 use eviction_core::signal_filter::{available, observe};
 use eviction_core::snapshot::{
     ContainerStatValues, MemoryDetail, MemoryStats, NodeStats, PodStatValues, ProcessStats, Snapshot,
-    SnapshotBuilder, SnapshotPool, SourceId, VolumeStatValues,
+    SnapshotPool, SourceId, VolumeStatValues,
 };
 
 use crate::allocatable::{Allocatable, PodsRootSample};
 pub use crate::cgroup::sample::MemoryUsage;
 use crate::clock::{Clock, Instant};
-use crate::fs::{DiskMonitor, InodeGrowth, NodeFileSystems, PodStorage, StorageSample};
+use crate::fs::{DiskMonitor, InodeGrowth, PodStorage, StorageSample};
 use crate::pod_index::PodIndex;
 
 /// The most memory.stat files that are read before a decision: those of the cgroups that use most memory. A
@@ -65,8 +63,6 @@ pub struct CompleteSample {
     pub memory_left: Reading<i64>,
     /// Available memory by each of [`MEASURES`], in bytes.
     pub by_measure: [Reading<i64>; MEASURES.len()],
-    /// The number of tasks.
-    pub tasks: Reading<u64>,
     /// Available process ids.
     pub pids_left: Reading<i64>,
     /// The cgroup of all pods, if a threshold uses it and it was read.
@@ -89,7 +85,6 @@ pub struct NodeSampler {
     pub inode_growth: Vec<InodeGrowth>,
     storage: BTreeMap<Box<str>, PodStorage>,
     capacity: Capacity,
-    tasks: Option<TaskCounter>,
     pool: SnapshotPool,
     stalls: PsiReader,
     memory: MemoryPreferences,
@@ -98,22 +93,19 @@ pub struct NodeSampler {
 }
 
 impl NodeSampler {
-    /// With `whole_machine` the tasks of the machine are counted, otherwise those of the node's cgroup.
-    pub fn new(sampler: Sampler, capacity: Capacity, proc: &Path, whole_machine: bool) -> Self {
-        let tasks = whole_machine.then(|| TaskCounter::open(proc));
-        let stalls = PsiReader::open(sampler.root(), proc);
-        let memory = MemoryPreferences::default();
+    /// Creates a sampler without a policy. `proc` is the folder of the proc file system.
+    pub fn new(cgroups: Sampler, disks: DiskMonitor, capacity: Capacity, proc: &Path) -> Self {
+        let stalls = PsiReader::open(cgroups.root(), proc);
         Self {
-            cgroups: sampler,
+            cgroups,
             allocatable: Allocatable::default(),
-            disks: DiskMonitor::new(NodeFileSystems::none(), 1),
+            disks,
             inode_growth: Vec::new(),
             storage: BTreeMap::new(),
             capacity,
-            tasks,
             pool: SnapshotPool::default(),
             stalls,
-            memory,
+            memory: MemoryPreferences::default(),
             all_measures: false,
         }
     }
@@ -146,8 +138,7 @@ impl NodeSampler {
     pub fn sample_node(&mut self, at: Instant, clock: &Clock, charged: &[u64]) -> CompleteSample {
         let NodeSample { level, free, capacity, detail } = self.cgroups.sample_node(charged);
         let memory = MemoryUsage::of(level.usage, level.working_set);
-        let tasks = self.tasks();
-        let processes = self.process_stats(at, tasks);
+        let processes = self.process_stats(at);
         let detail = self.within_capacity(capacity, detail);
         let by_measure = self.by_measure(memory, &detail);
         let detail = match self.all_measures {
@@ -178,7 +169,6 @@ impl NodeSampler {
             measured: memory.map(|usage| usage.by_measure(self.capacity.memory, memory_left.known())),
             memory_left,
             by_measure,
-            tasks,
             pids_left: available_of(Signal::PidAvailable),
             pods_root,
             stats,
@@ -200,16 +190,9 @@ impl NodeSampler {
         MEASURES.map(|measure| available(left, total, detail, measure))
     }
 
-    fn tasks(&self) -> Reading<u64> {
-        match &self.tasks {
-            Some(machine) => machine.read(),
-            None => self.cgroups.read_task_count(),
-        }
-    }
-
     /// Reads the available process ids only.
     pub fn available_pids(&self, at: Instant) -> Reading<i64> {
-        let stats = NodeStats { processes: self.process_stats(at, self.tasks()), ..NodeStats::default() };
+        let stats = NodeStats { processes: self.process_stats(at), ..NodeStats::default() };
         observe(&stats, self.memory.measure).reading(Signal::PidAvailable).map(|pids| pids.available)
     }
 
@@ -234,20 +217,20 @@ impl NodeSampler {
         MemoryDetail { mem_available, ..detail }
     }
 
-    /// Begins a snapshot of the node alone. It is enough for an evaluation that ranks no pods.
-    pub fn snapshot_of_node(&mut self, sample: &CompleteSample) -> SnapshotBuilder {
+    /// Returns a snapshot of the node alone. It is enough for an evaluation that ranks no pods.
+    pub fn snapshot_of_node(&mut self, sample: &CompleteSample) -> Arc<Snapshot> {
         let mut builder = self.pool.begin();
         builder.node(sample.stats);
-        builder
+        self.pool.share(builder.finish())
     }
 
-    /// Begins a snapshot with the values of all pods. Pods that may be evicted are read again.
+    /// Returns a snapshot with the values of all pods. Pods that may be evicted are read again.
     pub fn snapshot_with_pods(
         &mut self,
         sample: &CompleteSample,
         pod_index: &PodIndex,
         tasks: Tasks,
-    ) -> SnapshotBuilder {
+    ) -> Arc<Snapshot> {
         self.cgroups.sample_changed(MAX_STATS, sample.at.mono_ns, tasks);
         self.snapshot_of_pods(sample, pod_index)
     }
@@ -270,16 +253,13 @@ impl NodeSampler {
         was_read
     }
 
-    /// Begins a snapshot with the values of the node and of all pods as they were read last.
-    pub fn snapshot_of_pods(&mut self, sample: &CompleteSample, pod_index: &PodIndex) -> SnapshotBuilder {
-        let mut builder = self.snapshot_of_node(sample);
+    /// Returns a snapshot with the values of the node and of all pods as they were read last.
+    pub fn snapshot_of_pods(&mut self, sample: &CompleteSample, pod_index: &PodIndex) -> Arc<Snapshot> {
+        let mut builder = self.pool.begin();
+        builder.node(sample.stats);
         let is_dedicated = self.disks.layout().dedicated_image_fs;
-        // Samples are in the order of the pods. A pod whose cgroup was removed has no sample.
-        let mut samples = self.cgroups.last_pods().iter().peekable();
-        for cgroup in &self.cgroups.pods().pods {
-            let sample = samples.next_if(|sample| sample.memory.cgroup_id == cgroup.cgroup_id);
+        for (cgroup, sample) in self.cgroups.last_pods() {
             let Some(known) = pod_index.pod_of(cgroup) else { continue };
-            let Some(sample) = sample else { continue };
             let storage = self.storage.get(&known.pod.uid);
             let values = PodStatValues {
                 has_memory: true,
@@ -307,7 +287,10 @@ impl NodeSampler {
                 pod.volume(name, VolumeStatValues { inodes, ..values });
             }
         }
-        builder
+        let mut snapshot = builder.finish();
+        // The pod of each value is looked up once, for the evaluation and for the telemetry about it.
+        snapshot.index(pod_index.active());
+        self.pool.share(snapshot)
     }
 
     fn growth_of(&self, cgroup: u64) -> InodeGrowth {
@@ -322,23 +305,13 @@ impl NodeSampler {
         self.storage.retain(|uid, _| pod_index.active().index_of(uid).is_some());
     }
 
-    /// Finishes a snapshot for an engine with these pods. The pod of each value is looked up once, for the
-    /// evaluation and for the telemetry about it.
-    pub fn finish(&mut self, builder: SnapshotBuilder, pods: &Arc<PodSet>) -> Arc<Snapshot> {
-        let mut snapshot = builder.finish();
-        if !snapshot.is_empty() {
-            snapshot.index(pods);
-        }
-        self.pool.share(snapshot)
-    }
-
     /// Returns a snapshot's memory to the pool for the next one, if there is no other reference to it.
     pub fn recycle(&mut self, snapshot: Arc<Snapshot>) {
         self.pool.recycle(snapshot);
     }
 
-    fn process_stats(&self, at: Instant, tasks: Reading<u64>) -> Reading<ProcessStats> {
-        tasks.map(|tasks| ProcessStats {
+    fn process_stats(&self, at: Instant) -> Reading<ProcessStats> {
+        self.cgroups.read_task_count().map(|tasks| ProcessStats {
             max: Some(signed(self.capacity.pids)),
             running: Some(signed(tasks)),
             time: Some(at.wall),

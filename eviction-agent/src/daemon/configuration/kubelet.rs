@@ -1,11 +1,10 @@
 //! The kubelet's settings, from the source that the AgentConfiguration names.
 
 use eviction_config::{
-    AgentConfiguration, Effective, KubeletConfiguration, KubeletFiles, Problems, ThresholdSource,
-    load_kubelet,
+    AgentConfiguration, Effective, KubeletConfiguration, KubeletFiles, ThresholdSource, load_kubelet,
 };
 
-use super::{ConfigurationFiles, problems};
+use super::{ConfigurationFiles, failure_of, problems};
 use crate::daemon::config_reload;
 use crate::daemon::kubelet_api::KubeletClient;
 use crate::error::Failure;
@@ -98,10 +97,6 @@ fn files(given: &ConfigurationFiles, agent: &AgentConfiguration) -> KubeletFiles
 pub(super) fn problems_of_files(given: &ConfigurationFiles) -> Vec<String> {
     let read = load_kubelet(given.kubelet.as_deref(), given.kubelet_drop_ins.as_deref());
     read.err().into_iter().flat_map(|wrong| problems("kubelet", wrong)).collect()
-}
-
-fn failure_of(subject: &str, wrong: Problems) -> Failure {
-    Failure::all(problems(subject, wrong).collect())
 }
 
 #[cfg(test)]

@@ -44,7 +44,9 @@ impl ControlLoop {
     pub(super) fn freeze_victim(&mut self, decision: &Decision) {
         let Some(evaluation) = decision.evaluation() else { return };
         let can_freeze = self.is_freezing_enabled() && self.freezes.frozen.is_none();
-        if evaluation.end != EvaluationEnd::ApiUnreachable || !can_freeze {
+        // `end` is that of the threshold that was handled last.
+        let mut ends = evaluation.deficits.iter().map(|deficit| deficit.end).chain([evaluation.end]);
+        if !ends.any(|end| end == EvaluationEnd::ApiUnreachable) || !can_freeze {
             return;
         }
         let at = self.clock.now().wall;
@@ -55,7 +57,7 @@ impl ControlLoop {
 
     /// Thaws the frozen pod if its time is over or the reason for the freeze does not apply any more.
     pub(super) fn thaw_if_due(&mut self) {
-        let outage_end = if self.state.reachability == ApiReachability::Reachable {
+        let outage_end = if self.engine.api_reachability() == ApiReachability::Reachable {
             Some("api_server_reachable")
         } else if !self.is_freezing_enabled() {
             Some("configuration")
@@ -123,7 +125,6 @@ impl ControlLoop {
 
     /// Handles that the API server became available or unavailable.
     pub(super) fn handle_reachability(&mut self, reachability: ApiReachability) {
-        self.state.reachability = reachability;
         self.step_and_discard(Event::ApiServer(reachability));
         if reachability == ApiReachability::Reachable {
             // Before the next pod is evicted.

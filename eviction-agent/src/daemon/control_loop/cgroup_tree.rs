@@ -19,7 +19,7 @@ use eviction_node::pod_index::PodIndex;
 
 /// How soon the tree is read again after a cgroup was created or removed: the containers of a pod are created
 /// together.
-const TREE_READ_DELAY: Duration = Duration::from_millis(50);
+pub(super) const TREE_READ_DELAY: Duration = Duration::from_millis(50);
 
 /// How often the tree is read if BPF programs report each change of it. This is only for what they do not
 /// report, such as a renamed cgroup.
@@ -74,10 +74,12 @@ impl ControlLoop {
     pub(super) fn adopt_pods(&mut self, pod_index: PodIndex) {
         let reread = !pod_index.is_quiet();
         self.pod_index = pod_index;
-        self.read_tree(reread);
+        let engine_has_pods = self.read_tree(reread);
         self.report_status_terminations();
-        // Also if the same pods run: their fields may have changed.
-        self.step_pods();
+        if !engine_has_pods {
+            // No other pods run, but the fields of one or the policy may have changed.
+            self.step_pods();
+        }
     }
 
     pub(super) fn step_pods(&mut self) {
@@ -125,15 +127,17 @@ impl ControlLoop {
     }
 
     pub(super) fn refresh_tree(&mut self) {
-        self.read_tree(false);
+        let _has_changed = self.read_tree(false);
     }
 
-    pub(super) fn read_tree(&mut self, reread: bool) {
+    /// Reads the tree. Returns whether the pods that run differ from before; then the engine has got them.
+    fn read_tree(&mut self, reread: bool) -> bool {
         (self.state.tree_due_ns, self.state.tree_read_ns) = (None, mono_ns());
         let pod_index = &self.pod_index;
         let read = self.node_sampler.cgroups.refresh(|uid| pod_index.contains(uid));
         // Also if the read failed: other pods may be known by now.
-        if self.pod_index.join(self.node_sampler.cgroups.pods()) {
+        let has_changed = self.pod_index.join(self.node_sampler.cgroups.pods());
+        if has_changed {
             self.step_pods();
         }
         match read {
@@ -151,5 +155,6 @@ impl ControlLoop {
                 self.state.tree_due_ns = Some(mono_ns().saturating_add(nanos(TREE_RETRY_DELAY)));
             }
         }
+        has_changed
     }
 }

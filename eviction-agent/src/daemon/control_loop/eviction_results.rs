@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use eviction_core::in_flight::{ExecutorUpdate, InFlightEviction};
+use eviction_core::in_flight::{ApiPhase, ExecutorUpdate, InFlightEviction};
 use eviction_core::input::ApiReachability;
 use eviction_core::policy::eviction_settings::HardMode;
 use eviction_core::progress::{ApiOperation, ApiResult, KillProgress, KillRejection, KillUpdate, NotEvicted};
@@ -28,9 +28,10 @@ impl ControlLoop {
         &mut self,
         target: &KillTarget,
         ignores_budget: bool,
+        shortens: bool,
     ) -> Result<(Admission, bool), KillRejection> {
         let now_ns = mono_ns();
-        let admission = self.rate_limit.admit(target, self.executing(), &self.clock, now_ns)?;
+        let admission = self.rate_limit.admit(target, shortens, self.executing(), &self.clock, now_ns)?;
         let target = match admission {
             Admission::Begin => target.clone(),
             Admission::Shorten { decision } => KillTarget { decision, ..target.clone() },
@@ -44,9 +45,9 @@ impl ControlLoop {
 
     /// Carries out an admitted eviction. Returns whether the processes are being signalled.
     fn execute(&mut self, target: &KillTarget, ignores_budget: bool) -> Result<bool, KillRejection> {
-        let unreachable = self.state.reachability == ApiReachability::Unreachable;
+        let is_reachable = self.engine.api_reachability() == ApiReachability::Reachable;
         // If evictions must wait for the API server, the engine chooses no pod.
-        let Some(evictions) = self.evictions.as_mut().filter(|_| !unreachable) else {
+        let Some(evictions) = self.evictions.as_mut().filter(|_| is_reachable) else {
             return self.kill(target).map(|()| true);
         };
         let after_update = self.node.as_ref().map_or(0, NodeStatusSender::number);
@@ -125,13 +126,19 @@ impl ControlLoop {
                 (Err(NotEvicted::NotAsked), Some(NOT_SENT_PAUSE))
             }
         };
-        if result.is_err() && !it.killing {
-            self.rate_limit.discard(id);
+        // A request to shorten the grace period has failed: the pod is terminating all the same.
+        let is_accepted = it.api == Some(ApiPhase::Accepted);
+        if result.is_ok() {
+            self.update(id, ExecutorUpdate::PodGone);
+        } else if !is_accepted {
+            if !it.killing {
+                self.rate_limit.discard(id);
+            }
+            self.update(id, ExecutorUpdate::ApiEnded);
         }
-        self.update(id, if result.is_ok() { ExecutorUpdate::PodGone } else { ExecutorUpdate::ApiEnded });
         // The processes of the pod are still being ended, or have ended: the pod is terminating until that is
         // over, and no other pod is evicted instead.
-        let goes_on = result.is_err() && (it.killing || it.reported_gone);
+        let goes_on = result.is_err() && (is_accepted || it.killing || it.reported_gone);
         if let Some(pause) = pause.filter(|_| !(goes_on && self.waits_for_victims())) {
             self.pause_evictions_for(pause);
         }

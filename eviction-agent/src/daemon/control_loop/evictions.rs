@@ -29,8 +29,12 @@ impl ControlLoop {
         let Some(evaluation) = decision.evaluation() else { return };
         let is_killed_in_kernel = self.is_killed_in_kernel(decision);
         for action in &decision.actions {
-            // The rate limit finds the eviction whose grace period is to be shortened.
-            let (Action::Evict(eviction) | Action::ShortenGrace(eviction)) = action else { continue };
+            let (eviction, shortens) = match action {
+                Action::Evict(eviction) => (eviction, false),
+                // The rate limit finds the eviction whose grace period is to be shortened.
+                Action::ShortenGrace(eviction) => (eviction, true),
+                Action::RecordEvent(_) | Action::Reclaim(_) => continue,
+            };
             let Some(target) = self.target(self.state.decisions + 1, decision, eviction, decided_mono_ns)
             else {
                 continue;
@@ -38,7 +42,8 @@ impl ControlLoop {
             self.state.decisions += 1;
             self.state_sender.is_changed = true;
             let id = target.decision;
-            let uses_api = self.evictions.is_some() && self.state.reachability == ApiReachability::Reachable;
+            let uses_api =
+                self.evictions.is_some() && self.engine.api_reachability() == ApiReachability::Reachable;
             let mut started = InFlightEviction::new(
                 Arc::clone(&target.pod),
                 evaluation.label_of(eviction.cause),
@@ -49,7 +54,7 @@ impl ControlLoop {
             (started.decision, started.api) = (Some(id), uses_api.then_some(ApiPhase::Asked));
             let begun = match is_killed_in_kernel {
                 true => Err(KillRejection::KilledInKernel),
-                false => self.begin(&target, eviction.ignores_budget),
+                false => self.begin(&target, eviction.ignores_budget, shortens),
             };
             match begun {
                 Ok((Admission::Begin, killing)) => {
@@ -67,7 +72,10 @@ impl ControlLoop {
                     if refused != KillRejection::KilledInKernel {
                         self.pause_for_monitoring_interval(decided_mono_ns);
                     }
-                    self.report_rejection(&started, &refused);
+                    // The eviction whose grace period is not shortened goes on.
+                    if !shortens || refused == KillRejection::Empty {
+                        self.report_rejection(&started, &refused);
+                    }
                     self.publish_step(&started, decided_mono_ns, Err(refused));
                 }
             }
@@ -174,7 +182,7 @@ impl ControlLoop {
 
     pub(super) fn dirs_of(&self, id: u64, path: &Path) -> CgroupDirs {
         let GroupPaths { memory, pids, freezer, unified } = self.node_sampler.cgroups.root().paths_of(path);
-        CgroupDirs { id: Some(id), memory: Some(memory), pids, freezer, unified }
+        CgroupDirs { id: Some(id), memory, pids, freezer, unified }
     }
 
     /// Handles a result. Returns true if a sync may choose another victim.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use eviction_bpf::{EventClass, KernelKill, KernelKillCause};
-use eviction_core::decision::{Action, Decision};
+use eviction_core::decision::Decision;
 use eviction_core::engine::kernel_kill::{ArmedKillOrder, NotArmedReason};
 use eviction_core::in_flight::InFlightEviction;
 use eviction_core::pods::KnownPod;
@@ -102,8 +102,7 @@ impl ControlLoop {
     /// crossing costs one pod. Returns true if an order was carried out already: then its victim is evicted
     /// when the event is read, and the others are not evicted.
     pub(super) fn is_killed_in_kernel(&mut self, decision: &Decision) -> bool {
-        let evicts =
-            decision.actions.iter().any(|it| matches!(it, Action::Evict(_) | Action::ShortenGrace(_)));
+        let evicts = decision.evictions().next().is_some();
         let now_ns = mono_ns();
         let evicts_others = |orders: &KillOrders| {
             let Some(victim) = orders.victim(now_ns) else { return false };
@@ -162,7 +161,6 @@ impl ControlLoop {
         max_headroom: u64,
     ) -> Result<(ArmedKillOrder, u64), KernelKillIdle> {
         let snapshot = self.node_sampler.snapshot_with_pods(node_sample, &self.pod_index, Tasks::Leave);
-        let snapshot = self.node_sampler.finish(snapshot, self.engine.pods());
         let order = self.engine.kill_order(node_sample.read_at.wall, &snapshot, signal, max_headroom);
         self.node_sampler.recycle(snapshot);
         let order = order.map_err(KernelKillIdle::NoOrder)?;
@@ -171,7 +169,7 @@ impl ControlLoop {
             .ok_or(KernelKillIdle::SeveralCgroups)?;
         let [group] = target.groups.as_slice() else { return Err(KernelKillIdle::SeveralCgroups) };
         let victim_id = group.id.ok_or(KernelKillIdle::SeveralCgroups)?;
-        let admitted = self.rate_limit.admit(&target, self.executing(), &self.clock, mono_ns());
+        let admitted = self.rate_limit.admit(&target, false, self.executing(), &self.clock, mono_ns());
         let is_admitted = admitted == Ok(Admission::Begin);
         if !is_admitted || self.executor.check(&target).is_err() {
             return Err(KernelKillIdle::KillerRejects);
@@ -268,10 +266,6 @@ impl ControlLoop {
 /// Returns the number of the eviction of this pod, if the decision evicts it.
 fn number_of(decision: &Decision, first_id: u64, victim: &KnownPod) -> Option<u64> {
     let pods = &decision.evaluation()?.pods;
-    let evictions = decision.actions.iter().filter_map(|action| match action {
-        Action::Evict(eviction) | Action::ShortenGrace(eviction) => Some(eviction),
-        Action::RecordEvent(_) | Action::Reclaim(_) => None,
-    });
     let of_victim = |place: u32| pods.get(place).is_some_and(|known| known.pod.uid == victim.pod.uid);
-    (first_id..).zip(evictions).find(|(_, eviction)| of_victim(eviction.pod)).map(|(id, _)| id)
+    (first_id..).zip(decision.evictions()).find(|(_, eviction)| of_victim(eviction.pod)).map(|(id, _)| id)
 }

@@ -34,10 +34,9 @@ impl ControlLoop {
             let Some(sample) = self.node_sampler.cgroups.group(id) else { continue };
             if let Some((seen, limit)) = usage_and_limit(&sample) {
                 let is_fresh = sample.stat_at_ns >= sampled_ns;
-                if let Some(watch) = self.limits.find_mut(id).filter(|_| is_fresh) {
-                    watch.record_sample(sampled_ns);
-                }
-                self.handle_limit_sample(id, seen, limit, None);
+                let watch = self.limits.find_mut(id).filter(|_| is_fresh);
+                let crossed_ns = watch.and_then(|watch| watch.record_sample(sampled_ns));
+                self.handle_limit_sample(id, seen, limit, crossed_ns);
             }
         }
         self.limits.update_due();
@@ -70,12 +69,8 @@ impl ControlLoop {
     /// Samples limits if no sync follows: then the timer may have to fire sooner.
     pub(super) fn sample_limits_alone(&mut self) {
         self.sample_limits();
-        let now_ns = mono_ns();
-        let Some(due) = self.limits.due_ns(now_ns) else { return };
-        let due_ns = now_ns.saturating_add(due);
-        if due_ns < self.state.due_ns {
-            self.state.sync_due_ns = self.state.sync_due_ns.min(due_ns);
-            self.set_timer(Duration::from_nanos(due), now_ns);
+        if let Some(due) = self.limits.due_ns(mono_ns()) {
+            self.sync_within(Duration::from_nanos(due));
         }
     }
 
@@ -89,16 +84,16 @@ impl ControlLoop {
         crossed_ns: Option<u64>,
     ) {
         let (growth, at_ns) = (self.notifier.bpf.growth(), mono_ns());
-        let has_eviction_thresholds =
-            self.node_sampler.allocatable.group(&self.node_sampler.cgroups) == Some(id);
+        let has_eviction_thresholds = self.notifier.bpf.has_eviction_thresholds(id);
         let Some(watch) = self.limits.find_mut(id) else { return };
         let change = watch.evaluate(limit, seen.working_set, crossed_ns.unwrap_or(at_ns));
         watch.update_polling(growth, seen);
-        // The kernel threshold of a cgroup with eviction thresholds is set in each sync.
-        if !has_eviction_thresholds
-            && let Some(arming) = watch.threshold_to_set(growth.unwrap_or_default(), seen)
-        {
-            watch.armed = self.notifier.bpf.set_threshold(id, &arming).map(|generation| (generation, arming));
+        if has_eviction_thresholds {
+            // Its kernel threshold is set in each sync, in place of that of the limit.
+            watch.armed = None;
+        } else if let Some(threshold) = watch.threshold_to_set(growth.unwrap_or_default(), seen) {
+            let generation = self.notifier.bpf.set_threshold(id, threshold);
+            watch.armed = generation.map(|generation| (generation, threshold));
         }
         let Some(change) = change else { return };
         let owner = watch.owner;

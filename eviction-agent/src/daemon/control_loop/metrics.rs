@@ -22,17 +22,6 @@ use eviction_node::sampler::MEASURES;
 
 use super::super::memory_notifier::Trigger;
 
-/// Kinds of anomalies.
-const ANOMALIES: [&str; 7] = [
-    "repeated_kill",
-    "late_kill",
-    "late_termination",
-    "unknown_pod",
-    "future_time",
-    "nameless_termination",
-    "forgotten",
-];
-
 /// States of limits.
 const LIMIT_STATES: [&str; 3] = ["watched", "armed", "near"];
 
@@ -44,7 +33,7 @@ pub(crate) struct Gauges {
     by_measure: [OptionalGauge; MEASURES.len()],
     limits: [[IntGauge; LIMIT_STATES.len()]; OWNERS.len()],
     transitions: [[Counter; 2]; OWNERS.len()],
-    anomalies: [Counter; ANOMALIES.len()],
+    anomalies: [Counter; 7],
 }
 
 /// The series of one signal.
@@ -84,7 +73,8 @@ impl Gauges {
             by_measure: MEASURES.map(|measure| metrics.memory_available.with([measure_name(measure)])),
             limits: OWNERS.map(limits),
             transitions: OWNERS.map(transitions),
-            anomalies: ANOMALIES.map(|reason| metrics.oom_record_anomalies.with([reason])),
+            anomalies: by_reason(&AnomalyCounts::default())
+                .map(|(reason, _)| metrics.oom_record_anomalies.with([reason])),
         }
     }
 
@@ -163,21 +153,32 @@ impl Gauges {
 
     /// Counts records that were late, repeated or implausible.
     pub(super) fn count_anomalies(&self, anomalies: &AnomalyCounts) {
-        let AnomalyCounts {
-            repeated_kills,
-            late_kills,
-            late_ends,
-            unknown_pods,
-            from_the_future,
-            nameless_ends,
-            forgotten,
-        } = *anomalies;
-        let counts =
-            [repeated_kills, late_kills, late_ends, unknown_pods, from_the_future, nameless_ends, forgotten];
-        for (counter, count) in self.anomalies.iter().zip(counts) {
+        for (counter, (_, count)) in self.anomalies.iter().zip(by_reason(anomalies)) {
             counter.inc_by(count.saturating_sub(counter.get()));
         }
     }
+}
+
+/// Returns the counts of anomalies by the value of their label.
+fn by_reason(anomalies: &AnomalyCounts) -> [(&'static str, u64); 7] {
+    let AnomalyCounts {
+        repeated_kills,
+        late_kills,
+        late_ends,
+        unknown_pods,
+        from_the_future,
+        nameless_ends,
+        forgotten,
+    } = *anomalies;
+    [
+        ("repeated_kill", repeated_kills),
+        ("late_kill", late_kills),
+        ("late_termination", late_ends),
+        ("unknown_pod", unknown_pods),
+        ("future_time", from_the_future),
+        ("nameless_termination", nameless_ends),
+        ("forgotten", forgotten),
+    ]
 }
 
 fn measure_name(measure: MemoryMeasure) -> &'static str {

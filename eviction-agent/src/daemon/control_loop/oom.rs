@@ -2,18 +2,19 @@
 
 use std::time::Duration;
 
-use eviction_bpf::oom_limit_owner::{OomLimitOwner, attribute};
-use eviction_bpf::{EventClass, OomKill as KernelOomKill};
+use eviction_bpf::oom_limit_owner::attribute;
+use eviction_bpf::{EventClass, OomKill as KernelOomKill, OomLimitOwner};
 use eviction_core::decision::{Decision, DecisionKind};
 use eviction_core::input::{Event, Input};
-use eviction_core::oom::{ContainerEnded, OomKill, OomUpdate};
+use eviction_core::oom::{ContainerEnded, GroupKill, OomKill, OomUpdate};
 use eviction_core::time::Timestamp;
 use eviction_node::clock::{Instant, mono_ns};
 
 use super::super::memory_notifier::root_id;
-use super::super::oom_attribution::{KillCgroups, describe};
+use super::super::oom_attribution::{KillCgroups, describe, knows_cgroup_of};
 use super::super::oom_counters::CountedKills;
 use super::ControlLoop;
+use super::cgroup_tree::TREE_READ_DELAY;
 use crate::telemetry::event_log;
 
 /// Kills of unknown processes are reported to the engine one by one, up to this many at once.
@@ -33,11 +34,13 @@ impl ControlLoop {
         decision
     }
 
+    /// Passes a kill to the engine, and returns its completed record. A repeated record is not published.
     fn step_kill(&mut self, at: Timestamp, kill: OomKill) -> Option<Box<OomKill>> {
-        match self.step(Input { at, event: Event::OomKill(Box::new(kill)) }).kind {
-            DecisionKind::Oom(OomUpdate::Kill(kill)) => Some(kill),
-            _ => None,
-        }
+        let decision = self.step(Input { at, event: Event::OomKill(Box::new(kill)) });
+        let DecisionKind::Oom(OomUpdate::Kill(mut kill)) = decision.kind else { return None };
+        let eviction = self.executing().find(|it| kill.pod_uid.as_ref() == Some(&it.pod.uid));
+        kill.during_eviction = eviction.and_then(|eviction| eviction.decision);
+        (!kill.repeated).then_some(kill)
     }
 
     /// Handles kills that a BPF program reported. At the first kill in an unknown cgroup the tree is read
@@ -45,7 +48,7 @@ impl ControlLoop {
     pub(super) fn handle_oom_kills(&mut self, kills: &[KernelOomKill]) {
         for kill in kills {
             if self.is_in_node(kill) {
-                if self.state.tree_due_ns.is_some() && !self.knows_cgroup_of(kill) {
+                if self.state.tree_due_ns.is_some() && !knows_cgroup_of(kill, &self.node_sampler.cgroups) {
                     self.refresh_tree();
                 }
                 self.handle_oom_kill(kill);
@@ -55,11 +58,6 @@ impl ControlLoop {
             // A container may have terminated by it. Nothing else reports that before the next full sample.
             self.schedule_tree_read();
         }
-    }
-
-    fn knows_cgroup_of(&self, kill: &KernelOomKill) -> bool {
-        let groups = self.node_sampler.cgroups.tree().groups();
-        kill.chain.first().is_none_or(|own| groups.iter().any(|group| group.id == own.id))
     }
 
     /// Returns whether the victim is in the node's cgroup, if that is not the whole machine.
@@ -72,23 +70,22 @@ impl ControlLoop {
 
     fn handle_oom_kill(&mut self, kill: &KernelOomKill) {
         let killed = self.clock.at(kill.stamp.ktime_ns);
-        let cgroups = KillCgroups::of(kill, &self.node_sampler.cgroups, &self.pod_index);
-        let mut described = describe(kill, killed.wall, &cgroups, &self.pod_index, &mut self.container_inits);
-        described.near_since = match attribute(kill, rustix::param::page_size() as u64).owner {
+        let attribution = attribute(kill, rustix::param::page_size() as u64);
+        let near_since_ns = match attribution.owner {
             OomLimitOwner::Memcg(limited) => self.near_since_ns(limited.id),
             OomLimitOwner::Global | OomLimitOwner::Unknown => None,
-        }
-        .map(|since_ns| self.clock.at(since_ns).wall);
-        described.detected_by = self.notifier.bpf.backend(EventClass::Oom);
-        let Some(mut kill) = self.step_kill(self.clock.now().wall, described) else { return };
-        kill.during_eviction = self.eviction_of(kill.pod_uid.as_deref());
+        };
+        let cgroups = KillCgroups::of(kill, &self.node_sampler.cgroups, &self.pod_index);
+        let inits = &mut self.container_inits;
+        let described = OomKill {
+            near_since: near_since_ns.map(|since_ns| self.clock.at(since_ns).wall),
+            detected_by: self.notifier.bpf.backend(EventClass::Oom),
+            ..describe(kill, killed.wall, attribution, &cgroups, &self.pod_index, inits)
+        };
+        let Some(kill) = self.step_kill(self.clock.now().wall, described) else { return };
         if let Some(kill) = self.state.oom_groups.add(kill, killed, mono_ns()) {
             self.telemetry.publish(event_log::Event::OomKill(kill), killed.wall);
         }
-    }
-
-    fn eviction_of(&self, uid: Option<&str>) -> Option<u64> {
-        self.executing().find(|it| uid == Some(&*it.pod.uid))?.decision
     }
 
     /// Publishes group kills of which no more victims are reported.
@@ -146,10 +143,10 @@ impl ControlLoop {
         for _ in 0..kills.min(MAX_REPORTED_KILLS) {
             last = self.step_kill(at.wall, kill.clone());
         }
-        let Some(mut kill) = last else { return };
-        kill.during_eviction = self.eviction_of(kill.pod_uid.as_deref());
+        let Some(kill) = last else { return };
         self.telemetry.publish(event_log::Event::OomKill(kill), at.wall);
         self.schedule_tree_read();
+        self.sync_within(TREE_READ_DELAY);
     }
 
     /// Lets the engine decide termination causes that are due, also while it makes no decision on samples.
@@ -207,17 +204,28 @@ struct OpenGroup {
 }
 
 impl OomGroupCoalescer {
-    /// Adds a kill that the engine completed. Returns it if it is part of no group.
-    pub(super) fn add(&mut self, kill: Box<OomKill>, killed: Instant, now_ns: u64) -> Option<Box<OomKill>> {
+    /// Adds a kill that the engine completed. Returns it if it is part of no group. The victims are collected
+    /// here: the engine's list may contain those of an event that was published before.
+    pub(super) fn add(
+        &mut self,
+        mut kill: Box<OomKill>,
+        killed: Instant,
+        now_ns: u64,
+    ) -> Option<Box<OomKill>> {
         let Some(group) = &kill.group else { return Some(kill) };
         let open = self.0.iter_mut().rfind(|open| open.first.oom_group == kill.oom_group);
         match open.filter(|_| group.kills > 1) {
-            Some(open) => {
-                open.first.kills_in_pod = open.first.kills_in_pod.max(kill.kills_in_pod);
-                open.first.group = kill.group;
-                open.latest_ns = now_ns;
+            Some(OpenGroup { first, latest_ns, .. }) => {
+                first.kills_in_pod = first.kills_in_pod.max(kill.kills_in_pod);
+                first.group.get_or_insert_default().add(&kill);
+                *latest_ns = now_ns;
             }
-            None => self.0.push(OpenGroup { first: kill, killed, latest_ns: now_ns }),
+            None => {
+                let mut victims = GroupKill::default();
+                victims.add(&kill);
+                kill.group = Some(victims);
+                self.0.push(OpenGroup { first: kill, killed, latest_ns: now_ns });
+            }
         }
         None
     }
@@ -238,7 +246,6 @@ impl OomGroupCoalescer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use eviction_core::oom::GroupKill;
 
     fn member(oom_group: Option<u64>, kills: u64, pid: u32) -> Box<OomKill> {
         let group = oom_group.map(|_| GroupKill { kills, ..GroupKill::default() });
@@ -265,6 +272,9 @@ mod tests {
         let complete = groups.take_complete(u64::MAX);
         let kills: Vec<_> = complete.iter().map(|(kill, _)| (kill.pid, kill.kills())).collect();
         assert_eq!(kills, [(2, 2), (5, 1)]);
+        groups.add(member(Some(7), 2, 6), killed, 2 * QUIET_NS);
+        let late = groups.take_complete(3 * QUIET_NS);
+        assert_eq!((late[0].0.pid, late[0].0.kills()), (6, 1), "one of two was published");
         assert_eq!(groups.due_ns(0), None);
     }
 }

@@ -9,7 +9,6 @@ use eviction_core::eviction::EvaluationEnd;
 use eviction_core::in_flight::InFlightEviction;
 use eviction_core::signal::Resource;
 use eviction_core::time::nanos;
-use eviction_node::cgroup::node_root::GroupPaths;
 use eviction_node::cgroup::pods::Container;
 use eviction_node::clock::mono_ns;
 use eviction_node::fs::{PodStorage, StoragePaths, StorageReader, StorageRequest, StorageSample};
@@ -297,7 +296,8 @@ impl ControlLoop {
             return;
         }
         let Some(reader) = &self.storage.reader else { return };
-        let groups = self.node_sampler.cgroups.pods().pods.iter();
+        let cgroups = &self.node_sampler.cgroups;
+        let groups = cgroups.pods().pods.iter();
         let known = groups.filter_map(|group| Some((self.pod_index.pod_of(group)?, group)));
         let grown = self.node_sampler.disks.grown_bytes();
         let is_near = |uid: &str| {
@@ -309,7 +309,10 @@ impl ControlLoop {
             Extent::NearLimit => is_near(&known.pod.uid),
         });
         let requests = wanted.map(|(known, group)| {
-            let of = |it: &Container| (self.pod_index.container_name(&it.id).into(), self.procs_of(it));
+            let of = |it: &Container| {
+                let procs = cgroups.root().memory.join(&it.path).join("cgroup.procs");
+                (self.pod_index.container_name(&it.id).into(), procs)
+            };
             let made_inodes = counts.as_ref().and_then(|counts| counts.made_by(group.cgroup_id));
             StorageRequest::new(known, group.containers.iter().map(of).collect(), made_inodes)
         });
@@ -325,11 +328,6 @@ impl ControlLoop {
                 *due_ns = mono_ns().saturating_add(nanos(stats_summary::MIN_INTERVAL));
             }
         }
-    }
-
-    fn procs_of(&self, container: &Container) -> std::path::PathBuf {
-        let GroupPaths { memory, .. } = self.node_sampler.cgroups.root().paths_of(&container.path);
-        memory.join("cgroup.procs")
     }
 
     /// Takes a reading. Returns whether the engine needs it: it does not need pods that were only near their

@@ -5,7 +5,6 @@ use eviction_core::eviction::ExpectedRelease;
 use eviction_core::in_flight::{InFlightEviction, TERMINATION_TIMEOUT};
 use eviction_core::input::{Event, Input};
 use eviction_core::observation::Observation;
-use eviction_core::policy::Rules;
 use eviction_core::signal::Signal;
 use eviction_core::signal_filter::observe;
 use eviction_core::snapshot::NodeStats;
@@ -55,21 +54,23 @@ impl ControlLoop {
     /// Applies the policy in force to thresholds, measures and pods.
     pub(super) fn adopt_policy(&mut self) {
         self.apply_policy();
-        let policy = self.engine.policy();
-        let rules = policy.rules.clone();
-        let pod_index = std::mem::take(&mut self.pod_index).with_policy(policy);
+        // Their pods were chosen by the policy before, for its thresholds.
+        for orders in [&mut self.kill_orders, &mut self.disk_kill_orders] {
+            orders.choose_again();
+        }
+        let pod_index = std::mem::take(&mut self.pod_index).with_policy(self.engine.policy());
         self.adopt_pods(pod_index);
-        self.apply_rules(&rules);
+        self.apply_rules();
         self.warn_without_kernel_kill();
     }
 
-    /// Applies changed rules to the rate limit. Evictions in flight go on.
-    fn apply_rules(&mut self, rules: &Rules) {
-        self.rate_limit.set_rules(rules);
+    /// Applies the rules in force to the rate limit. Evictions in flight go on.
+    fn apply_rules(&mut self) {
+        self.rate_limit.set_rules(&self.engine.policy().rules);
         // It is not known what evictions that were chosen by the kubelet's rules will release.
         let is_unknown = |it: &&InFlightEviction| it.expected == [ExpectedRelease::UNKNOWN; Signal::COUNT];
         let decided = self.executing().filter(is_unknown).map(|it| it.decided_at).max();
-        if let Some(decided) = decided.filter(|_| !rules.are_kubelets()) {
+        if let Some(decided) = decided.filter(|_| !self.waits_for_victims()) {
             let patience = TERMINATION_TIMEOUT.as_nanos().unsigned_abs();
             self.pause_evictions_until(self.clock.mono_of(decided).saturating_add(patience));
         }

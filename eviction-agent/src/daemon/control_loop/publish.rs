@@ -32,8 +32,7 @@ impl ControlLoop {
 
     /// Publishes the pods' usage of the last full sample.
     pub(super) fn publish_pods(&mut self, node_sample: &CompleteSample) {
-        let builder = self.node_sampler.snapshot_of_pods(node_sample, &self.pod_index);
-        let snapshot = self.node_sampler.finish(builder, self.engine.pods());
+        let snapshot = self.node_sampler.snapshot_of_pods(node_sample, &self.pod_index);
         self.telemetry.send_pods(|| PodSample {
             at: node_sample.at.wall,
             pods: Arc::clone(self.engine.pods()),
@@ -57,7 +56,7 @@ impl ControlLoop {
             state: self.engine.state(),
             layout,
             terminating: self.state.terminating.iter().map(|it| it.uid.clone()).collect(),
-            api: self.state.reachability,
+            api: self.engine.api_reachability(),
             lost: 0,
             pods: Arc::clone(self.engine.pods()),
         });

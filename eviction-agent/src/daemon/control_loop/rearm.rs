@@ -54,18 +54,17 @@ impl ControlLoop {
             self.handle_limit_sample(root.id, root.seen, root.limit, None);
             self.limits.find(root.id).map(LimitWatch::level)
         });
-        if let Some(root) = node_sample.pods_root {
-            self.node_sampler.allocatable.levels(self.engine.policy(), root.limit);
-        }
-        let pods_headroom = self.node_sampler.allocatable.headroom();
+        let allocatable = &self.node_sampler.allocatable;
         let levels = self.memory_levels.working_sets(memory_capacity);
         let levels = levels.map(|level| conservative_level(measure, usage, level));
-        let pods = node_sample.pods_root.map(|PodsRootSample { id, seen: usage, limit }| {
-            let levels =
-                self.node_sampler.allocatable.levels(self.engine.policy(), limit).working_sets(limit);
-            CgroupThresholds { id, usage, levels: levels.chain(own_limit) }
+        // The cgroup was read, but a policy that was applied after that may not use it.
+        let pods_root = node_sample.pods_root.filter(|root| pods_id == Some(root.id));
+        let pods = pods_root.map(|PodsRootSample { id, seen: usage, limit: _ }| {
+            let levels = allocatable.working_sets().chain(own_limit);
+            CgroupThresholds { id, usage, levels }
         });
         let node = CgroupThresholds { id, usage, levels };
+        let pods_headroom = allocatable.headroom();
         let thresholds = NodeThresholds { node, pods_id, pods, pods_headroom, memory_capacity };
         self.notifier.set_thresholds(thresholds, whole_machine, now_ns)
     }
@@ -125,7 +124,9 @@ impl ControlLoop {
         let pods = self.node_sampler.allocatable.due_in_ns(now_ns).filter(|due| *due > 0);
         let patience = self.engine.waits_for_victims_until(self.clock.at(now_ns).wall);
         let patience = patience.map(|until| self.clock.mono_of(until).saturating_sub(now_ns));
-        let (groups, counters) = (self.state.oom_groups.due_ns(now_ns), self.oom_counters.due_in_ns(now_ns));
+        let groups = self.state.oom_groups.due_ns(now_ns);
+        // Counters that are due now are read at the end of this iteration.
+        let counters = self.oom_counters.due_in_ns(now_ns).filter(|due| *due > 0);
         let thaw = self.thaw_due_in_ns(now_ns);
         let stalls = self.node_sampler.stall_interval_ns().filter(|_| under_pressure);
         let in_ns = [patience, tree, groups, counters, limits, pods, thaw, stalls].into_iter().flatten();
@@ -158,6 +159,16 @@ impl ControlLoop {
         let due = sample_interval::remaining(due.max(sample_interval::FLOOR), passed);
         self.state.due_ns = now_ns.saturating_add(nanos(due));
         self.notifier.set_timer(due);
+    }
+
+    /// Brings the timer forward, for what became due after it was set.
+    pub(super) fn sync_within(&mut self, due: Duration) {
+        let now_ns = mono_ns();
+        let due_ns = now_ns.saturating_add(nanos(due));
+        self.state.sync_due_ns = self.state.sync_due_ns.min(due_ns);
+        if due_ns < self.state.due_ns {
+            self.set_timer(due, now_ns);
+        }
     }
 
     /// Samples only process IDs and disks if nothing else was due. Returns false if a sync is needed.
@@ -199,8 +210,8 @@ impl ControlLoop {
         // A limit may be set long after its cgroup was created.
         self.adopt_limits();
         self.update_limits(now_ns);
-        let pods = self.node_sampler.cgroups.last_pods().iter();
-        let usage = pods.filter_map(|pod| Some((pod.memory.cgroup_id, pod.memory.usage.known()?)));
+        let pods = self.node_sampler.cgroups.last_pods();
+        let usage = pods.filter_map(|(pod, sample)| Some((pod.cgroup_id, sample.memory.usage.known()?)));
         self.notifier.check_backends(usage, self.node_sampler.cgroups.tree(), now_ns);
         self.publish_pod_activity(now_ns);
         if let Some(losses) = losses {
@@ -231,7 +242,6 @@ impl ControlLoop {
         let detail = &mut sample.stats.memory_detail;
         detail.mem_available = detail.mem_available.map(|_| available);
         let snapshot = self.node_sampler.snapshot_with_pods(&sample, &self.pod_index, Tasks::Count);
-        let snapshot = self.node_sampler.finish(snapshot, self.engine.pods());
         self.engine.rank_ahead(&snapshot, &mut self.state.ahead);
         self.engine.warm_up(at, Arc::clone(&snapshot));
         self.node_sampler.recycle(snapshot);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use eviction_core::decision::{Action, Decision, DecisionKind, Evaluation};
+use eviction_core::decision::{Decision, DecisionKind, Evaluation};
 use eviction_core::disk_layout::{GarbageEstimate, Reclaim};
 use eviction_core::eviction::EvaluationEnd;
 use eviction_core::input::{Event, Input};
@@ -113,9 +113,8 @@ impl ControlLoop {
         if let (ReclaimStep::Wait, Phase::LeftToKubelet { estimate, .. }) = (&next, self.reclaim.phase) {
             evaluation.left_to_kubelet = Some(estimate);
         }
-        let evicts = |action: &Action| matches!(action, Action::Evict(_) | Action::ShortenGrace(_));
         // A pod that is evicted for a limit comes first; the next sample is about the threshold again.
-        if !decision.awaits_reclaim() || decision.actions.iter().any(evicts) {
+        if !decision.awaits_reclaim() || decision.evictions().next().is_some() {
             return decision;
         }
         let answer = match next {

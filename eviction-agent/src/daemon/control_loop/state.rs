@@ -1,7 +1,6 @@
 //! The state that the loop keeps from one iteration to the next.
 
 use eviction_core::decision::{Decision, ProposalState};
-use eviction_core::input::ApiReachability;
 use eviction_core::rank::Candidate;
 use eviction_core::reading::UnknownReason;
 use eviction_core::signal::{NodeCondition, Signal, SignalSet};
@@ -13,8 +12,6 @@ use super::terminating::TerminatingPod;
 /// The state that the loop keeps from one iteration to the next.
 #[derive(Debug, Default)]
 pub(crate) struct State {
-    /// Whether the API server is available.
-    pub(super) reachability: ApiReachability,
     /// The number of decisions so far, which is the number of the last one.
     pub(super) decisions: u64,
     /// Terminating pods that have no object any more but still have processes in their cgroups.

@@ -130,7 +130,8 @@ impl ControlLoop {
         if self.engine.is_waiting(at.wall) {
             return SyncResult { node_sample, under_pressure, decided: None };
         }
-        let ranks = under_pressure && self.engine.needs_pods(&node_sample.stats);
+        let read_at = node_sample.read_at.wall;
+        let ranks = under_pressure && self.engine.needs_pods(read_at, &node_sample.stats);
         let on_trial = self.ranks_on_trial(&node_sample.stats);
         let is_measured = std::mem::take(&mut self.storage.needs_limit_check);
         let with_pods = ranks
@@ -143,12 +144,8 @@ impl ControlLoop {
                 let tasks = if pids_pressed || on_trial { Tasks::Count } else { Tasks::Leave };
                 self.snapshot_pods(&node_sample, tasks, memory_pressed || on_trial)
             }
-            false => {
-                let builder = self.node_sampler.snapshot_of_node(&node_sample);
-                self.node_sampler.finish(builder, self.engine.pods())
-            }
+            false => self.node_sampler.snapshot_of_node(&node_sample),
         };
-        let read_at = node_sample.read_at.wall;
         if self.engine.wants_layout() {
             let event = Event::DiskLayout(Ok(self.node_sampler.disks.layout()));
             self.step(Input { at: read_at, event });
@@ -162,8 +159,7 @@ impl ControlLoop {
     /// of a pod may be that of the last full one. With `reread`, memory.stat is read for the first candidates,
     /// and the pods are ranked once more.
     fn snapshot_pods(&mut self, node_sample: &CompleteSample, tasks: Tasks, reread: bool) -> Arc<Snapshot> {
-        let builder = self.node_sampler.snapshot_with_pods(node_sample, &self.pod_index, tasks);
-        let mut snapshot = self.node_sampler.finish(builder, self.engine.pods());
+        let mut snapshot = self.node_sampler.snapshot_with_pods(node_sample, &self.pod_index, tasks);
         for _ in 0..if reread { MAX_REREADS } else { 0 } {
             self.engine.rank_ahead(&snapshot, &mut self.state.ahead);
             let first = self.state.ahead.iter().take(REREAD_PODS).map(|candidate| candidate.pod);
@@ -171,8 +167,7 @@ impl ControlLoop {
                 break;
             }
             self.node_sampler.recycle(snapshot);
-            let builder = self.node_sampler.snapshot_of_pods(node_sample, &self.pod_index);
-            snapshot = self.node_sampler.finish(builder, self.engine.pods());
+            snapshot = self.node_sampler.snapshot_of_pods(node_sample, &self.pod_index);
         }
         snapshot
     }

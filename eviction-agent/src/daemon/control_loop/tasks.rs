@@ -40,7 +40,8 @@ impl ControlLoop {
 
     /// Sets the kernel threshold of the node's tasks at the next pid threshold.
     pub(super) fn set_pid_threshold(&mut self, node_sample: &CompleteSample, left: i64) {
-        let Some(tasks) = node_sample.tasks.known() else { return };
+        let tasks = node_sample.stats.processes.known().and_then(|it| u64::try_from(it.running?).ok());
+        let Some(tasks) = tasks else { return };
         let root = self.node_sampler.cgroups.root();
         let group = if root.whole_machine {
             None
@@ -153,7 +154,7 @@ impl TaskTotals {
 /// read from its beginning again.
 fn by_group(tasks: &[(u64, TaskCount)], stalls: &[(u64, ReclaimTime)]) -> HashMap<u64, PodActivity> {
     let mut groups: HashMap<u64, PodActivity> = HashMap::with_capacity(tasks.len());
-    for (id, TaskCount { forks, exits, execs, process_forks: _, process_exits: _ }) in tasks {
+    for (id, TaskCount { forks, exits, execs }) in tasks {
         let activity = groups.entry(*id).or_default();
         (activity.forks, activity.execs, activity.exits) = (*forks, *execs, *exits);
     }
@@ -166,31 +167,25 @@ fn by_group(tasks: &[(u64, TaskCount)], stalls: &[(u64, ReclaimTime)]) -> HashMa
 
 /// Returns an alarm with the current names: the cgroup may be removed soon, and has no name then.
 pub(crate) fn describe(alarm: &TaskAlarm, sampler: &Sampler, pod_index: &PodIndex) -> event_log::TaskAlarm {
-    let TaskAlarm { stamp, alarm: what, memcg_id, key_id, tasks, bound, tgid, depth: _ } = *alarm;
+    let TaskAlarm { stamp, alarm: what, memcg_id, key_id, tasks, bound, tgid } = *alarm;
+    let cgroups = KillCgroups::read(sampler);
     let mut described = event_log::TaskAlarm {
         alarm: what.name(),
-        owner: KillCgroups::read(sampler).named(memcg_id, pod_index),
+        owner: cgroups.named(memcg_id, pod_index),
         pid: tgid,
         tasks,
         tasks_limit: bound,
         mono_ns: stamp.ktime_ns,
         ..event_log::TaskAlarm::default()
     };
-    let pods = sampler.pods();
-    let owner = pods.owner(memcg_id).and_then(|owner| Some((owner, pods.pods.get(owner.pod)?)));
-    let Some((owner, group)) = owner else {
-        described.limit_scope = (what == Alarm::PidsLimit).then_some("other");
-        return described;
-    };
-    let container = owner.container.and_then(|index| group.containers.get(index));
     if what == Alarm::PidsLimit {
-        let of = |owner, path| (owner, sampler.root().paths_of(path).pids);
-        let candidates = container.map(|it| of("container", &it.path)).into_iter();
-        let limited = candidates.chain([of("pod", &group.path)]).find_map(|(owner, folder)| {
-            let folder = folder?;
-            (std::fs::metadata(&folder).ok()?.ino() == key_id).then_some((owner, folder))
+        let limited = cgroups.owner(memcg_id).and_then(|(pod, container)| {
+            let of = |scope, path| Some((scope, sampler.root().paths_of(path).pids?));
+            let container = container.and_then(|container| of("container", &container.path));
+            let mut candidates = container.into_iter().chain(of("pod", &pod.path));
+            candidates.find(|(_, folder)| std::fs::metadata(folder).is_ok_and(|it| it.ino() == key_id))
         });
-        described.limit_scope = Some(limited.as_ref().map_or("other", |(owner, _)| *owner));
+        described.limit_scope = Some(limited.as_ref().map_or("other", |(scope, _)| *scope));
         described.forks_rejected = limited.and_then(|(_, folder)| {
             let text = read_once(&folder.join("pids.events"), 4096).ok()?;
             parse_pids_events(&text).known()

@@ -72,7 +72,7 @@ impl ControlLoop {
     }
 
     fn memory_folders(&self, uid: &str) -> impl Iterator<Item = PathBuf> {
-        self.groups_by_uid(uid).into_iter().filter_map(|dirs| dirs.memory)
+        self.groups_by_uid(uid).into_iter().map(|dirs| dirs.memory)
     }
 
     fn populated_watch(&self, uid: &str) -> PopulatedWatch {
@@ -83,9 +83,7 @@ impl ControlLoop {
 
     /// Returns the directories of a pod's cgroups, also if it has no object.
     pub(super) fn groups_by_uid(&self, uid: &str) -> Vec<CgroupDirs> {
-        let uid = PodUid::new(uid);
-        let cgroups = self.node_sampler.cgroups.pods().pods.iter();
-        self.folders_of(cgroups.filter(|cgroup| cgroup.uid == uid))
+        self.folders_of(self.node_sampler.cgroups.pods().by_uid(&PodUid::new(uid)))
     }
 
     fn find_terminating(&self, now_ns: u64) -> Vec<TerminatingPod> {

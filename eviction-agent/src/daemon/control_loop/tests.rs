@@ -82,7 +82,7 @@ pub(super) fn start(node: Node, configuration: ConfigurationFiles, disks: FsPath
         pods_file: Some(pods),
         cgroup_root: PathBuf::from(node.cgroup_root()),
         disks,
-        memory_capacity: Some(node.memory_capacity().to_string()),
+        memory_capacity: Some(node.memory_capacity()),
         pid_capacity: Some(node.pid_capacity()),
         json_lines: true,
         choice: BackendSelection::default(),
@@ -338,12 +338,7 @@ async fn a_pdb_refusal_does_not_end_an_eviction_that_is_being_killed() {
     for killing in [true, false] {
         let api = Some(ApiPhase::Asked);
         let it = InFlightEviction { api, killing, ..started_eviction(control_loop, &known) };
-        let update = |progress| KillUpdate {
-            decision: DECISION,
-            pod: Arc::clone(&known.name),
-            at_ns: mono_ns(),
-            progress,
-        };
+        let update = |progress| KillUpdate { decision: DECISION, at_ns: mono_ns(), progress };
         control_loop.update(DECISION, ExecutorUpdate::Started(Box::new(it)));
         let answered = ApiResult::PdbDenied { why: "not now".into() };
         let answered = KillProgress::Answered {

@@ -1,11 +1,11 @@
 //! One cgroup with a limit: how near the limit is, and which kernel threshold to set.
 
-use eviction_bpf::ThresholdCrossed;
+use eviction_bpf::{KernelThreshold, ThresholdCrossed};
 use eviction_core::oom::LimitScope;
 
 use eviction_node::sampler::MemoryUsage;
 
-use super::super::memory_notifier::{GrowthSource, MinRearm, ThresholdPlan, plan_thresholds};
+use super::super::memory_notifier::{GrowthSource, MinRearm, plan_thresholds};
 
 /// How often a cgroup is sampled if its usage does not show that its limit comes near.
 const POLL_INTERVAL_NS: u64 = 1_000_000_000;
@@ -50,8 +50,9 @@ pub(crate) struct LimitWatch {
     near_percent: u8,
     /// Since when the limit is near.
     pub(crate) near_since_ns: Option<u64>,
-    /// The generation of the kernel threshold, and its plan; `None` if it fired or could not be set.
-    pub(crate) armed: Option<(u64, ThresholdPlan)>,
+    /// The kernel threshold and its generation; `None` if it fired, could not be set, or those of evictions are
+    /// set in its place.
+    pub(crate) armed: Option<(u64, KernelThreshold)>,
     /// Whether the cgroup is to be sampled: its threshold fired, or it is new.
     fired: bool,
     /// Whether usage does not show that the limit comes near, since usage is near it all the time.
@@ -123,8 +124,13 @@ impl LimitWatch {
     }
 
     /// Returns the kernel threshold to set, unless the present one is sufficient.
-    pub(crate) fn threshold_to_set(&self, growth: GrowthSource, seen: MemoryUsage) -> Option<ThresholdPlan> {
-        let wanted = plan_thresholds(growth, MinRearm::of_limit(self.limit), seen, [self.level()]);
+    pub(crate) fn threshold_to_set(
+        &self,
+        growth: GrowthSource,
+        seen: MemoryUsage,
+    ) -> Option<KernelThreshold> {
+        let plan = plan_thresholds(growth, MinRearm::of_limit(self.limit), seen, [self.level()]);
+        let wanted = plan.threshold;
         match self.armed {
             Some((_, armed)) if is_sufficient(&armed, &wanted, self.limit) => None,
             _ => Some(wanted),
@@ -174,10 +180,9 @@ impl LimitWatch {
 /// Returns whether the present threshold does what the wanted one would. A sum of charges never fires too late,
 /// since the headroom cannot shrink by more than is charged. A usage fires too late if page cache was reclaimed
 /// meanwhile.
-fn is_sufficient(armed: &ThresholdPlan, wanted: &ThresholdPlan, limit: u64) -> bool {
+fn is_sufficient(armed: &KernelThreshold, wanted: &KernelThreshold, limit: u64) -> bool {
     let slack = limit / 128;
     let above = match (armed.usage_above, wanted.usage_above) {
-        (Some(_), Some(_)) if armed.gross.is_some() && wanted.gross.is_some() => true,
         (Some(armed), Some(wanted)) => {
             armed <= wanted.saturating_add(slack) && wanted <= armed.saturating_add(4 * slack)
         }
@@ -287,7 +292,7 @@ mod tests {
         assert!(watch.threshold_to_set(USAGE_ONLY, seen(900, 600)).is_some(), "another growth");
 
         let armed = watch.threshold_to_set(USAGE_ONLY, seen(500, 300)).unwrap();
-        assert_eq!(armed.kernel_threshold().usage_above, Some(1098 * MIB));
+        assert_eq!(armed.usage_above, Some(1098 * MIB));
         watch.armed = Some((2, armed));
         assert_eq!(watch.threshold_to_set(USAGE_ONLY, seen(600, 400)), None);
         assert_eq!(watch.threshold_to_set(USAGE_ONLY, seen(600, 390)), None, "a little early");

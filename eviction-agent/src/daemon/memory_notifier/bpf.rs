@@ -6,8 +6,8 @@ use crate::telemetry::event_log::BpfEventsLost;
 use crate::telemetry::metrics::Metrics;
 use eviction_bpf::load::{ProgramLogReader, load};
 use eviction_bpf::{
-    AsyncRing, AttachWhen, BackendInfo, BpfHandle, EventClass, GrossCharge, KernelKillCause,
-    LastOrderNumbers, LoadOptions, Loaded, NodePidThreshold, ThresholdCrossed,
+    AsyncRing, AttachWhen, BackendInfo, BpfHandle, EventClass, GrossCharge, KernelKillCause, KernelThreshold,
+    LoadOptions, Loaded, NodePidThreshold, ThresholdCrossed,
 };
 use eviction_config::Probes;
 use eviction_node::cgroup::sampler::Sampler;
@@ -18,14 +18,12 @@ use super::disks::DiskThresholds;
 use super::events::{EventBatch, EventSorter, ProgramCounters};
 use super::failover::BpfFailover;
 use super::on_demand::AttachPolicy;
-use super::plan::{GrowthSource, ThresholdPlan};
+use super::plan::GrowthSource;
 use super::{BackendFailure, BackendReporter};
 use crate::error::chain;
 
 /// When the on-demand probes for memory are attached.
 const ON_DEMAND: [AttachWhen; 2] = [AttachWhen::NearThreshold, AttachWhen::OnRelease];
-
-const KERNEL_KILL_CAUSES: [KernelKillCause; 2] = [KernelKillCause::Memory, KernelKillCause::Disk];
 
 /// How often, and how long each time, the agent waits for the event of a kernel kill whose fire token is taken.
 /// A program that was interrupted between the two continues when it is scheduled again.
@@ -38,8 +36,6 @@ pub(crate) struct BpfBackend {
     pub(super) loaded: Option<(BpfHandle, AsyncRing)>,
     /// Absent if nothing could be loaded at the start.
     failover: Option<BpfFailover>,
-    /// Kills before this were reported by the programs that were loaded before.
-    since_ns: u64,
     log: Option<ProgramLogReader>,
     sorter: EventSorter,
     pub(super) counters: ProgramCounters,
@@ -51,8 +47,6 @@ pub(crate) struct BpfBackend {
     is_set_error_logged: bool,
     /// The total of tasks at which the node's threshold is set.
     pid_threshold: Option<u64>,
-    /// The last numbers of kernel kill orders of programs that were unloaded.
-    order_numbers: LastOrderNumbers,
 }
 
 impl BpfBackend {
@@ -70,7 +64,12 @@ impl BpfBackend {
                 };
                 match this.adopt(loaded) {
                     Ok(()) => return (this, sources),
-                    Err(error) => (ring_error(&error), Vec::new()),
+                    Err(error) => {
+                        let why = ring_error(&error);
+                        let missing = |info: BackendInfo| BackendInfo::plain(info.source, "", &why);
+                        let missing = sources.into_iter().map(missing).collect();
+                        (why, missing)
+                    }
                 }
             }
             Err(error) => (error.why, error.missing),
@@ -80,8 +79,7 @@ impl BpfBackend {
     }
 
     fn adopt(&mut self, loaded: Loaded) -> std::io::Result<()> {
-        let Loaded { mut kernel, ring, missing: _, log } = loaded;
-        kernel.continue_from(self.order_numbers);
+        let Loaded { kernel, ring, missing: _, log } = loaded;
         self.loaded = Some((kernel, AsyncRing::new(ring)?));
         self.log = log;
         // The counters of these programs begin at zero, and no threshold is set.
@@ -93,13 +91,12 @@ impl BpfBackend {
 
     /// Unloads the programs, and keeps their last counts.
     fn unload(&mut self, metrics: &Metrics) {
-        for cause in KERNEL_KILL_CAUSES {
+        for cause in KernelKillCause::ALL {
             self.disarm_kill(cause);
         }
         let Some((handle, _)) = self.loaded.take() else { return };
         self.counters.export_suppressed(&handle, metrics);
         self.counters.export_losses(&handle, metrics);
-        self.order_numbers = handle.last_numbers();
         realtime::drop_on_thread(handle);
     }
 
@@ -130,7 +127,6 @@ impl BpfBackend {
                 batch.missed = true;
             }
         }
-        self.drop_reported_kills(&mut batch);
         batch
     }
 
@@ -140,10 +136,9 @@ impl BpfBackend {
         if let Some(log) = &mut self.log {
             log.flush();
         }
-        let Some((handle, ring)) = &mut self.loaded else { return };
-        let drained = ring.drain(|event| self.sorter.add(event, batch));
-        batch.missed |= self.counters.count(drained, metrics);
-        if let Err(error) = handle.take_charged(|growth| charged.push(growth.id)) {
+        self.read_ring(batch, metrics);
+        let Some((handle, _)) = &self.loaded else { return };
+        if let Err(error) = handle.take_charged(|id| charged.push(id)) {
             // A full sample finds them too.
             tracing::debug!(%error, "cannot read the charged cgroups");
         }
@@ -152,13 +147,13 @@ impl BpfBackend {
         let charge = |id: u64| Some((id, handle.gross_charge(id)?));
         self.charged = [charge(node), if pods == node { None } else { charge(pods) }];
         self.record_disk_totals();
-        self.drop_reported_kills(batch);
     }
 
-    /// Drops kills that the previous programs reported: while programs are replaced both are attached for a
-    /// moment.
-    fn drop_reported_kills(&self, batch: &mut EventBatch) {
-        batch.kills.retain(|kill| kill.stamp.ktime_ns >= self.since_ns);
+    /// Adds the events that are in the ring buffer.
+    fn read_ring(&mut self, batch: &mut EventBatch, metrics: &Metrics) {
+        let Some((_, ring)) = &mut self.loaded else { return };
+        let drained = ring.drain(|event| self.sorter.add(event, batch));
+        batch.missed |= self.counters.count(drained, metrics);
     }
 
     /// Checks whether the programs still report, given the usage of each pod by the id of its cgroup, and
@@ -192,8 +187,7 @@ impl BpfBackend {
         };
         let now_ns = mono_ns();
         self.drain_last_events(batch, &reporter.metrics);
-        self.drop_reported_kills(batch);
-        self.since_ns = now_ns;
+        self.sorter.kills_since_ns = now_ns;
         self.unload(&reporter.metrics);
         let sources = loaded.sources();
         reporter.changed.extend(match self.adopt(loaded) {
@@ -207,12 +201,10 @@ impl BpfBackend {
     /// Adds the last events of the present programs. Disarms the kill orders, and waits for the events of those
     /// that were carried out, since this ring buffer is not read again.
     fn drain_last_events(&mut self, batch: &mut EventBatch, metrics: &Metrics) {
-        let mut awaited = Vec::from(KERNEL_KILL_CAUSES);
+        let mut awaited = Vec::from(KernelKillCause::ALL);
         awaited.retain(|cause| self.disarm_kill(*cause));
         for _ in 0..EVENT_TRIES {
-            let Some((_, ring)) = &mut self.loaded else { break };
-            let drained = ring.drain(|event| self.sorter.add(event, batch));
-            batch.missed |= self.counters.count(drained, metrics);
+            self.read_ring(batch, metrics);
             if awaited.iter().all(|cause| batch.kernel_kills.iter().any(|kill| kill.cause == *cause)) {
                 break;
             }
@@ -309,12 +301,17 @@ impl BpfBackend {
         self.clear_threshold(before);
     }
 
-    /// Sets the kernel thresholds of a cgroup, and returns the generation of the setting; `None` if that is not
+    /// Returns whether the kernel thresholds of this cgroup are those of evictions.
+    pub(crate) fn has_eviction_thresholds(&self, id: u64) -> bool {
+        self.sorter.eviction_cgroups.contains(&id)
+    }
+
+    /// Sets the kernel threshold of a cgroup, and returns the generation of the setting; `None` if that is not
     /// possible. Then only the timer remains.
-    pub(crate) fn set_threshold(&mut self, id: u64, plan: &ThresholdPlan) -> Option<u64> {
+    pub(crate) fn set_threshold(&mut self, id: u64, threshold: KernelThreshold) -> Option<u64> {
         let since = self.charged.iter().flatten().find(|(of, _)| *of == id).map(|(_, charged)| *charged);
         let (handle, _) = self.loaded.as_mut()?;
-        match handle.set_threshold_since(id, plan.kernel_threshold(), since) {
+        match handle.set_threshold_since(id, threshold, since) {
             Ok(generation) => Some(generation),
             Err(error) => {
                 if !std::mem::replace(&mut self.is_set_error_logged, true) {
@@ -328,9 +325,10 @@ impl BpfBackend {
     /// Clears the kernel thresholds of a cgroup, which may have been removed. A cgroup with eviction thresholds
     /// keeps them.
     pub(crate) fn clear_threshold(&mut self, id: u64) {
-        if let Some((handle, _)) = &mut self.loaded
-            && !self.sorter.eviction_cgroups.contains(&id)
-        {
+        if self.has_eviction_thresholds(id) {
+            return;
+        }
+        if let Some((handle, _)) = &mut self.loaded {
             handle.clear_threshold(id);
         }
     }

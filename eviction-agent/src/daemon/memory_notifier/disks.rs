@@ -20,7 +20,7 @@ const WIDE: [u64; 2] = [4 << 20, 256];
 /// The thresholds that are set on the file systems of the node.
 #[derive(Debug, Default)]
 pub(super) struct DiskThresholds {
-    attach_policies: [AttachPolicy; 2],
+    attach_policy: AttachPolicy,
     /// The total of each device when the sample began.
     taken: Vec<(u64, DiskTotal)>,
     /// For each device the totals at which its thresholds are set, if known.
@@ -30,7 +30,7 @@ pub(super) struct DiskThresholds {
 
 impl DiskThresholds {
     pub(super) fn new(probes: &Probes) -> Self {
-        Self { attach_policies: [AttachPolicy::new(probes); 2], ..Self::default() }
+        Self { attach_policy: AttachPolicy::new(probes), ..Self::default() }
     }
 
     /// Forgets all thresholds: programs that were just loaded have none, and count from zero.
@@ -83,11 +83,11 @@ impl BpfBackend {
         let Some((handle, _)) = self.loaded.as_mut().filter(|(handle, _)| handle.has_disks()) else { return };
         let when = AttachWhen::NearDiskThreshold;
         let is_attached = handle.is_attached(when);
-        let DiskThresholds { attach_policies, taken, set, crossings } = &mut self.disks;
+        let DiskThresholds { attach_policy, taken, set, crossings } = &mut self.disks;
         let [least_bytes, least_inodes] = if crossings.has_token(now_ns) { CLOSE } else { WIDE };
         let mut is_near = false;
-        for (DeviceHeadroom { device, capacity, bytes, inodes }, policy) in devices.zip(attach_policies) {
-            is_near |= policy.wants(is_attached, policy.is_near(is_attached, bytes, capacity), now_ns);
+        for DeviceHeadroom { device, capacity, bytes, inodes } in devices {
+            is_near |= attach_policy.is_near(is_attached, bytes, capacity);
             // A threshold is met by less than its value, not by the value itself.
             let beyond = |left: u64, least: u64| left.saturating_add(1).max(least);
             let headroom = DiskHeadroom {
@@ -110,6 +110,7 @@ impl BpfBackend {
                 }
             }
         }
-        self.attach(EventClass::DiskNear, when, is_near, reporter);
+        let wanted = attach_policy.wants(is_attached, is_near, now_ns);
+        self.attach(EventClass::DiskNear, when, wanted, reporter);
     }
 }

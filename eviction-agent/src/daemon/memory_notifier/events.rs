@@ -42,11 +42,18 @@ pub(super) struct EventSorter {
     pub(super) eviction_cgroups: [u64; 2],
     /// Crossings of memory limits, which wait until a sync is done.
     pub(super) limit_crossings: VecDeque<ThresholdCrossed>,
+    /// Kills before this are dropped: the programs that were loaded before reported them. While programs are
+    /// replaced, both are attached for a moment.
+    pub(super) kills_since_ns: u64,
 }
 
 impl Default for EventSorter {
     fn default() -> Self {
-        Self { eviction_cgroups: [0; 2], limit_crossings: VecDeque::with_capacity(MAX_LIMIT_CROSSINGS) }
+        Self {
+            eviction_cgroups: [0; 2],
+            limit_crossings: VecDeque::with_capacity(MAX_LIMIT_CROSSINGS),
+            kills_since_ns: 0,
+        }
     }
 }
 
@@ -62,6 +69,7 @@ impl EventSorter {
             }
             Event::ThresholdCrossed(crossed) => self.limit_crossings.push_back(crossed),
             Event::DiskThresholdCrossed(crossed) => batch.disk_crossed = Some(crossed),
+            Event::OomKill(kill) if kill.stamp.ktime_ns < self.kills_since_ns => {}
             Event::OomKill(kill) => batch.kills.push(kill),
             Event::OomMark(mark) => {
                 tracing::debug!(pid = mark.tgid, comm = %mark.comm_lossy(), "the OOM victim was exiting already");

@@ -11,7 +11,6 @@ use eviction_bpf::{
 
 use super::super::realtime;
 use super::{BackendFailure, BackendReporter};
-use crate::error::chain;
 
 /// A method that sees every charge reports before this much is charged.
 const UNREPORTED_BYTES: u64 = 16 << 20;
@@ -62,10 +61,9 @@ impl BpfFailover {
         pods: impl Iterator<Item = (u64, u64)>,
         reporter: &BackendReporter,
     ) {
-        for detached in handle.detached() {
-            let why = chain(&detached);
-            let failure = BackendFailure { source: detached.class.name(), backend: detached.method, why };
-            self.fail(failure, reporter);
+        for (class, backend, error) in handle.detached() {
+            let why = format!("{backend} was detached: {error}");
+            self.fail(BackendFailure { source: class.name(), backend, why }, reporter);
         }
         let Some(charge) = handle.charge().filter(|info| info.sees_every_charge) else { return };
         let Ok(counters) = handle.lost() else { return };

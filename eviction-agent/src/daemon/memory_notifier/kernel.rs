@@ -12,7 +12,6 @@ use eviction_node::notify::memory_events::{self, MemoryEvents, Watched};
 use eviction_node::notify::psi::{self, PsiTrigger};
 
 use super::super::realtime;
-use super::plan::ThresholdPlan;
 use super::{BackendFailure, Trigger};
 use crate::error::chain;
 
@@ -56,20 +55,22 @@ impl KernelBackends {
         }
     }
 
-    /// Sets or clears the backends that report growth on the node.
+    /// Sets or clears the backends that report growth on the node, given its usage and the headroom to the
+    /// nearest threshold, both in bytes.
     ///
     /// # Errors
     /// If the PSI trigger failed.
     pub(super) fn set(
         &mut self,
-        plan: &ThresholdPlan,
+        usage: u64,
+        headroom: Option<u64>,
         sees_every_charge: bool,
         now_ns: u64,
     ) -> Result<(), BackendFailure> {
         if let Some(memcg_v1) = &mut self.memcg_v1 {
-            match plan.at_threshold.zip(plan.headroom) {
+            match headroom {
                 _ if sees_every_charge => memcg_v1.clear(),
-                Some((usage, headroom)) => memcg_v1.set(usage, headroom, now_ns),
+                Some(headroom) => memcg_v1.set(usage.saturating_add(headroom), headroom, now_ns),
                 None => {}
             }
         }
@@ -193,14 +194,14 @@ mod tests {
         let BackendFailure { source, backend, why } = backends.next().await.unwrap_err();
         assert_eq!((source, backend, &*why), ("pressure", psi::NAME, "the group is gone"));
         assert!(backends.psi.is_none(), "it is not used again");
-        assert_eq!(backends.set(&ThresholdPlan::default(), false, 0), Ok(()));
+        assert_eq!(backends.set(0, None, false, 0), Ok(()));
     }
 
     #[tokio::test]
     async fn a_trigger_that_cannot_be_registered_again_fails_once() {
         let mut backends = backends_with(broken_trigger());
         let mut set = |sees_every_charge| {
-            let set = backends.set(&ThresholdPlan::default(), sees_every_charge, 0);
+            let set = backends.set(0, None, sees_every_charge, 0);
             set.map_err(|failure| (failure.source, failure.backend))
         };
         assert_eq!(set(false), Ok(()), "it is registered");

@@ -34,7 +34,7 @@ use kernel::KernelBackends;
 pub(crate) use bpf::{BpfBackend, root_id};
 pub(crate) use events::EventBatch;
 pub(crate) use plan::{
-    GrowthSource, MinRearm, ThresholdPlan, TokenBucket, conservative_level, pids_due, plan as plan_thresholds,
+    GrowthSource, MinRearm, TokenBucket, conservative_level, pids_due, plan as plan_thresholds,
 };
 
 /// Every backend of [`MemoryNotifier`].
@@ -160,17 +160,18 @@ impl MemoryNotifier {
         let of_node =
             if whole_machine { growth.of_machine(self.cpus, self.bpf.charge_caches()) } else { growth };
         let plan = plan::plan(of_node, min_rearm, node.usage, node.levels);
-        self.bpf.set_threshold(node.id, &plan);
+        self.bpf.set_threshold(node.id, plan.threshold);
         self.pods_below &= pods_id.is_some();
         if let Some(pods) = pods {
             let plan = plan::plan(growth, min_rearm, pods.usage, pods.levels);
-            self.bpf.set_threshold(pods.id, &plan);
-            self.pods_below = plan.usage_below.is_some();
+            self.bpf.set_threshold(pods.id, plan.threshold);
+            self.pods_below = plan.threshold.usage_below.is_some();
         }
         let headroom = [plan.headroom, pods_headroom].into_iter().flatten().min();
-        let below = plan.usage_below.is_some() || self.pods_below;
+        let below = plan.threshold.usage_below.is_some() || self.pods_below;
         self.bpf.attach_on_demand(headroom, memory_capacity, below, now_ns, &self.reporter);
-        if let Err(failure) = self.kernel.set(&plan, growth.sees_every_charge, now_ns) {
+        let set = self.kernel.set(node.usage.usage, plan.headroom, growth.sees_every_charge, now_ns);
+        if let Err(failure) = set {
             self.report(&failure);
         }
         headroom

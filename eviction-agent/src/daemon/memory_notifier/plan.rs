@@ -62,31 +62,16 @@ pub(crate) fn conservative_level(measure: MemoryMeasure, usage: MemoryUsage, lev
     }
 }
 
-/// The kernel thresholds of one cgroup, bytes.
+/// The kernel threshold to set on one cgroup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ThresholdPlan {
-    /// Usage at which the BPF programs notify.
-    pub(crate) usage_above: Option<u64>,
-    /// Gross charges at which the BPF programs notify.
-    pub(crate) gross: Option<u64>,
-    /// Usage below which the BPF programs notify.
-    pub(crate) usage_below: Option<u64>,
-    /// Usage at which the nearest level above is reached.
-    pub(crate) at_threshold: Option<u64>,
-    /// The distance of that level from the present working set.
+    /// The threshold for the BPF programs.
+    pub(crate) threshold: KernelThreshold,
+    /// The headroom from the present working set to the nearest level above, bytes.
     pub(crate) headroom: Option<u64>,
 }
 
-impl ThresholdPlan {
-    /// Returns the thresholds for the BPF programs. If each charge is seen, gross charges bound the growth;
-    /// usage would be late.
-    pub(crate) fn kernel_threshold(&self) -> KernelThreshold {
-        let Self { usage_above, gross, usage_below, at_threshold: _, headroom: _ } = *self;
-        KernelThreshold { usage_above: usage_above.filter(|_| gross.is_none()), usage_below, gross }
-    }
-}
-
-/// Returns the kernel thresholds to set, given the working sets at which thresholds are met (any order).
+/// Returns the kernel threshold to set, given the working sets at which thresholds are met (any order).
 pub(crate) fn plan(
     growth: GrowthSource,
     min_rearm: MinRearm,
@@ -114,13 +99,13 @@ pub(crate) fn plan(
         false => bytes,
     });
     let early = early.map(|bytes| bytes.max(min_rearm.0));
-    ThresholdPlan {
-        usage_above: early.map(|bytes| usage.saturating_add(bytes)),
-        gross: early.filter(|_| growth.sees_every_charge),
-        usage_below: below.map(|level| usage.saturating_sub(working_set - level)).filter(|at| *at > 0),
-        at_threshold: headroom.map(|bytes| usage.saturating_add(bytes)),
-        headroom,
-    }
+    // If each charge is seen, gross charges bound the growth; usage would be late.
+    let (usage_above, gross) = match growth.sees_every_charge {
+        true => (None, early),
+        false => (early.map(|bytes| usage.saturating_add(bytes)), None),
+    };
+    let usage_below = below.map(|level| usage.saturating_sub(working_set - level)).filter(|at| *at > 0);
+    ThresholdPlan { threshold: KernelThreshold { usage_above, usage_below, gross }, headroom }
 }
 
 /// The minimum fork rate that is assumed. Process ids are used up more slowly than memory, since each takes a
@@ -182,23 +167,20 @@ mod tests {
 
     #[test]
     fn a_threshold_is_set_below_the_nearest_level_by_the_granularity() {
-        let thresholds = plan(COARSE, WIDE, SEEN, [900 * MIB, 400 * MIB]);
-        assert_eq!(thresholds.headroom, Some(100 * MIB));
-        assert_eq!(thresholds.usage_above, Some(598 * MIB));
-        assert_eq!(thresholds.at_threshold, Some(600 * MIB));
-        assert_eq!((thresholds.gross, thresholds.usage_below), (None, None));
+        let plan = plan(COARSE, WIDE, SEEN, [900 * MIB, 400 * MIB]);
+        assert_eq!(plan.headroom, Some(100 * MIB));
+        let expected = KernelThreshold { usage_above: Some(598 * MIB), ..KernelThreshold::default() };
+        assert_eq!(plan.threshold, expected);
     }
 
     #[test]
     fn a_backend_that_sees_every_charge_counts_gross_charges() {
         let growth = GrowthSource { sees_every_charge: true, granularity_bytes: MIB };
-        assert_eq!(plan(growth, WIDE, SEEN, [400 * MIB]).gross, Some(99 * MIB));
-        assert_eq!(plan(growth, WIDE, SEEN, [300 * MIB]).gross, Some(MIB), "it never spins");
-        assert_eq!(
-            plan(growth, MinRearm::CLOSE, SEEN, [300 * MIB]).gross,
-            Some(256 << 10),
-            "now and then it may"
-        );
+        let set = |min_rearm, level| plan(growth, min_rearm, SEEN, [level]).threshold;
+        let gross = |bytes| KernelThreshold { gross: Some(bytes), ..KernelThreshold::default() };
+        assert_eq!(set(WIDE, 400 * MIB), gross(99 * MIB));
+        assert_eq!(set(WIDE, 300 * MIB), gross(MIB), "it never spins");
+        assert_eq!(set(MinRearm::CLOSE, 300 * MIB), gross(256 << 10), "now and then it may");
     }
 
     #[test]
@@ -213,7 +195,7 @@ mod tests {
             "from 6.16 on"
         );
         let many = GrowthSource { granularity_bytes: 16 * MIB, ..growth };
-        let at = |far: u64| plan(many, WIDE, SEEN, [(300 + far) * MIB]).gross;
+        let at = |far: u64| plan(many, WIDE, SEEN, [(300 + far) * MIB]).threshold.gross;
         assert_eq!([at(100), at(32), at(16), at(1)], [84, 16, 8, 1].map(|far| Some(far * MIB)));
     }
 
@@ -222,7 +204,7 @@ mod tests {
         let seen = MemoryUsage { usage: 500 * MIB, working_set: 450 * MIB };
         let seen = seen.by_measure(1000 * MIB, Some(900 * MIB as i64));
         assert_eq!(seen, MemoryUsage { usage: 500 * MIB, working_set: 100 * MIB });
-        assert_eq!(plan(COARSE, WIDE, seen, [300 * MIB]).at_threshold, Some(700 * MIB));
+        assert_eq!(plan(COARSE, WIDE, seen, [300 * MIB]).headroom, Some(200 * MIB));
         let level = |measure, line| conservative_level(measure, seen, line);
         assert_eq!(level(MemoryMeasure::MemAvailable, 300 * MIB), 200 * MIB, "half-way");
         assert_eq!(level(MemoryMeasure::MemAvailable, 50 * MIB), 50 * MIB, "passed");
@@ -233,18 +215,18 @@ mod tests {
     #[test]
     fn near_a_level_the_headroom_set_shrinks_to_the_minimum() {
         let seen = |working_set| MemoryUsage { usage: 500 * MIB, working_set };
-        assert_eq!(plan(COARSE, WIDE, seen(397 * MIB), [400 * MIB]).usage_above, Some(503 * MIB));
+        let near = plan(COARSE, WIDE, seen(397 * MIB), [400 * MIB]);
+        assert_eq!(near.threshold.usage_above, Some(503 * MIB));
         let last = plan(COARSE, WIDE, seen(400 * MIB - 4096), [400 * MIB]);
-        assert_eq!(last.usage_above, Some(500 * MIB + MIB));
-        assert_eq!(last.at_threshold, Some(500 * MIB + 4096));
+        assert_eq!((last.threshold.usage_above, last.headroom), (Some(501 * MIB), Some(4096)));
     }
 
     #[test]
     fn under_pressure_the_levels_below_and_above_are_set() {
         let seen = MemoryUsage { usage: 500 * MIB, working_set: 450 * MIB };
-        let thresholds = plan(COARSE, WIDE, seen, [400 * MIB, 350 * MIB, 600 * MIB]);
-        assert_eq!(thresholds.usage_below, Some(450 * MIB));
-        assert_eq!(thresholds.headroom, Some(150 * MIB));
+        let plan = plan(COARSE, WIDE, seen, [400 * MIB, 350 * MIB, 600 * MIB]);
+        assert_eq!(plan.threshold.usage_below, Some(450 * MIB));
+        assert_eq!(plan.headroom, Some(150 * MIB));
     }
 
     #[test]
@@ -256,17 +238,16 @@ mod tests {
     #[test]
     fn at_a_level_the_minimum_rearm_distance_is_set() {
         let seen = MemoryUsage { usage: 500 * MIB, working_set: 400 * MIB };
-        let thresholds = plan(COARSE, WIDE, seen, [400 * MIB]);
-        assert_eq!(thresholds.headroom, Some(0));
-        assert_eq!(thresholds.usage_above, Some(500 * MIB + MIB));
-        assert_eq!(thresholds.usage_below, None);
+        let ThresholdPlan { threshold, headroom } = plan(COARSE, WIDE, seen, [400 * MIB]);
+        assert_eq!(headroom, Some(0));
+        assert_eq!((threshold.usage_above, threshold.usage_below), (Some(501 * MIB), None));
     }
 
     #[test]
     fn the_minimum_rearm_distance_of_a_limit_depends_on_its_size() {
         let seen = MemoryUsage { usage: 950 * MIB, working_set: 900 * MIB - 4096 };
         let growth = GrowthSource { sees_every_charge: true, granularity_bytes: MIB };
-        let near = |limit| plan(growth, MinRearm::of_limit(limit), seen, [900 * MIB]).gross;
+        let near = |limit| plan(growth, MinRearm::of_limit(limit), seen, [900 * MIB]).threshold.gross;
         assert_eq!((near(1024 * MIB), near(16 * MIB)), (Some(4 * MIB), Some(MIB)));
     }
 
@@ -274,8 +255,8 @@ mod tests {
     fn the_wide_minimum_rearm_distance_grows_with_the_cpus() {
         assert_eq!([0, 1, 2, 128].map(|cpus| MinRearm::wide(cpus).0), [MIB, MIB, MIB, 64 * MIB]);
         assert_eq!(MinRearm::wide(usize::MAX), MinRearm(u64::MAX));
-        let thresholds = plan(COARSE, MinRearm::wide(usize::MAX), SEEN, [400 * MIB]);
-        assert_eq!(thresholds.usage_above, Some(u64::MAX));
+        let plan = plan(COARSE, MinRearm::wide(usize::MAX), SEEN, [400 * MIB]);
+        assert_eq!(plan.threshold.usage_above, Some(u64::MAX));
     }
 
     #[test]

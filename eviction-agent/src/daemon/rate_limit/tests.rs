@@ -1,3 +1,8 @@
+use eviction_core::engine::Engine;
+use eviction_core::fixture;
+use eviction_core::in_flight::{ApiPhase, ExecutorUpdate};
+use eviction_core::input::Event;
+use eviction_core::pod::Pod;
 use eviction_core::signal::{Resource, Signal};
 use proptest::prelude::*;
 
@@ -40,7 +45,7 @@ impl Limiter {
     }
 
     fn admit(&self, target: &KillTarget, now_ns: u64) -> Result<Admission, KillRejection> {
-        self.limit.admit(target, self.in_flight.iter(), &self.clock, now_ns)
+        self.limit.admit(target, false, self.in_flight.iter(), &self.clock, now_ns)
     }
 
     /// Requests admission, and begins the eviction if it is admitted.
@@ -111,6 +116,32 @@ fn a_soft_eviction_does_not_delay_a_hard_eviction() {
     );
     // Now it is a hard victim and delays the next hard one.
     assert!(limiter.kill(&target(4, 2, true, 0), 2).is_err());
+}
+
+/// The engine marks the eviction as hard when it decides to shorten the grace period.
+#[test]
+fn a_grace_period_that_the_engine_shortens_is_admitted() {
+    let thresholds =
+        vec![fixture::hard(Signal::MemoryAvailable, "100"), fixture::soft(Signal::MemoryAvailable, "200", 1)];
+    let slow = Pod { termination_grace_period_seconds: Some(600), ..fixture::pod("slow", "10") };
+    let mut engine = fixture::engine(fixture::enhanced(thresholds, |_| ()), &fixture::set(vec![slow]));
+    let sample = |engine: &mut Engine, seconds, available| {
+        let node = fixture::node(available, 900, fixture::at(seconds));
+        let snapshot = fixture::snapshot(node, &[fixture::memory_of("slow", 300)]);
+        fixture::step(engine, seconds, Event::Sample(snapshot))
+    };
+    sample(&mut engine, 0, 150);
+    assert_eq!(fixture::victims(&sample(&mut engine, 1, 150)), [("slow", 600)]);
+    let started = InFlightEviction { api: Some(ApiPhase::Accepted), ..engine.in_flight()[0].clone() };
+    let update = ExecutorUpdate::Started(Box::new(started));
+    fixture::step(&mut engine, 1, Event::Executing { decision: 1, update });
+    let decision = sample(&mut engine, 2, 50);
+    assert_eq!((fixture::victims(&decision).len(), decision.evictions().count()), (0, 1));
+    let target = KillTarget { pod: Arc::clone(&engine.in_flight()[0].pod), ..target(2, 1, true, 0) };
+    let (limit, clock) = (RateLimit::new(&engine.policy().rules), Clock::start());
+    let admit = |shortens| limit.admit(&target, shortens, engine.in_flight().iter(), &clock, 0);
+    assert_eq!(admit(true), Ok(Admission::Shorten { decision: 1 }));
+    assert_eq!(admit(false), Err(KillRejection::AlreadyTerminating { decision: 1 }));
 }
 
 #[test]

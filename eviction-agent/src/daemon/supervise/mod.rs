@@ -26,7 +26,7 @@ use crate::daemon::reclaim::{PodsOfNode, pods_of};
 use crate::daemon::service_manager::ServiceManager;
 use crate::daemon::startup::{Plan, Ready, TelemetryOutputs};
 use crate::daemon::watchdog::Heartbeat;
-use crate::daemon::{realtime, startup, watch_signal};
+use crate::daemon::{StopSignals, realtime, startup, watch_signal};
 use crate::error::Failure;
 use crate::telemetry::event_log::{ConfigChange, Event};
 use crate::telemetry::exporter::TelemetryExporter;
@@ -45,8 +45,7 @@ const FLUSH_TIMEOUT: Duration = Duration::from_millis(100);
 ///
 /// # Errors
 /// If the agent cannot start, or the failure that ended it.
-pub fn run(mut options: Options) -> Result<(), Failure> {
-    options.configuration.last_configz = options.saved_kubelet_config();
+pub fn run(options: Options) -> Result<(), Failure> {
     let metrics = Arc::new(Metrics::new(env!("CARGO_PKG_VERSION"), env!("EVICTION_AGENT_COMMIT")));
     let runtime = crate::daemon::start_runtime()?;
     let (plan, reload) = {
@@ -54,9 +53,14 @@ pub fn run(mut options: Options) -> Result<(), Failure> {
         startup::prepare(&options, &metrics)?
     };
     let result = runtime.block_on(async {
+        let mut stop_signals = StopSignals::watch()?;
         let mut daemon = Daemon::start(options, plan, reload, metrics).await?;
-        let end = daemon.run().await;
-        daemon.stop(end).await
+        // A signal counts also while a command waits for a control loop that has stopped.
+        let end = tokio::select! {
+            reason = stop_signals.next() => End { reason, failure: None },
+            end = daemon.run() => end,
+        };
+        daemon.stop(end, stop_signals).await
     });
     // Does not wait for anything that may hang: a pods file on a server that does not respond, or a thread that
     // does not end.
@@ -96,12 +100,10 @@ struct End {
 }
 
 impl Daemon {
-    /// Forwards changes until a signal, or the end of a part, ends the agent.
+    /// Forwards changes until the end of a part ends the agent.
     async fn run(&mut self) -> End {
         loop {
             tokio::select! {
-                _ = self.signals.terminate.recv() => return End { reason: "SIGTERM", failure: None },
-                _ = self.signals.interrupt.recv() => return End { reason: "SIGINT", failure: None },
                 change = self.pods.changed(&self.metrics) => self.update_pods(change).await,
                 change = self.reload.changed() => self.update_policy(change).await,
                 reachability = reachability_change(&mut self.reachable) => self.update_reachability(reachability).await,
@@ -184,12 +186,12 @@ impl Daemon {
     }
 
     /// Stops all parts, starting with those that others wait for.
-    async fn stop(self, end: End) -> Result<(), Failure> {
-        let Self { mut signals, control_loop, exporter, state_writer, mut tasks, manager, .. } = self;
+    async fn stop(self, end: End, mut stop_signals: StopSignals) -> Result<(), Failure> {
+        let Self { control_loop, exporter, state_writer, mut tasks, manager, .. } = self;
         manager.notify("STOPPING=1");
         // A second signal ends the agent at once: the kernel detaches everything at the end of the process.
         tokio::spawn(async move {
-            tokio::select! { _ = signals.terminate.recv() => {}, _ = signals.interrupt.recv() => {} }
+            stop_signals.next().await;
             std::process::exit(1);
         });
         tasks.abort_all();
@@ -253,10 +255,8 @@ fn node_pods(source: &PodSource, pods: &PodIndex) -> PodsOfNode {
     if source.are_known() { pods_of(pods) } else { Err("they have not been listed yet".to_owned()) }
 }
 
-/// The signals that the main thread handles; [`Reload`] handles SIGHUP.
+/// The signals that the main thread handles besides [`StopSignals`]; [`Reload`] handles SIGHUP.
 struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
     /// SIGUSR1: a pending configuration takes effect.
     accept: Signal,
     /// SIGXCPU: the control loop ran too long with real-time priority.
@@ -266,8 +266,6 @@ struct Signals {
 impl Signals {
     fn watch() -> Result<Self, Failure> {
         Ok(Self {
-            terminate: watch_signal(SignalKind::terminate())?,
-            interrupt: watch_signal(SignalKind::interrupt())?,
             accept: watch_signal(SignalKind::user_defined1())?,
             overrun: watch_signal(SignalKind::from_raw(libc::SIGXCPU))?,
         })

@@ -5,7 +5,6 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use eviction_config::{ActionSettings, RecorderSettings, Server};
-use eviction_core::policy::preferences::Profile;
 use eviction_core::units::Quantity;
 use eviction_kube::{Client, KubeSession};
 use eviction_node::clock::{Clock, mono_ns};
@@ -86,7 +85,8 @@ impl Daemon {
             heartbeat: heartbeat.clone(),
             watermarks: watermarks(&plan),
         };
-        let (action, profile, pods_known) = (plan.service.action, plan.profile, index.known().len());
+        let (action, profile) = (plan.service.action, plan.policy.rules.profile().name());
+        let pods_known = index.known().len();
         let (control_loop, ready) = ControlLoopThread::start(plan, index, outputs).await?;
         let mut started = started(&options, action, profile, ready, pods_known, listen);
         begin_kube_metrics(client.as_ref(), session.as_ref(), &metrics);
@@ -254,7 +254,7 @@ async fn write_state(writer: StateWriter) {
 fn started(
     options: &Options,
     action: ActionSettings,
-    profile: Profile,
+    profile: &'static str,
     ready: Ready,
     pods_known: usize,
     listen_address: Option<String>,
@@ -264,7 +264,7 @@ fn started(
         version: VERSION,
         action: action.action.name(),
         dry_run: action.dry_run.name(),
-        profile: profile.name(),
+        profile,
         cgroup_root: options.cgroup_root.display().to_string(),
         memory_capacity: capacity.memory,
         pid_capacity: capacity.pids,

@@ -18,13 +18,13 @@ const SHOWN: usize = 8;
 impl TelemetryExporter {
     /// Publishes a decision. Its record is made once, for all outputs.
     pub(super) fn decision(&mut self, event: &DecisionEvent) {
-        let DecisionEvent { decision, first_id, detected_by, sampled, .. } = event;
+        let DecisionEvent { decision, first_id, sampled, .. } = event;
         let record = DecisionRecord::of(decision);
         if let Some(recording) = &mut self.recording {
             recording.decision(&record);
         }
         if let Some(evaluation) = record.evaluation() {
-            self.thresholds(evaluation, detected_by, *sampled);
+            self.thresholds(evaluation, event.detected_by, *sampled);
             if let Some(live) = &self.live {
                 live.thresholds(evaluation);
             }
@@ -104,10 +104,9 @@ impl TelemetryExporter {
         evaluation: &EvaluationRecord,
         eviction: &EvictionRecord,
     ) -> event_log::EvictionDecision {
-        let DecisionEvent { usage, detected_by, crossed_mono_ns, sampled, decided_mono_ns, .. } = event;
+        let DecisionEvent { usage, crossed_mono_ns, sampled, decided_mono_ns, .. } = event;
         let threshold = evaluation.threshold_of(eviction);
         let reading = threshold.and_then(|threshold| evaluation.signal(threshold.signal));
-        let annotations = eviction.annotations.as_ref();
         event_log::EvictionDecision {
             id,
             decision_id: self.decision_ids.of(id),
@@ -117,16 +116,15 @@ impl TelemetryExporter {
             pod_uid: eviction.pod.uid.to_string(),
             grace_seconds: eviction.grace_period_seconds,
             eviction_message: eviction.message.clone(),
-            annotations: annotations
-                .map(|all| all.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect()),
+            annotations: eviction.annotations.clone(),
             value: threshold
                 .and_then(|threshold| threshold.quantity.clone())
                 .unwrap_or_else(|| "0".to_owned()),
             available: reading.and_then(|reading| reading.available),
             usage: usage.map(|usage| usage.usage),
             working_set: usage.map(|usage| usage.working_set),
-            detected_by: (*detected_by).to_owned(),
-            sample_age_us: Some(decided_mono_ns.saturating_sub(sampled.mono_ns) / 1_000),
+            detected_by: event.detected_by,
+            sample_age_us: decided_mono_ns.saturating_sub(sampled.mono_ns) / 1_000,
             candidates: self.candidates(evaluation),
             candidates_omitted: evaluation.candidates.len().saturating_sub(SHOWN),
             crossed_mono_ns: *crossed_mono_ns,
@@ -136,7 +134,7 @@ impl TelemetryExporter {
         }
     }
 
-    fn thresholds(&mut self, evaluation: &EvaluationRecord, detected_by: &str, sampled: Instant) {
+    fn thresholds(&mut self, evaluation: &EvaluationRecord, detected_by: &'static str, sampled: Instant) {
         let before = std::mem::take(&mut self.thresholds);
         for threshold in &evaluation.thresholds {
             let key = (threshold.signal, threshold.is_hard());

@@ -14,7 +14,7 @@ use crate::testbed::Testbed;
 /// A running agent that kills.
 #[derive(Debug)]
 pub(crate) struct AgentWatcher {
-    agent: Agent,
+    pub(crate) agent: Agent,
     screens: Vec<Process>,
     /// The number of decisions before the current run.
     decisions: usize,
@@ -33,11 +33,6 @@ impl AgentWatcher {
         let agent = Agent::start(&options, &testbed.interrupt)?;
         let screens = case.observer.start(node, &options)?;
         Ok(Self { agent, screens, decisions: 0, victim: String::new() })
-    }
-
-    /// Returns the backend that a source uses.
-    pub(crate) fn backend(&self, source: &str) -> Option<String> {
-        self.agent.backend(source).map(|(backend, _)| backend)
     }
 
     pub(crate) fn stop(mut self) -> Result<()> {

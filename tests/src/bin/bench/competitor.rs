@@ -7,13 +7,18 @@ use std::ffi::OsStr;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use ::tests::agent;
+use ::tests::clock;
 use ::tests::interrupt::Interrupt;
 use ::tests::node::MIB;
 use ::tests::process::Process;
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
+
+/// The time for a program to start and to read the machine's memory for the first time.
+const WARM: Duration = Duration::from_millis(1500);
 
 /// A program that watches a node and is compared with the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,9 +70,26 @@ impl Competitor {
         })
     }
 
+    /// Starts the program with the threshold of [`Self::with_threshold`], and waits until it watches.
+    pub(crate) fn start(
+        self,
+        threshold: u64,
+        folder: Option<&Path>,
+        scratch: &Path,
+        interrupt: &Interrupt,
+    ) -> Result<Process> {
+        let mut process = Process::spawn(&mut self.with_threshold(threshold, folder, scratch)?)?;
+        // A run starts at any moment of the program's timers.
+        interrupt.sleep(WARM + Duration::from_nanos(clock::now() % 500_000_000))?;
+        if !process.is_running()? {
+            bail!("{} ended by itself: {}", self.name(), agent::describe(process.wait()?));
+        }
+        Ok(process)
+    }
+
     /// Returns a command that sends SIGKILL when the machine has less than `bytes` available; `scratch` is a
     /// folder of the caller.
-    pub(crate) fn with_threshold(self, bytes: u64, folder: Option<&Path>, scratch: &Path) -> Result<Command> {
+    fn with_threshold(self, bytes: u64, folder: Option<&Path>, scratch: &Path) -> Result<Command> {
         match self {
             Self::Earlyoom => {
                 let kib = (bytes / 1024).to_string();
@@ -126,6 +148,16 @@ pub(crate) fn in_own_namespace(command: &Command) -> Command {
     outer.arg(command.get_program()).args(command.get_args());
     outer.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     outer
+}
+
+/// Returns the command of this program that does `verb`, for a namespace with other programs of `folder`.
+pub(crate) fn own_command(verb: &str, folder: Option<&Path>) -> Result<Command> {
+    let mut command = Command::new(std::env::current_exe().context("find this program")?);
+    command.arg(verb);
+    if let Some(folder) = folder {
+        command.arg("--competitors-folder").arg(folder);
+    }
+    Ok(command)
 }
 
 /// Runs a command in its own process namespace until it ends, and returns the JSON that it prints.

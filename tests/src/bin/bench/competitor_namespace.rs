@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 use tests::agent;
 use tests::cgroup::Group;
@@ -20,7 +20,6 @@ use tests::growth::{Climb, Pages};
 use tests::interrupt::Interrupt;
 use tests::meminfo;
 use tests::node::{MIB, Node, PodSpec};
-use tests::process::Process;
 use tests::stamps::Record;
 use tests::workload::Workload;
 
@@ -51,15 +50,10 @@ impl<'a> CompetitorNamespace<'a> {
         let Self { testbed, case, competitor, node } = self;
         let (stamps, scratch) = (node.file("stamps"), node.file("."));
         let group = node.pods[0].first()?.path();
-        let own = std::env::current_exe().context("find this program")?;
-        let mut inside = std::process::Command::new(own);
-        inside.arg("inside").args(["--competitor", competitor.name()]);
+        let mut inside = competitor::own_command("inside", testbed.competitors.as_deref())?;
+        inside.args(["--competitor", competitor.name()]);
         inside.arg("--group").arg(group).arg("--stamps").arg(&stamps).arg("--scratch").arg(scratch);
-        inside.arg("--workload").arg(&testbed.workload);
-        if let Some(competitors) = &testbed.competitors {
-            inside.arg("--competitors-folder").arg(competitors);
-        }
-        inside.arg("--").args(case.hog.arguments(case.size(), case.rate, &stamps, testbed.disk()?));
+        inside.arg("--").args(case.hog.arguments(case.size(), case.rate, &stamps, &testbed.disk()?));
         let reported = competitor::output_in_own_namespace(&inside, competitor.name(), &testbed.interrupt)?;
         let record = Record::read(&stamps)?;
         std::fs::remove_file(&stamps).context("remove the stamps of a run")?;
@@ -98,15 +92,11 @@ pub(crate) struct Inside {
     #[arg(long)]
     scratch: PathBuf,
     #[arg(long)]
-    workload: PathBuf,
-    #[arg(long)]
     competitors_folder: Option<PathBuf>,
     #[arg(last = true)]
     hog: Vec<String>,
 }
 
-/// The time for a competitor to start and to read the machine's memory for the first time.
-const WARM: Duration = Duration::from_millis(1500);
 /// How long after the growth a decision may come before it counts as missed.
 const PATIENCE_NS: u64 = 3_000_000_000;
 
@@ -115,20 +105,15 @@ const MIN_AVAILABLE: u64 = 4096 * MIB;
 
 /// Lets the hog grow, and prints when the threshold was crossed and when the hog died.
 pub(crate) fn inside(args: &Inside) -> Result<()> {
-    let Inside { competitor, group, stamps, scratch, workload, competitors_folder, hog } = args;
+    let Inside { competitor, group, stamps, scratch, competitors_folder, hog } = args;
     let competitor = Competitor::from_name(competitor).context("there is no such program")?;
     let interrupt = Interrupt::install()?;
     ensure!(std::process::id() == 1, "this is for a namespace of its own");
     let group = Group::existing(group)?;
-    let mut hog = Workload::start(workload, &group, hog)?;
+    let mut hog = Workload::start(&group, hog)?;
     let available = meminfo::available()?;
     let threshold = available - LINE;
-    let mut command = competitor.with_threshold(threshold, competitors_folder.as_deref(), scratch)?;
-    let mut competitor = Process::spawn(&mut command)?;
-    interrupt.sleep(WARM + Duration::from_nanos(clock::now() % 500_000_000))?;
-    if !competitor.is_running()? {
-        bail!("it ended by itself: {}", agent::describe(competitor.wait()?));
-    }
+    let _competitor = competitor.start(threshold, competitors_folder.as_deref(), scratch, &interrupt)?;
     let sampler = Sampler::below(threshold);
     let death = DeathWatcher::start(&group, hog.pid())?;
     hog.go()?;

@@ -1,7 +1,7 @@
 //! The time from the crossing of a disk threshold to the decision: with BPF hooks, with the timer alone, and by
 //! polling statfs, as the kubelet does. Also the cost for writers and for a calm node.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
@@ -19,7 +19,7 @@ use tests::stamps::Record;
 use tests::workload::Workload;
 
 use crate::cost::CostSampler;
-use crate::idle::MOST_PODS;
+use crate::idle::{self, MOST_PODS};
 use crate::overhead::{cpu_ns, percent};
 use crate::testbed::Testbed;
 
@@ -30,7 +30,6 @@ const CALM_DISK: u64 = 16 * 1024 * MIB;
 const CALM_FILES: usize = 9_000;
 /// The memory limit of the test's node: page cache must not be short.
 const MEMORY: u64 = 8192 * MIB;
-const VOLUME: &str = "scratch";
 /// The hooks that are always attached. Without them only the timer is left.
 const EXT4: &str = "tp_btf ext4_allocate_blocks, ext4_free_blocks, ext4_allocate_inode, ext4_free_inode";
 /// The pause after the agent's start, which is not measured.
@@ -42,8 +41,6 @@ const BLOCKS: &str = "256";
 const GOES: usize = 12;
 /// The case of a writer that is killed in the kernel.
 const KILLED: &str = "ext4, full speed, kernel kill";
-/// The length of one measurement; a full sample falls into each.
-const PIECE: Duration = Duration::from_secs(10);
 
 /// The load that crosses the threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -187,26 +184,21 @@ struct Site {
     // Dropped first: the processes in its cgroups end before the disk is unmounted.
     node: Node,
     disk: FileSystem,
+    /// The directory of each pod's volume.
+    volumes: Vec<PathBuf>,
 }
 
 impl Site {
     fn new(pods: usize, limit_mib: Option<u64>, bytes: u64) -> Result<Self> {
         let disk = FileSystem::new(Kind::Ext4, bytes, "eviction-bench-disk")?;
         let mut node = Node::new("bench", MEMORY, 4096)?;
+        let mut volumes = Vec::new();
         for nth in 0..pods {
             let spec = PodSpec::new("bench", format!("pod-{nth:03}"), &["main"], 8);
-            node.add(PodSpec { volume: Some(VOLUME), volume_limit_mib: limit_mib, ..spec })?;
+            let pod = node.add(PodSpec { volume: Some("scratch"), volume_limit_mib: limit_mib, ..spec })?;
+            volumes.push(node.pods[pod].create_volume(&disk)?);
         }
-        let site = Self { node, disk };
-        for pod in 0..pods {
-            fs::create_dir_all(site.volume(pod)).context("make a volume")?;
-        }
-        Ok(site)
-    }
-
-    fn volume(&self, pod: usize) -> PathBuf {
-        let path = self.disk.path().join("kubelet/pods").join(self.node.pods[pod].uid());
-        path.join("volumes/kubernetes.io~empty-dir").join(VOLUME)
+        Ok(Self { node, disk, volumes })
     }
 
     fn agent(&self, testbed: &Testbed, signal: &str, threshold: u64, more: &[&str]) -> Result<Agent> {
@@ -226,11 +218,8 @@ impl Site {
         let mut options = testbed.options(&self.node, &kubelet)?;
         options.action = action;
         options.config = Some(config);
-        let path = self.disk.path().display().to_string();
-        let root = self.disk.path().join("kubelet").display().to_string();
-        let paths = ["--nodefs", &path, "--kubelet-root-dir", &root];
-        options.more.extend(paths.into_iter().chain(more.iter().copied()).map(str::to_owned));
-        let agent = Agent::start(&options, &testbed.interrupt)?;
+        options.more.extend(more.iter().map(|&argument| argument.to_owned()));
+        let agent = Agent::start(&options.on_disk(&self.disk), &testbed.interrupt)?;
         testbed.interrupt.sleep(SETTLE)?;
         Ok(agent)
     }
@@ -283,7 +272,7 @@ impl Watcher {
         match self {
             Self::Poll { decided, _end } => decided.recv_timeout(GUARD).context("the poll saw nothing")?,
             Self::Agent(mut agent) => {
-                let decision = agent.wait_for("a decision", GUARD, agent::Event::is_decision)?;
+                let decision = agent.wait_for_decision()?;
                 let at = decision.number("decided_mono_ns").context("a decision has no time")?;
                 agent.stop()?;
                 Ok(at)
@@ -297,7 +286,7 @@ fn cross(testbed: &Testbed, load: Load, method: DetectionMethod) -> Result<Cross
     testbed.interrupt.check()?;
     let limit = (load == Load::Limit).then_some(8);
     let site = Site::new(3, limit, DISK)?;
-    let volume = site.volume(0);
+    let volume = &site.volumes[0];
     let before = load.available(site.disk.path())?;
     let threshold = before - load.headroom();
     let watcher = Watcher::start(testbed, &site, load, method, threshold)?;
@@ -313,12 +302,12 @@ fn cross(testbed: &Testbed, load: Load, method: DetectionMethod) -> Result<Cross
     let file = volume.join("file");
     let (rate, all) = ((1_000_000_000_u64).to_string(), before.to_string());
     let stamped = stamps.display().to_string();
-    let place = if load == Load::Write { &file } else { &volume }.display().to_string();
+    let place = if load == Load::Write { &file } else { volume }.display().to_string();
     let arguments: Vec<&str> = match load {
         Load::Write => vec!["--stamps", &stamped, "write", "--file", &place, "--size", &all, "--rate", &rate],
         _ => vec!["--stamps", &stamped, "create", "--dir", &place, "--max", &all],
     };
-    let mut writer = Workload::start(&testbed.workload, site.node.pods[0].first()?, arguments)?;
+    let mut writer = Workload::start(site.node.pods[0].first()?, arguments)?;
     let taken = load.available(site.disk.path())?;
     writer.go()?;
     let decided = watcher.decided()?;
@@ -338,19 +327,16 @@ fn kill_writer(testbed: &Testbed) -> Result<f64> {
     testbed.interrupt.check()?;
     let site = Site::new(3, None, DISK)?;
     // No kill order is armed while the pods are equal.
-    let first = File::create_new(site.volume(0).join("first")).context("make a file")?;
+    let first = File::create_new(site.volumes[0].join("first")).context("make a file")?;
     fallocate(&first, FallocateFlags::empty(), 0, 8 * MIB).context("allocate a file")?;
     let threshold = Load::Write.available(site.disk.path())? - NEAR;
     let config = json!({"kernelKill": "HardDisk", "thresholdMargin": {"mode": "Never"}});
     let config = site.node.write_agent_config(&config)?;
     let mut agent = site.agent_with(testbed, Load::Write.signal(), threshold, "kill", config, &[])?;
-    let is_armed = || {
-        let metrics = agent.metrics();
-        metrics.is_ok_and(|metrics| metrics.sum("eviction_agent_kernel_kill_armed", &[]) > 0.0)
-    };
-    let (file, size) = (site.volume(0).join("file").display().to_string(), DISK.to_string());
+    let is_armed = || agent.metric("eviction_agent_kernel_kill_armed", &[]).is_ok_and(|armed| armed > 0.0);
+    let (file, size) = (site.volumes[0].join("file").display().to_string(), DISK.to_string());
     let arguments = ["write", "--file", &file, "--size", &size];
-    let mut writer = Workload::start(&testbed.workload, site.node.pods[0].first()?, arguments)?;
+    let mut writer = Workload::start(site.node.pods[0].first()?, arguments)?;
     // No kill order is armed for a pod without a process either.
     wait_until("an armed kill order", is_armed)?;
     writer.go()?;
@@ -364,9 +350,9 @@ fn kill_writer(testbed: &Testbed) -> Result<f64> {
 /// Measures the slowdown of buffered writes near a threshold, by processor time, and the noise of that.
 fn slowdowns(testbed: &Testbed, pairs: usize) -> Result<Vec<Row>> {
     let site = Site::new(1, None, DISK)?;
-    let place = site.volume(0).display().to_string();
+    let place = site.volumes[0].display().to_string();
     let arguments = ["measure", "--what", "write", "--count", BLOCKS, "--dir", &place];
-    let mut writer = Workload::run(&testbed.workload, site.node.pods[0].first()?, arguments)?;
+    let mut writer = Workload::run(site.node.pods[0].first()?, arguments)?;
     writer.wait_event("go")?;
     let mut measure = || -> Result<f64> {
         let mut best = f64::INFINITY;
@@ -398,22 +384,21 @@ fn slowdowns(testbed: &Testbed, pairs: usize) -> Result<Vec<Row>> {
 /// Measures the cost of a calm agent that watches a disk with pods, which have a million inodes.
 fn calm(testbed: &Testbed, seconds: u64) -> Result<Vec<Row>> {
     let site = Site::new(MOST_PODS, None, CALM_DISK)?;
-    for pod in 0..MOST_PODS {
+    for volume in &site.volumes {
         testbed.interrupt.check()?;
-        let volume = site.volume(pod);
         for file in 0..CALM_FILES {
             File::create(volume.join(file.to_string())).context("make a file")?;
         }
     }
     let threshold = Load::Write.available(site.disk.path())? / 10;
     let agent = site.agent(testbed, Load::Write.signal(), threshold, &[])?;
-    testbed.interrupt.sleep(Duration::from_secs(12))?;
+    testbed.interrupt.sleep(idle::SETTLE)?;
     let mut watched = CostSampler::new(agent.pid())?;
-    for _ in 0..(seconds / PIECE.as_secs()).max(1) {
-        testbed.interrupt.sleep(PIECE)?;
+    for _ in 0..idle::pieces(seconds) {
+        testbed.interrupt.sleep(idle::PIECE)?;
         watched.sample()?;
     }
-    let readings = agent.metrics()?.sum("eviction_agent_syncs_total", &[("trigger", "pod_storage")]);
+    let readings = agent.metric("eviction_agent_syncs_total", &[("trigger", "pod_storage")])?;
     agent.stop()?;
     let case = format!("ext4, calm, {MOST_PODS} pods, 1 M inodes");
     let [rss, cpu, wakeups] = watched.rows(&case);

@@ -36,6 +36,13 @@ pub(crate) trait Watcher {
     fn wait_until_settled(&mut self, hog_node: &HogNode<'_>, hog: &Hog<'_>, decided: bool) -> Result<()>;
 }
 
+/// Returns the node's working set before a run.
+pub(crate) fn base(node: &Node, case: Case) -> Result<u64> {
+    let base = node.working_set()?;
+    ensure!(base < case.line / 2, "the node is not empty before a run: {} MiB", base / MIB);
+    Ok(base)
+}
+
 /// Returns a random pause, so that runs start at different moments of a watcher's timers.
 pub(crate) fn random_pause() -> Duration {
     Duration::from_millis(200 + clock::now() / 1000 % 500)
@@ -73,12 +80,8 @@ impl<'a> HogNode<'a> {
         let mut node = Node::new("bench", case.memory(), PIDS)?;
         for nth in 0..case.pods.max(FEW) {
             testbed.interrupt.check()?;
-            node.add(PodSpec::new(
-                "bench",
-                if nth == 0 { "reader".to_owned() } else { format!("hog-{nth:03}") },
-                &["main"],
-                8,
-            ))?;
+            let name = if nth == 0 { "reader".to_owned() } else { format!("hog-{nth:03}") };
+            node.add(PodSpec::new("bench", name, &["main"], 8))?;
         }
         Ok(Self { testbed, case, node })
     }
@@ -88,14 +91,13 @@ impl<'a> HogNode<'a> {
         let Self { testbed, case, .. } = *self;
         let reader = if case.cache_full { Some(self.fill_page_cache()?) } else { None };
         let stamps = self.node.file(&format!("stamps-{pod}"));
-        let arguments = case.hog.arguments(case.size(), case.rate, &stamps, testbed.disk()?);
-        let mut process = Workload::start(&testbed.workload, self.node.pods[pod].first()?, arguments)?;
+        let arguments = case.hog.arguments(case.size(), case.rate, &stamps, &testbed.disk()?);
+        let mut process = Workload::start(self.node.pods[pod].first()?, arguments)?;
         let name = self.node.pods[pod].full_name();
         let hog = Hog { pid: process.pid(), pod: &name };
         watcher.begin(self, &hog)?;
         testbed.interrupt.sleep(random_pause())?;
-        let base = self.node.working_set()?;
-        ensure!(base < self.case.line / 2, "the node is not empty before a run: {} MiB", base / MIB);
+        let base = base(&self.node, case)?;
         let death = DeathWatcher::start(&self.node.pods[pod].group, hog.pid)?;
         process.go()?;
 
@@ -118,7 +120,7 @@ impl<'a> HogNode<'a> {
         let size = (memory + 32 * MIB).to_string();
         let folder = self.testbed.disk()?.display().to_string();
         let arguments = ["cache", "--size", &size, "--dir", &folder];
-        let mut reader = Workload::run(&self.testbed.workload, self.node.pods[0].first()?, arguments)?;
+        let mut reader = Workload::run(self.node.pods[0].first()?, arguments)?;
         reader.wait_event("cached")?;
         let usage = self.node.root().memory()?;
         // Reclaim goes below the limit in batches.

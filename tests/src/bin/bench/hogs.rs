@@ -32,8 +32,6 @@ const QUIET: u64 = 64 * MIB;
 const GOAL_MIB: f64 = 48.0;
 /// A hog that has not ended after this time has survived.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The time for earlyoom to start.
-const WARM: Duration = Duration::from_millis(1500);
 
 /// Arguments of stress-ng, by the name of the stressor.
 const STRESSORS: [(&str, &[&str]); 7] = [
@@ -103,12 +101,11 @@ fn goal(row: Row) -> Row {
 }
 
 /// Creates a node with an idle pod and one for the hog, and returns the process of the idle one as well.
-fn node(testbed: &Testbed) -> Result<(Node, Workload)> {
+fn node() -> Result<(Node, Workload)> {
     let mut node = Node::new("hogs", MEMORY, PIDS)?;
     node.add(PodSpec::new("bench", "quiet", &["main"], QUIET / MIB * 2))?;
     node.add(PodSpec::new("bench", "hog", &["main"], 8))?;
-    let size = QUIET.to_string();
-    let quiet = Workload::run(&testbed.workload, node.pods[0].first()?, ["hold", "--size", &size])?;
+    let quiet = Workload::hold(node.pods[0].first()?, &QUIET.to_string())?;
     Ok((node, quiet))
 }
 
@@ -123,7 +120,7 @@ fn beyond(node: &Node, others: u64) -> Result<f64> {
 }
 
 fn with_agent(testbed: &Testbed, arguments: &[&str]) -> Result<Run> {
-    let (node, quiet) = node(testbed)?;
+    let (node, quiet) = node()?;
     let kubelet = json!({"evictionHard": {"memory.available": format!("{}Mi", AVAILABLE / MIB)}});
     let mut options = testbed.options(&node, &kubelet)?;
     options.config = Some(agent::config_without_margin(&node)?);
@@ -152,16 +149,12 @@ fn with_agent(testbed: &Testbed, arguments: &[&str]) -> Result<Run> {
 /// Runs the hog with earlyoom in its own process namespace, with a threshold at the same distance below the
 /// machine's available memory.
 fn with_earlyoom(testbed: &Testbed, arguments: &[&str]) -> Result<Run> {
-    let (node, quiet) = node(testbed)?;
+    let (node, quiet) = node()?;
     let others = node.working_set()?;
-    let own = std::env::current_exe().context("find this program")?;
-    let mut inside = Command::new(own);
-    inside.arg("beside-earlyoom").arg("--group").arg(node.pods[1].first()?.path());
+    let mut inside = competitor::own_command("beside-earlyoom", testbed.competitors.as_deref())?;
+    inside.arg("--group").arg(node.pods[1].first()?.path());
     inside.arg("--scratch").arg(node.file("."));
     inside.args(["--distance", &(MEMORY - AVAILABLE - others).to_string()]);
-    if let Some(competitors) = &testbed.competitors {
-        inside.arg("--competitors-folder").arg(competitors);
-    }
     inside.arg("--").args(arguments);
     let reported = competitor::output_in_own_namespace(&inside, "earlyoom", &testbed.interrupt)?;
     let oom_kills = node.pods[1].first()?.oom_kills()?;
@@ -196,13 +189,8 @@ pub(crate) fn beside_earlyoom(args: &BesideEarlyoom) -> Result<()> {
     let mut hog = Stressor::start(&group, scratch, &stressor)?;
     let threshold =
         meminfo::available()?.checked_sub(*distance).context("this machine has too little memory")?;
-    let mut command =
-        Competitor::Earlyoom.with_threshold(threshold, competitors_folder.as_deref(), scratch)?;
-    let mut earlyoom = Process::spawn(&mut command)?;
-    interrupt.sleep(WARM)?;
-    if !earlyoom.is_running()? {
-        anyhow::bail!("earlyoom ended by itself: {}", agent::describe(earlyoom.wait()?));
-    }
+    let folder = competitors_folder.as_deref();
+    let _earlyoom = Competitor::Earlyoom.start(threshold, folder, scratch, &interrupt)?;
     hog.go()?;
     let end = std::time::Instant::now() + PATIENCE;
     let mut ended = false;

@@ -28,7 +28,7 @@ const PIDS: u64 = 4096;
 /// The pause before the measurement, so that the cost of the start is not counted.
 pub(crate) const SETTLE: Duration = Duration::from_secs(12);
 /// The length of one measurement, which gives one value; a full sample falls into each.
-const PIECE: Duration = Duration::from_secs(10);
+pub(crate) const PIECE: Duration = Duration::from_secs(10);
 /// The interval at which the metrics of the agent and of node-exporter are read.
 const SCRAPE: Duration = Duration::from_secs(15);
 
@@ -74,7 +74,7 @@ pub(crate) fn sample_calm(
     scrape: impl Fn() -> Result<()>,
 ) -> Result<()> {
     let mut scraped = Instant::now();
-    for _ in 0..(seconds / PIECE.as_secs()).max(1) {
+    for _ in 0..pieces(seconds) {
         let end = Instant::now() + PIECE;
         while let Some(left) = end.checked_duration_since(Instant::now()) {
             testbed.interrupt.sleep(left.min(Duration::from_secs(1)))?;
@@ -91,6 +91,11 @@ pub(crate) fn sample_calm(
     Ok(())
 }
 
+/// Returns how many measurements are made in so many seconds.
+pub(crate) fn pieces(seconds: u64) -> u64 {
+    (seconds / PIECE.as_secs()).max(1)
+}
+
 fn populate(testbed: &Testbed, node: &mut Node) -> Result<Vec<Workload>> {
     let mut processes = Vec::new();
     for nth in 0..MOST_PODS {
@@ -98,7 +103,7 @@ fn populate(testbed: &Testbed, node: &mut Node) -> Result<Vec<Workload>> {
         for container in &node.pods[pod].containers {
             testbed.interrupt.check()?;
             let arguments = ["hold", "--size", "64K"];
-            processes.push(Workload::run(&testbed.workload, &container.group, arguments)?);
+            processes.push(Workload::run(&container.group, arguments)?);
         }
     }
     Ok(processes)

@@ -34,7 +34,7 @@ impl Hogs {
         let mut processes = Vec::new();
         for arguments in busy.chain(churn) {
             testbed.interrupt.check()?;
-            processes.push(Workload::run(&testbed.workload, tree.root(), arguments)?);
+            processes.push(Workload::run(tree.root(), arguments)?);
         }
         Ok(Some(Self { _processes: processes, _tree: tree }))
     }

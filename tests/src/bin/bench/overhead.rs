@@ -54,9 +54,9 @@ impl NodeState {
 /// Measures pairs for each place and each of `backends`; without any, the agent chooses. With `stories`, prints
 /// a story of each task as well.
 pub(crate) fn run(testbed: &mut Testbed, pairs: usize, backends: &[String], stories: bool) -> Result<()> {
-    let mut site = Site::new(testbed)?;
+    let mut site = Site::new()?;
     let agent = site.agent(testbed, NodeState::Calm, None)?;
-    let backend = agent.backend("charge").map(|(backend, _)| backend);
+    let backend = agent.backend("charge");
     agent.stop()?;
     testbed.print_machine(backend)?;
     let chosen = std::iter::once(None).chain(backends.iter().map(|backend| Some(backend.as_str())));
@@ -98,14 +98,13 @@ struct Site {
 }
 
 impl Site {
-    fn new(testbed: &Testbed) -> Result<Self> {
+    fn new() -> Result<Self> {
         let mut node = Node::new("bench", BOUND, 200)?;
         let mut tasks = Vec::new();
         for (name, task, count) in TASKS {
             let pod = node.add(PodSpec::new("bench", name.replace([' ', '+'], "-"), &["main"], 8))?;
             let group = node.pods[pod].first()?;
-            let mut workload =
-                Workload::run(&testbed.workload, group, ["measure", "--what", task, "--count", count])?;
+            let mut workload = Workload::run(group, ["measure", "--what", task, "--count", count])?;
             workload.wait_event("go")?;
             tasks.push(workload);
         }
@@ -212,7 +211,7 @@ impl Site {
             let of_programs = self.shares(&agent, clock_ns)?;
             let decisions = agent.count_decisions()?;
             anyhow::ensure!(decisions == 0, "the line was crossed: {decisions} decisions");
-            watched_by = agent.backend(state.source()).map(|(backend, _)| backend);
+            watched_by = agent.backend(state.source());
             agent.stop()?;
             let after = self.measure()?;
             let again = self.measure()?;

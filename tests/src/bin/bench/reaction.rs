@@ -27,7 +27,7 @@ pub(crate) fn print_machine(testbed: &mut Testbed) -> Result<()> {
     let case = Case::new(1);
     let hog_node = HogNode::new(testbed, case)?;
     let ours = AgentWatcher::start(testbed, case, &hog_node.node)?;
-    let backend = ours.backend("charge").context("the agent names no source of charges")?;
+    let backend = ours.agent.backend("charge").context("the agent names no source of charges")?;
     ours.stop()?;
     drop(hog_node);
     testbed.print_machine(Some(backend))
@@ -130,7 +130,7 @@ pub(crate) fn agent_rows(testbed: &Testbed, case: Case) -> Result<Vec<Row>> {
     while needs_more(&runs, case)? {
         let hog_node = HogNode::new(testbed, case)?;
         let mut ours = AgentWatcher::start(testbed, case, &hog_node.node)?;
-        (thread, backend) = (ours.backend("control loop thread"), ours.backend("charge"));
+        (thread, backend) = (ours.agent.backend("control loop thread"), ours.agent.backend("charge"));
         cross_all_hogs(&hog_node, &mut runs, &mut ours)?;
         ours.stop()?;
         testbed.progress(&runs.progress());

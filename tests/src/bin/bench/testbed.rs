@@ -1,7 +1,7 @@
 //! What every bench needs: the programs, and the output of measurements and progress.
 
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 use serde_json::Value;
@@ -22,8 +22,6 @@ pub(crate) struct Testbed {
     name: &'static str,
     /// The agent's binary.
     pub(crate) agent: PathBuf,
-    /// The workload's binary.
-    pub(crate) workload: PathBuf,
     /// The folder with the other programs that are measured, if there is one.
     pub(crate) competitors: Option<PathBuf>,
     /// Ends the bench on Ctrl-C.
@@ -42,7 +40,6 @@ impl Testbed {
         let testbed = Self {
             name,
             agent: agent.clone().map_or_else(agent::binary, Ok)?,
-            workload: workload::binary()?,
             competitors: competitors.clone(),
             interrupt: Interrupt::install()?,
             json: *json,
@@ -100,8 +97,9 @@ impl Testbed {
     }
 
     /// Returns a folder on a disk: the one for temporary files may be in memory.
-    pub(crate) fn disk(&self) -> Result<&Path> {
-        self.workload.parent().context("the folder of the workload")
+    pub(crate) fn disk(&self) -> Result<PathBuf> {
+        let workload = workload::binary()?;
+        Ok(workload.parent().context("the folder of the workload")?.to_owned())
     }
 
     /// Prints a JSON line.

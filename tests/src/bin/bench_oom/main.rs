@@ -16,9 +16,9 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use clap::Parser;
 use serde_json::{Value, json};
+use tests::agent;
 use tests::bench::machine;
 use tests::interrupt::{self, Interrupt};
-use tests::{agent, workload};
 
 use crate::kill::Level;
 use crate::reported::LevelReport;
@@ -70,8 +70,7 @@ fn run(args: &Args) -> Result<bool> {
     }
     let interrupt = Interrupt::install()?;
     let agent = agent.clone().map_or_else(agent::binary, Ok)?;
-    let workload = workload::binary()?;
-    let mut testbed = Testbed::new(&agent, workload, *pods, *global > 0, disable_backend, interrupt)?;
+    let mut testbed = Testbed::new(&agent, *pods, *global > 0, disable_backend, interrupt)?;
     let emit = |line: &Value| {
         if *json {
             // A closed output is no reason to stop: the cgroups must be removed.

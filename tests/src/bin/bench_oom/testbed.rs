@@ -35,7 +35,6 @@ const FLEETING: usize = 10;
 /// A node, and the agent on it.
 #[derive(Debug)]
 pub(crate) struct Testbed {
-    workload: PathBuf,
     interrupt: Interrupt,
     // Dropped before the node is removed.
     agent: Agent,
@@ -46,7 +45,6 @@ pub(crate) struct Testbed {
 impl Testbed {
     pub(crate) fn new(
         agent: &Path,
-        workload: PathBuf,
         pods: usize,
         global: bool,
         disabled: &[String],
@@ -61,12 +59,12 @@ impl Testbed {
             disabled.iter().flat_map(|backend| ["--disable-backend".to_owned(), backend.clone()]).collect();
         let options = Options { action: "none", more, ..Options::of(agent, &node, &kubelet)? };
         let agent = Agent::start(&options, &interrupt)?;
-        Ok(Self { workload, interrupt, agent, node, serial: 0 })
+        Ok(Self { interrupt, agent, node, serial: 0 })
     }
 
     /// Returns the backend by which the agent sees kills.
     pub(crate) fn backend(&self) -> String {
-        self.agent.backend("oom").map_or_else(|| "none".to_owned(), |(backend, _)| backend)
+        self.agent.backend("oom").unwrap_or_else(|| "none".to_owned())
     }
 
     /// Causes a kill at a limit: one in each container at its own limit, then one in each at the limit of its
@@ -192,7 +190,7 @@ impl Testbed {
 
     fn start(&self, group: &Group, arguments: &[&str]) -> Result<Workload> {
         self.interrupt.check()?;
-        let process = Workload::start(&self.workload, group, arguments)?;
+        let process = Workload::start(group, arguments)?;
         let file = format!("/proc/{}/oom_score_adj", process.pid());
         fs::write(&file, "1000").with_context(|| format!("write {file}"))?;
         Ok(process)

@@ -46,9 +46,7 @@ pub(crate) fn run(testbed: &mut Testbed<'_>) -> Result<()> {
     testbed.printer.line("pod", format_args!("default/shop    {SHOP} MiB"));
     let mut bystanders = pods::bystanders(testbed, &node, &[(web, WEB), (shop, SHOP)])?;
     let mut agent = start(testbed, &cluster, &node)?;
-    agent.wait_for("that it knows the pods", GUARD, |event| {
-        event.kind() == "pods" && event.number("with_cgroup") == Some(3)
-    })?;
+    agent.wait_for_pods(3)?;
     testbed
         .printer
         .line("watch", "the agent knows the node's 3 pods by the API server, and found their cgroups");
@@ -92,13 +90,12 @@ pub(crate) fn run(testbed: &mut Testbed<'_>) -> Result<()> {
 fn start(testbed: &mut Testbed<'_>, cluster: &Cluster, node: &Node) -> Result<Agent> {
     let rules = Manifests::read()?.of("ClusterRole")?["rules"].clone();
     let account = cluster.account(NAME, &rules)?;
-    let kubeconfig = cluster.kubeconfig(NAME, &account.token)?.display().to_string();
+    let kubeconfig = cluster.kubeconfig(NAME, &account.token)?;
     let kubelet = json!({"evictionHard": {"memory.available": format!("{}Mi", THRESHOLD / MIB)}});
     let options = testbed.options(node, &kubelet)?;
     // There is no kubelet here that the agent must precede, so its threshold is the one that the demo prints.
-    let config = config_without_margin(node)?;
-    let more = ["--kubeconfig", &kubeconfig, "--node-name", NODE].map(str::to_owned).to_vec();
-    testbed.start(&Options { pods: None, action: "evict", config: Some(config), more, ..options }, "charge")
+    let options = Options { action: "evict", config: Some(config_without_margin(node)?), ..options };
+    testbed.start(&options.in_cluster(kubeconfig, NODE), "charge")
 }
 
 fn is_terminating(pod: &Value) -> bool {

@@ -1,7 +1,7 @@
 //! A pod fills nodefs with bytes or inodes. A neighbour that uses more of them is not evicted.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use rustix::fs::{StatVfs, statvfs};
@@ -9,7 +9,7 @@ use serde_json::json;
 use tests::agent::Event;
 use tests::death::DeathWatcher;
 use tests::file_system::{FileSystem, Kind};
-use tests::node::{MIB, Pod, PodSpec};
+use tests::node::{MIB, PodSpec};
 use tests::stamps::Record;
 
 use crate::hard::{MEMORY, PIDS};
@@ -19,7 +19,6 @@ use crate::timeline::Timeline;
 use crate::variant::Variant;
 
 const DISK: u64 = 1024 * MIB;
-const VOLUME: &str = "scratch";
 
 /// The resource that runs out.
 #[derive(Clone, Copy, Debug)]
@@ -83,12 +82,11 @@ impl Shortage {
 pub(crate) fn run(testbed: &mut Testbed<'_>, shortage: Shortage, variant: Variant) -> Result<()> {
     let disk = disk(testbed)?;
     let mut node = testbed.node(MEMORY, PIDS)?;
-    let with_volume = |spec: PodSpec| PodSpec { volume: Some(VOLUME), ..spec };
+    let with_volume = |spec: PodSpec| PodSpec { volume: Some("scratch"), ..spec };
     let checkout = node.add(with_volume(PodSpec { storage_request_mib: 400, ..pods::checkout() }))?;
     let etcd = node.add(with_volume(pods::etcd()))?;
     let report = node.add(with_volume(PodSpec { storage_request_mib: 16, ..pods::report() }))?;
-    let kubelet = disk.path().join("kubelet");
-    let volumes = node.pods.iter().map(|pod| volume(&kubelet, pod)).collect::<Result<Vec<_>>>()?;
+    let volumes = node.pods.iter().map(|pod| pod.create_volume(&disk)).collect::<Result<Vec<_>>>()?;
     let mut bystanders = Vec::new();
     for (index, amount) in [checkout, etcd].into_iter().zip(shortage.bystander_amounts) {
         let arguments = shortage.arguments(&volumes[index], amount, 0);
@@ -100,10 +98,7 @@ pub(crate) fn run(testbed: &mut Testbed<'_>, shortage: Shortage, variant: Varian
     let threshold = shortage.available(disk.path())?.saturating_sub(shortage.headroom);
     describe(testbed, shortage, threshold);
     let config = json!({"evictionHard": {shortage.signal: threshold.to_string()}});
-    let mut options = testbed.options(&node, &config)?;
-    let paths = [("--nodefs", disk.path().to_owned()), ("--kubelet-root-dir", kubelet)];
-    options.more =
-        paths.iter().flat_map(|(option, path)| [(*option).to_owned(), path.display().to_string()]).collect();
+    let options = testbed.options(&node, &config)?.on_disk(&disk);
     let mut agent = testbed.start(&options, "nodefs")?;
     let active_variant = variant.begin(testbed, &node)?;
     let kills_before = node.oom_kills()?;
@@ -151,14 +146,6 @@ fn disk(testbed: &mut Testbed<'_>) -> Result<FileSystem> {
     };
     testbed.value("file_system", disk.kind().name());
     Ok(disk)
-}
-
-/// Creates the emptyDir volume of a pod.
-fn volume(kubelet: &Path, pod: &Pod) -> Result<PathBuf> {
-    let path =
-        kubelet.join("pods").join(pod.uid_in_path()).join("volumes/kubernetes.io~empty-dir").join(VOLUME);
-    fs::create_dir_all(&path).with_context(|| format!("make {}", path.display()))?;
-    Ok(path)
 }
 
 fn describe(testbed: &Testbed<'_>, shortage: Shortage, threshold: u64) {

@@ -38,7 +38,7 @@ pub(crate) fn run(testbed: &mut Testbed<'_>) -> Result<()> {
 
     let config = json!({"evictionHard": {"memory.available": "128Mi"}});
     let mut agent = testbed.agent(&node, &config, "oom")?;
-    if !testbed.has_backend() {
+    if !agent.has_backend("oom") {
         return Err(Error::new(Skip("no source of OOM kills can be used here".to_owned())));
     }
     let size = (8 * MIB).to_string();

@@ -27,9 +27,9 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use clap::Parser;
+use tests::agent;
 use tests::interrupt::{self, Interrupt, Interrupted};
 use tests::node::MIB;
-use tests::{agent, workload};
 
 use crate::checks::StoryResult;
 use crate::disk::Shortage;
@@ -207,15 +207,9 @@ fn run(args: &Args) -> Result<bool> {
     };
     let interrupt = Interrupt::install()?;
     let agent = agent.clone().map_or_else(agent::binary, Ok)?;
-    let workload = workload::binary()?;
     let printer = Printer::new(*json);
-    let mut runner = Runner {
-        parts: (&agent, &workload, &interrupt, &printer),
-        passed: 0,
-        failed: 0,
-        skipped: 0,
-        slow: *slow,
-    };
+    let mut runner =
+        Runner { parts: (&agent, &interrupt, &printer), passed: 0, failed: 0, skipped: 0, slow: *slow };
     if *each_backend {
         for backends in backends::FORCED_SOURCES {
             for forced in backends.lower_backends(&agent)? {
@@ -234,7 +228,7 @@ fn run(args: &Args) -> Result<bool> {
 
 /// Runs stories, and counts how they ended.
 struct Runner<'a> {
-    parts: (&'a Path, &'a Path, &'a Interrupt, &'a Printer),
+    parts: (&'a Path, &'a Interrupt, &'a Printer),
     passed: usize,
     failed: usize,
     skipped: usize,
@@ -243,9 +237,9 @@ struct Runner<'a> {
 
 impl Runner<'_> {
     fn run(&mut self, story: &Story, forced: Option<&str>) -> Result<()> {
-        let (agent, workload, interrupt, printer) = self.parts;
+        let (agent, interrupt, printer) = self.parts;
         printer.title(story.name, story.subject);
-        let mut testbed = Testbed::new(agent, workload, interrupt, printer);
+        let mut testbed = Testbed::new(agent, interrupt, printer);
         testbed.slow = self.slow;
         testbed.forced = forced;
         let result = (story.run)(&mut testbed);

@@ -161,7 +161,7 @@ fn with_kernel_kill(testbed: &mut Testbed<'_>, rate: u64) -> Result<Option<WithK
     let base = node.working_set()?;
     let config = node.write_agent_config(&json!({"kernelKill": "HardMemory"}))?;
     let mut agent = testbed.agent_with(&node, &kubelet(base), "charge", Some(config))?;
-    if !testbed.has_backend() {
+    if !agent.has_backend("charge") {
         agent.stop()?;
         return Ok(None);
     }

@@ -38,7 +38,6 @@ pub(crate) const GUARD: Duration = HANG;
 #[derive(Debug)]
 pub(crate) struct Testbed<'a> {
     agent: &'a Path,
-    workload: &'a Path,
     /// Ends the demo on Ctrl-C.
     pub(crate) interrupt: &'a Interrupt,
     /// The output.
@@ -60,15 +59,9 @@ pub(crate) struct Testbed<'a> {
 }
 
 impl<'a> Testbed<'a> {
-    pub(crate) fn new(
-        agent: &'a Path,
-        workload: &'a Path,
-        interrupt: &'a Interrupt,
-        printer: &'a Printer,
-    ) -> Self {
+    pub(crate) fn new(agent: &'a Path, interrupt: &'a Interrupt, printer: &'a Printer) -> Self {
         Self {
             agent,
-            workload,
             interrupt,
             printer,
             checks: Checks::default(),
@@ -124,16 +117,12 @@ impl<'a> Testbed<'a> {
         let (recording, options) = Recording::begin(options)?;
         self.recordings.push(recording);
         let agent = Agent::start(&options, self.interrupt)?;
-        if let Some((backend, reason)) = agent.backend(source) {
+        if let Some(backend) = agent.backend(source) {
+            let reason = agent.backend_reason(source).unwrap_or_default();
             self.printer.line("agent", format_args!("watches by {backend} ({reason})"));
             self.backend = Some(backend);
         }
         Ok(agent)
-    }
-
-    /// Returns whether the agent uses a backend for the source with which it was started.
-    pub(crate) fn has_backend(&self) -> bool {
-        self.backend.as_deref().is_some_and(|backend| !["", "none"].contains(&backend))
     }
 
     /// Checks, after the kernel has killed, that the agent evicts nothing.
@@ -162,7 +151,7 @@ impl<'a> Testbed<'a> {
     /// Starts a process in a cgroup. It is ready, and waits for the go.
     pub(crate) fn process(&self, group: &Group, arguments: &[&str]) -> Result<Workload> {
         self.interrupt.check()?;
-        Workload::start(self.workload, group, arguments)
+        Workload::start(group, arguments)
     }
 
     /// Starts a process in a cgroup and waits until it prints this event.

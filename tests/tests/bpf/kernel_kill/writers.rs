@@ -3,14 +3,14 @@
 
 use std::os::unix::fs::MetadataExt as _;
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use eviction_bpf::{ArmedDiskOrder, AttachWhen, DiskHeadroom, KernelKillCause, LoadOptions};
 use rustix::fs::statfs;
 use tests::clock;
 use tests::file_system::{FileSystem, Kind};
 
 use super::{SECOND, assert_not_killed};
-use crate::disk::is_too_old;
+use crate::disk::load;
 use crate::fixture::{Fixture, MIB, Stepper, need_bpf};
 use crate::groups::Cgroup;
 
@@ -32,10 +32,7 @@ impl Testbed {
             .context("no ext4 can be mounted here")?;
         let disks = vec!["ext4".to_owned()];
         let options = LoadOptions { kernel_kill: true, disks, ..LoadOptions::default() };
-        let loaded = eviction_bpf::load(&options).unwrap();
-        ensure!(!is_too_old(&loaded.missing), "this kernel has no bpf_get_current_task_btf");
-        assert_eq!(loaded.missing, []);
-        let mut fixture = Fixture::from_loaded(loaded);
+        let mut fixture = load(&options).context("this kernel has no bpf_get_current_task_btf")?;
         fixture.attach(AttachWhen::NearDiskThreshold);
         let device = std::fs::metadata(mounted.path()).unwrap().dev();
         fixture.kernel.set_disk_threshold(device, DiskHeadroom::default(), None).unwrap();

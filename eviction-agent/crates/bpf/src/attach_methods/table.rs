@@ -213,7 +213,6 @@ pub static ATTACH_METHODS: &[AttachMethod] = &[
             EXT4_RESERVATION_USED,
         ],
         needs: &[IDENTITY, OWNER, INODE_FIELDS],
-        sees_every_charge: true,
         companion: Some(CompanionProbe { methods: &[EXT4], when: AttachWhen::NearDiskThreshold }),
         ..PLAIN
     },
@@ -226,7 +225,6 @@ pub static ATTACH_METHODS: &[AttachMethod] = &[
             EXT4_RESERVATION_USED,
         ],
         needs: &[IDENTITY, OWNER, INODE_FIELDS],
-        sees_every_charge: true,
         companion: Some(CompanionProbe { methods: &[EXT4], when: AttachWhen::NearDiskThreshold }),
         ..PLAIN
     },
@@ -272,7 +270,7 @@ const MEMBERSHIP: &[&str] = &["task_cgroups", "cset_memory", "task_pid", "task_t
 const NAME: &[&str] = &["task_comm"];
 const COUNTER: &[&str] = &["css_ss", "task_cgroups", "cset_memory"];
 const OOM_CONTROL: &[&str] = &["oc_memcg", "oc_chosen"];
-const CGROUP: &[&str] = &["cgroup_kn", "kn_id", "cgroup_root", "cgroup_level", "root_hierarchy"];
+const CGROUP: &[&str] = &["cgroup_kn", "kn_id", "cgroup_root", "root_hierarchy"];
 
 const EXT4_REQUEST: &[&str] = &["ext4_ar_inode", "ext4_ar_len", "ext4_ar_flags", "task_mm"];
 const XFS: &[&str] = &["xfs_inode_vnode", "xfs_irec_start", "xfs_irec_count"];

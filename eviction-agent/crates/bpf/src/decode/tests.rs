@@ -124,7 +124,6 @@ fn unknown_fields_of_an_oom_kill_are_none() {
     let mut bytes = record(Kind::OomKill, size_of::<raw::OomKill>());
     put(&mut bytes, offset_of!(raw::OomKill, comm), b"java\0garbage");
     put(&mut bytes, offset_of!(raw::OomKill, tgid), &77_u32.to_ne_bytes());
-    put(&mut bytes, offset_of!(raw::OomKill, uid), &1000_u32.to_ne_bytes());
     put(&mut bytes, offset_of!(raw::OomKill, oom_score_adj), &(-997_i32).to_ne_bytes());
     put(&mut bytes, offset_of!(raw::OomKill, anon), &5_u64.to_ne_bytes());
     let flags = oom_flag::SCORE | oom_flag::RSS | oom_flag::CUT;
@@ -145,7 +144,7 @@ fn unknown_fields_of_an_oom_kill_are_none() {
     };
     assert_eq!((kill.stamp, kill.tgid), (STAMP, 77));
     assert_eq!(kill.comm_lossy().to_string(), "java");
-    assert_eq!((kill.uid, kill.oom_score_adj), (None, Some(-997)));
+    assert_eq!(kill.oom_score_adj, Some(-997));
     assert_eq!(kill.rss.unwrap().anon, 5 * PAGE);
     assert!(kill.truncated && !kill.pid_only);
     assert_eq!(kill.chain.len(), 2);
@@ -153,7 +152,7 @@ fn unknown_fields_of_an_oom_kill_are_none() {
     assert_eq!((kill.chain[1].id, kill.chain[1].max), (42, None));
     let events = OomEvents { oom: 3, oom_kill: 0, oom_before: Some(2), oom_kill_before: Some(0) };
     assert_eq!(kill.chain[1].events, Some(events));
-    assert_eq!((kill.context, kill.trigger_memcg), (None, None));
+    assert_eq!((kill.owner, kill.trigger_memcg), (OomLimitOwner::Unknown, None));
     assert_eq!(kill.path_below(42), None);
 
     // The victim's own cgroup counted no kill.
@@ -175,7 +174,6 @@ fn oom_kill_with_the_owner_of_the_limit_is_decoded() {
         (offset_of!(raw::OomKill, owner_id), 5),
         (offset_of!(raw::OomKill, owner_usage), 15),
         (offset_of!(raw::OomKill, owner_max), 16),
-        (offset_of!(raw::OomKill, episode), 1200),
     ] {
         put(&mut bytes, place, &value.to_ne_bytes());
     }
@@ -196,7 +194,7 @@ fn oom_kill_with_the_owner_of_the_limit_is_decoded() {
     };
     let kill = decoded(&bytes);
     let owner = Ancestor { id: 5, usage: 15 * PAGE, max: Some(16 * PAGE), ..Ancestor::default() };
-    assert_eq!(kill.context, Some(OomContext { owner: Some(owner), ktime_ns: 1200 }));
+    assert_eq!(kill.owner, OomLimitOwner::Memcg(owner));
     assert_eq!((kill.trigger_memcg, kill.trigger_comm_lossy().to_string()), (Some(7), "dd".to_owned()));
     assert_eq!(kill.chain.iter().map(|group| group.oom_group).collect::<Vec<_>>(), [true, false, false]);
     let path = |kill: &OomKill, top| {
@@ -211,7 +209,7 @@ fn oom_kill_with_the_owner_of_the_limit_is_decoded() {
     // A name that fills its buffer may be cut off.
     put(&mut bytes, offset_of!(raw::OomKill, names) + NAME_BYTES, &[b'x'; NAME_BYTES]);
     let kill = decoded(&bytes);
-    assert_eq!(kill.context, Some(OomContext { owner: None, ktime_ns: 1200 }));
+    assert_eq!(kill.owner, OomLimitOwner::Global);
     assert_eq!((path(&kill, 12), path(&kill, 11).is_some()), (None, true));
 }
 
@@ -235,7 +233,6 @@ fn task_alarm_is_decoded() {
     }
     for (place, value) in [
         (offset_of!(raw::TaskAlarm, tgid), 9_u32),
-        (offset_of!(raw::TaskAlarm, depth), 3),
         (offset_of!(raw::TaskAlarm, alarm), Alarm::NodeTasks as u32),
     ] {
         put(&mut bytes, place, &value.to_ne_bytes());
@@ -248,7 +245,6 @@ fn task_alarm_is_decoded() {
         tasks: -7,
         bound: 8,
         tgid: 9,
-        depth: 3,
     };
     assert_eq!(decode(&bytes, PAGE), Ok(Event::TaskAlarm(alarm)));
 

@@ -41,10 +41,10 @@ impl BpfHandle {
         if self.disarm_disk_kill()? {
             return Err(ArmError::CarriedOut);
         }
-        let kernel_kill = self.kernel_kill.as_mut().ok_or(ArmError::Absent)?;
+        let kernel_kill = self.maps.kernel_kill.as_mut().ok_or(ArmError::Absent)?;
         let ArmedDiskOrder { victim_id, device, expires_ns } = *order;
-        kernel_kill.last.order += 1;
-        let generation = kernel_kill.last.order;
+        kernel_kill.last_order += 1;
+        let generation = kernel_kill.last_order;
         let bytes_then = since.bytes();
         let mut order = DiskKillOrder {
             generation,
@@ -66,7 +66,7 @@ impl BpfHandle {
     /// # Errors
     /// If the map cannot be written. The order still expires.
     pub fn disarm_disk_kill(&mut self) -> Result<bool, ArmError> {
-        let Some(kernel_kill) = &mut self.kernel_kill else { return Ok(false) };
+        let Some(kernel_kill) = &mut self.maps.kernel_kill else { return Ok(false) };
         kernel_kill.disk_order.disarm(&mut kernel_kill.tokens)
     }
 }

@@ -7,6 +7,7 @@ use thiserror::Error;
 
 use super::{BpfHandle, take_map, was_present};
 use crate::sys::MapEntry;
+use eviction_node::clock::mono_ns;
 
 /// The number of reasons for which a kill at a crossing is suppressed.
 pub const SUPPRESSED_REASONS: usize = Suppressed::ALL.len();
@@ -60,13 +61,6 @@ pub enum ArmError {
     Map(#[from] MapError),
 }
 
-/// The last numbers that were given to samples and kill orders.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LastOrderNumbers {
-    pub(crate) epoch: u64,
-    pub(crate) order: u64,
-}
-
 /// The maps of kernel kills, and the armed order.
 pub(crate) struct KernelKillMaps {
     marks: Array<MapData, u64>,
@@ -75,11 +69,15 @@ pub(crate) struct KernelKillMaps {
     pub(super) tokens: Tokens,
     suppressed: PerCpuArray<MapData, MapEntry<SuppressedCount>>,
     is_marked: bool,
-    pub(super) last: LastOrderNumbers,
+    /// The last numbers of a sample and of an order. They start at the time of the load in nanoseconds: programs
+    /// that are loaded in place of others give greater ones, so that each record identifies its order.
+    last_epoch: u64,
+    pub(super) last_order: u64,
 }
 
 impl KernelKillMaps {
     pub(crate) fn take(ebpf: &mut Ebpf) -> Result<Self, MapError> {
+        let loaded_ns = mono_ns();
         Ok(Self {
             marks: take_map(ebpf, "SAMPLE_EPOCH")?,
             order: OrderMap { map: take_map(ebpf, "KILL_ORDER")?, armed: None },
@@ -87,7 +85,8 @@ impl KernelKillMaps {
             tokens: take_map(ebpf, "KILL_ORDER_TOKEN")?,
             suppressed: take_map(ebpf, "SUPPRESSED")?,
             is_marked: false,
-            last: LastOrderNumbers::default(),
+            last_epoch: loaded_ns,
+            last_order: loaded_ns,
         })
     }
 }
@@ -134,7 +133,7 @@ where
 impl BpfHandle {
     /// Returns whether a kill order can be armed.
     pub fn has_kernel_kill(&self) -> bool {
-        self.kernel_kill.is_some()
+        self.maps.kernel_kill.is_some()
     }
 
     /// Marks a sample of this cgroup, just after it was read: growth of a process and of the cgroup from now on
@@ -143,12 +142,12 @@ impl BpfHandle {
     /// # Errors
     /// See [`ArmError`].
     pub fn mark_sample(&mut self, level_id: u64) -> Result<SampleEpoch, ArmError> {
-        let kernel_kill = self.kernel_kill.as_mut().ok_or(ArmError::Absent)?;
-        kernel_kill.last.epoch += 1;
+        let kernel_kill = self.maps.kernel_kill.as_mut().ok_or(ArmError::Absent)?;
+        kernel_kill.last_epoch += 1;
         kernel_kill.marks.set(MARK_LEVEL, level_id, 0)?;
-        kernel_kill.marks.set(MARK_EPOCH, kernel_kill.last.epoch, 0)?;
+        kernel_kill.marks.set(MARK_EPOCH, kernel_kill.last_epoch, 0)?;
         kernel_kill.is_marked = true;
-        Ok(SampleEpoch(kernel_kill.last.epoch))
+        Ok(SampleEpoch(kernel_kill.last_epoch))
     }
 
     /// Arms a kill order in place of the one before. From now until it expires, or until another call, one
@@ -164,7 +163,7 @@ impl BpfHandle {
         if self.disarm_kill()? {
             return Err(ArmError::CarriedOut);
         }
-        let kernel_kill = self.kernel_kill.as_mut().ok_or(ArmError::Absent)?;
+        let kernel_kill = self.maps.kernel_kill.as_mut().ok_or(ArmError::Absent)?;
         let ArmedOrder {
             epoch,
             victim_id,
@@ -178,8 +177,8 @@ impl BpfHandle {
         if distance == 0 {
             return Err(ArmError::NoDistance);
         }
-        kernel_kill.last.order += 1;
-        let generation = kernel_kill.last.order;
+        kernel_kill.last_order += 1;
+        let generation = kernel_kill.last_order;
         // With this one page more the threshold is crossed, and not only reached.
         let growth = distance / page + 1;
         let mut order = KillOrder {
@@ -204,21 +203,8 @@ impl BpfHandle {
     /// # Errors
     /// If a map cannot be written. The kill order still expires.
     pub fn disarm_kill(&mut self) -> Result<bool, ArmError> {
-        let Some(kernel_kill) = &mut self.kernel_kill else { return Ok(false) };
+        let Some(kernel_kill) = &mut self.maps.kernel_kill else { return Ok(false) };
         kernel_kill.order.disarm(&mut kernel_kill.tokens)
-    }
-
-    /// Returns the last numbers. Programs that are loaded in place of these continue from them, so that each
-    /// record identifies its kill order. Without kernel kill the numbers are 0.
-    pub fn last_numbers(&self) -> LastOrderNumbers {
-        self.kernel_kill.as_ref().map(|kernel_kill| kernel_kill.last).unwrap_or_default()
-    }
-
-    /// Continues from the numbers of earlier programs.
-    pub fn continue_from(&mut self, last: LastOrderNumbers) {
-        if let Some(kernel_kill) = &mut self.kernel_kill {
-            kernel_kill.last = last;
-        }
     }
 
     /// Disarms the kill order and stops marking samples: no threshold is near, and inspecting charges costs
@@ -228,7 +214,7 @@ impl BpfHandle {
     /// As [`BpfHandle::disarm_kill`].
     pub fn stop_marking_samples(&mut self) -> Result<(), ArmError> {
         self.disarm_kill()?;
-        if let Some(kernel_kill) = &mut self.kernel_kill
+        if let Some(kernel_kill) = &mut self.maps.kernel_kill
             && kernel_kill.is_marked
         {
             kernel_kill.marks.set(MARK_EPOCH, 0, 0)?;
@@ -243,7 +229,7 @@ impl BpfHandle {
     /// If the map cannot be read.
     pub fn suppressed(&self) -> Result<[(&'static str, u64); SUPPRESSED_REASONS], MapError> {
         let mut all = Suppressed::ALL.map(|why| (why.name(), 0));
-        if let Some(kernel_kill) = &self.kernel_kill {
+        if let Some(kernel_kill) = &self.maps.kernel_kill {
             for (why, (_, sum)) in Suppressed::ALL.into_iter().zip(&mut all) {
                 let per_cpu = kernel_kill.suppressed.get(&(why as u32), 0)?;
                 *sum = per_cpu.iter().map(|MapEntry(on_cpu)| on_cpu.count).sum();

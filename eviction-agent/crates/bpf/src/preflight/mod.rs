@@ -19,7 +19,7 @@ use eviction_node::file::{ReasonText, read_once};
 use eviction_node::notify::memcg_v1;
 use eviction_node::proc::meminfo::parse_meminfo;
 use eviction_node::proc::pressure::parse_pressure;
-use eviction_node::proc::tasks::{TaskCounter, read_task_capacity};
+use eviction_node::proc::tasks::{read_task_capacity, read_task_count};
 
 /// A feature that this machine has or lacks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -191,7 +191,7 @@ fn meminfo(host: &Host) -> Fact {
 }
 
 fn tasks(host: &Host) -> Fact {
-    let found = match (TaskCounter::open(&host.proc).read(), read_task_capacity(&host.proc)) {
+    let found = match (read_task_count(&host.proc), read_task_capacity(&host.proc)) {
         (Reading::Known(count), Reading::Known(capacity)) => Ok(format!("{count} of {capacity}")),
         (Reading::Unknown(why), _) => Err((read_error(&host.proc.join("loadavg"), why), None)),
         (_, Reading::Unknown(why)) => Err((read_error(&host.proc.join("sys/kernel/pid_max"), why), None)),

@@ -87,7 +87,8 @@ impl Engine {
     }
 
     /// Evaluates a sample on a copy of the engine and drops the decision, so that the buffers for such a
-    /// decision, and for larger ones, are allocated. Nothing else changes.
+    /// decision, and for larger ones, are allocated. Nothing else changes. After a change of the policy the engine
+    /// may be a copy of the former one, in which lists have no more space than they use.
     pub fn warm_up(&mut self, at: Timestamp, snapshot: Arc<Snapshot>) {
         self.buffers.reserve(self.thresholds.all().len(), self.pods.len());
         let mut trial = self.clone();
@@ -96,6 +97,8 @@ impl Engine {
         trial.recycle(decision);
         self.buffers = trial.buffers;
         self.in_flight.reserve(self.pods.len());
+        self.thresholds.reserve();
+        self.conditions.reserve();
     }
 }
 

@@ -110,7 +110,7 @@ impl Engine {
         let Some(signal) = evaluation.driving_signal() else {
             return false;
         };
-        if self.is_covered(evaluation, actions) {
+        if self.is_covered(at, evaluation, actions) {
             evaluation.end = EvaluationEnd::ReleaseInProgress;
             return false;
         }

@@ -128,6 +128,11 @@ impl Engine {
         &self.policy
     }
 
+    /// Returns whether the API server is available.
+    pub fn api_reachability(&self) -> ApiReachability {
+        self.api
+    }
+
     /// Returns a copy for a trial evaluation. The engine may have decided on the sample already, so the trial
     /// accepts the same values again.
     fn trial(&self) -> Self {

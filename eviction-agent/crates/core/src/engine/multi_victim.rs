@@ -30,18 +30,18 @@ const IMMEDIATE: GoDuration = GoDuration::from_secs(IMMEDIATE_GRACE_SECONDS);
 const SINGLE_VICTIM_TIME: GoDuration = GoDuration::from_secs(2 * IMMEDIATE_GRACE_SECONDS);
 
 impl Engine {
-    /// Returns whether an evaluation with values of the node may need those of its pods: whether the node
-    /// values meet a threshold that terminating pods do not cover. The plausibility check is skipped, because
-    /// the evaluation may accept a value that was implausible until now. Pods whose grace period would have
-    /// to be shortened do not count as covering, because they may no longer be active.
-    pub fn needs_pods(&self, node: &NodeStats) -> bool {
+    /// Returns whether an evaluation with values of the node at this time may need those of its pods: whether the
+    /// node values meet a threshold that terminating pods do not cover. The plausibility check is skipped,
+    /// because the evaluation may accept a value that was implausible until now. Pods whose grace period would
+    /// have to be shortened do not count as covering, because they may no longer be active.
+    pub fn needs_pods(&self, at: Timestamp, node: &NodeStats) -> bool {
         let seen = observe(node, self.policy.rules.memory().measure);
         self.policy.rules.are_kubelets()
             || self.thresholds.met_by(&seen).any(|(index, resolved)| {
                 let signal = resolved.threshold.signal;
                 seen.get(signal).is_some_and(|seen| {
                     let hard = resolved.threshold.is_hard().then_some(IMMEDIATE);
-                    let expected = self.in_flight.expected(signal, seen.time, hard);
+                    let expected = self.in_flight.expected(at, signal, seen.time, hard);
                     Deficit::of(index, resolved, &seen).lacking() > expected
                 })
             })
@@ -49,14 +49,24 @@ impl Engine {
 
     /// Returns whether terminating pods free what the driving threshold lacks. A hard threshold shortens the
     /// grace period of pods that terminate for a soft threshold, as many as needed.
-    pub(super) fn is_covered(&mut self, evaluation: &mut Evaluation, actions: &mut Vec<Action>) -> bool {
+    pub(super) fn is_covered(
+        &mut self,
+        at: Timestamp,
+        evaluation: &mut Evaluation,
+        actions: &mut Vec<Action>,
+    ) -> bool {
         !self.policy.rules.are_kubelets()
-            && self.add_deficit(evaluation, actions).is_some_and(|deficit| deficit.remaining() <= 0)
+            && self.add_deficit(at, evaluation, actions).is_some_and(|deficit| deficit.remaining() <= 0)
     }
 
     /// Adds the deficit of the driving threshold, by the last sample of the evaluation, to the evaluation's
     /// deficits.
-    fn add_deficit(&mut self, evaluation: &mut Evaluation, actions: &mut Vec<Action>) -> Option<Deficit> {
+    fn add_deficit(
+        &mut self,
+        at: Timestamp,
+        evaluation: &mut Evaluation,
+        actions: &mut Vec<Action>,
+    ) -> Option<Deficit> {
         let threshold_index = evaluation.driving?;
         let resolved = evaluation.threshold(threshold_index)?;
         let (signal, hard) = (resolved.threshold.signal, resolved.threshold.is_hard());
@@ -64,7 +74,7 @@ impl Engine {
         let seen = after_reclaim.or_else(|| evaluation.observations.get(signal))?;
         let mut deficit = Deficit::of(threshold_index, resolved, &seen);
         self.update_growth(evaluation);
-        deficit.in_flight = self.in_flight.expected(signal, seen.time, hard.then_some(IMMEDIATE));
+        deficit.in_flight = self.in_flight.expected(at, signal, seen.time, hard.then_some(IMMEDIATE));
         while hard && deficit.remaining() > 0 && !self.waits_for_api(hard) {
             let index_of = |uid: &str| evaluation.pods.index_of(uid);
             let shortened =
@@ -116,7 +126,7 @@ impl Engine {
     ) {
         // `is_covered` has already added the deficit, unless the evaluation got a second sample since.
         let added = evaluation.deficits.last().filter(|_| evaluation.observations_after_reclaim.is_none());
-        let added = added.copied().or_else(|| self.add_deficit(evaluation, actions));
+        let added = added.copied().or_else(|| self.add_deficit(at, evaluation, actions));
         let (Some(deficit), Some(signal)) = (added, evaluation.driving_signal()) else {
             evaluation.end = EvaluationEnd::NoCandidates;
             return;

@@ -3,9 +3,7 @@ use std::sync::Arc;
 use super::Engine;
 use crate::decision::Decision;
 use crate::eviction::EvaluationEnd;
-use crate::fixture::{
-    at, engine, enhanced, hard, memory_of, node, pod, policy, set_by, snapshot, soft, step, victims,
-};
+use crate::fixture::{self, at, engine, enhanced, hard, pod, policy, set_by, soft, step, victims};
 use crate::in_flight::{ApiPhase, ExecutorUpdate, InFlightEviction};
 use crate::input::{ApiReachability, Event};
 use crate::policy::Policy;
@@ -14,8 +12,7 @@ use crate::progress::{EvictionResult, NotEvicted};
 use crate::signal::{NodeCondition, Signal};
 
 fn sample(engine: &mut Engine, seconds: i64, available: u64) -> Decision {
-    let pods = [memory_of("a", 500), memory_of("b", 300)];
-    step(engine, seconds, Event::Sample(snapshot(node(available, 900, at(seconds)), &pods)))
+    step(engine, seconds, fixture::sample(seconds, available, &[("a", 500), ("b", 300)]))
 }
 
 fn started(policy: Policy) -> Engine {

@@ -4,11 +4,9 @@ use proptest::prelude::*;
 
 use super::Engine;
 use crate::decision::{Action, Decision};
-use crate::eviction::{EvaluationEnd, Eviction};
+use crate::eviction::EvaluationEnd;
 use crate::fixture::arbitrary::{inputs, policy as any_policy};
-use crate::fixture::{
-    at, engine, enhanced, hard, memory_of, node, pod, policy, set, snapshot, soft, step, victims,
-};
+use crate::fixture::{at, engine, enhanced, hard, pod, policy, sample, set, soft, step, victims};
 use crate::input::Event;
 use crate::pod::Pod;
 use crate::policy::eviction_settings::EvictionSettings;
@@ -16,11 +14,6 @@ use crate::policy::{Policy, Threshold};
 use crate::progress::{EvictionResult, NotEvicted};
 use crate::protection::Refusal;
 use crate::signal::Signal::MemoryAvailable;
-
-fn sample(seconds: i64, available: u64, usage: &[(&str, u64)]) -> Event {
-    let usage: Vec<_> = usage.iter().map(|&(uid, used)| memory_of(uid, used)).collect();
-    Event::Sample(snapshot(node(available, 900, at(seconds)), &usage))
-}
 
 fn eviction_result(uid: &str, result: Result<(), NotEvicted>) -> Event {
     Event::Evicted(EvictionResult { uid: uid.into(), result })
@@ -33,14 +26,8 @@ fn pdb_denied(uid: &str) -> Event {
 /// Returns the evicted pods whose eviction ignores their PodDisruptionBudget.
 fn ignoring_pdb(decision: &Decision) -> Vec<&str> {
     let pods = &decision.evaluation().unwrap().pods;
-    let uid = |eviction: &Eviction| &*pods.get(eviction.pod).unwrap().pod.uid;
-    let ignoring_pdb = decision.actions.iter().filter_map(|action| match action {
-        Action::Evict(eviction) | Action::ShortenGrace(eviction) if eviction.ignores_budget => {
-            Some(*eviction)
-        }
-        _ => None,
-    });
-    ignoring_pdb.map(|eviction| uid(&eviction)).collect()
+    let ignoring_pdb = decision.evictions().filter(|eviction| eviction.ignores_budget);
+    ignoring_pdb.map(|eviction| &*pods.get(eviction.pod).unwrap().pod.uid).collect()
 }
 
 fn refused_by_pdb(decision: &Decision) -> Vec<&str> {

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use crate::decision::{Action, Decision, DecisionKind, NotEvaluated, PendingPolicy, ProposalState};
+use crate::decision::{Decision, DecisionKind, NotEvaluated, PendingPolicy, ProposalState};
 use crate::eviction::EvaluationEnd;
 use crate::input::{Event, Input};
 use crate::pods::{KnownPod, PodSet};
@@ -63,16 +63,14 @@ impl Engine {
 
     /// Evaluates a sample while a policy is pending. Returns None if none is.
     pub(super) fn sync_with_proposal(&mut self, at: Timestamp, snapshot: &Arc<Snapshot>) -> Option<Decision> {
-        let proposal = self.proposal.as_deref()?;
-        let since = proposal.since;
-        let policy = proposal.policy.clone();
+        let since = self.proposal.as_deref()?.since;
         let sample = || Input { at, event: Event::Sample(Arc::clone(snapshot)) };
         if self.is_proposal_due(at) {
             self.apply_proposed();
             return Some(Decision { proposal: Some(ProposalState::Applied), ..self.step(sample()) });
         }
-        let mut trial = Self { proposal: None, ..self.trial() };
-        trial.adopt(policy);
+        let mut trial = self.trial();
+        trial.apply_proposed();
         let trial_decision = trial.step(sample());
         let pending = self.proposal.take();
         let decision = self.step(sample());
@@ -151,10 +149,6 @@ fn evicts_no_others(trial: &Decision, decision: &Decision) -> bool {
 }
 
 fn evicted(decision: &Decision) -> impl Iterator<Item = &str> {
-    decision.actions.iter().filter_map(|action| match action {
-        Action::Evict(eviction) | Action::ShortenGrace(eviction) => {
-            Some(&*decision.evaluation()?.pods.get(eviction.pod)?.pod.uid)
-        }
-        Action::RecordEvent(_) | Action::Reclaim(_) => None,
-    })
+    let pods = decision.evaluation().map(|evaluation| &evaluation.pods);
+    decision.evictions().filter_map(move |eviction| Some(&*pods?.get(eviction.pod)?.pod.uid))
 }

@@ -1,8 +1,6 @@
 use crate::decision::{Decision, PendingPolicy, ProposalState};
 use crate::engine::Engine;
-use crate::fixture::{
-    at, engine, enhanced, hard, memory_of, node, pod, policy, set, snapshot, soft, step, victims,
-};
+use crate::fixture::{self, at, engine, enhanced, hard, pod, policy, set, snapshot, soft, step, victims};
 use crate::input::Event;
 use crate::pod::{Owner, Pod};
 use crate::policy::preferences::ApplyChanges;
@@ -24,9 +22,10 @@ fn started(policy: Policy) -> Engine {
     engine(policy, &set(vec![owned(pod("greedy", "10")), owned(pod("modest", "900"))]))
 }
 
+const USAGE: [(&str, u64); 2] = [("greedy", 300), ("modest", 200)];
+
 fn sample(engine: &mut Engine, seconds: i64, available: u64) -> Decision {
-    let usage = [memory_of("greedy", 300), memory_of("modest", 200)];
-    step(engine, seconds, Event::Sample(snapshot(node(available, 900, at(seconds)), &usage)))
+    step(engine, seconds, fixture::sample(seconds, available, &USAGE))
 }
 
 fn propose(engine: &mut Engine, seconds: i64, policy: Policy) -> Decision {
@@ -61,9 +60,7 @@ fn a_change_that_would_evict_waits_for_the_transition_period() {
     let mut engine = started(after_transition_period(vec![hard(MemoryAvailable, "100")]));
     propose(&mut engine, 0, after_transition_period(vec![hard(MemoryAvailable, "600")]));
     for (seconds, seen) in [(1, 1), (100, 100), (101, 100), (299, 299)] {
-        let usage = [memory_of("greedy", 300), memory_of("modest", 200)];
-        let sample = snapshot(node(500, 900, at(seen)), &usage);
-        let decision = step(&mut engine, seconds, Event::Sample(sample));
+        let decision = step(&mut engine, seconds, fixture::sample(seen, 500, &USAGE));
         assert!(victims(&decision).is_empty() && decision.conditions.is_empty());
         let waiting = pending(&decision).unwrap();
         assert_eq!((waiting.since, waiting.until), (at(0), Some(at(300))));

@@ -4,9 +4,7 @@ use proptest::prelude::*;
 
 use super::Engine;
 use crate::eviction::EvaluationEnd;
-use crate::fixture::{
-    at, engine, enhanced, hard, memory_of, node, pod, policy, set_by, snapshot, soft, step, victims,
-};
+use crate::fixture::{self, at, engine, enhanced, hard, pod, policy, set_by, soft, step, victims};
 use crate::input::Event;
 use crate::oom::OomKill;
 use crate::pods::PodSet;
@@ -23,8 +21,7 @@ fn enhanced_policy(thresholds: Vec<Threshold>) -> Policy {
 }
 
 fn sample(engine: &mut Engine, seconds: i64, available: u64) -> crate::decision::Decision {
-    let pods = [memory_of("a", 500), memory_of("b", 300)];
-    step(engine, seconds, Event::Sample(snapshot(node(available, 900, at(seconds)), &pods)))
+    step(engine, seconds, fixture::sample(seconds, available, &[("a", 500), ("b", 300)]))
 }
 
 fn pods(policy: &Policy) -> Arc<PodSet> {

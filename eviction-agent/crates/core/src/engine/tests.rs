@@ -248,11 +248,9 @@ proptest! {
         let mut engine = Engine::new(policy);
         for input in inputs {
             let decision = engine.step(input);
-            for action in &decision.actions {
-                if let Action::Evict(eviction) | Action::ShortenGrace(eviction) = action {
-                    let pods = &decision.evaluation().unwrap().pods;
-                    prop_assert!(!pods.get(eviction.pod).unwrap().critical);
-                }
+            for eviction in decision.evictions() {
+                let pods = &decision.evaluation().unwrap().pods;
+                prop_assert!(!pods.get(eviction.pod).unwrap().critical);
             }
         }
     }

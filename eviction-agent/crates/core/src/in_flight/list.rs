@@ -64,7 +64,7 @@ impl InFlightEvictions {
             if passed < GoDuration::ZERO || (is_sized && it.is_unconfirmed()) {
                 it.since = later(it.since, passed);
             }
-            if is_sized && !it.restored && it.is_terminating() && it.age(at) >= it.max_duration() {
+            if is_sized && !it.restored && it.has_expired(at) {
                 it.end(Ended::Failed(Failure::Expired), at);
             }
         }
@@ -275,16 +275,20 @@ impl InFlightEvictions {
         eligibilities.max().unwrap_or(Eligibility::Free)
     }
 
-    /// Returns what all evictions free, for values of a given time. With the grace period of a hard
+    /// Returns what all evictions free from now on, for values of a given time. With the grace period of a hard
     /// threshold, evictions that it would have to shorten do not count.
     pub(crate) fn expected(
         &self,
+        now: Timestamp,
         signal: Signal,
         values: Option<Timestamp>,
         hard: Option<GoDuration>,
     ) -> i64 {
-        let now = self.last.unwrap_or_default();
-        let in_time = |it: &&InFlightEviction| hard.is_none_or(|grace| !it.can_shorten(now, grace));
+        let in_time = |it: &&InFlightEviction| {
+            // The time of an unconfirmed eviction does not advance.
+            let now = if it.is_unconfirmed() { self.last.unwrap_or(now) } else { now };
+            !it.has_expired(now) && hard.is_none_or(|grace| !it.can_shorten(now, grace))
+        };
         let amounts = self.known().filter(in_time).map(|it| it.expected(signal, values));
         amounts.fold(0, i64::saturating_add)
     }

@@ -245,6 +245,11 @@ impl InFlightEviction {
         !self.hard && self.remaining_grace(now).is_some_and(|remaining| remaining > grace)
     }
 
+    /// Returns whether the pod did not terminate in time.
+    fn has_expired(&self, now: Timestamp) -> bool {
+        self.is_terminating() && self.age(now) >= self.max_duration()
+    }
+
     /// Returns how long the pod may take to terminate.
     fn max_duration(&self) -> GoDuration {
         GoDuration::from_nanos(self.grace().as_nanos().saturating_add(TERMINATION_TIMEOUT.as_nanos()))

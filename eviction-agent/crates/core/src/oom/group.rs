@@ -47,6 +47,20 @@ pub struct Victim {
     pub pod: Option<PodRef>,
 }
 
+impl GroupKill {
+    /// Adds a victim.
+    pub fn add(&mut self, kill: &OomKill) {
+        self.kills = self.kills.saturating_add(1);
+        if self.victims.len() < LISTED {
+            let container = kill.container.as_deref().map(clip);
+            let victim = Victim { pid: kill.pid, comm: clip(&kill.comm), container, pod: kill.pod.clone() };
+            self.victims.push(victim);
+        } else {
+            self.victims_omitted = self.victims_omitted.saturating_add(1);
+        }
+    }
+}
+
 /// The most recent group kills.
 #[derive(Clone, Debug, Default)]
 pub(super) struct GroupKills(VecDeque<OpenGroup>);
@@ -76,14 +90,7 @@ impl GroupKills {
             }
         };
         open.latest = open.latest.max(at);
-        open.kill.kills = open.kill.kills.saturating_add(1);
-        if open.kill.victims.len() < LISTED {
-            let container = kill.container.as_deref().map(clip);
-            let victim = Victim { pid: kill.pid, comm: clip(&kill.comm), container, pod: kill.pod.clone() };
-            open.kill.victims.push(victim);
-        } else {
-            open.kill.victims_omitted = open.kill.victims_omitted.saturating_add(1);
-        }
+        open.kill.add(kill);
         Some(open.kill.clone())
     }
 }

@@ -246,15 +246,14 @@ impl OomTracker {
 
     fn pod_mut(&mut self, uid: &str, now: Timestamp, active: &PodSet) -> &mut PodOomHistory {
         let uid = clipped(uid);
-        if !self.pods.contains_key(uid) {
-            if self.pods.len() >= MAX_PODS {
-                self.drop_oldest_history(active);
-            }
+        if self.pods.len() >= MAX_PODS && !self.pods.contains_key(uid) {
+            self.drop_oldest_history(active);
+        }
+        let pod = self.pods.entry(uid.into()).or_insert_with(|| {
             let known = active.find(uid).cloned();
             self.anomalies.unknown_pods += u64::from(known.is_none());
-            self.pods.insert(uid.into(), PodOomHistory::new(known));
-        }
-        let pod = self.pods.entry(uid.into()).or_default();
+            PodOomHistory::new(known)
+        });
         pod.last_event = pod.last_event.max(now);
         pod
     }

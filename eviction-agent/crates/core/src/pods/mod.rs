@@ -25,7 +25,7 @@ use crate::units::{Nanos, Quantity};
 use crate::work::step;
 
 /// A pod and the values that are derived from it and the policy.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct KnownPod {
     /// The pod.
     pub pod: Pod,

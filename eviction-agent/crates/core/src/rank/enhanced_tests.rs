@@ -11,7 +11,7 @@ use crate::engine::Engine;
 use crate::eviction::EvaluationEnd;
 use crate::fixture::arbitrary::{pod as any_pod, snapshot as any_snapshot};
 use crate::fixture::{
-    at, container, hard, list, memory_of, node, pod, policy, requests, set_by, snapshot, step, victims,
+    at, container, hard, list, memory_of, node, pod, policy, requests, set_by, snapshot_of, step, victims,
 };
 use crate::input::Event;
 use crate::pod::{EmptyDir, Owner, Pod, Volume};
@@ -51,8 +51,7 @@ fn order(decision: &Decision) -> Vec<&str> {
 }
 
 fn by_memory(pods: Vec<Pod>, usage: &[(&str, u64)]) -> Vec<String> {
-    let usage: Vec<_> = usage.iter().map(|(uid, used)| memory_of(uid, *used)).collect();
-    let seen = snapshot(node(50, 900, at(1)), &usage);
+    let seen = snapshot_of(node(50, 900, at(1)), usage);
     let decision = sample(MemoryAvailable, DiskLayout::default(), pods, seen);
     order(&decision).into_iter().map(str::to_owned).collect()
 }

@@ -5,15 +5,14 @@ use proptest::prelude::*;
 use super::{Candidate, Measure, exact_excess, rank};
 use crate::disk_layout::DiskLayout;
 use crate::fixture::arbitrary::{pods as any_pods, snapshot as any_snapshot};
-use crate::fixture::{memory_of, pod, set, snapshot};
+use crate::fixture::{pod, set, snapshot_of};
 use crate::pod::Pod;
 use crate::signal::Signal;
 use crate::snapshot::NodeStats;
 
 fn order(measure: Measure, pods: Vec<Pod>, usage: &[(&str, u64)]) -> Vec<String> {
     let pods = set(pods);
-    let usage: Vec<_> = usage.iter().map(|(uid, used)| memory_of(uid, *used)).collect();
-    let sample = snapshot(NodeStats::default(), &usage).indexed(&pods);
+    let sample = snapshot_of(NodeStats::default(), usage).indexed(&pods);
     let uid = |candidate: &Candidate| pods.get(candidate.pod).unwrap().pod.uid.to_string();
     let mut ranked = Vec::new();
     rank(measure, &pods, &sample, &mut ranked);

@@ -215,9 +215,7 @@ impl EvaluationRecord {
             unknown_volumes: evaluation.unknown_volumes,
         }
     }
-}
 
-impl EvaluationRecord {
     /// Returns the observation of a signal.
     pub fn signal(&self, signal: Signal) -> Option<&SignalRecord> {
         self.signals.iter().find(|record| record.signal == signal)

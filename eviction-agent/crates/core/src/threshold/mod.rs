@@ -69,10 +69,14 @@ impl Thresholds {
             all: given.iter().cloned().map(ResolvedThreshold::new).collect(),
             visible: Arc::clone(&all),
             effective: all,
-            // Reserves space for all thresholds, also derived ones, because a threshold is met when memory is short.
-            before: Vec::with_capacity(given.len() + 4),
+            before: Vec::new(),
             last: Observations::default(),
         }
+    }
+
+    /// Reserves space for all thresholds, because a threshold is met when memory is short.
+    pub(crate) fn reserve(&mut self) {
+        self.before.reserve(self.all.len());
     }
 
     /// Returns all thresholds.

@@ -25,11 +25,6 @@ pub enum Limit {
     Unlimited,
 }
 
-/// Parses `memory.usage_in_bytes` and `memory.current`, in bytes; `pids.current`, in tasks.
-pub fn parse_usage(text: &[u8]) -> Result<u64, UnknownReason> {
-    parse_number_line(text)
-}
-
 /// Parses `memory.limit_in_bytes`, `memory.max`, `memory.high` in bytes; `pids.max` in tasks.
 ///
 /// v1 shows no limit as the greatest signed long rounded down to a page (PAGE_COUNTER_MAX in

@@ -8,11 +8,12 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use super::cgroup_memory::{CgroupMemory, ChildrenSum, Files};
-use super::files::{Limit, Version, parse_limit, parse_memory_stat, parse_usage};
+use super::files::{Limit, Version, parse_limit, parse_memory_stat};
 use super::sample::Changes;
 use super::tree::Tree;
 use crate::clock::mono_ns;
 use crate::file::{OpenFile, is_removed};
+use crate::kv_file::parse_number_line;
 use eviction_core::reading::UnknownReason;
 
 /// The size of the buffer for `memory.stat`, in bytes. The text has 1.5 to 2 KB on kernels up to 7.2.
@@ -146,7 +147,7 @@ impl MemoryTree {
             self.tree.write_path(index, &mut self.path);
         }
         let text = read(&mut memory.usage_file, may_keep, &mut self.path, name, &mut number);
-        memory.take_usage(text.and_then(parse_usage), at_ns);
+        memory.take_usage(text.and_then(parse_number_line), at_ns);
         self.stale |= memory.files == Files::Removed;
     }
 

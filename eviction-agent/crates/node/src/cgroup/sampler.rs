@@ -4,16 +4,18 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 
-use super::files::{Limit, Version, parse_limit, parse_usage};
+use super::files::{Limit, Version, parse_limit};
 use super::memory_tree::MemoryTree;
 use super::names::PodUid;
 use super::node_root::NodeRoot;
-use super::pods::Pods;
+use super::pods::{Pod, Pods};
 use super::sample::{Changes, GroupSample, LevelSample, NodeSample, PodSample, Tasks};
 use super::tree::{ScanError, Tree};
 use crate::backend::BackendInfo;
 use crate::file::{OpenFile, read_once};
+use crate::kv_file::parse_number_line;
 use crate::proc::meminfo::{Meminfo, parse_meminfo};
+use crate::proc::tasks::parse_task_count;
 use eviction_core::reading::{Reading, UnknownReason};
 use eviction_core::snapshot::MemoryDetail;
 
@@ -50,11 +52,12 @@ pub struct Sampler {
     root: NodeRoot,
     groups: MemoryTree,
     pods: Pods,
-    /// The `pids.current` of each pod, while there are descriptors.
-    tasks: Vec<(u64, Option<OpenFile>)>,
-    /// `pids.current` of the node.
+    /// The `pids.current` of each pod, in the order of the pods, while there are descriptors.
+    tasks: Vec<Option<OpenFile>>,
+    /// The tasks of each pod, if the last sample counted them.
+    task_counts: Vec<Reading<u64>>,
+    /// `/proc/loadavg` of the machine, or `pids.current` of a node that is a cgroup.
     node_tasks: Result<OpenFile, UnknownReason>,
-    pod_samples: Vec<PodSample>,
     meminfo: Result<OpenFile, UnknownReason>,
     meminfo_buffer: Box<[u8]>,
     /// MemTotal when the sampler was created.
@@ -71,14 +74,18 @@ impl Sampler {
     ) -> Result<Self, ScanError> {
         let SamplerOptions { proc, max_descriptors } = options;
         let tree = Tree::scan(&root.memory, None)?;
-        let pids = root.pids.as_ref().ok_or(UnknownReason::Absent);
+        let node_tasks = match &root.pids {
+            _ if root.whole_machine => OpenFile::open(&proc.join("loadavg")),
+            Some(folder) => OpenFile::open(&folder.join("pids.current")),
+            None => Err(UnknownReason::Absent),
+        };
         let mut sampler = Self {
-            node_tasks: pids.and_then(|folder| OpenFile::open(&folder.join("pids.current"))),
             groups: MemoryTree::new(root.version, *max_descriptors, tree),
             root,
             pods: Pods::default(),
             tasks: Vec::new(),
-            pod_samples: Vec::new(),
+            task_counts: Vec::new(),
+            node_tasks,
             meminfo: OpenFile::open(&proc.join("meminfo")),
             meminfo_buffer: vec![0; MEMINFO_BUFFER].into(),
             machine_total: Reading::Unknown(UnknownReason::Absent),
@@ -92,22 +99,17 @@ impl Sampler {
     /// that changed.
     pub fn refresh(&mut self, is_known: impl Fn(&PodUid) -> bool) -> Result<Changes, ScanError> {
         let tree = Tree::scan(&self.root.memory, Some(&self.groups.tree))?;
-        Ok(self.adopt(tree, is_known))
-    }
-
-    /// Takes over a tree of the same root that was read elsewhere. Values and descriptors of cgroups that stay
-    /// are kept.
-    pub fn adopt(&mut self, tree: Tree, is_known: impl Fn(&PodUid) -> bool) -> Changes {
         let changes = self.groups.adopt(tree);
         self.find_pods(is_known);
-        changes
+        Ok(changes)
     }
 
     /// Finds the pods, and keeps a descriptor of `pids.current` open for each while there are free descriptors.
     fn find_pods(&mut self, is_known: impl Fn(&PodUid) -> bool) {
-        self.pods = Pods::find(&self.groups.tree, is_known);
+        let before = self.pods.pods.iter().zip(self.tasks.drain(..));
         let mut before: HashMap<u64, OpenFile> =
-            self.tasks.drain(..).filter_map(|(id, file)| Some((id, file?))).collect();
+            before.filter_map(|(pod, file)| Some((pod.cgroup_id, file?))).collect();
+        self.pods = Pods::find(&self.groups.tree, is_known);
         let mut free_descriptors = self.groups.max_descriptors.saturating_sub(2 * self.groups.memory.len());
         for pod in &self.pods.pods {
             let file = before.remove(&pod.cgroup_id).or_else(|| {
@@ -115,10 +117,10 @@ impl Sampler {
                 OpenFile::open(&folder.join("pids.current")).ok()
             });
             free_descriptors = free_descriptors.saturating_sub(usize::from(file.is_some()));
-            self.tasks.push((pod.cgroup_id, file));
+            self.tasks.push(file);
         }
-        self.pod_samples.clear();
-        self.pod_samples.reserve(self.pods.pods.len());
+        self.task_counts.clear();
+        self.task_counts.reserve(self.pods.pods.len());
     }
 
     /// Returns the node's root.
@@ -195,59 +197,52 @@ impl Sampler {
 
     /// Samples every pod in full: the usages of all cgroups, the memory.stat of those in which something moved
     /// and of those above them, and memory.stat and the limits of one in `turns` of the others.
-    pub fn sample_all(&mut self, turns: usize, tasks: Tasks) -> &[PodSample] {
+    pub fn sample_all(&mut self, turns: usize, tasks: Tasks) {
         self.groups.read_in_turn(turns);
-        self.collect_pods(tasks)
+        self.count_tasks(tasks);
     }
 
     /// Samples every pod for a decision. Reads usages as far down as something moved, then the memory.stat of
     /// pods, with all cgroups in them, that can have changed and were not read since `since_ns`, when the
     /// sample began. Pods that use most memory are read first, up to `most` files.
-    pub fn sample_changed(&mut self, most: usize, since_ns: u64, tasks: Tasks) -> &[PodSample] {
+    pub fn sample_changed(&mut self, most: usize, since_ns: u64, tasks: Tasks) {
         if self.groups.swept_ns < since_ns {
             self.groups.sweep_moved(&[]);
         }
         self.groups.read_changed(self.pods.pods.iter().map(|pod| pod.cgroup_id), most, since_ns);
-        self.collect_pods(tasks)
+        self.count_tasks(tasks);
     }
 
-    /// Returns the samples in the order of [`Self::pods`]. Those of containers are available from
-    /// [`Self::group`].
-    fn collect_pods(&mut self, tasks: Tasks) -> &[PodSample] {
-        self.pod_samples.clear();
-        for (pod, (cgroup_id, file)) in self.pods.pods.iter().zip(&self.tasks) {
-            let tasks = match (file, &self.root.pids) {
-                _ if tasks == Tasks::Leave => Reading::Unknown(UnknownReason::Absent),
-                (Some(file), _) => file.read(&mut [0; 32]).and_then(parse_usage).into(),
+    fn count_tasks(&mut self, tasks: Tasks) {
+        self.task_counts.clear();
+        if tasks == Tasks::Leave {
+            return;
+        }
+        for (pod, file) in self.pods.pods.iter().zip(&self.tasks) {
+            let count = match (file, &self.root.pids) {
+                (Some(file), _) => file.read(&mut [0; 32]).and_then(parse_number_line),
                 (None, Some(root)) => {
                     let file = root.join(&pod.path).join("pids.current");
-                    read_once(&file, 32).and_then(|text| parse_usage(&text)).into()
+                    read_once(&file, 32).and_then(|text| parse_number_line(&text))
                 }
-                (None, None) => Reading::Unknown(UnknownReason::Absent),
+                (None, None) => Err(UnknownReason::Absent),
             };
-            if let Some(index) = self.groups.index(*cgroup_id) {
-                self.pod_samples.push(PodSample { memory: self.groups.memory[index].sample(), tasks });
-            }
+            self.task_counts.push(count.into());
         }
-        &self.pod_samples
     }
 
     /// Reads the memory of a pod now, that of cgroups below it first (of many, those in which something moved),
     /// unless it was read since `since_ns`. Returns whether it was read.
     pub fn read_again(&mut self, cgroup_id: u64, since_ns: u64) -> bool {
-        let Some(index) = self.groups.index(cgroup_id) else { return false };
-        if !self.groups.read_again(index, since_ns) {
-            return false;
-        }
-        if let Some(pod) = self.pod_samples.iter_mut().find(|pod| pod.memory.cgroup_id == cgroup_id) {
-            pod.memory = self.groups.memory[index].sample();
-        }
-        true
+        self.groups.index(cgroup_id).is_some_and(|index| self.groups.read_again(index, since_ns))
     }
 
-    /// Returns the samples of the last [`Self::sample_all`] or [`Self::sample_changed`].
-    pub fn last_pods(&self) -> &[PodSample] {
-        &self.pod_samples
+    /// Returns every pod with its last values. Those of containers are available from [`Self::group`].
+    pub fn last_pods(&self) -> impl Iterator<Item = (&Pod, PodSample)> {
+        self.pods.pods.iter().enumerate().filter_map(|(index, pod)| {
+            let tasks = self.task_counts.get(index).copied().unwrap_or_default();
+            Some((pod, PodSample { memory: self.group(pod.cgroup_id)?, tasks }))
+        })
     }
 
     /// Returns the last values of a cgroup.
@@ -255,10 +250,11 @@ impl Sampler {
         Some(self.groups.memory[self.groups.index(cgroup_id)?].sample())
     }
 
-    /// Reads the tasks of a node that is a cgroup: `pids.current`.
+    /// Reads the tasks of the node.
     pub fn read_task_count(&self) -> Reading<u64> {
+        let parse = if self.root.whole_machine { parse_task_count } else { parse_number_line };
         let file = self.node_tasks.as_ref().map_err(|why| *why);
-        file.and_then(|file| parse_usage(file.read(&mut [0; 32])?)).into()
+        file.and_then(|file| parse(file.read(&mut [0; 128])?)).into()
     }
 
     /// Reads the limit on the tasks of a node that is a cgroup: `pids.max`. Absent if there is none.

@@ -101,7 +101,8 @@ impl NodeFileSystems {
     }
 
     /// Returns no file systems: disks are not watched.
-    pub fn none() -> Self {
+    #[cfg(test)]
+    pub(crate) fn none() -> Self {
         Self::unknown(NotFound::absent("disks are not watched"))
     }
 

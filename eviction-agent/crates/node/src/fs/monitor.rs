@@ -138,12 +138,6 @@ impl DiskMonitor {
         if self.may_be_met() { Some(due.map_or(FULL_NEAR, |due| due.min(FULL_NEAR))) } else { due }
     }
 
-    /// Returns the headroom of a signal to its nearest threshold that is not met, in bytes or inodes.
-    pub fn headroom(&self, signal: Signal) -> Option<u64> {
-        let index = SIGNALS.iter().position(|it| *it == signal)?;
-        self.headroom.get(index)?.distance
-    }
-
     /// Returns whether a threshold on inodes may be reached within this time, at the greatest rate observed
     /// lately.
     pub fn inodes_fill_within(&self, time: Duration) -> bool {
@@ -276,6 +270,12 @@ mod tests {
         monitor
     }
 
+    /// Returns the headroom of a signal to its nearest threshold that is not met, in bytes or inodes.
+    fn headroom(monitor: &DiskMonitor, signal: Signal) -> Option<u64> {
+        let index = SIGNALS.iter().position(|it| *it == signal).unwrap();
+        monitor.headroom[index].distance
+    }
+
     fn stats(available: u64, inodes_free: u64) -> Reading<FsStats> {
         Reading::Known(FsStats {
             available: Some(available),
@@ -301,8 +301,8 @@ mod tests {
         assert_eq!(due(100 * GB, 1_000_000), ms(4_900), "inodes again");
         assert_eq!(due(9 * GB, 1_000_000), ms(1_000), "met");
         assert!(monitor.may_be_met());
-        assert_eq!(monitor.headroom(Signal::ImageFsInodesFree), Some(980_000));
-        assert_eq!(monitor.headroom(Signal::NodeFsAvailable), None);
+        assert_eq!(headroom(&monitor, Signal::ImageFsInodesFree), Some(980_000));
+        assert_eq!(headroom(&monitor, Signal::NodeFsAvailable), None);
     }
 
     #[test]
@@ -328,7 +328,7 @@ mod tests {
             ..FsStats::default()
         });
         monitor.observe(&[no_limit, unknown], 0);
-        assert_eq!((monitor.may_be_met(), monitor.headroom(Signal::NodeFsInodesFree)), (false, None));
+        assert_eq!((monitor.may_be_met(), headroom(&monitor, Signal::NodeFsInodesFree)), (false, None));
     }
 
     #[test]
@@ -339,9 +339,9 @@ mod tests {
             [Reading::Known(stats), stats_unknown()]
         };
         monitor.observe(&of(100 * GB), 0);
-        assert_eq!(monitor.headroom(Signal::NodeFsAvailable), Some(35 * GB));
+        assert_eq!(headroom(&monitor, Signal::NodeFsAvailable), Some(35 * GB));
         monitor.observe(&of(200 * GB), 0);
-        assert_eq!(monitor.headroom(Signal::NodeFsAvailable), Some(10 * GB));
+        assert_eq!(headroom(&monitor, Signal::NodeFsAvailable), Some(10 * GB));
         monitor.apply_policy(&policy(vec![hard(Signal::NodeFsAvailable, "50%")]));
         assert!(!monitor.may_be_met());
         monitor.observe(&of(200 * GB), 0);

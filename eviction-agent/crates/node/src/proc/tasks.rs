@@ -7,7 +7,7 @@
 
 use std::path::Path;
 
-use crate::file::{OpenFile, read_once};
+use crate::file::read_once;
 use crate::kv_file::{parse_number, parse_number_line, words};
 use eviction_core::reading::{Reading, UnknownReason};
 
@@ -28,21 +28,9 @@ pub fn parse_task_count(text: &[u8]) -> Result<u64, UnknownReason> {
     }
 }
 
-/// Counts the tasks of the machine through a descriptor that is kept open.
-#[derive(Debug)]
-pub struct TaskCounter(Result<OpenFile, UnknownReason>);
-
-impl TaskCounter {
-    /// Opens `loadavg` in the folder `proc`.
-    pub fn open(proc: &Path) -> Self {
-        Self(OpenFile::open(&proc.join("loadavg")))
-    }
-
-    /// Reads the number of tasks of the machine.
-    pub fn read(&self) -> Reading<u64> {
-        let file = self.0.as_ref().map_err(|why| *why);
-        file.and_then(|file| parse_task_count(file.read(&mut [0; 128])?)).into()
-    }
+/// Reads the number of tasks of the machine from `loadavg` in the folder `proc`.
+pub fn read_task_count(proc: &Path) -> Reading<u64> {
+    read_once(&proc.join("loadavg"), 128).and_then(|text| parse_task_count(&text)).into()
 }
 
 /// Reads how many tasks the machine can have: the lesser of `kernel.pid_max` and `kernel.threads-max` in the
@@ -107,7 +95,7 @@ mod tests {
     #[test]
     fn task_count_of_this_machine_is_within_its_capacity() {
         let proc = Path::new("/proc");
-        let count = TaskCounter::open(proc).read().known().unwrap();
+        let count = read_task_count(proc).known().unwrap();
         let capacity = read_task_capacity(proc).known().unwrap();
         assert!((1..=capacity).contains(&count), "{count} of {capacity}");
     }

@@ -12,6 +12,7 @@ use crate::cgroup::node_root::NodeRoot;
 use crate::cgroup::sample::Tasks;
 use crate::cgroup::sampler::{Sampler, SamplerOptions};
 use crate::clock::Clock;
+use crate::fs::{DiskMonitor, NodeFileSystems};
 use crate::pod_index::PodIndex;
 use eviction_core::decision::Decision;
 use eviction_core::engine::Engine;
@@ -86,7 +87,8 @@ impl Node {
         assert!(pod_index.join(sampler.pods()), "its pods are found");
         let engine = engine(policy, pod_index.active());
         let capacity = Capacity { memory: 1024 * MIB, pids: 1000 };
-        let sampler = NodeSampler::new(sampler, capacity, top, false);
+        let disks = DiskMonitor::new(NodeFileSystems::none(), 1);
+        let sampler = NodeSampler::new(sampler, disks, capacity, top);
         Self { folder, sampler, pod_index, engine, clock: Clock::start() }
     }
 
@@ -97,11 +99,10 @@ impl Node {
     /// Samples as the control loop does.
     fn sample(&mut self, with_pods: bool) -> (Decision, Arc<Snapshot>) {
         let sample = self.sampler.sample_node(self.clock.now(), &self.clock, &[]);
-        let builder = match with_pods {
+        let snapshot = match with_pods {
             true => self.sampler.snapshot_with_pods(&sample, &self.pod_index, Tasks::Count),
             false => self.sampler.snapshot_of_node(&sample),
         };
-        let snapshot = self.sampler.finish(builder, self.engine.pods());
         let event = Event::Sample(Arc::clone(&snapshot));
         (self.engine.step(Input { at: sample.read_at.wall, event }), snapshot)
     }
@@ -175,15 +176,12 @@ fn pod_is_read_again_only_once_per_sample() {
         fs::write(group.join("memory.stat"), &stat).unwrap();
     }
     let sample = node.sampler.sample_node(node.clock.now(), &node.clock, &[]);
-    let working_set = |node: &mut Node, builder| {
-        let snapshot = node.sampler.finish(builder, node.engine.pods());
-        snapshot.pod(1).unwrap().values().memory_working_set
-    };
-    let builder = node.sampler.snapshot_with_pods(&sample, &node.pod_index, Tasks::Leave);
-    assert_eq!(working_set(&mut node, builder), Some(200 * MIB), "as it was read last");
+    let working_set = |snapshot: &Snapshot| snapshot.pod(1).unwrap().values().memory_working_set;
+    let snapshot = node.sampler.snapshot_with_pods(&sample, &node.pod_index, Tasks::Leave);
+    assert_eq!(working_set(&snapshot), Some(200 * MIB), "as it was read last");
     assert!(node.sampler.read_again(&sample, &node.pod_index, [1].into_iter()));
-    let builder = node.sampler.snapshot_of_pods(&sample, &node.pod_index);
-    assert_eq!(working_set(&mut node, builder), Some(50 * MIB));
+    let snapshot = node.sampler.snapshot_of_pods(&sample, &node.pod_index);
+    assert_eq!(working_set(&snapshot), Some(50 * MIB));
     assert!(
         !node.sampler.read_again(&sample, &node.pod_index, [1].into_iter()),
         "it is of this sample already"

@@ -61,20 +61,17 @@ pub(super) fn measure(
         testbed.interrupt.check()?;
         population::add_pod(cluster, &mut node, &format!("calm-{nth}"), case.containers)?;
         for container in &node.pods[nth].containers {
-            processes.push(Workload::run(&testbed.workload, &container.group, ["hold", "--size", "64K"])?);
+            processes.push(Workload::run(&container.group, ["hold", "--size", "64K"])?);
         }
     }
     let proxy = Proxy::start(cluster)?;
     let kubelet = json!({"evictionHard": {"memory.available": "1Gi", "pid.available": "256"}});
     let mut options = testbed.options(&node, &kubelet)?;
-    (options.pods, options.action, options.memory_capacity) = (None, "evict", MEMORY);
-    options.more.extend(population::cluster_arguments(cluster.kubeconfig_at(
-        "calm",
-        &token,
-        proxy.port(),
-    )?));
+    (options.action, options.memory_capacity) = ("evict", MEMORY);
+    let kubeconfig = cluster.kubeconfig_at("calm", &token, proxy.port())?;
+    let options = options.in_cluster(kubeconfig, population::NODE);
     let mut agent = Agent::start(&options, &testbed.interrupt)?;
-    population::wait_for_pods(&mut agent, case.pods)?;
+    agent.wait_for_pods(case.pods)?;
     testbed.interrupt.sleep(SETTLE)?;
 
     let mut samplers = [CostSampler::new(agent.pid())?];

@@ -13,7 +13,7 @@ use tests::stamps::Record;
 use tests::workload::Workload;
 
 use super::population::{NODE, OTHER_NODE, PodPopulation, remove_pod};
-use crate::hog_node::random_pause;
+use crate::hog_node::{base, random_pause};
 
 /// The measurements of one crossing.
 pub(super) struct Run {
@@ -52,11 +52,11 @@ impl PodPopulation<'_> {
         let interrupt = self.testbed.interrupt.clone();
         let stamps = self.node.file(&format!("stamps-{pod}"));
         let arguments =
-            self.case.hog.arguments(self.case.size(), self.case.rate, &stamps, self.testbed.disk()?);
+            self.case.hog.arguments(self.case.size(), self.case.rate, &stamps, &self.testbed.disk()?);
         let name = self.node.pods[pod].full_name();
-        let mut hog = Workload::start(&self.testbed.workload, self.node.pods[pod].first()?, arguments)?;
+        let mut hog = Workload::start(self.node.pods[pod].first()?, arguments)?;
         interrupt.sleep(random_pause())?;
-        let base = self.base()?;
+        let base = base(&self.node, self.case)?;
         let death = match self.mode.kills() {
             true => Some(DeathWatcher::start(&self.node.pods[pod].group, hog.pid())?),
             false => None,
@@ -183,8 +183,7 @@ impl PodPopulation<'_> {
     fn measure_kill_floor(&self) -> Result<u64> {
         let pod = &self.floor_node.pods[0];
         let size = self.case.line.to_string();
-        let mut large = Workload::run(&self.testbed.workload, pod.first()?, ["hold", "--size", &size])?;
-        large.wait_event("holding")?;
+        let mut large = Workload::hold(pod.first()?, &size)?;
         let death = DeathWatcher::start(&pod.group, large.pid())?;
         self.testbed.interrupt.sleep(Duration::from_millis(100))?;
         let start = clock::now();

@@ -49,7 +49,7 @@ pub(crate) fn run(testbed: &mut Testbed, counts: &Counts) -> Result<()> {
     let mut cluster = Cluster::start(&binaries, &Options::default(), &testbed.interrupt)?;
     let backend = {
         let population = PodPopulation::new(testbed, &mut cluster, EvictionMode::Evict)?;
-        population.backend("charge").context("the agent names no source of charges")?
+        population.agent.backend("charge").context("the agent names no source of charges")?
     };
     testbed.print_machine(Some(backend))?;
     for mode in EvictionMode::ALL {

@@ -1,10 +1,8 @@
 //! A small node with pods in the API server, and an agent on it that requests evictions.
 
-use std::path::PathBuf;
-
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use serde_json::{Value, json};
-use tests::agent::{Agent, GUARD};
+use tests::agent::Agent;
 use tests::cluster::{Client, Cluster, Manifests, manifest};
 use tests::node::{MIB, Node, PodSpec};
 
@@ -43,14 +41,6 @@ pub(super) fn token(cluster: &mut Cluster) -> Result<String> {
     Ok(token)
 }
 
-/// Returns the arguments of an agent that uses that server.
-pub(super) fn cluster_arguments(kubeconfig: PathBuf) -> Vec<String> {
-    ["--kubeconfig".to_owned(), kubeconfig.display().to_string()]
-        .into_iter()
-        .chain(["--node-name", NODE].map(str::to_owned))
-        .collect()
-}
-
 /// A node, an agent on it, and a client with the same rights.
 pub(super) struct PodPopulation<'a> {
     pub(super) testbed: &'a Testbed,
@@ -87,24 +77,12 @@ impl<'a> PodPopulation<'a> {
         // The agent must act at the threshold that is measured.
         let config = json!({"eviction": mode.eviction(), "thresholdMargin": {"mode": "Never"}});
         options.config = Some(node.write_agent_config(&config)?);
-        (options.pods, options.action) = (None, "evict");
-        options.more.extend(cluster_arguments(cluster.kubeconfig(ACCOUNT, &token)?));
+        options.action = "evict";
+        let options = options.in_cluster(cluster.kubeconfig(ACCOUNT, &token)?, NODE);
         let mut agent = Agent::start(&options, &testbed.interrupt)?;
-        wait_for_pods(&mut agent, HOGS)?;
+        agent.wait_for_pods(HOGS)?;
         let idle_client = cluster.client(&token)?;
         Ok(Self { testbed, cluster, mode, case, agent, node, floor_node, idle_client, decisions: 0 })
-    }
-
-    /// Returns the backend that a source of the agent uses.
-    pub(super) fn backend(&self, source: &str) -> Option<String> {
-        self.agent.backend(source).map(|(backend, _)| backend)
-    }
-
-    /// Returns the node's working set before a run.
-    pub(super) fn base(&self) -> Result<u64> {
-        let base = self.node.working_set()?;
-        ensure!(base < self.case.line / 2, "the node is not empty before a run: {} MiB", base / MIB);
-        Ok(base)
     }
 
     /// Ends the agent, then removes the remaining pods.
@@ -160,13 +138,4 @@ fn with_usual_fields(name: &str, containers: &[&str]) -> Value {
     pod["metadata"]["labels"]["app.kubernetes.io/part-of"] = json!("shop");
     pod["metadata"]["annotations"] = json!({"checksum/config": "0123456789abcdef".repeat(4)});
     pod
-}
-
-/// Waits until the agent has found the cgroups of so many pods.
-pub(super) fn wait_for_pods(agent: &mut Agent, pods: usize) -> Result<()> {
-    let pods = pods as u64;
-    agent.wait_for(&format!("that it knows {pods} pods"), GUARD, |event| {
-        event.kind() == "pods" && event.number("with_cgroup") == Some(pods)
-    })?;
-    Ok(())
 }

@@ -1,7 +1,6 @@
 mod in_flight;
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use proptest::prelude::*;
 
@@ -12,7 +11,7 @@ use crate::fixture;
 use crate::fixture::arbitrary::{inputs, policy as any_policy};
 use crate::fixture::{
     at, container, engine, engine as engine_of, hard, limits, memory_of, node, pod, policy as kubelet,
-    quantity, set, snapshot, soft, step, victims,
+    quantity, sample, set, snapshot, snapshot_of, soft, step, victims,
 };
 use crate::in_flight::ExecutorUpdate;
 use crate::input::{Event, Input};
@@ -22,22 +21,12 @@ use crate::progress::EvictionResult;
 use crate::reading::{Reading, UnknownReason};
 use crate::record::{DecisionRecord, RecordSubject};
 use crate::signal::Signal::{MemoryAvailable, NodeFsAvailable, PidAvailable};
-use crate::snapshot::{NodeStats, PodStatValues, ProcessStats, Snapshot};
+use crate::snapshot::{NodeStats, PodStatValues, ProcessStats};
 use crate::units::{GoDuration, ThresholdValue};
 
 /// Returns a policy with the default rules of the enhanced profile.
 fn enhanced(thresholds: Vec<Threshold>) -> Policy {
     fixture::enhanced(thresholds, |_| ())
-}
-
-/// Returns a sample of a node of 1,000 bytes with this amount available, and with the memory of its pods.
-fn sample(seconds: i64, available: u64, usage: &[(&str, u64)]) -> Event {
-    Event::Sample(snapshot_of(node(available, 900, at(seconds)), usage))
-}
-
-fn snapshot_of(node: NodeStats, usage: &[(&str, u64)]) -> Arc<Snapshot> {
-    let usage: Vec<_> = usage.iter().map(|&(uid, used)| memory_of(uid, used)).collect();
-    snapshot(node, &usage)
 }
 
 fn outcome(uid: &str, result: Result<(), &str>) -> Event {
@@ -233,21 +222,22 @@ fn pod_above_its_limits_is_evicted_once_and_delays_no_threshold() {
 fn a_sample_of_pods_is_needed_while_a_deficit_remains() {
     let pods = set(vec![pod("a", "10")]);
     let mut engine = engine(enhanced(vec![hard(MemoryAvailable, "100")]), &pods);
-    assert!(!engine.needs_pods(&node(100, 900, at(1))));
-    assert!(engine.needs_pods(&node(99, 900, at(1))));
+    assert!(!engine.needs_pods(at(1), &node(100, 900, at(1))));
+    assert!(engine.needs_pods(at(1), &node(99, 900, at(1))));
     step(&mut engine, 1, sample(1, 50, &[("a", 300)]));
-    assert!(!engine.needs_pods(&node(50, 900, at(2))));
+    assert!(!engine.needs_pods(at(31), &node(50, 900, at(31))));
+    assert!(engine.needs_pods(at(32), &node(50, 900, at(32))), "by then it did not terminate in time");
     step(&mut engine, 2, outcome("a", Err("refused")));
-    assert!(engine.needs_pods(&node(50, 900, at(3))));
+    assert!(engine.needs_pods(at(3), &node(50, 900, at(3))));
     // A pod whose grace period a hard threshold would have to shorten may not be among the pods any more.
     let thresholds = vec![soft(MemoryAvailable, "200", 1), hard(MemoryAvailable, "100")];
     let mut engine = engine_of(enhanced(thresholds), &pods);
     step(&mut engine, 1, sample(1, 150, &[("a", 300)]));
     assert_eq!(victims(&step(&mut engine, 3, sample(3, 150, &[("a", 300)]))), [("a", 30)]);
-    assert!(!engine.needs_pods(&node(150, 900, at(4))));
-    assert!(engine.needs_pods(&node(99, 900, at(4))));
+    assert!(!engine.needs_pods(at(4), &node(150, 900, at(4))));
+    assert!(engine.needs_pods(at(4), &node(99, 900, at(4))));
     let other = Engine::new(kubelet(vec![]));
-    assert!(other.needs_pods(&node(1, 1, at(1))), "it decides by itself what it looks at");
+    assert!(other.needs_pods(at(1), &node(1, 1, at(1))), "it decides by itself what it looks at");
 }
 
 #[test]

@@ -15,15 +15,6 @@ fn cause(cause: TerminationCause, explanation: Explanation) -> AttributedCause {
     AttributedCause { cause, explanation, at: None, limit_scope }
 }
 
-fn container(pod_uid: &str, id: Option<&str>) -> ContainerRef {
-    ContainerRef {
-        pod: Some(PodRef::new("shop", "web")),
-        pod_uid: pod_uid.into(),
-        name: "app".into(),
-        id: id.map(Into::into),
-    }
-}
-
 fn compare(
     causes: &[(TerminationCause, Explanation)],
     evidence: &[Evidence],
@@ -111,8 +102,9 @@ proptest! {
 
 #[test]
 fn late_mismatch_is_written_in_one_line() {
+    let pod = Some(PodRef::new("shop", "web"));
     let mismatch = ContainerStatusMismatch {
-        container: container("u", None),
+        container: ContainerRef { pod, pod_uid: "u".into(), name: "app".into(), id: None },
         cause: TerminationCause::OomKilled,
         mismatch: MismatchKind::KillNotInStatus,
     };
