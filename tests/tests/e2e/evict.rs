@@ -1,7 +1,10 @@
 //! The agent with a real API server: it decides on real cgroups, and requests evictions.
 
+use hyper::Method;
 use serde_json::{Value, json};
 use tests::agent::{Agent, Event, GUARD, Options};
+use tests::cluster::proxy::{Fault, Proxy, When};
+use tests::workload::Workload;
 
 use crate::fixture;
 use crate::testbed::{Testbed, pod};
@@ -111,6 +114,47 @@ fn a_soft_threshold_evicts_the_next_pod_if_a_pdb_refuses() {
     wait_for_result(&mut agent, "next", "accepted");
     assert!(testbed.is_terminating("next") && !testbed.is_terminating("web"));
     assert_eq!(testbed.pod("next")["metadata"]["deletionGracePeriodSeconds"], 30);
+    assert!(agent.stop().unwrap().success());
+}
+
+/// Starts a hog that meets the soft threshold, and waits until its pod is terminating.
+fn evict_for_soft_threshold(testbed: &Testbed, agent: &mut Agent) -> Workload {
+    let hog = testbed.hog(0, "262M");
+    wait_for_result(agent, "hog", "accepted");
+    assert_eq!(testbed.pod("hog")["metadata"]["deletionGracePeriodSeconds"], 30);
+    hog
+}
+
+#[test]
+fn a_hard_threshold_shortens_the_grace_period_of_a_soft_eviction() {
+    let Some(testbed) = testbed(&["hog", "quiet"]) else { return };
+    let mut agent = start(&testbed, &soft(), &json!({}));
+    let _hog = evict_for_soft_threshold(&testbed, &mut agent);
+    let _more = testbed.hog(0, "45M");
+    let is_short = || {
+        let grace = &testbed.pod("hog")["metadata"]["deletionGracePeriodSeconds"];
+        Ok((grace == 1).then_some(()))
+    };
+    fixture::interrupt().until("the shorter grace period", GUARD, is_short).unwrap();
+    assert!(!testbed.is_terminating("quiet"));
+    assert!(agent.stop().unwrap().success());
+}
+
+#[test]
+fn an_eviction_goes_on_if_its_grace_period_cannot_be_shortened() {
+    let Some(mut testbed) = testbed(&["hog", "quiet"]) else { return };
+    let proxy = Proxy::start(&testbed.cluster).unwrap();
+    let mut agent = fixture::start(&options(&testbed, &soft(), &json!({}), proxy.port()));
+    let hog = evict_for_soft_threshold(&testbed, &mut agent);
+    proxy.on(When::any().method(Method::POST), Fault::status(403));
+    let more = testbed.hog(0, "45M");
+    wait_for_result(&mut agent, "hog", "rejected");
+    proxy.heal();
+    drop(more);
+    testbed.kill_hog(hog);
+    testbed.remove_first_pod("hog");
+    wait_for_result(&mut agent, "hog", "terminated");
+    assert!(!testbed.is_terminating("quiet"));
     assert!(agent.stop().unwrap().success());
 }
 
