@@ -8,16 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use eviction_core::in_flight::InFlightEviction;
 use eviction_core::pod::PodName;
-use eviction_core::policy::Rules;
 use eviction_core::progress::KillRejection;
 use eviction_core::time::nanos;
 use eviction_kill::KillTarget;
-use eviction_node::clock::Clock;
-
-/// How long the next victim for the same pressure waits for the last one to terminate, by the kubelet's rules.
-/// The kubelet waits as long for a pod's resources to be released (`eviction_manager.go: podCleanupTimeout`).
-/// Under the agent's rules the engine waits for what each eviction releases.
-const VICTIM_WAIT: Duration = Duration::from_secs(30);
 
 /// How long a pod that was evicted is not evicted again, so that one that is restarted at once is not evicted
 /// in a loop. Within a minute of a restart a pod has usually not grown again.
@@ -66,21 +59,14 @@ pub(crate) enum Admission {
 /// Decides whether an eviction may begin. One instance serves all executors.
 #[derive(Clone, Debug)]
 pub(crate) struct RateLimit {
-    /// Whether the next victim waits for the last one.
-    waits_for_victims: bool,
     /// The counted evictions, ordered by begin. None is older than both windows and the cool-down.
     pub(crate) kills: VecDeque<CountedKill>,
 }
 
 impl RateLimit {
     /// Creates a rate limit without evictions.
-    pub(crate) fn new(rules: &Rules) -> Self {
-        Self { waits_for_victims: rules.are_kubelets(), kills: VecDeque::with_capacity(64) }
-    }
-
-    /// Applies other rules from now on.
-    pub(crate) fn set_rules(&mut self, rules: &Rules) {
-        self.waits_for_victims = rules.are_kubelets();
+    pub(crate) fn new() -> Self {
+        Self { kills: VecDeque::with_capacity(64) }
     }
 
     /// Counts the evictions of the previous agent. Runs before all others.
@@ -99,7 +85,6 @@ impl RateLimit {
         target: &KillTarget,
         shortens: bool,
         in_flight: impl Iterator<Item = &'a InFlightEviction> + Clone,
-        clock: &Clock,
         now_ns: u64,
     ) -> Result<Admission, KillRejection> {
         let age_ns = now_ns.saturating_sub(target.at_ns);
@@ -114,16 +99,6 @@ impl RateLimit {
             } else {
                 Err(KillRejection::AlreadyTerminating { decision })
             };
-        }
-        // A soft victim with a long grace period must not delay a hard one.
-        let is_pending = |it: &InFlightEviction| {
-            self.waits_for_victims && it.resource() == target.resource && (it.hard || !target.hard)
-        };
-        for (decision, it) in numbered.clone().filter(|(_, it)| is_pending(it)) {
-            let until_ns = clock.mono_of(it.since).saturating_add(nanos(VICTIM_WAIT));
-            if now_ns < until_ns {
-                return Err(KillRejection::VictimPending { decision, until_ns });
-            }
         }
         let in_flight = u32::try_from(numbered.count()).unwrap_or(u32::MAX);
         if in_flight >= IN_FLIGHT_LIMIT {

@@ -259,7 +259,7 @@ pub(crate) fn build(
     sources.extend(disks.info());
     let node_sampler = NodeSampler::new(sampler, disks, capacity, &plan.host.proc);
     let clock = Clock::start();
-    let rate_limit = RateLimit::new(&plan.policy.rules);
+    let rate_limit = RateLimit::new();
     let mut control_loop = ControlLoop {
         clock,
         memory_levels: ThresholdLevels::default(),

@@ -130,14 +130,6 @@ pub enum UnkillableReason {
 /// Why a decision is not carried out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KillRejection {
-    /// The last victim for the same pressure still has time to terminate.
-    #[error("the victim of decision {decision} still has time to go")]
-    VictimPending {
-        /// The decision about that victim.
-        decision: u64,
-        /// When the next victim may follow at the latest, in nanoseconds.
-        until_ns: u64,
-    },
     /// The pod was killed a moment ago, and something restarts it.
     #[error("the pod was killed a moment ago")]
     CoolDown {

@@ -1,5 +1,6 @@
 //! One HTTP/2 connection to the runtime's socket, and the calls that the agent makes.
 
+use std::error::Error as _;
 use std::path::{Path, PathBuf};
 
 use http::uri::{PathAndQuery, Uri};
@@ -182,6 +183,10 @@ impl Client {
         let response = grpc.unary(tonic::Request::new(request), PathAndQuery::from_static(path), codec).await;
         match response {
             Ok(response) => Ok(response.into_inner()),
+            // tonic calls a broken connection `Unknown`, as runtimes call many of their own errors.
+            Err(status) if status.source().is_some() => {
+                Err(failed(tonic::Code::Unavailable, status.message().to_owned()))
+            }
             Err(status) => Err(failed(status.code(), status.message().to_owned())),
         }
     }

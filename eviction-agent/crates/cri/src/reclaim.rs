@@ -337,9 +337,7 @@ impl<N: NodeView> Attempt<'_, N> {
             // Another process has removed it.
             Err(error) if error.is_not_found() => {}
             // The connection cannot be used any more.
-            Err(error @ CriError::Call { code: tonic::Code::Unavailable | tonic::Code::Unknown, .. }) => {
-                return Err(error.into());
-            }
+            Err(error @ CriError::Call { code: tonic::Code::Unavailable, .. }) => return Err(error.into()),
             Err(error) => {
                 self.report.errors.push(error.to_string());
                 return Ok(None);

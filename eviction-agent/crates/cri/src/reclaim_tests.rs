@@ -220,7 +220,7 @@ async fn image_ages_are_kept_across_a_restart() {
 
 #[tokio::test]
 async fn missing_image_counts_as_removed_and_refusal_is_an_error() {
-    for (code, errors) in [(Code::NotFound, 0), (Code::Internal, 5)] {
+    for (code, errors) in [(Code::NotFound, 0), (Code::Internal, 5), (Code::Unknown, 5)] {
         let runtime = FakeRuntime::start(unused_images());
         runtime.state().faults.insert("RemoveImage", Fault::Code(code));
         let report = attempt(&runtime, &mut node(&runtime)).await;

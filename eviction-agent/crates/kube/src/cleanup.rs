@@ -79,7 +79,7 @@ pub struct Clean {
 /// Removes the agent's conditions and taints from a node; with `only_read` returns what it would remove.
 ///
 /// # Errors
-/// If the node does not exist, or the API server rejects a request or does not respond for 30 s.
+/// If the node does not exist, or the API server cannot be reached, rejects a request, or does not respond for 30 s.
 pub async fn clean_node(patcher: &NodePatcher, name: &str, only_read: bool) -> Result<Clean, OperationError> {
     let until = Instant::now() + NODE_TIMEOUT;
     let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));

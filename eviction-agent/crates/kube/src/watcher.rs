@@ -146,8 +146,10 @@ impl<T: PartialEq + Send + Sync + 'static> Watcher<T> {
                 self.store.end_list();
                 self.requests.count(WatchEvent::Listed);
                 self.synced = true;
-                self.error = None;
-                self.publish();
+                match self.error {
+                    Some(_) => self.on_ok(),
+                    None => self.publish(),
+                }
             }
             Event::Apply(Item { identity, json, .. }) => {
                 let decode = &self.resource.decode;

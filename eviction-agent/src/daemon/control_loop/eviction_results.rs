@@ -31,7 +31,7 @@ impl ControlLoop {
         shortens: bool,
     ) -> Result<(Admission, bool), KillRejection> {
         let now_ns = mono_ns();
-        let admission = self.rate_limit.admit(target, shortens, self.executing(), &self.clock, now_ns)?;
+        let admission = self.rate_limit.admit(target, shortens, self.executing(), now_ns)?;
         let target = match admission {
             Admission::Begin => target.clone(),
             Admission::Shorten { decision } => KillTarget { decision, ..target.clone() },

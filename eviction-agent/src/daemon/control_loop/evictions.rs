@@ -118,10 +118,15 @@ impl ControlLoop {
     pub(super) fn report_rejection(&mut self, it: &InFlightEviction, refused: &KillRejection) {
         // `NotAsked`: the rejection is not about the pod, and its rank is still the same.
         let (result, paused_until_ns) = match refused {
-            KillRejection::AlreadyTerminating { .. } => return,
-            KillRejection::NodeLimit { until_ns, .. } | KillRejection::VictimPending { until_ns, .. } => {
-                (Err(NotEvicted::NotAsked), Some(*until_ns))
+            // The eviction of this pod goes on; a former pod of the same name would be no eviction of this one.
+            KillRejection::AlreadyTerminating { decision }
+                if self
+                    .executing()
+                    .any(|own| own.decision == Some(*decision) && own.pod.uid == it.pod.uid) =>
+            {
+                return;
             }
+            KillRejection::NodeLimit { until_ns, .. } => (Err(NotEvicted::NotAsked), Some(*until_ns)),
             KillRejection::Busy { .. } => {
                 let decided_ns = self.clock.mono_of(it.decided_at);
                 (Err(NotEvicted::NotAsked), Some(decided_ns.saturating_add(BUSY_PAUSE_NS)))

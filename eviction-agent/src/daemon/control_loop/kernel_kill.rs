@@ -169,7 +169,7 @@ impl ControlLoop {
             .ok_or(KernelKillIdle::SeveralCgroups)?;
         let [group] = target.groups.as_slice() else { return Err(KernelKillIdle::SeveralCgroups) };
         let victim_id = group.id.ok_or(KernelKillIdle::SeveralCgroups)?;
-        let admitted = self.rate_limit.admit(&target, false, self.executing(), &self.clock, mono_ns());
+        let admitted = self.rate_limit.admit(&target, false, self.executing(), mono_ns());
         let is_admitted = admitted == Ok(Admission::Begin);
         if !is_admitted || self.executor.check(&target).is_err() {
             return Err(KernelKillIdle::KillerRejects);

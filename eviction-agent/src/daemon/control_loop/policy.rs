@@ -60,14 +60,13 @@ impl ControlLoop {
         }
         let pod_index = std::mem::take(&mut self.pod_index).with_policy(self.engine.policy());
         self.adopt_pods(pod_index);
-        self.apply_rules();
+        self.wait_for_unsized_evictions();
         self.warn_without_kernel_kill();
     }
 
-    /// Applies the rules in force to the rate limit. Evictions in flight go on.
-    fn apply_rules(&mut self) {
-        self.rate_limit.set_rules(&self.engine.policy().rules);
-        // It is not known what evictions that were chosen by the kubelet's rules will release.
+    /// Pauses evictions for those in flight that were chosen by the kubelet's rules: it is not known what they
+    /// will release.
+    fn wait_for_unsized_evictions(&mut self) {
         let is_unknown = |it: &&InFlightEviction| it.expected == [ExpectedRelease::UNKNOWN; Signal::COUNT];
         let decided = self.executing().filter(is_unknown).map(|it| it.decided_at).max();
         if let Some(decided) = decided.filter(|_| !self.waits_for_victims()) {

@@ -360,13 +360,13 @@ impl BpfBackend {
         if total == self.pid_threshold && !anew {
             return;
         }
-        self.pid_threshold = total;
         let threshold = total.zip(beyond).map(|(tasks, more)| match group {
             Some(id) => NodePidThreshold::Group { id, tasks },
             None => NodePidThreshold::More(more),
         });
-        if let Err(error) = handle.set_pid_threshold(threshold) {
-            tracing::warn!(%error, "cannot set the kernel threshold of the node's tasks");
+        match handle.set_pid_threshold(threshold) {
+            Ok(()) => self.pid_threshold = total,
+            Err(error) => tracing::warn!(%error, "cannot set the kernel threshold of the node's tasks"),
         }
     }
 

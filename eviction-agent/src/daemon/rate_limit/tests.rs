@@ -35,32 +35,26 @@ fn target(decision: u64, pod_number: u64, hard: bool, at_ns: u64) -> KillTarget 
 struct Limiter {
     limit: RateLimit,
     in_flight: Vec<InFlightEviction>,
-    clock: Clock,
 }
 
 impl Limiter {
     fn new() -> Self {
-        let limit = RateLimit { waits_for_victims: true, kills: VecDeque::new() };
-        Self { limit, in_flight: Vec::new(), clock: Clock::start() }
+        Self { limit: RateLimit::new(), in_flight: Vec::new() }
     }
 
     fn admit(&self, target: &KillTarget, now_ns: u64) -> Result<Admission, KillRejection> {
-        self.limit.admit(target, false, self.in_flight.iter(), &self.clock, now_ns)
+        self.limit.admit(target, false, self.in_flight.iter(), now_ns)
     }
 
     /// Requests admission, and begins the eviction if it is admitted.
     fn kill(&mut self, target: &KillTarget, now_ns: u64) -> Result<Admission, KillRejection> {
         let target = KillTarget { at_ns: now_ns, ..target.clone() };
         let admitted = self.admit(&target, now_ns)?;
-        let now = self.clock.at(now_ns).wall;
+        let now = fixture::at((now_ns / SECOND) as i64);
         match admitted {
             Admission::Begin => {
-                let signal = match target.resource {
-                    Resource::Pids => Signal::PidAvailable,
-                    _ => Signal::MemoryAvailable,
-                };
-                let begun =
-                    InFlightEviction::new(Arc::clone(&target.pod), signal.name(), target.hard, now, 0);
+                let signal = Signal::MemoryAvailable.name();
+                let begun = InFlightEviction::new(Arc::clone(&target.pod), signal, target.hard, now, 0);
                 self.in_flight.push(InFlightEviction { decision: Some(target.decision), ..begun });
                 self.limit.record_begin(&target, now_ns);
             }
@@ -79,34 +73,7 @@ impl Limiter {
 }
 
 #[test]
-fn the_next_victim_waits_for_the_previous_one() {
-    let mut limiter = Limiter::new();
-    limiter.kill(&target(1, 1, true, 0), 0).unwrap();
-    let second = target(2, 2, true, 0);
-    assert_eq!(
-        limiter.kill(&second, 29 * SECOND),
-        Err(KillRejection::VictimPending { decision: 1, until_ns: 30 * SECOND })
-    );
-    // Another pressure has its own victim.
-    let pids = KillTarget { resource: Resource::Pids, ..target(3, 3, true, 0) };
-    limiter.kill(&pids, 29 * SECOND).unwrap();
-    // After 30 s the next one is evicted, though the first is still terminating.
-    limiter.kill(&second, 30 * SECOND).unwrap();
-    assert_eq!(limiter.in_flight.len(), 3);
-    // At once when the pods have terminated.
-    for decision in 1..=3 {
-        limiter.end(decision, 31 * SECOND);
-    }
-    limiter.kill(&target(4, 4, true, 0), 31 * SECOND).unwrap();
-}
-
-#[test]
-fn a_soft_eviction_does_not_delay_a_hard_eviction() {
-    let mut limiter = Limiter::new();
-    limiter.kill(&target(1, 1, false, 0), 0).unwrap();
-    assert!(limiter.kill(&target(2, 2, false, 0), 1).is_err());
-    limiter.kill(&target(3, 3, true, 0), 1).unwrap();
-    // The grace period of the same pod is shortened, once.
+fn the_grace_period_of_a_soft_eviction_is_shortened_once() {
     let mut limiter = Limiter::new();
     limiter.kill(&target(1, 1, false, 0), 0).unwrap();
     assert_eq!(limiter.kill(&target(2, 1, true, 0), 1), Ok(Admission::Shorten { decision: 1 }));
@@ -114,8 +81,6 @@ fn a_soft_eviction_does_not_delay_a_hard_eviction() {
         limiter.kill(&target(3, 1, true, 0), 2),
         Err(KillRejection::AlreadyTerminating { decision: 1 })
     );
-    // Now it is a hard victim and delays the next hard one.
-    assert!(limiter.kill(&target(4, 2, true, 0), 2).is_err());
 }
 
 /// The engine marks the eviction as hard when it decides to shorten the grace period.
@@ -138,8 +103,8 @@ fn a_grace_period_that_the_engine_shortens_is_admitted() {
     let decision = sample(&mut engine, 2, 50);
     assert_eq!((fixture::victims(&decision).len(), decision.evictions().count()), (0, 1));
     let target = KillTarget { pod: Arc::clone(&engine.in_flight()[0].pod), ..target(2, 1, true, 0) };
-    let (limit, clock) = (RateLimit::new(&engine.policy().rules), Clock::start());
-    let admit = |shortens| limit.admit(&target, shortens, engine.in_flight().iter(), &clock, 0);
+    let limit = RateLimit::new();
+    let admit = |shortens| limit.admit(&target, shortens, engine.in_flight().iter(), 0);
     assert_eq!(admit(true), Ok(Admission::Shorten { decision: 1 }));
     assert_eq!(admit(false), Err(KillRejection::AlreadyTerminating { decision: 1 }));
 }
@@ -247,7 +212,7 @@ proptest! {
                 Ok(Admission::Shorten { decision: shortened }) => {
                     prop_assert!(limiter.in_flight.iter().any(|it| it.decision == Some(shortened) && it.hard));
                 }
-                Err(KillRejection::CoolDown { until_ns } | KillRejection::PodLimit { until_ns, .. } | KillRejection::NodeLimit { until_ns, .. } | KillRejection::VictimPending { until_ns, .. }) => {
+                Err(KillRejection::CoolDown { until_ns } | KillRejection::PodLimit { until_ns, .. } | KillRejection::NodeLimit { until_ns, .. }) => {
                     prop_assert!(until_ns > now);
                     let before = limiter.admit(&target(decision, pod_number, hard, now), now);
                     let then = limiter.admit(&target(decision, pod_number, hard, until_ns), until_ns);
