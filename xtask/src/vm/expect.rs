@@ -45,8 +45,14 @@ const ON_V2: Reasons = &[
     "frozen groups of cgroup v2 can be killed",
     "no memory controller of version 1",
 ];
-/// `cgroup.kill` came with 5.14, `process_mrelease` with 5.15.
-const ON_5_10: Reasons = &["no unified hierarchy with cgroup.kill", "this kernel has no process_mrelease"];
+/// `bpf_get_current_task_btf` came with 5.11, `cgroup.kill` with 5.14, `process_mrelease` with 5.15, and the
+/// tracepoints of xfs later.
+const ON_5_10: Reasons = &[
+    "no unified hierarchy with cgroup.kill",
+    "this kernel has no process_mrelease",
+    "this kernel has no bpf_get_current_task_btf",
+    "this kernel has no tracepoint xfs_iomap_alloc",
+];
 const ON_LOCKDOWN: Reasons = &[
     "lockdown=confidentiality",
     "or a lockdown",
