@@ -59,6 +59,18 @@ impl Kind {
             Self::DiskThresholdCrossed => "disk_threshold_crossed",
         }
     }
+
+    /// Returns the size of a record in bytes.
+    pub const fn record_bytes(self) -> usize {
+        match self {
+            Self::ThresholdCrossed => size_of::<ThresholdCrossed>(),
+            Self::OomKill => size_of::<OomKill>(),
+            Self::CgroupCreated | Self::CgroupRemoved => size_of::<CgroupChange>(),
+            Self::TaskAlarm => size_of::<crate::TaskAlarm>(),
+            Self::KernelKill => size_of::<crate::KernelKill>(),
+            Self::DiskThresholdCrossed => size_of::<crate::DiskThresholdCrossed>(),
+        }
+    }
 }
 
 /// The header of each record.

@@ -4,11 +4,11 @@ use std::io::{BufRead as _, BufReader, Read};
 use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
-use std::process::{Child, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -67,7 +67,26 @@ impl Agent {
     /// # Errors
     /// If it cannot be started, or exits at once; the error then contains the end of its log.
     pub fn start(options: &Options, interrupt: &Interrupt) -> Result<Self> {
-        let mut agent = Self::spawn(options, interrupt)?;
+        Self::start_by(options.command("127.0.0.1:0"), interrupt)
+    }
+
+    /// Starts the agent by a command that prints the events as JSON lines, and waits for its `started` event.
+    ///
+    /// # Errors
+    /// As for [`Self::start`].
+    pub fn start_by(mut command: Command, interrupt: &Interrupt) -> Result<Self> {
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        die_with_parent(&mut command);
+        let mut child = command.spawn().with_context(|| format!("start {:?}", command.get_program()))?;
+        let stdout = child.stdout.take().context("the agent's output")?;
+        let stderr = child.stderr.take().context("the agent's log")?;
+        let (sender, lines) = mpsc::channel();
+        std::thread::spawn(move || read_events(stdout, &sender));
+        let log = Log::default();
+        let log_reader = log.clone();
+        std::thread::spawn(move || log_reader.read_lines(stderr));
+        let mut agent =
+            Self { child, lines, events: Vec::new(), log, interrupt: interrupt.clone(), recording: None };
         agent.wait_for("its `started` event", GUARD, |event| event.kind() == "started")?;
         Ok(agent)
     }
@@ -82,21 +101,6 @@ impl Agent {
         let mut agent = Self::start(&options, interrupt)?;
         agent.recording = Some(recording);
         Ok(agent)
-    }
-
-    fn spawn(options: &Options, interrupt: &Interrupt) -> Result<Self> {
-        let mut command = options.command("127.0.0.1:0");
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        die_with_parent(&mut command);
-        let mut child = command.spawn().with_context(|| format!("start {}", options.binary.display()))?;
-        let stdout = child.stdout.take().context("the agent's output")?;
-        let stderr = child.stderr.take().context("the agent's log")?;
-        let (sender, lines) = mpsc::channel();
-        std::thread::spawn(move || read_events(stdout, &sender));
-        let log = Log::default();
-        let log_reader = log.clone();
-        std::thread::spawn(move || log_reader.read_lines(stderr));
-        Ok(Self { child, lines, events: Vec::new(), log, interrupt: interrupt.clone(), recording: None })
     }
 
     /// Returns the process ID of the agent.
@@ -264,13 +268,30 @@ impl Agent {
         found.with_context(|| format!("{name} of {labels:?} was {value} at last"))
     }
 
+    /// Waits until a line of its log contains this text.
+    ///
+    /// # Errors
+    /// If none does within [`GUARD`].
+    pub fn wait_for_log(&mut self, text: &str) -> Result<()> {
+        let interrupt = self.interrupt.clone();
+        let found = interrupt.until(text, GUARD, || {
+            self.check_running()?;
+            Ok(self.log.contains(text).then_some(()))
+        });
+        found.with_context(|| format!("`{text}` is not in the agent's log{}", self.log.tail()))
+    }
+
+    /// Returns its `started` event.
+    pub fn started(&self) -> Option<&Event> {
+        self.events.iter().find(|event| event.kind() == "started")
+    }
+
     /// Returns the address of its endpoint.
     ///
     /// # Errors
     /// If it has no endpoint.
     pub fn address(&self) -> Result<SocketAddr> {
-        let started = self.events.iter().find(|event| event.kind() == "started");
-        let listen = started.map_or("", |event| event.text("listen_address"));
+        let listen = self.started().map_or("", |event| event.text("listen_address"));
         listen.parse().with_context(|| format!("the agent's address `{listen}`"))
     }
 
@@ -285,8 +306,7 @@ impl Agent {
     }
 
     fn of_source(&self, source: &str, field: &str) -> Option<String> {
-        let started = self.events.iter().find(|event| event.kind() == "started")?;
-        let sources = started.value.get("sources")?.as_array()?;
+        let sources = self.started()?.value.get("sources")?.as_array()?;
         let found = sources.iter().find(|s| s.get("source").and_then(Value::as_str) == Some(source))?;
         Some(found.get(field)?.as_str()?.to_owned())
     }
@@ -296,16 +316,17 @@ impl Agent {
         self.backend(source).is_some_and(|backend| !["", "none"].contains(&backend.as_str()))
     }
 
-    /// Ends the agent with SIGTERM, as an operator does, and returns its exit status.
+    /// Ends the agent with SIGTERM, as an operator does.
     ///
     /// # Errors
-    /// If it does not end, or has ended by itself before.
-    pub fn stop(mut self) -> Result<ExitStatus> {
+    /// If it does not end, ends with another exit code than 0 or by a signal, or has ended by itself before; the
+    /// error then contains the end of its log.
+    pub fn stop(mut self) -> Result<()> {
         self.check_running()?;
         process::signal(self.pid(), Signal::TERM)?;
-        let child = &mut self.child;
-        self.interrupt
-            .until("the agent ends on SIGTERM", GUARD, || child.try_wait().context("wait for the agent"))
+        let status = self.wait("the agent ends on SIGTERM")?;
+        ensure!(status.success(), "SIGTERM ended the agent with {}{}", describe(status), self.log.tail());
+        Ok(())
     }
 
     /// Ends the agent with SIGKILL and returns all events that it has printed.
@@ -346,11 +367,13 @@ impl Agent {
     }
 
     fn wait_and_describe_exit(&mut self) -> Result<String> {
+        Ok(describe(self.wait("the agent's end, its output having ended")?))
+    }
+
+    /// Waits for the end of the agent.
+    fn wait(&mut self, what: &str) -> Result<ExitStatus> {
         let child = &mut self.child;
-        let status = self.interrupt.until("the agent's end, its output having ended", GUARD, || {
-            child.try_wait().context("wait for the agent")
-        })?;
-        Ok(describe(status))
+        self.interrupt.until(what, GUARD, || child.try_wait().context("wait for the agent"))
     }
 }
 

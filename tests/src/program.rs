@@ -4,6 +4,11 @@ use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 
+use anyhow::Result;
+
+use crate::fdinfo::FdInfo;
+use crate::process::wait_until;
+
 const BPF_PROG_GET_FD_BY_ID: libc::c_long = 13;
 const BPF_OBJ_GET_INFO_BY_FD: libc::c_long = 15;
 
@@ -40,6 +45,25 @@ pub fn name(id: u32) -> io::Result<String> {
     unsafe { bpf(BPF_OBJ_GET_INFO_BY_FD, &attr) }?;
     let name = CStr::from_bytes_until_nul(&info.name).map_err(io::Error::other)?;
     Ok(name.to_string_lossy().into_owned())
+}
+
+/// Returns the IDs of the programs of which a process has a descriptor, or one of a link.
+///
+/// # Errors
+/// As for [`FdInfo::all`].
+pub fn ids_of(pid: u32) -> io::Result<Vec<u32>> {
+    let id = |info: &FdInfo| u32::try_from(info.field("prog_id")?).ok();
+    Ok(FdInfo::all(pid)?.iter().filter_map(id).collect())
+}
+
+/// Waits until none of these programs is loaded. The kernel detaches the programs of a process that has ended a
+/// little later, from a queue of its own (`bpf_link_put`).
+///
+/// # Errors
+/// If one stays.
+pub fn wait_until_unloaded(ids: &[u32]) -> Result<()> {
+    let is_unloaded = |id: &u32| name(*id).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+    wait_until("the end of BPF programs", || ids.iter().all(is_unloaded))
 }
 
 /// Calls bpf(2).

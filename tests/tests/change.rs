@@ -117,7 +117,7 @@ fn a_change_that_would_evict_is_pending_until_sigusr1() {
     testbed.set_threshold("64Mi");
     signal(agent.pid(), Signal::HUP).unwrap();
     wait_for_nth_change(&mut agent, 2, "applied");
-    assert!(agent.stop().unwrap().success());
+    agent.stop().unwrap();
 }
 
 #[test]

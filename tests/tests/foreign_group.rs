@@ -63,5 +63,5 @@ fn allocatable_limits_apply_only_to_a_kubepods_cgroup_with_known_pods() {
     let cleared = |event: &Event| is_of_signal(event) && event.text("state") == "cleared";
     assert!(!agent.events().unwrap().iter().any(cleared), "{:?}", agent.events().unwrap());
     drop((usage, removed));
-    assert!(agent.stop().unwrap().success());
+    agent.stop().unwrap();
 }

@@ -10,9 +10,9 @@ use eviction_bpf::capabilities::{self, Lockdown};
 use rustix::process::Signal;
 use serde_json::json;
 use tests::agent::{Agent, GUARD, Options};
-use tests::fdinfo::FdInfo;
 use tests::node::{MIB, Node, PodSpec};
 use tests::process::{is_alive, signal, wait_until};
+use tests::program;
 use tests::workload::Workload;
 
 /// The capacity of the node. The threshold is at 256 MiB, and all usage below it is near.
@@ -184,25 +184,15 @@ fn an_expired_kill_order_is_not_carried_out() {
     testbed.agent.stop().unwrap();
 }
 
-/// Returns the ids of the BPF programs that a process holds.
-fn programs_of(pid: u32) -> Vec<u64> {
-    FdInfo::all(pid).unwrap().iter().filter_map(|info| info.field("prog_id")).collect()
-}
-
 #[test]
 fn a_kill_order_ends_with_the_agent() {
     let mut testbed = tests::or_skip!(Testbed::new("kernel-kill-dead"));
     let agent = testbed.agent.pid();
-    let programs = programs_of(agent);
+    let programs = program::ids_of(agent).unwrap();
     assert!(!programs.is_empty());
     signal(agent, Signal::KILL).unwrap();
     wait_until("the agent's end", || !is_alive(agent)).unwrap();
-    // The kernel detaches the programs a little later, from a queue of its own (`bpf_link_put`).
-    wait_until("the end of its programs", || {
-        let mut loaded = aya::programs::loaded_programs().filter_map(Result::ok);
-        !loaded.any(|program| programs.contains(&program.id().into()))
-    })
-    .unwrap();
+    program::wait_until_unloaded(&programs).unwrap();
     assert!(!testbed.let_runaway_grow());
     for workload in [&mut testbed.runaway, &mut testbed.idle, &mut testbed.bystander] {
         assert!(workload.process().is_running().unwrap(), "nothing is killed by a program that is gone");

@@ -77,7 +77,7 @@ fn verbs_show_the_state_of_a_running_agent() {
     let started = successful_output(&["watch", "--exit-on", "started", "--event", "started"], &socket);
     assert_eq!(started.lines().count(), 1, "{started}");
 
-    assert!(agent.stop().unwrap().success());
+    agent.stop().unwrap();
     assert!(!socket.exists(), "it goes with the agent");
     let output = run(&["watch"], &socket);
     assert!(output.status.code() == Some(1) && text(&output).contains("help: is the agent running"));
@@ -121,5 +121,5 @@ fn hostile_clients_do_not_delay_decisions() {
     });
     let stalls = agent.metric("eviction_agent_control_loop_stalls_total", &[]).unwrap();
     assert_eq!(stalls, 0.0, "the control loop was never late");
-    assert!(agent.stop().unwrap().success());
+    agent.stop().unwrap();
 }

@@ -9,7 +9,7 @@ use clap::Args;
 use eviction_config::Setting;
 use eviction_kube::DaemonSetName;
 
-use crate::cli::configuration::{CapacityArgs, ClusterArgs, ConfigurationArgs, DiskArgs, ServiceArgs};
+use crate::cli::configuration::{ConfigurationArgs, DiskArgs};
 use crate::cli::output::{Format, Out, VerbError, columns, table, wrap, write_stderr};
 use crate::daemon;
 use crate::daemon::{EffectiveConfig, Failure, Findings, NO_BACKEND};
@@ -30,11 +30,6 @@ pub(super) struct CheckArgs {
     output: Format,
     #[command(flatten)]
     configuration: ConfigurationArgs,
-    /// File with the node's pods (a v1 PodList, JSON or YAML); it is checked too
-    #[arg(long, value_name = "FILE", conflicts_with = "node_name", help_heading = "Cluster")]
-    pods_file: Option<PathBuf>,
-    #[command(flatten)]
-    cluster: ClusterArgs,
     /// Check only whether the pods of this DaemonSet are ready, for 30 s at most
     #[arg(long = "daemonset", value_name = "NAMESPACE/NAME", help_heading = "Cluster")]
     daemon_set: Option<DaemonSetName>,
@@ -42,30 +37,16 @@ pub(super) struct CheckArgs {
     #[arg(long, value_name = "PATH", default_value = "/", help_heading = "Testing")]
     cgroup_root: PathBuf,
     #[command(flatten)]
-    capacity: CapacityArgs,
-    #[command(flatten)]
     disks: DiskArgs,
-    #[command(flatten)]
-    service: ServiceArgs,
     #[command(flatten)]
     backends: BackendArgs,
 }
 
 pub(super) fn check(args: CheckArgs, out: &mut Out) -> Result<ExitCode, VerbError> {
-    let CheckArgs {
-        output,
-        configuration,
-        pods_file,
-        cluster,
-        daemon_set,
-        cgroup_root,
-        capacity,
-        disks,
-        service,
-        backends,
-    } = args;
+    let CheckArgs { output, configuration, daemon_set, cgroup_root, disks, backends } = args;
     if let Some(name) = daemon_set {
-        let ready = daemon::await_daemon_set(cluster.kubeconfig.as_deref(), &name, READY_TIMEOUT)?;
+        let kubeconfig = configuration.cluster.kubeconfig.as_deref();
+        let ready = daemon::await_daemon_set(kubeconfig, &name, READY_TIMEOUT)?;
         if ready == 0 {
             let failure = Failure::failed(format!("DaemonSet {name}: no node is to have a pod of it"));
             return Err(failure.help("its nodeSelector and affinity say which nodes do").into());
@@ -73,7 +54,8 @@ pub(super) fn check(args: CheckArgs, out: &mut Out) -> Result<ExitCode, VerbErro
         writeln!(out, "DaemonSet {name}: {ready} of {ready} pods are ready")?;
         return Ok(ExitCode::SUCCESS);
     }
-    let files = configuration.files(service, &cluster, pods_file.as_deref(), &capacity)?;
+    let pods_file = configuration.pods_file.clone();
+    let files = configuration.files()?;
     let findings =
         daemon::check(&files, pods_file.as_deref(), &cgroup_root, &disks.into(), &backends.into())?;
     output.write(out, "findings", &findings, report)?;

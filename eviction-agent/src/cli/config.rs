@@ -1,14 +1,12 @@
 //! `config`: the configuration in force, with the origin of each value.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
 use eviction_config::Setting;
 
-use super::configuration::{CapacityArgs, ConfigurationArgs, ServiceArgs};
+use super::configuration::ConfigurationArgs;
 use super::output::{Format, Out, VerbError, columns, table, wrap};
-use crate::cli::configuration::ClusterArgs;
 use crate::daemon::{EffectiveConfig, EffectiveThreshold};
 
 /// Print the configuration that `run` would use: every value, and where it comes from
@@ -19,22 +17,13 @@ pub(super) struct ConfigArgs {
     output: Format,
     #[command(flatten)]
     configuration: ConfigurationArgs,
-    /// Pods come from this file and not from the API server, as with `run`; the file is not read
-    #[arg(long, value_name = "FILE", conflicts_with = "node_name", help_heading = "Cluster")]
-    pods_file: Option<PathBuf>,
-    #[command(flatten)]
-    cluster: ClusterArgs,
-    #[command(flatten)]
-    capacity: CapacityArgs,
-    #[command(flatten)]
-    service: ServiceArgs,
 }
 
 pub(super) fn config(args: ConfigArgs, out: &mut Out) -> Result<ExitCode, VerbError> {
-    let ConfigArgs { output, configuration, pods_file, cluster, capacity, service } = args;
-    let files = configuration.files(service, &cluster, pods_file.as_deref(), &capacity)?;
-    let mut configured = EffectiveConfig::of(files.load()?);
-    configured.settings.splice(0..0, cluster.settings());
+    let ConfigArgs { output, configuration } = args;
+    let cluster_settings = configuration.cluster.settings();
+    let mut configured = EffectiveConfig::of(configuration.files()?.load()?);
+    configured.settings.splice(0..0, cluster_settings);
     output.write(out, "the configuration", &configured, report)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -12,7 +12,7 @@ use eviction_node::fs::FsPaths;
 
 use crate::daemon::{Action, Caller, ConfigurationFiles, DryRun, Failure, NodeFacts};
 
-/// Where the configuration is.
+/// Where the configuration is, and what overrides it.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Policy")]
 pub(super) struct ConfigurationArgs {
@@ -24,6 +24,16 @@ pub(super) struct ConfigurationArgs {
     profile: Option<Profile>,
     #[command(flatten)]
     kubelet: KubeletArgs,
+    /// File with the node's pods (a v1 PodList, JSON or YAML), used in place of the API server. `run` and
+    /// `record` read it again when it changes, `check` checks it, and `config` does not read it
+    #[arg(long, value_name = "FILE", conflicts_with = "node_name", help_heading = "Cluster")]
+    pub(super) pods_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) cluster: ClusterArgs,
+    #[command(flatten)]
+    pub(super) capacity: CapacityArgs,
+    #[command(flatten)]
+    pub(super) service: ServiceArgs,
 }
 
 /// Where the kubelet's settings come from.
@@ -188,16 +198,10 @@ impl ConfigurationArgs {
     ///
     /// # Errors
     /// If options contradict each other, or the memory capacity is not valid.
-    pub(super) fn files(
-        self,
-        service: ServiceArgs,
-        cluster: &ClusterArgs,
-        pods_file: Option<&Path>,
-        capacity: &CapacityArgs,
-    ) -> Result<ConfigurationFiles, Failure> {
-        let in_cluster = cluster.has_pods(pods_file);
+    pub(super) fn files(self) -> Result<ConfigurationFiles, Failure> {
+        let Self { config, profile, kubelet, pods_file, cluster, capacity, service } = self;
+        let in_cluster = cluster.has_pods(pods_file.as_deref());
         let node = NodeFacts::find(in_cluster, capacity.memory_bytes()?, capacity.pid_capacity);
-        let Self { config, profile, kubelet } = self;
         let KubeletArgs {
             kubelet_config,
             kubelet_config_dir,

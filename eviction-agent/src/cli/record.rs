@@ -57,7 +57,7 @@ impl RecordArgs {
 
 /// Runs the agent without actions, and records.
 pub(super) fn record(mut args: RecordArgs) -> Result<ExitCode, VerbError> {
-    args.run.service.observe_only()?;
+    args.run.configuration.service.observe_only()?;
     run::run(args.run, Some(args.directory.unwrap_or_default()))
 }
 

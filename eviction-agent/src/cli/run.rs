@@ -5,17 +5,16 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::configuration::{CapacityArgs, ConfigurationArgs, DiskArgs, ServiceArgs};
+use super::configuration::{ConfigurationArgs, DiskArgs};
 use super::output::{StreamFormat, VerbError};
 use crate::cli::check::BackendArgs;
-use crate::cli::configuration::ClusterArgs;
 use crate::daemon::{self, ConfigurationFiles, Options};
 
 /// Run the agent: watch the node's memory, disks and process IDs, and evict pods when an eviction threshold is met
 #[derive(Debug, Args)]
 pub(super) struct RunArgs {
     #[command(flatten)]
-    configuration: ConfigurationArgs,
+    pub(super) configuration: ConfigurationArgs,
     /// Directory for state kept across restarts, one per agent: state.json (evictions in flight, node
     /// conditions, counters) and the configuration in force [default in a pod that acts:
     /// /run/eviction-agent; else no state is kept]
@@ -24,21 +23,11 @@ pub(super) struct RunArgs {
     /// Apply a changed configuration at once, even if it evicts pods
     #[arg(long, help_heading = "Policy")]
     apply_config_now: bool,
-    /// File with the node's pods (a v1 PodList, JSON or YAML), used in place of the API server; read again
-    /// when it changes
-    #[arg(long, value_name = "FILE", conflicts_with = "node_name", help_heading = "Cluster")]
-    pods_file: Option<PathBuf>,
-    #[command(flatten)]
-    cluster: ClusterArgs,
     /// Cgroup that stands for the node, relative to the mount point of each cgroup hierarchy
     #[arg(long, value_name = "PATH", default_value = "/", help_heading = "Testing")]
     cgroup_root: PathBuf,
     #[command(flatten)]
-    capacity: CapacityArgs,
-    #[command(flatten)]
     disks: DiskArgs,
-    #[command(flatten)]
-    pub(super) service: ServiceArgs,
     /// Unix socket for `top`, `watch` and `explain` [default: agent.sock in the state directory]
     #[arg(long, value_name = "PATH", help_heading = "Output")]
     socket: Option<PathBuf>,
@@ -58,18 +47,17 @@ pub(super) fn run(args: RunArgs, recorder_directory: Option<PathBuf>) -> Result<
         configuration,
         state_dir,
         apply_config_now,
-        pods_file,
-        cluster,
         cgroup_root,
-        capacity,
         disks,
-        service,
         socket,
         output,
         backends,
         bpf_debug_log,
     } = args;
-    let files = configuration.files(service, &cluster, pods_file.as_deref(), &capacity)?;
+    let pods_file = configuration.pods_file.clone();
+    let memory_capacity = configuration.capacity.memory_bytes()?;
+    let pid_capacity = configuration.capacity.pid_capacity;
+    let files = configuration.files()?;
     daemon::run(Options {
         configuration: ConfigurationFiles { recorder_directory, ..files },
         state_dir,
@@ -77,8 +65,8 @@ pub(super) fn run(args: RunArgs, recorder_directory: Option<PathBuf>) -> Result<
         apply_config_now,
         pods_file,
         cgroup_root,
-        memory_capacity: capacity.memory_bytes()?,
-        pid_capacity: capacity.pid_capacity,
+        memory_capacity,
+        pid_capacity,
         disks: disks.into(),
         json_lines: output == StreamFormat::Jsonl,
         choice: backends.into(),

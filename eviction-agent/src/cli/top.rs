@@ -31,6 +31,7 @@ use super::watch;
 use crate::daemon::{Failure, StopSignals, start_runtime, watch_signal};
 use crate::report;
 use crate::scenario::playback::Playback;
+use crate::telemetry::live::EventCursor;
 use crate::telemetry::live::state::NodeState;
 use crate::top::timeline::Timeline;
 use crate::top::{Screen, Sort};
@@ -98,7 +99,7 @@ pub(super) fn run(args: &TopArgs, out: &mut Out) -> Result<ExitCode, VerbError> 
     let is_standalone = !args.run.is_empty() || (socket.is_default() && !socket.has_agent());
     let agent = is_standalone.then(|| Standalone::start(&args.run)).transpose()?;
     let socket = agent.as_ref().map_or(socket, |(_, socket)| socket).clone();
-    show(args, Source::Agent { socket, seq: 0, is_standalone }, screen, is_once, out)
+    show(args, Source::Agent { socket, cursor: EventCursor::default(), is_standalone }, screen, is_once, out)
 }
 
 fn show(
@@ -187,8 +188,8 @@ fn is_terminal_open(timeout: Duration) -> bool {
 enum Source {
     Agent {
         socket: SocketArgs,
-        /// The number of the last event line that was shown.
-        seq: u64,
+        /// The last event line that was shown.
+        cursor: EventCursor,
         /// Whether the agent runs only for this screen.
         is_standalone: bool,
     },
@@ -211,12 +212,12 @@ fn recording(file: &Path, at: Option<Timestamp>, screen: Screen) -> Result<(Sour
 impl Source {
     fn refresh(&mut self, screen: &mut Screen) -> Result<(), Failure> {
         match self {
-            Self::Agent { socket, seq, is_standalone: _ } => {
+            Self::Agent { socket, cursor, is_standalone: _ } => {
                 screen.update(socket.get_json::<NodeState>("/v1/state")?);
-                let lines = socket.get(&format!("/v1/events?since={seq}"))?;
+                let lines = socket.get(&cursor.target())?;
                 for line in lines.lines() {
                     let event: Value = serde_json::from_str(line).unwrap_or_default();
-                    *seq = event["seq"].as_u64().unwrap_or(*seq);
+                    cursor.advance(&event);
                     screen.event(watch::text(&event));
                 }
             }

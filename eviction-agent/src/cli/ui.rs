@@ -15,6 +15,7 @@ use crate::daemon::{Failure, start_runtime};
 use crate::report::live::LiveReport;
 use crate::report::{Report, random_hex};
 use crate::telemetry::http::page::{PageRequest, serve};
+use crate::telemetry::live::EventCursor;
 use crate::telemetry::live::state::NodeState;
 use std::io::Write as _;
 
@@ -70,12 +71,12 @@ pub(super) fn run(args: UiArgs, out: &mut Out) -> Result<ExitCode, VerbError> {
 
 /// Sends requests to the agent every second, on a separate thread.
 fn poll_agent(socket: SocketArgs) -> Result<CurrentReport, Failure> {
-    let request = move |since: u64| -> Result<(NodeState, String), Failure> {
+    let request = move |cursor: EventCursor| -> Result<(NodeState, String), Failure> {
         let state = socket.get_json("/v1/state")?;
-        Ok((state, socket.get(&format!("/v1/events?since={since}"))?))
+        Ok((state, socket.get(&cursor.target())?))
     };
     // Without an agent, the verb fails here.
-    let (state, events) = request(0)?;
+    let (state, events) = request(EventCursor::default())?;
     let mut live = LiveReport::new(&state);
     live.take(&state, &events);
     let current = Arc::new(Mutex::new(Ok(live.report())));
@@ -83,7 +84,7 @@ fn poll_agent(socket: SocketArgs) -> Result<CurrentReport, Failure> {
     std::thread::spawn(move || {
         loop {
             std::thread::sleep(INTERVAL);
-            let report = match request(live.seq()) {
+            let report = match request(live.cursor()) {
                 Ok((state, events)) => {
                     live.take(&state, &events);
                     Ok(live.report())

@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::client::SocketArgs;
 use super::output::{Out, StreamFormat, VerbError, write_stderr};
+use crate::telemetry::live::EventCursor;
 
 /// The interval of requests to the agent.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -43,21 +44,23 @@ pub(super) struct WatchArgs {
 
 /// Runs the verb until its reader closes standard output, or one of the options ends it.
 pub(super) fn run(args: &WatchArgs, out: &mut Out) -> Result<ExitCode, VerbError> {
-    let begin = args.since.map(|since| {
-        let since = SignedDuration::from_nanos(since.as_nanos());
-        Timestamp::now().checked_sub(since).unwrap_or(Timestamp::MIN).to_string()
-    });
-    let begin = begin.unwrap_or_else(|| "0".to_owned());
-    let (mut last_seq, mut is_unreachable) = (None, false);
+    let mut cursor = EventCursor::default();
+    let mut target = match args.since {
+        Some(since) => {
+            let since = SignedDuration::from_nanos(since.as_nanos());
+            let begin = Timestamp::now().checked_sub(since).unwrap_or(Timestamp::MIN);
+            format!("/v1/events?since={begin}")
+        }
+        None => cursor.target(),
+    };
+    let (mut has_answered, mut is_unreachable) = (false, false);
     loop {
-        let since = last_seq.map_or_else(|| begin.clone(), |seq: u64| seq.to_string());
-        match args.socket.get(&format!("/v1/events?since={since}")) {
+        match args.socket.get(&target) {
             Ok(lines) => {
-                is_unreachable = false;
+                (has_answered, is_unreachable) = (true, false);
                 for line in lines.lines() {
                     let event: Value = serde_json::from_str(line).unwrap_or_default();
-                    let seq = event["seq"].as_u64().unwrap_or_default();
-                    report_gap(last_seq.replace(seq), seq);
+                    report_gap(cursor.advance(&event));
                     if args.wants(&event) {
                         args.print(line, &event, out)?;
                     }
@@ -65,14 +68,15 @@ pub(super) fn run(args: &WatchArgs, out: &mut Out) -> Result<ExitCode, VerbError
                         return Ok(ExitCode::SUCCESS);
                     }
                 }
+                if !lines.is_empty() {
+                    target = cursor.target();
+                }
             }
-            Err(failure) if args.once || last_seq.is_none() => return Err(failure.into()),
-            // The next agent starts to count its events from the beginning.
+            Err(failure) if args.once || !has_answered => return Err(failure.into()),
             Err(_) => {
                 if !std::mem::replace(&mut is_unreachable, true) {
                     write_stderr("warning: the agent does not answer; waiting for it\n");
                 }
-                last_seq = Some(0);
             }
         }
         out.flush()?;
@@ -88,12 +92,9 @@ pub(super) fn run(args: &WatchArgs, out: &mut Out) -> Result<ExitCode, VerbError
 }
 
 /// Warns about events that the agent no longer had.
-fn report_gap(before: Option<u64>, seq: u64) {
-    let missed = before.filter(|before| *before > 0).map_or(0, |before| seq.saturating_sub(before + 1));
+fn report_gap(missed: u64) {
     if missed > 0 {
-        write_stderr(&format!(
-            "warning: {missed} events are missing: the agent reports faster than they are read\n"
-        ));
+        write_stderr(&format!("warning: {missed} events are missing: the agent no longer has them\n"));
     }
 }
 

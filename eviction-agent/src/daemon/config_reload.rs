@@ -55,10 +55,12 @@ pub(crate) struct SavedConfig {
 }
 
 impl SavedConfig {
-    fn of(in_force: &Configuration) -> Self {
-        let Configuration { policy, kubelet, .. } = in_force;
-        let profile = policy.rules.profile();
-        Self { profile, policy: policy.clone(), configz: kubelet.effective.clone() }
+    fn new(policy: Policy, kubelet: &KubeletSource) -> Self {
+        Self { profile: policy.rules.profile(), policy, configz: kubelet.effective.clone() }
+    }
+
+    fn of(configuration: &Configuration) -> Self {
+        Self::new(configuration.policy.clone(), &configuration.kubelet)
     }
 
     /// Reads the file of the previous agent; `None` if there is none.
@@ -201,7 +203,7 @@ impl Reload {
                     let is_changed = (policy, service) != (&before.policy, &before.service);
                     if *policy == before.policy && kubelet.effective != before.kubelet.effective {
                         // The engine does not apply the same policy again, so that `save` is not called.
-                        self.save_by(SavedConfig::update);
+                        self.write(SavedConfig::of(&self.last), SavedConfig::update);
                     }
                     // After SIGHUP the result is reported in any case.
                     if std::mem::take(&mut self.is_invalid) || is_changed || why == ReloadReason::Signal {
@@ -257,15 +259,15 @@ impl Reload {
         }
     }
 
-    /// Saves the configuration that was proposed last, which is in force now.
-    pub(crate) fn save(&self) {
-        self.save_by(SavedConfig::save);
+    /// Saves the policy that is in force now, with the last response of the kubelet. Another policy may have been
+    /// proposed since.
+    pub(crate) fn save(&self, in_force: &Policy) {
+        self.write(SavedConfig::new(in_force.clone(), &self.last.kubelet), SavedConfig::save);
     }
 
-    fn save_by(&self, write: fn(&SavedConfig, &Path)) {
+    fn write(&self, config: SavedConfig, write: fn(&SavedConfig, &Path)) {
         let Some(dir) = self.state_dir.clone() else { return };
-        let last = SavedConfig::of(&self.last);
-        tokio::task::spawn_blocking(move || write(&last, &dir));
+        tokio::task::spawn_blocking(move || write(&config, &dir));
     }
 
     fn propose(&self) -> Policy {

@@ -15,12 +15,14 @@ const EVICTED: &str = "Evicted";
 const DISRUPTION_TARGET: &str = "DisruptionTarget";
 const TERMINATION_BY_KUBELET: &str = "TerminationByKubelet";
 
-/// Tracks which terminations were reported.
+/// Tracks which terminations are known.
 #[derive(Debug)]
 pub(crate) struct ContainerStatusTracker {
     /// Terminations before the start of the agent are not reported.
     since: Timestamp,
-    reported: BTreeSet<Key>,
+    /// The terminations in the last statuses. They include those that are not reported: if the system clock is set
+    /// back, one from before the start seems to be after it.
+    known: BTreeSet<Key>,
 }
 
 /// A termination: the pod, the container's instance, and whether the pod was known to be evicted.
@@ -30,21 +32,20 @@ impl ContainerStatusTracker {
     pub(crate) fn new(now: Timestamp) -> Self {
         // Times of the API have whole seconds.
         let since = Timestamp::from_second(now.as_second()).unwrap_or(now);
-        Self { since, reported: BTreeSet::new() }
+        Self { since, known: BTreeSet::new() }
     }
 
-    /// Returns the terminations in the statuses of these pods that were not reported before.
+    /// Returns the new terminations in the statuses of these pods.
     pub(crate) fn update(&mut self, pod_index: &PodIndex, clock: &Clock) -> Vec<ContainerEnded> {
-        let before = std::mem::take(&mut self.reported);
+        let before = std::mem::take(&mut self.known);
         let mut ends = Vec::new();
         for known in pod_index.known() {
             let pod = &known.pod;
             let evicted = (&*pod.reason == EVICTED).then(|| evicted_at(pod).map(|at| clock.steady(at)));
             for end in &pod.ended {
-                let finished_at = end.finished_at.map(|at| clock.steady(at));
-                let Some(at) = finished_at.filter(|at| *at >= self.since) else { continue };
+                let Some(at) = end.finished_at.map(|at| clock.steady(at)) else { continue };
                 let key = (pod.uid.clone(), end.instance.clone(), evicted.is_some());
-                if !before.contains(&key) {
+                if at >= self.since && !before.contains(&key) {
                     ends.push(ContainerEnded {
                         at: Some(at),
                         pod: pod.uid.clone(),
@@ -58,7 +59,7 @@ impl ContainerStatusTracker {
                         evicted_at: evicted.flatten(),
                     });
                 }
-                self.reported.insert(key);
+                self.known.insert(key);
             }
         }
         ends
@@ -123,6 +124,19 @@ mod tests {
         assert_eq!((end.at, end.evicted_by), (Some(second(100)), None));
         assert!(update(&mut statuses, &pod_index("", &[("old", 99), ("i1", 100)])).is_empty());
         assert_eq!(update(&mut statuses, &pod_index("", &[("i1", 100), ("i2", 105)])).len(), 1);
+    }
+
+    #[test]
+    fn old_termination_stays_unreported_when_the_system_clock_is_set_back() {
+        let now = Clock::start().now().wall.as_second();
+        let mut statuses = ContainerStatusTracker::new(second(now));
+        let old = [("old", now - 60)];
+        assert!(update(&mut statuses, &pod_index("", &old)).is_empty());
+        // The steady time is an hour ahead of the system clock.
+        let zero = Clock::start().at(0).wall + jiff::SignedDuration::from_hours(1);
+        let set_back: Clock = serde_json::from_value(serde_json::json!(zero)).unwrap();
+        assert!(set_back.steady(second(now - 60)) > second(now));
+        assert!(statuses.update(&pod_index("", &old), &set_back).is_empty());
     }
 
     #[test]

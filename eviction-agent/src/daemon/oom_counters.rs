@@ -67,13 +67,17 @@ pub(crate) struct OomCounters {
     version: Version,
     /// `None` while a BPF program reports kills.
     last: Option<AllCounts>,
-    due_ns: Option<u64>,
+    /// Whether the counters are to be read at once.
+    is_requested: bool,
+    /// When they are to be read after the first and after the latest of the pending notices.
+    due_ns: Option<(u64, u64)>,
 }
 
 impl OomCounters {
     /// Creates the counters. Kills that were counted until now are not new.
     pub(crate) fn new(proc: &Path, version: Version, tree: &Tree) -> Self {
-        let mut counters = Self { vmstat: OomKillCounter::open(proc), version, last: None, due_ns: None };
+        let vmstat = OomKillCounter::open(proc);
+        let mut counters = Self { vmstat, version, last: None, is_requested: false, due_ns: None };
         counters.read(tree, 0);
         counters
     }
@@ -88,31 +92,40 @@ impl OomCounters {
 
     /// Forgets the counters, as long as a BPF program reports kills.
     pub(crate) fn reset(&mut self) {
-        (self.last, self.due_ns) = (None, None);
+        (self.last, self.is_requested, self.due_ns) = (None, false, None);
     }
 
     /// Handles a notice of the kernel that a cgroup is out of memory.
     pub(crate) fn schedule_read(&mut self, now_ns: u64) {
-        self.due_ns = Some(now_ns.saturating_add(READ_DELAY_NS));
+        let latest_ns = now_ns.saturating_add(READ_DELAY_NS);
+        // Further notices do not postpone the first read: they may come without a pause.
+        let first_ns = self.due_ns.map_or(latest_ns, |(first_ns, _)| first_ns);
+        self.due_ns = Some((first_ns, latest_ns));
     }
 
-    /// Makes the next read due at once.
+    /// Makes a read due at once. Those after notices remain due.
     pub(crate) fn request_read(&mut self) {
-        self.due_ns = Some(0);
+        self.is_requested = true;
     }
 
-    /// Returns in how many nanoseconds the counters are to be read, if they are.
+    /// Returns in how many nanoseconds the counters are to be read next. What is due now does not count.
     pub(crate) fn due_in_ns(&self, now_ns: u64) -> Option<u64> {
-        self.due_ns.map(|due_ns| due_ns.saturating_sub(now_ns))
+        let (first_ns, latest_ns) = self.due_ns?;
+        let left = [first_ns, latest_ns].map(|due_ns| due_ns.saturating_sub(now_ns));
+        left.into_iter().find(|left| *left > 0)
     }
 
     /// Reads the counters if they are due, and returns the new kills. Files of cgroups are read only if the
     /// machine's counter has changed.
     pub(crate) fn read(&mut self, tree: &Tree, now_ns: u64) -> Option<CountedKills> {
-        if self.last.is_some() && self.due_in_ns(now_ns) != Some(0) {
+        let is_due = self.due_ns.is_some_and(|(first_ns, _)| first_ns <= now_ns);
+        if self.last.is_some() && !self.is_requested && !is_due {
             return None;
         }
-        self.due_ns = None;
+        self.is_requested = false;
+        if let (true, Some((_, latest_ns))) = (is_due, self.due_ns) {
+            self.due_ns = (latest_ns > now_ns).then_some((latest_ns, latest_ns));
+        }
         let machine = self.vmstat.read().known();
         if machine.is_some() && self.last.as_ref().is_some_and(|last| last.machine == machine) {
             return None;
@@ -190,11 +203,15 @@ mod tests {
         counters.schedule_read(5);
         assert_eq!(counters.due_in_ns(5), Some(READ_DELAY_NS));
         assert_eq!(counters.read(&tree, 5), None, "the kernel may not have killed yet");
+        counters.schedule_read(9);
         let groups = vec![(tree.groups()[0].id, 1)];
         let expected = CountedKills { groups, ..CountedKills::default() };
-        assert_eq!(counters.read(&tree, 5 + READ_DELAY_NS), Some(expected));
+        assert_eq!(counters.read(&tree, 5 + READ_DELAY_NS).as_ref(), Some(&expected));
+        assert_eq!(counters.due_in_ns(5 + READ_DELAY_NS), Some(4), "the second notice");
         counters.request_read();
-        assert_eq!(counters.read(&tree, 6), None, "nothing is new");
+        assert_eq!(counters.read(&tree, 6 + READ_DELAY_NS), None, "nothing is new");
+        kill(5);
+        assert_eq!(counters.read(&tree, 9 + READ_DELAY_NS), Some(expected), "still due after the request");
         counters.reset();
         kill(9);
         assert_eq!(counters.read(&tree, 7), None, "a program has reported those");

@@ -256,6 +256,7 @@ impl NodeView for Node {
     }
 
     fn space(&mut self) -> io::Result<Space> {
+        self.file_systems.take_late();
         let [node, image] = self.file_systems.read();
         let stats = match self.short {
             ShortFs::Node => node,

@@ -200,6 +200,7 @@ pub(crate) struct TelemetryOutputs {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) heartbeat: Heartbeat,
     pub(crate) watermarks: Watermarks,
+    pub(crate) policy_in_force: watch::Sender<Arc<Policy>>,
 }
 
 /// Runs the thread of the control loop: loads the BPF programs, reports the backends in use, and runs the loop.
@@ -237,7 +238,7 @@ pub(crate) fn build(
     pod_index: PodIndex,
     outputs: TelemetryOutputs,
 ) -> Result<(ControlLoop, Vec<BackendInfo>), Failure> {
-    let TelemetryOutputs { telemetry, metrics, heartbeat, watermarks } = outputs;
+    let TelemetryOutputs { telemetry, metrics, heartbeat, watermarks, policy_in_force } = outputs;
     let file_systems = NodeFileSystems::find(&plan.host, &plan.disks, plan.root.whole_machine);
     plan.load.disks = file_systems.hooked_types();
     let (notifier, mut sources) =
@@ -268,6 +269,7 @@ pub(crate) fn build(
         state: State::default(),
         engine: Engine::new(plan.policy),
         storage: PodStorageWatch::new(
+            plan.host.clone(),
             plan.disks.storage(&plan.host, whole_machine),
             plan.service.stats_summary.take(),
         ),
@@ -293,6 +295,7 @@ pub(crate) fn build(
         metrics,
         task_totals: TaskTotals::default(),
         state_sender: plan.state_sender,
+        policy_in_force,
         recorder: plan.recorder,
     };
     if plan.service.action.is_dry() {

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::series::Extreme;
 use super::{CandidateReport, DecisionReport, EventReport, PodReport, Report, Signals, add_signals};
+use crate::telemetry::live::EventCursor;
 use crate::telemetry::live::state::{NodeState, PodState};
 
 /// The time for which points are kept.
@@ -22,7 +23,7 @@ pub struct LiveReport {
     report: Report,
     signals: Signals,
     pods: BTreeMap<String, PodReport>,
-    seq: u64,
+    cursor: EventCursor,
 }
 
 impl LiveReport {
@@ -30,12 +31,12 @@ impl LiveReport {
     pub fn new(state: &NodeState) -> Self {
         let source = state.node.clone().unwrap_or_else(|| "this node".to_owned());
         let report = Report { live: true, ..Report::new(source, state.at, state.at) };
-        Self { report, signals: Signals::new(), pods: BTreeMap::new(), seq: 0 }
+        Self { report, signals: Signals::new(), pods: BTreeMap::new(), cursor: EventCursor::default() }
     }
 
-    /// Returns the number of the last received event line.
-    pub fn seq(&self) -> u64 {
-        self.seq
+    /// Returns the last received event line.
+    pub fn cursor(&self) -> EventCursor {
+        self.cursor
     }
 
     /// Adds responses of `/v1/state` and `/v1/events`.
@@ -70,7 +71,7 @@ impl LiveReport {
     fn event(&mut self, line: &Value) {
         let text = |name: &str| line[name].as_str().unwrap_or_default().to_owned();
         let Ok(at) = text("at").parse::<Timestamp>() else { return };
-        self.seq = line["seq"].as_u64().unwrap_or(self.seq);
+        self.cursor.advance(line);
         let event =
             EventReport { at, severity: text("severity"), event: text("event"), message: text("message") };
         if event.event == "eviction_decision" {

@@ -206,7 +206,8 @@ fn running_agent_is_reported_from_its_api_responses() {
     live.take(&state(0, 900), "");
     live.take(&state(2, 80), &format!("{event}\nno JSON\n"));
     let report = live.report();
-    assert_eq!((live.seq(), report.signals[0].least, report.decisions[0].candidates.len()), (7, 80, 1));
+    assert_eq!(live.cursor().target(), "/v1/events?since=7&agent_start=0");
+    assert_eq!((report.signals[0].least, report.decisions[0].candidates.len()), (80, 1));
     assert_eq!((report.pods[0].peak, report.pods[0].evicted), (2, Some(at(2))));
     assert!(report.html().unwrap().contains("connect-src 'self'"));
     live.take(&state(5000, 700), "");

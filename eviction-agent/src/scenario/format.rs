@@ -12,6 +12,7 @@ use serde_json::Value;
 use super::expected::ExpectedStep;
 use super::inputs::{EvictedPod, Memory, ProposedConfig};
 use crate::source::summary::Summary;
+use eviction_core::nullable::nullable;
 use eviction_core::oom::{ContainerEnded, OomKill};
 use eviction_core::time::Timestamp;
 use eviction_kube::pods::Pod;
@@ -229,12 +230,4 @@ pub struct AdmitOutcome {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
 fn is_zero(number: &i64) -> bool {
     *number == 0
-}
-
-fn nullable<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
-where
-    D: serde::Deserializer<'de>,
-    T: Deserialize<'de>,
-{
-    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }

@@ -188,6 +188,7 @@ impl ParallelReplay {
         };
         let Some(engine) = &mut self.what_if else { return Ok(()) };
         let what_if = engine.step(Input { at, event });
+        self.shorten_grace(at, &what_if);
         let (recorded, what_if) = (recorded.map(evicted).unwrap_or_default(), evicted(&what_if));
         if recorded.is_empty() && what_if.is_empty() {
             return Ok(());
@@ -210,11 +211,24 @@ impl ParallelReplay {
         }
         for (pod, grace_period_seconds) in what_if {
             if self.projected {
-                let grace = jiff::SignedDuration::from_secs(grace_period_seconds);
-                self.termination_times.insert(pod.uid.clone(), at.checked_add(grace).unwrap_or(at));
+                let end = termination_time(at, grace_period_seconds);
+                self.termination_times.insert(pod.uid.clone(), end);
             }
         }
         Ok(())
+    }
+
+    /// Shortens the grace periods of terminating pods as a decision under the changes does.
+    fn shorten_grace(&mut self, at: Timestamp, decision: &Decision) {
+        let Some(evaluation) = decision.evaluation() else { return };
+        for action in &decision.actions {
+            if let Action::ShortenGrace(eviction) = action
+                && let Some(known) = evaluation.pods.get(eviction.pod)
+                && let Some(end) = self.termination_times.get_mut(&known.pod.uid)
+            {
+                *end = termination_time(at, eviction.grace_period_seconds).min(*end);
+            }
+        }
     }
 
     /// Terminates the pods whose grace period under the changes has ended.
@@ -283,6 +297,11 @@ impl ParallelReplay {
         let surviving = self.surviving.values().flat_map(|(_, then)| then.pods());
         surviving.filter(|pod| !measured.contains(pod.uid())).collect()
     }
+}
+
+/// Returns when a pod terminates whose grace period begins at this time.
+fn termination_time(at: Timestamp, grace_period_seconds: i64) -> Timestamp {
+    at.checked_add(jiff::SignedDuration::from_secs(grace_period_seconds)).unwrap_or(at)
 }
 
 /// Updates the least available memory and headroom of a result by a sample.

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 
 use crate::telemetry::metrics::{Label, Metrics, backend_labels};
 use eviction_core::oom::{ContainerTerminated, LimitScope, MismatchKind, OomKill, TerminationCause};
@@ -55,8 +55,6 @@ pub(crate) struct TelemetryExporter {
     conditions: BTreeMap<NodeCondition, &'static str>,
     /// The signals whose last reading was rejected.
     rejected: Vec<Signal>,
-    /// Notified when a changed configuration is applied.
-    config_applied: Arc<Notify>,
     pods: event_log::Pods,
     pod_rates: PodRateExporter,
     /// The sink of Kubernetes Events, if the agent writes them.
@@ -79,7 +77,6 @@ impl TelemetryExporter {
         printer: LineWriter,
         metrics: Arc<Metrics>,
         decision_ids: DecisionIds,
-        config_applied: Arc<Notify>,
         events: Option<EventSink>,
     ) -> Self {
         metrics.telemetry_dropped.add(["log"], LOG_DROPPED.clone());
@@ -94,7 +91,6 @@ impl TelemetryExporter {
             known: SignalSet::EMPTY,
             conditions: BTreeMap::new(),
             rejected: Vec::new(),
-            config_applied,
             pods: event_log::Pods::default(),
             pod_rates: PodRateExporter::default(),
             events,

@@ -43,10 +43,10 @@ fn a_bad_usage_is_unknown_and_never_zero() {
     ] {
         let node = Node::unpack(V2);
         node.write("sys/fs/cgroup/kubepods.slice/memory.current", text);
-        let level = node.sampler("/kubepods.slice").sample_node(&[]).level;
-        assert_eq!(level.usage, Reading::Unknown(why), "{text:?}");
-        assert_eq!(level.working_set, Reading::Unknown(why), "{text:?}");
-        assert!(level.inactive_file.known().is_some());
+        let mut sampler = node.sampler("/kubepods.slice");
+        assert_eq!(sampler.sample_node(&[]).memory, Reading::Unknown(why), "{text:?}");
+        let root = sampler.group(sampler.tree().groups()[0].id).unwrap();
+        assert!(root.stat.inactive_file.known().is_some());
     }
 }
 
@@ -60,12 +60,12 @@ fn bad_meminfo_makes_the_node_memory_unknown() {
         let node = Node::unpack(V1);
         node.write("proc/meminfo", text);
         let sample = node.sampler("/").sample_node(&[]);
-        assert_eq!(sample.level.working_set, Reading::Unknown(why));
+        assert_eq!(sample.memory, Reading::Unknown(why));
     }
     let node = Node::unpack(V1);
     std::fs::remove_file(node.path("proc/meminfo")).unwrap();
     let sample = node.sampler("/").sample_node(&[]);
-    assert_eq!(sample.level.working_set, Reading::Unknown(UnknownReason::Unreadable(2)));
+    assert_eq!(sample.memory, Reading::Unknown(UnknownReason::Unreadable(2)));
     assert_eq!(sample.capacity, Reading::Unknown(UnknownReason::Unreadable(2)));
 }
 

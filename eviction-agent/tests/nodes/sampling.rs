@@ -2,7 +2,7 @@ use eviction_core::reading::{Reading, UnknownReason};
 use eviction_node::cgroup::files::Limit;
 use eviction_node::cgroup::names::PodUid;
 use eviction_node::cgroup::pods::Pod;
-use eviction_node::cgroup::sample::Tasks;
+use eviction_node::cgroup::sample::{MemoryUsage, Tasks};
 use eviction_node::cgroup::sampler::Sampler;
 use eviction_node::clock::mono_ns;
 use eviction_node::proc::tasks::read_task_capacity;
@@ -30,9 +30,8 @@ fn node_memory_is_read_from_a_v1_cgroup() {
     std::fs::rename(node.path("outside"), node.path("sys/fs/cgroup/memory/node")).unwrap();
     let mut sampler = node.sampler("/node");
     let sample = sampler.sample_node(&[]);
-    assert_eq!(sample.level.usage, Reading::Known(110_338_048));
-    assert_eq!(sample.level.inactive_file, Reading::Known(58_720_256));
-    assert_eq!(sample.level.working_set, Reading::Known(110_338_048 - 58_720_256));
+    let expected = MemoryUsage { usage: 110_338_048, working_set: 110_338_048 - 58_720_256 };
+    assert_eq!(sample.memory, Reading::Known(expected));
     assert_eq!(sample.capacity, Reading::Known(268_435_456), "the limit of the group");
 }
 
@@ -42,7 +41,7 @@ fn the_whole_machine_is_read_from_meminfo() {
         let node = Node::unpack(recording);
         let sample = node.sampler("/").sample_node(&[]);
         assert_eq!(sample.capacity, Reading::Known(total << 10));
-        assert!(sample.level.working_set.known().unwrap() > 0);
+        assert!(sample.memory.known().unwrap().working_set > 0);
     }
 }
 
@@ -50,7 +49,7 @@ fn the_whole_machine_is_read_from_meminfo() {
 fn v2_root_memory_equals_the_sum_that_the_kubelet_uses() {
     let node = Node::unpack(V2);
     let mut sampler = node.sampler("/");
-    let ours = sampler.sample_node(&[]).level;
+    let ours = sampler.sample_node(&[]).memory;
     // The root of version 2 has no usage of its own: the kubelet adds up anonymous memory and page cache.
     let stat = std::fs::read_to_string(node.path("sys/fs/cgroup/memory.stat")).unwrap();
     let value = |key: &str| -> u64 {
@@ -59,7 +58,7 @@ fn v2_root_memory_equals_the_sum_that_the_kubelet_uses() {
     };
     let usage = value("anon") + value("file");
     let working_set = usage - value("inactive_file");
-    assert_eq!((ours.usage, ours.working_set), (Reading::Known(usage), Reading::Known(working_set)));
+    assert_eq!(ours, Reading::Known(MemoryUsage { usage, working_set }));
 }
 
 #[test]
@@ -257,7 +256,11 @@ fn stale_ancestor_is_corrected_by_its_leaves() {
     let node = Node::unpack(V2);
     let mut sampler = node.sampler("/kubepods.slice");
     sampler.sample_all(1, Tasks::Count);
-    let before = sampler.sample_node(&[]).level.inactive_file.known().unwrap();
+    let inactive_file = |sampler: &mut Sampler, charged: &[u64]| {
+        let memory = sampler.sample_node(charged).memory.known().unwrap();
+        memory.usage - memory.working_set
+    };
+    let before = inactive_file(&mut sampler, &[]);
     let pod = burstable_pod(&sampler);
     let leaf =
         format!("sys/fs/cgroup/kubepods.slice/{}/workers/a/memory.stat", pod.containers[0].path.display());
@@ -273,10 +276,7 @@ fn stale_ancestor_is_corrected_by_its_leaves() {
         .find(|id| sampler.group(*id).unwrap().stat.inactive_file == Reading::Known(34_603_008))
         .unwrap();
     let difference = |sampler: &mut Sampler, charged: &[u64]| {
-        let level = sampler.sample_node(charged).level;
-        let (usage, inactive_file) = (level.usage.known().unwrap(), level.inactive_file.known().unwrap());
-        assert_eq!(level.working_set, Reading::Known(usage - inactive_file));
-        inactive_file.cast_signed() - before.cast_signed()
+        inactive_file(sampler, charged).cast_signed() - before.cast_signed()
     };
 
     node.write(&leaf, lost(10 << 20));

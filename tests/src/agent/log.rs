@@ -1,32 +1,37 @@
 //! The log of an agent.
 
-use std::collections::VecDeque;
 use std::io::{BufRead as _, BufReader, Read};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The last lines of the agent's log.
+/// The lines of the agent's log.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Log(Arc<Mutex<VecDeque<String>>>);
+pub(super) struct Log(Arc<Mutex<Vec<String>>>);
 
 impl Log {
-    const MAX_LINES: usize = 12;
+    /// The number of lines that an error quotes.
+    const QUOTED: usize = 12;
 
     pub(super) fn read_lines(&self, stderr: impl Read) {
         for line in BufReader::new(stderr).lines().map_while(Result::ok) {
-            let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            if kept.len() == Self::MAX_LINES {
-                kept.pop_front();
-            }
-            kept.push_back(line);
+            self.lines().push(line);
         }
     }
 
+    /// Returns whether a line contains this text.
+    pub(super) fn contains(&self, text: &str) -> bool {
+        self.lines().iter().any(|line| line.contains(text))
+    }
+
     pub(super) fn tail(&self) -> String {
-        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.is_empty() {
+        let lines = self.lines();
+        if lines.is_empty() {
             return String::new();
         }
-        let lines: Vec<&str> = kept.iter().map(String::as_str).collect();
-        format!("; its log ends with: {}", lines.join(" | "))
+        let quoted = &lines[lines.len().saturating_sub(Self::QUOTED)..];
+        format!("; its log ends with: {}", quoted.join(" | "))
+    }
+
+    fn lines(&self) -> MutexGuard<'_, Vec<String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -4,7 +4,7 @@ use serde_json::Value;
 use tests::cgroup::Subtree;
 use tests::folder::Folder;
 
-use super::running::{RunningAgent, in_subtree};
+use super::running::{in_subtree, start};
 use super::{AGENT, GOOD, agent_command, errors, output, write_file};
 
 /// Asserts that there is one line of `found` for each line of `expected`, and that it has both texts.
@@ -68,14 +68,13 @@ fn check_and_run_report_the_profile_and_its_settings() {
     assert!(kubelet_profile["notes"][0].as_str().unwrap().contains("is not used"), "{kubelet_profile}");
 
     let subtree = Subtree::new("cli-profile").unwrap();
-    let (running, started) = RunningAgent::start(in_subtree(&subtree, &files));
-    assert_eq!(started["profile"], "Enhanced");
-    let (code, log, _) = running.stop();
-    assert_eq!(code, Some(0));
-    assert!(log.contains("policy.maxEvictionsPerSync = 2"), "what was chosen is logged: {log}");
-    let (running, started) =
-        RunningAgent::start(in_subtree(&subtree, &["--profile", "kubelet", files[2], files[3]]));
-    assert_eq!(started["profile"], "Kubelet");
-    let (_, log, _) = running.stop();
-    assert!(log.contains("policy: is not used"), "what will surprise is logged: {log}");
+    let mut agent = start(in_subtree(&subtree, &files));
+    assert_eq!(agent.started().unwrap().text("profile"), "Enhanced");
+    // What was chosen is logged, and what will surprise.
+    agent.wait_for_log("policy.maxEvictionsPerSync = 2").unwrap();
+    agent.stop().unwrap();
+    let mut agent = start(in_subtree(&subtree, &["--profile", "kubelet", files[2], files[3]]));
+    assert_eq!(agent.started().unwrap().text("profile"), "Kubelet");
+    agent.wait_for_log("policy: is not used").unwrap();
+    agent.stop().unwrap();
 }

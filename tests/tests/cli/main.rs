@@ -57,11 +57,6 @@ fn write_file(folder: &Folder, name: &str, text: &str) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// Returns what a `started` event or the findings of `check` report about a source.
-fn source<'a>(report: &'a Value, name: &str) -> &'a Value {
-    report["sources"].as_array().unwrap().iter().find(|it| it["source"] == name).unwrap()
-}
-
 /// Returns the only error of an agent that has failed.
 fn only_error(output: &Output) -> String {
     assert_eq!(output.status.code(), Some(1), "{}", stderr(output));
@@ -162,7 +157,7 @@ fn check_reports_what_run_would_use() {
     let findings: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(findings["would_start"], true);
     for name in ["charge", "oom", "task", "reclaim", "cgroup", "timer"] {
-        let found = source(&findings, name);
+        let found = findings["sources"].as_array().unwrap().iter().find(|it| it["source"] == name).unwrap();
         for field in ["reason", "backend"] {
             assert_ne!(found[field].as_str().unwrap(), "", "{name} has a {field}");
         }

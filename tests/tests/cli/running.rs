@@ -1,65 +1,21 @@
 //! Agents that run: their signals, their lock, a pods file that changes, and fallbacks.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rustix::process::Signal;
-use serde_json::{Value, json};
-use tests::agent;
+use serde_json::json;
+use tests::agent::{self, Agent, Event, GUARD};
 use tests::cgroup::{Driver, Qos, Subtree, pod_uid};
 use tests::folder::Folder;
-use tests::metrics::Metrics;
-use tests::process::{self, Process};
+use tests::interrupt::Interrupt;
+use tests::program;
 
-use super::{GOOD, GUARD, agent_command, only_error, output, source, write_file};
+use super::{GOOD, agent_command, only_error, output, write_file};
 
-/// A running agent, killed when dropped.
-pub(super) struct RunningAgent {
-    process: Process,
-    lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
-}
-
-impl RunningAgent {
-    pub(super) fn start(mut command: Command) -> (Self, Value) {
-        let mut process = Process::spawn(command.stdout(Stdio::piped()).stderr(Stdio::piped())).unwrap();
-        let lines = BufReader::new(process.child().stdout.take().unwrap()).lines();
-        let mut running = Self { process, lines };
-        let started = running.next_event("started");
-        (running, started)
-    }
-
-    /// Returns the next event of this kind.
-    fn next_event(&mut self, kind: &str) -> Value {
-        for line in self.lines.by_ref() {
-            let event: Value = serde_json::from_str(&line.unwrap()).unwrap();
-            if event["event"] == kind {
-                return event;
-            }
-        }
-        panic!("the agent ended before it said {kind}: {}", self.log());
-    }
-
-    /// Returns its log, once it has ended.
-    fn log(&mut self) -> String {
-        std::io::read_to_string(self.process.child().stderr.take().unwrap()).unwrap()
-    }
-
-    /// Stops the agent with SIGTERM. Returns its exit code, its log, and how long it took.
-    pub(super) fn stop(mut self) -> (Option<i32>, String, Duration) {
-        let stopped_at = Instant::now();
-        process::signal(self.process.pid(), Signal::TERM).unwrap();
-        let status = self.process.child().wait().unwrap();
-        let took = stopped_at.elapsed();
-        (status.code(), self.log(), took)
-    }
-}
-
-/// Returns a metric of the agent with this `started` event.
-fn metric(started: &Value, name: &str) -> f64 {
-    let address = started["listen_address"].as_str().unwrap().parse().unwrap();
-    Metrics::read(address).unwrap().sum(name, &[])
+/// Starts the agent.
+pub(super) fn start(command: Command) -> Agent {
+    Agent::start_by(command, &Interrupt::default()).unwrap()
 }
 
 /// Returns the command of an agent on a small node.
@@ -76,30 +32,26 @@ pub(super) fn in_subtree(subtree: &Subtree, more: &[&str]) -> Command {
 #[test]
 fn sigterm_stops_the_agent_and_leaves_no_program_attached() {
     let subtree = Subtree::new("cli-term").unwrap();
-    let (running, started) = RunningAgent::start(in_subtree(&subtree, &[]));
-    assert_eq!(source(&started, "charge")["backend"], "tp_btf mod_memcg_state");
-    assert_eq!(started["action"], "none", "nothing is done that was not asked for");
-    let pid = running.process.pid();
-    let programs = || fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count);
-    assert!(programs() > 0);
-    let (code, log, took) = running.stop();
-    assert_eq!(code, Some(0), "{log}");
-    // Only descriptors hold the programs: they end with the process.
-    assert_eq!(programs(), 0);
-    assert!(took < GUARD);
+    let agent = start(in_subtree(&subtree, &[]));
+    assert_eq!(agent.backend("charge").unwrap(), "tp_btf mod_memcg_state");
+    let action = agent.started().unwrap().text("action");
+    assert_eq!(action, "none", "nothing is done that was not asked for");
+    let programs = program::ids_of(agent.pid()).unwrap();
+    assert!(!programs.is_empty());
+    agent.stop().unwrap();
+    program::wait_until_unloaded(&programs).unwrap();
 }
 
 #[test]
 fn a_second_acting_agent_is_refused_and_the_first_is_named() {
     let subtree = Subtree::new("cli-lock").unwrap();
-    let (first, _) = RunningAgent::start(in_subtree(&subtree, &["--action", "kill"]));
+    let first = start(in_subtree(&subtree, &["--action", "kill"]));
     let second = output(in_subtree(&subtree, &["--action", "kill"]));
     let error = only_error(&second);
-    assert!(error.contains(&format!("pid {}", first.process.pid())), "{error}");
+    assert!(error.contains(&format!("pid {}", first.pid())), "{error}");
     // An agent that only watches works beside it.
-    let (third, _) = RunningAgent::start(in_subtree(&subtree, &[]));
-    assert_eq!(third.stop().0, Some(0));
-    assert_eq!(first.stop().0, Some(0));
+    start(in_subtree(&subtree, &[])).stop().unwrap();
+    first.stop().unwrap();
 }
 
 #[test]
@@ -114,33 +66,39 @@ fn an_invalid_pods_file_keeps_the_last_valid_pods() {
         json!({"apiVersion": "v1", "kind": "PodList", "items": [pod]}).to_string()
     };
     let pods = write_file(&folder, "pods.json", &list("good"));
-    let (mut running, started) = RunningAgent::start(in_subtree(&subtree, &["--pods-file", &pods]));
-    assert_eq!(started["pods_known"], 1);
-    assert_eq!(running.next_event("pods")["with_cgroup"], 1);
+    let mut agent = start(in_subtree(&subtree, &["--pods-file", &pods]));
+    assert_eq!(agent.started().unwrap().number("pods_known"), Some(1));
+    agent.wait_for_pods(1).unwrap();
     fs::write(&pods, "{\"items\": 3").unwrap();
-    let event = running.next_event("pods");
-    let error = event["error"].as_str().unwrap();
+    let is_error = |event: &Event| event.kind() == "pods" && !event.text("error").is_empty();
+    let invalid = agent.wait_for("that the file is invalid", GUARD, is_error).unwrap();
+    let error = invalid.text("error");
     assert!(error.contains("pods.json"), "{error}");
-    assert_eq!(event["pods_known"], 1, "the last good one stays");
-    assert!(metric(&started, "eviction_agent_pods_file_errors_total") >= 1.0);
+    assert_eq!(invalid.number("pods_known"), Some(1), "the last good one stays");
+    assert!(agent.metric("eviction_agent_pods_file_errors_total", &[]).unwrap() >= 1.0);
     fs::write(&pods, list("other")).unwrap();
     // The file may have been seen half-written in between.
-    while running.next_event("pods").get("error").is_some() {}
-    assert_eq!(running.stop().0, Some(0));
+    let is_good = |event: &Event| {
+        event.kind() == "pods" && event.read_ns > invalid.read_ns && event.value.get("error").is_none()
+    };
+    agent.wait_for("that the file is good again", GUARD, is_good).unwrap();
+    agent.stop().unwrap();
 }
 
 #[test]
 fn a_new_cgroup_does_not_cause_continuous_syncs() {
     let subtree = Subtree::new("cli-tree").unwrap();
-    let (mut running, started) = RunningAgent::start(in_subtree(&subtree, &[]));
+    let mut agent = start(in_subtree(&subtree, &[]));
     let uid = pod_uid(7);
     let _pod = subtree.pod(Driver::Cgroupfs, Qos::Burstable, &uid).unwrap();
-    while running.next_event("pods")["unknown_cgroups"][0] != uid.as_str() {}
+    let is_found =
+        |event: &Event| event.kind() == "pods" && event.value["unknown_cgroups"][0] == uid.as_str();
+    agent.wait_for("the new cgroup", GUARD, is_found).unwrap();
     // A timer that is always due would run the loop some ten thousand times in this time.
     std::thread::sleep(Duration::from_secs(1));
-    let syncs = metric(&started, "eviction_agent_syncs_total");
+    let syncs = agent.metric("eviction_agent_syncs_total", &[]).unwrap();
     assert!(syncs < 3_000.0, "{syncs} syncs");
-    assert_eq!(running.stop().0, Some(0));
+    agent.stop().unwrap();
 }
 
 #[test]
@@ -152,14 +110,13 @@ fn without_btf_the_agent_uses_and_reports_its_fallbacks() {
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c", "mount -t tmpfs none /sys/kernel/btf && exec \"$@\"", "sh"]);
     command.arg(inner.get_program()).args(inner.get_args()).stdin(Stdio::null());
-    let (running, started) = RunningAgent::start(command);
-    let charge = source(&started, "charge");
-    assert_eq!(charge["backend"], "none");
-    assert!(charge["reason"].as_str().unwrap().contains("btf"), "{charge}");
-    assert_eq!(source(&started, "timer")["backend"], "timerfd");
-    let (code, log, _) = running.stop();
-    assert_eq!(code, Some(0));
-    assert!(log.contains("no BPF"), "{log}");
+    let mut agent = start(command);
+    assert_eq!(agent.backend("charge").unwrap(), "none");
+    let reason = agent.backend_reason("charge").unwrap();
+    assert!(reason.contains("btf"), "{reason}");
+    assert_eq!(agent.backend("timer").unwrap(), "timerfd");
+    agent.wait_for_log("no BPF").unwrap();
+    agent.stop().unwrap();
 }
 
 #[test]
@@ -181,9 +138,9 @@ fn without_privilege_the_missing_capability_is_reported() {
         "--bounding-set=-all",
     ]);
     command.arg(&program).args(inner.get_args()).env("NO_COLOR", "1").stdin(Stdio::null());
-    let (running, started) = RunningAgent::start(command);
-    let charge = source(&started, "charge");
-    assert_eq!(charge["backend"], "none");
-    assert!(charge["reason"].as_str().unwrap().contains("CAP_"), "the missing capability is named: {charge}");
-    assert_eq!(running.stop().0, Some(0));
+    let agent = start(command);
+    assert_eq!(agent.backend("charge").unwrap(), "none");
+    let reason = agent.backend_reason("charge").unwrap();
+    assert!(reason.contains("CAP_"), "the missing capability is named: {reason}");
+    agent.stop().unwrap();
 }

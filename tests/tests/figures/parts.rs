@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use eviction_core::reading::Reading;
 use eviction_node::cgroup::files::parse_memory_stat;
-use eviction_node::cgroup::sample::{GroupSample, Tasks};
+use eviction_node::cgroup::sample::{GroupSample, MemoryUsage, Tasks};
 use eviction_node::cgroup::sampler::Sampler;
 use eviction_node::clock::mono_ns;
 use tests::cgroup::{Driver, Group, Qos, Subtree, container_id, pod_uid};
@@ -110,11 +110,10 @@ fn the_first_sample_of_a_node_is_current() {
         read_repeatedly(Duration::from_millis(round * 2), &stat_file);
         filler.wait_event("cached").unwrap();
         let mut sampler = sampler(&subtree);
-        let level = sampler.sample_node(&[]).level;
-        let (usage, working_set) = (level.usage.known().unwrap(), level.working_set.known().unwrap());
+        let MemoryUsage { usage, working_set } = sampler.sample_node(&[]).memory.known().unwrap();
         let own = parse_memory_stat(sampler.root().version, &fs::read(&stat_file).unwrap());
         stale_rounds += u64::from(own.inactive_file.known().unwrap() + TOLERANCE < GROWTH);
-        assert!(usage + TOLERANCE >= GROWTH && working_set <= TOLERANCE, "{level:?}, {own:?}");
+        assert!(usage + TOLERANCE >= GROWTH && working_set <= TOLERANCE, "{usage}, {working_set}, {own:?}");
         drop(filler);
         subtree.remove().unwrap();
     }

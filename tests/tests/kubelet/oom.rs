@@ -70,5 +70,5 @@ fn a_child_and_a_main_process_that_the_kernel_kills_are_distinguished() {
     assert!(["container", "pod"].contains(&ended.text("limit_scope")), "{ended:?}");
     let differs = if end["reason"] == "OOMKilled" { "" } else { "kill_not_in_status" };
     assert_eq!((ended.text("mismatch"), &end["exitCode"]), (differs, &json!(137)), "{ended:?} {end}");
-    assert!(agent.stop().unwrap().success());
+    agent.stop().unwrap();
 }

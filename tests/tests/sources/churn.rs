@@ -1,11 +1,13 @@
 //! Cgroups that are created and removed while they are sampled.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use eviction_core::reading::{Reading, UnknownReason};
 use eviction_node::cgroup::names::PodUid;
 use eviction_node::cgroup::sample::Tasks;
+use eviction_node::cgroup::sampler::Sampler;
 use eviction_node::file::is_removed;
 use tests::cgroup::{Driver, Qos, Subtree, container_id, pod_uid};
 use tests::process::{HANG, Stop};
@@ -13,6 +15,11 @@ use tests::workload::Workload;
 
 use crate::MIB;
 use crate::sampler;
+
+/// Returns the ids of all cgroups as of the last refresh.
+fn ids(sampler: &Sampler) -> BTreeSet<u64> {
+    sampler.tree().groups().iter().map(|group| group.id).collect()
+}
 
 #[test]
 fn values_of_a_removed_cgroup_are_unknown_and_not_zero() {
@@ -34,8 +41,10 @@ fn values_of_a_removed_cgroup_are_unknown_and_not_zero() {
     assert!(matches!(removed.usage, Reading::Unknown(why) if is_removed(why)), "{removed:?}");
     assert!(matches!(removed.working_set, Reading::Unknown(_)));
     assert!(sampler.is_stale());
-    let changes = sampler.refresh(|_| false).unwrap();
-    assert_eq!((changes.added, changes.removed), (0, 1));
+    let before = ids(&sampler);
+    sampler.refresh(|_| false).unwrap();
+    let after = ids(&sampler);
+    assert!(after.is_subset(&before) && after.len() == before.len() - 1, "{before:?} {after:?}");
     assert!(!sampler.is_stale());
     assert_eq!(sampler.group(found.containers[0].cgroup_id), None);
 
@@ -90,10 +99,10 @@ fn a_pod_with_cgroups_of_both_drivers_is_one_pod() {
 fn values_of_a_removed_root_cgroup_are_unknown() {
     let subtree = Subtree::new("root-gone").unwrap();
     let mut sampler = sampler(&subtree);
-    assert!(sampler.sample_node(&[]).level.working_set.known().is_some());
+    assert!(sampler.sample_node(&[]).memory.known().is_some());
     subtree.remove().unwrap();
-    let level = sampler.sample_node(&[]).level;
-    assert_eq!(level.working_set, Reading::Unknown(UnknownReason::Unreadable(19)));
+    let memory = sampler.sample_node(&[]).memory;
+    assert_eq!(memory, Reading::Unknown(UnknownReason::Unreadable(19)));
     assert!(sampler.refresh(|_| false).is_err());
 }
 
@@ -123,18 +132,20 @@ fn sampling_continues_while_cgroups_are_created_and_removed() {
         let mut sampler = sampler(&subtree);
         let start = Instant::now();
         while (added < 150 || removed < 150) && start.elapsed() < HANG {
-            let level = sampler.sample_node(&[]).level;
-            assert!(level.working_set.known().unwrap() >= 16 * MIB, "{level:?}");
+            let memory = sampler.sample_node(&[]).memory.known().unwrap();
+            assert!(memory.working_set >= 16 * MIB, "{memory:?}");
             sampler.sample_all(1, Tasks::Count);
             for (_, sample) in sampler.last_pods() {
                 // Never a value of a removed cgroup.
                 let is_removed = matches!(sample.memory.usage, Reading::Unknown(why) if is_removed(why));
                 assert!(is_removed || sample.memory.usage.known().is_some(), "{sample:?}");
             }
-            let changes = sampler.refresh(|_| false).unwrap();
-            assert_eq!(changes.skipped, 0);
-            added += changes.added;
-            removed += changes.removed;
+            let before = ids(&sampler);
+            sampler.refresh(|_| false).unwrap();
+            let after = ids(&sampler);
+            assert_eq!(sampler.tree().skipped(), 0);
+            added += after.difference(&before).count();
+            removed += before.difference(&after).count();
             samples += 1;
             let kept = sampler.pods().by_uid(&PodUid::new(&pod_uid(0))).next().unwrap();
             assert_eq!(kept.containers.len(), 1, "the lasting pod is never lost");

@@ -39,9 +39,9 @@ fn the_working_set_of_the_machine_is_close_to_the_kubelets_value() {
     // The kubelet's own value may be old, and the machine works between two reads: the nearest pair counts.
     for _ in 0..60 {
         let kubelet = as_kubelet(sampler.root());
-        let ours = sampler.sample_node(&[]).level;
-        usage = usage.min(ours.usage.known().unwrap().abs_diff(kubelet.0));
-        working_set = working_set.min(ours.working_set.known().unwrap().abs_diff(kubelet.1));
+        let ours = sampler.sample_node(&[]).memory.known().unwrap();
+        usage = usage.min(ours.usage.abs_diff(kubelet.0));
+        working_set = working_set.min(ours.working_set.abs_diff(kubelet.1));
         std::thread::sleep(Duration::from_millis(50));
     }
     println!("usage {} KiB apart, working set {} KiB apart", usage >> 10, working_set >> 10);

@@ -4,12 +4,12 @@ use std::fs::File;
 use std::io::Write as _;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
-use std::process::{ExitStatus, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::json;
-use tests::agent::Options;
+use tests::agent::{Options, describe};
 use tests::interrupt::Interrupt;
 use tests::metrics::{self, Metrics};
 use tests::node::{MIB, Node, PodSpec};
@@ -96,9 +96,10 @@ impl Fixture {
     }
 
     /// Stops the agent as an operator does.
-    pub(crate) fn stop(mut self) -> ExitStatus {
+    pub(crate) fn stop(mut self) {
         process::signal(self.pid(), Signal::TERM).unwrap();
-        self.process.wait().unwrap()
+        let status = self.process.wait().unwrap();
+        assert!(status.success(), "SIGTERM ended the agent with {}", describe(status));
     }
 }
 

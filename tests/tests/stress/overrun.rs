@@ -30,5 +30,5 @@ fn a_control_loop_that_loses_real_time_priority_still_evicts() {
     fixture.until("it is stepped down", || runs_as("nice_-20"));
     assert!(!runs_as("SCHED_FIFO"));
     fixture.assert_hog_is_evicted("1000M", "1G");
-    assert!(fixture.stop().success());
+    fixture.stop();
 }

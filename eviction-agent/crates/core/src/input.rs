@@ -37,7 +37,7 @@ pub enum Event {
     #[serde(skip)]
     Pods(Arc<PodSet>),
     /// The layout of the node's file systems, or why it is unknown. Samples are not evaluated before it is
-    /// known. After that, further layouts are ignored.
+    /// known. A later one replaces it: file systems may respond only some time after the start.
     DiskLayout(Result<DiskLayout, UnknownReason>),
     /// A sample of the node. It starts an evaluation.
     #[serde(skip)]

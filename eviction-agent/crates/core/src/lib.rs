@@ -24,6 +24,7 @@ pub mod label_selector;
 pub mod message;
 pub mod node;
 pub mod node_conditions;
+pub mod nullable;
 pub mod observation;
 pub mod oom;
 pub mod pod;

@@ -1,5 +1,8 @@
 //! The parts of a Node object (`v1.Node`) that the agent depends on.
 
+use serde::Deserialize;
+
+use super::nullable::nullable;
 use super::time::Timestamp;
 
 /// A node, as the API server returns it. The values are not validated.
@@ -30,27 +33,36 @@ pub struct ContainerImage {
     pub size_bytes: u64,
 }
 
-/// `v1.Taint`, empty where absent.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// `v1.Taint`, empty where absent or null.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
 pub struct Taint {
     /// `key`.
+    #[serde(deserialize_with = "nullable")]
     pub key: Box<str>,
     /// `value`.
+    #[serde(deserialize_with = "nullable")]
     pub value: Box<str>,
     /// `effect`.
+    #[serde(deserialize_with = "nullable")]
     pub effect: Box<str>,
 }
 
-/// `v1.NodeCondition`, empty where absent.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// `v1.NodeCondition`, empty where absent or null.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct Condition {
     /// `type`.
+    #[serde(rename = "type", deserialize_with = "nullable")]
     pub kind: Box<str>,
     /// `status`.
+    #[serde(deserialize_with = "nullable")]
     pub status: Box<str>,
     /// `reason`.
+    #[serde(deserialize_with = "nullable")]
     pub reason: Box<str>,
     /// `message`.
+    #[serde(deserialize_with = "nullable")]
     pub message: Box<str>,
     /// `lastHeartbeatTime`.
     pub last_heartbeat_time: Option<Timestamp>,

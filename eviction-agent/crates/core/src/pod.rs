@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::nullable::nullable;
 use super::sorted_map::SortedMap;
 use super::time::Timestamp;
 use super::units::Quantity;
@@ -177,31 +178,42 @@ impl Volume {
     }
 }
 
-/// `v1.Toleration`, empty where absent.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// `v1.Toleration`, empty where absent or null.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
 pub struct Toleration {
     /// `key`; empty is any.
+    #[serde(deserialize_with = "nullable")]
     pub key: Box<str>,
     /// `operator`; empty is `Equal`.
+    #[serde(deserialize_with = "nullable")]
     pub operator: Box<str>,
     /// `value`.
+    #[serde(deserialize_with = "nullable")]
     pub value: Box<str>,
     /// `effect`; empty is any.
+    #[serde(deserialize_with = "nullable")]
     pub effect: Box<str>,
 }
 
-/// `v1.PodCondition`, empty where absent.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// `v1.PodCondition`, empty where absent or null.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct PodCondition {
     /// `type`.
+    #[serde(rename = "type", deserialize_with = "nullable")]
     pub kind: Box<str>,
     /// `status`.
+    #[serde(deserialize_with = "nullable")]
     pub status: Box<str>,
     /// `reason`.
+    #[serde(deserialize_with = "nullable")]
     pub reason: Box<str>,
     /// `message`.
+    #[serde(deserialize_with = "nullable")]
     pub message: Box<str>,
     /// `observedGeneration`, 0 if absent.
+    #[serde(deserialize_with = "nullable")]
     pub observed_generation: i64,
     /// `lastTransitionTime`.
     pub last_transition_time: Option<Timestamp>,

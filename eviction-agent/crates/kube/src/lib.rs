@@ -21,7 +21,7 @@ mod node_identity;
 mod node_patch;
 mod node_status;
 mod nodes;
-pub mod nullable;
+mod nullable;
 mod object_store;
 pub mod pods;
 mod reachability;

@@ -1,9 +1,9 @@
 //! The fields of `v1.Node` that the agent uses.
 
-use eviction_core::node as core;
-use eviction_core::time::Timestamp;
+use eviction_core::node::{self as core, Condition, Taint};
+use eviction_core::nullable::List;
 
-use crate::nullable::{List, objects};
+use crate::nullable::objects;
 
 objects! {
     struct Node {
@@ -22,12 +22,6 @@ objects! {
         taints: List<Taint>,
     }
 
-    struct Taint {
-        key: Box<str>,
-        value: Box<str>,
-        effect: Box<str>,
-    }
-
     struct Status {
         conditions: List<Condition>,
         node_info: NodeInfo,
@@ -37,16 +31,6 @@ objects! {
     struct ContainerImage {
         names: List<Box<str>>,
         size_bytes: i64,
-    }
-
-    struct Condition {
-        #[serde(rename = "type")]
-        kind: Box<str>,
-        status: Box<str>,
-        reason: Box<str>,
-        message: Box<str>,
-        last_heartbeat_time: Option<Timestamp>,
-        last_transition_time: Option<Timestamp>,
     }
 
     struct NodeInfo {
@@ -73,13 +57,12 @@ pub(crate) fn parse_node(json: &[u8]) -> Result<core::Node, String> {
 impl From<Node> for core::Node {
     fn from(node: Node) -> Self {
         let Node { metadata, spec, status } = node;
-        let taints = spec.taints.0.into_iter();
         Self {
             name: metadata.name,
             uid: metadata.uid,
             resource_version: metadata.resource_version,
-            taints: taints.map(|Taint { key, value, effect }| core::Taint { key, value, effect }).collect(),
-            conditions: status.conditions.0.into_iter().map(Into::into).collect(),
+            taints: spec.taints.0,
+            conditions: status.conditions.0,
             boot_id: status.node_info.boot_id,
             images: status.images.0.into_iter().map(Into::into).collect(),
         }
@@ -89,14 +72,6 @@ impl From<Node> for core::Node {
 impl From<ContainerImage> for core::ContainerImage {
     fn from(ContainerImage { names: List(names), size_bytes }: ContainerImage) -> Self {
         Self { names, size_bytes: u64::try_from(size_bytes).unwrap_or_default() }
-    }
-}
-
-impl From<Condition> for core::Condition {
-    fn from(condition: Condition) -> Self {
-        let Condition { kind, status, reason, message, last_heartbeat_time, last_transition_time } =
-            condition;
-        Self { kind, status, reason, message, last_heartbeat_time, last_transition_time }
     }
 }
 

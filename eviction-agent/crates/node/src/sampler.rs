@@ -136,8 +136,7 @@ impl NodeSampler {
     /// Reads the node's values, and those of the cgroup of all pods where that is due. The cgroups in `charged`
     /// (by id) are read first.
     pub fn sample_node(&mut self, at: Instant, clock: &Clock, charged: &[u64]) -> CompleteSample {
-        let NodeSample { level, free, capacity, detail } = self.cgroups.sample_node(charged);
-        let memory = MemoryUsage::of(level.usage, level.working_set);
+        let NodeSample { memory, free, capacity, detail } = self.cgroups.sample_node(charged);
         let processes = self.process_stats(at);
         let detail = self.within_capacity(capacity, detail);
         let by_measure = self.by_measure(memory, &detail);

@@ -7,7 +7,6 @@ use std::time::Duration;
 use eviction_bpf::{EventClass, TaskAlarm};
 use eviction_core::input::Event;
 use eviction_core::time::nanos;
-use eviction_node::cgroup::sample::Changes;
 
 use super::super::memory_notifier::EventBatch;
 use super::ControlLoop;
@@ -141,7 +140,8 @@ impl ControlLoop {
             self.step_pods();
         }
         match read {
-            Ok(Changes { added: _, removed: _, skipped }) => {
+            Ok(()) => {
+                let skipped = self.node_sampler.cgroups.tree().skipped();
                 self.metrics.cgroups_unreadable.set(i64::try_from(skipped).unwrap_or(i64::MAX));
                 let pods = event_log::Pods::of(&self.pod_index, self.node_sampler.cgroups.pods());
                 let pods_root = self.pods_folder();

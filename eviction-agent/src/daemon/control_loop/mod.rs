@@ -33,6 +33,7 @@ mod xfs_preallocation;
 use std::sync::Arc;
 
 use tokio::sync::mpsc::Receiver;
+use tokio::sync::watch;
 
 use crate::telemetry::metrics::Metrics;
 use eviction_bpf::EventClass;
@@ -138,6 +139,8 @@ pub(crate) struct ControlLoop {
     pub(crate) storage: PodStorageWatch,
     pub(crate) task_totals: TaskTotals,
     pub(crate) state_sender: StateSender,
+    /// Receives each policy that comes into force, to be saved.
+    pub(crate) policy_in_force: watch::Sender<Arc<Policy>>,
     /// Receives the engine's inputs if they are recorded.
     pub(crate) recorder: Option<RecordingQueue>,
     pub(crate) state: State,
@@ -171,6 +174,8 @@ impl ControlLoop {
             self.telemetry.publish(event, self.clock.now().wall);
         }
         self.publish_counted_kills();
+        self.adopt_late_disks();
+        self.publish_policy();
         self.thaw_if_due();
         self.persist();
         self.record_key();

@@ -9,6 +9,7 @@ use eviction_core::eviction::EvaluationEnd;
 use eviction_core::in_flight::InFlightEviction;
 use eviction_core::signal::Resource;
 use eviction_core::time::nanos;
+use eviction_node::cgroup::hierarchy::Host;
 use eviction_node::cgroup::pods::Container;
 use eviction_node::clock::mono_ns;
 use eviction_node::fs::{PodStorage, StoragePaths, StorageReader, StorageRequest, StorageSample};
@@ -128,13 +129,13 @@ impl LimitHeadroom {
 
 impl PodStorageWatch {
     /// Starts the reader if there is something to read.
-    pub(crate) fn new(paths: StoragePaths, summary: Option<KubeletClient>) -> Self {
+    pub(crate) fn new(host: Host, paths: StoragePaths, summary: Option<KubeletClient>) -> Self {
         let (sender, samples) = channel(1);
         let summary_due_ns = summary.is_some().then_some(0);
         let reader = match summary {
             Some(kubelet) => Some(stats_summary::start(kubelet, sender)),
             None if paths == StoragePaths::default() => None,
-            None => Some(StorageReader::of_directories(paths, sender)),
+            None => Some(StorageReader::of_directories(host, paths, sender)),
         };
         let reader = reader.and_then(|started| {
             started

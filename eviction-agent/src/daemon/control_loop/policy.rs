@@ -1,5 +1,7 @@
 //! Passes a changed configuration to the engine, and applies it to the loop once it is in force.
 
+use std::sync::Arc;
+
 use eviction_core::decision::ProposalState;
 use eviction_core::eviction::ExpectedRelease;
 use eviction_core::in_flight::{InFlightEviction, TERMINATION_TIMEOUT};
@@ -22,9 +24,11 @@ impl ControlLoop {
         if let Some(ProposalState::Applied) = decision.proposal {
             self.adopt_policy();
         }
-        // The sync that follows finds the pods that a pending policy would evict.
-        let is_pending = matches!(decision.proposal, Some(ProposalState::Pending(_)));
-        if !is_pending && self.state.last_change.update(&decision) {
+        if let Some(ProposalState::Pending(_)) = decision.proposal {
+            // The sync that follows finds the pods that the policy would evict. It publishes the pending policy,
+            // also one that was pending before.
+            self.state.last_change.pending_since = None;
+        } else if self.state.last_change.update(&decision) {
             self.publish_decision(DecisionEvent {
                 first_id: self.state.decisions + 1,
                 usage: None,
@@ -62,6 +66,14 @@ impl ControlLoop {
         self.adopt_pods(pod_index);
         self.wait_for_unsized_evictions();
         self.warn_without_kernel_kill();
+        self.state.is_policy_new = true;
+    }
+
+    /// Hands a policy that came into force to the main thread, which saves it.
+    pub(super) fn publish_policy(&mut self) {
+        if std::mem::take(&mut self.state.is_policy_new) {
+            self.policy_in_force.send_replace(Arc::new(self.engine.policy().clone()));
+        }
     }
 
     /// Pauses evictions for those in flight that were chosen by the kubelet's rules: it is not known what they

@@ -126,7 +126,7 @@ impl ControlLoop {
         let patience = patience.map(|until| self.clock.mono_of(until).saturating_sub(now_ns));
         let groups = self.state.oom_groups.due_ns(now_ns);
         // Counters that are due now are read at the end of this iteration.
-        let counters = self.oom_counters.due_in_ns(now_ns).filter(|due| *due > 0);
+        let counters = self.oom_counters.due_in_ns(now_ns);
         let thaw = self.thaw_due_in_ns(now_ns);
         let stalls = self.node_sampler.stall_interval_ns().filter(|_| under_pressure);
         let in_ns = [patience, tree, groups, counters, limits, pods, thaw, stalls].into_iter().flatten();

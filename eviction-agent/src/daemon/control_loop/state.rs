@@ -27,6 +27,8 @@ pub(crate) struct State {
     /// The time of the full sample with which the engine got the pods for their trends.
     pub(super) trends_updated_ns: u64,
     pub(super) tree_due_ns: Option<u64>,
+    /// Whether a policy has come into force that is not handed on to be saved yet.
+    pub(super) is_policy_new: bool,
     /// When the cgroup tree was read last.
     pub(super) tree_read_ns: u64,
     pub(super) oom_groups: OomGroupCoalescer,
@@ -53,7 +55,7 @@ pub(super) struct LoopDelta {
     /// Whether a threshold was about to be met.
     pub(super) imminent: bool,
     /// Since when a changed configuration is pending.
-    pending_since: Option<Timestamp>,
+    pub(super) pending_since: Option<Timestamp>,
 }
 
 impl LoopDelta {

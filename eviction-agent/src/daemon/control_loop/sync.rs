@@ -12,8 +12,10 @@ use eviction_node::cgroup::sample::Tasks;
 use eviction_node::notify::{memory_events, psi};
 
 use super::super::memory_notifier::Trigger;
+use super::super::startup::source_event;
 use super::ControlLoop;
 use super::rearm::next_grace;
+use crate::telemetry::event_log;
 use crate::telemetry::queue::{DecisionEvent, TelemetryEvent};
 use eviction_node::clock::{Instant, mono_ns};
 use eviction_node::sampler::CompleteSample;
@@ -153,6 +155,26 @@ impl ControlLoop {
         let decision = self.decide(read_at, &snapshot);
         let decided = SyncDecision { decision, trigger, crossed, mono_ns: mono_ns() };
         SyncResult { node_sample, under_pressure, decided: Some(decided) }
+    }
+
+    /// Takes over file systems that were found after the start: passes on their layout, and publishes how they
+    /// are read. The next sample reads them.
+    pub(super) fn adopt_late_disks(&mut self) {
+        if !self.node_sampler.disks.take_late() {
+            return;
+        }
+        let at = self.clock.now().wall;
+        let disks = &self.node_sampler.disks;
+        if disks.devices().next().is_some() && self.notifier.bpf.programs().1.is_some() {
+            tracing::warn!(
+                "nodefs or imagefs responded too late at the start: no BPF program reports what is written to them before the agent is restarted"
+            );
+        }
+        let (layout, sources) = (disks.layout(), disks.info());
+        self.step_and_discard(Event::DiskLayout(Ok(layout)));
+        for info in sources {
+            self.telemetry.publish(event_log::Event::Backend(source_event(info)), at);
+        }
     }
 
     /// Returns a snapshot of the node and its pods. Usages that changed are of this sample, but the memory.stat

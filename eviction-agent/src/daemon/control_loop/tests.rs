@@ -20,7 +20,7 @@ use eviction_node::fs::FsPaths;
 use eviction_node::pod_index::PodIndex;
 use eviction_node::proc::watermarks::Watermarks;
 use serde_json::json;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use super::super::ConfigurationFiles;
 use super::super::pod_source::PodSource;
@@ -101,6 +101,7 @@ pub(super) fn start(node: Node, configuration: ConfigurationFiles, disks: FsPath
         metrics,
         heartbeat: Heartbeat::new(),
         watermarks: Watermarks::default(),
+        policy_in_force: watch::Sender::new(Arc::new(plan.policy.clone())),
     };
     let (mut control_loop, _) = startup::build(plan, pod_index, outputs).unwrap();
     let pod_index = std::mem::take(&mut control_loop.pod_index);

@@ -26,6 +26,8 @@ pub(super) struct DiskThresholds {
     /// For each device the totals at which its thresholds are set, if known.
     set: Vec<(u64, [Option<i64>; 2])>,
     crossings: TokenBucket<200, 32>,
+    /// Whether it was logged that a threshold cannot be set.
+    is_set_error_logged: bool,
 }
 
 impl DiskThresholds {
@@ -37,6 +39,7 @@ impl DiskThresholds {
     pub(super) fn clear(&mut self) {
         self.taken.clear();
         self.set.clear();
+        self.is_set_error_logged = false;
     }
 }
 
@@ -83,7 +86,7 @@ impl BpfBackend {
         let Some((handle, _)) = self.loaded.as_mut().filter(|(handle, _)| handle.has_disks()) else { return };
         let when = AttachWhen::NearDiskThreshold;
         let is_attached = handle.is_attached(when);
-        let DiskThresholds { attach_policy, taken, set, crossings } = &mut self.disks;
+        let DiskThresholds { attach_policy, taken, set, crossings, is_set_error_logged } = &mut self.disks;
         let [least_bytes, least_inodes] = if crossings.has_token(now_ns) { CLOSE } else { WIDE };
         let mut is_near = false;
         for DeviceHeadroom { device, capacity, bytes, inodes } in devices {
@@ -104,8 +107,13 @@ impl BpfBackend {
             }
             set.retain(|(of, _)| *of != device);
             match handle.set_disk_threshold(device, headroom, since) {
-                Ok(_) => set.extend(limits.map(|limits| (device, limits))),
+                Ok(_) => {
+                    *is_set_error_logged = false;
+                    set.extend(limits.map(|limits| (device, limits)));
+                }
+                Err(_) if *is_set_error_logged => {}
                 Err(error) => {
+                    *is_set_error_logged = true;
                     tracing::warn!(error = %chain(&error), "cannot set a kernel threshold of a disk: the timer detects the crossing");
                 }
             }

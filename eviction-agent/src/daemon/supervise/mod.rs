@@ -15,7 +15,7 @@ use eviction_node::clock::{Clock, mono_ns};
 use eviction_node::pod_index::PodIndex;
 use rustix::thread::Pid;
 use tokio::signal::unix::{Signal, SignalKind};
-use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::daemon::config_reload::Reload;
@@ -80,8 +80,8 @@ struct Daemon {
     session: Option<KubeSession>,
     reachable: Option<watch::Receiver<bool>>,
     reload: Reload,
-    /// Notifies that a changed configuration has come into force.
-    applied: Arc<Notify>,
+    /// The policy in force, from the control loop.
+    policy_in_force: watch::Receiver<Arc<Policy>>,
     state: Arc<State>,
     control_loop: ControlLoopThread,
     /// Events of the main thread.
@@ -107,7 +107,7 @@ impl Daemon {
                 change = self.pods.changed(&self.metrics) => self.update_pods(change).await,
                 change = self.reload.changed() => self.update_policy(change).await,
                 reachability = reachability_change(&mut self.reachable) => self.update_reachability(reachability).await,
-                () = self.applied.notified() => self.reload.save(),
+                Ok(()) = self.policy_in_force.changed() => self.save_policy(),
                 _ = self.signals.accept.recv() => self.command(Command::Accept).await,
                 _ = self.signals.overrun.recv() => self.drop_real_time_priority(),
                 end = part_ended(&self.control_loop, &self.events, &mut self.session) => return end,
@@ -166,6 +166,12 @@ impl Daemon {
                 self.publish_event(Event::ConfigChange(ConfigChange::invalid(errors)));
             }
         }
+    }
+
+    /// Saves the policy that came into force.
+    fn save_policy(&mut self) {
+        let in_force = self.policy_in_force.borrow_and_update().clone();
+        self.reload.save(&in_force);
     }
 
     async fn update_reachability(&mut self, reachability: ApiReachability) {

@@ -12,7 +12,7 @@ use eviction_node::notify::timer::Timer;
 use eviction_node::pod_index::PodIndex;
 use eviction_node::proc::watermarks::Watermarks;
 use rustix::thread::Pid;
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use super::{Daemon, Signals, begin_namespaces, node_pods};
@@ -70,10 +70,10 @@ impl Daemon {
         begin_namespaces(&metrics, &index);
         let (node_pods, receiver) = watch::channel(node_pods(&pods, &index));
         plan.node_pods = Some(receiver);
-        let applied = Arc::new(Notify::new());
+        let (policy_sender, policy_in_force) = watch::channel(Arc::new(plan.policy.clone()));
         let socket = local_socket(&options, &plan)?;
         let live = socket.as_ref().map(|_| Live::new(session.as_ref().map(|it| it.name().to_string())));
-        let mut exporter = exporter(&options, &plan, session.as_mut(), &applied, &metrics)?;
+        let mut exporter = exporter(&options, &plan, session.as_mut(), &metrics)?;
         exporter.live = live.clone();
         (plan.recorder, exporter.recording) = recording(&plan, &metrics)?.unzip();
         let (loop_events, loop_receiver) = TelemetryQueue::new(&metrics)?;
@@ -84,6 +84,7 @@ impl Daemon {
             metrics: Arc::clone(&metrics),
             heartbeat: heartbeat.clone(),
             watermarks: watermarks(&plan),
+            policy_in_force: policy_sender,
         };
         let (action, profile) = (plan.service.action, plan.policy.rules.profile().name());
         let pods_known = index.known().len();
@@ -123,7 +124,7 @@ impl Daemon {
             session,
             reachable,
             reload,
-            applied,
+            policy_in_force,
             state,
             control_loop,
             events,
@@ -188,7 +189,6 @@ fn exporter(
     options: &Options,
     plan: &Plan,
     session: Option<&mut KubeSession>,
-    applied: &Arc<Notify>,
     metrics: &Arc<Metrics>,
 ) -> Result<TelemetryExporter, Failure> {
     let node = session.as_ref().map(|session| session.name().to_string());
@@ -198,10 +198,8 @@ fn exporter(
     let dropped = metrics.telemetry_dropped.with(["output"]);
     let printer = LineWriter::start("stdout", std::io::stdout(), dropped)
         .map_err(|error| Failure::because("start the thread that prints", &error))?;
-    let applied = Arc::clone(applied);
     let metrics = Arc::clone(metrics);
-    let mut exporter =
-        TelemetryExporter::new(options.json_lines, printer, metrics, plan.names, applied, events);
+    let mut exporter = TelemetryExporter::new(options.json_lines, printer, metrics, plan.names, events);
     (exporter.node, exporter.files) = (node, SignalFiles::of(&plan.root, &plan.host.proc));
     exporter.pod_metrics = plan.service.metrics.pods;
     Ok(exporter)

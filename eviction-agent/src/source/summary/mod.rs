@@ -7,13 +7,13 @@ mod tests;
 use serde::Deserialize;
 
 use eviction_core::disk_layout::Parts;
+use eviction_core::nullable::{nullable, nullable_list};
 use eviction_core::reading::{Reading, UnknownReason};
 use eviction_core::snapshot::{
     ContainerStatValues, FsStats, MemoryDetail, MemoryStats, NodeStats, PodStatValues, ProcessStats,
     Snapshot, SnapshotBuilder, SourceId, VolumeStatValues,
 };
 use eviction_core::time::Timestamp;
-use eviction_kube::nullable::{nullable, nullable_list};
 use eviction_node::fs::{ContainerStorage, DiskUsage, PodStorage, StorageRequest, StorageSample};
 
 /// The fields of a Summary on which decisions depend. Absent and null values are the same, and neither is

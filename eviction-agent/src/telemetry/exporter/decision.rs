@@ -29,9 +29,6 @@ impl TelemetryExporter {
                 live.thresholds(evaluation);
             }
         }
-        if let Some(ProposalRecord::Applied) = record.proposal {
-            self.config_applied.notify_one();
-        }
         self.status_changes(&record, *sampled);
         self.conditions(&record, *sampled);
         let Some(evaluation) = record.evaluation() else { return };

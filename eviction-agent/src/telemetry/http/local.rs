@@ -110,7 +110,7 @@ fn respond(request: &Request<Incoming>, live: &Live, metrics: &Metrics) -> Respo
     };
     match request.uri().path() {
         "/v1/state" => response(StatusCode::OK, JSON, live.state(metrics)),
-        "/v1/events" => match live.events(value("since").unwrap_or("0")) {
+        "/v1/events" => match live.events(value("since").unwrap_or("0"), value("agent_start")) {
             Some(lines) => response(StatusCode::OK, "application/jsonl", lines),
             None => error_response(
                 StatusCode::BAD_REQUEST,

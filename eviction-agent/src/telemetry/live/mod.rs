@@ -15,6 +15,7 @@ use eviction_core::signal::Signal;
 use eviction_core::time::Timestamp;
 use eviction_node::clock::{Clock, mono_ns};
 use serde::Serialize;
+use serde_json::Value;
 use state::PodHistory;
 
 use crate::telemetry::event_log::Started;
@@ -64,11 +65,13 @@ pub(crate) struct Explanation {
 
 impl Live {
     pub(crate) fn new(node: Option<String>) -> Self {
+        let clock = Clock::start();
+        let agent_start = clock.now().wall.as_millisecond();
         Self(Arc::new(Mutex::new(Inner {
-            clock: Clock::start(),
+            clock,
             node,
             started: None,
-            events: EventRing::default(),
+            events: EventRing { agent_start, ..EventRing::default() },
             pods: PodHistory::default(),
             thresholds: Vec::new(),
             cached: None,
@@ -114,13 +117,16 @@ impl Live {
         bytes
     }
 
-    /// Returns the event lines after a number or from a time on, as JSON lines with their number in `seq`. Returns
-    /// `None` if `since` is neither.
-    pub(crate) fn events(&self, since: &str) -> Option<String> {
+    /// Returns the event lines after a number or from a time on, as JSON lines with their number in `seq`. If the
+    /// number is of another agent by its start, returns all lines. Returns `None` if `since` is neither a number nor
+    /// a time.
+    pub(crate) fn events(&self, since: &str, agent_start: Option<&str>) -> Option<String> {
         let inner = self.lock();
+        let events = &inner.events;
+        let is_of_other_agent = agent_start.is_some_and(|it| it.parse::<i64>() != Ok(events.agent_start));
         match (since.parse::<u64>(), since.parse::<Timestamp>()) {
-            (Ok(seq), _) => Some(inner.events.after(seq)),
-            (_, Ok(at)) => Some(inner.events.since(at)),
+            (Ok(seq), _) => Some(events.after(if is_of_other_agent { 0 } else { seq })),
+            (_, Ok(at)) => Some(events.since(at)),
             _ => None,
         }
     }
@@ -176,13 +182,16 @@ struct EventRing {
     bytes: usize,
     /// The number of the newest event.
     last: u64,
+    /// The start of this agent in milliseconds. Its events are numbered from 1, like those of the agent before.
+    agent_start: i64,
 }
 
 impl EventRing {
-    /// Stores a JSON object and adds its number as the first member.
+    /// Stores a JSON object. Adds its number and the agent's start as the first members.
     fn push(&mut self, at: Timestamp, json: &str) {
         self.last += 1;
-        let json = format!("{{\"seq\":{},{}\n", self.last, json.strip_prefix('{').unwrap_or("}"));
+        let members = json.strip_prefix('{').unwrap_or("}");
+        let json = format!("{{\"seq\":{},\"agent_start\":{},{members}\n", self.last, self.agent_start);
         self.bytes += json.len();
         self.lines.push_back((self.last, at, json.into()));
         while self.lines.len() > EVENTS || self.bytes > EVENT_BYTES {
@@ -191,7 +200,7 @@ impl EventRing {
         }
     }
 
-    /// Returns the events with a greater number. If the number is of an earlier agent, returns all events.
+    /// Returns the events with a greater number; all events if the number can only be of an earlier agent.
     fn after(&self, seq: u64) -> String {
         let seq = if seq > self.last { 0 } else { seq };
         self.lines.iter().filter(|(number, ..)| *number > seq).map(|(.., json)| &**json).collect()
@@ -199,6 +208,31 @@ impl EventRing {
 
     fn since(&self, at: Timestamp) -> String {
         self.lines.iter().filter(|(_, time, _)| *time >= at).map(|(.., json)| &**json).collect()
+    }
+}
+
+/// The last event line that a client of the local API has received. The default is before the first line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EventCursor {
+    seq: u64,
+    agent_start: i64,
+}
+
+impl EventCursor {
+    /// Returns the target of the request for later event lines.
+    pub fn target(self) -> String {
+        let Self { seq, agent_start } = self;
+        format!("/v1/events?since={seq}&agent_start={agent_start}")
+    }
+
+    /// Advances to a received event line. Returns the number of lines that were missed before it.
+    pub fn advance(&mut self, event: &Value) -> u64 {
+        let Some(seq) = event["seq"].as_u64() else { return 0 };
+        let agent_start = event["agent_start"].as_i64().unwrap_or_default();
+        let is_first = *self == Self::default();
+        let before = if agent_start == self.agent_start { self.seq } else { 0 };
+        *self = Self { seq, agent_start };
+        if is_first { 0 } else { seq.saturating_sub(before).saturating_sub(1) }
     }
 }
 

@@ -126,7 +126,8 @@ fn events_are_numbered_and_bounded() {
     for number in 1..=3 {
         ring.push(at(number), &format!("{{\"event\":\"e{number}\"}}"));
     }
-    assert_eq!(ring.after(1), "{\"seq\":2,\"event\":\"e2\"}\n{\"seq\":3,\"event\":\"e3\"}\n");
+    let line = |seq: u32| format!("{{\"seq\":{seq},\"agent_start\":0,\"event\":\"e{seq}\"}}\n");
+    assert_eq!(ring.after(1), [2, 3].map(line).concat());
     assert_eq!(ring.after(3), "");
     assert_eq!(ring.after(500).lines().count(), 3, "the agent was restarted");
     assert_eq!(ring.since(at(3)).lines().count(), 1);
@@ -138,4 +139,15 @@ fn events_are_numbered_and_bounded() {
     ring.push(at(6), &format!("{{\"a\":\"{}\"}}", "x".repeat(2 * EVENT_BYTES)));
     assert_eq!(ring.lines.len(), 0, "a line longer than all of the room is not kept");
     assert_eq!(ring.bytes, 0);
+}
+
+#[test]
+fn event_cursor_counts_missed_lines_of_one_agent_and_of_the_next() {
+    let line = |seq: u64, agent_start: i64| serde_json::json!({"seq": seq, "agent_start": agent_start});
+    let mut cursor = EventCursor::default();
+    assert_eq!(cursor.advance(&line(5, 100)), 0, "a client may begin anywhere");
+    assert_eq!(cursor.advance(&line(8, 100)), 2);
+    assert_eq!(cursor.advance(&Value::Null), 0);
+    assert_eq!(cursor.target(), "/v1/events?since=8&agent_start=100");
+    assert_eq!(cursor.advance(&line(3, 200)), 2, "the next agent counts from 1");
 }

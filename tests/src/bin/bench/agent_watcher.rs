@@ -37,7 +37,7 @@ impl AgentWatcher {
 
     pub(crate) fn stop(mut self) -> Result<()> {
         check_screens(&mut self.screens)?;
-        self.agent.stop().map(drop)
+        self.agent.stop()
     }
 }
 

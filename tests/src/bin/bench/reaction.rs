@@ -12,11 +12,9 @@ use crate::competitor_namespace::{self, CompetitorNamespace};
 use crate::hog_node::{self, HogNode, Watcher};
 use crate::load::Hogs;
 use crate::pollers::{DetectionMethod, Poller};
-use crate::runs::Runs;
+use crate::runs::{Runs, TRIES};
 use crate::testbed::Testbed;
 
-/// The maximum number of runs for each valid one.
-const TRIES: usize = 3;
 /// A smaller overshoot cannot be distinguished from none: the hog stamps every 64 pages.
 const LEAST_MIB: f64 = 0.25;
 /// Competitors let a hog grow for a while, so it must be able to grow further than that.
@@ -125,34 +123,28 @@ fn median_ratio(ours: &Row, theirs: &[Row]) -> Option<f64> {
 
 /// Lets hogs cross the threshold, one after the other, with a new agent for every few of them.
 pub(crate) fn agent_rows(testbed: &Testbed, case: Case) -> Result<Vec<Row>> {
-    let mut runs = Runs::new(case, None);
     let (mut thread, mut backend) = (None, None);
-    while needs_more(&runs, case)? {
+    let rows = measure(testbed, case, None, |runs| {
         let hog_node = HogNode::new(testbed, case)?;
         let mut ours = AgentWatcher::start(testbed, case, &hog_node.node)?;
         (thread, backend) = (ours.agent.backend("control loop thread"), ours.agent.backend("charge"));
-        cross_all_hogs(&hog_node, &mut runs, &mut ours)?;
-        ours.stop()?;
-        testbed.progress(&runs.progress());
-    }
-    let rows = runs.rows().into_iter();
-    Ok(rows.map(|row| goal(row, case, backend.as_deref()).with("thread", thread.clone())).collect())
+        cross_all_hogs(&hog_node, runs, &mut ours)?;
+        ours.stop()
+    })?;
+    let with_goal = |row| goal(row, case, backend.as_deref()).with("thread", thread.clone());
+    Ok(rows.into_iter().map(with_goal).collect())
 }
 
 fn poller_rows(testbed: &Testbed, case: Case, method: DetectionMethod) -> Result<Vec<Row>> {
-    let mut runs = Runs::new(case, Some(&method.name()));
-    while needs_more(&runs, case)? {
+    measure(testbed, case, Some(&method.name()), |runs| {
         let hog_node = HogNode::new(testbed, case)?;
-        cross_all_hogs(&hog_node, &mut runs, &mut Poller::new(method))?;
-        testbed.progress(&runs.progress());
-    }
-    Ok(runs.rows())
+        cross_all_hogs(&hog_node, runs, &mut Poller::new(method))
+    })
 }
 
 pub(crate) fn competitor_rows(testbed: &Testbed, case: Case, competitor: Competitor) -> Result<Vec<Row>> {
-    let mut runs = Runs::new(case, Some(competitor.program()));
     let competitor_namespace = CompetitorNamespace::new(testbed, case, competitor)?;
-    while needs_more(&runs, case)? {
+    measure(testbed, case, Some(competitor.program()), |runs| {
         for _ in 0..hog_node::HOGS {
             if runs.good() < case.n {
                 match competitor_namespace.cross()? {
@@ -161,14 +153,24 @@ pub(crate) fn competitor_rows(testbed: &Testbed, case: Case, competitor: Competi
                 }
             }
         }
+        Ok(())
+    })
+}
+
+/// Calls `cross_some` until there are enough valid crossings, and returns the rows of all.
+fn measure(
+    testbed: &Testbed,
+    case: Case,
+    program: Option<&str>,
+    mut cross_some: impl FnMut(&mut Runs) -> Result<()>,
+) -> Result<Vec<Row>> {
+    ensure!(case.n > 0, "no run was asked for");
+    let mut runs = Runs::new(case, program);
+    while runs.good() < case.n && runs.total() < case.n * TRIES {
+        cross_some(&mut runs)?;
         testbed.progress(&runs.progress());
     }
     Ok(runs.rows())
-}
-
-fn needs_more(runs: &Runs, case: Case) -> Result<bool> {
-    ensure!(case.n > 0, "no run was asked for");
-    Ok(runs.good() < case.n && runs.total() < case.n * TRIES)
 }
 
 fn cross_all_hogs(hog_node: &HogNode<'_>, runs: &mut Runs, watcher: &mut dyn Watcher) -> Result<()> {

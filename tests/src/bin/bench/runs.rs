@@ -50,6 +50,9 @@ pub(crate) struct Runs {
 
 const PIECE_NS: u64 = 50_000_000;
 
+/// The maximum number of runs for each valid one.
+pub(crate) const TRIES: usize = 3;
+
 impl Runs {
     pub(crate) fn new(case: Case, program: Option<&str>) -> Self {
         let program = program.map(str::to_owned);

@@ -121,8 +121,7 @@ pub(crate) fn run(testbed: &mut Testbed<'_>, level: Level) -> Result<()> {
     testbed.check("the kill was reported once", kills == 1, format_args!("{kills} kills"));
     pods::check_bystanders(testbed, &mut bystanders, ["nothing was evicted"; 2])?;
     pods::check_counters(testbed, &agent, &[], 1)?;
-    agent.stop()?;
-    Ok(())
+    agent.stop()
 }
 
 fn record(testbed: &mut Testbed<'_>, record: &Record, ended: &Value, event: &Event) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use std::mem::offset_of;
 
-use eviction_common::{self as raw, Header};
+use eviction_common as raw;
 use proptest::prelude::*;
 
 use super::*;
@@ -10,7 +10,8 @@ use super::*;
 const PAGE: u64 = 4096;
 
 /// A record of zeros with a valid header.
-fn record(kind: Kind, bytes: usize) -> Vec<u8> {
+fn record(kind: Kind) -> Vec<u8> {
+    let bytes = kind.record_bytes();
     let mut record = vec![0; bytes];
     put(&mut record, offset_of!(Header, kind), &(kind as u16).to_ne_bytes());
     put(&mut record, offset_of!(Header, abi), &ABI_VERSION.to_ne_bytes());
@@ -30,21 +31,21 @@ const STAMP: Stamp = Stamp { ktime_ns: 1234, cpu: 3, seq: 9 };
 #[test]
 fn growth_of_a_kernel_kill_is_in_pages_for_memory_and_bytes_for_disk() {
     for (cause, grown) in [(KernelKillCause::Memory, 3 * PAGE), (KernelKillCause::Disk, 3)] {
-        let mut bytes = record(Kind::KernelKill, size_of::<raw::KernelKill>());
+        let mut bytes = record(Kind::KernelKill);
         put(&mut bytes, offset_of!(raw::KernelKill, generation), &7_u64.to_ne_bytes());
         put(&mut bytes, offset_of!(raw::KernelKill, grown), &3_u64.to_ne_bytes());
         put(&mut bytes, offset_of!(raw::KernelKill, cause), &(cause as u32).to_ne_bytes());
         let Ok(Event::KernelKill(kill)) = decode(&bytes, PAGE) else { panic!("no kernel kill") };
         assert_eq!((kill.order, kill.cause, kill.grown, kill.error), (7, cause, grown, None));
     }
-    let mut bytes = record(Kind::KernelKill, size_of::<raw::KernelKill>());
+    let mut bytes = record(Kind::KernelKill);
     put(&mut bytes, offset_of!(raw::KernelKill, cause), &2_u32.to_ne_bytes());
     assert_eq!(decode(&bytes, PAGE), Err(unknown(Kind::KernelKill, "cause", 2)));
 }
 
 #[test]
 fn threshold_crossing_is_decoded() {
-    let mut bytes = record(Kind::ThresholdCrossed, size_of::<raw::ThresholdCrossed>());
+    let mut bytes = record(Kind::ThresholdCrossed);
     for (place, value) in [
         (offset_of!(raw::ThresholdCrossed, cgroup_id), 11_u64),
         (offset_of!(raw::ThresholdCrossed, leaf_id), 12),
@@ -87,7 +88,7 @@ fn threshold_crossing_is_decoded() {
 
 #[test]
 fn disk_threshold_crossing_is_decoded() {
-    let mut bytes = record(Kind::DiskThresholdCrossed, size_of::<raw::DiskThresholdCrossed>());
+    let mut bytes = record(Kind::DiskThresholdCrossed);
     for (place, value) in [
         (offset_of!(raw::DiskThresholdCrossed, generation), 11_u64),
         (offset_of!(raw::DiskThresholdCrossed, leaf_id), 12),
@@ -121,7 +122,7 @@ fn disk_threshold_crossing_is_decoded() {
 
 #[test]
 fn unknown_fields_of_an_oom_kill_are_none() {
-    let mut bytes = record(Kind::OomKill, size_of::<raw::OomKill>());
+    let mut bytes = record(Kind::OomKill);
     put(&mut bytes, offset_of!(raw::OomKill, comm), b"java\0garbage");
     put(&mut bytes, offset_of!(raw::OomKill, tgid), &77_u32.to_ne_bytes());
     put(&mut bytes, offset_of!(raw::OomKill, oom_score_adj), &(-997_i32).to_ne_bytes());
@@ -168,7 +169,7 @@ fn unknown_fields_of_an_oom_kill_are_none() {
 
 #[test]
 fn oom_kill_with_the_owner_of_the_limit_is_decoded() {
-    let mut bytes = record(Kind::OomKill, size_of::<raw::OomKill>());
+    let mut bytes = record(Kind::OomKill);
     for (place, value) in [
         (offset_of!(raw::OomKill, trigger_memcg), 7_u64),
         (offset_of!(raw::OomKill, owner_id), 5),
@@ -215,14 +216,14 @@ fn oom_kill_with_the_owner_of_the_limit_is_decoded() {
 
 #[test]
 fn creation_of_a_cgroup_is_decoded() {
-    let mut bytes = record(Kind::CgroupCreated, size_of::<raw::CgroupChange>());
+    let mut bytes = record(Kind::CgroupCreated);
     put(&mut bytes, offset_of!(raw::CgroupChange, id), &5_u64.to_ne_bytes());
     assert_eq!(decode(&bytes, PAGE), Ok(Event::CgroupCreated(CgroupChange { stamp: STAMP, id: 5 })));
 }
 
 #[test]
 fn task_alarm_is_decoded() {
-    let mut bytes = record(Kind::TaskAlarm, size_of::<raw::TaskAlarm>());
+    let mut bytes = record(Kind::TaskAlarm);
     for (place, value) in [
         (offset_of!(raw::TaskAlarm, memcg_id), 5_u64),
         (offset_of!(raw::TaskAlarm, key_id), 6),
@@ -255,10 +256,14 @@ fn task_alarm_is_decoded() {
 
 #[test]
 fn invalid_record_is_refused_with_the_reason() {
-    let whole = record(Kind::ThresholdCrossed, size_of::<raw::ThresholdCrossed>());
+    let whole = record(Kind::ThresholdCrossed);
     let error = |bytes: &[u8]| decode(bytes, PAGE).unwrap_err().to_string();
-    assert_eq!(error(&[]), "record of 0 bytes ends early");
-    assert_eq!(error(&whole[..40]), "record says it has 88 bytes and has 40");
+    assert_eq!(error(&whole[..31]), "record of 31 bytes has no header");
+    let size_error = |found, stated| {
+        format!("record of kind threshold_crossed has {found} bytes and states {stated}, expected 88")
+    };
+    assert_eq!(error(&whole[..40]), size_error(40, 88));
+    assert_eq!(error(&[&whole[..], &[0; 8]].concat()), size_error(96, 88));
     let mut foreign = whole.clone();
     let other = ABI_VERSION + 1;
     put(&mut foreign, offset_of!(Header, abi), &other.to_ne_bytes());
@@ -266,20 +271,13 @@ fn invalid_record_is_refused_with_the_reason() {
     let mut unknown = whole.clone();
     put(&mut unknown, offset_of!(Header, kind), &99_u16.to_ne_bytes());
     assert_eq!(error(&unknown), "record of unknown kind 99");
-    let mut long = whole;
-    long.extend([0; 8]);
-    put(&mut long, offset_of!(Header, len), &96_u32.to_ne_bytes());
-    assert_eq!(error(&long), "record of kind threshold_crossed goes on behind its end: it has 96 bytes");
+    let mut stated = whole;
+    put(&mut stated, offset_of!(Header, len), &96_u32.to_ne_bytes());
+    assert_eq!(error(&stated), size_error(88, 96));
 }
 
-fn sizes() -> impl Strategy<Value = (Kind, usize)> {
-    prop::sample::select(vec![
-        (Kind::ThresholdCrossed, size_of::<raw::ThresholdCrossed>()),
-        (Kind::OomKill, size_of::<raw::OomKill>()),
-        (Kind::CgroupCreated, size_of::<raw::CgroupChange>()),
-        (Kind::CgroupRemoved, size_of::<raw::CgroupChange>()),
-        (Kind::TaskAlarm, size_of::<raw::TaskAlarm>()),
-    ])
+fn kinds() -> impl Strategy<Value = Kind> {
+    prop::sample::select(Kind::ALL.to_vec())
 }
 
 proptest! {
@@ -290,21 +288,22 @@ proptest! {
 
     #[test]
     fn any_bytes_behind_a_right_header_end_in_an_event_or_an_error(
-        (kind, bytes) in sizes(),
+        kind in kinds(),
         noise in prop::collection::vec(any::<u8>(), 3700),
     ) {
-        let mut record = record(kind, bytes);
-        record[32..].copy_from_slice(&noise[..bytes - 32]);
+        let mut record = record(kind);
+        let end = record.len();
+        record[32..].copy_from_slice(&noise[32..end]);
         if let Ok(event) = decode(&record, 1 << 16) {
             prop_assert_eq!(event.stamp(), STAMP);
         }
     }
 
     #[test]
-    fn record_of_the_wrong_length_is_an_error((kind, bytes) in sizes(), len in 0_usize..3700) {
-        prop_assume!(len != bytes);
-        let mut record = record(kind, bytes.max(len));
-        record.truncate(len);
+    fn record_of_the_wrong_length_is_an_error(kind in kinds(), len in 0_usize..3700) {
+        prop_assume!(len != kind.record_bytes());
+        let mut record = record(kind);
+        record.resize(len, 0);
         if len >= 8 {
             put(&mut record, offset_of!(Header, len), &(len as u32).to_ne_bytes());
         }

@@ -285,13 +285,24 @@ impl Engine {
     }
 
     fn set_layout(&mut self, result: Result<DiskLayout, UnknownReason>) {
-        let (None, Ok(layout)) = (self.layout, result) else {
-            return;
-        };
-        if !layout.is_refused_by(self.policy.gates) {
-            self.thresholds.derive_containerfs(self.policy.list_room, layout);
+        let Ok(layout) = result else { return };
+        match self.layout {
+            None => {
+                if !layout.is_refused_by(self.policy.gates) {
+                    self.thresholds.derive_containerfs(self.policy.list_room, layout);
+                }
+                self.layout = Some(KnownLayout { layout, is_new: true });
+            }
+            Some(known) if known.layout == layout => {}
+            Some(known) => {
+                self.layout = Some(KnownLayout { layout, ..known });
+                let Policy { thresholds, list_room, gates, .. } = &self.policy;
+                let derived = (!layout.is_refused_by(*gates)).then_some((*list_room, layout));
+                self.thresholds = self.thresholds.replaced(thresholds, derived);
+                // Its thresholds are those of the former layout.
+                self.awaiting_reclaim = None;
+            }
         }
-        self.layout = Some(KnownLayout { layout, is_new: true });
     }
 
     fn begin_evaluation(&mut self) -> Result<DiskLayout, NotEvaluated> {

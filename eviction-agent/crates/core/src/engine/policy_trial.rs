@@ -26,9 +26,10 @@ pub(super) struct Proposal {
 }
 
 impl Engine {
-    /// Proposes a changed policy. It replaces another pending one.
+    /// Proposes a changed policy. It replaces another pending one. If the same policy is pending already, its
+    /// waiting time goes on.
     pub(super) fn propose(&mut self, at: Timestamp, policy: Policy) -> ProposalState {
-        self.proposal = None;
+        let pending = self.proposal.take();
         if policy == self.policy {
             return ProposalState::Unchanged;
         }
@@ -36,8 +37,10 @@ impl Engine {
             self.adopt(policy);
             return ProposalState::Applied;
         }
-        self.proposal = Some(Box::new(Proposal { policy, since: at }));
-        self.pending(at, None)
+        let same = pending.filter(|pending| pending.policy == policy);
+        let since = same.map_or(at, |pending| pending.since);
+        self.proposal = Some(Box::new(Proposal { policy, since }));
+        self.pending(since, None)
     }
 
     fn pending(&self, since: Timestamp, trial: Option<Box<Decision>>) -> ProposalState {

@@ -79,6 +79,17 @@ fn a_change_that_would_evict_waits_for_the_transition_period() {
 }
 
 #[test]
+fn proposing_the_pending_change_again_does_not_prolong_its_wait() {
+    let mut engine = started(after_transition_period(vec![hard(MemoryAvailable, "100")]));
+    let changed = after_transition_period(vec![hard(MemoryAvailable, "600")]);
+    propose(&mut engine, 0, changed.clone());
+    let again = propose(&mut engine, 200, changed);
+    assert_eq!(pending(&again).unwrap().until, Some(at(300)));
+    let other = propose(&mut engine, 250, after_transition_period(vec![hard(MemoryAvailable, "700")]));
+    assert_eq!(pending(&other).unwrap().until, Some(at(550)));
+}
+
+#[test]
 fn pending_change_takes_effect_once_it_evicts_no_additional_pod() {
     let mut engine = started(after_transition_period(vec![hard(MemoryAvailable, "100")]));
     propose(&mut engine, 0, after_transition_period(vec![hard(MemoryAvailable, "600")]));

@@ -123,6 +123,17 @@ fn sample_is_not_evaluated_without_a_disk_layout() {
 }
 
 #[test]
+fn later_disk_layout_replaces_the_first() {
+    let mut engine = Engine::new(policy(vec![hard(MemoryAvailable, "100")]));
+    let dedicated = DiskLayout { dedicated_image_fs: true, ..DiskLayout::default() };
+    for (seconds, layout) in [(1, DiskLayout::default()), (2, dedicated), (3, dedicated)] {
+        step(&mut engine, seconds, Event::DiskLayout(Ok(layout)));
+        let sample = Event::Sample(snapshot(node(1, 900, at(seconds)), &[]));
+        assert_eq!(step(&mut engine, seconds, sample).evaluation().unwrap().layout, layout);
+    }
+}
+
+#[test]
 fn split_image_fs_without_its_gate_raises_conditions_but_evicts_no_pod() {
     let mut engine = Engine::new(Policy {
         gates: Gates { separate_disk_gc: false, ..Gates::default() },

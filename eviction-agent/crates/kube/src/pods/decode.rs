@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use eviction_core::pod as core;
+use eviction_core::nullable::List;
+use eviction_core::pod::{self as core, PodCondition, Toleration};
 use eviction_core::pods::is_used_annotation;
 use eviction_core::sorted_map::SortedMap;
 use eviction_core::time::Timestamp;
@@ -12,7 +13,7 @@ use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, de};
 use serde_json::value::RawValue;
 
-use crate::nullable::{List, objects};
+use crate::nullable::objects;
 
 type Quantities = BTreeMap<Box<str>, JsonQuantity>;
 
@@ -88,19 +89,12 @@ objects! {
         size_limit: Option<JsonQuantity>,
     }
 
-    struct Toleration {
-        key: Box<str>,
-        operator: Box<str>,
-        value: Box<str>,
-        effect: Box<str>,
-    }
-
     struct Status {
         phase: Box<str>,
         qos_class: Box<str>,
         reason: Box<str>,
         start_time: Option<Timestamp>,
-        conditions: List<Condition>,
+        conditions: List<PodCondition>,
         container_statuses: List<ContainerStatus>,
         init_container_statuses: List<ContainerStatus>,
         ephemeral_container_statuses: List<ImageStatus>,
@@ -135,16 +129,6 @@ objects! {
         signal: i32,
         reason: Box<str>,
         finished_at: Option<Timestamp>,
-    }
-
-    struct Condition {
-        #[serde(rename = "type")]
-        kind: Box<str>,
-        status: Box<str>,
-        reason: Box<str>,
-        message: Box<str>,
-        observed_generation: i64,
-        last_transition_time: Option<Timestamp>,
     }
 }
 
@@ -222,13 +206,13 @@ impl From<Pod> for core::Pod {
             resources: spec.resources.map(Into::into),
             overhead: quantities(spec.overhead),
             volumes: convert_all(spec.volumes),
-            tolerations: convert_all(spec.tolerations),
+            tolerations: spec.tolerations.0,
             qos_class: status.qos_class,
             container_ids,
             images,
             finished: matches!(&*status.phase, "Succeeded" | "Failed"),
             start_time: status.start_time,
-            conditions: convert_all(status.conditions),
+            conditions: status.conditions.0,
             reason: status.reason,
             ended,
         }
@@ -292,21 +276,6 @@ impl From<Volume> for core::Volume {
                 size_limit: size_limit.map(|JsonQuantity(limit)| limit),
             }),
         }
-    }
-}
-
-impl From<Toleration> for core::Toleration {
-    fn from(toleration: Toleration) -> Self {
-        let Toleration { key, operator, value, effect } = toleration;
-        Self { key, operator, value, effect }
-    }
-}
-
-impl From<Condition> for core::PodCondition {
-    fn from(condition: Condition) -> Self {
-        let Condition { kind, status, reason, message, observed_generation, last_transition_time } =
-            condition;
-        Self { kind, status, reason, message, observed_generation, last_transition_time }
     }
 }
 

@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 
 use super::cgroup_memory::{CgroupMemory, ChildrenSum, Files};
 use super::files::{Limit, Version, parse_limit, parse_memory_stat};
-use super::sample::Changes;
 use super::tree::Tree;
 use crate::clock::mono_ns;
 use crate::file::{OpenFile, is_removed};
@@ -80,12 +79,10 @@ impl MemoryTree {
     }
 
     /// Takes over a newer tree. Values and descriptors of cgroups that stay are kept.
-    pub(super) fn adopt(&mut self, tree: Tree) -> Changes {
-        let mut changes = Changes { skipped: tree.skipped(), ..Changes::default() };
+    pub(super) fn adopt(&mut self, tree: Tree) {
         let count = tree.groups().len();
         let mut before: HashMap<u64, CgroupMemory> =
             self.memory.drain(..).map(|memory| (memory.id, memory)).collect();
-        let before_count = before.len();
         self.tree = tree;
         for index in 0..count {
             let id = self.tree.groups()[index].id;
@@ -98,21 +95,18 @@ impl MemoryTree {
             }
             self.memory.push(memory);
             if is_new {
-                changes.added += 1;
                 self.read_limit(index);
                 // Opens its file, so that a sample does not need the allocator for a path.
                 self.read_usage(index, mono_ns());
             }
         }
         self.stale = false;
-        changes.removed = before_count + changes.added - count;
         self.by_id.clear();
         self.by_id.extend(self.memory.iter().enumerate().map(|(index, memory)| (memory.id, index)));
         self.by_id.sort_unstable();
         self.sums.resize(count, ChildrenSum::NONE);
         self.moved.resize(count, 0);
         self.chosen.reserve(count);
-        changes
     }
 
     pub(super) fn index(&self, cgroup_id: u64) -> Option<usize> {

@@ -1,35 +1,17 @@
 //! The values of a sample.
 #![forbid(unsafe_code)]
 
-use serde::Serialize;
-
 use super::files::{Limit, MemoryStat};
 use eviction_core::reading::Reading;
 use eviction_core::snapshot::MemoryDetail;
-
-/// The memory of the node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct LevelSample {
-    /// Bytes in use, page cache included.
-    pub usage: Reading<u64>,
-    /// Bytes of page cache that have not been used lately.
-    pub inactive_file: Reading<u64>,
-    /// Bytes in use less inactive page cache, never below zero (cadvisor's `setMemoryStats`).
-    pub working_set: Reading<u64>,
-}
-
-impl LevelSample {
-    pub(super) fn new(usage: Reading<u64>, inactive_file: Reading<u64>) -> Self {
-        Self { usage, inactive_file, working_set: working_set_of(usage, inactive_file) }
-    }
-}
 
 /// Memory usage of the node or of a cgroup, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryUsage {
     /// Bytes in use, page cache included.
     pub usage: u64,
-    /// Bytes in use less inactive page cache.
+    /// Bytes in use less page cache that has not been used lately, never below zero (cadvisor's
+    /// `setMemoryStats`).
     pub working_set: u64,
 }
 
@@ -48,10 +30,10 @@ impl MemoryUsage {
 }
 
 /// The values that were read of the node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeSample {
     /// The usage and working set of the node.
-    pub level: LevelSample,
+    pub memory: Reading<MemoryUsage>,
     /// MemFree of the machine. Known only if the node is the whole machine; otherwise it is not read.
     pub free: Reading<u64>,
     /// MemTotal of the machine. For a node that is a cgroup with a limit: that limit if it is lower than
@@ -63,7 +45,7 @@ pub struct NodeSample {
 }
 
 /// The last values of one cgroup.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupSample {
     /// The cgroup id.
     pub cgroup_id: u64,
@@ -82,7 +64,7 @@ pub struct GroupSample {
 }
 
 /// The last values of a pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PodSample {
     /// The values of the pod's cgroup.
     pub memory: GroupSample,
@@ -97,17 +79,6 @@ pub enum Tasks {
     Count,
     /// Tasks are left unknown where no value is needed: counting reads a file for each pod.
     Leave,
-}
-
-/// The result of a refresh.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Changes {
-    /// The number of new cgroups.
-    pub added: usize,
-    /// The number of removed cgroups.
-    pub removed: usize,
-    /// The number of cgroups that exist but cannot be read, or are too many.
-    pub skipped: usize,
 }
 
 pub(super) fn working_set_of(usage: Reading<u64>, inactive_file: Reading<u64>) -> Reading<u64> {

@@ -9,7 +9,7 @@ use super::memory_tree::MemoryTree;
 use super::names::PodUid;
 use super::node_root::NodeRoot;
 use super::pods::{Pod, Pods};
-use super::sample::{Changes, GroupSample, LevelSample, NodeSample, PodSample, Tasks};
+use super::sample::{GroupSample, MemoryUsage, NodeSample, PodSample, Tasks, working_set_of};
 use super::tree::{ScanError, Tree};
 use crate::backend::BackendInfo;
 use crate::file::{OpenFile, read_once};
@@ -97,11 +97,11 @@ impl Sampler {
 
     /// Reads the tree again and adapts to it. This takes one `stat` for each cgroup, and a listing for each one
     /// that changed.
-    pub fn refresh(&mut self, is_known: impl Fn(&PodUid) -> bool) -> Result<Changes, ScanError> {
+    pub fn refresh(&mut self, is_known: impl Fn(&PodUid) -> bool) -> Result<(), ScanError> {
         let tree = Tree::scan(&self.root.memory, Some(&self.groups.tree))?;
-        let changes = self.groups.adopt(tree);
+        self.groups.adopt(tree);
         self.find_pods(is_known);
-        Ok(changes)
+        Ok(())
     }
 
     /// Finds the pods, and keeps a descriptor of `pids.current` open for each while there are free descriptors.
@@ -151,7 +151,7 @@ impl Sampler {
     pub fn sample_node(&mut self, charged: &[u64]) -> NodeSample {
         if self.root.whole_machine {
             let meminfo = self.read_meminfo();
-            let level = LevelSample::new(meminfo.usage, meminfo.inactive_file);
+            let working_set = working_set_of(meminfo.usage, meminfo.inactive_file);
             let detail = MemoryDetail {
                 mem_available: meminfo.available,
                 active_file: meminfo.active_file,
@@ -159,18 +159,28 @@ impl Sampler {
                 swap_total: meminfo.swap_total,
                 ..MemoryDetail::default()
             };
-            return NodeSample { level, free: meminfo.free, capacity: meminfo.total, detail };
+            return NodeSample {
+                memory: MemoryUsage::of(meminfo.usage, working_set),
+                free: meminfo.free,
+                capacity: meminfo.total,
+                detail,
+            };
         }
         self.groups.sweep_moved(charged);
         self.groups.read_level(0);
         let memory = &self.groups.memory[0];
-        let level = LevelSample::new(memory.usage, memory.stat.inactive_file);
+        let working_set = working_set_of(memory.usage, memory.stat.inactive_file);
         let capacity = match memory.limit() {
             Limit::At(limit) => self.machine_total.map(|total| total.min(limit)),
             Limit::Unlimited => self.machine_total,
         };
         let detail = MemoryDetail { active_file: memory.stat.active_file, ..MemoryDetail::default() };
-        NodeSample { level, free: Reading::Unknown(UnknownReason::Absent), capacity, detail }
+        NodeSample {
+            memory: MemoryUsage::of(memory.usage, working_set),
+            free: Reading::Unknown(UnknownReason::Absent),
+            capacity,
+            detail,
+        }
     }
 
     /// Reads the limits of a cgroup again.

@@ -61,6 +61,8 @@ pub struct NodeFileSystems {
     node: Result<FileSystem, NotFound>,
     /// `None` if it is on the same device as nodefs.
     image: Result<Option<FileSystem>, NotFound>,
+    /// Receives the file systems that were not found within the deadline.
+    late: Option<mpsc::Receiver<NodeFileSystems>>,
 }
 
 /// Why a file system was not found.
@@ -79,7 +81,8 @@ impl NotFound {
 
 impl NodeFileSystems {
     /// Finds the file systems of a node that may be a part of the machine. A file system that is not configured
-    /// is that of the machine. If one does not respond within two seconds, all of them are unknown.
+    /// is that of the machine. If one does not respond within two seconds, all of them are unknown until
+    /// [`NodeFileSystems::take_late`] takes them over.
     pub fn find(host: &Host, paths: &FsPaths, whole_machine: bool) -> Self {
         if !whole_machine && paths.node_fs.is_none() && paths.kubelet_root.is_none() {
             return Self::unknown(NotFound::absent("--cgroup-root is given; --nodefs names a path on it"));
@@ -92,12 +95,19 @@ impl NodeFileSystems {
         let found = thread.ok().and_then(|_| receiver.recv_timeout(DEADLINE).ok());
         found.unwrap_or_else(|| {
             let text = format!("no answer within {} seconds", DEADLINE.as_secs());
-            Self::unknown(NotFound { why: UnknownReason::Stale, text })
+            Self { late: Some(receiver), ..Self::unknown(NotFound { why: UnknownReason::Stale, text }) }
         })
     }
 
+    /// Takes over the file systems that were found after the deadline. Returns whether there are any.
+    pub fn take_late(&mut self) -> bool {
+        let Some(found) = self.late.as_ref().and_then(|late| late.try_recv().ok()) else { return false };
+        *self = found;
+        true
+    }
+
     fn unknown(why: NotFound) -> Self {
-        Self { node: Err(why.clone()), image: Err(why) }
+        Self { node: Err(why.clone()), image: Err(why), late: None }
     }
 
     /// Returns no file systems: disks are not watched.
@@ -171,7 +181,7 @@ impl Finder {
             (Ok(Some(image)), Ok(node)) if image.mount().device == node.mount().device => Ok(None),
             (image, _) => image,
         };
-        NodeFileSystems { node, image }
+        NodeFileSystems { node, image, late: None }
     }
 
     fn open(&self, path: &Path, other_paths: &[&Path]) -> Result<FileSystem, NotFound> {
@@ -292,6 +302,19 @@ mod tests {
         let found = NodeFileSystems::find(&host(root.path()), &FsPaths::default(), true);
         assert!(found.read().iter().all(|stats| stats.known().is_some()));
         assert!(found.info()[0].reason.contains("/var/lib/kubelet on "), "{:?}", found.info());
+    }
+
+    #[test]
+    fn file_systems_that_are_found_late_are_taken_over() {
+        let root = tempfile::tempdir().unwrap();
+        let (sender, receiver) = mpsc::channel();
+        let mut file_systems = NodeFileSystems { late: Some(receiver), ..NodeFileSystems::none() };
+        assert!(!file_systems.take_late());
+        let paths = FsPaths { node_fs: Some(root.path().into()), ..FsPaths::default() };
+        sender.send(NodeFileSystems::find(&host(root.path()), &paths, true)).unwrap();
+        assert!(file_systems.take_late());
+        assert!(file_systems.read().iter().all(|stats| stats.known().is_some()));
+        assert!(!file_systems.take_late());
     }
 
     #[test]

@@ -93,6 +93,11 @@ impl DiskMonitor {
         }
     }
 
+    /// Takes over the file systems, if they were found after the deadline. Returns whether they were.
+    pub fn take_late(&mut self) -> bool {
+        self.file_systems.take_late()
+    }
+
     /// Returns how nodefs and imagefs are read.
     pub fn info(&self) -> [BackendInfo; 2] {
         self.file_systems.info()

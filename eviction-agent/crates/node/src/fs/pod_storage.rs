@@ -224,6 +224,7 @@ impl StorageSample {
 mod tests {
     use super::reader::{open, read_below};
     use super::*;
+    use crate::cgroup::hierarchy::Host;
     use crate::clock::mono_ns;
     use crate::fs::WalkBudget;
     use crate::io_priority::IoPriority;
@@ -260,7 +261,8 @@ mod tests {
 
     fn read(root: &Path, known: &KnownPod) -> (PodStorage, Parts) {
         let containers = vec![("app".into(), root.join("cgroup.procs"))];
-        let sample = read_pod_storage(&paths(root), &[StorageRequest::new(known, containers, None)]);
+        let request = StorageRequest::new(known, containers, None);
+        let sample = read_pod_storage(&Host::default(), &paths(root), &[request]);
         (sample.pods["uid-1"].clone(), sample.unmeasured)
     }
 
@@ -382,7 +384,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         write(root.path(), &format!("{VOLUMES}/cache/file"), MIB);
         let (sender, mut samples) = tokio::sync::mpsc::channel(1);
-        let reader = StorageReader::of_directories(paths(root.path()), sender).unwrap();
+        let reader = StorageReader::of_directories(Host::default(), paths(root.path()), sender).unwrap();
         assert!(reader.request(
             vec![StorageRequest::new(&known(vec![volume("cache", "", None)]), Vec::new(), None)],
             IoPriority::Idle

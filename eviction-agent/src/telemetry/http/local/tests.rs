@@ -79,7 +79,13 @@ fn api_paths_return_their_responses_or_errors() {
     let (status, body) = server.get("/v1/state");
     let state: crate::telemetry::live::state::NodeState = serde_json::from_str(&body).unwrap();
     assert_eq!((status, state.pods.len(), state.last_event), (200, 2, 2));
-    let second = "{\"seq\":2,\"event\":\"pods\"}\n".to_owned();
+    let lines = server.get("/v1/events").1;
+    let second = format!("{}\n", lines.lines().nth(1).unwrap());
+    let event: serde_json::Value = serde_json::from_str(&second).unwrap();
+    assert_eq!((&event["seq"], &event["event"]), (&2.into(), &"pods".into()));
+    let agent_start = event["agent_start"].as_i64().unwrap();
+    assert_eq!(server.get(&format!("/v1/events?since=1&agent_start={agent_start}")), (200, second.clone()));
+    assert_eq!(server.get("/v1/events?since=2&agent_start=1"), (200, lines), "of another agent");
     assert_eq!(server.get("/v1/events?since=1"), (200, second.clone()));
     assert_eq!(server.get("/v1/events?since=1970-01-01T00:00:15Z"), (200, second));
     assert_eq!(server.get("/v1/events").1.lines().count(), 2);

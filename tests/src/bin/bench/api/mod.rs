@@ -12,6 +12,7 @@ use clap::Args;
 use tests::bench::row::{Goal, Row};
 use tests::cluster::{Binaries, Cluster, Options};
 
+use crate::runs::TRIES;
 use crate::testbed::Testbed;
 use eviction_mode::EvictionMode;
 use measurements::Measurements;
@@ -27,9 +28,6 @@ pub(crate) struct Counts {
     #[arg(long, value_name = "SECONDS", default_value_t = 180)]
     calm: u64,
 }
-
-/// The maximum number of runs for each valid one.
-const TRIES: usize = 3;
 
 /// The goals from the crossing to the 201 response: median and 99th percentile.
 const GRANTED_US: (f64, f64) = (5_000.0, 15_000.0);

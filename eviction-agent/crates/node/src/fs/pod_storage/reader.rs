@@ -17,6 +17,7 @@ use tokio::sync::mpsc::Sender;
 use eviction_core::time::nanos;
 
 use super::{ContainerStorage, PodStorage, StoragePaths, StorageRequest, StorageSample};
+use crate::cgroup::hierarchy::Host;
 use crate::clock::mono_ns;
 use crate::file::{is_removed, open_path, read_once};
 use crate::fs::disk_usage::{DiskUsage, WalkBudget, read_disk_usage};
@@ -62,12 +63,16 @@ impl StorageReader {
     ///
     /// # Errors
     /// If the thread cannot be started.
-    pub fn of_directories(paths: StoragePaths, samples: Sender<StorageSample>) -> std::io::Result<Self> {
+    pub fn of_directories(
+        host: Host,
+        paths: StoragePaths,
+        samples: Sender<StorageSample>,
+    ) -> std::io::Result<Self> {
         let mut sizes = PodSizes::default();
         let read = move |mut pods: Vec<StorageRequest>, priority| {
             set_io_priority(priority);
             sizes.sort(&mut pods);
-            let sample = read_pod_storage(&paths, &pods);
+            let sample = read_pod_storage(&host, &paths, &pods);
             sizes.record(&pods, &sample);
             sample
         };
@@ -111,16 +116,21 @@ impl PodSizes {
 
 /// Reads the storage of these pods. Each gets an equal share of the time and the inodes that are left: if those
 /// with few inodes come first, the others get what they leave over.
-pub fn read_pod_storage(paths: &StoragePaths, pods: &[StorageRequest]) -> StorageSample {
+pub fn read_pod_storage(host: &Host, paths: &StoragePaths, pods: &[StorageRequest]) -> StorageSample {
     let deadline_ns = mono_ns().saturating_add(nanos(DEADLINE));
-    read_within(WalkBudget { deadline_ns, inodes: INODES }, paths, pods)
+    read_within(WalkBudget { deadline_ns, inodes: INODES }, host, paths, pods)
 }
 
-fn read_within(budget: WalkBudget, paths: &StoragePaths, pods: &[StorageRequest]) -> StorageSample {
+fn read_within(
+    budget: WalkBudget,
+    host: &Host,
+    paths: &StoragePaths,
+    pods: &[StorageRequest],
+) -> StorageSample {
     let began_ns = mono_ns();
     let WalkBudget { deadline_ns, mut inodes } = budget;
     let open = |path: &Option<PathBuf>| path.as_deref().and_then(open);
-    let directories = Directories { kubelet: open(&paths.kubelet_root), logs: open(&paths.pod_logs) };
+    let directories = Directories { host, kubelet: open(&paths.kubelet_root), logs: open(&paths.pod_logs) };
     let mut sample = StorageSample { began_ns, ..StorageSample::unknown() };
     for (done, pod) in pods.iter().enumerate() {
         let left = u64::try_from(pods.len() - done).unwrap_or(u64::MAX);
@@ -143,7 +153,8 @@ fn read_within(budget: WalkBudget, paths: &StoragePaths, pods: &[StorageRequest]
 }
 
 /// Directories that are open for one reading.
-struct Directories {
+struct Directories<'a> {
+    host: &'a Host,
     kubelet: Option<OwnedFd>,
     logs: Option<OwnedFd>,
 }
@@ -152,7 +163,7 @@ pub(super) fn open(path: &Path) -> Option<OwnedFd> {
     open_path(path, OFlags::PATH | OFlags::DIRECTORY).ok()
 }
 
-impl Directories {
+impl Directories<'_> {
     fn read(&self, pod: &StorageRequest, budget: &mut WalkBudget) -> PodStorage {
         let mut storage = PodStorage::default();
         for (name, plugin) in &pod.volumes {
@@ -164,7 +175,7 @@ impl Directories {
         }
         for (name, procs) in &pod.containers {
             let logs = read_below(self.logs.as_ref(), &[&pod.logs, name], budget);
-            let rootfs = read_rootfs(procs, budget);
+            let rootfs = read_rootfs(self.host, procs, budget);
             storage.is_lower_bound |= logs.is_none() || rootfs.is_none();
             storage.containers.push(ContainerStorage { name: name.clone(), rootfs, logs });
         }
@@ -196,13 +207,12 @@ pub(super) fn read_below(
 
 /// Reads the writable layer of a container: the upper directory of the overlay that is the root of one of its
 /// processes.
-fn read_rootfs(procs: &Path, budget: &mut WalkBudget) -> Option<DiskUsage> {
+fn read_rootfs(host: &Host, procs: &Path, budget: &mut WalkBudget) -> Option<DiskUsage> {
     let text = read_once(procs, PROCS_LIMIT).ok()?;
     let first = std::str::from_utf8(text.split(|byte| *byte == b'\n').next()?).ok()?;
     let pid: u32 = first.parse().ok()?;
-    let upper = upper_directory(
-        &read_once(&Path::new("/proc").join(pid.to_string()).join("mountinfo"), MOUNTS_LIMIT).ok()?,
-    )?;
+    let mounts = read_once(&host.proc.join(pid.to_string()).join("mountinfo"), MOUNTS_LIMIT).ok()?;
+    let upper = host.path(upper_directory(&mounts)?);
     read_disk_usage(open(upper.parent()?)?.as_fd(), Path::new(upper.file_name()?), budget).ok()
 }
 
@@ -234,12 +244,13 @@ mod tests {
             .zip([500].into_iter().chain([4; 9]))
             .for_each(|(uid, files)| fill(root.path(), uid, files));
         let paths = StoragePaths { kubelet_root: Some(root.path().to_owned()), pod_logs: None };
-        let mut sizes = PodSizes::default();
+        let (host, mut sizes) = (Host::default(), PodSizes::default());
         let mut read = |created: Option<i64>, inodes| {
             let mut pods: Vec<_> = uids.iter().map(|uid| request(uid, Some(0))).collect();
             pods[0] = request("uid-0", created);
             sizes.sort(&mut pods);
-            let sample = read_within(WalkBudget { deadline_ns: u64::MAX, inodes }, &paths, &pods);
+            let budget = WalkBudget { deadline_ns: u64::MAX, inodes };
+            let sample = read_within(budget, &host, &paths, &pods);
             sizes.record(&pods, &sample);
             let exact = sample.pods.values().filter(|it| it.ephemeral_storage().is_some()).count();
             (sample.pods["uid-0"].total().inodes, exact)

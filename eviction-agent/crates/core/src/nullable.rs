@@ -1,0 +1,36 @@
+//! Deserialization of JSON's null as the zero value, as in Go's decoder.
+
+use serde::{Deserialize, Deserializer};
+
+/// Deserializes null as the zero value.
+///
+/// # Errors
+/// If the value is neither null nor a `T`.
+pub fn nullable<'de, D: Deserializer<'de>, T>(deserializer: D) -> Result<T, D::Error>
+where
+    T: Default + Deserialize<'de>,
+{
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
+/// Deserializes a list in which null elements are the zero value; null is an empty list.
+///
+/// # Errors
+/// If the value is neither null nor a list of `T` and null.
+pub fn nullable_list<'de, D: Deserializer<'de>, T>(deserializer: D) -> Result<Vec<T>, D::Error>
+where
+    T: Default + Deserialize<'de>,
+{
+    nullable(deserializer).map(|List(list)| list)
+}
+
+/// A list in which null elements are the zero value.
+#[derive(Clone, Debug, Default)]
+pub struct List<T>(pub Vec<T>);
+
+impl<'de, T: Default + Deserialize<'de>> Deserialize<'de> for List<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let list = Vec::<Option<T>>::deserialize(deserializer)?;
+        Ok(Self(list.into_iter().map(Option::unwrap_or_default).collect()))
+    }
+}
