@@ -67,14 +67,14 @@ impl Agent {
     /// # Errors
     /// If it cannot be started, or exits at once; the error then contains the end of its log.
     pub fn start(options: &Options, interrupt: &Interrupt) -> Result<Self> {
-        Self::start_by(options.command("127.0.0.1:0"), interrupt)
+        Self::start_command(options.command("127.0.0.1:0"), interrupt)
     }
 
     /// Starts the agent by a command that prints the events as JSON lines, and waits for its `started` event.
     ///
     /// # Errors
     /// As for [`Self::start`].
-    pub fn start_by(mut command: Command, interrupt: &Interrupt) -> Result<Self> {
+    pub fn start_command(mut command: Command, interrupt: &Interrupt) -> Result<Self> {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         die_with_parent(&mut command);
         let mut child = command.spawn().with_context(|| format!("start {:?}", command.get_program()))?;
@@ -271,7 +271,7 @@ impl Agent {
     /// Waits until a line of its log contains this text.
     ///
     /// # Errors
-    /// If none does within [`GUARD`].
+    /// If the agent ends, or no line does within [`GUARD`].
     pub fn wait_for_log(&mut self, text: &str) -> Result<()> {
         let interrupt = self.interrupt.clone();
         let found = interrupt.until(text, GUARD, || {
@@ -297,15 +297,15 @@ impl Agent {
 
     /// Returns the backend that a source uses; `none` if it has none.
     pub fn backend(&self, source: &str) -> Option<String> {
-        self.of_source(source, "backend")
+        self.source_field(source, "backend")
     }
 
     /// Returns why a source uses that backend, or has none.
     pub fn backend_reason(&self, source: &str) -> Option<String> {
-        self.of_source(source, "reason")
+        self.source_field(source, "reason")
     }
 
-    fn of_source(&self, source: &str, field: &str) -> Option<String> {
+    fn source_field(&self, source: &str, field: &str) -> Option<String> {
         let sources = self.started()?.value.get("sources")?.as_array()?;
         let found = sources.iter().find(|s| s.get("source").and_then(Value::as_str) == Some(source))?;
         Some(found.get(field)?.as_str()?.to_owned())

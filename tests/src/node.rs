@@ -146,7 +146,8 @@ impl Pod {
         Ok(&container.group)
     }
 
-    /// Creates the directory of its emptyDir volume on a file system that is the node's nodefs, and returns it.
+    /// Creates the directory of its emptyDir volume on a file system that is the node's nodefs, if it does not exist
+    /// yet, and returns it.
     ///
     /// # Errors
     /// If it has no volume, or the directory cannot be created.
@@ -316,14 +317,6 @@ impl Node {
     /// If it cannot be started.
     pub fn workload(&self, pod: usize, arguments: &[&str]) -> Result<Workload> {
         Workload::start(self.pods[pod].first()?, arguments)
-    }
-
-    /// Starts a workload as [`Self::workload`] does, in a container of the pod.
-    ///
-    /// # Errors
-    /// If it cannot be started.
-    pub fn workload_in(&self, pod: usize, container: usize, arguments: &[&str]) -> Result<Workload> {
-        Workload::start(&self.pods[pod].containers[container].group, arguments)
     }
 
     /// Starts a workload as [`Self::workload`] does, and lets it go at once.

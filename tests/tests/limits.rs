@@ -84,8 +84,8 @@ fn a_container_is_reported_near_and_away_from_its_limit_and_at_its_kill() {
     assert!(away.number("near_limit_us").is_some_and(|us| us > 0), "{away:?}");
     wait_for_limits(&agent, "container", "near", 0.0);
 
-    let mut grower = node.workload_in(web, 1, &["grow", "--size", "200M", "--rate", "60M"]).unwrap();
-    grower.go().unwrap();
+    let side = &node.pods[web].containers[1].group;
+    let mut grower = Workload::run(side, ["grow", "--size", "200M", "--rate", "60M"]).unwrap();
     let is_oom_kill = |event: &Event| event.kind() == "oom_kill" && event.text("container") == "side";
     if agent.has_backend("oom") {
         let kill = agent.wait_for("the kill", GUARD, is_oom_kill).unwrap();
@@ -152,9 +152,7 @@ fn the_agent_decides_at_the_node_allocatable_limit() {
     let web = node.add(pod("web", None)).unwrap();
     let pods = node.root().group("kubepods").unwrap();
     pods.limit_memory(200 * MIB).unwrap();
-    let mut base = node.workload_in(web, 1, &["hold", "--size", "80M"]).unwrap();
-    base.go().unwrap();
-    base.wait_event("holding").unwrap();
+    let base = Workload::hold(&node.pods[web].containers[1].group, "80M").unwrap();
     let mut config = config_without_pressure();
     config["evictionHard"]["memory.available"] = json!("40Mi");
     config["enforceNodeAllocatable"] = json!(["pods"]);

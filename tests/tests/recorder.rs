@@ -222,8 +222,8 @@ fn a_read_only_disk_stops_only_the_recorder_until_it_is_replaced() {
 fn a_second_agent_cannot_record_in_the_same_directory() {
     let Some(testbed) = Testbed::new("recorder-two", "Kubelet") else { skip!("no cgroups can be made here") };
     let agent = testbed.options.start().unwrap();
-    let more = vec!["--state-dir".to_owned(), testbed.node.file("other").display().to_string()];
-    let error = Options { more, action: "none", ..testbed.options.clone() }.start().unwrap_err();
+    let options = Options { more: Vec::new(), action: "none", ..testbed.options.clone() };
+    let error = options.with_path("--state-dir", testbed.node.file("other")).start().unwrap_err();
     assert!(format!("{error:#}").contains("another agent records there"), "{error:#}");
     agent.stop().unwrap();
 }

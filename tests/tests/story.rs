@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use tests::agent::{Agent, Event, GUARD, Options};
 use tests::node::{MIB, Node, PodSpec};
 use tests::skip;
+use tests::workload::Workload;
 
 const MEMORY: u64 = 320 * MIB;
 const LIMIT: u64 = 32;
@@ -62,7 +63,8 @@ fn oom_kills_and_container_terminations_are_attributed_correctly() {
     let mut main = node.workload(web, &["grow", "--size", "256M"]).unwrap();
     let mut parent = node.workload(batch, &["child", "--size", "256M"]).unwrap();
     let mut job = node.workload(report, &["--on-term", "ignore", "grow", "--size", "256M"]).unwrap();
-    let mut hog = node.workload_in(report, 1, &["--on-term", "ignore", "hold", "--size", "230M"]).unwrap();
+    let second = &node.pods[report].containers[1].group;
+    let mut hog = Workload::start(second, ["--on-term", "ignore", "hold", "--size", "230M"]).unwrap();
     let mut agent = start(&node);
     if !agent.has_backend("oom") {
         skip!("no source of OOM kills can be used here");

@@ -10,8 +10,9 @@ use eviction_bpf::{
     offsets::{WANTED, resolve},
 };
 use eviction_node::backend::BackendSelection;
+use tests::program;
 
-use crate::fixture::{Fixture, need_bpf, need_some_bpf, wait_until};
+use crate::fixture::{Fixture, need_bpf, need_some_bpf};
 use crate::groups::Cgroup;
 
 #[test]
@@ -25,21 +26,14 @@ fn all_event_classes_are_attached_and_unloaded_on_drop() {
     let used =
         used.filter(|backend| fixture.kernel.sources().iter().any(|info| info.backend == backend.name));
     assert_eq!(ids.len(), used.map(|backend| backend.hooks.len()).sum::<usize>());
-    let loaded = |id: &u32| program_exists(*id);
-    assert!(ids.iter().all(loaded));
+    assert!(ids.iter().all(|id| program::name(*id).is_ok()));
     drop(fixture);
-    // The kernel frees the programs after a grace period of its own.
-    wait_until("the programs to be gone", || !ids.iter().any(loaded));
+    program::wait_until_unloaded(&ids).unwrap();
 }
 
 /// Returns the event classes that are loaded where no threshold on a disk is configured.
 fn default_classes() -> impl Iterator<Item = EventClass> {
     EventClass::ALL.into_iter().filter(|class| class.file_system().is_none())
-}
-
-/// Returns whether the kernel still has the program, looked up by its id.
-fn program_exists(id: u32) -> bool {
-    aya::programs::loaded_programs().filter_map(Result::ok).any(|info| info.id() == id)
 }
 
 /// A logger that keeps the lines of the programs.

@@ -15,7 +15,7 @@ use super::{GOOD, agent_command, only_error, output, write_file};
 
 /// Starts the agent.
 pub(super) fn start(command: Command) -> Agent {
-    Agent::start_by(command, &Interrupt::default()).unwrap()
+    Agent::start_command(command, &Interrupt::default()).unwrap()
 }
 
 /// Returns the command of an agent on a small node.
@@ -122,7 +122,7 @@ fn without_btf_the_agent_uses_and_reports_its_fallbacks() {
 #[test]
 fn without_privilege_the_missing_capability_is_reported() {
     let subtree = Subtree::new("cli-user").unwrap();
-    // A folder that the user nobody can reach: a build folder may be closed to other users.
+    // A directory that an unprivileged user can reach: the build directory may be closed to other users.
     let folder = Folder::below(&std::env::temp_dir(), "cli-user").unwrap();
     let program = folder.path().join("eviction-agent");
     fs::copy(agent::binary().unwrap(), &program).unwrap();

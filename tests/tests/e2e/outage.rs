@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use tests::agent::GUARD;
 use tests::cluster::manifest;
 use tests::cluster::proxy::{Fault, Proxy, When};
 
@@ -45,8 +44,7 @@ fn the_agent_waits_for_a_server_that_is_not_up() {
     cluster.run_pod(&manifest::pod("web", NODE)).unwrap();
     cluster.kill_server().unwrap();
     let mut agent = agent::start(&node, &kubeconfig);
-    let started = agent.wait_for("its start", GUARD, |event| event.kind() == "started").unwrap();
-    assert_eq!(started.value["pods_known"], 0);
+    assert_eq!(agent.started().unwrap().value["pods_known"], 0);
     cluster.start_server().unwrap();
     wait_for_pods(&mut agent, "the pod", |it| it["pods_known"] == 1);
     agent.stop().unwrap();

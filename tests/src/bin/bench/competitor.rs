@@ -70,7 +70,8 @@ impl Competitor {
         })
     }
 
-    /// Starts the program with the threshold of [`Self::with_threshold`], and waits until it watches.
+    /// Starts the program with the threshold of [`Self::with_threshold`], and waits for [`WARM`] and a random part
+    /// of half a second. Fails if the program has ended by then.
     pub(crate) fn start(
         self,
         threshold: u64,
@@ -150,10 +151,10 @@ pub(crate) fn in_own_namespace(command: &Command) -> Command {
     outer
 }
 
-/// Returns the command of this program that does `verb`, for a namespace with other programs of `folder`.
-pub(crate) fn own_command(verb: &str, folder: Option<&Path>) -> Result<Command> {
+/// Returns the command that runs a subcommand of this program. `folder` has the competitors.
+pub(crate) fn own_command(subcommand: &str, folder: Option<&Path>) -> Result<Command> {
     let mut command = Command::new(std::env::current_exe().context("find this program")?);
-    command.arg(verb);
+    command.arg(subcommand);
     if let Some(folder) = folder {
         command.arg("--competitors-folder").arg(folder);
     }

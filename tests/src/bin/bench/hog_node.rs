@@ -36,8 +36,8 @@ pub(crate) trait Watcher {
     fn wait_until_settled(&mut self, hog_node: &HogNode<'_>, hog: &Hog<'_>, decided: bool) -> Result<()>;
 }
 
-/// Returns the node's working set before a run.
-pub(crate) fn base(node: &Node, case: Case) -> Result<u64> {
+/// Returns the node's working set before a run. Fails if the node is not empty.
+pub(crate) fn idle_working_set(node: &Node, case: Case) -> Result<u64> {
     let base = node.working_set()?;
     ensure!(base < case.line / 2, "the node is not empty before a run: {} MiB", base / MIB);
     Ok(base)
@@ -97,7 +97,7 @@ impl<'a> HogNode<'a> {
         let hog = Hog { pid: process.pid(), pod: &name };
         watcher.begin(self, &hog)?;
         testbed.interrupt.sleep(random_pause())?;
-        let base = base(&self.node, case)?;
+        let base = idle_working_set(&self.node, case)?;
         let death = DeathWatcher::start(&self.node.pods[pod].group, hog.pid)?;
         process.go()?;
 

@@ -13,7 +13,7 @@ use tests::stamps::Record;
 use tests::workload::Workload;
 
 use super::population::{NODE, OTHER_NODE, PodPopulation, remove_pod};
-use crate::hog_node::{base, random_pause};
+use crate::hog_node::{idle_working_set, random_pause};
 
 /// The measurements of one crossing.
 pub(super) struct Run {
@@ -56,7 +56,7 @@ impl PodPopulation<'_> {
         let name = self.node.pods[pod].full_name();
         let mut hog = Workload::start(self.node.pods[pod].first()?, arguments)?;
         interrupt.sleep(random_pause())?;
-        let base = base(&self.node, self.case)?;
+        let base = idle_working_set(&self.node, self.case)?;
         let death = match self.mode.kills() {
             true => Some(DeathWatcher::start(&self.node.pods[pod].group, hog.pid())?),
             false => None,
