@@ -14,7 +14,8 @@ use eviction_core::signal::{Resource, Signal};
 use eviction_core::snapshot::{
     FsStats, MemoryDetail, MemoryStats, NodeStats, PodStatValues, PodStats, ProcessStats, Snapshot,
 };
-use eviction_core::time::Timestamp;
+use eviction_core::time::{Timestamp, later};
+use eviction_core::units::GoDuration;
 use serde_json::{Value, json};
 
 use super::output::{Out, VerbError, report_unreadable};
@@ -94,7 +95,7 @@ pub(super) fn run(args: &ExportArgs, out: &mut Out) -> Result<ExitCode, VerbErro
 
 /// Returns a time of a recording as a time of the system clock, which is `offset` nanoseconds later.
 fn shown(offset: i64, at: Timestamp) -> Timestamp {
-    at.checked_add(jiff::SignedDuration::from_nanos(offset)).unwrap_or(at)
+    later(at, GoDuration::from_nanos(offset))
 }
 
 /// Passes all items to `on_item`, with the clock offset in nanoseconds. Returns the segments that cannot be read

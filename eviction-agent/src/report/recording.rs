@@ -21,7 +21,9 @@ use super::{
     SIGNAL_POINTS, SignalReport, Signals, add_signals,
 };
 use crate::scenario::playback;
-use crate::scenario::recording::{Replay, decision_time, evicts, for_each_item, pod_sample, record};
+use crate::scenario::recording::{
+    Replay, decision_time, evicts, for_each_item, pod_sample, record_without_ended,
+};
 use crate::telemetry::event_log::{self, Event as LogEvent, Line};
 use crate::telemetry::live::state::PodHistory;
 use crate::telemetry::recording::reader::Item;
@@ -147,7 +149,7 @@ impl Builder {
             self.log(decision.at, LogEvent::ContainerTerminated(Box::new(ended.clone())));
         }
         if evicts(&decision) || self.recorded.contains(&decision.at) {
-            self.decision(&record(&decision));
+            self.decision(&record_without_ended(&decision));
         }
     }
 

@@ -114,7 +114,7 @@ pub(super) fn eviction_outcome(eviction: &EvictionRecord, pod: &Pod, kill_error:
 
 /// Completes the outcome of a step: sorts the evictions by the active pods, and adds the events of the pods and the
 /// node conditions.
-pub(super) fn complete(outcome: &mut StepOutcome, active: &PodSet, conditions: &[RaisedCondition]) {
+pub(super) fn complete_outcome(outcome: &mut StepOutcome, active: &PodSet, conditions: &[RaisedCondition]) {
     let last_index = |uid: &str| active.pods().iter().rposition(|known| *known.pod.uid == *uid);
     outcome.evictions.sort_by_cached_key(|it| last_index(&it.uid).unwrap_or(usize::MAX));
     let events = outcome.evictions.iter().map(|it| EventOutcome {

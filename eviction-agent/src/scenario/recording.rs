@@ -191,7 +191,7 @@ pub fn explained(
             let Some(decision) = replay.take(item) else { return };
             let is_within = within.0 <= decision.at && decision.at <= within.1;
             if is_within && (evicts(&decision) || recorded.contains(&decision.at)) {
-                reports.push(record(&decision));
+                reports.push(record_without_ended(&decision));
             }
         }
         Err(cause) => {
@@ -307,13 +307,13 @@ pub fn evicts(decision: &Decision) -> bool {
 }
 
 /// Returns the record of a decision as the agent records it: terminated containers are reported separately.
-pub(crate) fn record(decision: &Decision) -> DecisionRecord {
+pub(crate) fn record_without_ended(decision: &Decision) -> DecisionRecord {
     DecisionRecord { ended: Vec::new(), ..DecisionRecord::of(decision) }
 }
 
 /// Returns the record of a decision in the form in which it is read from a recording.
 fn comparable(decision: &Decision) -> Option<Value> {
-    let text = serde_json::to_string(&record(decision)).ok()?;
+    let text = serde_json::to_string(&record_without_ended(decision)).ok()?;
     serde_json::from_str(&text).ok().map(without_agent_fields)
 }
 

@@ -19,7 +19,7 @@ use eviction_core::record::{DecisionRecord, ProposalRecord};
 use eviction_core::snapshot::Snapshot;
 
 use super::format::{AdmitOutcome, Filesystems, Step, StepOutcome};
-use super::inputs::{EvictedPod, complete, eviction_outcome, node_event};
+use super::inputs::{EvictedPod, complete_outcome, eviction_outcome, node_event};
 use crate::scenario::expected::ExpectedStep;
 use crate::source::summary::Summary;
 
@@ -102,7 +102,7 @@ impl Simulator {
             outcome.report = Some(ExpectedStep { oom_kills, ended, ..ExpectedStep::of(&report) });
         }
         outcome.admit = step.admit.iter().map(|uid| self.admit(step, uid)).collect();
-        complete(&mut outcome, &active, self.engine.conditions());
+        complete_outcome(&mut outcome, &active, self.engine.conditions());
         outcome
     }
 

@@ -22,7 +22,8 @@ use eviction_core::reading::Reading;
 use eviction_core::signal::Signal;
 use eviction_core::signal_filter::observe;
 use eviction_core::snapshot::{MemoryStats, NodeStats, PodStats, Snapshot, SnapshotBuilder};
-use eviction_core::time::Timestamp;
+use eviction_core::time::{Timestamp, later};
+use eviction_core::units::GoDuration;
 use serde::Serialize;
 
 pub use changes::Changes;
@@ -211,7 +212,7 @@ impl ParallelReplay {
         }
         for (pod, grace_period_seconds) in what_if {
             if self.projected {
-                let end = termination_time(at, grace_period_seconds);
+                let end = later(at, GoDuration::from_secs(grace_period_seconds));
                 self.termination_times.insert(pod.uid.clone(), end);
             }
         }
@@ -226,7 +227,7 @@ impl ParallelReplay {
                 && let Some(known) = evaluation.pods.get(eviction.pod)
                 && let Some(end) = self.termination_times.get_mut(&known.pod.uid)
             {
-                *end = termination_time(at, eviction.grace_period_seconds).min(*end);
+                *end = later(at, GoDuration::from_secs(eviction.grace_period_seconds)).min(*end);
             }
         }
     }
@@ -297,11 +298,6 @@ impl ParallelReplay {
         let surviving = self.surviving.values().flat_map(|(_, then)| then.pods());
         surviving.filter(|pod| !measured.contains(pod.uid())).collect()
     }
-}
-
-/// Returns when a pod terminates whose grace period begins at this time.
-fn termination_time(at: Timestamp, grace_period_seconds: i64) -> Timestamp {
-    at.checked_add(jiff::SignedDuration::from_secs(grace_period_seconds)).unwrap_or(at)
 }
 
 /// Updates the least available memory and headroom of a result by a sample.

@@ -13,6 +13,7 @@ use super::eviction::{Cause, EvaluationEnd, Eviction, LABELS};
 use super::in_flight::InFlightEviction;
 use super::observation::Observations;
 use super::oom::{ContainerTerminated, OomUpdate};
+use super::pod::Pod;
 use super::pods::{KnownPod, PodSet};
 use super::protection::RefusedPod;
 use super::rank::Candidate;
@@ -243,6 +244,12 @@ impl Decision {
             Action::Evict(eviction) | Action::ShortenGrace(eviction) => Some(eviction),
             Action::RecordEvent(_) | Action::Reclaim(_) => None,
         })
+    }
+
+    /// Returns the pods of [`Decision::evictions`].
+    pub fn evicted_pods(&self) -> impl Iterator<Item = &Pod> {
+        let pods = self.evaluation().map(|evaluation| &evaluation.pods);
+        self.evictions().filter_map(move |eviction| Some(&pods?.get(eviction.pod)?.pod))
     }
 
     /// Returns the conditions whose state is unknown, because a signal that raises them is unavailable.

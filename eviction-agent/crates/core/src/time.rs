@@ -25,7 +25,7 @@ pub fn since(now: Timestamp, then: Timestamp) -> GoDuration {
 }
 
 /// Returns `time + by`. If that is out of range, the time stays as it is.
-pub(crate) fn later(time: Timestamp, by: GoDuration) -> Timestamp {
+pub fn later(time: Timestamp, by: GoDuration) -> Timestamp {
     time.checked_add(SignedDuration::from_nanos(by.as_nanos())).unwrap_or(time)
 }
 

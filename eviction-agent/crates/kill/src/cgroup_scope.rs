@@ -93,11 +93,11 @@ fn strictly_below<'a>(root: &Path, path: &'a Path) -> Option<&'a Path> {
 /// A pinned cgroup of a pod. If another cgroup takes its path later, this one still refers to the old cgroup.
 #[derive(Debug)]
 pub(super) struct PinnedCgroup {
-    /// The path of `deciding`, for messages.
+    /// The path of `memory`, for messages.
     pub(super) path: PathBuf,
-    /// The directory in which the processes are listed.
-    pub(super) deciding: OwnedFd,
-    /// Whether `deciding` is in the unified hierarchy, which can kill a cgroup as a whole.
+    /// The directory in the hierarchy of the memory controller, which lists the processes.
+    pub(super) memory: OwnedFd,
+    /// Whether `memory` is in the unified hierarchy, which can kill a cgroup as a whole.
     pub(super) is_unified: bool,
     /// The directory with `pids.max`, and its path.
     pub(super) pids: Option<(OwnedFd, PathBuf)>,
@@ -121,7 +121,7 @@ impl CgroupScope {
     /// Pins a cgroup. Only its directory in the hierarchy of the memory controller must exist.
     pub(super) fn pin(&self, dirs: &CgroupDirs) -> Result<PinnedCgroup, OutOfScope> {
         let CgroupDirs { id, memory, pids, freezer, unified } = dirs;
-        let (deciding, stat) = self.memory.open_below(memory)?;
+        let (dir, stat) = self.memory.open_below(memory)?;
         let found = stat.st_ino;
         if let Some(expected) = id.filter(|expected| *expected != found) {
             let path = memory.clone();
@@ -146,7 +146,7 @@ impl CgroupScope {
         };
         Ok(PinnedCgroup {
             path: memory.clone(),
-            deciding,
+            memory: dir,
             is_unified,
             pids: pids.map(|(dir, _, path)| (dir, path)),
             freezer: freezer.map(|(dir, _, path)| (dir, path)).or_else(unified_freezer),
@@ -192,7 +192,7 @@ mod tests {
         let scope = CgroupScope::open(&dirs(root.clone())).unwrap();
         let pod = scope.pin(&dirs(root.join("pod1"))).unwrap();
         assert!(!pod.is_unified);
-        let id = fstat(&pod.deciding).unwrap().st_ino;
+        let id = fstat(&pod.memory).unwrap().st_ino;
         let pinned = |path: &str, id: Option<u64>| {
             let result = scope.pin(&CgroupDirs { id, ..dirs(folder.path().join(path)) });
             result.map(|_| ()).map_err(|error| chain(&error))

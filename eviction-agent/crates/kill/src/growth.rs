@@ -77,7 +77,7 @@ impl Growth {
     ) -> Result<Self, String> {
         let mut cgroups = Vec::with_capacity(groups.len());
         for group in groups {
-            cgroups.extend(Cgroup::open(group.deciding.as_fd())?);
+            cgroups.extend(Cgroup::open(group.memory.as_fd())?);
         }
         let mut growth = Self { limit, baseline: 0, cgroups, due_ns: 0, text: vec![0; BUFFER_BYTES] };
         growth.find_parts(processes)?;

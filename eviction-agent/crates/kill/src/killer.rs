@@ -231,7 +231,7 @@ impl Killer {
         let mut unreachable = 0;
         let mut can_kill_unreachable = false;
         for group in groups {
-            self.processes.scan(group.deciding.as_fd());
+            self.processes.scan(group.memory.as_fd());
             if let Some(pid) = self.processes.protected() {
                 let path = group.path.display();
                 let what = match pid {

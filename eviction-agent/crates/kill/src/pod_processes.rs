@@ -66,7 +66,7 @@ impl PodProcesses {
         let mut pids = Vec::new();
         let mut unreachable = 0;
         for group in &self.groups {
-            processes.scan(group.deciding.as_fd());
+            processes.scan(group.memory.as_fd());
             pids.extend_from_slice(&processes.pids);
             unreachable += processes.unreachable;
         }
@@ -90,9 +90,9 @@ impl PodProcesses {
             let before = self.sigterm_sent.len();
             (sum.unreachable, sum.unreadable_groups) = (0, 0);
             for group in &self.groups {
-                processes.scan(group.deciding.as_fd());
+                processes.scan(group.memory.as_fd());
                 let signals = [Signal::TERM, Signal::CONT];
-                let dir = group.deciding.as_fd();
+                let dir = group.memory.as_fd();
                 let mut reached = Vec::new();
                 processes.signal(dir, &signals, &self.sigterm_sent, &mut sum, &mut reached);
                 insert_sorted(&mut self.sigterm_sent, &reached);
@@ -130,7 +130,7 @@ impl PodProcesses {
     fn kill_round(&mut self, processes: &mut CgroupProcesses) -> Signalled {
         let mut sum = Signalled::default();
         for group in &self.groups {
-            let dir = group.deciding.as_fd();
+            let dir = group.memory.as_fd();
             let mut at_once = Vec::new();
             if group.is_unified {
                 // Processes that are exiting are not listed any more (since 7.2), but still have their
@@ -168,7 +168,7 @@ impl PodProcesses {
     /// Whether no process is left, and the memory of all of them is freed.
     pub(super) fn is_terminated(&self, processes: &mut CgroupProcesses) -> bool {
         self.groups.iter().all(|group| {
-            processes.scan(group.deciding.as_fd());
+            processes.scan(group.memory.as_fd());
             processes.is_empty() && !group.is_exiting()
         })
     }
@@ -184,7 +184,7 @@ impl PodProcesses {
         let mut unreachable = 0;
         let mut unreadable_groups = 0;
         for group in &self.groups {
-            processes.scan(group.deciding.as_fd());
+            processes.scan(group.memory.as_fd());
             let killed = &self.killed;
             remaining.extend(processes.pids.iter().map(|pid| {
                 let is_denied = killed.binary_search(pid).is_err();
@@ -256,7 +256,7 @@ impl PinnedCgroup {
     /// 7.2: processes whose exit has begun hold their memory until it is complete. cgroup v1 lists all
     /// processes until their end.
     fn is_exiting(&self) -> bool {
-        self.is_unified && has_event(&self.deciding, b"populated 1")
+        self.is_unified && has_event(&self.memory, b"populated 1")
     }
 }
 

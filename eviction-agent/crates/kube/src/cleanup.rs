@@ -10,7 +10,7 @@ use crate::backoff::Backoff;
 use crate::client::Client;
 use crate::error::OperationError;
 use crate::node_patch::{NodePatcher, NodeResponse, PatchKind};
-use crate::nullable::objects;
+use crate::objects::objects;
 use crate::request::Request;
 
 /// The time limit for one node, in case others write continuously or the server stays unavailable.

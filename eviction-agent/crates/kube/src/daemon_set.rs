@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::client::Client;
 use crate::error::OperationError;
-use crate::nullable::objects;
+use crate::objects::objects;
 use crate::request::{Request, push_segment};
 
 const READ_EVERY: Duration = Duration::from_secs(1);

@@ -11,7 +11,7 @@ use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::{RawValue, to_raw_value};
 
-use crate::nullable::objects;
+use crate::objects::objects;
 
 /// The namespace and name of an object. A later object may have the same key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -3,7 +3,7 @@
 use eviction_core::node::{self as core, Condition, Taint};
 use eviction_core::nullable::List;
 
-use crate::nullable::objects;
+use crate::objects::objects;
 
 objects! {
     struct Node {

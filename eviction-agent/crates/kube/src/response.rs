@@ -8,7 +8,7 @@ use eviction_core::error::chain;
 use eviction_core::progress::{ApiOperation, ApiResult};
 
 use crate::error::RequestError;
-use crate::nullable::objects;
+use crate::objects::objects;
 use crate::request::Response;
 
 /// The pause after a 429 response without a time.

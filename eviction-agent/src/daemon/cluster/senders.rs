@@ -10,10 +10,9 @@ use eviction_core::progress::KillRejection;
 use eviction_core::signal::NodeCondition;
 use eviction_core::state::PERSIST_INTERVAL;
 use eviction_core::threshold::ResolvedThreshold;
-use eviction_core::time::Timestamp;
+use eviction_core::time::{Timestamp, later};
 use eviction_kill::KillTarget;
 use eviction_kube::{EvictionRequest, NodeStatusUpdate};
-use jiff::SignedDuration;
 
 use crate::error::Failure;
 use crate::spsc::{self, Receiver, Sender};
@@ -126,8 +125,7 @@ impl NodeStatusSender {
         written: Timestamp,
     ) {
         self.pressures.restore(published);
-        let until = SignedDuration::from_nanos(PERSIST_INTERVAL.as_nanos());
-        self.restored = Some(written.checked_add(until).unwrap_or(written));
+        self.restored = Some(later(written, PERSIST_INTERVAL));
     }
 
     /// Returns the published conditions, which are persisted for the next agent.

@@ -165,7 +165,7 @@ impl ControlLoop {
         }
         let at = self.clock.now().wall;
         let disks = &self.node_sampler.disks;
-        if disks.devices().next().is_some() && self.notifier.bpf.programs().1.is_some() {
+        if disks.devices().next().is_some() && self.notifier.bpf.handle().is_some() {
             tracing::warn!(
                 "nodefs or imagefs responded too late at the start: no BPF program reports what is written to them before the agent is restarted"
             );

@@ -100,7 +100,7 @@ impl BpfBackend {
         realtime::drop_on_thread(handle);
     }
 
-    pub(super) fn handle(&self) -> Option<&BpfHandle> {
+    pub(crate) fn handle(&self) -> Option<&BpfHandle> {
         self.loaded.as_ref().map(|(handle, _)| handle)
     }
 
@@ -366,7 +366,11 @@ impl BpfBackend {
         });
         match handle.set_pid_threshold(threshold) {
             Ok(()) => self.pid_threshold = total,
-            Err(error) => tracing::warn!(%error, "cannot set the kernel threshold of the node's tasks"),
+            Err(error) => {
+                if !std::mem::replace(&mut self.is_set_error_logged, true) {
+                    tracing::warn!(%error, "cannot set the kernel threshold of the node's tasks");
+                }
+            }
         }
     }
 

@@ -107,14 +107,11 @@ impl BpfBackend {
             }
             set.retain(|(of, _)| *of != device);
             match handle.set_disk_threshold(device, headroom, since) {
-                Ok(_) => {
-                    *is_set_error_logged = false;
-                    set.extend(limits.map(|limits| (device, limits)));
-                }
-                Err(_) if *is_set_error_logged => {}
+                Ok(_) => set.extend(limits.map(|limits| (device, limits))),
                 Err(error) => {
-                    *is_set_error_logged = true;
-                    tracing::warn!(error = %chain(&error), "cannot set a kernel threshold of a disk: the timer detects the crossing");
+                    if !std::mem::replace(is_set_error_logged, true) {
+                        tracing::warn!(error = %chain(&error), "cannot set a kernel threshold of a disk: the timer detects the crossing");
+                    }
                 }
             }
         }

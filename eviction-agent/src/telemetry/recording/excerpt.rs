@@ -8,7 +8,7 @@ use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 
 use super::format::{FormatError, Frames, begin, frame_of};
 use super::reader::find;
-use super::writer::PIECE;
+use super::writer::{PIECE, compressed};
 use crate::zstd_stream;
 
 /// Writes the segments that were written to in the time `last` before the end of the recording, one after the
@@ -26,8 +26,7 @@ pub fn copy_end(path: &Path, last: Duration, out: &mut dyn Write) -> io::Result<
     let (mut copied, mut left_out) = (0, Vec::new());
     for segment in segments {
         // A segment that no longer exists was compressed, or was removed as the oldest one.
-        let compressed = PathBuf::from(format!("{}.{}", segment.display(), zstd_stream::EXTENSION));
-        let segment = if segment.exists() { segment } else { compressed };
+        let segment = if segment.exists() { segment } else { compressed(&segment) };
         if ended(&segment).is_none_or(|ended| ended < from) {
             continue;
         }

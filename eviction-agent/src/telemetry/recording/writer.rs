@@ -24,7 +24,7 @@ use super::format::{self, Kind};
 use super::pods;
 use super::sample::{Codec, SampleUse};
 use super::{Header, Recorded};
-use crate::zstd_stream::EXTENSION as COMPRESSED;
+use crate::zstd_stream::EXTENSION;
 
 /// A segment is complete after this time or this length in bytes.
 const SEGMENT: Duration = Duration::from_secs(3600);
@@ -33,8 +33,13 @@ const SEGMENT_BYTES: u64 = 16 << 20;
 /// The number of bytes that are compressed at once: the encoder needs 16 times as much memory.
 pub(super) const PIECE: usize = 64 << 10;
 
-/// The extension of segments. Compressed segments have `COMPRESSED` as a second extension.
+/// The extension of segments. Compressed segments have [`EXTENSION`] as a second extension.
 const PLAIN: &str = "rec";
+
+/// Returns the path of a segment after its compression.
+pub(super) fn compressed(segment: &Path) -> PathBuf {
+    segment.with_extension(format!("{PLAIN}.{EXTENSION}"))
+}
 
 /// The directory of a recording, and its limits.
 #[derive(Clone, Debug, PartialEq)]
@@ -323,13 +328,12 @@ pub(super) fn segments(directory: &Path) -> io::Result<Vec<PathBuf>> {
         let stem = path.with_extension("");
         match path.extension().and_then(|it| it.to_str()) {
             Some(PLAIN) => found.push(path),
-            Some(COMPRESSED) if has_extension(&stem, PLAIN) => found.push(path),
+            Some(EXTENSION) if has_extension(&stem, PLAIN) => found.push(path),
             _ => {}
         }
     }
     found.sort();
     // Both files exist if the agent was killed between the two steps. Then the compressed one is complete.
-    let compressed = |path: &PathBuf| path.with_extension(format!("{PLAIN}.{COMPRESSED}"));
     let all = found.clone();
     found.retain(|path| !has_extension(path, PLAIN) || !all.contains(&compressed(path)));
     Ok(found)
@@ -373,7 +377,7 @@ impl Compression {
         }
         // The age of a segment is computed from its modification time.
         self.out.set_modified(self.source.metadata()?.modified()?)?;
-        fs::rename(&self.part, self.from.with_extension(format!("{PLAIN}.{COMPRESSED}")))?;
+        fs::rename(&self.part, compressed(&self.from))?;
         fs::remove_file(&self.from)?;
         Ok(false)
     }

@@ -111,18 +111,18 @@ impl HardThreshold {
             Reading::Known(seen) => seen,
             Reading::Unknown(why) => return Err(NotArmedReason::Unknown(why)),
         };
-        let value = |value: i64| {
+        let unsigned = |value: i64| {
             u64::try_from(value).map_err(|_| NotArmedReason::Unknown(UnknownReason::Implausible))
         };
-        let (available, capacity) = (value(seen.available)?, value(seen.capacity)?);
+        let (available, capacity) = (unsigned(seen.available)?, unsigned(seen.capacity)?);
         let mut nearest = None::<Self>;
         for (index, resolved) in hard_thresholds {
-            let met_below = value(resolved.threshold.value.quantity(seen.capacity).value())?;
-            if available < met_below {
+            let value = unsigned(resolved.threshold.value.quantity(seen.capacity).value())?;
+            if available < value {
                 return Err(NotArmedReason::ThresholdMet);
             }
-            if met_below > 0 && nearest.is_none_or(|nearest| met_below > nearest.value) {
-                nearest = Some(Self { signal, index, value: met_below, available, capacity });
+            if value > 0 && nearest.is_none_or(|nearest| value > nearest.value) {
+                nearest = Some(Self { signal, index, value, available, capacity });
             }
         }
         let nearest = nearest.ok_or(NotArmedReason::NoHardThreshold)?;

@@ -296,9 +296,7 @@ impl Engine {
             Some(known) if known.layout == layout => {}
             Some(known) => {
                 self.layout = Some(KnownLayout { layout, ..known });
-                let Policy { thresholds, list_room, gates, .. } = &self.policy;
-                let derived = (!layout.is_refused_by(*gates)).then_some((*list_room, layout));
-                self.thresholds = self.thresholds.replaced(thresholds, derived);
+                self.thresholds = self.thresholds_of(&self.policy);
                 // Its thresholds are those of the former layout.
                 self.awaiting_reclaim = None;
             }

@@ -13,6 +13,7 @@ use crate::pods::{KnownPod, PodSet};
 use crate::policy::Policy;
 use crate::policy::preferences::ApplyChanges;
 use crate::snapshot::Snapshot;
+use crate::threshold::Thresholds;
 use crate::time::Timestamp;
 use crate::units::GoDuration;
 
@@ -109,12 +110,18 @@ impl Engine {
         }
     }
 
+    /// Returns the thresholds of a policy with the present layout, in the state of the present ones.
+    pub(super) fn thresholds_of(&self, policy: &Policy) -> Thresholds {
+        let layout = self.layout.map(|known| known.layout);
+        let layout = layout.filter(|layout| !layout.is_refused_by(policy.gates));
+        self.thresholds.replaced(&policy.thresholds, layout.map(|layout| (policy.list_room, layout)))
+    }
+
     fn adopt(&mut self, policy: Policy) {
-        let derived = self.layout.as_mut().and_then(|known| {
+        if let Some(known) = &mut self.layout {
             known.is_new = false;
-            (!known.layout.is_refused_by(policy.gates)).then_some((policy.list_room, known.layout))
-        });
-        self.thresholds = self.thresholds.replaced(&policy.thresholds, derived);
+        }
+        self.thresholds = self.thresholds_of(&policy);
         // The new policy would evaluate the second sample for an evaluation of the former policy.
         self.awaiting_reclaim = None;
         if policy.rules.are_kubelets() {
@@ -148,10 +155,5 @@ fn evicts_no_others(trial: &Decision, decision: &Decision) -> bool {
     if evaluation.end == EvaluationEnd::AwaitingReclaim {
         return decision.awaits_reclaim();
     }
-    evicted(trial).all(|uid| evicted(decision).any(|other| other == uid))
-}
-
-fn evicted(decision: &Decision) -> impl Iterator<Item = &str> {
-    let pods = decision.evaluation().map(|evaluation| &evaluation.pods);
-    decision.evictions().filter_map(move |eviction| Some(&*pods?.get(eviction.pod)?.pod.uid))
+    trial.evicted_pods().all(|pod| decision.evicted_pods().any(|other| other.uid == pod.uid))
 }

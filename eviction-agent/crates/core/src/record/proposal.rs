@@ -2,10 +2,10 @@
 
 use serde::Serialize;
 
-use crate::decision::ProposalState;
+use crate::decision::{Decision, ProposalState};
 use crate::disk_layout::Reclaim;
 use crate::pod::PodName;
-use crate::record::{evictions, reclaims};
+use crate::record::reclaims;
 use crate::time::Timestamp;
 
 /// The state of a proposed policy.
@@ -40,13 +40,11 @@ impl ProposalRecord {
             ProposalState::Applied => Self::Applied,
             ProposalState::Pending(waiting) => {
                 let trial = waiting.trial.as_deref();
-                let evaluated = trial.and_then(|trial| Some((trial, trial.evaluation()?)));
-                let evicted =
-                    evaluated.into_iter().flat_map(|(trial, evaluation)| evictions(trial, evaluation));
+                let evicted = trial.into_iter().flat_map(Decision::evicted_pods);
                 Self::Pending {
                     since: waiting.since,
                     until: waiting.until,
-                    would_evict: evicted.map(|eviction| eviction.pod).collect(),
+                    would_evict: evicted.map(PodName::of).collect(),
                     would_reclaim: trial.into_iter().flat_map(reclaims).collect(),
                 }
             }

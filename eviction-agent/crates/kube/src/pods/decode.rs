@@ -13,7 +13,7 @@ use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, de};
 use serde_json::value::RawValue;
 
-use crate::nullable::objects;
+use crate::objects::objects;
 
 type Quantities = BTreeMap<Box<str>, JsonQuantity>;
 
