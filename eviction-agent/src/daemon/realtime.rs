@@ -13,6 +13,7 @@ use rustix::thread::{Pid, gettid};
 
 use eviction_node::backend::BackendInfo;
 use eviction_node::backend::BackendSelection;
+use eviction_node::thread::touch_stack;
 
 /// Above every ordinary thread, below every other real-time thread.
 const FIFO_PRIORITY: libc::c_int = 1;
@@ -21,6 +22,9 @@ const FIFO_PRIORITY: libc::c_int = 1;
 /// sends SIGXCPU (RLIMIT_RTTIME), and the thread becomes an ordinary one. A sample of 50,000 cgroups takes a
 /// good part of it.
 const MAX_RUN_US: u64 = 1_000_000;
+
+/// As much of the stack as an iteration uses.
+const STACK: usize = 256 << 10;
 
 /// The value that the kubelet sets for itself.
 const OOM_SCORE_ADJ: &str = "-999";
@@ -47,7 +51,7 @@ pub(crate) fn prepare(choice: &BackendSelection) -> [BackendInfo; 3] {
     if let Err(error) = touch_code() {
         memory_lock.reason += &format!("; code is read from the disk as it runs: /proc/self/maps: {error}");
     }
-    touch_stack();
+    touch_stack::<STACK>();
     [schedule(choice), memory_lock, set_oom_score()]
 }
 
@@ -66,17 +70,6 @@ fn touch_code() -> procfs::ProcResult<()> {
         }
     }
     Ok(())
-}
-
-/// Touches as much of the stack as an iteration uses, so that no page of it is missing later.
-#[inline(never)]
-fn touch_stack() {
-    const DEEP: usize = 256 << 10;
-    let mut stack = [0_u8; DEEP];
-    for page in stack.chunks_mut(4096) {
-        page[0] = 1;
-    }
-    std::hint::black_box(&mut stack);
 }
 
 /// Takes real-time priority from a thread of this process that ran too long. The thread stays ahead of ordinary

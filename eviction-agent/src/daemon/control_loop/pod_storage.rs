@@ -13,7 +13,7 @@ use eviction_node::cgroup::hierarchy::Host;
 use eviction_node::cgroup::pods::Container;
 use eviction_node::clock::mono_ns;
 use eviction_node::fs::{PodStorage, StoragePaths, StorageReader, StorageRequest, StorageSample};
-use eviction_node::io_priority::IoPriority;
+use eviction_node::thread::Priority;
 use tokio::sync::mpsc::{Receiver, channel};
 
 use super::ControlLoop;
@@ -318,9 +318,8 @@ impl ControlLoop {
             StorageRequest::new(known, group.containers.iter().map(of).collect(), made_inodes)
         });
         let priority = match extent {
-            Extent::All | Extent::Ahead | Extent::NearLimit => IoPriority::Normal,
-            // No decision waits for it.
-            Extent::Limited => IoPriority::Idle,
+            Extent::All | Extent::Ahead | Extent::NearLimit => Priority::Urgent,
+            Extent::Limited => Priority::Idle,
         };
         if reader.request(requests.collect(), priority) {
             let counts = counts.filter(|_| extent == Extent::Ahead);

@@ -14,7 +14,7 @@ use eviction_core::input::{Event, Input};
 use eviction_core::record::{DecisionRecord, PodSample};
 use eviction_core::snapshot::Snapshot;
 use eviction_node::clock::Clock;
-use eviction_node::io_priority::{IoPriority, set_io_priority};
+use eviction_node::thread::{Priority, set_priority};
 use prometheus_client::metrics::counter::Counter;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -196,7 +196,7 @@ struct Recorder {
 impl Recorder {
     fn run(mut self) {
         // Only the I/O priority is idle: the thread needs little CPU time, and near a threshold it must keep up.
-        set_io_priority(IoPriority::Idle);
+        set_priority(Priority::Idle);
         let mut is_busy = false;
         loop {
             let timeout = Timespec { tv_sec: i64::from(!is_busy), tv_nsec: 0 };

@@ -227,7 +227,7 @@ mod tests {
     use crate::cgroup::hierarchy::Host;
     use crate::clock::mono_ns;
     use crate::fs::WalkBudget;
-    use crate::io_priority::IoPriority;
+    use crate::thread::Priority;
     use eviction_core::fixture::{pod, policy};
     use eviction_core::pod::{EmptyDir, Pod};
     use eviction_core::units::Quantity;
@@ -387,7 +387,7 @@ mod tests {
         let reader = StorageReader::of_directories(Host::default(), paths(root.path()), sender).unwrap();
         assert!(reader.request(
             vec![StorageRequest::new(&known(vec![volume("cache", "", None)]), Vec::new(), None)],
-            IoPriority::Idle
+            Priority::Idle
         ));
         let sample = samples.blocking_recv().unwrap();
         assert!(sample.pods["uid-1"].ephemeral_storage().unwrap() >= MIB);

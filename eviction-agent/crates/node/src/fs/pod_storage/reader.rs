@@ -22,11 +22,14 @@ use crate::clock::mono_ns;
 use crate::file::{is_removed, open_path, read_once};
 use crate::fs::disk_usage::{DiskUsage, WalkBudget, read_disk_usage};
 use crate::fs::mountinfo::upper_directory;
-use crate::io_priority::{IoPriority, set_io_priority};
+use crate::thread::{Priority, set_priority, touch_stack};
 
 /// The limits of a reading: time, and number of inodes. A decision waits for it.
 const DEADLINE: Duration = Duration::from_millis(200);
 const INODES: u64 = 200_000;
+
+/// As much of the stack as a reading uses: mostly the buffer for the names in a directory.
+const STACK: usize = 64 << 10;
 
 const PROCS_LIMIT: usize = 1 << 20;
 const MOUNTS_LIMIT: usize = 1 << 20;
@@ -35,7 +38,7 @@ const MOUNTS_LIMIT: usize = 1 << 20;
 /// pod is evicted because of a disk.
 #[derive(Debug)]
 pub struct StorageReader {
-    requests: SyncSender<(Vec<StorageRequest>, IoPriority)>,
+    requests: SyncSender<(Vec<StorageRequest>, Priority)>,
 }
 
 impl StorageReader {
@@ -44,11 +47,12 @@ impl StorageReader {
     /// # Errors
     /// If the thread cannot be started.
     pub fn start(
-        mut read: impl FnMut(Vec<StorageRequest>, IoPriority) -> StorageSample + Send + 'static,
+        mut read: impl FnMut(Vec<StorageRequest>, Priority) -> StorageSample + Send + 'static,
         samples: Sender<StorageSample>,
     ) -> std::io::Result<Self> {
         let (requests, receiver) = sync_channel(1);
         let work = move || {
+            touch_stack::<STACK>();
             while let Ok((pods, priority)) = receiver.recv() {
                 if samples.blocking_send(read(pods, priority)).is_err() {
                     return;
@@ -70,7 +74,7 @@ impl StorageReader {
     ) -> std::io::Result<Self> {
         let mut sizes = PodSizes::default();
         let read = move |mut pods: Vec<StorageRequest>, priority| {
-            set_io_priority(priority);
+            set_priority(priority);
             sizes.sort(&mut pods);
             let sample = read_pod_storage(&host, &paths, &pods);
             sizes.record(&pods, &sample);
@@ -80,7 +84,7 @@ impl StorageReader {
     }
 
     /// Requests a reading of these pods. Returns false if the thread is busy.
-    pub fn request(&self, pods: Vec<StorageRequest>, priority: IoPriority) -> bool {
+    pub fn request(&self, pods: Vec<StorageRequest>, priority: Priority) -> bool {
         self.requests.try_send((pods, priority)).is_ok()
     }
 }
