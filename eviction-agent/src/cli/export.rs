@@ -157,6 +157,7 @@ fn summary(snapshot: &Snapshot) -> Value {
         processes,
         memory_detail: _,
         unmeasured,
+        preallocated,
     } = snapshot.node;
     let of_pods = allocatable_memory.known().map(|it| json!({"name": "pods", "memory": node_memory(it)}));
     let mut summary = json!({
@@ -173,6 +174,9 @@ fn summary(snapshot: &Snapshot) -> Value {
     });
     if unmeasured != Parts::default() {
         summary["node"]["unmeasured"] = json!(unmeasured);
+    }
+    if preallocated > 0 {
+        summary["node"]["preallocatedBytes"] = json!(preallocated);
     }
     summary
 }
@@ -212,6 +216,7 @@ fn pod_usage(pod: PodStats<'_>) -> Value {
         memory_anonymous,
         ephemeral_storage_used,
         process_count,
+        bytes_elsewhere,
     } = pod.values();
     let memory = json!({"workingSetBytes": memory_working_set, "rssBytes": memory_anonymous});
     let containers = pod.containers().map(|container| {
@@ -231,6 +236,7 @@ fn pod_usage(pod: PodStats<'_>) -> Value {
         "podRef": {"uid": pod.uid()},
         "memory": has_memory.then_some(memory),
         "ephemeral-storage": ephemeral_storage_used.map(|used| json!({"usedBytes": used})),
+        "bytesElsewhere": bytes_elsewhere,
         "process_stats": process_count.map(|count| json!({"process_count": count})),
         "containers": containers.collect::<Vec<_>>(),
         "volume": volumes.collect::<Vec<_>>(),

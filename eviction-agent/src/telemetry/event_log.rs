@@ -251,6 +251,8 @@ pub struct Candidate {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes_elsewhere: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub request: Option<i64>,
     pub priority: i32,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::Write as _;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use tests::node::Node;
 use tests::or_skip;
 
 use crate::agent::{node, pod};
+use crate::layout::Container;
 use crate::{MIB, mount};
 
 const EXT4: &str = "tp_btf ext4_allocate_blocks, ext4_free_blocks, ext4_allocate_inode, ext4_free_inode";
@@ -144,6 +146,45 @@ fn the_pod_that_creates_inodes_is_selected_at_the_threshold_crossing() {
     assert_eq!(decision.pod(), "shop/hog");
     let detected_by = decision.text("detected_by");
     assert!(detected_by == EXT4 || detected_by == "timer", "{detected_by}");
+    agent.stop().unwrap();
+}
+
+/// What a pod writes to a directory of the node or to a file that it has deleted is found by no reading.
+#[test]
+fn bytes_in_other_directories_and_deleted_files_are_reported() {
+    const HEADROOM: u64 = 48 * MIB;
+    let disk = mount!(Kind::Ext4);
+    let layers = disk.path().join("containerd");
+    let mut container = Container::new(&disk.kubelet_root(), &layers, &layers).unwrap();
+    std::fs::create_dir(container.root.join("disk")).unwrap();
+    container.mount(Command::new("mount").arg("--bind").arg(disk.path()), "disk").unwrap();
+    let mut node = node!();
+    let mut agent = start(&disk, &node, HEADROOM, &[]);
+    if !agent.has_backend("disk near") {
+        tests::skip!("no hook on reservations of ext4 here: {:?}", agent.backend_reason("disk near"));
+    }
+    // The threshold is near from the start. It takes a moment to attach the probe.
+    std::thread::sleep(Duration::from_millis(500));
+    let hog = node.add(pod("hog", None)).unwrap();
+    node.write_pods().unwrap();
+    agent.wait_for_pods(1).unwrap();
+    let volume = node.pods[hog].create_volume(&disk).unwrap();
+    let root = container.root.display().to_string();
+    let write = |path: &Path, mib: u64| {
+        let file = Path::new("/disk").join(path.strip_prefix(disk.path()).unwrap()).display().to_string();
+        let size = (mib * MIB).to_string();
+        node.run(hog, &["--chroot", &root, "write", "--file", &file, "--size", &size]).unwrap()
+    };
+    let deleted = volume.join("deleted");
+    let mut writers = [write(&disk.path().join("other"), 8), write(&deleted, 6)];
+    writers.iter_mut().for_each(|writer| drop(writer.wait_event("written").unwrap()));
+    std::fs::remove_file(&deleted).unwrap();
+    let _crossing = write(&volume.join("file"), 64);
+    let decision = agent.wait_for_decision().unwrap();
+    let candidate = &decision.value["candidates"][0];
+    let [usage, elsewhere] =
+        ["usage", "bytes_elsewhere"].map(|key| candidate[key].as_u64().unwrap_or(0) / MIB);
+    assert!((9..=14).contains(&elsewhere) && (32..=64).contains(&usage), "{candidate}");
     agent.stop().unwrap();
 }
 

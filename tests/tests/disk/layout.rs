@@ -18,14 +18,14 @@ const UID: &str = "5f1c3a52-7d0e-4b7e-9a4b-0c2d8e1f6a90";
 
 /// The root directory of a container: an overlay on the snapshotter's file system, and the files that the kubelet
 /// and containerd mount into it.
-struct Container {
-    root: PathBuf,
+pub(crate) struct Container {
+    pub(crate) root: PathBuf,
     /// The mount points in the order in which they were mounted.
     mounted: Vec<PathBuf>,
 }
 
 impl Container {
-    fn new(kubelet: &Path, containerd: &Path, hostname: &Path) -> Result<Self> {
+    pub(crate) fn new(kubelet: &Path, containerd: &Path, hostname: &Path) -> Result<Self> {
         let layers = ["lower/etc", "upper", "work", "root"].map(|path| containerd.join(path));
         layers.iter().try_for_each(fs::create_dir_all)?;
         let [_, upper, work, root] = layers;
@@ -47,7 +47,7 @@ impl Container {
         Ok(container)
     }
 
-    fn mount(&mut self, command: &mut Command, below: &str) -> Result<()> {
+    pub(crate) fn mount(&mut self, command: &mut Command, below: &str) -> Result<()> {
         let point = if below.is_empty() { self.root.clone() } else { self.root.join(below) };
         run(command.arg(&point))?;
         self.mounted.push(point);

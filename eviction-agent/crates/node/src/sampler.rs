@@ -266,6 +266,7 @@ impl NodeSampler {
                 memory_anonymous: sample.memory.stat.anon.known(),
                 process_count: sample.tasks.known(),
                 ephemeral_storage_used: storage.and_then(PodStorage::ephemeral_storage),
+                bytes_elsewhere: storage.and_then(|storage| storage.bytes_elsewhere),
             };
             let mut growth = self.growth_of(cgroup.cgroup_id);
             let mut pod = builder.pod(&known.pod.uid, values);

@@ -1,30 +1,66 @@
-//! Counts of the inodes that pods create while they are read.
+//! What the probes on ext4 count for each pod.
 //!
-//! A volume with many inodes takes long to read, and the pod that fills it creates thousands more meanwhile. So
+//! **Inodes.** A volume with many inodes takes long to read, and the pod that fills it creates thousands more meanwhile. So
 //! pods are read while the threshold comes nearer, and the inodes that were counted since are added when it is
 //! crossed. Bytes are not counted like that: buffered writes can be attributed only while the dense hook is
 //! attached.
+//!
+//! **Bytes.** What a pod takes of the disks and no reading finds is in files elsewhere, such as those of a hostPath
+//! volume, or in deleted files that are still open. It is reported ([`DiskCounts::bytes_of`]).
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use eviction_bpf::DiskUsage;
 use eviction_node::cgroup::pods::Pod;
-use eviction_node::fs::InodeGrowth;
+use eviction_node::fs::{InodeGrowth, StorageSample};
 
 use super::ControlLoop;
 use super::pod_storage::{AHEAD, Extent};
 
-/// The inodes that the probes on ext4 had counted for each pod when its reading was requested.
+/// Bytes elsewhere that are fewer than this are not reported: what is written while pods are read, and blocks of
+/// the file system itself, are among them.
+const MIN_ELSEWHERE: i64 = 1 << 20;
+
+/// What the probes on ext4 had counted for each pod when its reading was requested.
 #[derive(Debug, Default)]
-pub(super) struct InodeCounts {
+pub(super) struct DiskCounts {
     /// The number of the programs that counted.
     programs: u32,
     /// The counts, sorted by the ids of the pods' cgroups.
-    pods: Vec<InodeGrowth>,
+    pods: Vec<PodCounts>,
 }
 
-impl InodeCounts {
+#[derive(Debug)]
+struct PodCounts {
+    inodes: InodeGrowth,
+    /// Bytes that the containers which exist now took less those that they freed.
+    bytes: i64,
+}
+
+/// The values of a pod from which on its bytes elsewhere are counted.
+#[derive(Clone, Copy, Debug, Default)]
+struct Baseline {
+    counted: i64,
+    read: u64,
+}
+
+/// The bytes that were counted of each pod and that no reading found.
+#[derive(Debug, Default)]
+pub(super) struct BytesElsewhere {
+    programs: u32,
+    /// The cgroups of pods that are older than the programs.
+    older: BTreeSet<u64>,
+    baselines: BTreeMap<Box<str>, Baseline>,
+}
+
+impl DiskCounts {
+    fn find(&self, cgroup: u64) -> Option<&PodCounts> {
+        let place = self.pods.binary_search_by_key(&cgroup, |it| it.inodes.cgroup).ok()?;
+        self.pods.get(place)
+    }
+
     fn of(&self, cgroup: u64) -> Option<[i64; 2]> {
-        let place = self.pods.binary_search_by_key(&cgroup, |it| it.cgroup).ok()?;
-        self.pods.get(place).map(|it| it.inodes)
+        self.find(cgroup).map(|it| it.inodes.inodes)
     }
 
     /// Returns the inodes that the pod with this cgroup created on nodefs or imagefs, whichever is more: they
@@ -51,10 +87,10 @@ impl ControlLoop {
         if !is_read_ahead || !self.node_sampler.disks.are_inodes_alone_short() {
             return false;
         }
-        let Some(now) = self.count_inodes() else { return false };
+        let Some(now) = self.count_disk_usage() else { return false };
         let before = self.storage.counts_ahead(now_ns).filter(|before| before.programs == now.programs);
         let Some(before) = before else { return false };
-        let since = now.pods.iter().map(|now| {
+        let since = now.pods.iter().map(|PodCounts { inodes: now, .. }| {
             let [node, image] = before.of(now.cgroup)?;
             Some(InodeGrowth {
                 cgroup: now.cgroup,
@@ -67,29 +103,110 @@ impl ControlLoop {
         true
     }
 
-    /// Returns how many inodes each pod has created so far on nodefs and imagefs; `None` unless both are
-    /// counted.
-    pub(super) fn count_inodes(&mut self) -> Option<InodeCounts> {
+    /// Returns what each pod has taken so far of nodefs and imagefs; `None` unless both are counted.
+    pub(super) fn count_disk_usage(&mut self) -> Option<DiskCounts> {
         let [node, image] = self.node_sampler.disks.ext4_devices();
         let devices = [node?, image?];
         let usage = self.notifier.bpf.disk_usage(&devices)?;
         let of = |id: u64, device: u64| {
             let found = usage.binary_search_by_key(&(id, device), |it| (it.cgroup, it.device)).ok();
-            found.and_then(|place| usage.get(place)).map_or(0, |DiskUsage { inodes, .. }| *inodes)
+            let found = found.and_then(|place| usage.get(place));
+            found.map_or((0, 0), |DiskUsage { bytes, inodes, .. }| (*bytes, *inodes))
         };
+        let is_shared = devices[0] == devices[1];
         let of_pod = |pod: &Pod| {
             let mut ids: Vec<u64> = pod.containers.iter().map(|container| container.cgroup_id).collect();
             ids.push(pod.cgroup_id);
             ids.extend(&pod.leaves);
             ids.sort_unstable();
             ids.dedup();
-            let inodes = devices.map(|device| ids.iter().map(|id| of(*id, device)).sum());
-            InodeGrowth { cgroup: pod.cgroup_id, inodes }
+            let inodes = devices.map(|device| ids.iter().map(|id| of(*id, device).1).sum());
+            // The pod's cgroup has the bytes of containers that are gone, whose layers others have removed.
+            let containers = ids.iter().filter(|id| **id != pod.cgroup_id);
+            let bytes = |id: &u64| of(*id, devices[0]).0 + if is_shared { 0 } else { of(*id, devices[1]).0 };
+            PodCounts {
+                inodes: InodeGrowth { cgroup: pod.cgroup_id, inodes },
+                bytes: containers.map(bytes).sum(),
+            }
         };
         let groups = self.node_sampler.cgroups.pods().pods.iter();
         let known = groups.filter(|group| self.pod_index.pod_of(group).is_some());
         let mut pods: Vec<_> = known.map(of_pod).collect();
-        pods.sort_unstable_by_key(|pod| pod.cgroup);
-        Some(InodeCounts { programs: self.notifier.bpf.programs().0, pods })
+        pods.sort_unstable_by_key(|pod| pod.inodes.cgroup);
+        Some(DiskCounts { programs: self.notifier.bpf.programs().0, pods })
+    }
+
+    /// Notes which pods are older than the programs, whose counts of them are not complete.
+    pub(super) fn note_older_pods(&mut self) {
+        let programs = self.notifier.bpf.programs().0;
+        if self.storage.elsewhere.programs != programs {
+            let pods = self.node_sampler.cgroups.pods().pods.iter();
+            let older = pods.map(|pod| pod.cgroup_id).collect();
+            self.storage.elsewhere = BytesElsewhere { programs, older, baselines: BTreeMap::new() };
+        }
+    }
+
+    /// Adds to each pod of a reading the bytes that were counted of it, and that the reading did not find. Those
+    /// of a pod that is older than the programs are counted from its first reading on. The values are lower
+    /// bounds: with cgroup v1 a kernel worker writes back what was written before the dense hook was attached.
+    pub(super) fn add_bytes_elsewhere(&mut self, counts: &DiskCounts, sample: &mut StorageSample) {
+        let BytesElsewhere { programs, older, baselines } = &mut self.storage.elsewhere;
+        if *programs != counts.programs {
+            return;
+        }
+        for group in &self.node_sampler.cgroups.pods().pods {
+            let Some(known) = self.pod_index.pod_of(group) else { continue };
+            let Some(storage) = sample.pods.get_mut(&known.pod.uid) else { continue };
+            let (Some(read), Some(counted)) = (storage.written_by_containers(), counts.find(group.cgroup_id))
+            else {
+                continue;
+            };
+            let now = Baseline { counted: counted.bytes, read };
+            let is_older = older.contains(&group.cgroup_id);
+            let before = baselines.entry(known.pod.uid.clone()).or_insert(if is_older {
+                now
+            } else {
+                Baseline::default()
+            });
+            storage.bytes_elsewhere = now.elsewhere_since(*before);
+        }
+        let active = self.pod_index.active();
+        baselines.retain(|uid, _| active.index_of(uid).is_some());
+    }
+}
+
+impl Baseline {
+    /// Returns the bytes that were counted since `before` and not found by the reading.
+    fn elsewhere_since(self, before: Self) -> Option<u64> {
+        let counted = self.counted.saturating_sub(before.counted);
+        let found = self.read.wrapping_sub(before.read).cast_signed();
+        let elsewhere = counted.saturating_sub(found);
+        (elsewhere >= MIN_ELSEWHERE).then_some(elsewhere.unsigned_abs())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_bytes_that_no_reading_found_are_elsewhere() {
+        const MIB: i64 = 1 << 20;
+        let at =
+            |counted: i64, read: i64| Baseline { counted: counted * MIB, read: (read * MIB).unsigned_abs() };
+        for (now, before, expected) in [
+            (at(9, 9), Baseline::default(), None),
+            (at(9, 4), Baseline::default(), Some(5)),
+            (at(4, 9), Baseline::default(), None),
+            (at(20, 30), at(10, 30), Some(10)),
+            (at(20, 40), at(10, 30), None),
+            (at(-5, 10), at(0, 30), Some(15)),
+            (at(-20, 10), at(0, 30), None),
+        ] {
+            let expected = expected.map(|mib: u64| mib << 20);
+            assert_eq!(now.elsewhere_since(before), expected, "{now:?} since {before:?}");
+        }
+        let little = Baseline { counted: MIN_ELSEWHERE - 1, read: 0 };
+        assert_eq!(little.elsewhere_since(Baseline::default()), None);
     }
 }

@@ -17,7 +17,7 @@ use eviction_node::thread::Priority;
 use tokio::sync::mpsc::{Receiver, channel};
 
 use super::ControlLoop;
-use super::inode_counts::InodeCounts;
+use super::inode_counts::{BytesElsewhere, DiskCounts};
 use super::xfs_preallocation::Preallocation;
 use crate::daemon::kubelet_api::KubeletClient;
 use crate::daemon::stats_summary;
@@ -70,6 +70,7 @@ pub(crate) struct PodStorageWatch {
     limits_due_ns: u64,
     paused_until_ns: u64,
     pub(super) preallocation: Preallocation,
+    pub(super) elsewhere: BytesElsewhere,
     /// Whether the next sync must check the pods' limits.
     pub(super) needs_limit_check: bool,
 }
@@ -82,8 +83,8 @@ struct PendingReading {
     ///
     /// [`DiskMonitor::grown_bytes`]: eviction_node::fs::DiskMonitor::grown_bytes
     grown: u64,
-    /// The inode counts when it was requested, for a reading ahead of a crossing.
-    counts: Option<InodeCounts>,
+    /// The counts when it was requested, for a reading of all pods.
+    counts: Option<DiskCounts>,
 }
 
 /// A reading of all pods.
@@ -93,8 +94,8 @@ struct AllPodsReading {
     at_ns: u64,
     /// What could not be read.
     unmeasured: Parts,
-    /// The inode counts when it was requested, for a reading ahead of a crossing.
-    counts: Option<InodeCounts>,
+    /// The counts when it was requested, for a reading ahead of a crossing.
+    counts: Option<DiskCounts>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,6 +157,7 @@ impl PodStorageWatch {
             limits_due_ns: 0,
             paused_until_ns: 0,
             preallocation: Preallocation::default(),
+            elsewhere: BytesElsewhere::default(),
             needs_limit_check: false,
         }
     }
@@ -184,7 +186,7 @@ impl PodStorageWatch {
 
     /// Returns the inode counts of the recent reading of all pods ahead of a crossing: the inodes that the pods
     /// created since can be counted.
-    pub(super) fn counts_ahead(&self, now_ns: u64) -> Option<&InodeCounts> {
+    pub(super) fn counts_ahead(&self, now_ns: u64) -> Option<&DiskCounts> {
         self.read_within(AHEAD_FRESH, now_ns)?.counts.as_ref()
     }
 
@@ -290,7 +292,7 @@ impl ControlLoop {
             return;
         }
         let counts = match extent {
-            Extent::All | Extent::Ahead => self.count_inodes(),
+            Extent::All | Extent::Ahead => self.count_disk_usage(),
             Extent::Limited | Extent::NearLimit => None,
         };
         if extent == Extent::Ahead && counts.is_none() {
@@ -322,7 +324,6 @@ impl ControlLoop {
             Extent::Limited => Priority::Idle,
         };
         if reader.request(requests.collect(), priority) {
-            let counts = counts.filter(|_| extent == Extent::Ahead);
             self.storage.pending = Some(PendingReading { extent, grown, counts });
             if let Some(due_ns) = &mut self.storage.summary_due_ns {
                 *due_ns = mono_ns().saturating_add(nanos(stats_summary::MIN_INTERVAL));
@@ -332,14 +333,20 @@ impl ControlLoop {
 
     /// Takes a reading. Returns whether the engine needs it: it does not need pods that were only near their
     /// limits, and still are.
-    pub(super) fn handle_storage_sample(&mut self, sample: StorageSample) -> bool {
+    pub(super) fn handle_storage_sample(&mut self, mut sample: StorageSample) -> bool {
+        let Some(PendingReading { extent, grown, counts }) = self.storage.pending.take() else {
+            return false;
+        };
+        if let Some(counts) = &counts {
+            self.add_bytes_elsewhere(counts, &mut sample);
+        }
         let (watch, active) = (&mut self.storage, self.pod_index.active());
-        let Some(PendingReading { extent, grown, counts }) = watch.pending.take() else { return false };
         (watch.last_began_ns, watch.last_took_ns) = (sample.began_ns, sample.took_ns);
         if matches!(extent, Extent::All | Extent::Ahead) {
             // The kubelet's values are older than its answer in any case.
             let took_ns = watch.summary_due_ns.map_or(0, |_| sample.took_ns);
             let at_ns = sample.began_ns.saturating_add(took_ns);
+            let counts = counts.filter(|_| extent == Extent::Ahead);
             watch.all_pods = Some(AllPodsReading { at_ns, unmeasured: sample.unmeasured, counts });
         } else {
             // Some pods were read again: the counts do not fit all of them any more.

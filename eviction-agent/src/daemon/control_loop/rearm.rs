@@ -206,6 +206,7 @@ impl ControlLoop {
         self.gauges.count_anomalies(self.engine.oom().anomalies());
         self.count_oom_kills();
         self.node_sampler.cgroups.sample_all(cycle, Tasks::Leave);
+        self.note_older_pods();
         self.read_limited_storage(now_ns);
         // A limit may be set long after its cgroup was created.
         self.adopt_limits();

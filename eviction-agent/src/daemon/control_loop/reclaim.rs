@@ -246,7 +246,8 @@ impl ControlLoop {
 /// Returns whether a threshold of this signal asks for reclaim. Reclaim need not wait until the pods' usage of
 /// the disk is known.
 fn wants_reclaim(evaluation: &Evaluation, signal: Signal) -> bool {
-    let ends = [EvaluationEnd::AwaitingReclaim, EvaluationEnd::CannotRank];
+    let ends =
+        [EvaluationEnd::AwaitingReclaim, EvaluationEnd::CannotRank, EvaluationEnd::AwaitingPreallocated];
     ends.contains(&evaluation.end) && !evaluation.layout.reclaims(signal).is_empty()
 }
 

@@ -1,6 +1,7 @@
 //! The state that the loop keeps from one iteration to the next.
 
 use eviction_core::decision::{Decision, ProposalState};
+use eviction_core::eviction::EvaluationEnd;
 use eviction_core::rank::Candidate;
 use eviction_core::reading::UnknownReason;
 use eviction_core::signal::{NodeCondition, Signal, SignalSet};
@@ -54,6 +55,8 @@ pub(super) struct LoopDelta {
     rejected: SignalSet,
     /// Whether a threshold was about to be met.
     pub(super) imminent: bool,
+    /// Whether an evaluation waited for space that xfs has allocated ahead of files.
+    awaits_preallocated: bool,
     /// Since when a changed configuration is pending.
     pub(super) pending_since: Option<Timestamp>,
 }
@@ -81,16 +84,19 @@ impl LoopDelta {
             rejected.insert(refusal.signal);
         }
         let imminent = context.is_some_and(|context| !context.imminent.is_empty());
+        let awaits_preallocated =
+            decision.evaluation().is_some_and(|it| it.end == EvaluationEnd::AwaitingPreallocated);
         let (pending_since, is_decided) = match &decision.proposal {
             Some(ProposalState::Pending(waiting)) => (Some(waiting.since), false),
             Some(ProposalState::Unchanged | ProposalState::Applied) => (None, true),
             None => (None, false),
         };
-        let other = (decision.unavailable, rejected, imminent, pending_since);
-        let same = same
-            && !is_decided
-            && other == (self.unavailable, self.rejected, self.imminent, self.pending_since);
-        (self.unavailable, self.rejected, self.imminent, self.pending_since) = other;
+        let other = (decision.unavailable, rejected, imminent, awaits_preallocated, pending_since);
+        let before =
+            (self.unavailable, self.rejected, self.imminent, self.awaits_preallocated, self.pending_since);
+        let same = same && !is_decided && other == before;
+        (self.unavailable, self.rejected, self.imminent, self.awaits_preallocated, self.pending_since) =
+            other;
         if !same {
             self.met.clear();
             self.met.extend(met);

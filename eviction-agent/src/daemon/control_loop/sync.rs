@@ -106,6 +106,7 @@ impl ControlLoop {
         self.update_xfs_wait();
         let is_counted = self.add_counted_inodes(at.mono_ns);
         node_sample.stats.unmeasured = self.storage.unmeasured(at.mono_ns, is_counted);
+        node_sample.stats.preallocated = self.storage.preallocation.awaited_bytes(at.mono_ns);
         self.mark_sample(node_sample.memory_left, at.mono_ns);
         let (memory, pids) = (node_sample.memory_left, node_sample.pids_left);
         let capacity = self.node_sampler.capacity();

@@ -39,6 +39,16 @@ impl Preallocation {
             _ => None,
         }
     }
+
+    /// Returns the preallocated bytes while the agent waits, else 0.
+    pub(super) fn awaited_bytes(self, now_ns: u64) -> u64 {
+        match self {
+            Self::Waiting { until_ns, bytes: [node, image] } if now_ns < until_ns => {
+                node.saturating_add(image)
+            }
+            _ => 0,
+        }
+    }
 }
 
 impl ControlLoop {

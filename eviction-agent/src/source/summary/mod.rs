@@ -44,8 +44,9 @@ struct Node {
     fs: Option<Fs>,
     runtime: Option<Runtime>,
     rlimit: Option<Rlimit>,
-    /// A field of the agent in recordings, which the kubelet does not have.
+    /// Two fields of the agent in recordings, which the kubelet does not have.
     unmeasured: Parts,
+    preallocated_bytes: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
@@ -94,6 +95,8 @@ struct Pod {
     ephemeral_storage: Option<Fs>,
     #[serde(rename = "process_stats")]
     process_stats: Option<Processes>,
+    /// A field of the agent in recordings, which the kubelet does not have.
+    bytes_elsewhere: Option<u64>,
     #[serde(deserialize_with = "nullable_list")]
     containers: Vec<Container>,
     #[serde(deserialize_with = "nullable_list")]
@@ -183,7 +186,7 @@ impl Summary {
 
 impl Node {
     fn stats(&self) -> NodeStats {
-        let Self { memory, system_containers, fs, runtime, rlimit, unmeasured } = self;
+        let Self { memory, system_containers, fs, runtime, rlimit, unmeasured, preallocated_bytes } = self;
         let pods = system_containers.iter().find(|container| &*container.name == "pods");
         let runtime = runtime.unwrap_or_default();
         NodeStats {
@@ -200,6 +203,7 @@ impl Node {
             }),
             memory_detail: MemoryDetail::default(),
             unmeasured: *unmeasured,
+            preallocated: *preallocated_bytes,
         }
     }
 }
@@ -245,6 +249,7 @@ impl Pod {
             memory_anonymous: self.memory.and_then(|memory| memory.rss_bytes),
             ephemeral_storage_used: self.ephemeral_storage.and_then(|fs| fs.used_bytes),
             process_count: self.process_stats.and_then(|stats| stats.process_count),
+            bytes_elsewhere: self.bytes_elsewhere,
         }
     }
 

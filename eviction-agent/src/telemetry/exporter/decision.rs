@@ -182,6 +182,7 @@ impl TelemetryExporter {
             event_log::Candidate {
                 pod: PodRef::from(&candidate.pod),
                 usage: candidate.usage,
+                bytes_elsewhere: candidate.bytes_elsewhere,
                 request: candidate.request.as_deref().and_then(whole_units),
                 priority: candidate.priority,
                 skipped_reason: candidate.skipped_reason.clone(),

@@ -164,6 +164,7 @@ fn node_values(node: &mut NodeStats, at: Timestamp, visitor: &mut impl Visitor) 
         processes,
         memory_detail,
         unmeasured,
+        preallocated,
     } = node;
     for memory in [memory, allocatable_memory] {
         reading(memory, visitor, |MemoryStats { available, working_set, time: seen, source }, visitor| {
@@ -197,6 +198,7 @@ fn node_values(node: &mut NodeStats, at: Timestamp, visitor: &mut impl Visitor) 
     reading(stalled, visitor, flag);
     let Parts { rootfs, logs, volumes } = unmeasured;
     [rootfs, logs, volumes].into_iter().for_each(|it| flag(it, visitor));
+    visitor.number(preallocated, false);
 }
 
 fn pod_values(values: &mut PodStatValues, visitor: &mut impl Visitor) {
@@ -206,9 +208,10 @@ fn pod_values(values: &mut PodStatValues, visitor: &mut impl Visitor) {
         memory_anonymous,
         ephemeral_storage_used,
         process_count,
+        bytes_elsewhere,
     } = values;
     flag(has_memory, visitor);
-    for value in [memory_working_set, memory_anonymous, ephemeral_storage_used] {
+    for value in [memory_working_set, memory_anonymous, ephemeral_storage_used, bytes_elsewhere] {
         option(value, true, visitor);
     }
     option(process_count, false, visitor);

@@ -184,9 +184,9 @@ fn cut_off_segment_is_read_up_to_the_cut() {
 fn other_versions_and_other_files_are_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let mut bytes = written(folder.path(), &samples());
-    bytes[6] = 2;
+    bytes[6] = 1;
     let error = read(&bytes).1.unwrap().to_string();
-    assert_eq!(error, "format version 2 is not supported, this program reads version 1");
+    assert_eq!(error, "format version 1 is not supported, this program reads version 2");
     assert_eq!(read(b"{\"scenario\": 1}").1.unwrap().to_string(), "not a recording");
 }
 

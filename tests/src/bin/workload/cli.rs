@@ -14,6 +14,9 @@ pub(crate) struct Cli {
     /// Move into these cgroup directories before anything is allocated
     #[arg(long, global = true, value_delimiter = ',', value_name = "DIR,…")]
     pub(crate) join: Vec<PathBuf>,
+    /// Then change the root directory; paths of files are below it
+    #[arg(long, global = true, value_name = "DIR")]
+    pub(crate) chroot: Option<PathBuf>,
     /// Keep stamps of (time, bytes touched) in this new file
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) stamps: Option<PathBuf>,

@@ -42,7 +42,7 @@ fn main() -> ExitCode {
 
 #[expect(clippy::too_many_lines, reason = "an arm a mode")]
 fn run(cli: Cli) -> Result<()> {
-    let Cli { wait, join, stamps, on_term, term_delay, mode } = cli;
+    let Cli { wait, join, chroot, stamps, on_term, term_delay, mode } = cli;
     let parent = getppid().context("no parent process to die with")?;
     die_with_parent(parent)?;
     let stamps = match stamps {
@@ -70,6 +70,9 @@ fn run(cli: Cli) -> Result<()> {
         let file = group.join("cgroup.procs");
         std::fs::write(&file, std::process::id().to_string())
             .with_context(|| format!("join cgroup {}", group.display()))?;
+    }
+    if let Some(root) = chroot {
+        rustix::process::chroot(&root).with_context(|| format!("change the root to {}", root.display()))?;
     }
     print_event("ready", &[]);
     if wait && !read_go(std::io::stdin().lock())? {

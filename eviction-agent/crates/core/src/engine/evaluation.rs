@@ -116,7 +116,10 @@ impl Engine {
         }
         let parts = evaluation.layout.parts(signal);
         if parts != Parts::default() && parts.are_within(evaluation.snapshot.node.unmeasured) {
-            evaluation.end = EvaluationEnd::CannotRank;
+            evaluation.end = match evaluation.snapshot.node.preallocated {
+                0 => EvaluationEnd::CannotRank,
+                _ => EvaluationEnd::AwaitingPreallocated,
+            };
             return false;
         }
         record_event(signal.resource(), actions);

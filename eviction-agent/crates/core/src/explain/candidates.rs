@@ -96,12 +96,21 @@ pub(super) fn outcome(resource: Resource, candidate: &CandidateRecord) -> String
 /// Adds notes on the pod that may have affected its rank to an outcome.
 fn with_notes(outcome: String, candidate: &CandidateRecord) -> String {
     let age_note = candidate.too_young.map(|age| format!("started {age} ago, no sample yet"));
-    let notes: Vec<String> = protection_notes(candidate).into_iter().chain(age_note).collect();
+    let elsewhere = elsewhere_note(candidate);
+    let notes: Vec<String> =
+        protection_notes(candidate).into_iter().chain(elsewhere).chain(age_note).collect();
     match (&*outcome, notes.is_empty()) {
         (_, true) => outcome,
         ("", false) => format!("({})", notes.join(", ")),
         (_, false) => format!("{outcome} ({})", notes.join(", ")),
     }
+}
+
+/// Returns a note about bytes that are not part of the usage.
+pub(super) fn elsewhere_note(candidate: &CandidateRecord) -> Option<String> {
+    let bytes = i64::try_from(candidate.bytes_elsewhere?).unwrap_or(i64::MAX);
+    let bytes = amount(Resource::EphemeralStorage, bytes);
+    Some(format!("at least {bytes} more in files elsewhere or deleted"))
 }
 
 /// Explains why a pod was selected, its grace period, and what would have spared it.

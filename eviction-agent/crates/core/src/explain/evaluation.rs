@@ -102,6 +102,10 @@ fn heading(evaluation: &EvaluationRecord) -> (Tone, String) {
         }
         EvaluationEnd::Reclaimed => (Tone::Good, "ENOUGH was reclaimed, no eviction".to_owned()),
         EvaluationEnd::CannotRank => no_eviction("pods cannot be ranked by what they use of it"),
+        EvaluationEnd::AwaitingPreallocated => {
+            let bytes = display_bytes(evaluation.preallocated.unwrap_or(0).into());
+            no_eviction(&format!("xfs has allocated {bytes} beyond the ends of files and may give them back"))
+        }
         EvaluationEnd::NoPods => no_eviction("there are no pods"),
         EvaluationEnd::OnlyCritical => no_eviction("all pods are critical"),
         EvaluationEnd::OnlyProtected => no_eviction("all pods that are not critical are protected"),

@@ -1,6 +1,8 @@
 //! Explains the rank of a pod and what would change it.
 
-use super::candidates::{excess_text, margin_cell, margin_sentence, protection_notes, ranks_before};
+use super::candidates::{
+    elsewhere_note, excess_text, margin_cell, margin_sentence, protection_notes, ranks_before,
+};
 use super::text::{amount, pod, quantity};
 use crate::record::{CandidateOutcome, CandidateRecord, RankingRecord};
 
@@ -36,6 +38,7 @@ pub fn explain_rank(ranking: &RankingRecord, index: usize) -> Vec<String> {
         );
     }
     lines.extend(own.too_young.map(|age| format!("started {age} ago and has no sample yet")));
+    lines.extend(elsewhere_note(own).map(|note| format!("uses {note}")));
     lines.extend(protection_notes(own));
     lines
 }

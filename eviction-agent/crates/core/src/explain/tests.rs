@@ -1,21 +1,23 @@
+use std::sync::Arc;
+
 use super::{Explainer, Style};
-use crate::disk_layout::Reclaim;
+use crate::disk_layout::{Parts, Reclaim};
 use crate::engine::Engine;
-use crate::fixture::{at, engine, hard, memory_of, node, pod, policy, set, snapshot, soft, step};
+use crate::fixture::{at, engine, hard, memory_of, node, pod, policy, set, set_by, snapshot, soft, step};
 use crate::input::Event;
 use crate::oom::{
     AttributedCause, ContainerRef, ContainerTerminated, Explanation, LimitScope, OomKill, OomUpdate,
     OomVictimRole, TerminationCause,
 };
-use crate::pod::Pod;
-use crate::pod::PodName;
-use crate::pod::PodRef;
-use crate::policy::Threshold;
+use crate::pod::{Owner, Pod, PodName, PodRef};
+use crate::policy::preferences::Preferences;
+use crate::policy::{Policy, Rules, Threshold};
 use crate::reading::UnknownReason;
 use crate::record::{DecisionRecord, MemoryRecord, ProposalRecord, RecordSubject, UnknownValue};
 use crate::signal::Signal::{MemoryAvailable, NodeFsAvailable};
 use crate::signal::{NodeCondition, Signal};
 use crate::signal_filter::{Implausible, RejectedReading};
+use crate::snapshot::{ContainerStatValues, NodeStats, PodStatValues, SnapshotBuilder};
 use crate::threshold::MemoryConditions;
 use crate::trend::Eta;
 use crate::units::{GoDuration, ThresholdValue};
@@ -63,6 +65,45 @@ const PRESSURE: [(i64, u64, u64); 6] =
 #[test]
 fn evaluations_under_pressure_are_explained_one_by_one() {
     insta::assert_snapshot!(Node::new(Explainer::new(Style::Plain)).samples(&PRESSURE));
+}
+
+#[test]
+fn bytes_elsewhere_and_preallocated_bytes_are_explained() {
+    let owned = |uid| {
+        let owner = Owner { kind: "Job".into(), name: "j".into(), uid: "j".into() };
+        Pod { owner: Some(owner), ..pod(uid, "10") }
+    };
+    let rules = Rules::enhanced(&Preferences::default());
+    let policy = Policy { rules, ..policy(vec![hard(NodeFsAvailable, "50")]) };
+    let mut engine =
+        engine(policy.clone(), &set_by(&policy, vec![owned("writes-elsewhere"), owned("modest")]));
+    let sample = |seconds, preallocated| {
+        let mut builder = SnapshotBuilder::new();
+        let unmeasured = if preallocated > 0 { Parts::ALL } else { Parts::default() };
+        builder.node(NodeStats { preallocated, unmeasured, ..node(900, 40, at(seconds)) });
+        for (uid, bytes_elsewhere) in [("writes-elsewhere", Some(3 << 20)), ("modest", None)] {
+            let values = PodStatValues { bytes_elsewhere, ..PodStatValues::default() };
+            let storage = ContainerStatValues {
+                rootfs_used: Some(1 << 20),
+                logs_used: Some(0),
+                ..ContainerStatValues::default()
+            };
+            builder.pod(uid, values).container("c", storage);
+        }
+        Event::Sample(Arc::new(builder.finish()))
+    };
+    let mut text = String::new();
+    let mut explainer = Explainer::new(Style::Plain);
+    for event in [sample(1, 64 << 20), sample(2, 0)] {
+        let decision = step(&mut engine, 2, event);
+        text += &explainer.explain(&DecisionRecord::of(&decision));
+        if decision.awaits_reclaim() {
+            let Event::Sample(after) = sample(2, 0) else { unreachable!() };
+            let decision = step(&mut engine, 2, Event::Reclaimed(Ok(after)));
+            text += &explainer.explain(&DecisionRecord::of(&decision));
+        }
+    }
+    insta::assert_snapshot!(text);
 }
 
 #[test]

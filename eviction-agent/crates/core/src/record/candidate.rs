@@ -32,6 +32,10 @@ pub struct CandidateRecord {
     /// The usage of the resource that is short.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<i64>,
+    /// Bytes that the pod took of the node's disks beyond what was found of it, if bytes are short: files
+    /// elsewhere, or deleted ones that are still open. They are not part of `usage`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes_elsewhere: Option<u64>,
     /// The request of that resource, if requests count for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request: Option<String>,
@@ -135,7 +139,8 @@ impl<'a> RankedPods<'a> {
         let record = |(rank, candidate): (usize, &Candidate)| {
             let index = candidate.pod;
             let known = self.pods.get(index)?;
-            let usage = self.measure.known_usage(known, self.snapshot.stats_of(index));
+            let stats = self.snapshot.stats_of(index);
+            let usage = self.measure.known_usage(known, stats);
             let result = self.result(index, known);
             let has_margin = result == CandidateOutcome::Evicted || self.may_be_evicted(index);
             Some(CandidateRecord {
@@ -144,6 +149,9 @@ impl<'a> RankedPods<'a> {
                 class: candidate.class,
                 priority: candidate.priority,
                 usage: usage.map(clamped),
+                bytes_elsewhere: stats
+                    .filter(|_| matches!(self.measure, Measure::Bytes(_)))
+                    .and_then(|stats| stats.values().bytes_elsewhere),
                 request: self.measure.request(known).map(|request| request.to_string()),
                 excess: usage.map(|_| candidate.excess.units_rounded_up()),
                 uid_rank: candidate.uid_rank,

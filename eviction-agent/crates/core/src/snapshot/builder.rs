@@ -118,6 +118,10 @@ pub struct PodStatValues {
     pub ephemeral_storage_used: Option<u64>,
     /// `process_stats.process_count`.
     pub process_count: Option<u64>,
+    /// Bytes that the pod took of the node's disks beyond its ephemeral storage: files elsewhere, such as those of
+    /// hostPath volumes, and deleted files that are still open. Only the agent counts them, and they do not
+    /// affect the order of pods.
+    pub bytes_elsewhere: Option<u64>,
 }
 
 /// The values of a container.

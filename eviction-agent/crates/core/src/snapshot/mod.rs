@@ -233,6 +233,10 @@ pub struct NodeStats {
     /// Parts of pods whose usage was not read. Pods cannot be ranked by them.
     #[serde(default)]
     pub unmeasured: Parts,
+    /// Bytes that xfs has allocated beyond the ends of files, if thresholds are met only because of them, and
+    /// pods are unmeasured until it gives them back; else 0.
+    #[serde(default)]
+    pub preallocated: u64,
 }
 
 /// The other measures of the node's memory, and the values for further conditions. Each value is known or

@@ -72,8 +72,10 @@ fn plugin(volume: &Volume) -> Option<&'static str> {
 pub struct PodStorage {
     volumes: Vec<(Box<str>, DiskUsage)>,
     containers: Vec<ContainerStorage>,
-    /// Whether not everything of it could be read.
-    is_lower_bound: bool,
+    /// Whether there is a volume that could not be read.
+    has_unknown_volume: bool,
+    /// Bytes that the pod has at least taken of the disks besides, as far as that is counted.
+    pub bytes_elsewhere: Option<u64>,
 }
 
 /// The usage of a container; `None` for a part that is unknown.
@@ -90,19 +92,31 @@ pub struct ContainerStorage {
 impl PodStorage {
     /// Creates the usage of a pod with these volumes and containers, as far as they are known.
     pub fn new(volumes: Vec<(Box<str>, DiskUsage)>, containers: Vec<ContainerStorage>) -> Self {
-        let is_lower_bound = containers.iter().any(|it| it.rootfs.is_none() || it.logs.is_none());
-        Self { volumes, containers, is_lower_bound }
+        Self { volumes, containers, ..Self::default() }
     }
 
     /// Returns the usage of a pod of which nothing is known.
     pub fn unknown() -> Self {
-        Self { is_lower_bound: true, ..Self::default() }
+        Self { has_unknown_volume: true, ..Self::default() }
+    }
+
+    /// Returns whether not everything of it could be read.
+    fn is_lower_bound(&self) -> bool {
+        self.has_unknown_volume || self.containers.iter().any(|it| it.rootfs.is_none() || it.logs.is_none())
     }
 
     /// Returns `ephemeral-storage` of the Summary: the sum of everything, if everything is known.
     pub fn ephemeral_storage(&self) -> Option<u64> {
         let sum = self.total();
-        (!self.is_lower_bound && !sum.is_lower_bound).then_some(sum.bytes)
+        (!self.is_lower_bound() && !sum.is_lower_bound).then_some(sum.bytes)
+    }
+
+    /// Returns the bytes of the volumes and writable layers, which the containers write themselves, if all of
+    /// them are known.
+    pub fn written_by_containers(&self) -> Option<u64> {
+        let layers = self.containers.iter().map(|it| it.rootfs).collect::<Option<Vec<_>>>()?;
+        let sum = sum(self.volumes.iter().map(|(_, usage)| *usage).chain(layers));
+        (!self.has_unknown_volume && !sum.is_lower_bound).then_some(sum.bytes)
     }
 
     /// Returns each volume as in the Summary. A lower bound must not exceed a limit; where it does, the usage
@@ -143,11 +157,11 @@ impl PodStorage {
         let exact = |usage: DiskUsage| (!usage.is_lower_bound).then_some(usage.bytes);
         let of_volume = |name: &str| match self.volumes.iter().find(|(it, _)| **it == *name) {
             Some((_, usage)) => exact(*usage),
-            None => (!self.is_lower_bound).then_some(0),
+            None => (!self.is_lower_bound()).then_some(0),
         };
         let of_container = |name: &str| match self.containers.iter().find(|it| *it.name == *name) {
             Some(it) => exact(it.rootfs?.plus(it.logs?)),
-            None => (!self.is_lower_bound).then_some(0),
+            None => (!self.is_lower_bound()).then_some(0),
         };
         let on_disk = |dir: &&NamedLimit| known.pod.volumes.get(dir.index).and_then(plugin).is_some();
         let dirs = empty_dirs.iter().filter(on_disk).map(|dir| (of_volume(&dir.name), dir.limit));
@@ -324,9 +338,9 @@ mod tests {
         let known = known(volumes);
         let usage =
             |mib, is_lower_bound| DiskUsage { bytes: mib * MIB, inodes: 1, is_lower_bound, preallocated: 0 };
-        let headroom = |cache, other, is_lower_bound| {
+        let headroom = |cache, other, has_unknown_volume| {
             let volumes = vec![("cache".into(), cache), ("other".into(), other)];
-            let storage = PodStorage { volumes, is_lower_bound, ..PodStorage::default() };
+            let storage = PodStorage { volumes, has_unknown_volume, ..PodStorage::default() };
             storage.headroom(&known)
         };
         assert_eq!(PodStorage::default().headroom(&known), Some(4 * MIB + 1), "a new pod uses nothing");
@@ -335,7 +349,7 @@ mod tests {
         assert_eq!(headroom(usage(4, false), usage(2, false), true), Some(1));
         assert_eq!(headroom(usage(5, false), usage(2, false), true), None);
         assert_eq!(headroom(usage(5, true), usage(2, false), true), Some(7 * MIB + 1));
-        assert_eq!(PodStorage { is_lower_bound: true, ..PodStorage::default() }.headroom(&known), None);
+        assert_eq!(PodStorage { has_unknown_volume: true, ..PodStorage::default() }.headroom(&known), None);
     }
 
     #[test]

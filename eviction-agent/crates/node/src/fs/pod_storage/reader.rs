@@ -174,13 +174,12 @@ impl Directories<'_> {
             let path = ["pods", &pod.kubelet_uid, "volumes", plugin, name];
             match read_below(self.kubelet.as_ref(), &path, budget) {
                 Some(usage) => storage.volumes.push((name.clone(), usage)),
-                None => storage.is_lower_bound = true,
+                None => storage.has_unknown_volume = true,
             }
         }
         for (name, procs) in &pod.containers {
             let logs = read_below(self.logs.as_ref(), &[&pod.logs, name], budget);
             let rootfs = read_rootfs(self.host, procs, budget);
-            storage.is_lower_bound |= logs.is_none() || rootfs.is_none();
             storage.containers.push(ContainerStorage { name: name.clone(), rootfs, logs });
         }
         storage
