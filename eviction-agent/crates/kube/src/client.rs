@@ -7,7 +7,7 @@ use bytes::Bytes;
 use eviction_core::progress::{ApiOperation, ApiResult};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use tokio::sync::{Notify, watch};
-use tokio::time::{sleep, timeout};
+use tokio::time::{sleep, timeout, timeout_at};
 
 use crate::access::{Access, KubeletAddress};
 use crate::backoff::Backoff;
@@ -62,6 +62,8 @@ struct Shared {
     access: Access,
     token: Option<Arc<TokenFile>>,
     connections: Mutex<Connections>,
+    /// Locked while credentials are read.
+    reading: Arc<tokio::sync::Mutex<()>>,
     /// Notified when connections were closed.
     closed: Notify,
     observer: Observer,
@@ -112,6 +114,7 @@ impl Client {
             access,
             token,
             connections,
+            reading: Arc::default(),
             closed: Notify::new(),
             observer,
             reachable: watch::Sender::new(true),
@@ -198,8 +201,12 @@ impl Client {
 
     async fn exchange(&self, request: &Request, is_new: bool) -> Result<Response, RequestError> {
         let message = request.write()?;
-        let client = self.kube(is_new).await?;
-        let address = self.shared.access.authority();
+        let (address, within) = (self.shared.access.authority(), request.within);
+        let until = tokio::time::Instant::now() + within;
+        let client = timeout_at(until, self.kube(is_new)).await.map_err(|_elapsed| {
+            let source = format!("the credentials are not read within {within:?}").into();
+            RequestError::Connect { address: address.clone(), source }
+        })??;
         let exchange = async {
             let response = client.send(message).await.map_err(|error| RequestError::of(error, &address))?;
             let (head, body) = response.into_parts();
@@ -211,8 +218,8 @@ impl Client {
             let (status, retry_after) = (head.status.as_u16(), retry_after(&head.headers));
             Ok(Response { status, retry_after, body: body.to_bytes() })
         };
-        let timed_out = |_elapsed| RequestError::Deadline { after: request.within };
-        timeout(request.within, exchange).await.map_err(timed_out)?
+        let timed_out = |_elapsed| RequestError::Deadline { after: within };
+        timeout_at(until, exchange).await.map_err(timed_out)?
     }
 
     async fn kube(&self, is_new: bool) -> Result<kube::Client, RequestError> {
@@ -236,10 +243,19 @@ impl Client {
         if let Some(stack) = &self.shared.connections().stack {
             return Ok(Arc::clone(stack));
         }
-        let (access, token) = (self.shared.access.clone(), self.shared.token.clone());
-        let built = tokio::task::spawn_blocking(move || Stack::build(&access, token)).await;
-        let stack = Arc::new(built.map_err(|error| RequestError::Malformed(error.into()))??);
-        Ok(Arc::clone(self.shared.connections().stack.insert(stack)))
+        // Only one exec plugin runs at a time, however many requests wait for it.
+        let reading = Arc::clone(&self.shared.reading).lock_owned().await;
+        if let Some(stack) = &self.shared.connections().stack {
+            return Ok(Arc::clone(stack));
+        }
+        let shared = Arc::clone(&self.shared);
+        // Goes on if this request times out, so that a later one finds the result.
+        let built = tokio::task::spawn_blocking(move || {
+            let _reading = reading;
+            let stack = Arc::new(Stack::build(&shared.access, shared.token.clone())?);
+            Ok::<_, AccessError>(Arc::clone(shared.connections().stack.insert(stack)))
+        });
+        Ok(built.await.map_err(|error| RequestError::Malformed(error.into()))??)
     }
 
     /// Reads the credentials again for the next request, because the server rejected them or its certificate

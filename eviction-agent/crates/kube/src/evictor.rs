@@ -22,9 +22,6 @@ const CONDITION_WITHIN: Duration = Duration::from_millis(500);
 /// away from it.
 const NODE_STATUS_WITHIN: Duration = Duration::from_millis(20);
 
-/// The time after which the server has given up on a request: the timeout of the request plus a margin.
-const SERVER_DONE_AFTER: Duration = Duration::from_secs(2);
-
 /// The interval between two reads of a pod whose termination is unknown.
 const READ_EVERY: Duration = Duration::from_secs(2);
 
@@ -150,8 +147,8 @@ impl Evictor {
     /// is read until the server responds.
     async fn determine_result(&self, eviction: &EvictionRequest) -> ApiResult {
         let options = RequestOptions { within: self.config.within, is_dry: false };
-        // Until then the server may still process the request.
-        let server_done_at = Instant::now() + SERVER_DONE_AFTER;
+        // Until then the server may still process the request: its timeout starts when the request arrives.
+        let server_done_at = Instant::now() + self.config.within;
         let mut unusable_responses = 0;
         while unusable_responses < MAX_UNUSABLE_RESPONSES {
             let request = request::read(&eviction.pod, options);

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use crate::item::{Identity, Key, Version};
 use crate::metrics::WatchEvent;
 
-/// The maximum number of objects. A node runs at most some hundreds.
+/// The maximum number of objects. A node runs at most some hundreds of pods, but objects of finished ones may
+/// stay for long: kube-controller-manager deletes them only beyond `--terminated-pod-gc-threshold`, 12,500.
 const MAX_OBJECTS: usize = 4096;
 
 /// The number of deleted objects whose uid is stored, so that a late event does not restore one.
@@ -20,6 +21,8 @@ pub(crate) struct ObjectStore<T> {
     deleted: VecDeque<Box<str>>,
     /// The items of a list that is being received.
     listing: Option<BTreeMap<Key, Entry<T>>>,
+    /// Whether an object is dropped for another one when there are too many.
+    is_finished: fn(&T) -> bool,
 }
 
 #[derive(Debug)]
@@ -73,8 +76,9 @@ impl<T: PartialEq> Entry<T> {
 }
 
 impl<T: PartialEq> ObjectStore<T> {
-    pub(crate) fn new() -> Self {
-        Self { entries: BTreeMap::new(), deleted: VecDeque::new(), listing: None }
+    /// Creates an empty store. Objects that are finished are dropped for others when there are too many.
+    pub(crate) fn new(is_finished: fn(&T) -> bool) -> Self {
+        Self { entries: BTreeMap::new(), deleted: VecDeque::new(), listing: None, is_finished }
     }
 
     /// Adds or updates an object.
@@ -82,12 +86,15 @@ impl<T: PartialEq> ObjectStore<T> {
         if self.deleted.contains(&identity.uid) {
             return WatchEvent::Reordered;
         }
+        let room = find_room(&mut self.entries, &identity.key, &object, self.is_finished);
+        if room == Room::None {
+            return WatchEvent::TooMany;
+        }
         let before = self.entries.get(&identity.key);
         let replaced = match before {
             Some(before) if identity.version.is_before(&before.version) => return WatchEvent::Reordered,
             Some(before) if before.uid != identity.uid => Some(before.uid.clone()),
             Some(before) if before.version == identity.version => return WatchEvent::Repeated,
-            None if self.entries.len() >= MAX_OBJECTS => return WatchEvent::TooMany,
             Some(_) | None => None,
         };
         let (key, entry, event) = Entry::of(before, identity, object);
@@ -96,7 +103,7 @@ impl<T: PartialEq> ObjectStore<T> {
         if let Some(uid) = replaced {
             self.note_deleted(uid);
         }
-        event
+        if room == Room::Made { WatchEvent::TooMany } else { event }
     }
 
     /// Removes an object.
@@ -123,15 +130,16 @@ impl<T: PartialEq> ObjectStore<T> {
     /// Adds an item of the list.
     pub(crate) fn list(&mut self, identity: Identity, object: Result<T, String>) -> WatchEvent {
         let Some(listing) = &mut self.listing else { return WatchEvent::Reordered };
-        if listing.len() >= MAX_OBJECTS {
-            return WatchEvent::TooMany;
-        }
         if listing.contains_key(&identity.key) {
             return WatchEvent::Repeated;
         }
+        let room = find_room(listing, &identity.key, &object, self.is_finished);
+        if room == Room::None {
+            return WatchEvent::TooMany;
+        }
         let (key, entry, event) = Entry::of(self.entries.get(&identity.key), identity, object);
         listing.insert(key, entry);
-        event
+        if room == Room::Made { WatchEvent::TooMany } else { event }
     }
 
     /// Completes the list: removes the objects that it does not contain.
@@ -184,6 +192,36 @@ impl<T: PartialEq> ObjectStore<T> {
         }
         self.deleted.push_back(uid);
     }
+}
+
+/// Whether there is room for an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Room {
+    Free,
+    /// A finished object was dropped.
+    Made,
+    None,
+}
+
+/// Finds room for an object with this key. If there are too many others, drops a finished one, unless the
+/// object is finished as well.
+fn find_room<T>(
+    entries: &mut BTreeMap<Key, Entry<T>>,
+    key: &Key,
+    object: &Result<T, String>,
+    is_finished: fn(&T) -> bool,
+) -> Room {
+    if entries.len() < MAX_OBJECTS || entries.contains_key(key) {
+        return Room::Free;
+    }
+    if object.as_ref().is_ok_and(is_finished) {
+        return Room::None;
+    }
+    let mut all = entries.iter();
+    let finished = all.find(|(_, entry)| entry.object.as_ref().is_ok_and(|object| is_finished(object)));
+    let Some(key) = finished.map(|(key, _)| key.clone()) else { return Room::None };
+    entries.remove(&key);
+    Room::Made
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! Decides from the results of requests whether the API server is available. Pure functions: time is an
 //! argument.
 //!
-//! The server is unavailable after at least [`MIN_FAILURES`] requests have failed over [`MIN_DURATION`].
-//! Connection errors, timeouts, broken responses, 5xx and 401 count as failures. It is available again after
-//! the first other response, including a rejection or 429.
+//! The server is unavailable after at least [`MIN_FAILURES`] requests have failed over [`MIN_DURATION`], if one
+//! of them began after the last response. Connection errors, timeouts, broken responses, 5xx and 401 count as
+//! failures. It is available again after the first other response, including a rejection or 429.
 
 use std::time::{Duration, Instant};
 
@@ -21,22 +21,38 @@ pub(crate) fn is_handled(result: &Result<Response, RequestError>) -> bool {
     result.as_ref().is_ok_and(|response| !matches!(response.status, 401 | 500..=599))
 }
 
-/// The failures since the last success: the start of the first failed request, and the number of requests.
+/// The failures since the last request that the server handled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ApiReachability {
-    failures: Option<(Instant, u32)>,
+    /// The end of the last request that the server handled.
+    handled_at: Option<Instant>,
+    failures: Option<Failures>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Failures {
+    /// The start of the first failed request, or the end of the last handled one if that is later.
+    since: Instant,
+    /// The number of failed requests.
+    requests: u32,
+    /// Whether a failed request began after the last handled one. Others show only that the server hangs on
+    /// them, for example because of a webhook.
+    is_later: bool,
 }
 
 impl ApiReachability {
     /// Records a request that ended now. Returns whether the server is available.
     pub(crate) fn record(&mut self, began: Instant, now: Instant, is_handled: bool) -> bool {
         if is_handled {
-            self.failures = None;
+            *self = Self { handled_at: Some(now), failures: None };
             return true;
         }
-        let (since, failures) = self.failures.get_or_insert((began, 0));
-        *failures = failures.saturating_add(1);
-        *failures < MIN_FAILURES || now.saturating_duration_since(*since) < MIN_DURATION
+        let since = self.handled_at.map_or(began, |handled_at| began.max(handled_at));
+        let failures = self.failures.get_or_insert(Failures { since, requests: 0, is_later: false });
+        failures.requests = failures.requests.saturating_add(1);
+        failures.is_later |= since == began;
+        let Failures { since, requests, is_later } = *failures;
+        !is_later || requests < MIN_FAILURES || now.saturating_duration_since(since) < MIN_DURATION
     }
 }
 
@@ -76,6 +92,18 @@ mod tests {
     fn hanging_server_is_unavailable_after_the_second_failed_request() {
         // Both requests started long before the failure could be detected.
         assert_eq!(available(&[(0.0, 5.0, FAILED), (1.0, 6.0, FAILED)]), [true, false]);
+    }
+
+    #[test]
+    fn hanging_requests_do_not_make_a_server_unavailable_that_handled_a_later_one() {
+        // Two evictions hang on a webhook; the probe that began later was handled.
+        let evictions = [(1.0, 1.1, HANDLED), (0.0, 5.0, FAILED), (0.1, 5.0, FAILED)];
+        assert_eq!(available(&evictions), [true; 3]);
+        // The probe hangs as well.
+        let all: Vec<_> = evictions.into_iter().chain([(5.0, 10.0, FAILED)]).collect();
+        assert_eq!(available(&all), [true, true, true, false]);
+        let late = [(3.0, 3.1, HANDLED), (0.0, 5.0, FAILED), (3.2, 6.0, FAILED), (5.0, 6.2, FAILED)];
+        assert_eq!(available(&late), [true, true, true, false], "over 3 s since the last response");
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub struct Request {
     pub path: String,
     /// The content type and the body.
     pub body: Option<(&'static str, Bytes)>,
-    /// The timeout for connection, response and body together.
+    /// The timeout for credentials, connection, response and body together.
     pub within: Duration,
     /// The maximum size of the response body, in bytes.
     pub largest: usize,

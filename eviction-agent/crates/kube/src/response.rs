@@ -32,6 +32,9 @@ const OTHER_UID_IN_THE: &str = "UID in the precondition";
 /// `responsewriters.ForbiddenMessage`.
 const MISSING_PERMISSION: &str = "is forbidden: User ";
 
+/// A text in the denials of admission webhooks, which have any status (`webhook/errors/statuserror.go`).
+const DENIED_BY_WEBHOOK: &str = "denied the request";
+
 /// The maximum length of a text from the server, in bytes.
 const LONGEST_TEXT: usize = 512;
 
@@ -97,6 +100,12 @@ fn interpret_response(operation: ApiOperation, response: &Response) -> ApiResult
         }
         429 => match budget(&details.causes) {
             Some(why) => ApiResult::PdbDenied { why },
+            // It is about this pod only: KubeVirt denies the eviction of a VM, and migrates the VM instead.
+            None if matches!(operation, ApiOperation::Eviction | ApiOperation::Deletion)
+                && message_has(DENIED_BY_WEBHOOK) =>
+            {
+                ApiResult::Rejected { status: 429, why: why() }
+            }
             None => {
                 let requested = details.retry_after_seconds.map(Duration::from_secs);
                 let pause = response.retry_after.or(requested).unwrap_or(PAUSE);

@@ -73,11 +73,13 @@ impl KubeSession {
                 let pod = parse_pod(json).map_err(|error| format!("{}: {}", error.path, error.cause))?;
                 Ok(KnownPod::new(from_api(pod), &policy))
             }),
+            is_finished: |known: &KnownPod| known.pod.finished,
         };
         let node = Resource {
             kind: ("Node", "nodes"),
             field_selector: format!("metadata.name={name}"),
             decode: Box::new(parse_node),
+            is_finished: |_| false,
         };
         let (pod_watcher, mut pods) = Watcher::new(client.clone(), pods);
         let (node_watcher, node) = Watcher::new(client.clone(), node);

@@ -110,6 +110,10 @@ impl WatchRequests {
         if let Some(pause) = retry_after(&head.headers) {
             self.pace().not_before = Instant::now() + pause.min(LONGEST_RETRY_AFTER);
         }
+        // kube would take it for a watch that has ended, and start the next one without a pause.
+        if head.status.is_redirection() {
+            return Err(format!("the server answers {}", head.status.as_u16()).into());
+        }
         let is_open = is_watch && head.status.is_success();
         if is_open {
             self.count(WatchEvent::Watched);

@@ -46,6 +46,8 @@ pub(crate) struct Resource<T> {
     pub field_selector: String,
     /// Decodes objects from JSON.
     pub decode: Decode<T>,
+    /// Whether an object is finished, and dropped for another one when there are too many.
+    pub is_finished: fn(&T) -> bool,
 }
 
 /// The watcher of one resource.
@@ -67,8 +69,8 @@ impl<T: PartialEq + Send + Sync + 'static> Watcher<T> {
         let (view, receiver) = watch::channel(Arc::new(StoreView::default()));
         let watcher = Self {
             requests: WatchRequests::new(client, resource.kind.1),
+            store: ObjectStore::new(resource.is_finished),
             resource,
-            store: ObjectStore::new(),
             view,
             synced: false,
             error: None,
@@ -167,7 +169,7 @@ impl<T: PartialEq + Send + Sync + 'static> Watcher<T> {
     fn count(&mut self, event: WatchEvent) {
         self.requests.count(event);
         self.backoff.reset();
-        if matches!(event, WatchEvent::Changed | WatchEvent::Unreadable) {
+        if matches!(event, WatchEvent::Changed | WatchEvent::Unreadable | WatchEvent::TooMany) {
             self.publish();
         }
     }

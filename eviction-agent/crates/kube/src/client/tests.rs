@@ -118,6 +118,37 @@ async fn exec_plugin_provides_the_token_or_an_error() {
 }
 
 #[tokio::test]
+async fn slow_exec_plugin_runs_once_and_does_not_extend_the_timeout_of_requests() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name);
+    let (mut server, _) =
+        serve(|head| json(if head.contains("Bearer new\r\n") { 200 } else { 401 }, "{}")).await;
+    let script = format!(
+        r#"cd {}; echo run >> runs; until [ -e go ]; do sleep 0.05; done
+        echo '{{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{{"token":"'"$(cat token)"'"}}}}'"#,
+        folder.path().display()
+    );
+    server.config.auth_info.exec = Some(plugin(folder.path(), &script));
+    std::fs::write(file("go"), "").unwrap();
+    std::fs::write(file("token"), "old").unwrap();
+    let client = Client::new(server).unwrap();
+    let runs_once = std::fs::read_to_string(file("runs")).unwrap();
+    assert_eq!(client.request(Request::get("/a")).await.unwrap().status, 401);
+    std::fs::remove_file(file("go")).unwrap();
+    std::fs::write(file("token"), "new").unwrap();
+    std::fs::remove_file(file("runs")).unwrap();
+    let short = || client.request(Request::get("/b").within(SHORT_TIMEOUT));
+    let (first, second) = tokio::join!(short(), short());
+    for error in [first.unwrap_err(), second.unwrap_err()] {
+        assert!(chain(&error).ends_with("the credentials are not read within 300ms"), "{}", chain(&error));
+        assert!(!error.may_have_been_carried_out() && !error.is_misconfiguration());
+    }
+    std::fs::write(file("go"), "").unwrap();
+    assert_eq!(client.request(Request::get("/c").within(Duration::from_secs(60))).await.unwrap().status, 200);
+    assert_eq!(std::fs::read_to_string(file("runs")).unwrap(), runs_once);
+}
+
+#[tokio::test]
 async fn http_proxy_is_used_and_unsupported_schemes_are_rejected() {
     let (proxy, seen) = serve(|_| (b"HTTP/1.1 502 X\r\n\r\n".to_vec(), AfterResponse::Close)).await;
     let mut server = access("https://api.example.com:6443");

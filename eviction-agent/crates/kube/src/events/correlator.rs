@@ -218,24 +218,32 @@ impl Correlator {
     pub(super) fn next(&mut self, now_ns: u64) -> Next {
         self.remove_expired(now_ns);
         let waiting = self.series.iter_mut().filter(|(_, it)| it.waiting() > 0 && !it.in_flight);
-        let (due, later): (Vec<_>, Vec<_>) = waiting.partition(|(_, it)| it.due_ns <= now_ns);
-        let Some((key, series)) = due.into_iter().min_by_key(|(_, it)| it.order()) else {
+        let (mut due, later): (Vec<_>, Vec<_>) = waiting.partition(|(_, it)| it.due_ns <= now_ns);
+        if due.is_empty() {
             let soonest = later.into_iter().map(|(_, it)| it.due_ns).min();
             return soonest.map_or(Next::Idle, |due_ns| Next::Wait(due_ns.max(self.paused_until_ns)));
-        };
+        }
         if now_ns < self.paused_until_ns {
             return Next::Wait(self.paused_until_ns);
         }
-        if let Err(until_ns) = self.bucket.take(series.is_urgent(), now_ns) {
-            return Next::Wait(until_ns);
+        due.sort_by_key(|(_, it)| it.order());
+        let mut until_ns = u64::MAX;
+        for (key, series) in due {
+            // If others have to wait for a token, an urgent series behind them takes a reserved one.
+            if let Err(next_ns) = self.bucket.take(series.is_urgent(), now_ns) {
+                until_ns = until_ns.min(next_ns);
+                continue;
+            }
+            series.in_flight = true;
+            let Series { first, name, exists, count, last, .. } = series;
+            let request = match exists {
+                true => update_count(name, first, *count, *last),
+                false => create(&self.node, name, first, *count, *last),
+            };
+            let (key, creates, count) = (key.clone(), !*exists, *count);
+            return Next::Write(Box::new(EventRequest { key, creates, count, request }));
         }
-        series.in_flight = true;
-        let Series { first, name, exists, count, last, .. } = series;
-        let request = match exists {
-            true => update_count(name, first, *count, *last),
-            false => create(&self.node, name, first, *count, *last),
-        };
-        Next::Write(Box::new(EventRequest { key: key.clone(), creates: !*exists, count: *count, request }))
+        Next::Wait(until_ns)
     }
 
     /// Handles the result of a request, and returns what follows from it. If the request is to be repeated and

@@ -18,7 +18,7 @@ fn names(store: &ObjectStore<&'static str>) -> Vec<&'static str> {
 
 #[test]
 fn events_in_order_are_applied() {
-    let mut store = ObjectStore::new();
+    let mut store = ObjectStore::new(|_| false);
     assert_eq!(store.put(identity("p", "1", 5), Ok("p5")), WatchEvent::Changed);
     assert_eq!(store.put(identity("q", "2", 6), Ok("q6")), WatchEvent::Changed);
     assert_eq!(store.put(identity("p", "1", 7), Ok("p5")), WatchEvent::Unchanged);
@@ -30,7 +30,7 @@ fn events_in_order_are_applied() {
 
 #[test]
 fn repeated_and_late_events_change_nothing() {
-    let mut store = ObjectStore::new();
+    let mut store = ObjectStore::new(|_| false);
     store.put(identity("p", "1", 5), Ok("p5"));
     assert_eq!(store.put(identity("p", "1", 5), Ok("other")), WatchEvent::Repeated);
     assert_eq!(store.put(identity("p", "1", 4), Ok("p4")), WatchEvent::Reordered);
@@ -43,7 +43,7 @@ fn repeated_and_late_events_change_nothing() {
 
 #[test]
 fn new_uid_with_the_same_name_replaces_the_object() {
-    let mut store = ObjectStore::new();
+    let mut store = ObjectStore::new(|_| false);
     store.put(identity("p", "1", 5), Ok("old"));
     assert_eq!(store.put(identity("p", "2", 9), Ok("new")), WatchEvent::Changed);
     assert_eq!(names(&store), ["new"]);
@@ -55,7 +55,7 @@ fn new_uid_with_the_same_name_replaces_the_object() {
 
 #[test]
 fn undecodable_update_makes_the_object_unreadable() {
-    let mut store = ObjectStore::new();
+    let mut store = ObjectStore::new(|_| false);
     store.put(identity("p", "1", 5), Ok("p5"));
     assert_eq!(store.put(identity("p", "1", 6), Err("spec.x: no quantity".into())), WatchEvent::Unreadable);
     let view = store.view(true, None);
@@ -68,7 +68,7 @@ fn undecodable_update_makes_the_object_unreadable() {
 
 #[test]
 fn objects_with_the_same_uid_are_unreadable() {
-    let mut store = ObjectStore::new();
+    let mut store = ObjectStore::new(|_| false);
     store.put(identity("p", "1", 5), Ok("p"));
     store.put(identity("q", "1", 6), Ok("q"));
     store.put(identity("r", "2", 7), Ok("r"));
@@ -78,7 +78,7 @@ fn objects_with_the_same_uid_are_unreadable() {
 
 #[test]
 fn complete_list_replaces_all_objects() {
-    let mut store = ObjectStore::new();
+    let mut store = ObjectStore::new(|_| false);
     store.put(identity("p", "1", 5), Ok("p"));
     store.put(identity("q", "2", 6), Ok("q"));
     store.begin_list();
@@ -100,7 +100,7 @@ fn complete_list_replaces_all_objects() {
 
 #[test]
 fn number_of_stored_objects_and_uids_is_limited() {
-    let mut store = ObjectStore::new();
+    let mut store = ObjectStore::new(|_| false);
     for index in 0..5000_u64 {
         store.put(identity(&index.to_string(), &index.to_string(), index + 1), Ok("x"));
     }
@@ -110,6 +110,25 @@ fn number_of_stored_objects_and_uids_is_limited() {
         store.remove(identity(&index.to_string(), &index.to_string(), 10_000 + index));
     }
     assert_eq!(store.deleted.len(), super::MAX_DELETED);
+}
+
+#[test]
+fn finished_objects_are_dropped_for_others_when_there_are_too_many() {
+    let mut store = ObjectStore::new(|object: &&'static str| *object == "finished");
+    let max = u64::try_from(super::MAX_OBJECTS).unwrap();
+    store.begin_list();
+    for index in 0..max {
+        store.list(identity(&format!("done-{index}"), &index.to_string(), index + 1), Ok("finished"));
+    }
+    assert_eq!(store.list(identity("one more", "m", max + 1), Ok("finished")), WatchEvent::TooMany);
+    assert_eq!(store.list(identity("web", "w", max + 2), Ok("web")), WatchEvent::TooMany);
+    store.end_list();
+    assert_eq!(store.put(identity("x", "x", max + 3), Ok("x")), WatchEvent::TooMany);
+    assert_eq!(store.put(identity("x", "x", max + 4), Ok("finished")), WatchEvent::Changed);
+    assert_eq!(store.put(identity("y", "y", max + 5), Ok("y")), WatchEvent::TooMany);
+    assert_eq!(store.len(), super::MAX_OBJECTS);
+    let names = names(&store);
+    assert!(names.contains(&"web") && names.contains(&"y"));
 }
 
 /// The history of three names: for each version, the name and whether its object is deleted.
@@ -151,7 +170,7 @@ proptest! {
             let event = delivered[from];
             delivered.insert(to, event);
         }
-        let mut store = ObjectStore::new();
+        let mut store = ObjectStore::new(|_| false);
         for (put, name, uid, version) in delivered {
             let identity = identity(&name.to_string(), &uid.to_string(), version);
             if put {

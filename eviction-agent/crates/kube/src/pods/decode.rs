@@ -97,13 +97,7 @@ objects! {
         conditions: List<PodCondition>,
         container_statuses: List<ContainerStatus>,
         init_container_statuses: List<ContainerStatus>,
-        ephemeral_container_statuses: List<ImageStatus>,
-    }
-
-    struct ImageStatus {
-        image: Box<str>,
-        #[serde(rename = "imageID")]
-        image_id: Box<str>,
+        ephemeral_container_statuses: List<ContainerStatus>,
     }
 
     struct ContainerStatus {
@@ -176,11 +170,8 @@ impl From<Pod> for core::Pod {
         spec.containers.0.iter().chain(&spec.init_containers.0).for_each(|it| add_image(&it.image));
         spec.ephemeral_containers.0.iter().for_each(|it| add_image(&it.image));
         spec.volumes.0.iter().for_each(|it| add_image(&it.image.reference));
-        for ImageStatus { image, image_id } in &status.ephemeral_container_statuses.0 {
-            add_image(image);
-            add_image(image_id);
-        }
-        for status in status.container_statuses.0.into_iter().chain(status.init_container_statuses.0) {
+        let statuses = status.container_statuses.0.into_iter().chain(status.init_container_statuses.0);
+        for status in statuses.chain(status.ephemeral_container_statuses.0) {
             let ContainerStatus { name, container_id, image, image_id, state, last_state } = status;
             [&image, &image_id].into_iter().for_each(|it| add_image(it));
             let terminated = [state, last_state].into_iter().filter_map(|state| state.terminated);

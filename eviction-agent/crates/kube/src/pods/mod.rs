@@ -84,3 +84,31 @@ fn name_of(pod: &Value) -> Option<String> {
     let namespace = metadata.get("namespace").and_then(Value::as_str).unwrap_or_default();
     Some(format!("{namespace}/{name}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn containers_of_every_kind_have_their_names_and_ends() {
+        let status = |name: &str, id: &str| {
+            serde_json::json!([{
+                "name": name, "containerID": format!("containerd://{id}"),
+                "lastState": {"terminated": {"exitCode": 137, "containerID": format!("containerd://{id}0")}},
+            }])
+        };
+        let pod = serde_json::json!({
+            "metadata": {"name": "p", "uid": "u"},
+            "status": {
+                "containerStatuses": status("main", "a"),
+                "initContainerStatuses": status("setup", "b"),
+                "ephemeralContainerStatuses": status("debugger", "c"),
+            },
+        });
+        let pod = pod_of(&pod).unwrap();
+        let ids: Vec<_> = pod.container_ids.iter().map(|(id, name)| (&**id, &**name)).collect();
+        assert_eq!(ids, [("a", "main"), ("b", "setup"), ("c", "debugger")]);
+        let ended: Vec<_> = pod.ended.iter().map(|end| (&*end.instance, &*end.container)).collect();
+        assert_eq!(ended, [("a0", "main"), ("b0", "setup"), ("c0", "debugger")]);
+    }
+}

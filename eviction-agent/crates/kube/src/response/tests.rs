@@ -71,6 +71,15 @@ fn throttling_is_distinguished_from_a_pdb_refusal() {
 }
 
 #[test]
+fn throttling_is_distinguished_from_a_webhook_denial() {
+    let message = "admission webhook \"virt-launcher-eviction-interceptor.kubevirt.io\" denied the request: Eviction triggered evacuation of VMI \"shop/vm\"";
+    let denied = ApiResult::Rejected { status: 429, why: message.into() };
+    let response = status(429, "TooManyRequests", message, &Value::Null);
+    assert_eq!(evict(&response), denied);
+    assert!(matches!(interpret(ApiOperation::CreateEvent, &response), ApiResult::Throttled { .. }));
+}
+
+#[test]
 fn missing_pod_is_distinguished_from_a_missing_path() {
     let message = r#"pods "web" not found"#;
     let details = json!({"name": "web", "kind": "pods"});

@@ -57,6 +57,7 @@ async fn fixture_of(respond: impl Fn(&str) -> (Vec<u8>, AfterResponse) + Send + 
         kind: ("Pod", "pods"),
         field_selector: "spec.nodeName=n1".to_owned(),
         decode: Box::new(decode),
+        is_finished: |_| false,
     };
     let (watcher, view) = Watcher::new(Client::observed(server, observer).unwrap(), resource);
     tokio::spawn(watcher.run());
@@ -163,6 +164,15 @@ async fn ended_watches_resume_where_they_ended_after_a_pause() {
     // Without pauses there would be hundreds.
     sleep(Duration::from_millis(500)).await;
     assert!(fixture.count(WatchEvent::Watched) < 20);
+}
+
+#[tokio::test]
+async fn redirected_watch_is_reported_and_retried() {
+    let mut fixture = fixture(vec![json(302, ""), open_watch(&[TWO])]).await;
+    let view = fixture.wait_for(|view| view.error.is_some()).await;
+    assert_eq!(view.error.as_deref(), Some("watch pods: the server answers 302"));
+    fixture.wait_for(|view| names(view) == ["one", "two"] && view.error.is_none()).await;
+    assert_eq!(fixture.lists(), 1);
 }
 
 #[tokio::test]

@@ -133,6 +133,18 @@ fn eviction_does_not_wait_behind_a_burst_of_kills() {
 }
 
 #[test]
+fn eviction_that_is_retried_does_not_wait_behind_a_burst_of_kills() {
+    let (mut correlator, _) = correlator();
+    correlator.add(evicted(7), 0);
+    let request = write(&mut correlator, 0).unwrap();
+    correlator.responded(&request, &ApiResult::NotSent { why: "".into() }, 1, 0);
+    (0..100).for_each(|pod| correlator.add(kill(pod), 1));
+    let written = write_until(&mut correlator, 1, 1, &ApiResult::Accepted);
+    let reasons: Vec<_> = written.iter().map(|(_, request)| request.reason()).collect();
+    assert_eq!(reasons.iter().filter(|it| **it == Reason::Evicted).count(), 1, "{reasons:?}");
+}
+
+#[test]
 fn oldest_series_are_dropped_and_counted_when_there_are_too_many() {
     let (mut correlator, results) = correlator();
     correlator.add(evicted(0), 0);
