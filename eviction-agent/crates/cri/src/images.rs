@@ -116,21 +116,27 @@ pub fn unused_bytes<'a>(
         .fold(0, |sum, (_, size)| sum.saturating_add(size))
 }
 
-/// Returns the name as runtimes write it: with registry, repository and tag. An id stays as it is.
-fn full_name(name: &str) -> String {
+/// Returns the name as runtimes write it: with registry, repository, and digest or tag. An id stays as it is.
+pub(crate) fn full_name(name: &str) -> String {
     if name.starts_with("sha256:") {
         return name.to_owned();
     }
-    let has_registry =
-        name.split_once('/').is_some_and(|(first, _)| first.contains(['.', ':']) || first == "localhost");
-    let registry = match (has_registry, name.contains('/')) {
+    let (tagged, digest) = name.find('@').map_or((name, ""), |at| name.split_at(at));
+    let last = tagged.rfind('/').map_or(0, |at| at + 1);
+    let (repository, tag) =
+        tagged[last..].find(':').map_or((tagged, ":latest"), |at| tagged.split_at(last + at));
+    let on_docker_hub = repository.strip_prefix("docker.io/");
+    let is_registry = |first: &str| first.contains(['.', ':']) || first == "localhost";
+    let has_registry = repository.split_once('/').is_some_and(|(first, _)| is_registry(first));
+    let repository = on_docker_hub.unwrap_or(repository);
+    let registry = match (has_registry && on_docker_hub.is_none(), repository.contains('/')) {
         (true, _) => "",
         (false, true) => "docker.io/",
         (false, false) => "docker.io/library/",
     };
-    let last = name.rsplit('/').next().unwrap_or(name);
-    let tag = if last.contains([':', '@']) { "" } else { ":latest" };
-    format!("{registry}{name}{tag}")
+    // With a digest the tag does not count.
+    let version = if digest.is_empty() { tag } else { digest };
+    format!("{registry}{repository}{version}")
 }
 
 /// Returns the name for output: the first tag, else the first digest, else the id.
@@ -146,8 +152,12 @@ fn names_of(image: &Image) -> impl Iterator<Item = &str> {
     std::iter::once(image.id.as_str()).chain(bare).chain(listed)
 }
 
+/// Returns whether a name or the id fits a pattern, which may be as short as a name in a pod.
 fn is_kept(image: &Image, patterns: &[String]) -> bool {
-    patterns.iter().any(|pattern| names_of(image).any(|name| matches(pattern, name)))
+    patterns.iter().any(|pattern| {
+        let full = full_name(pattern);
+        names_of(image).any(|name| matches(pattern, name) || matches(&full, name))
+    })
 }
 
 /// Returns whether a text matches a pattern, in which `*` stands for any text, also an empty one.
@@ -217,6 +227,7 @@ mod tests {
             image("b", "used/by-tag:1", 1),
             image("c", "kept.example/team/tool:v2", 1),
             image("d", "free:1", 1),
+            image("f", "docker.io/library/short:1", 1),
             digest,
         ];
         let mut history = seen_at_start(&images);
@@ -224,7 +235,7 @@ mod tests {
         history.observe(HOUR - Duration::from_secs(119), &pulled, &ImageNames::new());
         let unseen = [pulled.as_slice(), &[image("unseen", "unseen:1", 1)]].concat();
         let in_use = names(&["aa", "used/by-tag:1", "r/app@sha256:1"]);
-        let keep = ["kept.example/*:v*".to_owned()];
+        let keep = ["kept.example/*:v*", "short:*"].map(str::to_owned);
         assert_eq!(ids(&removable_images(&unseen, &history, rules(&in_use, &keep))), ["d"]);
         history.observe(HOUR, &[], &in_use);
         assert_eq!(history, ImageHistory::default(), "images that are gone are forgotten");
@@ -265,6 +276,8 @@ mod tests {
         assert_eq!(unused(&[]), 111);
         assert_eq!(unused(&["nginx", "team/app:v1", "localhost:5000/tool"]), 0);
         assert_eq!(unused(&["nginx@sha256:1", "team/app"]), 110);
+        assert_eq!(unused(&["nginx:1.27@sha256:1", "localhost:5000/tool:latest@sha256:2"]), 110);
+        assert_eq!(unused(&["docker.io/nginx", "docker.io/team/app:v1"]), 100);
         assert_eq!(unused(&["nginx:1.27", "", "/", "sha256:1"]), 111);
         assert_eq!(unused_bytes(images, []), u64::MAX);
     }

@@ -6,6 +6,7 @@
 
 use std::io;
 
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use http::{Request, Response};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::{Bytes, Incoming};
@@ -17,11 +18,14 @@ use tokio::net::{UnixListener, UnixStream};
 use tonic::Status;
 use tonic::body::Body;
 
-use crate::api::{ContainerStatusRequest, ImageSpec, RemoveContainerRequest, RemoveImageRequest};
+use crate::api::{
+    ContainerStatusRequest, ImageSpec, RemoveContainerRequest, RemoveImageRequest, StatusRequest,
+    StatusResponse,
+};
 use crate::client::{Client, CriError, Endpoint};
 use crate::images::{has_name_of, names_of_containers};
 use crate::reclaim::{find_image, is_dead, read_containers, resolve_images};
-use crate::runtime::read_images_of_sandboxes;
+use crate::runtime::{read_images_of_sandboxes, sandbox_image};
 
 /// The maximum size of a request in bytes. Requests are names and ids.
 const MAX_REQUEST: usize = 64 << 10;
@@ -65,6 +69,9 @@ async fn handle_request(request: Request<Incoming>, endpoint: &Endpoint) -> Resu
     let (head, body) = request.into_parts();
     let body = Limited::new(body, MAX_REQUEST).collect().await;
     let body = body.map_err(|error| Status::invalid_argument(format!("{method}: {error}")))?.to_bytes();
+    if method == "Status" {
+        return read_status(&client, decode(method, &body)?).await;
+    }
     let allowed = match method {
         "ContainerStatus" => check_not_verbose(&decode(method, &body)?),
         "RemoveContainer" => may_remove_container(&client, decode(method, &body)?).await,
@@ -90,6 +97,31 @@ fn decode<M: Message + Default>(method: &str, body: &Bytes) -> Result<M, Status>
         return Err(invalid("it must be one message without compression"));
     }
     M::decode(message).map_err(|error| invalid(&error.to_string()))
+}
+
+/// Returns the status of the runtime, and of its configuration only the name of the pause image: containerd 1.x
+/// has the passwords of registries there.
+async fn read_status(client: &Client, request: StatusRequest) -> Result<Response<Body>, Status> {
+    let status = client.status(request).await.map_err(failed)?;
+    let config =
+        |image: String| ("config".to_owned(), serde_json::json!({"sandboxImage": image}).to_string());
+    let info = sandbox_image(&status).map(config).into_iter().collect();
+    Ok(response_of(&StatusResponse { info, ..status }))
+}
+
+/// Returns a response with this message.
+fn response_of(message: &impl Message) -> Response<Body> {
+    let message = message.encode_to_vec();
+    let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
+    let mut frame = vec![0];
+    frame.extend(length.to_be_bytes());
+    frame.extend(message);
+    let status = (HeaderName::from_static("grpc-status"), HeaderValue::from_static("0"));
+    let trailers = HeaderMap::from_iter([status]);
+    let body = Full::new(Bytes::from(frame)).with_trailers(async { Some(Ok(trailers)) });
+    let mut response = Response::new(Body::new(body));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    response
 }
 
 /// Refuses the verbose status: it contains the environment of the container, and so the secrets in it.

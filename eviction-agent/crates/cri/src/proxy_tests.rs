@@ -110,6 +110,18 @@ async fn other_methods_and_verbose_status_are_denied() {
 }
 
 #[tokio::test]
+async fn status_has_of_the_configuration_only_the_pause_image() {
+    let proxied = start().await;
+    let secret = r#"{"sandboxImage": "pause", "registry": {"configs": {"r": {"auth": {"password": "x"}}}}}"#;
+    for (config, expected) in [(secret, Some(r#"{"sandboxImage":"pause"}"#)), ("{}", None)] {
+        proxied.runtime.state().config = config.to_owned();
+        let status = proxied.client.status(StatusRequest { verbose: true }).await.unwrap();
+        let info: Vec<_> = status.info.iter().map(|(key, text)| (key.as_str(), text.as_str())).collect();
+        assert_eq!(info, expected.map(|text| ("config", text)).into_iter().collect::<Vec<_>>());
+    }
+}
+
+#[tokio::test]
 async fn without_the_runtime_each_call_fails() {
     let proxied = start().await;
     std::fs::remove_file(proxied.runtime.socket()).unwrap();

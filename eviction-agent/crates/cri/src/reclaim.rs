@@ -16,7 +16,8 @@ use crate::api::{
 use crate::client::{Client, CriError, Endpoint};
 use crate::containers::{POD_UID, removable_containers};
 use crate::images::{
-    ImageHistory, ImageNames, ImageRules, display_name, has_name_of, names_of_containers, removable_images,
+    ImageHistory, ImageNames, ImageRules, display_name, full_name, has_name_of, names_of_containers,
+    removable_images,
 };
 use crate::runtime::{answer_within, read_images_of_sandboxes};
 
@@ -81,8 +82,8 @@ pub struct ReclaimOrder {
     pub containers: bool,
     /// Whether to remove unused images.
     pub images: bool,
-    /// The free space at which to stop: the threshold with its minimum reclaim; 0 for a resource that is not
-    /// short.
+    /// The free space at which to stop: that of all thresholds that must be resolved, with their minimum reclaim;
+    /// 0 for a resource without one.
     pub goal: Space,
 }
 
@@ -203,7 +204,8 @@ impl Reclaimer {
             dry_run: self.config.dry_run,
             took: Duration::ZERO,
         };
-        let mut attempt = Attempt { reclaimer: self, order, node, report, last: None };
+        let listed = BTreeSet::new();
+        let mut attempt = Attempt { reclaimer: self, order, node, report, last: None, listed };
         let end = match timeout(within, attempt.run()).await {
             Ok(Ok(())) if attempt.report.dry_run => ReclaimEnd::Listed,
             Ok(Ok(())) => ReclaimEnd::NothingLeft,
@@ -221,6 +223,8 @@ struct Attempt<'a, N> {
     report: ReclaimReport,
     /// The space at the last reading.
     last: Option<Space>,
+    /// The ids of the containers that a dry run has listed. Their images would not be in use any more.
+    listed: BTreeSet<String>,
 }
 
 impl<N: NodeView> Attempt<'_, N> {
@@ -245,6 +249,7 @@ impl<N: NodeView> Attempt<'_, N> {
         for container in removable_containers(&containers, &sandboxes, uids) {
             if self.report.dry_run {
                 self.report.containers += 1;
+                self.listed.insert(container.id.clone());
                 continue;
             }
             self.wait_for_others().await?;
@@ -273,10 +278,11 @@ impl<N: NodeView> Attempt<'_, N> {
         used_by_pods.extend(pods.images.iter().cloned());
         used_by_pods = resolve_images(client, &used_by_pods).await?;
         let images = read_images(client).await?;
-        let in_use = names_of_containers(&read_containers(client).await?);
+        let mut containers = read_containers(client).await?;
         let now = self.reclaimer.now();
-        self.reclaimer.history.observe(now, &images, &in_use);
-        let all = used_by_pods.union(&in_use).cloned().collect();
+        self.reclaimer.history.observe(now, &images, &names_of_containers(&containers));
+        containers.retain(|container| !self.listed.contains(&container.id));
+        let all = used_by_pods.union(&names_of_containers(&containers)).cloned().collect();
         let config = &self.reclaimer.config;
         let min_age = config.min_image_age;
         let rules = ImageRules { in_use: &all, keep: &config.keep_images, min_age, now };
@@ -367,11 +373,17 @@ pub(crate) async fn read_containers(client: &Client) -> Result<Vec<Container>, C
     Ok(client.list_containers(ListContainersRequest::default()).await?.containers)
 }
 
-/// Returns these names, and the ids of the images that the runtime finds by them.
+/// Returns these names in both forms, and the ids of the images that the runtime finds by them.
 pub(crate) async fn resolve_images(client: &Client, names: &ImageNames) -> Result<ImageNames, CriError> {
     let mut resolved = names.clone();
     for name in names {
-        resolved.extend(find_image(client, name).await?.map(|image| image.id));
+        resolved.insert(full_name(name));
+        match find_image(client, name).await {
+            Ok(image) => resolved.extend(image.map(|image| image.id)),
+            // The name alone: containerd finds no image `a` and takes it for the start of several ids.
+            Err(CriError::Call { code: tonic::Code::Unknown, .. }) => {}
+            Err(error) => return Err(error),
+        }
     }
     resolved.remove("");
     Ok(resolved)

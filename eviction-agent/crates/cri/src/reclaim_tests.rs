@@ -131,6 +131,34 @@ async fn a_dry_run_lists_the_same_in_the_same_order_and_removes_nothing() {
 }
 
 #[tokio::test]
+async fn a_dry_run_lists_the_images_of_containers_that_would_be_removed() {
+    let exited = container("1", "gone", ContainerState::ContainerExited, "e");
+    let runtime = FakeRuntime::start(State { containers: vec![exited], ..unused_images() });
+    let order = ReclaimOrder { goal: Space { bytes: u64::MAX, inodes: 0 }, ..ALL };
+    for dry_run in [true, false] {
+        let mut reclaimer = Reclaimer::new(ReclaimConfig { dry_run, ..config(&runtime) });
+        reclaimer.observe_images().await.unwrap();
+        let report = reclaimer.reclaim(order, &mut node(&runtime)).await;
+        assert_eq!(names(&report), ["r/b:1", "r/d:1", "r/c:1", "r/a:1", "r/e:1"], "{report:?}");
+        assert_eq!(report.containers, 1);
+    }
+}
+
+/// containerd refuses a short name that is the start of several ids.
+#[tokio::test]
+async fn a_name_that_the_runtime_refuses_does_not_end_the_attempt() {
+    let nginx = Image { repo_tags: vec!["docker.io/library/nginx:latest".to_owned()], ..image("n", 1) };
+    let runtime = FakeRuntime::start(State { images: vec![nginx, image("free", 1)], ..State::default() });
+    runtime.state().faults.insert("ImageStatus", Fault::Code(Code::Unknown));
+    let mut node = node(&runtime);
+    let images = ["a", "nginx"].map(str::to_owned).into();
+    node.pods = Ok(NodePods { uids: ["p".to_owned()].into(), images });
+    let report = attempt(&runtime, &mut node).await;
+    assert_eq!(report.end, ReclaimEnd::NothingLeft, "{report:?}");
+    assert_eq!(runtime.removals(), ["RemoveImage free"]);
+}
+
+#[tokio::test]
 async fn used_pinned_and_configured_images_are_not_removed() {
     let pinned = Image { pinned: true, ..image("pinned", 9 * MIB) };
     let pause = Image { repo_tags: vec!["registry.k8s.io/pause:3.8".to_owned()], ..image("pause", 1) };

@@ -8,7 +8,8 @@ use serde_json::value::RawValue;
 use tokio::time::timeout;
 
 use crate::api::{
-    ImageFsInfoRequest, ListPodSandboxRequest, PodSandboxStatusRequest, StatusRequest, VersionRequest,
+    ImageFsInfoRequest, ListPodSandboxRequest, PodSandboxStatusRequest, StatusRequest, StatusResponse,
+    VersionRequest,
 };
 use crate::client::{Client, CriError, Endpoint};
 use crate::images::ImageNames;
@@ -64,7 +65,7 @@ pub(crate) async fn answer_within<T>(
 /// shows the name of the pause image in its configuration. Version 2 does not; there the image is pinned.
 pub(crate) async fn read_images_of_sandboxes(client: &Client) -> Result<ImageNames, CriError> {
     let status = client.status(StatusRequest { verbose: true }).await?;
-    let mut names: ImageNames = text_of(&status.info, "config", "sandboxImage").into_iter().collect();
+    let mut names: ImageNames = sandbox_image(&status).into_iter().collect();
     for sandbox in client.list_pod_sandbox(ListPodSandboxRequest::default()).await?.items {
         let request = PodSandboxStatusRequest { pod_sandbox_id: sandbox.id, verbose: true };
         match client.pod_sandbox_status(request).await {
@@ -75,6 +76,11 @@ pub(crate) async fn read_images_of_sandboxes(client: &Client) -> Result<ImageNam
     }
     names.remove("");
     Ok(names)
+}
+
+/// Returns the name of the pause image in a verbose status.
+pub(crate) fn sandbox_image(status: &StatusResponse) -> Option<String> {
+    text_of(&status.info, "config", "sandboxImage")
 }
 
 /// Returns a text in the JSON object of a verbose status. Other runtimes have other content there. The other

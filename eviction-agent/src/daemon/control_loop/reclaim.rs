@@ -13,7 +13,7 @@ use eviction_core::signal::{Resource, Signal, SignalSet};
 use eviction_core::snapshot::Snapshot;
 use eviction_core::time::Timestamp;
 use eviction_cri::images::unused_bytes;
-use eviction_cri::{ReclaimOrder, ReclaimReport, Space};
+use eviction_cri::{ReclaimEnd, ReclaimOrder, ReclaimReport, Space};
 
 use super::ControlLoop;
 use crate::daemon::reclaim::{ATTEMPT_TIMEOUT, ReclaimExecutor, ShortFs};
@@ -34,27 +34,37 @@ pub(crate) struct ReclaimState {
     pub(super) images: Vec<ContainerImage>,
     /// Signals for which reclaim was attempted since their thresholds were met.
     attempted: SignalSet,
-    pub(super) phase: Phase,
+    /// The attempt of the executor.
+    pub(super) running: Option<Running>,
+    /// The signals for which reclaim is left to the kubelet. Each has its own time: while the kubelet reclaims, a
+    /// second threshold of the same disk may be met and resolved before the first.
+    pub(super) left_to_kubelet: [Option<LeftToKubelet>; Signal::COUNT],
     /// Whether an attempt has just ended: the next sample shows its result.
-    has_ended: bool,
+    pub(super) has_ended: bool,
     /// Whether the last decision waits for an attempt: no pod is evicted before it ends.
     pub(super) is_awaited: bool,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Phase {
-    #[default]
-    Idle,
-    /// The executor has been working since `since_ns`.
-    Running { signal: Signal, since_ns: u64 },
-    /// Reclaim has been left to the kubelet since `since_ns`.
-    LeftToKubelet { signal: Signal, since_ns: u64, estimate: GarbageEstimate },
+/// The executor has been working for this signal since `since_ns`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Running {
+    signal: Signal,
+    pub(super) since_ns: u64,
+    /// The signal that drove the last decision: another threshold may be met since.
+    driving: Signal,
+}
+
+/// Reclaim has been left to the kubelet since `since_ns`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LeftToKubelet {
+    pub(super) since_ns: u64,
+    pub(super) estimate: GarbageEstimate,
 }
 
 /// How a decision that waits for reclaim goes on.
 enum ReclaimStep {
-    /// No pod is evicted for this signal yet.
-    Wait,
+    /// No pod is evicted for this signal yet. With an estimate the kubelet reclaims.
+    Wait(Option<GarbageEstimate>),
     /// Reclaim is over: this sample shows its result.
     Done,
     /// Reclaim was not attempted.
@@ -76,20 +86,22 @@ impl ReclaimState {
 
     /// Ends the attempt for this signal: pods may be evicted for it.
     fn end_attempt(&mut self, signal: Signal) {
-        self.phase = Phase::Idle;
+        self.running = None;
         self.attempted.insert(signal);
     }
 
-    /// Forgets the attempts for signals whose thresholds are not met any more.
-    fn forget_resolved(&mut self, evaluation: &Evaluation) {
-        let is_met = |signal: &Signal| {
-            evaluation.met.iter().any(|met| evaluation.signal_of(met.threshold) == Some(*signal))
+    /// Forgets the attempts for signals whose thresholds are not met any more. Without an observation a
+    /// threshold may still be met.
+    pub(super) fn forget_resolved(&mut self, evaluation: &Evaluation) {
+        let may_be_met = |signal: &Signal| {
+            evaluation.observations.get(*signal).is_none()
+                || evaluation.met.iter().any(|met| evaluation.signal_of(met.threshold) == Some(*signal))
         };
         let mut still = SignalSet::EMPTY;
-        self.attempted.iter().filter(is_met).for_each(|signal| still.insert(signal));
+        self.attempted.iter().filter(may_be_met).for_each(|signal| still.insert(signal));
         self.attempted = still;
-        if matches!(&self.phase, Phase::LeftToKubelet { signal, .. } if !is_met(signal)) {
-            self.phase = Phase::Idle;
+        for signal in Signal::ALL.into_iter().filter(|signal| !may_be_met(signal)) {
+            self.left_to_kubelet[signal as usize] = None;
         }
     }
 }
@@ -109,16 +121,16 @@ impl ControlLoop {
             Some(signal) if wants_reclaim(evaluation, signal) => self.reclaim_for(evaluation, signal),
             _ => return decision,
         };
-        self.reclaim.is_awaited = matches!(next, ReclaimStep::Wait);
-        if let (ReclaimStep::Wait, Phase::LeftToKubelet { estimate, .. }) = (&next, self.reclaim.phase) {
-            evaluation.left_to_kubelet = Some(estimate);
+        if let ReclaimStep::Wait(estimate) = next {
+            self.reclaim.is_awaited = true;
+            evaluation.left_to_kubelet = estimate;
         }
         // A pod that is evicted for a limit comes first; the next sample is about the threshold again.
         if !decision.awaits_reclaim() || decision.evictions().next().is_some() {
             return decision;
         }
         let answer = match next {
-            ReclaimStep::Wait => return decision,
+            ReclaimStep::Wait(_) => return decision,
             ReclaimStep::Done => Ok(Arc::clone(snapshot)),
             ReclaimStep::Skip => Err(UnknownReason::Absent),
         };
@@ -130,20 +142,23 @@ impl ControlLoop {
         if self.reclaim.attempted.contains(signal) {
             return ReclaimStep::Done;
         }
-        match (self.engine.policy().eviction.node_reclaim, self.reclaim.phase) {
-            (_, Phase::Running { signal, since_ns }) => self.wait_for_executor(signal, since_ns),
-            (NodeReclaim::Off, _) => ReclaimStep::Skip,
-            (NodeReclaim::Kubelet, _) => self.leave_to_kubelet(evaluation, signal),
-            (NodeReclaim::Cri, _) => self.begin_reclaim(evaluation, signal),
+        if let Some(running) = self.reclaim.running {
+            return self.wait_for_executor(Running { driving: signal, ..running });
+        }
+        match self.engine.policy().eviction.node_reclaim {
+            NodeReclaim::Off => ReclaimStep::Skip,
+            NodeReclaim::Kubelet => self.leave_to_kubelet(evaluation, signal),
+            NodeReclaim::Cri => self.begin_reclaim(evaluation, signal),
         }
     }
 
     /// Waits for the executor, which has a time limit; but not for one that hangs in the kernel.
-    fn wait_for_executor(&mut self, signal: Signal, since_ns: u64) -> ReclaimStep {
-        if mono_ns() < since_ns.saturating_add(EXECUTOR_TIMEOUT_NS) {
-            return ReclaimStep::Wait;
+    fn wait_for_executor(&mut self, running: Running) -> ReclaimStep {
+        if mono_ns() < running.since_ns.saturating_add(EXECUTOR_TIMEOUT_NS) {
+            self.reclaim.running = Some(running);
+            return ReclaimStep::Wait(None);
         }
-        self.drop_executor(signal, "the thread of node reclaim does not answer");
+        self.drop_executor(running.signal, "the thread of node reclaim does not answer");
         ReclaimStep::Done
     }
 
@@ -163,34 +178,34 @@ impl ControlLoop {
         };
         let short = short_fs(signal);
         let removes = |kind| evaluation.layout.reclaims(signal).contains(&kind);
-        let goal = goal(evaluation, short);
+        let goal = goal(evaluation, short, self.engine.policy().rules.are_kubelets());
         let order =
             ReclaimOrder { containers: removes(Reclaim::Containers), images: removes(Reclaim::Images), goal };
         if !executor.begin(order, short) {
             self.drop_executor(signal, "the thread of node reclaim has ended");
             return ReclaimStep::Skip;
         }
-        self.reclaim.phase = Phase::Running { signal, since_ns: mono_ns() };
-        ReclaimStep::Wait
+        self.reclaim.running = Some(Running { signal, since_ns: mono_ns(), driving: signal });
+        ReclaimStep::Wait(None)
     }
 
     /// Waits for the kubelet if the node's unused images are estimated to be enough.
     fn leave_to_kubelet(&mut self, evaluation: &Evaluation, signal: Signal) -> ReclaimStep {
         let now_ns = mono_ns();
-        if let Phase::LeftToKubelet { signal: left, since_ns, .. } = self.reclaim.phase {
-            if left == signal && now_ns < since_ns.saturating_add(KUBELET_WAIT_NS) {
-                return ReclaimStep::Wait;
+        if let Some(LeftToKubelet { since_ns, estimate }) = self.reclaim.left_to_kubelet[signal as usize] {
+            if now_ns < since_ns.saturating_add(KUBELET_WAIT_NS) {
+                return ReclaimStep::Wait(Some(estimate));
             }
-            self.reclaim.end_attempt(left);
-            if left == signal {
-                return ReclaimStep::Done;
-            }
+            self.reclaim.left_to_kubelet[signal as usize] = None;
+            self.reclaim.attempted.insert(signal);
+            return ReclaimStep::Done;
         }
         match self.estimate(evaluation, signal) {
             Some(estimate) if estimate.unused_bytes >= estimate.deficit_bytes => {
                 self.publish_reclaim(event_log::NodeReclaim::left_to_kubelet(signal, estimate));
-                self.reclaim.phase = Phase::LeftToKubelet { signal, since_ns: now_ns, estimate };
-                ReclaimStep::Wait
+                let left = LeftToKubelet { since_ns: now_ns, estimate };
+                self.reclaim.left_to_kubelet[signal as usize] = Some(left);
+                ReclaimStep::Wait(Some(estimate))
             }
             _ => {
                 self.reclaim.attempted.insert(signal);
@@ -227,7 +242,10 @@ impl ControlLoop {
             // Its thread has ended.
             self.reclaim.executor = None;
         }
-        let Phase::Running { signal, .. } = self.reclaim.phase else { return };
+        let Some(Running { signal, driving, .. }) = self.reclaim.running else { return };
+        // Enough for this signal may be too little for the one that drives the decision by now, which then
+        // has its own attempt.
+        let is_enough = report.as_ref().is_some_and(|report| report.end == ReclaimEnd::Enough);
         match report {
             Some(report) => {
                 self.reclaim.end_attempt(signal);
@@ -235,7 +253,11 @@ impl ControlLoop {
             }
             None => self.drop_executor(signal, "the thread of node reclaim has ended"),
         }
-        self.reclaim.has_ended = true;
+        if !is_enough {
+            // Nothing more can be expected for the other signal.
+            self.reclaim.attempted.insert(driving);
+        }
+        self.reclaim.has_ended = !is_enough || driving == signal;
     }
 
     fn publish_reclaim(&mut self, event: event_log::NodeReclaim) {
@@ -258,12 +280,18 @@ fn short_fs(signal: Signal) -> ShortFs {
     }
 }
 
-/// Returns the space at which all met thresholds of this file system are resolved.
-fn goal(evaluation: &Evaluation, short: ShortFs) -> Space {
+/// Returns the space at which reclaim of this file system is enough: all met thresholds are resolved, and under
+/// the kubelet's rules also those that are not met.
+fn goal(evaluation: &Evaluation, short: ShortFs, are_kubelets: bool) -> Space {
     let mut goal = Space::default();
-    for threshold in evaluation.met.iter().filter_map(|met| evaluation.threshold(met.threshold)) {
+    // Without a dedicated imagefs the thresholds of nodefs and of imagefs are about one file system.
+    let is_shared = !evaluation.layout.dedicated_image_fs;
+    let met = evaluation.met.iter().map(|met| met.threshold);
+    let others = evaluation.visible.iter().copied().filter(|_| are_kubelets);
+    for threshold in met.chain(others).filter_map(|index| evaluation.threshold(index)) {
         let signal = threshold.threshold.signal;
-        let is_on_it = !evaluation.layout.reclaims(signal).is_empty() && short_fs(signal) == short;
+        let is_on_it =
+            !evaluation.layout.reclaims(signal).is_empty() && (is_shared || short_fs(signal) == short);
         let (true, Some(seen)) = (is_on_it, evaluation.observations.get(signal)) else { continue };
         let needed = threshold.resolved_at(seen.capacity).units_rounded_up();
         let needed = u64::try_from(needed).unwrap_or_default();

@@ -3,9 +3,13 @@
 use std::path::Path;
 use std::time::Duration;
 
+use ::tests::file_system::{FileSystem, Kind};
 use ::tests::node::{MIB, Node, PodSpec};
+use ::tests::or_skip;
+use eviction_core::decision::Evaluation;
 use eviction_core::eviction::EvaluationEnd;
 use eviction_core::node::ContainerImage;
+use eviction_core::observation::Observations;
 use eviction_core::signal::Signal;
 use eviction_cri::{ReclaimEnd, ReclaimOrder, ReclaimReport};
 use eviction_node::clock::mono_ns;
@@ -13,7 +17,7 @@ use eviction_node::fs::FsPaths;
 use tokio::sync::mpsc;
 
 use super::super::ConfigurationFiles;
-use super::reclaim::Phase;
+use super::reclaim::LeftToKubelet;
 use super::tests::{Fixture, start};
 use super::{LoopEvent, ReclaimState};
 use crate::daemon::memory_notifier::Trigger;
@@ -97,6 +101,10 @@ impl Fixture {
         self.control_loop.reclaim.images = vec![ContainerImage { names, size_bytes }];
     }
 
+    fn left_to_kubelet(&mut self, signal: Signal) -> &mut Option<LeftToKubelet> {
+        &mut self.control_loop.reclaim.left_to_kubelet[signal as usize]
+    }
+
     /// Lets the test take the place of the executor.
     fn executor(&mut self) -> (mpsc::Receiver<(ReclaimOrder, ShortFs)>, mpsc::Sender<ReclaimReport>) {
         let (executor, orders, reports) = ReclaimExecutor::with_channels();
@@ -130,13 +138,25 @@ async fn enough_garbage_is_left_to_the_kubelet_for_fifteen_seconds() {
     let [event] = events.as_slice() else { panic!("{events:?}") };
     assert_eq!((event.signal, event.result), ("nodefs.available", "left_to_kubelet"));
     assert!(event.deficit_bytes.unwrap() > 0 && event.unused_bytes == Some(1 << 60));
-    let Phase::LeftToKubelet { since_ns, .. } = &mut fixture.control_loop.reclaim.phase else {
-        panic!("{:?}", fixture.control_loop.reclaim)
-    };
-    assert!(*since_ns >= begun);
-    *since_ns -= 15_000_000_000;
+    let left = fixture.left_to_kubelet(Signal::NodeFsAvailable).as_mut().unwrap();
+    assert!(left.since_ns >= begun);
+    left.since_ns -= 15_000_000_000;
     fixture.run_until_eviction().await;
     assert!(fixture.events().is_empty(), "one attempt a crossing");
+}
+
+#[tokio::test]
+async fn an_attempt_is_not_forgotten_while_the_disk_cannot_be_read() {
+    let mut fixture = fixture!(MET, "Kubelet");
+    fixture.set_garbage(1 << 60);
+    let result = fixture.control_loop.sample_and_decide(Trigger::Timer, None);
+    let mut evaluation = result.decided.unwrap().decision.evaluation().unwrap().clone();
+    evaluation.met.clear();
+    let unread = Evaluation { observations: Observations::default(), ..evaluation.clone() };
+    fixture.control_loop.reclaim.forget_resolved(&unread);
+    assert!(fixture.left_to_kubelet(Signal::NodeFsAvailable).is_some());
+    fixture.control_loop.reclaim.forget_resolved(&evaluation);
+    assert!(fixture.left_to_kubelet(Signal::NodeFsAvailable).is_none());
 }
 
 #[tokio::test]
@@ -156,9 +176,41 @@ async fn a_signal_does_not_wait_for_garbage_of_another_signal() {
     let mut fixture = fixture!(INODES_MET, "Kubelet");
     fixture.set_garbage(1 << 60);
     let estimate = eviction_core::disk_layout::GarbageEstimate { unused_bytes: 2, deficit_bytes: 1 };
-    let signal = Signal::NodeFsAvailable;
-    fixture.control_loop.reclaim.phase = Phase::LeftToKubelet { signal, since_ns: mono_ns(), estimate };
+    let left = LeftToKubelet { since_ns: mono_ns(), estimate };
+    *fixture.left_to_kubelet(Signal::NodeFsAvailable) = Some(left);
     fixture.run_until_eviction().await;
+}
+
+/// Mounts a disk that no other test writes to.
+macro_rules! disk {
+    () => {
+        or_skip!(FileSystem::new(Kind::Tmpfs, 512 * MIB, "eviction-reclaim"), "no tmpfs can be mounted here")
+    };
+}
+
+/// Returns thresholds of one disk: 64 MiB of garbage cross that of imagefs, 128 MiB also that of nodefs.
+fn two_thresholds(disk: &FileSystem) -> String {
+    let free = disk.available().unwrap();
+    format!("imagefs.available: \"{}\", nodefs.available: \"{}\"", free - 32 * MIB, free - 96 * MIB)
+}
+
+/// The kubelet frees space in steps, so the threshold that was met last is resolved first.
+#[tokio::test]
+async fn each_signal_is_left_to_the_kubelet_for_its_own_time() {
+    let disk = disk!();
+    let mut fixture = fixture!(disk.path(), &two_thresholds(&disk), "Kubelet");
+    fixture.set_garbage(1 << 60);
+    let garbage = ["first", "second"].map(|name| disk.path().join(name));
+    for file in &garbage {
+        std::fs::write(file, vec![1; 64 << 20]).unwrap();
+        assert!(fixture.sync().1);
+    }
+    let signals: Vec<_> = fixture.events().iter().map(|event| event.signal).collect();
+    assert_eq!(signals, ["imagefs.available", "nodefs.available"]);
+    std::fs::remove_file(&garbage[1]).unwrap();
+    let (end, is_left) = fixture.sync();
+    assert!(is_left && end != EvaluationEnd::Evicted, "{end:?}");
+    assert!(fixture.left_to_kubelet(Signal::NodeFsAvailable).is_none(), "resolved");
 }
 
 #[tokio::test]
@@ -195,6 +247,20 @@ async fn a_pod_is_evicted_after_one_attempt_of_the_executor() {
     assert_eq!((event.result, event.containers, event.freed_bytes), ("nothing_left", 3, 7));
 }
 
+/// After reclaim, the kubelet's rules want every threshold resolved, also one that is not met.
+#[tokio::test]
+async fn the_goal_has_the_minimum_reclaim_of_all_thresholds_under_the_kubelets_rules() {
+    let thresholds = "imagefs.available: 99.9%, nodefs.available: \"1\"}\n\
+                      evictionMinimumReclaim: {nodefs.available: 100%";
+    let mut fixture = fixture!(thresholds, "CRI");
+    let (mut orders, _reports) = fixture.executor();
+    assert_ne!(fixture.sync().0, EvaluationEnd::Evicted);
+    let (order, short) = orders.try_recv().unwrap();
+    let stats = rustix::fs::statvfs(DISK).unwrap();
+    assert_eq!(short, ShortFs::Image);
+    assert!(order.goal.bytes >= stats.f_blocks * stats.f_frsize, "{order:?}");
+}
+
 #[tokio::test]
 async fn a_missing_ended_or_hung_executor_does_not_prevent_evictions() {
     let mut missing = fixture!(MET, "CRI");
@@ -205,10 +271,7 @@ async fn a_missing_ended_or_hung_executor_does_not_prevent_evictions() {
     let mut hangs = fixture!(MET, "CRI");
     let (_orders, _reports) = hangs.executor();
     hangs.sync();
-    let Phase::Running { since_ns, .. } = &mut hangs.control_loop.reclaim.phase else {
-        panic!("{:?}", hangs.control_loop.reclaim)
-    };
-    *since_ns -= 12_000_000_000;
+    hangs.control_loop.reclaim.running.as_mut().unwrap().since_ns -= 12_000_000_000;
     hangs.run_until_eviction().await;
     for mut fixture in [missing, ended, hangs] {
         let events = fixture.events();
@@ -218,16 +281,37 @@ async fn a_missing_ended_or_hung_executor_does_not_prevent_evictions() {
     }
 }
 
+/// The goal of the attempt was that of the threshold that was met when it began.
+#[tokio::test]
+async fn enough_for_one_signal_is_not_enough_for_another_that_was_met_meanwhile() {
+    let disk = disk!();
+    let mut fixture = fixture!(disk.path(), &two_thresholds(&disk), "CRI");
+    let (mut orders, _reports) = fixture.executor();
+    let garbage = ["first", "second"].map(|name| disk.path().join(name));
+    for file in &garbage {
+        std::fs::write(file, vec![1; 64 << 20]).unwrap();
+        assert_ne!(fixture.sync().0, EvaluationEnd::Evicted);
+    }
+    let (first, short) = orders.try_recv().unwrap();
+    assert_eq!(short, ShortFs::Image);
+    let ended = LoopEvent::Reclaimed(Some(report(ReclaimEnd::Enough)));
+    fixture.control_loop.handle(ended).unwrap();
+    assert!(!fixture.control_loop.reclaim.has_ended, "pods would be evicted for nodefs");
+    assert_ne!(fixture.sync().0, EvaluationEnd::Evicted);
+    let (second, short) = orders.try_recv().unwrap();
+    assert_eq!(short, ShortFs::Node);
+    assert_eq!(second.goal, first.goal, "imagefs is the same disk, and its threshold is still met");
+}
+
 /// After enough was freed the threshold is not met any more.
 #[tokio::test]
 async fn no_pod_is_evicted_if_reclaim_freed_enough() {
-    let free = rustix::fs::statvfs("/dev/shm").unwrap();
-    let free = free.f_bavail * free.f_frsize;
-    let mut fixture =
-        fixture!(Path::new("/dev/shm"), &format!("nodefs.available: \"{}\"", free - 32 * MIB), "CRI");
+    let disk = disk!();
+    let threshold = disk.available().unwrap() - 32 * MIB;
+    let mut fixture = fixture!(disk.path(), &format!("nodefs.available: \"{threshold}\""), "CRI");
     let (mut orders, reports) = fixture.executor();
     assert_eq!(fixture.sync().0, EvaluationEnd::NoPressure);
-    let garbage = fixture.node.file("garbage");
+    let garbage = disk.path().join("garbage");
     std::fs::write(&garbage, vec![1; 64 << 20]).unwrap();
     assert_ne!(fixture.sync().0, EvaluationEnd::NoPressure);
     orders.try_recv().unwrap();

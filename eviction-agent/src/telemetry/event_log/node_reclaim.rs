@@ -43,7 +43,12 @@ pub struct NodeReclaim {
 impl NodeReclaim {
     /// Returns the event of an attempt that has ended.
     pub(crate) fn ended(signal: Signal, report: ReclaimReport) -> Self {
-        let ReclaimReport { end, images, containers, freed_bytes, errors, dry_run: _, took } = report;
+        let ReclaimReport { end, mut images, mut containers, freed_bytes, errors, dry_run, took } = report;
+        // A list that a dry run did not complete must not be taken for removals.
+        if dry_run && end != ReclaimEnd::Listed {
+            images.clear();
+            containers = 0;
+        }
         let (result, reason) = match end {
             ReclaimEnd::Enough => ("enough", None),
             ReclaimEnd::NothingLeft => ("nothing_left", None),
@@ -137,6 +142,18 @@ mod tests {
             dry_run: false,
             took: Duration::from_millis(250),
         }
+    }
+
+    #[test]
+    fn dry_run_that_fails_has_removed_nothing() {
+        for end in [ReclaimEnd::TimedOut, ReclaimEnd::Failed("why".to_owned())] {
+            let report = ReclaimReport { dry_run: true, ..report(end) };
+            let event = NodeReclaim::ended(Signal::ImageFsAvailable, report);
+            assert_eq!((event.image_count(), event.containers), (0, 0));
+        }
+        let report = ReclaimReport { dry_run: true, ..report(ReclaimEnd::Listed) };
+        let event = NodeReclaim::ended(Signal::ImageFsAvailable, report);
+        assert_eq!((event.image_count(), event.containers), (70, 2));
     }
 
     #[test]
