@@ -60,6 +60,16 @@ fn btrfs_shows_every_write_with_its_metadata_reservation() {
     assert_every_write_is_seen(Kind::Btrfs, 48 * MIB);
 }
 
+/// btrfs counts its global reserve, up to 512 MiB, among the bytes that writers have reserved.
+#[test]
+fn btrfs_at_rest_has_the_available_space_that_statfs_shows() {
+    let mounted = mount!(Kind::Btrfs);
+    run(Command::new("sync").arg("--file-system").arg(mounted.path())).unwrap();
+    let shown = rustix::fs::statvfs(mounted.path()).unwrap();
+    let missing = (shown.f_bavail * shown.f_frsize).saturating_sub(available(&open(mounted.path())));
+    assert!(missing < MIB, "{missing} bytes");
+}
+
 /// Speculative preallocation is not available for as long as the file is open.
 #[test]
 fn xfs_shows_every_write_with_its_preallocation() {

@@ -14,9 +14,11 @@ use super::pod_storage::{Extent, MAX_AGE};
 const SIGNAL: Signal = Signal::NodeFsAvailable;
 
 impl ControlLoop {
-    /// Returns whether only a full sync can arm or renew the order.
+    /// Returns whether only a full sync can arm or renew the order. No order is armed while an eviction is
+    /// executed.
     pub(super) fn disk_kill_needs_sync(&self, now_ns: u64) -> bool {
         self.engine.policy().kernel_kill.includes(SIGNAL)
+            && self.executing().next().is_none()
             && self.storage.may_read_for_kill_order(now_ns)
             && self.writers_device().is_some()
     }

@@ -6,9 +6,9 @@
 
 mod api_outage;
 mod cgroup_tree;
+mod disk_counts;
 mod eviction_results;
 mod evictions;
-mod inode_counts;
 mod kernel_kill;
 mod kernel_kill_disk;
 mod limits;
@@ -190,6 +190,7 @@ impl ControlLoop {
             command = commands.recv() => match command {
                 None | Some(Command::Stop) => {
                     self.publish_group_kills(u64::MAX);
+                    self.abandon_kills();
                     return Ok(None);
                 }
                 Some(command) => LoopEvent::Command(command),

@@ -17,7 +17,7 @@ use eviction_node::thread::Priority;
 use tokio::sync::mpsc::{Receiver, channel};
 
 use super::ControlLoop;
-use super::inode_counts::{BytesElsewhere, DiskCounts};
+use super::disk_counts::{BytesElsewhere, DiskCounts};
 use super::xfs_preallocation::Preallocation;
 use crate::daemon::kubelet_api::KubeletClient;
 use crate::daemon::stats_summary;
@@ -29,6 +29,10 @@ pub(super) const MAX_AGE: Duration = Duration::from_secs(1);
 /// takes.
 const LIMITS_INTERVAL: Duration = Duration::from_secs(10);
 const LIMITS_PACE: u64 = 50;
+
+/// The longest wait that follows from the time that a reading takes. A disk that stalls for a minute must not
+/// postpone the next reading by an hour.
+const MAX_PACED_WAIT: Duration = Duration::from_secs(60);
 
 /// The disks are read before a pod can reach its limit at this rate, bytes per second: page cache of ext4 takes
 /// 4.4 GB/s from one writer. The minimum wait of `LIMIT_FLOOR` costs 0.1 % of a core.
@@ -163,10 +167,10 @@ impl PodStorageWatch {
     }
 
     /// Returns when the next reading may begin: `pause` after the last one began, or `pace` times the time that
-    /// it took, whichever is later.
+    /// it took (at most [`MAX_PACED_WAIT`]), whichever is later.
     fn next_due_ns(&self, pause: Duration, pace: u64) -> u64 {
-        let pause = nanos(pause).max(self.last_took_ns.saturating_mul(pace));
-        self.last_began_ns.saturating_add(pause)
+        let paced = self.last_took_ns.saturating_mul(pace).min(nanos(MAX_PACED_WAIT));
+        self.last_began_ns.saturating_add(nanos(pause).max(paced))
     }
 
     /// Returns the last reading of all pods, if it is not older than `age`.
@@ -263,11 +267,13 @@ impl ControlLoop {
             return None;
         }
         let grown = self.node_sampler.disks.grown_bytes();
+        let is_dedicated = self.node_sampler.disks.layout().dedicated_image_fs;
         let headrooms = &mut self.storage.headrooms;
         let limited = self.pod_index.active().pods().iter().filter(|known| !known.limits.is_empty());
         let left = limited.filter_map(|known| {
             let headroom = headrooms.get(&known.pod.uid).copied().unwrap_or_else(|| {
-                let new = LimitHeadroom { grown, left: PodStorage::default().headroom(known) };
+                let left = PodStorage::default().headroom(known, is_dedicated);
+                let new = LimitHeadroom { grown, left };
                 headrooms.insert(known.pod.uid.clone(), new);
                 new
             });
@@ -341,6 +347,7 @@ impl ControlLoop {
             self.add_bytes_elsewhere(counts, &mut sample);
         }
         let (watch, active) = (&mut self.storage, self.pod_index.active());
+        let is_dedicated = self.node_sampler.disks.layout().dedicated_image_fs;
         (watch.last_began_ns, watch.last_took_ns) = (sample.began_ns, sample.took_ns);
         if matches!(extent, Extent::All | Extent::Ahead) {
             // The kubelet's values are older than its answer in any case.
@@ -358,7 +365,7 @@ impl ControlLoop {
         let mut needs_sync = matches!(extent, Extent::All | Extent::Limited);
         for (uid, storage) in &sample.pods {
             let Some(known) = active.find(uid).filter(|known| !known.limits.is_empty()) else { continue };
-            let left = storage.headroom(known);
+            let left = storage.headroom(known, is_dedicated);
             needs_sync |= left.is_none();
             watch.headrooms.insert(uid.clone(), LimitHeadroom { grown, left });
         }
@@ -378,5 +385,22 @@ impl ControlLoop {
         if is_of_disk && it.api.is_none() {
             self.storage.paused_until_ns = mono_ns().saturating_add(nanos(DISK_EVICTION_PAUSE));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slow_reading_postpones_the_next_one_by_a_minute_at_most() {
+        let mut watch = PodStorageWatch::new(Host::default(), StoragePaths::default(), None);
+        let mut due = |took: Duration| {
+            watch.last_took_ns = nanos(took);
+            Duration::from_nanos(watch.next_due_ns(LIMITS_INTERVAL, LIMITS_PACE))
+        };
+        assert_eq!(due(Duration::from_millis(1)), LIMITS_INTERVAL);
+        assert_eq!(due(Duration::from_millis(400)), Duration::from_secs(20));
+        assert_eq!(due(Duration::from_secs(90)), MAX_PACED_WAIT);
     }
 }

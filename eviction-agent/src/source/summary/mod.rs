@@ -178,7 +178,8 @@ impl Summary {
                 parts.logs &= pod.containers.iter().all(|it| it.logs.is_none());
                 parts.rootfs &= pod.containers.iter().all(|it| it.rootfs.is_none());
             }
-            sample.pods.insert(request.uid.clone(), found.map_or_else(PodStorage::unknown, Pod::storage));
+            let storage = found.map_or_else(PodStorage::unknown, |pod| pod.storage(request));
+            sample.pods.insert(request.uid.clone(), storage);
         }
         sample
     }
@@ -253,11 +254,14 @@ impl Pod {
         }
     }
 
-    fn storage(&self) -> PodStorage {
+    /// Returns the storage on the node's disks. The Summary also has volumes that are elsewhere, like those of
+    /// persistent volume claims.
+    fn storage(&self, request: &StorageRequest) -> PodStorage {
         let of = |fs: Option<Fs>| fs.and_then(|fs| disk_usage(fs.used_bytes, fs.inodes_used));
         let volumes = self
             .volume
             .iter()
+            .filter(|it| request.counts_volume(&it.name))
             .filter_map(|it| Some((it.name.clone(), disk_usage(it.used_bytes, it.inodes_used)?)));
         let containers = self.containers.iter().map(|it| ContainerStorage {
             name: it.name.clone(),

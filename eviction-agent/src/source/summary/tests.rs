@@ -128,6 +128,40 @@ fn pod_storage_returns_the_storage_of_requested_pods() {
     assert_eq!((nothing.unmeasured, nothing.pods["u"].ephemeral_storage()), (Parts::ALL, None));
 }
 
+/// As in the kubelet's `ephemeral-storage` (`pkg/kubelet/stats/helper.go: calcEphemeralStorage`): a pod must not exceed
+/// its limit by what it keeps on a persistent volume or in memory.
+#[test]
+fn only_volumes_on_the_disks_of_the_node_count_as_pod_storage() {
+    let object = serde_json::json!({
+        "metadata": {"namespace": "d", "name": "p", "uid": "p"},
+        "spec": {
+            "containers": [{"name": "c"}],
+            "volumes": [
+                {"name": "cache", "emptyDir": {}},
+                {"name": "data", "persistentVolumeClaim": {"claimName": "data"}},
+                {"name": "memory", "emptyDir": {"medium": "Memory"}},
+            ],
+        },
+    });
+    let known = KnownPod::new(eviction_kube::pods::pod_of(&object).unwrap(), &policy(Vec::new()));
+    let text = r#"{"pods": [{
+        "podRef": {"uid": "p"},
+        "containers": [{"name": "c", "rootfs": {"usedBytes": 1}, "logs": {"usedBytes": 2}}],
+        "volume": [
+            {"name": "cache", "usedBytes": 4},
+            {"name": "data", "usedBytes": 1099511627776, "pvcRef": {"name": "data"}},
+            {"name": "memory", "usedBytes": 8},
+            {"name": "kube-api-access", "usedBytes": 16}
+        ]
+    }]}"#;
+    let request = StorageRequest::new(&known, Vec::new(), None);
+    let sample = Summary::parse(text.as_bytes()).unwrap().pod_storage(&[request]);
+    assert_eq!(sample.pods["p"].ephemeral_storage(), Some(1 + 2 + 4));
+    let volumes: Vec<_> =
+        sample.pods["p"].volumes(&known).map(|(name, values)| (name, values.used)).collect();
+    assert_eq!(volumes, [("cache", Some(4))]);
+}
+
 proptest! {
     #[test]
     fn damaged_summary_does_not_cause_a_panic(at in 0..FULL.len(), byte in any::<u8>(), end in 0..FULL.len()) {

@@ -11,9 +11,10 @@ use crate::kv_file::parse_number_line;
 
 const LIMIT: usize = 256;
 
-/// The `bytes_may_use` of the data and of the metadata of a btrfs.
+/// The files of a btrfs: `bytes_may_use` of the data and of the metadata, and `global_rsv_reserved`. Each with its
+/// path: a descriptor fails for good after the file system was unmounted, also if it is mounted again.
 #[derive(Debug)]
-pub(super) struct BytesMayUse([OpenFile; 2]);
+pub(super) struct BytesMayUse([(OpenFile, PathBuf); 3]);
 
 impl BytesMayUse {
     /// Finds the file system among those in `/sys/fs/btrfs` by one of its devices, for instance `/dev/sda1`.
@@ -23,14 +24,20 @@ impl BytesMayUse {
     pub(super) fn open(sys: &Path, source: &Path) -> Result<Self, UnknownReason> {
         let found = entries(&sys.join("fs/btrfs"))?.find(|file_system| has_device(file_system, source));
         let allocation = found.ok_or(UnknownReason::Absent)?.join("allocation");
-        let open = |part| OpenFile::open(&allocation.join(part).join("bytes_may_use"));
-        Ok(Self([open("data")?, open("metadata")?]))
+        let open = |file: &str| {
+            let path = allocation.join(file);
+            Ok::<_, UnknownReason>((OpenFile::open(&path)?, path))
+        };
+        Ok(Self([open("data/bytes_may_use")?, open("metadata/bytes_may_use")?, open("global_rsv_reserved")?]))
     }
 
-    /// Reads the sum of both, in bytes.
+    /// Reads the bytes that writers have reserved.
     pub(super) fn read(&self) -> Result<u64, UnknownReason> {
-        let [data, metadata] = &self.0;
-        Ok(read_number(data)?.saturating_add(read_number(metadata)?))
+        let [data, metadata, global_reserve] = &self.0;
+        // The metadata's bytes always include the global reserve, up to 512 MiB. It is in the space of the
+        // metadata, which statfs does not show as available.
+        let metadata = read_number(metadata)?.saturating_sub(read_number(global_reserve)?);
+        Ok(read_number(data)?.saturating_add(metadata))
     }
 }
 
@@ -44,8 +51,9 @@ fn has_device(file_system: &Path, source: &Path) -> bool {
     entries(&file_system.join("devices")).is_ok_and(|mut devices| devices.any(matches_source))
 }
 
-fn read_number(file: &OpenFile) -> Result<u64, UnknownReason> {
-    parse_number_line(file.read(&mut [0; LIMIT])?)
+fn read_number((file, path): &(OpenFile, PathBuf)) -> Result<u64, UnknownReason> {
+    let read = |file: &OpenFile| parse_number_line(file.read(&mut [0; LIMIT])?);
+    read(file).or_else(|_| read(&OpenFile::open(path)?))
 }
 
 fn entries(folder: &Path) -> Result<impl Iterator<Item = PathBuf>, UnknownReason> {
@@ -68,18 +76,33 @@ mod tests {
             std::fs::create_dir_all(file_system.join("allocation").join(part)).unwrap();
             std::fs::write(file_system.join("allocation").join(part).join("bytes_may_use"), text).unwrap();
         }
+        std::fs::write(file_system.join("allocation/global_rsv_reserved"), "524288\n").unwrap();
         sys
     }
 
     #[test]
-    fn data_and_metadata_are_summed_for_any_device_of_the_file_system() {
+    fn data_and_metadata_without_the_reserve_are_summed_for_any_device_of_the_file_system() {
         let sys = sys(&["sda1", "dm-3"], "20971520\n");
         let mapped = sys.path().join("fs/btrfs/ef6dc219/devices/dm-3/dm/name");
         std::fs::write(mapped, "vg-kubelet\n").unwrap();
         for source in ["/dev/sda1", "/dev/mapper/vg-kubelet"] {
             let found = BytesMayUse::open(sys.path(), Path::new(source)).unwrap();
-            assert_eq!(found.read(), Ok(21 << 20), "{source}");
+            assert_eq!(found.read(), Ok((20 << 20) + (512 << 10)), "{source}");
         }
+    }
+
+    /// The kernel removes the files when the file system is unmounted, and makes new ones when it is mounted.
+    #[test]
+    fn file_system_that_was_mounted_again_is_read() {
+        let sys = sys(&["sda1"], "0\n");
+        let found = BytesMayUse::open(sys.path(), Path::new("/dev/sda1")).unwrap();
+        let file = sys.path().join("fs/btrfs/ef6dc219/allocation/data/bytes_may_use");
+        // A descriptor of a file that sysfs has removed fails; here it reads an empty text.
+        std::fs::write(&file, "").unwrap();
+        std::fs::remove_file(&file).unwrap();
+        assert_eq!(found.read(), Err(UnknownReason::Unreadable(2)));
+        std::fs::write(&file, "4096\n").unwrap();
+        assert_eq!(found.read(), Ok(4096 + (512 << 10)));
     }
 
     #[test]

@@ -53,6 +53,11 @@ impl StorageRequest {
             created_inodes,
         }
     }
+
+    /// Returns whether the volume of this name counts as the pod's usage of the node's disks.
+    pub fn counts_volume(&self, name: &str) -> bool {
+        self.volumes.iter().any(|(volume, _)| **volume == *name)
+    }
 }
 
 /// Returns the directory of volumes of this kind; `None` if its usage is not on the node's disk, or not the
@@ -151,8 +156,8 @@ impl PodStorage {
 
     /// Returns the bytes that the pod can still write before it may exceed one of its limits, at least 1.
     /// `None` if it exceeds one, or if its usage is unknown. The default value is the usage of a pod that was
-    /// just created.
-    pub fn headroom(&self, known: &KnownPod) -> Option<u64> {
+    /// just created. With a dedicated imagefs, writable layers do not count for the limits of containers.
+    pub fn headroom(&self, known: &KnownPod, dedicated_image_fs: bool) -> Option<u64> {
         let LocalLimits { empty_dirs, pod, containers } = &known.limits;
         let exact = |usage: DiskUsage| (!usage.is_lower_bound).then_some(usage.bytes);
         let of_volume = |name: &str| match self.volumes.iter().find(|(it, _)| **it == *name) {
@@ -160,6 +165,7 @@ impl PodStorage {
             None => (!self.is_lower_bound()).then_some(0),
         };
         let of_container = |name: &str| match self.containers.iter().find(|it| *it.name == *name) {
+            Some(it) if dedicated_image_fs => exact(it.logs?),
             Some(it) => exact(it.rootfs?.plus(it.logs?)),
             None => (!self.is_lower_bound()).then_some(0),
         };
@@ -314,6 +320,20 @@ mod tests {
         assert_eq!((found.volumes.len(), found.ephemeral_storage()), (0, None));
     }
 
+    /// Without `DAC_READ_SEARCH` the directories of pods are there, and none of them can be opened.
+    #[test]
+    fn unreadable_directories_leave_all_storage_unmeasured() {
+        let root = tempfile::tempdir().unwrap();
+        let known = known(vec![volume("cache", "", None)]);
+        let Pod { namespace, name, .. } = &known.pod;
+        write(root.path(), "kubelet/pods", 1);
+        write(root.path(), &format!("logs/{namespace}_{name}_uid-1"), 1);
+        let (found, unmeasured) = read(root.path(), &known);
+        assert_eq!((found.volumes.len(), unmeasured), (0, Parts::ALL));
+        let without_volumes = read(root.path(), &self::known(Vec::new())).1;
+        assert!(!without_volumes.volumes, "there is nothing to read");
+    }
+
     #[test]
     fn a_lower_bound_never_exceeds_a_limit() {
         let known = known(vec![volume("cache", "", Some("1Mi"))]);
@@ -341,15 +361,35 @@ mod tests {
         let headroom = |cache, other, has_unknown_volume| {
             let volumes = vec![("cache".into(), cache), ("other".into(), other)];
             let storage = PodStorage { volumes, has_unknown_volume, ..PodStorage::default() };
-            storage.headroom(&known)
+            storage.headroom(&known, false)
         };
-        assert_eq!(PodStorage::default().headroom(&known), Some(4 * MIB + 1), "a new pod uses nothing");
+        assert_eq!(
+            PodStorage::default().headroom(&known, false),
+            Some(4 * MIB + 1),
+            "a new pod uses nothing"
+        );
         assert_eq!(headroom(usage(1, false), usage(2, false), true), Some(3 * MIB + 1));
         assert_eq!(headroom(usage(1, false), usage(8, false), true), Some(MIB + 1));
         assert_eq!(headroom(usage(4, false), usage(2, false), true), Some(1));
         assert_eq!(headroom(usage(5, false), usage(2, false), true), None);
         assert_eq!(headroom(usage(5, true), usage(2, false), true), Some(7 * MIB + 1));
-        assert_eq!(PodStorage { has_unknown_volume: true, ..PodStorage::default() }.headroom(&known), None);
+        assert_eq!(
+            PodStorage { has_unknown_volume: true, ..PodStorage::default() }.headroom(&known, false),
+            None
+        );
+    }
+
+    /// As in the kubelet's rule for containers (`eviction_manager.go: containerEphemeralStorageLimitEviction`).
+    #[test]
+    fn writable_layer_on_a_dedicated_imagefs_does_not_use_up_the_limit_of_its_container() {
+        let mut known = known(Vec::new());
+        known.limits.containers =
+            vec![NamedLimit { index: 0, name: "app".into(), limit: i128::from(4 * MIB) }];
+        let usage = |mib| Some(DiskUsage { bytes: mib * MIB, inodes: 1, ..DiskUsage::default() });
+        let app = ContainerStorage { name: "app".into(), rootfs: usage(9), logs: usage(1) };
+        let storage = PodStorage::new(Vec::new(), vec![app]);
+        assert_eq!(storage.headroom(&known, true), Some(3 * MIB + 1));
+        assert_eq!(storage.headroom(&known, false), None, "it exceeds the limit");
     }
 
     #[test]

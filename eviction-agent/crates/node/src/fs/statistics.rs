@@ -77,10 +77,12 @@ impl FileSystem {
             paths.bytes_may_use = BytesMayUse::open(&host.root.join("sys"), &mount.source).ok();
         }
         if !mount.may_hang() {
-            let is_same_device =
-                |path: &&&Path| mount_of(path).is_ok_and(|other| other.device == mount.device);
+            // A file that is mounted, like `/etc/hosts` of a pod, is its own mount point.
+            let is_second = |other: &&&Path| {
+                **other != path && mount_of(other).is_ok_and(|other| other.device == mount.device)
+            };
             paths.second_path =
-                [&&*mount.mount_point].into_iter().chain(other_paths).find(is_same_device).map(Into::into);
+                [&&*mount.mount_point].into_iter().chain(other_paths).find(is_second).map(Into::into);
             paths.fs_id = Some(retry(|| statvfs(path)).map_err(unreadable)?.f_fsid);
         }
         let paths = Arc::new(paths);
@@ -280,6 +282,19 @@ mod tests {
         assert!(before.capacity.unwrap() > MIB && before.available <= before.capacity);
         assert!(file_system.is_as_large_as(&open(folder.path())));
         assert!(file_system.description().starts_with(&format!("{} on ", folder.path().display())));
+    }
+
+    /// A path that was compared with itself would never reveal a project quota.
+    #[test]
+    fn mount_point_is_compared_with_another_path() {
+        let second_path = |path: &str, others: &[&Path]| {
+            let found = FileSystem::open(Path::new(path), others, &Host::default()).unwrap();
+            found.paths.second_path.clone()
+        };
+        let below = Path::new("/proc/self/fd");
+        assert_eq!(second_path("/proc", &[Path::new("/"), below]), Some(below.to_owned()));
+        assert_eq!(second_path("/proc", &[]), None);
+        assert_eq!(second_path("/proc/self/fd", &[]), Some("/proc".into()));
     }
 
     #[test]

@@ -31,6 +31,10 @@ const INODES: u64 = 200_000;
 /// As much of the stack as a reading uses: mostly the buffer for the names in a directory.
 const STACK: usize = 64 << 10;
 
+/// The most pods whose sizes are kept: several times as many as a node has. A reading of a few pods does not tell
+/// which of the others are gone.
+const MAX_SIZES: usize = 2048;
+
 const PROCS_LIMIT: usize = 1 << 20;
 const MOUNTS_LIMIT: usize = 1 << 20;
 
@@ -108,7 +112,7 @@ impl PodSizes {
     }
 
     fn record(&mut self, pods: &[StorageRequest], sample: &StorageSample) {
-        if pods.len() >= self.0.len() {
+        if pods.len() >= self.0.len() || self.0.len() > MAX_SIZES {
             self.0.clear();
         }
         let found = pods.iter().filter_map(|pod| {
@@ -147,10 +151,16 @@ fn read_within(
         let storage = directories.read(pod, &mut budget);
         inodes -= share.inodes - budget.inodes;
         let unmeasured = &mut sample.unmeasured;
-        unmeasured.volumes &= directories.kubelet.is_none();
-        unmeasured.logs &= directories.logs.is_none();
+        unmeasured.volumes &= storage.volumes.is_empty();
+        unmeasured.logs &= storage.containers.iter().all(|container| container.logs.is_none());
         unmeasured.rootfs &= storage.containers.iter().all(|container| container.rootfs.is_none());
         sample.pods.insert(pod.uid.clone(), storage);
+    }
+    if !pods.is_empty() {
+        // Where there is nothing to read, nothing is missing.
+        let unmeasured = &mut sample.unmeasured;
+        unmeasured.volumes &= directories.kubelet.is_none() || pods.iter().any(|pod| !pod.volumes.is_empty());
+        unmeasured.logs &= directories.logs.is_none() || pods.iter().any(|pod| !pod.containers.is_empty());
     }
     sample.took_ns = mono_ns().saturating_sub(began_ns);
     sample
@@ -269,5 +279,20 @@ mod tests {
         let mut pods = [request("uid-0", Some(500)), request("uid-1", Some(4))];
         sizes.sort(&mut pods);
         assert_eq!(&*pods[1].uid, "uid-0", "it is new, but what it made is counted");
+    }
+
+    #[test]
+    fn sizes_of_pods_that_are_gone_are_forgotten() {
+        let mut sizes = PodSizes::default();
+        let mut record = |uids: std::ops::Range<usize>| {
+            let pods: Vec<_> = uids.map(|uid| request(&uid.to_string(), None)).collect();
+            let storage = pods.iter().map(|pod| (pod.uid.clone(), PodStorage::default())).collect();
+            sizes.record(&pods, &StorageSample { pods: storage, ..StorageSample::unknown() });
+            sizes.0.len()
+        };
+        assert_eq!(record(0..100), 100);
+        assert_eq!(record(100..101), 101, "the other pods are still there");
+        let most = (1..2 * MAX_SIZES).map(|uid| record(uid + 100..uid + 101)).max();
+        assert_eq!(most, Some(MAX_SIZES + 1));
     }
 }

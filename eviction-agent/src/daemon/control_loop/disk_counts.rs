@@ -6,7 +6,7 @@
 //! attached.
 //!
 //! **Bytes.** What a pod takes of the disks and no reading finds is in files elsewhere, such as those of a hostPath
-//! volume, or in deleted files that are still open. It is reported ([`DiskCounts::bytes_of`]).
+//! volume, or in deleted files that are still open. It is reported ([`ControlLoop::add_bytes_elsewhere`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
