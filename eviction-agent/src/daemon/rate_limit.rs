@@ -100,7 +100,9 @@ impl RateLimit {
                 Err(KillRejection::AlreadyTerminating { decision })
             };
         }
-        let in_flight = u32::try_from(numbered.count()).unwrap_or(u32::MAX);
+        // An eviction that has expired may never end, and must not keep others from beginning.
+        let in_flight = numbered.filter(|(_, it)| it.is_terminating()).count();
+        let in_flight = u32::try_from(in_flight).unwrap_or(u32::MAX);
         if in_flight >= IN_FLIGHT_LIMIT {
             return Err(KillRejection::Busy { in_flight });
         }

@@ -253,7 +253,7 @@ impl ExpectedRelease {
                 Some(Self { amount, basis: Basis::Usage })
             }
             Resource::EphemeralStorage | Resource::Inodes => {
-                let usage = Measure::of(signal, layout).usage(known, stats);
+                let usage = Measure::of(signal, layout).known_usage(known, Some(stats))?;
                 Some(Self { amount: clamped(usage), basis: Basis::Usage })
             }
         });
@@ -319,8 +319,8 @@ fn clamped(number: i128) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{pod, set};
-    use crate::pod::{EmptyDir, Volume};
+    use crate::fixture::{container, enhanced, pod, requests, set, set_by};
+    use crate::pod::{EmptyDir, Pod, Volume};
     use crate::signal::Signal::{MemoryAvailable, NodeFsAvailable, NodeFsInodesFree, PidAvailable};
     use crate::snapshot::{PodStatValues, SnapshotBuilder, VolumeStatValues};
 
@@ -380,5 +380,20 @@ mod tests {
         assert_eq!(release(PidAvailable, Some(values)), (12, Basis::Usage));
         assert_eq!(release(NodeFsAvailable, Some(values)), (100, Basis::Usage), "not the one in memory");
         assert_eq!(release(NodeFsInodesFree, Some(values)), (7, Basis::Usage));
+    }
+
+    #[test]
+    fn release_of_a_disk_without_any_reading_is_the_request() {
+        let requests = requests(&[("ephemeral-storage", "500")]);
+        let pod = Pod { containers: vec![container("main", requests)], ..pod("a", "1") };
+        let pods = set_by(&enhanced(Vec::new(), |_| ()), vec![pod]);
+        let mut builder = SnapshotBuilder::new();
+        builder.pod("a", PodStatValues::default());
+        let sample = builder.finish();
+        let of = |signal| {
+            ExpectedRelease::of(signal, DiskLayout::default(), pods.get(0).unwrap(), sample.pods().next())
+        };
+        assert_eq!(of(NodeFsAvailable), ExpectedRelease { amount: 500, basis: Basis::Request });
+        assert_eq!(of(NodeFsInodesFree), ExpectedRelease::UNKNOWN);
     }
 }

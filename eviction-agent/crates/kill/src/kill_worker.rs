@@ -70,6 +70,15 @@ impl KillWorker {
         sent
     }
 
+    /// Ends the thread, which abandons its jobs.
+    pub(super) fn stop(&mut self) {
+        self.commands = None;
+        self.notify();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+
     fn notify(&self) {
         // The write fails only if the counter is full, and then the thread wakes up anyway.
         let _ = write(&self.eventfd, &1_u64.to_ne_bytes());
@@ -78,11 +87,7 @@ impl KillWorker {
 
 impl Drop for KillWorker {
     fn drop(&mut self) {
-        self.commands = None;
-        self.notify();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        self.stop();
     }
 }
 

@@ -204,6 +204,12 @@ impl Killer {
         Ok((self.mode == KillMode::Kill).then_some(FrozenPod { _holds: holds }))
     }
 
+    /// Ends the work on all pods and leaves their processes as they are. The last update of each pod is
+    /// [`Abandoned`](eviction_core::progress::KillProgress::Abandoned). No other pod can be killed afterwards.
+    pub fn stop(&mut self) {
+        self.worker.stop();
+    }
+
     fn send(&self, command: Command) -> Result<(), KillRejection> {
         let what = || "the thread that finishes kills has ended".to_owned();
         self.worker.send(command).then_some(()).ok_or_else(|| KillRejection::Broken { what: what() })
@@ -282,15 +288,26 @@ fn open_log(path: &std::path::Path) -> UndoLog {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read as _;
     use std::path::Path;
 
     use super::*;
     use eviction_core::pod::PodName;
+    use eviction_core::progress::KillProgress;
     use eviction_core::signal::Resource;
 
     /// Starts a kill on a plain directory that takes the place of a node. `lists` are the contents of its
     /// `cgroup.procs` files.
     fn begin(lists: &[(&str, &str)], groups: &[&str]) -> (Result<(), KillRejection>, tempfile::TempDir) {
+        let (mut killer, target, _updates, folder) = killer(lists, groups);
+        (killer.begin(&target), folder)
+    }
+
+    /// Returns a killer of such a node, a target with these cgroups, and the updates.
+    fn killer(
+        lists: &[(&str, &str)],
+        groups: &[&str],
+    ) -> (Killer, KillTarget, mpsc::Receiver<KillUpdate>, tempfile::TempDir) {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().join("node");
         for (group, text) in lists {
@@ -300,8 +317,8 @@ mod tests {
         let dirs = |path: &Path| CgroupDirs { memory: path.to_owned(), ..CgroupDirs::default() };
         let mut config = KillerConfig::new(KillMode::Kill, dirs(&root));
         config.run_dir = folder.path().join("run");
-        let (sender, _updates) = mpsc::channel(8);
-        let mut killer = Killer::new(config, sender, |_| {}).unwrap();
+        let (sender, updates) = mpsc::channel(8);
+        let killer = Killer::new(config, sender, |_| {}).unwrap();
         let pod = PodName { uid: "uid".into(), namespace: "default".into(), name: "pod".into() };
         let target = KillTarget {
             decision: 1,
@@ -313,7 +330,32 @@ mod tests {
             hard: true,
             kill_on_growth: None,
         };
-        (killer.begin(&target), folder)
+        (killer, target, updates, folder)
+    }
+
+    #[test]
+    fn stop_abandons_the_pods_in_their_grace_period() {
+        // SIGTERM stays ignored after exec.
+        let mut sleeper = std::process::Command::new("sh")
+            .args(["-c", "trap '' TERM; echo; exec sleep 1000"])
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        sleeper.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
+        let list = format!("{}\n", sleeper.id());
+        let (mut killer, target, mut updates, _folder) = killer(&[("pod", list.as_str())], &["pod"]);
+        let target = KillTarget { grace: Duration::from_secs(600), ..target };
+        killer.begin(&target).unwrap();
+        killer.stop();
+        let mut last = None;
+        while let Ok(update) = updates.try_recv() {
+            last = Some(update.progress);
+        }
+        assert_eq!(last, Some(KillProgress::Abandoned));
+        assert!(sleeper.try_wait().unwrap().is_none());
+        assert!(matches!(killer.begin(&target), Err(KillRejection::Broken { .. })));
+        sleeper.kill().unwrap();
+        sleeper.wait().unwrap();
     }
 
     #[test]

@@ -88,7 +88,8 @@ impl PodProcesses {
         // The second pass reaches processes whose fork was in progress.
         for _ in 0..2 {
             let before = self.sigterm_sent.len();
-            (sum.unreachable, sum.unreadable_groups) = (0, 0);
+            // The second pass finds these processes again.
+            (sum.denied, sum.unreachable, sum.unreadable_groups) = (0, 0, 0);
             for group in &self.groups {
                 processes.scan(group.memory.as_fd());
                 let signals = [Signal::TERM, Signal::CONT];

@@ -22,6 +22,6 @@ pub(super) fn now_ns() -> u64 {
 pub(super) fn raise_priority() {
     // On Linux this sets the priority of one thread, while POSIX specifies the process.
     if let Err(error) = setpriority_process(None, NICE) {
-        tracing::debug!(%error, "the thread that finishes kills has no real-time priority");
+        tracing::debug!(%error, "the priority of a thread that finishes kills cannot be raised");
     }
 }

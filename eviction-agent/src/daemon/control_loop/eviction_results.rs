@@ -131,7 +131,8 @@ impl ControlLoop {
         if result.is_ok() {
             self.update(id, ExecutorUpdate::PodGone);
         } else if !is_accepted {
-            if !it.killing {
+            // A kill that has ended the pod before the response counts too.
+            if !it.killing && !it.reported_gone {
                 self.rate_limit.discard(id);
             }
             self.update(id, ExecutorUpdate::ApiEnded);

@@ -222,6 +222,21 @@ impl ControlLoop {
         self.syncs_at_once(&result)
     }
 
+    /// Ends the killer, and publishes the evictions that it abandons. Before that the state was persisted for the
+    /// last time, so the next agent continues them, and finds out other results by itself.
+    pub(super) fn abandon_kills(&mut self) {
+        self.executor.stop();
+        while let Ok(KillUpdate { decision, at_ns, progress }) = self.eviction_results.try_recv() {
+            if progress != KillProgress::Abandoned {
+                continue;
+            }
+            let Some(it) = self.executing().find(|it| it.decision == Some(decision)).cloned() else {
+                continue;
+            };
+            self.publish_step(&it, at_ns, Ok(progress));
+        }
+    }
+
     /// Returns whether a sync follows at once after an eviction has ended. The kubelet's rules wait for all
     /// victims, and would choose a pod that was not evicted again at once, without end.
     pub(super) fn syncs_at_once(&self, result: &Result<(), NotEvicted>) -> bool {

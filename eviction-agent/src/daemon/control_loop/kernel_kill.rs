@@ -91,7 +91,7 @@ impl ControlLoop {
             Ok(()) => {}
             // The order of the previous sample stays armed for the process that charges the next page.
             Err(KernelKillIdle::NoOrder(NotArmedReason::AtThreshold))
-                if self.kill_orders.victim(node_sample.at.mono_ns).is_some() => {}
+                if self.kill_orders.may_stay_armed(node_sample.at.mono_ns) => {}
             Err(idle) => self.kill_orders.withdraw_because(idle, &mut self.notifier.bpf, &self.metrics),
         }
         self.notifier.bpf.export_suppressed(&self.metrics);
@@ -99,8 +99,8 @@ impl ControlLoop {
     }
 
     /// Withdraws the armed kill order if an ordinary decision evicts other pods than its victim, so that one
-    /// crossing costs one pod. Returns true if an order was carried out already: then its victim is evicted
-    /// when the event is read, and the others are not evicted.
+    /// crossing costs one pod. Returns true if an order was carried out already, now or at an earlier decision:
+    /// then its victim is evicted when the event is read, and the others are not evicted.
     pub(super) fn is_killed_in_kernel(&mut self, decision: &Decision) -> bool {
         let evicts = decision.evictions().next().is_some();
         let now_ns = mono_ns();
@@ -108,11 +108,13 @@ impl ControlLoop {
             let Some(victim) = orders.victim(now_ns) else { return false };
             evicts && self.evictions_of(victim).next().is_none() && number_of(decision, 0, victim).is_none()
         };
-        let [memory, disk] = [&self.kill_orders, &self.disk_kill_orders].map(evicts_others);
+        let orders = [&self.kill_orders, &self.disk_kill_orders];
+        let is_awaited = evicts && orders.iter().any(|orders| orders.awaits_event(now_ns));
+        let [memory, disk] = orders.map(evicts_others);
         let bpf = &mut self.notifier.bpf;
         let is_killed_for_memory = memory && self.kill_orders.withdraw(bpf);
         let is_killed_for_disk = disk && self.disk_kill_orders.withdraw(bpf);
-        is_killed_for_memory || is_killed_for_disk
+        is_killed_for_memory || is_killed_for_disk || is_awaited
     }
 
     /// Returns the ordinary decision by which the victim of the armed kill order is being evicted. The victim
@@ -124,17 +126,15 @@ impl ControlLoop {
 
     fn try_arm_kill_order(&mut self, node_sample: &CompleteSample) -> Result<(), KernelKillIdle> {
         let evicting_decision = self.evicting_decision_of_victim(node_sample.at.mono_ns);
-        if evicting_decision.is_none() && self.executing().next().is_some() {
+        let is_evicting_others = evicting_decision.is_none() && self.executing().next().is_some();
+        if is_evicting_others || self.kill_orders.awaits_event(node_sample.at.mono_ns) {
             return Err(KernelKillIdle::InFlight);
         }
         let (Reading::Known(seen), Some(id)) = (node_sample.memory, root_id(&self.node_sampler.cgroups))
         else {
             return Err(KernelKillIdle::NotSet);
         };
-        let available = self.node_sampler.capacity().memory.saturating_sub(seen.working_set);
-        let distance = self.memory_levels.distance(i64::try_from(available).unwrap_or(i64::MAX));
-        if evicting_decision.is_none() && self.kill_orders.needs_choice(node_sample.at, distance.unwrap_or(0))
-        {
+        if evicting_decision.is_none() && self.kill_orders.needs_choice(node_sample.at, seen.working_set) {
             let max_headroom = arming_headroom(self.node_sampler.capacity().memory);
             let (order, victim_id) =
                 self.choose_victim(node_sample, Signal::MemoryAvailable, max_headroom)?;

@@ -40,6 +40,9 @@ impl ControlLoop {
         let DecisionKind::Oom(OomUpdate::Kill(mut kill)) = decision.kind else { return None };
         let eviction = self.executing().find(|it| kill.pod_uid.as_ref() == Some(&it.pod.uid));
         kill.during_eviction = eviction.and_then(|eviction| eviction.decision);
+        // The pod's cool-down is persisted.
+        let protects = kill.pod_uid.is_some() && !self.engine.policy().rules.are_kubelets();
+        self.state_sender.is_changed |= protects && !kill.repeated;
         (!kill.repeated).then_some(kill)
     }
 
@@ -245,7 +248,27 @@ impl OomGroupCoalescer {
 
 #[cfg(test)]
 mod tests {
+    use eviction_core::policy::preferences::Profile;
+
+    use super::super::tests::fixture;
     use super::*;
+
+    #[tokio::test]
+    async fn a_kill_that_protects_its_pod_is_persisted() {
+        for (profile, protects) in [(Profile::Kubelet, false), (Profile::Enhanced, true)] {
+            let Some(mut fixture) = fixture(profile) else { ::tests::skip!("no cgroups can be made here") };
+            let control_loop = &mut fixture.control_loop;
+            control_loop.state_sender.is_changed = false;
+            let pod_uid = Some(control_loop.pod_index.known()[0].pod.uid.clone());
+            let at = control_loop.clock.now().wall;
+            let kill = OomKill { at: Some(at), pid: 7, pod_uid, ..OomKill::default() };
+            for expected in [protects, false] {
+                control_loop.step_kill(at, kill.clone());
+                let is_changed = std::mem::take(&mut control_loop.state_sender.is_changed);
+                assert_eq!(is_changed, expected, "{profile:?}: a repeated record changes nothing");
+            }
+        }
+    }
 
     fn member(oom_group: Option<u64>, kills: u64, pid: u32) -> Box<OomKill> {
         let group = oom_group.map(|_| GroupKill { kills, ..GroupKill::default() });

@@ -13,8 +13,9 @@ use eviction_core::eviction::EvaluationEnd;
 use eviction_core::in_flight::{ApiPhase, ExecutorUpdate, InFlightEviction};
 use eviction_core::pods::KnownPod;
 use eviction_core::policy::preferences::Profile;
-use eviction_core::progress::{ApiResult, KillProgress, KillUpdate};
+use eviction_core::progress::{ApiOperation, ApiResult, KillProgress, KillRejection, KillUpdate};
 use eviction_core::signal::Signal;
+use eviction_kill::KillTarget;
 use eviction_node::clock::mono_ns;
 use eviction_node::fs::FsPaths;
 use eviction_node::pod_index::PodIndex;
@@ -53,7 +54,7 @@ pub(super) struct Fixture {
 }
 
 /// Returns a node with some pods, and the loop that samples it with what this kernel offers.
-fn fixture(profile: Profile) -> Option<Fixture> {
+pub(super) fn fixture(profile: Profile) -> Option<Fixture> {
     let mut node = Node::new("control-loop", 256 * MIB, 200).ok()?;
     for name in ["grows", "small", "other"] {
         // The pod that grows comes near its limit after the node's threshold is crossed.
@@ -342,11 +343,7 @@ async fn a_pdb_refusal_does_not_end_an_eviction_that_is_being_killed() {
         let update = |progress| KillUpdate { decision: DECISION, at_ns: mono_ns(), progress };
         control_loop.update(DECISION, ExecutorUpdate::Started(Box::new(it)));
         let answered = ApiResult::PdbDenied { why: "not now".into() };
-        let answered = KillProgress::Answered {
-            operation: eviction_core::progress::ApiOperation::Eviction,
-            answered,
-            is_dry: false,
-        };
+        let answered = KillProgress::Answered { operation: ApiOperation::Eviction, answered, is_dry: false };
         assert_eq!(
             control_loop.handle_result(update(answered)),
             !killing,
@@ -360,4 +357,52 @@ async fn a_pdb_refusal_does_not_end_an_eviction_that_is_being_killed() {
             assert_eq!(control_loop.executing().count(), 0);
         }
     }
+}
+
+#[tokio::test]
+async fn a_kill_counts_although_a_budget_refuses_the_eviction_after_its_end() {
+    let Some(mut fixture) = fixture(Profile::Kubelet) else { ::tests::skip!("no cgroups can be made here") };
+    let control_loop = &mut fixture.control_loop;
+    let known = Arc::clone(&control_loop.pod_index.known()[0]);
+    let (decision, api) = (Some(DECISION), Some(ApiPhase::Asked));
+    let it = InFlightEviction { decision, api, ..started_eviction(control_loop, &known) };
+    let target = control_loop.target_to_resume(&it, Duration::ZERO).unwrap();
+    control_loop.rate_limit.record_begin(&target, mono_ns());
+    control_loop.update(DECISION, ExecutorUpdate::Started(Box::new(it)));
+    let (operation, answered) = (ApiOperation::Eviction, ApiResult::PdbDenied { why: "not now".into() });
+    for progress in [
+        KillProgress::Terminated { killed: 1, unreaped: None },
+        KillProgress::Answered { operation, answered, is_dry: false },
+    ] {
+        control_loop.handle_result(KillUpdate { decision: DECISION, at_ns: mono_ns(), progress });
+    }
+    assert_eq!(control_loop.executing().count(), 0);
+    let again = KillTarget { decision: DECISION + 1, ..target };
+    let admitted = control_loop.rate_limit.admit(&again, false, control_loop.executing(), mono_ns());
+    assert!(matches!(admitted, Err(KillRejection::CoolDown { .. })), "{admitted:?}");
+}
+
+#[tokio::test]
+async fn a_stop_publishes_the_evictions_that_the_killer_abandons() {
+    let Some(mut fixture) = fixture(Profile::Kubelet) else { ::tests::skip!("no cgroups can be made here") };
+    let control_loop = &mut fixture.control_loop;
+    let it = started_eviction(control_loop, &control_loop.pod_index.known()[0]);
+    control_loop.update(DECISION, ExecutorUpdate::Started(Box::new(it)));
+    let (results, receiver) = mpsc::channel(2);
+    control_loop.eviction_results = receiver;
+    for progress in [KillProgress::Terminated { killed: 1, unreaped: None }, KillProgress::Abandoned] {
+        results.try_send(KillUpdate { decision: DECISION, at_ns: mono_ns(), progress }).unwrap();
+    }
+    while let Next::Value(_) = fixture.telemetry.next() {}
+    // Without a sender of commands the loop ends as at a stop.
+    let mut commands = mpsc::channel(1).1;
+    assert!(fixture.control_loop.next(&mut commands).await.unwrap().is_none());
+    let mut published = Vec::new();
+    while let Next::Value(event) = fixture.telemetry.next() {
+        if let TelemetryEvent::Progress(update) = event {
+            published.push(update.step);
+        }
+    }
+    let abandoned = Ok::<_, KillRejection>(KillProgress::Abandoned);
+    assert_eq!(published, [abandoned], "the next agent finds the others");
 }

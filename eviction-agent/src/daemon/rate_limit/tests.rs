@@ -1,6 +1,6 @@
 use eviction_core::engine::Engine;
 use eviction_core::fixture;
-use eviction_core::in_flight::{ApiPhase, ExecutorUpdate};
+use eviction_core::in_flight::{ApiPhase, Ended, ExecutorUpdate, Failure};
 use eviction_core::input::Event;
 use eviction_core::pod::Pod;
 use eviction_core::signal::{Resource, Signal};
@@ -148,6 +148,24 @@ fn kills_on_the_node_are_limited_per_minute() {
         Err(KillRejection::NodeLimit { kills: 10, until_ns: 60 * SECOND })
     );
     limiter.kill(&next, 60 * SECOND).unwrap();
+}
+
+#[test]
+fn an_expired_eviction_takes_no_place_of_those_in_flight() {
+    let mut limiter = Limiter::new();
+    for decision in 0..16 {
+        limiter.kill(&target(decision, decision, true, 0), decision * 10 * SECOND).unwrap();
+    }
+    let (next, now_ns) = (target(16, 16, true, 0), 160 * SECOND);
+    assert_eq!(limiter.kill(&next, now_ns), Err(KillRejection::Busy { in_flight: 16 }));
+    limiter.in_flight[0].ended = Some(Ended::Failed(Failure::Expired));
+    limiter.kill(&next, now_ns).unwrap();
+    let same_pod = target(17, 0, true, 0);
+    assert_eq!(
+        limiter.kill(&same_pod, now_ns),
+        Err(KillRejection::AlreadyTerminating { decision: 0 }),
+        "its processes are still there"
+    );
 }
 
 #[test]

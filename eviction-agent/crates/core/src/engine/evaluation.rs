@@ -9,8 +9,8 @@ use crate::engine::Engine;
 use crate::eviction::EvaluationEnd;
 use crate::in_flight::InFlightEviction;
 use crate::oom::{ContainerTerminated, OomTracker, OomUpdate};
-use crate::policy::Rules;
 use crate::policy::preferences::{Prediction, PredictionMode};
+use crate::policy::{Rules, Threshold};
 use crate::rank::{Candidate, Measure, rank};
 use crate::reading::UnknownReason;
 use crate::signal::Resource;
@@ -225,18 +225,19 @@ fn sort_by_urgency(rules: &Rules, met: &[Met], thresholds: &[ResolvedThreshold],
 
 /// Returns the threshold that the evaluation handles: `helpers.go: byEvictionPriority`.
 ///
-/// Memory comes before everything else; the order of the rest is not defined. The kubelet's sort reverses the
-/// thresholds of memory and leaves the others in the order of a map. Of the possible results, this is the one
-/// for thresholds in configured order: the last one of memory, else the first one.
+/// Memory comes before everything else; the order of the rest is not defined. The kubelet gets the thresholds
+/// from a map, so any one of memory may come first. Of the possible results, this is one in which a soft
+/// threshold does not hide a hard one: the last hard one of memory, else the last one of memory, else the
+/// first one in configured order.
 fn most_urgent(met: &[Met], thresholds: &[ResolvedThreshold]) -> Option<u8> {
-    let is_memory = |met: &&Met| {
-        thresholds
-            .get(usize::from(met.threshold))
-            .is_some_and(|resolved| resolved.threshold.signal.resource() == Resource::Memory)
-    };
+    let threshold = |met: &Met| thresholds.get(usize::from(met.threshold)).map(|found| &found.threshold);
+    let is_memory =
+        |met: &&Met| threshold(met).is_some_and(|found| found.signal.resource() == Resource::Memory);
+    let is_hard = |met: &&Met| threshold(met).is_some_and(Threshold::is_hard);
     let may_evict = || met.iter().filter(|met| met.may_evict);
-    let urgent = may_evict().rfind(is_memory).or_else(|| may_evict().next());
-    urgent.map(|met| met.threshold)
+    let of_memory = || may_evict().filter(is_memory);
+    let urgent = of_memory().rfind(is_hard).or_else(|| of_memory().next_back());
+    urgent.or_else(|| may_evict().next()).map(|met| met.threshold)
 }
 
 impl Engine {

@@ -117,7 +117,7 @@ impl HardThreshold {
         let (available, capacity) = (unsigned(seen.available)?, unsigned(seen.capacity)?);
         let mut nearest = None::<Self>;
         for (index, resolved) in hard_thresholds {
-            let value = unsigned(resolved.threshold.value.quantity(seen.capacity).value())?;
+            let value = unsigned(resolved.value(seen.capacity).units_rounded_up())?;
             if available < value {
                 return Err(NotArmedReason::ThresholdMet);
             }

@@ -10,7 +10,7 @@ use crate::engine::Engine;
 use crate::engine::evaluation::record_event;
 use crate::engine::evict::IMMEDIATE_GRACE_SECONDS;
 use crate::eviction::{
-    Cause, Deficit, EvaluationEnd, Eviction, ExpectedRelease, SizedOutcome, SizedPod, SkipReason,
+    Basis, Cause, Deficit, EvaluationEnd, Eviction, ExpectedRelease, SizedOutcome, SizedPod, SkipReason,
     is_negligible,
 };
 use crate::in_flight::{Eligibility, InFlightEviction};
@@ -108,7 +108,9 @@ impl Engine {
         self.in_flight.update_growth(|uid| {
             let index = evaluation.pods.index_of(uid)?;
             let stats = evaluation.snapshot.stats_of(index)?;
-            Some(ExpectedRelease::of_all(evaluation.layout, evaluation.pods.get(index)?, Some(stats)))
+            let now = ExpectedRelease::of_all(evaluation.layout, evaluation.pods.get(index)?, Some(stats));
+            // A request only stands for values that are absent, for example because the pod is nearly gone.
+            Some(now.map(|it| if it.basis == Basis::Request { ExpectedRelease::UNKNOWN } else { it }))
         });
     }
 

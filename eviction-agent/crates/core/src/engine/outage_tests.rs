@@ -59,6 +59,11 @@ fn kill_mode_evicts_only_for_hard_thresholds_during_an_api_outage() {
     let mut engine = started(kill_policy.clone());
     step(&mut engine, 1, Event::ApiServer(ApiReachability::Unreachable));
     assert_eq!(victims(&sample(&mut engine, 2, 100)), [("a", 1)]);
+    let both = vec![hard(Signal::MemoryAvailable, "200"), soft(Signal::MemoryAvailable, "400", 1)];
+    let mut engine = started(Policy { thresholds: both, ..kill_policy.clone() });
+    step(&mut engine, 1, Event::ApiServer(ApiReachability::Unreachable));
+    assert!(victims(&sample(&mut engine, 2, 300)).is_empty(), "soft");
+    assert_eq!(victims(&sample(&mut engine, 9, 100)), [("a", 1)], "hard and soft");
     let mut engine =
         started(Policy { thresholds: vec![soft(Signal::MemoryAvailable, "200", 1)], ..kill_policy });
     step(&mut engine, 1, Event::ApiServer(ApiReachability::Unreachable));

@@ -46,6 +46,20 @@ fn soft_threshold_waits_and_grants_the_smaller_grace_period() {
 }
 
 #[test]
+fn hard_threshold_is_handled_before_a_soft_one_whose_grace_period_is_over() {
+    let pods = set(vec![pod("a", "10")]);
+    let thresholds = vec![hard(MemoryAvailable, "100"), soft(MemoryAvailable, "400", 30)];
+    let mut engine = engine(Policy { max_pod_grace_period_seconds: 20, ..policy(thresholds) }, &pods);
+    for (seconds, available, expected) in
+        [(0, 300, vec![]), (30, 50, vec![("a", 1)]), (40, 300, vec![("a", 20)])]
+    {
+        let sample = snapshot(node(available, 900, at(seconds)), &[memory_of("a", 200)]);
+        let decision = step(&mut engine, seconds, Event::Sample(sample));
+        assert_eq!(victims(&decision), expected, "after {seconds} s");
+    }
+}
+
+#[test]
 fn an_evaluation_waits_for_the_second_sample_and_decides_by_it() {
     let pods = set(vec![pod("a", "10")]);
     let mut engine = engine(policy(vec![hard(NodeFsAvailable, "10%")]), &pods);

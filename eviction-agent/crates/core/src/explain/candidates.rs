@@ -34,7 +34,7 @@ pub(super) fn table(evaluation: &EvaluationRecord, resource: Resource, style: St
     rows(&chosen, resource, style, out);
     let hidden = evaluation.candidates.len() - chosen.len();
     if hidden > 0 {
-        let text = format!("  … and {} more, all behind these", count(hidden, "pod"));
+        let text = format!("  … and {} more, not considered", count(hidden, "pod"));
         *out += &style.paint(Tone::Faint, &text);
         out.push('\n');
     }

@@ -11,7 +11,7 @@ use crate::record::{
 };
 use crate::signal::Resource;
 use crate::time::Timestamp;
-use crate::units::display_bytes;
+use crate::units::{Nanos, Quantity, display_bytes};
 
 /// The width of the labels on the left.
 const LABEL: usize = 11;
@@ -78,16 +78,29 @@ pub(super) fn write(record: &DecisionRecord, evaluation: &EvaluationRecord, page
 }
 
 fn heading(evaluation: &EvaluationRecord) -> (Tone, String) {
+    let above_limits: Vec<_> = evaluation.evictions.iter().filter(|one| one.hard.is_none()).collect();
+    if above_limits.is_empty() {
+        return end_heading(evaluation, "");
+    }
+    let evicted = format!("EVICT {}: above limits of local storage", named(&above_limits));
+    let heading = match evaluation.end {
+        EvaluationEnd::LocalStorage => evicted,
+        _ => format!("{evicted}; {}", end_heading(evaluation, "OTHER ").1),
+    };
+    (Tone::Bad, heading)
+}
+
+/// Returns the heading about thresholds. `other` is not empty if pods are evicted for limits of their own.
+fn end_heading(evaluation: &EvaluationRecord, other: &str) -> (Tone, String) {
     let short = evaluation.starved.map_or_else(String::new, |resource| format!(": short of {resource}"));
-    let evicted = evicted_pods(&evaluation.evictions);
-    let no_eviction = |why: &str| (Tone::Warning, format!("NO EVICTION{short}, but {why}"));
+    let evicted = evicted_pods(evaluation.evictions.iter().filter(|one| one.hard.is_some()));
+    let no_eviction = |why: &str| (Tone::Warning, format!("NO {other}EVICTION{short}, but {why}"));
     let is_met = |threshold: &ThresholdRecord| threshold.met.is_some();
     if evaluation.left_to_kubelet.is_some() && evicted.is_empty() {
         return (Tone::Warning, format!("LEFT TO THE KUBELET{short}"));
     }
     match evaluation.end {
         EvaluationEnd::Evicted => (Tone::Bad, format!("{evicted}{short}")),
-        EvaluationEnd::LocalStorage => (Tone::Bad, format!("{evicted}: above limits of local storage")),
         EvaluationEnd::ReleaseInProgress
         | EvaluationEnd::RateLimited
         | EvaluationEnd::ApiUnreachable
@@ -98,7 +111,8 @@ fn heading(evaluation: &EvaluationRecord) -> (Tone, String) {
         }
         EvaluationEnd::AwaitingReclaim => {
             let kinds: Vec<_> = evaluation.reclaim.iter().map(|kind| kind.name()).collect();
-            (Tone::Warning, format!("RECLAIM unused {} before any eviction{short}", kinds.join(" and ")))
+            let (kinds, other) = (kinds.join(" and "), other.to_lowercase());
+            (Tone::Warning, format!("RECLAIM unused {kinds} before any {other}eviction{short}"))
         }
         EvaluationEnd::Reclaimed => (Tone::Good, "ENOUGH was reclaimed, no eviction".to_owned()),
         EvaluationEnd::CannotRank => no_eviction("pods cannot be ranked by what they use of it"),
@@ -123,13 +137,13 @@ fn heading(evaluation: &EvaluationRecord) -> (Tone, String) {
         EvaluationEnd::NoPressure if evaluation.thresholds.iter().any(|threshold| threshold.imminent) => {
             (Tone::Warning, "CALM, but not for long".to_owned())
         }
-        EvaluationEnd::NoPressure => (Tone::Good, "CALM".to_owned()),
+        EvaluationEnd::NoPressure | EvaluationEnd::LocalStorage => (Tone::Good, "CALM".to_owned()),
     }
 }
 
 /// Returns `EVICT a/b`, `EVICT a/b and c/d`, or `EVICT a/b and 3 more, SHORTEN e/f`. Empty without evictions.
-fn evicted_pods(evictions: &[EvictionRecord]) -> String {
-    let (shortened, chosen): (Vec<_>, Vec<_>) = evictions.iter().partition(|one| one.shortens_grace);
+fn evicted_pods<'a>(evictions: impl Iterator<Item = &'a EvictionRecord>) -> String {
+    let (shortened, chosen): (Vec<_>, Vec<_>) = evictions.partition(|one| one.shortens_grace);
     let parts = [("EVICT", chosen), ("SHORTEN", shortened)];
     let parts = parts.iter().filter(|(_, pods)| !pods.is_empty());
     parts.map(|(verb, pods)| format!("{verb} {}", named(pods))).collect::<Vec<_>>().join(", ")
@@ -150,20 +164,32 @@ fn reclaim(evaluation: &EvaluationRecord) -> Vec<String> {
         let [unused, deficit] = [unused_bytes, deficit_bytes].map(|bytes| display_bytes(bytes.into()));
         return vec![format!("left to the kubelet: {unused} of unused images for a deficit of {deficit}")];
     }
-    let enough = if evaluation.end == EvaluationEnd::Reclaimed { "" } else { ", which is not enough" };
     let is_met = |signal| evaluation.thresholds.iter().any(|one| one.signal == signal && one.met.is_some());
     let short = evaluation.signals_after_reclaim.iter().filter(|after| is_met(after.signal));
     let line = |after: &SignalRecord| {
-        format!("afterwards {} {}{enough}", after.signal, signals::value(after.signal, Some(after)))
+        let is_enough = evaluation.end == EvaluationEnd::Reclaimed || is_resolved(evaluation, after);
+        let note = if is_enough { "" } else { ", which is not enough" };
+        format!("afterwards {} {}{note}", after.signal, signals::value(after.signal, Some(after)))
     };
     short.map(line).collect()
 }
 
+/// Returns whether so much is available that no threshold of the signal that was met is met any more.
+fn is_resolved(evaluation: &EvaluationRecord, after: &SignalRecord) -> bool {
+    let nanos = |text: &Option<String>| {
+        let quantity = text.as_deref().and_then(|text| Quantity::parse(text).ok());
+        quantity.map_or(Nanos::ZERO, |quantity| Nanos::from_quantity(&quantity))
+    };
+    let met = evaluation.thresholds.iter().filter(|one| one.signal == after.signal && one.met.is_some());
+    let mut needed = met.map(|one| nanos(&one.quantity).plus(nanos(&one.min_reclaim)));
+    let available = after.available.map(|available| Nanos::from_units(available.into()));
+    available.is_some_and(|available| needed.all(|needed| available >= needed))
+}
+
 fn above_limits(evaluation: &EvaluationRecord, page: &mut TextPage<'_>) {
-    if evaluation.end != EvaluationEnd::LocalStorage && !evaluation.candidates.is_empty() {
-        return;
-    }
-    for eviction in &evaluation.evictions {
+    // The other evictions are explained with the ranking, if there is one.
+    let is_listed = |one: &&EvictionRecord| one.hard.is_none() || evaluation.candidates.is_empty();
+    for eviction in evaluation.evictions.iter().filter(is_listed) {
         page.lines("goes", [pod(&eviction.pod), format!("  {}", candidates::above_limit(eviction))]);
     }
     if evaluation.candidates.is_empty() {

@@ -79,7 +79,8 @@ impl PodHistory {
             self.evicted.push(record.at);
         }
         let name = pod(&self.pod);
-        if let (Some(rank), Some(resource)) = (found, evaluation.starved) {
+        let is_above_limit = evicted.is_some_and(|eviction| eviction.hard.is_none());
+        if let (Some(rank), Some(resource), false) = (found, evaluation.starved, is_above_limit) {
             self.ranked += 1;
             ranked(record.at, evaluation, rank, resource, page);
         } else if let Some(eviction) = evicted {
@@ -168,7 +169,9 @@ fn reasons_not_evicted(
         return vec!["it is critical: had its turn come, it would have been skipped".to_owned()];
     }
     let Some(rival) = own.margin.and_then(|margin| evaluation.candidates.get(margin.against)) else {
-        return vec!["no pod was evicted".to_owned()];
+        // Pods above limits of their own may have been.
+        let is_nobody_evicted = evaluation.evictions.iter().all(|one| one.hard.is_none());
+        return is_nobody_evicted.then(|| format!("no pod was evicted for {resource}")).into_iter().collect();
     };
     let reason = candidates::ranks_before(resource, rival, own);
     vec![

@@ -3,21 +3,23 @@ use std::sync::Arc;
 use super::{Explainer, Style};
 use crate::disk_layout::{Parts, Reclaim};
 use crate::engine::Engine;
-use crate::fixture::{at, engine, hard, memory_of, node, pod, policy, set, set_by, snapshot, soft, step};
+use crate::fixture::{
+    at, engine, enhanced, hard, memory_of, node, pod, policy, quantity, set, set_by, snapshot, soft, step,
+};
 use crate::input::Event;
 use crate::oom::{
     AttributedCause, ContainerRef, ContainerTerminated, Explanation, LimitScope, OomKill, OomUpdate,
     OomVictimRole, TerminationCause,
 };
-use crate::pod::{Owner, Pod, PodName, PodRef};
-use crate::policy::preferences::Preferences;
+use crate::pod::{EmptyDir, Owner, Pod, PodName, PodRef, Volume};
+use crate::policy::preferences::{PredictionMode, Preferences};
 use crate::policy::{Policy, Rules, Threshold};
 use crate::reading::UnknownReason;
 use crate::record::{DecisionRecord, MemoryRecord, ProposalRecord, RecordSubject, UnknownValue};
-use crate::signal::Signal::{MemoryAvailable, NodeFsAvailable};
+use crate::signal::Signal::{MemoryAvailable, NodeFsAvailable, NodeFsInodesFree};
 use crate::signal::{NodeCondition, Signal};
 use crate::signal_filter::{Implausible, RejectedReading};
-use crate::snapshot::{ContainerStatValues, NodeStats, PodStatValues, SnapshotBuilder};
+use crate::snapshot::{ContainerStatValues, NodeStats, PodStatValues, SnapshotBuilder, VolumeStatValues};
 use crate::threshold::MemoryConditions;
 use crate::trend::Eta;
 use crate::units::{GoDuration, ThresholdValue};
@@ -128,6 +130,70 @@ fn a_critical_pod_is_explained() {
     insta::assert_snapshot!(
         Node::new(Explainer::of_pod(Style::Plain, name_of("critical"))).samples(&PRESSURE)
     );
+}
+
+#[test]
+fn an_eviction_above_a_limit_is_not_explained_by_a_threshold() {
+    let empty_dir = EmptyDir { size_limit: Some(quantity("100")), ..EmptyDir::default() };
+    let cache = Volume { name: "cache".into(), empty_dir: Some(empty_dir), ..Volume::default() };
+    let full = Pod { volumes: vec![cache], ..pod("full", "1") };
+    let policy = enhanced(vec![hard(MemoryAvailable, "100")], |_| ());
+    let pods = set_by(&policy, vec![full, pod("greedy", "10"), pod("modest", "10")]);
+    let mut engine = engine(policy, &pods);
+    let mut builder = SnapshotBuilder::new();
+    builder.node(node(50, 900, at(1)));
+    for (uid, used) in [("full", 5), ("greedy", 200), ("modest", 50)] {
+        let mut pod = builder.pod(uid, memory_of(uid, used).1);
+        if uid == "full" {
+            pod.volume("cache", VolumeStatValues { used: Some(200), inodes: None });
+        }
+    }
+    let record = DecisionRecord::of(&step(&mut engine, 1, Event::Sample(Arc::new(builder.finish()))));
+    let text = Explainer::new(Style::Plain).explain(&record);
+    for part in [
+        "EVICT default/pod-full: above limits of local storage; EVICT default/pod-greedy: short of memory\n",
+        "  goes       default/pod-full\n",
+        "goes before default/pod-modest",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let row = text.lines().find(|line| line.contains("  default/pod-full  ")).unwrap();
+    assert!(row.contains("terminating"), "{text}");
+    let text = Explainer::of_pod(Style::Plain, name_of("full")).explain(&record);
+    assert!(text.contains("EVICT default/pod-full: above a limit of its own"), "{text}");
+}
+
+#[test]
+fn an_eviction_by_prediction_is_explained_with_the_time_that_was_left() {
+    let pods = set(vec![pod("greedy", "10")]);
+    let policy =
+        enhanced(vec![hard(MemoryAvailable, "100")], |it| it.prediction.mode = PredictionMode::Evict);
+    let mut engine = engine(policy, &pods);
+    let mut explainer = Explainer::new(Style::Plain);
+    let mut text = String::new();
+    for (seconds, available) in (0..4).zip([500, 480, 460, 440]) {
+        let sample = snapshot(node(available, 900, at(seconds)), &[memory_of("greedy", 200)]);
+        let decision = step(&mut engine, seconds, Event::Sample(sample));
+        text += &explainer.explain(&DecisionRecord::of(&decision));
+    }
+    assert!(text.contains("EVICT default/pod-greedy: short of memory"), "{text}");
+    assert!(text.contains("memory.available will be below 100 in 17s (17s to 17s)"), "{text}");
+}
+
+#[test]
+fn only_what_is_still_short_after_reclaim_is_not_enough() {
+    let pods = set(vec![pod("a", "1")]);
+    let policy = policy(vec![hard(NodeFsAvailable, "500"), hard(NodeFsInodesFree, "60")]);
+    let mut engine = engine(policy, &pods);
+    let sample = |disk| snapshot(node(900, disk, at(1)), &[memory_of("a", 5)]);
+    step(&mut engine, 1, Event::Sample(sample(400)));
+    let decision = step(&mut engine, 1, Event::Reclaimed(Ok(sample(600))));
+    let text = Explainer::new(Style::Plain).explain(&DecisionRecord::of(&decision));
+    let is_short = |signal: &str| {
+        let line = text.lines().find(|line| line.contains(&format!("afterwards {signal} "))).unwrap();
+        line.ends_with("which is not enough")
+    };
+    assert!(!is_short("nodefs.available") && is_short("nodefs.inodesFree"), "{text}");
 }
 
 fn kill() -> OomKill {

@@ -80,13 +80,13 @@ impl KillEntry {
 pub(super) struct StartedEviction {
     /// When the eviction was decided.
     pub(super) at: Timestamp,
-    /// When the eviction failed, if it did. A container that terminated before that may have been ended by
-    /// the eviction.
+    /// The latest time at which the end of a container is attributed to the eviction: when it failed, or some
+    /// time after it succeeded. None while the eviction is in progress.
     pub(super) until: Option<Timestamp>,
 }
 
 impl StartedEviction {
-    /// Returns whether the eviction was in progress at some time from `at` to `latest`.
+    /// Returns whether the eviction may have ended a container from `at` to `latest`.
     pub(super) fn covers(&self, at: Timestamp, latest: Timestamp) -> bool {
         self.at <= latest && self.until.is_none_or(|until| at <= until && self.at < until)
     }

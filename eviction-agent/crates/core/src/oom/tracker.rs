@@ -13,7 +13,8 @@ use super::termination::{ContainerEnded, ContainerTerminated, EndSeen};
 use crate::pod::{PodName, PodRef};
 use crate::pods::PodSet;
 use crate::progress::EvictionResult;
-use crate::time::{Timestamp, since};
+use crate::time::{Timestamp, later, since};
+use crate::units::GoDuration;
 
 /// The number of pods with a history. One more drops the history of another pod.
 const MAX_PODS: usize = 1024;
@@ -23,6 +24,10 @@ const MAX_RECENT_KILLS: usize = 1024;
 
 /// The number of decided evictions that can be stored without an allocation until the next record arrives.
 const DECIDED_CAPACITY: usize = 64;
+
+/// How long after an eviction the end of a container may be noticed: if nothing reports it, the next full sample
+/// shows it, at the latest after eleven seconds.
+const NOTICE_DELAY: GoDuration = GoDuration::from_secs(12);
 
 /// How long after its last event the history of an inactive pod is kept: one hour.
 const RETENTION_NANOS: i64 = 3_600_000_000_000;
@@ -168,14 +173,15 @@ impl OomTracker {
         EndUpdate { uid, container, seen, handling, mismatch }
     }
 
-    /// Adds an eviction that was decided. An eviction that is in progress goes on.
+    /// Adds an eviction that was decided. An eviction that is in progress, or has just ended, stays.
     pub(crate) fn add_eviction(&mut self, now: Timestamp, pod: &Arc<PodName>, active: &PodSet) {
         let uid = clipped(&pod.uid);
         // The same pod may be selected in each evaluation, which must cost nothing.
-        let is_in_progress =
-            |pod: &PodOomHistory| pod.eviction.as_ref().is_some_and(StartedEviction::is_in_progress);
+        let stays = |pod: &PodOomHistory| {
+            pod.eviction.is_some_and(|started| started.until.is_none_or(|until| now < until))
+        };
         let is_decided = || self.decided.iter().any(|(_, decided)| decided.uid == pod.uid);
-        if self.dry_run || self.pods.get(uid).is_some_and(is_in_progress) || is_decided() {
+        if self.dry_run || self.pods.get(uid).is_some_and(stays) || is_decided() {
             return;
         }
         if self.decided.len() >= DECIDED_CAPACITY {
@@ -192,12 +198,14 @@ impl OomTracker {
         self.decided.reserve(DECIDED_CAPACITY);
     }
 
-    /// Records the result of an eviction. A failed eviction explains no later termination of a container.
+    /// Records the result of an eviction, which explains no later termination of a container: signals leave the
+    /// pod in place, and its containers are restarted.
     pub(crate) fn record_result(&mut self, now: Timestamp, outcome: &EvictionResult, active: &PodSet) {
         self.add_decided_evictions(active);
         let Some(pod) = self.pods.get_mut(clipped(&outcome.uid)) else { return };
-        if let (Err(_), Some(started)) = (&outcome.result, pod.eviction.as_mut()) {
-            started.until.get_or_insert(now);
+        if let Some(started) = &mut pod.eviction {
+            let until = if outcome.result.is_ok() { later(now, NOTICE_DELAY) } else { now };
+            started.until.get_or_insert(until);
         }
     }
 

@@ -3,7 +3,7 @@
 //! `pkg/api/v1/resource/helpers.go: GetResourceRequestQuantity` and
 //! `pkg/apis/core/v1/helper/qos/qos.go`.
 
-use crate::pod::{Pod, ResourceList, Resources};
+use crate::pod::{Container, Pod, ResourceList, Resources};
 use crate::policy::Gates;
 use crate::signal::Resource;
 use crate::units::{Format, Quantity};
@@ -40,7 +40,8 @@ pub fn pod_limit(pod: &Pod, resource: &str) -> Option<Quantity> {
 }
 
 /// Returns the memory limit of the pod's cgroup: the limit of the pod, or that of its containers if each of
-/// them has one.
+/// them has one. An init container behind a sidecar with a limit needs none:
+/// `pkg/kubelet/cm/helpers_linux.go: ResourceConfigForPod`.
 pub fn memory_limit(pod: &Pod, gates: Gates) -> Option<Quantity> {
     let name = Resource::Memory.name();
     let own = pod.resources.as_ref().and_then(|resources| resources.limits.get(name));
@@ -49,9 +50,14 @@ pub fn memory_limit(pod: &Pod, gates: Gates) -> Option<Quantity> {
         add_overhead(&mut limit, pod, name);
         return Some(limit);
     }
-    let mut containers = pod.containers.iter().chain(&pod.init_containers);
+    let is_limited = |it: &Container| it.resources.limits.get(name).is_some_and(|limit| !limit.is_zero());
+    let mut sidecar_is_limited = false;
+    let init_is_limited = |it: &Container| {
+        sidecar_is_limited |= it.restartable && is_limited(it);
+        sidecar_is_limited || is_limited(it)
+    };
     let are_limited =
-        containers.all(|it| it.resources.limits.get(name).is_some_and(|limit| !limit.is_zero()));
+        pod.containers.iter().all(is_limited) && pod.init_containers.iter().all(init_is_limited);
     are_limited.then(|| pod_limit(pod, name)).flatten()
 }
 

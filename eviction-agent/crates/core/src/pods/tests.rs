@@ -1,4 +1,6 @@
-use super::{KnownPod, LocalLimits, from_api, is_best_effort, is_critical, pod_limit, pod_request};
+use super::{
+    KnownPod, LocalLimits, from_api, is_best_effort, is_critical, memory_limit, pod_limit, pod_request,
+};
 use crate::fixture::{container, limits, list, pod, quantity, requests, set};
 use crate::pod::{Container, EmptyDir, Pod, Resources, Volume};
 use crate::policy::Gates;
@@ -74,6 +76,20 @@ fn limit_of_a_single_container_keeps_its_text() {
     assert_eq!(limit(&[]), None);
     assert_eq!(limit(&["+5Mi"]).as_deref(), Some("+5Mi"));
     assert_eq!(limit(&["+5Mi", "0"]).as_deref(), Some("5Mi"));
+}
+
+#[test]
+fn init_container_behind_a_limited_sidecar_needs_no_memory_limit() {
+    let limited = |name| container(name, limits(&[("memory", "1Gi")]));
+    let proxy = Container { restartable: true, ..limited("proxy") };
+    let unlimited = container("init", Resources::default());
+    let limit = |init_containers| {
+        let pod = Pod { containers: vec![limited("a")], init_containers, ..Pod::default() };
+        memory_limit(&pod, Gates::default()).map(|limit| limit.to_string())
+    };
+    assert_eq!(limit(vec![proxy.clone(), unlimited.clone()]).as_deref(), Some("2Gi"));
+    assert_eq!(limit(vec![unlimited.clone(), proxy]), None);
+    assert_eq!(limit(vec![limited("other"), unlimited]), None);
 }
 
 fn annotated(key: &str, value: &str) -> Pod {

@@ -126,7 +126,7 @@ impl Measure {
     }
 
     /// Returns the usage in bytes, inodes or processes. Absent values are 0.
-    pub(crate) fn usage(self, known: &KnownPod, stats: PodStats<'_>) -> i128 {
+    fn usage(self, known: &KnownPod, stats: PodStats<'_>) -> i128 {
         match self {
             Self::Memory => signed(stats.values().memory_working_set),
             Self::Processes => signed(stats.values().process_count),

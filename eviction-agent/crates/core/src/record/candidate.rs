@@ -78,7 +78,7 @@ pub enum CandidateOutcome {
     /// The pod was terminating for a soft threshold, and its grace period is shortened.
     #[serde(rename = "hurried")]
     GraceShortened,
-    /// The pod is already terminating.
+    /// The pod is already terminating, or the same evaluation evicts it for a limit of its own.
     #[serde(rename = "on_its_way")]
     Terminating,
     /// The eviction of the pod failed a moment ago, so it is not considered.
@@ -99,7 +99,10 @@ pub(super) struct RankedPods<'a> {
     pub(super) pods: &'a PodSet,
     pub(super) snapshot: &'a Snapshot,
     pub(super) ranked: &'a [Candidate],
+    /// The pods that are evicted for a threshold.
     pub(super) evicted: BTreeSet<u32>,
+    /// The pods that are evicted for a limit of their own.
+    pub(super) above_limits: BTreeSet<u32>,
     pub(super) critical_pods: BTreeSet<u32>,
     /// The first refusal of each refused pod.
     pub(super) refusals: BTreeMap<u32, Refusal>,
@@ -116,13 +119,17 @@ pub(super) struct RankedPods<'a> {
 impl<'a> RankedPods<'a> {
     /// Returns the pods that an evaluation ranked. None if it ranked none.
     pub(super) fn of(decision: &Decision, evaluation: &'a Evaluation) -> Option<Self> {
+        let pods_evicted = |for_threshold: bool| -> BTreeSet<u32> {
+            decision.actions.iter().filter_map(|action| evicted(action, for_threshold)).collect()
+        };
         Some(Self {
             at: decision.at,
             measure: Measure::of(evaluation.driving_signal()?, evaluation.layout),
             pods: &evaluation.pods,
             snapshot: &evaluation.snapshot,
             ranked: &evaluation.ranked,
-            evicted: decision.actions.iter().filter_map(for_threshold).collect(),
+            evicted: pods_evicted(true),
+            above_limits: pods_evicted(false),
             critical_pods: evaluation.critical_pods.iter().copied().collect(),
             // Reversed, so that the first entry of a pod is the one that stays in the map.
             refusals: evaluation.refused_pods.iter().rev().map(|it| (it.pod, it.why)).collect(),
@@ -175,6 +182,7 @@ impl<'a> RankedPods<'a> {
         };
         match () {
             () if self.evicted.contains(&index) => CandidateOutcome::Evicted,
+            () if self.above_limits.contains(&index) => CandidateOutcome::Terminating,
             () if self.critical_pods.contains(&index) => CandidateOutcome::Critical,
             () if self.refusals.contains_key(&index) => CandidateOutcome::Protected,
             () if sized(|it| *it == SizedOutcome::GraceShortened) => CandidateOutcome::GraceShortened,
@@ -188,7 +196,9 @@ impl<'a> RankedPods<'a> {
     /// Returns whether only its rank keeps a pod from being evicted.
     pub(super) fn may_be_evicted(&self, index: u32) -> bool {
         let is_excluded = |known: &KnownPod| known.critical || self.in_flight.contains_key(&*known.pod.uid);
-        !self.pods.get(index).is_some_and(is_excluded) && !self.refusals.contains_key(&index)
+        !self.pods.get(index).is_some_and(is_excluded)
+            && !self.refusals.contains_key(&index)
+            && !self.above_limits.contains(&index)
     }
 
     /// Returns why a pod is not evicted, or would not be, as a sentence without its subject.
@@ -244,10 +254,14 @@ fn skipped(sized: &SizedPod) -> Option<(u32, SkipReason)> {
     }
 }
 
-fn for_threshold(action: &Action) -> Option<u32> {
+/// Returns the pod that an action evicts: for a threshold, or for a limit of its own.
+fn evicted(action: &Action, for_threshold: bool) -> Option<u32> {
     match action {
-        Action::Evict(eviction) if matches!(eviction.cause, Cause::Threshold { .. }) => Some(eviction.pod),
-        Action::Evict(_) | Action::ShortenGrace(_) | Action::RecordEvent(_) | Action::Reclaim(_) => None,
+        Action::Evict(eviction) => {
+            let is_for_threshold = matches!(eviction.cause, Cause::Threshold { .. });
+            (is_for_threshold == for_threshold).then_some(eviction.pod)
+        }
+        Action::ShortenGrace(_) | Action::RecordEvent(_) | Action::Reclaim(_) => None,
     }
 }
 

@@ -66,6 +66,7 @@ impl PodSample {
             snapshot,
             ranked: &ranked,
             evicted: BTreeSet::new(),
+            above_limits: BTreeSet::new(),
             critical_pods: BTreeSet::new(),
             refusals: ranked.iter().filter_map(refused).collect(),
             in_flight: by_uid(in_flight),

@@ -54,7 +54,7 @@ pub struct ThresholdRecord {
     pub min_reclaim: Option<String>,
     /// How long the threshold must be met before it evicts. Zero for a hard threshold.
     pub grace_period: GoDuration,
-    /// When the threshold will be met at the current trend, if it is not met.
+    /// When the threshold will be met at the current trend, if it is not met or only predicted to be met.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eta: Option<Eta>,
     /// Whether that is so soon and so certain that the policy acts on it, if it is configured to.
@@ -153,8 +153,8 @@ impl ThresholdRecord {
             min_reclaim: threshold.min_reclaim.as_ref().and_then(text),
             grace_period: threshold.grace_period,
             eta: match met {
-                None => eta(resolved, &evaluation.observations, &evaluation.context),
-                Some(_) => None,
+                Some(Met { by_prediction: false, .. }) => None,
+                _ => eta(resolved, &evaluation.observations, &evaluation.context),
             },
             imminent: evaluation.context.imminent.contains(&index),
             met: met.map(|met| MetRecord {

@@ -3,6 +3,8 @@
 
 use crate::policy::Threshold;
 use crate::signal::Signal;
+use crate::threshold::ThresholdBasis;
+use crate::units::ThresholdValue;
 
 /// The available amounts below which the thresholds of a signal are met, and from which on they are resolved.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -18,12 +20,13 @@ impl ThresholdLevels {
     /// Returns the thresholds of `signal` on a node with this capacity.
     pub fn of(thresholds: &[Threshold], signal: Signal, capacity: i64) -> Self {
         let thresholds = thresholds.iter().filter(|threshold| threshold.signal == signal);
+        // A value beyond 64 bits becomes the largest: such a threshold is always met.
+        let units = |value: &ThresholdValue| ThresholdBasis::of(value).at(capacity).units_rounded_up();
         Self(
             thresholds
                 .map(|threshold| {
-                    let met_below = threshold.value.quantity(capacity).value();
-                    let reclaim =
-                        threshold.min_reclaim.as_ref().map_or(0, |it| it.quantity(capacity).value());
+                    let met_below = units(&threshold.value);
+                    let reclaim = threshold.min_reclaim.as_ref().map_or(0, units);
                     ThresholdBytes { met_below, resolved_at: met_below.saturating_add(reclaim) }
                 })
                 .collect(),

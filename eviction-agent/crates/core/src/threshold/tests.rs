@@ -1,7 +1,7 @@
 use super::containerfs::{Derived, Replacement, derive};
-use super::{Met, Thresholds};
+use super::{Met, ThresholdLevels, Thresholds};
 use crate::disk_layout::DiskLayout;
-use crate::fixture::{at, hard, node, soft};
+use crate::fixture::{at, hard, node, quantity, soft};
 use crate::observation::Observations;
 use crate::policy::Threshold;
 use crate::reading::Reading;
@@ -87,6 +87,18 @@ fn percentage_threshold_is_not_met_at_zero_capacity() {
         fs.capacity = Some(0);
     }
     assert_eq!(observe(&mut thresholds, 1, &empty), []);
+}
+
+#[test]
+fn levels_beyond_64_bits_may_always_be_met() {
+    let reclaiming = Threshold {
+        min_reclaim: Some(ThresholdValue::Quantity(quantity("20E"))),
+        ..hard(MemoryAvailable, "100")
+    };
+    for threshold in [hard(MemoryAvailable, "20E"), reclaiming] {
+        let levels = ThresholdLevels::of(&[threshold], MemoryAvailable, 1000);
+        assert!(levels.may_be_met(999), "{levels:?}");
+    }
 }
 
 #[test]

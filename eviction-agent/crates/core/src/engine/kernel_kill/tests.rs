@@ -101,6 +101,8 @@ fn kill_order_requires_a_hard_memory_threshold() {
     step(&mut engine, 1, Event::Sample(sample(300)));
     let order = kill_order(&engine, &sample(300)).unwrap();
     assert_eq!(order.threshold.value, 100);
+    let order = engine.kill_order(at(40), &sample(300), MemoryAvailable, 500).unwrap();
+    assert_eq!(order.threshold.value, 100, "the grace period of the soft one is over");
 }
 
 #[test]
@@ -124,6 +126,8 @@ fn kill_order_requires_a_near_threshold_that_is_not_met() {
         assert_eq!(kill_order(&engine, &sample(available)).unwrap_err(), expected, "{available}");
     }
     assert!(kill_order(&engine, &sample(600)).is_ok() && kill_order(&engine, &sample(101)).is_ok());
+    let beyond_64_bits = policy(vec![hard(MemoryAvailable, "20E")]);
+    assert_eq!(not_armed_reason(beyond_64_bits, two_pods()), NotArmedReason::ThresholdMet);
     let unreadable = NodeStats { memory: Reading::Unknown(UnknownReason::Failed), ..node(300, 900, at(1)) };
     let unknown = kill_order(&engine, &snapshot(unreadable, &[memory_of("a", 300)])).unwrap_err();
     assert_eq!(unknown, NotArmedReason::Unknown(UnknownReason::Failed));

@@ -36,6 +36,25 @@ fn failed_eviction_explains_only_terminations_before_its_failure() {
 }
 
 #[test]
+fn eviction_that_succeeded_explains_no_termination_of_a_restarted_container() {
+    let mut engine = counting_engine();
+    evict_a(&mut engine.engine, 1);
+    let result = EvictionResult { uid: "a".into(), result: Ok(()) };
+    step(&mut engine.engine, 2, Event::Evicted(result));
+    // The pod is selected again, and the executor rejects it. The first eviction still counts.
+    evict_a(&mut engine.engine, 3);
+    step(&mut engine.engine, 3, eviction_failed("a"));
+    ended(&mut engine, 5, cgroup());
+    let restarted: Option<Box<str>> = Some("i2".into());
+    let later = OomKill { container_id: restarted.clone(), ..kill(8, OomVictimRole::Main) };
+    let decision = killed(&mut engine, 100, later);
+    let DecisionKind::Oom(OomUpdate::Kill(kill)) = &decision.kind else { panic!() };
+    assert_eq!(kill.evicting_since, None);
+    ended(&mut engine, 101, ContainerEnded { instance: restarted, ..status("OOMKilled", 137) });
+    assert_eq!(engine.ends, [TerminationCause::EvictedByAgent, TerminationCause::OomKilled]);
+}
+
+#[test]
 fn kill_during_an_eviction_is_a_contributing_cause() {
     let mut engine = counting_engine();
     evict_a(&mut engine.engine, 1);

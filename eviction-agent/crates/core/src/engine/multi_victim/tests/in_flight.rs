@@ -6,6 +6,7 @@ use crate::eviction::{EvaluationEnd, SizedOutcome, SkipReason};
 use crate::fixture::{at, engine, hard, memory_of, node, pod, set, snapshot, soft, step, victims};
 use crate::in_flight::Ended;
 use crate::input::Event;
+use crate::pod::Pod;
 use crate::reading::Reading;
 use crate::signal::Signal::{MemoryAvailable, PidAvailable};
 use crate::snapshot::{NodeStats, PodStatValues, ProcessStats};
@@ -43,6 +44,22 @@ fn terminating_pod_covers_the_deficit_until_it_has_terminated() {
     step(&mut engine, 502, Event::Pods(without));
     let decision = step(&mut engine, 503, sample(503, 50, &usage));
     assert_eq!(victims(&decision), [("other", 30)], "gone, and still short");
+}
+
+#[test]
+fn request_of_a_terminating_pod_without_values_does_not_replace_its_release() {
+    let slow = Pod { termination_grace_period_seconds: Some(600), ..pod("slow", "250") };
+    let pods = set(vec![slow, pod("other", "500")]);
+    let mut engine = engine(enhanced(vec![soft(MemoryAvailable, "200", 1)]), &pods);
+    let mut sample = |seconds, available, slow| {
+        let usage = [("slow", slow), memory_of("other", 60)];
+        step(&mut engine, seconds, Event::Sample(snapshot(node(available, 900, at(seconds)), &usage)))
+    };
+    let (_, used) = memory_of("slow", 100);
+    sample(0, 150, used);
+    assert_eq!(victims(&sample(1, 150, used)), [("slow", 600)]);
+    let decision = sample(2, 50, PodStatValues::default());
+    assert_eq!(victims(&decision), [("other", 30)], "150 are lacking, 100 are on their way");
 }
 
 #[test]
