@@ -3,7 +3,7 @@
 use crate::MAX_CHAIN;
 
 /// The size of a cgroup's name in an [`OomKill`], in bytes, including the terminating zero. The names of pod
-/// and container cgroups have up to 90 bytes.
+/// and container cgroups have up to 90 bytes. Longer ones, such as those of misplaced containers, are cut off.
 pub const NAME_BYTES: usize = 128;
 
 /// A limit of at least this many bytes means no limit: the kernel's own maximum is the largest `long`,
@@ -236,8 +236,8 @@ pub struct OomKill {
     pub chain_len: u32,
     /// The memory cgroups from the victim's own one up to the root of the hierarchy.
     pub chain: [Ancestor; MAX_CHAIN],
-    /// The directory names of these cgroups, zero-terminated unless they are longer. A cgroup may be removed
-    /// before the record is read.
+    /// The directory names of these cgroups, zero-terminated. A cgroup may be removed before the record is
+    /// read.
     pub names: [[u8; NAME_BYTES]; MAX_CHAIN],
 }
 

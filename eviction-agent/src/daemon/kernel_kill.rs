@@ -174,6 +174,12 @@ impl KillOrders {
         (mono_ns < choice.expires_ns).then_some(&*choice.order.victim)
     }
 
+    /// Returns whether the armed order may stay armed: its pod was chosen by the policy in force, and the choice is
+    /// valid.
+    pub(crate) fn may_stay_armed(&self, mono_ns: u64) -> bool {
+        self.is_current && self.victim(mono_ns).is_some()
+    }
+
     /// Returns whether the last sample was marked.
     pub(crate) fn is_marked(&self) -> bool {
         self.epoch.is_some()
@@ -185,11 +191,14 @@ impl KillOrders {
         self.is_current = false;
     }
 
-    /// Returns whether a pod must be chosen again. `distance` is the headroom in bytes.
-    pub(crate) fn needs_choice(&self, now: Instant, distance: u64) -> bool {
+    /// Returns whether a pod must be chosen again, at a sample with this working set in bytes.
+    pub(crate) fn needs_choice(&self, now: Instant, working_set: u64) -> bool {
         let Some(choice) = self.current_choice().filter(|_| self.is_current) else { return true };
         let age = now.mono_ns.saturating_sub(choice.chosen.mono_ns);
-        u128::from(age) >= CHOICE_INTERVAL.as_nanos() || distance < choice.order.threshold.headroom() / 4 * 3
+        // Not the headroom to the nearest threshold, which may be a soft one.
+        let threshold = &choice.order.threshold;
+        let headroom = threshold.max_working_set().saturating_sub(working_set);
+        u128::from(age) >= CHOICE_INTERVAL.as_nanos() || headroom < threshold.headroom() / 4 * 3
     }
 
     /// Returns whether a pod is chosen by the policy in force, and the choice expires at `expires_ns`.
@@ -199,6 +208,8 @@ impl KillOrders {
 
     /// Sets the pod that was chosen.
     pub(crate) fn choose(&mut self, order: ArmedKillOrder, victim_id: u64, at: Instant, expires_ns: u64) {
+        // No event refers to a choice that no order was made of.
+        self.choices.retain(|choice| choice.numbers.is_some());
         if self.choices.len() == MAX_CHOICES {
             self.choices.pop_front();
         }
@@ -237,6 +248,11 @@ impl KillOrders {
         self.event_awaited_until_ns = mono_ns().saturating_add(nanos(EVENT_WAIT));
     }
 
+    /// Returns whether the event of a kill order that was carried out has not arrived yet.
+    pub(crate) fn awaits_event(&self, mono_ns: u64) -> bool {
+        mono_ns < self.event_awaited_until_ns
+    }
+
     /// Arms the present choice with the headroom of this sample, and a little more if the victim is being
     /// evicted by an ordinary decision already.
     pub(crate) fn arm(
@@ -250,9 +266,6 @@ impl KillOrders {
         let (Some(epoch), Some(choice)) = (self.epoch, self.current_choice()) else {
             return Err(KernelKillIdle::NotSet);
         };
-        if at.mono_ns < self.event_awaited_until_ns {
-            return Err(KernelKillIdle::InFlight);
-        }
         let most = choice.order.threshold.max_working_set();
         let distance = most.saturating_sub(seen.working_set)
             + if evicting_decision.is_some() { EXTRA_GROWTH_BYTES } else { 0 };
@@ -281,7 +294,7 @@ impl KillOrders {
         at: Instant,
         available: impl FnOnce() -> Option<u64>,
     ) -> Result<(), KernelKillIdle> {
-        if at.mono_ns < self.event_awaited_until_ns {
+        if self.awaits_event(at.mono_ns) {
             return Err(KernelKillIdle::InFlight);
         }
         let Some(choice) = self.current_choice() else { return Err(KernelKillIdle::NotSet) };
@@ -329,5 +342,71 @@ impl KillOrders {
 
     fn current_choice(&self) -> Option<&VictimChoice> {
         self.choices.back().filter(|_| self.is_chosen).map(|choice| &**choice)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use eviction_core::fixture;
+    use eviction_core::policy::Policy;
+    use eviction_core::policy::eviction_settings::KernelKillMode;
+    use eviction_core::signal::Signal;
+
+    use super::*;
+
+    fn order() -> ArmedKillOrder {
+        let threshold = fixture::hard(Signal::MemoryAvailable, "100");
+        let policy = Policy { kernel_kill: KernelKillMode::HardMemory, ..fixture::policy(vec![threshold]) };
+        let pods = fixture::set_by(&policy, vec![fixture::pod("a", "50"), fixture::pod("b", "50")]);
+        let at = fixture::at(1);
+        let sample = fixture::snapshot_of(fixture::node(300, 900, at), &[("a", 300), ("b", 200)]);
+        fixture::engine(policy, &pods).kill_order(at, &sample, Signal::MemoryAvailable, 500).unwrap()
+    }
+
+    #[test]
+    fn the_choice_of_an_order_is_kept_however_often_others_are_chosen_without_one() {
+        let mut orders = KillOrders::new(KernelKillCause::Memory);
+        let (order, at) = (order(), Instant::default());
+        for number in [41, 42] {
+            orders.choose(order.clone(), number, at, 1);
+            orders.record_armed(Ok(number), at, None).unwrap();
+        }
+        for _ in 0..=MAX_CHOICES {
+            orders.choose(order.clone(), 7, at, 1);
+        }
+        let victim_of = |number| orders.choice_of(number).map(|choice| choice.victim_id);
+        assert_eq!([41, 42, 43].map(victim_of), [Some(41), Some(42), None]);
+    }
+
+    #[test]
+    fn a_pod_is_chosen_again_after_a_quarter_of_the_hard_thresholds_headroom() {
+        let mut orders = KillOrders::new(KernelKillCause::Memory);
+        let at = |mono_ns| Instant { mono_ns, ..Instant::default() };
+        assert!(orders.needs_choice(at(0), 700), "none is chosen");
+        // At a working set of 700, 200 below the threshold.
+        orders.choose(order(), 7, at(0), u64::MAX);
+        assert_eq!([700, 750, 751].map(|seen| orders.needs_choice(at(1), seen)), [false, false, true]);
+        assert!(orders.needs_choice(at(nanos(CHOICE_INTERVAL)), 700));
+    }
+
+    #[test]
+    fn an_order_of_another_policy_does_not_stay_armed() {
+        let mut orders = KillOrders::new(KernelKillCause::Memory);
+        assert!(!orders.may_stay_armed(0), "there is none");
+        orders.choose(order(), 7, Instant::default(), 2);
+        assert_eq!([1, 2].map(|now_ns| orders.may_stay_armed(now_ns)), [true, false], "until it expires");
+        orders.choose_again();
+        assert!(!orders.may_stay_armed(1) && orders.victim(1).is_some());
+    }
+
+    #[test]
+    fn an_order_that_was_carried_out_is_awaited_until_its_event_arrives() {
+        let mut orders = KillOrders::new(KernelKillCause::Memory);
+        assert!(!orders.awaits_event(mono_ns()));
+        let armed = orders.record_armed(Err(KernelKillIdle::InFlight), Instant::default(), None);
+        assert_eq!(armed, Err(KernelKillIdle::InFlight));
+        assert!(orders.awaits_event(mono_ns()) && !orders.awaits_event(u64::MAX));
+        orders.discard_choice();
+        assert!(!orders.awaits_event(mono_ns()));
     }
 }

@@ -180,8 +180,9 @@ impl Fields<'_> {
         let (names, rest) = self.rest.split_at(MAX_CHAIN * NAME_BYTES);
         self.rest = rest;
         let names = names.chunks_exact(NAME_BYTES).take(chain_len as usize);
-        // A name without a NUL may be cut off, so it counts as unknown.
-        let end = |name: &[u8]| name.iter().position(|byte| *byte == 0).unwrap_or(0);
+        // The kernel ends a name that it cuts off with a NUL too, so one that fills its room counts as unknown.
+        let is_whole = |end: &usize| *end < NAME_BYTES - 1;
+        let end = |name: &[u8]| name.iter().position(|byte| *byte == 0).filter(is_whole).unwrap_or(0);
         let names: Vec<Box<[u8]>> = names.map(|name| name[..end(name)].into()).collect();
         let has = |flag| flags & flag != 0;
         let owner = match (has(oom_flag::OWNER), owner.id) {

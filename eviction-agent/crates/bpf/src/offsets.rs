@@ -16,7 +16,6 @@ pub const WANTED: BtfQuery<'static> = BtfQuery {
         "cgroup",
         "cgroup_root",
         "kernfs_node",
-        "kernfs_root",
         "css_set",
         "task_struct",
         "signal_struct",

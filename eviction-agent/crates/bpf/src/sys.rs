@@ -46,8 +46,7 @@ pod!(
     DiskThreshold,
     DiskTotal,
     DiskUser,
-    DiskUsage,
-    u64
+    DiskUsage
 );
 
 /// Calls bpf(2), and returns its result.

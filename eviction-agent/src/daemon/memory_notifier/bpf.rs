@@ -18,7 +18,7 @@ use super::disks::DiskThresholds;
 use super::events::{EventBatch, EventSorter, ProgramCounters};
 use super::failover::BpfFailover;
 use super::on_demand::AttachPolicy;
-use super::plan::GrowthSource;
+use super::plan::{GrowthSource, RootCounter};
 use super::{BackendFailure, BackendReporter};
 use crate::error::chain;
 
@@ -42,6 +42,7 @@ pub(crate) struct BpfBackend {
     /// The gross charges of the cgroups with eviction thresholds when this sample began.
     charged: [Option<(u64, GrossCharge)>; 2],
     attach_policies: [AttachPolicy; ON_DEMAND.len()],
+    root_counter: RootCounter,
     pub(super) disks: DiskThresholds,
     /// Whether it was logged that a threshold cannot be set.
     is_set_error_logged: bool,
@@ -299,6 +300,11 @@ impl BpfBackend {
     pub(super) fn set_eviction_cgroups(&mut self, node: u64, pods: Option<u64>) {
         let [_, before] = std::mem::replace(&mut self.sorter.eviction_cgroups, [node, pods.unwrap_or(node)]);
         self.clear_threshold(before);
+    }
+
+    /// Returns the usage of the root page counter at a sample of the whole machine with this usage.
+    pub(super) fn root_counter_usage(&mut self, usage: u64, now_ns: u64) -> u64 {
+        self.root_counter.usage_at(usage, self.sorter.node_crossed.take(), now_ns)
     }
 
     /// Returns whether the kernel thresholds of this cgroup are those of evictions.

@@ -40,6 +40,8 @@ pub(crate) struct EventBatch {
 pub(super) struct EventSorter {
     /// The cgroups with eviction thresholds: the node's and that of all pods. Crossings of others are about limits.
     pub(super) eviction_cgroups: [u64; 2],
+    /// The last crossing of a threshold on the node's cgroup, until a sample is compared with it.
+    pub(super) node_crossed: Option<ThresholdCrossed>,
     /// Crossings of memory limits, which wait until a sync is done.
     pub(super) limit_crossings: VecDeque<ThresholdCrossed>,
     /// Kills before this are dropped: the programs that were loaded before reported them. While programs are
@@ -51,6 +53,7 @@ impl Default for EventSorter {
     fn default() -> Self {
         Self {
             eviction_cgroups: [0; 2],
+            node_crossed: None,
             limit_crossings: VecDeque::with_capacity(MAX_LIMIT_CROSSINGS),
             kills_since_ns: 0,
         }
@@ -61,7 +64,13 @@ impl EventSorter {
     pub(super) fn add(&mut self, event: Event, batch: &mut EventBatch) {
         match event {
             Event::ThresholdCrossed(crossed) if self.eviction_cgroups.contains(&crossed.cgroup_id) => {
-                batch.pods_crossed |= crossed.cgroup_id == self.eviction_cgroups[1];
+                let [node, pods] = self.eviction_cgroups;
+                batch.pods_crossed |= crossed.cgroup_id == pods;
+                if crossed.cgroup_id == node {
+                    // After a fall it is not known how much further usage fell until the sample: the next
+                    // threshold would be set too late.
+                    self.node_crossed = crossed.is_rise().then_some(crossed);
+                }
                 batch.crossed = Some(crossed);
             }
             Event::ThresholdCrossed(_) if self.limit_crossings.len() == MAX_LIMIT_CROSSINGS => {
@@ -193,6 +202,7 @@ mod tests {
         assert_eq!(batch.crossed.map(|crossed| crossed.cgroup_id), Some(2));
         let waiting: Vec<_> = sorter.limit_crossings.iter().map(|crossed| crossed.cgroup_id).collect();
         assert_eq!((waiting, batch.missed, batch.pods_crossed), (vec![3, 4, 3], false, true));
+        assert_eq!(sorter.node_crossed.map(|crossed| crossed.cgroup_id), Some(1));
     }
 
     #[test]

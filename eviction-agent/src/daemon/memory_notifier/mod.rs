@@ -157,9 +157,15 @@ impl MemoryNotifier {
         let growth = self.growth();
         let min_rearm =
             if self.crossings.has_token(now_ns) { MinRearm::CLOSE } else { MinRearm::wide(self.cpus) };
-        let of_node =
-            if whole_machine { growth.of_machine(self.cpus, self.bpf.charge_caches()) } else { growth };
-        let plan = plan::plan(of_node, min_rearm, node.usage, node.levels);
+        let (of_node, counted) = match whole_machine {
+            true => (
+                growth.of_machine(self.cpus, self.bpf.charge_caches()),
+                self.bpf.root_counter_usage(node.usage.usage, now_ns),
+            ),
+            false => (growth, node.usage.usage),
+        };
+        let of_counter = MemoryUsage { usage: counted, ..node.usage };
+        let plan = plan::plan(of_node, min_rearm, of_counter, node.levels);
         self.bpf.set_threshold(node.id, plan.threshold);
         self.pods_below &= pods_id.is_some();
         if let Some(pods) = pods {

@@ -207,11 +207,18 @@ fn oom_kill_with_the_owner_of_the_limit_is_decoded() {
     assert_eq!((path(&kill, 10), path(&kill, 13)), (Some(Vec::new()), None));
 
     put(&mut bytes, offset_of!(raw::OomKill, owner_id), &0_u64.to_ne_bytes());
-    // A name that fills its buffer may be cut off.
-    put(&mut bytes, offset_of!(raw::OomKill, names) + NAME_BYTES, &[b'x'; NAME_BYTES]);
-    let kill = decoded(&bytes);
-    assert_eq!(kill.owner, OomLimitOwner::Global);
-    assert_eq!((path(&kill, 12), path(&kill, 11).is_some()), (None, true));
+    // A name that fills its buffer may be cut off. The kernel ends it with a NUL.
+    let mut name = [b'x'; NAME_BYTES];
+    for end in [b'x', 0] {
+        name[NAME_BYTES - 1] = end;
+        put(&mut bytes, offset_of!(raw::OomKill, names) + NAME_BYTES, &name);
+        let kill = decoded(&bytes);
+        assert_eq!(kill.owner, OomLimitOwner::Global);
+        assert_eq!((path(&kill, 12), path(&kill, 11).is_some()), (None, true));
+    }
+    name[NAME_BYTES - 2] = 0;
+    put(&mut bytes, offset_of!(raw::OomKill, names) + NAME_BYTES, &name);
+    assert!(path(&decoded(&bytes), 12).is_some());
 }
 
 #[test]
