@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use eviction_config::Effective;
 use eviction_core::policy::Policy;
+use eviction_core::policy::eviction_settings::NodeReclaim;
 use eviction_core::policy::preferences::Profile;
 use eviction_kube::KubeletEndpoint;
 use serde::{Deserialize, Serialize};
@@ -118,14 +119,35 @@ fn previous_policy(state_dir: &Path, configured: &Configuration, accept: bool) -
     }
 }
 
+/// The settings that the agent was started with, as far as only a restart changes them.
+struct Started {
+    service: Service,
+    /// Whether node reclaim was configured. Its thread is started with the agent.
+    reclaims: bool,
+}
+
+impl Started {
+    /// Returns the fields whose changes take effect when the agent is restarted.
+    fn waiting(&self, configured: &Configuration) -> Vec<&'static str> {
+        let mut fields = self.service.changed(&configured.service);
+        if reclaims(&configured.policy) && !self.reclaims {
+            fields.push("eviction.nodeReclaim");
+        }
+        fields
+    }
+}
+
+fn reclaims(policy: &Policy) -> bool {
+    policy.eviction.node_reclaim == NodeReclaim::Cri
+}
+
 /// Reloads the configuration on a blocking thread.
 pub(crate) struct Reload {
     files: ConfigurationFiles,
     hangup: Signal,
     watch: FileWatch,
     reading: Option<(ReloadReason, JoinHandle<Result<Configuration, Failure>>)>,
-    /// The settings that take effect only at a start, as of the start.
-    service: Service,
+    started: Started,
     /// The last valid configuration of the files. It is in force or was proposed, unless `is_unproposed`.
     last: Configuration,
     /// Whether `last` is still to be proposed.
@@ -151,7 +173,7 @@ impl Reload {
         let watch = FileWatch::of(files.agent.as_deref(), FILE_DEBOUNCE);
         let last = files.load()?;
         let hangup = watch_signal(SignalKind::hangup())?;
-        let state_dir = options.state_dir(last.service.action);
+        let state_dir = options.persistent_dir(last.service.action);
         let previous =
             state_dir.as_deref().and_then(|dir| previous_policy(dir, &last, options.apply_config_now));
         match &previous {
@@ -164,7 +186,10 @@ impl Reload {
             hangup,
             watch,
             reading: None,
-            service: last.service.clone(),
+            started: Started {
+                service: last.service.clone(),
+                reclaims: reclaims(&last.policy) || previous.as_ref().is_some_and(reclaims),
+            },
             is_unproposed: previous.is_some(),
             is_invalid: false,
             next_request: None,
@@ -215,10 +240,11 @@ impl Reload {
                 }
                 Ok(Err(failure)) if why == ReloadReason::Kubelet => {
                     self.next_request = Some(Instant::now() + CONFIGZ_RETRY_INTERVAL);
-                    for cause in failure.into_causes() {
+                    // The error may be in the agent's file as well. That was reported when the file changed.
+                    for cause in failure.into_causes().into_iter().filter(|_| !self.is_invalid) {
                         tracing::warn!(
                             cause,
-                            "cannot read the kubelet's configuration: the previous one stays in force"
+                            "cannot read the configuration: the previous one stays in force"
                         );
                     }
                 }
@@ -272,7 +298,7 @@ impl Reload {
 
     fn propose(&self) -> Policy {
         self.last.log();
-        let waiting = self.service.changed(&self.last.service);
+        let waiting = self.started.waiting(&self.last);
         if !waiting.is_empty() {
             let fields = waiting.join(", ");
             tracing::warn!(fields, "these changes take effect when the agent is restarted");
@@ -362,6 +388,21 @@ policy:
         assert_eq!(SavedConfig::read(&state), Ok(Some(SavedConfig::of(&before))));
         assert_eq!(previous_policy(&state, &after, true), None, "--apply-config-now");
         assert_eq!(SavedConfig::read(&state), Ok(Some(SavedConfig::of(&after))));
+    }
+
+    #[test]
+    fn a_change_that_waits_for_a_restart_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let before = configuration(folder.path(), Profile::Kubelet);
+        let started = Started { service: before.service.clone(), reclaims: false };
+        assert_eq!(started.waiting(&before), Vec::<&str>::new());
+        let mut after = before.clone();
+        after.policy.eviction.node_reclaim = NodeReclaim::Cri;
+        after.service.memory_limits.warn_percent += 1;
+        assert_eq!(started.waiting(&after), ["memoryLimits", "eviction.nodeReclaim"]);
+        let reclaiming = Started { reclaims: true, ..started };
+        assert_eq!(reclaiming.waiting(&after), ["memoryLimits"]);
+        assert_eq!(reclaiming.waiting(&before), Vec::<&str>::new(), "it is turned off at once");
     }
 
     #[test]

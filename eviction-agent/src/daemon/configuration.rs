@@ -1,6 +1,8 @@
 //! The configuration of the agent: the kubelet's settings, the agent's file and the command line.
 
 mod kubelet;
+#[cfg(test)]
+mod tests;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -370,20 +372,25 @@ pub struct Options {
 const STATE_DIR: &str = "/run/eviction-agent";
 
 impl Options {
-    /// Returns the state directory of an agent with this action; `None` if no state is persisted.
+    /// Returns the state directory of an agent with this action, if it has one. The socket of the local API is
+    /// there, in a dry run as well.
     pub(super) fn state_dir(&self, action: ActionSettings) -> Option<PathBuf> {
         let uses_server = self.configuration.node.in_cluster || action.requests_evictions();
         let in_pod = self.configuration.caller.kubeconfig.is_none() && uses_server;
-        self.state_dir.clone().or_else(|| (in_pod && !action.is_dry()).then(|| STATE_DIR.into()))
+        self.state_dir.clone().or_else(|| in_pod.then(|| STATE_DIR.into()))
+    }
+
+    /// Returns the directory in which state is persisted; `None` if none is. A dry run persists nothing in the
+    /// default directory: an acting agent on the same node may use it.
+    pub(super) fn persistent_dir(&self, action: ActionSettings) -> Option<PathBuf> {
+        self.state_dir(action).filter(|_| self.state_dir.is_some() || !action.is_dry())
     }
 
     /// Returns the configuration that the kubelet reported to the previous agent. The action is part of the
     /// configuration, and therefore not known yet.
     pub(super) fn saved_kubelet_config(&self) -> Option<Effective> {
-        let ConfigurationFiles { caller, node, .. } = &self.configuration;
-        let in_pod = caller.kubeconfig.is_none() && node.in_cluster;
-        let dir = self.state_dir.clone().or_else(|| in_pod.then(|| STATE_DIR.into()));
+        let dir = self.state_dir(ActionSettings::default())?;
         // An unusable file is reported where the policy is read.
-        SavedConfig::read(&dir?).ok()??.configz
+        SavedConfig::read(&dir).ok()??.configz
     }
 }

@@ -102,7 +102,7 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
     let (policy, reload) = Reload::start(options)?;
     let Configuration { policy: configured, service, .. } = reload.configuration();
     let (action, eviction_requests) = (service.action, service.eviction_requests);
-    let state_dir = options.state_dir(action);
+    let state_dir = options.persistent_dir(action);
     let host = Host::default();
     let root = resolve_root(&host, &options.cgroup_root)?;
     let (results, eviction_results) = mpsc::channel(RESULTS);

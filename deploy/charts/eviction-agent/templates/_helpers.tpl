@@ -103,11 +103,13 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- $thresholds := default dict $config.thresholds }}
 {{- $source := default "Files" $thresholds.source }}
 {{- $dryRun := default "None" $config.dryRun }}
+{{- /* A list that a values file has without items is null. */}}
+{{- $capabilities := concat (.Values.capabilities.base | default list) (.Values.capabilities.extra | default list) }}
 {{- with include "eviction-agent.killOption" . }}
 {{- if not $.Values.hostPID }}
 {{- fail (printf "%s needs the PID namespace of the host: set hostPID: true" .) }}
 {{- end }}
-{{- if and (eq $dryRun "None") (not $.Values.privileged) (not (has "KILL" (concat $.Values.capabilities.base $.Values.capabilities.extra))) }}
+{{- if and (eq $dryRun "None") (not $.Values.privileged) (not (has "KILL" $capabilities)) }}
 {{- fail (printf "%s needs the capability KILL: set capabilities.extra: [KILL], or config.dryRun: Client" .) }}
 {{- end }}
 {{- end }}
@@ -117,7 +119,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if hasKey (default dict $config.server) "listenAddress" }}
 {{- fail "config.server.listenAddress: set metrics.address and metrics.port, from which probes, ports and monitors are made" }}
 {{- end }}
-{{- range concat .Values.capabilities.base .Values.capabilities.extra }}
+{{- range $capabilities }}
 {{- if hasPrefix "CAP_" . }}
 {{- fail (printf "capabilities: Kubernetes names capabilities without CAP_: write %s" (trimPrefix "CAP_" .)) }}
 {{- end }}
@@ -126,7 +128,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if and (contains ":" $address) (not (regexMatch "^\\[.*\\]$" $address)) }}
 {{- fail (printf "metrics.address: an IPv6 address needs brackets: set metrics.address: '[%s]'" $address) }}
 {{- end }}
-{{- if and .Values.podSecurityContext.appArmorProfile (semverCompare "<1.30.0-0" .Capabilities.KubeVersion.Version) }}
+{{- if and (default dict .Values.podSecurityContext).appArmorProfile (semverCompare "<1.30.0-0" .Capabilities.KubeVersion.Version) }}
 {{- fail (printf "podSecurityContext.appArmorProfile: Kubernetes has it from 1.30 on, and this is %s: set the annotation podAnnotations: {container.apparmor.security.beta.kubernetes.io/agent: unconfined}" .Capabilities.KubeVersion.Version) }}
 {{- end }}
 {{- if and (eq $source "Configz") (semverCompare "<1.33.0-0" .Capabilities.KubeVersion.Version) }}

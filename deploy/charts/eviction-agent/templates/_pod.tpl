@@ -6,7 +6,7 @@ DaemonSet: the test is such a pod that ends. */}}
 {{- $args := concat .args (include "eviction-agent.storageArgs" .root | fromYamlArray) -}}
 {{- $reclaims := include "eviction-agent.reclaims" .root -}}
 {{- $criSocketDir := .root.Values.disks.criSocketDir | default "/run/containerd" -}}
-{{- $capabilities := concat .root.Values.capabilities.base (.root.Values.disks.readPodStorage | ternary (list "DAC_READ_SEARCH") list) .root.Values.capabilities.extra | uniq -}}
+{{- $capabilities := concat (.root.Values.capabilities.base | default list) (.root.Values.disks.readPodStorage | ternary (list "DAC_READ_SEARCH") list) (.root.Values.capabilities.extra | default list) | uniq -}}
 {{- with .root.Values -}}
 serviceAccountName: {{ include "eviction-agent.serviceAccount" $root }}
 automountServiceAccountToken: true

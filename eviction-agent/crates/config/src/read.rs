@@ -161,15 +161,15 @@ fn in_words(expected: &str) -> &str {
 /// The maximum size of a configuration file, in bytes.
 const MAX_BYTES: u64 = 4 << 20;
 
-/// Reads a file of the given kind; it must contain an object.
-pub(super) fn read_document(
+/// Reads a file of the given kind as a `T`; it must contain an object.
+pub(super) fn read_document<T: DeserializeOwned + Into<Value>>(
     file: &Path,
     api_version: &str,
     kind: &str,
 ) -> Result<Map<String, Value>, Vec<Problem>> {
     let wrong = |cause: String| vec![Problem::new("", cause).in_file(Some(file))];
     let text = read_text(file).map_err(wrong)?;
-    let object = parse_object(&text).map_err(wrong)?;
+    let object = parse_object::<T>(&text).map_err(wrong)?;
     let header = wrong_header(&object, api_version, kind);
     if header.is_empty() {
         return Ok(object);
@@ -190,18 +190,19 @@ fn read_text(file: &Path) -> Result<String, String> {
 }
 
 /// Parses the object in a YAML text; JSON is YAML.
-pub(super) fn parse_object(text: &str) -> Result<Map<String, Value>, String> {
+fn parse_object<T: DeserializeOwned + Into<Value>>(text: &str) -> Result<Map<String, Value>, String> {
     if text.trim().is_empty() {
         return Err("is empty".to_owned());
     }
     let json = text.trim_start().starts_with('{');
-    let value = if json {
+    let document: T = if json {
         // A YAML flow mapping starts the same way.
         serde_json::from_str(text)
             .or_else(|error| yaml::from_str(text).map_err(|_| format!("not JSON: {error}")))?
     } else {
         yaml::from_str(text)?
     };
+    let value: Value = document.into();
     match value {
         Value::Object(object) => Ok(object),
         other => Err(format!("must be an object, got {}", describe(&other))),

@@ -24,6 +24,7 @@ use serde_json::{Map, Value};
 use crate::kubelet::{KubeletConfiguration, Origin, Setting, resolve_fields};
 use crate::problem::{Problem, Problems, member};
 use crate::read::{describe, read, read_document};
+use crate::strict::Strict;
 
 pub use margin::{Capacities, MarginMode, MarginValue, SignalMargin, ThresholdMargin};
 pub use settings::{
@@ -106,7 +107,7 @@ enum Kind {
 /// If the configuration is invalid: all errors, each with its field.
 pub fn load_agent(file: Option<&Path>) -> Result<AgentConfiguration, Problems> {
     let object = match file {
-        Some(file) => read_document(file, API_VERSION, KIND).map_err(Problems)?,
+        Some(file) => read_document::<Strict>(file, API_VERSION, KIND).map_err(Problems)?,
         None => Map::new(),
     };
     resolve(object, file)

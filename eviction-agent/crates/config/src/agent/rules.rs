@@ -52,6 +52,16 @@ const ENFORCED: [&str; 6] = [
 const UNIQUE: [&str; 3] =
     ["policy.signals[].signal", "policy.rateLimits[].scope", "thresholdMargin.perSignal[].signal"];
 
+/// Paths and names that are absent if there is none. An empty one would be used as it is.
+const NOT_EMPTY: [&str; 6] = [
+    "recorder.directory",
+    "thresholds.files.config",
+    "thresholds.files.configDir",
+    "thresholds.configz.address",
+    "thresholds.configz.certificateAuthority",
+    "thresholds.configz.serverName",
+];
+
 /// Checks a whole document.
 pub(super) fn check(document: &Value, problems: &mut Vec<Problem>) {
     for (place, least, most) in RANGES {
@@ -79,6 +89,12 @@ pub(super) fn check(document: &Value, problems: &mut Vec<Problem>) {
     for place in ["thresholdMargin.minimum", "recorder.maxSize", "recorder.minFreeDisk"] {
         check_texts(document, place, problems, |text| match Quantity::parse(text) {
             Ok(quantity) if quantity.signum() < 0 => Err(format!("must not be negative, got {quantity}")),
+            _ => Ok(()),
+        });
+    }
+    for place in NOT_EMPTY {
+        check_texts(document, place, problems, |text| match text {
+            "" => Err("must not be empty; leave it out for none".to_owned()),
             _ => Ok(()),
         });
     }

@@ -156,6 +156,30 @@ fn invalid_inline_enforcement_lists_the_allowed_values() {
 }
 
 #[test]
+fn a_file_in_which_a_value_would_be_ignored_is_refused() {
+    let file = std::env::temp_dir().join(format!("eviction-config-{}.yaml", std::process::id()));
+    for (text, cause) in [
+        ("dryRun: Server\ndryRun: None\n", "`dryRun` is given twice"),
+        ("policy: {maxEvictionsPerSync: 1}\npolicy: {}\n", "`policy` is given twice"),
+        ("probes: {nearThresholdPercent: .nan}\n", "a number must be finite"),
+    ] {
+        std::fs::write(&file, format!("apiVersion: {API_VERSION}\nkind: {KIND}\n{text}")).unwrap();
+        let errors = load_agent(Some(&file)).unwrap_err().to_string();
+        assert!(errors.starts_with(&*file.to_string_lossy()) && errors.contains(cause), "{errors}");
+    }
+    std::fs::remove_file(&file).unwrap();
+}
+
+#[test]
+fn an_empty_path_or_name_is_refused() {
+    for path in ["recorder.directory", "thresholds.files.config", "thresholds.configz.serverName"] {
+        let errors = errors_at(path, &json!(""));
+        let expected = Problem::new(path, "must not be empty; leave it out for none");
+        assert_eq!(errors, [expected]);
+    }
+}
+
+#[test]
 fn enum_value_of_the_wrong_type_lists_the_allowed_values() {
     for wrong in [json!(5), json!(true), json!([]), json!({"a": 1})] {
         let errors = parse_agent(&json!({"profile": wrong})).unwrap_err().to_string();

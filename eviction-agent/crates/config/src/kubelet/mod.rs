@@ -57,7 +57,7 @@ pub fn load_kubelet(
     let mut problems = Vec::new();
     let mut layers = Layers::default();
     if let Some(file) = file {
-        match read_document(file, API_VERSION, KIND) {
+        match read_document::<Value>(file, API_VERSION, KIND) {
             Ok(object) => layers = Layers::new(object, &Origin::File(file.to_owned())),
             Err(wrong) => problems.extend(wrong),
         }
@@ -69,7 +69,7 @@ pub fn load_kubelet(
         match files::list_drop_ins(dir, &mut notes) {
             Ok(drop_ins) => {
                 for file in drop_ins {
-                    match read_document(&file, API_VERSION, KIND) {
+                    match read_document::<Value>(&file, API_VERSION, KIND) {
                         Ok(object) => layers.apply_patch(object, &Origin::DropIn(file)),
                         Err(wrong) => problems.extend(wrong),
                     }
