@@ -171,10 +171,10 @@ struct Explanations<'a> {
 
 /// A decision record with its scenario.
 #[derive(Serialize)]
-struct ExplainLine<'a> {
-    scenario: &'a str,
+pub(super) struct ExplainLine<'a> {
+    pub(super) scenario: &'a str,
     #[serde(flatten)]
-    report: &'a DecisionRecord,
+    pub(super) report: &'a DecisionRecord,
 }
 
 impl Explanations<'_> {

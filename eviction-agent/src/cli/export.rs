@@ -11,6 +11,7 @@ use eviction_core::input::{Event, Input};
 use eviction_core::observation::Observations;
 use eviction_core::reading::Reading;
 use eviction_core::signal::{Resource, Signal};
+use eviction_core::signal_filter::observe;
 use eviction_core::snapshot::{
     FsStats, MemoryDetail, MemoryStats, NodeStats, PodStatValues, PodStats, ProcessStats, Snapshot,
 };
@@ -20,7 +21,7 @@ use serde_json::{Value, json};
 
 use super::output::{Out, VerbError, report_unreadable};
 use crate::daemon::Failure;
-use crate::scenario::recording::{SegmentError, for_each_item};
+use crate::scenario::recording::{Replay, SegmentError, for_each_item};
 use crate::telemetry::recording::pods;
 use crate::telemetry::recording::reader::Item;
 
@@ -268,7 +269,14 @@ fn write_points(
     on_point: &mut dyn FnMut(Point<'_>) -> io::Result<()>,
 ) -> Result<Vec<SegmentError>, VerbError> {
     let mut names: BTreeMap<Box<str>, (Box<str>, Box<str>)> = BTreeMap::new();
+    // The policy in force says how available memory is measured.
+    let mut replay = Replay::default();
     read(file, &mut |offset, item| {
+        if let Item::Header(_) = item {
+            // Each key has the policy, also after a gap.
+            replay.interrupt();
+        }
+        replay.take(item);
         let (at, snapshot, is_usage) = match item {
             Item::Pods(_, pods) => {
                 let pods = pods.iter().map(|it| (it.uid.clone(), (it.namespace.clone(), it.name.clone())));
@@ -281,7 +289,10 @@ fn write_points(
             }
             _ => return Ok(()),
         };
-        let observations = Observations::of(&snapshot.node);
+        let observations = match replay.engine() {
+            Some(engine) => observe(&snapshot.node, engine.policy().rules.memory().measure),
+            None => Observations::of(&snapshot.node),
+        };
         for signal in Signal::ALL.into_iter().filter(|_| !is_usage) {
             let Some(observation) = observations.get(signal) else { continue };
             let family = match signal.resource() {
@@ -307,5 +318,36 @@ fn csv(text: &str) -> String {
     match text.contains([',', '"', '\n', '\r']) {
         true => format!("\"{}\"", text.replace('"', "\"\"")),
         false => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use eviction_core::fixture::{at, enhanced, node, snapshot};
+    use eviction_core::policy::preferences::MemoryMeasure;
+
+    use super::*;
+    use crate::telemetry::recording::tests::{key_of, limits};
+    use crate::telemetry::recording::writer::Writer;
+    use crate::telemetry::recording::{Header, Recorded};
+
+    #[test]
+    fn memory_is_exported_by_the_measure_of_the_policy() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut writer = Writer::open(limits(folder.path()), Header::default()).unwrap();
+        let policy = enhanced(Vec::new(), |it| it.memory.measure = MemoryMeasure::MemAvailable);
+        writer.take(&Recorded::Key(Box::new(key_of(policy))), |at| at).unwrap();
+        let mut stats = node(900, 900, at(1));
+        stats.memory_detail.mem_available = Reading::Known(700);
+        let event = Event::Sample(snapshot(stats, &[]));
+        writer.take(&Recorded::Input(Input { at: at(1), event }), |at| at).unwrap();
+        writer.flush().unwrap();
+        let mut values = Vec::new();
+        let read = write_points(folder.path(), &mut |point| {
+            values.extend((point.signal == Signal::MemoryAvailable.name()).then_some(point.value));
+            Ok(())
+        });
+        assert!(read.is_ok_and(|errors| errors.is_empty()));
+        assert_eq!(values, [700]);
     }
 }

@@ -7,8 +7,8 @@ use std::process::ExitCode;
 use clap::Args;
 use eviction_config::load_agent;
 use eviction_core::policy::preferences::Profile;
-use eviction_core::record::DecisionRecord;
 
+use super::explain::ExplainLine;
 use super::output::{
     Out, StreamFormat, VerbError, columns, report_unreadable, table, write_json_line, write_stderr,
 };
@@ -89,7 +89,7 @@ pub(super) fn run(args: &ReplayArgs, out: &mut Out) -> Result<ExitCode, VerbErro
             }
             match verify {
                 true => verify_recording(file, &mut tally, out)?,
-                false => rows.extend(recorded_evictions(file, &mut tally)),
+                false => replay_recording(file, format, &mut rows, &mut tally, out)?,
             }
             continue;
         }
@@ -169,14 +169,27 @@ fn verify_recording(file: &Path, tally: &mut Tally, out: &mut Out) -> Result<(),
     Ok(())
 }
 
-/// Returns a row for each eviction in the replay of a recording.
-fn recorded_evictions(file: &Path, tally: &mut Tally) -> Vec<[String; 5]> {
-    let (mut replay, mut rows) = (Replay::default(), Vec::new());
+/// Replays a recording. Adds a row for each eviction, or writes each decision that evicts as a line of JSON.
+fn replay_recording(
+    file: &Path,
+    format: StreamFormat,
+    rows: &mut Vec<[String; 5]>,
+    tally: &mut Tally,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let name = file.display().to_string();
+    let (mut replay, mut written) = (Replay::default(), Ok(()));
     let read = recording::for_each_item(file, &mut |item| match item {
         Ok(item) => {
             let Some(decision) = replay.take(item).filter(recording::evicts) else { return };
-            let record = DecisionRecord::of(&decision);
-            let (name, at) = (file.display().to_string(), record.at.to_string());
+            let record = recording::record_without_ended(&decision);
+            if format == StreamFormat::Jsonl {
+                if written.is_ok() {
+                    written = write_json_line(&ExplainLine { scenario: &name, report: &record }, out);
+                }
+                return;
+            }
+            let at = record.at.to_string();
             for it in record.evaluation().into_iter().flat_map(|it| &it.evictions) {
                 let pod = it.pod.to_string();
                 rows.push(eviction_row(&name, &at, &pod, it.grace_period_seconds, &it.message));
@@ -191,7 +204,7 @@ fn recorded_evictions(file: &Path, tally: &mut Tally) -> Vec<[String; 5]> {
         tally.errors += 1;
         write_stderr(&format!("error: read {}: {cause}\n", file.display()));
     }
-    rows
+    written
 }
 
 /// Runs a scenario. Returns its outcome and the expected outcomes.
@@ -222,5 +235,23 @@ fn check_outcome(
             tally.failed += 1;
             writeln!(out, "{}: {difference}", outcome.name)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::recording_tests::golden_recording;
+
+    #[test]
+    fn recorded_evictions_are_rows_or_lines_of_json() {
+        let folder = golden_recording();
+        let (mut rows, mut lines) = (Vec::new(), Vec::new());
+        for format in [StreamFormat::Table, StreamFormat::Jsonl] {
+            replay_recording(folder.path(), format, &mut rows, &mut Tally::default(), &mut lines).unwrap();
+        }
+        assert_eq!((rows.len(), &*rows[0][2]), (1, "default/pod-a"));
+        let line: serde_json::Value = serde_json::from_slice(&lines).unwrap();
+        assert_eq!(line["pass"]["evictions"][0]["pod"]["name"], "pod-a");
     }
 }

@@ -199,6 +199,22 @@ fn changes_of_requests_and_pods_change_the_evicted_pod() {
 }
 
 #[test]
+fn protected_pod_stays_protected_after_its_eviction_in_the_recording() {
+    let comparison = changed(|changes| {
+        changes.agent.insert("profile".into(), "Enhanced".into());
+        changes.protect.insert("default/pod-a".into());
+        threshold("300")(changes);
+    });
+    // In second 6 there are 206 and the 200 of pod-b, less the 120 of pod-a: again below the threshold.
+    let expected = [
+        (4, String::new(), "default/pod-b".to_owned(), false),
+        (5, "default/pod-a".to_owned(), String::new(), true),
+    ];
+    assert_eq!(rows(&comparison), expected);
+    assert_eq!(comparison.what_if.least_available, Some(200));
+}
+
+#[test]
 fn invalid_changes_are_rejected() {
     let error_of = |changes: Changes| compare(recorded().path(), &changes).unwrap_err();
     let field = |key: &str, value: &str| BTreeMap::from([(key.to_owned(), value.to_owned())]);
@@ -206,6 +222,8 @@ fn invalid_changes_are_rejected() {
     assert!(error_of(changes).contains("the changed configuration is refused"));
     let changes = Changes { kubelet: field("evictionSoft.memory.available", "1Gi"), ..Changes::default() };
     assert!(error_of(changes).contains("grace period"));
+    let changes = Changes { kubelet: field("evictionMaxPodGracePeriod.x", "1"), ..Changes::default() };
+    assert_eq!(error_of(changes), "evictionMaxPodGracePeriod.x: is no field of a KubeletConfiguration");
     let changes = Changes { agent: field("policy.nothing", "1"), ..Changes::default() };
     assert!(error_of(changes).contains("policy.nothing"));
     let changes = Changes { without: ["default/none".into()].into(), ..Changes::default() };

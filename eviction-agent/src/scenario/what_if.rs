@@ -255,7 +255,7 @@ impl ParallelReplay {
         let mut pods: Vec<_> = self.pods.iter().filter(is_present).map(|pod| self.changes.pod(pod)).collect();
         let surviving = self.surviving.values().map(|(pod, _)| pod);
         let is_missing = |pod: &&Arc<Pod>| !self.pods.iter().any(|other| other.uid == pod.uid);
-        pods.extend(surviving.filter(is_missing).cloned());
+        pods.extend(surviving.filter(is_missing).map(|pod| self.changes.pod(pod)));
         let Some(engine) = &mut self.what_if else { return };
         let pods = known_pods(&pods, engine);
         engine.step(Input { at, event: Event::Pods(pods) });

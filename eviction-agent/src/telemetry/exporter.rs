@@ -189,7 +189,9 @@ impl TelemetryExporter {
                     recording.usage(&sample);
                 }
                 pod_memory::export(self.pod_metrics, &sample, &self.metrics);
+                self.pod_rates.expire(self.clock.now().mono_ns, &self.metrics);
                 if let Some(live) = &self.live {
+                    live.stalls(self.pod_rates.stalls());
                     live.pods(*sample);
                 }
             }

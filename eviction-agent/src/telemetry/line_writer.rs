@@ -151,6 +151,10 @@ fn write(mut out: impl Write, mut lines: Receiver<Box<[u8]>>, dropped: &Counter)
         has_ended = next.is_none();
         while let Some(line) = next {
             has_ended = line.is_empty();
+            if was_lost && batch.is_empty() && !has_ended {
+                // The write that failed may have ended within a line, which must not spoil this one.
+                batch.push(b'\n');
+            }
             batch.extend_from_slice(&line);
             count += u64::from(!has_ended);
             let has_room = !has_ended && batch.len() < BATCH;
@@ -215,6 +219,37 @@ mod tests {
         (0..10).for_each(|number| writer.print(number.to_string()));
         writer.finish();
         assert_eq!(dropped.get(), 10);
+    }
+
+    /// Writes one byte, fails once, and then writes everything.
+    struct FailsOnce(SharedBuffer, u32);
+
+    impl Write for FailsOnce {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.1 += 1;
+            match self.1 {
+                1 => self.0.write(&bytes[..1]),
+                2 => Err(io::ErrorKind::StorageFull.into()),
+                _ => self.0.write(bytes),
+            }
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_line_after_a_partly_written_one_is_whole() {
+        let buffer = SharedBuffer::default();
+        let (writer, dropped) = start(FailsOnce(buffer.clone(), 0));
+        writer.print("one".to_owned());
+        while dropped.get() == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        writer.print("two".to_owned());
+        writer.finish();
+        assert_eq!((buffer.text().as_str(), dropped.get()), ("o\ntwo\n", 1));
     }
 
     #[test]

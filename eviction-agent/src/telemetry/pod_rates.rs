@@ -11,6 +11,9 @@ use eviction_node::clock::Instant;
 /// The time that the series of a pod stay after its last activity: some scrapes.
 const RETENTION_NS: u64 = 5 * 60 * 1_000_000_000;
 
+/// The time after the last read of the counts at which rates end: nothing counts any more.
+const MAX_RATE_AGE_NS: u64 = 60 * 1_000_000_000;
+
 /// Returns the labels of a pod's series.
 pub(crate) fn pod_labels(namespace: &str, pod: &str) -> [Label; 2] {
     [namespace.to_owned().into(), pod.to_owned().into()]
@@ -93,8 +96,16 @@ impl PodRateExporter {
             let rates = interval_ns.map(|ns| Rates::of(activity, ns));
             self.pods.insert(labels, PodRates { updated_ns: at.mono_ns, rates });
         }
+        self.expire(at.mono_ns, metrics);
+    }
+
+    /// Ends rates and series without updates, also if the BPF programs that count have failed.
+    pub(crate) fn expire(&mut self, now_ns: u64, metrics: &Metrics) {
+        if self.last_update_ns.is_some_and(|then| now_ns.saturating_sub(then) > MAX_RATE_AGE_NS) {
+            self.pods.values_mut().for_each(|pod| pod.rates = None);
+        }
         self.pods.retain(|labels, rates| {
-            let is_recent = at.mono_ns.saturating_sub(rates.updated_ns) < RETENTION_NS;
+            let is_recent = now_ns.saturating_sub(rates.updated_ns) < RETENTION_NS;
             if !is_recent {
                 metrics.forget_pod(labels);
             }
@@ -177,6 +188,23 @@ mod tests {
         assert_eq!(deltas.rates(&namespace, &pod), None, "nothing of the last interval");
         assert!(metrics.encode(Form::OpenMetrics).unwrap().contains("pod=\""));
         deltas.take(Vec::new(), clock.at(11 * SECOND + RETENTION_NS), &metrics);
+        assert!(!metrics.encode(Form::OpenMetrics).unwrap().contains("pod=\""));
+    }
+
+    #[test]
+    fn rates_and_series_end_without_further_counts() {
+        let (metrics, clock) = (Metrics::new("0", "0"), Clock::start());
+        let mut rates = PodRateExporter::default();
+        let activity = PodActivity { forks: 30, stalled_ns: SECOND, ..PodActivity::default() };
+        for second in [1, 11] {
+            rates.take(vec![delta("web", activity)], clock.at(second * SECOND), &metrics);
+        }
+        rates.expire(31 * SECOND, &metrics);
+        assert_eq!(rates.stalls().len(), 1);
+        rates.expire(72 * SECOND, &metrics);
+        assert!(rates.stalls().is_empty() && rates.rates("default", "pod-web").is_none());
+        assert!(metrics.encode(Form::OpenMetrics).unwrap().contains("pod=\"pod-web\""));
+        rates.expire(11 * SECOND + RETENTION_NS, &metrics);
         assert!(!metrics.encode(Form::OpenMetrics).unwrap().contains("pod=\""));
     }
 }

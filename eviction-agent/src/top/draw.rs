@@ -235,8 +235,10 @@ impl Screen {
 
     /// Returns the last events, or those at the scroll position.
     fn last_events(&self, lines: usize) -> Text {
+        let newest = self.events.len().saturating_sub(lines);
         let scrolled = if self.view == View::Events { self.scroll } else { 0 };
-        let first = self.events.len().saturating_sub(lines).saturating_sub(scrolled);
+        self.scroll_end.set(newest);
+        let first = newest.saturating_sub(scrolled);
         let shown = self.events.iter().skip(first).take(lines);
         shown.map(|line| Line::from(self.plain(self.clock(line)))).collect()
     }
@@ -264,8 +266,8 @@ impl Screen {
                 text.push(row(&format!("  {branch} {container}"), usage.map(i128::from), *disk_usage));
             }
         }
-        let first = self.scroll.min(text.len().saturating_sub(lines));
-        text.split_off(first)
+        self.scroll_end.set(text.len().saturating_sub(lines));
+        text.split_off(self.scroll.min(self.scroll_end.get()))
     }
 
     /// Returns the pods by disk usage, the largest first. Pods with unknown usage come last.
@@ -277,7 +279,8 @@ impl Screen {
             let name = self.plain(&format!("{}/{}", pod.namespace, pod.pod));
             Line::from(format!("{} {used:>12}", pad(&shorten(&name, 44, self.is_ascii), 44, false)))
         };
-        pods.iter().take(lines).map(row).collect()
+        self.scroll_end.set(pods.len().saturating_sub(lines));
+        pods.iter().skip(self.scroll.min(self.scroll_end.get())).take(lines).map(row).collect()
     }
 
     fn footer(&self) -> Line<'static> {

@@ -7,6 +7,7 @@ mod tests;
 pub(crate) mod text;
 pub(crate) mod timeline;
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 
 use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
@@ -105,8 +106,10 @@ pub(crate) struct Screen {
     pub(crate) is_paused: bool,
     /// The UID of the selected pod, if one was selected.
     selected: Option<String>,
-    /// The first line shown of events or containers.
+    /// The first line shown of containers or disks, or the number of events after the last one shown.
     scroll: usize,
+    /// The greatest value of `scroll` with which the drawn view is full.
+    scroll_end: Cell<usize>,
     /// The text to find in pod names.
     find: String,
     /// The prompt and the text that is being typed.
@@ -213,8 +216,15 @@ impl Screen {
     fn move_or_scroll(&mut self, down: bool, by: usize) {
         let moved = |from: usize| if down { from.saturating_add(by) } else { from.saturating_sub(by) };
         match self.view {
-            View::Overview | View::Explain | View::Disks => self.select(moved(self.selected_index())),
-            View::Events | View::Containers | View::Help => self.scroll = moved(self.scroll),
+            View::Overview | View::Explain => self.select(moved(self.selected_index())),
+            View::Containers | View::Disks | View::Help => {
+                self.scroll = moved(self.scroll.min(self.scroll_end.get()));
+            }
+            // The newest events are the last lines.
+            View::Events => {
+                let end = self.scroll_end.get();
+                self.scroll = end.saturating_sub(moved(end.saturating_sub(self.scroll)));
+            }
         }
     }
 

@@ -246,6 +246,25 @@ fn drawing_does_not_panic_at_any_size_or_after_any_key() {
 }
 
 #[test]
+fn keys_scroll_events_containers_and_disks() {
+    let mut screen = screen_of(thousand_pods());
+    (0..50).for_each(|number| screen.event(format!("event-{number:02}.")));
+    press(&mut screen, "e");
+    let mut shown = |keys: &str, text: &str| {
+        press(&mut screen, keys);
+        drawn(&screen, 80, 24).contains(text)
+    };
+    assert!(shown("", "event-49."));
+    assert!(!shown("k", "event-49.") && shown("", "event-48."));
+    assert!(shown("j", "event-49.") && shown("jjj", "event-49.") && !shown("k", "event-49."));
+    assert!(shown("g", "threshold memory.available") && !shown("j", "threshold memory.available"));
+    assert!(shown("G", "event-49.") && !shown("k", "event-49."));
+    assert!(shown("c", "shop/pod-0001") && shown("G", "shop/pod-1000"));
+    assert!(!shown("kkk", "shop/pod-1000"));
+    assert!(shown("d", "shop/pod-0001") && shown("G", "shop/pod-1000") && !shown("k", "shop/pod-1000"));
+}
+
+#[test]
 fn request_error_is_shown_until_the_next_state() {
     let mut screen = screen_of(calm());
     screen.error =

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use eviction_config::{kubelet_policy, parse_agent};
 use eviction_core::pod::{Pod, Resources};
-use eviction_core::pods::EVICT;
+use eviction_core::pods::{EVICT, has_pod_level_resources};
 use eviction_core::policy::Policy;
 use eviction_core::sorted_map::SortedMap;
 use eviction_core::units::Quantity;
@@ -44,7 +44,13 @@ impl Changes {
         for (path, value) in &self.kubelet {
             // Names of signals have dots.
             match path.split_once('.') {
-                Some((map, signal)) => kubelet[map][signal] = json!(value),
+                Some((map, signal)) => {
+                    let map = &mut kubelet[map];
+                    if !map.is_object() && !map.is_null() {
+                        return Err(format!("{path}: is no field of a KubeletConfiguration"));
+                    }
+                    map[signal] = json!(value);
+                }
                 None => kubelet[path.as_str()] = parsed(value),
             }
         }
@@ -71,8 +77,7 @@ impl Changes {
         let name = name(pod);
         let mut changed = (**pod).clone();
         if let Some(request) = requests.get(&name) {
-            let of_pod = changed.resources.get_or_insert_with(Resources::default);
-            of_pod.requests = with_entry(&of_pod.requests, "memory", request.clone());
+            set_memory_request(&mut changed, request);
         }
         if let Some(priority) = priorities.get(&name) {
             changed.priority = Some(*priority);
@@ -81,6 +86,21 @@ impl Changes {
             changed.annotations = with_entry(&changed.annotations, EVICT, "false".into());
         }
         if changed == **pod { Arc::clone(pod) } else { Arc::new(changed) }
+    }
+}
+
+/// Sets what all containers of a pod request together.
+fn set_memory_request(pod: &mut Pod, request: &Quantity) {
+    let set = |resources: &mut Resources, request: Quantity| {
+        resources.requests = with_entry(&resources.requests, "memory", request);
+    };
+    // A request of the pod itself would hide the other requests of its containers from the kubelet's rules.
+    if has_pod_level_resources(pod) || pod.containers.is_empty() {
+        return set(pod.resources.get_or_insert_with(Resources::default), request.clone());
+    }
+    let mut request = Some(request.clone());
+    for container in pod.containers.iter_mut().chain(&mut pod.init_containers) {
+        set(&mut container.resources, request.take().unwrap_or(Quantity::ZERO));
     }
 }
 
@@ -98,4 +118,25 @@ fn with_entry<V: Clone>(map: &SortedMap<V>, key: &str, value: V) -> SortedMap<V>
 /// Returns `NAMESPACE/NAME`.
 pub(super) fn name(pod: &Pod) -> String {
     format!("{}/{}", pod.namespace, pod.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use eviction_core::fixture::{container, pod, policy, quantity, requests};
+    use eviction_core::pods::pod_request;
+
+    use super::*;
+
+    #[test]
+    fn a_changed_memory_request_keeps_the_other_requests() {
+        let first = requests(&[("memory", "3"), ("ephemeral-storage", "7")]);
+        let second = requests(&[("memory", "4")]);
+        let containers = vec![container("first", first), container("second", second)];
+        let before = Arc::new(Pod { containers, ..pod("a", "1") });
+        let changes = Changes { requests: [(name(&before), quantity("9"))].into(), ..Changes::default() };
+        let changed = changes.pod(&before);
+        let gates = policy(Vec::new()).gates;
+        let requested = |resource: &str| pod_request(&changed, resource, gates, false).value();
+        assert_eq!([requested("memory"), requested("ephemeral-storage")], [9, 7]);
+    }
 }

@@ -34,10 +34,12 @@ pub(super) enum Kind {
     Decision = 8,
     /// The offset in nanoseconds from the times in the recording to the system clock, valid from here on.
     Clock = 9,
+    /// Values of disks that samples lack, valid from here on.
+    Disks = 10,
 }
 
 impl Kind {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Header,
         Self::Key,
         Self::Pods,
@@ -47,6 +49,7 @@ impl Kind {
         Self::Seed,
         Self::Decision,
         Self::Clock,
+        Self::Disks,
     ];
 }
 

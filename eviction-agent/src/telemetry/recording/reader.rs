@@ -17,7 +17,7 @@ use serde_json::Value;
 pub use super::format::FormatError;
 use super::format::{Frames, Kind};
 use super::sample::{Codec, SampleUse};
-use super::writer::{PodChange, PodsFrame, segments};
+use super::writer::{PodChange, PodsFrame, compressed, segments};
 use super::{Header, Key};
 use crate::zstd_stream;
 
@@ -79,7 +79,12 @@ impl Segment<Box<dyn BufRead>> {
     /// # Errors
     /// If the file cannot be read, is not a recording, or is one of another version.
     pub fn open(path: &Path) -> Result<Self, FormatError> {
-        Segment::read(zstd_stream::open(path)?)
+        let source = zstd_stream::open(path).or_else(|error| match error.kind() {
+            // The agent may have compressed the segment since it was found.
+            io::ErrorKind::NotFound => zstd_stream::open(&compressed(path)).map_err(|_| error),
+            _ => Err(error),
+        });
+        Segment::read(source?)
     }
 }
 
@@ -120,6 +125,10 @@ impl Decoder {
             Kind::Key => Item::Key(json(payload)?),
             Kind::Names => {
                 codec.set_names(json(payload)?);
+                return Ok(None);
+            }
+            Kind::Disks => {
+                codec.disks = json(payload)?;
                 return Ok(None);
             }
             Kind::Pods => {

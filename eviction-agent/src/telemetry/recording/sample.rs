@@ -58,10 +58,36 @@ impl Names {
     }
 }
 
-/// The names and numbers of the previous sample.
+/// Values of disks that the numbers of a sample lack. They are rarely present.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Disks {
+    preallocated: u64,
+    /// The index of each pod that has some in the sample, and the bytes.
+    bytes_elsewhere: Vec<(usize, u64)>,
+}
+
+fn bytes_elsewhere(snapshot: &Snapshot) -> impl Iterator<Item = (usize, u64)> {
+    snapshot.pods().enumerate().filter_map(|(index, pod)| Some((index, pod.values().bytes_elsewhere?)))
+}
+
+impl Disks {
+    /// Returns whether the sample has these values. One without pods has no values of pods.
+    fn matches(&self, snapshot: &Snapshot) -> bool {
+        self.preallocated == snapshot.node.preallocated
+            && (snapshot.is_empty() || bytes_elsewhere(snapshot).eq(self.bytes_elsewhere.iter().copied()))
+    }
+
+    fn bytes_elsewhere_of(&self, pod: usize) -> Option<u64> {
+        self.bytes_elsewhere.iter().find(|(index, _)| *index == pod).map(|(_, bytes)| *bytes)
+    }
+}
+
+/// The names, numbers and values of disks of the previous sample.
 #[derive(Debug, Default)]
 pub(super) struct Codec {
     names: Names,
+    pub(super) disks: Disks,
     node: Vec<u64>,
     pods: Vec<u64>,
 }
@@ -74,6 +100,18 @@ impl Codec {
         }
         self.set_names(Names::of(snapshot));
         Some(&self.names)
+    }
+
+    /// Returns the values of disks if they have to be written before this sample.
+    pub(super) fn update_disks(&mut self, snapshot: &Snapshot) -> Option<&Disks> {
+        if self.disks.matches(snapshot) {
+            return None;
+        }
+        self.disks.preallocated = snapshot.node.preallocated;
+        if !snapshot.is_empty() {
+            self.disks.bytes_elsewhere = bytes_elsewhere(snapshot).collect();
+        }
+        Some(&self.disks)
     }
 
     /// Sets the names of the next samples.
@@ -124,14 +162,16 @@ impl Codec {
         instant(&mut at, &mut reader);
         node_values(&mut node, at, &mut reader);
         let rest = reader.finish()?;
+        node.preallocated = self.disks.preallocated;
         builder.node(node);
         match rest.split_first().ok_or("a sample is too short")? {
             (0, []) => {}
             (1, rest) => {
                 let mut reader = Reader::new(&mut self.pods, rest);
-                for PodNames { uid, containers, volumes } in &self.names.0 {
+                for (index, PodNames { uid, containers, volumes }) in self.names.0.iter().enumerate() {
                     let mut values = PodStatValues::default();
                     pod_values(&mut values, &mut reader);
+                    values.bytes_elsewhere = self.disks.bytes_elsewhere_of(index);
                     let mut pod = builder.pod(uid, values);
                     for name in containers {
                         let mut values = ContainerStatValues::default();
@@ -164,7 +204,7 @@ fn node_values(node: &mut NodeStats, at: Timestamp, visitor: &mut impl Visitor) 
         processes,
         memory_detail,
         unmeasured,
-        preallocated,
+        preallocated: _,
     } = node;
     for memory in [memory, allocatable_memory] {
         reading(memory, visitor, |MemoryStats { available, working_set, time: seen, source }, visitor| {
@@ -198,7 +238,6 @@ fn node_values(node: &mut NodeStats, at: Timestamp, visitor: &mut impl Visitor) 
     reading(stalled, visitor, flag);
     let Parts { rootfs, logs, volumes } = unmeasured;
     [rootfs, logs, volumes].into_iter().for_each(|it| flag(it, visitor));
-    visitor.number(preallocated, false);
 }
 
 fn pod_values(values: &mut PodStatValues, visitor: &mut impl Visitor) {
@@ -208,10 +247,10 @@ fn pod_values(values: &mut PodStatValues, visitor: &mut impl Visitor) {
         memory_anonymous,
         ephemeral_storage_used,
         process_count,
-        bytes_elsewhere,
+        bytes_elsewhere: _,
     } = values;
     flag(has_memory, visitor);
-    for value in [memory_working_set, memory_anonymous, ephemeral_storage_used, bytes_elsewhere] {
+    for value in [memory_working_set, memory_anonymous, ephemeral_storage_used] {
         option(value, true, visitor);
     }
     option(process_count, false, visitor);

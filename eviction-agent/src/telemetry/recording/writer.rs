@@ -151,9 +151,15 @@ impl Writer {
     pub fn flush(&mut self) -> io::Result<()> {
         let Some(open) = &mut self.open else { return Ok(()) };
         if let Err(error) = open.file.write_all(&open.buffer) {
-            // A partly written tick would look like damage.
-            drop(open.file.set_len(open.length));
-            self.end();
+            if open.length == 0 {
+                // Each retry would leave an empty segment, which no limit of the size removes.
+                drop(fs::remove_file(&open.path));
+                self.open = None;
+            } else {
+                // A partly written tick would look like damage.
+                drop(open.file.set_len(open.length));
+                self.end();
+            }
             return Err(error);
         }
         open.length += open.buffer.len() as u64;
@@ -282,6 +288,9 @@ impl OpenSegment {
         if let Some(names) = self.codec.update_names(sample) {
             put(&mut self.buffer, Kind::Names, names);
         }
+        if let Some(disks) = self.codec.update_disks(sample) {
+            put(&mut self.buffer, Kind::Disks, disks);
+        }
         let codec = &mut self.codec;
         format::frame(Kind::Sample as u8, &mut self.buffer, |out| codec.write(usage, at, sample, out));
     }
@@ -380,5 +389,25 @@ impl Compression {
         fs::rename(&self.part, compressed(&self.from))?;
         fs::remove_file(&self.from)?;
         Ok(false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use eviction_core::fixture::at;
+
+    use super::*;
+    use crate::telemetry::recording::tests::limits;
+
+    #[test]
+    fn a_segment_whose_first_write_fails_leaves_no_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut writer = Writer::open(limits(folder.path()), Header::default()).unwrap();
+        writer.begin(at(0)).unwrap();
+        let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        writer.open.as_mut().unwrap().file = full;
+        assert!(writer.flush().is_err() && !writer.is_open());
+        assert!(segments(folder.path()).unwrap().is_empty());
+        assert!(!writer.compress().unwrap());
     }
 }
