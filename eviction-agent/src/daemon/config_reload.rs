@@ -120,15 +120,15 @@ fn previous_policy(state_dir: &Path, configured: &Configuration, accept: bool) -
 }
 
 /// The settings that the agent was started with, as far as only a restart changes them.
-struct Started {
+struct StartSettings {
     service: Service,
     /// Whether node reclaim was configured. Its thread is started with the agent.
     reclaims: bool,
 }
 
-impl Started {
+impl StartSettings {
     /// Returns the fields whose changes take effect when the agent is restarted.
-    fn waiting(&self, configured: &Configuration) -> Vec<&'static str> {
+    fn fields_awaiting_restart(&self, configured: &Configuration) -> Vec<&'static str> {
         let mut fields = self.service.changed(&configured.service);
         if reclaims(&configured.policy) && !self.reclaims {
             fields.push("eviction.nodeReclaim");
@@ -147,7 +147,7 @@ pub(crate) struct Reload {
     hangup: Signal,
     watch: FileWatch,
     reading: Option<(ReloadReason, JoinHandle<Result<Configuration, Failure>>)>,
-    started: Started,
+    started: StartSettings,
     /// The last valid configuration of the files. It is in force or was proposed, unless `is_unproposed`.
     last: Configuration,
     /// Whether `last` is still to be proposed.
@@ -186,7 +186,7 @@ impl Reload {
             hangup,
             watch,
             reading: None,
-            started: Started {
+            started: StartSettings {
                 service: last.service.clone(),
                 reclaims: reclaims(&last.policy) || previous.as_ref().is_some_and(reclaims),
             },
@@ -298,7 +298,7 @@ impl Reload {
 
     fn propose(&self) -> Policy {
         self.last.log();
-        let waiting = self.started.waiting(&self.last);
+        let waiting = self.started.fields_awaiting_restart(&self.last);
         if !waiting.is_empty() {
             let fields = waiting.join(", ");
             tracing::warn!(fields, "these changes take effect when the agent is restarted");
@@ -394,15 +394,19 @@ policy:
     fn a_change_that_waits_for_a_restart_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let before = configuration(folder.path(), Profile::Kubelet);
-        let started = Started { service: before.service.clone(), reclaims: false };
-        assert_eq!(started.waiting(&before), Vec::<&str>::new());
+        let started = StartSettings { service: before.service.clone(), reclaims: false };
+        assert_eq!(started.fields_awaiting_restart(&before), Vec::<&str>::new());
         let mut after = before.clone();
         after.policy.eviction.node_reclaim = NodeReclaim::Cri;
         after.service.memory_limits.warn_percent += 1;
-        assert_eq!(started.waiting(&after), ["memoryLimits", "eviction.nodeReclaim"]);
-        let reclaiming = Started { reclaims: true, ..started };
-        assert_eq!(reclaiming.waiting(&after), ["memoryLimits"]);
-        assert_eq!(reclaiming.waiting(&before), Vec::<&str>::new(), "it is turned off at once");
+        assert_eq!(started.fields_awaiting_restart(&after), ["memoryLimits", "eviction.nodeReclaim"]);
+        let reclaiming = StartSettings { reclaims: true, ..started };
+        assert_eq!(reclaiming.fields_awaiting_restart(&after), ["memoryLimits"]);
+        assert_eq!(
+            reclaiming.fields_awaiting_restart(&before),
+            Vec::<&str>::new(),
+            "it is turned off at once"
+        );
     }
 
     #[test]

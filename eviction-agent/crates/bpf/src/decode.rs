@@ -180,7 +180,7 @@ impl Fields<'_> {
         let (names, rest) = self.rest.split_at(MAX_CHAIN * NAME_BYTES);
         self.rest = rest;
         let names = names.chunks_exact(NAME_BYTES).take(chain_len as usize);
-        // The kernel ends a name that it cuts off with a NUL too, so one that fills its room counts as unknown.
+        // The kernel truncates a long name and ends it with a NUL. A name that fills its buffer counts as unknown.
         let is_whole = |end: &usize| *end < NAME_BYTES - 1;
         let end = |name: &[u8]| name.iter().position(|byte| *byte == 0).filter(is_whole).unwrap_or(0);
         let names: Vec<Box<[u8]>> = names.map(|name| name[..end(name)].into()).collect();

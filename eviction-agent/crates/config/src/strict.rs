@@ -1,4 +1,4 @@
-//! Reads a document without losing a part of it: no key is repeated, and every number is finite.
+//! A YAML or JSON document in which no key is repeated and every number is finite.
 
 use std::fmt;
 

@@ -134,7 +134,7 @@ pub(crate) fn full_name(name: &str) -> String {
         (false, true) => "docker.io/",
         (false, false) => "docker.io/library/",
     };
-    // With a digest the tag does not count.
+    // A digest takes precedence over the tag.
     let version = if digest.is_empty() { tag } else { digest };
     format!("{registry}{repository}{version}")
 }
@@ -152,7 +152,8 @@ fn names_of(image: &Image) -> impl Iterator<Item = &str> {
     std::iter::once(image.id.as_str()).chain(bare).chain(listed)
 }
 
-/// Returns whether a name or the id fits a pattern, which may be as short as a name in a pod.
+/// Returns whether a name or the id matches a pattern. A pattern may omit `docker.io/library/` and `:latest`, as
+/// names in a pod do.
 fn is_kept(image: &Image, patterns: &[String]) -> bool {
     patterns.iter().any(|pattern| {
         let full = full_name(pattern);

@@ -1,5 +1,5 @@
 //! A restricted socket for a process that must not use the runtime's own: it offers the calls of node reclaim
-//! and no others, and no removal of what is in use.
+//! and no others, no removal of what is in use, and no secrets from verbose statuses.
 //!
 //! A process that can use the runtime's own socket can start privileged containers. A process that can use this
 //! one can remove containers that have exited and images that no container uses.

@@ -110,7 +110,7 @@ async fn other_methods_and_verbose_status_are_denied() {
 }
 
 #[tokio::test]
-async fn status_has_of_the_configuration_only_the_pause_image() {
+async fn status_contains_only_the_pause_image_of_the_configuration() {
     let proxied = start().await;
     let secret = r#"{"sandboxImage": "pause", "registry": {"configs": {"r": {"auth": {"password": "x"}}}}}"#;
     for (config, expected) in [(secret, Some(r#"{"sandboxImage":"pause"}"#)), ("{}", None)] {

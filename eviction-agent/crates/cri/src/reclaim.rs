@@ -82,8 +82,8 @@ pub struct ReclaimOrder {
     pub containers: bool,
     /// Whether to remove unused images.
     pub images: bool,
-    /// The free space at which to stop: that of all thresholds that must be resolved, with their minimum reclaim;
-    /// 0 for a resource without one.
+    /// The free space at which to stop. It resolves all thresholds that must be resolved, with their minimum
+    /// reclaim; 0 for a resource without one.
     pub goal: Space,
 }
 
@@ -373,14 +373,15 @@ pub(crate) async fn read_containers(client: &Client) -> Result<Vec<Container>, C
     Ok(client.list_containers(ListContainersRequest::default()).await?.containers)
 }
 
-/// Returns these names in both forms, and the ids of the images that the runtime finds by them.
+/// Returns these names, their full names, and the ids of the images that the runtime finds by them.
 pub(crate) async fn resolve_images(client: &Client, names: &ImageNames) -> Result<ImageNames, CriError> {
     let mut resolved = names.clone();
     for name in names {
         resolved.insert(full_name(name));
         match find_image(client, name).await {
             Ok(image) => resolved.extend(image.map(|image| image.id)),
-            // The name alone: containerd finds no image `a` and takes it for the start of several ids.
+            // containerd looks up a name that it does not find, such as `a`, as the start of an id, and fails
+            // if several ids match. Only the names are kept.
             Err(CriError::Call { code: tonic::Code::Unknown, .. }) => {}
             Err(error) => return Err(error),
         }

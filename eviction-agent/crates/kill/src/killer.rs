@@ -337,7 +337,7 @@ mod tests {
     fn stop_abandons_the_pods_in_their_grace_period() {
         // SIGTERM stays ignored after exec.
         let mut sleeper = std::process::Command::new("sh")
-            .args(["-c", "trap '' TERM; echo; exec sleep 1000"])
+            .args(["-c", "trap '' TERM; echo; exec sleep 60"])
             .stdout(std::process::Stdio::piped())
             .spawn()
             .unwrap();

@@ -62,7 +62,7 @@ struct Shared {
     access: Access,
     token: Option<Arc<TokenFile>>,
     connections: Mutex<Connections>,
-    /// Locked while credentials are read.
+    /// Locked while the credentials are read, so that only one exec plugin runs at a time.
     reading: Arc<tokio::sync::Mutex<()>>,
     /// Notified when connections were closed.
     closed: Notify,
@@ -204,7 +204,7 @@ impl Client {
         let (address, within) = (self.shared.access.authority(), request.within);
         let until = tokio::time::Instant::now() + within;
         let client = timeout_at(until, self.kube(is_new)).await.map_err(|_elapsed| {
-            let source = format!("the credentials are not read within {within:?}").into();
+            let source = format!("the credentials were not read within {within:?}").into();
             RequestError::Connect { address: address.clone(), source }
         })??;
         let exchange = async {
@@ -243,13 +243,12 @@ impl Client {
         if let Some(stack) = &self.shared.connections().stack {
             return Ok(Arc::clone(stack));
         }
-        // Only one exec plugin runs at a time, however many requests wait for it.
         let reading = Arc::clone(&self.shared.reading).lock_owned().await;
         if let Some(stack) = &self.shared.connections().stack {
             return Ok(Arc::clone(stack));
         }
         let shared = Arc::clone(&self.shared);
-        // Goes on if this request times out, so that a later one finds the result.
+        // The read continues if this request times out, so that a later request finds its result.
         let built = tokio::task::spawn_blocking(move || {
             let _reading = reading;
             let stack = Arc::new(Stack::build(&shared.access, shared.token.clone())?);

@@ -134,7 +134,7 @@ eviction_core::named_enum! {
         Unreadable = "unreadable",
         /// An object or a line that is too long.
         TooLong = "too_long",
-        /// An object beyond the maximum number of stored objects.
+        /// An object beyond the maximum number of stored objects. It is dropped, or a finished one in its place.
         TooMany = "too_many",
         /// A bookmark.
         Bookmark = "bookmark",

@@ -21,7 +21,7 @@ pub(crate) struct ObjectStore<T> {
     deleted: VecDeque<Box<str>>,
     /// The items of a list that is being received.
     listing: Option<BTreeMap<Key, Entry<T>>>,
-    /// Whether an object is dropped for another one when there are too many.
+    /// Whether an object is finished. Such objects are dropped for others when there are too many.
     is_finished: fn(&T) -> bool,
 }
 
@@ -76,7 +76,7 @@ impl<T: PartialEq> Entry<T> {
 }
 
 impl<T: PartialEq> ObjectStore<T> {
-    /// Creates an empty store. Objects that are finished are dropped for others when there are too many.
+    /// Creates an empty store. Finished objects are dropped for others when there are too many.
     pub(crate) fn new(is_finished: fn(&T) -> bool) -> Self {
         Self { entries: BTreeMap::new(), deleted: VecDeque::new(), listing: None, is_finished }
     }
@@ -86,8 +86,8 @@ impl<T: PartialEq> ObjectStore<T> {
         if self.deleted.contains(&identity.uid) {
             return WatchEvent::Reordered;
         }
-        let room = find_room(&mut self.entries, &identity.key, &object, self.is_finished);
-        if room == Room::None {
+        let is_full = is_full(&self.entries, &identity.key);
+        if is_full && !makes_room(&mut self.entries, &object, self.is_finished) {
             return WatchEvent::TooMany;
         }
         let before = self.entries.get(&identity.key);
@@ -103,7 +103,7 @@ impl<T: PartialEq> ObjectStore<T> {
         if let Some(uid) = replaced {
             self.note_deleted(uid);
         }
-        if room == Room::Made { WatchEvent::TooMany } else { event }
+        if is_full { WatchEvent::TooMany } else { event }
     }
 
     /// Removes an object.
@@ -133,13 +133,13 @@ impl<T: PartialEq> ObjectStore<T> {
         if listing.contains_key(&identity.key) {
             return WatchEvent::Repeated;
         }
-        let room = find_room(listing, &identity.key, &object, self.is_finished);
-        if room == Room::None {
+        let is_full = is_full(listing, &identity.key);
+        if is_full && !makes_room(listing, &object, self.is_finished) {
             return WatchEvent::TooMany;
         }
         let (key, entry, event) = Entry::of(self.entries.get(&identity.key), identity, object);
         listing.insert(key, entry);
-        if room == Room::Made { WatchEvent::TooMany } else { event }
+        if is_full { WatchEvent::TooMany } else { event }
     }
 
     /// Completes the list: removes the objects that it does not contain.
@@ -194,34 +194,24 @@ impl<T: PartialEq> ObjectStore<T> {
     }
 }
 
-/// Whether there is room for an object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Room {
-    Free,
-    /// A finished object was dropped.
-    Made,
-    None,
+/// Returns whether an object with this key would be one too many.
+fn is_full<T>(entries: &BTreeMap<Key, Entry<T>>, key: &Key) -> bool {
+    entries.len() >= MAX_OBJECTS && !entries.contains_key(key)
 }
 
-/// Finds room for an object with this key. If there are too many others, drops a finished one, unless the
-/// object is finished as well.
-fn find_room<T>(
+/// Drops a finished object in favour of one that is not. Returns whether it did.
+fn makes_room<T>(
     entries: &mut BTreeMap<Key, Entry<T>>,
-    key: &Key,
     object: &Result<T, String>,
     is_finished: fn(&T) -> bool,
-) -> Room {
-    if entries.len() < MAX_OBJECTS || entries.contains_key(key) {
-        return Room::Free;
-    }
+) -> bool {
     if object.as_ref().is_ok_and(is_finished) {
-        return Room::None;
+        return false;
     }
-    let mut all = entries.iter();
-    let finished = all.find(|(_, entry)| entry.object.as_ref().is_ok_and(|object| is_finished(object)));
-    let Some(key) = finished.map(|(key, _)| key.clone()) else { return Room::None };
-    entries.remove(&key);
-    Room::Made
+    let mut entries_by_key = entries.iter();
+    let found = entries_by_key.find(|(_, it)| it.object.as_ref().is_ok_and(|object| is_finished(object)));
+    let Some(key) = found.map(|(key, _)| key.clone()) else { return false };
+    entries.remove(&key).is_some()
 }
 
 #[cfg(test)]

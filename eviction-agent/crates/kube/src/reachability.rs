@@ -35,9 +35,9 @@ struct Failures {
     since: Instant,
     /// The number of failed requests.
     requests: u32,
-    /// Whether a failed request began after the last handled one. Others show only that the server hangs on
-    /// them, for example because of a webhook.
-    is_later: bool,
+    /// Whether one of them began after the last handled request. Requests that began before show only that the
+    /// server hangs on them, for example because of a webhook.
+    has_later_request: bool,
 }
 
 impl ApiReachability {
@@ -48,11 +48,11 @@ impl ApiReachability {
             return true;
         }
         let since = self.handled_at.map_or(began, |handled_at| began.max(handled_at));
-        let failures = self.failures.get_or_insert(Failures { since, requests: 0, is_later: false });
+        let failures = self.failures.get_or_insert(Failures { since, requests: 0, has_later_request: false });
         failures.requests = failures.requests.saturating_add(1);
-        failures.is_later |= since == began;
-        let Failures { since, requests, is_later } = *failures;
-        !is_later || requests < MIN_FAILURES || now.saturating_duration_since(since) < MIN_DURATION
+        failures.has_later_request |= since == began;
+        let Failures { since, requests, has_later_request } = *failures;
+        !has_later_request || requests < MIN_FAILURES || now.saturating_duration_since(since) < MIN_DURATION
     }
 }
 

@@ -34,8 +34,8 @@ pub fn set_priority(priority: Priority) {
     }
 }
 
-/// Touches so many bytes of the stack, so that no page of it is missing later, when the node is short of memory
-/// or every microsecond counts.
+/// Touches this many bytes of the stack, so that no page fault occurs later, when the node is short of memory or
+/// every microsecond counts.
 #[inline(never)]
 pub fn touch_stack<const BYTES: usize>() {
     let mut stack = [0_u8; BYTES];

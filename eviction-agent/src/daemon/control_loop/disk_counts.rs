@@ -5,13 +5,14 @@
 //! crossed. Bytes are not counted like that: buffered writes can be attributed only while the dense hook is
 //! attached.
 //!
-//! **Bytes.** What a pod takes of the disks and no reading finds is in files elsewhere, such as those of a hostPath
-//! volume, or in deleted files that are still open. It is reported ([`ControlLoop::add_bytes_elsewhere`]).
+//! **Bytes.** Bytes that a pod has taken and no reading finds are in files elsewhere, such as those of a hostPath
+//! volume, or in deleted files that are still open. The agent reports them ([`ControlLoop::add_bytes_elsewhere`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use eviction_bpf::DiskUsage;
-use eviction_node::cgroup::pods::Pod;
+use eviction_node::cgroup::names::ContainerKind;
+use eviction_node::cgroup::pods::{Container, Pod};
 use eviction_node::fs::{InodeGrowth, StorageSample};
 
 use super::ControlLoop;
@@ -33,15 +34,21 @@ pub(super) struct DiskCounts {
 #[derive(Debug)]
 struct PodCounts {
     inodes: InodeGrowth,
-    /// Bytes that the containers which exist now took less those that they freed.
+    /// Bytes that the containers took less those that they freed.
     bytes: i64,
+    /// The ids of the containers' cgroups, sorted.
+    containers: Vec<u64>,
 }
 
-/// The values of a pod from which on its bytes elsewhere are counted.
-#[derive(Clone, Copy, Debug, Default)]
+/// The values from which on a pod's bytes elsewhere are counted.
+#[derive(Clone, Debug, Default)]
 struct Baseline {
+    /// Bytes that the programs counted.
     counted: i64,
+    /// Bytes that the reading found.
     read: u64,
+    /// The containers at that time.
+    containers: Vec<u64>,
 }
 
 /// The bytes that were counted of each pod and that no reading found.
@@ -55,18 +62,14 @@ pub(super) struct BytesElsewhere {
 
 impl DiskCounts {
     fn find(&self, cgroup: u64) -> Option<&PodCounts> {
-        let place = self.pods.binary_search_by_key(&cgroup, |it| it.inodes.cgroup).ok()?;
-        self.pods.get(place)
-    }
-
-    fn of(&self, cgroup: u64) -> Option<[i64; 2]> {
-        self.find(cgroup).map(|it| it.inodes.inodes)
+        let index = self.pods.binary_search_by_key(&cgroup, |it| it.inodes.cgroup).ok()?;
+        self.pods.get(index)
     }
 
     /// Returns the inodes that the pod with this cgroup created on nodefs or imagefs, whichever is more: they
     /// may be the same file system.
     pub(super) fn made_by(&self, cgroup: u64) -> Option<i64> {
-        self.of(cgroup)?.into_iter().max()
+        self.find(cgroup)?.inodes.inodes.into_iter().max()
     }
 }
 
@@ -91,7 +94,7 @@ impl ControlLoop {
         let before = self.storage.counts_ahead(now_ns).filter(|before| before.programs == now.programs);
         let Some(before) = before else { return false };
         let since = now.pods.iter().map(|PodCounts { inodes: now, .. }| {
-            let [node, image] = before.of(now.cgroup)?;
+            let [node, image] = before.find(now.cgroup)?.inodes.inodes;
             Some(InodeGrowth {
                 cgroup: now.cgroup,
                 inodes: [now.inodes[0].wrapping_sub(node), now.inodes[1].wrapping_sub(image)],
@@ -110,7 +113,7 @@ impl ControlLoop {
         let usage = self.notifier.bpf.disk_usage(&devices)?;
         let of = |id: u64, device: u64| {
             let found = usage.binary_search_by_key(&(id, device), |it| (it.cgroup, it.device)).ok();
-            let found = found.and_then(|place| usage.get(place));
+            let found = found.and_then(|index| usage.get(index));
             found.map_or((0, 0), |DiskUsage { bytes, inodes, .. }| (*bytes, *inodes))
         };
         let is_shared = devices[0] == devices[1];
@@ -121,12 +124,18 @@ impl ControlLoop {
             ids.sort_unstable();
             ids.dedup();
             let inodes = devices.map(|device| ids.iter().map(|id| of(*id, device).1).sum());
-            // The pod's cgroup has the bytes of containers that are gone, whose layers others have removed.
-            let containers = ids.iter().filter(|id| **id != pod.cgroup_id);
+            // The pod's cgroup has the bytes of containers that are gone, whose layers others have removed. A
+            // monitor writes logs.
+            let is_other = |id: u64| {
+                let is_monitor = |it: &Container| it.cgroup_id == id && it.kind == ContainerKind::Monitor;
+                id == pod.cgroup_id || pod.containers.iter().any(is_monitor)
+            };
+            ids.retain(|id| !is_other(*id));
             let bytes = |id: &u64| of(*id, devices[0]).0 + if is_shared { 0 } else { of(*id, devices[1]).0 };
             PodCounts {
                 inodes: InodeGrowth { cgroup: pod.cgroup_id, inodes },
-                bytes: containers.map(bytes).sum(),
+                bytes: ids.iter().map(bytes).sum(),
+                containers: ids,
             }
         };
         let groups = self.node_sampler.cgroups.pods().pods.iter();
@@ -136,8 +145,8 @@ impl ControlLoop {
         Some(DiskCounts { programs: self.notifier.bpf.programs().0, pods })
     }
 
-    /// Notes which pods are older than the programs, whose counts of them are not complete.
-    pub(super) fn note_older_pods(&mut self) {
+    /// Records the pods that are older than the programs, whose counts of them are incomplete.
+    pub(super) fn record_older_pods(&mut self) {
         let programs = self.notifier.bpf.programs().0;
         if self.storage.elsewhere.programs != programs {
             let pods = self.node_sampler.cgroups.pods().pods.iter();
@@ -147,8 +156,9 @@ impl ControlLoop {
     }
 
     /// Adds to each pod of a reading the bytes that were counted of it, and that the reading did not find. Those
-    /// of a pod that is older than the programs are counted from its first reading on. The values are lower
-    /// bounds: with cgroup v1 a kernel worker writes back what was written before the dense hook was attached.
+    /// of a pod that is older than the programs are counted from its first reading on, or from the first one after
+    /// the end of a container. The values are lower bounds: with cgroup v1 a kernel worker writes back what was
+    /// written before the dense hook was attached. Files that are removed while pods are read may be included.
     pub(super) fn add_bytes_elsewhere(&mut self, counts: &DiskCounts, sample: &mut StorageSample) {
         let BytesElsewhere { programs, older, baselines } = &mut self.storage.elsewhere;
         if *programs != counts.programs {
@@ -161,14 +171,17 @@ impl ControlLoop {
             else {
                 continue;
             };
-            let now = Baseline { counted: counted.bytes, read };
-            let is_older = older.contains(&group.cgroup_id);
-            let before = baselines.entry(known.pod.uid.clone()).or_insert(if is_older {
-                now
-            } else {
-                Baseline::default()
-            });
-            storage.bytes_elsewhere = now.elsewhere_since(*before);
+            let now = Baseline { counted: counted.bytes, read, containers: counted.containers.clone() };
+            let uid = known.pod.uid.clone();
+            if older.contains(&group.cgroup_id) {
+                let before = baselines.entry(uid).or_insert_with(|| now.clone());
+                if now.lacks_container_of(before) {
+                    // Its layer was read, and mostly not counted.
+                    before.clone_from(&now);
+                }
+            }
+            let before = baselines.get(&known.pod.uid).cloned().unwrap_or_default();
+            storage.bytes_elsewhere = now.elsewhere_since(&before);
         }
         let active = self.pod_index.active();
         baselines.retain(|uid, _| active.index_of(uid).is_some());
@@ -176,8 +189,13 @@ impl ControlLoop {
 }
 
 impl Baseline {
+    /// Returns whether a container of `before` has ended.
+    fn lacks_container_of(&self, before: &Self) -> bool {
+        before.containers.iter().any(|id| self.containers.binary_search(id).is_err())
+    }
+
     /// Returns the bytes that were counted since `before` and not found by the reading.
-    fn elsewhere_since(self, before: Self) -> Option<u64> {
+    fn elsewhere_since(&self, before: &Self) -> Option<u64> {
         let counted = self.counted.saturating_sub(before.counted);
         let found = self.read.wrapping_sub(before.read).cast_signed();
         let elsewhere = counted.saturating_sub(found);
@@ -192,8 +210,10 @@ mod tests {
     #[test]
     fn only_bytes_that_no_reading_found_are_elsewhere() {
         const MIB: i64 = 1 << 20;
-        let at =
-            |counted: i64, read: i64| Baseline { counted: counted * MIB, read: (read * MIB).unsigned_abs() };
+        let at = |counted: i64, read: i64| {
+            let (counted, read) = (counted * MIB, (read * MIB).unsigned_abs());
+            Baseline { counted, read, ..Baseline::default() }
+        };
         for (now, before, expected) in [
             (at(9, 9), Baseline::default(), None),
             (at(9, 4), Baseline::default(), Some(5)),
@@ -204,9 +224,16 @@ mod tests {
             (at(-20, 10), at(0, 30), None),
         ] {
             let expected = expected.map(|mib: u64| mib << 20);
-            assert_eq!(now.elsewhere_since(before), expected, "{now:?} since {before:?}");
+            assert_eq!(now.elsewhere_since(&before), expected, "{now:?} since {before:?}");
         }
-        let little = Baseline { counted: MIN_ELSEWHERE - 1, read: 0 };
-        assert_eq!(little.elsewhere_since(Baseline::default()), None);
+        let little = Baseline { counted: MIN_ELSEWHERE - 1, ..Baseline::default() };
+        assert_eq!(little.elsewhere_since(&Baseline::default()), None);
+    }
+
+    #[test]
+    fn an_ended_container_is_noticed_and_a_new_one_is_not() {
+        let with = |containers: &[u64]| Baseline { containers: containers.into(), ..Baseline::default() };
+        let is_lacking = |now: &[u64]| with(now).lacks_container_of(&with(&[3, 7]));
+        assert_eq!([&[3, 7][..], &[3, 5, 7], &[3, 5], &[]].map(is_lacking), [false, false, true, true]);
     }
 }

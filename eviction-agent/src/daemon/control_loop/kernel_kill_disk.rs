@@ -49,7 +49,7 @@ impl ControlLoop {
             return Err(KernelKillIdle::NoOrder(NotArmedReason::Off));
         }
         let device = self.writers_device().ok_or(KernelKillIdle::NoOrder(NotArmedReason::Far))?;
-        if self.executing().next().is_some() {
+        if self.executing().next().is_some() || self.disk_kill_orders.awaits_event(now_ns) {
             return Err(KernelKillIdle::InFlight);
         }
         if self.storage.may_read_for_kill_order(now_ns) {

@@ -10,6 +10,7 @@ use eviction_core::in_flight::InFlightEviction;
 use eviction_core::signal::Resource;
 use eviction_core::time::nanos;
 use eviction_node::cgroup::hierarchy::Host;
+use eviction_node::cgroup::names::ContainerKind;
 use eviction_node::cgroup::pods::Container;
 use eviction_node::clock::mono_ns;
 use eviction_node::fs::{PodStorage, StoragePaths, StorageReader, StorageRequest, StorageSample};
@@ -167,9 +168,10 @@ impl PodStorageWatch {
     }
 
     /// Returns when the next reading may begin: `pause` after the last one began, or `pace` times the time that
-    /// it took (at most [`MAX_PACED_WAIT`]), whichever is later.
+    /// it took (at most [`MAX_PACED_WAIT`] after its end), whichever is later.
     fn next_due_ns(&self, pause: Duration, pace: u64) -> u64 {
-        let paced = self.last_took_ns.saturating_mul(pace).min(nanos(MAX_PACED_WAIT));
+        let took_ns = self.last_took_ns;
+        let paced = took_ns.saturating_mul(pace).min(took_ns.saturating_add(nanos(MAX_PACED_WAIT)));
         self.last_began_ns.saturating_add(nanos(pause).max(paced))
     }
 
@@ -298,8 +300,9 @@ impl ControlLoop {
             return;
         }
         let counts = match extent {
-            Extent::All | Extent::Ahead => self.count_disk_usage(),
-            Extent::Limited | Extent::NearLimit => None,
+            Extent::All | Extent::Ahead if self.storage.reads_directories() => self.count_disk_usage(),
+            // The kubelet's values are older than the counts.
+            _ => None,
         };
         if extent == Extent::Ahead && counts.is_none() {
             return;
@@ -322,8 +325,9 @@ impl ControlLoop {
                 let procs = cgroups.root().memory.join(&it.path).join("cgroup.procs");
                 (self.pod_index.container_name(&it.id).into(), procs)
             };
+            let containers = group.containers.iter().filter(|it| it.kind != ContainerKind::Monitor);
             let made_inodes = counts.as_ref().and_then(|counts| counts.made_by(group.cgroup_id));
-            StorageRequest::new(known, group.containers.iter().map(of).collect(), made_inodes)
+            StorageRequest::new(known, containers.map(of).collect(), made_inodes)
         });
         let priority = match extent {
             Extent::All | Extent::Ahead | Extent::NearLimit => Priority::Urgent,
@@ -401,6 +405,6 @@ mod tests {
         };
         assert_eq!(due(Duration::from_millis(1)), LIMITS_INTERVAL);
         assert_eq!(due(Duration::from_millis(400)), Duration::from_secs(20));
-        assert_eq!(due(Duration::from_secs(90)), MAX_PACED_WAIT);
+        assert_eq!(due(Duration::from_secs(90)), Duration::from_secs(150));
     }
 }

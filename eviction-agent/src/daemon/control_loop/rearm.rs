@@ -202,13 +202,13 @@ impl ControlLoop {
     pub(super) fn sample_in_full(&mut self, now_ns: u64, cycle: usize) {
         self.state.last_full_ns = now_ns;
         let (losses, is_tree_missed) = self.notifier.bpf.read_losses(&self.metrics);
-        // 0 after missed events. The age of such a tree is the uptime, which may be short.
+        // `tree_read_ns` is 0 after missed events. The age of the tree is then the uptime, which may be short.
         let is_tree_missed = is_tree_missed || self.state.tree_read_ns == 0;
         self.check_tree(now_ns, is_tree_missed || losses.is_some());
         self.gauges.count_anomalies(self.engine.oom().anomalies());
         self.count_oom_kills();
         self.node_sampler.cgroups.sample_all(cycle, Tasks::Leave);
-        self.note_older_pods();
+        self.record_older_pods();
         self.read_limited_storage(now_ns);
         // A limit may be set long after its cgroup was created.
         self.adopt_limits();

@@ -35,28 +35,28 @@ pub(crate) struct ReclaimState {
     /// Signals for which reclaim was attempted since their thresholds were met.
     attempted: SignalSet,
     /// The attempt of the executor.
-    pub(super) running: Option<Running>,
+    pub(super) running: Option<ReclaimAttempt>,
     /// The signals for which reclaim is left to the kubelet. Each has its own time: while the kubelet reclaims, a
     /// second threshold of the same disk may be met and resolved before the first.
-    pub(super) left_to_kubelet: [Option<LeftToKubelet>; Signal::COUNT],
+    pub(super) left_to_kubelet: [Option<KubeletReclaim>; Signal::COUNT],
     /// Whether an attempt has just ended: the next sample shows its result.
     pub(super) has_ended: bool,
     /// Whether the last decision waits for an attempt: no pod is evicted before it ends.
     pub(super) is_awaited: bool,
 }
 
-/// The executor has been working for this signal since `since_ns`.
+/// An attempt of the executor for this signal, since `since_ns`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Running {
+pub(super) struct ReclaimAttempt {
     signal: Signal,
     pub(super) since_ns: u64,
-    /// The signal that drove the last decision: another threshold may be met since.
+    /// The driving signal of the last decision. It differs from `signal` if another threshold was met meanwhile.
     driving: Signal,
 }
 
 /// Reclaim has been left to the kubelet since `since_ns`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct LeftToKubelet {
+pub(super) struct KubeletReclaim {
     pub(super) since_ns: u64,
     pub(super) estimate: GarbageEstimate,
 }
@@ -143,7 +143,7 @@ impl ControlLoop {
             return ReclaimStep::Done;
         }
         if let Some(running) = self.reclaim.running {
-            return self.wait_for_executor(Running { driving: signal, ..running });
+            return self.wait_for_executor(ReclaimAttempt { driving: signal, ..running });
         }
         match self.engine.policy().eviction.node_reclaim {
             NodeReclaim::Off => ReclaimStep::Skip,
@@ -153,7 +153,7 @@ impl ControlLoop {
     }
 
     /// Waits for the executor, which has a time limit; but not for one that hangs in the kernel.
-    fn wait_for_executor(&mut self, running: Running) -> ReclaimStep {
+    fn wait_for_executor(&mut self, running: ReclaimAttempt) -> ReclaimStep {
         if mono_ns() < running.since_ns.saturating_add(EXECUTOR_TIMEOUT_NS) {
             self.reclaim.running = Some(running);
             return ReclaimStep::Wait(None);
@@ -185,25 +185,24 @@ impl ControlLoop {
             self.drop_executor(signal, "the thread of node reclaim has ended");
             return ReclaimStep::Skip;
         }
-        self.reclaim.running = Some(Running { signal, since_ns: mono_ns(), driving: signal });
+        self.reclaim.running = Some(ReclaimAttempt { signal, since_ns: mono_ns(), driving: signal });
         ReclaimStep::Wait(None)
     }
 
     /// Waits for the kubelet if the node's unused images are estimated to be enough.
     fn leave_to_kubelet(&mut self, evaluation: &Evaluation, signal: Signal) -> ReclaimStep {
         let now_ns = mono_ns();
-        if let Some(LeftToKubelet { since_ns, estimate }) = self.reclaim.left_to_kubelet[signal as usize] {
+        if let Some(KubeletReclaim { since_ns, estimate }) = self.reclaim.left_to_kubelet[signal as usize] {
             if now_ns < since_ns.saturating_add(KUBELET_WAIT_NS) {
                 return ReclaimStep::Wait(Some(estimate));
             }
-            self.reclaim.left_to_kubelet[signal as usize] = None;
             self.reclaim.attempted.insert(signal);
             return ReclaimStep::Done;
         }
         match self.estimate(evaluation, signal) {
             Some(estimate) if estimate.unused_bytes >= estimate.deficit_bytes => {
                 self.publish_reclaim(event_log::NodeReclaim::left_to_kubelet(signal, estimate));
-                let left = LeftToKubelet { since_ns: now_ns, estimate };
+                let left = KubeletReclaim { since_ns: now_ns, estimate };
                 self.reclaim.left_to_kubelet[signal as usize] = Some(left);
                 ReclaimStep::Wait(Some(estimate))
             }
@@ -242,7 +241,7 @@ impl ControlLoop {
             // Its thread has ended.
             self.reclaim.executor = None;
         }
-        let Some(Running { signal, driving, .. }) = self.reclaim.running else { return };
+        let Some(ReclaimAttempt { signal, driving, .. }) = self.reclaim.running else { return };
         // Enough for this signal may be too little for the one that drives the decision by now, which then
         // has its own attempt.
         let is_enough = report.as_ref().is_some_and(|report| report.end == ReclaimEnd::Enough);
@@ -253,11 +252,13 @@ impl ControlLoop {
             }
             None => self.drop_executor(signal, "the thread of node reclaim has ended"),
         }
-        if !is_enough {
-            // Nothing more can be expected for the other signal.
+        let layout = self.node_sampler.disks.layout();
+        // The attempt for the other signal would remove the same garbage.
+        let is_over = !is_enough && layout.reclaims(signal) == layout.reclaims(driving);
+        if is_over {
             self.reclaim.attempted.insert(driving);
         }
-        self.reclaim.has_ended = !is_enough || driving == signal;
+        self.reclaim.has_ended = is_over || driving == signal;
     }
 
     fn publish_reclaim(&mut self, event: event_log::NodeReclaim) {

@@ -17,7 +17,7 @@ use eviction_node::fs::FsPaths;
 use tokio::sync::mpsc;
 
 use super::super::ConfigurationFiles;
-use super::reclaim::LeftToKubelet;
+use super::reclaim::KubeletReclaim;
 use super::tests::{Fixture, start};
 use super::{LoopEvent, ReclaimState};
 use crate::daemon::memory_notifier::Trigger;
@@ -101,7 +101,7 @@ impl Fixture {
         self.control_loop.reclaim.images = vec![ContainerImage { names, size_bytes }];
     }
 
-    fn left_to_kubelet(&mut self, signal: Signal) -> &mut Option<LeftToKubelet> {
+    fn left_to_kubelet(&mut self, signal: Signal) -> &mut Option<KubeletReclaim> {
         &mut self.control_loop.reclaim.left_to_kubelet[signal as usize]
     }
 
@@ -176,7 +176,7 @@ async fn a_signal_does_not_wait_for_garbage_of_another_signal() {
     let mut fixture = fixture!(INODES_MET, "Kubelet");
     fixture.set_garbage(1 << 60);
     let estimate = eviction_core::disk_layout::GarbageEstimate { unused_bytes: 2, deficit_bytes: 1 };
-    let left = LeftToKubelet { since_ns: mono_ns(), estimate };
+    let left = KubeletReclaim { since_ns: mono_ns(), estimate };
     *fixture.left_to_kubelet(Signal::NodeFsAvailable) = Some(left);
     fixture.run_until_eviction().await;
 }

@@ -67,9 +67,10 @@ impl EventSorter {
                 let [node, pods] = self.eviction_cgroups;
                 batch.pods_crossed |= crossed.cgroup_id == pods;
                 if crossed.cgroup_id == node {
-                    // After a fall it is not known how much further usage fell until the sample: the next
-                    // threshold would be set too late.
-                    self.node_crossed = crossed.is_rise().then_some(crossed);
+                    // After a fall or a kill usage goes on falling until the sample: the next threshold would
+                    // be set too high.
+                    let is_usable = crossed.is_rise() && batch.kernel_kills.is_empty();
+                    self.node_crossed = is_usable.then_some(crossed);
                 }
                 batch.crossed = Some(crossed);
             }
@@ -85,7 +86,10 @@ impl EventSorter {
             }
             Event::CgroupCreated(_) | Event::CgroupRemoved(_) => batch.tree_changed = true,
             Event::TaskAlarm(alarm) => batch.alarms.push(alarm),
-            Event::KernelKill(kill) => batch.kernel_kills.push(kill),
+            Event::KernelKill(kill) => {
+                self.node_crossed = None;
+                batch.kernel_kills.push(kill);
+            }
         }
     }
 }
@@ -187,6 +191,7 @@ fn increase(sum: u64, before: &mut u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use eviction_bpf::Edge;
 
     fn crossed(cgroup_id: u64) -> Event {
         Event::ThresholdCrossed(ThresholdCrossed::upwards(cgroup_id, 1))
@@ -203,6 +208,9 @@ mod tests {
         let waiting: Vec<_> = sorter.limit_crossings.iter().map(|crossed| crossed.cgroup_id).collect();
         assert_eq!((waiting, batch.missed, batch.pods_crossed), (vec![3, 4, 3], false, true));
         assert_eq!(sorter.node_crossed.map(|crossed| crossed.cgroup_id), Some(1));
+        let fall = ThresholdCrossed { edge: Edge::UsageBelow, ..ThresholdCrossed::upwards(1, 1) };
+        sorter.add(Event::ThresholdCrossed(fall), &mut batch);
+        assert_eq!(sorter.node_crossed, None, "usage goes on falling");
     }
 
     #[test]

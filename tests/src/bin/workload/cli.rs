@@ -14,7 +14,7 @@ pub(crate) struct Cli {
     /// Move into these cgroup directories before anything is allocated
     #[arg(long, global = true, value_delimiter = ',', value_name = "DIR,…")]
     pub(crate) join: Vec<PathBuf>,
-    /// Then change the root directory; paths of files are below it
+    /// After --join, change the root directory to this one; file paths are below it
     #[arg(long, global = true, value_name = "DIR")]
     pub(crate) chroot: Option<PathBuf>,
     /// Keep stamps of (time, bytes touched) in this new file
@@ -94,6 +94,15 @@ pub(crate) enum Mode {
         /// Bytes per second; 0: as fast as it goes
         #[arg(long, value_parser = bytes, default_value = "0")]
         rate: u64,
+    },
+    /// Allocate a file at once with fallocate, and stay
+    Allocate {
+        /// The file
+        #[arg(long)]
+        file: PathBuf,
+        /// Its size (K, M, G: powers of 1024)
+        #[arg(long, value_parser = bytes)]
+        size: u64,
     },
     /// Create empty files, and stay; stamps are inodes that the file system has less
     Create {

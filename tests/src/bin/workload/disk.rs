@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Write as _};
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use rustix::fs::fstatvfs;
+use rustix::fs::{FallocateFlags, fallocate, fstatvfs};
 use tests::stamps::{STEP, Writer};
 
 use crate::pace::Pace;
@@ -30,6 +30,14 @@ pub(crate) fn write(path: &Path, size: u64, rate: u64, stamps: Writer) -> Result
     }
     stamps.done();
     print_event("written", &[("bytes", written)]);
+    Ok(file)
+}
+
+/// Allocates a file of this size and returns it open.
+pub(crate) fn allocate(path: &Path, size: u64) -> Result<File> {
+    let file = File::create_new(path).with_context(|| format!("create {}", path.display()))?;
+    fallocate(&file, FallocateFlags::empty(), 0, size).context("allocate")?;
+    print_event("allocated", &[("bytes", size)]);
     Ok(file)
 }
 

@@ -63,6 +63,7 @@ fn run(cli: Cli) -> Result<()> {
         | Mode::Busy { .. }
         | Mode::Churn { .. }
         | Mode::Write { .. }
+        | Mode::Allocate { .. }
         | Mode::Create { .. }
         | Mode::Measure { .. } => None,
     };
@@ -137,6 +138,10 @@ fn run(cli: Cli) -> Result<()> {
         }
         Mode::Write { file, size, rate } => {
             let _open = disk::write(&file, size, rate, stamps)?;
+            hold_forever();
+        }
+        Mode::Allocate { file, size } => {
+            let _open = disk::allocate(&file, size)?;
             hold_forever();
         }
         Mode::Create { dir, max, rate } => {

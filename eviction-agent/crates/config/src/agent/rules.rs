@@ -52,7 +52,7 @@ const ENFORCED: [&str; 6] = [
 const UNIQUE: [&str; 3] =
     ["policy.signals[].signal", "policy.rateLimits[].scope", "thresholdMargin.perSignal[].signal"];
 
-/// Paths and names that are absent if there is none. An empty one would be used as it is.
+/// Optional paths and names. An empty text would be used as a path or name.
 const NOT_EMPTY: [&str; 6] = [
     "recorder.directory",
     "thresholds.files.config",

@@ -157,7 +157,8 @@ fn invalid_inline_enforcement_lists_the_allowed_values() {
 
 #[test]
 fn a_file_in_which_a_value_would_be_ignored_is_refused() {
-    let file = std::env::temp_dir().join(format!("eviction-config-{}.yaml", std::process::id()));
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("agent.yaml");
     for (text, cause) in [
         ("dryRun: Server\ndryRun: None\n", "`dryRun` is given twice"),
         ("policy: {maxEvictionsPerSync: 1}\npolicy: {}\n", "`policy` is given twice"),
@@ -167,7 +168,6 @@ fn a_file_in_which_a_value_would_be_ignored_is_refused() {
         let errors = load_agent(Some(&file)).unwrap_err().to_string();
         assert!(errors.starts_with(&*file.to_string_lossy()) && errors.contains(cause), "{errors}");
     }
-    std::fs::remove_file(&file).unwrap();
 }
 
 #[test]

@@ -110,7 +110,7 @@ fn with_notes(outcome: String, candidate: &CandidateRecord) -> String {
 pub(super) fn elsewhere_note(candidate: &CandidateRecord) -> Option<String> {
     let bytes = i64::try_from(candidate.bytes_elsewhere?).unwrap_or(i64::MAX);
     let bytes = amount(Resource::EphemeralStorage, bytes);
-    Some(format!("at least {bytes} more in files elsewhere or deleted"))
+    Some(format!("at least {bytes} more outside of its volumes or in deleted files"))
 }
 
 /// Explains why a pod was selected, its grace period, and what would have spared it.

@@ -78,7 +78,7 @@ pub(super) fn write(record: &DecisionRecord, evaluation: &EvaluationRecord, page
 }
 
 fn heading(evaluation: &EvaluationRecord) -> (Tone, String) {
-    let above_limits: Vec<_> = evaluation.evictions.iter().filter(|one| one.hard.is_none()).collect();
+    let above_limits: Vec<_> = evaluation.evictions.iter().filter(|one| one.is_above_limit()).collect();
     if above_limits.is_empty() {
         return end_heading(evaluation, "");
     }
@@ -93,7 +93,7 @@ fn heading(evaluation: &EvaluationRecord) -> (Tone, String) {
 /// Returns the heading about thresholds. `other` is not empty if pods are evicted for limits of their own.
 fn end_heading(evaluation: &EvaluationRecord, other: &str) -> (Tone, String) {
     let short = evaluation.starved.map_or_else(String::new, |resource| format!(": short of {resource}"));
-    let evicted = evicted_pods(evaluation.evictions.iter().filter(|one| one.hard.is_some()));
+    let evicted = evicted_pods(evaluation.evictions.iter().filter(|one| !one.is_above_limit()));
     let no_eviction = |why: &str| (Tone::Warning, format!("NO {other}EVICTION{short}, but {why}"));
     let is_met = |threshold: &ThresholdRecord| threshold.met.is_some();
     if evaluation.left_to_kubelet.is_some() && evicted.is_empty() {
@@ -114,7 +114,9 @@ fn end_heading(evaluation: &EvaluationRecord, other: &str) -> (Tone, String) {
             let (kinds, other) = (kinds.join(" and "), other.to_lowercase());
             (Tone::Warning, format!("RECLAIM unused {kinds} before any {other}eviction{short}"))
         }
-        EvaluationEnd::Reclaimed => (Tone::Good, "ENOUGH was reclaimed, no eviction".to_owned()),
+        EvaluationEnd::Reclaimed => {
+            (Tone::Good, format!("ENOUGH was reclaimed, no {}eviction", other.to_lowercase()))
+        }
         EvaluationEnd::CannotRank => no_eviction("pods cannot be ranked by what they use of it"),
         EvaluationEnd::AwaitingPreallocated => {
             let bytes = display_bytes(evaluation.preallocated.unwrap_or(0).into());
@@ -174,7 +176,7 @@ fn reclaim(evaluation: &EvaluationRecord) -> Vec<String> {
     short.map(line).collect()
 }
 
-/// Returns whether so much is available that no threshold of the signal that was met is met any more.
+/// Returns whether the available amount resolves all met thresholds of the signal, with their minimum reclaim.
 fn is_resolved(evaluation: &EvaluationRecord, after: &SignalRecord) -> bool {
     let nanos = |text: &Option<String>| {
         let quantity = text.as_deref().and_then(|text| Quantity::parse(text).ok());
@@ -188,7 +190,7 @@ fn is_resolved(evaluation: &EvaluationRecord, after: &SignalRecord) -> bool {
 
 fn above_limits(evaluation: &EvaluationRecord, page: &mut TextPage<'_>) {
     // The other evictions are explained with the ranking, if there is one.
-    let is_listed = |one: &&EvictionRecord| one.hard.is_none() || evaluation.candidates.is_empty();
+    let is_listed = |one: &&EvictionRecord| one.is_above_limit() || evaluation.candidates.is_empty();
     for eviction in evaluation.evictions.iter().filter(is_listed) {
         page.lines("goes", [pod(&eviction.pod), format!("  {}", candidates::above_limit(eviction))]);
     }

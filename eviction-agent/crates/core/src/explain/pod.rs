@@ -6,7 +6,9 @@ use crate::explain::evaluation;
 use crate::explain::text::{Tone, count, pod, printable};
 use crate::oom::OomUpdate;
 use crate::pod::PodName;
-use crate::record::{CandidateOutcome, CandidateRecord, DecisionRecord, EvaluationRecord, RecordSubject};
+use crate::record::{
+    CandidateOutcome, CandidateRecord, DecisionRecord, EvaluationRecord, EvictionRecord, RecordSubject,
+};
 use crate::signal::Resource;
 use crate::time::Timestamp;
 
@@ -79,7 +81,7 @@ impl PodHistory {
             self.evicted.push(record.at);
         }
         let name = pod(&self.pod);
-        let is_above_limit = evicted.is_some_and(|eviction| eviction.hard.is_none());
+        let is_above_limit = evicted.is_some_and(EvictionRecord::is_above_limit);
         if let (Some(rank), Some(resource), false) = (found, evaluation.starved, is_above_limit) {
             self.ranked += 1;
             ranked(record.at, evaluation, rank, resource, page);
@@ -169,9 +171,9 @@ fn reasons_not_evicted(
         return vec!["it is critical: had its turn come, it would have been skipped".to_owned()];
     }
     let Some(rival) = own.margin.and_then(|margin| evaluation.candidates.get(margin.against)) else {
-        // Pods above limits of their own may have been.
-        let is_nobody_evicted = evaluation.evictions.iter().all(|one| one.hard.is_none());
-        return is_nobody_evicted.then(|| format!("no pod was evicted for {resource}")).into_iter().collect();
+        // Evictions for limits of pods are not for the resource.
+        let is_none_evicted = evaluation.evictions.iter().all(EvictionRecord::is_above_limit);
+        return is_none_evicted.then(|| format!("no pod was evicted for {resource}")).into_iter().collect();
     };
     let reason = candidates::ranks_before(resource, rival, own);
     vec![

@@ -92,16 +92,15 @@ fn bytes_elsewhere_and_preallocated_bytes_are_explained() {
             };
             builder.pod(uid, values).container("c", storage);
         }
-        Event::Sample(Arc::new(builder.finish()))
+        Arc::new(builder.finish())
     };
     let mut text = String::new();
     let mut explainer = Explainer::new(Style::Plain);
-    for event in [sample(1, 64 << 20), sample(2, 0)] {
-        let decision = step(&mut engine, 2, event);
+    for sample in [sample(1, 64 << 20), sample(2, 0)] {
+        let decision = step(&mut engine, 2, Event::Sample(Arc::clone(&sample)));
         text += &explainer.explain(&DecisionRecord::of(&decision));
         if decision.awaits_reclaim() {
-            let Event::Sample(after) = sample(2, 0) else { unreachable!() };
-            let decision = step(&mut engine, 2, Event::Reclaimed(Ok(after)));
+            let decision = step(&mut engine, 2, Event::Reclaimed(Ok(sample)));
             text += &explainer.explain(&DecisionRecord::of(&decision));
         }
     }

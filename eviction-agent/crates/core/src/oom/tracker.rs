@@ -25,8 +25,8 @@ const MAX_RECENT_KILLS: usize = 1024;
 /// The number of decided evictions that can be stored without an allocation until the next record arrives.
 const DECIDED_CAPACITY: usize = 64;
 
-/// How long after an eviction the end of a container may be noticed: if nothing reports it, the next full sample
-/// shows it, at the latest after eleven seconds.
+/// How long after an eviction the end of a container may be noticed. If no event reports it, the next full sample
+/// does, after at most 11 s.
 const NOTICE_DELAY: GoDuration = GoDuration::from_secs(12);
 
 /// How long after its last event the history of an inactive pod is kept: one hour.
@@ -173,7 +173,7 @@ impl OomTracker {
         EndUpdate { uid, container, seen, handling, mismatch }
     }
 
-    /// Adds an eviction that was decided. An eviction that is in progress, or has just ended, stays.
+    /// Adds an eviction that was decided. One that is in progress or has just ended is not replaced.
     pub(crate) fn add_eviction(&mut self, now: Timestamp, pod: &Arc<PodName>, active: &PodSet) {
         let uid = clipped(&pod.uid);
         // The same pod may be selected in each evaluation, which must cost nothing.
@@ -198,8 +198,8 @@ impl OomTracker {
         self.decided.reserve(DECIDED_CAPACITY);
     }
 
-    /// Records the result of an eviction, which explains no later termination of a container: signals leave the
-    /// pod in place, and its containers are restarted.
+    /// Records the result of an eviction. Later terminations are not attributed to it: a pod that was killed by
+    /// signals stays, and its containers are restarted.
     pub(crate) fn record_result(&mut self, now: Timestamp, outcome: &EvictionResult, active: &PodSet) {
         self.add_decided_evictions(active);
         let Some(pod) = self.pods.get_mut(clipped(&outcome.uid)) else { return };

@@ -32,8 +32,9 @@ pub struct CandidateRecord {
     /// The usage of the resource that is short.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<i64>,
-    /// Bytes that the pod took of the node's disks beyond what was found of it, if bytes are short: files
-    /// elsewhere, or deleted ones that are still open. They are not part of `usage`.
+    /// A lower bound of the bytes that the pod has written to the node's disks outside of its volumes and
+    /// writable layers, or to deleted files that are still open. Present only if bytes are short. Not part of
+    /// `usage`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes_elsewhere: Option<u64>,
     /// The request of that resource, if requests count for it.
@@ -119,17 +120,22 @@ pub(super) struct RankedPods<'a> {
 impl<'a> RankedPods<'a> {
     /// Returns the pods that an evaluation ranked. None if it ranked none.
     pub(super) fn of(decision: &Decision, evaluation: &'a Evaluation) -> Option<Self> {
-        let pods_evicted = |for_threshold: bool| -> BTreeSet<u32> {
-            decision.actions.iter().filter_map(|action| evicted(action, for_threshold)).collect()
-        };
+        let (mut evicted, mut above_limits) = (BTreeSet::new(), BTreeSet::new());
+        for action in &decision.actions {
+            if let Action::Evict(it) = action {
+                let is_for_threshold = matches!(it.cause, Cause::Threshold { .. });
+                let pods = if is_for_threshold { &mut evicted } else { &mut above_limits };
+                pods.insert(it.pod);
+            }
+        }
         Some(Self {
             at: decision.at,
             measure: Measure::of(evaluation.driving_signal()?, evaluation.layout),
             pods: &evaluation.pods,
             snapshot: &evaluation.snapshot,
             ranked: &evaluation.ranked,
-            evicted: pods_evicted(true),
-            above_limits: pods_evicted(false),
+            evicted,
+            above_limits,
             critical_pods: evaluation.critical_pods.iter().copied().collect(),
             // Reversed, so that the first entry of a pod is the one that stays in the map.
             refusals: evaluation.refused_pods.iter().rev().map(|it| (it.pod, it.why)).collect(),
@@ -251,17 +257,6 @@ fn skipped(sized: &SizedPod) -> Option<(u32, SkipReason)> {
     match sized.outcome {
         SizedOutcome::Skipped { why, .. } => Some((sized.pod, why)),
         _ => None,
-    }
-}
-
-/// Returns the pod that an action evicts: for a threshold, or for a limit of its own.
-fn evicted(action: &Action, for_threshold: bool) -> Option<u32> {
-    match action {
-        Action::Evict(eviction) => {
-            let is_for_threshold = matches!(eviction.cause, Cause::Threshold { .. });
-            (is_for_threshold == for_threshold).then_some(eviction.pod)
-        }
-        Action::ShortenGrace(_) | Action::RecordEvent(_) | Action::Reclaim(_) => None,
     }
 }
 

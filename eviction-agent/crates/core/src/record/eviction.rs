@@ -42,6 +42,11 @@ pub struct EvictionRecord {
 }
 
 impl EvictionRecord {
+    /// Returns whether the pod is evicted for a limit of its own, not for a threshold.
+    pub(crate) fn is_above_limit(&self) -> bool {
+        self.hard.is_none()
+    }
+
     pub(super) fn of(evaluation: &Evaluation, eviction: &Eviction, shortens_grace: bool) -> Option<Self> {
         let known = evaluation.pods.get(eviction.pod)?;
         let EvictionText { message, annotations } = message::eviction(evaluation, eviction);

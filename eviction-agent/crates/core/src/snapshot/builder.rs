@@ -118,9 +118,9 @@ pub struct PodStatValues {
     pub ephemeral_storage_used: Option<u64>,
     /// `process_stats.process_count`.
     pub process_count: Option<u64>,
-    /// Bytes that the pod took of the node's disks beyond its ephemeral storage: files elsewhere, such as those of
-    /// hostPath volumes, and deleted files that are still open. Only the agent counts them, and they do not
-    /// affect the order of pods.
+    /// A lower bound of the bytes that the pod has written to the node's disks outside of its volumes and
+    /// writable layers, or to deleted files that are still open. Only the agent counts them. They do not affect
+    /// the order of pods.
     pub bytes_elsewhere: Option<u64>,
 }
 

@@ -233,8 +233,8 @@ pub struct NodeStats {
     /// Parts of pods whose usage was not read. Pods cannot be ranked by them.
     #[serde(default)]
     pub unmeasured: Parts,
-    /// Bytes that xfs has allocated beyond the ends of files, if thresholds are met only because of them, and
-    /// pods are unmeasured until it gives them back; else 0.
+    /// Bytes that xfs has allocated beyond the ends of files, if a threshold is met only because of them; else 0.
+    /// Pods count as unmeasured until xfs has freed them.
     #[serde(default)]
     pub preallocated: u64,
 }

@@ -11,8 +11,8 @@ use crate::kv_file::parse_number_line;
 
 const LIMIT: usize = 256;
 
-/// The files of a btrfs: `bytes_may_use` of the data and of the metadata, and `global_rsv_reserved`. Each with its
-/// path: a descriptor fails for good after the file system was unmounted, also if it is mounted again.
+/// The files of a btrfs: `bytes_may_use` of the data and of the metadata, and `global_rsv_reserved`. Each has its
+/// path, because a descriptor stays invalid after the file system is unmounted, even if it is mounted again.
 #[derive(Debug)]
 pub(super) struct BytesMayUse([(OpenFile, PathBuf); 3]);
 

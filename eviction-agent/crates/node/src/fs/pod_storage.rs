@@ -79,7 +79,8 @@ pub struct PodStorage {
     containers: Vec<ContainerStorage>,
     /// Whether there is a volume that could not be read.
     has_unknown_volume: bool,
-    /// Bytes that the pod has at least taken of the disks besides, as far as that is counted.
+    /// A lower bound of the bytes that the pod has written to the node's disks outside of its volumes and
+    /// writable layers, or to deleted files that are still open; `None` if they are not counted.
     pub bytes_elsewhere: Option<u64>,
 }
 

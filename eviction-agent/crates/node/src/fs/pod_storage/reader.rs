@@ -31,7 +31,7 @@ const INODES: u64 = 200_000;
 /// As much of the stack as a reading uses: mostly the buffer for the names in a directory.
 const STACK: usize = 64 << 10;
 
-/// The most pods whose sizes are kept: several times as many as a node has. A reading of a few pods does not tell
+/// The maximum number of stored sizes, several times the pods of a node. A reading of a few pods does not show
 /// which of the others are gone.
 const MAX_SIZES: usize = 2048;
 
