@@ -75,6 +75,7 @@ impl KillWorker {
         self.commands = None;
         self.notify();
         if let Some(thread) = self.thread.take() {
+            // A panic in it has been reported by the panic hook.
             let _ = thread.join();
         }
     }

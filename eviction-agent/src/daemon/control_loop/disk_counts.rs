@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use eviction_bpf::DiskUsage;
 use eviction_node::cgroup::names::ContainerKind;
-use eviction_node::cgroup::pods::{Container, Pod};
+use eviction_node::cgroup::pods::Pod;
 use eviction_node::fs::{InodeGrowth, StorageSample};
 
 use super::ControlLoop;
@@ -126,11 +126,9 @@ impl ControlLoop {
             let inodes = devices.map(|device| ids.iter().map(|id| of(*id, device).1).sum());
             // The pod's cgroup has the bytes of containers that are gone, whose layers others have removed. A
             // monitor writes logs.
-            let is_other = |id: u64| {
-                let is_monitor = |it: &Container| it.cgroup_id == id && it.kind == ContainerKind::Monitor;
-                id == pod.cgroup_id || pod.containers.iter().any(is_monitor)
-            };
-            ids.retain(|id| !is_other(*id));
+            let monitors = pod.containers.iter().filter(|it| it.kind == ContainerKind::Monitor);
+            let others: Vec<u64> = monitors.map(|it| it.cgroup_id).chain([pod.cgroup_id]).collect();
+            ids.retain(|id| !others.contains(id));
             let bytes = |id: &u64| of(*id, devices[0]).0 + if is_shared { 0 } else { of(*id, devices[1]).0 };
             PodCounts {
                 inodes: InodeGrowth { cgroup: pod.cgroup_id, inodes },
@@ -172,16 +170,16 @@ impl ControlLoop {
                 continue;
             };
             let now = Baseline { counted: counted.bytes, read, containers: counted.containers.clone() };
-            let uid = known.pod.uid.clone();
-            if older.contains(&group.cgroup_id) {
-                let before = baselines.entry(uid).or_insert_with(|| now.clone());
-                if now.lacks_container_of(before) {
-                    // Its layer was read, and mostly not counted.
-                    before.clone_from(&now);
-                }
+            if !older.contains(&group.cgroup_id) {
+                storage.bytes_elsewhere = now.elsewhere_since(&Baseline::default());
+                continue;
             }
-            let before = baselines.get(&known.pod.uid).cloned().unwrap_or_default();
-            storage.bytes_elsewhere = now.elsewhere_since(&before);
+            let before = baselines.entry(known.pod.uid.clone()).or_insert_with(|| now.clone());
+            if now.lacks_container_of(before) {
+                // Its layer was read, and mostly not counted.
+                before.clone_from(&now);
+            }
+            storage.bytes_elsewhere = now.elsewhere_since(before);
         }
         let active = self.pod_index.active();
         baselines.retain(|uid, _| active.index_of(uid).is_some());
