@@ -103,6 +103,23 @@ pub struct Stamp {
     pub bytes: u64,
 }
 
+/// When a workload had taken an amount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reached {
+    /// By this stamp.
+    ByStamp(u64),
+    /// After this stamp, which is the last one.
+    AfterStamp(u64),
+}
+
+impl Reached {
+    /// Returns the time of the stamp.
+    pub const fn ns(self) -> u64 {
+        let (Self::ByStamp(ns) | Self::AfterStamp(ns)) = self;
+        ns
+    }
+}
+
 /// The stamps of a workload until now.
 #[derive(Clone, Debug, Default)]
 pub struct Record {
@@ -158,6 +175,14 @@ impl Record {
         self.stamps.iter().find(|stamp| stamp.bytes >= bytes).map(|stamp| stamp.ns)
     }
 
+    /// Returns when at least `amount` had been taken by one thread that takes `step` between two stamps. If it was
+    /// stopped before that stamp, the crossing is after the last one, whose time is returned.
+    pub fn reached_by_steps(&self, amount: u64, step: u64) -> Option<Reached> {
+        let stamped = self.reached(amount).map(Reached::ByStamp);
+        let next = || self.last().filter(|stamp| stamp.bytes + step >= amount);
+        stamped.or_else(|| next().map(|stamp| Reached::AfterStamp(stamp.ns)))
+    }
+
     /// Returns the last stamp: no more than it plus one [`STEP`] per thread was ever touched.
     pub fn last(&self) -> Option<Stamp> {
         self.stamps.last().copied()
@@ -199,6 +224,19 @@ mod tests {
         let record = Record::read(&path).unwrap();
         assert_eq!(record.last().unwrap().bytes, CAPACITY + 5);
         assert_eq!(record.stamps[0].bytes, 6);
+    }
+
+    #[test]
+    fn the_step_after_the_last_stamp_may_reach_an_amount() {
+        let stamps = [(10, 4), (20, 8)].map(|(ns, bytes)| Stamp { ns, bytes });
+        let record = Record { stamps: stamps.into(), ..Record::default() };
+        let reached = [4, 5, 8, 9, 12, 13].map(|amount| record.reached_by_steps(amount, 4));
+        let [by, after] = [Reached::ByStamp, Reached::AfterStamp];
+        assert_eq!(
+            reached,
+            [Some(by(10)), Some(by(20)), Some(by(20)), Some(after(20)), Some(after(20)), None]
+        );
+        assert_eq!(Record::default().reached_by_steps(1, 4), None);
     }
 
     #[test]

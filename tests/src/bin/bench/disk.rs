@@ -15,7 +15,7 @@ use tests::clock;
 use tests::file_system::{FileSystem, Kind};
 use tests::node::{MIB, Node, PodSpec};
 use tests::process::wait_until;
-use tests::stamps::Record;
+use tests::stamps::{Reached, Record, STEP};
 use tests::workload::Workload;
 
 use crate::cost::CostSampler;
@@ -314,10 +314,14 @@ fn cross(testbed: &Testbed, load: Load, method: DetectionMethod) -> Result<Cross
     drop(writer);
     let record = Record::read(&stamps)?;
     let headroom = taken - threshold;
-    let crossed = record.reached(headroom + 1).context("the threshold was never crossed")?;
+    // The crossing is stamped after the write; a decision may come between the two.
+    let reached = record.reached_by_steps(headroom + 1, if load == Load::Write { STEP } else { 1 });
+    let late = match reached.context("the threshold was never crossed")? {
+        Reached::ByStamp(crossed) => decided.saturating_sub(crossed),
+        Reached::AfterStamp(_) => 0,
+    };
     Ok(Crossing {
-        // The crossing is stamped after the write; a decision may come between the two.
-        late_us: decided.saturating_sub(crossed) as f64 / 1000.0,
+        late_us: late as f64 / 1000.0,
         overshoot: record.bytes_at(decided).saturating_sub(headroom) as f64,
     })
 }

@@ -10,7 +10,7 @@ use tests::agent::Event;
 use tests::death::DeathWatcher;
 use tests::file_system::{FileSystem, Kind};
 use tests::node::{MIB, PodSpec};
-use tests::stamps::Record;
+use tests::stamps::{Reached, Record, STEP};
 
 use crate::hard::{MEMORY, PIDS};
 use crate::pods::{self, Bystander};
@@ -31,6 +31,8 @@ pub(crate) struct Shortage {
     bystander_amounts: [u64; 2],
     /// What the runaway takes per second.
     rate: u64,
+    /// What it takes between two stamps.
+    step: u64,
     available: fn(&StatVfs) -> u64,
     /// The mode of the workload, its options for the place and the amount, and the event at its end.
     mode: &'static str,
@@ -46,6 +48,7 @@ impl Shortage {
         headroom: 160 * MIB,
         bystander_amounts: [240 * MIB, 16 * MIB],
         rate: 256 * MIB,
+        step: STEP,
         available: |stat| stat.f_bavail * stat.f_frsize,
         mode: "write",
         place: ("--file", "file"),
@@ -58,6 +61,7 @@ impl Shortage {
         headroom: 12_000,
         bystander_amounts: [16_000, 500],
         rate: 20_000,
+        step: 1,
         available: |stat| stat.f_ffree,
         mode: "create",
         place: ("--dir", ""),
@@ -118,6 +122,8 @@ pub(crate) fn run(testbed: &mut Testbed<'_>, shortage: Shortage, variant: Varian
     let dead = death.wait(testbed.interrupt, GUARD)?;
     active_variant.end(testbed)?;
     record(testbed, shortage, &Record::read(&stamps)?, before - threshold, &decision, dead)?;
+    let seen = decision.number("available").context("the decision has no available amount")?;
+    testbed.check("the agent found less than the threshold", seen < threshold, format_args!("{seen}"));
 
     // The kubelet removes the volumes of a pod that has ended.
     fs::remove_dir_all(&volumes[report]).context("remove the volume of the pod that has ended")?;
@@ -171,8 +177,15 @@ fn record(
     dead: u64,
 ) -> Result<()> {
     let unit = shortage.unit;
-    let crossed = record.reached(headroom + 1).context("the threshold was never crossed")?;
-    testbed.timeline = Timeline::crossed(crossed, "the threshold was crossed, by the runaway's own statfs");
+    // The agent may stop the runaway between the write that crosses the threshold and its stamp.
+    let reached = record.reached_by_steps(headroom + 1, shortage.step);
+    let reached = reached.with_context(|| format!("the threshold was never crossed: {:?}", record.last()))?;
+    let what = match reached {
+        Reached::ByStamp(_) => "the threshold was crossed, by the runaway's own statfs",
+        Reached::AfterStamp(_) => "the threshold was about to be crossed; the runaway was stopped by then",
+    };
+    let crossed = reached.ns();
+    testbed.timeline = Timeline::crossed(crossed, what);
     testbed.mark_decision(decision);
     testbed.timeline.mark("dead", dead, "its last process was gone");
     testbed.printer.timeline(testbed);

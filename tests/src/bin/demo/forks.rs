@@ -1,11 +1,11 @@
 //! A fork bomb with its own limit uses up the node's process IDs.
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use serde_json::json;
 use tests::agent::Event;
 use tests::death::DeathWatcher;
 use tests::node::Node;
-use tests::stamps::Record;
+use tests::stamps::{Reached, Record};
 
 use crate::hard::MEMORY;
 use crate::pods::{self, Bystander};
@@ -84,18 +84,16 @@ fn record(
     let line = PIDS - THRESHOLD;
     let forks = (line + 1).checked_sub(before).context("the line was passed before the bomb")?;
     let taken = line + 1;
-    // The agent may stop the bomb between the fork that crosses the threshold and its stamp: the crossing is
-    // then after the previous stamp.
-    let unstamped = || record.last().filter(|stamp| stamp.bytes + 1 == forks);
-    let (crossed, what) = match (record.reached(forks), unstamped()) {
-        (Some(at), _) => (at, format!("process id {taken} was taken, by the bomb's own clock")),
-        (None, Some(before)) => {
-            (before.ns, format!("the fork that took process id {taken} was next; it was stopped within it"))
-        }
-        (None, None) => {
-            bail!("a pod was chosen, but the bomb never made {forks} forks: {:?}", record.last())
+    // The agent may stop the bomb between the fork that crosses the threshold and its stamp.
+    let reached = record.reached_by_steps(forks, 1);
+    let reached = reached.with_context(|| format!("the bomb never made {forks} forks: {:?}", record.last()))?;
+    let what = match reached {
+        Reached::ByStamp(_) => format!("process id {taken} was taken, by the bomb's own clock"),
+        Reached::AfterStamp(_) => {
+            format!("the fork that took process id {taken} was next; it was stopped within it")
         }
     };
+    let crossed = reached.ns();
     testbed.timeline = Timeline::crossed(crossed, what);
     testbed.mark_decision(decision);
     testbed.timeline.mark("dead", dead, "its last process was gone");
