@@ -35,6 +35,10 @@ const MISSING_PERMISSION: &str = "is forbidden: User ";
 /// A text in the denials of admission webhooks, which have any status (`webhook/errors/statuserror.go`).
 const DENIED_BY_WEBHOOK: &str = "denied the request";
 
+/// The text for a webhook that cannot be called and whose failure policy is `Fail` (apiserver,
+/// `util/webhook/error.go`).
+const WEBHOOK_FAILED: &str = "failed calling webhook";
+
 /// The maximum length of a text from the server, in bytes.
 const LONGEST_TEXT: usize = 512;
 
@@ -82,6 +86,9 @@ fn interpret_response(operation: ApiOperation, response: &Response) -> ApiResult
         None => text(&format!("status {} without a reason", response.status)),
     };
     let message_has = |part: &str| message.as_deref().is_some_and(|message| message.contains(part));
+    // It is about this pod only, and the pod is as it was.
+    let is_rejected_by_webhook = matches!(operation, ApiOperation::Eviction | ApiOperation::Deletion)
+        && (message_has(DENIED_BY_WEBHOOK) || message_has(WEBHOOK_FAILED));
     match response.status {
         // Another server may respond with a page and status 200.
         200..=299 => match (&*kind, status.as_str()) {
@@ -100,12 +107,8 @@ fn interpret_response(operation: ApiOperation, response: &Response) -> ApiResult
         }
         429 => match budget(&details.causes) {
             Some(why) => ApiResult::PdbDenied { why },
-            // It is about this pod only: KubeVirt denies the eviction of a VM, and migrates the VM instead.
-            None if matches!(operation, ApiOperation::Eviction | ApiOperation::Deletion)
-                && message_has(DENIED_BY_WEBHOOK) =>
-            {
-                ApiResult::Rejected { status: 429, why: why() }
-            }
+            // KubeVirt denies the eviction of a VM, and migrates the VM instead.
+            None if is_rejected_by_webhook => ApiResult::Rejected { status: 429, why: why() },
             None => {
                 let requested = details.retry_after_seconds.map(Duration::from_secs);
                 let pause = response.retry_after.or(requested).unwrap_or(PAUSE);
@@ -115,6 +118,7 @@ fn interpret_response(operation: ApiOperation, response: &Response) -> ApiResult
         500 if operation == ApiOperation::Eviction && message_has(SEVERAL_BUDGETS) => {
             ApiResult::PdbDenied { why: why() }
         }
+        status @ 500..=599 if is_rejected_by_webhook => ApiResult::Rejected { status, why: why() },
         // Includes requests that timed out on the server: they may still be in progress.
         500..=599 => ApiResult::Unknown { why: text(&format!("status {}: {}", response.status, why())) },
         status => ApiResult::Rejected { status, why: why() },

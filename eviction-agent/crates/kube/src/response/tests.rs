@@ -80,6 +80,18 @@ fn throttling_is_distinguished_from_a_webhook_denial() {
 }
 
 #[test]
+fn failure_of_a_webhook_is_distinguished_from_one_of_the_server() {
+    let failed = "failed calling webhook \"guard.example.com\": failed to call webhook: Post \"https://guard.shop.svc:443/?timeout=10s\": no endpoints available for service \"guard\"";
+    let denied = "admission webhook \"guard.example.com\" denied the request: no database";
+    for message in [failed, denied] {
+        let response =
+            status(500, "InternalError", &format!("Internal error occurred: {message}"), &Value::Null);
+        assert!(matches!(evict(&response), ApiResult::Rejected { status: 500, .. }), "{message}");
+        assert!(matches!(interpret(ApiOperation::CreateEvent, &response), ApiResult::Unknown { .. }));
+    }
+}
+
+#[test]
 fn missing_pod_is_distinguished_from_a_missing_path() {
     let message = r#"pods "web" not found"#;
     let details = json!({"name": "web", "kind": "pods"});
