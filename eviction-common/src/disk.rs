@@ -32,6 +32,10 @@ pub struct DiskThreshold {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct DiskTotal {
+    /// Bytes of `allocated` that write-back allocated without a reservation that was observed. They may have
+    /// been reserved, and thus taken, before the hook was attached. It is the first field, and is added to before
+    /// `allocated`, so that a copy that is made meanwhile lacks none that is in its `allocated`.
+    pub unreserved: i64,
     /// Bytes that are reserved for delayed allocation and not yet allocated. Reservations from before the
     /// hook was attached are not included.
     pub reserved: i64,
@@ -45,6 +49,12 @@ impl DiskTotal {
     /// Returns the number of bytes that are no longer available.
     pub const fn bytes(&self) -> i64 {
         self.reserved.wrapping_add(self.allocated)
+    }
+
+    /// Returns [`DiskTotal::bytes`] without what may have been taken before. Only the difference of two values is
+    /// meaningful: it is never more than what was taken between them.
+    pub const fn observed(&self) -> i64 {
+        self.bytes().wrapping_sub(self.unreserved)
     }
 }
 
@@ -113,7 +123,7 @@ pub struct DiskThresholdCrossed {
 
 const _: () = {
     assert!(size_of::<DiskThreshold>() == 48);
-    assert!(size_of::<DiskTotal>() == 24);
+    assert!(size_of::<DiskTotal>() == 32);
     assert!(size_of::<DiskUser>() == 16);
     assert!(size_of::<DiskUsage>() == 16);
     assert!(size_of::<DiskThresholdCrossed>() == 72);

@@ -12,9 +12,9 @@ pub struct DiskKillOrder {
     pub generation: u64,
     /// The cgroup of the victim. Only processes in it or below it are killed.
     pub victim_id: u64,
-    /// The threshold is crossed when [`crate::DiskTotal::bytes`] is at least this.
+    /// The threshold is crossed when [`crate::DiskTotal::observed`] is at least this.
     pub bytes_limit: i64,
-    /// [`crate::DiskTotal::bytes`] at the sample on which the order is based.
+    /// [`crate::DiskTotal::observed`] at the sample on which the order is based.
     pub bytes_then: i64,
     /// The time from which the order is no longer carried out.
     pub expires_ns: u64,
@@ -28,7 +28,7 @@ pub struct DiskKillOrder {
 pub trait Write {
     /// The kernel's device number.
     fn device(&self) -> u64;
-    /// [`crate::DiskTotal::bytes`] including the blocks of this write.
+    /// [`crate::DiskTotal::observed`] including the blocks of this write.
     fn taken(&self) -> i64;
     /// Whether the writing task is in this memory cgroup or below it.
     fn is_within(&self, cgroup_id: u64) -> bool;

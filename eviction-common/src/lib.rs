@@ -40,4 +40,4 @@ pub use task::{
 
 /// The version of the layout of all types in this crate. The programs do nothing if their configuration has
 /// another version, and the reader rejects records of another version.
-pub const ABI_VERSION: u16 = 17;
+pub const ABI_VERSION: u16 = 18;

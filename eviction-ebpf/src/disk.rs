@@ -99,11 +99,25 @@ impl Disk {
 
     /// Returns the bytes taken from the file system so far.
     #[inline(always)]
-    pub(crate) fn taken(&self) -> i64 {
+    fn taken(&self) -> i64 {
         // SAFETY: the map's value; volatile, since other CPUs add to it.
         unsafe {
             let reserved = core::ptr::read_volatile(&raw const (*self.total).reserved);
             core::ptr::read_volatile(&raw const (*self.total).allocated) + reserved
+        }
+    }
+
+    /// Returns the bytes taken so far as [`DiskTotal::observed`]. It reads `reserved` after `allocated`, since
+    /// write-back moves bytes from the former to the latter: they must not be counted twice.
+    ///
+    /// [`DiskTotal::observed`]: eviction_common::DiskTotal::observed
+    #[inline(always)]
+    pub(crate) fn observed(&self) -> i64 {
+        // SAFETY: the map's value; volatile, since other CPUs add to it.
+        unsafe {
+            let allocated = core::ptr::read_volatile(&raw const (*self.total).allocated);
+            let reserved = core::ptr::read_volatile(&raw const (*self.total).reserved);
+            allocated + reserved - core::ptr::read_volatile(&raw const (*self.total).unreserved)
         }
     }
 

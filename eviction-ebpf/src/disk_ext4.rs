@@ -100,7 +100,7 @@ unsafe fn on_reserve(inode: *const u8, blocks: i64) {
         let id = unsafe { id_of_task::<Direct>(bpf_get_current_task_btf() as *const u8) };
         disk.record(id, Allocation { reserved: disk.bytes(blocks), allocated: 0, inodes: 0 });
         if blocks > 0 {
-            disk_kill::apply_kill_order(disk.device, disk.taken(), id);
+            disk_kill::apply_kill_order(disk.device, disk.observed(), id);
         }
     }
 }
@@ -158,6 +158,8 @@ unsafe fn on_allocate(request: *const u8) {
     if counted < bytes {
         // SAFETY: an inode.
         let owner = unsafe { write_back_owner(inode) };
+        // SAFETY: the map's value.
+        unsafe { add_signed(&raw mut (*disk.total).unreserved, bytes - counted) };
         disk.record(owner, Allocation { reserved: 0, allocated: bytes - counted, inodes: 0 });
     }
 }

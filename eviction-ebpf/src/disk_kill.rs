@@ -17,7 +17,7 @@ use crate::{
 static DISK_KILL_ORDER: Array<DiskKillOrder> = Array::with_max_entries(1, 0);
 
 /// Applies the armed order to a write of the running task, which is in the memory cgroup `leaf_id`. `taken`
-/// is the number of bytes taken from the device, including this write.
+/// is the number of bytes that were observed to be taken from the device, including this write.
 #[inline(always)]
 pub(crate) fn apply_kill_order(device: u32, taken: i64, leaf_id: u64) {
     if !has_kernel_kill() || offset!(task_mm) == ABSENT || offset!(mm_anon) == ABSENT {

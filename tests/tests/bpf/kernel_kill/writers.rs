@@ -131,6 +131,28 @@ fn a_writer_of_another_pod_is_not_killed() {
 }
 
 #[test]
+fn write_back_of_what_was_reserved_before_is_not_taken() {
+    let mut testbed = testbed!();
+    let mut victim = Stepper::start(&testbed.victim);
+    testbed.fixture.detach(AttachWhen::NearDiskThreshold);
+    victim.step(&testbed.write("old"));
+    testbed.fixture.attach(AttachWhen::NearDiskThreshold);
+    testbed.arm(600 * SECOND);
+    let mut other = Stepper::start(&testbed.other);
+    let before = testbed.fixture.kernel.disk_total(testbed.device).unwrap();
+    other.step(&testbed.step("sync", "old"));
+    let after = testbed.fixture.kernel.disk_total(testbed.device).unwrap();
+    assert!(after.bytes() - before.bytes() > HEADROOM as i64, "what was written back is counted: {after:?}");
+    // Less than the headroom, so the threshold is not crossed.
+    let little = format!("file append {} {}", testbed.mounted.path().join("new").display(), HEADROOM / 2);
+    victim.step(&little);
+    testbed.fixture.drain();
+    assert_eq!(testbed.fixture.events.kernel_kills.len(), 0);
+    victim.send(&testbed.write("new"));
+    assert_eq!(victim.ended_by(), Some(9));
+}
+
+#[test]
 fn an_expired_or_disarmed_order_is_not_carried_out() {
     let mut testbed = testbed!();
     let mut writer = Stepper::start(&testbed.victim);

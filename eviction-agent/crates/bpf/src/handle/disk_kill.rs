@@ -45,7 +45,7 @@ impl BpfHandle {
         let ArmedDiskOrder { victim_id, device, expires_ns } = *order;
         kernel_kill.last_order += 1;
         let generation = kernel_kill.last_order;
-        let bytes_then = since.bytes();
+        let bytes_then = since.observed();
         let mut order = DiskKillOrder {
             generation,
             victim_id,
