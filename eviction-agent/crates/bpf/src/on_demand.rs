@@ -11,6 +11,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use super::attach::{Link, Program};
 use super::attach_methods::{AttachWhen, EventClass};
@@ -43,6 +44,9 @@ impl OnDemandProbe {
         self.programs.iter().filter_map(|program| program.runs_missed().ok()).sum()
     }
 }
+
+/// A failed attempt is repeated once after this time: memory may be short just then.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 const OFF: u8 = 0;
 const ON: u8 = 1;
@@ -82,7 +86,7 @@ impl<T> SwitchShared<T> {
         while !self.is_dropped.load(Ordering::Acquire) {
             let is_on = self.state.load(Ordering::Acquire) == ON;
             match (self.wanted.load(Ordering::Acquire), is_on) {
-                (true, false) => match make() {
+                (true, false) => match make().or_else(|_| repeat(&make)) {
                     Ok(made) => drop(self.set(SwitchState::On(made), ON)),
                     Err(error) => {
                         self.set(SwitchState::Failed(error), FAILED);
@@ -95,6 +99,12 @@ impl<T> SwitchShared<T> {
         }
         drop(self.set(SwitchState::Off, OFF));
     }
+}
+
+/// Calls `make` after a pause, which the next request ends.
+fn repeat<T>(make: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    std::thread::park_timeout(RETRY_AFTER);
+    make()
 }
 
 impl<T: Send + 'static> DetachSwitch<T> {
@@ -177,7 +187,6 @@ impl<T> fmt::Debug for DetachSwitch<T> {
 mod tests {
     use std::sync::atomic::AtomicUsize;
     use std::sync::mpsc;
-    use std::time::Duration;
 
     use super::*;
 
@@ -235,6 +244,19 @@ mod tests {
         go.send(()).unwrap();
         wait_until(|| switch.shared.state.load(Ordering::SeqCst) == OFF);
         assert!(!switch.shared.wanted.load(Ordering::SeqCst));
+    }
+
+    #[test]
+    fn a_failed_attempt_is_repeated_once() {
+        let attempts = AtomicUsize::new(0);
+        let make = move || match attempts.fetch_add(1, Ordering::SeqCst) {
+            0 => Err(io::Error::from(io::ErrorKind::OutOfMemory)),
+            _ => Ok(()),
+        };
+        let mut switch = DetachSwitch::new(make).unwrap();
+        switch.request(true).unwrap();
+        wait_until(|| switch.is_on());
+        switch.request(true).unwrap();
     }
 
     #[test]

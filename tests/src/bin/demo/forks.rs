@@ -86,7 +86,8 @@ fn record(
     let taken = line + 1;
     // The agent may stop the bomb between the fork that crosses the threshold and its stamp.
     let reached = record.reached_by_steps(forks, 1);
-    let reached = reached.with_context(|| format!("the bomb never made {forks} forks: {:?}", record.last()))?;
+    let reached =
+        reached.with_context(|| format!("the bomb never made {forks} forks: {:?}", record.last()))?;
     let what = match reached {
         Reached::ByStamp(_) => format!("process id {taken} was taken, by the bomb's own clock"),
         Reached::AfterStamp(_) => {
