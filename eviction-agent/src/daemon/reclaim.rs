@@ -1,7 +1,7 @@
 //! Node reclaim through the container runtime: the thread that carries it out for the control loop.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -126,15 +126,28 @@ pub(crate) fn config(
 /// Returns the runtime that answers at the socket, as a source of `check`.
 pub(crate) async fn probe(config: &ReclaimConfig) -> Backend {
     let (backend, reason) = match read_runtime(&config.endpoint, ATTEMPT_TIMEOUT).await {
-        Ok(RuntimeInfo { name, version, image_file_systems, container_file_systems: _ }) => {
-            let images = image_file_systems.iter().map(|path| path.display().to_string());
-            let images = images.collect::<Vec<_>>().join(", ");
+        Ok(info) => {
             let socket = config.endpoint.path().display();
-            (format!("{name} {version}"), format!("at {socket}, images in {images}"))
+            (format!("{} {}", info.name, info.version), format!("at {socket}, {}", file_systems(&info)))
         }
         Err(error) => (NO_BACKEND.to_owned(), error.to_string()),
     };
     Backend { source: "cri".to_owned(), backend, reason }
+}
+
+/// Describes where a runtime keeps images and, if that is elsewhere, writable layers. The agent takes both for one
+/// file system.
+fn file_systems(info: &RuntimeInfo) -> String {
+    let join = |paths: Vec<&PathBuf>| {
+        paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+    };
+    let images = join(info.image_file_systems.iter().collect());
+    let is_elsewhere = |path: &&PathBuf| !info.image_file_systems.contains(path);
+    let layers = join(info.container_file_systems.iter().filter(is_elsewhere).collect());
+    match layers.is_empty() {
+        true => format!("images in {images}"),
+        false => format!("images in {images}, writable layers in {layers} (must be on the same disk)"),
+    }
 }
 
 /// Returns the pods of an index in the form that reclaim needs.
@@ -326,6 +339,22 @@ mod tests {
         for socket in [None, Some("tcp://x")] {
             config(socket, false).unwrap_err();
         }
+    }
+
+    #[test]
+    fn a_split_layout_is_named() {
+        let describe = |layers: &[&str]| {
+            file_systems(&RuntimeInfo {
+                name: "cri-o".to_owned(),
+                version: "1.36.0".to_owned(),
+                image_file_systems: vec!["/images".into()],
+                container_file_systems: layers.iter().map(PathBuf::from).collect(),
+            })
+        };
+        assert_eq!(describe(&[]), "images in /images");
+        assert_eq!(describe(&["/images"]), "images in /images", "not elsewhere");
+        let split = "images in /images, writable layers in /layers (must be on the same disk)";
+        assert_eq!(describe(&["/layers"]), split);
     }
 
     fn history() -> ImageHistory {

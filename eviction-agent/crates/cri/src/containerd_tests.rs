@@ -10,8 +10,9 @@ use tests::cluster::node::{Image, Runtime};
 use tests::containerd::Containerd;
 use tests::file_system::{FileSystem, Kind};
 
-use crate::api::ImageSpec;
+use crate::api::{ContainerState, ImageSpec};
 use crate::client::{Client, CriError, Endpoint};
+use crate::proxy_tests::start_proxy;
 use crate::reclaim::{NodePods, NodeView, ReclaimConfig, ReclaimEnd, ReclaimOrder, Reclaimer, Space};
 use crate::runtime::read_runtime;
 
@@ -50,10 +51,12 @@ mod messages {
         #[prost(message, optional, tag = "1")]
         pub(super) config: Option<PodSandboxConfig>,
     }
+    /// A message whose only field is an id: `RunPodSandboxResponse`, `StopPodSandboxRequest`,
+    /// `CreateContainerResponse` and `StartContainerRequest`.
     #[derive(Clone, PartialEq, prost::Message)]
-    pub(super) struct RunPodSandboxResponse {
+    pub(super) struct Id {
         #[prost(string, tag = "1")]
-        pub(super) pod_sandbox_id: String,
+        pub(super) id: String,
     }
     #[derive(Clone, PartialEq, prost::Message)]
     pub(super) struct ContainerConfig {
@@ -92,10 +95,16 @@ impl NodeView for Node<'_> {
     }
 }
 
-/// Creates a pod on the host's network with one container, which is never started.
-async fn create_pod(client: &Client, folder: &Path, uid: &str, image: &str) {
+/// A sandbox on the host's network.
+struct Sandbox {
+    id: String,
+    uid: String,
+    config: messages::PodSandboxConfig,
+}
+
+async fn run_sandbox(client: &Client, folder: &Path, uid: &str) -> Sandbox {
     let metadata = crate::api::PodSandboxMetadata {
-        name: "web".to_owned(),
+        name: uid.to_owned(),
         uid: uid.to_owned(),
         namespace: "shop".to_owned(),
         attempt: 0,
@@ -110,19 +119,43 @@ async fn create_pod(client: &Client, folder: &Path, uid: &str, image: &str) {
     };
     let request = messages::RunPodSandboxRequest { config: Some(config.clone()) };
     let path = "/runtime.v1.RuntimeService/RunPodSandbox";
-    let pod: messages::RunPodSandboxResponse = client.call("RunPodSandbox", path, request).await.unwrap();
+    let messages::Id { id } = client.call("RunPodSandbox", path, request).await.unwrap();
+    Sandbox { id, uid: uid.to_owned(), config }
+}
+
+/// Creates a container with the name of its image, and returns its id.
+async fn create_container(client: &Client, sandbox: &Sandbox, image: &str, attempt: u32) -> String {
+    let spec = ImageSpec { image: format!("docker.io/local/{image}:1"), ..ImageSpec::default() };
     let container = messages::ContainerConfig {
-        metadata: Some(crate::api::ContainerMetadata { name: "app".to_owned(), attempt: 0 }),
-        image: Some(ImageSpec { image: image.to_owned(), ..ImageSpec::default() }),
-        labels: [(crate::containers::POD_UID.to_owned(), uid.to_owned())].into(),
+        metadata: Some(crate::api::ContainerMetadata { name: image.to_owned(), attempt }),
+        image: Some(spec),
+        labels: [(crate::containers::POD_UID.to_owned(), sandbox.uid.clone())].into(),
     };
     let request = messages::CreateContainerRequest {
-        pod_sandbox_id: pod.pod_sandbox_id,
+        pod_sandbox_id: sandbox.id.clone(),
         config: Some(container),
-        sandbox_config: Some(config),
+        sandbox_config: Some(sandbox.config.clone()),
     };
     let path = "/runtime.v1.RuntimeService/CreateContainer";
-    client.call::<_, ()>("CreateContainer", path, request).await.unwrap();
+    let messages::Id { id } = client.call("CreateContainer", path, request).await.unwrap();
+    id
+}
+
+/// Creates and starts a container.
+async fn start_container(client: &Client, sandbox: &Sandbox, image: &str, attempt: u32) -> String {
+    let id = create_container(client, sandbox, image, attempt).await;
+    let path = "/runtime.v1.RuntimeService/StartContainer";
+    client.call::<_, ()>("StartContainer", path, messages::Id { id: id.clone() }).await.unwrap();
+    id
+}
+
+async fn wait_until_dead(client: &Client, id: &str) {
+    let wait = async {
+        while !crate::reclaim::is_dead(client, id).await.unwrap() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(tests::process::HANG, wait).await.unwrap();
 }
 
 fn names(containerd: &Containerd) -> Vec<String> {
@@ -138,39 +171,54 @@ fn order(node: &mut Node<'_>, mib: u64) -> ReclaimOrder {
     ReclaimOrder { containers: true, images: true, goal }
 }
 
+/// Containerds share the folder of the shims' sockets, which the first one removes at its end.
+static ONE_CONTAINERD: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
+/// Starts a containerd with the image `pause` on a disk of its own.
+fn start_containerd() -> Result<(Runtime, FileSystem, Containerd), String> {
+    let runtime = Runtime::find()?;
+    let disk = FileSystem::new(Kind::Ext4, 800 * MIB, "eviction-cri-test")
+        .map_err(|error| format!("no ext4 can be mounted here: {error:#}"))?;
+    let containerd = Containerd::start(&disk.path().join("containerd")).unwrap();
+    containerd.import(&Image::pause(runtime.busybox())).unwrap();
+    Ok((runtime, disk, containerd))
+}
+
+fn endpoint(containerd: &Containerd) -> Endpoint {
+    Endpoint::parse(containerd.socket().to_str().unwrap()).unwrap()
+}
+
+/// Returns a configuration that lets images of any age be removed.
+fn config(endpoint: &Endpoint) -> ReclaimConfig {
+    ReclaimConfig {
+        endpoint: endpoint.clone(),
+        keep_images: Vec::new(),
+        min_image_age: Duration::ZERO,
+        within: Duration::from_secs(60),
+        dry_run: false,
+    }
+}
+
 #[tokio::test]
 async fn a_real_containerd_keeps_what_is_in_use() {
-    let runtime = match Runtime::find() {
-        Ok(runtime) => runtime,
-        Err(why) => tests::skip!("{why}"),
-    };
-    let disk = match FileSystem::new(Kind::Ext4, 800 * MIB, "eviction-cri-test") {
-        Ok(disk) => disk,
-        Err(error) => tests::skip!("no ext4 can be mounted here: {error:#}"),
-    };
-    let root = disk.path().join("containerd");
-    let containerd = Containerd::start(&root).unwrap();
-    containerd.import(&Image::pause(runtime.busybox())).unwrap();
+    let _lock = ONE_CONTAINERD.lock().await;
+    let (_runtime, disk, containerd) = tests::or_skip!(start_containerd());
     for (name, mib) in [("used", 8), ("named", 8), ("small", 20), ("large", 60), ("middle", 40)] {
         containerd.import_random(name, mib, disk.outside()).unwrap();
     }
     let all = ["large", "middle", "named", "pause", "small", "used"];
     assert_eq!(names(&containerd), all);
 
-    let endpoint = Endpoint::parse(&format!("unix://{}", containerd.socket().display())).unwrap();
+    let endpoint = endpoint(&containerd);
     let info = read_runtime(&endpoint, Duration::from_secs(60)).await.unwrap();
     assert_eq!(info.name, "containerd");
+    let root = disk.path().join("containerd");
     assert!(info.image_file_systems.iter().all(|path| path.starts_with(&root)), "{info:?}");
     let client = Client::connect(&endpoint).await.unwrap();
-    create_pod(&client, disk.outside(), "u-1", "docker.io/local/used:1").await;
+    let sandbox = run_sandbox(&client, disk.outside(), "u-1").await;
+    create_container(&client, &sandbox, "used", 0).await;
 
-    let config = ReclaimConfig {
-        endpoint: endpoint.clone(),
-        keep_images: Vec::new(),
-        min_image_age: Duration::ZERO,
-        within: Duration::from_secs(60),
-        dry_run: false,
-    };
+    let config = config(&endpoint);
     let mut node = Node {
         root: disk.path(),
         pods: NodePods { uids: ["u-1".to_owned()].into(), images: ["local/named:1".to_owned()].into() },
@@ -228,4 +276,55 @@ async fn stop_and_kill_runtime(containerd: &Containerd, config: &ReclaimConfig, 
         read_runtime(&config.endpoint, Duration::from_secs(60)).await,
         Err(CriError::Connect { .. } | CriError::Call { .. })
     ));
+}
+
+/// Pod `live` has a container that runs and two that have exited. Pod `gone` was deleted: its sandbox is stopped. The
+/// attempt uses the CRI proxy, which must not remove anything in use, whatever the agent asks for.
+#[tokio::test]
+async fn a_real_containerd_loses_only_containers_that_the_kubelet_would_remove() {
+    let _lock = ONE_CONTAINERD.lock().await;
+    let (runtime, disk, containerd) = tests::or_skip!(start_containerd());
+    let job = "dd if=/dev/zero of=/file bs=1M count=8";
+    for (name, line) in [("job", job), ("server", "sleep 3600")] {
+        containerd.import(&Image::shell(name, runtime.busybox(), line)).unwrap();
+    }
+    let client = Client::connect(&endpoint(&containerd)).await.unwrap();
+    let gone = run_sandbox(&client, disk.outside(), "gone").await;
+    let live = run_sandbox(&client, disk.outside(), "live").await;
+    let mut dead = Vec::new();
+    for (sandbox, attempt) in [(&gone, 0), (&live, 0), (&live, 1)] {
+        let id = start_container(&client, sandbox, "job", attempt).await;
+        wait_until_dead(&client, &id).await;
+        dead.push(id);
+    }
+    let runs = start_container(&client, &live, "server", 0).await;
+    let path = "/runtime.v1.RuntimeService/StopPodSandbox";
+    client.call::<_, ()>("StopPodSandbox", path, messages::Id { id: gone.id }).await.unwrap();
+
+    let (_folder, endpoint) = start_proxy(endpoint(&containerd));
+    let proxied = Client::connect(&endpoint).await.unwrap();
+    let request = crate::api::RemoveContainerRequest { container_id: runs.clone() };
+    assert!(is_denied(proxied.remove_container(request).await));
+    for name in ["job", "server", "pause"] {
+        let image = ImageSpec { image: format!("docker.io/local/{name}:1"), ..ImageSpec::default() };
+        let request = crate::api::RemoveImageRequest { image: Some(image) };
+        assert!(is_denied(proxied.remove_image(request).await), "{name}");
+    }
+    let pods = NodePods { uids: ["live".to_owned()].into(), ..NodePods::default() };
+    let mut node = Node { root: disk.path(), pods };
+    let report = Reclaimer::new(config(&endpoint)).reclaim(order(&mut node, 10_000), &mut node).await;
+    assert_eq!((&report.end, report.containers), (&ReclaimEnd::NothingLeft, 2), "{report:?}");
+    assert!(report.freed_bytes >= 16 * MIB && report.images.is_empty(), "{report:?}");
+    let mut left: Vec<_> = crate::reclaim::read_containers(&client).await.unwrap();
+    left.sort_by_key(|container| container.created_at);
+    let states: Vec<_> = left.iter().map(|container| (container.id.as_str(), container.state())).collect();
+    let expected = [
+        (dead[2].as_str(), ContainerState::ContainerExited),
+        (runs.as_str(), ContainerState::ContainerRunning),
+    ];
+    assert_eq!(states, expected);
+}
+
+fn is_denied<T>(result: Result<T, CriError>) -> bool {
+    matches!(result, Err(CriError::Call { code: tonic::Code::PermissionDenied, .. }))
 }

@@ -235,10 +235,15 @@ impl<N: NodeView> Attempt<'_, N> {
         if self.order.containers {
             self.remove_containers(&client).await?;
         }
+        if self.report.containers > 0 && !self.report.dry_run {
+            // containerd deletes the layers of a container after it has answered.
+            sleep(BACK_OFF).await;
+        }
         if self.order.images {
             self.remove_images(&client).await?;
         }
-        Ok(())
+        // The last removal may have been enough.
+        self.wait_for_others().await
     }
 
     async fn remove_containers(&mut self, client: &Client) -> Result<(), ReclaimEnd> {
@@ -323,13 +328,16 @@ impl<N: NodeView> Attempt<'_, N> {
         }
         loop {
             let (now, goal) = (self.read_space()?, self.order.goal);
+            let last = self.last.replace(now).unwrap_or(now);
+            let risen = now.bytes.saturating_sub(last.bytes);
+            if self.report.containers > 0 && self.report.images.is_empty() {
+                // The space of the layers of containers.
+                self.report.freed_bytes = self.report.freed_bytes.saturating_add(risen);
+            }
             if now.bytes >= goal.bytes && now.inodes >= goal.inodes {
                 return Err(ReclaimEnd::Enough);
             }
-            let is_rising =
-                self.last.is_some_and(|last| now.bytes > last.bytes.saturating_add(FOREIGN_BYTES));
-            self.last = Some(now);
-            if !is_rising {
+            if risen <= FOREIGN_BYTES {
                 return Ok(());
             }
             sleep(BACK_OFF).await;

@@ -381,6 +381,33 @@ async fn dead_containers_are_removed_after_a_second_check() {
     assert_eq!(report.containers, 2);
 }
 
+/// containerd deletes the layers of a container some milliseconds after it has answered.
+#[tokio::test]
+async fn images_are_kept_if_a_container_frees_enough_after_its_removal() {
+    let dead = container("1", "gone", ContainerState::ContainerExited, "");
+    let runtime = FakeRuntime::start(State { containers: vec![dead], ..unused_images() });
+    let free_layers = async {
+        while runtime.removals().is_empty() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        runtime.state().space.bytes += 600 * MIB;
+    };
+    let mut node = node(&runtime);
+    let (report, ()) = tokio::join!(attempt(&runtime, &mut node), free_layers);
+    assert_eq!((report.end, report.containers, report.freed_bytes), (ReclaimEnd::Enough, 1, 600 * MIB));
+    assert_eq!(runtime.removals(), ["RemoveContainer 1"]);
+}
+
+#[tokio::test]
+async fn the_last_removal_can_be_enough() {
+    let only =
+        State { images: vec![image("a", 1)], frees: [("a".to_owned(), 500 * MIB)].into(), ..unused_images() };
+    let runtime = FakeRuntime::start(only);
+    let report = attempt(&runtime, &mut node(&runtime)).await;
+    assert_eq!((&report.end, names(&report)), (&ReclaimEnd::Enough, vec!["r/a:1"]));
+}
+
 #[tokio::test]
 async fn running_or_missing_container_is_not_dead() {
     let mut dead = container("1", "gone", ContainerState::ContainerExited, "");

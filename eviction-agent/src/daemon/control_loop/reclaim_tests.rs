@@ -247,6 +247,26 @@ async fn a_pod_is_evicted_after_one_attempt_of_the_executor() {
     assert_eq!((event.result, event.containers, event.freed_bytes), ("nothing_left", 3, 7));
 }
 
+/// The reason of a failure is in the event.
+#[tokio::test]
+async fn a_pod_is_evicted_after_an_attempt_that_failed_or_timed_out() {
+    let dies = "CRI RemoveImage: it dies (Unavailable)";
+    for (end, result, reason) in [
+        (ReclaimEnd::TimedOut, "timed_out", None),
+        (ReclaimEnd::Failed(dies.to_owned()), "failed", Some(dies)),
+    ] {
+        let mut fixture = fixture!(MET, "CRI");
+        let (mut orders, reports) = fixture.executor();
+        fixture.sync();
+        orders.try_recv().unwrap();
+        reports.try_send(report(end)).unwrap();
+        fixture.run_until_eviction().await;
+        let events = fixture.events();
+        let [event] = events.as_slice() else { panic!("{events:?}") };
+        assert_eq!((event.result, event.reason.as_deref()), (result, reason));
+    }
+}
+
 /// After reclaim, the kubelet's rules want every threshold resolved, also one that is not met.
 #[tokio::test]
 async fn the_goal_has_the_minimum_reclaim_of_all_thresholds_under_the_kubelets_rules() {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use eviction_core::decision::{Decision, ProposalState};
+use eviction_core::disk_layout::Parts;
 use eviction_core::input::{Event, Input};
 use eviction_core::reading::{Reading, UnknownReason};
 use eviction_core::signal::{NodeCondition, Signal};
@@ -105,7 +106,10 @@ impl ControlLoop {
         let mut node_sample = self.node_sampler.sample_node(at, &self.clock, &self.state.charged);
         self.update_xfs_wait();
         let is_counted = self.add_counted_inodes(at.mono_ns);
-        node_sample.stats.unmeasured = self.storage.unmeasured(at.mono_ns, is_counted);
+        node_sample.stats.unmeasured = match self.node_sampler.disks.is_layout_known() {
+            true => self.storage.unmeasured(at.mono_ns, is_counted),
+            false => Parts::ALL,
+        };
         node_sample.stats.preallocated = self.storage.preallocation.awaited_bytes(at.mono_ns);
         self.mark_sample(node_sample.memory_left, at.mono_ns);
         let (memory, pids) = (node_sample.memory_left, node_sample.pids_left);

@@ -1,5 +1,5 @@
-//! Bytes that btrfs has reserved for writers. statfs does not show them until the next commit, up to 30 seconds
-//! later.
+//! Bytes that btrfs has promised to writers (`bytes_may_use`), or given to them by write-back (`bytes_reserved`).
+//! statfs does not show them until the next commit, up to 30 seconds later.
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
@@ -11,12 +11,13 @@ use crate::kv_file::parse_number_line;
 
 const LIMIT: usize = 256;
 
-/// The files of a btrfs: `bytes_may_use` of the data and of the metadata, and `global_rsv_reserved`. Each has its
-/// path, because a descriptor stays invalid after the file system is unmounted, even if it is mounted again.
+/// The files of a btrfs: `bytes_reserved` and `bytes_may_use` of the data, `bytes_may_use` of the metadata, and
+/// `global_rsv_reserved`. Each has its path, because a descriptor stays invalid after the file system is unmounted,
+/// even if it is mounted again.
 #[derive(Debug)]
-pub(super) struct BytesMayUse([(OpenFile, PathBuf); 3]);
+pub(super) struct ReservedBytes([(OpenFile, PathBuf); 4]);
 
-impl BytesMayUse {
+impl ReservedBytes {
     /// Finds the file system among those in `/sys/fs/btrfs` by one of its devices, for instance `/dev/sda1`.
     ///
     /// # Errors
@@ -28,16 +29,23 @@ impl BytesMayUse {
             let path = allocation.join(file);
             Ok::<_, UnknownReason>((OpenFile::open(&path)?, path))
         };
-        Ok(Self([open("data/bytes_may_use")?, open("metadata/bytes_may_use")?, open("global_rsv_reserved")?]))
+        Ok(Self([
+            open("data/bytes_reserved")?,
+            open("data/bytes_may_use")?,
+            open("metadata/bytes_may_use")?,
+            open("global_rsv_reserved")?,
+        ]))
     }
 
-    /// Reads the bytes that writers have reserved.
+    /// Reads the bytes that writers have reserved. Must be called after statfs: bytes move from `bytes_may_use` to
+    /// `bytes_reserved` and then to what statfs shows, and none may be counted twice.
     pub(super) fn read(&self) -> Result<u64, UnknownReason> {
-        let [data, metadata, global_reserve] = &self.0;
+        let [allocated, data, metadata, global_reserve] = &self.0;
+        let allocated = read_number(allocated)?;
         // The metadata's bytes always include the global reserve, up to 512 MiB. It is in the space of the
         // metadata, which statfs does not show as available.
         let metadata = read_number(metadata)?.saturating_sub(read_number(global_reserve)?);
-        Ok(read_number(data)?.saturating_add(metadata))
+        Ok(allocated.saturating_add(read_number(data)?).saturating_add(metadata))
     }
 }
 
@@ -76,6 +84,7 @@ mod tests {
             std::fs::create_dir_all(file_system.join("allocation").join(part)).unwrap();
             std::fs::write(file_system.join("allocation").join(part).join("bytes_may_use"), text).unwrap();
         }
+        std::fs::write(file_system.join("allocation/data/bytes_reserved"), "4096\n").unwrap();
         std::fs::write(file_system.join("allocation/global_rsv_reserved"), "524288\n").unwrap();
         sys
     }
@@ -86,8 +95,8 @@ mod tests {
         let mapped = sys.path().join("fs/btrfs/ef6dc219/devices/dm-3/dm/name");
         std::fs::write(mapped, "vg-kubelet\n").unwrap();
         for source in ["/dev/sda1", "/dev/mapper/vg-kubelet"] {
-            let found = BytesMayUse::open(sys.path(), Path::new(source)).unwrap();
-            assert_eq!(found.read(), Ok((20 << 20) + (512 << 10)), "{source}");
+            let found = ReservedBytes::open(sys.path(), Path::new(source)).unwrap();
+            assert_eq!(found.read(), Ok((20 << 20) + (512 << 10) + 4096), "{source}");
         }
     }
 
@@ -95,23 +104,23 @@ mod tests {
     #[test]
     fn file_system_that_was_mounted_again_is_read() {
         let sys = sys(&["sda1"], "0\n");
-        let found = BytesMayUse::open(sys.path(), Path::new("/dev/sda1")).unwrap();
+        let found = ReservedBytes::open(sys.path(), Path::new("/dev/sda1")).unwrap();
         let file = sys.path().join("fs/btrfs/ef6dc219/allocation/data/bytes_may_use");
         // A descriptor of a file that sysfs has removed fails; here it reads an empty text.
         std::fs::write(&file, "").unwrap();
         std::fs::remove_file(&file).unwrap();
         assert_eq!(found.read(), Err(UnknownReason::Unreadable(2)));
         std::fs::write(&file, "4096\n").unwrap();
-        assert_eq!(found.read(), Ok(4096 + (512 << 10)));
+        assert_eq!(found.read(), Ok(4096 + (512 << 10) + 4096));
     }
 
     #[test]
     fn missing_file_system_and_invalid_number_are_errors() {
         let sys = sys(&["sda1"], "-5\n");
-        let open = |source: &str| BytesMayUse::open(sys.path(), Path::new(source));
+        let open = |source: &str| ReservedBytes::open(sys.path(), Path::new(source));
         assert_eq!(open("/dev/sda2").unwrap_err(), UnknownReason::Absent);
         assert_eq!(open("/dev/sda1").unwrap().read(), Err(UnknownReason::Implausible));
-        let nowhere = BytesMayUse::open(&sys.path().join("x"), Path::new("/dev/sda1"));
+        let nowhere = ReservedBytes::open(&sys.path().join("x"), Path::new("/dev/sda1"));
         assert_eq!(nowhere.unwrap_err(), UnknownReason::Unreadable(2));
     }
 }

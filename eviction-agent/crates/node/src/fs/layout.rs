@@ -117,9 +117,15 @@ impl NodeFileSystems {
     }
 
     /// Returns the layout as the kubelet defines it. Writable layers are with the images: containerd has no
-    /// other layout.
+    /// other layout. An unknown imagefs counts as dedicated: writable layers, which may not be on nodefs, then
+    /// count for no limit, and nothing is reclaimed for nodefs.
     pub fn layout(&self) -> DiskLayout {
-        DiskLayout { dedicated_image_fs: matches!(self.image, Ok(Some(_))), split_image_fs: false }
+        DiskLayout { dedicated_image_fs: !matches!(self.image, Ok(None)), split_image_fs: false }
+    }
+
+    /// Returns whether it is known which parts of pods are on nodefs.
+    pub fn is_layout_known(&self) -> bool {
+        self.image.is_ok()
     }
 
     /// Reads the stats of nodefs and imagefs.
@@ -284,12 +290,13 @@ mod tests {
         };
         let shared =
             NodeFileSystems::find(&host(root.path()), &configured(root.path().to_str().unwrap()), true);
-        assert_eq!(shared.layout(), DiskLayout::default());
+        assert!(shared.is_layout_known() && shared.layout() == DiskLayout::default());
         let [node, image] = shared.read();
         assert!(node.known().is_some() && node == image);
         let missing = NodeFileSystems::find(&host(root.path()), &configured("/nonexistent/images"), true);
         assert_eq!(missing.read()[1], Reading::Unknown(UnknownReason::Unreadable(2)));
         assert!(missing.read()[0].known().is_some());
+        assert!(!missing.is_layout_known() && missing.layout().dedicated_image_fs);
         let proc = NodeFileSystems::find(&host(root.path()), &configured("/proc"), true);
         assert!(proc.layout().dedicated_image_fs);
         assert_eq!(proc.read()[1], Reading::Unknown(UnknownReason::Implausible));

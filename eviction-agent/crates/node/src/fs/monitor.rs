@@ -108,6 +108,11 @@ impl DiskMonitor {
         self.file_systems.layout()
     }
 
+    /// Returns whether it is known which parts of pods are on nodefs. Otherwise pods cannot be ranked for it.
+    pub fn is_layout_known(&self) -> bool {
+        self.file_systems.is_layout_known()
+    }
+
     /// Reads nodefs and imagefs.
     pub fn read(&mut self, at: Instant) -> [Reading<FsStats>; 2] {
         let read = self.file_systems.read();
@@ -177,8 +182,12 @@ impl DiskMonitor {
     pub fn is_met_by_preallocation(&self, [of_node, of_image]: [u64; 2]) -> bool {
         let is_shared = !self.layout().dedicated_image_fs;
         let bytes = if is_shared { [of_node.saturating_add(of_image); 2] } else { [of_node, of_image] };
-        let [node, node_inodes, image, image_inodes] = &self.headroom;
         let is_xfs = self.file_systems.devices().map(|found| found.is_some_and(|(kind, _)| kind == "xfs"));
+        self.is_explained_by(bytes, is_xfs)
+    }
+
+    fn is_explained_by(&self, bytes: [u64; 2], is_xfs: [bool; 2]) -> bool {
+        let [node, node_inodes, image, image_inodes] = &self.headroom;
         let explained =
             [node, image].into_iter().zip(is_xfs).zip(bytes).all(|((headroom, is_xfs), bytes)| {
                 !headroom.may_be_met || is_xfs && headroom.would_not_be_met_with(bytes)
@@ -259,132 +268,4 @@ impl Headroom {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use eviction_core::fixture::{hard, policy};
-    use eviction_core::reading::UnknownReason;
-
-    use super::super::FsPaths;
-    use crate::cgroup::hierarchy::Host;
-
-    const GB: u64 = 1_000_000_000;
-
-    fn monitor(thresholds: Vec<Threshold>) -> DiskMonitor {
-        let mut monitor = DiskMonitor::new(NodeFileSystems::none(), 2);
-        monitor.apply_policy(&policy(thresholds));
-        monitor
-    }
-
-    /// Returns the headroom of a signal to its nearest threshold that is not met, in bytes or inodes.
-    fn headroom(monitor: &DiskMonitor, signal: Signal) -> Option<u64> {
-        let index = SIGNALS.iter().position(|it| *it == signal).unwrap();
-        monitor.headroom[index].distance
-    }
-
-    fn stats(available: u64, inodes_free: u64) -> Reading<FsStats> {
-        Reading::Known(FsStats {
-            available: Some(available),
-            capacity: Some(100 * GB),
-            inodes_free: Some(inodes_free),
-            inodes: Some(1_000_000),
-            ..FsStats::default()
-        })
-    }
-
-    #[test]
-    fn the_next_sample_comes_before_the_nearest_threshold_can_be_reached() {
-        let mut monitor =
-            monitor(vec![hard(Signal::NodeFsAvailable, "10G"), hard(Signal::ImageFsInodesFree, "20000")]);
-        let mut due = |available, inodes| {
-            monitor.observe(&[stats(available, 0), stats(0, inodes)], 0);
-            monitor.due()
-        };
-        let ms = |ms| Some(Duration::from_millis(ms));
-        assert_eq!(due(16 * GB, 1_000_000), ms(500));
-        assert_eq!(due(50 * GB, 40_000), ms(100), "inodes at 200,000 a second");
-        assert_eq!(due(10 * GB, 1_000_000), ms(1), "at the threshold");
-        assert_eq!(due(100 * GB, 1_000_000), ms(4_900), "inodes again");
-        assert_eq!(due(9 * GB, 1_000_000), ms(1_000), "met");
-        assert!(monitor.may_be_met());
-        assert_eq!(headroom(&monitor, Signal::ImageFsInodesFree), Some(980_000));
-        assert_eq!(headroom(&monitor, Signal::NodeFsAvailable), None);
-    }
-
-    #[test]
-    fn observed_rate_counts_double() {
-        let mut monitor = monitor(vec![hard(Signal::NodeFsAvailable, "10G")]);
-        monitor.observe(&[stats(90 * GB, 1), stats(0, 0)], 0);
-        monitor.observe(&[stats(70 * GB, 1), stats(0, 0)], GB);
-        assert_eq!(monitor.due(), Some(Duration::from_millis(1_500)), "60 GB at 40 GB/s");
-    }
-
-    #[test]
-    fn unknown_readings_meet_no_threshold_and_make_no_sample_due() {
-        let unknown = Reading::Unknown(UnknownReason::Implausible);
-        let mut monitor =
-            monitor(vec![hard(Signal::NodeFsAvailable, "10G"), hard(Signal::NodeFsInodesFree, "5%")]);
-        monitor.observe(&[stats(9 * GB, 1), unknown], 0);
-        assert!(monitor.may_be_met());
-        monitor.observe(&[unknown, unknown], 0);
-        assert_eq!((monitor.may_be_met(), monitor.due()), (false, None));
-        let no_limit = Reading::Known(FsStats {
-            available: Some(50 * GB),
-            capacity: Some(100 * GB),
-            ..FsStats::default()
-        });
-        monitor.observe(&[no_limit, unknown], 0);
-        assert_eq!((monitor.may_be_met(), headroom(&monitor, Signal::NodeFsInodesFree)), (false, None));
-    }
-
-    #[test]
-    fn thresholds_are_recomputed_for_a_new_policy_or_capacity() {
-        let mut monitor = monitor(vec![hard(Signal::NodeFsAvailable, "25%")]);
-        let of = |capacity| {
-            let stats = FsStats { available: Some(60 * GB), capacity: Some(capacity), ..FsStats::default() };
-            [Reading::Known(stats), stats_unknown()]
-        };
-        monitor.observe(&of(100 * GB), 0);
-        assert_eq!(headroom(&monitor, Signal::NodeFsAvailable), Some(35 * GB));
-        monitor.observe(&of(200 * GB), 0);
-        assert_eq!(headroom(&monitor, Signal::NodeFsAvailable), Some(10 * GB));
-        monitor.apply_policy(&policy(vec![hard(Signal::NodeFsAvailable, "50%")]));
-        assert!(!monitor.may_be_met());
-        monitor.observe(&of(200 * GB), 0);
-        assert!(monitor.may_be_met());
-    }
-
-    #[test]
-    fn device_headroom_is_the_nearest_of_its_signals() {
-        let root = tempfile::tempdir().unwrap();
-        let paths = FsPaths { node_fs: Some(root.path().into()), ..FsPaths::default() };
-        let found = NodeFileSystems::find(&Host::default(), &paths, true);
-        let [Some((_, device)), _] = found.devices() else { return };
-        let mut monitor = DiskMonitor::new(found, 2);
-        monitor.apply_policy(&policy(vec![
-            hard(Signal::NodeFsAvailable, "10G"),
-            hard(Signal::ImageFsAvailable, "20G"),
-            hard(Signal::NodeFsInodesFree, "1000"),
-        ]));
-        monitor.observe(&[stats(50 * GB, 3000), stats(50 * GB, 3000)], 0);
-        let expected =
-            DeviceHeadroom { device, capacity: 100 * GB, bytes: Some(30 * GB), inodes: Some(2000) };
-        assert_eq!(monitor.devices().collect::<Vec<_>>(), [expected]);
-    }
-
-    #[test]
-    fn freed_bytes_are_not_subtracted_from_growth() {
-        let mut monitor = monitor(Vec::new());
-        let mut grown = |available| {
-            monitor.observe(&[stats(available, 0), stats_unknown()], 0);
-            monitor.grown_bytes() / GB
-        };
-        assert_eq!([90, 80, 95, 85, 85].map(|available| grown(available * GB)), [0, 10, 10, 20, 20]);
-        monitor.observe(&[stats_unknown(), stats_unknown()], 0);
-        monitor.observe(&[stats(80 * GB, 0), stats_unknown()], 0);
-        assert_eq!(monitor.grown_bytes() / GB, 25, "what was not seen counts as well");
-    }
-
-    fn stats_unknown() -> Reading<FsStats> {
-        Reading::Unknown(UnknownReason::Absent)
-    }
-}
+mod tests;

@@ -16,7 +16,7 @@ use eviction_core::reading::{Reading, UnknownReason};
 use eviction_core::snapshot::FsStats;
 use eviction_core::time::nanos;
 
-use super::btrfs::BytesMayUse;
+use super::btrfs::ReservedBytes;
 use super::mountinfo::MountInfo;
 use crate::cgroup::hierarchy::Host;
 use crate::clock::mono_ns;
@@ -48,7 +48,7 @@ struct Paths {
     /// it were the file system.
     second_path: Option<PathBuf>,
     /// The reservations of a btrfs, if sysfs shows them.
-    bytes_may_use: Option<BytesMayUse>,
+    reserved_bytes: Option<ReservedBytes>,
 }
 
 #[derive(Debug)]
@@ -72,9 +72,9 @@ impl FileSystem {
             MountInfo::of(fd.as_fd(), &host.proc)
         };
         let mount = mount_of(path)?;
-        let mut paths = Paths { path: path.to_owned(), fs_id: None, second_path: None, bytes_may_use: None };
+        let mut paths = Paths { path: path.to_owned(), fs_id: None, second_path: None, reserved_bytes: None };
         if mount.fs_type == "btrfs" {
-            paths.bytes_may_use = BytesMayUse::open(&host.root.join("sys"), &mount.source).ok();
+            paths.reserved_bytes = ReservedBytes::open(&host.root.join("sys"), &mount.source).ok();
         }
         if !mount.may_hang() {
             // A file that is mounted, like `/etc/hosts` of a pod, is its own mount point.
@@ -107,7 +107,7 @@ impl FileSystem {
         let MountInfo { device, fs_type, .. } = &self.mount;
         let how = if self.remote.is_some() {
             ", asked once a second on a thread of its own"
-        } else if fs_type == "btrfs" && self.paths.bytes_may_use.is_none() {
+        } else if fs_type == "btrfs" && self.paths.reserved_bytes.is_none() {
             ", writes are seen when they are committed: /sys/fs/btrfs does not show it"
         } else {
             ""
@@ -148,7 +148,7 @@ impl Paths {
         if let Some(second_path) = &self.second_path {
             check_same_file_system(&stats, &checked_stats(&stat(second_path)?)?)?;
         }
-        if let Some(reserved) = &self.bytes_may_use {
+        if let Some(reserved) = &self.reserved_bytes {
             let reserved = reserved.read()?;
             stats.available = stats.available.map(|bytes| bytes.saturating_sub(reserved));
         }
