@@ -28,6 +28,8 @@ pub struct PodSpec {
     pub request_mib: u64,
     /// The ephemeral storage request of each container, MiB; 0 for none.
     pub storage_request_mib: u64,
+    /// The ephemeral storage limit of each container that has one, MiB: those of the first containers.
+    pub storage_limits_mib: &'static [u64],
     /// The name of its emptyDir volume, if it has one.
     pub volume: Option<&'static str>,
     /// `sizeLimit` of that volume, MiB.
@@ -55,6 +57,7 @@ impl PodSpec {
             containers,
             request_mib,
             storage_request_mib: 0,
+            storage_limits_mib: &[],
             volume: None,
             volume_limit_mib: None,
             limit_mib: None,
@@ -63,11 +66,14 @@ impl PodSpec {
         }
     }
 
-    /// Returns `resources` of each of its containers.
-    pub(crate) fn resources(&self) -> Value {
+    /// Returns `resources` of its nth container.
+    pub(crate) fn resources(&self, nth: usize) -> Value {
         let mut resources = json!({"requests": {"memory": format!("{}Mi", self.request_mib)}});
         if let Some(limit) = self.limit_mib {
             resources["limits"] = json!({"memory": format!("{limit}Mi")});
+        }
+        if let Some(limit) = self.storage_limits_mib.get(nth) {
+            resources["limits"]["ephemeral-storage"] = json!(format!("{limit}Mi"));
         }
         if self.storage_request_mib > 0 {
             resources["requests"]["ephemeral-storage"] = json!(format!("{}Mi", self.storage_request_mib));
@@ -191,10 +197,10 @@ impl Pod {
         let Self { spec, uid, hash, group: _, containers } = self;
         let PodSpec { namespace, name, priority, .. } = spec;
         let annotations = hash.as_deref().map_or_else(|| json!({}), mirror_annotations);
-        let resources = spec.resources();
         let of_spec: Vec<Value> = containers
             .iter()
-            .map(|container| json!({"name": container.name, "resources": resources}))
+            .enumerate()
+            .map(|(nth, container)| json!({"name": container.name, "resources": spec.resources(nth)}))
             .collect();
         let of_status: Vec<Value> = containers
             .iter()

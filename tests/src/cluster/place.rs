@@ -15,12 +15,9 @@ impl Cluster {
     /// If the server refuses the pod, or a cgroup cannot be created.
     pub fn run_pod_on(&self, node_name: &str, node: &mut Node, spec: PodSpec) -> Result<usize> {
         self.ensure_namespace(spec.namespace)?;
-        let (name, resources) = (&spec.name, spec.resources());
-        let of_spec: Vec<Value> = spec
-            .containers
-            .iter()
-            .map(|name| json!({"name": name, "image": "none.invalid/none:1", "resources": resources}))
-            .collect();
+        let name = &spec.name;
+        let container = |(nth, name): (usize, &&str)| json!({"name": name, "image": "none.invalid/none:1", "resources": spec.resources(nth)});
+        let of_spec: Vec<Value> = spec.containers.iter().enumerate().map(container).collect();
         let mut manifest = json!({
             "metadata": {"name": name, "namespace": spec.namespace, "labels": {"app": name}},
             "spec": {"nodeName": node_name, "automountServiceAccountToken": false, "containers": of_spec},

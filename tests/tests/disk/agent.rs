@@ -53,7 +53,7 @@ fn start_with_state(disk: &FileSystem, node: &Node, kubelet: &Value) -> Agent {
 }
 
 /// Waits until the agent has made three more syncs.
-fn wait_for_syncs(agent: &Agent) {
+pub(crate) fn wait_for_syncs(agent: &Agent) {
     let before = agent.metric("eviction_agent_syncs_total", &[]).unwrap();
     agent.wait_for_metric("eviction_agent_syncs_total", &[], |syncs| syncs >= before + 3.0).unwrap();
 }
@@ -61,7 +61,10 @@ fn wait_for_syncs(agent: &Agent) {
 /// Makes a node, or ends the test.
 macro_rules! node {
     () => {
-        tests::or_skip!(Node::new("disk", 384 * MIB, 200), "no cgroups can be made here")
+        tests::or_skip!(
+            tests::node::Node::new("disk", 384 * tests::node::MIB, 200),
+            "no cgroups can be made here"
+        )
     };
 }
 pub(crate) use node;
@@ -115,6 +118,29 @@ fn the_signal_is_reported_and_no_pod_evicted_if_usage_is_unknown() {
     assert_eq!(metrics.sum("eviction_agent_node_condition", &[("condition", "DiskPressure")]), 1.0);
     assert_eq!(agent.count_decisions().unwrap(), 0);
     assert!(hog.process().is_running().unwrap());
+    agent.stop().unwrap();
+}
+
+/// A pod's writable layer may be on nodefs or not: pods cannot be ranked for it, and nothing else changes.
+#[test]
+fn no_pod_is_evicted_for_nodefs_while_imagefs_is_unknown() {
+    let (disk, mut node) = (mount!(Kind::Ext4), node!());
+    let (writes, grows) = (node.add(pod("writes", None)).unwrap(), node.add(pod("grows", None)).unwrap());
+    let mut writes = writer(&disk, &node, writes, 128);
+    let kubelet = json!({"evictionHard": {"nodefs.available": "256Mi", "memory.available": "128Mi"}});
+    let options = Options::new(&node, &kubelet).unwrap().on_disk(&disk);
+    let mut agent = options.with_path("--imagefs", "/nonexistent/images").start().unwrap();
+    let met = agent.wait_for_threshold("met").unwrap();
+    assert_eq!(met.text("signal"), "nodefs.available");
+    wait_for_syncs(&agent);
+    assert_eq!(agent.count_decisions().unwrap(), 0);
+    let _grows = node.run(grows, &["grow", "--size", "320M", "--rate", "0"]).unwrap();
+    let decision = agent.wait_for_decision().unwrap();
+    assert_eq!((decision.pod().as_str(), decision.text("signal")), ("shop/grows", "memory.available"));
+    agent.wait_for_result("shop/grows", "terminated").unwrap();
+    wait_for_syncs(&agent);
+    assert_eq!(agent.count_decisions().unwrap(), 1);
+    assert!(writes.process().is_running().unwrap());
     agent.stop().unwrap();
 }
 

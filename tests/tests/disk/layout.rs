@@ -122,7 +122,9 @@ fn imagefs_is_unknown_in_a_pod_without_overlay() {
     fs::write(&hosts, "").unwrap();
     let mut container = Container { root, mounted: Vec::new() };
     container.mount(Command::new("mount").arg("--bind").arg(&hosts), "etc/hosts").unwrap();
-    let [node, image] = container.find().read();
+    let found = container.find();
+    assert!(!found.is_layout_known());
+    let [node, image] = found.read();
     assert!(matches!((node, image), (Reading::Known(_), Reading::Unknown(_))), "{node:?} {image:?}");
 }
 

@@ -4,12 +4,15 @@ use std::fs::{self, File};
 use std::io::Write as _;
 
 use serde_json::json;
-use tests::agent::Agent;
+use tests::agent::{Agent, Options};
 use tests::clock;
 use tests::file_system::{FileSystem, Kind};
-use tests::node::Node;
+use tests::node::{Node, PodSpec};
+use tests::workload::Workload;
 
-use crate::agent::{node, pod, start, writer, writing};
+use crate::agent::{node, pod, start, wait_for_syncs, writer, writing};
+use crate::layout::Container;
+use crate::usage::usage;
 use crate::{MIB, mount};
 
 /// Far less than the 10 s after which the agent reads pods with limits in any case.
@@ -116,5 +119,42 @@ fn constant_writes_by_another_process_cause_few_syncs_and_no_decision() {
     assert!(during <= 2.0, "{during} syncs by readings in which no pod exceeded a limit");
     assert_no_decision(&mut agent);
     assert!(bystander.process().is_running().unwrap());
+    agent.stop().unwrap();
+}
+
+/// Two containers with limits of 8 and 64 MiB each: the first one of a pod writes more than 8 MiB to its layer. A
+/// neighbour fills its limit to the last byte, and its second container writes more than 8 MiB.
+#[test]
+fn only_the_pod_with_a_container_above_its_limit_is_evicted() {
+    let (disk, mut node) = (mount!(Kind::Ext4), node!());
+    let spec = |name| PodSpec {
+        storage_limits_mib: &[8, 64],
+        ..PodSpec::new("shop", name, &["first", "second"], 8)
+    };
+    let (above, exact) = (node.add(spec("above")).unwrap(), node.add(spec("exact")).unwrap());
+    let writers = [(above, 0, 12 * MIB), (exact, 0, 8 * MIB), (exact, 1, 12 * MIB)];
+    let mut running = writers.map(|(pod, nth, used)| {
+        let layers = disk.path().join(format!("containerd/{pod}-{nth}"));
+        let container = Container::new(&disk.kubelet_root(), &layers, &layers).unwrap();
+        let of_directory = usage(&layers, "upper").bytes;
+        let (root, size) = (container.root.display().to_string(), (used - of_directory).to_string());
+        let arguments = ["--chroot", &root, "allocate", "--file", "/file", "--size", &size];
+        let mut workload = Workload::run(&node.pods[pod].containers[nth].group, arguments).unwrap();
+        workload.wait_event("allocated").unwrap();
+        (workload, container)
+    });
+    let full = usage(disk.path(), &format!("containerd/{exact}-0/upper"));
+    assert_eq!(full.bytes, 8 * MIB);
+    let kubelet = json!({"evictionHard": {"nodefs.available": "1Mi"}});
+    let options = Options::new(&node, &kubelet).unwrap().on_disk(&disk);
+    let mut agent = options.with_path("--pod-logs-dir", disk.path().join("logs")).start().unwrap();
+    let decision = agent.wait_for_decision().unwrap();
+    let message = "Container first exceeded its local ephemeral storage limit \"8Mi\". ";
+    assert_eq!((decision.pod(), decision.text("eviction_message")), ("shop/above".to_owned(), message));
+    agent.wait_for_result("shop/above", "terminated").unwrap();
+    wait_for_syncs(&agent);
+    assert_eq!(agent.count_decisions().unwrap(), 1);
+    let [_, neighbours @ ..] = &mut running;
+    assert!(neighbours.iter_mut().all(|(workload, _)| workload.process().is_running().unwrap()));
     agent.stop().unwrap();
 }

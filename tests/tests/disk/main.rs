@@ -9,7 +9,9 @@ mod layout;
 mod limits;
 mod reclaim;
 mod statistics;
+mod unprivileged;
 mod usage;
+mod writers;
 mod xfs;
 
 use tests::file_system::{FileSystem, Kind};

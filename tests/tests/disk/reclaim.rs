@@ -1,7 +1,12 @@
 //! The agent removes images through a real containerd before it evicts a pod.
 
-use std::path::Path;
+use std::fs;
+use std::io::{self, Read as _, Write as _};
+use std::net::Shutdown;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::mpsc;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -46,20 +51,22 @@ fn testbed() -> Result<Testbed, String> {
 }
 
 impl Testbed {
-    /// Starts an agent with a threshold that is `mib_below` MiB below the available space.
-    fn start(&self, mib_below: u64, action: &'static str) -> Agent {
-        self.start_at(&self.containerd.socket(), mib_below, action)
-    }
-
-    /// Does the same with another socket than containerd's.
-    fn start_at(&self, socket: &Path, mib_below: u64, action: &'static str) -> Agent {
+    /// Returns the options of an agent that reclaims through this socket. Its threshold is 30 MiB below the available
+    /// space, with this minimum reclaim.
+    fn options(&self, socket: &Path, min_reclaim_mib: u64) -> Options {
         let kubelet = json!({
-            "evictionHard": {"nodefs.available": (self.free - mib_below * MIB).to_string()},
+            "evictionHard": {"nodefs.available": (self.free - 30 * MIB).to_string()},
+            "evictionMinimumReclaim": {"nodefs.available": format!("{min_reclaim_mib}Mi")},
             "imageMinimumGCAge": "1ms",
         });
         let config = self.node.write_agent_config(&json!({"eviction": {"nodeReclaim": "CRI"}})).unwrap();
         let options = Options::new(&self.node, &kubelet).unwrap().with_path("--cri-socket", socket);
-        Options { action, config: Some(config), ..options }.on_disk(&self.disk).start().unwrap()
+        Options { config: Some(config), ..options }.on_disk(&self.disk)
+    }
+
+    /// Starts an agent that uses containerd's own socket.
+    fn start(&self, action: &'static str) -> Agent {
+        Options { action, ..self.options(&self.containerd.socket(), 0) }.start().unwrap()
     }
 
     fn images(&self) -> Vec<String> {
@@ -70,9 +77,22 @@ impl Testbed {
     }
 }
 
+/// Changes the pods in the agent's pods file.
+fn edit_pods(options: &Options, edit: impl FnOnce(&mut Vec<Value>)) {
+    let file = options.pods.as_ref().unwrap();
+    let mut pods: Value = serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap();
+    edit(pods["items"].as_array_mut().unwrap());
+    let new = file.with_extension("new");
+    fs::write(&new, pods.to_string()).unwrap();
+    fs::rename(&new, file).unwrap();
+}
+
+fn is_reclaim(event: &Event) -> bool {
+    event.kind() == "node_reclaim"
+}
+
 /// Returns result and images of the nth event line about reclaim, counted from 1.
 fn wait_for_reclaim(agent: &mut Agent, nth: usize) -> (String, Vec<String>) {
-    let is_reclaim = |event: &Event| event.kind() == "node_reclaim";
     let event = agent.wait_for_nth(nth, "node reclaim", GUARD, is_reclaim).unwrap();
     assert_eq!(event.text("signal"), "nodefs.available");
     let images = event.value.get("images").and_then(Value::as_array).cloned().unwrap_or_default();
@@ -83,7 +103,7 @@ fn wait_for_reclaim(agent: &mut Agent, nth: usize) -> (String, Vec<String>) {
 #[test]
 fn images_are_removed_only_as_needed_and_then_the_pod_is_evicted() {
     let mut testbed = tests::or_skip!(testbed());
-    let mut agent = testbed.start(30, "kill");
+    let mut agent = testbed.start("kill");
     // The hog leaves 20 MiB less than the threshold: removing `large` alone is enough.
     let mut hog = writer(&testbed.disk, &testbed.node, 0, 50);
     assert_eq!(wait_for_reclaim(&mut agent, 1), ("enough".to_owned(), vec!["large:1".to_owned()]));
@@ -123,7 +143,7 @@ fn images_are_removed_through_the_cri_proxy() {
     command.args(["cri-proxy", "--cri-socket"]).arg(testbed.containerd.socket()).arg("--socket").arg(&socket);
     let mut proxy = command.spawn().unwrap();
     wait_until("the socket of the proxy", || socket.exists()).unwrap();
-    let mut agent = testbed.start_at(&socket, 30, "kill");
+    let mut agent = testbed.options(&socket, 0).start().unwrap();
     let _hog = writer(&testbed.disk, &testbed.node, 0, 50);
     assert_eq!(wait_for_reclaim(&mut agent, 1), ("enough".to_owned(), vec!["large:1".to_owned()]));
     assert_eq!(testbed.images(), ["pause", "small"]);
@@ -135,7 +155,7 @@ fn images_are_removed_through_the_cri_proxy() {
 #[test]
 fn a_dry_run_lists_the_same_images_and_removes_none() {
     let testbed = tests::or_skip!(testbed());
-    let mut agent = testbed.start(30, "none");
+    let mut agent = testbed.start("none");
     let mut hog = writer(&testbed.disk, &testbed.node, 0, 50);
     let all = vec!["large:1".to_owned(), "small:1".to_owned()];
     assert_eq!(wait_for_reclaim(&mut agent, 1), ("listed".to_owned(), all));
@@ -150,7 +170,7 @@ fn a_dry_run_lists_the_same_images_and_removes_none() {
 #[test]
 fn reclaim_with_a_hanging_runtime_times_out_before_the_eviction() {
     let testbed = tests::or_skip!(testbed());
-    let mut agent = testbed.start(30, "kill");
+    let mut agent = testbed.start("kill");
     testbed.containerd.signal(Signal::STOP).unwrap();
     let _hog = writer(&testbed.disk, &testbed.node, 0, 50);
     let (result, images) = wait_for_reclaim(&mut agent, 1);
@@ -159,4 +179,100 @@ fn reclaim_with_a_hanging_runtime_times_out_before_the_eviction() {
     let decision = agent.wait_for_decision().unwrap();
     assert_eq!(decision.pod(), "shop/hog");
     agent.stop().unwrap();
+}
+
+/// The image was pulled for a pod whose container does not exist yet.
+#[test]
+fn the_image_of_a_pending_pod_is_kept() {
+    let testbed = tests::or_skip!(testbed());
+    let options = testbed.options(&testbed.containerd.socket(), 0);
+    let pending = json!({
+        "metadata": {"name": "pending", "namespace": "shop", "uid": "0a1b"},
+        "spec": {"containers": [{"name": "main", "image": "local/large:1"}]},
+        "status": {"phase": "Pending"},
+    });
+    edit_pods(&options, |pods| pods.push(pending));
+    let mut agent = options.start().unwrap();
+    let _hog = writer(&testbed.disk, &testbed.node, 0, 50);
+    assert_eq!(wait_for_reclaim(&mut agent, 1), ("enough".to_owned(), vec!["small:1".to_owned()]));
+    assert_eq!(testbed.images(), ["large", "pause"]);
+    assert_eq!(agent.count_decisions().unwrap(), 0);
+    agent.stop().unwrap();
+}
+
+/// Forwards connections to containerd until an image was removed. It then reports this, and forwards no request any
+/// more. Returns its socket, and the receiver of the report.
+fn forward_until_removal(testbed: &Testbed) -> (PathBuf, mpsc::Receiver<()>) {
+    let socket = testbed.disk.outside().join("forward.sock");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let (containerd, disk) = (testbed.containerd.socket(), testbed.disk.path().to_owned());
+    let (sender, removed) = mpsc::channel();
+    std::thread::spawn(move || {
+        for agent in listener.incoming() {
+            let (Ok(agent), Ok(runtime)) = (agent, UnixStream::connect(&containerd)) else { return };
+            let (mut to_agent, mut from_runtime) = (agent.try_clone().unwrap(), runtime.try_clone().unwrap());
+            std::thread::spawn(move || {
+                drop(io::copy(&mut from_runtime, &mut to_agent));
+                drop(to_agent.shutdown(Shutdown::Both));
+            });
+            let (disk, sender) = (disk.clone(), sender.clone());
+            std::thread::spawn(move || forward_requests(agent, runtime, &disk, &sender));
+        }
+    });
+    (socket, removed)
+}
+
+fn forward_requests(mut agent: UnixStream, mut runtime: UnixStream, disk: &Path, sender: &mpsc::Sender<()>) {
+    let (mut buffer, mut lowest) = ([0; 4096], u64::MAX);
+    while let Ok(size @ 1..) = agent.read(&mut buffer) {
+        let stat = rustix::fs::statvfs(disk).unwrap();
+        let available = stat.f_bavail * stat.f_frsize;
+        lowest = lowest.min(available);
+        // The image `large` has at least 60 MiB.
+        if available > lowest + 50 * MIB {
+            sender.send(()).unwrap();
+            return;
+        }
+        if runtime.write_all(&buffer[..size]).is_err() {
+            break;
+        }
+    }
+    drop(runtime.shutdown(Shutdown::Both));
+}
+
+/// containerd is killed between two removals of one attempt, or its socket does not exist. The minimum reclaim is more
+/// than all images together.
+#[test]
+fn a_failed_attempt_is_followed_by_one_eviction() {
+    let testbed = tests::or_skip!(testbed());
+    let missing = testbed.disk.outside().join("missing.sock");
+    let (forwarding, removed) = forward_until_removal(&testbed);
+    let cases = [
+        (missing, None, "connect to the CRI socket", Vec::new()),
+        (forwarding, Some(removed), "CRI ListContainers", vec!["large:1".to_owned()]),
+    ];
+    for (socket, removed, reason, images) in cases {
+        let options = testbed.options(&socket, 400);
+        let mut agent = options.start().unwrap();
+        // It may be killed before it has written all.
+        let mut hog = writing(&testbed.disk, &testbed.node, 0, 50);
+        if let Some(removed) = removed {
+            removed.recv_timeout(GUARD).unwrap();
+            testbed.containerd.signal(Signal::KILL).unwrap();
+        }
+        assert_eq!(wait_for_reclaim(&mut agent, 1), ("failed".to_owned(), images));
+        assert_eq!(agent.wait_for_decision().unwrap().pod(), "shop/hog");
+        agent.wait_for_result("shop/hog", "terminated").unwrap();
+        hog.process().wait().unwrap();
+        let syncs = "eviction_agent_syncs_total";
+        let before = agent.metric(syncs, &[]).unwrap();
+        agent.wait_for_metric(syncs, &[], |syncs| syncs >= before + 3.0).unwrap();
+        let events = agent.events().unwrap();
+        let evicted: Vec<_> = events.iter().filter(|event| event.is_decision()).map(Event::pod).collect();
+        assert_eq!(evicted, ["shop/hog"]);
+        let attempts: Vec<_> = events.iter().filter(|event| is_reclaim(event)).collect();
+        assert!(attempts.len() == 1 && attempts[0].text("reason").contains(reason), "{attempts:?}");
+        agent.stop().unwrap();
+        fs::remove_dir_all(testbed.node.pods[0].create_volume(&testbed.disk).unwrap()).unwrap();
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::Write as _;
+use std::os::fd::AsRawFd as _;
 use std::path::Path;
 use std::process::Command;
 
@@ -58,6 +59,22 @@ fn tmpfs_shows_every_write_at_once() {
 fn btrfs_shows_every_write_with_its_metadata_reservation() {
     // btrfs reserves its metadata generously.
     assert_every_write_is_seen(Kind::Btrfs, 48 * MIB);
+}
+
+/// Between write-back and the next commit, up to 30 seconds later, statfs does not show what was allocated.
+#[test]
+fn btrfs_shows_what_is_written_back_before_the_commit() {
+    let mounted = mount!(Kind::Btrfs);
+    let file_system = open(mounted.path());
+    let before = available(&file_system);
+    let mut file = File::create(mounted.path().join("file")).unwrap();
+    file.write_all(&vec![1; 64 << 20]).unwrap();
+    let all =
+        libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    // SAFETY: only the descriptor is passed, and it is open.
+    assert_eq!(unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, all) }, 0);
+    let used = before - available(&file_system);
+    assert!((64 * MIB..=112 * MIB).contains(&used), "{used} bytes");
 }
 
 /// btrfs counts its global reserve, up to 512 MiB, among the bytes that writers have reserved.

@@ -16,7 +16,7 @@ use crate::mount;
 
 const UNLIMITED: WalkBudget = WalkBudget { deadline_ns: u64::MAX, inodes: u64::MAX };
 
-fn usage(base: &Path, path: &str) -> DiskUsage {
+pub(crate) fn usage(base: &Path, path: &str) -> DiskUsage {
     read_disk_usage(File::open(base).unwrap().as_fd(), Path::new(path), &mut UNLIMITED.clone()).unwrap()
 }
 

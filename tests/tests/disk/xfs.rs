@@ -1,11 +1,14 @@
 //! xfs allocates ahead of a file that grows and gives it back when the file is closed.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use serde_json::json;
-use tests::agent::{Agent, Event, Options};
+use serde_json::{Value, json};
+use tests::agent::{self, Agent, Event, Options};
 use tests::file_system::{FileSystem, Kind};
 use tests::node::Node;
 use tests::or_skip;
@@ -22,12 +25,13 @@ const PREALLOCATION_WAIT: Duration = Duration::from_secs(2);
 const WRITTEN_MIB: u64 = 72;
 const HEADROOM_MIB: u64 = 90;
 
-/// Starts an agent, and a pod that writes until the threshold is met.
+/// Starts an agent that records, and a pod that writes until the threshold is met.
 fn start_until_threshold_met(disk: &FileSystem, node: &mut Node, profile: &str) -> (Agent, Workload, u64) {
     let hog = node.add(pod("hog", None)).unwrap();
     let threshold = disk.available().unwrap() - HEADROOM_MIB * MIB;
     let kubelet = json!({"evictionHard": {"nodefs.available": threshold.to_string()}});
-    let config = node.write_agent_config(&json!({"profile": profile})).unwrap();
+    let recorder = json!({"directory": node.file("recording"), "minFreeDisk": "0"});
+    let config = node.write_agent_config(&json!({"profile": profile, "recorder": recorder})).unwrap();
     let options = Options { config: Some(config), ..Options::new(node, &kubelet).unwrap() };
     let mut agent = options.on_disk(disk).start().unwrap();
     let writer = writing(disk, node, hog, WRITTEN_MIB);
@@ -56,25 +60,58 @@ fn no_pod_is_evicted_for_preallocation_that_is_freed_at_once() {
     panic!("the machine is too slow");
 }
 
-/// Returns how long after the threshold was met the pod is evicted that has its file open, with `meanwhile` in
-/// between.
-fn delay_until_decision(profile: &str, meanwhile: impl FnOnce(&FileSystem)) -> Result<Duration> {
+/// The eviction of a pod that has its file open.
+struct Eviction {
+    /// The time since the threshold was met.
+    delay: Duration,
+    /// The preallocated bytes of each record of a decision that waits for them.
+    awaited: Vec<u64>,
+    /// The bytes that were allocated beyond the end of the pod's file when it was written.
+    preallocated: Option<u64>,
+}
+
+/// Evicts the pod, with `meanwhile` between the crossing and the decision.
+fn evict(profile: &str, meanwhile: impl FnOnce(&FileSystem)) -> Result<Eviction> {
     let disk = crate::mounted(Kind::Xfs).context("no xfs can be mounted here")?;
     let mut node = Node::new("disk", 384 * MIB, 200).context("no cgroups can be made here")?;
-    let (mut agent, _writer, _) = start_until_threshold_met(&disk, &mut node, profile);
+    let (mut agent, mut writer, _) = start_until_threshold_met(&disk, &mut node, profile);
+    // Without a wait it may be killed before.
+    let is_written = writer.wait_event("written").is_ok();
+    let file = node.pods[0].create_volume(&disk).unwrap().join(format!("{WRITTEN_MIB}-mib"));
+    let preallocated = file.metadata().map(|file| (file.blocks() * 512).saturating_sub(file.len())).unwrap();
     meanwhile(&disk);
     let decision = agent.wait_for_decision().unwrap();
     assert_eq!(decision.pod(), "shop/hog");
     let met = agent.wait_for_threshold("met").unwrap();
     agent.stop().unwrap();
     let at = |event: &Event| event.text("at").parse::<jiff::Timestamp>().unwrap();
-    Ok(at(&decision).duration_since(at(&met)).try_into().unwrap())
+    Ok(Eviction {
+        delay: at(&decision).duration_since(at(&met)).try_into().unwrap(),
+        awaited: awaited_bytes(&node.file("recording")),
+        preallocated: is_written.then_some(preallocated),
+    })
+}
+
+/// Returns `preallocated` of each recorded decision that waits for these bytes, and asserts that no other has it.
+fn awaited_bytes(recording: &Path) -> Vec<u64> {
+    let mut command = Command::new(agent::binary().unwrap());
+    let output = command.arg("explain").arg(recording).args(["-o", "jsonl"]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let decided = lines.map(|line| line["pass"].clone()).filter(|pass| pass.is_object());
+    let (awaiting, others): (Vec<_>, Vec<_>) =
+        decided.partition(|pass| pass["end"] == "awaiting_preallocated");
+    assert!(others.iter().all(|pass| pass["preallocated"].is_null()), "{others:?}");
+    awaiting.iter().map(|pass| pass["preallocated"].as_u64().unwrap()).collect()
 }
 
 /// Returns whether that takes less than [`PREALLOCATION_WAIT`] in one of five attempts: the machine may be slow.
 fn decides_early(profile: &str, meanwhile: impl Fn(&FileSystem)) -> Result<bool> {
     for _ in 0..5 {
-        if delay_until_decision(profile, &meanwhile)? < PREALLOCATION_WAIT {
+        let Eviction { delay, awaited, .. } = evict(profile, &meanwhile)?;
+        assert!(profile == "Enhanced" || awaited.is_empty(), "{awaited:?}");
+        if delay < PREALLOCATION_WAIT {
             return Ok(true);
         }
     }
@@ -83,8 +120,15 @@ fn decides_early(profile: &str, meanwhile: impl Fn(&FileSystem)) -> Result<bool>
 
 #[test]
 fn a_pod_is_evicted_if_preallocation_is_not_freed_in_time() {
-    let delay = or_skip!(delay_until_decision("Enhanced", |_| {}));
+    let Eviction { delay, awaited, preallocated } = or_skip!(evict("Enhanced", |_| {}));
     assert!(delay >= PREALLOCATION_WAIT, "{delay:?}");
+    // The pod may have been writing when its file was read.
+    let preallocated = preallocated.unwrap();
+    let expected = preallocated - MIB..=preallocated + WRITTEN_MIB * MIB;
+    assert!(
+        !awaited.is_empty() && awaited.iter().all(|bytes| expected.contains(bytes)),
+        "{awaited:?}, {expected:?}"
+    );
 }
 
 #[test]

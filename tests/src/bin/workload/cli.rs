@@ -94,6 +94,9 @@ pub(crate) enum Mode {
         /// Bytes per second; 0: as fast as it goes
         #[arg(long, value_parser = bytes, default_value = "0")]
         rate: u64,
+        /// How it is written
+        #[arg(long, value_enum, default_value_t = How::Buffered)]
+        how: How,
     },
     /// Allocate a file at once with fallocate, and stay
     Allocate {
@@ -172,6 +175,16 @@ pub(crate) enum Task {
     Fork,
     /// A write of 64 KiB into the page cache
     Write,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum How {
+    /// By write(2) into the page cache
+    Buffered,
+    /// By page faults of a shared mapping
+    Mmap,
+    /// By write(2) with O_DIRECT
+    Direct,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -2,25 +2,40 @@
 
 use std::fs::File;
 use std::io::{ErrorKind, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use rustix::fs::{FallocateFlags, fallocate, fstatvfs};
+use rustix::fs::{FallocateFlags, OFlags, fallocate, fstatvfs};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use tests::stamps::{STEP, Writer};
 
+use crate::cli::How;
 use crate::pace::Pace;
 use crate::print_event;
 
+/// Direct IO needs blocks of memory that begin at a multiple of this, on any disk.
+const ALIGNMENT: usize = 4096;
+
 /// Writes a file of so many bytes, or until the disk is full, and returns it open.
-pub(crate) fn write(path: &Path, size: u64, rate: u64, stamps: Writer) -> Result<File> {
-    let mut file = File::create_new(path).with_context(|| format!("create {}", path.display()))?;
+pub(crate) fn write(path: &Path, size: u64, rate: u64, how: How, stamps: Writer) -> Result<File> {
+    let flags = if how == How::Direct { OFlags::DIRECT } else { OFlags::empty() };
+    let mut options = File::options();
+    options.read(true).write(true).create_new(true).custom_flags(flags.bits().cast_signed());
+    let mut file = options.open(path).with_context(|| format!("create {}", path.display()))?;
     let available = |file: &File| fstatvfs(file).map(|stat| stat.f_bavail * stat.f_frsize);
     let before = available(&file).context("look at the file system")?;
-    let (block, pace) = (vec![0x5a; usize::try_from(STEP).context("block")?], Pace::new(rate));
+    let step = usize::try_from(STEP).context("block")?;
+    let (memory, pace) = (vec![0x5a; step + ALIGNMENT], Pace::new(rate));
+    let block = &memory[memory.as_ptr().align_offset(ALIGNMENT)..][..step];
     let mut written = 0;
     while written < size {
         pace.wait(written);
-        match file.write_all(&block) {
+        let result = match how {
+            How::Buffered | How::Direct => file.write_all(block),
+            How::Mmap => write_mapped(&file, written, block),
+        };
+        match result {
             Ok(()) => written += STEP,
             Err(error) if error.kind() == ErrorKind::StorageFull => break,
             Err(error) => return Err(error).context("write"),
@@ -31,6 +46,19 @@ pub(crate) fn write(path: &Path, size: u64, rate: u64, stamps: Writer) -> Result
     stamps.done();
     print_event("written", &[("bytes", written)]);
     Ok(file)
+}
+
+/// Appends a block to a file of this length by page faults. On a full disk they end the process (SIGBUS).
+fn write_mapped(file: &File, length: u64, block: &[u8]) -> std::io::Result<()> {
+    file.set_len(length + block.len() as u64)?;
+    let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+    // SAFETY: a new mapping of a block that exists in the file, written within its length and then unmapped.
+    unsafe {
+        let map = mmap(std::ptr::null_mut(), block.len(), access, flags, file, length)?;
+        map.cast::<u8>().copy_from_nonoverlapping(block.as_ptr(), block.len());
+        munmap(map, block.len())?;
+    }
+    Ok(())
 }
 
 /// Allocates a file of this size and returns it open.
