@@ -16,7 +16,10 @@ impl Cluster {
     pub fn run_pod_on(&self, node_name: &str, node: &mut Node, spec: PodSpec) -> Result<usize> {
         self.ensure_namespace(spec.namespace)?;
         let name = &spec.name;
-        let container = |(nth, name): (usize, &&str)| json!({"name": name, "image": "none.invalid/none:1", "resources": spec.resources(nth)});
+        let container = |(nth, name): (usize, &&str)| {
+            let resources = spec.resources(nth);
+            json!({"name": name, "image": "none.invalid/none:1", "resources": resources})
+        };
         let of_spec: Vec<Value> = spec.containers.iter().enumerate().map(container).collect();
         let mut manifest = json!({
             "metadata": {"name": name, "namespace": spec.namespace, "labels": {"app": name}},

@@ -19,7 +19,7 @@ use tests::process::{signal, wait_until};
 use tests::workload::Workload;
 
 use crate::MIB;
-use crate::agent::{pod, writer, writing};
+use crate::agent::{pod, wait_for_syncs, writer, writing};
 
 /// A file system with the images of a containerd and the volumes of two pods.
 struct Testbed {
@@ -264,9 +264,7 @@ fn a_failed_attempt_is_followed_by_one_eviction() {
         assert_eq!(agent.wait_for_decision().unwrap().pod(), "shop/hog");
         agent.wait_for_result("shop/hog", "terminated").unwrap();
         hog.process().wait().unwrap();
-        let syncs = "eviction_agent_syncs_total";
-        let before = agent.metric(syncs, &[]).unwrap();
-        agent.wait_for_metric(syncs, &[], |syncs| syncs >= before + 3.0).unwrap();
+        wait_for_syncs(&agent);
         let events = agent.events().unwrap();
         let evicted: Vec<_> = events.iter().filter(|event| event.is_decision()).map(Event::pod).collect();
         assert_eq!(evicted, ["shop/hog"]);

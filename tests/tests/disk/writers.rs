@@ -29,15 +29,14 @@ enum Way {
 impl Way {
     /// Returns the arguments of a workload that takes so many bytes in this way.
     fn arguments(self, file: &Path, size: u64) -> Vec<String> {
-        let (mode, how) = match self {
-            Self::Buffered => ("write", Some("buffered")),
-            Self::Mmap => ("write", Some("mmap")),
-            Self::Direct => ("write", Some("direct")),
-            Self::Fallocate => ("allocate", None),
+        let mode: &[&str] = match self {
+            Self::Buffered => &["write", "--how", "buffered"],
+            Self::Mmap => &["write", "--how", "mmap"],
+            Self::Direct => &["write", "--how", "direct"],
+            Self::Fallocate => &["allocate"],
         };
         let (file, size) = (file.display().to_string(), size.to_string());
-        let how = how.into_iter().flat_map(|how| ["--how", how]);
-        [mode, "--file", &file, "--size", &size].into_iter().chain(how).map(str::to_owned).collect()
+        mode.iter().copied().chain(["--file", &file, "--size", &size]).map(str::to_owned).collect()
     }
 
     /// Returns the backend that reports it on this file system; `None` if only the timer finds it.

@@ -321,7 +321,8 @@ impl<N: NodeView> Attempt<'_, N> {
         self.node.pods().map_err(failed)
     }
 
-    /// Waits while another process frees space, which the kubelet does. Stops at the goal.
+    /// Waits while another process frees space: the kubelet, or containerd, which deletes the layers of removed
+    /// containers late. The report counts these layers. Stops at the goal.
     async fn wait_for_others(&mut self) -> Result<(), ReclaimEnd> {
         if self.report.dry_run {
             return Ok(());
@@ -331,7 +332,6 @@ impl<N: NodeView> Attempt<'_, N> {
             let last = self.last.replace(now).unwrap_or(now);
             let risen = now.bytes.saturating_sub(last.bytes);
             if self.report.containers > 0 && self.report.images.is_empty() {
-                // The space of the layers of containers.
                 self.report.freed_bytes = self.report.freed_bytes.saturating_add(risen);
             }
             if now.bytes >= goal.bytes && now.inodes >= goal.inodes {

@@ -182,7 +182,9 @@ fn record(
     let reached = reached.with_context(|| format!("the threshold was never crossed: {:?}", record.last()))?;
     let what = match reached {
         Reached::ByStamp(_) => "the threshold was crossed, by the runaway's own statfs",
-        Reached::AfterStamp(_) => "the threshold was about to be crossed; the runaway was stopped by then",
+        Reached::AfterStamp(_) => {
+            "the step that crossed the threshold was next; the runaway was stopped within it"
+        }
     };
     let crossed = reached.ns();
     testbed.timeline = Timeline::crossed(crossed, what);
