@@ -1,14 +1,15 @@
 //! A containerd for a test: its root, state, socket and runtime are below a folder of the test.
 
 use std::fs;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result};
 use rustix::process::Signal;
 
-use crate::cluster::node::{Image, Runtime, containerd_config, hierarchies, remove_groups, unmount_all};
+use crate::cluster::node::{
+    Image, Runtime, containerd_config, hierarchies, list_images, remove_groups, unmount_all,
+};
 use crate::cluster::program::Program;
 use crate::folder::Folder;
 use crate::process::{self, run};
@@ -73,27 +74,12 @@ impl Containerd {
         run(self.ctr(&["--namespace=k8s.io", "images", "import"]).arg(archive))
     }
 
-    /// Imports an image with a file of so many MiB that do not compress. The file stays in the folder.
-    ///
-    /// # Errors
-    /// If it cannot be created, or containerd refuses it.
-    pub fn import_random(&self, name: &'static str, mib: u64, folder: &Path) -> Result<()> {
-        let file = folder.join(name);
-        let mut random = fs::File::open("/dev/urandom").context("open /dev/urandom")?.take(mib << 20);
-        let mut written = fs::File::create(&file).context("make the file of an image")?;
-        std::io::copy(&mut random, &mut written).context("write the file of an image")?;
-        self.import(&Image::of(name, &file))
-    }
-
     /// Returns the names of its images, as `ctr` lists them.
     ///
     /// # Errors
     /// If it does not answer.
     pub fn images(&self) -> Result<Vec<String>> {
-        let output = self.ctr(&["--namespace=k8s.io", "images", "ls", "-q"]).output().context("run ctr")?;
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let names = text.lines().filter(|name| !name.starts_with("sha256:")).map(str::to_owned);
-        Ok(names.collect())
+        list_images(|arguments| self.ctr(arguments))
     }
 
     /// Sends it a signal, to stop, continue or kill it.

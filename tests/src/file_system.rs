@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result};
-use rustix::fs::statvfs;
+use rustix::fs::{FallocateFlags, fallocate, statvfs};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
@@ -149,6 +149,18 @@ impl FileSystem {
     pub fn available(&self) -> Result<u64> {
         let stat = statvfs(&self.point).with_context(|| format!("read {}", self.point.display()))?;
         Ok(stat.f_bavail * stat.f_frsize)
+    }
+
+    /// Allocates a file of so many bytes on it, and returns its path.
+    ///
+    /// # Errors
+    /// If it is full, or cannot allocate.
+    pub fn fill(&self, name: &str, bytes: u64) -> Result<PathBuf> {
+        let path = self.point.join(name);
+        let file = std::fs::File::create(&path).with_context(|| format!("make {}", path.display()))?;
+        let allocated = fallocate(file, FallocateFlags::empty(), 0, bytes);
+        allocated.with_context(|| format!("allocate {bytes} bytes for {}", path.display()))?;
+        Ok(path)
     }
 
     /// Returns a folder that is on another file system.

@@ -158,7 +158,7 @@ fn summary(snapshot: &Snapshot) -> Value {
         processes,
         memory_detail: _,
         unmeasured,
-        preallocated,
+        awaited_bytes,
     } = snapshot.node;
     let of_pods = allocatable_memory.known().map(|it| json!({"name": "pods", "memory": node_memory(it)}));
     let mut summary = json!({
@@ -176,8 +176,8 @@ fn summary(snapshot: &Snapshot) -> Value {
     if unmeasured != Parts::default() {
         summary["node"]["unmeasured"] = json!(unmeasured);
     }
-    if preallocated > 0 {
-        summary["node"]["preallocatedBytes"] = json!(preallocated);
+    if awaited_bytes > 0 {
+        summary["node"]["awaitedBytes"] = json!(awaited_bytes);
     }
     summary
 }

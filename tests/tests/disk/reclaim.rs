@@ -41,8 +41,8 @@ fn testbed() -> Result<Testbed, String> {
         Node::new("reclaim", 512 * MIB, 200).map_err(|error| format!("no cgroups can be made: {error:#}"))?;
     let containerd = Containerd::start(&disk.path().join("containerd")).unwrap();
     containerd.import(&Image::pause(runtime.busybox())).unwrap();
-    containerd.import_random("small", 20, disk.outside()).unwrap();
-    containerd.import_random("large", 60, disk.outside()).unwrap();
+    containerd.import(&Image::random("small", 20, disk.outside()).unwrap()).unwrap();
+    containerd.import(&Image::random("large", 60, disk.outside()).unwrap()).unwrap();
     node.add(pod("hog", None)).unwrap();
     node.add(pod("stays", None)).unwrap();
     let stays = writer(&disk, &node, 1, 1);

@@ -92,7 +92,7 @@ fn evict(profile: &str, meanwhile: impl FnOnce(&FileSystem)) -> Result<Eviction>
     })
 }
 
-/// Returns `preallocated` of each recorded decision that waits for these bytes, and asserts that no other has it.
+/// Returns `awaited_bytes` of each recorded decision that waits for these bytes, and asserts that no other has it.
 fn awaited_bytes(recording: &Path) -> Vec<u64> {
     let mut command = Command::new(agent::binary().unwrap());
     let output = command.arg("explain").arg(recording).args(["-o", "jsonl"]).output().unwrap();
@@ -100,10 +100,9 @@ fn awaited_bytes(recording: &Path) -> Vec<u64> {
     let text = String::from_utf8(output.stdout).unwrap();
     let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     let decided = lines.map(|line| line["pass"].clone()).filter(|pass| pass.is_object());
-    let (awaiting, others): (Vec<_>, Vec<_>) =
-        decided.partition(|pass| pass["end"] == "awaiting_preallocated");
-    assert!(others.iter().all(|pass| pass["preallocated"].is_null()), "{others:?}");
-    awaiting.iter().map(|pass| pass["preallocated"].as_u64().unwrap()).collect()
+    let (awaiting, others): (Vec<_>, Vec<_>) = decided.partition(|pass| pass["end"] == "awaiting_space");
+    assert!(others.iter().all(|pass| pass["awaited_bytes"].is_null()), "{others:?}");
+    awaiting.iter().map(|pass| pass["awaited_bytes"].as_u64().unwrap()).collect()
 }
 
 /// Returns whether that takes less than [`PREALLOCATION_WAIT`] in one of five attempts: the machine may be slow.

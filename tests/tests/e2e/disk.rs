@@ -1,5 +1,7 @@
 //! Disk pressure with a real API server: condition, taint, and the eviction of the pod that writes.
 
+use std::fs;
+
 use serde_json::{Value, json};
 use tests::agent::Agent;
 use tests::cluster::{Cluster, Options};
@@ -93,5 +95,35 @@ fn a_pod_over_its_volume_limit_is_evicted_with_the_kubelets_message() {
     let message = "Usage of EmptyDir volume \"scratch\" exceeds the limit \"8Mi\". ";
     let decision = agent.events().unwrap().iter().find(|event| event.is_decision()).unwrap();
     assert_eq!(decision.text("eviction_message"), message);
+    agent.stop().unwrap();
+}
+
+/// The kubelet removes some files of a pod up to a minute after the pod.
+#[test]
+fn no_other_pod_is_evicted_until_the_files_of_the_victim_are_removed() {
+    let Some(mut disk) = DiskTestbed::new() else { return };
+    let (hog, other) = (disk.add("hog", 1, None), disk.add("other", 1, None));
+    let volume = |pod: usize| disk.testbed.node.pods[pod].create_volume(&disk.file_system).unwrap();
+    let [of_hog, of_other] = [hog, other].map(volume);
+    fs::write(of_other.join("first"), vec![0x5a; 50 << 20]).unwrap();
+    let threshold = (disk.file_system.available().unwrap() - 64 * MIB).to_string();
+    let mut agent = disk.start(&json!({"evictionHard": {"nodefs.available": threshold}}));
+    let mut writer = disk.write(hog, 96);
+    agent.wait_for_result("default/hog", "accepted").unwrap();
+    writer.wait_event("written").unwrap();
+    writer.process().child().kill().unwrap();
+    writer.process().wait().unwrap();
+    disk.testbed.remove_first_pod("hog");
+    agent.wait_for_result("default/hog", "terminated").unwrap();
+    // They are read every second.
+    let readings = || agent.metric("eviction_agent_syncs_total", &[("trigger", "pod_storage")]);
+    let first = readings().unwrap();
+    disk.testbed.cluster.until("three readings", |_| Ok((readings()? >= first + 3.0).then_some(()))).unwrap();
+    assert!(!disk.testbed.is_terminating("other"));
+
+    fs::remove_dir_all(of_hog).unwrap();
+    fs::write(of_other.join("second"), vec![0x5a; 96 << 20]).unwrap();
+    agent.wait_for_result("default/other", "accepted").unwrap();
+    assert_eq!(agent.count_decisions().unwrap(), 2);
     agent.stop().unwrap();
 }

@@ -66,9 +66,8 @@ pub enum EvaluationEnd {
     Reclaimed,
     /// Pods cannot be ranked for the signal.
     CannotRank,
-    /// The threshold is met only by space that xfs has allocated beyond the ends of files, and will probably
-    /// give back.
-    AwaitingPreallocated,
+    /// The threshold is met only by space that will probably be freed without an eviction.
+    AwaitingSpace,
     /// There is no pod to evict.
     NoPods,
     /// All pods are critical.

@@ -204,7 +204,7 @@ async fn a_real_containerd_keeps_what_is_in_use() {
     let _lock = ONE_CONTAINERD.lock().await;
     let (_runtime, disk, containerd) = tests::or_skip!(start_containerd());
     for (name, mib) in [("used", 8), ("named", 8), ("small", 20), ("large", 60), ("middle", 40)] {
-        containerd.import_random(name, mib, disk.outside()).unwrap();
+        containerd.import(&Image::random(name, mib, disk.outside()).unwrap()).unwrap();
     }
     let all = ["large", "middle", "named", "pause", "small", "used"];
     assert_eq!(names(&containerd), all);
@@ -250,7 +250,7 @@ async fn a_real_containerd_keeps_what_is_in_use() {
 
 /// An image that was removed already, and a container that does not exist, are no errors of containerd.
 async fn remove_missing_objects(client: &Client, containerd: &Containerd, folder: &Path) {
-    containerd.import_random("gone", 1, folder).unwrap();
+    containerd.import(&Image::random("gone", 1, folder).unwrap()).unwrap();
     let image = ImageSpec { image: "docker.io/local/gone:1".to_owned(), ..ImageSpec::default() };
     for _ in 0..2 {
         let request = crate::api::RemoveImageRequest { image: Some(image.clone()) };

@@ -299,6 +299,11 @@ impl NodeSampler {
         found.unwrap_or(InodeGrowth { cgroup, inodes: [0; 2] })
     }
 
+    /// Returns the last reading of a pod's storage.
+    pub fn storage_of(&self, uid: &str) -> Option<&PodStorage> {
+        self.storage.get(uid)
+    }
+
     /// Takes the storage values of some pods, and removes those of pods that do not run any more.
     pub fn take_storage(&mut self, sample: StorageSample, pod_index: &PodIndex) {
         self.storage.extend(sample.pods);

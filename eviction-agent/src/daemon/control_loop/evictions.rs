@@ -59,6 +59,9 @@ impl ControlLoop {
             match begun {
                 Ok((Admission::Begin, killing)) => {
                     started.killing = killing;
+                    if let Some(known) = evaluation.pods.pods().get(eviction.pod as usize) {
+                        self.add_victim(&started, known);
+                    }
                     self.update(id, ExecutorUpdate::Started(Box::new(started)));
                 }
                 // Updates use the number of the decision that already terminates the pod.
@@ -217,7 +220,7 @@ impl ControlLoop {
         }
         self.update(id, ExecutorUpdate::KillEnded { gone: result == Some(Ok(())) });
         let Some(result) = result else { return false };
-        self.pause_disk_evictions(&it);
+        self.pause_after_kill(&it);
         self.report_result(&it.pod, result.clone());
         self.syncs_at_once(&result)
     }
@@ -252,6 +255,7 @@ impl ControlLoop {
     /// Reports the progress of executors to the engine.
     pub(super) fn update(&mut self, decision: u64, update: ExecutorUpdate) {
         self.state_sender.is_changed = true;
+        self.update_victim(decision, &update);
         self.step_and_discard(Event::Executing { decision, update });
         if !self.executing().any(|it| it.decision == Some(decision)) {
             self.rate_limit.record_end(decision, mono_ns());

@@ -28,6 +28,7 @@ mod tasks;
 mod terminating;
 #[cfg(test)]
 mod tests;
+mod victim_files;
 mod xfs_preallocation;
 
 use std::sync::Arc;

@@ -6,8 +6,6 @@ use std::time::Duration;
 use eviction_core::decision::Decision;
 use eviction_core::disk_layout::Parts;
 use eviction_core::eviction::EvaluationEnd;
-use eviction_core::in_flight::InFlightEviction;
-use eviction_core::signal::Resource;
 use eviction_core::time::nanos;
 use eviction_node::cgroup::hierarchy::Host;
 use eviction_node::cgroup::names::ContainerKind;
@@ -19,6 +17,7 @@ use tokio::sync::mpsc::{Receiver, channel};
 
 use super::ControlLoop;
 use super::disk_counts::{BytesElsewhere, DiskCounts};
+use super::victim_files::VictimFiles;
 use super::xfs_preallocation::Preallocation;
 use crate::daemon::kubelet_api::KubeletClient;
 use crate::daemon::stats_summary;
@@ -51,10 +50,6 @@ const AHEAD_FRESH: Duration = Duration::from_secs(12);
 const KILL_ORDER_INTERVAL: Duration = Duration::from_millis(500);
 const KILL_ORDER_PACE: u64 = 10;
 
-/// How long no pod is evicted for a disk after the agent has killed one for it: the kubelet or another program
-/// removes its files meanwhile.
-const DISK_EVICTION_PAUSE: Duration = Duration::from_secs(30);
-
 /// The state of reading the pods' storage.
 #[derive(Debug)]
 pub(crate) struct PodStorageWatch {
@@ -73,8 +68,9 @@ pub(crate) struct PodStorageWatch {
     headrooms: BTreeMap<Box<str>, LimitHeadroom>,
     /// When pods with limits are read next.
     limits_due_ns: u64,
-    paused_until_ns: u64,
+    pub(super) paused_until_ns: u64,
     pub(super) preallocation: Preallocation,
+    pub(super) victim_files: VictimFiles,
     pub(super) elsewhere: BytesElsewhere,
     /// Whether the next sync must check the pods' limits.
     pub(super) needs_limit_check: bool,
@@ -90,6 +86,8 @@ struct PendingReading {
     grown: u64,
     /// The counts when it was requested, for a reading of all pods.
     counts: Option<DiskCounts>,
+    /// The uids of evicted pods whose files are read.
+    victims: Vec<Box<str>>,
 }
 
 /// A reading of all pods.
@@ -162,6 +160,7 @@ impl PodStorageWatch {
             limits_due_ns: 0,
             paused_until_ns: 0,
             preallocation: Preallocation::default(),
+            victim_files: VictimFiles::default(),
             elsewhere: BytesElsewhere::default(),
             needs_limit_check: false,
         }
@@ -187,7 +186,19 @@ impl PodStorageWatch {
 
     /// Returns whether a pod may be evicted for a disk: space that was freed, or will be freed soon, is known.
     fn may_evict_for_disk(&self, now_ns: u64) -> bool {
-        now_ns >= self.paused_until_ns && self.preallocation.wait(now_ns).is_none()
+        now_ns >= self.paused_until_ns
+            && self.preallocation.wait(now_ns).is_none()
+            && self.victim_files.wait(now_ns).is_none()
+    }
+
+    /// Returns the bytes that will be freed without an eviction, if the agent waits for them, else 0.
+    pub(super) fn awaited_bytes(&self, now_ns: u64) -> u64 {
+        self.preallocation.awaited_bytes(now_ns).saturating_add(self.victim_files.awaited_bytes(now_ns))
+    }
+
+    /// Forgets the reading of all pods: they are read again before they are ranked.
+    pub(super) fn forget_reading(&mut self) {
+        self.all_pods = None;
     }
 
     /// Returns the inode counts of the recent reading of all pods ahead of a crossing: the inodes that the pods
@@ -228,9 +239,10 @@ impl ControlLoop {
     /// Requests the storage of all pods if the decision lacks it. What could not be read a moment ago is not
     /// read again at once.
     pub(super) fn read_storage_for(&mut self, decision: &Decision) {
-        let cannot_rank =
-            decision.evaluation().is_some_and(|evaluation| evaluation.end == EvaluationEnd::CannotRank);
-        if cannot_rank {
+        let needs_storage = decision.evaluation().is_some_and(|evaluation| {
+            matches!(evaluation.end, EvaluationEnd::CannotRank | EvaluationEnd::AwaitingSpace)
+        });
+        if needs_storage {
             self.read_storage(mono_ns());
         }
     }
@@ -245,7 +257,8 @@ impl ControlLoop {
     }
 
     fn read_storage(&mut self, now_ns: u64) {
-        let is_due = self.storage.may_evict_for_disk(now_ns)
+        let is_due = now_ns >= self.storage.paused_until_ns
+            && self.storage.preallocation.wait(now_ns).is_none()
             && self.storage.fresh(now_ns).is_none()
             && self.storage.summary_due_ns.is_none_or(|due_ns| now_ns >= due_ns);
         if is_due && !self.reclaim.is_awaited {
@@ -307,7 +320,6 @@ impl ControlLoop {
         if extent == Extent::Ahead && counts.is_none() {
             return;
         }
-        let Some(reader) = &self.storage.reader else { return };
         let cgroups = &self.node_sampler.cgroups;
         let groups = cgroups.pods().pods.iter();
         let known = groups.filter_map(|group| Some((self.pod_index.pod_of(group)?, group)));
@@ -333,8 +345,16 @@ impl ControlLoop {
             Extent::All | Extent::Ahead | Extent::NearLimit => Priority::Urgent,
             Extent::Limited => Priority::Idle,
         };
-        if reader.request(requests.collect(), priority) {
-            self.storage.pending = Some(PendingReading { extent, grown, counts });
+        let mut requests: Vec<_> = requests.collect();
+        let victims = match extent {
+            Extent::All if self.storage.reads_directories() => self.victim_requests(&requests),
+            _ => Vec::new(),
+        };
+        let uids = victims.iter().map(|victim| victim.uid.clone()).collect();
+        requests.extend(victims);
+        let Some(reader) = &self.storage.reader else { return };
+        if reader.request(requests, priority) {
+            self.storage.pending = Some(PendingReading { extent, grown, counts, victims: uids });
             if let Some(due_ns) = &mut self.storage.summary_due_ns {
                 *due_ns = mono_ns().saturating_add(nanos(stats_summary::MIN_INTERVAL));
             }
@@ -344,9 +364,12 @@ impl ControlLoop {
     /// Takes a reading. Returns whether the engine needs it: it does not need pods that were only near their
     /// limits, and still are.
     pub(super) fn handle_storage_sample(&mut self, mut sample: StorageSample) -> bool {
-        let Some(PendingReading { extent, grown, counts }) = self.storage.pending.take() else {
+        let Some(PendingReading { extent, grown, counts, victims }) = self.storage.pending.take() else {
             return false;
         };
+        if extent == Extent::All {
+            self.await_victim_files(&victims, &mut sample, mono_ns());
+        }
         if let Some(counts) = &counts {
             self.add_bytes_elsewhere(counts, &mut sample);
         }
@@ -380,15 +403,6 @@ impl ControlLoop {
         }
         self.node_sampler.take_storage(sample, &self.pod_index);
         needs_sync
-    }
-
-    /// Pauses evictions for a disk after the agent has ended a pod itself: the files of the pod are still
-    /// there.
-    pub(super) fn pause_disk_evictions(&mut self, it: &InFlightEviction) {
-        let is_of_disk = matches!(it.resource(), Resource::EphemeralStorage | Resource::Inodes);
-        if is_of_disk && it.api.is_none() {
-            self.storage.paused_until_ns = mono_ns().saturating_add(nanos(DISK_EVICTION_PAUSE));
-        }
     }
 }
 

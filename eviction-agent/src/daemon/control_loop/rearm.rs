@@ -144,8 +144,8 @@ impl ControlLoop {
         self.notifier.set_disk_thresholds(self.node_sampler.disks.devices(), now_ns);
         self.read_ahead(now_ns);
         let disks = self.node_sampler.disks.due().map(|disks| sample_interval::remaining(disks, passed));
-        let xfs = self.storage.preallocation.wait(now_ns);
-        for disks in [disks, self.read_storage_near_limits(now_ns), xfs].into_iter().flatten() {
+        let space = [self.storage.preallocation.wait(now_ns), self.storage.victim_files.wait(now_ns)];
+        for disks in [disks, self.read_storage_near_limits(now_ns)].into_iter().chain(space).flatten() {
             due = due.min(disks);
         }
         self.set_timer(due, now_ns);

@@ -20,7 +20,7 @@ use crate::daemon::reclaim::{ATTEMPT_TIMEOUT, ReclaimExecutor, ShortFs};
 use crate::telemetry::event_log;
 use eviction_node::clock::mono_ns;
 
-/// How long the kubelet has after the crossing: it synchronizes every 10 s.
+/// How long the kubelet has after the crossing, at most: it synchronizes every 10 s.
 const KUBELET_WAIT_NS: u64 = 15_000_000_000;
 
 /// After this time an executor is abandoned that should have ended by itself.
@@ -88,6 +88,13 @@ impl ReclaimState {
     fn end_attempt(&mut self, signal: Signal) {
         self.running = None;
         self.attempted.insert(signal);
+    }
+
+    /// Allows one more attempt after a victim has terminated: its containers are garbage then.
+    pub(super) fn may_remove_victim(&mut self, mode: NodeReclaim) {
+        if mode == NodeReclaim::Cri {
+            self.attempted = SignalSet::EMPTY;
+        }
     }
 
     /// Forgets the attempts for signals whose thresholds are not met any more. Without an observation a
@@ -189,26 +196,24 @@ impl ControlLoop {
         ReclaimStep::Wait(None)
     }
 
-    /// Waits for the kubelet if the node's unused images are estimated to be enough.
+    /// Waits for the kubelet for as long as the node's unused images are estimated to be enough.
     fn leave_to_kubelet(&mut self, evaluation: &Evaluation, signal: Signal) -> ReclaimStep {
         let now_ns = mono_ns();
-        if let Some(KubeletReclaim { since_ns, estimate }) = self.reclaim.left_to_kubelet[signal as usize] {
-            if now_ns < since_ns.saturating_add(KUBELET_WAIT_NS) {
-                return ReclaimStep::Wait(Some(estimate));
+        let estimate = self.estimate(evaluation, signal);
+        let estimate = estimate.filter(|estimate| estimate.unused_bytes >= estimate.deficit_bytes);
+        let left = &mut self.reclaim.left_to_kubelet[signal as usize];
+        match (estimate, *left) {
+            (Some(_), Some(left)) if now_ns < left.since_ns.saturating_add(KUBELET_WAIT_NS) => {
+                ReclaimStep::Wait(Some(left.estimate))
             }
-            self.reclaim.attempted.insert(signal);
-            return ReclaimStep::Done;
-        }
-        match self.estimate(evaluation, signal) {
-            Some(estimate) if estimate.unused_bytes >= estimate.deficit_bytes => {
+            (Some(estimate), None) => {
+                *left = Some(KubeletReclaim { since_ns: now_ns, estimate });
                 self.publish_reclaim(event_log::NodeReclaim::left_to_kubelet(signal, estimate));
-                let left = KubeletReclaim { since_ns: now_ns, estimate };
-                self.reclaim.left_to_kubelet[signal as usize] = Some(left);
                 ReclaimStep::Wait(Some(estimate))
             }
-            _ => {
+            (_, left) => {
                 self.reclaim.attempted.insert(signal);
-                ReclaimStep::Skip
+                if left.is_some() { ReclaimStep::Done } else { ReclaimStep::Skip }
             }
         }
     }
@@ -269,8 +274,7 @@ impl ControlLoop {
 /// Returns whether a threshold of this signal asks for reclaim. Reclaim need not wait until the pods' usage of
 /// the disk is known.
 fn wants_reclaim(evaluation: &Evaluation, signal: Signal) -> bool {
-    let ends =
-        [EvaluationEnd::AwaitingReclaim, EvaluationEnd::CannotRank, EvaluationEnd::AwaitingPreallocated];
+    let ends = [EvaluationEnd::AwaitingReclaim, EvaluationEnd::CannotRank, EvaluationEnd::AwaitingSpace];
     ends.contains(&evaluation.end) && !evaluation.layout.reclaims(signal).is_empty()
 }
 

@@ -213,6 +213,19 @@ async fn each_signal_is_left_to_the_kubelet_for_its_own_time() {
     assert!(fixture.left_to_kubelet(Signal::NodeFsAvailable).is_none(), "resolved");
 }
 
+/// The deficit is small at the moment of the crossing, so any garbage is enough then.
+#[tokio::test]
+async fn a_signal_is_left_to_the_kubelet_only_while_garbage_is_sufficient() {
+    let disk = disk!();
+    let mut fixture = fixture!(disk.path(), &two_thresholds(&disk), "Kubelet");
+    fixture.set_garbage(48 << 20);
+    std::fs::write(disk.path().join("first"), vec![1; 64 << 20]).unwrap();
+    assert!(fixture.sync().1, "32 MiB are missing");
+    std::fs::write(disk.path().join("second"), vec![1; 24 << 20]).unwrap();
+    assert!(!fixture.sync().1, "56 MiB are missing");
+    fixture.run_until_eviction().await;
+}
+
 #[tokio::test]
 async fn a_pod_is_evicted_without_a_wait_if_reclaim_is_off() {
     let mut fixture = fixture!(MET, "Off");

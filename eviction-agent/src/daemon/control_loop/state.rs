@@ -56,7 +56,7 @@ pub(super) struct LoopDelta {
     /// Whether a threshold was about to be met.
     pub(super) imminent: bool,
     /// Whether an evaluation waited for space that xfs has allocated ahead of files.
-    awaits_preallocated: bool,
+    awaits_space: bool,
     /// Since when a changed configuration is pending.
     pub(super) pending_since: Option<Timestamp>,
 }
@@ -84,19 +84,16 @@ impl LoopDelta {
             rejected.insert(refusal.signal);
         }
         let imminent = context.is_some_and(|context| !context.imminent.is_empty());
-        let awaits_preallocated =
-            decision.evaluation().is_some_and(|it| it.end == EvaluationEnd::AwaitingPreallocated);
+        let awaits_space = decision.evaluation().is_some_and(|it| it.end == EvaluationEnd::AwaitingSpace);
         let (pending_since, is_decided) = match &decision.proposal {
             Some(ProposalState::Pending(waiting)) => (Some(waiting.since), false),
             Some(ProposalState::Unchanged | ProposalState::Applied) => (None, true),
             None => (None, false),
         };
-        let other = (decision.unavailable, rejected, imminent, awaits_preallocated, pending_since);
-        let before =
-            (self.unavailable, self.rejected, self.imminent, self.awaits_preallocated, self.pending_since);
+        let other = (decision.unavailable, rejected, imminent, awaits_space, pending_since);
+        let before = (self.unavailable, self.rejected, self.imminent, self.awaits_space, self.pending_since);
         let same = same && !is_decided && other == before;
-        (self.unavailable, self.rejected, self.imminent, self.awaits_preallocated, self.pending_since) =
-            other;
+        (self.unavailable, self.rejected, self.imminent, self.awaits_space, self.pending_since) = other;
         if !same {
             self.met.clear();
             self.met.extend(met);

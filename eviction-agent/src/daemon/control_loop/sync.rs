@@ -105,12 +105,13 @@ impl ControlLoop {
         self.publish_group_kills(at.mono_ns);
         let mut node_sample = self.node_sampler.sample_node(at, &self.clock, &self.state.charged);
         self.update_xfs_wait();
+        self.update_victim_wait();
         let is_counted = self.add_counted_inodes(at.mono_ns);
         node_sample.stats.unmeasured = match self.node_sampler.disks.is_layout_known() {
             true => self.storage.unmeasured(at.mono_ns, is_counted),
             false => Parts::ALL,
         };
-        node_sample.stats.preallocated = self.storage.preallocation.awaited_bytes(at.mono_ns);
+        node_sample.stats.awaited_bytes = self.storage.awaited_bytes(at.mono_ns);
         self.mark_sample(node_sample.memory_left, at.mono_ns);
         let (memory, pids) = (node_sample.memory_left, node_sample.pids_left);
         let capacity = self.node_sampler.capacity();

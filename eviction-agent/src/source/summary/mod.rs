@@ -46,7 +46,7 @@ struct Node {
     rlimit: Option<Rlimit>,
     /// Two fields of the agent in recordings, which the kubelet does not have.
     unmeasured: Parts,
-    preallocated_bytes: u64,
+    awaited_bytes: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
@@ -187,7 +187,7 @@ impl Summary {
 
 impl Node {
     fn stats(&self) -> NodeStats {
-        let Self { memory, system_containers, fs, runtime, rlimit, unmeasured, preallocated_bytes } = self;
+        let Self { memory, system_containers, fs, runtime, rlimit, unmeasured, awaited_bytes } = self;
         let pods = system_containers.iter().find(|container| &*container.name == "pods");
         let runtime = runtime.unwrap_or_default();
         NodeStats {
@@ -204,7 +204,7 @@ impl Node {
             }),
             memory_detail: MemoryDetail::default(),
             unmeasured: *unmeasured,
-            preallocated: *preallocated_bytes,
+            awaited_bytes: *awaited_bytes,
         }
     }
 }
@@ -266,6 +266,7 @@ impl Pod {
         let containers = self.containers.iter().map(|it| ContainerStorage {
             name: it.name.clone(),
             rootfs: of(it.rootfs),
+            layer: None,
             logs: of(it.logs),
         });
         PodStorage::new(volumes.collect(), containers.collect())

@@ -62,7 +62,7 @@ impl Names {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Disks {
-    preallocated: u64,
+    awaited_bytes: u64,
     /// The index of each pod that has some in the sample, and the bytes.
     bytes_elsewhere: Vec<(usize, u64)>,
 }
@@ -74,7 +74,7 @@ fn bytes_elsewhere(snapshot: &Snapshot) -> impl Iterator<Item = (usize, u64)> {
 impl Disks {
     /// Returns whether the sample has these values. One without pods has no values of pods.
     fn matches(&self, snapshot: &Snapshot) -> bool {
-        self.preallocated == snapshot.node.preallocated
+        self.awaited_bytes == snapshot.node.awaited_bytes
             && (snapshot.is_empty() || bytes_elsewhere(snapshot).eq(self.bytes_elsewhere.iter().copied()))
     }
 
@@ -107,7 +107,7 @@ impl Codec {
         if self.disks.matches(snapshot) {
             return None;
         }
-        self.disks.preallocated = snapshot.node.preallocated;
+        self.disks.awaited_bytes = snapshot.node.awaited_bytes;
         if !snapshot.is_empty() {
             self.disks.bytes_elsewhere = bytes_elsewhere(snapshot).collect();
         }
@@ -162,7 +162,7 @@ impl Codec {
         instant(&mut at, &mut reader);
         node_values(&mut node, at, &mut reader);
         let rest = reader.finish()?;
-        node.preallocated = self.disks.preallocated;
+        node.awaited_bytes = self.disks.awaited_bytes;
         builder.node(node);
         match rest.split_first().ok_or("a sample is too short")? {
             (0, []) => {}
@@ -204,7 +204,7 @@ fn node_values(node: &mut NodeStats, at: Timestamp, visitor: &mut impl Visitor) 
         processes,
         memory_detail,
         unmeasured,
-        preallocated: _,
+        awaited_bytes: _,
     } = node;
     for memory in [memory, allocatable_memory] {
         reading(memory, visitor, |MemoryStats { available, working_set, time: seen, source }, visitor| {

@@ -1,6 +1,7 @@
 //! Images with one static program.
 
 use std::fs;
+use std::io::Read as _;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,6 +10,17 @@ use anyhow::{Context as _, Result};
 use serde_json::json;
 
 use crate::process::run;
+
+/// Returns the names of a containerd's images. `ctr` makes the command with arguments for it.
+///
+/// # Errors
+/// If it does not answer.
+pub(crate) fn list_images(ctr: impl Fn(&[&str]) -> Command) -> Result<Vec<String>> {
+    let output = ctr(&["--namespace=k8s.io", "images", "ls", "-q"]).output().context("run ctr")?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let names = text.lines().filter(|name| !name.starts_with("sha256:")).map(str::to_owned);
+    Ok(names.collect())
+}
 
 /// An image to build.
 #[derive(Clone, Debug)]
@@ -33,6 +45,18 @@ impl Image {
     pub fn shell(name: &'static str, busybox: &Path, line: &str) -> Self {
         let entrypoint = ["/bin/sh", "-c", line].map(str::to_owned).to_vec();
         Self { links: &["sh", "sleep", "dd", "tail"], entrypoint, ..Self::of(name, busybox) }
+    }
+
+    /// Creates an image with a file of so many MiB that do not compress. The file stays in the folder.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn random(name: &'static str, mib: u64, folder: &Path) -> Result<Self> {
+        let file = folder.join(name);
+        let mut random = fs::File::open("/dev/urandom").context("open /dev/urandom")?.take(mib << 20);
+        let mut written = fs::File::create(&file).context("make the file of an image")?;
+        std::io::copy(&mut random, &mut written).context("write the file of an image")?;
+        Ok(Self::of(name, &file))
     }
 
     /// Creates the image of all sandboxes.

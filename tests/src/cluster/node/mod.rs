@@ -17,6 +17,7 @@ use serde_json::Value;
 use cleanup::NodeCleanup;
 pub(crate) use cleanup::{hierarchies, remove_groups, unmount_all};
 pub use image::Image;
+pub(crate) use image::list_images;
 pub use programs::{FOLDER, Programs, Runtime};
 use settings::Settings;
 pub(crate) use settings::containerd_config;
@@ -44,9 +45,9 @@ pub struct RealNode {
 }
 
 impl RealNode {
-    /// Starts a node with these fields of the kubelet's configuration, and waits until it is Ready. The
-    /// kubelet's root directory is on `disk`, if given, and else on the machine's own disk, like everything
-    /// else.
+    /// Starts a node with these fields of the kubelet's configuration, and waits until it is Ready. A directory
+    /// of the node that `disks` names (`kubelet`, `pod-logs` or `containerd`) is this one, and else on the
+    /// machine's own disk.
     ///
     /// # Errors
     /// If this machine is a node already, or a program ends or does not come up.
@@ -55,17 +56,17 @@ impl RealNode {
         programs: &Programs,
         name: &str,
         config: &Value,
-        disk: Option<&Path>,
+        disks: &[(&str, &Path)],
     ) -> Result<Self> {
         NodeCleanup::clear_abandoned(Path::new(PARENT), PREFIX)?;
         let folder = Folder::below(Path::new(PARENT), PREFIX)?;
         let cleanup = NodeCleanup::prepare(folder.path())?;
         let [port] = free_ports()?;
         let settings = Settings::write(cluster, programs, folder.path(), name, port, config)?;
-        if let Some(disk) = disk {
-            let root = settings.kubelet_root();
-            std::fs::create_dir(&root).with_context(|| format!("make {}", root.display()))?;
-            run(Command::new("mount").args(["--bind", "--make-private"]).arg(disk).arg(root))?;
+        for (name, disk) in disks {
+            let directory = folder.path().join(name);
+            std::fs::create_dir(&directory).with_context(|| format!("make {}", directory.display()))?;
+            run(Command::new("mount").args(["--bind", "--make-private"]).arg(disk).arg(directory))?;
         }
         let mut command = settings.containerd(&cleanup.runtime_group());
         let containerd = Program::start("containerd", &mut command, folder.path())?;
@@ -122,6 +123,19 @@ impl RealNode {
         run(self.settings.ctr(&["--namespace=k8s.io", "images", "import"]).arg(archive))
     }
 
+    /// Returns the names of its images, as `ctr` lists them.
+    ///
+    /// # Errors
+    /// If containerd does not answer.
+    pub fn images(&self) -> Result<Vec<String>> {
+        list_images(|arguments| self.settings.ctr(arguments))
+    }
+
+    /// Returns containerd's socket.
+    pub fn containerd_socket(&self) -> std::path::PathBuf {
+        self.settings.containerd_socket()
+    }
+
     /// Returns the kubelet's port on 127.0.0.1: `/stats/summary`, `/configz`.
     pub fn kubelet_port(&self) -> u16 {
         self.settings.port
@@ -135,6 +149,11 @@ impl RealNode {
     /// Returns the kubelet's root directory.
     pub fn kubelet_root(&self) -> std::path::PathBuf {
         self.settings.kubelet_root()
+    }
+
+    /// Returns containerd's root directory.
+    pub fn containerd_root(&self) -> std::path::PathBuf {
+        self.settings.containerd_root()
     }
 
     /// Returns the directory of the pods' logs.

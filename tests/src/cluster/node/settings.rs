@@ -65,6 +65,14 @@ impl Settings {
         self.folder.join("kubelet")
     }
 
+    pub(super) fn containerd_root(&self) -> PathBuf {
+        self.folder.join("containerd")
+    }
+
+    pub(super) fn containerd_socket(&self) -> PathBuf {
+        self.folder.join("containerd.sock")
+    }
+
     pub(super) fn pod_logs(&self) -> PathBuf {
         self.folder.join("pod-logs")
     }
@@ -86,7 +94,7 @@ impl Settings {
                 "x509": {"clientCAFile": cluster.authority()},
             },
             "authorization": {"mode": "Webhook"},
-            "containerRuntimeEndpoint": format!("unix://{}", in_folder("containerd.sock")),
+            "containerRuntimeEndpoint": format!("unix://{}", self.containerd_socket().display()),
             "staticPodPath": self.static_pods(),
             "podLogsDir": self.pod_logs(),
             "volumePluginDir": in_folder("volume-plugins"),
@@ -105,7 +113,7 @@ impl Settings {
             self.programs.runtime.plugins().display(),
             self.folder.display()
         );
-        containerd_config(&self.folder.join("containerd"), &self.folder, &network)
+        containerd_config(&self.containerd_root(), &self.folder, &network)
     }
 
     /// Returns the network of the pods, with addresses of a range that is not routed.
@@ -130,7 +138,7 @@ impl Settings {
 
     pub(super) fn ctr(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(self.programs.runtime.ctr());
-        command.arg("--address").arg(self.folder.join("containerd.sock")).args(arguments);
+        command.arg("--address").arg(self.containerd_socket()).args(arguments);
         command
     }
 

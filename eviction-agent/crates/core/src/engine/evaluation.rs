@@ -116,9 +116,9 @@ impl Engine {
         }
         let parts = evaluation.layout.parts(signal);
         if parts != Parts::default() && parts.are_within(evaluation.snapshot.node.unmeasured) {
-            evaluation.end = match evaluation.snapshot.node.preallocated {
+            evaluation.end = match evaluation.snapshot.node.awaited_bytes {
                 0 => EvaluationEnd::CannotRank,
-                _ => EvaluationEnd::AwaitingPreallocated,
+                _ => EvaluationEnd::AwaitingSpace,
             };
             return false;
         }

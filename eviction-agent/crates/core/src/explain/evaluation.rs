@@ -118,9 +118,9 @@ fn end_heading(evaluation: &EvaluationRecord, other: &str) -> (Tone, String) {
             (Tone::Good, format!("ENOUGH was reclaimed, no {}eviction", other.to_lowercase()))
         }
         EvaluationEnd::CannotRank => no_eviction("pods cannot be ranked by what they use of it"),
-        EvaluationEnd::AwaitingPreallocated => {
-            let bytes = display_bytes(evaluation.preallocated.unwrap_or(0).into());
-            no_eviction(&format!("xfs has allocated {bytes} beyond the ends of files and may give them back"))
+        EvaluationEnd::AwaitingSpace => {
+            let bytes = display_bytes(evaluation.awaited_bytes.unwrap_or(0).into());
+            no_eviction(&format!("{bytes} will be freed (preallocated by xfs, or files of evicted pods)"))
         }
         EvaluationEnd::NoPods => no_eviction("there are no pods"),
         EvaluationEnd::OnlyCritical => no_eviction("all pods are critical"),

@@ -70,7 +70,7 @@ fn evaluations_under_pressure_are_explained_one_by_one() {
 }
 
 #[test]
-fn bytes_elsewhere_and_preallocated_bytes_are_explained() {
+fn bytes_elsewhere_and_awaited_bytes_are_explained() {
     let owned = |uid| {
         let owner = Owner { kind: "Job".into(), name: "j".into(), uid: "j".into() };
         Pod { owner: Some(owner), ..pod(uid, "10") }
@@ -79,10 +79,10 @@ fn bytes_elsewhere_and_preallocated_bytes_are_explained() {
     let policy = Policy { rules, ..policy(vec![hard(NodeFsAvailable, "50")]) };
     let mut engine =
         engine(policy.clone(), &set_by(&policy, vec![owned("writes-elsewhere"), owned("modest")]));
-    let sample = |seconds, preallocated| {
+    let sample = |seconds, awaited_bytes| {
         let mut builder = SnapshotBuilder::new();
-        let unmeasured = if preallocated > 0 { Parts::ALL } else { Parts::default() };
-        builder.node(NodeStats { preallocated, unmeasured, ..node(900, 40, at(seconds)) });
+        let unmeasured = if awaited_bytes > 0 { Parts::ALL } else { Parts::default() };
+        builder.node(NodeStats { awaited_bytes, unmeasured, ..node(900, 40, at(seconds)) });
         for (uid, bytes_elsewhere) in [("writes-elsewhere", Some(3 << 20)), ("modest", None)] {
             let values = PodStatValues { bytes_elsewhere, ..PodStatValues::default() };
             let storage = ContainerStatValues {

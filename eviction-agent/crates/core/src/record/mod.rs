@@ -126,9 +126,9 @@ pub struct EvaluationRecord {
     /// The garbage estimate, if node-level reclaim is left to the kubelet because it is expected to free enough.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub left_to_kubelet: Option<GarbageEstimate>,
-    /// Bytes that xfs has allocated beyond the ends of files, if the evaluation waits for them.
+    /// Bytes that will be freed without an eviction, if the evaluation waits for them.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub preallocated: Option<i64>,
+    pub awaited_bytes: Option<i64>,
     /// The pods with the values that they are ranked by, the first to be evicted first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub candidates: Vec<CandidateRecord>,
@@ -210,8 +210,8 @@ impl EvaluationRecord {
             sizing: SizingRecord::all(evaluation),
             reclaim: reclaims(decision).collect(),
             left_to_kubelet: evaluation.left_to_kubelet,
-            preallocated: (evaluation.end == EvaluationEnd::AwaitingPreallocated)
-                .then(|| i64::try_from(evaluation.snapshot.node.preallocated).unwrap_or(i64::MAX)),
+            awaited_bytes: (evaluation.end == EvaluationEnd::AwaitingSpace)
+                .then(|| i64::try_from(evaluation.snapshot.node.awaited_bytes).unwrap_or(i64::MAX)),
             nearest: NearestRecord::of(&candidates),
             candidates,
             critical_pods: critical_pods(evaluation),

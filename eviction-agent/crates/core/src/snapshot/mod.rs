@@ -233,10 +233,11 @@ pub struct NodeStats {
     /// Parts of pods whose usage was not read. Pods cannot be ranked by them.
     #[serde(default)]
     pub unmeasured: Parts,
-    /// Bytes that xfs has allocated beyond the ends of files, if a threshold is met only because of them; else 0.
-    /// Pods count as unmeasured until xfs has freed them.
+    /// Bytes that will be freed without an eviction, if a threshold is met only because of them; else 0: xfs has
+    /// allocated them beyond the ends of files, or they are in files of evicted pods that the kubelet has not
+    /// removed yet. Pods count as unmeasured until then.
     #[serde(default)]
-    pub preallocated: u64,
+    pub awaited_bytes: u64,
 }
 
 /// The other measures of the node's memory, and the values for further conditions. Each value is known or

@@ -10,6 +10,7 @@ use eviction_core::signal::Signal;
 use eviction_core::snapshot::FsStats;
 use eviction_core::threshold::ThresholdLevels;
 
+use super::disk_usage::DiskUsage;
 use super::layout::NodeFileSystems;
 use crate::backend::BackendInfo;
 use crate::clock::Instant;
@@ -176,23 +177,39 @@ impl DiskMonitor {
         node.known()?.available
     }
 
-    /// Returns whether thresholds are met only because xfs has allocated space beyond the ends of files: none
-    /// would be met with these bytes more on nodefs and on imagefs. Always false with less than 5 % available,
-    /// where xfs preallocates little.
-    pub fn is_met_by_preallocation(&self, [of_node, of_image]: [u64; 2]) -> bool {
-        let is_shared = !self.layout().dedicated_image_fs;
-        let bytes = if is_shared { [of_node.saturating_add(of_image); 2] } else { [of_node, of_image] };
+    /// Returns whether thresholds are met only because xfs has allocated these bytes beyond the ends of files on
+    /// nodefs and on imagefs. Always false with less than 5 % available, where xfs preallocates little.
+    pub fn is_met_by_preallocation(&self, bytes: [u64; 2]) -> bool {
         let is_xfs = self.file_systems.devices().map(|found| found.is_some_and(|(kind, _)| kind == "xfs"));
-        self.is_explained_by(bytes, is_xfs)
+        self.is_met_by_bytes_on_xfs(bytes, is_xfs)
     }
 
-    fn is_explained_by(&self, bytes: [u64; 2], is_xfs: [bool; 2]) -> bool {
-        let [node, node_inodes, image, image_inodes] = &self.headroom;
-        let explained =
-            [node, image].into_iter().zip(is_xfs).zip(bytes).all(|((headroom, is_xfs), bytes)| {
-                !headroom.may_be_met || is_xfs && headroom.would_not_be_met_with(bytes)
-            });
-        self.may_be_met() && explained && !node_inodes.may_be_met && !image_inodes.may_be_met
+    fn is_met_by_bytes_on_xfs(&self, bytes: [u64; 2], is_xfs: [bool; 2]) -> bool {
+        let [node, _, image, _] = &self.headroom;
+        let preallocates = |(headroom, is_xfs): (&Headroom, bool)| {
+            !headroom.may_be_met || is_xfs && headroom.available() >= Some(headroom.capacity / 20)
+        };
+        [node, image].into_iter().zip(is_xfs).all(preallocates)
+            && self.is_met_by(bytes.map(|bytes| DiskUsage { bytes, ..DiskUsage::default() }))
+    }
+
+    /// Returns whether thresholds are met, and none would be met without this usage of nodefs and of imagefs.
+    pub fn is_met_by(&self, usage: [DiskUsage; 2]) -> bool {
+        let [node_bytes, image_bytes] = self.by_layout(usage.map(|it| it.bytes));
+        let [node_inodes, image_inodes] = self.by_layout(usage.map(|it| it.inodes));
+        let amounts = [node_bytes, node_inodes, image_bytes, image_inodes];
+        let is_explained = |(headroom, amount): (&Headroom, u64)| {
+            !headroom.may_be_met || headroom.would_not_be_met_with(amount)
+        };
+        self.may_be_met() && self.headroom.iter().zip(amounts).all(is_explained)
+    }
+
+    /// Returns the amounts on nodefs and on imagefs. If both are one file system, each gets the sum.
+    fn by_layout(&self, [of_node, of_image]: [u64; 2]) -> [u64; 2] {
+        match self.layout().dedicated_image_fs {
+            true => [of_node, of_image],
+            false => [of_node.saturating_add(of_image); 2],
+        }
     }
 
     /// Returns the bytes by which the usage of nodefs and imagefs grew since the start. Only the difference of
@@ -259,11 +276,14 @@ impl Headroom {
         self.may_be_met = self.levels.may_be_met(signed(available));
     }
 
-    /// Returns whether no threshold would be met with so many bytes more.
-    fn would_not_be_met_with(&self, bytes: u64) -> bool {
-        let Some(available) = self.used.map(|used| self.capacity.saturating_sub(used)) else { return false };
-        let more = signed(available.saturating_add(bytes));
-        available >= self.capacity / 20 && !self.levels.may_be_met(more)
+    /// Returns whether no threshold would be met with so much more.
+    fn would_not_be_met_with(&self, amount: u64) -> bool {
+        let with = self.available().map(|available| signed(available.saturating_add(amount)));
+        with.is_some_and(|with| !self.levels.may_be_met(with))
+    }
+
+    fn available(&self) -> Option<u64> {
+        self.used.map(|used| self.capacity.saturating_sub(used))
     }
 }
 

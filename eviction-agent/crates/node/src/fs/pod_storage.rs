@@ -32,9 +32,20 @@ pub struct StorageRequest {
     pub kubelet_uid: Box<str>,
     logs: String,
     volumes: Vec<(Box<str>, &'static str)>,
-    /// Each container's name and `cgroup.procs`.
-    containers: Vec<(Box<str>, PathBuf)>,
+    /// Each container's name, and where its writable layer is found.
+    containers: Vec<(Box<str>, LayerSource)>,
     created_inodes: Option<i64>,
+}
+
+/// Where the writable layer of a container is found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum LayerSource {
+    /// By the root of one of the processes in this `cgroup.procs`.
+    Processes(PathBuf),
+    /// In this directory of the host.
+    Directory(PathBuf),
+    /// It is not known.
+    Unknown,
 }
 
 impl StorageRequest {
@@ -49,9 +60,21 @@ impl StorageRequest {
             kubelet_uid: kubelet_uid.into(),
             logs: format!("{}_{}_{kubelet_uid}", pod.namespace, pod.name),
             volumes: volumes.collect(),
-            containers,
+            containers: containers
+                .into_iter()
+                .map(|(name, procs)| (name, LayerSource::Processes(procs)))
+                .collect(),
             created_inodes,
         }
+    }
+
+    /// Creates a request for what is left of a pod after its processes have ended. `storage` is its last reading.
+    pub fn of_remaining(known: &KnownPod, storage: &PodStorage) -> Self {
+        let containers = storage.containers.iter().map(|container| {
+            let layer = container.layer.clone().map_or(LayerSource::Unknown, LayerSource::Directory);
+            (container.name.clone(), layer)
+        });
+        Self { containers: containers.collect(), ..Self::new(known, Vec::new(), None) }
     }
 
     /// Returns whether the volume of this name counts as the pod's usage of the node's disks.
@@ -91,6 +114,8 @@ pub struct ContainerStorage {
     pub name: Box<str>,
     /// Its writable layer.
     pub rootfs: Option<DiskUsage>,
+    /// The directory of the writable layer on the host, if it was found.
+    pub layer: Option<PathBuf>,
     /// Its logs.
     pub logs: Option<DiskUsage>,
 }
@@ -181,10 +206,16 @@ impl PodStorage {
         remaining.min().filter(|remaining| *remaining > 0)
     }
 
+    /// Returns what is known of its usage of nodefs (volumes and logs) and of imagefs (writable layers).
+    pub fn by_file_system(&self) -> [DiskUsage; 2] {
+        let volumes = self.volumes.iter().map(|(_, usage)| *usage);
+        let logs = self.containers.iter().filter_map(|it| it.logs);
+        [sum(volumes.chain(logs)), sum(self.containers.iter().filter_map(|it| it.rootfs))]
+    }
+
     /// Returns the sum of everything that is known.
     fn total(&self) -> DiskUsage {
-        let containers = self.containers.iter().flat_map(|it| [it.rootfs, it.logs]).flatten();
-        sum(self.volumes.iter().map(|(_, usage)| *usage).chain(containers))
+        sum(self.by_file_system().into_iter())
     }
 }
 
@@ -233,11 +264,11 @@ impl StorageSample {
 
     /// Returns the bytes that are allocated beyond the ends of files, on nodefs and on imagefs.
     pub fn preallocated(&self) -> [u64; 2] {
-        let containers = || self.pods.values().flat_map(|pod| &pod.containers);
-        let volumes = self.pods.values().flat_map(|pod| &pod.volumes).map(|(_, usage)| *usage);
-        let on_node_fs = sum(volumes.chain(containers().filter_map(|it| it.logs)));
-        let on_image_fs = sum(containers().filter_map(|it| it.rootfs));
-        [on_node_fs.preallocated, on_image_fs.preallocated]
+        let add = |[node, image]: [u64; 2], pod: &PodStorage| {
+            let [of_node, of_image] = pod.by_file_system().map(|usage| usage.preallocated);
+            [node.saturating_add(of_node), image.saturating_add(of_image)]
+        };
+        self.pods.values().fold([0; 2], add)
     }
 }
 
@@ -387,7 +418,7 @@ mod tests {
         known.limits.containers =
             vec![NamedLimit { index: 0, name: "app".into(), limit: i128::from(4 * MIB) }];
         let usage = |mib| Some(DiskUsage { bytes: mib * MIB, inodes: 1, ..DiskUsage::default() });
-        let app = ContainerStorage { name: "app".into(), rootfs: usage(9), logs: usage(1) };
+        let app = ContainerStorage { name: "app".into(), rootfs: usage(9), layer: None, logs: usage(1) };
         let storage = PodStorage::new(Vec::new(), vec![app]);
         assert_eq!(storage.headroom(&known, true), Some(3 * MIB + 1));
         assert_eq!(storage.headroom(&known, false), None, "it exceeds the limit");

@@ -153,14 +153,30 @@ fn only_thresholds_of_bytes_on_xfs_can_be_met_by_preallocation() {
     for (what, [node, image], [node_inodes, image_inodes], bytes, is_xfs, expected) in cases {
         let mut monitor = monitor(thresholds());
         monitor.observe(&[stats(node * GB, node_inodes * 1000), stats(image * GB, image_inodes * 1000)], 0);
-        assert_eq!(monitor.is_explained_by(bytes.map(|bytes| bytes * GB), is_xfs), expected, "{what}");
+        assert_eq!(monitor.is_met_by_bytes_on_xfs(bytes.map(|bytes| bytes * GB), is_xfs), expected, "{what}");
         assert!(
             !monitor.is_met_by_preallocation([90 * GB; 2]),
             "the types of these file systems are not known"
         );
     }
     let unknown = monitor(thresholds());
-    assert!(!unknown.is_explained_by([90 * GB; 2], XFS), "nothing was read");
+    assert!(!unknown.is_met_by_bytes_on_xfs([90 * GB; 2], XFS), "nothing was read");
+}
+
+#[test]
+fn usage_explains_thresholds_of_bytes_and_inodes() {
+    let thresholds = || vec![hard(Signal::NodeFsAvailable, "10G"), hard(Signal::ImageFsInodesFree, "5%")];
+    let is_met_by = |available, inodes, usage: [(u64, u64); 2]| {
+        let mut monitor = monitor(thresholds());
+        monitor.observe(&[stats(available * GB, 900_000), stats(50 * GB, inodes)], 0);
+        let of = |(bytes, inodes)| DiskUsage { bytes: bytes * GB, inodes, ..DiskUsage::default() };
+        monitor.is_met_by(usage.map(of))
+    };
+    assert!(is_met_by(1, 900_000, [(9, 0), (0, 0)]));
+    assert!(!is_met_by(1, 900_000, [(8, 0), (9, 0)]), "imagefs is another disk");
+    assert!(!is_met_by(1, 40_000, [(9, 0), (0, 9_999)]), "inodes remain short");
+    assert!(is_met_by(1, 40_000, [(9, 0), (0, 10_000)]));
+    assert!(!is_met_by(20, 900_000, [(9, 0), (9, 9)]), "nothing is met");
 }
 
 fn stats_unknown() -> Reading<FsStats> {

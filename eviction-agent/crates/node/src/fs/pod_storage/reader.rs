@@ -16,7 +16,7 @@ use tokio::sync::mpsc::Sender;
 
 use eviction_core::time::nanos;
 
-use super::{ContainerStorage, PodStorage, StoragePaths, StorageRequest, StorageSample};
+use super::{ContainerStorage, LayerSource, PodStorage, StoragePaths, StorageRequest, StorageSample};
 use crate::cgroup::hierarchy::Host;
 use crate::clock::mono_ns;
 use crate::file::{is_removed, open_path, read_once};
@@ -187,10 +187,15 @@ impl Directories<'_> {
                 None => storage.has_unknown_volume = true,
             }
         }
-        for (name, procs) in &pod.containers {
+        for (name, source) in &pod.containers {
             let logs = read_below(self.logs.as_ref(), &[&pod.logs, name], budget);
-            let rootfs = read_rootfs(self.host, procs, budget);
-            storage.containers.push(ContainerStorage { name: name.clone(), rootfs, logs });
+            let layer = match source {
+                LayerSource::Processes(procs) => find_layer(self.host, procs),
+                LayerSource::Directory(path) => Some(path.clone()),
+                LayerSource::Unknown => None,
+            };
+            let rootfs = layer.as_deref().and_then(|layer| read_layer(layer, budget));
+            storage.containers.push(ContainerStorage { name: name.clone(), rootfs, layer, logs });
         }
         storage
     }
@@ -218,15 +223,18 @@ pub(super) fn read_below(
     }
 }
 
-/// Reads the writable layer of a container: the upper directory of the overlay that is the root of one of its
+/// Returns the writable layer of a container: the upper directory of the overlay that is the root of one of its
 /// processes.
-fn read_rootfs(host: &Host, procs: &Path, budget: &mut WalkBudget) -> Option<DiskUsage> {
+fn find_layer(host: &Host, procs: &Path) -> Option<PathBuf> {
     let text = read_once(procs, PROCS_LIMIT).ok()?;
     let first = std::str::from_utf8(text.split(|byte| *byte == b'\n').next()?).ok()?;
     let pid: u32 = first.parse().ok()?;
     let mounts = read_once(&host.proc.join(pid.to_string()).join("mountinfo"), MOUNTS_LIMIT).ok()?;
-    let upper = host.path(upper_directory(&mounts)?);
-    read_disk_usage(open(upper.parent()?)?.as_fd(), Path::new(upper.file_name()?), budget).ok()
+    Some(host.path(upper_directory(&mounts)?))
+}
+
+fn read_layer(layer: &Path, budget: &mut WalkBudget) -> Option<DiskUsage> {
+    read_disk_usage(open(layer.parent()?)?.as_fd(), Path::new(layer.file_name()?), budget).ok()
 }
 
 #[cfg(test)]
