@@ -52,6 +52,7 @@ const ON_5_10: Reasons = &[
     "this kernel has no process_mrelease",
     "this kernel has no bpf_get_current_task_btf",
     "this kernel has no tracepoint xfs_iomap_alloc",
+    "no hook on reservations of ext4",
 ];
 const ON_LOCKDOWN: Reasons = &[
     "lockdown=confidentiality",

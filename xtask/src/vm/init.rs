@@ -92,7 +92,7 @@ impl GuestFiles {
         shell::copy(busybox, &root.join("bin/busybox"))?;
         symlink("busybox", root.join("bin/sh")).context("link the guest's shell")?;
         if machine.platform == Platform::HOST {
-            MKFS.iter().try_for_each(|program| add_program(&root, program))?;
+            HOST_PROGRAMS.iter().try_for_each(|program| add_program(&root, program))?;
             shell::copy(Path::new("/etc/mke2fs.conf"), &root.join("etc/mke2fs.conf"))?;
         }
         shell::run(Command::new("cp").arg("-r").arg(modules).arg(&root))?;
@@ -116,8 +116,8 @@ impl GuestFiles {
     }
 }
 
-/// The programs that create the file systems of tests.
-const MKFS: [&str; 2] = ["mkfs.ext4", "mkfs.xfs"];
+/// The programs of this machine that tests start: busybox lacks them, or the options that tests use.
+const HOST_PROGRAMS: [&str; 6] = ["btrfs", "du", "mkfs.btrfs", "mkfs.ext4", "mkfs.xfs", "sync"];
 
 /// Copies a program of this machine into a guest, with the libraries that it loads.
 fn add_program(root: &Path, program: &str) -> Result<()> {
@@ -189,7 +189,7 @@ mount -t bpf bpf /sys/fs/bpf
 {mount}
 ip link set lo up
 mount -t ext4 /dev/nvme0n1 /disk
-modprobe -a loop xfs overlay fuse quota_v2
+modprobe -a loop btrfs xfs overlay fuse quota_v2
 # It is in memory.
 rm -r /lib/modules
 cd /disk

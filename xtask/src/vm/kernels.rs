@@ -34,15 +34,16 @@ const SECURITY: &str = "bullseye-security";
 
 const BINARY: &str = "linux-binary";
 
-/// Copies the modules for loop devices, xfs, overlays, FUSE and project quotas, with the modules that they
-/// need. The first argument is the folder of a package, the second gets `lib/modules`.
+/// Copies the modules for loop devices, btrfs, xfs, overlays, FUSE and project quotas, with the modules that
+/// they need. The first argument is the folder of a package, the second gets `lib/modules`.
 const COPY_MODULES: &str = "\
 for all in \"$1\"/lib/modules/* \"$1\"/usr/lib/modules/*; do
     if ! [ -d \"$all/kernel\" ]; then continue; fi
     release=$(basename \"$all\"); to=$2/lib/modules/$release
     mkdir -p \"$to\"; cd \"$all\"
     for part in modules.builtin* modules.order kernel/lib kernel/crypto kernel/arch/*/crypto \
-        kernel/drivers/block/loop.* kernel/fs/fuse kernel/fs/overlayfs kernel/fs/quota kernel/fs/xfs; do
+        kernel/drivers/block/loop.* kernel/fs/btrfs kernel/fs/fuse kernel/fs/overlayfs kernel/fs/quota \
+        kernel/fs/xfs; do
         if [ -e \"$part\" ]; then cp -r --parents \"$part\" \"$to\"; fi
     done
     find \"$to\" -name '*.xz' -exec xz -d {} +
@@ -108,8 +109,11 @@ impl Cache {
     pub(super) fn kernel(&self, series: &str) -> Result<Kernel> {
         let cached = self.folder(&format!("kernels/{series}"))?;
         let (image, version, modules) = (cached.join("vmlinuz"), cached.join("version"), cached.join("lib"));
+        let copied_by = cached.join("copied-by");
+        // Modules that were copied by another list are copied again.
         if let Some(version) = cached_version(&image, &version)
             && modules.is_dir()
+            && fs::read_to_string(&copied_by).is_ok_and(|list| list == COPY_MODULES)
         {
             return Ok(Kernel { version, image, modules });
         }
@@ -126,14 +130,18 @@ impl Cache {
         };
         let found = find_image(&tree.path()).with_context(|| format!("vm: {package} has no kernel image"))?;
         shell::copy(&found, &image)?;
+        if modules.is_dir() {
+            fs::remove_dir_all(&modules).with_context(|| format!("remove {}", modules.display()))?;
+        }
         copy_modules(&tree.path(), &cached)?;
         if package.starts_with(BINARY) {
             drop(tree);
             copy_modules(&self.extract(&package.replacen(BINARY, "linux-modules", 1))?.path(), &cached)?;
         }
         let size = fs::metadata(&image).with_context(|| format!("read {}", image.display()))?.len();
-        fs::write(&version, format!("{package} {size}\n"))
-            .with_context(|| format!("write {}", version.display()))?;
+        for (file, text) in [(&copied_by, COPY_MODULES), (&version, &format!("{package} {size}\n"))] {
+            fs::write(file, text).with_context(|| format!("write {}", file.display()))?;
+        }
         Ok(Kernel { version: package, image, modules })
     }
 
