@@ -183,6 +183,11 @@ impl Record {
         stamped.or_else(|| next().map(|stamp| Reached::AfterStamp(stamp.ns)))
     }
 
+    /// Returns when the step began that took the first byte of `amount`: the time of the last stamp below it.
+    pub fn step_to(&self, amount: u64) -> Option<u64> {
+        self.stamps.iter().rfind(|stamp| stamp.bytes < amount).map(|stamp| stamp.ns)
+    }
+
     /// Returns the last stamp: no more than it plus one [`STEP`] per thread was ever touched.
     pub fn last(&self) -> Option<Stamp> {
         self.stamps.last().copied()

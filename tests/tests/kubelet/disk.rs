@@ -1,21 +1,25 @@
 //! Local storage of real pods: the agent finds and counts what the kubelet and containerd create.
 
+use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use tests::agent::{Event, GUARD};
 use tests::cluster::{Cluster, Options};
 use tests::file_system::{FileSystem, Kind};
 use tests::metrics::get;
 use tests::node::MIB;
+use tests::process::signal;
 use tests::story::Story;
 
 use crate::testbed::{self, Testbed, pod, selected_pods, wait_for_result};
 
+/// Where the volume of [`with_volume`] is mounted.
 const SCRATCH: &str = "/scratch";
 
 /// Returns a shell line that waits for `seconds`, writes `mib` MiB to a file, or to its log, and stays.
-fn writing(seconds: u64, mib: u64, file: &str) -> String {
+pub(crate) fn writing(seconds: u64, mib: u64, file: &str) -> String {
     format!(
         "trap 'exit 0' TERM; sleep {seconds} & wait; \
          dd if=/dev/zero bs=1M count={mib} of={file} 2>/dev/null; sleep 3600 & wait"
@@ -23,7 +27,12 @@ fn writing(seconds: u64, mib: u64, file: &str) -> String {
 }
 
 /// Returns the pod with a volume; `limit` is its container's limit of local storage.
-fn with_volume(mut pod: Value, volume: &Value, request: Option<&str>, limit: Option<&str>) -> Value {
+pub(crate) fn with_volume(
+    mut pod: Value,
+    volume: &Value,
+    request: Option<&str>,
+    limit: Option<&str>,
+) -> Value {
     pod["spec"]["volumes"] = json!([{"name": "scratch", "emptyDir": volume}]);
     let container = &mut pod["spec"]["containers"][0];
     container["volumeMounts"] = json!([{"name": "scratch", "mountPath": SCRATCH}]);
@@ -79,7 +88,7 @@ fn testbed_on_disk(more: &Value) -> Option<(FileSystem, Testbed)> {
     let mut config = testbed::small_config();
     config["evictionHard"] = json!({"memory.available": "200Mi", "nodefs.available": "500Mi"});
     config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    let testbed = testbed::node_on(&Options::default(), &config, Some(disk.path()))?;
+    let testbed = testbed::node_on(&Options::default(), &config, &[("kubelet", disk.path())])?;
     Some((disk, testbed))
 }
 
@@ -105,6 +114,68 @@ fn the_pod_over_its_request_on_nodefs_is_evicted_not_the_largest() {
     assert!(free() > 500, "the kubelet has removed its volume");
     assert_eq!(selected_pods(&mut agent), ["default/hog"]);
     assert!(testbed::running_pod(&testbed.cluster, "modest").is_some());
+    agent.stop().unwrap();
+}
+
+/// The kubelet evicts at the same threshold if the agent does not.
+#[test]
+fn the_kubelet_evicts_while_the_agent_is_stopped() {
+    let Some((disk, mut testbed)) = testbed_on_disk(&json!({})) else { return };
+    let modest = testbed.image("modest", &writing(0, 250, "/scratch/file"));
+    let hog = testbed.image("hog", &writing(1, 240, "/scratch/file"));
+    let volume = json!({});
+    testbed.run(&with_volume(pod("modest", &modest, None, None), &volume, Some("300Mi"), None));
+    let mut agent = testbed.agent(&json!({}));
+    agent.wait_for_pods(1).unwrap();
+    signal(agent.pid(), Signal::STOP).unwrap();
+    testbed.run(&with_volume(pod("hog", &hog, None, None), &volume, Some("1Mi"), None));
+    let mut story = Story::begin();
+    let is_evicted = |cluster: &Cluster| {
+        let status = cluster.pod("default", "hog")?.unwrap_or_default()["status"].clone();
+        let mut conditions = status["conditions"].as_array().into_iter().flatten();
+        Ok(conditions.any(|condition| condition["reason"] == "TerminationByKubelet").then_some(()))
+    };
+    testbed.cluster.until("the kubelet evicts the hog", is_evicted).unwrap();
+    story.mark("evicted_by_kubelet");
+    let is_free = |_: &Cluster| Ok((disk.available()? > 500 * MIB).then_some(()));
+    testbed.cluster.until("its volume is removed", is_free).unwrap();
+    signal(agent.pid(), Signal::CONT).unwrap();
+    let syncs = agent.metric("eviction_agent_syncs_total", &[]).unwrap();
+    agent.wait_for_metric("eviction_agent_syncs_total", &[], |now| now >= syncs + 3.0).unwrap();
+    assert!(selected_pods(&mut agent).is_empty());
+    assert!(testbed::running_pod(&testbed.cluster, "modest").is_some());
+    agent.stop().unwrap();
+}
+
+/// Pods near their limits are read all the time. A descriptor on a file system of a pod would keep the kubelet from
+/// unmounting it.
+#[test]
+fn volumes_are_unmounted_while_the_agent_reads_them() {
+    let Some(mut testbed) = Testbed::small(&Options::default()) else { return };
+    let line = "trap 'exit 0' TERM; (while :; do dd if=/dev/zero bs=1M count=6 of=/scratch/file 2>/dev/null; \
+         sleep 0.1; done) & wait";
+    let image = testbed.image("near", line);
+    let mut agent = testbed.agent(&json!({}));
+    let names: Vec<_> = (0..5).map(|index| format!("near-{index}")).collect();
+    for name in &names {
+        let limited = json!({"sizeLimit": "8Mi"});
+        let mut pod = with_volume(pod(name, &image, None, None), &limited, None, None);
+        let memory = json!({"name": "memory", "emptyDir": {"medium": "Memory", "sizeLimit": "8Mi"}});
+        pod["spec"]["volumes"].as_array_mut().unwrap().push(memory);
+        let mount = json!({"name": "memory", "mountPath": "/scratch/memory"});
+        pod["spec"]["containers"][0]["volumeMounts"].as_array_mut().unwrap().push(mount);
+        testbed.run(&pod);
+    }
+    agent.wait_for_pods(names.len()).unwrap();
+    for name in &names {
+        let path = format!("/api/v1/namespaces/default/pods/{name}");
+        testbed.cluster.admin().delete(&path, &json!({})).unwrap();
+        testbed.wait_until_removed(name);
+    }
+    let log = fs::read_to_string(testbed.node.path().join("kubelet.log")).unwrap();
+    let busy: Vec<_> = log.lines().filter(|line| line.contains("device or resource busy")).collect();
+    assert_eq!(busy, [""; 0]);
+    assert!(selected_pods(&mut agent).is_empty());
     agent.stop().unwrap();
 }
 
@@ -135,7 +206,7 @@ fn an_agent_without_directories_reads_pod_usage_from_the_kubelet() {
     testbed.cluster.until("the kubelet knows what the volumes use", is_known).unwrap();
     assert!(selected_pods(&mut agent).is_empty());
     let mut story = Story::begin();
-    std::fs::write(disk.path().join("rest"), vec![0x5a; 200 << 20]).unwrap();
+    fs::write(disk.path().join("rest"), vec![0x5a; 200 << 20]).unwrap();
     let accepted = wait_for_result(&mut agent, "hog", "accepted");
     story.mark_at("accepted", accepted.number("mono_ns").unwrap());
     assert!(

@@ -33,14 +33,18 @@ pub(crate) struct Testbed {
 
 /// Starts a cluster and a node with this kubelet configuration; `None` if this machine cannot run them.
 pub(crate) fn node(options: &cluster::Options, config: &Value) -> Option<Testbed> {
-    node_on(options, config, None)
+    node_on(options, config, &[])
 }
 
-/// Does the same with the kubelet's root directory on `disk`.
-pub(crate) fn node_on(options: &cluster::Options, config: &Value, disk: Option<&Path>) -> Option<Testbed> {
+/// Does the same with these directories of the node on disks, as [`RealNode::start`] has it.
+pub(crate) fn node_on(
+    options: &cluster::Options,
+    config: &Value,
+    disks: &[(&str, &Path)],
+) -> Option<Testbed> {
     let programs = tests::or_skip!(Programs::find());
     let mut cluster = fixture::cluster(options)?;
-    let node = RealNode::start(&mut cluster, &programs, NODE, config, disk).unwrap();
+    let node = RealNode::start(&mut cluster, &programs, NODE, config, disks).unwrap();
     Some(Testbed { node, cluster, programs })
 }
 
@@ -82,9 +86,14 @@ impl Testbed {
 
     /// Starts an agent with the rights of deploy/manifests and these `eviction` settings.
     pub(crate) fn agent(&self, eviction: &Value) -> Agent {
+        self.configured_agent(json!({"eviction": eviction}))
+    }
+
+    /// Does the same with these settings.
+    pub(crate) fn configured_agent(&self, config: Value) -> Agent {
         let paths =
             [("--kubelet-root-dir", self.node.kubelet_root()), ("--pod-logs-dir", self.node.pod_logs())];
-        self.agent_with(json!({"eviction": eviction}), &[], &paths)
+        self.agent_with(config, &[], &paths)
     }
 
     /// Starts an agent without access to the pods' directories: it asks the kubelet for the pods' usage.
@@ -121,7 +130,8 @@ impl Testbed {
             config: Some(file),
             more: Vec::new(),
         };
-        let options = options.in_cluster(kubeconfig, NODE).with_path("--imagefs", self.node.path());
+        let options =
+            options.in_cluster(kubeconfig, NODE).with_path("--imagefs", self.node.containerd_root());
         fixture::start(&paths.iter().fold(options, |options, (flag, path)| options.with_path(flag, path)))
     }
 

@@ -165,6 +165,8 @@ impl ControlLoop {
             }
             self.end_iteration();
         }
+        // To detach programs can take the kernel seconds (`synchronize_rcu_tasks`). The end of the process does it.
+        std::mem::forget(self.notifier);
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
 
 use crate::process::run;
@@ -17,6 +17,7 @@ use crate::process::run;
 /// If it does not answer.
 pub(crate) fn list_images(ctr: impl Fn(&[&str]) -> Command) -> Result<Vec<String>> {
     let output = ctr(&["--namespace=k8s.io", "images", "ls", "-q"]).output().context("run ctr")?;
+    ensure!(output.status.success(), "list images: {}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let names = text.lines().filter(|name| !name.starts_with("sha256:")).map(str::to_owned);
     Ok(names.collect())

@@ -28,6 +28,9 @@ use crate::thread::{Priority, set_priority, touch_stack};
 const DEADLINE: Duration = Duration::from_millis(200);
 const INODES: u64 = 200_000;
 
+/// A pod of which fewer inodes were read within the limits is read once more.
+const FEW_INODES: u64 = 1000;
+
 /// As much of the stack as a reading uses: mostly the buffer for the names in a directory.
 const STACK: usize = 64 << 10;
 
@@ -122,13 +125,35 @@ impl PodSizes {
     }
 }
 
-/// Reads the storage of these pods. Each gets an equal share of the time and the inodes that are left: if those
-/// with few inodes come first, the others get what they leave over.
+/// Reads the storage of these pods, within limits of time and of inodes.
 pub fn read_pod_storage(host: &Host, paths: &StoragePaths, pods: &[StorageRequest]) -> StorageSample {
-    let deadline_ns = mono_ns().saturating_add(nanos(DEADLINE));
-    read_within(WalkBudget { deadline_ns, inodes: INODES }, host, paths, pods)
+    let budget = || WalkBudget { deadline_ns: mono_ns().saturating_add(nanos(DEADLINE)), inodes: INODES };
+    read_twice(budget, host, paths, pods)
 }
 
+/// Reads the storage of these pods. Those of which little was read are read once more: the thread may have waited
+/// for a CPU or for the disk, and other pods would rank before them.
+fn read_twice(
+    mut budget: impl FnMut() -> WalkBudget,
+    host: &Host,
+    paths: &StoragePaths,
+    pods: &[StorageRequest],
+) -> StorageSample {
+    let mut sample = read_within(budget(), host, paths, pods);
+    let is_cut_off = |pod: &&StorageRequest| {
+        let total = sample.pods.get(&pod.uid).map(PodStorage::total);
+        total.is_some_and(|total| total.is_lower_bound && total.inodes < FEW_INODES)
+    };
+    let cut_off: Vec<_> = pods.iter().filter(is_cut_off).cloned().collect();
+    if !cut_off.is_empty() {
+        sample.pods.extend(read_within(budget(), host, paths, &cut_off).pods);
+        sample.took_ns = mono_ns().saturating_sub(sample.began_ns);
+    }
+    sample
+}
+
+/// Reads the storage of these pods once. Each gets an equal share of the time and the inodes that are left: if
+/// those with few inodes come first, the others get what they leave over.
 fn read_within(
     budget: WalkBudget,
     host: &Host,
@@ -287,6 +312,22 @@ mod tests {
         let mut pods = [request("uid-0", Some(500)), request("uid-1", Some(4))];
         sizes.sort(&mut pods);
         assert_eq!(&*pods[1].uid, "uid-0", "it is new, but what it made is counted");
+    }
+
+    #[test]
+    fn a_pod_of_which_little_was_read_is_read_once_more() {
+        let root = tempfile::tempdir().unwrap();
+        fill(root.path(), "uid-0", 4);
+        let paths = StoragePaths { kubelet_root: Some(root.path().to_owned()), pod_logs: None };
+        let read = |deadlines: [u64; 2]| {
+            let mut deadlines = deadlines.into_iter();
+            let budget = || WalkBudget { deadline_ns: deadlines.next().unwrap(), inodes: 100 };
+            let sample = read_twice(budget, &Host::default(), &paths, &[request("uid-0", None)]);
+            (sample.pods["uid-0"].total().is_lower_bound, deadlines.count())
+        };
+        assert_eq!(read([0, u64::MAX]), (false, 0), "the first reading was cut off");
+        assert_eq!(read([u64::MAX, 0]), (false, 1), "one reading is enough");
+        assert_eq!(read([0, 0]), (true, 0));
     }
 
     #[test]
