@@ -11,6 +11,7 @@ use tests::or_skip;
 use tests::workload::Workload;
 
 use crate::agent::NODE;
+use crate::events::wait_for_events;
 use crate::fixture;
 use crate::testbed::{Testbed, pod};
 
@@ -79,6 +80,12 @@ fn a_pod_that_fills_nodefs_is_evicted_and_the_node_is_tainted() {
         .cluster
         .until("that the node has the condition and the taint", has_condition_and_taint)
         .unwrap();
+    let decision = agent.wait_for_decision().unwrap();
+    let events = wait_for_events(&disk.testbed.cluster, "default", "Evicted", |events| !events.is_empty());
+    let [event] = &events[..] else { panic!("{events:?}") };
+    assert_eq!(event["note"], decision.text("eviction_message"));
+    assert_eq!(event["regarding"]["name"], "hog");
+    assert_eq!(event["metadata"]["annotations"]["starved_resource"], "ephemeral-storage");
     agent.stop().unwrap();
 }
 

@@ -28,7 +28,7 @@ fn list_events(cluster: &Cluster, namespace: &str, reason: &str) -> Vec<Value> {
 }
 
 /// Waits until the events of a namespace with that reason fit.
-fn wait_for_events(
+pub(crate) fn wait_for_events(
     cluster: &Cluster,
     namespace: &str,
     reason: &str,

@@ -257,7 +257,9 @@ impl ControlLoop {
     }
 
     fn read_storage(&mut self, now_ns: u64) {
-        let is_due = now_ns >= self.storage.paused_until_ns
+        // In an unknown layout pods cannot be ranked.
+        let is_due = self.node_sampler.disks.is_layout_known()
+            && now_ns >= self.storage.paused_until_ns
             && self.storage.preallocation.wait(now_ns).is_none()
             && self.storage.fresh(now_ns).is_none()
             && self.storage.summary_due_ns.is_none_or(|due_ns| now_ns >= due_ns);
