@@ -175,6 +175,8 @@ fn volumes_are_unmounted_while_the_agent_reads_them() {
     let log = fs::read_to_string(testbed.node.path().join("kubelet.log")).unwrap();
     let busy: Vec<_> = log.lines().filter(|line| line.contains("device or resource busy")).collect();
     assert_eq!(busy, [""; 0]);
+    let readings = agent.metric("eviction_agent_syncs_total", &[("trigger", "pod_storage")]).unwrap();
+    assert!(readings > 0.0);
     assert!(selected_pods(&mut agent).is_empty());
     agent.stop().unwrap();
 }

@@ -75,8 +75,9 @@ fn differences(kubelet: &Value, agent: &Metrics) -> Vec<String> {
             let name = format!("eviction_agent_signal_{metric}");
             let ours = agent.sum(&name, &[("eviction_signal", &format!("{disk}.{signal}"))]);
             let theirs = theirs[field].as_f64().unwrap_or(f64::NAN);
-            // A NaN differs from everything.
-            if !((ours - theirs).abs() <= tolerance) {
+            // A NaN equals nothing.
+            let is_equal = (ours - theirs).abs() <= tolerance;
+            if !is_equal {
                 found.push(format!("{disk} {field}: {theirs} and {ours}"));
             }
         }

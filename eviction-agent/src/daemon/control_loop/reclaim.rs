@@ -91,7 +91,7 @@ impl ReclaimState {
     }
 
     /// Allows one more attempt after a victim has terminated: its containers are garbage then.
-    pub(super) fn may_remove_victim(&mut self, mode: NodeReclaim) {
+    pub(super) fn allow_another_attempt(&mut self, mode: NodeReclaim) {
         if mode == NodeReclaim::Cri {
             self.attempted = SignalSet::EMPTY;
         }

@@ -105,7 +105,7 @@ impl ControlLoop {
         let Some(victim) = victims.find(|victim| victim.decision == decision) else { return };
         victim.terminated_ns.get_or_insert_with(mono_ns);
         self.storage.forget_reading();
-        self.reclaim.may_remove_victim(self.engine.policy().eviction.node_reclaim);
+        self.reclaim.allow_another_attempt(self.engine.policy().eviction.node_reclaim);
     }
 
     /// Returns the requests for the files of evicted pods that are not among these.
