@@ -131,8 +131,8 @@ fn the_kubelet_evicts_while_the_agent_is_stopped() {
     testbed.run(&with_volume(pod("hog", &hog, None, None), &volume, Some("1Mi"), None));
     let mut story = Story::begin();
     let is_evicted = |cluster: &Cluster| {
-        let status = cluster.pod("default", "hog")?.unwrap_or_default()["status"].clone();
-        let mut conditions = status["conditions"].as_array().into_iter().flatten();
+        let Some(pod) = cluster.pod("default", "hog")? else { return Ok(None) };
+        let mut conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
         Ok(conditions.any(|condition| condition["reason"] == "TerminationByKubelet").then_some(()))
     };
     testbed.cluster.until("the kubelet evicts the hog", is_evicted).unwrap();

@@ -86,8 +86,6 @@ struct PendingReading {
     grown: u64,
     /// The counts when it was requested, for a reading of all pods.
     counts: Option<DiskCounts>,
-    /// The uids of evicted pods whose files are read.
-    victims: Vec<Box<str>>,
 }
 
 /// A reading of all pods.
@@ -196,9 +194,14 @@ impl PodStorageWatch {
         self.preallocation.awaited_bytes(now_ns).saturating_add(self.victim_files.awaited_bytes(now_ns))
     }
 
-    /// Forgets the reading of all pods: they are read again before they are ranked.
+    /// Forgets the reading of all pods: they are read again before they are ranked. A reading in progress lacks the
+    /// files of a pod that has terminated meanwhile, so it counts for limits only.
     pub(super) fn forget_reading(&mut self) {
         self.all_pods = None;
+        if let Some(PendingReading { extent: extent @ (Extent::All | Extent::Ahead), .. }) = &mut self.pending
+        {
+            *extent = Extent::Limited;
+        }
     }
 
     /// Returns the inode counts of the recent reading of all pods ahead of a crossing: the inodes that the pods
@@ -348,15 +351,12 @@ impl ControlLoop {
             Extent::Limited => Priority::Idle,
         };
         let mut requests: Vec<_> = requests.collect();
-        let victims = match extent {
-            Extent::All if self.storage.reads_directories() => self.victim_requests(&requests),
-            _ => Vec::new(),
-        };
-        let uids = victims.iter().map(|victim| victim.uid.clone()).collect();
-        requests.extend(victims);
+        if extent == Extent::All && self.storage.reads_directories() {
+            requests.extend(self.victim_requests(&requests));
+        }
         let Some(reader) = &self.storage.reader else { return };
         if reader.request(requests, priority) {
-            self.storage.pending = Some(PendingReading { extent, grown, counts, victims: uids });
+            self.storage.pending = Some(PendingReading { extent, grown, counts });
             if let Some(due_ns) = &mut self.storage.summary_due_ns {
                 *due_ns = mono_ns().saturating_add(nanos(stats_summary::MIN_INTERVAL));
             }
@@ -366,11 +366,11 @@ impl ControlLoop {
     /// Takes a reading. Returns whether the engine needs it: it does not need pods that were only near their
     /// limits, and still are.
     pub(super) fn handle_storage_sample(&mut self, mut sample: StorageSample) -> bool {
-        let Some(PendingReading { extent, grown, counts, victims }) = self.storage.pending.take() else {
+        let Some(PendingReading { extent, grown, counts }) = self.storage.pending.take() else {
             return false;
         };
         if extent == Extent::All {
-            self.await_victim_files(&victims, &mut sample, mono_ns());
+            self.await_victim_files(&sample, mono_ns());
         }
         if let Some(counts) = &counts {
             self.add_bytes_elsewhere(counts, &mut sample);

@@ -12,7 +12,7 @@ use eviction_core::pods::KnownPod;
 use eviction_core::signal::Resource;
 use eviction_core::time::nanos;
 use eviction_node::clock::mono_ns;
-use eviction_node::fs::{DiskUsage, StorageRequest, StorageSample};
+use eviction_node::fs::{DiskUsage, PodStorage, StorageRequest, StorageSample};
 
 use super::ControlLoop;
 
@@ -23,11 +23,11 @@ const TIMEOUT: Duration = Duration::from_secs(70);
 /// How long a reading of the files counts. They are read again in half of that time.
 const MAX_AGE: Duration = Duration::from_secs(2);
 
-/// How long no pod is evicted for a disk after the agent has killed one for it.
-const PAUSE_AFTER_KILL: Duration = Duration::from_secs(30);
-
 /// How often the disks are sampled meanwhile.
 const INTERVAL: Duration = Duration::from_millis(100);
+
+/// How long no pod is evicted for a disk after the agent has killed one for it.
+const PAUSE_AFTER_KILL: Duration = Duration::from_secs(30);
 
 /// The files of evicted pods, and whether the agent waits until they are removed.
 #[derive(Debug, Default)]
@@ -117,21 +117,12 @@ impl ControlLoop {
         requests.filter(|victim| active.iter().all(|pod| pod.uid != victim.uid)).cloned().collect()
     }
 
-    /// Takes the files of evicted pods from a reading. `removed` are those that are not active any more. Waits for
-    /// the files if they explain the thresholds that are met.
-    pub(super) fn await_victim_files(
-        &mut self,
-        removed: &[Box<str>],
-        sample: &mut StorageSample,
-        now_ns: u64,
-    ) {
-        let mut usage = [DiskUsage::default(); 2];
-        for victim in self.storage.victim_files.terminated() {
-            let Some(storage) = sample.pods.get(&victim.request.uid) else { continue };
-            let [node, image] = storage.by_file_system();
-            usage = [usage[0].plus(node), usage[1].plus(image)];
-        }
-        removed.iter().for_each(|uid| drop(sample.pods.remove(uid)));
+    /// Takes the usage of evicted pods from a reading. Waits for their files if these explain the thresholds that
+    /// are met.
+    pub(super) fn await_victim_files(&mut self, sample: &StorageSample, now_ns: u64) {
+        let victims = self.storage.victim_files.terminated();
+        let usage =
+            PodStorage::sum_by_file_system(victims.filter_map(|victim| sample.pods.get(&victim.request.uid)));
         let was_waiting = self.storage.victim_files.wait(now_ns).is_some();
         let waits = self.node_sampler.disks.is_met_by(usage);
         let files = &mut self.storage.victim_files;

@@ -206,8 +206,16 @@ impl PodStorage {
         remaining.min().filter(|remaining| *remaining > 0)
     }
 
+    /// Returns what is known of the usage of nodefs and of imagefs by these pods.
+    pub fn sum_by_file_system<'a>(pods: impl Iterator<Item = &'a Self>) -> [DiskUsage; 2] {
+        pods.map(Self::by_file_system)
+            .fold([DiskUsage::default(); 2], |[node, image], [of_node, of_image]| {
+                [node.plus(of_node), image.plus(of_image)]
+            })
+    }
+
     /// Returns what is known of its usage of nodefs (volumes and logs) and of imagefs (writable layers).
-    pub fn by_file_system(&self) -> [DiskUsage; 2] {
+    fn by_file_system(&self) -> [DiskUsage; 2] {
         let volumes = self.volumes.iter().map(|(_, usage)| *usage);
         let logs = self.containers.iter().filter_map(|it| it.logs);
         [sum(volumes.chain(logs)), sum(self.containers.iter().filter_map(|it| it.rootfs))]
@@ -264,11 +272,7 @@ impl StorageSample {
 
     /// Returns the bytes that are allocated beyond the ends of files, on nodefs and on imagefs.
     pub fn preallocated(&self) -> [u64; 2] {
-        let add = |[node, image]: [u64; 2], pod: &PodStorage| {
-            let [of_node, of_image] = pod.by_file_system().map(|usage| usage.preallocated);
-            [node.saturating_add(of_node), image.saturating_add(of_image)]
-        };
-        self.pods.values().fold([0; 2], add)
+        PodStorage::sum_by_file_system(self.pods.values()).map(|usage| usage.preallocated)
     }
 }
 
