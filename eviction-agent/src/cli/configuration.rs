@@ -128,6 +128,10 @@ pub(super) struct DiskArgs {
     /// root; else with --nodefs the same, else the root directory of containerd or CRI-O, else nodefs]
     #[arg(long, value_name = "PATH")]
     imagefs: Option<PathBuf>,
+    /// Path on containerfs, the file system of writable layers, if that is nodefs although images are on a disk
+    /// of their own [default: imagefs; in a pod with --imagefs found by its root]
+    #[arg(long, value_name = "PATH")]
+    containerfs: Option<PathBuf>,
     /// The kubelet's root directory, in which the pods' volumes are. Without it the usage of volumes is
     /// not known
     #[arg(long, value_name = "DIR")]
@@ -139,8 +143,14 @@ pub(super) struct DiskArgs {
 
 impl From<DiskArgs> for FsPaths {
     fn from(args: DiskArgs) -> Self {
-        let DiskArgs { nodefs, imagefs, kubelet_root_dir, pod_logs_dir } = args;
-        Self { node_fs: nodefs, image_fs: imagefs, kubelet_root: kubelet_root_dir, pod_logs: pod_logs_dir }
+        let DiskArgs { nodefs, imagefs, containerfs, kubelet_root_dir, pod_logs_dir } = args;
+        Self {
+            node_fs: nodefs,
+            image_fs: imagefs,
+            container_fs: containerfs,
+            kubelet_root: kubelet_root_dir,
+            pod_logs: pod_logs_dir,
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use eviction_node::backend::BackendSelection;
 use eviction_node::cgroup::hierarchy::{Hierarchies, Host};
 use eviction_node::cgroup::node_root::NodeRoot;
 use eviction_node::cgroup::sampler::{Sampler, SamplerOptions};
-use eviction_node::fs::{FsPaths, NodeFileSystems};
+use eviction_node::fs::{DiskMonitor, FsPaths, NodeFileSystems};
 use eviction_node::proc::meminfo::parse_meminfo;
 use eviction_node::proc::tasks::read_task_capacity;
 use eviction_node::sampler::Capacity;
@@ -78,8 +78,15 @@ pub fn check(
     problems.extend(hidden);
     let whole_machine = root.as_ref().is_none_or(|root| root.whole_machine);
     let file_systems = NodeFileSystems::find(&host, disks, whole_machine);
-    values.extend(file_systems.info());
+    let hooked_types = file_systems.hooked_types();
+    let mut disks = DiskMonitor::new(file_systems, 1);
     let runtime = crate::daemon::start_runtime()?;
+    let summary = summary.map(|kubelet| {
+        let (backend, file_systems) = runtime.block_on(stats_summary::probe(&kubelet));
+        file_systems.map(|found| disks.take_summary(found));
+        backend
+    });
+    values.extend(disks.info());
     let mut pods_source = None;
     if files.node.in_cluster {
         let (source, found) = runtime.block_on(cluster::check(&files.caller));
@@ -87,7 +94,6 @@ pub fn check(
         problems.extend(found);
     }
     let cri = reclaim.map(|config| runtime.block_on(reclaim::probe(&config)));
-    let summary = summary.map(|kubelet| runtime.block_on(stats_summary::probe(&kubelet)));
     let facts = runtime.block_on(async {
         hierarchies.map_or_else(Vec::new, |hierarchies| probe(&host, &hierarchies, root.as_ref()))
     });
@@ -95,7 +101,7 @@ pub fn check(
     problems.extend(required.map(|fact| format!("{}: {}", fact.name, fact.found)));
     let sources = {
         let _inside = runtime.enter();
-        sources(selection, file_systems.hooked_types(), root.as_ref(), values)
+        sources(selection, hooked_types, root.as_ref(), values)
     };
     passed(startup::require_backends(selection, &sources), &mut problems);
     Ok(Findings {

@@ -135,8 +135,7 @@ pub(crate) async fn probe(config: &ReclaimConfig) -> Backend {
     Backend { source: "cri".to_owned(), backend, reason }
 }
 
-/// Describes where a runtime keeps images and, if that is elsewhere, writable layers. The agent takes both for one
-/// file system.
+/// Describes where a runtime keeps images and, if that is elsewhere, writable layers.
 fn file_systems(info: &RuntimeInfo) -> String {
     let join = |paths: Vec<&PathBuf>| {
         paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
@@ -146,7 +145,7 @@ fn file_systems(info: &RuntimeInfo) -> String {
     let layers = join(info.container_file_systems.iter().filter(is_elsewhere).collect());
     match layers.is_empty() {
         true => format!("images in {images}"),
-        false => format!("images in {images}, writable layers in {layers} (must be on the same disk)"),
+        false => format!("images in {images}, writable layers in {layers}"),
     }
 }
 
@@ -353,7 +352,7 @@ mod tests {
         };
         assert_eq!(describe(&[]), "images in /images");
         assert_eq!(describe(&["/images"]), "images in /images", "not elsewhere");
-        let split = "images in /images, writable layers in /layers (must be on the same disk)";
+        let split = "images in /images, writable layers in /layers";
         assert_eq!(describe(&["/layers"]), split);
     }
 

@@ -1,10 +1,11 @@
-//! The pods' disk usage from the kubelet's stats summary, for an agent that sees no directories of pods.
+//! The pods' disk usage from the kubelet's stats summary, for an agent that sees no directories of pods, and the
+//! node's file systems, if the agent does not find them.
 
 use std::time::Duration;
 
 use eviction_kube::KubeletEndpoint;
 use eviction_node::clock::mono_ns;
-use eviction_node::fs::{StorageReader, StorageRequest, StorageSample};
+use eviction_node::fs::{StorageReader, StorageRequest, StorageSample, SummaryFileSystems};
 use tokio::sync::mpsc::Sender;
 
 use super::kubelet_api::{KubeletClient, KubeletResponse};
@@ -27,23 +28,33 @@ pub(crate) fn start(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let read = move |pods: Vec<StorageRequest>, _priority| {
         let began_ns = mono_ns();
-        let sample = runtime.block_on(request(&kubelet)).map(|summary| summary.pod_storage(&pods));
-        let sample = sample.unwrap_or_else(|failure| {
-            tracing::warn!(error = causes(failure), "the disk usage of pods is unknown");
-            StorageSample::unknown()
-        });
-        StorageSample { began_ns, took_ns: mono_ns().saturating_sub(began_ns), ..sample }
+        let answer = runtime.block_on(request(&kubelet));
+        let ended_ns = mono_ns();
+        let sample = match answer {
+            Ok(summary) => StorageSample {
+                file_systems: Some(SummaryFileSystems::new(&summary.node_stats(), ended_ns)),
+                ..summary.pod_storage(&pods)
+            },
+            Err(failure) => {
+                tracing::warn!(error = causes(failure), "the disk usage of pods is unknown");
+                StorageSample::unknown()
+            }
+        };
+        StorageSample { began_ns, took_ns: ended_ns.saturating_sub(began_ns), ..sample }
     };
     StorageReader::start(read, samples)
 }
 
-/// Returns whether the kubelet answers, as a source of `check`.
-pub(crate) async fn probe(kubelet: &KubeletClient) -> Backend {
-    let (backend, reason) = match request(kubelet).await {
+/// Returns whether the kubelet answers, as a source of `check`, and the node's file systems in its answer.
+pub(crate) async fn probe(kubelet: &KubeletClient) -> (Backend, Option<SummaryFileSystems>) {
+    let answer = request(kubelet).await;
+    let file_systems =
+        answer.as_ref().ok().map(|summary| SummaryFileSystems::new(&summary.node_stats(), mono_ns()));
+    let (backend, reason) = match answer {
         Ok(_) => ("stats summary".to_owned(), "of the kubelet, when a threshold is met".to_owned()),
         Err(failure) => (NO_BACKEND.to_owned(), causes(failure)),
     };
-    Backend { source: "pod storage".to_owned(), backend, reason }
+    (Backend { source: "pod storage".to_owned(), backend, reason }, file_systems)
 }
 
 /// Returns the causes on one line.

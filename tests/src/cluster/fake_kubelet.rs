@@ -1,10 +1,11 @@
-//! A fake kubelet that serves `/configz` over TLS, to clients that the API server allows.
+//! A fake kubelet that serves `/configz` and `/stats/summary` over TLS, to clients that the API server allows.
 //!
 //! It authenticates clients by a TokenReview, and authorizes them by SubjectAccessReviews, in the order of
 //! `pkg/kubelet/server/auth.go: GetRequestAttributes`. A real kubelet is used in `tests/tests/kubelet`.
 
 use std::net::Ipv4Addr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use bytes::Bytes;
@@ -32,7 +33,15 @@ struct Shared {
     api: Client,
     node: String,
     configuration: Value,
+    summary: Mutex<Summary>,
     statuses: Mutex<Vec<u16>>,
+}
+
+#[derive(Debug, Default)]
+struct Summary {
+    value: Value,
+    /// When it was sent.
+    sent: Vec<Instant>,
 }
 
 impl FakeKubelet {
@@ -46,6 +55,7 @@ impl FakeKubelet {
             api: cluster.admin().clone(),
             node: node.to_owned(),
             configuration: configuration.clone(),
+            summary: Mutex::default(),
             statuses: Mutex::default(),
         });
         let background = Background::start()?;
@@ -75,6 +85,16 @@ impl FakeKubelet {
         self.port
     }
 
+    /// Sets the response for `/stats/summary`.
+    pub fn set_summary(&self, summary: Value) {
+        self.shared.summary().value = summary;
+    }
+
+    /// Returns when it sent `/stats/summary`.
+    pub fn summaries_sent(&self) -> Vec<Instant> {
+        self.shared.summary().sent.clone()
+    }
+
     /// Returns the statuses of its responses.
     pub fn statuses(&self) -> Vec<u16> {
         self.shared.statuses.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -84,30 +104,44 @@ impl FakeKubelet {
 async fn respond(state: Arc<Shared>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>> {
     let header = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
     let token = header.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default().to_owned();
-    let is_configz = request.uri().path() == "/configz";
+    let path = request.uri().path();
+    let subresources: &[&str] = match path {
+        "/configz" => &["configz", "proxy"],
+        "/stats/summary" => &["stats"],
+        _ => &[],
+    };
     let reviewer = Arc::clone(&state);
-    let status = match is_configz {
-        true => tokio::task::spawn_blocking(move || reviewer.review_token(&token)).await??,
-        false => 404,
+    let status = match subresources {
+        [] => 404,
+        _ => tokio::task::spawn_blocking(move || reviewer.review_token(&token, subresources)).await??,
     };
     state.statuses.lock().unwrap_or_else(PoisonError::into_inner).push(status);
-    let body = match status {
-        200 => json!({"kubeletconfig": state.configuration}).to_string(),
+    let body = match (status, path) {
+        (200, "/stats/summary") => {
+            let mut summary = state.summary();
+            summary.sent.push(Instant::now());
+            summary.value.to_string()
+        }
+        (200, _) => json!({"kubeletconfig": state.configuration}).to_string(),
         _ => String::new(),
     };
     Response::builder().status(status).body(Full::new(body.into())).context("answer")
 }
 
 impl Shared {
-    /// Returns the status for a client with that token.
-    fn review_token(&self, token: &str) -> Result<u16> {
+    fn summary(&self) -> MutexGuard<'_, Summary> {
+        self.summary.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the status for a client with that token, which needs one of these subresources of its node.
+    fn review_token(&self, token: &str, subresources: &[&str]) -> Result<u16> {
         let review = json!({"spec": {"token": token}});
         let answer = self.api.post("/apis/authentication.k8s.io/v1/tokenreviews", &review)?.ok()?;
         if answer["status"]["authenticated"] != true {
             return Ok(401);
         }
         let user = &answer["status"]["user"];
-        for subresource in ["configz", "proxy"] {
+        for subresource in subresources {
             let review = json!({"spec": {
                 "user": user["username"], "uid": user["uid"], "groups": user["groups"],
                 "resourceAttributes": {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Result;
+use eviction_core::disk_layout::DiskLayout;
 use eviction_core::reading::{Reading, UnknownReason};
 use eviction_node::cgroup::hierarchy::Host;
 use eviction_node::fs::{FileSystem, FsPaths, NodeFileSystems};
@@ -55,8 +56,12 @@ impl Container {
     }
 
     fn find(&self) -> NodeFileSystems {
+        self.find_with(&FsPaths::default())
+    }
+
+    fn find_with(&self, paths: &FsPaths) -> NodeFileSystems {
         let host = Host { proc: "/proc".into(), root: self.root.clone() };
-        NodeFileSystems::find(&host, &FsPaths::default(), true)
+        NodeFileSystems::find(&host, paths, true)
     }
 }
 
@@ -108,6 +113,39 @@ fn imagefs_is_detected_with_the_hostname_file_in_memory() {
     let found = container.find();
     assert!(found.layout().dedicated_image_fs);
     assert_same_file_systems(&found, [all.path(), imagefs.path()]);
+}
+
+/// CRI-O keeps writable layers with its other files if its option `imagestore` names another disk for images.
+#[test]
+fn a_split_layout_is_detected_from_a_pod_with_a_path_on_imagefs() {
+    let (all, memory, imagefs) = (mount!(Kind::Ext4), mount!(Kind::Tmpfs), mount!(Kind::Xfs));
+    let [kubelet, layers] = ["kubelet", "layers"].map(|name| all.path().join(name));
+    fs::create_dir(&layers).unwrap();
+    let container = Container::new(&kubelet, &layers, memory.path()).unwrap();
+    let paths = FsPaths { image_fs: Some(imagefs.path().into()), ..FsPaths::default() };
+    let found = container.find_with(&paths);
+    assert_eq!(found.layout(), DiskLayout { dedicated_image_fs: true, split_image_fs: true });
+    assert_same_file_systems(&found, [all.path(), imagefs.path()]);
+    let container = Container::new(&kubelet, imagefs.path(), memory.path()).unwrap();
+    assert!(!container.find_with(&paths).layout().split_image_fs);
+}
+
+#[test]
+fn a_split_layout_is_detected_by_a_path_on_containerfs() {
+    let (nodefs, imagefs, third) = (mount!(Kind::Ext4), mount!(Kind::Xfs), mount!(Kind::Tmpfs));
+    let find = |container_fs: &Path| {
+        let [node_fs, image_fs, container_fs] =
+            [nodefs.path(), imagefs.path(), container_fs].map(|path| Some(path.to_owned()));
+        let paths = FsPaths { node_fs, image_fs, container_fs, ..FsPaths::default() };
+        NodeFileSystems::find(&Host::default(), &paths, true)
+    };
+    let split = find(nodefs.path());
+    assert_eq!(split.layout(), DiskLayout { dedicated_image_fs: true, split_image_fs: true });
+    assert!(split.info()[1].reason.ends_with("; writable layers are on nodefs"), "{:?}", split.info());
+    assert_eq!(find(imagefs.path()).layout(), DiskLayout { dedicated_image_fs: true, split_image_fs: false });
+    let unsupported = find(third.path());
+    assert!(!unsupported.is_layout_known());
+    assert!(unsupported.info()[1].reason.contains("neither nodefs nor imagefs"), "{:?}", unsupported.info());
 }
 
 /// Under the native or devmapper snapshotter the container's root tells nothing about imagefs.

@@ -1,10 +1,11 @@
 //! Disk pressure with a real API server: condition, taint, and the eviction of the pod that writes.
 
 use std::fs;
+use std::time::Duration;
 
 use serde_json::{Value, json};
-use tests::agent::Agent;
-use tests::cluster::{Cluster, Options};
+use tests::agent::{Agent, Event, GUARD};
+use tests::cluster::{Cluster, FakeKubelet, Options};
 use tests::file_system::{FileSystem, Kind};
 use tests::node::{MIB, PodSpec};
 use tests::or_skip;
@@ -132,5 +133,70 @@ fn no_other_pod_is_evicted_until_the_files_of_the_victim_are_removed() {
     fs::write(of_other.join("second"), vec![0x5a; 96 << 20]).unwrap();
     agent.wait_for_result("default/other", "accepted").unwrap();
     assert_eq!(agent.count_decisions().unwrap(), 2);
+    agent.stop().unwrap();
+}
+
+/// Returns a stats summary of a node with one disk, of which `mib` MiB are available, and of these pods, each with the
+/// MiB that its volume uses.
+fn summary(mib: u64, pods: &[(&str, u64)]) -> Value {
+    let time = jiff::Timestamp::now().to_string();
+    let disk = json!({
+        "time": time, "capacityBytes": 1024 * MIB, "availableBytes": mib * MIB, "inodes": 65_536, "inodesFree": 60_000,
+    });
+    let of_pod = |(uid, mib): &(&str, u64)| {
+        let used = json!({"usedBytes": mib * MIB, "inodesUsed": 2});
+        let volume = json!({"name": "scratch", "usedBytes": mib * MIB, "inodesUsed": 2});
+        let nothing = json!({"usedBytes": 0, "inodesUsed": 1});
+        json!({
+            "podRef": {"uid": uid}, "ephemeral-storage": used, "volume": [volume],
+            "containers": [{"name": "main", "rootfs": nothing, "logs": nothing}],
+        })
+    };
+    let pods: Vec<_> = pods.iter().map(of_pod).collect();
+    json!({"node": {"fs": disk, "runtime": {"imageFs": disk, "containerFs": disk}}, "pods": pods})
+}
+
+/// An agent that does not find nodefs and imagefs asks the kubelet for them once a minute.
+#[test]
+fn an_agent_without_file_systems_reads_their_signals_from_the_kubelet() {
+    let Some(mut testbed) = Testbed::with("e2e-summary", 384 * MIB, &Options::default()) else { return };
+    for (name, storage_request_mib) in [("modest", 300), ("hog", 1)] {
+        testbed.add(PodSpec { storage_request_mib, volume: Some("scratch"), ..pod(name) });
+    }
+    let uids: Vec<_> = testbed.node.pods.iter().map(|pod| pod.uid().to_owned()).collect();
+    let of_pods = |hog| [(uids[0].as_str(), 200), (uids[1].as_str(), hog)];
+    let kubelet = FakeKubelet::start(&testbed.cluster, NODE, &json!({})).unwrap();
+    kubelet.set_summary(summary(400, &of_pods(10)));
+    let config = json!({
+        "thresholdMargin": {"mode": "Never"},
+        "podStorage": {"source": "Summary"}, "thresholds": {"configz": {"port": kubelet.port()}},
+    });
+    let hard = json!({"evictionHard": {"nodefs.available": "256Mi"}});
+    let mut options = testbed.options(&hard, testbed.cluster.port());
+    options.config = Some(testbed.node.write_agent_config(&config).unwrap());
+    let mut agent = fixture::start(&options);
+    for (signal, unit, expected) in [
+        ("nodefs.available", "bytes", 400 * MIB),
+        ("imagefs.available", "bytes", 400 * MIB),
+        ("containerfs.inodesFree", "inodes", 60_000),
+    ] {
+        let name = format!("eviction_agent_signal_available_{unit}");
+        agent
+            .wait_for_metric(&name, &[("eviction_signal", signal)], |value| value == expected as f64)
+            .unwrap();
+    }
+    agent
+        .wait_for_metric("eviction_agent_node_condition", &[("condition", "DiskPressure")], |it| it == 0.0)
+        .unwrap();
+    assert_eq!(agent.count_decisions().unwrap(), 0);
+    kubelet.set_summary(summary(200, &of_pods(150)));
+    agent.wait_for_result("default/hog", "accepted").unwrap();
+    assert!(testbed.is_terminating("hog") && !testbed.is_terminating("modest"));
+    let is_of_nodefs = |event: &Event| event.kind() == "backend" && event.text("source") == "nodefs";
+    let backend = agent.wait_for("the backend of nodefs", GUARD, is_of_nodefs).unwrap();
+    assert_eq!(backend.text("backend"), "stats summary");
+    let sent = kubelet.summaries_sent();
+    let interval = sent[1].duration_since(sent[0]);
+    assert!(sent.len() == 2 && interval >= Duration::from_secs(59), "{} requests, {interval:?}", sent.len());
     agent.stop().unwrap();
 }

@@ -113,10 +113,15 @@ fn the_pod_of_the_manifests_runs_the_image_and_evicts() {
     assert_eq!(testbed.kubelet_eviction_log(), [""; 0]);
     let mut story = Story::begin();
     let sources = of("started")[0]["sources"].as_array().unwrap();
-    for source in ["charge", "control loop thread"] {
+    let backend = |source: &str| {
         let found = sources.iter().find(|it| it["source"] == source).map(|it| it["backend"].clone());
-        story.value(source, found.unwrap_or_default());
+        found.unwrap_or_default()
+    };
+    for source in ["charge", "control loop thread"] {
+        story.value(source, backend(source));
     }
+    // Without any mount of the node.
+    assert_eq!([backend("nodefs"), backend("imagefs")], ["statfs"; 2], "{sources:?}");
     let now = ready_agent_pod(&testbed.cluster).unwrap();
     assert_eq!(now["status"]["containerStatuses"][0]["restartCount"], 0, "{now}");
 }

@@ -71,6 +71,11 @@ impl Parts {
 }
 
 impl DiskLayout {
+    /// Returns whether writable layers are on imagefs. Otherwise they are on nodefs.
+    pub fn has_layers_on_image_fs(self) -> bool {
+        self.arrangement() == Arrangement::Dedicated
+    }
+
     pub(crate) fn arrangement(self) -> Arrangement {
         match (self.dedicated_image_fs, self.split_image_fs) {
             (false, _) => Arrangement::Shared,

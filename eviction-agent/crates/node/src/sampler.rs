@@ -198,14 +198,8 @@ impl NodeSampler {
     /// Reads the values of the disks only.
     pub fn read_disks(&mut self, at: Instant) -> NodeStats {
         let [node_fs, image_fs] = self.disks.read(at);
-        // In the kubelet's statistics containerfs is on the file system of the images as well.
-        NodeStats {
-            node_fs,
-            image_fs,
-            container_fs: image_fs,
-            unmeasured: Parts::ALL,
-            ..NodeStats::default()
-        }
+        let container_fs = if self.disks.layout().split_image_fs { node_fs } else { image_fs };
+        NodeStats { node_fs, image_fs, container_fs, unmeasured: Parts::ALL, ..NodeStats::default() }
     }
 
     /// Subtracts the memory that the machine has beyond the node's capacity, since it is not available to the
@@ -256,7 +250,7 @@ impl NodeSampler {
     pub fn snapshot_of_pods(&mut self, sample: &CompleteSample, pod_index: &PodIndex) -> Arc<Snapshot> {
         let mut builder = self.pool.begin();
         builder.node(sample.stats);
-        let is_dedicated = self.disks.layout().dedicated_image_fs;
+        let layers_on_image_fs = self.disks.layout().has_layers_on_image_fs();
         for (cgroup, sample) in self.cgroups.last_pods() {
             let Some(known) = pod_index.pod_of(cgroup) else { continue };
             let storage = self.storage.get(&known.pod.uid);
@@ -276,7 +270,7 @@ impl NodeSampler {
                 let storage = storage.map(|storage| storage.container(name, known)).unwrap_or_default();
                 let values = ContainerStatValues {
                     memory_working_set: group.and_then(|group| group.working_set.known()),
-                    rootfs_inodes: growth.add_to(is_dedicated, storage.rootfs_inodes),
+                    rootfs_inodes: growth.add_to(layers_on_image_fs, storage.rootfs_inodes),
                     logs_inodes: growth.add_to(false, storage.logs_inodes),
                     ..storage
                 };

@@ -259,6 +259,14 @@ impl ControlLoop {
         }
     }
 
+    /// Asks the kubelet for nodefs and imagefs, if it is the source and one of them cannot be read.
+    pub(super) fn read_summary(&mut self, now_ns: u64) {
+        let is_due = self.storage.summary_due_ns.is_some_and(|due_ns| now_ns >= due_ns);
+        if is_due && self.node_sampler.disks.is_incomplete() {
+            self.request_storage(Extent::All);
+        }
+    }
+
     fn read_storage(&mut self, now_ns: u64) {
         // In an unknown layout pods cannot be ranked.
         let is_due = self.node_sampler.disks.is_layout_known()
@@ -369,6 +377,9 @@ impl ControlLoop {
         let Some(PendingReading { extent, grown, counts }) = self.storage.pending.take() else {
             return false;
         };
+        if sample.file_systems.is_some_and(|found| self.node_sampler.disks.take_summary(found)) {
+            self.adopt_disks();
+        }
         if extent == Extent::All {
             self.await_victim_files(&sample, mono_ns());
         }
@@ -401,7 +412,7 @@ impl ControlLoop {
         watch.headrooms.retain(|uid, _| active.index_of(uid).is_some());
         watch.needs_limit_check |= needs_sync;
         if extent == Extent::All {
-            self.begin_xfs_wait(sample.preallocated(), mono_ns());
+            self.begin_xfs_wait(sample.preallocated(self.node_sampler.disks.layout()), mono_ns());
         }
         self.node_sampler.take_storage(sample, &self.pod_index);
         needs_sync

@@ -210,6 +210,7 @@ impl ControlLoop {
         self.node_sampler.cgroups.sample_all(cycle, Tasks::Leave);
         self.record_older_pods();
         self.read_limited_storage(now_ns);
+        self.read_summary(now_ns);
         // A limit may be set long after its cgroup was created.
         self.adopt_limits();
         self.update_limits(now_ns);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use eviction_core::decision::{Decision, DecisionKind, Evaluation};
-use eviction_core::disk_layout::{GarbageEstimate, Reclaim};
+use eviction_core::disk_layout::{DiskLayout, GarbageEstimate, Reclaim};
 use eviction_core::eviction::EvaluationEnd;
 use eviction_core::input::{Event, Input};
 use eviction_core::node::ContainerImage;
@@ -183,7 +183,7 @@ impl ControlLoop {
             self.drop_executor(signal, why);
             return ReclaimStep::Skip;
         };
-        let short = short_fs(signal);
+        let short = short_fs(signal, evaluation.layout);
         let removes = |kind| evaluation.layout.reclaims(signal).contains(&kind);
         let goal = goal(evaluation, short, self.engine.policy().rules.are_kubelets());
         let order =
@@ -222,7 +222,8 @@ impl ControlLoop {
     /// inodes.
     pub(super) fn estimate(&self, evaluation: &Evaluation, signal: Signal) -> Option<GarbageEstimate> {
         let policy = self.engine.policy();
-        let acts = policy.kubelet_thresholds.iter().any(|threshold| threshold.signal == signal);
+        let acts = policy.kubelet_thresholds.iter().any(|threshold| threshold.signal == signal)
+            && evaluation.layout.reclaims(signal).contains(&Reclaim::Images);
         let threshold = evaluation.driving_threshold()?;
         let seen = evaluation.observations.get(signal)?;
         if !acts || signal.resource() != Resource::EphemeralStorage {
@@ -278,9 +279,12 @@ fn wants_reclaim(evaluation: &Evaluation, signal: Signal) -> bool {
     ends.contains(&evaluation.end) && !evaluation.layout.reclaims(signal).is_empty()
 }
 
-fn short_fs(signal: Signal) -> ShortFs {
+fn short_fs(signal: Signal, layout: DiskLayout) -> ShortFs {
     match signal {
         Signal::NodeFsAvailable | Signal::NodeFsInodesFree => ShortFs::Node,
+        Signal::ContainerFsAvailable | Signal::ContainerFsInodesFree if layout.split_image_fs => {
+            ShortFs::Node
+        }
         _ => ShortFs::Image,
     }
 }
@@ -295,8 +299,8 @@ fn goal(evaluation: &Evaluation, short: ShortFs, are_kubelets: bool) -> Space {
     let others = evaluation.visible.iter().copied().filter(|_| are_kubelets);
     for threshold in met.chain(others).filter_map(|index| evaluation.threshold(index)) {
         let signal = threshold.threshold.signal;
-        let is_on_it =
-            !evaluation.layout.reclaims(signal).is_empty() && (is_shared || short_fs(signal) == short);
+        let is_on_it = !evaluation.layout.reclaims(signal).is_empty()
+            && (is_shared || short_fs(signal, evaluation.layout) == short);
         let (true, Some(seen)) = (is_on_it, evaluation.observations.get(signal)) else { continue };
         let needed = threshold.resolved_at(seen.capacity).units_rounded_up();
         let needed = u64::try_from(needed).unwrap_or_default();

@@ -36,8 +36,12 @@ const INODES_MET: &str = "nodefs.inodesFree: 99.9%";
 /// The machine's disk.
 const DISK: &str = "/var/tmp";
 
-/// Returns a node with a pod and this disk, the kubelet's thresholds, and this mode of node reclaim.
+/// Returns a node with a pod and one disk, the kubelet's thresholds, and this mode of node reclaim.
 fn fixture_on(disk: &Path, thresholds: &str, node_reclaim: &str) -> Option<Fixture> {
+    fixture_with(FsPaths { node_fs: Some(disk.into()), ..FsPaths::default() }, thresholds, node_reclaim)
+}
+
+fn fixture_with(disks: FsPaths, thresholds: &str, node_reclaim: &str) -> Option<Fixture> {
     let mut node = Node::new("reclaim", 128 * MIB, 200).ok()?;
     node.add(PodSpec::new("shop", "web", &["main"], 8)).unwrap();
     let root = node.file("kubelet");
@@ -55,7 +59,7 @@ fn fixture_on(disk: &Path, thresholds: &str, node_reclaim: &str) -> Option<Fixtu
     std::fs::write(&agent, text).unwrap();
     let configuration =
         ConfigurationFiles { kubelet: Some(kubelet), agent: Some(agent), ..ConfigurationFiles::default() };
-    let disks = FsPaths { node_fs: Some(disk.into()), kubelet_root: Some(root), ..FsPaths::default() };
+    let disks = FsPaths { kubelet_root: Some(root), ..disks };
     let mut fixture = start(node, configuration, disks);
     // The reclaim state and the events of the start are discarded.
     fixture.control_loop.reclaim = ReclaimState::default();
@@ -224,6 +228,36 @@ async fn a_signal_is_left_to_the_kubelet_only_while_garbage_is_sufficient() {
     std::fs::write(disk.path().join("second"), vec![1; 24 << 20]).unwrap();
     assert!(!fixture.sync().1, "56 MiB are missing");
     fixture.run_until_eviction().await;
+}
+
+/// Images are on a disk of their own, writable layers on nodefs.
+#[tokio::test]
+async fn in_a_split_layout_only_what_is_on_the_disk_is_reclaimed() {
+    let images = disk!();
+    let threshold = format!("imagefs.available: \"{}\"", images.available().unwrap() - 32 * MIB);
+    let disks = FsPaths {
+        node_fs: Some(DISK.into()),
+        image_fs: Some(images.path().into()),
+        container_fs: Some(DISK.into()),
+        ..FsPaths::default()
+    };
+    let Some(mut by_kubelet) = fixture_with(disks.clone(), MET, "Kubelet") else {
+        ::tests::skip!("no cgroups can be made here")
+    };
+    by_kubelet.set_garbage(1 << 60);
+    by_kubelet.run_until_eviction().await;
+    assert!(by_kubelet.events().is_empty(), "unused images are not on nodefs");
+    for (thresholds, expected) in
+        [(MET, (true, false, ShortFs::Node)), (&threshold, (false, true, ShortFs::Image))]
+    {
+        let mut fixture = fixture_with(disks.clone(), thresholds, "CRI").unwrap();
+        let (mut orders, _reports) = fixture.executor();
+        std::fs::write(images.path().join("image"), vec![1; 64 << 20]).unwrap();
+        assert_ne!(fixture.sync().0, EvaluationEnd::Evicted);
+        let (order, short) = orders.try_recv().unwrap();
+        assert_eq!((order.containers, order.images, short), expected, "{thresholds}");
+        std::fs::remove_file(images.path().join("image")).unwrap();
+    }
 }
 
 #[tokio::test]

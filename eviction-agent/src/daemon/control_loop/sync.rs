@@ -169,13 +169,19 @@ impl ControlLoop {
         if !self.node_sampler.disks.take_late() {
             return;
         }
-        let at = self.clock.now().wall;
         let disks = &self.node_sampler.disks;
         if disks.devices().next().is_some() && self.notifier.bpf.handle().is_some() {
             tracing::warn!(
                 "nodefs or imagefs responded too late at the start: no BPF program reports what is written to them before the agent is restarted"
             );
         }
+        self.adopt_disks();
+    }
+
+    /// Passes on another layout of the disks, and publishes how they are read.
+    pub(super) fn adopt_disks(&mut self) {
+        let at = self.clock.now().wall;
+        let disks = &self.node_sampler.disks;
         let (layout, sources) = (disks.layout(), disks.info());
         self.step_and_discard(Event::DiskLayout(Ok(layout)));
         for info in sources {

@@ -121,8 +121,8 @@ impl ControlLoop {
     /// are met.
     pub(super) fn await_victim_files(&mut self, sample: &StorageSample, now_ns: u64) {
         let victims = self.storage.victim_files.terminated();
-        let usage =
-            PodStorage::sum_by_file_system(victims.filter_map(|victim| sample.pods.get(&victim.request.uid)));
+        let found = victims.filter_map(|victim| sample.pods.get(&victim.request.uid));
+        let usage = PodStorage::sum_by_file_system(found, self.node_sampler.disks.layout());
         let was_waiting = self.storage.victim_files.wait(now_ns).is_some();
         let waits = self.node_sampler.disks.is_met_by(usage);
         let files = &mut self.storage.victim_files;

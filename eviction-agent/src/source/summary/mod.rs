@@ -167,6 +167,11 @@ impl Summary {
         builder.finish()
     }
 
+    /// Returns the values of the node.
+    pub fn node_stats(&self) -> NodeStats {
+        self.node.stats()
+    }
+
     /// Returns the storage of the pods for which `requests` asks.
     pub fn pod_storage(&self, requests: &[StorageRequest]) -> StorageSample {
         let mut sample = StorageSample::unknown();

@@ -35,6 +35,8 @@ pub struct FsPaths {
     pub node_fs: Option<PathBuf>,
     /// A path on imagefs.
     pub image_fs: Option<PathBuf>,
+    /// A path on containerfs, the file system of writable layers, if that is not imagefs.
+    pub container_fs: Option<PathBuf>,
     /// The kubelet's root directory.
     pub kubelet_root: Option<PathBuf>,
     /// The directory of the pods' logs.
@@ -61,6 +63,8 @@ pub struct NodeFileSystems {
     node: Result<FileSystem, NotFound>,
     /// `None` if it is on the same device as nodefs.
     image: Result<Option<FileSystem>, NotFound>,
+    /// Whether writable layers are on nodefs although imagefs is elsewhere.
+    is_split: bool,
     /// Receives the file systems that were not found within the deadline.
     late: Option<mpsc::Receiver<NodeFileSystems>>,
 }
@@ -107,7 +111,7 @@ impl NodeFileSystems {
     }
 
     fn unknown(why: NotFound) -> Self {
-        Self { node: Err(why.clone()), image: Err(why), late: None }
+        Self { node: Err(why.clone()), image: Err(why), is_split: false, late: None }
     }
 
     /// Returns no file systems: disks are not watched.
@@ -116,11 +120,16 @@ impl NodeFileSystems {
         Self::unknown(NotFound::absent("disks are not watched"))
     }
 
-    /// Returns the layout as the kubelet defines it. Writable layers are with the images: containerd has no
-    /// other layout. An unknown imagefs counts as dedicated: writable layers, which may not be on nodefs, then
-    /// count for no limit, and nothing is reclaimed for nodefs.
+    /// Returns the layout as the kubelet defines it. An unknown imagefs counts as dedicated: writable layers, which
+    /// may not be on nodefs, then count for no limit, and nothing is reclaimed for nodefs.
     pub fn layout(&self) -> DiskLayout {
-        DiskLayout { dedicated_image_fs: !matches!(self.image, Ok(None)), split_image_fs: false }
+        let dedicated_image_fs = !matches!(self.image, Ok(None));
+        DiskLayout { dedicated_image_fs, split_image_fs: self.is_split }
+    }
+
+    /// Returns whether both file systems were found.
+    pub fn are_found(&self) -> bool {
+        self.node.is_ok() && self.image.is_ok()
     }
 
     /// Returns whether it is known which parts of pods are on nodefs.
@@ -169,7 +178,11 @@ impl NodeFileSystems {
             Ok(Some(file_system)) => Ok(file_system),
             Err(why) => Err(why),
         };
-        [info("nodefs", node), info("imagefs", image)]
+        let mut infos = [info("nodefs", node), info("imagefs", image)];
+        if self.is_split {
+            infos[1].reason.push_str("; writable layers are on nodefs");
+        }
+        infos
     }
 }
 
@@ -187,7 +200,38 @@ impl Finder {
             (Ok(Some(image)), Ok(node)) if image.mount().device == node.mount().device => Ok(None),
             (image, _) => image,
         };
-        NodeFileSystems { node, image, late: None }
+        match self.is_split(&node, &image) {
+            Ok(is_split) => NodeFileSystems { node, image, is_split, late: None },
+            Err(why) => NodeFileSystems { node, image: Err(why), is_split: false, late: None },
+        }
+    }
+
+    /// Returns whether writable layers are on nodefs although imagefs is elsewhere, as CRI-O has it with its option
+    /// `imagestore`: by the configured path, else in a pod whose imagefs is configured, by the overlay that is its
+    /// `/`.
+    fn is_split(
+        &self,
+        node: &Result<FileSystem, NotFound>,
+        image: &Result<Option<FileSystem>, NotFound>,
+    ) -> Result<bool, NotFound> {
+        let (Ok(node), Ok(image)) = (node, image) else { return Ok(false) };
+        let image = image.as_ref().unwrap_or(node);
+        if let Some(path) = &self.paths.container_fs {
+            let device = self.open(path, &[])?.mount().device;
+            return match (device == node.mount().device, device == image.mount().device) {
+                (_, true) => Ok(false),
+                (true, false) => Ok(true),
+                (false, false) => Err(NotFound::absent(
+                    "containerfs is on neither nodefs nor imagefs, which the kubelet does not support",
+                )),
+            };
+        }
+        if self.paths.image_fs.is_none() || !self.is_pod() {
+            return Ok(false);
+        }
+        let layers = self.open(&self.host.root, &[])?;
+        let is_overlay = layers.mount().fs_type == "overlay";
+        Ok(is_overlay && layers.is_as_large_as(node) && !layers.is_as_large_as(image))
     }
 
     fn open(&self, path: &Path, other_paths: &[&Path]) -> Result<FileSystem, NotFound> {

@@ -10,6 +10,7 @@ mod monitor;
 mod mountinfo;
 mod pod_storage;
 mod statistics;
+mod summary;
 
 pub use disk_usage::{DiskUsage, WalkBudget, read_disk_usage};
 pub use layout::{FsPaths, NodeFileSystems};
@@ -20,3 +21,4 @@ pub use pod_storage::{
     read_pod_storage,
 };
 pub use statistics::FileSystem;
+pub use summary::SummaryFileSystems;

@@ -12,6 +12,7 @@ use eviction_core::threshold::ThresholdLevels;
 
 use super::disk_usage::DiskUsage;
 use super::layout::NodeFileSystems;
+use super::summary::SummaryFileSystems;
 use crate::backend::BackendInfo;
 use crate::clock::Instant;
 use crate::notify::sample_interval::{FLOOR, FULL_CALM, FULL_NEAR, FillRate};
@@ -31,6 +32,10 @@ const SIGNALS: [Signal; 4] =
 #[derive(Debug)]
 pub struct DiskMonitor {
     file_systems: NodeFileSystems,
+    /// The last answer of the kubelet, in place of what cannot be read.
+    summary: Option<SummaryFileSystems>,
+    /// Whether nodefs or imagefs could not be read at the last sample.
+    is_incomplete: bool,
     thresholds: Vec<Threshold>,
     headroom: [Headroom; SIGNALS.len()],
 }
@@ -82,7 +87,7 @@ impl DiskMonitor {
             used: None,
             grown: 0,
         });
-        Self { file_systems, thresholds: Vec::new(), headroom }
+        Self { file_systems, summary: None, is_incomplete: false, thresholds: Vec::new(), headroom }
     }
 
     /// Follows the thresholds of a policy.
@@ -99,26 +104,61 @@ impl DiskMonitor {
         self.file_systems.take_late()
     }
 
+    /// Takes over an answer of the kubelet, whose values count where the agent cannot read a file system. Returns
+    /// whether it is the first one, or has another layout.
+    pub fn take_summary(&mut self, summary: SummaryFileSystems) -> bool {
+        let before = self.summary.replace(summary);
+        before.is_none_or(|before| before.layout != summary.layout)
+    }
+
+    /// Returns whether nodefs or imagefs could not be read at the last sample.
+    pub fn is_incomplete(&self) -> bool {
+        self.is_incomplete
+    }
+
     /// Returns how nodefs and imagefs are read.
     pub fn info(&self) -> [BackendInfo; 2] {
-        self.file_systems.info()
+        let mut info = self.file_systems.info();
+        let stats = self.summary.iter().flat_map(|summary| summary.stats);
+        for (info, _) in info.iter_mut().zip(stats).filter(|(_, stats)| stats.known().is_some()) {
+            if info.backend.is_empty() {
+                let reason = format!("of the kubelet, once a minute: {}", info.reason);
+                *info = BackendInfo::plain(info.source, "stats summary", reason);
+            }
+        }
+        info
     }
 
     /// Returns the disk layout as the kubelet defines it.
     pub fn layout(&self) -> DiskLayout {
-        self.file_systems.layout()
+        self.layout_of_summary().unwrap_or_else(|| self.file_systems.layout())
     }
 
     /// Returns whether it is known which parts of pods are on nodefs. Otherwise pods cannot be ranked for it.
     pub fn is_layout_known(&self) -> bool {
-        self.file_systems.is_layout_known()
+        self.layout_of_summary().is_some() || self.file_systems.is_layout_known()
     }
 
-    /// Reads nodefs and imagefs.
+    /// Returns the layout as the kubelet reported it, if the agent did not find both file systems itself.
+    fn layout_of_summary(&self) -> Option<DiskLayout> {
+        self.summary.filter(|_| !self.file_systems.are_found())?.layout
+    }
+
+    /// Reads nodefs and imagefs. The kubelet's values do not count for the time of the next sample.
     pub fn read(&mut self, at: Instant) -> [Reading<FsStats>; 2] {
         let read = self.file_systems.read();
         self.observe(&read, at.mono_ns);
-        read.map(|stats| stats.map(|stats| FsStats { time: Some(at.wall), ..stats }))
+        self.is_incomplete = read.iter().any(|stats| stats.known().is_none());
+        let read = read.map(|stats| stats.map(|stats| FsStats { time: Some(at.wall), ..stats }));
+        match self.summary.filter(|summary| self.is_incomplete && summary.is_current(at.mono_ns)) {
+            Some(summary) => {
+                let [node, image] = read;
+                let [of_node, of_image] = summary.stats;
+                let or = |stats: Reading<FsStats>, other| if stats.known().is_some() { stats } else { other };
+                [or(node, of_node), or(image, of_image)]
+            }
+            None => read,
+        }
     }
 
     fn observe(&mut self, stats: &[Reading<FsStats>; 2], at_ns: u64) {

@@ -6,12 +6,13 @@ mod reader;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use eviction_core::disk_layout::Parts;
+use eviction_core::disk_layout::{DiskLayout, Parts};
 use eviction_core::pod::Volume;
 use eviction_core::pods::{KnownPod, LocalLimits, NamedLimit, mirrored_uid};
 use eviction_core::snapshot::{ContainerStatValues, VolumeStatValues};
 
 use super::disk_usage::DiskUsage;
+use super::summary::SummaryFileSystems;
 pub use reader::{StorageReader, read_pod_storage};
 
 /// The directories of pod storage.
@@ -206,16 +207,24 @@ impl PodStorage {
         remaining.min().filter(|remaining| *remaining > 0)
     }
 
-    /// Returns what is known of the usage of nodefs and of imagefs by these pods.
-    pub fn sum_by_file_system<'a>(pods: impl Iterator<Item = &'a Self>) -> [DiskUsage; 2] {
-        pods.map(Self::by_file_system)
-            .fold([DiskUsage::default(); 2], |[node, image], [of_node, of_image]| {
-                [node.plus(of_node), image.plus(of_image)]
-            })
+    /// Returns what is known of the usage of nodefs and of imagefs by these pods. If both are one file system, the
+    /// writable layers are in the second value.
+    pub fn sum_by_file_system<'a>(
+        pods: impl Iterator<Item = &'a Self>,
+        layout: DiskLayout,
+    ) -> [DiskUsage; 2] {
+        let is_split = layout.dedicated_image_fs && layout.split_image_fs;
+        pods.map(Self::by_part).fold(
+            [DiskUsage::default(); 2],
+            |[node, image], [rest, layers]| match is_split {
+                true => [node.plus(rest).plus(layers), image],
+                false => [node.plus(rest), image.plus(layers)],
+            },
+        )
     }
 
-    /// Returns what is known of its usage of nodefs (volumes and logs) and of imagefs (writable layers).
-    fn by_file_system(&self) -> [DiskUsage; 2] {
+    /// Returns what is known of its volumes and logs, and of its writable layers.
+    fn by_part(&self) -> [DiskUsage; 2] {
         let volumes = self.volumes.iter().map(|(_, usage)| *usage);
         let logs = self.containers.iter().filter_map(|it| it.logs);
         [sum(volumes.chain(logs)), sum(self.containers.iter().filter_map(|it| it.rootfs))]
@@ -223,7 +232,7 @@ impl PodStorage {
 
     /// Returns the sum of everything that is known.
     fn total(&self) -> DiskUsage {
-        sum(self.by_file_system().into_iter())
+        sum(self.by_part().into_iter())
     }
 }
 
@@ -262,6 +271,8 @@ pub struct StorageSample {
     pub pods: BTreeMap<Box<str>, PodStorage>,
     /// Parts that could not be read of any pod.
     pub unmeasured: Parts,
+    /// The node's file systems, if the kubelet was asked.
+    pub file_systems: Option<SummaryFileSystems>,
 }
 
 impl StorageSample {
@@ -271,8 +282,8 @@ impl StorageSample {
     }
 
     /// Returns the bytes that are allocated beyond the ends of files, on nodefs and on imagefs.
-    pub fn preallocated(&self) -> [u64; 2] {
-        PodStorage::sum_by_file_system(self.pods.values()).map(|usage| usage.preallocated)
+    pub fn preallocated(&self, layout: DiskLayout) -> [u64; 2] {
+        PodStorage::sum_by_file_system(self.pods.values(), layout).map(|usage| usage.preallocated)
     }
 }
 

@@ -3,6 +3,7 @@
 use super::*;
 use eviction_core::fixture::{hard, policy};
 use eviction_core::reading::UnknownReason;
+use eviction_core::snapshot::NodeStats;
 
 use crate::cgroup::hierarchy::Host;
 use crate::fs::FsPaths;
@@ -48,6 +49,25 @@ fn the_next_sample_comes_before_the_nearest_threshold_can_be_reached() {
     assert!(monitor.may_be_met());
     assert_eq!(headroom(&monitor, Signal::ImageFsInodesFree), Some(980_000));
     assert_eq!(headroom(&monitor, Signal::NodeFsAvailable), None);
+}
+
+#[test]
+fn the_kubelets_values_count_where_nothing_can_be_read_until_they_are_old() {
+    let mut monitor = monitor(vec![hard(Signal::NodeFsAvailable, "10G")]);
+    let at = |seconds: u64| Instant { mono_ns: seconds * 1_000_000_000, ..Instant::default() };
+    assert!(monitor.read(at(1)).iter().all(|stats| stats.known().is_none()));
+    assert!(monitor.is_incomplete() && !monitor.is_layout_known());
+    let [node_fs, image_fs] = [stats(9 * GB, 1), stats(8 * GB, 1)];
+    let node = NodeStats { node_fs, image_fs, ..NodeStats::default() };
+    let summary = SummaryFileSystems::new(&node, at(1).mono_ns);
+    assert!(monitor.take_summary(summary) && !monitor.take_summary(summary), "nothing new the second time");
+    assert_eq!(monitor.read(at(2)), [node_fs, image_fs]);
+    assert_eq!(monitor.due(), None, "a sample shows nothing new");
+    assert!(monitor.is_layout_known() && !monitor.layout().dedicated_image_fs, "both have the same size");
+    let info = &monitor.info()[0];
+    assert_eq!(info.backend, "stats summary");
+    assert!(info.reason.ends_with("disks are not watched"), "{}", info.reason);
+    assert!(monitor.read(at(152)).iter().all(|stats| stats.known().is_none()), "too old");
 }
 
 #[test]
