@@ -1,11 +1,11 @@
 //! `cargo xtask lint`: all checks of the code that do not run it.
 
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
-use crate::deny;
 use crate::setup::{self, Need, Tools};
 use crate::shell::{self, EBPF};
 
@@ -20,7 +20,7 @@ pub(crate) fn run() -> Result<ExitCode> {
     // The quick ones first. All of them run, since each may find something.
     let steps: [(&str, &dyn Fn() -> Result<()>); 6] = [
         ("format", &|| shell::run(shell::cargo().args(["fmt", "--all", "--check"]))),
-        ("dependencies", &|| deny::run(&tools)),
+        ("dependencies", &|| check_dependencies(&tools)),
         ("clippy of the BPF programs", &|| shell::run(&mut bpf_clippy(&tools))),
         ("clippy", &|| clippy(&["--workspace", "--exclude", EBPF, "--all-targets"])),
         // `--all-targets` leaves out a target that plain tests leave out (`test = false` in tests/Cargo.toml).
@@ -61,4 +61,51 @@ fn bpf_clippy(tools: &Tools) -> Command {
         cargo.env_remove(name);
     }
     cargo
+}
+
+/// Runs cargo-deny with deny.toml: licences, sources, versions and known vulnerabilities of the dependencies.
+fn check_dependencies(tools: &Tools) -> Result<()> {
+    let program = tools.cargo_deny.as_deref().context("cargo-deny was not set up")?;
+    let deny = || {
+        let mut command = Command::new(program);
+        command.current_dir(shell::root());
+        command
+    };
+    shell::run(deny().args(["--locked", "check", "--hide-inclusion-graph", "bans", "licenses", "sources"]))?;
+    if has_advisories() {
+        shell::run(deny().args(["--locked", "--offline", "check", "advisories"]))?;
+    } else {
+        eprintln!(
+            "advisories: no copy of the database here, so none were checked; `cargo deny fetch db` gets one"
+        );
+    }
+    Ok(())
+}
+
+/// Returns whether the advisory database has been fetched. Lint does not fetch it, so that its result is the
+/// same with and without a network.
+fn has_advisories() -> bool {
+    let home = std::env::var_os("CARGO_HOME")
+        .map(PathBuf::from)
+        .or_else(|| Some(std::env::home_dir()?.join(".cargo")));
+    home.is_some_and(|home| has_folder(&home.join("advisory-dbs")))
+}
+
+fn has_folder(path: &Path) -> bool {
+    std::fs::read_dir(path).is_ok_and(|entries| entries.flatten().any(|entry| entry.path().is_dir()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::has_folder;
+
+    #[test]
+    fn lock_file_is_not_taken_for_an_advisory_database() {
+        let home = tempfile::tempdir().unwrap();
+        assert!(!has_folder(&home.path().join("absent")));
+        std::fs::write(home.path().join("db.lock"), "").unwrap();
+        assert!(!has_folder(home.path()));
+        std::fs::create_dir(home.path().join("advisory-db-3157b0e258782691")).unwrap();
+        assert!(has_folder(home.path()));
+    }
 }

@@ -9,7 +9,6 @@ mod build;
 mod chart;
 mod dashboards;
 mod demo;
-mod deny;
 mod dist;
 mod e2e;
 mod fuzz;

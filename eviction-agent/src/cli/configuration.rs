@@ -108,7 +108,7 @@ impl CapacityArgs {
     pub(super) fn memory_bytes(&self) -> Result<Option<u64>, Failure> {
         let Some(text) = &self.memory_capacity else { return Ok(None) };
         let usage = |why: String| Failure::usage(format!("--memory-capacity {text}: {why}"));
-        let quantity = Quantity::parse(text).map_err(|error| usage(error.to_string()))?;
+        let quantity = Quantity::parse(text).map_err(usage)?;
         match u64::try_from(quantity.value()) {
             Ok(bytes) if bytes > 0 => Ok(Some(bytes)),
             _ => Err(usage("must be positive".to_owned())),

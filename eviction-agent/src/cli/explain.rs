@@ -22,10 +22,10 @@ use super::output::{
 use super::replay::PolicyArgs;
 use crate::daemon::Failure;
 use crate::scenario::read;
-use crate::scenario::recording::{self, SegmentError};
+use crate::scenario::recording;
 use crate::scenario::run::{self, ExplainedScenario};
 use crate::telemetry::live::nearest_name;
-use crate::telemetry::recording::reader::is_recording;
+use crate::telemetry::recording::reader::{SegmentError, is_recording};
 
 /// Explain why a pod has its place in the order of eviction, now or in recordings, and what would change it
 #[derive(Debug, Args)]
@@ -102,20 +102,19 @@ fn explain_recordings(args: &ExplainArgs, out: &mut Out) -> Result<ExitCode, Ver
             explanations.write(explained, out)?;
             continue;
         }
-        read::each(file, &mut |found| {
+        for found in read::cases(file) {
             let explained = found.and_then(|case| {
                 let name = case.scenario.name.clone();
                 run::run(case.scenario, &overrides).map_err(|error| format!("explain {name}: {error}"))
             });
             match explained {
-                Ok(explained) => explanations.write(explained, out),
+                Ok(explained) => explanations.write(explained, out)?,
                 Err(cause) => {
                     code = ExitCode::FAILURE;
                     write_stderr(&format!("error: {cause}\n"));
-                    Ok(())
                 }
             }
-        })?;
+        }
     }
     if let Some(error) = explanations.unknown_pod_error() {
         code = ExitCode::FAILURE;
@@ -250,7 +249,7 @@ fn concerns(report: &DecisionRecord, pod: &PodName) -> bool {
         }
         RecordSubject::Admission { pod: other, .. } => other == pod,
         RecordSubject::Oom(OomUpdate::Kill(kill)) => kill.pod_uid.as_deref() == Some(&*pod.uid),
-        RecordSubject::Oom(OomUpdate::End(end)) => end.uid == pod.uid,
+        RecordSubject::Oom(OomUpdate::End { uid, .. }) => *uid == pod.uid,
         RecordSubject::Nothing | RecordSubject::NotEvaluated(_) => false,
     }
 }

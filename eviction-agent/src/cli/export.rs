@@ -21,9 +21,9 @@ use serde_json::{Value, json};
 
 use super::output::{Out, VerbError, report_unreadable};
 use crate::daemon::Failure;
-use crate::scenario::recording::{Replay, SegmentError, for_each_item};
+use crate::scenario::recording::Replay;
 use crate::telemetry::recording::pods;
-use crate::telemetry::recording::reader::Item;
+use crate::telemetry::recording::reader::{Item, Items, SegmentError};
 
 /// Print a recording as JSON lines, CSV or OpenMetrics
 #[derive(Debug, Args)]
@@ -105,18 +105,17 @@ fn read(
     file: &Path,
     on_item: &mut dyn FnMut(i64, &Item) -> io::Result<()>,
 ) -> Result<Vec<SegmentError>, VerbError> {
-    let (mut offset, mut errors, mut write_error) = (0, Vec::new(), None);
-    let read = for_each_item(file, &mut |item| match item {
-        Ok(Item::Clock(nanos)) => offset = *nanos,
-        Ok(item) if write_error.is_none() => write_error = on_item(offset, item).err(),
-        Ok(_) => {}
-        Err(error) => errors.push(error),
-    });
-    read.map_err(|error| Failure::because(format!("read {}", file.display()), &error))?;
-    match write_error {
-        Some(error) => Err(error.into()),
-        None => Ok(errors),
+    let items =
+        Items::of(file).map_err(|error| Failure::because(format!("read {}", file.display()), &error))?;
+    let (mut offset, mut errors) = (0, Vec::new());
+    for read in items {
+        match read {
+            Ok(Item::Clock(nanos)) => offset = nanos,
+            Ok(item) => on_item(offset, &item)?,
+            Err(error) => errors.push(error),
+        }
     }
+    Ok(errors)
 }
 
 fn line(offset: i64, item: &Item) -> Value {

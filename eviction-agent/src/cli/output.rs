@@ -8,7 +8,7 @@ use comfy_table::{ColumnConstraint, ContentArrangement, Table, presets};
 use serde::Serialize;
 
 use crate::daemon::Failure;
-use crate::scenario::recording::SegmentError;
+use crate::telemetry::recording::reader::SegmentError;
 use crate::top::text;
 
 /// Standard output. What is written to it must be flushed.

@@ -18,9 +18,9 @@ use crate::daemon::configuration::failure_of;
 use crate::scenario::expected::compare;
 use crate::scenario::format::{Case, Outcome};
 use crate::scenario::read::{self, CaseResult};
-use crate::scenario::recording::{self, Replay, SegmentError, Verification};
+use crate::scenario::recording::{self, Replay, Verification};
 use crate::scenario::run::{self, Overrides};
-use crate::telemetry::recording::reader::is_recording;
+use crate::telemetry::recording::reader::{Items, SegmentError, is_recording};
 
 /// Decide recordings and scenarios again with this version, and print the decisions
 #[derive(Debug, Args)]
@@ -93,22 +93,17 @@ pub(super) fn run(args: &ReplayArgs, out: &mut Out) -> Result<ExitCode, VerbErro
             }
             continue;
         }
-        read::each(file, &mut |found| {
-            let (outcome, expected) = match outcome(found, &overrides) {
-                Ok(outcomes) => outcomes,
-                Err(cause) => {
+        for found in read::cases(file) {
+            match (outcome(found, &overrides), verify, format) {
+                (Err(cause), ..) => {
                     tally.errors += 1;
                     write_stderr(&format!("error: {cause}\n"));
-                    return Ok(());
                 }
-            };
-            match (verify, format) {
-                (true, _) => check_outcome(&outcome, &expected, &mut tally, out)?,
-                (false, StreamFormat::Jsonl) => write_json_line(&outcome, out)?,
-                (false, StreamFormat::Table) => rows.extend(decisions(&outcome)),
+                (Ok((outcome, expected)), true, _) => check_outcome(&outcome, &expected, &mut tally, out)?,
+                (Ok((outcome, _)), false, StreamFormat::Jsonl) => write_json_line(&outcome, out)?,
+                (Ok((outcome, _)), false, StreamFormat::Table) => rows.extend(decisions(&outcome)),
             }
-            Ok(())
-        })?;
+        }
     }
     match (verify, format) {
         (true, _) => writeln!(out, "{} passed, {} failed", tally.passed, tally.failed)?,
@@ -178,33 +173,37 @@ fn replay_recording(
     out: &mut impl Write,
 ) -> io::Result<()> {
     let name = file.display().to_string();
-    let (mut replay, mut written) = (Replay::default(), Ok(()));
-    let read = recording::for_each_item(file, &mut |item| match item {
-        Ok(item) => {
-            let Some(decision) = replay.take(item).filter(recording::evicts) else { return };
-            let record = recording::record_without_ended(&decision);
-            if format == StreamFormat::Jsonl {
-                if written.is_ok() {
-                    written = write_json_line(&ExplainLine { scenario: &name, report: &record }, out);
-                }
-                return;
-            }
-            let at = record.at.to_string();
-            for it in record.evaluation().into_iter().flat_map(|it| &it.evictions) {
-                let pod = it.pod.to_string();
-                rows.push(eviction_row(&name, &at, &pod, it.grace_period_seconds, &it.message));
-            }
+    let items = match Items::of(file) {
+        Ok(items) => items,
+        Err(cause) => {
+            tally.errors += 1;
+            write_stderr(&format!("error: read {name}: {cause}\n"));
+            return Ok(());
         }
-        Err(error) => {
-            replay.interrupt();
-            tally.errors += usize::from(!report_unreadable(&error));
+    };
+    let mut replay = Replay::default();
+    for read in items {
+        let item = match read {
+            Ok(item) => item,
+            Err(error) => {
+                replay.interrupt();
+                tally.errors += usize::from(!report_unreadable(&error));
+                continue;
+            }
+        };
+        let Some(decision) = replay.take(&item).filter(recording::evicts) else { continue };
+        let record = recording::record_without_ended(&decision);
+        if format == StreamFormat::Jsonl {
+            write_json_line(&ExplainLine { scenario: &name, report: &record }, out)?;
+            continue;
         }
-    });
-    if let Err(cause) = read {
-        tally.errors += 1;
-        write_stderr(&format!("error: read {}: {cause}\n", file.display()));
+        let at = record.at.to_string();
+        for it in record.evaluation().into_iter().flat_map(|it| &it.evictions) {
+            let pod = it.pod.to_string();
+            rows.push(eviction_row(&name, &at, &pod, it.grace_period_seconds, &it.message));
+        }
     }
-    written
+    Ok(())
 }
 
 /// Runs a scenario. Returns its outcome and the expected outcomes.

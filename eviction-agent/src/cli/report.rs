@@ -61,7 +61,7 @@ enum ReportFormat {
 }
 
 pub(super) fn duration(text: &str) -> Result<SignedDuration, String> {
-    let duration = GoDuration::parse(text).map_err(|error| error.to_string())?;
+    let duration = GoDuration::parse(text)?;
     let duration = SignedDuration::from_nanos(duration.as_nanos());
     if duration.is_positive() { Ok(duration) } else { Err("must be more than 0s".to_owned()) }
 }

@@ -76,7 +76,7 @@ pub(super) struct TopArgs {
 }
 
 fn delay(text: &str) -> Result<Duration, String> {
-    let delay = GoDuration::parse(text).map_err(|error| error.to_string())?;
+    let delay = GoDuration::parse(text)?;
     let delay = Duration::from_nanos(u64::try_from(delay.as_nanos()).unwrap_or_default());
     // The agent caches a response for this time.
     if delay < Duration::from_millis(250) { Err("must be at least 250ms".to_owned()) } else { Ok(delay) }

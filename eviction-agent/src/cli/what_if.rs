@@ -149,7 +149,7 @@ fn run_sweep(
 /// Returns the changes. Contradictory changes are an error.
 fn changes(args: &WhatIfArgs) -> Result<Changes, Failure> {
     let WhatIfArgs { kubelet, set, profile, request, priority, protect, without, .. } = args;
-    let mut agent: BTreeMap<String, String> = pairs("--set", set)?;
+    let mut agent: BTreeMap<String, String> = pairs("--set", set, str::parse)?;
     if let Some(profile) = profile {
         let name = profile.name();
         if agent.insert("profile".to_owned(), name.to_owned()).is_some_and(|before| before != name) {
@@ -157,10 +157,10 @@ fn changes(args: &WhatIfArgs) -> Result<Changes, Failure> {
         }
     }
     let changes = Changes {
-        kubelet: pairs("--kubelet", kubelet)?,
+        kubelet: pairs("--kubelet", kubelet, str::parse)?,
         agent,
-        requests: pairs("--request", request)?,
-        priorities: pairs("--priority", priority)?,
+        requests: pairs("--request", request, Quantity::parse)?,
+        priorities: pairs("--priority", priority, str::parse)?,
         protect: protect.iter().cloned().collect(),
         without: without.iter().cloned().collect(),
     };
@@ -173,10 +173,11 @@ fn changes(args: &WhatIfArgs) -> Result<Changes, Failure> {
 }
 
 /// Parses `KEY=VALUE` texts. A key may be repeated only with the same value.
-fn pairs<T: FromStr>(flag: &str, texts: &[String]) -> Result<BTreeMap<String, T>, Failure>
-where
-    T::Err: Display,
-{
+fn pairs<T, E: Display>(
+    flag: &str,
+    texts: &[String],
+    parse: impl Fn(&str) -> Result<T, E>,
+) -> Result<BTreeMap<String, T>, Failure> {
     let mut given: BTreeMap<&str, &str> = BTreeMap::new();
     let mut pairs = BTreeMap::new();
     for text in texts {
@@ -187,7 +188,7 @@ where
         if let Some(other) = given.insert(key, value).filter(|other| *other != value) {
             return Err(Failure::usage(format!("{flag} {key}: {other} and {value} contradict each other")));
         }
-        let value = value.parse().map_err(|error| Failure::usage(format!("{flag} {text}: {error}")))?;
+        let value = parse(value).map_err(|error| Failure::usage(format!("{flag} {text}: {error}")))?;
         pairs.insert(key.to_owned(), value);
     }
     Ok(pairs)

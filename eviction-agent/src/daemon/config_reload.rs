@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
 use crate::daemon::configuration::{Configuration, ConfigurationFiles, KubeletSource, Options, Service};
-use crate::daemon::kubelet_api::{KubeletClient, KubeletResponse};
+use crate::daemon::kubelet_api::KubeletClient;
 use crate::daemon::state::StateFile;
 use crate::daemon::watch_signal;
 use crate::error::{Failure, chain};
@@ -72,10 +72,6 @@ impl SavedConfig {
         StateFile::at(state_dir.join(CONFIG_FILE)).read_json()
     }
 
-    fn write(&self, state_dir: &Path) -> std::io::Result<()> {
-        StateFile::at(state_dir.join(CONFIG_FILE)).write_json(self)
-    }
-
     /// Writes the file again if it has this policy, but another configuration of the kubelet.
     fn update(&self, state_dir: &Path) {
         if let Ok(Some(saved)) = Self::read(state_dir)
@@ -88,7 +84,7 @@ impl SavedConfig {
 
     /// Writes the file. If the disk is full or read-only, nothing else is affected.
     fn save(&self, state_dir: &Path) {
-        if let Err(error) = self.write(state_dir) {
+        if let Err(error) = StateFile::at(state_dir.join(CONFIG_FILE)).write_json(self) {
             tracing::warn!(error = chain(&error), "the configuration in force cannot be saved for a restart");
         }
     }
@@ -119,22 +115,18 @@ fn previous_policy(state_dir: &Path, configured: &Configuration, accept: bool) -
     }
 }
 
-/// The settings that the agent was started with, as far as only a restart changes them.
-struct StartSettings {
-    service: Service,
-    /// Whether node reclaim was configured. Its thread is started with the agent.
-    reclaims: bool,
-}
-
-impl StartSettings {
-    /// Returns the fields whose changes take effect when the agent is restarted.
-    fn fields_awaiting_restart(&self, configured: &Configuration) -> Vec<&'static str> {
-        let mut fields = self.service.changed(&configured.service);
-        if reclaims(&configured.policy) && !self.reclaims {
-            fields.push("eviction.nodeReclaim");
-        }
-        fields
+/// Returns the fields whose changes take effect when the agent is restarted. `has_reclaimed` tells whether node
+/// reclaim was configured at the start.
+fn fields_awaiting_restart(
+    started: &Service,
+    has_reclaimed: bool,
+    configured: &Configuration,
+) -> Vec<&'static str> {
+    let mut fields = started.changed(&configured.service);
+    if reclaims(&configured.policy) && !has_reclaimed {
+        fields.push("eviction.nodeReclaim");
     }
+    fields
 }
 
 fn reclaims(policy: &Policy) -> bool {
@@ -147,7 +139,10 @@ pub(crate) struct Reload {
     hangup: Signal,
     watch: FileWatch,
     reading: Option<(ReloadReason, JoinHandle<Result<Configuration, Failure>>)>,
-    started: StartSettings,
+    /// The settings that the agent was started with, as far as only a restart changes them.
+    started: Service,
+    /// Whether node reclaim was configured at the start. Its thread is started with the agent.
+    has_reclaimed: bool,
     /// The last valid configuration of the files. It is in force or was proposed, unless `is_unproposed`.
     last: Configuration,
     /// Whether `last` is still to be proposed.
@@ -186,10 +181,8 @@ impl Reload {
             hangup,
             watch,
             reading: None,
-            started: StartSettings {
-                service: last.service.clone(),
-                reclaims: reclaims(&last.policy) || previous.as_ref().is_some_and(reclaims),
-            },
+            started: last.service.clone(),
+            has_reclaimed: reclaims(&last.policy) || previous.as_ref().is_some_and(reclaims),
             is_unproposed: previous.is_some(),
             is_invalid: false,
             next_request: None,
@@ -260,8 +253,9 @@ impl Reload {
     /// Records the source of the kubelet's settings. The last response of the kubelet counts until there is
     /// another one.
     fn record_source(&mut self) {
-        let KubeletSource { effective, is_configz, is_fallback } = &self.last.kubelet;
+        let KubeletSource { effective, is_fallback } = &self.last.kubelet;
         let pause = if *is_fallback { CONFIGZ_RETRY_INTERVAL } else { CONFIGZ_INTERVAL };
+        let is_configz = effective.is_some() || *is_fallback;
         self.next_request = is_configz.then(|| Instant::now() + pause);
         if let Some(effective) = effective {
             self.files.last_configz = Some(effective.clone());
@@ -298,7 +292,7 @@ impl Reload {
 
     fn propose(&self) -> Policy {
         self.last.log();
-        let waiting = self.started.fields_awaiting_restart(&self.last);
+        let waiting = fields_awaiting_restart(&self.started, self.has_reclaimed, &self.last);
         if !waiting.is_empty() {
             let fields = waiting.join(", ");
             tracing::warn!(fields, "these changes take effect when the agent is restarted");
@@ -313,8 +307,7 @@ impl Reload {
 /// Why there is no response, with advice.
 pub(crate) fn read(kubelet: &KubeletClient) -> Result<Effective, Failure> {
     let runtime = crate::daemon::start_runtime()?;
-    let KubeletResponse { operation, url, body } = runtime.block_on(kubelet.get(KubeletEndpoint::Configz))?;
-    Effective::parse(&body, &url).map_err(|why| Failure::failed(format!("{operation}: {why}")))
+    runtime.block_on(kubelet.get(KubeletEndpoint::Configz, |body, url| Effective::parse(body, url)))
 }
 
 #[cfg(test)]
@@ -368,7 +361,7 @@ policy:
             let mut saved = SavedConfig::of(&configuration(folder.path(), profile));
             let answer = r#"{"kubeletconfig": {"evictionHard": {"memory.available": "1Gi"}}}"#;
             saved.configz = Some(Effective::parse(answer.as_bytes(), "https://node:10250/configz").unwrap());
-            saved.write(&state).unwrap();
+            saved.save(&state);
             assert_eq!(SavedConfig::read(&state), Ok(Some(saved)));
         }
     }
@@ -394,19 +387,15 @@ policy:
     fn a_change_that_waits_for_a_restart_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let before = configuration(folder.path(), Profile::Kubelet);
-        let started = StartSettings { service: before.service.clone(), reclaims: false };
-        assert_eq!(started.fields_awaiting_restart(&before), Vec::<&str>::new());
+        let fields =
+            |has_reclaimed, configured| fields_awaiting_restart(&before.service, has_reclaimed, configured);
+        assert_eq!(fields(false, &before), Vec::<&str>::new());
         let mut after = before.clone();
         after.policy.eviction.node_reclaim = NodeReclaim::Cri;
         after.service.memory_limits.warn_percent += 1;
-        assert_eq!(started.fields_awaiting_restart(&after), ["memoryLimits", "eviction.nodeReclaim"]);
-        let reclaiming = StartSettings { reclaims: true, ..started };
-        assert_eq!(reclaiming.fields_awaiting_restart(&after), ["memoryLimits"]);
-        assert_eq!(
-            reclaiming.fields_awaiting_restart(&before),
-            Vec::<&str>::new(),
-            "it is turned off at once"
-        );
+        assert_eq!(fields(false, &after), ["memoryLimits", "eviction.nodeReclaim"]);
+        assert_eq!(fields(true, &after), ["memoryLimits"]);
+        assert_eq!(fields(true, &before), Vec::<&str>::new(), "it is turned off at once");
     }
 
     #[test]

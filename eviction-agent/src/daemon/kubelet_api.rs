@@ -22,15 +22,6 @@ pub struct Caller {
     pub node_ip: Option<String>,
 }
 
-/// The response of the kubelet.
-#[derive(Debug)]
-pub(crate) struct KubeletResponse {
-    /// The operation, for errors about the body.
-    pub(crate) operation: String,
-    pub(crate) url: String,
-    pub(crate) body: Bytes,
-}
-
 /// A client for the kubelet of the node.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct KubeletClient {
@@ -39,11 +30,15 @@ pub(crate) struct KubeletClient {
 }
 
 impl KubeletClient {
-    /// Sends a request.
+    /// Sends a request. `parse` gets the body of the response and the URL, and returns what is wrong with the body.
     ///
     /// # Errors
-    /// Why there is no response, with advice.
-    pub(crate) async fn get(&self, endpoint: KubeletEndpoint) -> Result<KubeletResponse, Failure> {
+    /// Why there is no response, with advice, or what is wrong with it.
+    pub(crate) async fn get<T>(
+        &self,
+        endpoint: KubeletEndpoint,
+        parse: impl FnOnce(&[u8], &str) -> Result<T, String>,
+    ) -> Result<T, Failure> {
         let Caller { kubeconfig, node_name, node_ip } = &self.caller;
         let Configz { address, port, certificate_authority, server_name, insecure_skip_tls_verify } =
             &self.configz;
@@ -65,8 +60,9 @@ impl KubeletClient {
         };
         match read_kubelet(&access, &kubelet, node_name.as_deref(), endpoint).await {
             Ok(answer) => {
-                let url = format!("https://{place}{}", endpoint.path());
-                body(answer, &operation, endpoint).map(|body| KubeletResponse { operation, url, body })
+                let body = body(answer, &operation, endpoint)?;
+                parse(&body, &format!("https://{place}{}", endpoint.path()))
+                    .map_err(|why| Failure::failed(format!("{operation}: {why}")))
             }
             Err(error @ RequestError::Certificate { .. }) => Err(Failure::because(operation, &error).help(
                 "name who vouches for its serving certificate in thresholds.configz.certificateAuthority; \

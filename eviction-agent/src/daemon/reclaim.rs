@@ -180,7 +180,7 @@ impl ReclaimExecutor {
         let work = move || match tokio::runtime::Builder::new_current_thread().enable_all().build() {
             Ok(runtime) => {
                 let known = history.as_ref().map(ImageHistoryFile::read).unwrap_or_default();
-                let reclaimer = Reclaimer::with_history(config, known, Duration::from_nanos(mono_ns()));
+                let reclaimer = Reclaimer::new(config, known, Duration::from_nanos(mono_ns()));
                 runtime.block_on(run(reclaimer, history, node, orders, reports));
             }
             Err(error) => tracing::error!(%error, "cannot start node reclaim"),

@@ -8,8 +8,8 @@ use eviction_node::clock::mono_ns;
 use eviction_node::fs::{StorageReader, StorageRequest, StorageSample, SummaryFileSystems};
 use tokio::sync::mpsc::Sender;
 
-use super::kubelet_api::{KubeletClient, KubeletResponse};
-use crate::error::Failure;
+use super::kubelet_api::KubeletClient;
+use crate::error::{Failure, chain};
 use crate::source::summary::Summary;
 use crate::telemetry::event_log::{Backend, NO_BACKEND};
 
@@ -63,6 +63,6 @@ fn causes(failure: Failure) -> String {
 }
 
 async fn request(kubelet: &KubeletClient) -> Result<Summary, Failure> {
-    let KubeletResponse { operation, url: _, body } = kubelet.get(KubeletEndpoint::StatsSummary).await?;
-    Summary::parse(&body).map_err(|error| Failure::because(operation, &error))
+    let parse = |body: &[u8], _: &str| Summary::parse(body).map_err(|error| chain(&error));
+    kubelet.get(KubeletEndpoint::StatsSummary, parse).await
 }

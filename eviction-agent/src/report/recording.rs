@@ -21,12 +21,10 @@ use super::{
     SIGNAL_POINTS, SignalReport, Signals, add_signals,
 };
 use crate::scenario::playback;
-use crate::scenario::recording::{
-    Replay, decision_time, evicts, for_each_item, pod_sample, record_without_ended,
-};
+use crate::scenario::recording::{Replay, decision_time, evicts, pod_sample, record_without_ended};
 use crate::telemetry::event_log::{self, Event as LogEvent, Line};
 use crate::telemetry::live::state::PodHistory;
-use crate::telemetry::recording::reader::Item;
+use crate::telemetry::recording::reader::{Item, Items};
 
 /// The first and the last time of the selected part of a recording. Both are included.
 pub type Window = (Timestamp, Timestamp);
@@ -60,15 +58,16 @@ fn read_with(
 ) -> Result<Report, String> {
     let failed = |error: io::Error| format!("read {}: {error}", path.display());
     let (mut recorded, mut all) = (BTreeSet::new(), None);
-    for_each_item(path, &mut |item| match item {
-        Ok(Item::Decision(record)) => recorded.extend(decision_time(record)),
-        Ok(Item::Input(Input { at, .. }) | Item::Usage(at, _)) => {
-            let (from, to) = all.unwrap_or((*at, *at));
-            all = Some((from.min(*at), to.max(*at)));
+    for item in Items::of(path).map_err(failed)?.flatten() {
+        match item {
+            Item::Decision(record) => recorded.extend(decision_time(&record)),
+            Item::Input(Input { at, .. }) | Item::Usage(at, _) => {
+                let (from, to) = all.unwrap_or((at, at));
+                all = Some((from.min(at), to.max(at)));
+            }
+            _ => {}
         }
-        _ => {}
-    })
-    .map_err(failed)?;
+    }
     let Some(all) = all else { return Err(format!("read {}: no input in the recording", path.display())) };
     let (from, to) = window(all);
     let (from, to) = (from.max(all.0), to.min(all.1));
@@ -78,14 +77,15 @@ fn read_with(
     let report = Report { max_events, ..Report::new(path.display().to_string(), from, to) };
     let mut builder = Builder::new(report, recorded);
     let mut replay = Replay::default();
-    for_each_item(path, &mut |item| match item {
-        Ok(item) => builder.take(item, &mut replay),
-        Err(error) => {
-            replay.interrupt();
-            builder.report.warnings.push(error.text);
+    for read in Items::of(path).map_err(failed)? {
+        match read {
+            Ok(item) => builder.take(&item, &mut replay),
+            Err(error) => {
+                replay.interrupt();
+                builder.report.warnings.push(error.text);
+            }
         }
-    })
-    .map_err(failed)?;
+    }
     Ok(builder.finish())
 }
 
@@ -287,7 +287,7 @@ impl Builder {
 
     /// Adds an event with the text of its event line.
     fn log(&mut self, at: Timestamp, event: LogEvent) {
-        let line = serde_json::to_value(Line { at, node: None, event }).unwrap_or_default();
+        let line = serde_json::to_value(Line::new(at, None, event)).unwrap_or_default();
         let text = |name: &str| line[name].as_str().unwrap_or_default().to_owned();
         self.event(at, &text("severity"), &text("event"), text("message"));
     }

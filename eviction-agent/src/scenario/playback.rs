@@ -1,6 +1,6 @@
 //! The state of a node at any time of a recording.
 
-use std::io::{self, BufRead};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use eviction_core::decision::Decision;
@@ -17,7 +17,7 @@ use super::recording::{Replay, pod_sample};
 use crate::telemetry::live::state::{
     MemoryPressure, NodeState, PodHistory, STATE_VERSION, SignalState, ThresholdState,
 };
-use crate::telemetry::recording::reader::{Item, Segment, find};
+use crate::telemetry::recording::reader::{Item, Items, find};
 
 /// Reads a recording up to a time and returns the state at that time. For an earlier time, the file is
 /// read again from its beginning.
@@ -25,9 +25,7 @@ use crate::telemetry::recording::reader::{Item, Segment, find};
 pub struct Playback {
     /// The files, each with the time at which it begins.
     files: Vec<(Timestamp, PathBuf)>,
-    /// The file after the one that is being read.
-    next_file: usize,
-    segment: Option<Segment<Box<dyn BufRead>>>,
+    items: Items,
     /// An item that was read already, but is later than `at`.
     pending: Option<Item>,
     at: Timestamp,
@@ -48,9 +46,7 @@ impl Playback {
         let (mut files, mut samples) = (Vec::new(), Vec::new());
         for file in find(path)? {
             let (before, mut begin) = (samples.len(), None);
-            // Items after an error are not read later either.
-            let mut segment = Segment::open(&file).ok();
-            while let Some(Ok(Some(item))) = segment.as_mut().map(Segment::next_item) {
+            for item in Items::of_files([file.clone()]).flatten() {
                 begin = begin.or(time(&item));
                 if let Item::Usage(at, _) | Item::Input(Input { at, event: Event::Sample(_) }) = item {
                     samples.push(at);
@@ -62,38 +58,31 @@ impl Playback {
         samples.dedup();
         match samples.is_empty() {
             true => Err(io::Error::new(io::ErrorKind::NotFound, "no sample in the recording")),
-            false => Ok((Self { files, ..Self::default() }, samples)),
+            // The first `seek` goes back to its time.
+            false => Ok((Self { files, at: Timestamp::MAX, ..Self::default() }, samples)),
         }
     }
 
     /// Moves to a time.
     pub fn seek(&mut self, at: Timestamp) {
-        let file = self.files.partition_point(|(begin, _)| *begin <= at).saturating_sub(1);
-        if at < self.at || file > self.next_file {
+        let file_at = |at: Timestamp| self.files.partition_point(|(begin, _)| *begin <= at).saturating_sub(1);
+        let file = file_at(at);
+        // The next file is read on from this one, because its engine continues.
+        if at < self.at || file > file_at(self.at) + 1 {
             let files = std::mem::take(&mut self.files);
-            *self = Self { files, next_file: file, ..Self::default() };
+            let rest = files[file..].iter().map(|(_, file)| file.clone());
+            *self = Self { items: Items::of_files(rest), files, ..Self::default() };
         }
         self.at = at;
-        while let Some(item) = self.pending.take().or_else(|| self.next_item()) {
-            if time(&item).is_some_and(|time| time > at) {
-                self.pending = Some(item);
-                break;
+        while let Some(read) = self.pending.take().map(Ok).or_else(|| self.items.next()) {
+            match read {
+                Ok(item) if time(&item).is_some_and(|time| time > at) => {
+                    self.pending = Some(item);
+                    break;
+                }
+                Ok(item) => self.take(&item),
+                Err(_) => self.replay.interrupt(),
             }
-            self.take(&item);
-        }
-    }
-
-    /// Returns the next item of this file or of the next one.
-    fn next_item(&mut self) -> Option<Item> {
-        loop {
-            match self.segment.as_mut().map(Segment::next_item) {
-                Some(Ok(Some(item))) => return Some(item),
-                Some(Err(_)) => self.replay.interrupt(),
-                Some(Ok(None)) | None => {}
-            }
-            let (_, file) = self.files.get(self.next_file)?;
-            self.segment = Segment::open(file).ok();
-            self.next_file += 1;
         }
     }
 

@@ -1,8 +1,8 @@
 //! Reads scenarios from files, folders, streams with one scenario per line, and standard input. Each may be
 //! compressed with zstd.
 
-use std::io;
-use std::io::BufRead;
+use std::io::{self, BufRead, Cursor};
+use std::iter;
 use std::path::{Path, PathBuf};
 
 use serde::de::IgnoredAny;
@@ -13,21 +13,16 @@ use crate::zstd_stream;
 /// A scenario, or the reason why it cannot be read.
 pub type CaseResult = Result<Case, String>;
 
-/// A function that takes each scenario. Its error ends the reading.
-pub type OnCase<'a> = dyn FnMut(CaseResult) -> io::Result<()> + 'a;
-
-/// Passes each scenario at a path to `on_case`; `-` is standard input. Directories are searched for `.json` and
-/// `.jsonl` files, with or without `.zst`, in the order of names.
-///
-/// # Errors
-/// Those of `on_case`.
-pub fn each(path: &Path, on_case: &mut OnCase<'_>) -> io::Result<()> {
+/// Reads each scenario at a path; `-` is standard input. Directories are searched for `.json` and `.jsonl`
+/// files, with or without `.zst`, in the order of names.
+pub fn cases(path: &Path) -> Box<dyn Iterator<Item = CaseResult>> {
     if path == Path::new("-") {
-        return stream("standard input", &mut io::stdin().lock(), on_case);
+        let reader = Box::new(io::stdin().lock());
+        return Box::new(Stream { source_name: "standard input".to_owned(), reader, number: 0 });
     }
     match files(path) {
-        Ok(files) => files.iter().try_for_each(|file| each_in_file(file, on_case)),
-        Err(source) => on_case(Err(io_error(path, source))),
+        Ok(files) => Box::new(files.into_iter().flat_map(|file| in_file(&file))),
+        Err(error) => Box::new(iter::once(Err(read_error(&path.display().to_string(), error)))),
     }
 }
 
@@ -53,88 +48,71 @@ fn files(path: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-fn each_in_file(path: &Path, on_case: &mut OnCase<'_>) -> io::Result<()> {
+fn in_file(path: &Path) -> Box<dyn Iterator<Item = CaseResult>> {
+    let source_name = path.display().to_string();
     match zstd_stream::open(path) {
-        Ok(mut reader) => stream(&path.display().to_string(), &mut *reader, on_case),
-        Err(source) => on_case(Err(io_error(path, source))),
+        Ok(reader) => Box::new(Stream { source_name, reader, number: 0 }),
+        Err(error) => Box::new(iter::once(Err(read_error(&source_name, error)))),
     }
 }
 
-fn io_error(path: &Path, error: io::Error) -> String {
-    format!("read {}: {error}", path.display())
+fn read_error(source_name: &str, error: io::Error) -> String {
+    format!("read {source_name}: {error}")
 }
 
 /// Reads one value per line, unless the whole stream is one value over several lines.
-fn stream(source_name: &str, reader: &mut dyn BufRead, on_case: &mut OnCase<'_>) -> io::Result<()> {
-    let mut lines = Lines { source_name, number: 0, text: Vec::new() };
-    match lines.next(reader) {
-        Ok(true) if is_value(&lines.text) => {
-            on_case(lines.case())?;
-            return lines.each(reader, on_case);
+struct Stream {
+    source_name: String,
+    reader: Box<dyn BufRead>,
+    /// The number of the line that was read last.
+    number: usize,
+}
+
+impl Iterator for Stream {
+    type Item = CaseResult;
+
+    fn next(&mut self) -> Option<CaseResult> {
+        match self.next_text() {
+            Ok(text) if text.is_empty() => None,
+            Ok(text) => Some(serde_json::from_slice(text.trim_ascii_end()).map_err(|error| {
+                let line = self.number - 1 + error.line().max(1);
+                format!("parse {}:{line}: {error}", self.source_name)
+            })),
+            Err(error) => {
+                self.reader = Box::new(io::empty());
+                Some(Err(read_error(&self.source_name, error)))
+            }
         }
-        Ok(true) => {}
-        Ok(false) => return Ok(()),
-        Err(error) => return on_case(Err(error)),
     }
-    // This is either a value over several lines, or a stream with an invalid first line.
-    let mut rest = Vec::new();
-    if let Err(source) = reader.read_to_end(&mut rest) {
-        return on_case(Err(lines.io(source)));
+}
+
+impl Stream {
+    /// Returns the next line that is not blank, or all lines if they are one value. Returns an empty text at
+    /// the end.
+    fn next_text(&mut self) -> io::Result<Vec<u8>> {
+        let (is_first, mut text) = (self.number == 0, Vec::new());
+        while text.trim_ascii().is_empty() {
+            text.clear();
+            self.number += 1;
+            if self.reader.read_until(b'\n', &mut text)? == 0 {
+                return Ok(text);
+            }
+        }
+        if is_first && !is_value(&text) {
+            // This is either a value over several lines, or a stream with an invalid first line.
+            let mut rest = Vec::new();
+            self.reader.read_to_end(&mut rest)?;
+            let is_stream =
+                rest.split(|byte| *byte == b'\n').any(|line| line.first() == Some(&b'{') && is_value(line));
+            if !is_stream {
+                text.append(&mut rest);
+            }
+            self.reader = Box::new(Cursor::new(rest));
+        }
+        Ok(text)
     }
-    let is_stream =
-        rest.split(|byte| *byte == b'\n').any(|line| line.first() == Some(&b'{') && is_value(line));
-    if !is_stream {
-        lines.text.append(&mut rest);
-    }
-    on_case(lines.case())?;
-    lines.each(&mut rest.as_slice(), on_case)
 }
 
 fn is_value(text: &[u8]) -> bool {
     serde_json::from_slice::<IgnoredAny>(text).is_ok()
-}
-
-/// The line that is being read.
-struct Lines<'a> {
-    source_name: &'a str,
-    number: usize,
-    text: Vec<u8>,
-}
-
-impl Lines<'_> {
-    /// Passes each of the remaining lines to `on_case`.
-    fn each(&mut self, reader: &mut dyn BufRead, on_case: &mut OnCase<'_>) -> io::Result<()> {
-        loop {
-            match self.next(reader) {
-                Ok(true) => on_case(self.case())?,
-                Ok(false) => return Ok(()),
-                Err(error) => return on_case(Err(error)),
-            }
-        }
-    }
-
-    /// Reads the next line that is not empty. Returns false at the end.
-    fn next(&mut self, reader: &mut dyn BufRead) -> Result<bool, String> {
-        loop {
-            self.text.clear();
-            self.number += 1;
-            let read = reader.read_until(b'\n', &mut self.text);
-            match read.map_err(|source| self.io(source))? {
-                0 => return Ok(false),
-                _ if self.text.trim_ascii().is_empty() => {}
-                _ => return Ok(true),
-            }
-        }
-    }
-
-    fn case(&self) -> CaseResult {
-        serde_json::from_slice(self.text.trim_ascii_end()).map_err(|error| {
-            let line = self.number - 1 + error.line().max(1);
-            format!("parse {}:{line}: {error}", self.source_name)
-        })
-    }
-
-    fn io(&self, error: io::Error) -> String {
-        format!("read {}: {error}", self.source_name)
-    }
 }

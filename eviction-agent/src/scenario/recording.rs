@@ -19,7 +19,7 @@ use super::expected::{Difference, JsonDiff};
 use super::format::Outcome;
 use super::run::ExplainedScenario;
 use crate::telemetry::recording::Key;
-use crate::telemetry::recording::reader::{FormatError, Item, Segment, find};
+use crate::telemetry::recording::reader::{Item, Items, SegmentError};
 
 /// An engine that gets the inputs of a recording.
 #[derive(Debug, Default)]
@@ -126,79 +126,46 @@ pub(crate) fn pod_sample(at: Timestamp, snapshot: &Arc<Snapshot>, engine: &Engin
     }
 }
 
-/// A segment that cannot be read to its end.
-#[derive(Clone, Debug)]
-pub struct SegmentError {
-    /// The segment, the position and the reason.
-    pub text: String,
-    /// Whether the segment is cut off, as a killed agent leaves it.
-    pub is_cut: bool,
-}
-
-/// Passes the items of all segments to `on_item`, and the errors of segments that cannot be read to their
-/// end.
-///
-/// # Errors
-/// If the recording cannot be found, or has no segment.
-pub fn for_each_item(path: &Path, on_item: &mut dyn FnMut(Result<&Item, SegmentError>)) -> io::Result<()> {
-    let segments = find(path)?;
-    if segments.is_empty() {
-        return Err(io::Error::new(io::ErrorKind::NotFound, "no recording"));
-    }
-    for segment in segments {
-        let mut read = || -> Result<(), FormatError> {
-            let mut reader = Segment::open(&segment)?;
-            while let Some(item) = reader.next_item()? {
-                on_item(Ok(&item));
-            }
-            Ok(())
-        };
-        if let Err(error) = read() {
-            let is_cut = matches!(error, FormatError::Cut(_));
-            on_item(Err(SegmentError { text: format!("read {}: {error}", segment.display()), is_cut }));
-        }
-    }
-    Ok(())
-}
-
 /// Returns the time of a recorded decision.
 pub(crate) fn decision_time(record: &Value) -> Option<Timestamp> {
     record["at"].as_str()?.parse().ok()
 }
 
 /// Returns the decisions of a recording within a time, for `explain`: those that were recorded, and those
-/// that evict. Errors of segments are passed to `error`.
+/// that evict. Errors of segments are passed to `on_error`.
 ///
 /// # Errors
 /// If the recording cannot be found.
 pub fn explained(
     path: &Path,
     within: (Timestamp, Timestamp),
-    error: &mut dyn FnMut(SegmentError),
+    on_error: &mut dyn FnMut(SegmentError),
 ) -> io::Result<ExplainedScenario> {
     let mut recorded = BTreeSet::new();
-    for_each_item(path, &mut |item| {
-        if let Ok(Item::Decision(record)) = item {
-            recorded.extend(decision_time(record));
+    for item in Items::of(path)?.flatten() {
+        if let Item::Decision(record) = item {
+            recorded.extend(decision_time(&record));
         }
-    })?;
+    }
     let (mut replay, mut reports, mut pods) = (Replay::default(), Vec::new(), BTreeMap::new());
-    for_each_item(path, &mut |item| match item {
-        Ok(item) => {
-            if let Item::Pods(_, all) = item {
-                pods.extend(all.iter().map(|pod| (pod.uid.clone(), PodName::of(pod))));
+    for read in Items::of(path)? {
+        let item = match read {
+            Ok(item) => item,
+            Err(error) => {
+                replay.interrupt();
+                on_error(error);
+                continue;
             }
-            let Some(decision) = replay.take(item) else { return };
-            let is_within = within.0 <= decision.at && decision.at <= within.1;
-            if is_within && (evicts(&decision) || recorded.contains(&decision.at)) {
-                reports.push(record_without_ended(&decision));
-            }
+        };
+        if let Item::Pods(_, all) = &item {
+            pods.extend(all.iter().map(|pod| (pod.uid.clone(), PodName::of(pod))));
         }
-        Err(cause) => {
-            replay.interrupt();
-            error(cause);
+        let Some(decision) = replay.take(&item) else { continue };
+        let is_within = within.0 <= decision.at && decision.at <= within.1;
+        if is_within && (evicts(&decision) || recorded.contains(&decision.at)) {
+            reports.push(record_without_ended(&decision));
         }
-    })?;
+    }
     let outcome = Outcome { name: path.display().to_string(), ..Outcome::default() };
     Ok(ExplainedScenario { outcome, pods: pods.into_values().collect(), reports })
 }
@@ -229,31 +196,36 @@ pub fn verify(path: &Path) -> io::Result<Verification> {
     let mut verified = Verification::default();
     // A record may come later than the inputs of its decision.
     let mut records: BTreeMap<Timestamp, Vec<Value>> = BTreeMap::new();
-    for_each_item(path, &mut |item| match item {
-        Ok(Item::Decision(record)) => match decision_time(record) {
-            Some(at) => records.entry(at).or_default().push(record.clone()),
-            None => verified.different.push("a decision without a time".to_owned()),
-        },
-        Ok(_) => {}
-        Err(error) => verified.errors.push(error),
-    })?;
+    for read in Items::of(path)? {
+        match read {
+            Ok(Item::Decision(record)) => match decision_time(&record) {
+                Some(at) => records.entry(at).or_default().push(record),
+                None => verified.different.push("a decision without a time".to_owned()),
+            },
+            Ok(_) => {}
+            Err(error) => verified.errors.push(error),
+        }
+    }
     let mut replay = Replay::default();
     let mut found: BTreeMap<Timestamp, Value> = BTreeMap::new();
     let mut unrecorded: Option<Timestamp> = None;
     // The gaps in the inputs: from the last input before a loss to the next key.
     let (mut last, mut gaps) = (Timestamp::MIN, Vec::new());
-    for_each_item(path, &mut |item| {
-        let Ok(item) = item else { return replay.interrupt() };
-        if let Item::Header(_) = item {
+    for read in Items::of(path)? {
+        let Ok(item) = read else {
+            replay.interrupt();
+            continue;
+        };
+        if let Item::Header(_) = &item {
             unrecorded = None;
         }
-        let decision = replay.take(item);
-        if let Item::Key(key) = item
+        let decision = replay.take(&item);
+        if let Item::Key(key) = &item
             && replay.has_started_engine()
         {
             gaps.push((last, key.at));
         }
-        let Some(decision) = decision else { return };
+        let Some(decision) = decision else { continue };
         let at = decision.at;
         last = at;
         if let Some(evicted) =
@@ -266,10 +238,10 @@ pub fn verify(path: &Path) -> io::Result<Verification> {
             if evicts(&decision) {
                 unrecorded = Some(at);
             }
-            return;
+            continue;
         };
         let is_evaluated = decision.evaluation().is_some();
-        let Some(replayed) = comparable(&decision) else { return };
+        let Some(replayed) = comparable(&decision) else { continue };
         match recorded.iter().position(|record| without_agent_fields(record.clone()) == replayed) {
             Some(index) => {
                 recorded.remove(index);
@@ -279,7 +251,7 @@ pub fn verify(path: &Path) -> io::Result<Verification> {
             None if is_evaluated || !found.contains_key(&at) => drop(found.insert(at, replayed)),
             None => {}
         }
-    })?;
+    }
     gaps.push((last, Timestamp::MAX));
     for (at, record) in records.into_iter().flat_map(|(at, all)| all.into_iter().map(move |it| (at, it))) {
         let why = match found.get(&at) {

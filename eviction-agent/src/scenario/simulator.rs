@@ -216,8 +216,8 @@ impl Simulator {
             return answer;
         };
         let (decision, _) = self.step_engine(step, Event::Admission(known));
-        if let DecisionKind::Admission(admission) = &decision.kind {
-            answer.admit = admission.admit;
+        if let DecisionKind::Admission { admit, .. } = decision.kind {
+            answer.admit = admit;
         }
         if !answer.admit {
             answer.reason = REASON_EVICTED.to_owned();

@@ -9,7 +9,6 @@ mod changes;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt::Write as _;
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -29,9 +28,9 @@ use serde::Serialize;
 pub use changes::Changes;
 use changes::name;
 
-use super::recording::{Replay, engine, for_each_item, known_pods};
+use super::recording::{Replay, engine, known_pods};
 use crate::telemetry::recording::Key;
-use crate::telemetry::recording::reader::Item;
+use crate::telemetry::recording::reader::{Item, Items};
 
 /// A decision that evicts in the recording, under the changes, or in both.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -87,18 +86,14 @@ impl Comparison {
 /// recording does not have.
 pub fn compare(path: &Path, changes: &Changes) -> Result<Comparison, String> {
     let mut replays = ParallelReplay { changes: changes.clone(), ..ParallelReplay::default() };
-    let mut failed = None;
-    let read = for_each_item(path, &mut |item| match item {
-        Ok(item) if failed.is_none() => failed = replays.take(item).err(),
-        Ok(_) => {}
-        Err(error) => {
-            replays.recorded.interrupt();
-            replays.comparison.errors.push(error.text);
+    for read in Items::of(path).map_err(|error| format!("read {}: {error}", path.display()))? {
+        match read {
+            Ok(item) => replays.take(&item)?,
+            Err(error) => {
+                replays.recorded.interrupt();
+                replays.comparison.errors.push(error.text);
+            }
         }
-    });
-    read.map_err(|error: io::Error| format!("read {}: {error}", path.display()))?;
-    if let Some(failed) = failed {
-        return Err(failed);
     }
     let named = changes.requests.keys().chain(changes.priorities.keys());
     let named = named.chain(&changes.protect).chain(&changes.without);

@@ -22,7 +22,7 @@ use eviction_bpf::attach_methods::ATTACH_METHODS;
 pub use cgroups::{CgroupOwner, MemoryLimit, TaskAlarm};
 pub use eviction_core::oom::{ContainerStatusMismatch, ContainerTerminated, OomKill, Victim};
 pub use eviction_core::pod::PodRef;
-pub use line::{Line, SCHEMA_VERSION, Severity};
+pub use line::{Line, Severity};
 pub use node_reclaim::NodeReclaim;
 pub(crate) use node_reclaim::RESULTS as RECLAIM_RESULTS;
 pub(crate) use pods::FREEZE_STATES;

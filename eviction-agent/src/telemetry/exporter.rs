@@ -136,7 +136,7 @@ impl TelemetryExporter {
     /// their times.
     pub(crate) fn publish(&self, at: Timestamp, event: Event) {
         let at = in_order(&self.last_at, at);
-        let line = Line { at: self.clock.shown(at), node: self.node.clone(), event };
+        let line = Line::new(self.clock.shown(at), self.node.clone(), event);
         let is_json = self.is_json;
         let json = (is_json || self.live.is_some()).then(|| serde_json::to_string(&line)).transpose();
         let log_error = |error: &serde_json::Error| tracing::error!(%error, "an event cannot be serialised");

@@ -7,90 +7,72 @@ use super::text::{bytes, pad, plain, seconds, shorten, signed};
 use crate::telemetry::live::state::PodState;
 
 /// A column of the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Column {
-    Rank,
-    Pod,
-    Owner,
-    Qos,
-    Priority,
-    Usage,
-    Request,
-    Limit,
-    Over,
-    Rate,
-    Stall,
-    LimitIn,
-    Forecast,
+struct Column {
+    heading: &'static str,
+    /// The minimum width, in columns of the terminal.
+    width: usize,
+    is_number: bool,
+    cell: fn(&PodState) -> String,
 }
 
-use Column::{Forecast, Limit, LimitIn, Over, Owner, Pod, Priority, Qos, Rank, Rate, Request, Stall, Usage};
+const fn text(heading: &'static str, width: usize, cell: fn(&PodState) -> String) -> Column {
+    Column { heading, width, is_number: false, cell }
+}
 
-const ALL: [Column; 13] =
-    [Rank, Pod, Owner, Qos, Priority, Usage, Request, Limit, Over, Rate, Stall, LimitIn, Forecast];
+const fn number(heading: &'static str, width: usize, cell: fn(&PodState) -> String) -> Column {
+    Column { heading, width, is_number: true, cell }
+}
 
-/// The order in which columns are omitted if there is not enough room.
-const OMIT_ORDER: [Column; 8] = [Forecast, Owner, Limit, Stall, Priority, Qos, LimitIn, Rate];
+const POD: &str = "POD";
 
-/// The minimum width of pod names, in columns.
-const NAME: usize = 19;
+const COLUMNS: [Column; 13] = [
+    number("RANK", 5, |pod| pod.rank.map_or_else(none, |rank| rank.to_string())),
+    text(POD, 19, |pod| format!("{}/{}", pod.namespace, pod.pod)),
+    text("OWNER", 22, |pod| pod.owner.clone().unwrap_or_else(none)),
+    text("QOS", 3, qos),
+    number("PRIO", 6, priority),
+    number("USAGE", 6, |pod| pod.usage.map_or_else(unknown, bytes)),
+    number("REQUEST", 7, |pod| if pod.request == 0 { none() } else { bytes(pod.request) }),
+    number("LIMIT", 6, |pod| pod.limit.map_or_else(none, bytes)),
+    number("OVER", 7, |pod| pod.over_request.map_or_else(unknown, signed)),
+    number("RATE/s", 7, |pod| pod.usage_per_second.map_or_else(none, rate)),
+    number("STALL", 5, |pod| pod.reclaim_stall_ratio.map_or_else(none, |it| format!("{:.0}%", 100.0 * it))),
+    number("LIMIT IN", 8, |pod| pod.limit_eta_seconds.map_or_else(none, seconds)),
+    text("FORECAST", 24, |pod| pod.forecast.clone()),
+];
 
-impl Column {
-    /// Returns the heading, the minimum width, and whether the cells are numbers.
-    fn shape(self) -> (&'static str, usize, bool) {
-        match self {
-            Rank => ("RANK", 5, true),
-            Pod => ("POD", NAME, false),
-            Owner => ("OWNER", 22, false),
-            Qos => ("QOS", 3, false),
-            Priority => ("PRIO", 6, true),
-            Usage => ("USAGE", 6, true),
-            Request => ("REQUEST", 7, true),
-            Limit => ("LIMIT", 6, true),
-            Over => ("OVER", 7, true),
-            Rate => ("RATE/s", 7, true),
-            Stall => ("STALL", 5, true),
-            LimitIn => ("LIMIT IN", 8, true),
-            Forecast => ("FORECAST", 24, false),
-        }
+/// The headings of columns in the order in which they are omitted if there is not enough room.
+const OMIT_ORDER: [&str; 8] = ["FORECAST", "OWNER", "LIMIT", "STALL", "PRIO", "QOS", "LIMIT IN", "RATE/s"];
+
+fn none() -> String {
+    "-".to_owned()
+}
+
+fn unknown() -> String {
+    "?".to_owned()
+}
+
+fn qos(pod: &PodState) -> String {
+    match &*pod.qos {
+        "Guaranteed" => "Gu".to_owned(),
+        "Burstable" => "Bu".to_owned(),
+        "BestEffort" => "BE".to_owned(),
+        _ => none(),
     }
+}
 
-    fn width(self) -> usize {
-        self.shape().1
+fn priority(pod: &PodState) -> String {
+    match pod.priority {
+        2_000_000_000.. => "system".to_owned(),
+        number if number.unsigned_abs() >= 1_000_000 => format!("{}M", number / 1_000_000),
+        number => number.to_string(),
     }
+}
 
-    fn cell(self, pod: &PodState) -> String {
-        let none = || "-".to_owned();
-        match self {
-            Rank => pod.rank.map_or_else(none, |rank| rank.to_string()),
-            Pod => format!("{}/{}", pod.namespace, pod.pod),
-            Owner => pod.owner.clone().unwrap_or_else(none),
-            Qos => match &*pod.qos {
-                "Guaranteed" => "Gu".to_owned(),
-                "Burstable" => "Bu".to_owned(),
-                "BestEffort" => "BE".to_owned(),
-                _ => none(),
-            },
-            Priority => match pod.priority {
-                2_000_000_000.. => "system".to_owned(),
-                number if number.unsigned_abs() >= 1_000_000 => format!("{}M", number / 1_000_000),
-                number => number.to_string(),
-            },
-            Usage => pod.usage.map_or_else(|| "?".to_owned(), bytes),
-            Request if pod.request == 0 => none(),
-            Request => bytes(pod.request),
-            Limit => pod.limit.map_or_else(none, bytes),
-            Over => pod.over_request.map_or_else(|| "?".to_owned(), signed),
-            #[expect(clippy::cast_possible_truncation, reason = "a rate, shown with three digits")]
-            Rate => pod.usage_per_second.map_or_else(none, |rate| {
-                // Less than a page per second is noise.
-                if rate.abs() < 4096.0 { "0".to_owned() } else { signed(rate as i64) }
-            }),
-            Stall => pod.reclaim_stall_ratio.map_or_else(none, |ratio| format!("{:.0}%", 100.0 * ratio)),
-            LimitIn => pod.limit_eta_seconds.map_or_else(none, seconds),
-            Forecast => pod.forecast.clone(),
-        }
-    }
+#[expect(clippy::cast_possible_truncation, reason = "a rate, shown with three digits")]
+fn rate(bytes_per_second: f64) -> String {
+    // Less than a page per second is noise.
+    if bytes_per_second.abs() < 4096.0 { "0".to_owned() } else { signed(bytes_per_second as i64) }
 }
 
 /// Returns the lines of the table, the heading first: a window of at most `lines` lines around the
@@ -103,20 +85,17 @@ pub(super) fn table(
     is_ascii: bool,
 ) -> Vec<Line<'static>> {
     let visible_columns = visible_columns(columns);
-    let fixed: usize = visible_columns.iter().map(|it| it.width() + 1).sum();
-    let widths: Vec<usize> = visible_columns
-        .iter()
-        .map(|it| it.width() + if *it == Pod { columns.saturating_sub(fixed).min(60) } else { 0 })
-        .collect();
-    let row = |cell: &dyn Fn(Column) -> String| {
-        let cells = visible_columns.iter().zip(&widths).map(|(column, width)| {
-            let text = shorten(&plain(&cell(*column), is_ascii), *width, is_ascii);
-            pad(&text, *width, column.shape().2)
+    let fixed: usize = visible_columns.iter().map(|it| it.width + 1).sum();
+    let row = |cell: &dyn Fn(&Column) -> String| {
+        let cells = visible_columns.iter().map(|column| {
+            let more = if column.heading == POD { columns.saturating_sub(fixed).min(60) } else { 0 };
+            let width = column.width + more;
+            pad(&shorten(&plain(&cell(column), is_ascii), width, is_ascii), width, column.is_number)
         });
         cells.collect::<Vec<_>>().join(" ")
     };
     let bold = Style::new().add_modifier(Modifier::BOLD);
-    let mut text = vec![Line::from(Span::styled(row(&|column| column.shape().0.to_owned()), bold))];
+    let mut text = vec![Line::from(Span::styled(row(&|column| column.heading.to_owned()), bold))];
     let rows = lines.saturating_sub(1);
     let first = selected.saturating_sub(rows / 2).min(pods.len().saturating_sub(rows));
     for (index, pod) in pods.iter().enumerate().skip(first).take(rows) {
@@ -129,7 +108,7 @@ pub(super) fn table(
             style = style.add_modifier(Modifier::REVERSED);
         }
         let mark = if index == selected { ">" } else { " " };
-        let line = row(&|column| column.cell(pod));
+        let line = row(&|column| (column.cell)(pod));
         // The mark replaces the first column, which no rank reaches.
         let line = format!("{mark}{}", line.get(1..).unwrap_or_default());
         text.push(Line::from(Span::styled(line, style)));
@@ -139,12 +118,12 @@ pub(super) fn table(
 
 /// Returns the columns that fit.
 fn visible_columns(columns: usize) -> Vec<Column> {
-    let mut visible_columns = ALL.to_vec();
+    let mut visible_columns = Vec::from(COLUMNS);
     for omitted in OMIT_ORDER {
-        if visible_columns.iter().map(|it| it.width() + 1).sum::<usize>() <= columns + 1 {
+        if visible_columns.iter().map(|it| it.width + 1).sum::<usize>() <= columns + 1 {
             break;
         }
-        visible_columns.retain(|it| *it != omitted);
+        visible_columns.retain(|it| it.heading != omitted);
     }
     visible_columns
 }

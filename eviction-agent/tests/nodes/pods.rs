@@ -1,4 +1,7 @@
+use std::path::{Path, PathBuf};
+
 use eviction_node::cgroup::names::{ContainerKind, PodUid, QosClass};
+use eviction_node::cgroup::node_root::find_group;
 use eviction_node::cgroup::pods::{CgroupOwner, Pods};
 use eviction_node::cgroup::tree::Tree;
 
@@ -141,13 +144,12 @@ fn pod_paths_are_resolved_in_every_hierarchy() {
     let node = Node::unpack(V1);
     let root = node.root("/");
     let (_, pods) = find(&node, "/");
-    let paths = root.paths_of(&pods.pods[0].path);
-    assert!(paths.memory.is_dir());
-    assert!(paths.pids.unwrap().join("pids.current").is_file());
-    assert!(paths.freezer.unwrap().join("freezer.state").is_file());
-    assert_eq!(paths.unified, None);
-    let absent = root.paths_of(std::path::Path::new("no/such"));
-    assert_eq!((absent.pids, absent.freezer), (None, None));
+    let find = |hierarchy: &Option<PathBuf>| find_group(hierarchy.as_ref(), &pods.pods[0].path);
+    assert!(root.memory.join(&pods.pods[0].path).is_dir());
+    assert!(find(&root.pids).unwrap().join("pids.current").is_file());
+    assert!(find(&root.freezer).unwrap().join("freezer.state").is_file());
+    assert_eq!(find(&root.unified), None);
+    assert_eq!(find_group(root.pids.as_ref(), Path::new("no/such")), None);
 }
 
 #[test]

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use eviction_node::notify::memcg_v1::{GRANULARITY, ThresholdError, UsageThreshold};
+use eviction_node::async_fd::{register, take_count};
+use eviction_node::notify::memcg_v1::{GRANULARITY, register_eventfd};
 use tests::cgroup::{Group, Subtree};
 use tests::mounts::Hierarchy;
 use tests::workload::Workload;
@@ -27,22 +28,23 @@ fn a_crossing_is_reported_in_both_directions() {
         let mut grower = Workload::start(subtree.root(), arguments).unwrap();
         let base = subtree.root().memory().unwrap();
         let start = Instant::now();
-        let mut threshold = UsageThreshold::register(&folder, &[base + 16 * MIB, base + 60 * MIB]).unwrap();
+        let levels = [base + 16 * MIB, base + 60 * MIB];
+        let mut threshold = register(register_eventfd(&folder, &levels).unwrap()).unwrap();
         println!("two lines registered in {} us", start.elapsed().as_micros());
-        assert!(is_quiet(threshold.crossed()).await);
+        assert!(is_quiet(take_count(&threshold)).await);
         grower.go().unwrap();
-        threshold.crossed().await.unwrap();
+        take_count(&threshold).await.unwrap();
         let usage = subtree.root().memory().unwrap();
         assert!(usage + GRANULARITY >= base + 16 * MIB, "{usage} is below {base} + 16 MiB");
         grower.wait_event("grown").unwrap();
 
         // Downwards, over a threshold that was set while usage was above it.
         let start = Instant::now();
-        threshold = UsageThreshold::register(&folder, &[base + 8 * MIB]).unwrap();
+        threshold = register(register_eventfd(&folder, &[base + 8 * MIB]).unwrap()).unwrap();
         println!("one line set anew in {} us", start.elapsed().as_micros());
-        assert!(is_quiet(threshold.crossed()).await, "the old lines are gone");
+        assert!(is_quiet(take_count(&threshold)).await, "the old lines are gone");
         drop(grower);
-        threshold.crossed().await.unwrap();
+        take_count(&threshold).await.unwrap();
         drop(threshold);
         subtree.remove().unwrap();
     });
@@ -54,24 +56,11 @@ fn the_removal_of_the_cgroup_wakes_the_waiter() {
     let group = subtree.group("group").unwrap();
     let Some(folder) = folder(&group) else { tests::skip!("no memory controller of version 1") };
     run(async {
-        let threshold = UsageThreshold::register(&folder, &[1 << 40]).unwrap();
+        let threshold = register(register_eventfd(&folder, &[1 << 40]).unwrap()).unwrap();
         std::fs::remove_dir(&folder).unwrap();
-        threshold.crossed().await.unwrap();
-        let error = UsageThreshold::register(&folder, &[1]).unwrap_err();
-        assert!(matches!(error, ThresholdError::Open { .. }), "{error}");
+        take_count(&threshold).await.unwrap();
+        let error = register_eventfd(&folder, &[1]).unwrap_err();
+        assert!(error.to_string().starts_with("cannot open"), "{error}");
         subtree.remove().unwrap();
     });
-}
-
-#[test]
-fn an_open_error_has_help_for_its_cause() {
-    let open_error = |errno: i32| ThresholdError::Open {
-        path: "/x/cgroup.event_control".into(),
-        source: std::io::Error::from_raw_os_error(errno),
-    };
-    assert!(open_error(30).help().unwrap().contains("writable"));
-    assert!(open_error(13).help().unwrap().contains("DAC_OVERRIDE"));
-    assert!(open_error(2).help().unwrap().contains("version 1"));
-    assert_eq!(open_error(5).help(), None);
-    assert_eq!(open_error(30).to_string(), "cannot open /x/cgroup.event_control");
 }

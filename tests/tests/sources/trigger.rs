@@ -70,7 +70,7 @@ fn a_reached_memory_limit_is_reported_on_cgroup_v2() {
         if !folder.join("memory.events").exists() {
             // On a hybrid machine cgroup v1 has the memory controller.
             let error = found.unwrap_err();
-            assert!(error.help().unwrap().contains("memory.events"), "{error}");
+            assert!(error.to_string().contains("memory.events"), "{error}");
             return;
         }
         let mut trigger = MemoryEvents::new(Version::V2);

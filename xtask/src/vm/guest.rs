@@ -123,3 +123,17 @@ impl Guest<'_> {
 
 /// The mark of the line that the host writes into a guest's log: why the guest ended too early.
 pub(super) const ENDED_EARLY: &str = "wrong ";
+
+/// The mark of the host's line in a guest's log.
+pub(super) const HOST: &str = "host ";
+
+/// Describes the kernel's package and the current state of the host, on which the values of a guest depend.
+pub(super) fn describe_host(package: &str) -> String {
+    let day =
+        shell::read(Command::new("date").args(["--utc", "+%Y-%m-%d"])).map(|text| text.trim().to_owned());
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let load = load.split(' ').next().unwrap_or_default();
+    let cpus = std::thread::available_parallelism().map_or(0, usize::from);
+    let day = day.unwrap_or_else(|_| "some day".to_owned());
+    format!("{package}, {day}, load {load} on {cpus} CPUs")
+}

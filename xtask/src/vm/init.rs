@@ -9,6 +9,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
+use super::kernels::Cache;
 use super::programs::{Kind, Program};
 use super::{Cgroups, Machine};
 use crate::build::Platform;
@@ -53,6 +54,13 @@ impl Drop for GuestFiles {
     }
 }
 
+/// The packages of earlyoom, and the files of each that a guest needs. Both are of one suite, so that they fit each
+/// other.
+const EARLYOOM: [(&str, &[&str]); 2] = [
+    ("earlyoom", &["usr/bin/earlyoom"]),
+    ("libc6", &["lib/x86_64-linux-gnu/ld-linux-x86-64.so.2", "lib/x86_64-linux-gnu/libc.so.6"]),
+];
+
 /// The prefix of the name of a run's folder; the process ID follows.
 const FOLDER: &str = "eviction-vm-";
 
@@ -70,11 +78,16 @@ impl GuestFiles {
         Ok(files)
     }
 
-    /// Copies files of other projects, which are not static, into a folder.
-    pub(super) fn add(&self, name: &str, files: &[PathBuf]) -> Result<()> {
-        let folder = shell::create_folder(self.folder.join("programs").join(name))?;
-        let copied = |file: &PathBuf| folder.join(file.file_name().unwrap_or_default());
-        files.iter().try_for_each(|file| shell::copy(file, &copied(file)))
+    /// Copies earlyoom for comparison, with its libraries and the loader that starts it: Debian's own files.
+    pub(super) fn add_earlyoom(&self, cache: &Cache) -> Result<()> {
+        let folder = shell::create_folder(self.folder.join("programs/earlyoom"))?;
+        for (package, paths) in EARLYOOM {
+            let cached = cache.folder(&format!("peers/{package}"))?;
+            for file in cache.package_files(&format!("{package}/bookworm"), paths, &cached)? {
+                shell::copy(&file, &folder.join(file.file_name().unwrap_or_default()))?;
+            }
+        }
+        Ok(())
     }
 
     /// Creates the RAM disk of a guest that runs these programs and has this busybox.

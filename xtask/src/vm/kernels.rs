@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use tempfile::TempDir;
 
 use crate::build::Platform;
 use crate::shell;
@@ -49,22 +50,6 @@ for all in \"$1\"/lib/modules/* \"$1\"/usr/lib/modules/*; do
     find \"$to\" -name '*.xz' -exec xz -d {} +
     busybox depmod -b \"$2\" \"$release\"
 done";
-
-/// The files of a package, removed when this is dropped.
-#[derive(Debug)]
-pub(super) struct Unpacked(PathBuf);
-
-impl Unpacked {
-    pub(super) fn path(&self) -> PathBuf {
-        self.0.join("tree")
-    }
-}
-
-impl Drop for Unpacked {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 impl Cache {
     pub(super) fn open(platform: Platform) -> Result<Self> {
@@ -128,15 +113,15 @@ impl Cache {
                 self.extract(&package)?
             }
         };
-        let found = find_image(&tree.path()).with_context(|| format!("vm: {package} has no kernel image"))?;
+        let found = find_image(tree.path()).with_context(|| format!("vm: {package} has no kernel image"))?;
         shell::copy(&found, &image)?;
         if modules.is_dir() {
             fs::remove_dir_all(&modules).with_context(|| format!("remove {}", modules.display()))?;
         }
-        copy_modules(&tree.path(), &cached)?;
+        copy_modules(tree.path(), &cached)?;
         if package.starts_with(BINARY) {
             drop(tree);
-            copy_modules(&self.extract(&package.replacen(BINARY, "linux-modules", 1))?.path(), &cached)?;
+            copy_modules(self.extract(&package.replacen(BINARY, "linux-modules", 1))?.path(), &cached)?;
         }
         let size = fs::metadata(&image).with_context(|| format!("read {}", image.display()))?.len();
         for (file, text) in [(&copied_by, COPY_MODULES), (&version, &format!("{package} {size}\n"))] {
@@ -150,16 +135,14 @@ impl Cache {
         shell::create_folder(self.folder.join(name))
     }
 
-    /// Fetches a package, `name` or `name/suite`, and unpacks it.
-    pub(super) fn extract(&self, package: &str) -> Result<Unpacked> {
+    /// Fetches a package, `name` or `name/suite`, and unpacks it into a folder that is removed when it is dropped.
+    pub(super) fn extract(&self, package: &str) -> Result<TempDir> {
         self.update()?;
-        // Two runs may fetch at the same time.
-        let unpacked = Unpacked(self.folder(&format!("fetch-{}", std::process::id()))?);
-        let Unpacked(work) = &unpacked;
+        let work = TempDir::new_in(&self.folder).context("make a folder for a package")?;
         // apt compares what it downloads with the hash in the signed index.
         let download = || {
             shell::run(shell::stdout_to_stderr(
-                self.apt("apt-get").args(["download", package]).current_dir(work),
+                self.apt("apt-get").args(["download", package]).current_dir(&work),
             ))
         };
         if download().is_err() {
@@ -168,9 +151,9 @@ impl Cache {
             self.update()?;
             download()?;
         }
-        let file = only_file(work)?;
-        shell::run(Command::new("dpkg-deb").arg("--extract").arg(&file).arg(unpacked.path()))?;
-        Ok(unpacked)
+        let tree = TempDir::new_in(&self.folder).context("make a folder for the files of a package")?;
+        shell::run(Command::new("dpkg-deb").arg("--extract").arg(only_file(work.path())?).arg(tree.path()))?;
+        Ok(tree)
     }
 
     /// Returns the name of the newest package with an image of that series.

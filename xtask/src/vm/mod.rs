@@ -4,13 +4,10 @@
 //! project's programs on a disk. [`programs`] lists them, and another one is a line there. What counts is that
 //! the stories pass; times under emulation are only good for comparing two programs in one guest.
 
-mod competitors;
 mod expect;
 mod guest;
-mod host;
 mod init;
 mod kernels;
-mod page;
 mod programs;
 mod results;
 mod table;
@@ -27,8 +24,7 @@ use serde_json::json;
 use crate::build::{self, Platform};
 use crate::setup::{self, Need, Tools};
 use crate::shell;
-use guest::Guest;
-use host::HOST;
+use guest::{Guest, HOST, describe_host};
 use init::{GuestFiles, MARK};
 use kernels::{Cache, Kernel};
 use programs::{Kind, Program};
@@ -133,7 +129,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if *write {
         let all = last_results(MACHINES)?;
         ensure!(all.len() == MACHINES.len(), "vm: --write needs a run of every kernel; nothing is written");
-        page::write(&all)?;
+        table::write_page(&all)?;
     }
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -172,7 +168,7 @@ fn run_platform(
     let cache = Cache::open(platform)?;
     if selected.iter().any(|program| program.needs_earlyoom) {
         ensure!(platform == Platform::HOST, "vm: programs beside earlyoom are for linux/amd64 alone");
-        competitors::add_earlyoom(&guest_files, &cache)?;
+        guest_files.add_earlyoom(&cache)?;
     }
     let mut all = Vec::new();
     for &machine in machines {
@@ -183,7 +179,7 @@ fn run_platform(
         let path = log_path(machine, !only.is_empty())?;
         eprintln!("vm: {}: booting {version}; all it says is in {}", machine.name, path.display());
         let mut log = File::create(&path).with_context(|| format!("create {}", path.display()))?;
-        writeln!(log, "{MARK}{HOST}{}", host::describe(&version)).context("begin a guest's log")?;
+        writeln!(log, "{MARK}{HOST}{}", describe_host(&version)).context("begin a guest's log")?;
         let busybox = cache.busybox()?;
         let ramdisk = guest_files.ramdisk(machine, &programs, &busybox, &modules)?;
         let disk = guest_files.disk()?;

@@ -2,8 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::guest::ENDED_EARLY;
-use super::host::HOST;
+use super::guest::{ENDED_EARLY, HOST};
 use super::init::{END, KERNEL, LEFTOVERS, MARK, RUN, STATUS};
 use super::programs::{Kind, PROGRAMS};
 use crate::test::report::Report;

@@ -2,8 +2,11 @@
 
 use std::fmt::Write as _;
 
+use anyhow::{Context as _, Result};
+
 use super::Machine;
 use super::results::{GuestResults, Story};
+use crate::shell;
 
 /// Returns a line for one guest, and its errors.
 pub(super) fn summary(machine: &Machine, results: &GuestResults) -> String {
@@ -185,6 +188,26 @@ fn markdown(rows: &Rows) -> String {
     text
 }
 
+/// The page with the tables, between two marks.
+const FILE: &str = "docs/reference/kernel-matrix.md";
+const BEGIN: &str = "<!-- from here on written by `cargo xtask vm --write` -->\n";
+const END: &str = "<!-- up to here -->\n";
+
+/// Replaces the tables in docs/reference/kernel-matrix.md.
+pub(super) fn write_page(all: Guests<'_>) -> Result<()> {
+    let path = shell::root().join(FILE);
+    let page = std::fs::read_to_string(&path).with_context(|| format!("read {FILE}"))?;
+    let page = replace(&page, &render(all)).with_context(|| format!("{FILE} lacks its two marks"))?;
+    std::fs::write(&path, page).with_context(|| format!("write {FILE}"))
+}
+
+/// Returns the page with other tables between its marks.
+fn replace(page: &str, tables: &str) -> Option<String> {
+    let (before, rest) = page.split_once(BEGIN)?;
+    let (_, after) = rest.split_once(END)?;
+    Some(format!("{before}{BEGIN}\n{tables}\n{END}{after}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -211,5 +234,14 @@ mod tests {
             assert!(text.contains(line), "{line} in\n{text}");
         }
         assert!(text.contains("| 5.10 | 6.1.0 | k, load 1 | 1 | 2 | 0 |"), "{text}");
+    }
+
+    #[test]
+    fn only_text_between_the_marks_is_replaced() {
+        let page = format!("a\n{BEGIN}old\n{END}b\n");
+        let new = replace(&page, "| x |\n").unwrap();
+        assert_eq!(new, format!("a\n{BEGIN}\n| x |\n\n{END}b\n"));
+        assert_eq!(replace(&new, "| x |\n").as_deref(), Some(new.as_str()));
+        assert_eq!(replace("no marks", ""), None);
     }
 }

@@ -1,7 +1,6 @@
 //! The handle of the loaded programs: thresholds, charged cgroups, task counts.
 
 pub(crate) mod disk;
-pub(crate) mod disk_kill;
 pub(crate) mod kernel_kill;
 pub(crate) mod task_counters;
 

@@ -46,8 +46,9 @@ pub use event::{
 };
 pub use eviction_common::{Counter, DiskResource, DiskTotal, TaskCount};
 pub use handle::disk::{DiskHeadroom, DiskUsage, SetDiskThresholdError};
-pub use handle::disk_kill::ArmedDiskOrder;
-pub use handle::kernel_kill::{ArmError, ArmedOrder, SUPPRESSED_REASONS, SampleEpoch, suppressed_reasons};
+pub use handle::kernel_kill::{
+    ArmError, ArmedDiskOrder, ArmedOrder, SUPPRESSED_REASONS, SampleEpoch, suppressed_reasons,
+};
 pub use handle::task_counters::{NodePidThreshold, ReclaimTime};
 pub use handle::{BpfHandle, GrossCharge, KernelThreshold, SetThresholdError};
 pub use load::{LoadError, LoadOptions, Loaded, ProgramLogReader, load};

@@ -8,7 +8,7 @@
 
 use std::fmt;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -48,56 +48,44 @@ impl OnDemandProbe {
 /// A failed attempt is repeated once after this time: memory may be short just then.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-const OFF: u8 = 0;
-const ON: u8 = 1;
-/// Permanent: the error is kept.
-const FAILED: u8 = 2;
-
 /// A switch that is on while the value that was made is kept.
 pub(super) struct DetachSwitch<T> {
     shared: Arc<SwitchShared<T>>,
-    thread: Option<JoinHandle<()>>,
+    /// It ends with an error if no value can be made.
+    thread: Option<JoinHandle<io::Result<()>>>,
 }
 
 struct SwitchShared<T> {
     wanted: AtomicBool,
     is_dropped: AtomicBool,
-    state: AtomicU8,
+    /// Whether there is a value.
+    is_on: AtomicBool,
     /// Locked only while a value is moved or read.
-    value: Mutex<SwitchState<T>>,
-}
-
-enum SwitchState<T> {
-    Off,
-    On(T),
-    Failed(io::Error),
+    value: Mutex<Option<T>>,
 }
 
 impl<T> SwitchShared<T> {
-    fn set(&self, value: SwitchState<T>, state: u8) -> SwitchState<T> {
+    /// Sets the value, and drops the one before.
+    fn set(&self, value: Option<T>) {
+        let is_on = value.is_some();
         let before =
             std::mem::replace(&mut *self.value.lock().unwrap_or_else(PoisonError::into_inner), value);
-        self.state.store(state, Ordering::Release);
-        before
+        self.is_on.store(is_on, Ordering::Release);
+        drop(before);
     }
 
     /// Follows the requests until the switch is dropped, or until no value can be made.
-    fn run(&self, make: impl Fn() -> io::Result<T>) {
+    fn run(&self, make: impl Fn() -> io::Result<T>) -> io::Result<()> {
         while !self.is_dropped.load(Ordering::Acquire) {
-            let is_on = self.state.load(Ordering::Acquire) == ON;
+            let is_on = self.is_on.load(Ordering::Acquire);
             match (self.wanted.load(Ordering::Acquire), is_on) {
-                (true, false) => match make().or_else(|_| repeat(&make)) {
-                    Ok(made) => drop(self.set(SwitchState::On(made), ON)),
-                    Err(error) => {
-                        self.set(SwitchState::Failed(error), FAILED);
-                        return;
-                    }
-                },
-                (false, true) => drop(self.set(SwitchState::Off, OFF)),
+                (true, false) => self.set(Some(make().or_else(|_| repeat(&make))?)),
+                (false, true) => self.set(None),
                 (true, true) | (false, false) => std::thread::park(),
             }
         }
-        drop(self.set(SwitchState::Off, OFF));
+        self.set(None);
+        Ok(())
     }
 }
 
@@ -114,8 +102,8 @@ impl<T: Send + 'static> DetachSwitch<T> {
         let shared = Arc::new(SwitchShared {
             wanted: AtomicBool::new(false),
             is_dropped: AtomicBool::new(false),
-            state: AtomicU8::new(OFF),
-            value: Mutex::new(SwitchState::Off),
+            is_on: AtomicBool::new(false),
+            value: Mutex::new(None),
         });
         let thread_shared = Arc::clone(&shared);
         let thread =
@@ -128,10 +116,8 @@ impl<T: Send + 'static> DetachSwitch<T> {
     /// # Errors
     /// The error that prevented switching it on, once.
     pub(super) fn request(&mut self, wanted: bool) -> io::Result<()> {
-        if self.shared.state.load(Ordering::Acquire) == FAILED
-            && let SwitchState::Failed(error) = self.shared.set(SwitchState::Off, FAILED)
-        {
-            return Err(error);
+        if let Some(thread) = self.thread.take_if(|thread| thread.is_finished()) {
+            return thread.join().unwrap_or_else(|_| Err(io::Error::other("its thread has panicked")));
         }
         if self.shared.wanted.swap(wanted, Ordering::AcqRel) != wanted {
             self.thread.iter().for_each(|thread| thread.thread().unpark());
@@ -143,13 +129,13 @@ impl<T: Send + 'static> DetachSwitch<T> {
 impl<T> DetachSwitch<T> {
     /// Returns whether it is on.
     pub(super) fn is_on(&self) -> bool {
-        self.shared.state.load(Ordering::Acquire) == ON
+        self.shared.is_on.load(Ordering::Acquire)
     }
 
     /// Returns whether the request is not yet done, and can still be done.
     pub(super) fn is_changing(&self) -> bool {
-        let state = self.shared.state.load(Ordering::Acquire);
-        state != FAILED && self.shared.wanted.load(Ordering::Acquire) != (state == ON)
+        let is_running = self.thread.as_ref().is_some_and(|thread| !thread.is_finished());
+        is_running && self.shared.wanted.load(Ordering::Acquire) != self.is_on()
     }
 
     /// Calls `read` with the value, unless there is none or it is changing at this moment.
@@ -159,10 +145,7 @@ impl<T> DetachSwitch<T> {
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return None,
         };
-        match &*value {
-            SwitchState::On(made) => Some(read(made)),
-            SwitchState::Off | SwitchState::Failed(_) => None,
-        }
+        value.as_ref().map(read)
     }
 }
 
@@ -242,7 +225,7 @@ mod tests {
         assert!(!switch.is_on() && switch.is_changing(), "it is being made");
         switch.request(false).unwrap();
         go.send(()).unwrap();
-        wait_until(|| switch.shared.state.load(Ordering::SeqCst) == OFF);
+        wait_until(|| !switch.is_on());
         assert!(!switch.shared.wanted.load(Ordering::SeqCst));
     }
 
@@ -263,7 +246,7 @@ mod tests {
     fn error_is_returned_by_one_request_only() {
         let mut switch = DetachSwitch::<()>::new(|| Err(io::Error::other("no"))).unwrap();
         switch.request(true).unwrap();
-        wait_until(|| switch.shared.state.load(Ordering::SeqCst) == FAILED);
+        wait_until(|| !switch.is_changing());
         assert_eq!(switch.request(true).unwrap_err().to_string(), "no");
         switch.request(true).unwrap();
         assert!(!switch.is_on());

@@ -55,18 +55,14 @@ pub enum ProposalState {
     /// The policy is in force from now on. If this decision is an evaluation, the policy already applies to it.
     Applied,
     /// The policy would evict pods that the policy in force would not, or it has not been tried on a sample yet.
-    Pending(Box<PendingPolicy>),
-}
-
-/// A policy that is pending.
-#[derive(Clone, Debug)]
-pub struct PendingPolicy {
-    /// When it was proposed.
-    pub since: Timestamp,
-    /// When it takes effect in any case. None if it must be applied manually.
-    pub until: Option<Timestamp>,
-    /// The decision that it would have made on the same sample.
-    pub trial: Option<Box<Decision>>,
+    Pending {
+        /// When it was proposed.
+        since: Timestamp,
+        /// When it takes effect in any case. None if it must be applied manually.
+        until: Option<Timestamp>,
+        /// The decision that it would have made on the same sample.
+        trial: Option<Box<Decision>>,
+    },
 }
 
 /// What a decision is about.
@@ -79,8 +75,13 @@ pub enum DecisionKind {
     Evaluated(Evaluation),
     /// An evaluation that ended before the sample was examined.
     NotEvaluated(NotEvaluated),
-    /// The decision whether a pod may start.
-    Admission(Admission),
+    /// The decision whether a pod may start on this node.
+    Admission {
+        /// The pod.
+        pod: Arc<KnownPod>,
+        /// Whether the pod may start.
+        admit: bool,
+    },
     /// An OOM kill, or the termination of a container.
     Oom(OomUpdate),
 }
@@ -220,15 +221,6 @@ impl Evaluation {
     pub(crate) fn driving_is_hard(&self) -> bool {
         self.driving_threshold().is_some_and(|resolved| resolved.threshold.is_hard())
     }
-}
-
-/// The decision whether a pod may start on this node.
-#[derive(Clone, Debug)]
-pub struct Admission {
-    /// The pod.
-    pub pod: Arc<KnownPod>,
-    /// Whether the pod may start.
-    pub admit: bool,
 }
 
 impl Decision {

@@ -19,14 +19,8 @@ pub const REASON_EVICTED: &str = "Evicted";
 /// The reason of the event on the node.
 pub const REASON_THRESHOLD_MET: &str = "EvictionThresholdMet";
 
-/// The texts of an eviction.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct EvictionText {
-    /// The message of the event, and of the status and the condition of the pod.
-    pub message: String,
-    /// The annotations of the event. None for a pod above its own limits; empty for a pod without statistics.
-    pub annotations: Option<BTreeMap<&'static str, String>>,
-}
+/// The annotations of the event of an eviction.
+pub type Annotations = BTreeMap<&'static str, String>;
 
 /// Returns the message of the event on the node.
 pub fn announcement(resource: Resource) -> String {
@@ -39,18 +33,18 @@ pub fn refusal(conditions: &[RaisedCondition]) -> String {
     format!("The node had condition: [{}]. ", names.join(" "))
 }
 
-/// Returns the texts of an eviction.
-pub fn eviction(evaluation: &Evaluation, eviction: &Eviction) -> EvictionText {
-    let Some(known) = evaluation.pods.get(eviction.pod) else {
-        return EvictionText::default();
-    };
+/// Returns the message of the event of an eviction, which is also that of the status and the condition of the
+/// pod, and the annotations of the event: None for a pod above its own limits, empty for a pod without
+/// statistics.
+pub(crate) fn eviction(evaluation: &Evaluation, eviction: &Eviction) -> (String, Option<Annotations>) {
+    let Some(known) = evaluation.pods.get(eviction.pod) else { return Default::default() };
     let message = match eviction.cause {
         Cause::Threshold { threshold } => return for_threshold(evaluation, eviction.pod, threshold, known),
         Cause::EmptyDir { volume } => empty_dir(&known.pod, volume),
         Cause::PodStorage => pod_storage(&known.pod),
         Cause::ContainerStorage { container } => container_storage(&known.pod, container),
     };
-    EvictionText { message: message.unwrap_or_default(), annotations: None }
+    (message.unwrap_or_default(), None)
 }
 
 /// `emptyDirMessageFmt`.
@@ -76,10 +70,15 @@ fn container_storage(pod: &Pod, container: usize) -> Option<String> {
     Some(format!("Container {name} exceeded its local ephemeral storage limit {limit}. "))
 }
 
-fn for_threshold(evaluation: &Evaluation, index: u32, threshold_index: u8, known: &KnownPod) -> EvictionText {
-    let mut annotations = BTreeMap::new();
+fn for_threshold(
+    evaluation: &Evaluation,
+    index: u32,
+    threshold_index: u8,
+    known: &KnownPod,
+) -> (String, Option<Annotations>) {
+    let mut annotations = Annotations::new();
     let Some(threshold) = evaluation.threshold(threshold_index).map(|resolved| &resolved.threshold) else {
-        return EvictionText::default();
+        return Default::default();
     };
     let resource = threshold.signal.resource();
     let mut message = format!("The node was low on resource: {resource}. ");
@@ -95,17 +94,12 @@ fn for_threshold(evaluation: &Evaluation, index: u32, threshold_index: u8, known
         describe_containers(&known.pod, stats, resource, &mut message, &mut annotations);
         annotations.insert("starved_resource", resource.name().to_owned());
     }
-    EvictionText { message, annotations: Some(annotations) }
+    (message, Some(annotations))
 }
 
 /// Writes the sentence about the pod as a whole, if it has a pod-level memory request. As in the kubelet, the
 /// sentence claims that the usage is larger than the request, whether or not it is.
-fn describe_pod(
-    known: &KnownPod,
-    stats: PodStats<'_>,
-    message: &mut String,
-    annotations: &mut BTreeMap<&'static str, String>,
-) {
+fn describe_pod(known: &KnownPod, stats: PodStats<'_>, message: &mut String, annotations: &mut Annotations) {
     let (pod, values) = (&known.pod, stats.values());
     let set = known.gates.pod_level_resources && has_pod_level_resources(pod);
     let requests = pod.resources.as_ref().map(|resources| &resources.requests);
@@ -125,7 +119,7 @@ fn describe_containers(
     stats: PodStats<'_>,
     resource: Resource,
     message: &mut String,
-    annotations: &mut BTreeMap<&'static str, String>,
+    annotations: &mut Annotations,
 ) {
     let (mut names, mut usages) = (Vec::new(), Vec::new());
     for container in stats.containers() {

@@ -1,6 +1,7 @@
 //! One HTTP/2 connection to the runtime's socket, and the calls that the agent makes.
 
 use std::error::Error as _;
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use http::uri::{PathAndQuery, Uri};
@@ -23,17 +24,9 @@ const MAX_MESSAGE: usize = 16 << 20;
 /// Why a call of the runtime failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CriError {
-    /// The endpoint is not one that the agent can connect to.
-    #[error("the CRI endpoint {0:?} must be `unix:///PATH` or an absolute path")]
+    /// The agent cannot connect to the endpoint.
+    #[error("{0}")]
     Endpoint(String),
-    /// Connecting to the socket failed.
-    #[error("connect to the CRI socket {}: {cause}", path.display())]
-    Connect {
-        /// The socket.
-        path: PathBuf,
-        /// The cause.
-        cause: String,
-    },
     /// A call failed.
     #[error("CRI {method}: {} ({code:?})", if message.is_empty() { "no message" } else { message })]
     Call {
@@ -67,8 +60,15 @@ impl Endpoint {
         let path = Path::new(text.strip_prefix("unix://").unwrap_or(text));
         match path.is_absolute() && path.file_name().is_some() {
             true => Ok(Self(path.to_owned())),
-            false => Err(CriError::Endpoint(text.to_owned())),
+            false => Err(CriError::Endpoint(format!(
+                "the CRI endpoint {text:?} must be `unix:///PATH` or an absolute path"
+            ))),
         }
+    }
+
+    /// Returns the error for a connection to this socket that failed.
+    pub(crate) fn failed(&self, cause: impl fmt::Display) -> CriError {
+        CriError::Endpoint(format!("connect to the CRI socket {}: {cause}", self.0.display()))
     }
 
     /// Returns the path of the socket.
@@ -143,12 +143,10 @@ impl Client {
     /// # Errors
     /// If connecting fails.
     pub async fn connect(endpoint: &Endpoint) -> Result<Self, CriError> {
-        let path = endpoint.path();
-        let failed = |cause: String| CriError::Connect { path: path.to_owned(), cause };
-        let stream = UnixStream::connect(path).await.map_err(|error| failed(error.to_string()))?;
+        let stream = UnixStream::connect(&endpoint.0).await.map_err(|error| endpoint.failed(error))?;
         let (sender, connection) = handshake(TokioExecutor::new(), TokioIo::new(stream))
             .await
-            .map_err(|error| failed(error.to_string()))?;
+            .map_err(|error| endpoint.failed(error))?;
         // The current call reports its error.
         tokio::spawn(async move { drop(connection.await) });
         Ok(Self { sender })

@@ -12,8 +12,9 @@ use tests::file_system::{FileSystem, Kind};
 
 use crate::api::{ContainerState, ImageSpec};
 use crate::client::{Client, CriError, Endpoint};
+use crate::fake_runtime::new_reclaimer;
 use crate::proxy_tests::start_proxy;
-use crate::reclaim::{NodePods, NodeView, ReclaimConfig, ReclaimEnd, ReclaimOrder, Reclaimer, Space};
+use crate::reclaim::{NodePods, NodeView, ReclaimConfig, ReclaimEnd, ReclaimOrder, Space};
 use crate::runtime::read_runtime;
 
 const MIB: u64 = 1 << 20;
@@ -225,15 +226,15 @@ async fn a_real_containerd_keeps_what_is_in_use() {
     };
     // Images are kept by their age, then listed, then removed: largest first, and only as many as are needed.
     let young = ReclaimConfig { min_image_age: Duration::from_secs(3600), ..config.clone() };
-    let report = Reclaimer::new(young).reclaim(order(&mut node, 1), &mut node).await;
+    let report = new_reclaimer(young).reclaim(order(&mut node, 1), &mut node).await;
     assert_eq!((report.end, report.images.len()), (ReclaimEnd::NothingLeft, 0));
     let dry = ReclaimConfig { dry_run: true, ..config.clone() };
-    let report = Reclaimer::new(dry).reclaim(order(&mut node, 1), &mut node).await;
+    let report = new_reclaimer(dry).reclaim(order(&mut node, 1), &mut node).await;
     let listed: Vec<_> = report.images.iter().map(|image| image.name.clone()).collect();
     let expected = ["large", "middle", "small"].map(|name| format!("docker.io/local/{name}:1"));
     assert_eq!((report.end, listed), (ReclaimEnd::Listed, expected.to_vec()));
     assert_eq!(names(&containerd), all);
-    let mut reclaimer = Reclaimer::new(config.clone());
+    let mut reclaimer = new_reclaimer(config.clone());
     let report = reclaimer.reclaim(order(&mut node, 70), &mut node).await;
     assert_eq!(report.end, ReclaimEnd::Enough, "{report:?}");
     assert!(report.images[0].freed_bytes > report.images[0].size_bytes, "the layer is unpacked as well");
@@ -265,16 +266,16 @@ async fn stop_and_kill_runtime(containerd: &Containerd, config: &ReclaimConfig, 
     containerd.signal(Signal::STOP).unwrap();
     let short_timeout = ReclaimConfig { within: Duration::from_millis(300), ..config.clone() };
     let order = order(node, 10_000);
-    let report = Reclaimer::new(short_timeout).reclaim(order, node).await;
+    let report = new_reclaimer(short_timeout).reclaim(order, node).await;
     assert_eq!(report.end, ReclaimEnd::TimedOut);
     containerd.signal(Signal::CONT).unwrap();
     containerd.signal(Signal::KILL).unwrap();
-    let report = Reclaimer::new(config.clone()).reclaim(order, node).await;
+    let report = new_reclaimer(config.clone()).reclaim(order, node).await;
     let ReclaimEnd::Failed(why) = report.end else { panic!("{report:?}") };
     assert!(why.contains("CRI"), "{why}");
     assert!(matches!(
         read_runtime(&config.endpoint, Duration::from_secs(60)).await,
-        Err(CriError::Connect { .. } | CriError::Call { .. })
+        Err(CriError::Endpoint(_) | CriError::Call { .. })
     ));
 }
 
@@ -312,7 +313,7 @@ async fn a_real_containerd_loses_only_containers_that_the_kubelet_would_remove()
     }
     let pods = NodePods { uids: ["live".to_owned()].into(), ..NodePods::default() };
     let mut node = Node { root: disk.path(), pods };
-    let report = Reclaimer::new(config(&endpoint)).reclaim(order(&mut node, 10_000), &mut node).await;
+    let report = new_reclaimer(config(&endpoint)).reclaim(order(&mut node, 10_000), &mut node).await;
     assert_eq!((&report.end, report.containers), (&ReclaimEnd::NothingLeft, 2), "{report:?}");
     assert!(report.freed_bytes >= 16 * MIB && report.images.is_empty(), "{report:?}");
     let mut left: Vec<_> = crate::reclaim::read_containers(&client).await.unwrap();

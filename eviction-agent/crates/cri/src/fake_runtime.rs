@@ -19,7 +19,8 @@ use tonic::Code;
 
 use crate::api::*;
 use crate::client::Endpoint;
-use crate::reclaim::Space;
+use crate::images::ImageHistory;
+use crate::reclaim::{ReclaimConfig, Reclaimer, Space};
 
 /// What a method does instead of responding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +48,11 @@ pub(crate) struct State {
     pub(crate) late: Vec<(usize, Container)>,
     /// The calls, with the id for removals.
     pub(crate) calls: Vec<String>,
+}
+
+/// Returns a reclaimer that has not seen any image yet.
+pub(crate) fn new_reclaimer(config: ReclaimConfig) -> Reclaimer {
+    Reclaimer::new(config, ImageHistory::default(), Duration::ZERO)
 }
 
 /// A running server.

@@ -150,14 +150,9 @@ impl From<CriError> for ReclaimEnd {
 }
 
 impl Reclaimer {
-    /// Creates a reclaimer without a history, so that each image is too young at first, as after a start of the
-    /// kubelet.
-    pub fn new(config: ReclaimConfig) -> Self {
-        Self::with_history(config, ImageHistory::default(), Duration::ZERO)
-    }
-
-    /// Continues with the history of an earlier reclaimer; `now` is the current time in that history.
-    pub fn with_history(config: ReclaimConfig, history: ImageHistory, now: Duration) -> Self {
+    /// Continues with the history of an earlier reclaimer; `now` is the current time in that history. With an
+    /// empty one each image is too young at first, as after a start of the kubelet.
+    pub fn new(config: ReclaimConfig, history: ImageHistory, now: Duration) -> Self {
         Self { config, history, started: Instant::now(), started_at: now }
     }
 
@@ -168,11 +163,6 @@ impl Reclaimer {
 
     fn now(&self) -> Duration {
         self.started_at.saturating_add(self.started.elapsed())
-    }
-
-    /// Returns the configuration.
-    pub fn config(&self) -> &ReclaimConfig {
-        &self.config
     }
 
     /// Records the images that exist and those in use. Must be called every half minute.

@@ -9,7 +9,7 @@ use tonic::Code;
 use crate::api::{Container, ContainerMetadata, ContainerState, Image, PodSandbox, PodSandboxState};
 use crate::client::{Client, CriError, Endpoint};
 use crate::containers::POD_UID;
-use crate::fake_runtime::{FakeRuntime, Fault, State};
+use crate::fake_runtime::{FakeRuntime, Fault, State, new_reclaimer};
 use crate::reclaim::{
     NodePods, NodeView, ReclaimConfig, ReclaimEnd, ReclaimOrder, ReclaimReport, Reclaimer, Space,
 };
@@ -69,7 +69,7 @@ fn config(runtime: &FakeRuntime) -> ReclaimConfig {
 }
 
 async fn attempt(runtime: &FakeRuntime, node: &mut Node<'_>) -> ReclaimReport {
-    Reclaimer::new(config(runtime)).reclaim(ALL, node).await
+    new_reclaimer(config(runtime)).reclaim(ALL, node).await
 }
 
 fn image(id: &str, size: u64) -> Image {
@@ -121,7 +121,7 @@ async fn a_dry_run_lists_the_same_in_the_same_order_and_removes_nothing() {
         ..unused_images()
     });
     let dry = ReclaimConfig { dry_run: true, ..config(&runtime) };
-    let report = Reclaimer::new(dry).reclaim(ALL, &mut node(&runtime)).await;
+    let report = new_reclaimer(dry).reclaim(ALL, &mut node(&runtime)).await;
     assert_eq!((report.end.clone(), report.containers), (ReclaimEnd::Listed, 1));
     assert_eq!(names(&report), ["r/b:1", "r/d:1", "r/e:1", "r/c:1", "r/a:1"]);
     assert!(runtime.removals().is_empty());
@@ -136,7 +136,7 @@ async fn a_dry_run_lists_the_images_of_containers_that_would_be_removed() {
     let runtime = FakeRuntime::start(State { containers: vec![exited], ..unused_images() });
     let order = ReclaimOrder { goal: Space { bytes: u64::MAX, inodes: 0 }, ..ALL };
     for dry_run in [true, false] {
-        let mut reclaimer = Reclaimer::new(ReclaimConfig { dry_run, ..config(&runtime) });
+        let mut reclaimer = new_reclaimer(ReclaimConfig { dry_run, ..config(&runtime) });
         reclaimer.observe_images().await.unwrap();
         let report = reclaimer.reclaim(order, &mut node(&runtime)).await;
         assert_eq!(names(&report), ["r/b:1", "r/d:1", "r/c:1", "r/a:1", "r/e:1"], "{report:?}");
@@ -176,7 +176,7 @@ async fn used_pinned_and_configured_images_are_not_removed() {
     let images = ["nginx", "not a name!"].map(str::to_owned).into();
     node.pods = Ok(NodePods { uids: ["p".to_owned()].into(), images });
     let with_keep_images = ReclaimConfig { keep_images: vec!["r/keep:*".to_owned()], ..config(&runtime) };
-    let report = Reclaimer::new(with_keep_images).reclaim(ALL, &mut node).await;
+    let report = new_reclaimer(with_keep_images).reclaim(ALL, &mut node).await;
     assert_eq!(report.end, ReclaimEnd::NothingLeft, "{report:?}");
     assert_eq!(runtime.removals(), ["RemoveImage free"]);
 }
@@ -217,7 +217,7 @@ async fn an_image_that_comes_into_use_meanwhile_stays() {
 async fn a_young_image_stays_until_it_is_old() {
     let runtime = FakeRuntime::start(unused_images());
     let mut reclaimer =
-        Reclaimer::new(ReclaimConfig { min_image_age: Duration::from_millis(300), ..config(&runtime) });
+        new_reclaimer(ReclaimConfig { min_image_age: Duration::from_millis(300), ..config(&runtime) });
     reclaimer.observe_images().await.unwrap();
     let report = reclaimer.reclaim(ALL, &mut node(&runtime)).await;
     assert_eq!((report.end, report.images.len()), (ReclaimEnd::NothingLeft, 0));
@@ -231,17 +231,16 @@ async fn a_young_image_stays_until_it_is_old() {
 async fn image_ages_are_kept_across_a_restart() {
     let runtime = FakeRuntime::start(unused_images());
     let hour = ReclaimConfig { min_image_age: Duration::from_secs(3600), ..config(&runtime) };
-    let mut former = Reclaimer::new(hour.clone());
+    let mut former = new_reclaimer(hour.clone());
     former.observe_images().await.unwrap();
     let history = former.history().clone();
-    let report = Reclaimer::with_history(hour.clone(), history.clone(), Duration::from_secs(3500))
+    let report = Reclaimer::new(hour.clone(), history.clone(), Duration::from_secs(3500))
         .reclaim(ALL, &mut node(&runtime))
         .await;
     assert_eq!((report.end, report.images.len()), (ReclaimEnd::NothingLeft, 0));
     runtime.state().images.push(image("new", 9 * MIB));
-    let report = Reclaimer::with_history(hour, history, Duration::from_secs(3700))
-        .reclaim(ALL, &mut node(&runtime))
-        .await;
+    let report =
+        Reclaimer::new(hour, history, Duration::from_secs(3700)).reclaim(ALL, &mut node(&runtime)).await;
     assert_eq!(report.end, ReclaimEnd::Enough);
     assert_eq!(runtime.removals(), ["RemoveImage b", "RemoveImage d", "RemoveImage e"]);
 }
@@ -267,7 +266,7 @@ async fn a_runtime_that_hangs_or_dies_ends_the_attempt() {
         runtime.state().faults.insert(method, Fault::Hang);
         let begun = Instant::now();
         let short_timeout = ReclaimConfig { within: Duration::from_millis(200), ..config(&runtime) };
-        let report = Reclaimer::new(short_timeout).reclaim(ALL, &mut node(&runtime)).await;
+        let report = new_reclaimer(short_timeout).reclaim(ALL, &mut node(&runtime)).await;
         assert_eq!(report.end, ReclaimEnd::TimedOut, "{method}");
         assert!(begun.elapsed() < Duration::from_secs(30));
 
@@ -288,7 +287,7 @@ async fn removals_before_a_timeout_are_reported() {
     });
     runtime.state().faults.insert("ListImages", Fault::Hang);
     let short_timeout = ReclaimConfig { within: Duration::from_millis(500), ..config(&runtime) };
-    let report = Reclaimer::new(short_timeout).reclaim(ALL, &mut node(&runtime)).await;
+    let report = new_reclaimer(short_timeout).reclaim(ALL, &mut node(&runtime)).await;
     assert_eq!(
         (report.end, report.containers, report.freed_bytes),
         (ReclaimEnd::TimedOut, 1, 7 * MIB),
@@ -311,7 +310,7 @@ async fn without_a_runtime_the_attempt_fails_at_once() {
     for (socket, expected) in [(missing, "No such file"), (no_server, "")] {
         let endpoint = Endpoint::parse(socket.to_str().unwrap()).unwrap();
         let elsewhere = ReclaimConfig { endpoint: endpoint.clone(), ..config(&runtime) };
-        let report = Reclaimer::new(elsewhere).reclaim(ALL, &mut node(&runtime)).await;
+        let report = new_reclaimer(elsewhere).reclaim(ALL, &mut node(&runtime)).await;
         let ReclaimEnd::Failed(why) = report.end else { panic!("{report:?}") };
         assert!(why.contains(expected), "{why}");
         read_runtime(&endpoint, Duration::from_secs(60)).await.unwrap_err();

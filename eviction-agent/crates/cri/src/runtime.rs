@@ -55,10 +55,8 @@ pub(crate) async fn answer_within<T>(
     within: Duration,
     answer: impl Future<Output = Result<T, CriError>>,
 ) -> Result<T, CriError> {
-    timeout(within, answer).await.unwrap_or_else(|_| {
-        let path = endpoint.path().to_owned();
-        Err(CriError::Connect { path, cause: format!("no answer within {within:?}") })
-    })
+    let late = |_| Err(endpoint.failed(format_args!("no answer within {within:?}")));
+    timeout(within, answer).await.unwrap_or_else(late)
 }
 
 /// Returns the names of the pause image, and of the images that the sandboxes were made from. containerd 1.x

@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use eviction_core::node::Node;
 use eviction_core::progress::ApiResult;
+use kube::api::ObjectList;
 use tokio::time::{Instant, sleep};
 
 use crate::backoff::Backoff;
 use crate::client::Client;
 use crate::error::OperationError;
+use crate::item::Item;
 use crate::node_patch::{NodePatcher, NodeResponse, PatchKind};
-use crate::objects::objects;
 use crate::request::Request;
 
 /// The time limit for one node, in case others write continuously or the server stays unavailable.
@@ -22,27 +23,6 @@ const MAX_REPEATS: u32 = 2;
 /// The number of nodes that one request lists, and the maximum size of the response in bytes.
 const PAGE: u32 = 50;
 const LARGEST: usize = 32 << 20;
-
-objects! {
-    /// A page of the list of nodes.
-    struct NodeList {
-        metadata: ListMetadata,
-        items: Vec<ListedNode>,
-    }
-
-    struct ListMetadata {
-        #[serde(rename = "continue")]
-        next: String,
-    }
-
-    struct ListedNode {
-        metadata: NodeMetadata,
-    }
-
-    struct NodeMetadata {
-        name: String,
-    }
-}
 
 /// Lists the names of all nodes.
 ///
@@ -56,14 +36,15 @@ pub async fn list_nodes(client: &Client) -> Result<Vec<String>, OperationError> 
         let request = Request::get(format!("/api/v1/nodes?limit={PAGE}{next}"));
         let request = Request { largest: LARGEST, ..request };
         let body = client.read_body(OPERATION, request, Some("it takes list of nodes")).await?;
-        let page: NodeList =
+        let page: ObjectList<Item> =
             serde_json::from_slice(&body).map_err(|error| OperationError::because(OPERATION, &error))?;
-        names.extend(page.items.into_iter().map(|node| node.metadata.name));
-        if page.metadata.next.is_empty() {
+        let nodes = page.items.into_iter().filter_map(|node| node.identity);
+        names.extend(nodes.map(|identity| identity.key.name.into()));
+        let Some(token) = page.metadata.continue_.filter(|token| !token.is_empty()) else {
             return Ok(names);
-        }
+        };
         // The server's token is URL-safe Base64.
-        next = format!("&continue={}", page.metadata.next);
+        next = format!("&continue={token}");
     }
 }
 
@@ -184,8 +165,12 @@ mod tests {
     async fn every_page_of_the_list_is_read() {
         let (access, seen) = serve(|head| {
             let body = match head.contains("continue=abc") {
-                false => r#"{"metadata": {"continue": "abc"}, "items": [{"metadata": {"name": "n1"}}]}"#,
-                true => r#"{"metadata": {"continue": null}, "items": [{"metadata": {"name": "n2"}}]}"#,
+                false => {
+                    r#"{"metadata": {"continue": "abc"}, "items": [{"metadata": {"name": "n1", "uid": "1"}}]}"#
+                }
+                true => {
+                    r#"{"metadata": {"continue": null}, "items": [{"metadata": {"name": "n2", "uid": "2"}}]}"#
+                }
             };
             json(200, body)
         })

@@ -8,6 +8,7 @@ use eviction_core::progress::{ApiOperation, ApiResult};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout, timeout_at};
+use tower::ServiceExt as _;
 
 use crate::access::{Access, KubeletAddress};
 use crate::backoff::Backoff;
@@ -29,9 +30,6 @@ const WARM_CONNECTIONS: usize = 2;
 const REQUESTS: (usize, Duration) = (WARM_CONNECTIONS, Duration::from_secs(80));
 const WATCHES: (usize, Duration) = (1, Duration::from_secs(1));
 const NONE: (usize, Duration) = (0, Duration::ZERO);
-
-/// The default namespace of kube's clients, which is not used, since all requests name one.
-pub(crate) const NAMESPACE: &str = "default";
 
 /// How long a connection may be idle before a request keeps it alive. The API server closes it after 90 s
 /// (`IdleTimeout` of its `http.Server`).
@@ -79,8 +77,8 @@ struct Shared {
 #[derive(Default)]
 struct Connections {
     stack: Option<Arc<Stack>>,
-    /// kube's client for requests, with its connection pool.
-    pool: Option<kube::Client>,
+    /// The service for requests, with its connection pool.
+    pool: Option<Service>,
 }
 
 impl std::fmt::Debug for Connections {
@@ -203,12 +201,13 @@ impl Client {
         let message = request.write()?;
         let (address, within) = (self.shared.access.authority(), request.within);
         let until = tokio::time::Instant::now() + within;
-        let client = timeout_at(until, self.kube(is_new)).await.map_err(|_elapsed| {
+        let service = timeout_at(until, self.pool(is_new)).await.map_err(|_elapsed| {
             let source = format!("the credentials were not read within {within:?}").into();
             RequestError::Connect { address: address.clone(), source }
         })??;
         let exchange = async {
-            let response = client.send(message).await.map_err(|error| RequestError::of(error, &address))?;
+            let response = service.oneshot(message).await;
+            let response = response.map_err(|cause| RequestError::of_service(cause, &address))?;
             let (head, body) = response.into_parts();
             let body = Limited::new(body, request.largest).collect().await;
             let body = body.map_err(|error| match error.downcast_ref::<LengthLimitError>() {
@@ -222,16 +221,17 @@ impl Client {
         timeout_at(until, exchange).await.map_err(timed_out)?
     }
 
-    async fn kube(&self, is_new: bool) -> Result<kube::Client, RequestError> {
+    /// Returns the service with the connections of the pool, or one with a new connection.
+    async fn pool(&self, is_new: bool) -> Result<Service, RequestError> {
         if is_new {
-            return Ok(kube::Client::new(self.stack().await?.service(NONE), NAMESPACE));
+            return Ok(self.stack().await?.service(NONE));
         }
-        if let Some(client) = &self.shared.connections().pool {
-            return Ok(client.clone());
+        if let Some(pool) = &self.shared.connections().pool {
+            return Ok(pool.clone());
         }
         let stack = self.stack().await?;
         let pool = &mut self.shared.connections().pool;
-        Ok(pool.get_or_insert_with(|| kube::Client::new(stack.service(REQUESTS), NAMESPACE)).clone())
+        Ok(pool.get_or_insert_with(|| stack.service(REQUESTS)).clone())
     }
 
     /// Returns a service with separate connections, for lists and watches.

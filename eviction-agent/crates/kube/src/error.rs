@@ -127,15 +127,6 @@ impl RequestError {
         matches!(self, Self::Access(_) | Self::Certificate { .. })
     }
 
-    /// Converts an error that kube returns instead of a response.
-    pub(crate) fn of(error: kube::Error, address: &str) -> Self {
-        match error {
-            kube::Error::Service(cause) => Self::of_service(cause, address),
-            kube::Error::HttpError(cause) => Self::Malformed(cause.into()),
-            other => Self::Broken(other.into()),
-        }
-    }
-
     /// Converts an error that a service returns instead of a response. Determines whether the request may
     /// have left this process.
     pub(crate) fn of_service(cause: BoxError, address: &str) -> Self {

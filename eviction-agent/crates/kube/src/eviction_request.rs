@@ -1,6 +1,5 @@
 //! The eviction of a pod as it was decided, and the requests for it.
 
-use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -51,38 +50,29 @@ impl EvictionRequest {
     }
 }
 
-/// Options of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RequestOptions {
-    /// The timeout, which also applies on the server.
-    pub(crate) within: Duration,
-    /// Whether this is a dry run: the server checks the request without carrying it out.
-    pub(crate) is_dry: bool,
-}
-
 /// Returns the request for an eviction, which PodDisruptionBudgets can deny.
 ///
 /// kube's `Api::evict` is not used, because it sends the field `delete_options`, which the API does not have:
 /// uid and grace period would be ignored.
-pub(crate) fn eviction(order: &EvictionRequest, options: RequestOptions) -> Request {
+pub(crate) fn eviction(order: &EvictionRequest, within: Duration, is_dry: bool) -> Request {
     let PodName { uid: _, namespace, name } = &*order.pod;
     let metadata = ObjectMeta {
         name: Some(name.to_string()),
         namespace: Some(namespace.to_string()),
         ..ObjectMeta::default()
     };
-    let body = Eviction { delete_options: Some(delete_options(order, options)), metadata };
-    Request::post(path(&order.pod, "/eviction", options), to_json(&body)).within(options.within)
+    let body = Eviction { delete_options: Some(delete_options(order, is_dry)), metadata };
+    Request::post(path(&order.pod, "/eviction"), to_json(&body)).on_server(within, is_dry)
 }
 
 /// Returns the request for a deletion, which PodDisruptionBudgets cannot deny.
-pub(crate) fn deletion(order: &EvictionRequest, options: RequestOptions) -> Request {
+pub(crate) fn deletion(order: &EvictionRequest, within: Duration, is_dry: bool) -> Request {
     let body = DeleteOptions {
         api_version: Some("v1".to_owned()),
         kind: Some("DeleteOptions".to_owned()),
-        ..delete_options(order, options)
+        ..delete_options(order, is_dry)
     };
-    Request::delete(path(&order.pod, "", options), to_json(&body)).within(options.within)
+    Request::delete(path(&order.pod, ""), to_json(&body)).on_server(within, is_dry)
 }
 
 /// Returns the request that sets the condition with the reason of the termination on the pod.
@@ -90,7 +80,8 @@ pub(crate) fn disruption_target(
     pod: &PodName,
     message: &str,
     now: Timestamp,
-    options: RequestOptions,
+    within: Duration,
+    is_dry: bool,
 ) -> Request {
     let condition = json!({
         "type": DISRUPTION_TARGET,
@@ -102,37 +93,30 @@ pub(crate) fn disruption_target(
     });
     // With the uid, the server rejects the patch for another pod.
     let body = json!({"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}});
-    Request::patch(path(pod, "/status", options), STRATEGIC_MERGE, to_json(&body)).within(options.within)
+    Request::patch(path(pod, "/status"), STRATEGIC_MERGE, to_json(&body)).on_server(within, is_dry)
 }
 
 /// Returns the request that reads a pod.
-pub(crate) fn read(pod: &PodName, options: RequestOptions) -> Request {
-    Request::get(path(pod, "", RequestOptions { is_dry: false, ..options })).within(options.within)
+pub(crate) fn read(pod: &PodName, within: Duration) -> Request {
+    Request::get(path(pod, "")).on_server(within, false)
 }
 
-fn delete_options(order: &EvictionRequest, options: RequestOptions) -> DeleteOptions {
+fn delete_options(order: &EvictionRequest, is_dry: bool) -> DeleteOptions {
     let preconditions = Preconditions { uid: Some(order.pod.uid.to_string()), resource_version: None };
     DeleteOptions {
         grace_period_seconds: Some(order.grace_period_seconds.max(1)),
         preconditions: Some(preconditions),
-        dry_run: options.is_dry.then(|| vec!["All".to_owned()]),
+        dry_run: is_dry.then(|| vec!["All".to_owned()]),
         ..DeleteOptions::default()
     }
 }
 
-fn path(pod: &PodName, subresource: &str, options: RequestOptions) -> String {
+fn path(pod: &PodName, subresource: &str) -> String {
     let mut path = String::from("/api/v1/namespaces/");
     push_segment(&pod.namespace, &mut path);
     path.push_str("/pods/");
     push_segment(&pod.name, &mut path);
     path.push_str(subresource);
-    // In whole seconds, rounded up: the server never gives up before the client.
-    let seconds = options.within.as_secs().saturating_add(1);
-    // Writing to a string cannot fail.
-    let _ = write!(path, "?timeout={seconds}s");
-    if options.is_dry {
-        path.push_str("&dryRun=All");
-    }
     path
 }
 
@@ -143,7 +127,7 @@ mod tests {
 
     use super::*;
 
-    const OPTIONS: RequestOptions = RequestOptions { within: Duration::from_secs(5), is_dry: false };
+    const WITHIN: Duration = Duration::from_secs(5);
 
     fn order(name: &str, grace_period_seconds: i64) -> EvictionRequest {
         let pod = PodName { uid: "u-1".into(), namespace: "shop".into(), name: name.into() };
@@ -166,9 +150,9 @@ mod tests {
     #[test]
     fn eviction_and_deletion_have_the_uid_and_at_least_1_s_of_grace() {
         for (grace, sent) in [(i64::MIN, 1), (-1, 1), (0, 1), (1, 1), (30, 30), (i64::MAX, i64::MAX)] {
-            let request = eviction(&order("web.1", grace), OPTIONS);
+            let request = eviction(&order("web.1", grace), WITHIN, false);
             assert_eq!(request.path, "/api/v1/namespaces/shop/pods/web.1/eviction?timeout=6s");
-            assert_eq!(request.within, OPTIONS.within);
+            assert_eq!(request.within, WITHIN);
             let wanted = json!({
                 "apiVersion": "policy/v1",
                 "kind": "Eviction",
@@ -176,7 +160,7 @@ mod tests {
                 "deleteOptions": {"gracePeriodSeconds": sent, "preconditions": {"uid": "u-1"}},
             });
             assert_eq!(body(&request), wanted);
-            let request = deletion(&order("web.1", grace), OPTIONS);
+            let request = deletion(&order("web.1", grace), WITHIN, false);
             assert_eq!(request.path, "/api/v1/namespaces/shop/pods/web.1?timeout=6s");
             let wanted = json!({
                 "apiVersion": "v1",
@@ -190,20 +174,19 @@ mod tests {
 
     #[test]
     fn dry_run_is_in_the_query_and_in_the_body() {
-        let options = RequestOptions { is_dry: true, ..OPTIONS };
-        let request = eviction(&order("web", 1), options);
+        let request = eviction(&order("web", 1), WITHIN, true);
         assert!(request.path.ends_with("?timeout=6s&dryRun=All"), "{}", request.path);
         assert_eq!(body(&request)["deleteOptions"]["dryRun"], json!(["All"]));
-        assert_eq!(body(&deletion(&order("web", 1), options))["dryRun"], json!(["All"]));
-        let patch = disruption_target(&order("web", 1).pod, "why", Timestamp::UNIX_EPOCH, options);
+        assert_eq!(body(&deletion(&order("web", 1), WITHIN, true))["dryRun"], json!(["All"]));
+        let patch = disruption_target(&order("web", 1).pod, "why", Timestamp::UNIX_EPOCH, WITHIN, true);
         assert!(patch.path.ends_with("/pods/web/status?timeout=6s&dryRun=All"), "{}", patch.path);
-        assert!(!read(&order("web", 1).pod, options).path.contains("dryRun"));
+        assert!(!read(&order("web", 1).pod, WITHIN).path.contains("dryRun"));
     }
 
     #[test]
     fn condition_patch_has_the_uid_of_the_pod_and_whole_seconds() {
         let now = Timestamp::new(1_767_600_000, 999_999_999).unwrap();
-        let request = disruption_target(&order("web", 1).pod, "memory \"low\"", now, OPTIONS);
+        let request = disruption_target(&order("web", 1).pod, "memory \"low\"", now, WITHIN, false);
         assert_eq!(request.body.as_ref().unwrap().0, "application/strategic-merge-patch+json");
         let wanted = json!({
             "metadata": {"uid": "u-1"},
@@ -223,7 +206,7 @@ mod tests {
         fn names_are_escaped_to_one_path_segment(namespace in ".{1,12}", name in "(\\.{1,3}|.{1,12}|[a-z/?#%.]{1,12})") {
             let pod = PodName { uid: "u".into(), namespace: namespace.as_str().into(), name: name.as_str().into() };
             let order = EvictionRequest { pod: Arc::new(pod), ..order("x", 1) };
-            let request = eviction(&order, OPTIONS);
+            let request = eviction(&order, WITHIN, false);
             let rest = request.path.strip_prefix("/api/v1/namespaces/").unwrap();
             let parts: Vec<&str> = rest.split('/').collect();
             prop_assert_eq!(parts.len(), 4, "{}", request.path);

@@ -12,7 +12,7 @@ use eviction_core::progress::{ApiOperation, ApiResult, KillProgress, KillUpdate}
 
 use crate::backoff::now_ns;
 use crate::client::Client;
-use crate::eviction_request::{self as request, EvictionRequest, RequestOptions};
+use crate::eviction_request::{self as request, EvictionRequest};
 use crate::request::Request;
 
 /// The maximum time that a deletion waits for the condition, which is optional.
@@ -102,15 +102,15 @@ impl Evictor {
             let why = format!("the decision is {} ms old", age.as_millis());
             return self.report(&eviction, operation, ApiResult::NotSent { why: why.into() }).await;
         }
-        let options = RequestOptions { within: self.config.within, is_dry: self.config.is_dry };
+        let EvictorConfig { within, is_dry, .. } = self.config;
         let request = if eviction.ignores_budget {
             self.set_condition(&eviction).await;
-            request::deletion(&eviction, options)
+            request::deletion(&eviction, within, is_dry)
         } else {
-            request::eviction(&eviction, options)
+            request::eviction(&eviction, within, is_dry)
         };
         let result = self.send(operation, request).await;
-        let is_unconfirmed = matches!(result, ApiResult::Unknown { .. }) && !self.config.is_dry;
+        let is_unconfirmed = matches!(result, ApiResult::Unknown { .. }) && !is_dry;
         self.report(&eviction, operation, result).await;
         drop(permit);
         if is_unconfirmed {
@@ -122,8 +122,8 @@ impl Evictor {
     /// Sets the condition with the reason of the termination, if the API does not set it itself.
     async fn set_condition(&self, eviction: &EvictionRequest) {
         let message = format!("The node was low on resource: {}. ", eviction.resource.name());
-        let options = RequestOptions { within: CONDITION_WITHIN, is_dry: self.config.is_dry };
-        let request = request::disruption_target(&eviction.pod, &message, Timestamp::now(), options);
+        let (now, is_dry) = (Timestamp::now(), self.config.is_dry);
+        let request = request::disruption_target(&eviction.pod, &message, now, CONDITION_WITHIN, is_dry);
         let result = self.send(ApiOperation::Condition, request).await;
         if result != ApiResult::Accepted {
             self.report(eviction, ApiOperation::Condition, result).await;
@@ -146,12 +146,11 @@ impl Evictor {
     /// Determines whether a request without a response was carried out. It is not repeated. Instead the pod
     /// is read until the server responds.
     async fn determine_result(&self, eviction: &EvictionRequest) -> ApiResult {
-        let options = RequestOptions { within: self.config.within, is_dry: false };
         // Until then the server may still process the request: its timeout starts when the request arrives.
         let server_done_at = Instant::now() + self.config.within;
         let mut unusable_responses = 0;
         while unusable_responses < MAX_UNUSABLE_RESPONSES {
-            let request = request::read(&eviction.pod, options);
+            let request = request::read(&eviction.pod, self.config.within);
             let (result, body) = self.client.call(ApiOperation::GetPod, request).await;
             match result {
                 ApiResult::Accepted => {

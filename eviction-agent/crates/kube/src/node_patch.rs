@@ -191,20 +191,20 @@ impl NodePatcher {
                 (ApiOperation::NodeConditions, "/status", STRATEGIC_MERGE, body)
             }
         };
-        let seconds = WITHIN.as_secs().saturating_add(1);
-        let dry_run = if self.is_dry { "&dryRun=All" } else { "" };
         // A node's name is a DNS name, which needs no escapes in a path.
-        let path = format!("/api/v1/nodes/{}{subresource}?timeout={seconds}s{dry_run}", node.name);
-        self.send(operation, Request::patch(path, content_type, body)).await
+        let path = format!("/api/v1/nodes/{}{subresource}", node.name);
+        let request = Request::patch(path, content_type, body).on_server(WITHIN, self.is_dry);
+        self.send(operation, request).await
     }
 
     /// Reads a node.
     pub(crate) async fn read(&self, name: &str) -> NodeResponse {
-        self.send(ApiOperation::Node, Request::get(format!("/api/v1/nodes/{name}"))).await
+        let request = Request::get(format!("/api/v1/nodes/{name}")).within(WITHIN);
+        self.send(ApiOperation::Node, request).await
     }
 
     async fn send(&self, operation: ApiOperation, request: Request) -> NodeResponse {
-        let (result, body) = self.client.call(operation, request.within(WITHIN)).await;
+        let (result, body) = self.client.call(operation, request).await;
         NodeResponse { result, node: body.map(|body| parse_node(&body)) }
     }
 }

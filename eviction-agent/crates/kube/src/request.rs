@@ -65,6 +65,16 @@ impl Request {
         Self { within, ..self }
     }
 
+    /// Sets the timeout, here and on the server. With `is_dry` the server checks the request without carrying it
+    /// out (dry run). Adds both to the path, which must not have a query.
+    pub(crate) fn on_server(self, within: Duration, is_dry: bool) -> Self {
+        // In whole seconds, rounded up: the server never gives up before the client.
+        let seconds = within.as_secs().saturating_add(1);
+        let dry_run = if is_dry { "&dryRun=All" } else { "" };
+        let path = format!("{}?timeout={seconds}s{dry_run}", self.path);
+        Self { path, within, ..self }
+    }
+
     /// Converts the request to an HTTP request.
     pub(crate) fn write(&self) -> Result<http::Request<Body>, RequestError> {
         let mut request = http::Request::builder().method(&self.method).uri(&self.path).header(ACCEPT, JSON);

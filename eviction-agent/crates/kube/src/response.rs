@@ -135,8 +135,7 @@ fn budget(causes: &[Cause]) -> Option<Box<str>> {
 fn text(from: &str) -> Box<str> {
     let mut line: String = from.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     if line.len() > LONGEST_TEXT {
-        let end = (0..=LONGEST_TEXT).rev().find(|end| line.is_char_boundary(*end)).unwrap_or(0);
-        line.truncate(end);
+        line.truncate(line.floor_char_boundary(LONGEST_TEXT));
         line.push('…');
     }
     line.into()

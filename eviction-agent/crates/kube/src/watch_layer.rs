@@ -16,11 +16,14 @@ use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout};
 use tower::ServiceExt as _;
 
 use crate::backoff::{Backoff, random_part_of};
-use crate::client::{Client, NAMESPACE};
+use crate::client::Client;
 use crate::error::{BoxError, RequestError};
 use crate::metrics::{MetricEvent, WatchEvent, operation};
 use crate::request::retry_after;
 use crate::stack::Service;
+
+/// The default namespace of kube's client, which is not used, since lists and watches are of all namespaces.
+const NAMESPACE: &str = "default";
 
 /// The timeout for the head of a response.
 const HEAD_WITHIN: Duration = Duration::from_secs(10);

@@ -20,4 +20,3 @@ pub mod proc;
 pub mod psi;
 pub mod sampler;
 pub mod thread;
-pub mod timer;

@@ -20,11 +20,9 @@ pub(super) struct Kubelet {
 /// The source of the kubelet's settings.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct KubeletSource {
-    /// The response of the kubelet, if that is the source.
+    /// The response of `/configz` of the kubelet, if that is the source and has ever responded.
     pub(crate) effective: Option<Effective>,
-    /// Whether the source is `/configz` of the kubelet.
-    pub(crate) is_configz: bool,
-    /// Whether the kubelet did not respond, so that another source is used instead.
+    /// Whether the kubelet is the source and did not respond, so that its last response or its files are used.
     pub(crate) is_fallback: bool,
 }
 
@@ -62,7 +60,7 @@ impl Kubelet {
             return Err(why);
         }
         let found = from_files(&files)?;
-        let source = KubeletSource { is_configz: true, is_fallback: true, ..found.source };
+        let source = KubeletSource { is_fallback: true, ..found.source };
         Ok(Self { source, notes: warnings(why, "its files count, without its command line"), ..found })
     }
 }
@@ -73,7 +71,7 @@ fn warnings(why: Failure, counts: &str) -> Vec<String> {
 
 fn from_response(effective: Effective, is_fallback: bool, notes: Vec<String>) -> Result<Kubelet, Failure> {
     let configuration = effective.resolve().map_err(|wrong| failure_of("kubelet", wrong))?;
-    let source = KubeletSource { effective: Some(effective), is_configz: true, is_fallback };
+    let source = KubeletSource { effective: Some(effective), is_fallback };
     Ok(Kubelet { configuration, source, notes })
 }
 
@@ -127,7 +125,7 @@ mod tests {
         };
         let line = |files: &ConfigurationFiles| {
             let found = files.load().unwrap();
-            assert!(found.kubelet.is_fallback && found.kubelet.is_configz, "{:?}", found.kubelet);
+            assert!(found.kubelet.is_fallback, "{:?}", found.kubelet);
             assert!(found.notes.iter().any(|note| note.contains("count")), "{:?}", found.notes);
             found.policy.thresholds[0].value.quantity(0).to_string()
         };

@@ -1,6 +1,6 @@
 //! Evictions: from a decision to the executor, and the results.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use eviction_core::pod::PodName;
 use eviction_core::progress::{EvictionResult, KillProgress, KillRejection, KillUpdate, NotEvicted};
 use eviction_core::signal::{Resource, Signal};
 use eviction_kill::{CgroupDirs, KillTarget};
-use eviction_node::cgroup::node_root::GroupPaths;
+use eviction_node::cgroup::node_root::find_group;
 use eviction_node::cgroup::pods::Pod as CgroupPod;
 
 use super::super::rate_limit::Admission;
@@ -189,8 +189,15 @@ impl ControlLoop {
     }
 
     pub(super) fn dirs_of(&self, id: u64, path: &Path) -> CgroupDirs {
-        let GroupPaths { memory, pids, freezer, unified } = self.node_sampler.cgroups.root().paths_of(path);
-        CgroupDirs { id: Some(id), memory, pids, freezer, unified }
+        let root = self.node_sampler.cgroups.root();
+        let find = |root: &Option<PathBuf>| find_group(root.as_ref(), path);
+        CgroupDirs {
+            id: Some(id),
+            memory: root.memory.join(path),
+            pids: find(&root.pids),
+            freezer: find(&root.freezer),
+            unified: find(&root.unified),
+        }
     }
 
     /// Handles a result. Returns true if a sync may choose another victim.

@@ -92,8 +92,6 @@ pub(crate) enum Command {
     Propose(Box<Policy>),
     /// Lets a pending configuration take effect.
     Accept,
-    /// Ends the loop.
-    Stop,
 }
 
 /// The event that woke the loop.
@@ -148,7 +146,7 @@ pub(crate) struct ControlLoop {
 }
 
 impl ControlLoop {
-    /// Runs until [`Command::Stop`].
+    /// Runs until the sender of the commands is dropped.
     ///
     /// # Errors
     /// If the timer fails: without it no sample is guaranteed.
@@ -191,7 +189,7 @@ impl ControlLoop {
             biased;
             // First, so that a storm of events cannot keep the agent from ending.
             command = commands.recv() => match command {
-                None | Some(Command::Stop) => {
+                None => {
                     self.publish_group_kills(u64::MAX);
                     self.abandon_kills();
                     return Ok(None);
@@ -274,8 +272,6 @@ impl ControlLoop {
                 self.step_configuration(Event::ApplyProposed);
                 Trigger::Configuration
             }
-            // `next` ends the loop at this command.
-            Command::Stop => return None,
         })
     }
 

@@ -183,8 +183,8 @@ impl ControlLoop {
         let at = self.clock.now().wall;
         for end in ends {
             let decision = self.step(Input { at, event: Event::ContainerEnded(Box::new(end)) });
-            let DecisionKind::Oom(OomUpdate::End(update)) = decision.kind else { continue };
-            if let Some(mismatch) = update.mismatch {
+            let DecisionKind::Oom(OomUpdate::End { mismatch, .. }) = decision.kind else { continue };
+            if let Some(mismatch) = mismatch {
                 self.telemetry.publish(event_log::Event::ContainerStatusMismatch(mismatch), at);
             }
         }

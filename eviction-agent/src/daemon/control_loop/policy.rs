@@ -24,7 +24,7 @@ impl ControlLoop {
         if let Some(ProposalState::Applied) = decision.proposal {
             self.adopt_policy();
         }
-        if let Some(ProposalState::Pending(_)) = decision.proposal {
+        if let Some(ProposalState::Pending { .. }) = decision.proposal {
             // The sync that follows finds the pods that the policy would evict. It publishes the pending policy,
             // also one that was pending before.
             self.state.last_change.pending_since = None;

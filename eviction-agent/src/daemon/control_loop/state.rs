@@ -86,7 +86,7 @@ impl LoopDelta {
         let imminent = context.is_some_and(|context| !context.imminent.is_empty());
         let awaits_space = decision.evaluation().is_some_and(|it| it.end == EvaluationEnd::AwaitingSpace);
         let (pending_since, is_decided) = match &decision.proposal {
-            Some(ProposalState::Pending(waiting)) => (Some(waiting.since), false),
+            Some(ProposalState::Pending { since, .. }) => (Some(*since), false),
             Some(ProposalState::Unchanged | ProposalState::Applied) => (None, true),
             None => (None, false),
         };

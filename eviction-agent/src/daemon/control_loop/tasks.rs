@@ -8,6 +8,7 @@ use std::sync::Arc;
 use eviction_bpf::{Alarm, BpfHandle, ReclaimTime, TaskAlarm, TaskCount};
 use eviction_core::pods::KnownPod;
 use eviction_node::cgroup::files::parse_pids_events;
+use eviction_node::cgroup::node_root::find_group;
 use eviction_node::cgroup::sampler::Sampler;
 use eviction_node::file::read_once;
 use eviction_node::pod_index::PodIndex;
@@ -180,7 +181,7 @@ pub(crate) fn describe(alarm: &TaskAlarm, sampler: &Sampler, pod_index: &PodInde
     };
     if what == Alarm::PidsLimit {
         let limited = cgroups.owner(memcg_id).and_then(|(pod, container)| {
-            let of = |scope, path| Some((scope, sampler.root().paths_of(path).pids?));
+            let of = |scope, path| Some((scope, find_group(sampler.root().pids.as_ref(), path)?));
             let container = container.and_then(|container| of("container", &container.path));
             let mut candidates = container.into_iter().chain(of("pod", &pod.path));
             candidates.find(|(_, folder)| std::fs::metadata(folder).is_ok_and(|it| it.ino() == key_id))

@@ -338,8 +338,7 @@ impl ControlLoopThread {
     /// Ends the loop and waits for the thread.
     async fn stop(self) -> Result<(), Failure> {
         let Self { thread, id: _, commands } = self;
-        // A full queue means that the thread is busy; dropping the sender ends it as well.
-        drop(commands.try_send(Command::Stop));
+        // The loop ends when it has handled the commands in the queue.
         drop(commands);
         let join = tokio::task::spawn_blocking(move || join_thread(thread));
         match tokio::time::timeout(STOP_TIMEOUT, join).await {

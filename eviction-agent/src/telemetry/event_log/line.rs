@@ -3,57 +3,45 @@
 use std::fmt;
 
 use jiff::Timestamp;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use super::Event;
 use eviction_core::oom::TerminationCause;
 
 /// The version of the JSON format. It is increased when a field is renamed or removed, or changes
 /// its meaning.
-pub const SCHEMA_VERSION: u32 = 1;
+const SCHEMA_VERSION: u32 = 1;
 
 /// An event line.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Line {
     /// The time of the event. It is never before the time of the previous line, unless the system
     /// clock is set.
     pub at: Timestamp,
+    schema_version: u32,
+    /// The severity of the event.
+    pub severity: Severity,
     /// The name of the node object, if it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
+    /// The event as text.
+    pub message: String,
     /// The event.
+    #[serde(flatten)]
     pub event: Event,
 }
 
-#[derive(Serialize)]
-struct Json<'a> {
-    at: Timestamp,
-    schema_version: u32,
-    severity: Severity,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    node: Option<&'a str>,
-    message: String,
-    #[serde(flatten)]
-    event: &'a Event,
-}
-
-impl Serialize for Line {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Self { at, node, event } = self;
-        let json = Json {
-            at: *at,
-            schema_version: SCHEMA_VERSION,
-            severity: event.severity(),
-            node: node.as_deref(),
-            message: event.to_string(),
-            event,
-        };
-        json.serialize(serializer)
+impl Line {
+    /// Returns the line of an event.
+    pub fn new(at: Timestamp, node: Option<String>, event: Event) -> Self {
+        let (severity, message) = (event.severity(), event.to_string());
+        Self { at, schema_version: SCHEMA_VERSION, severity, node, message, event }
     }
 }
 
 impl fmt::Display for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:.3} {}", self.at, self.event)
+        write!(f, "{:.3} {}", self.at, self.message)
     }
 }
 
@@ -135,11 +123,7 @@ mod tests {
             mono_ns: 1,
             since_decision_us: 2_500,
         };
-        let line = Line {
-            at: Timestamp::UNIX_EPOCH,
-            node: Some("worker-1".into()),
-            event: Event::EvictionProgress(event),
-        };
+        let line = Line::new(Timestamp::UNIX_EPOCH, Some("worker-1".into()), Event::EvictionProgress(event));
         let wanted = serde_json::json!({
             "at": "1970-01-01T00:00:00Z", "schema_version": 1, "severity": "info", "node": "worker-1",
             "message": "eviction 7 of shop/web: terminated (2.50 ms after the decision)",
@@ -151,7 +135,7 @@ mod tests {
             line.to_string(),
             format!("1970-01-01T00:00:00.000Z {}", wanted["message"].as_str().unwrap())
         );
-        let line = Line { node: None, event: Event::Stopped { reason: "SIGTERM".into() }, ..line };
+        let line = Line::new(line.at, None, Event::Stopped { reason: "SIGTERM".into() });
         assert_eq!(serde_json::to_value(&line).unwrap().get("node"), None, "it is not known");
     }
 

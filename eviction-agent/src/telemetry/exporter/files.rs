@@ -47,9 +47,11 @@ impl SignalFiles {
     /// Returns the reason why a signal cannot be read: the operation, the file and the error.
     pub(super) fn error(&self, signal: Signal, why: UnknownReason) -> String {
         let files = match signal {
-            Signal::PidAvailable => &self.pids,
-            Signal::AllocatableMemoryAvailable => &self.pods,
-            _ => &self.memory,
+            Signal::PidAvailable => &*self.pids,
+            Signal::AllocatableMemoryAvailable => &*self.pods,
+            Signal::MemoryAvailable => &*self.memory,
+            // Signals of disks are not read from files.
+            _ => &[],
         };
         if !matches!(why, UnknownReason::Unreadable(_) | UnknownReason::Failed) {
             return error_text(why);
@@ -97,5 +99,8 @@ mod tests {
         assert_eq!(error, format!("read {}: No such file or directory", file.display()));
         assert_eq!(files.error(Signal::PidAvailable, UnknownReason::Unreadable(13)), "Permission denied");
         assert_eq!(files.error(Signal::AllocatableMemoryAvailable, UnknownReason::Stale), "too old");
+        files.memory = vec![pods.join("memory.usage_in_bytes")];
+        let error = files.error(Signal::NodeFsAvailable, UnknownReason::Unreadable(5));
+        assert_eq!(error, "Input/output error", "no file of memory is named for a disk");
     }
 }

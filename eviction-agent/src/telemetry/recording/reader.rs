@@ -1,5 +1,6 @@
 //! Reads the segments of a recording, as far as they are complete.
 
+use std::collections::VecDeque;
 use std::io::{self, BufRead, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -56,6 +57,70 @@ pub fn find(path: &Path) -> io::Result<Vec<PathBuf>> {
 pub fn is_recording(path: &Path) -> bool {
     let name = path.to_string_lossy();
     name.ends_with(".rec") || name.ends_with(".rec.zst") || segments(path).is_ok_and(|it| !it.is_empty())
+}
+
+/// A segment that cannot be read to its end.
+#[derive(Clone, Debug)]
+pub struct SegmentError {
+    /// The segment, the position and the reason.
+    pub text: String,
+    /// Whether the segment is cut off, as a killed agent leaves it.
+    pub is_cut: bool,
+}
+
+/// Reads the items of several segments, and the errors of segments that cannot be read to their end.
+#[derive(Default)]
+pub struct Items {
+    /// The segments. The first one is being read.
+    files: VecDeque<PathBuf>,
+    segment: Option<Segment<Box<dyn BufRead>>>,
+}
+
+impl Items {
+    /// Reads all segments of a recording.
+    ///
+    /// # Errors
+    /// If the recording cannot be found, or has no segment.
+    pub fn of(path: &Path) -> io::Result<Self> {
+        match find(path)? {
+            files if files.is_empty() => Err(io::Error::new(io::ErrorKind::NotFound, "no recording")),
+            files => Ok(Self::of_files(files)),
+        }
+    }
+
+    /// Reads these segments.
+    pub fn of_files(files: impl IntoIterator<Item = PathBuf>) -> Self {
+        Self { files: files.into_iter().collect(), segment: None }
+    }
+
+    /// Returns the next item of the first segment, which is opened if it is not open yet.
+    fn next_of_first(&mut self) -> Result<Option<Item>, FormatError> {
+        let Some(file) = self.files.front() else { return Ok(None) };
+        let segment = match &mut self.segment {
+            Some(segment) => segment,
+            closed => closed.insert(Segment::open(file)?),
+        };
+        segment.next_item()
+    }
+}
+
+impl Iterator for Items {
+    type Item = Result<Item, SegmentError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let read = self.next_of_first();
+            if let Ok(Some(item)) = read {
+                return Some(Ok(item));
+            }
+            self.segment = None;
+            let file = self.files.pop_front()?;
+            if let Err(error) = read {
+                let is_cut = matches!(error, FormatError::Cut(_));
+                return Some(Err(SegmentError { text: format!("read {}: {error}", file.display()), is_cut }));
+            }
+        }
+    }
 }
 
 /// Reads a segment, item by item.

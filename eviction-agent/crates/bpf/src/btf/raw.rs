@@ -8,8 +8,8 @@ const TYPE_BYTES: usize = 12;
 /// The most references between types that are followed. Valid BTF has no longer chain of names for one type.
 pub(super) const CHAIN: usize = 32;
 
-/// Kinds of types (linux/btf.h).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// The kinds of types (linux/btf.h) that are told apart here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Int,
     Ptr,
@@ -17,64 +17,43 @@ pub(super) enum Kind {
     Struct,
     Union,
     Enum,
+    Enum64,
     Fwd,
-    Typedef,
-    Volatile,
-    Const,
-    Restrict,
+    Float,
     Func,
     FuncProto,
-    Var,
-    Datasec,
-    Float,
-    DeclTag,
-    TypeTag,
-    Enum64,
+    /// Another name for a type.
+    Typedef,
+    /// A qualifier or a tag of a type.
+    Qualifier,
+    /// Not a type: a variable, a section, or a tag of a declaration.
+    Other,
 }
 
 impl Kind {
-    fn from_raw(raw: u32) -> Option<Self> {
+    /// Returns the kind of this number, and how many bytes follow the three words of a type with so many entries.
+    fn from_raw(raw: u32, entries: usize) -> Option<(Self, usize)> {
         Some(match raw {
-            1 => Self::Int,
-            2 => Self::Ptr,
-            3 => Self::Array,
-            4 => Self::Struct,
-            5 => Self::Union,
-            6 => Self::Enum,
-            7 => Self::Fwd,
-            8 => Self::Typedef,
-            9 => Self::Volatile,
-            10 => Self::Const,
-            11 => Self::Restrict,
-            12 => Self::Func,
-            13 => Self::FuncProto,
-            14 => Self::Var,
-            15 => Self::Datasec,
-            16 => Self::Float,
-            17 => Self::DeclTag,
-            18 => Self::TypeTag,
-            19 => Self::Enum64,
+            1 => (Self::Int, 4),
+            2 => (Self::Ptr, 0),
+            3 => (Self::Array, 12),
+            4 => (Self::Struct, 12 * entries),
+            5 => (Self::Union, 12 * entries),
+            6 => (Self::Enum, 8 * entries),
+            7 => (Self::Fwd, 0),
+            8 => (Self::Typedef, 0),
+            // volatile, const, restrict, and a type tag.
+            9..=11 | 18 => (Self::Qualifier, 0),
+            12 => (Self::Func, 0),
+            13 => (Self::FuncProto, 8 * entries),
+            // A variable, and a tag of a declaration.
+            14 | 17 => (Self::Other, 4),
+            // A section.
+            15 => (Self::Other, 12 * entries),
+            16 => (Self::Float, 0),
+            19 => (Self::Enum64, 12 * entries),
             _ => return None,
         })
-    }
-
-    /// Returns how many bytes follow the type's three words.
-    fn tail(self, entries: usize) -> usize {
-        match self {
-            Self::Int | Self::Var | Self::DeclTag => 4,
-            Self::Array => 12,
-            Self::Struct | Self::Union | Self::Datasec | Self::Enum64 => 12 * entries,
-            Self::Enum | Self::FuncProto => 8 * entries,
-            Self::Ptr
-            | Self::Fwd
-            | Self::Typedef
-            | Self::Volatile
-            | Self::Const
-            | Self::Restrict
-            | Self::Func
-            | Self::Float
-            | Self::TypeTag => 0,
-        }
     }
 }
 
@@ -161,8 +140,8 @@ impl<'a> Types<'a> {
         let word = |position| u32_at(head, position).ok_or(None);
         let info = word(4)?;
         let raw = (info >> 24) & 0x1f;
-        let kind = Kind::from_raw(raw).ok_or(Some(raw))?;
-        let next = at + TYPE_BYTES + kind.tail((info & 0xffff) as usize);
+        let (kind, tail) = Kind::from_raw(raw, (info & 0xffff) as usize).ok_or(Some(raw))?;
+        let next = at + TYPE_BYTES + tail;
         let tail = self.types.get(at + TYPE_BYTES..next).ok_or(None)?;
         let one = Type { kind, name: word(0)?, kind_flag: info >> 31 == 1, word: word(8)?, tail };
         Ok((one, next))
@@ -199,9 +178,7 @@ impl<'a> Types<'a> {
         for _ in 0..CHAIN {
             let found = self.by_id(id)?;
             match found.kind {
-                Kind::Typedef | Kind::Volatile | Kind::Const | Kind::Restrict | Kind::TypeTag => {
-                    id = found.word;
-                }
+                Kind::Typedef | Kind::Qualifier => id = found.word,
                 _ => return Some(found),
             }
         }

@@ -1,11 +1,16 @@
-//! The kill order of the BPF programs: arming and disarming it, and how often a kill was suppressed.
+//! The kill orders of the BPF programs, one for memory and one for a disk: arming and disarming them, and how often
+//! a kill was suppressed.
 
 use aya::maps::{Array, HashMap as BpfHashMap, MapData, MapError, PerCpuArray};
 use aya::{Ebpf, Pod};
-use eviction_common::{DiskKillOrder, KillOrder, MARK_EPOCH, MARK_LEVEL, Suppressed, SuppressedCount};
+use eviction_common::{
+    DiskKillOrder, DiskTotal, KillOrder, MARK_EPOCH, MARK_LEVEL, Suppressed, SuppressedCount,
+};
 use thiserror::Error;
 
+use super::disk::kernel_device;
 use super::{BpfHandle, take_map, was_present};
+use crate::AttachWhen;
 use crate::sys::MapEntry;
 use eviction_node::clock::mono_ns;
 
@@ -44,6 +49,17 @@ pub struct ArmedOrder {
     pub still_until_ns: u64,
 }
 
+/// A kill order for the buffered write that crosses a threshold of a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ArmedDiskOrder {
+    /// The victim's cgroup.
+    pub victim_id: u64,
+    /// `st_dev` of the file system.
+    pub device: u64,
+    /// When it expires, nanoseconds of `CLOCK_MONOTONIC`.
+    pub expires_ns: u64,
+}
+
 /// Why no kill order is armed.
 #[derive(Debug, Error)]
 pub enum ArmError {
@@ -65,14 +81,14 @@ pub enum ArmError {
 pub(crate) struct KernelKillMaps {
     marks: Array<MapData, u64>,
     order: OrderMap<KillOrder>,
-    pub(super) disk_order: OrderMap<DiskKillOrder>,
-    pub(super) tokens: Tokens,
+    disk_order: OrderMap<DiskKillOrder>,
+    tokens: Tokens,
     suppressed: PerCpuArray<MapData, MapEntry<SuppressedCount>>,
     is_marked: bool,
     /// The last numbers of a sample and of an order. They start at the time of the load in nanoseconds: programs
     /// that are loaded in place of others give greater ones, so that each record identifies its order.
     last_epoch: u64,
-    pub(super) last_order: u64,
+    last_order: u64,
 }
 
 impl KernelKillMaps {
@@ -96,7 +112,7 @@ type Tokens = BpfHashMap<MapData, u64, u8>;
 
 /// The map of an order, and the number of the armed one. A program that does not get the token of an order
 /// kills no process, whatever the order contains.
-pub(crate) struct OrderMap<T>
+struct OrderMap<T>
 where
     MapEntry<T>: Pod,
 {
@@ -109,7 +125,7 @@ where
     MapEntry<T>: Pod,
 {
     /// Arms an order. No other one may be armed.
-    pub(super) fn arm(&mut self, tokens: &mut Tokens, number: u64, order: T) -> Result<u64, ArmError> {
+    fn arm(&mut self, tokens: &mut Tokens, number: u64, order: T) -> Result<u64, ArmError> {
         // The token first: without it no order is carried out, and alone it has no effect.
         tokens.insert(number, 1, 0)?;
         self.armed = Some(number);
@@ -122,7 +138,7 @@ where
     }
 
     /// Disarms the order. Returns whether it was carried out before; then its token is missing.
-    pub(super) fn disarm(&mut self, tokens: &mut Tokens) -> Result<bool, ArmError> {
+    fn disarm(&mut self, tokens: &mut Tokens) -> Result<bool, ArmError> {
         let Some(number) = self.armed.take() else { return Ok(false) };
         let removed = tokens.remove(&number);
         self.map.set(0, MapEntry(T::default()), 0)?;
@@ -221,6 +237,57 @@ impl BpfHandle {
             kernel_kill.is_marked = false;
         }
         Ok(())
+    }
+
+    /// Returns whether an order for this file system would be carried out: its blocks are counted, and the
+    /// probe on reservations is attached.
+    pub fn can_kill_writers(&self, device: u64) -> bool {
+        let is_counted = self.disks().any(|counted| counted == device);
+        self.has_kernel_kill() && is_counted && self.is_attached(AttachWhen::NearDiskThreshold)
+    }
+
+    /// Arms an order in place of the one before: `headroom` bytes were left to the threshold when `since` was
+    /// read. From now until it expires, or until another call, one process of the victim may be killed by it.
+    /// Returns the number of the order, greater than that of every earlier one.
+    ///
+    /// # Errors
+    /// See [`ArmError`]. Then no order is armed.
+    pub fn arm_disk_kill(
+        &mut self,
+        order: &ArmedDiskOrder,
+        since: DiskTotal,
+        headroom: u64,
+    ) -> Result<u64, ArmError> {
+        if self.disarm_disk_kill()? {
+            return Err(ArmError::CarriedOut);
+        }
+        let kernel_kill = self.maps.kernel_kill.as_mut().ok_or(ArmError::Absent)?;
+        let ArmedDiskOrder { victim_id, device, expires_ns } = *order;
+        kernel_kill.last_order += 1;
+        let generation = kernel_kill.last_order;
+        let bytes_then = since.observed();
+        let mut order = DiskKillOrder {
+            generation,
+            victim_id,
+            // With this one byte more the threshold is crossed, and not only reached.
+            bytes_limit: bytes_then.saturating_add_unsigned(headroom.saturating_add(1)),
+            bytes_then,
+            expires_ns,
+            device: kernel_device(device).into(),
+            check: 0,
+        };
+        order.check = order.checked();
+        kernel_kill.disk_order.arm(&mut kernel_kill.tokens, generation, order)
+    }
+
+    /// Disarms the order. Returns whether it was carried out before; then its event follows, if it has not
+    /// arrived yet.
+    ///
+    /// # Errors
+    /// If the map cannot be written. The order still expires.
+    pub fn disarm_disk_kill(&mut self) -> Result<bool, ArmError> {
+        let Some(kernel_kill) = &mut self.maps.kernel_kill else { return Ok(false) };
+        kernel_kill.disk_order.disarm(&mut kernel_kill.tokens)
     }
 
     /// Returns for how many kill orders (and CPUs) the kill at a crossing was suppressed, by reason.

@@ -6,6 +6,7 @@ mod privileges;
 
 use std::path::Path;
 
+use rustix::io::Errno;
 use rustix::thread::CapabilitySet;
 use serde::Serialize;
 
@@ -149,10 +150,20 @@ fn usage_threshold(root: Option<&NodeRoot>) -> Fact {
         }
         Some(root) => match memcg_v1::register_eventfd(&root.memory, &[UNREACHABLE_USAGE]) {
             Ok(_) => Ok(format!("{}", root.memory.join("cgroup.event_control").display())),
-            Err(error) => Err((chain(&error), error.help())),
+            Err(error) => Err((chain(&error), threshold_help(&error.source))),
         },
     };
     fact("usage-threshold", "usage threshold", found)
+}
+
+fn threshold_help(error: &std::io::Error) -> Option<&'static str> {
+    match Errno::from_io_error(error)? {
+        Errno::ROFS => Some(WRITABLE),
+        Errno::ACCESS | Errno::PERM => Some("run as root, or add the capability DAC_OVERRIDE"),
+        Errno::NOENT => Some("thresholds on usage exist on cgroup version 1 only"),
+        Errno::MFILE => Some("raise the limit of open files (RLIMIT_NOFILE)"),
+        _ => None,
+    }
 }
 
 fn pressure(host: &Host) -> Fact {
@@ -256,5 +267,19 @@ fn absent_controller(host: &Host, name: &str) -> String {
         Some(controller) if !controller.enabled => "switched off at boot".to_owned(),
         Some(_) => "not mounted, or not passed on to this part of the tree".to_owned(),
         None => "the kernel was built without it, or switched it off".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn error_of_a_usage_threshold_has_help_for_its_cause() {
+        let help = |errno: i32| threshold_help(&std::io::Error::from_raw_os_error(errno));
+        assert!(help(30).unwrap().contains("writable"));
+        assert!(help(13).unwrap().contains("DAC_OVERRIDE"));
+        assert!(help(2).unwrap().contains("version 1"));
+        assert_eq!(help(5), None);
     }
 }

@@ -8,7 +8,7 @@ use std::fmt;
 
 use eviction_core::policy::Threshold;
 use eviction_core::signal::{Resource, Signal};
-use eviction_core::units::{Format, Quantity, ThresholdValue, deserialize_text, parse_percentage};
+use eviction_core::units::{Format, Quantity, ThresholdValue, deserialize_text};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -219,16 +219,14 @@ pub struct MarginValue(ThresholdValue);
 
 impl MarginValue {
     fn parse(text: &str) -> Result<Self, String> {
-        if text.ends_with('%') {
-            let share = parse_percentage(text)?;
-            return match (0.0..=1.0).contains(&share) {
-                true => Ok(Self(ThresholdValue::Percentage(share))),
-                false => Err(format!("must be 0% to 100%, got {text}")),
-            };
-        }
-        match Quantity::parse(text).map_err(|error| error.to_string())? {
-            quantity if quantity.signum() < 0 => Err(format!("must not be negative, got {quantity}")),
-            quantity => Ok(Self(ThresholdValue::Quantity(quantity))),
+        match ThresholdValue::parse(text)? {
+            ThresholdValue::Percentage(share) if !(0.0..=1.0).contains(&share) => {
+                Err(format!("must be 0% to 100%, got {text}"))
+            }
+            ThresholdValue::Quantity(quantity) if quantity.signum() < 0 => {
+                Err(format!("must not be negative, got {quantity}"))
+            }
+            value => Ok(Self(value)),
         }
     }
 }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use eviction_core::policy::Threshold;
 use eviction_core::signal::Signal;
 use eviction_core::threshold::room;
-use eviction_core::units::{GoDuration, Quantity, ThresholdValue, parse_percentage};
+use eviction_core::units::{GoDuration, ThresholdValue};
 
 use super::super::problem::{Problem, did_you_mean, member};
 use super::fields::{KubeletFields, StringMap};
@@ -88,26 +88,23 @@ fn threshold(signal: Signal, text: &str) -> Result<Option<ThresholdValue>, Strin
     if text == "0%" || text == "100%" {
         return Ok(None);
     }
-    if text.ends_with('%') {
-        let share = parse_percentage(text)?;
-        if share < 0.0 {
-            return Err(format!("eviction percentage threshold {signal} must be >= 0%: {text}"));
+    match ThresholdValue::parse(text)? {
+        ThresholdValue::Percentage(share) if share < 0.0 => {
+            Err(format!("eviction percentage threshold {signal} must be >= 0%: {text}"))
         }
-        if share > 1.0 {
-            return Err(format!("eviction percentage threshold {signal} must be <= 100%: {text}"));
+        ThresholdValue::Percentage(share) if share > 1.0 => {
+            Err(format!("eviction percentage threshold {signal} must be <= 100%: {text}"))
         }
-        return Ok(Some(ThresholdValue::Percentage(share)));
+        ThresholdValue::Quantity(quantity) if quantity.signum() <= 0 => {
+            Err(format!("eviction threshold {signal} must be positive: {quantity}"))
+        }
+        value => Ok(Some(value)),
     }
-    let quantity = Quantity::parse(text).map_err(|error| error.to_string())?;
-    if quantity.signum() <= 0 {
-        return Err(format!("eviction threshold {signal} must be positive: {quantity}"));
-    }
-    Ok(Some(ThresholdValue::Quantity(quantity)))
 }
 
 /// `parseGracePeriods`.
 fn grace_period(_: Signal, text: &str) -> Result<GoDuration, String> {
-    let duration = GoDuration::parse(text).map_err(|error| error.to_string())?;
+    let duration = GoDuration::parse(text)?;
     if duration < GoDuration::ZERO {
         return Err(format!("invalid eviction grace period specified: {text}, must be a positive value"));
     }
@@ -116,16 +113,13 @@ fn grace_period(_: Signal, text: &str) -> Result<GoDuration, String> {
 
 /// `parseMinimumReclaims`; a percentage has no upper bound.
 fn minimum_reclaim(signal: Signal, text: &str) -> Result<ThresholdValue, String> {
-    if text.ends_with('%') {
-        let share = parse_percentage(text)?;
-        if share <= 0.0 {
-            return Err(format!("eviction percentage minimum reclaim {signal} must be positive: {text}"));
+    match ThresholdValue::parse(text)? {
+        ThresholdValue::Percentage(share) if share <= 0.0 => {
+            Err(format!("eviction percentage minimum reclaim {signal} must be positive: {text}"))
         }
-        return Ok(ThresholdValue::Percentage(share));
+        ThresholdValue::Quantity(quantity) if quantity.signum() < 0 => {
+            Err(format!("negative eviction minimum reclaim specified for {signal}"))
+        }
+        value => Ok(value),
     }
-    let quantity = Quantity::parse(text).map_err(|error| error.to_string())?;
-    if quantity.signum() < 0 {
-        return Err(format!("negative eviction minimum reclaim specified for {signal}"));
-    }
-    Ok(ThresholdValue::Quantity(quantity))
 }

@@ -262,7 +262,7 @@ impl Engine {
     ) -> Vec<ContainerTerminated> {
         let changed_pod = match subject {
             DecisionKind::Oom(OomUpdate::Kill(kill)) => kill.pod_uid.as_deref(),
-            DecisionKind::Oom(OomUpdate::End(end)) => Some(&*end.uid),
+            DecisionKind::Oom(OomUpdate::End { uid, .. }) => Some(&**uid),
             _ => None,
         };
         let ended = self.oom.decide_causes(at, changed_pod, &self.pods);

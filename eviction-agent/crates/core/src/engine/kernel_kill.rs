@@ -10,19 +10,18 @@
 #[cfg(test)]
 mod tests;
 
-use std::fmt;
 use std::sync::Arc;
 
 use crate::decision::{Action, Decision};
 use crate::engine::Engine;
-use crate::eviction::{Cause, EvaluationEnd, Eviction};
+use crate::eviction::{Cause, Eviction};
 use crate::input::{Event, Input};
 use crate::observation::Observations;
 use crate::pods::{EvictionOrder, KnownPod, PodAnnotations};
 use crate::policy::Rules;
 use crate::policy::preferences::MemoryMeasure;
 use crate::rank::{Candidate, OverRequestClass};
-use crate::reading::{Reading, UnknownReason};
+use crate::reading::UnknownReason;
 use crate::signal::Signal;
 use crate::snapshot::{FsStats, MemoryStats, Snapshot};
 use crate::threshold::Thresholds;
@@ -107,13 +106,8 @@ impl HardThreshold {
                 return Err(NotArmedReason::MoreConditions);
             }
         }
-        let seen = match Observations::of(&snapshot.node).reading(signal) {
-            Reading::Known(seen) => seen,
-            Reading::Unknown(why) => return Err(NotArmedReason::Unknown(why)),
-        };
-        let unsigned = |value: i64| {
-            u64::try_from(value).map_err(|_| NotArmedReason::Unknown(UnknownReason::Implausible))
-        };
+        let seen = Observations::of(&snapshot.node).get(signal).ok_or(NotArmedReason::Unknown)?;
+        let unsigned = |value: i64| u64::try_from(value).map_err(|_| NotArmedReason::Unknown);
         let (available, capacity) = (unsigned(seen.available)?, unsigned(seen.capacity)?);
         let mut nearest = None::<Self>;
         for (index, resolved) in hard_thresholds {
@@ -189,12 +183,12 @@ pub(crate) fn check_order(
         Action::ShortenGrace(_) => Some(Err(NotArmedReason::EvictionInFlight)),
         Action::RecordEvent(_) | Action::Reclaim(_) => None,
     });
-    let eviction = first.unwrap_or(Err(NotArmedReason::NoCandidate(evaluation.end)))?;
+    let eviction = first.unwrap_or(Err(NotArmedReason::NoCandidate))?;
     if eviction.cause != (Cause::Threshold { threshold: threshold.index }) {
         return Err(NotArmedReason::OtherSignal);
     }
     let Some(victim) = evaluation.pods.pods().get(eviction.pod as usize).map(Arc::clone) else {
-        return Err(NotArmedReason::NoCandidate(evaluation.end));
+        return Err(NotArmedReason::NoCandidate);
     };
     if victim.critical {
         return Err(NotArmedReason::Critical);
@@ -206,7 +200,7 @@ pub(crate) fn check_order(
     }
     let index = evaluation.ranked.iter().position(|candidate| candidate.pod == eviction.pod);
     let Some((first, others)) = index.and_then(|index| evaluation.ranked[index..].split_first()) else {
-        return Err(NotArmedReason::NoCandidate(evaluation.end));
+        return Err(NotArmedReason::NoCandidate);
     };
     if matches!(first.class, OverRequestClass::NoStats | OverRequestClass::Unknown) {
         return Err(NotArmedReason::UsageUnknown);
@@ -224,90 +218,42 @@ fn rank_equally(one: &Candidate, other: &Candidate) -> bool {
         == (other.order, other.class, other.priority, other.without_controller, other.hint, other.excess)
 }
 
-/// Why no pod may be killed without another sample.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NotArmedReason {
-    /// The policy does not enable kernel kills for the signal.
-    Off,
-    /// The signal has no visible hard threshold. Soft thresholds never have a kill order.
-    NoHardThreshold,
-    /// Available memory is not measured by the working set. Only growth of the working set is bounded by
-    /// memory charges.
-    OtherMeasure,
-    /// The threshold also depends on pressure or swap, which the BPF program does not read.
-    MoreConditions,
-    /// The available amount is not known.
-    Unknown(UnknownReason),
-    /// A hard threshold is met: the normal eviction is already in progress.
-    ThresholdMet,
-    /// The headroom is zero, so growth by zero bytes would trigger the kill.
-    AtThreshold,
-    /// The headroom is larger than the requested reach.
-    Far,
-    /// A changed policy is pending.
-    ConfigPending,
-    /// No pod would be evicted. The value is how the evaluation would end.
-    NoCandidate(EvaluationEnd),
-    /// A pod would be evicted, but for another threshold or limit.
-    OtherSignal,
-    /// The pod is terminating already.
-    EvictionInFlight,
-    /// The pod is critical.
-    Critical,
-    /// The pod opts out of evictions, or a rule protects it.
-    Protected,
-    /// The usage of the pod is not known.
-    UsageUnknown,
-    /// Another pod ranks equally, so the choice between the two is arbitrary.
-    EqualRank,
-}
-
-impl NotArmedReason {
-    /// All reasons, with arbitrary values inside.
-    pub const ALL: [Self; 16] = [
-        Self::Off,
-        Self::NoHardThreshold,
-        Self::OtherMeasure,
-        Self::MoreConditions,
-        Self::Unknown(UnknownReason::Absent),
-        Self::ThresholdMet,
-        Self::AtThreshold,
-        Self::Far,
-        Self::ConfigPending,
-        Self::NoCandidate(EvaluationEnd::NoPressure),
-        Self::OtherSignal,
-        Self::EvictionInFlight,
-        Self::Critical,
-        Self::Protected,
-        Self::UsageUnknown,
-        Self::EqualRank,
-    ];
-
-    /// Returns the name of the reason in metrics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Off => "off",
-            Self::NoHardThreshold => "no_hard_threshold",
-            Self::OtherMeasure => "other_measure",
-            Self::MoreConditions => "more_conditions",
-            Self::Unknown(_) => "signal_unavailable",
-            Self::ThresholdMet => "threshold_met",
-            Self::AtThreshold => "at_threshold",
-            Self::Far => "far",
-            Self::ConfigPending => "config_pending",
-            Self::NoCandidate(_) => "no_candidate",
-            Self::OtherSignal => "other_signal",
-            Self::EvictionInFlight => "eviction_in_flight",
-            Self::Critical => "critical",
-            Self::Protected => "protected",
-            Self::UsageUnknown => "usage_unknown",
-            Self::EqualRank => "equal_rank",
-        }
-    }
-}
-
-impl fmt::Display for NotArmedReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.name().replace('_', " "))
+crate::named_enum! {
+    /// Why no pod may be killed without another sample.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum NotArmedReason {
+        /// The policy does not enable kernel kills for the signal.
+        Off = "off",
+        /// The signal has no visible hard threshold. Soft thresholds never have a kill order.
+        NoHardThreshold = "no_hard_threshold",
+        /// Available memory is not measured by the working set. Only growth of the working set is bounded by
+        /// memory charges.
+        OtherMeasure = "other_measure",
+        /// The threshold also depends on pressure or swap, which the BPF program does not read.
+        MoreConditions = "more_conditions",
+        /// The available amount is not known.
+        Unknown = "signal_unavailable",
+        /// A hard threshold is met: the normal eviction is already in progress.
+        ThresholdMet = "threshold_met",
+        /// The headroom is zero, so growth by zero bytes would trigger the kill.
+        AtThreshold = "at_threshold",
+        /// The headroom is larger than the requested reach.
+        Far = "far",
+        /// A changed policy is pending.
+        ConfigPending = "config_pending",
+        /// No pod would be evicted.
+        NoCandidate = "no_candidate",
+        /// A pod would be evicted, but for another threshold or limit.
+        OtherSignal = "other_signal",
+        /// The pod is terminating already.
+        EvictionInFlight = "eviction_in_flight",
+        /// The pod is critical.
+        Critical = "critical",
+        /// The pod opts out of evictions, or a rule protects it.
+        Protected = "protected",
+        /// The usage of the pod is not known.
+        UsageUnknown = "usage_unknown",
+        /// Another pod ranks equally, so the choice between the two is arbitrary.
+        EqualRank = "equal_rank",
     }
 }

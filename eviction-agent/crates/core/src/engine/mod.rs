@@ -27,7 +27,7 @@ use buffers::BufferPool;
 use policy_trial::Proposal;
 
 use super::condition::{Conditions, RaisedCondition};
-use super::decision::{Action, Admission, Decision, DecisionKind, Evaluation, NotEvaluated};
+use super::decision::{Action, Decision, DecisionKind, Evaluation, NotEvaluated};
 use super::disk_layout::DiskLayout;
 use super::in_flight::{InFlightEviction, InFlightEvictions, TERMINATION_TIMEOUT};
 use super::input::{ApiReachability, Event, Input};
@@ -43,8 +43,6 @@ use super::threshold::Thresholds;
 use super::time::{Timestamp, later};
 use crate::condition::admits;
 use crate::decision::ProposalState;
-use crate::progress::NotEvicted;
-use crate::protection::PdbRefusals;
 
 /// The decision engine. Only inputs change its state, and the same inputs give the same decisions.
 ///
@@ -61,7 +59,6 @@ pub struct Engine {
     conditions: Conditions,
     awaiting_reclaim: Option<Evaluation>,
     in_flight: InFlightEvictions,
-    pdb_refusals: PdbRefusals,
     buffers: BufferPool,
     oom: OomTracker,
     signal_filter: SignalFilter,
@@ -92,7 +89,6 @@ impl Engine {
             conditions: Conditions::default(),
             awaiting_reclaim: None,
             in_flight: InFlightEvictions::default(),
-            pdb_refusals: PdbRefusals::default(),
             buffers: BufferPool::default(),
             oom: OomTracker::default(),
             signal_filter: SignalFilter::default(),
@@ -183,18 +179,15 @@ impl Engine {
                 self.oom.update_pods(at, &pods);
                 self.in_flight.update_pods(at, &pods);
                 self.resume_restored(at, &pods);
-                self.pdb_refusals.update_pods(&pods);
+                self.guard.update_pods(&pods);
                 self.pods = pods;
             }
             Event::DiskLayout(result) => self.set_layout(result),
             // Under the kubelet's rules, a failed kill is an eviction like any other:
             // `eviction_manager.go: evictPod`.
             Event::Evicted(outcome) => {
-                self.guard.record_result(&outcome);
+                self.guard.record_result(at, &outcome);
                 self.oom.record_result(at, &outcome, &self.pods);
-                if outcome.result == Err(NotEvicted::PdbDenied) {
-                    self.pdb_refusals.record(at, &outcome.uid);
-                }
                 self.in_flight.record_result(at, outcome);
             }
             Event::EvictionsPausedUntil(until) => self.pause_until(at, until),
@@ -211,7 +204,7 @@ impl Engine {
                 return DecisionKind::Oom(OomUpdate::Kill(Box::new(kill)));
             }
             Event::ContainerEnded(end) => {
-                return DecisionKind::Oom(OomUpdate::End(self.oom.add_end(at, &end, &self.pods)));
+                return DecisionKind::Oom(self.oom.add_end(at, &end, &self.pods));
             }
             Event::Propose(policy) => *proposal = Some(self.propose(at, *policy)),
             Event::ApplyProposed => *proposal = self.apply_proposed(),
@@ -220,7 +213,7 @@ impl Engine {
             Event::Reclaimed(second) => return self.resume(at, second, actions),
             Event::Admission(pod) => {
                 let admit = admits(self.conditions.active(), &pod);
-                return DecisionKind::Admission(Admission { admit, pod });
+                return DecisionKind::Admission { pod, admit };
             }
         }
         DecisionKind::StateUpdated

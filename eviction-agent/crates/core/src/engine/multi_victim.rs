@@ -284,7 +284,7 @@ impl Selection<'_> {
 
     /// Returns how long ago the pod's PodDisruptionBudget refused its eviction, if that refusal still counts.
     fn refused_by_pdb(&self, pod: u32) -> Option<GoDuration> {
-        self.engine.pdb_refusals.refusal_age(self.at, &self.evaluation.pods.get(pod)?.pod.uid)
+        self.engine.guard.pdb_refusal_age(self.at, &self.evaluation.pods.get(pod)?.pod.uid)
     }
 
     fn continues(&self) -> bool {

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use crate::decision::{Decision, DecisionKind, NotEvaluated, PendingPolicy, ProposalState};
+use crate::decision::{Decision, DecisionKind, NotEvaluated, ProposalState};
 use crate::eviction::EvaluationEnd;
 use crate::input::{Event, Input};
 use crate::pods::{KnownPod, PodSet};
@@ -45,7 +45,7 @@ impl Engine {
     }
 
     fn pending(&self, since: Timestamp, trial: Option<Box<Decision>>) -> ProposalState {
-        ProposalState::Pending(Box::new(PendingPolicy { since, until: self.waits_until(), trial }))
+        ProposalState::Pending { since, until: self.waits_until(), trial }
     }
 
     /// Applies the pending policy now, if there is one.

@@ -1,4 +1,4 @@
-use crate::decision::{Decision, PendingPolicy, ProposalState};
+use crate::decision::{Decision, ProposalState};
 use crate::engine::Engine;
 use crate::fixture::{self, at, engine, enhanced, hard, pod, policy, set, snapshot, soft, step, victims};
 use crate::input::Event;
@@ -7,6 +7,7 @@ use crate::policy::preferences::ApplyChanges;
 use crate::policy::{Policy, Threshold};
 use crate::record::DecisionRecord;
 use crate::signal::Signal::{MemoryAvailable, NodeFsAvailable};
+use crate::time::Timestamp;
 
 fn with_apply_changes(apply_changes: ApplyChanges, thresholds: Vec<Threshold>) -> Policy {
     enhanced(thresholds, |preferences| preferences.apply_changes = apply_changes)
@@ -32,9 +33,10 @@ fn propose(engine: &mut Engine, seconds: i64, policy: Policy) -> Decision {
     step(engine, seconds, Event::Propose(Box::new(policy)))
 }
 
-fn pending(decision: &Decision) -> Option<&PendingPolicy> {
+/// Returns since when a policy is pending, until when, and the decision on trial.
+fn pending(decision: &Decision) -> Option<(Timestamp, Option<Timestamp>, Option<&Decision>)> {
     match decision.proposal.as_ref()? {
-        ProposalState::Pending(waiting) => Some(waiting),
+        ProposalState::Pending { since, until, trial } => Some((*since, *until, trial.as_deref())),
         ProposalState::Unchanged | ProposalState::Applied => None,
     }
 }
@@ -48,7 +50,7 @@ fn change_that_evicts_no_pod_takes_effect_with_the_next_sample() {
     let mut engine = started(after_transition_period(vec![hard(MemoryAvailable, "100")]));
     sample(&mut engine, 0, 500);
     let changed = after_transition_period(vec![hard(MemoryAvailable, "200")]);
-    assert!(pending(&propose(&mut engine, 1, changed.clone())).is_some_and(|it| it.trial.is_none()));
+    assert!(pending(&propose(&mut engine, 1, changed.clone())).is_some_and(|(.., trial)| trial.is_none()));
     let decision = sample(&mut engine, 2, 500);
     assert!(is_applied(&decision) && victims(&decision).is_empty());
     assert_eq!(engine.policy(), &changed);
@@ -62,9 +64,9 @@ fn a_change_that_would_evict_waits_for_the_transition_period() {
     for (seconds, seen) in [(1, 1), (100, 100), (101, 100), (299, 299)] {
         let decision = step(&mut engine, seconds, fixture::sample(seen, 500, &USAGE));
         assert!(victims(&decision).is_empty() && decision.conditions.is_empty());
-        let waiting = pending(&decision).unwrap();
-        assert_eq!((waiting.since, waiting.until), (at(0), Some(at(300))));
-        assert_eq!(victims(waiting.trial.as_deref().unwrap()), [("greedy", 1)]);
+        let (since, until, trial) = pending(&decision).unwrap();
+        assert_eq!((since, until), (at(0), Some(at(300))));
+        assert_eq!(victims(trial.unwrap()), [("greedy", 1)]);
         let report = serde_json::to_value(DecisionRecord::of(&decision)).unwrap();
         let name = &report["proposal"]["waits"]["would_evict"][0]["name"];
         assert_eq!(name, "pod-greedy");
@@ -84,9 +86,9 @@ fn proposing_the_pending_change_again_does_not_prolong_its_wait() {
     let changed = after_transition_period(vec![hard(MemoryAvailable, "600")]);
     propose(&mut engine, 0, changed.clone());
     let again = propose(&mut engine, 200, changed);
-    assert_eq!(pending(&again).unwrap().until, Some(at(300)));
+    assert_eq!(pending(&again).unwrap().1, Some(at(300)));
     let other = propose(&mut engine, 250, after_transition_period(vec![hard(MemoryAvailable, "700")]));
-    assert_eq!(pending(&other).unwrap().until, Some(at(550)));
+    assert_eq!(pending(&other).unwrap().1, Some(at(550)));
 }
 
 #[test]
@@ -123,7 +125,7 @@ fn manual_change_waits_until_it_is_applied() {
         with_apply_changes(ApplyChanges::Immediately, vec![hard(MemoryAvailable, "600")]),
     );
     let decision = sample(&mut engine, 100_000, 500);
-    assert_eq!(pending(&decision).unwrap().until, None);
+    assert_eq!(pending(&decision).unwrap().1, None);
     assert!(!engine.is_proposal_due(at(100_000)));
     assert!(is_applied(&step(&mut engine, 100_001, Event::ApplyProposed)));
     assert_eq!(victims(&sample(&mut engine, 100_002, 500)), [("greedy", 1)]);

@@ -23,7 +23,7 @@ impl Engine {
                 .collect(),
             counted: self.guard.counted(),
             oom_killed: self.guard.oom_killed(),
-            pdb_refused: self.pdb_refusals.all().to_vec(),
+            pdb_refused: self.guard.pdb_refused().to_vec(),
             paused_until: self.in_flight.paused_until(),
         }
     }
@@ -56,8 +56,7 @@ impl Engine {
         if let Some(until) = paused_until {
             self.pause_until(at, until.min(later(at, MAX_PAUSE)));
         }
-        self.guard.restore(&self.policy.rules, counted, oom_killed);
-        self.pdb_refusals.restore(pdb_refused);
+        self.guard.restore(&self.policy.rules, counted, oom_killed, pdb_refused);
     }
 
     /// Resumes the evictions of a former engine whose pods are present.

@@ -69,7 +69,8 @@ impl Explainer {
             {
                 self.count_no_pressure(record, evaluation, &mut out);
             }
-            RecordSubject::Nothing | RecordSubject::Oom(OomUpdate::End(_)) if record.proposal.is_none() => {}
+            RecordSubject::Nothing | RecordSubject::Oom(OomUpdate::End { .. })
+                if record.proposal.is_none() => {}
             _ => {
                 self.end_no_pressure_run(&mut out);
                 write(record, &mut TextPage { style: self.style, out: &mut out });
@@ -139,7 +140,7 @@ impl Explainer {
 fn write(record: &DecisionRecord, page: &mut TextPage<'_>) {
     match &record.subject {
         RecordSubject::Oom(OomUpdate::Kill(kill)) => return oom::kill(record.at, kill, page),
-        RecordSubject::Nothing | RecordSubject::Oom(OomUpdate::End(_)) => {
+        RecordSubject::Nothing | RecordSubject::Oom(OomUpdate::End { .. }) => {
             page.heading(record.at, Tone::Warning, "POLICY");
             page.lines("policy", record.proposal.iter().flat_map(|one| signals::proposal(one, record.at)));
         }

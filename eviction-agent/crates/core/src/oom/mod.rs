@@ -25,4 +25,4 @@ pub use kill::{LimitScope, OomKill, OomVictimRole};
 pub use pod::KillEntry;
 pub use status_mismatch::{ContainerStatusMismatch, MismatchKind};
 pub use termination::{ContainerEnded, ContainerRef, ContainerTerminated, EndSeen, Evictor, Evidence};
-pub use tracker::{AnomalyCounts, EndHandling, EndUpdate, OomTracker, OomUpdate};
+pub use tracker::{AnomalyCounts, EndHandling, OomTracker, OomUpdate};

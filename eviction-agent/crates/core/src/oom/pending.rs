@@ -1,4 +1,4 @@
-//! A termination whose cause is not decided yet, and the kills that can have caused it. They are matched by
+//! A termination, and the kills that can have caused it. They are matched by
 //! container, instance and time.
 
 use std::collections::BTreeSet;
@@ -73,23 +73,12 @@ impl PendingEnd {
 
     /// Returns whether a record dated `at` belongs to this termination.
     pub(super) fn is_same(&self, end: &ContainerEnded, at: Timestamp) -> bool {
-        is_same(&self.container, self.instance.as_deref(), self.at, end, at)
-    }
-}
-
-/// Returns whether a record belongs to a termination of `container` at `then`.
-pub(super) fn is_same(
-    container: &str,
-    instance: Option<&str>,
-    then: Timestamp,
-    end: &ContainerEnded,
-    at: Timestamp,
-) -> bool {
-    match (instance, end.instance.as_deref()) {
-        (Some(known), Some(other)) => known == clipped(other),
-        _ => {
-            let distance = (at.as_nanosecond() - then.as_nanosecond()).abs();
-            container == clipped(&end.container) && distance <= SAME_NANOS
+        match (self.instance.as_deref(), end.instance.as_deref()) {
+            (Some(known), Some(other)) => known == clipped(other),
+            _ => {
+                let distance = (at.as_nanosecond() - self.at.as_nanosecond()).abs();
+                *self.container == *clipped(&end.container) && distance <= SAME_NANOS
+            }
         }
     }
 }
@@ -160,6 +149,12 @@ impl PendingEnd {
             (Some(own), Some(victims)) => own == victims,
             _ => kill.container.as_deref() == Some(&*self.container),
         }
+    }
+
+    /// Returns whether the victim of a kill that is reported after the termination was in this container.
+    pub(super) fn contained_victim_of(&self, kill: &KillEntry) -> bool {
+        let are_instances_known = self.instance.is_some() && kill.instance.is_some();
+        self.contains_victim_of(kill) && (are_instances_known || kill.at <= self.at)
     }
 
     pub(super) fn contains_any_victim_of(&self, kills: &[KillEntry]) -> bool {

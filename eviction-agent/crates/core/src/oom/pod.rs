@@ -11,7 +11,7 @@ use crate::time::Timestamp;
 
 use super::cause::{attribute, is_complete};
 use super::kill::{LimitScope, OomKill, OomVictimRole, clip};
-use super::pending::{PendingEnd, is_same};
+use super::pending::PendingEnd;
 use super::status_mismatch::{ContainerStatusMismatch, FoundCause};
 use super::termination::{ContainerEnded, ContainerRef, ContainerTerminated, EndSeen, Evidence};
 use super::tracker::EndHandling;
@@ -108,27 +108,9 @@ pub(super) struct PodOomHistory {
     pub(super) kills: u64,
     recent: Vec<KillEntry>,
     open: Vec<PendingEnd>,
-    closed: VecDeque<ClosedEnd>,
-}
-
-/// A termination whose cause is decided.
-#[derive(Clone, Debug)]
-struct ClosedEnd {
-    container: Box<str>,
-    instance: Option<Box<str>>,
-    at: Timestamp,
-    /// The cause that was found, while the container's status is still missing.
-    awaits_status: Option<FoundCause>,
-}
-
-impl ClosedEnd {
-    /// Returns whether the victim was in the terminated container.
-    fn contained_victim_of(&self, kill: &KillEntry) -> bool {
-        match (&self.instance, &kill.instance) {
-            (Some(own), Some(victims)) => own == victims,
-            _ => kill.at <= self.at && kill.container.as_deref() == Some(&*self.container),
-        }
-    }
+    /// Terminations whose cause is decided, each with the cause that was found while the container's status is
+    /// still missing.
+    closed: VecDeque<(PendingEnd, Option<FoundCause>)>,
 }
 
 impl PodOomHistory {
@@ -143,7 +125,7 @@ impl PodOomHistory {
             let child = self.recent.iter().position(|kill| kill.victim == OomVictimRole::Child);
             self.recent.remove(child.unwrap_or(0));
         }
-        let late = self.closed.iter().any(|closed| closed.contained_victim_of(&killed));
+        let late = self.closed.iter().any(|(end, _)| end.contained_victim_of(&killed));
         killed.consumed = late;
         self.recent.push(killed);
         late
@@ -161,17 +143,15 @@ impl PodOomHistory {
             open.add_record(end, at);
             return (EndHandling::Noted, None);
         }
-        let is_same = |closed: &&mut ClosedEnd| {
-            is_same(&closed.container, closed.instance.as_deref(), closed.at, end, at)
-        };
-        let Some(closed) = self.closed.iter_mut().find(is_same) else {
+        let mut closed = self.closed.iter_mut();
+        let Some((closed, awaits_status)) = closed.find(|(closed, _)| closed.is_same(end, at)) else {
             self.open.push(PendingEnd::new(end, at, now));
             return (EndHandling::Noted, None);
         };
         if end.seen != EndSeen::Status {
             return (EndHandling::Late, None);
         }
-        let found = closed.awaits_status.take();
+        let found = awaits_status.take();
         let (name, id) = (closed.container.clone(), closed.instance.clone());
         let mismatch = found.and_then(|found| {
             let mismatch = found.compare(&end.reason, end.exit_code, end.signal)?;
@@ -225,18 +205,13 @@ impl PodOomHistory {
             exit_code: end.exit_code,
             exit_signal: end.signal,
             mismatch: has_status.then(mismatch).flatten(),
-            reason: end.reason,
+            reason: end.reason.clone(),
             evidence,
         };
         if self.closed.len() >= MAX_CLOSED_ENDS {
             self.closed.pop_front();
         }
-        self.closed.push_back(ClosedEnd {
-            container: end.container,
-            instance: end.instance,
-            at: end.at,
-            awaits_status: (!has_status).then_some(found),
-        });
+        self.closed.push_back((end, (!has_status).then_some(found)));
         terminated
     }
 

@@ -274,11 +274,9 @@ fn late_mismatch(status: ContainerEnded) -> Option<MismatchKind> {
     ended(&mut engine, 2, cgroup());
     assert_eq!(remaining_terminations(&mut engine)[0].mismatch, None, "there is no status yet");
     let mut mismatch = |seconds| {
-        let DecisionKind::Oom(OomUpdate::End(update)) = ended(&mut engine, seconds, status.clone()).kind
-        else {
-            panic!()
-        };
-        update.mismatch
+        let decision = ended(&mut engine, seconds, status.clone());
+        let DecisionKind::Oom(OomUpdate::End { mismatch, .. }) = decision.kind else { panic!() };
+        mismatch
     };
     let first = mismatch(10_001);
     assert_eq!(mismatch(10_002), None, "once");

@@ -80,25 +80,21 @@ pub enum OomUpdate {
     Kill(Box<OomKill>),
     /// A record of a container's termination.
     #[serde(rename = "container_ended")]
-    End(EndUpdate),
-}
-
-/// The engine's result for a record of a termination.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct EndUpdate {
-    /// The UID of the pod.
-    pub uid: Box<str>,
-    /// The name of the container.
-    pub container: Box<str>,
-    /// Where the termination was observed.
-    pub seen: EndSeen,
-    /// How the record was handled.
-    #[serde(rename = "taken")]
-    pub handling: EndHandling,
-    /// The mismatch, if the record is a status that arrived after the cause was decided and differs from it.
-    /// Reported once.
-    #[serde(skip)]
-    pub mismatch: Option<Box<ContainerStatusMismatch>>,
+    End {
+        /// The UID of the pod.
+        uid: Box<str>,
+        /// The name of the container.
+        container: Box<str>,
+        /// Where the termination was observed.
+        seen: EndSeen,
+        /// How the record was handled.
+        #[serde(rename = "taken")]
+        handling: EndHandling,
+        /// The mismatch, if the record is a status that arrived after the cause was decided and differs from
+        /// it. Reported once.
+        #[serde(skip)]
+        mismatch: Option<Box<ContainerStatusMismatch>>,
+    },
 }
 
 /// How a record of a termination was handled.
@@ -159,7 +155,7 @@ impl OomTracker {
     }
 
     /// Adds a record of a termination.
-    pub(crate) fn add_end(&mut self, now: Timestamp, end: &ContainerEnded, active: &PodSet) -> EndUpdate {
+    pub(crate) fn add_end(&mut self, now: Timestamp, end: &ContainerEnded, active: &PodSet) -> OomUpdate {
         self.add_decided_evictions(active);
         let ContainerEnded { pod: uid, container, seen, .. } = end.clone();
         let (handling, mismatch) = if uid.is_empty() || (container.is_empty() && end.instance.is_none()) {
@@ -170,7 +166,7 @@ impl OomTracker {
             self.pod_mut(&uid, now, active).add_end(end, at, now)
         };
         self.anomalies.late_ends += u64::from(handling == EndHandling::Late);
-        EndUpdate { uid, container, seen, handling, mismatch }
+        OomUpdate::End { uid, container, seen, handling, mismatch }
     }
 
     /// Adds an eviction that was decided. One that is in progress or has just ended is not replaced.

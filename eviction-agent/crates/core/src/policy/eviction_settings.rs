@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn kill_on_growth_is_read_from_a_quantity_of_bytes() {
         let read = |text: &str| {
-            let quantity = Quantity::parse(text).map_err(|error| error.to_string())?;
+            let quantity = Quantity::parse(text)?;
             KillOnGrowth::try_from(quantity).map(KillOnGrowth::bytes)
         };
         assert_eq!(read("16Mi"), Ok(Some(16 << 20)));

@@ -13,37 +13,47 @@ mod property_tests;
 #[cfg(test)]
 mod tests;
 
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
-pub(crate) use limits::PdbRefusals;
 pub use limits::{CountedEviction, MAX_COUNTED};
-use limits::{CountedEvictions, OomKilledPods};
 use serde::Serialize;
 
 use crate::pods::{EvictionOrder, KnownPod, PodEventTime};
 use crate::policy::preferences::RateLimitScope;
 use crate::policy::{Rules, Threshold};
-use crate::progress::EvictionResult;
+use crate::progress::{EvictionResult, NotEvicted};
 use crate::signal::Resource;
 use crate::time::Timestamp;
 use crate::units::GoDuration;
 
-/// Stores evictions and OOM kills, and refuses evictions because of them or because of the pod's protection.
-/// Under the kubelet's rules it refuses and stores nothing.
-#[derive(Clone, Debug, Default)]
+/// Stores evictions, OOM kills and refusals by PodDisruptionBudgets, and refuses evictions because of them or
+/// because of the pod's protection. Under the kubelet's rules it only stores the refusals.
+#[derive(Clone, Debug)]
 pub struct EvictionGuard {
-    evictions: CountedEvictions,
-    oom_killed: OomKilledPods,
+    /// The evictions that still count, in the order in which they were decided.
+    evictions: VecDeque<CountedEviction>,
+    /// The last OOM kill of each pod, while it matters.
+    oom_killed: BTreeMap<Box<str>, Timestamp>,
+    /// The pods whose PodDisruptionBudgets have refused an eviction lately, and when.
+    pdb_refused: Vec<PodEventTime>,
+}
+
+impl Default for EvictionGuard {
+    /// Reserves some space, because a pod is evicted when memory is short.
+    fn default() -> Self {
+        Self { evictions: VecDeque::with_capacity(64), oom_killed: BTreeMap::new(), pdb_refused: Vec::new() }
+    }
 }
 
 impl EvictionGuard {
     /// Drops the state that other rules do not use.
     pub fn adopt(&mut self, rules: &Rules) {
         if rules.rate_limits().is_empty() {
-            self.evictions = CountedEvictions::default();
+            self.evictions.clear();
         }
         if rules.are_kubelets() {
-            self.oom_killed = OomKilledPods::default();
+            self.oom_killed.clear();
         }
     }
 
@@ -74,47 +84,35 @@ impl EvictionGuard {
             return Some(Refusal::WithoutController);
         }
         let cool_down = preferences.cool_down_after_oom_kill;
-        let cooling_down = self.oom_killed.refusal(cool_down, at, &known.pod.uid);
-        cooling_down.or_else(|| self.evictions.refusal(&preferences.rate_limits, at, known))
-    }
-
-    /// Records the eviction of a pod. If the pod was evicted before, the later time counts.
-    pub fn record_eviction(&mut self, rules: &Rules, at: Timestamp, known: &KnownPod) {
-        self.evictions.record(rules.rate_limits(), at, known);
+        let cooling_down = self.cool_down_refusal(cool_down, at, &known.pod.uid);
+        cooling_down.or_else(|| self.rate_limit_refusal(&preferences.rate_limits, at, known))
     }
 
     /// Records the result of an eviction. A failed eviction does not count.
-    pub fn record_result(&mut self, outcome: &EvictionResult) {
+    pub fn record_result(&mut self, at: Timestamp, outcome: &EvictionResult) {
         if outcome.result.is_err() {
-            self.evictions.remove(&outcome.uid);
+            self.remove_eviction(&outcome.uid);
         }
-    }
-
-    /// Records that the kernel killed a process of a pod for lack of memory.
-    pub fn record_oom_kill(&mut self, rules: &Rules, at: Timestamp, uid: &str) {
-        if let Some(preferences) = &rules.preferences {
-            self.oom_killed.record(preferences.cool_down_after_oom_kill, at, uid);
+        if outcome.result == Err(NotEvicted::PdbDenied) {
+            self.record_pdb_refusal(at, &outcome.uid);
         }
-    }
-
-    /// Returns the latest evictions that count against limits.
-    pub fn counted(&self) -> Vec<CountedEviction> {
-        self.evictions.counted()
-    }
-
-    /// Returns the OOM kills because of which pods are not evicted.
-    pub fn oom_killed(&self) -> Vec<PodEventTime> {
-        self.oom_killed.all()
     }
 
     /// Takes over the state of another guard, as far as the rules use it.
-    pub fn restore(&mut self, rules: &Rules, counted: Vec<CountedEviction>, oom_killed: Vec<PodEventTime>) {
+    pub fn restore(
+        &mut self,
+        rules: &Rules,
+        counted: Vec<CountedEviction>,
+        oom_killed: Vec<PodEventTime>,
+        pdb_refused: Vec<PodEventTime>,
+    ) {
         if !rules.rate_limits().is_empty() {
-            self.evictions.restore(counted);
+            self.restore_evictions(counted);
         }
         for PodEventTime { uid, at } in oom_killed {
             self.record_oom_kill(rules, at, &uid);
         }
+        self.pdb_refused = pdb_refused;
     }
 }
 

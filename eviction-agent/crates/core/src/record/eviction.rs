@@ -1,7 +1,5 @@
 //! Evictions in a record: those decided now, those in flight, and how they cover the deficits.
 
-use std::collections::BTreeMap;
-
 use serde::Serialize;
 
 use crate::decision::Evaluation;
@@ -9,8 +7,7 @@ use crate::eviction::{
     Deficit, EvaluationEnd, Eviction, ExpectedRelease, SizedOutcome, SizedPod, SkipReason,
 };
 use crate::in_flight::{Ended, Failure, InFlightEviction};
-use crate::message;
-use crate::message::EvictionText;
+use crate::message::{self, Annotations};
 use crate::pod::PodName;
 use crate::signal::Signal;
 use crate::time::Timestamp;
@@ -38,7 +35,7 @@ pub struct EvictionRecord {
     pub message: String,
     /// The annotations of the event.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub annotations: Option<BTreeMap<&'static str, String>>,
+    pub annotations: Option<Annotations>,
 }
 
 impl EvictionRecord {
@@ -49,7 +46,7 @@ impl EvictionRecord {
 
     pub(super) fn of(evaluation: &Evaluation, eviction: &Eviction, shortens_grace: bool) -> Option<Self> {
         let known = evaluation.pods.get(eviction.pod)?;
-        let EvictionText { message, annotations } = message::eviction(evaluation, eviction);
+        let (message, annotations) = message::eviction(evaluation, eviction);
         Some(Self {
             pod: PodName::of(&known.pod),
             signal: evaluation.label_of(eviction.cause),

@@ -157,10 +157,10 @@ impl DecisionRecord {
                 RecordSubject::Evaluated(Box::new(EvaluationRecord::of(decision, evaluation)))
             }
             DecisionKind::Oom(update) => RecordSubject::Oom(update.clone()),
-            DecisionKind::Admission(admission) => RecordSubject::Admission {
-                pod: PodName::of(&admission.pod.pod),
-                admit: admission.admit,
-                message: (!admission.admit).then(|| message::refusal(&decision.conditions)),
+            DecisionKind::Admission { pod, admit } => RecordSubject::Admission {
+                pod: PodName::of(&pod.pod),
+                admit: *admit,
+                message: (!admit).then(|| message::refusal(&decision.conditions)),
             },
         };
         let thresholds = match &subject {

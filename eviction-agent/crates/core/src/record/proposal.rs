@@ -38,12 +38,12 @@ impl ProposalRecord {
         match state {
             ProposalState::Unchanged => Self::Unchanged,
             ProposalState::Applied => Self::Applied,
-            ProposalState::Pending(waiting) => {
-                let trial = waiting.trial.as_deref();
+            ProposalState::Pending { since, until, trial } => {
+                let trial = trial.as_deref();
                 let evicted = trial.into_iter().flat_map(Decision::evicted_pods);
                 Self::Pending {
-                    since: waiting.since,
-                    until: waiting.until,
+                    since: *since,
+                    until: *until,
                     would_evict: evicted.map(PodName::of).collect(),
                     would_reclaim: trial.into_iter().flat_map(reclaims).collect(),
                 }

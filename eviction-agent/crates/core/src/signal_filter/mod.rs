@@ -8,7 +8,7 @@ mod plausibility;
 #[cfg(test)]
 mod tests;
 
-use plausibility::PlausibilityFilter;
+use plausibility::SignalHistory;
 pub use plausibility::{Implausible, RejectedReading};
 
 use crate::observation::{Observation, Observations};
@@ -25,13 +25,15 @@ use crate::units::GoDuration;
 /// The state from former samples.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SignalFilter {
-    plausibility: PlausibilityFilter,
+    /// The accepted reading of each signal, and the change that is not accepted yet.
+    histories: [SignalHistory; Signal::COUNT],
     /// The number of samples in a row in which each signal was unknown.
     unknown_for: [u32; Signal::COUNT],
     /// Signals that ever had a value, or an error in its place. A signal that a node does not have at all is
     /// not monitored and does not become unavailable.
     reported: SignalSet,
     trends: [Trend; Signal::COUNT],
+    /// Whether the kernel killed a process for lack of memory since the last sample.
     oom_killed: bool,
 }
 
@@ -68,15 +70,7 @@ impl SignalFilter {
         context.memory_conditions = MemoryConditions::of(&snapshot.node.memory_detail, rules.memory());
         let mut observations = observe(&snapshot.node, rules.memory().measure);
         if let Some(max_unknown) = rules.max_unknown() {
-            let explained = std::mem::take(&mut self.oom_killed);
-            self.plausibility.reject(
-                at,
-                &snapshot.node,
-                explained,
-                max_unknown,
-                &mut observations,
-                &mut context.rejected,
-            );
+            self.reject(at, &snapshot.node, max_unknown, &mut observations, &mut context.rejected);
             let unfiltered = Observations::of(&snapshot.node);
             for signal in Signal::ALL {
                 if unfiltered.reading(signal) != Reading::Unknown(UnknownReason::Absent) {
@@ -113,7 +107,7 @@ impl SignalFilter {
     pub(crate) fn observe_again(&self, node: &NodeStats, rules: &Rules) -> Observations {
         let mut observations = observe(node, rules.memory().measure);
         if !rules.are_kubelets() {
-            self.plausibility.recheck(node, self.oom_killed, &mut observations);
+            self.recheck(node, &mut observations);
         }
         observations
     }

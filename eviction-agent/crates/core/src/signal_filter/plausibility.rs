@@ -9,6 +9,7 @@ use serde::Serialize;
 use crate::observation::{Observation, Observations};
 use crate::reading::{Reading, UnknownReason};
 use crate::signal::{Resource, Signal};
+use crate::signal_filter::SignalFilter;
 use crate::snapshot::NodeStats;
 use crate::time::{Timestamp, is_unset, since};
 
@@ -78,12 +79,9 @@ pub struct RejectedReading {
     pub why: Implausible,
 }
 
-/// The accepted reading of each signal, and the change that is not accepted yet.
-#[derive(Clone, Debug, Default)]
-pub(super) struct PlausibilityFilter([SignalHistory; Signal::COUNT]);
-
+/// The accepted reading of a signal, and the change that is not accepted yet.
 #[derive(Clone, Copy, Debug, Default)]
-struct SignalHistory {
+pub(super) struct SignalHistory {
     accepted: Option<Observation>,
     pending: Option<PendingChange>,
 }
@@ -96,42 +94,45 @@ struct PendingChange {
     samples: u32,
 }
 
-impl PlausibilityFilter {
-    /// Removes implausible readings from a sample's observations. `explained` means that something happened
-    /// after which any value of memory is plausible.
+impl SignalFilter {
+    /// Removes implausible readings from a sample's observations.
     pub(super) fn reject(
         &mut self,
         at: Timestamp,
         node: &NodeStats,
-        explained: bool,
         max_unknown: u32,
         observations: &mut Observations,
         rejected: &mut Vec<RejectedReading>,
     ) {
         for signal in Signal::ALL {
             let Some(seen) = observations.get(signal) else { continue };
-            let history = &mut self.0[signal as usize];
-            let explained =
-                signal.resource() == Resource::Memory && (explained || is_confirmed_by_kernel(node, seen));
+            let explained = self.is_explained(node, signal, seen);
+            let history = &mut self.histories[signal as usize];
             if let Err(why) = history.check(at, signal, seen, explained, max_unknown) {
                 observations.set(signal, Reading::Unknown(UnknownReason::Implausible));
                 let Observation { available, capacity, .. } = seen;
                 rejected.push(RejectedReading { signal, available, capacity, why });
             }
         }
+        self.oom_killed = false;
     }
 
     /// Removes implausible readings from the observations of another sample. The state does not change.
-    pub(super) fn recheck(&self, node: &NodeStats, explained: bool, observations: &mut Observations) {
+    pub(super) fn recheck(&self, node: &NodeStats, observations: &mut Observations) {
         for signal in Signal::ALL {
             let Some(seen) = observations.get(signal) else { continue };
-            let explained =
-                signal.resource() == Resource::Memory && (explained || is_confirmed_by_kernel(node, seen));
-            let accepted = self.0[signal as usize].accepted;
+            let explained = self.is_explained(node, signal, seen);
+            let accepted = self.histories[signal as usize].accepted;
             if check_possible(signal, seen).and_then(|()| check_change(seen, accepted, explained)).is_err() {
                 observations.set(signal, Reading::Unknown(UnknownReason::Implausible));
             }
         }
+    }
+
+    /// Returns whether any value of a signal is plausible: it is of memory, and either a process was killed for lack
+    /// of memory or the kernel's other values confirm it.
+    fn is_explained(&self, node: &NodeStats, signal: Signal, seen: Observation) -> bool {
+        signal.resource() == Resource::Memory && (self.oom_killed || is_confirmed_by_kernel(node, seen))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::mem::take;
 use std::sync::Arc;
 
-use crate::snapshot::{NamedEntry, NodeStats, PodEntry, Snapshot, Span};
+use crate::snapshot::{NamedEntry, NodeStats, PodEntry, Snapshot};
 
 /// Fills a snapshot, pod by pod.
 #[derive(Debug, Default)]
@@ -52,16 +52,16 @@ impl SnapshotBuilder {
         self.snapshot
     }
 
-    /// Copies a text. Once there are 4 GiB of names, further names are empty.
-    fn write(&mut self, text: &str) -> Span {
+    /// Copies a text and returns its range. Once there are 4 GiB of names, further names are empty.
+    fn write(&mut self, text: &str) -> (u32, u32) {
         let start = self.snapshot.text.len();
         let end = start + text.len();
         match (u32::try_from(start), u32::try_from(end)) {
             (Ok(start), Ok(end)) => {
                 self.snapshot.text.push_str(text);
-                Span { start, end }
+                (start, end)
             }
-            _ => Span { start: 0, end: 0 },
+            _ => (0, 0),
         }
     }
 }

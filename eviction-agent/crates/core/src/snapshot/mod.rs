@@ -36,16 +36,10 @@ pub struct Snapshot {
     stats_index: Vec<u32>,
 }
 
-/// A part of the snapshot's text.
-#[derive(Clone, Copy, Debug)]
-struct Span {
-    start: u32,
-    end: u32,
-}
-
+/// The statistics of a pod. Its texts and lists are ranges, from the first index to the one behind the last.
 #[derive(Clone, Copy, Debug)]
 struct PodEntry {
-    uid: Span,
+    uid: (u32, u32),
     containers: (u32, u32),
     volumes: (u32, u32),
     values: PodStatValues,
@@ -54,7 +48,7 @@ struct PodEntry {
 /// A container or a volume.
 #[derive(Clone, Copy, Debug)]
 struct NamedEntry<V> {
-    name: Span,
+    name: (u32, u32),
     values: V,
 }
 
@@ -148,8 +142,8 @@ impl<'a, V: Copy> NamedStats<'a, V> {
     }
 }
 
-fn part(text: &str, span: Span) -> &str {
-    text.get(span.start as usize..span.end as usize).unwrap_or_default()
+fn part(text: &str, (start, end): (u32, u32)) -> &str {
+    text.get(start as usize..end as usize).unwrap_or_default()
 }
 
 /// Returns the statistics in a range of entries.

@@ -1,73 +1,67 @@
 //! Thresholds of containerfs, which cannot be configured: `helpers.go: UpdateContainerFsThresholds`.
 
+use std::sync::Arc;
+
 use crate::disk_layout::{Arrangement, DiskLayout};
 use crate::policy::Threshold;
 use crate::signal::Signal;
-use crate::units::GoDuration;
+use crate::threshold::{ResolvedThreshold, Thresholds};
 
-/// The changes of the thresholds when the layout is known.
-#[derive(Debug, Default, PartialEq)]
-pub(super) struct Derived {
-    /// The replacements of configured thresholds, by index. None if a threshold is dropped.
-    pub(super) replaced: Vec<Replacement>,
-    /// The thresholds that are appended to the configured ones.
-    pub(super) appended: Vec<Threshold>,
-}
-
-#[derive(Debug, PartialEq)]
-pub(super) struct Replacement {
-    /// The index of the configured threshold.
-    pub(super) index: usize,
-    /// The threshold that counts instead.
-    pub(super) by: Option<Threshold>,
-    /// Whether the evaluation that learns the layout already uses the replacement.
-    pub(super) at_once: bool,
-}
-
-/// Each of {bytes, inodes} × {hard, soft} follows nodefs if writable layers are there, otherwise imagefs. The
-/// derived threshold replaces the last such threshold that the user configured, or is appended if there is
-/// none. Without a source the user's threshold is dropped.
-///
-/// The evaluation that learns the layout uses the former list. It only sees those changes that the kubelet
-/// makes before its list moves, which happens when there is no `room` to append.
-pub(super) fn derive(given: &[Threshold], room: usize, layout: DiskLayout) -> Derived {
-    let (available, inodes_free) = match layout.arrangement() {
-        // A split without a dedicated imagefs is inconsistent, so nothing is derived from it.
-        Arrangement::Shared if layout.split_image_fs => return Derived::default(),
-        Arrangement::Shared | Arrangement::Split => (Signal::NodeFsAvailable, Signal::NodeFsInodesFree),
-        Arrangement::Dedicated => (Signal::ImageFsAvailable, Signal::ImageFsInodesFree),
-    };
-    let last = |signal, hard| {
-        let matches = |threshold: &Threshold| threshold.signal == signal && threshold.is_hard() == hard;
-        given.iter().rposition(matches)
-    };
-    let mut derived = Derived::default();
-    let mut room_taken = 0;
-    for (signal, source, hard) in [
-        (Signal::ContainerFsAvailable, available, true),
-        (Signal::ContainerFsAvailable, available, false),
-        (Signal::ContainerFsInodesFree, inodes_free, true),
-        (Signal::ContainerFsInodesFree, inodes_free, false),
-    ] {
-        let by = last(source, hard).map(|at| derived_threshold(&given[at], signal, hard));
-        if let Some(index) = last(signal, hard) {
-            let at_once = room_taken <= room;
-            derived.replaced.push(Replacement { index, by, at_once });
-        } else {
-            // A threshold without a source takes room as well, but is never met.
-            room_taken += 1;
-            derived.appended.extend(by);
+impl Thresholds {
+    /// Derives the thresholds of containerfs when the layout is known; `room` is that of [`Policy::list_room`].
+    ///
+    /// Each of {bytes, inodes} × {hard, soft} follows nodefs if writable layers are there, otherwise imagefs.
+    /// The derived threshold replaces the last such threshold that the user configured, or is appended if there
+    /// is none. Without a source the user's threshold is dropped.
+    ///
+    /// The evaluation that learns the layout uses the former list. It only sees those changes that the kubelet
+    /// makes before its list moves, which happens when there is no `room` to append. The others are not visible
+    /// before [`Thresholds::show_all`].
+    ///
+    /// [`Policy::list_room`]: crate::policy::Policy::list_room
+    pub(crate) fn derive_containerfs(&mut self, room: usize, layout: DiskLayout) {
+        let (available, inodes_free) = match layout.arrangement() {
+            // A split without a dedicated imagefs is inconsistent, so nothing is derived from it.
+            Arrangement::Shared if layout.split_image_fs => return,
+            Arrangement::Shared | Arrangement::Split => (Signal::NodeFsAvailable, Signal::NodeFsInodesFree),
+            Arrangement::Dedicated => (Signal::ImageFsAvailable, Signal::ImageFsInodesFree),
+        };
+        let given = Arc::clone(&self.all);
+        let last = |signal, hard| {
+            let matches = |threshold: &Threshold| threshold.signal == signal && threshold.is_hard() == hard;
+            given.iter().rposition(|resolved| matches(&resolved.threshold))
+        };
+        let mut all = given.to_vec();
+        let mut add = |threshold| {
+            all.push(ResolvedThreshold::new(threshold));
+            u8::try_from(all.len() - 1).ok()
+        };
+        let mut visible: Vec<Option<u8>> = self.effective.iter().copied().map(Some).collect();
+        let mut effective = visible.clone();
+        let mut appended = Vec::new();
+        let mut room_taken = 0;
+        for (signal, source, hard) in [
+            (Signal::ContainerFsAvailable, available, true),
+            (Signal::ContainerFsAvailable, available, false),
+            (Signal::ContainerFsInodesFree, inodes_free, true),
+            (Signal::ContainerFsInodesFree, inodes_free, false),
+        ] {
+            let derived = last(source, hard).map(|at| Threshold { signal, ..given[at].threshold.clone() });
+            if let Some(index) = last(signal, hard) {
+                effective[index] = derived.and_then(&mut add);
+                if room_taken <= room {
+                    visible[index] = effective[index];
+                }
+            } else {
+                // A threshold without a source takes room as well, but is never met.
+                room_taken += 1;
+                appended.extend(derived);
+            }
         }
-    }
-    derived
-}
-
-fn derived_threshold(source: &Threshold, signal: Signal, hard: bool) -> Threshold {
-    Threshold {
-        signal,
-        value: source.value.clone(),
-        grace_period: if hard { GoDuration::ZERO } else { source.grace_period },
-        min_reclaim: source.min_reclaim.clone(),
+        effective.extend(appended.into_iter().map(add));
+        self.all = all.into();
+        self.visible = visible.into_iter().flatten().collect();
+        self.effective = effective.into_iter().flatten().collect();
     }
 }
 

@@ -7,7 +7,6 @@ mod tests;
 
 use std::sync::Arc;
 
-use containerfs::Replacement;
 pub use containerfs::room;
 pub use levels::ThresholdLevels;
 use serde::{Deserialize, Serialize};
@@ -87,32 +86,6 @@ impl Thresholds {
     /// Returns the indices of the thresholds that the next evaluation uses.
     pub fn visible(&self) -> &Arc<[u8]> {
         &self.visible
-    }
-
-    /// Adapts the thresholds of containerfs; `room` is that of [`Policy::list_room`]. Some of the changes are
-    /// not visible before [`Thresholds::show_all`].
-    ///
-    /// [`Policy::list_room`]: super::policy::Policy::list_room
-    pub(crate) fn derive_containerfs(&mut self, room: usize, layout: DiskLayout) {
-        let given: Vec<_> = self.all.iter().map(|resolved| resolved.threshold.clone()).collect();
-        let derived = containerfs::derive(&given, room, layout);
-        let mut all = self.all.to_vec();
-        let mut add = |threshold| {
-            all.push(ResolvedThreshold::new(threshold));
-            u8::try_from(all.len() - 1).ok()
-        };
-        let mut visible: Vec<Option<u8>> = self.effective.iter().copied().map(Some).collect();
-        let mut effective = visible.clone();
-        for Replacement { index, by, at_once } in derived.replaced {
-            effective[index] = by.and_then(&mut add);
-            if at_once {
-                visible[index] = effective[index];
-            }
-        }
-        effective.extend(derived.appended.into_iter().map(add));
-        self.all = all.into();
-        self.visible = visible.into_iter().flatten().collect();
-        self.effective = effective.into_iter().flatten().collect();
     }
 
     /// Makes all thresholds that count visible to the next evaluation.

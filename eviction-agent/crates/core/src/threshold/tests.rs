@@ -1,4 +1,3 @@
-use super::containerfs::{Derived, Replacement, derive};
 use super::{Met, ThresholdLevels, Thresholds};
 use crate::disk_layout::DiskLayout;
 use crate::fixture::{at, hard, node, quantity, soft};
@@ -101,25 +100,40 @@ fn levels_beyond_64_bits_may_always_be_met() {
     }
 }
 
+/// Returns the thresholds that the evaluation that learns the layout uses, and those that the later ones use.
+fn derived(given: &[Threshold], layout: DiskLayout) -> [Vec<Threshold>; 2] {
+    let mut thresholds = Thresholds::new(given);
+    let visible = |thresholds: &Thresholds| {
+        let visible = thresholds.visible().iter();
+        visible.map(|&index| thresholds.all()[usize::from(index)].threshold.clone()).collect()
+    };
+    thresholds.derive_containerfs(0, layout);
+    let at_first = visible(&thresholds);
+    thresholds.show_all();
+    [at_first, visible(&thresholds)]
+}
+
 #[test]
 fn containerfs_follows_nodefs_or_a_dedicated_imagefs() {
     let given = [hard(NodeFsAvailable, "1"), hard(ImageFsAvailable, "2"), soft(NodeFsInodesFree, "3", 30)];
-    assert_eq!(
-        derive(&given, 0, SHARED).appended,
-        [hard(ContainerFsAvailable, "1"), soft(ContainerFsInodesFree, "3", 30)]
-    );
-    assert_eq!(derive(&given, 0, DEDICATED).appended, [hard(ContainerFsAvailable, "2")]);
+    let appended = |layout| {
+        let [at_first, later] = derived(&given, layout);
+        assert_eq!(at_first, given);
+        later[given.len()..].to_vec()
+    };
+    assert_eq!(appended(SHARED), [hard(ContainerFsAvailable, "1"), soft(ContainerFsInodesFree, "3", 30)]);
+    assert_eq!(appended(DEDICATED), [hard(ContainerFsAvailable, "2")]);
     let odd = DiskLayout { dedicated_image_fs: false, split_image_fs: true };
-    assert_eq!(derive(&given, 0, odd), Derived::default());
+    assert_eq!(appended(odd), []);
 }
 
 #[test]
 fn configured_containerfs_threshold_is_replaced_or_dropped() {
     let given = [hard(ContainerFsAvailable, "7"), hard(NodeFsAvailable, "1")];
-    let replaced = |by| vec![Replacement { index: 0, by, at_once: true }];
-    let followed = Some(hard(ContainerFsAvailable, "1"));
-    assert_eq!(derive(&given, 0, SHARED).replaced, replaced(followed));
-    assert_eq!(derive(&given, 0, DEDICATED).replaced, replaced(None));
+    let replaced = vec![hard(ContainerFsAvailable, "1"), hard(NodeFsAvailable, "1")];
+    assert_eq!(derived(&given, SHARED), [replaced.clone(), replaced]);
+    let dropped = vec![hard(NodeFsAvailable, "1")];
+    assert_eq!(derived(&given, DEDICATED), [dropped.clone(), dropped]);
 }
 
 #[test]

@@ -11,25 +11,6 @@ use super::text::split_sign;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GoDuration(i64);
 
-/// Why a text is not a duration. The messages are those of Go.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum DurationError {
-    /// A number is missing, or too large.
-    #[error("time: invalid duration {}", quote(.0))]
-    Invalid(String),
-    /// A number has no unit.
-    #[error("time: missing unit in duration {}", quote(.0))]
-    MissingUnit(String),
-    /// The unit is not one of `ns us µs ms s m h`.
-    #[error("time: unknown unit {} in duration {}", quote(.unit), quote(.text))]
-    UnknownUnit {
-        /// The text in place of the unit.
-        unit: String,
-        /// The whole text.
-        text: String,
-    },
-}
-
 impl GoDuration {
     /// The duration zero.
     pub const ZERO: Self = Self(0);
@@ -52,10 +33,10 @@ impl GoDuration {
     /// Reads numbers with units, such as `1h30m` or `-1.5s`; `0` needs none: `time.ParseDuration`.
     ///
     /// # Errors
-    /// If the text has another form or is longer than 292 years.
-    pub fn parse(text: &str) -> Result<Self, DurationError> {
+    /// Go's message, if the text has another form or is longer than 292 years.
+    pub fn parse(text: &str) -> Result<Self, String> {
         const LIMIT: u64 = 1 << 63;
-        let invalid = || DurationError::Invalid(text.to_owned());
+        let invalid = || format!("time: invalid duration {}", quote(text));
         let (negative, mut rest) = split_sign(text);
         if rest == "0" {
             return Ok(Self::ZERO);
@@ -69,10 +50,10 @@ impl GoDuration {
             let end = after.find(|c: char| c == '.' || c.is_ascii_digit()).unwrap_or(after.len());
             let (unit, next) = after.split_at(end);
             if unit.is_empty() {
-                return Err(DurationError::MissingUnit(text.to_owned()));
+                return Err(format!("time: missing unit in duration {}", quote(text)));
             }
-            let nanos = nanoseconds(unit)
-                .ok_or_else(|| DurationError::UnknownUnit { unit: unit.to_owned(), text: text.to_owned() })?;
+            let unknown_unit = || format!("time: unknown unit {} in duration {}", quote(unit), quote(text));
+            let nanos = nanoseconds(unit).ok_or_else(unknown_unit)?;
             let whole = whole(integer).filter(|whole| *whole <= LIMIT / nanos).ok_or_else(invalid)?;
             let part = whole * nanos + part(fraction, nanos);
             // In Go the sum of 2^63 and 2^63 wraps to 0.
@@ -163,11 +144,11 @@ impl fmt::Display for GoDuration {
         match nanos {
             0 => f.write_str("0s"),
             1..1_000 => write!(f, "{sign}{nanos}ns"),
-            1_000..1_000_000 => write!(f, "{sign}{}µs", Fraction(nanos, 3)),
-            1_000_000..1_000_000_000 => write!(f, "{sign}{}ms", Fraction(nanos, 6)),
+            1_000..1_000_000 => write!(f, "{sign}{}µs", fraction(nanos, 3)),
+            1_000_000..1_000_000_000 => write!(f, "{sign}{}ms", fraction(nanos, 6)),
             _ => {
                 let seconds = nanos / 1_000_000_000;
-                let rest = Fraction(nanos % 60_000_000_000, 9);
+                let rest = fraction(nanos % 60_000_000_000, 9);
                 match (seconds / 3600, seconds / 60 % 60) {
                     (0, 0) => write!(f, "{sign}{rest}s"),
                     (0, minutes) => write!(f, "{sign}{minutes}m{rest}s"),
@@ -178,20 +159,11 @@ impl fmt::Display for GoDuration {
     }
 }
 
-/// A number divided by a power of ten, written without trailing zeros.
-struct Fraction(u64, u32);
-
-impl fmt::Display for Fraction {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(value, places) = *self;
-        let unit = 10u64.pow(places);
-        write!(f, "{}", value / unit)?;
-        let fraction = format!("{:0width$}", value % unit, width = places as usize);
-        match fraction.trim_end_matches('0') {
-            "" => Ok(()),
-            digits => write!(f, ".{digits}"),
-        }
-    }
+/// Writes a number divided by a power of ten, without trailing zeros.
+fn fraction(value: u64, places: u32) -> String {
+    let unit = 10u64.pow(places);
+    let text = format!("{}.{:0width$}", value / unit, value % unit, width = places as usize);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 impl Serialize for GoDuration {

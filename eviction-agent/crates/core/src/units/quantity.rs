@@ -14,8 +14,6 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::units::decimal::Decimal;
 use crate::units::deserialize_text;
 
-pub use parse::QuantityError;
-
 /// The three formats of a quantity. A sum keeps the format of its left side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Format {

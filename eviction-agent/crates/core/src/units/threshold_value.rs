@@ -19,6 +19,17 @@ pub enum ThresholdValue {
 }
 
 impl ThresholdValue {
+    /// Parses a quantity, or a percentage of any size.
+    ///
+    /// # Errors
+    /// The cause, if the text is neither.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        match text.ends_with('%') {
+            true => parse_percentage(text).map(Self::Percentage),
+            false => Quantity::parse(text).map(Self::Quantity),
+        }
+    }
+
     /// Returns the value as in a configuration. A share is written in percent, with the digits that binary32
     /// distinguishes.
     pub fn configured(&self) -> String {
@@ -216,20 +227,15 @@ impl Limit {
     /// # Errors
     /// The cause, if the text is neither or is out of bounds.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let value = if text.ends_with('%') {
-            let share = parse_percentage(text)?;
-            if !(share > 0.0 && share <= 1.0) {
-                return Err(format!("must be above 0% and at most 100%, is {text}"));
+        match ThresholdValue::parse(text)? {
+            ThresholdValue::Percentage(share) if !(share > 0.0 && share <= 1.0) => {
+                Err(format!("must be above 0% and at most 100%, is {text}"))
             }
-            ThresholdValue::Percentage(share)
-        } else {
-            let quantity = Quantity::parse(text).map_err(|error| error.to_string())?;
-            if quantity.signum() <= 0 {
-                return Err(format!("must be above zero, is {quantity}"));
+            ThresholdValue::Quantity(quantity) if quantity.signum() <= 0 => {
+                Err(format!("must be above zero, is {quantity}"))
             }
-            ThresholdValue::Quantity(quantity)
-        };
-        Ok(Self { value, text: text.into() })
+            value => Ok(Self { value, text: text.into() }),
+        }
     }
 }
 

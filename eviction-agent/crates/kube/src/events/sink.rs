@@ -26,13 +26,23 @@ const TERMINATED_NOTE: &str = "The pod was chosen to be evicted, and is gone.";
 pub struct EventSink {
     recorder: Arc<Recorder>,
     node: Regarding,
-    evictions: Evictions,
+    /// Evictions by their decision number, until their Event is recorded and some time longer. A pod counts as
+    /// evicted only when it is known to terminate.
+    evictions: BTreeMap<u64, Eviction>,
+}
+
+#[derive(Debug, Default)]
+struct Eviction {
+    /// The Event as it was decided. `None` if another agent made the decision, or if its record was dropped.
+    decided: Option<Occurrence>,
+    is_unknown: bool,
+    is_recorded: bool,
 }
 
 impl EventSink {
     /// Creates a sink for the Events of this node.
     pub(crate) fn new(recorder: Arc<Recorder>, node: &str) -> Self {
-        Self { recorder, node: Regarding::Node(node.into()), evictions: Evictions::default() }
+        Self { recorder, node: Regarding::Node(node.into()), evictions: BTreeMap::new() }
     }
 
     /// Records an OOM kill as an Event of its pod, or of the node.
@@ -42,7 +52,10 @@ impl EventSink {
 
     /// Stores a decision. Its Event is recorded when the pod terminates.
     pub fn decided(&mut self, id: u64, decision_id: &str, eviction: &EvictionRecord, at: Timestamp) {
-        self.evictions.decided(id, decision_id, eviction, at);
+        let mut occurrence = evicted(&eviction.pod, decision_id, &eviction.message, at);
+        let annotations = eviction.annotations.iter().flatten();
+        occurrence.annotations.extend(annotations.map(|(key, text)| ((*key).into(), text.as_str().into())));
+        self.eviction(id).decided = Some(occurrence);
     }
 
     /// Handles the progress of an eviction.
@@ -53,14 +66,16 @@ impl EventSink {
         progress: &KillProgress,
         at: Timestamp,
     ) {
-        if let Some(occurrence) = self.evictions.progressed((id, decision_id), pod, progress, at) {
+        if let Some(occurrence) = self.event_of((id, decision_id), pod, progress, at) {
             self.recorder.record(occurrence);
         }
     }
 
-    /// Forgets an eviction that the executor does not start.
+    /// Forgets an eviction that the executor does not start or has abandoned, unless its Event is recorded.
     pub fn rejected(&mut self, id: u64) {
-        self.evictions.remove(id);
+        if self.evictions.get(&id).is_some_and(|eviction| !eviction.is_recorded) {
+            self.evictions.remove(&id);
+        }
     }
 
     /// Records an Event of the node: a threshold is met, or no longer met.
@@ -75,31 +90,9 @@ impl EventSink {
             times: 1,
         });
     }
-}
-
-/// Evictions by their decision number, until their Event is recorded and some time longer. A pod counts as
-/// evicted only when it is known to terminate.
-#[derive(Debug, Default)]
-struct Evictions(BTreeMap<u64, Eviction>);
-
-#[derive(Debug, Default)]
-struct Eviction {
-    /// The Event as it was decided. `None` if another agent made the decision, or if its record was dropped.
-    decided: Option<Occurrence>,
-    is_unknown: bool,
-    is_recorded: bool,
-}
-
-impl Evictions {
-    fn decided(&mut self, id: u64, decision_id: &str, eviction: &EvictionRecord, at: Timestamp) {
-        let mut occurrence = evicted(&eviction.pod, decision_id, &eviction.message, at);
-        let annotations = eviction.annotations.iter().flatten();
-        occurrence.annotations.extend(annotations.map(|(key, text)| ((*key).into(), text.as_str().into())));
-        self.get(id).decided = Some(occurrence);
-    }
 
     /// Returns the Event for this step: one for each eviction, when the pod terminates.
-    fn progressed(
+    fn event_of(
         &mut self,
         (id, decision_id): (u64, &str),
         pod: &PodName,
@@ -119,11 +112,11 @@ impl Evictions {
             KillProgress::Terminated { .. }
             | KillProgress::Answered { answered: ApiResult::Terminated | ApiResult::Replaced, .. } => true,
             KillProgress::Abandoned | KillProgress::Answered { answered: ApiResult::Rejected { .. }, .. } => {
-                self.remove(id);
+                self.rejected(id);
                 return None;
             }
             KillProgress::Answered { answered: ApiResult::Unknown { .. }, .. } => {
-                self.get(id).is_unknown = true;
+                self.eviction(id).is_unknown = true;
                 return None;
             }
             KillProgress::Answered { .. }
@@ -131,7 +124,7 @@ impl Evictions {
             | KillProgress::Error { .. }
             | KillProgress::ProcessesRemaining { .. } => return None,
         };
-        let eviction = self.get(id);
+        let eviction = self.eviction(id);
         if std::mem::replace(&mut eviction.is_recorded, true) {
             return None;
         }
@@ -150,18 +143,11 @@ impl Evictions {
         }
     }
 
-    /// Removes an eviction that has no Event.
-    fn remove(&mut self, id: u64) {
-        if self.0.get(&id).is_some_and(|eviction| !eviction.is_recorded) {
-            self.0.remove(&id);
+    fn eviction(&mut self, id: u64) -> &mut Eviction {
+        if self.evictions.len() >= MAX_EVICTIONS && !self.evictions.contains_key(&id) {
+            self.evictions.pop_first();
         }
-    }
-
-    fn get(&mut self, id: u64) -> &mut Eviction {
-        if self.0.len() >= MAX_EVICTIONS && !self.0.contains_key(&id) {
-            self.0.pop_first();
-        }
-        self.0.entry(id).or_default()
+        self.evictions.entry(id).or_default()
     }
 }
 
@@ -233,12 +219,17 @@ mod tests {
     use eviction_core::progress::Signalled;
 
     use super::*;
+    use crate::metrics::Observer;
 
     fn pod() -> PodName {
         PodName { uid: "u-1".into(), namespace: "shop".into(), name: "web".into() }
     }
 
-    fn decided(evictions: &mut Evictions, id: u64) {
+    fn sink() -> EventSink {
+        EventSink::new(Arc::new(Recorder::new("n1", Observer::default())), "n1")
+    }
+
+    fn decided(sink: &mut EventSink, id: u64) {
         let eviction = EvictionRecord {
             pod: pod(),
             signal: "memory.available",
@@ -249,15 +240,15 @@ mod tests {
             message: "The node was low on resource: memory. ".into(),
             annotations: Some(BTreeMap::from([("starved_resource", "memory".to_owned())])),
         };
-        evictions.decided(id, &format!("19a8f3-{id}"), &eviction, at(1));
+        sink.decided(id, &format!("19a8f3-{id}"), &eviction, at(1));
     }
 
     fn answered(answered: ApiResult) -> KillProgress {
         KillProgress::Answered { operation: ApiOperation::Eviction, answered, is_dry: false }
     }
 
-    fn step(evictions: &mut Evictions, id: u64, progress: &KillProgress, second: i64) -> Option<Occurrence> {
-        evictions.progressed((id, &format!("19a8f3-{id}")), &pod(), progress, at(second))
+    fn step(sink: &mut EventSink, id: u64, progress: &KillProgress, second: i64) -> Option<Occurrence> {
+        sink.event_of((id, &format!("19a8f3-{id}")), &pod(), progress, at(second))
     }
 
     fn killed() -> KillProgress {
@@ -276,8 +267,8 @@ mod tests {
 
     #[test]
     fn eviction_is_recorded_once_when_the_request_is_accepted() {
-        let mut evictions = Evictions::default();
-        decided(&mut evictions, 7);
+        let mut sink = sink();
+        decided(&mut sink, 7);
         let why = || "".into();
         for result in [
             ApiResult::PdbDenied { why: why() },
@@ -285,13 +276,13 @@ mod tests {
             ApiResult::Unknown { why: why() },
             ApiResult::NotSent { why: why() },
         ] {
-            assert_eq!(step(&mut evictions, 7, &answered(result), 2), None);
+            assert_eq!(step(&mut sink, 7, &answered(result), 2), None);
         }
         let dry =
             |is_dry, operation| KillProgress::Answered { operation, answered: ApiResult::Accepted, is_dry };
-        assert_eq!(step(&mut evictions, 7, &dry(true, ApiOperation::Eviction), 2), None);
-        assert_eq!(step(&mut evictions, 7, &dry(false, ApiOperation::Condition), 2), None);
-        let occurrence = step(&mut evictions, 7, &answered(ApiResult::Accepted), 3).unwrap();
+        assert_eq!(step(&mut sink, 7, &dry(true, ApiOperation::Eviction), 2), None);
+        assert_eq!(step(&mut sink, 7, &dry(false, ApiOperation::Condition), 2), None);
+        let occurrence = step(&mut sink, 7, &answered(ApiResult::Accepted), 3).unwrap();
         assert_eq!(
             (occurrence.reason, occurrence.at, &*occurrence.note),
             (Reason::Evicted, at(1), "The node was low on resource: memory. ")
@@ -300,25 +291,25 @@ mod tests {
             occurrence.annotations.iter().map(|(key, value)| (&**key, &**value)).collect();
         assert_eq!(annotations, [(DECISION_ANNOTATION, "19a8f3-7"), ("starved_resource", "memory")]);
         for progress in [killed(), answered(ApiResult::Accepted), TERMINATED] {
-            assert_eq!(step(&mut evictions, 7, &progress, 4), None, "{progress:?}");
+            assert_eq!(step(&mut sink, 7, &progress, 4), None, "{progress:?}");
         }
     }
 
     #[test]
     fn terminated_pod_is_recorded_if_the_response_is_unknown() {
-        let mut evictions = Evictions::default();
-        (7..9).for_each(|id| decided(&mut evictions, id));
-        assert_eq!(step(&mut evictions, 7, &unknown(), 2), None);
-        let occurrence = step(&mut evictions, 7, &TERMINATED, 3).unwrap();
+        let mut sink = sink();
+        (7..9).for_each(|id| decided(&mut sink, id));
+        assert_eq!(step(&mut sink, 7, &unknown(), 2), None);
+        let occurrence = step(&mut sink, 7, &TERMINATED, 3).unwrap();
         assert_eq!((&*occurrence.note, occurrence.at), ("The node was low on resource: memory. ", at(1)));
-        assert_eq!(step(&mut evictions, 7, &TERMINATED, 4), None);
+        assert_eq!(step(&mut sink, 7, &TERMINATED, 4), None);
         for answered in [ApiResult::Unknown { why: "".into() }, ApiResult::Terminated] {
             let progress =
                 KillProgress::Answered { operation: ApiOperation::Condition, answered, is_dry: false };
-            assert_eq!(step(&mut evictions, 8, &progress, 4), None);
+            assert_eq!(step(&mut sink, 8, &progress, 4), None);
         }
-        assert_eq!(step(&mut evictions, 8, &TERMINATED, 4), None, "it went by itself");
-        let restored = step(&mut evictions, 3, &answered(ApiResult::Replaced), 5).unwrap();
+        assert_eq!(step(&mut sink, 8, &TERMINATED, 4), None, "it went by itself");
+        let restored = step(&mut sink, 3, &answered(ApiResult::Replaced), 5).unwrap();
         assert_eq!(
             (&*restored.note, restored.at),
             (TERMINATED_NOTE, at(5)),
@@ -328,30 +319,30 @@ mod tests {
 
     #[test]
     fn rejected_or_abandoned_eviction_is_not_recorded() {
-        let mut evictions = Evictions::default();
+        let mut sink = sink();
         for progress in
             [answered(ApiResult::Rejected { status: 403, why: "".into() }), KillProgress::Abandoned]
         {
-            decided(&mut evictions, 7);
-            assert_eq!(step(&mut evictions, 7, &progress, 2), None);
-            assert!(evictions.0.is_empty());
+            decided(&mut sink, 7);
+            assert_eq!(step(&mut sink, 7, &progress, 2), None);
+            assert!(sink.evictions.is_empty());
         }
     }
 
     #[test]
     fn eviction_without_a_known_decision_is_recorded() {
         let progress = KillProgress::TermSent(Signalled::default());
-        let occurrence = step(&mut Evictions::default(), 9, &progress, 2).unwrap();
+        let occurrence = step(&mut sink(), 9, &progress, 2).unwrap();
         assert_eq!((&*occurrence.note, occurrence.at), ("The pod was evicted.", at(2)));
         assert_eq!(&*occurrence.annotations[DECISION_ANNOTATION], "19a8f3-9");
     }
 
     #[test]
     fn number_of_stored_evictions_is_limited() {
-        let mut evictions = Evictions::default();
-        (0..10_000).for_each(|id| decided(&mut evictions, id));
-        (0..10_000).for_each(|id| drop(step(&mut evictions, id, &killed(), 1)));
-        assert!(evictions.0.len() <= MAX_EVICTIONS);
+        let mut sink = sink();
+        (0..10_000).for_each(|id| decided(&mut sink, id));
+        (0..10_000).for_each(|id| drop(step(&mut sink, id, &killed(), 1)));
+        assert!(sink.evictions.len() <= MAX_EVICTIONS);
     }
 
     fn kill() -> OomKill {

@@ -30,19 +30,6 @@ pub struct NodeRoot {
     pub partial: bool,
 }
 
-/// The folders of one cgroup in each hierarchy, where they exist.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct GroupPaths {
-    /// The folder in the hierarchy of the memory controller.
-    pub memory: PathBuf,
-    /// The folder in the hierarchy of the pids controller.
-    pub pids: Option<PathBuf>,
-    /// The folder in the hierarchy of the freezer, or in the unified one.
-    pub freezer: Option<PathBuf>,
-    /// The folder in the unified hierarchy.
-    pub unified: Option<PathBuf>,
-}
-
 /// Why there is no root of the node.
 #[derive(Debug, PartialEq, Eq, Error)]
 pub enum RootError {
@@ -144,19 +131,12 @@ impl NodeRoot {
         }
         Ok(())
     }
+}
 
-    /// Returns the folders of the cgroup at `relative`, a path from this root.
-    pub fn paths_of(&self, relative: &Path) -> GroupPaths {
-        let below = |root: &Option<PathBuf>| {
-            root.as_ref().map(|root| root.join(relative)).filter(|path| is_group(path))
-        };
-        GroupPaths {
-            memory: self.memory.join(relative),
-            pids: below(&self.pids),
-            freezer: below(&self.freezer),
-            unified: below(&self.unified),
-        }
-    }
+/// Returns the folder of the cgroup at `relative`, a path from the node's root, in the hierarchy in which the root
+/// has the folder `root`; `None` if it does not exist there.
+pub fn find_group(root: Option<&PathBuf>, relative: &Path) -> Option<PathBuf> {
+    root.map(|root| root.join(relative)).filter(|path| is_group(path))
 }
 
 fn is_group(path: &Path) -> bool {

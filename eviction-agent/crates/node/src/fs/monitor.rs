@@ -47,10 +47,9 @@ struct Headroom {
     capacity: u64,
     levels: ThresholdLevels,
     rate: FillRate,
-    /// The headroom to the nearest threshold that is not met, in bytes or inodes.
-    distance: Option<u64>,
-    may_be_met: bool,
-    /// The used amount at the last sample.
+    /// The available amount at the last sample; `None` if it could not be read.
+    available: Option<u64>,
+    /// The used amount when it was read last.
     used: Option<u64>,
     /// The total growth from sample to sample; decreases are not subtracted.
     grown: u64,
@@ -82,8 +81,7 @@ impl DiskMonitor {
                 }
                 _ => BYTES_PER_SECOND,
             }),
-            distance: None,
-            may_be_met: false,
+            available: None,
             used: None,
             grown: 0,
         });
@@ -95,7 +93,7 @@ impl DiskMonitor {
         let of_disks = |threshold: &&Threshold| SIGNALS.contains(&threshold.signal);
         self.thresholds = policy.thresholds.iter().filter(of_disks).cloned().collect();
         for headroom in &mut self.headroom {
-            (headroom.capacity, headroom.distance, headroom.may_be_met) = (0, None, false);
+            (headroom.capacity, headroom.available) = (0, None);
         }
     }
 
@@ -178,13 +176,13 @@ impl DiskMonitor {
 
     /// Returns whether a threshold may be met, or held by its minimum reclaim.
     pub fn may_be_met(&self) -> bool {
-        self.headroom.iter().any(|it| it.may_be_met)
+        self.headroom.iter().any(Headroom::may_be_met)
     }
 
     /// Returns the time until the next sample: no threshold can be reached before. `None` if there is nothing
     /// to watch.
     pub fn due(&self) -> Option<Duration> {
-        let times = self.headroom.iter().filter_map(|it| Some(it.rate.time_to_fill(it.distance?)));
+        let times = self.headroom.iter().filter_map(|it| Some(it.rate.time_to_fill(it.distance()?)));
         let due = times.min().map(|time| time.clamp(FLOOR, FULL_CALM));
         if self.may_be_met() { Some(due.map_or(FULL_NEAR, |due| due.min(FULL_NEAR))) } else { due }
     }
@@ -193,13 +191,13 @@ impl DiskMonitor {
     /// lately.
     pub fn inodes_fill_within(&self, time: Duration) -> bool {
         let [_, node, _, image] = &self.headroom;
-        let fills = |it: &Headroom| Some(it.rate.time_at_observed_rate(it.distance?)? <= time);
+        let fills = |it: &Headroom| Some(it.rate.time_at_observed_rate(it.distance()?)? <= time);
         [node, image].into_iter().any(|it| fills(it) == Some(true))
     }
 
     /// Returns whether thresholds on inodes may be met, and none on bytes.
     pub fn are_inodes_alone_short(&self) -> bool {
-        let [node, node_inodes, image, image_inodes] = self.headroom.each_ref().map(|it| it.may_be_met);
+        let [node, node_inodes, image, image_inodes] = self.headroom.each_ref().map(Headroom::may_be_met);
         (node_inodes || image_inodes) && !node && !image
     }
 
@@ -227,7 +225,7 @@ impl DiskMonitor {
     fn is_met_by_bytes_on_xfs(&self, bytes: [u64; 2], is_xfs: [bool; 2]) -> bool {
         let [node, _, image, _] = &self.headroom;
         let preallocates = |(headroom, is_xfs): (&Headroom, bool)| {
-            !headroom.may_be_met || is_xfs && headroom.available() >= Some(headroom.capacity / 20)
+            !headroom.may_be_met() || is_xfs && headroom.available >= Some(headroom.capacity / 20)
         };
         [node, image].into_iter().zip(is_xfs).all(preallocates)
             && self.is_met_by(bytes.map(|bytes| DiskUsage { bytes, ..DiskUsage::default() }))
@@ -239,7 +237,7 @@ impl DiskMonitor {
         let [node_inodes, image_inodes] = self.by_layout(usage.map(|it| it.inodes));
         let amounts = [node_bytes, node_inodes, image_bytes, image_inodes];
         let is_explained = |(headroom, amount): (&Headroom, u64)| {
-            !headroom.may_be_met || headroom.would_not_be_met_with(amount)
+            !headroom.may_be_met() || headroom.would_not_be_met_with(amount)
         };
         self.may_be_met() && self.headroom.iter().zip(amounts).all(is_explained)
     }
@@ -263,7 +261,7 @@ impl DiskMonitor {
     pub fn devices(&self) -> impl Iterator<Item = DeviceHeadroom> {
         let of = |found: Option<(&str, u64)>, bytes: &Headroom, inodes: &Headroom| {
             let (_, device) = found?;
-            let (capacity, bytes, inodes) = (bytes.capacity, bytes.distance, inodes.distance);
+            let (capacity, bytes, inodes) = (bytes.capacity, bytes.distance(), inodes.distance());
             Some(DeviceHeadroom { device, capacity, bytes, inodes })
         };
         let [node, image] = self.file_systems.devices();
@@ -300,10 +298,8 @@ fn signed(amount: u64) -> i64 {
 
 impl Headroom {
     fn observe(&mut self, amounts: Option<(u64, u64)>, at_ns: u64, signal: Signal, thresholds: &[Threshold]) {
-        let Some((available, capacity)) = amounts else {
-            (self.distance, self.may_be_met) = (None, false);
-            return;
-        };
+        self.available = amounts.map(|(available, _)| available);
+        let Some((available, capacity)) = amounts else { return };
         if capacity != self.capacity {
             self.capacity = capacity;
             self.levels = ThresholdLevels::of(thresholds, signal, signed(capacity));
@@ -312,18 +308,22 @@ impl Headroom {
         self.rate.observe(at_ns, used);
         let before = self.used.replace(used).unwrap_or(used);
         self.grown = self.grown.wrapping_add(used.saturating_sub(before));
-        self.distance = self.levels.distance(signed(available));
-        self.may_be_met = self.levels.may_be_met(signed(available));
+    }
+
+    /// Returns the headroom to the nearest threshold that is not met, in bytes or inodes.
+    fn distance(&self) -> Option<u64> {
+        self.levels.distance(signed(self.available?))
+    }
+
+    /// Returns whether a threshold may be met, or held by its minimum reclaim.
+    fn may_be_met(&self) -> bool {
+        self.available.is_some_and(|available| self.levels.may_be_met(signed(available)))
     }
 
     /// Returns whether no threshold would be met with so much more.
     fn would_not_be_met_with(&self, amount: u64) -> bool {
-        let with = self.available().map(|available| signed(available.saturating_add(amount)));
+        let with = self.available.map(|available| signed(available.saturating_add(amount)));
         with.is_some_and(|with| !self.levels.may_be_met(with))
-    }
-
-    fn available(&self) -> Option<u64> {
-        self.used.map(|used| self.capacity.saturating_sub(used))
     }
 }
 

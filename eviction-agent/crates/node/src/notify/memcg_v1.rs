@@ -11,11 +11,10 @@ use std::path::{Path, PathBuf};
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::OFlags;
-use rustix::io::Errno;
-use thiserror::Error;
 use tokio::io::unix::AsyncFd;
 use tokio::task::JoinHandle;
 
+use super::WatchError;
 use crate::async_fd::{register, take_count};
 use crate::file::{open_path, retry};
 
@@ -33,54 +32,13 @@ const REGISTER_INTERVAL_NS: u64 = 1_000_000_000;
 /// A registered threshold stays while it is off by less than this, or by a sixteenth of the headroom.
 const TOLERANCE: u64 = 256 << 10;
 
-/// Why a threshold cannot be set.
-#[derive(Debug, Error)]
-pub enum ThresholdError {
-    /// No eventfd can be made or watched.
-    #[error("cannot make an eventfd")]
-    Eventfd(#[source] io::Error),
-    /// A control file cannot be opened.
-    #[error("cannot open {}", path.display())]
-    Open {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        #[source]
-        source: io::Error,
-    },
-    /// The kernel refused the registration.
-    #[error("cannot register a threshold of {bytes} bytes with {}", path.display())]
-    Register {
-        /// The event_control file.
-        path: PathBuf,
-        /// The threshold.
-        bytes: u64,
-        /// The cause.
-        #[source]
-        source: io::Error,
-    },
-}
-
-impl ThresholdError {
-    /// Returns what the user can do about it.
-    pub fn help(&self) -> Option<&'static str> {
-        let (Self::Eventfd(source) | Self::Open { source, .. } | Self::Register { source, .. }) = self;
-        match Errno::from_io_error(source)? {
-            Errno::ROFS => Some("mount the cgroup hierarchy writable"),
-            Errno::ACCESS | Errno::PERM => Some("run as root, or add the capability DAC_OVERRIDE"),
-            Errno::NOENT => Some("thresholds on usage exist on cgroup version 1 only"),
-            Errno::MFILE => Some("raise the limit of open files (RLIMIT_NOFILE)"),
-            _ => None,
-        }
-    }
-}
-
 /// A threshold on the usage of one cgroup that follows the working set.
 #[derive(Debug)]
 pub struct MemcgV1 {
     group: PathBuf,
-    current: Option<UsageThreshold>,
-    pending: Option<JoinHandle<Result<UsageThreshold, ThresholdError>>>,
+    /// The eventfd of the registered threshold.
+    current: Option<AsyncFd<OwnedFd>>,
+    pending: Option<JoinHandle<Result<OwnedFd, WatchError>>>,
     usage: Option<u64>,
     registered_ns: u64,
 }
@@ -90,7 +48,7 @@ impl MemcgV1 {
     ///
     /// # Errors
     /// If this process may not open the control files.
-    pub fn open(group: &Path) -> Result<Self, ThresholdError> {
+    pub fn open(group: &Path) -> Result<Self, WatchError> {
         control_files(group)?;
         Ok(Self { group: group.to_owned(), current: None, pending: None, usage: None, registered_ns: 0 })
     }
@@ -108,7 +66,7 @@ impl MemcgV1 {
         (self.usage, self.registered_ns) = (Some(usage), now_ns);
         let group = self.group.clone();
         self.pending = Some(tokio::task::spawn_blocking(move || {
-            UsageThreshold::register(&group, &[usage.saturating_sub(GRANULARITY), usage])
+            register_eventfd(&group, &[usage.saturating_sub(GRANULARITY), usage])
         }));
     }
 
@@ -132,7 +90,7 @@ impl MemcgV1 {
             // The previous threshold stays until the new one is registered.
             let crossed = async {
                 match &self.current {
-                    Some(current) => current.crossed().await,
+                    Some(current) => take_count(current).await,
                     None => std::future::pending().await,
                 }
             };
@@ -141,61 +99,42 @@ impl MemcgV1 {
                 crossed = crossed => return crossed.map(drop),
             };
             self.pending = None;
-            self.current = Some(registered.map_err(io::Error::other)?.map_err(io::Error::other)?);
+            let event = registered.map_err(io::Error::other)?.map_err(io::Error::other)?;
+            self.current = Some(register(event)?);
         }
     }
 }
 
-/// Thresholds on the usage of one cgroup, removed when dropped.
-#[derive(Debug)]
-pub struct UsageThreshold(AsyncFd<OwnedFd>);
-
-impl UsageThreshold {
-    /// Registers each of `levels`, in bytes of usage, for the cgroup in the folder `group`. One signal means
-    /// that one of the levels was crossed, without telling which. **Blocks** for an RCU grace period per level
-    /// (milliseconds).
-    ///
-    /// # Errors
-    /// See [`ThresholdError`].
-    pub fn register(group: &Path, levels: &[u64]) -> Result<Self, ThresholdError> {
-        register(register_eventfd(group, levels)?).map(Self).map_err(ThresholdError::Eventfd)
-    }
-
-    /// Waits until usage has crossed a level, upwards or downwards; returns how many times. The removal of the
-    /// cgroup counts as a crossing: the kernel signals it once.
-    ///
-    /// # Errors
-    /// If the eventfd cannot be read.
-    pub async fn crossed(&self) -> io::Result<u64> {
-        take_count(&self.0).await
-    }
-}
-
-/// Makes an eventfd that the kernel signals when the usage of `group` crosses one of `levels`. Closing it
-/// removes the registration.
+/// Makes an eventfd that the kernel signals when the usage of the cgroup in the folder `group` crosses one of
+/// `levels`, in bytes, upwards or downwards, without telling which. The kernel also signals it when the cgroup is
+/// removed. Closing it removes the registration. **Blocks** for an RCU grace period per level (milliseconds).
 ///
 /// # Errors
-/// See [`ThresholdError`].
-pub fn register_eventfd(group: &Path, levels: &[u64]) -> Result<OwnedFd, ThresholdError> {
+/// If the eventfd cannot be made, or the kernel refuses a level.
+pub fn register_eventfd(group: &Path, levels: &[u64]) -> Result<OwnedFd, WatchError> {
     let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-        .map_err(|errno| ThresholdError::Eventfd(errno.into()))?;
+        .map_err(|errno| WatchError { what: "cannot make an eventfd".to_owned(), source: errno.into() })?;
     let (usage, control, path) = control_files(group)?;
     for bytes in levels {
         let request = format!("{} {} {bytes}", event.as_raw_fd(), usage.as_raw_fd());
-        retry(|| rustix::io::write(&control, request.as_bytes())).map_err(|errno| {
-            ThresholdError::Register { path: path.clone(), bytes: *bytes, source: errno.into() }
+        retry(|| rustix::io::write(&control, request.as_bytes())).map_err(|errno| WatchError {
+            what: format!("cannot register a threshold of {bytes} bytes with {}", path.display()),
+            source: errno.into(),
         })?;
     }
     Ok(event)
 }
 
 /// Opens the usage file and the control file; the path is that of the control file.
-fn control_files(group: &Path) -> Result<(OwnedFd, OwnedFd, PathBuf), ThresholdError> {
+fn control_files(group: &Path) -> Result<(OwnedFd, OwnedFd, PathBuf), WatchError> {
     let open = |name: &str, flags: OFlags| {
         let path = group.join(name);
         match open_path(&path, flags) {
             Ok(file) => Ok((file, path)),
-            Err(errno) => Err(ThresholdError::Open { path, source: errno.into() }),
+            Err(errno) => {
+                let what = format!("cannot open {}", path.display());
+                Err(WatchError { what, source: errno.into() })
+            }
         }
     };
     let (usage, _) = open("memory.usage_in_bytes", OFlags::RDONLY)?;
@@ -223,7 +162,8 @@ mod tests {
         runtime().block_on(async {
             backend.set(GRANULARITY, GRANULARITY, 1);
             let error = backend.crossed().await.unwrap_err();
-            assert!(error.to_string().contains("memory.usage_in_bytes"), "{error}");
+            let path = folder.path().join("memory.usage_in_bytes");
+            assert_eq!(error.to_string(), format!("cannot open {}", path.display()));
         });
     }
 
@@ -243,7 +183,7 @@ mod tests {
             assert_eq!(set(100 * MIB, 64 * MIB, 1), Some(100 * MIB));
             assert_eq!(set(900 * MIB, 64 * MIB, u64::MAX), Some(100 * MIB), "one registration at a time");
             let pending = backend.pending.take().unwrap().await.unwrap();
-            backend.current = Some(pending.unwrap());
+            backend.current = Some(register(pending.unwrap()).unwrap());
             let mut set = |usage, headroom, now_ns| {
                 backend.set(usage, headroom, now_ns);
                 backend.usage

@@ -46,7 +46,11 @@ impl PsiTrigger {
     pub fn set(&mut self) -> Result<(), WatchError> {
         if self.file.is_none() {
             let path = self.group.join("memory.pressure");
-            self.file = Some(register(&path).map_err(|source| WatchError { path, source })?);
+            self.file =
+                Some(register(&path).map_err(|source| WatchError {
+                    what: format!("cannot watch {}", path.display()),
+                    source,
+                })?);
         }
         Ok(())
     }

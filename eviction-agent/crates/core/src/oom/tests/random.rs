@@ -39,8 +39,8 @@ fn run(inputs: Vec<Input>) -> Result<(), TestCaseError> {
                     prop_assert!(kill.kills_in_pod <= *in_pod, "fewer where the pod was forgotten");
                 }
             }
-            DecisionKind::Oom(OomUpdate::End(end)) => {
-                recorded += u64::from(end.handling == EndHandling::Noted)
+            DecisionKind::Oom(OomUpdate::End { handling, .. }) => {
+                recorded += u64::from(*handling == EndHandling::Noted)
             }
             _ => {}
         }

@@ -16,22 +16,9 @@ const MAX_DIGITS: i64 = 18;
 /// The finest scale that is kept.
 const NANO: i32 = -9;
 
-/// Why a text is not a quantity. The messages are those of Kubernetes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum QuantityError {
-    /// The text contains something other than a sign, digits, a point and a suffix.
-    #[error("quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'")]
-    Format,
-    /// The text has no digits.
-    #[error("unable to parse numeric part of quantity")]
-    Numeric,
-    /// The suffix does not exist.
-    #[error("unable to parse quantity's suffix")]
-    Suffix,
-    /// The text is longer than any sensible number. The kubelet has no such limit.
-    #[error("quantity is longer than {MAX_LENGTH} characters")]
-    Length,
-}
+/// The error for a text with anything but a sign, digits, a point and a suffix.
+const WRONG_FORMAT: &str =
+    "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'";
 
 /// The parts of a quantity's text.
 struct Parts<'a> {
@@ -51,31 +38,23 @@ impl Quantity {
     /// ±(2⁶³−1), others are not.
     ///
     /// # Errors
-    /// If the text has another form.
-    pub fn parse(text: &str) -> Result<Self, QuantityError> {
+    /// The message of Kubernetes, if the text has another form.
+    pub fn parse(text: &str) -> Result<Self, String> {
         if text.is_empty() {
-            return Err(QuantityError::Format);
+            return Err(WRONG_FORMAT.to_owned());
         }
         if text.len() > MAX_LENGTH {
-            return Err(QuantityError::Length);
+            return Err(format!("quantity is longer than {MAX_LENGTH} characters"));
         }
         if text == "0" {
             return Ok(Self { text: Some(Arc::from(text)), ..Self::ZERO });
         }
         let parts = split(text)?;
-        let (exponent, format) = interpret(parts.suffix).ok_or(QuantityError::Suffix)?;
+        let (exponent, format) = interpret(parts.suffix).ok_or("unable to parse quantity's suffix")?;
         match fast(text, &parts, exponent, format) {
             Some(quantity) => Ok(quantity),
             None => slow(&parts, exponent, format),
         }
-    }
-}
-
-impl std::str::FromStr for Quantity {
-    type Err = QuantityError;
-
-    fn from_str(text: &str) -> Result<Self, QuantityError> {
-        Self::parse(text)
     }
 }
 
@@ -114,11 +93,11 @@ fn fast(text: &str, parts: &Parts<'_>, exponent: i32, format: Format) -> Option<
 }
 
 /// Returns the representation of arbitrary precision, rounded and limited.
-fn slow(parts: &Parts<'_>, exponent: i32, mut format: Format) -> Result<Quantity, QuantityError> {
+fn slow(parts: &Parts<'_>, exponent: i32, mut format: Format) -> Result<Quantity, String> {
     let unsigned = parts.value.trim_start_matches(['+', '-']);
     let (integer, fraction) = unsigned.split_once('.').unwrap_or((unsigned, ""));
     if integer.is_empty() && fraction.is_empty() {
-        return Err(QuantityError::Numeric);
+        return Err("unable to parse numeric part of quantity".to_owned());
     }
     let places = i32::try_from(fraction.len()).unwrap_or(i32::MAX);
     let mut digits = format!("{integer}{fraction}");
@@ -151,7 +130,7 @@ fn slow(parts: &Parts<'_>, exponent: i32, mut format: Format) -> Result<Quantity
 
 /// `parseQuantityString`: leading zeros do not count as integer digits, and a suffix may be any run of suffix
 /// letters, a sign and digits. The meaning of the suffix is determined later.
-fn split(text: &str) -> Result<Parts<'_>, QuantityError> {
+fn split(text: &str) -> Result<Parts<'_>, String> {
     let bytes = text.as_bytes();
     let run =
         |from: usize, wanted: fn(&u8) -> bool| from + bytes[from..].iter().take_while(|b| wanted(b)).count();
@@ -175,7 +154,7 @@ fn split(text: &str) -> Result<Parts<'_>, QuantityError> {
     let letters = run(at, |b| b"eEinumkKMGTP".contains(b));
     let sign = letters + usize::from(matches!(bytes.get(letters), Some(b'+' | b'-')));
     if run(sign, u8::is_ascii_digit) != bytes.len() {
-        return Err(QuantityError::Format);
+        return Err(WRONG_FORMAT.to_owned());
     }
     parts.suffix = &text[at..];
     Ok(parts)

@@ -19,7 +19,7 @@ fn monitor(thresholds: Vec<Threshold>) -> DiskMonitor {
 /// Returns the headroom of a signal to its nearest threshold that is not met, in bytes or inodes.
 fn headroom(monitor: &DiskMonitor, signal: Signal) -> Option<u64> {
     let index = SIGNALS.iter().position(|it| *it == signal).unwrap();
-    monitor.headroom[index].distance
+    monitor.headroom[index].distance()
 }
 
 fn stats(available: u64, inodes_free: u64) -> Reading<FsStats> {
