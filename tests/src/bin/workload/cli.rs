@@ -97,6 +97,9 @@ pub(crate) enum Mode {
         /// How it is written
         #[arg(long, value_enum, default_value_t = How::Buffered)]
         how: How,
+        /// Bytes of each write, a multiple of 4 KiB for direct IO
+        #[arg(long, value_parser = bytes, default_value = "256K")]
+        block: u64,
     },
     /// Allocate a file at once with fallocate, and stay
     Allocate {

@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use rustix::fs::{FallocateFlags, OFlags, fallocate, fstatvfs};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
-use tests::stamps::{STEP, Writer};
+use tests::stamps::Writer;
 
 use crate::cli::How;
 use crate::pace::Pace;
@@ -17,26 +17,26 @@ use crate::print_event;
 /// Direct IO needs blocks of memory that begin at a multiple of this, on any disk.
 const ALIGNMENT: usize = 4096;
 
-/// Writes a file of so many bytes, or until the disk is full, and returns it open.
-pub(crate) fn write(path: &Path, size: u64, rate: u64, how: How, stamps: Writer) -> Result<File> {
+/// Writes a file of so many bytes in writes of `block` bytes, or until the disk is full, and returns it open.
+pub(crate) fn write(path: &Path, size: u64, rate: u64, how: How, block: u64, stamps: Writer) -> Result<File> {
     let flags = if how == How::Direct { OFlags::DIRECT } else { OFlags::empty() };
     let mut options = File::options();
     options.read(true).write(true).create_new(true).custom_flags(flags.bits().cast_signed());
     let mut file = options.open(path).with_context(|| format!("create {}", path.display()))?;
     let available = |file: &File| fstatvfs(file).map(|stat| stat.f_bavail * stat.f_frsize);
     let before = available(&file).context("look at the file system")?;
-    let step = usize::try_from(STEP).context("block")?;
-    let (memory, pace) = (vec![0x5a; step + ALIGNMENT], Pace::new(rate));
-    let block = &memory[memory.as_ptr().align_offset(ALIGNMENT)..][..step];
+    let bytes = usize::try_from(block).context("block")?;
+    let (memory, pace) = (vec![0x5a; bytes + ALIGNMENT], Pace::new(rate));
+    let data = &memory[memory.as_ptr().align_offset(ALIGNMENT)..][..bytes];
     let mut written = 0;
     while written < size {
         pace.wait(written);
         let result = match how {
-            How::Buffered | How::Direct => file.write_all(block),
-            How::Mmap => write_mapped(&file, written, block),
+            How::Buffered | How::Direct => file.write_all(data),
+            How::Mmap => write_mapped(&file, written, data),
         };
         match result {
-            Ok(()) => written += STEP,
+            Ok(()) => written += block,
             Err(error) if error.kind() == ErrorKind::StorageFull => break,
             Err(error) => return Err(error).context("write"),
         }

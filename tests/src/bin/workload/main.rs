@@ -136,8 +136,8 @@ fn run(cli: Cli) -> Result<()> {
                 region.give_back()?;
             }
         }
-        Mode::Write { file, size, rate, how } => {
-            let _open = disk::write(&file, size, rate, how, stamps)?;
+        Mode::Write { file, size, rate, how, block } => {
+            let _open = disk::write(&file, size, rate, how, block, stamps)?;
             hold_forever();
         }
         Mode::Allocate { file, size } => {
