@@ -83,7 +83,9 @@ pub fn check(
     let runtime = crate::daemon::start_runtime()?;
     let summary = summary.map(|kubelet| {
         let (backend, file_systems) = runtime.block_on(stats_summary::probe(&kubelet));
-        file_systems.map(|found| disks.take_summary(found));
+        if let Some(file_systems) = file_systems {
+            disks.take_summary(file_systems);
+        }
         backend
     });
     values.extend(disks.info());

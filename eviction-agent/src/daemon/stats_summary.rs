@@ -32,7 +32,7 @@ pub(crate) fn start(
         let ended_ns = mono_ns();
         let sample = match answer {
             Ok(summary) => StorageSample {
-                file_systems: Some(SummaryFileSystems::new(&summary.node_stats(), ended_ns)),
+                file_systems: Some(summary.file_systems(ended_ns)),
                 ..summary.pod_storage(&pods)
             },
             Err(failure) => {
@@ -47,14 +47,18 @@ pub(crate) fn start(
 
 /// Returns whether the kubelet answers, as a source of `check`, and the node's file systems in its answer.
 pub(crate) async fn probe(kubelet: &KubeletClient) -> (Backend, Option<SummaryFileSystems>) {
-    let answer = request(kubelet).await;
-    let file_systems =
-        answer.as_ref().ok().map(|summary| SummaryFileSystems::new(&summary.node_stats(), mono_ns()));
-    let (backend, reason) = match answer {
-        Ok(_) => ("stats summary".to_owned(), "of the kubelet, when a threshold is met".to_owned()),
-        Err(failure) => (NO_BACKEND.to_owned(), causes(failure)),
+    let backend = |backend: &str, reason| Backend {
+        source: "pod storage".to_owned(),
+        backend: backend.to_owned(),
+        reason,
     };
-    (Backend { source: "pod storage".to_owned(), backend, reason }, file_systems)
+    match request(kubelet).await {
+        Ok(summary) => {
+            let reason = "of the kubelet, when a threshold is met".to_owned();
+            (backend("stats summary", reason), Some(summary.file_systems(mono_ns())))
+        }
+        Err(failure) => (backend(NO_BACKEND, causes(failure)), None),
+    }
 }
 
 /// Returns the causes on one line.

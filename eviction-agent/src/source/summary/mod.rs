@@ -14,7 +14,9 @@ use eviction_core::snapshot::{
     Snapshot, SnapshotBuilder, SourceId, VolumeStatValues,
 };
 use eviction_core::time::Timestamp;
-use eviction_node::fs::{ContainerStorage, DiskUsage, PodStorage, StorageRequest, StorageSample};
+use eviction_node::fs::{
+    ContainerStorage, DiskUsage, PodStorage, StorageRequest, StorageSample, SummaryFileSystems,
+};
 
 /// The fields of a Summary on which decisions depend. Absent and null values are the same, and neither is
 /// zero.
@@ -167,9 +169,9 @@ impl Summary {
         builder.finish()
     }
 
-    /// Returns the values of the node.
-    pub fn node_stats(&self) -> NodeStats {
-        self.node.stats()
+    /// Returns the node's file systems. The Summary came at `at_ns`, CLOCK_MONOTONIC in nanoseconds.
+    pub fn file_systems(&self, at_ns: u64) -> SummaryFileSystems {
+        SummaryFileSystems::new(&self.node.stats(), at_ns)
     }
 
     /// Returns the storage of the pods for which `requests` asks.

@@ -8,7 +8,7 @@ const TYPE_BYTES: usize = 12;
 /// The most references between types that are followed. Valid BTF has no longer chain of names for one type.
 pub(super) const CHAIN: usize = 32;
 
-/// The kinds of types (linux/btf.h) that are told apart here.
+/// The kinds of types (linux/btf.h) that the reader distinguishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Int,

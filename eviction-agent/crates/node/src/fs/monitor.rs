@@ -117,9 +117,8 @@ impl DiskMonitor {
     /// Returns how nodefs and imagefs are read.
     pub fn info(&self) -> [BackendInfo; 2] {
         let mut info = self.file_systems.info();
-        let stats = self.summary.iter().flat_map(|summary| summary.stats);
-        for (info, _) in info.iter_mut().zip(stats).filter(|(_, stats)| stats.known().is_some()) {
-            if info.backend.is_empty() {
+        for (info, stats) in info.iter_mut().zip(self.summary.iter().flat_map(|summary| summary.stats)) {
+            if info.backend.is_empty() && stats.known().is_some() {
                 let reason = format!("of the kubelet, once a minute: {}", info.reason);
                 *info = BackendInfo::plain(info.source, "stats summary", reason);
             }
@@ -147,16 +146,12 @@ impl DiskMonitor {
         let read = self.file_systems.read();
         self.observe(&read, at.mono_ns);
         self.is_incomplete = read.iter().any(|stats| stats.known().is_none());
-        let read = read.map(|stats| stats.map(|stats| FsStats { time: Some(at.wall), ..stats }));
-        match self.summary.filter(|summary| self.is_incomplete && summary.is_current(at.mono_ns)) {
-            Some(summary) => {
-                let [node, image] = read;
-                let [of_node, of_image] = summary.stats;
-                let or = |stats: Reading<FsStats>, other| if stats.known().is_some() { stats } else { other };
-                [or(node, of_node), or(image, of_image)]
-            }
-            None => read,
+        let mut read = read.map(|stats| stats.map(|stats| FsStats { time: Some(at.wall), ..stats }));
+        if let Some(summary) = self.summary.filter(|summary| summary.is_current(at.mono_ns)) {
+            let pairs = read.iter_mut().zip(summary.stats);
+            pairs.filter(|(stats, _)| stats.known().is_none()).for_each(|(stats, other)| *stats = other);
         }
+        read
     }
 
     fn observe(&mut self, stats: &[Reading<FsStats>; 2], at_ns: u64) {

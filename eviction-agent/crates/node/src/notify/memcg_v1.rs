@@ -113,13 +113,13 @@ impl MemcgV1 {
 /// If the eventfd cannot be made, or the kernel refuses a level.
 pub fn register_eventfd(group: &Path, levels: &[u64]) -> Result<OwnedFd, WatchError> {
     let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-        .map_err(|errno| WatchError { what: "cannot make an eventfd".to_owned(), source: errno.into() })?;
+        .map_err(|errno| WatchError::new("cannot make an eventfd", errno))?;
     let (usage, control, path) = control_files(group)?;
     for bytes in levels {
         let request = format!("{} {} {bytes}", event.as_raw_fd(), usage.as_raw_fd());
-        retry(|| rustix::io::write(&control, request.as_bytes())).map_err(|errno| WatchError {
-            what: format!("cannot register a threshold of {bytes} bytes with {}", path.display()),
-            source: errno.into(),
+        retry(|| rustix::io::write(&control, request.as_bytes())).map_err(|errno| {
+            let what = format!("cannot register a threshold of {bytes} bytes with {}", path.display());
+            WatchError::new(what, errno)
         })?;
     }
     Ok(event)
@@ -131,10 +131,7 @@ fn control_files(group: &Path) -> Result<(OwnedFd, OwnedFd, PathBuf), WatchError
         let path = group.join(name);
         match open_path(&path, flags) {
             Ok(file) => Ok((file, path)),
-            Err(errno) => {
-                let what = format!("cannot open {}", path.display());
-                Err(WatchError { what, source: errno.into() })
-            }
+            Err(errno) => Err(WatchError::new(format!("cannot open {}", path.display()), errno)),
         }
     };
     let (usage, _) = open("memory.usage_in_bytes", OFlags::RDONLY)?;

@@ -42,10 +42,7 @@ pub enum Watched {
 /// If there is no such file, or it cannot be read.
 pub fn probe(group: &Path) -> Result<(), WatchError> {
     let path = group.join(NAME);
-    open_path(&path, OFlags::RDONLY).map(drop).map_err(|errno| WatchError {
-        what: format!("cannot watch {}", path.display()),
-        source: errno.into(),
-    })
+    open_path(&path, OFlags::RDONLY).map(drop).map_err(|errno| WatchError::of_file(&path, errno))
 }
 
 /// Watches the cgroups of one hierarchy, from the first call of [`MemoryEvents::watch`] on.

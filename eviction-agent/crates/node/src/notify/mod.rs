@@ -7,6 +7,7 @@ pub mod sample_interval;
 pub mod timer;
 
 use std::io;
+use std::path::Path;
 
 use thiserror::Error;
 
@@ -19,4 +20,15 @@ pub struct WatchError {
     /// The kernel's error.
     #[source]
     pub source: io::Error,
+}
+
+impl WatchError {
+    fn new(what: impl Into<String>, source: impl Into<io::Error>) -> Self {
+        Self { what: what.into(), source: source.into() }
+    }
+
+    /// Returns the error for a file that cannot be watched.
+    fn of_file(path: &Path, source: impl Into<io::Error>) -> Self {
+        Self::new(format!("cannot watch {}", path.display()), source)
+    }
 }

@@ -46,11 +46,7 @@ impl PsiTrigger {
     pub fn set(&mut self) -> Result<(), WatchError> {
         if self.file.is_none() {
             let path = self.group.join("memory.pressure");
-            self.file =
-                Some(register(&path).map_err(|source| WatchError {
-                    what: format!("cannot watch {}", path.display()),
-                    source,
-                })?);
+            self.file = Some(register(&path).map_err(|source| WatchError::of_file(&path, source))?);
         }
         Ok(())
     }
