@@ -25,7 +25,11 @@ fn the_core_lint_refuses_clocks_io_and_unordered_maps() {
         ("let _ = std::time::SystemTime::now();", "time arrives with each input"),
         ("let _ = std::time::Instant::now();", "time arrives with each input"),
         ("let _ = std::fs::read(\"/proc/meminfo\");", "the core has no IO"),
+        ("let _ = std::fs::OpenOptions::new();", "the core has no IO"),
         ("println!(\"test\");", "the core has no IO"),
+        ("let _ = std::io::stdin();", "the core has no IO"),
+        ("let _ = std::env::var_os(\"HOME\");", "the core has no environment"),
+        ("let _ = std::thread::Builder::new();", "the core has no threads"),
         ("let _ = std::collections::HashMap::<u8, u8>::new();", "its order differs from run to run"),
     ] {
         let (accepted, output) = lint(body).unwrap();
