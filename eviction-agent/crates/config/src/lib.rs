@@ -6,7 +6,6 @@ mod agent;
 mod kubelet;
 mod problem;
 mod read;
-mod strict;
 pub mod yaml;
 
 pub use agent::{

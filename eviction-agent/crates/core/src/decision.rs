@@ -13,7 +13,7 @@ use super::eviction::{Cause, EvaluationEnd, Eviction, LABELS};
 use super::in_flight::InFlightEviction;
 use super::observation::Observations;
 use super::oom::{ContainerTerminated, OomUpdate};
-use super::pod::Pod;
+use super::pod::{Pod, PodName};
 use super::pods::{KnownPod, PodSet};
 use super::protection::RefusedPod;
 use super::rank::Candidate;
@@ -21,10 +21,11 @@ use super::reading::UnknownReason;
 use super::signal::{NodeCondition, Resource, Signal, SignalSet};
 use super::signal_filter::SignalContext;
 use super::snapshot::Snapshot;
-use super::threshold::{Met, ResolvedThreshold};
+use super::threshold::Met;
 use super::time::Timestamp;
 use super::units::GoDuration;
 use crate::eviction::{Deficit, SizedPod};
+use crate::policy::Threshold;
 
 /// The engine's decision on one input.
 #[derive(Clone, Debug)]
@@ -48,7 +49,8 @@ pub struct Decision {
 }
 
 /// The state of a proposed policy.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum ProposalState {
     /// The proposed policy equals the one in force.
     Unchanged,
@@ -59,9 +61,13 @@ pub enum ProposalState {
         /// When it was proposed.
         since: Timestamp,
         /// When it takes effect in any case. None if it must be applied manually.
+        #[serde(skip_serializing_if = "Option::is_none")]
         until: Option<Timestamp>,
-        /// The decision that it would have made on the same sample.
-        trial: Option<Box<Decision>>,
+        /// The pods that it would have evicted on the same sample.
+        would_evict: Vec<PodName>,
+        /// The garbage that it would have collected first.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        would_reclaim: Vec<Reclaim>,
     },
 }
 
@@ -98,10 +104,8 @@ pub enum NotEvaluated {
     /// conditions, but evict no pod for a threshold.
     LayoutRefused,
     /// The sample failed.
-    #[serde(rename = "no_look")]
     NoSample(UnknownReason),
     /// A second sample arrived, but no evaluation waits for one.
-    #[serde(rename = "not_waiting")]
     NotAwaitingReclaim,
 }
 
@@ -154,7 +158,7 @@ pub struct Evaluation {
     /// The disk layout that the evaluation is based on.
     pub layout: DiskLayout,
     /// All thresholds, including those that do not count yet or any more.
-    pub thresholds: Arc<[ResolvedThreshold]>,
+    pub thresholds: Arc<[Threshold]>,
     /// The indices of the thresholds that counted in this evaluation.
     pub visible: Arc<[u8]>,
     /// The active pods.
@@ -165,17 +169,17 @@ pub struct Evaluation {
 
 impl Evaluation {
     /// Returns a threshold of the evaluation.
-    pub fn threshold(&self, index: u8) -> Option<&ResolvedThreshold> {
+    pub fn threshold(&self, index: u8) -> Option<&Threshold> {
         self.thresholds.get(usize::from(index))
     }
 
     /// Returns the signal of a threshold of the evaluation.
     pub fn signal_of(&self, index: u8) -> Option<Signal> {
-        Some(self.threshold(index)?.threshold.signal)
+        Some(self.threshold(index)?.signal)
     }
 
     /// Returns the threshold that caused an eviction, if a threshold did.
-    pub fn threshold_of(&self, cause: Cause) -> Option<&ResolvedThreshold> {
+    pub fn threshold_of(&self, cause: Cause) -> Option<&Threshold> {
         let Cause::Threshold { threshold: index } = cause else { return None };
         self.threshold(index)
     }
@@ -208,7 +212,7 @@ impl Evaluation {
     }
 
     /// Returns the driving threshold of the evaluation.
-    pub fn driving_threshold(&self) -> Option<&ResolvedThreshold> {
+    pub fn driving_threshold(&self) -> Option<&Threshold> {
         self.threshold(self.driving?)
     }
 
@@ -219,7 +223,7 @@ impl Evaluation {
 
     /// Returns whether the driving threshold is a hard one.
     pub(crate) fn driving_is_hard(&self) -> bool {
-        self.driving_threshold().is_some_and(|resolved| resolved.threshold.is_hard())
+        self.driving_threshold().is_some_and(Threshold::is_hard)
     }
 }
 
@@ -253,8 +257,16 @@ impl Decision {
         NodeCondition::ALL.into_iter().filter(is_unknown)
     }
 
+    /// Returns the reclaims, in the order of the actions.
+    pub(crate) fn reclaims(&self) -> impl Iterator<Item = Reclaim> {
+        self.actions.iter().filter_map(|action| match action {
+            Action::Reclaim(reclaim) => Some(*reclaim),
+            Action::RecordEvent(_) | Action::Evict(_) | Action::ShortenGrace(_) => None,
+        })
+    }
+
     /// Returns whether the decision asks for node-level reclaim and a second sample.
     pub fn awaits_reclaim(&self) -> bool {
-        self.actions.iter().any(|action| matches!(action, Action::Reclaim(_)))
+        self.reclaims().next().is_some()
     }
 }

@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 use crate::disk_layout::DiskLayout;
 use crate::observation::Observation;
 use crate::pods::KnownPod;
+use crate::policy::Threshold;
 use crate::rank::Measure;
 use crate::signal::{Resource, Signal};
 use crate::snapshot::PodStats;
-use crate::threshold::ResolvedThreshold;
 use crate::units::Nanos;
 
 /// The eviction of a pod.
@@ -56,7 +56,6 @@ pub enum Cause {
 #[serde(rename_all = "snake_case")]
 pub enum EvaluationEnd {
     /// No threshold asks for an eviction.
-    #[serde(rename = "calm")]
     NoPressure,
     /// Pods above their own limits are evicted. Thresholds are not handled.
     LocalStorage,
@@ -77,15 +76,12 @@ pub enum EvaluationEnd {
     /// A pod is evicted.
     Evicted,
     /// Terminating pods will free what is lacking.
-    #[serde(rename = "covered")]
     ReleaseInProgress,
     /// No pod may be evicted for now: the executor has reached a rate limit.
-    #[serde(rename = "held")]
     RateLimited,
     /// No pod may be evicted for now: the API server is unavailable.
-    ApiUnreachable,
+    ApiServerUnavailable,
     /// No candidate is left: each pod is critical, terminating, or its eviction failed a moment ago.
-    #[serde(rename = "nobody_left")]
     NoCandidates,
 }
 
@@ -153,10 +149,8 @@ pub enum SizedOutcome {
 #[serde(rename_all = "snake_case")]
 pub enum SkipReason {
     /// The pod frees next to nothing, and others of the same class free more.
-    #[serde(rename = "frees_next_to_nothing")]
     FreesTooLittle,
     /// The last eviction of the pod failed.
-    #[serde(rename = "did_not_go")]
     EvictionFailed,
 }
 
@@ -173,14 +167,14 @@ impl fmt::Display for SkipReason {
 impl Deficit {
     /// Returns the deficit of a threshold that is met, or predicted to be, by an observation. Releases of
     /// pods are not counted yet.
-    pub(crate) fn of(index: u8, resolved: &ResolvedThreshold, seen: &Observation) -> Self {
-        let threshold = resolved.value(seen.capacity);
-        let goal = resolved.resolved_at(seen.capacity);
+    pub(crate) fn of(index: u8, threshold: &Threshold, seen: &Observation) -> Self {
+        let value = threshold.met_below(seen.capacity);
+        let goal = threshold.resolved_at(seen.capacity);
         let mut deficit = Self {
             threshold_index: index,
             available: seen.available,
-            threshold: threshold.units_rounded_up(),
-            min_reclaim: goal.minus(threshold).units_rounded_up(),
+            threshold: value.units_rounded_up(),
+            min_reclaim: goal.minus(value).units_rounded_up(),
             predicted: 0,
             in_flight: 0,
             chosen: 0,
@@ -289,8 +283,8 @@ fn memory_volumes(known: &KnownPod, stats: PodStats<'_>) -> i64 {
             *volume.name == *name && dir.is_some_and(|dir| &*dir.medium == "Memory")
         })
     };
-    let volumes = stats.volumes().filter(|volume| in_memory(volume.name()));
-    let used = volumes.filter_map(|volume| amount(volume.values().used?));
+    let volumes = stats.volumes().filter(|(name, _)| in_memory(name));
+    let used = volumes.filter_map(|(_, volume)| amount(volume.used?));
     used.fold(0, i64::saturating_add)
 }
 
@@ -321,7 +315,7 @@ mod tests {
     use crate::fixture::{container, enhanced, pod, requests, set, set_by};
     use crate::pod::{EmptyDir, Pod, Volume};
     use crate::signal::Signal::{MemoryAvailable, NodeFsAvailable, NodeFsInodesFree, PidAvailable};
-    use crate::snapshot::{PodStatValues, SnapshotBuilder, VolumeStatValues};
+    use crate::snapshot::{PodStatValues, Snapshot, VolumeStatValues};
 
     /// Returns the release of a pod that requests 500 and has 100 in a memory-backed volume.
     fn release(signal: Signal, values: Option<PodStatValues>) -> (i64, Basis) {
@@ -333,12 +327,11 @@ mod tests {
         let mut pod = pod("a", "500");
         pod.volumes = vec![dir("scratch", "Memory"), dir("disk", "")];
         let pods = set(vec![pod]);
-        let mut builder = SnapshotBuilder::new();
+        let mut sample = Snapshot::default();
         if let Some(values) = values {
             let volume = VolumeStatValues { used: Some(100), inodes: Some(7) };
-            builder.pod("a", values).volume("scratch", volume).volume("disk", volume);
+            sample.add_pod("a", values).add_volume("scratch", volume).add_volume("disk", volume);
         }
-        let sample = builder.finish();
         let layout = DiskLayout::default();
         let ExpectedRelease { amount, basis } =
             ExpectedRelease::of(signal, layout, pods.get(0).unwrap(), sample.pods().next());
@@ -386,9 +379,8 @@ mod tests {
         let requests = requests(&[("ephemeral-storage", "500")]);
         let pod = Pod { containers: vec![container("main", requests)], ..pod("a", "1") };
         let pods = set_by(&enhanced(Vec::new(), |_| ()), vec![pod]);
-        let mut builder = SnapshotBuilder::new();
-        builder.pod("a", PodStatValues::default());
-        let sample = builder.finish();
+        let mut sample = Snapshot::default();
+        sample.add_pod("a", PodStatValues::default());
         let of = |signal| {
             ExpectedRelease::of(signal, DiskLayout::default(), pods.get(0).unwrap(), sample.pods().next())
         };

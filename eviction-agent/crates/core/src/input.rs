@@ -90,16 +90,16 @@ pub enum ApiReachability {
 fn oom_kill<S: Serializer>(kill: &OomKill, serializer: S) -> Result<S::Ok, S::Error> {
     let value = json!({
         "at": kill.at,
-        "tgid": kill.pid,
-        "pid": kill.tid,
+        "pid": kill.pid,
+        "tid": kill.tid,
         "comm": kill.comm,
         "container": kill.container,
-        "instance": kill.container_id,
-        "pod": kill.pod_uid,
-        "owner": kill.limit_scope,
+        "containerId": kill.container_id,
+        "podUid": kill.pod_uid,
+        "limitScope": kill.limit_scope,
         "inferred": kill.inferred,
         "victim": kill.victim,
-        "group": kill.oom_group,
+        "oomGroup": kill.oom_group,
         "usage": kill.usage,
         "limit": kill.limit,
         "nearSince": kill.near_since,
@@ -108,7 +108,7 @@ fn oom_kill<S: Serializer>(kill: &OomKill, serializer: S) -> Result<S::Ok, S::Er
         "shmem": kill.shmem,
         "swap": kill.swap,
         "oomScoreAdj": kill.oom_score_adj,
-        "trigger": kill.trigger_pid,
+        "triggerPid": kill.trigger_pid,
         "triggerComm": kill.trigger_comm,
     });
     value.serialize(serializer)

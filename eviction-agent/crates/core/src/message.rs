@@ -10,7 +10,7 @@ use super::decision::Evaluation;
 use super::pod::{Container, Pod};
 use super::pods::{KnownPod, has_pod_level_resources, pod_limit};
 use super::signal::Resource;
-use super::snapshot::{ContainerStats, PodStats};
+use super::snapshot::{ContainerStatValues, PodStats};
 use super::units::{Format, Quantity, quote};
 use crate::eviction::{Cause, Eviction};
 
@@ -77,7 +77,7 @@ fn for_threshold(
     known: &KnownPod,
 ) -> (String, Option<Annotations>) {
     let mut annotations = Annotations::new();
-    let Some(threshold) = evaluation.threshold(threshold_index).map(|resolved| &resolved.threshold) else {
+    let Some(threshold) = evaluation.threshold(threshold_index) else {
         return Default::default();
     };
     let resource = threshold.signal.resource();
@@ -122,10 +122,10 @@ fn describe_containers(
     annotations: &mut Annotations,
 ) {
     let (mut names, mut usages) = (Vec::new(), Vec::new());
-    for container in stats.containers() {
+    for (name, values) in stats.containers() {
         let specs = pod.containers.iter().chain(&pod.init_containers);
-        let of_name = |spec: &&Container| &*spec.name == container.name();
-        let (Some(spec), Some(usage)) = (specs.clone().find(of_name), container_usage(container, resource))
+        let of_name = |spec: &&Container| &*spec.name == name;
+        let (Some(spec), Some(usage)) = (specs.clone().find(of_name), container_usage(values, resource))
         else {
             continue;
         };
@@ -143,8 +143,7 @@ fn describe_containers(
 }
 
 /// Returns None for inodes and process ids. For local storage both values must be known.
-fn container_usage(container: ContainerStats<'_>, resource: Resource) -> Option<Quantity> {
-    let values = container.values();
+fn container_usage(values: ContainerStatValues, resource: Resource) -> Option<Quantity> {
     match resource {
         Resource::Memory => values.memory_working_set.map(bytes),
         Resource::EphemeralStorage => Some(bytes(values.rootfs_used?.wrapping_add(values.logs_used?))),

@@ -1,8 +1,5 @@
 //! The parts of a Node object (`v1.Node`) that the agent depends on.
 
-use serde::Deserialize;
-
-use super::nullable::nullable;
 use super::time::Timestamp;
 
 /// A node, as the API server returns it. The values are not validated.
@@ -34,35 +31,26 @@ pub struct ContainerImage {
 }
 
 /// `v1.Taint`, empty where absent or null.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Taint {
     /// `key`.
-    #[serde(deserialize_with = "nullable")]
     pub key: Box<str>,
     /// `value`.
-    #[serde(deserialize_with = "nullable")]
     pub value: Box<str>,
     /// `effect`.
-    #[serde(deserialize_with = "nullable")]
     pub effect: Box<str>,
 }
 
 /// `v1.NodeCondition`, empty where absent or null.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Condition {
     /// `type`.
-    #[serde(rename = "type", deserialize_with = "nullable")]
     pub kind: Box<str>,
     /// `status`.
-    #[serde(deserialize_with = "nullable")]
     pub status: Box<str>,
     /// `reason`.
-    #[serde(deserialize_with = "nullable")]
     pub reason: Box<str>,
     /// `message`.
-    #[serde(deserialize_with = "nullable")]
     pub message: Box<str>,
     /// `lastHeartbeatTime`.
     pub last_heartbeat_time: Option<Timestamp>,

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::reading::{Reading, UnknownReason};
 use super::signal::{Resource, Signal};
-use super::snapshot::{FsStats, MemoryStats, NodeStats, ProcessStats, SourceId};
+use super::snapshot::{FsStats, MemoryStats, NodeStats, ProcessStats};
 use super::time::Timestamp;
 use super::units::{Format, Quantity};
 use crate::units::Nanos;
@@ -18,8 +18,6 @@ pub struct Observation {
     pub capacity: i64,
     /// When the values were sampled.
     pub time: Option<Timestamp>,
-    /// The source of the values.
-    pub source: SourceId,
 }
 
 /// The observation of each signal, or why there is none.
@@ -83,20 +81,20 @@ fn make<T>(group: Reading<T>, observe: fn(&T) -> Option<Observation>) -> Reading
 fn memory(values: &MemoryStats) -> Option<Observation> {
     let capacity = values.available?.wrapping_add(values.working_set?).cast_signed();
     let available = values.available?.cast_signed();
-    Some(Observation { available, capacity, time: values.time, source: values.source })
+    Some(Observation { available, capacity, time: values.time })
 }
 
 fn bytes(values: &FsStats) -> Option<Observation> {
     let (available, capacity) = (values.available?.cast_signed(), values.capacity?.cast_signed());
-    Some(Observation { available, capacity, time: values.time, source: values.source })
+    Some(Observation { available, capacity, time: values.time })
 }
 
 fn inodes(values: &FsStats) -> Option<Observation> {
     let (available, capacity) = (values.inodes_free?.cast_signed(), values.inodes?.cast_signed());
-    Some(Observation { available, capacity, time: values.time, source: values.source })
+    Some(Observation { available, capacity, time: values.time })
 }
 
 fn processes(values: &ProcessStats) -> Option<Observation> {
     let (available, capacity) = (values.max?.wrapping_sub(values.running?), values.max?);
-    Some(Observation { available, capacity, time: values.time, source: values.source })
+    Some(Observation { available, capacity, time: values.time })
 }

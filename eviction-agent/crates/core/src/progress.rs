@@ -220,7 +220,7 @@ crate::named_enum! {
         /// A patch of a condition of the pod.
         Condition = "condition",
         /// A read of the pod.
-        GetPod = "look",
+        GetPod = "get_pod",
         /// A patch of the node's taints.
         Taints = "taints",
         /// A patch of the node's conditions.

@@ -13,6 +13,7 @@ pub enum Reading<T> {
 
 /// Why a value is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum UnknownReason {
     /// The value has not been read yet, or the source has no such value.
     Absent,

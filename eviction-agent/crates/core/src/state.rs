@@ -46,14 +46,12 @@ pub const MAX_PAUSE: GoDuration = GoDuration::from_secs(60);
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct EngineState {
     /// The time of the last evaluation. None before the first one.
-    #[serde(rename = "looked")]
     pub last_sync: Option<Timestamp>,
     /// The thresholds that the last evaluation found met.
     pub met: Vec<MetSince>,
     /// Conditions that were raised, whether or not they still hold.
     pub conditions: Vec<RaisedCondition>,
     /// In-flight evictions, and ended ones that still keep a pod from being selected.
-    #[serde(rename = "flights")]
     pub in_flight: Vec<InFlightEviction>,
     /// The evictions that count against limits, in the order of their decisions: the latest
     /// [`MAX_COUNTED`](crate::protection::MAX_COUNTED).
@@ -61,10 +59,8 @@ pub struct EngineState {
     /// The last OOM kill of each pod that is protected because of it.
     pub oom_killed: Vec<PodEventTime>,
     /// Pods whose PodDisruptionBudgets do not allow their eviction for now.
-    #[serde(rename = "forbidden")]
     pub pdb_refused: Vec<PodEventTime>,
     /// Until when no other pod may be evicted, if evictions are paused.
-    #[serde(rename = "heldUntil")]
     pub paused_until: Option<Timestamp>,
 }
 

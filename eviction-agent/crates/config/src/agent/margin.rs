@@ -8,7 +8,7 @@ use std::fmt;
 
 use eviction_core::policy::Threshold;
 use eviction_core::signal::{Resource, Signal};
-use eviction_core::units::{Format, Quantity, ThresholdValue, deserialize_text};
+use eviction_core::units::{Format, Nanos, Quantity, ThresholdValue, deserialize_text};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -152,15 +152,18 @@ impl EffectiveMargin<'_> {
     }
 
     fn raise_quantity(&self, quantity: &Quantity) -> Quantity {
-        // A value of more than 64 bits gets no margin.
-        let Some(own) = rounded_up(quantity).filter(|own| *own > 0) else { return quantity.clone() };
+        let own = rounded_up(quantity);
+        if own <= 0 {
+            return quantity.clone();
+        }
         let increase = match &self.increase.0 {
-            ThresholdValue::Quantity(increase) => rounded_up(increase).unwrap_or(i64::MAX),
+            ThresholdValue::Quantity(increase) => rounded_up(increase),
             ThresholdValue::Percentage(share) => share_of_amount(own, *share, self.rounding),
         };
-        let least = self.minimum.and_then(rounded_up).unwrap_or(0);
+        let least = self.minimum.map_or(0, rounded_up);
         let most = self.capacity.map_or(i64::MAX, |capacity| capacity.saturating_sub(own).max(0) / 2);
         let increase = increase.max(least).min(most);
+        // A value of more than 64 bits gets no margin.
         if increase <= 0 || own.checked_add(increase).is_none() {
             return quantity.clone();
         }
@@ -175,7 +178,7 @@ impl EffectiveMargin<'_> {
             return Some(own);
         }
         let share_of_capacity = |quantity: &Quantity| {
-            let amount = rounded_up(quantity).unwrap_or(i64::MAX);
+            let amount = rounded_up(quantity);
             self.capacity.map(|capacity| amount as f64 / capacity as f64)
         };
         let share = configured_share(own);
@@ -190,11 +193,9 @@ impl EffectiveMargin<'_> {
     }
 }
 
-/// Returns the quantity rounded up to an integer, if it fits.
-fn rounded_up(quantity: &Quantity) -> Option<i64> {
-    const UNIT: i128 = 1_000_000_000;
-    let nanos = quantity.as_nanos()?;
-    i64::try_from(nanos.div_euclid(UNIT) + i128::from(nanos.rem_euclid(UNIT) != 0)).ok()
+/// Returns the quantity rounded up to an integer. One that does not fit becomes the nearest `i64`.
+fn rounded_up(quantity: &Quantity) -> i64 {
+    Nanos::from_quantity(quantity).units_rounded_up()
 }
 
 /// Returns a share of an amount, rounded up. A result of at least the grain is rounded up to a multiple of

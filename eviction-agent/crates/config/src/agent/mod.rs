@@ -16,7 +16,7 @@ use eviction_core::policy::eviction_settings::{EvictionSettings, KernelKillMode}
 use eviction_core::policy::preferences::{Preferences, Profile, SignalThresholds};
 use eviction_core::policy::{Policy, Rules, Threshold};
 use eviction_core::signal::Signal;
-use eviction_core::units::GoDuration;
+use eviction_core::units::{GoDuration, Limit};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -24,7 +24,7 @@ use serde_json::{Map, Value};
 use crate::kubelet::{KubeletConfiguration, Origin, Setting, resolve_fields};
 use crate::problem::{Problem, Problems, member};
 use crate::read::{describe, read, read_document};
-use crate::strict::Strict;
+use crate::yaml::Strict;
 
 pub use margin::{Capacities, MarginMode, MarginValue, SignalMargin, ThresholdMargin};
 pub use settings::{
@@ -294,14 +294,10 @@ impl AgentConfiguration {
 /// copies of the hard memory threshold change with it.
 fn with_own_thresholds(kubelet: &[Threshold], own: &[SignalThresholds]) -> Vec<Threshold> {
     let replaced = |signal: Signal| own.iter().any(|own| own.signal == signal);
-    let hard_memory: Vec<&Threshold> = kubelet
-        .iter()
-        .filter(|threshold| threshold.signal == Signal::MemoryAvailable && threshold.is_hard())
-        .collect();
+    let copies: Vec<Threshold> = kubelet.iter().filter_map(Threshold::copy_for_all_pods).collect();
     let is_copy = |threshold: &Threshold| {
-        threshold.signal == Signal::AllocatableMemoryAvailable
-            && threshold.is_hard()
-            && hard_memory.iter().any(|memory| memory.value == threshold.value)
+        let is_same = |copy: &Threshold| copy.signal == threshold.signal && copy.value == threshold.value;
+        threshold.is_hard() && copies.iter().any(is_same)
     };
     let copied = kubelet.iter().any(is_copy);
     let is_replaced = |threshold: &Threshold| {
@@ -311,22 +307,21 @@ fn with_own_thresholds(kubelet: &[Threshold], own: &[SignalThresholds]) -> Vec<T
         kubelet.iter().filter(|threshold| !is_replaced(threshold)).cloned().collect();
     for own in own {
         let SignalThresholds { signal, hard, soft, grace_period, min_reclaim } = own;
-        let min_reclaim = min_reclaim.as_ref().map(|limit| limit.value().clone());
-        let threshold = |signal, value, grace_period| Threshold {
-            signal,
-            value,
+        let threshold = |limit: &Limit, grace_period| Threshold {
+            signal: *signal,
+            value: limit.value().clone(),
             grace_period,
-            min_reclaim: min_reclaim.clone(),
+            min_reclaim: min_reclaim.as_ref().map(|limit| limit.value().clone()),
         };
         if let Some(hard) = hard {
-            thresholds.push(threshold(*signal, hard.value().clone(), GoDuration::ZERO));
-            if copied && *signal == Signal::MemoryAvailable && !replaced(Signal::AllocatableMemoryAvailable) {
-                let copy = Signal::AllocatableMemoryAvailable;
-                thresholds.push(threshold(copy, hard.value().clone(), GoDuration::ZERO));
-            }
+            let hard = threshold(hard, GoDuration::ZERO);
+            let is_copied = copied && !replaced(Signal::AllocatableMemoryAvailable);
+            let copy = hard.copy_for_all_pods().filter(|_| is_copied);
+            thresholds.push(hard);
+            thresholds.extend(copy);
         }
         if let (Some(soft), Some(grace_period)) = (soft, grace_period) {
-            thresholds.push(threshold(*signal, soft.value().clone(), *grace_period));
+            thresholds.push(threshold(soft, *grace_period));
         }
     }
     // Hard thresholds first; the sort is stable.

@@ -16,7 +16,7 @@ use crate::reading::UnknownReason;
 use crate::signal::Resource;
 use crate::signal_filter::SignalContext;
 use crate::snapshot::Snapshot;
-use crate::threshold::{Met, ResolvedThreshold};
+use crate::threshold::Met;
 use crate::time::Timestamp;
 
 impl Engine {
@@ -169,8 +169,8 @@ impl Engine {
             return PredictionMode::Off;
         };
         let mut imminent = take(&mut evaluation.context.imminent);
-        let is_imminent = |resolved: &ResolvedThreshold| {
-            evaluation.context.is_imminent(resolved, &evaluation.observations, within)
+        let is_imminent = |threshold: &Threshold| {
+            evaluation.context.is_imminent(threshold, &evaluation.observations, within)
         };
         let visible = evaluation.visible.iter().copied();
         imminent.extend(visible.filter(|&index| evaluation.threshold(index).is_some_and(is_imminent)));
@@ -187,7 +187,7 @@ impl Engine {
         let indices = met.iter().map(|met| met.threshold).chain(imminent.iter().copied());
         let raised = indices
             .filter_map(|index| thresholds.get(usize::from(index)))
-            .map(|resolved| resolved.threshold.signal.condition());
+            .map(|threshold| threshold.signal.condition());
         self.conditions.raise(at, raised, self.policy.pressure_transition_period);
     }
 
@@ -208,7 +208,7 @@ pub(super) fn record_event(resource: Resource, actions: &mut Vec<Action>) {
 
 /// Writes the thresholds that may evict to `urgent`, the most urgent first. Under the kubelet's rules this is
 /// one threshold; otherwise hard before soft, then memory before the rest, then in configured order.
-fn sort_by_urgency(rules: &Rules, met: &[Met], thresholds: &[ResolvedThreshold], urgent: &mut Vec<u8>) {
+fn sort_by_urgency(rules: &Rules, met: &[Met], thresholds: &[Threshold], urgent: &mut Vec<u8>) {
     urgent.clear();
     if rules.are_kubelets() {
         urgent.extend(most_urgent(met, thresholds));
@@ -217,9 +217,9 @@ fn sort_by_urgency(rules: &Rules, met: &[Met], thresholds: &[ResolvedThreshold],
     urgent.extend(met.iter().filter(|met| met.may_evict).map(|met| met.threshold));
     // The sort is stable: equal thresholds stay in configured order.
     urgent.sort_by_key(|&threshold_index| {
-        thresholds.get(usize::from(threshold_index)).map(|ResolvedThreshold { threshold, .. }| {
-            (!threshold.is_hard(), threshold.signal.resource() != Resource::Memory)
-        })
+        thresholds
+            .get(usize::from(threshold_index))
+            .map(|threshold| (!threshold.is_hard(), threshold.signal.resource() != Resource::Memory))
     });
 }
 
@@ -229,8 +229,8 @@ fn sort_by_urgency(rules: &Rules, met: &[Met], thresholds: &[ResolvedThreshold],
 /// from a map, so any one of memory may come first. Of the possible results, this is one in which a soft
 /// threshold does not hide a hard one: the last hard one of memory, else the last one of memory, else the
 /// first one in configured order.
-fn most_urgent(met: &[Met], thresholds: &[ResolvedThreshold]) -> Option<u8> {
-    let threshold = |met: &Met| thresholds.get(usize::from(met.threshold)).map(|found| &found.threshold);
+fn most_urgent(met: &[Met], thresholds: &[Threshold]) -> Option<u8> {
+    let threshold = |met: &Met| thresholds.get(usize::from(met.threshold));
     let is_memory =
         |met: &&Met| threshold(met).is_some_and(|found| found.signal.resource() == Resource::Memory);
     let is_hard = |met: &&Met| threshold(met).is_some_and(Threshold::is_hard);

@@ -132,7 +132,7 @@ impl Engine {
     ) {
         let hard = evaluation.driving_is_hard();
         if self.waits_for_api(hard) {
-            evaluation.end = EvaluationEnd::ApiUnreachable;
+            evaluation.end = EvaluationEnd::ApiServerUnavailable;
             return;
         }
         evaluation.end = EvaluationEnd::OnlyCritical;
@@ -203,11 +203,10 @@ fn exceeded_limit(
 /// unknown, which is counted.
 fn max_usage(stats: PodStats<'_>) -> Option<i128> {
     let mut max = bytes(stats.values().ephemeral_storage_used.unwrap_or(0));
-    for volume in stats.volumes() {
-        max = max.max(bytes(volume.values().used?));
+    for (_, volume) in stats.volumes() {
+        max = max.max(bytes(volume.used?));
     }
-    for container in stats.containers() {
-        let ContainerStatValues { logs_used, rootfs_used, .. } = container.values();
+    for (_, ContainerStatValues { logs_used, rootfs_used, .. }) in stats.containers() {
         max = max.max(bytes(logs_used.unwrap_or(0)) + bytes(rootfs_used.unwrap_or(0)).max(0));
     }
     Some(max)
@@ -216,10 +215,10 @@ fn max_usage(stats: PodStats<'_>) -> Option<i128> {
 /// `emptyDirLimitEviction`. If several statistics have the same name, the last one counts.
 fn exceeded_empty_dir(limits: &LocalLimits, stats: PodStats<'_>, unknown: &mut u32) -> Option<Cause> {
     for dir in &limits.empty_dirs {
-        let Some(volume) = stats.volumes().rfind(|volume| volume.name() == &*dir.name) else {
+        let Some((_, volume)) = stats.volumes().rfind(|(name, _)| *name == &*dir.name) else {
             continue;
         };
-        match volume.values().used {
+        match volume.used {
             Some(used) if bytes(used) > dir.limit => return Some(Cause::EmptyDir { volume: dir.index }),
             Some(_) => {}
             None => *unknown += 1,
@@ -245,10 +244,10 @@ fn exceeding_container(limits: &LocalLimits, stats: PodStats<'_>, dedicated_imag
         let rootfs = if dedicated_image_fs { None } else { values.rootfs_used };
         logs + bytes(rootfs.unwrap_or(0))
     };
-    stats.containers().find_map(|container| {
-        let used = used(container.values());
+    stats.containers().find_map(|(name, values)| {
+        let used = used(values);
         // Compares the numbers first, because then most names need no comparison.
-        let exceeds = |limit: &&NamedLimit| used > limit.limit && container.name() == &*limit.name;
+        let exceeds = |limit: &&NamedLimit| used > limit.limit && name == &*limit.name;
         let exceeded = limits.containers.iter().find(exceeds)?;
         Some(Cause::ContainerStorage { container: exceeded.index })
     })
@@ -273,7 +272,7 @@ impl Engine {
         let evaluation = decision.evaluation()?;
         decision.actions.iter().find_map(|action| {
             let Action::Evict(eviction) = action else { return None };
-            let threshold = &evaluation.threshold_of(eviction.cause)?.threshold;
+            let threshold = evaluation.threshold_of(eviction.cause)?;
             let is_hard_memory = threshold.is_hard() && threshold.signal.resource() == Resource::Memory;
             evaluation.pods.get(eviction.pod).filter(|_| is_hard_memory).map(|known| Arc::clone(&known.name))
         })

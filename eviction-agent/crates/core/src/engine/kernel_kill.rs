@@ -90,9 +90,9 @@ impl HardThreshold {
         reach: u64,
     ) -> Result<Self, NotArmedReason> {
         let hard_thresholds = thresholds.visible().iter().filter_map(|&index| {
-            let resolved = thresholds.all().get(usize::from(index))?;
-            let is_hard_for_signal = resolved.threshold.signal == signal && resolved.threshold.is_hard();
-            is_hard_for_signal.then_some((index, resolved))
+            let threshold = thresholds.all().get(usize::from(index))?;
+            let is_hard_for_signal = threshold.signal == signal && threshold.is_hard();
+            is_hard_for_signal.then_some((index, threshold))
         });
         let hard_thresholds: Vec<_> = hard_thresholds.collect();
         if hard_thresholds.is_empty() {
@@ -110,8 +110,8 @@ impl HardThreshold {
         let unsigned = |value: i64| u64::try_from(value).map_err(|_| NotArmedReason::Unknown);
         let (available, capacity) = (unsigned(seen.available)?, unsigned(seen.capacity)?);
         let mut nearest = None::<Self>;
-        for (index, resolved) in hard_thresholds {
-            let value = unsigned(resolved.value(seen.capacity).units_rounded_up())?;
+        for (index, threshold) in hard_thresholds {
+            let value = unsigned(threshold.met_below(seen.capacity).units_rounded_up())?;
             if available < value {
                 return Err(NotArmedReason::ThresholdMet);
             }
@@ -144,7 +144,7 @@ impl HardThreshold {
         let node = &mut crossed.node;
         if self.signal == Signal::MemoryAvailable {
             let working_set = Some(self.capacity.saturating_sub(self.value - 1));
-            node.memory = node.memory.map(|memory| MemoryStats { available, working_set, time, ..memory });
+            node.memory = node.memory.map(|_| MemoryStats { available, working_set, time });
         } else {
             node.node_fs = node.node_fs.map(|disk| FsStats { available, time, ..disk });
         }
@@ -219,7 +219,7 @@ fn rank_equally(one: &Candidate, other: &Candidate) -> bool {
 }
 
 crate::named_enum! {
-    /// Why no pod may be killed without another sample.
+    /// Why no kill order is armed. The engine returns the reasons why no pod may be killed without another sample.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum NotArmedReason {
         /// The policy does not enable kernel kills for the signal.
@@ -255,5 +255,15 @@ crate::named_enum! {
         UsageUnknown = "usage_unknown",
         /// Another pod ranks equally, so the choice between the two is arbitrary.
         EqualRank = "equal_rank",
+        /// An eviction is in flight, or a kill order was just carried out.
+        JustCarriedOut = "just_carried_out",
+        /// The killer would refuse: too soon, too often, or the cgroup must not be killed.
+        KillRefused = "kill_refused",
+        /// The pod has no cgroup, or several.
+        NoSingleCgroup = "no_single_cgroup",
+        /// A BPF map could not be written.
+        MapWriteFailed = "map_write_failed",
+        /// Unused images or dead containers are removed first.
+        ReclaimFirst = "reclaim_first",
     }
 }

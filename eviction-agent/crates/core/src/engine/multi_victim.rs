@@ -37,12 +37,12 @@ impl Engine {
     pub fn needs_pods(&self, at: Timestamp, node: &NodeStats) -> bool {
         let seen = observe(node, self.policy.rules.memory().measure);
         self.policy.rules.are_kubelets()
-            || self.thresholds.met_by(&seen).any(|(index, resolved)| {
-                let signal = resolved.threshold.signal;
+            || self.thresholds.met_by(&seen).any(|(index, threshold)| {
+                let signal = threshold.signal;
                 seen.get(signal).is_some_and(|seen| {
-                    let hard = resolved.threshold.is_hard().then_some(IMMEDIATE);
+                    let hard = threshold.is_hard().then_some(IMMEDIATE);
                     let expected = self.in_flight.expected(at, signal, seen.time, hard);
-                    Deficit::of(index, resolved, &seen).lacking() > expected
+                    Deficit::of(index, threshold, &seen).lacking() > expected
                 })
             })
     }
@@ -68,11 +68,11 @@ impl Engine {
         actions: &mut Vec<Action>,
     ) -> Option<Deficit> {
         let threshold_index = evaluation.driving?;
-        let resolved = evaluation.threshold(threshold_index)?;
-        let (signal, hard) = (resolved.threshold.signal, resolved.threshold.is_hard());
+        let threshold = evaluation.threshold(threshold_index)?;
+        let (signal, hard) = (threshold.signal, threshold.is_hard());
         let after_reclaim = evaluation.observations_after_reclaim.as_ref().and_then(|seen| seen.get(signal));
         let seen = after_reclaim.or_else(|| evaluation.observations.get(signal))?;
-        let mut deficit = Deficit::of(threshold_index, resolved, &seen);
+        let mut deficit = Deficit::of(threshold_index, threshold, &seen);
         self.update_growth(evaluation);
         deficit.in_flight = self.in_flight.expected(at, signal, seen.time, hard.then_some(IMMEDIATE));
         while hard && deficit.remaining() > 0 && !self.waits_for_api(hard) {
@@ -140,7 +140,7 @@ impl Engine {
             .is_some_and(|eta| eta.expected < SINGLE_VICTIM_TIME);
         evaluation.end = match remaining {
             ..=0 => EvaluationEnd::ReleaseInProgress,
-            _ if self.waits_for_api(hard) => EvaluationEnd::ApiUnreachable,
+            _ if self.waits_for_api(hard) => EvaluationEnd::ApiServerUnavailable,
             _ if self.in_flight.paused_until().is_some() => EvaluationEnd::RateLimited,
             _ => {
                 let ranked = take(&mut evaluation.ranked);
@@ -196,8 +196,9 @@ pub(super) struct Selection<'a> {
 impl Selection<'_> {
     /// Selects the victims. Returns how the evaluation ends.
     fn run(&mut self, ranked: &[Candidate]) -> EvaluationEnd {
-        let (mut evicts, mut failed_before) = (false, take(&mut self.engine.buffers.failed_before));
+        let mut failed_before = take(&mut self.engine.buffers.failed_before);
         let before = (self.evaluation.critical_pods.len(), self.evaluation.refused_pods.len());
+        let most = self.may_evict;
         let mut opted_out = false;
         for class in ranked.chunk_by(|a, b| class_of(a) == class_of(b)) {
             if !self.continues() {
@@ -205,40 +206,38 @@ impl Selection<'_> {
             }
             let opts_out = class.first().is_some_and(|first| first.order == EvictionOrder::OptedOut);
             if opts_out && !std::mem::replace(&mut opted_out, true) {
-                evicts |= self.evict_failed_before(&mut failed_before);
+                self.evict_failed_before(&mut failed_before);
             }
-            evicts |= self.evict_class(class, &mut failed_before);
+            self.evict_class(class, &mut failed_before);
         }
-        evicts |= self.evict_failed_before(&mut failed_before);
+        self.evict_failed_before(&mut failed_before);
         self.engine.buffers.failed_before = failed_before;
         let critical_pods = self.evaluation.critical_pods.len() - before.0;
         let refused = self.evaluation.refused_pods.len() - before.1;
-        match evicts {
-            true => EvaluationEnd::Evicted,
-            false if critical_pods == ranked.len() => EvaluationEnd::OnlyCritical,
-            false if critical_pods + refused == ranked.len() => EvaluationEnd::OnlyProtected,
-            false => EvaluationEnd::NoCandidates,
+        match () {
+            () if self.may_evict < most => EvaluationEnd::Evicted,
+            () if critical_pods == ranked.len() => EvaluationEnd::OnlyCritical,
+            () if critical_pods + refused == ranked.len() => EvaluationEnd::OnlyProtected,
+            () => EvaluationEnd::NoCandidates,
         }
     }
 
-    /// Evicts the candidates whose last eviction failed, while a deficit remains. Returns whether any is evicted.
-    fn evict_failed_before(&mut self, failed_before: &mut Vec<Postponed>) -> bool {
-        let mut evicts = false;
+    /// Evicts the candidates whose last eviction failed, while a deficit remains.
+    fn evict_failed_before(&mut self, failed_before: &mut Vec<Postponed>) {
         for postponed in failed_before.drain(..) {
             if self.continues() {
-                evicts |= self.evict(postponed.pod, postponed.release, false);
+                self.evict(postponed.pod, postponed.release, false);
             } else {
                 self.skip(postponed, SkipReason::EvictionFailed);
             }
         }
-        evicts
     }
 
     /// Evicts the pods that free a considerable amount, then the others, then for a hard threshold those that
     /// their PodDisruptionBudget has refused. Adds the pods whose last eviction failed to `failed_before`.
-    /// Returns whether any pod is evicted.
-    fn evict_class(&mut self, class: &[Candidate], failed_before: &mut Vec<Postponed>) -> bool {
-        let (mut evicts, mut small) = (false, take(&mut self.engine.buffers.small));
+    fn evict_class(&mut self, class: &[Candidate], failed_before: &mut Vec<Postponed>) {
+        let most = self.may_evict;
+        let mut small = take(&mut self.engine.buffers.small);
         let mut pdb_refused = take(&mut self.engine.buffers.pdb_refused);
         for &Candidate { pod, .. } in class {
             if !self.continues() {
@@ -259,27 +258,26 @@ impl Selection<'_> {
             } else if is_negligible(release.amount, self.remaining) {
                 small.push(postponed);
             } else {
-                evicts |= self.evict(pod, release, false);
+                self.evict(pod, release, false);
             }
         }
-        let has_better = evicts;
+        let has_better = self.may_evict < most;
         for postponed in small.drain(..) {
             if self.continues() {
-                evicts |= self.evict(postponed.pod, postponed.release, false);
+                self.evict(postponed.pod, postponed.release, false);
             } else if has_better {
                 self.skip(postponed, SkipReason::FreesTooLittle);
             }
         }
         for pod in pdb_refused.drain(..) {
             if self.hard && self.engine.policy.eviction.hard_ignores_pdb && self.continues() {
-                evicts |= self.evict(pod, self.release(pod), true);
+                self.evict(pod, self.release(pod), true);
             } else if let Some(age) = self.refused_by_pdb(pod) {
                 let why = Refusal::DisruptionBudget { age };
                 self.evaluation.refused_pods.push(RefusedPod { pod, why });
             }
         }
         (self.engine.buffers.small, self.engine.buffers.pdb_refused) = (small, pdb_refused);
-        evicts
     }
 
     /// Returns how long ago the pod's PodDisruptionBudget refused its eviction, if that refusal still counts.
@@ -299,20 +297,17 @@ impl Selection<'_> {
         })
     }
 
-    /// Evicts a pod, unless it is refused or a pod with its uid is already being evicted. Returns whether it
-    /// is evicted.
-    fn evict(&mut self, pod: u32, release: ExpectedRelease, ignores_budget: bool) -> bool {
-        let Some(known) = self.evaluation.pods.get(pod) else {
-            return false;
-        };
+    /// Evicts a pod, unless it is refused or a pod with its uid is already being evicted.
+    fn evict(&mut self, pod: u32, release: ExpectedRelease, ignores_budget: bool) {
+        let Some(known) = self.evaluation.pods.get(pod) else { return };
         if let Some(why) = self.refusal(pod, known) {
             self.evaluation.refused_pods.push(RefusedPod { pod, why });
-            return false;
+            return;
         }
         let grace_period_seconds = self.engine.grace_period(self.hard, known);
         let eviction = Eviction { pod, grace_period_seconds, cause: self.cause, ignores_budget };
         if !self.engine.begin_eviction(self.evaluation, known, &eviction, self.hard) {
-            return false;
+            return;
         }
         self.engine.guard.record_eviction(&self.engine.policy.rules, self.at, known);
         self.actions.push(Action::Evict(eviction));
@@ -322,12 +317,11 @@ impl Selection<'_> {
             deficit.chosen = deficit.chosen.saturating_add(release.amount);
         }
         self.record_outcome(pod, release, SizedOutcome::Evicted);
-        true
     }
 
     /// Returns why a pod may not be evicted. The pod is the last resort if no other pod is terminating.
     fn refusal(&self, pod: u32, known: &KnownPod) -> Option<Refusal> {
-        let threshold = &self.evaluation.driving_threshold()?.threshold;
+        let threshold = self.evaluation.driving_threshold()?;
         let is_last_resort = !self.engine.in_flight.known().any(InFlightEviction::is_terminating);
         let (guard, rules) = (&self.engine.guard, &self.engine.policy.rules);
         guard.refusal(rules, self.at, Some(threshold), is_last_resort, known).or_else(|| {

@@ -23,7 +23,7 @@ fn started(policy: Policy) -> Engine {
 /// Starts the API request to evict `a`.
 fn start_request(engine: &mut Engine, seconds: i64) {
     let Some(it) = engine.in_flight().first().cloned() else { panic!("no pod was chosen") };
-    let started = InFlightEviction { api: Some(ApiPhase::Asked), ..it };
+    let started = InFlightEviction { api: Some(ApiPhase::Requested), ..it };
     step(engine, seconds, executing(ExecutorUpdate::Started(Box::new(started))));
 }
 
@@ -43,7 +43,7 @@ fn evictions_stop_during_an_api_outage_and_are_decided_again_after_it() {
         step(&mut engine, 1, Event::ApiServer(ApiReachability::Unreachable));
         let decision = sample(&mut engine, 2, 100);
         assert!(victims(&decision).is_empty());
-        assert_eq!(decision.evaluation().unwrap().end, EvaluationEnd::ApiUnreachable);
+        assert_eq!(decision.evaluation().unwrap().end, EvaluationEnd::ApiServerUnavailable);
         assert!(has_memory_pressure(&decision), "what is known is decided all the same");
         step(&mut engine, 12, Event::ApiServer(ApiReachability::Reachable));
         // The shortage has ended without an eviction.
@@ -68,7 +68,7 @@ fn kill_mode_evicts_only_for_hard_thresholds_during_an_api_outage() {
         started(Policy { thresholds: vec![soft(Signal::MemoryAvailable, "200", 1)], ..kill_policy });
     step(&mut engine, 1, Event::ApiServer(ApiReachability::Unreachable));
     sample(&mut engine, 2, 100);
-    assert_eq!(sample(&mut engine, 9, 100).evaluation().unwrap().end, EvaluationEnd::ApiUnreachable);
+    assert_eq!(sample(&mut engine, 9, 100).evaluation().unwrap().end, EvaluationEnd::ApiServerUnavailable);
 }
 
 #[test]

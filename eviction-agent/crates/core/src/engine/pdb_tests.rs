@@ -171,7 +171,7 @@ proptest! {
             }
             for action in &decision.actions {
                 if let Action::Evict(eviction) = action && eviction.ignores_budget {
-                    prop_assert!(evaluation.threshold_of(eviction.cause).is_none_or(|resolved| resolved.threshold.is_hard()));
+                    prop_assert!(evaluation.threshold_of(eviction.cause).is_none_or(|threshold| threshold.is_hard()));
                 }
             }
         }

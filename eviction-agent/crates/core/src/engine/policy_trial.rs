@@ -9,6 +9,7 @@ use std::sync::Arc;
 use crate::decision::{Decision, DecisionKind, NotEvaluated, ProposalState};
 use crate::eviction::EvaluationEnd;
 use crate::input::{Event, Input};
+use crate::pod::PodName;
 use crate::pods::{KnownPod, PodSet};
 use crate::policy::Policy;
 use crate::policy::preferences::ApplyChanges;
@@ -44,8 +45,13 @@ impl Engine {
         self.pending(since, None)
     }
 
-    fn pending(&self, since: Timestamp, trial: Option<Box<Decision>>) -> ProposalState {
-        ProposalState::Pending { since, until: self.waits_until(), trial }
+    fn pending(&self, since: Timestamp, trial: Option<&Decision>) -> ProposalState {
+        ProposalState::Pending {
+            since,
+            until: self.waits_until(),
+            would_evict: trial.into_iter().flat_map(Decision::evicted_pods).map(PodName::of).collect(),
+            would_reclaim: trial.into_iter().flat_map(Decision::reclaims).collect(),
+        }
     }
 
     /// Applies the pending policy now, if there is one.
@@ -83,7 +89,7 @@ impl Engine {
             return Some(Decision { proposal: Some(ProposalState::Applied), ..trial_decision });
         }
         self.proposal = pending;
-        let state = self.pending(since, Some(Box::new(trial_decision)));
+        let state = self.pending(since, Some(&trial_decision));
         Some(Decision { proposal: Some(state), ..decision })
     }
 

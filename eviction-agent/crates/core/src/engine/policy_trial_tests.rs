@@ -2,7 +2,7 @@ use crate::decision::{Decision, ProposalState};
 use crate::engine::Engine;
 use crate::fixture::{self, at, engine, enhanced, hard, pod, policy, set, snapshot, soft, step, victims};
 use crate::input::Event;
-use crate::pod::{Owner, Pod};
+use crate::pod::{Owner, Pod, PodName};
 use crate::policy::preferences::ApplyChanges;
 use crate::policy::{Policy, Threshold};
 use crate::record::DecisionRecord;
@@ -33,10 +33,10 @@ fn propose(engine: &mut Engine, seconds: i64, policy: Policy) -> Decision {
     step(engine, seconds, Event::Propose(Box::new(policy)))
 }
 
-/// Returns since when a policy is pending, until when, and the decision on trial.
-fn pending(decision: &Decision) -> Option<(Timestamp, Option<Timestamp>, Option<&Decision>)> {
+/// Returns since when a policy is pending, until when, and the pods that it would evict.
+fn pending(decision: &Decision) -> Option<(Timestamp, Option<Timestamp>, &[PodName])> {
     match decision.proposal.as_ref()? {
-        ProposalState::Pending { since, until, trial } => Some((*since, *until, trial.as_deref())),
+        ProposalState::Pending { since, until, would_evict, .. } => Some((*since, *until, would_evict)),
         ProposalState::Unchanged | ProposalState::Applied => None,
     }
 }
@@ -50,7 +50,9 @@ fn change_that_evicts_no_pod_takes_effect_with_the_next_sample() {
     let mut engine = started(after_transition_period(vec![hard(MemoryAvailable, "100")]));
     sample(&mut engine, 0, 500);
     let changed = after_transition_period(vec![hard(MemoryAvailable, "200")]);
-    assert!(pending(&propose(&mut engine, 1, changed.clone())).is_some_and(|(.., trial)| trial.is_none()));
+    assert!(
+        pending(&propose(&mut engine, 1, changed.clone())).is_some_and(|(.., evicted)| evicted.is_empty())
+    );
     let decision = sample(&mut engine, 2, 500);
     assert!(is_applied(&decision) && victims(&decision).is_empty());
     assert_eq!(engine.policy(), &changed);
@@ -64,11 +66,11 @@ fn a_change_that_would_evict_waits_for_the_transition_period() {
     for (seconds, seen) in [(1, 1), (100, 100), (101, 100), (299, 299)] {
         let decision = step(&mut engine, seconds, fixture::sample(seen, 500, &USAGE));
         assert!(victims(&decision).is_empty() && decision.conditions.is_empty());
-        let (since, until, trial) = pending(&decision).unwrap();
+        let (since, until, would_evict) = pending(&decision).unwrap();
         assert_eq!((since, until), (at(0), Some(at(300))));
-        assert_eq!(victims(trial.unwrap()), [("greedy", 1)]);
+        assert_eq!(would_evict.iter().map(|pod| &*pod.uid).collect::<Vec<_>>(), ["greedy"]);
         let report = serde_json::to_value(DecisionRecord::of(&decision)).unwrap();
-        let name = &report["proposal"]["waits"]["would_evict"][0]["name"];
+        let name = &report["proposal"]["pending"]["would_evict"][0]["name"];
         assert_eq!(name, "pod-greedy");
     }
     assert!(

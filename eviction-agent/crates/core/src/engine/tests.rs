@@ -17,7 +17,7 @@ use crate::policy::{Gates, Policy};
 use crate::reading::UnknownReason;
 use crate::record::DecisionRecord;
 use crate::signal::Signal::{ContainerFsAvailable, MemoryAvailable, NodeFsAvailable};
-use crate::snapshot::{ContainerStatValues, PodStatValues, SnapshotBuilder, VolumeStatValues};
+use crate::snapshot::{ContainerStatValues, PodStatValues, Snapshot, VolumeStatValues};
 
 #[test]
 fn pod_above_its_request_is_evicted_before_a_larger_one_within_it() {
@@ -103,8 +103,7 @@ fn derived_thresholds_count_from_the_second_evaluation_on() {
     let met = |engine: &mut Engine, seconds| {
         let decision = step(engine, seconds, sample(seconds));
         let evaluation = decision.evaluation().unwrap();
-        let signal =
-            |met: &crate::threshold::Met| evaluation.threshold(met.threshold).unwrap().threshold.signal;
+        let signal = |met: &crate::threshold::Met| evaluation.threshold(met.threshold).unwrap().signal;
         evaluation.met.iter().map(signal).collect::<Vec<_>>()
     };
     assert_eq!(met(&mut engine, 1), [NodeFsAvailable]);
@@ -216,11 +215,10 @@ fn pods_above_their_limits_are_evicted_first_except_critical_pods() {
 
 /// Returns a sample without pressure, with one container and one volume of the pod `a`.
 fn storage_sample(container: ContainerStatValues, volume: VolumeStatValues) -> Event {
-    let mut builder = SnapshotBuilder::new();
-    builder.node(node(900, 900, at(1)));
-    let mut pod = builder.pod("a", PodStatValues::default());
-    pod.container("main", container).volume("cache", volume);
-    Event::Sample(Arc::new(builder.finish()))
+    let mut snapshot = Snapshot::of_node(node(900, 900, at(1)));
+    snapshot.add_pod("a", PodStatValues::default());
+    snapshot.add_container("main", container).add_volume("cache", volume);
+    Event::Sample(Arc::new(snapshot))
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::pod::Pod;
 use crate::policy::preferences::Preferences;
 use crate::policy::{Policy, Rules};
 use crate::signal::Signal::{MemoryAvailable, NodeFsAvailable};
-use crate::snapshot::{ContainerStatValues, PodStatValues, SnapshotBuilder};
+use crate::snapshot::{ContainerStatValues, PodStatValues, Snapshot};
 use crate::work::steps;
 
 use super::Engine;
@@ -44,17 +44,18 @@ fn steps_of(
 ) -> (EvaluationEnd, u64) {
     let uid = |index: u64| format!("{index:08}");
     let set = set((0..pods).map(|index| limited(&uid(index))).collect());
-    let mut builder = SnapshotBuilder::new();
-    builder.node(node(memory, disk, at(1)));
+    let mut snapshot = Snapshot::of_node(node(memory, disk, at(1)));
     for index in 0..pods {
         let used = Some(uses(index, pods));
         let values = PodStatValues { memory_working_set: used, ..PodStatValues::default() };
-        let mut pod = builder.pod(&uid(index), values);
+        snapshot.add_pod(&uid(index), values);
         for name in ["app", "proxy", "logs"] {
-            pod.container(name, ContainerStatValues { logs_used: used, ..ContainerStatValues::default() });
+            snapshot.add_container(
+                name,
+                ContainerStatValues { logs_used: used, ..ContainerStatValues::default() },
+            );
         }
     }
-    let mut snapshot = builder.finish();
     snapshot.index(&set);
     let snapshot = Arc::new(snapshot);
     let mut engine = Engine::new(policy.clone());

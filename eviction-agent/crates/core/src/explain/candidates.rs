@@ -1,8 +1,6 @@
 //! Writes the ranking as a table, why one pod ranks before another, and what would have changed the result.
 
-use crate::explain::text::{
-    Style, Tone, amount, count, exact, pod, printable, quantity, with_unit, write_table,
-};
+use crate::explain::text::{TextPage, Tone, amount, count, exact, pod, printable, quantity, with_unit};
 use crate::pod::PodName;
 use crate::pods::EvictionOrder;
 use crate::rank::OverRequestClass;
@@ -26,27 +24,22 @@ const COLUMNS: [(&str, bool); 7] = [
 ];
 
 /// Writes a table of the first candidates and of all that were considered.
-pub(super) fn table(evaluation: &EvaluationRecord, resource: Resource, style: Style, out: &mut String) {
+pub(super) fn table(evaluation: &EvaluationRecord, resource: Resource, page: &mut TextPage) {
     let shown = |(rank, candidate): &(usize, &CandidateRecord)| {
         *rank < SHOWN || !matches!(candidate.result, CandidateOutcome::NotReached)
     };
     let chosen: Vec<_> = evaluation.candidates.iter().enumerate().filter(shown).collect();
-    rows(&chosen, resource, style, out);
+    rows(&chosen, resource, page);
     let hidden = evaluation.candidates.len() - chosen.len();
     if hidden > 0 {
         let text = format!("  … and {} more, not considered", count(hidden, "pod"));
-        *out += &style.paint(Tone::Faint, &text);
-        out.push('\n');
+        page.out += &page.style.paint(Tone::Faint, &text);
+        page.out.push('\n');
     }
 }
 
 /// Writes a table of these candidates, each with its index.
-pub(super) fn rows(
-    candidates: &[(usize, &CandidateRecord)],
-    resource: Resource,
-    style: Style,
-    out: &mut String,
-) {
+pub(super) fn rows(candidates: &[(usize, &CandidateRecord)], resource: Resource, page: &mut TextPage) {
     let row = |(rank, candidate): &(usize, &CandidateRecord)| {
         let request = candidate.request.as_deref().map(|text| quantity(resource, text));
         let above = candidate.request.as_ref().and(candidate.excess);
@@ -71,7 +64,7 @@ pub(super) fn rows(
         ];
         (cells, tone)
     };
-    write_table(&COLUMNS, candidates.iter().map(row), style, out);
+    page.table(&COLUMNS, candidates.iter().map(row));
 }
 
 fn signed(resource: Resource, number: i64) -> String {
@@ -208,14 +201,14 @@ fn class_reason(ahead: &CandidateRecord, behind: &CandidateRecord) -> String {
         OverRequestClass::Exceeds => "it uses more than it requests",
         OverRequestClass::Within => "it uses no more than it requests",
         OverRequestClass::Unknown => "it is not known to use more than it requests",
-        OverRequestClass::Alike => "its request does not count for this resource",
+        OverRequestClass::NotRequestable => "its request does not count for this resource",
     };
     let other = match behind.class {
         OverRequestClass::NoStats => "nothing is known of the other's usage",
         OverRequestClass::Exceeds => "the other uses more than it requests",
         OverRequestClass::Within => "the other does not",
         OverRequestClass::Unknown => "the other is not known to",
-        OverRequestClass::Alike => "nor does the other's",
+        OverRequestClass::NotRequestable => "nor does the other's",
     };
     match ahead.class {
         OverRequestClass::NoStats => reason.to_owned(),

@@ -2,7 +2,7 @@
 
 use crate::disk_layout::GarbageEstimate;
 use crate::eviction::{Basis, EvaluationEnd, SkipReason};
-use crate::explain::text::{Style, Tone, count, pod, printable, with_unit};
+use crate::explain::text::{TextPage, Tone, count, pod, printable, with_unit};
 use crate::explain::{candidates, signals};
 use crate::pod::PodName;
 use crate::record::{
@@ -10,31 +10,7 @@ use crate::record::{
     InFlightRecord, SignalRecord, SizingRecord, SkippedVictim, ThresholdRecord,
 };
 use crate::signal::Resource;
-use crate::time::Timestamp;
 use crate::units::{Nanos, Quantity, display_bytes};
-
-/// The width of the labels on the left.
-const LABEL: usize = 11;
-
-/// Writes lines with labels.
-pub(super) struct TextPage<'a> {
-    pub(super) style: Style,
-    pub(super) out: &'a mut String,
-}
-
-impl TextPage<'_> {
-    pub(super) fn heading(&mut self, at: Timestamp, tone: Tone, text: &str) {
-        *self.out += &format!("{at}  {}\n", self.style.paint(tone, text));
-    }
-
-    /// Writes lines of one kind. The label precedes the first one.
-    pub(super) fn lines(&mut self, label: &str, lines: impl IntoIterator<Item = String>) {
-        for (index, line) in lines.into_iter().enumerate() {
-            let label = if index == 0 { label } else { "" };
-            *self.out += &format!("  {}{line}\n", self.style.paint(Tone::Strong, &format!("{label:LABEL$}")));
-        }
-    }
-}
 
 /// Returns whether an evaluation found no pressure and has nothing else to report.
 pub(super) fn is_without_pressure(evaluation: &EvaluationRecord) -> bool {
@@ -48,7 +24,7 @@ pub(super) fn is_without_pressure(evaluation: &EvaluationRecord) -> bool {
 }
 
 /// Writes a whole evaluation.
-pub(super) fn write(record: &DecisionRecord, evaluation: &EvaluationRecord, page: &mut TextPage<'_>) {
+pub(super) fn write(record: &DecisionRecord, evaluation: &EvaluationRecord, page: &mut TextPage) {
     let (tone, heading) = heading(evaluation);
     page.heading(record.at, tone, &heading);
     page.lines("short", signals::met(evaluation, record.at));
@@ -103,7 +79,7 @@ fn end_heading(evaluation: &EvaluationRecord, other: &str) -> (Tone, String) {
         EvaluationEnd::Evicted => (Tone::Bad, format!("{evicted}{short}")),
         EvaluationEnd::ReleaseInProgress
         | EvaluationEnd::RateLimited
-        | EvaluationEnd::ApiUnreachable
+        | EvaluationEnd::ApiServerUnavailable
         | EvaluationEnd::NoCandidates
             if !evicted.is_empty() =>
         {
@@ -131,7 +107,7 @@ fn end_heading(evaluation: &EvaluationRecord, other: &str) -> (Tone, String) {
         EvaluationEnd::RateLimited => {
             (Tone::Warning, format!("NO FURTHER EVICTION{short}, but the rate limit is reached"))
         }
-        EvaluationEnd::ApiUnreachable => no_eviction("the API server is unavailable"),
+        EvaluationEnd::ApiServerUnavailable => no_eviction("the API server is unavailable"),
         EvaluationEnd::NoCandidates => no_eviction("no candidate is left"),
         EvaluationEnd::NoPressure if evaluation.thresholds.iter().any(is_met) => {
             (Tone::Warning, "WAIT: thresholds are met, but may not evict yet".to_owned())
@@ -188,7 +164,7 @@ fn is_resolved(evaluation: &EvaluationRecord, after: &SignalRecord) -> bool {
     available.is_some_and(|available| needed.all(|needed| available >= needed))
 }
 
-fn above_limits(evaluation: &EvaluationRecord, page: &mut TextPage<'_>) {
+fn above_limits(evaluation: &EvaluationRecord, page: &mut TextPage) {
     // The other evictions are explained with the ranking, if there is one.
     let is_listed = |one: &&EvictionRecord| one.is_above_limit() || evaluation.candidates.is_empty();
     for eviction in evaluation.evictions.iter().filter(is_listed) {
@@ -201,12 +177,12 @@ fn above_limits(evaluation: &EvaluationRecord, page: &mut TextPage<'_>) {
     }
 }
 
-fn ranking(evaluation: &EvaluationRecord, resource: Resource, page: &mut TextPage<'_>) {
+fn ranking(evaluation: &EvaluationRecord, resource: Resource, page: &mut TextPage) {
     if evaluation.candidates.is_empty() {
         return;
     }
     page.out.push('\n');
-    candidates::table(evaluation, resource, page.style, page.out);
+    candidates::table(evaluation, resource, page);
     page.out.push('\n');
     page.lines("rejected", evaluation.refused_pods.iter().map(candidates::refusal_line));
     let is_victim =
@@ -233,8 +209,8 @@ pub(super) fn in_flight_line(InFlightRecord { pod: name, signal, state, .. }: &I
         InFlightPhase::Terminated { .. } => {
             format!("{name} is gone; values from before that still count it")
         }
-        InFlightPhase::Failed { why, age } => {
-            format!("{name} did not go ({}), {age} ago", printable(why))
+        InFlightPhase::Failed { reason, age } => {
+            format!("{name} did not go ({}), {age} ago", printable(reason))
         }
         InFlightPhase::Expired { age } => {
             format!("{name} did not go: its time was over {age} ago, and nothing was freed")
@@ -270,9 +246,9 @@ pub(super) fn sizing_lines(evaluation: &EvaluationRecord) -> impl Iterator<Item 
 /// Returns the skipped pods of one threshold, each with the reason.
 pub(super) fn skipped_of(sizing: &SizingRecord) -> impl Iterator<Item = (&PodName, String)> {
     let resource = sizing.signal.resource();
-    sizing.skipped.iter().map(move |SkippedVictim { pod: name, why, release, remaining: open }| {
+    sizing.skipped.iter().map(move |SkippedVictim { pod: name, reason, release, remaining: open }| {
         let (release, open) = (with_unit(resource, release.amount), with_unit(resource, *open));
-        let why = match why {
+        let why = match reason {
             SkipReason::FreesTooLittle => format!(
                 "{} would free {release} of {open}, and others of its standing and priority more",
                 pod(name)

@@ -7,7 +7,6 @@
 
 mod candidates;
 mod evaluation;
-mod oom;
 mod pod;
 mod ranking;
 mod signals;
@@ -15,13 +14,12 @@ mod signals;
 mod tests;
 mod text;
 
-use evaluation::TextPage;
 pub use ranking::{explain_rank, forecast};
 pub use text::Style;
-use text::Tone;
+use text::{TextPage, Tone};
 
 use super::decision::NotEvaluated;
-use super::oom::OomUpdate;
+use super::oom::{ContainerTerminated, OomKill, OomUpdate};
 use super::record::{DecisionRecord, EvaluationRecord, RecordSubject};
 use super::signal::NodeCondition;
 use super::time::Timestamp;
@@ -58,47 +56,46 @@ impl Explainer {
 
     /// Returns the text about a record, with line ends. Empty if there is nothing to write yet.
     pub fn explain(&mut self, record: &DecisionRecord) -> String {
-        let mut out = String::new();
+        let mut page = TextPage::new(self.style);
         if let Some(history) = &mut self.history {
-            history.explain(record, &mut TextPage { style: self.style, out: &mut out });
-            return out;
+            history.explain(record, &mut page);
+            return page.out;
         }
         match &record.subject {
-            RecordSubject::Evaluated(evaluation)
+            RecordSubject::Evaluation(evaluation)
                 if record.proposal.is_none() && evaluation::is_without_pressure(evaluation) =>
             {
-                self.count_no_pressure(record, evaluation, &mut out);
+                self.count_no_pressure(record, evaluation, &mut page);
             }
             RecordSubject::Nothing | RecordSubject::Oom(OomUpdate::End { .. })
                 if record.proposal.is_none() => {}
             _ => {
-                self.end_no_pressure_run(&mut out);
-                write(record, &mut TextPage { style: self.style, out: &mut out });
+                self.end_no_pressure_run(&mut page);
+                write(record, &mut page);
             }
         }
-        if !record.ended.is_empty() {
-            self.end_no_pressure_run(&mut out);
-            let mut page = TextPage { style: self.style, out: &mut out };
-            record.ended.iter().for_each(|ended| oom::terminated(record.at, ended, &mut page));
+        if !record.terminations.is_empty() {
+            self.end_no_pressure_run(&mut page);
+            record.terminations.iter().for_each(|ended| terminated(record.at, ended, &mut page));
         }
-        out
+        page.out
     }
 
     /// Returns the remaining text when no record follows.
     pub fn finish(&mut self) -> String {
-        let mut out = String::new();
-        self.end_no_pressure_run(&mut out);
+        let mut page = TextPage::new(self.style);
+        self.end_no_pressure_run(&mut page);
         if let Some(history) = self.history.take() {
-            history.finish(&mut TextPage { style: self.style, out: &mut out });
+            history.finish(&mut page);
         }
-        out
+        page.out
     }
 
     fn count_no_pressure(
         &mut self,
         record: &DecisionRecord,
         evaluation: &EvaluationRecord,
-        out: &mut String,
+        page: &mut TextPage,
     ) {
         let conditions: Vec<_> = record.conditions.iter().map(|condition| condition.condition).collect();
         let mut unknown = signals::unknown_signals(evaluation);
@@ -109,12 +106,12 @@ impl Explainer {
             run.to = record.at;
             return;
         }
-        self.end_no_pressure_run(out);
+        self.end_no_pressure_run(page);
         self.no_pressure =
             Some(NoPressureRun { evaluations: 1, from: record.at, to: record.at, conditions, unknown });
     }
 
-    fn end_no_pressure_run(&mut self, out: &mut String) {
+    fn end_no_pressure_run(&mut self, page: &mut TextPage) {
         let Some(NoPressureRun { evaluations, from, to, conditions, unknown }) = self.no_pressure.take()
         else {
             return;
@@ -129,7 +126,6 @@ impl Explainer {
             }
         };
         let evaluations = text::count(evaluations, "evaluation");
-        let mut page = TextPage { style: self.style, out };
         page.heading(from, Tone::Good, &format!("CALM for {evaluations}{until}{held}"));
         page.lines("unknown", unknown);
         page.out.push('\n');
@@ -137,14 +133,14 @@ impl Explainer {
 }
 
 /// Writes what a record is about.
-fn write(record: &DecisionRecord, page: &mut TextPage<'_>) {
+fn write(record: &DecisionRecord, page: &mut TextPage) {
     match &record.subject {
-        RecordSubject::Oom(OomUpdate::Kill(kill)) => return oom::kill(record.at, kill, page),
+        RecordSubject::Oom(OomUpdate::Kill(kill)) => return oom_kill(record.at, kill, page),
         RecordSubject::Nothing | RecordSubject::Oom(OomUpdate::End { .. }) => {
             page.heading(record.at, Tone::Warning, "POLICY");
             page.lines("policy", record.proposal.iter().flat_map(|one| signals::proposal(one, record.at)));
         }
-        RecordSubject::Evaluated(evaluation) => evaluation::write(record, evaluation, page),
+        RecordSubject::Evaluation(evaluation) => evaluation::write(record, evaluation, page),
         RecordSubject::NotEvaluated(why) => {
             let text = format!("NO EVALUATION: {}", not_evaluated(*why));
             page.heading(record.at, Tone::Warning, &text);
@@ -179,7 +175,7 @@ fn admission(
     name: &PodName,
     admit: bool,
     message: Option<&str>,
-    page: &mut TextPage<'_>,
+    page: &mut TextPage,
 ) {
     let name = text::pod(name);
     let reason =
@@ -188,4 +184,26 @@ fn admission(
         true => page.heading(record.at, Tone::Good, &format!("ADMIT {name}")),
         false => page.heading(record.at, Tone::Warning, &format!("REFUSE {name}{reason}")),
     }
+}
+
+/// Writes an OOM kill, unless the record is a repeated one. The sentence is that of its event line.
+fn oom_kill(at: Timestamp, kill: &OomKill, page: &mut TextPage) {
+    if kill.repeated {
+        return;
+    }
+    page.heading(at, Tone::Bad, &format!("OOM KILL: {}", text::printable(&kill.to_string())));
+    let since = kill.evicting_since.map(|since| text::clock(since, at));
+    page.lines("eviction", since.map(|since| format!("the pod has been evicted since {since}")));
+    if kill.kills_in_pod > 1 {
+        page.lines("before", [format!("{} kills in this pod so far", kill.kills_in_pod)]);
+    }
+    page.out.push('\n');
+}
+
+/// Writes a terminated container and the cause of its termination. The sentence is that of its event line.
+fn terminated(at: Timestamp, terminated: &ContainerTerminated, page: &mut TextPage) {
+    let (when, sentence) =
+        (text::clock(terminated.finished_at, at), text::printable(&terminated.to_string()));
+    page.heading(at, Tone::Warning, &format!("ENDED at {when}: {sentence}"));
+    page.out.push('\n');
 }

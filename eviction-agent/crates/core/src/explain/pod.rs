@@ -1,9 +1,8 @@
 //! The history of one pod over all evaluations.
 
-use super::evaluation::TextPage;
-use super::{candidates, oom};
+use super::{candidates, terminated};
 use crate::explain::evaluation;
-use crate::explain::text::{Tone, count, pod, printable};
+use crate::explain::text::{TextPage, Tone, count, pod, printable};
 use crate::oom::OomUpdate;
 use crate::pod::PodName;
 use crate::record::{
@@ -30,9 +29,9 @@ impl PodHistory {
     }
 
     /// Writes what a record contains about the pod.
-    pub(super) fn explain(&mut self, record: &DecisionRecord, page: &mut TextPage<'_>) {
+    pub(super) fn explain(&mut self, record: &DecisionRecord, page: &mut TextPage) {
         match &record.subject {
-            RecordSubject::Evaluated(evaluation) => self.evaluation(record, evaluation, page),
+            RecordSubject::Evaluation(evaluation) => self.evaluation(record, evaluation, page),
             RecordSubject::Admission { pod: admitted, .. } if *admitted == self.pod => {
                 super::write(record, page);
             }
@@ -45,13 +44,13 @@ impl PodHistory {
             | RecordSubject::Nothing
             | RecordSubject::NotEvaluated(_) => {}
         }
-        for ended in record.ended.iter().filter(|ended| ended.container.pod_uid == self.pod.uid) {
-            oom::terminated(record.at, ended, page);
+        for ended in record.terminations.iter().filter(|ended| ended.container.pod_uid == self.pod.uid) {
+            terminated(record.at, ended, page);
         }
     }
 
     /// Writes the summary of all records.
-    pub(super) fn finish(self, page: &mut TextPage<'_>) {
+    pub(super) fn finish(self, page: &mut TextPage) {
         let name = page.style.paint(Tone::Strong, &pod(&self.pod));
         let evaluations = count(self.evaluation_count, "evaluation");
         let times: Vec<String> = self.evicted.iter().map(ToString::to_string).collect();
@@ -65,15 +64,10 @@ impl PodHistory {
             1 => "; the kernel killed a process of it".to_owned(),
             more => format!("; the kernel killed {more} processes of it"),
         };
-        *page.out += &format!("{name}: {evaluations}, ranked in {}; {selections}{kills}\n", self.ranked);
+        page.out += &format!("{name}: {evaluations}, ranked in {}; {selections}{kills}\n", self.ranked);
     }
 
-    fn evaluation(
-        &mut self,
-        record: &DecisionRecord,
-        evaluation: &EvaluationRecord,
-        page: &mut TextPage<'_>,
-    ) {
+    fn evaluation(&mut self, record: &DecisionRecord, evaluation: &EvaluationRecord, page: &mut TextPage) {
         self.evaluation_count += 1;
         let found = evaluation.candidates.iter().position(|candidate| candidate.pod == self.pod);
         let evicted = evaluation.evictions.iter().find(|eviction| eviction.pod == self.pod);
@@ -113,7 +107,7 @@ fn ranked(
     evaluation: &EvaluationRecord,
     rank: usize,
     resource: Resource,
-    page: &mut TextPage<'_>,
+    page: &mut TextPage,
 ) {
     let Some(own) = evaluation.candidates.get(rank) else {
         return;
@@ -130,7 +124,7 @@ fn ranked(
         }
     };
     page.heading(at, tone, &heading);
-    candidates::rows(&considered_and_neighbours(evaluation, rank), resource, page.style, page.out);
+    candidates::rows(&considered_and_neighbours(evaluation, rank), resource, page);
     match own.result {
         CandidateOutcome::Evicted => page.lines("why", candidates::victim(evaluation, rank, own, resource)),
         CandidateOutcome::Critical => {}

@@ -1,10 +1,11 @@
 //! Writes signals, thresholds, conditions, measures of memory, and a pending policy as text.
 
+use crate::decision::ProposalState;
 use crate::explain::text::{amount, clock, pod, quantity};
 use crate::reading::UnknownReason;
 use crate::record::{
-    ConditionRecord, DecisionRecord, DeficitRecord, EvaluationRecord, MemoryRecord, MetRecord,
-    ProposalRecord, RaiserRecord, SignalRecord, ThresholdRecord,
+    ConditionRecord, DecisionRecord, DeficitRecord, EvaluationRecord, MemoryRecord, MetRecord, RaiserRecord,
+    SignalRecord, ThresholdRecord,
 };
 use crate::signal::{Resource, Signal};
 use crate::signal_filter::{Implausible, RejectedReading};
@@ -191,7 +192,9 @@ pub(super) fn memory(memory: &MemoryRecord) -> Vec<String> {
     if !other.is_empty() {
         lines.push(other.join("; "));
     }
-    lines.extend(absent.iter().map(|absent| format!("{} is unknown: {}", absent.value, unknown(absent.why))));
+    lines.extend(
+        absent.iter().map(|absent| format!("{} is unknown: {}", absent.value, unknown(absent.reason))),
+    );
     lines.extend(memory_condition(*gate));
     lines
 }
@@ -199,7 +202,7 @@ pub(super) fn memory(memory: &MemoryRecord) -> Vec<String> {
 /// Returns why thresholds of memory are not met, whatever amount is available.
 fn memory_condition(gate: MemoryConditions) -> Option<String> {
     let reason = match gate {
-        MemoryConditions::Open => return None,
+        MemoryConditions::Fulfilled => return None,
         MemoryConditions::TooLittleStall => {
             "tasks do not stall for memory as much as the policy asks for".to_owned()
         }
@@ -213,13 +216,13 @@ fn memory_condition(gate: MemoryConditions) -> Option<String> {
 
 /// Returns a line for each reading that was rejected.
 pub(super) fn rejected_readings(readings: &[RejectedReading]) -> Vec<String> {
-    let line = |RejectedReading { signal, available, capacity, why }: &RejectedReading| {
+    let line = |RejectedReading { signal, available, capacity, reason }: &RejectedReading| {
         let in_unit = |number| amount(signal.resource(), number);
         format!(
             "{signal} said {} of {}: {}",
             in_unit(*available),
             in_unit(*capacity),
-            implausible(*why, signal.resource())
+            implausible(*reason, signal.resource())
         )
     };
     readings.iter().map(line).collect()
@@ -265,11 +268,11 @@ pub(super) fn unavailable_signals(record: &DecisionRecord) -> Vec<String> {
 }
 
 /// Returns the state of a proposed policy.
-pub(super) fn proposal(proposal: &ProposalRecord, at: Timestamp) -> Vec<String> {
+pub(super) fn proposal(proposal: &ProposalState, at: Timestamp) -> Vec<String> {
     match proposal {
-        ProposalRecord::Unchanged => vec!["the policy that was proposed is in force already".to_owned()],
-        ProposalRecord::Applied => vec!["a changed policy is in force from now on".to_owned()],
-        ProposalRecord::Pending { since, until, would_evict, would_reclaim } => {
+        ProposalState::Unchanged => vec!["the policy that was proposed is in force already".to_owned()],
+        ProposalState::Applied => vec!["a changed policy is in force from now on".to_owned()],
+        ProposalState::Pending { since, until, would_evict, would_reclaim } => {
             let until = until.map_or_else(
                 || "until it is applied with `run --apply-config-now`".to_owned(),
                 |until| format!("until {}, unless it is accepted before", clock(until, at)),

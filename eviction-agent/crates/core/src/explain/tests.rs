@@ -1,6 +1,7 @@
 use std::sync::Arc;
 
 use super::{Explainer, Style};
+use crate::decision::ProposalState;
 use crate::disk_layout::{Parts, Reclaim};
 use crate::engine::Engine;
 use crate::fixture::{
@@ -8,18 +9,18 @@ use crate::fixture::{
 };
 use crate::input::Event;
 use crate::oom::{
-    AttributedCause, ContainerRef, ContainerTerminated, Explanation, LimitScope, OomKill, OomUpdate,
-    OomVictimRole, TerminationCause,
+    ContainerRef, ContainerTerminated, Explanation, LimitScope, OomKill, OomUpdate, OomVictimRole,
+    TerminationCause,
 };
 use crate::pod::{EmptyDir, Owner, Pod, PodName, PodRef, Volume};
 use crate::policy::preferences::{PredictionMode, Preferences};
 use crate::policy::{Policy, Rules, Threshold};
 use crate::reading::UnknownReason;
-use crate::record::{DecisionRecord, MemoryRecord, ProposalRecord, RecordSubject, UnknownValue};
+use crate::record::{DecisionRecord, MemoryRecord, RecordSubject, UnknownValue};
 use crate::signal::Signal::{MemoryAvailable, NodeFsAvailable, NodeFsInodesFree};
 use crate::signal::{NodeCondition, Signal};
 use crate::signal_filter::{Implausible, RejectedReading};
-use crate::snapshot::{ContainerStatValues, NodeStats, PodStatValues, SnapshotBuilder, VolumeStatValues};
+use crate::snapshot::{ContainerStatValues, NodeStats, PodStatValues, Snapshot, VolumeStatValues};
 use crate::threshold::MemoryConditions;
 use crate::trend::Eta;
 use crate::units::{GoDuration, ThresholdValue};
@@ -80,9 +81,9 @@ fn bytes_elsewhere_and_awaited_bytes_are_explained() {
     let mut engine =
         engine(policy.clone(), &set_by(&policy, vec![owned("writes-elsewhere"), owned("modest")]));
     let sample = |seconds, awaited_bytes| {
-        let mut builder = SnapshotBuilder::new();
         let unmeasured = if awaited_bytes > 0 { Parts::ALL } else { Parts::default() };
-        builder.node(NodeStats { awaited_bytes, unmeasured, ..node(900, 40, at(seconds)) });
+        let mut snapshot =
+            Snapshot::of_node(NodeStats { awaited_bytes, unmeasured, ..node(900, 40, at(seconds)) });
         for (uid, bytes_elsewhere) in [("writes-elsewhere", Some(3 << 20)), ("modest", None)] {
             let values = PodStatValues { bytes_elsewhere, ..PodStatValues::default() };
             let storage = ContainerStatValues {
@@ -90,9 +91,9 @@ fn bytes_elsewhere_and_awaited_bytes_are_explained() {
                 logs_used: Some(0),
                 ..ContainerStatValues::default()
             };
-            builder.pod(uid, values).container("c", storage);
+            snapshot.add_pod(uid, values).add_container("c", storage);
         }
-        Arc::new(builder.finish())
+        Arc::new(snapshot)
     };
     let mut text = String::new();
     let mut explainer = Explainer::new(Style::Plain);
@@ -139,15 +140,14 @@ fn an_eviction_above_a_limit_is_not_explained_by_a_threshold() {
     let policy = enhanced(vec![hard(MemoryAvailable, "100")], |_| ());
     let pods = set_by(&policy, vec![full, pod("greedy", "10"), pod("modest", "10")]);
     let mut engine = engine(policy, &pods);
-    let mut builder = SnapshotBuilder::new();
-    builder.node(node(50, 900, at(1)));
+    let mut snapshot = Snapshot::of_node(node(50, 900, at(1)));
     for (uid, used) in [("full", 5), ("greedy", 200), ("modest", 50)] {
-        let mut pod = builder.pod(uid, memory_of(uid, used).1);
+        snapshot.add_pod(uid, memory_of(uid, used).1);
         if uid == "full" {
-            pod.volume("cache", VolumeStatValues { used: Some(200), inodes: None });
+            snapshot.add_volume("cache", VolumeStatValues { used: Some(200), inodes: None });
         }
     }
-    let record = DecisionRecord::of(&step(&mut engine, 1, Event::Sample(Arc::new(builder.finish()))));
+    let record = DecisionRecord::of(&step(&mut engine, 1, Event::Sample(Arc::new(snapshot))));
     let text = Explainer::new(Style::Plain).explain(&record);
     for part in [
         "EVICT default/pod-full: above limits of local storage; EVICT default/pod-greedy: short of memory\n",
@@ -220,20 +220,6 @@ fn kill() -> OomKill {
 }
 
 fn end() -> ContainerTerminated {
-    let causes = vec![
-        AttributedCause {
-            cause: TerminationCause::EvictedByAgent,
-            explanation: Explanation::EvictionUnderWay,
-            at: Some(at(2)),
-            limit_scope: None,
-        },
-        AttributedCause {
-            cause: TerminationCause::OomKilled,
-            explanation: Explanation::MainProcessKilled,
-            at: Some(at(5)),
-            limit_scope: Some(LimitScope::Node),
-        },
-    ];
     ContainerTerminated {
         container: ContainerRef {
             pod: Some(PodRef::new("default", "pod-greedy")),
@@ -241,13 +227,18 @@ fn end() -> ContainerTerminated {
             name: "main".into(),
             id: None,
         },
-        causes,
+        cause: TerminationCause::EvictedByAgent,
+        explanation: Explanation::EvictionInProgress,
+        inferred: false,
+        contributing: vec![TerminationCause::OomKilled],
+        limit_scope: Some(LimitScope::Node),
         finished_at: at(6),
         exit_code: Some(137),
         exit_signal: None,
         reason: "OOMKilled".into(),
         mismatch: None,
         evidence: Vec::new(),
+        evidence_omitted: 0,
     }
 }
 
@@ -257,7 +248,7 @@ fn kills() -> [DecisionRecord; 4] {
         at: at(7),
         subject,
         conditions: Vec::new(),
-        ended,
+        terminations: ended,
         unknown_conditions: Vec::new(),
         unavailable: Vec::new(),
         proposal: None,
@@ -313,7 +304,7 @@ fn sample(memory: u64, disk: u64) -> DecisionRecord {
 #[test]
 fn the_context_of_an_evaluation_is_explained() {
     let mut record = sample(900, 990);
-    let RecordSubject::Evaluated(evaluation) = &mut record.subject else {
+    let RecordSubject::Evaluation(evaluation) = &mut record.subject else {
         panic!("no evaluation");
     };
     evaluation.memory = Some(MemoryRecord {
@@ -328,20 +319,20 @@ fn the_context_of_an_evaluation_is_explained() {
         swap_used: Some(1 << 30),
         swap_total: Some(2 << 30),
         conditions: MemoryConditions::TooLittleStall,
-        unknown: vec![UnknownValue { value: "mem_available", why: UnknownReason::Unparsable }],
+        unknown: vec![UnknownValue { value: "mem_available", reason: UnknownReason::Unparsable }],
     });
     evaluation.rejected = vec![
         RejectedReading {
             signal: MemoryAvailable,
             available: 0,
             capacity: 1000,
-            why: Implausible::SuddenlyNothing { before: 900 },
+            reason: Implausible::SuddenlyNothing { before: 900 },
         },
         RejectedReading {
             signal: NodeFsAvailable,
             available: 7,
             capacity: 3,
-            why: Implausible::AvailableAboveCapacity,
+            reason: Implausible::AvailableAboveCapacity,
         },
     ];
     evaluation.thresholds[0].imminent = true;
@@ -352,7 +343,7 @@ fn the_context_of_an_evaluation_is_explained() {
     });
     record.unavailable = vec![Signal::PidAvailable];
     record.unknown_conditions = vec![NodeCondition::PidPressure];
-    record.proposal = Some(ProposalRecord::Pending {
+    record.proposal = Some(ProposalState::Pending {
         since: at(0),
         until: Some(at(300)),
         would_evict: vec![name_of("greedy")],

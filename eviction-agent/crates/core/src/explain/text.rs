@@ -118,29 +118,55 @@ impl Style {
     }
 }
 
-/// Writes a table under a heading, indented. Each column has its name, and whether it holds numbers, which are
-/// aligned to the right.
-pub(super) fn write_table(
-    columns: &[(&str, bool)],
-    rows: impl Iterator<Item = (Vec<String>, Option<Tone>)>,
-    style: Style,
-    out: &mut String,
-) {
-    let heading: Vec<String> = columns.iter().map(|(name, _)| (*name).to_owned()).collect();
-    let lines: Vec<_> = std::iter::once((heading, Some(Tone::Faint))).chain(rows).collect();
-    let width = |column: usize| {
-        let cells = lines.iter().filter_map(|(cells, _)| cells.get(column));
-        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..columns.len()).map(width).collect();
-    for (cells, tone) in &lines {
-        let mut text = String::new();
-        for ((cell, &width), (_, is_number)) in cells.iter().zip(&widths).zip(columns) {
-            text += &if *is_number { format!("  {cell:>width$}") } else { format!("  {cell:width$}") };
+/// The width of the labels on the left.
+const LABEL: usize = 11;
+
+/// Writes lines with labels.
+pub(super) struct TextPage {
+    pub(super) style: Style,
+    pub(super) out: String,
+}
+
+impl TextPage {
+    pub(super) fn new(style: Style) -> Self {
+        Self { style, out: String::new() }
+    }
+
+    pub(super) fn heading(&mut self, at: Timestamp, tone: Tone, text: &str) {
+        self.out += &format!("{at}  {}\n", self.style.paint(tone, text));
+    }
+
+    /// Writes lines of one kind. The label precedes the first one.
+    pub(super) fn lines(&mut self, label: &str, lines: impl IntoIterator<Item = String>) {
+        for (index, line) in lines.into_iter().enumerate() {
+            let label = if index == 0 { label } else { "" };
+            self.out += &format!("  {}{line}\n", self.style.paint(Tone::Strong, &format!("{label:LABEL$}")));
         }
-        let text = text.trim_end();
-        *out += &tone.map_or_else(|| text.to_owned(), |tone| style.paint(tone, text));
-        out.push('\n');
+    }
+
+    /// Writes a table under a heading, indented. Each column has its name, and whether it holds numbers, which
+    /// are aligned to the right.
+    pub(super) fn table(
+        &mut self,
+        columns: &[(&str, bool)],
+        rows: impl Iterator<Item = (Vec<String>, Option<Tone>)>,
+    ) {
+        let heading: Vec<String> = columns.iter().map(|(name, _)| (*name).to_owned()).collect();
+        let lines: Vec<_> = std::iter::once((heading, Some(Tone::Faint))).chain(rows).collect();
+        let width = |column: usize| {
+            let cells = lines.iter().filter_map(|(cells, _)| cells.get(column));
+            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..columns.len()).map(width).collect();
+        for (cells, tone) in &lines {
+            let mut text = String::new();
+            for ((cell, &width), (_, is_number)) in cells.iter().zip(&widths).zip(columns) {
+                text += &if *is_number { format!("  {cell:>width$}") } else { format!("  {cell:width$}") };
+            }
+            let text = text.trim_end();
+            self.out += &tone.map_or_else(|| text.to_owned(), |tone| self.style.paint(tone, text));
+            self.out.push('\n');
+        }
     }
 }
 

@@ -101,9 +101,9 @@ impl InFlightEvictions {
             ExecutorUpdate::KillStarted => it.killing = true,
             ExecutorUpdate::KillEnded { gone } => {
                 it.killing = false;
-                it.reported_gone |= gone;
+                it.termination_reported |= gone;
             }
-            ExecutorUpdate::PodGone => (it.api, it.reported_gone) = (None, true),
+            ExecutorUpdate::PodGone => (it.api, it.termination_reported) = (None, true),
         }
         // Under the kubelet's rules, the wait for a victim ends with its API request, unless its processes
         // are being killed.
@@ -172,7 +172,7 @@ impl InFlightEvictions {
         self.list = former;
         for it in &mut self.list {
             it.restored = true;
-            if it.api == Some(ApiPhase::Asked) {
+            if it.api == Some(ApiPhase::Requested) {
                 it.api = Some(ApiPhase::Unconfirmed);
             }
         }
@@ -186,11 +186,10 @@ impl InFlightEvictions {
         pods: &PodSet,
         mut resumed: impl FnMut(&InFlightEviction),
     ) {
-        let terminating = std::mem::take(&mut self.terminating);
         let mut index = 0;
         while let Some(it) = self.list.get(index) {
             let uid = &it.pod.uid;
-            let has_only_processes = it.is_terminating() && terminating.contains(uid);
+            let has_only_processes = it.is_terminating() && self.terminating.contains(uid);
             let is_present = has_only_processes || pods.index_of(uid).is_some();
             let is_kept = match (it.restored, is_present) {
                 (false, _) => true,
@@ -212,7 +211,6 @@ impl InFlightEvictions {
             }
             index += 1;
         }
-        self.terminating = terminating;
     }
 
     /// Records the result of an eviction. The result of an unknown eviction is ignored.

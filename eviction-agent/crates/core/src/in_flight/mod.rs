@@ -65,7 +65,7 @@ pub struct InFlightEviction {
     pub pod: Arc<PodName>,
     /// The cause, as returned by [`Evaluation::label_of`](super::decision::Evaluation::label_of). If a hard
     /// threshold shortened the grace period, its signal.
-    #[serde(rename = "label", deserialize_with = "deserialize_label")]
+    #[serde(deserialize_with = "deserialize_label")]
     pub signal: Label,
     /// Whether the cause is a hard threshold or a limit of the pod.
     pub hard: bool,
@@ -92,7 +92,7 @@ pub struct InFlightEviction {
     pub killing: bool,
     /// Whether the termination of the pod was reported.
     #[serde(default)]
-    pub reported_gone: bool,
+    pub termination_reported: bool,
     /// Whether the eviction is of a former agent and its pod is not known yet.
     #[serde(skip)]
     pub restored: bool,
@@ -103,7 +103,7 @@ pub struct InFlightEviction {
 #[serde(rename_all = "snake_case")]
 pub enum ApiPhase {
     /// The request is in progress, or is about to be sent.
-    Asked,
+    Requested,
     /// The result of the request is unknown. The grace period does not run until it is known.
     Unconfirmed,
     /// The API server has accepted the request.
@@ -115,7 +115,6 @@ pub enum ApiPhase {
 #[serde(rename_all = "snake_case")]
 pub enum Ended {
     /// The pod has terminated.
-    #[serde(rename = "gone")]
     Terminated,
     /// The eviction failed.
     Failed(Failure),
@@ -181,7 +180,7 @@ impl InFlightEviction {
             decision: None,
             api: None,
             killing: false,
-            reported_gone: false,
+            termination_reported: false,
             restored: false,
         }
     }

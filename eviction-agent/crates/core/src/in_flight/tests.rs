@@ -81,7 +81,7 @@ fn kubelet_profile_waits_no_longer_than_the_pod_cleanup_timeout() {
 #[test]
 fn kubelet_profile_pauses_no_longer_than_the_pod_cleanup_timeout() {
     let mut engine = kubelet_engine();
-    start(&mut engine, 1, 5, started("a", 5, Some(ApiPhase::Asked)));
+    start(&mut engine, 1, 5, started("a", 5, Some(ApiPhase::Requested)));
     update(&mut engine, 1, 6, ExecutorUpdate::ApiEnded);
     assert!(!engine.is_waiting(at(6)), "what the API server refused is over");
     step(&mut engine, 6, Event::EvictionsPausedUntil(at(16)));
@@ -93,7 +93,7 @@ fn kubelet_profile_pauses_no_longer_than_the_pod_cleanup_timeout() {
 #[test]
 fn kubelet_profile_waits_for_the_result_of_an_unconfirmed_request() {
     let mut engine = kubelet_engine();
-    start(&mut engine, 1, 5, started("a", 5, Some(ApiPhase::Asked)));
+    start(&mut engine, 1, 5, started("a", 5, Some(ApiPhase::Requested)));
     update(&mut engine, 1, 10, ExecutorUpdate::ApiUnconfirmed);
     assert!(engine.is_waiting(at(3_600)));
     assert_eq!(engine.waits_for_victims_until(at(3_600)), None, "time alone does not end it");
@@ -117,7 +117,7 @@ fn enhanced_profile_never_waits_for_victims() {
 fn two_executors_for_the_same_pod_are_tracked_separately() {
     let mut engine = kubelet_engine();
     // The API request is sent, the server cannot be reached, and the same pod is killed by another decision.
-    start(&mut engine, 1, 5, started("a", 5, Some(ApiPhase::Asked)));
+    start(&mut engine, 1, 5, started("a", 5, Some(ApiPhase::Requested)));
     start(&mut engine, 2, 40, started("a", 40, None));
     let decisions =
         |engine: &Engine| engine.in_flight().iter().map(|it| it.decision.unwrap_or(0)).collect::<Vec<_>>();
@@ -133,7 +133,7 @@ fn two_executors_for_the_same_pod_are_tracked_separately() {
 #[test]
 fn next_agent_resumes_in_flight_evictions() {
     let mut first = kubelet_engine();
-    start(&mut first, 1, 5, started("a", 5, Some(ApiPhase::Asked)));
+    start(&mut first, 1, 5, started("a", 5, Some(ApiPhase::Requested)));
     start(&mut first, 2, 6, started("c", 6, None));
     let text = serde_json::to_string(&first.state()).unwrap_or_default();
     let state: EngineState = serde_json::from_str(&text).unwrap_or_default();
@@ -153,17 +153,17 @@ fn next_agent_resumes_in_flight_evictions() {
 }
 
 #[test]
-fn in_flight_evictions_of_older_recordings_are_read() {
-    let old_format = json!({
-        "uid": "a", "namespace": "default", "name": "a", "label": "memory.available", "hard": true,
+fn in_flight_evictions_are_read_without_optional_fields() {
+    let minimal = json!({
+        "uid": "a", "namespace": "default", "name": "a", "signal": "memory.available", "hard": true,
         "decidedAt": "2026-01-05T08:00:00Z", "since": "2026-01-05T08:00:00Z", "gracePeriodSeconds": 1,
         "expected": [{"signal": "memory.available", "amount": 5, "basis": "anonymous"}],
     });
-    let read: InFlightEviction = serde_json::from_value(old_format.clone()).unwrap();
+    let read: InFlightEviction = serde_json::from_value(minimal.clone()).unwrap();
     assert_eq!((&*read.pod.uid, read.is_terminating(), read.is_executing()), ("a", true, false));
     assert_eq!(read.signal(), Some(Signal::MemoryAvailable));
-    let mut other = old_format;
-    other["label"] = json!("magic");
+    let mut other = minimal;
+    other["signal"] = json!("magic");
     assert!(serde_json::from_value::<InFlightEviction>(other).is_err());
 }
 

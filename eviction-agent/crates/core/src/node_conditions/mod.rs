@@ -11,9 +11,9 @@ mod tests;
 use pressure::{Cause, Pressure, Severity, Status};
 
 use crate::node::{Condition, Node, Taint};
+use crate::policy::Threshold;
 use crate::policy::eviction_settings::NodeStatusSettings;
 use crate::signal::NodeCondition;
-use crate::threshold::ResolvedThreshold;
 use crate::time::{Timestamp, later};
 use crate::units::GoDuration;
 
@@ -74,7 +74,7 @@ pub enum Due {
 pub fn conditions(
     node: &Node,
     pressures: &[Pressure; NodeCondition::COUNT],
-    thresholds: &[ResolvedThreshold],
+    thresholds: &[Threshold],
     period: GoDuration,
     now: Timestamp,
 ) -> Conditions {
@@ -135,12 +135,12 @@ pub fn transition_since(reason: &str, message: &str) -> Option<Timestamp> {
 fn text(
     condition: NodeCondition,
     pressure: &Pressure,
-    thresholds: &[ResolvedThreshold],
+    thresholds: &[Threshold],
     period: GoDuration,
 ) -> (&'static str, String) {
     match (pressure.status, pressure.cause) {
         (Status::True, Cause::Met { threshold: index }) => {
-            let threshold = thresholds.get(usize::from(index)).map(|resolved| &resolved.threshold);
+            let threshold = thresholds.get(usize::from(index));
             let below = threshold.map(|threshold| {
                 let grace = match threshold.is_hard() {
                     true => "hard threshold".to_owned(),

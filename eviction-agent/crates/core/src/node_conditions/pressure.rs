@@ -146,11 +146,11 @@ impl Pressures {
 fn worst(evaluation: &Evaluation, condition: NodeCondition) -> Option<(u8, Severity)> {
     let mut worst: Option<(u8, Severity)> = None;
     for met in &evaluation.met {
-        let Some(resolved) = evaluation.threshold(met.threshold) else { continue };
-        if resolved.threshold.signal.condition() != condition {
+        let Some(threshold) = evaluation.threshold(met.threshold) else { continue };
+        if threshold.signal.condition() != condition {
             continue;
         }
-        let severity = if resolved.threshold.is_hard() { Severity::Hard } else { Severity::Soft };
+        let severity = if threshold.is_hard() { Severity::Hard } else { Severity::Soft };
         if worst.is_none_or(|(_, before)| before < severity) {
             worst = Some((met.threshold, severity));
         }

@@ -4,14 +4,15 @@ use super::{Due, Effect, TaintChange, conditions, effects, taint_key, taints, tr
 use crate::fixture::{at, hard, soft};
 use crate::node::{Condition, Node, Taint};
 use crate::node_conditions::pressure::{Cause, Pressure, Severity, Status};
+use crate::policy::Threshold;
 use crate::policy::eviction_settings::NodeStatusSettings;
 use crate::signal::NodeCondition::{self, MemoryPressure};
 use crate::signal::Signal::MemoryAvailable;
-use crate::threshold::{ResolvedThreshold, Thresholds};
+use crate::threshold::Thresholds;
 use crate::units::GoDuration;
 use std::sync::Arc;
 
-fn thresholds() -> Arc<[ResolvedThreshold]> {
+fn thresholds() -> Arc<[Threshold]> {
     let all = [soft(MemoryAvailable, "200Mi", 30), hard(MemoryAvailable, "10%")];
     Arc::clone(Thresholds::new(&all).all())
 }

@@ -37,7 +37,7 @@ crate::named_enum! {
 #[serde(rename_all = "snake_case")]
 pub enum Explanation {
     /// The kernel killed the container's main process.
-    MainProcessKilled,
+    InitProcessKilled,
     /// The kernel killed all processes of the container's group together.
     GroupKilled,
     /// The kernel had just killed a process of the container, and it is unknown whether it was the init process.
@@ -45,15 +45,15 @@ pub enum Explanation {
     /// The container failed just after the kernel had killed a child of its init process.
     ChildKilled,
     /// The runtime reports it, and no kill was seen. The kill may have happened before the agent started.
-    RuntimeSays,
+    RuntimeReported,
     /// The eviction was in progress.
-    EvictionUnderWay,
+    EvictionInProgress,
     /// The pod's status records the eviction.
     EvictionOnRecord,
     /// The runtime reports `OOMKilled`, but the kernel only killed a child, long before.
     OnlyAChildLongBefore,
     /// The container was ended by SIGKILL, and the kernel did not send it.
-    KilledBySomebodyElse,
+    KilledByOtherProcess,
     /// The container exited.
     Exited,
     /// The container has terminated, and no source reports how.
@@ -63,25 +63,25 @@ pub enum Explanation {
 impl Explanation {
     /// Returns whether the cause was inferred and not observed.
     pub fn is_inferred(self) -> bool {
-        matches!(self, Self::ProcessKilled | Self::ChildKilled | Self::RuntimeSays)
+        matches!(self, Self::ProcessKilled | Self::ChildKilled | Self::RuntimeReported)
     }
 
     /// Returns the explanation as a sentence.
     pub fn text(self) -> &'static str {
         match self {
-            Self::MainProcessKilled => "the kernel killed its init process",
+            Self::InitProcessKilled => "the kernel killed its init process",
             Self::GroupKilled => "the kernel killed all processes of its group together",
             Self::ProcessKilled => {
                 "the kernel had just killed a process of it, and it is unknown whether it was the init process"
             }
             Self::ChildKilled => "it failed just after the kernel had killed a child of its init process",
-            Self::RuntimeSays => "the runtime says so; no kill was seen",
-            Self::EvictionUnderWay => "its eviction was under way",
+            Self::RuntimeReported => "the runtime says so; no kill was seen",
+            Self::EvictionInProgress => "its eviction was under way",
             Self::EvictionOnRecord => "the pod's status says so",
             Self::OnlyAChildLongBefore => {
                 "the runtime says OOMKilled, but the kernel had killed only a child, long before"
             }
-            Self::KilledBySomebodyElse => "it died by SIGKILL, which was not sent by the kernel's OOM killer",
+            Self::KilledByOtherProcess => "it died by SIGKILL, which was not sent by the kernel's OOM killer",
             Self::Exited => "it exited",
             Self::Unexplained => "it is gone, and no cause is known",
         }
@@ -90,15 +90,15 @@ impl Explanation {
 
 /// One possible cause of a container's termination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AttributedCause {
+pub(super) struct AttributedCause {
     /// The cause.
-    pub cause: TerminationCause,
+    pub(super) cause: TerminationCause,
     /// The explanation of the cause.
-    pub explanation: Explanation,
+    pub(super) explanation: Explanation,
     /// When the cause began, if known.
-    pub at: Option<Timestamp>,
+    pub(super) at: Option<Timestamp>,
     /// The scope of the memory limit, for an OOM kill.
-    pub limit_scope: Option<LimitScope>,
+    pub(super) limit_scope: Option<LimitScope>,
 }
 
 impl AttributedCause {
@@ -146,7 +146,7 @@ pub(super) fn is_complete(end: &PendingEnd, kills: &[KillEntry]) -> bool {
 
 fn evicted_by_agent(end: &PendingEnd, eviction: Option<StartedEviction>) -> Option<AttributedCause> {
     let (explanation, at) = match eviction.filter(|started| started.covers(end.at, end.latest)) {
-        Some(started) => (Explanation::EvictionUnderWay, Some(started.at)),
+        Some(started) => (Explanation::EvictionInProgress, Some(started.at)),
         None if end.evicted_by == Some(Evictor::Agent) => (Explanation::EvictionOnRecord, end.evicted_at),
         None => return None,
     };
@@ -157,7 +157,7 @@ fn oom(end: &PendingEnd, kills: &mut [KillEntry], evicted: bool) -> Option<Attri
     // An eviction explains a failure. A simultaneous kill of a child is reported, but did not end the container.
     let failed = end.exit_code != Some(0);
     let explanations = [
-        (Explanation::MainProcessKilled, true),
+        (Explanation::InitProcessKilled, true),
         (Explanation::GroupKilled, true),
         (Explanation::ProcessKilled, failed),
         (Explanation::ChildKilled, failed && !evicted),
@@ -169,7 +169,8 @@ fn oom(end: &PendingEnd, kills: &mut [KillEntry], evicted: bool) -> Option<Attri
         }
     }
     let status_says_oom = &*end.reason == OOM_KILLED && !end.contains_any_victim_of(kills);
-    status_says_oom.then(|| AttributedCause::oom_killed(Explanation::RuntimeSays, None, LimitScope::Unknown))
+    status_says_oom
+        .then(|| AttributedCause::oom_killed(Explanation::RuntimeReported, None, LimitScope::Unknown))
 }
 
 fn other(end: &PendingEnd, kills: &[KillEntry]) -> Explanation {
@@ -177,7 +178,7 @@ fn other(end: &PendingEnd, kills: &[KillEntry]) -> Explanation {
         return Explanation::OnlyAChildLongBefore;
     }
     if end.ended_by_sigkill() {
-        Explanation::KilledBySomebodyElse
+        Explanation::KilledByOtherProcess
     } else if end.signal.is_some() || end.exit_code.is_some() {
         Explanation::Exited
     } else {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 use super::group::GroupKill;
 use crate::pod::{PodRef, write_owner};
@@ -22,10 +22,10 @@ pub struct OomKill {
     #[serde(skip_serializing)]
     pub at: Option<Timestamp>,
     /// The victim's process id. 0 if unknown; such a record never counts as repeated.
-    #[serde(rename(deserialize = "tgid"), skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "is_zero")]
     pub pid: u32,
     /// The thread of the victim that the kernel named.
-    #[serde(rename(deserialize = "pid"), skip_serializing)]
+    #[serde(skip_serializing)]
     pub tid: u32,
     /// The name of the victim in the kernel, at most 15 bytes. It may contain any characters.
     #[serde(skip_serializing_if = "str::is_empty")]
@@ -37,16 +37,15 @@ pub struct OomKill {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub container: Option<Box<str>>,
     /// The runtime's id of the container. A restarted container has another id.
-    #[serde(rename(deserialize = "instance"), skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub container_id: Option<Box<str>>,
     /// The victim's pod, if the engine knows it.
     #[serde(flatten, skip_deserializing)]
     pub pod: Option<PodRef>,
     /// The UID of the victim's pod in the API. None if the victim was in no pod or the pod is unknown.
-    #[serde(rename(deserialize = "pod"), skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub pod_uid: Option<Box<str>>,
     /// The scope of the memory limit.
-    #[serde(rename(deserialize = "owner"))]
     pub limit_scope: LimitScope,
     /// The cgroup with that limit.
     #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
@@ -54,10 +53,9 @@ pub struct OomKill {
     /// Whether the scope was inferred from usage and limits, because the kernel did not report it.
     pub inferred: bool,
     /// The role of the victim in its container.
-    #[serde(serialize_with = "role_name")]
     pub victim: OomVictimRole,
     /// The id of the cgroup whose processes the kernel killed together.
-    #[serde(rename(deserialize = "group"), skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub oom_group: Option<u64>,
     /// The processes that were killed together so far.
     #[serde(flatten, skip_deserializing)]
@@ -90,7 +88,7 @@ pub struct OomKill {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oom_score_adj: Option<i32>,
     /// The process whose allocation failed.
-    #[serde(rename(deserialize = "trigger"), skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub trigger_pid: Option<u32>,
     /// The name of that process.
     #[serde(skip_serializing_if = "str::is_empty")]
@@ -126,11 +124,6 @@ pub(super) fn is_zero<N: Default + PartialEq>(number: &N) -> bool {
     *number == N::default()
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde calls")]
-fn role_name<S: Serializer>(role: &OomVictimRole, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(role.name())
-}
-
 impl OomKill {
     /// Returns the number of processes that were killed.
     pub fn kills(&self) -> u64 {
@@ -146,7 +139,7 @@ impl OomKill {
             (None, pid) => write!(f, "kernel OOM kill of {name} (pid {pid}")?,
         }
         f.write_str(match self.victim {
-            OomVictimRole::Main => ", init process)",
+            OomVictimRole::Init => ", init process)",
             OomVictimRole::Child => ", a child process)",
             OomVictimRole::Unknown => ")",
         })
@@ -219,7 +212,7 @@ crate::named_enum! {
     #[serde(rename_all = "snake_case")]
     pub enum OomVictimRole {
         /// The init process. The container ends with it.
-        Main = "init",
+        Init = "init",
         /// Another process. The container may continue.
         Child = "child",
         /// The role is not known.
@@ -308,7 +301,9 @@ mod tests {
         });
         assert_eq!(line.unwrap(), expected);
         let read = |text| serde_json::from_str::<OomKill>(text);
-        let input = read(r#"{"tgid": 1, "pid": 2, "pod": "u", "instance": "i", "owner": "qos", "group": 7}"#);
+        let input = read(
+            r#"{"pid": 1, "tid": 2, "podUid": "u", "containerId": "i", "limitScope": "qos", "oomGroup": 7}"#,
+        );
         let expected = OomKill {
             pid: 1,
             tid: 2,

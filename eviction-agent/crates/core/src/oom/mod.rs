@@ -19,7 +19,7 @@ mod termination;
 mod tests;
 mod tracker;
 
-pub use cause::{AttributedCause, Explanation, TerminationCause};
+pub use cause::{Explanation, TerminationCause};
 pub use group::{GroupKill, LISTED, Victim};
 pub use kill::{LimitScope, OomKill, OomVictimRole};
 pub use pod::KillEntry;

@@ -24,7 +24,7 @@ const SAME_NANOS: i128 = 2_000_000_000;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct PendingEnd {
     pub(super) container: Box<str>,
-    pub(super) instance: Option<Box<str>>,
+    pub(super) container_id: Option<Box<str>>,
     /// The earliest time that a record names.
     pub(super) at: Timestamp,
     /// The time by which the termination was over.
@@ -66,14 +66,14 @@ impl PendingEnd {
         if self.evicted_by.is_none() {
             (self.evicted_by, self.evicted_at) = (end.evicted_by, end.evicted_at);
         }
-        if self.instance.is_none() {
-            self.instance = end.instance.as_deref().map(clip);
+        if self.container_id.is_none() {
+            self.container_id = end.container_id.as_deref().map(clip);
         }
     }
 
     /// Returns whether a record dated `at` belongs to this termination.
     pub(super) fn is_same(&self, end: &ContainerEnded, at: Timestamp) -> bool {
-        match (self.instance.as_deref(), end.instance.as_deref()) {
+        match (self.container_id.as_deref(), end.container_id.as_deref()) {
             (Some(known), Some(other)) => known == clipped(other),
             _ => {
                 let distance = (at.as_nanosecond() - self.at.as_nanosecond()).abs();
@@ -116,9 +116,9 @@ impl PendingEnd {
             return false;
         }
         match explanation {
-            Explanation::MainProcessKilled => self.is_kill_of_main_process(kill),
+            Explanation::InitProcessKilled => self.is_kill_of_main_process(kill),
             Explanation::GroupKilled => {
-                kill.group.is_some() && self.contains_victim_of(kill) && self.is_near(kill, NEAR_NANOS)
+                kill.oom_group.is_some() && self.contains_victim_of(kill) && self.is_near(kill, NEAR_NANOS)
             }
             Explanation::ProcessKilled => {
                 kill.victim == OomVictimRole::Unknown
@@ -136,8 +136,8 @@ impl PendingEnd {
 
     /// Returns whether the kill is that of the main process that ended.
     pub(super) fn is_kill_of_main_process(&self, kill: &KillEntry) -> bool {
-        let named = self.instance.is_some() && self.instance == kill.instance;
-        kill.victim == OomVictimRole::Main
+        let named = self.container_id.is_some() && self.container_id == kill.container_id;
+        kill.victim == OomVictimRole::Init
             && !kill.consumed
             && self.contains_victim_of(kill)
             && (named && self.is_not_before_kill(kill) || self.is_near(kill, MAIN_NEAR_NANOS))
@@ -145,7 +145,7 @@ impl PendingEnd {
 
     /// Returns whether the victim was in this container, and in this instance of it as far as that is known.
     pub(super) fn contains_victim_of(&self, kill: &KillEntry) -> bool {
-        match (&self.instance, &kill.instance) {
+        match (&self.container_id, &kill.container_id) {
             (Some(own), Some(victims)) => own == victims,
             _ => kill.container.as_deref() == Some(&*self.container),
         }
@@ -153,7 +153,7 @@ impl PendingEnd {
 
     /// Returns whether the victim of a kill that is reported after the termination was in this container.
     pub(super) fn contained_victim_of(&self, kill: &KillEntry) -> bool {
-        let are_instances_known = self.instance.is_some() && kill.instance.is_some();
+        let are_instances_known = self.container_id.is_some() && kill.container_id.is_some();
         self.contains_victim_of(kill) && (are_instances_known || kill.at <= self.at)
     }
 
@@ -164,7 +164,7 @@ impl PendingEnd {
     /// As [`Self::contains_victim_of`]. In addition, a victim whose container is unknown may have been in this
     /// one if the container ended by SIGKILL.
     pub(super) fn may_contain_victim_of(&self, kill: &KillEntry) -> bool {
-        let is_unlocated = kill.container.is_none() && kill.instance.is_none();
+        let is_unlocated = kill.container.is_none() && kill.container_id.is_none();
         self.contains_victim_of(kill) || (is_unlocated && self.ended_by_sigkill())
     }
 

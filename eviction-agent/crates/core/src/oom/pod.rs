@@ -9,7 +9,8 @@ use crate::pod::PodRef;
 use crate::pods::KnownPod;
 use crate::time::Timestamp;
 
-use super::cause::{attribute, is_complete};
+use super::cause::{AttributedCause, attribute, is_complete};
+use super::group::LISTED;
 use super::kill::{LimitScope, OomKill, OomVictimRole, clip};
 use super::pending::PendingEnd;
 use super::status_mismatch::{ContainerStatusMismatch, FoundCause};
@@ -33,7 +34,6 @@ pub struct KillEntry {
     /// The time of the kill.
     pub at: Timestamp,
     /// The victim's process id.
-    #[serde(rename = "tgid")]
     pub pid: u32,
     /// The victim's name.
     pub comm: Box<str>,
@@ -42,9 +42,8 @@ pub struct KillEntry {
     pub container: Option<Box<str>>,
     /// The runtime's id of the container, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub instance: Option<Box<str>>,
+    pub container_id: Option<Box<str>>,
     /// The scope of the memory limit.
-    #[serde(rename = "limit_owner")]
     pub limit_scope: LimitScope,
     /// Whether the scope was inferred.
     pub inferred: bool,
@@ -52,7 +51,7 @@ pub struct KillEntry {
     pub victim: OomVictimRole,
     /// The id of the cgroup that was killed as a whole.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub group: Option<u64>,
+    pub oom_group: Option<u64>,
     /// Whether the kill belongs to a termination that was already reported.
     #[serde(skip)]
     pub(super) consumed: bool,
@@ -65,11 +64,11 @@ impl KillEntry {
             pid: kill.pid,
             comm: clip(&kill.comm),
             container: kill.container.as_deref().map(clip),
-            instance: kill.container_id.as_deref().map(clip),
+            container_id: kill.container_id.as_deref().map(clip),
             limit_scope: kill.limit_scope,
             inferred: kill.inferred,
             victim: kill.victim,
-            group: kill.oom_group,
+            oom_group: kill.oom_group,
             consumed: false,
         }
     }
@@ -152,10 +151,10 @@ impl PodOomHistory {
             return (EndHandling::Late, None);
         }
         let found = awaits_status.take();
-        let (name, id) = (closed.container.clone(), closed.instance.clone());
+        let (name, id) = (closed.container.clone(), closed.container_id.clone());
         let mismatch = found.and_then(|found| {
             let mismatch = found.compare(&end.reason, end.exit_code, end.signal)?;
-            let container = self.container_ref(&end.pod, name, id);
+            let container = self.container_ref(&end.pod_uid, name, id);
             Some(Box::new(ContainerStatusMismatch { container, cause: found.cause, mismatch }))
         });
         (EndHandling::Late, mismatch)
@@ -193,20 +192,28 @@ impl PodOomHistory {
 
     /// Decides the cause of a termination.
     fn decide_cause(&mut self, end: PendingEnd, uid: &str) -> ContainerTerminated {
-        let evidence = self.evidence(&end);
+        let mut evidence = self.evidence(&end);
         let causes = attribute(&end, &mut self.recent, self.eviction);
         let found = FoundCause::of(&causes, &evidence);
         let has_status = end.seen.contains(&EndSeen::Status);
         let mismatch = || found.compare(&end.reason, end.exit_code, end.signal);
+        let evidence_omitted = evidence.len().saturating_sub(LISTED);
+        evidence.truncate(LISTED);
+        let AttributedCause { cause, explanation, .. } = causes[0];
         let terminated = ContainerTerminated {
-            container: self.container_ref(uid, end.container.clone(), end.instance.clone()),
-            causes,
+            container: self.container_ref(uid, end.container.clone(), end.container_id.clone()),
+            cause,
+            explanation,
+            inferred: explanation.is_inferred(),
+            contributing: causes.iter().skip(1).map(|other| other.cause).collect(),
+            limit_scope: causes.iter().find_map(|cause| cause.limit_scope),
             finished_at: end.at,
             exit_code: end.exit_code,
             exit_signal: end.signal,
             mismatch: has_status.then(mismatch).flatten(),
             reason: end.reason.clone(),
             evidence,
+            evidence_omitted,
         };
         if self.closed.len() >= MAX_CLOSED_ENDS {
             self.closed.pop_front();

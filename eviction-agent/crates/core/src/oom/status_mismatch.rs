@@ -8,7 +8,8 @@ mod tests;
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize, Serializer};
+use serde::ser::SerializeStruct;
+use serde::{Serialize, Serializer};
 
 use super::cause::{AttributedCause, Explanation, OOM_KILLED, TerminationCause};
 use super::pending::is_sigkill;
@@ -16,8 +17,7 @@ use super::termination::{ContainerRef, Evidence, cause_text};
 
 crate::named_enum! {
     /// How a status differs from a cause, or what in the status is easily misread.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-    #[serde(rename_all = "snake_case")]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
     pub enum MismatchKind {
         /// The status is `OOMKilled`, but no kill was seen.
         NoKillSeen = "no_kill_seen",
@@ -54,6 +54,16 @@ impl MismatchKind {
     }
 }
 
+/// Writes the name of the mismatch, and the sentence.
+impl Serialize for MismatchKind {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut fields = serializer.serialize_struct("MismatchKind", 2)?;
+        fields.serialize_field("mismatch", self.name())?;
+        fields.serialize_field("mismatch_explanation", self.text())?;
+        fields.end()
+    }
+}
+
 /// A status that arrived late and differs from the cause. The JSON form is that of the event line
 /// `container_status_mismatch`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -64,23 +74,8 @@ pub struct ContainerStatusMismatch {
     /// The cause that was found.
     pub cause: TerminationCause,
     /// How the status differs.
-    #[serde(flatten, serialize_with = "write_explained")]
+    #[serde(flatten)]
     pub mismatch: MismatchKind,
-}
-
-/// Writes a mismatch, if there is one, with its sentence.
-pub(super) fn write_explained<M: Copy + Into<Option<MismatchKind>>, S: Serializer>(
-    mismatch: &M,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    #[derive(Serialize)]
-    struct Fields {
-        mismatch: MismatchKind,
-        mismatch_explanation: &'static str,
-    }
-    let mismatch: Option<MismatchKind> = (*mismatch).into();
-    let fields = mismatch.map(|mismatch| Fields { mismatch, mismatch_explanation: mismatch.text() });
-    fields.serialize(serializer)
 }
 
 impl fmt::Display for ContainerStatusMismatch {
@@ -112,7 +107,7 @@ impl FoundCause {
                 matches!(it.cause, TerminationCause::EvictedByAgent | TerminationCause::EvictedByKubelet)
             }),
             oom_killed: any(|it| {
-                it.cause == TerminationCause::OomKilled && it.explanation != Explanation::RuntimeSays
+                it.cause == TerminationCause::OomKilled && it.explanation != Explanation::RuntimeReported
             }),
             any_kill: evidence.iter().any(|it| matches!(it, Evidence::KernelKills(_))),
         }

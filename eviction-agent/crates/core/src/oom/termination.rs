@@ -4,11 +4,10 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::cause::{AttributedCause, TerminationCause};
-use super::group::LISTED;
-use super::kill::LimitScope;
+use super::cause::{Explanation, TerminationCause};
+use super::kill::{LimitScope, is_zero};
 use super::pod::KillEntry;
-use super::status_mismatch::{MismatchKind, write_explained};
+use super::status_mismatch::MismatchKind;
 use crate::pod::PodRef;
 use crate::time::Timestamp;
 
@@ -44,10 +43,19 @@ pub struct ContainerTerminated {
     /// The container.
     #[serde(flatten)]
     pub container: ContainerRef,
-    /// The first one is the cause. The others also happened to the container before it terminated, in this
-    /// order. Never empty.
-    #[serde(flatten, serialize_with = "write_causes")]
-    pub causes: Vec<AttributedCause>,
+    /// The cause of the termination.
+    pub cause: TerminationCause,
+    /// The explanation of the cause.
+    #[serde(serialize_with = "write_sentence")]
+    pub explanation: Explanation,
+    /// Whether the cause was inferred and not observed.
+    pub inferred: bool,
+    /// What else happened to the container before it terminated, in order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub contributing: Vec<TerminationCause>,
+    /// The scope of the memory limit, if an OOM kill is among the causes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit_scope: Option<LimitScope>,
     /// When the container terminated, as precisely as is known.
     pub finished_at: Timestamp,
     /// The exit code.
@@ -60,11 +68,13 @@ pub struct ContainerTerminated {
     #[serde(skip_serializing_if = "str::is_empty")]
     pub reason: Box<str>,
     /// How the container's status differs from the cause, if the status is known and differs.
-    #[serde(flatten, serialize_with = "write_explained")]
+    #[serde(flatten)]
     pub mismatch: Option<MismatchKind>,
-    /// The evidence of the termination, in order of time.
-    #[serde(flatten, serialize_with = "write_evidence")]
+    /// The evidence of the termination, in order of time: at most [`LISTED`](super::LISTED) observations.
     pub evidence: Vec<Evidence>,
+    /// The number of observations that are not listed.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub evidence_omitted: usize,
 }
 
 /// An observation about a termination.
@@ -105,65 +115,18 @@ impl Evidence {
     }
 }
 
-impl ContainerTerminated {
-    /// Returns the cause of the termination.
-    pub fn cause(&self) -> TerminationCause {
-        self.causes.first().map_or(TerminationCause::Other, |cause| cause.cause)
-    }
-
-    /// Returns what else happened to the container before it terminated, in order.
-    pub fn contributing(&self) -> impl Iterator<Item = TerminationCause> {
-        self.causes.iter().skip(1).map(|cause| cause.cause)
-    }
-
-    /// Returns the scope of the memory limit, if an OOM kill is among the causes.
-    pub fn limit_scope(&self) -> Option<LimitScope> {
-        self.causes.iter().find_map(|cause| cause.limit_scope)
-    }
-}
-
-fn write_causes<S: Serializer>(causes: &[AttributedCause], serializer: S) -> Result<S::Ok, S::Error> {
-    #[derive(Serialize)]
-    struct Fields {
-        cause: TerminationCause,
-        explanation: &'static str,
-        inferred: bool,
-        #[serde(skip_serializing_if = "Vec::is_empty")]
-        contributing: Vec<TerminationCause>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        limit_scope: Option<LimitScope>,
-    }
-    let first = causes.first();
-    Fields {
-        cause: first.map_or(TerminationCause::Other, |first| first.cause),
-        explanation: first.map_or("", |first| first.explanation.text()),
-        inferred: first.is_some_and(|first| first.explanation.is_inferred()),
-        contributing: causes.iter().skip(1).map(|other| other.cause).collect(),
-        limit_scope: causes.iter().find_map(|cause| cause.limit_scope),
-    }
-    .serialize(serializer)
-}
-
-fn write_evidence<S: Serializer>(evidence: &[Evidence], serializer: S) -> Result<S::Ok, S::Error> {
-    #[derive(Serialize)]
-    struct Fields<'a> {
-        evidence: &'a [Evidence],
-        #[serde(skip_serializing_if = "Option::is_none")]
-        evidence_omitted: Option<usize>,
-    }
-    let (evidence, omitted) = evidence.split_at(evidence.len().min(LISTED));
-    let evidence_omitted = Some(omitted.len()).filter(|omitted| *omitted > 0);
-    Fields { evidence, evidence_omitted }.serialize(serializer)
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde calls")]
+fn write_sentence<S: Serializer>(explanation: &Explanation, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(explanation.text())
 }
 
 impl fmt::Display for ContainerTerminated {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let cause = self.cause();
-        write!(f, "{} terminated: {}", self.container, cause_text(cause))?;
-        if let Some(scope) = self.limit_scope().filter(|_| cause == TerminationCause::OomKilled) {
+        write!(f, "{} terminated: {}", self.container, cause_text(self.cause))?;
+        if let Some(scope) = self.limit_scope.filter(|_| self.cause == TerminationCause::OomKilled) {
             write!(f, " at the limit of the {}", scope.name())?;
         }
-        write!(f, ", {}", self.causes.first().map_or("", |first| first.explanation.text()))?;
+        write!(f, ", {}", self.explanation.text())?;
         match (self.exit_code, self.exit_signal) {
             (Some(code), _) => write!(f, "; exit code {code}")?,
             (None, Some(signal)) => write!(f, "; signal {signal}")?,
@@ -172,7 +135,7 @@ impl fmt::Display for ContainerTerminated {
         if !self.reason.is_empty() {
             write!(f, "; status reason {}", self.reason)?;
         }
-        let contributing: Vec<_> = self.contributing().map(cause_text).collect();
+        let contributing: Vec<_> = self.contributing.iter().copied().map(cause_text).collect();
         if !contributing.is_empty() {
             write!(f, "; contributing: {}", contributing.join(", "))?;
         }
@@ -197,11 +160,11 @@ pub struct ContainerEnded {
     /// If it is not known, the time of the input counts.
     pub at: Option<Timestamp>,
     /// The UID of the pod in the API.
-    pub pod: Box<str>,
+    pub pod_uid: Box<str>,
     /// The name of the container, or the start of its id.
     pub container: Box<str>,
     /// The runtime's id of the container. A restarted container has another id.
-    pub instance: Option<Box<str>>,
+    pub container_id: Option<Box<str>>,
     /// Where the termination was observed.
     pub seen: EndSeen,
     /// `state.terminated.exitCode`. For a process that a signal ended, it is 128 plus the number of the signal.
@@ -242,20 +205,9 @@ pub enum Evictor {
 
 #[cfg(test)]
 mod tests {
-    use super::super::cause::Explanation;
     use super::*;
 
-    fn cause(
-        cause: TerminationCause,
-        explanation: Explanation,
-        limit_scope: Option<LimitScope>,
-    ) -> AttributedCause {
-        AttributedCause { cause, explanation, at: None, limit_scope }
-    }
-
     fn terminated() -> ContainerTerminated {
-        let killed =
-            cause(TerminationCause::OomKilled, Explanation::MainProcessKilled, Some(LimitScope::Pod));
         ContainerTerminated {
             container: ContainerRef {
                 pod: Some(PodRef::new("shop", "web")),
@@ -263,13 +215,18 @@ mod tests {
                 name: "app".into(),
                 id: Some("4f1c".into()),
             },
-            causes: vec![killed],
+            cause: TerminationCause::OomKilled,
+            explanation: Explanation::InitProcessKilled,
+            inferred: false,
+            contributing: Vec::new(),
+            limit_scope: Some(LimitScope::Pod),
             finished_at: Timestamp::UNIX_EPOCH,
             exit_code: None,
             exit_signal: Some(9),
             reason: "".into(),
             mismatch: None,
             evidence: vec![Evidence::Ended { seen: EndSeen::Process }],
+            evidence_omitted: 0,
         }
     }
 
@@ -280,13 +237,16 @@ mod tests {
             ended.to_string(),
             "container app of shop/web terminated: oom killed at the limit of the pod, the kernel killed its init process; signal 9"
         );
-        ended.causes.insert(0, cause(TerminationCause::EvictedByAgent, Explanation::EvictionUnderWay, None));
+        ended.cause = TerminationCause::EvictedByAgent;
+        ended.explanation = Explanation::EvictionInProgress;
+        ended.contributing = vec![TerminationCause::OomKilled];
         (ended.exit_code, ended.reason) = (Some(137), "OOMKilled".into());
         assert_eq!(
             ended.to_string(),
             "container app of shop/web terminated: evicted by agent, its eviction was under way; exit code 137; status reason OOMKilled; contributing: oom killed"
         );
-        ended.causes = vec![cause(TerminationCause::Other, Explanation::Exited, None)];
+        (ended.cause, ended.explanation) = (TerminationCause::Other, Explanation::Exited);
+        (ended.contributing, ended.limit_scope) = (Vec::new(), None);
         (ended.exit_code, ended.reason) = (Some(0), "OOMKilled".into());
         ended.mismatch = Some(MismatchKind::OnlyAChildKilled);
         assert_eq!(
@@ -305,13 +265,10 @@ mod tests {
         );
         ended.container.pod = None;
         ended.mismatch = Some(MismatchKind::NoKillSeen);
-        ended.evidence = vec![Evidence::Ended { seen: EndSeen::Status }; LISTED + 2];
+        ended.evidence_omitted = 2;
         let json = serde_json::to_value(&ended).unwrap();
         assert_eq!((json.get("pod"), json["mismatch"].as_str()), (None, Some("no_kill_seen")));
         assert_eq!(json["mismatch_explanation"], MismatchKind::NoKillSeen.text());
-        assert_eq!(
-            (json["evidence"].as_array().unwrap().len(), json["evidence_omitted"].as_u64()),
-            (64, Some(2))
-        );
+        assert_eq!(json["evidence_omitted"].as_u64(), Some(2));
     }
 }

@@ -22,7 +22,7 @@ impl CountingEngine {
         if let DecisionKind::Oom(OomUpdate::Kill(kill)) = &decision.kind {
             self.kills += u64::from(!kill.repeated);
         }
-        self.ends.extend(decision.ended.iter().map(ContainerTerminated::cause));
+        self.ends.extend(decision.ended.iter().map(|ended| ended.cause));
         decision
     }
 
@@ -53,9 +53,9 @@ fn kill(pid: u32, victim: OomVictimRole) -> OomKill {
 
 fn status(reason: &str, exit_code: i32) -> ContainerEnded {
     ContainerEnded {
-        pod: "a".into(),
+        pod_uid: "a".into(),
         container: "main".into(),
-        instance: Some("i1".into()),
+        container_id: Some("i1".into()),
         seen: EndSeen::Status,
         exit_code: Some(exit_code),
         reason: reason.into(),
@@ -94,7 +94,7 @@ fn only_termination(
     ended: &[ContainerTerminated],
 ) -> (TerminationCause, Explanation, Option<TerminationCause>) {
     let [ended] = ended else { panic!("not one termination: {ended:?}") };
-    (ended.cause(), ended.causes[0].explanation, ended.contributing().next())
+    (ended.cause, ended.explanation, ended.contributing.first().copied())
 }
 
 fn eviction_failed(uid: &str) -> Event {
@@ -111,13 +111,12 @@ fn single_container_pod_has_the_same_cause_for_both_limit_scopes() {
         let mut ends = ended(&mut engine, 2, status(reason, exit_code)).ended;
         ends.extend(remaining_terminations(&mut engine));
         let cause = only_termination(&ends);
-        let owners: Vec<_> = ends[0].causes.iter().map(|cause| cause.limit_scope).collect();
         let expected = (cause.0 == TerminationCause::OomKilled).then_some(limit_scope);
-        assert_eq!(owners, [expected]);
+        assert_eq!((ends[0].limit_scope, &*ends[0].contributing), (expected, &[][..]));
         assert_eq!(engine.kills, 1);
         (cause, ends[0].mismatch)
     };
-    for victim in [OomVictimRole::Main, OomVictimRole::Child, OomVictimRole::Unknown] {
+    for victim in [OomVictimRole::Init, OomVictimRole::Child, OomVictimRole::Unknown] {
         for reason in ["OOMKilled", "Error", "Completed"] {
             for exit_code in [0, 1, 137] {
                 let of = |owner| attributed(owner, victim, reason, exit_code);
@@ -131,13 +130,13 @@ fn single_container_pod_has_the_same_cause_for_both_limit_scopes() {
 #[test]
 fn killed_main_process_ends_the_container() {
     let mut engine = counting_engine();
-    assert!(killed(&mut engine, 1, kill(7, OomVictimRole::Main)).ended.is_empty());
+    assert!(killed(&mut engine, 1, kill(7, OomVictimRole::Init)).ended.is_empty());
     let decision = ended(&mut engine, 2, status("OOMKilled", 137));
     assert_eq!(
         only_termination(&decision.ended),
-        (TerminationCause::OomKilled, Explanation::MainProcessKilled, None)
+        (TerminationCause::OomKilled, Explanation::InitProcessKilled, None)
     );
-    assert_eq!(decision.ended[0].causes[0].limit_scope, Some(LimitScope::Container));
+    assert_eq!(decision.ended[0].limit_scope, Some(LimitScope::Container));
     assert_eq!(decision.ended[0].container.pod.as_ref().unwrap().to_string(), "default/pod-a");
     assert!(remaining_terminations(&mut engine).is_empty(), "published once");
 }
@@ -147,7 +146,7 @@ fn the_order_of_the_records_does_not_matter() {
     type AddRecord = fn(&mut CountingEngine);
     let records: [AddRecord; 3] = [
         |engine| {
-            let kill = OomKill { at: Some(at(1)), ..kill(7, OomVictimRole::Main) };
+            let kill = OomKill { at: Some(at(1)), ..kill(7, OomVictimRole::Init) };
             killed(engine, 5, kill);
         },
         |engine| {
@@ -177,15 +176,15 @@ fn killed_child_does_not_end_the_container() {
 
 #[test]
 fn status_and_child_kills_determine_the_cause() {
-    use Explanation::{ChildKilled, Exited, KilledBySomebodyElse, OnlyAChildLongBefore, RuntimeSays};
+    use Explanation::{ChildKilled, Exited, KilledByOtherProcess, OnlyAChildLongBefore, RuntimeReported};
     use TerminationCause::{OomKilled, Other};
     for (child_killed, seconds, reason, exit_code, cause, explanation, limit_scope) in [
         // A shell fails because its child was killed.
         (true, 2, "OOMKilled", 137, OomKilled, ChildKilled, Some(LimitScope::Container)),
         (true, 3600, "OOMKilled", 1, Other, OnlyAChildLongBefore, None),
         (true, 2, "Completed", 0, Other, Exited, None),
-        (false, 2, "Error", 137, Other, KilledBySomebodyElse, None),
-        (false, 2, "OOMKilled", 137, OomKilled, RuntimeSays, Some(LimitScope::Unknown)),
+        (false, 2, "Error", 137, Other, KilledByOtherProcess, None),
+        (false, 2, "OOMKilled", 137, OomKilled, RuntimeReported, Some(LimitScope::Unknown)),
     ] {
         let mut engine = counting_engine();
         if child_killed {
@@ -194,7 +193,7 @@ fn status_and_child_kills_determine_the_cause() {
         ended(&mut engine, seconds, status(reason, exit_code));
         let ends = remaining_terminations(&mut engine);
         assert_eq!(only_termination(&ends), (cause, explanation, None), "{reason} {exit_code}");
-        assert_eq!(ends[0].limit_scope(), limit_scope, "{explanation:?}");
+        assert_eq!(ends[0].limit_scope, limit_scope, "{explanation:?}");
         assert_eq!(explanation.is_inferred(), cause == OomKilled);
     }
 }
@@ -213,7 +212,7 @@ fn recent_kill_of_a_victim_with_unknown_role_is_an_inferred_cause() {
         10_100,
         OomKill { container: None, container_id: None, ..kill(9, OomVictimRole::Unknown) },
     );
-    let end = ContainerEnded { instance: Some("i2".into()), ..status("Error", 137) };
+    let end = ContainerEnded { container_id: Some("i2".into()), ..status("Error", 137) };
     ended(&mut engine, 10_101, end);
     let ends = step(&mut engine.engine, 20_000, Event::SampleFailed(UnknownReason::Absent)).ended;
     assert_eq!(only_termination(&ends), (TerminationCause::OomKilled, Explanation::ProcessKilled, None));
@@ -222,11 +221,11 @@ fn recent_kill_of_a_victim_with_unknown_role_is_an_inferred_cause() {
 #[test]
 fn each_instance_of_a_restarted_container_gets_its_own_cause() {
     let mut engine = counting_engine();
-    killed(&mut engine, 1, kill(7, OomVictimRole::Main));
+    killed(&mut engine, 1, kill(7, OomVictimRole::Init));
     ended(&mut engine, 1, status("OOMKilled", 137));
-    killed(&mut engine, 4, OomKill { container_id: Some("i2".into()), ..kill(7, OomVictimRole::Main) });
-    ended(&mut engine, 4, ContainerEnded { instance: Some("i2".into()), ..status("OOMKilled", 137) });
-    ended(&mut engine, 5, ContainerEnded { instance: Some("i3".into()), ..status("Error", 1) });
+    killed(&mut engine, 4, OomKill { container_id: Some("i2".into()), ..kill(7, OomVictimRole::Init) });
+    ended(&mut engine, 4, ContainerEnded { container_id: Some("i2".into()), ..status("OOMKilled", 137) });
+    ended(&mut engine, 5, ContainerEnded { container_id: Some("i3".into()), ..status("Error", 1) });
     remaining_terminations(&mut engine);
     assert_eq!(
         (engine.ends_of(TerminationCause::OomKilled), engine.ends_of(TerminationCause::Other)),
@@ -238,9 +237,9 @@ fn each_instance_of_a_restarted_container_gets_its_own_cause() {
 fn kill_explains_only_the_first_of_two_terminations_without_ids() {
     let mut engine = counting_engine();
     let nameless =
-        |seconds| OomKill { at: Some(at(seconds)), container_id: None, ..kill(7, OomVictimRole::Main) };
+        |seconds| OomKill { at: Some(at(seconds)), container_id: None, ..kill(7, OomVictimRole::Init) };
     let end =
-        |seconds, code| ContainerEnded { at: Some(at(seconds)), instance: None, ..status("Error", code) };
+        |seconds, code| ContainerEnded { at: Some(at(seconds)), container_id: None, ..status("Error", code) };
     killed(&mut engine, 1, nameless(1));
     ended(&mut engine, 1, end(1, 137));
     ended(&mut engine, 5, end(5, 1));
@@ -255,14 +254,14 @@ fn kill_explains_only_the_first_of_two_terminations_without_ids() {
 fn repeated_and_late_records_count_as_anomalies() {
     let mut engine = counting_engine();
     for seconds in [1, 3] {
-        killed(&mut engine, seconds, OomKill { at: Some(at(1)), ..kill(7, OomVictimRole::Main) });
+        killed(&mut engine, seconds, OomKill { at: Some(at(1)), ..kill(7, OomVictimRole::Init) });
     }
     for _ in 0..3 {
         ended(&mut engine, 3, ContainerEnded { at: Some(at(1)), ..status("OOMKilled", 137) });
     }
     remaining_terminations(&mut engine);
     ended(&mut engine, 10_001, status("Error", 1));
-    killed(&mut engine, 10_002, kill(9, OomVictimRole::Main));
+    killed(&mut engine, 10_002, kill(9, OomVictimRole::Init));
     assert_eq!((engine.kills, engine.ends.len()), (2, 1));
     let anomalies = engine.engine.oom().anomalies();
     assert_eq!((anomalies.repeated_kills, anomalies.late_ends, anomalies.late_kills), (1, 3, 1));
@@ -300,10 +299,10 @@ fn late_status_has_the_same_mismatch_as_one_in_time() {
 fn late_status_is_compared_only_with_its_own_container() {
     let killed = || ContainerEnded { at: Some(at(2)), ..status("Error", 137) };
     assert!(late_mismatch(killed()).is_some());
-    assert_eq!(late_mismatch(ContainerEnded { pod: "b".into(), ..killed() }), None);
-    assert_eq!(late_mismatch(ContainerEnded { instance: Some("i2".into()), ..killed() }), None);
-    assert!(late_mismatch(ContainerEnded { instance: None, ..killed() }).is_some());
-    let another = ContainerEnded { instance: None, at: Some(at(5)), ..killed() };
+    assert_eq!(late_mismatch(ContainerEnded { pod_uid: "b".into(), ..killed() }), None);
+    assert_eq!(late_mismatch(ContainerEnded { container_id: Some("i2".into()), ..killed() }), None);
+    assert!(late_mismatch(ContainerEnded { container_id: None, ..killed() }).is_some());
+    let another = ContainerEnded { container_id: None, at: Some(at(5)), ..killed() };
     assert_eq!(late_mismatch(another), None, "another end");
     assert_eq!(late_mismatch(ContainerEnded { seen: EndSeen::Cgroup, ..killed() }), None);
 }
@@ -341,11 +340,11 @@ fn kills_outside_of_pods_and_in_unknown_pods_are_counted() {
         ..kill(7, OomVictimRole::Unknown)
     };
     killed(&mut engine, 1, outside_pods);
-    let unknown_pod = OomKill { pod_uid: Some("ghost".into()), ..kill(8, OomVictimRole::Main) };
+    let unknown_pod = OomKill { pod_uid: Some("ghost".into()), ..kill(8, OomVictimRole::Init) };
     let decision = killed(&mut engine, 2, unknown_pod);
     let DecisionKind::Oom(OomUpdate::Kill(unknown_pod)) = decision.kind else { panic!() };
     assert_eq!((engine.kills, unknown_pod.kills_in_pod), (2, 1));
-    ended(&mut engine, 3, ContainerEnded { container: "".into(), instance: None, ..cgroup() });
+    ended(&mut engine, 3, ContainerEnded { container: "".into(), container_id: None, ..cgroup() });
     let anomalies = engine.engine.oom().anomalies();
     assert_eq!((anomalies.unknown_pods, anomalies.nameless_ends), (1, 1));
 }
@@ -379,13 +378,24 @@ fn group_kill_counts_all_its_victims() {
 }
 
 #[test]
+fn evidence_of_a_termination_is_bounded() {
+    let mut engine = counting_engine();
+    for pid in 1..=LISTED as u32 {
+        killed(&mut engine, 1, kill(pid, OomVictimRole::Child));
+    }
+    ended(&mut engine, 2, cgroup());
+    let ends = remaining_terminations(&mut engine);
+    assert_eq!((ends[0].evidence.len(), ends[0].evidence_omitted), (LISTED, 1));
+}
+
+#[test]
 fn pod_history_is_dropped_an_hour_after_the_pod_was_removed() {
     let kills_in_pod = |forgotten_after| {
         let mut engine = counting_engine();
-        killed(&mut engine, 1, kill(7, OomVictimRole::Main));
+        killed(&mut engine, 1, kill(7, OomVictimRole::Init));
         step(&mut engine.engine, 2, Event::Pods(set(vec![pod("b", "10")])));
         step(&mut engine.engine, forgotten_after, Event::Pods(set(vec![pod("b", "10")])));
-        let again = killed(&mut engine, forgotten_after, kill(8, OomVictimRole::Main));
+        let again = killed(&mut engine, forgotten_after, kill(8, OomVictimRole::Init));
         let DecisionKind::Oom(OomUpdate::Kill(kill)) = again.kind else { panic!() };
         kill.kills_in_pod
     };
@@ -416,7 +426,12 @@ fn flood_of_pods_is_bounded_and_every_termination_gets_a_cause() {
             ..kill(n, OomVictimRole::Child)
         };
         causes += killed(&mut engine, 1, kill).ended.len();
-        let end = ContainerEnded { pod: uid.into(), container: container.into(), instance: None, ..cgroup() };
+        let end = ContainerEnded {
+            pod_uid: uid.into(),
+            container: container.into(),
+            container_id: None,
+            ..cgroup()
+        };
         causes += ended(&mut engine, 1, end).ended.len();
     }
     assert!(engine.engine.oom().anomalies().forgotten >= 2_500 - 1_024);
@@ -437,7 +452,7 @@ fn records_contain_the_kill_and_the_termination() {
         limit: Some(64 << 20),
         anon: Some(60 << 20),
         oom_group: Some(42),
-        ..kill(7, OomVictimRole::Main)
+        ..kill(7, OomVictimRole::Init)
     };
     let killed = killed(&mut engine, 2, kill);
     let end = ended(&mut engine, 3, status("OOMKilled", 137));

@@ -48,8 +48,6 @@ pub struct OomTracker {
     early: Vec<ContainerTerminated>,
     /// Whether evictions are decided but not carried out.
     dry_run: bool,
-    /// When the next cause is due.
-    due: Option<Timestamp>,
 }
 
 /// Counts of records that were inconsistent, or too late to change anything. None of them does any harm.
@@ -79,7 +77,7 @@ pub enum OomUpdate {
     #[serde(rename = "oom_kill")]
     Kill(Box<OomKill>),
     /// A record of a container's termination.
-    #[serde(rename = "container_ended")]
+    #[serde(rename = "container_termination")]
     End {
         /// The UID of the pod.
         uid: Box<str>,
@@ -88,7 +86,6 @@ pub enum OomUpdate {
         /// Where the termination was observed.
         seen: EndSeen,
         /// How the record was handled.
-        #[serde(rename = "taken")]
         handling: EndHandling,
         /// The mismatch, if the record is a status that arrived after the cause was decided and differs from
         /// it. Reported once.
@@ -117,7 +114,7 @@ impl OomTracker {
 
     /// Returns when the next cause is due, if one is pending. An input with that time leads to the decision.
     pub fn due(&self) -> Option<Timestamp> {
-        self.due
+        self.pods.values().filter_map(PodOomHistory::due).min()
     }
 
     /// Marks the tracker as a dry run: evictions are decided but not carried out.
@@ -157,8 +154,8 @@ impl OomTracker {
     /// Adds a record of a termination.
     pub(crate) fn add_end(&mut self, now: Timestamp, end: &ContainerEnded, active: &PodSet) -> OomUpdate {
         self.add_decided_evictions(active);
-        let ContainerEnded { pod: uid, container, seen, .. } = end.clone();
-        let (handling, mismatch) = if uid.is_empty() || (container.is_empty() && end.instance.is_none()) {
+        let ContainerEnded { pod_uid: uid, container, seen, .. } = end.clone();
+        let (handling, mismatch) = if uid.is_empty() || (container.is_empty() && end.container_id.is_none()) {
             self.anomalies.nameless_ends += 1;
             (EndHandling::Nameless, None)
         } else {
@@ -212,21 +209,17 @@ impl OomTracker {
         changed_pod: Option<&str>,
         active: &PodSet,
     ) -> Vec<ContainerTerminated> {
-        let is_due = self.due.is_some_and(|due| due <= now);
+        let is_due = self.due().is_some_and(|due| due <= now);
         if is_due {
             self.add_decided_evictions(active);
         }
         let mut decided = std::mem::take(&mut self.early);
         let changed_pod = changed_pod.map(clipped);
-        if !is_due && changed_pod.is_none() && decided.is_empty() {
-            return decided;
-        }
         for (uid, pod) in &mut self.pods {
             if is_due || changed_pod == Some(&**uid) {
                 pod.decide_causes(now, uid, &mut decided);
             }
         }
-        self.due = self.pods.values().filter_map(PodOomHistory::due).min();
         decided
     }
 

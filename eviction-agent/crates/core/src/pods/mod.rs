@@ -1,8 +1,7 @@
 //! The pods of the node, with everything that is known about each before an evaluation.
 
 mod protection;
-mod requests;
-mod storage_limits;
+mod resources;
 #[cfg(test)]
 mod tests;
 
@@ -15,8 +14,9 @@ pub use protection::{
     IgnoredAnnotation, PRIORITY_HINT, PodEventTime, PodProtection, RateLimitKey, from_api, is_critical,
     is_used_annotation, mirrored_uid,
 };
-pub use requests::{has_pod_level_resources, is_best_effort, memory_limit, pod_limit, pod_request};
-pub use storage_limits::{LocalLimits, NamedLimit};
+pub use resources::{
+    LocalLimits, NamedLimit, has_pod_level_resources, is_best_effort, memory_limit, pod_limit, pod_request,
+};
 
 use crate::pod::{Pod, PodName};
 use crate::policy::{Gates, Policy};

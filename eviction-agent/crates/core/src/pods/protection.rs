@@ -152,7 +152,7 @@ pub struct IgnoredAnnotation {
     /// The value, at most 64 characters of it.
     pub value: Box<str>,
     /// What is wrong with the value.
-    pub mistake: AnnotationError,
+    pub error: AnnotationError,
 }
 
 /// What is wrong with the value of an annotation.
@@ -214,9 +214,9 @@ impl PodAnnotations {
         parsed
     }
 
-    fn ignore(&mut self, annotation: &'static str, value: &str, mistake: AnnotationError) {
+    fn ignore(&mut self, annotation: &'static str, value: &str, error: AnnotationError) {
         let value: String = value.chars().take(MAX_STORED_CHARS).collect();
-        self.ignored.push(IgnoredAnnotation { annotation, value: value.into(), mistake });
+        self.ignored.push(IgnoredAnnotation { annotation, value: value.into(), error });
     }
 }
 

@@ -241,7 +241,7 @@ pub struct EvictionLimit {
 }
 
 /// What pods have in common.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum RateLimitScope {
     /// The namespace.
     Namespace,

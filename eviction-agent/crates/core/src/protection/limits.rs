@@ -41,7 +41,7 @@ impl EvictionGuard {
             self.evictions.iter().filter(counts).take(most).count() >= most
         };
         let EvictionLimit { scope, max_evictions, window } = *limits.iter().find(is_reached)?;
-        Some(Refusal::Limit { scope, max_evictions, window })
+        Some(Refusal::RateLimit { scope, max_evictions, window })
     }
 
     /// Records the eviction of a pod. If the pod was evicted before, the later time counts. Entries are kept
@@ -82,7 +82,6 @@ pub struct CountedEviction {
     /// When the eviction was decided.
     pub at: Timestamp,
     /// The keys under which the eviction counts.
-    #[serde(rename = "account")]
     pub key: Arc<RateLimitKey>,
 }
 

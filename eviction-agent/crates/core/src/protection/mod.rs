@@ -2,7 +2,7 @@
 //! operator's table, the cool-down after an OOM kill, rate limits, and pods that no controller would
 //! recreate.
 //!
-//! What depends only on a pod and the policy is its [`PodProtection`](crate::pods::PodProtection), which is
+//! What depends only on a pod and the policy is its [`PodProtection`], which is
 //! derived once. What depends on earlier events is the state of the [`EvictionGuard`]. The engine calls
 //! [`EvictionGuard::refusal`] for each pod that it considers. In the kubelet's profile no pod is protected
 //! and none is refused.
@@ -19,7 +19,7 @@ use std::fmt;
 pub use limits::{CountedEviction, MAX_COUNTED};
 use serde::Serialize;
 
-use crate::pods::{EvictionOrder, KnownPod, PodEventTime};
+use crate::pods::{EvictionOrder, KnownPod, PodEventTime, PodProtection};
 use crate::policy::preferences::RateLimitScope;
 use crate::policy::{Rules, Threshold};
 use crate::progress::{EvictionResult, NotEvicted};
@@ -72,12 +72,10 @@ impl EvictionGuard {
         let protection = &known.protection;
         let may_override = preferences.hard.override_opt_out && is_last_resort;
         let overrides = may_override && threshold.is_some_and(is_hard_memory);
-        match protection.order {
-            EvictionOrder::Never => {
-                return Some(Refusal::ProtectedByRule { rule: protection.rule.unwrap_or(0) });
-            }
-            EvictionOrder::OptedOut if !overrides => return Some(Refusal::OptedOut),
-            EvictionOrder::First | EvictionOrder::Normal | EvictionOrder::Last | EvictionOrder::OptedOut => {}
+        match Refusal::by(protection) {
+            Some(Refusal::OptedOut) if overrides => {}
+            Some(refusal) => return Some(refusal),
+            None => {}
         }
         let soft = threshold.is_some_and(|threshold| !threshold.is_hard());
         if soft && protection.without_controller && !preferences.soft.evict_pods_without_controller {
@@ -131,7 +129,7 @@ fn difference(a: Timestamp, b: Timestamp) -> GoDuration {
 }
 
 /// Why a pod is not evicted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(tag = "reason", rename_all = "snake_case")]
 pub enum Refusal {
     /// A rule of `policy.protection` has the order `Never`.
@@ -142,7 +140,6 @@ pub enum Refusal {
     /// The pod's annotation `eviction-agent.io/evict` is `"false"`.
     OptedOut,
     /// The threshold is soft, and no controller would recreate the pod.
-    #[serde(rename = "bare")]
     WithoutController,
     /// The pod has nothing on the file system that is short.
     FreesNothing,
@@ -159,7 +156,7 @@ pub enum Refusal {
         age: GoDuration,
     },
     /// A rate limit is reached: too many similar pods were evicted.
-    Limit {
+    RateLimit {
         /// What these pods have in common.
         scope: RateLimitScope,
         /// The most evictions that are allowed.
@@ -167,6 +164,17 @@ pub enum Refusal {
         /// The window in which they are counted.
         window: GoDuration,
     },
+}
+
+impl Refusal {
+    /// Returns why a pod is never evicted, if its protection says so.
+    pub(crate) fn by(protection: &PodProtection) -> Option<Self> {
+        match protection.order {
+            EvictionOrder::Never => Some(Self::ProtectedByRule { rule: protection.rule.unwrap_or(0) }),
+            EvictionOrder::OptedOut => Some(Self::OptedOut),
+            EvictionOrder::First | EvictionOrder::Normal | EvictionOrder::Last => None,
+        }
+    }
 }
 
 /// Writes a sentence without its subject.
@@ -185,7 +193,7 @@ impl fmt::Display for Refusal {
             Self::DisruptionBudget { age } => {
                 write!(f, "is spared: its PodDisruptionBudget said no {age} ago")
             }
-            Self::Limit { scope, max_evictions, window } => {
+            Self::RateLimit { scope, max_evictions, window } => {
                 let scope_name = match scope {
                     RateLimitScope::Namespace => "namespace",
                     RateLimitScope::Owner => "owner",

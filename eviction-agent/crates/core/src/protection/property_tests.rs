@@ -172,7 +172,7 @@ fn run_history(
                     let Action::Evict(eviction) = action else { continue };
                     let known = evaluation.pods.get(eviction.pod).unwrap();
                     let Cause::Threshold { threshold: index } = eviction.cause else { continue };
-                    let is_hard = evaluation.threshold(index).unwrap().threshold.is_hard();
+                    let is_hard = evaluation.threshold(index).unwrap().is_hard();
                     check_eviction_allowed(&preferences, known, is_hard)?;
                     let period = preferences.cool_down_after_oom_kill.as_nanos() / 1_000_000_000;
                     let last = kills.get(&known.pod.uid).and_then(|kills| kills.iter().max());

@@ -120,7 +120,7 @@ fn descheduler_annotations_count_by_presence_except_evict_false() {
     }
     assert!(parsed(&[(DESCHEDULER_PREFER_NO_EVICTION, "false")]).prefers_to_stay);
     let no = parsed(&[(DESCHEDULER_EVICT, "false")]);
-    assert_eq!((no.allows_eviction, no.ignored[0].mistake), (false, AnnotationError::SaysFalse));
+    assert_eq!((no.allows_eviction, no.ignored[0].error), (false, AnnotationError::SaysFalse));
 }
 
 #[test]
@@ -129,11 +129,11 @@ fn invalid_annotation_values_are_ignored_and_truncated() {
     for hint in ["", " 1", "1.5", "-101", "101", "300", "first", &long] {
         let parsed = parsed(&[(PRIORITY_HINT, hint)]);
         assert_eq!((parsed.hint, parsed.ignored.len()), (0, 1), "{hint}");
-        assert_eq!(parsed.ignored[0].mistake, AnnotationError::NotANumberInRange);
+        assert_eq!(parsed.ignored[0].error, AnnotationError::NotANumberInRange);
         assert!(parsed.ignored[0].value.chars().count() <= 64);
     }
     let no = parsed(&[(EVICT, "no")]);
-    assert_eq!((no.opts_out, no.ignored[0].mistake), (false, AnnotationError::NotTrueOrFalse));
+    assert_eq!((no.opts_out, no.ignored[0].error), (false, AnnotationError::NotTrueOrFalse));
 }
 
 fn rule(evict: Protection) -> ProtectionRule {
@@ -291,8 +291,11 @@ fn rate_limit_per_owner_holds_for_its_window() {
     let pods: Vec<_> = ["a", "b", "c"].map(|uid| owned(uid, "web")).into();
     let mut testbed = Testbed::hard_memory(&preferences, pods);
     assert_eq!([1, 2].map(|seconds| testbed.victim(seconds).unwrap()), ["a", "b"]);
-    let reached =
-        Refusal::Limit { scope: RateLimitScope::Owner, max_evictions: 2, window: GoDuration::from_secs(600) };
+    let reached = Refusal::RateLimit {
+        scope: RateLimitScope::Owner,
+        max_evictions: 2,
+        window: GoDuration::from_secs(600),
+    };
     assert_eq!(testbed.sample(3), (None, vec![("c".to_owned(), reached)]));
     assert_eq!(testbed.victim(600), None);
     testbed.pods.push(owned("z", "other"));

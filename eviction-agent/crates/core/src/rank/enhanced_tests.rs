@@ -22,7 +22,7 @@ use crate::protection::Refusal;
 use crate::signal::Signal::{
     self, ImageFsAvailable, MemoryAvailable, NodeFsAvailable, NodeFsInodesFree, PidAvailable,
 };
-use crate::snapshot::{ContainerStatValues, PodStatValues, Snapshot, SnapshotBuilder, VolumeStatValues};
+use crate::snapshot::{ContainerStatValues, PodStatValues, Snapshot, VolumeStatValues};
 
 use super::tests::measures;
 use super::{Candidate, exact_excess};
@@ -91,33 +91,31 @@ fn unknown_usage_ranks_after_exceeding_pods_and_last_in_its_priority() {
 #[test]
 fn absent_and_absurd_values_count_as_unknown_usage() {
     let pods = ["absent", "absurd", "zero"].map(|uid| owned(pod(uid, "10"))).into();
-    let mut builder = SnapshotBuilder::new();
-    builder.node(node(50, 900, at(1)));
-    builder.pod("absent", PodStatValues { has_memory: true, ..PodStatValues::default() });
+    let mut snapshot = Snapshot::of_node(node(50, 900, at(1)));
+    snapshot.add_pod("absent", PodStatValues { has_memory: true, ..PodStatValues::default() });
     for (uid, used) in [("absurd", u64::MAX), ("zero", 0)] {
-        builder.pod(uid, memory_of(uid, used).1);
+        snapshot.add_pod(uid, memory_of(uid, used).1);
     }
-    let decision = sample(MemoryAvailable, DiskLayout::default(), pods, Arc::new(builder.finish()));
+    let decision = sample(MemoryAvailable, DiskLayout::default(), pods, Arc::new(snapshot));
     assert_eq!(order(&decision), ["zero", "absent", "absurd"]);
 }
 
 #[test]
 fn unknown_process_count_ranks_last_in_its_priority() {
     let processes = |count| PodStatValues { process_count: Some(count), ..PodStatValues::default() };
-    let mut builder = SnapshotBuilder::new();
     let processes_of_node = crate::snapshot::ProcessStats {
         max: Some(100),
         running: Some(99),
         ..crate::snapshot::ProcessStats::default()
     };
-    builder.node(crate::snapshot::NodeStats {
+    let mut snapshot = Snapshot::of_node(crate::snapshot::NodeStats {
         processes: crate::reading::Reading::Known(processes_of_node),
         ..node(50, 900, at(1))
     });
-    builder.pod("few", processes(1));
-    builder.pod("many", processes(50));
+    snapshot.add_pod("few", processes(1));
+    snapshot.add_pod("many", processes(50));
     let pods = vec![prioritised("unseen", "1", 0), prioritised("few", "1", 0), prioritised("many", "1", 0)];
-    let decision = sample(PidAvailable, DiskLayout::default(), pods, Arc::new(builder.finish()));
+    let decision = sample(PidAvailable, DiskLayout::default(), pods, Arc::new(snapshot));
     assert_eq!(order(&decision), ["many", "few", "unseen"]);
 }
 
@@ -154,12 +152,11 @@ fn storage(uid: &str, bytes: &str) -> Pod {
 }
 
 fn disk(pods: &[(&str, ContainerStatValues)]) -> Arc<Snapshot> {
-    let mut builder = SnapshotBuilder::new();
-    builder.node(node(900, 5, at(1)));
+    let mut snapshot = Snapshot::of_node(node(900, 5, at(1)));
     for (uid, values) in pods {
-        builder.pod(uid, PodStatValues::default()).container("c", *values);
+        snapshot.add_pod(uid, PodStatValues::default()).add_container("c", *values);
     }
-    Arc::new(builder.finish())
+    Arc::new(snapshot)
 }
 
 fn layers(bytes: u64, inodes: u64) -> ContainerStatValues {
@@ -213,11 +210,10 @@ fn only_pods_that_certainly_free_nothing_are_not_evicted() {
     let with_volume = Pod { volumes: vec![scratch.clone()], ..storage("a", "0") };
     assert!(is_evicted(with_volume.clone(), Some(nothing)), "its volume was not measured");
 
-    let mut builder = SnapshotBuilder::new();
-    builder.node(node(900, 5, at(1)));
+    let mut snapshot = Snapshot::of_node(node(900, 5, at(1)));
     let empty = VolumeStatValues { used: Some(0), inodes: Some(0) };
-    builder.pod("a", PodStatValues::default()).container("c", nothing).volume("scratch", empty);
-    let seen = Arc::new(builder.finish());
+    snapshot.add_pod("a", PodStatValues::default()).add_container("c", nothing).add_volume("scratch", empty);
+    let seen = Arc::new(snapshot);
     let decision = sample(NodeFsAvailable, DiskLayout::default(), vec![with_volume], seen);
     assert!(victims(&decision).is_empty(), "it was");
 }

@@ -58,7 +58,7 @@ pub enum OverRequestClass {
     /// with a known usage.
     Unknown,
     /// Requests do not count: process ids cannot be requested.
-    Alike,
+    NotRequestable,
 }
 
 impl OverRequestClass {
@@ -67,7 +67,7 @@ impl OverRequestClass {
         match self {
             Self::NoStats => 0,
             Self::Exceeds => 1,
-            Self::Within | Self::Unknown | Self::Alike => 2,
+            Self::Within | Self::Unknown | Self::NotRequestable => 2,
         }
     }
 }

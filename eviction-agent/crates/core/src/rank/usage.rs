@@ -5,7 +5,7 @@ use crate::disk_layout::{DiskLayout, Parts};
 use crate::pod::Volume;
 use crate::pods::{KnownPod, RankFacts};
 use crate::signal::{Resource, Signal};
-use crate::snapshot::{ContainerStats, PodStats, VolumeStatValues};
+use crate::snapshot::{PodStats, VolumeStatValues};
 use crate::units::{Nanos, Quantity};
 
 /// What is measured to rank pods.
@@ -47,14 +47,14 @@ impl Measure {
         let Some(used) = usage.map(Nanos::from_units) else {
             return match self {
                 _ if facts.enhanced => (OverRequestClass::Unknown, Nanos::ZERO.minus(base)),
-                Self::Processes => (OverRequestClass::Alike, Nanos::MAX),
+                Self::Processes => (OverRequestClass::NotRequestable, Nanos::MAX),
                 _ => (OverRequestClass::NoStats, Nanos::ZERO),
             };
         };
         let bound = match self {
             Self::Memory | Self::Bytes(_) => base,
             Self::Inodes(_) => facts.inodes,
-            Self::Processes => return (OverRequestClass::Alike, used),
+            Self::Processes => return (OverRequestClass::NotRequestable, used),
         };
         let class = if used > bound { OverRequestClass::Exceeds } else { OverRequestClass::Within };
         (class, used.minus(base))
@@ -115,7 +115,7 @@ impl Measure {
         };
         let empty = |stats: PodStats<'_>| {
             let UsageSum { used, known: _, seen, absent } = self.sum(parts, known, stats);
-            let measured = |name: &str| stats.volumes().any(|volume| volume.name() == name);
+            let measured = |name: &str| stats.volumes().any(|(measured, _)| measured == name);
             let on_disk =
                 |volume: &Volume| volume.empty_dir.as_ref().is_some_and(|dir| dir.medium.is_empty());
             let mut volumes = known.pod.volumes.iter().filter(|volume| on_disk(volume));
@@ -140,7 +140,7 @@ impl Measure {
         let inodes = matches!(self, Self::Inodes(_));
         let mut sum = UsageSum::default();
         if parts.rootfs || parts.logs {
-            for values in stats.containers().map(ContainerStats::values) {
+            for (_, values) in stats.containers() {
                 let (rootfs, logs) = match inodes {
                     true => (values.rootfs_inodes, values.logs_inodes),
                     false => (values.rootfs_used, values.logs_used),
@@ -155,8 +155,8 @@ impl Measure {
         }
         if parts.volumes {
             for local in known.pod.volumes.iter().filter(|volume| volume.is_local()) {
-                if let Some(volume) = stats.volumes().find(|volume| volume.name() == &*local.name) {
-                    let VolumeStatValues { used, inodes: in_use } = volume.values();
+                let volume = stats.volumes().find(|(name, _)| *name == &*local.name);
+                if let Some((_, VolumeStatValues { used, inodes: in_use })) = volume {
                     sum.add(if inodes { in_use } else { used });
                 }
             }

@@ -22,10 +22,8 @@ pub struct CandidateRecord {
     /// The pod.
     pub pod: PodName,
     /// The outcome for the pod.
-    #[serde(rename = "fate")]
     pub result: CandidateOutcome,
     /// How the usage compares with the request.
-    #[serde(rename = "standing")]
     pub class: OverRequestClass,
     /// The priority: lower is evicted first.
     pub priority: i32,
@@ -44,12 +42,11 @@ pub struct CandidateRecord {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub excess: Option<i64>,
     /// The index in the order of uids, the last criterion.
-    #[serde(rename = "tie")]
     pub uid_rank: u32,
     /// Whether the pod is critical, so that it is skipped.
     pub critical: bool,
     /// What protects the pod or moves it forward, if anything does.
-    #[serde(rename = "shelter", skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub protection: Option<ProtectionRecord>,
     /// How long ago the pod started, if its usage is unknown and that was only recently.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -69,27 +66,20 @@ pub struct CandidateRecord {
 #[serde(rename_all = "snake_case")]
 pub enum CandidateOutcome {
     /// The pod is evicted.
-    #[serde(rename = "goes")]
     Evicted,
     /// The pod was considered, but is critical.
     Critical,
     /// The pod was considered, but is protected.
-    #[serde(rename = "refused")]
     Protected,
     /// The pod was terminating for a soft threshold, and its grace period is shortened.
-    #[serde(rename = "hurried")]
     GraceShortened,
     /// The pod is already terminating, or the same evaluation evicts it for a limit of its own.
-    #[serde(rename = "on_its_way")]
     Terminating,
     /// The eviction of the pod failed a moment ago, so it is not considered.
-    #[serde(rename = "let_be")]
     FailedLately,
     /// The pod was considered, but one that ranks behind it was evicted in its place.
-    #[serde(rename = "passed_over")]
     Skipped,
     /// The pod was not considered.
-    #[serde(rename = "stays")]
     NotReached,
 }
 
@@ -107,12 +97,13 @@ pub(super) struct RankedPods<'a> {
     pub(super) critical_pods: BTreeSet<u32>,
     /// The first refusal of each refused pod.
     pub(super) refusals: BTreeMap<u32, Refusal>,
-    /// The in-flight evictions by the uids of their pods.
-    pub(super) in_flight: BTreeMap<&'a str, Vec<&'a InFlightEviction>>,
+    pub(super) in_flight: &'a [InFlightEviction],
     /// The pods that were skipped for any threshold, each with the first reason.
     pub(super) skipped: BTreeMap<u32, SkipReason>,
-    /// The outcomes of the pods that were considered for the driving threshold.
-    pub(super) sized_now: BTreeMap<u32, Vec<SizedOutcome>>,
+    /// The pods that were skipped for the driving threshold.
+    pub(super) skipped_for_driving: BTreeSet<u32>,
+    /// The pods whose grace period is shortened for the driving threshold.
+    pub(super) shortened: BTreeSet<u32>,
     /// Whether pods are selected by what each one frees.
     pub(super) is_sized: bool,
 }
@@ -139,9 +130,18 @@ impl<'a> RankedPods<'a> {
             critical_pods: evaluation.critical_pods.iter().copied().collect(),
             // Reversed, so that the first entry of a pod is the one that stays in the map.
             refusals: evaluation.refused_pods.iter().rev().map(|it| (it.pod, it.why)).collect(),
-            in_flight: by_uid(&evaluation.in_flight),
+            in_flight: &evaluation.in_flight,
             skipped: evaluation.sized_pods.iter().rev().filter_map(skipped).collect(),
-            sized_now: grouped(evaluation.sized_for_driving().map(|it| (it.pod, it.outcome))),
+            skipped_for_driving: evaluation
+                .sized_for_driving()
+                .filter_map(skipped)
+                .map(|(pod, _)| pod)
+                .collect(),
+            shortened: evaluation
+                .sized_for_driving()
+                .filter(|it| it.outcome == SizedOutcome::GraceShortened)
+                .map(|it| it.pod)
+                .collect(),
             is_sized: !evaluation.deficits.is_empty(),
         })
     }
@@ -179,29 +179,28 @@ impl<'a> RankedPods<'a> {
     }
 
     fn result(&self, index: u32, known: &KnownPod) -> CandidateOutcome {
-        let sized = |predicate: fn(&SizedOutcome) -> bool| {
-            self.sized_now.get(&index).is_some_and(|outcomes| outcomes.iter().any(predicate))
-        };
-        let in_flight = |predicate: fn(&InFlightEviction) -> bool| {
-            let evictions = self.in_flight.get(&*known.pod.uid);
-            evictions.is_some_and(|evictions| evictions.iter().any(|it| predicate(it)))
-        };
+        let in_flight = |predicate: fn(&InFlightEviction) -> bool| self.evictions_of(known).any(predicate);
         match () {
             () if self.evicted.contains(&index) => CandidateOutcome::Evicted,
             () if self.above_limits.contains(&index) => CandidateOutcome::Terminating,
             () if self.critical_pods.contains(&index) => CandidateOutcome::Critical,
             () if self.refusals.contains_key(&index) => CandidateOutcome::Protected,
-            () if sized(|it| *it == SizedOutcome::GraceShortened) => CandidateOutcome::GraceShortened,
-            () if sized(|it| matches!(it, SizedOutcome::Skipped { .. })) => CandidateOutcome::Skipped,
+            () if self.shortened.contains(&index) => CandidateOutcome::GraceShortened,
+            () if self.skipped_for_driving.contains(&index) => CandidateOutcome::Skipped,
             () if in_flight(InFlightEviction::is_terminating) => CandidateOutcome::Terminating,
             () if in_flight(InFlightEviction::has_failed) => CandidateOutcome::FailedLately,
             () => CandidateOutcome::NotReached,
         }
     }
 
+    /// Returns the in-flight evictions of a pod.
+    fn evictions_of(&self, known: &KnownPod) -> impl Iterator<Item = &InFlightEviction> {
+        self.in_flight.iter().filter(|it| it.pod.uid == known.pod.uid)
+    }
+
     /// Returns whether only its rank keeps a pod from being evicted.
     pub(super) fn may_be_evicted(&self, index: u32) -> bool {
-        let is_excluded = |known: &KnownPod| known.critical || self.in_flight.contains_key(&*known.pod.uid);
+        let is_excluded = |known: &KnownPod| known.critical || self.evictions_of(known).next().is_some();
         !self.pods.get(index).is_some_and(is_excluded)
             && !self.refusals.contains_key(&index)
             && !self.above_limits.contains(&index)
@@ -240,17 +239,6 @@ impl NearestRecord {
     }
 }
 
-/// Returns in-flight evictions by the uids of their pods.
-pub(super) fn by_uid(in_flight: &[InFlightEviction]) -> BTreeMap<&str, Vec<&InFlightEviction>> {
-    grouped(in_flight.iter().map(|it| (&*it.pod.uid, it)))
-}
-
-fn grouped<K: Ord, V>(pairs: impl Iterator<Item = (K, V)>) -> BTreeMap<K, Vec<V>> {
-    let mut groups: BTreeMap<K, Vec<V>> = BTreeMap::new();
-    pairs.for_each(|(key, value)| groups.entry(key).or_default().push(value));
-    groups
-}
-
 /// Returns a pod that was skipped for one that ranks behind it, and the reason: it frees too little, or its last
 /// eviction failed.
 fn skipped(sized: &SizedPod) -> Option<(u32, SkipReason)> {
@@ -273,13 +261,11 @@ const YOUNG: GoDuration = GoDuration::from_secs(30);
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ProtectionRecord {
     /// The eviction order of the pod.
-    #[serde(rename = "turn")]
     pub order: EvictionOrder,
     /// The index in `policy.protection` of the rule that matches the pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rule: Option<usize>,
     /// Whether no controller would recreate the pod, so that others of its class and priority are evicted first.
-    #[serde(rename = "bare")]
     pub without_controller: bool,
     /// The value of `eviction-agent.io/priority-hint`: lower is evicted first.
     pub hint: i8,
@@ -318,17 +304,11 @@ pub struct RefusedPodRecord {
 
 impl RefusedPodRecord {
     pub(super) fn all(evaluation: &Evaluation) -> Vec<Self> {
-        let record = |RefusedPod { pod: index, why }: &RefusedPod| {
-            Some(Self { pod: PodName::of(&evaluation.pods.get(*index)?.pod), why: *why })
-        };
         // A pod may be considered for several thresholds.
-        let mut refusals: BTreeMap<u32, Vec<Refusal>> = BTreeMap::new();
-        let is_new = |&&RefusedPod { pod: index, why }: &&RefusedPod| {
-            let refusals = refusals.entry(index).or_default();
-            let is_new = !refusals.contains(&why);
-            refusals.extend(is_new.then_some(why));
-            is_new
-        };
+        let mut listed = BTreeSet::new();
+        let is_new = |it: &&RefusedPod| listed.insert((it.pod, it.why));
+        let record =
+            |it: &RefusedPod| Some(Self { pod: PodName::of(&evaluation.pods.get(it.pod)?.pod), why: it.why });
         evaluation.refused_pods.iter().filter(is_new).filter_map(record).collect()
     }
 }

@@ -9,6 +9,7 @@ use crate::eviction::{
 use crate::in_flight::{Ended, Failure, InFlightEviction};
 use crate::message::{self, Annotations};
 use crate::pod::PodName;
+use crate::policy::Threshold;
 use crate::signal::Signal;
 use crate::time::Timestamp;
 use crate::units::GoDuration;
@@ -26,7 +27,7 @@ pub struct EvictionRecord {
     /// The grace period in seconds.
     pub grace_period_seconds: i64,
     /// Whether the pod was already terminating for a soft threshold, and its grace period is shortened.
-    #[serde(rename = "takes_over", skip_serializing_if = "std::ops::Not::not")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub shortens_grace: bool,
     /// Whether the pod's PodDisruptionBudget has refused the eviction and is not asked again.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -50,7 +51,7 @@ impl EvictionRecord {
         Some(Self {
             pod: PodName::of(&known.pod),
             signal: evaluation.label_of(eviction.cause),
-            hard: evaluation.threshold_of(eviction.cause).map(|resolved| resolved.threshold.is_hard()),
+            hard: evaluation.threshold_of(eviction.cause).map(Threshold::is_hard),
             grace_period_seconds: eviction.grace_period_seconds,
             shortens_grace,
             ignores_budget: eviction.ignores_budget,
@@ -83,13 +84,11 @@ pub struct InFlightRecord {
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum InFlightPhase {
     /// The pod is terminating.
-    #[serde(rename = "under_way")]
     Terminating {
         /// How much of the grace period is left.
         remaining_grace: GoDuration,
     },
     /// The pod has terminated. Its release still counts for values that are older than that.
-    #[serde(rename = "gone")]
     Terminated {
         /// When the pod terminated.
         since: Timestamp,
@@ -97,7 +96,7 @@ pub enum InFlightPhase {
     /// The eviction failed: nothing is expected of it, and the pod is considered after all others.
     Failed {
         /// The reason that the executor reported.
-        why: Box<str>,
+        reason: Box<str>,
         /// How long ago the eviction failed.
         age: GoDuration,
     },
@@ -112,7 +111,7 @@ pub enum InFlightPhase {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ReleaseRecord {
     /// The signal.
-    pub of: Signal,
+    pub signal: Signal,
     /// The amount.
     #[serde(flatten)]
     pub release: ExpectedRelease,
@@ -124,7 +123,7 @@ impl InFlightRecord {
     }
 
     fn of(in_flight: &InFlightEviction, now: Timestamp) -> Self {
-        let expected = Signal::ALL.map(|of| (of, in_flight.release(of)));
+        let expected = Signal::ALL.map(|signal| (signal, in_flight.release(signal)));
         let expected = expected.iter().filter(|(_, release)| release.amount > 0);
         Self {
             pod: (*in_flight.pod).clone(),
@@ -137,12 +136,12 @@ impl InFlightRecord {
                     InFlightPhase::Terminating { remaining_grace }
                 }
                 Some(Ended::Terminated) => InFlightPhase::Terminated { since: in_flight.since },
-                Some(Ended::Failed(Failure::Reported(why))) => {
-                    InFlightPhase::Failed { why: why.clone(), age: in_flight.age(now) }
+                Some(Ended::Failed(Failure::Reported(reason))) => {
+                    InFlightPhase::Failed { reason: reason.clone(), age: in_flight.age(now) }
                 }
                 Some(Ended::Failed(Failure::Expired)) => InFlightPhase::Expired { age: in_flight.age(now) },
             },
-            expected: expected.map(|&(of, release)| ReleaseRecord { of, release }).collect(),
+            expected: expected.map(|&(signal, release)| ReleaseRecord { signal, release }).collect(),
         }
     }
 }
@@ -160,7 +159,7 @@ pub struct SizingRecord {
     /// How much more must be available before the threshold is resolved.
     pub min_reclaim: i64,
     /// The amount added for a threshold that is only predicted to be met.
-    #[serde(rename = "ahead", skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "is_zero")]
     pub predicted: i64,
     /// The available amount. If there was a sample after node-level reclaim, it is the amount of that sample.
     pub available: i64,
@@ -171,7 +170,6 @@ pub struct SizingRecord {
     /// What the pods evicted now will free.
     pub chosen: i64,
     /// The deficit that is not covered. Negative if more is freed than needed.
-    #[serde(rename = "open")]
     pub remaining: i64,
     /// How the evaluation ended for this threshold.
     pub end: EvaluationEnd,
@@ -179,10 +177,10 @@ pub struct SizingRecord {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub victims: Vec<PlannedVictim>,
     /// Pods that were terminating for a soft threshold, and whose grace period is shortened. `in_flight` counts them.
-    #[serde(rename = "hurried", skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub shortened: Vec<PodName>,
     /// Pods that were skipped, and why.
-    #[serde(rename = "passed_over", skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub skipped: Vec<SkippedVictim>,
 }
 
@@ -202,12 +200,11 @@ pub struct SkippedVictim {
     /// The pod.
     pub pod: PodName,
     /// The reason.
-    pub why: SkipReason,
+    pub reason: SkipReason,
     /// What the pod would free.
     #[serde(flatten)]
     pub release: ExpectedRelease,
     /// The remaining deficit when the pod was considered.
-    #[serde(rename = "open")]
     pub remaining: i64,
 }
 
@@ -218,7 +215,7 @@ impl SizingRecord {
     }
 
     fn of(evaluation: &Evaluation, index: usize, deficit: &Deficit) -> Option<Self> {
-        let threshold = &evaluation.threshold(deficit.threshold_index)?.threshold;
+        let threshold = evaluation.threshold(deficit.threshold_index)?;
         let (mut victims, mut shortened, mut skipped) = (Vec::new(), Vec::new(), Vec::new());
         for &SizedPod { pod, release, outcome, .. } in
             evaluation.sized_pods.iter().filter(|sized| sized.deficit == index)
@@ -229,7 +226,7 @@ impl SizingRecord {
                 SizedOutcome::Evicted => victims.push(PlannedVictim { pod, release }),
                 SizedOutcome::GraceShortened => shortened.push(pod),
                 SizedOutcome::Skipped { why, remaining } => {
-                    skipped.push(SkippedVictim { pod, why, release, remaining });
+                    skipped.push(SkippedVictim { pod, reason: why, release, remaining });
                 }
             }
         }

@@ -43,10 +43,8 @@ pub struct NearestRecord {
     /// The change in whole units. A decrease is negative.
     pub usage: i64,
     /// The pod that would have stayed.
-    #[serde(rename = "stays")]
     pub kept: PodName,
     /// The pod that would have been evicted instead.
-    #[serde(rename = "goes")]
     pub evicted: PodName,
 }
 

@@ -42,7 +42,6 @@ pub struct MemoryRecord {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub swap_total: Option<u64>,
     /// Whether the further conditions of memory thresholds are fulfilled.
-    #[serde(rename = "gate")]
     pub conditions: MemoryConditions,
     /// Values that should exist but are unknown, and why.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -53,17 +52,17 @@ pub struct MemoryRecord {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct UnknownValue {
     /// The name of the value.
-    #[serde(rename = "figure")]
     pub value: &'static str,
     /// Why the value is unknown.
-    pub why: UnknownReason,
+    pub reason: UnknownReason,
 }
 
 impl MemoryRecord {
     /// Returns the memory by every measure. None if only the usage and the working set were read.
     pub(super) fn of(evaluation: &Evaluation) -> Option<Self> {
         let detail = evaluation.snapshot.node.memory_detail;
-        if detail == MemoryDetail::default() && evaluation.context.memory_conditions == MemoryConditions::Open
+        if detail == MemoryDetail::default()
+            && evaluation.context.memory_conditions == MemoryConditions::Fulfilled
         {
             return None;
         }
@@ -88,7 +87,8 @@ impl MemoryRecord {
             ("swap_used", why(swap_used)),
             ("swap_total", why(swap_total)),
         ];
-        let unknown = values.into_iter().filter_map(|(value, why)| Some(UnknownValue { value, why: why? }));
+        let unknown =
+            values.into_iter().filter_map(|(value, reason)| Some(UnknownValue { value, reason: reason? }));
         Some(Self {
             available_by_working_set: available,
             available_without_active_file: available

@@ -8,7 +8,6 @@ mod candidate;
 mod eviction;
 mod margin;
 mod memory;
-mod proposal;
 mod ranking;
 mod signal;
 #[cfg(test)]
@@ -23,12 +22,11 @@ pub use eviction::{
 };
 pub use margin::{MarginRecord, NearestRecord};
 pub use memory::{MemoryRecord, UnknownValue};
-pub use proposal::ProposalRecord;
 pub use ranking::{PodSample, RankingRecord};
 use serde::Serialize;
 pub use signal::{ConditionRecord, DeficitRecord, MetRecord, RaiserRecord, SignalRecord, ThresholdRecord};
 
-use crate::decision::{Action, Decision, DecisionKind, Evaluation, NotEvaluated};
+use crate::decision::{Action, Decision, DecisionKind, Evaluation, NotEvaluated, ProposalState};
 use crate::disk_layout::{GarbageEstimate, Reclaim};
 use crate::eviction::EvaluationEnd;
 use crate::message;
@@ -50,16 +48,16 @@ pub struct DecisionRecord {
     pub conditions: Vec<ConditionRecord>,
     /// Containers that terminated, and why.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub ended: Vec<ContainerTerminated>,
+    pub terminations: Vec<ContainerTerminated>,
     /// Conditions whose status is unknown: a signal that raises them is unavailable.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unknown_conditions: Vec<NodeCondition>,
     /// Signals that are unavailable: unknown for many samples.
-    #[serde(rename = "blind", skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unavailable: Vec<Signal>,
     /// The state of a proposed policy.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub proposal: Option<ProposalRecord>,
+    pub proposal: Option<ProposalState>,
 }
 
 /// What a decision is about.
@@ -69,10 +67,8 @@ pub enum RecordSubject {
     /// Nothing: the input only changed the engine's state.
     Nothing,
     /// An evaluation of the node.
-    #[serde(rename = "pass")]
-    Evaluated(Box<EvaluationRecord>),
+    Evaluation(Box<EvaluationRecord>),
     /// An evaluation that did not take place.
-    #[serde(rename = "no_pass")]
     NotEvaluated(NotEvaluated),
     /// The admission of a pod.
     Admission {
@@ -85,7 +81,6 @@ pub enum RecordSubject {
         message: Option<String>,
     },
     /// An OOM kill, or a record of a container's termination.
-    #[serde(rename = "story")]
     Oom(OomUpdate),
 }
 
@@ -103,7 +98,7 @@ pub struct EvaluationRecord {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryRecord>,
     /// The readings that were rejected.
-    #[serde(rename = "refused", skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub rejected: Vec<RejectedReading>,
     /// The thresholds that count.
     pub thresholds: Vec<ThresholdRecord>,
@@ -114,7 +109,7 @@ pub struct EvaluationRecord {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deficit: Option<DeficitRecord>,
     /// The in-flight evictions that the evaluation took into account.
-    #[serde(rename = "flights", skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub in_flight: Vec<InFlightRecord>,
     /// The deficit of each threshold that was handled, the last one being that of `starved`. Empty under the
     /// kubelet's rules.
@@ -136,7 +131,7 @@ pub struct EvaluationRecord {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nearest: Option<NearestRecord>,
     /// Critical pods that would have been evicted.
-    #[serde(rename = "spared", skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub critical_pods: Vec<PodName>,
     /// Pods that were considered but are protected, and why.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -154,7 +149,7 @@ impl DecisionRecord {
             DecisionKind::StateUpdated => RecordSubject::Nothing,
             DecisionKind::NotEvaluated(why) => RecordSubject::NotEvaluated(*why),
             DecisionKind::Evaluated(evaluation) => {
-                RecordSubject::Evaluated(Box::new(EvaluationRecord::of(decision, evaluation)))
+                RecordSubject::Evaluation(Box::new(EvaluationRecord::of(decision, evaluation)))
             }
             DecisionKind::Oom(update) => RecordSubject::Oom(update.clone()),
             DecisionKind::Admission { pod, admit } => RecordSubject::Admission {
@@ -164,7 +159,7 @@ impl DecisionRecord {
             },
         };
         let thresholds = match &subject {
-            RecordSubject::Evaluated(evaluation) => &*evaluation.thresholds,
+            RecordSubject::Evaluation(evaluation) => &*evaluation.thresholds,
             _ => &[],
         };
         let conditions = decision.conditions.iter();
@@ -172,17 +167,17 @@ impl DecisionRecord {
             at: decision.at,
             conditions: conditions.map(|raised| ConditionRecord::of(raised, thresholds, decision)).collect(),
             subject,
-            ended: decision.ended.clone(),
+            terminations: decision.ended.clone(),
             unknown_conditions: decision.unknown_conditions().collect(),
             unavailable: decision.unavailable.iter().collect(),
-            proposal: decision.proposal.as_ref().map(ProposalRecord::of),
+            proposal: decision.proposal.clone(),
         }
     }
 
     /// Returns the evaluation, if the decision is one.
     pub fn evaluation(&self) -> Option<&EvaluationRecord> {
         match &self.subject {
-            RecordSubject::Evaluated(evaluation) => Some(evaluation),
+            RecordSubject::Evaluation(evaluation) => Some(evaluation),
             _ => None,
         }
     }
@@ -208,7 +203,7 @@ impl EvaluationRecord {
             deficit: DeficitRecord::of(evaluation),
             in_flight: InFlightRecord::all(evaluation, decision.at),
             sizing: SizingRecord::all(evaluation),
-            reclaim: reclaims(decision).collect(),
+            reclaim: decision.reclaims().collect(),
             left_to_kubelet: evaluation.left_to_kubelet,
             awaited_bytes: (evaluation.end == EvaluationEnd::AwaitingSpace)
                 .then(|| i64::try_from(evaluation.snapshot.node.awaited_bytes).unwrap_or(i64::MAX)),
@@ -240,14 +235,6 @@ fn evictions(decision: &Decision, evaluation: &Evaluation) -> impl Iterator<Item
         Action::Evict(eviction) => EvictionRecord::of(evaluation, eviction, false),
         Action::ShortenGrace(eviction) => EvictionRecord::of(evaluation, eviction, true),
         Action::RecordEvent(_) | Action::Reclaim(_) => None,
-    })
-}
-
-/// Returns the reclaims among the actions of a decision.
-fn reclaims(decision: &Decision) -> impl Iterator<Item = Reclaim> {
-    decision.actions.iter().filter_map(|action| match action {
-        Action::Reclaim(reclaim) => Some(*reclaim),
-        Action::RecordEvent(_) | Action::Evict(_) | Action::ShortenGrace(_) => None,
     })
 }
 

@@ -7,10 +7,10 @@ use serde::Serialize;
 
 use crate::disk_layout::DiskLayout;
 use crate::in_flight::InFlightEviction;
-use crate::pods::{EvictionOrder, KnownPod, PodSet};
+use crate::pods::PodSet;
 use crate::protection::Refusal;
 use crate::rank::{Candidate, Measure, rank};
-use crate::record::candidate::{RankedPods, by_uid};
+use crate::record::candidate::RankedPods;
 use crate::record::{CandidateOutcome, CandidateRecord};
 use crate::signal::Signal;
 use crate::snapshot::Snapshot;
@@ -58,7 +58,7 @@ impl PodSample {
     pub fn ranking(&self, signal: Signal) -> RankingRecord {
         let Self { at, pods, snapshot, layout, in_flight, sized } = self;
         let ranked = self.ranked(signal);
-        let refused = |it: &Candidate| Some((it.pod, refusal(pods.get(it.pod)?)?));
+        let refused = |it: &Candidate| Some((it.pod, Refusal::by(&pods.get(it.pod)?.protection)?));
         let mut ranked_pods = RankedPods {
             at: *at,
             measure: Measure::of(signal, *layout),
@@ -69,26 +69,16 @@ impl PodSample {
             above_limits: BTreeSet::new(),
             critical_pods: BTreeSet::new(),
             refusals: ranked.iter().filter_map(refused).collect(),
-            in_flight: by_uid(in_flight),
+            in_flight,
             skipped: BTreeMap::new(),
-            sized_now: BTreeMap::new(),
+            skipped_for_driving: BTreeSet::new(),
+            shortened: BTreeSet::new(),
             is_sized: *sized,
         };
         let first = ranked.iter().find(|candidate| ranked_pods.may_be_evicted(candidate.pod));
         ranked_pods.evicted.extend(first.map(|candidate| candidate.pod));
         let candidates = ranked_pods.records();
         RankingRecord { signal, at: *at, candidates }
-    }
-}
-
-/// Returns why a pod would not be evicted even for a hard threshold, as far as its specification shows.
-fn refusal(known: &KnownPod) -> Option<Refusal> {
-    match known.protection.order {
-        EvictionOrder::Never => {
-            Some(known.protection.rule.map_or(Refusal::OptedOut, |rule| Refusal::ProtectedByRule { rule }))
-        }
-        EvictionOrder::OptedOut => Some(Refusal::OptedOut),
-        EvictionOrder::First | EvictionOrder::Normal | EvictionOrder::Last => None,
     }
 }
 

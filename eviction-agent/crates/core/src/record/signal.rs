@@ -8,7 +8,6 @@ use crate::observation::Observations;
 use crate::reading::{Reading, UnknownReason};
 use crate::signal::{NodeCondition, Signal};
 use crate::signal_filter::eta;
-use crate::snapshot::SourceId;
 use crate::threshold::Met;
 use crate::time::{Timestamp, since};
 use crate::trend::{Eta, Slope};
@@ -28,9 +27,9 @@ pub struct SignalRecord {
     /// How old the values are.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub age: Option<GoDuration>,
-    /// The source of the values.
+    /// The source of the values. There is only one, 0.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub source: Option<SourceId>,
+    pub source: Option<u8>,
     /// How fast the available amount changes, in units per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trend: Option<Slope>,
@@ -72,7 +71,6 @@ pub struct MetRecord {
     pub first_seen: Timestamp,
     /// How much more must be available before the threshold is resolved, including its minimum reclaim, in
     /// whole units.
-    #[serde(rename = "lacks")]
     pub missing: i64,
     /// How much of the grace period is left.
     pub remaining_grace: GoDuration,
@@ -84,7 +82,6 @@ pub struct MetRecord {
     /// Whether the values are no newer than those of the last evaluation, so that the threshold does not evict.
     pub stale: bool,
     /// Whether the threshold drives the evaluation.
-    #[serde(rename = "handled")]
     pub driving: bool,
 }
 
@@ -104,7 +101,7 @@ impl SignalRecord {
                 available: seen.map(|seen| seen.available),
                 capacity: seen.map(|seen| seen.capacity),
                 age: seen.and_then(|seen| seen.time).map(|time| since(now, time)),
-                source: seen.map(|seen| seen.source),
+                source: seen.map(|_| 0),
                 trend: trend(signal),
                 unknown,
             }
@@ -135,12 +132,11 @@ impl ThresholdRecord {
     }
 
     fn of(evaluation: &Evaluation, index: u8, met: Option<&Met>, now: Timestamp) -> Option<Self> {
-        let resolved = evaluation.threshold(index)?;
-        let threshold = &resolved.threshold;
+        let threshold = evaluation.threshold(index)?;
         let seen = evaluation.observations.get(threshold.signal);
         let capacity = seen.map(|seen| seen.capacity);
-        let missing =
-            seen.map_or(0, |seen| resolved.resolved_at(seen.capacity).minus(seen.nanos()).units_rounded_up());
+        let missing = seen
+            .map_or(0, |seen| threshold.resolved_at(seen.capacity).minus(seen.nanos()).units_rounded_up());
         let text = |value: &ThresholdValue| match (value, capacity) {
             (ThresholdValue::Quantity(quantity), _) => Some(quantity.to_string()),
             (share, Some(capacity)) => Some(share.quantity(capacity).to_string()),
@@ -154,7 +150,7 @@ impl ThresholdRecord {
             grace_period: threshold.grace_period,
             eta: match met {
                 Some(Met { by_prediction: false, .. }) => None,
-                _ => eta(resolved, &evaluation.observations, &evaluation.context),
+                _ => eta(threshold, &evaluation.observations, &evaluation.context),
             },
             imminent: evaluation.context.imminent.contains(&index),
             met: met.map(|met| MetRecord {
@@ -260,10 +256,10 @@ pub struct DeficitRecord {
 
 impl DeficitRecord {
     pub(super) fn of(evaluation: &Evaluation) -> Option<Self> {
-        let resolved = evaluation.driving_threshold()?;
-        let signal = resolved.threshold.signal;
+        let threshold = evaluation.driving_threshold()?;
+        let signal = threshold.signal;
         let seen = evaluation.observations.get(signal)?;
-        let (value, resolved_at) = (resolved.value(seen.capacity), resolved.resolved_at(seen.capacity));
+        let (value, resolved_at) = (threshold.met_below(seen.capacity), threshold.resolved_at(seen.capacity));
         let units = Nanos::units_rounded_up;
         Some(Self {
             signal,

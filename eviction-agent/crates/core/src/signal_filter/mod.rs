@@ -17,7 +17,7 @@ use crate::policy::{Rules, Threshold};
 use crate::reading::{Reading, UnknownReason};
 use crate::signal::{Resource, Signal, SignalSet};
 use crate::snapshot::{MemoryDetail, NodeStats, Snapshot};
-use crate::threshold::{MemoryConditions, ResolvedThreshold};
+use crate::threshold::MemoryConditions;
 use crate::time::Timestamp;
 use crate::trend::{Eta, Slope, Trend};
 use crate::units::GoDuration;
@@ -188,14 +188,10 @@ pub fn available(
 }
 
 /// Returns when a threshold that is not met will be met at the current trend.
-pub fn eta(
-    resolved: &ResolvedThreshold,
-    observations: &Observations,
-    context: &SignalContext,
-) -> Option<Eta> {
-    let signal = resolved.threshold.signal;
+pub fn eta(threshold: &Threshold, observations: &Observations, context: &SignalContext) -> Option<Eta> {
+    let signal = threshold.signal;
     let observed = observations.get(signal)?;
-    let distance = observed.nanos().minus(resolved.value(observed.capacity));
+    let distance = observed.nanos().minus(threshold.met_below(observed.capacity));
     // If the amount equals the threshold, the threshold is not met yet.
     let eta = context.slopes[signal as usize]?.time_to_lose(distance)?;
     (distance.get() >= 0).then_some(eta)
@@ -206,16 +202,16 @@ impl SignalContext {
     /// time also by the slower quarter of the slopes.
     pub(crate) fn is_imminent(
         &self,
-        resolved: &ResolvedThreshold,
+        threshold: &Threshold,
         observations: &Observations,
         within: GoDuration,
     ) -> bool {
-        let is_memory = resolved.threshold.signal.resource() == Resource::Memory;
-        if is_memory && self.memory_conditions != MemoryConditions::Open {
+        let is_memory = threshold.signal.resource() == Resource::Memory;
+        if is_memory && self.memory_conditions != MemoryConditions::Fulfilled {
             return false;
         }
         let twice = GoDuration::from_nanos(within.as_nanos().saturating_mul(2));
-        eta(resolved, observations, self)
+        eta(threshold, observations, self)
             .is_some_and(|eta| eta.expected <= within && eta.latest.is_some_and(|latest| latest <= twice))
     }
 }

@@ -76,7 +76,7 @@ pub struct RejectedReading {
     /// The capacity in the reading.
     pub capacity: i64,
     /// Why the reading was rejected.
-    pub why: Implausible,
+    pub reason: Implausible,
 }
 
 /// The accepted reading of a signal, and the change that is not accepted yet.
@@ -108,10 +108,10 @@ impl SignalFilter {
             let Some(seen) = observations.get(signal) else { continue };
             let explained = self.is_explained(node, signal, seen);
             let history = &mut self.histories[signal as usize];
-            if let Err(why) = history.check(at, signal, seen, explained, max_unknown) {
+            if let Err(reason) = history.check(at, signal, seen, explained, max_unknown) {
                 observations.set(signal, Reading::Unknown(UnknownReason::Implausible));
                 let Observation { available, capacity, .. } = seen;
-                rejected.push(RejectedReading { signal, available, capacity, why });
+                rejected.push(RejectedReading { signal, available, capacity, reason });
             }
         }
         self.oom_killed = false;

@@ -1,18 +1,13 @@
 //! One sample of the node and its pods.
 //!
 //! A snapshot of ten thousand pods consists of a few flat arrays: building one in the memory of an old one
-//! allocates nothing, and dropping it frees a few blocks. [`SnapshotBuilder`] fills a snapshot, and
-//! [`SnapshotPool`] keeps the old one.
+//! allocates nothing, and dropping it frees a few blocks.
 
-mod builder;
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
 
-pub use builder::{
-    ContainerStatValues, PodBuilder, PodStatValues, SnapshotBuilder, SnapshotPool, VolumeStatValues,
-};
 use serde::{Deserialize, Serialize};
 
 use crate::disk_layout::Parts;
@@ -53,6 +48,67 @@ struct NamedEntry<V> {
 }
 
 impl Snapshot {
+    /// Creates a snapshot with the node's values alone.
+    pub fn of_node(node: NodeStats) -> Self {
+        Self { node, ..Self::default() }
+    }
+
+    /// Replaces all values by the node's values alone. The memory is kept for the values of pods.
+    pub fn reset(&mut self, node: NodeStats) {
+        self.node = node;
+        self.text.clear();
+        self.pods.clear();
+        self.containers.clear();
+        self.volumes.clear();
+        self.indexed = None;
+    }
+
+    /// Adds a pod. If two pods have the same uid, the later one counts.
+    pub fn add_pod(&mut self, uid: &str, mut values: PodStatValues) -> &mut Self {
+        values.has_memory |= values.memory_working_set.is_some();
+        let entry = PodEntry {
+            uid: self.write(uid),
+            containers: empty_at(self.containers.len()),
+            volumes: empty_at(self.volumes.len()),
+            values,
+        };
+        self.pods.push(entry);
+        self
+    }
+
+    /// Adds a container of any kind to the pod that was added last.
+    pub fn add_container(&mut self, name: &str, values: ContainerStatValues) -> &mut Self {
+        let name = self.write(name);
+        self.containers.push(NamedEntry { name, values });
+        if let Some(pod) = self.pods.last_mut() {
+            pod.containers.1 = index(self.containers.len());
+        }
+        self
+    }
+
+    /// Adds a volume to the pod that was added last.
+    pub fn add_volume(&mut self, name: &str, values: VolumeStatValues) -> &mut Self {
+        let name = self.write(name);
+        self.volumes.push(NamedEntry { name, values });
+        if let Some(pod) = self.pods.last_mut() {
+            pod.volumes.1 = index(self.volumes.len());
+        }
+        self
+    }
+
+    /// Copies a text and returns its range. Once there are 4 GiB of names, further names are empty.
+    fn write(&mut self, text: &str) -> (u32, u32) {
+        let start = self.text.len();
+        let end = start + text.len();
+        match (u32::try_from(start), u32::try_from(end)) {
+            (Ok(start), Ok(end)) => {
+                self.text.push_str(text);
+                (start, end)
+            }
+            _ => (0, 0),
+        }
+    }
+
     /// Returns the number of pods with statistics.
     pub fn len(&self) -> usize {
         self.pods.len()
@@ -106,55 +162,38 @@ impl<'a> PodStats<'a> {
         self.entry.values
     }
 
-    /// Returns the containers of all kinds, in order.
-    pub fn containers(self) -> impl ExactSizeIterator<Item = ContainerStats<'a>> {
+    /// Returns the name and the values of each container of any kind, in order.
+    pub fn containers(self) -> impl ExactSizeIterator<Item = (&'a str, ContainerStatValues)> {
         named(&self.snapshot.text, &self.snapshot.containers, self.entry.containers)
     }
 
-    /// Returns the volumes, in order.
-    pub fn volumes(self) -> impl DoubleEndedIterator<Item = VolumeStats<'a>> {
+    /// Returns the name and the values of each volume, in order.
+    pub fn volumes(self) -> impl DoubleEndedIterator<Item = (&'a str, VolumeStatValues)> {
         named(&self.snapshot.text, &self.snapshot.volumes, self.entry.volumes)
     }
 }
 
-/// The statistics of one container: `stats.ContainerStats`.
-pub type ContainerStats<'a> = NamedStats<'a, ContainerStatValues>;
-
-/// The statistics of one volume: `stats.VolumeStats`.
-pub type VolumeStats<'a> = NamedStats<'a, VolumeStatValues>;
-
-/// The statistics of one container or volume.
-#[derive(Clone, Copy, Debug)]
-pub struct NamedStats<'a, V> {
-    text: &'a str,
-    entry: &'a NamedEntry<V>,
+fn empty_at(length: usize) -> (u32, u32) {
+    (index(length), index(length))
 }
 
-impl<'a, V: Copy> NamedStats<'a, V> {
-    /// `name`.
-    pub fn name(self) -> &'a str {
-        part(self.text, self.entry.name)
-    }
-
-    /// Returns the values of the container or volume.
-    pub fn values(self) -> V {
-        self.entry.values
-    }
+fn index(length: usize) -> u32 {
+    u32::try_from(length).unwrap_or(u32::MAX)
 }
 
 fn part(text: &str, (start, end): (u32, u32)) -> &str {
     text.get(start as usize..end as usize).unwrap_or_default()
 }
 
-/// Returns the statistics in a range of entries.
-fn named<'a, V>(
+/// Returns the names and values in a range of entries.
+fn named<'a, V: Copy>(
     text: &'a str,
     all: &'a [NamedEntry<V>],
     (start, end): (u32, u32),
-) -> impl DoubleEndedIterator<Item = NamedStats<'a, V>> + ExactSizeIterator {
+) -> impl DoubleEndedIterator<Item = (&'a str, V)> + ExactSizeIterator {
     all.get(start as usize..end as usize).unwrap_or_default().iter().map(move |entry| {
         step();
-        NamedStats { text, entry }
+        (part(text, entry.name), entry.values)
     })
 }
 
@@ -198,13 +237,48 @@ impl Snapshot {
     }
 }
 
-/// The source of a value: an index in the agent's list of sources.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct SourceId(pub u8);
+/// The values of a pod as a whole.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PodStatValues {
+    /// Whether there is a `memory` at all. It shows in a message even without a value.
+    pub has_memory: bool,
+    /// `memory.workingSetBytes`.
+    pub memory_working_set: Option<u64>,
+    /// Anonymous memory, which is freed completely when the processes end: `memory.rssBytes`, `anon` of
+    /// `memory.stat`.
+    pub memory_anonymous: Option<u64>,
+    /// `ephemeral-storage.usedBytes`.
+    pub ephemeral_storage_used: Option<u64>,
+    /// `process_stats.process_count`.
+    pub process_count: Option<u64>,
+    /// A lower bound of the bytes that the pod has written to the node's disks outside of its volumes and
+    /// writable layers, or to deleted files that are still open. Only the agent counts them. They do not affect
+    /// the order of pods.
+    pub bytes_elsewhere: Option<u64>,
+}
 
-impl SourceId {
-    /// A stats Summary.
-    pub const SUMMARY: Self = Self(0);
+/// The values of a container.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ContainerStatValues {
+    /// `memory.workingSetBytes`.
+    pub memory_working_set: Option<u64>,
+    /// `rootfs.usedBytes`.
+    pub rootfs_used: Option<u64>,
+    /// `rootfs.inodesUsed`.
+    pub rootfs_inodes: Option<u64>,
+    /// `logs.usedBytes`.
+    pub logs_used: Option<u64>,
+    /// `logs.inodesUsed`.
+    pub logs_inodes: Option<u64>,
+}
+
+/// The values of a volume.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VolumeStatValues {
+    /// `usedBytes`.
+    pub used: Option<u64>,
+    /// `inodesUsed`.
+    pub inodes: Option<u64>,
 }
 
 /// The values of the node. A group that was not read is unknown.
@@ -264,8 +338,6 @@ pub struct MemoryStats {
     pub working_set: Option<u64>,
     /// When the values were read.
     pub time: Option<Timestamp>,
-    /// The source of the values.
-    pub source: SourceId,
 }
 
 /// `stats.FsStats` of a whole file system.
@@ -281,8 +353,6 @@ pub struct FsStats {
     pub inodes: Option<u64>,
     /// When the values were read.
     pub time: Option<Timestamp>,
-    /// The source of the values.
-    pub source: SourceId,
 }
 
 /// `stats.RlimitStats`.
@@ -294,6 +364,4 @@ pub struct ProcessStats {
     pub running: Option<i64>,
     /// When the values were read.
     pub time: Option<Timestamp>,
-    /// The source of the values.
-    pub source: SourceId,
 }

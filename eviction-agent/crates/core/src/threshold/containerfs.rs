@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::disk_layout::{Arrangement, DiskLayout};
 use crate::policy::Threshold;
 use crate::signal::Signal;
-use crate::threshold::{ResolvedThreshold, Thresholds};
+use crate::threshold::Thresholds;
 
 impl Thresholds {
     /// Derives the thresholds of containerfs when the layout is known; `room` is that of [`Policy::list_room`].
@@ -29,11 +29,11 @@ impl Thresholds {
         let given = Arc::clone(&self.all);
         let last = |signal, hard| {
             let matches = |threshold: &Threshold| threshold.signal == signal && threshold.is_hard() == hard;
-            given.iter().rposition(|resolved| matches(&resolved.threshold))
+            given.iter().rposition(matches)
         };
         let mut all = given.to_vec();
         let mut add = |threshold| {
-            all.push(ResolvedThreshold::new(threshold));
+            all.push(threshold);
             u8::try_from(all.len() - 1).ok()
         };
         let mut visible: Vec<Option<u8>> = self.effective.iter().copied().map(Some).collect();
@@ -46,7 +46,7 @@ impl Thresholds {
             (Signal::ContainerFsInodesFree, inodes_free, true),
             (Signal::ContainerFsInodesFree, inodes_free, false),
         ] {
-            let derived = last(source, hard).map(|at| Threshold { signal, ..given[at].threshold.clone() });
+            let derived = last(source, hard).map(|at| Threshold { signal, ..given[at].clone() });
             if let Some(index) = last(signal, hard) {
                 effective[index] = derived.and_then(&mut add);
                 if room_taken <= room {

@@ -3,7 +3,6 @@
 
 use crate::policy::Threshold;
 use crate::signal::Signal;
-use crate::threshold::ThresholdBasis;
 use crate::units::ThresholdValue;
 
 /// The available amounts below which the thresholds of a signal are met, and from which on they are resolved.
@@ -21,7 +20,7 @@ impl ThresholdLevels {
     pub fn of(thresholds: &[Threshold], signal: Signal, capacity: i64) -> Self {
         let thresholds = thresholds.iter().filter(|threshold| threshold.signal == signal);
         // A value beyond 64 bits becomes the largest: such a threshold is always met.
-        let units = |value: &ThresholdValue| ThresholdBasis::of(value).at(capacity).units_rounded_up();
+        let units = |value: &ThresholdValue| value.nanos(capacity).units_rounded_up();
         Self(
             thresholds
                 .map(|threshold| {

@@ -32,7 +32,7 @@ const MAX_THRESHOLDS: usize = 250;
 #[derive(Clone, Debug)]
 pub struct Thresholds {
     /// All thresholds that ever counted. One that was replaced may still wait for its minimum reclaim.
-    all: Arc<[ResolvedThreshold]>,
+    all: Arc<[Threshold]>,
     /// The thresholds that the next evaluation uses.
     visible: Arc<[u8]>,
     /// The thresholds that count from the following evaluation on.
@@ -65,7 +65,7 @@ impl Thresholds {
         let given = &given[..given.len().min(MAX_THRESHOLDS)];
         let all: Arc<[u8]> = (0..).take(given.len()).collect();
         Self {
-            all: given.iter().cloned().map(ResolvedThreshold::new).collect(),
+            all: given.into(),
             visible: Arc::clone(&all),
             effective: all,
             before: Vec::new(),
@@ -79,7 +79,7 @@ impl Thresholds {
     }
 
     /// Returns all thresholds.
-    pub fn all(&self) -> &Arc<[ResolvedThreshold]> {
+    pub fn all(&self) -> &Arc<[Threshold]> {
         &self.all
     }
 
@@ -106,25 +106,25 @@ impl Thresholds {
         met: &mut Vec<Met>,
     ) {
         met.clear();
-        let gate_allows = |resolved: &ResolvedThreshold| {
-            gate == MemoryConditions::Open || resolved.threshold.signal.resource() != Resource::Memory
+        let gate_allows = |threshold: &Threshold| {
+            gate == MemoryConditions::Fulfilled || threshold.signal.resource() != Resource::Memory
         };
         for &index in self.visible.iter() {
-            let resolved = &self.all[usize::from(index)];
-            let is_met = resolved.is_met(seen);
-            if gate_allows(resolved) && (is_met || predicted.contains(&index)) {
+            let threshold = &self.all[usize::from(index)];
+            let is_met = threshold.is_met(seen);
+            if gate_allows(threshold) && (is_met || predicted.contains(&index)) {
                 met.push(Met { by_prediction: !is_met, ..self.met(at, index) });
             }
         }
         for before in self.before.iter().filter(|before| before.grace_period_over) {
-            let resolved = self.resolved(*before);
-            let is_same = |met: &Met| self.resolved(*met).is_like(resolved);
-            if gate_allows(resolved) && resolved.is_unresolved(seen) && !met.iter().any(is_same) {
+            let threshold = self.threshold(*before);
+            let is_same = |met: &Met| self.threshold(*met).is_like(threshold);
+            if gate_allows(threshold) && threshold.is_unresolved(seen) && !met.iter().any(is_same) {
                 met.push(Met { by_min_reclaim: true, ..self.met(at, before.threshold) });
             }
         }
         for met in &mut *met {
-            let threshold = &self.resolved(*met).threshold;
+            let threshold = self.threshold(*met);
             met.grace_period_over = since(at, met.first_seen) >= threshold.grace_period;
             met.may_evict = met.grace_period_over && has_new_stats(threshold, seen, &self.last);
         }
@@ -142,11 +142,11 @@ impl Thresholds {
 
     /// Returns whether a threshold has not reached its minimum reclaim.
     pub(crate) fn is_unresolved(&self, index: u8, seen: &Observations) -> bool {
-        self.all.get(usize::from(index)).is_some_and(|resolved| resolved.is_unresolved(seen))
+        self.all.get(usize::from(index)).is_some_and(|threshold| threshold.is_unresolved(seen))
     }
 
     /// Returns the thresholds that an evaluation of these observations would find met, whatever their grace period.
-    pub(crate) fn met_by(&self, seen: &Observations) -> impl Iterator<Item = (u8, &ResolvedThreshold)> {
+    pub(crate) fn met_by(&self, seen: &Observations) -> impl Iterator<Item = (u8, &Threshold)> {
         let visible = self.visible.iter().filter(|&&index| self.all[usize::from(index)].is_met(seen));
         let kept_met =
             self.before.iter().filter(|before| before.grace_period_over).map(|before| &before.threshold);
@@ -157,7 +157,7 @@ impl Thresholds {
     /// Returns the thresholds that the last evaluation found met, identified by their value.
     pub(crate) fn met_since(&self) -> impl Iterator<Item = MetSince> {
         self.before.iter().map(|met| {
-            let threshold = &self.resolved(*met).threshold;
+            let threshold = self.threshold(*met);
             MetSince {
                 signal: threshold.signal,
                 value: text_of(&threshold.value),
@@ -170,8 +170,7 @@ impl Thresholds {
 
     /// Restores a threshold that was met before, if the threshold still exists.
     pub(crate) fn restore(&mut self, met: &MetSince) {
-        let matches = |resolved: &ResolvedThreshold| {
-            let threshold = &resolved.threshold;
+        let matches = |threshold: &Threshold| {
             (threshold.signal, threshold.grace_period) == (met.signal, met.grace_period)
                 && text_of(&threshold.value) == met.value
         };
@@ -184,7 +183,7 @@ impl Thresholds {
         }
     }
 
-    fn resolved(&self, met: Met) -> &ResolvedThreshold {
+    fn threshold(&self, met: Met) -> &Threshold {
         &self.all[usize::from(met.threshold)]
     }
 
@@ -196,9 +195,9 @@ impl Thresholds {
             new.derive_containerfs(room, layout);
             new.show_all();
         }
-        let index_of = |old: &ResolvedThreshold| new.all.iter().position(|resolved| resolved.is_like(old));
+        let index_of = |old: &Threshold| new.all.iter().position(|threshold| threshold.is_like(old));
         let moved = |met: &Met| {
-            let index = u8::try_from(index_of(self.resolved(*met))?).ok()?;
+            let index = u8::try_from(index_of(self.threshold(*met))?).ok()?;
             Some(Met { threshold: index, ..*met })
         };
         let before = self.before.iter().filter_map(moved).collect();
@@ -233,64 +232,21 @@ fn has_new_stats(threshold: &Threshold, seen: &Observations, last: &Observations
         .is_none_or(|before| is_unset(now.time) || now.time > Some(before.time.unwrap_or(GO_ZERO)))
 }
 
-/// A threshold that can be compared with observations.
-#[derive(Clone, Debug)]
-pub struct ResolvedThreshold {
-    /// The threshold.
-    pub threshold: Threshold,
-    value: ThresholdBasis,
-    min_reclaim: ThresholdBasis,
-}
-
-/// A value or minimum reclaim, as far as it can be computed without a capacity.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum ThresholdBasis {
-    Fixed(Nanos),
-    Share(f32),
-}
-
-impl ThresholdBasis {
-    pub(crate) fn of(value: &ThresholdValue) -> Self {
-        match value {
-            ThresholdValue::Quantity(quantity) => Self::Fixed(Nanos::from_quantity(quantity)),
-            ThresholdValue::Percentage(share) => Self::Share(*share),
-        }
-    }
-
-    /// `api/types.go: GetThresholdQuantity`.
-    pub(crate) fn at(self, capacity: i64) -> Nanos {
-        match self {
-            Self::Fixed(nanos) => nanos,
-            Self::Share(share) => Nanos::from_quantity(&ThresholdValue::Percentage(share).quantity(capacity)),
-        }
-    }
-}
-
-impl ResolvedThreshold {
-    fn new(threshold: Threshold) -> Self {
-        Self {
-            value: ThresholdBasis::of(&threshold.value),
-            min_reclaim: threshold
-                .min_reclaim
-                .as_ref()
-                .map_or(ThresholdBasis::Fixed(Nanos::ZERO), ThresholdBasis::of),
-            threshold,
-        }
-    }
-
+impl Threshold {
     /// Returns the available amount below which the threshold is met, for a capacity.
-    pub fn value(&self, capacity: i64) -> Nanos {
-        self.value.at(capacity)
+    pub fn met_below(&self, capacity: i64) -> Nanos {
+        self.value.nanos(capacity)
     }
 
     /// Returns the available amount from which on the threshold is resolved, once it was met.
     pub fn resolved_at(&self, capacity: i64) -> Nanos {
-        self.value(capacity).plus(self.min_reclaim.at(capacity))
+        let min_reclaim = self.min_reclaim.as_ref().map_or(Nanos::ZERO, |value| value.nanos(capacity));
+        self.met_below(capacity).plus(min_reclaim)
     }
 
     /// Returns whether less than the value is available: `helpers.go: thresholdsMet`.
     fn is_met(&self, observations: &Observations) -> bool {
-        self.observed(observations).is_some_and(|seen| self.value(seen.capacity) > seen.nanos())
+        self.observed(observations).is_some_and(|seen| self.met_below(seen.capacity) > seen.nanos())
     }
 
     /// Returns whether less than the value plus the minimum reclaim is available. False without an observation.
@@ -301,12 +257,11 @@ impl ResolvedThreshold {
     /// Returns whether the kubelet treats the two as the same threshold, whatever their minimum reclaim:
     /// `helpers.go: hasThreshold`.
     fn is_like(&self, other: &Self) -> bool {
-        let (a, b) = (&self.threshold, &other.threshold);
-        a.grace_period == b.grace_period && a.signal == b.signal && a.value == b.value
+        self.grace_period == other.grace_period && self.signal == other.signal && self.value == other.value
     }
 
     fn observed(&self, observations: &Observations) -> Option<Observation> {
-        observations.get(self.threshold.signal)
+        observations.get(self.signal)
     }
 }
 
@@ -323,7 +278,6 @@ pub struct MetSince {
     /// Since when the threshold is met.
     pub first_seen: Timestamp,
     /// Whether the grace period is over, so that the threshold stays met until its minimum reclaim is reached.
-    #[serde(rename = "ripe")]
     pub grace_period_over: bool,
 }
 
@@ -335,14 +289,14 @@ pub fn text_of(value: &ThresholdValue) -> Box<str> {
     }
 }
 
-/// Whether the further conditions of memory thresholds are fulfilled. Only if they are `Open`, a memory
+/// Whether the further conditions of memory thresholds are fulfilled. Only if they are `Fulfilled`, a memory
 /// threshold can be met, or kept met by its minimum reclaim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MemoryConditions {
     /// The conditions are fulfilled, or there are none.
     #[default]
-    Open,
+    Fulfilled,
     /// Tasks stall for memory less than the policy requires.
     TooLittleStall,
     /// Less swap is used than the policy requires.
@@ -363,7 +317,7 @@ impl MemoryConditions {
             (Reading::Known(false), _) => Self::TooLittleStall,
             (_, Reading::Known(false)) => Self::TooLittleSwapUsed,
             (Reading::Unknown(why), _) | (_, Reading::Unknown(why)) => Self::Unknown(why),
-            (Reading::Known(true), Reading::Known(true)) => Self::Open,
+            (Reading::Known(true), Reading::Known(true)) => Self::Fulfilled,
         }
     }
 }
@@ -382,7 +336,7 @@ fn stalls_enough(detail: &MemoryDetail, required: &MemoryPsi) -> Reading<bool> {
 fn uses_enough_swap(detail: &MemoryDetail, required: &Limit) -> Reading<bool> {
     let bytes = |bytes: u64| Nanos::from_units(i128::from(bytes));
     detail.swap_used.zip(detail.swap_total).map(|(used, total)| {
-        let required = ThresholdBasis::of(required.value()).at(i64::try_from(total).unwrap_or(i64::MAX));
+        let required = required.value().nanos(i64::try_from(total).unwrap_or(i64::MAX));
         bytes(used) >= required.min(bytes(total))
     })
 }

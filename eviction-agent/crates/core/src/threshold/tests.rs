@@ -17,7 +17,7 @@ const DEDICATED: DiskLayout = DiskLayout { dedicated_image_fs: true, split_image
 
 fn observe(thresholds: &mut Thresholds, seconds: i64, node: &NodeStats) -> Vec<Met> {
     let mut met = Vec::new();
-    thresholds.observe(at(seconds), &Observations::of(node), MemoryConditions::Open, &[], &mut met);
+    thresholds.observe(at(seconds), &Observations::of(node), MemoryConditions::Fulfilled, &[], &mut met);
     met
 }
 
@@ -105,7 +105,7 @@ fn derived(given: &[Threshold], layout: DiskLayout) -> [Vec<Threshold>; 2] {
     let mut thresholds = Thresholds::new(given);
     let visible = |thresholds: &Thresholds| {
         let visible = thresholds.visible().iter();
-        visible.map(|&index| thresholds.all()[usize::from(index)].threshold.clone()).collect()
+        visible.map(|&index| thresholds.all()[usize::from(index)].clone()).collect()
     };
     thresholds.derive_containerfs(0, layout);
     let at_first = visible(&thresholds);

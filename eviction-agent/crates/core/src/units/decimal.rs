@@ -3,7 +3,7 @@
 
 use std::cmp::Ordering;
 
-use num_bigint::{BigInt, BigUint, Sign};
+use num_bigint::{BigInt, Sign};
 
 use crate::units::Quantity;
 
@@ -11,11 +11,11 @@ use crate::units::Quantity;
 /// `1e2000000000 + 1`, and no node has values of that kind.
 const MAX_SPAN: i64 = 20_000;
 
-/// `±magnitude × 10^exponent`. The magnitude has no trailing decimal zeros.
+/// `number × 10^exponent`. The number has no trailing decimal zeros.
 #[derive(Clone, Debug)]
 pub(super) struct Decimal {
-    negative: bool,
-    magnitude: BigUint,
+    number: BigInt,
+    /// The number of decimal digits, 0 for zero.
     digits: i64,
     exponent: i64,
     /// The scale that Go's `inf.Dec` would have. It only affects `value`.
@@ -23,34 +23,30 @@ pub(super) struct Decimal {
 }
 
 impl Decimal {
-    /// Creates `value × 10^-scale`.
-    pub(super) fn new(value: BigInt, scale: i64) -> Self {
-        let (sign, magnitude) = value.into_parts();
-        Self::from_digits(sign == Sign::Minus, &magnitude.to_str_radix(10), -scale, scale)
+    /// Creates `number × 10^-scale`.
+    pub(super) fn new(number: &BigInt, scale: i64) -> Self {
+        Self::without_trailing_zeros(number, -scale, scale)
     }
 
-    /// Creates `±digits × 10^exponent`. Zero if `digits` contains anything but decimal digits.
-    pub(super) fn from_digits(negative: bool, digits: &str, exponent: i64, scale: i64) -> Self {
-        let kept = digits.trim_start_matches('0').trim_end_matches('0');
-        let stripped = digits.len() - digits.trim_end_matches('0').len();
-        let magnitude = BigUint::parse_bytes(kept.as_bytes(), 10).unwrap_or_default();
-        if magnitude == BigUint::ZERO {
-            return Self { negative: false, magnitude, digits: 0, exponent: 0, scale };
+    fn without_trailing_zeros(number: &BigInt, exponent: i64, scale: i64) -> Self {
+        if *number == BigInt::ZERO {
+            return Self { number: BigInt::ZERO, digits: 0, exponent: 0, scale };
         }
+        let text = number.to_string();
+        let kept = text.trim_end_matches('0');
         Self {
-            negative,
-            magnitude,
-            digits: length(kept),
-            exponent: exponent + i64::try_from(stripped).unwrap_or(i64::MAX / 4),
+            number: kept.parse().unwrap_or_default(),
+            digits: length(kept.trim_start_matches('-')),
+            exponent: exponent + length(&text) - length(kept),
             scale,
         }
     }
 
     pub(super) fn signum(&self) -> i32 {
-        match (self.magnitude == BigUint::ZERO, self.negative) {
-            (true, _) => 0,
-            (false, true) => -1,
-            (false, false) => 1,
+        match self.number.sign() {
+            Sign::Minus => -1,
+            Sign::NoSign => 0,
+            Sign::Plus => 1,
         }
     }
 
@@ -58,76 +54,54 @@ impl Decimal {
         self.exponent >= 0
     }
 
-    pub(super) fn negated(mut self) -> Self {
-        self.negative = !self.negative && self.signum() != 0;
-        self
+    pub(super) fn negated(self) -> Self {
+        Self { number: -self.number, ..self }
+    }
+
+    /// Returns the exponent of the place before the first digit.
+    fn top(&self) -> i64 {
+        self.digits + self.exponent
     }
 
     pub(super) fn compare(&self, other: &Self) -> Ordering {
-        self.signum().cmp(&other.signum()).then_with(|| match self.signum() {
-            0 => Ordering::Equal,
-            1 => self.compare_magnitude(other),
-            _ => other.compare_magnitude(self),
-        })
-    }
-
-    fn compare_magnitude(&self, other: &Self) -> Ordering {
-        let top = (self.digits + self.exponent).cmp(&(other.digits + other.exponent));
-        top.then_with(|| match self.exponent.cmp(&other.exponent) {
-            Ordering::Equal => self.magnitude.cmp(&other.magnitude),
-            // The leading digits are at the same place, so the shift is at most the number of digits of the
-            // longer one.
-            Ordering::Greater => {
-                shifted(&self.magnitude, self.exponent - other.exponent).cmp(&other.magnitude)
-            }
-            Ordering::Less => self.magnitude.cmp(&shifted(&other.magnitude, other.exponent - self.exponent)),
-        })
+        let by_sign = self.signum().cmp(&other.signum());
+        let by_top = self.top().cmp(&other.top());
+        let by_top = if self.signum() < 0 { by_top.reverse() } else { by_top };
+        // If the first digits are at the same place, neither number gets longer than the longer one of them.
+        let bottom = self.exponent.min(other.exponent);
+        by_sign.then(by_top).then_with(|| self.at(bottom).cmp(&other.at(bottom)))
     }
 
     /// Returns the sum, with the larger of both scales.
     pub(super) fn plus(&self, other: &Self) -> Self {
         let scale = self.scale.max(other.scale);
-        let bottom = match (self.signum(), other.signum()) {
-            (0, _) => {
-                return Self { scale, ..other.clone() };
-            }
-            (_, 0) => {
-                return Self { scale, ..self.clone() };
-            }
-            _ => self.exponent.min(other.exponent),
-        };
-        let top = (self.digits + self.exponent).max(other.digits + other.exponent);
-        if top - bottom > MAX_SPAN {
-            let larger = match self.compare_magnitude(other) {
-                Ordering::Less => other,
-                _ => self,
-            };
+        let bottom = self.exponent.min(other.exponent);
+        if self.top().max(other.top()) - bottom > MAX_SPAN {
+            let larger = if self.top() < other.top() { other } else { self };
             return Self { scale, ..larger.clone() };
         }
-        let sum = self.at(bottom) + other.at(bottom);
-        let (sign, magnitude) = sum.into_parts();
-        Self::from_digits(sign == Sign::Minus, &magnitude.to_str_radix(10), bottom, scale)
+        Self::without_trailing_zeros(&(self.at(bottom) + other.at(bottom)), bottom, scale)
     }
 
-    /// Returns the signed magnitude at a lower exponent.
+    /// Returns the number at a lower exponent.
     fn at(&self, exponent: i64) -> BigInt {
-        let sign = if self.negative { Sign::Minus } else { Sign::Plus };
-        BigInt::from_biguint(sign, shifted(&self.magnitude, self.exponent - exponent))
+        &self.number * power(self.exponent - exponent)
     }
 
     /// Returns the number rounded away from zero to a multiple of `10^-places`.
     pub(super) fn rounded_up(&self, places: i64) -> Self {
         let drop = -places - self.exponent;
-        if self.signum() == 0 || drop <= 0 {
+        if drop <= 0 {
             return Self { scale: places, ..self.clone() };
         }
-        let magnitude = if drop > self.digits {
-            BigUint::from(1u8)
-        } else {
-            // The magnitude has no trailing zeros, so there is always a remainder.
-            &self.magnitude / power(drop) + 1u8
-        };
-        Self::from_digits(self.negative, &magnitude.to_str_radix(10), -places, places)
+        // The number has no trailing zeros, so there is always a remainder.
+        let rounded = self.quotient(drop) + self.signum();
+        Self::without_trailing_zeros(&rounded, -places, places)
+    }
+
+    /// Returns the number divided by a power of ten, rounded towards zero.
+    fn quotient(&self, exponent: i64) -> BigInt {
+        if exponent > self.digits { BigInt::ZERO } else { &self.number / power(exponent) }
     }
 
     /// Returns the digits and an exponent that is a multiple of three, without trailing zeros above it.
@@ -138,7 +112,7 @@ impl Decimal {
 
     /// Returns the digits and the power of 1024, for an integer that is short enough to be written out.
     pub(super) fn canonical_1024(&self) -> Option<(String, u32)> {
-        if !self.is_integer() || self.digits + self.exponent > MAX_SPAN {
+        if !self.is_integer() || self.top() > MAX_SPAN {
             return None;
         }
         let mut amount = self.at(0);
@@ -150,20 +124,10 @@ impl Decimal {
         Some((amount.to_string(), times))
     }
 
-    /// Returns the exact integer, if the number is one and fits.
-    pub(super) fn as_i64(&self) -> Option<i64> {
-        if !self.is_integer() || self.digits + self.exponent > 19 {
-            return None;
-        }
-        i64::try_from(self.at(0)).ok()
-    }
-
-    /// Returns the exact number of billionths, if it is an integer and fits.
+    /// Returns the exact number of billionths, if it is an integer and fits. Does not allocate.
     pub(super) fn as_nanos(&self) -> Option<i128> {
-        if self.exponent < -9 || self.digits + self.exponent > 30 {
-            return None;
-        }
-        i128::try_from(self.at(-9)).ok()
+        let factor = 10i128.checked_pow(u32::try_from(self.exponent + 9).ok()?)?;
+        i128::try_from(&self.number).ok()?.checked_mul(factor)
     }
 
     /// Returns Go's `scaledValue` including its overflows: a number that does not fit is truncated to its low bits.
@@ -173,49 +137,39 @@ impl Decimal {
             let factor = u32::try_from(-self.scale).ok().and_then(|n| 10i64.checked_pow(n));
             return low.wrapping_mul(factor.unwrap_or(i64::MIN));
         }
-        let fits = self.negative || self.digits + self.exponent + self.scale <= 18;
+        let fits = self.signum() < 0 || self.top() + self.scale <= 18;
         let divisor = u32::try_from(self.scale).ok().and_then(|n| 10i64.checked_pow(n));
         match divisor {
             Some(divisor) if fits => low / divisor + i64::from(low % divisor != 0),
             _ if self.is_integer() => self.low_bits(self.exponent),
-            _ => {
-                let quotient = if -self.exponent > self.digits {
-                    0
-                } else {
-                    low_word(&(&self.magnitude / power(-self.exponent)))
-                };
-                // Rounds towards +∞.
-                if self.negative { quotient.wrapping_neg() } else { quotient.wrapping_add(1) }
-            }
+            // Rounds towards +∞.
+            _ => low_word(&self.quotient(-self.exponent)).wrapping_add(i64::from(self.signum() > 0)),
         }
     }
 
-    /// Returns the low 64 bits of `±magnitude × 10^shift`.
+    /// Returns the low 64 bits of `number × 10^shift`.
     fn low_bits(&self, shift: i64) -> i64 {
         // 10^64 has 64 trailing zero bits.
         let factor = match u32::try_from(shift) {
             Ok(shift) if shift < 64 => 10i64.wrapping_pow(shift),
             _ => 0,
         };
-        let low = low_word(&self.magnitude).wrapping_mul(factor);
-        if self.negative { low.wrapping_neg() } else { low }
+        low_word(&self.number).wrapping_mul(factor)
     }
 }
 
-fn low_word(value: &BigUint) -> i64 {
-    value.iter_u64_digits().next().unwrap_or(0).cast_signed()
+/// Returns the low 64 bits in two's complement.
+fn low_word(value: &BigInt) -> i64 {
+    let magnitude = value.iter_u64_digits().next().unwrap_or(0).cast_signed();
+    if value.sign() == Sign::Minus { magnitude.wrapping_neg() } else { magnitude }
 }
 
 fn length(digits: &str) -> i64 {
     i64::try_from(digits.len()).unwrap_or(i64::MAX / 4)
 }
 
-fn power(exponent: i64) -> BigUint {
-    BigUint::from(10u8).pow(u32::try_from(exponent.max(0)).unwrap_or(u32::MAX))
-}
-
-fn shifted(magnitude: &BigUint, by: i64) -> BigUint {
-    magnitude * power(by)
+fn power(exponent: i64) -> BigInt {
+    BigInt::from(10).pow(u32::try_from(exponent.max(0)).unwrap_or(u32::MAX))
 }
 
 /// A quantity in billionths, the finest unit of Kubernetes. A quantity beyond ±1.7 × 10^29 units becomes

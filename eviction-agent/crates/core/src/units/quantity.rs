@@ -151,18 +151,16 @@ impl Amount {
 
     fn decimal(&self) -> Arc<Decimal> {
         match self {
-            Self::Scaled { value, scale } => Arc::new(Decimal::new(BigInt::from(*value), -i64::from(*scale))),
+            Self::Scaled { value, scale } => {
+                Arc::new(Decimal::new(&BigInt::from(*value), -i64::from(*scale)))
+            }
             Self::Decimal(decimal) => Arc::clone(decimal),
         }
     }
 
     fn compare(&self, other: &Self) -> Ordering {
         match (self, other) {
-            (Self::Scaled { value: a, scale: x }, Self::Scaled { value: b, scale: y }) => match x.cmp(y) {
-                Ordering::Equal => a.cmp(b),
-                Ordering::Greater => compare_scaled(*a, i64::from(*x) - i64::from(*y), *b),
-                Ordering::Less => compare_scaled(*b, i64::from(*y) - i64::from(*x), *a).reverse(),
-            },
+            (Self::Scaled { value: a, scale: x }, Self::Scaled { value: b, scale: y }) if x == y => a.cmp(b),
             _ => self.decimal().compare(&other.decimal()),
         }
     }
@@ -189,19 +187,9 @@ impl Amount {
     }
 
     fn as_i64(&self) -> Option<i64> {
-        match self {
-            Self::Scaled { value, scale: 0 } => Some(*value),
-            Self::Scaled { value: 0, .. } => Some(0),
-            Self::Scaled { value, scale } => {
-                let factor = 10i64.checked_pow(scale.unsigned_abs())?;
-                if *scale > 0 {
-                    value.checked_mul(factor)
-                } else {
-                    (value % factor == 0).then(|| value / factor)
-                }
-            }
-            Self::Decimal(decimal) => decimal.as_i64(),
-        }
+        const UNIT: i128 = 1_000_000_000;
+        let nanos = self.as_nanos().filter(|nanos| nanos % UNIT == 0)?;
+        i64::try_from(nanos / UNIT).ok()
     }
 
     fn as_nanos(&self) -> Option<i128> {
@@ -237,16 +225,6 @@ impl Amount {
             },
             Self::Decimal(decimal) => decimal.value(),
         }
-    }
-}
-
-/// Compares `a × 10^shift` with `b`, for a positive shift.
-fn compare_scaled(a: i64, shift: i64, b: i64) -> Ordering {
-    match u32::try_from(shift) {
-        Ok(shift) if shift <= 18 => (i128::from(a) * 10i128.pow(shift)).cmp(&i128::from(b)),
-        // 10^19 exceeds every `i64`.
-        _ if a == 0 => 0.cmp(&b),
-        _ => a.cmp(&0),
     }
 }
 
@@ -318,21 +296,11 @@ fn canonical(amount: &Amount) -> (String, i32) {
 
 /// Returns the digits and an exponent of 1024, if the number is an integer.
 fn canonical_1024(amount: &Amount) -> Option<(String, u32)> {
-    let mut value = match amount {
-        Amount::Scaled { .. } => match amount.as_i64() {
-            // Go takes the factors out of the negated number, which does not exist in this case.
-            Some(i64::MIN) => return Some((i64::MIN.to_string(), 0)),
-            Some(value) => value,
-            None => return amount.decimal().canonical_1024(),
-        },
-        Amount::Decimal(decimal) => return decimal.canonical_1024(),
-    };
-    let mut times = 0;
-    while value != 0 && value % 1024 == 0 {
-        value /= 1024;
-        times += 1;
+    match amount {
+        // Go takes the factors out of the negated number, which does not exist in this case.
+        Amount::Scaled { .. } if amount.as_i64() == Some(i64::MIN) => Some((i64::MIN.to_string(), 0)),
+        _ => amount.decimal().canonical_1024(),
     }
-    Some((value.to_string(), times))
 }
 
 /// Returns the binary suffixes, each with its exponent of two.

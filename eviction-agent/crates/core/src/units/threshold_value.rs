@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::units::text::split_sign;
-use crate::units::{Format, Quantity, deserialize_text, quote};
+use crate::units::{Format, Nanos, Quantity, deserialize_text, quote};
 
 /// The value of a threshold or of a minimum reclaim: absolute, or a share of the capacity.
 ///
@@ -39,6 +39,14 @@ impl ThresholdValue {
                 let percent = format!("{share}e2").parse::<f64>();
                 percent.map_or_else(|_| share.to_string(), |percent| format!("{percent}%"))
             }
+        }
+    }
+
+    /// Returns the absolute value for a capacity, for comparisons.
+    pub fn nanos(&self, capacity: i64) -> Nanos {
+        match self {
+            Self::Quantity(quantity) => Nanos::from_quantity(quantity),
+            Self::Percentage(_) => Nanos::from_quantity(&self.quantity(capacity)),
         }
     }
 
@@ -124,49 +132,25 @@ fn parse_hexadecimal(text: &str) -> Option<f32> {
         return None;
     }
     let (integer, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
-    let mut bits = 0u64;
-    let mut power = 0i64;
-    let mut rest = false;
+    // The leading digits, whose last bit is also set if any digit after them is not zero. These 49 to 52 bits are
+    // exact in binary64, and are rounded once, to the 24 bits of binary32.
+    let mut leading = 0u64;
+    let mut power = exponent_of(exponent);
     for (digits, step) in [(integer, 0), (fraction, -4)] {
         for digit in digits.chars().filter_map(|c| c.to_digit(16)) {
-            if bits.leading_zeros() >= 4 {
-                bits = bits << 4 | u64::from(digit);
+            if leading < 1 << 48 {
+                leading = leading << 4 | u64::from(digit);
                 power += step;
             } else {
-                rest |= digit != 0;
+                leading |= u64::from(digit != 0);
                 power += step + 4;
             }
         }
     }
-    let magnitude = round(bits, power.saturating_add(exponent_of(exponent)), rest);
+    // Any power beyond these is beyond binary32 as well.
+    let scale = 2f64.powi(power.clamp(-1000, 1000) as i32);
+    let magnitude = (leading as f64 * scale) as f32;
     Some(if split_sign(text).0 { -magnitude } else { magnitude })
-}
-
-/// Returns `bits × 2^power`, plus a little if `rest`, rounded to the nearest binary32, ties to even.
-fn round(bits: u64, power: i64, rest: bool) -> f32 {
-    if bits == 0 {
-        return 0.0;
-    }
-    let top = power + 63 - i64::from(bits.leading_zeros());
-    if top > 127 {
-        return f32::INFINITY;
-    }
-    let unit = (top - 23).max(-149);
-    let mut mantissa = u128::from(bits);
-    if unit > power {
-        let drop = (unit - power).min(100);
-        let remainder = mantissa & ((1 << drop) - 1);
-        let half = 1u128 << (drop - 1);
-        mantissa >>= drop;
-        if remainder > half || remainder == half && (rest || mantissa & 1 == 1) {
-            mantissa += 1;
-        }
-    } else {
-        mantissa <<= power - unit;
-    }
-    // 25 bits by a power of two: exact in binary64, and in binary32 unless it overflows.
-    let scale = f64::from_bits(((unit + 1023) as u64) << 52);
-    (mantissa as f64 * scale) as f32
 }
 
 /// Returns whether a text has only digits and underscores, at most one point, and at least one digit.

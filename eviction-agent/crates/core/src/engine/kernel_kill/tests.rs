@@ -15,7 +15,7 @@ use crate::policy::preferences::{MemoryMeasure, MemoryPsi, Preferences, PsiKind}
 use crate::policy::{Policy, Threshold};
 use crate::reading::{Reading, UnknownReason};
 use crate::signal::Signal::{MemoryAvailable, NodeFsAvailable, PidAvailable};
-use crate::snapshot::{ContainerStatValues, NodeStats, PodStatValues, Snapshot, SnapshotBuilder};
+use crate::snapshot::{ContainerStatValues, NodeStats, PodStatValues, Snapshot};
 
 use crate::engine::kernel_kill::ArmedKillOrder;
 use crate::engine::kernel_kill::NotArmedReason;
@@ -213,13 +213,12 @@ fn no_kill_order_during_an_eviction_or_with_a_pending_policy() {
 
 /// Returns a sample of two pods that use a disk of 1,000 bytes, with this amount available.
 fn disk_sample(available: u64) -> Arc<Snapshot> {
-    let mut builder = SnapshotBuilder::new();
-    builder.node(node(900, available, at(1)));
+    let mut snapshot = Snapshot::of_node(node(900, available, at(1)));
     for (uid, used) in [("a", 200), ("b", 300)] {
         let logs = ContainerStatValues { logs_used: Some(used), ..ContainerStatValues::default() };
-        builder.pod(uid, PodStatValues::default()).container("main", logs);
+        snapshot.add_pod(uid, PodStatValues::default()).add_container("main", logs);
     }
-    Arc::new(builder.finish())
+    Arc::new(snapshot)
 }
 
 fn disk_order(engine: &Engine, sample: &Snapshot) -> Result<ArmedKillOrder, NotArmedReason> {

@@ -149,14 +149,13 @@ fn only_critical_is_reported_for_each_threshold() {
     let mut engine = engine(enhanced(thresholds), &set(vec![critical]));
     let values =
         PodStatValues { memory_working_set: Some(300), process_count: Some(80), ..PodStatValues::default() };
-    let processes =
-        ProcessStats { max: Some(100), running: Some(95), time: Some(at(1)), ..ProcessStats::default() };
+    let processes = ProcessStats { max: Some(100), running: Some(95), time: Some(at(1)) };
     let stats = NodeStats { processes: Reading::Known(processes), ..node(50, 900, at(1)) };
     let decision = step(&mut engine, 1, Event::Sample(snapshot(stats, &[("a", values)])));
     let ends: Vec<_> = decision.evaluation().unwrap().deficits.iter().map(|deficit| deficit.end).collect();
     assert_eq!(ends, [EvaluationEnd::OnlyCritical; 2]);
     let report = DecisionRecord::of(&decision);
-    let RecordSubject::Evaluated(evaluation) = report.subject else { panic!("no pass") };
+    let RecordSubject::Evaluation(evaluation) = report.subject else { panic!("no pass") };
     assert_eq!(evaluation.critical_pods.len(), 1, "named once");
 }
 

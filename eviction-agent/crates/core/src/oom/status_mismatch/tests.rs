@@ -30,38 +30,38 @@ fn status_and_cause_are_compared_for_each_mismatch_kind() {
     use Explanation::*;
     use MismatchKind::*;
     use TerminationCause::*;
-    let main = || vec![kill(OomVictimRole::Main)];
+    let main = || vec![kill(OomVictimRole::Init)];
     let child = || vec![kill(OomVictimRole::Child)];
     type Case<'a> =
         (&'a [(TerminationCause, Explanation)], Vec<Evidence>, &'a str, i32, Option<MismatchKind>);
     let cases: [Case<'_>; 14] = [
         // The status and the cause agree.
-        (&[(OomKilled, MainProcessKilled)], main(), "OOMKilled", 137, None),
+        (&[(OomKilled, InitProcessKilled)], main(), "OOMKilled", 137, None),
         (&[(OomKilled, ChildKilled)], child(), "OOMKilled", 1, None),
         (&[(Other, Exited)], vec![], "Completed", 0, None),
         (&[(Other, Exited)], vec![], "Error", 1, None),
-        (&[(EvictedByAgent, EvictionUnderWay)], vec![], "Error", 143, None),
+        (&[(EvictedByAgent, EvictionInProgress)], vec![], "Error", 143, None),
         (
-            &[(EvictedByAgent, EvictionUnderWay), (OomKilled, MainProcessKilled)],
+            &[(EvictedByAgent, EvictionInProgress), (OomKilled, InitProcessKilled)],
             main(),
             "OOMKilled",
             137,
             None,
         ),
         // The status and the cause do not agree.
-        (&[(OomKilled, MainProcessKilled)], main(), "Error", 137, Some(KillNotInStatus)),
-        (&[(OomKilled, RuntimeSays)], vec![], "OOMKilled", 137, Some(NoKillSeen)),
+        (&[(OomKilled, InitProcessKilled)], main(), "Error", 137, Some(KillNotInStatus)),
+        (&[(OomKilled, RuntimeReported)], vec![], "OOMKilled", 137, Some(NoKillSeen)),
         (&[(EvictedByKubelet, EvictionOnRecord)], vec![], "OOMKilled", 137, Some(NoKillSeen)),
         (&[(Other, OnlyAChildLongBefore)], child(), "OOMKilled", 0, Some(OnlyAChildKilled)),
         (&[(Other, Exited)], child(), "Completed", 0, Some(ChildNotInStatus)),
         (
-            &[(Other, Explanation::KilledBySomebodyElse)],
+            &[(Other, Explanation::KilledByOtherProcess)],
             vec![],
             "Error",
             137,
             Some(MismatchKind::KilledByOtherProcess),
         ),
-        (&[(EvictedByAgent, EvictionUnderWay)], vec![], "Error", 137, Some(KilledByEviction)),
+        (&[(EvictedByAgent, EvictionInProgress)], vec![], "Error", 137, Some(KilledByEviction)),
         (&[(EvictedByKubelet, EvictionOnRecord)], vec![], "Error", 137, Some(KilledByEviction)),
     ];
     for (causes, evidence, reason, exit_code, difference) in cases {
@@ -72,9 +72,9 @@ fn status_and_cause_are_compared_for_each_mismatch_kind() {
 
 fn causes() -> impl Strategy<Value = Vec<(TerminationCause, Explanation)>> {
     let cause = prop_oneof![
-        Just((TerminationCause::EvictedByAgent, Explanation::EvictionUnderWay)),
+        Just((TerminationCause::EvictedByAgent, Explanation::EvictionInProgress)),
         Just((TerminationCause::EvictedByKubelet, Explanation::EvictionOnRecord)),
-        Just((TerminationCause::OomKilled, Explanation::MainProcessKilled)),
+        Just((TerminationCause::OomKilled, Explanation::InitProcessKilled)),
         Just((TerminationCause::OomKilled, Explanation::GroupKilled)),
         Just((TerminationCause::Other, Explanation::Exited)),
     ];
@@ -85,7 +85,7 @@ proptest! {
     #[test]
     fn status_that_differs_from_the_cause_is_a_mismatch(
         causes in causes(),
-        kills in prop::collection::vec(prop_oneof![Just(OomVictimRole::Main), Just(OomVictimRole::Child)], 0..3),
+        kills in prop::collection::vec(prop_oneof![Just(OomVictimRole::Init), Just(OomVictimRole::Child)], 0..3),
         reason in prop_oneof![Just("OOMKilled"), Just("Error"), Just("Completed"), Just("")],
         exit_code in prop_oneof![Just(0), Just(1), Just(137), Just(143)],
     ) {

@@ -9,7 +9,7 @@ fn container_of_an_evicted_pod_is_attributed_to_the_agent() {
     ended(&mut engine, 2, status("Error", 143));
     assert_eq!(
         only_termination(&remaining_terminations(&mut engine)),
-        (TerminationCause::EvictedByAgent, Explanation::EvictionUnderWay, None)
+        (TerminationCause::EvictedByAgent, Explanation::EvictionInProgress, None)
     );
 }
 
@@ -30,8 +30,8 @@ fn failed_eviction_explains_only_terminations_before_its_failure() {
     evict_a(&mut engine.engine, 1);
     ended(&mut engine, 2, cgroup());
     step(&mut engine.engine, 5, eviction_failed("a"));
-    ended(&mut engine, 9, ContainerEnded { instance: Some("i2".into()), ..cgroup() });
-    let causes: Vec<_> = remaining_terminations(&mut engine).iter().map(ContainerTerminated::cause).collect();
+    ended(&mut engine, 9, ContainerEnded { container_id: Some("i2".into()), ..cgroup() });
+    let causes: Vec<_> = remaining_terminations(&mut engine).iter().map(|ended| ended.cause).collect();
     assert_eq!(causes, [TerminationCause::EvictedByAgent, TerminationCause::Other]);
 }
 
@@ -46,11 +46,11 @@ fn eviction_that_succeeded_explains_no_termination_of_a_restarted_container() {
     step(&mut engine.engine, 3, eviction_failed("a"));
     ended(&mut engine, 5, cgroup());
     let restarted: Option<Box<str>> = Some("i2".into());
-    let later = OomKill { container_id: restarted.clone(), ..kill(8, OomVictimRole::Main) };
+    let later = OomKill { container_id: restarted.clone(), ..kill(8, OomVictimRole::Init) };
     let decision = killed(&mut engine, 100, later);
     let DecisionKind::Oom(OomUpdate::Kill(kill)) = &decision.kind else { panic!() };
     assert_eq!(kill.evicting_since, None);
-    ended(&mut engine, 101, ContainerEnded { instance: restarted, ..status("OOMKilled", 137) });
+    ended(&mut engine, 101, ContainerEnded { container_id: restarted, ..status("OOMKilled", 137) });
     assert_eq!(engine.ends, [TerminationCause::EvictedByAgent, TerminationCause::OomKilled]);
 }
 
@@ -58,13 +58,17 @@ fn eviction_that_succeeded_explains_no_termination_of_a_restarted_container() {
 fn kill_during_an_eviction_is_a_contributing_cause() {
     let mut engine = counting_engine();
     evict_a(&mut engine.engine, 1);
-    let decision = killed(&mut engine, 2, kill(7, OomVictimRole::Main));
+    let decision = killed(&mut engine, 2, kill(7, OomVictimRole::Init));
     let DecisionKind::Oom(OomUpdate::Kill(kill)) = &decision.kind else { panic!() };
     assert_eq!(kill.evicting_since, Some(at(1)));
     let ends = ended(&mut engine, 3, status("OOMKilled", 137)).ended;
     assert_eq!(
         only_termination(&ends),
-        (TerminationCause::EvictedByAgent, Explanation::EvictionUnderWay, Some(TerminationCause::OomKilled))
+        (
+            TerminationCause::EvictedByAgent,
+            Explanation::EvictionInProgress,
+            Some(TerminationCause::OomKilled)
+        )
     );
     let kinds: Vec<_> = ends[0].evidence.iter().map(Evidence::at).collect();
     assert_eq!(kinds, [Some(at(1)), Some(at(2)), None], "in order");
@@ -74,12 +78,12 @@ fn kill_during_an_eviction_is_a_contributing_cause() {
 #[test]
 fn kill_before_the_eviction_is_the_main_cause() {
     let mut engine = counting_engine();
-    killed(&mut engine, 1, kill(7, OomVictimRole::Main));
+    killed(&mut engine, 1, kill(7, OomVictimRole::Init));
     evict_a(&mut engine.engine, 2);
     let ends = ended(&mut engine, 3, status("OOMKilled", 137)).ended;
     assert_eq!(
         only_termination(&ends),
-        (TerminationCause::OomKilled, Explanation::MainProcessKilled, Some(TerminationCause::EvictedByAgent))
+        (TerminationCause::OomKilled, Explanation::InitProcessKilled, Some(TerminationCause::EvictedByAgent))
     );
 }
 
@@ -88,7 +92,7 @@ fn evictions_of_the_kubelet_are_distinguished_from_the_agents() {
     let mut engine = counting_engine();
     let by_kubelet = |container: &str| ContainerEnded {
         container: container.into(),
-        instance: Some(container.into()),
+        container_id: Some(container.into()),
         evicted_by: Some(Evictor::Kubelet),
         ..status("Error", 137)
     };
@@ -99,7 +103,7 @@ fn evictions_of_the_kubelet_are_distinguished_from_the_agents() {
     );
     let mut engine = counting_engine();
     let dated = ContainerEnded { evicted_at: Some(at(1)), ..by_kubelet("main") };
-    killed(&mut engine, 2, OomKill { container_id: Some("main".into()), ..kill(7, OomVictimRole::Main) });
+    killed(&mut engine, 2, OomKill { container_id: Some("main".into()), ..kill(7, OomVictimRole::Init) });
     let ends = ended(&mut engine, 3, dated).ended;
     assert_eq!(only_termination(&ends).2, Some(TerminationCause::OomKilled), "evicted first, then killed");
 }

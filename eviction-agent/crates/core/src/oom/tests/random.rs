@@ -9,7 +9,7 @@ use crate::engine::Engine;
 use crate::fixture::arbitrary::{container_ended, inputs, oom_kill};
 use crate::fixture::{at, pod, policy, set};
 use crate::input::{Event, Input};
-use crate::oom::{EndHandling, OomUpdate, TerminationCause};
+use crate::oom::{EndHandling, OomUpdate};
 use crate::progress::EvictionResult;
 use crate::time::Timestamp;
 
@@ -45,11 +45,10 @@ fn run(inputs: Vec<Input>) -> Result<(), TestCaseError> {
             _ => {}
         }
         for ended in &decision.ended {
-            prop_assert!(!ended.causes.is_empty());
-            let mut causes: Vec<TerminationCause> = ended.causes.iter().map(|cause| cause.cause).collect();
+            let mut causes: Vec<_> = ended.contributing.iter().chain([&ended.cause]).collect();
             causes.sort_unstable();
             causes.dedup();
-            prop_assert_eq!(causes.len(), ended.causes.len(), "no cause twice");
+            prop_assert_eq!(causes.len(), ended.contributing.len() + 1, "no cause twice");
             ends += 1;
         }
     }

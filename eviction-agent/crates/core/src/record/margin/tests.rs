@@ -15,7 +15,7 @@ use crate::pod::Pod;
 use crate::reading::Reading;
 use crate::record::{CandidateOutcome, CandidateRecord, DecisionRecord, EvaluationRecord, RecordSubject};
 use crate::signal::Signal;
-use crate::snapshot::{ContainerStatValues, PodStatValues, ProcessStats, SnapshotBuilder};
+use crate::snapshot::{ContainerStatValues, PodStatValues, ProcessStats, Snapshot};
 /// The values that a pod is ranked by, whatever is short.
 #[derive(Clone, Debug)]
 struct RankValues {
@@ -65,11 +65,10 @@ fn evaluation(signal: Signal, pods: &[RankValues]) -> EvaluationRecord {
     step(&mut engine, 0, Event::Pods(set(pods.iter().enumerate().map(pod).collect())));
     let layout = DiskLayout { dedicated_image_fs: true, split_image_fs: false };
     step(&mut engine, 0, Event::DiskLayout(Ok(layout)));
-    let mut builder = SnapshotBuilder::new();
     let mut stats = node(1, 1, at(1));
     stats.processes =
         Reading::Known(ProcessStats { max: Some(9), running: Some(8), ..ProcessStats::default() });
-    builder.node(stats);
+    let mut snapshot = Snapshot::of_node(stats);
     for (index, values) in pods.iter().enumerate() {
         let Some(usage) = values.usage.map(i64::cast_unsigned) else {
             continue;
@@ -85,11 +84,11 @@ fn evaluation(signal: Signal, pods: &[RankValues]) -> EvaluationRecord {
             logs_inodes: Some(usage),
             ..ContainerStatValues::default()
         };
-        builder.pod(&format!("{index:02}"), pod_values).container("main", logs);
+        snapshot.add_pod(&format!("{index:02}"), pod_values).add_container("main", logs);
     }
-    let decision = step(&mut engine, 1, Event::Sample(Arc::new(builder.finish())));
+    let decision = step(&mut engine, 1, Event::Sample(Arc::new(snapshot)));
     match DecisionRecord::of(&decision).subject {
-        RecordSubject::Evaluated(evaluation) => *evaluation,
+        RecordSubject::Evaluation(evaluation) => *evaluation,
         other => panic!("no pass: {other:?}"),
     }
 }

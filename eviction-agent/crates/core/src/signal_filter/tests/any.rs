@@ -64,11 +64,11 @@ proptest! {
                 prop_assert_eq!(evaluation.observations.reading(rejected.signal), Reading::Unknown(UnknownReason::Implausible));
             }
             for met in &evaluation.met {
-                let signal = evaluation.threshold(met.threshold).unwrap().threshold.signal;
+                let signal = evaluation.threshold(met.threshold).unwrap().signal;
                 let seen = evaluation.observations.get(signal);
                 prop_assert!(seen.is_some_and(|seen| seen.available <= seen.capacity));
                 if signal.resource() == Resource::Memory {
-                    prop_assert_eq!(evaluation.context.memory_conditions, MemoryConditions::Open);
+                    prop_assert_eq!(evaluation.context.memory_conditions, MemoryConditions::Fulfilled);
                 }
             }
         }

@@ -27,7 +27,7 @@ fn configured_memory_measure_decides_and_all_are_reported() {
         let observed = decision.evaluation().unwrap().observations.get(MemoryAvailable).unwrap();
         assert_eq!((observed.available, observed.capacity), (available, 1000));
         let report = serde_json::to_value(DecisionRecord::of(&decision)).unwrap();
-        let memory = &report["pass"]["memory"];
+        let memory = &report["evaluation"]["memory"];
         assert_eq!(memory["available_by_working_set"], 50, "{memory}");
         assert_eq!(memory["mem_available"], 400);
         assert_eq!(memory["available_without_active_file"], 110);

@@ -3,12 +3,8 @@
 use super::*;
 
 fn memory(available: u64, working_set: u64, seconds: i64) -> NodeStats {
-    let memory = MemoryStats {
-        available: Some(available),
-        working_set: Some(working_set),
-        time: Some(at(seconds)),
-        ..MemoryStats::default()
-    };
+    let memory =
+        MemoryStats { available: Some(available), working_set: Some(working_set), time: Some(at(seconds)) };
     NodeStats { memory: Reading::Known(memory), ..node(1, 900, at(seconds)) }
 }
 
@@ -17,7 +13,7 @@ fn memory_and_disk_engine() -> Engine {
 }
 
 fn rejections(decision: &Decision) -> Vec<(Signal, Implausible)> {
-    decision.evaluation().unwrap().context.rejected.iter().map(|it| (it.signal, it.why)).collect()
+    decision.evaluation().unwrap().context.rejected.iter().map(|it| (it.signal, it.reason)).collect()
 }
 
 #[test]

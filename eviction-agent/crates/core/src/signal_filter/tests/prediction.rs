@@ -29,13 +29,13 @@ fn imminent_threshold_is_reported_raises_conditions_or_evicts() {
         assert_eq!(decision.evaluation().unwrap().context.imminent, [0], "{predict:?}");
         assert_eq!((decision.conditions.len(), evicts(&decision)), (raised, is_evicted), "{predict:?}");
         let report = serde_json::to_value(DecisionRecord::of(&decision)).unwrap();
-        let pass = &report["pass"];
-        assert_eq!(pass["signals"][0]["trend"]["per_second"], -20.0);
+        let evaluation = &report["evaluation"];
+        assert_eq!(evaluation["signals"][0]["trend"]["per_second"], -20.0);
         if !is_evicted {
-            assert_eq!(pass["thresholds"][0]["eta"]["expected"], "17s", "{pass}");
-            assert_eq!(pass["thresholds"][0]["imminent"], true);
+            assert_eq!(evaluation["thresholds"][0]["eta"]["expected"], "17s", "{evaluation}");
+            assert_eq!(evaluation["thresholds"][0]["imminent"], true);
         } else {
-            assert_eq!(pass["thresholds"][0]["met"]["by_prediction"], true);
+            assert_eq!(evaluation["thresholds"][0]["met"]["by_prediction"], true);
         }
     }
 }

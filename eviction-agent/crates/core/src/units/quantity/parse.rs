@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use num_bigint::BigUint;
+use num_bigint::BigInt;
 
 use super::{Amount, Format, Quantity, binary_suffixes, decimal_suffixes};
 use crate::units::decimal::Decimal;
@@ -100,25 +100,21 @@ fn slow(parts: &Parts<'_>, exponent: i32, mut format: Format) -> Result<Quantity
         return Err("unable to parse numeric part of quantity".to_owned());
     }
     let places = i32::try_from(fraction.len()).unwrap_or(i32::MAX);
-    let mut digits = format!("{integer}{fraction}");
-    let scale = if format == Format::BinarySi {
-        let number = BigUint::parse_bytes(digits.as_bytes(), 10).unwrap_or_default();
-        digits = (number << exponent.unsigned_abs()).to_str_radix(10);
-        places
-    } else {
-        places.wrapping_add(exponent.wrapping_neg())
+    let number: BigInt = format!("{integer}{fraction}").parse().unwrap_or_default();
+    let (number, scale) = match format {
+        Format::BinarySi => (number << exponent.unsigned_abs(), places),
+        Format::DecimalExponent | Format::DecimalSi => (number, places.wrapping_sub(exponent)),
     };
-    let scale = i64::from(scale);
-    let mut amount = Decimal::from_digits(false, &digits, -scale, scale);
+    let mut amount = Decimal::new(&number, scale.into());
     if amount.signum() != 0 {
         amount = amount.rounded_up(i64::from(-NANO));
     }
     if format == Format::BinarySi {
-        let cap = Decimal::new(i64::MAX.into(), 0);
+        let cap = Decimal::new(&i64::MAX.into(), 0);
         if amount.compare(&cap).is_gt() {
             amount = cap;
         }
-        if amount.signum() != 0 && amount.compare(&Decimal::new(1.into(), 0)).is_lt() {
+        if amount.signum() != 0 && amount.compare(&Decimal::new(&1.into(), 0)).is_lt() {
             format = Format::DecimalSi;
         }
     }

@@ -15,7 +15,7 @@ use crate::snapshot::{NodeStats, PodStatValues, ProcessStats};
 /// the memory and the processes of its pods.
 fn sample_of_processes(seconds: i64, running: i64, max: i64, pods: [(&str, u64, u64); 2]) -> Event {
     let time = Some(at(seconds));
-    let processes = ProcessStats { max: Some(max), running: Some(running), time, ..ProcessStats::default() };
+    let processes = ProcessStats { max: Some(max), running: Some(running), time };
     let node = NodeStats { processes: Reading::Known(processes), ..node(50, 900, at(seconds)) };
     let usage = pods.map(|(uid, memory, processes)| {
         let (uid, values) = memory_of(uid, memory);

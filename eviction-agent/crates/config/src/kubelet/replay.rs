@@ -1,8 +1,6 @@
 //! Decides whether kubelet v1.36.3 would start with a configuration, and resolves its policy. Scenarios
 //! compare this. A running agent checks less, since its kubelet has started and may have another version.
 
-mod field_types;
-
 use std::collections::BTreeMap;
 
 use eviction_core::policy::Policy;
@@ -12,7 +10,7 @@ use serde_json::{Map, Value};
 use crate::kubelet::fields::{KubeletFields, default_eviction_hard, is_gate_on, retain_known};
 use crate::kubelet::{API_VERSION, KIND, fields, policy, thresholds};
 use crate::problem::Problem;
-use crate::read::{describe, read};
+use crate::read::{describe, integer, read};
 
 /// The error that stops the kubelet at start. At stage `thresholds` the text is the kubelet's. Of several
 /// errors it is the first one in the order of the maps, and within a map of the keys.
@@ -71,8 +69,35 @@ fn wrong_types(object: &Map<String, Value>) -> Vec<Problem> {
             problems.push(Problem::new(key, format!("is not `{wanted}`")));
         }
     }
-    problems.extend(field_types::with_wrong_type(object).map(|key| Problem::new(key, "has the wrong type")));
+    let typed = FIELD_TYPES.lines().filter_map(|line| line.split_once('\t'));
+    let wrong = typed.filter(|(path, wanted)| value_at(object, path).is_some_and(|it| !has_type(it, wanted)));
+    problems.extend(wrong.map(|(path, _)| Problem::new(path, "has the wrong type")));
     problems
+}
+
+/// The fields that the agent does not use, one per line: path and type. A wrong type stops the kubelet like any
+/// other decoding error.
+const FIELD_TYPES: &str = include_str!("field-types.tsv");
+
+/// Returns whether a value has a type of [`FIELD_TYPES`]. Null is the zero value of all but durations.
+fn has_type(value: &Value, wanted: &str) -> bool {
+    if value.is_null() {
+        return wanted != "duration";
+    }
+    let is_text = |value: &Value| value.is_string() || value.is_null();
+    match wanted {
+        "bool" => value.is_boolean(),
+        "int32" => integer(value).is_some_and(|n| i32::try_from(n).is_ok()),
+        "int64" => integer(value).is_some(),
+        "float" => value.is_number(),
+        "string" => value.is_string(),
+        "duration" | "duration or null" => nanos(value).is_some(),
+        "list" => value.is_array(),
+        "list of strings" => value.as_array().is_some_and(|list| list.iter().all(is_text)),
+        "object" => value.is_object(),
+        "map of strings" => value.as_object().is_some_and(|map| map.values().all(is_text)),
+        _ => false,
+    }
 }
 
 /// Checks `enforceNodeAllocatable`. Options must be known and unique, and `none` must be the only one. A
@@ -319,6 +344,22 @@ impl<'a> Values<'a> {
         match self.get(path).and_then(nanos) {
             None | Some(0) => default,
             Some(nanos) => nanos,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{FIELD_TYPES, has_type};
+
+    #[test]
+    fn every_field_has_a_type_that_some_value_has() {
+        let values = [json!(true), json!(1), json!("1s"), json!(["a"]), json!({ "a": "b" })];
+        for line in FIELD_TYPES.lines() {
+            let (_, wanted) = line.split_once('\t').unwrap();
+            assert!(values.iter().any(|value| has_type(value, wanted)), "{line}");
         }
     }
 }
