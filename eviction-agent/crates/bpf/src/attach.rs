@@ -11,13 +11,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use aya::programs::{BtfTracePoint, FEntry, FExit, KProbe, ProgramError, RawTracePoint};
-use aya::{Btf, Ebpf, Pod};
+use aya::{Btf, Ebpf};
+use aya_obj::generated::{bpf_cmd, bpf_link_info, bpf_prog_info};
 
 use super::attach_methods::{AttachWhen, HookPoint, ProgramHook};
 use super::capabilities::Lockdown;
 use super::kprobe::{attach_probe, event_id};
 use super::plan::{self, BackendInfo, ClassPlan, RejectedMethod};
-use super::sys::{bpf, bpf_descriptor};
+use super::sys::{bpf, bpf_descriptor, empty_attr};
 use eviction_core::error::chain;
 
 /// A program that the verifier has accepted.
@@ -64,9 +65,9 @@ impl Program {
     /// on that CPU (`recursion_misses`, from 5.12 on; 0 before). Where tasks are preempted in the kernel, that
     /// happens when another task reaches the same hook.
     pub(super) fn runs_missed(&self) -> io::Result<u64> {
-        // In `struct bpf_prog_info` the 64-bit word 26. Kernels with a shorter structure leave it 0.
-        let [.., recursion_misses] = info::<u64, 27>(&self.code)?;
-        Ok(recursion_misses)
+        // SAFETY: the structure consists of numbers. Kernels with a shorter one leave the rest 0.
+        let info: bpf_prog_info = unsafe { info(&self.code) }?;
+        Ok(info.recursion_misses)
     }
 }
 
@@ -83,11 +84,15 @@ impl Link {
     pub(super) fn verify(&self) -> io::Result<()> {
         match self.program.at {
             HookPoint::Probe(_) | HookPoint::ReturnProbe(_) => event_id(&self.descriptor).map(drop),
-            _ => match info::<u32, 3>(&self.descriptor)? {
-                // `struct bpf_link_info` begins with the type, the id and `prog_id`.
-                [_, _, program] if program == self.program.id => Ok(()),
-                [_, _, other] => Err(io::Error::other(format!("the link is of program {other}"))),
-            },
+            _ => {
+                // SAFETY: the structure consists of numbers.
+                let info: bpf_link_info = unsafe { info(&self.descriptor) }?;
+                if info.prog_id == self.program.id {
+                    Ok(())
+                } else {
+                    Err(io::Error::other(format!("the link is of program {}", info.prog_id)))
+                }
+            }
         }
     }
 
@@ -152,50 +157,29 @@ fn attach(hook: &ProgramHook, ebpf: &mut Ebpf, btf: &Btf, is_on_demand: bool) ->
     Ok(link)
 }
 
-const BPF_OBJ_GET_INFO_BY_FD: libc::c_long = 15;
-const BPF_RAW_TRACEPOINT_OPEN: libc::c_long = 17;
-
-/// The part of `union bpf_attr` that opening a raw tracepoint uses (linux/bpf.h).
-#[repr(C)]
-struct TracepointAttr {
-    name: u64,
-    prog_fd: u32,
-    pad: u32,
-    cookie: u64,
-}
-
 /// Attaches a program to this tracepoint, or to the hook that it was loaded for.
 fn attach_traced(program: &OwnedFd, tracepoint: Option<&str>) -> io::Result<OwnedFd> {
     let name = tracepoint.map(CString::new).transpose()?;
-    let mut attr = TracepointAttr {
-        name: name.as_ref().map_or(0, |name| name.as_ptr() as u64),
-        prog_fd: program.as_raw_fd() as u32,
-        pad: 0,
-        cookie: 0,
-    };
-    // SAFETY: `attr` is the part of `bpf_attr` that this command uses, and its name outlives the call.
-    unsafe { bpf_descriptor(BPF_RAW_TRACEPOINT_OPEN, &mut attr) }
+    let mut attr = empty_attr();
+    attr.raw_tracepoint.name = name.as_ref().map_or(0, |name| name.as_ptr() as u64);
+    attr.raw_tracepoint.prog_fd = program.as_raw_fd() as u32;
+    // SAFETY: the name outlives the call.
+    unsafe { bpf_descriptor(bpf_cmd::BPF_RAW_TRACEPOINT_OPEN, &mut attr) }
 }
 
-/// The part of `union bpf_attr` that reading information about a descriptor uses.
-#[repr(C)]
-struct InfoAttr {
-    bpf_fd: u32,
-    info_len: u32,
-    info: u64,
-}
-
-/// Reads the first words of the kernel's information about a program or a link (linux/bpf.h).
-fn info<W: Pod + Default, const N: usize>(of: &OwnedFd) -> io::Result<[W; N]> {
-    let mut info = [W::default(); N];
-    let mut attr = InfoAttr {
-        bpf_fd: of.as_raw_fd() as u32,
-        info_len: size_of_val(&info) as u32,
-        info: (&raw mut info) as u64,
-    };
-    // SAFETY: `attr` is the part of `bpf_attr` that this command uses. `info` consists of numbers and has as many
-    // bytes as `attr` states. Where it holds addresses of buffers, 0 requests none.
-    unsafe { bpf(BPF_OBJ_GET_INFO_BY_FD, &mut attr) }?;
+/// Reads the kernel's information about a program or a link.
+///
+/// # Safety
+/// `T` is the kernel's structure for it, and consists of numbers.
+unsafe fn info<T>(of: &OwnedFd) -> io::Result<T> {
+    // SAFETY: as the caller promises.
+    let mut info: T = unsafe { std::mem::zeroed() };
+    let mut attr = empty_attr();
+    attr.info.bpf_fd = of.as_raw_fd() as u32;
+    attr.info.info_len = size_of::<T>() as u32;
+    attr.info.info = (&raw mut info) as u64;
+    // SAFETY: `info` has as many bytes as `attr` states. Where it holds addresses of buffers, 0 requests none.
+    unsafe { bpf(bpf_cmd::BPF_OBJ_GET_INFO_BY_FD, &mut attr) }?;
     Ok(info)
 }
 

@@ -9,7 +9,7 @@ use rustix::thread::CapabilitySet;
 
 use super::{
     attach_methods::{ATTACH_METHODS, HookPoint},
-    btf::{Argument, Btf, BtfQuery},
+    btf::{Argument, Btf},
     offsets::{self, ResolvedOffsets},
 };
 
@@ -145,12 +145,10 @@ pub fn read_btf(file: &Path) -> Result<BtfFacts, String> {
     let module_file = file.with_file_name("xfs");
     let module_blob = module_file.exists().then(|| read(&module_file));
     let hook_points = || ATTACH_METHODS.iter().flat_map(|method| method.hooks).map(|hook| hook.at);
-    let functions: Vec<_> = hook_points().filter_map(HookPoint::function).collect();
-    let wanted = BtfQuery { functions: &functions, ..offsets::WANTED };
-    let btf = Btf::parse(&blob, &wanted).map_err(|error| cannot_read(file, error))?;
+    let btf = Btf::parse(&blob).map_err(|error| cannot_read(file, error))?;
     let xfs = module_blob.as_ref().map(|blob| {
         let blob = blob.as_ref().map_err(Clone::clone)?;
-        btf.parse_module(blob, &wanted).map_err(|error| cannot_read(&module_file, error))
+        btf.parse_module(blob).map_err(|error| cannot_read(&module_file, error))
     });
     let xfs = xfs.transpose().unwrap_or_else(|error| {
         tracing::warn!("no hooks on xfs: {error}");
@@ -158,10 +156,11 @@ pub fn read_btf(file: &Path) -> Result<BtfFacts, String> {
     });
     let find = |name| btf.tracepoint(name).or_else(|| xfs.as_ref()?.tracepoint(name));
     let tracepoints = hook_points().filter_map(HookPoint::tracepoint);
+    let functions = hook_points().filter_map(HookPoint::function);
     Ok(BtfFacts {
         resolved: offsets::resolve(&btf, xfs.as_ref()),
         tracepoints: tracepoints.filter_map(|name| Some((name, find(name)?))).collect(),
-        functions: functions.iter().filter_map(|name| Some((*name, btf.function(name)?))).collect(),
+        functions: functions.filter_map(|name| Some((name, btf.function(name)?))).collect(),
     })
 }
 

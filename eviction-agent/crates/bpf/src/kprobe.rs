@@ -5,48 +5,25 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 
-/// The beginning of `struct perf_event_attr` (linux/perf_event.h), as far as probes use it.
-#[derive(Default)]
-#[repr(C)]
-struct EventAttr {
-    kind: u32,
-    size: u32,
-    config: u64,
-    sample_period: u64,
-    sample_type: u64,
-    read_format: u64,
-    flags: u64,
-    wakeup_events: u32,
-    bp_type: u32,
-    /// The function's name.
-    config1: u64,
-    /// The offset in it.
-    config2: u64,
-}
-
-const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 8;
-// `_IO('$', 0)`, `_IOW('$', 8, __u32)` and `_IOR('$', 7, __u64 *)`.
-const PERF_EVENT_IOC_ENABLE: u32 = 0x2400;
-const PERF_EVENT_IOC_SET_BPF: u32 = 0x4004_2408;
-const PERF_EVENT_IOC_ID: u32 = 0x8008_2407;
+use aya_obj::generated::{
+    PERF_EVENT_IOC_ENABLE, PERF_EVENT_IOC_ID, PERF_EVENT_IOC_SET_BPF, PERF_FLAG_FD_CLOEXEC, perf_event_attr,
+};
 
 const PROBES: &str = "/sys/bus/event_source/devices/kprobe";
 
 /// Attaches a program to the entry or the return of a function.
 pub(super) fn attach_probe(program: &OwnedFd, function: &str, on_return: bool) -> io::Result<OwnedFd> {
     let name = CString::new(function)?;
-    let attr = EventAttr {
-        kind: probe_kind()?,
-        size: size_of::<EventAttr>() as u32,
-        config: if on_return { 1 << return_bit()? } else { 0 },
-        config1: name.as_ptr() as u64,
-        ..EventAttr::default()
-    };
+    // SAFETY: the structure consists of numbers.
+    let mut attr: perf_event_attr = unsafe { std::mem::zeroed() };
+    attr.type_ = probe_kind()?;
+    attr.size = size_of::<perf_event_attr>() as u32;
+    attr.config = if on_return { 1 << return_bit()? } else { 0 };
+    attr.__bindgen_anon_3.kprobe_func = name.as_ptr() as u64;
     let (all_processes, cpu, no_group) = (-1, 0, -1);
-    // SAFETY: `attr` is the beginning of the kernel's structure, says how long it is, and its name
-    // outlives the call.
+    // SAFETY: `attr` says how long it is, and its name outlives the call.
     let event = unsafe {
-        let flags = PERF_FLAG_FD_CLOEXEC;
+        let flags = libc::c_ulong::from(PERF_FLAG_FD_CLOEXEC);
         libc::syscall(libc::SYS_perf_event_open, &raw const attr, all_processes, cpu, no_group, flags)
     };
     if event < 0 {

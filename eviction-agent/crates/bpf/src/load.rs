@@ -13,6 +13,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use thiserror::Error;
 
 use eviction_node::backend::BackendSelection;
+use eviction_node::kv_file::parse_keys;
 
 use super::{
     attach::{attach_best, error_summary},
@@ -102,17 +103,14 @@ fn max_thresholds(cgroups: u32) -> u32 {
 fn read_cgroups() -> u32 {
     let controllers = procfs::cgroups().map_or_else(|_| Vec::new(), |controllers| controllers.0);
     let memory = controllers.iter().find(|controller| controller.name == "memory");
-    let in_stat = || parse_cgroup_stat(&fs::read_to_string("/sys/fs/cgroup/cgroup.stat").ok()?);
+    let in_stat = || parse_cgroup_stat(&fs::read("/sys/fs/cgroup/cgroup.stat").ok()?);
     memory.map(|memory| memory.num_cgroups).or_else(in_stat).unwrap_or(0)
 }
 
 /// Returns the sum of `nr_descendants`, `nr_dying_descendants`, and 1 for the root.
-fn parse_cgroup_stat(text: &str) -> Option<u32> {
-    let value = |key: &str| {
-        let mut lines = text.lines().filter_map(|line| line.split_once(' '));
-        lines.find(|(name, _)| *name == key)?.1.trim().parse::<u32>().ok()
-    };
-    Some(value("nr_descendants")?.saturating_add(value("nr_dying_descendants")?).saturating_add(1))
+fn parse_cgroup_stat(text: &[u8]) -> Option<u32> {
+    let [living, dying] = parse_keys(text, [b"nr_descendants", b"nr_dying_descendants"], None);
+    u32::try_from(living.ok()?.saturating_add(dying.ok()?).saturating_add(1)).ok()
 }
 
 /// The result of a load.
@@ -347,9 +345,9 @@ mod tests {
     #[test]
     fn number_of_cgroups_is_parsed_from_cgroup_stat() {
         let text = "nr_descendants 330\nnr_subsys_memory 300\nnr_dying_descendants 12\n";
-        assert_eq!(parse_cgroup_stat(text), Some(343));
+        assert_eq!(parse_cgroup_stat(text.as_bytes()), Some(343));
         for odd in ["", "nr_descendants 3", "nr_descendants many\nnr_dying_descendants 1"] {
-            assert_eq!(parse_cgroup_stat(odd), None, "{odd:?}");
+            assert_eq!(parse_cgroup_stat(odd.as_bytes()), None, "{odd:?}");
         }
     }
 }

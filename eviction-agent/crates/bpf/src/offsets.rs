@@ -5,53 +5,7 @@ use std::ops::Range;
 
 use eviction_common::{ABSENT, Offsets};
 
-use super::btf::{Btf, BtfQuery, wrong_form};
-
-/// The names to find in the kernel's BTF, besides the functions that methods are attached to.
-pub const WANTED: BtfQuery<'static> = BtfQuery {
-    structs: &[
-        "mem_cgroup",
-        "page_counter",
-        "cgroup_subsys_state",
-        "cgroup",
-        "cgroup_root",
-        "kernfs_node",
-        "css_set",
-        "task_struct",
-        "signal_struct",
-        "mm_struct",
-        "mm_rss_stat",
-        "percpu_counter",
-        "pids_cgroup",
-        "oom_control",
-        "memcg_stock_pcp",
-        "inode",
-        "super_block",
-        "bdi_writeback",
-        "ext4_allocation_request",
-        "xfs_inode",
-        "xfs_bmbt_irec",
-        "xfs_alloc_arg",
-        "xfs_mount",
-    ],
-    enumerators: &[
-        "memory_cgrp_id",
-        "pids_cgrp_id",
-        "MEMCG_OOM",
-        "MEMCG_OOM_KILL",
-        "CSS_ONLINE",
-        "CSS_DYING",
-        "MM_FILEPAGES",
-        "MM_ANONPAGES",
-        "MM_SWAPENTS",
-        "MM_SHMEMPAGES",
-        "PGSTEAL_KSWAPD",
-        "PGSTEAL_DIRECT",
-        "PGSTEAL_KHUGEPAGED",
-        "PGSTEAL_PROACTIVE",
-    ],
-    functions: &[],
-};
+use super::btf::{Btf, wrong_form};
 
 /// The offsets that were found, and what is missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -233,7 +187,7 @@ mod tests {
     use crate::btf::tests::Blob;
 
     fn resolved(blob: &Blob) -> ResolvedOffsets {
-        resolve(&Btf::parse(&blob.bytes(), &WANTED).unwrap(), None)
+        resolve(&Btf::parse(&blob.bytes()).unwrap(), None)
     }
 
     fn counts(blob: &mut Blob) {

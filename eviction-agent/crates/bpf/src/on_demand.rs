@@ -6,7 +6,6 @@
 //! must not wait for it. So a thread does it.
 #![forbid(unsafe_code)]
 
-use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
@@ -49,42 +48,37 @@ impl OnDemandProbe {
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// A switch that is on while the value that was made is kept.
+#[derive(Debug)]
 pub(super) struct DetachSwitch<T> {
     shared: Arc<SwitchShared<T>>,
     /// It ends with an error if no value can be made.
     thread: Option<JoinHandle<io::Result<()>>>,
 }
 
+#[derive(Debug)]
 struct SwitchShared<T> {
     wanted: AtomicBool,
     is_dropped: AtomicBool,
-    /// Whether there is a value.
-    is_on: AtomicBool,
-    /// Locked only while a value is moved or read.
+    /// There is one while it is on. Locked only while a value is moved or read.
     value: Mutex<Option<T>>,
 }
 
 impl<T> SwitchShared<T> {
-    /// Sets the value, and drops the one before.
-    fn set(&self, value: Option<T>) {
-        let is_on = value.is_some();
-        let before =
-            std::mem::replace(&mut *self.value.lock().unwrap_or_else(PoisonError::into_inner), value);
-        self.is_on.store(is_on, Ordering::Release);
-        drop(before);
-    }
-
     /// Follows the requests until the switch is dropped, or until no value can be made.
     fn run(&self, make: impl Fn() -> io::Result<T>) -> io::Result<()> {
+        let mut is_on = false;
         while !self.is_dropped.load(Ordering::Acquire) {
-            let is_on = self.is_on.load(Ordering::Acquire);
-            match (self.wanted.load(Ordering::Acquire), is_on) {
-                (true, false) => self.set(Some(make().or_else(|_| repeat(&make))?)),
-                (false, true) => self.set(None),
-                (true, true) | (false, false) => std::thread::park(),
+            let wanted = self.wanted.load(Ordering::Acquire);
+            if wanted == is_on {
+                std::thread::park();
+                continue;
             }
+            let value = if wanted { Some(make().or_else(|_| repeat(&make))?) } else { None };
+            let before =
+                std::mem::replace(&mut *self.value.lock().unwrap_or_else(PoisonError::into_inner), value);
+            drop(before);
+            is_on = wanted;
         }
-        self.set(None);
         Ok(())
     }
 }
@@ -102,7 +96,6 @@ impl<T: Send + 'static> DetachSwitch<T> {
         let shared = Arc::new(SwitchShared {
             wanted: AtomicBool::new(false),
             is_dropped: AtomicBool::new(false),
-            is_on: AtomicBool::new(false),
             value: Mutex::new(None),
         });
         let thread_shared = Arc::clone(&shared);
@@ -127,9 +120,9 @@ impl<T: Send + 'static> DetachSwitch<T> {
 }
 
 impl<T> DetachSwitch<T> {
-    /// Returns whether it is on.
+    /// Returns whether it is on; false while that is changing.
     pub(super) fn is_on(&self) -> bool {
-        self.shared.is_on.load(Ordering::Acquire)
+        self.with(|_| ()).is_some()
     }
 
     /// Returns whether the request is not yet done, and can still be done.
@@ -154,15 +147,9 @@ impl<T> Drop for DetachSwitch<T> {
         self.shared.is_dropped.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
-            // The switch is off when this drop returns.
             let _ = thread.join();
         }
-    }
-}
-
-impl<T> fmt::Debug for DetachSwitch<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Switch").field("is_on", &self.is_on()).finish_non_exhaustive()
+        // The value is dropped with the last reference: the switch is off when this drop returns.
     }
 }
 

@@ -11,10 +11,12 @@ use aya::{
     maps::{MapData, MapError},
     sys::SyscallError,
 };
+use aya_obj::generated::{bpf_attr, bpf_cmd};
 use eviction_common::{
-    AlarmKey, DiskKillOrder, DiskThreshold, DiskTotal, DiskUsage, DiskUser, FireToken, HostTasks, KillOrder,
-    MemcgThreshold, OomCounts, PidThreshold, ProgramConfig, ReclaimStart, ReclaimTime, SuppressedCount,
-    TaskStats,
+    AlarmKey, CgroupChange, DiskKillOrder, DiskThreshold, DiskThresholdCrossed, DiskTotal, DiskUsage,
+    DiskUser, FireToken, Header, HostTasks, KernelKill, KillOrder, MemcgThreshold, OomCounts, OomKill,
+    PidThreshold, ProgramConfig, ReclaimStart, ReclaimTime, SuppressedCount, TaskAlarm, TaskStats,
+    ThresholdCrossed,
 };
 
 /// A shared type in the form that aya takes.
@@ -46,16 +48,44 @@ pod!(
     DiskThreshold,
     DiskTotal,
     DiskUser,
-    DiskUsage
+    DiskUsage,
+    Header,
+    ThresholdCrossed,
+    OomKill,
+    CgroupChange,
+    TaskAlarm,
+    KernelKill,
+    DiskThresholdCrossed
 );
+
+/// Copies a shared type from the beginning of `bytes`. Bytes that are missing are 0.
+pub(super) fn read_entry<T>(bytes: &[u8]) -> T
+where
+    MapEntry<T>: Pod,
+{
+    let mut entry = MaybeUninit::<T>::zeroed();
+    let len = bytes.len().min(size_of::<T>());
+    // SAFETY: both have `len` bytes and do not overlap. Every bit pattern is a valid `T`, as `MapEntry<T>` is `Pod`.
+    unsafe {
+        entry.as_mut_ptr().cast::<u8>().copy_from_nonoverlapping(bytes.as_ptr(), len);
+        entry.assume_init()
+    }
+}
+
+/// Returns the argument of bpf(2) with every field 0.
+pub(super) fn empty_attr() -> bpf_attr {
+    // SAFETY: a union of structures that consist of numbers.
+    unsafe { std::mem::zeroed() }
+}
 
 /// Calls bpf(2), and returns its result.
 ///
 /// # Safety
-/// `attr` begins as `union bpf_attr` does for this command, and what it points to outlives the call.
-pub(super) unsafe fn bpf<T>(command: libc::c_long, attr: &mut T) -> io::Result<libc::c_long> {
-    // SAFETY: as the caller promises; the size is given.
-    let result = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attr), size_of::<T>()) };
+/// `attr` has the fields of this command, and what it points to outlives the call.
+pub(super) unsafe fn bpf(command: bpf_cmd, attr: &mut bpf_attr) -> io::Result<libc::c_long> {
+    let (command, len) = (command as libc::c_long, size_of::<bpf_attr>());
+    // SAFETY: as the caller promises. Kernels with a shorter argument accept one whose other fields are 0.
+    let result = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attr), len) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
@@ -63,28 +93,13 @@ pub(super) unsafe fn bpf<T>(command: libc::c_long, attr: &mut T) -> io::Result<l
 ///
 /// # Safety
 /// As for [`bpf`].
-pub(super) unsafe fn bpf_descriptor<T>(command: libc::c_long, attr: &mut T) -> io::Result<OwnedFd> {
+pub(super) unsafe fn bpf_descriptor(command: bpf_cmd, attr: &mut bpf_attr) -> io::Result<OwnedFd> {
     // SAFETY: as the caller promises; the kernel has just made this descriptor for us, and it fits into an int.
     unsafe { Ok(OwnedFd::from_raw_fd(bpf(command, attr)? as i32)) }
 }
 
-const BPF_MAP_LOOKUP_AND_DELETE_BATCH: libc::c_long = 25;
-
 /// How many entries are taken at once.
 const BATCH: u32 = 256;
-
-/// The part of `union bpf_attr` that the batch commands use (linux/bpf.h).
-#[repr(C)]
-struct BatchAttr {
-    in_batch: u64,
-    out_batch: u64,
-    keys: u64,
-    values: u64,
-    count: u32,
-    map_fd: u32,
-    elem_flags: u64,
-    flags: u64,
-}
 
 /// Takes all entries out of the map of charged cgroups and passes their ids to `each`. An entry that is added
 /// meanwhile stays or is taken, but is not lost.
@@ -95,20 +110,16 @@ pub(super) fn take_all(map: &MapData, mut each: impl FnMut(u64)) -> Result<(), M
     let mut first = true;
     loop {
         let mut next = 0_u32;
-        let mut attr = BatchAttr {
-            in_batch: if first { 0 } else { (&raw const position) as u64 },
-            out_batch: (&raw mut next) as u64,
-            keys: keys.as_mut_ptr() as u64,
-            values: values.as_mut_ptr() as u64,
-            count: BATCH,
-            map_fd: map.fd().as_fd().as_raw_fd() as u32,
-            elem_flags: 0,
-            flags: 0,
-        };
-        // SAFETY: `attr` is the batch part of `bpf_attr`, and its pointers are to memory that outlives the
-        // call: a hash map's place is a u32, and `keys` and `values` have room for `count` entries of the map's
-        // key and value sizes.
-        let is_last = match unsafe { bpf(BPF_MAP_LOOKUP_AND_DELETE_BATCH, &mut attr) } {
+        let mut attr = empty_attr();
+        attr.batch.in_batch = if first { 0 } else { (&raw const position) as u64 };
+        attr.batch.out_batch = (&raw mut next) as u64;
+        attr.batch.keys = keys.as_mut_ptr() as u64;
+        attr.batch.values = values.as_mut_ptr() as u64;
+        attr.batch.count = BATCH;
+        attr.batch.map_fd = map.fd().as_fd().as_raw_fd() as u32;
+        // SAFETY: the pointers are to memory that outlives the call: a hash map's place is a u32, and `keys` and
+        // `values` have room for `count` entries of the map's key and value sizes.
+        let is_last = match unsafe { bpf(bpf_cmd::BPF_MAP_LOOKUP_AND_DELETE_BATCH, &mut attr) } {
             Ok(_) => false,
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => true,
             Err(io_error) => {
@@ -116,7 +127,9 @@ pub(super) fn take_all(map: &MapData, mut each: impl FnMut(u64)) -> Result<(), M
                 return Err(MapError::SyscallError(SyscallError { call, io_error }));
             }
         };
-        for key in keys.iter().take(attr.count as usize) {
+        // SAFETY: this is the part of `attr` that was set.
+        let count = unsafe { attr.batch.count };
+        for key in keys.iter().take(count as usize) {
             // SAFETY: the kernel wrote `count` keys.
             each(unsafe { key.assume_init() });
         }

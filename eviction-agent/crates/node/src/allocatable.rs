@@ -6,14 +6,13 @@
 //! or the timer expired.
 
 use crate::cgroup::files::Limit;
-use crate::cgroup::sampler::Sampler;
+use crate::cgroup::sampler::{MemoryUsage, Sampler};
 use eviction_core::policy::{Policy, Threshold};
 use eviction_core::reading::{Reading, UnknownReason};
 use eviction_core::signal::Signal;
-use eviction_core::snapshot::{MemoryStats, SourceId};
+use eviction_core::snapshot::MemoryStats;
 use eviction_core::threshold::ThresholdLevels;
 
-use crate::cgroup::sample::MemoryUsage;
 use crate::clock::Instant;
 
 /// The cgroup of all pods as it was read for a sample.
@@ -147,7 +146,6 @@ fn read(
         available: Some(limit.saturating_sub(seen.working_set)),
         working_set: Some(seen.working_set),
         time: Some(at.wall),
-        source: SourceId::default(),
     };
     Ok((stats, PodsRootSample { id, seen, limit }))
 }

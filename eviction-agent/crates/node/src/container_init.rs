@@ -132,7 +132,7 @@ impl ContainerInitTracker {
             tracked.init = find_init(&self.proc, &tracked.group, MAX_PROCESSES_AT_KILL, Some(tgid));
         }
         match tracked.init {
-            Some(init) if init.pid == tgid => OomVictimRole::Main,
+            Some(init) if init.pid == tgid => OomVictimRole::Init,
             Some(_) => OomVictimRole::Child,
             None => OomVictimRole::Unknown,
         }
@@ -201,9 +201,9 @@ impl TrackedContainer {
         let (exit_code, signal) = last.map_or((None, None), |last| last.exit());
         Some(ContainerEnded {
             at: Some(at),
-            pod: self.pod.clone(),
+            pod_uid: self.pod.clone(),
             container,
-            instance: Some(self.id.clone()),
+            container_id: Some(self.id.clone()),
             seen,
             exit_code,
             signal,

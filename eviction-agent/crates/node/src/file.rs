@@ -1,12 +1,13 @@
 //! Small kernel files behind descriptors that stay open.
 #![forbid(unsafe_code)]
 
-use std::ffi::CStr;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::io;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, pread};
+use thiserror::Error;
 
 use eviction_core::reading::UnknownReason;
 
@@ -21,11 +22,6 @@ impl OpenFile {
     /// Opens `path` for reading.
     pub fn open(path: &Path) -> Result<Self, UnknownReason> {
         open_path(path, READ).map(Self).map_err(unreadable)
-    }
-
-    /// Opens `name` in the directory `directory` for reading.
-    pub fn open_at(directory: BorrowedFd<'_>, name: &CStr) -> Result<Self, UnknownReason> {
-        retry(|| rustix::fs::openat(directory, name, READ, Mode::empty())).map(Self).map_err(unreadable)
     }
 
     /// Reads the whole file into `buffer` with one call. A file that does not fit is
@@ -79,6 +75,23 @@ pub fn raise_descriptor_limit() -> Result<u64, Errno> {
         setrlimit(Resource::Nofile, limits)?;
     }
     Ok(limits.current.unwrap_or(MAX_DESCRIPTORS))
+}
+
+/// An error of a file of the kernel, or of what was requested through it.
+#[derive(Debug, Error)]
+#[error("{what}")]
+pub struct FileError {
+    /// What has failed, and on which file.
+    pub what: String,
+    /// The kernel's error.
+    #[source]
+    pub source: io::Error,
+}
+
+impl FileError {
+    pub(crate) fn new(what: impl Into<String>, source: impl Into<io::Error>) -> Self {
+        Self { what: what.into(), source: source.into() }
+    }
 }
 
 /// Returns the reason for an error number.

@@ -13,6 +13,7 @@ pub mod file;
 pub mod file_watch;
 pub mod fs;
 pub mod kv_file;
+pub mod mountinfo;
 pub mod notify;
 pub mod pod_index;
 pub mod pods_file;

@@ -29,7 +29,7 @@ const INTERVAL_WITHOUT_EVENTS: Duration = Duration::from_secs(1);
 
 /// An error of the pods file.
 #[derive(Debug, Error)]
-pub enum PodsFileError<E> {
+pub enum PodsFileError {
     /// The file cannot be read, or is larger than [`LARGEST`].
     #[error("cannot read {}", path.display())]
     Read {
@@ -40,29 +40,29 @@ pub enum PodsFileError<E> {
         source: io::Error,
     },
     /// The content cannot be parsed.
-    #[error("cannot understand {}", path.display())]
+    #[error("cannot understand {}: {cause}", path.display())]
     Parse {
         /// The file.
         path: PathBuf,
-        /// The cause.
-        source: E,
+        /// What is wrong with the content.
+        cause: String,
     },
 }
 
-type Parse<T, E> = fn(&[u8]) -> Result<T, E>;
+type Parse<T> = fn(&[u8]) -> Result<T, String>;
 
 /// Watches a file. Needs a tokio runtime with IO and time.
-pub struct PodsFile<T, E> {
+pub struct PodsFile<T> {
     path: PathBuf,
-    parse: Parse<T, E>,
+    parse: Parse<T>,
     /// A hash of the content, or of the error that prevented reading it.
     state: u64,
     watch: FileWatch,
 }
 
-impl<T: Send + 'static, E: Send + 'static> PodsFile<T, E> {
+impl<T: Send + 'static> PodsFile<T> {
     /// Reads the file, which must be valid this first time, and begins to watch it.
-    pub fn open(path: &Path, parse: Parse<T, E>) -> Result<(Self, T), PodsFileError<E>> {
+    pub fn open(path: &Path, parse: Parse<T>) -> Result<(Self, T), PodsFileError> {
         // Events first, so that a change after the first read is reported.
         let watch = FileWatch::of(Some(path), EVENT_DELAY);
         let (state, text) = read(path);
@@ -74,7 +74,7 @@ impl<T: Send + 'static, E: Send + 'static> PodsFile<T, E> {
     ///
     /// # Errors
     /// If the file cannot be used; the last good content stays. Reported once for each change of the file.
-    pub async fn changed(&mut self) -> Result<T, PodsFileError<E>> {
+    pub async fn changed(&mut self) -> Result<T, PodsFileError> {
         loop {
             let (path, parse, before) = (self.path.clone(), self.parse, self.state);
             let read = move || {
@@ -124,14 +124,10 @@ fn read(path: &Path) -> (u64, io::Result<Vec<u8>>) {
     (hasher.finish(), text)
 }
 
-fn parse_content<T, E>(
-    path: &Path,
-    parse: Parse<T, E>,
-    text: io::Result<Vec<u8>>,
-) -> Result<T, PodsFileError<E>> {
+fn parse_content<T>(path: &Path, parse: Parse<T>, text: io::Result<Vec<u8>>) -> Result<T, PodsFileError> {
     let path = path.to_owned();
     match text {
-        Ok(text) => parse(&text).map_err(|source| PodsFileError::Parse { path, source }),
+        Ok(text) => parse(&text).map_err(|cause| PodsFileError::Parse { path, cause }),
         Err(source) => Err(PodsFileError::Read { path, source }),
     }
 }

@@ -7,8 +7,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::cgroup::sample::{NodeSample, Tasks};
-use crate::cgroup::sampler::Sampler;
+use crate::cgroup::sampler::{NodeSample, Sampler, Tasks};
 use crate::psi::PsiReader;
 use eviction_core::disk_layout::Parts;
 use eviction_core::policy::Rules;
@@ -18,11 +17,11 @@ use eviction_core::signal::Signal;
 use eviction_core::signal_filter::{available, observe};
 use eviction_core::snapshot::{
     ContainerStatValues, MemoryDetail, MemoryStats, NodeStats, PodStatValues, ProcessStats, Snapshot,
-    SnapshotPool, SourceId, VolumeStatValues,
+    VolumeStatValues,
 };
 
 use crate::allocatable::{Allocatable, PodsRootSample};
-pub use crate::cgroup::sample::MemoryUsage;
+pub use crate::cgroup::sampler::MemoryUsage;
 use crate::clock::{Clock, Instant};
 use crate::fs::{DiskMonitor, InodeGrowth, PodStorage, StorageSample};
 use crate::pod_index::PodIndex;
@@ -85,7 +84,8 @@ pub struct NodeSampler {
     pub inode_growth: Vec<InodeGrowth>,
     storage: BTreeMap<Box<str>, PodStorage>,
     capacity: Capacity,
-    pool: SnapshotPool,
+    /// A snapshot that is not used any more, in whose memory the next one is made.
+    spare: Option<Arc<Snapshot>>,
     stalls: PsiReader,
     memory: MemoryPreferences,
     /// Whether measures besides the working set are read as well.
@@ -103,7 +103,7 @@ impl NodeSampler {
             inode_growth: Vec::new(),
             storage: BTreeMap::new(),
             capacity,
-            pool: SnapshotPool::default(),
+            spare: None,
             stalls,
             memory: MemoryPreferences::default(),
             all_measures: false,
@@ -150,7 +150,6 @@ impl NodeSampler {
                 available: Some(self.capacity.memory.saturating_sub(usage.working_set)),
                 working_set: Some(usage.working_set),
                 time: Some(at.wall),
-                source: SourceId::default(),
             }),
             memory_detail: detail,
             allocatable_memory,
@@ -212,9 +211,9 @@ impl NodeSampler {
 
     /// Returns a snapshot of the node alone. It is enough for an evaluation that ranks no pods.
     pub fn snapshot_of_node(&mut self, sample: &CompleteSample) -> Arc<Snapshot> {
-        let mut builder = self.pool.begin();
-        builder.node(sample.stats);
-        self.pool.share(builder.finish())
+        let mut snapshot = self.spare.take().unwrap_or_default();
+        Arc::make_mut(&mut snapshot).reset(sample.stats);
+        snapshot
     }
 
     /// Returns a snapshot with the values of all pods. Pods that may be evicted are read again.
@@ -248,8 +247,9 @@ impl NodeSampler {
 
     /// Returns a snapshot with the values of the node and of all pods as they were read last.
     pub fn snapshot_of_pods(&mut self, sample: &CompleteSample, pod_index: &PodIndex) -> Arc<Snapshot> {
-        let mut builder = self.pool.begin();
-        builder.node(sample.stats);
+        let mut shared = self.snapshot_of_node(sample);
+        // There is no other reference yet, so that nothing is copied.
+        let snapshot = Arc::make_mut(&mut shared);
         let layers_on_image_fs = self.disks.layout().has_layers_on_image_fs();
         for (cgroup, sample) in self.cgroups.last_pods() {
             let Some(known) = pod_index.pod_of(cgroup) else { continue };
@@ -263,7 +263,7 @@ impl NodeSampler {
                 bytes_elsewhere: storage.and_then(|storage| storage.bytes_elsewhere),
             };
             let mut growth = self.growth_of(cgroup.cgroup_id);
-            let mut pod = builder.pod(&known.pod.uid, values);
+            snapshot.add_pod(&known.pod.uid, values);
             for container in &cgroup.containers {
                 let group = self.cgroups.group(container.cgroup_id);
                 let name = pod_index.container_name(&container.id);
@@ -274,17 +274,16 @@ impl NodeSampler {
                     logs_inodes: growth.add_to(false, storage.logs_inodes),
                     ..storage
                 };
-                pod.container(name, values);
+                snapshot.add_container(name, values);
             }
             for (name, values) in storage.into_iter().flat_map(|storage| storage.volumes(known)) {
                 let inodes = growth.add_to(false, values.inodes);
-                pod.volume(name, VolumeStatValues { inodes, ..values });
+                snapshot.add_volume(name, VolumeStatValues { inodes, ..values });
             }
         }
-        let mut snapshot = builder.finish();
         // The pod of each value is looked up once, for the evaluation and for the telemetry about it.
         snapshot.index(pod_index.active());
-        self.pool.share(snapshot)
+        shared
     }
 
     fn growth_of(&self, cgroup: u64) -> InodeGrowth {
@@ -304,9 +303,11 @@ impl NodeSampler {
         self.storage.retain(|uid, _| pod_index.active().index_of(uid).is_some());
     }
 
-    /// Returns a snapshot's memory to the pool for the next one, if there is no other reference to it.
-    pub fn recycle(&mut self, snapshot: Arc<Snapshot>) {
-        self.pool.recycle(snapshot);
+    /// Keeps the memory of a snapshot for the next one, if there is no other reference to it.
+    pub fn recycle(&mut self, mut snapshot: Arc<Snapshot>) {
+        if Arc::get_mut(&mut snapshot).is_some() {
+            self.spare = Some(snapshot);
+        }
     }
 
     fn process_stats(&self, at: Instant) -> Reading<ProcessStats> {
@@ -314,7 +315,6 @@ impl NodeSampler {
             max: Some(signed(self.capacity.pids)),
             running: Some(signed(tasks)),
             time: Some(at.wall),
-            source: SourceId::default(),
         })
     }
 }

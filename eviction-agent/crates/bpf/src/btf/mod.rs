@@ -1,8 +1,8 @@
 //! A small reader of BTF, the kernel's description of its types: offsets of members, values of enumerators,
 //! arguments of tracepoints.
 //!
-//! It walks the blob in place and records only where each type begins and where the requested names are: all of
-//! a kernel's BTF as Rust values takes 40 MB, more than the rest of the agent. Any blob ends in a result or an
+//! It walks the blob in place and records only where each type begins and which names there are: all of a
+//! kernel's BTF as Rust values takes 40 MB, more than the rest of the agent. Any blob ends in a result or an
 //! error, never in a panic.
 #![forbid(unsafe_code)]
 
@@ -16,17 +16,6 @@ use raw::{CHAIN, Kind, Type, Types, u32_at};
 
 /// The prefix of the typedefs that describe tracepoints.
 const TRACEPOINT: &str = "btf_trace_";
-
-/// The names to find in a blob, besides all tracepoints.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct BtfQuery<'w> {
-    /// Names of structures.
-    pub structs: &'w [&'w str],
-    /// Names of enumerators.
-    pub enumerators: &'w [&'w str],
-    /// Names of functions.
-    pub functions: &'w [&'w str],
-}
 
 /// The position of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,68 +80,55 @@ pub struct Btf<'a> {
 
 #[derive(Default)]
 struct Names<'a> {
-    structs: HashMap<&'a str, u32>,
-    /// The typedefs of tracepoints, by the name of the tracepoint.
-    tracepoints: HashMap<&'a str, u32>,
+    /// Structures, functions, and the typedefs of tracepoints, which have the name of the tracepoint here.
+    types: HashMap<(Kind, &'a str), u32>,
     enumerators: HashMap<&'a str, i64>,
-    functions: HashMap<&'a str, u32>,
 }
 
 impl<'a> Names<'a> {
-    fn record(&mut self, types: &Types<'a>, id: u32, found: &Type<'a>, wanted: &BtfQuery<'_>) {
-        let name = || types.name(found.name);
-        match found.kind {
-            Kind::Struct => {
-                if let Some(name) = name().filter(|name| wanted.structs.contains(name)) {
-                    self.structs.entry(name).or_insert(id);
-                }
+    /// Records the names of a type. Of several with the same name the first one counts.
+    fn record(&mut self, types: &Types<'a>, id: u32, found: &Type<'a>) {
+        let name = match found.kind {
+            Kind::Struct | Kind::Func => types.name(found.name),
+            Kind::Typedef => types.name(found.name).and_then(|name| name.strip_prefix(TRACEPOINT)),
+            Kind::Enum => return self.record_enumerators(types, found),
+            _ => None,
+        };
+        if let Some(name) = name {
+            self.types.entry((found.kind, name)).or_insert(id);
+        }
+    }
+
+    fn record_enumerators(&mut self, types: &Types<'a>, found: &Type<'a>) {
+        for entry in found.tail.chunks_exact(8) {
+            let name = u32_at(entry, 0).and_then(|name| types.name(name));
+            if let Some((name, value)) = name.zip(u32_at(entry, 4)) {
+                self.enumerators.entry(name).or_insert(i64::from(value.cast_signed()));
             }
-            Kind::Typedef => {
-                if let Some(tracepoint) = name().and_then(|name| name.strip_prefix(TRACEPOINT)) {
-                    self.tracepoints.entry(tracepoint).or_insert(id);
-                }
-            }
-            Kind::Func => {
-                if let Some(name) = name().filter(|name| wanted.functions.contains(name)) {
-                    self.functions.entry(name).or_insert(id);
-                }
-            }
-            Kind::Enum => {
-                for entry in found.tail.chunks_exact(8) {
-                    if let Some(name) = u32_at(entry, 0).and_then(|name| types.name(name))
-                        && wanted.enumerators.contains(&name)
-                        && let Some(value) = u32_at(entry, 4)
-                    {
-                        let value = i64::from(value.cast_signed());
-                        self.enumerators.entry(name).or_insert(value);
-                    }
-                }
-            }
-            _ => {}
         }
     }
 }
 
 impl<'a> Btf<'a> {
-    /// Reads the kernel's blob, and finds the wanted names in it. The error says why the blob cannot be used.
-    pub fn parse(blob: &'a [u8], wanted: &BtfQuery<'_>) -> Result<Self, String> {
-        Self::parse_on(None, blob, wanted)
+    /// Reads the kernel's blob. The error says why it cannot be used.
+    pub fn parse(blob: &'a [u8]) -> Result<Self, String> {
+        Self::parse_on(None, blob)
     }
 
     /// Reads the blob of a module. Its types refer to those of this kernel and continue their numbers
     /// (Documentation/bpf/btf.rst).
-    pub fn parse_module<'b>(&'b self, blob: &'b [u8], wanted: &BtfQuery<'_>) -> Result<Btf<'b>, String> {
-        Btf::parse_on(Some(&self.types), blob, wanted)
+    pub fn parse_module<'b>(&'b self, blob: &'b [u8]) -> Result<Btf<'b>, String> {
+        Btf::parse_on(Some(&self.types), blob)
     }
 
-    fn parse_on(
-        kernel: Option<&'a Types<'a>>,
-        blob: &'a [u8],
-        wanted: &BtfQuery<'_>,
-    ) -> Result<Self, String> {
+    fn parse_on(kernel: Option<&'a Types<'a>>, blob: &'a [u8]) -> Result<Self, String> {
         let mut names = Names::default();
-        let types = Types::walk(kernel, blob, |types, id, found| names.record(types, id, found, wanted))?;
+        let types = Types::walk(kernel, blob, |types, id, found| names.record(types, id, found))?;
         Ok(Self { types, names })
+    }
+
+    fn by_name(&self, kind: Kind, name: &str) -> Option<Type<'a>> {
+        self.types.by_id(*self.names.types.get(&(kind, name))?)
     }
 
     /// Returns the value of an enumerator of any enumeration. The error says why there is none.
@@ -163,9 +139,8 @@ impl<'a> Btf<'a> {
 
     /// Returns the position of a structure's member, also of one in an anonymous structure or union inside it.
     pub fn member(&self, structure: &str, member: &str) -> Result<Member, String> {
-        let id = self.names.structs.get(structure);
-        let found = id
-            .and_then(|id| self.types.by_id(*id))
+        let found = self
+            .by_name(Kind::Struct, structure)
             .ok_or_else(|| format!("this kernel has no struct {structure}"))?;
         let (bits, type_id, is_bitfield) = self
             .member_in(&found, member, 0, &mut { MEMBERS })
@@ -257,8 +232,8 @@ impl<'a> Btf<'a> {
     /// Returns the arguments of a tracepoint from its `btf_trace_` typedef, or `None` if the kernel has no such
     /// tracepoint.
     pub fn tracepoint(&self, name: &str) -> Option<Vec<Argument>> {
-        let typedef = *self.names.tracepoints.get(name)?;
-        let pointer = self.types.underlying(typedef).filter(|found| found.kind == Kind::Ptr)?;
+        let typedef = self.by_name(Kind::Typedef, name)?;
+        let pointer = self.types.underlying(typedef.word).filter(|found| found.kind == Kind::Ptr)?;
         let prototype = self.types.underlying(pointer.word)?;
         if prototype.kind != Kind::FuncProto {
             return None;
@@ -270,7 +245,7 @@ impl<'a> Btf<'a> {
     /// Returns the arguments of a function, or `None` if the kernel has none of that name that programs can be
     /// attached to. A function that the compiler has inlined everywhere is not there.
     pub fn function(&self, name: &str) -> Option<Vec<Argument>> {
-        let function = self.types.by_id(*self.names.functions.get(name)?)?;
+        let function = self.by_name(Kind::Func, name)?;
         let prototype = self.types.underlying(function.word).filter(|found| found.kind == Kind::FuncProto)?;
         Some(self.arguments(&prototype).collect())
     }

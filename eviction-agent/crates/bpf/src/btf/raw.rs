@@ -9,7 +9,7 @@ const TYPE_BYTES: usize = 12;
 pub(super) const CHAIN: usize = 32;
 
 /// The kinds of types (linux/btf.h) that the reader distinguishes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Kind {
     Int,
     Ptr,
@@ -185,25 +185,16 @@ impl<'a> Types<'a> {
         None
     }
 
-    /// Returns the size of a type in bytes.
-    pub(super) fn size(&self, mut id: u32) -> Option<u64> {
-        let mut times = 1_u64;
-        for _ in 0..CHAIN {
-            let found = self.underlying(id)?;
-            match found.kind {
-                Kind::Array => {
-                    let (element, len) = found.array()?;
-                    times = times.checked_mul(u64::from(len))?;
-                    id = element;
-                }
-                Kind::Ptr => return times.checked_mul(size_of::<usize>() as u64),
-                Kind::Int | Kind::Struct | Kind::Union | Kind::Enum | Kind::Enum64 | Kind::Float => {
-                    return times.checked_mul(u64::from(found.word));
-                }
-                _ => return None,
+    /// Returns the size in bytes of a type that is no array.
+    pub(super) fn size(&self, id: u32) -> Option<u64> {
+        let found = self.underlying(id)?;
+        match found.kind {
+            Kind::Ptr => Some(size_of::<usize>() as u64),
+            Kind::Int | Kind::Struct | Kind::Union | Kind::Enum | Kind::Enum64 | Kind::Float => {
+                Some(found.word.into())
             }
+            _ => None,
         }
-        None
     }
 }
 

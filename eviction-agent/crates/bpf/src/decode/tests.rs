@@ -2,7 +2,7 @@
 
 use std::mem::offset_of;
 
-use eviction_common as raw;
+use eviction_common::MAX_CHAIN;
 use proptest::prelude::*;
 
 use super::*;

@@ -284,7 +284,7 @@ fn method_names_are_unique_and_required_offsets_exist() {
     assert_eq!(apart.len(), names.len());
     // Without any BTF every field of `Offsets` is missing by its name.
     let empty = crate::btf::tests::Blob::new().bytes();
-    let btf = crate::btf::Btf::parse(&empty, &Default::default()).unwrap();
+    let btf = crate::btf::Btf::parse(&empty).unwrap();
     let resolved = crate::offsets::resolve(&btf, None);
     assert_eq!(resolved.offsets, Offsets::NONE);
     for field in ATTACH_METHODS.iter().flat_map(|method| method.needs).copied().flatten() {

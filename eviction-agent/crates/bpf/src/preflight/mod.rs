@@ -19,8 +19,8 @@ use eviction_node::cgroup::node_root::NodeRoot;
 use eviction_node::file::{ReasonText, read_once};
 use eviction_node::notify::memcg_v1;
 use eviction_node::proc::meminfo::parse_meminfo;
-use eviction_node::proc::pressure::parse_pressure;
 use eviction_node::proc::tasks::{read_task_capacity, read_task_count};
+use eviction_node::psi::parse_pressure;
 
 /// A feature that this machine has or lacks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -187,13 +187,9 @@ fn pressure(host: &Host) -> Fact {
 fn meminfo(host: &Host) -> Fact {
     let path = host.proc.join("meminfo");
     let found = match read_once(&path, 1 << 16).map(|text| parse_meminfo(&text)) {
-        Ok(meminfo) => match (meminfo.total, meminfo.usage, meminfo.inactive_file) {
-            (Reading::Known(total), Reading::Known(_), Reading::Known(_)) => {
-                Ok(format!("MemTotal {} KiB", total >> 10))
-            }
-            (Reading::Unknown(why), ..) | (_, Reading::Unknown(why), _) | (.., Reading::Unknown(why)) => {
-                Err(why)
-            }
+        Ok(meminfo) => match meminfo.capacity.zip(meminfo.memory) {
+            Reading::Known((total, _)) => Ok(format!("MemTotal {} KiB", total >> 10)),
+            Reading::Unknown(why) => Err(why),
         },
         Err(why) => Err(why),
     };

@@ -2,8 +2,8 @@
 #![forbid(unsafe_code)]
 
 use super::files::{Limit, MemoryStat};
-use super::sample::{GroupSample, working_set_of};
 use crate::file::{OpenFile, is_removed};
+use crate::proc::meminfo::working_set_of;
 use eviction_core::reading::{Reading, UnknownReason};
 
 /// The last values of a cgroup.
@@ -187,6 +187,25 @@ impl CgroupMemory {
             hard_limit: self.hard,
         }
     }
+}
+
+/// The last values of one cgroup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupSample {
+    /// The cgroup id.
+    pub cgroup_id: u64,
+    /// Bytes in use, page cache included.
+    pub usage: Reading<u64>,
+    /// Usage less inactive file pages, which may be older than the usage.
+    pub working_set: Reading<u64>,
+    /// The values of memory.stat.
+    pub stat: MemoryStat,
+    /// When memory.stat was read; 0 for never.
+    pub stat_at_ns: u64,
+    /// The lowest limit that is set on this cgroup itself.
+    pub limit: Limit,
+    /// The limit at which the kernel kills: without `memory.high`.
+    pub hard_limit: Limit,
 }
 
 /// The sum of the cgroups directly below one. What a removed cgroup had is left over in the text of its parent.

@@ -1,8 +1,6 @@
 //! Finds which controllers are in which hierarchy, and where those are mounted.
 #![forbid(unsafe_code)]
 
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -11,13 +9,12 @@ use thiserror::Error;
 
 use super::files::Version;
 use crate::file::{ReasonText, read_once};
+use crate::mountinfo::{MOUNTINFO_LIMIT, MountInfo, parse_mounts};
 use eviction_core::reading::UnknownReason;
 
 /// The inode number of the root of every hierarchy (`cgroup_setup_root` in
 /// kernel/cgroup/cgroup.c warns about anything else).
 const ROOT_INODE: u64 = 1;
-
-pub(crate) const MOUNTINFO_LIMIT: usize = 16 << 20;
 
 /// The machine as a program sees it: the path of its `/proc`, and the folder that mount points are relative to.
 /// Tests use recorded ones.
@@ -41,76 +38,6 @@ impl Host {
         let path = path.as_ref();
         self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
-}
-
-/// A mounted hierarchy, as /proc/self/mountinfo shows it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CgroupMount {
-    /// Where it is mounted.
-    pub mount_point: PathBuf,
-    /// Version 1 or 2.
-    pub version: Version,
-    /// The controllers of a version 1 hierarchy.
-    pub controllers: Vec<OsString>,
-    /// Whether nothing can be written through this mount.
-    pub read_only: bool,
-}
-
-/// Parses the cgroup mounts in the text of a mountinfo file (proc_pid_mountinfo(5)). Lines of another format,
-/// and mounts of other file systems, are ignored.
-pub fn parse_mounts(mountinfo: &[u8]) -> Vec<CgroupMount> {
-    mountinfo.split(|byte| *byte == b'\n').filter_map(parse_mount).collect()
-}
-
-fn parse_mount(line: &[u8]) -> Option<CgroupMount> {
-    let ([.., mount_point, options], [fs_type, _, super_options]) = mount_fields(line)?;
-    let version = match fs_type {
-        b"cgroup" => Version::V1,
-        b"cgroup2" => Version::V2,
-        _ => return None,
-    };
-    let of = |options: &'_ [u8]| options.split(|byte| *byte == b',').any(|option| option == b"ro");
-    Some(CgroupMount {
-        mount_point: unescape(mount_point),
-        version,
-        controllers: match version {
-            Version::V1 => {
-                super_options.split(|byte| *byte == b',').map(|o| OsString::from_vec(o.to_vec())).collect()
-            }
-            Version::V2 => Vec::new(),
-        },
-        read_only: of(options) || of(super_options),
-    })
-}
-
-/// The fields of a mountinfo line (proc_pid_mountinfo(5)): the six before the optional fields, and the three after
-/// them.
-type MountFields<'a> = ([&'a [u8]; 6], [&'a [u8]; 3]);
-
-/// Splits a mountinfo line into its fields.
-pub(crate) fn mount_fields(line: &[u8]) -> Option<MountFields<'_>> {
-    let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
-    let (before, rest) = fields.split_first_chunk::<6>()?;
-    // Any number of optional fields, ended by a hyphen.
-    let hyphen = rest.iter().position(|field| *field == b"-")?;
-    Some((*before, *rest.get(hyphen + 1..)?.first_chunk::<3>()?))
-}
-
-/// Undoes the octal escapes of blanks, line feeds and backslashes in a path of mountinfo.
-pub(crate) fn unescape(field: &[u8]) -> PathBuf {
-    let mut plain = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let [first, after @ ..] = rest {
-        let (byte, after) = match after {
-            [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', after @ ..] if *first == b'\\' => {
-                ((a - b'0') * 64 + (b - b'0') * 8 + (c - b'0'), after)
-            }
-            _ => (*first, after),
-        };
-        plain.push(byte);
-        rest = after;
-    }
-    OsString::from_vec(plain).into()
 }
 
 /// A hierarchy as it is used.
@@ -157,53 +84,62 @@ impl Hierarchies {
     pub fn discover(host: &Host) -> Result<Self, DiscoverError> {
         let path = host.proc.join("self/mountinfo");
         let text = read_once(&path, MOUNTINFO_LIMIT).map_err(|why| DiscoverError { path, why })?;
-        let mut mounts = parse_mounts(&text);
-        for mount in &mut mounts {
-            mount.mount_point = host.path(&mount.mount_point);
-        }
+        let mounts: Vec<_> = parse_mounts(&text)
+            .map(|mount| MountInfo { mount_point: host.path(&mount.mount_point), ..mount })
+            .collect();
         Ok(Self::choose(&mounts, &MountContent::at))
     }
 
     /// Chooses one mount for each controller: version 1 before version 2, a mount that shows the whole hierarchy
     /// before one that shows a part, a writable one before a read-only one, the first of equals.
-    pub fn choose(mounts: &[CgroupMount], content: &dyn Fn(&Path) -> Option<MountContent>) -> Self {
-        let visible: Vec<(&CgroupMount, MountContent)> = mounts
+    pub fn choose(mounts: &[MountInfo], content: &dyn Fn(&Path) -> Option<MountContent>) -> Self {
+        let mounts: Vec<_> = mounts.iter().filter_map(|mount| Some((mount, version_of(mount)?))).collect();
+        let visible: Vec<(&MountInfo, Version, MountContent)> = mounts
             .iter()
             .enumerate()
             // Of mounts on the same mount point only the last can be reached.
-            .filter(|(index, mount)| {
-                mounts[index + 1..].iter().all(|later| later.mount_point != mount.mount_point)
+            .filter(|(index, (mount, _))| {
+                mounts[index + 1..].iter().all(|(later, _)| later.mount_point != mount.mount_point)
             })
-            .filter_map(|(_, mount)| Some((mount, content(&mount.mount_point)?)))
+            .filter_map(|(_, (mount, version))| Some((*mount, *version, content(&mount.mount_point)?)))
             .collect();
-        let best = |wanted: &dyn Fn(&CgroupMount, &MountContent) -> bool| {
+        let best = |wanted: &dyn Fn(&MountInfo, Version, &MountContent) -> bool| {
             visible
                 .iter()
-                .filter(|(mount, content)| wanted(mount, content))
-                .map(|(mount, content)| Hierarchy {
-                    version: mount.version,
+                .filter(|(mount, version, content)| wanted(mount, *version, content))
+                .map(|(mount, version, content)| Hierarchy {
+                    version: *version,
                     mount_point: mount.mount_point.clone(),
                     whole: content.inode == ROOT_INODE,
-                    read_only: mount.read_only,
+                    read_only: mount.is_read_only(),
                 })
                 .min_by_key(|it| (it.version == Version::V2, !it.whole, it.read_only))
         };
         let controller = |name: &str| {
-            best(&|mount, content| match mount.version {
-                Version::V1 => mount.controllers.iter().any(|controller| controller == name),
+            best(&|mount, version, content| match version {
+                Version::V1 => mount.has_super_option(name),
                 Version::V2 => {
                     let mut controllers = content.controllers.split(u8::is_ascii_whitespace);
                     controllers.any(|controller| controller == name.as_bytes())
                 }
             })
         };
-        let unified = best(&|mount, _| mount.version == Version::V2);
+        let unified = best(&|_, version, _| version == Version::V2);
         Self {
             memory: controller("memory"),
             pids: controller("pids"),
             freezer: controller("freezer").or_else(|| unified.clone()),
             unified,
         }
+    }
+}
+
+/// Returns the version of a mounted hierarchy; `None` for another file system.
+fn version_of(mount: &MountInfo) -> Option<Version> {
+    match mount.fs_type.as_str() {
+        "cgroup" => Some(Version::V1),
+        "cgroup2" => Some(Version::V2),
+        _ => None,
     }
 }
 
@@ -232,10 +168,13 @@ impl MountContent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     fn content(inode: u64, controllers: &str) -> Option<MountContent> {
         Some(MountContent { inode, controllers: controllers.as_bytes().to_vec() })
+    }
+
+    fn mounts(text: &str) -> Vec<MountInfo> {
+        parse_mounts(text.as_bytes()).collect()
     }
 
     const HYBRID: &str = "31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755\n\
@@ -249,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_hybrid_machine_has_its_controllers_in_version_1() {
-        let found = Hierarchies::choose(&parse_mounts(HYBRID.as_bytes()), &|_| content(1, ""));
+        let found = Hierarchies::choose(&mounts(HYBRID), &|_| content(1, ""));
         let memory = found.memory.unwrap();
         assert_eq!((memory.version, memory.whole, memory.read_only), (Version::V1, true, false));
         assert_eq!(memory.mount_point, Path::new("/sys/fs/cgroup/memory"));
@@ -260,9 +199,7 @@ mod tests {
 
     #[test]
     fn unified_machine_has_all_controllers_in_one_hierarchy() {
-        let found = Hierarchies::choose(&parse_mounts(UNIFIED.as_bytes()), &|_| {
-            content(1, "cpuset cpu io memory pids\n")
-        });
+        let found = Hierarchies::choose(&mounts(UNIFIED), &|_| content(1, "cpuset cpu io memory pids\n"));
         assert_eq!(found.memory, found.unified);
         assert_eq!(found.pids, found.unified);
         assert_eq!(found.freezer, found.unified, "groups of version 2 are frozen without a controller");
@@ -271,11 +208,11 @@ mod tests {
 
     #[test]
     fn a_controller_that_is_off_is_absent() {
-        let found = Hierarchies::choose(&parse_mounts(UNIFIED.as_bytes()), &|_| content(1, "cpu pids\n"));
+        let found = Hierarchies::choose(&mounts(UNIFIED), &|_| content(1, "cpu pids\n"));
         assert_eq!(found.memory, None);
         assert!(found.pids.is_some());
         assert_eq!(Hierarchies::choose(&[], &|_| content(1, "")), Hierarchies::default());
-        assert_eq!(Hierarchies::choose(&parse_mounts(HYBRID.as_bytes()), &|_| None), Hierarchies::default());
+        assert_eq!(Hierarchies::choose(&mounts(HYBRID), &|_| None), Hierarchies::default());
     }
 
     #[test]
@@ -283,46 +220,15 @@ mod tests {
         // A container with a cgroup mount of its own, and the host's mounted beside it.
         let text = format!("{UNIFIED}99 23 0:26 /../../.. /host/sys/fs/cgroup rw - cgroup2 cgroup2 ro\n");
         let inode = |path: &Path| content(if path.starts_with("/host") { 1 } else { 4711 }, "memory pids");
-        let memory = Hierarchies::choose(&parse_mounts(text.as_bytes()), &inode).memory.unwrap();
+        let memory = Hierarchies::choose(&mounts(&text), &inode).memory.unwrap();
         assert_eq!(memory.mount_point, Path::new("/host/sys/fs/cgroup"));
         assert!(memory.whole && memory.read_only);
-        let alone = Hierarchies::choose(&parse_mounts(UNIFIED.as_bytes()), &inode).memory.unwrap();
+        let alone = Hierarchies::choose(&mounts(UNIFIED), &inode).memory.unwrap();
         assert!(!alone.whole);
         // Of two mounts on one another only the upper one is visible.
         let text = format!("{HYBRID}50 31 0:40 / /sys/fs/cgroup/memory rw - cgroup2 none rw\n");
-        let memory =
-            Hierarchies::choose(&parse_mounts(text.as_bytes()), &|_| content(1, "memory")).memory.unwrap();
+        let memory = Hierarchies::choose(&mounts(&text), &|_| content(1, "memory")).memory.unwrap();
         assert_eq!(memory.version, Version::V2);
-    }
-
-    #[test]
-    fn escapes_are_decoded_and_invalid_lines_are_ignored() {
-        let text = "1 2 0:3 / /a\\040b\\011\\134c rw - cgroup cgroup rw,memory\n\
-            short\n\
-            1 2 0:3 / /x rw shared:1\n\
-            1 2 0:3 / /x rw - cgroup\n\
-            1 2 0:3 / /y\\04 rw - cgroup2 none rw\n";
-        let points: Vec<_> =
-            parse_mounts(text.as_bytes()).into_iter().map(|mount| mount.mount_point).collect();
-        assert_eq!(points, [Path::new("/a b\t\\c"), Path::new("/y\\04")]);
-    }
-
-    proptest! {
-        #[test]
-        fn arbitrary_bytes_cause_no_panic(bytes: Vec<u8>, tail: Vec<u8>) {
-            parse_mounts(&bytes);
-            let mut line = b"1 2 0:3 / ".to_vec();
-            line.extend(bytes);
-            line.extend(b" rw - cgroup cgroup ");
-            line.extend(tail);
-            parse_mounts(&line);
-        }
-
-        #[test]
-        fn octal_escapes_are_decoded(path in "[ -~]{1,30}") {
-            let escaped: String = path.chars().map(|c| if c == ' ' || c == '\\' { format!("\\{:03o}", c as u32) } else { c.to_string() }).collect();
-            prop_assert_eq!(unescape(escaped.as_bytes()).into_os_string(), &*path);
-        }
     }
 
     #[test]

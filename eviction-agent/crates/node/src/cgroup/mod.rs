@@ -12,6 +12,5 @@ mod memory_tree;
 pub mod names;
 pub mod node_root;
 pub mod pods;
-pub mod sample;
 pub mod sampler;
 pub mod tree;

@@ -1,20 +1,20 @@
 //! Samples of a node, its pods and containers.
 #![forbid(unsafe_code)]
 
-use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+pub use super::cgroup_memory::GroupSample;
 use super::files::{Limit, Version, parse_limit};
 use super::memory_tree::MemoryTree;
 use super::names::PodUid;
 use super::node_root::NodeRoot;
 use super::pods::{Pod, Pods};
-use super::sample::{GroupSample, MemoryUsage, NodeSample, PodSample, Tasks, working_set_of};
-use super::tree::{ScanError, Tree};
+use super::tree::Tree;
 use crate::backend::BackendInfo;
-use crate::file::{OpenFile, read_once};
+use crate::file::{FileError, OpenFile, read_once};
 use crate::kv_file::parse_number_line;
-use crate::proc::meminfo::{Meminfo, parse_meminfo};
+pub use crate::proc::meminfo::{MemoryUsage, NodeSample};
+use crate::proc::meminfo::{parse_meminfo, working_set_of};
 use crate::proc::tasks::parse_task_count;
 use eviction_core::reading::{Reading, UnknownReason};
 use eviction_core::snapshot::MemoryDetail;
@@ -26,8 +26,8 @@ const MEMINFO_BUFFER: usize = 16 << 10;
 pub struct SamplerOptions {
     /// The folder of the proc file system.
     pub proc: PathBuf,
-    /// The number of files to keep open. Beyond that, files are opened for each read. Two for each cgroup and
-    /// one for each pod are needed.
+    /// The number of files to keep open. Beyond that, files are opened for each read. Two for each cgroup are
+    /// needed.
     pub max_descriptors: usize,
 }
 
@@ -44,6 +44,24 @@ impl Default for SamplerOptions {
     }
 }
 
+/// The last values of a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PodSample {
+    /// The values of the pod's cgroup.
+    pub memory: GroupSample,
+    /// Tasks in the pod's cgroup and below (`pids.current`).
+    pub tasks: Reading<u64>,
+}
+
+/// Whether a sample of pods counts tasks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tasks {
+    /// Tasks are counted.
+    Count,
+    /// Tasks are left unknown where no value is needed: counting reads a file for each pod.
+    Leave,
+}
+
 /// Reads the memory of a node, its pods and containers through descriptors that stay open.
 ///
 /// Between refreshes a sample allocates nothing, unless there are more cgroups than descriptors.
@@ -52,9 +70,7 @@ pub struct Sampler {
     root: NodeRoot,
     groups: MemoryTree,
     pods: Pods,
-    /// The `pids.current` of each pod, in the order of the pods, while there are descriptors.
-    tasks: Vec<Option<OpenFile>>,
-    /// The tasks of each pod, if the last sample counted them.
+    /// The tasks of each pod, in the order of the pods, if the last sample counted them.
     task_counts: Vec<Reading<u64>>,
     /// `/proc/loadavg` of the machine, or `pids.current` of a node that is a cgroup.
     node_tasks: Result<OpenFile, UnknownReason>,
@@ -62,6 +78,8 @@ pub struct Sampler {
     meminfo_buffer: Box<[u8]>,
     /// MemTotal when the sampler was created.
     machine_total: Reading<u64>,
+    /// The path of a file that is opened for a sample; its allocation is reused.
+    path: PathBuf,
 }
 
 impl Sampler {
@@ -71,7 +89,7 @@ impl Sampler {
         root: NodeRoot,
         options: &SamplerOptions,
         is_known: impl Fn(&PodUid) -> bool,
-    ) -> Result<Self, ScanError> {
+    ) -> Result<Self, FileError> {
         let SamplerOptions { proc, max_descriptors } = options;
         let tree = Tree::scan(&root.memory, None)?;
         let node_tasks = match &root.pids {
@@ -83,42 +101,29 @@ impl Sampler {
             groups: MemoryTree::new(root.version, *max_descriptors, tree),
             root,
             pods: Pods::default(),
-            tasks: Vec::new(),
             task_counts: Vec::new(),
+            path: PathBuf::new(),
             node_tasks,
             meminfo: OpenFile::open(&proc.join("meminfo")),
             meminfo_buffer: vec![0; MEMINFO_BUFFER].into(),
             machine_total: Reading::Unknown(UnknownReason::Absent),
         };
-        sampler.machine_total = sampler.read_meminfo().total;
+        sampler.machine_total = sampler.read_meminfo().capacity;
         sampler.find_pods(is_known);
         Ok(sampler)
     }
 
     /// Reads the tree again and adapts to it. This takes one `stat` for each cgroup, and a listing for each one
     /// that changed.
-    pub fn refresh(&mut self, is_known: impl Fn(&PodUid) -> bool) -> Result<(), ScanError> {
+    pub fn refresh(&mut self, is_known: impl Fn(&PodUid) -> bool) -> Result<(), FileError> {
         let tree = Tree::scan(&self.root.memory, Some(&self.groups.tree))?;
         self.groups.adopt(tree);
         self.find_pods(is_known);
         Ok(())
     }
 
-    /// Finds the pods, and keeps a descriptor of `pids.current` open for each while there are free descriptors.
     fn find_pods(&mut self, is_known: impl Fn(&PodUid) -> bool) {
-        let before = self.pods.pods.iter().zip(self.tasks.drain(..));
-        let mut before: HashMap<u64, OpenFile> =
-            before.filter_map(|(pod, file)| Some((pod.cgroup_id, file?))).collect();
         self.pods = Pods::find(&self.groups.tree, is_known);
-        let mut free_descriptors = self.groups.max_descriptors.saturating_sub(2 * self.groups.memory.len());
-        for pod in &self.pods.pods {
-            let file = before.remove(&pod.cgroup_id).or_else(|| {
-                let folder = self.root.pids.as_ref().filter(|_| free_descriptors > 0)?.join(&pod.path);
-                OpenFile::open(&folder.join("pids.current")).ok()
-            });
-            free_descriptors = free_descriptors.saturating_sub(usize::from(file.is_some()));
-            self.tasks.push(file);
-        }
         self.task_counts.clear();
         self.task_counts.reserve(self.pods.pods.len());
     }
@@ -150,21 +155,7 @@ impl Sampler {
     /// and then that of the node's cgroup.
     pub fn sample_node(&mut self, charged: &[u64]) -> NodeSample {
         if self.root.whole_machine {
-            let meminfo = self.read_meminfo();
-            let working_set = working_set_of(meminfo.usage, meminfo.inactive_file);
-            let detail = MemoryDetail {
-                mem_available: meminfo.available,
-                active_file: meminfo.active_file,
-                swap_used: meminfo.swap_used,
-                swap_total: meminfo.swap_total,
-                ..MemoryDetail::default()
-            };
-            return NodeSample {
-                memory: MemoryUsage::of(meminfo.usage, working_set),
-                free: meminfo.free,
-                capacity: meminfo.total,
-                detail,
-            };
+            return self.read_meminfo();
         }
         self.groups.sweep_moved(charged);
         self.groups.read_level(0);
@@ -228,14 +219,14 @@ impl Sampler {
         if tasks == Tasks::Leave {
             return;
         }
-        for (pod, file) in self.pods.pods.iter().zip(&self.tasks) {
-            let count = match (file, &self.root.pids) {
-                (Some(file), _) => file.read(&mut [0; 32]).and_then(parse_number_line),
-                (None, Some(root)) => {
-                    let file = root.join(&pod.path).join("pids.current");
-                    read_once(&file, 32).and_then(|text| parse_number_line(&text))
+        for pod in &self.pods.pods {
+            let count = match &self.root.pids {
+                Some(root) => {
+                    self.path.clear();
+                    self.path.extend([root, &pod.path, Path::new("pids.current")]);
+                    OpenFile::open(&self.path).and_then(|file| parse_number_line(file.read(&mut [0; 32])?))
                 }
-                (None, None) => Err(UnknownReason::Absent),
+                None => Err(UnknownReason::Absent),
             };
             self.task_counts.push(count.into());
         }
@@ -299,11 +290,11 @@ impl Sampler {
         [BackendInfo::plain("node memory", backend, memory), tasks]
     }
 
-    fn read_meminfo(&mut self) -> Meminfo {
+    fn read_meminfo(&mut self) -> NodeSample {
         let text = match &self.meminfo {
             Ok(file) => file.read(&mut self.meminfo_buffer),
             Err(why) => Err(*why),
         };
-        text.map_or_else(Meminfo::unknown, parse_meminfo)
+        text.map_or_else(NodeSample::unknown, parse_meminfo)
     }
 }

@@ -7,7 +7,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use thiserror::Error;
+use crate::file::FileError;
 
 /// The most cgroups that are read: a tenant that may create cgroups must not be able to exhaust the agent's
 /// memory.
@@ -37,17 +37,6 @@ pub struct Tree {
     root: PathBuf,
     groups: Vec<Group>,
     skipped: usize,
-}
-
-/// An error that prevented reading the tree.
-#[derive(Debug, Error)]
-#[error("cannot read control group {}", path.display())]
-pub struct ScanError {
-    /// The root of the tree.
-    pub path: PathBuf,
-    /// The cause.
-    #[source]
-    pub source: io::Error,
 }
 
 /// A directory that was read.
@@ -92,14 +81,15 @@ impl Tree {
     /// With a `previous` tree only directories are listed again whose number of children changed, or that lost
     /// one of their children; for the others one `stat` each is enough. Cgroups that are removed meanwhile are
     /// left out; those that cannot be read are counted.
-    pub fn scan(root: &Path, previous: Option<&Self>) -> Result<Self, ScanError> {
+    pub fn scan(root: &Path, previous: Option<&Self>) -> Result<Self, FileError> {
         Self::scan_at_most(root, previous, MAX_GROUPS)
     }
 
     /// Reads the tree with at most `most` cgroups. The number of those left out is not known, since nothing
     /// below them is read; the count is a lower bound.
-    pub fn scan_at_most(root: &Path, previous: Option<&Self>, most: usize) -> Result<Self, ScanError> {
-        let fail = |source| ScanError { path: root.to_owned(), source };
+    pub fn scan_at_most(root: &Path, previous: Option<&Self>, most: usize) -> Result<Self, FileError> {
+        let fail =
+            |error: io::Error| FileError::new(format!("cannot read control group {}", root.display()), error);
         let known: HashMap<u64, usize> = previous
             .map(|tree| tree.groups.iter().enumerate().map(|(index, group)| (group.id, index)).collect())
             .unwrap_or_default();

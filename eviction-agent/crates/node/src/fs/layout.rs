@@ -9,12 +9,12 @@ use eviction_core::disk_layout::DiskLayout;
 use eviction_core::reading::{Reading, UnknownReason};
 use eviction_core::snapshot::FsStats;
 
-use super::mountinfo::MountInfo;
 use super::pod_storage::StoragePaths;
 use super::statistics::FileSystem;
 use crate::backend::BackendInfo;
 use crate::cgroup::hierarchy::Host;
 use crate::file::ReasonText;
+use crate::mountinfo::MountInfo;
 
 /// Where the kubelet keeps its files by default.
 const KUBELET_ROOT: &str = "/var/lib/kubelet";
@@ -137,28 +137,28 @@ impl NodeFileSystems {
         self.image.is_ok()
     }
 
-    /// Reads the stats of nodefs and imagefs.
+    /// Returns nodefs and imagefs, which may be the same.
+    fn both(&self) -> [Result<&FileSystem, &NotFound>; 2] {
+        let node = self.node.as_ref();
+        let image = self.image.as_ref().map_or_else(Err, |image| image.as_ref().map_or(node, Ok));
+        [node, image]
+    }
+
+    /// Reads the stats of nodefs and imagefs. If both are one file system, it is read once.
     pub fn read(&self) -> [Reading<FsStats>; 2] {
-        let node = match &self.node {
+        let read = |found: Result<&FileSystem, &NotFound>| match found {
             Ok(file_system) => file_system.read(),
             Err(NotFound { why, text: _ }) => Reading::Unknown(*why),
         };
-        match &self.image {
-            Ok(None) => [node, node],
-            Ok(Some(file_system)) => [node, file_system.read()],
-            // Without imagefs the layout is unknown, and so is what can be reclaimed and what counts.
-            Err(NotFound { why, text: _ }) => [node, Reading::Unknown(*why)],
-        }
+        let [node, image] = self.both();
+        let node = read(node);
+        // Without imagefs the layout is unknown, and so is what can be reclaimed and what counts.
+        [node, if matches!(self.image, Ok(None)) { node } else { read(image) }]
     }
 
     /// Returns the type and `st_dev` of each file system whose allocations BPF programs can see.
     pub fn devices(&self) -> [Option<(&str, u64)>; 2] {
-        let node = self.node.as_ref().ok().and_then(FileSystem::hooked_device);
-        match &self.image {
-            Ok(None) => [node, node],
-            Ok(Some(file_system)) => [node, file_system.hooked_device()],
-            Err(_) => [node, None],
-        }
+        self.both().map(|found| found.ok().and_then(FileSystem::hooked_device))
     }
 
     /// Returns the types of these file systems.
@@ -172,12 +172,7 @@ impl NodeFileSystems {
             Ok(file_system) => BackendInfo::plain(source, "statfs", file_system.description()),
             Err(NotFound { why: _, text }) => BackendInfo::plain(source, "", text.clone()),
         };
-        let node = self.node.as_ref();
-        let image = match &self.image {
-            Ok(None) => node,
-            Ok(Some(file_system)) => Ok(file_system),
-            Err(why) => Err(why),
-        };
+        let [node, image] = self.both();
         let mut infos = [info("nodefs", node), info("imagefs", image)];
         if self.is_split {
             infos[1].reason.push_str("; writable layers are on nodefs");
@@ -373,11 +368,13 @@ mod tests {
         let hosts = Path::new("/etc/hosts");
         let of = |root: &str, mount_point: &str| {
             let mount = MountInfo {
+                id: 1,
                 device: 7,
                 root: root.into(),
                 mount_point: mount_point.into(),
                 fs_type: "ext4".to_owned(),
                 source: "/dev/loop0".into(),
+                options: [Vec::new(), Vec::new()],
             };
             is_etc_hosts_of_pod(&mount, hosts)
         };

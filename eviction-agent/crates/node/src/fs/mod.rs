@@ -7,15 +7,14 @@ mod btrfs;
 mod disk_usage;
 mod layout;
 mod monitor;
-mod mountinfo;
 mod pod_storage;
 mod statistics;
 mod summary;
 
+pub use crate::mountinfo::MountInfo;
 pub use disk_usage::{DiskUsage, WalkBudget, read_disk_usage};
 pub use layout::{FsPaths, NodeFileSystems};
 pub use monitor::{DeviceHeadroom, DiskMonitor};
-pub use mountinfo::MountInfo;
 pub use pod_storage::{
     ContainerStorage, InodeGrowth, PodStorage, StoragePaths, StorageReader, StorageRequest, StorageSample,
     read_pod_storage,

@@ -17,10 +17,10 @@ use eviction_core::snapshot::FsStats;
 use eviction_core::time::nanos;
 
 use super::btrfs::ReservedBytes;
-use super::mountinfo::MountInfo;
 use crate::cgroup::hierarchy::Host;
 use crate::clock::mono_ns;
 use crate::file::{open_path, retry, unreadable};
+use crate::mountinfo::MountInfo;
 
 /// How often a file system is read whose server may not respond, on a thread of its own.
 const REMOTE_INTERVAL: Duration = Duration::from_secs(1);

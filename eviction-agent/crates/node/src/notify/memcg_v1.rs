@@ -14,9 +14,8 @@ use rustix::fs::OFlags;
 use tokio::io::unix::AsyncFd;
 use tokio::task::JoinHandle;
 
-use super::WatchError;
 use crate::async_fd::{register, take_count};
-use crate::file::{open_path, retry};
+use crate::file::{FileError, open_path, retry};
 
 /// The number of bytes by which usage may exceed a threshold before the kernel signals it: it checks each 128
 /// charge events on each CPU (THRESHOLDS_EVENTS_TARGET in mm/memcontrol-v1.c), and charges come in batches.
@@ -38,7 +37,7 @@ pub struct MemcgV1 {
     group: PathBuf,
     /// The eventfd of the registered threshold.
     current: Option<AsyncFd<OwnedFd>>,
-    pending: Option<JoinHandle<Result<OwnedFd, WatchError>>>,
+    pending: Option<JoinHandle<Result<OwnedFd, FileError>>>,
     usage: Option<u64>,
     registered_ns: u64,
 }
@@ -48,7 +47,7 @@ impl MemcgV1 {
     ///
     /// # Errors
     /// If this process may not open the control files.
-    pub fn open(group: &Path) -> Result<Self, WatchError> {
+    pub fn open(group: &Path) -> Result<Self, FileError> {
         control_files(group)?;
         Ok(Self { group: group.to_owned(), current: None, pending: None, usage: None, registered_ns: 0 })
     }
@@ -111,27 +110,27 @@ impl MemcgV1 {
 ///
 /// # Errors
 /// If the eventfd cannot be made, or the kernel refuses a level.
-pub fn register_eventfd(group: &Path, levels: &[u64]) -> Result<OwnedFd, WatchError> {
+pub fn register_eventfd(group: &Path, levels: &[u64]) -> Result<OwnedFd, FileError> {
     let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-        .map_err(|errno| WatchError::new("cannot make an eventfd", errno))?;
+        .map_err(|errno| FileError::new("cannot make an eventfd", errno))?;
     let (usage, control, path) = control_files(group)?;
     for bytes in levels {
         let request = format!("{} {} {bytes}", event.as_raw_fd(), usage.as_raw_fd());
         retry(|| rustix::io::write(&control, request.as_bytes())).map_err(|errno| {
             let what = format!("cannot register a threshold of {bytes} bytes with {}", path.display());
-            WatchError::new(what, errno)
+            FileError::new(what, errno)
         })?;
     }
     Ok(event)
 }
 
 /// Opens the usage file and the control file; the path is that of the control file.
-fn control_files(group: &Path) -> Result<(OwnedFd, OwnedFd, PathBuf), WatchError> {
+fn control_files(group: &Path) -> Result<(OwnedFd, OwnedFd, PathBuf), FileError> {
     let open = |name: &str, flags: OFlags| {
         let path = group.join(name);
         match open_path(&path, flags) {
             Ok(file) => Ok((file, path)),
-            Err(errno) => Err(WatchError::new(format!("cannot open {}", path.display()), errno)),
+            Err(errno) => Err(FileError::new(format!("cannot open {}", path.display()), errno)),
         }
     };
     let (usage, _) = open("memory.usage_in_bytes", OFlags::RDONLY)?;

@@ -15,11 +15,10 @@ use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::fs::OFlags;
 use tokio::io::unix::AsyncFd;
 
-use super::WatchError;
 use crate::async_fd::register;
 use crate::cgroup::files::Version;
 use crate::cgroup::tree::Tree;
-use crate::file::{open_path, retry};
+use crate::file::{FileError, open_path, retry};
 
 /// The name of the backend.
 pub const NAME: &str = "memory.events";
@@ -40,9 +39,11 @@ pub enum Watched {
 ///
 /// # Errors
 /// If there is no such file, or it cannot be read.
-pub fn probe(group: &Path) -> Result<(), WatchError> {
+pub fn probe(group: &Path) -> Result<(), FileError> {
     let path = group.join(NAME);
-    open_path(&path, OFlags::RDONLY).map(drop).map_err(|errno| WatchError::of_file(&path, errno))
+    open_path(&path, OFlags::RDONLY)
+        .map(drop)
+        .map_err(|errno| FileError::new(format!("cannot watch {}", path.display()), errno))
 }
 
 /// Watches the cgroups of one hierarchy, from the first call of [`MemoryEvents::watch`] on.

@@ -10,9 +10,8 @@ use rustix::fs::OFlags;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use super::WatchError;
 use crate::async_fd::register_for;
-use crate::file::{open_path, retry};
+use crate::file::{FileError, open_path, retry};
 
 /// The name of the backend.
 pub const NAME: &str = "memory.pressure trigger";
@@ -33,7 +32,7 @@ impl PsiTrigger {
     ///
     /// # Errors
     /// If there is no such file, or the kernel refuses the trigger.
-    pub fn open(group: &Path) -> Result<Self, WatchError> {
+    pub fn open(group: &Path) -> Result<Self, FileError> {
         let mut this = Self { group: group.to_owned(), file: None };
         this.set()?;
         Ok(this)
@@ -43,10 +42,13 @@ impl PsiTrigger {
     ///
     /// # Errors
     /// As [`Self::open`].
-    pub fn set(&mut self) -> Result<(), WatchError> {
+    pub fn set(&mut self) -> Result<(), FileError> {
         if self.file.is_none() {
             let path = self.group.join("memory.pressure");
-            self.file = Some(register(&path).map_err(|source| WatchError::of_file(&path, source))?);
+            self.file = Some(
+                register(&path)
+                    .map_err(|source| FileError::new(format!("cannot watch {}", path.display()), source))?,
+            );
         }
         Ok(())
     }

@@ -1,7 +1,6 @@
 //! Values of the whole machine from `/proc`.
 
 pub mod meminfo;
-pub mod pressure;
 pub mod process;
 pub mod tasks;
 pub mod vmstat;

@@ -4,19 +4,14 @@
 use std::path::Path;
 
 use crate::file::OpenFile;
-use crate::kv_file::{SingleValue, complete_lines, parse_number};
+use crate::kv_file::parse_keys;
 use eviction_core::reading::{Reading, UnknownReason};
 
 /// Parses the number of processes that the OOM killer has killed since boot, for any limit (`oom_kill` in the
 /// text of `/proc/vmstat`, from 4.13).
 pub fn parse_oom_kills(text: &[u8]) -> Result<u64, UnknownReason> {
-    let mut kills = SingleValue::NEW;
-    for line in complete_lines(text)? {
-        if let Some(value) = line.strip_prefix(b"oom_kill ") {
-            kills.found(parse_number(value));
-        }
-    }
-    kills.get()
+    let [kills] = parse_keys(text, [b"oom_kill"], None);
+    kills
 }
 
 /// The longest text that is read, in bytes. The text has about 4 KiB.

@@ -9,8 +9,7 @@ use tempfile::TempDir;
 use super::{Capacity, NodeSampler};
 use crate::cgroup::files::Version;
 use crate::cgroup::node_root::NodeRoot;
-use crate::cgroup::sample::Tasks;
-use crate::cgroup::sampler::{Sampler, SamplerOptions};
+use crate::cgroup::sampler::{Sampler, SamplerOptions, Tasks};
 use crate::clock::Clock;
 use crate::fs::{DiskMonitor, NodeFileSystems};
 use crate::pod_index::PodIndex;
@@ -198,4 +197,14 @@ fn rank_preview_equals_the_ranking_of_the_evaluation() {
     node.engine.rank_ahead(&snapshot, &mut preview);
     assert_eq!(preview.len(), 2);
     assert_eq!(preview, decision.evaluation().unwrap().ranked);
+}
+
+#[test]
+fn snapshot_that_is_still_in_use_is_not_overwritten() {
+    let mut node = Node::new();
+    let (decision, snapshot) = node.sample(true);
+    let in_use = Arc::clone(&snapshot);
+    node.recycle((decision, snapshot));
+    assert!(node.sample(false).1.is_empty());
+    assert_eq!(in_use.len(), 2);
 }

@@ -21,7 +21,7 @@ use crate::cgroup::hierarchy::Host;
 use crate::clock::mono_ns;
 use crate::file::{is_removed, open_path, read_once};
 use crate::fs::disk_usage::{DiskUsage, WalkBudget, read_disk_usage};
-use crate::fs::mountinfo::upper_directory;
+use crate::mountinfo::upper_directory;
 use crate::thread::{Priority, set_priority, touch_stack};
 
 /// The limits of a reading: time, and number of inodes. A decision waits for it.
