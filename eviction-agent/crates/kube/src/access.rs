@@ -5,7 +5,9 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use kube::config::{Kubeconfig, KubeconfigError, LoadDataError};
+use http::{HeaderValue, Uri};
+use hyper_util::client::proxy::matcher::Matcher;
+use kube::config::{Cluster, Kubeconfig, KubeconfigError, LoadDataError};
 
 use crate::error::AccessError;
 use eviction_core::error::chain;
@@ -56,8 +58,8 @@ impl Access {
     /// If a file is missing or invalid.
     pub fn find(kubeconfig: Option<&Path>) -> Result<Self, AccessError> {
         match kubeconfig {
-            Some(path) => from_kubeconfig(path),
-            None => in_cluster(|name| std::env::var(name).ok(), Path::new(ACCOUNT)),
+            Some(path) => from_kubeconfig(path, variable),
+            None => in_cluster(variable, Path::new(ACCOUNT)),
         }
     }
 
@@ -85,7 +87,7 @@ impl Access {
     }
 
     fn new(mut config: kube::Config, origin: String) -> Self {
-        config.headers.push((http::header::USER_AGENT, http::HeaderValue::from_static(AGENT)));
+        config.headers.push((http::header::USER_AGENT, HeaderValue::from_static(AGENT)));
         let file = config.auth_info.token_file.take().filter(|file| !file.is_empty());
         if file.is_some() {
             // As with client-go, the token file takes precedence.
@@ -140,13 +142,17 @@ fn use_ca_file(config: &mut kube::Config, path: PathBuf) -> Result<(), AccessErr
     Ok(())
 }
 
-fn from_kubeconfig(path: &Path) -> Result<Access, AccessError> {
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+fn from_kubeconfig(path: &Path, variable: impl Fn(&str) -> Option<String>) -> Result<Access, AccessError> {
     // Read it first, so that I/O errors have the same form as for other files.
     read_file("kubeconfig", path)?;
     let wrong = |why: &str| in_kubeconfig(path, why);
     let file = Kubeconfig::read_from(path).map_err(|error| explain(path, error))?;
     let context = file.current_context.clone().unwrap_or_default();
-    let ca_file = ca_file(&file, &context);
+    let cluster = cluster(&file, &context).cloned().unwrap_or_default();
     let mut config = kube::Config::try_from(file).map_err(|error| explain(path, error))?;
     if config.accept_invalid_certs {
         return Err(wrong("insecure-skip-tls-verify is not supported: name the certificate-authority"));
@@ -154,7 +160,21 @@ fn from_kubeconfig(path: &Path) -> Result<Access, AccessError> {
     if config.cluster_url.scheme_str() != Some("https") {
         return Err(wrong(&format!("server: `{}` does not begin with https://", config.cluster_url)));
     }
-    match ca_file {
+    if let Some(provider) = &config.auth_info.auth_provider
+        && provider.name != "oidc"
+    {
+        let why = "is not supported, nor by kubectl: use an exec plugin";
+        return Err(wrong(&format!("auth-provider: `{}` {why}", provider.name)));
+    }
+    // kube panics on such a token. Its type shows the token only when it is serialized.
+    let user = serde_json::to_value(&config.auth_info).unwrap_or_default();
+    if user["token"].as_str().is_some_and(|token| HeaderValue::from_str(token).is_err()) {
+        return Err(wrong("token: has characters that no token has"));
+    }
+    config.proxy_url = proxy(&cluster, &config.cluster_url, variable)
+        .map(|url| url.parse().map_err(|error| wrong(&format!("proxy-url: `{url}`: {error}"))))
+        .transpose()?;
+    match ca_file(cluster) {
         Some(ca) => use_ca_file(&mut config, ca)?,
         None if config.root_cert.as_ref().is_some_and(Vec::is_empty) => {
             return Err(wrong("certificate-authority-data: no PEM certificate is in it"));
@@ -164,12 +184,31 @@ fn from_kubeconfig(path: &Path) -> Result<Access, AccessError> {
     Ok(Access::new(config, format!("kubeconfig {}, context {context}", path.display())))
 }
 
-/// Returns the CA file of the current context, if the CA is in a file.
-fn ca_file(file: &Kubeconfig, context: &str) -> Option<PathBuf> {
+/// Returns the cluster of a context.
+fn cluster<'f>(file: &'f Kubeconfig, context: &str) -> Option<&'f Cluster> {
     let context = file.contexts.iter().find(|it| it.name == context)?.context.as_ref()?;
-    let cluster = file.clusters.iter().find(|it| it.name == context.cluster)?.cluster.as_ref()?;
-    let given = cluster.certificate_authority_data.as_ref().is_some_and(|data| !data.is_empty());
-    cluster.certificate_authority.clone().filter(|_| !given).map(PathBuf::from)
+    file.clusters.iter().find(|it| it.name == context.cluster)?.cluster.as_ref()
+}
+
+/// Returns the CA file of a cluster, if the CA is in a file.
+fn ca_file(cluster: Cluster) -> Option<PathBuf> {
+    let given = cluster.certificate_authority_data.is_some_and(|data| !data.is_empty());
+    cluster.certificate_authority.filter(|_| !given).map(PathBuf::from)
+}
+
+/// Returns the URL of the proxy for requests to the server, as client-go does: that of the kubeconfig, or of
+/// `HTTPS_PROXY` unless `NO_PROXY` names the server. kube looks for the proxy's own host in `NO_PROXY`.
+fn proxy(cluster: &Cluster, server: &Uri, variable: impl Fn(&str) -> Option<String>) -> Option<String> {
+    let is_given = |value: &String| !value.is_empty();
+    if let Some(url) = cluster.proxy_url.clone().filter(is_given) {
+        return Some(url);
+    }
+    let either = |names: [&str; 2]| names.into_iter().find_map(|name| variable(name).filter(is_given));
+    let url = either(["HTTPS_PROXY", "https_proxy"])?;
+    let exceptions = either(["NO_PROXY", "no_proxy"]).unwrap_or_default();
+    // The matcher ignores proxies that it does not support, which must be an error instead.
+    Matcher::builder().all("http://proxy").no(exceptions).build().intercept(server)?;
+    Some(if url.contains("://") { url } else { format!("http://{url}") })
 }
 
 /// Creates an error in a kubeconfig, or in a file that it refers to.

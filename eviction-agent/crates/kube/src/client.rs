@@ -154,16 +154,13 @@ impl Client {
         let began = Instant::now();
         let result = self.exchange(&request, is_new).await;
         let status = result.as_ref().map(|response| response.status);
-        self.shared.observer.request(operation(&request.method, &request.path), status);
-        match &result {
-            Ok(response) if response.status == 401 => self.renew_credentials(),
-            Err(RequestError::Certificate { .. }) => self.renew_credentials(),
-            // The other pooled connections use the same network path.
-            Err(RequestError::Deadline { .. } | RequestError::Broken(_)) if !is_new => {
-                self.shared.connections().pool = None;
-                self.shared.closed.notify_one();
-            }
-            _ => {}
+        self.record_status(operation(&request.method, &request.path), status);
+        // The other pooled connections use the same network path.
+        if let Err(RequestError::Deadline { .. } | RequestError::Broken(_)) = &result
+            && !is_new
+        {
+            self.shared.connections().pool = None;
+            self.shared.closed.notify_one();
         }
         // The server can answer this path even without its store.
         if request.path != VERSION {
@@ -257,9 +254,13 @@ impl Client {
         Ok(built.await.map_err(|error| RequestError::Malformed(error.into()))??)
     }
 
-    /// Reads the credentials again for the next request, because the server rejected them or its certificate
-    /// did not verify.
-    pub(crate) fn renew_credentials(&self) {
+    /// Counts a request. If the server rejected the credentials or its certificate did not verify, the next
+    /// request reads the credentials again.
+    pub(crate) fn record_status(&self, operation: &'static str, status: Result<u16, &RequestError>) {
+        self.shared.observer.request(operation, status);
+        if !matches!(status, Ok(401) | Err(RequestError::Certificate { .. })) {
+            return;
+        }
         if let Some(token) = &self.shared.token {
             token.invalidate();
         }

@@ -1,17 +1,18 @@
 //! Waits until the pods of a DaemonSet are ready.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::fmt::Write as _;
 use std::str::FromStr;
 use std::time::Duration;
 
+use k8s_openapi::List;
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep};
 
 use crate::client::Client;
 use crate::error::OperationError;
-use crate::objects::objects;
 use crate::request::{Request, push_segment};
 
 const READ_EVERY: Duration = Duration::from_secs(1);
@@ -45,78 +46,6 @@ impl fmt::Display for DaemonSetName {
     }
 }
 
-objects! {
-    struct DaemonSet {
-        metadata: Metadata,
-        spec: DaemonSetSpec,
-        status: DaemonSetStatus,
-    }
-
-    struct Metadata {
-        name: String,
-        generation: u64,
-    }
-
-    struct DaemonSetSpec {
-        selector: Selector,
-    }
-
-    struct Selector {
-        match_labels: BTreeMap<String, String>,
-    }
-
-    struct DaemonSetStatus {
-        observed_generation: u64,
-        desired_number_scheduled: u64,
-        number_ready: u64,
-    }
-
-    struct PodList {
-        items: Vec<Pod>,
-    }
-
-    struct Pod {
-        metadata: Metadata,
-        spec: PodSpec,
-        status: PodStatus,
-    }
-
-    struct PodSpec {
-        node_name: String,
-    }
-
-    struct PodStatus {
-        phase: String,
-        conditions: Vec<Condition>,
-        init_container_statuses: Vec<ContainerStatus>,
-        container_statuses: Vec<ContainerStatus>,
-    }
-
-    struct Condition {
-        #[serde(rename = "type")]
-        kind: String,
-        status: String,
-        message: String,
-    }
-
-    struct ContainerStatus {
-        state: ContainerState,
-        last_state: ContainerState,
-    }
-
-    struct ContainerState {
-        waiting: StateDetails,
-        terminated: StateDetails,
-    }
-
-    /// Why a container waits or has terminated.
-    struct StateDetails {
-        reason: String,
-        message: String,
-        exit_code: i64,
-    }
-}
-
 /// Waits until the pods of a DaemonSet are ready, for at most `within`. Returns their number.
 ///
 /// # Errors
@@ -125,15 +54,16 @@ pub async fn wait_ready(
     client: &Client,
     daemon_set: &DaemonSetName,
     within: Duration,
-) -> Result<u64, OperationError> {
+) -> Result<i32, OperationError> {
     let until = Instant::now() + within;
     loop {
         let found = read::<DaemonSet>(client, daemon_set, "daemonsets", "").await;
         if let Ok(found) = &found
-            && found.metadata.generation <= found.status.observed_generation
-            && found.status.number_ready >= found.status.desired_number_scheduled
+            && let Some(status) = &found.status
+            && found.metadata.generation <= status.observed_generation
+            && status.number_ready >= status.desired_number_scheduled
         {
-            return Ok(found.status.number_ready);
+            return Ok(status.number_ready);
         }
         if Instant::now() >= until {
             return Err(not_ready(client, daemon_set, &found?).await);
@@ -143,13 +73,14 @@ pub async fn wait_ready(
 }
 
 async fn not_ready(client: &Client, daemon_set: &DaemonSetName, found: &DaemonSet) -> OperationError {
-    let DaemonSetStatus { desired_number_scheduled, number_ready, .. } = found.status;
-    let mut text =
-        format!("DaemonSet {daemon_set}: {number_ready} of {desired_number_scheduled} pods are ready");
-    let labels = found.spec.selector.match_labels.iter().map(|(key, value)| format!("{key}={value}"));
-    match read::<PodList>(client, daemon_set, "pods", &labels.collect::<Vec<_>>().join(",")).await {
-        Ok(PodList { items }) => {
-            let mut problems: Vec<_> = items.iter().filter_map(Pod::problem).collect();
+    let (ready, desired) =
+        found.status.as_ref().map_or((0, 0), |it| (it.number_ready, it.desired_number_scheduled));
+    let mut text = format!("DaemonSet {daemon_set}: {ready} of {desired} pods are ready");
+    let labels = found.spec.iter().flat_map(|spec| &spec.selector.match_labels).flatten();
+    let labels: Vec<_> = labels.map(|(key, value)| format!("{key}={value}")).collect();
+    match read::<List<Pod>>(client, daemon_set, "pods", &labels.join(",")).await {
+        Ok(pods) => {
+            let mut problems: Vec<_> = pods.items.iter().filter_map(problem).collect();
             problems.sort();
             // Writing to a string cannot fail.
             for problem in problems.iter().take(MAX_LISTED_PODS) {
@@ -187,25 +118,30 @@ async fn read<T: DeserializeOwned>(
     serde_json::from_slice(&body).map_err(|error| OperationError::because(&operation, &error))
 }
 
-impl Pod {
-    /// Returns why the pod is not ready, with its node; `None` if it is ready.
-    fn problem(&self) -> Option<String> {
-        let PodStatus { phase, conditions, init_container_statuses, container_statuses } = &self.status;
-        if conditions.iter().any(|it| it.kind == "Ready" && it.status == "True") {
-            return None;
-        }
-        let node = Some(self.spec.node_name.as_str()).filter(|name| !name.is_empty());
-        let containers = init_container_statuses.iter().chain(container_statuses);
-        let states =
-            containers.flat_map(|it| [&it.state.terminated, &it.last_state.terminated, &it.state.waiting]);
-        let of_container = states
-            .filter(|it| it.exit_code != 0 || !it.message.is_empty())
-            .map(|it| if it.message.is_empty() { &it.reason } else { &it.message });
-        let of_condition = conditions.iter().filter(|it| it.status != "True").map(|it| &it.message);
-        let why = of_container.chain(of_condition).find(|why| !why.is_empty()).unwrap_or(phase);
-        let why = why.trim().replace('\n', ", ");
-        Some(format!("node {}: pod {}: {why}", node.unwrap_or("(none yet)"), self.metadata.name))
+/// Returns why a pod is not ready, with its node; `None` if it is ready.
+fn problem(pod: &Pod) -> Option<String> {
+    let status = pod.status.clone().unwrap_or_default();
+    let conditions = status.conditions.unwrap_or_default();
+    if conditions.iter().any(|it| it.type_ == "Ready" && it.status == "True") {
+        return None;
     }
+    let containers = [status.init_container_statuses, status.container_statuses];
+    let of_container = containers.into_iter().flatten().flatten().find_map(failure);
+    let of_condition = conditions.into_iter().filter(|it| it.status != "True").find_map(|it| it.message);
+    let why = of_container.or(of_condition).or(status.phase).unwrap_or_default();
+    let why = why.trim().replace('\n', ", ");
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or("(none yet)");
+    Some(format!("node {node}: pod {}: {why}", pod.metadata.name.as_deref().unwrap_or_default()))
+}
+
+/// Returns why a container has terminated or waits.
+fn failure(status: ContainerStatus) -> Option<String> {
+    let (state, last_state) = (status.state.unwrap_or_default(), status.last_state.unwrap_or_default());
+    let terminated = [state.terminated, last_state.terminated].into_iter().flatten();
+    let failed = terminated.filter(|it| it.exit_code != 0 || it.message.is_some());
+    let waiting = state.waiting.filter(|it| it.message.is_some());
+    let causes = failed.map(|it| it.message.or(it.reason)).chain(waiting.map(|it| it.message));
+    causes.flatten().next()
 }
 
 #[cfg(test)]
@@ -227,7 +163,7 @@ mod tests {
     async fn wait(
         daemon_set: &'static str,
         pods: &'static str,
-    ) -> (Result<u64, OperationError>, Vec<String>) {
+    ) -> (Result<i32, OperationError>, Vec<String>) {
         let (access, seen) = serve(move |head| {
             let body = if head.contains("/pods") { pods } else { daemon_set };
             json(if body.is_empty() { 403 } else { 200 }, body)

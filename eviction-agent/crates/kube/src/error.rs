@@ -38,16 +38,22 @@ pub struct OperationError {
     message: String,
     help: Option<&'static str>,
     is_usage: bool,
+    is_unavailable: bool,
 }
 
 impl OperationError {
     pub(crate) fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), help: None, is_usage: false }
+        Self { message: message.into(), help: None, is_usage: false, is_unavailable: false }
     }
 
     /// Creates an error for invalid usage of the agent.
     pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self { is_usage: true, ..Self::new(message) }
+    }
+
+    /// Creates an error for a server that does not respond now.
+    pub(crate) fn unavailable(message: impl Into<String>) -> Self {
+        Self { is_unavailable: true, ..Self::new(message) }
     }
 
     pub(crate) fn because(operation: impl AsRef<str>, error: &dyn Error) -> Self {
@@ -66,6 +72,12 @@ impl OperationError {
     /// Whether the agent was called with invalid arguments.
     pub fn is_usage(&self) -> bool {
         self.is_usage
+    }
+
+    /// Whether the API server does not respond now, so that a retry may succeed without a change of the
+    /// configuration or permissions.
+    pub fn is_unavailable(&self) -> bool {
+        self.is_unavailable
     }
 }
 

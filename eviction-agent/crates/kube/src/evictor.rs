@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use serde::Deserialize;
+use kube::core::PartialObjectMeta;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -180,24 +180,12 @@ impl Evictor {
     }
 }
 
-/// The part of a pod that shows whether it is terminating.
-#[derive(Deserialize)]
-struct Pod {
-    metadata: Metadata,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Metadata {
-    uid: Box<str>,
-    deletion_timestamp: Option<Box<str>>,
-}
-
 /// Returns the result of an eviction request according to the pod's state.
 fn result_from_pod(body: &[u8], uid: &str) -> Option<ApiResult> {
-    let Pod { metadata } = serde_json::from_slice(body).ok()?;
+    let PartialObjectMeta { metadata, .. } = serde_json::from_slice::<PartialObjectMeta>(body).ok()?;
+    let found = metadata.uid?;
     Some(match metadata.deletion_timestamp {
-        _ if *metadata.uid != *uid => ApiResult::Replaced,
+        _ if found != uid => ApiResult::Replaced,
         Some(_) => ApiResult::Accepted,
         None => {
             ApiResult::NotSent { why: "the pod is not terminating: the request was not carried out".into() }

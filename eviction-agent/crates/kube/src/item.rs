@@ -11,7 +11,22 @@ use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::{RawValue, to_raw_value};
 
-use crate::objects::objects;
+/// Declares structs that are read from the API's JSON. An absent or null field has the zero value. Other
+/// fields are ignored.
+macro_rules! objects {
+    ($($(#[$outer:meta])* $vis:vis struct $name:ident {
+        $($(#[$inner:meta])* $field:ident: $type:ty,)*
+    })+) => {$(
+        $(#[$outer])*
+        #[derive(Clone, Debug, Default, serde::Deserialize)]
+        #[serde(rename_all = "camelCase", default)]
+        $vis struct $name {
+            $($(#[$inner])* #[serde(deserialize_with = "eviction_core::nullable::nullable")] $field: $type,)*
+        }
+    )+};
+}
+
+pub(crate) use objects;
 
 /// The namespace and name of an object. A later object may have the same key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,27 +51,15 @@ impl fmt::Display for Key {
 pub(crate) struct Identity {
     pub(crate) key: Key,
     pub(crate) uid: Box<str>,
-    pub(crate) version: Version,
+    /// `metadata.resourceVersion`.
+    pub(crate) version: Box<str>,
 }
 
-/// `metadata.resourceVersion`. If it is a number, versions are ordered; the API server itself always uses
-/// numbers (KEP-5504).
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Version {
-    text: Box<str>,
-    number: Option<u64>,
-}
-
-impl Version {
-    pub(crate) fn new(text: &str) -> Self {
-        let digits = !text.starts_with('+');
-        Self { text: text.into(), number: text.parse().ok().filter(|_| digits) }
-    }
-
-    /// Returns whether this version is known to be older than the other.
-    pub(crate) fn is_before(&self, other: &Self) -> bool {
-        matches!((self.number, other.number), (Some(own), Some(other)) if own < other)
-    }
+/// Returns whether a `metadata.resourceVersion` is known to be older than the other. Versions are ordered if
+/// they are numbers, as those of the API server itself always are (KEP-5504).
+pub(crate) fn is_before(version: &str, other: &str) -> bool {
+    let number = |text: &str| text.parse::<u64>().ok().filter(|_| !text.starts_with('+'));
+    matches!((number(version), number(other)), (Some(own), Some(other)) if own < other)
 }
 
 objects! {
@@ -75,9 +78,8 @@ objects! {
 impl Identity {
     /// Returns the identity of an object with a name and a uid.
     fn of(metadata: Metadata) -> Option<Self> {
-        let Metadata { namespace, name, uid, resource_version } = metadata;
+        let Metadata { namespace, name, uid, resource_version: version } = metadata;
         let is_complete = !name.is_empty() && !uid.is_empty();
-        let version = Version::new(&resource_version);
         is_complete.then_some(Self { key: Key { namespace, name }, uid, version })
     }
 }
@@ -206,7 +208,7 @@ mod tests {
     fn identity_needs_a_name_and_a_uid() {
         let of = |json: &str| {
             let item = Item::from(RawValue::from_string(json.to_owned()).unwrap());
-            item.identity.map(|it| format!("{} {} {}", it.key, it.uid, it.version.text))
+            item.identity.map(|it| format!("{} {} {}", it.key, it.uid, it.version))
         };
         let complete = r#"{"metadata":{"namespace":"a","name":"b\u0041","uid":"c","resourceVersion":"7"}}"#;
         assert_eq!(of(complete).as_deref(), Some("a/bA c 7"));
@@ -225,11 +227,10 @@ mod tests {
 
     #[test]
     fn versions_that_are_not_numbers_have_no_order() {
-        let before = |a: &str, b: &str| Version::new(a).is_before(&Version::new(b));
-        assert!(before("9", "10"));
-        assert!(!before("10", "10"));
+        assert!(is_before("9", "10"));
+        assert!(!is_before("10", "10"));
         for (a, b) in [("", "1"), ("1", "x"), ("+1", "2"), ("1", "99999999999999999999999")] {
-            assert!(!before(a, b), "{a} {b}");
+            assert!(!is_before(a, b), "{a} {b}");
         }
     }
 }

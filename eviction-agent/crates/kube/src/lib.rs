@@ -22,7 +22,6 @@ mod node_patch;
 mod node_status;
 mod nodes;
 mod object_store;
-mod objects;
 pub mod pods;
 mod reachability;
 mod request;

@@ -58,28 +58,13 @@ fn is_dns_subdomain(name: &str) -> bool {
     name.len() <= LONGEST && name.split('.').all(is_label)
 }
 
-/// Why it is not known whether a Node is this machine.
-#[derive(Debug)]
-pub(crate) enum IdentifyError {
-    /// The API server does not respond now.
-    Unavailable(String),
-    /// The configuration or permissions must be changed first.
-    Failed(OperationError),
-}
-
-impl From<OperationError> for IdentifyError {
-    fn from(error: OperationError) -> Self {
-        Self::Failed(error)
-    }
-}
-
 /// Reads the node's object. It must exist and must not belong to another machine. If it has another boot id,
 /// it is read again until the kubelet must have updated it.
 pub(crate) async fn identify(
     client: &Client,
     name: &NodeName,
     boot_id: Option<&str>,
-) -> Result<(), IdentifyError> {
+) -> Result<(), OperationError> {
     let until = Instant::now() + BOOT_ID_TIMEOUT;
     loop {
         let other = read_boot_id(client, name).await?;
@@ -88,24 +73,23 @@ pub(crate) async fn identify(
             return Err(OperationError::new(format!(
                 "find this node's object: {name} is another machine, booted as {other}, this one as {own}"
             ))
-            .help("give the name under which the kubelet of this machine is registered")
-            .into());
+            .help("give the name under which the kubelet of this machine is registered"));
         }
         sleep(READ_EVERY).await;
     }
 }
 
-async fn read_boot_id(client: &Client, name: &NodeName) -> Result<Box<str>, IdentifyError> {
+async fn read_boot_id(client: &Client, name: &NodeName) -> Result<Box<str>, OperationError> {
     let (server, origin) = (client.access().server(), client.access().origin());
     let response = match client.request(Request::get(format!("/api/v1/nodes/{name}"))).await {
         Ok(response) => response,
         Err(error) if error.is_misconfiguration() => {
-            return Err(OperationError::because(format!("ask the API server {server}"), &error).into());
+            return Err(OperationError::because(format!("ask the API server {server}"), &error));
         }
-        Err(error) => return Err(IdentifyError::Unavailable(format!("{server}: {}", chain(&error)))),
+        Err(error) => return Err(OperationError::unavailable(format!("{server}: {}", chain(&error)))),
     };
     let why = || response.status_message();
-    let failed = match response.status {
+    Err(match response.status {
         200 => match parse_node(&response.body) {
             Ok(node) => return Ok(node.boot_id),
             Err(why) => OperationError::new(format!("read node {name}: {why}")),
@@ -117,12 +101,8 @@ async fn read_boot_id(client: &Client, name: &NodeName) -> Result<Box<str>, Iden
             .help("the agent has to get, list and watch its own node and the pods of its node"),
         404 => OperationError::new(format!("read node {name}: there is no such node"))
             .help("in a pod, set NODE_NAME from the field spec.nodeName"),
-        status => {
-            let why = format!("the API server answers {status}: {}", why());
-            return Err(IdentifyError::Unavailable(why));
-        }
-    };
-    Err(failed.into())
+        status => OperationError::unavailable(format!("the API server answers {status}: {}", why())),
+    })
 }
 
 /// The maximum size of a list in bytes. The server may return all of it despite the limit.
@@ -132,17 +112,14 @@ const LARGEST_LIST: usize = 256 << 20;
 /// or from reading its pods.
 ///
 /// # Errors
-/// If the node's object cannot be read, with the reason and whether it keeps the agent from starting: the
-/// agent waits for a server that does not respond.
+/// If the node's object cannot be read. It keeps the agent from starting unless the server is unavailable: the
+/// agent waits for it.
 pub async fn check_access(
     client: &Client,
     name: &NodeName,
     boot_id: Option<&str>,
-) -> Result<Vec<OperationError>, (OperationError, bool)> {
-    identify(client, name, boot_id).await.map_err(|error| match error {
-        IdentifyError::Unavailable(why) => (OperationError::new(why), false),
-        IdentifyError::Failed(error) => (error, true),
-    })?;
+) -> Result<Vec<OperationError>, OperationError> {
+    identify(client, name, boot_id).await?;
     let mut problems = Vec::new();
     for (resource, selector) in [("pods", "spec.nodeName"), ("nodes", "metadata.name")] {
         // The watch ends after one second.

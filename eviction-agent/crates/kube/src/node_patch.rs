@@ -7,10 +7,10 @@ use std::time::Duration;
 use eviction_core::node::{Condition, Node};
 use eviction_core::node_conditions::pressure::Pressure;
 use eviction_core::node_conditions::{self, Due, TaintChange, condition_type, taints, wanted};
+use eviction_core::policy::Threshold;
 use eviction_core::policy::eviction_settings::NodeStatusSettings;
 use eviction_core::progress::{ApiOperation, ApiResult};
 use eviction_core::signal::NodeCondition;
-use eviction_core::threshold::ResolvedThreshold;
 use eviction_core::time::Timestamp;
 use eviction_core::units::GoDuration;
 use serde_json::{Value, json};
@@ -34,7 +34,7 @@ pub struct NodeStatusUpdate {
     /// The pressure of each condition.
     pub pressures: [Pressure; NodeCondition::COUNT],
     /// The thresholds that the messages of conditions name.
-    pub thresholds: Arc<[ResolvedThreshold]>,
+    pub thresholds: Arc<[Threshold]>,
     /// How long a condition stays true after the pressure has ended.
     pub period: GoDuration,
     /// Which conditions and taints are written.
@@ -68,19 +68,15 @@ pub(crate) enum Patch {
     Conditions { write: Vec<Condition>, remove: Vec<&'static str> },
 }
 
-/// The difference between a node's object and the desired state, for one kind.
-#[derive(Debug)]
-pub(crate) struct Difference {
-    pub(crate) patch: Patch,
-    /// How urgent the patch is.
-    pub(crate) due: Due,
-    /// When the conditions must be written again even without a difference.
-    pub(crate) heartbeat: Option<Timestamp>,
-}
-
 impl PatchKind {
-    /// Compares the observed node with the desired state.
-    pub(crate) fn difference(self, desired: &NodeStatusUpdate, node: &Node, now: Timestamp) -> Difference {
+    /// Compares the observed node with the desired state. Returns the patch, how urgent it is, and when the
+    /// conditions must be written again even without a difference.
+    pub(crate) fn difference(
+        self,
+        desired: &NodeStatusUpdate,
+        node: &Node,
+        now: Timestamp,
+    ) -> (Patch, Due, Option<Timestamp>) {
         let settings = desired.settings;
         let (patch, heartbeat) = match self {
             Self::Taints => {
@@ -92,12 +88,12 @@ impl PatchKind {
                 let node_conditions::Conditions { all, due, heartbeat } =
                     node_conditions::conditions(node, pressures, thresholds, *period, now);
                 let patch = Patch::Conditions { write: all.into(), remove: Vec::new() };
-                return Difference { patch, due, heartbeat: Some(heartbeat) };
+                return (patch, due, Some(heartbeat));
             }
             Self::Conditions => (self.removal(node), None),
         };
         let due = if patch.is_empty() { Due::Not } else { Due::Status };
-        Difference { patch, due, heartbeat }
+        (patch, due, heartbeat)
     }
 
     /// Returns a patch that removes everything the agent owns.

@@ -17,9 +17,9 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::backoff::Backoff;
 use crate::client::Client;
-use crate::item::Version;
+use crate::item;
 use crate::metrics::{MetricEvent, Observer};
-use crate::node_patch::{Difference, NodePatcher, NodeResponse, NodeStatusUpdate, PatchKind};
+use crate::node_patch::{NodePatcher, NodeResponse, NodeStatusUpdate, PatchKind};
 use crate::object_store::StoreView;
 
 /// How long conditions wait for the taints of the same update. Patches of taints test the version, which a
@@ -152,7 +152,7 @@ impl Reconciler {
 
     async fn patch(&mut self, desired: &NodeStatusUpdate, node: &Node) -> Wait {
         let now = Timestamp::now();
-        let Difference { patch, due, heartbeat } = self.kind.difference(desired, node, now);
+        let (patch, due, heartbeat) = self.kind.difference(desired, node, now);
         self.observer.observe(MetricEvent::OutOfSync(self.kind.name(), due >= Due::Detail));
         if due == Due::Not {
             return heartbeat.map_or(Wait::Change, |heartbeat| Wait::ChangeOr(time_until(heartbeat, now)));
@@ -337,8 +337,7 @@ impl ObservedNode {
 
 /// Returns whether a state is known to be older than another, also for two objects with the same name.
 fn is_before(node: &Node, other: &Node) -> bool {
-    let version = |node: &Node| Version::new(&node.resource_version);
-    version(node).is_before(&version(other))
+    item::is_before(&node.resource_version, &other.resource_version)
 }
 
 #[cfg(test)]

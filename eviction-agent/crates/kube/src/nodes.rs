@@ -1,77 +1,56 @@
-//! The fields of `v1.Node` that the agent uses.
+//! Reads `v1.Node`.
 
-use eviction_core::node::{self as core, Condition, Taint};
-use eviction_core::nullable::List;
-
-use crate::objects::objects;
-
-objects! {
-    struct Node {
-        metadata: Metadata,
-        spec: Spec,
-        status: Status,
-    }
-
-    struct Metadata {
-        name: Box<str>,
-        uid: Box<str>,
-        resource_version: Box<str>,
-    }
-
-    struct Spec {
-        taints: List<Taint>,
-    }
-
-    struct Status {
-        conditions: List<Condition>,
-        node_info: NodeInfo,
-        images: List<ContainerImage>,
-    }
-
-    struct ContainerImage {
-        names: List<Box<str>>,
-        size_bytes: i64,
-    }
-
-    struct NodeInfo {
-        #[serde(rename = "bootID")]
-        boot_id: Box<str>,
-    }
-}
+use eviction_core::node::{Condition, ContainerImage, Node, Taint};
+use k8s_openapi::api::core::v1::{self as api, NodeSpec, NodeStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 /// Reads a Node from JSON. It must have a name and a uid.
 ///
 /// # Errors
 /// If the object is invalid, with the first invalid field.
-pub(crate) fn parse_node(json: &[u8]) -> Result<core::Node, String> {
-    let node: Node = serde_path_to_error::deserialize(&mut serde_json::Deserializer::from_slice(json))
+pub(crate) fn parse_node(json: &[u8]) -> Result<Node, String> {
+    let node: api::Node = serde_path_to_error::deserialize(&mut serde_json::Deserializer::from_slice(json))
         .map_err(|error| format!("{}: {}", error.path(), error.inner()))?;
-    for (path, text) in [("metadata.name", &node.metadata.name), ("metadata.uid", &node.metadata.uid)] {
+    let node = reduce(node);
+    for (path, text) in [("metadata.name", &node.name), ("metadata.uid", &node.uid)] {
         if text.is_empty() {
             return Err(format!("{path}: is missing"));
         }
     }
-    Ok(node.into())
+    Ok(node)
 }
 
-impl From<Node> for core::Node {
-    fn from(node: Node) -> Self {
-        let Node { metadata, spec, status } = node;
-        Self {
-            name: metadata.name,
-            uid: metadata.uid,
-            resource_version: metadata.resource_version,
-            taints: spec.taints.0,
-            conditions: status.conditions.0,
-            boot_id: status.node_info.boot_id,
-            images: status.images.0.into_iter().map(Into::into).collect(),
-        }
-    }
-}
-
-impl From<ContainerImage> for core::ContainerImage {
-    fn from(ContainerImage { names: List(names), size_bytes }: ContainerImage) -> Self {
-        Self { names, size_bytes: u64::try_from(size_bytes).unwrap_or_default() }
+/// Keeps the fields that the agent uses.
+fn reduce(node: api::Node) -> Node {
+    let ObjectMeta { name, uid, resource_version, .. } = node.metadata;
+    let NodeSpec { taints, .. } = node.spec.unwrap_or_default();
+    let NodeStatus { conditions, node_info, images, .. } = node.status.unwrap_or_default();
+    let text = |text: Option<String>| text.unwrap_or_default().into_boxed_str();
+    let taints = taints.into_iter().flatten().map(|taint| Taint {
+        key: taint.key.into(),
+        value: text(taint.value),
+        effect: taint.effect.into(),
+    });
+    let conditions = conditions.into_iter().flatten().map(|condition| Condition {
+        kind: condition.type_.into(),
+        status: condition.status.into(),
+        reason: text(condition.reason),
+        message: text(condition.message),
+        last_heartbeat_time: condition.last_heartbeat_time.map(|time| time.0),
+        last_transition_time: condition.last_transition_time.map(|time| time.0),
+    });
+    let images = images.into_iter().flatten().map(|image| ContainerImage {
+        names: image.names.into_iter().flatten().map(Into::into).collect(),
+        size_bytes: image.size_bytes.and_then(|bytes| bytes.try_into().ok()).unwrap_or_default(),
+    });
+    Node {
+        name: text(name),
+        uid: text(uid),
+        resource_version: text(resource_version),
+        taints: taints.collect(),
+        conditions: conditions.collect(),
+        boot_id: node_info.unwrap_or_default().boot_id.into(),
+        images: images.collect(),
     }
 }
 
@@ -120,8 +99,38 @@ mod tests {
     fn node_needs_only_a_name_and_a_uid() {
         let least =
             br#"{"metadata": {"name": "n", "uid": "u"}, "spec": null, "status": {"conditions": null}}"#;
-        let node = parse_node(least).unwrap();
-        assert_eq!(node, Node { name: "n".into(), uid: "u".into(), ..Node::default() });
+        let expected = Node { name: "n".into(), uid: "u".into(), ..Node::default() };
+        assert_eq!(parse_node(least), Ok(expected.clone()));
+        let nulls = json!({
+            "apiVersion": "v1", "kind": "Node",
+            "metadata": {
+                "name": "n", "uid": "u", "resourceVersion": null, "creationTimestamp": null, "labels": null,
+                "annotations": null, "ownerReferences": null, "managedFields": null,
+            },
+            "spec": {"taints": null, "podCIDRs": null, "configSource": null},
+            "status": {
+                "capacity": null, "conditions": null, "addresses": null, "daemonEndpoints": null,
+                "nodeInfo": null, "images": null, "volumesInUse": null, "volumesAttached": null,
+                "runtimeHandlers": null, "features": null, "config": null,
+            },
+        });
+        assert_eq!(parse_node(nulls.to_string().as_bytes()), Ok(expected.clone()));
+        let empty = json!({
+            "metadata": {"name": "n", "uid": "u", "managedFields": [{}], "ownerReferences": [{}]},
+            "spec": {"taints": [{"key": null}]},
+            "status": {
+                "addresses": [{}], "daemonEndpoints": {"kubeletEndpoint": {}}, "nodeInfo": {},
+                "conditions": [{"lastHeartbeatTime": null}], "images": [{}], "volumesAttached": [{}],
+                "runtimeHandlers": [{}], "capacity": {},
+            },
+        });
+        let zeros = Node {
+            taints: vec![Taint::default()],
+            conditions: vec![Condition::default()],
+            images: vec![ContainerImage::default()],
+            ..expected
+        };
+        assert_eq!(parse_node(empty.to_string().as_bytes()), Ok(zeros));
         let wrong = |json: &str| parse_node(json.as_bytes()).unwrap_err();
         assert_eq!(wrong(r#"{"metadata": {"name": "n"}}"#), "metadata.uid: is missing");
         assert!(

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use crate::item::{Identity, Key, Version};
+use crate::item::{Identity, Key, is_before};
 use crate::metrics::WatchEvent;
 
 /// The maximum number of objects. A node runs at most some hundreds of pods, but objects of finished ones may
@@ -28,7 +28,7 @@ pub(crate) struct ObjectStore<T> {
 #[derive(Debug)]
 struct Entry<T> {
     uid: Box<str>,
-    version: Version,
+    version: Box<str>,
     object: Result<Arc<T>, String>,
 }
 
@@ -92,7 +92,7 @@ impl<T: PartialEq> ObjectStore<T> {
         }
         let before = self.entries.get(&identity.key);
         let replaced = match before {
-            Some(before) if identity.version.is_before(&before.version) => return WatchEvent::Reordered,
+            Some(before) if is_before(&identity.version, &before.version) => return WatchEvent::Reordered,
             Some(before) if before.uid != identity.uid => Some(before.uid.clone()),
             Some(before) if before.version == identity.version => return WatchEvent::Repeated,
             Some(_) | None => None,

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use eviction_core::error::chain;
 use eviction_core::progress::{ApiOperation, ApiResult};
+use serde_json::Value;
 
 use crate::error::RequestError;
-use crate::objects::objects;
 use crate::request::Response;
 
 /// The pause after a 429 response without a time.
@@ -42,28 +42,6 @@ const WEBHOOK_FAILED: &str = "failed calling webhook";
 /// The maximum length of a text from the server, in bytes.
 const LONGEST_TEXT: usize = 512;
 
-objects! {
-    /// The body of a response. All fields are optional: other programs may respond on this port too.
-    struct Body {
-        kind: Box<str>,
-        /// The status of a `Status` is a text; that of a pod is an object.
-        status: serde_json::Value,
-        reason: Box<str>,
-        message: Option<Box<str>>,
-        details: Details,
-    }
-
-    struct Details {
-        causes: Vec<Cause>,
-        retry_after_seconds: Option<u64>,
-    }
-
-    struct Cause {
-        reason: Box<str>,
-        message: Option<Box<str>>,
-    }
-}
-
 /// Returns the meaning of the response to a request.
 pub(crate) fn interpret(operation: ApiOperation, result: &Result<Response, RequestError>) -> ApiResult {
     match result {
@@ -79,25 +57,26 @@ pub(crate) fn interpret(operation: ApiOperation, result: &Result<Response, Reque
 }
 
 fn interpret_response(operation: ApiOperation, response: &Response) -> ApiResult {
-    let Body { kind, status, reason, message, details } =
-        serde_json::from_slice(&response.body).unwrap_or_default();
-    let why = || match &message {
+    // Other programs may respond on this port too, so it is not always a valid `Status`.
+    let body: Value = serde_json::from_slice(&response.body).unwrap_or_default();
+    let message = body["message"].as_str();
+    let why = || match message {
         Some(message) => text(message),
         None => text(&format!("status {} without a reason", response.status)),
     };
-    let message_has = |part: &str| message.as_deref().is_some_and(|message| message.contains(part));
+    let message_has = |part: &str| message.is_some_and(|message| message.contains(part));
     // It is about this pod only, and the pod is as it was.
     let is_rejected_by_webhook = matches!(operation, ApiOperation::Eviction | ApiOperation::Deletion)
         && (message_has(DENIED_BY_WEBHOOK) || message_has(WEBHOOK_FAILED));
     match response.status {
         // Another server may respond with a page and status 200.
-        200..=299 => match (&*kind, status.as_str()) {
-            ("Status", Some("Success")) | ("Pod" | "Node" | "Event", _) => ApiResult::Accepted,
+        200..=299 => match (body["kind"].as_str(), body["status"].as_str()) {
+            (Some("Status"), Some("Success")) | (Some("Pod" | "Node" | "Event"), _) => ApiResult::Accepted,
             _ => ApiResult::Unknown { why: text(&format!("status {} without an object", response.status)) },
         },
         401 => ApiResult::Unauthorized { why: why() },
         403 if message_has(MISSING_PERMISSION) => ApiResult::Forbidden { why: why() },
-        404 if &*kind == "Status" && &*reason == "NotFound" => ApiResult::Terminated,
+        404 if body["kind"] == "Status" && body["reason"] == "NotFound" => ApiResult::Terminated,
         409 if message_has(OTHER_UID) || message_has(OTHER_UID_IN_THE) => ApiResult::Replaced,
         // A patch with another uid is rejected as a change of an immutable field.
         422 if matches!(operation, ApiOperation::Condition | ApiOperation::NodeConditions)
@@ -105,12 +84,12 @@ fn interpret_response(operation: ApiOperation, response: &Response) -> ApiResult
         {
             ApiResult::Replaced
         }
-        429 => match budget(&details.causes) {
+        429 => match budget(&body["details"]["causes"]) {
             Some(why) => ApiResult::PdbDenied { why },
             // KubeVirt denies the eviction of a VM, and migrates the VM instead.
             None if is_rejected_by_webhook => ApiResult::Rejected { status: 429, why: why() },
             None => {
-                let requested = details.retry_after_seconds.map(Duration::from_secs);
+                let requested = body["details"]["retryAfterSeconds"].as_u64().map(Duration::from_secs);
                 let pause = response.retry_after.or(requested).unwrap_or(PAUSE);
                 ApiResult::Throttled { pause: pause.clamp(PAUSE, LONGEST_PAUSE) }
             }
@@ -126,9 +105,9 @@ fn interpret_response(operation: ApiOperation, response: &Response) -> ApiResult
 }
 
 /// Returns the text of the budget, if there is one.
-fn budget(causes: &[Cause]) -> Option<Box<str>> {
-    let cause = causes.iter().find(|cause| &*cause.reason == DISRUPTION_BUDGET)?;
-    Some(cause.message.as_deref().map_or_else(|| DISRUPTION_BUDGET.into(), text))
+fn budget(causes: &Value) -> Option<Box<str>> {
+    let cause = causes.as_array()?.iter().find(|cause| cause["reason"] == DISRUPTION_BUDGET)?;
+    Some(text(cause["message"].as_str().unwrap_or(DISRUPTION_BUDGET)))
 }
 
 /// Returns the text as one line of limited length.

@@ -16,7 +16,7 @@ use crate::cleanup::leftovers;
 use crate::client::Client;
 use crate::error::OperationError;
 use crate::events::{EventSink, Recorder};
-use crate::node_identity::{IdentifyError, NodeName, identify};
+use crate::node_identity::{NodeName, identify};
 use crate::node_patch::NodeStatusUpdate;
 use crate::node_status::reconcile;
 use crate::nodes::parse_node;
@@ -59,11 +59,11 @@ impl KubeSession {
         let name = NodeName::parse(node_name)?;
         let is_known = match identify(&client, &name, boot_id.as_deref()).await {
             Ok(()) => true,
-            Err(IdentifyError::Unavailable(why)) => {
-                tracing::warn!(why, "the API server is not available: pods are unknown until it is");
+            Err(error) if error.is_unavailable() => {
+                tracing::warn!(why = %error, "the API server is not available: pods are unknown until it is");
                 false
             }
-            Err(IdentifyError::Failed(error)) => return Err(error),
+            Err(error) => return Err(error),
         };
         let policy = policy.clone();
         let pods = Resource {
@@ -183,8 +183,8 @@ async fn identify_when_available(
                 tracing::info!(node = %name, "the API server is available");
                 return Ok(());
             }
-            Err(IdentifyError::Unavailable(_)) => rejected_since = None,
-            Err(IdentifyError::Failed(error)) => {
+            Err(error) if error.is_unavailable() => rejected_since = None,
+            Err(error) => {
                 if rejected_since.get_or_insert_with(Instant::now).elapsed() >= PERMANENT_AFTER {
                     return Err(error);
                 }

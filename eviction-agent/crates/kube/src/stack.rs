@@ -3,9 +3,11 @@
 //! kube's own stack does not set `TCP_NODELAY` or keep-alive, repeats requests that a server rejects, and
 //! logs failures that the agent reports itself.
 
+use std::collections::BTreeSet;
+use std::convert::Infallible;
 use std::path::PathBuf;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use http::header::AUTHORIZATION;
@@ -15,13 +17,14 @@ use hyper_timeout::TimeoutConnector;
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::connect::proxy::{SocksV5, Tunnel};
+use hyper_util::client::proxy::matcher::Matcher;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use kube::client::middleware::{AuthLayer, BaseUriLayer, ExtraHeadersLayer};
 use kube::client::{AuthError, Body, ConfigExt as _};
 use tokio::net::TcpStream;
-use tower::filter::FilterLayer;
+use tower::filter::{AsyncFilterLayer, FilterLayer};
 use tower::util::BoxCloneSyncService;
-use tower::{ServiceBuilder, ServiceExt as _};
+use tower::{Layer as _, ServiceBuilder, ServiceExt as _, service_fn};
 
 use crate::access::{Access, read_file};
 use crate::error::{AccessError, BoxError};
@@ -51,7 +54,7 @@ pub(crate) struct Stack {
     connector: TimeoutConnector<hyper_rustls::HttpsConnector<Tcp>>,
     base_uri: BaseUriLayer,
     headers: ExtraHeadersLayer,
-    credentials: Option<AuthLayer>,
+    credentials: Option<Credentials>,
     token: Option<Arc<TokenFile>>,
 }
 
@@ -66,28 +69,28 @@ impl Stack {
         token: Option<Arc<TokenFile>>,
         within: Duration,
     ) -> Result<Self, AccessError> {
+        let failed = |why| AccessError::credentials("credentials", &access.origin, why);
+        let timed_out = || failed(format!("the exec plugin does not end within {within:?}"));
+        let reading = Reading::begin(&access.origin, within).ok_or_else(timed_out)?;
         let (sender, receiver) = sync_channel(1);
         let own = access.clone();
         // kube waits for a plugin without a timeout.
         std::thread::spawn(move || {
             let built = Self::build_without_timeout(&own, token).map_err(|error| explain(&own, &error));
+            drop(reading);
             // After a timeout the receiver is dropped.
             drop(sender.send(built));
         });
-        let built = receiver.recv_timeout(within).unwrap_or_else(|error| {
-            Err(match error {
-                RecvTimeoutError::Timeout => {
-                    format!("the exec plugin does not end within {within:?}")
-                }
-                RecvTimeoutError::Disconnected => "they cannot be read".to_owned(),
-            })
-        });
-        built.map_err(|why| AccessError::credentials("credentials", &access.origin, why))
+        match receiver.recv_timeout(within) {
+            Ok(built) => built.map_err(failed),
+            Err(RecvTimeoutError::Timeout) => Err(timed_out()),
+            Err(RecvTimeoutError::Disconnected) => Err(failed("they cannot be read".to_owned())),
+        }
     }
 
     fn build_without_timeout(access: &Access, token: Option<Arc<TokenFile>>) -> Result<Self, kube::Error> {
         let config = &access.config;
-        let credentials = config.auth_layer()?;
+        let credentials = config.auth_layer()?.as_ref().map(Credentials::new);
         let mut connector =
             TimeoutConnector::new(config.rustls_https_connector_with_connector(tcp(config)?)?);
         connector.set_connect_timeout(Some(CONNECT_WITHIN));
@@ -103,6 +106,10 @@ impl Stack {
             .pool_max_idle_per_host(connections)
             .http1_max_buf_size(BUFFER)
             .build(self.connector.clone());
+        let credentials = self
+            .credentials
+            .clone()
+            .map(|credentials| AsyncFilterLayer::new(move |request| credentials.clone().add_to(request)));
         let token = self.token.clone().map(|token| {
             FilterLayer::new(move |mut request: Request<Body>| {
                 let header = token.header(Instant::now())?;
@@ -113,11 +120,74 @@ impl Stack {
         let service = ServiceBuilder::new()
             .layer(&self.base_uri)
             .layer(&self.headers)
-            .option_layer(self.credentials.as_ref())
+            .option_layer(credentials)
             .option_layer(token)
             .service(client.map_err(BoxError::from));
         BoxCloneSyncService::new(service.map_err(BoxError::from))
     }
+}
+
+/// The sources whose credentials are being read.
+static READING: (Mutex<BTreeSet<String>>, Condvar) = (Mutex::new(BTreeSet::new()), Condvar::new());
+
+/// Marks a source as being read, until it is dropped. A plugin that does not end cannot be killed, since kube
+/// does not return its process. With this, retries do not start further ones.
+struct Reading {
+    origin: String,
+}
+
+impl Reading {
+    /// Waits for the end of other reads of the source. Returns `None` after the time limit.
+    fn begin(origin: &str, within: Duration) -> Option<Self> {
+        let (origins, ended) = &READING;
+        let origins = origins.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = ended.wait_timeout_while(origins, within, |origins| origins.contains(origin));
+        let (mut origins, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        origins.insert(origin.to_owned()).then(|| Self { origin: origin.to_owned() })
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        let (origins, ended) = &READING;
+        origins.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.origin);
+        ended.notify_all();
+    }
+}
+
+/// Adds the `Authorization` header to requests. Before a token from a plugin expires, kube runs the plugin
+/// again.
+#[derive(Clone)]
+struct Credentials {
+    /// Returns the request's headers with the `Authorization` header.
+    service: BoxCloneSyncService<Request<Body>, Response<Body>, BoxError>,
+    /// Locked while kube determines the header.
+    running: Arc<tokio::sync::Mutex<()>>,
+}
+
+impl Credentials {
+    fn new(layer: &AuthLayer) -> Self {
+        let service = layer.layer(service_fn(echo_headers).map_err(BoxError::from));
+        Self { service: BoxCloneSyncService::new(service), running: Arc::default() }
+    }
+
+    async fn add_to(self, mut request: Request<Body>) -> Result<Request<Body>, BoxError> {
+        let running = self.running.lock_owned().await;
+        // If a request that times out cancelled kube's wait for the plugin, the next one would start another
+        // plugin.
+        let authorized = tokio::spawn(async move {
+            let _running = running;
+            self.service.oneshot(Request::new(Body::empty())).await
+        });
+        request.headers_mut().extend(authorized.await??.into_parts().0.headers);
+        Ok(request)
+    }
+}
+
+async fn echo_headers(request: Request<Body>) -> Result<Response<Body>, Infallible> {
+    let mut response = Response::new(Body::empty());
+    *response.headers_mut() = request.into_parts().0.headers;
+    Ok(response)
 }
 
 /// Returns the connector for TCP, through the proxy if one is configured.
@@ -134,13 +204,21 @@ fn tcp(config: &kube::Config) -> Result<Tcp, kube::Error> {
     let Some(proxy) = &config.proxy_url else {
         return Ok(BoxCloneSyncService::new(http.map_err(BoxError::from)));
     };
-    match proxy.scheme_str() {
-        Some("http") => {
-            let tunnel = Tunnel::new(proxy.clone(), http);
+    // Separates the user and the password from the address.
+    let parsed = Matcher::builder().all(proxy.to_string()).build().intercept(&config.cluster_url);
+    match (proxy.scheme_str(), parsed) {
+        (Some("http"), Some(proxy)) => {
+            let mut tunnel = Tunnel::new(proxy.uri().clone(), http);
+            if let Some(auth) = proxy.basic_auth() {
+                tunnel = tunnel.with_auth(auth.clone());
+            }
             Ok(BoxCloneSyncService::new(tunnel.map_err(BoxError::from)))
         }
-        Some("socks5") => {
-            let socks = SocksV5::new(proxy.clone(), http);
+        (Some("socks5"), Some(proxy)) => {
+            let mut socks = SocksV5::new(proxy.uri().clone(), http);
+            if let Some((user, password)) = proxy.raw_auth() {
+                socks = socks.with_auth(user.to_owned(), password.to_owned());
+            }
             Ok(BoxCloneSyncService::new(socks.map_err(BoxError::from)))
         }
         _ => Err(kube::Error::ProxyProtocolUnsupported { proxy_url: Box::new(proxy.clone()) }),
@@ -225,16 +303,31 @@ mod tests {
     use crate::fake_server::access;
 
     #[test]
-    fn hanging_exec_plugin_fails_after_the_timeout() {
+    fn hanging_exec_plugin_is_not_started_again_until_it_ends() {
+        const SCRIPT: &str = r#"cd "$0"; echo run >> runs; until [ -e go ] || [ ! -e runs ]; do sleep 0.05; done; echo '{"status": {"token": "t"}}'"#;
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
         let mut access = access("http://127.0.0.1:1");
+        access.origin = folder.path().display().to_string();
         access.config.auth_info.exec = Some(ExecConfig {
-            command: Some("/bin/sleep".into()),
-            args: Some(vec!["5".into()]),
+            command: Some("/bin/sh".into()),
+            args: Some(vec!["-c".into(), SCRIPT.into(), access.origin.clone()]),
+            interactive_mode: Some(kube::config::ExecInteractiveMode::Never),
             ..ExecConfig::default()
         });
-        let built = Stack::build_within(&access, None, Duration::from_millis(100));
-        let error = built.err().unwrap().to_string();
-        assert!(error.contains("the exec plugin does not end within 100ms"), "{error}");
+        let runs = || std::fs::read_to_string(path("runs")).unwrap().lines().count();
+        std::fs::write(path("go"), "").unwrap();
+        Stack::build(&access, None).unwrap();
+        let runs_of_a_build = runs();
+        std::fs::remove_file(path("go")).unwrap();
+        for _ in 0..2 {
+            let built = Stack::build_within(&access, None, Duration::from_millis(100));
+            let error = built.err().unwrap().to_string();
+            assert!(error.ends_with(": the exec plugin does not end within 100ms"), "{error}");
+        }
+        std::fs::write(path("go"), "").unwrap();
+        Stack::build(&access, None).unwrap();
+        assert_eq!(runs(), 3 * runs_of_a_build, "of the first build, one that timed out, and the last");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
-use http::{Request, Response, StatusCode};
+use http::{Request, Response};
 use http_body::{Body, Frame};
 use hyper::body::Incoming;
 use tokio::sync::Notify;
@@ -98,18 +98,8 @@ impl WatchRequests {
             Err(_elapsed) => Err(RequestError::Deadline { after: HEAD_WITHIN }),
         };
         let status = result.as_ref().map(|response| response.status().as_u16());
-        self.client.observer().request(operation, status);
-        let (head, body) = result
-            .inspect_err(|error| {
-                self.client.check_reachability();
-                if let RequestError::Certificate { .. } = error {
-                    self.client.renew_credentials();
-                }
-            })?
-            .into_parts();
-        if head.status == StatusCode::UNAUTHORIZED {
-            self.client.renew_credentials();
-        }
+        self.client.record_status(operation, status);
+        let (head, body) = result.inspect_err(|_| self.client.check_reachability())?.into_parts();
         if let Some(pause) = retry_after(&head.headers) {
             self.pace().not_before = Instant::now() + pause.min(LONGEST_RETRY_AFTER);
         }

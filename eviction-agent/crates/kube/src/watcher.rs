@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use kube::Api;
-use kube::api::ApiResource;
+use kube::api::{ApiResource, GroupVersionKind};
 use kube::runtime::watcher::{self, Error, Event};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -96,13 +96,7 @@ impl<T: PartialEq + Send + Sync + 'static> Watcher<T> {
     /// Processes one stream of kube's watcher, which starts with a list.
     async fn run_stream(&mut self, client: kube::Client) {
         let (kind, plural) = self.resource.kind;
-        let resource = ApiResource {
-            group: String::new(),
-            version: "v1".to_owned(),
-            api_version: "v1".to_owned(),
-            kind: kind.to_owned(),
-            plural: plural.to_owned(),
-        };
+        let resource = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk("", "v1", kind), plural);
         let duration = WATCH + random_part_of(WATCH / 2);
         let config = watcher::Config::default()
             .fields(&self.resource.field_selector)

@@ -1,7 +1,8 @@
-use std::os::unix::fs::PermissionsExt as _;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use kube::config::ExecConfig;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
 use crate::fake_server::{AfterResponse, access, json, serve};
@@ -71,20 +72,21 @@ async fn token_is_sent_without_newline_and_read_again_after_401() {
     assert_eq!(client.request(Request::get("/b")).await.unwrap().status, 200);
     assert!(seen.lock().unwrap()[0].contains("authorization: Bearer old\r\n"), "{seen:?}");
     std::fs::remove_file(&file).unwrap();
-    client.renew_credentials();
+    client.record_status("other", Ok(401));
     let error = client.request(Request::get("/c")).await.unwrap_err();
     assert!(!error.may_have_been_carried_out() && error.is_misconfiguration(), "{error}");
     assert!(chain(&error).starts_with("read token "), "{}", chain(&error));
 }
 
-/// Returns a plugin that runs this script.
+/// Returns a plugin that runs this script. The shell reads it, since a file that a process forked meanwhile has
+/// open for writing cannot be executed.
 fn plugin(folder: &std::path::Path, script: &str) -> ExecConfig {
     let path = folder.join("plugin");
-    std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::fs::write(&path, script).unwrap();
     ExecConfig {
         api_version: Some("client.authentication.k8s.io/v1".into()),
-        command: Some(path.display().to_string()),
+        command: Some("/bin/sh".into()),
+        args: Some(vec![path.display().to_string()]),
         interactive_mode: Some(kube::config::ExecInteractiveMode::Never),
         ..ExecConfig::default()
     }
@@ -103,7 +105,7 @@ async fn exec_plugin_provides_the_token_or_an_error() {
     with(token).unwrap().request(Request::get("/")).await.unwrap();
     assert!(seen.lock().unwrap()[0].contains("authorization: Bearer t\r\n"), "{seen:?}");
     for (script, expected) in [
-        ("echo 'no session' >&2; exit 3", "plugin fails with exit status: 3: no session"),
+        ("echo 'no session' >&2; exit 3", "/bin/sh fails with exit status: 3: no session"),
         ("echo nonsense", "parse"),
         ("echo '{}'", "status"),
     ] {
@@ -149,16 +151,85 @@ async fn slow_exec_plugin_runs_once_and_does_not_extend_the_timeout_of_requests(
 }
 
 #[tokio::test]
-async fn http_proxy_is_used_and_unsupported_schemes_are_rejected() {
+async fn expired_token_is_renewed_by_one_exec_plugin_at_a_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name);
+    let (mut server, seen) = serve(|_| json(200, "{}")).await;
+    // kube runs the plugin again for each request, since the token has expired.
+    let script = format!(
+        r#"cd {}; echo run >> runs; until [ -e go ] || [ ! -e runs ]; do sleep 0.05; done
+        echo '{{"status": {{"token": "t", "expirationTimestamp": "2000-01-01T00:00:00Z"}}}}'"#,
+        folder.path().display()
+    );
+    server.origin = folder.path().display().to_string();
+    server.config.auth_info.exec = Some(plugin(folder.path(), &script));
+    std::fs::write(file("go"), "").unwrap();
+    let client = Client::new(server).unwrap();
+    std::fs::remove_file(file("go")).unwrap();
+    std::fs::write(file("runs"), "").unwrap();
+    for _ in 0..3 {
+        let error = client.request(Request::get("/a").within(SHORT_TIMEOUT)).await.unwrap_err();
+        assert!(matches!(error, RequestError::Deadline { .. }), "{error}");
+    }
+    std::fs::write(file("go"), "").unwrap();
+    assert_eq!(client.request(Request::get("/b").within(Duration::from_secs(60))).await.unwrap().status, 200);
+    assert_eq!(std::fs::read_to_string(file("runs")).unwrap().lines().count(), 2);
+    let seen = seen.lock().unwrap();
+    assert!(seen.len() == 1 && seen[0].contains("authorization: Bearer t\r\n"), "{seen:?}");
+}
+
+#[tokio::test]
+async fn proxy_is_used_with_its_user_and_unsupported_schemes_are_rejected() {
     let (proxy, seen) = serve(|_| (b"HTTP/1.1 502 X\r\n\r\n".to_vec(), AfterResponse::Close)).await;
     let mut server = access("https://api.example.com:6443");
-    server.config.proxy_url = Some(proxy.config.cluster_url.clone());
-    let error = Client::new(server.clone()).unwrap().request(Request::get("/")).await.unwrap_err();
-    assert!(!error.may_have_been_carried_out(), "{error}");
-    assert!(seen.lock().unwrap()[0].starts_with("CONNECT api.example.com:6443 "), "{seen:?}");
-    server.config.proxy_url = Some("ftp://h".parse().unwrap());
-    let error = chain(&Client::new(server).unwrap_err());
-    assert!(error.contains("unsupported protocol"), "{error}");
+    let address = proxy.authority();
+    for (url, header) in [
+        (format!("http://{address}"), ""),
+        (format!("http://alice:a%40b@{address}"), "proxy-authorization: Basic YWxpY2U6YUBi\r\n"),
+    ] {
+        server.config.proxy_url = Some(url.parse().unwrap());
+        let error = Client::new(server.clone()).unwrap().request(Request::get("/")).await.unwrap_err();
+        assert!(!error.may_have_been_carried_out(), "{error}");
+        let head = seen.lock().unwrap().pop().unwrap().to_lowercase();
+        assert!(head.starts_with("connect api.example.com:6443 "), "{head}");
+        assert!(
+            head.contains(&header.to_lowercase()) && head.contains("proxy-auth") != header.is_empty(),
+            "{head}"
+        );
+    }
+    for url in ["ftp://h", "https://h"] {
+        server.config.proxy_url = Some(url.parse().unwrap());
+        let error = chain(&Client::new(server.clone()).unwrap_err());
+        assert!(error.contains("unsupported protocol"), "{error}");
+    }
+}
+
+/// A proxy with a password, which connects every request to one server.
+#[tokio::test]
+async fn requests_pass_a_socks_proxy() {
+    let (server, seen) = serve(|_| json(200, "{}")).await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut through = access("http://api.example.com:6443");
+    let url = format!("socks5://alice:secret@{}", listener.local_addr().unwrap());
+    through.config.proxy_url = Some(url.parse().unwrap());
+    let proxy = tokio::spawn(async move {
+        let (mut client, _) = listener.accept().await.unwrap();
+        let mut received = Vec::new();
+        for (length, response) in [(3, &[5, 2][..]), (14, &[1, 0]), (22, &[5, 0, 0, 1, 0, 0, 0, 0, 0, 0])] {
+            let mut message = vec![0; length];
+            client.read_exact(&mut message).await.unwrap();
+            client.write_all(response).await.unwrap();
+            received.extend(message);
+        }
+        let mut upstream = TcpStream::connect(server.authority()).await.unwrap();
+        let _ended = tokio::io::copy_bidirectional(&mut client, &mut upstream).await;
+        received
+    });
+    assert_eq!(Client::new(through).unwrap().request(Request::get("/a")).await.unwrap().status, 200);
+    assert!(seen.lock().unwrap()[0].contains("host: api.example.com:6443\r\n"), "{seen:?}");
+    let expected =
+        [&[5, 1, 2, 1, 5][..], b"alice\x06secret", &[5, 1, 0, 3, 15], b"api.example.com", &[25, 43]];
+    assert_eq!(proxy.await.unwrap(), expected.concat());
 }
 
 #[tokio::test]

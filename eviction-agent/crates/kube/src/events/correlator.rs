@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use eviction_core::progress::{ApiOperation, ApiResult};
-use eviction_core::time::nanos;
+use eviction_core::time::{TokenBucket, nanos};
 use jiff::Timestamp;
 
 use super::object::{EventResult, Occurrence, Reason, create, name, update_count};
@@ -29,8 +29,18 @@ const FORBIDDEN_NS: u64 = 60 * SECOND_NS;
 /// The pause before a count is updated on the server, first and longest. It doubles each time.
 const GAPS_NS: (u64, u64) = (10 * SECOND_NS, 300 * SECOND_NS);
 
-/// The identity of a series: the reason, the object, and the part of the object.
-type Key = (Reason, Box<str>, Box<str>);
+/// The maximum number of requests in a burst.
+pub(super) const BURST: u64 = 20;
+
+/// The interval at which one more request is allowed. With the burst, there are at most 44 requests in a
+/// minute.
+pub(super) const INTERVAL_NS: u64 = 2_500_000_000;
+
+/// The tokens that are reserved for urgent events, so that they do not wait behind a storm.
+const RESERVE: u64 = 5;
+
+/// The identity of a series: the reason, the uid of the object, and the part of the object.
+type Key = (Reason, Option<String>, Box<str>);
 
 /// Occurrences with the same key.
 #[derive(Debug)]
@@ -157,7 +167,7 @@ pub(super) enum Next {
 pub(super) struct Correlator {
     node: Box<str>,
     series: BTreeMap<Key, Series>,
-    bucket: TokenBucket,
+    bucket: TokenBucket<INTERVAL_NS, BURST>,
     /// No request is sent before this time.
     paused_until_ns: u64,
     serial: u64,
@@ -181,7 +191,7 @@ impl Correlator {
         let times = occurrence.times.max(1);
         self.count(occurrence.reason, EventResult::Noted, times);
         self.remove_expired(now_ns);
-        let key = (occurrence.reason, occurrence.regarding.id().into(), occurrence.part.clone());
+        let key = (occurrence.reason, occurrence.regarding.uid.clone(), occurrence.part.clone());
         if let Some(series) = self.series.get_mut(&key) {
             if series.waiting() == 0 {
                 series.waits_since_ns = now_ns;
@@ -230,7 +240,8 @@ impl Correlator {
         let mut until_ns = u64::MAX;
         for (key, series) in due {
             // If others have to wait for a token, an urgent series behind them takes a reserved one.
-            if let Err(next_ns) = self.bucket.take(series.is_urgent(), now_ns) {
+            let reserve = if series.is_urgent() { 0 } else { RESERVE };
+            if let Err(next_ns) = self.bucket.take_unreserved(reserve, now_ns) {
                 until_ns = until_ns.min(next_ns);
                 continue;
             }
@@ -327,37 +338,6 @@ impl Correlator {
 
     fn count(&self, reason: Reason, result: EventResult, times: u64) {
         self.observer.observe(MetricEvent::Event(reason.name(), result.name(), times));
-    }
-}
-
-/// The maximum number of requests in a burst.
-pub(super) const BURST: u64 = 20;
-
-/// The interval at which one more request is allowed. With the burst, there are at most 44 requests in a
-/// minute.
-pub(super) const INTERVAL_NS: u64 = 2_500_000_000;
-
-/// The tokens that are reserved for urgent events, so that they do not wait behind a storm.
-const RESERVE: u64 = 5;
-
-/// A token bucket, full at first. It gains a token in each [`INTERVAL_NS`].
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct TokenBucket {
-    /// When the bucket is full again.
-    full_ns: u64,
-}
-
-impl TokenBucket {
-    /// Takes a token for a request, or returns the time of the next token. The reserve is for urgent
-    /// requests.
-    pub(super) fn take(&mut self, urgent: bool, now_ns: u64) -> Result<(), u64> {
-        let most = if urgent { BURST } else { BURST - RESERVE };
-        let next_ns = self.full_ns.saturating_sub((most - 1) * INTERVAL_NS);
-        if next_ns > now_ns {
-            return Err(next_ns);
-        }
-        self.full_ns = self.full_ns.max(now_ns).saturating_add(INTERVAL_NS);
-        Ok(())
     }
 }
 

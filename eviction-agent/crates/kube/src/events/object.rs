@@ -51,32 +51,13 @@ impl Reason {
     }
 }
 
-/// The object of an Event.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Regarding {
-    /// A pod.
-    Pod(PodName),
-    /// The node with this name.
-    Node(Box<str>),
-}
-
-impl Regarding {
-    /// Returns the unique id of the object: the pod's uid, or the node's name.
-    pub(super) fn id(&self) -> &str {
-        match self {
-            Self::Pod(pod) => &pod.uid,
-            Self::Node(name) => name,
-        }
-    }
-}
-
 /// An occurrence that is reported by an event.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Occurrence {
     /// What happened.
     pub reason: Reason,
-    /// The object to which it happened.
-    pub regarding: Regarding,
+    /// The object to which it happened: [`pod_reference`] or [`node_reference`].
+    pub regarding: ObjectReference,
     /// The part of the object. Occurrences with the same part and reason form one series.
     pub part: Box<str>,
     /// The time, by the system clock.
@@ -85,7 +66,7 @@ pub(crate) struct Occurrence {
     /// of it.
     pub note: Box<str>,
     /// The data for programs, with the same restriction.
-    pub annotations: BTreeMap<Box<str>, Box<str>>,
+    pub annotations: BTreeMap<String, String>,
     /// The number of times it happened.
     pub times: u64,
 }
@@ -120,9 +101,6 @@ const LONGEST_INSTANCE: usize = 128;
 /// `validation.DNS1123SubdomainMaxLength` of apimachinery.
 const LONGEST_NAME: usize = 253;
 
-/// The namespace of events on objects without a namespace.
-const NO_NAMESPACE: &str = "default";
-
 /// The content type of a patch that changes only the given fields.
 const MERGE: &str = "application/merge-patch+json";
 
@@ -136,18 +114,14 @@ pub(super) fn create(
 ) -> Request {
     let Occurrence { reason, regarding, part: _, at, note, annotations, times: _ } = occurrence;
     let namespace = namespace(regarding);
-    let (regarding, related) = match regarding {
-        Regarding::Pod(pod) => (pod_reference(pod), Some(node_reference(node, None))),
-        // As in the kubelet: tools that show a node's events look for its name as a uid.
-        Regarding::Node(name) => (node_reference(name, Some(name)), None),
-    };
-    let annotations = annotations.iter().map(|(key, text)| (key.to_string(), text.to_string()));
+    let is_of_pod = regarding.kind.as_deref() == Some("Pod");
+    let related = is_of_pod.then(|| ObjectReference { uid: None, ..node_reference(node) });
     let instance = format!("eviction-agent-{node}");
     let event = Event {
         metadata: ObjectMeta {
             name: Some(name.to_owned()),
             namespace: Some(namespace.to_owned()),
-            annotations: Some(annotations.collect()).filter(|all: &BTreeMap<_, _>| !all.is_empty()),
+            annotations: Some(annotations.clone()).filter(|all| !all.is_empty()),
             ..ObjectMeta::default()
         },
         event_time: Some(MicroTime(*at)),
@@ -156,7 +130,7 @@ pub(super) fn create(
         reporting_instance: Some(clip(&instance, LONGEST_INSTANCE).to_owned()),
         action: Some(reason.action().to_owned()),
         reason: Some(reason.name().to_owned()),
-        regarding: Some(regarding),
+        regarding: Some(regarding.clone()),
         related,
         note: Some(clip(note, LONGEST_NOTE).to_owned()),
         type_: Some(reason.severity().to_owned()),
@@ -175,10 +149,7 @@ pub(super) fn update_count(name: &str, occurrence: &Occurrence, count: u64, last
 /// it has the id of the decision instead, so that an agent that was restarted does not create the event
 /// again.
 pub(super) fn name(occurrence: &Occurrence, serial: u64) -> String {
-    let object_name = match &occurrence.regarding {
-        Regarding::Pod(pod) => &*pod.name,
-        Regarding::Node(name) => &**name,
-    };
+    let object_name = occurrence.regarding.name.as_deref().unwrap_or_default();
     let end = match occurrence.reason {
         Reason::Evicted => format!(".{}", occurrence.part),
         _ => format!(".{:x}-{serial:x}", occurrence.at.as_nanosecond().max(0)),
@@ -188,7 +159,8 @@ pub(super) fn name(occurrence: &Occurrence, serial: u64) -> String {
     format!("{begin}{end}")
 }
 
-fn pod_reference(pod: &PodName) -> ObjectReference {
+/// Returns the reference to a pod.
+pub(super) fn pod_reference(pod: &PodName) -> ObjectReference {
     let PodName { uid, namespace, name } = pod;
     ObjectReference {
         api_version: Some("v1".to_owned()),
@@ -200,21 +172,21 @@ fn pod_reference(pod: &PodName) -> ObjectReference {
     }
 }
 
-fn node_reference(name: &str, uid: Option<&str>) -> ObjectReference {
+/// Returns the reference to a node. Its uid is its name, as in the kubelet: tools that show a node's events
+/// look for it.
+pub(super) fn node_reference(name: &str) -> ObjectReference {
     ObjectReference {
         api_version: Some("v1".to_owned()),
         kind: Some("Node".to_owned()),
         name: Some(name.to_owned()),
-        uid: uid.map(str::to_owned),
+        uid: Some(name.to_owned()),
         ..ObjectReference::default()
     }
 }
 
-fn namespace(regarding: &Regarding) -> &str {
-    match regarding {
-        Regarding::Pod(pod) => &pod.namespace,
-        Regarding::Node(_) => NO_NAMESPACE,
-    }
+/// Returns the namespace of events on this object.
+fn namespace(regarding: &ObjectReference) -> &str {
+    regarding.namespace.as_deref().unwrap_or("default")
 }
 
 fn series(count: u64, last: Timestamp) -> EventSeries {
@@ -257,7 +229,7 @@ mod tests {
     fn evicted(name: &str, note: &str) -> Occurrence {
         Occurrence {
             reason: Reason::Evicted,
-            regarding: Regarding::Pod(PodName {
+            regarding: pod_reference(&PodName {
                 uid: "u-1".into(),
                 namespace: "shop".into(),
                 name: name.into(),
@@ -310,7 +282,7 @@ mod tests {
     fn an_event_on_a_node_is_in_the_namespace_default() {
         let occurrence = Occurrence {
             reason: Reason::ThresholdCleared,
-            regarding: Regarding::Node("n1".into()),
+            regarding: node_reference("n1"),
             annotations: BTreeMap::new(),
             ..evicted("", "")
         };

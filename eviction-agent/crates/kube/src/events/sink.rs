@@ -8,9 +8,10 @@ use eviction_core::pod::PodName;
 use eviction_core::progress::{ApiOperation, ApiResult, KillProgress};
 use eviction_core::record::{EvictionRecord, ThresholdRecord};
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ObjectReference;
 
 use super::Recorder;
-use super::object::{Occurrence, Reason, Regarding};
+use super::object::{Occurrence, Reason, node_reference, pod_reference};
 
 /// The maximum number of evictions that are stored. There are never more in flight.
 const MAX_EVICTIONS: usize = 512;
@@ -25,7 +26,7 @@ const TERMINATED_NOTE: &str = "The pod was chosen to be evicted, and is gone.";
 #[derive(Debug)]
 pub struct EventSink {
     recorder: Arc<Recorder>,
-    node: Regarding,
+    node: ObjectReference,
     /// Evictions by their decision number, until their Event is recorded and some time longer. A pod counts as
     /// evicted only when it is known to terminate.
     evictions: BTreeMap<u64, Eviction>,
@@ -42,7 +43,7 @@ struct Eviction {
 impl EventSink {
     /// Creates a sink for the Events of this node.
     pub(crate) fn new(recorder: Arc<Recorder>, node: &str) -> Self {
-        Self { recorder, node: Regarding::Node(node.into()), evictions: BTreeMap::new() }
+        Self { recorder, node: node_reference(node), evictions: BTreeMap::new() }
     }
 
     /// Records an OOM kill as an Event of its pod, or of the node.
@@ -54,7 +55,7 @@ impl EventSink {
     pub fn decided(&mut self, id: u64, decision_id: &str, eviction: &EvictionRecord, at: Timestamp) {
         let mut occurrence = evicted(&eviction.pod, decision_id, &eviction.message, at);
         let annotations = eviction.annotations.iter().flatten();
-        occurrence.annotations.extend(annotations.map(|(key, text)| ((*key).into(), text.as_str().into())));
+        occurrence.annotations.extend(annotations.map(|(key, text)| ((*key).to_owned(), text.clone())));
         self.eviction(id).decided = Some(occurrence);
     }
 
@@ -154,7 +155,7 @@ impl EventSink {
 fn evicted(pod: &PodName, decision_id: &str, note: &str, at: Timestamp) -> Occurrence {
     Occurrence {
         reason: Reason::Evicted,
-        regarding: Regarding::Pod(pod.clone()),
+        regarding: pod_reference(pod),
         part: decision_id.into(),
         at,
         note: note.into(),
@@ -168,10 +169,10 @@ const PREFIX: &str = "eviction-agent.io/";
 
 /// Returns the Event of an OOM kill on its pod, or on the node if the pod is not known. Kills of one
 /// container with the same victim role and limit scope form one series.
-fn oom_event(kill: &OomKill, at: Timestamp, node: &Regarding) -> Occurrence {
+fn oom_event(kill: &OomKill, at: Timestamp, node: &ObjectReference) -> Occurrence {
     let pod = kill.pod.as_ref().zip(kill.pod_uid.as_deref()).map(|(pod, uid)| pod.with_uid(uid));
     let (reason, regarding, location) = match pod {
-        Some(pod) => (Reason::ContainerOomKilled, Regarding::Pod(pod), kill.container.as_deref()),
+        Some(pod) => (Reason::ContainerOomKilled, pod_reference(&pod), kill.container.as_deref()),
         None => (Reason::ProcessOomKilled, node.clone(), kill.cgroup.as_deref()),
     };
     let part = format!("{}/{}/{}", location.unwrap_or_default(), kill.limit_scope.name(), kill.victim.name());
@@ -187,7 +188,7 @@ fn oom_event(kill: &OomKill, at: Timestamp, node: &Regarding) -> Occurrence {
 }
 
 /// Returns all values as annotations for programs, with bytes as full numbers.
-fn annotations(kill: &OomKill) -> BTreeMap<Box<str>, Box<str>> {
+fn annotations(kill: &OomKill) -> BTreeMap<String, String> {
     let number = |number: Option<u64>| number.map(|number| number.to_string().into());
     let values = [
         ("container", kill.container.clone()),
@@ -206,7 +207,7 @@ fn annotations(kill: &OomKill) -> BTreeMap<Box<str>, Box<str>> {
         ("oom-group-kills", number(kill.group.as_ref().map(|group| group.kills))),
     ];
     let known =
-        values.into_iter().filter_map(|(name, value)| Some((format!("{PREFIX}{name}").into(), value?)));
+        values.into_iter().filter_map(|(name, value)| Some((format!("{PREFIX}{name}"), value?.into())));
     known.collect()
 }
 
@@ -288,7 +289,7 @@ mod tests {
             (Reason::Evicted, at(1), "The node was low on resource: memory. ")
         );
         let annotations: Vec<_> =
-            occurrence.annotations.iter().map(|(key, value)| (&**key, &**value)).collect();
+            occurrence.annotations.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
         assert_eq!(annotations, [(DECISION_ANNOTATION, "19a8f3-7"), ("starved_resource", "memory")]);
         for progress in [killed(), answered(ApiResult::Accepted), TERMINATED] {
             assert_eq!(step(&mut sink, 7, &progress, 4), None, "{progress:?}");
@@ -353,7 +354,7 @@ mod tests {
             pod: Some(PodRef::new("shop", "web")),
             pod_uid: Some("u-1".into()),
             limit_scope: LimitScope::Container,
-            victim: OomVictimRole::Main,
+            victim: OomVictimRole::Init,
             usage: Some(1 << 26),
             limit: Some(1 << 26),
             anon: Some(1 << 25),
@@ -363,21 +364,21 @@ mod tests {
         }
     }
 
-    fn node() -> Regarding {
-        Regarding::Node("n1".into())
+    fn node() -> ObjectReference {
+        node_reference("n1")
     }
 
     #[test]
     fn oom_kill_is_an_event_of_its_pod_with_all_values() {
         let event = oom_event(&kill(), Timestamp::UNIX_EPOCH, &node());
         assert_eq!(event.reason, Reason::ContainerOomKilled);
-        assert_eq!(event.regarding, Regarding::Pod(PodRef::new("shop", "web").with_uid("u-1")));
+        assert_eq!(event.regarding, pod_reference(&PodRef::new("shop", "web").with_uid("u-1")));
         assert_eq!(
             &*event.note,
             "kernel OOM kill of java (pid 42, init process) in container app of shop/web: limit of the container, 64Mi of 64Mi; victim: anon 32Mi, file 0B, shmem 4Ki; not an eviction"
         );
         let annotations: Vec<_> =
-            event.annotations.iter().map(|(name, value)| (&name[PREFIX.len()..], &**value)).collect();
+            event.annotations.iter().map(|(name, value)| (&name[PREFIX.len()..], value.as_str())).collect();
         let wanted = [
             ("anon", "33554432"),
             ("container", "app"),

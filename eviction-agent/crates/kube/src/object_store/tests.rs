@@ -2,13 +2,13 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::{Identity, Key, ObjectStore, Version, WatchEvent};
+use super::{Identity, Key, ObjectStore, WatchEvent};
 
 fn identity(name: &str, uid: &str, version: u64) -> Identity {
     Identity {
         key: Key { namespace: "a".into(), name: name.into() },
         uid: uid.into(),
-        version: Version::new(&version.to_string()),
+        version: version.to_string().into(),
     }
 }
 

@@ -1,21 +1,21 @@
 //! The fields of `v1.Pod` that the agent uses.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use eviction_core::nullable::List;
 use eviction_core::pod::{self as core, PodCondition, Toleration};
 use eviction_core::pods::is_used_annotation;
-use eviction_core::sorted_map::SortedMap;
 use eviction_core::time::Timestamp;
 use eviction_core::units::Quantity;
-use serde::de::{IgnoredAny, MapAccess, Visitor};
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, de};
 use serde_json::value::RawValue;
 
-use crate::objects::objects;
+use crate::item::objects;
 
 type Quantities = BTreeMap<Box<str>, JsonQuantity>;
+
+type Texts = BTreeMap<Box<str>, Option<Box<str>>>;
 
 objects! {
     /// A pod as the API writes it. `core::pod::Pod::from` converts it to the core's type.
@@ -30,8 +30,8 @@ objects! {
         name: Box<str>,
         namespace: Box<str>,
         generation: i64,
-        labels: BTreeMap<Box<str>, Option<Box<str>>>,
-        annotations: Annotations,
+        labels: Texts,
+        annotations: Texts,
         owner_references: List<OwnerReference>,
     }
 
@@ -48,7 +48,7 @@ objects! {
         termination_grace_period_seconds: Option<i64>,
         containers: List<Container>,
         init_containers: List<Container>,
-        ephemeral_containers: List<EphemeralContainer>,
+        ephemeral_containers: List<Container>,
         resources: Option<Resources>,
         overhead: Quantities,
         volumes: List<Volume>,
@@ -60,10 +60,6 @@ objects! {
         image: Box<str>,
         resources: Resources,
         restart_policy: Option<Box<str>>,
-    }
-
-    struct EphemeralContainer {
-        image: Box<str>,
     }
 
     struct Resources {
@@ -126,38 +122,6 @@ objects! {
     }
 }
 
-/// The annotations that the agent uses.
-#[derive(Clone, Debug, Default)]
-struct Annotations(SortedMap<Box<str>>);
-
-impl<'de> Deserialize<'de> for Annotations {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(AnnotationVisitor).map(Self)
-    }
-}
-
-struct AnnotationVisitor;
-
-impl<'de> Visitor<'de> for AnnotationVisitor {
-    type Value = SortedMap<Box<str>>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a map")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Self::Value, A::Error> {
-        let mut used = Vec::new();
-        while let Some(key) = members.next_key::<Box<str>>()? {
-            if is_used_annotation(&key) {
-                used.push((key, members.next_value::<Option<Box<str>>>()?.unwrap_or_default()));
-            } else {
-                members.next_value::<IgnoredAny>()?;
-            }
-        }
-        Ok(used.into_iter().collect())
-    }
-}
-
 impl From<Pod> for core::Pod {
     fn from(pod: Pod) -> Self {
         let Pod { metadata, spec, status } = pod;
@@ -167,8 +131,9 @@ impl From<Pod> for core::Pod {
                 images.push(name.into());
             }
         };
-        spec.containers.0.iter().chain(&spec.init_containers.0).for_each(|it| add_image(&it.image));
-        spec.ephemeral_containers.0.iter().for_each(|it| add_image(&it.image));
+        for containers in [&spec.containers, &spec.init_containers, &spec.ephemeral_containers] {
+            containers.0.iter().for_each(|it| add_image(&it.image));
+        }
         spec.volumes.0.iter().for_each(|it| add_image(&it.image.reference));
         let statuses = status.container_statuses.0.into_iter().chain(status.init_container_statuses.0);
         for status in statuses.chain(status.ephemeral_container_statuses.0) {
@@ -180,14 +145,15 @@ impl From<Pod> for core::Pod {
                 container_ids.push((id.into(), name));
             }
         }
-        let labels = metadata.labels.into_iter().map(|(key, text)| (key, text.unwrap_or_default()));
+        let or_empty = |(key, text): (Box<str>, Option<Box<str>>)| (key, text.unwrap_or_default());
+        let annotations = metadata.annotations.into_iter().filter(|(key, _)| is_used_annotation(key));
         Self {
             uid: metadata.uid,
             name: metadata.name,
             namespace: metadata.namespace,
             generation: metadata.generation,
-            labels: labels.collect(),
-            annotations: metadata.annotations.0,
+            labels: metadata.labels.into_iter().map(or_empty).collect(),
+            annotations: annotations.map(or_empty).collect(),
             owner: owner(metadata.owner_references.0),
             priority: spec.priority,
             priority_class: spec.priority_class_name,

@@ -143,6 +143,29 @@ fn requests_that_may_have_been_carried_out_are_unknown() {
 }
 
 #[test]
+fn each_readable_field_of_an_invalid_status_is_used() {
+    let why = |body: &str| match evict(&response(400, body.to_owned())) {
+        ApiResult::Rejected { status: 400, why } => why,
+        other => panic!("{other:?}"),
+    };
+    for body in [
+        r#"{"message": "no"}"#,
+        r#"{"kind": "Error", "apiVersion": "v2", "message": "no"}"#,
+        r#"{"kind": "Status", "apiVersion": "v1", "metadata": 5, "code": "400", "message": "no"}"#,
+        r#"{"kind": "Status", "message": "no", "status": {}, "details": {"causes": 5}}"#,
+    ] {
+        assert_eq!(&*why(body), "no", "{body}");
+    }
+    for body in ["", "no", "[]", "5", r#"{"message": 5}"#] {
+        assert_eq!(&*why(body), "status 400 without a reason", "{body}");
+    }
+    let details =
+        r#"{"causes": [5, {"reason": "DisruptionBudget", "message": "b"}], "retryAfterSeconds": 1e99}"#;
+    let refused = evict(&response(429, format!(r#"{{"code": "429", "details": {details}}}"#)));
+    assert_eq!(refused, ApiResult::PdbDenied { why: "b".into() });
+}
+
+#[test]
 fn failed_connection_means_not_sent() {
     let (address, source) = ("127.0.0.1:6443".to_owned(), "connection refused".into());
     let refused = RequestError::Connect { address, source };

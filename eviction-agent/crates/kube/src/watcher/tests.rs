@@ -129,8 +129,54 @@ async fn undecodable_object_does_not_affect_other_objects() {
 async fn invalid_metadata_in_a_watch_causes_a_new_list() {
     let odd = r#"{"type":"ADDED","object":{"metadata":"x"}}"#;
     let mut fixture = fixture(vec![open_watch(&[odd]), open_watch(&[TWO])]).await;
+    let view = fixture.wait_for(|view| view.error.is_some()).await;
+    assert_eq!(view.error.as_deref(), Some("watch pods: an object without a resourceVersion"));
+    let view = fixture.wait_for(|view| names(view) == ["one", "two"]).await;
+    assert_eq!((fixture.lists(), &view.error), (2, &None));
+    // Two objects of each list are unreadable.
+    assert_eq!((fixture.count(WatchEvent::Failed), fixture.count(WatchEvent::Unreadable)), (1, 4));
+}
+
+/// A server with the feature gate `WatchList` off responds with 422 to such a watch.
+#[tokio::test]
+async fn objects_are_listed_without_watch_list() {
+    let mut fixture = fixture_of(|head| {
+        let is_watch_list = head.contains("sendInitialEvents");
+        match (is_watch_list, head.contains("watch=true")) {
+            (true, _) => json(422, r#"{"kind":"Status","code":422,"reason":"Invalid"}"#),
+            (false, true) => open_watch(&[TWO]),
+            (false, false) => json(200, LIST),
+        }
+    })
+    .await;
+    let view = fixture.wait_for(|view| names(view) == ["one", "two"]).await;
+    assert_eq!((&view.error, fixture.count(WatchEvent::Failed)), (&None, 0));
+    let seen = fixture.seen.lock().unwrap();
+    assert!(seen.len() == 2 && !seen.concat().contains("sendInitialEvents"), "{seen:?}");
+}
+
+#[tokio::test]
+async fn retry_after_of_a_list_or_watch_is_respected() {
+    let throttled = b"HTTP/1.1 429 X\r\nretry-after: 1\r\ncontent-length: 0\r\n\r\n".to_vec();
+    let times = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&times);
+    let mut fixture = fixture_of(move |head| {
+        let mut times = log.lock().unwrap();
+        times.push(Instant::now());
+        match (times.len(), head.contains("watch=true")) {
+            (1, false) | (3, true) => (throttled.clone(), AfterResponse::Close),
+            (_, true) => open_watch(&[TWO]),
+            (_, false) => json(200, LIST),
+        }
+    })
+    .await;
     fixture.wait_for(|view| names(view) == ["one", "two"]).await;
-    assert_eq!(fixture.lists(), 2);
+    let times = times.lock().unwrap();
+    assert_eq!((times.len(), fixture.lists(), fixture.count(WatchEvent::Failed)), (4, 2, 2));
+    // The pauses after a first and a second error are shorter.
+    for response in [0, 2] {
+        assert!(times[response + 1] - times[response] >= Duration::from_secs(1), "{times:?}");
+    }
 }
 
 #[tokio::test]
@@ -141,16 +187,25 @@ async fn unknown_resource_version_causes_a_new_list() {
         json(504, r#"{"kind":"Status","code":504,"message":"Too large resource version: 12, current: 3"}"#);
     let in_watch =
         open_watch(&[r#"{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired"}}"#]);
-    for (watches, lists, event) in [
-        (vec![gone, open_watch(&[TWO])], 2, WatchEvent::Expired),
-        (vec![in_watch, open_watch(&[TWO])], 2, WatchEvent::Expired),
-        (vec![ahead.clone(), ahead.clone(), ahead, open_watch(&[TWO])], 2, WatchEvent::Failed),
-    ] {
+    let ahead_in_watch = ended_watch(&[
+        r#"{"type":"ERROR","object":{"kind":"Status","code":504,"message":"Too large resource version: 12, current: 3"}}"#,
+    ]);
+    // After the last of these watches there is a new list.
+    let rows = [
+        (vec![gone], WatchEvent::Expired),
+        (vec![in_watch], WatchEvent::Expired),
+        (vec![ahead; 3], WatchEvent::Failed),
+        (vec![ahead_in_watch; 3], WatchEvent::Failed),
+    ];
+    futures::future::join_all(rows.map(async |(mut watches, event)| {
+        let errors = watches.len() as u64;
+        watches.push(open_watch(&[TWO]));
         let mut fixture = fixture(watches).await;
         let view = fixture.wait_for(|view| names(view) == ["one", "two"]).await;
-        assert_eq!((fixture.lists(), &view.error), (lists, &None), "{event:?}");
-        assert!(fixture.count(event) > 0, "{event:?}");
-    }
+        assert_eq!((fixture.lists(), &view.error), (2, &None), "{event:?}");
+        assert_eq!(fixture.count(event), errors, "{event:?}");
+    }))
+    .await;
 }
 
 #[tokio::test]

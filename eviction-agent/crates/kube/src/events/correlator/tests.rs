@@ -5,7 +5,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use serde_json::Value;
 
-use super::super::object::Regarding;
+use super::super::object::pod_reference;
 use super::*;
 use eviction_core::pod::PodName;
 
@@ -36,7 +36,7 @@ fn kill(pod: usize) -> Occurrence {
     let name: Box<str> = format!("pod-{pod}").into();
     Occurrence {
         reason: Reason::ContainerOomKilled,
-        regarding: Regarding::Pod(PodName { uid: name.clone(), namespace: "shop".into(), name }),
+        regarding: pod_reference(&PodName { uid: name.clone(), namespace: "shop".into(), name }),
         part: "app".into(),
         at: Timestamp::UNIX_EPOCH,
         note: "killed".into(),
@@ -267,33 +267,4 @@ proptest! {
             prop_assert!(within < 60, "{within} in a minute");
         }
     }
-}
-
-#[test]
-fn token_bucket_allows_a_burst_and_then_one_token_per_interval() {
-    let mut bucket = TokenBucket::default();
-    let mut taken = 0;
-    while bucket.take(false, 0).is_ok() {
-        taken += 1;
-    }
-    assert_eq!(taken, BURST - RESERVE);
-    assert_eq!(bucket.take(false, 0), Err(INTERVAL_NS));
-    assert!(bucket.take(true, 0).is_ok(), "what is urgent does not wait behind it");
-    let mut in_a_minute = taken + 1;
-    for millis in 0..60_000 {
-        while bucket.take(true, millis * 1_000_000).is_ok() {
-            in_a_minute += 1;
-        }
-    }
-    assert!(in_a_minute <= BURST + 60 * SECOND_NS / INTERVAL_NS, "{in_a_minute}");
-}
-
-#[test]
-fn token_bucket_is_bounded_and_ignores_a_clock_that_goes_back() {
-    let mut bucket = TokenBucket::default();
-    while bucket.take(true, 100 * SECOND_NS).is_ok() {}
-    assert!(bucket.take(true, 50 * SECOND_NS).is_err());
-    assert!(bucket.take(true, 101 * SECOND_NS).is_err());
-    let taken = (0..1_000).take_while(|_| bucket.take(true, 100_000 * SECOND_NS).is_ok()).count();
-    assert_eq!(taken as u64, BURST);
 }
