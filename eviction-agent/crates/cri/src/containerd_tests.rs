@@ -24,6 +24,15 @@ mod messages {
     use std::collections::BTreeMap;
 
     #[derive(Clone, PartialEq, prost::Message)]
+    pub(super) struct PodSandboxMetadata {
+        #[prost(string, tag = "1")]
+        pub(super) name: String,
+        #[prost(string, tag = "2")]
+        pub(super) uid: String,
+        #[prost(string, tag = "3")]
+        pub(super) namespace: String,
+    }
+    #[derive(Clone, PartialEq, prost::Message)]
     pub(super) struct NamespaceOption {
         #[prost(int32, tag = "1")]
         pub(super) network: i32,
@@ -41,7 +50,7 @@ mod messages {
     #[derive(Clone, PartialEq, prost::Message)]
     pub(super) struct PodSandboxConfig {
         #[prost(message, optional, tag = "1")]
-        pub(super) metadata: Option<crate::api::PodSandboxMetadata>,
+        pub(super) metadata: Option<PodSandboxMetadata>,
         #[prost(string, tag = "3")]
         pub(super) log_directory: String,
         #[prost(message, optional, tag = "8")]
@@ -92,7 +101,7 @@ impl NodeView for Node<'_> {
 
     fn space(&mut self) -> io::Result<Space> {
         let stats = rustix::fs::statvfs(self.root)?;
-        Ok(Space { bytes: stats.f_bavail * stats.f_frsize, inodes: stats.f_ffree })
+        Ok(Space { bytes: stats.f_bavail * stats.f_frsize, inodes: Some(stats.f_ffree) })
     }
 }
 
@@ -104,11 +113,10 @@ struct Sandbox {
 }
 
 async fn run_sandbox(client: &Client, folder: &Path, uid: &str) -> Sandbox {
-    let metadata = crate::api::PodSandboxMetadata {
+    let metadata = messages::PodSandboxMetadata {
         name: uid.to_owned(),
         uid: uid.to_owned(),
         namespace: "shop".to_owned(),
-        attempt: 0,
     };
     let host_network = messages::NamespaceOption { network: 2 };
     let security_context =
@@ -168,7 +176,7 @@ fn names(containerd: &Containerd) -> Vec<String> {
 
 /// Returns an order to free this much above the space that is available now.
 fn order(node: &mut Node<'_>, mib: u64) -> ReclaimOrder {
-    let goal = Space { bytes: node.space().unwrap().bytes + mib * MIB, inodes: 0 };
+    let goal = Space { bytes: node.space().unwrap().bytes + mib * MIB, inodes: None };
     ReclaimOrder { containers: true, images: true, goal }
 }
 

@@ -70,7 +70,7 @@ mod tests {
     }
 
     fn sandbox(pod: &str, state: PodSandboxState) -> PodSandbox {
-        PodSandbox { id: format!("sandbox of {pod}"), state: state.into(), ..PodSandbox::default() }
+        PodSandbox { id: format!("sandbox of {pod}"), state: state.into() }
     }
 
     fn ids(containers: &[&Container]) -> Vec<String> {

@@ -143,7 +143,7 @@ impl State {
             "Version" => {
                 let names = ["fake", "2.1.9"].map(str::to_owned);
                 let [runtime_name, runtime_version] = names;
-                VersionResponse { runtime_name, runtime_version, ..Default::default() }.encode_to_vec()
+                VersionResponse { runtime_name, runtime_version }.encode_to_vec()
             }
             "Status" => {
                 let info = [("config".to_owned(), self.config.clone())].into();
@@ -152,14 +152,14 @@ impl State {
             "ListPodSandbox" => ListPodSandboxResponse { items: self.sandboxes.clone() }.encode_to_vec(),
             "PodSandboxStatus" => {
                 let info = [("info".to_owned(), self.sandbox_info.clone())].into();
-                PodSandboxStatusResponse { info, ..Default::default() }.encode_to_vec()
+                PodSandboxStatusResponse { info }.encode_to_vec()
             }
             "ListContainers" => self.list_containers().encode_to_vec(),
             "ContainerStatus" => {
                 let id = ContainerStatusRequest::decode(request).unwrap().container_id;
                 let found = self.containers.iter().find(|it| it.id == id).ok_or(Code::NotFound)?;
-                let status = ContainerStatus { state: found.state, ..Default::default() };
-                ContainerStatusResponse { status: Some(status), ..Default::default() }.encode_to_vec()
+                let status = ContainerStatus { state: found.state };
+                ContainerStatusResponse { status: Some(status) }.encode_to_vec()
             }
             "RemoveContainer" => {
                 let id = RemoveContainerRequest::decode(request).unwrap().container_id;
@@ -177,7 +177,7 @@ impl State {
                     it.id == name || it.repo_tags.iter().any(|tag| *tag == name || *tag == full)
                 };
                 let image = self.images.iter().find(has).cloned();
-                ImageStatusResponse { image, ..Default::default() }.encode_to_vec()
+                ImageStatusResponse { image }.encode_to_vec()
             }
             "RemoveImage" => {
                 let id = RemoveImageRequest::decode(request).unwrap().image.unwrap().image;
@@ -190,7 +190,6 @@ impl State {
             "ImageFsInfo" => {
                 let usage = |mountpoint: &str| FilesystemUsage {
                     fs_id: Some(FilesystemIdentifier { mountpoint: mountpoint.to_owned() }),
-                    ..Default::default()
                 };
                 ImageFsInfoResponse {
                     image_filesystems: vec![usage("/var/lib/images")],

@@ -1,6 +1,7 @@
 //! One attempt to bring a file system above its threshold without evicting a pod.
 
 use std::collections::BTreeSet;
+use std::fmt::Display;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,8 +33,8 @@ const BACK_OFF: Duration = Duration::from_millis(250);
 pub struct Space {
     /// Bytes that are available.
     pub bytes: u64,
-    /// Inodes that are free.
-    pub inodes: u64,
+    /// Inodes that are free. `None` in a reading: not known. `None` in a goal: not short.
+    pub inodes: Option<u64>,
 }
 
 /// The pods of the node that have not finished.
@@ -355,7 +356,12 @@ impl<N: NodeView> Attempt<'_, N> {
     }
 
     fn read_space(&mut self) -> Result<Space, ReclaimEnd> {
-        self.node.space().map_err(|error| ReclaimEnd::Failed(format!("read the file system: {error}")))
+        let failed = |why: &dyn Display| ReclaimEnd::Failed(format!("read the file system: {why}"));
+        let now = self.node.space().map_err(|error| failed(&error))?;
+        if self.order.goal.inodes.is_some() && now.inodes.is_none() {
+            return Err(failed(&"no free inodes"));
+        }
+        Ok(now)
     }
 }
 

@@ -16,7 +16,7 @@ use crate::reclaim::{
 use crate::runtime::{RuntimeInfo, read_runtime};
 
 const MIB: u64 = 1 << 20;
-const GOAL: Space = Space { bytes: 1000 * MIB, inodes: 0 };
+const GOAL: Space = Space { bytes: 1000 * MIB, inodes: None };
 const ALL: ReclaimOrder = ReclaimOrder { containers: true, images: true, goal: GOAL };
 
 /// A view of the node that reads the space of the runtime, and returns these pods.
@@ -95,7 +95,7 @@ fn unused_images() -> State {
     State {
         images: ids.iter().zip([1, 5, 2, 4, 3]).map(|(id, size)| image(id, size * MIB)).collect(),
         frees: ids.map(|id| (id.to_owned(), 200 * MIB)).into(),
-        space: Space { bytes: 500 * MIB, inodes: 0 },
+        space: Space { bytes: 500 * MIB, inodes: None },
         ..State::default()
     }
 }
@@ -112,6 +112,17 @@ async fn reclaim_stops_when_the_goal_is_reached() {
     assert_eq!(names(&report), ["r/b:1", "r/d:1", "r/e:1"]);
     assert_eq!(report.freed_bytes, 600 * MIB, "by the file system, whatever sizes the runtime reports");
     assert_eq!(runtime.removals(), ["RemoveImage b", "RemoveImage d", "RemoveImage e"]);
+}
+
+#[tokio::test]
+async fn unknown_inodes_are_not_zero_when_inodes_are_short() {
+    let runtime = FakeRuntime::start(unused_images());
+    let order = ReclaimOrder { goal: Space { bytes: 0, inodes: Some(1) }, ..ALL };
+    let mut reclaimer = new_reclaimer(config(&runtime));
+    reclaimer.observe_images().await.unwrap();
+    let report = reclaimer.reclaim(order, &mut node(&runtime)).await;
+    assert_eq!(report.end, ReclaimEnd::Failed("read the file system: no free inodes".to_owned()));
+    assert!(runtime.removals().is_empty());
 }
 
 #[tokio::test]
@@ -134,7 +145,7 @@ async fn a_dry_run_lists_the_same_in_the_same_order_and_removes_nothing() {
 async fn a_dry_run_lists_the_images_of_containers_that_would_be_removed() {
     let exited = container("1", "gone", ContainerState::ContainerExited, "e");
     let runtime = FakeRuntime::start(State { containers: vec![exited], ..unused_images() });
-    let order = ReclaimOrder { goal: Space { bytes: u64::MAX, inodes: 0 }, ..ALL };
+    let order = ReclaimOrder { goal: Space { bytes: u64::MAX, inodes: None }, ..ALL };
     for dry_run in [true, false] {
         let mut reclaimer = new_reclaimer(ReclaimConfig { dry_run, ..config(&runtime) });
         reclaimer.observe_images().await.unwrap();
@@ -362,7 +373,6 @@ async fn dead_containers_are_removed_after_a_second_check() {
         sandboxes: vec![PodSandbox {
             id: "of gone".to_owned(),
             state: PodSandboxState::SandboxNotready.into(),
-            ..PodSandbox::default()
         }],
         ..unused_images()
     });

@@ -42,18 +42,16 @@ pub(super) struct CgroupProcesses {
     pub(super) unreachable: u32,
     /// Cgroups that could not be read.
     pub(super) unreadable_groups: u32,
-    /// Paths relative to the pod's directory, without a separator between them.
-    names: Vec<u8>,
-    path: Vec<u8>,
     text: Vec<u8>,
     entries: Vec<MaybeUninit<u8>>,
     pinned: Vec<(u32, OwnedFd)>,
-    relisted: Vec<u32>,
 }
 
 #[derive(Clone, Debug)]
 struct Group {
-    name: Range<usize>,
+    /// The path below the pod's directory; empty for that directory itself.
+    path: Vec<u8>,
+    /// The indexes of its processes.
     pids: Range<usize>,
 }
 
@@ -65,19 +63,16 @@ impl CgroupProcesses {
             groups: Vec::with_capacity(64),
             unreachable: 0,
             unreadable_groups: 0,
-            names: Vec::with_capacity(16 << 10),
-            path: Vec::with_capacity(1024),
             text: vec![0; 16 << 10],
             entries: vec![MaybeUninit::uninit(); 8 << 10],
             pinned: Vec::with_capacity(BATCH),
-            relisted: Vec::with_capacity(1024),
         }
     }
 
     /// Returns the cgroups that the last scan found, each after its parent, as paths below the pod's
     /// directory.
     pub(super) fn paths(&self) -> impl Iterator<Item = &[u8]> {
-        self.groups.iter().map(|group| &self.names[group.name.clone()])
+        self.groups.iter().map(|group| group.path.as_slice())
     }
 
     /// Whether the last scan found no process, and nothing that could hide one.
@@ -89,16 +84,13 @@ impl CgroupProcesses {
     pub(super) fn scan(&mut self, dir: BorrowedFd<'_>) {
         self.pids.clear();
         self.groups.clear();
-        self.names.clear();
         self.unreachable = 0;
         self.unreadable_groups = 0;
-        self.groups.push(Group { name: 0..0, pids: 0..0 });
+        self.groups.push(Group { path: Vec::new(), pids: 0..0 });
         let mut next = 0;
         while next < self.groups.len() {
-            let name = self.groups[next].name.clone();
-            self.path.clear();
-            self.path.extend_from_slice(&self.names[name]);
-            match self.scan_one(dir) {
+            let path = self.groups[next].path.clone();
+            match self.scan_one(dir, &path) {
                 Ok(pids) => self.groups[next].pids = pids,
                 // The cgroup was removed in the meantime, so it has no processes.
                 Err(Errno::NOENT | Errno::NODEV) => {}
@@ -108,9 +100,9 @@ impl CgroupProcesses {
         }
     }
 
-    /// Reads the process list of the cgroup at `self.path` and appends its child cgroups.
-    fn scan_one(&mut self, dir: BorrowedFd<'_>) -> Result<Range<usize>, Errno> {
-        let group = open_group(dir, &self.path)?;
+    /// Reads the process list of the cgroup at `path` and appends its child cgroups.
+    fn scan_one(&mut self, dir: BorrowedFd<'_>, path: &[u8]) -> Result<Range<usize>, Errno> {
+        let group = open_group(dir, path)?;
         let from = self.pids.len();
         let listed = list(&group, &mut self.text, &mut self.pids);
         let subfolders = fstat(&group)?.st_nlink.saturating_sub(2);
@@ -126,13 +118,8 @@ impl CgroupProcesses {
                     self.unreadable_groups += 1;
                     continue;
                 }
-                let start = self.names.len();
-                self.names.extend_from_slice(&self.path);
-                if !self.path.is_empty() {
-                    self.names.push(b'/');
-                }
-                self.names.extend_from_slice(name);
-                self.groups.push(Group { name: start..self.names.len(), pids: 0..0 });
+                let path = if path.is_empty() { name.to_vec() } else { [path, name].join(&b'/') };
+                self.groups.push(Group { path, pids: 0..0 });
             }
         }
         match listed {
@@ -151,7 +138,8 @@ impl CgroupProcesses {
     }
 
     /// Sends the signals, in this order, to every process of the last scan that is not in `except` (sorted).
-    /// Adds the results to `sum` and appends the signalled processes to `reached`.
+    /// Adds the results, and what the scan could not read, to `sum`, and appends the signalled processes to
+    /// `reached`.
     pub(super) fn signal(
         &mut self,
         dir: BorrowedFd<'_>,
@@ -160,21 +148,21 @@ impl CgroupProcesses {
         sum: &mut Signalled,
         reached: &mut Vec<u32>,
     ) {
+        sum.unreachable += self.unreachable;
+        sum.unreadable_groups += self.unreadable_groups;
         let sends_sigterm = signals.first() == Some(&Signal::TERM);
         for index in 0..self.groups.len() {
-            let Group { name, pids } = self.groups[index].clone();
-            self.path.clear();
-            self.path.extend_from_slice(&self.names[name]);
-            let base = self.path.rsplit(|byte| *byte == b'/').next();
+            let Group { path, pids } = self.groups[index].clone();
+            let base = path.rsplit(|byte| *byte == b'/').next();
             if sends_sigterm && base.is_some_and(|base| base.starts_with(MONITOR)) {
                 continue;
             }
             let mut next = pids.start;
             while next < pids.end {
                 next = self.pin(next..pids.end, except, sum);
-                self.relist(dir);
+                let listed = self.list_again(dir, &path);
                 while let Some((pid, pidfd)) = self.pinned.pop() {
-                    if self.relisted.binary_search(&pid).is_err() {
+                    if listed.binary_search(&pid).is_err() {
                         let count = match has_ended(&pidfd) {
                             true => &mut sum.ended,
                             false => &mut sum.moved,
@@ -216,21 +204,20 @@ impl CgroupProcesses {
         range.end
     }
 
-    /// Reads the process list of the cgroup at `self.path` again, into `self.relisted`.
-    fn relist(&mut self, dir: BorrowedFd<'_>) {
-        self.relisted.clear();
-        let listed =
-            open_group(dir, &self.path).and_then(|group| list(&group, &mut self.text, &mut self.relisted));
-        if listed.is_err() {
-            self.relisted.clear();
+    /// Reads the process list of the cgroup at `path` again, sorted. Returns none if it cannot be read.
+    fn list_again(&mut self, dir: BorrowedFd<'_>, path: &[u8]) -> Vec<u32> {
+        let mut pids = Vec::new();
+        match open_group(dir, path).and_then(|group| list(&group, &mut self.text, &mut pids)) {
+            Ok(_) => pids.sort_unstable(),
+            Err(_) => pids.clear(),
         }
-        self.relisted.sort_unstable();
+        pids
     }
 
     /// cgroup v1: thaws each frozen cgroup of the last scan.
     pub(super) fn thaw(&self, dir: BorrowedFd<'_>) {
-        for Group { name, .. } in &self.groups {
-            let Ok(group) = open_group(dir, &self.names[name.clone()]) else {
+        for Group { path, .. } in &self.groups {
+            let Ok(group) = open_group(dir, path) else {
                 continue;
             };
             if file_contains(&group, c"freezer.self_freezing", b"1") {
@@ -256,7 +243,7 @@ fn send(pidfd: &OwnedFd, signals: &[Signal]) -> Result<(), Errno> {
     signals.iter().try_for_each(|signal| pidfd_send_signal(pidfd, *signal))
 }
 
-fn has_ended(pidfd: &OwnedFd) -> bool {
+pub(super) fn has_ended(pidfd: &OwnedFd) -> bool {
     let now = Timespec::default();
     let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
     poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)

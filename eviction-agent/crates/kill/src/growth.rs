@@ -9,7 +9,7 @@
 #![forbid(unsafe_code)]
 
 use std::fmt;
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, OwnedFd};
 
 use rustix::io::{Errno, pread};
 
@@ -77,7 +77,7 @@ impl Growth {
     ) -> Result<Self, String> {
         let mut cgroups = Vec::with_capacity(groups.len());
         for group in groups {
-            cgroups.extend(Cgroup::open(group.memory.as_fd())?);
+            cgroups.extend(Cgroup::open(group)?);
         }
         let mut growth = Self { limit, baseline: 0, cgroups, due_ns: 0, text: vec![0; BUFFER_BYTES] };
         growth.find_parts(processes)?;
@@ -127,18 +127,13 @@ impl Growth {
 
 impl Cgroup {
     /// Opens a cgroup. Returns `None` if it is removed.
-    fn open(dir: BorrowedFd<'_>) -> Result<Option<Self>, String> {
-        let dir = open_group(dir, b"").map_err(|error| unreadable("the cgroup", error))?;
-        for usage_file in [USAGE_2, USAGE_1] {
-            match open_file(&dir, usage_file) {
-                Ok(usage) => return Ok(Some(Self { dir, usage, usage_file, parts: Vec::new() })),
-                Err(Errno::NOENT | Errno::NODEV) => {}
-                Err(error) => return Err(unreadable(usage_file, error)),
-            }
-        }
-        match open_file(&dir, "cgroup.procs") {
-            Ok(_) => Err(unreadable(USAGE_2, Errno::NOENT)),
-            Err(_) => Ok(None),
+    fn open(group: &PinnedCgroup) -> Result<Option<Self>, String> {
+        let dir = open_group(group.memory.as_fd(), b"").map_err(|error| unreadable("the cgroup", error))?;
+        let usage_file = if group.is_unified { USAGE_2 } else { USAGE_1 };
+        match open_file(&dir, usage_file) {
+            Ok(usage) => Ok(Some(Self { dir, usage, usage_file, parts: Vec::new() })),
+            Err(Errno::NOENT | Errno::NODEV) if open_file(&dir, "cgroup.procs").is_err() => Ok(None),
+            Err(error) => Err(unreadable(usage_file, error)),
         }
     }
 
@@ -265,7 +260,11 @@ mod tests {
         }
 
         fn watch(&mut self) -> Result<Growth, String> {
-            let dirs = |path: &Path| CgroupDirs { memory: path.to_owned(), ..CgroupDirs::default() };
+            let is_unified = !self.folder.path().join("pod").join(USAGE_1).exists();
+            let dirs = |path: &Path| {
+                let unified = is_unified.then(|| path.to_owned());
+                CgroupDirs { memory: path.to_owned(), unified, ..CgroupDirs::default() }
+            };
             let scope = CgroupScope::open(&dirs(self.folder.path())).unwrap();
             let pinned = scope.pin(&dirs(&self.folder.path().join("pod"))).unwrap();
             Growth::start(&[pinned], 16 * MIB, &mut self.processes)

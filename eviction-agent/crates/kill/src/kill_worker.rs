@@ -16,7 +16,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, poll};
 use rustix::io::{read, write};
 use tokio::sync::mpsc;
 
-use super::cgroup_procs::CgroupProcesses;
+use super::cgroup_procs::{CgroupProcesses, has_ended};
 use super::job::Job;
 use super::mrelease::MreleaseWorker;
 use super::thread::{now_ns, raise_priority};
@@ -195,8 +195,7 @@ impl WorkerThread {
         let pause = due_ns.map(|due_ns| Duration::from_nanos(due_ns.saturating_sub(now_ns)));
         // Nanoseconds in 64 bits always fit.
         let timeout = pause.and_then(|pause| Timespec::try_from(pause).ok());
-        let eventfd = Arc::clone(&self.eventfd);
-        let mut fds = vec![PollFd::new(&eventfd, PollFlags::IN)];
+        let mut fds = vec![PollFd::new(&self.eventfd, PollFlags::IN)];
         let watched = self.jobs.iter().flat_map(|job| &job.watched);
         fds.extend(watched.map(|pidfd| PollFd::new(pidfd, PollFlags::IN)));
         // After an interrupt or an error (out of memory) the loop continues with what is due.
@@ -204,18 +203,11 @@ impl WorkerThread {
         if ready == 0 {
             return;
         }
-        let mut ended = fds.iter().map(|fd| !fd.revents().is_empty());
-        if ended.next() == Some(true) {
-            let _ = read(&eventfd, &mut [0_u8; 8]);
-        }
-        let ended: Vec<bool> = ended.collect();
-        drop(fds);
-        let mut ended = ended.as_slice();
+        // Fails if no command has arrived.
+        let _ = read(&self.eventfd, &mut [0_u8; 8]);
         let now_ns = super::thread::now_ns();
         for job in &mut self.jobs {
-            let (own, rest) = ended.split_at(job.watched.len().min(ended.len()));
-            ended = rest;
-            if own.contains(&true) {
+            if job.watched.iter().any(has_ended) {
                 job.wake(now_ns);
             }
         }

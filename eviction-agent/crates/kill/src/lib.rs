@@ -22,4 +22,4 @@ pub use cgroup_scope::CgroupDirs;
 pub use job::KillTarget;
 pub use killer::{FrozenPod, KillMode, Killer, KillerConfig, StartError, UNDO_LOG, undo};
 pub use mrelease::MreleaseResult;
-pub use node_lock::{LockError, LockHolder, NodeLock};
+pub use node_lock::{LockError, NodeLock};

@@ -6,13 +6,11 @@
 //! way. Agents on different subtrees do not conflict.
 #![forbid(unsafe_code)]
 
-use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, Mode, OFlags, Stat, flock, fstat, open};
 use rustix::io::Errno;
-use serde::Serialize;
 use thiserror::Error;
 
 /// The lock of a node, held until it is dropped.
@@ -30,8 +28,8 @@ pub enum LockError {
     Held {
         /// The node's root cgroup.
         path: PathBuf,
-        /// The holder of the lock.
-        holder: LockHolder,
+        /// The process that holds the lock.
+        holder: String,
     },
     /// The directory cannot be locked.
     #[error("{operation} {}", path.display())]
@@ -54,38 +52,6 @@ impl LockError {
             }
             Self::Failed { .. } => None,
         }
-    }
-}
-
-/// The process that holds the lock of the node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub enum LockHolder {
-    /// A process that is visible in this PID namespace.
-    Process {
-        /// Its process id.
-        pid: i32,
-        /// The name of its program.
-        command: Option<String>,
-        /// The start time, to the second.
-        started: Option<jiff::Timestamp>,
-    },
-    /// The holder is outside this PID namespace, or has already ended.
-    Unseen,
-}
-
-impl fmt::Display for LockHolder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self::Process { pid, command, started } = self else {
-            return f.write_str("in another PID namespace");
-        };
-        write!(f, "pid {pid}")?;
-        if let Some(command) = command {
-            write!(f, " ({command})")?;
-        }
-        if let Some(started) = started {
-            write!(f, ", started {started}")?;
-        }
-        Ok(())
     }
 }
 
@@ -112,8 +78,8 @@ impl NodeLock {
 }
 
 /// Finds the holder of a BSD lock on the inode in /proc/locks, which shows holders in other PID namespaces
-/// with the pid 0.
-fn find_holder(locked: &Stat) -> LockHolder {
+/// with the pid 0. Returns its process id, program and start time.
+fn find_holder(locked: &Stat) -> String {
     let device = (rustix::fs::major(locked.st_dev), rustix::fs::minor(locked.st_dev));
     let locks = procfs::locks().unwrap_or_default();
     let pid = locks.iter().find_map(|lock| {
@@ -121,14 +87,16 @@ fn find_holder(locked: &Stat) -> LockHolder {
             && (lock.devmaj, lock.devmin, lock.inode) == (device.0, device.1, locked.st_ino);
         lock.pid.filter(|pid| is_it && *pid > 0)
     });
-    let Some(pid) = pid else { return LockHolder::Unseen };
-    let stat = procfs::process::Process::new(pid).and_then(|process| process.stat());
-    let started = stat.as_ref().ok().and_then(|stat| {
-        let boot = procfs::boot_time_secs().ok()?;
+    let Some(pid) = pid else { return "in another PID namespace".to_owned() };
+    let Ok(stat) = procfs::process::Process::new(pid).and_then(|process| process.stat()) else {
+        return format!("pid {pid}");
+    };
+    let started = procfs::boot_time_secs().ok().and_then(|boot| {
         let since = stat.starttime / procfs::ticks_per_second();
         jiff::Timestamp::from_second(i64::try_from(boot.checked_add(since)?).ok()?).ok()
     });
-    LockHolder::Process { pid, command: stat.ok().map(|stat| stat.comm), started }
+    let started = started.map(|started| format!(", started {started}")).unwrap_or_default();
+    format!("pid {pid} ({}){started}", stat.comm)
 }
 
 #[cfg(test)]

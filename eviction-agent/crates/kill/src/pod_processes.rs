@@ -97,8 +97,6 @@ impl PodProcesses {
                 let mut reached = Vec::new();
                 processes.signal(dir, &signals, &self.sigterm_sent, &mut sum, &mut reached);
                 insert_sorted(&mut self.sigterm_sent, &reached);
-                sum.unreachable += processes.unreachable;
-                sum.unreadable_groups += processes.unreadable_groups;
             }
             if self.sigterm_sent.len() == before {
                 break;
@@ -160,8 +158,6 @@ impl PodProcesses {
             let killed = &self.killed;
             self.newly_killed.extend(reached.iter().filter(|pid| killed.binary_search(pid).is_err()));
             insert_sorted(&mut self.killed, &reached);
-            sum.unreachable += processes.unreachable;
-            sum.unreadable_groups += processes.unreadable_groups;
         }
         sum
     }

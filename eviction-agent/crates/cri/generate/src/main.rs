@@ -21,16 +21,47 @@ const METHODS: [&str; 11] = [
     "Version",
 ];
 
-/// Fields of these types are left out: the agent does not read them.
-const UNREAD: [&str; 8] = [
-    "ContainerResources",
-    "ContainerUser",
-    "LinuxPodSandboxStatus",
-    "Mount",
-    "PodSandboxNetworkStatus",
-    "RuntimeFeatures",
-    "RuntimeHandler",
-    "Signal",
+/// The fields that the agent reads or writes, by message. Other fields and messages are left out.
+const FIELDS: [(&str, &[&str]); 25] = [
+    (
+        "Container",
+        &[
+            "id",
+            "pod_sandbox_id",
+            "metadata",
+            "image",
+            "image_ref",
+            "state",
+            "created_at",
+            "labels",
+            "image_id",
+        ],
+    ),
+    ("ContainerMetadata", &["name", "attempt"]),
+    ("ContainerStatus", &["state"]),
+    ("ContainerStatusRequest", &["container_id", "verbose"]),
+    ("ContainerStatusResponse", &["status"]),
+    ("FilesystemIdentifier", &["mountpoint"]),
+    ("FilesystemUsage", &["fs_id"]),
+    ("Image", &["id", "repo_tags", "repo_digests", "size", "pinned"]),
+    ("ImageFsInfoResponse", &["image_filesystems", "container_filesystems"]),
+    ("ImageSpec", &["image", "user_specified_image", "image_ref"]),
+    ("ImageStatusRequest", &["image", "verbose"]),
+    ("ImageStatusResponse", &["image"]),
+    ("ListContainersResponse", &["containers"]),
+    ("ListImagesResponse", &["images"]),
+    ("ListPodSandboxResponse", &["items"]),
+    ("PodSandbox", &["id", "state"]),
+    ("PodSandboxStatusRequest", &["pod_sandbox_id", "verbose"]),
+    ("PodSandboxStatusResponse", &["info"]),
+    ("RemoveContainerRequest", &["container_id"]),
+    ("RemoveImageRequest", &["image"]),
+    // The CRI proxy passes the conditions on.
+    ("RuntimeCondition", &["type", "status", "reason", "message"]),
+    ("RuntimeStatus", &["conditions"]),
+    ("StatusRequest", &["verbose"]),
+    ("StatusResponse", &["status", "info"]),
+    ("VersionResponse", &["runtime_name", "runtime_version"]),
 ];
 
 const HEAD: &str = "//! The messages of the CRI that the agent uses, generated from `proto/api.proto` by
@@ -60,9 +91,10 @@ fn write(set: FileDescriptorSet, path: &Path) -> Result<(), Box<dyn Error>> {
 fn keep_used(file: &mut FileDescriptorProto) {
     // Comments are removed, since they are numbered by the original positions.
     file.source_code_info = None;
-    let unread = UNREAD.map(full_name);
     for message in &mut file.message_type {
-        message.field.retain(|field| !unread.iter().any(|name| name == field.type_name()));
+        let fields =
+            FIELDS.iter().find(|(name, _)| *name == message.name()).map_or(&[][..], |(_, fields)| fields);
+        message.field.retain(|field| fields.contains(&field.name()));
     }
     let methods = file.service.drain(..).flat_map(|service| service.method);
     let methods = methods.filter(|method| METHODS.contains(&method.name()));
