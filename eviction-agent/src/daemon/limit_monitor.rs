@@ -4,38 +4,37 @@
 
 mod watch;
 
+use std::collections::BTreeMap;
+
 use eviction_bpf::ThresholdCrossed;
 use eviction_core::oom::LimitScope;
+use eviction_core::time::TokenBucket;
 use eviction_node::cgroup::files::Limit;
 use eviction_node::cgroup::pods::Pods;
-use eviction_node::cgroup::sample::GroupSample;
-use eviction_node::cgroup::sampler::Sampler;
+use eviction_node::cgroup::sampler::{GroupSample, Sampler};
 
 use eviction_node::sampler::MemoryUsage;
 
-use super::memory_notifier::TokenBucket;
+use crate::telemetry::metrics::Metrics;
 pub(crate) use watch::{LimitChange, LimitWatch};
 
 /// The scopes whose limits are watched.
 pub(crate) const OWNERS: [LimitScope; 4] =
     [LimitScope::Kubepods, LimitScope::Qos, LimitScope::Pod, LimitScope::Container];
 
-/// For each of [`OWNERS`]: the numbers of watched limits, of cgroups with a threshold, and of limits that are
-/// near.
-pub(crate) type LimitCounts = [[i64; 3]; OWNERS.len()];
+/// The states of limits in metrics.
+const STATES: [&str; 3] = ["watched", "armed", "near"];
 
-/// The watched cgroups, sorted by their ids.
+/// The watched cgroups.
 #[derive(Debug, Default)]
 pub(crate) struct Limits {
     /// How near a limit is reported, in percent of it.
     near_percent: u8,
-    watches: Vec<LimitWatch>,
-    buffer: Vec<LimitWatch>,
+    /// By the ids of the cgroups.
+    watches: BTreeMap<u64, LimitWatch>,
     /// The rate limit of samples: each takes a wakeup and a read of one cgroup, and many cgroups may reach
-    /// their limits together. The others are sampled later.
-    sample_rate: TokenBucket<20, 64>,
-    /// Whether any cgroup may have to be sampled, now or later.
-    may_be_due: bool,
+    /// their limits together. The others are sampled later. 64 at once, and 20 a second.
+    sample_rate: TokenBucket<50_000_000, 64>,
     /// The number of the programs in which thresholds are set.
     programs: u32,
 }
@@ -49,102 +48,75 @@ impl Limits {
     /// Updates the cgroups from a tree that was just read. Cgroups that were removed, or have no limit any
     /// more, are passed to `disarm`. New ones are to be sampled. The limit of the node's own cgroup is not
     /// watched, nor one above the node's memory.
-    pub(crate) fn adopt(&mut self, sampler: &Sampler, memory: u64, mut disarm: impl FnMut(u64)) {
+    pub(crate) fn adopt(&mut self, sampler: &Sampler, memory: u64, disarm: impl FnMut(u64)) {
         let node = sampler.tree().groups().first().map(|group| group.id);
         let limit = |id| match sampler.group(id)?.hard_limit {
             Limit::At(limit) if limit > 0 && limit <= memory => Some(limit),
             Limit::At(_) | Limit::Unlimited => None,
         };
-        let mut before = std::mem::replace(&mut self.watches, std::mem::take(&mut self.buffer));
+        let mut before = std::mem::take(&mut self.watches);
         for (id, owner) in groups(sampler.pods()).filter(|(id, _)| Some(*id) != node) {
             let Some(limit) = limit(id) else { continue };
-            let known = before.binary_search_by_key(&id, |watch| watch.id).ok();
-            self.watches.push(
-                known.map_or_else(|| LimitWatch::new(id, owner, limit, self.near_percent), |at| before[at]),
-            );
+            let known = before.remove(&id);
+            self.watches
+                .entry(id)
+                .or_insert_with(|| known.unwrap_or_else(|| LimitWatch::new(owner, limit, self.near_percent)));
         }
-        self.watches.sort_unstable_by_key(|watch| watch.id);
-        // While the kubelet's cgroup driver is being changed there are two of each, but never with one id.
-        self.watches.dedup_by_key(|watch| watch.id);
-        for watch in &before {
-            // Also one whose threshold has fired: its fire token is kept until the threshold is set again.
-            if self.find(watch.id).is_none() {
-                disarm(watch.id);
-            }
-        }
-        before.clear();
-        self.buffer = before;
-        self.update_due();
+        // Also those whose thresholds have fired: a fire token is kept until the threshold is set again.
+        before.into_keys().for_each(disarm);
     }
 
     /// Forgets all thresholds if other programs are loaded, in which none is set.
     pub(crate) fn set_programs(&mut self, programs: u32) {
         if std::mem::replace(&mut self.programs, programs) != programs {
-            self.watches.iter_mut().for_each(|watch| watch.armed = None);
+            self.watches.values_mut().for_each(|watch| watch.armed = None);
         }
     }
 
     /// Handles a crossing that the kernel reported. Returns false if it is not of a present threshold.
     pub(crate) fn fire(&mut self, crossed: &ThresholdCrossed) -> bool {
-        let fired = self.find_mut(crossed.cgroup_id).is_some_and(|watch| watch.fire(crossed));
-        self.may_be_due |= fired;
-        fired
+        self.find_mut(crossed.cgroup_id).is_some_and(|watch| watch.fire(crossed))
     }
 
     /// Returns a cgroup that is to be sampled now, within the rate limit, and the kernel's timestamp if the
     /// kernel reported the crossing.
     pub(crate) fn next_due(&mut self, now_ns: u64) -> Option<(u64, Option<u64>)> {
-        if !self.may_be_due {
-            return None;
-        }
-        let due = self.watches.iter().position(|watch| watch.due_ns().is_some_and(|due| due <= now_ns));
-        let Some(watch) = due.and_then(|at| self.watches.get_mut(at)) else {
-            self.update_due();
-            return None;
-        };
-        self.sample_rate.take(now_ns).then(|| (watch.id, watch.record_sample(now_ns)))
+        let is_due = |watch: &LimitWatch| watch.due_ns().is_some_and(|due| due <= now_ns);
+        let (id, watch) = self.watches.iter_mut().find(|(_, watch)| is_due(watch))?;
+        self.sample_rate.take(now_ns).then(|| (*id, watch.record_sample(now_ns)))
     }
 
     /// Returns in how many nanoseconds a cgroup is to be sampled.
     pub(crate) fn due_ns(&self, now_ns: u64) -> Option<u64> {
-        if !self.may_be_due {
-            return None;
-        }
-        let due = self.watches.iter().filter_map(LimitWatch::due_ns).min()?;
+        let due = self.watches.values().filter_map(LimitWatch::due_ns).min()?;
         Some(due.max(self.sample_rate.next_ns(now_ns)).saturating_sub(now_ns))
     }
 
     /// Returns the cgroup with this id.
     pub(crate) fn find(&self, id: u64) -> Option<&LimitWatch> {
-        let at = self.watches.binary_search_by_key(&id, |watch| watch.id).ok()?;
-        self.watches.get(at)
+        self.watches.get(&id)
     }
 
     pub(crate) fn find_mut(&mut self, id: u64) -> Option<&mut LimitWatch> {
-        let at = self.watches.binary_search_by_key(&id, |watch| watch.id).ok()?;
-        self.watches.get_mut(at)
+        self.watches.get_mut(&id)
     }
 
-    /// Returns the id of the n-th cgroup.
-    pub(crate) fn nth(&self, nth: usize) -> Option<u64> {
-        self.watches.get(nth).map(|watch| watch.id)
+    /// Returns the ids of all cgroups.
+    pub(crate) fn ids(&self) -> Vec<u64> {
+        self.watches.keys().copied().collect()
     }
 
-    pub(crate) fn counts(&self) -> LimitCounts {
-        let mut counts = LimitCounts::default();
-        for watch in &self.watches {
-            let Some(place) = OWNERS.iter().position(|owner| *owner == watch.owner) else { continue };
-            let [watched, armed, near] = &mut counts[place];
-            *watched += 1;
-            *armed += i64::from(watch.armed.is_some());
-            *near += i64::from(watch.near_since_ns.is_some());
+    /// Exports the numbers of watched limits, of cgroups with a threshold, and of limits that are near.
+    pub(crate) fn export(&self, metrics: &Metrics) {
+        for owner in OWNERS {
+            let watches = self.watches.values().filter(|watch| watch.owner == owner);
+            let armed = watches.clone().filter(|watch| watch.armed.is_some()).count();
+            let near = watches.clone().filter(|watch| watch.near_since_ns.is_some()).count();
+            for (state, count) in STATES.into_iter().zip([watches.count(), armed, near]) {
+                let gauge = metrics.memory_limits.with([owner.name(), state]);
+                gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
+            }
         }
-        counts
-    }
-
-    /// Finds out whether any cgroup is to be sampled.
-    pub(crate) fn update_due(&mut self) {
-        self.may_be_due = self.watches.iter().any(|watch| watch.due_ns().is_some());
     }
 }
 

@@ -1,6 +1,5 @@
 //! The rate limit of evictions by the API server or by signals. Pure: time is an argument.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,12 +17,12 @@ const COOL_DOWN: Duration = Duration::from_secs(60);
 
 /// The limit of evictions of one pod within a window. A pod that returns a fourth time will always return, and
 /// needs an operator.
-const POD_LIMIT: u32 = 3;
+const POD_LIMIT: usize = 3;
 const POD_WINDOW: Duration = Duration::from_secs(600);
 
 /// The limit of evictions on the node within a window. Ten per minute empty a full node of 110 pods in eleven
 /// minutes: slow enough to be noticed, fast enough for any real shortage.
-const NODE_LIMIT: u32 = 10;
+const NODE_LIMIT: usize = 10;
 const NODE_WINDOW: Duration = Duration::from_secs(60);
 
 /// The limit of evictions in flight at the same time, for all pressures.
@@ -57,23 +56,13 @@ pub(crate) enum Admission {
 }
 
 /// Decides whether an eviction may begin. One instance serves all executors.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct RateLimit {
     /// The counted evictions, ordered by begin. None is older than both windows and the cool-down.
-    pub(crate) kills: VecDeque<CountedKill>,
+    pub(crate) kills: Vec<CountedKill>,
 }
 
 impl RateLimit {
-    /// Creates a rate limit without evictions.
-    pub(crate) fn new() -> Self {
-        Self { kills: VecDeque::with_capacity(64) }
-    }
-
-    /// Counts the evictions of the previous agent. Runs before all others.
-    pub(crate) fn restore(&mut self, kills: Vec<CountedKill>) {
-        self.kills.extend(kills);
-    }
-
     /// Returns whether the target may be evicted now, given the evictions in flight. `shortens` means that the
     /// engine has decided to shorten the grace period of one of them, which it has already marked as hard. Changes
     /// nothing.
@@ -113,25 +102,15 @@ impl RateLimit {
     /// Checks the target against the counted evictions. An eviction of the previous agent that is continued
     /// does not count twice.
     fn admit_by_history(&self, target: &KillTarget, now_ns: u64) -> Result<(), KillRejection> {
-        let others = || self.kills.iter().filter(|kill| kill.decision != target.decision);
-        let own = |kill: &&CountedKill| is_same_pod(&kill.pod, &target.pod);
-        if let Some(last) = others().filter(own).map(|kill| kill.at_ns).max() {
-            let until_ns = last.saturating_add(nanos(COOL_DOWN));
-            if now_ns < until_ns {
-                return Err(KillRejection::CoolDown { until_ns });
-            }
+        let others = self.kills.iter().filter(|kill| kill.decision != target.decision);
+        let of_pod = others.clone().filter(|kill| is_same_pod(&kill.pod, &target.pod));
+        if let Some((_, until_ns)) = limit(of_pod.clone(), 1, COOL_DOWN, now_ns) {
+            return Err(KillRejection::CoolDown { until_ns });
         }
-        let recent = |window: Duration| {
-            let window = nanos(window);
-            let recent = move |kill: &&CountedKill| now_ns.saturating_sub(kill.at_ns) < window;
-            others().filter(recent)
-        };
-        let of_pod = recent(POD_WINDOW).filter(own);
-        if let Some((kills, until_ns)) = limit(of_pod, POD_LIMIT, POD_WINDOW) {
+        if let Some((kills, until_ns)) = limit(of_pod, POD_LIMIT, POD_WINDOW, now_ns) {
             return Err(KillRejection::PodLimit { kills, until_ns });
         }
-        let all = recent(NODE_WINDOW);
-        if let Some((kills, until_ns)) = limit(all, NODE_LIMIT, NODE_WINDOW) {
+        if let Some((kills, until_ns)) = limit(others, NODE_LIMIT, NODE_WINDOW, now_ns) {
             return Err(KillRejection::NodeLimit { kills, until_ns });
         }
         Ok(())
@@ -141,7 +120,7 @@ impl RateLimit {
     pub(crate) fn record_begin(&mut self, target: &KillTarget, now_ns: u64) {
         self.remove_expired(now_ns);
         self.kills.retain(|kill| kill.decision != target.decision);
-        self.kills.push_back(CountedKill {
+        self.kills.push(CountedKill {
             pod: Arc::clone(&target.pod),
             at_ns: now_ns,
             decision: target.decision,
@@ -175,22 +154,20 @@ fn is_same_pod(one: &PodName, other: &PodName) -> bool {
     one.uid == other.uid || (same_name && !one.name.is_empty())
 }
 
-/// Returns the number of kills, and when the oldest that counts leaves the window, if the limit is reached.
+/// Returns the number of kills in the window, and when one more fits, if they are `limit` or more.
 fn limit<'a>(
-    kills: impl Iterator<Item = &'a CountedKill> + Clone,
-    limit: u32,
+    kills: impl Iterator<Item = &'a CountedKill>,
+    limit: usize,
     window: Duration,
+    now_ns: u64,
 ) -> Option<(u32, u64)> {
-    let count = u32::try_from(kills.clone().count()).unwrap_or(u32::MAX);
-    if count < limit {
-        return None;
-    }
-    // The time when enough have left the window that one more fits.
-    let excess = (count - limit) as usize;
-    let mut times: Vec<u64> = kills.map(|kill| kill.at_ns).collect();
+    let window_ns = nanos(window);
+    let mut times: Vec<u64> =
+        kills.map(|kill| kill.at_ns).filter(|at_ns| now_ns.saturating_sub(*at_ns) < window_ns).collect();
     times.sort_unstable();
-    let last = times.get(excess).or(times.last()).copied().unwrap_or(0);
-    Some((count, last.saturating_add(nanos(window))))
+    // The time when enough have left the window that one more fits.
+    let last_to_leave = *times.get(times.len().checked_sub(limit)?)?;
+    Some((u32::try_from(times.len()).unwrap_or(u32::MAX), last_to_leave.saturating_add(window_ns)))
 }
 
 #[cfg(test)]

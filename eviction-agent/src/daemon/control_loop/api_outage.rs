@@ -46,7 +46,7 @@ impl ControlLoop {
         let can_freeze = self.is_freezing_enabled() && self.freezes.frozen.is_none();
         // `end` is that of the threshold that was handled last.
         let mut ends = evaluation.deficits.iter().map(|deficit| deficit.end).chain([evaluation.end]);
-        if !ends.any(|end| end == EvaluationEnd::ApiUnreachable) || !can_freeze {
+        if !ends.any(|end| end == EvaluationEnd::ApiServerUnavailable) || !can_freeze {
             return;
         }
         let at = self.clock.now().wall;
@@ -145,7 +145,7 @@ impl ControlLoop {
     fn unanswered(&self) -> Vec<InFlightEviction> {
         let pods = self.engine.pods();
         let is_meant = |it: &&InFlightEviction| {
-            let is_unanswered = matches!(it.api, Some(ApiPhase::Asked | ApiPhase::Unconfirmed));
+            let is_unanswered = matches!(it.api, Some(ApiPhase::Requested | ApiPhase::Unconfirmed));
             it.hard && is_unanswered && !it.killing && pods.index_of(&it.pod.uid).is_some()
         };
         self.executing().filter(is_meant).cloned().collect()
@@ -154,7 +154,7 @@ impl ControlLoop {
     /// Kills the pods of these evictions: they were chosen already, so no other pod has to be.
     fn kill_unanswered(&mut self) {
         for it in self.unanswered() {
-            let Some(target) = self.target_to_resume(&it, grace_of(&it)) else { continue };
+            let Some(target) = self.target(&it, mono_ns(), grace_of(&it)) else { continue };
             match self.executor.begin(&target) {
                 Ok(()) => self.update(target.decision, ExecutorUpdate::KillStarted),
                 Err(refused) => self.publish_kill_rejection(&it, &refused),

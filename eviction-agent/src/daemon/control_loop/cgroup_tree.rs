@@ -35,14 +35,14 @@ impl ControlLoop {
     /// timestamp of the crossing of a memory threshold.
     pub(super) fn handle_bpf_events(&mut self, events: EventBatch) -> Option<u64> {
         let EventBatch {
-            crossed,
+            crossed_ns,
             pods_crossed,
             kernel_kills,
             tree_changed,
             kills,
             alarms,
             missed,
-            disk_crossed,
+            disk_crossed_ns,
         } = events;
         if pods_crossed {
             self.node_sampler.allocatable.read_at_next_sample();
@@ -50,8 +50,8 @@ impl ControlLoop {
         for kill in kernel_kills {
             self.handle_kernel_kill(&kill);
         }
-        if let Some(crossed) = disk_crossed {
-            self.notifier.bpf.disk_crossed(crossed.device);
+        if disk_crossed_ns.is_some() {
+            self.notifier.bpf.count_disk_crossing();
         }
         if tree_changed {
             self.schedule_tree_read();
@@ -67,7 +67,7 @@ impl ControlLoop {
         }
         self.handle_oom_kills(&kills);
         self.publish_task_alarms(&alarms);
-        crossed.map(|crossed| crossed.stamp.ktime_ns)
+        crossed_ns
     }
 
     pub(super) fn adopt_pods(&mut self, pod_index: PodIndex) {

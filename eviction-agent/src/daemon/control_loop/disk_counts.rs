@@ -8,7 +8,7 @@
 //! **Bytes.** Bytes that a pod has taken and no reading finds are in files elsewhere, such as those of a hostPath
 //! volume, or in deleted files that are still open. The agent reports them ([`ControlLoop::add_bytes_elsewhere`]).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use eviction_bpf::DiskUsage;
 use eviction_node::cgroup::names::ContainerKind;
@@ -16,7 +16,7 @@ use eviction_node::cgroup::pods::Pod;
 use eviction_node::fs::{InodeGrowth, StorageSample};
 
 use super::ControlLoop;
-use super::pod_storage::{AHEAD, Extent};
+use super::pod_storage::{AHEAD, Extent, LIMITS_PACE};
 
 /// Bytes elsewhere that are fewer than this are not reported: what is written while pods are read, and blocks of
 /// the file system itself, are among them.
@@ -27,13 +27,14 @@ const MIN_ELSEWHERE: i64 = 1 << 20;
 pub(super) struct DiskCounts {
     /// The number of the programs that counted.
     programs: u32,
-    /// The counts, sorted by the ids of the pods' cgroups.
-    pods: Vec<PodCounts>,
+    /// The counts, by the ids of the pods' cgroups.
+    pods: BTreeMap<u64, PodCounts>,
 }
 
 #[derive(Debug)]
 struct PodCounts {
-    inodes: InodeGrowth,
+    /// Inodes that were created on nodefs and on imagefs.
+    inodes: [i64; 2],
     /// Bytes that the containers took less those that they freed.
     bytes: i64,
     /// The ids of the containers' cgroups, sorted.
@@ -55,21 +56,16 @@ struct Baseline {
 #[derive(Debug, Default)]
 pub(super) struct BytesElsewhere {
     programs: u32,
-    /// The cgroups of pods that are older than the programs.
-    older: BTreeSet<u64>,
-    baselines: BTreeMap<Box<str>, Baseline>,
+    /// The cgroups of pods that are older than the programs, with the values of the first reading from which on
+    /// their bytes are counted.
+    older: BTreeMap<u64, Option<Baseline>>,
 }
 
 impl DiskCounts {
-    fn find(&self, cgroup: u64) -> Option<&PodCounts> {
-        let index = self.pods.binary_search_by_key(&cgroup, |it| it.inodes.cgroup).ok()?;
-        self.pods.get(index)
-    }
-
     /// Returns the inodes that the pod with this cgroup created on nodefs or imagefs, whichever is more: they
     /// may be the same file system.
     pub(super) fn made_by(&self, cgroup: u64) -> Option<i64> {
-        self.find(cgroup)?.inodes.inodes.into_iter().max()
+        self.pods.get(&cgroup)?.inodes.into_iter().max()
     }
 }
 
@@ -77,7 +73,7 @@ impl ControlLoop {
     /// Requests a reading of all pods if the inodes of a disk on which they are counted may be used up soon.
     pub(super) fn read_ahead(&mut self, now_ns: u64) {
         let is_soon = self.node_sampler.disks.inodes_fill_within(AHEAD);
-        if is_soon && self.storage.may_read_ahead(now_ns) {
+        if is_soon && self.storage.may_read_all(AHEAD, LIMITS_PACE, now_ns) {
             self.request_storage(Extent::Ahead);
         }
     }
@@ -86,19 +82,15 @@ impl ControlLoop {
     /// read and counted. Returns whether it did.
     pub(super) fn add_counted_inodes(&mut self, now_ns: u64) -> bool {
         self.node_sampler.inode_growth.clear();
-        let is_read_ahead = self.storage.counts_ahead(now_ns).is_some();
-        if !is_read_ahead || !self.node_sampler.disks.are_inodes_alone_short() {
+        if !self.node_sampler.disks.are_inodes_alone_short() {
             return false;
         }
-        let Some(now) = self.count_disk_usage() else { return false };
-        let before = self.storage.counts_ahead(now_ns).filter(|before| before.programs == now.programs);
-        let Some(before) = before else { return false };
-        let since = now.pods.iter().map(|PodCounts { inodes: now, .. }| {
-            let [node, image] = before.find(now.cgroup)?.inodes.inodes;
-            Some(InodeGrowth {
-                cgroup: now.cgroup,
-                inodes: [now.inodes[0].wrapping_sub(node), now.inodes[1].wrapping_sub(image)],
-            })
+        let Some(before) = self.storage.counts_ahead(now_ns) else { return false };
+        let now = self.count_disk_usage().filter(|now| now.programs == before.programs);
+        let Some(now) = now else { return false };
+        let since = now.pods.iter().map(|(&cgroup, PodCounts { inodes: now, .. })| {
+            let [node, image] = before.pods.get(&cgroup)?.inodes;
+            Some(InodeGrowth { cgroup, inodes: [now[0].wrapping_sub(node), now[1].wrapping_sub(image)] })
         });
         // A pod without an earlier count has not been read.
         let Some(since) = since.collect::<Option<Vec<_>>>() else { return false };
@@ -107,7 +99,7 @@ impl ControlLoop {
     }
 
     /// Returns what each pod has taken so far of nodefs and imagefs; `None` unless both are counted.
-    pub(super) fn count_disk_usage(&mut self) -> Option<DiskCounts> {
+    pub(super) fn count_disk_usage(&self) -> Option<DiskCounts> {
         let [node, image] = self.node_sampler.disks.ext4_devices();
         let devices = [node?, image?];
         let usage = self.notifier.bpf.disk_usage(&devices)?;
@@ -130,26 +122,20 @@ impl ControlLoop {
             let others: Vec<u64> = monitors.map(|it| it.cgroup_id).chain([pod.cgroup_id]).collect();
             ids.retain(|id| !others.contains(id));
             let bytes = |id: &u64| of(*id, devices[0]).0 + if is_shared { 0 } else { of(*id, devices[1]).0 };
-            PodCounts {
-                inodes: InodeGrowth { cgroup: pod.cgroup_id, inodes },
-                bytes: ids.iter().map(bytes).sum(),
-                containers: ids,
-            }
+            (pod.cgroup_id, PodCounts { inodes, bytes: ids.iter().map(bytes).sum(), containers: ids })
         };
         let groups = self.node_sampler.cgroups.pods().pods.iter();
         let known = groups.filter(|group| self.pod_index.pod_of(group).is_some());
-        let mut pods: Vec<_> = known.map(of_pod).collect();
-        pods.sort_unstable_by_key(|pod| pod.inodes.cgroup);
-        Some(DiskCounts { programs: self.notifier.bpf.programs().0, pods })
+        Some(DiskCounts { programs: self.notifier.bpf.loads(), pods: known.map(of_pod).collect() })
     }
 
     /// Records the pods that are older than the programs, whose counts of them are incomplete.
     pub(super) fn record_older_pods(&mut self) {
-        let programs = self.notifier.bpf.programs().0;
+        let programs = self.notifier.bpf.loads();
         if self.storage.elsewhere.programs != programs {
             let pods = self.node_sampler.cgroups.pods().pods.iter();
-            let older = pods.map(|pod| pod.cgroup_id).collect();
-            self.storage.elsewhere = BytesElsewhere { programs, older, baselines: BTreeMap::new() };
+            let older = pods.map(|pod| (pod.cgroup_id, None)).collect();
+            self.storage.elsewhere = BytesElsewhere { programs, older };
         }
     }
 
@@ -158,31 +144,30 @@ impl ControlLoop {
     /// the end of a container. The values are lower bounds: with cgroup v1 a kernel worker writes back what was
     /// written before the dense hook was attached. Files that are removed while pods are read may be included.
     pub(super) fn add_bytes_elsewhere(&mut self, counts: &DiskCounts, sample: &mut StorageSample) {
-        let BytesElsewhere { programs, older, baselines } = &mut self.storage.elsewhere;
+        let BytesElsewhere { programs, older } = &mut self.storage.elsewhere;
         if *programs != counts.programs {
             return;
         }
         for group in &self.node_sampler.cgroups.pods().pods {
             let Some(known) = self.pod_index.pod_of(group) else { continue };
             let Some(storage) = sample.pods.get_mut(&known.pod.uid) else { continue };
-            let (Some(read), Some(counted)) = (storage.written_by_containers(), counts.find(group.cgroup_id))
+            let (Some(read), Some(counted)) =
+                (storage.written_by_containers(), counts.pods.get(&group.cgroup_id))
             else {
                 continue;
             };
             let now = Baseline { counted: counted.bytes, read, containers: counted.containers.clone() };
-            if !older.contains(&group.cgroup_id) {
+            let Some(before) = older.get_mut(&group.cgroup_id) else {
                 storage.bytes_elsewhere = now.elsewhere_since(&Baseline::default());
                 continue;
-            }
-            let before = baselines.entry(known.pod.uid.clone()).or_insert_with(|| now.clone());
+            };
+            let before = before.get_or_insert_with(|| now.clone());
             if now.lacks_container_of(before) {
                 // Its layer was read, and mostly not counted.
                 before.clone_from(&now);
             }
             storage.bytes_elsewhere = now.elsewhere_since(before);
         }
-        let active = self.pod_index.active();
-        baselines.retain(|uid, _| active.index_of(uid).is_some());
     }
 }
 

@@ -93,7 +93,7 @@ impl ControlLoop {
             return false;
         }
         // The end of the pod is published once.
-        if !(is_without_object && it.reported_gone) {
+        if !(is_without_object && it.termination_reported) {
             self.publish_step(it, update.at_ns, Ok(update.progress));
         }
         if operation == ApiOperation::Condition {
@@ -132,14 +132,14 @@ impl ControlLoop {
             self.update(id, ExecutorUpdate::PodGone);
         } else if !is_accepted {
             // A kill that has ended the pod before the response counts too.
-            if !it.killing && !it.reported_gone {
+            if !it.killing && !it.termination_reported {
                 self.rate_limit.discard(id);
             }
             self.update(id, ExecutorUpdate::ApiEnded);
         }
         // The processes of the pod are still being ended, or have ended: the pod is terminating until that is
         // over, and no other pod is evicted instead.
-        let goes_on = result.is_err() && (is_accepted || it.killing || it.reported_gone);
+        let goes_on = result.is_err() && (is_accepted || it.killing || it.termination_reported);
         if let Some(pause) = pause.filter(|_| !(goes_on && self.waits_for_victims())) {
             self.pause_evictions_for(pause);
         }
@@ -168,7 +168,7 @@ impl ControlLoop {
         for it in gone {
             let Some(id) = it.decision else { continue };
             self.update(id, ExecutorUpdate::PodGone);
-            if !it.reported_gone {
+            if !it.termination_reported {
                 self.publish_terminated(&it);
             }
         }

@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use eviction_core::decision::{Action, Decision};
+use eviction_core::decision::{Action, Decision, Evaluation};
 use eviction_core::eviction::Eviction;
 use eviction_core::in_flight::{ApiPhase, ExecutorUpdate, InFlightEviction, RETRY_AFTER};
 use eviction_core::input::{ApiReachability, Event, Input};
 use eviction_core::pod::PodName;
+use eviction_core::policy::Threshold;
 use eviction_core::progress::{EvictionResult, KillProgress, KillRejection, KillUpdate, NotEvicted};
-use eviction_core::signal::{Resource, Signal};
 use eviction_kill::{CgroupDirs, KillTarget};
 use eviction_node::cgroup::node_root::find_group;
 use eviction_node::cgroup::pods::Pod as CgroupPod;
@@ -35,23 +35,16 @@ impl ControlLoop {
                 Action::ShortenGrace(eviction) => (eviction, true),
                 Action::RecordEvent(_) | Action::Reclaim(_) => continue,
             };
-            let Some(target) = self.target(self.state.decisions + 1, decision, eviction, decided_mono_ns)
-            else {
+            let id = self.state.decisions + 1;
+            let Some(mut started) = self.eviction_of(evaluation, eviction, id, decided_mono_ns) else {
                 continue;
             };
-            self.state.decisions += 1;
+            let Some(target) = self.target(&started, decided_mono_ns, grace_of(&started)) else { continue };
+            self.state.decisions = id;
             self.state_sender.is_changed = true;
-            let id = target.decision;
             let uses_api =
                 self.evictions.is_some() && self.engine.api_reachability() == ApiReachability::Reachable;
-            let mut started = InFlightEviction::new(
-                Arc::clone(&target.pod),
-                evaluation.label_of(eviction.cause),
-                target.hard,
-                self.clock.at(decided_mono_ns).wall,
-                eviction.grace_period_seconds,
-            );
-            (started.decision, started.api) = (Some(id), uses_api.then_some(ApiPhase::Asked));
+            started.api = uses_api.then_some(ApiPhase::Requested);
             let begun = match is_killed_in_kernel {
                 true => Err(KillRejection::KilledInKernel),
                 false => self.begin(&target, eviction.ignores_budget, shortens),
@@ -85,36 +78,41 @@ impl ControlLoop {
         }
     }
 
-    /// Returns the target of an eviction, as executors take it.
-    pub(super) fn target(
+    /// Returns an eviction of a decision that was made at `decided_ns`, as it is when executors begin it. `id` is its
+    /// number.
+    pub(super) fn eviction_of(
         &self,
-        id: u64,
-        decision: &Decision,
+        evaluation: &Evaluation,
         eviction: &Eviction,
-        at_ns: u64,
-    ) -> Option<KillTarget> {
-        let evaluation = decision.evaluation()?;
+        id: u64,
+        decided_ns: u64,
+    ) -> Option<InFlightEviction> {
         let known = evaluation.pods.pods().get(eviction.pod as usize)?;
-        let groups = self.groups_of(&known.pod.uid);
-        let resolved = evaluation.threshold_of(eviction.cause);
-        let signal = resolved.map(|resolved| resolved.threshold.signal);
-        Some(KillTarget {
-            decision: id,
-            at_ns,
-            pod: Arc::clone(&known.name),
-            groups,
-            grace: Duration::from_secs(eviction.grace_period_seconds.max(0).unsigned_abs()),
-            // Limits of local storage are the only evictions without a threshold.
-            resource: signal.map_or(Resource::EphemeralStorage, Signal::resource),
-            hard: resolved.is_none_or(|resolved| resolved.threshold.is_hard()),
-            kill_on_growth: self.kill_on_growth(),
-        })
+        // Limits of local storage are the only evictions without a threshold.
+        let hard = evaluation.threshold_of(eviction.cause).is_none_or(Threshold::is_hard);
+        let begun = InFlightEviction::new(
+            Arc::clone(&known.name),
+            evaluation.label_of(eviction.cause),
+            hard,
+            self.clock.at(decided_ns).wall,
+            eviction.grace_period_seconds,
+        );
+        Some(InFlightEviction { decision: Some(id), ..begun })
     }
 
-    /// Returns by how many bytes a pod may grow in the grace period of a hard memory eviction; `None` if that
-    /// is off.
-    pub(super) fn kill_on_growth(&self) -> Option<u64> {
-        self.engine.policy().eviction.kill_on_growth.bytes()
+    /// Returns the target of an eviction for executors that begin or resume it at `at_ns`. `grace` is the rest of
+    /// its grace period.
+    pub(super) fn target(&self, it: &InFlightEviction, at_ns: u64, grace: Duration) -> Option<KillTarget> {
+        Some(KillTarget {
+            decision: it.decision?,
+            at_ns,
+            pod: Arc::clone(&it.pod),
+            groups: self.groups_of(&it.pod.uid),
+            grace,
+            resource: it.resource(),
+            hard: it.hard,
+            kill_on_growth: self.engine.policy().eviction.kill_on_growth.bytes(),
+        })
     }
 
     /// Reports the rejection of a victim to the engine. A limit that is not the pod's own applies to all pods.
@@ -219,7 +217,7 @@ impl ControlLoop {
             _ => None,
         };
         let is_last = update.progress.is_last();
-        if !(it.reported_gone && matches!(update.progress, KillProgress::Terminated { .. })) {
+        if !(it.termination_reported && matches!(update.progress, KillProgress::Terminated { .. })) {
             self.publish_step(&it, update.at_ns, Ok(update.progress));
         }
         if !is_last {
@@ -274,21 +272,6 @@ impl ControlLoop {
         let at = self.clock.now().wall;
         let decision = self.step(Input { at, event });
         self.engine.recycle(decision);
-    }
-
-    /// Returns the target of an eviction for an executor that resumes it. `grace` is the rest of its grace
-    /// period.
-    pub(super) fn target_to_resume(&self, it: &InFlightEviction, grace: Duration) -> Option<KillTarget> {
-        Some(KillTarget {
-            decision: it.decision?,
-            at_ns: mono_ns(),
-            pod: Arc::clone(&it.pod),
-            groups: self.groups_of(&it.pod.uid),
-            grace,
-            resource: it.resource(),
-            hard: it.hard,
-            kill_on_growth: self.kill_on_growth(),
-        })
     }
 
     /// Publishes that the killer rejects an eviction that the API server may still carry out. The rejection

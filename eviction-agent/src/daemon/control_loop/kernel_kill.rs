@@ -1,21 +1,25 @@
-//! Kernel kill: arms a kill order after each sample, and finishes what the kernel carried out.
+//! Kernel kill: arms a kill order for memory and one for writers to nodefs after each sample, and finishes what the
+//! kernel carried out.
 
-use std::sync::Arc;
-
-use eviction_bpf::{EventClass, KernelKill, KernelKillCause};
-use eviction_core::decision::Decision;
+use eviction_bpf::{ArmedDiskOrder, ArmedOrder, EventClass, KernelKill, KernelKillCause};
+use eviction_core::decision::{Decision, Evaluation};
 use eviction_core::engine::kernel_kill::{ArmedKillOrder, NotArmedReason};
 use eviction_core::in_flight::InFlightEviction;
 use eviction_core::pods::KnownPod;
+use eviction_core::policy::eviction_settings::NodeReclaim;
 use eviction_core::reading::Reading;
 use eviction_core::signal::{Resource, Signal};
 use eviction_core::time::nanos;
-use eviction_node::cgroup::sample::Tasks;
+use eviction_node::cgroup::sampler::Tasks;
 
-use super::super::kernel_kill::{CHOICE_VALIDITY, GuardedLevel, KernelKillIdle, KillOrders, arming_headroom};
 use super::super::memory_notifier::root_id;
 use super::super::rate_limit::Admission;
 use super::ControlLoop;
+use super::evictions::grace_of;
+use super::kill_orders::{
+    CHOICE_VALIDITY, EXTRA_GROWTH_BYTES, KillOrders, RECLAIM_WINDOW, VictimChoice, arming_headroom,
+};
+use super::pod_storage::{Extent, KILL_ORDER_INTERVAL, KILL_ORDER_PACE, MAX_AGE};
 use crate::telemetry::event_log;
 use crate::telemetry::queue::DecisionEvent;
 use eviction_node::clock::{Instant, mono_ns};
@@ -23,6 +27,9 @@ use eviction_node::sampler::CompleteSample;
 
 /// How a decision that the kernel carried out was detected.
 const DETECTED_BY: &str = "kernel_kill";
+
+/// The signal for which writers are killed, while its threshold is near.
+const WRITERS_SIGNAL: Signal = Signal::NodeFsAvailable;
 
 impl ControlLoop {
     /// Logs that kernel kill is configured but not available.
@@ -44,25 +51,11 @@ impl ControlLoop {
         }
     }
 
-    /// Exports whether a kill order is armed.
-    pub(super) fn export_armed(&self) {
-        let now_ns = mono_ns();
-        let orders = [&self.kill_orders, &self.disk_kill_orders];
-        let is_armed = orders.into_iter().any(|orders| orders.victim(now_ns).is_some());
-        self.metrics.kernel_kill_armed.set(is_armed.into());
-    }
-
     /// Marks the sample that was just taken, if a kill order may be based on it.
     pub(super) fn mark_sample(&mut self, memory: Reading<i64>, mono_ns: u64) {
-        if !self.notifier.bpf.has_kernel_kill() {
-            if self.kill_orders.is_marked() {
-                self.kill_orders.mark(&mut self.notifier.bpf, None);
-                self.export_armed();
-            }
-            return;
-        }
-        let wanted = self.engine.policy().kernel_kill.includes(Signal::MemoryAvailable);
-        if wanted
+        let is_wanted = self.engine.policy().kernel_kill.includes(Signal::MemoryAvailable)
+            && self.notifier.bpf.has_kernel_kill();
+        if is_wanted
             && self.kill_orders.is_recent(mono_ns)
             && self.evicting_decision_of_victim(mono_ns).is_some()
         {
@@ -70,32 +63,37 @@ impl ControlLoop {
         }
         let max_headroom = arming_headroom(self.node_sampler.capacity().memory);
         let levels = &self.memory_levels;
-        let near = wanted
+        let near = is_wanted
             && memory.known().is_some_and(|available| {
                 levels.may_be_met(available)
                     || levels.distance(available).is_some_and(|left| left <= max_headroom)
             });
         let near = root_id(&self.node_sampler.cgroups).filter(|_| near);
         self.kill_orders.mark(&mut self.notifier.bpf, near);
-        if near.is_none() {
-            self.export_armed();
-        }
     }
 
-    /// Arms a kill order for memory until the next sample, if one may be armed.
-    pub(super) fn arm_kill_order(&mut self, node_sample: &CompleteSample) {
-        if !self.kill_orders.is_marked() {
-            return;
+    /// Arms the kill orders that may be armed until the next sample, and exports whether there is one.
+    pub(super) fn arm_kill_orders(&mut self, node_sample: &CompleteSample) {
+        if self.kill_orders.is_marked() {
+            match self.try_arm_kill_order(node_sample) {
+                Ok(()) => {}
+                // The order of the previous sample stays armed for the process that charges the next page.
+                Err(NotArmedReason::AtThreshold)
+                    if self.kill_orders.may_stay_armed(node_sample.at.mono_ns) => {}
+                Err(idle) => self.kill_orders.withdraw_because(idle, &mut self.notifier.bpf, &self.metrics),
+            }
         }
-        match self.try_arm_kill_order(node_sample) {
-            Ok(()) => {}
-            // The order of the previous sample stays armed for the process that charges the next page.
-            Err(KernelKillIdle::NoOrder(NotArmedReason::AtThreshold))
-                if self.kill_orders.may_stay_armed(node_sample.at.mono_ns) => {}
-            Err(idle) => self.kill_orders.withdraw_because(idle, &mut self.notifier.bpf, &self.metrics),
+        let is_wanted = self.engine.policy().kernel_kill.includes(WRITERS_SIGNAL);
+        if (is_wanted || self.disk_kill_orders.is_chosen)
+            && let Err(idle) = self.try_arm_disk_kill(node_sample)
+        {
+            self.disk_kill_orders.withdraw_because(idle, &mut self.notifier.bpf, &self.metrics);
         }
-        self.notifier.bpf.export_suppressed(&self.metrics);
-        self.export_armed();
+        self.notifier.bpf.export_suppressed();
+        let now_ns = mono_ns();
+        let orders = [&self.kill_orders, &self.disk_kill_orders];
+        let is_armed = orders.into_iter().any(|orders| orders.victim(now_ns).is_some());
+        self.metrics.kernel_kill_armed.set(is_armed.into());
     }
 
     /// Withdraws the armed kill order if an ordinary decision evicts other pods than its victim, so that one
@@ -124,15 +122,16 @@ impl ControlLoop {
         evictions.find(|it| it.hard && it.resource() == Resource::Memory)?.decision
     }
 
-    fn try_arm_kill_order(&mut self, node_sample: &CompleteSample) -> Result<(), KernelKillIdle> {
+    /// Arms the order for memory until the next sample.
+    fn try_arm_kill_order(&mut self, node_sample: &CompleteSample) -> Result<(), NotArmedReason> {
         let evicting_decision = self.evicting_decision_of_victim(node_sample.at.mono_ns);
         let is_evicting_others = evicting_decision.is_none() && self.executing().next().is_some();
         if is_evicting_others || self.kill_orders.awaits_event(node_sample.at.mono_ns) {
-            return Err(KernelKillIdle::InFlight);
+            return Err(NotArmedReason::JustCarriedOut);
         }
         let (Reading::Known(seen), Some(id)) = (node_sample.memory, root_id(&self.node_sampler.cgroups))
         else {
-            return Err(KernelKillIdle::NotSet);
+            return Err(NotArmedReason::MapWriteFailed);
         };
         if evicting_decision.is_none() && self.kill_orders.needs_choice(node_sample.at, seen.working_set) {
             let max_headroom = arming_headroom(self.node_sampler.capacity().memory);
@@ -141,15 +140,94 @@ impl ControlLoop {
             let expires_ns = node_sample.at.mono_ns.saturating_add(nanos(CHOICE_VALIDITY));
             self.kill_orders.choose(order, victim_id, node_sample.at, expires_ns);
         }
-        let is_all = !self.node_sampler.cgroups.root().whole_machine;
-        let room = self.watermarks.above_reserve(node_sample.free).filter(|_| !is_all);
-        self.kill_orders.arm(
-            &mut self.notifier.bpf,
-            GuardedLevel { id, is_all, room },
-            seen,
-            node_sample.at,
-            evicting_decision,
-        )
+        let (Some(epoch), Some(choice)) = (self.kill_orders.epoch, self.kill_orders.current_choice()) else {
+            return Err(NotArmedReason::MapWriteFailed);
+        };
+        let max_working_set = choice.order.threshold.max_working_set();
+        let extra = if evicting_decision.is_some() { EXTRA_GROWTH_BYTES } else { 0 };
+        let distance = max_working_set.saturating_sub(seen.working_set) + extra;
+        if distance == 0 {
+            return Err(NotArmedReason::AtThreshold);
+        }
+        let whole_machine = self.node_sampler.cgroups.root().whole_machine;
+        let order = ArmedOrder {
+            epoch,
+            victim_id: choice.victim_id,
+            level_id: id,
+            max_working_set: (!whole_machine).then_some(max_working_set),
+            distance,
+            room: self.watermarks.above_reserve(node_sample.free).filter(|_| whole_machine),
+            expires_ns: choice.expires_ns,
+            still_until_ns: node_sample.at.mono_ns.saturating_add(nanos(RECLAIM_WINDOW)),
+        };
+        let armed = self.notifier.bpf.arm_kill(|handle| handle.arm_kill(&order));
+        self.kill_orders.record_armed(armed, node_sample.at, evicting_decision)
+    }
+
+    /// Returns whether only a full sync can arm or renew the order. No order is armed while an eviction is
+    /// executed.
+    pub(super) fn disk_kill_needs_sync(&self, now_ns: u64) -> bool {
+        self.engine.policy().kernel_kill.includes(WRITERS_SIGNAL)
+            && self.executing().next().is_none()
+            && self.storage.may_read_all(KILL_ORDER_INTERVAL, KILL_ORDER_PACE, now_ns)
+            && self.writers_device().is_some()
+    }
+
+    /// Returns the file system whose writers can be killed in the kernel: nodefs, while its threshold is near.
+    fn writers_device(&self) -> Option<u64> {
+        let [node, _] = self.node_sampler.disks.ext4_devices();
+        let device = node?;
+        self.notifier.bpf.can_kill_writers(device).then_some(device)
+    }
+
+    /// Arms the order for writers until the next reading of pods' storage.
+    fn try_arm_disk_kill(&mut self, node_sample: &CompleteSample) -> Result<(), NotArmedReason> {
+        let (at, now_ns) = (node_sample.at, node_sample.at.mono_ns);
+        if !self.engine.policy().kernel_kill.includes(WRITERS_SIGNAL) {
+            return Err(NotArmedReason::Off);
+        }
+        let device = self.writers_device().ok_or(NotArmedReason::Far)?;
+        if self.executing().next().is_some() || self.disk_kill_orders.awaits_event(now_ns) {
+            return Err(NotArmedReason::JustCarriedOut);
+        }
+        if self.storage.may_read_all(KILL_ORDER_INTERVAL, KILL_ORDER_PACE, now_ns) {
+            self.request_storage(Extent::All);
+        }
+        let read_ns = self.storage.ranked_by(now_ns);
+        let read_ns = read_ns.ok_or(NotArmedReason::UsageUnknown)?;
+        // An order is valid for as long as the reading that its pod was chosen on.
+        let expires_ns = read_ns.saturating_add(nanos(MAX_AGE));
+        if !self.disk_kill_orders.is_chosen_until(expires_ns) {
+            let (order, victim_id) = self.choose_victim(node_sample, WRITERS_SIGNAL, u64::MAX)?;
+            if order.decision.evaluation().is_none_or(|evaluation| self.reclaims_first(evaluation)) {
+                return Err(NotArmedReason::ReclaimFirst);
+            }
+            self.disk_kill_orders.choose(order, victim_id, at, expires_ns);
+        }
+        let choice = self.disk_kill_orders.current_choice().ok_or(NotArmedReason::MapWriteFailed)?;
+        let &VictimChoice { victim_id, expires_ns, .. } = choice;
+        let order = ArmedDiskOrder { victim_id, device, expires_ns };
+        let threshold = choice.order.threshold.value;
+        // In this order: what is taken in between makes the order late, and never early.
+        let available = self.node_sampler.disks.node_fs_available();
+        let since = self.notifier.bpf.handle().and_then(|handle| handle.disk_total(device));
+        let headroom = available.and_then(|available| available.checked_sub(threshold));
+        let (Some(headroom), Some(since)) = (headroom, since) else {
+            return Err(NotArmedReason::MapWriteFailed);
+        };
+        let armed = self.notifier.bpf.arm_kill(|handle| handle.arm_disk_kill(&order, since, headroom));
+        self.disk_kill_orders.record_armed(armed, at, None)
+    }
+
+    /// Returns whether node reclaim is attempted before this evaluation evicts a pod.
+    fn reclaims_first(&self, evaluation: &Evaluation) -> bool {
+        match self.engine.policy().eviction.node_reclaim {
+            NodeReclaim::Off => false,
+            NodeReclaim::Cri => true,
+            NodeReclaim::Kubelet => self
+                .estimate(evaluation, WRITERS_SIGNAL)
+                .is_some_and(|estimate| estimate.unused_bytes >= estimate.deficit_bytes),
+        }
     }
 
     /// Returns the pod that the engine would evict for this signal, if it could be killed, and the id of its
@@ -159,20 +237,22 @@ impl ControlLoop {
         node_sample: &CompleteSample,
         signal: Signal,
         max_headroom: u64,
-    ) -> Result<(ArmedKillOrder, u64), KernelKillIdle> {
+    ) -> Result<(ArmedKillOrder, u64), NotArmedReason> {
         let snapshot = self.node_sampler.snapshot_with_pods(node_sample, &self.pod_index, Tasks::Leave);
         let order = self.engine.kill_order(node_sample.read_at.wall, &snapshot, signal, max_headroom);
         self.node_sampler.recycle(snapshot);
-        let order = order.map_err(KernelKillIdle::NoOrder)?;
-        let target = self
-            .target(0, &order.decision, &order.eviction, mono_ns())
-            .ok_or(KernelKillIdle::SeveralCgroups)?;
-        let [group] = target.groups.as_slice() else { return Err(KernelKillIdle::SeveralCgroups) };
-        let victim_id = group.id.ok_or(KernelKillIdle::SeveralCgroups)?;
-        let admitted = self.rate_limit.admit(&target, false, self.executing(), mono_ns());
+        let order = order?;
+        let now_ns = mono_ns();
+        let evaluation = order.decision.evaluation();
+        let it = evaluation.and_then(|it| self.eviction_of(it, &order.eviction, 0, now_ns));
+        let target = it.and_then(|it| self.target(&it, now_ns, grace_of(&it)));
+        let target = target.ok_or(NotArmedReason::NoSingleCgroup)?;
+        let [group] = target.groups.as_slice() else { return Err(NotArmedReason::NoSingleCgroup) };
+        let victim_id = group.id.ok_or(NotArmedReason::NoSingleCgroup)?;
+        let admitted = self.rate_limit.admit(&target, false, self.executing(), now_ns);
         let is_admitted = admitted == Ok(Admission::Begin);
         if !is_admitted || self.executor.check(&target).is_err() {
-            return Err(KernelKillIdle::KillerRejects);
+            return Err(NotArmedReason::KillRefused);
         }
         Ok((order, victim_id))
     }
@@ -185,7 +265,7 @@ impl ControlLoop {
             KernelKillCause::Memory => &mut self.kill_orders,
             KernelKillCause::Disk => &mut self.disk_kill_orders,
         };
-        let Some(choice) = orders.choice_of(kill.order) else {
+        let Some(choice) = orders.take_choice(kill.order) else {
             tracing::error!(
                 order = kill.order,
                 pid = kill.tgid,
@@ -193,7 +273,6 @@ impl ControlLoop {
             );
             return;
         };
-        orders.discard_choice();
         self.notifier.bpf.disarm_kill(kill.cause);
         if let Some(error) = kill.error {
             tracing::warn!(
@@ -205,9 +284,9 @@ impl ControlLoop {
             return;
         }
         self.metrics.kernel_kills.inc();
-        let victim = Arc::clone(&choice.order.victim);
+        let victim = &choice.order.victim;
         let evicting_decision =
-            self.evictions_of(&victim).next().and_then(|it| it.decision).or(choice.evicting_decision);
+            self.evictions_of(victim).next().and_then(|it| it.decision).or(choice.evicting_decision);
         let id = evicting_decision.or_else(|| self.decide_and_carry_out(&choice.order, carried_out));
         let threshold = choice.order.threshold;
         let used = threshold.capacity.saturating_sub(threshold.available);

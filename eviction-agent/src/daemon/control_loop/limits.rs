@@ -28,9 +28,8 @@ impl ControlLoop {
 
     /// Updates all limits with a full sample.
     pub(super) fn update_limits(&mut self, sampled_ns: u64) {
-        self.limits.set_programs(self.notifier.bpf.programs().0);
-        for nth in 0.. {
-            let Some(id) = self.limits.nth(nth) else { break };
+        self.limits.set_programs(self.notifier.bpf.loads());
+        for id in self.limits.ids() {
             let Some(sample) = self.node_sampler.cgroups.group(id) else { continue };
             if let Some((seen, limit)) = usage_and_limit(&sample) {
                 let is_fresh = sample.stat_at_ns >= sampled_ns;
@@ -39,15 +38,14 @@ impl ControlLoop {
                 self.handle_limit_sample(id, seen, limit, crossed_ns);
             }
         }
-        self.limits.update_due();
-        self.gauges.set_limits(&self.limits.counts());
+        self.limits.export(&self.metrics);
     }
 
     /// Samples the cgroups whose crossings the kernel reported, and those whose crossings it cannot report,
     /// within the rate limit.
     pub(super) fn sample_limits(&mut self) {
         let now_ns = mono_ns();
-        self.limits.set_programs(self.notifier.bpf.programs().0);
+        self.limits.set_programs(self.notifier.bpf.loads());
         let mut any = false;
         while let Some(crossed) = self.notifier.bpf.take_limit_crossing() {
             any |= self.limits.fire(&crossed);
@@ -62,7 +60,7 @@ impl ControlLoop {
             }
         }
         if any {
-            self.gauges.set_limits(&self.limits.counts());
+            self.limits.export(&self.metrics);
         }
     }
 
@@ -95,13 +93,10 @@ impl ControlLoop {
             let generation = self.notifier.bpf.set_threshold(id, threshold);
             watch.armed = generation.map(|generation| (generation, threshold));
         }
-        let Some(change) = change else { return };
+        let Some(LimitChange { near_ns, publish }) = change else { return };
         let owner = watch.owner;
-        let (state, near_ns, publish) = match change {
-            LimitChange::Near { publish } => ("near", None, publish),
-            LimitChange::Away { near_ns, publish } => ("away", Some(near_ns), publish),
-        };
-        self.gauges.count_limit_change(owner, change);
+        let state = if near_ns.is_some() { "away" } else { "near" };
+        self.metrics.memory_limit_transitions.with([owner.name(), state]).inc();
         if !publish {
             return;
         }

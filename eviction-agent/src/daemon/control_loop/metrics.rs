@@ -1,13 +1,14 @@
 //! The metrics that the control loop touches.
 //!
-//! A family is behind a lock that a scrape takes as well, so the loop looks up its series once. The series are
-//! atomics. All series of rarely used families are created at the start, so that the loop never waits for the
-//! lock.
+//! A family is behind a lock that a scrape takes as well, so the loop looks up the series that each sync needs once.
+//! The series are atomics. All series of the other families are created at the start: then the lock is only read,
+//! and the loop never waits for it.
 
 use prometheus_client::metrics::counter::Counter;
 
-use crate::telemetry::metrics::{IntGauge, Metrics, OptionalGauge};
-use eviction_core::oom::{AnomalyCounts, LimitScope};
+use crate::telemetry::metrics::{Metrics, OptionalGauge};
+use eviction_core::engine::kernel_kill::NotArmedReason;
+use eviction_core::oom::AnomalyCounts;
 use eviction_core::policy::preferences::MemoryMeasure;
 use eviction_core::policy::{Policy, Threshold};
 use eviction_core::reading::{Reading, UnknownReason};
@@ -16,14 +17,10 @@ use eviction_core::time::Timestamp;
 use eviction_core::trend::Trend;
 use eviction_core::units::ThresholdValue;
 
-use super::super::kernel_kill::KernelKillIdle;
-use super::super::limit_monitor::{LimitChange, LimitCounts, OWNERS};
+use super::super::limit_monitor::{Limits, OWNERS};
 use eviction_node::sampler::MEASURES;
 
 use super::super::memory_notifier::Trigger;
-
-/// States of limits.
-const LIMIT_STATES: [&str; 3] = ["watched", "armed", "near"];
 
 /// Handles of single series.
 #[derive(Debug)]
@@ -31,9 +28,6 @@ pub(crate) struct Gauges {
     syncs: [Counter; Trigger::ALL.len()],
     signals: [SignalSeries; Signal::COUNT],
     by_measure: [OptionalGauge; MEASURES.len()],
-    limits: [[IntGauge; LIMIT_STATES.len()]; OWNERS.len()],
-    transitions: [[Counter; 2]; OWNERS.len()],
-    anomalies: [Counter; 7],
 }
 
 /// The series of one signal.
@@ -53,28 +47,24 @@ struct ThresholdSeries {
     value_gauge: OptionalGauge,
     /// The time until the threshold is met; only for the agent's thresholds.
     eta: Option<OptionalGauge>,
-    /// The threshold value at the capacity of the last reading.
-    met_below: i64,
 }
 
 impl Gauges {
     pub(crate) fn new(metrics: &Metrics) -> Self {
-        for reason in KernelKillIdle::all().map(KernelKillIdle::name) {
-            metrics.kernel_kill_not_armed.with([reason]);
+        for reason in NotArmedReason::ALL {
+            metrics.kernel_kill_not_armed.with([reason.name()]);
         }
-        let limits =
-            |owner: LimitScope| LIMIT_STATES.map(|state| metrics.memory_limits.with([owner.name(), state]));
-        let transitions = |owner: LimitScope| {
-            ["near", "away"].map(|state| metrics.memory_limit_transitions.with([owner.name(), state]))
-        };
+        Limits::default().export(metrics);
+        for (owner, state) in
+            OWNERS.into_iter().flat_map(|owner| ["near", "away"].map(|state| (owner, state)))
+        {
+            metrics.memory_limit_transitions.with([owner.name(), state]);
+        }
+        count_anomalies(metrics, &AnomalyCounts::default());
         Self {
             syncs: Trigger::ALL.map(|trigger| metrics.syncs.with([trigger.name()])),
             signals: Signal::ALL.map(|signal| SignalSeries::new(metrics, signal)),
             by_measure: MEASURES.map(|measure| metrics.memory_available.with([measure_name(measure)])),
-            limits: OWNERS.map(limits),
-            transitions: OWNERS.map(transitions),
-            anomalies: by_reason(&AnomalyCounts::default())
-                .map(|(reason, _)| metrics.oom_record_anomalies.with([reason])),
         }
     }
 
@@ -126,41 +116,15 @@ impl Gauges {
             let [signal, kind] = labels;
             let value_gauge = metrics.of_signal(threshold.signal).thresholds.with([signal, kind, source]);
             let value = threshold.value.clone();
-            let mut of_threshold = ThresholdSeries { value, value_gauge, eta, met_below: 0 };
+            let of_threshold = ThresholdSeries { value, value_gauge, eta };
             of_threshold.resolve(series.capacity.get());
             series.thresholds.push(of_threshold);
         }
     }
-
-    /// Sets the numbers of limits by scope and state.
-    pub(super) fn set_limits(&self, counts: &LimitCounts) {
-        for (gauge, count) in self.limits.as_flattened().iter().zip(counts.as_flattened()) {
-            gauge.set(*count);
-        }
-    }
-
-    /// Counts a limit that came near, or is not near any more.
-    pub(super) fn count_limit_change(&self, owner: LimitScope, change: LimitChange) {
-        let direction = match change {
-            LimitChange::Near { .. } => 0,
-            LimitChange::Away { .. } => 1,
-        };
-        let place = OWNERS.iter().position(|it| *it == owner);
-        if let Some(counters) = place.and_then(|place| self.transitions.get(place)) {
-            counters[direction].inc();
-        }
-    }
-
-    /// Counts records that were late, repeated or implausible.
-    pub(super) fn count_anomalies(&self, anomalies: &AnomalyCounts) {
-        for (counter, (_, count)) in self.anomalies.iter().zip(by_reason(anomalies)) {
-            counter.inc_by(count.saturating_sub(counter.get()));
-        }
-    }
 }
 
-/// Returns the counts of anomalies by the value of their label.
-fn by_reason(anomalies: &AnomalyCounts) -> [(&'static str, u64); 7] {
+/// Exports the totals of records that were late, repeated or implausible.
+pub(super) fn count_anomalies(metrics: &Metrics, anomalies: &AnomalyCounts) {
     let AnomalyCounts {
         repeated_kills,
         late_kills,
@@ -170,7 +134,7 @@ fn by_reason(anomalies: &AnomalyCounts) -> [(&'static str, u64); 7] {
         nameless_ends,
         forgotten,
     } = *anomalies;
-    [
+    for (reason, total) in [
         ("repeated_kill", repeated_kills),
         ("late_kill", late_kills),
         ("late_termination", late_ends),
@@ -178,7 +142,10 @@ fn by_reason(anomalies: &AnomalyCounts) -> [(&'static str, u64); 7] {
         ("future_time", from_the_future),
         ("nameless_termination", nameless_ends),
         ("forgotten", forgotten),
-    ]
+    ] {
+        let counter = metrics.oom_record_anomalies.with([reason]);
+        counter.inc_by(total.saturating_sub(counter.get()));
+    }
 }
 
 fn measure_name(measure: MemoryMeasure) -> &'static str {
@@ -210,7 +177,7 @@ impl SignalSeries {
                 let capacity = i64::try_from(capacity).unwrap_or(i64::MAX);
                 if self.capacity.get() != Some(capacity) {
                     self.capacity.set(Some(capacity));
-                    self.thresholds.iter_mut().for_each(|it| it.resolve(Some(capacity)));
+                    self.thresholds.iter().for_each(|it| it.resolve(Some(capacity)));
                 }
                 if self.thresholds.is_empty() {
                     return;
@@ -228,9 +195,7 @@ impl SignalSeries {
                 self.available.set(None);
                 self.capacity.set(None);
                 self.trend = Trend::default();
-                for threshold in &mut self.thresholds {
-                    threshold.resolve(None);
-                }
+                self.thresholds.iter().for_each(|it| it.resolve(None));
             }
         }
     }
@@ -238,12 +203,11 @@ impl SignalSeries {
 
 impl ThresholdSeries {
     /// Resolves the threshold value. A percentage of an unknown capacity is unknown.
-    fn resolve(&mut self, capacity: Option<i64>) {
+    fn resolve(&self, capacity: Option<i64>) {
         let value = match (&self.value, capacity) {
             (ThresholdValue::Percentage(_), None) => None,
             (value, capacity) => Some(value.quantity(capacity.unwrap_or(0)).value()),
         };
-        self.met_below = value.unwrap_or(0);
         self.value_gauge.set(value);
         if let (Some(eta), None) = (&self.eta, capacity) {
             eta.set(None);
@@ -253,7 +217,7 @@ impl ThresholdSeries {
     fn set_eta(&self, available: i64, per_second: f64) {
         let Some(eta) = &self.eta else { return };
         #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-        let left = available.saturating_sub(self.met_below).max(0) as f64;
+        let left = available.saturating_sub(self.value_gauge.get().unwrap_or(0)).max(0) as f64;
         eta.set_f64(Some(match per_second {
             _ if left == 0.0 => 0.0,
             falling if falling < 0.0 => left / -falling,

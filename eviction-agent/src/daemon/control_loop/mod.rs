@@ -5,19 +5,19 @@
 //! operation.
 
 mod api_outage;
+mod awaited_space;
 mod cgroup_tree;
 mod disk_counts;
 mod eviction_results;
 mod evictions;
 mod kernel_kill;
-mod kernel_kill_disk;
+mod kill_orders;
 mod limits;
 mod metrics;
 mod oom;
 mod persist;
 mod pod_storage;
 mod policy;
-mod publish;
 mod rearm;
 mod reclaim;
 #[cfg(test)]
@@ -28,8 +28,6 @@ mod tasks;
 mod terminating;
 #[cfg(test)]
 mod tests;
-mod victim_files;
-mod xfs_preallocation;
 
 use std::sync::Arc;
 
@@ -49,7 +47,6 @@ use eviction_kill::Killer;
 
 use super::cluster::{EvictionSender, NodeStatusSender};
 use super::container_status::ContainerStatusTracker;
-use super::kernel_kill::KillOrders;
 use super::limit_monitor::Limits;
 use super::memory_notifier::{EventBatch, MemoryNotifier, Trigger};
 use super::oom_counters::OomCounters;
@@ -64,12 +61,12 @@ use eviction_node::pod_index::PodIndex;
 use eviction_node::proc::watermarks::Watermarks;
 use eviction_node::sampler::NodeSampler;
 
-use super::startup::source_event;
 use crate::telemetry::event_log;
 use crate::telemetry::queue::TelemetryQueue;
 use crate::telemetry::recording::Recorded;
 use crate::telemetry::recording::recorder::RecordingQueue;
 pub(crate) use api_outage::OutageFreezes;
+pub(crate) use kill_orders::KillOrders;
 pub(crate) use metrics::Gauges;
 pub(crate) use persist::StateSender;
 pub(crate) use pod_storage::PodStorageWatch;
@@ -171,12 +168,11 @@ impl ControlLoop {
     /// Does the work that can wait for the end of an iteration.
     fn end_iteration(&mut self) {
         for info in self.notifier.take_changed() {
-            let event = event_log::Event::Backend(source_event(info));
+            let event = event_log::Event::Backend(info.into());
             self.telemetry.publish(event, self.clock.now().wall);
         }
         self.publish_counted_kills();
         self.adopt_late_disks();
-        self.publish_policy();
         self.thaw_if_due();
         self.persist();
         self.record_key();
@@ -280,7 +276,7 @@ impl ControlLoop {
         // After a kill the containers are checked soon, for which a sync sets the timer.
         let needs_sync = !events.kills.is_empty() || events.missed;
         let is_alarm = !events.alarms.is_empty();
-        let disk_crossed = events.disk_crossed.map(|crossed| crossed.stamp.ktime_ns);
+        let disk_crossed = events.disk_crossed_ns;
         match self.handle_bpf_events(events) {
             Some(crossed_ns) => Some((Trigger::Charge, Some(crossed_ns))),
             None if is_alarm => Some((Trigger::TaskAlarm, None)),

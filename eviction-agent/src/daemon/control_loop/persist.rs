@@ -1,5 +1,7 @@
-//! State that outlives the agent: sent when it changes, and restored at a start.
+//! State that outlives the agent: sent when it changes, and restored at a start. A recording has the same state at
+//! the beginning of each segment.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use eviction_core::in_flight::{ExecutorUpdate, InFlightEviction};
@@ -12,6 +14,7 @@ use super::super::state::{Document, LoopState};
 use super::ControlLoop;
 use super::evictions::grace_of;
 use crate::spsc::Sender;
+use crate::telemetry::recording::Key;
 use eviction_node::clock::mono_ns;
 
 /// Sends the state to the writer.
@@ -52,7 +55,7 @@ impl ControlLoop {
         let state = LoopState {
             number: states.number + 1,
             engine: self.engine.state(),
-            rate_limits: self.rate_limit.kills.iter().cloned().collect(),
+            rate_limits: self.rate_limit.kills.clone(),
             decisions: self.state.decisions,
             published: self.node.as_ref().and_then(NodeStatusSender::published),
         };
@@ -70,7 +73,7 @@ impl ControlLoop {
     pub(crate) fn restore_state(&mut self, previous: Document) {
         let Document { written, state, .. } = previous;
         let LoopState { number: _, engine, rate_limits, decisions, published } = state;
-        self.rate_limit.restore(rate_limits);
+        self.rate_limit.kills = rate_limits;
         if let (Some(node), Some(published)) = (&mut self.node, published) {
             node.restore(&published, written);
         }
@@ -94,7 +97,7 @@ impl ControlLoop {
             let goes_on = self.executing().any(|known| known.decision == it.decision);
             if goes_on {
                 self.resume_executing(it);
-            } else if !it.reported_gone {
+            } else if !it.termination_reported {
                 self.publish_terminated(it);
             }
         }
@@ -111,7 +114,7 @@ impl ControlLoop {
                 grace_of(it).saturating_sub(Duration::from_nanos(passed))
             }
         };
-        let Some(target) = self.target_to_resume(it, left) else { return };
+        let Some(target) = self.target(it, now.mono_ns, left) else { return };
         self.rate_limit.record_begin(&target, now.mono_ns);
         if it.killing {
             match self.executor.begin(&target) {
@@ -141,5 +144,23 @@ impl ControlLoop {
     /// Publishes that the pod of an eviction has terminated and its memory is released.
     pub(super) fn publish_terminated(&mut self, over: &InFlightEviction) {
         self.publish_step(over, mono_ns(), Ok(KillProgress::Terminated { killed: 0, unreaped: None }));
+    }
+
+    /// Sends all state that an engine needs to continue from here, if the recorder begins a segment. That
+    /// allocates, so it is done at the end of an iteration.
+    pub(crate) fn record_key(&mut self) {
+        let Some(recorder) = self.recorder.as_mut().filter(|it| it.wants_key()) else { return };
+        let layout = (!self.engine.wants_layout()).then(|| self.node_sampler.disks.layout());
+        recorder.key(Key {
+            at: self.clock.now().wall,
+            policy: self.engine.policy().clone(),
+            dry_run: false,
+            state: self.engine.state(),
+            layout,
+            terminating: self.state.terminating.iter().map(|it| it.uid.clone()).collect(),
+            api: self.engine.api_reachability(),
+            lost: 0,
+            pods: Arc::clone(self.engine.pods()),
+        });
     }
 }

@@ -16,11 +16,9 @@ use eviction_node::thread::Priority;
 use tokio::sync::mpsc::{Receiver, channel};
 
 use super::ControlLoop;
+use super::awaited_space::{AwaitedSpace, VICTIM_INTERVAL, Victim, XFS_INTERVAL};
 use super::disk_counts::{BytesElsewhere, DiskCounts};
-use super::victim_files::VictimFiles;
-use super::xfs_preallocation::Preallocation;
-use crate::daemon::kubelet_api::KubeletClient;
-use crate::daemon::stats_summary;
+use crate::daemon::kubelet_api::{self, KubeletClient};
 
 /// The maximum age of a reading by which pods are ranked.
 pub(super) const MAX_AGE: Duration = Duration::from_secs(1);
@@ -28,7 +26,7 @@ pub(super) const MAX_AGE: Duration = Duration::from_secs(1);
 /// How often pods with their own limits are read, and the minimum wait as a multiple of the time that a reading
 /// takes.
 const LIMITS_INTERVAL: Duration = Duration::from_secs(10);
-const LIMITS_PACE: u64 = 50;
+pub(super) const LIMITS_PACE: u64 = 50;
 
 /// The longest wait that follows from the time that a reading takes. A disk that stalls for a minute must not
 /// postpone the next reading by an hour.
@@ -47,8 +45,8 @@ const AHEAD_FRESH: Duration = Duration::from_secs(12);
 
 /// How often all pods are read while a kill order for writers may be armed, and the minimum wait as a multiple
 /// of the time that a reading takes. An order is valid for as long as the reading that it was made on.
-const KILL_ORDER_INTERVAL: Duration = Duration::from_millis(500);
-const KILL_ORDER_PACE: u64 = 10;
+pub(super) const KILL_ORDER_INTERVAL: Duration = Duration::from_millis(500);
+pub(super) const KILL_ORDER_PACE: u64 = 10;
 
 /// The state of reading the pods' storage.
 #[derive(Debug)]
@@ -64,13 +62,20 @@ pub(crate) struct PodStorageWatch {
     /// When the last reading of any pods began, and how long it took.
     last_began_ns: u64,
     last_took_ns: u64,
-    /// The headrooms of the pods with limits, by UID.
-    headrooms: BTreeMap<Box<str>, LimitHeadroom>,
+    /// For each pod with limits, by UID: the growth of the disks ([`DiskMonitor::grown_bytes`]) at which it may
+    /// exceed one, if it writes all of that. `None` if it exceeds a limit, or if that is not known: then only the
+    /// reading of every [`LIMITS_INTERVAL`] shows it.
+    ///
+    /// [`DiskMonitor::grown_bytes`]: eviction_node::fs::DiskMonitor::grown_bytes
+    limits_at: BTreeMap<Box<str>, Option<u64>>,
     /// When pods with limits are read next.
     limits_due_ns: u64,
     pub(super) paused_until_ns: u64,
-    pub(super) preallocation: Preallocation,
-    pub(super) victim_files: VictimFiles,
+    /// The space that xfs has preallocated, since a threshold is met: the agent waits for it or has waited.
+    pub(super) preallocated: Option<AwaitedSpace>,
+    pub(super) victims: Vec<Victim>,
+    /// The files of terminated victims.
+    pub(super) victim_files: AwaitedSpace,
     pub(super) elsewhere: BytesElsewhere,
     /// Whether the next sync must check the pods' limits.
     pub(super) needs_limit_check: bool,
@@ -111,31 +116,13 @@ pub(super) enum Extent {
     NearLimit,
 }
 
-/// How far a pod is from its limits.
-#[derive(Clone, Copy, Debug)]
-struct LimitHeadroom {
-    /// How much the disks had grown when its reading was requested, bytes.
-    grown: u64,
-    /// How many bytes it could write then; `None` if it exceeds a limit, or if that is not known. Then only the
-    /// reading of every [`LIMITS_INTERVAL`] shows it.
-    left: Option<u64>,
-}
-
-impl LimitHeadroom {
-    /// Returns by how much the disks can grow until the pod may exceed a limit, if it writes all of that; 0 if
-    /// it may exceed one now.
-    fn until_exceeded(self, grown: u64) -> Option<u64> {
-        Some(self.left?.saturating_sub(grown.wrapping_sub(self.grown)))
-    }
-}
-
 impl PodStorageWatch {
     /// Starts the reader if there is something to read.
     pub(crate) fn new(host: Host, paths: StoragePaths, summary: Option<KubeletClient>) -> Self {
         let (sender, samples) = channel(1);
         let summary_due_ns = summary.is_some().then_some(0);
         let reader = match summary {
-            Some(kubelet) => Some(stats_summary::start(kubelet, sender)),
+            Some(kubelet) => Some(kubelet_api::start_summary_reader(kubelet, sender)),
             None if paths == StoragePaths::default() => None,
             None => Some(StorageReader::of_directories(host, paths, sender)),
         };
@@ -154,11 +141,12 @@ impl PodStorageWatch {
             all_pods: None,
             last_began_ns: 0,
             last_took_ns: 0,
-            headrooms: BTreeMap::new(),
+            limits_at: BTreeMap::new(),
             limits_due_ns: 0,
             paused_until_ns: 0,
-            preallocation: Preallocation::default(),
-            victim_files: VictimFiles::default(),
+            preallocated: None,
+            victims: Vec::new(),
+            victim_files: AwaitedSpace::default(),
             elsewhere: BytesElsewhere::default(),
             needs_limit_check: false,
         }
@@ -184,14 +172,24 @@ impl PodStorageWatch {
 
     /// Returns whether a pod may be evicted for a disk: space that was freed, or will be freed soon, is known.
     fn may_evict_for_disk(&self, now_ns: u64) -> bool {
-        now_ns >= self.paused_until_ns
-            && self.preallocation.wait(now_ns).is_none()
-            && self.victim_files.wait(now_ns).is_none()
+        now_ns >= self.paused_until_ns && self.awaited(now_ns).next().is_none()
+    }
+
+    /// Returns the space that the agent waits for now, and how often the disks are sampled meanwhile.
+    fn awaited(&self, now_ns: u64) -> impl Iterator<Item = (AwaitedSpace, Duration)> {
+        let preallocated = self.preallocated.map(|space| (space, XFS_INTERVAL));
+        let spaces = preallocated.into_iter().chain([(self.victim_files, VICTIM_INTERVAL)]);
+        spaces.filter(move |(space, _)| space.is_awaited(now_ns))
+    }
+
+    /// Returns when the disks are to be sampled because the agent waits for space.
+    pub(super) fn awaited_space_due(&self, now_ns: u64) -> Option<Duration> {
+        self.awaited(now_ns).map(|(_, interval)| interval).min()
     }
 
     /// Returns the bytes that will be freed without an eviction, if the agent waits for them, else 0.
     pub(super) fn awaited_bytes(&self, now_ns: u64) -> u64 {
-        self.preallocation.awaited_bytes(now_ns).saturating_add(self.victim_files.awaited_bytes(now_ns))
+        self.awaited(now_ns).fold(0, |bytes, (space, _)| space.bytes().saturating_add(bytes))
     }
 
     /// Forgets the reading of all pods: they are read again before they are ranked. A reading in progress lacks the
@@ -215,14 +213,10 @@ impl PodStorageWatch {
         self.reader.is_some() && self.summary_due_ns.is_none()
     }
 
-    pub(super) fn may_read_ahead(&self, now_ns: u64) -> bool {
-        self.reads_directories() && self.pending.is_none() && now_ns >= self.next_due_ns(AHEAD, LIMITS_PACE)
-    }
-
-    /// Returns whether all pods may be read for a kill order.
-    pub(super) fn may_read_for_kill_order(&self, now_ns: u64) -> bool {
-        let due_ns = self.next_due_ns(KILL_ORDER_INTERVAL, KILL_ORDER_PACE);
-        self.reads_directories() && self.pending.is_none() && now_ns >= due_ns
+    /// Returns whether the directories of all pods may be read, at this minimum interval and pace
+    /// ([`Self::next_due_ns`]).
+    pub(super) fn may_read_all(&self, interval: Duration, pace: u64, now_ns: u64) -> bool {
+        self.reads_directories() && self.pending.is_none() && now_ns >= self.next_due_ns(interval, pace)
     }
 
     /// Returns when the reading of all pods began by which they may be ranked now, for a crossing.
@@ -271,7 +265,7 @@ impl ControlLoop {
         // In an unknown layout pods cannot be ranked.
         let is_due = self.node_sampler.disks.is_layout_known()
             && now_ns >= self.storage.paused_until_ns
-            && self.storage.preallocation.wait(now_ns).is_none()
+            && !self.storage.preallocated.is_some_and(|space| space.is_awaited(now_ns))
             && self.storage.fresh(now_ns).is_none()
             && self.storage.summary_due_ns.is_none_or(|due_ns| now_ns >= due_ns);
         if is_due && !self.reclaim.is_awaited {
@@ -296,16 +290,16 @@ impl ControlLoop {
         }
         let grown = self.node_sampler.disks.grown_bytes();
         let is_dedicated = self.node_sampler.disks.layout().dedicated_image_fs;
-        let headrooms = &mut self.storage.headrooms;
+        let limits_at = &mut self.storage.limits_at;
         let limited = self.pod_index.active().pods().iter().filter(|known| !known.limits.is_empty());
         let left = limited.filter_map(|known| {
-            let headroom = headrooms.get(&known.pod.uid).copied().unwrap_or_else(|| {
-                let left = PodStorage::default().headroom(known, is_dedicated);
-                let new = LimitHeadroom { grown, left };
-                headrooms.insert(known.pod.uid.clone(), new);
-                new
-            });
-            headroom.until_exceeded(grown)
+            let uid = &known.pod.uid;
+            let of_new = || Some(grown.saturating_add(PodStorage::default().headroom(known, is_dedicated)?));
+            let limit_at = match limits_at.get(uid) {
+                Some(limit_at) => *limit_at,
+                None => *limits_at.entry(uid.clone()).or_insert_with(of_new),
+            };
+            Some(limit_at?.saturating_sub(grown))
         });
         let left = left.min()?;
         if left > 0 {
@@ -337,9 +331,7 @@ impl ControlLoop {
         let groups = cgroups.pods().pods.iter();
         let known = groups.filter_map(|group| Some((self.pod_index.pod_of(group)?, group)));
         let grown = self.node_sampler.disks.grown_bytes();
-        let is_near = |uid: &str| {
-            self.storage.headrooms.get(uid).is_some_and(|headroom| headroom.until_exceeded(grown) == Some(0))
-        };
+        let is_near = |uid: &str| matches!(self.storage.limits_at.get(uid), Some(Some(at)) if *at <= grown);
         let wanted = known.filter(|(known, _)| match extent {
             Extent::All | Extent::Ahead => true,
             Extent::Limited => !known.limits.is_empty(),
@@ -366,7 +358,7 @@ impl ControlLoop {
         if reader.request(requests, priority) {
             self.storage.pending = Some(PendingReading { extent, grown, counts });
             if let Some(due_ns) = &mut self.storage.summary_due_ns {
-                *due_ns = mono_ns().saturating_add(nanos(stats_summary::MIN_INTERVAL));
+                *due_ns = mono_ns().saturating_add(nanos(kubelet_api::MIN_SUMMARY_INTERVAL));
             }
         }
     }
@@ -407,12 +399,12 @@ impl ControlLoop {
             let Some(known) = active.find(uid).filter(|known| !known.limits.is_empty()) else { continue };
             let left = storage.headroom(known, is_dedicated);
             needs_sync |= left.is_none();
-            watch.headrooms.insert(uid.clone(), LimitHeadroom { grown, left });
+            watch.limits_at.insert(uid.clone(), left.map(|left| grown.saturating_add(left)));
         }
-        watch.headrooms.retain(|uid, _| active.index_of(uid).is_some());
+        watch.limits_at.retain(|uid, _| active.index_of(uid).is_some());
         watch.needs_limit_check |= needs_sync;
         if extent == Extent::All {
-            self.begin_xfs_wait(sample.preallocated(self.node_sampler.disks.layout()), mono_ns());
+            self.await_preallocated_space(sample.preallocated(self.node_sampler.disks.layout()), mono_ns());
         }
         self.node_sampler.take_storage(sample, &self.pod_index);
         needs_sync

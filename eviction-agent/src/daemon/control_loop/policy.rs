@@ -66,14 +66,8 @@ impl ControlLoop {
         self.adopt_pods(pod_index);
         self.wait_for_unsized_evictions();
         self.warn_without_kernel_kill();
-        self.state.is_policy_new = true;
-    }
-
-    /// Hands a policy that came into force to the main thread, which saves it.
-    pub(super) fn publish_policy(&mut self) {
-        if std::mem::take(&mut self.state.is_policy_new) {
-            self.policy_in_force.send_replace(Arc::new(self.engine.policy().clone()));
-        }
+        // The main thread saves it.
+        self.policy_in_force.send_replace(Arc::new(self.engine.policy().clone()));
     }
 
     /// Pauses evictions for those in flight that were chosen by the kubelet's rules: it is not known what they

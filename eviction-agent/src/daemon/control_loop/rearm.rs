@@ -9,14 +9,13 @@ use eviction_core::reading::Reading;
 use eviction_core::signal::Signal;
 use eviction_core::snapshot::MemoryStats;
 use eviction_core::time::nanos;
-use eviction_node::cgroup::sample::Tasks;
+use eviction_node::cgroup::sampler::Tasks;
 use eviction_node::notify::sample_interval::{self, SampleSchedule};
 
 use super::super::limit_monitor::LimitWatch;
-use super::super::memory_notifier::{
-    self, CgroupThresholds, NodeThresholds, Trigger, conservative_level, root_id,
-};
+use super::super::memory_notifier::{self, CgroupThresholds, Trigger, conservative_level, root_id};
 use super::ControlLoop;
+use super::metrics::count_anomalies;
 use crate::telemetry::event_log;
 use eviction_node::allocatable::PodsRootSample;
 use eviction_node::clock::mono_ns;
@@ -48,7 +47,6 @@ impl ControlLoop {
         };
         let measure = self.node_sampler.measure();
         let memory_capacity = self.node_sampler.capacity().memory;
-        let whole_machine = self.node_sampler.cgroups.root().whole_machine;
         let pods_id = self.node_sampler.allocatable.group(&self.node_sampler.cgroups);
         let own_limit = node_sample.pods_root.and_then(|root| {
             self.handle_limit_sample(root.id, root.seen, root.limit, None);
@@ -65,8 +63,7 @@ impl ControlLoop {
         });
         let node = CgroupThresholds { id, usage, levels };
         let pods_headroom = allocatable.headroom();
-        let thresholds = NodeThresholds { node, pods_id, pods, pods_headroom, memory_capacity };
-        self.notifier.set_thresholds(thresholds, whole_machine, now_ns)
+        self.notifier.set_thresholds(node, pods_id, pods, pods_headroom, memory_capacity, now_ns)
     }
 
     /// Schedules the next read of the cgroup of all pods, if it was read in this sync.
@@ -141,15 +138,19 @@ impl ControlLoop {
         if let Reading::Known(left) = node_sample.pids_left {
             due = due.min(self.pids_due(left, node_sample.at.mono_ns));
         }
-        self.notifier.set_disk_thresholds(self.node_sampler.disks.devices(), now_ns);
+        let disks = self.set_disk_thresholds(now_ns, passed);
+        self.set_timer(disks.map_or(due, |disks| due.min(disks)), now_ns);
+        is_full_sample
+    }
+
+    /// Sets the kernel thresholds of the disks, and reads pods' storage where that is due. Returns when the disks are to
+    /// be sampled again. `passed` is the time since they were sampled.
+    fn set_disk_thresholds(&mut self, now_ns: u64, passed: Duration) -> Option<Duration> {
+        self.notifier.bpf.set_disk_thresholds(self.node_sampler.disks.devices(), now_ns);
         self.read_ahead(now_ns);
         let disks = self.node_sampler.disks.due().map(|disks| sample_interval::remaining(disks, passed));
-        let space = [self.storage.preallocation.wait(now_ns), self.storage.victim_files.wait(now_ns)];
-        for disks in [disks, self.read_storage_near_limits(now_ns)].into_iter().chain(space).flatten() {
-            due = due.min(disks);
-        }
-        self.set_timer(due, now_ns);
-        is_full_sample
+        let due = [disks, self.read_storage_near_limits(now_ns), self.storage.awaited_space_due(now_ns)];
+        due.into_iter().flatten().min()
     }
 
     /// Sets the timer to `due` after `since_ns` ([`sample_interval::remaining`]).
@@ -189,23 +190,20 @@ impl ControlLoop {
         self.count_sync(Trigger::Pids, at);
         self.record_reading(Signal::PidAvailable, pids, self.node_sampler.capacity().pids, at);
         self.record_disks(&disks, at);
-        self.notifier.set_disk_thresholds(self.node_sampler.disks.devices(), at.mono_ns);
-        self.read_ahead(at.mono_ns);
+        let disks = self.set_disk_thresholds(at.mono_ns, Duration::ZERO);
         let due = self.pids_due(left, at.mono_ns).min(Duration::from_nanos(left_ns));
-        let disks = [self.node_sampler.disks.due(), self.read_storage_near_limits(at.mono_ns)];
-        let due = disks.into_iter().flatten().min().map_or(due, |disks| due.min(disks));
-        self.set_timer(due, at.mono_ns);
+        self.set_timer(disks.map_or(due, |disks| due.min(disks)), at.mono_ns);
         true
     }
 
     /// Takes a full sample. It repairs what events did not report: the tree, all values, and lost events.
     pub(super) fn sample_in_full(&mut self, now_ns: u64, cycle: usize) {
         self.state.last_full_ns = now_ns;
-        let (losses, is_tree_missed) = self.notifier.bpf.read_losses(&self.metrics);
+        let (losses, is_tree_missed) = self.notifier.bpf.read_losses();
         // `tree_read_ns` is 0 after missed events. The age of the tree is then the uptime, which may be short.
         let is_tree_missed = is_tree_missed || self.state.tree_read_ns == 0;
         self.check_tree(now_ns, is_tree_missed || losses.is_some());
-        self.gauges.count_anomalies(self.engine.oom().anomalies());
+        count_anomalies(&self.metrics, self.engine.oom().anomalies());
         self.count_oom_kills();
         self.node_sampler.cgroups.sample_all(cycle, Tasks::Leave);
         self.record_older_pods();
@@ -236,12 +234,8 @@ impl ControlLoop {
         let working_set = self.node_sampler.capacity().memory.saturating_sub(available);
         // With values as old as those of the last evaluation no pod would be evicted.
         let at = self.clock.now().wall;
-        let memory = MemoryStats {
-            time: Some(at),
-            available: Some(available),
-            working_set: Some(working_set),
-            ..node_sample.stats.memory.known().unwrap_or_default()
-        };
+        let memory =
+            MemoryStats { time: Some(at), available: Some(available), working_set: Some(working_set) };
         sample.stats.memory = Reading::Known(memory);
         let detail = &mut sample.stats.memory_detail;
         detail.mem_available = detail.mem_available.map(|_| available);
@@ -249,7 +243,6 @@ impl ControlLoop {
         self.engine.rank_ahead(&snapshot, &mut self.state.ahead);
         self.engine.warm_up(at, Arc::clone(&snapshot));
         self.node_sampler.recycle(snapshot);
-        self.state.last_change.reserve();
         // Charged cgroups outside the node's cgroup count as well, if the node is not the whole machine.
         let groups = self.node_sampler.cgroups.tree().groups().len().max(MIN_CHARGED_CAPACITY);
         self.state.charged.reserve(groups);
@@ -278,7 +271,7 @@ pub(super) fn next_grace(decision: &Decision) -> Option<Duration> {
     let evaluation = decision.evaluation()?;
     let waiting = evaluation.met.iter().filter(|met| !met.grace_period_over);
     let ends = waiting.filter_map(|met| {
-        let grace = evaluation.threshold(met.threshold)?.threshold.grace_period.as_nanos();
+        let grace = evaluation.threshold(met.threshold)?.grace_period.as_nanos();
         let waited = decision.at.as_nanosecond() - met.first_seen.as_nanosecond();
         u64::try_from(i128::from(grace) - waited).ok()
     });

@@ -298,17 +298,16 @@ fn goal(evaluation: &Evaluation, short: ShortFs, are_kubelets: bool) -> Space {
     let met = evaluation.met.iter().map(|met| met.threshold);
     let others = evaluation.visible.iter().copied().filter(|_| are_kubelets);
     for threshold in met.chain(others).filter_map(|index| evaluation.threshold(index)) {
-        let signal = threshold.threshold.signal;
+        let signal = threshold.signal;
         let is_on_it = !evaluation.layout.reclaims(signal).is_empty()
             && (is_shared || short_fs(signal, evaluation.layout) == short);
         let (true, Some(seen)) = (is_on_it, evaluation.observations.get(signal)) else { continue };
         let needed = threshold.resolved_at(seen.capacity).units_rounded_up();
         let needed = u64::try_from(needed).unwrap_or_default();
-        let goal = match signal.resource() {
-            Resource::Inodes => &mut goal.inodes,
-            _ => &mut goal.bytes,
-        };
-        *goal = needed.max(*goal);
+        match signal.resource() {
+            Resource::Inodes => goal.inodes = goal.inodes.max(Some(needed)),
+            _ => goal.bytes = goal.bytes.max(needed),
+        }
     }
     goal
 }

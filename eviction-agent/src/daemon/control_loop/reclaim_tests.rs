@@ -284,7 +284,7 @@ async fn a_pod_is_evicted_after_one_attempt_of_the_executor() {
     let stats = rustix::fs::statvfs(DISK).unwrap();
     let capacity = stats.f_blocks * stats.f_frsize;
     assert!(order.goal.bytes > capacity / 1000 * 998 && order.goal.bytes < capacity, "{order:?}");
-    assert_eq!(order.goal.inodes, 0);
+    assert_eq!(order.goal.inodes, None);
     assert!(order.containers && order.images && short == ShortFs::Node);
     assert!(orders.try_recv().is_err(), "one order");
     reports.try_send(report(ReclaimEnd::NothingLeft)).unwrap();

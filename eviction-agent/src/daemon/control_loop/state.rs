@@ -28,8 +28,6 @@ pub(crate) struct State {
     /// The time of the full sample with which the engine got the pods for their trends.
     pub(super) trends_updated_ns: u64,
     pub(super) tree_due_ns: Option<u64>,
-    /// Whether a policy has come into force that is not handed on to be saved yet.
-    pub(super) is_policy_new: bool,
     /// When the cgroup tree was read last.
     pub(super) tree_read_ns: u64,
     pub(super) oom_groups: OomGroupCoalescer,
@@ -38,8 +36,6 @@ pub(crate) struct State {
     /// When the timer fires next.
     pub(super) due_ns: u64,
     pub(super) last_left: Option<(u64, u64)>,
-    /// Whether the kernel threshold of the node's tasks must be set again.
-    pub(super) rearm_pids: bool,
     pub(super) charged: Vec<u64>,
     /// A buffer for the order of pods before a decision.
     pub(super) ahead: Vec<Candidate>,
@@ -62,44 +58,76 @@ pub(super) struct LoopDelta {
 }
 
 impl LoopDelta {
-    /// Reserves memory for all thresholds and conditions.
-    pub(super) fn reserve(&mut self) {
-        self.met.reserve(2 * Signal::COUNT);
-        self.conditions.reserve(2 * Signal::COUNT);
-    }
-
-    /// Records a decision. Returns true if something changed.
+    /// Records a decision. Returns true if something changed. Otherwise it allocates nothing: the kernel thresholds are
+    /// set after this.
     pub(super) fn update(&mut self, decision: &Decision) -> bool {
-        let met = decision
-            .evaluation()
-            .map_or(&[][..], |evaluation| &evaluation.met)
-            .iter()
-            .map(|met| met.threshold);
-        let conditions = decision.conditions.iter().map(|raised| raised.condition);
-        let same = met.clone().eq(self.met.iter().copied())
-            && conditions.clone().eq(self.conditions.iter().copied());
-        let context = decision.evaluation().map(|evaluation| &evaluation.context);
+        let evaluation = decision.evaluation();
         let mut rejected = SignalSet::EMPTY;
-        for refusal in context.map_or(&[][..], |context| &context.rejected) {
+        for refusal in evaluation.map_or(&[][..], |it| &it.context.rejected) {
             rejected.insert(refusal.signal);
         }
-        let imminent = context.is_some_and(|context| !context.imminent.is_empty());
-        let awaits_space = decision.evaluation().is_some_and(|it| it.end == EvaluationEnd::AwaitingSpace);
-        let (pending_since, is_decided) = match &decision.proposal {
-            Some(ProposalState::Pending { since, .. }) => (Some(*since), false),
-            Some(ProposalState::Unchanged | ProposalState::Applied) => (None, true),
-            None => (None, false),
+        let met = evaluation.map_or(&[][..], |it| &it.met).iter().map(|met| met.threshold);
+        let awaits_space = evaluation.is_some_and(|it| it.end == EvaluationEnd::AwaitingSpace);
+        let pending_since = match decision.proposal {
+            Some(ProposalState::Pending { since, .. }) => Some(since),
+            _ => None,
         };
-        let other = (decision.unavailable, rejected, imminent, awaits_space, pending_since);
-        let before = (self.unavailable, self.rejected, self.imminent, self.awaits_space, self.pending_since);
-        let same = same && !is_decided && other == before;
-        (self.unavailable, self.rejected, self.imminent, self.awaits_space, self.pending_since) = other;
-        if !same {
-            self.met.clear();
-            self.met.extend(met);
-            self.conditions.clear();
-            self.conditions.extend(conditions);
-        }
-        !same
+        let changes = [
+            set_list(&mut self.met, met),
+            set_list(&mut self.conditions, decision.conditions.iter().map(|raised| raised.condition)),
+            set(&mut self.unavailable, decision.unavailable),
+            set(&mut self.rejected, rejected),
+            set(&mut self.imminent, evaluation.is_some_and(|it| !it.context.imminent.is_empty())),
+            set(&mut self.awaits_space, awaits_space),
+            set(&mut self.pending_since, pending_since),
+        ];
+        let is_decided = matches!(decision.proposal, Some(ProposalState::Unchanged | ProposalState::Applied));
+        is_decided || changes.contains(&true)
+    }
+}
+
+/// Sets a value. Returns whether that changes it.
+fn set<T: PartialEq + Copy>(value: &mut T, new: T) -> bool {
+    std::mem::replace(value, new) != new
+}
+
+/// Sets a list, in its own memory. Returns whether that changes it.
+fn set_list<T: PartialEq + Copy>(list: &mut Vec<T>, new: impl Iterator<Item = T> + Clone) -> bool {
+    let is_same = new.clone().eq(list.iter().copied());
+    if !is_same {
+        list.clear();
+        list.extend(new);
+    }
+    !is_same
+}
+
+#[cfg(test)]
+mod tests {
+    use ::tests::allocations::trace_allocations;
+    use eviction_core::fixture;
+    use eviction_core::input::Event;
+
+    use super::*;
+
+    #[test]
+    fn a_decision_like_the_one_before_is_no_change_and_allocates_nothing() {
+        let pods = fixture::set(vec![fixture::pod("a", "50")]);
+        let soft = fixture::soft(Signal::MemoryAvailable, "200", 60);
+        let mut engine = fixture::engine(fixture::policy(vec![soft]), &pods);
+        let mut decide = |seconds, available| {
+            let snapshot = fixture::snapshot(fixture::node(available, 900, fixture::at(seconds)), &[]);
+            fixture::step(&mut engine, seconds, Event::Sample(snapshot))
+        };
+        let mut last = LoopDelta::default();
+        assert!(!last.update(&decide(1, 900)), "nothing is met");
+        assert!(last.update(&decide(2, 150)));
+        assert_eq!(
+            (last.met.as_slice(), last.conditions.as_slice()),
+            (&[0][..], &[NodeCondition::MemoryPressure][..])
+        );
+        let decision = decide(3, 149);
+        let (is_changed, allocated) = trace_allocations(|| last.update(&decision));
+        assert!(!is_changed && allocated.blocks == 0, "{allocated}");
+        assert!(last.update(&decide(4, 900)) && last.met.is_empty());
     }
 }

@@ -1,19 +1,22 @@
-//! A sync: samples the node, makes the compact decision, and acts on it.
+//! A sync: samples the node, makes the compact decision, acts on it, and publishes it.
+//!
+//! The telemetry thread makes the record of a decision from a copy of the decision and of everything that it points
+//! to: the next evaluation uses the same lists. The copy is made after everything that cannot wait.
 
 use std::sync::Arc;
 
-use eviction_core::decision::{Decision, ProposalState};
+use eviction_core::decision::{Decision, DecisionKind, ProposalState};
 use eviction_core::disk_layout::Parts;
 use eviction_core::input::{Event, Input};
 use eviction_core::reading::{Reading, UnknownReason};
+use eviction_core::record::PodSample;
 use eviction_core::signal::{NodeCondition, Signal};
 use eviction_core::signal_filter::observe;
 use eviction_core::snapshot::{NodeStats, Snapshot};
-use eviction_node::cgroup::sample::Tasks;
+use eviction_node::cgroup::sampler::Tasks;
 use eviction_node::notify::{memory_events, psi};
 
 use super::super::memory_notifier::Trigger;
-use super::super::startup::source_event;
 use super::ControlLoop;
 use super::rearm::next_grace;
 use crate::telemetry::event_log;
@@ -40,30 +43,29 @@ impl ControlLoop {
 
     /// Carries out the decision, sets all thresholds again, and publishes it.
     pub(super) fn act_on(&mut self, SyncResult { node_sample, under_pressure, decided }: SyncResult) {
-        let Some(SyncDecision { decision, trigger, crossed, mono_ns }) = decided else {
+        let Some(event) = decided else {
             let is_full_sample = self.set_thresholds_and_timer(&node_sample, under_pressure, None);
-            self.arm_kill_order(&node_sample);
-            self.arm_disk_kill(&node_sample);
+            self.arm_kill_orders(&node_sample);
             if is_full_sample {
                 self.publish_pods(&node_sample);
             }
             return;
         };
-        self.read_storage_for(&decision);
+        let decision = &event.decision;
+        self.read_storage_for(decision);
         if let Some(ProposalState::Applied) = decision.proposal {
             self.adopt_policy();
         }
         // Before a pod is evicted: its replacement must not be scheduled here.
         if let Some(node) = &mut self.node
-            && node.send(&decision, self.engine.policy(), self.state_sender.next_number())
+            && node.send(decision, self.engine.policy(), self.state_sender.next_number())
         {
             self.state_sender.is_changed = true;
         }
-        let first_id = self.state.decisions + 1;
-        self.carry_out(&decision, mono_ns);
-        self.freeze_victim(&decision);
-        let evicts = self.state.decisions >= first_id;
-        let changed = self.state.last_change.update(&decision) || evicts;
+        self.carry_out(decision, event.decided_mono_ns);
+        self.freeze_victim(decision);
+        let evicts = self.state.decisions >= event.first_id;
+        let changed = self.state.last_change.update(decision) || evicts;
         if changed {
             self.state_sender.is_changed = true;
         }
@@ -72,22 +74,13 @@ impl ControlLoop {
             self.persist();
         }
         let is_full_sample =
-            self.set_thresholds_and_timer(&node_sample, under_pressure, next_grace(&decision));
+            self.set_thresholds_and_timer(&node_sample, under_pressure, next_grace(decision));
         if changed {
-            self.publish_decision(DecisionEvent {
-                first_id,
-                usage: node_sample.memory.known(),
-                detected_by: self.detected_by(trigger),
-                crossed_mono_ns: crossed,
-                sampled: node_sample.at,
-                decided_mono_ns: mono_ns,
-                decision,
-            });
+            self.publish_decision(event);
         } else {
-            self.recycle(decision);
+            self.recycle(event.decision);
         }
-        self.arm_kill_order(&node_sample);
-        self.arm_disk_kill(&node_sample);
+        self.arm_kill_orders(&node_sample);
         if is_full_sample {
             self.warm_up(&node_sample);
             self.publish_pods(&node_sample);
@@ -104,8 +97,7 @@ impl ControlLoop {
         self.decide_due_terminations(at.wall);
         self.publish_group_kills(at.mono_ns);
         let mut node_sample = self.node_sampler.sample_node(at, &self.clock, &self.state.charged);
-        self.update_xfs_wait();
-        self.update_victim_wait();
+        self.update_awaited_space();
         let is_counted = self.add_counted_inodes(at.mono_ns);
         node_sample.stats.unmeasured = match self.node_sampler.disks.is_layout_known() {
             true => self.storage.unmeasured(at.mono_ns, is_counted),
@@ -159,7 +151,15 @@ impl ControlLoop {
             self.step(Input { at: read_at, event });
         }
         let decision = self.decide(read_at, &snapshot);
-        let decided = SyncDecision { decision, trigger, crossed, mono_ns: mono_ns() };
+        let decided = DecisionEvent {
+            first_id: self.state.decisions + 1,
+            usage: node_sample.memory.known(),
+            detected_by: self.detected_by(trigger),
+            crossed_mono_ns: crossed,
+            sampled: node_sample.at,
+            decided_mono_ns: mono_ns(),
+            decision,
+        };
         SyncResult { node_sample, under_pressure, decided: Some(decided) }
     }
 
@@ -185,7 +185,7 @@ impl ControlLoop {
         let (layout, sources) = (disks.layout(), disks.info());
         self.step_and_discard(Event::DiskLayout(Ok(layout)));
         for info in sources {
-            self.telemetry.publish(event_log::Event::Backend(source_event(info)), at);
+            self.telemetry.publish(event_log::Event::Backend(info.into()), at);
         }
     }
 
@@ -258,6 +258,36 @@ impl ControlLoop {
         }
     }
 
+    /// Publishes a copy of a decision, and recycles its memory. If the telemetry thread has no room, the decision
+    /// is dropped and counted.
+    pub(super) fn publish_decision(&mut self, event: DecisionEvent) {
+        self.telemetry.send_decision(|| DecisionEvent { decision: copy_of(&event.decision), ..event });
+        self.recycle(event.decision);
+    }
+
+    /// Recycles the memory of a decision and of its snapshot.
+    pub(super) fn recycle(&mut self, decision: Decision) {
+        let snapshot = decision.evaluation().map(|evaluation| Arc::clone(&evaluation.snapshot));
+        self.engine.recycle(decision);
+        if let Some(snapshot) = snapshot {
+            self.node_sampler.recycle(snapshot);
+        }
+    }
+
+    /// Publishes the pods' usage of the last full sample.
+    pub(super) fn publish_pods(&mut self, node_sample: &CompleteSample) {
+        let snapshot = self.node_sampler.snapshot_of_pods(node_sample, &self.pod_index);
+        self.telemetry.send_pods(|| PodSample {
+            at: node_sample.at.wall,
+            pods: Arc::clone(self.engine.pods()),
+            snapshot: Arc::new((*snapshot).clone()),
+            layout: self.node_sampler.disks.layout(),
+            in_flight: self.engine.in_flight().to_vec(),
+            sized: !self.engine.policy().rules.are_kubelets(),
+        });
+        self.node_sampler.recycle(snapshot);
+    }
+
     fn detected_by(&self, trigger: Trigger) -> &'static str {
         match trigger {
             Trigger::Charge => self.notifier.bpf.charge_backend(),
@@ -275,14 +305,14 @@ impl ControlLoop {
 pub(super) struct SyncResult {
     node_sample: CompleteSample,
     under_pressure: bool,
-    pub(super) decided: Option<SyncDecision>,
+    pub(super) decided: Option<DecisionEvent>,
 }
 
-/// A decision, its trigger and its times.
-pub(super) struct SyncDecision {
-    pub(super) decision: Decision,
-    trigger: Trigger,
-    /// When the kernel reported the crossing, CLOCK_MONOTONIC.
-    crossed: Option<u64>,
-    mono_ns: u64,
+/// Returns a deep copy of a decision, including the values of the sample.
+fn copy_of(decision: &Decision) -> Decision {
+    let mut copy = decision.clone();
+    if let DecisionKind::Evaluated(evaluation) = &mut copy.kind {
+        evaluation.snapshot = Arc::new((*evaluation.snapshot).clone());
+    }
+    copy
 }

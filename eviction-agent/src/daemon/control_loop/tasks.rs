@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
 
-use eviction_bpf::{Alarm, BpfHandle, ReclaimTime, TaskAlarm, TaskCount};
+use eviction_bpf::{Alarm, ReclaimTime, TaskAlarm, TaskCount};
 use eviction_core::pods::KnownPod;
 use eviction_node::cgroup::files::parse_pids_events;
 use eviction_node::cgroup::node_root::find_group;
@@ -24,12 +24,8 @@ impl ControlLoop {
     /// Publishes alarms with the current names, since the cgroup may be removed soon. The sync that follows
     /// decides.
     pub(super) fn publish_task_alarms(&mut self, alarms: &[TaskAlarm]) {
-        for alarm in alarms {
-            // The engine reports the node's own threshold.
-            if alarm.alarm == Alarm::NodeTasks {
-                self.state.rearm_pids = true;
-                continue;
-            }
+        // The engine reports the node's own threshold.
+        for alarm in alarms.iter().filter(|alarm| alarm.alarm != Alarm::NodeTasks) {
             let described = describe(alarm, &self.node_sampler.cgroups, &self.pod_index);
             if described.owner.cgroup.is_none() && !self.node_sampler.cgroups.root().whole_machine {
                 continue;
@@ -51,20 +47,39 @@ impl ControlLoop {
             let Some(folder) = folder else { return };
             Some(folder.ino())
         };
-        let force = std::mem::take(&mut self.state.rearm_pids);
-        self.notifier.bpf.set_pid_threshold(group, tasks, self.pid_levels.distance(left), force);
+        self.notifier.bpf.set_pid_threshold(group, tasks, self.pid_levels.distance(left));
     }
 
-    /// Publishes the task activity since the last time, if that is due.
+    /// Publishes the activity of each pod since the last read of the counts, if a read is due. Also sweeps the BPF maps.
     pub(super) fn publish_pod_activity(&mut self, now_ns: u64) {
-        // The machine's threshold is compared with forks less exits, which do not include tasks that are not reaped.
-        self.state.rearm_pids = true;
-        let (programs, Some(kernel)) = self.notifier.bpf.programs() else { return };
-        if let Some(deltas) =
-            self.task_totals.read(kernel, programs, now_ns, &self.node_sampler.cgroups, &self.pod_index)
-        {
-            self.telemetry.send(TelemetryEvent::PodActivity(deltas, self.clock.now()));
+        let programs = self.notifier.bpf.loads();
+        let Some(kernel) = self.notifier.bpf.handle_mut() else { return };
+        let (totals, sampler) = (&mut self.task_totals, &self.node_sampler.cgroups);
+        if now_ns.saturating_sub(totals.read_ns) < READ_INTERVAL_NS {
+            return;
         }
+        totals.read_ns = now_ns;
+        if totals.programs != programs {
+            // Other programs count now.
+            totals.programs = programs;
+            totals.before.clear();
+        }
+        let (mut tasks, mut stalls) = (Vec::new(), Vec::new());
+        let read = kernel.task_counts(&mut tasks).and_then(|()| kernel.reclaim_times(&mut stalls));
+        if let Err(error) = read.and_then(|()| kernel.reset_alarms(now_ns.saturating_sub(REARM_NS))) {
+            return tracing::debug!(%error, "cannot read the task counters");
+        }
+        // If the node is a cgroup, the tree is only a part of what the maps cover.
+        if sampler.root().whole_machine && now_ns.saturating_sub(totals.swept_ns) >= SWEEP_INTERVAL_NS {
+            totals.swept_ns = now_ns;
+            match kernel.sweep(|id| sampler.group(id).is_some()) {
+                Ok(0) => {}
+                Ok(entries) => tracing::debug!(entries, "removed the BPF map entries of removed cgroups"),
+                Err(error) => tracing::debug!(%error, "cannot sweep the BPF maps"),
+            }
+        }
+        let deltas = totals.join(by_group(&tasks, &stalls), sampler, &self.pod_index);
+        self.telemetry.send(TelemetryEvent::PodActivity(deltas, self.clock.now()));
     }
 }
 
@@ -80,8 +95,6 @@ const REARM_NS: u64 = 10_000_000_000;
 /// The last counts of the BPF programs.
 #[derive(Debug, Default)]
 pub(crate) struct TaskTotals {
-    tasks: Vec<(u64, TaskCount)>,
-    stalls: Vec<(u64, ReclaimTime)>,
     before: HashMap<u64, PodActivity>,
     programs: u32,
     read_ns: u64,
@@ -89,44 +102,13 @@ pub(crate) struct TaskTotals {
 }
 
 impl TaskTotals {
-    /// Reads the counts if that is due, and returns the activity of each pod since the last read. Also sweeps
-    /// the BPF maps.
-    pub(crate) fn read(
+    /// Returns the activity of each pod since the last counts, given those by cgroup.
+    fn join(
         &mut self,
-        kernel: &mut BpfHandle,
-        programs: u32,
-        now_ns: u64,
+        now: HashMap<u64, PodActivity>,
         sampler: &Sampler,
         pod_index: &PodIndex,
-    ) -> Option<Vec<PodTaskDelta>> {
-        if now_ns.saturating_sub(self.read_ns) < READ_INTERVAL_NS {
-            return None;
-        }
-        self.read_ns = now_ns;
-        if self.programs != programs {
-            // Other programs count now.
-            self.programs = programs;
-            self.before.clear();
-        }
-        let read = kernel.task_counts(&mut self.tasks).and_then(|()| kernel.reclaim_times(&mut self.stalls));
-        if let Err(error) = read.and_then(|()| kernel.reset_alarms(now_ns.saturating_sub(REARM_NS))) {
-            tracing::debug!(%error, "cannot read the task counters");
-            return None;
-        }
-        // If the node is a cgroup, the tree is only a part of what the maps cover.
-        if sampler.root().whole_machine && now_ns.saturating_sub(self.swept_ns) >= SWEEP_INTERVAL_NS {
-            self.swept_ns = now_ns;
-            match kernel.sweep(|id| sampler.group(id).is_some()) {
-                Ok(0) => {}
-                Ok(entries) => tracing::debug!(entries, "removed the BPF map entries of removed cgroups"),
-                Err(error) => tracing::debug!(%error, "cannot sweep the BPF maps"),
-            }
-        }
-        Some(self.join(sampler, pod_index))
-    }
-
-    fn join(&mut self, sampler: &Sampler, pod_index: &PodIndex) -> Vec<PodTaskDelta> {
-        let now = by_group(&self.tasks, &self.stalls);
+    ) -> Vec<PodTaskDelta> {
         let pods = sampler.pods();
         let new_delta = |pod: Option<&Arc<KnownPod>>| PodTaskDelta {
             pod: pod.map(Arc::clone),

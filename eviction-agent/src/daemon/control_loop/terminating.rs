@@ -5,16 +5,14 @@
 //! evicted for the same shortage. It counts no longer than the kubelet waits for a victim after its grace
 //! period.
 //!
-//! No directory is created or removed when a process ends, so open files of the cgroup are checked after each
-//! sync. What follows from the check allocates memory, and a decision must not wait for that.
-
-use std::path::PathBuf;
+//! No directory is created or removed when a process ends, so the cgroup is checked after each sync. The check
+//! allocates memory, and a decision must not wait for that.
 
 use eviction_core::in_flight::{InFlightEviction, TERMINATION_TIMEOUT};
 use eviction_core::input::Event;
 use eviction_core::time::nanos;
 use eviction_kill::CgroupDirs;
-use eviction_node::cgroup::cgroup_events::{PopulatedWatch, is_populated};
+use eviction_node::cgroup::cgroup_events::is_populated;
 use eviction_node::cgroup::names::PodUid;
 
 use super::ControlLoop;
@@ -22,19 +20,11 @@ use super::evictions::grace_of;
 use eviction_node::clock::mono_ns;
 
 /// A terminating pod without an object.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(super) struct TerminatingPod {
     pub(super) uid: Box<str>,
     /// When its cgroup stops counting, in nanoseconds of `CLOCK_MONOTONIC`.
     until_ns: u64,
-    groups: PopulatedWatch,
-}
-
-impl TerminatingPod {
-    /// Returns what identifies the pod and its time limit.
-    fn key(&self) -> (&str, u64) {
-        (&self.uid, self.until_ns)
-    }
 }
 
 impl ControlLoop {
@@ -42,7 +32,7 @@ impl ControlLoop {
     pub(super) fn step_terminating(&mut self) {
         let terminating = self.find_terminating(mono_ns());
         let before = std::mem::replace(&mut self.state.terminating, terminating);
-        if self.state.terminating.iter().map(TerminatingPod::key).eq(before.iter().map(TerminatingPod::key)) {
+        if self.state.terminating == before {
             return;
         }
         let uids = self.state.terminating.iter().map(|it| it.uid.clone()).collect();
@@ -56,29 +46,18 @@ impl ControlLoop {
 
     /// Returns whether there are processes in the cgroup of a pod, with or without an object.
     pub(super) fn is_populated(&self, uid: &str) -> bool {
-        self.memory_folders(uid).any(|folder| is_populated(&folder))
+        self.groups_by_uid(uid).iter().any(|dirs| is_populated(&dirs.memory))
     }
 
     /// Stops waiting for pods without processes, and for those whose time is over. Returns whether a sync is
     /// due now.
     pub(super) fn update_terminating(&mut self, now_ns: u64) -> bool {
-        let is_populated = |it: &TerminatingPod| it.groups.are_populated() || self.is_populated(&it.uid);
-        let is_over = |it: &TerminatingPod| it.until_ns <= now_ns || !is_populated(it);
+        let is_over = |it: &TerminatingPod| it.until_ns <= now_ns || !self.is_populated(&it.uid);
         let is_over = self.state.terminating.iter().any(is_over);
         if is_over {
             self.step_pods();
         }
         is_over
-    }
-
-    fn memory_folders(&self, uid: &str) -> impl Iterator<Item = PathBuf> {
-        self.groups_by_uid(uid).into_iter().map(|dirs| dirs.memory)
-    }
-
-    fn populated_watch(&self, uid: &str) -> PopulatedWatch {
-        let mut populated_watch = PopulatedWatch::default();
-        self.memory_folders(uid).for_each(|folder| populated_watch.add(&folder));
-        populated_watch
     }
 
     /// Returns the directories of a pod's cgroups, also if it has no object.
@@ -91,7 +70,7 @@ impl ControlLoop {
         let is_terminating = |it: &&InFlightEviction| {
             // Before the pods are known, none counts as missing.
             it.is_executing()
-                && !it.reported_gone
+                && !it.termination_reported
                 && !(it.restored && pods.is_empty())
                 && pods.index_of(&it.pod.uid).is_none()
                 && self.is_populated(&it.pod.uid)
@@ -103,7 +82,7 @@ impl ControlLoop {
             let ends_ns = decided_ns.saturating_add(nanos(grace_of(it))).max(now_ns);
             let until_ns =
                 known.unwrap_or(ends_ns.saturating_add(TERMINATION_TIMEOUT.as_nanos().unsigned_abs()));
-            TerminatingPod { uid: uid.clone(), until_ns, groups: self.populated_watch(uid) }
+            TerminatingPod { uid: uid.clone(), until_ns }
         });
         terminating.filter(|it| now_ns < it.until_ns).collect()
     }

@@ -295,11 +295,16 @@ async fn a_victim_keeps_its_cgroups_when_other_pods_come_or_go() {
         _ => None,
     });
     let eviction = eviction.unwrap();
+    let target = |control_loop: &ControlLoop| {
+        let (evaluation, now_ns) = (decision.evaluation().unwrap(), mono_ns());
+        let it = control_loop.eviction_of(evaluation, &eviction, 1, now_ns).unwrap();
+        control_loop.target(&it, now_ns, Duration::ZERO).unwrap()
+    };
     let ids = |control_loop: &ControlLoop| {
-        let target = control_loop.target(1, &decision, &eviction, mono_ns()).unwrap();
+        let target = target(control_loop);
         target.groups.iter().map(|group| group.id).collect::<Vec<_>>()
     };
-    let target = control_loop.target(1, &decision, &eviction, mono_ns()).unwrap();
+    let target = target(control_loop);
     assert_eq!((target.hard, target.kill_on_growth), (true, Some(16 << 20)), "as the policy says");
     let before = ids(control_loop);
     // After a change of the policy the tree is read again, and the index of a pod may be that of another
@@ -338,7 +343,7 @@ async fn a_pdb_refusal_does_not_end_an_eviction_that_is_being_killed() {
     let control_loop = &mut fixture.control_loop;
     let known = Arc::clone(&control_loop.pod_index.known()[0]);
     for killing in [true, false] {
-        let api = Some(ApiPhase::Asked);
+        let api = Some(ApiPhase::Requested);
         let it = InFlightEviction { api, killing, ..started_eviction(control_loop, &known) };
         let update = |progress| KillUpdate { decision: DECISION, at_ns: mono_ns(), progress };
         control_loop.update(DECISION, ExecutorUpdate::Started(Box::new(it)));
@@ -364,9 +369,9 @@ async fn a_kill_counts_although_a_budget_refuses_the_eviction_after_its_end() {
     let Some(mut fixture) = fixture(Profile::Kubelet) else { ::tests::skip!("no cgroups can be made here") };
     let control_loop = &mut fixture.control_loop;
     let known = Arc::clone(&control_loop.pod_index.known()[0]);
-    let (decision, api) = (Some(DECISION), Some(ApiPhase::Asked));
+    let (decision, api) = (Some(DECISION), Some(ApiPhase::Requested));
     let it = InFlightEviction { decision, api, ..started_eviction(control_loop, &known) };
-    let target = control_loop.target_to_resume(&it, Duration::ZERO).unwrap();
+    let target = control_loop.target(&it, mono_ns(), Duration::ZERO).unwrap();
     control_loop.rate_limit.record_begin(&target, mono_ns());
     control_loop.update(DECISION, ExecutorUpdate::Started(Box::new(it)));
     let (operation, answered) = (ApiOperation::Eviction, ApiResult::PdbDenied { why: "not now".into() });

@@ -5,7 +5,7 @@ use eviction_core::oom::LimitScope;
 
 use eviction_node::sampler::MemoryUsage;
 
-use super::super::memory_notifier::{GrowthSource, MinRearm, plan_thresholds};
+use super::super::memory_notifier::{GrowthSource, min_rearm_of_limit, plan_thresholds};
 
 /// How often a cgroup is sampled if its usage does not show that its limit comes near.
 const POLL_INTERVAL_NS: u64 = 1_000_000_000;
@@ -20,28 +20,18 @@ fn near_and_away(limit: u64, near_percent: u8) -> (u64, u64) {
     (limit - left, limit - left - left / 2)
 }
 
-/// A change of a cgroup.
+/// A change of a cgroup: its limit is near now, or not near any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LimitChange {
-    /// Its limit is near now.
-    Near {
-        /// Whether to report it.
-        publish: bool,
-    },
-    /// The limit is not near any more.
-    Away {
-        /// Nanoseconds since it came near.
-        near_ns: u64,
-        /// Whether to report it.
-        publish: bool,
-    },
+pub(crate) struct LimitChange {
+    /// How long the limit was near, if it is not any more.
+    pub(crate) near_ns: Option<u64>,
+    /// Whether to report it.
+    pub(crate) publish: bool,
 }
 
 /// A cgroup with a limit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LimitWatch {
-    /// Its cgroup id.
-    pub(crate) id: u64,
     /// The scope of the limit.
     pub(crate) owner: LimitScope,
     /// The limit, bytes.
@@ -66,9 +56,8 @@ pub(crate) struct LimitWatch {
 
 impl LimitWatch {
     /// Creates a watch of a cgroup of which only the limit is known.
-    pub(crate) fn new(id: u64, owner: LimitScope, limit: u64, near_percent: u8) -> Self {
+    pub(crate) fn new(owner: LimitScope, limit: u64, near_percent: u8) -> Self {
         Self {
-            id,
             owner,
             limit,
             near_percent,
@@ -99,13 +88,13 @@ impl LimitWatch {
                 if self.is_published {
                     self.published_ns = Some(at_ns);
                 }
-                Some(LimitChange::Near { publish: self.is_published })
+                Some(LimitChange { near_ns: None, publish: self.is_published })
             }
             Some(since_ns) if working_set < away => {
                 self.near_since_ns = None;
                 self.armed = None;
                 let publish = std::mem::take(&mut self.is_published);
-                Some(LimitChange::Away { near_ns: at_ns.saturating_sub(since_ns), publish })
+                Some(LimitChange { near_ns: Some(at_ns.saturating_sub(since_ns)), publish })
             }
             _ => None,
         }
@@ -129,7 +118,7 @@ impl LimitWatch {
         growth: GrowthSource,
         seen: MemoryUsage,
     ) -> Option<KernelThreshold> {
-        let plan = plan_thresholds(growth, MinRearm::of_limit(self.limit), seen, [self.level()]);
+        let plan = plan_thresholds(growth, min_rearm_of_limit(self.limit), seen, [self.level()]);
         let wanted = plan.threshold;
         match self.armed {
             Some((_, armed)) if is_sufficient(&armed, &wanted, self.limit) => None,
@@ -206,8 +195,10 @@ mod tests {
     const EVERY_CHARGE: GrowthSource = GrowthSource { sees_every_charge: true, granularity_bytes: MIB };
     const USAGE_ONLY: GrowthSource = GrowthSource { sees_every_charge: false, granularity_bytes: 2 * MIB };
 
+    const NEAR: LimitChange = LimitChange { near_ns: None, publish: true };
+
     fn watch() -> LimitWatch {
-        LimitWatch::new(7, LimitScope::Container, 1000 * MIB, 10)
+        LimitWatch::new(LimitScope::Container, 1000 * MIB, 10)
     }
 
     fn crossed(generation: u64) -> ThresholdCrossed {
@@ -224,10 +215,10 @@ mod tests {
         let mut evaluate =
             |at: u64, working_set: u64| watch.evaluate(1000 * MIB, working_set * MIB, at * SECOND);
         assert_eq!(evaluate(1, 899), None);
-        assert_eq!(evaluate(2, 900), Some(LimitChange::Near { publish: true }));
+        assert_eq!(evaluate(2, 900), Some(NEAR));
         assert_eq!(evaluate(3, 1000), None);
         assert_eq!(evaluate(4, 850), None, "what swings around the line is one nearness");
-        assert_eq!(evaluate(5, 849), Some(LimitChange::Away { near_ns: 3 * SECOND, publish: true }));
+        assert_eq!(evaluate(5, 849), Some(LimitChange { near_ns: Some(3 * SECOND), publish: true }));
         assert_eq!(evaluate(6, 849), None);
     }
 
@@ -238,9 +229,7 @@ mod tests {
         for at in 0..40 {
             let working_set = if at % 2 == 0 { 950 } else { 500 };
             match watch.evaluate(1000 * MIB, working_set * MIB, at * SECOND) {
-                Some(LimitChange::Near { publish } | LimitChange::Away { publish, .. }) => {
-                    published += u32::from(publish)
-                }
+                Some(change) => published += u32::from(change.publish),
                 None => panic!("each is counted"),
             }
         }
@@ -258,16 +247,13 @@ mod tests {
         let armed = watch.threshold_to_set(EVERY_CHARGE, far).unwrap();
         assert_eq!(armed.gross, Some(1299 * MIB));
         watch.armed = Some((2, armed));
-        assert_eq!(
-            watch.evaluate(520 * MIB, far.working_set, SECOND),
-            Some(LimitChange::Near { publish: true })
-        );
+        assert_eq!(watch.evaluate(520 * MIB, far.working_set, SECOND), Some(NEAR));
         let armed = watch.threshold_to_set(EVERY_CHARGE, far).unwrap();
         assert_eq!((armed.gross, armed.usage_below), (None, Some(442 * MIB)));
         assert!(!watch.fire(&crossed(2)), "that arming is of no use any more");
         assert!(matches!(
             watch.evaluate(1000 * MIB, far.working_set, SECOND),
-            Some(LimitChange::Away { .. })
+            Some(LimitChange { near_ns: Some(_), .. })
         ));
     }
 
@@ -319,8 +305,8 @@ mod tests {
 
     #[test]
     fn a_limit_of_zero_is_near() {
-        let mut watch = LimitWatch::new(7, LimitScope::Pod, 0, 10);
-        assert_eq!(watch.evaluate(0, 0, SECOND), Some(LimitChange::Near { publish: true }));
+        let mut watch = LimitWatch::new(LimitScope::Pod, 0, 10);
+        assert_eq!(watch.evaluate(0, 0, SECOND), Some(NEAR));
         assert!(watch.threshold_to_set(USAGE_ONLY, seen(0, 0)).is_some());
     }
 }

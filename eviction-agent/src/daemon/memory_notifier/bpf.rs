@@ -1,5 +1,6 @@
 //! The BPF programs as a backend: their events, the kernel thresholds set with them, and how they are replaced.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::telemetry::event_log::BpfEventsLost;
@@ -14,16 +15,12 @@ use eviction_node::cgroup::sampler::Sampler;
 use eviction_node::clock::mono_ns;
 
 use super::super::realtime;
+use super::BackendReporter;
 use super::disks::DiskThresholds;
 use super::events::{EventBatch, EventSorter, ProgramCounters};
 use super::failover::BpfFailover;
-use super::on_demand::AttachPolicy;
-use super::plan::{GrowthSource, RootCounter};
-use super::{BackendFailure, BackendReporter};
+use super::plan::{AttachPolicy, GrowthSource, RootCounter};
 use crate::error::chain;
-
-/// When the on-demand probes for memory are attached.
-const ON_DEMAND: [AttachWhen; 2] = [AttachWhen::NearThreshold, AttachWhen::OnRelease];
 
 /// How often, and how long each time, the agent waits for the event of a kernel kill whose fire token is taken.
 /// A program that was interrupted between the two continues when it is scheduled again.
@@ -31,8 +28,8 @@ const EVENT_TRIES: u32 = 20;
 const EVENT_PAUSE: Duration = Duration::from_micros(50);
 
 /// The programs, their ring buffer, and what they counted so far.
-#[derive(Default)]
 pub(crate) struct BpfBackend {
+    pub(super) reporter: BackendReporter,
     pub(super) loaded: Option<(BpfHandle, AsyncRing)>,
     /// Absent if nothing could be loaded at the start.
     failover: Option<BpfFailover>,
@@ -41,30 +38,42 @@ pub(crate) struct BpfBackend {
     pub(super) counters: ProgramCounters,
     /// The gross charges of the cgroups with eviction thresholds when this sample began.
     charged: [Option<(u64, GrossCharge)>; 2],
-    attach_policies: [AttachPolicy; ON_DEMAND.len()],
+    /// The policies of the on-demand probes, in the order of [`AttachWhen`].
+    attach_policies: [AttachPolicy; 3],
     root_counter: RootCounter,
     pub(super) disks: DiskThresholds,
     /// Whether it was logged that a threshold cannot be set.
     is_set_error_logged: bool,
-    /// The total of tasks at which the node's threshold is set.
-    pid_threshold: Option<u64>,
 }
 
 impl BpfBackend {
     /// Loads the programs. Returns the backend of each source, with the reason where there is none.
-    pub(super) fn start(options: &LoadOptions, probes: &Probes) -> (Self, Vec<BackendInfo>) {
+    pub(super) fn start(
+        options: &LoadOptions,
+        probes: &Probes,
+        metrics: &Arc<Metrics>,
+    ) -> (Self, Vec<BackendInfo>) {
+        let mut this = Self {
+            reporter: BackendReporter::new(metrics),
+            loaded: None,
+            failover: None,
+            log: None,
+            sorter: EventSorter::default(),
+            counters: ProgramCounters::default(),
+            charged: [None; 2],
+            attach_policies: [AttachPolicy::new(probes); 3],
+            root_counter: RootCounter::default(),
+            disks: DiskThresholds::default(),
+            is_set_error_logged: false,
+        };
         let (why, missing) = match load(options) {
             Ok(loaded) => {
                 let sources = loaded.sources();
-                let failover = Some(BpfFailover::new(options.clone()));
-                let mut this = Self {
-                    failover,
-                    attach_policies: [AttachPolicy::new(probes); ON_DEMAND.len()],
-                    disks: DiskThresholds::new(probes),
-                    ..Self::default()
-                };
                 match this.adopt(loaded) {
-                    Ok(()) => return (this, sources),
+                    Ok(()) => {
+                        this.failover = Some(BpfFailover::new(options.clone()));
+                        return (this, sources);
+                    }
                     Err(error) => {
                         let why = ring_error(&error);
                         let missing = |info: BackendInfo| BackendInfo::plain(info.source, "", &why);
@@ -76,7 +85,7 @@ impl BpfBackend {
             Err(error) => (error.why, error.missing),
         };
         tracing::warn!(why, "no BPF: the other backends are used");
-        (Self::default(), missing)
+        (this, missing)
     }
 
     fn adopt(&mut self, loaded: Loaded) -> std::io::Result<()> {
@@ -85,19 +94,19 @@ impl BpfBackend {
         self.log = log;
         // The counters of these programs begin at zero, and no threshold is set.
         self.counters.restart();
-        (self.charged, self.pid_threshold, self.is_set_error_logged) = Default::default();
+        (self.charged, self.is_set_error_logged) = Default::default();
         self.disks.clear();
         Ok(())
     }
 
     /// Unloads the programs, and keeps their last counts.
-    fn unload(&mut self, metrics: &Metrics) {
+    fn unload(&mut self) {
         for cause in KernelKillCause::ALL {
             self.disarm_kill(cause);
         }
         let Some((handle, _)) = self.loaded.take() else { return };
-        self.counters.export_suppressed(&handle, metrics);
-        self.counters.export_losses(&handle, metrics);
+        self.counters.export_suppressed(&handle, &self.reporter.metrics);
+        self.counters.export_losses(&handle, &self.reporter.metrics);
         realtime::drop_on_thread(handle);
     }
 
@@ -105,23 +114,27 @@ impl BpfBackend {
         self.loaded.as_ref().map(|(handle, _)| handle)
     }
 
-    /// Returns the programs, and how often programs were loaded: each time they count from zero.
-    pub(crate) fn programs(&mut self) -> (u32, Option<&mut BpfHandle>) {
-        (self.counters.loads, self.loaded.as_mut().map(|(handle, _)| handle))
+    pub(crate) fn handle_mut(&mut self) -> Option<&mut BpfHandle> {
+        self.loaded.as_mut().map(|(handle, _)| handle)
+    }
+
+    /// Returns how often programs were loaded: each time they count from zero.
+    pub(crate) fn loads(&self) -> u32 {
+        self.counters.loads
     }
 
     /// Waits for an event that must be handled at once; forever if nothing is loaded. Cancel-safe.
-    pub(super) async fn next(&mut self, reporter: &mut BackendReporter) -> EventBatch {
+    pub(super) async fn next(&mut self) -> EventBatch {
         let Some((_, ring)) = &mut self.loaded else { return std::future::pending().await };
         let mut batch = EventBatch::default();
         match ring.drain_ready(|event| self.sorter.add(event, &mut batch)).await {
-            Ok(drained) => batch.missed |= self.counters.count(drained, &reporter.metrics),
+            Ok(drained) => batch.missed |= self.counters.count(drained, &self.reporter.metrics),
             Err(error) => {
-                self.unload(&reporter.metrics);
+                self.unload();
                 let why = format!("the ring buffer cannot be read any more: {error}");
-                reporter.changed.extend(sources_without_backend(&why));
+                self.reporter.changed.extend(sources_without_backend(&why));
                 if let Some(failover) = &mut self.failover {
-                    failover.fail(BackendFailure { source: "ring", backend: "", why }, reporter);
+                    failover.fail(BackendInfo::plain("ring", "", why), &self.reporter);
                     failover.reload(mono_ns());
                 }
                 // No other event causes a sample, and the timer was set for programs that report.
@@ -132,12 +145,12 @@ impl BpfBackend {
     }
 
     /// Adds the events that are there, without waiting, and takes the cgroups that were charged since the last call.
-    pub(super) fn drain(&mut self, batch: &mut EventBatch, charged: &mut Vec<u64>, metrics: &Metrics) {
+    pub(super) fn drain(&mut self, batch: &mut EventBatch, charged: &mut Vec<u64>) {
         charged.clear();
         if let Some(log) = &mut self.log {
             log.flush();
         }
-        self.read_ring(batch, metrics);
+        self.read_ring(batch);
         let Some((handle, _)) = &self.loaded else { return };
         if let Err(error) = handle.take_charged(|id| charged.push(id)) {
             // A full sample finds them too.
@@ -151,26 +164,21 @@ impl BpfBackend {
     }
 
     /// Adds the events that are in the ring buffer.
-    fn read_ring(&mut self, batch: &mut EventBatch, metrics: &Metrics) {
+    fn read_ring(&mut self, batch: &mut EventBatch) {
         let Some((_, ring)) = &mut self.loaded else { return };
         let drained = ring.drain(|event| self.sorter.add(event, batch));
-        batch.missed |= self.counters.count(drained, metrics);
+        batch.missed |= self.counters.count(drained, &self.reporter.metrics);
     }
 
     /// Checks whether the programs still report, given the usage of each pod by the id of its cgroup, and
     /// reloads what failed.
-    pub(super) fn check(
-        &mut self,
-        pods: impl Iterator<Item = (u64, u64)>,
-        now_ns: u64,
-        reporter: &BackendReporter,
-    ) {
+    pub(super) fn check(&mut self, pods: impl Iterator<Item = (u64, u64)>, now_ns: u64) {
         let Some(failover) = &mut self.failover else { return };
         match &self.loaded {
-            Some((handle, _)) => failover.check(handle, pods, reporter),
+            Some((handle, _)) => failover.check(handle, pods, &self.reporter),
             None => {
                 let why = "nothing is loaded".to_owned();
-                failover.fail(BackendFailure { source: "ring", backend: "", why }, reporter);
+                failover.fail(BackendInfo::plain("ring", "", why), &self.reporter);
             }
         }
         failover.reload(now_ns);
@@ -178,34 +186,35 @@ impl BpfBackend {
 
     /// Switches to the programs that were loaded to replace others, once they are loaded, and adds the last
     /// events of the others.
-    pub(super) fn switch_to_loaded(&mut self, batch: &mut EventBatch, reporter: &mut BackendReporter) {
+    pub(super) fn switch_to_loaded(&mut self, batch: &mut EventBatch) {
         let Some(failover) = &mut self.failover else { return };
         let present = self.loaded.as_ref().map(|(handle, _)| handle);
         let loaded = match failover.loaded(present) {
             None => return,
             Some(Ok(loaded)) => loaded,
-            Some(Err(failed)) => return reporter.changed.extend(failed),
+            Some(Err(failed)) => return self.reporter.changed.extend(failed),
         };
         let now_ns = mono_ns();
-        self.drain_last_events(batch, &reporter.metrics);
+        self.drain_last_events(batch);
         self.sorter.kills_since_ns = now_ns;
-        self.unload(&reporter.metrics);
+        self.unload();
         let sources = loaded.sources();
-        reporter.changed.extend(match self.adopt(loaded) {
+        let changed = match self.adopt(loaded) {
             Ok(()) => sources,
             Err(error) => sources_without_backend(&ring_error(&error)),
-        });
+        };
+        self.reporter.changed.extend(changed);
         // No threshold is set, and cgroups may have been created or removed in between.
         batch.missed = true;
     }
 
     /// Adds the last events of the present programs. Disarms the kill orders, and waits for the events of those
     /// that were carried out, since this ring buffer is not read again.
-    fn drain_last_events(&mut self, batch: &mut EventBatch, metrics: &Metrics) {
+    fn drain_last_events(&mut self, batch: &mut EventBatch) {
         let mut awaited = Vec::from(KernelKillCause::ALL);
         awaited.retain(|cause| self.disarm_kill(*cause));
         for _ in 0..EVENT_TRIES {
-            self.read_ring(batch, metrics);
+            self.read_ring(batch);
             if awaited.iter().all(|cause| batch.kernel_kills.iter().any(|kill| kill.cause == *cause)) {
                 break;
             }
@@ -226,36 +235,26 @@ impl BpfBackend {
         memory_capacity: u64,
         below: bool,
         now_ns: u64,
-        reporter: &BackendReporter,
     ) {
-        for (place, when) in ON_DEMAND.into_iter().enumerate() {
-            let Some(handle) = self.handle() else { return };
-            let is_attached = handle.is_attached(when);
-            let policy = &mut self.attach_policies[place];
-            let is_needed = match when {
-                AttachWhen::OnRelease => below,
-                AttachWhen::NearThreshold | AttachWhen::NearDiskThreshold => {
-                    policy.is_near(is_attached, headroom, memory_capacity)
-                }
-            };
-            let wanted = policy.wants(is_attached, is_needed, now_ns);
-            self.attach(EventClass::ChargeNear, when, wanted, reporter);
-        }
+        let is_near = self.is_near(AttachWhen::NearThreshold, headroom, memory_capacity);
+        self.attach(EventClass::ChargeNear, AttachWhen::NearThreshold, is_near, now_ns);
+        self.attach(EventClass::ChargeNear, AttachWhen::OnRelease, below, now_ns);
     }
 
-    /// Attaches or detaches an on-demand probe of this class.
-    pub(super) fn attach(
-        &mut self,
-        class: EventClass,
-        when: AttachWhen,
-        wanted: bool,
-        reporter: &BackendReporter,
-    ) {
+    /// Returns whether an on-demand probe is to be attached at this headroom to a threshold.
+    pub(super) fn is_near(&self, when: AttachWhen, headroom: Option<u64>, capacity: u64) -> bool {
+        let is_attached = self.handle().is_some_and(|handle| handle.is_attached(when));
+        self.attach_policies[when as usize].is_near(is_attached, headroom, capacity)
+    }
+
+    /// Attaches an on-demand probe of this class if it is needed, or detaches it some time after that.
+    pub(super) fn attach(&mut self, class: EventClass, when: AttachWhen, is_needed: bool, now_ns: u64) {
         let (source, backend) = (class.name(), self.backend(class));
         let Some((handle, _)) = &mut self.loaded else { return };
+        let wanted = self.attach_policies[when as usize].wants(handle.is_attached(when), is_needed, now_ns);
         if let (Err(error), Some(failover)) = (handle.request_probe(when, wanted), &mut self.failover) {
             let why = format!("it cannot be attached any more: {error}");
-            failover.fail(BackendFailure { source, backend, why }, reporter);
+            failover.fail(BackendInfo::plain(source, backend, why), &self.reporter);
         }
     }
 
@@ -351,40 +350,27 @@ impl BpfBackend {
     }
 
     /// Sets the threshold of the node's tasks at `headroom` more than the present `tasks`: the fork that passes
-    /// it is reported. `group` is the node's cgroup in the hierarchy of the pids controller, if the node is
-    /// one. A threshold that is set already is left as it is, unless `anew`.
-    pub(crate) fn set_pid_threshold(
-        &mut self,
-        group: Option<u64>,
-        tasks: u64,
-        headroom: Option<u64>,
-        anew: bool,
-    ) {
+    /// it is reported. `group` is the node's cgroup in the hierarchy of the pids controller, if the node is one.
+    pub(crate) fn set_pid_threshold(&mut self, group: Option<u64>, tasks: u64, headroom: Option<u64>) {
         let Some((handle, _)) = &mut self.loaded else { return };
         let beyond = headroom.map(|headroom| headroom.saturating_add(1));
-        let total = beyond.map(|beyond| tasks.saturating_add(beyond));
-        if total == self.pid_threshold && !anew {
-            return;
-        }
-        let threshold = total.zip(beyond).map(|(tasks, more)| match group {
-            Some(id) => NodePidThreshold::Group { id, tasks },
-            None => NodePidThreshold::More(more),
+        let threshold = beyond.map(|beyond| match group {
+            Some(id) => NodePidThreshold::Group { id, tasks: tasks.saturating_add(beyond) },
+            None => NodePidThreshold::More(beyond),
         });
-        match handle.set_pid_threshold(threshold) {
-            Ok(()) => self.pid_threshold = total,
-            Err(error) => {
-                if !std::mem::replace(&mut self.is_set_error_logged, true) {
-                    tracing::warn!(%error, "cannot set the kernel threshold of the node's tasks");
-                }
-            }
+        if let Err(error) = handle.set_pid_threshold(threshold)
+            && !std::mem::replace(&mut self.is_set_error_logged, true)
+        {
+            tracing::warn!(%error, "cannot set the kernel threshold of the node's tasks");
         }
     }
 
     /// Exports losses. Returns the event of what was lost, if that has grown, and whether a change of the
     /// cgroup tree may not have been reported.
-    pub(crate) fn read_losses(&mut self, metrics: &Metrics) -> (Option<BpfEventsLost>, bool) {
+    pub(crate) fn read_losses(&mut self) -> (Option<BpfEventsLost>, bool) {
         let handle = self.loaded.as_ref().map(|(handle, _)| handle);
-        let is_tree_missed = handle.is_some_and(|handle| self.counters.export_losses(handle, metrics));
+        let is_tree_missed =
+            handle.is_some_and(|handle| self.counters.export_losses(handle, &self.reporter.metrics));
         (self.counters.event.take(), is_tree_missed)
     }
 }

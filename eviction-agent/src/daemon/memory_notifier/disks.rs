@@ -1,14 +1,11 @@
 //! Thresholds on file systems in the kernel: set after each sample, at the headroom that it found.
 
-use eviction_bpf::{AttachWhen, DiskHeadroom, DiskTotal, DiskUsage, EventClass};
-use eviction_config::Probes;
+use eviction_bpf::{AttachWhen, BpfHandle, DiskHeadroom, DiskTotal, DiskUsage, EventClass};
 use eviction_node::clock::mono_ns;
 use eviction_node::fs::DeviceHeadroom;
 
-use super::BackendReporter;
 use super::bpf::BpfBackend;
-use super::on_demand::AttachPolicy;
-use super::plan::TokenBucket;
+use super::plan::CrossingRate;
 use crate::error::chain;
 
 /// The minimum headroom in bytes and inodes at which a threshold is set, so that files that are created and
@@ -20,25 +17,17 @@ const WIDE: [u64; 2] = [4 << 20, 256];
 /// The thresholds that are set on the file systems of the node.
 #[derive(Debug, Default)]
 pub(super) struct DiskThresholds {
-    attach_policy: AttachPolicy,
     /// The total of each device when the sample began.
     taken: Vec<(u64, DiskTotal)>,
-    /// For each device the totals at which its thresholds are set, if known.
-    set: Vec<(u64, [Option<i64>; 2])>,
-    crossings: TokenBucket<200, 32>,
+    crossings: CrossingRate,
     /// Whether it was logged that a threshold cannot be set.
     is_set_error_logged: bool,
 }
 
 impl DiskThresholds {
-    pub(super) fn new(probes: &Probes) -> Self {
-        Self { attach_policy: AttachPolicy::new(probes), ..Self::default() }
-    }
-
     /// Forgets all thresholds: programs that were just loaded have none, and count from zero.
     pub(super) fn clear(&mut self) {
         self.taken.clear();
-        self.set.clear();
         self.is_set_error_logged = false;
     }
 }
@@ -70,52 +59,35 @@ impl BpfBackend {
         Some(usage)
     }
 
-    /// Handles a crossing that was reported: the threshold of the device is not set any more.
-    pub(crate) fn disk_crossed(&mut self, device: u64) {
+    /// Counts a crossing that was reported.
+    pub(crate) fn count_disk_crossing(&mut self) {
         self.disks.crossings.take(mono_ns());
-        self.disks.set.retain(|(of, _)| *of != device);
     }
 
     /// Sets the thresholds at these headrooms, and attaches the dense probe while one is near.
-    pub(super) fn set_disk_thresholds(
-        &mut self,
-        devices: impl Iterator<Item = DeviceHeadroom>,
-        now_ns: u64,
-        reporter: &BackendReporter,
-    ) {
-        let Some((handle, _)) = self.loaded.as_mut().filter(|(handle, _)| handle.has_disks()) else { return };
+    pub(crate) fn set_disk_thresholds(&mut self, devices: impl Iterator<Item = DeviceHeadroom>, now_ns: u64) {
+        if !self.handle().is_some_and(BpfHandle::has_disks) {
+            return;
+        }
         let when = AttachWhen::NearDiskThreshold;
-        let is_attached = handle.is_attached(when);
-        let DiskThresholds { attach_policy, taken, set, crossings, is_set_error_logged } = &mut self.disks;
-        let [least_bytes, least_inodes] = if crossings.has_token(now_ns) { CLOSE } else { WIDE };
+        let [least_bytes, least_inodes] = if self.disks.crossings.has_token(now_ns) { CLOSE } else { WIDE };
         let mut is_near = false;
         for DeviceHeadroom { device, capacity, bytes, inodes } in devices {
-            is_near |= attach_policy.is_near(is_attached, bytes, capacity);
+            is_near |= self.is_near(when, bytes, capacity);
             // A threshold is met by less than its value, not by the value itself.
             let beyond = |left: u64, least: u64| left.saturating_add(1).max(least);
             let headroom = DiskHeadroom {
                 bytes: bytes.map(|left| beyond(left, least_bytes)),
                 inodes: inodes.map(|left| beyond(left, least_inodes)),
             };
-            let since = taken.iter().find(|(of, _)| *of == device).map(|(_, total)| *total);
-            let limits = since.map(|since| {
-                let limit = |taken: i64, more: Option<u64>| Some(taken.saturating_add_unsigned(more?));
-                [limit(since.bytes(), headroom.bytes), limit(since.inodes, headroom.inodes)]
-            });
-            if limits.is_some_and(|limits| set.contains(&(device, limits))) {
-                continue;
-            }
-            set.retain(|(of, _)| *of != device);
-            match handle.set_disk_threshold(device, headroom, since) {
-                Ok(_) => set.extend(limits.map(|limits| (device, limits))),
-                Err(error) => {
-                    if !std::mem::replace(is_set_error_logged, true) {
-                        tracing::warn!(error = %chain(&error), "cannot set a kernel threshold of a disk: the timer detects the crossing");
-                    }
-                }
+            let since = self.disks.taken.iter().find(|(of, _)| *of == device).map(|(_, total)| *total);
+            let Some((handle, _)) = &mut self.loaded else { return };
+            if let Err(error) = handle.set_disk_threshold(device, headroom, since)
+                && !std::mem::replace(&mut self.disks.is_set_error_logged, true)
+            {
+                tracing::warn!(error = %chain(&error), "cannot set a kernel threshold of a disk: the timer detects the crossing");
             }
         }
-        let wanted = attach_policy.wants(is_attached, is_near, now_ns);
-        self.attach(EventClass::DiskNear, when, wanted, reporter);
+        self.attach(EventClass::DiskNear, when, is_near, now_ns);
     }
 }

@@ -1,11 +1,12 @@
 //! The events of the BPF programs, sorted by how they are handled, and counts of what was not reported.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use eviction_bpf::{
-    BpfHandle, Counter, DiskThresholdCrossed, Drained, Event, EventClass, KernelKill, LossCounters, OomKill,
-    SUPPRESSED_REASONS, TaskAlarm, ThresholdCrossed,
+    BpfHandle, Counter as LossCounter, Drained, Event, EventClass, KernelKill, OomKill, TaskAlarm,
+    ThresholdCrossed,
 };
+use prometheus_client::metrics::counter::Counter;
 
 use crate::telemetry::event_log::BpfEventsLost;
 use crate::telemetry::metrics::Metrics;
@@ -17,8 +18,8 @@ const MAX_LIMIT_CROSSINGS: usize = 1024;
 /// The events that the BPF programs reported in one batch.
 #[derive(Debug, Default)]
 pub(crate) struct EventBatch {
-    /// The last crossing of an eviction threshold.
-    pub(crate) crossed: Option<ThresholdCrossed>,
+    /// The kernel's timestamp of the last crossing of an eviction threshold.
+    pub(crate) crossed_ns: Option<u64>,
     /// Whether a threshold of the cgroup of all pods was crossed.
     pub(crate) pods_crossed: bool,
     /// Kill orders that were carried out; a sync follows.
@@ -29,8 +30,8 @@ pub(crate) struct EventBatch {
     pub(crate) kills: Vec<OomKill>,
     /// Alarms about too many tasks.
     pub(crate) alarms: Vec<TaskAlarm>,
-    /// The last crossing of a threshold on a file system.
-    pub(crate) disk_crossed: Option<DiskThresholdCrossed>,
+    /// The kernel's timestamp of the last crossing of a threshold on a file system.
+    pub(crate) disk_crossed_ns: Option<u64>,
     /// Whether events are missing or cannot be decoded: a full sample has to find what they reported.
     pub(crate) missed: bool,
 }
@@ -72,13 +73,13 @@ impl EventSorter {
                     let is_usable = crossed.is_rise() && batch.kernel_kills.is_empty();
                     self.node_crossed = is_usable.then_some(crossed);
                 }
-                batch.crossed = Some(crossed);
+                batch.crossed_ns = Some(crossed.stamp.ktime_ns);
             }
             Event::ThresholdCrossed(_) if self.limit_crossings.len() == MAX_LIMIT_CROSSINGS => {
                 batch.missed = true
             }
             Event::ThresholdCrossed(crossed) => self.limit_crossings.push_back(crossed),
-            Event::DiskThresholdCrossed(crossed) => batch.disk_crossed = Some(crossed),
+            Event::DiskThresholdCrossed(crossed) => batch.disk_crossed_ns = Some(crossed.stamp.ktime_ns),
             Event::OomKill(kill) if kill.stamp.ktime_ns < self.kills_since_ns => {}
             Event::OomKill(kill) => batch.kills.push(kill),
             Event::OomMark(mark) => {
@@ -99,14 +100,12 @@ impl EventSorter {
 pub(super) struct ProgramCounters {
     /// How often programs were loaded: each time they count from zero.
     pub(super) loads: u32,
-    lost: LossCounters,
-    /// Events that could not be decoded, of all programs; and how many of them were published.
-    invalid: u64,
+    /// The exported totals of these programs, by metric and label.
+    exported: BTreeMap<(&'static str, &'static str), u64>,
+    /// How many of the events that could not be decoded were published.
     invalid_published: u64,
     /// Losses that are not published yet. The numbers are totals.
     pub(super) event: Option<BpfEventsLost>,
-    suppressed: [u64; SUPPRESSED_REASONS],
-    runs_missed: [u64; EventClass::ALL.len()],
     /// Whether some charges were not followed up to the root recently: thresholds above do not see every
     /// charge.
     pub(super) is_truncating: bool,
@@ -115,18 +114,27 @@ pub(super) struct ProgramCounters {
 impl ProgramCounters {
     /// Restarts the counters for programs that were just loaded.
     pub(super) fn restart(&mut self) {
-        let Self { loads, invalid, invalid_published, event, .. } = *self;
-        *self = Self { loads: loads + 1, invalid, invalid_published, event, ..Self::default() };
+        self.loads += 1;
+        self.exported.clear();
+        self.is_truncating = false;
+    }
+
+    /// Adds to a counter by how much the total of the programs has grown since the last call, and returns that. A
+    /// smaller total was not read in full, and the missing part was counted before.
+    fn export(&mut self, counter: &Counter, metric: &'static str, label: &'static str, total: u64) -> u64 {
+        let exported = self.exported.entry((metric, label)).or_default();
+        let more = total.saturating_sub(*exported);
+        *exported += more;
+        counter.inc_by(more);
+        more
     }
 
     /// Exports the reasons for which an armed kill order was not carried out.
     pub(super) fn export_suppressed(&mut self, handle: &BpfHandle, metrics: &Metrics) {
         let Ok(suppressed) = handle.suppressed() else { return };
-        for ((reason, sum), before) in suppressed.into_iter().zip(&mut self.suppressed) {
-            let more = increase(sum, before);
-            if more > 0 {
-                metrics.kernel_kill_suppressed.with([reason]).inc_by(more);
-            }
+        for (reason, total) in suppressed {
+            let counter = metrics.kernel_kill_suppressed.with([reason]);
+            self.export(&counter, "kernel_kill_suppressed", reason, total);
         }
     }
 
@@ -134,32 +142,28 @@ impl ProgramCounters {
     /// not have been reported.
     pub(super) fn export_losses(&mut self, handle: &BpfHandle, metrics: &Metrics) -> bool {
         let mut is_tree_missed = false;
-        for ((class, sum), before) in handle.runs_missed().into_iter().zip(&mut self.runs_missed) {
-            let more = increase(sum, before);
-            if more > 0 {
-                metrics.bpf_program_runs_missed.with([class.name()]).inc_by(more);
-                is_tree_missed |= class == EventClass::Cgroup;
-            }
+        for (class, total) in handle.runs_missed() {
+            let counter = metrics.bpf_program_runs_missed.with([class.name()]);
+            let more = self.export(&counter, "bpf_program_runs_missed", class.name(), total);
+            is_tree_missed |= more > 0 && class == EventClass::Cgroup;
         }
         let Ok(lost) = handle.lost() else { return is_tree_missed };
-        let before = std::mem::replace(&mut self.lost, lost);
-        let more = lost.get(Counter::PathTruncated).saturating_sub(before.get(Counter::PathTruncated));
-        metrics.bpf_paths_truncated.inc_by(more);
-        self.is_truncating = more > 0;
-        let mut has_grown = self.invalid > self.invalid_published;
-        self.invalid_published = self.invalid;
-        for ((r#type, now), (_, before)) in lost.by_record().into_iter().zip(before.by_record()) {
-            metrics.bpf_events_lost.with([r#type]).inc_by(now.saturating_sub(before));
-            has_grown |= now > before;
+        let truncated = lost.get(LossCounter::PathTruncated);
+        self.is_truncating =
+            self.export(&metrics.bpf_paths_truncated, "bpf_paths_truncated", "", truncated) > 0;
+        let invalid = metrics.bpf_events_invalid.get();
+        let mut has_grown = std::mem::replace(&mut self.invalid_published, invalid) < invalid;
+        for (r#type, total) in lost.by_record() {
+            let counter = metrics.bpf_events_lost.with([r#type]);
+            has_grown |= self.export(&counter, "bpf_events_lost", r#type, total) > 0;
         }
-        for ((map, now), (_, before)) in lost.by_map().into_iter().zip(before.by_map()) {
-            metrics.bpf_map_full.with([map]).inc_by(now.saturating_sub(before));
-            has_grown |= now > before;
+        for (map, total) in lost.by_map() {
+            let counter = metrics.bpf_map_full.with([map]);
+            has_grown |= self.export(&counter, "bpf_map_full", map, total) > 0;
         }
         if has_grown {
             let map_full = lost.by_map().iter().map(|(_, count)| count).sum();
-            let (lost, invalid) = (lost.records_lost(), self.invalid);
-            self.event = Some(BpfEventsLost { lost, invalid, map_full });
+            self.event = Some(BpfEventsLost { lost: lost.records_lost(), invalid, map_full });
         }
         is_tree_missed
     }
@@ -170,7 +174,6 @@ impl ProgramCounters {
         metrics.bpf_events.inc_by(events);
         if malformed > 0 {
             metrics.bpf_events_invalid.inc_by(malformed);
-            self.invalid += malformed;
             tracing::warn!(malformed, why = ?why, "BPF events that cannot be decoded");
         }
         if missed > 0 {
@@ -180,21 +183,14 @@ impl ProgramCounters {
     }
 }
 
-/// Returns by how much a sum has grown since the last call. A smaller sum was not read in full, and the missing
-/// part was counted before.
-fn increase(sum: u64, before: &mut u64) -> u64 {
-    let more = sum.saturating_sub(*before);
-    *before = sum.max(*before);
-    more
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use eviction_bpf::Edge;
+    use eviction_bpf::{Edge, Stamp};
 
     fn crossed(cgroup_id: u64) -> Event {
-        Event::ThresholdCrossed(ThresholdCrossed::upwards(cgroup_id, 1))
+        let stamp = Stamp { ktime_ns: 10 * cgroup_id, cpu: 0, seq: 0 };
+        Event::ThresholdCrossed(ThresholdCrossed { stamp, ..ThresholdCrossed::upwards(cgroup_id, 1) })
     }
 
     #[test]
@@ -204,7 +200,7 @@ mod tests {
         for id in [3, 1, 4, 2, 3] {
             sorter.add(crossed(id), &mut batch);
         }
-        assert_eq!(batch.crossed.map(|crossed| crossed.cgroup_id), Some(2));
+        assert_eq!(batch.crossed_ns, Some(20));
         let waiting: Vec<_> = sorter.limit_crossings.iter().map(|crossed| crossed.cgroup_id).collect();
         assert_eq!((waiting, batch.missed, batch.pods_crossed), (vec![3, 4, 3], false, true));
         assert_eq!(sorter.node_crossed.map(|crossed| crossed.cgroup_id), Some(1));
@@ -222,14 +218,17 @@ mod tests {
         }
         assert!(!batch.missed);
         sorter.add(crossed(7), &mut batch);
-        assert!(batch.missed && batch.crossed.is_none());
+        assert!(batch.missed && batch.crossed_ns.is_none());
         assert_eq!(sorter.limit_crossings.len(), MAX_LIMIT_CROSSINGS);
     }
 
     #[test]
     fn a_smaller_sum_does_not_count_events_twice() {
-        let mut before = 0;
-        let more = [3, 3, 0, 5, 2, 6].map(|sum| increase(sum, &mut before));
-        assert_eq!(more, [3, 0, 0, 2, 0, 1]);
+        let (mut counters, counter) = (ProgramCounters::default(), Counter::default());
+        let more = [3, 3, 0, 5, 2, 6].map(|total| counters.export(&counter, "metric", "label", total));
+        assert_eq!((more, counter.get()), ([3, 0, 0, 2, 0, 1], 6));
+        counters.restart();
+        counters.export(&counter, "metric", "label", 2);
+        assert_eq!(counter.get(), 8, "other programs count from zero");
     }
 }

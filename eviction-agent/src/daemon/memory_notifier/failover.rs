@@ -10,7 +10,7 @@ use eviction_bpf::{
 };
 
 use super::super::realtime;
-use super::{BackendFailure, BackendReporter};
+use super::BackendReporter;
 
 /// A method that sees every charge reports before this much is charged.
 const UNREPORTED_BYTES: u64 = 16 << 20;
@@ -30,7 +30,7 @@ pub(super) struct BpfFailover {
     loading: Option<Receiver<Result<Loaded, LoadError>>>,
     last_ns: Option<u64>,
     /// Failures that are not replaced yet, one for each source.
-    failures: Vec<BackendFailure>,
+    failures: Vec<BackendInfo>,
     refused: u32,
 }
 
@@ -41,7 +41,7 @@ impl BpfFailover {
     }
 
     /// Records a failure, and reports the first one of each source.
-    pub(super) fn fail(&mut self, failure: BackendFailure, reporter: &BackendReporter) {
+    pub(super) fn fail(&mut self, failure: BackendInfo, reporter: &BackendReporter) {
         if !self.is_failed(failure.source) {
             reporter.log_failure(&failure);
             self.failures.push(failure);
@@ -63,7 +63,7 @@ impl BpfFailover {
     ) {
         for (class, backend, error) in handle.detached() {
             let why = format!("{backend} was detached: {error}");
-            self.fail(BackendFailure { source: class.name(), backend, why }, reporter);
+            self.fail(BackendInfo::plain(class.name(), backend, why), reporter);
         }
         let Some(charge) = handle.charge().filter(|info| info.sees_every_charge) else { return };
         let Ok(counters) = handle.lost() else { return };
@@ -76,7 +76,7 @@ impl BpfFailover {
         let silent = handle.sources().iter().filter(|info| are_kprobes(info.backend, charge.backend));
         for info in std::iter::once(charge).chain(silent) {
             let why = format!("{} reports no charge while a pod's usage grows", charge.backend);
-            self.fail(BackendFailure { source: info.source, backend: info.backend, why }, reporter);
+            self.fail(BackendInfo::plain(info.source, info.backend, why), reporter);
         }
     }
 
@@ -137,7 +137,7 @@ impl BpfFailover {
         if present.is_none() {
             return Some(Err(missing));
         }
-        let failed = self.failures.iter().map(|BackendFailure { source, backend: _, why: failed }| {
+        let failed = self.failures.iter().map(|BackendInfo { source, reason: failed, .. }| {
             BackendInfo::plain(source, "", format!("{failed}; nothing can be loaded in its place: {why}"))
         });
         Some(Err(failed.collect()))
@@ -158,7 +158,7 @@ impl BpfFailover {
 
 /// Excludes a failed method for charges or for the on-demand probe, also if it was requested: the next method
 /// is used from now on. Other classes have one method per kernel, which is attached again.
-fn exclude_failed(options: &mut LoadOptions, failure: &BackendFailure) {
+fn exclude_failed(options: &mut LoadOptions, failure: &BackendInfo) {
     if [EventClass::Charge, EventClass::ChargeNear].map(EventClass::name).contains(&failure.source) {
         exclude_method(options, failure.backend);
     }
@@ -241,8 +241,8 @@ mod tests {
         assert!(!missed_charges.are_detected(new.into_iter(), 7), "a pod that was not known before");
     }
 
-    fn failure(source: &'static str, backend: &'static str) -> BackendFailure {
-        BackendFailure { source, backend, why: "detached".to_owned() }
+    fn failure(source: &'static str, backend: &'static str) -> BackendInfo {
+        BackendInfo::plain(source, backend, "detached")
     }
 
     #[test]
@@ -280,7 +280,7 @@ mod tests {
         let choice = BackendSelection { deny, ..BackendSelection::default() };
         let mut failover = BpfFailover::new(LoadOptions { choice, ..LoadOptions::default() });
         let metrics = Arc::new(Metrics::new("", ""));
-        let reporter = BackendReporter { metrics: Arc::clone(&metrics), changed: Vec::new() };
+        let reporter = BackendReporter::new(&metrics);
         failover.reload(0);
         assert!(!failover.is_loading(), "nothing failed");
         for _ in 0..2 {

@@ -12,7 +12,7 @@ use eviction_node::notify::memory_events::{self, MemoryEvents, Watched};
 use eviction_node::notify::psi::{self, PsiTrigger};
 
 use super::super::realtime;
-use super::{BackendFailure, Trigger};
+use super::Trigger;
 use crate::error::chain;
 
 /// The available backends of the node's cgroup.
@@ -66,7 +66,7 @@ impl KernelBackends {
         headroom: Option<u64>,
         sees_every_charge: bool,
         now_ns: u64,
-    ) -> Result<(), BackendFailure> {
+    ) -> Result<(), BackendInfo> {
         if let Some(memcg_v1) = &mut self.memcg_v1 {
             match headroom {
                 _ if sees_every_charge => memcg_v1.clear(),
@@ -93,7 +93,7 @@ impl KernelBackends {
         tree: &Tree,
         sees_every_charge: bool,
         reports_kills: bool,
-    ) -> Result<(), BackendFailure> {
+    ) -> Result<(), BackendInfo> {
         let Some(events) = &mut self.memory_events else { return Ok(()) };
         let watched = match (reports_kills, self.has_node_events && !sees_every_charge) {
             (false, _) => Watched::All,
@@ -111,7 +111,7 @@ impl KernelBackends {
     ///
     /// # Errors
     /// If a backend has failed. It is not used again.
-    pub(super) async fn next(&mut self) -> Result<Trigger, BackendFailure> {
+    pub(super) async fn next(&mut self) -> Result<Trigger, BackendInfo> {
         let Self { memcg_v1, psi, memory_events, has_node_events: _ } = self;
         tokio::select! {
             crossed = wait(memcg_v1, async |it| it.crossed().await) => match crossed {
@@ -152,9 +152,9 @@ fn fail<B>(
     source: &'static str,
     name: &'static str,
     error: &(dyn Error + 'static),
-) -> BackendFailure {
+) -> BackendInfo {
     *backend = None;
-    BackendFailure { source, backend: name, why: chain(error) }
+    BackendInfo::plain(source, name, chain(error))
 }
 
 /// Closes descriptors on another thread, so that the control loop does not wait for it.
@@ -191,7 +191,7 @@ mod tests {
     #[tokio::test]
     async fn a_trigger_that_reports_an_error_fails_once() {
         let mut backends = backends_with(broken_trigger());
-        let BackendFailure { source, backend, why } = backends.next().await.unwrap_err();
+        let BackendInfo { source, backend, reason: why, .. } = backends.next().await.unwrap_err();
         assert_eq!((source, backend, &*why), ("pressure", psi::NAME, "the group is gone"));
         assert!(backends.psi.is_none(), "it is not used again");
         assert_eq!(backends.set(0, None, false, 0), Ok(()));

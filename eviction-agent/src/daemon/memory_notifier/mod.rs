@@ -12,7 +12,6 @@ mod events;
 mod failover;
 mod kernel;
 mod kernel_kill;
-mod on_demand;
 mod plan;
 
 use std::io;
@@ -25,7 +24,6 @@ use eviction_config::Probes;
 use eviction_node::cgroup::node_root::NodeRoot;
 use eviction_node::cgroup::tree::Tree;
 use eviction_node::clock::mono_ns;
-use eviction_node::fs::DeviceHeadroom;
 use eviction_node::notify::sample_interval::{self, FillRate, SampleSchedule};
 use eviction_node::notify::timer::Timer;
 use eviction_node::sampler::MemoryUsage;
@@ -34,21 +32,23 @@ use kernel::KernelBackends;
 pub(crate) use bpf::{BpfBackend, root_id};
 pub(crate) use events::EventBatch;
 pub(crate) use plan::{
-    GrowthSource, MinRearm, TokenBucket, conservative_level, pids_due, plan as plan_thresholds,
+    CrossingRate, GrowthSource, conservative_level, min_rearm_of_limit, pids_due, plan as plan_thresholds,
 };
 
 /// Every backend of [`MemoryNotifier`].
 pub(crate) struct MemoryNotifier {
+    /// Public for what no other backend can do: limits, disks, tasks, OOM kills, kill orders and losses. What
+    /// depends on several backends is a method of the notifier.
     pub(crate) bpf: BpfBackend,
     kernel: KernelBackends,
     timer: Timer,
-    reporter: BackendReporter,
     rate: FillRate,
+    whole_machine: bool,
     /// The number of online CPUs of the machine.
     cpus: usize,
     /// The limit of threshold crossings: beyond it the minimum re-arm distance is wide. One sync takes 0.15 ms,
     /// so they take a thirtieth of a CPU.
-    crossings: TokenBucket<200, 32>,
+    crossings: CrossingRate,
     /// Whether the end of pressure on the cgroup of all pods is to be reported.
     pods_below: bool,
 }
@@ -61,35 +61,20 @@ pub(crate) struct CgroupThresholds<L> {
     pub(crate) levels: L,
 }
 
-/// The inputs of the kernel thresholds.
-pub(crate) struct NodeThresholds<N, P> {
-    pub(crate) node: CgroupThresholds<N>,
-    /// The cgroup of all pods, if it has thresholds.
-    pub(crate) pods_id: Option<u64>,
-    /// The cgroup of all pods, if it was sampled.
-    pub(crate) pods: Option<CgroupThresholds<P>>,
-    /// The headroom to the nearest threshold of the cgroup of all pods, bytes.
-    pub(crate) pods_headroom: Option<u64>,
-    pub(crate) memory_capacity: u64,
-}
-
-/// A backend that failed while it was in use.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct BackendFailure {
-    pub(crate) source: &'static str,
-    pub(crate) backend: &'static str,
-    pub(crate) why: String,
-}
-
 /// Logs and counts backends that failed, and keeps the changed sources until they are published.
-struct BackendReporter {
+pub(crate) struct BackendReporter {
     metrics: Arc<Metrics>,
     changed: Vec<BackendInfo>,
 }
 
 impl BackendReporter {
-    fn log_failure(&self, failure: &BackendFailure) {
-        let BackendFailure { source, backend, why } = failure;
+    fn new(metrics: &Arc<Metrics>) -> Self {
+        Self { metrics: Arc::clone(metrics), changed: Vec::new() }
+    }
+
+    /// Logs and counts a backend that failed while it was in use. Its reason is why it failed.
+    fn log_failure(&self, failed: &BackendInfo) {
+        let BackendInfo { source, backend, reason: why, .. } = failed;
         tracing::warn!(
             source,
             backend,
@@ -111,7 +96,7 @@ impl MemoryNotifier {
         root: &NodeRoot,
         metrics: &Arc<Metrics>,
     ) -> io::Result<(Self, Vec<BackendInfo>)> {
-        let (bpf, mut sources) = BpfBackend::start(options, probes);
+        let (bpf, mut sources) = BpfBackend::start(options, probes, metrics);
         let (kernel, infos) = KernelBackends::open(root, &options.choice);
         sources.extend(infos);
         sources.push(Timer::info());
@@ -120,10 +105,10 @@ impl MemoryNotifier {
             bpf,
             kernel,
             timer: Timer::new()?,
-            reporter: BackendReporter { metrics: Arc::clone(metrics), changed: Vec::new() },
             rate: FillRate::new(cpus),
+            whole_machine: root.whole_machine,
             cpus,
-            crossings: TokenBucket::default(),
+            crossings: CrossingRate::default(),
             pods_below: false,
         };
         Ok((this, sources))
@@ -140,24 +125,23 @@ impl MemoryNotifier {
         sources
     }
 
-    /// Sets the kernel thresholds after a sample. Returns the headroom to the nearest eviction threshold in
-    /// bytes.
-    pub(crate) fn set_thresholds<N, P>(
+    /// Sets the kernel thresholds after a sample of the node. `pods_id` is the cgroup of all pods, if it has
+    /// thresholds; `pods` are these, if it was sampled; `pods_headroom` is that to the nearest one. Returns the
+    /// headroom to the nearest eviction threshold. All in bytes.
+    pub(crate) fn set_thresholds(
         &mut self,
-        thresholds: NodeThresholds<N, P>,
-        whole_machine: bool,
+        node: CgroupThresholds<impl IntoIterator<Item = u64>>,
+        pods_id: Option<u64>,
+        pods: Option<CgroupThresholds<impl IntoIterator<Item = u64>>>,
+        pods_headroom: Option<u64>,
+        memory_capacity: u64,
         now_ns: u64,
-    ) -> Option<u64>
-    where
-        N: IntoIterator<Item = u64>,
-        P: IntoIterator<Item = u64>,
-    {
-        let NodeThresholds { node, pods_id, pods, pods_headroom, memory_capacity } = thresholds;
+    ) -> Option<u64> {
         self.bpf.set_eviction_cgroups(node.id, pods_id);
         let growth = self.growth();
         let min_rearm =
-            if self.crossings.has_token(now_ns) { MinRearm::CLOSE } else { MinRearm::wide(self.cpus) };
-        let (of_node, counted) = match whole_machine {
+            if self.crossings.has_token(now_ns) { plan::MIN_REARM } else { plan::wide_min_rearm(self.cpus) };
+        let (of_node, counted) = match self.whole_machine {
             true => (
                 growth.of_machine(self.cpus, self.bpf.charge_caches()),
                 self.bpf.root_counter_usage(node.usage.usage, now_ns),
@@ -175,17 +159,12 @@ impl MemoryNotifier {
         }
         let headroom = [plan.headroom, pods_headroom].into_iter().flatten().min();
         let below = plan.threshold.usage_below.is_some() || self.pods_below;
-        self.bpf.attach_on_demand(headroom, memory_capacity, below, now_ns, &self.reporter);
+        self.bpf.attach_on_demand(headroom, memory_capacity, below, now_ns);
         let set = self.kernel.set(node.usage.usage, plan.headroom, growth.sees_every_charge, now_ns);
         if let Err(failure) = set {
-            self.report(&failure);
+            self.report(failure);
         }
         headroom
-    }
-
-    /// Sets the kernel thresholds of the disks after a sample.
-    pub(crate) fn set_disk_thresholds(&mut self, devices: impl Iterator<Item = DeviceHeadroom>, now_ns: u64) {
-        self.bpf.set_disk_thresholds(devices, now_ns, &self.reporter);
     }
 
     /// Sets the timer in place of its present setting. It never fires sooner than after
@@ -203,8 +182,8 @@ impl MemoryNotifier {
     pub(crate) async fn next(&mut self) -> io::Result<(Trigger, EventBatch)> {
         let fired = tokio::select! {
             biased;
-            events = self.bpf.next(&mut self.reporter) => {
-                if events.crossed.is_some() {
+            events = self.bpf.next() => {
+                if events.crossed_ns.is_some() {
                     self.crossings.take(mono_ns());
                 }
                 return Ok((Trigger::Charge, events));
@@ -216,7 +195,7 @@ impl MemoryNotifier {
             }
         };
         let trigger = fired.unwrap_or_else(|failure| {
-            self.report(&failure);
+            self.report(failure);
             // It is not known what the backend did not report.
             Trigger::Timer
         });
@@ -228,8 +207,8 @@ impl MemoryNotifier {
     /// loaded to replace others.
     pub(crate) fn drain(&mut self, charged: &mut Vec<u64>) -> EventBatch {
         let mut events = EventBatch::default();
-        self.bpf.switch_to_loaded(&mut events, &mut self.reporter);
-        self.bpf.drain(&mut events, charged, &self.reporter.metrics);
+        self.bpf.switch_to_loaded(&mut events);
+        self.bpf.drain(&mut events, charged);
         events
     }
 
@@ -241,22 +220,23 @@ impl MemoryNotifier {
         tree: &Tree,
         now_ns: u64,
     ) {
-        self.bpf.check(pods, now_ns, &self.reporter);
+        self.bpf.check(pods, now_ns);
         let sees_every_charge = self.growth().sees_every_charge;
         let reports_kills = self.bpf.reports(EventClass::Oom);
         if let Err(failure) = self.kernel.watch_events(tree, sees_every_charge, reports_kills) {
-            self.report(&failure);
+            self.report(failure);
         }
     }
 
     /// Takes the sources whose backend has changed.
     pub(crate) fn take_changed(&mut self) -> Vec<BackendInfo> {
-        std::mem::take(&mut self.reporter.changed)
+        std::mem::take(&mut self.bpf.reporter.changed)
     }
 
-    fn report(&mut self, failure: &BackendFailure) {
-        self.reporter.log_failure(failure);
-        self.reporter.changed.push(BackendInfo::plain(failure.source, "", &*failure.why));
+    /// Reports a kernel backend that failed.
+    fn report(&mut self, failed: BackendInfo) {
+        self.bpf.reporter.log_failure(&failed);
+        self.bpf.reporter.changed.push(BackendInfo { backend: "", ..failed });
     }
 
     /// Returns how growth is detected at present.

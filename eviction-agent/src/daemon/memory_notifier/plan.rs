@@ -1,4 +1,4 @@
-//! Which kernel thresholds to set after a sample.
+//! Which kernel thresholds to set, and which on-demand probes to attach after a sample.
 //!
 //! A level is a working set at which an eviction threshold is met. The nearest level above the present working set is
 //! set at its headroom, less the granularity of the backend; the nearest one below is set to see pressure end.
@@ -6,31 +6,27 @@
 use std::time::Duration;
 
 use eviction_bpf::{KernelThreshold, ThresholdCrossed, batch_bytes};
+use eviction_config::Probes;
 use eviction_core::policy::preferences::MemoryMeasure;
+use eviction_core::time::TokenBucket;
 use eviction_node::sampler::MemoryUsage;
 
-/// The minimum headroom that is set, bytes: page cache close to a threshold is charged and released all the
-/// time, and would wake the agent without a pause.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct MinRearm(u64);
+/// The minimum headroom that is set for eviction thresholds, bytes: a batch of pages that a CPU charges. Page cache
+/// close to a threshold is charged and released all the time, and would wake the agent without a pause.
+pub(crate) const MIN_REARM: u64 = 256 << 10;
 
-impl MinRearm {
-    /// For eviction thresholds: a batch of pages that a CPU charges.
-    pub(crate) const CLOSE: Self = Self(256 << 10);
+const LEAST_WIDE_REARM: u64 = 1 << 20;
 
-    /// For eviction thresholds that were crossed too often recently, on a machine with `cpus` CPUs: each can
-    /// charge.
-    pub(crate) fn wide(cpus: usize) -> Self {
-        let of_all = u64::try_from(cpus).unwrap_or(u64::MAX).saturating_mul(512 << 10);
-        Self(of_all.max(Self::LEAST_WIDE))
-    }
+/// Returns the minimum headroom for eviction thresholds that were crossed too often recently, on a machine with
+/// `cpus` CPUs: each can charge.
+pub(crate) fn wide_min_rearm(cpus: usize) -> u64 {
+    let of_all = u64::try_from(cpus).unwrap_or(u64::MAX).saturating_mul(512 << 10);
+    of_all.max(LEAST_WIDE_REARM)
+}
 
-    const LEAST_WIDE: u64 = 1 << 20;
-
-    /// For a memory limit: the agent only reports that it is near.
-    pub(crate) fn of_limit(limit: u64) -> Self {
-        Self((limit / 256).max(Self::LEAST_WIDE))
-    }
+/// Returns the minimum headroom for a memory limit: the agent only reports that it is near.
+pub(crate) fn min_rearm_of_limit(limit: u64) -> u64 {
+    (limit / 256).max(LEAST_WIDE_REARM)
 }
 
 /// How a backend detects growth.
@@ -99,7 +95,7 @@ pub(crate) struct ThresholdPlan {
 /// Returns the kernel threshold to set, given the working sets at which thresholds are met (any order).
 pub(crate) fn plan(
     growth: GrowthSource,
-    min_rearm: MinRearm,
+    min_rearm: u64,
     memory: MemoryUsage,
     levels: impl IntoIterator<Item = u64>,
 ) -> ThresholdPlan {
@@ -123,7 +119,7 @@ pub(crate) fn plan(
         false if growth.sees_every_charge => bytes / 2,
         false => bytes,
     });
-    let early = early.map(|bytes| bytes.max(min_rearm.0));
+    let early = early.map(|bytes| bytes.max(min_rearm));
     // If each charge is seen, gross charges bound the growth; usage would be late.
     let (usage_above, gross) = match growth.sees_every_charge {
         true => (None, early),
@@ -150,34 +146,55 @@ pub(crate) fn pids_due(left: u64, seen_per_second: u64, reported: bool) -> Durat
     if reported && due >= MIN_FAR { due.saturating_mul(REPORTED_FACTOR) } else { due }
 }
 
-/// Limits how often kernel thresholds may wake the agent: `BURST` times at once, and `PER_SECOND`. Page cache
+/// Limits how often kernel thresholds may wake the agent: 32 times at once, and 200 times a second. Page cache
 /// near a threshold crosses it again and again.
+pub(crate) type CrossingRate = TokenBucket<5_000_000, 32>;
+
+/// The minimum headroom within which a threshold is near: attaching takes a moment, in which memory fills.
+const MIN_NEAR_BYTES: u64 = 64 << 20;
+
+/// Decides when an on-demand probe is attached. Such a probe makes page faults several percent slower, and sees what
+/// the permanent probe misses.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct TokenBucket<const PER_SECOND: u64, const BURST: u64> {
-    /// When the bucket is full again.
-    full_ns: u64,
+pub(super) struct AttachPolicy {
+    near_percent: f64,
+    detach_after_ns: u64,
+    unused_since_ns: Option<u64>,
 }
 
-impl<const PER_SECOND: u64, const BURST: u64> TokenBucket<PER_SECOND, BURST> {
-    const EACH_NS: u64 = 1_000_000_000 / PER_SECOND;
+impl AttachPolicy {
+    pub(super) fn new(probes: &Probes) -> Self {
+        let detach_after_ns = u64::try_from(probes.detach_after.as_nanos()).unwrap_or(0);
+        Self { near_percent: probes.near_threshold_percent, detach_after_ns, unused_since_ns: None }
+    }
 
-    /// Takes a token. Returns whether there was one.
-    pub(crate) fn take(&mut self, now_ns: u64) -> bool {
-        let has_token = self.has_token(now_ns);
-        if has_token {
-            self.full_ns = self.full_ns.max(now_ns).saturating_add(Self::EACH_NS);
+    /// Returns whether a threshold is near. `headroom` is that to the nearest threshold that is not met, and
+    /// `capacity` that of memory or of the disk, both in bytes.
+    pub(super) fn is_near(&self, is_attached: bool, headroom: Option<u64>, capacity: u64) -> bool {
+        let near = self.near_bytes(capacity);
+        // Twice as far for detaching, so that a headroom around the limit does not attach and detach the probe
+        // all the time.
+        headroom.is_some_and(|bytes| bytes <= if is_attached { near.saturating_mul(2) } else { near })
+    }
+
+    /// Returns whether the probe is to be attached: while it is needed, and for some time after that.
+    pub(super) fn wants(&mut self, is_attached: bool, is_needed: bool, now_ns: u64) -> bool {
+        if is_needed {
+            self.unused_since_ns = None;
+            return true;
         }
-        has_token
+        let since = *self.unused_since_ns.get_or_insert(now_ns);
+        is_attached && now_ns.saturating_sub(since) < self.detach_after_ns
     }
 
-    /// Returns whether there is a token.
-    pub(crate) fn has_token(&self, now_ns: u64) -> bool {
-        self.next_ns(now_ns) <= now_ns
-    }
-
-    /// Returns when there will be a token.
-    pub(crate) fn next_ns(&self, now_ns: u64) -> u64 {
-        self.full_ns.saturating_sub((BURST - 1) * Self::EACH_NS).max(now_ns)
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a share need not be exact, and a float out of range is the nearest integer"
+    )]
+    fn near_bytes(&self, capacity: u64) -> u64 {
+        ((capacity as f64 * self.near_percent / 100.0) as u64).max(MIN_NEAR_BYTES)
     }
 }
 
@@ -188,7 +205,9 @@ mod tests {
     use super::*;
 
     const MIB: u64 = 1 << 20;
-    const WIDE: MinRearm = MinRearm(MinRearm::LEAST_WIDE);
+    const GIB: u64 = 1 << 30;
+    const SECOND: u64 = 1_000_000_000;
+    const WIDE: u64 = LEAST_WIDE_REARM;
     const SEEN: MemoryUsage = MemoryUsage { usage: 500 * MIB, working_set: 300 * MIB };
     const COARSE: GrowthSource = GrowthSource { sees_every_charge: false, granularity_bytes: 2 * MIB };
 
@@ -207,7 +226,7 @@ mod tests {
         let gross = |bytes| KernelThreshold { gross: Some(bytes), ..KernelThreshold::default() };
         assert_eq!(set(WIDE, 400 * MIB), gross(99 * MIB));
         assert_eq!(set(WIDE, 300 * MIB), gross(MIB), "it never spins");
-        assert_eq!(set(MinRearm::CLOSE, 300 * MIB), gross(256 << 10), "now and then it may");
+        assert_eq!(set(MIN_REARM, 300 * MIB), gross(256 << 10), "now and then it may");
     }
 
     #[test]
@@ -241,7 +260,6 @@ mod tests {
 
     #[test]
     fn a_crossing_shows_by_how_much_the_root_counter_differs_from_the_sampled_usage() {
-        const SECOND: u64 = 1_000_000_000;
         let crossed = |usage, ktime_ns| {
             let stamp = Stamp { ktime_ns, cpu: 0, seq: 0 };
             Some(ThresholdCrossed { stamp, usage, ..ThresholdCrossed::upwards(1, 1) })
@@ -290,15 +308,15 @@ mod tests {
     fn the_minimum_rearm_distance_of_a_limit_depends_on_its_size() {
         let seen = MemoryUsage { usage: 950 * MIB, working_set: 900 * MIB - 4096 };
         let growth = GrowthSource { sees_every_charge: true, granularity_bytes: MIB };
-        let near = |limit| plan(growth, MinRearm::of_limit(limit), seen, [900 * MIB]).threshold.gross;
+        let near = |limit| plan(growth, min_rearm_of_limit(limit), seen, [900 * MIB]).threshold.gross;
         assert_eq!((near(1024 * MIB), near(16 * MIB)), (Some(4 * MIB), Some(MIB)));
     }
 
     #[test]
     fn the_wide_minimum_rearm_distance_grows_with_the_cpus() {
-        assert_eq!([0, 1, 2, 128].map(|cpus| MinRearm::wide(cpus).0), [MIB, MIB, MIB, 64 * MIB]);
-        assert_eq!(MinRearm::wide(usize::MAX), MinRearm(u64::MAX));
-        let plan = plan(COARSE, MinRearm::wide(usize::MAX), SEEN, [400 * MIB]);
+        assert_eq!([0, 1, 2, 128].map(wide_min_rearm), [MIB, MIB, MIB, 64 * MIB]);
+        assert_eq!(wide_min_rearm(usize::MAX), u64::MAX);
+        let plan = plan(COARSE, wide_min_rearm(usize::MAX), SEEN, [400 * MIB]);
         assert_eq!(plan.threshold.usage_above, Some(u64::MAX));
     }
 
@@ -315,18 +333,37 @@ mod tests {
     }
 
     #[test]
-    fn a_token_bucket_allows_a_burst_and_then_a_constant_rate() {
-        const SECOND: u64 = 1_000_000_000;
-        const EACH: u64 = SECOND / 20;
-        let mut tokens = TokenBucket::<20, 64>::default();
-        let taken =
-            |tokens: &mut TokenBucket<20, 64>, now_ns| (0..1000).filter(|_| tokens.take(now_ns)).count();
-        assert_eq!(taken(&mut tokens, SECOND), 64);
-        assert!(!tokens.has_token(SECOND) && tokens.has_token(SECOND + EACH));
-        assert_eq!(tokens.next_ns(SECOND), SECOND + EACH);
-        assert_eq!(taken(&mut tokens, SECOND + EACH), 1);
-        assert_eq!(taken(&mut tokens, 2 * SECOND), 19);
-        assert_eq!(taken(&mut tokens, 100 * SECOND), 64);
-        assert_eq!(taken(&mut tokens, 0), 0, "a clock that goes back gives none");
+    fn a_probe_is_attached_at_once_and_detached_after_a_delay() {
+        let probes = Probes { near_threshold_percent: 3.125, ..Probes::default() };
+        let mut policy = AttachPolicy::new(&probes);
+        let mut is_attached = false;
+        for (seconds, headroom, expected) in [
+            (0, Some(2 * GIB + 1), false),
+            (1, Some(2 * GIB), true),
+            (2, Some(4 * GIB), true),
+            (3, Some(5 * GIB), true),
+            (12, None, true),
+            (13, None, false),
+            (14, Some(3 * GIB), false),
+            (15, Some(0), true),
+        ] {
+            let is_near = policy.is_near(is_attached, headroom, 64 * GIB);
+            is_attached = policy.wants(is_attached, is_near, seconds * SECOND);
+            assert_eq!(is_attached, expected, "after {seconds} s");
+        }
+    }
+
+    #[test]
+    fn a_small_node_has_time_to_attach() {
+        let probes = Probes { near_threshold_percent: 0.0, ..Probes::default() };
+        let policy = AttachPolicy::new(&probes);
+        assert!(policy.is_near(false, Some(64 << 20), 1 << 20));
+    }
+
+    #[test]
+    fn a_clock_that_goes_back_does_not_detach_a_probe() {
+        let mut policy = AttachPolicy::new(&Probes::default());
+        assert!(policy.wants(true, false, 10 * SECOND));
+        assert!(policy.wants(true, false, SECOND));
     }
 }

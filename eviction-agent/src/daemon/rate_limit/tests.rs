@@ -39,7 +39,7 @@ struct Limiter {
 
 impl Limiter {
     fn new() -> Self {
-        Self { limit: RateLimit::new(), in_flight: Vec::new() }
+        Self { limit: RateLimit::default(), in_flight: Vec::new() }
     }
 
     fn admit(&self, target: &KillTarget, now_ns: u64) -> Result<Admission, KillRejection> {
@@ -103,7 +103,7 @@ fn a_grace_period_that_the_engine_shortens_is_admitted() {
     let decision = sample(&mut engine, 2, 50);
     assert_eq!((fixture::victims(&decision).len(), decision.evictions().count()), (0, 1));
     let target = KillTarget { pod: Arc::clone(&engine.in_flight()[0].pod), ..target(2, 1, true, 0) };
-    let limit = RateLimit::new();
+    let limit = RateLimit::default();
     let admit = |shortens| limit.admit(&target, shortens, engine.in_flight().iter(), 0);
     assert_eq!(admit(true), Ok(Admission::Shorten { decision: 1 }));
     assert_eq!(admit(false), Err(KillRejection::AlreadyTerminating { decision: 1 }));
@@ -195,7 +195,7 @@ fn kills_before_a_restart_count_against_the_limits() {
         }
     }
     let mut limiter = Limiter::new();
-    limiter.limit.restore(previous.limit.kills.into());
+    limiter.limit.kills = previous.limit.kills;
     // The last one is still in flight: it continues, and does not count as another kill.
     limiter.kill(&target(10, 10, true, 0), SECOND).unwrap();
     limiter.end(10, 2 * SECOND);
@@ -242,8 +242,8 @@ proptest! {
                 }
             }
             let within = |window: Duration| begun.iter().filter(move |(at, _)| now - at < nanos(window));
-            prop_assert!(within(NODE_WINDOW).count() <= NODE_LIMIT as usize);
-            prop_assert!(within(POD_WINDOW).filter(|(_, pod)| *pod == pod_number).count() <= POD_LIMIT as usize);
+            prop_assert!(within(NODE_WINDOW).count() <= NODE_LIMIT);
+            prop_assert!(within(POD_WINDOW).filter(|(_, pod)| *pod == pod_number).count() <= POD_LIMIT);
         }
     }
 }

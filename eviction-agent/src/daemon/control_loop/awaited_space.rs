@@ -1,0 +1,175 @@
+//! Space on the disks that is freed without an eviction. No pod is evicted for a shortage that it explains, for a
+//! limited time.
+//!
+//! **Files of evicted pods.** The kubelet removes the volumes of a pod before the pod counts as terminated, but its
+//! writable layers and logs only when it collects garbage: once a minute (`kubelet.go: ContainerGCPeriod`), or at its
+//! own thresholds. It collects garbage before it evicts a pod (`eviction_manager.go: reclaimNodeLevelResources`).
+//!
+//! **Space that xfs preallocates** for a file that grows, up to the size of the file, and gives back when the file is
+//! closed. A threshold may be met for a moment by space that no file has. The rules of the kubelet do not take this
+//! into account.
+
+use std::time::Duration;
+
+use eviction_core::in_flight::{ExecutorUpdate, InFlightEviction};
+use eviction_core::pods::KnownPod;
+use eviction_core::signal::Resource;
+use eviction_core::time::nanos;
+use eviction_node::clock::mono_ns;
+use eviction_node::fs::{DiskUsage, PodStorage, StorageRequest, StorageSample};
+
+use super::ControlLoop;
+
+/// How long the files of a pod count after its termination: the period of the kubelet's garbage collection, and
+/// the time that it takes.
+const VICTIM_TIMEOUT: Duration = Duration::from_secs(70);
+
+/// How long a reading of the files of evicted pods counts. They are read again in half of that time.
+const VICTIM_FILES_AGE: Duration = Duration::from_secs(2);
+
+/// How often the disks are sampled while the agent waits for files of evicted pods.
+pub(super) const VICTIM_INTERVAL: Duration = Duration::from_millis(100);
+
+/// How long no pod is evicted for a disk after the agent has killed one for it.
+const PAUSE_AFTER_KILL: Duration = Duration::from_secs(30);
+
+/// How long the agent waits for preallocated space.
+const XFS_WAIT: Duration = Duration::from_secs(2);
+
+/// How often the disks are sampled while the agent waits for preallocated space: other processes may write.
+pub(super) const XFS_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Space that the agent waits for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct AwaitedSpace {
+    /// The end of the wait, CLOCK_MONOTONIC in nanoseconds.
+    until_ns: u64,
+    /// The usage of nodefs and of imagefs that will be freed.
+    usage: [DiskUsage; 2],
+}
+
+impl AwaitedSpace {
+    /// Returns whether the agent waits now.
+    pub(super) fn is_awaited(&self, now_ns: u64) -> bool {
+        now_ns < self.until_ns
+    }
+
+    /// Returns the bytes that will be freed.
+    pub(super) fn bytes(&self) -> u64 {
+        let [node, image] = self.usage.map(|usage| usage.bytes);
+        node.saturating_add(image)
+    }
+}
+
+/// A pod that is evicted for a disk.
+#[derive(Debug)]
+pub(super) struct Victim {
+    decision: u64,
+    request: StorageRequest,
+    /// When the pod terminated, CLOCK_MONOTONIC in nanoseconds.
+    terminated_ns: Option<u64>,
+}
+
+fn is_of_disk(evicted: &InFlightEviction) -> bool {
+    matches!(evicted.resource(), Resource::EphemeralStorage | Resource::Inodes)
+}
+
+impl ControlLoop {
+    /// Remembers where the files of a pod are that is evicted for a disk. If the agent only kills it, they stay.
+    pub(super) fn add_victim(&mut self, evicted: &InFlightEviction, known: &KnownPod) {
+        let is_of_disk = evicted.api.is_some() && is_of_disk(evicted);
+        let storage = self.node_sampler.storage_of(&evicted.pod.uid);
+        if let (true, Some(decision), Some(storage)) = (is_of_disk, evicted.decision, storage) {
+            let request = StorageRequest::of_remaining(known, storage);
+            self.storage.victims.push(Victim { decision, request, terminated_ns: None });
+        }
+    }
+
+    /// Pauses evictions for a disk after the agent has killed a pod itself: another program removes its files.
+    pub(super) fn pause_after_kill(&mut self, killed: &InFlightEviction) {
+        if killed.api.is_none() && is_of_disk(killed) {
+            self.storage.paused_until_ns = mono_ns().saturating_add(nanos(PAUSE_AFTER_KILL));
+        }
+    }
+
+    /// Notes the termination of a victim. Its files are read before another pod is evicted for a disk.
+    pub(super) fn update_victim(&mut self, decision: u64, update: &ExecutorUpdate) {
+        if !matches!(update, ExecutorUpdate::PodGone | ExecutorUpdate::KillEnded { gone: true }) {
+            return;
+        }
+        let mut victims = self.storage.victims.iter_mut();
+        let Some(victim) = victims.find(|victim| victim.decision == decision) else { return };
+        victim.terminated_ns.get_or_insert_with(mono_ns);
+        self.storage.forget_reading();
+        self.reclaim.allow_another_attempt(self.engine.policy().eviction.node_reclaim);
+    }
+
+    /// Returns the requests for the files of evicted pods that are not among these. Forgets pods whose files do
+    /// not count any more, and evictions that ended without a termination.
+    pub(super) fn victim_requests(&mut self, active: &[StorageRequest]) -> Vec<StorageRequest> {
+        let executing: Vec<_> = self.executing().filter_map(|it| it.decision).collect();
+        let now_ns = mono_ns();
+        self.storage.victims.retain(|victim| match victim.terminated_ns {
+            Some(at_ns) => now_ns < at_ns.saturating_add(nanos(VICTIM_TIMEOUT)),
+            None => executing.contains(&victim.decision),
+        });
+        let requests = self.terminated_victims();
+        requests.filter(|victim| active.iter().all(|pod| pod.uid != victim.uid)).cloned().collect()
+    }
+
+    /// Returns the requests for the files of the evicted pods that have terminated.
+    fn terminated_victims(&self) -> impl Iterator<Item = &StorageRequest> {
+        let terminated = self.storage.victims.iter().filter(|victim| victim.terminated_ns.is_some());
+        terminated.map(|victim| &victim.request)
+    }
+
+    /// Takes the usage of evicted pods from a reading. Waits for their files if these explain the thresholds that
+    /// are met.
+    pub(super) fn await_victim_files(&mut self, sample: &StorageSample, now_ns: u64) {
+        let found = self.terminated_victims().filter_map(|request| sample.pods.get(&request.uid));
+        let usage = PodStorage::sum_by_file_system(found, self.node_sampler.disks.layout());
+        let was_waiting = self.storage.victim_files.is_awaited(now_ns);
+        let waits = self.node_sampler.disks.is_met_by(usage);
+        let until_ns = if waits { now_ns.saturating_add(nanos(VICTIM_FILES_AGE)) } else { 0 };
+        self.storage.victim_files = AwaitedSpace { until_ns, usage };
+        if waits && !was_waiting {
+            tracing::info!(
+                node_fs_bytes = usage[0].bytes,
+                image_fs_bytes = usage[1].bytes,
+                "no pod is evicted until the files of evicted pods are removed, for {VICTIM_TIMEOUT:?} at most",
+            );
+        }
+    }
+
+    /// Begins to wait if thresholds are met only by preallocated space: once for each time that a threshold is met.
+    pub(super) fn await_preallocated_space(&mut self, bytes: [u64; 2], now_ns: u64) {
+        if self.storage.preallocated.is_some()
+            || self.engine.policy().rules.are_kubelets()
+            || !self.node_sampler.disks.is_met_by_preallocation(bytes)
+        {
+            return;
+        }
+        tracing::info!(
+            node_fs_bytes = bytes[0],
+            image_fs_bytes = bytes[1],
+            "xfs has allocated space ahead of files: no pod is evicted until it is given back, for {XFS_WAIT:?} at most",
+        );
+        let usage = bytes.map(|bytes| DiskUsage { bytes, ..DiskUsage::default() });
+        let until_ns = now_ns.saturating_add(nanos(XFS_WAIT));
+        self.storage.preallocated = Some(AwaitedSpace { until_ns, usage });
+    }
+
+    /// Ends the waits if the awaited space does not explain any more which thresholds are met.
+    pub(super) fn update_awaited_space(&mut self) {
+        let (disks, storage) = (&self.node_sampler.disks, &mut self.storage);
+        if !disks.is_met_by(storage.victim_files.usage) {
+            storage.victim_files.until_ns = 0;
+        }
+        storage.preallocated = storage.preallocated.filter(|_| disks.may_be_met());
+        if let Some(space) = &mut storage.preallocated
+            && !disks.is_met_by_preallocation(space.usage.map(|usage| usage.bytes))
+        {
+            space.until_ns = 0;
+        }
+    }
+}
