@@ -50,6 +50,11 @@ impl Failure {
         self.causes
     }
 
+    /// Returns the causes in one line, for the log.
+    pub(crate) fn into_line(self) -> String {
+        self.causes.join("; ")
+    }
+
     /// Returns the report for standard error and the exit code.
     pub fn report(&self) -> (String, ExitCode) {
         let mut text = String::new();

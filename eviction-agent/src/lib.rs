@@ -10,7 +10,12 @@ pub mod daemon;
 pub mod error;
 pub mod report;
 pub mod scenario;
-pub mod source;
+/// Sources of values other than the kernel. Each reading is either a value or unknown with the reason: a missing,
+/// truncated or implausible value never counts as zero.
+pub mod source {
+    pub mod pods;
+    pub mod summary;
+}
 mod spsc;
 pub mod telemetry;
 mod top;

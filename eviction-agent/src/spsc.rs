@@ -7,9 +7,11 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use eviction_node::async_fd::{register, take_count};
 use rtrb::{Consumer, Producer, RingBuffer};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
+use tokio::io::unix::AsyncFd;
 
 /// The sending end, for the thread that must not wait.
 #[derive(Debug)]
@@ -113,9 +115,26 @@ impl<T> Receiver<T> {
         while let Err(Errno::INTR) = rustix::io::read(&self.eventfd, &mut [0; 8]) {}
     }
 
-    /// Returns a copy of the eventfd, which is readable while a notification is pending.
-    pub(crate) fn eventfd(&self) -> io::Result<OwnedFd> {
-        Ok(rustix::io::fcntl_dupfd_cloexec(&self.eventfd, 0)?)
+    /// Registers the notifications with the tokio runtime, for [`recv`](Self::recv).
+    ///
+    /// # Errors
+    /// If the eventfd cannot be copied or registered.
+    pub(crate) fn wakeups(&self) -> io::Result<AsyncFd<OwnedFd>> {
+        register(rustix::io::fcntl_dupfd_cloexec(&self.eventfd, 0)?)
+    }
+
+    /// Waits for the next value in a task, as [`wait`](Self::wait) does in a thread. May be cancelled.
+    ///
+    /// # Errors
+    /// If the notifications cannot be read.
+    pub(crate) async fn recv(&mut self, wakeups: &AsyncFd<OwnedFd>) -> io::Result<Option<T>> {
+        loop {
+            match self.next() {
+                Next::Value(value) => return Ok(Some(value)),
+                Next::Ended => return Ok(None),
+                Next::Empty => drop(take_count(wakeups).await?),
+            }
+        }
     }
 }
 

@@ -24,20 +24,12 @@ pub(crate) fn open(path: &Path) -> io::Result<Box<dyn BufRead>> {
 struct Frames<R> {
     source: R,
     decoder: FrameDecoder,
-    state: State,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
-    Between,
-    Within,
-    /// A read failed. The position in the stream is unknown, so all later reads return nothing.
-    Failed,
+    is_within_frame: bool,
 }
 
 impl<R: BufRead> Frames<R> {
     fn new(source: R) -> Self {
-        Self { source, decoder: FrameDecoder::new(), state: State::Between }
+        Self { source, decoder: FrameDecoder::new(), is_within_frame: false }
     }
 
     /// Starts the next frame that has content and skips skippable frames. Returns false at the end.
@@ -68,35 +60,29 @@ impl<R: BufRead> Frames<R> {
         }
         Ok(())
     }
+}
 
-    fn read_some(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+impl<R: BufRead> Read for Frames<R> {
+    /// Reads on in the stream. After an error the position is unknown, and the caller must not read on.
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
-            if self.state == State::Between {
+            if !self.is_within_frame {
                 if !self.next_frame()? {
                     return Ok(0);
                 }
-                self.state = State::Within;
+                self.is_within_frame = true;
             }
             if self.decoder.can_collect() > 0 {
                 return self.decoder.read(buffer);
             }
             if self.decoder.is_finished() {
                 self.check_sum()?;
-                self.state = State::Between;
+                self.is_within_frame = false;
                 continue;
             }
             let one = BlockDecodingStrategy::UptoBlocks(1);
             self.decoder.decode_blocks(&mut self.source, one).map_err(io::Error::other)?;
         }
-    }
-}
-
-impl<R: BufRead> Read for Frames<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if self.state == State::Failed {
-            return Ok(0);
-        }
-        self.read_some(buffer).inspect_err(|_| self.state = State::Failed)
     }
 }
 

@@ -10,7 +10,7 @@ use eviction_core::policy::preferences::Profile;
 use eviction_core::units::Quantity;
 use eviction_node::fs::FsPaths;
 
-use crate::daemon::{Action, Caller, ConfigurationFiles, DryRun, Failure, NodeFacts};
+use crate::daemon::{Action, Caller, ConfigurationFiles, DryRun, Failure, find_capacities};
 
 /// Where the configuration is, and what overrides it.
 #[derive(Debug, Args)]
@@ -211,7 +211,7 @@ impl ConfigurationArgs {
     pub(super) fn files(self) -> Result<ConfigurationFiles, Failure> {
         let Self { config, profile, kubelet, pods_file, cluster, capacity, service } = self;
         let in_cluster = cluster.has_pods(pods_file.as_deref());
-        let node = NodeFacts::find(in_cluster, capacity.memory_bytes()?, capacity.pid_capacity);
+        let capacities = find_capacities(capacity.memory_bytes()?, capacity.pid_capacity);
         let KubeletArgs {
             kubelet_config,
             kubelet_config_dir,
@@ -240,7 +240,8 @@ impl ConfigurationArgs {
             listen_address,
             cri_socket,
             recorder_directory: None,
-            node,
+            in_cluster,
+            capacities,
         })
     }
 }

@@ -25,7 +25,7 @@ use crate::scenario::read;
 use crate::scenario::recording;
 use crate::scenario::run::{self, ExplainedScenario};
 use crate::telemetry::live::nearest_name;
-use crate::telemetry::recording::reader::{SegmentError, is_recording};
+use crate::telemetry::recording::reader::is_recording;
 
 /// Explain why a pod has its place in the order of eviction, now or in recordings, and what would change it
 #[derive(Debug, Args)]
@@ -137,27 +137,20 @@ fn recorded_decisions(
     let within = args.at.map_or((Timestamp::MIN, Timestamp::MAX), |at| {
         (at.checked_sub(minute).unwrap_or(Timestamp::MIN), at.checked_add(minute).unwrap_or(Timestamp::MAX))
     });
-    let mut error = |cause: SegmentError| {
-        if !report_unreadable(&cause) {
-            *code = ExitCode::FAILURE;
-        }
-    };
-    recording::explained(file, within, &mut error)
-        .map_err(|error| Failure::because(format!("read {}", file.display()), &error))
+    let (explained, errors) = recording::explained(file, within)
+        .map_err(|error| Failure::because(format!("read {}", file.display()), &error))?;
+    if report_unreadable(&errors) > 0 {
+        *code = ExitCode::FAILURE;
+    }
+    Ok(explained)
 }
 
 /// Returns whether a decision is about a threshold of this signal.
 fn is_of_signal(report: &DecisionRecord, signal: Signal) -> bool {
-    match &report.subject {
-        RecordSubject::Evaluated(evaluation) => {
-            evaluation.starved == Some(signal.resource())
-                || evaluation.evictions.iter().any(|eviction| eviction.signal == signal.name())
-        }
-        RecordSubject::Nothing
-        | RecordSubject::NotEvaluated(_)
-        | RecordSubject::Admission { .. }
-        | RecordSubject::Oom(_) => false,
-    }
+    report.evaluation().is_some_and(|evaluation| {
+        evaluation.starved == Some(signal.resource())
+            || evaluation.evictions.iter().any(|eviction| eviction.signal == signal.name())
+    })
 }
 
 /// Explains scenarios, and records whether any of them has the pod.
@@ -238,11 +231,11 @@ impl Explanations<'_> {
 
 /// Returns whether a decision record concerns a pod.
 fn concerns(report: &DecisionRecord, pod: &PodName) -> bool {
-    if report.ended.iter().any(|ended| ended.container.pod_uid == pod.uid) {
+    if report.terminations.iter().any(|ended| ended.container.pod_uid == pod.uid) {
         return true;
     }
     match &report.subject {
-        RecordSubject::Evaluated(evaluation) => {
+        RecordSubject::Evaluation(evaluation) => {
             evaluation.candidates.iter().any(|candidate| candidate.pod == *pod)
                 || evaluation.evictions.iter().any(|eviction| eviction.pod == *pod)
                 || evaluation.critical_pods.contains(pod)

@@ -49,7 +49,7 @@ enum ExportFormat {
 
 pub(super) fn run(args: &ExportArgs, out: &mut Out) -> Result<ExitCode, VerbError> {
     let errors = match args.output {
-        ExportFormat::Jsonl => read(&args.file, &mut |offset, item| writeln!(out, "{}", line(offset, item)))?,
+        ExportFormat::Jsonl => write_lines(&args.file, out)?,
         ExportFormat::Csv => {
             writeln!(out, "time,metric,eviction_signal,namespace,pod,value")?;
             write_points(&args.file, &mut |point| {
@@ -90,8 +90,7 @@ pub(super) fn run(args: &ExportArgs, out: &mut Out) -> Result<ExitCode, VerbErro
             errors
         }
     };
-    let damaged = errors.iter().filter(|error| !report_unreadable(error)).count();
-    Ok(if damaged == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if report_unreadable(&errors) == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Returns a time of a recording as a time of the system clock, which is `offset` nanoseconds later.
@@ -99,23 +98,21 @@ fn shown(offset: i64, at: Timestamp) -> Timestamp {
     later(at, GoDuration::from_nanos(offset))
 }
 
-/// Passes all items to `on_item`, with the clock offset in nanoseconds. Returns the segments that cannot be read
-/// to their end.
-fn read(
-    file: &Path,
-    on_item: &mut dyn FnMut(i64, &Item) -> io::Result<()>,
-) -> Result<Vec<SegmentError>, VerbError> {
-    let items =
-        Items::of(file).map_err(|error| Failure::because(format!("read {}", file.display()), &error))?;
+/// Writes all items. Returns the segments that cannot be read to their end.
+fn write_lines(file: &Path, out: &mut Out) -> Result<Vec<SegmentError>, VerbError> {
     let (mut offset, mut errors) = (0, Vec::new());
-    for read in items {
+    for read in Items::of(file).map_err(|error| read_error(file, &error))? {
         match read {
             Ok(Item::Clock(nanos)) => offset = nanos,
-            Ok(item) => on_item(offset, &item)?,
+            Ok(item) => writeln!(out, "{}", line(offset, &item))?,
             Err(error) => errors.push(error),
         }
     }
     Ok(errors)
+}
+
+fn read_error(file: &Path, error: &io::Error) -> Failure {
+    Failure::because(format!("read {}", file.display()), error)
 }
 
 fn line(offset: i64, item: &Item) -> Value {
@@ -166,7 +163,7 @@ fn summary(snapshot: &Snapshot) -> Value {
             "systemContainers": of_pods.into_iter().collect::<Vec<_>>(),
             "fs": node_fs.known().map(disk),
             "runtime": {"imageFs": image_fs.known().map(disk), "containerFs": container_fs.known().map(disk)},
-            "rlimit": processes.known().map(|ProcessStats { max, running, time, source: _ }| {
+            "rlimit": processes.known().map(|ProcessStats { max, running, time }| {
                 json!({"time": time, "maxpid": max, "curproc": running})
             }),
         },
@@ -198,11 +195,11 @@ fn memory(detail: &MemoryDetail) -> Value {
     })
 }
 
-fn node_memory(MemoryStats { available, working_set, time, source: _ }: MemoryStats) -> Value {
+fn node_memory(MemoryStats { available, working_set, time }: MemoryStats) -> Value {
     json!({"time": time, "availableBytes": available, "workingSetBytes": working_set})
 }
 
-fn disk(FsStats { available, capacity, inodes_free, inodes, time, source: _ }: FsStats) -> Value {
+fn disk(FsStats { available, capacity, inodes_free, inodes, time }: FsStats) -> Value {
     json!({
         "time": time, "availableBytes": available, "capacityBytes": capacity,
         "inodesFree": inodes_free, "inodes": inodes,
@@ -219,19 +216,17 @@ fn pod_usage(pod: PodStats<'_>) -> Value {
         bytes_elsewhere,
     } = pod.values();
     let memory = json!({"workingSetBytes": memory_working_set, "rssBytes": memory_anonymous});
-    let containers = pod.containers().map(|container| {
-        let values = container.values();
+    let containers = pod.containers().map(|(name, values)| {
         json!({
-            "name": container.name(),
+            "name": name,
             "memory": values.memory_working_set.map(|bytes| json!({"workingSetBytes": bytes})),
             "rootfs": {"usedBytes": values.rootfs_used, "inodesUsed": values.rootfs_inodes},
             "logs": {"usedBytes": values.logs_used, "inodesUsed": values.logs_inodes},
         })
     });
-    let volumes = pod.volumes().map(|volume| {
-        let values = volume.values();
-        json!({"name": volume.name(), "usedBytes": values.used, "inodesUsed": values.inodes})
-    });
+    let volumes = pod
+        .volumes()
+        .map(|(name, values)| json!({"name": name, "usedBytes": values.used, "inodesUsed": values.inodes}));
     json!({
         "podRef": {"uid": pod.uid()},
         "memory": has_memory.then_some(memory),
@@ -263,30 +258,27 @@ struct Point<'a> {
     value: i64,
 }
 
+/// Passes the values of a recording to `on_point`. Returns the segments that cannot be read to their end.
 fn write_points(
     file: &Path,
     on_point: &mut dyn FnMut(Point<'_>) -> io::Result<()>,
 ) -> Result<Vec<SegmentError>, VerbError> {
-    let mut names: BTreeMap<Box<str>, (Box<str>, Box<str>)> = BTreeMap::new();
+    let (mut offset, mut names) = (0, BTreeMap::new());
     // The policy in force says how available memory is measured.
-    let mut replay = Replay::default();
-    read(file, &mut |offset, item| {
-        if let Item::Header(_) = item {
-            // Each key has the policy, also after a gap.
-            replay.interrupt();
-        }
-        replay.take(item);
+    let mut replay = Replay::of(file).map_err(|error| read_error(file, &error))?;
+    while let Some((item, _)) = replay.next() {
         let (at, snapshot, is_usage) = match item {
+            Item::Clock(nanos) => {
+                offset = nanos;
+                continue;
+            }
             Item::Pods(_, pods) => {
-                let pods = pods.iter().map(|it| (it.uid.clone(), (it.namespace.clone(), it.name.clone())));
-                names = pods.collect();
-                return Ok(());
+                names = pods.into_iter().map(|pod| (pod.uid.clone(), pod)).collect();
+                continue;
             }
-            Item::Usage(at, snapshot) => (shown(offset, *at), snapshot, true),
-            Item::Input(Input { at, event: Event::Sample(snapshot) }) => {
-                (shown(offset, *at), snapshot, false)
-            }
-            _ => return Ok(()),
+            Item::Usage(at, snapshot) => (shown(offset, at), snapshot, true),
+            Item::Input(Input { at, event: Event::Sample(snapshot) }) => (shown(offset, at), snapshot, false),
+            _ => continue,
         };
         let observations = match replay.engine() {
             Some(engine) => observe(&snapshot.node, engine.policy().rules.memory().measure),
@@ -304,12 +296,13 @@ fn write_points(
         }
         for stats in snapshot.pods() {
             let Some(value) = stats.values().memory_working_set else { continue };
-            let Some((namespace, pod)) = names.get(stats.uid()) else { continue };
+            let Some(pod) = names.get(stats.uid()) else { continue };
             let value = i64::try_from(value).unwrap_or(i64::MAX);
+            let (namespace, pod) = (&*pod.namespace, &*pod.name);
             on_point(Point { at, family: MEMORY, signal: "", namespace, pod, value })?;
         }
-        Ok(())
-    })
+    }
+    Ok(replay.errors)
 }
 
 /// Quotes a text for CSV if necessary.

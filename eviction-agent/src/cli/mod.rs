@@ -23,7 +23,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand, ValueEnum};
-use output::{VerbError, is_coloured, write_stderr};
+use output::{Out, VerbError, is_coloured, write_stderr};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
@@ -80,11 +80,30 @@ pub fn main() -> ExitCode {
     };
     match verb {
         Verb::Run(args) => run_daemon(log_format, || run::run(args, None)),
-        Verb::Record(args) if !args.is_copy() => run_daemon(log_format, || record::record(args)),
-        verb => {
-            start_log(log_format, None);
-            run_short_lived(verb)
+        Verb::Record(args) => match args.copy {
+            None => run_daemon(log_format, || record::record(args)),
+            Some(verb) => run_short_lived(log_format, |out| record::copy(&verb, out)),
+        },
+        Verb::Check(args) => run_short_lived(log_format, |out| check::check(args, out)),
+        Verb::Config(args) => run_short_lived(log_format, |out| config::config(args, out)),
+        Verb::Explain(args) => run_short_lived(log_format, |out| explain::run(&args, out)),
+        Verb::Top(args) => run_short_lived(log_format, |out| top::run(&args, out)),
+        Verb::Watch(args) => run_short_lived(log_format, |out| watch::run(&args, out)),
+        Verb::Replay(args) => run_short_lived(log_format, |out| replay::run(&args, out)),
+        Verb::WhatIf(args) => run_short_lived(log_format, |out| what_if::run(&args, out)),
+        Verb::Export(args) => run_short_lived(log_format, |out| export::run(&args, out)),
+        Verb::Report(args) => run_short_lived(log_format, |out| report::run(&args, out)),
+        Verb::Ui(args) => run_short_lived(log_format, |out| ui::run(args, out)),
+        Verb::Cleanup(args) => run_short_lived(log_format, |out| cleanup::run(args, out)),
+        Verb::CriProxy(args) => run_short_lived(log_format, |_| cri_proxy::run(&args)),
+        Verb::Pause => loop {
+            std::thread::park();
+        },
+        Verb::Completion(args) => {
+            run_short_lived(log_format, |out| about::completion(&args, Cli::command(), out))
         }
+        Verb::Man(args) => run_short_lived(log_format, |out| about::man(&args, Cli::command(), out)),
+        Verb::Version(args) => run_short_lived(log_format, |out| about::version(&args, out)),
     }
 }
 
@@ -108,30 +127,13 @@ fn run_daemon(log_format: LogFormat, run: impl FnOnce() -> Result<ExitCode, Verb
 }
 
 /// Runs a verb that ends by itself.
-fn run_short_lived(verb: Verb) -> ExitCode {
+fn run_short_lived(
+    log_format: LogFormat,
+    run: impl FnOnce(&mut Out) -> Result<ExitCode, VerbError>,
+) -> ExitCode {
+    start_log(log_format, None);
     let mut out = output::out();
-    let result = match verb {
-        Verb::Run(args) => run::run(args, None),
-        Verb::Record(args) => record::copy(&args, &mut out),
-        Verb::Check(args) => check::check(args, &mut out),
-        Verb::Config(args) => config::config(args, &mut out),
-        Verb::Explain(args) => explain::run(&args, &mut out),
-        Verb::Top(args) => top::run(&args, &mut out),
-        Verb::Watch(args) => watch::run(&args, &mut out),
-        Verb::Replay(args) => replay::run(&args, &mut out),
-        Verb::WhatIf(args) => what_if::run(&args, &mut out),
-        Verb::Export(args) => export::run(&args, &mut out),
-        Verb::Report(args) => report::run(&args, &mut out),
-        Verb::Ui(args) => ui::run(args, &mut out),
-        Verb::Cleanup(args) => cleanup::run(args, &mut out),
-        Verb::CriProxy(args) => cri_proxy::run(&args),
-        Verb::Pause => loop {
-            std::thread::park();
-        },
-        Verb::Completion(args) => about::completion(&args, Cli::command(), &mut out),
-        Verb::Man(args) => about::man(&args, Cli::command(), &mut out),
-        Verb::Version(args) => about::version(&args, &mut out),
-    };
+    let result = run(&mut out);
     output::end(out, result)
 }
 

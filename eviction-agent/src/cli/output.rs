@@ -2,9 +2,11 @@
 
 use std::io::{self, BufWriter, IsTerminal as _, StdoutLock, Write};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::ValueEnum;
 use comfy_table::{ColumnConstraint, ContentArrangement, Table, presets};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
 use crate::daemon::Failure;
@@ -44,11 +46,13 @@ pub(super) fn write_stderr(text: &str) {
     let _ignored = io::stderr().write_all(text.as_bytes());
 }
 
-/// Reports which segment of a recording cannot be read to its end. Returns true if that is not an error: a
-/// killed agent leaves a segment that is cut off.
-pub(super) fn report_unreadable(SegmentError { text, is_cut }: &SegmentError) -> bool {
-    write_stderr(&format!("{}: {text}\n", if *is_cut { "warning" } else { "error" }));
-    *is_cut
+/// Reports which segments of a recording cannot be read to their end. Returns the number of those that are an error:
+/// a segment that is cut off is not, because a killed agent leaves one.
+pub(super) fn report_unreadable(errors: &[SegmentError]) -> usize {
+    for SegmentError { text, is_cut } in errors {
+        write_stderr(&format!("{}: {text}\n", if *is_cut { "warning" } else { "error" }));
+    }
+    errors.iter().filter(|error| !error.is_cut).count()
 }
 
 /// Flushes standard output and ends a verb.
@@ -137,6 +141,16 @@ pub(super) fn write_json_line(value: &impl Serialize, out: &mut impl Write) -> i
 /// Returns whether the stream may have colours: it is a terminal, and NO_COLOR is unset or empty.
 pub(super) fn is_coloured(stream: &impl io::IsTerminal) -> bool {
     stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// Waits for one of these events of standard output. Returns the events that occurred.
+pub(super) fn poll_stdout(events: PollFlags, timeout: Duration) -> PollFlags {
+    let stdout = io::stdout();
+    let mut fds = [PollFd::new(&stdout, events)];
+    let timeout = Timespec::try_from(timeout).unwrap_or_default();
+    // There are no events after an error, such as an interruption by a signal.
+    let _error = poll(&mut fds, Some(&timeout));
+    fds[0].revents()
 }
 
 /// Returns the columns of the terminal: $COLUMNS if set, else those of the terminal that standard output

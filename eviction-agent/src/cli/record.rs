@@ -26,17 +26,17 @@ pub(super) struct RecordArgs {
     #[command(flatten)]
     run: RunArgs,
     #[command(subcommand)]
-    copy: Option<RecordVerb>,
+    pub(super) copy: Option<RecordVerb>,
 }
 
 #[derive(Debug, Subcommand)]
-enum RecordVerb {
+pub(super) enum RecordVerb {
     Snapshot(SnapshotArgs),
 }
 
 /// Copy the end of a recording, which an agent may be writing, into one file
 #[derive(Debug, Args)]
-struct SnapshotArgs {
+pub(super) struct SnapshotArgs {
     /// The recording: a directory of `recorder.directory`
     #[arg(value_name = "DIR")]
     directory: PathBuf,
@@ -48,13 +48,6 @@ struct SnapshotArgs {
     last: SignedDuration,
 }
 
-impl RecordArgs {
-    /// Returns whether the verb is `record snapshot`, which ends by itself.
-    pub(super) fn is_copy(&self) -> bool {
-        self.copy.is_some()
-    }
-}
-
 /// Runs the agent without actions, and records.
 pub(super) fn record(mut args: RecordArgs) -> Result<ExitCode, VerbError> {
     args.run.configuration.service.observe_only()?;
@@ -62,10 +55,8 @@ pub(super) fn record(mut args: RecordArgs) -> Result<ExitCode, VerbError> {
 }
 
 /// Copies the end of a recording.
-pub(super) fn copy(args: &RecordArgs, out: &mut Out) -> Result<ExitCode, VerbError> {
-    let Some(RecordVerb::Snapshot(SnapshotArgs { directory, file, last })) = &args.copy else {
-        return Ok(ExitCode::FAILURE);
-    };
+pub(super) fn copy(verb: &RecordVerb, out: &mut Out) -> Result<ExitCode, VerbError> {
+    let RecordVerb::Snapshot(SnapshotArgs { directory, file, last }) = verb;
     let last = last.unsigned_abs();
     let failed = |error: std::io::Error| {
         Failure::because(format!("copy {} to {}", directory.display(), file.display()), &error)

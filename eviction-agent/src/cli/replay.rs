@@ -20,7 +20,7 @@ use crate::scenario::format::{Case, Outcome};
 use crate::scenario::read::{self, CaseResult};
 use crate::scenario::recording::{self, Replay, Verification};
 use crate::scenario::run::{self, Overrides};
-use crate::telemetry::recording::reader::{Items, SegmentError, is_recording};
+use crate::telemetry::recording::reader::{SegmentError, is_recording};
 
 /// Decide recordings and scenarios again with this version, and print the decisions
 #[derive(Debug, Args)]
@@ -157,7 +157,7 @@ fn verify_recording(file: &Path, tally: &mut Tally, out: &mut Out) -> Result<(),
     for text in different {
         writeln!(out, "{}: {text}", file.display())?;
     }
-    tally.errors += errors.iter().filter(|error| !report_unreadable(error)).count();
+    tally.errors += report_unreadable(&errors);
     if lost > 0 {
         write_stderr(&format!("warning: {}: the inputs of {lost} decisions are lost\n", file.display()));
     }
@@ -173,25 +173,15 @@ fn replay_recording(
     out: &mut impl Write,
 ) -> io::Result<()> {
     let name = file.display().to_string();
-    let items = match Items::of(file) {
-        Ok(items) => items,
+    let mut replay = match Replay::of(file) {
+        Ok(replay) => replay,
         Err(cause) => {
             tally.errors += 1;
             write_stderr(&format!("error: read {name}: {cause}\n"));
             return Ok(());
         }
     };
-    let mut replay = Replay::default();
-    for read in items {
-        let item = match read {
-            Ok(item) => item,
-            Err(error) => {
-                replay.interrupt();
-                tally.errors += usize::from(!report_unreadable(&error));
-                continue;
-            }
-        };
-        let Some(decision) = replay.take(&item).filter(recording::evicts) else { continue };
+    for decision in replay.by_ref().filter_map(|(_, decision)| decision).filter(recording::evicts) {
         let record = recording::record_without_ended(&decision);
         if format == StreamFormat::Jsonl {
             write_json_line(&ExplainLine { scenario: &name, report: &record }, out)?;
@@ -203,6 +193,7 @@ fn replay_recording(
             rows.push(eviction_row(&name, &at, &pod, it.grace_period_seconds, &it.message));
         }
     }
+    tally.errors += report_unreadable(&replay.errors);
     Ok(())
 }
 
@@ -251,6 +242,6 @@ mod tests {
         }
         assert_eq!((rows.len(), &*rows[0][2]), (1, "default/pod-a"));
         let line: serde_json::Value = serde_json::from_slice(&lines).unwrap();
-        assert_eq!(line["pass"]["evictions"][0]["pod"]["name"], "pod-a");
+        assert_eq!(line["evaluation"]["evictions"][0]["pod"]["name"], "pod-a");
     }
 }

@@ -21,12 +21,12 @@ use jiff::SignedDuration;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::text::Span;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::PollFlags;
 use serde_json::Value;
 use tokio::signal::unix::SignalKind;
 
 use super::client::SocketArgs;
-use super::output::{Out, VerbError, columns, write_stderr};
+use super::output::{Out, VerbError, columns, poll_stdout, write_stderr};
 use super::watch;
 use crate::daemon::{Failure, StopSignals, start_runtime, watch_signal};
 use crate::report;
@@ -146,7 +146,9 @@ fn run_screen(
     let mut refreshed_at = Instant::now();
     while !screen.is_ended && !is_stopped.load(Ordering::Relaxed) {
         terminal.draw(|frame| screen.draw(frame))?;
-        if !is_terminal_open(delay.saturating_sub(refreshed_at.elapsed()).min(POLL)) {
+        // Waits for a key. A signal ends the wait. crossterm would read a terminal that was closed for ever.
+        let timeout = delay.saturating_sub(refreshed_at.elapsed()).min(POLL);
+        if poll_stdout(PollFlags::IN, timeout).intersects(PollFlags::HUP | PollFlags::ERR) {
             break;
         }
         while event::poll(KEY_TIMEOUT)? {
@@ -172,16 +174,6 @@ fn run_screen(
         }
     }
     Ok(())
-}
-
-/// Waits for a key. Returns false if the terminal was closed, because crossterm would read it for ever.
-fn is_terminal_open(timeout: Duration) -> bool {
-    let stdout = std::io::stdout();
-    let mut fds = [PollFd::new(&stdout, PollFlags::IN)];
-    let timeout = Timespec::try_from(timeout).unwrap_or_default();
-    // A signal ends the wait. The caller checks for signals next.
-    let _interrupted = poll(&mut fds, Some(&timeout));
-    !fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
 }
 
 /// The source of the shown state.

@@ -8,10 +8,11 @@ use clap::Args;
 use eviction_core::time::Timestamp;
 use eviction_core::units::GoDuration;
 use jiff::SignedDuration;
+use rustix::event::PollFlags;
 use serde_json::Value;
 
 use super::client::SocketArgs;
-use super::output::{Out, StreamFormat, VerbError, write_stderr};
+use super::output::{Out, StreamFormat, VerbError, poll_stdout, write_stderr};
 use crate::telemetry::live::EventCursor;
 
 /// The interval of requests to the agent.
@@ -84,7 +85,7 @@ pub(super) fn run(args: &WatchArgs, out: &mut Out) -> Result<ExitCode, VerbError
             return Ok(ExitCode::SUCCESS);
         }
         // Without events, a closed pipe is detected here.
-        if is_closed() {
+        if poll_stdout(PollFlags::empty(), Duration::ZERO).contains(PollFlags::ERR) {
             return Ok(ExitCode::SUCCESS);
         }
         std::thread::sleep(INTERVAL);
@@ -96,15 +97,6 @@ fn report_gap(missed: u64) {
     if missed > 0 {
         write_stderr(&format!("warning: {missed} events are missing: the agent no longer has them\n"));
     }
-}
-
-/// Returns whether standard output has no reader any more.
-fn is_closed() -> bool {
-    use rustix::event::{PollFd, PollFlags, poll};
-    let stdout = std::io::stdout();
-    let mut fds = [PollFd::new(&stdout, PollFlags::empty())];
-    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut fds, Some(&now)).is_ok() && fds[0].revents().contains(PollFlags::ERR)
 }
 
 impl WatchArgs {

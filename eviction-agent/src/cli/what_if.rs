@@ -5,7 +5,6 @@ use std::fmt::Display;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::str::FromStr;
 
 use clap::Args;
 use eviction_core::policy::preferences::Profile;
@@ -63,7 +62,8 @@ pub(super) fn run(args: &WhatIfArgs, out: &mut Out) -> Result<ExitCode, VerbErro
     if let Some(sweep) = &args.sweep {
         return run_sweep(args, &changes, sweep, out);
     }
-    let conditions: Vec<Condition> = args.expect.iter().map(|it| it.parse()).collect::<Result<_, _>>()?;
+    let conditions: Vec<Condition> =
+        args.expect.iter().map(|it| Condition::parse(it)).collect::<Result<_, _>>()?;
     let comparison = compare_recording(args, &changes, &mut BTreeSet::new())?;
     match args.output {
         StreamFormat::Jsonl => write_json_line(&comparison, out)?,
@@ -77,9 +77,9 @@ pub(super) fn run(args: &WhatIfArgs, out: &mut Out) -> Result<ExitCode, VerbErro
             out.write_all(summary(&comparison).as_bytes())?;
         }
     }
-    let failed: Vec<_> = conditions.iter().filter(|it| !it.holds(&comparison)).collect();
-    for condition in &failed {
-        write_stderr(&format!("error: expected {condition}\n"));
+    let failed: Vec<_> = conditions.iter().filter(|it| !(it.holds)(&comparison)).collect();
+    for Condition { words, .. } in &failed {
+        write_stderr(&format!("error: expected {words}\n"));
     }
     Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -195,55 +195,33 @@ fn pairs<T, E: Display>(
 }
 
 /// A condition of `--expect`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Condition {
-    Same,
-    Exactly(usize),
-    AtMost(usize),
-    AtLeast(usize),
+struct Condition {
+    /// What is expected, for an error.
+    words: String,
+    holds: Box<dyn Fn(&Comparison) -> bool>,
 }
 
-impl FromStr for Condition {
-    type Err = Failure;
+/// The comparisons of the number of evictions: the operator, its words, and the function.
+type Operator = (&'static str, &'static str, fn(&usize, &usize) -> bool);
+const OPERATORS: [Operator; 3] =
+    [("<=", "at most ", usize::le), (">=", "at least ", usize::ge), ("=", "", usize::eq)];
 
-    fn from_str(text: &str) -> Result<Self, Failure> {
+impl Condition {
+    fn parse(text: &str) -> Result<Self, Failure> {
         let usage_error = || {
             let error = "must be evictions=N, evictions<=N, evictions>=N or same";
             Failure::usage(format!("--expect {text}: {error}"))
         };
         if text == "same" {
-            return Ok(Self::Same);
+            return Ok(Self { words: "the same evictions".to_owned(), holds: Box::new(Comparison::is_same) });
         }
         let rest = text.strip_prefix("evictions").ok_or_else(usage_error)?;
-        let number = |text: &str| text.parse().map_err(|_| usage_error());
-        match (rest.strip_prefix("<="), rest.strip_prefix(">="), rest.strip_prefix('=')) {
-            (Some(most), _, _) => number(most).map(Self::AtMost),
-            (_, Some(least), _) => number(least).map(Self::AtLeast),
-            (_, _, Some(exactly)) => number(exactly).map(Self::Exactly),
-            _ => Err(usage_error()),
-        }
-    }
-}
-
-impl Condition {
-    fn holds(self, comparison: &Comparison) -> bool {
-        let evictions = comparison.what_if.evictions;
-        match self {
-            Self::Same => comparison.is_same(),
-            Self::Exactly(number) => evictions == number,
-            Self::AtMost(most) => evictions <= most,
-            Self::AtLeast(least) => evictions >= least,
-        }
-    }
-}
-
-impl Display for Condition {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Same => f.write_str("the same evictions"),
-            Self::Exactly(number) => write!(f, "{number} evictions"),
-            Self::AtMost(most) => write!(f, "at most {most} evictions"),
-            Self::AtLeast(least) => write!(f, "at least {least} evictions"),
-        }
+        let operator = OPERATORS.into_iter().find(|(operator, ..)| rest.starts_with(operator));
+        let (operator, words, holds) = operator.ok_or_else(usage_error)?;
+        let number: usize = rest[operator.len()..].parse().map_err(|_| usage_error())?;
+        Ok(Self {
+            words: format!("{words}{number} evictions"),
+            holds: Box::new(move |comparison| holds(&comparison.what_if.evictions, &number)),
+        })
     }
 }

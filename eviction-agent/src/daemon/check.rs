@@ -5,7 +5,6 @@ use std::path::Path;
 use eviction_bpf::preflight::{Fact, probe};
 use eviction_bpf::{BackendInfo, LoadOptions};
 use eviction_config::Capacities;
-use eviction_core::policy::eviction_settings::NodeReclaim;
 use eviction_core::reading::Reading;
 use eviction_kube::Observer;
 use eviction_node::backend::BackendSelection;
@@ -18,9 +17,10 @@ use eviction_node::proc::tasks::read_task_capacity;
 use eviction_node::sampler::Capacity;
 use serde::Serialize;
 
-use crate::daemon::configuration::{ConfigurationFiles, EffectiveConfig, Service};
+use crate::daemon::config_reload::reclaims;
+use crate::daemon::configuration::{ConfigurationFiles, EffectiveConfig};
 use crate::daemon::memory_notifier::MemoryNotifier;
-use crate::daemon::{cluster, realtime, reclaim, startup, stats_summary};
+use crate::daemon::{cluster, kubelet_api, realtime, reclaim, startup};
 use crate::error::{Failure, chain};
 use crate::source::pods::parse_pod_list;
 use crate::telemetry::event_log::Backend;
@@ -57,13 +57,13 @@ pub fn check(
     let mut problems = Vec::new();
     let (mut reclaim, mut summary) = (None, None);
     let configuration = passed(files.load(), &mut problems).map(|configuration| {
-        if configuration.policy.eviction.node_reclaim == NodeReclaim::Cri {
-            let Service { reclaim: settings, min_image_age, .. } = &configuration.service;
-            reclaim = passed(reclaim::config(settings, *min_image_age, true), &mut problems);
+        if reclaims(&configuration.policy) {
+            let config = reclaim::config(&configuration.agent.reclaim, configuration.min_image_age, true);
+            reclaim = passed(config, &mut problems);
         }
-        summary = configuration.service.stats_summary.clone();
+        summary = configuration.stats_summary.clone();
         // In a cluster the connection is checked below.
-        if !files.node.in_cluster && configuration.service.action.requests_evictions() {
+        if !files.in_cluster && configuration.agent.action().requests_evictions() {
             let connected = cluster::connect(files.caller.kubeconfig.as_deref(), Observer::default());
             passed(connected, &mut problems);
         }
@@ -82,7 +82,7 @@ pub fn check(
     let mut disks = DiskMonitor::new(file_systems, 1);
     let runtime = crate::daemon::start_runtime()?;
     let summary = summary.map(|kubelet| {
-        let (backend, file_systems) = runtime.block_on(stats_summary::probe(&kubelet));
+        let (backend, file_systems) = runtime.block_on(kubelet_api::probe_summary(&kubelet));
         if let Some(file_systems) = file_systems {
             disks.take_summary(file_systems);
         }
@@ -90,7 +90,7 @@ pub fn check(
     });
     values.extend(disks.info());
     let mut pods_source = None;
-    if files.node.in_cluster {
+    if files.in_cluster {
         let (source, found) = runtime.block_on(cluster::check(&files.caller));
         pods_source = Some(source);
         problems.extend(found);
@@ -109,7 +109,7 @@ pub fn check(
     Ok(Findings {
         configuration,
         would_start: problems.is_empty(),
-        sources: (sources.into_iter().map(startup::source_event).chain(pods_source))
+        sources: (sources.into_iter().map(Backend::from).chain(pods_source))
             .chain(cri)
             .chain(summary)
             .collect(),
@@ -140,11 +140,8 @@ fn sources(
 }
 
 fn pods_problem(path: &Path) -> Option<String> {
-    let subject = |cause: &dyn std::error::Error| format!("read pods {}: {}", path.display(), chain(cause));
-    match std::fs::read(path) {
-        Err(error) => Some(subject(&error)),
-        Ok(text) => parse_pod_list(&text).err().map(|error| subject(&error)),
-    }
+    let read = std::fs::read(path).map_err(|error| chain(&error)).and_then(|text| parse_pod_list(&text));
+    read.err().map(|cause| format!("read pods {}: {cause}", path.display()))
 }
 
 /// Reads the cgroup tree as a start does. Returns the sources of values, and the problem of the tree if there
@@ -162,28 +159,17 @@ fn read_tree(root: &NodeRoot) -> (Vec<BackendInfo>, Option<String>) {
 
 const PROC: &str = "/proc";
 
-/// Facts about the node that are known before anything is measured.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NodeFacts {
-    /// Whether pods come from the API server: then a kubelet acts on the same thresholds.
-    pub in_cluster: bool,
-    /// The capacities of the node.
-    pub capacities: Capacities,
-}
-
-impl NodeFacts {
-    /// Returns the facts with the given capacities, else with those of the machine. `memory` is in bytes.
-    pub fn find(in_cluster: bool, memory: Option<u64>, pids: Option<u64>) -> Self {
-        let memory = memory.or_else(read_mem_total);
-        let pids = pids.or_else(|| read_task_capacity(Path::new(PROC)).known());
-        let signed = |amount: u64| i64::try_from(amount).unwrap_or(i64::MAX);
-        Self { in_cluster, capacities: Capacities { memory: memory.map(signed), pids: pids.map(signed) } }
-    }
+/// Returns the given capacities, else those of the machine. `memory` is in bytes.
+pub fn find_capacities(memory: Option<u64>, pids: Option<u64>) -> Capacities {
+    let memory = memory.or_else(read_mem_total);
+    let pids = pids.or_else(|| read_task_capacity(Path::new(PROC)).known());
+    let signed = |amount: u64| i64::try_from(amount).unwrap_or(i64::MAX);
+    Capacities { memory: memory.map(signed), pids: pids.map(signed) }
 }
 
 fn read_mem_total() -> Option<u64> {
     let text = std::fs::read(Path::new(PROC).join("meminfo")).ok()?;
-    parse_meminfo(&text).total.known()
+    parse_meminfo(&text).capacity.known()
 }
 
 /// Returns the capacity of the node: as given, else as its cgroup or the machine reports it.

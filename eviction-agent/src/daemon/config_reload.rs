@@ -8,14 +8,12 @@ use eviction_config::Effective;
 use eviction_core::policy::Policy;
 use eviction_core::policy::eviction_settings::NodeReclaim;
 use eviction_core::policy::preferences::Profile;
-use eviction_kube::KubeletEndpoint;
 use serde::{Deserialize, Serialize};
 use tokio::signal::unix::{Signal, SignalKind};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
-use crate::daemon::configuration::{Configuration, ConfigurationFiles, KubeletSource, Options, Service};
-use crate::daemon::kubelet_api::KubeletClient;
+use crate::daemon::configuration::{Configuration, ConfigurationFiles, KubeletSource, Options};
 use crate::daemon::state::StateFile;
 use crate::daemon::watch_signal;
 use crate::error::{Failure, chain};
@@ -118,18 +116,19 @@ fn previous_policy(state_dir: &Path, configured: &Configuration, accept: bool) -
 /// Returns the fields whose changes take effect when the agent is restarted. `has_reclaimed` tells whether node
 /// reclaim was configured at the start.
 fn fields_awaiting_restart(
-    started: &Service,
+    started: &Configuration,
     has_reclaimed: bool,
     configured: &Configuration,
 ) -> Vec<&'static str> {
-    let mut fields = started.changed(&configured.service);
+    let mut fields = started.changed_at_start(configured);
     if reclaims(&configured.policy) && !has_reclaimed {
         fields.push("eviction.nodeReclaim");
     }
     fields
 }
 
-fn reclaims(policy: &Policy) -> bool {
+/// Returns whether a policy has the agent remove images and containers.
+pub(super) fn reclaims(policy: &Policy) -> bool {
     policy.eviction.node_reclaim == NodeReclaim::Cri
 }
 
@@ -139,8 +138,8 @@ pub(crate) struct Reload {
     hangup: Signal,
     watch: FileWatch,
     reading: Option<(ReloadReason, JoinHandle<Result<Configuration, Failure>>)>,
-    /// The settings that the agent was started with, as far as only a restart changes them.
-    started: Service,
+    /// The configuration that the agent was started with. A restart is needed to change some of its settings.
+    started: Configuration,
     /// Whether node reclaim was configured at the start. Its thread is started with the agent.
     has_reclaimed: bool,
     /// The last valid configuration of the files. It is in force or was proposed, unless `is_unproposed`.
@@ -168,7 +167,7 @@ impl Reload {
         let watch = FileWatch::of(files.agent.as_deref(), FILE_DEBOUNCE);
         let last = files.load()?;
         let hangup = watch_signal(SignalKind::hangup())?;
-        let state_dir = options.persistent_dir(last.service.action);
+        let state_dir = options.persistent_dir(last.agent.action());
         let previous =
             state_dir.as_deref().and_then(|dir| previous_policy(dir, &last, options.apply_config_now));
         match &previous {
@@ -181,7 +180,7 @@ impl Reload {
             hangup,
             watch,
             reading: None,
-            started: last.service.clone(),
+            started: last.clone(),
             has_reclaimed: reclaims(&last.policy) || previous.as_ref().is_some_and(reclaims),
             is_unproposed: previous.is_some(),
             is_invalid: false,
@@ -217,8 +216,9 @@ impl Reload {
                 Ok(Ok(configuration)) => {
                     let before = std::mem::replace(&mut self.last, configuration);
                     self.record_source();
-                    let Configuration { policy, service, kubelet, notes, .. } = &self.last;
-                    let is_changed = (policy, service) != (&before.policy, &before.service);
+                    let Configuration { policy, kubelet, notes, .. } = &self.last;
+                    let is_changed =
+                        *policy != before.policy || !before.changed_at_start(&self.last).is_empty();
                     if *policy == before.policy && kubelet.effective != before.kubelet.effective {
                         // The engine does not apply the same policy again, so that `save` is not called.
                         self.write(SavedConfig::of(&self.last), SavedConfig::update);
@@ -253,7 +253,7 @@ impl Reload {
     /// Records the source of the kubelet's settings. The last response of the kubelet counts until there is
     /// another one.
     fn record_source(&mut self) {
-        let KubeletSource { effective, is_fallback } = &self.last.kubelet;
+        let KubeletSource { effective, is_fallback, .. } = &self.last.kubelet;
         let pause = if *is_fallback { CONFIGZ_RETRY_INTERVAL } else { CONFIGZ_INTERVAL };
         let is_configz = effective.is_some() || *is_fallback;
         self.next_request = is_configz.then(|| Instant::now() + pause);
@@ -301,21 +301,11 @@ impl Reload {
     }
 }
 
-/// Requests the configuration of the kubelet. Blocks; not to be called on a runtime's thread.
-///
-/// # Errors
-/// Why there is no response, with advice.
-pub(crate) fn read(kubelet: &KubeletClient) -> Result<Effective, Failure> {
-    let runtime = crate::daemon::start_runtime()?;
-    runtime.block_on(kubelet.get(KubeletEndpoint::Configz, |body, url| Effective::parse(body, url)))
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
 
     use super::*;
-    use crate::daemon::check::NodeFacts;
     use crate::daemon::configuration::ConfigurationFiles;
 
     const KUBELET: &str = "apiVersion: kubelet.config.k8s.io/v1beta1
@@ -346,7 +336,7 @@ policy:
             kubelet: write("kubelet.yaml", KUBELET),
             agent: write("agent.yaml", AGENT),
             profile: Some(profile),
-            node: NodeFacts { in_cluster: true, ..NodeFacts::default() },
+            in_cluster: true,
             ..ConfigurationFiles::default()
         };
         files.load().unwrap()
@@ -387,12 +377,11 @@ policy:
     fn a_change_that_waits_for_a_restart_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let before = configuration(folder.path(), Profile::Kubelet);
-        let fields =
-            |has_reclaimed, configured| fields_awaiting_restart(&before.service, has_reclaimed, configured);
+        let fields = |has_reclaimed, configured| fields_awaiting_restart(&before, has_reclaimed, configured);
         assert_eq!(fields(false, &before), Vec::<&str>::new());
         let mut after = before.clone();
         after.policy.eviction.node_reclaim = NodeReclaim::Cri;
-        after.service.memory_limits.warn_percent += 1;
+        after.agent.memory_limits.warn_percent += 1;
         assert_eq!(fields(false, &after), ["memoryLimits", "eviction.nodeReclaim"]);
         assert_eq!(fields(true, &after), ["memoryLimits"]);
         assert_eq!(fields(true, &before), Vec::<&str>::new(), "it is turned off at once");

@@ -8,20 +8,17 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use eviction_config::{
-    Action, ActionSettings, AgentConfiguration, DryRun, Effective, EvictionRequests, KubeletConfiguration,
-    MarginMode, MemoryLimits, MetricsSettings, PodStorageSource, Probes, Problems, ReclaimSettings,
-    RecorderSettings, Server, Setting, ThresholdSource, load_agent,
+    Action, ActionSettings, AgentConfiguration, Capacities, DryRun, Effective, KubeletConfiguration,
+    MarginMode, PodStorageSource, Problems, Server, Setting, ThresholdSource, load_agent,
 };
 use eviction_core::policy::preferences::Profile;
 use eviction_core::policy::{Policy, Threshold};
 use eviction_core::units::{GoDuration, ThresholdValue};
 use eviction_node::backend::BackendSelection;
 use eviction_node::fs::FsPaths;
-use kubelet::Kubelet;
 pub(crate) use kubelet::KubeletSource;
 use serde::Serialize;
 
-use crate::daemon::check::NodeFacts;
 use crate::daemon::config_reload::SavedConfig;
 use crate::daemon::kubelet_api::{Caller, KubeletClient};
 use crate::error::Failure;
@@ -57,8 +54,10 @@ pub struct ConfigurationFiles {
     pub cri_socket: Option<String>,
     /// Directory of recordings; overrides that of the AgentConfiguration.
     pub recorder_directory: Option<PathBuf>,
-    /// The capacities of the node, and whether a kubelet acts on the same thresholds.
-    pub node: NodeFacts,
+    /// Whether pods come from the API server: then a kubelet acts on the same thresholds.
+    pub in_cluster: bool,
+    /// The capacities of the node.
+    pub capacities: Capacities,
 }
 
 /// A valid configuration.
@@ -66,63 +65,17 @@ pub struct ConfigurationFiles {
 pub(crate) struct Configuration {
     /// The policy of the engine.
     pub(crate) policy: Policy,
-    /// The settings that take effect only at a start.
-    pub(crate) service: Service,
-    /// The source of the kubelet's settings.
-    pub(crate) kubelet: KubeletSource,
-    /// Every value of the agent's configuration, then of the kubelet's.
-    pub(crate) settings: Vec<Setting>,
-    /// Warnings: settings that are accepted but may surprise, each with its file.
-    pub(crate) notes: Vec<String>,
-}
-
-/// The settings that take effect only at a start.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Service {
-    pub(crate) action: ActionSettings,
-    pub(crate) eviction_requests: EvictionRequests,
-    pub(crate) memory_limits: MemoryLimits,
-    pub(crate) metrics: MetricsSettings,
-    pub(crate) server: Server,
-    pub(crate) probes: Probes,
-    /// Its CRI socket is the kubelet's if the agent has none.
-    pub(crate) reclaim: ReclaimSettings,
+    /// The agent's settings, with the kubelet's CRI socket if the agent has none. Its list of settings has those of
+    /// the kubelet as well.
+    pub(crate) agent: AgentConfiguration,
     /// The kubelet's `imageMinimumGCAge`.
     pub(crate) min_image_age: GoDuration,
     /// The kubelet, if it is the source of the pods' disk usage.
     pub(crate) stats_summary: Option<KubeletClient>,
-    pub(crate) recorder: RecorderSettings,
-}
-
-impl Service {
-    /// Returns the fields of the AgentConfiguration in which `other` differs.
-    pub(crate) fn changed(&self, other: &Self) -> Vec<&'static str> {
-        let Self {
-            action: ActionSettings { action, dry_run },
-            eviction_requests,
-            memory_limits,
-            metrics,
-            server,
-            probes,
-            reclaim,
-            min_image_age,
-            stats_summary,
-            recorder,
-        } = self;
-        let differs = [
-            ("action", *action != other.action.action),
-            ("dryRun", *dry_run != other.action.dry_run),
-            ("evictionRequests", *eviction_requests != other.eviction_requests),
-            ("memoryLimits", *memory_limits != other.memory_limits),
-            ("metrics", *metrics != other.metrics),
-            ("server", *server != other.server),
-            ("probes", *probes != other.probes),
-            ("reclaim", *reclaim != other.reclaim || *min_image_age != other.min_image_age),
-            ("podStorage", *stats_summary != other.stats_summary),
-            ("recorder", *recorder != other.recorder),
-        ];
-        differs.into_iter().filter_map(|(field, differs)| differs.then_some(field)).collect()
-    }
+    /// The source of the kubelet's settings.
+    pub(crate) kubelet: KubeletSource,
+    /// Warnings: settings that are accepted but may surprise, each with its file.
+    pub(crate) notes: Vec<String>,
 }
 
 impl ConfigurationFiles {
@@ -132,13 +85,13 @@ impl ConfigurationFiles {
     /// # Errors
     /// Everything that is wrong with the configuration.
     pub(crate) fn load(&self) -> Result<Configuration, Failure> {
-        let agent = self.load_agent().map_err(|wrong| {
+        let mut agent = self.load_agent().map_err(|wrong| {
             // Problems of the other files are reported as well.
             let mut causes = kubelet::problems_of_files(self);
             causes.extend(problems("agent", wrong));
             Failure::all(causes)
         })?;
-        let Kubelet { configuration, source, notes: source_notes } = Kubelet::find(self, &agent)?;
+        let (configuration, source) = kubelet::find(self, &agent)?;
         let KubeletConfiguration {
             mut policy,
             container_runtime_endpoint,
@@ -149,41 +102,28 @@ impl ConfigurationFiles {
         if agent.thresholds.source != ThresholdSource::Inline {
             policy.kubelet_thresholds = policy.thresholds.clone();
         }
-        if raises_thresholds(&agent, &self.node) {
-            let raised = agent.threshold_margin.apply(policy.thresholds, self.node.capacities);
+        if raises_thresholds(&agent, self.in_cluster) {
+            let raised = agent.threshold_margin.apply(policy.thresholds, self.capacities);
             policy.thresholds = raised.map_err(|Problems(wrong)| {
                 let wrong = wrong.into_iter().map(|problem| problem.in_file(agent.file.as_deref()));
                 failure_of("agent", Problems(wrong.collect()))
             })?;
         }
         let policy = agent.over(policy);
+        agent.reclaim.cri_socket = agent.reclaim.cri_socket.or(container_runtime_endpoint);
+        agent.settings.extend(settings);
+        let notes = agent.notes.iter().chain(&notes).map(ToString::to_string);
         let is_summary = agent.pod_storage.source == PodStorageSource::Summary;
         Ok(Configuration {
             policy,
-            service: Service {
-                action: agent.action(),
-                eviction_requests: agent.eviction_requests,
-                memory_limits: agent.memory_limits,
-                metrics: agent.metrics,
-                server: agent.server,
-                probes: agent.probes,
-                reclaim: ReclaimSettings {
-                    cri_socket: agent.reclaim.cri_socket.or(container_runtime_endpoint),
-                    ..agent.reclaim
-                },
-                min_image_age: image_minimum_gc_age,
-                stats_summary: is_summary.then(|| KubeletClient {
-                    caller: self.caller.clone(),
-                    configz: agent.thresholds.configz,
-                }),
-                recorder: agent.recorder,
-            },
+            min_image_age: image_minimum_gc_age,
+            stats_summary: is_summary.then(|| KubeletClient {
+                caller: self.caller.clone(),
+                configz: agent.thresholds.configz.clone(),
+            }),
+            notes: source.notes.iter().cloned().chain(notes).collect(),
             kubelet: source,
-            settings: agent.settings.into_iter().chain(settings).collect(),
-            notes: source_notes
-                .into_iter()
-                .chain(agent.notes.iter().chain(&notes).map(ToString::to_string))
-                .collect(),
+            agent,
         })
     }
 
@@ -242,29 +182,47 @@ impl ConfigurationFiles {
 }
 
 /// Returns whether the thresholds are raised: where a kubelet acts on them as well, the agent must act first.
-fn raises_thresholds(agent: &AgentConfiguration, node: &NodeFacts) -> bool {
+fn raises_thresholds(agent: &AgentConfiguration, in_cluster: bool) -> bool {
     match agent.threshold_margin.mode {
         MarginMode::Always => true,
         MarginMode::Never => false,
         MarginMode::BesideKubelet => {
             let are_the_kubelets = agent.thresholds.source != ThresholdSource::Inline;
-            are_the_kubelets && (node.in_cluster || agent.action == Action::Evict)
+            are_the_kubelets && (in_cluster || agent.action == Action::Evict)
         }
     }
 }
 
 impl Configuration {
+    /// Returns the fields of the AgentConfiguration that take effect only at a start, and in which `other` differs.
+    pub(crate) fn changed_at_start(&self, other: &Self) -> Vec<&'static str> {
+        let (agent, new) = (&self.agent, &other.agent);
+        let is_reclaim_changed = agent.reclaim != new.reclaim || self.min_image_age != other.min_image_age;
+        let differs = [
+            ("action", agent.action != new.action),
+            ("dryRun", agent.dry_run != new.dry_run),
+            ("evictionRequests", agent.eviction_requests != new.eviction_requests),
+            ("memoryLimits", agent.memory_limits != new.memory_limits),
+            ("metrics", agent.metrics != new.metrics),
+            ("server", agent.server != new.server),
+            ("probes", agent.probes != new.probes),
+            ("reclaim", is_reclaim_changed),
+            ("podStorage", self.stats_summary != other.stats_summary),
+            ("recorder", agent.recorder != new.recorder),
+        ];
+        differs.into_iter().filter_map(|(field, differs)| differs.then_some(field)).collect()
+    }
+
     /// Logs the settings in effect and the warnings.
     pub(crate) fn log(&self) {
-        let Self { policy, service: _, kubelet: _, settings, notes } = self;
-        tracing::info!(profile = policy.rules.profile().name(), "configuration");
-        for setting in settings {
+        tracing::info!(profile = self.policy.rules.profile().name(), "configuration");
+        for setting in &self.agent.settings {
             match setting.origin.is_default() {
                 true => tracing::debug!(%setting, "configuration"),
                 false => tracing::info!(%setting, "configuration"),
             }
         }
-        for note in notes {
+        for note in &self.notes {
             tracing::warn!(note, "configuration");
         }
     }
@@ -313,9 +271,9 @@ pub struct EffectiveThreshold {
 
 impl EffectiveConfig {
     pub(crate) fn of(configuration: Configuration) -> Self {
-        let Configuration { policy, service: _, kubelet: _, settings, notes } = configuration;
+        let Configuration { policy, agent, notes, .. } = configuration;
         let thresholds = policy.thresholds.iter().map(effective_threshold).collect();
-        Self { profile: policy.rules.profile(), thresholds, settings, notes }
+        Self { profile: policy.rules.profile(), thresholds, settings: agent.settings, notes }
     }
 }
 
@@ -375,7 +333,7 @@ impl Options {
     /// Returns the state directory of an agent with this action, if it has one. The socket of the local API is
     /// there, in a dry run as well.
     pub(super) fn state_dir(&self, action: ActionSettings) -> Option<PathBuf> {
-        let uses_server = self.configuration.node.in_cluster || action.requests_evictions();
+        let uses_server = self.configuration.in_cluster || action.requests_evictions();
         let in_pod = self.configuration.caller.kubeconfig.is_none() && uses_server;
         self.state_dir.clone().or_else(|| in_pod.then(|| STATE_DIR.into()))
     }

@@ -48,9 +48,9 @@ impl ContainerStatusTracker {
                 if at >= self.since && !before.contains(&key) {
                     ends.push(ContainerEnded {
                         at: Some(at),
-                        pod: pod.uid.clone(),
+                        pod_uid: pod.uid.clone(),
                         container: end.container.clone(),
-                        instance: (!end.instance.is_empty()).then(|| end.instance.clone()),
+                        container_id: (!end.instance.is_empty()).then(|| end.instance.clone()),
                         seen: EndSeen::Status,
                         exit_code: Some(end.exit_code),
                         signal: (end.signal != 0).then_some(end.signal),
@@ -120,7 +120,7 @@ mod tests {
         let first = update(&mut statuses, &pod_index("", &[("old", 99), ("i1", 100)]));
         assert_eq!(first.len(), 1);
         let end = &first[0];
-        assert_eq!((end.instance.as_deref(), end.exit_code, end.signal), (Some("i1"), Some(137), None));
+        assert_eq!((end.container_id.as_deref(), end.exit_code, end.signal), (Some("i1"), Some(137), None));
         assert_eq!((end.at, end.evicted_by), (Some(second(100)), None));
         assert!(update(&mut statuses, &pod_index("", &[("old", 99), ("i1", 100)])).is_empty());
         assert_eq!(update(&mut statuses, &pod_index("", &[("i1", 100), ("i2", 105)])).len(), 1);

@@ -1,15 +1,27 @@
-//! Requests to the kubelet of the node, with the credentials for the API server.
+//! Requests to the kubelet of the node, with the credentials for the API server: its configuration, and its stats
+//! summary. The summary has the pods' disk usage, for an agent that sees no directories of pods, and the node's file
+//! systems, if the agent does not find them.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use bytes::Bytes;
-use eviction_config::Configz;
+use eviction_config::{Configz, Effective};
 use eviction_kube::{Access, KubeletAddress, KubeletEndpoint, RequestError, Response, read_kubelet};
+use eviction_node::clock::mono_ns;
+use eviction_node::fs::{StorageReader, StorageRequest, StorageSample, SummaryFileSystems};
+use tokio::sync::mpsc::Sender;
 
-use crate::error::Failure;
+use crate::error::{Failure, chain};
+use crate::source::summary::Summary;
+use crate::telemetry::event_log::{Backend, NO_BACKEND};
 
 /// The address of the kubelet for an agent on the host's network.
 const LOOPBACK: &str = "127.0.0.1";
+
+/// The minimum interval between requests of the summary: for each, the kubelet asks the container runtime for all
+/// containers and reads all logs.
+pub(crate) const MIN_SUMMARY_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The credentials and the node of the requests to the kubelet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,7 +46,7 @@ impl KubeletClient {
     ///
     /// # Errors
     /// Why there is no response, with advice, or what is wrong with it.
-    pub(crate) async fn get<T>(
+    async fn get<T>(
         &self,
         endpoint: KubeletEndpoint,
         parse: impl FnOnce(&[u8], &str) -> Result<T, String>,
@@ -91,4 +103,60 @@ fn body(answer: Response, operation: &str, endpoint: KubeletEndpoint) -> Result<
             .help("enableDebuggingHandlers of the kubelet must be on")),
         status => Err(Failure::failed(format!("{operation}: it answers {status}: {}", message()))),
     }
+}
+
+/// Requests the configuration of the kubelet. Blocks; not to be called on a runtime's thread.
+///
+/// # Errors
+/// Why there is no response, with advice.
+pub(crate) fn read_configz(kubelet: &KubeletClient) -> Result<Effective, Failure> {
+    let runtime = crate::daemon::start_runtime()?;
+    runtime.block_on(kubelet.get(KubeletEndpoint::Configz, |body, url| Effective::parse(body, url)))
+}
+
+/// Starts the thread that requests the summary.
+///
+/// # Errors
+/// If the thread cannot be created.
+pub(crate) fn start_summary_reader(
+    kubelet: KubeletClient,
+    samples: Sender<StorageSample>,
+) -> std::io::Result<StorageReader> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let read = move |pods: Vec<StorageRequest>, _priority| {
+        let began_ns = mono_ns();
+        let answer = runtime.block_on(read_summary(&kubelet));
+        let ended_ns = mono_ns();
+        let sample = match answer {
+            Ok(summary) => StorageSample {
+                file_systems: Some(summary.file_systems(ended_ns)),
+                ..summary.pod_storage(&pods)
+            },
+            Err(failure) => {
+                tracing::warn!(error = failure.into_line(), "the disk usage of pods is unknown");
+                StorageSample::unknown()
+            }
+        };
+        StorageSample { began_ns, took_ns: ended_ns.saturating_sub(began_ns), ..sample }
+    };
+    StorageReader::start(read, samples)
+}
+
+/// Returns whether the kubelet answers with a summary, as a source of `check`, and the node's file systems in it.
+pub(crate) async fn probe_summary(kubelet: &KubeletClient) -> (Backend, Option<SummaryFileSystems>) {
+    let (backend, reason, file_systems) = match read_summary(kubelet).await {
+        Ok(summary) => {
+            let reason = "of the kubelet, when a threshold is met".to_owned();
+            ("stats summary", reason, Some(summary.file_systems(mono_ns())))
+        }
+        Err(failure) => (NO_BACKEND, failure.into_line(), None),
+    };
+    (Backend::new("pod storage", backend, reason), file_systems)
+}
+
+async fn read_summary(kubelet: &KubeletClient) -> Result<Summary, Failure> {
+    let parse = |body: &[u8], _: &str| {
+        Summary::parse(body).map_err(|error| format!("decode the stats summary: {}", chain(&error)))
+    };
+    kubelet.get(KubeletEndpoint::StatsSummary, parse).await
 }

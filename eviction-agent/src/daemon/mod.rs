@@ -18,7 +18,6 @@ pub(crate) mod config_reload;
 pub(crate) mod configuration;
 pub(crate) mod container_status;
 pub(crate) mod control_loop;
-pub(crate) mod kernel_kill;
 pub(crate) mod kubelet_api;
 pub(crate) mod limit_monitor;
 pub(crate) mod memory_notifier;
@@ -32,13 +31,12 @@ pub(crate) mod service_manager;
 pub(crate) mod startup;
 pub(crate) mod state;
 mod state_dir;
-pub(crate) mod stats_summary;
 pub(crate) mod supervise;
 pub(crate) mod watchdog;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-pub use check::{Findings, NodeFacts, check};
+pub use check::{Findings, check, find_capacities};
 pub use cluster::{Cleaned, await_daemon_set, clean_nodes};
 pub use configuration::{ConfigurationFiles, EffectiveConfig, EffectiveThreshold, Options};
 pub use eviction_config::{Action, ActionSettings, DryRun};

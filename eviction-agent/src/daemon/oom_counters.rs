@@ -67,9 +67,7 @@ pub(crate) struct OomCounters {
     version: Version,
     /// `None` while a BPF program reports kills.
     last: Option<AllCounts>,
-    /// Whether the counters are to be read at once.
-    is_requested: bool,
-    /// When they are to be read after the first and after the latest of the pending notices.
+    /// When the counters are to be read next, and when after the latest notice.
     due_ns: Option<(u64, u64)>,
 }
 
@@ -77,7 +75,7 @@ impl OomCounters {
     /// Creates the counters. Kills that were counted until now are not new.
     pub(crate) fn new(proc: &Path, version: Version, tree: &Tree) -> Self {
         let vmstat = OomKillCounter::open(proc);
-        let mut counters = Self { vmstat, version, last: None, is_requested: false, due_ns: None };
+        let mut counters = Self { vmstat, version, last: None, due_ns: None };
         counters.read(tree, 0);
         counters
     }
@@ -92,7 +90,7 @@ impl OomCounters {
 
     /// Forgets the counters, as long as a BPF program reports kills.
     pub(crate) fn reset(&mut self) {
-        (self.last, self.is_requested, self.due_ns) = (None, false, None);
+        (self.last, self.due_ns) = (None, None);
     }
 
     /// Handles a notice of the kernel that a cgroup is out of memory.
@@ -103,9 +101,11 @@ impl OomCounters {
         self.due_ns = Some((first_ns, latest_ns));
     }
 
-    /// Makes a read due at once. Those after notices remain due.
+    /// Makes a read due at once. The one after the latest notice remains due.
     pub(crate) fn request_read(&mut self) {
-        self.is_requested = true;
+        let latest_ns = self.due_ns.map_or(0, |(_, latest_ns)| latest_ns);
+        // At any time, also one from before this call, this is due and not in the future.
+        self.due_ns = Some((0, latest_ns));
     }
 
     /// Returns in how many nanoseconds the counters are to be read next. What is due now does not count.
@@ -119,13 +119,11 @@ impl OomCounters {
     /// machine's counter has changed.
     pub(crate) fn read(&mut self, tree: &Tree, now_ns: u64) -> Option<CountedKills> {
         let is_due = self.due_ns.is_some_and(|(first_ns, _)| first_ns <= now_ns);
-        if self.last.is_some() && !self.is_requested && !is_due {
+        if self.last.is_some() && !is_due {
             return None;
         }
-        self.is_requested = false;
-        if let (true, Some((_, latest_ns))) = (is_due, self.due_ns) {
-            self.due_ns = (latest_ns > now_ns).then_some((latest_ns, latest_ns));
-        }
+        let latest_ns = self.due_ns.map(|(_, latest_ns)| latest_ns).filter(|latest_ns| *latest_ns > now_ns);
+        self.due_ns = latest_ns.map(|latest_ns| (latest_ns, latest_ns));
         let machine = self.vmstat.read().known();
         if machine.is_some() && self.last.as_ref().is_some_and(|last| last.machine == machine) {
             return None;
@@ -209,6 +207,7 @@ mod tests {
         assert_eq!(counters.read(&tree, 5 + READ_DELAY_NS).as_ref(), Some(&expected));
         assert_eq!(counters.due_in_ns(5 + READ_DELAY_NS), Some(4), "the second notice");
         counters.request_read();
+        assert_eq!(counters.due_in_ns(5 + READ_DELAY_NS), Some(4), "the request sets no timer");
         assert_eq!(counters.read(&tree, 6 + READ_DELAY_NS), None, "nothing is new");
         kill(5);
         assert_eq!(counters.read(&tree, 9 + READ_DELAY_NS), Some(expected), "still due after the request");

@@ -8,7 +8,7 @@ use tokio::sync::watch::Receiver;
 use tokio::time::sleep;
 
 use crate::error::{Failure, chain};
-use crate::source::pods::{PodErrors, parse_pod_list};
+use crate::source::pods::parse_pod_list;
 use crate::telemetry::metrics::Metrics;
 use eviction_core::pod::Pod;
 use eviction_core::pods::KnownPod;
@@ -22,16 +22,10 @@ use eviction_node::pod_index::PodIndex;
 pub(crate) enum PodSource {
     /// No source: pods are not known.
     Nothing,
-    /// A file.
-    File(Box<File>),
+    /// A file, and the policy that applies to its pods.
+    File { file: Box<PodsFile<Vec<Pod>>>, policy: Box<Policy> },
     /// The API server.
     Watch(WatchedPods),
-}
-
-/// A file of pods, and the policy that applies to them.
-pub(crate) struct File {
-    file: PodsFile<Vec<Pod>, PodErrors>,
-    policy: Policy,
 }
 
 impl PodSource {
@@ -40,13 +34,14 @@ impl PodSource {
         let Some(path) = path else { return Ok((Self::Nothing, PodIndex::default())) };
         let (file, pods) =
             PodsFile::open(path, parse_pod_list).map_err(|error| Failure::because("read pods", &error))?;
-        Ok((Self::File(Box::new(File { file, policy: policy.clone() })), pod_index(pods, policy)))
+        let index = pod_index(pods, policy);
+        Ok((Self::File { file: Box::new(file), policy: Box::new(policy.clone()) }, index))
     }
 
     /// Returns the pods that the API server has sent so far.
     pub(crate) fn watched(mut pods: Receiver<Arc<StoreView<KnownPod>>>) -> (Self, PodIndex) {
         let index = index(&pods.borrow_and_update());
-        (Self::Watch(WatchedPods { pods, pending: false, announce: true, error: None }), index)
+        (Self::Watch(WatchedPods { pods, announce: true, error: None }), index)
     }
 
     /// Waits for the next change. Returns a new index, or why there is none, which is counted and logged. Waits
@@ -54,8 +49,8 @@ impl PodSource {
     pub(crate) async fn changed(&mut self, metrics: &Metrics) -> Result<PodIndex, String> {
         match self {
             Self::Nothing => std::future::pending().await,
-            Self::File(source) => match source.file.changed().await {
-                Ok(pods) => Ok(pod_index(pods, &source.policy)),
+            Self::File { file, policy } => match file.changed().await {
+                Ok(pods) => Ok(pod_index(pods, policy)),
                 Err(error) => {
                     let error = chain(&error);
                     metrics.pods_file_errors.inc();
@@ -72,7 +67,7 @@ impl PodSource {
     pub(crate) fn are_known(&self) -> bool {
         match self {
             Self::Nothing => false,
-            Self::File(_) => true,
+            Self::File { .. } => true,
             Self::Watch(watch) => watch.pods.borrow().synced,
         }
     }
@@ -88,8 +83,6 @@ const DEBOUNCE: Duration = Duration::from_millis(20);
 /// The pods of the node, whenever they change.
 pub(crate) struct WatchedPods {
     pods: Receiver<Arc<StoreView<KnownPod>>>,
-    /// Whether a change was not returned yet.
-    pending: bool,
     /// Whether the next index without an error is to be published even if it is the same.
     announce: bool,
     /// The error that was returned last; `None` if the API server has responded since.
@@ -100,20 +93,19 @@ impl WatchedPods {
     /// Waits for the next change. Returns another index, or why the API server does not respond; the index as it
     /// is then follows. May be cancelled at any time. Waits forever when the watch has ended; the agent ends then.
     async fn changed(&mut self) -> Result<PodIndex, String> {
-        if !self.pending {
-            if self.pods.changed().await.is_err() {
-                std::future::pending::<()>().await;
-            }
-            self.pending = true;
+        if self.pods.changed().await.is_err() {
+            std::future::pending::<()>().await;
         }
+        // The change must not be lost if the wait is cancelled.
+        self.pods.mark_changed();
         sleep(DEBOUNCE).await;
-        self.pending = false;
         let view = Arc::clone(&self.pods.borrow_and_update());
         let has_failed = view.error.is_some();
         let before = std::mem::replace(&mut self.error, view.error.clone());
         if let Some(error) = view.error.clone().filter(|_| before != view.error) {
             // The pods that arrived before the error are returned next.
-            (self.pending, self.announce) = (true, true);
+            self.pods.mark_changed();
+            self.announce = true;
             return Err(error);
         }
         let index = index(&view);

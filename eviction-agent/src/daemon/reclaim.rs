@@ -125,14 +125,14 @@ pub(crate) fn config(
 
 /// Returns the runtime that answers at the socket, as a source of `check`.
 pub(crate) async fn probe(config: &ReclaimConfig) -> Backend {
-    let (backend, reason) = match read_runtime(&config.endpoint, ATTEMPT_TIMEOUT).await {
+    match read_runtime(&config.endpoint, ATTEMPT_TIMEOUT).await {
         Ok(info) => {
-            let socket = config.endpoint.path().display();
-            (format!("{} {}", info.name, info.version), format!("at {socket}, {}", file_systems(&info)))
+            let (runtime, socket) =
+                (format!("{} {}", info.name, info.version), config.endpoint.path().display());
+            Backend::new("cri", &runtime, format!("at {socket}, {}", file_systems(&info)))
         }
-        Err(error) => (NO_BACKEND.to_owned(), error.to_string()),
-    };
-    Backend { source: "cri".to_owned(), backend, reason }
+        Err(error) => Backend::new("cri", NO_BACKEND, error.to_string()),
+    }
 }
 
 /// Describes where a runtime keeps images and, if that is elsewhere, writable layers.
@@ -277,7 +277,7 @@ impl NodeView for Node {
         match stats {
             Reading::Known(stats) => Ok(Space {
                 bytes: stats.available.ok_or_else(|| io::Error::other("no available bytes"))?,
-                inodes: stats.inodes_free.unwrap_or_default(),
+                inodes: stats.inodes_free,
             }),
             Reading::Unknown(why) => Err(io::Error::other(ReasonText(why).to_string())),
         }

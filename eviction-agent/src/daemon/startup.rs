@@ -7,7 +7,7 @@ use eviction_bpf::{BackendInfo, KernelKillCause, LoadOptions, online_cpus};
 use eviction_config::ActionSettings;
 use eviction_core::engine::Engine;
 use eviction_core::policy::Policy;
-use eviction_core::policy::eviction_settings::{KernelKillMode, NodeReclaim};
+use eviction_core::policy::eviction_settings::KernelKillMode;
 use eviction_core::progress::KillUpdate;
 use eviction_core::threshold::ThresholdLevels;
 use eviction_cri::ReclaimConfig;
@@ -27,14 +27,13 @@ use eviction_node::sampler::{Capacity, NodeSampler};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::cluster::{self, Cluster, EvictionSender, NodeStatusSender};
-use super::config_reload::Reload;
-use super::configuration::{Configuration, ConfigurationFiles, Service};
+use super::config_reload::{Reload, reclaims};
+use super::configuration::{Configuration, ConfigurationFiles};
 use super::container_status::ContainerStatusTracker;
 use super::control_loop::{
-    Command, ControlLoop, Gauges, OutageFreezes, PodStorageWatch, ReclaimState, State, StateSender,
-    TaskTotals,
+    Command, ControlLoop, Gauges, KillOrders, OutageFreezes, PodStorageWatch, ReclaimState, State,
+    StateSender, TaskTotals,
 };
-use super::kernel_kill::KillOrders;
 use super::limit_monitor::Limits;
 use super::memory_notifier::MemoryNotifier;
 use super::oom_counters::OomCounters;
@@ -57,8 +56,9 @@ const RESULTS: usize = 64;
 
 /// Everything that is needed to start the loop. All user input was checked.
 pub(crate) struct Plan {
+    /// The policy in force, which may be that of the previous agent.
     pub(crate) policy: Policy,
-    pub(crate) service: Service,
+    pub(crate) configuration: Configuration,
     pub(crate) root: NodeRoot,
     pub(crate) host: Host,
     memory_capacity: Option<u64>,
@@ -100,15 +100,16 @@ pub(crate) struct Ready {
 /// Checks all user input, and takes the lock of the node. Needs a runtime.
 pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan, Reload), Failure> {
     let (policy, reload) = Reload::start(options)?;
-    let Configuration { policy: configured, service, .. } = reload.configuration();
-    let (action, eviction_requests) = (service.action, service.eviction_requests);
+    let configuration = reload.configuration();
+    let Configuration { policy: configured, agent, min_image_age, .. } = configuration;
+    let action = agent.action();
     let state_dir = options.persistent_dir(action);
     let host = Host::default();
     let root = resolve_root(&host, &options.cgroup_root)?;
     let (results, eviction_results) = mpsc::channel(RESULTS);
     // One client for all requests: they share its connection.
-    let ConfigurationFiles { caller, node: facts, .. } = &options.configuration;
-    let connects = action.requests_evictions() || facts.in_cluster;
+    let ConfigurationFiles { caller, in_cluster, .. } = &options.configuration;
+    let connects = action.requests_evictions() || *in_cluster;
     let observer = cluster::observer(Arc::clone(metrics));
     let client = connects.then(|| cluster::connect(caller.kubeconfig.as_deref(), observer)).transpose()?;
     let (mut cluster, mut evictions, mut node) = (client.map(Cluster::new), None, None);
@@ -116,10 +117,10 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
         if action.requests_evictions() {
             let access = cluster.client.access();
             tracing::info!(server = %access.server(), by = %access.origin(), "API server");
-            evictions = Some(cluster.evictions(eviction_requests, action, results.clone())?);
+            evictions = Some(cluster.evictions(agent.eviction_requests, action, results.clone())?);
         }
         // Only an agent that is not in a dry run writes to the node's object.
-        if facts.in_cluster && !action.is_dry() {
+        if *in_cluster && !action.is_dry() {
             node = Some(cluster.node_status()?);
         }
     }
@@ -134,30 +135,23 @@ pub(crate) fn prepare(options: &Options, metrics: &Arc<Metrics>) -> Result<(Plan
     // pending. Without kernel kill the programs cannot send a signal at all.
     let kernel_kill =
         action.kills() && [&policy, configured].iter().any(|it| it.kernel_kill != KernelKillMode::Off);
-    let reclaims = |policy: &Policy| policy.eviction.node_reclaim == NodeReclaim::Cri;
-    let reclaim = || reclaim::config(&service.reclaim, service.min_image_age, action.is_dry());
-    let reclaim = match reclaims(configured) {
-        true => Some(reclaim()?),
-        // If only the previous agent's policy reclaims, the files may name no socket any more.
-        false if reclaims(&policy) => match reclaim() {
-            Ok(config) => Some(config),
-            Err(failure) => {
-                for cause in failure.into_causes() {
-                    tracing::warn!(
-                        cause,
-                        "the policy in force has nodeReclaim: CRI, but the agent cannot reclaim"
-                    );
-                }
-                None
-            }
-        },
-        false => None,
+    let reclaim = || reclaim::config(&agent.reclaim, *min_image_age, action.is_dry());
+    let reclaim = if reclaims(configured) {
+        Some(reclaim()?)
+    } else if reclaims(&policy) {
+        // Only the previous agent's policy reclaims, and the files may name no socket any more.
+        let warn = |cause| {
+            tracing::warn!(cause, "the policy in force has nodeReclaim: CRI, but the agent cannot reclaim");
+        };
+        reclaim().map_err(|failure| warn(failure.into_line())).ok()
+    } else {
+        None
     };
     let image_history = state_dir.as_deref().zip(state::read_boot_id());
     let image_history = image_history.map(|(dir, boot_id)| ImageHistoryFile::new(dir, boot_id));
     let plan = Plan {
         policy,
-        service: service.clone(),
+        configuration: configuration.clone(),
         root,
         host,
         memory_capacity: options.memory_capacity,
@@ -219,7 +213,7 @@ pub(crate) fn run_control_loop(
         // Last of all: loading programs and reading a large tree take long, and need not be fast.
         sources.extend(realtime::prepare(&choice));
         require_backends(&choice, &sources)?;
-        let sources = sources.into_iter().map(source_event).collect();
+        let sources = sources.into_iter().map(event_log::Backend::from).collect();
         // The watchdog checks the loop from here on. The time until now is not an iteration.
         control_loop.heartbeat.begin_iteration(mono_ns());
         // The receiver is closed if the main thread is ending already.
@@ -242,7 +236,7 @@ pub(crate) fn build(
     let file_systems = NodeFileSystems::find(&plan.host, &plan.disks, plan.root.whole_machine);
     plan.load.disks = file_systems.hooked_types();
     let (notifier, mut sources) =
-        MemoryNotifier::start(&plan.load, &plan.service.probes, &plan.root, &metrics)
+        MemoryNotifier::start(&plan.load, &plan.configuration.agent.probes, &plan.root, &metrics)
             .map_err(|error| Failure::because("make a timer", &error))?;
     let mut sampler = open_sampler(plan.root, &pod_index)?;
     sources.extend(sampler.info());
@@ -260,18 +254,18 @@ pub(crate) fn build(
     sources.extend(disks.info());
     let node_sampler = NodeSampler::new(sampler, disks, capacity, &plan.host.proc);
     let clock = Clock::start();
-    let rate_limit = RateLimit::new();
+    let rate_limit = RateLimit::default();
     let mut control_loop = ControlLoop {
         clock,
         memory_levels: ThresholdLevels::default(),
-        limits: Limits::new(plan.service.memory_limits.warn_percent),
+        limits: Limits::new(plan.configuration.agent.memory_limits.warn_percent),
         pid_levels: ThresholdLevels::default(),
         state: State::default(),
         engine: Engine::new(plan.policy),
         storage: PodStorageWatch::new(
             plan.host.clone(),
             plan.disks.storage(&plan.host, whole_machine),
-            plan.service.stats_summary.take(),
+            plan.configuration.stats_summary.take(),
         ),
         node_sampler,
         pod_index,
@@ -298,7 +292,7 @@ pub(crate) fn build(
         policy_in_force,
         recorder: plan.recorder,
     };
-    if plan.service.action.is_dry() {
+    if plan.configuration.agent.action().is_dry() {
         control_loop.engine.set_dry_run();
     }
     control_loop.apply_policy();
@@ -330,12 +324,6 @@ pub(crate) fn require_backends(choice: &BackendSelection, sources: &[BackendInfo
     let why =
         sources.iter().find_map(|info| info.reason.split("; ").find_map(|one| one.strip_prefix(&begin)));
     Err(Failure::failed(format!("backend {missing}: {}", why.unwrap_or("not available on this node"))))
-}
-
-pub(crate) fn source_event(info: BackendInfo) -> event_log::Backend {
-    let BackendInfo { source, backend, reason, sees_every_charge: _, granularity_bytes: _ } = info;
-    let backend = if backend.is_empty() { event_log::NO_BACKEND } else { backend };
-    event_log::Backend { source: source.to_owned(), backend: backend.to_owned(), reason }
 }
 
 /// Creates the killer. Outside a dry run it takes the lock of this node.

@@ -6,7 +6,6 @@ use eviction_core::time::Timestamp;
 use jiff::SignedDuration;
 use serde_json::Value;
 
-use super::series::Extreme;
 use super::{CandidateReport, DecisionReport, EventReport, PodReport, Report, Signals, add_signals};
 use crate::telemetry::live::EventCursor;
 use crate::telemetry::live::state::{NodeState, PodState};
@@ -63,7 +62,7 @@ impl LiveReport {
         (report.pod_uid, report.qos) = (pod.pod_uid.clone(), pod.qos.clone());
         (report.priority, report.request) = (pod.priority, pod.request);
         if let Some(usage) = pod.usage {
-            report.usage.push(at, usage, POD_MS, Extreme::Most);
+            report.usage.push(at, usage, POD_MS, i64::max);
             report.last = usage;
         }
     }
@@ -97,7 +96,7 @@ fn decision(at: Timestamp, line: &Value) -> DecisionReport {
     let text = |of: &Value, name: &str| of[name].as_str().unwrap_or_default().to_owned();
     let candidates = line["candidates"].as_array().into_iter().flatten().map(|it| {
         let is_it = it["namespace"] == line["namespace"] && it["pod"] == line["pod"];
-        let result = if is_it { "goes".to_owned() } else { text(it, "skipped_reason") };
+        let result = if is_it { "evicted".to_owned() } else { text(it, "skipped_reason") };
         CandidateReport {
             namespace: text(it, "namespace"),
             pod: text(it, "pod"),

@@ -1,7 +1,6 @@
 //! Reports: the state of a node and its pods and the actions of the agent over some minutes, on one
 //! page.
 
-mod html;
 pub mod live;
 mod markdown;
 pub mod recording;
@@ -10,12 +9,13 @@ mod series;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read as _};
 
 use eviction_core::signal::{Resource, Signal};
 use eviction_core::time::Timestamp;
-pub(crate) use html::random_hex;
 use serde::Serialize;
-use series::{Extreme, Series};
+use series::Series;
 
 use crate::telemetry::live::state::{PodState, SignalState};
 
@@ -33,6 +33,12 @@ const RANKS: usize = 20;
 const CANDIDATES: usize = 8;
 const EVENTS: usize = 200;
 const DECISIONS: usize = 30;
+
+/// The parts of the page.
+const PAGE: &str = include_str!("page.html");
+const SCRIPT: &str = include_str!("page.js");
+const UPLOT: &str = include_str!("uplot/uPlot.iife.min.js");
+const UPLOT_CSS: &str = include_str!("uplot/uPlot.min.css");
 
 /// The content of a page. Times of series are milliseconds since 1970 (UTC), memory is in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -68,7 +74,7 @@ pub struct Report {
 }
 
 /// An eviction signal over time: the least available amount of each interval.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 struct SignalReport {
     signal: &'static str,
     /// `bytes`, `inodes` or `pids`.
@@ -182,6 +188,24 @@ impl Report {
         serde_json::to_string(self).unwrap_or_default()
     }
 
+    /// Returns the report as an HTML page. Only scripts and styles with its nonce, which cannot be guessed, take
+    /// effect.
+    ///
+    /// # Errors
+    /// If the kernel has no random numbers.
+    pub(crate) fn html(&self) -> io::Result<String> {
+        // Without `<`, no text can close the element or open another one.
+        let data = self.json().replace('<', "\\u003c");
+        let page = PAGE
+            .replace("{{NONCE}}", &random_hex()?)
+            .replace("{{CONNECT}}", if self.live { "'self'" } else { "'none'" })
+            .replace("{{UPLOT_CSS}}", UPLOT_CSS)
+            .replace("{{UPLOT_JS}}", UPLOT)
+            .replace("{{SCRIPT}}", SCRIPT);
+        // The data is inserted last, so that its content is not replaced.
+        Ok(page.replacen("{{DATA}}", &data, 1))
+    }
+
     fn event(&mut self, event: EventReport) {
         self.events.push(event);
         if self.events.len() > 2 * self.max_events {
@@ -242,14 +266,7 @@ impl SignalReport {
             Resource::Inodes => "inodes",
             Resource::Pids => "pids",
         };
-        Self {
-            signal: signal.name(),
-            unit,
-            capacity: 0,
-            least: 0,
-            available: Series::default(),
-            thresholds: Vec::new(),
-        }
+        Self { signal: signal.name(), unit, ..Self::default() }
     }
 
     /// Returns the values of a threshold, which is added if it does not exist.
@@ -282,11 +299,21 @@ fn add_signals(
         };
         let report = reports.entry(signal as usize).or_insert_with(|| SignalReport::new(signal));
         report.capacity = state.capacity.unwrap_or(0);
-        report.available.push(at, available, interval_ms, Extreme::Least);
+        report.available.push(at, available, interval_ms, i64::min);
         report.available.remove_before(begin);
         report.least = report.available.least().unwrap_or(available);
         for threshold in &state.thresholds {
             report.threshold(&threshold.threshold, &threshold.source).step(at, threshold.value);
         }
     }
+}
+
+/// Returns 128 random bits in hexadecimal digits.
+///
+/// # Errors
+/// If the kernel has no random numbers.
+pub(crate) fn random_hex() -> io::Result<String> {
+    let mut bytes = [0; 16];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(format!("{:032x}", u128::from_be_bytes(bytes)))
 }

@@ -5,6 +5,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use eviction_core::decision::Decision;
 use eviction_core::engine::Engine;
 use eviction_core::explain::{Explainer, Style};
 use eviction_core::input::{Event, Input};
@@ -15,7 +16,6 @@ use eviction_core::signal::{NodeCondition, Resource, Signal};
 use eviction_core::snapshot::{NodeStats, Snapshot};
 use eviction_core::time::Timestamp;
 
-use super::series::Extreme;
 use super::{
     CANDIDATES, CandidateReport, DecisionReport, EVENTS, EventReport, POD_POINTS, PodReport, Report,
     SIGNAL_POINTS, SignalReport, Signals, add_signals,
@@ -76,19 +76,16 @@ fn read_with(
     }
     let report = Report { max_events, ..Report::new(path.display().to_string(), from, to) };
     let mut builder = Builder::new(report, recorded);
-    let mut replay = Replay::default();
-    for read in Items::of(path).map_err(failed)? {
-        match read {
-            Ok(item) => builder.take(&item, &mut replay),
-            Err(error) => {
-                replay.interrupt();
-                builder.report.warnings.push(error.text);
-            }
-        }
+    let mut replay = Replay::of(path).map_err(failed)?;
+    while let Some((item, decision)) = replay.next() {
+        builder.report.warnings.extend(replay.errors.drain(..).map(|error| error.text));
+        builder.take(&item, decision, replay.engine());
     }
+    builder.report.warnings.extend(replay.errors.into_iter().map(|error| error.text));
     Ok(builder.finish())
 }
 
+#[derive(Default)]
 struct Builder {
     report: Report,
     /// The times of recorded decisions.
@@ -110,30 +107,19 @@ impl Builder {
     fn new(report: Report, recorded: BTreeSet<Timestamp>) -> Self {
         let length = report.to.as_millisecond().saturating_sub(report.from.as_millisecond());
         let interval = |points: u32| length / i64::from(points) + 1;
-        Self {
-            report,
-            recorded,
-            signals: Signals::new(),
-            pods: BTreeMap::new(),
-            met: BTreeSet::new(),
-            conditions: Vec::new(),
-            sample: None,
-            clock_offset_ns: 0,
-            signal_ms: interval(SIGNAL_POINTS),
-            pod_ms: interval(POD_POINTS),
-        }
+        let (signal_ms, pod_ms) = (interval(SIGNAL_POINTS), interval(POD_POINTS));
+        Self { report, recorded, signal_ms, pod_ms, ..Self::default() }
     }
 
     fn is_within(&self, at: Timestamp) -> bool {
         self.report.from <= at && at <= self.report.to
     }
 
-    fn take(&mut self, item: &Item, replay: &mut Replay) {
-        let decision = replay.take(item);
+    fn take(&mut self, item: &Item, decision: Option<Decision>, engine: Option<&Engine>) {
         if let Item::Clock(offset_ns) = item {
             self.clock(*offset_ns);
         }
-        let Some(engine) = replay.engine() else { return };
+        let Some(engine) = engine else { return };
         match item {
             Item::Key(key) if key.lost > 0 && self.is_within(key.at) => {
                 let lost = key.lost;
@@ -221,7 +207,7 @@ impl Builder {
             let Some(pod) = self.pods.get_mut(stats.uid()) else { continue };
             let used = i64::try_from(used).unwrap_or(i64::MAX);
             (pod.peak, pod.last) = (pod.peak.max(used), used);
-            pod.usage.push(at, used, self.pod_ms, Extreme::Most);
+            pod.usage.push(at, used, self.pod_ms, i64::max);
         }
         self.sample = Some(pod_sample(at, snapshot, engine));
     }

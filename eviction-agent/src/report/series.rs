@@ -10,17 +10,10 @@ pub(super) struct Series {
     values: Vec<i64>,
 }
 
-/// The value that is kept of an interval.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Extreme {
-    Least,
-    Most,
-}
-
 impl Series {
-    /// Adds a value. Of the values in the same interval of `interval_ms`, the least or the greatest is
-    /// kept, with its time. A value with a time before the last one is ignored.
-    pub(super) fn push(&mut self, at: Timestamp, value: i64, interval_ms: i64, extreme: Extreme) {
+    /// Adds a value. Of the values in the same interval of `interval_ms`, the one that `select` returns is kept, the
+    /// least or the greatest, with its time. A value with a time before the last one is ignored.
+    pub(super) fn push(&mut self, at: Timestamp, value: i64, interval_ms: i64, select: fn(i64, i64) -> i64) {
         let at = at.as_millisecond();
         let interval = |time: i64| time.div_euclid(interval_ms.max(1));
         if let (Some(time), Some(kept)) = (self.times_ms.last_mut(), self.values.last_mut()) {
@@ -28,11 +21,7 @@ impl Series {
                 return;
             }
             if interval(at) == interval(*time) {
-                let is_better = match extreme {
-                    Extreme::Least => value < *kept,
-                    Extreme::Most => value > *kept,
-                };
-                if is_better {
+                if select(*kept, value) != *kept {
                     (*time, *kept) = (at, value);
                 }
                 return;
@@ -45,7 +34,7 @@ impl Series {
     /// Adds a value that holds from this time on. A value equal to the last one is ignored.
     pub(super) fn step(&mut self, at: Timestamp, value: i64) {
         if self.values.last() != Some(&value) {
-            self.push(at, value, 1, Extreme::Most);
+            self.push(at, value, 1, i64::max);
         }
     }
 
@@ -87,7 +76,7 @@ mod tests {
         let mut series = Series::default();
         let times = [0, 400, 900, 1000, 700, 2500];
         for (time, value) in times.into_iter().zip([5, 3, 4, 9, 1, 2]) {
-            series.push(Timestamp::from_millisecond(time).unwrap(), value, 1000, Extreme::Least);
+            series.push(Timestamp::from_millisecond(time).unwrap(), value, 1000, i64::min);
         }
         assert_eq!((series.times_ms, series.values), (vec![400, 1000, 2500], vec![3, 9, 2]));
     }

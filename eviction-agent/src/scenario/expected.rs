@@ -1,11 +1,11 @@
 //! The reasons of the engine in an outcome: a short form of a [`DecisionRecord`].
 
-use eviction_core::decision::{Decision, DecisionKind};
+use eviction_core::decision::ProposalState;
 use eviction_core::oom::{
     ContainerTerminated, Explanation, LimitScope, OomKill, OomUpdate, OomVictimRole, TerminationCause,
 };
 use eviction_core::pod::PodName;
-use eviction_core::record::{DecisionRecord, ProposalRecord, RecordSubject, ThresholdRecord};
+use eviction_core::record::{DecisionRecord, RecordSubject, ThresholdRecord};
 use eviction_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -24,16 +24,16 @@ pub struct ExpectedStep {
     pub deficit: Option<i64>,
     /// UIDs of the critical pods that would have been evicted.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub spared: Vec<String>,
+    pub critical_pods: Vec<String>,
     /// The kernel's values of memory, and whether they allow thresholds of memory to be met.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<Value>,
     /// Rejected readings, each with its reason.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub refused: Vec<String>,
+    pub rejected: Vec<String>,
     /// Signals that have been unknown for a long time.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub blind: Vec<String>,
+    pub unavailable: Vec<String>,
     /// Conditions whose status is unknown.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unknown_conditions: Vec<String>,
@@ -51,7 +51,7 @@ pub struct ExpectedStep {
     /// UIDs of pods without values that started too recently to have a sample.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub too_young: Vec<String>,
-    /// Annotations of pods that are ignored: `uid`, `annotation`, `value`, `mistake`.
+    /// Annotations of pods that are ignored: `uid`, `annotation`, `value`, `error`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ignored_annotations: Vec<Value>,
     /// OOM kills since the last step.
@@ -59,30 +59,40 @@ pub struct ExpectedStep {
     pub oom_kills: Vec<KillBrief>,
     /// Causes of terminations that were decided since the last step.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub ended: Vec<EndBrief>,
+    pub terminations: Vec<TerminationBrief>,
 }
 
 impl ExpectedStep {
-    /// Returns the short form of a decision's report.
-    pub(super) fn of(report: &DecisionRecord) -> Self {
+    /// Returns the short form of a decision's report. `since`: the reports of all decisions since the last step.
+    pub(super) fn of(report: &DecisionRecord, since: &[DecisionRecord]) -> Self {
+        let kill = |report: &DecisionRecord| match &report.subject {
+            RecordSubject::Oom(OomUpdate::Kill(kill)) => Some(KillBrief::of(kill)),
+            _ => None,
+        };
         let step = Self {
-            blind: report.unavailable.iter().map(ToString::to_string).collect(),
+            unavailable: report.unavailable.iter().map(ToString::to_string).collect(),
             unknown_conditions: report.unknown_conditions.iter().map(ToString::to_string).collect(),
-            proposal: report.proposal.as_ref().map(proposal),
+            proposal: since.iter().rev().find_map(|it| it.proposal.as_ref()).map(proposal),
+            oom_kills: since.iter().filter_map(kill).collect(),
+            terminations: since.iter().flat_map(|it| &it.terminations).map(TerminationBrief::of).collect(),
             ..Self::default()
         };
         match &report.subject {
-            RecordSubject::Evaluated(evaluation) => Self {
+            RecordSubject::Evaluation(evaluation) => Self {
                 end: name(&evaluation.end),
                 deficit: evaluation.deficit.map(|deficit| deficit.total),
                 memory: evaluation.memory.as_ref().and_then(|memory| serde_json::to_value(memory).ok()),
-                refused: evaluation
+                rejected: evaluation
                     .rejected
                     .iter()
-                    .map(|it| format!("{}: {}", it.signal, kind(&it.why)))
+                    .map(|it| format!("{}: {}", it.signal, kind(&it.reason)))
                     .collect(),
                 imminent: evaluation.thresholds.iter().filter_map(imminent).collect(),
-                spared: evaluation.critical_pods.iter().map(|PodName { uid, .. }| uid.to_string()).collect(),
+                critical_pods: evaluation
+                    .critical_pods
+                    .iter()
+                    .map(|PodName { uid, .. }| uid.to_string())
+                    .collect(),
                 refused_pods: evaluation
                     .refused_pods
                     .iter()
@@ -108,14 +118,6 @@ impl ExpectedStep {
             RecordSubject::Nothing | RecordSubject::Admission { .. } | RecordSubject::Oom(_) => step,
         }
     }
-
-    /// Adds the OOM kills and terminated containers that a decision reports.
-    pub(super) fn add_oom(&mut self, decision: &Decision) {
-        if let DecisionKind::Oom(OomUpdate::Kill(kill)) = &decision.kind {
-            self.oom_kills.push(KillBrief::of(kill));
-        }
-        self.ended.extend(decision.ended.iter().filter_map(EndBrief::of));
-    }
 }
 
 fn imminent(threshold: &ThresholdRecord) -> Option<String> {
@@ -133,18 +135,18 @@ fn kind(variant: &impl Serialize) -> String {
     name(variant).split(": ").next().unwrap_or_default().to_owned()
 }
 
-fn proposal(state: &ProposalRecord) -> String {
+fn proposal(state: &ProposalState) -> String {
     match state {
-        ProposalRecord::Unchanged => "unchanged".to_owned(),
-        ProposalRecord::Applied => "took effect".to_owned(),
-        ProposalRecord::Pending { since: _, until, would_evict, would_reclaim } => {
-            let until = until.map_or_else(|| "it is accepted".to_owned(), |until| until.to_string());
+        ProposalState::Unchanged => "unchanged".to_owned(),
+        ProposalState::Applied => "applied".to_owned(),
+        ProposalState::Pending { since: _, until, would_evict, would_reclaim } => {
+            let until = until.map_or_else(|| "it is applied manually".to_owned(), |until| until.to_string());
             let pods = would_evict.iter().map(|pod| format!("evict {}", pod.name));
             let garbage = would_reclaim.iter().map(|reclaim| format!("collect {}", reclaim.name()));
             let would: Vec<_> = garbage.chain(pods).collect();
             match would.is_empty() {
-                true => format!("waits until {until}: not everything is known"),
-                false => format!("waits until {until}: would {}", would.join(", ")),
+                true => format!("pending until {until}: not tried on a sample yet"),
+                false => format!("pending until {until}: would {}", would.join(", ")),
             }
         }
     }
@@ -207,9 +209,8 @@ pub fn compare(outcome: &Outcome, expected: &[Outcome]) -> Option<Difference> {
     let found = serde_json::to_value(&found).unwrap_or_default();
     let differences = expected.iter().filter_map(|one| {
         let one = serde_json::to_value(comparable(one)).unwrap_or_default();
-        let mut diff = JsonDiff::default();
-        diff.values(Some(&one), Some(&found));
-        Some((diff.agreed, diff.difference?))
+        let (agreed, difference) = diff(&one, &found);
+        Some((agreed, difference?))
     });
     // The first of the outcomes that agree longest.
     let nearest = differences.reduce(|best, next| if next.0 > best.0 { next } else { best });
@@ -226,53 +227,39 @@ fn comparable(outcome: &Outcome) -> Outcome {
     outcome
 }
 
-/// Compares two values side by side up to the first difference.
-#[derive(Default)]
-pub(super) struct JsonDiff {
-    path: String,
-    agreed: usize,
-    difference: Option<Difference>,
+/// Compares two values side by side. Returns the number of values that agree before the first difference, and that
+/// difference.
+pub(super) fn diff(expected: &Value, found: &Value) -> (usize, Option<Difference>) {
+    let mut agreed = 0;
+    let difference = diff_at("", Some(expected), Some(found), &mut agreed);
+    (agreed, difference)
 }
 
-impl JsonDiff {
-    /// Returns the first difference between two values.
-    pub(super) fn first(expected: &Value, found: &Value) -> Option<Difference> {
-        let mut diff = Self::default();
-        diff.values(Some(expected), Some(found));
-        diff.difference
-    }
-
-    fn values(&mut self, expected: Option<&Value>, found: Option<&Value>) {
-        match (expected, found) {
-            (Some(Value::Array(a)), Some(Value::Array(b))) => {
-                for index in 0..a.len().max(b.len()) {
-                    self.at(&format!("[{index}]"), a.get(index), b.get(index));
-                }
-            }
-            (Some(Value::Object(a)), Some(Value::Object(b))) => {
-                let added = b.keys().filter(|key| !a.contains_key(*key));
-                for key in a.keys().chain(added) {
-                    let dot = if self.path.is_empty() { "" } else { "." };
-                    self.at(&format!("{dot}{key}"), a.get(key), b.get(key));
-                }
-            }
-            _ if expected == found => self.agreed += 1,
-            _ => {
-                let text = |value: Option<&Value>| value.map(ToString::to_string);
-                let (path, expected, found) = (self.path.clone(), text(expected), text(found));
-                self.difference = Some(Difference { path, expected, found, outcomes: 1 });
-            }
+fn diff_at(
+    path: &str,
+    expected: Option<&Value>,
+    found: Option<&Value>,
+    agreed: &mut usize,
+) -> Option<Difference> {
+    match (expected, found) {
+        (Some(Value::Array(a)), Some(Value::Array(b))) => (0..a.len().max(b.len()))
+            .find_map(|index| diff_at(&format!("{path}[{index}]"), a.get(index), b.get(index), agreed)),
+        (Some(Value::Object(a)), Some(Value::Object(b))) => {
+            let added = b.keys().filter(|key| !a.contains_key(*key));
+            let dot = if path.is_empty() { "" } else { "." };
+            a.keys()
+                .chain(added)
+                .find_map(|key| diff_at(&format!("{path}{dot}{key}"), a.get(key), b.get(key), agreed))
         }
-    }
-
-    fn at(&mut self, part: &str, expected: Option<&Value>, found: Option<&Value>) {
-        if self.difference.is_some() {
-            return;
+        _ if expected == found => {
+            *agreed += 1;
+            None
         }
-        let length = self.path.len();
-        self.path.push_str(part);
-        self.values(expected, found);
-        self.path.truncate(length);
+        _ => {
+            let text = |value: Option<&Value>| value.map(ToString::to_string);
+            let (expected, found) = (text(expected), text(found));
+            Some(Difference { path: path.to_owned(), expected, found, outcomes: 1 })
+        }
     }
 }
 
@@ -287,9 +274,9 @@ pub struct KillBrief {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub container: String,
     /// The process ID of the victim.
-    pub tgid: u32,
+    pub pid: u32,
     /// The scope of the limit.
-    pub limit_owner: LimitScope,
+    pub limit_scope: LimitScope,
     /// The role of the victim.
     pub victim: OomVictimRole,
     /// The time since which the agent evicts the pod.
@@ -297,34 +284,33 @@ pub struct KillBrief {
     pub evicting_since: Option<Timestamp>,
     /// The number of processes of the OOM group that were killed so far.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub together: Option<u64>,
+    pub oom_group_kills: Option<u64>,
     /// The number of kills in the pod so far.
     #[serde(default)]
-    pub in_pod: u64,
+    pub kills_in_pod: u64,
     /// Whether the kill was reported before.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub repeated: bool,
 }
 
-/// The end of a container, in brief.
+/// The termination of a container, in brief.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct EndBrief {
+pub struct TerminationBrief {
     /// The UID of the pod.
     pub uid: String,
     /// The container.
     pub container: String,
     /// The cause of the termination.
-    #[serde(rename = "verdict")]
     pub cause: TerminationCause,
     /// The explanation of the cause.
-    pub ground: Explanation,
-    /// The scope of the limit, if a kill contributed to the end.
+    pub explanation: Explanation,
+    /// The scope of the limit, if an OOM kill is among the causes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub limit_owner: Option<LimitScope>,
+    pub limit_scope: Option<LimitScope>,
     /// Contributing causes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub also: Vec<TerminationCause>,
+    pub contributing: Vec<TerminationCause>,
 }
 
 impl KillBrief {
@@ -332,26 +318,26 @@ impl KillBrief {
         Self {
             uid: kill.pod_uid.as_deref().unwrap_or_default().to_owned(),
             container: kill.container.as_deref().unwrap_or_default().to_owned(),
-            tgid: kill.pid,
-            limit_owner: kill.limit_scope,
+            pid: kill.pid,
+            limit_scope: kill.limit_scope,
             victim: kill.victim,
             evicting_since: kill.evicting_since,
-            together: kill.group.as_ref().map(|group| group.kills),
-            in_pod: kill.kills_in_pod,
+            oom_group_kills: kill.group.as_ref().map(|group| group.kills),
+            kills_in_pod: kill.kills_in_pod,
             repeated: kill.repeated,
         }
     }
 }
 
-impl EndBrief {
-    fn of(terminated: &ContainerTerminated) -> Option<Self> {
-        Some(Self {
+impl TerminationBrief {
+    fn of(terminated: &ContainerTerminated) -> Self {
+        Self {
             uid: terminated.container.pod_uid.to_string(),
             container: terminated.container.name.to_string(),
-            cause: terminated.cause(),
-            ground: terminated.causes.first()?.explanation,
-            limit_owner: terminated.limit_scope(),
-            also: terminated.contributing().collect(),
-        })
+            cause: terminated.cause,
+            explanation: terminated.explanation,
+            limit_scope: terminated.limit_scope,
+            contributing: terminated.contributing.clone(),
+        }
     }
 }

@@ -10,10 +10,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::expected::ExpectedStep;
-use super::inputs::{EvictedPod, Memory, ProposedConfig};
 use crate::source::summary::Summary;
 use eviction_core::nullable::nullable;
 use eviction_core::oom::{ContainerEnded, OomKill};
+use eviction_core::reading::{Reading, UnknownReason};
+use eviction_core::snapshot::MemoryDetail;
 use eviction_core::time::Timestamp;
 use eviction_kube::pods::Pod;
 
@@ -70,23 +71,23 @@ pub struct Step {
     pub summary: Option<Summary>,
     /// The results of evictions since the last step. If absent, every evicted pod that
     /// `active_pods` does not name has terminated.
-    pub evicted: Option<Vec<EvictedPod>>,
+    pub eviction_results: Option<Vec<EvictedPod>>,
     /// OOM kills since the last step.
     #[serde(default, deserialize_with = "nullable")]
     pub oom_kills: Vec<OomKill>,
-    /// Containers that ended since the last step, or about whose end there is more information.
+    /// Containers that terminated since the last step, or about whose termination there is more information.
     #[serde(default, deserialize_with = "nullable")]
-    pub containers_ended: Vec<ContainerEnded>,
+    pub terminated_containers: Vec<ContainerEnded>,
     /// The UIDs of the active pods. If absent, all pods that have not terminated.
     pub active_pods: Option<Vec<Box<str>>>,
     /// The values of the node's memory that the Summary does not have.
     #[serde(default)]
     pub memory: Memory,
     /// A changed configuration.
-    pub propose: Option<ProposedConfig>,
+    pub changed_config: Option<ChangedConfig>,
     /// Whether a pending configuration is applied.
     #[serde(default)]
-    pub accept: bool,
+    pub apply_config_now: bool,
     /// The sample after node reclaim. If absent, the first one.
     pub summary_after_reclaim: Option<Summary>,
     /// The error of the first sample.
@@ -107,6 +108,72 @@ pub struct Step {
     /// The UIDs of the pods that request admission after the sync.
     #[serde(default, deserialize_with = "nullable")]
     pub admit: Vec<Box<str>>,
+}
+
+/// The result of an eviction.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EvictedPod {
+    /// The UID of the pod.
+    pub uid: Box<str>,
+    /// The reason why the pod was not terminated. Empty if it was.
+    #[serde(default)]
+    pub error: Box<str>,
+}
+
+/// The kernel's values of the node's memory that the Summary does not have. Omitted values are
+/// unknown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Memory {
+    /// `MemAvailable`, bytes.
+    pub mem_available: Option<u64>,
+    /// Active file pages, bytes.
+    pub active_file: Option<u64>,
+    /// The share of the last ten seconds in which some task stalled, in percent.
+    pub some_avg10: Option<f64>,
+    /// The share of the last ten seconds in which all tasks stalled, in percent.
+    pub full_avg10: Option<f64>,
+    /// Whether tasks stalled as long as the PSI trigger requires.
+    pub stalled: Option<bool>,
+    /// Swap in use, bytes.
+    pub swap_used: Option<u64>,
+    /// Total swap, bytes.
+    pub swap_total: Option<u64>,
+}
+
+impl Memory {
+    /// Converts the values to those of a sample.
+    pub(super) fn detail(self) -> MemoryDetail {
+        let Self { mem_available, active_file, some_avg10, full_avg10, stalled, swap_used, swap_total } =
+            self;
+        // The conversion of floats saturates at the least and the greatest integer.
+        let hundredths =
+            |percent: Option<f64>| known(percent.map(|percent| (percent * 100.0).round() as u64));
+        MemoryDetail {
+            mem_available: known(mem_available),
+            active_file: known(active_file),
+            some_avg10: hundredths(some_avg10),
+            full_avg10: hundredths(full_avg10),
+            stalled: known(stalled),
+            swap_used: known(swap_used),
+            swap_total: known(swap_total),
+        }
+    }
+}
+
+fn known<T>(value: Option<T>) -> Reading<T> {
+    value.map_or(Reading::Unknown(UnknownReason::Absent), Reading::Known)
+}
+
+/// A changed configuration. Omitted parts are those of the scenario.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct ChangedConfig {
+    /// The KubeletConfiguration.
+    pub kubelet_configuration: Option<Value>,
+    /// The AgentConfiguration.
+    pub agent_configuration: Option<Value>,
 }
 
 /// The outcome of a scenario.

@@ -3,7 +3,6 @@
 
 pub mod expected;
 pub mod format;
-pub mod inputs;
 #[cfg(test)]
 mod key_tests;
 pub mod playback;
@@ -12,7 +11,6 @@ pub mod recording;
 #[cfg(test)]
 pub(crate) mod recording_tests;
 pub mod run;
-mod settings;
 mod simulator;
 #[cfg(test)]
 mod tests;

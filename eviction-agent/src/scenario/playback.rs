@@ -25,9 +25,6 @@ use crate::telemetry::recording::reader::{Item, Items, find};
 pub struct Playback {
     /// The files, each with the time at which it begins.
     files: Vec<(Timestamp, PathBuf)>,
-    items: Items,
-    /// An item that was read already, but is later than `at`.
-    pending: Option<Item>,
     at: Timestamp,
     version: String,
     replay: Replay,
@@ -70,24 +67,17 @@ impl Playback {
         // The next file is read on from this one, because its engine continues.
         if at < self.at || file > file_at(self.at) + 1 {
             let files = std::mem::take(&mut self.files);
-            let rest = files[file..].iter().map(|(_, file)| file.clone());
-            *self = Self { items: Items::of_files(rest), files, ..Self::default() };
+            let rest = Items::of_files(files[file..].iter().map(|(_, file)| file.clone()));
+            *self = Self { replay: Replay::of_items(rest), files, ..Self::default() };
         }
         self.at = at;
-        while let Some(read) = self.pending.take().map(Ok).or_else(|| self.items.next()) {
-            match read {
-                Ok(item) if time(&item).is_some_and(|time| time > at) => {
-                    self.pending = Some(item);
-                    break;
-                }
-                Ok(item) => self.take(&item),
-                Err(_) => self.replay.interrupt(),
-            }
+        let is_due = |item: &Item| time(item).is_none_or(|time| time <= at);
+        while let Some((item, decision)) = self.replay.next_if(is_due) {
+            self.take(&item, decision);
         }
     }
 
-    fn take(&mut self, item: &Item) {
-        let decision = self.replay.take(item);
+    fn take(&mut self, item: &Item, decision: Option<Decision>) {
         if let Some(decision) = decision.filter(|decision| decision.evaluation().is_some()) {
             self.decision = Some(decision);
         }

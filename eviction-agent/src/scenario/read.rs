@@ -2,7 +2,6 @@
 //! compressed with zstd.
 
 use std::io::{self, BufRead, Cursor};
-use std::iter;
 use std::path::{Path, PathBuf};
 
 use serde::de::IgnoredAny;
@@ -13,21 +12,21 @@ use crate::zstd_stream;
 /// A scenario, or the reason why it cannot be read.
 pub type CaseResult = Result<Case, String>;
 
+/// The path that means standard input.
+const STDIN: &str = "-";
+
 /// Reads each scenario at a path; `-` is standard input. Directories are searched for `.json` and `.jsonl`
 /// files, with or without `.zst`, in the order of names.
-pub fn cases(path: &Path) -> Box<dyn Iterator<Item = CaseResult>> {
-    if path == Path::new("-") {
-        let reader = Box::new(io::stdin().lock());
-        return Box::new(Stream { source_name: "standard input".to_owned(), reader, number: 0 });
-    }
-    match files(path) {
-        Ok(files) => Box::new(files.into_iter().flat_map(|file| in_file(&file))),
-        Err(error) => Box::new(iter::once(Err(read_error(&path.display().to_string(), error)))),
-    }
+pub fn cases(path: &Path) -> impl Iterator<Item = CaseResult> + use<> {
+    let (files, error) = match files(path) {
+        Ok(files) => (files, None),
+        Err(error) => (Vec::new(), Some(Err(read_error(&path.display().to_string(), &error)))),
+    };
+    error.into_iter().chain(files.into_iter().flat_map(|file| in_file(&file)))
 }
 
 fn files(path: &Path) -> io::Result<Vec<PathBuf>> {
-    if !path.metadata()?.is_dir() {
+    if path == Path::new(STDIN) || !path.metadata()?.is_dir() {
         return Ok(vec![path.to_owned()]);
     }
     let mut entries = Vec::new();
@@ -48,21 +47,23 @@ fn files(path: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-fn in_file(path: &Path) -> Box<dyn Iterator<Item = CaseResult>> {
-    let source_name = path.display().to_string();
-    match zstd_stream::open(path) {
-        Ok(reader) => Box::new(Stream { source_name, reader, number: 0 }),
-        Err(error) => Box::new(iter::once(Err(read_error(&source_name, error)))),
-    }
+/// Returns the scenarios of a file as they are read, because a stream may be long and may come slowly.
+fn in_file(path: &Path) -> impl Iterator<Item = CaseResult> + use<> {
+    let (name, reader): (_, io::Result<Box<dyn BufRead>>) = if path == Path::new(STDIN) {
+        ("standard input".to_owned(), Ok(Box::new(io::stdin().lock())))
+    } else {
+        (path.display().to_string(), zstd_stream::open(path))
+    };
+    let (stream, error) = match reader {
+        Ok(reader) => (Some(Stream { name, reader, number: 0 }), None),
+        Err(error) => (None, Some(Err(read_error(&name, &error)))),
+    };
+    error.into_iter().chain(stream.into_iter().flatten())
 }
 
-fn read_error(source_name: &str, error: io::Error) -> String {
-    format!("read {source_name}: {error}")
-}
-
-/// Reads one value per line, unless the whole stream is one value over several lines.
+/// Reads one scenario per line, unless the whole stream is one over several lines.
 struct Stream {
-    source_name: String,
+    name: String,
     reader: Box<dyn BufRead>,
     /// The number of the line that was read last.
     number: usize,
@@ -76,11 +77,12 @@ impl Iterator for Stream {
             Ok(text) if text.is_empty() => None,
             Ok(text) => Some(serde_json::from_slice(text.trim_ascii_end()).map_err(|error| {
                 let line = self.number - 1 + error.line().max(1);
-                format!("parse {}:{line}: {error}", self.source_name)
+                format!("parse {}:{line}: {error}", self.name)
             })),
             Err(error) => {
+                // The position is unknown after an error.
                 self.reader = Box::new(io::empty());
-                Some(Err(read_error(&self.source_name, error)))
+                Some(Err(read_error(&self.name, &error)))
             }
         }
     }
@@ -115,4 +117,8 @@ impl Stream {
 
 fn is_value(text: &[u8]) -> bool {
     serde_json::from_slice::<IgnoredAny>(text).is_ok()
+}
+
+fn read_error(name: &str, error: &io::Error) -> String {
+    format!("read {name}: {error}")
 }

@@ -15,15 +15,20 @@ use eviction_core::snapshot::Snapshot;
 use eviction_core::time::Timestamp;
 use serde_json::Value;
 
-use super::expected::{Difference, JsonDiff};
+use super::expected::{Difference, diff};
 use super::format::Outcome;
 use super::run::ExplainedScenario;
 use crate::telemetry::recording::Key;
 use crate::telemetry::recording::reader::{Item, Items, SegmentError};
 
-/// An engine that gets the inputs of a recording.
-#[derive(Debug, Default)]
+/// Reads the items of a recording, and passes the inputs among them to an engine.
+#[derive(Default)]
 pub struct Replay {
+    items: Items,
+    /// An item that was read, but was not due.
+    pending: Option<Item>,
+    /// The segments that could not be read to their end so far.
+    pub errors: Vec<SegmentError>,
     engine: Option<Engine>,
     /// The run and the number of the last segment. `None` after an error.
     last_segment: Option<(String, u64)>,
@@ -34,8 +39,41 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// Processes an item of the recording. Returns the decision of the engine if the item is an input.
-    pub fn take(&mut self, item: &Item) -> Option<Decision> {
+    /// Replays all segments of a recording.
+    ///
+    /// # Errors
+    /// If the recording cannot be found, or has no segment.
+    pub fn of(path: &Path) -> io::Result<Self> {
+        Ok(Self::of_items(Items::of(path)?))
+    }
+
+    /// Replays these items.
+    pub fn of_items(items: Items) -> Self {
+        Self { items, ..Self::default() }
+    }
+
+    /// Returns the next item if it is due, and the decision of the engine if it is an input. After a segment that
+    /// cannot be read to its end, the engine starts anew with the next key.
+    pub fn next_if(&mut self, is_due: impl FnOnce(&Item) -> bool) -> Option<(Item, Option<Decision>)> {
+        let item = loop {
+            match self.pending.take().map(Ok).or_else(|| self.items.next())? {
+                Ok(item) => break item,
+                Err(error) => {
+                    self.last_segment = None;
+                    self.errors.push(error);
+                }
+            }
+        };
+        if !is_due(&item) {
+            self.pending = Some(item);
+            return None;
+        }
+        let decision = self.take(&item);
+        Some((item, decision))
+    }
+
+    /// Processes an item. Returns the decision of the engine if the item is an input.
+    fn take(&mut self, item: &Item) -> Option<Decision> {
         match item {
             Item::Header(header) => {
                 let follows = |(run, segment): &(String, u64)| {
@@ -70,11 +108,6 @@ impl Replay {
         }
     }
 
-    /// Marks a gap in the items. The engine starts anew with the next key.
-    pub fn interrupt(&mut self) {
-        self.last_segment = None;
-    }
-
     /// Returns whether the last key started a new engine.
     pub fn has_started_engine(&self) -> bool {
         !self.skip_pods
@@ -83,6 +116,14 @@ impl Replay {
     /// Returns the engine, after the first key.
     pub fn engine(&self) -> Option<&Engine> {
         self.engine.as_ref()
+    }
+}
+
+impl Iterator for Replay {
+    type Item = (Item, Option<Decision>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.next_if(|_| true)
     }
 }
 
@@ -132,42 +173,34 @@ pub(crate) fn decision_time(record: &Value) -> Option<Timestamp> {
 }
 
 /// Returns the decisions of a recording within a time, for `explain`: those that were recorded, and those
-/// that evict. Errors of segments are passed to `on_error`.
+/// that evict. Also returns the segments that cannot be read to their end.
 ///
 /// # Errors
 /// If the recording cannot be found.
 pub fn explained(
     path: &Path,
     within: (Timestamp, Timestamp),
-    on_error: &mut dyn FnMut(SegmentError),
-) -> io::Result<ExplainedScenario> {
+) -> io::Result<(ExplainedScenario, Vec<SegmentError>)> {
     let mut recorded = BTreeSet::new();
     for item in Items::of(path)?.flatten() {
         if let Item::Decision(record) = item {
             recorded.extend(decision_time(&record));
         }
     }
-    let (mut replay, mut reports, mut pods) = (Replay::default(), Vec::new(), BTreeMap::new());
-    for read in Items::of(path)? {
-        let item = match read {
-            Ok(item) => item,
-            Err(error) => {
-                replay.interrupt();
-                on_error(error);
-                continue;
-            }
-        };
+    let (mut replay, mut reports, mut pods) = (Replay::of(path)?, Vec::new(), BTreeMap::new());
+    for (item, decision) in &mut replay {
         if let Item::Pods(_, all) = &item {
             pods.extend(all.iter().map(|pod| (pod.uid.clone(), PodName::of(pod))));
         }
-        let Some(decision) = replay.take(&item) else { continue };
+        let Some(decision) = decision else { continue };
         let is_within = within.0 <= decision.at && decision.at <= within.1;
         if is_within && (evicts(&decision) || recorded.contains(&decision.at)) {
             reports.push(record_without_ended(&decision));
         }
     }
     let outcome = Outcome { name: path.display().to_string(), ..Outcome::default() };
-    Ok(ExplainedScenario { outcome, pods: pods.into_values().collect(), reports })
+    let explained = ExplainedScenario { outcome, pods: pods.into_values().collect(), reports };
+    Ok((explained, replay.errors))
 }
 
 /// The result of a verification.
@@ -196,30 +229,22 @@ pub fn verify(path: &Path) -> io::Result<Verification> {
     let mut verified = Verification::default();
     // A record may come later than the inputs of its decision.
     let mut records: BTreeMap<Timestamp, Vec<Value>> = BTreeMap::new();
-    for read in Items::of(path)? {
-        match read {
-            Ok(Item::Decision(record)) => match decision_time(&record) {
-                Some(at) => records.entry(at).or_default().push(record),
-                None => verified.different.push("a decision without a time".to_owned()),
-            },
-            Ok(_) => {}
-            Err(error) => verified.errors.push(error),
+    for item in Items::of(path)?.flatten() {
+        let Item::Decision(record) = item else { continue };
+        match decision_time(&record) {
+            Some(at) => records.entry(at).or_default().push(record),
+            None => verified.different.push("a decision without a time".to_owned()),
         }
     }
-    let mut replay = Replay::default();
+    let mut replay = Replay::of(path)?;
     let mut found: BTreeMap<Timestamp, Value> = BTreeMap::new();
     let mut unrecorded: Option<Timestamp> = None;
     // The gaps in the inputs: from the last input before a loss to the next key.
     let (mut last, mut gaps) = (Timestamp::MIN, Vec::new());
-    for read in Items::of(path)? {
-        let Ok(item) = read else {
-            replay.interrupt();
-            continue;
-        };
+    while let Some((item, decision)) = replay.next() {
         if let Item::Header(_) = &item {
             unrecorded = None;
         }
-        let decision = replay.take(&item);
         if let Item::Key(key) = &item
             && replay.has_started_engine()
         {
@@ -253,11 +278,12 @@ pub fn verify(path: &Path) -> io::Result<Verification> {
         }
     }
     gaps.push((last, Timestamp::MAX));
+    verified.errors = replay.errors;
     for (at, record) in records.into_iter().flat_map(|(at, all)| all.into_iter().map(move |it| (at, it))) {
         let why = match found.get(&at) {
             Some(replayed) => {
-                let Difference { path, expected, found, .. } =
-                    JsonDiff::first(&without_agent_fields(record), replayed).unwrap_or_default();
+                let (_, difference) = diff(&without_agent_fields(record), replayed);
+                let Difference { path, expected, found, .. } = difference.unwrap_or_default();
                 let text = |value: Option<String>| value.unwrap_or_else(|| "nothing".to_owned());
                 let [recorded, replayed] = [expected, found].map(text);
                 format!("{path}: recorded {recorded}, decided again {replayed}")
@@ -280,7 +306,7 @@ pub fn evicts(decision: &Decision) -> bool {
 
 /// Returns the record of a decision as the agent records it: terminated containers are reported separately.
 pub(crate) fn record_without_ended(decision: &Decision) -> DecisionRecord {
-    DecisionRecord { ended: Vec::new(), ..DecisionRecord::of(decision) }
+    DecisionRecord { terminations: Vec::new(), ..DecisionRecord::of(decision) }
 }
 
 /// Returns the record of a decision in the form in which it is read from a recording.
@@ -291,7 +317,7 @@ fn comparable(decision: &Decision) -> Option<Value> {
 
 /// Removes the fields that the agent adds after the engine has decided.
 fn without_agent_fields(mut record: Value) -> Value {
-    if let Some(evaluation) = record.get_mut("pass").and_then(Value::as_object_mut) {
+    if let Some(evaluation) = record.get_mut("evaluation").and_then(Value::as_object_mut) {
         evaluation.remove("left_to_kubelet");
     }
     record

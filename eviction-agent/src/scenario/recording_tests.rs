@@ -130,7 +130,7 @@ fn differing_decision_is_reported_with_its_field() {
                 Recorded::Input(Input { at, event: Event::Pods(set_by(&policy, pods)) })
             }
             Item::Decision(mut record) => {
-                record["pass"]["evictions"][0]["grace_period_seconds"] = 7.into();
+                record["evaluation"]["evictions"][0]["grace_period_seconds"] = 7.into();
                 Recorded::Decision(record.to_string())
             }
             _ => continue,
@@ -140,7 +140,7 @@ fn differing_decision_is_reported_with_its_field() {
     writer.flush().unwrap();
     let verified = verify(other.path()).unwrap();
     let [difference] = &verified.different[..] else { panic!("{verified:?}") };
-    let expected = "pass.evictions[0].grace_period_seconds: recorded 7, decided again";
+    let expected = "evaluation.evictions[0].grace_period_seconds: recorded 7, decided again";
     assert!(difference.contains(expected), "{difference}");
 }
 
@@ -230,9 +230,9 @@ fn invalid_changes_are_rejected() {
     assert_eq!(error_of(changes), "no such pod in the recording: default/none");
 }
 
-/// The file with the first version 1 recording, in hexadecimal digits.
+/// The file with the first version 2 recording, in hexadecimal digits.
 fn golden() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/recording-v1.hex")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/recording-v2.hex")
 }
 
 /// Returns the golden file as a recording.

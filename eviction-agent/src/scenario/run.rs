@@ -9,8 +9,7 @@ use eviction_core::policy::preferences::Profile;
 use eviction_core::record::DecisionRecord;
 use serde_json::Value;
 
-use crate::scenario::format::{Outcome, Scenario, Step};
-use crate::scenario::inputs::ProposedConfig;
+use crate::scenario::format::{ChangedConfig, Outcome, Scenario, Step};
 use crate::scenario::simulator::Simulator;
 
 /// Overrides of the agent configuration of scenarios.
@@ -52,15 +51,15 @@ pub fn run(scenario: Scenario, overrides: &Overrides) -> Result<ExplainedScenari
         }
     };
     let proposed = steps.iter().enumerate().map(|(index, step)| {
-        let Some(ProposedConfig { kubelet_configuration: kubelet, agent_configuration: agent }) =
-            &step.propose
+        let Some(ChangedConfig { kubelet_configuration: kubelet, agent_configuration: agent }) =
+            &step.changed_config
         else {
             return Ok(None);
         };
         let kubelet = kubelet.as_ref().unwrap_or(&kubelet_configuration);
         let agent = agent.as_ref().unwrap_or(&agent_configuration);
         let changed = self::policy(kubelet, agent, overrides);
-        changed.map(Some).map_err(|(_, text)| format!("steps[{index}].propose: {text}"))
+        changed.map(Some).map_err(|(_, text)| format!("steps[{index}].changedConfig: {text}"))
     });
     let mut simulator = Simulator::new(policy, filesystems, pods);
     let outcomes = steps.iter().zip(proposed).map(|(step, proposed)| Ok(simulator.step(step, proposed?)));
@@ -95,8 +94,9 @@ fn validate(pods: &[Pod], steps: &[Step]) -> Result<(), String> {
         let active = step.active_pods.iter().flatten();
         let active = active.map(|uid| ("activePods", uid));
         let admit = step.admit.iter().map(|uid| ("admit", uid));
-        let evicted = step.evicted.iter().flatten().map(|evicted| ("evicted", &evicted.uid));
-        for (field, uid) in active.chain(admit).chain(evicted) {
+        let results = step.eviction_results.iter().flatten();
+        let results = results.map(|result| ("evictionResults", &result.uid));
+        for (field, uid) in active.chain(admit).chain(results) {
             if !uids.contains(&**uid) {
                 return Err(format!("steps[{index}].{field}: no pod has uid {uid:?}"));
             }

@@ -5,21 +5,24 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use eviction_core::decision::{Action, Decision, DecisionKind, ProposalState};
+use eviction_core::condition::RaisedCondition;
+use eviction_core::decision::{Action, Decision, ProposalState};
 use eviction_core::disk_layout::DiskLayout;
 use eviction_core::engine::Engine;
 use eviction_core::input::{Event, Input};
-use eviction_core::message::{REASON_EVICTED, refusal};
-use eviction_core::pod::Pod;
+use eviction_core::message::{REASON_EVICTED, REASON_THRESHOLD_MET, announcement};
+use eviction_core::pod::{Pod, PodCondition};
 use eviction_core::pods::{KnownPod, PodSet};
 use eviction_core::policy::Policy;
 use eviction_core::progress::EvictionResult;
 use eviction_core::reading::UnknownReason;
-use eviction_core::record::{DecisionRecord, ProposalRecord};
+use eviction_core::record::{DecisionRecord, EvictionRecord, RecordSubject};
+use eviction_core::signal::Resource;
 use eviction_core::snapshot::Snapshot;
 
-use super::format::{AdmitOutcome, Filesystems, Step, StepOutcome};
-use super::inputs::{EvictedPod, complete_outcome, eviction_outcome, node_event};
+use super::format::{
+    AdmitOutcome, ConditionOutcome, EventOutcome, EvictedPod, EvictionOutcome, Filesystems, Step, StepOutcome,
+};
 use crate::scenario::expected::ExpectedStep;
 use crate::source::summary::Summary;
 
@@ -29,12 +32,10 @@ pub(super) struct Simulator {
     filesystems: Filesystems,
     pods: Vec<(Arc<KnownPod>, PodState)>,
     indexes: HashMap<Box<str>, usize>,
-    /// The OOM kills and terminated containers since the last step.
-    oom: ExpectedStep,
     /// The records of all decisions.
     pub(super) reports: Vec<DecisionRecord>,
-    /// The last state of a changed configuration.
-    proposal: Option<ProposalRecord>,
+    /// The number of records of which the outcomes of steps have a short form.
+    reported: usize,
 }
 
 /// The state of a pod.
@@ -51,15 +52,7 @@ impl Simulator {
         let indexes = pods.iter().enumerate().map(|(index, pod)| (pod.uid.clone(), index)).collect();
         let active = |pod| (Arc::new(KnownPod::new(pod, &policy)), PodState::Active);
         let pods = pods.into_iter().map(active).collect();
-        Self {
-            engine: Engine::new(policy),
-            filesystems,
-            indexes,
-            pods,
-            oom: ExpectedStep::default(),
-            reports: Vec::new(),
-            proposal: None,
-        }
+        Self { engine: Engine::new(policy), filesystems, indexes, pods, reports: Vec::new(), reported: 0 }
     }
 
     /// One sync, and admissions after it. `proposed`: the policy of the step's changed configuration.
@@ -71,13 +64,13 @@ impl Simulator {
         for kill in &step.oom_kills {
             self.step_engine(step, Event::OomKill(Box::new(kill.clone())));
         }
-        for end in &step.containers_ended {
+        for end in &step.terminated_containers {
             self.step_engine(step, Event::ContainerEnded(Box::new(end.clone())));
         }
         if let Some(policy) = proposed {
             self.step_engine(step, Event::Propose(Box::new(policy)));
         }
-        if step.accept {
+        if step.apply_config_now {
             self.step_engine(step, Event::ApplyProposed);
         }
         if self.engine.wants_layout() {
@@ -97,11 +90,10 @@ impl Simulator {
         }
         // The kubelet's profile keeps the form of the kubelet's outcomes.
         if self.engine.policy().rules.preferences.is_some() {
-            report.proposal = self.proposal.take();
-            let ExpectedStep { oom_kills, ended, .. } = std::mem::take(&mut self.oom);
-            outcome.report = Some(ExpectedStep { oom_kills, ended, ..ExpectedStep::of(&report) });
+            outcome.report = Some(ExpectedStep::of(&report, &self.reports[self.reported..]));
+            self.reported = self.reports.len();
         }
-        outcome.admit = step.admit.iter().map(|uid| self.admit(step, uid)).collect();
+        outcome.admit = step.admit.iter().filter_map(|uid| self.admit(step, uid)).collect();
         complete_outcome(&mut outcome, &active, self.engine.conditions());
         outcome
     }
@@ -109,15 +101,11 @@ impl Simulator {
     fn step_engine(&mut self, step: &Step, event: Event) -> (Decision, DecisionRecord) {
         let decision = self.engine.step(Input { at: step.at, event });
         let record = DecisionRecord::of(&decision);
-        self.oom.add_oom(&decision);
-        let Decision { ended, proposal, kind, .. } = &decision;
-        if !matches!(kind, DecisionKind::StateUpdated) || !ended.is_empty() || proposal.is_some() {
+        let DecisionRecord { terminations, proposal, subject, .. } = &record;
+        if *subject != RecordSubject::Nothing || !terminations.is_empty() || proposal.is_some() {
             self.reports.push(record.clone());
         }
-        if decision.proposal.is_some() {
-            self.proposal.clone_from(&record.proposal);
-        }
-        if let Some(ProposalState::Applied) = decision.proposal {
+        if *proposal == Some(ProposalState::Applied) {
             let policy = self.engine.policy();
             for (known, _) in &mut self.pods {
                 *known = Arc::new(KnownPod::new(known.pod.clone(), policy));
@@ -128,7 +116,7 @@ impl Simulator {
 
     /// Reports the results of evictions in flight.
     fn report_results(&mut self, step: &Step) {
-        if let Some(results) = &step.evicted {
+        if let Some(results) = &step.eviction_results {
             for EvictedPod { uid, error } in results {
                 let state = if error.is_empty() { PodState::Terminated } else { PodState::Active };
                 self.report_result(step, uid, state, error);
@@ -210,20 +198,12 @@ impl Simulator {
         }
     }
 
-    fn admit(&mut self, step: &Step, uid: &str) -> AdmitOutcome {
-        let mut answer = AdmitOutcome { uid: uid.to_owned(), ..AdmitOutcome::default() };
-        let Some(known) = self.known(uid) else {
-            return answer;
-        };
-        let (decision, _) = self.step_engine(step, Event::Admission(known));
-        if let DecisionKind::Admission { admit, .. } = decision.kind {
-            answer.admit = admit;
-        }
-        if !answer.admit {
-            answer.reason = REASON_EVICTED.to_owned();
-            answer.message = refusal(&decision.conditions);
-        }
-        answer
+    fn admit(&mut self, step: &Step, uid: &str) -> Option<AdmitOutcome> {
+        let known = self.known(uid)?;
+        let (_, record) = self.step_engine(step, Event::Admission(known));
+        let RecordSubject::Admission { admit, message, .. } = record.subject else { return None };
+        let reason = if admit { "" } else { REASON_EVICTED }.to_owned();
+        Some(AdmitOutcome { uid: uid.to_owned(), admit, reason, message: message.unwrap_or_default() })
     }
 }
 
@@ -236,4 +216,79 @@ fn sample(step: &Step, summary: Option<&Summary>, error: &str) -> Result<Arc<Sna
         }
         _ => Err(UnknownReason::Failed),
     }
+}
+
+const WARNING: &str = "Warning";
+
+/// Returns the node's event for a resource that is short.
+fn node_event(resource: Resource) -> EventOutcome {
+    EventOutcome {
+        object: "Node/node".to_owned(),
+        kind: WARNING.to_owned(),
+        reason: REASON_THRESHOLD_MET.to_owned(),
+        message: announcement(resource),
+    }
+}
+
+/// Returns the outcome of an eviction.
+fn eviction_outcome(eviction: &EvictionRecord, pod: &Pod, kill_error: &str) -> EvictionOutcome {
+    let EvictionRecord { message, annotations, hard, grace_period_seconds, .. } = eviction;
+    let annotations = annotations.as_ref().map(|annotations| {
+        annotations.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect()
+    });
+    EvictionOutcome {
+        uid: pod.uid.to_string(),
+        name: pod.name.to_string(),
+        namespace: pod.namespace.to_string(),
+        grace_period_seconds: *grace_period_seconds,
+        phase: "Failed".to_owned(),
+        reason: REASON_EVICTED.to_owned(),
+        conditions: conditions(pod, hard.map(|_| message)),
+        message: message.clone(),
+        annotations,
+        kill_error: kill_error.to_owned(),
+    }
+}
+
+/// Completes the outcome of a step: sorts the evictions by the active pods, and adds the events of the pods and the
+/// node conditions.
+fn complete_outcome(outcome: &mut StepOutcome, active: &PodSet, conditions: &[RaisedCondition]) {
+    let last_index = |uid: &str| active.pods().iter().rposition(|known| *known.pod.uid == *uid);
+    outcome.evictions.sort_by_cached_key(|it| last_index(&it.uid).unwrap_or(usize::MAX));
+    let events = outcome.evictions.iter().map(|it| EventOutcome {
+        object: format!("Pod/{}/{}", it.namespace, it.name),
+        kind: WARNING.to_owned(),
+        reason: it.reason.clone(),
+        message: it.message.clone(),
+    });
+    outcome.events.extend(events);
+    outcome.node_conditions = conditions.iter().map(|raised| raised.condition.to_string()).collect();
+    outcome.node_conditions.sort();
+}
+
+/// Returns the conditions of an evicted pod: its own, and `DisruptionTarget` if it was evicted for
+/// a threshold of the node. That replaces an older one or is appended.
+fn conditions(pod: &Pod, disruption: Option<&String>) -> Vec<ConditionOutcome> {
+    let outcome = |condition: &PodCondition| ConditionOutcome {
+        kind: condition.kind.to_string(),
+        status: condition.status.to_string(),
+        reason: condition.reason.to_string(),
+        message: condition.message.to_string(),
+        observed_generation: condition.observed_generation,
+    };
+    let mut conditions: Vec<_> = pod.conditions.iter().map(outcome).collect();
+    if let Some(message) = disruption {
+        let target = ConditionOutcome {
+            kind: "DisruptionTarget".to_owned(),
+            status: "True".to_owned(),
+            reason: "TerminationByKubelet".to_owned(),
+            message: message.clone(),
+            observed_generation: pod.generation,
+        };
+        match conditions.iter_mut().find(|other| other.kind == target.kind) {
+            Some(older) => *older = target,
+            None => conditions.push(target),
+        }
+    }
+    conditions
 }

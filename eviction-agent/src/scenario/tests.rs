@@ -1,5 +1,12 @@
+use std::io::Write as _;
+use std::os::fd::AsRawFd as _;
+use std::path::PathBuf;
+use std::sync::mpsc;
+use std::time::Duration;
+
 use super::format::{EvictionOutcome, Outcome, StepOutcome};
 use crate::scenario::expected::compare;
+use crate::scenario::read;
 
 fn outcome(messages: &[&str]) -> Outcome {
     let eviction =
@@ -72,4 +79,40 @@ fn absent_fields_have_defaults_and_unknown_fields_are_rejected() {
     assert_eq!(parsed.steps[0], StepOutcome::default());
     let unknown = serde_json::from_str::<Outcome>(r#"{"name": "a", "colour": "red"}"#);
     assert!(unknown.is_err());
+}
+
+#[test]
+fn scenarios_are_read_from_streams_and_from_values_over_several_lines() {
+    let folder = tempfile::tempdir().unwrap();
+    let read = |name: &str, text: &str| {
+        let file = folder.path().join(name);
+        std::fs::write(&file, text).unwrap();
+        let cases = read::cases(&file).map(|found| match found {
+            Ok(case) => case.scenario.name,
+            Err(error) => error.replace(&format!("{}/", folder.path().display()), ""),
+        });
+        cases.collect::<Vec<_>>()
+    };
+    let case = |name: &str| format!("{{\"scenario\": {{\"name\": {name:?}}}}}\n");
+    assert_eq!(read("stream.jsonl", &format!("\n{}\n{}", case("a"), case("b"))), ["a", "b"]);
+    assert_eq!(read("one.json", "{\n  \"scenario\":\n  {\"name\": \"a\"}\n}\n"), ["a"]);
+    assert_eq!(read("empty.json", " \n"), [""; 0]);
+    let wrong = read("wrong.jsonl", &format!("{{\n{}", case("b")));
+    assert!(wrong[0].starts_with("parse wrong.jsonl:1: ") && wrong[1] == "b", "{wrong:?}");
+    assert!(read("cut.json", "{\n\"scenario\":\n").join(" ").starts_with("parse cut.json:"));
+    let all = read::cases(folder.path()).filter_map(Result::ok);
+    assert_eq!(all.map(|case| case.scenario.name).collect::<String>(), "aabb");
+    assert!(read::cases(&folder.path().join("none")).next().unwrap().unwrap_err().starts_with("read "));
+}
+
+#[test]
+fn a_scenario_is_read_before_its_stream_ends() {
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let path = PathBuf::from(format!("/proc/self/fd/{}", reader.as_raw_fd()));
+    writer.write_all(b"{\"scenario\": {\"name\": \"a\"}}\n").unwrap();
+    let (sender, found) = mpsc::channel();
+    let first = move || read::cases(&path).next().map(|case| case.map(|case| case.scenario.name));
+    std::thread::spawn(move || sender.send(first()));
+    let found = found.recv_timeout(Duration::from_secs(60)).expect("it waits for the end of the stream");
+    assert_eq!(found.unwrap().unwrap(), "a");
 }

@@ -20,7 +20,7 @@ use eviction_core::progress::EvictionResult;
 use eviction_core::reading::Reading;
 use eviction_core::signal::Signal;
 use eviction_core::signal_filter::observe;
-use eviction_core::snapshot::{MemoryStats, NodeStats, PodStats, Snapshot, SnapshotBuilder};
+use eviction_core::snapshot::{MemoryStats, NodeStats, PodStats, Snapshot};
 use eviction_core::time::{Timestamp, later};
 use eviction_core::units::GoDuration;
 use serde::Serialize;
@@ -30,7 +30,7 @@ use changes::name;
 
 use super::recording::{Replay, engine, known_pods};
 use crate::telemetry::recording::Key;
-use crate::telemetry::recording::reader::{Item, Items};
+use crate::telemetry::recording::reader::Item;
 
 /// A decision that evicts in the recording, under the changes, or in both.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -85,16 +85,12 @@ impl Comparison {
 /// If the recording cannot be found, the changes make no valid configuration, or name a pod that the
 /// recording does not have.
 pub fn compare(path: &Path, changes: &Changes) -> Result<Comparison, String> {
-    let mut replays = ParallelReplay { changes: changes.clone(), ..ParallelReplay::default() };
-    for read in Items::of(path).map_err(|error| format!("read {}: {error}", path.display()))? {
-        match read {
-            Ok(item) => replays.take(&item)?,
-            Err(error) => {
-                replays.recorded.interrupt();
-                replays.comparison.errors.push(error.text);
-            }
-        }
+    let recorded = Replay::of(path).map_err(|error| format!("read {}: {error}", path.display()))?;
+    let mut replays = ParallelReplay { changes: changes.clone(), recorded, ..ParallelReplay::default() };
+    while let Some((item, decision)) = replays.recorded.next() {
+        replays.take(&item, decision.as_ref())?;
     }
+    replays.comparison.errors = replays.recorded.errors.into_iter().map(|error| error.text).collect();
     let named = changes.requests.keys().chain(changes.priorities.keys());
     let named = named.chain(&changes.protect).chain(&changes.without);
     let unknown: Vec<_> =
@@ -129,8 +125,8 @@ struct ParallelReplay {
 }
 
 impl ParallelReplay {
-    fn take(&mut self, item: &Item) -> Result<(), String> {
-        let recorded = self.recorded.take(item);
+    /// Processes an item. `decision`: what the engine of the recording has decided on it.
+    fn take(&mut self, item: &Item, decision: Option<&Decision>) -> Result<(), String> {
         match item {
             Item::Key(key) if self.recorded.has_started_engine() => {
                 // From this key on, the simulated node is the recorded one again.
@@ -153,7 +149,7 @@ impl ParallelReplay {
                     engine.seed_conditions(raised.iter().copied());
                 }
             }
-            Item::Input(input) => self.take_input(input, recorded.as_ref())?,
+            Item::Input(input) => self.take_input(input, decision)?,
             Item::Header(_) | Item::Key(_) | Item::Decision(_) | Item::Clock(_) => {}
         }
         Ok(())
@@ -276,12 +272,11 @@ impl ParallelReplay {
         let surviving = self.surviving_stats(stats);
         let sum = |pods: &[PodStats<'_>]| pods.iter().copied().map(memory_used).sum();
         adjust_memory(&mut node, sum(&removed), sum(&surviving));
-        let mut builder = SnapshotBuilder::new();
+        let mut changed = Snapshot::of_node(node);
         if !sample.is_empty() || engine.needs_pods(at, &node) {
-            existing.into_iter().chain(surviving).for_each(|pod| copy(pod, &mut builder));
+            existing.into_iter().chain(surviving).for_each(|pod| copy(pod, &mut changed));
         }
-        builder.node(node);
-        Arc::new(builder.finish())
+        Arc::new(changed)
     }
 
     /// Returns the usage of the pods that were evicted only in the recording and have terminated there.
@@ -327,21 +322,21 @@ fn memory_used(pod: PodStats<'_>) -> u64 {
     pod.values().memory_working_set.unwrap_or(0)
 }
 
-fn copy(pod: PodStats<'_>, builder: &mut SnapshotBuilder) {
-    let mut copy = builder.pod(pod.uid(), pod.values());
-    for it in pod.containers() {
-        copy.container(it.name(), it.values());
+fn copy(pod: PodStats<'_>, snapshot: &mut Snapshot) {
+    snapshot.add_pod(pod.uid(), pod.values());
+    for (name, values) in pod.containers() {
+        snapshot.add_container(name, values);
     }
-    for it in pod.volumes() {
-        copy.volume(it.name(), it.values());
+    for (name, values) in pod.volumes() {
+        snapshot.add_volume(name, values);
     }
 }
 
 /// Returns the usage of one pod.
 fn usage_of_pod(uid: &str, usage: &Snapshot) -> Snapshot {
-    let mut builder = SnapshotBuilder::new();
-    usage.pods().filter(|pod| pod.uid() == uid).for_each(|pod| copy(pod, &mut builder));
-    builder.finish()
+    let mut snapshot = Snapshot::default();
+    usage.pods().filter(|pod| pod.uid() == uid).for_each(|pod| copy(pod, &mut snapshot));
+    snapshot
 }
 
 /// Adjusts the memory of the node: `freed` bytes are free under the changes, and `held` bytes are not.

@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use eviction_core::input::ApiReachability;
 use eviction_core::record::{EvaluationRecord, ThresholdRecord};
+use eviction_node::backend::BackendInfo;
 use eviction_node::cgroup::pods::Pods as CgroupPods;
 use eviction_node::pod_index::PodIndex;
 
@@ -121,10 +122,21 @@ pub struct Backend {
 }
 
 impl Backend {
+    pub(crate) fn new(source: &str, backend: &str, reason: String) -> Self {
+        Self { source: source.to_owned(), backend: backend.to_owned(), reason }
+    }
+
     /// Returns the preferred backend of the source, if it is not the one in use.
     pub fn preferred(&self) -> Option<&'static str> {
         let best = ATTACH_METHODS.iter().find(|method| method.class.name() == self.source)?;
         (best.name != self.backend).then_some(best.name)
+    }
+}
+
+impl From<BackendInfo> for Backend {
+    fn from(info: BackendInfo) -> Self {
+        let backend = if info.backend.is_empty() { NO_BACKEND } else { info.backend };
+        Self::new(info.source, backend, info.reason)
     }
 }
 

@@ -12,19 +12,18 @@ use jiff::Timestamp;
 use tokio::sync::mpsc;
 
 use crate::telemetry::metrics::{Label, Metrics, backend_labels};
-use eviction_core::oom::{ContainerTerminated, LimitScope, MismatchKind, OomKill, TerminationCause};
+use eviction_core::oom::{ContainerTerminated, LimitScope, MismatchKind, OomKill};
 use eviction_core::pod::PodRef;
 use eviction_core::signal::{NodeCondition, Signal, SignalSet};
 
 use eviction_bpf::EventClass;
 use eviction_config::PodMetrics;
 use eviction_kube::events::EventSink;
-use eviction_node::async_fd::{register, take_count};
 
 use super::line_writer::{LOG_DROPPED, LineWriter};
 use super::pod_rates::PodRateExporter;
 use crate::error::Failure;
-use crate::spsc::{Next, Receiver};
+use crate::spsc::Receiver;
 use crate::telemetry::event_log::{self, Event, Line};
 use crate::telemetry::live::Live;
 use crate::telemetry::pod_memory;
@@ -112,22 +111,18 @@ impl TelemetryExporter {
         mut main_events: mpsc::Receiver<TelemetryEvent>,
     ) -> Result<Self, Failure> {
         let failed = |error: std::io::Error| Failure::because("watch the telemetry queue", &error);
-        let eventfd = queue.eventfd().and_then(register).map_err(failed)?;
+        let wakeups = queue.wakeups().map_err(failed)?;
         loop {
-            match queue.next() {
-                Next::Value(event) => {
-                    self.take(event);
-                    // Other tasks on this thread must run, even if there are many events.
-                    tokio::task::coop::consume_budget().await;
-                    continue;
-                }
-                Next::Ended => return Ok(self),
-                Next::Empty => {}
-            }
             tokio::select! {
-                count = take_count(&eventfd) => drop(count.map_err(failed)?),
+                biased;
+                event = queue.recv(&wakeups) => match event.map_err(failed)? {
+                    Some(event) => self.take(event),
+                    None => return Ok(self),
+                },
                 Some(event) = main_events.recv() => self.take(event),
             }
+            // Other tasks on this thread must run, even if there are many events.
+            tokio::task::coop::consume_budget().await;
         }
     }
 
@@ -142,9 +137,10 @@ impl TelemetryExporter {
         let log_error = |error: &serde_json::Error| tracing::error!(%error, "an event cannot be serialised");
         let Ok(json) = json.inspect_err(log_error) else { return };
         if let (Some(live), Some(json)) = (&self.live, &json) {
-            live.event(line.at, json);
+            let mut live = live.lock();
+            live.events.push(line.at, json);
             if let Event::Started(started) = &line.event {
-                live.started(started);
+                live.started = Some(started.clone());
             }
         }
         self.printer.print(json.filter(|_| is_json).unwrap_or_else(|| line.to_string()));
@@ -181,7 +177,7 @@ impl TelemetryExporter {
             TelemetryEvent::PodActivity(deltas, at) => {
                 self.pod_rates.take(deltas, at, &self.metrics);
                 if let Some(live) = &self.live {
-                    live.stalls(self.pod_rates.stalls());
+                    live.lock().pods.stalls = self.pod_rates.stalls();
                 }
             }
             TelemetryEvent::PodSample(sample, _permit) => {
@@ -191,8 +187,9 @@ impl TelemetryExporter {
                 pod_memory::export(self.pod_metrics, &sample, &self.metrics);
                 self.pod_rates.expire(self.clock.now().mono_ns, &self.metrics);
                 if let Some(live) = &self.live {
-                    live.stalls(self.pod_rates.stalls());
-                    live.pods(*sample);
+                    let mut live = live.lock();
+                    live.pods.stalls = self.pod_rates.stalls();
+                    live.pods.push(*sample);
                 }
             }
         }
@@ -293,10 +290,10 @@ impl TelemetryExporter {
 
     fn count_terminated(&self, terminated: &ContainerTerminated) {
         let namespace = self.namespace_of(terminated.container.pod.as_ref());
-        let contributing = terminated.contributing().next().map_or("", TerminationCause::name);
-        let limit_scope = terminated.limit_scope().map_or("", LimitScope::name);
+        let contributing = terminated.contributing.first().map_or("", |cause| cause.name());
+        let limit_scope = terminated.limit_scope.map_or("", LimitScope::name);
         let labels =
-            [terminated.cause().name().into(), contributing.into(), limit_scope.into(), namespace.clone()];
+            [terminated.cause.name().into(), contributing.into(), limit_scope.into(), namespace.clone()];
         self.metrics.container_terminations.with(labels).inc();
         if let Some(mismatch) = terminated.mismatch {
             self.count_mismatch(mismatch, namespace);

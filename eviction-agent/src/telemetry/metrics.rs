@@ -1,7 +1,8 @@
 //! The metrics: one struct of handles, created once and shared by reference.
 //!
-//! Counters and gauges are atomics, so the control loop may use them. Histograms and families take a lock, so only
-//! the telemetry threads use them.
+//! Counters and gauges are atomics, so the control loop may use them. Histograms and families take a lock. The
+//! telemetry threads use them. The control loop takes most of its series from families at the start, and later looks
+//! up only a few for rare events: it waits only while another thread adds a series to the same family.
 
 mod exposition;
 mod family;

@@ -20,7 +20,6 @@ use eviction_kube::{
     NodePatcher, NodeStatusUpdate, Observer, OperationError, StoreView, check_access, clean_node, list_nodes,
     wait_ready,
 };
-use eviction_node::async_fd::{register, take_count};
 use eviction_node::clock::Clock;
 
 use super::control_loop::Command;
@@ -28,8 +27,8 @@ use super::kubelet_api::Caller;
 use super::state::DurableRevision;
 use super::state::read_boot_id;
 use crate::error::{Failure, chain};
-use crate::spsc::{Next, Receiver};
-use crate::telemetry::event_log;
+use crate::spsc::Receiver;
+use crate::telemetry::event_log::{Backend, NO_BACKEND};
 use crate::telemetry::metrics::Metrics;
 pub(crate) use metrics::{begin_watches, observer};
 use senders::AfterRevision;
@@ -60,10 +59,10 @@ pub(crate) fn connect(kubeconfig: Option<&Path>, observer: Observer) -> Result<C
 }
 
 /// Returns the backend of the source `pods`.
-pub(crate) fn backend(client: &Client, name: &NodeName) -> event_log::Backend {
+pub(crate) fn backend(client: &Client, name: &NodeName) -> Backend {
     let access = client.access();
     let reason = format!("pods of node {name} at {}, by {}", access.server(), access.origin());
-    event_log::Backend { source: "pods".to_owned(), backend: "watch".to_owned(), reason }
+    Backend::new("pods", "watch", reason)
 }
 
 /// The senders of requests to the API server, before they are started.
@@ -170,19 +169,14 @@ async fn forward<T, F: Future<Output = ()>>(
     mut take: impl FnMut(T) -> F,
 ) {
     let forwarded = async {
-        let wakeups = receiver.eventfd().and_then(register)?;
-        loop {
-            match receiver.next() {
-                Next::Value(AfterRevision { value, revision }) => {
-                    if let Some(durable) = &mut durable {
-                        durable.wait_for(revision).await;
-                    }
-                    take(value).await;
-                }
-                Next::Ended => return Ok(()),
-                Next::Empty => drop(take_count(&wakeups).await?),
+        let wakeups = receiver.wakeups()?;
+        while let Some(AfterRevision { value, revision }) = receiver.recv(&wakeups).await? {
+            if let Some(durable) = &mut durable {
+                durable.wait_for(revision).await;
             }
+            take(value).await;
         }
+        Ok(())
     };
     let result: std::io::Result<()> = forwarded.await;
     if let Err(error) = result {
@@ -232,9 +226,8 @@ pub(crate) async fn send_images(
 
 /// Checks the connection to the cluster for `check`. Returns the backend of the pods, and every problem that
 /// would keep `run` from starting or from reading the pods.
-pub(crate) async fn check(caller: &Caller) -> (event_log::Backend, Vec<String>) {
-    let none =
-        |reason: String| event_log::Backend { source: "pods".to_owned(), backend: "none".to_owned(), reason };
+pub(crate) async fn check(caller: &Caller) -> (Backend, Vec<String>) {
+    let none = |reason: String| Backend::new("pods", NO_BACKEND, reason);
     let Caller { kubeconfig, node_name, node_ip: _ } = caller;
     let connected = NodeName::parse(node_name.as_deref())
         .map_err(Failure::from)
@@ -248,8 +241,10 @@ pub(crate) async fn check(caller: &Caller) -> (event_log::Backend, Vec<String>) 
     };
     match check_access(&client, &name, read_boot_id().as_deref()).await {
         Ok(problems) => (backend(&client, &name), problems.iter().map(ToString::to_string).collect()),
-        Err((error, ends_run)) => {
-            (none(error.to_string()), ends_run.then(|| error.to_string()).into_iter().collect())
+        Err(error) => {
+            // The daemon waits for a server that is not available.
+            let problem = (!error.is_unavailable()).then(|| error.to_string());
+            (none(error.to_string()), problem.into_iter().collect())
         }
     }
 }
@@ -262,7 +257,7 @@ pub fn await_daemon_set(
     kubeconfig: Option<&Path>,
     daemon_set: &DaemonSetName,
     within: Duration,
-) -> Result<u64, Failure> {
+) -> Result<i32, Failure> {
     let client = connect(kubeconfig, Observer::default())?;
     Ok(run_once(wait_ready(&client, daemon_set, within))??)
 }

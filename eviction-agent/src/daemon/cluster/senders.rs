@@ -5,11 +5,10 @@ use std::sync::Arc;
 
 use eviction_core::decision::Decision;
 use eviction_core::node_conditions::pressure::{InitialConditions, Pressures, PublishedCondition};
-use eviction_core::policy::Policy;
+use eviction_core::policy::{Policy, Threshold};
 use eviction_core::progress::KillRejection;
 use eviction_core::signal::NodeCondition;
 use eviction_core::state::PERSIST_INTERVAL;
-use eviction_core::threshold::ResolvedThreshold;
 use eviction_core::time::{Timestamp, later};
 use eviction_kill::KillTarget;
 use eviction_kube::{EvictionRequest, NodeStatusUpdate};
@@ -99,7 +98,7 @@ fn request(target: &KillTarget) -> EvictionRequest {
 #[derive(Debug)]
 pub(crate) struct NodeStatusSender {
     pressures: Pressures,
-    thresholds: Arc<[ResolvedThreshold]>,
+    thresholds: Arc<[Threshold]>,
     /// Whether the initial conditions and taints of the node's object are known.
     is_seeded: bool,
     /// Until when the state of the previous agent covers what it has published.

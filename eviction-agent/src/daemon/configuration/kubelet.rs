@@ -5,17 +5,8 @@ use eviction_config::{
 };
 
 use super::{ConfigurationFiles, failure_of, problems};
-use crate::daemon::config_reload;
-use crate::daemon::kubelet_api::KubeletClient;
+use crate::daemon::kubelet_api::{self, KubeletClient};
 use crate::error::Failure;
-
-/// The kubelet's settings.
-pub(super) struct Kubelet {
-    pub(super) configuration: KubeletConfiguration,
-    pub(super) source: KubeletSource,
-    /// Warnings if another source than the configured one is used.
-    pub(super) notes: Vec<String>,
-}
 
 /// The source of the kubelet's settings.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -24,62 +15,56 @@ pub(crate) struct KubeletSource {
     pub(crate) effective: Option<Effective>,
     /// Whether the kubelet is the source and did not respond, so that its last response or its files are used.
     pub(crate) is_fallback: bool,
+    /// Warnings if another source than the configured one is used.
+    pub(super) notes: Vec<String>,
 }
 
-impl Kubelet {
-    /// # Errors
-    /// Everything that is wrong with the settings, or why there are none.
-    pub(super) fn find(given: &ConfigurationFiles, agent: &AgentConfiguration) -> Result<Self, Failure> {
-        let files = files(given, agent);
-        match agent.thresholds.source {
-            ThresholdSource::Files => from_files(&files),
-            ThresholdSource::Inline => {
-                let configuration = agent.resolve_inline().map_err(|wrong| failure_of("agent", wrong))?;
-                Ok(Self { configuration, source: KubeletSource::default(), notes: Vec::new() })
-            }
-            ThresholdSource::Configz => Self::from_configz(given, agent, files),
+/// Returns the kubelet's settings and their source.
+///
+/// # Errors
+/// Everything that is wrong with the settings, or why there are none.
+pub(super) fn find(
+    given: &ConfigurationFiles,
+    agent: &AgentConfiguration,
+) -> Result<(KubeletConfiguration, KubeletSource), Failure> {
+    let files = files(given, agent);
+    match agent.thresholds.source {
+        ThresholdSource::Files => Ok((from_files(&files)?, KubeletSource::default())),
+        ThresholdSource::Inline => {
+            let configuration = agent.resolve_inline().map_err(|wrong| failure_of("agent", wrong))?;
+            Ok((configuration, KubeletSource::default()))
         }
+        ThresholdSource::Configz => from_configz(given, agent, &files),
     }
+}
 
-    /// Returns the settings of the kubelet's response, else of its last one, else of its files.
-    fn from_configz(
-        given: &ConfigurationFiles,
-        agent: &AgentConfiguration,
-        files: KubeletFiles,
-    ) -> Result<Self, Failure> {
-        let kubelet =
-            KubeletClient { caller: given.caller.clone(), configz: agent.thresholds.configz.clone() };
-        let why = match config_reload::read(&kubelet) {
-            Ok(effective) => return from_response(effective, false, Vec::new()),
-            Err(why) => why,
-        };
-        if let Some(last) = &given.last_configz {
-            return from_response(last.clone(), true, warnings(why, "what it said last counts"));
+/// Returns the settings of the kubelet's response, else of its last one, else of its files.
+fn from_configz(
+    given: &ConfigurationFiles,
+    agent: &AgentConfiguration,
+    files: &KubeletFiles,
+) -> Result<(KubeletConfiguration, KubeletSource), Failure> {
+    let kubelet = KubeletClient { caller: given.caller.clone(), configz: agent.thresholds.configz.clone() };
+    let (effective, notes) = match (kubelet_api::read_configz(&kubelet), &given.last_configz) {
+        (Ok(effective), _) => (effective, None),
+        (Err(why), Some(last)) => (last.clone(), Some(warnings(why, "what it said last counts"))),
+        (Err(why), None) if *files == KubeletFiles::default() => return Err(why),
+        (Err(why), None) => {
+            let notes = warnings(why, "its files count, without its command line");
+            return Ok((from_files(files)?, KubeletSource { effective: None, is_fallback: true, notes }));
         }
-        if files == KubeletFiles::default() {
-            return Err(why);
-        }
-        let found = from_files(&files)?;
-        let source = KubeletSource { is_fallback: true, ..found.source };
-        Ok(Self { source, notes: warnings(why, "its files count, without its command line"), ..found })
-    }
+    };
+    let configuration = effective.resolve().map_err(|wrong| failure_of("kubelet", wrong))?;
+    let (is_fallback, notes) = (notes.is_some(), notes.unwrap_or_default());
+    Ok((configuration, KubeletSource { effective: Some(effective), is_fallback, notes }))
 }
 
 fn warnings(why: Failure, counts: &str) -> Vec<String> {
     why.into_causes().into_iter().map(|cause| format!("{cause}; {counts}")).collect()
 }
 
-fn from_response(effective: Effective, is_fallback: bool, notes: Vec<String>) -> Result<Kubelet, Failure> {
-    let configuration = effective.resolve().map_err(|wrong| failure_of("kubelet", wrong))?;
-    let source = KubeletSource { effective: Some(effective), is_fallback };
-    Ok(Kubelet { configuration, source, notes })
-}
-
-fn from_files(files: &KubeletFiles) -> Result<Kubelet, Failure> {
-    let KubeletFiles { config, config_dir } = files;
-    let configuration = load_kubelet(config.as_deref(), config_dir.as_deref())
-        .map_err(|wrong| failure_of("kubelet", wrong))?;
-    Ok(Kubelet { configuration, source: KubeletSource::default(), notes: Vec::new() })
+fn from_files(KubeletFiles { config, config_dir }: &KubeletFiles) -> Result<KubeletConfiguration, Failure> {
+    load_kubelet(config.as_deref(), config_dir.as_deref()).map_err(|wrong| failure_of("kubelet", wrong))
 }
 
 /// Returns the kubelet's files. The command line overrides the AgentConfiguration.

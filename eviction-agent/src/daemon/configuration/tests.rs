@@ -3,9 +3,8 @@ use std::path::Path;
 use super::*;
 
 fn options(in_cluster: bool, state_dir: Option<&str>) -> Options {
-    let node = NodeFacts { in_cluster, ..NodeFacts::default() };
     Options {
-        configuration: ConfigurationFiles { node, ..ConfigurationFiles::default() },
+        configuration: ConfigurationFiles { in_cluster, ..ConfigurationFiles::default() },
         state_dir: state_dir.map(PathBuf::from),
         socket: None,
         apply_config_now: false,
@@ -37,4 +36,53 @@ fn a_dry_run_in_a_pod_has_a_state_directory_but_persists_nothing_there() {
     let own = Some(PathBuf::from("/state"));
     assert_eq!(dirs(&options(true, Some("/state")), DryRun::Server), [own.clone(), own]);
     assert_eq!(dirs(&options(false, None), DryRun::Client), [None, None]);
+}
+
+/// The fields of the AgentConfiguration that are part of the policy, which takes effect at once.
+const POLICY_FIELDS: [&str; 6] =
+    ["profile", "policy", "thresholds", "thresholdMargin", "kernelKill", "eviction"];
+
+/// A new field must be of the policy or be reported as one that needs a restart.
+#[test]
+fn each_field_takes_effect_at_once_or_is_reported_as_one_that_needs_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let load = |settings: serde_json::Value| {
+        let mut document =
+            serde_json::json!({"apiVersion": "eviction-agent.io/v1alpha1", "kind": "AgentConfiguration"});
+        document.as_object_mut().unwrap().extend(settings.as_object().unwrap().clone());
+        let file = folder.path().join("agent.json");
+        std::fs::write(&file, document.to_string()).unwrap();
+        ConfigurationFiles { agent: Some(file), ..ConfigurationFiles::default() }.load().unwrap()
+    };
+    let at_start = serde_json::json!({
+        "action": "Evict",
+        "dryRun": "Client",
+        "probes": {"detachAfter": "11s"},
+        "reclaim": {"keepImages": ["a/*"]},
+        "podStorage": {"source": "Summary"},
+        "evictionRequests": {"timeout": "6s"},
+        "memoryLimits": {"warnPercent": 11},
+        "metrics": {"pods": "Off"},
+        "recorder": {"directory": "/recordings"},
+        "server": {"listenAddress": "127.0.0.1:1"},
+    });
+    let before = load(serde_json::json!({}));
+    let sorted = |mut fields: Vec<String>| {
+        fields.sort();
+        fields
+    };
+    let changed = |after: &Configuration| {
+        sorted(before.changed_at_start(after).into_iter().map(str::to_owned).collect())
+    };
+    for (field, value) in at_start.as_object().unwrap() {
+        assert_eq!(changed(&load(serde_json::json!({field: value}))), [field.as_str()]);
+    }
+    assert_eq!(
+        changed(&load(serde_json::json!({"profile": "Enhanced", "kernelKill": "HardMemory"}))),
+        [""; 0]
+    );
+    let mut named = changed(&load(at_start));
+    named.extend(["apiVersion", "kind"].into_iter().chain(POLICY_FIELDS).map(str::to_owned));
+    let all = serde_json::to_value(&before.agent).unwrap();
+    assert_eq!(sorted(named), sorted(all.as_object().unwrap().keys().cloned().collect()));
 }

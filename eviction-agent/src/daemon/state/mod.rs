@@ -49,7 +49,7 @@ pub(crate) const SUFFIXES: [&str; 2] = [".new", ".set-aside"];
 const KIND: &str = "eviction-agent-state";
 
 /// The version of the format. Another format has another number.
-const VERSION: u64 = 5;
+const VERSION: u64 = 6;
 
 /// The kernel's file with the id of this boot of the machine.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
@@ -72,6 +72,7 @@ pub(crate) struct LoopState {
 
 /// The identity that a file must have to be used.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Identity {
     /// `/proc/sys/kernel/random/boot_id`: state from before the boot does not apply.
     boot_id: Box<str>,
@@ -80,11 +81,12 @@ struct Identity {
     /// The cgroup that represents the node.
     cgroup_root: Box<str>,
     /// The action and the dry-run mode.
-    act: Box<str>,
+    action: Box<str>,
 }
 
 /// The content of the file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct Document {
     kind: Box<str>,
     version: u64,
@@ -94,7 +96,7 @@ pub(crate) struct Document {
     clock: Clock,
     pub(crate) written: Timestamp,
     /// The ids of decisions, of these and of those that follow.
-    #[serde(rename = "first_start_ms")]
+    #[serde(rename = "firstStartMs")]
     pub(crate) names: DecisionIds,
     pub(crate) state: LoopState,
 }
@@ -115,13 +117,13 @@ pub(crate) fn open(
     };
     let boot_id = read_boot_id()
         .ok_or_else(|| Failure::failed(format!("find out this boot's id: {BOOT_ID} is empty")))?;
-    let in_cluster = options.configuration.node.in_cluster;
+    let in_cluster = options.configuration.in_cluster;
     let node_name = options.configuration.caller.node_name.as_deref().filter(|_| in_cluster);
     let identity = Identity {
         boot_id: boot_id.into(),
         node: node_name.map(Into::into),
         cgroup_root: options.cgroup_root.display().to_string().into(),
-        act: action.to_string().into(),
+        action: action.to_string().into(),
     };
     let file = StateFile::at(dir.join(STATE_FILE));
     let restored = restore(&file, &identity);
@@ -191,7 +193,7 @@ impl Document {
             _ => return Err("it is something else".to_owned()),
         }
         let mut document: Self = serde_json::from_value(value).map_err(spoiled)?;
-        let Identity { boot_id, node, cgroup_root, act } = &document.identity;
+        let Identity { boot_id, node, cgroup_root, action } = &document.identity;
         if *boot_id != identity.boot_id {
             return Err(format!("it is of another boot of this machine, {boot_id}"));
         }
@@ -204,7 +206,7 @@ impl Document {
             return Err("it holds times that are still to come".to_owned());
         }
         // What another action has begun is not continued, and does not count.
-        if *act != identity.act {
+        if *action != identity.action {
             document.state.forget_evictions();
         }
         Ok(document)

@@ -24,7 +24,7 @@ fn identity() -> Identity {
         boot_id: "this-boot".into(),
         node: Some("n1".into()),
         cgroup_root: "/".into(),
-        act: "evict".into(),
+        action: "evict".into(),
     }
 }
 
@@ -76,7 +76,7 @@ fn state() -> LoopState {
                 decision: Some(17),
                 api: Some(ApiPhase::Accepted),
                 killing: true,
-                reported_gone: false,
+                termination_reported: false,
                 restored: false,
             }],
             counted: vec![CountedEviction {
@@ -130,7 +130,7 @@ fn the_state_and_the_clock_are_restored_unchanged() {
 #[test]
 fn evictions_of_another_action_are_not_restored() {
     let mut value = written();
-    value["act"] = json!("evict-dry-run");
+    value["action"] = json!("evict-dry-run");
     let LoopState { engine, rate_limits, decisions, .. } = read_value(&value).unwrap().state;
     assert!(engine.in_flight.is_empty() && engine.counted.is_empty());
     assert_eq!(rate_limits, []);
@@ -157,17 +157,17 @@ fn an_unusable_state_file_is_rejected_with_a_reason() {
         *all.pointer_mut(path).unwrap() = value;
         read_value(&all).unwrap_err()
     };
-    assert!(with("/boot_id", json!("other")).starts_with("it is of another boot"));
-    assert_eq!(with("/cgroup_root", json!("/other")), "it is of another node, n1 below cgroup /other");
+    assert!(with("/bootId", json!("other")).starts_with("it is of another boot"));
+    assert_eq!(with("/cgroupRoot", json!("/other")), "it is of another node, n1 below cgroup /other");
     assert_eq!(with("/node", json!(null)), "it is of another node, without a name below cgroup /");
-    assert_eq!(with("/version", json!(3)), "it is of version 3; this agent knows version 5");
+    assert_eq!(with("/version", json!(3)), "it is of version 3; this agent knows version 6");
     assert_eq!(with("/kind", json!("eviction-agent-else")), "it is something else");
     let later = "1970-01-01T00:16:43.000000001Z";
     for time in [
         "/written",
-        "/state/engine/looked",
+        "/state/engine/lastSync",
         "/state/engine/met/0/firstSeen",
-        "/state/engine/flights/0/since",
+        "/state/engine/inFlight/0/since",
         "/state/engine/counted/0/at",
         "/state/published/1/hardAt",
     ] {
@@ -177,7 +177,7 @@ fn an_unusable_state_file_is_rejected_with_a_reason() {
     assert_eq!(with("/state/rateLimits/0/atNs", later), "it holds times that are still to come");
     assert!(with("/state/decisions", json!(-1)).starts_with("it is spoiled: "));
     assert!(with("/state/engine/met", json!([{}])).starts_with("it is spoiled: "));
-    assert!(with("/state/engine/flights/0/label", json!("magic")).contains("unknown label \"magic\""));
+    assert!(with("/state/engine/inFlight/0/signal", json!("magic")).contains("unknown label \"magic\""));
     assert!(with("/state/published", json!([])).starts_with("it is spoiled: "));
     let mut more = written();
     more["state"]["more"] = json!(1);

@@ -10,7 +10,6 @@ use super::{Document, LoopState, StateFile};
 use crate::error::{Failure, chain};
 use crate::spsc::{Next, Receiver, Sender, channel};
 use crate::telemetry::metrics::Metrics;
-use eviction_node::async_fd::{register, take_count};
 use eviction_node::clock::Clock;
 
 /// The capacity of the channel for states while a write is slow: only the latest counts.
@@ -74,37 +73,29 @@ impl StateWriter {
     pub(crate) async fn run(mut self) -> Result<(), Failure> {
         let failed =
             |error: std::io::Error| Failure::because("watch the channel to the state writer", &error);
-        let eventfd = self.receiver.eventfd().and_then(register).map_err(failed)?;
-        let (mut done, mut works) = (0, true);
+        let wakeups = self.receiver.wakeups().map_err(failed)?;
+        let mut works = true;
         loop {
-            let ended = loop {
-                match self.receiver.next() {
-                    Next::Value(state) => self.document.state = state,
-                    Next::Empty => break false,
-                    Next::Ended => break true,
-                }
-            };
-            if self.document.state.number != done {
-                let result = self.write().await;
-                let name = if result.is_ok() { "written" } else { "failed" };
-                self.metrics.state_writes.with([name]).inc();
-                self.log_result(&result, works);
-                works = result.is_ok();
-                done = self.document.state.number;
-                self.written.send_replace(done);
-                continue;
+            let next = self.receiver.recv(&wakeups);
+            let next = if works { Ok(next.await) } else { timeout(self.retry_interval, next).await };
+            match next {
+                Ok(state) => match state.map_err(failed)? {
+                    Some(state) => self.document.state = state,
+                    None => return Ok(()),
+                },
+                // The state that could not be written is written again.
+                Err(_elapsed) => {}
             }
-            if ended {
-                return Ok(());
+            // Only the latest state counts.
+            while let Next::Value(state) = self.receiver.next() {
+                self.document.state = state;
             }
-            let sent = take_count(&eventfd);
-            if works {
-                sent.await.map_err(failed)?;
-            } else if let Ok(sent) = timeout(self.retry_interval, sent).await {
-                sent.map_err(failed)?;
-            } else {
-                done = 0;
-            }
+            let result = self.write().await;
+            let name = if result.is_ok() { "written" } else { "failed" };
+            self.metrics.state_writes.with([name]).inc();
+            self.log_result(&result, works);
+            works = result.is_ok();
+            self.written.send_replace(self.document.state.number);
         }
     }
 
@@ -157,7 +148,7 @@ mod tests {
 
     fn writer(path: PathBuf) -> (Sender<LoopState>, StateWriter, DurableRevision) {
         let identity =
-            Identity { boot_id: "b".into(), node: None, cgroup_root: "/".into(), act: "evict".into() };
+            Identity { boot_id: "b".into(), node: None, cgroup_root: "/".into(), action: "evict".into() };
         let document = Document::new(identity, DecisionIds::of_this_start());
         let metrics = Arc::new(Metrics::new("0", "0"));
         let (sender, writer) = StateWriter::new(StateFile::at(path), document, &metrics).unwrap();

@@ -14,7 +14,7 @@ use eviction_kube::KubeSession;
 use eviction_node::clock::{Clock, mono_ns};
 use eviction_node::pod_index::PodIndex;
 use rustix::thread::Pid;
-use tokio::signal::unix::{Signal, SignalKind};
+use tokio::signal::unix::Signal;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
@@ -26,7 +26,7 @@ use crate::daemon::reclaim::{PodsOfNode, pods_of};
 use crate::daemon::service_manager::ServiceManager;
 use crate::daemon::startup::{Plan, Ready, TelemetryOutputs};
 use crate::daemon::watchdog::Heartbeat;
-use crate::daemon::{StopSignals, realtime, startup, watch_signal};
+use crate::daemon::{StopSignals, realtime, startup};
 use crate::error::Failure;
 use crate::telemetry::event_log::{ConfigChange, Event};
 use crate::telemetry::exporter::TelemetryExporter;
@@ -73,7 +73,10 @@ struct Daemon {
     apply_config_now: bool,
     clock: Clock,
     metrics: Arc<Metrics>,
-    signals: Signals,
+    /// SIGUSR1: a pending configuration takes effect.
+    accept: Signal,
+    /// SIGXCPU: the control loop ran too long with real-time priority.
+    overrun: Signal,
     pods: PodSource,
     /// The pods in the form that node reclaim needs.
     node_pods: watch::Sender<PodsOfNode>,
@@ -108,8 +111,8 @@ impl Daemon {
                 change = self.reload.changed() => self.update_policy(change).await,
                 reachability = reachability_change(&mut self.reachable) => self.update_reachability(reachability).await,
                 Ok(()) = self.policy_in_force.changed() => self.save_policy(),
-                _ = self.signals.accept.recv() => self.command(Command::Accept).await,
-                _ = self.signals.overrun.recv() => self.drop_real_time_priority(),
+                _ = self.accept.recv() => self.command(Command::Accept).await,
+                _ = self.overrun.recv() => self.drop_real_time_priority(),
                 end = part_ended(&self.control_loop, &self.events, &mut self.session) => return end,
             }
         }
@@ -188,7 +191,7 @@ impl Daemon {
             reason = info.reason,
             "the control loop loses real-time priority"
         );
-        self.publish_event(Event::Backend(startup::source_event(info)));
+        self.publish_event(Event::Backend(info.into()));
     }
 
     /// Stops all parts, starting with those that others wait for.
@@ -259,23 +262,6 @@ fn begin_namespaces(metrics: &Metrics, pods: &PodIndex) {
 /// Returns the pods in the form that node reclaim needs.
 fn node_pods(source: &PodSource, pods: &PodIndex) -> PodsOfNode {
     if source.are_known() { pods_of(pods) } else { Err("they have not been listed yet".to_owned()) }
-}
-
-/// The signals that the main thread handles besides [`StopSignals`]; [`Reload`] handles SIGHUP.
-struct Signals {
-    /// SIGUSR1: a pending configuration takes effect.
-    accept: Signal,
-    /// SIGXCPU: the control loop ran too long with real-time priority.
-    overrun: Signal,
-}
-
-impl Signals {
-    fn watch() -> Result<Self, Failure> {
-        Ok(Self {
-            accept: watch_signal(SignalKind::user_defined1())?,
-            overrun: watch_signal(SignalKind::from_raw(libc::SIGXCPU))?,
-        })
-    }
 }
 
 /// The state that `/healthz` and `/readyz` report.

@@ -12,12 +12,11 @@ use eviction_node::notify::timer::Timer;
 use eviction_node::pod_index::PodIndex;
 use eviction_node::proc::watermarks::Watermarks;
 use rustix::thread::Pid;
+use tokio::signal::unix::SignalKind;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use super::{Daemon, Signals, begin_namespaces, node_pods};
-use crate::daemon::VERSION;
-use crate::daemon::cluster;
+use super::{Daemon, begin_namespaces, node_pods};
 use crate::daemon::config_reload::Reload;
 use crate::daemon::configuration::{ConfigurationFiles, Options};
 use crate::daemon::pod_source::PodSource;
@@ -26,6 +25,7 @@ use crate::daemon::startup::{Plan, Ready, TelemetryOutputs};
 use crate::daemon::state::{StateWriter, read_boot_id};
 use crate::daemon::supervise::{ControlLoopThread, State};
 use crate::daemon::watchdog::{self, Heartbeat};
+use crate::daemon::{VERSION, cluster, watch_signal};
 use crate::error::Failure;
 use crate::telemetry::event_log::{self, Event};
 use crate::telemetry::exporter::{SignalFiles, TelemetryExporter};
@@ -58,16 +58,16 @@ impl Daemon {
         let reachable = cluster.as_ref().and_then(|cluster| cluster.reachable());
         let state_writer = plan.state_writer.take();
         let durable = state_writer.as_ref().map(StateWriter::durable_revision);
-        let signals = Signals::watch()?;
-        let Server { listen_address: listen } = plan.service.server;
+        let accept = watch_signal(SignalKind::user_defined1())?;
+        let overrun = watch_signal(SignalKind::from_raw(libc::SIGXCPU))?;
+        let Server { listen_address: listen } = plan.configuration.agent.server;
         let listener = tokio::net::TcpListener::bind(listen)
             .await
             .map_err(|error| Failure::because(format!("listen on {listen}"), &error))?;
         let listen = listener.local_addr().ok().map(|address| address.to_string());
         let timer = Timer::new().map_err(|error| Failure::because("make the watchdog's timer", &error))?;
 
-        let (mut session, pods, index) = open_pods(&options, client.as_ref(), &plan).await?;
-        begin_namespaces(&metrics, &index);
+        let (mut session, pods, index) = open_pods(&options, client.as_ref(), &plan, &metrics).await?;
         let (node_pods, receiver) = watch::channel(node_pods(&pods, &index));
         plan.node_pods = Some(receiver);
         let (policy_sender, policy_in_force) = watch::channel(Arc::new(plan.policy.clone()));
@@ -86,7 +86,7 @@ impl Daemon {
             watermarks: watermarks(&plan),
             policy_in_force: policy_sender,
         };
-        let (action, profile) = (plan.service.action, plan.policy.rules.profile().name());
+        let (action, profile) = (plan.configuration.agent.action(), plan.policy.rules.profile().name());
         let pods_known = index.known().len();
         let (control_loop, ready) = ControlLoopThread::start(plan, index, outputs).await?;
         let mut started = started(&options, action, profile, ready, pods_known, listen);
@@ -101,13 +101,12 @@ impl Daemon {
         exporter.publish(clock.now().wall, Event::Started(started));
         let mut tasks = JoinSet::new();
         let manager = start_watchdog(&mut tasks, heartbeat, control_loop.id, &metrics, timer);
-        let health = Arc::clone(&state) as Arc<dyn Health>;
         let state_writer = state_writer.map(|writer| tokio::spawn(write_state(writer)));
         let exporter = tokio::spawn(exporter.run(loop_receiver, receiver));
         if let Some((socket, live)) = socket.zip(live) {
             tasks.spawn(socket.serve(live, Arc::clone(&metrics)));
         }
-        tasks.spawn(http::serve(listener, Arc::clone(&metrics), health));
+        tasks.spawn(http::serve(listener, Arc::clone(&metrics), Arc::clone(&state) as Arc<dyn Health>));
         if let Some(session) = &session {
             tokio::spawn(cluster::send_images(session.node(), control_loop.commands.downgrade()));
         }
@@ -118,7 +117,8 @@ impl Daemon {
             apply_config_now: options.apply_config_now,
             clock,
             metrics,
-            signals,
+            accept,
+            overrun,
             pods,
             node_pods,
             session,
@@ -155,9 +155,10 @@ async fn open_pods(
     options: &Options,
     client: Option<&Client>,
     plan: &Plan,
+    metrics: &Metrics,
 ) -> Result<(Option<KubeSession>, PodSource, PodIndex), Failure> {
-    let ConfigurationFiles { node, caller, .. } = &options.configuration;
-    let (session, (pods, index)) = match client.filter(|_| node.in_cluster) {
+    let ConfigurationFiles { in_cluster, caller, .. } = &options.configuration;
+    let (session, (pods, index)) = match client.filter(|_| *in_cluster) {
         Some(client) => {
             let name = caller.node_name.as_deref();
             let session = KubeSession::join(client.clone(), name, read_boot_id(), &plan.policy).await?;
@@ -166,12 +167,13 @@ async fn open_pods(
         }
         None => (None, PodSource::open(options.pods_file.as_deref(), &plan.policy)?),
     };
+    begin_namespaces(metrics, &index);
     Ok((session, pods, index))
 }
 
 /// Binds the socket of the local API. If the default path cannot be bound, the agent runs without a local API.
 fn local_socket(options: &Options, plan: &Plan) -> Result<Option<LocalSocket>, Failure> {
-    let default = || options.state_dir(plan.service.action).map(|dir| dir.join(SOCKET));
+    let default = || options.state_dir(plan.configuration.agent.action()).map(|dir| dir.join(SOCKET));
     let Some(path) = options.socket.clone().or_else(default) else { return Ok(None) };
     match LocalSocket::bind(&path) {
         Ok(socket) => Ok(Some(socket)),
@@ -193,21 +195,23 @@ fn exporter(
 ) -> Result<TelemetryExporter, Failure> {
     let node = session.as_ref().map(|session| session.name().to_string());
     // An agent in a dry run writes no Events.
-    let events =
-        session.filter(|_| !plan.service.action.is_dry()).map(|session| cluster::events(session, metrics));
+    let events = session
+        .filter(|_| !plan.configuration.agent.action().is_dry())
+        .map(|session| cluster::events(session, metrics));
     let dropped = metrics.telemetry_dropped.with(["output"]);
     let printer = LineWriter::start("stdout", std::io::stdout(), dropped)
         .map_err(|error| Failure::because("start the thread that prints", &error))?;
     let metrics = Arc::clone(metrics);
     let mut exporter = TelemetryExporter::new(options.json_lines, printer, metrics, plan.names, events);
     (exporter.node, exporter.files) = (node, SignalFiles::of(&plan.root, &plan.host.proc));
-    exporter.pod_metrics = plan.service.metrics.pods;
+    exporter.pod_metrics = plan.configuration.agent.metrics.pods;
     Ok(exporter)
 }
 
 /// Starts the recorder if one is configured.
 fn recording(plan: &Plan, metrics: &Arc<Metrics>) -> Result<Option<(RecordingQueue, ReportQueue)>, Failure> {
-    let RecorderSettings { directory, max_size, max_age, min_free_disk } = plan.service.recorder.clone();
+    let agent = &plan.configuration.agent;
+    let RecorderSettings { directory, max_size, max_age, min_free_disk } = agent.recorder.clone();
     let Some(directory) = directory else { return Ok(None) };
     let bytes = |quantity: Quantity| quantity.value().max(0).unsigned_abs();
     let limits = Limits {
@@ -219,7 +223,7 @@ fn recording(plan: &Plan, metrics: &Arc<Metrics>) -> Result<Option<(RecordingQue
     let boot_id = read_boot_id().unwrap_or_default();
     let run = format!("{boot_id}/{}/{}", std::process::id(), mono_ns());
     let header = Header { agent: VERSION.to_owned(), boot_id, run, segment: 0 };
-    recorder::start(limits, header, Clock::start(), plan.service.action.is_dry(), metrics).map(Some)
+    recorder::start(limits, header, Clock::start(), agent.action().is_dry(), metrics).map(Some)
 }
 
 /// Returns the watermarks of the machine. They are read periodically if kernel kill needs them.
@@ -245,7 +249,7 @@ fn begin_kube_metrics(client: Option<&Client>, session: Option<&KubeSession>, me
 
 async fn write_state(writer: StateWriter) {
     if let Err(failure) = writer.run().await {
-        tracing::error!(why = failure.into_causes().join("; "), "the state is not kept any more");
+        tracing::error!(why = failure.into_line(), "the state is not kept any more");
     }
 }
 

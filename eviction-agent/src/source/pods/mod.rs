@@ -19,30 +19,18 @@ fn list_error(path: &str, cause: impl fmt::Display) -> PodError {
     PodError { pod: String::new(), path: path.to_owned(), cause: cause.to_string() }
 }
 
-/// The errors of a list of pods, never empty. Displayed with one line each.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PodErrors(pub Vec<PodError>);
-
-impl fmt::Display for PodErrors {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, error) in self.0.iter().enumerate() {
-            let line = if index > 0 { "\n" } else { "" };
-            write!(f, "{line}{error}")?;
-        }
-        Ok(())
-    }
-}
-
-impl std::error::Error for PodErrors {}
-
 /// Reads a `v1` PodList, or a List of pods, from JSON or YAML. Each pod must have a name and a
 /// unique UID.
 ///
 /// # Errors
-/// If the text is not such a list, or the first error of each pod.
-pub fn parse_pod_list(text: &[u8]) -> Result<Vec<core::Pod>, PodErrors> {
+/// If the text is not such a list, or the first error of each pod, on its own line.
+pub fn parse_pod_list(text: &[u8]) -> Result<Vec<core::Pod>, String> {
+    parse(text).map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))
+}
+
+fn parse(text: &[u8]) -> Result<Vec<core::Pod>, Vec<PodError>> {
     let start = text.iter().find(|byte| !byte.is_ascii_whitespace());
-    let whole = |error: PodError| PodErrors(vec![error]);
+    let whole = |error: PodError| vec![error];
     match start {
         None => Err(whole(list_error("", "is empty"))),
         Some(b'{') => {
@@ -86,7 +74,7 @@ impl<T> List<T> {
     }
 }
 
-fn collect(pods: impl Iterator<Item = Result<core::Pod, PodError>>) -> Result<Vec<core::Pod>, PodErrors> {
+fn collect(pods: impl Iterator<Item = Result<core::Pod, PodError>>) -> Result<Vec<core::Pod>, Vec<PodError>> {
     let mut valid: Vec<core::Pod> = Vec::new();
     let mut errors = Vec::new();
     let mut uids = BTreeSet::new();
@@ -106,7 +94,7 @@ fn collect(pods: impl Iterator<Item = Result<core::Pod, PodError>>) -> Result<Ve
             }
         }
     }
-    if errors.is_empty() { Ok(valid) } else { Err(PodErrors(errors)) }
+    if errors.is_empty() { Ok(valid) } else { Err(errors) }
 }
 
 /// Turns whole floats into integers. YAML writes floats such as `1e9`, which are integers in JSON.

@@ -11,7 +11,7 @@ use eviction_core::nullable::{nullable, nullable_list};
 use eviction_core::reading::{Reading, UnknownReason};
 use eviction_core::snapshot::{
     ContainerStatValues, FsStats, MemoryDetail, MemoryStats, NodeStats, PodStatValues, ProcessStats,
-    Snapshot, SnapshotBuilder, SourceId, VolumeStatValues,
+    Snapshot, VolumeStatValues,
 };
 use eviction_core::time::Timestamp;
 use eviction_node::fs::{
@@ -27,14 +27,6 @@ pub struct Summary {
     node: Node,
     #[serde(deserialize_with = "nullable_list")]
     pods: Vec<Pod>,
-}
-
-/// The reason why a text is not a Summary.
-#[derive(Debug, thiserror::Error)]
-#[error("decode the stats summary: {path}: {source}")]
-pub struct SummaryError {
-    path: String,
-    source: serde_json::Error,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -142,31 +134,31 @@ impl Summary {
     ///
     /// # Errors
     /// If the text is not JSON, or a value has the wrong type or does not fit its type.
-    pub fn parse(json: &[u8]) -> Result<Self, SummaryError> {
+    pub fn parse(json: &[u8]) -> Result<Self, serde_path_to_error::Error<serde_json::Error>> {
         serde_path_to_error::deserialize(&mut serde_json::Deserializer::from_slice(json))
-            .map_err(|error| SummaryError { path: error.path().to_string(), source: error.into_inner() })
     }
 
     /// Returns the values as a snapshot in new memory.
     pub fn snapshot(&self) -> Snapshot {
-        self.snapshot_into(SnapshotBuilder::new())
+        let mut snapshot = Snapshot::default();
+        self.snapshot_into(&mut snapshot);
+        snapshot
     }
 
-    /// Returns the values as a snapshot in the memory of one that is no longer needed.
-    pub fn snapshot_into(&self, mut builder: SnapshotBuilder) -> Snapshot {
+    /// Replaces the values of a snapshot that is no longer needed.
+    pub fn snapshot_into(&self, snapshot: &mut Snapshot) {
         let Self { node, pods } = self;
-        builder.node(node.stats());
+        snapshot.reset(node.stats());
         for pod in pods {
-            let mut entry = builder.pod(&pod.pod_ref.uid, pod.values());
+            snapshot.add_pod(&pod.pod_ref.uid, pod.values());
             for container in &pod.containers {
-                entry.container(&container.name, container.values());
+                snapshot.add_container(&container.name, container.values());
             }
             for volume in &pod.volume {
                 let values = VolumeStatValues { used: volume.used_bytes, inodes: volume.inodes_used };
-                entry.volume(&volume.name, values);
+                snapshot.add_volume(&volume.name, values);
             }
         }
-        builder.finish()
     }
 
     /// Returns the node's file systems. The Summary came at `at_ns`, CLOCK_MONOTONIC in nanoseconds.
@@ -207,7 +199,6 @@ impl Node {
                 max: maxpid,
                 running: curproc,
                 time,
-                source: SourceId::SUMMARY,
             }),
             memory_detail: MemoryDetail::default(),
             unmeasured: *unmeasured,
@@ -222,12 +213,7 @@ fn known<T, U>(values: Option<T>, stats: impl FnOnce(T) -> U) -> Reading<U> {
 
 impl Memory {
     fn stats(self) -> MemoryStats {
-        MemoryStats {
-            available: self.available_bytes,
-            working_set: self.working_set_bytes,
-            time: self.time,
-            source: SourceId::SUMMARY,
-        }
+        MemoryStats { available: self.available_bytes, working_set: self.working_set_bytes, time: self.time }
     }
 }
 
@@ -239,7 +225,6 @@ impl Fs {
             inodes_free: self.inodes_free,
             inodes: self.inodes,
             time: self.time,
-            source: SourceId::SUMMARY,
         }
     }
 }

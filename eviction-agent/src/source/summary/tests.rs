@@ -5,7 +5,7 @@ use eviction_core::disk_layout::Parts;
 use eviction_core::fixture::policy;
 use eviction_core::pods::KnownPod;
 use eviction_core::reading::{Reading, UnknownReason};
-use eviction_core::snapshot::{MemoryStats, SnapshotBuilder, SourceId};
+use eviction_core::snapshot::MemoryStats;
 use eviction_node::fs::{StorageRequest, StorageSample};
 
 const FULL: &str = r#"{
@@ -47,8 +47,8 @@ fn all_used_fields_of_a_summary_are_read() {
     let pods: Vec<_> = snapshot
         .pods()
         .map(|pod| {
-            let containers: Vec<_> = pod.containers().map(|c| (c.name(), c.values())).collect();
-            let volumes: Vec<_> = pod.volumes().map(|v| (v.name(), v.values())).collect();
+            let containers: Vec<_> = pod.containers().collect();
+            let volumes: Vec<_> = pod.volumes().collect();
             (pod.uid(), pod.values(), containers, volumes)
         })
         .collect();
@@ -66,7 +66,7 @@ fn missing_values_are_not_read_as_zero() {
     }
     let without_figures = Summary::parse(br#"{"node": {"memory": {}}, "pods": [null]}"#).unwrap();
     let snapshot = without_figures.snapshot();
-    let nothing = MemoryStats { source: SourceId::SUMMARY, ..MemoryStats::default() };
+    let nothing = MemoryStats::default();
     assert_eq!(snapshot.node.memory, Reading::Known(nothing));
     assert_eq!(snapshot.pod(0).map(|pod| pod.uid().to_owned()), Some(String::new()));
 }
@@ -75,7 +75,8 @@ fn missing_values_are_not_read_as_zero() {
 fn snapshot_in_reused_memory_is_equal() {
     let summary = Summary::parse(FULL.as_bytes()).unwrap();
     let old = summary.snapshot();
-    let again = summary.snapshot_into(SnapshotBuilder::reuse(old.clone()));
+    let mut again = old.clone();
+    summary.snapshot_into(&mut again);
     assert_eq!(format!("{again:?}"), format!("{old:?}"));
 }
 
@@ -84,17 +85,17 @@ fn errors_name_the_field() {
     for (text, error) in [
         (
             r#"{"node": {"memory": {"availableBytes": -1}}}"#,
-            "decode the stats summary: node.memory.availableBytes: invalid value: integer `-1`, expected u64 at line 1 column 41",
+            "node.memory.availableBytes: invalid value: integer `-1`, expected u64 at line 1 column 41",
         ),
         (
             r#"{"node": {"memory": {"availableBytes": 18446744073709551616}}}"#,
-            "decode the stats summary: node.memory.availableBytes: invalid type: floating point `1.8446744073709552e+19`, expected u64 at line 1 column 59",
+            "node.memory.availableBytes: invalid type: floating point `1.8446744073709552e+19`, expected u64 at line 1 column 59",
         ),
         (
             r#"{"pods": [{}, {"containers": [{"name": 5}]}]}"#,
-            "decode the stats summary: pods[1].containers[0].name: invalid type: integer `5`, expected a string at line 1 column 40",
+            "pods[1].containers[0].name: invalid type: integer `5`, expected a string at line 1 column 40",
         ),
-        (r#"{"node": {"rlimit": {"time": "noon"}}}"#, "decode the stats summary: node.rlimit.time: "),
+        (r#"{"node": {"rlimit": {"time": "noon"}}}"#, "node.rlimit.time: "),
     ] {
         let found = Summary::parse(text.as_bytes()).unwrap_err().to_string();
         assert!(found.starts_with(error), "{found}");

@@ -78,7 +78,7 @@ impl Event {
             Self::EvictionProgress(progress) if FAILED.contains(&progress.result) => Error,
             Self::EvictionProgress(progress) => or_info(!PASSED.contains(&progress.result), Warning),
             Self::ContainerTerminated(terminated) => {
-                or_info(terminated.cause() != TerminationCause::Other, Warning)
+                or_info(terminated.cause != TerminationCause::Other, Warning)
             }
             Self::SignalReadError { .. } => Error,
             Self::SignalUnavailable { state, .. } => or_info(*state == "unavailable", Error),

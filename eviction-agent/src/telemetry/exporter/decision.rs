@@ -1,8 +1,7 @@
 //! Event lines and metrics of a decision, from its record.
 
-use eviction_core::record::{
-    DecisionRecord, EvaluationRecord, EvictionRecord, ProposalRecord, ThresholdRecord,
-};
+use eviction_core::decision::ProposalState;
+use eviction_core::record::{DecisionRecord, EvaluationRecord, EvictionRecord, ThresholdRecord};
 use eviction_core::signal::{NodeCondition, Signal};
 use eviction_core::signal_filter::RejectedReading;
 use eviction_core::units::Quantity;
@@ -26,7 +25,7 @@ impl TelemetryExporter {
         if let Some(evaluation) = record.evaluation() {
             self.thresholds(evaluation, event.detected_by, *sampled);
             if let Some(live) = &self.live {
-                live.thresholds(evaluation);
+                live.lock().thresholds.clone_from(&evaluation.thresholds);
             }
         }
         self.status_changes(&record, *sampled);
@@ -55,11 +54,12 @@ impl TelemetryExporter {
             }
         }
         if let Some(evaluation) = record.evaluation() {
-            for RejectedReading { signal, available, capacity, why } in evaluation.rejected.iter().copied() {
+            for RejectedReading { signal, available, capacity, reason } in evaluation.rejected.iter().copied()
+            {
                 if self.rejected.contains(&signal) {
                     continue;
                 }
-                let (signal, reason) = (signal.name(), why.name());
+                let (signal, reason) = (signal.name(), reason.name());
                 self.metrics.implausible_readings.with([signal, reason]).inc();
                 let event = Event::ReadingRejected { signal, reason, available, capacity };
                 self.publish(sampled.wall, event);
@@ -67,7 +67,7 @@ impl TelemetryExporter {
             self.rejected = evaluation.rejected.iter().map(|reading| reading.signal).collect();
         }
         if let Some(proposal) = &record.proposal {
-            self.metrics.config_pending.set(i64::from(matches!(proposal, ProposalRecord::Pending { .. })));
+            self.metrics.config_pending.set(i64::from(matches!(proposal, ProposalState::Pending { .. })));
             self.publish(sampled.wall, Event::ConfigChange(config_change(proposal, &self.clock)));
         }
     }
@@ -194,11 +194,11 @@ impl TelemetryExporter {
     }
 }
 
-fn config_change(proposal: &ProposalRecord, clock: &Clock) -> ConfigChange {
+fn config_change(proposal: &ProposalState, clock: &Clock) -> ConfigChange {
     let (state, until, would_evict) = match proposal {
-        ProposalRecord::Unchanged => ("unchanged", None, Vec::new()),
-        ProposalRecord::Applied => ("applied", None, Vec::new()),
-        ProposalRecord::Pending { since: _, until, would_evict, would_reclaim: _ } => {
+        ProposalState::Unchanged => ("unchanged", None, Vec::new()),
+        ProposalState::Applied => ("applied", None, Vec::new()),
+        ProposalState::Pending { since: _, until, would_evict, would_reclaim: _ } => {
             let names = would_evict.iter().map(PodRef::from);
             ("pending", until.map(|until| clock.shown(until)), names.collect())
         }

@@ -5,12 +5,12 @@
 
 pub mod state;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use eviction_core::explain::explain_rank;
-use eviction_core::record::{CandidateRecord, EvaluationRecord, PodSample, ThresholdRecord};
+use eviction_core::record::{CandidateRecord, ThresholdRecord};
 use eviction_core::signal::Signal;
 use eviction_core::time::Timestamp;
 use eviction_node::clock::{Clock, mono_ns};
@@ -19,23 +19,25 @@ use serde_json::Value;
 use state::PodHistory;
 
 use crate::telemetry::event_log::Started;
-use crate::telemetry::metrics::{Label, Metrics};
+use crate::telemetry::metrics::Metrics;
 
 /// The time in nanoseconds for which a response is cached.
 const CACHED_NS: u64 = 250_000_000;
 
 /// The data that the exporter and the server share.
 #[derive(Clone, Debug)]
-pub(crate) struct Live(Arc<Mutex<Inner>>);
+pub(crate) struct Live(Arc<Mutex<LiveData>>);
 
+/// See [`Live`].
 #[derive(Debug)]
-struct Inner {
+pub(crate) struct LiveData {
     clock: Clock,
     node: Option<String>,
-    started: Option<Started>,
-    events: EventRing,
-    pods: PodHistory,
-    thresholds: Vec<ThresholdRecord>,
+    pub(crate) started: Option<Started>,
+    pub(crate) events: EventRing,
+    pub(crate) pods: PodHistory,
+    /// The thresholds of the last decision, which have the time since which they are met.
+    pub(crate) thresholds: Vec<ThresholdRecord>,
     /// The cached response with the state, after the time at which it was made, in nanoseconds of the monotonic
     /// clock.
     cached: Option<(u64, Bytes)>,
@@ -67,7 +69,7 @@ impl Live {
     pub(crate) fn new(node: Option<String>) -> Self {
         let clock = Clock::start();
         let agent_start = clock.now().wall.as_millisecond();
-        Self(Arc::new(Mutex::new(Inner {
+        Self(Arc::new(Mutex::new(LiveData {
             clock,
             node,
             started: None,
@@ -78,30 +80,8 @@ impl Live {
         })))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, LiveData> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn started(&self, started: &Started) {
-        self.lock().started = Some(started.clone());
-    }
-
-    /// Stores an event line, which is a JSON object.
-    pub(crate) fn event(&self, at: Timestamp, json: &str) {
-        self.lock().events.push(at, json);
-    }
-
-    pub(crate) fn pods(&self, sample: PodSample) {
-        self.lock().pods.push(sample);
-    }
-
-    pub(crate) fn stalls(&self, stalls: BTreeMap<[Label; 2], f64>) {
-        self.lock().pods.stalls = stalls;
-    }
-
-    /// Stores since when thresholds are met.
-    pub(crate) fn thresholds(&self, evaluation: &EvaluationRecord) {
-        self.lock().thresholds.clone_from(&evaluation.thresholds);
     }
 
     /// Returns the state as JSON.
@@ -175,8 +155,9 @@ pub(crate) fn nearest_name(wanted: &str, names: impl Iterator<Item = String>) ->
 const EVENTS: usize = 1000;
 const EVENT_BYTES: usize = 1 << 20;
 
+/// The last event lines.
 #[derive(Debug, Default)]
-struct EventRing {
+pub(crate) struct EventRing {
     /// The number, the time and the JSON of each event.
     lines: VecDeque<(u64, Timestamp, Box<str>)>,
     bytes: usize,
@@ -187,8 +168,8 @@ struct EventRing {
 }
 
 impl EventRing {
-    /// Stores a JSON object. Adds its number and the agent's start as the first members.
-    fn push(&mut self, at: Timestamp, json: &str) {
+    /// Stores an event line, which is a JSON object. Adds its number and the agent's start as the first members.
+    pub(crate) fn push(&mut self, at: Timestamp, json: &str) {
         self.last += 1;
         let members = json.strip_prefix('{').unwrap_or("}");
         let json = format!("{{\"seq\":{},\"agent_start\":{},{members}\n", self.last, self.agent_start);

@@ -11,10 +11,10 @@ use eviction_core::record::{CandidateRecord, PodSample, ThresholdRecord};
 use eviction_core::signal::{Resource, Signal};
 use eviction_core::snapshot::PodStats;
 use eviction_core::time::Timestamp;
-use eviction_node::proc::pressure::parse_pressure;
+use eviction_node::psi::parse_pressure;
 use serde::{Deserialize, Serialize};
 
-use super::Inner;
+use super::LiveData;
 use crate::telemetry::metrics::{Family, Label, Metrics, OptionalGauge, SignalFamilies};
 use crate::telemetry::pod_rates::pod_labels;
 
@@ -125,7 +125,7 @@ pub struct ContainerState {
     pub disk_usage: Option<u64>,
 }
 
-impl Inner {
+impl LiveData {
     pub(super) fn state(&self, metrics: &Metrics) -> NodeState {
         let (pods, pods_omitted) = self.pods.states();
         let started = self.started.as_ref();
@@ -198,7 +198,7 @@ const RATE_OVER_NS: i128 = 5_000_000_000;
 pub(crate) struct PodHistory {
     samples: [Option<Arc<PodSample>>; 3],
     /// The share of the time that the tasks of a pod were in direct reclaim.
-    pub(super) stalls: BTreeMap<[Label; 2], f64>,
+    pub(crate) stalls: BTreeMap<[Label; 2], f64>,
 }
 
 impl PodHistory {
@@ -238,16 +238,14 @@ impl PodHistory {
         let left = limit.zip(usage).map(|(limit, usage)| limit.saturating_sub(usage).max(0));
         let eta = left.zip(per_second.filter(|rate| *rate > 0.0));
         let labels = pod_labels(&pod.namespace, &pod.name);
-        let containers = stats.into_iter().flat_map(PodStats::containers).map(|container| {
-            let values = container.values();
-            ContainerState {
-                container: container.name().to_owned(),
+        let containers =
+            stats.into_iter().flat_map(PodStats::containers).map(|(name, values)| ContainerState {
+                container: name.to_owned(),
                 usage: values.memory_working_set,
                 disk_usage: sum([values.rootfs_used, values.logs_used]),
-            }
-        });
+            });
         let containers: Vec<_> = containers.collect();
-        let volumes = stats.into_iter().flat_map(PodStats::volumes).map(|volume| volume.values().used);
+        let volumes = stats.into_iter().flat_map(PodStats::volumes).map(|(_, volume)| volume.used);
         PodState {
             owner: pod.owner.as_ref().map(|owner| format!("{}/{}", owner.kind, owner.name)),
             qos: if pod.qos_class.is_empty() && known.best_effort { "BestEffort" } else { &pod.qos_class }

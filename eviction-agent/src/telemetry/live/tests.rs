@@ -1,6 +1,7 @@
 use eviction_core::disk_layout::DiskLayout;
 use eviction_core::fixture::{at, container, limits, memory_of, pod, set, snapshot};
 use eviction_core::pod::{Pod, Resources};
+use eviction_core::record::PodSample;
 use eviction_core::snapshot::NodeStats;
 
 use super::*;
@@ -35,11 +36,11 @@ fn state(live: &Live, metrics: &Metrics) -> NodeState {
 fn pods_are_in_eviction_order_with_their_growth_rate() {
     let (live, metrics) = (Live::new(Some("worker-1".to_owned())), Metrics::new("0", "0"));
     assert_eq!(state(&live, &metrics).pods_at, None);
-    live.pods(sample_of(0, &[("a", 100, "10Mi"), ("b", 200, "10Mi")]));
+    live.lock().pods.push(sample_of(0, &[("a", 100, "10Mi"), ("b", 200, "10Mi")]));
     assert_eq!(state(&live, &metrics).pods[0].usage_per_second, None, "one sample shows no growth");
     for second in 1..=12 {
         let used = 100 + 20 * u64::try_from(second).unwrap();
-        live.pods(sample_of(second, &[("a", used, "10Mi"), ("b", 200, "10Mi"), ("c", 5, "9Mi")]));
+        live.lock().pods.push(sample_of(second, &[("a", used, "10Mi"), ("b", 200, "10Mi"), ("c", 5, "9Mi")]));
     }
     let state = state(&live, &metrics);
     let names: Vec<_> = state.pods.iter().map(|pod| (&*pod.pod, pod.rank)).collect();
@@ -59,7 +60,7 @@ fn at_most_1000_pods_are_listed() {
     let (live, metrics) = (Live::new(None), Metrics::new("0", "0"));
     let names: Vec<String> = (0..1200).map(|number| format!("{number:04}")).collect();
     let pods: Vec<_> = names.iter().map(|name| (&**name, 1, "1Mi")).collect();
-    live.pods(sample_of(0, &pods));
+    live.lock().pods.push(sample_of(0, &pods));
     let state = state(&live, &metrics);
     assert_eq!((state.pods.len(), state.pods_omitted), (1000, 200));
 }
@@ -68,7 +69,7 @@ fn at_most_1000_pods_are_listed() {
 fn state_response_is_cached_between_requests() {
     let (live, metrics) = (Live::new(None), Metrics::new("0", "0"));
     let first = live.state(&metrics);
-    live.pods(sample_of(0, &[("a", 1, "1Mi")]));
+    live.lock().pods.push(sample_of(0, &[("a", 1, "1Mi")]));
     let second = live.state(&metrics);
     assert_eq!(first.as_ptr(), second.as_ptr());
 }
@@ -78,7 +79,7 @@ fn explain_finds_a_pod_by_name_or_takes_the_first_one() {
     let live = Live::new(None);
     let explain = |pod| live.explain(pod, Signal::MemoryAvailable);
     assert_eq!(explain(None).unwrap_err(), ExplainError::NotSampled);
-    live.pods(sample_of(0, &[("a", 100, "10Mi"), ("b", 200, "10Mi")]));
+    live.lock().pods.push(sample_of(0, &[("a", 100, "10Mi"), ("b", 200, "10Mi")]));
     assert_eq!(
         explain(None).unwrap().lines[0],
         "default/pod-b is evicted first for memory.available: rank 1 of 2"

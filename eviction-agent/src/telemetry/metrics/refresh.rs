@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::{Family, Metrics, SecondsCounter, unix_now};
 use eviction_core::reading::Reading;
-use eviction_node::proc::pressure::{PsiLine, parse_pressure};
+use eviction_node::psi::{PsiLine, parse_pressure};
 
 impl Metrics {
     /// Reads the pressure files of a folder such as `/proc/pressure`. A file that cannot be read has no

@@ -9,7 +9,7 @@ use eviction_core::condition::RaisedCondition;
 use eviction_core::input::{Event, Input};
 use eviction_core::pod::Pod;
 use eviction_core::reading::UnknownReason;
-use eviction_core::snapshot::{Snapshot, SnapshotBuilder};
+use eviction_core::snapshot::Snapshot;
 use eviction_core::time::Timestamp;
 use eviction_kube::pods::Pod as ApiPod;
 use serde::de::DeserializeOwned;
@@ -126,16 +126,9 @@ impl Iterator for Items {
 /// Reads a segment, item by item.
 pub struct Segment<R> {
     frames: Frames<R>,
-    decoder: Decoder,
-}
-
-/// Decodes frames, which depend on earlier ones.
-#[derive(Default)]
-struct Decoder {
     codec: Codec,
+    /// The pods of the last frame of pods.
     pods: Vec<Arc<Pod>>,
-    /// The last samples. A sample that has no other owner is overwritten, which saves allocations.
-    samples: [Arc<Snapshot>; 4],
 }
 
 impl Segment<Box<dyn BufRead>> {
@@ -159,7 +152,7 @@ impl<R: Read> Segment<R> {
     /// # Errors
     /// If the source is not a recording, or one of another version.
     pub fn read(source: R) -> Result<Self, FormatError> {
-        Ok(Self { frames: Frames::open(source)?, decoder: Decoder::default() })
+        Ok(Self { frames: Frames::open(source)?, codec: Codec::default(), pods: Vec::new() })
     }
 
     /// Returns the next item, or `None` at the end.
@@ -170,7 +163,7 @@ impl<R: Read> Segment<R> {
         loop {
             let at = self.frames.at;
             let Some((kind, payload)) = self.frames.next()? else { return Ok(None) };
-            let item = self.decoder.decode(kind, payload);
+            let item = decode(kind, payload, &mut self.codec, &mut self.pods);
             if let Some(item) = item.map_err(|why| FormatError::Damaged { at, why })? {
                 return Ok(Some(item));
             }
@@ -178,51 +171,51 @@ impl<R: Read> Segment<R> {
     }
 }
 
-impl Decoder {
-    fn decode(&mut self, kind: Kind, payload: &[u8]) -> Result<Option<Item>, String> {
-        let Self { codec, pods, samples } = self;
-        Ok(Some(match kind {
-            Kind::Header => {
-                // A segment does not depend on the previous one, which the same file may contain.
-                (*codec, *pods) = (Codec::default(), Vec::new());
-                Item::Header(json(payload)?)
+/// Decodes a frame, which depends on earlier ones. Returns `None` if it has no item.
+fn decode(
+    kind: Kind,
+    payload: &[u8],
+    codec: &mut Codec,
+    pods: &mut Vec<Arc<Pod>>,
+) -> Result<Option<Item>, String> {
+    Ok(Some(match kind {
+        Kind::Header => {
+            // A segment does not depend on the previous one, which the same file may contain.
+            (*codec, *pods) = (Codec::default(), Vec::new());
+            Item::Header(json(payload)?)
+        }
+        Kind::Key => Item::Key(json(payload)?),
+        Kind::Names => {
+            codec.set_names(json(payload)?);
+            return Ok(None);
+        }
+        Kind::Disks => {
+            codec.disks = json(payload)?;
+            return Ok(None);
+        }
+        Kind::Pods => {
+            let frame: PodsFrame = json(payload)?;
+            *pods = frame.pods.into_iter().map(|it| pod(it, pods)).collect::<Result<_, _>>()?;
+            Item::Pods(frame.at, pods.clone())
+        }
+        Kind::Sample => {
+            let (usage, at, sample) = codec.read(payload)?;
+            let sample = Arc::new(sample);
+            match usage {
+                SampleUse::Sample => Item::Input(Input { at, event: Event::Sample(sample) }),
+                SampleUse::Reclaimed => Item::Input(Input { at, event: Event::Reclaimed(Ok(sample)) }),
+                SampleUse::Usage => Item::Usage(at, sample),
             }
-            Kind::Key => Item::Key(json(payload)?),
-            Kind::Names => {
-                codec.set_names(json(payload)?);
-                return Ok(None);
-            }
-            Kind::Disks => {
-                codec.disks = json(payload)?;
-                return Ok(None);
-            }
-            Kind::Pods => {
-                let frame: PodsFrame = json(payload)?;
-                *pods = frame.pods.into_iter().map(|it| pod(it, pods)).collect::<Result<_, _>>()?;
-                Item::Pods(frame.at, pods.clone())
-            }
-            Kind::Sample => {
-                let index = samples.iter_mut().position(|it| Arc::get_mut(it).is_some()).unwrap_or(0);
-                let old = Arc::get_mut(&mut samples[index]).map(std::mem::take).unwrap_or_default();
-                let (usage, at, sample) = codec.read(payload, SnapshotBuilder::reuse(old))?;
-                samples[index] = Arc::new(sample);
-                let sample = Arc::clone(&samples[index]);
-                match usage {
-                    SampleUse::Sample => Item::Input(Input { at, event: Event::Sample(sample) }),
-                    SampleUse::Reclaimed => Item::Input(Input { at, event: Event::Reclaimed(Ok(sample)) }),
-                    SampleUse::Usage => Item::Usage(at, sample),
-                }
-            }
-            Kind::Event => {
-                let (at, event): (Timestamp, Result<Event, UnknownReason>) = json(payload)?;
-                let event = event.unwrap_or_else(|why| Event::Reclaimed(Err(why)));
-                Item::Input(Input { at, event })
-            }
-            Kind::Seed => Item::Seed(json(payload)?),
-            Kind::Decision => Item::Decision(json(payload)?),
-            Kind::Clock => Item::Clock(json(payload)?),
-        }))
-    }
+        }
+        Kind::Event => {
+            let (at, event): (Timestamp, Result<Event, UnknownReason>) = json(payload)?;
+            let event = event.unwrap_or_else(|why| Event::Reclaimed(Err(why)));
+            Item::Input(Input { at, event })
+        }
+        Kind::Seed => Item::Seed(json(payload)?),
+        Kind::Decision => Item::Decision(json(payload)?),
+        Kind::Clock => Item::Clock(json(payload)?),
+    }))
 }
 
 fn json<T: DeserializeOwned>(payload: &[u8]) -> Result<T, String> {

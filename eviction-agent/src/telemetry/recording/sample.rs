@@ -8,7 +8,7 @@ use eviction_core::disk_layout::Parts;
 use eviction_core::reading::{Reading, UnknownReason};
 use eviction_core::snapshot::{
     ContainerStatValues, FsStats, MemoryDetail, MemoryStats, NodeStats, PodStatValues, ProcessStats,
-    Snapshot, SnapshotBuilder, SourceId, VolumeStatValues,
+    Snapshot, VolumeStatValues,
 };
 use eviction_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -41,8 +41,8 @@ impl Names {
     fn of(snapshot: &Snapshot) -> Self {
         let pods = snapshot.pods().map(|pod| PodNames {
             uid: pod.uid().into(),
-            containers: pod.containers().map(|it| it.name().into()).collect(),
-            volumes: pod.volumes().map(|it| it.name().into()).collect(),
+            containers: pod.containers().map(|(name, _)| name.into()).collect(),
+            volumes: pod.volumes().map(|(name, _)| name.into()).collect(),
         });
         Self(pods.collect())
     }
@@ -51,8 +51,8 @@ impl Names {
     fn matches(&self, snapshot: &Snapshot) -> bool {
         let fits = |(names, pod): (&PodNames, eviction_core::snapshot::PodStats<'_>)| {
             *names.uid == *pod.uid()
-                && names.containers.iter().map(|it| &**it).eq(pod.containers().map(|it| it.name()))
-                && names.volumes.iter().map(|it| &**it).eq(pod.volumes().map(|it| it.name()))
+                && names.containers.iter().map(|it| &**it).eq(pod.containers().map(|(name, _)| name))
+                && names.volumes.iter().map(|it| &**it).eq(pod.volumes().map(|(name, _)| name))
         };
         self.0.len() == snapshot.len() && self.0.iter().zip(snapshot.pods()).all(fits)
     }
@@ -142,18 +142,14 @@ impl Codec {
         let mut writer = Writer::new(&mut self.pods, out, skips_small_changes);
         for pod in snapshot.pods() {
             pod_values(&mut pod.values(), &mut writer);
-            pod.containers().for_each(|it| container_values(&mut it.values(), &mut writer));
-            pod.volumes().for_each(|it| volume_values(&mut it.values(), &mut writer));
+            pod.containers().for_each(|(_, mut values)| container_values(&mut values, &mut writer));
+            pod.volumes().for_each(|(_, mut values)| volume_values(&mut values, &mut writer));
         }
         writer.end_run();
     }
 
-    /// Reads a sample into a snapshot.
-    pub(super) fn read(
-        &mut self,
-        payload: &[u8],
-        mut builder: SnapshotBuilder,
-    ) -> Result<(SampleUse, Timestamp, Snapshot), &'static str> {
+    /// Reads a sample.
+    pub(super) fn read(&mut self, payload: &[u8]) -> Result<(SampleUse, Timestamp, Snapshot), &'static str> {
         let (usage, rest) = payload.split_first().ok_or("an empty sample")?;
         let known = [SampleUse::Sample, SampleUse::Reclaimed, SampleUse::Usage];
         let usage = known.into_iter().find(|it| *it as u8 == *usage).ok_or("an unknown kind of sample")?;
@@ -163,7 +159,7 @@ impl Codec {
         node_values(&mut node, at, &mut reader);
         let rest = reader.finish()?;
         node.awaited_bytes = self.disks.awaited_bytes;
-        builder.node(node);
+        let mut snapshot = Snapshot::of_node(node);
         match rest.split_first().ok_or("a sample is too short")? {
             (0, []) => {}
             (1, rest) => {
@@ -172,16 +168,16 @@ impl Codec {
                     let mut values = PodStatValues::default();
                     pod_values(&mut values, &mut reader);
                     values.bytes_elsewhere = self.disks.bytes_elsewhere_of(index);
-                    let mut pod = builder.pod(uid, values);
+                    snapshot.add_pod(uid, values);
                     for name in containers {
                         let mut values = ContainerStatValues::default();
                         container_values(&mut values, &mut reader);
-                        pod.container(name, values);
+                        snapshot.add_container(name, values);
                     }
                     for name in volumes {
                         let mut values = VolumeStatValues::default();
                         volume_values(&mut values, &mut reader);
-                        pod.volume(name, values);
+                        snapshot.add_volume(name, values);
                     }
                 }
                 if !reader.finish()?.is_empty() {
@@ -190,7 +186,7 @@ impl Codec {
             }
             _ => return Err("a sample is too long"),
         }
-        Ok((usage, at, builder.finish()))
+        Ok((usage, at, snapshot))
     }
 }
 
@@ -207,28 +203,28 @@ fn node_values(node: &mut NodeStats, at: Timestamp, visitor: &mut impl Visitor) 
         awaited_bytes: _,
     } = node;
     for memory in [memory, allocatable_memory] {
-        reading(memory, visitor, |MemoryStats { available, working_set, time: seen, source }, visitor| {
+        reading(memory, visitor, |MemoryStats { available, working_set, time: seen }, visitor| {
             [available, working_set].into_iter().for_each(|it| option(it, false, visitor));
             time(seen, at, visitor);
-            source_id(source, visitor);
+            source_id(visitor);
         });
     }
     for disk in [node_fs, image_fs, container_fs] {
         reading(disk, visitor, |stats, visitor| {
-            let FsStats { available, capacity, inodes_free, inodes, time: seen, source } = stats;
+            let FsStats { available, capacity, inodes_free, inodes, time: seen } = stats;
             [available, capacity, inodes_free, inodes].into_iter().for_each(|it| option(it, false, visitor));
             time(seen, at, visitor);
-            source_id(source, visitor);
+            source_id(visitor);
         });
     }
-    reading(processes, visitor, |ProcessStats { max, running, time: seen, source }, visitor| {
+    reading(processes, visitor, |ProcessStats { max, running, time: seen }, visitor| {
         for value in [max, running] {
             let mut bits = value.map(i64::cast_unsigned);
             option(&mut bits, false, visitor);
             *value = bits.map(u64::cast_signed);
         }
         time(seen, at, visitor);
-        source_id(source, visitor);
+        source_id(visitor);
     });
     let MemoryDetail { mem_available, active_file, some_avg10, full_avg10, stalled, swap_used, swap_total } =
         memory_detail;
@@ -282,10 +278,9 @@ fn option(value: &mut Option<u64>, is_bytes: bool, visitor: &mut impl Visitor) {
     *value = is_some.then_some(number);
 }
 
-fn source_id(SourceId(source): &mut SourceId, visitor: &mut impl Visitor) {
-    let mut number = u64::from(*source);
-    visitor.number(&mut number, false);
-    *source = u8::try_from(number).unwrap_or(u8::MAX);
+/// Writes or skips the source of a value. There is only one, 0.
+fn source_id(visitor: &mut impl Visitor) {
+    visitor.number(&mut 0, false);
 }
 
 fn instant(at: &mut Timestamp, visitor: &mut impl Visitor) {

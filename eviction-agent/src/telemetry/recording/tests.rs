@@ -10,9 +10,7 @@ use eviction_core::fixture::{arbitrary, at, hard, node, policy};
 use eviction_core::input::{ApiReachability, Event, Input};
 use eviction_core::policy::Policy;
 use eviction_core::signal::Signal::MemoryAvailable;
-use eviction_core::snapshot::{
-    ContainerStatValues, PodStatValues, Snapshot, SnapshotBuilder, VolumeStatValues,
-};
+use eviction_core::snapshot::{ContainerStatValues, PodStatValues, Snapshot, VolumeStatValues};
 use eviction_core::time::Timestamp;
 use proptest::prelude::*;
 
@@ -98,18 +96,19 @@ fn shown_pods<'a>(at: Timestamp, all: impl Iterator<Item = &'a eviction_core::po
 
 /// Returns a sample with usages that grow page by page, and with a container and a volume.
 pub(super) fn sample(second: i64, pods: u64) -> Arc<Snapshot> {
-    let mut builder = SnapshotBuilder::new();
-    builder.node(node(1 << 30, 1 << 40, at(second)));
+    let mut snapshot = Snapshot::of_node(node(1 << 30, 1 << 40, at(second)));
     let grows = |pod: u64| Some((pod << 20) + 4096 * second.unsigned_abs() * (pod % 3));
     for pod in 0..pods {
         let values = PodStatValues { memory_working_set: grows(pod), ..PodStatValues::default() };
-        let mut builder = builder.pod(&format!("uid-{pod}"), values);
+        snapshot.add_pod(&format!("uid-{pod}"), values);
         let memory_working_set = grows(pod);
-        builder
-            .container("main", ContainerStatValues { memory_working_set, ..ContainerStatValues::default() });
-        builder.volume("data", VolumeStatValues { used: grows(pod), inodes: Some(pod) });
+        snapshot.add_container(
+            "main",
+            ContainerStatValues { memory_working_set, ..ContainerStatValues::default() },
+        );
+        snapshot.add_volume("data", VolumeStatValues { used: grows(pod), inodes: Some(pod) });
     }
-    Arc::new(builder.finish())
+    Arc::new(snapshot)
 }
 
 fn samples() -> Vec<Recorded> {
@@ -184,9 +183,9 @@ fn cut_off_segment_is_read_up_to_the_cut() {
 fn other_versions_and_other_files_are_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let mut bytes = written(folder.path(), &samples());
-    bytes[6] = 2;
+    bytes[6] = 1;
     let error = read(&bytes).1.unwrap().to_string();
-    assert_eq!(error, "format version 2 is not supported, this program reads version 1");
+    assert_eq!(error, "format version 1 is not supported, this program reads version 2");
     assert_eq!(read(b"{\"scenario\": 1}").1.unwrap().to_string(), "not a recording");
 }
 
