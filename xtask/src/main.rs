@@ -5,9 +5,9 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod browser;
 mod build;
 mod chart;
-mod dashboards;
 mod demo;
 mod dist;
 mod e2e;
@@ -16,10 +16,10 @@ mod image;
 mod lint;
 mod packages;
 mod plugin;
-mod report;
 mod sbom;
 mod setup;
 mod shell;
+mod story;
 mod test;
 mod vm;
 
@@ -75,8 +75,8 @@ fn main() -> ExitCode {
         Task::Test(args) => test::run(&args),
         Task::Mixin => test::run(&test::Args { filter: Some("mixin".to_owned()), deny_skips: true }),
         Task::Chart(args) => chart::run(&args),
-        Task::Dashboards => dashboards::run(),
-        Task::Report => report::run(),
+        Task::Dashboards => browser::draw_dashboards(),
+        Task::Report => browser::open_report(),
         Task::Demo(args) => demo::run(&args),
         Task::E2e(args) => e2e::run(&args),
         Task::Bench(args) => bench::run(&args),

@@ -123,48 +123,37 @@ impl Tools {
     }
 }
 
-/// An installation, and what it is for.
+/// An installation by a line of shell commands, and what it is for.
 #[derive(Debug, PartialEq, Eq)]
 struct Step {
     missing: String,
-    program: &'static str,
-    args: Vec<String>,
-    env: &'static [(&'static str, &'static str)],
+    line: String,
 }
 
 impl Step {
-    fn rustup<const N: usize>(missing: &str, args: [&str; N]) -> Self {
-        Self {
-            missing: missing.to_owned(),
-            program: "rustup",
-            args: args.map(str::to_owned).to_vec(),
-            env: &[],
-        }
-    }
-
-    /// Returns an installation by a line of shell commands.
-    fn shell(missing: String, line: String) -> Self {
-        // For apt, which must not ask.
-        let env = &[("DEBIAN_FRONTEND", "noninteractive")];
-        Self { missing, program: "sh", args: vec!["-ec".to_owned(), line], env }
+    fn new(missing: impl Into<String>, line: impl Into<String>) -> Self {
+        Self { missing: missing.into(), line: line.into() }
     }
 
     fn run(&self) -> Result<()> {
-        let mut command = Command::new(self.program);
+        let Self { missing, line } = self;
+        let duration = if line.starts_with("cargo ") { ", which takes minutes" } else { "" };
+        eprintln!("setup: {missing} is missing: {line}{duration}");
+        let mut command = Command::new("sh");
         // A private target folder or flags of this build must not affect a tool.
         command
-            .args(&self.args)
+            .args(["-ec", line])
             .current_dir(std::env::temp_dir())
-            .envs(self.env.iter().copied())
+            // apt must not ask.
+            .env("DEBIAN_FRONTEND", "noninteractive")
+            .env("CARGO_PROFILE_DEV_DEBUG", "0")
             .env_remove("CARGO_TARGET_DIR")
             .env_remove("CARGO_BUILD_TARGET")
             .env_remove("RUSTFLAGS")
             .env_remove("CARGO_ENCODED_RUSTFLAGS");
-        let duration = if self.program == "cargo" { ", which takes minutes" } else { "" };
-        eprintln!("setup: {} is missing: {}{duration}", self.missing, shell::command_line(&command));
         shell::run_without_printing(shell::stdout_to_stderr(&mut command)).with_context(|| {
-            let rustup = if self.program == "rustup" { "rustup, https://rustup.rs, and " } else { "" };
-            format!("setup: install {} ({rustup}the network is needed)", self.missing)
+            let rustup = if line.starts_with("rustup ") { "rustup, https://rustup.rs, and " } else { "" };
+            format!("setup: install {missing} ({rustup}the network is needed)")
         })
     }
 }
@@ -185,12 +174,7 @@ pub(crate) fn ensure(needs: &[Need]) -> Result<Tools> {
             Err(step) => step,
         };
         if last.as_ref() == Some(&step) {
-            bail!(
-                "setup: {} is still missing after `{} {}`",
-                step.missing,
-                step.program,
-                step.args.join(" ")
-            );
+            bail!("setup: {} is still missing after `{}`", step.missing, step.line);
         }
         step.run()?;
         last = Some(step);
@@ -207,29 +191,27 @@ pub(crate) fn ensure_for_tests(need: Need) -> Tools {
 fn find_tools(machine: &Machine, needs: &[Need]) -> Result<Tools, Step> {
     let mut tools = Tools::default();
     for need in needs {
-        let step = match need {
+        let step = install_packages(machine, packages_of(*need)).or_else(|| match need {
             Need::Bpf => bpf(machine, &mut tools),
             Need::Musl => target(machine, crate::build::TARGET),
-            Need::Arm64 => {
-                target(machine, Platform::Arm64.target()).or_else(|| install_packages(machine, &ARM64))
-            }
-            Need::Packages => install_packages(machine, &PACKAGES),
+            Need::Arm64 => target(machine, Platform::Arm64.target()),
             Need::Lints => lints(machine),
             Need::Deny => deny(machine, &mut tools),
             Need::Fuzz => fuzz(machine, &mut tools),
-            Need::Guests => install_packages(machine, &GUESTS),
-            Need::Arm64Guests => install_packages(machine, &ARM64_GUESTS),
-            Need::Competitors => install_packages(machine, &LANGUAGES)
-                .or_else(|| unpack_packages(machine, "competitors", &COMPETITORS, &mut tools.competitors)),
-            Need::Stressors => install_packages(machine, &STRESSORS),
-            Need::Node => install_packages(machine, &IMAGES)
-                .or_else(|| unpack_packages(machine, "node", &NODE, &mut tools.node)),
-            Need::FileSystems => install_packages(machine, &FILE_SYSTEMS),
+            Need::Competitors => {
+                unpack_packages(machine, "competitors", &COMPETITORS, &mut tools.competitors)
+            }
+            Need::Node => unpack_packages(machine, "node", &NODE, &mut tools.node),
             Need::Helm => helm(machine, &mut tools).or_else(|| kubernetes_validate(machine, &mut tools)),
             Need::Krew => krew(machine, &mut tools),
-            Need::Browser => install_packages(machine, &BROWSER),
             Need::Promtool => unpack_packages(machine, "prometheus", &PROMETHEUS, &mut tools.prometheus),
-        };
+            Need::Packages
+            | Need::Guests
+            | Need::Arm64Guests
+            | Need::Stressors
+            | Need::FileSystems
+            | Need::Browser => None,
+        });
         if let Some(step) = step {
             return Err(step);
         }
@@ -246,23 +228,14 @@ fn bpf_toolchain(machine: &Machine) -> &'static str {
 fn bpf(machine: &Machine, tools: &mut Tools) -> Option<Step> {
     let toolchain = bpf_toolchain(machine);
     if machine.llvm(toolchain).is_none() {
-        return Some(Step::rustup(
+        let options = "--profile=minimal --component=rust-src --no-self-update";
+        return Some(Step::new(
             "a nightly toolchain for the BPF programs",
-            [
-                "toolchain",
-                "install",
-                toolchain,
-                "--profile=minimal",
-                "--component=rust-src",
-                "--no-self-update",
-            ],
+            format!("rustup toolchain install {toolchain} {options}"),
         ));
     }
     if !machine.has_source(toolchain) {
-        return Some(Step::rustup(
-            &format!("rust-src of {toolchain}"),
-            ["component", "add", "rust-src", "--toolchain", toolchain],
-        ));
+        return Some(component("rust-src", toolchain));
     }
     toolchain.clone_into(&mut tools.bpf_toolchain);
 
@@ -281,21 +254,28 @@ fn bpf(machine: &Machine, tools: &mut Tools) -> Option<Step> {
     }
 }
 
+/// Returns a step that adds a component to a toolchain.
+fn component(name: &str, toolchain: &str) -> Step {
+    Step::new(
+        format!("{name} of {toolchain}"),
+        format!("rustup component add {name} --toolchain {toolchain}"),
+    )
+}
+
 fn target(machine: &Machine, target: &str) -> Option<Step> {
-    (!machine.has_target(target))
-        .then(|| Step::rustup(&format!("the standard library for {target}"), ["target", "add", target]))
+    let step =
+        || Step::new(format!("the standard library for {target}"), format!("rustup target add {target}"));
+    (!machine.has_target(target)).then(step)
 }
 
 fn lints(machine: &Machine) -> Option<Step> {
     let nightly = bpf_toolchain(machine);
     for (component, program) in [("rustfmt", "rustfmt"), ("clippy", "cargo-clippy")] {
         if !machine.has_program(program) {
-            return Some(Step::rustup(component, ["component", "add", component]));
+            return Some(Step::new(component, format!("rustup component add {component}")));
         }
     }
-    (!machine.nightly_has_program(nightly, "cargo-clippy")).then(|| {
-        Step::rustup(&format!("clippy of {nightly}"), ["component", "add", "clippy", "--toolchain", nightly])
-    })
+    (!machine.nightly_has_program(nightly, "cargo-clippy")).then(|| self::component("clippy", nightly))
 }
 
 fn deny(machine: &Machine, tools: &mut Tools) -> Option<Step> {
@@ -332,7 +312,7 @@ fn krew(machine: &Machine, tools: &mut Tools) -> Option<Step> {
 /// Returns a step in which Go builds programs into a folder.
 fn go(missing: String, folder: &Path, packages: &[String]) -> Step {
     let line = format!("GOBIN='{}' CGO_ENABLED=0 go install {}", folder.display(), packages.join(" "));
-    Step::shell(missing, line)
+    Step::new(missing, line)
 }
 
 /// Finds kubernetes-validate in its own Python environment.
@@ -345,37 +325,46 @@ fn kubernetes_validate(machine: &Machine, tools: &mut Tools) -> Option<Step> {
             "python3 -m venv '{0}'; '{0}/bin/pip' install --quiet kubernetes-validate=={KUBERNETES_VALIDATE}",
             folder.display()
         );
-        Step::shell(format!("kubernetes-validate {KUBERNETES_VALIDATE}"), line)
+        Step::new(format!("kubernetes-validate {KUBERNETES_VALIDATE}"), line)
     })
 }
 
-/// Programs, and the Debian packages that contain them.
-const GUESTS: [(&str, &str); 4] = [
-    ("qemu-system-x86_64", "qemu-system-x86"),
-    ("busybox", "busybox-static"),
-    ("mkfs.ext4", "e2fsprogs"),
-    ("strip", "binutils"),
-];
-
-const ARM64_GUESTS: [(&str, &str); 1] = [("qemu-system-aarch64", "qemu-system-arm")];
-
-/// The compiler's headers are in a separate package.
-const ARM64: [(&str, &str); 2] = [
-    ("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu libc6-dev-arm64-cross"),
-    ("qemu-aarch64-static", "qemu-user-static"),
-];
-
-const PACKAGES: [(&str, &str); 2] = [("dpkg-deb", "dpkg"), ("rpmbuild", "rpm")];
-
-/// The program of the images of a node's pods.
-const IMAGES: [(&str, &str); 1] = [("busybox", "busybox-static")];
-
-/// The programs that draw the dashboards.
-const BROWSER: [(&str, &str); 3] = [("chromium", "chromium"), ("node", "nodejs"), ("npm", "npm")];
-
-/// The programs that create file systems on loop devices.
-const FILE_SYSTEMS: [(&str, &str); 3] =
-    [("mkfs.ext4", "e2fsprogs"), ("mkfs.xfs", "xfsprogs"), ("mkfs.btrfs", "btrfs-progs")];
+/// Returns the programs of a need that Debian's packages contain, each with its packages.
+fn packages_of(need: Need) -> &'static [(&'static str, &'static str)] {
+    match need {
+        // The compiler's headers are in a separate package.
+        Need::Arm64 => &[
+            ("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu libc6-dev-arm64-cross"),
+            ("qemu-aarch64-static", "qemu-user-static"),
+        ],
+        Need::Packages => &[("dpkg-deb", "dpkg"), ("rpmbuild", "rpm")],
+        Need::Guests => &[
+            ("qemu-system-x86_64", "qemu-system-x86"),
+            ("busybox", "busybox-static"),
+            ("mkfs.ext4", "e2fsprogs"),
+            ("strip", "binutils"),
+        ],
+        Need::Arm64Guests => &[("qemu-system-aarch64", "qemu-system-arm")],
+        // The interpreter of nohang.
+        Need::Competitors => &[("python3", "python3")],
+        // stress-ng has no daemon, so it can be installed.
+        Need::Stressors => &[("stress-ng", "stress-ng")],
+        // The program of the images of a node's pods.
+        Need::Node => &[("busybox", "busybox-static")],
+        Need::FileSystems => {
+            &[("mkfs.ext4", "e2fsprogs"), ("mkfs.xfs", "xfsprogs"), ("mkfs.btrfs", "btrfs-progs")]
+        }
+        Need::Browser => &[("chromium", "chromium"), ("node", "nodejs"), ("npm", "npm")],
+        Need::Bpf
+        | Need::Musl
+        | Need::Lints
+        | Need::Deny
+        | Need::Fuzz
+        | Need::Promtool
+        | Need::Helm
+        | Need::Krew => &[],
+    }
+}
 
 fn install_packages(machine: &Machine, wanted: &[(&str, &str)]) -> Option<Step> {
     let is_installed = |(program, package): &(&str, &str)| match *package {
@@ -386,12 +375,8 @@ fn install_packages(machine: &Machine, wanted: &[(&str, &str)]) -> Option<Step> 
     let missing: Vec<_> = wanted.iter().filter(|it| !is_installed(it)).collect();
     let packages: Vec<_> = missing.iter().map(|(_, package)| *package).collect();
     let install = "apt-get -qq update && apt-get -qq install --yes --no-install-recommends";
-    (!missing.is_empty())
-        .then(|| Step::shell(packages.join(", "), format!("{install} {}", packages.join(" "))))
+    (!missing.is_empty()).then(|| Step::new(packages.join(", "), format!("{install} {}", packages.join(" "))))
 }
-
-/// The interpreter of nohang.
-const LANGUAGES: [(&str, &str); 1] = [("python3", "python3")];
 
 /// Debian's packages, each with a file that shows that it is there.
 const COMPETITORS: [(&str, &str); 3] = [
@@ -399,9 +384,6 @@ const COMPETITORS: [(&str, &str); 3] = [
     ("nohang", "usr/sbin/nohang"),
     ("prometheus-node-exporter", "usr/bin/prometheus-node-exporter"),
 ];
-
-/// stress-ng has no daemon, so it can be installed.
-const STRESSORS: [(&str, &str); 1] = [("stress-ng", "stress-ng")];
 
 /// The programs that run the pods of a node.
 const NODE: [(&str, &str); 3] = [
@@ -436,23 +418,18 @@ fn unpack_packages(
         "mkdir -p '{folder}'; cd '{folder}'; apt-get -qq update; apt-get -qq download {packages}; \
          for package in *.deb; do dpkg-deb -x \"$package\" .; done; rm -- *.deb"
     );
-    Some(Step::shell(missing.join(", "), line))
+    Some(Step::new(missing.join(", "), line))
 }
 
 /// Returns a step in which cargo installs a tool into that folder, or else into its own folder for tools, in
 /// which a plain `cargo build` finds it.
 fn install(tool: &str, version: &str, folder: Option<&Path>) -> Step {
-    let tool_version = format!("{tool}@{version}");
-    let mut args = ["install", &tool_version, "--locked", "--quiet"].map(str::to_owned).to_vec();
-    let mut env: &[_] = &[];
-    if tool == "cargo-deny" {
-        args.push("--debug".to_owned());
-        env = &[("CARGO_PROFILE_DEV_DEBUG", "0")];
-    }
-    if let Some(folder) = folder {
-        args.push(format!("--root={}", folder.display()));
-    }
-    Step { missing: format!("{tool} {version}"), program: "cargo", args, env }
+    let debug = if tool == "cargo-deny" { " --debug" } else { "" };
+    let folder = folder.map_or_else(String::new, |folder| format!(" --root='{}'", folder.display()));
+    Step::new(
+        format!("{tool} {version}"),
+        format!("cargo install {tool}@{version} --locked --quiet{debug}{folder}"),
+    )
 }
 
 #[cfg(test)]

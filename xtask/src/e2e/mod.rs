@@ -2,7 +2,6 @@
 //! of `tests/tests/kubelet`, and runs in its own process.
 
 pub(crate) mod kubernetes;
-mod outcome;
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -18,10 +17,10 @@ use crate::build::{self, Platform};
 use crate::image;
 use crate::setup::{self, Need};
 use crate::shell;
+use crate::story::{self, Story};
 use crate::test;
 use crate::test::report::Report;
 use crate::vm;
-use outcome::{Outcome, StoryResult};
 
 /// The test programs with the stories.
 const TARGETS: [&str; 2] = ["e2e", "kubelet"];
@@ -74,7 +73,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let built = test::build(&["eviction-agent", "tests"], &targets, &tools)?;
 
     let logs = shell::create_folder(shell::target_folder()?.join("xtask/e2e"))?;
-    let (mut passed, mut failed, mut skipped) = (0, 0, 0);
+    let mut all = Vec::new();
     // Ctrl-C ends the current story, which cleans up meanwhile; the others are not run then.
     let interrupted = Arc::new(AtomicBool::new(false));
     if *keep {
@@ -105,21 +104,18 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             print_line(*json, &format!("{name}:"));
             let mut story = start(&[]);
             story.envs(image.iter().map(|path| (IMAGE, path)));
-            let outcome = run_story(&name, story, &logs, *keep)?;
-            match outcome.result {
-                StoryResult::Passed => passed += 1,
-                StoryResult::Failed(_) => failed += 1,
-                StoryResult::Skipped(_) => skipped += 1,
-            }
-            print_line(*json, &outcome.text());
+            let story = run_story(&name, story, &logs, *keep)?;
+            print_line(*json, &story.text());
             if *json {
-                println!("{}", outcome.json_line());
+                println!("{}", story.line);
             }
+            all.push(story);
         }
     }
-    if passed + failed + skipped == 0 {
+    if all.is_empty() {
         bail!("e2e: no story has a name with {} in it", stories.join(" or "));
     }
+    let [passed, failed, skipped] = story::counts(&all);
     print_line(*json, &format!("{passed} passed, {failed} failed, {skipped} skipped"));
     if *json {
         println!("{}", json!({"task": "e2e", "passed": passed, "failed": failed, "skipped": skipped}));
@@ -169,17 +165,17 @@ fn select_stories(list: &str, filters: &[String]) -> Vec<String> {
         .collect()
 }
 
-fn run_story(name: &str, mut command: Command, logs: &Path, keep: bool) -> Result<Outcome> {
+fn run_story(name: &str, mut command: Command, logs: &Path, keep: bool) -> Result<Story> {
     command.args(["--exact", name, "--test-threads=1"]);
     if keep {
         // The output of the cluster is for the user who waits.
         let text = run_and_echo(command.arg("--nocapture")).with_context(|| format!("run {name}"))?;
-        return Ok(Outcome::read(name, &Report::read(name, &text), &text));
+        return Ok(story::of_test(name, &Report::read(name, &text), &text));
     }
     let log = logs.join(format!("{}.log", name.replace("::", "-")));
     command.arg("--show-output");
     let (report, text) = test::run_to_end(name, command, &log)?;
-    Ok(Outcome::read(name, &report, &text))
+    Ok(story::of_test(name, &report, &text))
 }
 
 /// Runs a command to its end. Prints its output at once, and returns it.

@@ -68,8 +68,7 @@ impl Fake {
     /// Returns the command that would be run next for all needs.
     fn next(&self) -> String {
         match find_tools(&self.machine, ALL) {
-            Err(step) => format!("{} {}", step.program, step.args.join(" "))
-                .replace(&self.dir.path().display().to_string(), "~"),
+            Err(step) => step.line.replace(&self.dir.path().display().to_string(), "~"),
             Ok(_) => "ready".to_owned(),
         }
     }
@@ -97,7 +96,7 @@ fn machine_with_only_stable_rust_gets_all_tools_one_by_one() {
     fake.musl();
     assert_eq!(fake.next(), "rustup component add clippy --toolchain nightly-2026-05-20");
     fake.file(&format!("rustup/toolchains/{DATED_NIGHTLY}-{HOST}/bin/cargo-clippy"));
-    assert_eq!(fake.next(), "cargo install cargo-deny@0.20.2 --locked --quiet --debug --root=~/own");
+    assert_eq!(fake.next(), "cargo install cargo-deny@0.20.2 --locked --quiet --debug --root='~/own'");
     fake.tool("own/bin", "cargo-deny", "0.20.2");
     assert_eq!(fake.ready().bpf_toolchain, DATED_NIGHTLY);
 }
@@ -129,7 +128,7 @@ fn linker_of_another_version_is_kept_and_ours_installed_beside_it() {
     let fake = Fake::fresh();
     fake.nightly("nightly", LLVM).source("nightly").musl();
     fake.tool("cargo/bin", "bpf-linker", "0.11.0").tool("usr", "cargo-deny", "0.20.0");
-    assert_eq!(fake.next(), "cargo install bpf-linker@0.10.3 --locked --quiet --root=~/own");
+    assert_eq!(fake.next(), "cargo install bpf-linker@0.10.3 --locked --quiet --root='~/own'");
     fake.tool("own/bin", "bpf-linker", BPF_LINKER);
     let mut cargo = Command::new("cargo");
     fake.ready().apply(&mut cargo);
@@ -149,26 +148,25 @@ fn old_cargo_deny_is_not_used() {
 
 #[test]
 fn error_of_a_failed_step_names_the_missing_tool() {
-    let step = Step { missing: "bpf-linker 0.0.0".to_owned(), program: "false", args: vec![], env: &[] };
+    let step = Step::new("bpf-linker 0.0.0", "false");
     let error = format!("{:#}", step.run().unwrap_err());
     assert_eq!(
         error,
-        "setup: install bpf-linker 0.0.0 (the network is needed): `false` ended with exit status: 1"
+        "setup: install bpf-linker 0.0.0 (the network is needed): `sh -ec false` ended with exit status: 1"
     );
 }
 
 #[test]
 fn error_of_a_step_names_its_missing_program() {
-    let step = Step { missing: "rust-src".to_owned(), program: "rustup-is-not-here", args: vec![], env: &[] };
-    let error = format!("{:#}", step.run().unwrap_err());
-    assert!(error.contains("run `rustup-is-not-here`: No such file"), "{error}");
+    let error = format!("{:#}", Step::new("rust-src", "rustup-is-not-here").run().unwrap_err());
+    assert!(error.contains("`sh -ec rustup-is-not-here` ended with exit status: 127"), "{error}");
 }
 
 #[test]
 fn competitors_are_unpacked_in_the_projects_own_folder_and_not_installed() {
     let fake = Fake::fresh();
     let next = |fake: &Fake| match find_tools(&fake.machine, &[Need::Competitors]) {
-        Err(step) => (step.missing, step.args.join(" ")),
+        Err(step) => (step.missing, step.line),
         Ok(tools) => (String::new(), tools.competitors.unwrap().display().to_string()),
     };
     assert_eq!(next(&fake).0, "python3");
@@ -191,7 +189,7 @@ fn competitors_are_unpacked_in_the_projects_own_folder_and_not_installed() {
 fn prometheus_is_unpacked_and_not_installed() {
     let fake = Fake::fresh();
     let next = |fake: &Fake| match find_tools(&fake.machine, &[Need::Promtool]) {
-        Err(step) => step.args.join(" "),
+        Err(step) => step.line,
         Ok(tools) => tools.prometheus.unwrap().display().to_string(),
     };
     let command = next(&fake);
@@ -207,7 +205,7 @@ fn prometheus_is_unpacked_and_not_installed() {
 fn stressors_are_installed() {
     let fake = Fake::fresh();
     let next = |fake: &Fake| match find_tools(&fake.machine, &[Need::Stressors]) {
-        Err(step) => step.args.join(" "),
+        Err(step) => step.line,
         Ok(_) => String::new(),
     };
     assert!(next(&fake).ends_with("install --yes --no-install-recommends stress-ng"));

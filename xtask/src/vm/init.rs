@@ -177,12 +177,11 @@ echo 1 > /sys/fs/cgroup/memory/memory.use_hierarchy"
     };
     let mut runs = String::new();
     for Program { name, kind, target, arguments, .. } in programs {
-        let one_at_a_time: &[&str] = if *kind == Kind::Tests { &["--test-threads=1"] } else { &[] };
-        let words: Vec<_> = arguments.iter().chain(one_at_a_time).map(|word| format!("'{word}'")).collect();
+        let one_at_a_time = if *kind == Kind::Tests { " --test-threads=1" } else { "" };
         let _ = writeln!(
             runs,
-            "at\necho \"{MARK}{RUN}{name}\"\ntimeout -s INT {HANG_S} ./{target} {} </dev/null 2>&1\nended {name} $?",
-            words.join(" ")
+            "at\necho \"{MARK}{RUN}{name}\"\n\
+             timeout -s INT {HANG_S} ./{target} {arguments}{one_at_a_time} </dev/null 2>&1\nended {name} $?"
         );
     }
     format!(

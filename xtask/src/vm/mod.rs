@@ -27,7 +27,7 @@ use crate::shell;
 use guest::{Guest, HOST, describe_host};
 use init::{GuestFiles, MARK};
 use kernels::{Cache, Kernel};
-use programs::{Kind, Program};
+use programs::{Kind, PROGRAMS, Program};
 use results::GuestResults;
 
 /// The version of control groups that a guest mounts.
@@ -111,15 +111,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let Args { json, short, verbose: _, thread_each: _, only: _, last, write, kernels } = args;
     let chosen = select_machines(kernels, *short)?;
     let all = if *last { last_results(chosen)? } else { run_guests(args, &chosen)? };
-    let failed = all.iter().map(|(_, results)| results.failed()).sum::<usize>();
-    let passed = all.iter().map(|(_, results)| results.passed()).sum::<usize>();
-    let skipped = all.iter().map(|(_, results)| results.skipped()).sum::<usize>();
+    let total = |index: usize| all.iter().map(|(_, results)| results.counts()[index]).sum::<usize>();
+    let [passed, failed, skipped] = [0, 1, 2].map(total);
     // A program that fits no guest was not run, and has not passed.
     ensure!(passed + failed + skipped > 0, "vm: nothing was run: no program of those fits these guests");
     let text = table::render(&all);
     if *json {
         for (machine, results) in &all {
-            results.stories.iter().for_each(|story| println!("{}", story.line(machine.name)));
+            results.stories.iter().for_each(|story| println!("{}", story.line_of(machine.name)));
         }
         eprint!("{text}");
         println!("{}", json!({"task": "vm", "passed": passed, "failed": failed, "skipped": skipped}));
@@ -137,7 +136,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 type MachineResults = Vec<(&'static Machine, GuestResults)>;
 
 fn run_guests(args: &Args, chosen: &[&'static Machine]) -> Result<MachineResults> {
-    let selected = programs::select_programs(&args.only)?;
+    let selected = select("program", PROGRAMS, |program| program.name, &args.only)?;
     let mut all = Vec::new();
     for platform in [Platform::Amd64, Platform::Arm64] {
         let machines: Vec<_> =
@@ -246,16 +245,24 @@ fn build(selected: &[&Program], platform: Platform, tools: &Tools) -> Result<Vec
 }
 
 fn select_machines(names: &[String], short: bool) -> Result<Vec<&'static Machine>> {
-    if let Some(name) = names.iter().find(|name| MACHINES.iter().all(|machine| machine.name != name.as_str()))
-    {
-        let known: Vec<_> = MACHINES.iter().map(|machine| machine.name).collect();
-        bail!("vm: there is no kernel `{name}`; there are {}", known.join(", "));
+    let mut machines = select("kernel", MACHINES, |machine| machine.name, names)?;
+    machines.retain(|machine| machine.short || !short || !names.is_empty());
+    Ok(machines)
+}
+
+/// Returns those that are named, or all if there are no names.
+fn select<T>(
+    what: &str,
+    all: &'static [T],
+    name: impl Fn(&T) -> &'static str,
+    names: &[String],
+) -> Result<Vec<&'static T>> {
+    let known: Vec<_> = all.iter().map(&name).collect();
+    if let Some(unknown) = names.iter().find(|name| !known.contains(&name.as_str())) {
+        bail!("vm: there is no {what} `{unknown}`; there are {}", known.join(", "));
     }
-    let is_selected = |machine: &&Machine| match names {
-        [] => !short || machine.short,
-        names => names.iter().any(|name| name == machine.name),
-    };
-    Ok(MACHINES.iter().filter(is_selected).collect())
+    let is_selected = |it: &&T| names.is_empty() || names.iter().any(|wanted| wanted == name(it));
+    Ok(all.iter().filter(is_selected).collect())
 }
 
 #[cfg(test)]

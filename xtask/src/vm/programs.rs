@@ -15,8 +15,6 @@
 //! does not work). It must not leave anything running and must not assert timings: a guest is slower than a
 //! machine by a factor of 5 to 20.
 
-use anyhow::{Result, bail};
-
 use super::Cgroups;
 
 /// A program that guests run.
@@ -27,7 +25,8 @@ pub(super) struct Program {
     pub(super) kind: Kind,
     /// The name of the binary, or of the integration test.
     pub(super) target: &'static str,
-    pub(super) arguments: &'static [&'static str],
+    /// Its arguments, as a shell reads them.
+    pub(super) arguments: &'static str,
     /// The version of cgroups that it requires of its guest, if any.
     pub(super) cgroups: Option<Cgroups>,
     /// Whether it starts `earlyoom/earlyoom`, which is then beside it with its loader and libc.
@@ -42,116 +41,64 @@ pub(super) enum Kind {
     Tests,
 }
 
-const fn stories(name: &'static str, arguments: &'static [&'static str]) -> Program {
+const fn stories(name: &'static str, arguments: &'static str) -> Program {
     let (target, cgroups, needs_earlyoom) = ("demo", None, false);
     Program { name, kind: Kind::Stories, target, arguments, cgroups, needs_earlyoom, short: false }
 }
 
 const fn tests(name: &'static str, target: &'static str) -> Program {
-    tests_of(name, target, &[])
+    tests_of(name, target, "")
 }
 
 /// Returns some tests of a file, by libtest's filters.
-const fn tests_of(name: &'static str, target: &'static str, arguments: &'static [&'static str]) -> Program {
+const fn tests_of(name: &'static str, target: &'static str, arguments: &'static str) -> Program {
     Program { kind: Kind::Tests, target, ..stories(name, arguments) }
 }
 
-const KILLS: &[&str] =
-    &["--json", "--stories", "--kills", "100", "--pods", "10", "--groups", "3", "--global", "2"];
+const KILLS: &str = "--json --stories --kills 100 --pods 10 --groups 3 --global 2";
 
 /// The same without the backends that report the owner of the limit themselves.
-const KILLS_BY_TRACEPOINT: &[&str] = &[
-    "--json",
-    "--stories",
-    "--kills",
-    "40",
-    "--pods",
-    "5",
-    "--groups",
-    "2",
-    "--global",
-    "1",
-    "--disable-backend",
-    "fentry oom_kill_process",
-    "--disable-backend",
-    "fentry oom_kill_process, oom_kill_memcg_member",
-    "--disable-backend",
-    "kprobe oom_kill_process",
-    "--disable-backend",
-    "kprobe oom_kill_process, oom_kill_memcg_member",
-];
+const KILLS_BY_TRACEPOINT: &str = "--json --stories --kills 40 --pods 5 --groups 2 --global 1 \
+    --disable-backend 'fentry oom_kill_process' \
+    --disable-backend 'fentry oom_kill_process, oom_kill_memcg_member' \
+    --disable-backend 'kprobe oom_kill_process' \
+    --disable-backend 'kprobe oom_kill_process, oom_kill_memcg_member'";
 
 /// Without the tests of reclaim, which need containerd, and without those whose times an emulated CPU does not
 /// keep: the timer comes before the record of a write or of an allocation, or a decision comes in the middle of an
 /// allocation.
-const DISK: &[&str] = &[
-    "--skip",
-    "reclaim::",
-    "--skip",
-    "a_buffered_write_that_crosses",
-    "--skip",
-    "an_allocation_over_the_threshold",
-    "--skip",
-    "bytes_in_other_directories",
-    "--skip",
-    "each_kind_of_writer_on_ext4",
-    "--skip",
-    "each_kind_of_writer_on_xfs",
-];
+const DISK: &str = "--skip reclaim:: --skip a_buffered_write_that_crosses --skip an_allocation_over_the_threshold \
+    --skip bytes_in_other_directories --skip each_kind_of_writer_on_ext4 --skip each_kind_of_writer_on_xfs";
 
 /// Four pairs take some five minutes in a guest.
-const OVERHEAD: &[&str] = &["--json", "overhead", "--stories", "--pairs", "4"];
+const OVERHEAD: &str = "--json overhead --stories --pairs 4";
+
+/// The stories that change the whole machine.
+const OWN_MACHINE: &str = "--json --slow --own-machine 'oom, pod' 'oom, node' 'hard, cgroups come and go' \
+    'hard, a CPU goes' 'hard, the clock steps' 'soft, the clock steps' 'disk, the clock steps'";
+
+/// The test is split, so that a part of it can be run again alone. New tests are in the part of the hooks.
+const HOOKS: &str =
+    "--skip disk:: --skip oom:: --skip reclaim:: --skip kernel_kill:: --skip storm:: --skip tasks::";
 
 pub(super) const PROGRAMS: &[Program] = &[
-    Program { short: true, ..stories("demo", &["--json", "--slow"]) },
-    stories(
-        "more",
-        &[
-            "--json",
-            "--slow",
-            "--own-machine",
-            "oom, pod",
-            "oom, node",
-            "hard, cgroups come and go",
-            "hard, a CPU goes",
-            "hard, the clock steps",
-            "soft, the clock steps",
-            "disk, the clock steps",
-        ],
-    ),
-    Program { cgroups: Some(Cgroups::V2), ..stories("group", &["--json", "oom, group"]) },
-    stories("backends", &["--json", "--each-backend"]),
+    Program { short: true, ..stories("demo", "--json --slow") },
+    stories("more", OWN_MACHINE),
+    Program { cgroups: Some(Cgroups::V2), ..stories("group", "--json 'oom, group'") },
+    stories("backends", "--json --each-backend"),
     Program { target: "bench_oom", ..stories("kills", KILLS) },
     Program { target: "bench_oom", ..stories("kills-tracepoint", KILLS_BY_TRACEPOINT) },
     Program { target: "bench", ..stories("overhead", OVERHEAD) },
     tests("privileges", "privileges"),
     tests("sources", "sources"),
     tests("oom", "oom"),
-    tests("figures", "figures"),
-    // The test is split, so that a part of it can be run again alone. New tests are in the part of the hooks.
-    tests_of(
-        "bpf-hooks",
-        "bpf",
-        &[
-            "--skip",
-            "disk::",
-            "--skip",
-            "oom::",
-            "--skip",
-            "reclaim::",
-            "--skip",
-            "kernel_kill::",
-            "--skip",
-            "storm::",
-            "--skip",
-            "tasks::",
-        ],
-    ),
-    tests_of("bpf-disk", "bpf", &["disk::"]),
-    tests_of("bpf-oom", "bpf", &["oom::", "reclaim::"]),
-    tests_of("bpf-kernel-kill", "bpf", &["kernel_kill::"]),
-    tests_of("bpf-storm", "bpf", &["storm::"]),
-    tests_of("bpf-tasks", "bpf", &["tasks::"]),
+    tests("figures", "memory_values"),
+    tests_of("bpf-hooks", "bpf", HOOKS),
+    tests_of("bpf-disk", "bpf", "disk::"),
+    tests_of("bpf-oom", "bpf", "oom:: reclaim::"),
+    tests_of("bpf-kernel-kill", "bpf", "kernel_kill::"),
+    tests_of("bpf-storm", "bpf", "storm::"),
+    tests_of("bpf-tasks", "bpf", "tasks::"),
     tests("kernel-kill", "kernel_kill"),
     tests("failover", "failover"),
     tests("kill", "kill"),
@@ -161,7 +108,7 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program {
         cgroups: Some(Cgroups::V2),
         needs_earlyoom: true,
-        ..stories("peer", &["--json", "beside earlyoom, 128 MiB/s", "beside earlyoom, full speed"])
+        ..stories("peer", "--json 'beside earlyoom, 128 MiB/s' 'beside earlyoom, full speed'")
     },
 ];
 
@@ -170,17 +117,6 @@ impl Program {
     pub(super) fn is_for(&self, cgroups: Cgroups, short: bool) -> bool {
         self.cgroups.is_none_or(|required| required == cgroups) && (self.short || !short)
     }
-}
-
-/// Returns the programs with these names; all if there are no names.
-pub(super) fn select_programs(names: &[String]) -> Result<Vec<&'static Program>> {
-    if let Some(name) = names.iter().find(|name| PROGRAMS.iter().all(|program| program.name != name.as_str()))
-    {
-        let known: Vec<_> = PROGRAMS.iter().map(|program| program.name).collect();
-        bail!("vm: there is no program `{name}`; there are {}", known.join(", "));
-    }
-    let is_selected = |program: &&Program| names.is_empty() || names.iter().any(|name| name == program.name);
-    Ok(PROGRAMS.iter().filter(is_selected).collect())
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::guest::{ENDED_EARLY, HOST};
 use super::init::{END, KERNEL, LEFTOVERS, MARK, RUN, STATUS};
 use super::programs::{Kind, PROGRAMS};
+use crate::story::{self, Story};
 use crate::test::report::Report;
 
 /// The results of a guest.
@@ -21,82 +22,16 @@ pub(super) struct GuestResults {
     pub(super) errors: Vec<String>,
 }
 
-/// A row in the results of a program.
-#[derive(Debug, PartialEq)]
-pub(super) struct Story {
-    pub(super) name: String,
-    /// The backend that had to be used; empty if the agent could choose.
-    pub(super) forced: String,
-    /// `None` if it was skipped.
-    pub(super) ok: Option<bool>,
-    pub(super) why: String,
-    line: Value,
-}
-
-impl Story {
-    fn of(line: Value) -> Self {
-        let text = |key: &str| line[key].as_str().unwrap_or_default().to_owned();
-        let skipped = line.get("skipped").is_some_and(|skipped| *skipped != json!(false));
-        let ok = if skipped { None } else { Some(line["ok"] == json!(true)) };
-        Self { name: text("story"), forced: text("forced"), ok, why: text("why"), line }
-    }
-
-    /// Returns the line that the program printed, with the kernel.
-    pub(super) fn line(&self, kernel: &str) -> Value {
-        let mut line = self.line.clone();
-        line["kernel"] = json!(kernel);
-        line
-    }
-
-    /// Returns the table's cell for a story that passed: another backend may have been first, and a test may
-    /// have a finding.
-    pub(super) fn cell(&self) -> String {
-        match self.line["cell"].as_str() {
-            Some(cell) => cell.to_owned(),
-            None => match self.line["values"]["detected_by"].as_str() {
-                Some(by) if !self.forced.is_empty() && !is_backend(by, &self.forced) => {
-                    format!("ok, detected by {by}")
-                }
-                _ => "ok".to_owned(),
-            },
-        }
-    }
-
-    /// Returns a value that it measured.
-    pub(super) fn value(&self, key: &str) -> Option<f64> {
-        self.line["values"][key].as_f64()
-    }
-
-    /// Returns its name, with the backend that had to be used.
-    pub(super) fn title(&self) -> String {
-        if self.forced.is_empty() {
-            self.name.clone()
-        } else {
-            format!("{} ({} forced)", self.name, self.forced)
-        }
-    }
-}
-
-/// Returns whether `detected_by` in the agent's events means this backend.
-fn is_backend(detected_by: &str, backend: &str) -> bool {
-    match backend {
-        "timerfd" => detected_by == "timer",
-        "cgroup v1 threshold" => detected_by == "cgroup v1 usage threshold",
-        backend => detected_by == backend,
-    }
-}
-
 impl GuestResults {
-    pub(super) fn passed(&self) -> usize {
-        self.stories.iter().filter(|story| story.ok == Some(true)).count()
+    /// Returns how many stories have passed, failed and were skipped. Other errors count as failures.
+    pub(super) fn counts(&self) -> [usize; 3] {
+        let [passed, failed, skipped] = story::counts(&self.stories);
+        [passed, failed + self.errors.len(), skipped]
     }
 
-    pub(super) fn failed(&self) -> usize {
-        self.stories.iter().filter(|story| story.ok == Some(false)).count() + self.errors.len()
-    }
-
-    pub(super) fn skipped(&self) -> usize {
-        self.stories.iter().filter(|story| story.ok.is_none()).count()
+    fn failed(&self) -> usize {
+        let [_, failed, _] = self.counts();
+        failed
     }
 
     /// Parses the log of a guest.
@@ -235,10 +170,10 @@ mod tests {
         ));
         assert_eq!(results.release, "6.1.0");
         assert_eq!(results.backends, [("oom".to_owned(), "r".to_owned())]);
-        assert_eq!((results.passed(), results.failed(), results.skipped()), (1, 1, 0), "{results:?}");
+        assert_eq!(results.counts(), [1, 1, 0], "{results:?}");
         assert_eq!(results.stories[1].title(), "soft (timer forced)");
         assert_eq!(results.stories[0].value("x"), Some(2.5));
-        assert_eq!(results.stories[0].line("6.1")["kernel"], json!("6.1"));
+        assert_eq!(results.stories[0].line_of("6.1")["kernel"], json!("6.1"));
     }
 
     #[test]

@@ -5,18 +5,14 @@ use std::fmt::Write as _;
 use anyhow::{Context as _, Result};
 
 use super::Machine;
-use super::results::{GuestResults, Story};
+use super::results::GuestResults;
 use crate::shell;
+use crate::story::Story;
 
 /// Returns a line for one guest, and its errors.
 pub(super) fn summary(machine: &Machine, results: &GuestResults) -> String {
-    let mut text = format!(
-        "vm: {}: {} passed, {} failed, {} skipped\n",
-        machine.name,
-        results.passed(),
-        results.failed(),
-        results.skipped()
-    );
+    let [passed, failed, skipped] = results.counts();
+    let mut text = format!("vm: {}: {passed} passed, {failed} failed, {skipped} skipped\n", machine.name);
     for story in results.stories.iter().filter(|story| story.ok != Some(true)) {
         let _ = writeln!(text, "vm: {}: {}: {}", machine.name, story.title(), story.why);
     }
@@ -50,7 +46,7 @@ fn guests(all: Guests<'_>) -> Rows {
     let mut rows =
         vec![["kernel", "release", "run", "passed", "failed", "skipped"].map(str::to_owned).to_vec()];
     for (machine, results) in all {
-        let counts = [results.passed(), results.failed(), results.skipped()].map(|count| count.to_string());
+        let counts = results.counts().map(|count| count.to_string());
         let release = if results.release.is_empty() { "DID NOT BOOT" } else { &results.release };
         let words = [machine.name, release, &results.host].map(str::to_owned);
         rows.push(words.into_iter().chain(counts).collect());

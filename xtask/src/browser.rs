@@ -1,5 +1,4 @@
-//! `cargo xtask dashboards`: draws the dashboards with Grafana's own components in Chromium, from the answers
-//! of a real Prometheus. Not part of CI: npm downloads 420 MB.
+//! The tasks that need Chromium. They are not part of CI: npm downloads 420 MB.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +13,8 @@ use crate::shell;
 /// The environment variable with the file for the answers; as in `tests/tests/mixin/queries.rs`.
 const ANSWERS: &str = "EVICTION_AGENT_ANSWERS";
 
-pub(crate) fn run() -> Result<ExitCode> {
+/// `cargo xtask dashboards`: draws the dashboards with Grafana's own components, from the answers of a real Prometheus.
+pub(crate) fn draw_dashboards() -> Result<ExitCode> {
     let tools = setup::ensure(&[Need::Bpf, Need::Promtool, Need::Browser])?;
     let folder = shell::target_folder()?.join("dashboards");
     install(&folder, "tests/dashboards", &["package.json", "render.tsx", "draw.mjs"])?;
@@ -36,9 +36,42 @@ pub(crate) fn run() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The environment variable with the folder for the recording; as in `eviction-agent/src/report/tests.rs`.
+const RECORDING: &str = "EVICTION_AGENT_RECORDING";
+
+/// `cargo xtask report`: opens the page of `eviction-agent report`.
+pub(crate) fn open_report() -> Result<ExitCode> {
+    let tools = setup::ensure(&[Need::Bpf, Need::Browser])?;
+    let folder = shell::target_folder()?.join("report");
+    install(&folder, "tests/report", &["package.json", "check.mjs"])?;
+
+    let recording = folder.join("recording");
+    if recording.exists() {
+        fs::remove_dir_all(&recording).with_context(|| format!("remove {}", recording.display()))?;
+    }
+    let agent = build::programs(&["eviction-agent"], &tools)?.join("eviction-agent");
+    let mut cargo = shell::cargo();
+    cargo.args([
+        "test",
+        "--quiet",
+        "--package=eviction-agent",
+        "--lib",
+        "report_size_is_bounded_for_a_long_recording",
+    ]);
+    tools.apply(cargo.env(RECORDING, &recording));
+    shell::run(&mut cargo)?;
+
+    // The page contains the recording's path as it is passed.
+    let mut node = Command::new("node");
+    node.current_dir(&folder).arg("check.mjs").arg(agent).args(["recording", "pictures"]);
+    shell::run(&mut node)?;
+    println!("pictures: {}", folder.join("pictures").display());
+    Ok(ExitCode::SUCCESS)
+}
+
 /// Copies the files of `source` to the folder of npm's packages, and installs the packages if they have changed
 /// since the last time.
-pub(crate) fn install(folder: &Path, source: &str, files: &[&str]) -> Result<()> {
+fn install(folder: &Path, source: &str, files: &[&str]) -> Result<()> {
     shell::create_folder(folder.to_owned())?;
     let wanted = shell::root().join(source);
     let installed = folder.join("node_modules/package.json");
