@@ -77,29 +77,29 @@ explanations! {
 
 explanations! {
     "enhanced"
-    ours_shortened_grace: "hard-takes-over-and-more-go-for-the-rest";
-    ours_pod_with_shortened_grace_period: "hard-takes-a-soft-victim-over" "--pod" "hog";
-    ours_eviction_in_flight: "slow-soft-eviction-is-not-doubled";
-    ours_skipped: "passed-over-page-cache-frees-nothing";
-    ours_pod_that_is_skipped: "passed-over-page-cache-frees-nothing" "--pod" "cache";
-    ours_failed: "failed-eviction-gives-way-at-once";
-    ours_expired: "expired-eviction-frees-its-place";
-    ours_opted_out: "optout-by-annotation-is-honoured";
-    ours_ignored_annotation: "optout-with-a-typing-error-is-named";
-    ours_last_resort: "optout-is-overridden-only-as-the-last-resort";
-    ours_protected: "table-never-spares-the-database";
-    ours_bare_pod: "bare-pod-is-not-lost-for-a-soft-threshold";
-    ours_limited: "limit-does-not-empty-a-deployment";
-    ours_cooling_down: "oom-cool-down-lets-the-autoscaler-learn";
-    ours_frees_nothing: "disk-pod-that-holds-nothing-there-stays";
-    ours_too_young: "unknown-just-started-pod-is-not-first";
-    ours_implausible_capacity: "absurd-capacity-evicts-nobody";
-    ours_signals_unavailable: "blind-when-nobody-answers-and-seeing-again";
-    ours_policy_trial: "config-change-waits-for-a-hand";
-    ours_without_psi_stall: "psi-nobody-waits-nobody-goes";
-    ours_predicted: "predict-condition-raises-before-the-line-is-crossed";
-    ours_killed_and_evicted: "oom-kill-inside-an-eviction-is-both-once";
-    ours_group_killed: "oom-group-kill-is-one-story";
+    ours_shortened_grace: "hard-threshold-shortens-grace-and-evicts-more";
+    ours_pod_with_shortened_grace_period: "hard-threshold-shortens-a-soft-grace-period" "--pod" "hog";
+    ours_eviction_in_flight: "in-flight-eviction-is-counted";
+    ours_skipped: "skipped-page-cache-frees-too-little";
+    ours_pod_that_is_skipped: "skipped-page-cache-frees-too-little" "--pod" "cache";
+    ours_failed: "eviction-fails-and-the-next-pod-follows";
+    ours_expired: "eviction-expires-and-the-next-pod-follows";
+    ours_opted_out: "opt-out-by-annotation";
+    ours_ignored_annotation: "opt-out-with-an-invalid-value";
+    ours_last_resort: "opt-out-overridden-as-last-resort";
+    ours_protected: "protection-never";
+    ours_without_controller: "without-controller-is-not-evicted-for-a-soft-threshold";
+    ours_limited: "rate-limit-per-owner";
+    ours_cooling_down: "oom-cool-down-protects-the-pod";
+    ours_frees_nothing: "disk-pod-without-usage-is-not-evicted";
+    ours_too_young: "unknown-usage-of-a-young-pod";
+    ours_implausible_capacity: "implausible-capacity-evicts-no-pod";
+    ours_signals_unavailable: "unavailable-signals-after-failed-samples";
+    ours_policy_trial: "config-change-pending-until-applied-manually";
+    ours_without_psi_stall: "psi-without-stalls-evicts-no-pod";
+    ours_predicted: "prediction-raises-the-condition";
+    ours_killed_and_evicted: "oom-kill-during-an-eviction";
+    ours_group_killed: "oom-group-kill-is-one-event";
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn every_scenario_can_be_explained_in_every_form() {
     let report = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap();
     let reports: Vec<_> = lines.lines().map(report).collect();
     assert!(reports.iter().all(|report| report["scenario"].is_string() && report["at"].is_string()));
-    assert!(reports.iter().any(|report| report["pass"]["nearest"]["usage"].is_i64()));
+    assert!(reports.iter().any(|report| report["evaluation"]["nearest"]["usage"].is_i64()));
 }
 
 #[test]

@@ -182,15 +182,15 @@ fn profile_and_config_flags_apply_to_all_scenarios() {
     let agent = written(&folder, "agent.yaml", AGENT_FILE);
     let agent = agent.to_str().unwrap();
     let no_pods = Some("no_pods".to_owned());
-    let calm = Some("calm".to_owned());
+    let no_pressure = Some("no_pressure".to_owned());
     for (path, arguments, expected) in [
         (&plain, &[][..], (None, 1)),
         (&own, &[], (no_pods.clone(), 1)),
         (&plain, &["--profile", "enhanced"], (no_pods, 1)),
         (&own, &["--profile", "kubelet"], (None, 1)),
         // The threshold of the file is not met.
-        (&plain, &["--config", agent], (calm.clone(), 0)),
-        (&own, &["--config", agent], (calm, 0)),
+        (&plain, &["--config", agent], (no_pressure.clone(), 0)),
+        (&own, &["--config", agent], (no_pressure, 0)),
         (&own, &["--config", agent, "--profile", "kubelet"], (None, 1)),
     ] {
         let (code, out, err) = replay(path, arguments);
@@ -220,8 +220,8 @@ fn invalid_config_flag_ends_replay_with_all_errors() {
 #[test]
 fn scenario_step_about_an_unknown_pod_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
-    let text = good("a").replacen("\"at\"", r#""evicted": [{"uid": "nobody"}], "at""#, 1);
+    let text = good("a").replacen("\"at\"", r#""evictionResults": [{"uid": "nobody"}], "at""#, 1);
     let path = written(&folder, "a.json", &text);
     let (code, _, err) = replay(&path, &[]);
-    assert_eq!((code, &*err), (1, "error: replay a: steps[0].evicted: no pod has uid \"nobody\"\n"));
+    assert_eq!((code, &*err), (1, "error: replay a: steps[0].evictionResults: no pod has uid \"nobody\"\n"));
 }

@@ -1,7 +1,7 @@
 //! After the first samples, sampling takes no memory: nothing on the way to a decision may
 //! wait for an allocator.
 
-use eviction_node::cgroup::sample::Tasks;
+use eviction_node::cgroup::sampler::Tasks;
 use tests::allocations::{CountingAllocator, count_allocations};
 
 use crate::recorded;

@@ -1,5 +1,5 @@
 use eviction_core::reading::{Reading, UnknownReason};
-use eviction_node::cgroup::sample::Tasks;
+use eviction_node::cgroup::sampler::Tasks;
 
 use crate::recorded::{Node, V1, V2};
 

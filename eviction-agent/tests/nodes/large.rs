@@ -1,7 +1,7 @@
 use std::path::{Path, PathBuf};
 
 use eviction_core::reading::Reading;
-use eviction_node::cgroup::sample::Tasks;
+use eviction_node::cgroup::sampler::Tasks;
 use eviction_node::cgroup::tree::Tree;
 
 use crate::recorded::{Node, V2};

@@ -2,8 +2,7 @@ use eviction_core::reading::{Reading, UnknownReason};
 use eviction_node::cgroup::files::Limit;
 use eviction_node::cgroup::names::PodUid;
 use eviction_node::cgroup::pods::Pod;
-use eviction_node::cgroup::sample::{MemoryUsage, Tasks};
-use eviction_node::cgroup::sampler::Sampler;
+use eviction_node::cgroup::sampler::{MemoryUsage, Sampler, Tasks};
 use eviction_node::clock::mono_ns;
 use eviction_node::proc::tasks::read_task_capacity;
 
