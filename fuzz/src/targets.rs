@@ -11,7 +11,7 @@ use eviction_agent::telemetry::recording::reader::Segment;
 use eviction_bpf::Event;
 use eviction_bpf::btf::Btf;
 use eviction_bpf::decode::decode;
-use eviction_bpf::offsets::{WANTED, resolve};
+use eviction_bpf::offsets::resolve;
 use eviction_common::ABI_VERSION;
 use eviction_config::{Problems, kubelet_policy, load_agent, load_kubelet};
 use eviction_core::pods::KnownPod;
@@ -20,15 +20,15 @@ use eviction_core::units::{Format, GoDuration, Limit, Quantity, parse_percentage
 use eviction_node::cgroup::files::{
     Version, parse_limit, parse_memory_events, parse_memory_stat, parse_oom_control, parse_pids_events,
 };
-use eviction_node::cgroup::hierarchy::parse_mounts;
 use eviction_node::cgroup::names::{parse_container_name, parse_group_name};
 use eviction_node::kv_file::parse_number_line;
+use eviction_node::mountinfo::parse_mounts;
 use eviction_node::proc::meminfo::parse_meminfo;
-use eviction_node::proc::pressure::parse_pressure;
 use eviction_node::proc::process::parse_procs;
 use eviction_node::proc::tasks::parse_task_count;
 use eviction_node::proc::vmstat::parse_oom_kills;
 use eviction_node::proc::watermarks::parse_zoneinfo_reserve;
+use eviction_node::psi::parse_pressure;
 
 /// Decodes a record of the ring buffer. The first byte selects the page size. Below 128 it also sets the
 /// record's version to the current one, so that the corpus stays useful.
@@ -53,8 +53,8 @@ pub fn record(input: &[u8]) -> bool {
 /// Parses the kernel's type information (BTF) and resolves all that is wanted from it; also parses it as its
 /// own module.
 pub fn btf(input: &[u8]) -> bool {
-    let Ok(btf) = Btf::parse(input, &WANTED) else { return false };
-    let module = btf.parse_module(input, &WANTED).ok();
+    let Ok(btf) = Btf::parse(input) else { return false };
+    let module = btf.parse_module(input).ok();
     let resolved = resolve(&btf, module.as_ref());
     for (field, why) in &resolved.missing {
         assert!(!why.to_string().is_empty(), "{field} has a reason");
@@ -104,7 +104,7 @@ pub fn proc_files(input: &[u8]) -> bool {
     let Some((&selector, text)) = input.split_first() else { return false };
     match selector % 8 {
         0 => {
-            let total = parse_meminfo(text).total.known().is_some();
+            let total = parse_meminfo(text).capacity.known().is_some();
             assert!(!total || contains_text(text, "MemTotal"));
             total
         }
@@ -114,18 +114,18 @@ pub fn proc_files(input: &[u8]) -> bool {
             some
         }
         2 => parse_task_count(text).is_ok_and(|count| {
-            assert!(count > 0, "whoever reads it is a task");
+            assert!(count > 0, "the reader is a task");
             true
         }),
         3 => parse_oom_kills(text).is_ok_and(|_| {
-            assert!(contains_text(text, "oom_kill "));
+            assert!(contains_text(text, "oom_kill"));
             true
         }),
         6 => parse_zoneinfo_reserve(text).is_ok_and(|_| {
             assert!(contains_text(text, "Node"));
             true
         }),
-        _ => !parse_mounts(text).is_empty(),
+        _ => parse_mounts(text).next().is_some(),
     }
 }
 

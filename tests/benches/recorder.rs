@@ -1,6 +1,6 @@
 //! The bench of the recorder: a node with 110 pods and a sample each second, of which one goes each two hours.
 //!
-//! `cargo xtask bench recorder` runs it. `exact`: the engine looks at all pods in every sample. `calm`: it looks at
+//! `cargo xtask bench recorder` runs it. `exact`: the engine evaluates all pods in every sample. `calm`: it evaluates
 //! the node alone, and what pods use is recorded with the dead band. Each case is a process of its own, and so is its
 //! baseline, the same engine without a recorder. The usages are made up: of ten containers six are idle, three
 //! move, one is busy; for some minutes before each eviction a pod grows until the threshold is met.
@@ -26,7 +26,7 @@ use eviction_core::progress::EvictionResult;
 use eviction_core::reading::Reading;
 use eviction_core::record::DecisionRecord;
 use eviction_core::snapshot::{
-    ContainerStatValues, FsStats, MemoryStats, NodeStats, PodStatValues, Snapshot, SnapshotBuilder,
+    ContainerStatValues, FsStats, MemoryStats, NodeStats, PodStatValues, Snapshot,
 };
 use eviction_core::time::Timestamp;
 use eviction_kube::pods::Pod;
@@ -71,7 +71,7 @@ struct Args {
 
 #[derive(Clone, Copy, Debug, clap::Args)]
 struct Case {
-    /// Look at all pods in every sample
+    /// Evaluate all pods in every sample
     #[arg(long, hide = true)]
     exact: bool,
     /// Start the recorder; without it the case is a baseline
@@ -199,7 +199,7 @@ fn run(directory: &Path, seconds: u64, case: Case) -> Result<u64> {
         let is_growing = second % BETWEEN_EVICTIONS >= BETWEEN_EVICTIONS - GROWTH_SECONDS;
         node.grow(is_growing);
         let sample = node.sample(at, true);
-        // Near a threshold the engine looks at all pods, in calm times at the node alone.
+        // Near a threshold the engine evaluates all pods, in calm times only the node.
         let decision = if case.exact || is_growing {
             node.handle(at, Event::Sample(sample))?
         } else {
@@ -214,7 +214,7 @@ fn run(directory: &Path, seconds: u64, case: Case) -> Result<u64> {
                 let uid = node.engine.pods().pods()[eviction.pod as usize].pod.uid.clone();
                 node.used.retain(|used| used.pod.pod.uid != uid);
                 node.handle(at, Event::Evicted(EvictionResult { uid, result: Ok(()) }))?;
-                node.tell_pods(at)?;
+                node.set_pods(at)?;
             }
         }
         if let Some(writer) = &mut node.writer {
@@ -263,7 +263,7 @@ impl Node {
         self.record(&Recorded::Key(Box::new(key)))
     }
 
-    fn tell_pods(&mut self, at: Timestamp) -> Result<()> {
+    fn set_pods(&mut self, at: Timestamp) -> Result<()> {
         let pods = self.used.iter().map(|used| Arc::clone(&used.pod)).collect();
         self.handle(at, Event::Pods(Arc::new(PodSet::new(pods)))).map(drop)
     }
@@ -279,7 +279,7 @@ impl Node {
             let pages = [(); CONTAINERS].map(|()| 1000 + self.random.below(50_000));
             self.used.push(Used { pod: Arc::new(KnownPod::new(pod.into(), &self.policy)), pages });
         }
-        self.tell_pods(at)
+        self.set_pods(at)
     }
 
     fn grow(&mut self, to_the_threshold: bool) {
@@ -298,18 +298,12 @@ impl Node {
     }
 
     fn sample(&self, at: Timestamp, with_pods: bool) -> Arc<Snapshot> {
-        let mut builder = SnapshotBuilder::new();
         let total = |used: &Used| used.pages.iter().sum::<u64>() * PAGE;
         let working_set = self.used.iter().map(total).sum::<u64>();
         let (available, time) = (Some(CAPACITY.saturating_sub(working_set)), Some(at));
         let disk = FsStats { available: Some(1 << 39), capacity: Some(1 << 40), time, ..FsStats::default() };
-        builder.node(NodeStats {
-            memory: Reading::Known(MemoryStats {
-                available,
-                working_set: Some(working_set),
-                time,
-                ..MemoryStats::default()
-            }),
+        let mut snapshot = Snapshot::of_node(NodeStats {
+            memory: Reading::Known(MemoryStats { available, working_set: Some(working_set), time }),
             node_fs: Reading::Known(disk),
             image_fs: Reading::Known(disk),
             ..NodeStats::default()
@@ -322,16 +316,16 @@ impl Node {
                 process_count: Some(4 + used.pages[0] % 2),
                 ..PodStatValues::default()
             };
-            let mut pod = builder.pod(&used.pod.pod.uid, values);
+            snapshot.add_pod(&used.pod.pod.uid, values);
             for (name, pages) in ["main", "proxy", "logs"].into_iter().zip(used.pages) {
                 let memory_working_set = Some(pages * PAGE);
-                pod.container(
+                snapshot.add_container(
                     name,
                     ContainerStatValues { memory_working_set, ..ContainerStatValues::default() },
                 );
             }
         }
-        Arc::new(builder.finish())
+        Arc::new(snapshot)
     }
 }
 

@@ -23,7 +23,7 @@ type Mix struct {
 	Steps, Pods []float64
 	// Times is the share of steps whose times are chosen to hit boundaries.
 	Times float64
-	// Errors is the chance of each kind of error in a step; Missing that of a missing figure; Huge of one beyond int64.
+	// Errors is the chance of each kind of error in a step; Missing that of a missing value; Huge of one beyond int64.
 	Errors, Missing, Huge float64
 	// Rich is the share of pods with anything but plain containers; Ties of pods like another.
 	Rich, Ties float64
@@ -166,7 +166,7 @@ type world struct {
 	dedicate bool
 	split    bool
 	capacity map[string]int64
-	bounds   map[string][]int64 // per signal: figures at which something changes
+	bounds   map[string][]int64 // per signal: values at which something changes
 	spans    []int64            // nanoseconds after which something changes
 	isolated bool
 	local    bool

@@ -29,7 +29,7 @@ func (w *world) theValue(signal string, share float64) string {
 	return w.quantity(w.round(int64(float64(capacity)*share), signal), w.mix.OddText)
 }
 
-// round makes a figure that people would choose.
+// round makes a value that people would choose.
 func (w *world) round(v int64, signal string) int64 {
 	v = max(v, 1)
 	units := []int64{gi, 100 * mi, 1_000_000_000, mi, 1_000_000, 1000, ki, 1}
@@ -388,7 +388,7 @@ func (w *world) spoil() {
 	}
 }
 
-// makeBounds finds the figures at which the configured thresholds change something.
+// makeBounds finds the values at which the configured thresholds change something.
 func (w *world) makeBounds() {
 	read := func(key string) map[string]string {
 		texts := map[string]string{}

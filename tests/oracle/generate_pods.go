@@ -29,12 +29,12 @@ type volumeUsage struct {
 	used, inodes int64
 }
 
-// Figures that requests, limits and usages share, so that they are often equal.
+// Values that requests, limits and usages share, so that they are often equal.
 var sizes = []int64{0, 1, 50 * mi, 64 * mi, 100 * mi, 100 * mi, 128 * mi, 200 * mi, 256 * mi, 256 * mi, 300 * mi, 500 * mi, 512 * mi, gi, gi, 2 * gi, 1_000_000, 100_000_000, 500_000_000, 1_500_000_000, 1000, 1024, 4097}
 
 func (w *world) size() int64 { return one(w.maker, sizes...) }
 
-// near makes a figure at, or beside, another.
+// near makes a value at, or beside, another.
 func (w *world) near(v int64) int64 {
 	switch w.weighted(4, 2, 2, 2, 1.5, 1.5) {
 	case 0:

@@ -136,12 +136,12 @@ func (w *world) nextTime(ats []time.Time, at time.Time) time.Time {
 	return at.Add(time.Duration(one[int64](w.maker, 1, 10, 10, 10, 10, 20, 30, 60, 300)) * time.Second)
 }
 
-// huge is a figure beyond int64.
+// huge is a value beyond int64.
 func (w *world) huge() uint64 {
 	return one[uint64](w.maker, 1<<63, 1<<63-1, 1<<63+1, math.MaxUint64, math.MaxUint64-1000, 1<<63+1024, 1<<63-1024, 1<<62)
 }
 
-// put writes a figure, unless it is to be missing.
+// put writes a value, unless it is to be missing.
 func (w *world) put(to object, key string, v int64) {
 	switch {
 	case w.chance(w.mix.Missing):
@@ -166,8 +166,8 @@ func (w *world) putTime(to object, t time.Time) {
 	}
 }
 
-// figure is what is available of a signal.
-func (w *world) figure(signal string, heat float64) int64 {
+// value returns what is available of a signal.
+func (w *world) value(signal string, heat float64) int64 {
 	capacity, bounds := w.capacity[signal], w.bounds[signal]
 	var fine []int64
 	for _, bound := range bounds {
@@ -206,7 +206,7 @@ func (w *world) figure(signal string, heat float64) int64 {
 
 func (w *world) filesystem(name string, t time.Time, heat float64) object {
 	fs := object{}
-	bytes, inodes := w.figure(name+".available", heat), w.figure(name+".inodesFree", heat)
+	bytes, inodes := w.value(name+".available", heat), w.value(name+".inodesFree", heat)
 	w.put(fs, "availableBytes", bytes)
 	w.put(fs, "capacityBytes", w.capacity[name+".available"])
 	w.put(fs, "inodesFree", inodes)
@@ -222,7 +222,7 @@ func (w *world) summary(times map[string]time.Time, heat float64) object {
 	node := object{"nodeName": "node"}
 	memory := func(signal string, t time.Time) object {
 		m := object{}
-		free := w.figure(signal, heat)
+		free := w.value(signal, heat)
 		w.put(m, "availableBytes", free)
 		w.put(m, "workingSetBytes", w.capacity[signal]-free)
 		w.putTime(m, t)
@@ -274,7 +274,7 @@ func (w *world) summary(times map[string]time.Time, heat float64) object {
 	}
 	if has("pid") && !w.chance(w.mix.Missing) || w.chance(0.05) {
 		rlimit := object{}
-		free := w.figure("pid.available", heat)
+		free := w.value("pid.available", heat)
 		used := w.capacity["pid.available"] - free
 		if w.chance(0.03) {
 			used = w.capacity["pid.available"] + w.IntN64(500)
@@ -314,7 +314,7 @@ func (w *world) summary(times map[string]time.Time, heat float64) object {
 	return summary
 }
 
-// jitter changes a figure from one step to another, mostly not.
+// jitter changes a value from one step to another, mostly not.
 func (w *world) jitter(v int64) int64 {
 	if w.chance(0.85) {
 		return v

@@ -216,7 +216,7 @@ func (m maker) textScenario(name string) []byte {
 		spec["volumes"] = []object{{"name": volume, "emptyDir": object{"sizeLimit": limit}}}
 		stats["volume"] = []object{{"name": volume, "usedBytes": one(m, 1<<63-1, around(bound(limit)), 1<<40)}}
 		step(1)
-	case 8: // figures in a message
+	case 8: // values in a message
 		config["evictionHard"] = object{signal: "100.0%", "pid.available": one(m, "99%", "1Gi", "5e9", "1e30")}
 		capacity = one[uint64](m, 1<<63, 1<<63-1, 1<<62, 1<<40, 1_000_000, 1<<63+1<<20)
 		usage := one[uint64](m, 1<<63-1, 5<<30, 1_000_000, 1023, 1024, 1025, 3<<40, 1<<63, 1<<63-1<<20, m.Uint64(), m.Uint64N(1<<40)<<10)

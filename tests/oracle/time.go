@@ -111,7 +111,7 @@ type standstill struct {
 	evictions int
 }
 
-// stamp makes the node's figures new: those as old as the last ones meet no threshold.
+// stamp sets the time of the statistics of the node: statistics as old as the last ones meet no threshold.
 func (s *standstill) stamp(at metav1.Time) {
 	node := &s.summary.Node
 	if node.Memory != nil {

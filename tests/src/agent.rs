@@ -348,7 +348,7 @@ impl Agent {
 
     /// Fails if the agent has ended by itself.
     fn check_running(&mut self) -> Result<()> {
-        match self.child.try_wait().context("look at the agent")? {
+        match self.child.try_wait().context("read the state of the agent")? {
             None => Ok(()),
             Some(status) => bail!("the agent had ended by itself: {}{}", describe(status), self.log.tail()),
         }

@@ -147,7 +147,7 @@ impl EmptyProgram {
         let number = self.program.as_raw_fd().unsigned_abs();
         let all = FdInfo::all(std::process::id())?;
         let value = all.iter().find(|info| info.number == number).and_then(read);
-        value.ok_or_else(|| io::Error::other(format!("the kernel does not tell {what}")))
+        value.ok_or_else(|| io::Error::other(format!("the kernel does not report {what}")))
     }
 }
 

@@ -90,7 +90,8 @@ pub fn cache() -> Option<PathBuf> {
 pub fn is_in_memory(path: &Path) -> Result<bool> {
     // linux/magic.h
     const TMPFS_MAGIC: i64 = 0x0102_1994;
-    let kind = rustix::fs::statfs(path).with_context(|| format!("look at {}", path.display()))?;
+    let kind =
+        rustix::fs::statfs(path).with_context(|| format!("read the file system of {}", path.display()))?;
     Ok(kind.f_type == TMPFS_MAGIC)
 }
 

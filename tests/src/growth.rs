@@ -85,9 +85,9 @@ impl Growth {
     }
 }
 
-/// A growth, and the threshold value that the working set of a node must not exceed.
+/// The growth of a node's working set, and the threshold value that it must not exceed.
 #[derive(Clone, Debug)]
-pub struct Climb {
+pub struct WorkingSetGrowth {
     growth: Growth,
     base: u64,
     threshold: u64,
@@ -105,8 +105,8 @@ pub enum Pages {
     Huge,
 }
 
-impl Climb {
-    /// Creates a climb; `base` is the working set before the growth.
+impl WorkingSetGrowth {
+    /// Creates a growth; `base` is the working set before the growth.
     pub fn new(growth: Growth, base: u64, threshold: u64, pages: Pages) -> Self {
         Self { growth, base, threshold, pages }
     }
@@ -220,7 +220,7 @@ mod tests {
     fn batched_charges_count_for_a_crossing() {
         let ended_at = |bytes| {
             let growth = Growth::new([(1, 0), (2, bytes)].map(|(ns, bytes)| Stamp { ns, bytes }));
-            Climb::new(growth, 0, 100 << 20, Pages::Refault)
+            WorkingSetGrowth::new(growth, 0, 100 << 20, Pages::Refault)
         };
         let threshold = 100 << 20;
         assert_eq!(ended_at(threshold).crossed(), Some(2));
@@ -232,7 +232,7 @@ mod tests {
         assert_eq!(ended_at(threshold / 2).crossed_by_batched_charges(0), None);
         assert_eq!(ended_at(threshold / 2).crossed_by_batched_charges(threshold / 2), Some(2));
         let steady = Growth::new([(0, 0), (2000, 2 * threshold)].map(|(ns, bytes)| Stamp { ns, bytes }));
-        let steady = Climb::new(steady, 0, threshold, Pages::Refault);
+        let steady = WorkingSetGrowth::new(steady, 0, threshold, Pages::Refault);
         let [earliest, crossed] = [steady.crossed_at_the_earliest(), steady.crossed()].map(Option::unwrap);
         assert_eq!(crossed, 1000);
         assert!((1..1000).contains(&earliest), "{earliest}");
@@ -287,16 +287,16 @@ mod tests {
 
     #[test]
     fn crossing_time_and_overshoot_are_interpolated() {
-        let climb = Climb::new(growth(), 500, 2500, Pages::Refault);
-        assert_eq!(climb.crossed(), Some(250));
-        assert_eq!(climb.overshoot(250), Some(0));
-        assert_eq!(climb.overshoot(300), Some(1000));
-        assert_eq!(climb.overshoot(200), Some(-1000));
+        let growth = WorkingSetGrowth::new(growth(), 500, 2500, Pages::Refault);
+        assert_eq!(growth.crossed(), Some(250));
+        assert_eq!(growth.overshoot(250), Some(0));
+        assert_eq!(growth.overshoot(300), Some(1000));
+        assert_eq!(growth.overshoot(200), Some(-1000));
     }
 
     #[test]
     fn threshold_below_base_or_beyond_growth_is_never_crossed() {
-        assert_eq!(Climb::new(growth(), 500, 400, Pages::Refault).crossed(), None);
-        assert_eq!(Climb::new(growth(), 500, 3501, Pages::Refault).crossed(), None);
+        assert_eq!(WorkingSetGrowth::new(growth(), 500, 400, Pages::Refault).crossed(), None);
+        assert_eq!(WorkingSetGrowth::new(growth(), 500, 3501, Pages::Refault).crossed(), None);
     }
 }

@@ -36,7 +36,7 @@ pub fn keep_only(names: &[&str]) -> Result<()> {
     let mut kept = CapabilitySet::empty();
     for name in names {
         if !has(name)? {
-            bail!("this process has no capability {name} to hand on");
+            bail!("this process has no capability {name} to pass on");
         }
         kept |= capability(name)?;
     }
@@ -54,7 +54,8 @@ pub fn keep_only(names: &[&str]) -> Result<()> {
     let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: kept };
     set_capabilities(None, sets).context("set capabilities")?;
     for (name, capability) in kept.iter_names() {
-        configure_capability_in_ambient_set(capability, true).with_context(|| format!("hand on {name}"))?;
+        configure_capability_in_ambient_set(capability, true)
+            .with_context(|| format!("make {name} inheritable"))?;
     }
     Ok(())
 }

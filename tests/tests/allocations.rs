@@ -39,16 +39,16 @@ struct LastEvaluation {
 fn run_evaluations(node: &mut Node) -> Result<LastEvaluation> {
     let mut buffer = None;
     for _ in 0..WARM_UP {
-        let snapshot = node.look(buffer.take())?;
-        let decision = node.pass(&snapshot);
+        let snapshot = node.next_snapshot(buffer.take())?;
+        let decision = node.sync(&snapshot);
         let evicted: Vec<_> = victims(&decision).collect();
         node.engine.recycle(decision);
         node.carry_out(&evicted, Duration::ZERO)?;
         buffer = Some(snapshot);
     }
-    let snapshot = node.look(buffer)?;
-    let (decision, in_evaluation) = count_allocations(|| node.pass(&snapshot));
-    let evaluation = decision.evaluation().context("there was no pass")?;
+    let snapshot = node.next_snapshot(buffer)?;
+    let (decision, in_evaluation) = count_allocations(|| node.sync(&snapshot));
+    let evaluation = decision.evaluation().context("there was no evaluation")?;
     let (end, met, conditions) = (evaluation.end, evaluation.met.len(), decision.conditions.len());
     let ((), in_recycle) = count_allocations(|| node.engine.recycle(decision));
     Ok(LastEvaluation { end, met, conditions, allocations: in_evaluation + in_recycle })
@@ -132,19 +132,19 @@ fn the_first_evaluation_that_evicts_after_warm_up_allocates_nothing() -> Result<
     for (profile, warm_up_under_pressure) in PROFILES.into_iter().flat_map(|it| [(it, true), (it, false)]) {
         let mut calm = node(profile, &json!({}), Case::Calm)?;
         assert_eq!(run_evaluations(&mut calm)?.end, EvaluationEnd::NoPressure);
-        let calm_sample = calm.look(None)?;
+        let calm_sample = calm.next_snapshot(None)?;
         let mut node = node(profile, &json!({}), Case::MemoryPressure)?;
         node.engine = calm.engine;
         // Later than all samples of the calm node.
         node.carry_out(&[], Duration::from_secs(3600))?;
         let event = Event::Pods(Arc::clone(&node.pods));
         node.engine.step(Input { at: node.now, event });
-        let under_pressure = node.look(None)?;
+        let under_pressure = node.next_snapshot(None)?;
         node.engine.warm_up(node.now, if warm_up_under_pressure { under_pressure } else { calm_sample });
         assert!(node.engine.conditions().is_empty(), "nothing is left of the rehearsal");
-        let snapshot = node.look(None)?;
-        let (decision, allocations) = trace_allocations(|| node.pass(&snapshot));
-        let evaluation = decision.evaluation().context("there was no pass")?;
+        let snapshot = node.next_snapshot(None)?;
+        let (decision, allocations) = trace_allocations(|| node.sync(&snapshot));
+        let evaluation = decision.evaluation().context("there was no evaluation")?;
         let description = format!("{profile:?}, pressed {warm_up_under_pressure}: {allocations}");
         assert_eq!((evaluation.end, allocations.blocks), (EvaluationEnd::Evicted, 0), "{description}");
     }

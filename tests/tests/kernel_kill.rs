@@ -103,13 +103,13 @@ fn the_kernel_kills_the_runaway_while_the_agent_is_stopped() {
         let stopped = Instant::now();
         let is_killed = testbed.let_runaway_grow();
         let elapsed = stopped.elapsed();
-        assert!(testbed.idle.process().is_running().unwrap(), "only who crossed the line");
+        assert!(testbed.idle.process().is_running().unwrap(), "only the pod that crossed the threshold");
         signal(testbed.agent.pid(), Signal::CONT).unwrap();
         if !is_killed {
             let why = testbed.agent.metrics().unwrap();
             assert!(
                 elapsed > ORDER_MAX_AGE / 2,
-                "the order was good, and the runaway passed the line: {why:?}"
+                "the order was good, and the runaway crossed the threshold: {why:?}"
             );
             continue;
         }
@@ -150,7 +150,10 @@ fn the_kernel_kills_a_victim_that_still_grows_after_the_decision() {
         assert_ne!(decided.text("detected_by"), "kernel_kill", "{decided:?}");
         assert!(testbed.let_runaway_grow(), "it had grown to its end");
         testbed.wait_for_eviction_end();
-        assert!(crossing.process().is_running().unwrap(), "it has crossed the line, and goes not for that");
+        assert!(
+            crossing.process().is_running().unwrap(),
+            "it has crossed the threshold, and is not killed for that"
+        );
         if testbed.kernel_kills() == 0.0 {
             testbed.agent.stop().unwrap();
             continue;

@@ -121,7 +121,7 @@ fn changed_limits_are_detected_and_removed_cgroups_are_no_longer_watched() {
     let mut agent = start(&node, &config_without_pressure());
     let is_near_removed =
         |event: &Event| is_limit_event(event, "near", "container") && event.pod() == "shop/gone";
-    agent.wait_for("who is near at the start", GUARD, is_near_removed).unwrap();
+    agent.wait_for("the container that is near its limit at the start", GUARD, is_near_removed).unwrap();
 
     // As when a pod is resized in place.
     let container = &node.pods[web].containers[0].group;

@@ -196,7 +196,7 @@ fn an_invalid_state_file_is_set_aside_and_the_agent_starts() {
     let whole = good.to_string();
     // Each reason has its own test, beside the code that reads the file.
     for text in
-        [whole[..whole.len() / 2].to_owned(), with("boot_id", json!("00000000-0000-0000-0000-000000000000"))]
+        [whole[..whole.len() / 2].to_owned(), with("bootId", json!("00000000-0000-0000-0000-000000000000"))]
     {
         fs::write(testbed.state(), &text).unwrap();
         let agent = testbed.start();
@@ -204,7 +204,7 @@ fn an_invalid_state_file_is_set_aside_and_the_agent_starts() {
         testbed.wait_for_state();
         agent.stop().unwrap();
         let written: Value = serde_json::from_slice(&fs::read(testbed.state()).unwrap()).unwrap();
-        assert_eq!((&written["boot_id"], &written["version"]), (&good["boot_id"], &good["version"]));
+        assert_eq!((&written["bootId"], &written["version"]), (&good["bootId"], &good["version"]));
     }
     // The agent's own file is not set aside.
     fs::remove_file(set_aside_path(&testbed.state())).unwrap();

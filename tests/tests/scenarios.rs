@@ -62,13 +62,13 @@ const SCENARIO_FIELDS: [&str; 7] =
     ["name", "description", "kubeletConfiguration", "agentConfiguration", "filesystems", "pods", "steps"];
 const STEP_FIELDS: [&str; 18] = [
     "at",
-    "evicted",
+    "evictionResults",
     "memory",
-    "propose",
-    "accept",
+    "changedConfig",
+    "applyConfigNow",
     "activePods",
     "oomKills",
-    "containersEnded",
+    "terminatedContainers",
     "diskInfoError",
     "containerFsInfoError",
     "summary",

@@ -1,5 +1,5 @@
-//! The kubelet's own passes over the same simulated nodes, in the same run: its eviction manager in the program that
-//! `tests/oracle` builds from the published module.
+//! Measures the kubelet's `synchronize` on the same simulated nodes, in the same run. The program that `tests/oracle`
+//! builds from the published module contains its eviction manager.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -11,29 +11,34 @@ use serde::Deserialize;
 use tests::bench::row::{Goal, Row};
 use tests::simulated_node::{Case, SimulatedNode};
 
-/// Whose code it is; as `tests/oracle/go.mod` has it.
+/// The name and the version of the measured program; as in `tests/oracle/go.mod`.
 const PROGRAM: &str = "kubelet 1.36.3";
 
-/// What the program prints of a scenario.
+/// The output of the program about a scenario.
 #[derive(Deserialize)]
 struct Timed {
     evictions: usize,
     nanos: Vec<u64>,
 }
 
-/// So many passes over that node by `oracle`, the kubelet's eviction manager in a program of its own. What a pass asks
-/// for is there at once, and what it tells costs nothing.
-pub(crate) fn passes(oracle: &Path, simulated: &SimulatedNode, case: Case, passes: usize) -> Result<Row> {
-    let text = run(oracle, &format!(r#"{{"scenario":{}}}"#, simulated.scenario(case, 1)), passes)?;
+/// Measures so many calls of `synchronize` on that node by `oracle`. Its inputs are in memory, and its outputs are
+/// dropped, so that only the decision is measured.
+pub(crate) fn measure_syncs(
+    oracle: &Path,
+    simulated: &SimulatedNode,
+    case: Case,
+    syncs: usize,
+) -> Result<Row> {
+    let text = run(oracle, &format!(r#"{{"scenario":{}}}"#, simulated.scenario(case, 1)), syncs)?;
     let Timed { evictions, nanos } =
         serde_json::from_str(&text).with_context(|| format!("what `oracle time` printed: {text:?}"))?;
     let expected = match case {
         Case::Calm | Case::CalmNoLocalStorage => 0,
-        Case::MemoryPressure | Case::DiskPressure => passes,
+        Case::MemoryPressure | Case::DiskPressure => syncs,
     };
     ensure!(
-        nanos.len() == passes && evictions == expected,
-        "the kubelet's passes over {:?}: {} of {passes}, with {evictions} evictions instead of {expected}",
+        nanos.len() == syncs && evictions == expected,
+        "the kubelet's syncs of {:?}: {} of {syncs}, with {evictions} evictions instead of {expected}",
         case.name(),
         nanos.len()
     );
@@ -41,9 +46,9 @@ pub(crate) fn passes(oracle: &Path, simulated: &SimulatedNode, case: Case, passe
     Ok(Row::new(case.name(), "pass", "ns", nanos).program(PROGRAM))
 }
 
-fn run(oracle: &Path, scenario: &str, passes: usize) -> Result<String> {
+fn run(oracle: &Path, scenario: &str, syncs: usize) -> Result<String> {
     let mut oracle = Command::new(oracle)
-        .args(["time", "--passes", &passes.to_string(), "-"])
+        .args(["time", "--passes", &syncs.to_string(), "-"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()

@@ -1,4 +1,4 @@
-//! The bench of the decision core: passes over nodes of three sizes beside those of the kubelet.
+//! The bench of the decision core: syncs of nodes of three sizes, and those of the kubelet.
 //!
 //! `cargo xtask bench core` runs it, built as the agent is shipped. Every row of ours is of one thread.
 #![forbid(unsafe_code)]
@@ -29,7 +29,7 @@ static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// The seed of all simulated nodes.
 const SEED: u64 = 20_260_105;
-/// How many pods there are, how many passes are measured, and how many of the kubelet's.
+/// The number of pods, of measured syncs, and of the kubelet's syncs.
 const SIZES: [(usize, usize, usize); 3] = [(110, 2000, 300), (1000, 1000, 60), (10_000, 300, 12)];
 
 #[derive(Debug, Parser)]
@@ -38,7 +38,7 @@ struct Args {
     /// Print JSON lines on standard output, and the table on standard error
     #[arg(long)]
     json: bool,
-    /// The program of tests/oracle, to measure the kubelet's passes beside ours
+    /// The program of tests/oracle, to measure the kubelet's syncs as well
     #[arg(long, value_name = "FILE")]
     kubelet: Option<PathBuf>,
     /// What is measured, for the machine line
@@ -54,16 +54,16 @@ struct Args {
 struct Measured {
     pods: usize,
     row: Row,
-    /// The most that one run made; unknown of other programs.
+    /// The maximum number of allocations of one run; `None` for other programs.
     allocations: Option<u64>,
-    /// The kubelet's median of the same.
+    /// The kubelet's median of the same case.
     kubelet: Option<f64>,
 }
 
 impl Measured {
-    /// Held against the kubelet's median, if that was measured. The goal is for the way that the agent goes: giving
-    /// a thousand pages back to the system takes longer than the pass over what they hold, and is the system's time.
-    fn against(mut self, case: Case, kubelet: Option<f64>) -> Self {
+    /// Compares it with the kubelet's median, if that was measured. The goal applies to the metric "pass", in which
+    /// memory is used again, as in the agent. To free thousands of pages takes longer than to evaluate their content.
+    fn compare(mut self, case: Case, kubelet: Option<f64>) -> Self {
         self.kubelet = kubelet;
         if let (Some(kubelet), "pass") = (kubelet, self.row.metric) {
             self.row = self.row.goal(kubelet::goal(case, kubelet));
@@ -71,7 +71,7 @@ impl Measured {
         self
     }
 
-    /// How many times faster than the kubelet.
+    /// Returns how many times faster it is than the kubelet.
     fn ratio(&self) -> Option<f64> {
         Some(self.kubelet? / self.row.percentile(50)?)
     }
@@ -98,7 +98,7 @@ fn run(Args { json, kubelet, commit, bench: _ }: &Args) -> Result<()> {
     };
     emit(&machine::line("core", None, commit)?)?;
     let mut rows = Vec::new();
-    for (pods, passes, theirs) in SIZES {
+    for (pods, syncs, theirs) in SIZES {
         eprintln!("measuring nodes of {pods} pods");
         let simulated = SimulatedNode::new(pods, SEED);
         let mut keep = |measured: Measured| -> Result<()> {
@@ -107,26 +107,27 @@ fn run(Args { json, kubelet, commit, bench: _ }: &Args) -> Result<()> {
             Ok(())
         };
         for case in Case::ALL {
-            let theirs = kubelet.as_ref().map(|oracle| kubelet::passes(oracle, &simulated, case, theirs));
+            let theirs =
+                kubelet.as_ref().map(|oracle| kubelet::measure_syncs(oracle, &simulated, case, theirs));
             let theirs = theirs.transpose()?;
             let median = theirs.as_ref().and_then(|row| row.percentile(50));
             for drop_as in [Drop::Recycled, Drop::Freed] {
                 keep(
-                    measure::pass(&simulated, case, Profile::Kubelet, drop_as, passes)?.against(case, median),
+                    measure::sync(&simulated, case, Profile::Kubelet, drop_as, syncs)?.compare(case, median),
                 )?;
             }
             if let Some(row) = theirs {
                 keep(Measured { pods, row, allocations: None, kubelet: None })?;
             }
             for drop_as in [Drop::Recycled, Drop::Freed] {
-                keep(measure::pass(&simulated, case, Profile::Enhanced, drop_as, passes)?)?;
+                keep(measure::sync(&simulated, case, Profile::Enhanced, drop_as, syncs)?)?;
             }
         }
         for profile in [Profile::Kubelet, Profile::Enhanced] {
-            keep(measure::report(&simulated, profile, passes.min(100))?)?;
+            keep(measure::report(&simulated, profile, syncs.min(100))?)?;
         }
-        keep(measure::index(&simulated, passes)?)?;
-        keep(measure::decode(&simulated, passes.min(200_000 / pods))?)?;
+        keep(measure::index(&simulated, syncs)?)?;
+        keep(measure::decode(&simulated, syncs.min(200_000 / pods))?)?;
     }
     let text = table::render(&rows);
     if *json {

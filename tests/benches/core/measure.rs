@@ -9,7 +9,7 @@ use eviction_agent::source::summary::Summary;
 use eviction_core::eviction::EvaluationEnd;
 use eviction_core::policy::preferences::Profile;
 use eviction_core::record::DecisionRecord;
-use eviction_core::snapshot::{Snapshot, SnapshotBuilder};
+use eviction_core::snapshot::Snapshot;
 use rustix::time::{ClockId, clock_gettime};
 use tests::allocations::count_allocations;
 use tests::bench::row::Row;
@@ -78,51 +78,51 @@ fn processor_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
-/// What becomes of the snapshot and the decision at the end of a pass.
+/// What happens to the snapshot and the decision at the end of a sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Drop {
-    /// Their memory is kept for the next pass, as the agent does unless it has something to tell.
+    /// Their memory is used again in the next sync, as in the agent unless it publishes the decision.
     Recycled,
-    /// It goes back to the system, which takes its time for thousands of pages.
+    /// Their memory is freed, which is slow for thousands of pages.
     Freed,
 }
 
-/// A node that has passed once, whose row has this name.
+/// Returns the name of the rows, and a node after its first sync.
 fn node(simulated: &SimulatedNode, profile: Profile, case: Case) -> Result<(String, Node)> {
     let name = match profile {
         Profile::Kubelet => case.name().to_owned(),
         Profile::Enhanced => format!("enhanced, {}", case.name()),
     };
     let mut node = Node::new(simulated, profile, &case.configuration(), case)?;
-    let snapshot = node.look(None)?;
-    let decision = node.pass(&snapshot);
-    let end = decision.evaluation().map(|pass| pass.end);
+    let snapshot = node.next_snapshot(None)?;
+    let decision = node.sync(&snapshot);
+    let end = decision.evaluation().map(|evaluation| evaluation.end);
     let gone: Vec<_> = victims(&decision).collect();
     node.carry_out(&gone, AN_HOUR)?;
     let expected = match case {
         Case::Calm | Case::CalmNoLocalStorage => EvaluationEnd::NoPressure,
         Case::MemoryPressure | Case::DiskPressure => EvaluationEnd::Evicted,
     };
-    ensure!(end == Some(expected), "a pass of case {name:?} ended in {end:?}");
+    ensure!(end == Some(expected), "a sync of case {name:?} ended in {end:?}");
     Ok((name, node))
 }
 
-/// A pass over a snapshot that is decoded and indexed, and the drop of snapshot and decision.
-pub(crate) fn pass(
+/// Measures syncs with a snapshot that is decoded and indexed, and the drop of snapshot and decision.
+pub(crate) fn sync(
     simulated: &SimulatedNode,
     case: Case,
     profile: Profile,
     drop_as: Drop,
-    passes: usize,
+    syncs: usize,
 ) -> Result<Measured> {
     let (name, mut node) = node(simulated, profile, case)?;
-    let mut spare: Option<Arc<Snapshot>> = None;
+    let mut buffer: Option<Arc<Snapshot>> = None;
     let mut gone = Vec::with_capacity(node.pods.len());
-    let samples = Samples::of(passes, |samples| {
-        let snapshot = node.look(spare.take())?;
+    let samples = Samples::of(syncs, |samples| {
+        let snapshot = node.next_snapshot(buffer.take())?;
         gone.clear();
-        spare = samples.take(|| {
-            let decision = black_box(node.pass(&snapshot));
+        buffer = samples.take(|| {
+            let decision = black_box(node.sync(&snapshot));
             gone.extend(victims(&decision));
             match drop_as {
                 Drop::Recycled => {
@@ -135,7 +135,7 @@ pub(crate) fn pass(
                 }
             }
         });
-        // Long enough for every pass to decide the same.
+        // Long enough for every sync to decide the same.
         node.carry_out(&gone, AN_HOUR)
     })?;
     let metric = match drop_as {
@@ -145,10 +145,10 @@ pub(crate) fn pass(
     Ok(samples.measured(node.pods.len(), &name, metric))
 }
 
-/// Looking up which statistics belong to which pod.
+/// Measures the assignment of statistics to pods.
 pub(crate) fn index(simulated: &SimulatedNode, runs: usize) -> Result<Measured> {
     let (_, mut node) = node(simulated, Profile::Kubelet, Case::Calm)?;
-    let mut snapshot = Snapshot::clone(&*node.look(None)?);
+    let mut snapshot = Snapshot::clone(&*node.next_snapshot(None)?);
     let samples = Samples::of(runs, |samples| {
         samples.take(|| snapshot.index(&node.pods));
         Ok(())
@@ -156,11 +156,11 @@ pub(crate) fn index(simulated: &SimulatedNode, runs: usize) -> Result<Measured> 
     Ok(samples.measured(node.pods.len(), "snapshot", "index"))
 }
 
-/// The report of a pass with all of its candidates, made and written as JSON.
+/// Measures the record of a decision with all candidates, created and written as JSON.
 pub(crate) fn report(simulated: &SimulatedNode, profile: Profile, runs: usize) -> Result<Measured> {
     let (name, mut node) = node(simulated, profile, Case::MemoryPressure)?;
-    let snapshot = node.look(None)?;
-    let decision = node.pass(&snapshot);
+    let snapshot = node.next_snapshot(None)?;
+    let decision = node.sync(&snapshot);
     let samples = Samples::of(runs, |samples| {
         samples.take(|| serde_json::to_string(&DecisionRecord::of(&decision)))?;
         Ok(())
@@ -168,15 +168,12 @@ pub(crate) fn report(simulated: &SimulatedNode, profile: Profile, runs: usize) -
     Ok(samples.measured(node.pods.len(), &name, "report"))
 }
 
-/// From the JSON of a kubelet's Summary to a snapshot in the memory of the last one.
+/// Measures the decoding of a kubelet's Summary from JSON to a snapshot that uses the memory of the last one.
 pub(crate) fn decode(simulated: &SimulatedNode, runs: usize) -> Result<Measured> {
     let json = simulated.summary(Case::Calm, 0);
-    let mut spare = Some(Snapshot::default());
+    let mut snapshot = Snapshot::default();
     let samples = Samples::of(runs, |samples| {
-        let builder = SnapshotBuilder::reuse(spare.take().unwrap_or_default());
-        let snapshot =
-            samples.take(|| Summary::parse(json.as_bytes()).map(|it| it.snapshot_into(builder)))?;
-        spare = Some(snapshot);
+        samples.take(|| Summary::parse(json.as_bytes()).map(|it| it.snapshot_into(&mut snapshot)))?;
         Ok(())
     })?;
     Ok(samples.measured(simulated.pods().len(), "summary", "decode"))

@@ -21,14 +21,14 @@ use eviction_kube::pods::Pod;
 use serde_json::Value;
 use tests::simulated_node::{Case, SimulatedNode};
 
-/// Between two looks.
+/// The time between two samples.
 const PERIOD: Duration = Duration::from_secs(10);
 
-/// A node before its next look.
+/// A node before its next sample.
 pub(crate) struct Node {
     pub(crate) engine: Engine,
     pub(crate) pods: Arc<PodSet>,
-    /// What every look sees, indexed, but for the time.
+    /// The indexed content of every sample, except for the time.
     snapshot: Snapshot,
     /// When it was looked at last.
     pub(crate) now: Timestamp,
@@ -62,16 +62,16 @@ impl Node {
         self.engine.step(Input { at: self.now, event })
     }
 
-    /// What the next look sees: in the memory of the last one if that is spare.
-    pub(crate) fn look(&mut self, spare: Option<Arc<Snapshot>>) -> Result<Arc<Snapshot>> {
-        let mut snapshot = spare.unwrap_or_else(|| Arc::new(self.snapshot.clone()));
+    /// Returns the next sample, in the memory of this one if there is one.
+    pub(crate) fn next_snapshot(&mut self, buffer: Option<Arc<Snapshot>>) -> Result<Arc<Snapshot>> {
+        let mut snapshot = buffer.unwrap_or_else(|| Arc::new(self.snapshot.clone()));
         self.now = self.now.checked_add(PERIOD)?;
-        stamp(&mut Arc::get_mut(&mut snapshot).context("somebody keeps a spare snapshot")?.node, self.now);
+        stamp(&mut Arc::get_mut(&mut snapshot).context("the buffer is still in use")?.node, self.now);
         Ok(snapshot)
     }
 
-    /// One whole pass: the look, and the second one if garbage was to be collected first.
-    pub(crate) fn pass(&mut self, snapshot: &Arc<Snapshot>) -> Decision {
+    /// Runs a sync: an evaluation, and a second one if the first one only collects garbage.
+    pub(crate) fn sync(&mut self, snapshot: &Arc<Snapshot>) -> Decision {
         let first = self.handle(Event::Sample(Arc::clone(snapshot)));
         if !first.awaits_reclaim() {
             return first;
@@ -80,20 +80,20 @@ impl Node {
         self.handle(Event::Reclaimed(Ok(Arc::clone(snapshot))))
     }
 
-    /// Pods that were chosen are gone, and so much time passes.
+    /// Confirms the evictions of these pods, and moves the time on.
     pub(crate) fn carry_out(&mut self, gone: &[u32], then: Duration) -> Result<()> {
-        for &place in gone {
-            let known = self.pods.get(place).context("a pod goes that is not there")?;
-            let outcome = EvictionResult { uid: known.pod.uid.clone(), result: Ok(()) };
-            let noted = self.handle(Event::Evicted(outcome));
-            self.engine.recycle(noted);
+        for &index in gone {
+            let known = self.pods.get(index).context("an evicted pod is not on the node")?;
+            let result = EvictionResult { uid: known.pod.uid.clone(), result: Ok(()) };
+            let decision = self.handle(Event::Evicted(result));
+            self.engine.recycle(decision);
         }
         self.now = self.now.checked_add(then)?;
         Ok(())
     }
 }
 
-/// The places of the pods that go.
+/// Returns the indexes of the pods to evict.
 pub(crate) fn victims(decision: &Decision) -> impl Iterator<Item = u32> {
     decision.actions.iter().filter_map(|action| match action {
         Action::Evict(eviction) => Some(eviction.pod),
@@ -101,7 +101,7 @@ pub(crate) fn victims(decision: &Decision) -> impl Iterator<Item = u32> {
     })
 }
 
-/// Makes all figures of the node new: figures as old as the last ones would not evict.
+/// Sets the time of all of the node's statistics. Statistics that are not newer than the last ones meet no threshold.
 fn stamp(node: &mut NodeStats, now: Timestamp) {
     for memory in [&mut node.memory, &mut node.allocatable_memory] {
         if let Reading::Known(memory) = memory {

@@ -33,21 +33,21 @@ pub(crate) fn render(rows: &[Measured]) -> String {
 fn cells(measured: &Measured) -> [String; 16] {
     let Measured { pods, row, allocations, kubelet: _ } = measured;
     let micros = |nanos: f64| short(nanos / 1000.0);
-    let figure = |percent| row.percentile(percent).map_or_else(|| "-".to_owned(), micros);
+    let value = |percent| row.percentile(percent).map_or_else(|| "-".to_owned(), micros);
     [
         row.case.clone(),
         row.program.clone().unwrap_or_else(|| "eviction-agent".to_owned()),
         row.metric.to_owned(),
         pods.to_string(),
         row.n().to_string(),
-        figure(0),
-        figure(10),
-        figure(25),
-        figure(50),
-        figure(75),
-        figure(90),
-        figure(99),
-        figure(100),
+        value(0),
+        value(10),
+        value(25),
+        value(50),
+        value(75),
+        value(90),
+        value(99),
+        value(100),
         allocations.map_or_else(String::new, |count| count.to_string()),
         measured.ratio().map_or_else(String::new, short),
         row.goal_result().to_owned(),

@@ -119,15 +119,15 @@ fn rage(
             }
             Ok(made)
         });
-        let mut turn = || -> Result<()> {
+        let mut iteration = || -> Result<()> {
             interrupt.check()?;
             let (start, fired) = (Instant::now(), firings(kernel));
-            let line = grower.memory()? + 4 * MIB;
+            let threshold_bytes = grower.memory()? + 4 * MIB;
             let generation = kernel.set_threshold(
                 id,
-                KernelThreshold { usage_above: Some(line), ..KernelThreshold::default() },
+                KernelThreshold { usage_above: Some(threshold_bytes), ..KernelThreshold::default() },
             )?;
-            stepper.tell("touch 16")?;
+            stepper.send("touch 16")?;
             let mut seen = None;
             while start.elapsed() < Duration::from_secs(1) {
                 let timeout = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
@@ -144,7 +144,7 @@ fn rage(
                 measured.events += drained.events;
             }
             stepper.wait()?;
-            stepper.tell("free")?;
+            stepper.send("free")?;
             stepper.wait()?;
             #[expect(clippy::cast_precision_loss, reason = "a rate")]
             let rate = (firings(kernel) - fired) as f64 / start.elapsed().as_secs_f64();
@@ -156,10 +156,10 @@ fn rage(
             }
             Ok(())
         };
-        let raged = storm.go().and_then(|()| (0..seconds).try_for_each(|_| turn()));
+        let result = storm.go().and_then(|()| (0..seconds).try_for_each(|_| iteration()));
         over.store(true, Ordering::Relaxed);
         let churned = churn.join().map_err(|_| anyhow::anyhow!("the churn panicked"))?;
-        raged?;
+        result?;
         measured.churned = churned?;
         Ok(measured)
     })
@@ -221,14 +221,14 @@ impl Stepper {
         Ok(Self { process, output })
     }
 
-    fn tell(&mut self, step: &str) -> Result<()> {
+    fn send(&mut self, step: &str) -> Result<()> {
         let input = self.process.child().stdin.as_mut().context("the stepper's input")?;
-        writeln!(input, "{step}").context("tell the stepper")
+        writeln!(input, "{step}").context("write to the stepper")
     }
 
     fn wait(&mut self) -> Result<()> {
         let mut line = String::new();
-        self.output.read_line(&mut line).context("hear the stepper")?;
+        self.output.read_line(&mut line).context("read from the stepper")?;
         ensure!(line == "ok\n", "the stepper says {line:?}");
         Ok(())
     }
@@ -238,17 +238,17 @@ fn render(rows: &[Row]) -> String {
     let mut lines =
         vec![["case", "metric", "unit", "n", "min", "p50", "p99", "max", "goal"].map(str::to_owned)];
     lines.extend(rows.iter().map(|row| {
-        let figure = |percent| row.percentile_text(percent);
+        let value = |percent| row.percentile_text(percent);
         let (case, metric, unit) = (row.case.clone(), row.metric.to_owned(), row.unit.to_owned());
         [
             case,
             metric,
             unit,
             row.n().to_string(),
-            figure(0),
-            figure(50),
-            figure(99),
-            figure(100),
+            value(0),
+            value(50),
+            value(99),
+            value(100),
             row.goal_result().into(),
         ]
     }));

@@ -29,11 +29,11 @@ const PAGE: usize = 4096;
 /// The bytes that one page of page tables maps.
 const TABLE: usize = 2 << 20;
 
-/// The page tables that are created and freed in one turn.
+/// The page tables that are created and freed in one iteration.
 const TABLES: usize = 8;
 
-/// The turns of a process before it passes on to the next one.
-const TURNS: usize = 8;
+/// The iterations of a process before it passes its token to the next one.
+const ITERATIONS: usize = 8;
 
 /// Enough to keep a processor busy while others go to sleep and wake up.
 const AT_A_TIME_PER_CPU: usize = 4;
@@ -41,16 +41,16 @@ const AT_A_TIME_PER_CPU: usize = 4;
 fn main() -> Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL)).context("ask to die with the parent")?;
     let mut lines = io::stdin().lock().lines();
-    let (waiting, mut handing) = io::pipe().context("make a pipe")?;
+    let (receiver, mut sender) = io::pipe().context("make a pipe")?;
     let at_a_time = AT_A_TIME_PER_CPU * thread::available_parallelism().context("count the CPUs")?.get();
-    handing.write_all(&vec![0; at_a_time]).context("hand out the first turns")?;
+    sender.write_all(&vec![0; at_a_time]).context("send the first tokens")?;
     let mut children = Vec::new();
     for line in lines.by_ref() {
         let procs = line.context("read a path")?;
         if procs.is_empty() {
             break;
         }
-        children.push(start(&procs, held_bytes(children.len()), &waiting, &handing)?);
+        children.push(start(&procs, held_bytes(children.len()), &receiver, &sender)?);
     }
     wait_until_stopped(&children)?;
     print_word("ready")?;
@@ -91,13 +91,13 @@ fn wait_until_stopped(children: &[Pid]) -> Result<()> {
 }
 
 /// Starts the process of a cgroup.
-fn start(procs: &str, held: usize, waiting: &PipeReader, handing: &PipeWriter) -> Result<Pid> {
+fn start(procs: &str, held: usize, receiver: &PipeReader, sender: &PipeWriter) -> Result<Pid> {
     // SAFETY: this process has one thread, so that the child may call any function.
     let pid = unsafe { libc::fork() };
     match Pid::from_raw(pid) {
         Some(child) if pid > 0 => Ok(child),
         _ if pid == 0 => {
-            let Err(error) = run_child(procs, held, waiting, handing);
+            let Err(error) = run_child(procs, held, receiver, sender);
             eprintln!("{procs}: {error:#}");
             std::process::exit(1);
         }
@@ -108,8 +108,8 @@ fn start(procs: &str, held: usize, waiting: &PipeReader, handing: &PipeWriter) -
 fn run_child(
     procs: &str,
     held: usize,
-    mut waiting: &PipeReader,
-    mut handing: &PipeWriter,
+    mut receiver: &PipeReader,
+    mut sender: &PipeWriter,
 ) -> Result<std::convert::Infallible> {
     set_parent_process_death_signal(Some(Signal::KILL)).context("ask to die with the parent")?;
     fs::write(procs, "0").context("join the group")?;
@@ -118,11 +118,11 @@ fn run_child(
     kill_process(getpid(), Signal::STOP).context("stop")?;
     let mut token = [0];
     loop {
-        waiting.read_exact(&mut token).context("wait for a turn")?;
-        for _ in 0..TURNS {
+        receiver.read_exact(&mut token).context("wait for a token")?;
+        for _ in 0..ITERATIONS {
             map_and_unmap_tables()?;
         }
-        handing.write_all(&token).context("hand on")?;
+        sender.write_all(&token).context("pass the token on")?;
         // Otherwise it would take its own token again, before a waiting process has woken up.
         thread::sleep(Duration::from_millis(1));
     }

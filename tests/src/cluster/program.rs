@@ -44,7 +44,7 @@ impl Program {
 
     /// Fails if the program has ended by itself.
     pub(crate) fn check(&mut self) -> Result<()> {
-        match self.process.child().try_wait().context("look at a child")? {
+        match self.process.child().try_wait().context("read the state of a child")? {
             None => Ok(()),
             Some(status) => bail!("{} ended ({}); {}", self.name, describe(status), self.tail()),
         }

@@ -37,11 +37,11 @@ fn a_crossing_is_reported_once_by_every_attach_method() {
         let granularity = fixture.kernel.charge().unwrap().granularity_bytes;
         let threshold_bytes = pod.usage() + 32 * MIB;
         let threshold = above(threshold_bytes);
-        let armed = fixture.kernel.set_threshold(pod.id(), threshold).unwrap();
+        let generation = fixture.kernel.set_threshold(pod.id(), threshold).unwrap();
         process.step("touch 16");
-        assert_eq!(fixture.crossings(armed), [], "{name}: not yet there");
+        assert_eq!(fixture.crossings(generation), [], "{name}: not yet there");
         process.step("touch 64");
-        let crossed = fixture.only_crossing(armed, name);
+        let crossed = fixture.only_crossing(generation, name);
         assert_eq!((crossed.cgroup_id, crossed.leaf_id), (pod.id(), container.id()), "{name}");
         assert_eq!((crossed.edge, crossed.tgid), (Edge::UsageAbove, process.pid()), "{name}");
         assert!(
@@ -61,7 +61,7 @@ fn gross_charges_are_reported_by_methods_that_see_every_charge() {
         let mut process = Stepper::with_memory(&container, 64);
         let before = pod.usage();
         let threshold = KernelThreshold { gross: Some(96 * MIB), ..KernelThreshold::default() };
-        let armed = fixture.kernel.set_threshold(pod.id(), threshold).unwrap();
+        let generation = fixture.kernel.set_threshold(pod.id(), threshold).unwrap();
         fixture.count_gross_charges(container.id());
         for _ in 0..3 {
             process.step("give-back");
@@ -71,10 +71,10 @@ fn gross_charges_are_reported_by_methods_that_see_every_charge() {
         assert!(after < before + 8 * MIB, "{name}: usage stands where it was: {before} and {after}");
         let gross = fixture.gross_bytes(container.id());
         if !sees_every_charge {
-            assert_eq!((fixture.crossings(armed).len(), gross), (0, 0), "{name}");
+            assert_eq!((fixture.crossings(generation).len(), gross), (0, 0), "{name}");
             return;
         }
-        let crossed = fixture.only_crossing(armed, name);
+        let crossed = fixture.only_crossing(generation, name);
         assert_eq!((crossed.edge, crossed.cgroup_id), (Edge::Gross, pod.id()), "{name}");
         assert!((96 * MIB..104 * MIB).contains(&crossed.gross), "{name}: {crossed:?}");
         // Counters of memory with swap and of kernel memory would double it.
@@ -90,30 +90,34 @@ fn charges_during_a_sample_count_towards_the_threshold() {
         let pod = Cgroup::new();
         let mut process = Stepper::with_memory(&pod, 1);
         let gross = |mib: u64| KernelThreshold { gross: Some(mib * MIB), ..KernelThreshold::default() };
-        assert_eq!(fixture.kernel.gross_charge(pod.id()), None, "{name}: nothing is armed");
+        assert_eq!(fixture.kernel.gross_charge(pod.id()), None, "{name}: no threshold is set");
         fixture.kernel.set_threshold(pod.id(), gross(1024)).unwrap();
         // A reading begins, and takes long.
         let began = fixture.kernel.gross_charge(pod.id());
         assert!(began.is_some(), "{name}");
         process.step("touch 32");
-        let armed = fixture.kernel.set_threshold_since(pod.id(), gross(96), began).unwrap();
+        let generation = fixture.kernel.set_threshold_since(pod.id(), gross(96), began).unwrap();
         process.step("touch 48");
-        assert_eq!(fixture.crossings(armed), [], "{name}: 80 of 96");
+        assert_eq!(fixture.crossings(generation), [], "{name}: 80 of 96");
         process.step("touch 24");
-        assert_eq!(fixture.crossings(armed).len(), usize::from(sees_every_charge), "{name}: 104 of 96");
+        assert_eq!(fixture.crossings(generation).len(), usize::from(sees_every_charge), "{name}: 104 of 96");
         // The earlier value belongs to another threshold setting.
         process.step("touch 32");
-        let armed = fixture.kernel.set_threshold_since(pod.id(), gross(48), began).unwrap();
+        let generation = fixture.kernel.set_threshold_since(pod.id(), gross(48), began).unwrap();
         process.step("touch 32");
-        assert_eq!(fixture.crossings(armed), [], "{name}: 32 of 48");
+        assert_eq!(fixture.crossings(generation), [], "{name}: 32 of 48");
         // However long the reading takes, half of the headroom is left.
         let began = fixture.kernel.gross_charge(pod.id());
         process.step("touch 64");
-        let armed = fixture.kernel.set_threshold_since(pod.id(), gross(48), began).unwrap();
+        let generation = fixture.kernel.set_threshold_since(pod.id(), gross(48), began).unwrap();
         process.step("touch 16");
-        assert_eq!(fixture.crossings(armed), [], "{name}: 24 and 16 of 48");
+        assert_eq!(fixture.crossings(generation), [], "{name}: 24 and 16 of 48");
         process.step("touch 16");
-        assert_eq!(fixture.crossings(armed).len(), usize::from(sees_every_charge), "{name}: 24 and 32 of 48");
+        assert_eq!(
+            fixture.crossings(generation).len(),
+            usize::from(sees_every_charge),
+            "{name}: 24 and 32 of 48"
+        );
     });
 }
 
@@ -143,14 +147,14 @@ fn a_downward_crossing_is_reported_without_a_charge_by_release_probes() {
         let pod = Cgroup::new();
         let mut process = Stepper::with_memory(&pod, 64);
         let threshold = KernelThreshold { usage_below: Some(32 * MIB), ..KernelThreshold::default() };
-        let armed = fixture.kernel.set_threshold(pod.id(), threshold).unwrap();
+        let generation = fixture.kernel.set_threshold(pod.id(), threshold).unwrap();
         let sees_every_charge = fixture.kernel.charge().unwrap().sees_every_charge;
         if sees_every_charge {
             fixture.attach(AttachWhen::OnRelease);
         }
         process.step("free");
         if sees_every_charge {
-            let crossed = fixture.only_crossing(armed, name);
+            let crossed = fixture.only_crossing(generation, name);
             assert_eq!(crossed.edge, Edge::UsageBelow, "{name}");
             assert!(crossed.usage < 32 * MIB, "{name}: {crossed:?}");
         }

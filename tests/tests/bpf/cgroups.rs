@@ -30,14 +30,14 @@ fn a_crossing_lost_to_a_full_ring_buffer_is_counted_and_repeated() {
     for round in 0..100 {
         group.child(&format!("g{round}")).remove();
     }
-    let armed = fixture.kernel.set_threshold(group.id(), above(8 * MIB));
+    let generation = fixture.kernel.set_threshold(group.id(), above(8 * MIB));
     process.step("touch 32");
     let lost = fixture.kernel.lost().unwrap();
     assert!(lost.get(Counter::LostCgroupCreated) > 0 && lost.get(Counter::LostCgroupRemoved) > 0, "{lost:?}");
     assert!(lost.get(Counter::LostThresholdCrossed) > 0, "{lost:?}");
-    assert_eq!(fixture.crossings(armed.as_ref().copied().unwrap()), []);
+    assert_eq!(fixture.crossings(generation.as_ref().copied().unwrap()), []);
     process.step("touch 32");
-    assert_eq!(fixture.crossings(armed.unwrap()).len(), 1);
+    assert_eq!(fixture.crossings(generation.unwrap()).len(), 1);
 
     // Other tests create and remove cgroups meanwhile; in a quiet moment the sum is exact.
     fixture.wait_until_all_records_are_known();

@@ -102,14 +102,14 @@ fn simultaneous_charges_over_a_threshold_yield_one_event() {
     }
     let mut fixture = Fixture::load();
     for round in 0..20 {
-        let armed = fixture.kernel.set_threshold(pod.id(), above(pod.usage() + 16 * MIB)).unwrap();
+        let generation = fixture.kernel.set_threshold(pod.id(), above(pod.usage() + 16 * MIB)).unwrap();
         for process in &mut processes {
             process.send("touch 16");
         }
         for process in &mut processes {
             assert_eq!(process.answer(), "ok");
         }
-        assert_eq!(fixture.crossings(armed).len(), 1, "round {round}");
+        assert_eq!(fixture.crossings(generation).len(), 1, "round {round}");
         for process in &mut processes {
             process.step("free");
         }
@@ -124,22 +124,22 @@ fn a_threshold_can_be_set_again_at_each_crossing_of_a_growing_process() {
     let mut process = Stepper::with_memory(&group, 1);
     let mut fixture = Fixture::load();
     let mut threshold_bytes = 8 * MIB;
-    let mut armed = fixture.kernel.set_threshold(group.id(), above(threshold_bytes)).unwrap();
+    let mut generation = fixture.kernel.set_threshold(group.id(), above(threshold_bytes)).unwrap();
     process.send("touch 400");
     let mut reported = Vec::new();
     while threshold_bytes < 256 * MIB {
         fixture.wait("the next crossing", |reported| {
-            reported.crossed.iter().any(|crossed| crossed.generation == armed)
+            reported.crossed.iter().any(|crossed| crossed.generation == generation)
         });
-        let crossed = fixture.only_crossing(armed, "upwards");
+        let crossed = fixture.only_crossing(generation, "upwards");
         assert!(crossed.usage >= threshold_bytes, "{crossed:?}");
-        reported.push(armed);
+        reported.push(generation);
         threshold_bytes = crossed.usage + 8 * MIB;
-        armed = fixture.kernel.set_threshold(group.id(), above(threshold_bytes)).unwrap();
+        generation = fixture.kernel.set_threshold(group.id(), above(threshold_bytes)).unwrap();
     }
     assert_eq!(process.answer(), "ok");
-    for armed in reported {
-        assert_eq!(fixture.crossings(armed).len(), 1, "{armed:?}");
+    for generation in reported {
+        assert_eq!(fixture.crossings(generation).len(), 1, "{generation:?}");
     }
 }
 
@@ -149,9 +149,9 @@ fn a_threshold_below_usage_fires_at_the_next_charge() {
     let group = Cgroup::new();
     let mut process = Stepper::with_memory(&group, 32);
     let mut fixture = Fixture::load();
-    let armed = fixture.kernel.set_threshold(group.id(), above(MIB)).unwrap();
+    let generation = fixture.kernel.set_threshold(group.id(), above(MIB)).unwrap();
     process.step("touch 8");
-    assert_eq!(fixture.crossings(armed).len(), 1);
+    assert_eq!(fixture.crossings(generation).len(), 1);
 }
 
 #[test]
@@ -160,12 +160,12 @@ fn a_downward_crossing_is_reported_once() {
     let group = Cgroup::new();
     let mut process = Stepper::with_memory(&group, 64);
     let mut fixture = Fixture::load();
-    let armed = fixture.kernel.set_threshold(group.id(), below(32 * MIB)).unwrap();
+    let generation = fixture.kernel.set_threshold(group.id(), below(32 * MIB)).unwrap();
     process.step("touch 16");
-    assert_eq!(fixture.crossings(armed), []);
+    assert_eq!(fixture.crossings(generation), []);
     process.step("free");
     process.step("touch 4");
-    let crossed = fixture.only_crossing(armed, "downwards");
+    let crossed = fixture.only_crossing(generation, "downwards");
     assert_eq!(crossed.edge, Edge::UsageBelow);
     assert!(crossed.usage < 32 * MIB);
 }
@@ -178,11 +178,11 @@ fn each_edge_of_a_threshold_fires_once() {
     let mut fixture = Fixture::load();
     let threshold =
         KernelThreshold { usage_above: Some(32 * MIB), usage_below: Some(8 * MIB), gross: Some(MIB) };
-    let armed = fixture.kernel.set_threshold(group.id(), threshold).unwrap();
+    let generation = fixture.kernel.set_threshold(group.id(), threshold).unwrap();
     for step in ["touch 32", "free", "touch 2", "touch 48"] {
         process.step(step);
     }
-    let edges: Vec<_> = fixture.crossings(armed).iter().map(|crossed| crossed.edge).collect();
+    let edges: Vec<_> = fixture.crossings(generation).iter().map(|crossed| crossed.edge).collect();
     // Where the programs do not see every charge, the sum of charges is never reached.
     match fixture.kernel.charge().unwrap().sees_every_charge {
         true => assert_eq!(edges, [Edge::Gross, Edge::UsageAbove, Edge::UsageBelow]),
@@ -196,13 +196,13 @@ fn a_cleared_threshold_reports_nothing() {
     let group = Cgroup::new();
     let mut process = Stepper::start(&group);
     let mut fixture = Fixture::load();
-    let armed = fixture.kernel.set_threshold(group.id(), above(16 * MIB)).unwrap();
+    let generation = fixture.kernel.set_threshold(group.id(), above(16 * MIB)).unwrap();
     assert_eq!(fixture.kernel.thresholds().collect::<Vec<_>>(), [group.id()]);
     fixture.kernel.clear_threshold(group.id());
     fixture.kernel.clear_threshold(group.id());
     assert_eq!(fixture.kernel.thresholds().count(), 0);
     process.step("touch 64");
-    assert_eq!(fixture.crossings(armed), []);
+    assert_eq!(fixture.crossings(generation), []);
 }
 
 #[test]
@@ -212,10 +212,10 @@ fn a_threshold_on_the_root_cgroup_covers_the_whole_node() {
     let mut process = Stepper::start(&group);
     let mut fixture = Fixture::load();
     let root = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(mount()).unwrap());
-    let armed = fixture.kernel.set_threshold(root, above(MIB)).unwrap();
+    let generation = fixture.kernel.set_threshold(root, above(MIB)).unwrap();
     process.step("touch 16");
     fixture.wait("the crossing", |reported| !reported.crossed.is_empty());
-    assert_eq!(fixture.only_crossing(armed, "root").cgroup_id, root);
+    assert_eq!(fixture.only_crossing(generation, "root").cgroup_id, root);
 }
 
 #[test]
@@ -224,12 +224,12 @@ fn a_full_threshold_map_is_an_error_and_keeps_existing_thresholds() {
     let (one, two) = (Cgroup::new(), Cgroup::new());
     let mut process = Stepper::start(&one);
     let mut fixture = Fixture::with(&LoadOptions { levels: Some(1), ..LoadOptions::default() });
-    let armed = fixture.kernel.set_threshold(one.id(), above(16 * MIB)).unwrap();
+    let generation = fixture.kernel.set_threshold(one.id(), above(16 * MIB)).unwrap();
     for _ in 0..20 {
         fixture.kernel.set_threshold(two.id(), above(16 * MIB)).unwrap_err();
     }
     process.step("touch 64");
-    assert_eq!(fixture.crossings(armed).len(), 1);
+    assert_eq!(fixture.crossings(generation).len(), 1);
     fixture.kernel.clear_threshold(one.id());
     fixture.kernel.set_threshold(two.id(), above(16 * MIB)).unwrap();
 }
@@ -298,7 +298,7 @@ fn a_crossing_wakes_a_reader_on_tokio() {
     runtime.block_on(async {
         let mut ring = AsyncRing::new(ring).unwrap();
         ring.drain(|_| ());
-        let armed = kernel.set_threshold(group.id(), above(16 * MIB)).unwrap();
+        let generation = kernel.set_threshold(group.id(), above(16 * MIB)).unwrap();
         let grower = std::thread::spawn(move || {
             process.step("touch 64");
             process
@@ -308,7 +308,7 @@ fn a_crossing_wakes_a_reader_on_tokio() {
             while crossings == 0 {
                 let drained = ring.drain_ready(|event| {
                     if let Event::ThresholdCrossed(crossed) = event {
-                        crossings += u32::from(crossed.generation == armed);
+                        crossings += u32::from(crossed.generation == generation);
                     }
                 });
                 assert_eq!(drained.await.unwrap().malformed, 0);

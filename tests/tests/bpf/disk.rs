@@ -172,7 +172,7 @@ fn the_counts_per_cgroup_equal_those_of_du() {
     }
     assert_counts_match_du(&fixture, &pods, device);
     let total = fixture.kernel.disk_total(device).unwrap();
-    assert_eq!(total.bytes(), ((before - free()) * BLOCK) as i64, "what statfs tells");
+    assert_eq!(total.bytes(), ((before - free()) * BLOCK) as i64, "equal to statfs");
     assert_eq!(fixture.kernel.lost().unwrap().get(Counter::DiskUsageFull), 0);
 
     // du does not find a deleted file that is still open.
@@ -192,7 +192,7 @@ fn assert_is_close(found: (i64, i64), expected: (i64, i64)) {
 }
 
 /// Asserts that each pod has what du finds, and that nothing is counted twice or lost. Kernel workers allocate and
-/// free block maps of fragmented files: on cgroup v1 nothing tells the owner of these blocks, so they count for the
+/// free block maps of fragmented files: on cgroup v1 nothing reports the owner of these blocks, so they count for the
 /// root cgroup.
 fn assert_counts_match_du(fixture: &Fixture, pods: &[Pod], device: u64) {
     let (root, _) = counted_usage(fixture, fs::metadata(mount()).unwrap().ino(), device);
@@ -269,7 +269,7 @@ fn an_inode_threshold_is_reported_once_at_the_inode_that_crosses_it() {
 }
 
 /// Writes the data of a pod's file to the disk. On cgroup v2 a process outside the pod requests it and kernel workers
-/// do it: the owner is that of the inode's write-back, not the current process. On v1 nothing tells the owner, so the
+/// do it: the owner is that of the inode's write-back, not the current process. On v1 nothing reports the owner, so the
 /// pod does it.
 fn write_back(mounted: &FileSystem, pod: &mut Pod, name: &str) {
     if mount().ends_with("memory") {

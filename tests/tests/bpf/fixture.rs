@@ -32,8 +32,8 @@ pub(crate) fn skip_reason() -> Option<&'static str> {
 
 /// Returns why the tests that need all programs cannot run here; `None` if they can.
 pub(crate) fn skip_reason_for_all_programs() -> Option<&'static str> {
-    static WITHHELD: OnceLock<Option<String>> = OnceLock::new();
-    skip_reason().or_else(|| WITHHELD.get_or_init(find_withheld).as_deref())
+    static REASON: OnceLock<Option<String>> = OnceLock::new();
+    skip_reason().or_else(|| REASON.get_or_init(find_missing_sources).as_deref())
 }
 
 fn find_skip_reason() -> Result<(), String> {
@@ -45,7 +45,7 @@ fn find_skip_reason() -> Result<(), String> {
 
 /// Returns an error with the sources that a lockdown in confidentiality mode withholds. Without such a lockdown no
 /// source may be missing.
-fn find_withheld() -> Option<String> {
+fn find_missing_sources() -> Option<String> {
     if capabilities::facts().lockdown != Lockdown::Confidentiality {
         return None;
     }
@@ -231,7 +231,7 @@ impl Fixture {
         *crossed
     }
 
-    /// Returns what the kernel tells of each of the programs.
+    /// Returns what the kernel reports about each of the programs.
     pub(crate) fn programs(&self) -> impl Iterator<Item = ProgramInfo> {
         let ours = self.kernel.program_ids();
         let loaded = aya::programs::loaded_programs().filter_map(Result::ok);

@@ -9,7 +9,7 @@ use crate::fixture::{Fixture, MIB, Stepper, above, need_bpf};
 use crate::groups::Cgroup;
 
 mod growth;
-mod others;
+mod no_kill;
 mod writers;
 
 const SECOND: u64 = 1_000_000_000;

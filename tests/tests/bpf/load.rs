@@ -3,11 +3,7 @@
 use std::sync::Mutex;
 
 use eviction_bpf::{
-    self, EventClass, LoadOptions,
-    attach_methods::ATTACH_METHODS,
-    btf::Btf,
-    capabilities,
-    offsets::{WANTED, resolve},
+    self, EventClass, LoadOptions, attach_methods::ATTACH_METHODS, btf::Btf, capabilities, offsets::resolve,
 };
 use eviction_node::backend::BackendSelection;
 use tests::program;
@@ -152,7 +148,7 @@ fn truncated_kernel_btf_is_an_error_or_lacks_members() {
     let Ok(blob) = std::fs::read("/sys/kernel/btf/vmlinux") else {
         tests::skip!("the kernel has no BTF");
     };
-    let whole = resolve(&Btf::parse(&blob, &WANTED).unwrap(), None);
+    let whole = resolve(&Btf::parse(&blob).unwrap(), None);
     // Most kernels have xfs as a module, and its structures in that.
     let missing: Vec<_> = whole.missing.iter().filter(|(field, _)| !field.starts_with("xfs_")).collect();
     assert!(missing.is_empty(), "{missing:?}");
@@ -162,7 +158,7 @@ fn truncated_kernel_btf_is_an_error_or_lacks_members() {
     assert!((2..=8).contains(&whole.reclaimed.len()), "{:?}", whole.reclaimed);
     let step = blob.len() / 97;
     for end in (0..64).chain((64..blob.len()).step_by(step)) {
-        assert!(Btf::parse(&blob[..end], &WANTED).is_err(), "cut at {end}");
+        assert!(Btf::parse(&blob[..end]).is_err(), "cut at {end}");
     }
     // A header that promises fewer types than there are: members beyond are not found, and are reported as missing.
     let types = u32::from_ne_bytes(blob[12..16].try_into().unwrap());
@@ -170,7 +166,7 @@ fn truncated_kernel_btf_is_an_error_or_lacks_members() {
     let mut lacking = 0;
     for kept in (0..types).step_by(types as usize / 23) {
         shorter[12..16].copy_from_slice(&kept.to_ne_bytes());
-        if let Ok(btf) = Btf::parse(&shorter, &WANTED) {
+        if let Ok(btf) = Btf::parse(&shorter) {
             lacking += usize::from(!resolve(&btf, None).missing.is_empty());
         }
     }

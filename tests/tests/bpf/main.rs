@@ -2,7 +2,6 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
-mod arming;
 mod attach_methods;
 mod cgroups;
 mod charge;
@@ -11,8 +10,9 @@ mod disk;
 mod fixture;
 mod groups;
 mod kernel_kill;
+mod kernel_thresholds;
 mod load;
-mod near;
+mod on_demand;
 mod oom;
 mod reclaim;
 mod storm;

@@ -14,8 +14,7 @@ use eviction_core::reading::Reading;
 use eviction_node::cgroup::{
     hierarchy::{Hierarchies, Host},
     node_root::NodeRoot,
-    sample::Tasks,
-    sampler::{Sampler, SamplerOptions},
+    sampler::{Sampler, SamplerOptions, Tasks},
 };
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tests::process::Stop;
@@ -65,7 +64,7 @@ fn lost_events_are_counted_in_a_storm_and_the_crossing_is_reported() {
 
     let mut fixture = Fixture::with(&LoadOptions { ring_bytes: SMALL_RING, ..LoadOptions::default() });
     let mut seen = BTreeSet::new();
-    let armed = {
+    let generation = {
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let churn = scope.spawn(|| {
@@ -79,7 +78,7 @@ fn lost_events_are_counted_in_a_storm_and_the_crossing_is_reported() {
             let stop = Stop(&over);
             storm.go().unwrap();
             let start = std::time::Instant::now();
-            let mut armed = None;
+            let mut generation = None;
             while fixture.program_runs() < PROGRAM_RUNS
                 || fixture.events.crossed.is_empty()
                 || seen.len() < GROUPS
@@ -96,11 +95,11 @@ fn lost_events_are_counted_in_a_storm_and_the_crossing_is_reported() {
                 fixture.drain();
                 let charged = fixture.take_charged();
                 seen.extend(charged.into_iter().filter(|id| ids.contains(id)));
-                if armed.is_none() && fixture.kernel.lost().unwrap().records_lost() > 0 {
+                if generation.is_none() && fixture.kernel.lost().unwrap().records_lost() > 0 {
                     let threshold = above(grower.usage() + 4 * MIB);
-                    armed = Some(fixture.kernel.set_threshold(grower.id(), threshold).unwrap());
+                    generation = Some(fixture.kernel.set_threshold(grower.id(), threshold).unwrap());
                 }
-                if armed.is_some() && fixture.events.crossed.is_empty() {
+                if generation.is_some() && fixture.events.crossed.is_empty() {
                     process.step("touch 8");
                 }
             }
@@ -111,11 +110,11 @@ fn lost_events_are_counted_in_a_storm_and_the_crossing_is_reported() {
                 "{runs} firings in {elapsed:?}, {} cgroups made and removed meanwhile",
                 churn.join().unwrap()
             );
-            armed.unwrap()
+            generation.unwrap()
         })
     };
     storm.pause().unwrap();
-    assert_eq!(fixture.crossings(armed).len(), 1);
+    assert_eq!(fixture.crossings(generation).len(), 1);
 
     // Every record arrived or was counted as lost, by the programs' counters and by the numbers of those that
     // arrived.
@@ -125,11 +124,11 @@ fn lost_events_are_counted_in_a_storm_and_the_crossing_is_reported() {
     println!("{lost:?}");
     assert!(lost.records_lost() > 0, "the ring was too small for this");
     cause_an_event_on_each_cpu();
-    wait_until("the numbers of the records to tell of all that was lost", || {
+    wait_until("the numbers of the records to show all that was lost", || {
         fixture.drain();
         fixture.ring.missing() == fixture.kernel.lost().unwrap().records_lost()
     });
-    assert_eq!(lost.by_map(), lost.by_map().map(|(map, _)| (map, 0)), "there was room for every figure");
+    assert_eq!(lost.by_map(), lost.by_map().map(|(map, _)| (map, 0)), "every value had room in its map");
 
     // The full sample after a loss finds every value right, once the kernel has accounted what was given back: it
     // frees page tables some time later.

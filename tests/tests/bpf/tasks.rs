@@ -246,7 +246,7 @@ fn a_node_pid_threshold_is_reported_once_for_a_cgroup_or_the_machine() {
     let before = fixture.kernel.host_tasks().unwrap().net();
     fixture.kernel.set_pid_threshold(Some(NodePidThreshold::More(30))).unwrap();
     process.step("park 100");
-    fixture.wait("the whole machine's line", |reported| {
+    fixture.wait("the threshold of the whole machine", |reported| {
         reported.alarms.iter().filter(|reported| reported.alarm == Alarm::NodeTasks).count() == 2
     });
     let second = reported(&mut fixture)[1];
@@ -254,6 +254,6 @@ fn a_node_pid_threshold_is_reported_once_for_a_cgroup_or_the_machine() {
 
     fixture.kernel.set_pid_threshold(None).unwrap();
     process.step("park 100");
-    assert_eq!(reported(&mut fixture).len(), 2, "disarmed");
+    assert_eq!(reported(&mut fixture).len(), 2, "cleared");
     process.end();
 }

@@ -1,5 +1,5 @@
 //! The command line as a user calls it: each error is reported in one line, with its place and cause, and the exit
-//! code tells wrong usage (2) from a failure (1).
+//! code is 2 for wrong usage and 1 for a failure.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -172,7 +172,7 @@ fn check_fails_where_run_would_not_start() {
     assert_eq!(output.status.code(), Some(1));
     let errors = errors(&output).join("\n");
     let table = String::from_utf8(output.stdout).unwrap();
-    assert!(table.starts_with("run would not start: 2 errors; sources: "), "the verdict is first: {table}");
+    assert!(table.starts_with("run would not start: 2 errors; sources: "), "the result is first: {table}");
     assert!(errors.contains("/no/such/group") && errors.contains("/no/file"), "both are said: {errors}");
 }
 

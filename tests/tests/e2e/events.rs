@@ -113,7 +113,7 @@ fn evictions_and_thresholds_are_reported_as_by_the_kubelet() {
         0,
         &json!({"exitCode": 137, "reason": "Error"}),
     );
-    let ended = agent.wait_for("the verdict", GUARD, is_kind("container_terminated")).unwrap();
+    let ended = agent.wait_for("the termination cause", GUARD, is_kind("container_terminated")).unwrap();
     assert_eq!(
         (ended.text("cause"), ended.text("mismatch")),
         ("evicted_by_agent", "killed_by_eviction"),
@@ -196,8 +196,8 @@ fn a_thousand_oom_kills_take_less_than_sixty_requests_a_minute() {
         }
     }
     let kills = f64::from(PODS * EACH);
-    let events_with_result = |outcome: &str| {
-        let labels = [("reason", "ContainerOOMKilled"), ("result", outcome)];
+    let events_with_result = |result: &str| {
+        let labels = [("reason", "ContainerOOMKilled"), ("result", result)];
         agent.metric("eviction_agent_kube_events_total", &labels).unwrap()
     };
     let of_shop = [("namespace", "shop")];

@@ -74,7 +74,7 @@ fn a_hog_is_evicted_and_in_flight_until_its_pod_is_removed() {
     let pod = testbed.pod("hog");
     assert_eq!(pod["metadata"]["deletionGracePeriodSeconds"], 1, "{pod}");
     assert!(hog.process().is_running().unwrap(), "that is the kubelet's to end");
-    assert!(!testbed.is_terminating("quiet"), "who is on the way makes up for the deficit");
+    assert!(!testbed.is_terminating("quiet"), "the in-flight eviction makes up for the deficit");
     // As a kubelet does in the end.
     let process = hog.process().child();
     process.kill().unwrap();

@@ -24,6 +24,8 @@ fn corrupt(pod: &mut Value) {
         }
     };
     match name.as_str() {
+        "text-as-metadata" => set("/metadata", json!("none")),
+        "list-as-metadata" => set("/metadata", json!([])),
         "no-uid" => set("/metadata/uid", Value::Null),
         "number-as-uid" => set("/metadata/uid", json!(5)),
         "odd-uid" => set("/metadata/uid", json!("../../\u{0}kubepods/\u{fc}/pod")),
@@ -43,7 +45,8 @@ fn corrupt(pod: &mut Value) {
     }
 }
 
-const CORRUPTED: [&str; 10] = [
+const CORRUPTED: [&str; 12] = [
+    "text-as-metadata",
     "no-uid",
     "number-as-uid",
     "odd-uid",
@@ -54,6 +57,8 @@ const CORRUPTED: [&str; 10] = [
     "no-quantity",
     "unicode-labels",
     "no-time",
+    // Has no resourceVersion either, so its event makes the agent list all pods again.
+    "list-as-metadata",
 ];
 
 /// Makes the proxy corrupt pods in lists and events, send each event twice, and repeat the one before it.
@@ -94,7 +99,7 @@ fn undecodable_pods_are_reported_until_they_can_be_decoded() {
     let proxy = Proxy::start(&cluster).unwrap();
     let kubeconfig = cluster.kubeconfig_at("agent", &account.token, proxy.port()).unwrap();
     let node = agent::small_node("e2e-hostile");
-    let (listed, watched) = CORRUPTED.split_at(5);
+    let (listed, watched) = CORRUPTED.split_at(6);
     for name in listed {
         cluster.run_pod(&manifest::pod(name, NODE)).unwrap();
     }
@@ -117,10 +122,14 @@ fn undecodable_pods_are_reported_until_they_can_be_decoded() {
                 .iter()
                 .all(|name| wrong.iter().any(|it| it.starts_with(&format!("default/{name}: "))))
     });
-    assert_eq!(event["with_cgroup"], 1, "{event}");
+    assert_eq!(
+        (&event["with_cgroup"], &event["pods_known"]),
+        (&json!(1), &json!(known.len() + 1)),
+        "{event}"
+    );
     assert_eq!(names(&event, "undecodable").len(), unreadable.len(), "{event}");
-    for outcome in ["unreadable", "repeated", "reordered"] {
-        let labels = [("resource", "pods"), ("event", outcome)];
+    for kind in ["unreadable", "repeated", "reordered"] {
+        let labels = [("resource", "pods"), ("event", kind)];
         agent.wait_for_metric(EVENTS, &labels, |count| count > 0.0).unwrap();
     }
 
@@ -133,6 +142,7 @@ fn undecodable_pods_are_reported_until_they_can_be_decoded() {
     }
     let all = CORRUPTED.len() + 2;
     wait_for_pods(&mut agent, "all pods", |it| it["pods_known"] == all && it.get("undecodable").is_none());
+    assert_eq!(agent.count_decisions().unwrap(), 0);
     agent.stop().unwrap();
 }
 
@@ -170,8 +180,8 @@ fn a_watch_continues_after_every_kind_of_fault() {
         cluster.run_pod(&manifest::pod(&format!("p{nth}"), NODE)).unwrap();
         wait_for_pods(&mut agent, &format!("{nth} pods"), |it| it["pods_known"] == nth);
     }
-    for outcome in ["closed", "expired", "failed", "listed"] {
-        let labels = [("resource", "pods"), ("event", outcome)];
+    for kind in ["closed", "expired", "failed", "listed"] {
+        let labels = [("resource", "pods"), ("event", kind)];
         agent.wait_for_metric(EVENTS, &labels, |count| count > 0.0).unwrap();
     }
     // Silent connections are not reported; after them the agent is up to date again.

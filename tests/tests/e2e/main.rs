@@ -4,7 +4,7 @@
 
 mod agent;
 mod chart;
-mod clean;
+mod cleanup;
 mod deploy;
 mod disk;
 mod events;

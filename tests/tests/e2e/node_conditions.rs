@@ -75,7 +75,7 @@ fn time(condition: &Value, field: &str) -> Timestamp {
 
 #[test]
 fn conditions_and_taints_survive_a_restart_and_a_new_node() {
-    let Some(mut testbed) = Testbed::new("e2e-marks", ["steady", "hog"].map(pod)) else { return };
+    let Some(mut testbed) = Testbed::new("e2e-conditions", ["steady", "hog"].map(pod)) else { return };
     let proxy = Proxy::start(&testbed.cluster).unwrap();
     let agent = start(&testbed, &kubelet("60s"), proxy.port());
     for kind in [CONDITION, "EvictionAgentDiskPressure", "EvictionAgentPIDPressure"] {
@@ -250,7 +250,7 @@ fn the_node_status_is_up_to_date_after_an_outage() {
 
 #[test]
 fn the_next_agent_writes_the_status_that_a_killed_one_could_not() {
-    let Some(mut testbed) = Testbed::new("e2e-untold", [pod("steady")]) else { return };
+    let Some(mut testbed) = Testbed::new("e2e-no-report", [pod("steady")]) else { return };
     let proxy = Proxy::start(&testbed.cluster).unwrap();
     let options = testbed.options(&kubelet("60s"), proxy.port());
     let options = options.with_path("--state-dir", testbed.node.file("run"));

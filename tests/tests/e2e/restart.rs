@@ -102,7 +102,7 @@ fn a_lost_request_is_decided_again_after_a_restart() {
     agent.kill().unwrap();
     let state = std::fs::read(testbed.node.file("run/state.json")).unwrap();
     let state: Value = serde_json::from_slice(&state).unwrap();
-    let evictions = &state["state"]["engine"]["flights"];
+    let evictions = &state["state"]["engine"]["inFlight"];
     assert_eq!(evictions[0]["name"], json!("hog"));
     // Saved when the request was sent, and perhaps once more when no response came.
     assert!([json!("asked"), json!("unconfirmed")].contains(&evictions[0]["api"]), "{evictions}");

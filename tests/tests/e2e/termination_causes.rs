@@ -49,7 +49,7 @@ fn write_status(
 }
 
 /// The pods, named by the way in which they end.
-const PODS: [&str; 7] = ["main", "child", "untold", "elsewhere", "kubelet", "unseen", "late"];
+const PODS: [&str; 7] = ["main", "child", "unreported", "elsewhere", "kubelet", "unattributed", "late"];
 
 fn wait_for_oom_kill(agent: &mut Agent, pid: u32) -> Event {
     let is_match = |event: &Event| event.kind() == "oom_kill" && event.number("pid") == Some(pid.into());
@@ -73,21 +73,23 @@ fn assert_termination(agent: &mut Agent, pod: &str, cause: &str, mismatch: &str)
 #[expect(clippy::too_many_lines, reason = "one scenario, in the order of its steps")]
 fn terminations_have_one_cause_and_mismatches_are_explained() {
     let pod = |name: &&str| PodSpec { limit_mib: Some(16), ..PodSpec::new("shop", *name, &["app"], 8) };
-    let Some(mut testbed) = Testbed::new("apart", PODS.iter().map(pod)) else { return };
+    let Some(mut testbed) = Testbed::new("mismatch", PODS.iter().map(pod)) else { return };
     let index_of = |name: &str| PODS.iter().position(|it| *it == name).unwrap();
     let grow = ["grow", "--size", "64M"];
     let hold = ["hold", "--size", "1M"];
     let mut main = testbed.workload(index_of("main"), &grow);
     let mut child = testbed.workload(index_of("child"), &["child", "--size", "64M"]);
-    let mut untold = testbed.workload(index_of("untold"), &grow);
+    let mut unreported = testbed.workload(index_of("unreported"), &grow);
     let mut others =
-        ["elsewhere", "kubelet", "unseen", "late"].map(|name| testbed.workload(index_of(name), &hold));
+        ["elsewhere", "kubelet", "unattributed", "late"].map(|name| testbed.workload(index_of(name), &hold));
     let mut agent =
         start(&testbed, &json!({"evictionHard": {"memory.available": "1Mi"}}), testbed.cluster.port());
 
     let mut owners = Vec::new();
     // The kernel kills the main process, and the status has that reason, or another one.
-    for (process, name, reason) in [(&mut main, "main", "OOMKilled"), (&mut untold, "untold", "Error")] {
+    for (process, name, reason) in
+        [(&mut main, "main", "OOMKilled"), (&mut unreported, "unreported", "Error")]
+    {
         process.go().unwrap();
         owners.push(wait_for_oom_kill(&mut agent, process.pid()).text("limit_scope").to_owned());
         process.process().wait().unwrap();
@@ -102,7 +104,7 @@ fn terminations_have_one_cause_and_mismatches_are_explained() {
         "{reported:?}"
     );
     assert_eq!(reported.value.get("mismatch"), None, "{reported:?}");
-    assert_termination(&mut agent, "untold", "oom_killed", "kill_not_in_status");
+    assert_termination(&mut agent, "unreported", "oom_killed", "kill_not_in_status");
 
     // The kernel kills a child; the main process survives that, exits by itself, and the container was restarted.
     child.go().unwrap();
@@ -137,7 +139,11 @@ fn terminations_have_one_cause_and_mismatches_are_explained() {
     }
     let killed = json!({"exitCode": 137, "reason": "Error"});
     write_terminated_status(&testbed, index_of("elsewhere"), &killed);
-    write_terminated_status(&testbed, index_of("unseen"), &json!({"exitCode": 137, "reason": "OOMKilled"}));
+    write_terminated_status(
+        &testbed,
+        index_of("unattributed"),
+        &json!({"exitCode": 137, "reason": "OOMKilled"}),
+    );
     let evicted = json!({
         "phase": "Failed",
         "reason": "Evicted",
@@ -151,7 +157,7 @@ fn terminations_have_one_cause_and_mismatches_are_explained() {
     write_status(&testbed, index_of("kubelet"), &killed, ended, evicted);
     assert_termination(&mut agent, "elsewhere", "other", "killed_by_other_process");
     assert_termination(&mut agent, "kubelet", "evicted_by_kubelet", "killed_by_eviction");
-    let reported = assert_termination(&mut agent, "unseen", "oom_killed", "no_kill_seen");
+    let reported = assert_termination(&mut agent, "unattributed", "oom_killed", "no_kill_seen");
     assert_eq!(reported.value["inferred"], true, "{reported:?}");
 
     // A status that comes after the event line is still compared with it.

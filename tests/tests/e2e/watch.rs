@@ -32,7 +32,7 @@ fn pods_are_known_from_a_watch_and_joined_with_their_cgroups() {
     create_pod_cgroups(&node, late["metadata"]["uid"].as_str().unwrap(), 2);
     wait_for_pods(&mut agent, "its cgroup", |it| it["pods_known"] == 2 && it["with_cgroup"] == 2);
     create_pod_cgroups(&node, &pod_uid(7), 7);
-    wait_for_pods(&mut agent, "a strange cgroup", |it| names(it, "unknown_cgroups") == [pod_uid(7)]);
+    wait_for_pods(&mut agent, "an unknown cgroup", |it| names(it, "unknown_cgroups") == [pod_uid(7)]);
 
     // Another pod of the same name has another UID: the cgroup of the first one is not its own.
     cluster.finish_pod("default", "web").unwrap();
@@ -79,9 +79,9 @@ fn five_hundred_pods_some_of_maximum_size_are_decoded() {
     let event = wait_for_pods(&mut agent, "all pods", |it| it["pods_known"] == 500);
     assert!(names(&event, "without_cgroup").contains(&format!("default/{longest}")));
     assert!(event.get("undecodable").is_none(), "{event}");
-    for outcome in ["unreadable", "too_long", "too_many", "failed"] {
-        let count = agent.metric(EVENTS, &[("resource", "pods"), ("event", outcome)]).unwrap();
-        assert_eq!(count, 0.0, "{outcome}");
+    for kind in ["unreadable", "too_long", "too_many", "failed"] {
+        let count = agent.metric(EVENTS, &[("resource", "pods"), ("event", kind)]).unwrap();
+        assert_eq!(count, 0.0, "{kind}");
     }
     agent.stop().unwrap();
 }

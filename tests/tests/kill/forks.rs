@@ -51,7 +51,7 @@ fn a_fork_bomb_is_killed_without_the_pids_controller() {
         let groups = target.groups.into_iter().map(|dirs| CgroupDirs { pids: None, ..dirs });
         KillTarget { groups: groups.collect(), ..target }
     };
-    assert_eq!(kill_bomb("bomb-blind", without_pids), ["kill", "terminated"]);
+    assert_eq!(kill_bomb("bomb-no-pids", without_pids), ["kill", "terminated"]);
 }
 
 #[test]

@@ -2,13 +2,13 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
-mod bystanders;
 mod fixture;
 mod forks;
 mod frozen;
 mod growth;
-mod guards;
 mod memory;
 mod modes;
+mod pod_processes;
+mod rejections;
 mod signals;
 mod unified;

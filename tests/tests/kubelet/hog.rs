@@ -7,7 +7,7 @@ use tests::cluster::Options;
 use tests::node::MIB;
 use tests::story::Story;
 
-use crate::testbed::{self, Testbed, climbing, growing, pod, selected_pods, wait_for_result};
+use crate::testbed::{self, Testbed, growing, growing_slowly, pod, selected_pods, wait_for_result};
 
 /// The number of rounds, unless the environment sets another.
 const ROUNDS: usize = 5;
@@ -30,7 +30,7 @@ fn a_hog_is_evicted_before_the_kubelet_acts() {
     // The hog grows as fast as possible for an agent that must act before the kubelet's threshold: the 32Mi between
     // both thresholds last 0.6 s. A faster hog passes both before it is ended, and whether the kubelet samples just
     // then is chance.
-    let hog = testbed.image("hog", &climbing(3, 400));
+    let hog = testbed.image("hog", &growing_slowly(3, 400));
 
     // One pod of each QoS class. `important` is above its request too; because of its priority the hog goes first.
     let mut manifest = pod("steady", &steady, Some("200Mi"), Some("200Mi"));

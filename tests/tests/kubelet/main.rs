@@ -8,13 +8,13 @@ mod fixture;
 
 mod configz;
 mod disk;
-mod exempt;
 mod garbage;
 mod hog;
 mod image;
 mod installed;
 mod kill;
+mod node_cleanup;
 mod oom;
-mod rest;
+mod static_pods;
 mod testbed;
 mod two_disks;

@@ -59,12 +59,14 @@ fn a_child_and_a_main_process_that_the_kernel_kills_are_distinguished() {
     }
 
     // The child's container continued and ended well, whatever reason its runtime reports.
-    let ended = agent.wait_for("the verdict", GUARD, is_of_pod("container_terminated", "child")).unwrap();
+    let ended =
+        agent.wait_for("the termination cause", GUARD, is_of_pod("container_terminated", "child")).unwrap();
     let end = cluster.until("the status of the child's container", |it| Ok(terminated(it, "child"))).unwrap();
     assert_eq!((ended.text("cause"), &end["exitCode"]), ("other", &json!(0)), "{ended:?} {end}");
     let differs = if end["reason"] == "OOMKilled" { "only_a_child_killed" } else { "child_not_in_status" };
     assert_eq!(ended.text("mismatch"), differs, "{ended:?} {end}");
-    let ended = agent.wait_for("the verdict", GUARD, is_of_pod("container_terminated", "main")).unwrap();
+    let ended =
+        agent.wait_for("the termination cause", GUARD, is_of_pod("container_terminated", "main")).unwrap();
     let end = cluster.until("the status of the other container", |it| Ok(terminated(it, "main"))).unwrap();
     assert_eq!(ended.text("cause"), "oom_killed", "{ended:?}");
     assert!(["container", "pod"].contains(&ended.text("limit_scope")), "{ended:?}");

@@ -66,7 +66,7 @@ pub(crate) fn growing(seconds: u64, mib: u64) -> String {
 }
 
 /// Returns a shell line that waits for `seconds`, takes `mib` MiB at once and then 50 MB/s until it is stopped.
-pub(crate) fn climbing(seconds: u64, mib: u64) -> String {
+pub(crate) fn growing_slowly(seconds: u64, mib: u64) -> String {
     growing(seconds, mib)
         .replace("exec sleep 3600", "while :; do dd if=/dev/zero bs=1M count=5 2>/dev/null; sleep 0.1; done")
 }

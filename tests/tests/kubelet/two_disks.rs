@@ -85,11 +85,11 @@ fn differences(kubelet: &Value, agent: &Metrics) -> Vec<String> {
     found
 }
 
-/// The kubelet's figures are up to 11 s old, and the agent's up to 10 s.
+/// The kubelet's values are up to 11 s old, and the agent's up to 10 s.
 fn the_agent_reports_what_the_kubelet_reports(it: &mut TwoDisks, read_only: SocketAddr) {
     let mut found = Vec::new();
     let agent = &it.agent;
-    let is_equal = it.testbed.cluster.until("the figures are equal", |_| {
+    let is_equal = it.testbed.cluster.until("the values are equal", |_| {
         let summary: Value = serde_json::from_str(&get(read_only, "/stats/summary")?)?;
         found = differences(&summary, &agent.metrics()?);
         Ok(found.is_empty().then_some(()))
@@ -110,12 +110,12 @@ fn wait_until_evicted(it: &mut TwoDisks, name: &str, signal: &str, before: &[&st
 }
 
 #[test]
-fn the_pod_that_fills_a_disk_is_evicted_and_figures_equal_the_kubelets() {
+fn the_pod_that_fills_a_disk_is_evicted_and_values_equal_the_kubelets() {
     let read_only = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
     let Some(mut it) = two_disks(read_only) else { return };
     let mut story = Story::begin();
     the_agent_reports_what_the_kubelet_reports(&mut it, read_only);
-    story.mark("figures");
+    story.mark("values_equal");
 
     // `volume` uses more than `layer`, but nothing of imagefs. It goes on when there is a file `more`.
     let grows = "trap 'exit 0' TERM; dd if=/dev/zero bs=1M count=200 of=/scratch/file 2>/dev/null; \

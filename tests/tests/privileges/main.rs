@@ -114,9 +114,9 @@ macro_rules! need_root {
 
 // Behind the macro that they use.
 mod denied;
-mod site;
+mod testbed;
 
-use site::Site;
+use testbed::Testbed;
 
 #[test]
 fn the_smallest_capability_set_keeps_all_sources() {
@@ -223,7 +223,7 @@ fn no_source_is_lost_without_securityfs() {
 fn control_files_need_dac_override() {
     need_root!();
     if !privileges::has("DAC_OVERRIDE").unwrap() {
-        skip!("this process has no DAC_OVERRIDE to hand on");
+        skip!("this process has no DAC_OVERRIDE to pass on");
     }
     let mounts = Mounts::discover().unwrap();
     let Some(memory) = mounts.get(Hierarchy::Memory) else {
@@ -262,16 +262,16 @@ fn a_root_only_configuration_needs_dac_read_search() {
 /// Asserts that the agent decides and acts on a real crossing as an ordinary user with these capabilities. Returns
 /// the backend for charges.
 fn assert_decides_and_kills(label: &str, names: &[&str]) -> String {
-    let mut site = Site::new(label);
-    let mut agent = site.agent(names);
+    let mut testbed = Testbed::new(label);
+    let mut agent = testbed.agent(names);
     let status = std::fs::read_to_string(format!("/proc/{}/status", agent.pid())).unwrap();
     assert!(status.contains("Uid:\t65534\t65534\t65534\t65534\n"), "{status}");
     let backend = agent.backend("charge").unwrap();
     assert_reported_protection_is_real(&agent, &status);
-    site.go();
-    site.assert_decided(&mut agent, label);
-    agent.wait_for_result(&site.node.pods[0].full_name(), "terminated").unwrap();
-    site.assert_hog_ended(label);
+    testbed.go();
+    testbed.assert_decided(&mut agent, label);
+    agent.wait_for_result(&testbed.node.pods[0].full_name(), "terminated").unwrap();
+    testbed.assert_hog_ended(label);
     agent.stop().unwrap();
     backend
 }

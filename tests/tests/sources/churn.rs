@@ -6,8 +6,7 @@ use std::time::Instant;
 
 use eviction_core::reading::{Reading, UnknownReason};
 use eviction_node::cgroup::names::PodUid;
-use eviction_node::cgroup::sample::Tasks;
-use eviction_node::cgroup::sampler::Sampler;
+use eviction_node::cgroup::sampler::{Sampler, Tasks};
 use eviction_node::file::is_removed;
 use tests::cgroup::{Driver, Qos, Subtree, container_id, pod_uid};
 use tests::process::{HANG, Stop};

@@ -9,7 +9,7 @@ use eviction_node::cgroup::hierarchy::{Hierarchies, Host};
 use eviction_node::cgroup::node_root::NodeRoot;
 use eviction_node::cgroup::sampler::{Sampler, SamplerOptions};
 use eviction_node::proc::meminfo::parse_meminfo;
-use eviction_node::proc::pressure::parse_pressure;
+use eviction_node::psi::parse_pressure;
 
 use crate::MIB;
 use crate::root;
@@ -68,8 +68,8 @@ fn the_features_of_this_machine_are_probed() {
 fn meminfo_and_pressure_files_of_this_kernel_are_parsed() {
     let read = |path: &str| std::fs::read(path).unwrap();
     let meminfo = parse_meminfo(&read("/proc/meminfo"));
-    assert!(meminfo.total.known().unwrap() > meminfo.usage.known().unwrap());
-    assert!(meminfo.available.known().is_some() && meminfo.active_file.known().is_some());
+    assert!(meminfo.capacity.known().unwrap() > meminfo.memory.known().unwrap().usage);
+    assert!(meminfo.detail.mem_available.known().is_some() && meminfo.detail.active_file.known().is_some());
     match std::fs::read("/proc/pressure/memory") {
         Ok(text) => {
             let pressure = parse_pressure(&text);

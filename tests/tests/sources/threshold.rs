@@ -30,7 +30,7 @@ fn a_crossing_is_reported_in_both_directions() {
         let start = Instant::now();
         let levels = [base + 16 * MIB, base + 60 * MIB];
         let mut threshold = register(register_eventfd(&folder, &levels).unwrap()).unwrap();
-        println!("two lines registered in {} us", start.elapsed().as_micros());
+        println!("two thresholds registered in {} us", start.elapsed().as_micros());
         assert!(is_quiet(take_count(&threshold)).await);
         grower.go().unwrap();
         take_count(&threshold).await.unwrap();
@@ -41,8 +41,8 @@ fn a_crossing_is_reported_in_both_directions() {
         // Downwards, over a threshold that was set while usage was above it.
         let start = Instant::now();
         threshold = register(register_eventfd(&folder, &[base + 8 * MIB]).unwrap()).unwrap();
-        println!("one line set anew in {} us", start.elapsed().as_micros());
-        assert!(is_quiet(take_count(&threshold)).await, "the old lines are gone");
+        println!("one threshold set anew in {} us", start.elapsed().as_micros());
+        assert!(is_quiet(take_count(&threshold)).await, "the old thresholds are removed");
         drop(grower);
         take_count(&threshold).await.unwrap();
         drop(threshold);

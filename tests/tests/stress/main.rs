@@ -3,9 +3,9 @@
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 mod fixture;
-mod lost;
+mod lost_events;
 mod many_cgroups;
 mod overrun;
 mod removed_cgroups;
-mod stuck;
+mod slow_readers;
 mod watchdog;

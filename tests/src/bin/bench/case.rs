@@ -137,24 +137,24 @@ pub(crate) struct Case {
     /// The number of pods on the node.
     pub(crate) pods: usize,
     /// The working set that the node must not exceed, bytes.
-    pub(crate) line: u64,
+    pub(crate) max_working_set: u64,
     /// How far a hog grows beyond that if it is not ended, bytes.
-    pub(crate) room: u64,
+    pub(crate) max_overshoot: u64,
     /// The number of valid crossings to measure.
     pub(crate) n: usize,
 }
 
 /// The usual working set that the node must not exceed, bytes.
-pub(crate) const LINE: u64 = 256 * MIB;
+pub(crate) const MAX_WORKING_SET: u64 = 256 * MIB;
 
 impl Case {
     /// Creates a case of `n` crossings on a node with few pods, by fresh pages at 1 GB/s, without other load.
     pub(crate) fn new(n: usize) -> Self {
         let (load, hog, rate) = (Load::Idle, Hog::Fresh, Rate::One);
         let (cache_full, kernel_kill, pods) = (false, false, super::hog_node::FEW);
-        let (line, room) = (LINE, 64 * MIB);
+        let (max_working_set, max_overshoot) = (MAX_WORKING_SET, 64 * MIB);
         let observer = Observer::None;
-        Self { load, hog, rate, cache_full, kernel_kill, observer, pods, line, room, n }
+        Self { load, hog, rate, cache_full, kernel_kill, observer, pods, max_working_set, max_overshoot, n }
     }
 
     /// Returns the name in rows.
@@ -179,17 +179,17 @@ impl Case {
     /// Returns the memory that must stay available, bytes: the growth beyond the threshold, and as much again
     /// between the end of the growth and the node's memory.
     pub(crate) fn threshold(self) -> u64 {
-        2 * self.room
+        2 * self.max_overshoot
     }
 
     /// Returns the memory of the node, bytes. Its cgroup cannot exceed it.
     pub(crate) fn memory(self) -> u64 {
-        self.line + self.threshold()
+        self.max_working_set + self.threshold()
     }
 
     /// Returns the size at which a hog stops by itself, bytes.
     pub(crate) fn size(self) -> u64 {
-        self.line + self.room
+        self.max_working_set + self.max_overshoot
     }
 }
 
@@ -209,9 +209,12 @@ mod tests {
 
     #[test]
     fn a_hog_stops_between_the_threshold_and_the_memory_limit() {
-        for case in [Case { room: 1024 * MIB, ..Case::new(1) }, Case { line: 64 * MIB, ..Case::new(1) }] {
-            assert!(case.line < case.size() && case.size() < case.memory());
-            assert_eq!(case.memory() - case.threshold(), case.line);
+        for case in [
+            Case { max_overshoot: 1024 * MIB, ..Case::new(1) },
+            Case { max_working_set: 64 * MIB, ..Case::new(1) },
+        ] {
+            assert!(case.max_working_set < case.size() && case.size() < case.memory());
+            assert_eq!(case.memory() - case.threshold(), case.max_working_set);
         }
     }
 }

@@ -16,14 +16,14 @@ use tests::agent;
 use tests::cgroup::Group;
 use tests::clock;
 use tests::death::DeathWatcher;
-use tests::growth::{Climb, Pages};
+use tests::growth::{Pages, WorkingSetGrowth};
 use tests::interrupt::Interrupt;
 use tests::meminfo;
 use tests::node::{MIB, Node, PodSpec};
 use tests::stamps::Record;
 use tests::workload::Workload;
 
-use crate::case::{Case, LINE};
+use crate::case::{Case, MAX_WORKING_SET};
 use crate::competitor::{self, Competitor};
 use crate::hog_node::Decision;
 use crate::runs::Run;
@@ -68,7 +68,7 @@ impl<'a> CompetitorNamespace<'a> {
         if crossed <= first || crossed >= last.ns && reported["dead_ns"].is_null() {
             return None;
         }
-        let line = growth.bytes_at(crossed)?;
+        let crossed_at_bytes = growth.bytes_at(crossed)?;
         let dead = reported["dead_ns"].as_u64();
         let decided = dead.map(|_| Decision {
             // A killed process touches no more memory, so the last stamp is when the signal arrived.
@@ -76,7 +76,11 @@ impl<'a> CompetitorNamespace<'a> {
             stamped_ns: None,
             detected_by: self.competitor.name().to_owned(),
         });
-        Some(Run { climb: Climb::new(growth, 0, line, Pages::Refault), decided, dead })
+        Some(Run {
+            working_set: WorkingSetGrowth::new(growth, 0, crossed_at_bytes, Pages::Refault),
+            decided,
+            dead,
+        })
     }
 }
 
@@ -112,7 +116,7 @@ pub(crate) fn inside(args: &Inside) -> Result<()> {
     let group = Group::existing(group)?;
     let mut hog = Workload::start(&group, hog)?;
     let available = meminfo::available()?;
-    let threshold = available - LINE;
+    let threshold = available - MAX_WORKING_SET;
     let _competitor = competitor.start(threshold, competitors_folder.as_deref(), scratch, &interrupt)?;
     let sampler = Sampler::below(threshold);
     let death = DeathWatcher::start(&group, hog.pid())?;
@@ -133,17 +137,19 @@ pub(crate) fn inside(args: &Inside) -> Result<()> {
     Ok(())
 }
 
-/// Returns why a competitor cannot be used with a threshold [`LINE`] below this machine's available memory.
+/// Returns why a competitor cannot be used with a threshold that is [`MAX_WORKING_SET`] below this machine's available memory.
 pub(crate) fn refusal(competitor: Competitor) -> Result<Option<String>> {
     let (available, total) = (meminfo::available()?, meminfo::total()?);
     if available <= MIN_AVAILABLE {
         return Ok(Some(format!("this machine has but {} MiB available", available / MIB)));
     }
-    let threshold = available.saturating_sub(LINE);
+    let threshold = available.saturating_sub(MAX_WORKING_SET);
     let most = competitor.greatest_threshold(total);
     Ok((threshold > most).then(|| {
         let [most, threshold] = [most, threshold].map(|bytes| bytes / MIB);
-        format!("it takes no threshold above {most} MiB, and the line would be at {threshold} MiB available")
+        format!(
+            "it takes no threshold above {most} MiB, and the threshold would be {threshold} MiB available"
+        )
     }))
 }
 
@@ -172,6 +178,6 @@ impl Sampler {
 
     fn end(self) -> Result<Option<u64>> {
         self.end.store(true, Ordering::Relaxed);
-        self.thread.join().ok().context("the thread that looks has panicked")?
+        self.thread.join().ok().context("the sampling thread has panicked")?
     }
 }

@@ -81,7 +81,7 @@ impl Load {
     }
 
     fn available(self, path: &Path) -> Result<u64> {
-        let stat = statvfs(path).with_context(|| format!("look at {}", path.display()))?;
+        let stat = statvfs(path).with_context(|| format!("read the file system of {}", path.display()))?;
         Ok(if self == Self::Create { stat.f_ffree } else { stat.f_bavail * stat.f_frsize })
     }
 }

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use tests::agent;
 use tests::clock;
 use tests::death::DeathWatcher;
-use tests::growth::Climb;
+use tests::growth::WorkingSetGrowth;
 use tests::node::{MIB, Node, PodSpec};
 use tests::stamps::Record;
 use tests::workload::Workload;
@@ -39,7 +39,7 @@ pub(crate) trait Watcher {
 /// Returns the node's working set before a run. Fails if the node is not empty.
 pub(crate) fn idle_working_set(node: &Node, case: Case) -> Result<u64> {
     let base = node.working_set()?;
-    ensure!(base < case.line / 2, "the node is not empty before a run: {} MiB", base / MIB);
+    ensure!(base < case.max_working_set / 2, "the node is not empty before a run: {} MiB", base / MIB);
     Ok(base)
 }
 
@@ -111,7 +111,11 @@ impl<'a> HogNode<'a> {
         let growth = case.hog.growth(&Record::read(&stamps)?);
         std::fs::remove_file(&stamps).context("remove the stamps of a run")?;
         watcher.wait_until_settled(self, &hog, decided.is_some())?;
-        Ok(Run { climb: Climb::new(growth, base, case.line, case.hog.pages()), decided, dead })
+        Ok(Run {
+            working_set: WorkingSetGrowth::new(growth, base, case.max_working_set, case.hog.pages()),
+            decided,
+            dead,
+        })
     }
 
     /// Fills the node with page cache up to its limit.

@@ -10,8 +10,8 @@ use crate::load::Hogs;
 use crate::reaction;
 use crate::testbed::Testbed;
 
-/// At full speed, a hog with fresh pages grows further.
-const ROOM: u64 = 512 * MIB;
+/// The greatest overshoot at full speed, where a hog with fresh pages grows further, bytes.
+const MAX_OVERSHOOT: u64 = 512 * MIB;
 
 pub(crate) fn run(testbed: &mut Testbed, n: usize) -> Result<()> {
     reaction::print_machine(testbed)?;
@@ -20,8 +20,8 @@ pub(crate) fn run(testbed: &mut Testbed, n: usize) -> Result<()> {
         for rate in Rate::ALL {
             for hog in Hog::ALL {
                 for cache_full in [false, true] {
-                    let room = if rate == Rate::Full { ROOM } else { 64 * MIB };
-                    let case = Case { load, hog, rate, cache_full, room, ..Case::new(n) };
+                    let max_overshoot = if rate == Rate::Full { MAX_OVERSHOOT } else { 64 * MIB };
+                    let case = Case { load, hog, rate, cache_full, max_overshoot, ..Case::new(n) };
                     run_pair(testbed, case)?;
                 }
             }

@@ -55,7 +55,7 @@ struct Args {
     /// A folder that has the other programs as `/` would; default: `/`
     #[arg(long, value_name = "DIR")]
     competitors: Option<PathBuf>,
-    /// Tell the agent this as well; may be given more than once
+    /// Pass this argument to the agent as well; may be given more than once
     #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true)]
     agent_arg: Vec<String>,
     /// Only cases whose names contain this; may be given more than once
@@ -75,17 +75,17 @@ enum Bench {
         /// Measure this backend as well; may be given more than once
         #[arg(long, value_name = "NAME")]
         backend: Vec<String>,
-        /// Make a story of each loop as well, for the table of guests (with --json)
+        /// Report each loop as a story as well, for the kernel matrix (with --json)
         #[arg(long)]
         stories: bool,
     },
-    /// Crossing to decision and to death
+    /// Time from a threshold crossing to the decision and to the death of the victim
     Reaction {
         /// Crossings of each case
         #[arg(long, default_value_t = 10)]
         runs: usize,
     },
-    /// Growth beyond the line with kernel kill and without it
+    /// Growth beyond the threshold with kernel kill and without it
     KernelKill {
         /// Crossings of each case
         #[arg(long, default_value_t = 10)]
@@ -97,7 +97,7 @@ enum Bench {
         #[arg(long, default_value_t = 5)]
         runs: usize,
     },
-    /// Cost while nothing happens
+    /// Cost of an idle node
     Idle {
         /// How long it is watched
         #[arg(long, value_name = "SECONDS", default_value_t = 120)]

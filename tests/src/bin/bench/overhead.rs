@@ -135,9 +135,9 @@ impl Site {
     fn measure(&mut self) -> Result<[f64; TASKS.len()]> {
         let mut measurements = [f64::INFINITY; TASKS.len()];
         for _ in 0..GOES {
-            for (task, figure) in self.tasks.iter_mut().zip(&mut measurements) {
+            for (task, measurement) in self.tasks.iter_mut().zip(&mut measurements) {
                 task.go()?;
-                *figure = figure.min(cpu_ns(task)?);
+                *measurement = measurement.min(cpu_ns(task)?);
             }
         }
         Ok(measurements)
@@ -210,7 +210,7 @@ impl Site {
             let with = self.measure()?;
             let of_programs = self.shares(&agent, clock_ns)?;
             let decisions = agent.count_decisions()?;
-            anyhow::ensure!(decisions == 0, "the line was crossed: {decisions} decisions");
+            anyhow::ensure!(decisions == 0, "the threshold was crossed: {decisions} decisions");
             watched_by = agent.backend(state.source());
             agent.stop()?;
             let after = self.measure()?;
@@ -313,7 +313,7 @@ type Shares = BTreeMap<String, [f64; 2]>;
 /// Waits for the end of a go of a task, and returns its processor time in nanoseconds.
 pub(crate) fn cpu_ns(task: &mut Workload) -> Result<f64> {
     let measured = task.wait_event("measured")?;
-    measured["cpu_ns"].as_f64().context("a measurement has no figure")
+    measured["cpu_ns"].as_f64().context("a measurement has no cpu_ns")
 }
 
 /// Returns by how many percent a value is above the mean of those before and after it.

@@ -17,7 +17,7 @@ use tests::cgroup::Group;
 use tests::mounts::{Hierarchy, Mounts};
 use tests::{clock, process};
 
-use crate::case::LINE;
+use crate::case::MAX_WORKING_SET;
 use crate::hog_node::{Decision, Hog, HogNode, Watcher};
 
 /// How a poller learns of a crossing.
@@ -82,15 +82,15 @@ impl Watcher for Poller {
 
     fn begin(&mut self, hog_node: &HogNode<'_>, hog: &Hog<'_>) -> Result<()> {
         let (group, method, pid) = (hog_node.node.root().clone(), self.method, hog.pid);
-        let armed = match method {
-            DetectionMethod::Notification => Some(arm(&group)?),
+        let eventfd = match method {
+            DetectionMethod::Notification => Some(set_threshold(&group)?),
             DetectionMethod::Poll(_) => None,
         };
         let (sender, decision) = mpsc::channel();
         let end = Arc::new(AtomicBool::new(false));
         let ended = Arc::clone(&end);
         let handle = std::thread::spawn(move || {
-            if let Some(decided) = watch(&group, method, armed.as_ref(), pid, &ended).transpose() {
+            if let Some(decided) = watch(&group, method, eventfd.as_ref(), pid, &ended).transpose() {
                 // This fails only if the receiver was dropped.
                 let _ = sender.send(decided);
             }
@@ -127,7 +127,7 @@ const PATIENCE: Duration = Duration::from_millis(50);
 fn watch(
     group: &Group,
     method: DetectionMethod,
-    armed: Option<&OwnedFd>,
+    eventfd: Option<&OwnedFd>,
     pid: u32,
     end: &AtomicBool,
 ) -> Result<Option<u64>> {
@@ -139,8 +139,8 @@ fn watch(
             return Ok(None);
         }
         let left = Duration::from_nanos(due.saturating_sub(clock::now())).min(PATIENCE);
-        let reported = match armed {
-            Some(armed) => wait_for_notification(armed, left)?,
+        let reported = match eventfd {
+            Some(eventfd) => wait_for_notification(eventfd, left)?,
             None => {
                 std::thread::sleep(left);
                 false
@@ -152,7 +152,7 @@ fn watch(
         if clock::now() >= due {
             due += period;
         }
-        if working_set(group)? > LINE {
+        if working_set(group)? > MAX_WORKING_SET {
             let decided = clock::now();
             process::signal(pid, Signal::KILL)?;
             return Ok(Some(decided));
@@ -166,25 +166,25 @@ fn working_set(group: &Group) -> Result<u64> {
 }
 
 /// Waits, and returns whether the threshold has fired.
-fn wait_for_notification(armed: &OwnedFd, patience: Duration) -> Result<bool> {
+fn wait_for_notification(eventfd: &OwnedFd, patience: Duration) -> Result<bool> {
     let patience = Timespec { tv_sec: 0, tv_nsec: patience.subsec_nanos().into() };
-    let fired = poll(&mut [PollFd::new(armed, PollFlags::IN)], Some(&patience)).unwrap_or(0) > 0;
+    let fired = poll(&mut [PollFd::new(eventfd, PollFlags::IN)], Some(&patience)).unwrap_or(0) > 0;
     if fired {
-        File::from(armed.try_clone().context("duplicate an eventfd")?)
+        File::from(eventfd.try_clone().context("duplicate an eventfd")?)
             .read_exact(&mut [0; 8])
             .context("read an eventfd")?;
     }
     Ok(fired)
 }
 
-/// Sets a threshold on usage where the working set reaches [`LINE`], if inactive pages stay as they are.
-fn arm(group: &Group) -> Result<OwnedFd> {
+/// Sets a threshold on usage where the working set reaches [`MAX_WORKING_SET`], if inactive pages stay as they are.
+fn set_threshold(group: &Group) -> Result<OwnedFd> {
     let folder = group.dir(Hierarchy::Memory).context("usage thresholds are cgroup v1's")?;
     let usage = folder.join("memory.usage_in_bytes");
     let usage = File::open(&usage).with_context(|| format!("open {}", usage.display()))?;
     let reported = eventfd(0, EventfdFlags::CLOEXEC).context("make an eventfd")?;
-    let line = LINE + group.memory_stat("inactive_file")?;
-    let text = format!("{} {} {line}", reported.as_raw_fd(), usage.as_raw_fd());
+    let usage_bytes = MAX_WORKING_SET + group.memory_stat("inactive_file")?;
+    let text = format!("{} {} {usage_bytes}", reported.as_raw_fd(), usage.as_raw_fd());
     let control = folder.join("cgroup.event_control");
     std::fs::write(&control, text).with_context(|| format!("write to {}", control.display()))?;
     Ok(reported)

@@ -18,7 +18,7 @@ use crate::testbed::Testbed;
 /// A smaller overshoot cannot be distinguished from none: the hog stamps every 64 pages.
 const LEAST_MIB: f64 = 0.25;
 /// Competitors let a hog grow for a while, so it must be able to grow further than that.
-const FAR: u64 = 1024 * MIB;
+const MAX_OVERSHOOT: u64 = 1024 * MIB;
 
 /// Prints the line that precedes all rows, with the backend by which the agent watches charges here.
 pub(crate) fn print_machine(testbed: &mut Testbed) -> Result<()> {
@@ -48,7 +48,7 @@ pub(crate) fn run(testbed: &mut Testbed, n: usize) -> Result<()> {
             }
         }
         for rate in Rate::ALL {
-            measure_with_competitors(testbed, Case { rate, room: FAR, ..base })?;
+            measure_with_competitors(testbed, Case { rate, max_overshoot: MAX_OVERSHOOT, ..base })?;
         }
         let full = Case { cache_full: true, ..base };
         if testbed.is_selected(&full.name()) {

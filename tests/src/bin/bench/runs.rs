@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ::tests::bench::row::Row;
-use ::tests::growth::Climb;
+use ::tests::growth::WorkingSetGrowth;
 use ::tests::node::MIB;
 use ::tests::stamps::STEP;
 use anyhow::{Context as _, Result};
@@ -14,7 +14,7 @@ use crate::hog_node::Decision;
 
 /// One crossing.
 pub(crate) struct Run {
-    pub(crate) climb: Climb,
+    pub(crate) working_set: WorkingSetGrowth,
     pub(crate) decided: Option<Decision>,
     /// When the last process of the victim died.
     pub(crate) dead: Option<u64>,
@@ -81,7 +81,7 @@ impl Runs {
         let program = program.as_ref().map_or_else(String::new, |program| format!(" ({program})"));
         let (name, n, good) = (case.name(), case.n, self.good());
         if !case.hog.crosses() {
-            return format!("{name}{program}: {missed} of {n} runs let be, {wrong} wrong");
+            return format!("{name}{program}: {missed} of {n} runs without a decision, {wrong} wrong");
         }
         format!(
             "{name}{program}: {good} of {n} runs, {void} void, {missed} missed, {wrong} wrong, {capped} capped"
@@ -89,7 +89,7 @@ impl Runs {
     }
 
     pub(crate) fn add(&mut self, run: Run) -> Result<()> {
-        let Run { climb, decided, dead } = run;
+        let Run { working_set, decided, dead } = run;
         if !self.case.hog.crosses() {
             match decided {
                 Some(_) => self.wrong += 1,
@@ -99,10 +99,10 @@ impl Runs {
         }
         // The kernel charges ahead of what is touched, so a prompt decision may precede the crossing by the
         // hog's own clock, and the hog then never reaches it.
-        let crossed = climb.crossed();
-        let last = climb.growth().last().context("the hog has stamped nothing")?;
+        let crossed = working_set.crossed();
+        let last = working_set.growth().last().context("the hog has stamped nothing")?;
         let at = crossed.unwrap_or(last.ns);
-        let rate = climb.growth().rate(at.saturating_sub(PIECE_NS), at).unwrap_or(0.0);
+        let rate = working_set.growth().rate(at.saturating_sub(PIECE_NS), at).unwrap_or(0.0);
         // A hog that the machine slowed down measures the machine and not the agent. With load on the
         // processors, that is what is measured.
         let expected_rate = self.case.rate.bytes_per_second() as f64;
@@ -115,7 +115,7 @@ impl Runs {
             return Ok(());
         };
         let since = |from: u64, to: u64| (to as f64 - from as f64) / 1000.0;
-        let mib = |ns| climb.overshoot(ns).map_or(f64::NAN, |bytes| bytes as f64 / MIB as f64);
+        let mib = |ns| working_set.overshoot(ns).map_or(f64::NAN, |bytes| bytes as f64 / MIB as f64);
         self.capped += usize::from(last.bytes + STEP > self.case.size());
         self.good.push(Measurements {
             stamped_us: decided.stamped_ns.map(|stamped| since(stamped, decided.at_ns)),
@@ -178,12 +178,12 @@ mod tests {
     use ::tests::stamps::Stamp;
 
     use super::*;
-    use crate::case::{Hog, LINE};
+    use crate::case::{Hog, MAX_WORKING_SET};
 
     /// Returns steady growth at 1 GB/s, from 0 to slightly beyond the threshold.
-    fn climb() -> Climb {
+    fn working_set() -> WorkingSetGrowth {
         let stamps = (0..=300).map(|ms| Stamp { ns: ms * 1_000_000, bytes: ms * 1_000_000 });
-        Climb::new(Growth::new(stamps), 0, LINE, Pages::Refault)
+        WorkingSetGrowth::new(Growth::new(stamps), 0, MAX_WORKING_SET, Pages::Refault)
     }
 
     fn decided(at_ns: u64) -> Option<Decision> {
@@ -197,9 +197,9 @@ mod tests {
     #[test]
     fn a_crossing_is_reported_by_the_kernel_clock_and_the_hog_clock() {
         let mut runs = Runs::new(Case::new(1), None);
-        let crossed = climb().crossed().unwrap();
+        let crossed = working_set().crossed().unwrap();
         runs.add(Run {
-            climb: climb(),
+            working_set: working_set(),
             decided: decided(crossed + 2_000_000),
             dead: Some(crossed + 10_000_000),
         })
@@ -215,10 +215,10 @@ mod tests {
     #[test]
     fn a_run_without_decision_is_missed_and_a_run_of_a_slow_hog_is_void() {
         let mut runs = Runs::new(Case::new(2), None);
-        runs.add(Run { climb: climb(), decided: None, dead: None }).unwrap();
+        runs.add(Run { working_set: working_set(), decided: None, dead: None }).unwrap();
         let slow = (0..=300).map(|ms| Stamp { ns: ms * 2_000_000, bytes: ms * 1_000_000 });
-        let slow = Climb::new(Growth::new(slow), 0, LINE, Pages::Refault);
-        runs.add(Run { climb: slow, decided: decided(1_000_000), dead: Some(2_000_000) }).unwrap();
+        let slow = WorkingSetGrowth::new(Growth::new(slow), 0, MAX_WORKING_SET, Pages::Refault);
+        runs.add(Run { working_set: slow, decided: decided(1_000_000), dead: Some(2_000_000) }).unwrap();
         assert_eq!((runs.good(), runs.total()), (0, 2));
         assert!(runs.progress().contains("1 void, 1 missed"), "{}", runs.progress());
     }
@@ -227,9 +227,10 @@ mod tests {
     fn a_decision_about_a_page_cache_hog_is_counted_as_wrong() {
         let case = Case { hog: Hog::PageCache, ..Case::new(2) };
         let mut runs = Runs::new(case, None);
-        runs.add(Run { climb: climb(), decided: None, dead: None }).unwrap();
+        runs.add(Run { working_set: working_set(), decided: None, dead: None }).unwrap();
         assert_eq!(runs.good(), 1);
-        runs.add(Run { climb: climb(), decided: decided(1_000_000), dead: Some(2_000_000) }).unwrap();
+        runs.add(Run { working_set: working_set(), decided: decided(1_000_000), dead: Some(2_000_000) })
+            .unwrap();
         let rows = runs.rows();
         assert_eq!((rows.len(), rows[0].n()), (1, 2));
         assert_eq!(rows[0].percentile(100), Some(1.0), "one of them was");

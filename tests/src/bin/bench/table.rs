@@ -13,7 +13,7 @@ pub(crate) fn render(backend: Option<&str>, rows: &[Row]) -> String {
 }
 
 fn cells(row: &Row) -> [String; 11] {
-    let figure = |percent| row.percentile_text(percent);
+    let value = |percent| row.percentile_text(percent);
     let goal = match row.goal {
         None => String::new(),
         Some(goal) => {
@@ -36,11 +36,11 @@ fn cells(row: &Row) -> [String; 11] {
         row.metric.to_owned(),
         row.unit.to_owned(),
         row.n().to_string(),
-        figure(0),
-        figure(50),
-        figure(90),
-        figure(99),
-        figure(100),
+        value(0),
+        value(50),
+        value(90),
+        value(99),
+        value(100),
         goal,
     ]
 }

@@ -28,7 +28,7 @@ use crate::testbed::Testbed;
 const NONE: &str = "none";
 
 #[derive(Debug, Parser)]
-#[command(about = "Has the kernel kill at every level, and holds what the agent tells against it")]
+#[command(about = "Causes OOM kills at every level, and compares them with what the agent reports")]
 struct Args {
     /// Print JSON lines on standard output, and words on standard error
     #[arg(long)]
@@ -135,7 +135,7 @@ fn run(args: &Args) -> Result<bool> {
         }
     }
     let no_others = unattributed == 0 && unexpected == 0;
-    let row = json!({"bench": "oom", "case": "beside", "ok": no_others, "unattributed": unattributed, "strange": unexpected});
+    let row = json!({"bench": "oom", "case": "beside", "ok": no_others, "unattributed": unattributed, "unexpected": unexpected});
     emit(&story(row, "no other reported"));
     text.push_str(&format!("unattributed {unattributed}, unexpected {unexpected}\n"));
     let _ = if *json { write!(std::io::stderr(), "{text}") } else { write!(std::io::stdout(), "{text}") };

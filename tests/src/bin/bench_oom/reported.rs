@@ -52,9 +52,9 @@ impl LevelReport {
             && event.text("container") == kill.container
             && event.text("cgroup") == kill.cgroup;
         // A global kill has neither usage nor limit.
-        let figures = ["anon", "file", "shmem", "trigger_pid", "usage", "limit"];
-        let figures = &figures[..if kill.level == Level::Global { 4 } else { 6 }];
-        let whole = figures.iter().all(|key| event.number(key).is_some())
+        let numbers = ["anon", "file", "shmem", "trigger_pid", "usage", "limit"];
+        let numbers = &numbers[..if kill.level == Level::Global { 4 } else { 6 }];
+        let whole = numbers.iter().all(|key| event.number(key).is_some())
             && event.value.get("oom_score_adj").is_some_and(|adj| adj == 1000)
             && !event.text("comm").is_empty()
             && !event.text("trigger_comm").is_empty();
@@ -82,7 +82,7 @@ impl LevelReport {
             .with("owners_right", self.owners_right)
             .with("inferred", self.inferred)
             .with("names_right", self.names_right)
-            .with("figures_whole", self.whole)
+            .with("with_all_fields", self.whole)
             .with("ok", self.is_correct());
         if let Some(wrong) = &self.wrong {
             row = row.with("why", wrong.as_str());

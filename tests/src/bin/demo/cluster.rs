@@ -16,10 +16,16 @@ const MEMORY: u64 = 512 * MIB;
 const PIDS: u64 = 100;
 /// The memory that must stay available.
 const THRESHOLD: u64 = 128 * MIB;
-const LINE: u64 = MEMORY - THRESHOLD;
+const MAX_WORKING_SET: u64 = MEMORY - THRESHOLD;
 /// The runaway would grow beyond the threshold, and not to the node's limit.
-const PLAN: Plan<'_> =
-    Plan { mode: "grow", size: 352 * MIB, rate: 256 * MIB, more: &[], line: LINE, by_others: 0 };
+const PLAN: Plan<'_> = Plan {
+    mode: "grow",
+    size: 352 * MIB,
+    rate: 256 * MIB,
+    more: &[],
+    max_working_set: MAX_WORKING_SET,
+    by_others: 0,
+};
 /// The memory of the other pods, MiB.
 const WEB: u64 = 64;
 const SHOP: u64 = 16;
@@ -59,11 +65,11 @@ pub(crate) fn run(testbed: &mut Testbed<'_>) -> Result<()> {
     let answered = agent.wait_for("the API server's answer", GUARD, |event| {
         event.kind() == "eviction_progress" && event.number("id") == decision.number("id")
     })?;
-    let outcome = answered.text("result");
+    let result = answered.text("result");
     testbed.check(
         "the API server granted its eviction",
-        outcome == "accepted",
-        format_args!("{outcome} {}", answered.text("reason")),
+        result == "accepted",
+        format_args!("{result} {}", answered.text("reason")),
     );
     let granted = answered.number("mono_ns").context("an answer has no time")?;
     check_object(testbed, &cluster, "report")?;
@@ -77,7 +83,7 @@ pub(crate) fn run(testbed: &mut Testbed<'_>) -> Result<()> {
     testbed.check("and the agent knows that it is gone", true, "");
     for name in ["web", "shop"] {
         let terminating = is_terminating(&cluster.pod("default", name)?.unwrap_or_default());
-        testbed.check(format!("default/{name} is not on its way"), !terminating, "it is being deleted");
+        testbed.check(format!("default/{name} is not terminating"), !terminating, "it is being deleted");
     }
     pods::check_bystanders(testbed, &mut bystanders, ["it was not chosen", "the same"])?;
     let decisions = agent.count_decisions()?;

@@ -70,7 +70,7 @@ impl Shortage {
     };
 
     fn available(&self, path: &Path) -> Result<u64> {
-        let stat = statvfs(path).with_context(|| format!("look at {}", path.display()))?;
+        let stat = statvfs(path).with_context(|| format!("read the file system of {}", path.display()))?;
         Ok((self.available)(&stat))
     }
 

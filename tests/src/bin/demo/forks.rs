@@ -81,9 +81,9 @@ fn record(
     decision: &Event,
     dead: u64,
 ) -> Result<()> {
-    let line = PIDS - THRESHOLD;
-    let forks = (line + 1).checked_sub(before).context("the line was passed before the bomb")?;
-    let taken = line + 1;
+    let max_pids = PIDS - THRESHOLD;
+    let forks = (max_pids + 1).checked_sub(before).context("the threshold was crossed before the bomb")?;
+    let taken = max_pids + 1;
     // The agent may stop the bomb between the fork that crosses the threshold and its stamp.
     let reached = record.reached_by_steps(forks, 1);
     let reached =
@@ -102,8 +102,8 @@ fn record(
     let decided = decision.number("decided_mono_ns").context("the decision has no time")?;
     let at_decision = record.bytes_at(decided).max(record.bytes_at(crossed));
     testbed.value("victim", decision.pod());
-    testbed.value("line_pids", line);
-    testbed.value("overshoot_at_decision_pids", (before + at_decision).saturating_sub(line));
+    testbed.value("max_pids", max_pids);
+    testbed.value("overshoot_at_decision_pids", (before + at_decision).saturating_sub(max_pids));
     testbed.value("crossed_to_decided_us", decision.number("crossed_to_decided_us"));
     Ok(())
 }

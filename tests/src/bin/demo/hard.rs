@@ -24,13 +24,19 @@ pub(crate) const MEMORY: u64 = 768 * MIB;
 pub(crate) const PIDS: u64 = 100;
 /// The memory that must stay available.
 const THRESHOLD: u64 = 128 * MIB;
-const LINE: u64 = MEMORY - THRESHOLD;
+const MAX_WORKING_SET: u64 = MEMORY - THRESHOLD;
 /// The memory of the bystanders, MiB.
 const CHECKOUT: u64 = 320;
 const ETCD: u64 = 48;
 /// The runaway would grow beyond the threshold, and not to the node's limit.
-const PLAN: Plan<'_> =
-    Plan { mode: "grow", size: 352 * MIB, rate: 256 * MIB, more: &[], line: LINE, by_others: 0 };
+const PLAN: Plan<'_> = Plan {
+    mode: "grow",
+    size: 352 * MIB,
+    rate: 256 * MIB,
+    more: &[],
+    max_working_set: MAX_WORKING_SET,
+    by_others: 0,
+};
 /// The kernel charges in batches of 64 pages on each processor, so usage is ahead of what was touched by that
 /// much.
 const GRAIN: u64 = 1 << 20;
@@ -60,12 +66,13 @@ pub(crate) fn run(testbed: &mut Testbed<'_>, cache: Cache, variant: Variant) -> 
     else {
         return Ok(());
     };
-    let climb = runaway.wait_for_death(testbed, &decision, &[])?;
-    let beyond = climb.overshoot(decision.number("decided_mono_ns").context("the decision has no time")?);
+    let working_set = runaway.wait_for_death(testbed, &decision, &[])?;
+    let beyond =
+        working_set.overshoot(decision.number("decided_mono_ns").context("the decision has no time")?);
     testbed.check(
         "after the crossing, not before",
         beyond.is_some_and(|beyond| i128::from(beyond) + i128::from(GRAIN.max(by_others)) > 0),
-        format_args!("{beyond:?} bytes beyond the line"),
+        format_args!("{beyond:?} bytes beyond the threshold"),
     );
     runaway.check_ended(testbed, &node)?;
 
@@ -82,7 +89,7 @@ fn describe(testbed: &Testbed<'_>) {
             "{} MiB; memory.available is below {} MiB once the working set passes {} MiB",
             MEMORY / MIB,
             THRESHOLD / MIB,
-            LINE / MIB
+            MAX_WORKING_SET / MIB
         ),
     );
     let pod = |text: String| testbed.printer.line("pod", text);
@@ -101,7 +108,7 @@ fn fill_page_cache(testbed: &Testbed<'_>, node: &Node, pod: usize) -> Result<Wor
     let reader = testbed.start_and_wait(node.pods[pod].first()?, &arguments, "cached")?;
     let (usage, working_set) = (node.root().memory()? / MIB, node.working_set()? / MIB);
     ensure!(
-        usage > MEMORY / MIB - 16 && working_set < LINE / MIB,
+        usage > MEMORY / MIB - 16 && working_set < MAX_WORKING_SET / MIB,
         "the page cache did not fill: usage {usage} MiB, working set {working_set} MiB",
     );
     testbed.printer.line(

@@ -40,7 +40,7 @@ use crate::testbed::{Skip, Testbed};
 use crate::variant::Variant;
 
 #[derive(Debug, Parser)]
-#[command(about = "Tells short stories of node pressure with the real agent, and checks each")]
+#[command(about = "Runs short stories of node pressure with the real agent, and checks each")]
 struct Args {
     /// Print the results as JSON lines on standard output, and the text on standard error
     #[arg(long)]
@@ -147,7 +147,7 @@ const STORIES: [Story; 18] = [
     },
     Story {
         name: "beside earlyoom, 128 MiB/s",
-        subject: "how far beyond the line, and how far with earlyoom in our place",
+        subject: "how far beyond the threshold, and how far with earlyoom in our place",
         when: When::Asked,
         run: |testbed| peer::run(testbed, 128 * MIB),
     },

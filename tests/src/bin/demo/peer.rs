@@ -11,7 +11,7 @@ use anyhow::{Context as _, Error, Result, ensure};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tests::death::DeathWatcher;
-use tests::growth::{Climb, Growth, Pages};
+use tests::growth::{Growth, Pages, WorkingSetGrowth};
 use tests::meminfo;
 use tests::node::{MIB, Node};
 use tests::process::Process;
@@ -25,13 +25,13 @@ use crate::testbed::{GUARD, Skip, Testbed};
 /// The limit of the runaway in either case.
 const MEMORY: u64 = 960 * MIB;
 /// The growth at which the threshold is crossed.
-const LINE: u64 = 520 * MIB;
+const MAX_WORKING_SET: u64 = 520 * MIB;
 /// The size to which the runaway would grow.
 const SIZE: u64 = 900 * MIB;
 /// The runs of each; medians are compared.
 const RUNS: usize = 3;
 /// Growth is stamped in steps of this size, so nothing smaller can be seen.
-const GRAIN_MIB: f64 = 0.25;
+const GRANULARITY_MIB: f64 = 0.25;
 
 /// The growth beyond the threshold, MiB.
 #[derive(Clone, Copy, Debug)]
@@ -66,8 +66,8 @@ pub(crate) fn run(testbed: &mut Testbed<'_>, rate: u64) -> Result<()> {
         ("agent_death_mib", at_death(&ours)),
         ("peer_signal_mib", at_signal(&theirs)),
         ("peer_death_mib", at_death(&theirs)),
-        ("times_less_at_signal", at_signal(&theirs) / at_signal(&ours).max(GRAIN_MIB)),
-        ("times_less_at_death", at_death(&theirs) / at_death(&ours).max(GRAIN_MIB)),
+        ("times_less_at_signal", at_signal(&theirs) / at_signal(&ours).max(GRANULARITY_MIB)),
+        ("times_less_at_death", at_death(&theirs) / at_death(&ours).max(GRANULARITY_MIB)),
     ] {
         testbed.printer.line("median", format_args!("{key} {value:.2}"));
         testbed.value(key, value);
@@ -80,7 +80,7 @@ pub(crate) fn run(testbed: &mut Testbed<'_>, rate: u64) -> Result<()> {
     } else {
         let others: Vec<_> = kernel_kills.iter().filter_map(|run| run.other_cause.as_deref()).collect();
         for why in &others {
-            testbed.printer.line("kernel kill", format_args!("the ordinary way was first: {why}"));
+            testbed.printer.line("kernel kill", format_args!("the agent was first: {why}"));
         }
         testbed.value("by_reflex", kernel_kills.len() - others.len());
         // If the kernel carried out no order at all, the values do not measure kernel kill.
@@ -88,7 +88,7 @@ pub(crate) fn run(testbed: &mut Testbed<'_>, rate: u64) -> Result<()> {
             let at_death = at_death(&kernel_kills.iter().map(|run| run.overshoot).collect::<Vec<_>>());
             testbed.printer.line("median", format_args!("reflex_death_mib {at_death:.2}"));
             testbed.value("reflex_death_mib", at_death);
-            testbed.value("times_less_with_reflex", self::at_death(&theirs) / at_death.max(GRAIN_MIB));
+            testbed.value("times_less_with_reflex", self::at_death(&theirs) / at_death.max(GRANULARITY_MIB));
         }
     }
     testbed.value("runs", RUNS);
@@ -136,8 +136,8 @@ fn measure_overshoot(
         Signal::TERM => record.term.context("the runaway died without SIGTERM")?,
         _ => dead,
     };
-    let climb = Climb::new(Growth::of(&record), base, base + LINE, Pages::Fresh);
-    let mib = |ns| climb.overshoot(ns).map(|bytes| bytes as f64 / MIB as f64).context("no stamps");
+    let working_set = WorkingSetGrowth::new(Growth::of(&record), base, base + MAX_WORKING_SET, Pages::Fresh);
+    let mib = |ns| working_set.overshoot(ns).map(|bytes| bytes as f64 / MIB as f64).context("no stamps");
     Ok(Overshoot { signal: mib(signal)?, death: mib(dead)? })
 }
 
@@ -151,7 +151,7 @@ fn with_agent(testbed: &mut Testbed<'_>, rate: u64) -> Result<Overshoot> {
 }
 
 fn kubelet(base: u64) -> Value {
-    let threshold = MEMORY - base - LINE;
+    let threshold = MEMORY - base - MAX_WORKING_SET;
     json!({"evictionHard": {"memory.available": threshold.to_string()}})
 }
 
@@ -182,7 +182,7 @@ fn with_kernel_kill(testbed: &mut Testbed<'_>, rate: u64) -> Result<Option<WithK
 fn with_earlyoom(testbed: &Testbed<'_>, rate: u64, earlyoom: &[PathBuf; 2]) -> Result<Overshoot> {
     let (node, hog, stamps) = prepare(testbed, rate)?;
     let available = meminfo::available()?;
-    let limit = available.checked_sub(LINE).context("this machine has too little memory")? / 1024;
+    let limit = available.checked_sub(MAX_WORKING_SET).context("this machine has too little memory")? / 1024;
     let [loader, program] = earlyoom;
     let folder = program.parent().context("the folder of earlyoom")?;
     let mut command = Command::new(loader);

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result};
 use tests::agent::{Event, describe};
 use tests::death::DeathWatcher;
-use tests::growth::{Climb, Growth, Pages};
+use tests::growth::{Growth, Pages, WorkingSetGrowth};
 use tests::node::{MIB, Node};
 use tests::stamps::Record;
 use tests::workload::Workload;
@@ -26,7 +26,7 @@ pub(crate) struct Plan<'a> {
     /// Other arguments.
     pub(crate) more: &'a [&'a str],
     /// The working set that the node must not exceed, bytes.
-    pub(crate) line: u64,
+    pub(crate) max_working_set: u64,
     /// How much the working set may grow meanwhile without the runaway, bytes.
     pub(crate) by_others: u64,
 }
@@ -38,7 +38,7 @@ pub(crate) struct Runaway {
     pod: usize,
     stamps: PathBuf,
     base: u64,
-    line: u64,
+    max_working_set: u64,
     by_others: u64,
     death: Option<DeathWatcher>,
 }
@@ -46,7 +46,7 @@ pub(crate) struct Runaway {
 impl Runaway {
     /// Starts a runaway in a pod and lets it go.
     pub(crate) fn start(testbed: &Testbed<'_>, node: &Node, pod: usize, plan: Plan<'_>) -> Result<Self> {
-        let Plan { mode, size, rate, more, line, by_others } = plan;
+        let Plan { mode, size, rate, more, max_working_set, by_others } = plan;
         let stamps = node.file(&format!("stamps-{mode}"));
         let (size, rate, file) = (size.to_string(), rate.to_string(), stamps.display().to_string());
         let mut arguments = vec![mode, "--touch-first", "--size", &size, "--rate", &rate, "--stamps", &file];
@@ -55,12 +55,12 @@ impl Runaway {
         let base = node.working_set()?;
         let death = DeathWatcher::start(&node.pods[pod].group, process.pid())?;
         process.go()?;
-        Ok(Self { process, pod, stamps, base, line, by_others, death: Some(death) })
+        Ok(Self { process, pod, stamps, base, max_working_set, by_others, death: Some(death) })
     }
 
     /// Returns its growth until now.
-    pub(crate) fn climb(&self) -> Result<Climb> {
-        Ok(Climb::new(Growth::of(&self.record()?), self.base, self.line, Pages::Fresh))
+    pub(crate) fn working_set(&self) -> Result<WorkingSetGrowth> {
+        Ok(WorkingSetGrowth::new(Growth::of(&self.record()?), self.base, self.max_working_set, Pages::Fresh))
     }
 
     /// Returns its stamps until now.
@@ -75,19 +75,21 @@ impl Runaway {
         testbed: &mut Testbed<'_>,
         decision: &Event,
         others: &[(&'static str, u64, &str)],
-    ) -> Result<Climb> {
+    ) -> Result<WorkingSetGrowth> {
         let death = self.death.take().context("its death was waited for before")?;
         let dead = death.wait(testbed.interrupt, GUARD)?;
-        let climb = self.climb()?;
-        let crossed = climb.crossed().or_else(|| climb.crossed_by_batched_charges(self.by_others)).with_context(|| {
-            let last = climb.growth().last();
+        let working_set = self.working_set()?;
+        let crossed = working_set.crossed().or_else(|| working_set.crossed_by_batched_charges(self.by_others)).with_context(|| {
+            let last = working_set.growth().last();
             let (pod, base, value) = (decision.pod(), self.base, &decision.value);
             format!(
-                "{pod} was chosen, but the line was never crossed: {last:?} above {base} bytes, by {value}"
+                "{pod} was chosen, but the threshold was never crossed: {last:?} above {base} bytes, by {value}"
             )
         })?;
-        let what =
-            format!("the working set passed {} MiB, by the growing process's own clock", self.line / MIB);
+        let what = format!(
+            "the working set passed {} MiB, by the growing process's own clock",
+            self.max_working_set / MIB
+        );
         testbed.timeline = Timeline::crossed(crossed, what);
         testbed.mark_decision(decision);
         for (key, at, what) in others {
@@ -97,13 +99,13 @@ impl Runaway {
         testbed.printer.timeline(testbed);
 
         let decided = decision.number("decided_mono_ns").context("the decision has no time")?;
-        let mib = |ns| climb.overshoot(ns).map(|bytes| bytes as f64 / MIB as f64);
+        let mib = |ns| working_set.overshoot(ns).map(|bytes| bytes as f64 / MIB as f64);
         testbed.value("victim", decision.pod());
-        testbed.value("line_bytes", self.line);
+        testbed.value("max_working_set_bytes", self.max_working_set);
         testbed.value("overshoot_at_decision_mib", mib(decided));
         testbed.value("overshoot_at_death_mib", mib(dead));
         testbed.value("crossed_to_decided_us", decision.number("crossed_to_decided_us"));
-        Ok(climb)
+        Ok(working_set)
     }
 
     /// Checks that a signal has ended it, and that no process of its pod is left.

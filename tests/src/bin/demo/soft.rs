@@ -18,7 +18,7 @@ use crate::variant::Variant;
 
 const SOFT: u64 = 128 * MIB;
 const HARD: u64 = 16 * MIB;
-const LINE: u64 = MEMORY - SOFT;
+const MAX_WORKING_SET: u64 = MEMORY - SOFT;
 const GRACE: Duration = Duration::from_secs(2);
 /// The grace period where a spike of 0.4 s may last for seconds.
 const SLOW_GRACE: Duration = Duration::from_secs(12);
@@ -27,9 +27,16 @@ const CHECKOUT: u64 = 320;
 const ETCD: u64 = 48;
 const SIZE: u64 = 320 * MIB;
 const RATE: u64 = 512 * MIB;
-const SPIKE: Plan<'_> =
-    Plan { mode: "spike", size: SIZE, rate: RATE, more: &["--hold", "400"], line: LINE, by_others: 0 };
-const LONGER: Plan<'_> = Plan { mode: "grow", size: SIZE, rate: RATE, more: &[], line: LINE, by_others: 0 };
+const SPIKE: Plan<'_> = Plan {
+    mode: "spike",
+    size: SIZE,
+    rate: RATE,
+    more: &["--hold", "400"],
+    max_working_set: MAX_WORKING_SET,
+    by_others: 0,
+};
+const LONGER: Plan<'_> =
+    Plan { mode: "grow", size: SIZE, rate: RATE, more: &[], max_working_set: MAX_WORKING_SET, by_others: 0 };
 /// The agent samples at least once in this time while a threshold is met.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -60,13 +67,13 @@ pub(crate) fn run(testbed: &mut Testbed<'_>, variant: Variant) -> Result<()> {
     else {
         return Ok(());
     };
-    let climb = runaway.wait_for_death(testbed, &decision, &[])?;
-    let crossed = climb.crossed().context("the line was never crossed")?;
+    let working_set = runaway.wait_for_death(testbed, &decision, &[])?;
+    let crossed = working_set.crossed().context("the threshold was never crossed")?;
     let decided = decision.number("decided_mono_ns").context("the decision has no time")?;
     let waited = Duration::from_nanos(decided.saturating_sub(crossed));
     testbed.value("crossed_to_decided_us", micros(waited));
     // The kernel charges ahead of what is touched.
-    let earliest = climb.crossed_at_the_earliest().context("the line was never crossed")?;
+    let earliest = working_set.crossed_at_the_earliest().context("the threshold was never crossed")?;
     let waited_at_most = Duration::from_nanos(decided.saturating_sub(earliest));
     testbed.check(
         format!("the longer one is evicted, not before {} s have passed", grace.as_secs()),
@@ -87,9 +94,9 @@ fn describe(testbed: &Testbed<'_>, grace: Duration) {
     testbed.printer.line(
         "node",
         format_args!(
-            "{} MiB; soft line at {} MiB of working set, grace period {} s, transition period {} s",
+            "{} MiB; soft threshold at {} MiB of working set, grace period {} s, transition period {} s",
             MEMORY / MIB,
-            LINE / MIB,
+            MAX_WORKING_SET / MIB,
             grace.as_secs(),
             TRANSITION.as_secs()
         ),
@@ -106,9 +113,9 @@ fn check_spike(
 ) -> Result<()> {
     let mut spike = Runaway::start(testbed, node, pod, SPIKE)?;
     let interrupt = testbed.interrupt;
-    interrupt.until("the spike passes the line", GUARD, || Ok(spike.climb()?.crossed()))?;
-    let fell = wait_until_below_line(testbed, node)?;
-    let crossed = spike.climb()?.crossed().context("the spike has no crossing")?;
+    interrupt.until("the spike crosses the threshold", GUARD, || Ok(spike.working_set()?.crossed()))?;
+    let fell = wait_until_below_threshold(testbed, node)?;
+    let crossed = spike.working_set()?.crossed().context("the spike has no crossing")?;
     let lasted = Duration::from_nanos(fell.saturating_sub(crossed));
     testbed.value("spike_us", micros(lasted));
     if lasted >= grace {
@@ -117,7 +124,7 @@ fn check_spike(
             lasted.as_secs_f64()
         ))));
     }
-    testbed.printer.line("spike", format_args!("above the line for {:.2} s", lasted.as_secs_f64()));
+    testbed.printer.line("spike", format_args!("above the threshold for {:.2} s", lasted.as_secs_f64()));
     let condition = |status: &'static str| {
         move |event: &Event| event.kind() == "condition" && event.text("status") == status
     };
@@ -134,9 +141,9 @@ fn check_spike(
 }
 
 /// Waits until the working set is below the threshold value again, and returns that time.
-fn wait_until_below_line(testbed: &Testbed<'_>, node: &Node) -> Result<u64> {
-    testbed.interrupt.until("the working set falls below the line", GUARD, || {
-        Ok((node.working_set()? < LINE).then(clock::now))
+fn wait_until_below_threshold(testbed: &Testbed<'_>, node: &Node) -> Result<u64> {
+    testbed.interrupt.until("the working set falls below the threshold", GUARD, || {
+        Ok((node.working_set()? < MAX_WORKING_SET).then(clock::now))
     })
 }
 

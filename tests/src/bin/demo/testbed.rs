@@ -190,13 +190,9 @@ impl<'a> Testbed<'a> {
                 && event.number("id") == decision.number("id")
                 && !["signalled", "killed"].contains(&event.text("result"))
         })?;
-        let (outcome, why) = (ended.text("result"), ended.text("reason"));
-        self.check(
-            "and says that it has terminated",
-            outcome == "terminated",
-            format_args!("{outcome} {why}"),
-        );
-        Ok((outcome == "terminated").then_some(decision))
+        let (result, why) = (ended.text("result"), ended.text("reason"));
+        self.check("and says that it has terminated", result == "terminated", format_args!("{result} {why}"));
+        Ok((result == "terminated").then_some(decision))
     }
 
     /// Records a value.
@@ -211,7 +207,7 @@ impl<'a> Testbed<'a> {
             self.timeline.mark("kernel", at, "the kernel program saw it");
         }
         if let Some(at) = decision.number("sampled_mono_ns") {
-            self.timeline.mark("seen", at, format!("the agent looked, woken by {detected_by}"));
+            self.timeline.mark("seen", at, format!("the agent sampled the node, triggered by {detected_by}"));
         }
         if let Some(at) = decision.number("decided_mono_ns") {
             self.timeline.mark("decided", at, format!("the agent chose {}", decision.pod()));

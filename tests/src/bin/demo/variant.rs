@@ -68,7 +68,8 @@ impl ActiveVariant {
                 );
             }
             Self::Cpu(unplugged) => {
-                let is_offline = fs::read_to_string(&unplugged.0).context("look at the CPU")?.trim() == "0";
+                let is_offline =
+                    fs::read_to_string(&unplugged.0).context("read the state of the CPU")?.trim() == "0";
                 testbed.check("the CPU was away until the end", is_offline, "it was there");
             }
         }

@@ -24,7 +24,7 @@ pub(crate) fn write(path: &Path, size: u64, rate: u64, how: How, block: u64, sta
     options.read(true).write(true).create_new(true).custom_flags(flags.bits().cast_signed());
     let mut file = options.open(path).with_context(|| format!("create {}", path.display()))?;
     let available = |file: &File| fstatvfs(file).map(|stat| stat.f_bavail * stat.f_frsize);
-    let before = available(&file).context("look at the file system")?;
+    let before = available(&file).context("read the file system")?;
     let bytes = usize::try_from(block).context("block")?;
     let (memory, pace) = (vec![0x5a; bytes + ALIGNMENT], Pace::new(rate));
     let data = &memory[memory.as_ptr().align_offset(ALIGNMENT)..][..bytes];
@@ -40,7 +40,7 @@ pub(crate) fn write(path: &Path, size: u64, rate: u64, how: How, block: u64, sta
             Err(error) if error.kind() == ErrorKind::StorageFull => break,
             Err(error) => return Err(error).context("write"),
         }
-        let now = available(&file).context("look at the file system")?;
+        let now = available(&file).context("read the file system")?;
         stamps.stamp(before.saturating_sub(now));
     }
     stamps.done();
@@ -73,7 +73,7 @@ pub(crate) fn allocate(path: &Path, size: u64) -> Result<File> {
 pub(crate) fn create(directory: &Path, max: u64, rate: u64, stamps: Writer) -> Result<()> {
     let folder = File::open(directory).with_context(|| format!("open {}", directory.display()))?;
     let free = || fstatvfs(&folder).map(|stat| stat.f_ffree);
-    let before = free().context("look at the file system")?;
+    let before = free().context("read the file system")?;
     let pace = Pace::new(rate);
     let mut created = 0;
     while created < max {
@@ -83,7 +83,7 @@ pub(crate) fn create(directory: &Path, max: u64, rate: u64, stamps: Writer) -> R
             Err(error) if error.kind() == ErrorKind::StorageFull => break,
             Err(error) => return Err(error).context("create a file"),
         }
-        stamps.stamp(before.saturating_sub(free().context("look at the file system")?));
+        stamps.stamp(before.saturating_sub(free().context("read the file system")?));
     }
     stamps.done();
     print_event("created", &[("files", created)]);

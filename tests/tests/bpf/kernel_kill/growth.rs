@@ -8,7 +8,7 @@ fn a_process_that_grows_only_its_page_cache_is_not_killed() {
     let node = Node::new();
     let (mut process, mut fixture, order) = node.start_and_arm(&node.victim);
     process.step("cache 160");
-    assert!(node.root.usage() > order.max_working_set.unwrap(), "the page cache has crossed the line");
+    assert!(node.root.usage() > order.max_working_set.unwrap(), "the page cache has crossed the threshold");
     // These page faults make the probes check the process now.
     process.step("touch 4");
     assert_not_killed(&mut fixture, "not_grown");
@@ -122,7 +122,7 @@ fn a_process_that_takes_huge_pages_is_killed_with_a_full_page_cache() {
     assert!(later <= may_be_later, "{later} of 4 were not at the next huge page");
 }
 
-/// The machine has no limit at which its usage stands still: there the free memory tells whether cache makes room.
+/// The machine has no limit at which its usage stands still: there the free memory shows whether cache makes room.
 #[test]
 fn without_a_limit_a_process_is_killed_only_if_no_memory_is_free() {
     need_bpf!();

@@ -53,7 +53,7 @@ pub(super) fn check_events(heard: &[Event], evicted: usize) {
     for (uid, decisions) in &accepted {
         assert_eq!(decisions.len(), 1, "{uid} went by {decisions:?}");
     }
-    assert!(evicted > 0, "there was pressure, and somebody went");
+    assert!(evicted > 0, "there was pressure, and pods were evicted");
     terminated.extend(accepted.keys());
     assert!(terminated.len() >= evicted, "{} of {evicted} went by a decision", terminated.len());
 }
@@ -64,7 +64,7 @@ pub(super) fn check_recording(recording: &Path, heard: &[Event], protected: &[St
     let lines = run("export", recording, &[]);
     let decisions = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     let decisions =
-        decisions.filter(|it| it["kind"] == "decision").map(|mut it| it["decision"]["pass"].take());
+        decisions.filter(|it| it["kind"] == "decision").map(|mut it| it["decision"]["evaluation"].take());
     let recorded: Vec<Value> =
         decisions.filter(|it| it["evictions"].as_array().is_some_and(|all| !all.is_empty())).collect();
     let mut reported: Vec<&str> =

@@ -8,7 +8,7 @@ use tests::agent::{Event, GUARD};
 use tests::clock;
 use tests::cluster::{Patch, manifest};
 use tests::death::DeathWatcher;
-use tests::growth::Climb;
+use tests::growth::WorkingSetGrowth;
 use tests::stamps::Record;
 use tests::workload::Workload;
 
@@ -17,7 +17,7 @@ use crate::hog_node::{idle_working_set, random_pause};
 
 /// The measurements of one crossing.
 pub(super) struct Run {
-    pub(super) climb: Climb,
+    pub(super) working_set: WorkingSetGrowth,
     /// The timestamp of the BPF program.
     pub(super) stamped_ns: Option<u64>,
     pub(super) decided_ns: u64,
@@ -78,7 +78,7 @@ impl PodPopulation<'_> {
                 let killed = self.agent.wait_for("that it has killed", GUARD, |event| {
                     event.is_result("killed") && event.number("id") == id
                 })?;
-                let killed_ns = killed.number("mono_ns").context("an outcome has no time")?;
+                let killed_ns = killed.number("mono_ns").context("a result has no time")?;
                 Some(VictimEnd { killed_ns, dead_ns: death.wait(&interrupt, GUARD)?, floor_ns })
             }
             _ => {
@@ -91,7 +91,12 @@ impl PodPopulation<'_> {
         std::fs::remove_file(&stamps).context("remove the stamps of a run")?;
         self.finish_crossing(pod)?;
         Ok(Run {
-            climb: Climb::new(self.case.hog.growth(&record), base, self.case.line, self.case.hog.pages()),
+            working_set: WorkingSetGrowth::new(
+                self.case.hog.growth(&record),
+                base,
+                self.case.max_working_set,
+                self.case.hog.pages(),
+            ),
             stamped_ns: decision.number("crossed_mono_ns"),
             decided_ns: decision.number("decided_mono_ns").context("a decision has no time")?,
             granted_ns: answered.number("mono_ns").context("an answer has no time")?,
@@ -106,7 +111,7 @@ impl PodPopulation<'_> {
     fn check_is_terminating(&self, pod: usize) -> Result<()> {
         let name = &self.node.pods[pod].spec().name;
         let object = self.cluster.pod("default", name)?.context("its object is gone at once")?;
-        ensure!(object["metadata"]["deletionTimestamp"].is_string(), "{name} is not on its way: {object}");
+        ensure!(object["metadata"]["deletionTimestamp"].is_string(), "{name} is not terminating: {object}");
         ensure!(self.is_tainted()? == self.mode.taints(), "the node's taints are not what they should be");
         Ok(())
     }
@@ -182,7 +187,7 @@ impl PodPopulation<'_> {
     /// Measures the time that the kernel takes to end a process of that size after SIGKILL.
     fn measure_kill_floor(&self) -> Result<u64> {
         let pod = &self.floor_node.pods[0];
-        let size = self.case.line.to_string();
+        let size = self.case.max_working_set.to_string();
         let mut large = Workload::hold(pod.first()?, &size)?;
         let death = DeathWatcher::start(&pod.group, large.pid())?;
         self.testbed.interrupt.sleep(Duration::from_millis(100))?;
@@ -193,6 +198,6 @@ impl PodPopulation<'_> {
 }
 
 /// Returns whether a result is the server's answer to the request, and not the state of processes.
-fn is_answer(outcome: &str) -> bool {
-    !matches!(outcome, "signalled" | "killed" | "terminated" | "error" | "processes_remaining")
+fn is_answer(result: &str) -> bool {
+    !matches!(result, "signalled" | "killed" | "terminated" | "error" | "processes_remaining")
 }

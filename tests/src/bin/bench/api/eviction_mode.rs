@@ -35,7 +35,7 @@ impl EvictionMode {
         let case = Case::new(1);
         match self {
             Self::Evict | Self::Taint => case,
-            Self::EvictAndKill { mib } => Case { line: mib * MIB, ..case },
+            Self::EvictAndKill { mib } => Case { max_working_set: mib * MIB, ..case },
         }
     }
 

@@ -60,12 +60,13 @@ impl Measurements {
     }
 
     pub(super) fn add(&mut self, run: Run) -> Result<()> {
-        let Run { climb, stamped_ns, decided_ns, granted_ns, floor_ns, next_ns, end, detected_by } = run;
-        let last = climb.growth().last().context("the hog has stamped nothing")?;
+        let Run { working_set, stamped_ns, decided_ns, granted_ns, floor_ns, next_ns, end, detected_by } =
+            run;
+        let last = working_set.growth().last().context("the hog has stamped nothing")?;
         // A hog that is killed at once may have been charged for more than it had touched.
-        let crossed = climb.crossed().or_else(|| climb.crossed_by_batched_charges(0));
+        let crossed = working_set.crossed().or_else(|| working_set.crossed_by_batched_charges(0));
         let at = crossed.unwrap_or(last.ns);
-        let rate = climb.growth().rate(at.saturating_sub(PIECE_NS), at).unwrap_or(0.0);
+        let rate = working_set.growth().rate(at.saturating_sub(PIECE_NS), at).unwrap_or(0.0);
         // A hog that the machine slowed down measures the machine and not the agent.
         let Some(crossed) = crossed.filter(|_| rate >= 0.8 * Rate::One.bytes_per_second() as f64) else {
             self.void += 1;
@@ -126,20 +127,20 @@ impl Measurements {
 
 #[cfg(test)]
 mod tests {
-    use ::tests::growth::{Climb, Growth, Pages};
+    use ::tests::growth::{Growth, Pages, WorkingSetGrowth};
     use ::tests::stamps::Stamp;
 
     use super::*;
-    use crate::case::LINE;
+    use crate::case::MAX_WORKING_SET;
 
     /// Returns a crossing by steady growth from 0 to slightly beyond the threshold, at `rate` bytes per
     /// nanosecond.
     fn run(rate: u64) -> Run {
         let stamps = (0..=300).map(|ms| Stamp { ns: ms * 1_000_000, bytes: ms * 1_000_000 * rate });
-        let climb = Climb::new(Growth::new(stamps), 0, LINE, Pages::Refault);
-        let crossed = climb.crossed().unwrap_or_default();
+        let working_set = WorkingSetGrowth::new(Growth::new(stamps), 0, MAX_WORKING_SET, Pages::Refault);
+        let crossed = working_set.crossed().unwrap_or_default();
         Run {
-            climb,
+            working_set,
             stamped_ns: Some(crossed - 100_000),
             decided_ns: crossed + 50_000,
             granted_ns: crossed + 3_000_000,
@@ -175,8 +176,8 @@ mod tests {
     fn a_crossing_of_a_hog_slowed_by_the_machine_is_void() {
         let mut measurements = Measurements::new(EvictionMode::Evict);
         let stamps = (0..=300).map(|ms| Stamp { ns: ms * 2_000_000, bytes: ms * 1_000_000 });
-        let slow = Climb::new(Growth::new(stamps), 0, LINE, Pages::Refault);
-        measurements.add(Run { climb: slow, end: None, ..run(1) }).unwrap();
+        let slow = WorkingSetGrowth::new(Growth::new(stamps), 0, MAX_WORKING_SET, Pages::Refault);
+        measurements.add(Run { working_set: slow, end: None, ..run(1) }).unwrap();
         assert_eq!((measurements.good(), measurements.total()), (0, 1));
         assert!(measurements.rows().iter().all(|row| row.metric != TO_DEATH));
     }

@@ -66,7 +66,7 @@ impl<'a> PodPopulation<'a> {
             testbed.interrupt.check()?;
             add_pod(cluster, &mut node, &format!("hog-{nth}"), &["main"])?;
         }
-        let mut floor_node = Node::new("bench-floor", case.line + SPARE, PIDS)?;
+        let mut floor_node = Node::new("bench-floor", case.max_working_set + SPARE, PIDS)?;
         floor_node.add(PodSpec::new("default", "floor", &["main"], 8))?;
         let kubelet = json!({
             "evictionHard": {"memory.available": format!("{}Mi", case.threshold() / MIB)},

@@ -3,14 +3,14 @@
 use super::*;
 
 /// A node with a pod that grows over the threshold and one that stays small.
-pub(super) struct Site {
+pub(super) struct Testbed {
     pub(super) node: Node,
     pub(super) hog: Workload,
     pub(super) quiet: Workload,
     folder: TempDir,
 }
 
-impl Site {
+impl Testbed {
     pub(super) fn new(label: &str) -> Self {
         let mut node = Node::new(label, 256 * MIB, 200).unwrap();
         for name in ["web", "quiet"] {

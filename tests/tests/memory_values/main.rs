@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
-mod parts;
+mod stale_stat;
 mod working_set;
 
 use eviction_node::cgroup::hierarchy::{Hierarchies, Host};

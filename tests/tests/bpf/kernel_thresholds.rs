@@ -65,10 +65,10 @@ fn a_crossing_among_500_thresholds_is_reported_in_both_directions() {
         fixture.kernel.clear_threshold(pod.id());
     }
     fixture.kernel.clear_threshold(node.id());
-    let unarmed_ns = ns_per_charge(&fixture, &mut process);
+    let unset_ns = ns_per_charge(&fixture, &mut process);
     println!(
-        "a charge costs {unarmed_ns:.0} ns with nothing armed, {beside_ns:.0} ns with 500 groups armed beside it, \
-         {on_path_ns:.0} ns with two on its way"
+        "a charge costs {unset_ns:.0} ns without thresholds, {beside_ns:.0} ns with 500 thresholds on other cgroups, \
+         {on_path_ns:.0} ns with two on its ancestor path"
     );
     assert_eq!(fixture.kernel.threshold_entries().unwrap(), (0, 0));
     let lost = fixture.kernel.lost().unwrap();
@@ -87,15 +87,16 @@ fn a_cgroup_and_its_ancestors_are_each_reported_at_their_threshold() {
     let granularity = fixture.kernel.charge().unwrap().granularity_bytes;
     let levels = [(&pods, 128), (&class, 96), (&pod, 64), (&container, 32)];
     let start = pods.usage();
-    let armed = levels
+    let generations = levels
         .map(|(group, more)| fixture.kernel.set_threshold(group.id(), above(start + more * MIB)).unwrap());
     for (step, reported) in [(20, 0), (28, 1), (28, 2), (32, 3), (32, 4)] {
         process.step(&format!("touch {step}"));
-        let crossed = armed.iter().filter(|armed| fixture.crossings(**armed).len() == 1).count();
+        let crossed =
+            generations.iter().filter(|generation| fixture.crossings(**generation).len() == 1).count();
         assert_eq!(crossed, reported, "after {} MiB more", (pods.usage() - start) / MIB);
     }
-    for ((group, more), armed) in levels.into_iter().zip(armed) {
-        let crossed = fixture.crossings(armed)[0];
+    for ((group, more), generation) in levels.into_iter().zip(generations) {
+        let crossed = fixture.crossings(generation)[0];
         assert_eq!((crossed.cgroup_id, crossed.leaf_id), (group.id(), container.id()));
         let threshold_bytes = start + more * MIB;
         assert!(
@@ -173,11 +174,11 @@ fn cgroups_whose_ids_share_a_bit_have_separate_thresholds() {
     let mut fixture = Fixture::load();
     let other = group.id() + (1 << 16);
     let threshold = above(group.usage() + 16 * MIB);
-    let armed = fixture.kernel.set_threshold(group.id(), threshold).unwrap();
+    let generation = fixture.kernel.set_threshold(group.id(), threshold).unwrap();
     fixture.kernel.set_threshold(other, threshold).unwrap();
     fixture.kernel.clear_threshold(other);
     process.step("touch 64");
-    assert_eq!(fixture.crossings(armed).len(), 1, "armed still");
+    assert_eq!(fixture.crossings(generation).len(), 1, "still set");
     fixture.kernel.set_threshold(other, above(MIB)).unwrap();
     fixture.kernel.clear_threshold(group.id());
     process.step("touch 16");

@@ -40,7 +40,7 @@ fn a_node_runs_and_evicts_a_pod_and_leaves_nothing_behind() {
     node.import(&hog).unwrap();
     cluster.make_pod(&pod("hog", &hog, Some("32Mi"), Some("256Mi"))).unwrap();
     cluster
-        .until("the kubelet tells of the OOM kill", |it| {
+        .until("the kubelet reports the OOM kill", |it| {
             let status = it.pod("default", "hog")?.map(|pod| pod["status"]["containerStatuses"][0].clone());
             let status = status.unwrap_or_default();
             let ends = [&status["state"]["terminated"], &status["lastState"]["terminated"]];

@@ -6,10 +6,10 @@ use crate::fixture::{Fixture, MIB, Stepper, above, need_bpf};
 use crate::groups::Cgroup;
 
 /// Returns whether there is such a probe; reports a skip if there is none.
-fn has_near_probe(fixture: &Fixture) -> bool {
+fn has_on_demand_probe(fixture: &Fixture) -> bool {
     let sees_every_charge = fixture.kernel.charge().unwrap().sees_every_charge;
     if sees_every_charge {
-        tests::report_skip("this kernel shows every charge without a dense hook");
+        tests::report_skip("this kernel shows every charge without an on-demand probe");
     }
     !sees_every_charge
 }
@@ -21,7 +21,7 @@ fn growth_into_existing_page_tables_is_seen_near_a_threshold() {
     let mut process = Stepper::with_memory(&group, 128);
     process.step("give-back");
     let mut fixture = Fixture::load();
-    if !has_near_probe(&fixture) {
+    if !has_on_demand_probe(&fixture) {
         return;
     }
     let near = fixture.kernel.sources().iter().find(|info| info.source == "charge near").unwrap();
@@ -31,9 +31,9 @@ fn growth_into_existing_page_tables_is_seen_near_a_threshold() {
         fixture.attach(AttachWhen::NearThreshold);
         fixture.attach(AttachWhen::NearThreshold);
         let threshold_bytes = group.usage() + 64 * MIB;
-        let armed = fixture.kernel.set_threshold(group.id(), above(threshold_bytes)).unwrap();
+        let generation = fixture.kernel.set_threshold(group.id(), above(threshold_bytes)).unwrap();
         process.step("again");
-        let crossed = fixture.only_crossing(armed, &format!("round {round}"));
+        let crossed = fixture.only_crossing(generation, &format!("round {round}"));
         assert!(
             crossed.usage >= threshold_bytes && crossed.usage <= threshold_bytes + 2 * granularity,
             "{crossed:?} for {threshold_bytes}"
@@ -46,7 +46,7 @@ fn growth_into_existing_page_tables_is_seen_near_a_threshold() {
         process.step("again");
         process.step("give-back");
         let seen = fixture.gross_bytes(group.id()) - before;
-        assert!(seen < 64 * MIB, "detached, it looks no more: {seen} bytes");
+        assert!(seen < 64 * MIB, "detached, it does not run: {seen} bytes");
     }
 }
 
@@ -77,24 +77,24 @@ fn growth_that_displaces_page_cache_is_seen_near_a_threshold() {
     let FullPageCache { node, _pod, mut process } = FullPageCache::new();
     let bystander = Cgroup::new();
     let mut fixture = Fixture::load();
-    if !has_near_probe(&fixture) {
+    if !has_on_demand_probe(&fixture) {
         return;
     }
     let reported = |fixture: &mut Fixture, process: &mut Stepper, growth: [u64; 2]| {
-        let armed = fixture.kernel.set_threshold(node.id(), above(node.usage() + 48 * MIB)).unwrap();
+        let generation = fixture.kernel.set_threshold(node.id(), above(node.usage() + 48 * MIB)).unwrap();
         let other = fixture.kernel.set_threshold(bystander.id(), above(bystander.usage() + MIB)).unwrap();
         let crossings = growth.map(|grown| {
             process.step(&format!("touch {grown}"));
-            let crossings = fixture.crossings(armed);
+            let crossings = fixture.crossings(generation);
             assert!(crossings.iter().all(|crossed| crossed.usage <= LIMIT), "{crossings:?}");
             crossings.len()
         });
         assert_eq!(fixture.crossings(other), [], "nothing was taken of that one");
         crossings
     };
-    assert_eq!(reported(&mut fixture, &mut process, [32, 32]), [0, 0], "usage alone does not tell");
+    assert_eq!(reported(&mut fixture, &mut process, [32, 32]), [0, 0], "usage alone does not show it");
     fixture.attach(AttachWhen::NearThreshold);
-    assert_eq!(reported(&mut fixture, &mut process, [32, 32]), [0, 1], "at the line, and once");
+    assert_eq!(reported(&mut fixture, &mut process, [32, 32]), [0, 1], "at the threshold, and once");
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn reclaim_during_a_sample_counts_towards_the_threshold() {
     need_bpf!();
     let FullPageCache { node, _pod, mut process } = FullPageCache::new();
     let mut fixture = Fixture::load();
-    if !has_near_probe(&fixture) {
+    if !has_on_demand_probe(&fixture) {
         return;
     }
     fixture.attach(AttachWhen::NearThreshold);
@@ -112,8 +112,8 @@ fn reclaim_during_a_sample_counts_towards_the_threshold() {
         let since = fixture.kernel.gross_charge(node.id()).filter(|_| counts);
         process.step("touch 28");
         let threshold = above(node.usage() + 48 * MIB);
-        let armed = fixture.kernel.set_threshold_since(node.id(), threshold, since).unwrap();
+        let generation = fixture.kernel.set_threshold_since(node.id(), threshold, since).unwrap();
         process.step("touch 28");
-        assert_eq!(fixture.crossings(armed).len(), expected, "counted: {counts}");
+        assert_eq!(fixture.crossings(generation).len(), expected, "counted: {counts}");
     }
 }

@@ -1,11 +1,13 @@
 //! `eviction-agent cleanup` removes what the agent has written into nodes, and nothing else.
 
-use std::path::Path;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::{Value, json};
 use tests::agent::binary;
-use tests::cluster::{Cluster, Options, Patch};
+use tests::cluster::{Account, Cluster, Options, Patch};
 
 use crate::fixture;
 
@@ -17,6 +19,40 @@ fn clean(kubeconfig: &Path, more: &[&str]) -> (i32, String, String) {
     let output = command.args(["cleanup", "--kubeconfig"]).arg(kubeconfig).args(more).output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
+}
+
+/// Creates an account that may clean nodes, and waits until the server's authorizer applies its rights to the node n1.
+fn account(cluster: &mut Cluster) -> Account {
+    let rules = json!([
+        {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "patch"]},
+        {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]},
+    ]);
+    let account = cluster.account("cleaner", &rules).unwrap();
+    let client = cluster.client(&account.token).unwrap();
+    cluster
+        .until("the rights are known", |_| Ok((client.get("/api/v1/nodes/n1")?.status == 200).then_some(())))
+        .unwrap();
+    account
+}
+
+/// Returns a kubeconfig whose user has an `exec` plugin, and the path of that plugin.
+fn kubeconfig_with_plugin(cluster: &Cluster, account: &Account) -> (PathBuf, PathBuf) {
+    let plugin = cluster.path().join("credential-plugin");
+    let kubeconfig = cluster.kubeconfig(&account.name, &account.token).unwrap();
+    let text = fs::read_to_string(&kubeconfig).unwrap();
+    let exec = format!(
+        "    exec:\n      apiVersion: client.authentication.k8s.io/v1\n      command: {}\n      interactiveMode: Never\n",
+        plugin.display()
+    );
+    let changed = text.replace(&format!("    token: {}\n", account.token), &exec);
+    assert_ne!(changed, text);
+    fs::write(&kubeconfig, changed).unwrap();
+    (kubeconfig, plugin)
+}
+
+fn write_script(path: &Path, commands: &str) {
+    fs::write(path, format!("#!/bin/sh\n{commands}\n")).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
 fn node(cluster: &Cluster, name: &str) -> Value {
@@ -33,15 +69,11 @@ fn condition_types(node: &Value) -> Vec<&str> {
 #[test]
 fn cleanup_removes_only_what_the_agent_wrote() {
     let Some(mut cluster) = fixture::cluster(&Options::default()) else { return };
-    let rules = json!([
-        {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "patch"]},
-        {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]},
-    ]);
-    let account = cluster.account("cleaner", &rules).unwrap();
-    let kubeconfig = cluster.kubeconfig(&account.name, &account.token).unwrap();
     for name in ["n1", "n2"] {
         cluster.add_node(name).unwrap();
     }
+    let account = account(&mut cluster);
+    let kubeconfig = cluster.kubeconfig(&account.name, &account.token).unwrap();
     let others = json!([
         {"key": "example.com/theirs", "effect": "NoSchedule"},
         {"key": KEY, "value": "by-hand", "effect": "PreferNoSchedule"},
@@ -59,10 +91,6 @@ fn cleanup_removes_only_what_the_agent_wrote() {
         {"type": "MemoryPressure", "status": "False"},
     ]}});
     admin.patch(Patch::Strategic, "/api/v1/nodes/n1/status", &status_patch).unwrap().ok().unwrap();
-    let client = cluster.client(&account.token).unwrap();
-    cluster
-        .until("the rights are known", |_| Ok((client.get("/api/v1/nodes/n1")?.status == 200).then_some(())))
-        .unwrap();
 
     let before = node(&cluster, "n1");
     let (code, reported, _) = clean(&kubeconfig, &["n1", "--dry-run=server"]);
@@ -109,4 +137,28 @@ fn cleanup_removes_only_what_the_agent_wrote() {
     assert!(error.contains("help: it takes list of nodes"), "{error}");
     let (code, _, error) = clean(Path::new("/nowhere/kubeconfig"), &["n1"]);
     assert!(code == 1 && error.contains("read kubeconfig /nowhere/kubeconfig"), "{code} {error}");
+}
+
+#[test]
+fn cleanup_gets_its_token_from_an_exec_plugin() {
+    let Some(mut cluster) = fixture::cluster(&Options::default()) else { return };
+    cluster.add_node("n1").unwrap();
+    let account = account(&mut cluster);
+    let (kubeconfig, plugin) = kubeconfig_with_plugin(&cluster, &account);
+    let credential = json!({
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "kind": "ExecCredential",
+        "status": {"token": account.token},
+    });
+    write_script(&plugin, &format!("echo '{credential}'"));
+    assert_eq!(clean(&kubeconfig, &["n1"]), (0, "node/n1: nothing to remove\n".into(), String::new()));
+
+    write_script(&plugin, "echo 'no session' >&2\nexit 3");
+    let expected = format!(
+        "error: connect to the API server: credentials of kubeconfig {}, context cluster: {} fails with exit status: 3: \
+         no session\n",
+        kubeconfig.display(),
+        plugin.display()
+    );
+    assert_eq!(clean(&kubeconfig, &["n1"]), (1, String::new(), expected));
 }

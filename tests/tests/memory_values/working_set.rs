@@ -4,8 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use eviction_node::cgroup::sample::{MemoryUsage, Tasks};
-use eviction_node::cgroup::sampler::Sampler;
+use eviction_node::cgroup::sampler::{MemoryUsage, Sampler, Tasks};
 use eviction_node::clock::mono_ns;
 use tests::cgroup::{Driver, Group, Qos, Subtree, container_id, pod_uid};
 use tests::process::HANG;

@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 
 use eviction_core::reading::Reading;
 use eviction_node::cgroup::files::parse_memory_stat;
-use eviction_node::cgroup::sample::{GroupSample, MemoryUsage, Tasks};
-use eviction_node::cgroup::sampler::Sampler;
+use eviction_node::cgroup::sampler::{GroupSample, MemoryUsage, Sampler, Tasks};
 use eviction_node::clock::mono_ns;
 use tests::cgroup::{Driver, Group, Qos, Subtree, container_id, pod_uid};
 use tests::mounts::Hierarchy;
