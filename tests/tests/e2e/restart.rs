@@ -105,7 +105,7 @@ fn a_lost_request_is_decided_again_after_a_restart() {
     let evictions = &state["state"]["engine"]["inFlight"];
     assert_eq!(evictions[0]["name"], json!("hog"));
     // Saved when the request was sent, and perhaps once more when no response came.
-    assert!([json!("asked"), json!("unconfirmed")].contains(&evictions[0]["api"]), "{evictions}");
+    assert!([json!("requested"), json!("unconfirmed")].contains(&evictions[0]["api"]), "{evictions}");
     let mut agent = start(&options);
     wait_for_result(&mut agent, "hog", "not_sent");
     wait_for_result(&mut agent, "hog", "accepted");

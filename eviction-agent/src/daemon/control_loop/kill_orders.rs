@@ -12,9 +12,8 @@ use eviction_bpf::{BpfHandle, KernelKillCause, SampleEpoch};
 use eviction_core::engine::kernel_kill::{ArmedKillOrder, NotArmedReason};
 use eviction_core::pods::KnownPod;
 use eviction_core::time::nanos;
-use eviction_node::notify::sample_interval;
-
 use eviction_node::clock::{Instant, mono_ns};
+use eviction_node::notify::sample_interval;
 
 use super::super::memory_notifier::BpfBackend;
 
