@@ -5,10 +5,7 @@ use std::fmt::Write as _;
 use std::str::FromStr;
 use std::time::Duration;
 
-use k8s_openapi::List;
-use k8s_openapi::api::apps::v1::DaemonSet;
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
-use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
 use tokio::time::{Instant, sleep};
 
 use crate::client::Client;
@@ -54,16 +51,17 @@ pub async fn wait_ready(
     client: &Client,
     daemon_set: &DaemonSetName,
     within: Duration,
-) -> Result<i32, OperationError> {
+) -> Result<u64, OperationError> {
     let until = Instant::now() + within;
     loop {
-        let found = read::<DaemonSet>(client, daemon_set, "daemonsets", "").await;
-        if let Ok(found) = &found
-            && let Some(status) = &found.status
-            && found.metadata.generation <= status.observed_generation
-            && status.number_ready >= status.desired_number_scheduled
-        {
-            return Ok(status.number_ready);
+        let found = read(client, daemon_set, "daemonsets", "").await;
+        if let Ok(found) = &found {
+            let ready = number(found, "/status/numberReady");
+            let is_current =
+                number(found, "/metadata/generation") <= number(found, "/status/observedGeneration");
+            if is_current && ready >= number(found, "/status/desiredNumberScheduled") {
+                return Ok(ready);
+            }
         }
         if Instant::now() >= until {
             return Err(not_ready(client, daemon_set, &found?).await);
@@ -72,15 +70,16 @@ pub async fn wait_ready(
     }
 }
 
-async fn not_ready(client: &Client, daemon_set: &DaemonSetName, found: &DaemonSet) -> OperationError {
-    let (ready, desired) =
-        found.status.as_ref().map_or((0, 0), |it| (it.number_ready, it.desired_number_scheduled));
+async fn not_ready(client: &Client, daemon_set: &DaemonSetName, found: &Value) -> OperationError {
+    let ready = number(found, "/status/numberReady");
+    let desired = number(found, "/status/desiredNumberScheduled");
     let mut text = format!("DaemonSet {daemon_set}: {ready} of {desired} pods are ready");
-    let labels = found.spec.iter().flat_map(|spec| &spec.selector.match_labels).flatten();
-    let labels: Vec<_> = labels.map(|(key, value)| format!("{key}={value}")).collect();
-    match read::<List<Pod>>(client, daemon_set, "pods", &labels.join(",")).await {
+    let labels = found.pointer("/spec/selector/matchLabels").and_then(Value::as_object).into_iter().flatten();
+    let labels: Vec<_> =
+        labels.filter_map(|(key, value)| Some(format!("{key}={}", value.as_str()?))).collect();
+    match read(client, daemon_set, "pods", &labels.join(",")).await {
         Ok(pods) => {
-            let mut problems: Vec<_> = pods.items.iter().filter_map(problem).collect();
+            let mut problems: Vec<_> = items(&pods, "/items").filter_map(problem).collect();
             problems.sort();
             // Writing to a string cannot fail.
             for problem in problems.iter().take(MAX_LISTED_PODS) {
@@ -98,12 +97,12 @@ async fn not_ready(client: &Client, daemon_set: &DaemonSetName, found: &DaemonSe
 }
 
 /// Reads the DaemonSet, or the pods of its namespace that have these labels.
-async fn read<T: DeserializeOwned>(
+async fn read(
     client: &Client,
     daemon_set: &DaemonSetName,
     resource: &str,
     labels: &str,
-) -> Result<T, OperationError> {
+) -> Result<Value, OperationError> {
     let DaemonSetName { namespace, name } = daemon_set;
     let is_list = resource == "pods";
     let mut path = if is_list { "/api/v1".to_owned() } else { "/apis/apps/v1".to_owned() };
@@ -115,33 +114,53 @@ async fn read<T: DeserializeOwned>(
     let request = Request { largest: 32 << 20, ..Request::get(path) };
     let help = "it takes get of daemonsets and list of pods in that namespace";
     let body = client.read_body(&operation, request, Some(help)).await?;
-    serde_json::from_slice(&body).map_err(|error| OperationError::because(&operation, &error))
+    let object = serde_json::from_slice::<Map<_, _>>(&body).map(Value::Object);
+    object.map_err(|error| OperationError::because(&operation, &error))
+}
+
+// The decoders of k8s-openapi for these objects would add 0.7 MiB to the agent, which keeps its code in memory.
+
+/// Returns a number of an object; 0 if it is absent.
+fn number(object: &Value, pointer: &str) -> u64 {
+    object.pointer(pointer).and_then(Value::as_u64).unwrap_or_default()
+}
+
+/// Returns a text of an object if it is not empty.
+fn text<'o>(object: &'o Value, pointer: &str) -> Option<&'o str> {
+    object.pointer(pointer)?.as_str().filter(|text| !text.is_empty())
+}
+
+/// Returns the items of a list of an object.
+fn items<'o>(object: &'o Value, pointer: &str) -> impl Iterator<Item = &'o Value> {
+    object.pointer(pointer).and_then(Value::as_array).into_iter().flatten()
 }
 
 /// Returns why a pod is not ready, with its node; `None` if it is ready.
-fn problem(pod: &Pod) -> Option<String> {
-    let status = pod.status.clone().unwrap_or_default();
-    let conditions = status.conditions.unwrap_or_default();
-    if conditions.iter().any(|it| it.type_ == "Ready" && it.status == "True") {
+fn problem(pod: &Value) -> Option<String> {
+    let is_true = |condition: &&Value| text(condition, "/status") == Some("True");
+    let conditions = || items(pod, "/status/conditions");
+    if conditions().any(|it| text(it, "/type") == Some("Ready") && is_true(&it)) {
         return None;
     }
-    let containers = [status.init_container_statuses, status.container_statuses];
-    let of_container = containers.into_iter().flatten().flatten().find_map(failure);
-    let of_condition = conditions.into_iter().filter(|it| it.status != "True").find_map(|it| it.message);
-    let why = of_container.or(of_condition).or(status.phase).unwrap_or_default();
+    let containers =
+        items(pod, "/status/initContainerStatuses").chain(items(pod, "/status/containerStatuses"));
+    let of_container = containers.filter_map(failure).next();
+    let of_condition = conditions().filter(|it| !is_true(it)).find_map(|it| text(it, "/message"));
+    let why = of_container.or(of_condition).or(text(pod, "/status/phase")).unwrap_or_default();
     let why = why.trim().replace('\n', ", ");
-    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or("(none yet)");
-    Some(format!("node {node}: pod {}: {why}", pod.metadata.name.as_deref().unwrap_or_default()))
+    let node = text(pod, "/spec/nodeName").unwrap_or("(none yet)");
+    Some(format!("node {node}: pod {}: {why}", text(pod, "/metadata/name").unwrap_or_default()))
 }
 
 /// Returns why a container has terminated or waits.
-fn failure(status: ContainerStatus) -> Option<String> {
-    let (state, last_state) = (status.state.unwrap_or_default(), status.last_state.unwrap_or_default());
-    let terminated = [state.terminated, last_state.terminated].into_iter().flatten();
-    let failed = terminated.filter(|it| it.exit_code != 0 || it.message.is_some());
-    let waiting = state.waiting.filter(|it| it.message.is_some());
-    let causes = failed.map(|it| it.message.or(it.reason)).chain(waiting.map(|it| it.message));
-    causes.flatten().next()
+fn failure(status: &Value) -> Option<&str> {
+    let terminated = ["/state/terminated", "/lastState/terminated"].into_iter();
+    let of_terminated = terminated.filter_map(|pointer| {
+        let state = status.pointer(pointer)?;
+        let reason = || text(state, "/reason").filter(|_| number(state, "/exitCode") != 0);
+        text(state, "/message").or_else(reason)
+    });
+    of_terminated.chain(text(status, "/state/waiting/message")).next()
 }
 
 #[cfg(test)]
@@ -163,7 +182,7 @@ mod tests {
     async fn wait(
         daemon_set: &'static str,
         pods: &'static str,
-    ) -> (Result<i32, OperationError>, Vec<String>) {
+    ) -> (Result<u64, OperationError>, Vec<String>) {
         let (access, seen) = serve(move |head| {
             let body = if head.contains("/pods") { pods } else { daemon_set };
             json(if body.is_empty() { 403 } else { 200 }, body)
@@ -204,6 +223,8 @@ mod tests {
         let (result, _) = wait(stale, "").await;
         let error = result.unwrap_err().to_string();
         assert!(error.contains("0 of 0 pods are ready; read pods of DaemonSet space/set: 403"), "{error}");
+        let error = wait("[]", "").await.0.unwrap_err().to_string();
+        assert!(error.contains("read daemonsets of DaemonSet space/set: invalid type"), "{error}");
         let error = wait("", "").await.0.unwrap_err();
         assert!(error.advice().is_some_and(|help| help.contains("get of daemonsets")), "{error}");
     }

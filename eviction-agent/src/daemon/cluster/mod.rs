@@ -257,7 +257,7 @@ pub fn await_daemon_set(
     kubeconfig: Option<&Path>,
     daemon_set: &DaemonSetName,
     within: Duration,
-) -> Result<i32, Failure> {
+) -> Result<u64, Failure> {
     let client = connect(kubeconfig, Observer::default())?;
     Ok(run_once(wait_ready(&client, daemon_set, within))??)
 }
