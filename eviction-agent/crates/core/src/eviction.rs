@@ -168,7 +168,7 @@ impl Deficit {
     /// Returns the deficit of a threshold that is met, or predicted to be, by an observation. Releases of
     /// pods are not counted yet.
     pub(crate) fn of(index: u8, threshold: &Threshold, seen: &Observation) -> Self {
-        let value = threshold.met_below(seen.capacity);
+        let value = threshold.value.nanos(seen.capacity);
         let goal = threshold.resolved_at(seen.capacity);
         let mut deficit = Self {
             threshold_index: index,

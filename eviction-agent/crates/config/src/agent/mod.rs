@@ -295,10 +295,7 @@ impl AgentConfiguration {
 fn with_own_thresholds(kubelet: &[Threshold], own: &[SignalThresholds]) -> Vec<Threshold> {
     let replaced = |signal: Signal| own.iter().any(|own| own.signal == signal);
     let copies: Vec<Threshold> = kubelet.iter().filter_map(Threshold::copy_for_all_pods).collect();
-    let is_copy = |threshold: &Threshold| {
-        let is_same = |copy: &Threshold| copy.signal == threshold.signal && copy.value == threshold.value;
-        threshold.is_hard() && copies.iter().any(is_same)
-    };
+    let is_copy = |threshold: &Threshold| copies.iter().any(|copy| copy.is_like(threshold));
     let copied = kubelet.iter().any(is_copy);
     let is_replaced = |threshold: &Threshold| {
         replaced(threshold.signal) || replaced(Signal::MemoryAvailable) && is_copy(threshold)

@@ -111,7 +111,7 @@ impl HardThreshold {
         let (available, capacity) = (unsigned(seen.available)?, unsigned(seen.capacity)?);
         let mut nearest = None::<Self>;
         for (index, threshold) in hard_thresholds {
-            let value = unsigned(threshold.met_below(seen.capacity).units_rounded_up())?;
+            let value = unsigned(threshold.value.nanos(seen.capacity).units_rounded_up())?;
             if available < value {
                 return Err(NotArmedReason::ThresholdMet);
             }

@@ -267,7 +267,7 @@ impl InFlightEviction {
         GoDuration::from_secs(self.grace_period_seconds.max(0))
     }
 
-    fn has_uid(&self, uid: &str) -> bool {
+    pub(crate) fn has_uid(&self, uid: &str) -> bool {
         *self.pod.uid == *uid
     }
 

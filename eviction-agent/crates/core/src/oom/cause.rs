@@ -2,7 +2,7 @@
 //!
 //! The kernel's record of a kill takes precedence over the runtime's reason: containerd and CRI-O report
 //! `OOMKilled` for every container in whose cgroup the kernel ever killed a process, even if that was a child
-//! hours ago and the main process ended by itself (containerd#8180).
+//! hours ago and the init process ended by itself (containerd#8180).
 
 use serde::{Deserialize, Serialize};
 
@@ -36,7 +36,7 @@ crate::named_enum! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Explanation {
-    /// The kernel killed the container's main process.
+    /// The kernel killed the container's init process.
     InitProcessKilled,
     /// The kernel killed all processes of the container's group together.
     GroupKilled,
@@ -141,7 +141,7 @@ pub(super) fn attribute(
 
 /// Returns whether no further record of a termination has to be waited for.
 pub(super) fn is_complete(end: &PendingEnd, kills: &[KillEntry]) -> bool {
-    end.seen.contains(&EndSeen::Status) && kills.iter().any(|kill| end.is_kill_of_main_process(kill))
+    end.seen.contains(&EndSeen::Status) && kills.iter().any(|kill| end.is_kill_of_init_process(kill))
 }
 
 fn evicted_by_agent(end: &PendingEnd, eviction: Option<StartedEviction>) -> Option<AttributedCause> {

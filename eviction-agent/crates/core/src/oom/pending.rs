@@ -95,7 +95,7 @@ fn latest(end: &ContainerEnded, at: Timestamp) -> Timestamp {
 const NEAR_NANOS: i128 = 10_000_000_000;
 
 /// As [`NEAR_NANOS`], for an init process: with much memory to free, it takes long to exit.
-const MAIN_NEAR_NANOS: i128 = 30_000_000_000;
+const INIT_NEAR_NANOS: i128 = 30_000_000_000;
 
 /// The tolerance for a change of the clock between a kill and the termination that it caused.
 const SKEW_NANOS: i128 = 1_000_000_000;
@@ -116,7 +116,7 @@ impl PendingEnd {
             return false;
         }
         match explanation {
-            Explanation::InitProcessKilled => self.is_kill_of_main_process(kill),
+            Explanation::InitProcessKilled => self.is_kill_of_init_process(kill),
             Explanation::GroupKilled => {
                 kill.oom_group.is_some() && self.contains_victim_of(kill) && self.is_near(kill, NEAR_NANOS)
             }
@@ -134,13 +134,13 @@ impl PendingEnd {
         }
     }
 
-    /// Returns whether the kill is that of the main process that ended.
-    pub(super) fn is_kill_of_main_process(&self, kill: &KillEntry) -> bool {
+    /// Returns whether the kill is that of the init process that ended.
+    pub(super) fn is_kill_of_init_process(&self, kill: &KillEntry) -> bool {
         let named = self.container_id.is_some() && self.container_id == kill.container_id;
         kill.victim == OomVictimRole::Init
             && !kill.consumed
             && self.contains_victim_of(kill)
-            && (named && self.is_not_before_kill(kill) || self.is_near(kill, MAIN_NEAR_NANOS))
+            && (named && self.is_not_before_kill(kill) || self.is_near(kill, INIT_NEAR_NANOS))
     }
 
     /// Returns whether the victim was in this container, and in this instance of it as far as that is known.
@@ -168,7 +168,7 @@ impl PendingEnd {
         self.contains_victim_of(kill) || (is_unlocated && self.ended_by_sigkill())
     }
 
-    /// Returns whether the main process ended by SIGKILL, as far as that is known.
+    /// Returns whether the init process ended by SIGKILL, as far as that is known.
     pub(super) fn ended_by_sigkill(&self) -> bool {
         is_sigkill(self.exit_code, self.signal)
     }

@@ -18,7 +18,7 @@ use super::termination::{ContainerEnded, ContainerRef, ContainerTerminated, EndS
 use super::tracker::EndHandling;
 
 /// The number of kills that are kept for the cause of the next termination. One more drops the oldest kill of
-/// a child. The kill of a main process is only dropped if there is no kill of a child.
+/// a child. The kill of an init process is only dropped if there is no kill of a child.
 const MAX_RECENT_KILLS: usize = 64;
 
 /// The number of terminations whose cause is not decided yet. With one more, the cause of the oldest is

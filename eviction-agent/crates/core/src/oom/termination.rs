@@ -169,7 +169,7 @@ pub struct ContainerEnded {
     pub seen: EndSeen,
     /// `state.terminated.exitCode`. For a process that a signal ended, it is 128 plus the number of the signal.
     pub exit_code: Option<i32>,
-    /// The signal that ended the main process.
+    /// The signal that ended the init process.
     pub signal: Option<i32>,
     /// `state.terminated.reason`, such as `OOMKilled`; empty if unknown. The runtime also reports `OOMKilled`
     /// if only a child was killed, long before.
@@ -189,7 +189,7 @@ pub enum EndSeen {
     Status,
     /// The container's cgroup was removed.
     Cgroup,
-    /// The main process has exited.
+    /// The init process has exited.
     Process,
 }
 

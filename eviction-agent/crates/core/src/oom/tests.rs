@@ -128,7 +128,7 @@ fn single_container_pod_has_the_same_cause_for_both_limit_scopes() {
 }
 
 #[test]
-fn killed_main_process_ends_the_container() {
+fn killed_init_process_ends_the_container() {
     let mut engine = counting_engine();
     assert!(killed(&mut engine, 1, kill(7, OomVictimRole::Init)).ended.is_empty());
     let decision = ended(&mut engine, 2, status("OOMKilled", 137));

@@ -195,7 +195,7 @@ impl<'a> RankedPods<'a> {
 
     /// Returns the in-flight evictions of a pod.
     fn evictions_of(&self, known: &KnownPod) -> impl Iterator<Item = &InFlightEviction> {
-        self.in_flight.iter().filter(|it| it.pod.uid == known.pod.uid)
+        self.in_flight.iter().filter(|it| it.has_uid(&known.pod.uid))
     }
 
     /// Returns whether only its rank keeps a pod from being evicted.

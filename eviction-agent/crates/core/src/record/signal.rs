@@ -259,7 +259,8 @@ impl DeficitRecord {
         let threshold = evaluation.driving_threshold()?;
         let signal = threshold.signal;
         let seen = evaluation.observations.get(signal)?;
-        let (value, resolved_at) = (threshold.met_below(seen.capacity), threshold.resolved_at(seen.capacity));
+        let (value, resolved_at) =
+            (threshold.value.nanos(seen.capacity), threshold.resolved_at(seen.capacity));
         let units = Nanos::units_rounded_up;
         Some(Self {
             signal,

@@ -191,7 +191,7 @@ pub fn available(
 pub fn eta(threshold: &Threshold, observations: &Observations, context: &SignalContext) -> Option<Eta> {
     let signal = threshold.signal;
     let observed = observations.get(signal)?;
-    let distance = observed.nanos().minus(threshold.met_below(observed.capacity));
+    let distance = observed.nanos().minus(threshold.value.nanos(observed.capacity));
     // If the amount equals the threshold, the threshold is not met yet.
     let eta = context.slopes[signal as usize]?.time_to_lose(distance)?;
     (distance.get() >= 0).then_some(eta)

@@ -11,7 +11,7 @@ pub struct ThresholdLevels(Vec<ThresholdBytes>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ThresholdBytes {
-    met_below: i64,
+    value: i64,
     resolved_at: i64,
 }
 
@@ -24,9 +24,9 @@ impl ThresholdLevels {
         Self(
             thresholds
                 .map(|threshold| {
-                    let met_below = units(&threshold.value);
+                    let value = units(&threshold.value);
                     let reclaim = threshold.min_reclaim.as_ref().map_or(0, units);
-                    ThresholdBytes { met_below, resolved_at: met_below.saturating_add(reclaim) }
+                    ThresholdBytes { value, resolved_at: value.saturating_add(reclaim) }
                 })
                 .collect(),
         )
@@ -39,20 +39,20 @@ impl ThresholdLevels {
 
     /// Returns the working sets at which thresholds are met.
     pub fn working_sets(&self, capacity: u64) -> impl Iterator<Item = u64> + '_ {
-        self.0.iter().map(move |threshold| capacity.saturating_sub(threshold.met_below.max(0).unsigned_abs()))
+        self.0.iter().map(move |threshold| capacity.saturating_sub(threshold.value.max(0).unsigned_abs()))
     }
 
     /// Returns the lowest amount below which a threshold is met.
     pub fn lowest(&self) -> Option<i64> {
-        self.0.iter().map(|threshold| threshold.met_below).min()
+        self.0.iter().map(|threshold| threshold.value).min()
     }
 
     /// Returns the headroom to the nearest threshold that is not met. `None` if all are met or there is none.
     pub fn distance(&self, available: i64) -> Option<u64> {
         self.0
             .iter()
-            .filter(|threshold| available >= threshold.met_below)
-            .map(|threshold| available.abs_diff(threshold.met_below))
+            .filter(|threshold| available >= threshold.value)
+            .map(|threshold| available.abs_diff(threshold.value))
             .min()
     }
 }

@@ -233,20 +233,15 @@ fn has_new_stats(threshold: &Threshold, seen: &Observations, last: &Observations
 }
 
 impl Threshold {
-    /// Returns the available amount below which the threshold is met, for a capacity.
-    pub fn met_below(&self, capacity: i64) -> Nanos {
-        self.value.nanos(capacity)
-    }
-
     /// Returns the available amount from which on the threshold is resolved, once it was met.
     pub fn resolved_at(&self, capacity: i64) -> Nanos {
         let min_reclaim = self.min_reclaim.as_ref().map_or(Nanos::ZERO, |value| value.nanos(capacity));
-        self.met_below(capacity).plus(min_reclaim)
+        self.value.nanos(capacity).plus(min_reclaim)
     }
 
     /// Returns whether less than the value is available: `helpers.go: thresholdsMet`.
     fn is_met(&self, observations: &Observations) -> bool {
-        self.observed(observations).is_some_and(|seen| self.met_below(seen.capacity) > seen.nanos())
+        self.observed(observations).is_some_and(|seen| self.value.nanos(seen.capacity) > seen.nanos())
     }
 
     /// Returns whether less than the value plus the minimum reclaim is available. False without an observation.
@@ -256,7 +251,7 @@ impl Threshold {
 
     /// Returns whether the kubelet treats the two as the same threshold, whatever their minimum reclaim:
     /// `helpers.go: hasThreshold`.
-    fn is_like(&self, other: &Self) -> bool {
+    pub fn is_like(&self, other: &Self) -> bool {
         self.grace_period == other.grace_period && self.signal == other.signal && self.value == other.value
     }
 

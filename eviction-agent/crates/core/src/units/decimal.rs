@@ -33,11 +33,11 @@ impl Decimal {
             return Self { number: BigInt::ZERO, digits: 0, exponent: 0, scale };
         }
         let text = number.to_string();
-        let kept = text.trim_end_matches('0');
+        let zeros = length(&text) - length(text.trim_end_matches('0'));
         Self {
-            number: kept.parse().unwrap_or_default(),
-            digits: length(kept.trim_start_matches('-')),
-            exponent: exponent + length(&text) - length(kept),
+            number: number / power(zeros),
+            digits: length(text.trim_start_matches('-')) - zeros,
+            exponent: exponent + zeros,
             scale,
         }
     }
@@ -172,6 +172,8 @@ fn power(exponent: i64) -> BigInt {
     BigInt::from(10).pow(u32::try_from(exponent.max(0)).unwrap_or(u32::MAX))
 }
 
+pub(super) const NANOS_PER_UNIT: i128 = 1_000_000_000;
+
 /// A quantity in billionths, the finest unit of Kubernetes. A quantity beyond ±1.7 × 10^29 units becomes
 /// [`Nanos::MAX`] or [`Nanos::MIN`]. Both are beyond every value of a node, so a comparison with a value is
 /// still exact.
@@ -188,7 +190,7 @@ impl Nanos {
 
     /// Converts a whole number of units.
     pub const fn from_units(units: i128) -> Self {
-        Self(units.saturating_mul(1_000_000_000))
+        Self(units.saturating_mul(NANOS_PER_UNIT))
     }
 
     /// Converts a quantity.
@@ -228,8 +230,7 @@ impl Nanos {
 
     /// Rounds up to a whole number of units. A number that does not fit becomes the nearest `i64`.
     pub fn units_rounded_up(self) -> i64 {
-        const UNIT: i128 = 1_000_000_000;
-        let units = self.0.div_euclid(UNIT) + i128::from(self.0.rem_euclid(UNIT) != 0);
+        let units = self.0.div_euclid(NANOS_PER_UNIT) + i128::from(self.0.rem_euclid(NANOS_PER_UNIT) != 0);
         let nearest = if units < 0 { i64::MIN } else { i64::MAX };
         i64::try_from(units).unwrap_or(nearest)
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use num_bigint::BigInt;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::units::decimal::Decimal;
+use crate::units::decimal::{Decimal, NANOS_PER_UNIT};
 use crate::units::deserialize_text;
 
 /// The three formats of a quantity. A sum keeps the format of its left side.
@@ -187,9 +187,8 @@ impl Amount {
     }
 
     fn as_i64(&self) -> Option<i64> {
-        const UNIT: i128 = 1_000_000_000;
-        let nanos = self.as_nanos().filter(|nanos| nanos % UNIT == 0)?;
-        i64::try_from(nanos / UNIT).ok()
+        let nanos = self.as_nanos().filter(|nanos| nanos % NANOS_PER_UNIT == 0)?;
+        i64::try_from(nanos / NANOS_PER_UNIT).ok()
     }
 
     fn as_nanos(&self) -> Option<i128> {

@@ -100,6 +100,7 @@ fn slow(parts: &Parts<'_>, exponent: i32, mut format: Format) -> Result<Quantity
         return Err("unable to parse numeric part of quantity".to_owned());
     }
     let places = i32::try_from(fraction.len()).unwrap_or(i32::MAX);
+    // Always a number: `split` accepts only digits.
     let number: BigInt = format!("{integer}{fraction}").parse().unwrap_or_default();
     let (number, scale) = match format {
         Format::BinarySi => (number << exponent.unsigned_abs(), places),
