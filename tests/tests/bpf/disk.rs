@@ -238,8 +238,10 @@ fn a_byte_threshold_is_reported_once_at_the_block_that_crosses_it() {
     let set = fixture.kernel.set_disk_threshold(device, headroom, since).unwrap();
     pod.file("append", "since", 4 * MIB);
     assert_eq!(crossings(&mut fixture, set), []);
+    assert_eq!(fixture.kernel.set_disk_threshold(device, headroom, since).unwrap(), set, "it stays");
     pod.file("append", "since", 4 * MIB);
     assert_eq!(crossings(&mut fixture, set).len(), 1);
+    assert!(fixture.kernel.set_disk_threshold(device, headroom, since).unwrap() > set, "it was crossed");
 }
 
 #[test]
@@ -261,7 +263,8 @@ fn an_inode_threshold_is_reported_once_at_the_inode_that_crosses_it() {
     let all = crossings(&mut fixture, set);
     let [crossed] = all.as_slice() else { panic!("one crossing, not {all:?}") };
     assert_eq!((crossed.resource, crossed.beyond), (DiskResource::Inodes, 0));
-    for _ in 0..2 {
+    for inodes in [20, 30] {
+        let headroom = DiskHeadroom { bytes: None, inodes: Some(inodes) };
         fixture.kernel.set_disk_threshold(device, headroom, None).unwrap();
     }
     let (_, tokens) = fixture.kernel.threshold_entries().unwrap();

@@ -1,7 +1,7 @@
 //! A small reader of BTF, the kernel's description of its types: offsets of members, values of enumerators,
 //! arguments of tracepoints.
 //!
-//! It walks the blob in place and records only where each type begins and which names there are: all of a
+//! It walks the blob in place and records only where each type begins and where the names are: all of a
 //! kernel's BTF as Rust values takes 40 MB, more than the rest of the agent. Any blob ends in a result or an
 //! error, never in a panic.
 #![forbid(unsafe_code)]
@@ -10,7 +10,7 @@ mod raw;
 #[cfg(test)]
 pub(super) mod tests;
 
-use std::{collections::HashMap, fmt};
+use std::fmt;
 
 use raw::{CHAIN, Kind, Type, Types, u32_at};
 
@@ -72,39 +72,32 @@ impl<N: fmt::Display> fmt::Display for Argument<N> {
 /// could contain itself.
 const MEMBERS: u32 = 100_000;
 
-/// The types and names that were found in a blob of BTF.
+/// The types and names in a blob of BTF.
 pub struct Btf<'a> {
     types: Types<'a>,
-    names: Names<'a>,
+    names: Names,
 }
 
+/// The positions of names in the strings, in the order of the blob. A lookup compares them one by one: there are
+/// about 100 lookups among 100,000 names, which takes less time and memory than a map of all names.
 #[derive(Default)]
-struct Names<'a> {
-    /// Structures, functions, and the typedefs of tracepoints, which have the name of the tracepoint here.
-    types: HashMap<(Kind, &'a str), u32>,
-    enumerators: HashMap<&'a str, i64>,
+struct Names {
+    /// The name and the number of each structure, function and typedef.
+    types: Vec<(Kind, u32, u32)>,
+    /// The name and the value of each enumerator.
+    enumerators: Vec<(u32, i32)>,
 }
 
-impl<'a> Names<'a> {
-    /// Records the names of a type. Of several with the same name the first one counts.
-    fn record(&mut self, types: &Types<'a>, id: u32, found: &Type<'a>) {
-        let name = match found.kind {
-            Kind::Struct | Kind::Func => types.name(found.name),
-            Kind::Typedef => types.name(found.name).and_then(|name| name.strip_prefix(TRACEPOINT)),
-            Kind::Enum => return self.record_enumerators(types, found),
-            _ => None,
-        };
-        if let Some(name) = name {
-            self.types.entry((found.kind, name)).or_insert(id);
-        }
-    }
-
-    fn record_enumerators(&mut self, types: &Types<'a>, found: &Type<'a>) {
-        for entry in found.tail.chunks_exact(8) {
-            let name = u32_at(entry, 0).and_then(|name| types.name(name));
-            if let Some((name, value)) = name.zip(u32_at(entry, 4)) {
-                self.enumerators.entry(name).or_insert(i64::from(value.cast_signed()));
+impl Names {
+    fn record(&mut self, id: u32, found: &Type<'_>) {
+        match found.kind {
+            Kind::Struct | Kind::Func | Kind::Typedef => self.types.push((found.kind, found.name, id)),
+            Kind::Enum => {
+                let entries = found.tail.chunks_exact(8);
+                let entries = entries.filter_map(|entry| u32_at(entry, 0).zip(u32_at(entry, 4)));
+                self.enumerators.extend(entries.map(|(name, value)| (name, value.cast_signed())));
             }
+            _ => {}
         }
     }
 }
@@ -123,18 +116,25 @@ impl<'a> Btf<'a> {
 
     fn parse_on(kernel: Option<&'a Types<'a>>, blob: &'a [u8]) -> Result<Self, String> {
         let mut names = Names::default();
-        let types = Types::walk(kernel, blob, |types, id, found| names.record(types, id, found))?;
+        let types = Types::walk(kernel, blob, |id, found| names.record(id, found))?;
         Ok(Self { types, names })
     }
 
+    /// Returns the first type of this kind and name.
     fn by_name(&self, kind: Kind, name: &str) -> Option<Type<'a>> {
-        self.types.by_id(*self.names.types.get(&(kind, name))?)
+        let mut types = self.names.types.iter();
+        let (.., id) =
+            types.find(|(found, position, _)| *found == kind && self.types.is_name(*position, name))?;
+        self.types.by_id(*id)
     }
 
     /// Returns the value of an enumerator of any enumeration. The error says why there is none.
     pub fn enumerator(&self, name: &str) -> Result<i64, String> {
-        let value = self.names.enumerators.get(name).copied();
-        value.ok_or_else(|| format!("this kernel has no enumerator {name}"))
+        let mut enumerators = self.names.enumerators.iter();
+        let found = enumerators.find(|(position, _)| self.types.is_name(*position, name));
+        found
+            .map(|(_, value)| i64::from(*value))
+            .ok_or_else(|| format!("this kernel has no enumerator {name}"))
     }
 
     /// Returns the position of a structure's member, also of one in an anonymous structure or union inside it.
@@ -232,7 +232,7 @@ impl<'a> Btf<'a> {
     /// Returns the arguments of a tracepoint from its `btf_trace_` typedef, or `None` if the kernel has no such
     /// tracepoint.
     pub fn tracepoint(&self, name: &str) -> Option<Vec<Argument>> {
-        let typedef = self.by_name(Kind::Typedef, name)?;
+        let typedef = self.by_name(Kind::Typedef, &format!("{TRACEPOINT}{name}"))?;
         let pointer = self.types.underlying(typedef.word).filter(|found| found.kind == Kind::Ptr)?;
         let prototype = self.types.underlying(pointer.word)?;
         if prototype.kind != Kind::FuncProto {

@@ -9,7 +9,7 @@ const TYPE_BYTES: usize = 12;
 pub(super) const CHAIN: usize = 32;
 
 /// The kinds of types (linux/btf.h) that the reader distinguishes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Int,
     Ptr,
@@ -94,7 +94,7 @@ impl<'a> Types<'a> {
     pub(super) fn walk(
         kernel: Option<&'a Types<'a>>,
         blob: &'a [u8],
-        mut each: impl FnMut(&Self, u32, &Type<'a>),
+        mut each: impl FnMut(u32, &Type<'a>),
     ) -> Result<Self, String> {
         let have = blob.len();
         let cut = |what: &str, end: u64| format!("BTF is cut off: {what} reaches to byte {end} of {have}");
@@ -126,7 +126,7 @@ impl<'a> Types<'a> {
                 None => cut("a type", (at + TYPE_BYTES) as u64),
             })?;
             found.starts.push(at as u32);
-            each(&found, id, &one);
+            each(id, &one);
             at = next;
         }
         found.starts.shrink_to_fit();
@@ -154,14 +154,24 @@ impl<'a> Types<'a> {
 
     /// Returns the name at this position in the strings.
     pub(super) fn name(&self, position: u32) -> Option<&'a str> {
-        let position = position as usize;
-        let of_kernel = self.kernel.map_or(0, |kernel| kernel.strings.len());
-        let Some(own) = position.checked_sub(of_kernel) else {
-            return self.kernel?.name(position as u32);
-        };
-        let rest = self.strings.get(own..)?;
+        let rest = self.strings_from(position)?;
         let end = rest.iter().position(|byte| *byte == 0)?;
         std::str::from_utf8(rest.get(..end)?).ok()
+    }
+
+    /// Returns whether this is the name at this position in the strings.
+    pub(super) fn is_name(&self, position: u32, name: &str) -> bool {
+        let rest = self.strings_from(position).and_then(|rest| rest.strip_prefix(name.as_bytes()));
+        rest.is_some_and(|rest| rest.first() == Some(&0))
+    }
+
+    /// Returns the strings from this position on.
+    fn strings_from(&self, position: u32) -> Option<&'a [u8]> {
+        let of_kernel = self.kernel.map_or(0, |kernel| kernel.strings.len());
+        match (position as usize).checked_sub(of_kernel) {
+            Some(own) => self.strings.get(own..),
+            None => self.kernel?.strings_from(position),
+        }
     }
 
     /// Returns the type with this number.

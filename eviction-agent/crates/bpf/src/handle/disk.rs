@@ -105,7 +105,8 @@ impl BpfHandle {
     /// From the first call on the file system's blocks and inodes are counted per cgroup
     /// ([`BpfHandle::read_disk_usage`]).
     ///
-    /// Returns the generation of the setting, which is greater than that of every earlier one.
+    /// Returns the generation of the setting, which is greater than that of every earlier one. A threshold with
+    /// the same limits that was not crossed stays, with its generation.
     ///
     /// # Errors
     /// See [`SetDiskThresholdError`].
@@ -118,33 +119,35 @@ impl BpfHandle {
         if !self.has_disks() {
             return Err(SetDiskThresholdError::Absent);
         }
-        self.generation += 1;
-        let generation = self.generation;
         let fail = |source| SetDiskThresholdError::Map { device, source };
         let disks = &mut self.maps.disks;
         // A slot that is free was never in use: its counts are 0.
         let slot = disks.slot_of(Some(device)).or_else(|| disks.slot_of(None));
         let slot = slot.ok_or(SetDiskThresholdError::Full)?;
+        let since = since.map_or_else(|| disks.total(slot), Ok).map_err(fail)?;
+        let limit = |taken: i64, headroom: Option<u64>| {
+            headroom.map_or(i64::MAX, |more| taken.saturating_add_unsigned(more))
+        };
+        let limits = [limit(since.bytes(), headroom.bytes), limit(since.inodes, headroom.inodes)];
+        if let Some((_, generation)) = disks.slots[slot as usize] {
+            let MapEntry(present) = disks.thresholds.get(&slot, 0).map_err(fail)?;
+            let is_armed = present.generation == generation && !present.fired.contains(&generation);
+            if is_armed && [present.bytes_limit, present.inodes_limit] == limits {
+                return Ok(generation);
+            }
+        }
+        self.generation += 1;
+        let generation = self.generation;
         let before = disks.slots[slot as usize].replace((device, generation));
         let key = kernel_device(device);
         // The tokens first: a resource that fires without one would not be reported.
         for token in tokens(key, generation) {
             self.maps.fire_tokens.insert(token, 1, 0).map_err(fail)?;
         }
-        let disks = &mut self.maps.disks;
-        let since = since.map_or_else(|| disks.total(slot), Ok).map_err(fail)?;
-        let limit = |taken: i64, headroom: Option<u64>| {
-            headroom.map_or(i64::MAX, |more| taken.saturating_add_unsigned(more))
-        };
-        let threshold = DiskThreshold {
-            generation,
-            bytes_limit: limit(since.bytes(), headroom.bytes),
-            inodes_limit: limit(since.inodes, headroom.inodes),
-            fired: [0; 2],
-            device: key,
-            pad: 0,
-        };
-        disks.thresholds.set(slot, MapEntry(threshold), 0).map_err(fail)?;
+        let [bytes_limit, inodes_limit] = limits;
+        let threshold =
+            DiskThreshold { generation, bytes_limit, inodes_limit, fired: [0; 2], device: key, pad: 0 };
+        self.maps.disks.thresholds.set(slot, MapEntry(threshold), 0).map_err(fail)?;
         if let Some((_, before)) = before {
             for token in tokens(key, before) {
                 // The token is missing if it was taken, that is, if the threshold was crossed.
