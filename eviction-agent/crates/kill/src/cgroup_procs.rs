@@ -32,7 +32,8 @@ const GROUPS: usize = 65_536;
 /// once.
 const MONITOR: &[u8] = b"crio-conmon-";
 
-/// The processes of a pod's cgroup and of all cgroups below it. Its buffers are kept between scans.
+/// The processes of a pod's cgroup and of all cgroups below it. A scan reuses the buffers of the last one, and
+/// allocates only the paths of cgroups.
 #[derive(Debug)]
 pub(super) struct CgroupProcesses {
     /// The processes that the last scan found, sorted within each cgroup.

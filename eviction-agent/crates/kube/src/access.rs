@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use http::{HeaderValue, Uri};
 use hyper_util::client::proxy::matcher::Matcher;
 use kube::config::{Cluster, Kubeconfig, KubeconfigError, LoadDataError};
+use secrecy::ExposeSecret;
 
 use crate::error::AccessError;
 use eviction_core::error::chain;
@@ -166,9 +167,9 @@ fn from_kubeconfig(path: &Path, variable: impl Fn(&str) -> Option<String>) -> Re
         let why = "is not supported, nor by kubectl: use an exec plugin";
         return Err(wrong(&format!("auth-provider: `{}` {why}", provider.name)));
     }
-    // kube panics on such a token. Its type shows the token only when it is serialized.
-    let user = serde_json::to_value(&config.auth_info).unwrap_or_default();
-    if user["token"].as_str().is_some_and(|token| HeaderValue::from_str(token).is_err()) {
+    // kube panics on such a token.
+    let token = config.auth_info.token.as_ref().map(ExposeSecret::expose_secret);
+    if token.is_some_and(|token| HeaderValue::from_str(token).is_err()) {
         return Err(wrong("token: has characters that no token has"));
     }
     config.proxy_url = proxy(&cluster, &config.cluster_url, variable)

@@ -54,25 +54,53 @@ pub async fn wait_ready(
 ) -> Result<u64, OperationError> {
     let until = Instant::now() + within;
     loop {
-        let found = read(client, daemon_set, "daemonsets", "").await;
-        if let Ok(found) = &found {
-            let ready = number(found, "/status/numberReady");
-            let is_current =
-                number(found, "/metadata/generation") <= number(found, "/status/observedGeneration");
-            if is_current && ready >= number(found, "/status/desiredNumberScheduled") {
-                return Ok(ready);
-            }
+        let found = read_daemon_set(client, daemon_set).await;
+        if let Ok((_, Progress { is_current: true, ready, desired })) = found
+            && ready >= desired
+        {
+            return Ok(ready);
         }
         if Instant::now() >= until {
-            return Err(not_ready(client, daemon_set, &found?).await);
+            let (found, progress) = found?;
+            return Err(not_ready(client, daemon_set, &found, &progress).await);
         }
         sleep(READ_EVERY).await;
     }
 }
 
-async fn not_ready(client: &Client, daemon_set: &DaemonSetName, found: &Value) -> OperationError {
-    let ready = number(found, "/status/numberReady");
-    let desired = number(found, "/status/desiredNumberScheduled");
+/// The pods of a DaemonSet.
+struct Progress {
+    /// Whether the numbers are of the present generation.
+    is_current: bool,
+    ready: u64,
+    desired: u64,
+}
+
+async fn read_daemon_set(
+    client: &Client,
+    daemon_set: &DaemonSetName,
+) -> Result<(Value, Progress), OperationError> {
+    let found = read(client, daemon_set, "daemonsets", "").await?;
+    let number = |pointer| match found.pointer(pointer) {
+        None | Some(Value::Null) => Ok(0),
+        Some(value) => value.as_u64().ok_or_else(|| {
+            OperationError::new(format!("DaemonSet {daemon_set}: {pointer} must be a number, got {value}"))
+        }),
+    };
+    let progress = Progress {
+        is_current: number("/metadata/generation")? <= number("/status/observedGeneration")?,
+        ready: number("/status/numberReady")?,
+        desired: number("/status/desiredNumberScheduled")?,
+    };
+    Ok((found, progress))
+}
+
+async fn not_ready(
+    client: &Client,
+    daemon_set: &DaemonSetName,
+    found: &Value,
+    Progress { ready, desired, .. }: &Progress,
+) -> OperationError {
     let mut text = format!("DaemonSet {daemon_set}: {ready} of {desired} pods are ready");
     let labels = found.pointer("/spec/selector/matchLabels").and_then(Value::as_object).into_iter().flatten();
     let labels: Vec<_> =
@@ -120,11 +148,6 @@ async fn read(
 
 // The decoders of k8s-openapi for these objects would add 0.7 MiB to the agent, which keeps its code in memory.
 
-/// Returns a number of an object; 0 if it is absent.
-fn number(object: &Value, pointer: &str) -> u64 {
-    object.pointer(pointer).and_then(Value::as_u64).unwrap_or_default()
-}
-
 /// Returns a text of an object if it is not empty.
 fn text<'o>(object: &'o Value, pointer: &str) -> Option<&'o str> {
     object.pointer(pointer)?.as_str().filter(|text| !text.is_empty())
@@ -157,7 +180,8 @@ fn failure(status: &Value) -> Option<&str> {
     let terminated = ["/state/terminated", "/lastState/terminated"].into_iter();
     let of_terminated = terminated.filter_map(|pointer| {
         let state = status.pointer(pointer)?;
-        let reason = || text(state, "/reason").filter(|_| number(state, "/exitCode") != 0);
+        let failed = state.pointer("/exitCode").and_then(Value::as_i64).is_some_and(|code| code != 0);
+        let reason = || text(state, "/reason").filter(|_| failed);
         text(state, "/message").or_else(reason)
     });
     of_terminated.chain(text(status, "/state/waiting/message")).next()
@@ -223,6 +247,9 @@ mod tests {
         let (result, _) = wait(stale, "").await;
         let error = result.unwrap_err().to_string();
         assert!(error.contains("0 of 0 pods are ready; read pods of DaemonSet space/set: 403"), "{error}");
+        let invalid = r#"{"status": {"desiredNumberScheduled": "3"}}"#;
+        let error = wait(invalid, "").await.0.unwrap_err().to_string();
+        assert!(error.ends_with("/status/desiredNumberScheduled must be a number, got \"3\""), "{error}");
         let error = wait("[]", "").await.0.unwrap_err().to_string();
         assert!(error.contains("read daemonsets of DaemonSet space/set: invalid type"), "{error}");
         let error = wait("", "").await.0.unwrap_err();

@@ -71,13 +71,13 @@ impl Stack {
     ) -> Result<Self, AccessError> {
         let failed = |why| AccessError::credentials("credentials", &access.origin, why);
         let timed_out = || failed(format!("the exec plugin does not end within {within:?}"));
-        let reading = Reading::begin(&access.origin, within).ok_or_else(timed_out)?;
+        let lock = SourceLock::acquire(&access.origin, within).ok_or_else(timed_out)?;
         let (sender, receiver) = sync_channel(1);
         let own = access.clone();
         // kube waits for a plugin without a timeout.
         std::thread::spawn(move || {
             let built = Self::build_without_timeout(&own, token).map_err(|error| explain(&own, &error));
-            drop(reading);
+            drop(lock);
             // After a timeout the receiver is dropped.
             drop(sender.send(built));
         });
@@ -128,18 +128,18 @@ impl Stack {
 }
 
 /// The sources whose credentials are being read.
-static READING: (Mutex<BTreeSet<String>>, Condvar) = (Mutex::new(BTreeSet::new()), Condvar::new());
+static LOCKED_SOURCES: (Mutex<BTreeSet<String>>, Condvar) = (Mutex::new(BTreeSet::new()), Condvar::new());
 
-/// Marks a source as being read, until it is dropped. A plugin that does not end cannot be killed, since kube
+/// The lock of a source while its credentials are read. A plugin that does not end cannot be killed, since kube
 /// does not return its process. With this, retries do not start further ones.
-struct Reading {
+struct SourceLock {
     origin: String,
 }
 
-impl Reading {
+impl SourceLock {
     /// Waits for the end of other reads of the source. Returns `None` after the time limit.
-    fn begin(origin: &str, within: Duration) -> Option<Self> {
-        let (origins, ended) = &READING;
+    fn acquire(origin: &str, within: Duration) -> Option<Self> {
+        let (origins, ended) = &LOCKED_SOURCES;
         let origins = origins.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = ended.wait_timeout_while(origins, within, |origins| origins.contains(origin));
         let (mut origins, _) = waited.unwrap_or_else(PoisonError::into_inner);
@@ -147,9 +147,9 @@ impl Reading {
     }
 }
 
-impl Drop for Reading {
+impl Drop for SourceLock {
     fn drop(&mut self) {
-        let (origins, ended) = &READING;
+        let (origins, ended) = &LOCKED_SOURCES;
         origins.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.origin);
         ended.notify_all();
     }

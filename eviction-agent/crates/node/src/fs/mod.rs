@@ -11,7 +11,6 @@ mod pod_storage;
 mod statistics;
 mod summary;
 
-pub use crate::mountinfo::MountInfo;
 pub use disk_usage::{DiskUsage, WalkBudget, read_disk_usage};
 pub use layout::{FsPaths, NodeFileSystems};
 pub use monitor::{DeviceHeadroom, DiskMonitor};
