@@ -220,8 +220,8 @@ fn invalid_config_flag_ends_replay_with_all_errors() {
 #[test]
 fn scenario_step_about_an_unknown_pod_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
-    let text = good("a").replacen("\"at\"", r#""evictionResults": [{"uid": "nobody"}], "at""#, 1);
+    let text = good("a").replacen("\"at\"", r#""evictionResults": [{"uid": "absent"}], "at""#, 1);
     let path = written(&folder, "a.json", &text);
     let (code, _, err) = replay(&path, &[]);
-    assert_eq!((code, &*err), (1, "error: replay a: steps[0].evictionResults: no pod has uid \"nobody\"\n"));
+    assert_eq!((code, &*err), (1, "error: replay a: steps[0].evictionResults: no pod has uid \"absent\"\n"));
 }

@@ -74,7 +74,8 @@ impl ControlLoop {
 
     /// Arms the kill orders that may be armed until the next sample, and exports whether there is one.
     pub(super) fn arm_kill_orders(&mut self, node_sample: &CompleteSample) {
-        if self.kill_orders.is_marked() {
+        let is_marked = self.kill_orders.is_marked();
+        if is_marked {
             match self.try_arm_kill_order(node_sample) {
                 Ok(()) => {}
                 // The order of the previous sample stays armed for the process that charges the next page.
@@ -83,13 +84,15 @@ impl ControlLoop {
                 Err(idle) => self.kill_orders.withdraw_because(idle, &mut self.notifier.bpf, &self.metrics),
             }
         }
-        let is_wanted = self.engine.policy().kernel_kill.includes(WRITERS_SIGNAL);
-        if (is_wanted || self.disk_kill_orders.is_chosen)
-            && let Err(idle) = self.try_arm_disk_kill(node_sample)
-        {
+        let guards_disk =
+            self.engine.policy().kernel_kill.includes(WRITERS_SIGNAL) || self.disk_kill_orders.is_chosen;
+        if guards_disk && let Err(idle) = self.try_arm_disk_kill(node_sample) {
             self.disk_kill_orders.withdraw_because(idle, &mut self.notifier.bpf, &self.metrics);
         }
-        self.notifier.bpf.export_suppressed();
+        // It reads a map entry for each reason, so not in each sync.
+        if is_marked || guards_disk {
+            self.notifier.bpf.export_suppressed();
+        }
         let now_ns = mono_ns();
         let orders = [&self.kill_orders, &self.disk_kill_orders];
         let is_armed = orders.into_iter().any(|orders| orders.victim(now_ns).is_some());

@@ -62,7 +62,7 @@ pub(crate) struct CgroupThresholds<L> {
 }
 
 /// Logs and counts backends that failed, and keeps the changed sources until they are published.
-pub(crate) struct BackendReporter {
+struct BackendReporter {
     metrics: Arc<Metrics>,
     changed: Vec<BackendInfo>,
 }
