@@ -151,6 +151,15 @@ impl FileSystem {
         Ok(stat.f_bavail * stat.f_frsize)
     }
 
+    /// Writes everything to the disk. A new btrfs then no longer reserves space for its mount, which it would give
+    /// back later.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn sync(&self) -> Result<()> {
+        run(Command::new("sync").arg("--file-system").arg(&self.point))
+    }
+
     /// Allocates a file of so many bytes on it, and returns its path.
     ///
     /// # Errors

@@ -1,11 +1,22 @@
 //! A folder for the files of one run, removed at its end, or by a later run if it crashed.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
 use crate::process;
+
+/// Writes a file that may be executed.
+///
+/// # Errors
+/// If it cannot be written.
+pub fn write_executable(file: &Path, text: &str) -> Result<()> {
+    fs::write(file, text).with_context(|| format!("write {}", file.display()))?;
+    fs::set_permissions(file, fs::Permissions::from_mode(0o755))
+        .with_context(|| format!("make {} executable", file.display()))
+}
 
 /// A folder of this process.
 #[derive(Debug)]

@@ -11,6 +11,8 @@ use rustix::thread::{
     set_thread_res_gid, set_thread_res_uid,
 };
 
+use crate::folder;
+
 /// The user `nobody`.
 const NOBODY: u32 = 65534;
 
@@ -55,7 +57,7 @@ pub fn keep_only(names: &[&str]) -> Result<()> {
     set_capabilities(None, sets).context("set capabilities")?;
     for (name, capability) in kept.iter_names() {
         configure_capability_in_ambient_set(capability, true)
-            .with_context(|| format!("make {name} inheritable"))?;
+            .with_context(|| format!("add {name} to the ambient set"))?;
     }
     Ok(())
 }
@@ -65,7 +67,6 @@ pub fn keep_only(names: &[&str]) -> Result<()> {
 /// # Errors
 /// If it cannot be written, or the launcher is not beside this program.
 pub fn write_script(file: &Path, program: &Path, names: &[&str]) -> Result<PathBuf> {
-    use std::os::unix::fs::PermissionsExt as _;
     let launcher = crate::binary::find("unprivileged")?;
     let text = format!(
         "#!/bin/sh\nexec {} --capabilities '{}' -- {} \"$@\"\n",
@@ -73,8 +74,6 @@ pub fn write_script(file: &Path, program: &Path, names: &[&str]) -> Result<PathB
         names.join(","),
         program.display()
     );
-    std::fs::write(file, text).with_context(|| format!("write {}", file.display()))?;
-    std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o755))
-        .with_context(|| format!("make {} executable", file.display()))?;
+    folder::write_executable(file, &text)?;
     Ok(file.to_owned())
 }

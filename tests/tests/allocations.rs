@@ -141,7 +141,7 @@ fn the_first_evaluation_that_evicts_after_warm_up_allocates_nothing() -> Result<
         node.engine.step(Input { at: node.now, event });
         let under_pressure = node.next_snapshot(None)?;
         node.engine.warm_up(node.now, if warm_up_under_pressure { under_pressure } else { calm_sample });
-        assert!(node.engine.conditions().is_empty(), "nothing is left of the rehearsal");
+        assert!(node.engine.conditions().is_empty(), "nothing is left of the warm-up");
         let snapshot = node.next_snapshot(None)?;
         let (decision, allocations) = trace_allocations(|| node.sync(&snapshot));
         let evaluation = decision.evaluation().context("there was no evaluation")?;

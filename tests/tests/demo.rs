@@ -4,7 +4,6 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -12,6 +11,7 @@ use std::process::{Child, Command, Output, Stdio};
 use rustix::process::Signal;
 use serde_json::Value;
 use tests::cgroup::Subtree;
+use tests::folder::write_executable;
 use tests::mounts::{Hierarchy, Mounts};
 use tests::process::{self, is_alive, wait_until};
 use tests::{agent, skip};
@@ -200,8 +200,7 @@ exec sleep 60
         memory.display()
     );
     let file = folder.join("reckless-agent");
-    fs::write(&file, script).unwrap();
-    fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+    write_executable(&file, &script).unwrap();
     file
 }
 

@@ -26,7 +26,7 @@ impl Story {
     }
 
     /// Returns the line that the program printed, with the kernel.
-    pub(crate) fn line_of(&self, kernel: &str) -> Value {
+    pub(crate) fn line_with_kernel(&self, kernel: &str) -> Value {
         let mut line = self.line.clone();
         line["kernel"] = json!(kernel);
         line

@@ -30,7 +30,7 @@ pub(crate) struct Node {
     pub(crate) pods: Arc<PodSet>,
     /// The indexed content of every sample, except for the time.
     snapshot: Snapshot,
-    /// When it was looked at last.
+    /// The time of the last sample.
     pub(crate) now: Timestamp,
 }
 
@@ -62,7 +62,7 @@ impl Node {
         self.engine.step(Input { at: self.now, event })
     }
 
-    /// Returns the next sample, in the memory of this one if there is one.
+    /// Returns the next sample, in the memory of `buffer` if there is one.
     pub(crate) fn next_snapshot(&mut self, buffer: Option<Arc<Snapshot>>) -> Result<Arc<Snapshot>> {
         let mut snapshot = buffer.unwrap_or_else(|| Arc::new(self.snapshot.clone()));
         self.now = self.now.checked_add(PERIOD)?;

@@ -31,15 +31,10 @@ fn available(file_system: &FileSystem) -> u64 {
     read(file_system).available.unwrap()
 }
 
-/// Commits what a new btrfs still reserves for its mount: it would be given back during the test.
-fn commit(mounted: &tests::file_system::FileSystem) {
-    run(Command::new("sync").arg("--file-system").arg(mounted.path())).unwrap();
-}
-
 /// Writes 64 MiB, and asserts that each MiB is missing at once, with at most `slack` more.
 fn assert_every_write_is_seen(kind: Kind, slack: u64) {
     let mounted = mount!(kind);
-    commit(&mounted);
+    mounted.sync().unwrap();
     let file_system = open(mounted.path());
     assert_eq!(file_system.mount().fs_type, kind.name());
     let before = available(&file_system);
@@ -71,7 +66,7 @@ fn btrfs_shows_every_write_with_its_metadata_reservation() {
 #[test]
 fn btrfs_shows_what_is_written_back_before_the_commit() {
     let mounted = mount!(Kind::Btrfs);
-    commit(&mounted);
+    mounted.sync().unwrap();
     let file_system = open(mounted.path());
     let before = available(&file_system);
     let mut file = File::create(mounted.path().join("file")).unwrap();
@@ -88,7 +83,7 @@ fn btrfs_shows_what_is_written_back_before_the_commit() {
 #[test]
 fn btrfs_at_rest_has_the_available_space_that_statfs_shows() {
     let mounted = mount!(Kind::Btrfs);
-    commit(&mounted);
+    mounted.sync().unwrap();
     let shown = rustix::fs::statvfs(mounted.path()).unwrap();
     let missing = (shown.f_bavail * shown.f_frsize).saturating_sub(available(&open(mounted.path())));
     assert!(missing < MIB, "{missing} bytes");

@@ -45,7 +45,7 @@ fn usage_equals_that_of_du() {
         }
         File::create(volume.join("hole")).unwrap().set_len(1 << 30).unwrap();
         File::open(mounted.path()).unwrap().sync_all().unwrap();
-        run(Command::new("sync").arg("--file-system").arg(mounted.path())).unwrap();
+        mounted.sync().unwrap();
         let found = usage(mounted.path(), "volume");
         let expected =
             DiskUsage { bytes: du(&volume, false), inodes: du(&volume, true), ..DiskUsage::default() };

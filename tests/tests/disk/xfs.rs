@@ -100,9 +100,10 @@ fn awaited_bytes(recording: &Path) -> Vec<u64> {
     let text = String::from_utf8(output.stdout).unwrap();
     let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     let decided = lines.map(|line| line["evaluation"].clone()).filter(|evaluation| evaluation.is_object());
-    let (awaiting, others): (Vec<_>, Vec<_>) = decided.partition(|pass| pass["end"] == "awaiting_space");
-    assert!(others.iter().all(|pass| pass["awaited_bytes"].is_null()), "{others:?}");
-    awaiting.iter().map(|pass| pass["awaited_bytes"].as_u64().unwrap()).collect()
+    let (awaiting, others): (Vec<_>, Vec<_>) =
+        decided.partition(|evaluation| evaluation["end"] == "awaiting_space");
+    assert!(others.iter().all(|evaluation| evaluation["awaited_bytes"].is_null()), "{others:?}");
+    awaiting.iter().map(|evaluation| evaluation["awaited_bytes"].as_u64().unwrap()).collect()
 }
 
 /// Returns whether that takes less than [`PREALLOCATION_WAIT`] in one of five attempts: the machine may be slow.

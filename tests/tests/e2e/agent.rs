@@ -22,12 +22,18 @@ pub(crate) fn watching_rules() -> Value {
     ])
 }
 
-/// Creates a service account with these rights, and waits until the server's authorizer applies them.
+/// Creates a service account with these rights, among them to watch pods, and waits until the server's authorizer
+/// applies them.
 pub(crate) fn account(cluster: &mut Cluster, name: &str, rules: &Value) -> Account {
+    let path = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{NODE}&limit=1");
+    account_that_reads(cluster, name, rules, &path)
+}
+
+/// Creates a service account with these rights, and waits until it can read that path.
+pub(crate) fn account_that_reads(cluster: &mut Cluster, name: &str, rules: &Value, path: &str) -> Account {
     let account = cluster.account(name, rules).unwrap();
     let client = cluster.client(&account.token).unwrap();
-    let path = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{NODE}&limit=1");
-    cluster.until("the rights are known", |_| Ok((client.get(&path)?.status == 200).then_some(()))).unwrap();
+    cluster.until("the rights are known", |_| Ok((client.get(path)?.status == 200).then_some(()))).unwrap();
     account
 }
 

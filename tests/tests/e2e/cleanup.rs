@@ -1,15 +1,15 @@
 //! `eviction-agent cleanup` removes what the agent has written into nodes, and nothing else.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::{Value, json};
 use tests::agent::binary;
 use tests::cluster::{Account, Cluster, Options, Patch};
+use tests::folder::write_executable;
 
-use crate::fixture;
+use crate::{agent, fixture};
 
 const KEY: &str = "eviction-agent.io/memory-pressure";
 
@@ -27,12 +27,7 @@ fn account(cluster: &mut Cluster) -> Account {
         {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "patch"]},
         {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]},
     ]);
-    let account = cluster.account("cleaner", &rules).unwrap();
-    let client = cluster.client(&account.token).unwrap();
-    cluster
-        .until("the rights are known", |_| Ok((client.get("/api/v1/nodes/n1")?.status == 200).then_some(())))
-        .unwrap();
-    account
+    agent::account_that_reads(cluster, "cleaner", &rules, "/api/v1/nodes/n1")
 }
 
 /// Returns a kubeconfig whose user has an `exec` plugin, and the path of that plugin.
@@ -48,11 +43,6 @@ fn kubeconfig_with_plugin(cluster: &Cluster, account: &Account) -> (PathBuf, Pat
     assert_ne!(changed, text);
     fs::write(&kubeconfig, changed).unwrap();
     (kubeconfig, plugin)
-}
-
-fn write_script(path: &Path, commands: &str) {
-    fs::write(path, format!("#!/bin/sh\n{commands}\n")).unwrap();
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
 fn node(cluster: &Cluster, name: &str) -> Value {
@@ -150,10 +140,10 @@ fn cleanup_gets_its_token_from_an_exec_plugin() {
         "kind": "ExecCredential",
         "status": {"token": account.token},
     });
-    write_script(&plugin, &format!("echo '{credential}'"));
+    write_executable(&plugin, &format!("#!/bin/sh\necho '{credential}'\n")).unwrap();
     assert_eq!(clean(&kubeconfig, &["n1"]), (0, "node/n1: nothing to remove\n".into(), String::new()));
 
-    write_script(&plugin, "echo 'no session' >&2\nexit 3");
+    write_executable(&plugin, "#!/bin/sh\necho 'no session' >&2\nexit 3\n").unwrap();
     let expected = format!(
         "error: connect to the API server: credentials of kubeconfig {}, context cluster: {} fails with exit status: 3: \
          no session\n",

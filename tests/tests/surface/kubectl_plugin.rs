@@ -1,11 +1,10 @@
 //! The kubectl plugin, with a kubectl that answers from files and records its arguments.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Output};
 
 use tempfile::TempDir;
-use tests::folder::repository;
+use tests::folder::{repository, write_executable};
 
 /// Answers `get pods` and `get node` from the files of these names, with exit code 1 where there is none.
 const KUBECTL: &str = r#"#!/bin/sh
@@ -26,9 +25,7 @@ impl Kubectl {
     /// Creates a kubectl with these answers; `None` is a refused request.
     fn answering(pods: Option<&str>, node: Option<&str>) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let kubectl = folder.path().join("kubectl");
-        fs::write(&kubectl, KUBECTL).unwrap();
-        fs::set_permissions(kubectl, fs::Permissions::from_mode(0o755)).unwrap();
+        write_executable(&folder.path().join("kubectl"), KUBECTL).unwrap();
         for (name, answer) in [("pods", pods), ("node", node)] {
             if let Some(answer) = answer {
                 fs::write(folder.path().join(name), answer).unwrap();

@@ -118,7 +118,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let text = table::render(&all);
     if *json {
         for (machine, results) in &all {
-            results.stories.iter().for_each(|story| println!("{}", story.line_of(machine.name)));
+            results.stories.iter().for_each(|story| println!("{}", story.line_with_kernel(machine.name)));
         }
         eprint!("{text}");
         println!("{}", json!({"task": "vm", "passed": passed, "failed": failed, "skipped": skipped}));

@@ -173,7 +173,7 @@ mod tests {
         assert_eq!(results.counts(), [1, 1, 0], "{results:?}");
         assert_eq!(results.stories[1].title(), "soft (timer forced)");
         assert_eq!(results.stories[0].value("x"), Some(2.5));
-        assert_eq!(results.stories[0].line_of("6.1")["kernel"], json!("6.1"));
+        assert_eq!(results.stories[0].line_with_kernel("6.1")["kernel"], json!("6.1"));
     }
 
     #[test]

@@ -16,16 +16,8 @@ const MEMORY: u64 = 512 * MIB;
 const PIDS: u64 = 100;
 /// The memory that must stay available.
 const THRESHOLD: u64 = 128 * MIB;
-const MAX_WORKING_SET: u64 = MEMORY - THRESHOLD;
 /// The runaway would grow beyond the threshold, and not to the node's limit.
-const PLAN: Plan<'_> = Plan {
-    mode: "grow",
-    size: 352 * MIB,
-    rate: 256 * MIB,
-    more: &[],
-    max_working_set: MAX_WORKING_SET,
-    by_others: 0,
-};
+const PLAN: Plan<'_> = Plan::grow(MEMORY - THRESHOLD);
 /// The memory of the other pods, MiB.
 const WEB: u64 = 64;
 const SHOP: u64 = 16;

@@ -29,17 +29,10 @@ const MAX_WORKING_SET: u64 = MEMORY - THRESHOLD;
 const CHECKOUT: u64 = 320;
 const ETCD: u64 = 48;
 /// The runaway would grow beyond the threshold, and not to the node's limit.
-const PLAN: Plan<'_> = Plan {
-    mode: "grow",
-    size: 352 * MIB,
-    rate: 256 * MIB,
-    more: &[],
-    max_working_set: MAX_WORKING_SET,
-    by_others: 0,
-};
+const PLAN: Plan<'_> = Plan::grow(MAX_WORKING_SET);
 /// The kernel charges in batches of 64 pages on each processor, so usage is ahead of what was touched by that
 /// much.
-const GRAIN: u64 = 1 << 20;
+const CHARGED_AHEAD: u64 = 1 << 20;
 /// With a full page cache, the kernel may count some pages as active, and isolates some while it reclaims.
 /// These are not inactive, so they are part of the working set, although no process has grown.
 const RECLAIMED: u64 = 4 << 20;
@@ -71,7 +64,7 @@ pub(crate) fn run(testbed: &mut Testbed<'_>, cache: Cache, variant: Variant) -> 
         working_set.overshoot(decision.number("decided_mono_ns").context("the decision has no time")?);
     testbed.check(
         "after the crossing, not before",
-        beyond.is_some_and(|beyond| i128::from(beyond) + i128::from(GRAIN.max(by_others)) > 0),
+        beyond.is_some_and(|beyond| i128::from(beyond) + i128::from(CHARGED_AHEAD.max(by_others)) > 0),
         format_args!("{beyond:?} bytes beyond the threshold"),
     );
     runaway.check_ended(testbed, &node)?;

@@ -31,6 +31,13 @@ pub(crate) struct Plan<'a> {
     pub(crate) by_others: u64,
 }
 
+impl Plan<'_> {
+    /// Returns the usual plan: a process that grows and keeps its memory, and nothing else grows.
+    pub(crate) const fn grow(max_working_set: u64) -> Self {
+        Self { mode: "grow", size: 352 * MIB, rate: 256 * MIB, more: &[], max_working_set, by_others: 0 }
+    }
+}
+
 /// A growing process that was let go.
 #[derive(Debug)]
 pub(crate) struct Runaway {

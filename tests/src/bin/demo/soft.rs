@@ -27,16 +27,8 @@ const CHECKOUT: u64 = 320;
 const ETCD: u64 = 48;
 const SIZE: u64 = 320 * MIB;
 const RATE: u64 = 512 * MIB;
-const SPIKE: Plan<'_> = Plan {
-    mode: "spike",
-    size: SIZE,
-    rate: RATE,
-    more: &["--hold", "400"],
-    max_working_set: MAX_WORKING_SET,
-    by_others: 0,
-};
-const LONGER: Plan<'_> =
-    Plan { mode: "grow", size: SIZE, rate: RATE, more: &[], max_working_set: MAX_WORKING_SET, by_others: 0 };
+const SPIKE: Plan<'_> = Plan { mode: "spike", more: &["--hold", "400"], ..LONGER };
+const LONGER: Plan<'_> = Plan { size: SIZE, rate: RATE, ..Plan::grow(MAX_WORKING_SET) };
 /// The agent samples at least once in this time while a threshold is met.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
