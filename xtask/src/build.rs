@@ -147,7 +147,10 @@ pub(crate) fn mib(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::mib;
+    use crate::shell::root;
 
     #[test]
     fn sizes_are_rounded_up() {
@@ -155,5 +158,24 @@ mod tests {
         assert_eq!(mib(1), "0.1 MiB");
         assert_eq!(mib(12 << 20), "12.0 MiB");
         assert_eq!(mib((12 << 20) + 1), "12.1 MiB");
+    }
+
+    /// The rest of what is shipped is built for size (`opt-level = "s"`), and Cargo has no entry for several crates.
+    #[test]
+    fn profiles_of_the_agent_name_each_of_its_crates() {
+        let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
+        let crates = fs::read_dir(root().join("eviction-agent/crates")).unwrap();
+        let mut names: Vec<_> = crates
+            .map(|entry| format!("eviction-{}", entry.unwrap().file_name().display()))
+            .chain(["eviction-agent".to_owned()])
+            .collect();
+        names.sort();
+        assert!(names.contains(&"eviction-core".to_owned()), "{names:?}");
+        for profile in ["shipped", "bench"] {
+            for name in &names {
+                let entry = format!("[profile.{profile}.package.{name}]\nopt-level = 2\n");
+                assert!(manifest.contains(&entry), "Cargo.toml lacks {entry}");
+            }
+        }
     }
 }
